@@ -1,0 +1,224 @@
+//! Names of things. Every one is a type of its own, so that two strings never stand side by side in a signature, and
+//! every one is checked where it enters, so that nothing unchecked is ever made into a path.
+
+use std::fmt;
+use std::str::FromStr;
+
+use serde::{Deserialize, Deserializer, Serialize, Serializer};
+
+/// A text that can't be the name it was offered as.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("`{}` can't be a {what}: {why}", .text.escape_debug())]
+pub struct InvalidId {
+    /// What it should have named.
+    pub what: &'static str,
+    /// The beginning of what was offered.
+    pub text: String,
+    /// The rule it breaks.
+    pub why: &'static str,
+}
+
+const MAX_BYTES: usize = 200;
+
+/// The rule for names that become part of a path: segments of `[a-z0-9_.-]` joined by `/`, none empty or starting with a dot.
+fn check_path_like(text: &str) -> Result<(), &'static str> {
+    if text.is_empty() {
+        return Err("it is empty");
+    }
+    if text.len() > MAX_BYTES {
+        return Err("it is longer than 200 bytes");
+    }
+    for segment in text.split('/') {
+        if segment.is_empty() {
+            return Err("it has an empty segment");
+        }
+        if segment.starts_with('.') {
+            return Err("a segment starts with a dot");
+        }
+        if !segment.bytes().all(|b| matches!(b, b'a'..=b'z' | b'0'..=b'9' | b'_' | b'.' | b'-')) {
+            return Err("only a-z, 0-9, `_`, `.`, `-` and `/` between segments are allowed");
+        }
+    }
+    Ok(())
+}
+
+/// The rule for names that only ever stand inside a document.
+fn check_opaque(text: &str) -> Result<(), &'static str> {
+    if text.is_empty() {
+        return Err("it is empty");
+    }
+    if text.len() > MAX_BYTES {
+        return Err("it is longer than 200 bytes");
+    }
+    if text.chars().any(char::is_control) {
+        return Err("it has a control character");
+    }
+    Ok(())
+}
+
+macro_rules! name {
+    ($(#[$doc:meta])* $name:ident, $what:literal, $check:ident) => {
+        $(#[$doc])*
+        #[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+        pub struct $name(String);
+
+        impl $name {
+            #[doc = concat!("Checks that `text` can be a ", $what, ".")]
+            pub fn new(text: impl Into<String>) -> Result<Self, InvalidId> {
+                let text = text.into();
+                match $check(&text) {
+                    Ok(()) => Ok(Self(text)),
+                    Err(why) => Err(InvalidId { what: $what, text: text.chars().take(80).collect(), why }),
+                }
+            }
+
+            /// The name as text.
+            pub fn as_str(&self) -> &str {
+                &self.0
+            }
+        }
+
+        impl fmt::Display for $name {
+            fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.pad(&self.0)
+            }
+        }
+
+        impl FromStr for $name {
+            type Err = InvalidId;
+
+            fn from_str(text: &str) -> Result<Self, InvalidId> {
+                Self::new(text)
+            }
+        }
+
+        impl Serialize for $name {
+            fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+                serializer.serialize_str(&self.0)
+            }
+        }
+
+        impl<'de> Deserialize<'de> for $name {
+            fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+                Self::new(String::deserialize(deserializer)?).map_err(serde::de::Error::custom)
+            }
+        }
+    };
+}
+
+name!(
+    /// One log. Also the name of its folder, with `/` written as `~`.
+    ThreadId, "thread id", check_path_like
+);
+name!(
+    /// Who owns a thread.
+    AgentId, "agent id", check_path_like
+);
+name!(
+    /// What an agent was told to do.
+    DirectiveId, "directive id", check_path_like
+);
+name!(
+    /// One activation of a thread.
+    RunId, "run id", check_opaque
+);
+name!(
+    /// One message, unique within its thread.
+    MessageId, "message id", check_opaque
+);
+name!(
+    /// One tool call.
+    CallId, "call id", check_opaque
+);
+name!(
+    /// A task that a thread is bound to.
+    TaskId, "task id", check_opaque
+);
+name!(
+    /// What makes a commit idempotent: the same key and request give the first answer again.
+    CommitKey, "commit key", check_opaque
+);
+name!(
+    /// One random name per log, so that a line can't move to another log, not even of the same thread id.
+    LogId, "log id", check_opaque
+);
+name!(
+    /// A process that holds leases.
+    OwnerId, "owner id", check_path_like
+);
+name!(
+    /// A request from somebody without the lease, named by its sender so that it is posted once.
+    NoteKey, "note key", check_opaque
+);
+name!(
+    /// One hold on an account.
+    ReservationId, "reservation id", check_opaque
+);
+
+impl ThreadId {
+    /// Makes the id for a new thread: a slug of `name`'s last segment and twelve random hex characters.
+    pub fn generate(name: &str, hex12: &str) -> Self {
+        let last = name.rsplit('/').next().unwrap_or_default();
+        let mut slug = String::new();
+        for c in last.chars() {
+            match c.to_ascii_lowercase() {
+                c @ ('a'..='z' | '0'..='9' | '_') => slug.push(c),
+                _ if !slug.ends_with('-') => slug.push('-'),
+                _ => {}
+            }
+        }
+        let slug: String = slug.trim_matches('-').chars().take(60).collect();
+        let slug = if slug.is_empty() { "thread" } else { slug.as_str() };
+        Self(format!("{slug}-{hex12}"))
+    }
+
+    /// The name of the thread's folder.
+    pub fn folder(&self) -> String {
+        self.0.replace('/', "~")
+    }
+
+    /// The id that a folder name stands for.
+    pub fn from_folder(folder: &str) -> Result<Self, InvalidId> {
+        Self::new(folder.replace('~', "/"))
+    }
+
+    /// The random end of the id, if it has one; people may type a prefix of it.
+    pub fn hex(&self) -> Option<&str> {
+        let (_, hex) = self.0.rsplit_once('-')?;
+        let is_hex = hex.len() == 12 && hex.bytes().all(|b| matches!(b, b'0'..=b'9' | b'a'..=b'f'));
+        is_hex.then_some(hex)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn ids_that_would_leave_the_store_are_refused() {
+        for bad in [
+            "", "/", "..", "../../x", "a//b", "/a", "a/", ".hidden", "a/.b", "a/../b", "A", "ü", "a b", "a\0b", "a~b",
+            "a\\b", "a\n", "thread:1",
+        ] {
+            assert!(ThreadId::new(bad).is_err(), "{bad:?}");
+        }
+        assert!(ThreadId::new("x".repeat(201)).is_err());
+        assert!(ThreadId::new("x".repeat(200)).is_ok());
+    }
+
+    #[test]
+    fn foreign_ids_are_kept_and_have_a_folder() {
+        let id = ThreadId::new("agency-kiwi/discover_leads-1739820456").unwrap();
+        assert_eq!(id.folder(), "agency-kiwi~discover_leads-1739820456");
+        assert_eq!(ThreadId::from_folder(&id.folder()), Ok(id));
+    }
+
+    #[test]
+    fn a_generated_id_is_a_slug_and_hex() {
+        let id = ThreadId::generate("Agency Kiwi/Discover leads!", "0123456789ab");
+        assert_eq!(id.as_str(), "discover-leads-0123456789ab");
+        assert_eq!(id.hex(), Some("0123456789ab"));
+        assert_eq!(ThreadId::generate("../..", "0123456789ab").as_str(), "thread-0123456789ab");
+        assert_eq!(ThreadId::new("scribe-12").unwrap().hex(), None);
+    }
+}
