@@ -1,12 +1,47 @@
 //! The nouns of Selvedge and the pure rules between them. Nothing here touches a disk, a clock or a network.
+//!
+//! In reading order:
+//!
+//! - [`id`], [`time`], [`digest`], [`money`]: the small values.
+//! - [`message`], [`path`], [`op`], [`patch`], [`scope`]: what a thread says and knows.
+//! - [`event`], [`changeset`], [`batch`]: one line, one thread's share of a commit, one commit.
+//! - [`status`], [`run`], [`limits`], [`manifest`], [`fold`]: what follows from the events.
+//! - [`account`]: postings and the rules that keep a tree of threads within its budget.
+//! - [`error`]: the questions every error answers. [`outside`]: the clock and chance, as they are handed in.
 
+pub mod account;
+pub mod batch;
+pub mod changeset;
 pub mod digest;
 pub mod error;
+pub mod event;
+pub mod fold;
 pub mod id;
+pub mod limits;
+pub mod manifest;
+pub mod message;
+pub mod money;
+pub mod op;
 pub mod outside;
+pub mod patch;
+pub mod path;
+pub mod run;
+pub mod scope;
+pub mod status;
 pub mod time;
 
+pub use batch::{Batch, Committed, Expect, Note, Part, Right};
+pub use changeset::{Changeset, Reason};
 pub use digest::Digest;
 pub use error::{Classify, Kind};
+pub use event::{Event, NewThread};
+pub use fold::Thread;
+pub use id::{AgentId, CallId, CommitKey, DirectiveId, LogId, MessageId, NoteKey, OwnerId, RunId, TaskId, ThreadId};
+pub use manifest::Manifest;
+pub use message::{Message, Role};
+pub use money::Money;
 pub use outside::{Clock, Ids};
+pub use patch::Patch;
+pub use run::{Run, RunMeta};
+pub use status::{RunStatus, Status};
 pub use time::Timestamp;

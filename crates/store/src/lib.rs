@@ -1,1 +1,28 @@
-//! (map)
+//! What a store of threads must do: the contracts, what every backend shares, the in-memory store and the suite that
+//! shows whether a backend keeps its word.
+//!
+//! In reading order:
+//!
+//! - [`contract`]: the small traits, and [`Store`], all of them together.
+//! - [`prepare`]: from what a caller asks to what a backend must make durable.
+//! - [`load`]: a thread as its log tells it. [`queue`], [`lease`]: waiting in line. [`chain`], [`blob`]: what threads are joined by and
+//!   what lies beside their logs.
+//! - [`memory`]: a store without a disk.
+//! - `conformance`: the public suite, behind the feature of that name.
+
+pub mod blob;
+pub mod chain;
+#[cfg(feature = "conformance")]
+pub mod conformance;
+pub mod contract;
+pub mod error;
+pub mod lease;
+pub mod load;
+pub mod memory;
+pub mod prepare;
+pub mod queue;
+
+pub use contract::{
+    Acquire, Commit, Commitment, Cursor, Feed, Filter, Lease, Leases, Ledger, Logs, Notes, Page, Registry, Store, Summary, Tombstone,
+};
+pub use error::{Error, Result};

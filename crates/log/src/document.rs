@@ -1,0 +1,475 @@
+//! Signed documents: whole files that are rewritten, unlike a log. Manifests, snapshots, readable pages, items.
+//!
+//! A document carries one line of text, its stamp:
+//!
+//! ```text
+//! selvedge:signed:1:KIND:TIME:HASH:SIG:FINGERPRINT
+//!
+//! KIND         [a-z_]+
+//! TIME         YYYY-MM-DDTHH:MM:SSZ, when the signer says it signed
+//! HASH         SHA-256 of the content, 64 lower-case hex characters
+//! SIG          Ed25519, 86 characters of base64url without padding
+//! FINGERPRINT  SHA-256 of the 32 raw bytes of the public key, 64 lower-case hex characters
+//! ```
+//!
+//! Where the stamp stands and what the content is:
+//!
+//! | form | stamp | content that is hashed |
+//! |---|---|---|
+//! | JSON | member `_signature` of the top object | RFC 8785 bytes of the object without `_signature` |
+//! | Markdown, HTML | first line `<!-- STAMP -->` | every byte after the first newline |
+//! | YAML, scripts | first line `# STAMP` | every byte after the first newline |
+//!
+//! The signature is Ed25519 over these bytes, where `‖` joins, `0x00` is one zero byte and `0x0a` one newline:
+//!
+//! ```text
+//! "selvedge/document/1/" ‖ KIND ‖ 0x00 ‖ ID ‖ 0x0a ‖ TIME ‖ 0x0a ‖ HASH
+//! ```
+//!
+//! ID is the item id or path that the reader expects, in UTF-8; it is not part of the stamp. TIME and HASH are the
+//! texts of the stamp. So kind, place, time and content are all covered, and no document passes for one of another kind,
+//! thread or place. The fingerprint is covered by the choice of the key.
+//!
+//! Invariants:
+//!
+//! - JSON is read strictly and holds no number that RFC 8785 would round, when signing and when verifying. What is covered
+//!   is the value: white space, the order of members and how a number is spelt are not (`1.0` is the number `1`).
+//! - What was signed here is within the limits that verifying has.
+//! - Content is given back only after key and signature were checked.
+
+mod stamp;
+
+use selvedge_model::digest::Digest;
+use selvedge_model::error::{Classify, Kind};
+use selvedge_model::time::Timestamp;
+use serde_json::Value;
+
+use crate::hash::sha256;
+use crate::keys::{Fingerprint, Signer};
+use crate::strict::{self, Limits, StrictError};
+use crate::trust::Trust;
+use stamp::{MARK, Stamp};
+
+/// The member of a JSON document that holds its stamp.
+pub const SIGNATURE_MEMBER: &str = "_signature";
+
+/// A snapshot holds what many lines said, and some levels around it.
+const LIMITS: Limits = Limits { bytes_max: 256 * 1024 * 1024, depth_max: 96 };
+
+/// What a document is: `[a-z_]+`, a constant of the program.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct DocumentKind(&'static str);
+
+impl DocumentKind {
+    /// Names a kind. Panics if the name is not `[a-z_]+`, which for a constant means it does not compile.
+    pub const fn new(name: &'static str) -> Self {
+        assert!(is_kind(name), "a kind of document is named in [a-z_]+");
+        Self(name)
+    }
+
+    /// The name.
+    pub const fn as_str(self) -> &'static str {
+        self.0
+    }
+}
+
+const fn is_kind(name: &str) -> bool {
+    let bytes = name.as_bytes();
+    let mut i = 0;
+    while i < bytes.len() {
+        if !matches!(bytes[i], b'a'..=b'z' | b'_') {
+            return false;
+        }
+        i += 1;
+    }
+    !bytes.is_empty()
+}
+
+/// How a text document writes a comment.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Comment {
+    /// `<!-- … -->`, for Markdown.
+    Html,
+    /// `# …`, for YAML.
+    Hash,
+}
+
+impl Comment {
+    fn ends(self) -> (&'static str, &'static str) {
+        match self {
+            Self::Html => ("<!-- ", " -->"),
+            Self::Hash => ("# ", ""),
+        }
+    }
+}
+
+/// Content that is what its signer signed, as that kind and in that place.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Verified<T> {
+    /// The content, without the stamp.
+    pub value: T,
+    /// Whose key signed it.
+    pub signer: Fingerprint,
+    /// When the signer says it was signed.
+    pub at: Timestamp,
+}
+
+/// Why a document can't be signed or believed.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum DocumentError {
+    /// There is no stamp.
+    #[error("the document is not signed")]
+    Unsigned,
+    /// There is a stamp, or a form, that can't be understood.
+    #[error("the document is malformed: {why}")]
+    Malformed {
+        /// What is wrong.
+        why: &'static str,
+    },
+    /// It was signed as something else.
+    #[error("the document is signed as `{found}` where `{expected}` is expected")]
+    WrongKind {
+        /// What it should be.
+        expected: String,
+        /// What it says it is.
+        found: String,
+    },
+    /// The content is not what was signed.
+    #[error("the document was changed after it was signed: its hash is {actual}, signed was {signed}")]
+    HashMismatch {
+        /// The hash that the stamp names.
+        signed: Digest,
+        /// The hash of what is there.
+        actual: Digest,
+    },
+    /// Nobody decided to believe this key, or it was revoked.
+    #[error("the document is signed by the key {fingerprint}, which is not trusted or is revoked")]
+    UntrustedKey {
+        /// The key.
+        fingerprint: Fingerprint,
+    },
+    /// The signature is not this key's for this content, kind, place and time.
+    #[error("the document's signature does not match: its stamp was changed, or it belongs to another place")]
+    BadSignature,
+    /// The JSON is not strict, or can't be signed exactly.
+    #[error("the document can't be read or signed as JSON: {0}")]
+    NotStrict(#[from] StrictError),
+}
+
+impl Classify for DocumentError {
+    fn kind(&self) -> Kind {
+        Kind::Integrity
+    }
+
+    fn code(&self) -> &'static str {
+        match self {
+            Self::Unsigned => "document_unsigned",
+            Self::Malformed { .. } => "document_malformed",
+            Self::WrongKind { .. } => "document_wrong_kind",
+            Self::HashMismatch { .. } => "document_changed",
+            Self::UntrustedKey { .. } => "document_untrusted_key",
+            Self::BadSignature => "document_bad_signature",
+            Self::NotStrict(_) => "document_not_strict",
+        }
+    }
+
+    fn hint(&self) -> Option<String> {
+        match self {
+            Self::UntrustedKey { .. } => Some("if you know whose key it is, add it to your trust store".to_owned()),
+            Self::NotStrict(error) => error.hint(),
+            _ => None,
+        }
+    }
+}
+
+/// Signs a JSON object; a stamp it already has is replaced. Gives the file's text: two spaces per level, the stamp last.
+pub fn sign_json(
+    kind: DocumentKind,
+    id: &str,
+    value: Value,
+    signer: &Signer,
+    at: Timestamp,
+) -> Result<String, DocumentError> {
+    let (value, _) = split_stamp(value)?;
+    strict::check_writable(&value, LIMITS.depth_max)?;
+    let stamp = Stamp::sign(kind, id, content_hash(&value)?, signer, at);
+    let mut text = serde_json::to_string_pretty(&value).expect("a value always has a text");
+    // Between the last member, if there is one, and the closing brace.
+    let members = text.strip_suffix("\n}").map_or("{".to_owned(), |members| format!("{members},"));
+    text = format!("{members}\n  \"{SIGNATURE_MEMBER}\": \"{stamp}\"\n}}\n");
+    if text.len() > LIMITS.bytes_max {
+        return Err(StrictError::TooLong { bytes: text.len(), bytes_max: LIMITS.bytes_max }.into());
+    }
+    Ok(text)
+}
+
+/// Checks a JSON document and gives back the object without its stamp.
+pub fn verify_json(
+    kind: DocumentKind,
+    id: &str,
+    bytes: &[u8],
+    trust: &Trust,
+) -> Result<Verified<Value>, DocumentError> {
+    let (value, stamp) = split_stamp(strict::parse_within(bytes, LIMITS)?)?;
+    let stamp = match &stamp {
+        None => return Err(DocumentError::Unsigned),
+        Some(Value::String(text)) => Stamp::parse(text)?,
+        Some(_) => return Err(DocumentError::Malformed { why: "its `_signature` is not text" }),
+    };
+    stamp.verify(kind, id, trust, || content_hash(&value))?;
+    Ok(Verified { value, signer: stamp.fingerprint, at: stamp.at })
+}
+
+/// Signs a text. Gives the file's text: the stamp as a comment, then the body as it is.
+pub fn sign_text(kind: DocumentKind, id: &str, comment: Comment, body: &str, signer: &Signer, at: Timestamp) -> String {
+    let stamp = Stamp::sign(kind, id, sha256(body.as_bytes()), signer, at);
+    let (before, after) = comment.ends();
+    format!("{before}{stamp}{after}\n{body}")
+}
+
+/// Checks a text document and gives back its body.
+pub fn verify_text<'a>(
+    kind: DocumentKind,
+    id: &str,
+    comment: Comment,
+    bytes: &'a [u8],
+    trust: &Trust,
+) -> Result<Verified<&'a str>, DocumentError> {
+    let (before, after) = comment.ends();
+    let Some(line) = bytes.strip_prefix(before.as_bytes()).filter(|rest| rest.starts_with(MARK.as_bytes())) else {
+        return Err(DocumentError::Unsigned);
+    };
+    let malformed = |why| DocumentError::Malformed { why };
+    let end = line.iter().position(|byte| *byte == b'\n').ok_or(malformed("its first line has no end"))?;
+    let (line, body) = (&line[..end], &line[end + 1..]);
+    let line = line.strip_suffix(after.as_bytes()).ok_or(malformed("its first line does not end as it should"))?;
+    let stamp = Stamp::parse(std::str::from_utf8(line).map_err(|_| malformed("its signature is not text"))?)?;
+    stamp.verify(kind, id, trust, || Ok(sha256(body)))?;
+    let value = std::str::from_utf8(body).map_err(|_| malformed("its body is not UTF-8"))?;
+    Ok(Verified { value, signer: stamp.fingerprint, at: stamp.at })
+}
+
+/// The object without its stamp, and the stamp.
+fn split_stamp(value: Value) -> Result<(Value, Option<Value>), DocumentError> {
+    let Value::Object(mut members) = value else {
+        return Err(DocumentError::Malformed { why: "it is not a JSON object" });
+    };
+    let stamp = members.remove(SIGNATURE_MEMBER);
+    Ok((Value::Object(members), stamp))
+}
+
+fn content_hash(value: &Value) -> Result<Digest, DocumentError> {
+    strict::check_canonicalizable(value)?;
+    let bytes =
+        serde_json_canonicalizer::to_vec(value).expect("a value with finite numbers always has a canonical text");
+    Ok(sha256(&bytes))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::keys::tests::signer;
+    use proptest::prelude::*;
+    use serde_json::json;
+
+    const PAGE: DocumentKind = DocumentKind::new("page");
+    const THREAD: DocumentKind = DocumentKind::new("thread");
+    const ID: &str = "scribe-0123456789ab";
+
+    fn at() -> Timestamp {
+        "2026-11-15T03:28:58.999Z".parse().unwrap()
+    }
+
+    fn trust() -> Trust {
+        Trust::of(&[signer(1).public()])
+    }
+
+    fn value() -> Value {
+        json!({ "title": "Ünits", "cost": { "spend": 0.5, "turns": 3 }, "tags": ["a", null], "_z": true })
+    }
+
+    fn signed() -> String {
+        sign_json(THREAD, ID, value(), &signer(1), at()).unwrap()
+    }
+
+    fn verify(bytes: &[u8]) -> Result<Verified<Value>, DocumentError> {
+        verify_json(THREAD, ID, bytes, &trust())
+    }
+
+    fn code<T>(result: Result<T, DocumentError>) -> &'static str {
+        result.map_or_else(|e| e.code(), |_| "ok")
+    }
+
+    #[test]
+    fn a_signed_object_is_given_back_without_its_stamp() {
+        let verified = verify(signed().as_bytes()).unwrap();
+        assert_eq!(verified.value, value());
+        assert_eq!((verified.signer, verified.at), (signer(1).fingerprint(), at().whole_seconds()));
+        let empty = sign_json(THREAD, ID, json!({}), &signer(1), at()).unwrap();
+        assert_eq!(verify(empty.as_bytes()).unwrap().value, json!({}));
+        let again = sign_json(THREAD, ID, serde_json::from_str(&signed()).unwrap(), &signer(1), at()).unwrap();
+        assert_eq!(again, signed());
+    }
+
+    #[test]
+    fn the_stamp_is_the_last_member_and_reads_as_documented() {
+        let text = signed();
+        let lines: Vec<&str> = text.lines().collect();
+        let stamp = lines[lines.len() - 2].strip_prefix("  \"_signature\": \"").unwrap().strip_suffix('"').unwrap();
+        assert!(lines[0] == "{" && lines[lines.len() - 1] == "}" && text.ends_with("}\n"));
+        // Sorted, without white space, as RFC 8785 has it.
+        let hash = sha256(r#"{"_z":true,"cost":{"spend":0.5,"turns":3},"tags":["a",null],"title":"Ünits"}"#.as_bytes());
+        let message = format!("{ID}\n2026-11-15T03:28:58Z\n{hash}");
+        let signature = signer(1).sign("selvedge/document/1/thread", message.as_bytes());
+        let fingerprint = signer(1).fingerprint();
+        assert_eq!(stamp, format!("selvedge:signed:1:thread:2026-11-15T03:28:58Z:{hash}:{signature}:{fingerprint}"));
+    }
+
+    #[test]
+    fn one_flipped_bit_anywhere_in_a_json_document_is_noticed() {
+        let bytes = signed().into_bytes();
+        for position in 0..bytes.len() {
+            for bit in 0..8 {
+                let mut changed = bytes.clone();
+                changed[position] ^= 1 << bit;
+                let found = verify(&changed);
+                assert!(found.is_err(), "byte {position} bit {bit}: {:?}", String::from_utf8_lossy(&changed));
+            }
+        }
+    }
+
+    #[test]
+    fn one_flipped_bit_anywhere_in_a_text_document_is_noticed() {
+        for comment in [Comment::Html, Comment::Hash] {
+            let bytes = sign_text(PAGE, ID, comment, "# Title\n\nbody", &signer(1), at()).into_bytes();
+            assert_eq!(verify_text(PAGE, ID, comment, &bytes, &trust()).unwrap().value, "# Title\n\nbody");
+            for position in 0..bytes.len() {
+                for bit in 0..8 {
+                    let mut changed = bytes.clone();
+                    changed[position] ^= 1 << bit;
+                    let found = verify_text(PAGE, ID, comment, &changed, &trust());
+                    assert!(found.is_err(), "byte {position} bit {bit}");
+                }
+                assert!(verify_text(PAGE, ID, comment, &bytes[..position], &trust()).is_err());
+            }
+        }
+    }
+
+    #[test]
+    fn another_spelling_of_the_same_json_value_still_verifies() {
+        let value: Value = serde_json::from_str(&signed()).unwrap();
+        assert_eq!(code(verify(value.to_string().as_bytes())), "ok");
+    }
+
+    #[test]
+    fn a_document_of_one_kind_is_refused_as_another() {
+        assert_eq!(code(verify_json(PAGE, ID, signed().as_bytes(), &trust())), "document_wrong_kind");
+        let renamed = signed().replace(":1:thread:", ":1:page:");
+        assert_eq!(code(verify_json(PAGE, ID, renamed.as_bytes(), &trust())), "document_bad_signature");
+    }
+
+    #[test]
+    fn a_document_is_refused_in_another_place_and_at_another_time() {
+        let elsewhere = verify_json(THREAD, "scribe-0123456789ac", signed().as_bytes(), &trust());
+        assert_eq!(code(elsewhere), "document_bad_signature");
+        let later = signed().replace("03:28:58Z", "03:28:59Z");
+        assert_eq!(code(verify(later.as_bytes())), "document_bad_signature");
+        let text = sign_text(PAGE, "a", Comment::Html, "body", &signer(1), at());
+        assert_eq!(code(verify_text(PAGE, "b", Comment::Html, text.as_bytes(), &trust())), "document_bad_signature");
+    }
+
+    #[test]
+    fn an_untrusted_revoked_or_borrowed_key_is_refused() {
+        let other = Trust::of(&[signer(2).public()]);
+        assert_eq!(code(verify_json(THREAD, ID, signed().as_bytes(), &other)), "document_untrusted_key");
+
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("trusted");
+        Trust::add(&path, &signer(1).public(), "me", at()).unwrap();
+        let file = path.join(format!("{}.json", signer(1).fingerprint()));
+        let entry = std::fs::read_to_string(&file).unwrap();
+        let loaded = Trust::load(&path).unwrap();
+        assert_eq!(code(verify_json(THREAD, ID, signed().as_bytes(), &loaded)), "ok");
+        std::fs::write(&file, entry.replace("\"trusted\"", "\"revoked\"")).unwrap();
+        let revoked = Trust::load(&path).unwrap();
+        assert_eq!(code(verify_json(THREAD, ID, signed().as_bytes(), &revoked)), "document_untrusted_key");
+
+        let (mine, theirs) = (signer(1).fingerprint().to_string(), signer(2).fingerprint().to_string());
+        let borrowed = signed().replace(&mine, &theirs);
+        let both = Trust::of(&[signer(1).public(), signer(2).public()]);
+        assert_eq!(code(verify_json(THREAD, ID, borrowed.as_bytes(), &both)), "document_bad_signature");
+    }
+
+    #[test]
+    fn what_is_not_strict_or_not_exact_is_neither_signed_nor_verified() {
+        let sign = |value| code(sign_json(THREAD, ID, value, &signer(1), at()));
+        let deep = (0..96).fold(json!(1), |inner, _| json!({ "a": inner }));
+        assert_eq!(sign(deep.clone()), "ok");
+        assert_eq!(sign(json!({ "a": deep })), "document_not_strict");
+        assert_eq!(sign(json!({ "a": [9_007_199_254_740_993_u64] })), "document_not_strict");
+        assert_eq!(sign(json!({ "$serde_json::private::RawValue": "1" })), "document_not_strict");
+        assert_eq!(sign(json!([1])), "document_malformed");
+        let twice = signed().replace("\"turns\": 3", "\"turns\": 3, \"turns\": 3");
+        assert_eq!(code(verify(twice.as_bytes())), "document_not_strict");
+        let two_stamps = signed().replacen('{', "{\"_signature\": \"x\",", 1);
+        assert_eq!(code(verify(two_stamps.as_bytes())), "document_not_strict");
+        let large = signed().replace("\"turns\": 3", "\"turns\": 9007199254740993");
+        assert_eq!(code(verify(large.as_bytes())), "document_not_strict");
+    }
+
+    #[test]
+    fn what_has_no_stamp_is_told_from_what_has_a_bad_one() {
+        assert_eq!(code(verify(b"{}")), "document_unsigned");
+        assert_eq!(code(verify(b"[]")), "document_malformed");
+        let stamp = signed().lines().rev().nth(1).unwrap().trim().to_owned();
+        for wrong in [
+            "\"_signature\": 1".to_owned(),
+            "\"_signature\": \"\"".to_owned(),
+            stamp.replace(":signed:1:", ":signed:2:"),
+            stamp.replace(":thread:", "::"),
+            stamp.replace(":thread:", ":Thread:"),
+            stamp.replace("03:28:58Z", "03:28:61Z"),
+            stamp.replace("2026-11-15T", "2026-11-15 "),
+            stamp.replace("T03:28:58Z", "t03:28:58z"),
+            stamp.replace("2026-11-15T03:28:58Z", "20261115T032858.000Z"),
+            format!("{}=\"", &stamp[..stamp.len() - 1]),
+            format!("{}\"", &stamp[..stamp.len() - 2]),
+        ] {
+            assert_ne!(wrong, stamp);
+            assert_eq!(code(verify(format!("{{{wrong}}}").as_bytes())), "document_malformed", "{wrong}");
+        }
+        let text = |bytes: &[u8]| code(verify_text(PAGE, ID, Comment::Hash, bytes, &trust()));
+        assert_eq!(text(b""), "document_unsigned");
+        assert_eq!(text(b"# Title\n"), "document_unsigned");
+        assert_eq!(text(b"\n# selvedge:signed:1:page:\n"), "document_unsigned");
+        assert_eq!(text(b"# selvedge:signed:1:page:\n"), "document_malformed");
+        assert_eq!(text(b"# selvedge:signed:1:page:"), "document_malformed");
+        let crlf = sign_text(PAGE, ID, Comment::Hash, "a", &signer(1), at()).replacen('\n', "\r\n", 1);
+        assert_eq!(text(crlf.as_bytes()), "document_malformed");
+    }
+
+    #[test]
+    fn a_first_line_alone_is_a_document_with_an_empty_body() {
+        let text = sign_text(PAGE, ID, Comment::Hash, "", &signer(1), at());
+        assert!(text.ends_with('\n'));
+        assert_eq!(verify_text(PAGE, ID, Comment::Hash, text.as_bytes(), &trust()).unwrap().value, "");
+    }
+
+    proptest! {
+        #![proptest_config(ProptestConfig::with_cases(64))]
+
+        #[test]
+        fn any_small_object_survives_signing(
+            members in prop::collection::btree_map(".{0,6}", prop_oneof![
+                any::<i32>().prop_map(Value::from),
+                (-1e15..1e15).prop_map(Value::from),
+                ".{0,12}".prop_map(Value::from),
+                prop::collection::vec(any::<bool>(), 0..3).prop_map(Value::from),
+            ], 0..6),
+        ) {
+            let value = Value::Object(members.into_iter().collect());
+            let text = sign_json(THREAD, ID, value.clone(), &signer(1), at()).unwrap();
+            prop_assert_eq!(verify(text.as_bytes()).unwrap().value, value);
+        }
+    }
+}

@@ -1,0 +1,220 @@
+//! SHA-256 as the log uses it: a hash that grows with the segment, and its state put away between processes.
+//!
+//! A commit needs the hash of everything before it. [`RunningHash`] makes that cost the same at line 10 and at line
+//! 100,000; its saved state spares the next process the first pass over the file.
+//!
+//! A saved state is dangerous: whoever could change it would make the next honest commit sign a forgery. So the only way
+//! out and in is [`SealKey`], and the invariants are:
+//!
+//! - a state is given back only if the tag over it, and over the place it belongs to, is right;
+//! - the key of that tag is derived from the secret signing key, so who can't sign can't seal;
+//! - whatever is wrong gives `None`, and the caller hashes the file again. There is no error to handle.
+//!
+//! ```text
+//! sealed = state ‖ tag        tag = HMAC-SHA256(key, domain ‖ 0x00 ‖ log id length (u64) ‖ log id
+//!                                   ‖ segment (u32) ‖ version (u64) ‖ offset (u64) ‖ state)     all big-endian
+//! key    = HMAC-SHA256(secret signing key, key domain)
+//! ```
+
+use hmac::{Hmac, KeyInit, Mac};
+use selvedge_model::digest::Digest;
+use sha2::digest::common::hazmat::{SerializableState, SerializedState};
+use sha2::{Digest as _, Sha256};
+use zeroize::Zeroizing;
+
+/// Change the number whenever the layout of a saved state changes; old states are then hashed again.
+const DOMAIN_STATE: &[u8] = b"selvedge/hash-state/1";
+const DOMAIN_KEY: &[u8] = b"selvedge/hash-state/1/key";
+const TAG_BYTES: usize = 32;
+
+/// Hashes all of `bytes`.
+pub fn sha256(bytes: &[u8]) -> Digest {
+    Digest(Sha256::digest(bytes).into())
+}
+
+/// A SHA-256 that can be asked at any point and goes on.
+#[derive(Clone, Default)]
+pub struct RunningHash(Sha256);
+
+impl RunningHash {
+    /// The hash of nothing yet.
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    /// Adds bytes.
+    pub fn update(&mut self, bytes: &[u8]) {
+        self.0.update(bytes);
+    }
+
+    /// The hash of every byte added so far.
+    pub fn digest(&self) -> Digest {
+        Digest(self.0.clone().finalize().into())
+    }
+
+    /// The state as bytes. Not public: on a disk it must be sealed.
+    fn save(&self) -> Vec<u8> {
+        self.0.serialize().to_vec()
+    }
+
+    /// The state that [`Self::save`] wrote.
+    fn restore(saved: &[u8]) -> Option<Self> {
+        let state = SerializedState::<Sha256>::try_from(saved).ok()?;
+        Sha256::deserialize(&state).ok().map(Self)
+    }
+}
+
+impl std::fmt::Debug for RunningHash {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "RunningHash({})", self.digest())
+    }
+}
+
+/// The place a saved state belongs to; in any other it is worth nothing.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Binding<'a> {
+    /// The random name of the log.
+    pub log_id: &'a str,
+    /// The segment of the log.
+    pub segment: u32,
+    /// The version after which the state was saved.
+    pub version: u64,
+    /// How many bytes of the segment the state covers.
+    pub offset: u64,
+}
+
+/// Seals saved states. Made by [`Signer::seal_key`](crate::keys::Signer::seal_key); wiped when dropped.
+pub struct SealKey(Zeroizing<[u8; 32]>);
+
+impl SealKey {
+    /// Derives the key from the secret half of a signing key.
+    pub(crate) fn derive(secret: &[u8; 32]) -> Self {
+        let mut mac = keyed(secret);
+        mac.update(DOMAIN_KEY);
+        Self(Zeroizing::new(mac.finalize().into_bytes().into()))
+    }
+
+    /// Makes a state safe to be kept where others could write.
+    pub fn seal(&self, binding: &Binding<'_>, state: &RunningHash) -> Vec<u8> {
+        let mut sealed = state.save();
+        let tag = self.tag(binding, &sealed).finalize().into_bytes();
+        sealed.extend_from_slice(&tag);
+        sealed
+    }
+
+    /// The state that was sealed with this key for this place; `None` if anything about it is wrong.
+    pub fn open(&self, binding: &Binding<'_>, sealed: &[u8]) -> Option<RunningHash> {
+        let (state, tag) = sealed.split_last_chunk::<TAG_BYTES>()?;
+        // Compares in constant time.
+        self.tag(binding, state).verify_slice(tag).ok()?;
+        RunningHash::restore(state)
+    }
+
+    fn tag(&self, binding: &Binding<'_>, state: &[u8]) -> Hmac<Sha256> {
+        let mut mac = keyed(&self.0);
+        mac.update(DOMAIN_STATE);
+        mac.update(&[0]);
+        mac.update(&(binding.log_id.len() as u64).to_be_bytes());
+        mac.update(binding.log_id.as_bytes());
+        mac.update(&binding.segment.to_be_bytes());
+        mac.update(&binding.version.to_be_bytes());
+        mac.update(&binding.offset.to_be_bytes());
+        mac.update(state);
+        mac
+    }
+}
+
+impl std::fmt::Debug for SealKey {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("SealKey(..)")
+    }
+}
+
+fn keyed(key: &[u8; 32]) -> Hmac<Sha256> {
+    Hmac::new_from_slice(key).expect("HMAC takes a key of any length")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+    use selvedge_model::digest::hex;
+
+    const HERE: Binding<'_> = Binding { log_id: "ab", segment: 0, version: 7, offset: 130 };
+
+    fn hash_of(bytes: &[u8]) -> RunningHash {
+        let mut hash = RunningHash::new();
+        hash.update(bytes);
+        hash
+    }
+
+    #[test]
+    fn the_hash_is_sha256() {
+        let abc = "ba7816bf8f01cfea414140de5dae2223b00361a396177a9cb410ff61f20015ad";
+        assert_eq!(sha256(b"abc").to_string(), abc);
+        assert_eq!(hash_of(b"abc").digest().to_string(), abc);
+        assert_eq!(RunningHash::new().digest(), sha256(b""));
+    }
+
+    #[test]
+    fn any_flipped_bit_or_missing_byte_of_a_sealed_state_gives_nothing() {
+        let key = SealKey::derive(&[7; 32]);
+        let sealed = key.seal(&HERE, &hash_of(&[1; 130]));
+        assert_eq!(key.open(&HERE, &sealed).unwrap().digest(), sha256(&[1; 130]));
+        for position in 0..sealed.len() {
+            for bit in 0..8 {
+                let mut changed = sealed.clone();
+                changed[position] ^= 1 << bit;
+                assert!(key.open(&HERE, &changed).is_none(), "byte {position} bit {bit}");
+            }
+            assert!(key.open(&HERE, &sealed[..position]).is_none());
+            assert!(key.open(&HERE, &sealed[position + 1..]).is_none());
+        }
+        assert!(key.open(&HERE, &[sealed, vec![0]].concat()).is_none());
+    }
+
+    #[test]
+    fn a_sealed_state_opens_with_its_key_in_its_place_only() {
+        let key = SealKey::derive(&[7; 32]);
+        let sealed = key.seal(&HERE, &hash_of(b"abc"));
+        for elsewhere in [
+            Binding { log_id: "ac", ..HERE },
+            Binding { log_id: "", ..HERE },
+            Binding { segment: 1, ..HERE },
+            Binding { version: 8, ..HERE },
+            Binding { offset: 131, ..HERE },
+        ] {
+            assert!(key.open(&elsewhere, &sealed).is_none(), "{elsewhere:?}");
+        }
+        assert!(SealKey::derive(&[8; 32]).open(&HERE, &sealed).is_none());
+    }
+
+    /// A state saved by one version of the hash library may meet another. If this fails, give the domains a new number.
+    #[test]
+    fn the_layout_of_a_saved_state_is_as_it_always_was() {
+        // Eight words of state, the number of whole blocks, the number of bytes left over, those bytes.
+        let words = "1cb85bdf26061ee894a845fb310fd44f16685eb2c199d4d6294990ab665e6300";
+        let saved = hash_of(&[b'a'; 67]).save();
+        assert_eq!(hex(&saved), format!("{words}0100000000000000{}{}", "03616161", "00".repeat(60)));
+    }
+
+    #[test]
+    fn the_key_does_not_show_in_debug_output() {
+        assert_eq!(format!("{:?}", SealKey::derive(&[7; 32])), "SealKey(..)");
+    }
+
+    proptest! {
+        #[test]
+        fn going_on_from_a_restored_state_equals_hashing_everything(
+            before in prop::collection::vec(any::<u8>(), 0..300),
+            after in prop::collection::vec(any::<u8>(), 0..300),
+        ) {
+            let key = SealKey::derive(&[1; 32]);
+            let sealed = key.seal(&HERE, &hash_of(&before));
+            let mut hash = key.open(&HERE, &sealed).unwrap();
+            prop_assert_eq!(hash.digest(), sha256(&before));
+            hash.update(&after);
+            prop_assert_eq!(hash.digest(), sha256(&[before, after].concat()));
+        }
+    }
+}

@@ -1,0 +1,114 @@
+//! The one writer: turns a changeset into signed bytes, for every backend.
+//!
+//! The writer is a pure function of where the log ends, what is to be added, the key and the time. It neither stores nor
+//! locks; a store makes its bytes durable or throws them away. Its cost depends on what is added, never on how long the
+//! log is.
+
+use selvedge_model::event::{Checkpoint, ThreadCreated};
+use selvedge_model::{Changeset, CommitKey, Digest, Event, Reason, RunId, Status, ThreadId, Timestamp};
+
+use crate::checkpoint;
+use crate::head::{Head, Tail};
+use crate::keys::Signer;
+use crate::line::{self, LineError};
+
+/// The version of the format this writer writes.
+pub const FORMAT: u32 = 1;
+
+/// What is to be added to one log.
+#[derive(Debug)]
+pub struct Addition<'a> {
+    /// The thread.
+    pub thread_id: &'a ThreadId,
+    /// The events, in the order of their lines; [`events`] makes them of a changeset.
+    pub events: &'a [Event],
+    /// Why they are committed.
+    pub reason: Reason,
+    /// The run they belong to.
+    pub run_id: Option<RunId>,
+    /// The run above that one.
+    pub parent_run_id: Option<RunId>,
+    /// The turn of the run.
+    pub turn: Option<u64>,
+    /// What makes the commit idempotent, and the hash of its request.
+    pub key: Option<(CommitKey, Digest)>,
+    /// The lease it is written under.
+    pub epoch: u64,
+    /// The other threads of the batch and the versions they come to.
+    pub with: Vec<(ThreadId, u64)>,
+    /// Where the thread stands afterwards.
+    pub status: Status,
+}
+
+/// Signed bytes and where the log ends behind them.
+#[derive(Debug)]
+pub struct Written {
+    /// The lines of the changeset, the checkpoint last.
+    pub bytes: Vec<u8>,
+    /// The end of the log behind them.
+    pub tail: Tail,
+    /// The head behind them.
+    pub head: Head,
+}
+
+/// The events that a changeset puts on lines, in order, without its checkpoint: what leads it, what the ledger recorded
+/// and the thread's birth included.
+pub fn events(tail: &Tail, lead: Vec<Event>, mut changeset: Changeset, postings: Vec<Event>) -> Vec<Event> {
+    let mut events = lead;
+    if let Some(thread) = changeset.created.take() {
+        let created = ThreadCreated { format: FORMAT, log_id: tail.log_id.clone(), segment: tail.segment, thread };
+        events.push(Event::ThreadCreated(Box::new(created)));
+    }
+    changeset.events.extend(postings);
+    events.extend(changeset.into_events());
+    events
+}
+
+/// Writes one changeset behind `tail`.
+pub fn write(tail: &Tail, addition: Addition<'_>, signer: &Signer, at: Timestamp) -> Result<Written, LineError> {
+    let Addition { thread_id, events, reason, run_id, parent_run_id, turn, key, epoch, with, status } = addition;
+    let (mut seq, start, version) = match &tail.head {
+        Some(head) => (head.lines, head.bytes, head.version + 1),
+        None => (0, 0, 0),
+    };
+    let mut bytes = Vec::with_capacity(2048);
+    for event in events {
+        line::encode(&mut bytes, seq, at, thread_id, event)?;
+        seq += 1;
+    }
+    let mut hash = tail.hash.clone();
+    hash.update(&bytes);
+    let line_start = bytes.len();
+    let (key, request) = key.unzip();
+    let checkpoint = Checkpoint {
+        version,
+        reason,
+        key,
+        request,
+        run_id,
+        parent_run_id,
+        turn,
+        epoch,
+        log_id: tail.log_id.clone(),
+        segment: tail.segment,
+        byte_offset: start + line_start as u64,
+        hash: hash.digest(),
+        with,
+        settled: status.is_terminal(),
+        signer: signer.fingerprint(),
+        sig: String::new(),
+    };
+    checkpoint::encode(&mut bytes, seq, at, thread_id, checkpoint, signer)?;
+    hash.update(&bytes[line_start..]);
+    let head = Head {
+        log_id: tail.log_id.clone(),
+        segment: tail.segment,
+        version,
+        lines: seq + 1,
+        bytes: start + bytes.len() as u64,
+        hash: hash.digest(),
+        epoch,
+        signer: signer.fingerprint(),
+    };
+    Ok(Written { bytes, tail: Tail::behind(head.clone(), hash), head })
+}

@@ -1,0 +1,252 @@
+//! The unit of append: what one commit adds to one thread.
+
+use serde::{Deserialize, Serialize};
+use serde_json::Value;
+
+use crate::error::{Classify, Kind};
+use crate::event::{Event, Fields, NewThread, Place, Snapshot};
+use crate::id::RunId;
+use crate::message::Message;
+use crate::patch::Patch;
+use crate::run::{RunMeta, RunRecorded};
+use crate::status::RunStatus;
+
+/// Why a changeset was committed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+pub enum Reason {
+    /// Input arrived.
+    UserMessage,
+    /// The model's turn is final.
+    AssistantTurnCommitted,
+    /// The tools of a turn have answered.
+    ToolResultsCommitted,
+    /// A run ended.
+    RunFinished,
+    /// Money was set aside for the next call.
+    Reserved,
+    /// A tool is about to be dispatched.
+    ToolIntentCommitted,
+    /// Something without a run: creation, a new title.
+    Lifecycle,
+}
+
+impl Reason {
+    /// The word for it, as stored and shown.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::UserMessage => "UserMessage",
+            Self::AssistantTurnCommitted => "AssistantTurnCommitted",
+            Self::ToolResultsCommitted => "ToolResultsCommitted",
+            Self::RunFinished => "RunFinished",
+            Self::Reserved => "Reserved",
+            Self::ToolIntentCommitted => "ToolIntentCommitted",
+            Self::Lifecycle => "Lifecycle",
+        }
+    }
+}
+
+/// What one commit adds to one thread.
+///
+/// As JSON it is the `ThreadChangeSet` that any program may hand in: `created` and `events` can't be written there,
+/// because the event types they hold are reserved.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Changeset {
+    /// The thread's birth; only in its first changeset.
+    #[serde(skip_deserializing, skip_serializing_if = "Option::is_none")]
+    pub created: Option<NewThread>,
+    /// The run it belongs to.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub run_id: Option<RunId>,
+    /// The run above that one.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub parent_run_id: Option<RunId>,
+    /// What is said of the run; on its first and its last changeset.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub run_meta: Option<RunMeta>,
+    /// Why it was committed.
+    pub reason: Reason,
+    /// The turn of the run.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub turn: Option<u64>,
+    /// A state that replaces the thread's, before the patches.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub snapshot: Option<Value>,
+    /// New messages.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub messages: Vec<Message>,
+    /// Changes of state, in order.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub patches: Vec<Patch>,
+    /// Recorded intents; for audit, never replayed.
+    #[serde(default, rename = "actions", alias = "state_actions", skip_serializing_if = "Vec::is_empty")]
+    pub state_actions: Vec<Fields>,
+    /// What else happened; written by the engine.
+    #[serde(skip_deserializing, skip_serializing_if = "Vec::is_empty")]
+    pub events: Vec<Event>,
+}
+
+/// A changeset that contradicts itself.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum InvalidChangeset {
+    /// The run is described but not named.
+    #[error("`run_meta` needs a `run_id`")]
+    MetaWithoutRun,
+    /// An event stands where only other fields may put it.
+    #[error("an event of type `{0}` can't be handed in among the other events")]
+    MisplacedEvent(&'static str),
+    /// Events can't be grouped into the changeset they came from.
+    #[error("the events of a changeset are out of order: {0}")]
+    OutOfOrder(&'static str),
+}
+
+impl Classify for InvalidChangeset {
+    fn kind(&self) -> Kind {
+        Kind::Invalid
+    }
+
+    fn code(&self) -> &'static str {
+        "invalid_changeset"
+    }
+}
+
+impl Changeset {
+    /// A changeset that adds nothing but a version.
+    pub fn empty(reason: Reason) -> Self {
+        Self {
+            created: None,
+            run_id: None,
+            parent_run_id: None,
+            run_meta: None,
+            reason,
+            turn: None,
+            snapshot: None,
+            messages: Vec::new(),
+            patches: Vec::new(),
+            state_actions: Vec::new(),
+            events: Vec::new(),
+        }
+    }
+
+    /// The first changeset of a new thread.
+    pub fn creating(thread: NewThread) -> Self {
+        Self { created: Some(thread), ..Self::empty(Reason::Lifecycle) }
+    }
+
+    /// A changeset of one event that has no run.
+    pub fn of_event(event: Event) -> Self {
+        Self { events: vec![event], ..Self::empty(Reason::Lifecycle) }
+    }
+
+    /// Checks what the types don't say.
+    pub fn check(&self) -> Result<(), InvalidChangeset> {
+        if self.run_meta.is_some() && self.run_id.is_none() {
+            return Err(InvalidChangeset::MetaWithoutRun);
+        }
+        let misplaced = self.events.iter().find_map(|event| match event.place() {
+            Place::Others => None,
+            Place::Lead => Some("recovery or key_rotated"),
+            Place::Birth => Some("thread_created"),
+            Place::RunStart | Place::RunEnd => Some("run_started or run_finished"),
+            Place::Base => Some("snapshot"),
+            Place::Messages => Some("message"),
+            Place::Patches => Some("patch"),
+            Place::Actions => Some("state_action"),
+            Place::End => Some("checkpoint"),
+        });
+        misplaced.map_or(Ok(()), |name| Err(InvalidChangeset::MisplacedEvent(name)))
+    }
+
+    /// The events of this changeset after its birth, in the order of their lines; leads, birth and checkpoint are the log's.
+    pub fn into_events(self) -> Vec<Event> {
+        let recorded = match (self.run_id.clone(), self.run_meta) {
+            (Some(run_id), Some(meta)) => {
+                Some(RunRecorded { run_id, parent_run_id: self.parent_run_id.clone(), meta })
+            }
+            _ => None,
+        };
+        let (start, end) = match recorded {
+            Some(run) if run.meta.status == RunStatus::Running => (Some(run), None),
+            other => (None, other),
+        };
+        let mut messages = self.messages;
+        for message in &mut messages {
+            if message.run_id == self.run_id {
+                message.run_id = None;
+            }
+        }
+        let mut events = Vec::new();
+        events.extend(start.map(Event::RunStarted));
+        events.extend(self.snapshot.map(|state| Event::Snapshot(Snapshot { state })));
+        events.extend(messages.into_iter().map(Event::Message));
+        events.extend(self.patches.into_iter().map(Event::Patch));
+        events.extend(self.state_actions.into_iter().map(Event::StateAction));
+        events.extend(self.events);
+        events.extend(end.map(Event::RunFinished));
+        events
+    }
+
+    /// Gives the changeset back from the events between two checkpoints, the closing checkpoint included.
+    pub fn from_events(events: impl IntoIterator<Item = Event>) -> Result<Self, InvalidChangeset> {
+        let mut changeset = Self::empty(Reason::Lifecycle);
+        let mut place = Place::Lead;
+        for event in events {
+            if event.place() < place {
+                return Err(InvalidChangeset::OutOfOrder("an event stands behind one that must follow it"));
+            }
+            place = event.place();
+            match event {
+                Event::Recovery(_) | Event::KeyRotated(_) => {}
+                Event::ThreadCreated(created) => changeset.created = Some(created.thread),
+                Event::RunStarted(run) | Event::RunFinished(run) => changeset.run_meta = Some(run.meta),
+                Event::Snapshot(snapshot) => changeset.snapshot = Some(snapshot.state),
+                Event::Message(message) => changeset.messages.push(message),
+                Event::Patch(patch) => changeset.patches.push(patch),
+                Event::StateAction(action) => changeset.state_actions.push(action),
+                Event::Checkpoint(checkpoint) => {
+                    changeset.reason = checkpoint.reason;
+                    changeset.run_id = checkpoint.run_id;
+                    changeset.parent_run_id = checkpoint.parent_run_id;
+                    changeset.turn = checkpoint.turn;
+                    for message in &mut changeset.messages {
+                        message.run_id = message.run_id.take().or_else(|| changeset.run_id.clone());
+                    }
+                }
+                other => changeset.events.push(other),
+            }
+        }
+        if place != Place::End {
+            return Err(InvalidChangeset::OutOfOrder("there is no checkpoint at the end"));
+        }
+        Ok(changeset)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_documents_changeset_is_read_under_both_names_of_its_actions() {
+        for name in ["actions", "state_actions"] {
+            let text = format!(
+                r#"{{"run_id":"r1","reason":"AssistantTurnCommitted","messages":[{{"role":"user","content":"hi"}}],
+                    "patches":[{{"ops":[{{"op":"set","path":["a"],"value":1}}]}}],"{name}":[{{"payload":1}}],"snapshot":null}}"#
+            );
+            let changeset: Changeset = serde_json::from_str(&text).unwrap();
+            assert_eq!((changeset.messages.len(), changeset.patches.len(), changeset.state_actions.len()), (1, 1, 1));
+            assert_eq!(changeset.snapshot, None);
+            assert_eq!(changeset.reason, Reason::AssistantTurnCommitted);
+        }
+    }
+
+    #[test]
+    fn reserved_events_cannot_be_handed_in() {
+        for extra in [r#""events":[]"#, r#""created":{"agent_id":"x"}"#, r#""checkpoint":{}"#] {
+            let text = format!(r#"{{"reason":"UserMessage",{extra}}}"#);
+            assert!(serde_json::from_str::<Changeset>(&text).is_err(), "{extra}");
+        }
+        let sneaked = Changeset::of_event(Event::Snapshot(Snapshot { state: Value::Null }));
+        assert!(sneaked.check().is_err());
+    }
+}

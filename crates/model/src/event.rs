@@ -1,0 +1,473 @@
+//! What can stand on one line of a log.
+//!
+//! Every type named here is reserved: a caller hands in messages, patches, state actions and a snapshot, the engine
+//! hands in the rest, and nobody hands in a checkpoint. Written as `"event_type":"…","payload":{…}`.
+
+use serde::{Deserialize, Serialize};
+use serde_json::{Map, Value};
+
+use crate::account::{AccountId, Record};
+use crate::digest::Digest;
+use crate::id::{AgentId, CallId, CommitKey, DirectiveId, LogId, RunId, TaskId, ThreadId};
+use crate::limits::Limits;
+use crate::message::Message;
+use crate::money::Money;
+use crate::patch::Patch;
+use crate::run::RunRecorded;
+use crate::status::Status;
+
+/// An object whose fields belong to whoever wrote it.
+pub type Fields = Map<String, Value>;
+
+/// One event.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(tag = "event_type", content = "payload", rename_all = "snake_case")]
+pub enum Event {
+    /// A thread's birth; the first line of every log.
+    ThreadCreated(Box<ThreadCreated>),
+    /// A run began.
+    RunStarted(RunRecorded),
+    /// A run ended or waits.
+    RunFinished(RunRecorded),
+    /// One message.
+    Message(Message),
+    /// A change of state.
+    Patch(Patch),
+    /// Somebody's recorded intent; for audit, never replayed.
+    StateAction(Fields),
+    /// The state was replaced, before the patches of the same changeset.
+    Snapshot(Snapshot),
+    /// A tool is about to be dispatched.
+    ToolIntent(ToolIntent),
+    /// A tool call came to an end.
+    ToolOutcome(ToolOutcome),
+    /// The run stopped and waits.
+    Suspended(Suspended),
+    /// Somebody decided about a call.
+    Decision(Decision),
+    /// An account was opened.
+    AccountOpened(Record),
+    /// Money was set aside.
+    Reserved(Record),
+    /// The reserved call was sent.
+    Issued(Record),
+    /// A reservation became a cost.
+    Settled(Record),
+    /// A reservation was given back.
+    Released(Record),
+    /// An account was closed.
+    AccountClosed(Record),
+    /// Title, session, outputs or status changed.
+    ManifestChanged(ManifestChanged),
+    /// A child thread was started.
+    ChildSpawned(Fields),
+    /// A child thread came to an end.
+    ChildSettled(Fields),
+    /// Another thread goes on.
+    ThreadHandoff(Handoff),
+    /// Another thread goes on because somebody resumed this one.
+    ThreadResumed(Handoff),
+    /// The context window is nearly full.
+    ContextLimitReached(Fields),
+    /// A hook ran.
+    HookFired(Fields),
+    /// Context was added to a prompt.
+    ContextInjected(Fields),
+    /// A call was not allowed.
+    CapabilityDenied(Fields),
+    /// A command ran in a sandbox.
+    Sandboxed(Fields),
+    /// A graph began.
+    GraphStarted(Fields),
+    /// A node of a graph began.
+    StepStarted(Fields),
+    /// A node of a graph ended.
+    StepCompleted(Fields),
+    /// A loop of a graph ended.
+    ForeachCompleted(Fields),
+    /// A graph ended well.
+    GraphCompleted(Fields),
+    /// A graph failed.
+    GraphError(Fields),
+    /// A graph was stopped.
+    GraphCancelled(Fields),
+    /// Something was found and mended before this changeset.
+    Recovery(Recovery),
+    /// From here on another key signs.
+    KeyRotated(KeyRotated),
+    /// The signed end of a changeset.
+    Checkpoint(Box<Checkpoint>),
+}
+
+/// Where an event may stand in its changeset; the order of the variants is the order of the lines.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Place {
+    /// `recovery` and `key_rotated`.
+    Lead,
+    /// `thread_created`.
+    Birth,
+    /// `run_started`.
+    RunStart,
+    /// `snapshot`.
+    Base,
+    /// Messages.
+    Messages,
+    /// Patches.
+    Patches,
+    /// State actions.
+    Actions,
+    /// Everything else.
+    Others,
+    /// `run_finished`.
+    RunEnd,
+    /// `checkpoint`.
+    End,
+}
+
+impl Event {
+    /// Where this event stands in its changeset.
+    pub fn place(&self) -> Place {
+        match self {
+            Self::Recovery(_) | Self::KeyRotated(_) => Place::Lead,
+            Self::ThreadCreated(_) => Place::Birth,
+            Self::RunStarted(_) => Place::RunStart,
+            Self::Snapshot(_) => Place::Base,
+            Self::Message(_) => Place::Messages,
+            Self::Patch(_) => Place::Patches,
+            Self::StateAction(_) => Place::Actions,
+            Self::RunFinished(_) => Place::RunEnd,
+            Self::Checkpoint(_) => Place::End,
+            _ => Place::Others,
+        }
+    }
+}
+
+/// What a thread is.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum ThreadKind {
+    /// An agent's conversation.
+    #[default]
+    Agent,
+    /// A state machine of actions.
+    Graph,
+}
+
+/// What the creator of a thread says of it.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct NewThread {
+    /// What the thread is.
+    #[serde(default)]
+    pub kind: ThreadKind,
+    /// The one agent that owns it.
+    pub agent_id: AgentId,
+    /// What the agent is told to do.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub directive: Option<DirectiveId>,
+    /// The thread that started it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub parent_id: Option<ThreadId>,
+    /// The task it is bound to.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub task_id: Option<TaskId>,
+    /// What people call it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub title: Option<String>,
+    /// The model it is meant for.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub model: Option<String>,
+    /// What the directive was given.
+    #[serde(default, skip_serializing_if = "Map::is_empty")]
+    pub inputs: Fields,
+    /// Its ceilings.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub limits: Option<Limits>,
+    /// What it may call.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub capabilities: Option<Vec<String>>,
+    /// The account it spends from and how much was set aside for it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub reservation: Option<Hold>,
+    /// The thread it continues.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub continuation_of: Option<Predecessor>,
+    /// The first thread of its chain, when that is not this one.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub chain_root_id: Option<ThreadId>,
+}
+
+impl NewThread {
+    /// A thread of `agent_id` of which nothing else is said.
+    pub fn of(agent_id: AgentId) -> Self {
+        Self {
+            kind: ThreadKind::Agent,
+            agent_id,
+            directive: None,
+            parent_id: None,
+            task_id: None,
+            title: None,
+            model: None,
+            inputs: Map::new(),
+            limits: None,
+            capabilities: None,
+            reservation: None,
+            continuation_of: None,
+            chain_root_id: None,
+        }
+    }
+}
+
+/// Money set aside for a thread when it was created.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Hold {
+    /// The account.
+    pub account: AccountId,
+    /// The amount.
+    #[serde(rename = "amount_nanos")]
+    pub amount: Money,
+}
+
+/// A thread that another one continues, pinned by hash.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Predecessor {
+    /// The thread.
+    pub thread_id: ThreadId,
+    /// Its version when it was left.
+    pub version: u64,
+    /// SHA-256 of its log up to the last checkpoint before it was left.
+    pub hash: Digest,
+}
+
+/// Line 0 of every log.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct ThreadCreated {
+    /// The version of the log's format.
+    pub format: u32,
+    /// This log's random name.
+    pub log_id: LogId,
+    /// The segment of the log that this file is.
+    pub segment: u32,
+    /// What the creator said.
+    #[serde(flatten)]
+    pub thread: NewThread,
+}
+
+/// A replaced state.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Snapshot {
+    /// The whole state, before the patches of the same changeset.
+    pub state: Value,
+}
+
+/// How often a tool may run for one call.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum EffectClass {
+    /// It changes nothing.
+    Pure,
+    /// The same key gives the same effect.
+    Idempotent,
+    /// It must never run twice.
+    #[default]
+    AtMostOnce,
+}
+
+/// A tool is about to be dispatched.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct ToolIntent {
+    /// The call.
+    pub call_id: CallId,
+    /// The tool.
+    pub tool: String,
+    /// How often it may run.
+    pub class: EffectClass,
+    /// What the tool is told so that it can recognise a repetition.
+    pub key: String,
+    /// The definition of the tool.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub tool_hash: Option<Digest>,
+    /// The process that runs it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub process: Option<Process>,
+}
+
+/// A process, named so that a reused number is not mistaken for it.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Process {
+    /// Its number.
+    pub pid: u32,
+    /// When it started, as the operating system counts.
+    pub start_time: u64,
+}
+
+/// A tool call came to an end.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct ToolOutcome {
+    /// The call.
+    pub call_id: CallId,
+    /// What it answered.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub result: Option<Value>,
+    /// Why it failed.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub error: Option<String>,
+}
+
+/// Why a run stopped and waits.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum SuspendReason {
+    /// A ceiling was reached.
+    Limit,
+    /// Something failed that somebody may mend.
+    Error,
+    /// The money is spent.
+    Budget,
+    /// A call waits for somebody's word.
+    Approval,
+    /// Nobody knows what became of a call.
+    OutcomeUnknown,
+}
+
+/// The run stopped and waits.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Suspended {
+    /// Why.
+    pub reason: SuspendReason,
+    /// The ceiling that was reached, or what caused it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub code: Option<String>,
+    /// How far it had come.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub current: Option<Value>,
+    /// How far it may come.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub maximum: Option<Value>,
+    /// The calls that wait.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub calls: Vec<CallId>,
+}
+
+/// Somebody decided about a call.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Decision {
+    /// The call.
+    pub call_id: CallId,
+    /// What was decided: `approve`, `deny`, `done`, `not_done`, `unknown`.
+    pub action: String,
+    /// Who decided.
+    pub who: String,
+    /// The tool, arguments and call that the decision is bound to.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub action_hash: Option<Digest>,
+    /// Why.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub reason: Option<String>,
+    /// What came with it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub result: Option<Value>,
+}
+
+/// A change of what `thread.json` shows; absent fields stay as they are.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct ManifestChanged {
+    /// A new title.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub title: Option<String>,
+    /// A new session of an outside engine.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub session_id: Option<String>,
+    /// New outputs.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub outputs: Option<Value>,
+    /// A new status.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub status: Option<Status>,
+    /// New ceilings.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub limits: Option<Limits>,
+}
+
+/// Another thread goes on in this one's place.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Handoff {
+    /// The thread that goes on.
+    pub new_thread_id: ThreadId,
+    /// What it is told to do.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub directive: Option<DirectiveId>,
+    /// How many turns it carries.
+    #[serde(default)]
+    pub trailing_turns: u64,
+    /// Whatever else is recorded.
+    #[serde(flatten)]
+    pub details: Fields,
+}
+
+/// Something was found and mended before this changeset.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Recovery {
+    /// What was found, in a word.
+    pub found: String,
+    /// How many bytes it concerned.
+    pub bytes: u64,
+    /// The file they were moved to, beside the log.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub quarantine: Option<String>,
+    /// The SHA-256 of those bytes.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub hash: Option<Digest>,
+}
+
+/// From here on another key signs.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct KeyRotated {
+    /// The key that signed so far.
+    pub from: Digest,
+    /// The key that signs from here on.
+    pub to: Digest,
+}
+
+/// What a checkpoint says; its signature is made and checked over the line's bytes, by the log.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Checkpoint {
+    /// How many changesets the thread has had since it was created.
+    pub version: u64,
+    /// Why the changeset was committed.
+    pub reason: crate::changeset::Reason,
+    /// What made the commit idempotent.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub key: Option<CommitKey>,
+    /// The hash of the request, beside its key.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub request: Option<Digest>,
+    /// The run the changeset belongs to.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub run_id: Option<RunId>,
+    /// The run above that one.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub parent_run_id: Option<RunId>,
+    /// The turn of the run.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub turn: Option<u64>,
+    /// The lease under which it was written.
+    pub epoch: u64,
+    /// The log this line belongs to.
+    pub log_id: LogId,
+    /// The segment of that log.
+    pub segment: u32,
+    /// How many bytes of the segment stand before this line.
+    pub byte_offset: u64,
+    /// The SHA-256 of those bytes.
+    pub hash: Digest,
+    /// The other threads of the batch and the versions they came to.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub with: Vec<(ThreadId, u64)>,
+    /// Whether the thread had come to an end at this version.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub settled: bool,
+    /// The key that signed.
+    pub signer: Digest,
+    /// The signature.
+    pub sig: String,
+}

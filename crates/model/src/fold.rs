@@ -1,0 +1,175 @@
+//! The fold: what a thread is after its events.
+//!
+//! Folding in one pass equals folding in pieces: nothing here looks ahead, and nothing depends on where a read began.
+//! An event that can't be applied is refused and leaves the fold as it was; the store applies every changeset to the
+//! fold before it signs it, so that no log holds one.
+
+use std::collections::{BTreeMap, HashSet};
+
+use serde::Serialize;
+use serde_json::{Map, Value};
+
+use crate::error::{Classify, Kind};
+use crate::event::{Checkpoint, Decision, Event, ToolIntent, ToolOutcome};
+use crate::id::{CallId, MessageId, RunId, ThreadId};
+use crate::manifest::{Manifest, Misfit};
+use crate::message::Message;
+use crate::patch::PatchError;
+use crate::run::{Run, RunRecorded};
+use crate::time::Timestamp;
+
+/// What is known of one tool call.
+#[derive(Clone, Debug, Default, PartialEq, Serialize)]
+pub struct Call {
+    /// What was about to be dispatched.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub intent: Option<ToolIntent>,
+    /// What was decided, in order.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub decisions: Vec<Decision>,
+    /// How it ended.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub outcome: Option<ToolOutcome>,
+}
+
+/// A thread after its events.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Thread {
+    /// What is known of it without its messages.
+    pub manifest: Manifest,
+    /// How many changesets it has had since it was created; absent before the first checkpoint.
+    pub version: Option<u64>,
+    /// Its messages, each id once.
+    pub messages: Vec<Message>,
+    /// Its state.
+    pub state: Value,
+    /// Its runs.
+    pub runs: BTreeMap<RunId, Run>,
+    /// Its tool calls.
+    pub calls: BTreeMap<CallId, Call>,
+    known: HashSet<MessageId>,
+    /// Messages of the changeset that has no checkpoint yet, which will tell their run.
+    open_from: usize,
+}
+
+/// An event that can't be applied.
+#[derive(Clone, Debug, PartialEq, thiserror::Error)]
+pub enum FoldError {
+    /// The first event is not the thread's birth.
+    #[error("a log begins with `thread_created`")]
+    NotBorn,
+    /// The event does not fit what came before.
+    #[error(transparent)]
+    Misfit(#[from] Misfit),
+    /// A run that is done stays so.
+    #[error("run `{0}` is done and can't go on; start a new one")]
+    RunDone(RunId),
+    /// A patch does not apply.
+    #[error(transparent)]
+    Patch(#[from] PatchError),
+}
+
+impl Classify for FoldError {
+    fn kind(&self) -> Kind {
+        match self {
+            Self::NotBorn => Kind::Integrity,
+            Self::Misfit(error) => error.kind(),
+            Self::RunDone(_) => Kind::Denied,
+            Self::Patch(_) => Kind::Invalid,
+        }
+    }
+
+    fn code(&self) -> &'static str {
+        match self {
+            Self::NotBorn => "not_a_log",
+            Self::Misfit(error) => error.code(),
+            Self::RunDone(_) => "run_done",
+            Self::Patch(_) => "patch_refused",
+        }
+    }
+
+    fn hint(&self) -> Option<String> {
+        match self {
+            Self::Misfit(error) => error.hint(),
+            _ => None,
+        }
+    }
+}
+
+/// The state of a thread to which nothing has happened.
+pub fn empty_state() -> Value {
+    Value::Object(Map::new())
+}
+
+/// Applies what an event says about the state, and nothing else of it.
+pub fn apply_to_state(state: &mut Value, event: &Event) -> Result<(), PatchError> {
+    match event {
+        Event::Snapshot(snapshot) => *state = snapshot.state.clone(),
+        Event::Patch(patch) => patch.apply_to(state)?,
+        _ => {}
+    }
+    Ok(())
+}
+
+impl Thread {
+    /// Begins a fold with a thread's first event.
+    pub fn begin(thread_id: &ThreadId, first: &Event, at: Timestamp) -> Result<Self, FoldError> {
+        let Event::ThreadCreated(created) = first else {
+            return Err(FoldError::NotBorn);
+        };
+        Ok(Self {
+            manifest: Manifest::born(thread_id, created, at),
+            version: None,
+            messages: Vec::new(),
+            state: empty_state(),
+            runs: BTreeMap::new(),
+            calls: BTreeMap::new(),
+            known: HashSet::new(),
+            open_from: 0,
+        })
+    }
+
+    /// Takes one event in.
+    pub fn apply(&mut self, event: &Event, at: Timestamp) -> Result<(), FoldError> {
+        match event {
+            Event::RunStarted(run) | Event::RunFinished(run) => self.manifest.apply(event, at).map(|()| self.run(run, at))?,
+            Event::Message(message) => self.message(message),
+            Event::Snapshot(_) | Event::Patch(_) => apply_to_state(&mut self.state, event)?,
+            Event::ToolIntent(intent) => self.call(&intent.call_id).intent = Some(intent.clone()),
+            Event::Decision(decision) => self.call(&decision.call_id).decisions.push(decision.clone()),
+            Event::ToolOutcome(outcome) => self.call(&outcome.call_id).outcome = Some(outcome.clone()),
+            Event::Checkpoint(checkpoint) => self.checkpoint(checkpoint, at),
+            other => self.manifest.apply(other, at)?,
+        }
+        Ok(())
+    }
+
+    fn run(&mut self, run: &RunRecorded, at: Timestamp) {
+        let before = self.runs.remove(&run.run_id);
+        let after = Run::upsert(before, &self.manifest.thread_id, run, at);
+        self.runs.insert(run.run_id.clone(), after);
+    }
+
+    fn message(&mut self, message: &Message) {
+        let is_new = message.id.as_ref().is_none_or(|id| self.known.insert(id.clone()));
+        if is_new {
+            self.messages.push(message.clone());
+        }
+    }
+
+    fn call(&mut self, id: &CallId) -> &mut Call {
+        self.calls.entry(id.clone()).or_default()
+    }
+
+    fn checkpoint(&mut self, checkpoint: &Checkpoint, at: Timestamp) {
+        for message in &mut self.messages[self.open_from..] {
+            message.run_id = message.run_id.take().or_else(|| checkpoint.run_id.clone());
+        }
+        self.open_from = self.messages.len();
+        self.version = Some(checkpoint.version);
+        self.manifest.updated_at = at;
+        if let Some(run) = checkpoint.run_id.as_ref().and_then(|id| self.runs.get_mut(id)) {
+            run.updated_at = at;
+        }
+    }
+}

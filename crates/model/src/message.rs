@@ -1,0 +1,267 @@
+//! One message of a thread.
+//!
+//! A message with an id is stored once however often it is sent; a message without one is always a new message. On the
+//! wire a lone text block is written as a plain string, and the shapes of older systems (`tool_calls`, `tool_call_id`,
+//! `metadata`) are read into the one shape here.
+
+use serde::ser::SerializeMap;
+use serde::{Deserialize, Deserializer, Serialize, Serializer};
+use serde_json::Value;
+
+use crate::digest::Digest;
+use crate::id::{CallId, MessageId, RunId};
+
+/// Who speaks.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Role {
+    /// The one who sets the rules.
+    System,
+    /// Whoever gives input: a person, a scheduler, another agent.
+    User,
+    /// The model.
+    Assistant,
+    /// A tool's answer.
+    Tool,
+}
+
+/// Who may see a message.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Visibility {
+    /// Everybody.
+    #[default]
+    All,
+    /// The model, but not those who read the conversation.
+    Internal,
+}
+
+/// A piece of a message.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(tag = "type", rename_all = "snake_case")]
+pub enum Block {
+    /// Plain text.
+    Text {
+        /// The text.
+        text: String,
+    },
+    /// What a model thought before it answered.
+    Thinking {
+        /// The thought.
+        text: String,
+        /// The provider's own seal on it, sent back unchanged.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        signature: Option<String>,
+    },
+    /// The model asks for a tool.
+    ToolCall {
+        /// Names the call within its thread.
+        id: CallId,
+        /// The tool.
+        name: String,
+        /// What it is called with.
+        arguments: Value,
+    },
+    /// What a tool answered.
+    ToolResult {
+        /// The call it answers.
+        call_id: CallId,
+        /// The answer.
+        content: Value,
+        /// Whether the answer is an error.
+        #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+        is_error: bool,
+    },
+    /// A picture, kept beside the log.
+    Image {
+        /// The blob that holds it.
+        blob: Digest,
+        /// Its media type.
+        media_type: String,
+    },
+}
+
+/// One message.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Message {
+    /// Unique within the thread; absent means the message is never taken for another.
+    pub id: Option<MessageId>,
+    /// Who speaks.
+    pub role: Role,
+    /// What is said, in order.
+    pub content: Vec<Block>,
+    /// Who may see it.
+    pub visibility: Visibility,
+    /// The run it belongs to; absent means the run of its changeset.
+    pub run_id: Option<RunId>,
+    /// The step of that run.
+    pub step: Option<u32>,
+}
+
+impl Message {
+    /// A message of one text block.
+    pub fn text(role: Role, text: impl Into<String>) -> Self {
+        Self {
+            id: None,
+            role,
+            content: vec![Block::Text { text: text.into() }],
+            visibility: Visibility::All,
+            run_id: None,
+            step: None,
+        }
+    }
+
+    /// The same message under an id.
+    #[must_use]
+    pub fn with_id(mut self, id: MessageId) -> Self {
+        self.id = Some(id);
+        self
+    }
+
+    /// The bytes that decide whether two messages of one id are the same message: everything but id, run and step.
+    pub fn content_bytes(&self) -> Vec<u8> {
+        let parts = (self.role, &self.content, self.visibility);
+        serde_json::to_vec(&parts).unwrap_or_default()
+    }
+
+    /// All text blocks, joined by line breaks.
+    pub fn plain_text(&self) -> String {
+        let texts = self.content.iter().filter_map(|block| match block {
+            Block::Text { text } => Some(text.as_str()),
+            _ => None,
+        });
+        texts.collect::<Vec<_>>().join("\n")
+    }
+}
+
+impl Serialize for Message {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        let mut map = serializer.serialize_map(None)?;
+        if let Some(id) = &self.id {
+            map.serialize_entry("id", id)?;
+        }
+        map.serialize_entry("role", &self.role)?;
+        match self.content.as_slice() {
+            [Block::Text { text }] => map.serialize_entry("content", text)?,
+            blocks => map.serialize_entry("content", blocks)?,
+        }
+        if self.visibility != Visibility::All {
+            map.serialize_entry("visibility", &self.visibility)?;
+        }
+        if let Some(run_id) = &self.run_id {
+            map.serialize_entry("run_id", run_id)?;
+        }
+        if let Some(step) = self.step {
+            map.serialize_entry("step", &step)?;
+        }
+        map.end()
+    }
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Wire {
+    id: Option<MessageId>,
+    role: Role,
+    #[serde(default)]
+    content: Content,
+    #[serde(default)]
+    visibility: Visibility,
+    run_id: Option<RunId>,
+    step: Option<u32>,
+    #[serde(default)]
+    tool_calls: Vec<WireCall>,
+    tool_call_id: Option<CallId>,
+    metadata: Option<WireMetadata>,
+}
+
+#[derive(Deserialize)]
+#[serde(untagged, expecting = "`content` must be a string or a list of blocks")]
+enum Content {
+    Text(String),
+    Blocks(Vec<Block>),
+}
+
+impl Default for Content {
+    fn default() -> Self {
+        Self::Blocks(Vec::new())
+    }
+}
+
+#[derive(Deserialize)]
+struct WireCall {
+    id: CallId,
+    name: String,
+    #[serde(default)]
+    arguments: Value,
+}
+
+#[derive(Deserialize)]
+struct WireMetadata {
+    run_id: Option<RunId>,
+    step_index: Option<u32>,
+}
+
+impl<'de> Deserialize<'de> for Message {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        let wire = Wire::deserialize(deserializer)?;
+        let mut content = match (wire.content, wire.tool_call_id) {
+            (Content::Text(text), Some(call_id)) => {
+                vec![Block::ToolResult { call_id, content: Value::String(text), is_error: false }]
+            }
+            (Content::Text(text), None) if text.is_empty() && !wire.tool_calls.is_empty() => Vec::new(),
+            (Content::Text(text), None) => vec![Block::Text { text }],
+            (Content::Blocks(blocks), _) => blocks,
+        };
+        content.extend(wire.tool_calls.into_iter().map(|call| Block::ToolCall {
+            id: call.id,
+            name: call.name,
+            arguments: call.arguments,
+        }));
+        let (run_id, step) = match wire.metadata {
+            Some(metadata) => (wire.run_id.or(metadata.run_id), wire.step.or(metadata.step_index)),
+            None => (wire.run_id, wire.step),
+        };
+        Ok(Self { id: wire.id, role: wire.role, content, visibility: wire.visibility, run_id, step })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_lone_text_is_written_as_a_string_and_read_back() {
+        let message = Message::text(Role::User, "hello").with_id(MessageId::new("m1").unwrap());
+        let text = serde_json::to_string(&message).unwrap();
+        assert_eq!(text, r#"{"id":"m1","role":"user","content":"hello"}"#);
+        assert_eq!(serde_json::from_str::<Message>(&text).unwrap(), message);
+    }
+
+    #[test]
+    fn an_empty_text_stays_a_text() {
+        let message = Message::text(Role::User, "");
+        let text = serde_json::to_string(&message).unwrap();
+        assert_eq!(serde_json::from_str::<Message>(&text).unwrap(), message);
+    }
+
+    #[test]
+    fn the_older_shape_of_calls_and_results_is_read() {
+        let call: Message = serde_json::from_str(
+            r#"{"role":"assistant","content":"","tool_calls":[{"id":"c.1","name":"read","arguments":{"p":1}}],
+                "metadata":{"run_id":"r1","step_index":2}}"#,
+        )
+        .unwrap();
+        assert!(matches!(&call.content[..], [Block::ToolCall { name, .. }] if name == "read"));
+        assert_eq!((call.run_id.unwrap().as_str(), call.step), ("r1", Some(2)));
+        let result: Message = serde_json::from_str(r#"{"role":"tool","content":"42","tool_call_id":"c.1"}"#).unwrap();
+        assert!(matches!(&result.content[..], [Block::ToolResult { call_id, .. }] if call_id.as_str() == "c.1"));
+    }
+
+    #[test]
+    fn what_is_not_a_message_is_refused() {
+        for bad in [r#"{"role":"robot","content":"x"}"#, r#"{"content":"x"}"#, r#"{"role":"user","content":7}"#, r#"{"role":"user","contents":"x"}"#] {
+            assert!(serde_json::from_str::<Message>(bad).is_err(), "{bad}");
+        }
+    }
+}

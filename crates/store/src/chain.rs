@@ -1,0 +1,27 @@
+//! Walking a chain of threads joined by continuation.
+
+use std::collections::HashSet;
+
+use selvedge_model::{Manifest, ThreadId};
+
+use crate::error::Result;
+
+/// The ids of the chain that `thread` belongs to, from its root to its end. A link that leads in a circle, or to a thread
+/// that nobody knows, ends the walk; `manifest` may answer for deleted threads, so that a walk passes through them.
+pub fn walk(thread: &ThreadId, manifest: impl Fn(&ThreadId) -> Result<Option<Manifest>>) -> Result<Vec<ThreadId>> {
+    let mut seen = HashSet::from([thread.clone()]);
+    let mut chain = vec![thread.clone()];
+    let mut at = manifest(thread)?.and_then(|found| found.continuation_of);
+    while let Some(id) = at.take().filter(|id| seen.insert(id.clone())) {
+        let Some(found) = manifest(&id)? else { break };
+        chain.insert(0, id);
+        at = found.continuation_of;
+    }
+    at = manifest(thread)?.and_then(|found| found.continuation_thread_id);
+    while let Some(id) = at.take().filter(|id| seen.insert(id.clone())) {
+        let Some(found) = manifest(&id)? else { break };
+        chain.push(id);
+        at = found.continuation_thread_id;
+    }
+    Ok(chain)
+}

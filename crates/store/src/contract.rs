@@ -1,0 +1,205 @@
+//! What a store of threads must do, in small contracts.
+//!
+//! Every call blocks until it is done: a program with an async runtime moves it off its threads in one place, and a store
+//! is as simple to use from a command line. All contracts are object-safe; [`Store`] is all of them together.
+
+use std::io::BufRead;
+use std::time::Duration;
+
+use selvedge_log::{Head, Line};
+use selvedge_model::account::{Account, AccountId};
+use selvedge_model::{
+    AgentId, Batch, CommitKey, Committed, Digest, DirectiveId, Manifest, Note, OwnerId, Run, Status, ThreadId, Timestamp,
+};
+use serde::{Deserialize, Serialize};
+
+use crate::error::Result;
+
+/// The only way to write something durable.
+pub trait Commit: Send + Sync {
+    /// Commits a batch: all of it or none.
+    ///
+    /// On `Ok` every signed line is durable and visible in the transcripts. On an error nothing of the batch is visible,
+    /// now or later, except after [`crate::Error::OutcomeUnknown`], which [`Commit::outcome`] resolves.
+    fn commit(&self, batch: Batch) -> Result<Committed>;
+
+    /// What became of the commit of this key.
+    fn outcome(&self, key: &CommitKey) -> Result<Option<Committed>>;
+
+    /// Stores bytes beside a thread's log, durable on return, and gives the name by which a later commit refers to them.
+    fn put_blob(&self, thread: &ThreadId, bytes: &[u8]) -> Result<Digest>;
+
+    /// Deletes a thread for good; refused while it runs or somebody holds it. What remains is a signed tombstone.
+    fn delete(&self, thread: &ThreadId) -> Result<Tombstone>;
+}
+
+/// Reading what was committed.
+pub trait Logs: Send + Sync {
+    /// Where a thread's log ends.
+    fn head(&self, thread: &ThreadId) -> Result<Head>;
+
+    /// Lines from number `from` on, at most `limit`; unchecked, for showing.
+    fn read(&self, thread: &ThreadId, from: u64, limit: usize) -> Result<Vec<Line>>;
+
+    /// The exact committed bytes of a log, and the head they end at.
+    fn transcript(&self, thread: &ThreadId) -> Result<(Head, Box<dyn BufRead + Send>)>;
+
+    /// The bytes of a blob, checked against its name.
+    fn blob(&self, thread: &ThreadId, blob: &Digest) -> Result<Vec<u8>>;
+}
+
+/// The right to write a thread.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct Lease {
+    /// The thread.
+    pub thread: ThreadId,
+    /// Who holds it.
+    pub owner: OwnerId,
+    /// Rises whenever the lease changes hands by force or death; a commit under an older one is refused.
+    pub epoch: u64,
+}
+
+/// How to ask for a lease.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Acquire {
+    /// How long to wait for whoever holds it.
+    pub wait: Duration,
+    /// Take it even from somebody alive.
+    pub take_over: bool,
+}
+
+/// Who may write a thread.
+pub trait Leases: Send + Sync {
+    /// Takes the lease; those who wait in one process are served in order.
+    fn acquire(&self, thread: &ThreadId, how: Acquire) -> Result<Lease>;
+
+    /// Checks that the lease still stands.
+    fn renew(&self, lease: &Lease) -> Result<()>;
+
+    /// Gives the lease back; refused while a `send` note waits that only its holder can answer.
+    fn release(&self, lease: &Lease) -> Result<()>;
+
+    /// Threads whose holder is dead.
+    fn expired(&self) -> Result<Vec<Lease>>;
+}
+
+/// Requests from those without the lease.
+pub trait Notes: Send + Sync {
+    /// Posts a note, durable on return; a note posted twice is one note.
+    fn post(&self, note: Note) -> Result<()>;
+
+    /// The notes that wait for a thread, in the order they came.
+    fn pending(&self, thread: &ThreadId) -> Result<Vec<Note>>;
+}
+
+/// A thread as the registry shows it.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct Summary {
+    /// What is known of it.
+    #[serde(flatten)]
+    pub manifest: Manifest,
+    /// How many changesets it has had since it was created.
+    pub version: u64,
+}
+
+/// Which threads to list; an absent field asks for nothing.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Filter {
+    /// Of this agent.
+    pub agent_id: Option<AgentId>,
+    /// Of this directive.
+    pub directive: Option<DirectiveId>,
+    /// In this status.
+    pub status: Option<Status>,
+    /// Started by this thread.
+    pub parent_id: Option<ThreadId>,
+    /// Whose id or title has this text.
+    pub text: Option<String>,
+}
+
+/// Where the next page begins. Threads created later never move what a cursor points at.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(transparent)]
+pub struct Cursor(pub u64);
+
+/// Some of a list.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct Page<T> {
+    /// The items.
+    pub items: Vec<T>,
+    /// Where the next page begins, if there is one.
+    pub next: Option<Cursor>,
+}
+
+/// What remains of a deleted thread.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Tombstone {
+    /// What it was.
+    pub manifest: Manifest,
+    /// Where its log ended.
+    pub head: Head,
+    /// When it was deleted.
+    pub deleted_at: Timestamp,
+}
+
+/// Finding threads.
+pub trait Registry: Send + Sync {
+    /// One thread.
+    fn get(&self, thread: &ThreadId) -> Result<Summary>;
+
+    /// Threads, the newest first.
+    fn list(&self, filter: &Filter, after: Option<Cursor>, limit: usize) -> Result<Page<Summary>>;
+
+    /// The chain a thread belongs to, from its root to its end. Cycles and missing links end it.
+    fn chain(&self, thread: &ThreadId) -> Result<Vec<Summary>>;
+
+    /// The threads that a thread started, oldest first.
+    fn children(&self, thread: &ThreadId) -> Result<Vec<Summary>>;
+
+    /// The runs of a thread, oldest first.
+    fn runs(&self, thread: &ThreadId) -> Result<Vec<Run>>;
+
+    /// The one thread whose id, or the hex at its end, begins with `prefix`.
+    fn resolve(&self, prefix: &str) -> Result<ThreadId>;
+
+    /// What remains of a deleted thread.
+    fn tombstone(&self, thread: &ThreadId) -> Result<Option<Tombstone>>;
+}
+
+/// One commit as followers hear of it.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct Commitment {
+    /// Its place in the order of all commits of the store.
+    pub position: u64,
+    /// The thread.
+    pub thread: ThreadId,
+    /// The version it came to.
+    pub version: u64,
+}
+
+/// Following what is committed.
+pub trait Feed: Send + Sync {
+    /// The place of the newest commit.
+    fn position(&self) -> Result<u64>;
+
+    /// Commits behind `position`, in order, at most `limit`.
+    fn after(&self, position: u64, limit: usize) -> Result<Vec<Commitment>>;
+
+    /// Waits for a hint that there may be something behind `position`, at most this long. Call [`Feed::after`] again
+    /// either way: a hint may be late or for nothing, and then no wake-up is lost.
+    fn wait(&self, position: u64, timeout: Duration) -> Result<()>;
+}
+
+/// Reading budgets; writing one is a posting in a batch.
+pub trait Ledger: Send + Sync {
+    /// One account.
+    fn account(&self, id: &AccountId) -> Result<Option<Account>>;
+
+    /// An account and all below it, parents first.
+    fn tree(&self, id: &AccountId) -> Result<Vec<Account>>;
+}
+
+/// Everything a store does.
+pub trait Store: Commit + Logs + Leases + Notes + Registry + Feed + Ledger {}
+
+impl<T: Commit + Logs + Leases + Notes + Registry + Feed + Ledger> Store for T {}

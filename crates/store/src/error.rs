@@ -1,0 +1,322 @@
+//! What can go wrong in a store, and what a caller can do about it.
+
+use std::io;
+use std::path::PathBuf;
+
+use selvedge_log::line::LineError;
+use selvedge_log::recovery::Finding;
+use selvedge_model::account::{AccountId, PostingError};
+use selvedge_model::changeset::InvalidChangeset;
+use selvedge_model::error::{Classify, Kind};
+use selvedge_model::fold::FoldError;
+use selvedge_model::{CommitKey, Digest, MessageId, NoteKey, OwnerId, ThreadId};
+
+/// The result of asking a store.
+pub type Result<T, E = Error> = std::result::Result<T, E>;
+
+/// What went wrong.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum Error {
+    /// There is no such thread.
+    #[error("there is no thread `{0}`")]
+    NoThread(String),
+    /// More than one thread begins like this.
+    #[error("`{prefix}` names more than one thread: {}", .candidates.join(", "))]
+    Ambiguous {
+        /// What was asked for.
+        prefix: String,
+        /// The first few that begin like it.
+        candidates: Vec<String>,
+    },
+    /// There is no such blob.
+    #[error("thread `{thread}` has no blob {}", .blob.short())]
+    NoBlob {
+        /// The thread.
+        thread: ThreadId,
+        /// The blob.
+        blob: Digest,
+    },
+    /// The thread was deleted; its id is never used again.
+    #[error("thread `{0}` was deleted")]
+    Deleted(ThreadId),
+    /// A thread of this id exists already.
+    #[error("there is already a thread `{0}`")]
+    Exists(ThreadId),
+    /// The thread is at another version.
+    #[error("thread `{thread}` is at version {actual}, not {expected}")]
+    Conflict {
+        /// The thread.
+        thread: ThreadId,
+        /// The version the caller expected.
+        expected: u64,
+        /// The version it is at.
+        actual: u64,
+    },
+    /// The lease was taken over; what was written under it can't be committed any more.
+    #[error("the lease on thread `{thread}` of epoch {held} was taken over; the epoch is now {current}")]
+    StaleEpoch {
+        /// The thread.
+        thread: ThreadId,
+        /// The epoch of the caller's lease.
+        held: u64,
+        /// The epoch now.
+        current: u64,
+    },
+    /// Somebody else holds the lease.
+    #[error("thread `{thread}` is held by {holder}")]
+    LeaseHeld {
+        /// The thread.
+        thread: ThreadId,
+        /// Who holds it.
+        holder: OwnerId,
+    },
+    /// Requests are waiting that only the holder can answer.
+    #[error("thread `{thread}` can't be released: {count} request(s) wait for its holder")]
+    NotesPending {
+        /// The thread.
+        thread: ThreadId,
+        /// How many.
+        count: usize,
+    },
+    /// The key belongs to another request.
+    #[error("key `{0}` was used before, for another request")]
+    KeyReused(CommitKey),
+    /// The note's key belongs to another note.
+    #[error("note `{key}` to thread `{thread}` was posted before, with another content")]
+    NoteReused {
+        /// The thread.
+        thread: ThreadId,
+        /// The note.
+        key: NoteKey,
+    },
+    /// The note was answered already.
+    #[error("note `{key}` to thread `{thread}` is not pending")]
+    NoteGone {
+        /// The thread.
+        thread: ThreadId,
+        /// The note.
+        key: NoteKey,
+    },
+    /// A message of this id is there, with another content.
+    #[error("message `{message}` of thread `{thread}` was stored before, with another content")]
+    MessageChanged {
+        /// The thread.
+        thread: ThreadId,
+        /// The message.
+        message: MessageId,
+    },
+    /// The same thread twice, or none at all.
+    #[error("a batch needs at least one part and no thread twice")]
+    BadBatch,
+    /// The first changeset of a thread must create it, and no other may.
+    #[error("a thread is created by its first changeset, and by no other")]
+    BadBirth,
+    /// The changeset contradicts itself.
+    #[error(transparent)]
+    Changeset(#[from] InvalidChangeset),
+    /// The changeset does not fit the thread.
+    #[error("thread `{thread}`: {source}")]
+    Fold {
+        /// The thread.
+        thread: ThreadId,
+        /// Why not.
+        source: FoldError,
+    },
+    /// An event can't be written.
+    #[error(transparent)]
+    Line(#[from] LineError),
+    /// A posting is refused.
+    #[error(transparent)]
+    Posting(#[from] PostingError),
+    /// The thread has an active run.
+    #[error("thread `{0}` is running")]
+    Running(ThreadId),
+    /// The account changed under the caller's hands too often.
+    #[error("account `{0}` is too busy")]
+    AccountBusy(AccountId),
+    /// Another key signed this log so far.
+    #[error("thread `{thread}` is signed by key {}, and this store signs with key {}", .theirs.short(), .ours.short())]
+    OtherSigner {
+        /// The thread.
+        thread: ThreadId,
+        /// The key that signed so far.
+        theirs: Digest,
+        /// The key of this store.
+        ours: Digest,
+    },
+    /// A log is not what it should be.
+    #[error("{}", describe(.thread, .finding))]
+    Log {
+        /// The thread.
+        thread: ThreadId,
+        /// What was found.
+        finding: Finding,
+    },
+    /// Something else that is signed or stored is not what it should be.
+    #[error("{what}: {why}")]
+    Integrity {
+        /// What.
+        what: String,
+        /// Why.
+        why: String,
+        /// The command that helps.
+        hint: Option<String>,
+    },
+    /// The store can't be used as it is.
+    #[error("{what}: {why}")]
+    Unusable {
+        /// What.
+        what: String,
+        /// Why.
+        why: String,
+        /// The command that helps.
+        hint: Option<String>,
+    },
+    /// A file could not be read or written.
+    #[error("can't {what} `{}`: {source}", .path.display())]
+    Io {
+        /// What was to be done.
+        what: &'static str,
+        /// With which file.
+        path: PathBuf,
+        /// What the operating system said.
+        source: io::Error,
+    },
+    /// The database failed.
+    #[error("the database failed: {why}")]
+    Database {
+        /// What it said.
+        why: String,
+        /// Whether trying again may help.
+        retryable: bool,
+    },
+    /// Nobody can say whether the commit happened.
+    #[error("it is not known whether the commit happened: {why}")]
+    OutcomeUnknown {
+        /// Why not.
+        why: String,
+    },
+}
+
+/// A finding in words, for people.
+pub fn describe(thread: &ThreadId, finding: &Finding) -> String {
+    match finding {
+        Finding::Sound => format!("the log of `{thread}` ends where it should"),
+        Finding::Foreign { bytes } => format!("the log of `{thread}` has {bytes} foreign byte(s) behind its end"),
+        Finding::DatabaseBehind { database, file } => format!(
+            "the log of `{thread}` is signed up to version {file}, but the database knows it only up to version {database}"
+        ),
+        Finding::Damaged(damage) => format!("the log of `{thread}` is damaged: {damage}"),
+        Finding::Truncated { have: Some(have), version, by } => {
+            format!("the log of `{thread}` is cut off: it ends at version {have}, and {by} remembers version {version}")
+        }
+        Finding::Truncated { have: None, version, by } => {
+            format!("the log of `{thread}` is gone: {by} remembers version {version}")
+        }
+        Finding::Unsigned => format!("the log of `{thread}` has no checkpoint at all"),
+    }
+}
+
+impl Classify for Error {
+    fn kind(&self) -> Kind {
+        match self {
+            Self::NoThread(_) | Self::Ambiguous { .. } | Self::NoBlob { .. } | Self::Deleted(_) => Kind::Absent,
+            Self::Exists(_) | Self::Conflict { .. } | Self::StaleEpoch { .. } => Kind::Conflict,
+            Self::KeyReused(_) | Self::NoteReused { .. } | Self::NoteGone { .. } | Self::AccountBusy(_) => Kind::Conflict,
+            Self::MessageChanged { .. } | Self::BadBatch | Self::BadBirth => Kind::Invalid,
+            Self::LeaseHeld { .. } | Self::NotesPending { .. } | Self::Running(_) => Kind::Denied,
+            Self::OtherSigner { .. } | Self::Unusable { .. } => Kind::Denied,
+            Self::Changeset(error) => error.kind(),
+            Self::Fold { source, .. } => source.kind(),
+            Self::Line(error) => error.kind(),
+            Self::Posting(error) => error.kind(),
+            Self::Log { .. } | Self::Integrity { .. } => Kind::Integrity,
+            Self::Io { .. } | Self::Database { .. } | Self::OutcomeUnknown { .. } => Kind::Broken,
+        }
+    }
+
+    fn code(&self) -> &'static str {
+        match self {
+            Self::NoThread(_) => "thread_not_found",
+            Self::Ambiguous { .. } => "ambiguous",
+            Self::NoBlob { .. } => "blob_not_found",
+            Self::Deleted(_) => "thread_deleted",
+            Self::Exists(_) => "thread_exists",
+            Self::Conflict { .. } => "version_conflict",
+            Self::StaleEpoch { .. } => "stale_epoch",
+            Self::LeaseHeld { .. } => "lease_held",
+            Self::NotesPending { .. } => "notes_pending",
+            Self::KeyReused(_) => "key_reused",
+            Self::NoteReused { .. } => "note_reused",
+            Self::NoteGone { .. } => "note_gone",
+            Self::MessageChanged { .. } => "message_changed",
+            Self::BadBatch => "bad_batch",
+            Self::BadBirth => "bad_birth",
+            Self::Changeset(error) => error.code(),
+            Self::Fold { source, .. } => source.code(),
+            Self::Line(error) => error.code(),
+            Self::Posting(error) => error.code(),
+            Self::Running(_) => "thread_running",
+            Self::AccountBusy(_) => "account_busy",
+            Self::OtherSigner { .. } => "other_signer",
+            Self::Log { finding, .. } => match finding {
+                Finding::Sound | Finding::Foreign { .. } => "foreign_bytes",
+                Finding::DatabaseBehind { .. } => "database_behind",
+                Finding::Damaged(damage) => damage.code(),
+                Finding::Truncated { .. } => "truncated",
+                Finding::Unsigned => "unsigned_log",
+            },
+            Self::Integrity { .. } => "integrity",
+            Self::Unusable { .. } => "store_unusable",
+            Self::Io { .. } => "io",
+            Self::Database { .. } => "database",
+            Self::OutcomeUnknown { .. } => "outcome_unknown",
+        }
+    }
+
+    fn retryable(&self) -> bool {
+        match self {
+            Self::LeaseHeld { .. } | Self::AccountBusy(_) | Self::OutcomeUnknown { .. } => true,
+            Self::Database { retryable, .. } => *retryable,
+            Self::Io { source, .. } => matches!(source.kind(), io::ErrorKind::Interrupted | io::ErrorKind::StorageFull),
+            _ => false,
+        }
+    }
+
+    fn hint(&self) -> Option<String> {
+        let hint = match self {
+            Self::NoThread(_) => "`selvedge thread list` shows what is there",
+            Self::Ambiguous { .. } => "type more of the id",
+            Self::Deleted(_) => "ids are never used again; create a thread under another one",
+            Self::Conflict { thread, actual, .. } => {
+                return Some(format!("look at what was added (`selvedge log {thread}`), then append with `--expect {actual}`"));
+            }
+            Self::LeaseHeld { .. } => "wait until it is free, or stop the process that holds it",
+            Self::KeyReused(_) => "use a new key for a new request",
+            Self::MessageChanged { .. } => "give the changed message an id of its own",
+            Self::Running(_) => "let the run finish first",
+            Self::OtherSigner { .. } => "use the key that signed this thread",
+            Self::OutcomeUnknown { .. } => "append again with the same `--key`: it is committed once",
+            Self::Log { thread, finding } => {
+                return Some(match finding {
+                    Finding::Foreign { .. } => "the next append moves them to a quarantine file; nothing acknowledged is lost".to_owned(),
+                    Finding::DatabaseBehind { .. } => "the database is older than the logs: restore the newer one, or rebuild it with `selvedge reindex`".to_owned(),
+                    _ => format!("`selvedge verify {thread} --explain` shows what is still proven; put the file back from a copy"),
+                });
+            }
+            Self::Io { source, .. } => match source.kind() {
+                io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded => "make room on the disk; nothing acknowledged is lost",
+                io::ErrorKind::PermissionDenied | io::ErrorKind::ReadOnlyFilesystem => "check who owns the folder and its mode",
+                _ => return None,
+            },
+            Self::Integrity { hint, .. } | Self::Unusable { hint, .. } => return hint.clone(),
+            Self::Changeset(error) => return error.hint(),
+            Self::Fold { source, .. } => return source.hint(),
+            Self::Line(error) => return error.hint(),
+            Self::Posting(error) => return error.hint(),
+            _ => return None,
+        };
+        Some(hint.to_owned())
+    }
+}

@@ -1,0 +1,376 @@
+//! From what a caller asks to what a backend must make durable.
+//!
+//! Everything that can be decided about a batch is decided here, once, for every backend: preconditions, the table of
+//! statuses, duplicate messages, patches that don't apply, postings that a budget does not hold, the signed bytes. A
+//! backend shows what it knows through [`View`], then compares versions, epochs and account versions once more inside
+//! its own transaction: a [`Prepared`] batch holds for exactly the versions it names.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use selvedge_log::hash::sha256;
+use selvedge_log::writer::{self, Addition, Written};
+use selvedge_log::{Signer, Tail};
+use selvedge_model::account::{self, Account, AccountId, Posting, Reservation};
+use selvedge_model::event::ThreadCreated;
+use selvedge_model::fold::{FoldError, apply_to_state, empty_state};
+use selvedge_model::id::ReservationId;
+use selvedge_model::status::InvalidTransition;
+use selvedge_model::{
+    Batch, Changeset, CommitKey, Committed, Digest, Event, Expect, Ids, LogId, Manifest, Message, MessageId, Note, NoteKey, Part,
+    Right, Run, RunId, Status, ThreadId, Timestamp,
+};
+use serde_json::Value;
+
+use crate::error::{Error, Result};
+
+/// What a backend knows of a thread before a commit.
+#[derive(Clone, Debug)]
+pub struct Standing {
+    /// Where its log ends.
+    pub tail: Tail,
+    /// What is known of it.
+    pub manifest: Manifest,
+    /// The epoch to write under.
+    pub epoch: u64,
+    /// What the next changeset must lead with.
+    pub lead: Vec<Event>,
+}
+
+/// What a backend shows before a commit.
+pub trait View {
+    /// One thread, if it exists; refused if `right` does not allow to write it, or if it was deleted.
+    fn standing(&self, thread: &ThreadId, right: Right) -> Result<Option<Standing>>;
+
+    /// The folded state of a thread that exists.
+    fn state(&self, thread: &ThreadId) -> Result<Arc<Value>>;
+
+    /// The digest of a stored message's content.
+    fn message(&self, thread: &ThreadId, message: &MessageId) -> Result<Option<Digest>>;
+
+    /// One run of a thread.
+    fn run(&self, thread: &ThreadId, run: &RunId) -> Result<Option<Run>>;
+
+    /// One account.
+    fn account(&self, account: &AccountId) -> Result<Option<Account>>;
+
+    /// One open reservation.
+    fn reservation(&self, account: &AccountId, reservation: &ReservationId) -> Result<Option<Reservation>>;
+}
+
+/// What becomes of one thread.
+#[derive(Debug)]
+pub struct PreparedPart {
+    /// The thread.
+    pub thread: ThreadId,
+    /// Its end before; absent for a thread that is created.
+    pub before: Option<selvedge_log::Head>,
+    /// Under which right it is written.
+    pub right: Right,
+    /// The epoch it is written under.
+    pub epoch: u64,
+    /// The signed bytes and the end of the log behind them.
+    pub written: Written,
+    /// What is known of the thread afterwards.
+    pub manifest: Manifest,
+    /// Whether `thread.json` must show it at once.
+    pub manifest_shown: bool,
+    /// The state afterwards, if it changed.
+    pub state: Option<Arc<Value>>,
+    /// New messages that have an id.
+    pub messages: Vec<(MessageId, Digest)>,
+    /// Runs that were heard of.
+    pub runs: Vec<Run>,
+}
+
+/// What becomes of one account.
+#[derive(Debug, Default)]
+pub struct PreparedAccount {
+    /// Its version before; absent for an account that is opened.
+    pub before: Option<u64>,
+    /// The account afterwards.
+    pub after: Option<Account>,
+    /// Its reservations afterwards, as far as they changed; absent ones are gone.
+    pub reservations: BTreeMap<ReservationId, Option<Reservation>>,
+}
+
+/// What a backend must make durable, all of it or none.
+#[derive(Debug)]
+pub struct Prepared {
+    /// What makes the commit idempotent, and the hash of its request.
+    pub key: Option<(CommitKey, Digest)>,
+    /// The threads.
+    pub parts: Vec<PreparedPart>,
+    /// The accounts.
+    pub accounts: BTreeMap<AccountId, PreparedAccount>,
+    /// Notes that must be pending and are answered.
+    pub consumed: Vec<(ThreadId, NoteKey)>,
+    /// Notes that are posted.
+    pub posted: Vec<Note>,
+}
+
+impl Prepared {
+    /// What the commit answers.
+    pub fn committed(&self) -> Committed {
+        let versions = self.parts.iter().map(|part| (part.thread.clone(), part.written.head.version)).collect();
+        Committed { versions, replayed: false }
+    }
+}
+
+/// The hash of what the caller gave: threads, changesets and postings, and nothing that a retry may change.
+pub fn request_hash(batch: &Batch) -> Digest {
+    let parts: Vec<_> = batch.parts.iter().map(|part| (&part.thread, &part.changeset, &part.postings)).collect();
+    sha256(&serde_json::to_vec(&parts).unwrap_or_default())
+}
+
+/// Prepares a batch whose key was not used before.
+pub fn prepare(batch: Batch, view: &dyn View, signer: &Signer, ids: &dyn Ids, at: Timestamp) -> Result<Prepared> {
+    let Batch { key, parts, consumed, posted } = &batch;
+    let doubled = |(index, part): (usize, &Part)| parts[..index].iter().any(|other| other.thread == part.thread);
+    if parts.is_empty() || parts.iter().enumerate().any(doubled) {
+        return Err(Error::BadBatch);
+    }
+    let key = key.clone().map(|key| (key, request_hash(&batch)));
+    let (consumed, posted) = (consumed.clone(), posted.clone());
+    let mut accounts = BTreeMap::new();
+    let mut folded = Vec::new();
+    for part in batch.parts {
+        folded.push(fold_part(part, &mut accounts, view, signer, ids, at)?);
+    }
+    let versions: Vec<_> = folded.iter().map(|part| (part.thread.clone(), part.version())).collect();
+    let mut parts = Vec::new();
+    for part in folded {
+        let with = versions.iter().filter(|(thread, _)| *thread != part.thread).cloned().collect();
+        parts.push(part.write(key.clone(), with, signer, at)?);
+    }
+    Ok(Prepared { key, parts, accounts, consumed, posted })
+}
+
+/// A part that fits its thread and is not signed yet.
+struct Folded {
+    thread: ThreadId,
+    right: Right,
+    standing: Standing,
+    outline: Changeset,
+    events: Vec<Event>,
+    manifest_shown: bool,
+    state: Option<Arc<Value>>,
+    messages: Vec<(MessageId, Digest)>,
+    runs: Vec<Run>,
+}
+
+impl Folded {
+    fn version(&self) -> u64 {
+        self.standing.tail.head.as_ref().map_or(0, |head| head.version + 1)
+    }
+
+    fn write(
+        self,
+        key: Option<(CommitKey, Digest)>,
+        with: Vec<(ThreadId, u64)>,
+        signer: &Signer,
+        at: Timestamp,
+    ) -> Result<PreparedPart> {
+        let addition = Addition {
+            thread_id: &self.thread,
+            events: &self.events,
+            reason: self.outline.reason,
+            run_id: self.outline.run_id,
+            parent_run_id: self.outline.parent_run_id,
+            turn: self.outline.turn,
+            key,
+            epoch: self.standing.epoch,
+            with,
+            status: self.standing.manifest.status,
+        };
+        let written = writer::write(&self.standing.tail, addition, signer, at)?;
+        Ok(PreparedPart {
+            before: self.standing.tail.head,
+            thread: self.thread,
+            right: self.right,
+            epoch: self.standing.epoch,
+            written,
+            manifest: self.standing.manifest,
+            manifest_shown: self.manifest_shown,
+            state: self.state,
+            messages: self.messages,
+            runs: self.runs,
+        })
+    }
+}
+
+fn fold_part(
+    part: Part,
+    accounts: &mut BTreeMap<AccountId, PreparedAccount>,
+    view: &dyn View,
+    signer: &Signer,
+    ids: &dyn Ids,
+    at: Timestamp,
+) -> Result<Folded> {
+    let Part { thread, expect, right, mut changeset, postings } = part;
+    changeset.check()?;
+    let known = view.standing(&thread, right)?;
+    check_expectation(&thread, expect, known.as_ref(), &changeset)?;
+    let is_new = known.is_none();
+    let messages = dedupe(&thread, &mut changeset.messages, is_new, view)?;
+    let postings = post(postings, accounts, view)?;
+    let outline = Changeset { run_id: changeset.run_id.clone(), turn: changeset.turn, ..Changeset::empty(changeset.reason) };
+    let outline = Changeset { parent_run_id: changeset.parent_run_id.clone(), ..outline };
+
+    let (mut standing, events) = match known {
+        Some(mut standing) => {
+            check_writable(&thread, &standing, signer)?;
+            let lead = std::mem::take(&mut standing.lead);
+            let events = writer::events(&standing.tail, lead, changeset, postings);
+            (standing, events)
+        }
+        None => born(&thread, changeset, postings, ids, at)?,
+    };
+    let refuse = |source: FoldError| Error::Fold { thread: thread.clone(), source };
+    let before = standing.manifest.clone();
+    let mut runs: Vec<Run> = Vec::new();
+    for event in events.iter().filter(|event| !matches!(event, Event::ThreadCreated(_))) {
+        standing.manifest.apply(event, at).map_err(|error| refuse(error.into()))?;
+        if let Event::RunStarted(run) | Event::RunFinished(run) = event {
+            let known = view.run(&thread, &run.run_id)?;
+            if known.as_ref().is_some_and(|known| !known.meta.status.may_become(run.meta.status)) {
+                return Err(refuse(FoldError::RunDone(run.run_id.clone())));
+            }
+            runs.push(Run::upsert(known, &thread, run, at));
+        }
+    }
+    standing.manifest.updated_at = at;
+    let state = fold_state(&thread, &events, is_new, view).map_err(|error| match error {
+        StateError::Fold(source) => refuse(source),
+        StateError::Store(error) => error,
+    })?;
+    let manifest_shown = is_new || standing.manifest.shows_change_since(&before);
+    Ok(Folded { thread, right, standing, outline, events, manifest_shown, state, messages, runs })
+}
+
+fn check_expectation(thread: &ThreadId, expect: Expect, known: Option<&Standing>, changeset: &Changeset) -> Result<()> {
+    let version = known.and_then(|standing| standing.tail.head.as_ref()).map(|head| head.version);
+    match (expect, version) {
+        (Expect::Absent, None) if changeset.created.is_some() => Ok(()),
+        (Expect::Absent, Some(_)) => Err(Error::Exists(thread.clone())),
+        (_, None) if changeset.created.is_none() => Err(Error::NoThread(thread.to_string())),
+        (_, None) => Err(Error::BadBirth),
+        _ if changeset.created.is_some() => Err(Error::BadBirth),
+        (Expect::Exact(expected), Some(actual)) if expected != actual => {
+            Err(Error::Conflict { thread: thread.clone(), expected, actual })
+        }
+        _ => Ok(()),
+    }
+}
+
+fn check_writable(thread: &ThreadId, standing: &Standing, signer: &Signer) -> Result<()> {
+    if standing.manifest.status == Status::Continued {
+        let refused = InvalidTransition { from: Status::Continued, to: Status::Continued };
+        return Err(Error::Fold { thread: thread.clone(), source: FoldError::Misfit(refused.into()) });
+    }
+    match &standing.tail.head {
+        Some(head) if head.signer != signer.fingerprint() => {
+            Err(Error::OtherSigner { thread: thread.clone(), theirs: head.signer, ours: signer.fingerprint() })
+        }
+        _ => Ok(()),
+    }
+}
+
+fn born(
+    thread: &ThreadId,
+    changeset: Changeset,
+    postings: Vec<Event>,
+    ids: &dyn Ids,
+    at: Timestamp,
+) -> Result<(Standing, Vec<Event>)> {
+    let log_id = LogId::new(ids.hex32()).map_err(|_| Error::BadBirth)?;
+    let tail = Tail::empty(log_id);
+    let events = writer::events(&tail, Vec::new(), changeset, postings);
+    let created: &ThreadCreated = match events.first() {
+        Some(Event::ThreadCreated(created)) => created,
+        _ => return Err(Error::BadBirth),
+    };
+    let manifest = Manifest::born(thread, created, at);
+    Ok((Standing { tail, manifest, epoch: 0, lead: Vec::new() }, events))
+}
+
+/// Drops messages that are stored already and refuses those that changed; gives the new ids.
+fn dedupe(thread: &ThreadId, messages: &mut Vec<Message>, is_new: bool, view: &dyn View) -> Result<Vec<(MessageId, Digest)>> {
+    let mut fresh: Vec<(MessageId, Digest)> = Vec::new();
+    let mut kept = Vec::with_capacity(messages.len());
+    for message in messages.drain(..) {
+        if let Some(id) = &message.id {
+            let digest = sha256(&message.content_bytes());
+            let here = fresh.iter().find(|(other, _)| other == id).map(|(_, digest)| *digest);
+            let known = match here {
+                Some(digest) => Some(digest),
+                None if is_new => None,
+                None => view.message(thread, id)?,
+            };
+            match known {
+                Some(known) if known == digest => continue,
+                Some(_) => return Err(Error::MessageChanged { thread: thread.clone(), message: id.clone() }),
+                None => fresh.push((id.clone(), digest)),
+            }
+        }
+        kept.push(message);
+    }
+    *messages = kept;
+    Ok(fresh)
+}
+
+enum StateError {
+    Fold(FoldError),
+    Store(Error),
+}
+
+fn fold_state(thread: &ThreadId, events: &[Event], is_new: bool, view: &dyn View) -> Result<Option<Arc<Value>>, StateError> {
+    let changes = |event: &&Event| matches!(event, Event::Snapshot(_) | Event::Patch(_));
+    let Some(first) = events.iter().find(changes) else {
+        return Ok(None);
+    };
+    let mut state = match first {
+        Event::Snapshot(_) => Value::Null,
+        _ if is_new => empty_state(),
+        _ => view.state(thread).map_err(StateError::Store)?.as_ref().clone(),
+    };
+    for event in events {
+        apply_to_state(&mut state, event).map_err(|error| StateError::Fold(error.into()))?;
+    }
+    Ok(Some(Arc::new(state)))
+}
+
+/// Applies postings in order and gives the events that record them.
+fn post(postings: Vec<Posting>, accounts: &mut BTreeMap<AccountId, PreparedAccount>, view: &dyn View) -> Result<Vec<Event>> {
+    let mut events = Vec::new();
+    for posting in postings {
+        let id = posting.account().clone();
+        if !accounts.contains_key(&id) {
+            let account = view.account(&id)?;
+            let before = account.as_ref().map(|account| account.version);
+            accounts.insert(id.clone(), PreparedAccount { before, after: account, reservations: BTreeMap::new() });
+        }
+        let Some(entry) = accounts.get_mut(&id) else { continue };
+        let reservation = match posting.reservation() {
+            Some(name) => match entry.reservations.get(name) {
+                Some(known) => known.clone(),
+                None => view.reservation(&id, name)?,
+            },
+            None => None,
+        };
+        let posted = account::post(entry.after.as_ref(), reservation.as_ref(), &posting)?;
+        if let Some(name) = posting.reservation() {
+            entry.reservations.insert(name.clone(), posted.reservation);
+        }
+        entry.after = Some(posted.account);
+        events.push(match &posting {
+            Posting::Open { .. } => Event::AccountOpened(posted.record),
+            Posting::Reserve { .. } => Event::Reserved(posted.record),
+            Posting::Issue { .. } => Event::Issued(posted.record),
+            Posting::Settle { .. } => Event::Settled(posted.record),
+            Posting::Release { .. } => Event::Released(posted.record),
+            Posting::Close { .. } => Event::AccountClosed(posted.record),
+        });
+    }
+    Ok(events)
+}
