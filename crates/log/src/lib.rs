@@ -2,7 +2,7 @@
 //!
 //! In reading order:
 //!
-//! - [`strict`], [`line`]: JSON as strictly as a log needs it, and one line.
+//! - [`strict`], [`mod@line`]: JSON as strictly as a log needs it, and one line.
 //! - [`hash`], [`keys`], [`trust`]: the running hash, who signs, whose signature counts.
 //! - [`checkpoint`], [`head`], [`writer`]: the signed end of a changeset, the end of a log, the one writer.
 //! - [`scan`], [`lines`]: reading forwards with every check, and backwards from the end.

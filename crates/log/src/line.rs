@@ -14,7 +14,7 @@ use selvedge_model::{Event, ThreadId, Timestamp};
 use serde::Serialize;
 use serde_json::Value;
 
-use crate::strict::{self, MAX_DEPTH, MAX_LINE_BYTES, StrictError};
+use crate::strict::{self, MAX_DEPTH, MAX_LINE_BYTES, RESERVED_KEYS, StrictError};
 
 /// One line.
 #[derive(Clone, Debug, PartialEq, Serialize)]
@@ -94,6 +94,11 @@ pub fn encode(out: &mut Vec<u8>, seq: u64, timestamp: Timestamp, thread_id: &Thr
     let depth = depth(&out[start..]);
     if depth > MAX_DEPTH {
         return Err(LineError::TooDeep { depth });
+    }
+    // A key that the JSON library gives a meaning of its own would make the line unreadable; strict parsing refuses it.
+    let mut behind_dollars = out[start..].split(|byte| *byte == b'$').skip(1);
+    if behind_dollars.any(|rest| rest.starts_with(&RESERVED_KEYS.as_bytes()[1..])) {
+        strict::parse(&out[start..])?;
     }
     out.push(b'\n');
     Ok(())
@@ -189,6 +194,9 @@ mod tests {
         for _ in 0..70 {
             state = serde_json::json!([state]);
         }
+        let state_with_reserved_key = serde_json::json!({"$serde_json::private::RawValue": 1});
+        let reserved = Event::Snapshot(selvedge_model::event::Snapshot { state: state_with_reserved_key });
+        assert!(matches!(encode(&mut out, 0, at, &thread, &reserved), Err(LineError::NotStrict(_))));
         let deep = Event::Snapshot(selvedge_model::event::Snapshot { state });
         assert!(matches!(encode(&mut out, 0, at, &thread, &deep), Err(LineError::TooDeep { .. })));
     }

@@ -132,10 +132,9 @@ fn find(examined: &Examined, evidence: Evidence<'_>) -> Finding {
             _ => truncated(have, head.version, "the database"),
         };
     }
-    if let Some(forgotten) = most.filter(|remembered| remembered.version > head.version) {
-        if have.is_none_or(|have| have.version < forgotten.version) {
-            return truncated(have, forgotten.version, &forgotten.by);
-        }
+    let reaches = |version| have.is_some_and(|have| have.version >= version);
+    if let Some(forgotten) = most.filter(|most| most.version > head.version && !reaches(most.version)) {
+        return truncated(have, forgotten.version, &forgotten.by);
     }
     // The same version with other bytes: a whole log was put in this one's place.
     if let Some(other) = examined.passed.as_ref().filter(|passed| passed.hash != head.hash) {

@@ -22,7 +22,7 @@ mod apply;
 mod tests;
 
 /// How many arrays and objects may stand around a value of a state.
-pub const DEPTH_MAX: usize = 64;
+pub const DEPTH_MAX: usize = 60;
 
 /// One change of a state, at one path. Written as an object tagged by `op`; unknown ops and unknown fields are refused.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]

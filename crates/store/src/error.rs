@@ -18,6 +18,12 @@ pub type Result<T, E = Error> = std::result::Result<T, E>;
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
+    /// There is no store here.
+    #[error("there is no store in `{path}`")]
+    NoStore {
+        /// Where it was looked for.
+        path: String,
+    },
     /// There is no such thread.
     #[error("there is no thread `{0}`")]
     NoThread(String),
@@ -221,7 +227,7 @@ pub fn describe(thread: &ThreadId, finding: &Finding) -> String {
 impl Classify for Error {
     fn kind(&self) -> Kind {
         match self {
-            Self::NoThread(_) | Self::Ambiguous { .. } | Self::NoBlob { .. } | Self::Deleted(_) => Kind::Absent,
+            Self::NoStore { .. } | Self::NoThread(_) | Self::Ambiguous { .. } | Self::NoBlob { .. } | Self::Deleted(_) => Kind::Absent,
             Self::Exists(_) | Self::Conflict { .. } | Self::StaleEpoch { .. } => Kind::Conflict,
             Self::KeyReused(_) | Self::NoteReused { .. } | Self::NoteGone { .. } | Self::AccountBusy(_) => Kind::Conflict,
             Self::MessageChanged { .. } | Self::BadBatch | Self::BadBirth => Kind::Invalid,
@@ -238,6 +244,7 @@ impl Classify for Error {
 
     fn code(&self) -> &'static str {
         match self {
+            Self::NoStore { .. } => "store_not_found",
             Self::NoThread(_) => "thread_not_found",
             Self::Ambiguous { .. } => "ambiguous",
             Self::NoBlob { .. } => "blob_not_found",
@@ -286,6 +293,7 @@ impl Classify for Error {
 
     fn hint(&self) -> Option<String> {
         let hint = match self {
+            Self::NoStore { .. } => "`selvedge init` makes one",
             Self::NoThread(_) => "`selvedge thread list` shows what is there",
             Self::Ambiguous { .. } => "type more of the id",
             Self::Deleted(_) => "ids are never used again; create a thread under another one",

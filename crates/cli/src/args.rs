@@ -1,0 +1,119 @@
+//! What can be typed.
+
+use std::ffi::OsStr;
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+use clap::builder::FalseyValueParser;
+use clap::error::ErrorKind;
+use clap::{ColorChoice, CommandFactory, FromArgMatches, Parser, Subcommand};
+
+use crate::commands::{
+    append, demo, init, log, state, thread_delete, thread_find, thread_list, thread_new, thread_rename, thread_show, verify,
+};
+use crate::error::{Exit, Failure};
+use crate::output::Output;
+
+const LONG_ABOUT: &str = "\
+Threads of AI agents that can't be lost or forged.
+
+Every change of a thread is signed and durable before anybody hears of it. Everything works offline; `selvedge demo` \
+shows it in a few seconds.
+
+THREAD is any unique beginning of a thread's id, or of the hex at its end. Data goes to stdout, everything else to \
+stderr. With --json every command writes JSON, one object per line, and an error is one object on stderr:
+{\"error\":{\"code\",\"message\",\"hint\",\"retryable\"}}.
+
+Exit codes: 0 ok, 1 failed, 2 usage, 3 not found or ambiguous, 4 not allowed, 5 version conflict, 6 integrity, \
+7 needs a decision, 8 limit or budget, 130 interrupted.
+
+Environment: SELVEDGE_DIR (as -C), SELVEDGE_HOME (the folder of your keys; else selvedge below XDG_CONFIG_HOME or \
+~/.config), SELVEDGE_JSON (as --json), NO_COLOR.";
+
+/// Threads of AI agents that can't be lost or forged.
+#[derive(Debug, Parser)]
+#[command(name = "selvedge", version, long_about = LONG_ABOUT, max_term_width = 110)]
+pub(crate) struct Cli {
+    #[command(flatten)]
+    pub(crate) global: Global,
+    #[command(subcommand)]
+    pub(crate) command: Option<Command>,
+}
+
+/// What every command understands.
+#[derive(Clone, Debug, clap::Args)]
+#[command(next_help_heading = "Global options")]
+pub(crate) struct Global {
+    /// Write JSON, one object per line
+    #[arg(long, global = true, env = "SELVEDGE_JSON", hide_env = true, value_parser = FalseyValueParser::new())]
+    pub(crate) json: bool,
+    /// Work as if started in DIR
+    #[arg(short = 'C', value_name = "DIR", global = true, env = "SELVEDGE_DIR", hide_env = true)]
+    pub(crate) dir: Option<PathBuf>,
+    /// Don't colour anything; NO_COLOR does the same
+    #[arg(long, global = true)]
+    pub(crate) no_color: bool,
+    /// Say nothing but data and errors
+    #[arg(short, long, global = true)]
+    pub(crate) quiet: bool,
+}
+
+/// What to do.
+#[derive(Debug, Subcommand)]
+pub(crate) enum Command {
+    Demo(demo::Args),
+    Init(init::Args),
+    #[command(subcommand)]
+    Thread(ThreadCommand),
+    Append(append::Args),
+    Log(log::Args),
+    State(state::Args),
+    Verify(verify::Args),
+    #[command(hide = true)]
+    DemoWriter(demo::writer::Args),
+}
+
+/// Create, find, rename and delete threads
+#[derive(Debug, Subcommand)]
+pub(crate) enum ThreadCommand {
+    New(thread_new::Args),
+    List(thread_list::Args),
+    Show(thread_show::Args),
+    Find(thread_find::Args),
+    Rename(thread_rename::Args),
+    Delete(thread_delete::Args),
+}
+
+/// Reads the command line; what can't be read has been reported when this returns.
+pub(crate) fn parse() -> Result<Cli, ExitCode> {
+    let mut command = Cli::command();
+    if is_typed("--no-color") {
+        command = command.color(ColorChoice::Never);
+    }
+    command.try_get_matches().and_then(|matches| Cli::from_arg_matches(&matches)).map_err(|error| report(&error))
+}
+
+fn report(error: &clap::Error) -> ExitCode {
+    let is_answer = matches!(error.kind(), ErrorKind::DisplayHelp | ErrorKind::DisplayVersion);
+    if !is_answer && is_typed("--json") {
+        let global = Global { json: true, dir: None, no_color: false, quiet: false };
+        Output::new(&global).error(&failure(error));
+        return Exit::Usage.into();
+    }
+    // Nobody is left to be told when this fails.
+    let _ = error.print();
+    if is_answer { ExitCode::SUCCESS } else { Exit::Usage.into() }
+}
+
+/// What clap says in a paragraph, as one error.
+fn failure(error: &clap::Error) -> Failure {
+    let text = error.render().to_string();
+    let text = text.split("\n\nUsage:").next().unwrap_or_default().split("\n\nFor more").next().unwrap_or_default();
+    let message = text.trim_start_matches("error: ").split_whitespace().collect::<Vec<_>>().join(" ");
+    Failure::usage(message).hint("`selvedge help` shows what can be typed")
+}
+
+/// Whether a flag stands on the command line, before it is known whether the rest can be read.
+fn is_typed(flag: &str) -> bool {
+    std::env::args_os().skip(1).take_while(|word| word != OsStr::new("--")).any(|word| word == OsStr::new(flag))
+}

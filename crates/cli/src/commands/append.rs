@@ -1,0 +1,149 @@
+//! `selvedge append`: one changeset from any program, in any language.
+
+use std::fs::File;
+use std::io::{self, IsTerminal, Read};
+use std::path::{Path, PathBuf};
+use std::str::FromStr;
+use std::time::Duration;
+
+use selvedge_log::strict::{self, MAX_LINE_BYTES};
+use selvedge_model::{Batch, Changeset, CommitKey, Committed, Expect, Part, ThreadId};
+use selvedge_store::{Error, Registry};
+use selvedge_store_local::{Access, LocalStore};
+use serde::Serialize;
+
+use crate::commit::commit_within;
+use crate::context::Context;
+use crate::error::{Failure, Result};
+
+const EXAMPLE: &str = r#"{"reason":"UserMessage","messages":[{"role":"user","content":"hello"}]}"#;
+
+const CHANGESET: &str = r#"A changeset; only "reason" is needed:
+  {"reason": "UserMessage",
+   "messages": [{"id": "m1", "role": "user", "content": "hello"}],
+   "patches": [{"ops": [{"op": "set", "path": ["topic"], "value": "tea"}]}],
+   "run_id": "r1", "parent_run_id": …, "run_meta": {…}, "turn": 1, "actions": […], "snapshot": {…}}
+
+  reason    UserMessage, AssistantTurnCommitted, ToolResultsCommitted, RunFinished, Reserved,
+            ToolIntentCommitted, Lifecycle
+  messages  a message with an id is stored once; one without is always new
+  patches   ops are set, delete, append, merge_object, increment, decrement, insert, remove;
+            a patch applies wholly or not at all
+  snapshot  a state that replaces the thread's, before the patches
+
+Example:
+  echo '{"reason":"UserMessage","messages":[{"role":"user","content":"hello"}]}' |
+    selvedge append scribe --expect 0"#;
+
+/// Append one changeset to a thread and print the version it came to
+///
+/// The changeset is one JSON object of at most 8 MiB, from stdin or --file. When the command returns, it is signed, durable
+/// and visible, wholly or not at all. If the thread is at another version than expected, nothing is appended and the exit
+/// code is 5.
+///
+/// JSON: {"thread_id","version","replayed"}; a version conflict has "expected" and "actual" in its error.
+#[derive(Debug, clap::Args)]
+#[command(after_long_help = CHANGESET)]
+pub(crate) struct Args {
+    /// Any unique beginning of the thread's id or its hex
+    thread: String,
+    /// The version the thread must be at, or `any`
+    #[arg(long, value_name = "N", value_parser = expectation)]
+    expect: Expect,
+    /// Names the request: sent again under the same key, it is committed once
+    #[arg(long)]
+    key: Option<CommitKey>,
+    /// Read the changeset from FILE instead of stdin
+    #[arg(long, value_name = "FILE")]
+    file: Option<PathBuf>,
+    /// How long to wait for whoever holds the thread
+    #[arg(long, value_name = "SECONDS", default_value_t = 5)]
+    wait: u32,
+}
+
+#[derive(Serialize)]
+struct Appended<'a> {
+    thread_id: &'a ThreadId,
+    version: u64,
+    replayed: bool,
+}
+
+fn expectation(text: &str) -> Result<Expect, String> {
+    match text {
+        "any" => Ok(Expect::Any),
+        number => u64::from_str(number).map(Expect::Exact).map_err(|_| "it is neither a version nor `any`".to_owned()),
+    }
+}
+
+pub(crate) fn run(args: Args, context: &Context<'_>) -> Result<()> {
+    context.project()?;
+    let changeset = read_changeset(args.file.as_deref(), context)?;
+    let store = context.open(Access::ReadWrite)?;
+    let thread = store.resolve(&args.thread)?;
+    let part = Part::new(thread.clone(), args.expect, changeset);
+    let batch = Batch { key: args.key, ..Batch::of(part) };
+    let committed = commit(&store, &batch, Duration::from_secs(args.wait.into()))?;
+    context.close(store);
+    show(&thread, &committed, context)
+}
+
+fn commit(store: &LocalStore, batch: &Batch, wait: Duration) -> Result<Committed> {
+    commit_within(store, batch, wait).map_err(|error| match error {
+        Error::OutcomeUnknown { .. } if batch.key.is_none() => {
+            Failure::from(error).hint("look for it with `selvedge log`; with `--key` it can be sent again safely")
+        }
+        error => error.into(),
+    })
+}
+
+fn show(thread: &ThreadId, committed: &Committed, context: &Context<'_>) -> Result<()> {
+    let version = committed.version_of(thread).unwrap_or_default();
+    if context.output.is_json() {
+        return context.output.record(&Appended { thread_id: thread, version, replayed: committed.replayed });
+    }
+    context.output.text(version)?;
+    if committed.replayed {
+        context.output.tell("this was committed before, under the same key; nothing was added");
+    }
+    Ok(())
+}
+
+fn read_changeset(file: Option<&Path>, context: &Context<'_>) -> Result<Changeset> {
+    let bytes = match file {
+        Some(path) => {
+            let file = File::open(path).map_err(|error| Failure::io("read", path, &error))?;
+            read_all(file).map_err(|error| Failure::io("read", path, &error))?
+        }
+        None => {
+            let stdin = io::stdin();
+            if stdin.is_terminal() {
+                context.output.tell("waiting for a changeset as JSON, ended by Ctrl-D");
+            }
+            read_all(stdin.lock()).map_err(|error| Failure::io("read", Path::new("stdin"), &error))?
+        }
+    };
+    parse(&bytes)
+}
+
+/// Reads everything, or just enough to see that it is too much.
+fn read_all(reader: impl Read) -> io::Result<Vec<u8>> {
+    let mut bytes = Vec::new();
+    reader.take(MAX_LINE_BYTES as u64 + 1).read_to_end(&mut bytes)?;
+    Ok(bytes)
+}
+
+fn parse(bytes: &[u8]) -> Result<Changeset> {
+    let hint = format!("the smallest changeset that says something is {EXAMPLE}");
+    if bytes.iter().all(u8::is_ascii_whitespace) {
+        return Err(Failure::usage("there is no changeset: the input is empty").hint(hint));
+    }
+    if bytes.len() > MAX_LINE_BYTES {
+        let failure = Failure { code: "json_too_long", ..Failure::usage("the changeset is longer than 8 MiB") };
+        return Err(failure.hint("put large content into a file of its own and refer to it"));
+    }
+    strict::parse_as(bytes).map_err(|error| {
+        let mut failure = Failure::of(&error).hint(hint);
+        failure.message = format!("the changeset can't be taken: {}", failure.message);
+        failure
+    })
+}

@@ -1,0 +1,95 @@
+//! `selvedge demo`: a first taste, and a test. Everything in it is real: processes, signals, files, damage.
+//!
+//! - `stage`: the folder it plays in. `beats`: what happens. `writer`: the process that gets killed.
+
+mod beats;
+mod stage;
+pub(crate) mod writer;
+
+use std::path::PathBuf;
+
+use serde::Serialize;
+use serde_json::Value;
+
+use crate::context::Context;
+use crate::error::{Exit, Failure, Result};
+use crate::output::{BAD, BOLD, DIM, GOOD, Output, paint};
+use stage::Stage;
+
+/// Show in a few seconds what Selvedge is for: a crash, a race, a forgery
+///
+/// Plays in a folder of its own, with a key of its own, and keeps it. A writer is killed with SIGKILL, its thread is
+/// recovered, two writers race, a byte is flipped and found. Exits with 1 if anything is not as promised.
+///
+/// JSON: one object per beat, {"beat","name","ok","message","details":{…},"folder","thread_id"}
+#[derive(Debug, clap::Args)]
+pub(crate) struct Args {
+    /// The folder to make; ./selvedge-demo-XXXXXX if not given
+    #[arg(long, value_name = "DIR")]
+    dir: Option<PathBuf>,
+}
+
+/// What one beat showed.
+#[derive(Debug)]
+pub(crate) struct Shown {
+    /// What happened, in a line or two.
+    message: String,
+    /// The same in numbers.
+    details: Value,
+}
+
+#[derive(Serialize)]
+struct Record<'a> {
+    beat: usize,
+    name: &'a str,
+    ok: bool,
+    message: &'a str,
+    details: &'a Value,
+    folder: &'a PathBuf,
+    thread_id: &'a str,
+}
+
+type Beat = fn(&mut Stage) -> Result<Shown>;
+
+const BEATS: [(&str, &str, Beat); 6] = [
+    ("kill", "A writer is killed in the middle", beats::kill),
+    ("recover", "Its thread is recovered", beats::recover),
+    ("race", "Two writers want the same version", beats::race),
+    ("verify", "A stranger checks every signature", beats::verify),
+    ("tamper", "Somebody flips one bit of the file", beats::tamper),
+    ("restore", "The bit is put back", beats::restore),
+];
+
+pub(crate) fn run(args: Args, context: &Context<'_>) -> Result<()> {
+    let output = context.output;
+    let mut stage = Stage::set(args.dir, context)?;
+    if !output.is_json() {
+        output.text(format_args!("A thread of signed events, in {}\n", stage.folder.display()))?;
+    }
+    for (index, (name, title, beat)) in BEATS.into_iter().enumerate() {
+        let (number, outcome) = (index + 1, beat(&mut stage));
+        let (message, details) = match &outcome {
+            Ok(shown) => (shown.message.as_str(), &shown.details),
+            Err(failure) => (failure.message.as_str(), &Value::Null),
+        };
+        let (ok, folder, thread_id) = (outcome.is_ok(), &stage.folder, stage.thread.as_str());
+        if output.is_json() {
+            output.record(&Record { beat: number, name, ok, message, details, folder, thread_id })?;
+        } else {
+            show(number, title, ok, message, output)?;
+        }
+        if let Err(failure) = outcome {
+            let message = format!("the demo failed at \"{title}\": {}", failure.message);
+            let kept = format!("the folder {} is kept; nothing else was touched", stage.folder.display());
+            return Err(Failure::new(Exit::Failed, "demo_failed", message).hint(kept));
+        }
+    }
+    if output.is_json() { Ok(()) } else { output.text(stage.what_next()) }
+}
+
+fn show(number: usize, title: &str, ok: bool, message: &str, output: &Output) -> Result<()> {
+    let style = if ok { GOOD } else { BAD };
+    output.text(format_args!("{} {}", paint(style, format_args!("{number}.")), paint(BOLD, title)))?;
+    let lines = message.lines().map(|line| format!("   {line}")).collect::<Vec<_>>().join("\n");
+    output.text(if ok { lines } else { paint(DIM, lines) })
+}

@@ -1,0 +1,146 @@
+//! The folder the demo plays in.
+//!
+//! ```text
+//! selvedge-demo-1a2b3c/
+//!   project/.ai/…    the store
+//!   user/keys/…      a key of the demo's own, so that the user's is not touched
+//! ```
+
+use std::env;
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+use std::sync::Arc;
+
+use selvedge_model::{AgentId, Batch, Changeset, Expect, Ids, NewThread, Part, ThreadId};
+use selvedge_store::{Commit, Logs};
+use selvedge_store_local::disk::RealDisk;
+use selvedge_store_local::system::{SystemClock, SystemIds};
+use selvedge_store_local::{Access, LocalStore, Options};
+
+use crate::commands::init;
+use crate::context::{Context, User};
+use crate::error::{Exit, Failure, Result};
+use crate::output::{BOLD, paint};
+use crate::text::shell_word;
+
+/// Where the demo plays, and what it remembers from beat to beat.
+pub(crate) struct Stage {
+    pub(crate) folder: PathBuf,
+    pub(crate) project: PathBuf,
+    pub(crate) user: User,
+    pub(crate) thread: ThreadId,
+    /// This program, to be started again.
+    pub(crate) program: PathBuf,
+    /// The versions that the killed writer had been told of.
+    pub(crate) acknowledged: Vec<u64>,
+    /// The byte that was flipped, and its right value.
+    pub(crate) flipped: Option<(u64, u8)>,
+}
+
+impl Stage {
+    /// Makes the folder, the key, the store and an empty thread.
+    pub(crate) fn set(dir: Option<PathBuf>, context: &Context<'_>) -> Result<Self> {
+        let name = || format!("selvedge-demo-{}", &SystemIds.hex12()[..6]);
+        let folder = context.folder.join(dir.unwrap_or_else(|| PathBuf::from(name())));
+        make_empty(&folder)?;
+        let folder = fs::canonicalize(&folder).map_err(|error| Failure::io("use", &folder, &error))?;
+        let project = folder.join("project");
+        make_empty(&project)?;
+        let user = User { folder: folder.join("user") };
+        init::make(&project, &user)?;
+        let program = env::current_exe().map_err(|error| Failure::io("find", Path::new("selvedge"), &error))?;
+        let thread = ThreadId::generate("demo", &SystemIds.hex12());
+        let stage = Self { folder, project, user, thread, program, acknowledged: Vec::new(), flipped: None };
+        stage.create_thread()?;
+        Ok(stage)
+    }
+
+    fn create_thread(&self) -> Result<()> {
+        let agent = AgentId::new("demo").map_err(|error| Failure::usage(error.to_string()))?;
+        let new = NewThread { title: Some("A first taste".to_owned()), ..NewThread::of(agent) };
+        let store = self.open(Access::ReadWrite)?;
+        store.commit(Batch::of(Part::new(self.thread.clone(), Expect::Absent, Changeset::creating(new))))?;
+        Ok(store.close()?)
+    }
+
+    /// Opens the demo's store with the demo's key.
+    pub(crate) fn open(&self, access: Access) -> Result<LocalStore> {
+        Ok(LocalStore::open(Options {
+            project: self.project.clone(),
+            access,
+            signer: Some(self.user.signer()?),
+            trust: self.user.trust()?,
+            clock: Arc::new(SystemClock),
+            ids: Arc::new(SystemIds),
+            disk: Arc::new(RealDisk),
+        })?)
+    }
+
+    /// The thread's log.
+    pub(crate) fn transcript(&self, store: &LocalStore) -> PathBuf {
+        store.thread_folder(&self.thread).join("transcript.jsonl")
+    }
+
+    /// Another process of this program, on this stage.
+    pub(crate) fn another_process(&self) -> Command {
+        let mut command = Command::new(&self.program);
+        command.env("SELVEDGE_HOME", &self.user.folder).env_remove("SELVEDGE_DIR").env_remove("SELVEDGE_JSON");
+        command.arg("-C").arg(&self.project).arg("--json");
+        command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
+        command
+    }
+
+    /// Where everything is and what to try with it.
+    pub(crate) fn what_next(&self) -> String {
+        let home = shell_word(&self.user.folder.display().to_string());
+        let project = shell_word(&self.project.display().to_string());
+        let program = shell_word(&self.called());
+        let start = format!("SELVEDGE_HOME={home} {program} -C {project}");
+        let short = &self.thread.hex().unwrap_or_default()[..6];
+        let mut text = format!("\n{} Everything is kept in {}\nTry:\n", paint(BOLD, "All as promised."), self.folder.display());
+        for command in ["log", "state", "verify --explain"] {
+            let (name, flags) = command.split_once(' ').unwrap_or((command, ""));
+            text.push_str(format!("  {start} {name} {short} {flags}").trim_end());
+            text.push('\n');
+        }
+        if let Some(check) = self.check_without_us() {
+            text.push_str(&check);
+        }
+        text.push_str(&format!("Then, in a folder of your own:\n  {program} init"));
+        text
+    }
+
+    /// A command that checks the newest hash without this program.
+    fn check_without_us(&self) -> Option<String> {
+        let store = self.open(Access::ReadOnly).ok()?;
+        let head = store.head(&self.thread).ok()?;
+        let file = shell_word(&self.transcript(&store).display().to_string());
+        Some(format!("Or without Selvedge; the answer begins with {}:\n  head -c {} {file} | sha256sum\n", head.hash.short(), head.bytes))
+    }
+
+    /// How this program is called from a shell: by its name, if that finds it.
+    fn called(&self) -> String {
+        let on_path = env::var_os("PATH").and_then(|path| {
+            let mut candidates = env::split_paths(&path).map(|folder| folder.join("selvedge"));
+            candidates.find(|candidate| candidate.is_file())
+        });
+        let same = on_path.and_then(|found| fs::canonicalize(found).ok()) == fs::canonicalize(&self.program).ok();
+        if same { "selvedge".to_owned() } else { self.program.display().to_string() }
+    }
+}
+
+fn make_empty(folder: &Path) -> Result<()> {
+    match fs::create_dir(folder) {
+        Ok(()) => Ok(()),
+        Err(error) if error.kind() == std::io::ErrorKind::AlreadyExists => {
+            let is_empty = fs::read_dir(folder).is_ok_and(|mut entries| entries.next().is_none());
+            if is_empty {
+                return Ok(());
+            }
+            let message = format!("`{}` is there already and is not an empty folder", folder.display());
+            Err(Failure::new(Exit::Usage, "folder_in_use", message).hint("name another one with `--dir`"))
+        }
+        Err(error) => Err(Failure::io("make", folder, &error)),
+    }
+}

@@ -1,0 +1,121 @@
+//! `selvedge init`: a key to sign with, the user's trust in it, and a store for threads.
+
+use std::fs::{self, OpenOptions};
+use std::io::{self, Write};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use selvedge_log::keys::{KeyError, KeyFolder};
+use selvedge_log::{Signer, Trust};
+use selvedge_model::{Clock, Digest};
+use selvedge_store_local::LocalStore;
+use selvedge_store_local::disk::RealDisk;
+use selvedge_store_local::system::{SystemClock, SystemIds};
+use serde::Serialize;
+
+use crate::context::{Context, User};
+use crate::error::{Failure, Result};
+use crate::output::{BOLD, Output, paint};
+
+/// The name under which the user's own key is trusted.
+const OWNER: &str = "self";
+
+/// What of a store belongs to this machine and not into version control.
+const IGNORED: &str = "\
+# The logs are the record. Databases, locks and the names of live processes belong to this machine.
+agent/threads/*.db
+agent/threads/*.db-*
+agent/threads/*.lock
+agent/threads/owners/
+";
+
+/// Make a signing key and a place for threads
+///
+/// Makes a signing key in your own folder if there is none, trusts it, and makes the folder `.ai` for the threads of this
+/// project. What is there already stays as it is.
+///
+/// JSON: {"project","store_created","user","key","key_created","gitignore_created"}
+#[derive(Debug, clap::Args)]
+pub(crate) struct Args {}
+
+/// What was made and what was there.
+#[derive(Debug, Serialize)]
+pub(crate) struct Made {
+    pub(crate) project: PathBuf,
+    pub(crate) store_created: bool,
+    pub(crate) user: PathBuf,
+    pub(crate) key: Digest,
+    pub(crate) key_created: bool,
+    pub(crate) gitignore_created: bool,
+}
+
+pub(crate) fn run(Args {}: Args, context: &Context<'_>) -> Result<()> {
+    let around = context.find_project().filter(|project| *project != context.folder);
+    let made = make(&context.folder, &User::find()?)?;
+    show(&made, context.output)?;
+    if let Some(around) = around.filter(|_| made.store_created) {
+        context.output.say(format!("note: `{}` has threads of its own; here, those of this folder are used", around.display()));
+    }
+    Ok(())
+}
+
+/// Makes whatever is missing.
+pub(crate) fn make(project: &Path, user: &User) -> Result<Made> {
+    user.check_apart_from(project)?;
+    let (signer, key_created) = find_or_make_key(&user.signing())?;
+    Trust::add(&user.trusted(), &signer.public(), OWNER, SystemClock.now())?;
+    let store_created = LocalStore::init(project, Arc::new(RealDisk))?;
+    Ok(Made {
+        gitignore_created: write_gitignore(&project.join(".ai").join(".gitignore"))?,
+        project: project.to_owned(),
+        store_created,
+        user: user.folder.clone(),
+        key: signer.fingerprint(),
+        key_created,
+    })
+}
+
+fn find_or_make_key(folder: &Path) -> Result<(Signer, bool)> {
+    match KeyFolder::load(folder) {
+        Ok(signer) => Ok((signer, false)),
+        Err(KeyError::Absent { .. }) => match KeyFolder::create(folder, &SystemIds) {
+            Ok(signer) => Ok((signer, true)),
+            // Another `init` was faster; its key is whole.
+            Err(KeyError::Exists { .. }) => Ok((KeyFolder::load(folder)?, false)),
+            Err(error) => Err(error.into()),
+        },
+        Err(error) => Err(error.into()),
+    }
+}
+
+/// Writes the file unless there is one, which may be somebody's own.
+fn write_gitignore(path: &Path) -> Result<bool> {
+    match OpenOptions::new().write(true).create_new(true).open(path) {
+        Ok(mut file) => {
+            let written = file.write_all(IGNORED.as_bytes()).and_then(|()| file.sync_all());
+            written.map(|()| true).map_err(|error| {
+                // Half a file would be taken for somebody's own the next time.
+                let _ = fs::remove_file(path);
+                Failure::io("write", path, &error)
+            })
+        }
+        Err(error) if error.kind() == io::ErrorKind::AlreadyExists => Ok(false),
+        Err(error) => Err(Failure::io("write", path, &error)),
+    }
+}
+
+fn show(made: &Made, output: &Output) -> Result<()> {
+    if output.is_json() {
+        return output.record(made);
+    }
+    let was = |created: bool| if created { "made" } else { "was there" };
+    let key_folder = made.user.join("keys");
+    let store = made.project.join(".ai");
+    output.text(format_args!("{}  {} ({}, in {})", paint(BOLD, "key  "), made.key.short(), was(made.key_created), key_folder.display()))?;
+    output.text(format_args!("{}  {} ({})", paint(BOLD, "store"), store.display(), was(made.store_created)))?;
+    if made.key_created {
+        output.tell("Keep a copy of the key: without it nobody can go on with the threads it signed.");
+    }
+    output.tell("Next: `selvedge thread new --agent scribe`");
+    Ok(())
+}

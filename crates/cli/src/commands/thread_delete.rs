@@ -1,0 +1,58 @@
+//! `selvedge thread delete`: for good, leaving a signed tombstone.
+
+use selvedge_model::{ThreadId, Timestamp};
+use selvedge_store::{Commit, Registry};
+use selvedge_store_local::Access;
+use serde::Serialize;
+
+use crate::context::Context;
+use crate::error::{Exit, Failure, Result};
+
+/// Delete a thread for good
+///
+/// What remains is a signed tombstone that says what was deleted; the id is never used again. A thread that runs, or that
+/// a process holds, is not deleted.
+///
+/// JSON: {"thread_id","version","deleted_at"}
+#[derive(Debug, clap::Args)]
+pub(crate) struct Args {
+    /// Any unique beginning of the thread's id or its hex
+    thread: String,
+    /// Don't ask
+    #[arg(short, long)]
+    yes: bool,
+}
+
+#[derive(Serialize)]
+struct Deleted<'a> {
+    thread_id: &'a ThreadId,
+    version: u64,
+    deleted_at: Timestamp,
+}
+
+pub(crate) fn run(args: &Args, context: &Context<'_>) -> Result<()> {
+    let store = context.open(Access::ReadWrite)?;
+    let thread = store.resolve(&args.thread)?;
+    if !args.yes {
+        confirm(&thread, context)?;
+    }
+    let tombstone = store.delete(&thread)?;
+    context.close(store);
+    let deleted = Deleted { thread_id: &thread, version: tombstone.head.version, deleted_at: tombstone.deleted_at };
+    if context.output.is_json() {
+        return context.output.record(&deleted);
+    }
+    context.output.text(format_args!("{thread} is deleted (it was at version {})", deleted.version))
+}
+
+fn confirm(thread: &ThreadId, context: &Context<'_>) -> Result<()> {
+    let question = format!("Delete {thread} and all its files for good? [y/N]");
+    match context.output.ask(&question).map(|answer| answer.to_lowercase()).as_deref() {
+        Some("y" | "yes") => Ok(()),
+        Some(_) => Err(Failure::new(Exit::Failed, "not_confirmed", "nothing was deleted")),
+        None => {
+            let failure = Failure::usage(format!("deleting {thread} needs a yes, and there is no terminal to ask on"));
+            Err(failure.hint(format!("`selvedge thread delete {thread} --yes`")))
+        }
+    }
+}

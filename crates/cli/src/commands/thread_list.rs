@@ -1,0 +1,91 @@
+//! `selvedge thread list`: threads, the newest first.
+
+use selvedge_model::{AgentId, DirectiveId, Status};
+use selvedge_store::{Cursor, Filter, Page, Registry, Summary};
+use selvedge_store_local::Access;
+use serde::Serialize;
+
+use crate::context::Context;
+use crate::error::Result;
+use crate::output::{Output, table};
+use crate::text::{local_minute, one_line};
+
+const TITLE_WIDTH: usize = 50;
+
+/// List threads, the newest first
+///
+/// Example: selvedge thread list --agent scribe --status suspended
+///
+/// JSON: {"threads":[…],"next":CURSOR or null}; each thread has at least "thread_id", "agent_id", "status", "version",
+/// "created_at" and "updated_at". Hand "next" to --after for the next page.
+#[derive(Debug, clap::Args)]
+pub(crate) struct Args {
+    /// Only of this agent
+    #[arg(long)]
+    agent: Option<AgentId>,
+    /// Only of this directive
+    #[arg(long)]
+    directive: Option<DirectiveId>,
+    /// Only in this status
+    #[arg(long)]
+    status: Option<Status>,
+    /// Only started by this thread
+    #[arg(long, value_name = "THREAD")]
+    parent: Option<String>,
+    /// Only with this text in id or title
+    #[arg(long)]
+    text: Option<String>,
+    /// At most this many
+    #[arg(long, value_name = "N", default_value_t = 50, value_parser = clap::value_parser!(u32).range(1..=10_000))]
+    limit: u32,
+    /// Go on behind the page that ended with CURSOR
+    #[arg(long, value_name = "CURSOR")]
+    after: Option<u64>,
+}
+
+pub(crate) fn run(args: Args, context: &Context<'_>) -> Result<()> {
+    let store = context.open(Access::ReadOnly)?;
+    let filter = Filter {
+        agent_id: args.agent,
+        directive: args.directive,
+        status: args.status,
+        parent_id: args.parent.map(|prefix| store.resolve(&prefix)).transpose()?,
+        text: args.text,
+    };
+    let page = store.list(&filter, args.after.map(Cursor), args.limit as usize)?;
+    show(&page, context.output)?;
+    if page.items.is_empty() {
+        context.output.tell("no threads");
+    }
+    if let Some(Cursor(next)) = page.next {
+        context.output.tell(format_args!("there are more: add `--after {next}`"));
+    }
+    Ok(())
+}
+
+#[derive(Serialize)]
+struct Listed<'a> {
+    threads: &'a [Summary],
+    next: Option<Cursor>,
+}
+
+/// Shows a page of threads.
+pub(crate) fn show(page: &Page<Summary>, output: &Output) -> Result<()> {
+    if output.is_json() {
+        return output.record(&Listed { threads: &page.items, next: page.next });
+    }
+    if page.items.is_empty() {
+        return Ok(());
+    }
+    let rows = page.items.iter().map(|Summary { manifest, version }| {
+        vec![
+            manifest.thread_id.to_string(),
+            manifest.agent_id.to_string(),
+            manifest.status.to_string(),
+            version.to_string(),
+            local_minute(manifest.updated_at),
+            one_line(manifest.title.as_deref().unwrap_or_default(), TITLE_WIDTH),
+        ]
+    });
+    output.text(table(&["THREAD", "AGENT", "STATUS", "VERSION", "UPDATED", "TITLE"], &[3], rows))
+}

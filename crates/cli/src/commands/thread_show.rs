@@ -1,0 +1,90 @@
+//! `selvedge thread show`: everything known of one thread but its messages.
+
+use std::path::PathBuf;
+
+use selvedge_log::Head;
+use selvedge_model::{Note, Run, ThreadId};
+use selvedge_store::{Logs, Notes, Registry, Summary};
+use selvedge_store_local::{Access, LocalStore};
+use serde::Serialize;
+
+use crate::context::Context;
+use crate::error::Result;
+use crate::output::{BOLD, Output, paint};
+use crate::text::{clean, count, key, local};
+
+/// Show what is known of a thread
+///
+/// JSON: {"thread_id","agent_id","status","version","title","created_at","updated_at","cost",…,"head":{"version","lines",
+/// "bytes","hash","epoch","signer",…},"folder","chain":[ID…],"children":[ID…],"runs":[…],"notes":[…]}. Fields that say
+/// nothing are left out.
+#[derive(Debug, clap::Args)]
+pub(crate) struct Args {
+    /// Any unique beginning of the thread's id or its hex
+    thread: String,
+}
+
+#[derive(Serialize)]
+struct Shown {
+    #[serde(flatten)]
+    summary: Summary,
+    head: Head,
+    folder: PathBuf,
+    chain: Vec<ThreadId>,
+    children: Vec<ThreadId>,
+    runs: Vec<Run>,
+    notes: Vec<Note>,
+}
+
+pub(crate) fn run(args: &Args, context: &Context<'_>) -> Result<()> {
+    let store = context.open(Access::ReadOnly)?;
+    let thread = store.resolve(&args.thread)?;
+    let shown = look(&thread, &store)?;
+    if context.output.is_json() {
+        return context.output.record(&shown);
+    }
+    let key = key(&shown.head.signer, store.trust());
+    show(&shown, &key, context.output)
+}
+
+fn look(thread: &ThreadId, store: &LocalStore) -> Result<Shown> {
+    let ids = |summaries: Vec<Summary>| summaries.into_iter().map(|summary| summary.manifest.thread_id).collect();
+    Ok(Shown {
+        summary: store.get(thread)?,
+        head: store.head(thread)?,
+        folder: store.thread_folder(thread),
+        chain: ids(store.chain(thread)?),
+        children: ids(store.children(thread)?),
+        runs: store.runs(thread)?,
+        notes: store.pending(thread)?,
+    })
+}
+
+fn show(shown: &Shown, key: &str, output: &Output) -> Result<()> {
+    let Summary { manifest, version } = &shown.summary;
+    let optional = |value: Option<&str>| value.map(clean);
+    let listed = |ids: &[ThreadId]| (!ids.is_empty()).then(|| ids.iter().map(ToString::to_string).collect::<Vec<_>>().join(", "));
+    let in_chain = (shown.chain.len() > 1).then(|| listed(&shown.chain)).flatten();
+    let (head, runs) = (&shown.head, shown.runs.len() as u64);
+    let rows = [
+        ("thread", Some(paint(BOLD, &manifest.thread_id))),
+        ("title", optional(manifest.title.as_deref())),
+        ("agent", Some(manifest.agent_id.to_string())),
+        ("directive", manifest.directive.as_ref().map(ToString::to_string)),
+        ("task", optional(manifest.task_id.as_ref().map(|task| task.as_str()))),
+        ("status", Some(manifest.status.to_string())),
+        ("version", Some(version.to_string())),
+        ("log", Some(format!("{}, {}, signed by {key}", count(head.lines, "line"), count(head.bytes, "byte")))),
+        ("created", Some(local(manifest.created_at))),
+        ("updated", Some(local(manifest.updated_at))),
+        ("runs", (runs > 0).then(|| runs.to_string())),
+        ("spent", (!manifest.cost.spend.is_zero()).then(|| format!("${}", manifest.cost.spend))),
+        ("parent", manifest.parent_id.as_ref().map(ToString::to_string)),
+        ("children", listed(&shown.children)),
+        ("chain", in_chain),
+        ("notes", (!shown.notes.is_empty()).then(|| format!("{} waiting", shown.notes.len()))),
+        ("folder", Some(shown.folder.display().to_string())),
+    ];
+    let lines = rows.into_iter().filter_map(|(name, value)| value.map(|value| format!("{name:<10}{value}")));
+    output.text(lines.collect::<Vec<_>>().join("\n"))
+}

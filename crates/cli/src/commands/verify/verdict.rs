@@ -1,0 +1,410 @@
+//! One thread's verdict, in words and as JSON. There is no bare green tick: a verdict names a version and a key.
+
+use std::path::{Path, PathBuf};
+
+use selvedge_log::Trust;
+use selvedge_log::recovery::Finding;
+use selvedge_log::scan::{Damage, Entry};
+use selvedge_model::event::Checkpoint;
+use selvedge_model::{CommitKey, Digest, RunId, ThreadId, Timestamp};
+use selvedge_store::Error;
+use selvedge_store::error::describe;
+use selvedge_store_local::Verdict;
+use serde::Serialize;
+
+use crate::error::{Failure, Result};
+use crate::output::{BAD, BOLD, DIM, GOOD, Output, WARN, paint, table};
+use crate::text::{clean, count, grouped, local, owner};
+
+const PROVES: &str = "every byte up to that version is as it was when that key signed it";
+const NOT_TRUE: &str = "that what stands there is true or complete";
+const NOT_SAFE: &str = "that whoever holds the key has not signed another history";
+
+/// One signed statement: what a checkpoint says.
+#[derive(Debug, Serialize)]
+pub(super) struct Statement {
+    version: u64,
+    reason: &'static str,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    key: Option<CommitKey>,
+    run_id: Option<RunId>,
+    turn: Option<u64>,
+    timestamp: Timestamp,
+    signer: Digest,
+    byte_offset: u64,
+    hash: Digest,
+    with: Vec<Mate>,
+    epoch: u64,
+    settled: bool,
+    seq: u64,
+}
+
+#[derive(Debug, Serialize)]
+struct Mate {
+    thread_id: ThreadId,
+    version: u64,
+}
+
+impl Statement {
+    pub(super) fn of(entry: &Entry) -> Option<Self> {
+        let (line, said): (_, &Checkpoint) = (entry.lines.last()?, entry.checkpoint()?);
+        Some(Self {
+            version: said.version,
+            reason: said.reason.as_str(),
+            key: said.key.clone(),
+            run_id: said.run_id.clone(),
+            turn: said.turn,
+            timestamp: line.timestamp,
+            signer: said.signer,
+            byte_offset: said.byte_offset,
+            hash: said.hash,
+            with: said.with.iter().cloned().map(|(thread_id, version)| Mate { thread_id, version }).collect(),
+            epoch: said.epoch,
+            settled: said.settled,
+            seq: line.seq,
+        })
+    }
+
+    fn row(&self) -> Vec<String> {
+        let with = self.with.iter().map(|mate| format!("{} at {}", mate.thread_id, mate.version)).collect::<Vec<_>>();
+        vec![
+            self.version.to_string(),
+            self.reason.to_owned(),
+            self.run_id.as_ref().map_or("-".to_owned(), |run| clean(run.as_str())),
+            local(self.timestamp),
+            self.signer.short(),
+            self.byte_offset.to_string(),
+            self.hash.short(),
+            with.join(", "),
+        ]
+    }
+}
+
+/// What was found out about one thread.
+#[derive(Debug)]
+pub(super) struct Checked {
+    thread: ThreadId,
+    file: PathBuf,
+    found: Found,
+    statements: Option<Vec<Statement>>,
+}
+
+#[derive(Debug)]
+enum Found {
+    /// The log was read and judged.
+    Judged(Box<Judged>),
+    /// It could not be read.
+    Failed(Failure),
+}
+
+#[derive(Debug)]
+struct Judged {
+    verdict: Verdict,
+    /// Fingerprint, whose key it is, and how many checkpoints it signed.
+    signers: Vec<Signed>,
+    /// The log of another thread that remembers this one.
+    mate: Option<(ThreadId, u64)>,
+}
+
+#[derive(Clone, Debug, Serialize)]
+struct Signed {
+    fingerprint: Digest,
+    owner: Option<String>,
+    checkpoints: u64,
+}
+
+#[derive(Serialize)]
+struct Record<'a> {
+    thread_id: &'a ThreadId,
+    sound: bool,
+    code: &'a str,
+    message: String,
+    unchanged_up_to: Option<u64>,
+    signers: Vec<Signed>,
+    lines: u64,
+    bytes: u64,
+    healed_bytes: u64,
+    foreign_bytes: u64,
+    damage: Option<Place<'a>>,
+    remembered_by: Vec<String>,
+    proves: Option<&'a str>,
+    does_not_prove: Vec<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    statements: Option<&'a [Statement]>,
+}
+
+#[derive(Serialize)]
+struct Place<'a> {
+    file: &'a Path,
+    line: u64,
+    first_line: u64,
+    byte: u64,
+    version: u64,
+    why: String,
+}
+
+impl Checked {
+    pub(super) fn new(
+        thread: ThreadId,
+        file: PathBuf,
+        verdict: selvedge_store::Result<Verdict>,
+        statements: Option<Vec<Statement>>,
+        trust: &Trust,
+    ) -> Self {
+        let found = match verdict {
+            Ok(verdict) => {
+                let signed = |(fingerprint, checkpoints): &(Digest, u64)| Signed {
+                    fingerprint: *fingerprint,
+                    owner: owner(fingerprint, trust).map(str::to_owned),
+                    checkpoints: *checkpoints,
+                };
+                Found::Judged(Box::new(Judged { signers: verdict.signers.iter().map(signed).collect(), mate: None, verdict }))
+            }
+            Err(error) => Found::Failed(error.into()),
+        };
+        Self { thread, file, found, statements }
+    }
+
+    /// A thread of which nothing is left but what another log remembers.
+    pub(super) fn gone(thread: ThreadId, version: u64, by: &ThreadId) -> Self {
+        let finding = Finding::Truncated { have: None, version, by: log_of(by) };
+        let failure = Error::Log { thread: thread.clone(), finding }.into();
+        Self { thread, file: PathBuf::new(), found: Found::Failed(failure), statements: None }
+    }
+
+    pub(super) fn thread(&self) -> &ThreadId {
+        &self.thread
+    }
+
+    /// The other threads of its batches, and how far they had come.
+    pub(super) fn mates(&self) -> &[(ThreadId, u64)] {
+        match &self.found {
+            Found::Judged(judged) => &judged.verdict.mates,
+            Found::Failed(_) => &[],
+        }
+    }
+
+    /// Takes in that the log `by` remembers this thread at `version`.
+    pub(super) fn is_remembered_by(&mut self, version: u64, by: &ThreadId) {
+        let Found::Judged(judged) = &mut self.found else { return };
+        judged.mate = Some((by.clone(), version));
+        let have = judged.verdict.judgement.unchanged_up_to;
+        let sound = matches!(judged.verdict.judgement.finding, Finding::Sound | Finding::Foreign { .. });
+        if sound && have.is_none_or(|have| have < version) {
+            judged.verdict.judgement.finding = Finding::Truncated { have, version, by: log_of(by) };
+        }
+    }
+
+    pub(super) fn is_sound(&self) -> bool {
+        matches!(&self.found, Found::Judged(judged) if judged.verdict.judgement.finding == Finding::Sound)
+    }
+
+    /// Why the thread is not sound.
+    pub(super) fn failure(&self) -> Option<Failure> {
+        match &self.found {
+            Found::Failed(failure) => Some(failure.clone()),
+            Found::Judged(_) if self.is_sound() => None,
+            Found::Judged(judged) => {
+                let finding = judged.verdict.judgement.finding.clone();
+                let mut failure = Failure::from(Error::Log { thread: self.thread.clone(), finding });
+                failure.message = judged.message(&self.thread, &self.file);
+                Some(failure)
+            }
+        }
+    }
+
+    pub(super) fn show(&self, output: &Output) -> Result<()> {
+        if output.is_json() {
+            return output.record(&self.record());
+        }
+        output.text(match &self.found {
+            Found::Judged(judged) => judged.text(&self.thread, &self.file),
+            Found::Failed(failure) => {
+                format!("{}: {}", paint(BOLD, &self.thread), paint(BAD, clean(&failure.message)))
+            }
+        })?;
+        match &self.statements {
+            Some(statements) => output.text(statement_table(statements)),
+            None => Ok(()),
+        }
+    }
+
+    fn record(&self) -> Record<'_> {
+        let failure = self.failure();
+        let code = failure.as_ref().map_or("sound", |failure| failure.code);
+        let statements = self.statements.as_deref();
+        let judged = match &self.found {
+            Found::Judged(judged) => judged,
+            Found::Failed(failure) => return Record::failed(&self.thread, failure),
+        };
+        let verdict = &judged.verdict;
+        Record {
+            thread_id: &self.thread,
+            sound: self.is_sound(),
+            code,
+            message: judged.message(&self.thread, &self.file),
+            unchanged_up_to: verdict.judgement.unchanged_up_to,
+            signers: judged.signers.clone(),
+            lines: verdict.lines,
+            bytes: verdict.bytes,
+            healed_bytes: verdict.healed_bytes,
+            foreign_bytes: judged.foreign_bytes(),
+            damage: judged.damage().map(|damage| Place {
+                file: &self.file,
+                line: damage.line,
+                first_line: damage.first_line,
+                byte: damage.byte,
+                version: damage.version,
+                why: damage.flaw.to_string(),
+            }),
+            remembered_by: judged.remembered_by(),
+            proves: verdict.judgement.unchanged_up_to.map(|_| PROVES),
+            does_not_prove: vec![NOT_TRUE.to_owned(), NOT_SAFE.to_owned(), judged.not_last()],
+            statements,
+        }
+    }
+}
+
+impl<'a> Record<'a> {
+    fn failed(thread_id: &'a ThreadId, failure: &'a Failure) -> Self {
+        Self {
+            thread_id,
+            sound: false,
+            code: failure.code,
+            message: failure.message.clone(),
+            unchanged_up_to: None,
+            signers: Vec::new(),
+            lines: 0,
+            bytes: 0,
+            healed_bytes: 0,
+            foreign_bytes: 0,
+            damage: None,
+            remembered_by: Vec::new(),
+            proves: None,
+            does_not_prove: vec![NOT_TRUE.to_owned(), NOT_SAFE.to_owned()],
+            statements: None,
+        }
+    }
+}
+
+impl Judged {
+    fn damage(&self) -> Option<&Damage> {
+        match &self.verdict.judgement.finding {
+            Finding::Damaged(damage) => Some(damage),
+            _ => None,
+        }
+    }
+
+    fn foreign_bytes(&self) -> u64 {
+        match self.verdict.judgement.finding {
+            Finding::Foreign { bytes } => bytes,
+            _ => 0,
+        }
+    }
+
+    /// What is proven, as the end of a sentence about the thread.
+    fn proven(&self) -> String {
+        let Some(version) = self.verdict.judgement.unchanged_up_to else {
+            return "nothing of it is proven".to_owned();
+        };
+        let keys: Vec<_> = self.signers.iter().map(Signed::shown).collect();
+        match keys.as_slice() {
+            [] => format!("unchanged up to version {version}"),
+            [key] => format!("unchanged up to version {version} since it was signed by key {key}"),
+            keys => format!("unchanged up to version {version} since it was signed by keys {}", keys.join(", then ")),
+        }
+    }
+
+    /// The verdict in one sentence.
+    fn message(&self, thread: &ThreadId, file: &Path) -> String {
+        match &self.verdict.judgement.finding {
+            Finding::Sound => self.proven(),
+            Finding::Foreign { bytes } => {
+                let bytes = count(*bytes, "foreign byte");
+                format!("{}; {bytes} behind it that nobody signed", self.proven())
+            }
+            Finding::Damaged(damage) => format!("{}; {}", where_it_is(damage, file), self.proven()),
+            finding => format!("{}; {}", describe(thread, finding), self.proven()),
+        }
+    }
+
+    fn text(&self, thread: &ThreadId, file: &Path) -> String {
+        let message = clean(&self.message(thread, file));
+        let style = match self.verdict.judgement.finding {
+            Finding::Sound => GOOD,
+            Finding::Foreign { .. } => WARN,
+            _ => BAD,
+        };
+        let mut text = format!("{}: {}", paint(BOLD, thread), paint(style, message));
+        let signatures = self.signers.iter().map(|signed| signed.checkpoints).sum();
+        let checked = [count(signatures, "signature"), count(self.verdict.lines, "line"), count(self.verdict.bytes, "byte")];
+        let remembered = match self.remembered_by() {
+            by if by.is_empty() => "nobody else remembers where it ends".to_owned(),
+            by => format!("{} so too", by.join(" and ")),
+        };
+        text = format!("{text}\n  {}", paint(DIM, format_args!("checked {}; {remembered}", checked.join(", "))));
+        if self.verdict.healed_bytes > 0 {
+            let healed = count(self.verdict.healed_bytes, "byte");
+            let note = format!("healed: {healed} that a crash kept from the file are safe in the database, which is no damage");
+            text = format!("{text}\n  {note}");
+        }
+        text
+    }
+
+    fn remembered_by(&self) -> Vec<String> {
+        let database = self.verdict.head.as_ref().map(|head| format!("the database remembers version {}", head.version));
+        let mate = self.mate.as_ref().map(|(by, version)| format!("the log of {by} remembers version {version}"));
+        database.into_iter().chain(mate).collect()
+    }
+
+    fn not_last(&self) -> String {
+        let version = self.verdict.judgement.unchanged_up_to.map_or("any".to_owned(), |version| version.to_string());
+        match self.remembered_by() {
+            by if by.is_empty() => format!("that version {version} is the last: nobody else remembers"),
+            by => format!("that version {version} is the last, beyond that {}", by.join(" and ")),
+        }
+    }
+}
+
+impl Signed {
+    fn shown(&self) -> String {
+        match &self.owner {
+            Some(owner) => format!("{} ({owner})", self.fingerprint.short()),
+            None => self.fingerprint.short(),
+        }
+    }
+}
+
+fn log_of(thread: &ThreadId) -> String {
+    format!("the log of `{thread}`")
+}
+
+/// Names the damage by version, lines, byte and file.
+fn where_it_is(damage: &Damage, file: &Path) -> String {
+    let lines = if damage.first_line == damage.line {
+        format!("line {}", damage.line)
+    } else {
+        format!("lines {} to {}", damage.first_line, damage.line)
+    };
+    let (byte, flaw) = (grouped(damage.byte), &damage.flaw);
+    format!("damaged in version {}, {lines} (line {} begins at byte {byte}) of {}: {flaw}", damage.version, damage.line, file.display())
+}
+
+fn statement_table(statements: &[Statement]) -> String {
+    let header = ["VERSION", "REASON", "RUN", "TIME (CLAIMED)", "SIGNER", "BYTES", "SHA-256 OF THEM", "WITH"];
+    let table = table(&header, &[0, 5], statements.iter().map(Statement::row));
+    table.lines().map(|line| format!("  {line}")).collect::<Vec<_>>().join("\n")
+}
+
+/// What all verdicts together prove, and what they don't.
+pub(super) fn closing(checked: &[Checked]) -> String {
+    let sound = checked.iter().filter(|one| one.is_sound()).count();
+    let total = match checked.len() {
+        1 => String::new(),
+        all => format!("\n{sound} of {} are exactly what was signed.", count(all as u64, "thread")),
+    };
+    format!(
+        "{total}\nProven: {PROVES}.\nNot proven: {NOT_TRUE}; {NOT_SAFE}; that the named version is the last one, beyond what \
+         is said to remember it."
+    )
+}

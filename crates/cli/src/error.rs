@@ -1,0 +1,172 @@
+//! How a command fails: exit codes, and what is said.
+//!
+//! The exit code follows from the kind of an error and never from its text. In JSON mode an error is one object on
+//! stderr: `{"error":{"code","message","hint","retryable",…}}`.
+
+use std::error::Error as _;
+use std::io;
+use std::path::Path;
+use std::process::ExitCode;
+
+use selvedge_log::keys::KeyError;
+use selvedge_log::trust::TrustError;
+use selvedge_model::error::{Classify, Kind};
+use serde_json::{Map, Value, json};
+
+/// The result of a command.
+pub(crate) type Result<T, E = Failure> = std::result::Result<T, E>;
+
+/// The exit codes of failures.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u8)]
+pub(crate) enum Exit {
+    /// Something failed.
+    Failed = 1,
+    /// The request can't be honoured as it was typed.
+    Usage = 2,
+    /// What was named is not there, or is more than one thing.
+    NotFound = 3,
+    /// A lease, a status, a mode or a permission forbids it.
+    NotAllowed = 4,
+    /// Somebody else was first.
+    Conflict = 5,
+    /// Something signed or stored is not what it should be.
+    Integrity = 6,
+    /// A limit or a budget would be crossed.
+    Limit = 8,
+}
+
+impl From<Exit> for ExitCode {
+    fn from(exit: Exit) -> Self {
+        Self::from(exit as u8)
+    }
+}
+
+impl From<Kind> for Exit {
+    fn from(kind: Kind) -> Self {
+        match kind {
+            Kind::Absent => Self::NotFound,
+            Kind::Conflict => Self::Conflict,
+            Kind::Invalid => Self::Usage,
+            Kind::Denied => Self::NotAllowed,
+            Kind::Exhausted => Self::Limit,
+            Kind::Integrity => Self::Integrity,
+            Kind::Broken => Self::Failed,
+        }
+    }
+}
+
+/// A command that failed.
+#[derive(Clone, Debug)]
+pub(crate) struct Failure {
+    pub(crate) exit: Exit,
+    /// A stable word.
+    pub(crate) code: &'static str,
+    /// What happened and why.
+    pub(crate) message: String,
+    /// The command that helps.
+    pub(crate) hint: Option<String>,
+    /// Whether the same request may succeed later.
+    pub(crate) retryable: bool,
+    /// Numbers and names that a program would otherwise have to find in the message.
+    pub(crate) details: Map<String, Value>,
+}
+
+impl Failure {
+    /// A failure of which nothing but this is known.
+    pub(crate) fn new(exit: Exit, code: &'static str, message: impl Into<String>) -> Self {
+        Self { exit, code, message: message.into(), hint: None, retryable: false, details: Map::new() }
+    }
+
+    /// A request that can't be honoured as it was typed.
+    pub(crate) fn usage(message: impl Into<String>) -> Self {
+        Self::new(Exit::Usage, "usage", message)
+    }
+
+    /// The failure that a classified error is.
+    pub(crate) fn of(error: &impl Classify) -> Self {
+        let mut message = error.to_string();
+        let mut source = error.source();
+        while let Some(cause) = source {
+            let text = cause.to_string();
+            // Some messages quote their cause already.
+            if !message.contains(&text) {
+                message = format!("{message}: {text}");
+            }
+            source = cause.source();
+        }
+        Self {
+            exit: error.kind().into(),
+            code: error.code(),
+            message,
+            hint: error.hint(),
+            retryable: error.retryable(),
+            details: Map::new(),
+        }
+    }
+
+    /// A file or folder that could not be used.
+    pub(crate) fn io(what: &str, path: &Path, source: &io::Error) -> Self {
+        let (exit, code) = match source.kind() {
+            io::ErrorKind::NotFound => (Exit::NotFound, "file_not_found"),
+            io::ErrorKind::PermissionDenied => (Exit::NotAllowed, "permission_denied"),
+            _ => (Exit::Failed, "io"),
+        };
+        Self::new(exit, code, format!("can't {what} `{}`: {source}", path.display()))
+    }
+
+    /// The same failure with what helps.
+    #[must_use]
+    pub(crate) fn hint(mut self, hint: impl Into<String>) -> Self {
+        self.hint = Some(hint.into());
+        self
+    }
+
+    /// The same failure with one more detail.
+    #[must_use]
+    pub(crate) fn detail(mut self, name: &str, value: impl Into<Value>) -> Self {
+        self.details.insert(name.to_owned(), value.into());
+        self
+    }
+
+    /// The failure as programs read it.
+    pub(crate) fn to_json(&self) -> Value {
+        let mut error = Map::new();
+        error.insert("code".to_owned(), self.code.into());
+        error.insert("message".to_owned(), self.message.as_str().into());
+        error.insert("hint".to_owned(), self.hint.clone().into());
+        error.insert("retryable".to_owned(), self.retryable.into());
+        error.extend(self.details.clone());
+        json!({ "error": error })
+    }
+}
+
+impl From<KeyError> for Failure {
+    fn from(error: KeyError) -> Self {
+        Self::of(&error)
+    }
+}
+
+impl From<TrustError> for Failure {
+    fn from(error: TrustError) -> Self {
+        Self::of(&error)
+    }
+}
+
+impl From<selvedge_store::Error> for Failure {
+    fn from(error: selvedge_store::Error) -> Self {
+        use selvedge_store::Error;
+        let failure = Self::of(&error);
+        match &error {
+            Error::Conflict { thread, expected, actual } => {
+                let failure = failure.detail("thread_id", thread.as_str());
+                failure.detail("expected", *expected).detail("actual", *actual)
+            }
+            Error::LeaseHeld { thread, holder } => {
+                failure.detail("thread_id", thread.as_str()).detail("holder", holder.as_str())
+            }
+            Error::Ambiguous { candidates, .. } => failure.detail("candidates", candidates.clone()),
+            _ => failure,
+        }
+    }
+}

@@ -1,0 +1,132 @@
+//! What happened, on one line.
+
+use selvedge_model::event::{Checkpoint, Fields, Handoff, ManifestChanged, Suspended, ThreadCreated};
+use selvedge_model::message::Block;
+use selvedge_model::run::RunRecorded;
+use selvedge_model::{Event, Message, Patch};
+use serde_json::Value;
+
+use crate::text::{count, one_line};
+
+const WIDTH: usize = 100;
+
+/// The name of an event's type, as it stands in the log.
+pub(crate) fn event_type(event: &Event) -> String {
+    let tagged = serde_json::to_value(event).ok();
+    let name = tagged.as_ref().and_then(|value| value.get("event_type")).and_then(Value::as_str);
+    name.unwrap_or("event").to_owned()
+}
+
+/// What an event says, on one line and without what can be read elsewhere.
+pub(crate) fn gist(event: &Event) -> String {
+    let text = match event {
+        Event::ThreadCreated(created) => birth(created),
+        Event::RunStarted(run) => format!("run {} of {}, from {}", run.run_id, run.meta.agent_id, run.meta.origin),
+        Event::RunFinished(run) => run_end(run),
+        Event::Message(message) => said(message),
+        Event::Patch(patch) => ops(patch),
+        Event::Snapshot(snapshot) => format!("state replaced: {}", snapshot.state),
+        Event::ToolIntent(intent) => format!("about to run {} for call {}", intent.tool, intent.call_id),
+        Event::ToolOutcome(outcome) => match &outcome.error {
+            Some(error) => format!("call {} failed: {error}", outcome.call_id),
+            None => format!("call {} answered", outcome.call_id),
+        },
+        Event::Suspended(suspended) => waits(suspended),
+        Event::Decision(decision) => format!("{} said {} to call {}", decision.who, decision.action, decision.call_id),
+        Event::ManifestChanged(change) => changed(change),
+        Event::ThreadHandoff(handoff) | Event::ThreadResumed(handoff) => goes_on(handoff),
+        Event::Recovery(recovery) => format!("{}: {}", recovery.found, count(recovery.bytes, "byte")),
+        Event::KeyRotated(rotated) => format!("key {} takes over from {}", rotated.to.short(), rotated.from.short()),
+        Event::Checkpoint(checkpoint) => signed(checkpoint),
+        other => fields(other),
+    };
+    one_line(&text, WIDTH)
+}
+
+fn birth(created: &ThreadCreated) -> String {
+    let thread = &created.thread;
+    let mut text = format!("thread of {}", thread.agent_id);
+    for (word, value) in [
+        ("told", thread.directive.as_ref().map(ToString::to_string)),
+        ("for task", thread.task_id.as_ref().map(ToString::to_string)),
+        ("started by", thread.parent_id.as_ref().map(ToString::to_string)),
+        ("called", thread.title.clone()),
+    ] {
+        if let Some(value) = value {
+            text = format!("{text}, {word} {value}");
+        }
+    }
+    text
+}
+
+fn run_end(run: &RunRecorded) -> String {
+    let why = run.meta.termination_code.as_deref().unwrap_or(run.meta.status.as_str());
+    match &run.meta.termination_detail {
+        Some(detail) => format!("run {}: {why}, {detail}", run.run_id),
+        None => format!("run {}: {why}", run.run_id),
+    }
+}
+
+fn said(message: &Message) -> String {
+    let role = serde_json::to_value(message.role).ok();
+    let role = role.as_ref().and_then(Value::as_str).unwrap_or("message").to_owned();
+    let blocks = message.content.iter().map(|block| match block {
+        Block::Text { text } => text.clone(),
+        Block::Thinking { text, .. } => format!("(thinks) {text}"),
+        Block::ToolCall { name, arguments, .. } => format!("(calls {name} {arguments})"),
+        Block::ToolResult { content: Value::String(text), .. } => format!("(result) {text}"),
+        Block::ToolResult { content, .. } => format!("(result) {content}"),
+        Block::Image { media_type, .. } => format!("({media_type})"),
+    });
+    format!("{role}: {}", blocks.collect::<Vec<_>>().join(" "))
+}
+
+fn ops(patch: &Patch) -> String {
+    let ops = patch.ops.iter().map(|op| format!("{} {}", op.name(), op.path()));
+    ops.collect::<Vec<_>>().join(", ")
+}
+
+fn waits(suspended: &Suspended) -> String {
+    let reason = serde_json::to_value(suspended.reason).ok();
+    let reason = reason.as_ref().and_then(Value::as_str).unwrap_or("waits").to_owned();
+    match &suspended.code {
+        Some(code) => format!("waits: {reason} ({code})"),
+        None => format!("waits: {reason}"),
+    }
+}
+
+fn changed(change: &ManifestChanged) -> String {
+    let mut parts = Vec::new();
+    parts.extend(change.title.as_ref().map(|title| format!("now called {title}")));
+    parts.extend(change.status.map(|status| format!("now {status}")));
+    parts.extend(change.session_id.as_ref().map(|session| format!("session {session}")));
+    parts.extend(change.outputs.as_ref().map(|outputs| format!("outputs {outputs}")));
+    parts.extend(change.limits.as_ref().map(|_| "new limits".to_owned()));
+    parts.join(", ")
+}
+
+fn goes_on(handoff: &Handoff) -> String {
+    format!("goes on as {}", handoff.new_thread_id)
+}
+
+fn signed(checkpoint: &Checkpoint) -> String {
+    let mut text = format!("version {}, {}, signed by {}", checkpoint.version, checkpoint.reason.as_str(), checkpoint.signer.short());
+    if let Some(key) = &checkpoint.key {
+        text = format!("{text}, key {key}");
+    }
+    for (thread, version) in &checkpoint.with {
+        text = format!("{text}, with {thread} at {version}");
+    }
+    text
+}
+
+/// The payload itself, for events that have no words of their own.
+fn fields(event: &Event) -> String {
+    let Ok(Value::Object(mut tagged)) = serde_json::to_value(event) else { return String::new() };
+    let Some(Value::Object(payload)) = tagged.remove("payload") else { return String::new() };
+    let shown = |payload: &Fields| {
+        let pairs = payload.iter().map(|(name, value)| format!("{name}={value}"));
+        pairs.collect::<Vec<_>>().join(" ")
+    };
+    shown(&payload)
+}

@@ -1,0 +1,183 @@
+//! The one door to the terminal.
+//!
+//! - Data goes to stdout, everything else to stderr.
+//! - For people: text, with colours where the terminal has them. For programs: one JSON object per line, on both.
+//! - Whoever reads stdout may leave at any time: what is written afterwards goes nowhere, and no command fails for it.
+
+use std::cell::Cell;
+use std::fmt::Display;
+use std::io::{self, IsTerminal, Write};
+use std::os::fd::AsFd;
+use std::time::Duration;
+
+use anstyle::{AnsiColor, Style};
+use comfy_table::{CellAlignment, Table, presets};
+use indicatif::{ProgressBar, ProgressStyle};
+use rustix::event::{PollFd, PollFlags, poll};
+use serde::Serialize;
+use serde_json::json;
+
+use crate::args::Global;
+use crate::error::{Exit, Failure, Result};
+use crate::text;
+
+/// For headings and names.
+pub(crate) const BOLD: Style = Style::new().bold();
+/// For what matters less.
+pub(crate) const DIM: Style = Style::new().dimmed();
+/// For what is as it should be.
+pub(crate) const GOOD: Style = AnsiColor::Green.on_default();
+/// For what is not.
+pub(crate) const BAD: Style = AnsiColor::Red.on_default().bold();
+/// For what wants attention.
+pub(crate) const WARN: Style = AnsiColor::Yellow.on_default();
+
+/// Text in a style.
+pub(crate) fn paint(style: Style, text: impl Display) -> String {
+    format!("{style}{text}{style:#}")
+}
+
+/// Where a command writes, and for whom.
+#[derive(Debug)]
+pub(crate) struct Output {
+    json: bool,
+    quiet: bool,
+    closed: Cell<bool>,
+}
+
+impl Output {
+    /// Output as the flags ask for it.
+    pub(crate) fn new(global: &Global) -> Self {
+        if global.no_color {
+            anstream::ColorChoice::Never.write_global();
+        }
+        Self { json: global.json, quiet: global.quiet, closed: Cell::new(false) }
+    }
+
+    /// Whether a program reads this.
+    pub(crate) fn is_json(&self) -> bool {
+        self.json
+    }
+
+    /// Writes text for people to stdout, as one line or several.
+    pub(crate) fn text(&self, text: impl Display) -> Result<()> {
+        self.write(|| writeln!(anstream::stdout().lock(), "{text}"))
+    }
+
+    /// Writes one JSON object to stdout, on one line.
+    pub(crate) fn record(&self, value: &impl Serialize) -> Result<()> {
+        self.write(|| {
+            let mut line = serde_json::to_vec(value)?;
+            line.push(b'\n');
+            io::stdout().lock().write_all(&line)
+        })
+    }
+
+    /// Writes exactly these bytes to stdout.
+    pub(crate) fn bytes(&self, bytes: &[u8]) -> Result<()> {
+        self.write(|| {
+            let mut stdout = io::stdout().lock();
+            stdout.write_all(bytes)?;
+            stdout.flush()
+        })
+    }
+
+    fn write(&self, write: impl FnOnce() -> io::Result<()>) -> Result<()> {
+        if self.closed.get() {
+            return Ok(());
+        }
+        match write() {
+            Err(error) if error.kind() == io::ErrorKind::BrokenPipe => self.closed.set(true),
+            Err(error) => return Err(Failure::new(Exit::Failed, "io", format!("can't write to stdout: {error}"))),
+            Ok(()) => {}
+        }
+        Ok(())
+    }
+
+    /// Whether whoever read stdout has left.
+    pub(crate) fn is_closed(&self) -> bool {
+        let stdout = io::stdout();
+        let mut fds = [PollFd::from_borrowed_fd(stdout.as_fd(), PollFlags::empty())];
+        let polled = poll(&mut fds, Some(&Default::default()));
+        if polled.is_ok() && fds[0].revents().intersects(PollFlags::ERR | PollFlags::NVAL) {
+            self.closed.set(true);
+        }
+        self.closed.get()
+    }
+
+    /// Says something beside the data, to stderr.
+    pub(crate) fn say(&self, message: impl Display) {
+        match (self.quiet, self.json) {
+            (true, _) => {}
+            (false, true) => self.stderr(json!({ "notice": { "message": message.to_string() } })),
+            (false, false) => self.stderr(message),
+        }
+    }
+
+    /// Says something to people only, to stderr: how to go on, what is waited for.
+    pub(crate) fn tell(&self, message: impl Display) {
+        if !self.json {
+            self.say(message);
+        }
+    }
+
+    /// Says why the command failed, to stderr.
+    pub(crate) fn error(&self, failure: &Failure) {
+        if self.json {
+            return self.stderr(failure.to_json());
+        }
+        self.stderr(format_args!("{} {}", paint(BAD, "error:"), text::clean(&failure.message)));
+        if let Some(hint) = &failure.hint {
+            self.stderr(format_args!("{} {}", paint(WARN, "hint:"), text::clean(hint)));
+        }
+    }
+
+    // Nobody is left to be told when stderr fails.
+    fn stderr(&self, message: impl Display) {
+        let _ = writeln!(anstream::stderr().lock(), "{message}");
+    }
+
+    /// Asks on the terminal and gives the answer's line; nothing without a terminal.
+    pub(crate) fn ask(&self, question: &str) -> Option<String> {
+        if self.json || !io::stdin().is_terminal() || !io::stderr().is_terminal() {
+            return None;
+        }
+        let _ = write!(anstream::stderr().lock(), "{question} ");
+        let mut answer = String::new();
+        io::stdin().read_line(&mut answer).ok()?;
+        Some(answer.trim().to_owned())
+    }
+
+    /// A bar for long work: on stderr, and only if that is a terminal somebody looks at.
+    pub(crate) fn progress(&self, steps: u64, what: &'static str) -> ProgressBar {
+        if self.json || self.quiet || steps < 2 || !io::stderr().is_terminal() {
+            return ProgressBar::hidden();
+        }
+        let bar = ProgressBar::new(steps);
+        if let Ok(style) = ProgressStyle::with_template("{msg} [{bar:30}] {pos}/{len} {eta}") {
+            bar.set_style(style.progress_chars("=> "));
+        }
+        bar.set_message(what);
+        bar.enable_steady_tick(Duration::from_millis(200));
+        bar
+    }
+}
+
+/// Rows under a header, without lines; columns named in `right` are aligned to the right.
+pub(crate) fn table(header: &[&str], right: &[usize], rows: impl IntoIterator<Item = Vec<String>>) -> String {
+    let mut table = Table::new();
+    table.load_style(presets::NOTHING).set_header(header.iter().copied());
+    for row in rows {
+        table.add_row(row);
+    }
+    for (index, column) in table.column_iter_mut().enumerate() {
+        column.set_padding((0, 2));
+        if right.contains(&index) {
+            column.set_cell_alignment(CellAlignment::Right);
+        }
+    }
+    let text = table.trim_fmt();
+    let (first, rest) = text.split_once('\n').unwrap_or((&text, ""));
+    let separator = if rest.is_empty() { "" } else { "\n" };
+    format!("{}{separator}{rest}", paint(DIM, first))
+}

@@ -1,0 +1,112 @@
+//! Putting things into words: times, numbers, foreign text.
+
+use selvedge_model::{Digest, Timestamp};
+use selvedge_log::Trust;
+
+/// A moment in the time zone of whoever looks, to the second.
+pub(crate) fn local(time: Timestamp) -> String {
+    zoned(time).strftime("%Y-%m-%d %H:%M:%S").to_string()
+}
+
+/// A moment in the time zone of whoever looks, to the minute.
+pub(crate) fn local_minute(time: Timestamp) -> String {
+    zoned(time).strftime("%Y-%m-%d %H:%M").to_string()
+}
+
+fn zoned(time: Timestamp) -> jiff::Zoned {
+    let moment = jiff::Timestamp::from_microsecond(time.as_micros()).unwrap_or(jiff::Timestamp::UNIX_EPOCH);
+    moment.to_zoned(jiff::tz::TimeZone::system())
+}
+
+/// A number with its noun: `1 line`, `1,234 lines`.
+pub(crate) fn count(number: u64, noun: &str) -> String {
+    let ending = if number == 1 { "" } else { "s" };
+    format!("{} {noun}{ending}", grouped(number))
+}
+
+/// A number with its thousands apart.
+pub(crate) fn grouped(number: u64) -> String {
+    let digits = number.to_string();
+    let mut text = String::with_capacity(digits.len() + digits.len() / 3);
+    for (index, digit) in digits.chars().enumerate() {
+        if index > 0 && (digits.len() - index).is_multiple_of(3) {
+            text.push(',');
+        }
+        text.push(digit);
+    }
+    text
+}
+
+/// Text from elsewhere, made safe to show: nothing in it can move the cursor, change colours or reorder the line.
+pub(crate) fn clean(text: &str) -> String {
+    let mut safe = String::with_capacity(text.len());
+    for c in text.chars() {
+        match c {
+            '\n' => safe.push('\n'),
+            '\u{061c}' | '\u{200e}' | '\u{200f}' | '\u{2028}'..='\u{202e}' | '\u{2066}'..='\u{2069}' => {
+                safe.extend(c.escape_unicode());
+            }
+            c if c.is_control() => safe.extend(c.escape_default()),
+            c => safe.push(c),
+        }
+    }
+    safe
+}
+
+/// Text from elsewhere on one line of at most `width` characters.
+pub(crate) fn one_line(text: &str, width: usize) -> String {
+    let text = clean(&text.split_whitespace().collect::<Vec<_>>().join(" "));
+    if text.chars().count() <= width {
+        return text;
+    }
+    let cut: String = text.chars().take(width.saturating_sub(1)).collect();
+    format!("{cut}…")
+}
+
+/// A key as people are shown it: the beginning of its fingerprint, and whose it is if the user has said so.
+pub(crate) fn key(fingerprint: &Digest, trust: &Trust) -> String {
+    match owner(fingerprint, trust) {
+        Some(owner) => format!("{} ({owner})", fingerprint.short()),
+        None => fingerprint.short(),
+    }
+}
+
+/// Whose key it is, in the user's own words.
+pub(crate) fn owner<'a>(fingerprint: &Digest, trust: &'a Trust) -> Option<&'a str> {
+    trust.iter().find(|(known, _)| *known == fingerprint).map(|(_, key)| key.owner.as_str())
+}
+
+/// A path or word as a shell reads it back.
+pub(crate) fn shell_word(text: &str) -> String {
+    let plain = |byte: u8| byte.is_ascii_alphanumeric() || b"/._-+:@%,=~".contains(&byte);
+    if !text.is_empty() && !text.starts_with('~') && text.bytes().all(plain) {
+        text.to_owned()
+    } else {
+        format!("'{}'", text.replace('\'', r"'\''"))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn numbers_are_grouped_and_nouns_agree() {
+        let texts = [0, 1, 12, 999, 1_000, 1_234_567].map(|number| count(number, "line"));
+        assert_eq!(texts, ["0 lines", "1 line", "12 lines", "999 lines", "1,000 lines", "1,234,567 lines"]);
+    }
+
+    #[test]
+    fn foreign_text_can_not_drive_the_terminal() {
+        assert_eq!(clean("a\u{1b}[2Jb\r\u{202e}c\nd"), "a\\u{1b}[2Jb\\r\\u{202e}c\nd");
+        assert_eq!(one_line("  two\n  words\tand more ", 9), "two word…");
+        assert_eq!(one_line("héllo", 5), "héllo");
+    }
+
+    #[test]
+    fn words_come_back_from_a_shell_as_they_were() {
+        assert_eq!(shell_word("/tmp/a-b_1.c"), "/tmp/a-b_1.c");
+        assert_eq!(shell_word("it's here"), r"'it'\''s here'");
+        assert_eq!(shell_word("~x"), "'~x'");
+    }
+}

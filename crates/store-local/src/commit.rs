@@ -1,0 +1,418 @@
+//! How a batch becomes durable and visible.
+//!
+//! 1. In the caller's thread, in line for each thread it touches: prepare, hash, sign.
+//! 2. With whoever else waits, under `commit.lock` and in one SQLite transaction: compare heads, epochs, accounts, keys
+//!    and notes with what was prepared from; write heads, redo, index and feed; one sync.
+//! 3. Still under `commit.lock`: drain the redo into the transcripts, unsynced. Then acknowledge.
+//!
+//! A crash before the transaction's sync leaves nothing. A crash after it leaves redo, which whoever opens the store next
+//! drains. After the transaction the answer is never "failed": a drain that fails is repeated by whoever comes next.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+
+use rusqlite::{Connection, params};
+use selvedge_log::hash::Binding;
+use selvedge_model::{Batch, CommitKey, Committed, OwnerId, Right, ThreadId};
+use selvedge_store::prepare::{Prepared, PreparedPart, prepare, request_hash};
+use selvedge_store::{Error, Result};
+
+use crate::core::{Core, Durability, Ended, Gate, PendingThread, Remembered, lock};
+use crate::rows::{self, Row, bad_row, signed};
+use crate::schema::database;
+use crate::view::LocalView;
+
+/// How often a batch is prepared again because somebody else was faster, before the caller is told.
+const ATTEMPTS: usize = 64;
+
+/// A prepared batch and what it was prepared from.
+pub(crate) struct Job {
+    prepared: Prepared,
+    seen: HashMap<ThreadId, Arc<Remembered>>,
+}
+
+/// What became of a job.
+pub(crate) enum Outcome {
+    /// It is durable.
+    Done(Committed, Vec<Manifested>),
+    /// It was prepared from something that has changed; nothing of it was written.
+    Stale,
+    /// It was refused; nothing of it was written.
+    Refused(Error),
+}
+
+/// A thread whose `thread.json` must be written.
+pub(crate) struct Manifested {
+    pub(crate) thread: ThreadId,
+    pub(crate) id: i64,
+}
+
+/// Why a job was not written.
+enum Refusal {
+    Stale,
+    Because(Error),
+}
+
+impl From<Error> for Refusal {
+    fn from(error: Error) -> Self {
+        Self::Because(error)
+    }
+}
+
+impl Core {
+    pub(crate) fn commit(&self, batch: &Batch) -> Result<Committed> {
+        let signing = self.signing()?;
+        let mut threads: Vec<_> = batch.parts.iter().map(|part| &part.thread).collect();
+        threads.sort_unstable();
+        threads.dedup();
+        let _turns: Vec<_> = threads.iter().map(|thread| self.turns.enter(thread, None)).collect();
+        for attempt in 0..ATTEMPTS {
+            if let Some(answer) = self.answered(batch)? {
+                return Ok(answer);
+            }
+            let from_memory = attempt == 0;
+            let view = LocalView::new(self, from_memory);
+            let prepared = match prepare(batch.clone(), &view, &signing.signer, &*self.ids, self.clock.now()) {
+                Ok(prepared) => prepared,
+                // Memory may have been wrong; the database has the last word.
+                Err(_) if from_memory => continue,
+                Err(error) => return Err(error),
+            };
+            let job = Job { prepared, seen: view.into_seen() };
+            match self.group.submit(job, |jobs| self.commit_together(jobs)) {
+                Outcome::Done(committed, manifested) => {
+                    self.show_manifests(&manifested);
+                    return Ok(committed);
+                }
+                Outcome::Stale => threads.iter().for_each(|thread| self.forget(thread)),
+                Outcome::Refused(error) => return Err(error),
+            }
+        }
+        Err(Error::Database { why: "others were faster every time".to_owned(), retryable: true })
+    }
+
+    /// The answer to an earlier commit of the same key.
+    fn answered(&self, batch: &Batch) -> Result<Option<Committed>> {
+        let Some(key) = &batch.key else { return Ok(None) };
+        match self.outcome(key)? {
+            Some((request, _)) if request != request_hash(batch) => Err(Error::KeyReused(key.clone())),
+            Some((_, committed)) => Ok(Some(Committed { replayed: true, ..committed })),
+            None => Ok(None),
+        }
+    }
+
+    pub(crate) fn outcome(&self, key: &CommitKey) -> Result<Option<(selvedge_model::Digest, Committed)>> {
+        self.read(|connection| rows::key(connection, key))
+    }
+
+    /// Commits jobs in one transaction and drains them; one outcome per job, in order.
+    fn commit_together(&self, jobs: Vec<Job>) -> Vec<Outcome> {
+        let mut gate = match self.gate() {
+            Ok(gate) => lock(gate),
+            Err(error) => return refuse_all(jobs.len(), &error),
+        };
+        let count = jobs.len();
+        let done = gate.alone(&self.layout, |gate| {
+            let written = self.write_jobs(gate, &jobs)?;
+            Ok(jobs.into_iter().zip(written).map(|(job, result)| self.conclude(job, result)).collect::<Vec<_>>())
+        });
+        match done {
+            Ok(outcomes) => {
+                self.tell();
+                outcomes
+            }
+            Err(error) => refuse_all(count, &error),
+        }
+    }
+
+    /// One result per job: the numbers of its rows, per part.
+    fn write_jobs(&self, gate: &mut Gate, jobs: &[Job]) -> Result<Vec<Result<Vec<Numbers>, Refusal>>> {
+        let ended = gate.transaction(&self.layout, Durability::Synced, |connection| {
+            let mut results = Vec::with_capacity(jobs.len());
+            for job in jobs {
+                batch_statement(connection, "SAVEPOINT job")?;
+                let result = self.write_job(connection, job);
+                if result.is_err() {
+                    batch_statement(connection, "ROLLBACK TO job")?;
+                }
+                batch_statement(connection, "RELEASE job")?;
+                results.push(result);
+            }
+            Ok(results)
+        });
+        match ended {
+            Ended::Known(results) => results,
+            Ended::Unknown(results, why) => Ok(self.look_up(jobs, results, &why)),
+        }
+    }
+
+    /// After a commit whose sync failed: what is there was committed, and of the rest nobody knows.
+    fn look_up(
+        &self,
+        jobs: &[Job],
+        results: Vec<Result<Vec<Numbers>, Refusal>>,
+        why: &str,
+    ) -> Vec<Result<Vec<Numbers>, Refusal>> {
+        let is_there = |part: &PreparedPart| {
+            let row = self.read(|connection| rows::find(connection, &part.thread));
+            row.is_ok_and(|row| row.is_some_and(|row| row.head == part.written.head))
+        };
+        let look = |(job, result): (&Job, Result<Vec<Numbers>, Refusal>)| match result {
+            Ok(_) if !job.prepared.parts.iter().all(is_there) => {
+                Err(Refusal::Because(Error::OutcomeUnknown { why: why.to_owned() }))
+            }
+            other => other,
+        };
+        jobs.iter().zip(results).map(look).collect()
+    }
+
+    fn write_job(&self, connection: &Connection, job: &Job) -> Result<Vec<Numbers>, Refusal> {
+        let prepared = &job.prepared;
+        let mut numbers = Vec::with_capacity(prepared.parts.len());
+        for part in &prepared.parts {
+            let seen = job.seen.get(&part.thread).map(Arc::as_ref);
+            numbers.push(self.write_part(connection, part, seen)?);
+        }
+        for (id, account) in &prepared.accounts {
+            if let Some(after) = &account.after
+                && !rows::put_account(connection, account.before, after)?
+            {
+                return Err(Refusal::Stale);
+            }
+            for (name, reservation) in &account.reservations {
+                rows::put_reservation(connection, id, name, reservation.as_ref())?;
+            }
+        }
+        for (thread, key) in &prepared.consumed {
+            rows::take_note(connection, thread, key)?;
+        }
+        for note in &prepared.posted {
+            rows::put_note(connection, note)?;
+        }
+        if let Some((key, request)) = &prepared.key
+            && !rows::put_key(connection, key, request, &prepared.committed())?
+        {
+            return Err(Refusal::Stale);
+        }
+        Ok(numbers)
+    }
+
+    fn write_part(&self, connection: &Connection, part: &PreparedPart, seen: Option<&Remembered>) -> Result<Numbers, Refusal> {
+        let id = match seen {
+            Some(seen) => {
+                if !self.move_head(connection, part, &seen.row)? {
+                    return Err(Refusal::Stale);
+                }
+                if changed(&part.manifest, &seen.row.manifest) {
+                    let sql = "UPDATE threads SET manifest = ?, manifest_stale = manifest_stale OR ? WHERE id = ?";
+                    let manifest = serde_json::to_string(&part.manifest).map_err(bad_row)?;
+                    rows::execute(connection, sql, params![manifest, part.manifest_shown, seen.row.id])?;
+                }
+                if !seen.leads.is_empty() {
+                    rows::execute(connection, "DELETE FROM leads WHERE thread = ?", [seen.row.id])?;
+                }
+                seen.row.id
+            }
+            None => self.insert_thread(connection, part)?.ok_or(Refusal::Stale)?,
+        };
+        let head = &part.written.head;
+        let offset = part.before.as_ref().map_or(0, |before| before.bytes);
+        let sql = "INSERT INTO redo (thread, offset, bytes) VALUES (?, ?, ?)";
+        rows::execute(connection, sql, params![id, signed(offset), part.written.bytes])?;
+        let redo = connection.last_insert_rowid();
+        rows::execute(connection, "INSERT INTO feed (thread, version) VALUES (?, ?)", params![id, signed(head.version)])?;
+        for (message, digest) in &part.messages {
+            let sql = "INSERT INTO messages (thread, message_id, digest) VALUES (?, ?, ?)";
+            rows::execute(connection, sql, params![id, message.as_str(), &digest.0[..]])?;
+        }
+        for run in &part.runs {
+            rows::put_run(connection, id, run)?;
+        }
+        let saved_state = self.save_state(connection, id, part, seen.and_then(|seen| seen.saved_state))?;
+        Ok(Numbers { id, redo, saved_state })
+    }
+
+    /// Moves a head on, if the row is still exactly what was seen.
+    fn move_head(&self, connection: &Connection, part: &PreparedPart, seen: &Row) -> Result<bool> {
+        let owner = match part.right {
+            Right::Lease(_) => seen.owner.as_ref().map(OwnerId::as_str),
+            Right::Brief => None,
+        };
+        let head = &part.written.head;
+        let sql = "UPDATE heads SET version = ?, lines = ?, bytes = ?, hash = ?, signer = ?, head_epoch = ?, sealed = ?, \
+                   epoch = ?, owner = ?, updated_at = ? WHERE id = ? AND version = ? AND epoch = ? AND owner IS ?";
+        let changed = rows::execute(
+            connection,
+            sql,
+            params![
+                signed(head.version),
+                signed(head.lines),
+                signed(head.bytes),
+                &head.hash.0[..],
+                &head.signer.0[..],
+                signed(head.epoch),
+                self.seal(part)?,
+                signed(part.epoch),
+                owner,
+                part.manifest.updated_at.as_micros(),
+                seen.id,
+                signed(seen.head.version),
+                signed(seen.epoch),
+                seen.owner.as_ref().map(OwnerId::as_str),
+            ],
+        )?;
+        Ok(changed == 1)
+    }
+
+    fn insert_thread(&self, connection: &Connection, part: &PreparedPart) -> Result<Option<i64>> {
+        if rows::tombstone(connection, &part.thread)?.is_some() {
+            return Ok(None);
+        }
+        let head = &part.written.head;
+        let sql = "INSERT INTO threads (thread_id, hex, log_id, manifest) VALUES (?, ?, ?, ?) ON CONFLICT DO NOTHING";
+        let manifest = serde_json::to_string(&part.manifest).map_err(bad_row)?;
+        let names = (part.thread.as_str(), part.thread.hex(), head.log_id.as_str());
+        if rows::execute(connection, sql, params![names.0, names.1, names.2, manifest])? == 0 {
+            return Ok(None);
+        }
+        let id = connection.last_insert_rowid();
+        let sql = "INSERT INTO heads (id, version, lines, bytes, hash, segment, signer, head_epoch, sealed, epoch, updated_at) \
+                   VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)";
+        rows::execute(
+            connection,
+            sql,
+            params![
+                id,
+                signed(head.version),
+                signed(head.lines),
+                signed(head.bytes),
+                &head.hash.0[..],
+                head.segment,
+                &head.signer.0[..],
+                signed(head.epoch),
+                self.seal(part)?,
+                signed(part.epoch),
+                part.manifest.updated_at.as_micros(),
+            ],
+        )?;
+        Ok(Some(id))
+    }
+
+    fn seal(&self, part: &PreparedPart) -> Result<Vec<u8>> {
+        let head = &part.written.head;
+        let binding = Binding {
+            log_id: head.log_id.as_str(),
+            segment: head.segment,
+            version: head.version,
+            offset: head.bytes,
+        };
+        Ok(self.signing()?.seal.seal(&binding, &part.written.tail.hash))
+    }
+
+    /// Saves a changed state once the log has grown by its size since it was saved last, so that saving costs no more
+    /// than the log itself, however large the state.
+    fn save_state(
+        &self,
+        connection: &Connection,
+        id: i64,
+        part: &PreparedPart,
+        saved: Option<(u64, u64)>,
+    ) -> Result<Option<(u64, u64)>> {
+        let Some(state) = &part.state else { return Ok(saved) };
+        let head = &part.written.head;
+        if saved.is_some_and(|(bytes, size)| head.bytes - bytes < size) {
+            return Ok(saved);
+        }
+        let text = serde_json::to_string(state.as_ref()).map_err(bad_row)?;
+        rows::save_state(connection, id, head, &text)?;
+        Ok(Some((head.bytes, text.len() as u64)))
+    }
+
+    /// Drains a job that was written, and remembers its threads; must be called under `commit.lock`.
+    fn conclude(&self, job: Job, result: Result<Vec<Numbers>, Refusal>) -> Outcome {
+        let numbers = match result {
+            Ok(numbers) => numbers,
+            Err(Refusal::Stale) => return Outcome::Stale,
+            Err(Refusal::Because(error)) => return Outcome::Refused(error),
+        };
+        let committed = job.prepared.committed();
+        let mut manifested = Vec::new();
+        for (part, numbers) in job.prepared.parts.into_iter().zip(numbers) {
+            let offset = part.before.as_ref().map_or(0, |before| before.bytes);
+            if part.manifest_shown {
+                manifested.push(Manifested { thread: part.thread.clone(), id: numbers.id });
+            }
+            let drained = self.write_transcript(&part.thread, offset, &part.written.bytes);
+            if drained.is_ok() {
+                let pending = PendingThread { id: numbers.id, redo: numbers.redo, is_new: offset == 0, manifest: false };
+                self.await_sync(&part.thread, pending, part.written.bytes.len() as u64);
+                self.remember_part(part, numbers, job.seen.values());
+            } else {
+                // The redo is durable: the next writer or opener drains it.
+                self.forget(&part.thread);
+            }
+        }
+        Outcome::Done(committed, manifested)
+    }
+
+    fn remember_part<'a>(
+        &self,
+        part: PreparedPart,
+        numbers: Numbers,
+        mut seen: impl Iterator<Item = &'a Arc<Remembered>>,
+    ) {
+        let before = seen.find(|seen| seen.row.id == numbers.id);
+        let owner = match part.right {
+            Right::Lease(_) => before.and_then(|before| before.row.owner.clone()),
+            Right::Brief => None,
+        };
+        let state = part.state.or_else(|| before.and_then(|before| before.state.clone()));
+        let row = Row {
+            id: numbers.id,
+            manifest: part.manifest,
+            head: part.written.head,
+            sealed: Vec::new(),
+            epoch: part.epoch,
+            owner,
+        };
+        let remembered =
+            Remembered { row, tail: part.written.tail, leads: Vec::new(), state, saved_state: numbers.saved_state };
+        self.remember(&part.thread, remembered);
+    }
+}
+
+/// The numbers of the rows that a part became.
+struct Numbers {
+    id: i64,
+    redo: i64,
+    saved_state: Option<(u64, u64)>,
+}
+
+fn refuse_all(count: usize, error: &Error) -> Vec<Outcome> {
+    let copy = || match error {
+        Error::Io { what, path, source } => {
+            Error::Io { what, path: path.clone(), source: std::io::Error::new(source.kind(), source.to_string()) }
+        }
+        Error::OutcomeUnknown { why } => Error::OutcomeUnknown { why: why.clone() },
+        Error::Integrity { what, why, hint } => {
+            Error::Integrity { what: what.clone(), why: why.clone(), hint: hint.clone() }
+        }
+        other => {
+            use selvedge_model::Classify;
+            Error::Database { why: other.to_string(), retryable: other.retryable() }
+        }
+    };
+    (0..count).map(|_| Outcome::Refused(copy())).collect()
+}
+
+fn batch_statement(connection: &Connection, statement: &str) -> Result<()> {
+    connection.prepare_cached(statement).and_then(|mut statement| statement.execute([])).map_err(database)?;
+    Ok(())
+}
+
+/// Whether a manifest differs in more than the time of its last changeset, which stands in its head.
+fn changed(after: &selvedge_model::Manifest, before: &selvedge_model::Manifest) -> bool {
+    let mut same_time = before.clone();
+    same_time.updated_at = after.updated_at;
+    *after != same_time
+}

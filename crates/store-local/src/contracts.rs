@@ -1,0 +1,223 @@
+//! The contracts, each method handed to the file that does it.
+
+use std::io::{BufRead, BufReader};
+use std::sync::PoisonError;
+use std::time::{Duration, Instant};
+
+use rusqlite::params;
+use selvedge_log::{Head, Line, line, lines};
+use selvedge_model::account::{Account, AccountId};
+use selvedge_model::{Batch, CommitKey, Committed, Digest, Note, Run, ThreadId};
+use selvedge_store::{
+    Acquire, Commit, Commitment, Cursor, Feed, Filter, Lease, Leases, Ledger, Logs, Notes, Page, Registry, Result, Summary,
+    Tombstone,
+};
+
+use crate::core::{Durability, io_error, lock};
+use crate::open::LocalStore;
+use crate::rows::{self, bad_row, signed, unsigned};
+use crate::schema::database;
+
+impl Commit for LocalStore {
+    fn commit(&self, batch: Batch) -> Result<Committed> {
+        self.core.commit(&batch)
+    }
+
+    fn outcome(&self, key: &CommitKey) -> Result<Option<Committed>> {
+        Ok(self.core.outcome(key)?.map(|(_, committed)| committed))
+    }
+
+    fn put_blob(&self, thread: &ThreadId, bytes: &[u8]) -> Result<Digest> {
+        self.core.put_blob(thread, bytes)
+    }
+
+    fn delete(&self, thread: &ThreadId) -> Result<Tombstone> {
+        self.core.delete(thread)
+    }
+}
+
+impl Logs for LocalStore {
+    fn head(&self, thread: &ThreadId) -> Result<Head> {
+        Ok(self.core.read(|connection| rows::existing(connection, thread))?.head)
+    }
+
+    fn read(&self, thread: &ThreadId, from: u64, limit: usize) -> Result<Vec<Line>> {
+        let path = self.core.layout.transcript(thread);
+        let (head, overlay) = self.core.shot(thread)?.committed();
+        let mut found = Vec::new();
+        if from >= head.lines || limit == 0 {
+            return Ok(found);
+        }
+        // From whichever end is nearer.
+        if head.lines - from > from {
+            let mut reader = BufReader::with_capacity(1 << 16, overlay);
+            let mut buffer = Vec::new();
+            let mut seq = 0;
+            while found.len() < limit && lines::next_line(&mut reader, &mut buffer).map_err(io_error("read", &path))? {
+                if seq >= from {
+                    found.push(line::decode(buffer.strip_suffix(b"\n").unwrap_or(&buffer))?);
+                }
+                seq += 1;
+            }
+        } else {
+            let end = overlay.end();
+            let mut reader = lines::ReverseLines::new(overlay, end).map_err(io_error("read", &path))?;
+            let mut seq = head.lines;
+            while seq > from
+                && let Some((_, bytes)) = reader.next_back().map_err(io_error("read", &path))?
+            {
+                seq -= 1;
+                if seq < from.saturating_add(limit as u64) {
+                    found.push(line::decode(bytes)?);
+                }
+            }
+            found.reverse();
+        }
+        Ok(found)
+    }
+
+    fn transcript(&self, thread: &ThreadId) -> Result<(Head, Box<dyn BufRead + Send>)> {
+        let (head, overlay) = self.core.shot(thread)?.committed();
+        Ok((head, Box::new(BufReader::with_capacity(1 << 16, overlay))))
+    }
+
+    fn blob(&self, thread: &ThreadId, blob: &Digest) -> Result<Vec<u8>> {
+        self.core.blob(thread, blob)
+    }
+}
+
+impl Leases for LocalStore {
+    fn acquire(&self, thread: &ThreadId, how: Acquire) -> Result<Lease> {
+        self.core.acquire(thread, how)
+    }
+
+    fn renew(&self, lease: &Lease) -> Result<()> {
+        self.core.renew(lease)
+    }
+
+    fn release(&self, lease: &Lease) -> Result<()> {
+        self.core.release(lease)
+    }
+
+    fn expired(&self) -> Result<Vec<Lease>> {
+        self.core.dead_leases()
+    }
+}
+
+impl Notes for LocalStore {
+    fn post(&self, note: Note) -> Result<()> {
+        self.core.write(Durability::Synced, |connection| rows::put_note(connection, &note))?;
+        self.core.tell();
+        Ok(())
+    }
+
+    fn pending(&self, thread: &ThreadId) -> Result<Vec<Note>> {
+        self.core.read(|connection| {
+            let row = rows::existing(connection, thread)?;
+            rows::notes(connection, row.id, thread)
+        })
+    }
+}
+
+impl Registry for LocalStore {
+    fn get(&self, thread: &ThreadId) -> Result<Summary> {
+        self.core.read(|connection| Ok(crate::registry::summary(rows::existing(connection, thread)?)))
+    }
+
+    fn list(&self, filter: &Filter, after: Option<Cursor>, limit: usize) -> Result<Page<Summary>> {
+        self.core.list(filter, after, limit)
+    }
+
+    fn chain(&self, thread: &ThreadId) -> Result<Vec<Summary>> {
+        self.core.chain(thread)
+    }
+
+    fn children(&self, thread: &ThreadId) -> Result<Vec<Summary>> {
+        let found = self.core.read(|connection| {
+            rows::select(connection, "t.parent_id = ? ORDER BY t.id", [thread.as_str()])
+        })?;
+        Ok(found.into_iter().map(crate::registry::summary).collect())
+    }
+
+    fn runs(&self, thread: &ThreadId) -> Result<Vec<Run>> {
+        self.core.read(|connection| {
+            let row = rows::existing(connection, thread)?;
+            rows::runs(connection, row.id, thread)
+        })
+    }
+
+    fn resolve(&self, prefix: &str) -> Result<ThreadId> {
+        self.core.resolve(prefix)
+    }
+
+    fn tombstone(&self, thread: &ThreadId) -> Result<Option<Tombstone>> {
+        self.core.read(|connection| rows::tombstone(connection, thread))
+    }
+}
+
+/// How often somebody who waits looks for the commits of other processes.
+const LOOK_AGAIN: Duration = Duration::from_millis(20);
+
+impl Feed for LocalStore {
+    fn position(&self) -> Result<u64> {
+        self.core.read(|connection| {
+            let mut statement =
+                connection.prepare_cached("SELECT COALESCE(MAX(position), 0) FROM feed").map_err(database)?;
+            statement.query_row([], |row| row.get(0)).map(unsigned).map_err(database)
+        })
+    }
+
+    fn after(&self, position: u64, limit: usize) -> Result<Vec<Commitment>> {
+        self.core.read(|connection| {
+            let sql = "SELECT f.position, t.thread_id, f.version FROM feed AS f JOIN threads AS t ON t.id = f.thread \
+                       WHERE f.position > ? ORDER BY f.position LIMIT ?";
+            let mut statement = connection.prepare_cached(sql).map_err(database)?;
+            let found = statement
+                .query_map(params![signed(position), signed(limit as u64)], |row| {
+                    Ok((row.get::<_, i64>(0)?, row.get::<_, String>(1)?, row.get::<_, i64>(2)?))
+                })
+                .map_err(database)?;
+            found
+                .map(|row| {
+                    let (position, thread, version) = row.map_err(database)?;
+                    let thread = ThreadId::new(thread).map_err(bad_row)?;
+                    Ok(Commitment { position: unsigned(position), thread, version: unsigned(version) })
+                })
+                .collect()
+        })
+    }
+
+    fn wait(&self, position: u64, timeout: Duration) -> Result<()> {
+        let deadline = Instant::now() + timeout;
+        loop {
+            let told = *lock(&self.core.told);
+            let left = deadline.saturating_duration_since(Instant::now());
+            if self.position()? > position || left.is_zero() {
+                return Ok(());
+            }
+            let guard = lock(&self.core.told);
+            let waited = self.core.told_changed.wait_timeout_while(guard, LOOK_AGAIN.min(left), |now| *now == told);
+            drop(waited.unwrap_or_else(PoisonError::into_inner));
+        }
+    }
+}
+
+impl Ledger for LocalStore {
+    fn account(&self, id: &AccountId) -> Result<Option<Account>> {
+        self.core.read(|connection| Ok(rows::accounts(connection, "thread_id = ?", id.as_str())?.pop()))
+    }
+
+    fn tree(&self, id: &AccountId) -> Result<Vec<Account>> {
+        self.core.read(|connection| {
+            let mut found = rows::accounts(connection, "thread_id = ?", id.as_str())?;
+            let mut next = 0;
+            while let Some(parent) = found.get(next).map(|account| account.id.clone()) {
+                let mut children = rows::accounts(connection, "parent_id = ?", parent.as_str())?;
+                children.retain(|child| found.iter().all(|known| known.id != child.id));
+                found.extend(children);
+                next += 1;
+            }
+            Ok(found)
+        })
+    }
+}

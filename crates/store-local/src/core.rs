@@ -1,0 +1,310 @@
+//! What all parts of an open store share: paths, keys, connections, the gate to writing, and what is remembered of
+//! threads between commits.
+
+use std::collections::HashMap;
+use std::io;
+use std::path::Path;
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+
+use rusqlite::Connection;
+use selvedge_log::hash::SealKey;
+use selvedge_log::{Signer, Tail, Trust};
+use selvedge_model::{Clock, Event, Ids, OwnerId, ThreadId};
+use selvedge_store::lease::Desk;
+use selvedge_store::queue::Queues;
+use selvedge_store::{Error, Result};
+use serde_json::Value;
+
+use crate::disk::{Disk, DiskFile, How};
+use crate::group::Group;
+use crate::layout::Layout;
+use crate::rows::Row;
+use crate::schema::{self, Use, database};
+
+/// Locks a mutex whose value no panic can leave half changed.
+pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// An error of the operating system, with what was to be done.
+pub(crate) fn io_error(what: &'static str, path: &Path) -> impl FnOnce(io::Error) -> Error {
+    let path = path.to_owned();
+    move |source| Error::Io { what, path, source }
+}
+
+/// Everything an open store is made of.
+pub(crate) struct Core {
+    pub(crate) layout: Layout,
+    pub(crate) disk: Arc<dyn Disk>,
+    pub(crate) clock: Arc<dyn Clock>,
+    pub(crate) ids: Arc<dyn Ids>,
+    pub(crate) signing: Option<Signing>,
+    pub(crate) trust: Trust,
+    pub(crate) owner: OwnerId,
+    /// The only connection that writes; absent in a store that is only read.
+    pub(crate) gate: Option<Mutex<Gate>>,
+    pub(crate) readers: Readers,
+    /// Commits of this process to one thread, in line, so that no signature is made in vain.
+    pub(crate) turns: Arc<Queues>,
+    pub(crate) desk: Desk,
+    pub(crate) group: Group,
+    pub(crate) memory: Mutex<HashMap<ThreadId, Arc<Remembered>>>,
+    pub(crate) pending: Mutex<Pending>,
+    pub(crate) pending_changed: Condvar,
+    /// Counts what this process committed, for those who wait to hear of it.
+    pub(crate) told: Mutex<u64>,
+    pub(crate) told_changed: Condvar,
+}
+
+/// The key of this store and what is derived from it.
+pub(crate) struct Signing {
+    pub(crate) signer: Signer,
+    pub(crate) seal: SealKey,
+}
+
+/// What is remembered of a thread after a commit. Never trusted: a commit compares it with the database.
+#[derive(Debug)]
+pub(crate) struct Remembered {
+    pub(crate) row: Row,
+    pub(crate) tail: Tail,
+    pub(crate) leads: Vec<Event>,
+    pub(crate) state: Option<Arc<Value>>,
+    /// Where the log ended when the state was saved last, and how long it was.
+    pub(crate) saved_state: Option<(u64, u64)>,
+}
+
+/// How many threads are remembered at most; beyond it all are forgotten, which costs a few reads each.
+const REMEMBERED_MAX: usize = 4096;
+
+/// What is written to transcripts and not synced yet.
+#[derive(Debug, Default)]
+pub(crate) struct Pending {
+    /// Per thread: the newest redo row whose bytes are in the transcript, and whether its folder is new.
+    pub(crate) threads: HashMap<ThreadId, PendingThread>,
+    pub(crate) bytes: u64,
+    pub(crate) phase: Phase,
+}
+
+/// One thread that waits for a sync.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct PendingThread {
+    pub(crate) id: i64,
+    pub(crate) redo: i64,
+    pub(crate) is_new: bool,
+    pub(crate) manifest: bool,
+}
+
+/// Where the life of the background worker stands.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) enum Phase {
+    #[default]
+    Open,
+    /// Sync what is pending, then end.
+    Closing,
+    /// End at once, as a crash would.
+    Abandoned,
+}
+
+/// Whether a transaction is synced before it is acknowledged.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Durability {
+    /// It survives a power cut.
+    Synced,
+    /// It survives the death of the process; a power cut ends all owners anyway, or it can be done again.
+    Lazy,
+}
+
+/// The one place where the database is written.
+pub(crate) struct Gate {
+    connection: Option<Connection>,
+    durability: Durability,
+    queue: Box<dyn DiskFile>,
+}
+
+/// How a transaction ended.
+pub(crate) enum Ended<T> {
+    /// As its work said.
+    Known(Result<T>),
+    /// Nobody knows: the sync of the commit failed.
+    Unknown(T, String),
+}
+
+impl Gate {
+    pub(crate) fn open(layout: &Layout, disk: &dyn Disk) -> Result<Self> {
+        let path = layout.commit_lock();
+        let queue = disk.open(&path, How::Make).map_err(io_error("open", &path))?;
+        let connection = schema::open(&layout.database(), Use::Write)?;
+        Ok(Self { connection: Some(connection), durability: Durability::Synced, queue })
+    }
+
+    /// Runs `work` while no other process writes.
+    pub(crate) fn alone<T>(&mut self, layout: &Layout, work: impl FnOnce(&mut Self) -> Result<T>) -> Result<T> {
+        let path = layout.commit_lock();
+        self.queue.lock().map_err(io_error("lock", &path))?;
+        let result = work(self);
+        // Closing the file would free the lock as well; an error here changes nothing that was decided.
+        _ = self.queue.unlock();
+        result
+    }
+
+    /// Runs `work` in a transaction; must be called from within [`Gate::alone`].
+    pub(crate) fn transaction<T>(
+        &mut self,
+        layout: &Layout,
+        durability: Durability,
+        work: impl FnOnce(&Connection) -> Result<T>,
+    ) -> Ended<T> {
+        let connection = match self.ready(layout, durability) {
+            Ok(connection) => connection,
+            Err(error) => return Ended::Known(Err(error)),
+        };
+        if let Err(error) = run(connection, "BEGIN IMMEDIATE") {
+            return Ended::Known(Err(error));
+        }
+        match work(connection) {
+            Ok(value) => match run(connection, "COMMIT") {
+                Ok(()) => Ended::Known(Ok(value)),
+                // Nothing was written for good: SQLite says so itself by being out of the transaction or still in it.
+                Err(error @ Error::Io { .. }) => {
+                    _ = run(connection, "ROLLBACK");
+                    Ended::Known(Err(error))
+                }
+                Err(error) => {
+                    // After a failed sync the pages in memory prove nothing: this connection is not used again.
+                    self.connection = None;
+                    Ended::Unknown(value, error.to_string())
+                }
+            },
+            Err(error) => {
+                if run(connection, "ROLLBACK").is_err() {
+                    self.connection = None;
+                }
+                Ended::Known(Err(error))
+            }
+        }
+    }
+
+    fn ready(&mut self, layout: &Layout, durability: Durability) -> Result<&Connection> {
+        if self.connection.is_none() {
+            self.connection = Some(schema::open(&layout.database(), Use::Write)?);
+            self.durability = Durability::Synced;
+        }
+        let connection = self.connection.as_ref().ok_or_else(|| Error::Database {
+            why: "there is no connection".to_owned(),
+            retryable: true,
+        })?;
+        if self.durability != durability {
+            let level = if durability == Durability::Synced { "FULL" } else { "NORMAL" };
+            connection.pragma_update(None, "synchronous", level).map_err(database)?;
+            self.durability = durability;
+        }
+        Ok(connection)
+    }
+}
+
+fn run(connection: &Connection, statement: &str) -> Result<()> {
+    connection.prepare_cached(statement).and_then(|mut statement| statement.execute([])).map_err(database)?;
+    Ok(())
+}
+
+/// Connections that only read, used in turn.
+pub(crate) struct Readers {
+    idle: Mutex<Vec<Connection>>,
+    returned: Condvar,
+    made: Mutex<usize>,
+}
+
+/// How many connections read at once at most.
+const READERS_MAX: usize = 4;
+
+impl Readers {
+    pub(crate) fn new() -> Self {
+        Self { idle: Mutex::default(), returned: Condvar::new(), made: Mutex::new(0) }
+    }
+
+    /// Runs `work` with a connection that only reads.
+    pub(crate) fn with<T>(&self, layout: &Layout, work: impl FnOnce(&Connection) -> Result<T>) -> Result<T> {
+        let connection = self.take(layout)?;
+        let result = work(&connection);
+        lock(&self.idle).push(connection);
+        self.returned.notify_one();
+        result
+    }
+
+    fn take(&self, layout: &Layout) -> Result<Connection> {
+        let mut idle = lock(&self.idle);
+        loop {
+            if let Some(connection) = idle.pop() {
+                return Ok(connection);
+            }
+            let mut made = lock(&self.made);
+            if *made < READERS_MAX {
+                let connection = schema::open(&layout.database(), Use::Read)?;
+                *made += 1;
+                return Ok(connection);
+            }
+            drop(made);
+            idle = self.returned.wait(idle).unwrap_or_else(PoisonError::into_inner);
+        }
+    }
+}
+
+impl Core {
+    /// Reads the database.
+    pub(crate) fn read<T>(&self, work: impl FnOnce(&Connection) -> Result<T>) -> Result<T> {
+        self.readers.with(&self.layout, work)
+    }
+
+    /// Writes the database, for everything that is not a commit.
+    pub(crate) fn write<T>(&self, durability: Durability, work: impl FnOnce(&Connection) -> Result<T>) -> Result<T> {
+        let mut gate = lock(self.gate()?);
+        gate.alone(&self.layout, |gate| match gate.transaction(&self.layout, durability, work) {
+            Ended::Known(result) => result,
+            Ended::Unknown(_, why) => Err(Error::OutcomeUnknown { why }),
+        })
+    }
+
+    pub(crate) fn gate(&self) -> Result<&Mutex<Gate>> {
+        self.gate.as_ref().ok_or_else(|| schema::unusable("the store", "it was opened for reading only".to_owned(), None))
+    }
+
+    pub(crate) fn signing(&self) -> Result<&Signing> {
+        let hint = Some("`selvedge init` makes a key");
+        self.signing.as_ref().ok_or_else(|| schema::unusable("the store", "there is no key to sign with".to_owned(), hint))
+    }
+
+    pub(crate) fn remembered(&self, thread: &ThreadId) -> Option<Arc<Remembered>> {
+        lock(&self.memory).get(thread).cloned()
+    }
+
+    pub(crate) fn remember(&self, thread: &ThreadId, remembered: Remembered) {
+        let mut memory = lock(&self.memory);
+        if memory.len() >= REMEMBERED_MAX && !memory.contains_key(thread) {
+            memory.clear();
+        }
+        memory.insert(thread.clone(), Arc::new(remembered));
+    }
+
+    pub(crate) fn forget(&self, thread: &ThreadId) {
+        lock(&self.memory).remove(thread);
+    }
+
+    /// Whether the process that made `owner` lives; asked of the operating system, not of a clock.
+    pub(crate) fn is_alive(&self, owner: &OwnerId) -> Result<bool> {
+        if *owner == self.owner && self.gate.is_some() {
+            return Ok(true);
+        }
+        let path = self.layout.owner(owner);
+        match self.disk.open(&path, How::Read) {
+            Ok(file) => Ok(!file.is_unlocked().map_err(io_error("look at the lock of", &path))?),
+            Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(false),
+            Err(error) => Err(io_error("open", &path)(error)),
+        }
+    }
+
+    /// Tells those who wait in this process that something was committed.
+    pub(crate) fn tell(&self) {
+        *lock(&self.told) += 1;
+        self.told_changed.notify_all();
+    }
+}

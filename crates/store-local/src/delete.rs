@@ -1,0 +1,98 @@
+//! Deleting a thread: a signed tombstone first, then the folder.
+//!
+//! One transaction takes the thread out of every table and puts its tombstone in; from then on it is gone for everybody,
+//! and a late writer is refused. The file of the tombstone and the removal of the folder follow, and whoever opens the
+//! store next does what a crash left undone.
+
+use rusqlite::params;
+use selvedge_log::document::{self, DocumentKind};
+use selvedge_model::{Status, ThreadId};
+use selvedge_store::{Error, Result, Tombstone};
+
+use crate::core::{Core, Durability, io_error};
+use crate::disk;
+use crate::rows::{self, bad_row, signed};
+use crate::schema::database;
+
+/// What a tombstone is signed as.
+const KIND: DocumentKind = DocumentKind::new("tombstone");
+
+/// Every table that has rows of a thread, and their column.
+const TABLES: [(&str, &str); 9] = [
+    ("redo", "thread"),
+    ("leads", "thread"),
+    ("messages", "thread"),
+    ("states", "thread"),
+    ("runs", "thread"),
+    ("notes", "thread"),
+    ("feed", "thread"),
+    ("heads", "id"),
+    ("threads", "id"),
+];
+
+impl Core {
+    pub(crate) fn delete(&self, thread: &ThreadId) -> Result<Tombstone> {
+        let signing = self.signing()?;
+        let _turn = self.turns.enter(thread, None);
+        let row = self.read(|connection| rows::existing(connection, thread))?;
+        if row.manifest.status == Status::Running {
+            return Err(Error::Running(thread.clone()));
+        }
+        if let Some(holder) = &row.owner
+            && self.is_alive(holder)?
+        {
+            return Err(Error::LeaseHeld { thread: thread.clone(), holder: holder.clone() });
+        }
+        let tombstone = Tombstone { manifest: row.manifest, head: row.head, deleted_at: self.clock.now() };
+        let value = serde_json::to_value(&tombstone).map_err(bad_row)?;
+        let document = document::sign_json(KIND, thread.as_str(), value.clone(), &signing.signer, tombstone.deleted_at)
+            .map_err(bad_row)?;
+        self.write(Durability::Synced, |connection| {
+            let sql = "SELECT 1 FROM heads WHERE id = ? AND version = ? AND epoch = ? AND owner IS ?";
+            let seen = params![row.id, signed(tombstone.head.version), signed(row.epoch), row.owner.as_ref().map(|o| o.as_str())];
+            if !connection.prepare_cached(sql).map_err(database)?.exists(seen).map_err(database)? {
+                let now = rows::existing(connection, thread)?;
+                let (expected, actual) = (tombstone.head.version, now.head.version);
+                return Err(Error::Conflict { thread: thread.clone(), expected, actual });
+            }
+            for (table, column) in TABLES {
+                rows::execute(connection, &format!("DELETE FROM {table} WHERE {column} = ?"), [row.id])?;
+            }
+            let sql = "INSERT INTO tombstones (thread_id, tombstone, document, buried) VALUES (?, ?, ?, 0)";
+            rows::execute(connection, sql, params![thread.as_str(), value.to_string(), document])?;
+            Ok(())
+        })?;
+        self.forget(thread);
+        self.bury(thread, &document)?;
+        self.tell();
+        Ok(tombstone)
+    }
+
+    /// Does what deletions that were cut short left undone.
+    pub(crate) fn finish_deletions(&self) -> Result<()> {
+        let unfinished = self.read(|connection| {
+            let sql = "SELECT thread_id, document FROM tombstones WHERE buried = 0";
+            let mut statement = connection.prepare_cached(sql).map_err(database)?;
+            let found = statement.query_map([], |row| Ok((row.get::<_, String>(0)?, row.get::<_, String>(1)?)));
+            found.map_err(database)?.collect::<rusqlite::Result<Vec<_>>>().map_err(database)
+        })?;
+        for (thread, document) in unfinished {
+            self.bury(&ThreadId::new(thread).map_err(bad_row)?, &document)?;
+        }
+        Ok(())
+    }
+
+    fn bury(&self, thread: &ThreadId, document: &str) -> Result<()> {
+        let path = self.layout.tombstone(thread);
+        disk::replace(&*self.disk, &path, document.as_bytes()).map_err(io_error("write", &path))?;
+        let folder = self.layout.thread(thread);
+        if crate::layout::check_folder(&folder)? {
+            self.disk.remove_folder(&folder).map_err(io_error("remove", &folder))?;
+            self.disk.sync_folder(self.layout.root()).map_err(io_error("sync", self.layout.root()))?;
+        }
+        self.write(Durability::Lazy, |connection| {
+            rows::execute(connection, "UPDATE tombstones SET buried = 1 WHERE thread_id = ?", [thread.as_str()])?;
+            Ok(())
+        })
+    }
+}

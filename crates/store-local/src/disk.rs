@@ -1,0 +1,209 @@
+//! The one door to files: every write, sync, rename, truncate and lock of this store goes through here, so that a crash
+//! laboratory can stand in for the disk. (SQLite's own files are SQLite's.)
+//!
+//! Nothing follows a symbolic link in its last component: what stands where a file should be is refused, not followed.
+
+use std::fmt::Debug;
+use std::fs::{self, DirBuilder, File, OpenOptions};
+use std::io;
+use std::os::unix::fs::{DirBuilderExt, FileExt, OpenOptionsExt};
+use std::path::Path;
+
+use rustix::fs::OFlags;
+
+/// How a file is opened.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum How {
+    /// For reading; it must exist.
+    Read,
+    /// For reading and writing; it must exist.
+    Write,
+    /// For reading and writing; it is made if it does not exist.
+    Make,
+    /// For writing; it must not exist.
+    MakeNew,
+}
+
+/// What the store asks of a disk.
+pub trait Disk: Send + Sync + Debug {
+    /// Opens a file.
+    fn open(&self, path: &Path, how: How) -> io::Result<Box<dyn DiskFile>>;
+
+    /// Makes a folder that only its owner may enter, and those above it; one that exists already is fine.
+    fn make_folder(&self, path: &Path) -> io::Result<()>;
+
+    /// Moves a file, in place of any that is there.
+    fn rename(&self, from: &Path, to: &Path) -> io::Result<()>;
+
+    /// Removes a file; one that is not there is fine.
+    fn remove(&self, path: &Path) -> io::Result<()>;
+
+    /// Removes a folder and all in it; one that is not there is fine.
+    fn remove_folder(&self, path: &Path) -> io::Result<()>;
+
+    /// Makes the names in a folder durable.
+    fn sync_folder(&self, path: &Path) -> io::Result<()>;
+}
+
+/// What the store asks of an open file.
+pub trait DiskFile: Send + Sync + Debug {
+    /// How long it is.
+    fn length(&self) -> io::Result<u64>;
+
+    /// Reads at most as many bytes as fit.
+    fn read_at(&self, buffer: &mut [u8], offset: u64) -> io::Result<usize>;
+
+    /// Writes all bytes.
+    fn write_at(&self, bytes: &[u8], offset: u64) -> io::Result<()>;
+
+    /// Cuts it off.
+    fn truncate(&self, length: u64) -> io::Result<()>;
+
+    /// Makes its content durable. After an error nothing is known of what was written, and a second try proves nothing.
+    fn sync(&self) -> io::Result<()>;
+
+    /// Waits for the lock that one process at a time can have; it goes when the file is closed.
+    fn lock(&self) -> io::Result<()>;
+
+    /// Takes that lock if it is free.
+    fn try_lock(&self) -> io::Result<bool>;
+
+    /// Whether nobody has that lock.
+    fn is_unlocked(&self) -> io::Result<bool>;
+
+    /// Gives the lock back.
+    fn unlock(&self) -> io::Result<()>;
+}
+
+/// The machine's own disk.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct RealDisk;
+
+impl Disk for RealDisk {
+    fn open(&self, path: &Path, how: How) -> io::Result<Box<dyn DiskFile>> {
+        let mut options = OpenOptions::new();
+        options.read(true).mode(0o600).custom_flags(OFlags::NOFOLLOW.bits().cast_signed());
+        match how {
+            How::Read => {}
+            How::Write => _ = options.write(true),
+            How::Make => _ = options.write(true).create(true),
+            How::MakeNew => _ = options.write(true).create_new(true),
+        }
+        Ok(Box::new(RealFile(options.open(path)?)))
+    }
+
+    fn make_folder(&self, path: &Path) -> io::Result<()> {
+        DirBuilder::new().recursive(true).mode(0o700).create(path)
+    }
+
+    fn rename(&self, from: &Path, to: &Path) -> io::Result<()> {
+        fs::rename(from, to)
+    }
+
+    fn remove(&self, path: &Path) -> io::Result<()> {
+        absent_is_fine(fs::remove_file(path))
+    }
+
+    fn remove_folder(&self, path: &Path) -> io::Result<()> {
+        absent_is_fine(fs::remove_dir_all(path))
+    }
+
+    fn sync_folder(&self, path: &Path) -> io::Result<()> {
+        File::open(path)?.sync_all()
+    }
+}
+
+fn absent_is_fine(result: io::Result<()>) -> io::Result<()> {
+    match result {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
+        other => other,
+    }
+}
+
+#[derive(Debug)]
+struct RealFile(File);
+
+impl DiskFile for RealFile {
+    fn length(&self) -> io::Result<u64> {
+        Ok(self.0.metadata()?.len())
+    }
+
+    fn read_at(&self, buffer: &mut [u8], offset: u64) -> io::Result<usize> {
+        self.0.read_at(buffer, offset)
+    }
+
+    fn write_at(&self, bytes: &[u8], offset: u64) -> io::Result<()> {
+        self.0.write_all_at(bytes, offset)
+    }
+
+    fn truncate(&self, length: u64) -> io::Result<()> {
+        self.0.set_len(length)
+    }
+
+    fn sync(&self) -> io::Result<()> {
+        self.0.sync_data()
+    }
+
+    fn lock(&self) -> io::Result<()> {
+        self.0.lock()
+    }
+
+    fn try_lock(&self) -> io::Result<bool> {
+        answer(self.0.try_lock())
+    }
+
+    fn is_unlocked(&self) -> io::Result<bool> {
+        // A shared lock, so that two who ask at once don't take each other for the holder.
+        let free = answer(self.0.try_lock_shared())?;
+        if free {
+            self.0.unlock()?;
+        }
+        Ok(free)
+    }
+
+    fn unlock(&self) -> io::Result<()> {
+        self.0.unlock()
+    }
+}
+
+fn answer(result: Result<(), fs::TryLockError>) -> io::Result<bool> {
+    match result {
+        Ok(()) => Ok(true),
+        Err(fs::TryLockError::WouldBlock) => Ok(false),
+        Err(fs::TryLockError::Error(error)) => Err(error),
+    }
+}
+
+/// Writes a small file so that it is wholly there or not at all, now and after a crash.
+pub fn replace(disk: &dyn Disk, path: &Path, bytes: &[u8]) -> io::Result<()> {
+    let name = path.file_name().unwrap_or_default().to_string_lossy();
+    let temporary = path.with_file_name(format!(".{name}.{}.tmp", std::process::id()));
+    disk.remove(&temporary)?;
+    let file = disk.open(&temporary, How::MakeNew)?;
+    let written = file.write_at(bytes, 0).and_then(|()| file.sync()).and_then(|()| disk.rename(&temporary, path));
+    if written.is_err() {
+        // The old file is untouched; what can't be tidied now is tidied by the next writer of the same name.
+        _ = disk.remove(&temporary);
+    }
+    written?;
+    disk.sync_folder(path.parent().unwrap_or(Path::new(".")))
+}
+
+/// Reads a small file whole, refusing one longer than `most`.
+pub fn read(disk: &dyn Disk, path: &Path, most: u64) -> io::Result<Vec<u8>> {
+    let file = disk.open(path, How::Read)?;
+    let length = file.length()?;
+    if length > most {
+        return Err(io::Error::new(io::ErrorKind::FileTooLarge, format!("it has {length} bytes; at most {most} are read")));
+    }
+    let mut bytes = vec![0; usize::try_from(length).unwrap_or(usize::MAX)];
+    let mut done = 0;
+    while done < bytes.len() {
+        match file.read_at(&mut bytes[done..], done as u64)? {
+            0 => break,
+            read => done += read,
+        }
+    }
+    bytes.truncate(done);
+    Ok(bytes)
+}

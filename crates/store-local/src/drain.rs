@@ -1,0 +1,109 @@
+//! Draining: writing what was committed into the transcripts.
+//!
+//! Redo says which bytes stand where; writing them any number of times, by any process, gives the same file. Nothing is
+//! synced here: the redo stays until [`crate::sync`] has made the files durable.
+
+use std::collections::BTreeMap;
+use std::io;
+
+use selvedge_model::ThreadId;
+use selvedge_store::Result;
+
+use crate::core::{Core, Gate, PendingThread, io_error, lock};
+use crate::disk::How;
+use crate::layout::check_folder;
+use crate::overlay::{Redo, read_fully};
+use crate::schema::database;
+
+/// What draining at the opening of a store found.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Drained {
+    /// Threads whose files lacked something.
+    pub(crate) threads: u64,
+    /// How many bytes they lacked.
+    pub(crate) bytes: u64,
+}
+
+impl Core {
+    /// Writes `bytes` into a transcript at `offset`, making folder and file if the log is new.
+    pub(crate) fn write_transcript(&self, thread: &ThreadId, offset: u64, bytes: &[u8]) -> Result<()> {
+        let path = self.layout.transcript(thread);
+        let file = match self.disk.open(&path, How::Write) {
+            Ok(file) => file,
+            Err(error) if error.kind() == io::ErrorKind::NotFound && offset == 0 => {
+                let folder = self.layout.thread(thread);
+                check_folder(&folder)?;
+                self.disk.make_folder(&folder).map_err(io_error("create", &folder))?;
+                self.disk.open(&path, How::Make).map_err(io_error("create", &path))?
+            }
+            Err(error) => return Err(io_error("open", &path)(error)),
+        };
+        let length = file.length().map_err(io_error("look at", &path))?;
+        if length < offset {
+            let why = io::Error::new(io::ErrorKind::UnexpectedEof, format!("it has {length} bytes and must have {offset}"));
+            return Err(io_error("go on with", &path)(why));
+        }
+        file.write_at(bytes, offset).map_err(io_error("write", &path))
+    }
+
+    /// Drains the redo of one thread.
+    pub(crate) fn drain_thread(&self, thread: &ThreadId) -> Result<()> {
+        let mut gate = lock(self.gate()?);
+        gate.alone(&self.layout, |_| {
+            let redo = self.read(|connection| {
+                let row = crate::rows::existing(connection, thread)?;
+                Ok(Redo::read(connection, row.id)?.map(|redo| (row.id, redo)))
+            })?;
+            match redo {
+                Some((id, redo)) => self.drain_redo(thread, id, &redo).map(|_| ()),
+                None => Ok(()),
+            }
+        })
+    }
+
+    /// Drains all redo there is, as the first thing after a store is opened; says what was missing, and what could not be
+    /// written. A thread that can't be drained keeps its redo and stops nobody else.
+    pub(crate) fn drain_all(&self, gate: &mut Gate, notices: &mut Vec<String>) -> Result<Drained> {
+        gate.alone(&self.layout, |_| {
+            let threads = self.read(|connection| {
+                let sql = "SELECT DISTINCT r.thread, t.thread_id FROM redo AS r JOIN threads AS t ON t.id = r.thread";
+                let mut statement = connection.prepare(sql).map_err(database)?;
+                let found = statement.query_map([], |row| Ok((row.get::<_, i64>(0)?, row.get::<_, String>(1)?)));
+                found.map_err(database)?.collect::<rusqlite::Result<BTreeMap<_, _>>>().map_err(database)
+            })?;
+            let mut drained = Drained::default();
+            for (id, name) in threads {
+                let thread = ThreadId::new(name).map_err(crate::rows::bad_row)?;
+                let Some(redo) = self.read(|connection| Redo::read(connection, id))? else { continue };
+                match self.drain_redo(&thread, id, &redo) {
+                    Ok(0) => {}
+                    Ok(bytes) => {
+                        drained.threads += 1;
+                        drained.bytes += bytes;
+                    }
+                    Err(error) => notices.push(format!("thread `{thread}` could not be drained: {error}")),
+                }
+            }
+            Ok(drained)
+        })
+    }
+
+    /// Writes redo where the file differs from it; gives how many bytes the file lacked.
+    fn drain_redo(&self, thread: &ThreadId, id: i64, redo: &Redo) -> Result<u64> {
+        let path = self.layout.transcript(thread);
+        let mut there = vec![0; redo.bytes.len()];
+        let read = match self.disk.open(&path, How::Read) {
+            Ok(file) => read_fully(file.as_ref(), &mut there, redo.from).map_err(io_error("read", &path))?,
+            Err(error) if error.kind() == io::ErrorKind::NotFound => 0,
+            Err(error) => return Err(io_error("open", &path)(error)),
+        };
+        let same = there[..read].iter().zip(&redo.bytes).take_while(|(a, b)| a == b).count();
+        let lacking = (redo.bytes.len() - same) as u64;
+        if lacking > 0 {
+            self.write_transcript(thread, redo.from, &redo.bytes)?;
+        }
+        let pending = PendingThread { id, redo: redo.newest, is_new: redo.from == 0, manifest: false };
+        self.await_sync(thread, pending, redo.bytes.len() as u64);
+        Ok(lacking)
+    }
+}

@@ -1,0 +1,91 @@
+//! Group commit: whoever waits commits together.
+//!
+//! There is no committing thread. The first to arrive leads: it takes everything that waits, commits it in one
+//! transaction with one sync, tells each what became of it, and hands the lead to one of those who came meanwhile.
+
+use std::sync::{Arc, Condvar, Mutex};
+
+use crate::commit::{Job, Outcome};
+use crate::core::lock;
+
+/// Those who wait to commit.
+#[derive(Default)]
+pub(crate) struct Group {
+    line: Mutex<Line>,
+}
+
+#[derive(Default)]
+struct Line {
+    waiting: Vec<(Job, Arc<Seat>)>,
+    led: bool,
+}
+
+/// Where somebody waits for an outcome, or to be made the leader.
+#[derive(Default)]
+struct Seat {
+    call: Mutex<Option<Call>>,
+    called: Condvar,
+}
+
+enum Call {
+    Lead,
+    Done(Outcome),
+}
+
+/// How many jobs one transaction takes at most, so that a long line does not wait on one sync for ever.
+const TOGETHER_MAX: usize = 256;
+
+impl Group {
+    /// Hands a job in and returns its outcome; `commit` is called by whoever leads and must give one outcome per job.
+    pub(crate) fn submit(&self, job: Job, commit: impl Fn(Vec<Job>) -> Vec<Outcome>) -> Outcome {
+        let seat = Arc::new(Seat::default());
+        let leads = {
+            let mut line = lock(&self.line);
+            line.waiting.push((job, seat.clone()));
+            !std::mem::replace(&mut line.led, true)
+        };
+        if !leads && let Call::Done(outcome) = seat.wait() {
+            return outcome;
+        }
+        let (jobs, seats): (Vec<_>, Vec<_>) = {
+            let mut line = lock(&self.line);
+            let count = line.waiting.len().min(TOGETHER_MAX);
+            line.waiting.drain(..count).unzip()
+        };
+        let outcomes = commit(jobs);
+        self.pass_the_lead();
+        let mut own = Outcome::Stale;
+        for (other, outcome) in seats.iter().zip(outcomes) {
+            match Arc::ptr_eq(other, &seat) {
+                true => own = outcome,
+                false => other.call(Call::Done(outcome)),
+            }
+        }
+        own
+    }
+
+    fn pass_the_lead(&self) {
+        let mut line = lock(&self.line);
+        match line.waiting.first() {
+            Some((_, seat)) => seat.call(Call::Lead),
+            None => line.led = false,
+        }
+    }
+}
+
+impl Seat {
+    fn call(&self, call: Call) {
+        *lock(&self.call) = Some(call);
+        self.called.notify_one();
+    }
+
+    fn wait(&self) -> Call {
+        let mut call = lock(&self.call);
+        loop {
+            if let Some(call) = call.take() {
+                return call;
+            }
+            call = self.called.wait(call).unwrap_or_else(std::sync::PoisonError::into_inner);
+        }
+    }
+}

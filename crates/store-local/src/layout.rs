@@ -1,0 +1,103 @@
+//! Where everything of a store lies.
+
+use std::fs;
+use std::io;
+use std::path::{Path, PathBuf};
+
+use selvedge_model::{Digest, OwnerId, ThreadId};
+use selvedge_store::{Error, Result};
+
+/// The paths of one store.
+#[derive(Clone, Debug)]
+pub struct Layout {
+    root: PathBuf,
+}
+
+impl Layout {
+    /// The store of a project, the folder that holds `.ai`.
+    pub fn of(project: &Path) -> Self {
+        Self { root: project.join(".ai/agent/threads") }
+    }
+
+    /// The folder of all threads.
+    pub fn root(&self) -> &Path {
+        &self.root
+    }
+
+    /// Names the kind and format of the store.
+    pub fn store_file(&self) -> PathBuf {
+        self.root.join("store.json")
+    }
+
+    /// The commit point and index.
+    pub fn database(&self) -> PathBuf {
+        self.root.join("registry.db")
+    }
+
+    /// Where processes queue before they write.
+    pub fn commit_lock(&self) -> PathBuf {
+        self.root.join("commit.lock")
+    }
+
+    /// Files that are locked by their processes while these live.
+    pub fn owners(&self) -> PathBuf {
+        self.root.join("owners")
+    }
+
+    /// One such file.
+    pub fn owner(&self, owner: &OwnerId) -> PathBuf {
+        self.owners().join(owner.as_str().replace('/', "~"))
+    }
+
+    /// What remains of deleted threads.
+    pub fn tombstones(&self) -> PathBuf {
+        self.root.join("tombstones")
+    }
+
+    /// What remains of one deleted thread.
+    pub fn tombstone(&self, thread: &ThreadId) -> PathBuf {
+        self.tombstones().join(format!("{}.json", thread.folder()))
+    }
+
+    /// A thread's folder.
+    pub fn thread(&self, thread: &ThreadId) -> PathBuf {
+        self.root.join(thread.folder())
+    }
+
+    /// A thread's log.
+    pub fn transcript(&self, thread: &ThreadId) -> PathBuf {
+        self.thread(thread).join("transcript.jsonl")
+    }
+
+    /// A thread's manifest.
+    pub fn manifest(&self, thread: &ThreadId) -> PathBuf {
+        self.thread(thread).join("thread.json")
+    }
+
+    /// A thread's blobs.
+    pub fn blobs(&self, thread: &ThreadId) -> PathBuf {
+        self.thread(thread).join("blobs")
+    }
+
+    /// One blob.
+    pub fn blob(&self, thread: &ThreadId, name: &Digest) -> PathBuf {
+        self.blobs(thread).join(name.to_string())
+    }
+}
+
+/// The names in the folder of all threads that belong to no thread.
+pub const RESERVED: [&str; 2] = ["owners", "tombstones"];
+
+/// Refuses anything but a real folder at `path`; absent is fine.
+pub fn check_folder(path: &Path) -> Result<bool> {
+    match fs::symlink_metadata(path) {
+        Ok(found) if found.is_dir() => Ok(true),
+        Ok(found) => Err(Error::Unusable {
+            what: format!("`{}`", path.display()),
+            why: if found.is_symlink() { "it is a symbolic link where a folder must be" } else { "it is no folder" }.to_owned(),
+            hint: Some("move it away; Selvedge writes to no place outside its store".to_owned()),
+        }),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(false),
+        Err(source) => Err(Error::Io { what: "look at", path: path.to_owned(), source }),
+    }
+}

@@ -1,0 +1,330 @@
+//! Making and opening a store, and closing it.
+
+use std::collections::HashMap;
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Condvar, Mutex};
+use std::thread::JoinHandle;
+
+use selvedge_log::{Signer, Trust};
+use selvedge_model::{Clock, Ids, OwnerId, ThreadId};
+use selvedge_store::lease::Desk;
+use selvedge_store::queue::Queues;
+use selvedge_store::{Error, Result};
+use serde::{Deserialize, Serialize};
+
+use crate::core::{Core, Durability, Gate, Pending, Phase, Readers, Signing, io_error, lock};
+use crate::disk::{self, Disk, DiskFile, How};
+use crate::group::Group;
+use crate::layout::{Layout, check_folder};
+use crate::schema::{self, unusable};
+use crate::{rows, sync};
+
+/// What `store.json` says.
+#[derive(Debug, PartialEq, Eq, Serialize, Deserialize)]
+struct Kind {
+    kind: String,
+    format: i64,
+}
+
+const KIND: &str = "selvedge-local";
+
+/// Whether a store is opened to write.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Access {
+    /// Drains what a crash left, and may commit.
+    ReadWrite,
+    /// Writes nothing at all.
+    ReadOnly,
+}
+
+/// How a store is opened.
+pub struct Options {
+    /// The folder that holds `.ai`.
+    pub project: PathBuf,
+    /// Whether it is opened to write.
+    pub access: Access,
+    /// Who signs; without one, commits are refused.
+    pub signer: Option<Signer>,
+    /// Whose signatures count.
+    pub trust: Trust,
+    /// The clock.
+    pub clock: Arc<dyn Clock>,
+    /// Chance.
+    pub ids: Arc<dyn Ids>,
+    /// The disk.
+    pub disk: Arc<dyn Disk>,
+}
+
+/// What opening a store found.
+#[derive(Clone, Debug, Default)]
+pub struct Opened {
+    /// Bytes that were committed and missing in a transcript.
+    pub drained_bytes: u64,
+    /// Threads they belong to.
+    pub drained_threads: u64,
+    /// Leases whose owners are dead.
+    pub dead_leases: u64,
+    /// What else somebody should know.
+    pub notices: Vec<String>,
+}
+
+/// Threads on one machine.
+pub struct LocalStore {
+    pub(crate) core: Arc<Core>,
+    opened: Opened,
+    owner_file: Option<Box<dyn DiskFile>>,
+    worker: Option<JoinHandle<()>>,
+}
+
+impl LocalStore {
+    /// Makes the store of a project; false if it was there already.
+    ///
+    /// A crash leaves either no `store.json`, and calling this again completes it, or a whole store.
+    pub fn init(project: &Path, disk: Arc<dyn Disk>) -> Result<bool> {
+        let layout = Layout::of(project);
+        check_ancestors(project, &layout)?;
+        if fs::symlink_metadata(layout.store_file()).is_ok() {
+            check_kind(&layout, &*disk)?;
+            return Ok(false);
+        }
+        for folder in [layout.root().to_owned(), layout.owners(), layout.tombstones()] {
+            disk.make_folder(&folder).map_err(io_error("create", &folder))?;
+        }
+        refuse_network(layout.root())?;
+        refuse_orphans(&layout)?;
+        let database = layout.database();
+        for old in [database.clone(), database.with_extension("db-wal"), database.with_extension("db-shm")] {
+            disk.remove(&old).map_err(io_error("remove", &old))?;
+        }
+        disk.open(&database, How::MakeNew).map_err(io_error("create", &database))?;
+        schema::create(&database)?;
+        disk.open(&layout.commit_lock(), How::Make).map_err(io_error("create", &layout.commit_lock()))?;
+        disk.sync_folder(layout.root()).map_err(io_error("sync", layout.root()))?;
+        let kind = Kind { kind: KIND.to_owned(), format: schema::FORMAT };
+        let text = serde_json::to_string(&kind).map_err(rows::bad_row)? + "\n";
+        let path = layout.store_file();
+        disk::replace(&*disk, &path, text.as_bytes()).map_err(io_error("write", &path))?;
+        Ok(true)
+    }
+
+    /// Opens the store of a project. On return everything that was ever acknowledged is in its transcript.
+    pub fn open(options: Options) -> Result<Self> {
+        let Options { project, access, signer, trust, clock, ids, disk } = options;
+        let layout = Layout::of(&project);
+        check_ancestors(&project, &layout)?;
+        check_kind(&layout, &*disk)?;
+        refuse_network(layout.root())?;
+        if fs::symlink_metadata(layout.database()).is_err() {
+            return Err(Error::Integrity {
+                what: format!("`{}` is missing", layout.database().display()),
+                why: "the threads are there, their database is not".to_owned(),
+                hint: Some(schema::REBUILD.to_owned()),
+            });
+        }
+        let owner = OwnerId::new(ids.hex32()).map_err(rows::bad_row)?;
+        let gate = match access {
+            Access::ReadWrite => Some(Mutex::new(Gate::open(&layout, &*disk)?)),
+            Access::ReadOnly => None,
+        };
+        let core = Core {
+            layout,
+            disk,
+            clock,
+            ids,
+            signing: signer.map(|signer| Signing { seal: signer.seal_key(), signer }),
+            trust,
+            owner,
+            gate,
+            readers: Readers::new(),
+            turns: Arc::new(Queues::default()),
+            desk: Desk::default(),
+            group: Group::default(),
+            memory: Mutex::new(HashMap::new()),
+            pending: Mutex::new(Pending::default()),
+            pending_changed: Condvar::new(),
+            told: Mutex::new(0),
+            told_changed: Condvar::new(),
+        };
+        let mut store = Self { core: Arc::new(core), opened: Opened::default(), owner_file: None, worker: None };
+        match access {
+            Access::ReadWrite => store.settle()?,
+            Access::ReadOnly => store.core.read(|_| Ok(()))?,
+        }
+        Ok(store)
+    }
+
+    /// What opening found.
+    pub fn opened(&self) -> &Opened {
+        &self.opened
+    }
+
+    /// Whose signatures count.
+    pub fn trust(&self) -> &Trust {
+        &self.core.trust
+    }
+
+    /// Who this handle is among the holders of leases.
+    pub fn owner(&self) -> &OwnerId {
+        &self.core.owner
+    }
+
+    /// The folder of a thread.
+    pub fn thread_folder(&self, thread: &ThreadId) -> PathBuf {
+        self.core.layout.thread(thread)
+    }
+
+    /// Makes every transcript durable by itself, gives leases back and closes the store.
+    pub fn close(mut self) -> Result<()> {
+        self.end_worker(Phase::Closing);
+        if self.core.gate.is_none() {
+            return Ok(());
+        }
+        let synced = self.core.sync_pending();
+        self.core.release_all()?;
+        let path = self.core.layout.owner(&self.core.owner);
+        self.core.disk.remove(&path).map_err(io_error("remove", &path))?;
+        synced
+    }
+
+    /// What a store does first: says that it lives, then mends what the dead left.
+    fn settle(&mut self) -> Result<()> {
+        let core = self.core.clone();
+        let path = core.layout.owner(&core.owner);
+        let file = core.disk.open(&path, How::MakeNew).map_err(io_error("create", &path))?;
+        if !file.try_lock().map_err(io_error("lock", &path))? {
+            return Err(unusable("the store", "somebody else has our name".to_owned(), Some("try again")));
+        }
+        self.owner_file = Some(file);
+        let drained = core.drain_all(&mut lock(core.gate()?), &mut self.opened.notices)?;
+        self.opened.drained_bytes = drained.bytes;
+        self.opened.drained_threads = drained.threads;
+        core.finish_deletions()?;
+        if core.signing.is_some() {
+            core.show_stale_manifests()?;
+        }
+        self.opened.dead_leases = core.dead_leases()?.len() as u64;
+        core.tidy_owners()?;
+        self.worker = Some(sync::start(&core).map_err(io_error("start a thread for", core.layout.root()))?);
+        Ok(())
+    }
+
+    fn end_worker(&mut self, phase: Phase) {
+        lock(&self.core.pending).phase = phase;
+        self.core.pending_changed.notify_all();
+        if let Some(worker) = self.worker.take() {
+            // A worker that panicked has nothing to say that the redo does not know.
+            _ = worker.join();
+        }
+    }
+}
+
+impl Drop for LocalStore {
+    fn drop(&mut self) {
+        self.end_worker(Phase::Abandoned);
+    }
+}
+
+impl Core {
+    fn release_all(&self) -> Result<()> {
+        self.write(Durability::Lazy, |connection| {
+            rows::execute(connection, "UPDATE heads SET owner = NULL WHERE owner = ?", [self.owner.as_str()])?;
+            Ok(())
+        })
+    }
+
+    /// Removes the files of dead owners that hold nothing.
+    fn tidy_owners(&self) -> Result<()> {
+        let folder = self.layout.owners();
+        let Ok(entries) = fs::read_dir(&folder) else { return Ok(()) };
+        for entry in entries.flatten() {
+            let Ok(owner) = OwnerId::new(entry.file_name().to_string_lossy()) else { continue };
+            let holds = self.read(|connection| {
+                let mut statement =
+                    connection.prepare_cached("SELECT 1 FROM heads WHERE owner = ? LIMIT 1").map_err(schema::database)?;
+                statement.exists([owner.as_str()]).map_err(schema::database)
+            })?;
+            if !holds && !self.is_alive(&owner)? {
+                // Another opener may have been faster; what stays is looked at again next time.
+                _ = self.disk.remove(&self.layout.owner(&owner));
+            }
+        }
+        Ok(())
+    }
+}
+
+fn check_ancestors(project: &Path, layout: &Layout) -> Result<()> {
+    for folder in [project.join(".ai"), project.join(".ai/agent"), layout.root().to_owned()] {
+        check_folder(&folder)?;
+    }
+    for folder in [layout.owners(), layout.tombstones()] {
+        check_folder(&folder)?;
+    }
+    Ok(())
+}
+
+fn check_kind(layout: &Layout, disk: &dyn Disk) -> Result<()> {
+    let path = layout.store_file();
+    let bytes = match disk::read(disk, &path, 4096) {
+        Ok(bytes) => bytes,
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound => {
+            let root = layout.root().display();
+            return Err(Error::NoStore { path: root.to_string() });
+        }
+        Err(error) => return Err(io_error("read", &path)(error)),
+    };
+    let what = format!("`{}`", path.display());
+    let kind: Kind = serde_json::from_slice(&bytes).map_err(|error| Error::Integrity {
+        what: what.clone(),
+        why: error.to_string(),
+        hint: Some(format!("it must read {{\"kind\":\"{KIND}\",\"format\":{}}}", schema::FORMAT)),
+    })?;
+    match kind {
+        Kind { kind, .. } if kind != KIND => {
+            Err(unusable(&what, format!("it names a store of kind `{kind}`, and this is for `{KIND}`"), None))
+        }
+        Kind { format, .. } if format > schema::FORMAT => Err(unusable(
+            &what,
+            format!("the store has format {format}, and this program knows formats up to {}", schema::FORMAT),
+            Some("use the newer Selvedge that wrote it"),
+        )),
+        _ => Ok(()),
+    }
+}
+
+/// Threads without a database are never taken for a fresh start.
+fn refuse_orphans(layout: &Layout) -> Result<()> {
+    let entries = fs::read_dir(layout.root()).map_err(io_error("read", layout.root()))?;
+    let orphan = entries.flatten().find(|entry| entry.path().join("transcript.jsonl").exists());
+    match orphan {
+        Some(orphan) => Err(Error::Integrity {
+            what: format!("`{}` is missing", layout.store_file().display()),
+            why: format!("there are threads, such as `{}`, but no store", orphan.file_name().to_string_lossy()),
+            hint: Some(schema::REBUILD.to_owned()),
+        }),
+        None => Ok(()),
+    }
+}
+
+/// Network file systems neither lock nor sync as this store needs it.
+fn refuse_network(path: &Path) -> Result<()> {
+    const NETWORK: [(u64, &str); 7] = [
+        (0x6969, "NFS"),
+        (0x517b, "SMB"),
+        (0xff53_4d42, "CIFS"),
+        (0xfe53_4d42, "SMB2"),
+        (0x0102_1997, "9p"),
+        (0x5346_414f, "AFS"),
+        (0x7375_7245, "Coda"),
+    ];
+    let Ok(found) = rustix::fs::statfs(path) else { return Ok(()) };
+    let kind = found.f_type.cast_unsigned() & 0xffff_ffff;
+    match NETWORK.iter().find(|(number, _)| u64::from(*number) == kind) {
+        Some((_, name)) => Err(unusable(
+            &format!("`{}`", path.display()),
+            format!("it lies on a network file system ({name}), which neither locks nor syncs reliably"),
+            Some("use a folder on a local disk"),
+        )),
+        None => Ok(()),
+    }
+}

@@ -1,0 +1,186 @@
+//! A transcript as it is once its redo is drained: the file, with the redo laid over it.
+//!
+//! ```text
+//! file   |-------------------------|~~~ may be missing or torn ~~~|  foreign bytes, if any
+//! redo                             |------------------------------|
+//!        0                         from                       head.bytes
+//! ```
+
+use std::io::{self, Read, Seek, SeekFrom};
+
+use rusqlite::Connection;
+use selvedge_log::Head;
+use selvedge_model::ThreadId;
+use selvedge_store::Result;
+
+use crate::core::{Core, io_error};
+use crate::disk::{DiskFile, How};
+use crate::rows::{self, Row, unsigned};
+use crate::schema::database;
+
+/// The redo of one thread.
+#[derive(Debug, Default)]
+pub(crate) struct Redo {
+    /// Where it begins.
+    pub(crate) from: u64,
+    /// Its bytes, without a gap.
+    pub(crate) bytes: Vec<u8>,
+    /// The newest of its rows.
+    pub(crate) newest: i64,
+}
+
+impl Redo {
+    pub(crate) fn read(connection: &Connection, thread: i64) -> Result<Option<Self>> {
+        let sql = "SELECT id, offset, bytes FROM redo WHERE thread = ? ORDER BY offset";
+        let mut statement = connection.prepare_cached(sql).map_err(database)?;
+        let mut found = statement.query([thread]).map_err(database)?;
+        let mut redo: Option<Self> = None;
+        while let Some(row) = found.next().map_err(database)? {
+            let newest: i64 = row.get(0).map_err(database)?;
+            let from = unsigned(row.get(1).map_err(database)?);
+            let bytes = row.get_ref(2).and_then(|value| Ok(value.as_blob()?)).map_err(database)?;
+            let redo = redo.get_or_insert_with(|| Self { from, ..Self::default() });
+            if redo.end() != from {
+                return Err(rows::bad_row("the redo of a thread has a gap"));
+            }
+            redo.bytes.extend_from_slice(bytes);
+            redo.newest = newest;
+        }
+        Ok(redo)
+    }
+
+    pub(crate) fn end(&self) -> u64 {
+        self.from + self.bytes.len() as u64
+    }
+}
+
+/// A transcript with its redo laid over it, up to `end`.
+#[derive(Debug)]
+pub(crate) struct Overlay {
+    file: Option<Box<dyn DiskFile>>,
+    redo: Redo,
+    end: u64,
+    at: u64,
+}
+
+/// One thread's log as of one moment.
+#[derive(Debug)]
+pub(crate) struct Shot {
+    pub(crate) row: Row,
+    pub(crate) overlay: Overlay,
+    /// How long the file was, just before the database was read.
+    pub(crate) file_bytes: u64,
+    /// How many bytes the redo changes or adds.
+    pub(crate) healed_bytes: u64,
+}
+
+impl Core {
+    /// Takes file, head and redo of a thread as of one moment.
+    ///
+    /// The file's length is asked first: bytes reach a file only after their commit, so what is longer than the head
+    /// that is read afterwards was not committed by anybody.
+    pub(crate) fn shot(&self, thread: &ThreadId) -> Result<Shot> {
+        let path = self.layout.transcript(thread);
+        crate::layout::check_folder(&self.layout.thread(thread))?;
+        let length = |file: &Option<Box<dyn DiskFile>>| match file {
+            Some(file) => file.length().map_err(io_error("look at", &path)),
+            None => Ok(0),
+        };
+        let file = self.open_transcript(&path)?;
+        let file_bytes = length(&file)?;
+        let (row, redo) = self.read(|connection| {
+            let transaction = connection.unchecked_transaction().map_err(database)?;
+            let row = rows::existing(&transaction, thread)?;
+            let redo = Redo::read(&transaction, row.id)?;
+            Ok((row, redo))
+        })?;
+        // Commits that the head tells of may have reached the file since its length was asked.
+        let file = if file.is_some() { file } else { self.open_transcript(&path)? };
+        let now = length(&file)?;
+        let most = file_bytes.max(row.head.bytes);
+        let redo = redo.filter(|redo| redo.from <= now).unwrap_or_default();
+        let end = if redo.bytes.is_empty() { now.min(most) } else { most };
+        let mut overlay = Overlay { file, redo, end, at: 0 };
+        let healed_bytes = overlay.healed_bytes().map_err(io_error("read", &path))?;
+        Ok(Shot { row, overlay, file_bytes, healed_bytes })
+    }
+
+    fn open_transcript(&self, path: &std::path::Path) -> Result<Option<Box<dyn DiskFile>>> {
+        match self.disk.open(path, How::Read) {
+            Ok(file) => Ok(Some(file)),
+            Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
+            Err(error) => Err(io_error("open", path)(error)),
+        }
+    }
+}
+
+impl Shot {
+    /// The committed bytes alone, and the head they end at.
+    pub(crate) fn committed(mut self) -> (Head, Overlay) {
+        self.overlay.end = self.overlay.end.min(self.row.head.bytes);
+        (self.row.head, self.overlay)
+    }
+}
+
+impl Overlay {
+    pub(crate) fn end(&self) -> u64 {
+        self.end
+    }
+
+    /// How many bytes of the redo are not in the file.
+    fn healed_bytes(&mut self) -> io::Result<u64> {
+        let Some(file) = &self.file else { return Ok(self.redo.bytes.len() as u64) };
+        let mut there = vec![0; self.redo.bytes.len()];
+        let read = read_fully(file.as_ref(), &mut there, self.redo.from)?;
+        there.truncate(read);
+        let missing = self.redo.bytes.len() - read;
+        let differing = there.iter().zip(&self.redo.bytes).filter(|(a, b)| a != b).count();
+        Ok((missing + differing) as u64)
+    }
+}
+
+/// Reads until the buffer is full or the file ends.
+pub(crate) fn read_fully(file: &dyn DiskFile, buffer: &mut [u8], offset: u64) -> io::Result<usize> {
+    let mut done = 0;
+    while done < buffer.len() {
+        match file.read_at(&mut buffer[done..], offset + done as u64)? {
+            0 => break,
+            read => done += read,
+        }
+    }
+    Ok(done)
+}
+
+impl Read for Overlay {
+    fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
+        let left = usize::try_from(self.end.saturating_sub(self.at)).unwrap_or(usize::MAX);
+        let wanted = buffer.len().min(left);
+        let (from, to) = (self.redo.from, self.redo.end());
+        let read = if self.at >= from && self.at < to {
+            let start = (self.at - from) as usize;
+            let read = wanted.min(self.redo.bytes.len() - start);
+            buffer[..read].copy_from_slice(&self.redo.bytes[start..start + read]);
+            read
+        } else {
+            let wanted = if self.at < from && from < to { wanted.min((from - self.at) as usize) } else { wanted };
+            match &self.file {
+                Some(file) => file.read_at(&mut buffer[..wanted], self.at)?,
+                None => 0,
+            }
+        };
+        self.at += read as u64;
+        Ok(read)
+    }
+}
+
+impl Seek for Overlay {
+    fn seek(&mut self, to: SeekFrom) -> io::Result<u64> {
+        let target = match to {
+            SeekFrom::Start(at) => Some(at),
+            SeekFrom::End(by) => self.end.checked_add_signed(by),
+            SeekFrom::Current(by) => self.at.checked_add_signed(by),
+        };
+        self.at = target.ok_or_else(|| io::Error::from(io::ErrorKind::InvalidInput))?;
+        Ok(self.at)
+    }
+}

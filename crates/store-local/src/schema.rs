@@ -1,0 +1,223 @@
+//! The database: its tables, how it is opened, and what its errors mean.
+//!
+//! What is here can be rebuilt from the logs, except redo that is not drained and notes that are not consumed. `heads`
+//! changes with every commit and is narrow; `threads` changes when a thread's manifest does and carries the indexes.
+
+use std::path::Path;
+use std::time::Duration;
+
+use rusqlite::{Connection, ErrorCode, OpenFlags};
+use selvedge_store::{Error, Result};
+
+/// The version of the database's form.
+pub(crate) const FORMAT: i64 = 1;
+
+/// The oldest SQLite whose write-ahead log can be trusted: older ones have a race when it is reset.
+const SQLITE_AT_LEAST: i32 = 3_051_003;
+
+const TABLES: &str = "
+CREATE TABLE threads (
+    id                     INTEGER PRIMARY KEY AUTOINCREMENT, -- the order of creation; never used again
+    thread_id              TEXT NOT NULL UNIQUE,
+    hex                    TEXT,
+    log_id                 TEXT NOT NULL,
+    manifest               TEXT NOT NULL,
+    manifest_stale         INTEGER NOT NULL DEFAULT 1,        -- thread.json may be older than this row
+    agent_id               TEXT GENERATED ALWAYS AS (manifest->>'$.agent_id') VIRTUAL,
+    directive              TEXT GENERATED ALWAYS AS (manifest->>'$.directive') VIRTUAL,
+    title                  TEXT GENERATED ALWAYS AS (manifest->>'$.title') VIRTUAL,
+    parent_id              TEXT GENERATED ALWAYS AS (manifest->>'$.parent_id') VIRTUAL,
+    status                 TEXT GENERATED ALWAYS AS (manifest->>'$.status') VIRTUAL,
+    continuation_thread_id TEXT GENERATED ALWAYS AS (manifest->>'$.continuation_thread_id') VIRTUAL,
+    continuation_of        TEXT GENERATED ALWAYS AS (manifest->>'$.continuation_of') VIRTUAL,
+    chain_root_id          TEXT GENERATED ALWAYS AS (manifest->>'$.chain_root_id') VIRTUAL,
+    result                 TEXT GENERATED ALWAYS AS (manifest->'$.outputs') VIRTUAL,
+    cost                   TEXT GENERATED ALWAYS AS (manifest->'$.cost') VIRTUAL,
+    created_at             TEXT GENERATED ALWAYS AS (manifest->>'$.created_at') VIRTUAL,
+    completed_at           TEXT GENERATED ALWAYS AS (manifest->>'$.completed_at') VIRTUAL
+) STRICT;
+CREATE INDEX threads_hex ON threads (hex);
+CREATE INDEX threads_agent ON threads (agent_id);
+CREATE INDEX threads_parent ON threads (parent_id);
+CREATE INDEX threads_status ON threads (status);
+CREATE INDEX threads_chain ON threads (chain_root_id);
+
+CREATE TABLE heads (
+    id         INTEGER PRIMARY KEY REFERENCES threads (id),
+    version    INTEGER NOT NULL,
+    lines      INTEGER NOT NULL,
+    bytes      INTEGER NOT NULL,
+    hash       BLOB NOT NULL,
+    segment    INTEGER NOT NULL,
+    signer     BLOB NOT NULL,
+    head_epoch INTEGER NOT NULL, -- of the last checkpoint
+    sealed     BLOB NOT NULL,    -- the running hash, sealed
+    epoch      INTEGER NOT NULL, -- of the lease
+    owner      TEXT,
+    updated_at INTEGER NOT NULL
+) STRICT;
+CREATE INDEX heads_owner ON heads (owner) WHERE owner IS NOT NULL;
+
+CREATE TABLE redo (
+    id     INTEGER PRIMARY KEY AUTOINCREMENT,
+    thread INTEGER NOT NULL,
+    offset INTEGER NOT NULL,
+    bytes  BLOB NOT NULL
+) STRICT;
+CREATE TABLE leads (
+    id     INTEGER PRIMARY KEY AUTOINCREMENT,
+    thread INTEGER NOT NULL,
+    event  TEXT NOT NULL
+) STRICT;
+CREATE TABLE messages (
+    thread     INTEGER NOT NULL,
+    message_id TEXT NOT NULL,
+    digest     BLOB NOT NULL,
+    PRIMARY KEY (thread, message_id)
+) STRICT, WITHOUT ROWID;
+CREATE TABLE states (
+    thread  INTEGER PRIMARY KEY,
+    version INTEGER NOT NULL,
+    bytes   INTEGER NOT NULL, -- where the log ended at that version
+    state   TEXT NOT NULL
+) STRICT;
+CREATE TABLE runs (
+    thread        INTEGER NOT NULL,
+    run_id        TEXT NOT NULL,
+    parent_run_id TEXT,
+    meta          TEXT NOT NULL,
+    status        TEXT GENERATED ALWAYS AS (meta->>'$.status') VIRTUAL,
+    created_at    INTEGER NOT NULL,
+    updated_at    INTEGER NOT NULL,
+    PRIMARY KEY (thread, run_id)
+) STRICT, WITHOUT ROWID;
+CREATE TABLE keys (
+    key     TEXT PRIMARY KEY,
+    request BLOB NOT NULL,
+    answer  TEXT NOT NULL
+) STRICT, WITHOUT ROWID;
+CREATE TABLE notes (
+    id     INTEGER PRIMARY KEY AUTOINCREMENT,
+    thread INTEGER NOT NULL,
+    key    TEXT NOT NULL,
+    kind   TEXT NOT NULL,
+    body   TEXT NOT NULL,
+    UNIQUE (thread, key)
+) STRICT;
+CREATE TABLE feed (
+    position INTEGER PRIMARY KEY AUTOINCREMENT,
+    thread   INTEGER NOT NULL,
+    version  INTEGER NOT NULL
+) STRICT;
+CREATE TABLE tombstones (
+    thread_id TEXT PRIMARY KEY,
+    tombstone TEXT NOT NULL,
+    document  TEXT NOT NULL,    -- the signed file
+    buried    INTEGER NOT NULL  -- whether the file is written and the folder gone
+) STRICT, WITHOUT ROWID;
+CREATE TABLE budget_ledger (
+    thread_id      TEXT PRIMARY KEY, -- the root of the chain that the account belongs to
+    parent_id      TEXT,
+    max_spend      INTEGER,
+    own_spend      INTEGER NOT NULL,
+    children_spend INTEGER NOT NULL,
+    reserved_spend INTEGER NOT NULL,
+    open           INTEGER NOT NULL,
+    status         TEXT NOT NULL,
+    version        INTEGER NOT NULL,
+    actual_spend   INTEGER GENERATED ALWAYS AS (own_spend + children_spend) VIRTUAL
+) STRICT, WITHOUT ROWID;
+CREATE INDEX budget_ledger_parent ON budget_ledger (parent_id);
+CREATE TABLE reservations (
+    account     TEXT NOT NULL,
+    reservation TEXT NOT NULL,
+    body        TEXT NOT NULL,
+    PRIMARY KEY (account, reservation)
+) STRICT, WITHOUT ROWID;
+";
+
+/// Whether a connection writes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Use {
+    Write,
+    Read,
+}
+
+/// Makes the tables of a new database; the file must exist and be empty.
+pub(crate) fn create(path: &Path) -> Result<()> {
+    let connection = raw(path, Use::Write)?;
+    connection.pragma_update(None, "journal_mode", "wal").map_err(database)?;
+    let script = format!("BEGIN IMMEDIATE; {TABLES} PRAGMA user_version = {FORMAT}; COMMIT;");
+    connection.execute_batch(&script).map_err(database)
+}
+
+/// Opens a database that exists, and checks that it is one of ours.
+pub(crate) fn open(path: &Path, usage: Use) -> Result<Connection> {
+    if rusqlite::version_number() < SQLITE_AT_LEAST {
+        return Err(unusable("the SQLite library", format!("version {} is too old", rusqlite::version()), None));
+    }
+    let connection = raw(path, usage)?;
+    let found: i64 = connection.pragma_query_value(None, "user_version", |row| row.get(0)).map_err(database)?;
+    match found {
+        FORMAT => Ok(connection),
+        newer if newer > FORMAT => Err(unusable(
+            "`registry.db`",
+            format!("it has format {newer}, and this program knows formats up to {FORMAT}"),
+            Some("use the newer Selvedge that wrote it"),
+        )),
+        _ => Err(Error::Integrity {
+            what: "`registry.db`".to_owned(),
+            why: "it is not a database of Selvedge".to_owned(),
+            hint: Some(REBUILD.to_owned()),
+        }),
+    }
+}
+
+/// What to do about a database that can't be used.
+pub(crate) const REBUILD: &str = "put `registry.db` back from a copy; the logs themselves are untouched and still verify";
+
+fn raw(path: &Path, usage: Use) -> Result<Connection> {
+    let access = match usage {
+        Use::Write => OpenFlags::SQLITE_OPEN_READ_WRITE,
+        Use::Read => OpenFlags::SQLITE_OPEN_READ_ONLY,
+    };
+    // Each connection has one user at a time, so SQLite's own mutex is not needed.
+    let flags = access | OpenFlags::SQLITE_OPEN_NO_MUTEX | OpenFlags::SQLITE_OPEN_NOFOLLOW;
+    let connection = Connection::open_with_flags(path, flags).map_err(database)?;
+    connection.busy_timeout(Duration::from_secs(10)).map_err(database)?;
+    connection.set_prepared_statement_cache_capacity(64);
+    if usage == Use::Write {
+        connection.pragma_update(None, "synchronous", "FULL").map_err(database)?;
+        connection.pragma_update(None, "wal_autocheckpoint", 2000).map_err(database)?;
+    }
+    Ok(connection)
+}
+
+pub(crate) fn unusable(what: &str, why: String, hint: Option<&str>) -> Error {
+    Error::Unusable { what: what.to_owned(), why, hint: hint.map(str::to_owned) }
+}
+
+/// What a database error means to a caller.
+pub(crate) fn database(error: rusqlite::Error) -> Error {
+    match error.sqlite_error_code() {
+        Some(ErrorCode::DatabaseCorrupt | ErrorCode::NotADatabase) => Error::Integrity {
+            what: "`registry.db` is damaged".to_owned(),
+            why: error.to_string(),
+            hint: Some(REBUILD.to_owned()),
+        },
+        Some(ErrorCode::DiskFull) => Error::Io {
+            what: "write",
+            path: "registry.db".into(),
+            source: std::io::Error::new(std::io::ErrorKind::StorageFull, error.to_string()),
+        },
+        Some(ErrorCode::ReadOnly | ErrorCode::PermissionDenied | ErrorCode::CannotOpen) => Error::Io {
+            what: "open or write",
+            path: "registry.db".into(),
+            source: std::io::Error::new(std::io::ErrorKind::PermissionDenied, error.to_string()),
+        },
+        Some(ErrorCode::DatabaseBusy | ErrorCode::DatabaseLocked) => {
+            Error::Database { why: error.to_string(), retryable: true }
+        }
+        _ => Error::Database { why: error.to_string(), retryable: false },
+    }
+}

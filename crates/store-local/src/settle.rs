@@ -1,0 +1,103 @@
+//! Settling a transcript that is not as long as its head says, before anything is added to it.
+//!
+//! Shorter: somebody died between commit and drain, so what the redo has is written. Longer: bytes that nobody committed
+//! are moved to a quarantine file beside the log, and the next changeset leads with a `recovery` event that says so.
+//! Anything else is refused; a log is never edited before its head.
+
+use std::fs;
+use std::io::BufReader;
+
+use rusqlite::params;
+use selvedge_log::hash::RunningHash;
+use selvedge_log::recovery::{Evidence, Finding, Mode, Plan, judge};
+use selvedge_log::scan::{Scanner, Signatures, examine};
+use selvedge_model::event::Recovery;
+use selvedge_model::{Event, ThreadId};
+use selvedge_store::{Error, Result};
+
+use crate::core::{Core, Durability, Remembered, io_error, lock};
+use crate::disk::How;
+use crate::overlay::read_fully;
+use crate::rows::{self, Row, bad_row};
+
+impl Core {
+    /// Settles a transcript and gives the thread as it then is.
+    pub(crate) fn settle_file(&self, thread: &ThreadId) -> Result<Remembered> {
+        self.forget(thread);
+        self.drain_thread(thread)?;
+        let shot = self.shot(thread)?;
+        if shot.file_bytes != shot.row.head.bytes {
+            let row = shot.row.clone();
+            let file_bytes = shot.file_bytes;
+            let path = self.layout.transcript(thread);
+            let scanner = Scanner::new(thread, &self.trust, Signatures::Every).watching(Some(row.head.version));
+            let reader = BufReader::with_capacity(1 << 16, shot.overlay);
+            let examined = examine(reader, scanner, |_| {}).map_err(io_error("read", &path))?;
+            let evidence = Evidence { head: Some(&row.head), file_bytes, ..Evidence::default() };
+            let judged = judge(&examined, evidence, Mode::Strict);
+            match (judged.plan, judged.finding) {
+                (Plan::GoOn, _) => {}
+                (Plan::Quarantine { from }, Finding::Foreign { bytes }) => self.quarantine(thread, &row, from, bytes)?,
+                (_, finding) => return Err(Error::Log { thread: thread.clone(), finding }),
+            }
+        }
+        self.recall(thread)?.ok_or_else(|| Error::NoThread(thread.to_string()))
+    }
+
+    /// Moves the bytes behind a head aside. After a crash at any point they are in the log, in the file, or in both, and
+    /// the next writer does the same again.
+    fn quarantine(&self, thread: &ThreadId, row: &Row, from: u64, bytes: u64) -> Result<()> {
+        let path = self.layout.transcript(thread);
+        let source = self.disk.open(&path, How::Write).map_err(io_error("open", &path))?;
+        let mut hash = RunningHash::new();
+        let name = format!("transcript.quarantine-{}", row.head.version);
+        let aside = free_name(&self.layout.thread(thread).join(&name));
+        let name = aside.file_name().unwrap_or_default().to_string_lossy().into_owned();
+        let target = self.disk.open(&aside, How::MakeNew).map_err(io_error("create", &aside))?;
+        let mut buffer = vec![0; 1 << 16];
+        let mut done = 0;
+        while done < bytes {
+            let wanted = buffer.len().min(usize::try_from(bytes - done).unwrap_or(usize::MAX));
+            let read = read_fully(source.as_ref(), &mut buffer[..wanted], from + done).map_err(io_error("read", &path))?;
+            if read == 0 {
+                break;
+            }
+            hash.update(&buffer[..read]);
+            target.write_at(&buffer[..read], done).map_err(io_error("write", &aside))?;
+            done += read as u64;
+        }
+        target.sync().map_err(io_error("sync", &aside))?;
+        let folder = self.layout.thread(thread);
+        self.disk.sync_folder(&folder).map_err(io_error("sync", &folder))?;
+        let found = Recovery { found: "foreign_bytes".to_owned(), bytes: done, quarantine: Some(name), hash: Some(hash.digest()) };
+        let event = serde_json::to_string(&Event::Recovery(found)).map_err(bad_row)?;
+        let mut gate = lock(self.gate()?);
+        gate.alone(&self.layout, |gate| {
+            let written = gate.transaction(&self.layout, Durability::Synced, |connection| {
+                let now = rows::existing(connection, thread)?;
+                if now.head != row.head {
+                    return Ok(false);
+                }
+                rows::execute(connection, "INSERT INTO leads (thread, event) VALUES (?, ?)", params![row.id, event])?;
+                Ok(true)
+            });
+            match written {
+                crate::core::Ended::Known(Ok(true)) => {
+                    source.truncate(from).map_err(io_error("truncate", &path))?;
+                    source.sync().map_err(io_error("sync", &path))
+                }
+                // Somebody committed meanwhile; whoever tries again sees the log as it is now.
+                crate::core::Ended::Known(Ok(false)) => self.disk.remove(&aside).map_err(io_error("remove", &aside)),
+                crate::core::Ended::Known(Err(error)) => Err(error),
+                crate::core::Ended::Unknown(_, why) => Err(Error::OutcomeUnknown { why }),
+            }
+        })
+    }
+}
+
+/// The first name of this beginning that is not taken.
+fn free_name(path: &std::path::Path) -> std::path::PathBuf {
+    let taken = |path: &std::path::Path| fs::symlink_metadata(path).is_ok();
+    let numbered = |number: u32| path.with_extension(format!("{}.{number}", path.extension().unwrap_or_default().to_string_lossy()));
+    if taken(path) { (1..).map(numbered).find(|path| !taken(path)).unwrap_or_else(|| path.to_owned()) } else { path.to_owned() }
+}

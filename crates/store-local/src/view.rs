@@ -1,0 +1,184 @@
+//! What a commit is prepared from: memory first, the database when memory is absent or was wrong, and a look at the file.
+
+use std::cell::RefCell;
+use std::collections::HashMap;
+use std::fs;
+use std::io::{BufReader, Read};
+use std::sync::Arc;
+
+use selvedge_log::hash::{Binding, RunningHash};
+use selvedge_log::recovery::Finding;
+use selvedge_log::scan::{Scanner, Signatures, examine};
+use selvedge_log::{Tail, line, lines};
+use selvedge_model::account::{Account, AccountId, Reservation};
+use selvedge_model::fold::{FoldError, apply_to_state, empty_state};
+use selvedge_model::id::ReservationId;
+use selvedge_model::{Digest, MessageId, Right, Run, RunId, ThreadId};
+use selvedge_store::prepare::{Standing, View};
+use selvedge_store::{Error, Result};
+use serde_json::Value;
+
+use crate::core::{Core, Remembered, io_error};
+use crate::rows::{self, Row};
+
+/// What one attempt to prepare a batch sees.
+pub(crate) struct LocalView<'a> {
+    core: &'a Core,
+    /// Whether memory may be used.
+    from_memory: bool,
+    seen: RefCell<HashMap<ThreadId, Arc<Remembered>>>,
+}
+
+impl<'a> LocalView<'a> {
+    pub(crate) fn new(core: &'a Core, from_memory: bool) -> Self {
+        Self { core, from_memory, seen: RefCell::default() }
+    }
+
+    /// The threads it looked at, as it saw them.
+    pub(crate) fn into_seen(self) -> HashMap<ThreadId, Arc<Remembered>> {
+        self.seen.into_inner()
+    }
+
+    fn look(&self, thread: &ThreadId) -> Result<Option<Arc<Remembered>>> {
+        if let Some(seen) = self.seen.borrow().get(thread) {
+            return Ok(Some(seen.clone()));
+        }
+        let remembered = if self.from_memory { self.core.remembered(thread) } else { None };
+        let found = match remembered {
+            Some(remembered) => Some(remembered),
+            None => self.core.recall(thread)?.map(Arc::new),
+        };
+        let Some(found) = found else { return Ok(None) };
+        let found = if self.core.file_is_as_expected(thread, &found.row)? {
+            found
+        } else {
+            Arc::new(self.core.settle_file(thread)?)
+        };
+        self.seen.borrow_mut().insert(thread.clone(), found.clone());
+        Ok(Some(found))
+    }
+
+    fn id(&self, thread: &ThreadId) -> Result<Option<i64>> {
+        Ok(self.look(thread)?.map(|seen| seen.row.id))
+    }
+}
+
+impl View for LocalView<'_> {
+    fn standing(&self, thread: &ThreadId, right: Right) -> Result<Option<Standing>> {
+        let Some(seen) = self.look(thread)? else {
+            return self.core.read(|connection| match rows::tombstone(connection, thread)? {
+                Some(_) => Err(Error::Deleted(thread.clone())),
+                None => Ok(None),
+            });
+        };
+        let row = &seen.row;
+        let epoch = match (right, &row.owner) {
+            (Right::Lease(held), Some(_)) if held == row.epoch => held,
+            (Right::Lease(held), _) => {
+                return Err(Error::StaleEpoch { thread: thread.clone(), held, current: row.epoch });
+            }
+            (Right::Brief, None) => row.epoch,
+            (Right::Brief, Some(holder)) if self.core.is_alive(holder)? => {
+                return Err(Error::LeaseHeld { thread: thread.clone(), holder: holder.clone() });
+            }
+            (Right::Brief, Some(_)) => row.epoch + 1,
+        };
+        let (tail, manifest) = (seen.tail.clone(), row.manifest.clone());
+        Ok(Some(Standing { tail, manifest, epoch, lead: seen.leads.clone() }))
+    }
+
+    fn state(&self, thread: &ThreadId) -> Result<Arc<Value>> {
+        let seen = self.look(thread)?.ok_or_else(|| Error::NoThread(thread.to_string()))?;
+        match &seen.state {
+            Some(state) => Ok(state.clone()),
+            None => self.core.fold_state(thread, &seen.row).map(Arc::new),
+        }
+    }
+
+    fn message(&self, thread: &ThreadId, message: &MessageId) -> Result<Option<Digest>> {
+        let Some(id) = self.id(thread)? else { return Ok(None) };
+        self.core.read(|connection| rows::message(connection, id, message))
+    }
+
+    fn run(&self, thread: &ThreadId, run: &RunId) -> Result<Option<Run>> {
+        let Some(id) = self.id(thread)? else { return Ok(None) };
+        self.core.read(|connection| rows::run(connection, id, thread, run))
+    }
+
+    fn account(&self, account: &AccountId) -> Result<Option<Account>> {
+        self.core.read(|connection| Ok(rows::accounts(connection, "thread_id = ?", account.as_str())?.pop()))
+    }
+
+    fn reservation(&self, account: &AccountId, reservation: &ReservationId) -> Result<Option<Reservation>> {
+        self.core.read(|connection| rows::reservation(connection, account, reservation))
+    }
+}
+
+impl Core {
+    /// A thread from the database, with the running hash at its head.
+    pub(crate) fn recall(&self, thread: &ThreadId) -> Result<Option<Remembered>> {
+        let found = self.read(|connection| {
+            let Some(row) = rows::find(connection, thread)? else { return Ok(None) };
+            let leads = rows::leads(connection, row.id)?;
+            Ok(Some((row, leads)))
+        })?;
+        let Some((row, leads)) = found else { return Ok(None) };
+        let hash = match self.unseal(&row)? {
+            Some(hash) => hash,
+            None => self.hash_again(thread, &row)?,
+        };
+        let tail = Tail::behind(row.head.clone(), hash);
+        Ok(Some(Remembered { row, tail, leads, state: None, saved_state: None }))
+    }
+
+    /// The saved running hash, if it was sealed with our key for exactly this head.
+    fn unseal(&self, row: &Row) -> Result<Option<RunningHash>> {
+        let head = &row.head;
+        let binding = Binding {
+            log_id: head.log_id.as_str(),
+            segment: head.segment,
+            version: head.version,
+            offset: head.bytes,
+        };
+        Ok(self.signing()?.seal.open(&binding, &row.sealed).filter(|hash| hash.digest() == head.hash))
+    }
+
+    /// The running hash at a head, from the log itself: only a log that is still what was signed may be gone on with.
+    fn hash_again(&self, thread: &ThreadId, row: &Row) -> Result<RunningHash> {
+        let path = self.layout.transcript(thread);
+        let (head, overlay) = self.shot(thread)?.committed();
+        let mut reader = BufReader::with_capacity(1 << 16, overlay).take(row.head.bytes);
+        let scanner = Scanner::new(thread, &self.trust, Signatures::Last).watching(Some(row.head.version));
+        let examined = examine(&mut reader, scanner, |_| {}).map_err(io_error("read", &path))?;
+        let evidence = selvedge_log::recovery::Evidence { head: Some(&row.head), ..Default::default() };
+        let judged = selvedge_log::recovery::judge(&examined, evidence, Default::default());
+        match (judged.finding, examined.tail) {
+            (Finding::Sound, Some(tail)) if head.version >= row.head.version => Ok(tail.hash),
+            (finding, _) => Err(Error::Log { thread: thread.clone(), finding }),
+        }
+    }
+
+    /// Whether a transcript is a plain file of exactly the length its head says.
+    fn file_is_as_expected(&self, thread: &ThreadId, row: &Row) -> Result<bool> {
+        let path = self.layout.transcript(thread);
+        Ok(fs::symlink_metadata(&path).is_ok_and(|found| found.is_file() && found.len() == row.head.bytes))
+    }
+
+    /// The folded state of a thread: the one that was saved last, and what was committed since.
+    fn fold_state(&self, thread: &ThreadId, row: &Row) -> Result<Value> {
+        let saved = self.read(|connection| rows::saved_state(connection, row.id))?;
+        let saved = saved.filter(|saved| saved.version <= row.head.version && saved.bytes <= row.head.bytes);
+        let (mut state, from) = saved.map_or((empty_state(), 0), |saved| (saved.state, saved.bytes));
+        let path = self.layout.transcript(thread);
+        let (_, mut overlay) = self.shot(thread)?.committed();
+        std::io::Seek::seek(&mut overlay, std::io::SeekFrom::Start(from)).map_err(io_error("read", &path))?;
+        let mut reader = BufReader::with_capacity(1 << 16, overlay).take(row.head.bytes - from);
+        let mut buffer = Vec::new();
+        while lines::next_line(&mut reader, &mut buffer).map_err(io_error("read", &path))? {
+            let line = line::decode(buffer.strip_suffix(b"\n").unwrap_or(&buffer))?;
+            apply_to_state(&mut state, &line.event)
+                .map_err(|error| Error::Fold { thread: thread.clone(), source: FoldError::Patch(error) })?;
+        }
+        Ok(state)
+    }
+}
