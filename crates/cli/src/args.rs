@@ -63,6 +63,7 @@ pub(crate) struct Global {
 pub(crate) enum Command {
     Demo(demo::Args),
     Init(init::Args),
+    /// Create, find, rename and delete threads
     #[command(subcommand)]
     Thread(ThreadCommand),
     Append(append::Args),
@@ -73,7 +74,7 @@ pub(crate) enum Command {
     DemoWriter(demo::writer::Args),
 }
 
-/// Create, find, rename and delete threads
+/// What to do with threads.
 #[derive(Debug, Subcommand)]
 pub(crate) enum ThreadCommand {
     New(thread_new::Args),
@@ -95,7 +96,7 @@ pub(crate) fn parse() -> Result<Cli, ExitCode> {
 
 fn report(error: &clap::Error) -> ExitCode {
     let is_answer = matches!(error.kind(), ErrorKind::DisplayHelp | ErrorKind::DisplayVersion);
-    if !is_answer && is_typed("--json") {
+    if !is_answer && wants_json() {
         let global = Global { json: true, dir: None, no_color: false, quiet: false };
         Output::new(&global).error(&failure(error));
         return Exit::Usage.into();
@@ -111,6 +112,12 @@ fn failure(error: &clap::Error) -> Failure {
     let text = text.split("\n\nUsage:").next().unwrap_or_default().split("\n\nFor more").next().unwrap_or_default();
     let message = text.trim_start_matches("error: ").split_whitespace().collect::<Vec<_>>().join(" ");
     Failure::usage(message).hint("`selvedge help` shows what can be typed")
+}
+
+fn wants_json() -> bool {
+    let asked = std::env::var("SELVEDGE_JSON").ok();
+    let is_on = |value: String| !matches!(value.to_lowercase().as_str(), "" | "0" | "n" | "no" | "f" | "false" | "off");
+    asked.is_some_and(is_on) || is_typed("--json")
 }
 
 /// Whether a flag stands on the command line, before it is known whether the rest can be read.

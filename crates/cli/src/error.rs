@@ -3,7 +3,6 @@
 //! The exit code follows from the kind of an error and never from its text. In JSON mode an error is one object on
 //! stderr: `{"error":{"code","message","hint","retryable",…}}`.
 
-use std::error::Error as _;
 use std::io;
 use std::path::Path;
 use std::process::ExitCode;

@@ -41,7 +41,7 @@ Example:
 /// and visible, wholly or not at all. If the thread is at another version than expected, nothing is appended and the exit
 /// code is 5.
 ///
-/// JSON: {"thread_id","version","replayed"}; a version conflict has "expected" and "actual" in its error.
+/// JSON: {"thread_id", "version", "replayed"}; a version conflict has "expected" and "actual" in its error.
 #[derive(Debug, clap::Args)]
 #[command(after_long_help = CHANGESET)]
 pub(crate) struct Args {

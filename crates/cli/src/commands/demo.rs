@@ -21,7 +21,7 @@ use stage::Stage;
 /// Plays in a folder of its own, with a key of its own, and keeps it. A writer is killed with SIGKILL, its thread is
 /// recovered, two writers race, a byte is flipped and found. Exits with 1 if anything is not as promised.
 ///
-/// JSON: one object per beat, {"beat","name","ok","message","details":{…},"folder","thread_id"}
+/// JSON: one object per beat, {"beat", "name", "ok", "message", "details":{…}, "folder", "thread_id"}
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
     /// The folder to make; ./selvedge-demo-XXXXXX if not given

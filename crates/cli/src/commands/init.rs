@@ -34,7 +34,7 @@ agent/threads/owners/
 /// Makes a signing key in your own folder if there is none, trusts it, and makes the folder `.ai` for the threads of this
 /// project. What is there already stays as it is.
 ///
-/// JSON: {"project","store_created","user","key","key_created","gitignore_created"}
+/// JSON: {"project", "store_created", "user", "key", "key_created", "gitignore_created"}
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {}
 

@@ -27,7 +27,7 @@ const FEED_PAGE: usize = 1000;
 /// Lines are numbered from 0. The last line of every changeset is its signed checkpoint. What is shown has not been
 /// verified: `selvedge verify` does that.
 ///
-/// JSON: one line of the log per line, {"seq","timestamp","thread_id","event_type","payload"}. With --raw the exact bytes
+/// JSON: one line of the log per line, {"seq", "timestamp", "thread_id", "event_type", "payload"}. With --raw the exact bytes
 /// that were signed.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {

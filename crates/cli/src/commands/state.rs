@@ -18,7 +18,7 @@ use crate::error::{Exit, Failure, Result};
 /// The log is read and checked from its first byte: what is shown is exactly what was signed.
 ///
 /// JSON, and for people the same with line breaks:
-/// {"thread_id","version","latest_version","manifest":{…},"state":…,"messages":[…],"runs":[…],"calls":{…}}
+/// {"thread_id", "version", "latest_version", "manifest":{…}, "state":…, "messages":[…], "runs":[…], "calls":{…}}
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
     /// Any unique beginning of the thread's id or its hex

@@ -13,7 +13,7 @@ use crate::error::{Exit, Failure, Result};
 /// What remains is a signed tombstone that says what was deleted; the id is never used again. A thread that runs, or that
 /// a process holds, is not deleted.
 ///
-/// JSON: {"thread_id","version","deleted_at"}
+/// JSON: {"thread_id", "version", "deleted_at"}
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
     /// Any unique beginning of the thread's id or its hex

@@ -16,7 +16,7 @@ const TITLE_WIDTH: usize = 50;
 ///
 /// Example: selvedge thread list --agent scribe --status suspended
 ///
-/// JSON: {"threads":[…],"next":CURSOR or null}; each thread has at least "thread_id", "agent_id", "status", "version",
+/// JSON: {"threads":[…], "next":CURSOR or null}; each thread has at least "thread_id", "agent_id", "status", "version",
 /// "created_at" and "updated_at". Hand "next" to --after for the next page.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {

@@ -18,7 +18,7 @@ use crate::error::Result;
 ///
 /// Example: selvedge thread new --agent scribe --title "Minutes of Monday"
 ///
-/// JSON: {"thread_id","version","agent_id"}
+/// JSON: {"thread_id", "version", "agent_id"}
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
     /// The agent that owns the thread

@@ -21,7 +21,7 @@ const TITLE_BYTES_MAX: usize = 1000;
 ///
 /// While another process holds the thread, the new title is left as a note that it takes in with its next commit.
 ///
-/// JSON: {"thread_id","title","version","note"}; "note" is the key of the note if one was left, and "version" is null then.
+/// JSON: {"thread_id", "title", "version", "note"}; "note" is the key of the note if one was left, and "version" is null then.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
     /// Any unique beginning of the thread's id or its hex

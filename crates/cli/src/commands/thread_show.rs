@@ -15,8 +15,8 @@ use crate::text::{clean, count, key, local};
 
 /// Show what is known of a thread
 ///
-/// JSON: {"thread_id","agent_id","status","version","title","created_at","updated_at","cost",…,"head":{"version","lines",
-/// "bytes","hash","epoch","signer",…},"folder","chain":[ID…],"children":[ID…],"runs":[…],"notes":[…]}. Fields that say
+/// JSON: {"thread_id", "agent_id", "status", "version", "title", "created_at", "updated_at", "cost", …, "head":{"version", "lines",
+/// "bytes", "hash", "epoch", "signer", …}, "folder", "chain":[ID…], "children":[ID…], "runs":[…], "notes":[…]}. Fields that say
 /// nothing are left out.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {

@@ -23,9 +23,9 @@ const PAGE: usize = 1000;
 /// One verdict per thread. Exit code 6 if any log is not exactly what was signed; the damage is named by file, line, byte
 /// and version. With --all, logs that were committed together are also checked against each other.
 ///
-/// JSON: one object per thread, {"thread_id","sound","code","message","unchanged_up_to","signers":[{"fingerprint","owner",
-/// "checkpoints"}],"lines","bytes","healed_bytes","foreign_bytes","damage":{"file","line","first_line","byte","version",
-/// "why"},"remembered_by":[…],"proves","does_not_prove":[…],"statements":[…]}; "statements" only with --explain.
+/// JSON: one object per thread, {"thread_id", "sound", "code", "message", "unchanged_up_to", "signers":[{"fingerprint", "owner",
+/// "checkpoints"}], "lines", "bytes", "healed_bytes", "foreign_bytes", "damage":{"file", "line", "first_line", "byte", "version",
+/// "why"}, "remembered_by":[{"by", "version"}], "proves", "does_not_prove":[…], "statements":[…]}; "statements" only with --explain.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
     /// Any unique beginning of a thread's id or its hex

@@ -44,11 +44,15 @@ pub(super) fn kill(stage: &mut Stage) -> Result<Shown> {
     let (tell, told) = mpsc::channel();
     let listener = thread::spawn(move || {
         let versions = BufReader::new(stdout).lines().map_while(io::Result::ok).filter_map(|line| line.parse::<u64>().ok());
-        versions.for_each(|version| drop(tell.send(version)));
+        for version in versions {
+            if tell.send(version).is_err() {
+                break;
+            }
+        }
     });
     let deadline = Instant::now() + TIME_BEFORE_KILL;
     let mut acknowledged = Vec::new();
-    while acknowledged.len() < VERSIONS_BEFORE_KILL || acknowledged.is_empty() {
+    while acknowledged.len() < VERSIONS_BEFORE_KILL {
         match told.recv_timeout(deadline.saturating_duration_since(Instant::now())) {
             Ok(version) => acknowledged.push(version),
             Err(_) => break,

@@ -102,8 +102,14 @@ struct Judged {
     verdict: Verdict,
     /// Fingerprint, whose key it is, and how many checkpoints it signed.
     signers: Vec<Signed>,
-    /// The log of another thread that remembers this one.
-    mate: Option<(ThreadId, u64)>,
+    /// Who remembers how far the log had come.
+    remembered: Vec<Remembered>,
+}
+
+#[derive(Clone, Debug, Serialize)]
+struct Remembered {
+    by: String,
+    version: u64,
 }
 
 #[derive(Clone, Debug, Serialize)]
@@ -126,7 +132,7 @@ struct Record<'a> {
     healed_bytes: u64,
     foreign_bytes: u64,
     damage: Option<Place<'a>>,
-    remembered_by: Vec<String>,
+    remembered_by: &'a [Remembered],
     proves: Option<&'a str>,
     does_not_prove: Vec<String>,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -158,7 +164,10 @@ impl Checked {
                     owner: owner(fingerprint, trust).map(str::to_owned),
                     checkpoints: *checkpoints,
                 };
-                Found::Judged(Box::new(Judged { signers: verdict.signers.iter().map(signed).collect(), mate: None, verdict }))
+                let signers = verdict.signers.iter().map(signed).collect();
+                let remembered = verdict.remembered.iter().cloned();
+                let remembered = remembered.map(|(by, version)| Remembered { by, version }).collect();
+                Found::Judged(Box::new(Judged { signers, remembered, verdict }))
             }
             Err(error) => Found::Failed(error.into()),
         };
@@ -187,7 +196,7 @@ impl Checked {
     /// Takes in that the log `by` remembers this thread at `version`.
     pub(super) fn is_remembered_by(&mut self, version: u64, by: &ThreadId) {
         let Found::Judged(judged) = &mut self.found else { return };
-        judged.mate = Some((by.clone(), version));
+        judged.remembered.push(Remembered { by: log_of(by), version });
         let have = judged.verdict.judgement.unchanged_up_to;
         let sound = matches!(judged.verdict.judgement.finding, Finding::Sound | Finding::Foreign { .. });
         if sound && have.is_none_or(|have| have < version) {
@@ -257,7 +266,7 @@ impl Checked {
                 version: damage.version,
                 why: damage.flaw.to_string(),
             }),
-            remembered_by: judged.remembered_by(),
+            remembered_by: &judged.remembered,
             proves: verdict.judgement.unchanged_up_to.map(|_| PROVES),
             does_not_prove: vec![NOT_TRUE.to_owned(), NOT_SAFE.to_owned(), judged.not_last()],
             statements,
@@ -279,7 +288,7 @@ impl<'a> Record<'a> {
             healed_bytes: 0,
             foreign_bytes: 0,
             damage: None,
-            remembered_by: Vec::new(),
+            remembered_by: &[],
             proves: None,
             does_not_prove: vec![NOT_TRUE.to_owned(), NOT_SAFE.to_owned()],
             statements: None,
@@ -311,7 +320,7 @@ impl Judged {
         match keys.as_slice() {
             [] => format!("unchanged up to version {version}"),
             [key] => format!("unchanged up to version {version} since it was signed by key {key}"),
-            keys => format!("unchanged up to version {version} since it was signed by keys {}", keys.join(", then ")),
+            keys => format!("unchanged up to version {version} since it was signed by keys {}", keys.join(" and ")),
         }
     }
 
@@ -338,10 +347,7 @@ impl Judged {
         let mut text = format!("{}: {}", paint(BOLD, thread), paint(style, message));
         let signatures = self.signers.iter().map(|signed| signed.checkpoints).sum();
         let checked = [count(signatures, "signature"), count(self.verdict.lines, "line"), count(self.verdict.bytes, "byte")];
-        let remembered = match self.remembered_by() {
-            by if by.is_empty() => "nobody else remembers where it ends".to_owned(),
-            by => format!("{} so too", by.join(" and ")),
-        };
+        let remembered = self.memories().unwrap_or_else(|| "nobody else remembers where it ends".to_owned());
         text = format!("{text}\n  {}", paint(DIM, format_args!("checked {}; {remembered}", checked.join(", "))));
         if self.verdict.healed_bytes > 0 {
             let healed = count(self.verdict.healed_bytes, "byte");
@@ -351,17 +357,17 @@ impl Judged {
         text
     }
 
-    fn remembered_by(&self) -> Vec<String> {
-        let database = self.verdict.head.as_ref().map(|head| format!("the database remembers version {}", head.version));
-        let mate = self.mate.as_ref().map(|(by, version)| format!("the log of {by} remembers version {version}"));
-        database.into_iter().chain(mate).collect()
+    /// Who remembers which version, as a sentence.
+    fn memories(&self) -> Option<String> {
+        let memories = self.remembered.iter().map(|Remembered { by, version }| format!("{by} remembers version {version}"));
+        Some(memories.collect::<Vec<_>>().join(", ")).filter(|text| !text.is_empty())
     }
 
     fn not_last(&self) -> String {
         let version = self.verdict.judgement.unchanged_up_to.map_or("any".to_owned(), |version| version.to_string());
-        match self.remembered_by() {
-            by if by.is_empty() => format!("that version {version} is the last: nobody else remembers"),
-            by => format!("that version {version} is the last, beyond that {}", by.join(" and ")),
+        match self.memories() {
+            None => format!("that version {version} is the last: nobody else remembers"),
+            Some(memories) => format!("that version {version} is the last, beyond this: {memories}"),
         }
     }
 }

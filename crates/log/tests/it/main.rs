@@ -1,0 +1,3 @@
+//! The log from outside: the worked example of `FORMAT.md`, and every way to damage a log.
+
+mod golden;

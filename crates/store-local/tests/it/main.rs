@@ -1,0 +1,5 @@
+//! The local store from outside: the shared suite, damage, crashes, a hostile world.
+
+mod conformance;
+mod support;
+mod smoke;

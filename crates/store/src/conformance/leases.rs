@@ -1,0 +1,225 @@
+//! The right to write: one holder, an epoch that only rises, and nobody who lost it can commit.
+
+use selvedge_model::{Batch, Classify, Kind, Part, ThreadId};
+
+use super::Harness;
+use super::support::*;
+use crate::contract::{Acquire, Commit, Lease, Leases, Logs};
+use crate::error::Error;
+
+const AT_ONCE: Acquire = Acquire { wait: std::time::Duration::ZERO, take_over: false };
+const BY_FORCE: Acquire = Acquire { wait: std::time::Duration::ZERO, take_over: true };
+
+fn under(lease: &Lease) -> Batch {
+    Batch::of(leased(lease))
+}
+
+fn leased(lease: &Lease) -> Part {
+    part(&lease.thread, says("under a lease")).under(lease.epoch)
+}
+
+fn brief(thread: &ThreadId) -> Batch {
+    Batch::of(part(thread, says("without one")))
+}
+
+/// A lease is acquired, stands, is given back, and then is somebody else's.
+pub fn a_lease_is_acquired_renewed_and_released<H: Harness>(harness: &H) {
+    let (one, two) = (harness.open(), harness.open());
+    let thread = create(&one, "leased");
+    let first = one.acquire(&thread, AT_ONCE).unwrap();
+    assert_eq!(first.thread, thread);
+    one.renew(&first).unwrap();
+    let answer = two.acquire(&thread, AT_ONCE);
+    assert_refused!(answer, Error::LeaseHeld { holder, .. } if holder == first.owner, "a lease that another holds");
+    one.release(&first).unwrap();
+    assert_refused!(one.renew(&first), Error::StaleEpoch { .. }, "a lease that was given back");
+    let second = two.acquire(&thread, AT_ONCE).unwrap();
+    assert_ne!(second.owner, first.owner, "each handle is an owner of its own");
+    assert!(second.epoch >= first.epoch, "epochs never fall");
+    two.renew(&second).unwrap();
+}
+
+/// What is committed under a lease carries its epoch.
+pub fn a_commit_under_a_lease_carries_its_epoch<H: Harness>(harness: &H) {
+    let store = harness.open();
+    let thread = create(&store, "carried");
+    let lease = store.acquire(&thread, AT_ONCE).unwrap();
+    assert_eq!(commit(&store, under(&lease)).version_of(&thread), Some(1));
+    assert_eq!(commit(&store, under(&lease)).version_of(&thread), Some(2), "a lease is good for more than one commit");
+    assert_eq!(store.head(&thread).unwrap().epoch, lease.epoch);
+    let entries = verified(&store, &harness.trust(), &thread);
+    assert_eq!(entries[1].checkpoint().unwrap().epoch, lease.epoch);
+}
+
+/// Whoever was taken over can't write any more, whatever version it expects.
+pub fn a_stale_epoch_cannot_write<H: Harness>(harness: &H) {
+    let (old, new) = (harness.open(), harness.open());
+    let thread = create(&old, "fenced");
+    let stale = old.acquire(&thread, AT_ONCE).unwrap();
+    commit(&old, under(&stale));
+    let lease = new.acquire(&thread, BY_FORCE).unwrap();
+    assert!(lease.epoch > stale.epoch, "taking over raises the epoch");
+    leaves_no_trace(&new, &[&thread], || {
+        for late in [leased(&stale), part_at(&thread, 1, empty()).under(stale.epoch)] {
+            let answer = old.commit(Batch::of(late));
+            let expected = (stale.epoch, lease.epoch);
+            assert_refused!(answer, Error::StaleEpoch { held, current, .. } if (held, current) == expected, "a stale epoch");
+        }
+        assert_refused!(old.renew(&stale), Error::StaleEpoch { .. }, "a lease that was taken over");
+    });
+    commit(&new, under(&lease));
+    verified(&new, &harness.trust(), &thread);
+}
+
+/// A lease that was given back is no right to write, also when somebody else has it now.
+pub fn a_released_lease_cannot_write<H: Harness>(harness: &H) {
+    let (one, two) = (harness.open(), harness.open());
+    let thread = create(&one, "returned");
+    let lease = one.acquire(&thread, AT_ONCE).unwrap();
+    one.release(&lease).unwrap();
+    assert_refused!(one.commit(under(&lease)), Error::StaleEpoch { .. }, "a commit under a lease that was given back");
+    let other = two.acquire(&thread, AT_ONCE).unwrap();
+    assert_refused!(one.commit(under(&lease)), Error::StaleEpoch { .. }, "a commit under a lease that another has now");
+    two.release(&other).unwrap();
+    assert_refused!(one.commit(under(&lease)), Error::StaleEpoch { .. }, "a commit under a lease of long ago");
+    let again = one.acquire(&thread, AT_ONCE).unwrap();
+    assert_refused!(two.commit(under(&other)), Error::StaleEpoch { .. }, "a commit under a lease that was given back");
+    commit(&one, under(&again));
+}
+
+/// An epoch that nobody was given is no right to write.
+pub fn an_epoch_nobody_was_given_cannot_write<H: Harness>(harness: &H) {
+    let store = harness.open();
+    let thread = create(&store, "guessed");
+    leaves_no_trace(&store, &[&thread], || {
+        for epoch in [0, 1, 7, u64::MAX] {
+            let guess = Batch::of(part(&thread, empty()).under(epoch));
+            assert_refused!(store.commit(guess), Error::StaleEpoch { .. }, "epoch {epoch}, which nobody holds");
+        }
+    });
+}
+
+/// Without a lease nobody writes a thread that somebody alive holds; trying again may help.
+pub fn a_brief_commit_is_refused_while_somebody_holds_the_thread<H: Harness>(harness: &H) {
+    let (holder, other) = (harness.open(), harness.open());
+    let thread = create(&holder, "busy");
+    let lease = holder.acquire(&thread, AT_ONCE).unwrap();
+    leaves_no_trace(&other, &[&thread], || {
+        for store in [&other, &holder] {
+            let Err(error) = store.commit(brief(&thread)) else { panic!("`{thread}` is held") };
+            assert_eq!((error.kind(), error.retryable()), (Kind::Denied, true), "it may be free later");
+            let owner = &lease.owner;
+            assert_refused!(Err::<(), _>(error), Error::LeaseHeld { holder, .. } if holder == *owner, "a brief commit");
+        }
+    });
+    holder.release(&lease).unwrap();
+    assert_eq!(commit(&other, brief(&thread)).version_of(&thread), Some(1));
+}
+
+/// A dead holder hinders nobody, and its epoch is over.
+pub fn a_dead_holder_hinders_nobody<H: Harness>(harness: &H) {
+    let (doomed, store) = (harness.open(), harness.open());
+    let (one, two) = (create(&store, "one"), create(&store, "two"));
+    let leases = [doomed.acquire(&one, AT_ONCE).unwrap(), doomed.acquire(&two, AT_ONCE).unwrap()];
+    commit(&doomed, under(&leases[0]));
+    drop(doomed);
+    commit(&store, brief(&one));
+    assert!(store.head(&one).unwrap().epoch > leases[0].epoch, "a death raises the epoch");
+    let lease = store.acquire(&two, AT_ONCE).unwrap();
+    assert!(lease.epoch > leases[1].epoch, "a death raises the epoch");
+    for late in &leases {
+        assert_refused!(store.commit(under(late)), Error::StaleEpoch { .. }, "a commit in the name of the dead");
+    }
+    verified(&store, &harness.trust(), &one);
+}
+
+/// Epochs rise by force and by death, and never fall in the log.
+pub fn epochs_rise_by_force_and_by_death<H: Harness>(harness: &H) {
+    let store = harness.open();
+    let thread = create(&store, "rising");
+    let mut last = store.acquire(&thread, AT_ONCE).unwrap();
+    commit(&store, under(&last));
+    for round in 0..4 {
+        let next_store = harness.open();
+        let next = next_store.acquire(&thread, if round % 2 == 0 { BY_FORCE } else { AT_ONCE }).unwrap();
+        assert!(next.epoch > last.epoch, "round {round}: {} after {}", next.epoch, last.epoch);
+        commit(&next_store, under(&next));
+        last = next;
+        // The handle dies here, and with it the lease.
+    }
+    commit(&store, brief(&thread));
+    assert!(store.head(&thread).unwrap().epoch > last.epoch);
+    let entries = verified(&store, &harness.trust(), &thread);
+    assert!(entries.iter().map(|entry| entry.head.epoch).is_sorted(), "the log's epochs never fall");
+}
+
+/// Those who died holding a lease are named, and only they.
+pub fn the_leases_of_the_dead_are_named<H: Harness>(harness: &H) {
+    let (doomed, store) = (harness.open(), harness.open());
+    let (one, two, three) = (create(&store, "one"), create(&store, "two"), create(&store, "three"));
+    let left = doomed.acquire(&one, AT_ONCE).unwrap();
+    let returned = doomed.acquire(&two, AT_ONCE).unwrap();
+    let _alive = store.acquire(&three, AT_ONCE).unwrap();
+    assert_eq!(store.expired().unwrap(), [], "everybody lives");
+    doomed.release(&returned).unwrap();
+    drop(doomed);
+    assert_eq!(store.expired().unwrap(), [left], "one died holding one lease");
+    let taken = store.acquire(&one, AT_ONCE).unwrap();
+    assert_eq!(store.expired().unwrap(), [], "it is held by somebody alive again");
+    store.release(&taken).unwrap();
+    assert_eq!(store.expired().unwrap(), []);
+}
+
+/// A batch needs the right to each of its threads.
+pub fn a_batch_needs_every_right<H: Harness>(harness: &H) {
+    let (store, other) = (harness.open(), harness.open());
+    let (one, two) = (create(&store, "one"), create(&store, "two"));
+    let (mine, theirs) = (store.acquire(&one, AT_ONCE).unwrap(), other.acquire(&two, AT_ONCE).unwrap());
+    leaves_no_trace(&store, &[&one, &two], || {
+        let answer = store.commit(batch([leased(&mine), part(&two, empty())]));
+        assert_refused!(answer, Error::LeaseHeld { thread, .. } if thread == two, "a batch over another's thread");
+        let answer = store.commit(batch([part(&two, empty()).under(theirs.epoch + 1), leased(&mine)]));
+        assert_refused!(answer, Error::StaleEpoch { thread, .. } if thread == two, "a batch under a wrong epoch");
+    });
+    other.release(&theirs).unwrap();
+    commit(&store, batch([leased(&mine), part(&two, empty())]));
+}
+
+/// Whoever was taken over and gives its lease back takes nothing from the new holder.
+pub fn giving_a_stale_lease_back_frees_nothing<H: Harness>(harness: &H) {
+    let (old, new, third) = (harness.open(), harness.open(), harness.open());
+    let thread = create(&old, "robbed");
+    let stale = old.acquire(&thread, AT_ONCE).unwrap();
+    let lease = new.acquire(&thread, BY_FORCE).unwrap();
+    old.release(&stale).unwrap();
+    new.renew(&lease).unwrap();
+    assert_refused!(third.acquire(&thread, AT_ONCE), Error::LeaseHeld { .. }, "a lease that is still held");
+    commit(&new, under(&lease));
+}
+
+/// A lease that is given back while another takes over is the other's afterwards.
+pub fn giving_back_and_taking_over_at_once_leaves_the_new_holder<H: Harness>(harness: &H) {
+    let (old, new) = (harness.open(), harness.open());
+    let thread = create(&old, "crossed");
+    for round in 0..100 {
+        let given = old.acquire(&thread, AT_ONCE).unwrap();
+        let taken = at_once(2, |worker| match worker {
+            0 => old.release(&given).map(|()| None),
+            _ => new.acquire(&thread, BY_FORCE).map(Some),
+        });
+        let lease = taken.into_iter().find_map(|taken| taken.unwrap()).unwrap();
+        new.renew(&lease).unwrap_or_else(|error| panic!("round {round}: {error}"));
+        new.release(&lease).unwrap();
+    }
+}
+
+/// There is no lease on what is not there.
+pub fn there_is_no_lease_on_nothing<H: Harness>(harness: &H) {
+    let store = harness.open();
+    let gone = create(&store, "gone");
+    store.delete(&gone).unwrap();
+    for how in [AT_ONCE, BY_FORCE] {
+        assert_refused!(store.acquire(&id("nobody"), how), Error::NoThread(_), "a lease on nothing");
+        assert_refused!(store.acquire(&gone, how), Error::Deleted(_), "a lease on what was deleted");
+    }
+}
