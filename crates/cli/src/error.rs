@@ -10,7 +10,8 @@ use std::process::ExitCode;
 use selvedge_log::keys::KeyError;
 use selvedge_log::trust::TrustError;
 use selvedge_model::error::{Classify, Kind};
-use serde_json::{Map, Value, json};
+use serde::Serialize;
+use serde_json::{Map, Value};
 
 /// The result of a command.
 pub(crate) type Result<T, E = Failure> = std::result::Result<T, E>;
@@ -128,16 +129,27 @@ impl Failure {
         self
     }
 
-    /// The failure as programs read it.
-    pub(crate) fn to_json(&self) -> Value {
-        let mut error = Map::new();
-        error.insert("code".to_owned(), self.code.into());
-        error.insert("message".to_owned(), self.message.as_str().into());
-        error.insert("hint".to_owned(), self.hint.clone().into());
-        error.insert("retryable".to_owned(), self.retryable.into());
-        error.extend(self.details.clone());
-        json!({ "error": error })
+    /// The failure as programs read it, on one line.
+    pub(crate) fn to_json(&self) -> String {
+        let Self { code, message, hint, retryable, details, .. } = self;
+        let error = Said { code, message, hint: hint.as_deref(), retryable: *retryable, details };
+        serde_json::to_string(&Reported { error }).unwrap_or_default()
     }
+}
+
+#[derive(Serialize)]
+struct Reported<'a> {
+    error: Said<'a>,
+}
+
+#[derive(Serialize)]
+struct Said<'a> {
+    code: &'a str,
+    message: &'a str,
+    hint: Option<&'a str>,
+    retryable: bool,
+    #[serde(flatten)]
+    details: &'a Map<String, Value>,
 }
 
 impl From<KeyError> for Failure {

@@ -41,9 +41,11 @@ pub(crate) struct Core {
     pub(crate) signing: Option<Signing>,
     pub(crate) trust: Trust,
     pub(crate) owner: OwnerId,
+    /// Declared, and so closed, before the connection that writes: the last one to close folds the write-ahead log into
+    /// the database, and one that only reads can't.
+    pub(crate) readers: Readers,
     /// The only connection that writes; absent in a store that is only read.
     pub(crate) gate: Option<Mutex<Gate>>,
-    pub(crate) readers: Readers,
     /// Commits of this process to one thread, in line, so that no signature is made in vain.
     pub(crate) turns: Arc<Queues>,
     pub(crate) desk: Desk,

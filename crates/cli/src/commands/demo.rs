@@ -55,7 +55,7 @@ const BEATS: [(&str, &str, Beat); 6] = [
     ("kill", "A writer is killed in the middle", beats::kill),
     ("recover", "Its thread is recovered", beats::recover),
     ("race", "Two writers want the same version", beats::race),
-    ("verify", "A stranger checks every signature", beats::verify),
+    ("verify", "Every signature is checked", beats::verify),
     ("tamper", "Somebody flips one bit of the file", beats::tamper),
     ("restore", "The bit is put back", beats::restore),
 ];

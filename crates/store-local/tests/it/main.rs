@@ -2,4 +2,5 @@
 
 mod conformance;
 mod support;
+mod damage;
 mod smoke;

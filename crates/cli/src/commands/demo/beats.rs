@@ -12,8 +12,9 @@ use std::time::{Duration, Instant};
 
 use selvedge_log::lines::next_line;
 use selvedge_log::recovery::Finding;
-use selvedge_model::Event;
+use selvedge_model::{Event, Ids};
 use selvedge_store::load::each_changeset;
+use selvedge_store_local::system::SystemIds;
 use selvedge_store_local::{Access, LocalStore, Verdict};
 use serde_json::{Value, json};
 
@@ -23,8 +24,8 @@ use super::writer::words;
 use crate::error::{Exit, Failure, Result};
 use crate::text::{count, grouped, key};
 
-/// The writer is killed once it was told of this many versions, or after this long.
-const VERSIONS_BEFORE_KILL: usize = 50;
+/// The writer is killed a moment after it was told of this many versions, or after this long.
+const VERSIONS_BEFORE_KILL: usize = 200;
 const TIME_BEFORE_KILL: Duration = Duration::from_secs(3);
 const SIGKILL: i32 = 9;
 
@@ -59,6 +60,7 @@ pub(super) fn kill(stage: &mut Stage) -> Result<Shown> {
         }
     }
     let pid = child.id();
+    thread::sleep(some_moment());
     let output = end(child)?;
     // What was acknowledged before the signal arrived is still in the pipe.
     drop(listener.join());
@@ -73,6 +75,13 @@ pub(super) fn kill(stage: &mut Stage) -> Result<Shown> {
         message: format!("Process {pid} was told \"committed\" {count} times, and was writing on when SIGKILL came."),
         details: json!({ "pid": pid, "signal": SIGKILL, "acknowledged": count, "last_acknowledged": stage.acknowledged.last() }),
     })
+}
+
+/// Up to two milliseconds, so that the signal comes at another point of a commit every time.
+fn some_moment() -> Duration {
+    let mut bytes = [0; 2];
+    SystemIds.fill(&mut bytes);
+    Duration::from_micros(u64::from(u16::from_le_bytes(bytes)) % 2000)
 }
 
 fn end(mut child: Child) -> Result<Output> {
@@ -198,12 +207,12 @@ pub(super) fn tamper(stage: &mut Stage) -> Result<Shown> {
     promise(unchanged_up_to(&verdict) == target - 1, || "what is before the damage must still be proven".to_owned())?;
     Ok(Shown {
         message: format!(
-            "Bit 0 of byte {} (line {line}) was flipped. Found: version {target}, lines {} to {}: {}.\nUnchanged only up to version {}.",
+            "Bit 0 of byte {}, in line {line}, was flipped. Unchanged only up to version {}.\nThe damage is in version {target}, lines {} to {}: {}.",
             grouped(byte),
+            target - 1,
             damage.first_line,
             damage.line,
-            damage.flaw,
-            target - 1
+            damage.flaw
         ),
         details: json!({
             "byte": byte, "flipped_line": line, "version": damage.version, "first_line": damage.first_line,

@@ -19,6 +19,7 @@ use crate::text::{clean, count, grouped, local, owner};
 const PROVES: &str = "every byte up to that version is as it was when that key signed it";
 const NOT_TRUE: &str = "that what stands there is true or complete";
 const NOT_SAFE: &str = "that whoever holds the key has not signed another history";
+const NOT_LAST: &str = "that the version is the last one, except as far as somebody is named who remembers it";
 
 /// One signed statement: what a checkpoint says.
 #[derive(Debug, Serialize)]
@@ -410,7 +411,6 @@ pub(super) fn closing(checked: &[Checked]) -> String {
         all => format!("\n{sound} of {} are exactly what was signed.", count(all as u64, "thread")),
     };
     format!(
-        "{total}\nProven: {PROVES}.\nNot proven: {NOT_TRUE}; {NOT_SAFE}; that the named version is the last one, beyond what \
-         is said to remember it."
+        "{total}\nProven      {PROVES}\nNot proven  {NOT_TRUE}\n            {NOT_SAFE}\n            {NOT_LAST}",
     )
 }
