@@ -3,4 +3,5 @@
 mod conformance;
 mod support;
 mod damage;
+mod kill;
 mod smoke;

@@ -3,101 +3,29 @@
 //!
 //! The builders panic on what a test got wrong, so that a case reads as what it shows.
 
-use std::fmt::Debug;
-use std::io::Read;
+mod outside;
+mod seen;
+
 use std::str::FromStr;
-use std::sync::atomic::{AtomicI64, Ordering};
-use std::sync::{Arc, Barrier, Mutex, PoisonError};
+use std::sync::Barrier;
 use std::thread;
 use std::time::Duration;
 
-use selvedge_log::scan::{Entry, Scanner, Signatures, examine};
-use selvedge_log::{Head, Line, Trust};
-use selvedge_model::account::Account;
 use selvedge_model::id::InvalidId;
 use selvedge_model::op::Op;
 use selvedge_model::path::Path;
 use selvedge_model::{
-    Batch, Changeset, Classify, Clock, Committed, Event, Expect, Ids, Message, NewThread, Note, Part, Patch, Reason, Role, Run, RunMeta,
-    Thread, ThreadId, Timestamp,
+    Batch, Changeset, Classify, Committed, Event, Expect, Message, NewThread, Note, Part, Patch, Reason, Role, RunMeta, ThreadId,
 };
 use serde_json::{Value, json};
 
-use crate::contract::{Commit, Filter, Logs, Store, Summary};
-use crate::error::{Error, Result};
-use crate::load;
+use crate::contract::Commit;
+use crate::error::Result;
+pub use outside::{ScriptedClock, SeededIds};
+pub use seen::{Sight, bytes_of, leaves_no_trace, lines_of, loaded, sight, verified};
 
 /// Longer than anything here takes; a wait that lasts as long was for nothing.
 pub const PATIENCE: Duration = Duration::from_secs(20);
-
-/// Chance from a seed: the same seed gives the same values, so a failing test can be repeated.
-///
-/// A clone goes on where the original is; handles on one store must share one seed's values, or their names collide.
-#[derive(Clone, Debug)]
-pub struct SeededIds(Arc<Mutex<u64>>);
-
-impl SeededIds {
-    /// The values of `seed`.
-    pub fn new(seed: u64) -> Self {
-        Self(Arc::new(Mutex::new(seed)))
-    }
-
-    /// The next value below `limit`, for a test that chooses.
-    pub fn below(&self, limit: u64) -> u64 {
-        self.next() % limit
-    }
-
-    /// SplitMix64: short, and good enough for names.
-    fn next(&self) -> u64 {
-        let mut state = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        *state = state.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let mut mixed = *state;
-        mixed = (mixed ^ (mixed >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        mixed = (mixed ^ (mixed >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        mixed ^ (mixed >> 31)
-    }
-}
-
-impl Ids for SeededIds {
-    fn fill(&self, bytes: &mut [u8]) {
-        for chunk in bytes.chunks_mut(8) {
-            chunk.copy_from_slice(&self.next().to_le_bytes()[..chunk.len()]);
-        }
-    }
-}
-
-/// A clock that follows a script: every look at it moves it on by one step, and a test may set it. Clones share one time.
-#[derive(Clone, Debug)]
-pub struct ScriptedClock {
-    micros: Arc<AtomicI64>,
-    step: i64,
-}
-
-impl ScriptedClock {
-    /// Begins at `at` and moves on by `step` at every look.
-    pub fn new(at: Timestamp, step: Duration) -> Self {
-        let step = i64::try_from(step.as_micros()).unwrap_or(i64::MAX);
-        Self { micros: Arc::new(AtomicI64::new(at.as_micros())), step }
-    }
-
-    /// Goes to another time, earlier ones included.
-    pub fn set(&self, at: Timestamp) {
-        self.micros.store(at.as_micros(), Ordering::SeqCst);
-    }
-}
-
-impl Default for ScriptedClock {
-    /// Begins on a day in November 2026 and moves on by a millisecond.
-    fn default() -> Self {
-        Self::new(Timestamp::from_micros(1_794_700_000_000_000), Duration::from_millis(1))
-    }
-}
-
-impl Clock for ScriptedClock {
-    fn now(&self) -> Timestamp {
-        Timestamp::from_micros(self.micros.fetch_add(self.step, Ordering::SeqCst))
-    }
-}
 
 /// Any kind of name.
 pub fn id<T: FromStr<Err = InvalidId>>(text: &str) -> T {
@@ -238,78 +166,6 @@ pub fn at_once<T: Send>(workers: usize, work: impl Fn(usize) -> T + Sync) -> Vec
     })
 }
 
-/// The exact bytes of a log, and the head they end at.
-pub fn bytes_of(store: &impl Logs, thread: &ThreadId) -> (Head, Vec<u8>) {
-    let (head, mut reader) = store.transcript(thread).unwrap();
-    let mut bytes = Vec::new();
-    reader.read_to_end(&mut bytes).unwrap();
-    (head, bytes)
-}
-
-/// All lines of a log.
-pub fn lines_of(store: &impl Logs, thread: &ThreadId) -> Vec<Line> {
-    store.read(thread, 0, usize::MAX).unwrap()
-}
-
-/// Checks every signature of a log and that it ends at its head; gives its changesets.
-pub fn verified(store: &impl Logs, trust: &Trust, thread: &ThreadId) -> Vec<Entry> {
-    let (head, bytes) = bytes_of(store, thread);
-    let mut entries = Vec::new();
-    let scanner = Scanner::new(thread, trust, Signatures::Every);
-    let examined = examine(bytes.as_slice(), scanner, |entry| entries.push(entry)).unwrap();
-    assert_eq!(examined.damage, None, "every line of `{thread}` must hold");
-    assert_eq!(examined.head(), Some(&head), "the log of `{thread}` must end at its head");
-    assert_eq!(bytes.len() as u64, head.bytes, "the log of `{thread}` must have as many bytes as its head says");
-    entries
-}
-
-/// A thread as its log tells it.
-pub fn loaded(store: &impl Logs, trust: &Trust, thread: &ThreadId) -> Thread {
-    load::load(store, thread, trust, None).unwrap_or_else(|error| panic!("`{thread}` must load: {error}")).thread
-}
-
-/// Everything that can be seen of some threads, and of the accounts and the feed beside them.
-#[derive(Debug, PartialEq)]
-pub struct Sight {
-    threads: Vec<Result<Seen, &'static str>>,
-    accounts: Vec<Option<Account>>,
-    listed: Vec<Summary>,
-    position: u64,
-}
-
-#[derive(Debug, PartialEq)]
-struct Seen {
-    summary: Summary,
-    head: Head,
-    log: String,
-    runs: Vec<Run>,
-    notes: Vec<Note>,
-}
-
-/// Looks at everything there is of `threads`.
-pub fn sight(store: &impl Store, threads: &[&ThreadId]) -> Sight {
-    let seen = |thread: &ThreadId| -> Result<Seen> {
-        let summary = store.get(thread)?;
-        let (head, bytes) = bytes_of(store, thread);
-        let log = String::from_utf8(bytes).unwrap();
-        Ok(Seen { summary, head, log, runs: store.runs(thread)?, notes: store.pending(thread)? })
-    };
-    Sight {
-        threads: threads.iter().map(|thread| seen(thread).map_err(|error: Error| error.code())).collect(),
-        accounts: threads.iter().map(|thread| store.account(thread).unwrap()).collect(),
-        listed: store.list(&Filter::default(), None, 1_000).unwrap().items,
-        position: store.position().unwrap(),
-    }
-}
-
-/// Checks that `attempt` changes nothing that can be seen of `threads`.
-#[track_caller]
-pub fn leaves_no_trace(store: &impl Store, threads: &[&ThreadId], attempt: impl FnOnce()) {
-    let before = sight(store, threads);
-    attempt();
-    assert_eq!(sight(store, threads), before, "what was refused must leave no trace");
-}
-
 /// Checks that a result is an error of this form, and says what should have been refused if it is not.
 macro_rules! assert_refused {
     ($result:expr, $pattern:pat $(if $guard:expr)?, $($why:tt)+) => {
@@ -321,8 +177,8 @@ macro_rules! assert_refused {
 }
 pub(crate) use assert_refused;
 
-/// What `T` shows when it is not what was expected.
-pub(crate) fn sorted<T: Ord + Debug>(items: impl IntoIterator<Item = T>) -> Vec<T> {
+/// The items in order.
+pub fn sorted<T: Ord>(items: impl IntoIterator<Item = T>) -> Vec<T> {
     let mut items: Vec<_> = items.into_iter().collect();
     items.sort();
     items

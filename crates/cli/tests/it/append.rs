@@ -1,0 +1,149 @@
+//! `selvedge append`.
+
+use std::fs;
+
+use selvedge_model::ThreadId;
+use selvedge_store::{Acquire, Leases};
+
+use crate::support::{HELLO, Sandbox};
+
+#[test]
+fn append_prints_the_version_it_came_to() {
+    let (sandbox, thread) = Sandbox::with_thread();
+    let ran = sandbox.run_with(&["append", &thread, "--expect", "0"], HELLO.as_bytes());
+    assert_eq!((ran.code, ran.stdout.as_str(), ran.stderr.as_str()), (Some(0), "1\n", ""));
+    let appended = sandbox.run_with(&["append", &thread, "--expect", "1", "--json"], HELLO.as_bytes()).json();
+    assert_eq!((&appended["version"], &appended["thread_id"], &appended["replayed"]), (&2.into(), &thread.as_str().into(), &false.into()));
+    let file = sandbox.root().join("changeset.json");
+    fs::write(&file, HELLO).unwrap();
+    let ran = sandbox.run(&["append", &thread, "--expect", "any", "--file", file.to_str().unwrap()]);
+    assert_eq!(ran.stdout, "3\n");
+}
+
+#[test]
+fn a_stale_expectation_is_a_conflict_with_both_versions_and_nothing_is_kept() {
+    let (sandbox, thread) = Sandbox::with_thread();
+    sandbox.append(&thread, "0", HELLO);
+    let before = fs::read(sandbox.transcript(&thread)).unwrap();
+    for stale in ["0", "2"] {
+        let ran = sandbox.run_with(&["append", &thread, "--expect", stale, "--json"], HELLO.as_bytes());
+        let error = ran.error(5, "version_conflict");
+        assert_eq!((error["expected"].to_string().as_str(), &error["actual"]), (stale, &1.into()));
+        assert!(error["hint"].as_str().unwrap().contains("--expect 1"));
+    }
+    assert_eq!(fs::read(sandbox.transcript(&thread)).unwrap(), before);
+}
+
+#[test]
+fn the_same_key_and_request_give_the_first_answer_again() {
+    let (sandbox, thread) = Sandbox::with_thread();
+    let keyed = |changeset: &str| sandbox.run_with(&["append", &thread, "--expect", "0", "--key", "k 1", "--json"], changeset.as_bytes());
+    assert_eq!(keyed(HELLO).json()["replayed"], false);
+    let again = keyed(HELLO).json();
+    assert_eq!((&again["replayed"], &again["version"]), (&true.into(), &1.into()));
+    keyed(r#"{"reason":"Lifecycle"}"#).error(5, "key_reused");
+    assert_eq!(sandbox.run(&["thread", "show", &thread, "--json"]).json()["version"], 1);
+}
+
+#[test]
+fn bad_input_says_what_is_wrong_and_shows_the_smallest_good_one() {
+    let (sandbox, thread) = Sandbox::with_thread();
+    let deep = format!(r#"{{"reason":"UserMessage","snapshot":{}{}}}"#, "[".repeat(70), "]".repeat(70));
+    let cases: [(&[u8], &str, &str); 11] = [
+        (b"", "usage", "empty"),
+        (b" \n", "usage", "empty"),
+        (b"hello", "json_syntax", "not JSON"),
+        (b"{\"reason\":\"UserMessage\"} {}", "json_syntax", "not JSON"),
+        (b"{\"reason\":\"UserMessage\",\"reason\":\"Lifecycle\"}", "json_duplicate_key", "`reason` appears twice"),
+        (b"{\"reason\":\"User\xffMessage\"}", "json_not_utf8", "byte 15"),
+        (b"{\"reason\":\"Whatever\"}", "json_form", "`UserMessage`"),
+        (b"{\"reason\":\"UserMessage\",\"messges\":[]}", "json_form", "`messges`"),
+        (b"{\"reason\":\"UserMessage\",\"events\":[]}", "json_form", "`events`"),
+        (b"[]", "json_form", "struct Changeset"),
+        (deep.as_bytes(), "json_too_deep", "64"),
+    ];
+    for (input, code, word) in cases {
+        let error = sandbox.run_with(&["append", &thread, "--expect", "0", "--json"], input).error(2, code);
+        assert!(error["message"].as_str().unwrap().contains(word), "{error}");
+        assert!(error["hint"].as_str().unwrap().contains(HELLO), "{error}");
+    }
+    assert_eq!(sandbox.run(&["thread", "show", &thread, "--json"]).json()["version"], 0);
+}
+
+#[test]
+fn the_smallest_good_input_of_the_hint_is_good() {
+    let (sandbox, thread) = Sandbox::with_thread();
+    let error = sandbox.run_with(&["append", &thread, "--expect", "0", "--json"], b"x").error(2, "json_syntax");
+    let hint = error["hint"].as_str().unwrap();
+    assert_eq!(sandbox.append(&thread, "0", &hint[hint.find('{').unwrap()..]), 1);
+}
+
+#[test]
+fn input_beyond_eight_mebibytes_is_refused_without_reading_on() {
+    let (sandbox, thread) = Sandbox::with_thread();
+    let huge = format!(r#"{{"reason":"UserMessage","snapshot":"{}"}}"#, "x".repeat(9 << 20));
+    sandbox.run_with(&["append", &thread, "--expect", "0", "--json"], huge.as_bytes()).error(2, "json_too_long");
+    let mut child = sandbox.command(&["append", &thread, "--expect", "0", "--json", "--file", "/dev/zero"]).spawn().unwrap();
+    assert_eq!(child.wait().unwrap().code(), Some(2));
+}
+
+#[test]
+fn what_does_not_fit_the_thread_is_refused_wholly() {
+    let (sandbox, thread) = Sandbox::with_thread();
+    sandbox.append(&thread, "0", r#"{"reason":"UserMessage","messages":[{"id":"m","role":"user","content":"tea"}]}"#);
+    let refused = |changeset: &str, code: i32, word: &str| {
+        sandbox.run_with(&["append", &thread, "--expect", "1", "--json"], changeset.as_bytes()).error(code, word);
+    };
+    refused(
+        r#"{"reason":"UserMessage","messages":[{"role":"user","content":"x"}],"patches":[{"ops":[{"op":"set","path":["a"],"value":1},{"op":"increment","path":["none"],"amount":1}]}]}"#,
+        2,
+        "patch_refused",
+    );
+    refused(r#"{"reason":"UserMessage","messages":[{"id":"m","role":"user","content":"coffee"}]}"#, 2, "message_changed");
+    refused(r#"{"reason":"UserMessage","run_meta":{"agent_id":"a","origin":"user","status":"running"}}"#, 2, "invalid_changeset");
+    let state = sandbox.run(&["state", &thread, "--json"]).json();
+    assert_eq!((&state["version"], &state["state"], state["messages"].as_array().unwrap().len()), (&1.into(), &serde_json::json!({}), 1));
+}
+
+#[test]
+fn a_second_run_beside_an_active_one_is_not_allowed() {
+    let (sandbox, thread) = Sandbox::with_thread();
+    let run = |id: &str| format!(r#"{{"reason":"UserMessage","run_id":"{id}","run_meta":{{"agent_id":"a","origin":"user","status":"running"}}}}"#);
+    sandbox.append(&thread, "0", &run("r1"));
+    sandbox.run_with(&["append", &thread, "--expect", "1", "--json"], run("r2").as_bytes()).error(4, "run_active");
+}
+
+#[test]
+fn a_thread_that_somebody_holds_is_waited_for_and_then_not_allowed() {
+    let (sandbox, thread) = Sandbox::with_thread();
+    let store = sandbox.open();
+    let lease = store.acquire(&ThreadId::new(&*thread).unwrap(), Acquire::default()).unwrap();
+    let append = |wait: &str| sandbox.run_with(&["append", &thread, "--expect", "0", "--wait", wait, "--json"], HELLO.as_bytes());
+    let error = append("0").error(4, "lease_held");
+    assert_eq!((&error["retryable"], error["holder"].as_str()), (&true.into(), Some(lease.owner.as_str())));
+    let waiting = std::thread::scope(|scope| {
+        let waiting = scope.spawn(|| append("20"));
+        std::thread::sleep(std::time::Duration::from_millis(300));
+        store.release(&lease).unwrap();
+        waiting.join().unwrap()
+    });
+    assert_eq!(waiting.json()["version"], 1);
+}
+
+#[test]
+fn a_thread_of_another_key_is_not_gone_on_with() {
+    let (sandbox, thread) = Sandbox::with_thread();
+    fs::remove_dir_all(sandbox.home().join("keys/signing")).unwrap();
+    sandbox.run(&["init"]);
+    sandbox.run_with(&["append", &thread, "--expect", "0", "--json"], HELLO.as_bytes()).error(4, "other_signer");
+    assert_eq!(sandbox.run(&["verify", &thread]).code, Some(0));
+}
+
+#[test]
+fn usage_errors_are_json_too() {
+    let (sandbox, thread) = Sandbox::with_thread();
+    for args in [&["append", &thread][..], &["append", &thread, "--expect", "-1"], &["append", &thread, "--expect", "soon"], &["append"], &["sing"]] {
+        sandbox.run(&[args, &["--json"]].concat()).error(2, "usage");
+        assert_eq!(sandbox.run(args).code, Some(2));
+    }
+}

@@ -1,0 +1,51 @@
+//! `selvedge demo`: the README's first command.
+
+use std::fs;
+
+use crate::support::{Sandbox, contents};
+
+#[test]
+fn the_demo_keeps_all_its_promises_and_its_folder_and_touches_nothing_else() {
+    let sandbox = Sandbox::empty();
+    let ran = sandbox.run(&["demo"]);
+    assert_eq!((ran.code, ran.stderr.as_str()), (Some(0), ""), "{ran:?}");
+    assert!(!sandbox.home().exists(), "the user's own keys are not touched");
+    let folders: Vec<_> = fs::read_dir(sandbox.project()).unwrap().map(|entry| entry.unwrap().path()).collect();
+    let [folder] = &folders[..] else { panic!("{folders:?}") };
+    assert!(ran.stdout.contains(folder.to_str().unwrap()));
+
+    // What it says to try next works as it stands.
+    let tries: Vec<_> = ran.stdout.lines().filter(|line| line.starts_with("  SELVEDGE_HOME=") || line.starts_with("  head ")).collect();
+    assert_eq!(tries.len(), 4, "{ran:?}");
+    for line in tries {
+        let tried = std::process::Command::new("sh").args(["-c", line]).output().unwrap();
+        assert!(tried.status.success(), "{line}: {tried:?}");
+        if line.starts_with("  head ") {
+            let promised = ran.stdout.split("begins with ").nth(1).unwrap().split(':').next().unwrap();
+            assert!(String::from_utf8(tried.stdout).unwrap().starts_with(promised));
+        }
+    }
+}
+
+#[test]
+fn for_programs_there_is_one_object_per_beat() {
+    let sandbox = Sandbox::empty();
+    let ran = sandbox.run(&["demo", "--dir", "here", "--json"]);
+    let beats = ran.records();
+    let names: Vec<_> = beats.iter().map(|beat| beat["name"].as_str().unwrap()).collect();
+    assert_eq!(names, ["kill", "recover", "race", "verify", "tamper", "restore"]);
+    assert!(beats.iter().all(|beat| beat["ok"] == true), "{beats:?}");
+    let (killed, recovered) = (&beats[0]["details"], &beats[1]["details"]);
+    assert!(recovered["version"].as_u64() >= killed["last_acknowledged"].as_u64(), "{beats:?}");
+    assert_eq!(beats[0]["folder"].as_str(), sandbox.project().join("here").to_str());
+}
+
+#[test]
+fn a_folder_that_is_in_use_is_left_alone() {
+    let sandbox = Sandbox::empty();
+    let folder = sandbox.project().join("mine");
+    fs::create_dir(&folder).unwrap();
+    fs::write(folder.join("note"), "mine").unwrap();
+    sandbox.run(&["demo", "--dir", "mine", "--json"]).error(2, "folder_in_use");
+    assert_eq!(contents(&folder).len(), 1);
+}

@@ -1,0 +1,97 @@
+//! `selvedge init`, and where it and all others look for projects and keys.
+
+use std::fs;
+use std::os::unix::fs::PermissionsExt;
+
+use crate::support::{HELLO, Sandbox, contents, copy};
+
+#[test]
+fn init_makes_key_trust_and_store_and_says_so() {
+    let sandbox = Sandbox::empty();
+    let made = sandbox.run(&["init", "--json"]).json();
+    assert_eq!((&made["store_created"], &made["key_created"], &made["gitignore_created"]), (&true.into(), &true.into(), &true.into()));
+    assert_eq!(made["project"].as_str(), sandbox.project().to_str());
+    let key = made["key"].as_str().unwrap();
+    assert!(sandbox.home().join(format!("keys/trusted/{key}.json")).is_file());
+    let private = sandbox.home().join("keys/signing/private_key.pem");
+    assert_eq!(fs::metadata(private).unwrap().permissions().mode() & 0o777, 0o600);
+    assert!(sandbox.threads().join("store.json").is_file());
+}
+
+#[test]
+fn init_again_changes_nothing() {
+    let (sandbox, _) = Sandbox::with_thread();
+    fs::write(sandbox.project().join(".ai/.gitignore"), "mine\n").unwrap();
+    let before = (contents(&sandbox.home()), contents(&sandbox.project()));
+    let made = sandbox.run(&["init", "--json"]).json();
+    assert_eq!((&made["store_created"], &made["key_created"], &made["gitignore_created"]), (&false.into(), &false.into(), &false.into()));
+    assert!((contents(&sandbox.home()), contents(&sandbox.project())) == before);
+}
+
+#[test]
+fn what_belongs_to_the_machine_is_kept_out_of_version_control() {
+    let sandbox = Sandbox::new();
+    let ignored = fs::read_to_string(sandbox.project().join(".ai/.gitignore")).unwrap();
+    for name in ["agent/threads/*.db\n", "agent/threads/*.db-*\n", "agent/threads/*.lock\n", "agent/threads/owners/\n"] {
+        assert!(ignored.contains(name), "{name}");
+    }
+}
+
+#[test]
+fn the_project_is_found_from_below_by_flag_and_by_variable() {
+    let (sandbox, thread) = Sandbox::with_thread();
+    let below = sandbox.project().join("a/b");
+    fs::create_dir_all(&below).unwrap();
+    let shows = |command: &mut std::process::Command| command.output().unwrap().status.code();
+    assert_eq!(shows(sandbox.command(&["thread", "show", &thread]).current_dir(&below)), Some(0));
+    assert_eq!(shows(sandbox.command(&["thread", "show", &thread]).current_dir("/").env("SELVEDGE_DIR", &below)), Some(0));
+    let project = sandbox.project();
+    let flagged = ["-C", project.to_str().unwrap(), "thread", "show", &thread];
+    assert_eq!(shows(sandbox.command(&flagged).current_dir("/").env("SELVEDGE_DIR", "/nowhere")), Some(0));
+    sandbox.run(&["-C", "nowhere", "thread", "list", "--json"]).error(3, "file_not_found");
+}
+
+#[test]
+fn without_a_store_the_hint_names_init() {
+    let sandbox = Sandbox::empty();
+    for command in [&["thread", "list"][..], &["log", "x"], &["state", "x"], &["verify", "--all"], &["append", "x", "--expect", "0"]] {
+        let error = sandbox.run(&[command, &["--json"]].concat()).error(3, "no_store");
+        assert!(error["hint"].as_str().unwrap().contains("selvedge init"), "{error}");
+    }
+}
+
+#[test]
+fn without_a_key_nothing_is_written_and_the_hint_names_init() {
+    let (sandbox, thread) = Sandbox::with_thread();
+    fs::remove_dir_all(sandbox.home()).unwrap();
+    let error = sandbox.run_with(&["append", &thread, "--expect", "0", "--json"], HELLO.as_bytes()).error(3, "key_absent");
+    assert!(error["hint"].as_str().unwrap().contains("selvedge init"));
+    assert_eq!(sandbox.run(&["thread", "show", &thread, "--json"]).json()["version"], 0);
+}
+
+#[test]
+fn a_project_can_not_vouch_for_itself() {
+    let (sandbox, thread) = Sandbox::with_thread();
+    let inside = sandbox.project().join(".ai/user");
+    copy(&sandbox.home(), &inside);
+    let ran = sandbox.command(&["verify", &thread, "--json"]).env("SELVEDGE_HOME", &inside).output().unwrap();
+    assert_eq!(ran.status.code(), Some(4));
+    assert!(String::from_utf8_lossy(&ran.stderr).contains("keys_in_project"));
+    // Somebody who never trusted the key does not believe it because the project has a copy.
+    let ran = sandbox.command(&["verify", &thread, "--json"]).env("SELVEDGE_HOME", sandbox.root().join("other")).output().unwrap();
+    assert_eq!(ran.status.code(), Some(6));
+    assert!(String::from_utf8_lossy(&ran.stderr).contains("untrusted_key"));
+}
+
+#[test]
+fn bare_selvedge_says_where_we_are_and_what_is_next() {
+    let sandbox = Sandbox::empty();
+    let here = sandbox.run(&["--json"]).json();
+    assert_eq!((&here["project"], &here["key"]), (&serde_json::Value::Null, &serde_json::Value::Null));
+    assert_eq!(here["next"][0], "selvedge init");
+    sandbox.run(&["init"]);
+    let thread = sandbox.new_thread("scribe");
+    let here = sandbox.run(&["--json"]).json();
+    assert_eq!(here["newest"][0]["thread_id"], thread);
+    assert!(here["next"][0].as_str().unwrap().contains(&thread));
+}

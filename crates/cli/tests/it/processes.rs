@@ -1,0 +1,77 @@
+//! Many processes at once.
+
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::thread;
+
+use serde_json::Value;
+
+use crate::support::{Ran, Sandbox};
+
+const PROCESSES: u64 = 8;
+
+fn changeset(writer: u64, number: u64) -> String {
+    format!(r#"{{"reason":"UserMessage","messages":[{{"id":"{writer}-{number}","role":"user","content":"{writer} says {number}"}}]}}"#)
+}
+
+fn append(sandbox: &Sandbox, thread: &str, expect: u64, changeset: &str) -> Ran {
+    sandbox.run_with(&["append", thread, "--expect", &expect.to_string(), "--wait", "60", "--json"], changeset.as_bytes())
+}
+
+#[test]
+fn eight_writers_of_one_thread_win_every_version_exactly_once() {
+    const WINS: u64 = 5;
+    let (sandbox, id) = Sandbox::with_thread();
+    let conflicts = AtomicU64::new(0);
+    let write = |writer: u64| {
+        let (mut won, mut expect) = (Vec::new(), 0);
+        while (won.len() as u64) < WINS {
+            let ran = append(&sandbox, &id, expect, &changeset(writer, won.len() as u64));
+            match ran.code {
+                Some(0) => {
+                    expect = ran.json()["version"].as_u64().unwrap();
+                    won.push(expect);
+                }
+                _ => {
+                    expect = ran.error(5, "version_conflict")["actual"].as_u64().unwrap();
+                    conflicts.fetch_add(1, Ordering::Relaxed);
+                }
+            }
+        }
+        won
+    };
+    let mut won: Vec<u64> = thread::scope(|scope| {
+        let writers: Vec<_> = (0..PROCESSES).map(|writer| scope.spawn(move || write(writer))).collect();
+        writers.into_iter().flat_map(|writer| writer.join().unwrap()).collect()
+    });
+    won.sort_unstable();
+    assert_eq!(won, (1..=PROCESSES * WINS).collect::<Vec<_>>());
+    assert!(conflicts.load(Ordering::Relaxed) > 0, "nobody raced");
+    let verdict = sandbox.run(&["verify", &id, "--json"]).json();
+    assert_eq!(verdict["unchanged_up_to"], PROCESSES * WINS);
+    let messages = sandbox.run(&["state", &id, "--json"]).json()["messages"].clone();
+    let mut ids: Vec<&Value> = messages.as_array().unwrap().iter().map(|message| &message["id"]).collect();
+    ids.sort_by_key(|id| id.as_str());
+    ids.dedup();
+    assert_eq!(ids.len() as u64, PROCESSES * WINS, "every winner's message is there once, and no loser's");
+}
+
+#[test]
+fn eight_writers_of_eight_threads_all_come_through() {
+    const WRITES: u64 = 5;
+    let sandbox = Sandbox::new();
+    let ids: Vec<_> = (0..PROCESSES).map(|_| sandbox.new_thread("scribe")).collect();
+    thread::scope(|scope| {
+        for (writer, id) in ids.iter().enumerate() {
+            let sandbox = &sandbox;
+            scope.spawn(move || {
+                for number in 0..WRITES {
+                    let ran = append(sandbox, id, number, &changeset(writer as u64, number));
+                    assert_eq!(ran.json()["version"], number + 1);
+                }
+            });
+        }
+    });
+    let verdicts = sandbox.run(&["verify", "--all", "--json"]).records();
+    assert_eq!(verdicts.len() as u64, PROCESSES);
+    assert!(verdicts.iter().all(|verdict| verdict["unchanged_up_to"] == WRITES), "{verdicts:?}");
+}

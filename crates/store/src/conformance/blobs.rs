@@ -1,0 +1,84 @@
+//! What lies beside a log: read back exactly, by its name, from its own thread.
+
+use selvedge_model::Digest;
+
+use super::Harness;
+use super::support::*;
+use crate::contract::{Commit, Feed, Logs};
+use crate::error::Error;
+
+/// Bytes are read back as they were put, by every handle and after their writer's death.
+pub fn a_blob_is_read_back<H: Harness>(harness: &H) {
+    let (writer, store) = (harness.open(), harness.open());
+    let thread = create(&writer, "blobs");
+    let all_bytes: Vec<u8> = (0..=255).collect();
+    let contents = [vec![], vec![0], b"line\nline\r\n".to_vec(), all_bytes, vec![7; 3 * 1024 * 1024]];
+    let names: Vec<Digest> = contents.iter().map(|content| writer.put_blob(&thread, content).unwrap()).collect();
+    for (name, content) in names.iter().zip(&contents) {
+        assert!(store.blob(&thread, name).unwrap() == *content, "a blob of {} bytes", content.len());
+    }
+    drop(writer);
+    assert!(store.blob(&thread, &names[3]).unwrap() == contents[3], "it outlives its writer");
+}
+
+/// A name that names no blob is refused.
+pub fn an_unknown_blob_is_refused<H: Harness>(harness: &H) {
+    let store = harness.open();
+    let thread = create(&store, "blobs");
+    let content = store.put_blob(&thread, b"content").unwrap();
+    for name in [Digest([0; 32]), Digest([255; 32]), selvedge_log::hash::sha256(b"content")] {
+        assert_ne!(name, content, "a name does not tell the content");
+        let answer = store.blob(&thread, &name);
+        assert_refused!(answer, Error::NoBlob { thread: found, blob } if found == thread && blob == name, "{name}");
+    }
+    assert_refused!(store.blob(&id("nobody"), &content), Error::NoThread(_), "a blob of nobody");
+    assert_refused!(store.put_blob(&id("nobody"), b"lost"), Error::NoThread(_), "a blob for nobody");
+}
+
+/// A blob is its thread's and can't be read from another.
+pub fn a_blob_is_not_read_from_another_thread<H: Harness>(harness: &H) {
+    let store = harness.open();
+    let (one, two) = (create(&store, "one"), create(&store, "two"));
+    let name = store.put_blob(&one, b"secret").unwrap();
+    store.put_blob(&two, b"secret").unwrap();
+    assert_refused!(store.blob(&two, &name), Error::NoBlob { .. }, "another thread's blob");
+    assert_eq!(store.blob(&one, &name).unwrap(), b"secret");
+    store.delete(&two).unwrap();
+    assert_eq!(store.blob(&one, &name).unwrap(), b"secret", "deleting another thread takes nothing away");
+}
+
+/// The same bytes put twice have two names, so that erasing one tells nothing about the other.
+pub fn the_same_bytes_have_two_names<H: Harness>(harness: &H) {
+    let store = harness.open();
+    let thread = create(&store, "blobs");
+    let (one, two) = (store.put_blob(&thread, b"same").unwrap(), store.put_blob(&thread, b"same").unwrap());
+    assert_ne!(one, two);
+    assert_eq!(store.blob(&thread, &one).unwrap(), store.blob(&thread, &two).unwrap());
+}
+
+/// A blob is no commit: it makes no version and wakes nobody.
+pub fn a_blob_makes_no_version<H: Harness>(harness: &H) {
+    let store = harness.open();
+    let thread = create(&store, "blobs");
+    let (head, position) = (store.head(&thread).unwrap(), store.position().unwrap());
+    store.put_blob(&thread, b"beside").unwrap();
+    assert_eq!((store.head(&thread).unwrap(), store.position().unwrap()), (head, position));
+    assert_eq!(append(&store, &thread, empty()), 1);
+    verified(&store, &harness.trust(), &thread);
+}
+
+/// Blobs put at once are all kept.
+pub fn blobs_put_at_once_are_all_kept<H: Harness>(harness: &H) {
+    let stores = [harness.open(), harness.open()];
+    let thread = create(&stores[0], "blobs");
+    let names = at_once(4, |worker| {
+        let put = |number: u8| {
+            let content = vec![number; 1_000 * (worker + 1)];
+            (stores[worker % 2].put_blob(&thread, &content).unwrap(), content)
+        };
+        (0..5).map(put).collect::<Vec<_>>()
+    });
+    for (name, content) in names.into_iter().flatten() {
+        assert!(stores[0].blob(&thread, &name).unwrap() == content, "{name}");
+    }
+}

@@ -1,0 +1,173 @@
+//! Deleting: for good, leaving a tombstone, and nobody brings a thread back.
+
+use selvedge_model::{Batch, Expect, Part, ThreadId};
+use serde_json::json;
+
+use super::Harness;
+use super::chains::hands_off;
+use super::ledger::{open, posts};
+use super::support::*;
+use crate::contract::{Acquire, Commit, Filter, Leases, Ledger, Logs, Notes, Registry, Summary};
+use crate::error::{Error, Result};
+
+/// A deleted thread is gone for every reader, and its tombstone says what it was.
+pub fn a_deleted_thread_leaves_a_tombstone<H: Harness>(harness: &H) {
+    let (store, other) = (harness.open(), harness.open());
+    let thread = create(&store, "gone");
+    append(&store, &thread, says("soon gone"));
+    let blob = store.put_blob(&thread, b"gone too").unwrap();
+    store.post(note(&thread, "n1", "send")).unwrap();
+    let (summary, head) = (store.get(&thread).unwrap(), store.head(&thread).unwrap());
+    assert_eq!(store.tombstone(&thread).unwrap(), None, "the living have none");
+    let tombstone = store.delete(&thread).unwrap();
+    assert_eq!((&tombstone.manifest, &tombstone.head), (&summary.manifest, &head));
+    for handle in [&store, &other] {
+        assert_eq!(handle.tombstone(&thread).unwrap().as_ref(), Some(&tombstone));
+        let answers: [(&str, Result<()>); 9] = [
+            ("get", handle.get(&thread).map(drop)),
+            ("head", handle.head(&thread).map(drop)),
+            ("read", handle.read(&thread, 0, 1).map(drop)),
+            ("transcript", handle.transcript(&thread).map(drop)),
+            ("runs", handle.runs(&thread).map(drop)),
+            ("blob", handle.blob(&thread, &blob).map(drop)),
+            ("pending", handle.pending(&thread).map(drop)),
+            ("post", handle.post(note(&thread, "n2", "send"))),
+            ("delete", handle.delete(&thread).map(drop)),
+        ];
+        for (question, answer) in answers {
+            assert_refused!(answer, Error::Deleted(found) if found == thread, "{question} of what was deleted");
+        }
+    }
+}
+
+/// Lists, prefixes and parents forget a deleted thread.
+pub fn a_deleted_thread_is_listed_no_more<H: Harness>(harness: &H) {
+    let store = harness.open();
+    let parent = create(&store, "parent");
+    let child = create_as(&store, "child", selvedge_model::NewThread { parent_id: Some(parent.clone()), ..new_thread() });
+    store.delete(&child).unwrap();
+    let listed = store.list(&Filter::default(), None, 10).unwrap().items;
+    assert_eq!(listed.iter().map(|summary| &summary.manifest.thread_id).collect::<Vec<_>>(), [&parent]);
+    assert_eq!(store.children(&parent).unwrap(), []);
+    assert_refused!(store.resolve("chil"), Error::NoThread(_), "a prefix of what was deleted");
+}
+
+/// A thread that runs is not deleted.
+pub fn a_running_thread_is_not_deleted<H: Harness>(harness: &H) {
+    let store = harness.open();
+    let thread = create(&store, "running");
+    append(&store, &thread, starts("run-1"));
+    leaves_no_trace(&store, &[&thread], || {
+        assert_refused!(store.delete(&thread), Error::Running(found) if found == thread, "deleting what runs");
+    });
+    assert_eq!(store.tombstone(&thread).unwrap(), None);
+    append(&store, &thread, finishes("run-1", "natural"));
+    store.delete(&thread).unwrap();
+}
+
+/// A thread that another holds is not deleted; once the holder is dead it is.
+pub fn a_held_thread_is_not_deleted<H: Harness>(harness: &H) {
+    let (holder, store) = (harness.open(), harness.open());
+    let thread = create(&holder, "held");
+    let lease = holder.acquire(&thread, Acquire::default()).unwrap();
+    leaves_no_trace(&store, &[&thread], || {
+        assert_refused!(store.delete(&thread), Error::LeaseHeld { holder, .. } if holder == lease.owner, "deleting what is held");
+    });
+    commit(&holder, Batch::of(part(&thread, empty()).under(lease.epoch)));
+    drop(holder);
+    store.delete(&thread).unwrap();
+    assert_refused!(store.renew(&lease), Error::Deleted(_) | Error::StaleEpoch { .. }, "a lease on what was deleted");
+    assert_eq!(store.expired().unwrap(), [], "the dead hold nothing that is gone");
+}
+
+/// An id is never used again.
+pub fn an_id_is_never_used_again<H: Harness>(harness: &H) {
+    let (store, other) = (harness.open(), harness.open());
+    let thread = create(&store, "once");
+    store.delete(&thread).unwrap();
+    for handle in [&store, &other, &harness.open()] {
+        let again = Batch::of(birth(&thread, new_thread()));
+        assert_refused!(handle.commit(again), Error::Deleted(_), "a birth under the id of what was deleted");
+    }
+    assert_refused!(store.get(&thread), Error::Deleted(_), "it stays deleted");
+}
+
+/// A writer that comes late brings nothing back, nor does a batch of which it is part.
+pub fn a_late_writer_brings_nothing_back<H: Harness>(harness: &H) {
+    let (store, late) = (harness.open(), harness.open());
+    let (thread, mate) = (create(&store, "gone"), create(&store, "mate"));
+    let lease = late.acquire(&thread, Acquire::default()).unwrap();
+    commit(&late, Batch::of(part(&thread, patches([set("n", json!(1))])).under(lease.epoch)));
+    late.release(&lease).unwrap();
+    store.delete(&thread).unwrap();
+    leaves_no_trace(&store, &[&thread, &mate], || {
+        for expect in [Expect::Exact(1), Expect::Exact(0), Expect::Any] {
+            let write = Part::new(thread.clone(), expect, patches([set("n", json!(2))]));
+            assert_refused!(late.commit(Batch::of(write.clone())), Error::Deleted(_), "an append with {expect:?}");
+            let leased = write.clone().under(lease.epoch);
+            assert_refused!(late.commit(Batch::of(leased)), Error::Deleted(_), "an append under an old lease");
+            let together = batch([part(&mate, says("never")), write]);
+            assert_refused!(late.commit(together), Error::Deleted(_), "a batch with what was deleted");
+        }
+        assert_refused!(late.put_blob(&thread, b"late"), Error::Deleted(_), "a late blob");
+        let telling = Batch { posted: vec![note(&thread, "n1", "send")], ..Batch::of(part(&mate, empty())) };
+        assert_refused!(late.commit(telling), Error::Deleted(_), "a batch that posts to what was deleted");
+    });
+}
+
+/// The walk along a chain passes through what was deleted.
+pub fn a_chain_passes_through_what_was_deleted<H: Harness>(harness: &H) {
+    let store = harness.open();
+    let threads: Vec<ThreadId> = ["one", "two", "three", "four"].map(id).to_vec();
+    create(&store, "one");
+    for pair in threads.windows(2) {
+        append(&store, &pair[0], starts("run-1"));
+        commit(&store, hands_off(&store, &pair[0], &pair[1]));
+    }
+    let ids = |found: Vec<Summary>| found.into_iter().map(|summary| summary.manifest.thread_id).collect::<Vec<_>>();
+    store.delete(&threads[1]).unwrap();
+    store.delete(&threads[2]).unwrap();
+    let ends = [threads[0].clone(), threads[3].clone()];
+    for end in &ends {
+        assert_eq!(ids(store.chain(end).unwrap()), ends, "from `{end}`");
+    }
+    assert_refused!(store.chain(&threads[1]), Error::Deleted(_), "the chain of what was deleted");
+    store.delete(&threads[0]).unwrap();
+    assert_eq!(ids(store.chain(&threads[3]).unwrap()), [threads[3].clone()], "the root may go, too");
+}
+
+/// What was spent stays spent.
+pub fn what_was_spent_outlives_the_thread<H: Harness>(harness: &H) {
+    let store = harness.open();
+    let thread = create(&store, "spender");
+    commit(&store, Batch::of(posts(&thread, [open(&thread, Some(10))])));
+    let account = store.account(&thread).unwrap();
+    store.delete(&thread).unwrap();
+    assert_eq!(store.account(&thread).unwrap(), account);
+}
+
+/// Only what is there can be deleted.
+pub fn nothing_cannot_be_deleted<H: Harness>(harness: &H) {
+    let store = harness.open();
+    assert_refused!(store.delete(&id("nobody")), Error::NoThread(_), "deleting nothing");
+    assert_eq!(store.tombstone(&id("nobody")).unwrap(), None);
+    create(&store, "nobody");
+}
+
+/// Of a deletion and an append at once, either the append is in the tombstone or it is refused.
+pub fn a_deletion_and_an_append_at_once_agree<H: Harness>(harness: &H) {
+    let (store, writer) = (harness.open(), harness.open());
+    for round in 0..20 {
+        let thread = create(&store, &format!("crossed-{round}"));
+        let answers = at_once(2, |worker| match worker {
+            0 => stubbornly(|| store.delete(&thread)).map(|tombstone| tombstone.head.version),
+            _ => stubbornly(|| writer.commit(Batch::of(part(&thread, says("now"))))).map(|_| 1),
+        });
+        match (&answers[0], &answers[1]) {
+            (Ok(version), Ok(_)) => assert_eq!(*version, 1, "what was acknowledged is in the tombstone"),
+            (Ok(version), Err(Error::Deleted(_))) => assert_eq!(*version, 0, "what was refused is not"),
+            other => panic!("round {round}: {other:?}"),
+        }
+        assert_refused!(writer.get(&thread), Error::Deleted(_), "it is deleted either way");
+    }
+}

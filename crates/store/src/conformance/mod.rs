@@ -1,0 +1,327 @@
+//! The public conformance suite: what every store must do, as tests that any backend runs in a few lines.
+//!
+//! ```ignore
+//! struct MyHarness { /* where the data lies, and the key that signs it */ }
+//!
+//! impl selvedge_store::conformance::Harness for MyHarness { /* open, trust */ }
+//!
+//! fn fresh() -> MyHarness { /* an empty store */ }
+//!
+//! selvedge_store::conformance_suite!(fresh());
+//! ```
+//!
+//! - Each case is a plain function over a [`Harness`] on an empty store and shares nothing with the others; a backend may
+//!   call one by itself.
+//! - Cases ask only what the contracts say. Where a contract leaves a choice, the case says so and takes either.
+//! - Every wait has an end: a backend that blocks fails, it does not hang.
+//!
+//! In reading order: [`support`], then how threads come to be and grow ([`birth`], [`appending`], [`batches`], [`conflicts`],
+//! [`keys`]), what they say and know ([`messages`], [`state`], [`scopes`]), how they are read ([`reading`], [`fidelity`]),
+//! what they spend ([`ledger`], [`spending`]), who may write them ([`leases`], [`waiting`], [`notes`]), who hears of it
+//! ([`feed`]), how they are found ([`listing`], [`resolving`], [`runs`], [`statuses`], [`chains`]), what lies beside them and
+//! how they go ([`blobs`], [`deletion`]), and everything at once ([`storm`]).
+
+pub mod appending;
+pub mod batches;
+pub mod birth;
+pub mod blobs;
+pub mod chains;
+pub mod conflicts;
+pub mod deletion;
+pub mod feed;
+pub mod fidelity;
+pub mod keys;
+pub mod leases;
+pub mod ledger;
+pub mod listing;
+pub mod messages;
+pub mod notes;
+pub mod reading;
+pub mod resolving;
+pub mod runs;
+pub mod scopes;
+pub mod spending;
+pub mod state;
+pub mod statuses;
+pub mod storm;
+pub mod support;
+pub mod waiting;
+
+use selvedge_log::Trust;
+
+use crate::contract::Store;
+
+/// A store under test, empty when the harness is made.
+pub trait Harness {
+    /// The store.
+    type Store: Store;
+
+    /// Another handle on the same data, as another process would have it; dropping a handle is its owner's death.
+    fn open(&self) -> Self::Store;
+
+    /// The keys that count for what this store signs.
+    fn trust(&self) -> Trust;
+}
+
+/// Runs the whole suite: one test for each case, each on a harness that the given expression makes.
+#[macro_export]
+macro_rules! conformance_suite {
+    ($harness:expr) => {
+        $crate::conformance_suite! { $harness =>
+            birth {
+                a_created_thread_is_at_version_zero
+                a_manifest_shows_what_the_creator_said
+                a_second_birth_is_refused
+                a_second_birth_is_refused_as_such_while_somebody_holds_the_thread
+                a_birth_that_expects_a_version_is_refused
+                a_birth_into_a_thread_that_lives_is_refused
+                an_append_to_nothing_is_refused
+                of_two_births_at_once_one_wins
+                a_birth_may_bring_messages_and_state
+                ids_at_their_limits_are_kept_apart
+            }
+            appending {
+                each_append_adds_one_version_even_when_empty
+                an_append_at_its_expected_version_is_committed
+                a_changeset_is_read_back_as_it_was_handed_in
+                handles_take_turns_on_one_thread
+                a_thread_outlives_its_writer
+                an_event_too_long_for_a_line_is_refused
+                a_changeset_that_contradicts_itself_is_refused
+                threads_grow_side_by_side
+            }
+            batches {
+                a_conflict_in_one_part_leaves_nothing_of_the_other
+                any_refused_part_leaves_nothing_of_the_others
+                each_checkpoint_names_its_mates
+                a_birth_and_an_append_are_one
+                an_empty_batch_and_a_thread_twice_are_refused
+                nobody_sees_half_a_batch
+                crossing_batches_all_arrive
+                a_batch_may_mix_reasons
+            }
+            conflicts {
+                a_conflict_names_both_versions
+                nothing_of_the_loser_is_visible
+                racing_writers_win_each_version_once
+                one_version_has_one_winner
+                appends_at_any_version_all_arrive
+                patches_of_racing_writers_are_all_counted
+            }
+            keys {
+                the_same_request_gets_the_first_answer
+                another_request_under_the_key_is_refused
+                a_retry_may_expect_something_else
+                an_outcome_is_found_by_its_key
+                key_and_request_stand_in_the_checkpoints
+                a_refused_commit_leaves_its_key_free
+                a_retried_birth_is_the_first_one
+                retries_at_once_are_committed_once
+                a_retry_repeats_no_side_effect
+                a_retried_batch_is_answered_as_a_whole
+            }
+            messages {
+                a_resubmitted_message_is_stored_once
+                a_changed_message_is_refused
+                run_and_step_do_not_make_another_message
+                a_message_without_an_id_always_appends
+                the_same_id_in_two_threads_is_two_messages
+                the_same_id_twice_in_one_changeset_is_one_message
+                new_messages_among_known_ones_keep_their_order
+                a_message_belongs_to_the_run_that_brought_it
+                a_message_sent_by_two_at_once_is_stored_once
+                ids_of_a_long_thread_are_all_known
+            }
+            state {
+                a_snapshot_comes_before_its_patches
+                patches_apply_in_order
+                every_op_is_applied
+                a_patch_that_does_not_apply_refuses_its_changeset
+                a_patch_is_judged_where_it_stands
+                state_actions_are_recorded_and_never_replayed
+                a_state_may_be_any_value
+                a_handle_never_goes_on_from_an_old_state
+            }
+            scopes {
+                what_a_killed_run_left_in_patches_is_cleaned
+                what_a_call_kept_goes_with_its_result
+                a_call_id_with_a_dot_is_one_key
+                cleaning_looks_at_the_newest_state
+            }
+            reading {
+                every_signature_of_the_committed_bytes_holds
+                a_log_is_not_loaded_on_the_word_of_a_stranger
+                lines_are_read_page_by_page
+                loading_equals_folding_in_pieces
+                a_thread_loads_as_it_was_at_each_version
+                the_registry_shows_what_the_log_tells
+                an_open_transcript_ends_at_its_head
+                readers_see_whole_changesets_while_a_writer_writes
+                what_is_not_there_is_absent_to_every_reader
+                a_half_read_transcript_hinders_nobody
+            }
+            fidelity {
+                numbers_come_back_exactly
+                texts_come_back_exactly
+                odd_names_come_back_exactly
+                every_kind_of_content_comes_back
+                an_output_of_null_is_one_thing_in_registry_and_log
+                the_deepest_state_goes_both_ways
+                what_could_not_be_read_back_is_refused
+                a_detail_under_the_name_of_a_field_is_refused
+            }
+            ledger {
+                an_account_goes_through_its_life
+                the_log_tells_the_account
+                a_child_account_is_settled_from_the_childs_log
+                postings_of_one_batch_build_on_each_other
+                an_account_without_a_maximum_has_no_remainder
+                a_posting_against_the_rules_is_refused
+                the_record_of_a_posting_cannot_be_handed_in
+            }
+            spending {
+                the_budget_refuses_the_next_reservation
+                a_refused_posting_leaves_nothing_of_its_batch
+                a_conflict_takes_its_postings_along
+                the_last_of_an_account_is_reserved_once
+                the_ceiling_holds_under_a_crowd
+                an_overcharge_is_recorded_and_stops_the_account
+                an_unknown_outcome_is_settled_at_its_bound
+                a_reservation_outlives_its_maker
+                postings_ride_with_what_they_pay_for
+            }
+            leases {
+                a_lease_is_acquired_renewed_and_released
+                a_commit_under_a_lease_carries_its_epoch
+                a_stale_epoch_cannot_write
+                a_released_lease_cannot_write
+                an_epoch_nobody_was_given_cannot_write
+                a_brief_commit_is_refused_while_somebody_holds_the_thread
+                a_dead_holder_hinders_nobody
+                epochs_rise_by_force_and_by_death
+                the_leases_of_the_dead_are_named
+                a_batch_needs_every_right
+                giving_a_stale_lease_back_frees_nothing
+                giving_back_and_taking_over_at_once_leaves_the_new_holder
+                there_is_no_lease_on_nothing
+            }
+            waiting {
+                waiting_is_bounded_and_names_the_holder
+                whoever_does_not_wait_hears_at_once
+                a_lease_given_back_goes_to_whoever_waits
+                a_dead_holders_lease_goes_to_whoever_waits
+                those_who_wait_in_one_process_are_served_in_order
+                whoever_gives_up_holds_nobody_up
+                different_threads_are_leased_side_by_side
+                taking_over_does_not_wait
+                a_holder_that_hangs_does_not_block_its_process
+                one_has_the_lease_at_a_time
+            }
+            notes {
+                a_posted_note_is_pending
+                a_note_posted_twice_is_one
+                another_note_under_a_known_key_is_refused
+                a_batch_cannot_post_two_notes_under_one_key
+                the_same_key_to_two_threads_is_two_notes
+                notes_wait_in_the_order_they_came
+                a_note_is_answered_once
+                of_two_answers_at_once_one_counts
+                notes_go_with_their_batch
+                a_note_to_nobody_is_refused
+                a_lease_stays_while_a_message_waits
+                no_message_falls_between_two_holders
+            }
+            feed {
+                positions_strictly_rise
+                the_feed_comes_page_by_page
+                the_feed_tells_only_of_commits
+                positions_are_never_given_twice
+                a_commit_before_the_wait_ends_it_at_once
+                waiting_in_vain_ends_in_time
+                a_commit_wakes_whoever_waits
+                a_follower_misses_nothing_of_its_own_process
+                a_follower_misses_nothing_of_another_process
+                a_follower_of_many_writers_sees_no_gap
+            }
+            listing {
+                the_newest_comes_first
+                pages_follow_each_other
+                a_cursor_stays_where_it_is
+                filters_choose
+                a_text_is_searched_as_it_stands
+                a_filtered_list_pages_too
+                threads_are_found_across_agents
+            }
+            resolving {
+                a_unique_beginning_names_its_thread
+                an_ambiguous_beginning_names_the_candidates
+                a_thread_that_matches_twice_is_one
+                a_whole_id_wins
+                what_begins_nothing_names_nothing
+                a_deleted_thread_is_in_nobodys_way
+            }
+            runs {
+                the_first_changeset_makes_a_run_and_the_last_completes_it
+                where_a_run_came_from_is_written_once
+                a_done_run_stays_done
+                a_waiting_run_goes_on
+                a_second_run_is_refused_while_one_is_active
+                a_changeset_in_the_middle_touches_its_run
+                a_run_may_be_told_of_at_its_end
+                runs_come_oldest_first
+                runs_of_two_threads_are_apart
+                what_runs_used_is_added_up_once
+            }
+            statuses {
+                a_status_follows_the_runs
+                the_table_of_statuses_is_kept
+                a_run_cannot_go_around_the_table
+                a_continued_thread_takes_nothing
+                a_checkpoint_says_whether_the_thread_is_settled
+                a_manifest_changes_only_in_what_is_named
+            }
+            chains {
+                a_handoff_is_one_batch
+                a_refused_handoff_leaves_both
+                a_chain_is_the_same_from_each_member
+                a_circle_of_links_ends
+                a_missing_link_ends_the_chain
+                children_come_oldest_first
+            }
+            deletion {
+                a_deleted_thread_leaves_a_tombstone
+                a_deleted_thread_is_listed_no_more
+                a_running_thread_is_not_deleted
+                a_held_thread_is_not_deleted
+                an_id_is_never_used_again
+                a_late_writer_brings_nothing_back
+                a_chain_passes_through_what_was_deleted
+                what_was_spent_outlives_the_thread
+                nothing_cannot_be_deleted
+                a_deletion_and_an_append_at_once_agree
+            }
+            blobs {
+                a_blob_is_read_back
+                an_unknown_blob_is_refused
+                a_blob_is_not_read_from_another_thread
+                the_same_bytes_have_two_names
+                a_blob_makes_no_version
+                blobs_put_at_once_are_all_kept
+            }
+            storm {
+                a_storm_leaves_what_its_model_says
+            }
+        }
+    };
+    ($harness:expr => $($topic:ident { $($case:ident)* })*) => {
+        $(mod $topic {
+            #[allow(unused_imports, reason = "the expression may name nothing of its surroundings")]
+            use super::*;
+
+            $(#[test]
+            fn $case() {
+                $crate::conformance::$topic::$case(&$harness);
+            })*
+        })*
+    };
+}

@@ -1,0 +1,170 @@
+//! Waiting for a lease: in order, bounded, and knowing for whom.
+
+use std::sync::Mutex;
+use std::thread;
+use std::time::{Duration, Instant};
+
+use super::Harness;
+use super::support::*;
+use crate::contract::{Acquire, Leases};
+use crate::error::Error;
+
+const AT_ONCE: Acquire = Acquire { wait: Duration::ZERO, take_over: false };
+const BY_FORCE: Acquire = Acquire { wait: Duration::ZERO, take_over: true };
+const PATIENT: Acquire = Acquire { wait: PATIENCE, take_over: false };
+
+/// Time enough for another OS thread to get in line.
+const A_MOMENT: Duration = Duration::from_millis(100);
+
+/// Waiting for a lease ends when the time is up, and says who holds it.
+pub fn waiting_is_bounded_and_names_the_holder<H: Harness>(harness: &H) {
+    let (holder, other) = (harness.open(), harness.open());
+    let thread = create(&holder, "held");
+    let lease = holder.acquire(&thread, AT_ONCE).unwrap();
+    for store in [&other, &holder] {
+        let (wait, began) = (Duration::from_millis(150), Instant::now());
+        let answer = store.acquire(&thread, Acquire { wait, take_over: false });
+        let waited = began.elapsed();
+        assert_refused!(answer, Error::LeaseHeld { holder, .. } if holder == lease.owner, "a lease that stays held");
+        assert!(waited >= wait && waited < PATIENCE, "it waited {waited:?} of {wait:?}");
+    }
+    holder.renew(&lease).unwrap();
+}
+
+/// Whoever does not wait hears at once.
+pub fn whoever_does_not_wait_hears_at_once<H: Harness>(harness: &H) {
+    let (holder, other) = (harness.open(), harness.open());
+    let thread = create(&holder, "held");
+    let _lease = holder.acquire(&thread, AT_ONCE).unwrap();
+    let began = Instant::now();
+    assert_refused!(other.acquire(&thread, AT_ONCE), Error::LeaseHeld { .. }, "a lease that is held");
+    assert!(began.elapsed() < PATIENCE / 4, "it waited {:?}", began.elapsed());
+}
+
+/// A lease that is given back goes to whoever waits, in this process or another.
+pub fn a_lease_given_back_goes_to_whoever_waits<H: Harness>(harness: &H) {
+    let (holder, other) = (harness.open(), harness.open());
+    let thread = create(&holder, "passed");
+    for waiter in [&other, &holder] {
+        let lease = holder.acquire(&thread, AT_ONCE).unwrap();
+        thread::scope(|scope| {
+            let waiting = scope.spawn(|| waiter.acquire(&thread, PATIENT));
+            thread::sleep(A_MOMENT);
+            let began = Instant::now();
+            holder.release(&lease).unwrap();
+            let next = waiting.join().unwrap().unwrap_or_else(|error| panic!("it was given back: {error}"));
+            assert!(began.elapsed() < PATIENCE / 2, "it took {:?}", began.elapsed());
+            waiter.release(&next).unwrap();
+        });
+    }
+}
+
+/// A lease whose holder dies goes to whoever waits.
+pub fn a_dead_holders_lease_goes_to_whoever_waits<H: Harness>(harness: &H) {
+    let (doomed, other) = (harness.open(), harness.open());
+    let thread = create(&other, "inherited");
+    let lost = doomed.acquire(&thread, AT_ONCE).unwrap();
+    thread::scope(|scope| {
+        let waiting = scope.spawn(|| other.acquire(&thread, PATIENT));
+        thread::sleep(A_MOMENT);
+        drop(doomed);
+        let next = waiting.join().unwrap().unwrap_or_else(|error| panic!("its holder is dead: {error}"));
+        assert!(next.epoch > lost.epoch, "a death raises the epoch");
+    });
+}
+
+/// Those who wait within one process are served in the order they came.
+pub fn those_who_wait_in_one_process_are_served_in_order<H: Harness>(harness: &H) {
+    let (store, other) = (harness.open(), harness.open());
+    let thread = create(&store, "queued");
+    for holder in [&store, &other] {
+        let held = holder.acquire(&thread, AT_ONCE).unwrap();
+        let served = Mutex::new(Vec::new());
+        thread::scope(|scope| {
+            for number in 0..5 {
+                let (store, thread, served) = (&store, &thread, &served);
+                scope.spawn(move || {
+                    let lease = store.acquire(thread, PATIENT).unwrap_or_else(|error| panic!("{number}: {error}"));
+                    served.lock().unwrap().push(number);
+                    store.release(&lease).unwrap();
+                });
+                thread::sleep(A_MOMENT);
+            }
+            holder.release(&held).unwrap();
+        });
+        assert_eq!(served.into_inner().unwrap(), [0, 1, 2, 3, 4], "first come, first served");
+    }
+}
+
+/// Whoever gives up waiting holds nobody up.
+pub fn whoever_gives_up_holds_nobody_up<H: Harness>(harness: &H) {
+    let store = harness.open();
+    let thread = create(&store, "abandoned");
+    let held = store.acquire(&thread, AT_ONCE).unwrap();
+    thread::scope(|scope| {
+        let brief = Acquire { wait: A_MOMENT, take_over: false };
+        let gives_up = scope.spawn(|| store.acquire(&thread, brief));
+        let waits = scope.spawn(|| store.acquire(&thread, PATIENT));
+        assert_refused!(gives_up.join().unwrap(), Error::LeaseHeld { .. }, "a lease that stays held");
+        store.release(&held).unwrap();
+        let next = waits.join().unwrap().unwrap_or_else(|error| panic!("it was given back: {error}"));
+        store.release(&next).unwrap();
+    });
+    store.acquire(&thread, AT_ONCE).unwrap_or_else(|error| panic!("nobody holds it: {error}"));
+}
+
+/// Threads do not wait for each other.
+pub fn different_threads_are_leased_side_by_side<H: Harness>(harness: &H) {
+    let store = harness.open();
+    let threads: Vec<_> = (0..10).map(|number| create(&store, &format!("side-{number}"))).collect();
+    let leases: Vec<_> = threads.iter().map(|thread| store.acquire(thread, AT_ONCE).unwrap()).collect();
+    for lease in leases.iter().rev() {
+        store.renew(lease).unwrap();
+        store.release(lease).unwrap();
+    }
+}
+
+/// Taking over does not wait, neither for the holder nor for those in line.
+pub fn taking_over_does_not_wait<H: Harness>(harness: &H) {
+    let (holder, other) = (harness.open(), harness.open());
+    let thread = create(&holder, "seized");
+    let mut stale = holder.acquire(&thread, AT_ONCE).unwrap();
+    for store in [&other, &holder, &other] {
+        let began = Instant::now();
+        let lease = store.acquire(&thread, Acquire { wait: PATIENCE, take_over: true }).unwrap();
+        assert!(began.elapsed() < PATIENCE / 4, "it waited {:?}", began.elapsed());
+        assert!(lease.epoch > stale.epoch);
+        assert_refused!(holder.renew(&stale), Error::StaleEpoch { .. }, "a lease that was taken over");
+        stale = lease;
+    }
+}
+
+/// A lease that was taken over within its own process and given back is free, even if its first holder never stirs again.
+pub fn a_holder_that_hangs_does_not_block_its_process<H: Harness>(harness: &H) {
+    let (store, other) = (harness.open(), harness.open());
+    for (name, taker) in [("by-itself", &store), ("by-another", &other)] {
+        let thread = create(&store, name);
+        let _hangs = store.acquire(&thread, AT_ONCE).unwrap();
+        let taken = taker.acquire(&thread, BY_FORCE).unwrap();
+        taker.release(&taken).unwrap();
+        let free = store.acquire(&thread, Acquire { wait: A_MOMENT, take_over: false });
+        assert!(free.is_ok(), "taken over {name} and given back, the lease is nobody's: {free:?}");
+    }
+}
+
+/// Of many who want a lease, one has it at a time.
+pub fn one_has_the_lease_at_a_time<H: Harness>(harness: &H) {
+    let stores = [harness.open(), harness.open()];
+    let thread = create(&stores[0], "alone");
+    let inside = Mutex::new(());
+    at_once(4, |worker| {
+        for _ in 0..5 {
+            let lease = stores[worker % 2].acquire(&thread, PATIENT).unwrap_or_else(|error| panic!("{worker}: {error}"));
+            let alone = inside.try_lock().unwrap_or_else(|_| panic!("worker {worker} is not alone"));
+            commit(&stores[worker % 2], batch([part(&thread, empty()).under(lease.epoch)]));
+            drop(alone);
+            stores[worker % 2].release(&lease).unwrap();
+        }
+    });
+    assert_eq!(verified(&stores[0], &harness.trust(), &thread).len(), 21);
+}
