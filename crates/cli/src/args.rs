@@ -9,7 +9,8 @@ use clap::error::ErrorKind;
 use clap::{ColorChoice, CommandFactory, FromArgMatches, Parser, Subcommand};
 
 use crate::commands::{
-    append, demo, init, log, state, thread_delete, thread_find, thread_list, thread_new, thread_rename, thread_show, verify,
+    append, demo, init, log, state, thread_delete, thread_find, thread_list, thread_new, thread_rename, thread_show,
+    verify,
 };
 use crate::error::{Exit, Failure};
 use crate::output::Output;
@@ -49,7 +50,7 @@ pub(crate) struct Global {
     pub(crate) json: bool,
     /// Work as if started in DIR
     #[arg(short = 'C', value_name = "DIR", global = true, env = "SELVEDGE_DIR", hide_env = true)]
-    pub(crate) dir: Option<PathBuf>,
+    pub(crate) folder: Option<PathBuf>,
     /// Don't colour anything; NO_COLOR does the same
     #[arg(long, global = true)]
     pub(crate) no_color: bool,
@@ -97,7 +98,7 @@ pub(crate) fn parse() -> Result<Cli, ExitCode> {
 fn report(error: &clap::Error) -> ExitCode {
     let is_answer = matches!(error.kind(), ErrorKind::DisplayHelp | ErrorKind::DisplayVersion);
     if !is_answer && wants_json() {
-        let global = Global { json: true, dir: None, no_color: false, quiet: false };
+        let global = Global { json: true, folder: None, no_color: false, quiet: false };
         Output::new(&global).error(&failure(error));
         return Exit::Usage.into();
     }

@@ -31,7 +31,7 @@ pub(crate) struct Context<'a> {
 impl<'a> Context<'a> {
     /// The context that the flags ask for.
     pub(crate) fn new(global: &Global, output: &'a Output) -> Result<Self> {
-        let asked = global.dir.clone().unwrap_or_else(|| PathBuf::from("."));
+        let asked = global.folder.clone().unwrap_or_else(|| PathBuf::from("."));
         let folder = fs::canonicalize(&asked).map_err(|error| Failure::io("work in", &asked, &error))?;
         if !folder.is_dir() {
             return Err(Failure::usage(format!("`{}` is not a folder", asked.display())));
@@ -79,14 +79,16 @@ impl<'a> Context<'a> {
     fn tell_of(&self, opened: &Opened) {
         let mut found = Vec::new();
         if opened.drained_bytes > 0 {
-            let (bytes, threads) = (count(opened.drained_bytes, "byte"), count(opened.drained_threads, "thread"));
-            found.push(format!("{bytes} of {threads} that were committed but not yet in their transcripts were written there"));
+            let (bytes, threads) =
+                (count(opened.drained_bytes, "committed byte"), count(opened.drained_threads, "transcript"));
+            found.push(format!("{bytes} were still to be written to {threads}, and now are"));
         }
         if opened.dead_leases > 0 {
-            found.push(format!("{} of dead processes ended", count(opened.dead_leases, "lease")));
+            let threads = count(opened.dead_leases, "thread");
+            found.push(format!("{threads} left by a process that died, for the next writer to take over"));
         }
         if !found.is_empty() {
-            self.output.say(format!("recovered after a crash: {}; nothing acknowledged is lost", found.join(", ")));
+            self.output.say(format!("after a crash: {}; nothing acknowledged is lost", found.join("; ")));
         }
         for notice in &opened.notices {
             self.output.say(notice);
@@ -123,7 +125,8 @@ impl User {
         }
         // The XDG specification says that relative paths are to be ignored.
         let config = named("XDG_CONFIG_HOME").filter(|path| path.is_absolute());
-        let config = config.or_else(|| env::home_dir().filter(|home| home.is_absolute()).map(|home| home.join(".config")));
+        let config =
+            config.or_else(|| env::home_dir().filter(|home| home.is_absolute()).map(|home| home.join(".config")));
         config.map(|config| Self { folder: config.join("selvedge") }).ok_or_else(|| {
             Failure::new(Exit::NotFound, "no_home", "there is no home folder to keep keys in")
                 .hint("set SELVEDGE_HOME to a folder of your own")
@@ -157,7 +160,8 @@ impl User {
         if !real.starts_with(&inside) {
             return Ok(());
         }
-        let message = format!("the folder of your keys, `{}`, lies inside the project's own `.ai`", self.folder.display());
+        let message =
+            format!("the folder of your keys, `{}`, lies inside the project's own `.ai`", self.folder.display());
         let failure = Failure::new(Exit::NotAllowed, "keys_in_project", message);
         Err(failure.hint("a project can't vouch for itself: set SELVEDGE_HOME to a folder elsewhere"))
     }

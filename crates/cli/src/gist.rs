@@ -110,7 +110,12 @@ fn goes_on(handoff: &Handoff) -> String {
 }
 
 fn signed(checkpoint: &Checkpoint) -> String {
-    let mut text = format!("version {}, {}, signed by {}", checkpoint.version, checkpoint.reason.as_str(), checkpoint.signer.short());
+    let mut text = format!(
+        "version {}, {}, signed by {}",
+        checkpoint.version,
+        checkpoint.reason.as_str(),
+        checkpoint.signer.short()
+    );
     if let Some(key) = &checkpoint.key {
         text = format!("{text}, key {key}");
     }

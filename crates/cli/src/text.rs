@@ -1,7 +1,7 @@
 //! Putting things into words: times, numbers, foreign text.
 
-use selvedge_model::{Digest, Timestamp};
 use selvedge_log::Trust;
+use selvedge_model::{Digest, Timestamp};
 
 /// A moment in the time zone of whoever looks, to the second.
 pub(crate) fn local(time: Timestamp) -> String {

@@ -84,7 +84,13 @@ struct Borrowed<'a> {
 }
 
 /// Appends one line to `out`, its `\n` included.
-pub fn encode(out: &mut Vec<u8>, seq: u64, timestamp: Timestamp, thread_id: &ThreadId, event: &Event) -> Result<(), LineError> {
+pub fn encode(
+    out: &mut Vec<u8>,
+    seq: u64,
+    timestamp: Timestamp,
+    thread_id: &ThreadId,
+    event: &Event,
+) -> Result<(), LineError> {
     let start = out.len();
     serde_json::to_writer(&mut *out, &Borrowed { seq, timestamp, thread_id, event })?;
     let bytes = out.len() - start + 1;
@@ -150,7 +156,8 @@ mod tests {
     fn message(text: &str) -> Vec<u8> {
         let mut out = Vec::new();
         let thread = ThreadId::new("scribe-0123456789ab").unwrap();
-        encode(&mut out, 7, Timestamp::from_micros(0), &thread, &Event::Message(Message::text(Role::User, text))).unwrap();
+        encode(&mut out, 7, Timestamp::from_micros(0), &thread, &Event::Message(Message::text(Role::User, text)))
+            .unwrap();
         out
     }
 

@@ -109,6 +109,9 @@ mod tests {
     fn lines_longer_than_a_block_come_whole() {
         let long = [vec![b'x'; 200_000], vec![b'\n'], vec![b'y'; 70_000], vec![b'\n'], vec![b'z'; 65_536]].concat();
         let found = backwards(&long);
-        assert_eq!(found.iter().map(|(at, line)| (*at, line.len())).collect::<Vec<_>>(), [(200_001, 70_000), (0, 200_000)]);
+        assert_eq!(
+            found.iter().map(|(at, line)| (*at, line.len())).collect::<Vec<_>>(),
+            [(200_001, 70_000), (0, 200_000)]
+        );
     }
 }

@@ -109,7 +109,9 @@ pub fn judge(examined: &Examined, evidence: Evidence<'_>, mode: Mode) -> Judgeme
     let plan = match &finding {
         Finding::Sound => Plan::GoOn,
         Finding::Foreign { .. } => Plan::Quarantine { from: evidence.head.map_or(0, |head| head.bytes) },
-        Finding::Damaged(Damage { flaw: Flaw::Untrusted(_) | Flaw::Signature | Flaw::Signer(_), .. }) if mode == Mode::Lenient => {
+        Finding::Damaged(Damage { flaw: Flaw::Untrusted(_) | Flaw::Signature | Flaw::Signer(_), .. })
+            if mode == Mode::Lenient =>
+        {
             Plan::ReadOnly
         }
         _ => Plan::Refuse,

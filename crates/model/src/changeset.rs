@@ -4,7 +4,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
 use crate::error::{Classify, Kind};
-use crate::event::{Event, Fields, NewThread, Place, Snapshot};
+use crate::event::{Event, Fields, Handoff, NewThread, Place, Snapshot};
 use crate::id::RunId;
 use crate::message::Message;
 use crate::patch::Patch;
@@ -95,6 +95,9 @@ pub enum InvalidChangeset {
     /// An event stands where only other fields may put it.
     #[error("an event of type `{0}` can't be handed in among the other events")]
     MisplacedEvent(&'static str),
+    /// A detail of an event has the name of one of its fields.
+    #[error("a detail of a `thread_handoff` or `thread_resumed` can't be called `{0}`")]
+    DoubledField(&'static str),
     /// Events can't be grouped into the changeset they came from.
     #[error("the events of a changeset are out of order: {0}")]
     OutOfOrder(&'static str),
@@ -143,7 +146,15 @@ impl Changeset {
         if self.run_meta.is_some() && self.run_id.is_none() {
             return Err(InvalidChangeset::MetaWithoutRun);
         }
+        for event in &self.events {
+            if let Event::ThreadHandoff(handoff) | Event::ThreadResumed(handoff) = event
+                && let Some(name) = Handoff::FIELDS.into_iter().find(|name| handoff.details.contains_key(*name))
+            {
+                return Err(InvalidChangeset::DoubledField(name));
+            }
+        }
         let misplaced = self.events.iter().find_map(|event| match event.place() {
+            Place::Others if event.is_record_of_a_posting() => Some("posting, which the ledger records"),
             Place::Others => None,
             Place::Lead => Some("recovery or key_rotated"),
             Place::Birth => Some("thread_created"),
@@ -160,9 +171,7 @@ impl Changeset {
     /// The events of this changeset after its birth, in the order of their lines; leads, birth and checkpoint are the log's.
     pub fn into_events(self) -> Vec<Event> {
         let recorded = match (self.run_id.clone(), self.run_meta) {
-            (Some(run_id), Some(meta)) => {
-                Some(RunRecorded { run_id, parent_run_id: self.parent_run_id.clone(), meta })
-            }
+            (Some(run_id), Some(meta)) => Some(RunRecorded { run_id, parent_run_id: self.parent_run_id.clone(), meta }),
             _ => None,
         };
         let (start, end) = match recorded {

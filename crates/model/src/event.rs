@@ -142,6 +142,21 @@ impl Event {
     }
 }
 
+impl Event {
+    /// Whether this event records a posting; only the ledger writes those.
+    pub fn is_record_of_a_posting(&self) -> bool {
+        matches!(
+            self,
+            Self::AccountOpened(_)
+                | Self::Reserved(_)
+                | Self::Issued(_)
+                | Self::Settled(_)
+                | Self::Released(_)
+                | Self::AccountClosed(_)
+        )
+    }
+}
+
 /// What a thread is.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
@@ -402,6 +417,11 @@ pub struct Handoff {
     /// Whatever else is recorded.
     #[serde(flatten)]
     pub details: Fields,
+}
+
+impl Handoff {
+    /// The names that no detail may have.
+    pub const FIELDS: [&str; 3] = ["new_thread_id", "directive", "trailing_turns"];
 }
 
 /// Something was found and mended before this changeset.

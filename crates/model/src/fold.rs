@@ -132,7 +132,9 @@ impl Thread {
     /// Takes one event in.
     pub fn apply(&mut self, event: &Event, at: Timestamp) -> Result<(), FoldError> {
         match event {
-            Event::RunStarted(run) | Event::RunFinished(run) => self.manifest.apply(event, at).map(|()| self.run(run, at))?,
+            Event::RunStarted(run) | Event::RunFinished(run) => {
+                self.manifest.apply(event, at).map(|()| self.run(run, at))?
+            }
             Event::Message(message) => self.message(message),
             Event::Snapshot(_) | Event::Patch(_) => apply_to_state(&mut self.state, event)?,
             Event::ToolIntent(intent) => self.call(&intent.call_id).intent = Some(intent.clone()),

@@ -218,7 +218,8 @@ impl Manifest {
         }
         self.title = change.title.clone().or(self.title.take());
         self.session_id = change.session_id.clone().or(self.session_id.take());
-        self.outputs = change.outputs.clone().or(self.outputs.take());
+        // A null can't be told from an absent field once it is written.
+        self.outputs = change.outputs.clone().filter(|outputs| !outputs.is_null()).or(self.outputs.take());
         self.limits = change.limits.clone().or(self.limits.take());
         Ok(())
     }

@@ -260,7 +260,12 @@ mod tests {
 
     #[test]
     fn what_is_not_a_message_is_refused() {
-        for bad in [r#"{"role":"robot","content":"x"}"#, r#"{"content":"x"}"#, r#"{"role":"user","content":7}"#, r#"{"role":"user","contents":"x"}"#] {
+        for bad in [
+            r#"{"role":"robot","content":"x"}"#,
+            r#"{"content":"x"}"#,
+            r#"{"role":"user","content":7}"#,
+            r#"{"role":"user","contents":"x"}"#,
+        ] {
             assert!(serde_json::from_str::<Message>(bad).is_err(), "{bad}");
         }
     }

@@ -197,7 +197,12 @@ impl Core {
         Ok(numbers)
     }
 
-    fn write_part(&self, connection: &Connection, part: &PreparedPart, seen: Option<&Remembered>) -> Result<Numbers, Refusal> {
+    fn write_part(
+        &self,
+        connection: &Connection,
+        part: &PreparedPart,
+        seen: Option<&Remembered>,
+    ) -> Result<Numbers, Refusal> {
         let id = match seen {
             Some(seen) => {
                 if !self.move_head(connection, part, &seen.row)? {
@@ -220,13 +225,21 @@ impl Core {
         let sql = "INSERT INTO redo (thread, offset, bytes) VALUES (?, ?, ?)";
         rows::execute(connection, sql, params![id, signed(offset), part.written.bytes])?;
         let redo = connection.last_insert_rowid();
-        rows::execute(connection, "INSERT INTO feed (thread, version) VALUES (?, ?)", params![id, signed(head.version)])?;
+        rows::execute(
+            connection,
+            "INSERT INTO feed (thread, version) VALUES (?, ?)",
+            params![id, signed(head.version)],
+        )?;
         for (message, digest) in &part.messages {
             let sql = "INSERT INTO messages (thread, message_id, digest) VALUES (?, ?, ?)";
             rows::execute(connection, sql, params![id, message.as_str(), &digest.0[..]])?;
         }
         for run in &part.runs {
             rows::put_run(connection, id, run)?;
+        }
+        if let Some(run) = part.touched_run.as_ref().filter(|_| part.runs.is_empty()) {
+            let sql = "UPDATE runs SET updated_at = ? WHERE thread = ? AND run_id = ?";
+            rows::execute(connection, sql, params![part.manifest.updated_at.as_micros(), id, run.as_str()])?;
         }
         let saved_state = self.save_state(connection, id, part, seen.and_then(|seen| seen.saved_state))?;
         Ok(Numbers { id, redo, saved_state })
@@ -300,12 +313,8 @@ impl Core {
 
     fn seal(&self, part: &PreparedPart) -> Result<Vec<u8>> {
         let head = &part.written.head;
-        let binding = Binding {
-            log_id: head.log_id.as_str(),
-            segment: head.segment,
-            version: head.version,
-            offset: head.bytes,
-        };
+        let binding =
+            Binding { log_id: head.log_id.as_str(), segment: head.segment, version: head.version, offset: head.bytes };
         Ok(self.signing()?.seal.seal(&binding, &part.written.tail.hash))
     }
 
@@ -344,7 +353,8 @@ impl Core {
             }
             let drained = self.write_transcript(&part.thread, offset, &part.written.bytes);
             if drained.is_ok() {
-                let pending = PendingThread { id: numbers.id, redo: numbers.redo, is_new: offset == 0, manifest: false };
+                let pending =
+                    PendingThread { id: numbers.id, redo: numbers.redo, is_new: offset == 0, manifest: false };
                 self.await_sync(&part.thread, pending, part.written.bytes.len() as u64);
                 self.remember_part(part, numbers, job.seen.values());
             } else {

@@ -9,8 +9,8 @@ use selvedge_log::{Head, Line, line, lines};
 use selvedge_model::account::{Account, AccountId};
 use selvedge_model::{Batch, CommitKey, Committed, Digest, Note, Run, ThreadId};
 use selvedge_store::{
-    Acquire, Commit, Commitment, Cursor, Feed, Filter, Lease, Leases, Ledger, Logs, Notes, Page, Registry, Result, Summary,
-    Tombstone,
+    Acquire, Commit, Commitment, Cursor, Feed, Filter, Lease, Leases, Ledger, Logs, Notes, Page, Registry, Result,
+    Summary, Tombstone,
 };
 
 use crate::core::{Durability, io_error, lock};
@@ -133,9 +133,9 @@ impl Registry for LocalStore {
     }
 
     fn children(&self, thread: &ThreadId) -> Result<Vec<Summary>> {
-        let found = self.core.read(|connection| {
-            rows::select(connection, "t.parent_id = ? ORDER BY t.id", [thread.as_str()])
-        })?;
+        let found = self
+            .core
+            .read(|connection| rows::select(connection, "t.parent_id = ? ORDER BY t.id", [thread.as_str()]))?;
         Ok(found.into_iter().map(crate::registry::summary).collect())
     }
 
@@ -188,10 +188,10 @@ impl Feed for LocalStore {
     }
 
     fn wait(&self, position: u64, timeout: Duration) -> Result<()> {
-        let deadline = Instant::now() + timeout;
+        let deadline = Instant::now().checked_add(timeout);
         loop {
             let told = *lock(&self.core.told);
-            let left = deadline.saturating_duration_since(Instant::now());
+            let left = deadline.map_or(LOOK_AGAIN, |deadline| deadline.saturating_duration_since(Instant::now()));
             if self.position()? > position || left.is_zero() {
                 return Ok(());
             }

@@ -191,10 +191,10 @@ impl Gate {
             self.connection = Some(schema::open(&layout.database(), Use::Write)?);
             self.durability = Durability::Synced;
         }
-        let connection = self.connection.as_ref().ok_or_else(|| Error::Database {
-            why: "there is no connection".to_owned(),
-            retryable: true,
-        })?;
+        let connection = self
+            .connection
+            .as_ref()
+            .ok_or_else(|| Error::Database { why: "there is no connection".to_owned(), retryable: true })?;
         if self.durability != durability {
             let level = if durability == Durability::Synced { "FULL" } else { "NORMAL" };
             connection.pragma_update(None, "synchronous", level).map_err(database)?;
@@ -267,12 +267,16 @@ impl Core {
     }
 
     pub(crate) fn gate(&self) -> Result<&Mutex<Gate>> {
-        self.gate.as_ref().ok_or_else(|| schema::unusable("the store", "it was opened for reading only".to_owned(), None))
+        self.gate
+            .as_ref()
+            .ok_or_else(|| schema::unusable("the store", "it was opened for reading only".to_owned(), None))
     }
 
     pub(crate) fn signing(&self) -> Result<&Signing> {
         let hint = Some("`selvedge init` makes a key");
-        self.signing.as_ref().ok_or_else(|| schema::unusable("the store", "there is no key to sign with".to_owned(), hint))
+        self.signing
+            .as_ref()
+            .ok_or_else(|| schema::unusable("the store", "there is no key to sign with".to_owned(), hint))
     }
 
     pub(crate) fn remembered(&self, thread: &ThreadId) -> Option<Arc<Remembered>> {

@@ -32,8 +32,18 @@ const TABLES: [(&str, &str); 9] = [
 
 impl Core {
     pub(crate) fn delete(&self, thread: &ThreadId) -> Result<Tombstone> {
-        let signing = self.signing()?;
         let _turn = self.turns.enter(thread, None);
+        loop {
+            match self.try_delete(thread) {
+                // Somebody appended meanwhile; the tombstone must tell of that too.
+                Err(Error::Conflict { .. }) => {}
+                other => return other,
+            }
+        }
+    }
+
+    fn try_delete(&self, thread: &ThreadId) -> Result<Tombstone> {
+        let signing = self.signing()?;
         let row = self.read(|connection| rows::existing(connection, thread))?;
         if row.manifest.status == Status::Running {
             return Err(Error::Running(thread.clone()));
@@ -49,7 +59,12 @@ impl Core {
             .map_err(bad_row)?;
         self.write(Durability::Synced, |connection| {
             let sql = "SELECT 1 FROM heads WHERE id = ? AND version = ? AND epoch = ? AND owner IS ?";
-            let seen = params![row.id, signed(tombstone.head.version), signed(row.epoch), row.owner.as_ref().map(|o| o.as_str())];
+            let seen = params![
+                row.id,
+                signed(tombstone.head.version),
+                signed(row.epoch),
+                row.owner.as_ref().map(|o| o.as_str())
+            ];
             if !connection.prepare_cached(sql).map_err(database)?.exists(seen).map_err(database)? {
                 let now = rows::existing(connection, thread)?;
                 let (expected, actual) = (tombstone.head.version, now.head.version);

@@ -194,7 +194,10 @@ pub fn read(disk: &dyn Disk, path: &Path, most: u64) -> io::Result<Vec<u8>> {
     let file = disk.open(path, How::Read)?;
     let length = file.length()?;
     if length > most {
-        return Err(io::Error::new(io::ErrorKind::FileTooLarge, format!("it has {length} bytes; at most {most} are read")));
+        return Err(io::Error::new(
+            io::ErrorKind::FileTooLarge,
+            format!("it has {length} bytes; at most {most} are read"),
+        ));
     }
     let mut bytes = vec![0; usize::try_from(length).unwrap_or(usize::MAX)];
     let mut done = 0;

@@ -28,11 +28,11 @@ impl Core {
     /// Writes `bytes` into a transcript at `offset`, making folder and file if the log is new.
     pub(crate) fn write_transcript(&self, thread: &ThreadId, offset: u64, bytes: &[u8]) -> Result<()> {
         let path = self.layout.transcript(thread);
+        let folder = self.layout.thread(thread);
+        check_folder(&folder)?;
         let file = match self.disk.open(&path, How::Write) {
             Ok(file) => file,
             Err(error) if error.kind() == io::ErrorKind::NotFound && offset == 0 => {
-                let folder = self.layout.thread(thread);
-                check_folder(&folder)?;
                 self.disk.make_folder(&folder).map_err(io_error("create", &folder))?;
                 self.disk.open(&path, How::Make).map_err(io_error("create", &path))?
             }
@@ -40,7 +40,8 @@ impl Core {
         };
         let length = file.length().map_err(io_error("look at", &path))?;
         if length < offset {
-            let why = io::Error::new(io::ErrorKind::UnexpectedEof, format!("it has {length} bytes and must have {offset}"));
+            let why =
+                io::Error::new(io::ErrorKind::UnexpectedEof, format!("it has {length} bytes and must have {offset}"));
             return Err(io_error("go on with", &path)(why));
         }
         file.write_at(bytes, offset).map_err(io_error("write", &path))

@@ -94,7 +94,8 @@ pub fn check_folder(path: &Path) -> Result<bool> {
         Ok(found) if found.is_dir() => Ok(true),
         Ok(found) => Err(Error::Unusable {
             what: format!("`{}`", path.display()),
-            why: if found.is_symlink() { "it is a symbolic link where a folder must be" } else { "it is no folder" }.to_owned(),
+            why: if found.is_symlink() { "it is a symbolic link where a folder must be" } else { "it is no folder" }
+                .to_owned(),
             hint: Some("move it away; Selvedge writes to no place outside its store".to_owned()),
         }),
         Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(false),

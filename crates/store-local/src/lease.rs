@@ -2,7 +2,7 @@
 //!
 //! Lease rows are not synced: a power cut ends every owner, and the epochs that matter stand signed in the logs.
 
-use rusqlite::params;
+use rusqlite::{Connection, params};
 use selvedge_model::ThreadId;
 use selvedge_store::lease::Answer;
 use selvedge_store::{Acquire, Error, Lease, Result};
@@ -12,41 +12,44 @@ use crate::rows::{self, signed};
 
 impl Core {
     pub(crate) fn acquire(&self, thread: &ThreadId, how: Acquire) -> Result<Lease> {
-        self.desk.acquire(thread, how, &self.owner, || {
-            let seen = self.read(|connection| rows::existing(connection, thread))?;
-            if let Some(holder) = &seen.owner
-                && !how.take_over
-                && self.is_alive(holder)?
-            {
-                return Ok(Answer::HeldBy(holder.clone()));
-            }
-            let epoch = seen.epoch + 1;
-            let granted = self.write(Durability::Lazy, |connection| {
-                let sql = "UPDATE heads SET owner = ?, epoch = ? WHERE id = ? AND epoch = ? AND owner IS ?";
-                let before = seen.owner.as_ref().map(|owner| owner.as_str());
-                let changed = rows::execute(
-                    connection,
-                    sql,
-                    params![self.owner.as_str(), signed(epoch), seen.id, signed(seen.epoch), before],
-                )?;
-                Ok(changed == 1)
-            })?;
-            self.forget(thread);
-            match granted {
-                true => Ok(Answer::Granted(Lease { thread: thread.clone(), owner: self.owner.clone(), epoch })),
-                // Somebody was faster; who, the next look tells.
-                false => Ok(Answer::HeldBy(seen.owner.unwrap_or_else(|| self.owner.clone()))),
-            }
-        })
+        self.desk.acquire(
+            thread,
+            how,
+            &self.owner,
+            |lease| self.renew(lease).is_ok(),
+            || {
+                // Looking costs nothing; only who seems to be free is asked for in a transaction.
+                let held = |connection: &Connection| {
+                    let row = rows::existing(connection, thread)?;
+                    match &row.owner {
+                        Some(holder) if !how.take_over && self.is_alive(holder)? => Ok(Err(holder.clone())),
+                        _ => Ok(Ok(row)),
+                    }
+                };
+                if let Err(holder) = self.read(held)? {
+                    return Ok(Answer::HeldBy(holder));
+                }
+                let answer = self.write(Durability::Lazy, |connection| {
+                    let row = match held(connection)? {
+                        Ok(row) => row,
+                        Err(holder) => return Ok(Answer::HeldBy(holder)),
+                    };
+                    let epoch = row.epoch + 1;
+                    let sql = "UPDATE heads SET owner = ?, epoch = ? WHERE id = ?";
+                    rows::execute(connection, sql, params![self.owner.as_str(), signed(epoch), row.id])?;
+                    Ok(Answer::Granted(Lease { thread: thread.clone(), owner: self.owner.clone(), epoch }))
+                })?;
+                self.forget(thread);
+                Ok(answer)
+            },
+        )
     }
 
     pub(crate) fn renew(&self, lease: &Lease) -> Result<()> {
         let row = self.read(|connection| rows::existing(connection, &lease.thread))?;
         match row.epoch == lease.epoch && row.owner.as_ref() == Some(&lease.owner) {
             true => Ok(()),
-            false => {
-                Err(Error::StaleEpoch { thread: lease.thread.clone(), held: lease.epoch, current: row.epoch })
-            }
+            false => Err(Error::StaleEpoch { thread: lease.thread.clone(), held: lease.epoch, current: row.epoch }),
         }
     }
 

@@ -66,6 +66,7 @@ impl Core {
         let signer = &self.signing()?.signer;
         let text = document::sign_json(KIND, thread.as_str(), value, signer, self.clock.now())
             .map_err(|error| damaged(thread, &error.to_string()))?;
+        crate::layout::check_folder(&self.layout.thread(thread))?;
         let path = self.layout.manifest(thread);
         disk::replace(&*self.disk, &path, text.as_bytes()).map_err(io_error("write", &path))
     }
@@ -91,6 +92,8 @@ fn damaged(thread: &ThreadId, why: &str) -> Error {
     Error::Integrity {
         what: format!("`thread.json` of `{thread}`"),
         why: why.to_owned(),
-        hint: Some("it is a projection of the log: move it away, and the next change of the thread writes it anew".to_owned()),
+        hint: Some(
+            "it is a projection of the log: move it away, and the next change of the thread writes it anew".to_owned(),
+        ),
     }
 }

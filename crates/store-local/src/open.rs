@@ -240,8 +240,9 @@ impl Core {
         for entry in entries.flatten() {
             let Ok(owner) = OwnerId::new(entry.file_name().to_string_lossy()) else { continue };
             let holds = self.read(|connection| {
-                let mut statement =
-                    connection.prepare_cached("SELECT 1 FROM heads WHERE owner = ? LIMIT 1").map_err(schema::database)?;
+                let mut statement = connection
+                    .prepare_cached("SELECT 1 FROM heads WHERE owner = ? LIMIT 1")
+                    .map_err(schema::database)?;
                 statement.exists([owner.as_str()]).map_err(schema::database)
             })?;
             if !holds && !self.is_alive(&owner)? {

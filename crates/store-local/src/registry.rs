@@ -21,7 +21,7 @@ impl Core {
             (directive.is_some(), "t.directive = :directive"),
             (status.is_some(), "t.status = :status"),
             (parent_id.is_some(), "t.parent_id = :parent"),
-            (text.is_some(), "(instr(t.thread_id, :text) OR instr(lower(t.title), :text))"),
+            (text.is_some(), "(instr(t.thread_id, :text) OR instr(lower_case(t.title), :text))"),
         ];
         conditions.extend(asked.iter().filter(|(asked, _)| *asked).map(|(_, condition)| *condition));
         // Every name must stand in the statement, asked for or not.

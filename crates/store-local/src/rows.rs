@@ -5,7 +5,8 @@ use selvedge_log::Head;
 use selvedge_model::account::{Account, AccountId, AccountStatus, Reservation};
 use selvedge_model::id::ReservationId;
 use selvedge_model::{
-    CommitKey, Committed, Digest, Event, LogId, Manifest, MessageId, Money, Note, NoteKey, OwnerId, Run, RunId, ThreadId, Timestamp,
+    CommitKey, Committed, Digest, Event, LogId, Manifest, MessageId, Money, Note, NoteKey, OwnerId, Run, RunId,
+    ThreadId, Timestamp,
 };
 use selvedge_store::{Error, Result, Tombstone};
 use serde_json::Value;
@@ -90,7 +91,20 @@ pub(crate) fn raw(row: &SqlRow<'_>) -> rusqlite::Result<Raw> {
 }
 
 pub(crate) fn row(raw: Raw) -> Result<Row> {
-    let (id, log_id, manifest, [version, lines, bytes], hash, segment, signer, head_epoch, sealed, epoch, owner, updated_at) = raw;
+    let (
+        id,
+        log_id,
+        manifest,
+        [version, lines, bytes],
+        hash,
+        segment,
+        signer,
+        head_epoch,
+        sealed,
+        epoch,
+        owner,
+        updated_at,
+    ) = raw;
     let mut manifest: Manifest = json(&manifest)?;
     manifest.updated_at = Timestamp::from_micros(updated_at);
     let head = Head {
@@ -139,7 +153,11 @@ pub(crate) fn existing(connection: &Connection, thread: &ThreadId) -> Result<Row
     find(connection, thread)?.ok_or_else(|| missing(connection, thread))
 }
 
-fn one<T: rusqlite::types::FromSql>(connection: &Connection, sql: &str, values: impl rusqlite::Params) -> Result<Option<T>> {
+fn one<T: rusqlite::types::FromSql>(
+    connection: &Connection,
+    sql: &str,
+    values: impl rusqlite::Params,
+) -> Result<Option<T>> {
     let mut statement = connection.prepare_cached(sql).map_err(database)?;
     statement.query_row(values, |row| row.get(0)).optional().map_err(database)
 }
@@ -149,7 +167,8 @@ pub(crate) fn execute(connection: &Connection, sql: &str, values: impl rusqlite:
 }
 
 pub(crate) fn tombstone(connection: &Connection, thread: &ThreadId) -> Result<Option<Tombstone>> {
-    let found: Option<String> = one(connection, "SELECT tombstone FROM tombstones WHERE thread_id = ?", [thread.as_str()])?;
+    let found: Option<String> =
+        one(connection, "SELECT tombstone FROM tombstones WHERE thread_id = ?", [thread.as_str()])?;
     found.as_deref().map(json).transpose()
 }
 
@@ -159,7 +178,8 @@ pub(crate) fn message(connection: &Connection, thread: i64, message: &MessageId)
 }
 
 pub(crate) fn leads(connection: &Connection, thread: i64) -> Result<Vec<Event>> {
-    let mut statement = connection.prepare_cached("SELECT event FROM leads WHERE thread = ? ORDER BY id").map_err(database)?;
+    let mut statement =
+        connection.prepare_cached("SELECT event FROM leads WHERE thread = ? ORDER BY id").map_err(database)?;
     let found = statement.query_map([thread], |row| row.get::<_, String>(0)).map_err(database)?;
     found.map(|event| json(&event.map_err(database)?)).collect()
 }
@@ -228,7 +248,8 @@ pub(crate) fn put_run(connection: &Connection, id: i64, run: &Run) -> Result<()>
 }
 
 pub(crate) fn key(connection: &Connection, key: &CommitKey) -> Result<Option<(Digest, Committed)>> {
-    let mut statement = connection.prepare_cached("SELECT request, answer FROM keys WHERE key = ?").map_err(database)?;
+    let mut statement =
+        connection.prepare_cached("SELECT request, answer FROM keys WHERE key = ?").map_err(database)?;
     let found = statement
         .query_row([key.as_str()], |row| Ok((row.get::<_, Vec<u8>>(0)?, row.get::<_, String>(1)?)))
         .optional()
@@ -243,8 +264,9 @@ pub(crate) fn put_key(connection: &Connection, key: &CommitKey, request: &Digest
 }
 
 pub(crate) fn notes(connection: &Connection, id: i64, thread: &ThreadId) -> Result<Vec<Note>> {
-    let mut statement =
-        connection.prepare_cached("SELECT key, kind, body FROM notes WHERE thread = ? ORDER BY id").map_err(database)?;
+    let mut statement = connection
+        .prepare_cached("SELECT key, kind, body FROM notes WHERE thread = ? ORDER BY id")
+        .map_err(database)?;
     let found = statement
         .query_map([id], |row| Ok((row.get::<_, String>(0)?, row.get::<_, String>(1)?, row.get::<_, String>(2)?)))
         .map_err(database)?;
@@ -345,7 +367,11 @@ pub(crate) fn put_account(connection: &Connection, before: Option<u64>, account:
     Ok(changed == 1)
 }
 
-pub(crate) fn reservation(connection: &Connection, account: &AccountId, name: &ReservationId) -> Result<Option<Reservation>> {
+pub(crate) fn reservation(
+    connection: &Connection,
+    account: &AccountId,
+    name: &ReservationId,
+) -> Result<Option<Reservation>> {
     let sql = "SELECT body FROM reservations WHERE account = ? AND reservation = ?";
     one::<String>(connection, sql, params![account.as_str(), name.as_str()])?.as_deref().map(json).transpose()
 }

@@ -6,6 +6,7 @@
 use std::path::Path;
 use std::time::Duration;
 
+use rusqlite::functions::{Context, FunctionFlags};
 use rusqlite::{Connection, ErrorCode, OpenFlags};
 use selvedge_store::{Error, Result};
 
@@ -174,7 +175,8 @@ pub(crate) fn open(path: &Path, usage: Use) -> Result<Connection> {
 }
 
 /// What to do about a database that can't be used.
-pub(crate) const REBUILD: &str = "put `registry.db` back from a copy; the logs themselves are untouched and still verify";
+pub(crate) const REBUILD: &str =
+    "put `registry.db` back from a copy; the logs themselves are untouched and still verify";
 
 fn raw(path: &Path, usage: Use) -> Result<Connection> {
     let access = match usage {
@@ -186,6 +188,9 @@ fn raw(path: &Path, usage: Use) -> Result<Connection> {
     let connection = Connection::open_with_flags(path, flags).map_err(database)?;
     connection.busy_timeout(Duration::from_secs(10)).map_err(database)?;
     connection.set_prepared_statement_cache_capacity(64);
+    let flags = FunctionFlags::SQLITE_UTF8 | FunctionFlags::SQLITE_DETERMINISTIC;
+    let lower = |context: &Context<'_>| Ok(context.get::<Option<String>>(0)?.map(|text| text.to_lowercase()));
+    connection.create_scalar_function("lower_case", 1, flags, lower).map_err(database)?;
     if usage == Use::Write {
         connection.pragma_update(None, "synchronous", "FULL").map_err(database)?;
         connection.pragma_update(None, "wal_autocheckpoint", 2000).map_err(database)?;

@@ -37,7 +37,9 @@ impl Core {
             let judged = judge(&examined, evidence, Mode::Strict);
             match (judged.plan, judged.finding) {
                 (Plan::GoOn, _) => {}
-                (Plan::Quarantine { from }, Finding::Foreign { bytes }) => self.quarantine(thread, &row, from, bytes)?,
+                (Plan::Quarantine { from }, Finding::Foreign { bytes }) => {
+                    self.quarantine(thread, &row, from, bytes)?
+                }
                 (_, finding) => return Err(Error::Log { thread: thread.clone(), finding }),
             }
         }
@@ -58,7 +60,8 @@ impl Core {
         let mut done = 0;
         while done < bytes {
             let wanted = buffer.len().min(usize::try_from(bytes - done).unwrap_or(usize::MAX));
-            let read = read_fully(source.as_ref(), &mut buffer[..wanted], from + done).map_err(io_error("read", &path))?;
+            let read =
+                read_fully(source.as_ref(), &mut buffer[..wanted], from + done).map_err(io_error("read", &path))?;
             if read == 0 {
                 break;
             }
@@ -69,7 +72,12 @@ impl Core {
         target.sync().map_err(io_error("sync", &aside))?;
         let folder = self.layout.thread(thread);
         self.disk.sync_folder(&folder).map_err(io_error("sync", &folder))?;
-        let found = Recovery { found: "foreign_bytes".to_owned(), bytes: done, quarantine: Some(name), hash: Some(hash.digest()) };
+        let found = Recovery {
+            found: "foreign_bytes".to_owned(),
+            bytes: done,
+            quarantine: Some(name),
+            hash: Some(hash.digest()),
+        };
         let event = serde_json::to_string(&Event::Recovery(found)).map_err(bad_row)?;
         let mut gate = lock(self.gate()?);
         gate.alone(&self.layout, |gate| {
@@ -98,6 +106,12 @@ impl Core {
 /// The first name of this beginning that is not taken.
 fn free_name(path: &std::path::Path) -> std::path::PathBuf {
     let taken = |path: &std::path::Path| fs::symlink_metadata(path).is_ok();
-    let numbered = |number: u32| path.with_extension(format!("{}.{number}", path.extension().unwrap_or_default().to_string_lossy()));
-    if taken(path) { (1..).map(numbered).find(|path| !taken(path)).unwrap_or_else(|| path.to_owned()) } else { path.to_owned() }
+    let numbered = |number: u32| {
+        path.with_extension(format!("{}.{number}", path.extension().unwrap_or_default().to_string_lossy()))
+    };
+    if taken(path) {
+        (1..).map(numbered).find(|path| !taken(path)).unwrap_or_else(|| path.to_owned())
+    } else {
+        path.to_owned()
+    }
 }

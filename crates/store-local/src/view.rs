@@ -19,6 +19,7 @@ use selvedge_store::{Error, Result};
 use serde_json::Value;
 
 use crate::core::{Core, Remembered, io_error};
+use crate::layout::check_folder;
 use crate::rows::{self, Row};
 
 /// What one attempt to prepare a batch sees.
@@ -66,6 +67,8 @@ impl<'a> LocalView<'a> {
 impl View for LocalView<'_> {
     fn standing(&self, thread: &ThreadId, right: Right) -> Result<Option<Standing>> {
         let Some(seen) = self.look(thread)? else {
+            // Whatever stands where the new thread's folder goes is refused now, not after the commit.
+            check_folder(&self.core.layout.thread(thread))?;
             return self.core.read(|connection| match rows::tombstone(connection, thread)? {
                 Some(_) => Err(Error::Deleted(thread.clone())),
                 None => Ok(None),
@@ -134,12 +137,8 @@ impl Core {
     /// The saved running hash, if it was sealed with our key for exactly this head.
     fn unseal(&self, row: &Row) -> Result<Option<RunningHash>> {
         let head = &row.head;
-        let binding = Binding {
-            log_id: head.log_id.as_str(),
-            segment: head.segment,
-            version: head.version,
-            offset: head.bytes,
-        };
+        let binding =
+            Binding { log_id: head.log_id.as_str(), segment: head.segment, version: head.version, offset: head.bytes };
         Ok(self.signing()?.seal.open(&binding, &row.sealed).filter(|hash| hash.digest() == head.hash))
     }
 
@@ -160,6 +159,7 @@ impl Core {
 
     /// Whether a transcript is a plain file of exactly the length its head says.
     fn file_is_as_expected(&self, thread: &ThreadId, row: &Row) -> Result<bool> {
+        check_folder(&self.layout.thread(thread))?;
         let path = self.layout.transcript(thread);
         Ok(fs::symlink_metadata(&path).is_ok_and(|found| found.is_file() && found.len() == row.head.bytes))
     }

@@ -9,7 +9,8 @@ use std::time::Duration;
 use selvedge_log::{Head, Line};
 use selvedge_model::account::{Account, AccountId};
 use selvedge_model::{
-    AgentId, Batch, CommitKey, Committed, Digest, DirectiveId, Manifest, Note, OwnerId, Run, Status, ThreadId, Timestamp,
+    AgentId, Batch, CommitKey, Committed, Digest, DirectiveId, Manifest, Note, OwnerId, Run, Status, ThreadId,
+    Timestamp,
 };
 use serde::{Deserialize, Serialize};
 

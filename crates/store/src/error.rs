@@ -227,9 +227,15 @@ pub fn describe(thread: &ThreadId, finding: &Finding) -> String {
 impl Classify for Error {
     fn kind(&self) -> Kind {
         match self {
-            Self::NoStore { .. } | Self::NoThread(_) | Self::Ambiguous { .. } | Self::NoBlob { .. } | Self::Deleted(_) => Kind::Absent,
+            Self::NoStore { .. }
+            | Self::NoThread(_)
+            | Self::Ambiguous { .. }
+            | Self::NoBlob { .. }
+            | Self::Deleted(_) => Kind::Absent,
             Self::Exists(_) | Self::Conflict { .. } | Self::StaleEpoch { .. } => Kind::Conflict,
-            Self::KeyReused(_) | Self::NoteReused { .. } | Self::NoteGone { .. } | Self::AccountBusy(_) => Kind::Conflict,
+            Self::KeyReused(_) | Self::NoteReused { .. } | Self::NoteGone { .. } | Self::AccountBusy(_) => {
+                Kind::Conflict
+            }
             Self::MessageChanged { .. } | Self::BadBatch | Self::BadBirth => Kind::Invalid,
             Self::LeaseHeld { .. } | Self::NotesPending { .. } | Self::Running(_) => Kind::Denied,
             Self::OtherSigner { .. } | Self::Unusable { .. } => Kind::Denied,
@@ -298,7 +304,9 @@ impl Classify for Error {
             Self::Ambiguous { .. } => "type more of the id",
             Self::Deleted(_) => "ids are never used again; create a thread under another one",
             Self::Conflict { thread, actual, .. } => {
-                return Some(format!("look at what was added (`selvedge log {thread}`), then append with `--expect {actual}`"));
+                return Some(format!(
+                    "look at what was added (`selvedge log {thread}`), then append with `--expect {actual}`"
+                ));
             }
             Self::LeaseHeld { .. } => "wait until it is free, or stop the process that holds it",
             Self::KeyReused(_) => "use a new key for a new request",
@@ -314,8 +322,12 @@ impl Classify for Error {
                 });
             }
             Self::Io { source, .. } => match source.kind() {
-                io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded => "make room on the disk; nothing acknowledged is lost",
-                io::ErrorKind::PermissionDenied | io::ErrorKind::ReadOnlyFilesystem => "check who owns the folder and its mode",
+                io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded => {
+                    "make room on the disk; nothing acknowledged is lost"
+                }
+                io::ErrorKind::PermissionDenied | io::ErrorKind::ReadOnlyFilesystem => {
+                    "check who owns the folder and its mode"
+                }
                 _ => return None,
             },
             Self::Integrity { hint, .. } | Self::Unusable { hint, .. } => return hint.clone(),

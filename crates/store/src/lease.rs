@@ -37,9 +37,12 @@ impl Desk {
         thread: &ThreadId,
         how: Acquire,
         us: &OwnerId,
+        stands: impl Fn(&Lease) -> bool,
         mut ask: impl FnMut() -> Result<Answer>,
     ) -> Result<Lease> {
-        let deadline = Instant::now() + how.wait;
+        let deadline = Instant::now().checked_add(how.wait);
+        let left = || deadline.map_or(ASK_AGAIN, |deadline| deadline.saturating_duration_since(Instant::now()));
+        self.dismiss(thread, |epoch| stands(&Lease { thread: thread.clone(), owner: us.clone(), epoch }));
         let turn = if how.take_over { None } else { self.queues.enter(thread, Some(how.wait)) };
         if turn.is_none() && !how.take_over {
             return Err(Error::LeaseHeld { thread: thread.clone(), holder: us.clone() });
@@ -47,15 +50,17 @@ impl Desk {
         loop {
             match ask()? {
                 Answer::Granted(lease) => {
+                    // Whoever was robbed of the lease in this process was robbed of its turn too.
+                    let turn = turn.or_else(|| self.dismiss(thread, |_| false));
                     if let Some(turn) = turn {
                         self.turns().insert((thread.clone(), lease.epoch), turn);
                     }
                     return Ok(lease);
                 }
-                Answer::HeldBy(holder) if Instant::now() >= deadline => {
+                Answer::HeldBy(holder) if left().is_zero() => {
                     return Err(Error::LeaseHeld { thread: thread.clone(), holder });
                 }
-                Answer::HeldBy(_) => thread::sleep(ASK_AGAIN.min(deadline.saturating_duration_since(Instant::now()))),
+                Answer::HeldBy(_) => thread::sleep(ASK_AGAIN.min(left())),
             }
         }
     }
@@ -63,6 +68,13 @@ impl Desk {
     /// Lets the next one in line go ahead.
     pub fn leave(&self, lease: &Lease) {
         self.turns().remove(&(lease.thread.clone(), lease.epoch));
+    }
+
+    /// Ends the turn of whoever has one for a lease that does not stand any more, and gives it.
+    fn dismiss(&self, thread: &ThreadId, stands: impl Fn(u64) -> bool) -> Option<Turn> {
+        let held: Vec<_> = self.turns().keys().filter(|(held, _)| held == thread).cloned().collect();
+        let stale = held.into_iter().find(|(_, epoch)| !stands(*epoch))?;
+        self.turns().remove(&stale)
     }
 
     fn turns(&self) -> std::sync::MutexGuard<'_, HashMap<(ThreadId, u64), Turn>> {

@@ -23,6 +23,7 @@ pub mod prepare;
 pub mod queue;
 
 pub use contract::{
-    Acquire, Commit, Commitment, Cursor, Feed, Filter, Lease, Leases, Ledger, Logs, Notes, Page, Registry, Store, Summary, Tombstone,
+    Acquire, Commit, Commitment, Cursor, Feed, Filter, Lease, Leases, Ledger, Logs, Notes, Page, Registry, Store,
+    Summary, Tombstone,
 };
 pub use error::{Error, Result};

@@ -13,13 +13,15 @@ use selvedge_model::account::{Account, AccountId, Reservation};
 use selvedge_model::fold::empty_state;
 use selvedge_model::id::ReservationId;
 use selvedge_model::{
-    Batch, Clock, CommitKey, Committed, Digest, Ids, Manifest, MessageId, Note, NoteKey, OwnerId, Right, Run, RunId, Status, ThreadId,
+    Batch, Clock, CommitKey, Committed, Digest, Ids, Manifest, MessageId, Note, NoteKey, OwnerId, Right, Run, RunId,
+    Status, ThreadId,
 };
 use serde_json::Value;
 
 use crate::blob;
 use crate::contract::{
-    Acquire, Commit, Commitment, Cursor, Feed, Filter, Lease, Leases, Ledger, Logs, Notes, Page, Registry, Summary, Tombstone,
+    Acquire, Commit, Commitment, Cursor, Feed, Filter, Lease, Leases, Ledger, Logs, Notes, Page, Registry, Summary,
+    Tombstone,
 };
 use crate::error::{Error, Result};
 use crate::lease::{Answer, Desk};
@@ -132,8 +134,7 @@ impl Inner {
 
     fn check_notes(&self, prepared: &Prepared) -> Result<()> {
         for (thread, key) in &prepared.consumed {
-            self.pending(thread, key)
-                .ok_or_else(|| Error::NoteGone { thread: thread.clone(), key: key.clone() })?;
+            self.pending(thread, key).ok_or_else(|| Error::NoteGone { thread: thread.clone(), key: key.clone() })?;
         }
         for note in &prepared.posted {
             let created = prepared.parts.iter().any(|part| part.thread == note.thread);
@@ -176,6 +177,9 @@ impl Inner {
             for run in part.runs {
                 slot.runs.retain(|other| other.run_id != run.run_id);
                 slot.runs.push(run);
+            }
+            if let Some(run) = slot.runs.iter_mut().find(|run| Some(&run.run_id) == part.touched_run.as_ref()) {
+                run.updated_at = slot.manifest.updated_at;
             }
             if part.right == Right::Brief {
                 slot.holder = None;
@@ -336,17 +340,23 @@ impl Logs for MemoryStore {
 
 impl Leases for MemoryStore {
     fn acquire(&self, thread: &ThreadId, how: Acquire) -> Result<Lease> {
-        self.desk.acquire(thread, how, &self.owner, || {
-            let mut inner = self.inner();
-            if let Some(holder) = inner.live_holder(inner.slot(thread)?).filter(|_| !how.take_over) {
-                return Ok(Answer::HeldBy(holder));
-            }
-            let missing = inner.missing(thread);
-            let slot = inner.threads.get_mut(thread).ok_or(missing)?;
-            slot.epoch += 1;
-            slot.holder = Some(self.owner.clone());
-            Ok(Answer::Granted(Lease { thread: thread.clone(), owner: self.owner.clone(), epoch: slot.epoch }))
-        })
+        self.desk.acquire(
+            thread,
+            how,
+            &self.owner,
+            |lease| self.renew(lease).is_ok(),
+            || {
+                let mut inner = self.inner();
+                if let Some(holder) = inner.live_holder(inner.slot(thread)?).filter(|_| !how.take_over) {
+                    return Ok(Answer::HeldBy(holder));
+                }
+                let missing = inner.missing(thread);
+                let slot = inner.threads.get_mut(thread).ok_or(missing)?;
+                slot.epoch += 1;
+                slot.holder = Some(self.owner.clone());
+                Ok(Answer::Granted(Lease { thread: thread.clone(), owner: self.owner.clone(), epoch: slot.epoch }))
+            },
+        )
     }
 
     fn renew(&self, lease: &Lease) -> Result<()> {
@@ -441,11 +451,14 @@ impl Registry for MemoryStore {
         if let Some((exact, _)) = ThreadId::new(prefix).ok().and_then(|id| inner.threads.get_key_value(&id)) {
             return Ok(exact.clone());
         }
-        let begins = |id: &&ThreadId| id.as_str().starts_with(prefix) || id.hex().is_some_and(|hex| hex.starts_with(prefix));
+        let begins =
+            |id: &&ThreadId| id.as_str().starts_with(prefix) || id.hex().is_some_and(|hex| hex.starts_with(prefix));
         let candidates: Vec<_> = inner.threads.keys().filter(begins).take(6).collect();
         match (prefix.is_empty(), candidates.as_slice()) {
             (false, [one]) => Ok((*one).clone()),
-            (true, _) | (_, []) => Err(ThreadId::new(prefix).map_or(Error::NoThread(prefix.to_owned()), |id| inner.missing(&id))),
+            (true, _) | (_, []) => {
+                Err(ThreadId::new(prefix).map_or(Error::NoThread(prefix.to_owned()), |id| inner.missing(&id)))
+            }
             (false, several) => {
                 let candidates = several.iter().map(ToString::to_string).collect();
                 Err(Error::Ambiguous { prefix: prefix.to_owned(), candidates })
@@ -484,7 +497,8 @@ impl Feed for MemoryStore {
 
     fn wait(&self, position: u64, timeout: Duration) -> Result<()> {
         let inner = self.inner();
-        let waiting = self.shared.committed.wait_timeout_while(inner, timeout, |inner| inner.feed.len() as u64 <= position);
+        let waiting =
+            self.shared.committed.wait_timeout_while(inner, timeout, |inner| inner.feed.len() as u64 <= position);
         drop(waiting.unwrap_or_else(PoisonError::into_inner));
         Ok(())
     }
@@ -503,7 +517,9 @@ impl Ledger for MemoryStore {
             let new: Vec<_> = inner
                 .accounts
                 .values()
-                .filter(|account| account.parent.as_ref() == Some(&parent) && found.iter().all(|known| known.id != account.id))
+                .filter(|account| {
+                    account.parent.as_ref() == Some(&parent) && found.iter().all(|known| known.id != account.id)
+                })
                 .cloned()
                 .collect();
             found.extend(new);

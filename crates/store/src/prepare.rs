@@ -17,8 +17,8 @@ use selvedge_model::fold::{FoldError, apply_to_state, empty_state};
 use selvedge_model::id::ReservationId;
 use selvedge_model::status::InvalidTransition;
 use selvedge_model::{
-    Batch, Changeset, CommitKey, Committed, Digest, Event, Expect, Ids, LogId, Manifest, Message, MessageId, Note, NoteKey, Part,
-    Right, Run, RunId, Status, ThreadId, Timestamp,
+    Batch, Changeset, CommitKey, Committed, Digest, Event, Expect, Ids, LogId, Manifest, Message, MessageId, Note,
+    NoteKey, Part, Right, Run, RunId, RunStatus, Status, ThreadId, Timestamp,
 };
 use serde_json::Value;
 
@@ -81,6 +81,8 @@ pub struct PreparedPart {
     pub messages: Vec<(MessageId, Digest)>,
     /// Runs that were heard of.
     pub runs: Vec<Run>,
+    /// The run that the changeset belongs to, whose record is touched if there is one.
+    pub touched_run: Option<RunId>,
 }
 
 /// What becomes of one account.
@@ -171,6 +173,7 @@ impl Folded {
         signer: &Signer,
         at: Timestamp,
     ) -> Result<PreparedPart> {
+        let touched_run = self.outline.run_id.clone();
         let addition = Addition {
             thread_id: &self.thread,
             events: &self.events,
@@ -195,6 +198,7 @@ impl Folded {
             state: self.state,
             messages: self.messages,
             runs: self.runs,
+            touched_run,
         })
     }
 }
@@ -209,12 +213,19 @@ fn fold_part(
 ) -> Result<Folded> {
     let Part { thread, expect, right, mut changeset, postings } = part;
     changeset.check()?;
-    let known = view.standing(&thread, right)?;
+    let known = match view.standing(&thread, right) {
+        // That the thread exists says more than who holds it.
+        Err(Error::LeaseHeld { .. } | Error::StaleEpoch { .. }) if expect == Expect::Absent => {
+            return Err(Error::Exists(thread));
+        }
+        other => other?,
+    };
     check_expectation(&thread, expect, known.as_ref(), &changeset)?;
     let is_new = known.is_none();
     let messages = dedupe(&thread, &mut changeset.messages, is_new, view)?;
     let postings = post(postings, accounts, view)?;
-    let outline = Changeset { run_id: changeset.run_id.clone(), turn: changeset.turn, ..Changeset::empty(changeset.reason) };
+    let outline =
+        Changeset { run_id: changeset.run_id.clone(), turn: changeset.turn, ..Changeset::empty(changeset.reason) };
     let outline = Changeset { parent_run_id: changeset.parent_run_id.clone(), ..outline };
 
     let (mut standing, events) = match known {
@@ -233,7 +244,8 @@ fn fold_part(
         standing.manifest.apply(event, at).map_err(|error| refuse(error.into()))?;
         if let Event::RunStarted(run) | Event::RunFinished(run) = event {
             let known = view.run(&thread, &run.run_id)?;
-            if known.as_ref().is_some_and(|known| !known.meta.status.may_become(run.meta.status)) {
+            let is_done = |known: &Run| known.meta.status == RunStatus::Done;
+            if known.as_ref().or(runs.iter().find(|other| other.run_id == run.run_id)).is_some_and(is_done) {
                 return Err(refuse(FoldError::RunDone(run.run_id.clone())));
             }
             runs.push(Run::upsert(known, &thread, run, at));
@@ -295,7 +307,12 @@ fn born(
 }
 
 /// Drops messages that are stored already and refuses those that changed; gives the new ids.
-fn dedupe(thread: &ThreadId, messages: &mut Vec<Message>, is_new: bool, view: &dyn View) -> Result<Vec<(MessageId, Digest)>> {
+fn dedupe(
+    thread: &ThreadId,
+    messages: &mut Vec<Message>,
+    is_new: bool,
+    view: &dyn View,
+) -> Result<Vec<(MessageId, Digest)>> {
     let mut fresh: Vec<(MessageId, Digest)> = Vec::new();
     let mut kept = Vec::with_capacity(messages.len());
     for message in messages.drain(..) {
@@ -324,7 +341,12 @@ enum StateError {
     Store(Error),
 }
 
-fn fold_state(thread: &ThreadId, events: &[Event], is_new: bool, view: &dyn View) -> Result<Option<Arc<Value>>, StateError> {
+fn fold_state(
+    thread: &ThreadId,
+    events: &[Event],
+    is_new: bool,
+    view: &dyn View,
+) -> Result<Option<Arc<Value>>, StateError> {
     let changes = |event: &&Event| matches!(event, Event::Snapshot(_) | Event::Patch(_));
     let Some(first) = events.iter().find(changes) else {
         return Ok(None);
@@ -341,7 +363,11 @@ fn fold_state(thread: &ThreadId, events: &[Event], is_new: bool, view: &dyn View
 }
 
 /// Applies postings in order and gives the events that record them.
-fn post(postings: Vec<Posting>, accounts: &mut BTreeMap<AccountId, PreparedAccount>, view: &dyn View) -> Result<Vec<Event>> {
+fn post(
+    postings: Vec<Posting>,
+    accounts: &mut BTreeMap<AccountId, PreparedAccount>,
+    view: &dyn View,
+) -> Result<Vec<Event>> {
     let mut events = Vec::new();
     for posting in postings {
         let id = posting.account().clone();

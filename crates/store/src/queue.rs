@@ -41,7 +41,7 @@ impl Queues {
             line.push_back(place.clone());
             *lock(&place.first) = line.len() == 1;
         }
-        let deadline = wait.map(|wait| Instant::now() + wait);
+        let deadline = wait.and_then(|wait| Instant::now().checked_add(wait));
         let mut first = lock(&place.first);
         while !*first {
             let left = deadline.map(|deadline| deadline.saturating_duration_since(Instant::now()));

@@ -1,7 +1,7 @@
 //! The in-memory store keeps the contracts, and no case of the suite is forgotten.
 
-use std::path::Path;
 use std::fs;
+use std::path::Path;
 
 use selvedge_log::{Signer, Trust};
 use selvedge_store::conformance::Harness;
@@ -25,14 +25,21 @@ impl Harness for Memory {
     }
 }
 
-fn fresh() -> Memory {
+fn memory(clock: ScriptedClock) -> Memory {
     let ids = SeededIds::new(1);
     let signer = Signer::generate(&ids);
     let trust = Trust::of(&[signer.public()]);
-    Memory { first: MemoryStore::new(signer, Box::new(ScriptedClock::default()), Box::new(ids)), trust }
+    Memory { first: MemoryStore::new(signer, Box::new(clock), Box::new(ids)), trust }
 }
 
-selvedge_store::conformance_suite!(fresh());
+selvedge_store::conformance_suite!(memory(ScriptedClock::default()));
+
+/// Time is a claim: nothing hangs on it.
+mod under_a_clock_that_runs_backwards {
+    use super::*;
+
+    selvedge_store::conformance_suite!(memory(ScriptedClock::default().backwards()));
+}
 
 /// A case that the macro does not name would be run by nobody.
 #[test]

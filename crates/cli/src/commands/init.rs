@@ -54,7 +54,9 @@ pub(crate) fn run(Args {}: Args, context: &Context<'_>) -> Result<()> {
     let made = make(&context.folder, &User::find()?)?;
     show(&made, context.output)?;
     if let Some(around) = around.filter(|_| made.store_created) {
-        context.output.say(format!("note: `{}` has threads of its own; here, those of this folder are used", around.display()));
+        context
+            .output
+            .say(format!("note: `{}` has threads of its own; here, those of this folder are used", around.display()));
     }
     Ok(())
 }
@@ -111,7 +113,13 @@ fn show(made: &Made, output: &Output) -> Result<()> {
     let was = |created: bool| if created { "made" } else { "was there" };
     let key_folder = made.user.join("keys");
     let store = made.project.join(".ai");
-    output.text(format_args!("{}  {} ({}, in {})", paint(BOLD, "key  "), made.key.short(), was(made.key_created), key_folder.display()))?;
+    output.text(format_args!(
+        "{}  {} ({}, in {})",
+        paint(BOLD, "key  "),
+        made.key.short(),
+        was(made.key_created),
+        key_folder.display()
+    ))?;
     output.text(format_args!("{}  {} ({})", paint(BOLD, "store"), store.display(), was(made.store_created)))?;
     if made.key_created {
         output.tell("Keep a copy of the key: without it nobody can go on with the threads it signed.");

@@ -1,10 +1,10 @@
 //! `selvedge log`: the events of a thread, readable or to the byte, now or as they come.
 
-use std::io;
+use std::io::{self, BufRead, Read};
 use std::path::Path;
 use std::time::Duration;
 
-use selvedge_log::{Line, lines};
+use selvedge_log::{Line, line, lines};
 use selvedge_model::{Event, ThreadId};
 use selvedge_store::{Feed, Logs, Registry};
 use selvedge_store_local::{Access, LocalStore};
@@ -15,8 +15,8 @@ use crate::gist::{event_type, gist};
 use crate::output::{BOLD, DIM, Output, paint};
 use crate::text::local;
 
-/// How many lines are read and shown at once.
-const PAGE: u64 = 500;
+/// How many bytes are gathered before they are shown.
+const PAGE_BYTES: usize = 64 * 1024;
 /// How long to wait for news before looking whether anybody still listens.
 const LISTEN: Duration = Duration::from_millis(500);
 /// How many commits of other threads are passed over at once.
@@ -50,21 +50,23 @@ pub(crate) struct Args {
 pub(crate) fn run(args: &Args, context: &Context<'_>) -> Result<()> {
     let store = context.open(Access::ReadOnly)?;
     let thread = store.resolve(&args.thread)?;
-    let next = args.after.map_or(0, |after| after.saturating_add(1));
+    let from = args.after.map_or(0, |after| after.saturating_add(1));
     let reader = Reader { store: &store, thread: &thread, output: context.output, raw: args.raw };
     // Asked before reading: what is committed in between is read now and again looked for, never missed.
     let position = store.position()?;
-    let place = Place { next, bytes: 0, left: args.limit.unwrap_or(u64::MAX) };
+    let place = Place { line: 0, bytes: 0, from, left: args.limit.unwrap_or(u64::MAX) };
     if args.follow { reader.follow(place, position) } else { reader.show_from(place).map(drop) }
 }
 
 /// How far a log has been shown.
 #[derive(Clone, Copy, Debug)]
 struct Place {
-    /// The number of the next line.
-    next: u64,
-    /// Where it begins, as far as the bytes before it have been read.
+    /// The number of the line that begins at `bytes`.
+    line: u64,
+    /// How many bytes have been read.
     bytes: u64,
+    /// The number of the first line to be shown.
+    from: u64,
     /// How many lines may still be shown.
     left: u64,
 }
@@ -81,9 +83,12 @@ impl Reader<'_> {
     fn follow(&self, mut place: Place, mut position: u64) -> Result<()> {
         loop {
             place = self.show_from(place)?;
-            while !self.has_news(&mut position)? {
+            loop {
                 if place.left == 0 || self.output.is_closed() {
                     return Ok(());
+                }
+                if self.has_news(&mut position)? {
+                    break;
                 }
                 self.store.wait(position, LISTEN)?;
             }
@@ -98,43 +103,67 @@ impl Reader<'_> {
     }
 
     /// Shows what is there.
-    fn show_from(&self, place: Place) -> Result<Place> {
-        if self.raw { self.show_bytes(place) } else { self.show_lines(place) }
-    }
-
-    fn show_lines(&self, mut place: Place) -> Result<Place> {
-        while place.left > 0 && !self.output.is_closed() {
-            let lines = self.store.read(self.thread, place.next, place.left.min(PAGE) as usize)?;
-            let Some(last) = lines.last() else { break };
-            place = Place { next: last.seq + 1, left: place.left.saturating_sub(lines.len() as u64), ..place };
-            self.show(&lines)?;
-        }
-        Ok(place)
-    }
-
-    fn show(&self, lines: &[Line]) -> Result<()> {
-        if self.output.is_json() {
-            return lines.iter().try_for_each(|line| self.output.record(line));
-        }
-        self.output.text(lines.iter().map(readable).collect::<Vec<_>>().join("\n"))
-    }
-
-    fn show_bytes(&self, mut place: Place) -> Result<Place> {
-        let (_, mut reader) = self.store.transcript(self.thread)?;
+    fn show_from(&self, mut place: Place) -> Result<Place> {
         let failed = |error: io::Error| Failure::io("read the log of", Path::new(self.thread.as_str()), &error);
-        io::copy(&mut io::Read::take(&mut reader, place.bytes), &mut io::sink()).map_err(failed)?;
-        let mut at = if place.bytes == 0 { 0 } else { place.next };
+        let (_, mut reader) = self.store.transcript(self.thread)?;
+        io::copy(&mut reader.by_ref().take(place.bytes), &mut io::sink()).map_err(failed)?;
+        let mut page = Vec::new();
         let mut line = Vec::new();
-        while place.left > 0 && lines::next_line(&mut reader, &mut line).map_err(failed)? {
-            place.bytes += line.len() as u64;
-            if at >= place.next {
-                self.output.bytes(&line)?;
-                place = Place { next: at + 1, left: place.left - 1, ..place };
+        while place.left > 0 && next_line(&mut reader, &mut line).map_err(failed)? {
+            if place.line >= place.from {
+                self.add(&mut page, &line, place.line)?;
+                place.left -= 1;
             }
-            at += 1;
+            place.line += 1;
+            place.bytes += line.len() as u64;
+            if page.len() > PAGE_BYTES {
+                self.turn(&mut page)?;
+                if self.output.is_closed() {
+                    return Ok(place);
+                }
+            }
         }
+        self.turn(&mut page)?;
         Ok(place)
     }
+
+    /// Adds one line of the log to the page, as it is to be shown.
+    fn add(&self, page: &mut Vec<u8>, bytes: &[u8], number: u64) -> Result<()> {
+        if self.raw {
+            page.extend_from_slice(bytes);
+            return Ok(());
+        }
+        let decoded = line::decode(bytes.strip_suffix(b"\n").unwrap_or(bytes)).map_err(|error| {
+            let mut failure = Failure::of(&error);
+            failure.message = format!("line {} of the log of `{}`: {}", number + 1, self.thread, failure.message);
+            failure.hint(format!("`selvedge verify {}` says how far the log can be relied on", self.thread))
+        })?;
+        if self.output.is_json() {
+            // A line of the log is the JSON that programs are promised.
+            page.extend_from_slice(bytes);
+        } else {
+            page.extend_from_slice(readable(&decoded).as_bytes());
+            page.push(b'\n');
+        }
+        Ok(())
+    }
+
+    /// Shows a page and begins the next.
+    fn turn(&self, page: &mut Vec<u8>) -> Result<()> {
+        if page.is_empty() {
+            return Ok(());
+        }
+        match std::str::from_utf8(page) {
+            Ok(text) if !self.raw && !self.output.is_json() => self.output.text(text.trim_end_matches('\n'))?,
+            _ => self.output.bytes(page)?,
+        }
+        page.clear();
+        Ok(())
+    }
+}
+
+fn next_line(reader: &mut dyn BufRead, line: &mut Vec<u8>) -> io::Result<bool> {
+    lines::next_line(&mut { reader }, line)
 }
 
 fn readable(line: &Line) -> String {

@@ -57,7 +57,9 @@ fn absent_version(error: Error) -> Failure {
         Error::Conflict { thread, expected, actual } => {
             let message = format!("thread `{thread}` has no version {expected}; it is at version {actual}");
             let failure = Failure::new(Exit::NotFound, "version_not_found", message);
-            failure.hint(format!("`selvedge state {thread} --at {actual}` is the latest")).detail("latest_version", actual)
+            failure
+                .hint(format!("`selvedge state {thread} --at {actual}` is the latest"))
+                .detail("latest_version", actual)
         }
         error => error.into(),
     }

@@ -73,14 +73,19 @@ pub(crate) fn run(args: Args, context: &Context<'_>) -> Result<()> {
         return context.output.record(&renamed);
     }
     match version {
-        Some(version) => context.output.text(format_args!("{thread} is now called \"{}\" (version {version})", clean(&args.title))),
-        None => context.output.text(format_args!("{thread} is held by another process, which was left a note: it takes the title in with its next commit")),
+        Some(version) => {
+            context.output.text(format_args!("{thread} is now called \"{}\" (version {version})", clean(&args.title)))
+        }
+        None => context.output.text(format_args!(
+            "{thread} is held by another process, which was left a note: it takes the title in with its next commit"
+        )),
     }
 }
 
 fn leave_note(thread: &ThreadId, title: &str, store: &LocalStore) -> Result<NoteKey> {
     let key = NoteKey::new(SystemIds.hex32()).map_err(|error| Failure::usage(error.to_string()))?;
-    let note = Note { thread: thread.clone(), key: key.clone(), kind: "rename".to_owned(), body: json!({ "title": title }) };
+    let note =
+        Note { thread: thread.clone(), key: key.clone(), kind: "rename".to_owned(), body: json!({ "title": title }) };
     store.post(note)?;
     Ok(key)
 }

@@ -63,7 +63,9 @@ fn look(thread: &ThreadId, store: &LocalStore) -> Result<Shown> {
 fn show(shown: &Shown, key: &str, output: &Output) -> Result<()> {
     let Summary { manifest, version } = &shown.summary;
     let optional = |value: Option<&str>| value.map(clean);
-    let listed = |ids: &[ThreadId]| (!ids.is_empty()).then(|| ids.iter().map(ToString::to_string).collect::<Vec<_>>().join(", "));
+    let listed = |ids: &[ThreadId]| {
+        (!ids.is_empty()).then(|| ids.iter().map(ToString::to_string).collect::<Vec<_>>().join(", "))
+    };
     let in_chain = (shown.chain.len() > 1).then(|| listed(&shown.chain)).flatten();
     let (head, runs) = (&shown.head, shown.runs.len() as u64);
     let rows = [

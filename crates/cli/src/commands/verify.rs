@@ -49,7 +49,7 @@ pub(crate) fn run(args: &Args, context: &Context<'_>) -> Result<()> {
         bar.inc(1);
     }
     bar.finish_and_clear();
-    mates::compare(&mut checked, args.all, &store)?;
+    mates::compare(&mut checked, |thread, version| Ok(args.all && !was_deleted(thread, version, &store)?))?;
     for one in &checked {
         one.show(context.output)?;
     }
@@ -101,6 +101,10 @@ fn check(thread: ThreadId, explain: bool, store: &LocalStore) -> Checked {
     Checked::new(thread, file, verdict, explain.then_some(statements), store.trust())
 }
 
+fn was_deleted(thread: &ThreadId, version: u64, store: &LocalStore) -> Result<bool> {
+    Ok(store.tombstone(thread)?.is_some_and(|tombstone| tombstone.head.version >= version))
+}
+
 /// What the whole command answers.
 fn conclude(checked: &[Checked]) -> Result<()> {
     let bad: Vec<&Checked> = checked.iter().filter(|one| !one.is_sound()).collect();
@@ -109,7 +113,8 @@ fn conclude(checked: &[Checked]) -> Result<()> {
     if let [only] = failures.as_slice() {
         return Err(only.clone());
     }
-    let exit = if failures.iter().any(|failure| failure.exit == Exit::Integrity) { Exit::Integrity } else { first.exit };
+    let exit =
+        if failures.iter().any(|failure| failure.exit == Exit::Integrity) { Exit::Integrity } else { first.exit };
     let total = count(checked.len() as u64, "thread");
     let message = format!("{} of {total} are not what was signed", bad.len());
     let failure = Failure::new(exit, "integrity", message);

@@ -13,7 +13,10 @@ fn append_prints_the_version_it_came_to() {
     let ran = sandbox.run_with(&["append", &thread, "--expect", "0"], HELLO.as_bytes());
     assert_eq!((ran.code, ran.stdout.as_str(), ran.stderr.as_str()), (Some(0), "1\n", ""));
     let appended = sandbox.run_with(&["append", &thread, "--expect", "1", "--json"], HELLO.as_bytes()).json();
-    assert_eq!((&appended["version"], &appended["thread_id"], &appended["replayed"]), (&2.into(), &thread.as_str().into(), &false.into()));
+    assert_eq!(
+        (&appended["version"], &appended["thread_id"], &appended["replayed"]),
+        (&2.into(), &thread.as_str().into(), &false.into())
+    );
     let file = sandbox.root().join("changeset.json");
     fs::write(&file, HELLO).unwrap();
     let ran = sandbox.run(&["append", &thread, "--expect", "any", "--file", file.to_str().unwrap()]);
@@ -37,7 +40,9 @@ fn a_stale_expectation_is_a_conflict_with_both_versions_and_nothing_is_kept() {
 #[test]
 fn the_same_key_and_request_give_the_first_answer_again() {
     let (sandbox, thread) = Sandbox::with_thread();
-    let keyed = |changeset: &str| sandbox.run_with(&["append", &thread, "--expect", "0", "--key", "k 1", "--json"], changeset.as_bytes());
+    let keyed = |changeset: &str| {
+        sandbox.run_with(&["append", &thread, "--expect", "0", "--key", "k 1", "--json"], changeset.as_bytes())
+    };
     assert_eq!(keyed(HELLO).json()["replayed"], false);
     let again = keyed(HELLO).json();
     assert_eq!((&again["replayed"], &again["version"]), (&true.into(), &1.into()));
@@ -83,7 +88,8 @@ fn input_beyond_eight_mebibytes_is_refused_without_reading_on() {
     let (sandbox, thread) = Sandbox::with_thread();
     let huge = format!(r#"{{"reason":"UserMessage","snapshot":"{}"}}"#, "x".repeat(9 << 20));
     sandbox.run_with(&["append", &thread, "--expect", "0", "--json"], huge.as_bytes()).error(2, "json_too_long");
-    let mut child = sandbox.command(&["append", &thread, "--expect", "0", "--json", "--file", "/dev/zero"]).spawn().unwrap();
+    let mut child =
+        sandbox.command(&["append", &thread, "--expect", "0", "--json", "--file", "/dev/zero"]).spawn().unwrap();
     assert_eq!(child.wait().unwrap().code(), Some(2));
 }
 
@@ -99,16 +105,31 @@ fn what_does_not_fit_the_thread_is_refused_wholly() {
         2,
         "patch_refused",
     );
-    refused(r#"{"reason":"UserMessage","messages":[{"id":"m","role":"user","content":"coffee"}]}"#, 2, "message_changed");
-    refused(r#"{"reason":"UserMessage","run_meta":{"agent_id":"a","origin":"user","status":"running"}}"#, 2, "invalid_changeset");
+    refused(
+        r#"{"reason":"UserMessage","messages":[{"id":"m","role":"user","content":"coffee"}]}"#,
+        2,
+        "message_changed",
+    );
+    refused(
+        r#"{"reason":"UserMessage","run_meta":{"agent_id":"a","origin":"user","status":"running"}}"#,
+        2,
+        "invalid_changeset",
+    );
     let state = sandbox.run(&["state", &thread, "--json"]).json();
-    assert_eq!((&state["version"], &state["state"], state["messages"].as_array().unwrap().len()), (&1.into(), &serde_json::json!({}), 1));
+    assert_eq!(
+        (&state["version"], &state["state"], state["messages"].as_array().unwrap().len()),
+        (&1.into(), &serde_json::json!({}), 1)
+    );
 }
 
 #[test]
 fn a_second_run_beside_an_active_one_is_not_allowed() {
     let (sandbox, thread) = Sandbox::with_thread();
-    let run = |id: &str| format!(r#"{{"reason":"UserMessage","run_id":"{id}","run_meta":{{"agent_id":"a","origin":"user","status":"running"}}}}"#);
+    let run = |id: &str| {
+        format!(
+            r#"{{"reason":"UserMessage","run_id":"{id}","run_meta":{{"agent_id":"a","origin":"user","status":"running"}}}}"#
+        )
+    };
     sandbox.append(&thread, "0", &run("r1"));
     sandbox.run_with(&["append", &thread, "--expect", "1", "--json"], run("r2").as_bytes()).error(4, "run_active");
 }
@@ -118,7 +139,9 @@ fn a_thread_that_somebody_holds_is_waited_for_and_then_not_allowed() {
     let (sandbox, thread) = Sandbox::with_thread();
     let store = sandbox.open();
     let lease = store.acquire(&ThreadId::new(&*thread).unwrap(), Acquire::default()).unwrap();
-    let append = |wait: &str| sandbox.run_with(&["append", &thread, "--expect", "0", "--wait", wait, "--json"], HELLO.as_bytes());
+    let append = |wait: &str| {
+        sandbox.run_with(&["append", &thread, "--expect", "0", "--wait", wait, "--json"], HELLO.as_bytes())
+    };
     let error = append("0").error(4, "lease_held");
     assert_eq!((&error["retryable"], error["holder"].as_str()), (&true.into(), Some(lease.owner.as_str())));
     let waiting = std::thread::scope(|scope| {
@@ -142,7 +165,13 @@ fn a_thread_of_another_key_is_not_gone_on_with() {
 #[test]
 fn usage_errors_are_json_too() {
     let (sandbox, thread) = Sandbox::with_thread();
-    for args in [&["append", &thread][..], &["append", &thread, "--expect", "-1"], &["append", &thread, "--expect", "soon"], &["append"], &["sing"]] {
+    for args in [
+        &["append", &thread][..],
+        &["append", &thread, "--expect", "-1"],
+        &["append", &thread, "--expect", "soon"],
+        &["append"],
+        &["sing"],
+    ] {
         sandbox.run(&[args, &["--json"]].concat()).error(2, "usage");
         assert_eq!(sandbox.run(args).code, Some(2));
     }

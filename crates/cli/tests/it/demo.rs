@@ -15,7 +15,8 @@ fn the_demo_keeps_all_its_promises_and_its_folder_and_touches_nothing_else() {
     assert!(ran.stdout.contains(folder.to_str().unwrap()));
 
     // What it says to try next works as it stands.
-    let tries: Vec<_> = ran.stdout.lines().filter(|line| line.starts_with("  SELVEDGE_HOME=") || line.starts_with("  head ")).collect();
+    let tries: Vec<_> =
+        ran.stdout.lines().filter(|line| line.starts_with("  SELVEDGE_HOME=") || line.starts_with("  head ")).collect();
     assert_eq!(tries.len(), 4, "{ran:?}");
     for line in tries {
         let tried = std::process::Command::new("sh").args(["-c", line]).output().unwrap();

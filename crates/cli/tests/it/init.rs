@@ -9,7 +9,10 @@ use crate::support::{HELLO, Sandbox, contents, copy};
 fn init_makes_key_trust_and_store_and_says_so() {
     let sandbox = Sandbox::empty();
     let made = sandbox.run(&["init", "--json"]).json();
-    assert_eq!((&made["store_created"], &made["key_created"], &made["gitignore_created"]), (&true.into(), &true.into(), &true.into()));
+    assert_eq!(
+        (&made["store_created"], &made["key_created"], &made["gitignore_created"]),
+        (&true.into(), &true.into(), &true.into())
+    );
     assert_eq!(made["project"].as_str(), sandbox.project().to_str());
     let key = made["key"].as_str().unwrap();
     assert!(sandbox.home().join(format!("keys/trusted/{key}.json")).is_file());
@@ -24,7 +27,10 @@ fn init_again_changes_nothing() {
     fs::write(sandbox.project().join(".ai/.gitignore"), "mine\n").unwrap();
     let before = (contents(&sandbox.home()), contents(&sandbox.project()));
     let made = sandbox.run(&["init", "--json"]).json();
-    assert_eq!((&made["store_created"], &made["key_created"], &made["gitignore_created"]), (&false.into(), &false.into(), &false.into()));
+    assert_eq!(
+        (&made["store_created"], &made["key_created"], &made["gitignore_created"]),
+        (&false.into(), &false.into(), &false.into())
+    );
     assert!((contents(&sandbox.home()), contents(&sandbox.project())) == before);
 }
 
@@ -32,7 +38,8 @@ fn init_again_changes_nothing() {
 fn what_belongs_to_the_machine_is_kept_out_of_version_control() {
     let sandbox = Sandbox::new();
     let ignored = fs::read_to_string(sandbox.project().join(".ai/.gitignore")).unwrap();
-    for name in ["agent/threads/*.db\n", "agent/threads/*.db-*\n", "agent/threads/*.lock\n", "agent/threads/owners/\n"] {
+    for name in ["agent/threads/*.db\n", "agent/threads/*.db-*\n", "agent/threads/*.lock\n", "agent/threads/owners/\n"]
+    {
         assert!(ignored.contains(name), "{name}");
     }
 }
@@ -44,7 +51,10 @@ fn the_project_is_found_from_below_by_flag_and_by_variable() {
     fs::create_dir_all(&below).unwrap();
     let shows = |command: &mut std::process::Command| command.output().unwrap().status.code();
     assert_eq!(shows(sandbox.command(&["thread", "show", &thread]).current_dir(&below)), Some(0));
-    assert_eq!(shows(sandbox.command(&["thread", "show", &thread]).current_dir("/").env("SELVEDGE_DIR", &below)), Some(0));
+    assert_eq!(
+        shows(sandbox.command(&["thread", "show", &thread]).current_dir("/").env("SELVEDGE_DIR", &below)),
+        Some(0)
+    );
     let project = sandbox.project();
     let flagged = ["-C", project.to_str().unwrap(), "thread", "show", &thread];
     assert_eq!(shows(sandbox.command(&flagged).current_dir("/").env("SELVEDGE_DIR", "/nowhere")), Some(0));
@@ -54,7 +64,13 @@ fn the_project_is_found_from_below_by_flag_and_by_variable() {
 #[test]
 fn without_a_store_the_hint_names_init() {
     let sandbox = Sandbox::empty();
-    for command in [&["thread", "list"][..], &["log", "x"], &["state", "x"], &["verify", "--all"], &["append", "x", "--expect", "0"]] {
+    for command in [
+        &["thread", "list"][..],
+        &["log", "x"],
+        &["state", "x"],
+        &["verify", "--all"],
+        &["append", "x", "--expect", "0"],
+    ] {
         let error = sandbox.run(&[command, &["--json"]].concat()).error(3, "no_store");
         assert!(error["hint"].as_str().unwrap().contains("selvedge init"), "{error}");
     }
@@ -64,7 +80,8 @@ fn without_a_store_the_hint_names_init() {
 fn without_a_key_nothing_is_written_and_the_hint_names_init() {
     let (sandbox, thread) = Sandbox::with_thread();
     fs::remove_dir_all(sandbox.home()).unwrap();
-    let error = sandbox.run_with(&["append", &thread, "--expect", "0", "--json"], HELLO.as_bytes()).error(3, "key_absent");
+    let error =
+        sandbox.run_with(&["append", &thread, "--expect", "0", "--json"], HELLO.as_bytes()).error(3, "key_absent");
     assert!(error["hint"].as_str().unwrap().contains("selvedge init"));
     assert_eq!(sandbox.run(&["thread", "show", &thread, "--json"]).json()["version"], 0);
 }
@@ -78,9 +95,13 @@ fn a_project_can_not_vouch_for_itself() {
     assert_eq!(ran.status.code(), Some(4));
     assert!(String::from_utf8_lossy(&ran.stderr).contains("keys_in_project"));
     // Somebody who never trusted the key does not believe it because the project has a copy.
-    let ran = sandbox.command(&["verify", &thread, "--json"]).env("SELVEDGE_HOME", sandbox.root().join("other")).output().unwrap();
+    let ran = sandbox
+        .command(&["verify", &thread, "--json"])
+        .env("SELVEDGE_HOME", sandbox.root().join("other"))
+        .output()
+        .unwrap();
     assert_eq!(ran.status.code(), Some(6));
-    assert!(String::from_utf8_lossy(&ran.stderr).contains("untrusted_key"));
+    assert!(String::from_utf8_lossy(&ran.stderr).contains("not trusted"));
 }
 
 #[test]
@@ -94,4 +115,50 @@ fn bare_selvedge_says_where_we_are_and_what_is_next() {
     let here = sandbox.run(&["--json"]).json();
     assert_eq!(here["newest"][0]["thread_id"], thread);
     assert!(here["next"][0].as_str().unwrap().contains(&thread));
+}
+
+#[test]
+fn keys_lie_where_the_environment_says() {
+    let sandbox = Sandbox::empty();
+    let (home, config) = (sandbox.root().join("h"), sandbox.root().join("config"));
+    let init = |config: &str| {
+        let mut command = sandbox.command(&["init", "--json"]);
+        let output =
+            command.env_remove("SELVEDGE_HOME").env("HOME", &home).env("XDG_CONFIG_HOME", config).output().unwrap();
+        let made: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
+        made["user"].as_str().unwrap().to_owned()
+    };
+    assert_eq!(Some(init(config.to_str().unwrap()).as_str()), config.join("selvedge").to_str());
+    for ignored in ["", "relative"] {
+        assert_eq!(Some(init(ignored).as_str()), home.join(".config/selvedge").to_str());
+    }
+}
+
+#[test]
+fn quiet_leaves_only_the_data() {
+    let sandbox = Sandbox::empty();
+    assert_eq!(sandbox.run(&["init", "-q"]).stderr, "");
+    let ran = sandbox.run(&["thread", "new", "--agent", "scribe", "-q"]);
+    assert!(ran.stdout.starts_with("scribe-") && ran.stderr.is_empty(), "{ran:?}");
+}
+
+#[test]
+fn colours_are_for_terminals_and_can_be_forbidden() {
+    let (sandbox, thread) = Sandbox::with_thread();
+    let shown = |args: &[&str], name: &str, value: &str| {
+        let output = sandbox.command(&[&["thread", "show", &thread], args].concat()).env(name, value).output().unwrap();
+        String::from_utf8(output.stdout).unwrap()
+    };
+    assert!(!shown(&[], "ANY", "1").contains('\u{1b}'));
+    assert!(shown(&[], "CLICOLOR_FORCE", "1").contains('\u{1b}'));
+    assert!(!shown(&["--no-color"], "CLICOLOR_FORCE", "1").contains('\u{1b}'));
+}
+
+#[test]
+fn json_can_be_asked_for_by_variable() {
+    let sandbox = Sandbox::new();
+    let run = |value: &str, args: &[&str]| sandbox.command(args).env("SELVEDGE_JSON", value).output().unwrap();
+    assert!(run("1", &["thread", "list"]).stdout.starts_with(b"{\"threads\":"));
+    assert!(run("1", &["sing"]).stderr.starts_with(b"{\"error\":"));
+    assert!(run("0", &["thread", "list"]).stdout.is_empty());
 }

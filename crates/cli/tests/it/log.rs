@@ -74,13 +74,17 @@ fn next(reader: &mut impl BufRead) -> String {
 fn follow_shows_what_is_committed_meanwhile() {
     let (sandbox, thread) = Sandbox::with_thread();
     for mode in ["--json", "--raw"] {
-        let (mut child, mut lines) = follow(&sandbox, &["log", &thread, "--follow", "--after", "0", "--limit", "4", mode]);
+        let (mut child, mut lines) =
+            follow(&sandbox, &["log", &thread, "--follow", "--after", "0", "--limit", "4", mode]);
         assert!(next(&mut lines).contains("checkpoint"));
         sandbox.append(&thread, "any", HELLO);
         sandbox.new_thread("other");
         sandbox.append(&thread, "any", HELLO);
         let seen = [next(&mut lines), next(&mut lines), next(&mut lines)];
-        assert!(seen[0].contains("\"message\"") && seen[1].contains("\"checkpoint\"") && seen[2].contains("\"message\""), "{seen:?}");
+        assert!(
+            seen[0].contains("\"message\"") && seen[1].contains("\"checkpoint\"") && seen[2].contains("\"message\""),
+            "{seen:?}"
+        );
         assert_eq!(child.wait().unwrap().code(), Some(0));
         assert_eq!(next(&mut lines), "");
     }
@@ -111,4 +115,15 @@ fn an_interrupt_ends_it_as_an_interrupt_does() {
     kill_process(Pid::from_child(&child), Signal::INT).unwrap();
     // A shell shows this as 130.
     assert_eq!(child.wait().unwrap().signal(), Some(2));
+}
+
+#[test]
+fn a_line_that_is_no_event_is_named() {
+    let (sandbox, thread) = Sandbox::with_thread();
+    let path = sandbox.transcript(&thread);
+    let text = fs::read_to_string(&path).unwrap();
+    fs::write(&path, text.replace("thread_created", "thread_drawn__")).unwrap();
+    let error = sandbox.run(&["log", &thread, "--json"]).error(6, "bad_line");
+    assert!(error["message"].as_str().unwrap().starts_with("line 1 of the log"), "{error}");
+    assert_eq!(sandbox.run(&["log", &thread, "--raw"]).code, Some(0));
 }

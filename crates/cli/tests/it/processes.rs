@@ -10,11 +10,14 @@ use crate::support::{Ran, Sandbox};
 const PROCESSES: u64 = 8;
 
 fn changeset(writer: u64, number: u64) -> String {
-    format!(r#"{{"reason":"UserMessage","messages":[{{"id":"{writer}-{number}","role":"user","content":"{writer} says {number}"}}]}}"#)
+    format!(
+        r#"{{"reason":"UserMessage","messages":[{{"id":"{writer}-{number}","role":"user","content":"{writer} says {number}"}}]}}"#
+    )
 }
 
 fn append(sandbox: &Sandbox, thread: &str, expect: u64, changeset: &str) -> Ran {
-    sandbox.run_with(&["append", thread, "--expect", &expect.to_string(), "--wait", "60", "--json"], changeset.as_bytes())
+    sandbox
+        .run_with(&["append", thread, "--expect", &expect.to_string(), "--wait", "60", "--json"], changeset.as_bytes())
 }
 
 #[test]

@@ -46,7 +46,10 @@ impl Ran {
     /// Every JSON object on stdout.
     #[track_caller]
     pub(crate) fn records(&self) -> Vec<Value> {
-        self.stdout.lines().map(|line| serde_json::from_str(line).unwrap_or_else(|error| panic!("{error}: {self:?}"))).collect()
+        self.stdout
+            .lines()
+            .map(|line| serde_json::from_str(line).unwrap_or_else(|error| panic!("{error}: {self:?}")))
+            .collect()
     }
 
     /// The JSON error of a command that failed with `code`, `word`, and nothing on stdout.
@@ -203,7 +206,8 @@ fn mask_hex(text: &str) -> String {
         let is_word = |c: char| c.is_ascii_alphanumeric();
         let length = rest.find(|c| !is_word(c)).unwrap_or(rest.len());
         let (word, after) = rest.split_at(length);
-        let is_hex = word.bytes().all(|b| matches!(b, b'0'..=b'9' | b'a'..=b'f')) && word.bytes().any(|b| b.is_ascii_digit());
+        let is_hex =
+            word.bytes().all(|b| matches!(b, b'0'..=b'9' | b'a'..=b'f')) && word.bytes().any(|b| b.is_ascii_digit());
         match word.len() {
             12 | 16 | 64 if is_hex => masked.push_str(&format!("[HEX{}]", word.len())),
             _ => masked.push_str(word),

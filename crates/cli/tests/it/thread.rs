@@ -23,13 +23,31 @@ fn what_new_was_told_is_what_show_shows() {
     let sandbox = Sandbox::new();
     let parent = sandbox.new_thread("scribe");
     let short = &parent[..parent.len() - 4];
-    let args = ["--agent", "a/b", "--directive", "d", "--task", "T 1", "--title", "Tea", "--id", "kiwi/leads-7", "--parent", short];
+    let args = [
+        "--agent",
+        "a/b",
+        "--directive",
+        "d",
+        "--task",
+        "T 1",
+        "--title",
+        "Tea",
+        "--id",
+        "kiwi/leads-7",
+        "--parent",
+        short,
+    ];
     sandbox.run(&[&["thread", "new"], &args[..]].concat());
     let shown = sandbox.run(&["thread", "show", "kiwi/leads-7", "--json"]).json();
-    for (field, value) in [("thread_id", "kiwi/leads-7"), ("agent_id", "a/b"), ("directive", "d"), ("task_id", "T 1"), ("title", "Tea")] {
+    for (field, value) in
+        [("thread_id", "kiwi/leads-7"), ("agent_id", "a/b"), ("directive", "d"), ("task_id", "T 1"), ("title", "Tea")]
+    {
         assert_eq!(shown[field], value, "{shown}");
     }
-    assert_eq!((&shown["parent_id"], &shown["version"], &shown["status"]), (&parent.as_str().into(), &0.into(), &"created".into()));
+    assert_eq!(
+        (&shown["parent_id"], &shown["version"], &shown["status"]),
+        (&parent.as_str().into(), &0.into(), &"created".into())
+    );
     assert_eq!(sandbox.run(&["thread", "show", &parent, "--json"]).json()["children"][0], "kiwi/leads-7");
     assert!(sandbox.threads().join("kiwi~leads-7/transcript.jsonl").is_file());
 }
@@ -40,7 +58,13 @@ fn ids_that_lead_elsewhere_are_refused_before_any_path_is_built() {
     for id in ["../../x", "/etc/x", "a//b", ".x", "A", "a b", "", "a/../b"] {
         let ran = sandbox.run(&["thread", "new", "--agent", "scribe", "--id", id, "--json"]);
         ran.error(2, "usage");
-        for command in [&["thread", "show", id][..], &["log", id], &["state", id], &["verify", id], &["thread", "delete", id, "--yes"]] {
+        for command in [
+            &["thread", "show", id][..],
+            &["log", id],
+            &["state", id],
+            &["verify", id],
+            &["thread", "delete", id, "--yes"],
+        ] {
             sandbox.run(&[command, &["--json"]].concat()).error(3, "thread_not_found");
         }
     }
@@ -62,7 +86,12 @@ fn any_unique_beginning_of_the_id_or_its_hex_will_do() {
         sandbox.run(&["thread", "new", "--agent", "scribe", "--id", id]);
     }
     let found = |prefix: &str| sandbox.run(&["thread", "show", prefix, "--json"]);
-    for (prefix, id) in [("o", "other-cccccccccccc"), ("cc", "other-cccccccccccc"), ("aaaab", "scribe-aaaabbbbbbbb"), ("scribe-aaaaa", "scribe-aaaaaaaaaaaa")] {
+    for (prefix, id) in [
+        ("o", "other-cccccccccccc"),
+        ("cc", "other-cccccccccccc"),
+        ("aaaab", "scribe-aaaabbbbbbbb"),
+        ("scribe-aaaaa", "scribe-aaaaaaaaaaaa"),
+    ] {
         assert_eq!(found(prefix).json()["thread_id"], id, "{prefix}");
     }
     for prefix in ["scribe", "aaaa", "scribe-aaaa"] {
@@ -75,13 +104,24 @@ fn any_unique_beginning_of_the_id_or_its_hex_will_do() {
 #[test]
 fn list_filters_and_pages() {
     let sandbox = Sandbox::new();
-    for (agent, id, title) in [("ann", "a-1", "Tea"), ("ann", "a-2", "Coffee"), ("bob", "b-1", "More tea"), ("bob", "b-2", "x")] {
+    for (agent, id, title) in
+        [("ann", "a-1", "Tea"), ("ann", "a-2", "Coffee"), ("bob", "b-1", "More tea"), ("bob", "b-2", "x")]
+    {
         sandbox.run(&["thread", "new", "--agent", agent, "--id", id, "--title", title]);
     }
-    sandbox.append("b-2", "0", r#"{"reason":"UserMessage","run_id":"r","run_meta":{"agent_id":"bob","origin":"user","status":"running"}}"#);
+    sandbox.append(
+        "b-2",
+        "0",
+        r#"{"reason":"UserMessage","run_id":"r","run_meta":{"agent_id":"bob","origin":"user","status":"running"}}"#,
+    );
     let ids = |args: &[&str]| -> Vec<String> {
         let page = sandbox.run(&[&["thread"], args, &["--json"]].concat()).json();
-        page["threads"].as_array().unwrap().iter().map(|thread| thread["thread_id"].as_str().unwrap().to_owned()).collect()
+        page["threads"]
+            .as_array()
+            .unwrap()
+            .iter()
+            .map(|thread| thread["thread_id"].as_str().unwrap().to_owned())
+            .collect()
     };
     assert_eq!(ids(&["list"]), ["b-2", "b-1", "a-2", "a-1"]);
     assert_eq!(ids(&["list", "--agent", "ann"]), ["a-2", "a-1"]);
@@ -116,7 +156,10 @@ fn rename_leaves_a_note_with_whoever_holds_the_thread() {
     let renamed = sandbox.run(&["thread", "rename", &thread, "Tea time", "--wait", "0", "--json"]).json();
     assert_eq!(renamed["version"], serde_json::Value::Null);
     let notes = sandbox.run(&["thread", "show", &thread, "--json"]).json()["notes"].clone();
-    assert_eq!((&notes[0]["kind"], &notes[0]["body"]["title"], &notes[0]["key"]), (&"rename".into(), &"Tea time".into(), &renamed["note"]));
+    assert_eq!(
+        (&notes[0]["kind"], &notes[0]["body"]["title"], &notes[0]["key"]),
+        (&"rename".into(), &"Tea time".into(), &renamed["note"])
+    );
     store.release(&lease).unwrap();
 }
 
@@ -143,6 +186,10 @@ fn a_thread_that_runs_or_is_held_is_not_deleted() {
     sandbox.run(&["thread", "delete", &thread, "--yes", "--json"]).error(4, "lease_held");
     store.release(&lease).unwrap();
     store.close().unwrap();
-    sandbox.append(&thread, "0", r#"{"reason":"UserMessage","run_id":"r","run_meta":{"agent_id":"scribe","origin":"user","status":"running"}}"#);
+    sandbox.append(
+        &thread,
+        "0",
+        r#"{"reason":"UserMessage","run_id":"r","run_meta":{"agent_id":"scribe","origin":"user","status":"running"}}"#,
+    );
     sandbox.run(&["thread", "delete", &thread, "--yes", "--json"]).error(4, "thread_running");
 }

@@ -37,12 +37,18 @@ fn a_good_log_is_proven_up_to_a_version_by_a_key_and_no_further() {
     let (sandbox, thread) = with_log();
     let before = contents(&sandbox.project());
     let record = sandbox.run(&["verify", &thread, "--json"]).json();
-    assert_eq!((&record["sound"], &record["unchanged_up_to"], &record["code"]), (&true.into(), &3.into(), &"sound".into()));
+    assert_eq!(
+        (&record["sound"], &record["unchanged_up_to"], &record["code"]),
+        (&true.into(), &3.into(), &"sound".into())
+    );
     assert_eq!((&record["signers"][0]["owner"], &record["signers"][0]["checkpoints"]), (&"self".into(), &4.into()));
     assert_eq!(record["remembered_by"][0], serde_json::json!({ "by": "the database", "version": 3 }));
     assert_eq!(record["does_not_prove"].as_array().unwrap().len(), 3);
     let text = sandbox.run(&["verify", &thread]).stdout;
-    assert!(text.contains("unchanged up to version 3 since it was signed by key") && text.contains("Not proven"), "{text}");
+    assert!(
+        text.contains("unchanged up to version 3 since it was signed by key") && text.contains("Not proven"),
+        "{text}"
+    );
     let logs = |files: &[(std::path::PathBuf, Vec<u8>)]| -> Vec<_> {
         files.iter().filter(|(path, _)| !path.to_str().unwrap().contains("registry.db")).cloned().collect()
     };
@@ -116,7 +122,8 @@ fn one_bad_log_among_good_ones_is_named_and_decides() {
         let ran = sandbox.run(args);
         let error = ran.error_beside_data(6, "damaged");
         assert!(error["hint"].as_str().unwrap().contains(&bad), "{error}");
-        let sound: Vec<_> = ran.records().into_iter().map(|record| (record["thread_id"] == good, record["sound"].clone())).collect();
+        let sound: Vec<_> =
+            ran.records().into_iter().map(|record| (record["thread_id"] == good, record["sound"].clone())).collect();
         assert_eq!(sound.len(), 2);
         assert!(sound.into_iter().all(|(is_good, sound)| sound == is_good));
     }
@@ -153,6 +160,7 @@ fn a_batch_mate_remembers_what_the_database_forgot() {
     copy(&newer, &sandbox.threads().join(&ann));
     let ran = sandbox.run(&["verify", "--all", "--json"]);
     assert_eq!(ran.code, Some(6), "{ran:?}");
-    let codes: Vec<_> = ran.records().into_iter().map(|record| (record["thread_id"].clone(), record["code"].clone())).collect();
+    let codes: Vec<_> =
+        ran.records().into_iter().map(|record| (record["thread_id"].clone(), record["code"].clone())).collect();
     assert!(codes.contains(&(ann.as_str().into(), "database_behind".into())), "{codes:?}");
 }

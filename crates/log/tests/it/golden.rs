@@ -10,7 +10,8 @@ use selvedge_log::writer::{self, Addition};
 use selvedge_log::{Signer, Tail, Trust};
 use selvedge_model::event::NewThread;
 use selvedge_model::{
-    AgentId, Changeset, CommitKey, Digest, LogId, Message, MessageId, Patch, Reason, Role, RunId, Status, ThreadId, Timestamp,
+    AgentId, Changeset, CommitKey, Digest, LogId, Message, MessageId, Patch, Reason, Role, RunId, Status, ThreadId,
+    Timestamp,
 };
 
 /// The first test key of RFC 8032, which nobody should ever trust.

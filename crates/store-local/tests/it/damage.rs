@@ -71,7 +71,10 @@ fn every_flipped_bit_is_found_and_named() {
             assert_eq!(unchanged, sample.untouched(&bytes), "byte {at} bit {bit}: {finding:?}");
             assert_eq!(damage.version, unchanged.map_or(0, |version| version + 1), "byte {at} bit {bit}: {finding:?}");
             let start = damage.byte as usize;
-            assert!(start <= sample.bytes.len() && damage.first_line <= damage.line, "byte {at} bit {bit}: {finding:?}");
+            assert!(
+                start <= sample.bytes.len() && damage.first_line <= damage.line,
+                "byte {at} bit {bit}: {finding:?}"
+            );
         }
     }
 }
@@ -121,7 +124,8 @@ fn lines_of_another_thread_of_the_same_key_are_found() {
         let mut spliced = lines.clone();
         spliced[at] = their_lines[at].clone();
         sample.assert_refused(&store, &spliced.concat(), &format!("line {at} of another thread"));
-        let renamed = String::from_utf8(their_lines[at].clone()).unwrap().replace(other.as_str(), sample.thread.as_str());
+        let renamed =
+            String::from_utf8(their_lines[at].clone()).unwrap().replace(other.as_str(), sample.thread.as_str());
         spliced[at] = renamed.into_bytes();
         sample.assert_refused(&store, &spliced.concat(), &format!("line {at} of another thread, renamed"));
     }

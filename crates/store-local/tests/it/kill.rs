@@ -122,7 +122,8 @@ fn processes_side_by_side_share_one_thread_without_losing_a_version() {
         let writers: Vec<_> = (0..2)
             .map(|_| {
                 scope.spawn(|| {
-                    let append = |_| store.commit(Batch::of(Part::new(thread.clone(), Expect::Any, says("here")))).unwrap();
+                    let append =
+                        |_| store.commit(Batch::of(Part::new(thread.clone(), Expect::Any, says("here")))).unwrap();
                     (0..150).map(append).map(|committed| committed.versions[0].1).collect::<Vec<_>>()
                 })
             })

@@ -1,7 +1,8 @@
 //! The local store from outside: the shared suite, damage, crashes, a hostile world.
 
 mod conformance;
-mod support;
 mod damage;
 mod kill;
 mod smoke;
+mod support;
+mod world;

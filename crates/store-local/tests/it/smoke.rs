@@ -1,5 +1,5 @@
-use selvedge_store::{Logs, Registry, load::load};
 use crate::support::*;
+use selvedge_store::{Logs, Registry, load::load};
 
 #[test]
 fn a_thread_is_written_closed_opened_and_verified() {

@@ -83,7 +83,9 @@ pub fn a_birth_and_an_append_are_one<H: Harness>(harness: &H) {
     let child: ThreadId = id("child");
     let spawned: Fields = serde_json::from_value(json!({"child_thread_id": "child"})).unwrap();
     let new = NewThread { parent_id: Some(parent.clone()), ..new_thread() };
-    let spawn = |version| batch([part_at(&parent, version, tells(Event::ChildSpawned(spawned.clone()))), birth(&child, new.clone())]);
+    let spawn = |version| {
+        batch([part_at(&parent, version, tells(Event::ChildSpawned(spawned.clone()))), birth(&child, new.clone())])
+    };
     leaves_no_trace(&store, &[&parent, &child], || {
         assert_refused!(store.commit(spawn(4)), Error::Conflict { .. }, "a spawn at the wrong version");
     });
@@ -139,12 +141,14 @@ pub fn crossing_batches_all_arrive<H: Harness>(harness: &H) {
     let threads = [create(&stores[0], "one"), create(&stores[0], "two"), create(&stores[0], "three")];
     at_once(2, |worker| {
         for round in 0..15 {
-            let mut parts: Vec<_> = threads.iter().map(|thread| part(thread, says(&format!("{worker}.{round}")))).collect();
+            let mut parts: Vec<_> =
+                threads.iter().map(|thread| part(thread, says(&format!("{worker}.{round}")))).collect();
             if worker == 1 {
                 parts.reverse();
             }
             let both: Batch = batch(parts);
-            stubbornly(|| stores[worker].commit(both.clone())).unwrap_or_else(|error| panic!("{worker}.{round}: {error}"));
+            stubbornly(|| stores[worker].commit(both.clone()))
+                .unwrap_or_else(|error| panic!("{worker}.{round}: {error}"));
         }
     });
     let texts = |thread| -> Vec<String> {
@@ -165,8 +169,15 @@ pub fn crossing_batches_all_arrive<H: Harness>(harness: &H) {
 pub fn a_batch_may_mix_reasons<H: Harness>(harness: &H) {
     use selvedge_model::Reason::*;
     let store = harness.open();
-    let reasons =
-        [UserMessage, AssistantTurnCommitted, ToolResultsCommitted, RunFinished, Reserved, ToolIntentCommitted, Lifecycle];
+    let reasons = [
+        UserMessage,
+        AssistantTurnCommitted,
+        ToolResultsCommitted,
+        RunFinished,
+        Reserved,
+        ToolIntentCommitted,
+        Lifecycle,
+    ];
     let threads: Vec<_> = reasons.iter().map(|reason| create(&store, &reason.as_str().to_lowercase())).collect();
     commit(&store, batch(threads.iter().zip(reasons).map(|(thread, reason)| part(thread, Changeset::empty(reason)))));
     for (thread, reason) in threads.iter().zip(reasons) {

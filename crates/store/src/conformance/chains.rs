@@ -7,7 +7,7 @@ use selvedge_model::{Batch, Changeset, Digest, Event, NewThread, Status, ThreadI
 
 use super::Harness;
 use super::support::*;
-use crate::contract::{Commit, Logs, Registry, Store, Summary};
+use crate::contract::{Commit, Registry, Store, Summary};
 use crate::error::Error;
 
 /// The word that another thread goes on.
@@ -58,7 +58,11 @@ pub fn a_handoff_is_one_batch<H: Harness>(harness: &H) {
     assert_eq!(after.manifest.chain_root_id, *old);
     let entries = verified(&store, &harness.trust(), old);
     let settling = entries[2].checkpoint().unwrap();
-    assert_eq!((settling.settled, &settling.with), (true, &vec![(new.clone(), 0)]), "it is settled, with its successor");
+    assert_eq!(
+        (settling.settled, &settling.with),
+        (true, &vec![(new.clone(), 0)]),
+        "it is settled, with its successor"
+    );
     let born = &verified(&store, &harness.trust(), new)[0];
     assert_eq!(born.checkpoint().unwrap().with, [(old.clone(), 2)]);
     let Event::ThreadCreated(created) = &born.lines[0].event else { panic!("{born:?}") };
@@ -91,7 +95,10 @@ pub fn a_chain_is_the_same_from_each_member<H: Harness>(harness: &H) {
         assert_eq!(ids(other.chain(member).unwrap()), threads, "from `{member}`");
     }
     let shown = other.chain(&threads[2]).unwrap();
-    assert!(shown.iter().all(|summary| *summary == store.get(&summary.manifest.thread_id).unwrap()), "as `get` shows them");
+    assert!(
+        shown.iter().all(|summary| *summary == store.get(&summary.manifest.thread_id).unwrap()),
+        "as `get` shows them"
+    );
     assert!(shown.iter().all(|summary| summary.manifest.chain_root_id == threads[0]));
     assert_eq!(ids(store.chain(&alone).unwrap()), [alone], "a thread that continues nothing is a chain of one");
 }
@@ -137,7 +144,9 @@ pub fn a_missing_link_ends_the_chain<H: Harness>(harness: &H) {
 pub fn children_come_oldest_first<H: Harness>(harness: &H) {
     let (store, other) = (harness.open(), harness.open());
     let parent = create(&store, "parent");
-    let child_of = |name: &str, parent: &ThreadId| create_as(&store, name, NewThread { parent_id: Some(parent.clone()), ..new_thread() });
+    let child_of = |name: &str, parent: &ThreadId| {
+        create_as(&store, name, NewThread { parent_id: Some(parent.clone()), ..new_thread() })
+    };
     let children = ["z", "a", "m"].map(|name| child_of(name, &parent));
     child_of("grandchild", &children[0]);
     assert_eq!(ids(other.children(&parent).unwrap()), children);

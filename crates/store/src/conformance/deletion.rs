@@ -44,7 +44,8 @@ pub fn a_deleted_thread_leaves_a_tombstone<H: Harness>(harness: &H) {
 pub fn a_deleted_thread_is_listed_no_more<H: Harness>(harness: &H) {
     let store = harness.open();
     let parent = create(&store, "parent");
-    let child = create_as(&store, "child", selvedge_model::NewThread { parent_id: Some(parent.clone()), ..new_thread() });
+    let child =
+        create_as(&store, "child", selvedge_model::NewThread { parent_id: Some(parent.clone()), ..new_thread() });
     store.delete(&child).unwrap();
     let listed = store.list(&Filter::default(), None, 10).unwrap().items;
     assert_eq!(listed.iter().map(|summary| &summary.manifest.thread_id).collect::<Vec<_>>(), [&parent]);
@@ -152,6 +153,18 @@ pub fn nothing_cannot_be_deleted<H: Harness>(harness: &H) {
     assert_refused!(store.delete(&id("nobody")), Error::NoThread(_), "deleting nothing");
     assert_eq!(store.tombstone(&id("nobody")).unwrap(), None);
     create(&store, "nobody");
+}
+
+/// Of two deletions at once, one counts, and both agree on what remains.
+pub fn of_two_deletions_at_once_one_counts<H: Harness>(harness: &H) {
+    let stores = [harness.open(), harness.open()];
+    for round in 0..5 {
+        let thread = create(&stores[0], &format!("twice-{round}"));
+        let answers = at_once(2, |worker| stubbornly(|| stores[worker].delete(&thread)));
+        let winner = answers.iter().position(Result::is_ok).expect("one must count");
+        assert_refused!(&answers[1 - winner], Error::Deleted(_), "the other deletion");
+        assert_eq!(stores[1 - winner].tombstone(&thread).unwrap(), answers[winner].as_ref().ok().cloned());
+    }
 }
 
 /// Of a deletion and an append at once, either the append is in the tombstone or it is refused.

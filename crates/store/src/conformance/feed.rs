@@ -59,6 +59,7 @@ pub fn the_feed_comes_page_by_page<H: Harness>(harness: &H) {
     }
     assert_eq!(heard(&store, store.position().unwrap()), []);
     assert_eq!(heard(&store, u64::from(u32::MAX)), [], "nothing is behind what has not been");
+    assert_eq!(store.after(start, 0).unwrap(), [], "a page of none is empty");
     let middle = all[4].position;
     assert_eq!(heard(&store, middle), all[5..], "a follower goes on where it was");
 }

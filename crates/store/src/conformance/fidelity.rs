@@ -1,6 +1,6 @@
 //! What is read is what was committed, to the last digit: otherwise the fold of a log is not the state it was made from.
 
-use selvedge_model::event::{Fields, Handoff, ManifestChanged, Snapshot};
+use selvedge_model::event::{Fields, Handoff, ManifestChanged, Snapshot, ToolOutcome};
 use selvedge_model::message::{Block, Visibility};
 use selvedge_model::op::{DEPTH_MAX, Op};
 use selvedge_model::path::Path;
@@ -105,16 +105,24 @@ pub fn every_kind_of_content_comes_back<H: Harness>(harness: &H) {
     assert_eq!(loaded(&store, &harness.trust(), &thread).messages, messages);
 }
 
-/// A value that means nothing is the same in registry and log.
-pub fn an_output_of_null_is_one_thing_in_registry_and_log<H: Harness>(harness: &H) {
-    let store = harness.open();
-    let thread = create(&store, "outputs");
+/// Null is a value: where a value may stand, it comes back as one, and registry and log tell the same.
+pub fn null_comes_back_as_a_value<H: Harness>(harness: &H) {
+    let (store, trust) = (harness.open(), harness.trust());
+    let thread = create(&store, "null");
     for outputs in [json!({"answer": 42}), Value::Null] {
-        let change = ManifestChanged { outputs: Some(outputs), ..ManifestChanged::default() };
+        let change = ManifestChanged { outputs: Some(outputs.clone()), ..ManifestChanged::default() };
         append(&store, &thread, tells(Event::ManifestChanged(change)));
-        let shown = store.get(&thread).unwrap().manifest.outputs;
-        assert_eq!(loaded(&store, &harness.trust(), &thread).manifest.outputs, shown, "the log tells what is shown");
+        assert_eq!(store.get(&thread).unwrap().manifest.outputs, Some(outputs), "what was said is shown");
+        assert_eq!(
+            loaded(&store, &trust, &thread).manifest,
+            store.get(&thread).unwrap().manifest,
+            "the log tells the same"
+        );
     }
+    let outcome = ToolOutcome { call_id: id("c"), result: Some(Value::Null), error: None };
+    append(&store, &thread, tells(Event::ToolOutcome(outcome.clone())));
+    let call = loaded(&store, &trust, &thread).calls.remove(&outcome.call_id).unwrap();
+    assert_eq!(call.outcome, Some(outcome), "a tool that answered null has answered");
 }
 
 /// A state as deep as patches may build it can be committed whole, too.
@@ -145,18 +153,18 @@ pub fn a_detail_under_the_name_of_a_field_is_refused<H: Harness>(harness: &H) {
     let store = harness.open();
     let details: Fields = serde_json::from_value(json!({"new_thread_id": "elsewhere"})).unwrap();
     let handoff = Handoff { new_thread_id: id("next"), directive: None, trailing_turns: 0, details };
-    let changeset = Changeset { events: vec![Event::ThreadHandoff(handoff)], ..finishes("run-1", "natural") };
-    refused_or_readable(harness, &store, "twice", changeset);
+    refused_or_readable(harness, &store, "twice", tells(Event::ThreadHandoff(handoff)));
 }
 
-/// Commits a changeset to a new thread; refused or not, the thread must load.
+/// Commits a changeset to a thread that runs; refused or not, the thread must load.
 fn refused_or_readable<H: Harness>(harness: &H, store: &impl Store, name: &str, changeset: Changeset) {
     let thread = create(store, name);
+    append(store, &thread, starts("run-1"));
     let expected = changeset.snapshot.clone().map(|state| Event::Snapshot(Snapshot { state }));
     let is_committed = store.commit(Batch::of(part(&thread, changeset))).is_ok();
     let entries = verified(store, &harness.trust(), &thread);
     loaded(store, &harness.trust(), &thread);
     if let Some(expected) = expected.filter(|_| is_committed) {
-        assert_eq!(entries[1].lines[0].event, expected, "`{name}` was committed, so it is there");
+        assert_eq!(entries[2].lines[0].event, expected, "`{name}` was committed, so it is there");
     }
 }

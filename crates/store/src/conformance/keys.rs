@@ -61,7 +61,9 @@ pub fn a_retry_may_expect_something_else<H: Harness>(harness: &H) {
     let first = commit(&store, request(Expect::Exact(0), Brief));
     let _lease = other.acquire(&thread, Acquire::default()).unwrap();
     let rights = [Brief, Lease(0), Lease(99)];
-    for (expect, right) in [Expect::Exact(0), Expect::Exact(1), Expect::Exact(42), Expect::Any].into_iter().zip(rights.into_iter().cycle()) {
+    for (expect, right) in
+        [Expect::Exact(0), Expect::Exact(1), Expect::Exact(42), Expect::Any].into_iter().zip(rights.into_iter().cycle())
+    {
         let again = commit(&store, request(expect, right));
         assert_eq!((again.versions, again.replayed), (first.versions.clone(), true), "{expect:?}, {right:?}");
     }

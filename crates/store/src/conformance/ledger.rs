@@ -96,13 +96,18 @@ pub fn an_account_goes_through_its_life<H: Harness>(harness: &H) {
 pub fn the_log_tells_the_account<H: Harness>(harness: &H) {
     let store = harness.open();
     let thread = create(&store, "told");
-    commit(&store, Batch::of(posts(&thread, [open(&thread, Some(100)), reserve(&thread, "a", 30), issue(&thread, "a")])));
+    commit(
+        &store,
+        Batch::of(posts(&thread, [open(&thread, Some(100)), reserve(&thread, "a", 30), issue(&thread, "a")])),
+    );
     commit(&store, Batch::of(posts(&thread, [settle(&thread, "a", 25), reserve(&thread, "b", 75)])));
     commit(&store, Batch::of(posts(&thread, [release(&thread, "b"), close(&thread)])));
     let told: Vec<_> = records_in(&store, &thread);
     let figures: Vec<_> = told
         .iter()
-        .map(|(kind, record)| (*kind, record.account_version, record.remaining.map(Money::nanos), record.amount.map(Money::nanos)))
+        .map(|(kind, record)| {
+            (*kind, record.account_version, record.remaining.map(Money::nanos), record.amount.map(Money::nanos))
+        })
         .collect();
     let expected = [
         ("account_opened", 1, Some(100), None),
@@ -133,12 +138,19 @@ pub fn a_child_account_is_settled_from_the_childs_log<H: Harness>(harness: &H) {
     let store = harness.open();
     let (parent, child): (ThreadId, ThreadId) = (create(&store, "parent"), id("child"));
     commit(&store, Batch::of(posts(&parent, [open(&parent, Some(100))])));
-    let hold = Posting::Reserve { account: parent.clone(), reservation: id("child"), amount: money(60), child: Some(child.clone()) };
+    let hold = Posting::Reserve {
+        account: parent.clone(),
+        reservation: id("child"),
+        amount: money(60),
+        child: Some(child.clone()),
+    };
     let opened = Posting::Open { account: child.clone(), parent: Some(parent.clone()), max: Some(money(60)) };
     let born = Part { postings: vec![opened], ..birth(&child, new_thread()) };
     commit(&store, batch([posts(&parent, [hold]), born]));
     assert_eq!(balance(&store, &parent), (0, 0, 60, 1, 2));
-    let ids = |account: &AccountId| -> Vec<AccountId> { store.tree(account).unwrap().into_iter().map(|found| found.id).collect() };
+    let ids = |account: &AccountId| -> Vec<AccountId> {
+        store.tree(account).unwrap().into_iter().map(|found| found.id).collect()
+    };
     assert_eq!(ids(&parent), [parent.clone(), child.clone()], "a tree is parents first");
     assert_eq!(ids(&child), [child.clone()]);
     assert_eq!(ids(&id("nobody")), []);
@@ -161,7 +173,8 @@ pub fn postings_of_one_batch_build_on_each_other<H: Harness>(harness: &H) {
     let second = posts(&two, [issue(&one, "a"), settle(&one, "a", 4), reserve(&one, "b", 6)]);
     commit(&store, batch([first, second]));
     assert_eq!(balance(&store, &one), (4, 0, 6, 1, 5));
-    let versions = |thread| -> Vec<u64> { records_in(&store, thread).iter().map(|(_, record)| record.account_version).collect() };
+    let versions =
+        |thread| -> Vec<u64> { records_in(&store, thread).iter().map(|(_, record)| record.account_version).collect() };
     assert_eq!((versions(&one), versions(&two)), (vec![1, 2], vec![3, 4, 5]), "one order over both logs");
 }
 
@@ -181,10 +194,18 @@ pub fn a_posting_against_the_rules_is_refused<H: Harness>(harness: &H) {
     let store = harness.open();
     let (thread, closed) = (create(&store, "strict"), create(&store, "closed"));
     commit(&store, Batch::of(posts(&closed, [open(&closed, None), close(&closed)])));
-    commit(&store, Batch::of(posts(&thread, [open(&thread, Some(10)), reserve(&thread, "sent", 3), issue(&thread, "sent")])));
+    commit(
+        &store,
+        Batch::of(posts(&thread, [open(&thread, Some(10)), reserve(&thread, "sent", 3), issue(&thread, "sent")])),
+    );
     commit(&store, Batch::of(posts(&thread, [reserve(&thread, "kept", 3)])));
     let nobody: AccountId = id("nobody");
-    let own = Posting::Reserve { account: thread.clone(), reservation: id("own"), amount: money(1), child: Some(thread.clone()) };
+    let own = Posting::Reserve {
+        account: thread.clone(),
+        reservation: id("own"),
+        amount: money(1),
+        child: Some(thread.clone()),
+    };
     let refused = [
         (reserve(&nobody, "a", 1), "account_unknown"),
         (open(&thread, None), "account_exists"),
@@ -217,7 +238,8 @@ pub fn the_record_of_a_posting_cannot_be_handed_in<H: Harness>(harness: &H) {
     commit(&store, Batch::of(posts(&thread, [open(&thread, Some(10))])));
     let record = records_in(&store, &thread).remove(0).1;
     let forged = Record { account_version: 2, remaining: Some(money(1_000)), ..record };
-    let events = [Event::AccountOpened, Event::Reserved, Event::Issued, Event::Settled, Event::Released, Event::AccountClosed];
+    let events =
+        [Event::AccountOpened, Event::Reserved, Event::Issued, Event::Settled, Event::Released, Event::AccountClosed];
     leaves_no_trace(&store, &[&thread], || {
         for event in events.map(|event| event(forged.clone())) {
             let answer = store.commit(Batch::of(part(&thread, tells(event.clone()))));

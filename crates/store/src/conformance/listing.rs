@@ -34,7 +34,8 @@ pub fn the_newest_comes_first<H: Harness>(harness: &H) {
 /// Pages follow each other without repeating or skipping, and the last one says that it is the last.
 pub fn pages_follow_each_other<H: Harness>(harness: &H) {
     let store = harness.open();
-    let expected: Vec<_> = (0..9).map(|number| create(&store, &format!("t{number}")).to_string()).rev().collect();
+    let mut expected: Vec<_> = (0..9).map(|number| create(&store, &format!("t{number}")).to_string()).collect();
+    expected.reverse();
     for limit in [1, 2, 3, 4, 9, 10] {
         let (mut found, mut after) = (Vec::new(), None);
         loop {
@@ -104,7 +105,9 @@ pub fn filters_choose<H: Harness>(harness: &H) {
 /// A text is searched as it stands: nothing in it is a wild card.
 pub fn a_text_is_searched_as_it_stands<H: Harness>(harness: &H) {
     let store = harness.open();
-    for (name, title) in [("a-b", "100% wool"), ("a_b", "100 percent"), ("c", "it's [a] *star*"), ("d", "back\\slash"), ("e", "Łódź")] {
+    for (name, title) in
+        [("a-b", "100% wool"), ("a_b", "100 percent"), ("c", "it's [a] *star*"), ("d", "back\\slash"), ("e", "Łódź")]
+    {
         create_as(&store, name, NewThread { title: Some(title.to_owned()), ..new_thread() });
     }
     for (text, expected) in [

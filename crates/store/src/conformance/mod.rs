@@ -165,7 +165,7 @@ macro_rules! conformance_suite {
                 texts_come_back_exactly
                 odd_names_come_back_exactly
                 every_kind_of_content_comes_back
-                an_output_of_null_is_one_thing_in_registry_and_log
+                null_comes_back_as_a_value
                 the_deepest_state_goes_both_ways
                 what_could_not_be_read_back_is_refused
                 a_detail_under_the_name_of_a_field_is_refused
@@ -216,6 +216,8 @@ macro_rules! conformance_suite {
                 taking_over_does_not_wait
                 a_holder_that_hangs_does_not_block_its_process
                 one_has_the_lease_at_a_time
+                waiting_may_be_for_ever
+                whoever_gives_up_in_line_hears_who_holds_it
             }
             notes {
                 a_posted_note_is_pending
@@ -298,6 +300,7 @@ macro_rules! conformance_suite {
                 a_chain_passes_through_what_was_deleted
                 what_was_spent_outlives_the_thread
                 nothing_cannot_be_deleted
+                of_two_deletions_at_once_one_counts
                 a_deletion_and_an_append_at_once_agree
             }
             blobs {

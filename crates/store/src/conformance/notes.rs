@@ -145,7 +145,11 @@ pub fn notes_go_with_their_batch<H: Harness>(harness: &H) {
     store.post(note(&thread, "n1", "send")).unwrap();
     let answering = |version| Batch {
         consumed: vec![(thread.clone(), id("n1"))],
-        posted: vec![note(&parent, "told", "child_settled"), note(&child, "hello", "send"), note(&thread, "n2", "cancel")],
+        posted: vec![
+            note(&parent, "told", "child_settled"),
+            note(&child, "hello", "send"),
+            note(&thread, "n2", "cancel"),
+        ],
         ..batch([part_at(&thread, version, says("done")), birth(&child, new_thread())])
     };
     leaves_no_trace(&store, &[&thread, &parent, &child], || {
@@ -205,7 +209,9 @@ pub fn no_message_falls_between_two_holders<H: Harness>(harness: &H) {
         results[1].as_ref().unwrap_or_else(|error| panic!("round {round}: {error}"));
         match &results[0] {
             Ok(()) => drop(sender.acquire(&thread, AT_ONCE).unwrap_or_else(|error| panic!("it is free: {error}"))),
-            Err(Error::NotesPending { .. }) => holder.renew(&lease).unwrap_or_else(|error| panic!("it is held: {error}")),
+            Err(Error::NotesPending { .. }) => {
+                holder.renew(&lease).unwrap_or_else(|error| panic!("it is held: {error}"))
+            }
             Err(error) => panic!("round {round}: {error}"),
         }
         assert_eq!(keys(&sender, &thread), [id("n1")]);

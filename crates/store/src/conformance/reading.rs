@@ -69,7 +69,8 @@ pub fn lines_are_read_page_by_page<H: Harness>(harness: &H) {
     let store = harness.open();
     let (thread, _) = eventful(&store, &harness.trust(), "paged");
     let (head, bytes) = bytes_of(&store, &thread);
-    let decoded: Vec<_> = bytes.trim_ascii_end().split(|byte| *byte == b'\n').map(|text| line::decode(text).unwrap()).collect();
+    let decoded: Vec<_> =
+        bytes.trim_ascii_end().split(|byte| *byte == b'\n').map(|text| line::decode(text).unwrap()).collect();
     assert_eq!(lines_of(&store, &thread), decoded, "`read` shows what the bytes say");
     assert_eq!(decoded.len() as u64, head.lines);
     assert!(decoded.iter().enumerate().all(|(number, line)| line.seq == number as u64), "lines count from 0");
@@ -85,6 +86,7 @@ pub fn lines_are_read_page_by_page<H: Harness>(harness: &H) {
         }
         assert_eq!(paged, decoded, "pages of {limit}");
     }
+    assert_eq!(store.read(&thread, 0, 0).unwrap(), [], "a page of none is empty");
     for from in [head.lines, head.lines + 1, u64::MAX] {
         assert_eq!(store.read(&thread, from, 10).unwrap(), [], "nothing stands at line {from}");
     }

@@ -33,13 +33,16 @@ pub fn the_budget_refuses_the_next_reservation<H: Harness>(harness: &H) {
 /// A refused posting leaves nothing of its batch: no version, no message, no other posting.
 pub fn a_refused_posting_leaves_nothing_of_its_batch<H: Harness>(harness: &H) {
     let store = harness.open();
-    let (one, two, unborn): (ThreadId, ThreadId, ThreadId) = (create(&store, "one"), create(&store, "two"), id("unborn"));
+    let (one, two, unborn): (ThreadId, ThreadId, ThreadId) =
+        (create(&store, "one"), create(&store, "two"), id("unborn"));
     commit(&store, Batch::of(posts(&one, [open(&one, Some(10))])));
     leaves_no_trace(&store, &[&one, &two, &unborn], || {
         let good = posts(&one, [reserve(&one, "a", 6), open(&two, None)]);
         let mut bad = posts(&two, [reserve(&one, "b", 6)]);
         bad.changeset = says("never");
-        for parts in [[good.clone(), bad.clone(), birth(&unborn, new_thread())], [birth(&unborn, new_thread()), bad, good]] {
+        for parts in
+            [[good.clone(), bad.clone(), birth(&unborn, new_thread())], [birth(&unborn, new_thread()), bad, good]]
+        {
             let answer = store.commit(batch(parts));
             assert_refused!(answer, Error::Posting(PostingError::Insufficient { .. }), "6 and 6 of 10");
         }
@@ -86,7 +89,8 @@ pub fn the_ceiling_holds_under_a_crowd<H: Harness>(harness: &H) {
     commit(&stores[0], Batch::of(posts(&account, [open(&account, Some(10))])));
     let threads: Vec<_> = (0..4).map(|worker| create(&stores[0], &format!("worker-{worker}"))).collect();
     let granted: usize = at_once(4, |worker| {
-        let attempts = (0..6).map(|attempt| posts(&threads[worker], [reserve(&account, &format!("{worker}.{attempt}"), 1)]));
+        let attempts =
+            (0..6).map(|attempt| posts(&threads[worker], [reserve(&account, &format!("{worker}.{attempt}"), 1)]));
         let answers = attempts.map(|attempt| stubbornly(|| stores[worker % 2].commit(Batch::of(attempt.clone()))));
         let granted = |answer: &Result<_, Error>| match answer {
             Ok(_) => true,
@@ -100,7 +104,11 @@ pub fn the_ceiling_holds_under_a_crowd<H: Harness>(harness: &H) {
     assert_eq!((granted, remaining(&stores[1], &account)), (10, 0), "ten of ten are granted");
     let records = threads.iter().flat_map(|thread| records_in(&stores[1], thread));
     let told = sorted(records.map(|(_, record)| (record.account_version, record.remaining.unwrap().nanos())));
-    assert_eq!(told, (2..=11).zip((0..10).rev()).collect::<Vec<_>>(), "each version once, and what remains falls by one");
+    assert_eq!(
+        told,
+        (2..=11).zip((0..10).rev()).collect::<Vec<_>>(),
+        "each version once, and what remains falls by one"
+    );
 }
 
 /// A provider that charges more than was reserved is recorded truthfully, and nothing can be reserved afterwards.
@@ -112,7 +120,11 @@ pub fn an_overcharge_is_recorded_and_stops_the_account<H: Harness>(harness: &H) 
     let account = store.account(&thread).unwrap().unwrap();
     assert_eq!((account.settled, account.remaining()), (money(25), Some(money(0))));
     let next = Batch::of(posts(&thread, [reserve(&thread, "b", 1)]));
-    assert_refused!(store.commit(next), Error::Posting(PostingError::Insufficient { .. }), "the call after an overcharge");
+    assert_refused!(
+        store.commit(next),
+        Error::Posting(PostingError::Insufficient { .. }),
+        "the call after an overcharge"
+    );
 }
 
 /// What nobody knows the price of is settled at its bound, and says so.

@@ -30,7 +30,9 @@ pub fn patches_apply_in_order<H: Harness>(harness: &H) {
     let (store, other) = (harness.open(), harness.open());
     let thread = create(&store, "ordered");
     let three = Changeset {
-        patches: (0..3).map(|number| Patch::new(vec![push("list", json!(number)), set("last", json!(number))])).collect(),
+        patches: (0..3)
+            .map(|number| Patch::new(vec![push("list", json!(number)), set("last", json!(number))]))
+            .collect(),
         ..empty()
     };
     append(&store, &thread, three);

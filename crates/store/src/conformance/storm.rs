@@ -7,7 +7,7 @@ use serde_json::{Value, json};
 
 use super::Harness;
 use super::support::*;
-use crate::contract::{Commit, Registry, Store};
+use crate::contract::{Commit, Store};
 
 /// What a thread should be.
 #[derive(Default)]
@@ -91,13 +91,13 @@ fn storm<H: Harness>(harness: &H, seed: u64) {
             // This process dies, and another takes its place.
             stores[handle] = harness.open();
         }
-        if let Some((request, versions)) = answered.get(&format!("k{}", chance.below(200))) {
+        if let Some((request, versions)) = answered.get(&format!("{seed}.{}", chance.below(200))) {
             let again = commit(&stores[handle], request.clone());
             assert_eq!((&again.versions, again.replayed), (versions, true), "seed {seed}, step {number}: a retry");
         }
         let chosen: Vec<usize> = (0..3).filter(|_| chance.below(2) == 0).collect();
         let steps: Vec<Step> = chosen.into_iter().map(|thread| draw(&chance, thread, models[thread].version)).collect();
-        let key = format!("k{number}");
+        let key = format!("{seed}.{number}");
         let request = batch(steps.iter().map(|step| step.part(&threads))).with_key(id(&key));
         let after: Option<Vec<_>> = steps.iter().map(|step| step.apply(&models[step.thread])).collect();
         let answer = stores[handle].commit(request.clone());
@@ -123,7 +123,8 @@ fn storm<H: Harness>(harness: &H, seed: u64) {
 fn compare<H: Harness>(harness: &H, store: &impl Store, thread: &ThreadId, model: &Model, seed: u64) {
     verified(store, &harness.trust(), thread);
     let found = loaded(store, &harness.trust(), thread);
-    let said = |message: &Message| (message.id.as_ref().map(ToString::to_string).unwrap_or_default(), message.plain_text());
+    let said =
+        |message: &Message| (message.id.as_ref().map(ToString::to_string).unwrap_or_default(), message.plain_text());
     let messages: Vec<_> = found.messages.iter().map(said).collect();
     assert_eq!((found.version, messages), (Some(model.version), model.messages.clone()), "seed {seed}: `{thread}`");
     assert_eq!(found.state.get("n").and_then(Value::as_u64), model.count, "seed {seed}: `{thread}`");

@@ -15,7 +15,8 @@ use selvedge_model::id::InvalidId;
 use selvedge_model::op::Op;
 use selvedge_model::path::Path;
 use selvedge_model::{
-    Batch, Changeset, Classify, Committed, Event, Expect, Message, NewThread, Note, Part, Patch, Reason, Role, RunMeta, ThreadId,
+    Batch, Changeset, Classify, Committed, Event, Expect, Message, NewThread, Note, Part, Patch, Reason, Role, RunMeta,
+    ThreadId,
 };
 use serde_json::{Value, json};
 

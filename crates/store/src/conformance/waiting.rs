@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use super::Harness;
 use super::support::*;
-use crate::contract::{Acquire, Leases};
+use crate::contract::{Acquire, Feed, Leases};
 use crate::error::Error;
 
 const AT_ONCE: Acquire = Acquire { wait: Duration::ZERO, take_over: false };
@@ -101,8 +101,8 @@ pub fn whoever_gives_up_holds_nobody_up<H: Harness>(harness: &H) {
     let store = harness.open();
     let thread = create(&store, "abandoned");
     let held = store.acquire(&thread, AT_ONCE).unwrap();
+    let brief = Acquire { wait: A_MOMENT, take_over: false };
     thread::scope(|scope| {
-        let brief = Acquire { wait: A_MOMENT, take_over: false };
         let gives_up = scope.spawn(|| store.acquire(&thread, brief));
         let waits = scope.spawn(|| store.acquire(&thread, PATIENT));
         assert_refused!(gives_up.join().unwrap(), Error::LeaseHeld { .. }, "a lease that stays held");
@@ -139,6 +139,33 @@ pub fn taking_over_does_not_wait<H: Harness>(harness: &H) {
     }
 }
 
+/// Whoever would wait for ever may say so, and does not wait for what is there.
+pub fn waiting_may_be_for_ever<H: Harness>(harness: &H) {
+    let store = harness.open();
+    let position = store.position().unwrap();
+    let thread = create(&store, "for-ever");
+    let lease = store.acquire(&thread, Acquire { wait: Duration::MAX, take_over: false }).unwrap();
+    store.acquire(&thread, Acquire { wait: Duration::MAX, take_over: true }).unwrap();
+    store.release(&lease).unwrap();
+    store.wait(position, Duration::MAX).unwrap();
+}
+
+/// Whoever gives up in line hears who holds the lease, and not that its own process waits for it, too.
+pub fn whoever_gives_up_in_line_hears_who_holds_it<H: Harness>(harness: &H) {
+    let (holder, store) = (harness.open(), harness.open());
+    let thread = create(&holder, "named");
+    let lease = holder.acquire(&thread, AT_ONCE).unwrap();
+    thread::scope(|scope| {
+        let first = scope.spawn(|| store.acquire(&thread, Acquire { wait: A_MOMENT * 5, take_over: false }));
+        thread::sleep(A_MOMENT);
+        for wait in [A_MOMENT, Duration::ZERO] {
+            let answer = store.acquire(&thread, Acquire { wait, take_over: false });
+            assert_refused!(answer, Error::LeaseHeld { holder, .. } if holder == lease.owner, "a lease for which others wait, too");
+        }
+        assert_refused!(first.join().unwrap(), Error::LeaseHeld { .. }, "a lease that stays held");
+    });
+}
+
 /// A lease that was taken over within its own process and given back is free, even if its first holder never stirs again.
 pub fn a_holder_that_hangs_does_not_block_its_process<H: Harness>(harness: &H) {
     let (store, other) = (harness.open(), harness.open());
@@ -159,7 +186,8 @@ pub fn one_has_the_lease_at_a_time<H: Harness>(harness: &H) {
     let inside = Mutex::new(());
     at_once(4, |worker| {
         for _ in 0..5 {
-            let lease = stores[worker % 2].acquire(&thread, PATIENT).unwrap_or_else(|error| panic!("{worker}: {error}"));
+            let lease =
+                stores[worker % 2].acquire(&thread, PATIENT).unwrap_or_else(|error| panic!("{worker}: {error}"));
             let alone = inside.try_lock().unwrap_or_else(|_| panic!("worker {worker} is not alone"));
             commit(&stores[worker % 2], batch([part(&thread, empty()).under(lease.epoch)]));
             drop(alone);

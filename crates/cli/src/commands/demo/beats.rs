@@ -44,7 +44,8 @@ pub(super) fn kill(stage: &mut Stage) -> Result<Shown> {
     let stdout = child.stdout.take().ok_or_else(|| broken("the writer has no stdout"))?;
     let (tell, told) = mpsc::channel();
     let listener = thread::spawn(move || {
-        let versions = BufReader::new(stdout).lines().map_while(io::Result::ok).filter_map(|line| line.parse::<u64>().ok());
+        let versions =
+            BufReader::new(stdout).lines().map_while(io::Result::ok).filter_map(|line| line.parse::<u64>().ok());
         for version in versions {
             if tell.send(version).is_err() {
                 break;
@@ -107,16 +108,20 @@ pub(super) fn recover(stage: &mut Stage) -> Result<Shown> {
     promise(lost.is_empty(), || format!("acknowledged versions are lost: {lost:?}"))?;
     let kept = stage.acknowledged.len();
     let untold = head.version.saturating_sub(stage.acknowledged.last().copied().unwrap_or_default());
+    promise(leases == 1, || format!("the writer's lease must be known as a dead process's, but {leases} are"))?;
     let drained = match bytes {
-        0 => "Nothing had to be drained.".to_owned(),
-        bytes => format!("{} that only the database held were drained into the transcript.", count(bytes, "byte")),
+        0 => "Nothing had to be drained".to_owned(),
+        bytes => format!("{} that only the database held were drained into the transcript", count(bytes, "byte")),
     };
     let beyond = match untold {
         0 => String::new(),
         more => format!(", and {more} more that it had not heard of yet"),
     };
     Ok(Shown {
-        message: format!("All {kept} acknowledged versions are there{beyond}: the thread is at version {}.\n{drained}", head.version),
+        message: format!(
+            "All {kept} acknowledged versions are there{beyond}: the thread is at version {}.\n{drained}, and the writer's lease died with it.",
+            head.version
+        ),
         details: json!({
             "acknowledged": kept, "lost": 0, "version": head.version, "drained_bytes": bytes, "dead_leases": leases
         }),
@@ -136,7 +141,8 @@ pub(super) fn race(stage: &mut Stage) -> Result<Shown> {
         outcomes.push((name, output));
     }
     let won: Vec<_> = outcomes.iter().filter(|(_, output)| output.status.success()).collect();
-    let lost: Vec<_> = outcomes.iter().filter(|(_, output)| output.status.code() == Some(Exit::Conflict as i32)).collect();
+    let lost: Vec<_> =
+        outcomes.iter().filter(|(_, output)| output.status.code() == Some(Exit::Conflict as i32)).collect();
     let ([(winner, answer)], [(loser, refusal)]) = (won.as_slice(), lost.as_slice()) else {
         return Err(broken(format!("one must win and one must get a conflict, but: {outcomes:?}")));
     };
@@ -161,7 +167,8 @@ fn start_racer(stage: &Stage, name: &str, version: u64) -> Result<Child> {
     let mut command = stage.another_process();
     command.args(["append", stage.thread.as_str(), "--expect", &version.to_string()]);
     let mut child = command.spawn().map_err(started)?;
-    let changeset = json!({ "reason": "UserMessage", "messages": [{ "role": "user", "content": format!("{name} was first") }] });
+    let changeset =
+        json!({ "reason": "UserMessage", "messages": [{ "role": "user", "content": format!("{name} was first") }] });
     let stdin = child.stdin.take().ok_or_else(|| broken("the writer has no stdin"))?;
     write!(&stdin, "{changeset}").map_err(started)?;
     Ok(child)
@@ -177,7 +184,8 @@ pub(super) fn verify(stage: &mut Stage) -> Result<Shown> {
     let verdict = judge(stage)?;
     expect_sound(&verdict)?;
     let signer = verdict.signers.first().map(|(fingerprint, _)| *fingerprint).ok_or_else(|| broken("nobody signed"))?;
-    let (version, signatures) = (unchanged_up_to(&verdict), verdict.signers.iter().map(|(_, count)| count).sum::<u64>());
+    let (version, signatures) =
+        (unchanged_up_to(&verdict), verdict.signers.iter().map(|(_, count)| count).sum::<u64>());
     let key = key(&signer, &stage.user.trust()?);
     Ok(Shown {
         message: format!(

@@ -97,8 +97,10 @@ impl Stage {
         let project = shell_word(&self.project.display().to_string());
         let program = shell_word(&self.called());
         let start = format!("SELVEDGE_HOME={home} {program} -C {project}");
-        let short = &self.thread.hex().unwrap_or_default()[..6];
-        let mut text = format!("\n{} Everything is kept in {}\nTry:\n", paint(BOLD, "All as promised."), self.folder.display());
+        // Any unique beginning of an id will do, and there is only one thread.
+        let short = "demo";
+        let mut text =
+            format!("\n{} Everything is kept in {}\nTry:\n", paint(BOLD, "All as promised."), self.folder.display());
         for command in ["log", "state", "verify --explain"] {
             let (name, flags) = command.split_once(' ').unwrap_or((command, ""));
             text.push_str(format!("  {start} {name} {short} {flags}").trim_end());
@@ -116,7 +118,11 @@ impl Stage {
         let store = self.open(Access::ReadOnly).ok()?;
         let head = store.head(&self.thread).ok()?;
         let file = shell_word(&self.transcript(&store).display().to_string());
-        Some(format!("Or without Selvedge; the answer begins with {}:\n  head -c {} {file} | sha256sum\n", head.hash.short(), head.bytes))
+        Some(format!(
+            "Or without Selvedge; the answer begins with {}:\n  head -c {} {file} | sha256sum\n",
+            head.hash.short(),
+            head.bytes
+        ))
     }
 
     /// How this program is called from a shell: by its name, if that finds it.

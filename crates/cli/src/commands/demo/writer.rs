@@ -3,7 +3,7 @@
 use std::io::{self, Write};
 
 use selvedge_model::{Batch, Changeset, Expect, Message, Part, Reason, Role, ThreadId};
-use selvedge_store::{Commit, Logs};
+use selvedge_store::{Acquire, Commit, Leases, Logs};
 use selvedge_store_local::Access;
 
 use crate::context::Context;
@@ -26,11 +26,12 @@ pub(crate) fn words(version: u64) -> String {
 pub(crate) fn run(args: &Args, context: &Context<'_>) -> Result<()> {
     let store = context.open(Access::ReadWrite)?;
     let mut stdout = io::stdout().lock();
+    let lease = store.acquire(&args.thread, Acquire::default())?;
     let mut version = store.head(&args.thread)?.version;
     while version < VERSIONS_MAX {
         let message = Message::text(Role::User, words(version + 1));
         let changeset = Changeset { messages: vec![message], ..Changeset::empty(Reason::UserMessage) };
-        let part = Part::new(args.thread.clone(), Expect::Exact(version), changeset);
+        let part = Part::new(args.thread.clone(), Expect::Exact(version), changeset).under(lease.epoch);
         let committed = store.commit(Batch::of(part))?;
         version = committed.version_of(&args.thread).unwrap_or(version + 1);
         // Whoever listened is gone: so is the reason to go on.

@@ -6,8 +6,6 @@
 use std::collections::BTreeMap;
 
 use selvedge_model::ThreadId;
-use selvedge_store::Registry;
-use selvedge_store_local::LocalStore;
 
 use super::verdict::Checked;
 use crate::error::Result;
@@ -26,18 +24,75 @@ fn remembered(checked: &[Checked]) -> BTreeMap<ThreadId, (u64, ThreadId)> {
     most
 }
 
-/// Holds every verdict against what the other logs remember; with `all`, threads that are gone get a verdict as well.
-pub(super) fn compare(checked: &mut Vec<Checked>, all: bool, store: &LocalStore) -> Result<()> {
+/// Holds every verdict against what the other logs remember. A thread that is not among them gets a verdict as well, if
+/// `is_gone` says that it should be there at that version and is not.
+pub(super) fn compare(checked: &mut Vec<Checked>, is_gone: impl Fn(&ThreadId, u64) -> Result<bool>) -> Result<()> {
     for (mate, (version, by)) in remembered(checked) {
         match checked.iter_mut().find(|one| *one.thread() == mate) {
             Some(one) => one.is_remembered_by(version, &by),
-            None if all && !was_deleted(&mate, version, store)? => checked.push(Checked::gone(mate, version, &by)),
+            None if is_gone(&mate, version)? => checked.push(Checked::gone(mate, version, &by)),
             None => {}
         }
     }
     Ok(())
 }
 
-fn was_deleted(thread: &ThreadId, version: u64, store: &LocalStore) -> Result<bool> {
-    Ok(store.tombstone(thread)?.is_some_and(|tombstone| tombstone.head.version >= version))
+#[cfg(test)]
+mod tests {
+    use std::path::PathBuf;
+
+    use selvedge_log::Trust;
+    use selvedge_log::recovery::{Finding, Judgement, Plan};
+    use selvedge_store_local::Verdict;
+
+    use super::*;
+
+    fn id(name: &str) -> ThreadId {
+        ThreadId::new(name).unwrap()
+    }
+
+    /// A sound log that ends at `version` and remembers `mates`.
+    fn sound(name: &str, version: u64, mates: &[(&str, u64)]) -> Checked {
+        let verdict = Verdict {
+            thread: id(name),
+            judgement: Judgement { finding: Finding::Sound, plan: Plan::GoOn, unchanged_up_to: Some(version) },
+            head: None,
+            healed_bytes: 0,
+            signers: Vec::new(),
+            lines: 0,
+            bytes: 0,
+            mates: mates.iter().map(|(name, version)| (id(name), *version)).collect(),
+            remembered: Vec::new(),
+        };
+        Checked::new(id(name), PathBuf::new(), Ok(verdict), None, &Trust::default())
+    }
+
+    fn failure(checked: &[Checked], name: &str) -> Option<String> {
+        let one = checked.iter().find(|one| one.thread().as_str() == name).unwrap();
+        one.failure().map(|failure| format!("{}: {}", failure.code, failure.message))
+    }
+
+    #[test]
+    fn a_mate_that_ends_before_what_another_log_remembers_is_truncated() {
+        let mut checked =
+            vec![sound("ann", 5, &[("bob", 3)]), sound("bob", 2, &[("ann", 5)]), sound("eve", 0, &[("bob", 1)])];
+        compare(&mut checked, |_, _| Ok(false)).unwrap();
+        assert!(failure(&checked, "ann").is_none() && failure(&checked, "eve").is_none());
+        let found = failure(&checked, "bob").unwrap();
+        assert_eq!(
+            found,
+            "truncated: the log of `bob` is cut off: it ends at version 2, and the log of `ann` remembers version 3"
+        );
+    }
+
+    #[test]
+    fn a_mate_that_is_gone_gets_a_verdict_and_one_that_was_deleted_does_not() {
+        let mut checked = vec![sound("ann", 5, &[("bob", 3), ("eve", 1)])];
+        compare(&mut checked, |thread, _| Ok(thread.as_str() == "bob")).unwrap();
+        assert_eq!(checked.len(), 2);
+        assert_eq!(
+            failure(&checked, "bob").unwrap(),
+            "truncated: the log of `bob` is gone: the log of `ann` remembers version 3"
+        );
+    }
 }

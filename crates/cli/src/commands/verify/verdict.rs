@@ -209,6 +209,11 @@ impl Checked {
         matches!(&self.found, Found::Judged(judged) if judged.verdict.judgement.finding == Finding::Sound)
     }
 
+    /// Whether any version of it is as it was signed.
+    fn proves_something(&self) -> bool {
+        matches!(&self.found, Found::Judged(judged) if judged.verdict.judgement.unchanged_up_to.is_some())
+    }
+
     /// Why the thread is not sound.
     pub(super) fn failure(&self) -> Option<Failure> {
         match &self.found {
@@ -216,9 +221,7 @@ impl Checked {
             Found::Judged(_) if self.is_sound() => None,
             Found::Judged(judged) => {
                 let finding = judged.verdict.judgement.finding.clone();
-                let mut failure = Failure::from(Error::Log { thread: self.thread.clone(), finding });
-                failure.message = judged.message(&self.thread, &self.file);
-                Some(failure)
+                Some(Error::Log { thread: self.thread.clone(), finding }.into())
             }
         }
     }
@@ -325,42 +328,55 @@ impl Judged {
         }
     }
 
-    /// The verdict in one sentence.
-    fn message(&self, thread: &ThreadId, file: &Path) -> String {
+    /// The verdict: what was found first, then what is proven nevertheless.
+    fn found(&self, thread: &ThreadId, file: &Path) -> Vec<String> {
         match &self.verdict.judgement.finding {
-            Finding::Sound => self.proven(),
+            Finding::Sound => vec![self.proven()],
             Finding::Foreign { bytes } => {
-                let bytes = count(*bytes, "foreign byte");
-                format!("{}; {bytes} behind it that nobody signed", self.proven())
+                vec![format!("{}, {} behind it that nobody signed", self.proven(), count(*bytes, "foreign byte"))]
             }
-            Finding::Damaged(damage) => format!("{}; {}", where_it_is(damage, file), self.proven()),
-            finding => format!("{}; {}", describe(thread, finding), self.proven()),
+            Finding::Damaged(damage) => {
+                let place =
+                    format!("line {} begins at byte {} of {}", damage.line, grouped(damage.byte), file.display());
+                vec![what_is_wrong(damage), place, self.proven()]
+            }
+            finding => vec![describe(thread, finding), self.proven()],
         }
     }
 
+    /// The verdict in one sentence.
+    fn message(&self, thread: &ThreadId, file: &Path) -> String {
+        self.found(thread, file).join("; ")
+    }
+
     fn text(&self, thread: &ThreadId, file: &Path) -> String {
-        let message = clean(&self.message(thread, file));
         let style = match self.verdict.judgement.finding {
             Finding::Sound => GOOD,
             Finding::Foreign { .. } => WARN,
             _ => BAD,
         };
-        let mut text = format!("{}: {}", paint(BOLD, thread), paint(style, message));
+        let mut lines = self.found(thread, file).into_iter().map(|line| clean(&line));
+        let headline = lines.next().unwrap_or_default();
+        let mut text = vec![format!("{}: {}", paint(BOLD, thread), paint(style, headline))];
+        text.extend(lines);
         let signatures = self.signers.iter().map(|signed| signed.checkpoints).sum();
-        let checked = [count(signatures, "signature"), count(self.verdict.lines, "line"), count(self.verdict.bytes, "byte")];
+        let checked =
+            [count(signatures, "signature"), count(self.verdict.lines, "line"), count(self.verdict.bytes, "byte")];
         let remembered = self.memories().unwrap_or_else(|| "nobody else remembers where it ends".to_owned());
-        text = format!("{text}\n  {}", paint(DIM, format_args!("checked {}; {remembered}", checked.join(", "))));
+        text.push(paint(DIM, format_args!("checked {}; {remembered}", checked.join(", "))));
         if self.verdict.healed_bytes > 0 {
             let healed = count(self.verdict.healed_bytes, "byte");
-            let note = format!("healed: {healed} that a crash kept from the file are safe in the database, which is no damage");
-            text = format!("{text}\n  {note}");
+            text.push(format!(
+                "healed: {healed} that a crash kept from the file are safe in the database; that is no damage"
+            ));
         }
-        text
+        text.join("\n  ")
     }
 
     /// Who remembers which version, as a sentence.
     fn memories(&self) -> Option<String> {
-        let memories = self.remembered.iter().map(|Remembered { by, version }| format!("{by} remembers version {version}"));
+        let memories =
+            self.remembered.iter().map(|Remembered { by, version }| format!("{by} remembers version {version}"));
         Some(memories.collect::<Vec<_>>().join(", ")).filter(|text| !text.is_empty())
     }
 
@@ -386,15 +402,13 @@ fn log_of(thread: &ThreadId) -> String {
     format!("the log of `{thread}`")
 }
 
-/// Names the damage by version, lines, byte and file.
-fn where_it_is(damage: &Damage, file: &Path) -> String {
-    let lines = if damage.first_line == damage.line {
-        format!("line {}", damage.line)
-    } else {
-        format!("lines {} to {}", damage.first_line, damage.line)
+/// Names the damage by version and lines.
+fn what_is_wrong(damage: &Damage) -> String {
+    let lines = match damage.first_line == damage.line {
+        true => format!("line {}", damage.line),
+        false => format!("lines {} to {}", damage.first_line, damage.line),
     };
-    let (byte, flaw) = (grouped(damage.byte), &damage.flaw);
-    format!("damaged in version {}, {lines} (line {} begins at byte {byte}) of {}: {flaw}", damage.version, damage.line, file.display())
+    format!("damaged in version {}, {lines}: {}", damage.version, damage.flaw)
 }
 
 fn statement_table(statements: &[Statement]) -> String {
@@ -408,9 +422,8 @@ pub(super) fn closing(checked: &[Checked]) -> String {
     let sound = checked.iter().filter(|one| one.is_sound()).count();
     let total = match checked.len() {
         1 => String::new(),
-        all => format!("\n{sound} of {} are exactly what was signed.", count(all as u64, "thread")),
+        all => format!("\nExactly what was signed: {sound} of {}", count(all as u64, "thread")),
     };
-    format!(
-        "{total}\nProven      {PROVES}\nNot proven  {NOT_TRUE}\n            {NOT_SAFE}\n            {NOT_LAST}",
-    )
+    let proven = if checked.iter().any(Checked::proves_something) { PROVES } else { "nothing" };
+    format!("{total}\nProven      {proven}\nNot proven  {NOT_TRUE}\n            {NOT_SAFE}\n            {NOT_LAST}")
 }

@@ -56,6 +56,13 @@ impl ScriptedClock {
         Self { micros: Arc::new(AtomicI64::new(at.as_micros())), step }
     }
 
+    /// The same clock, running backwards: time is a claim and never decides an order.
+    #[must_use]
+    pub fn backwards(mut self) -> Self {
+        self.step = -self.step;
+        self
+    }
+
     /// Goes to another time, earlier ones included.
     pub fn set(&self, at: Timestamp) {
         self.micros.store(at.as_micros(), Ordering::SeqCst);

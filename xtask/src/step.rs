@@ -1,0 +1,78 @@
+//! One command of a verb: named before it runs, timed, and the end of everything if it fails.
+
+use std::fmt;
+use std::path::PathBuf;
+use std::process::{Command, Stdio};
+use std::time::{Duration, Instant};
+
+/// Why a verb stopped.
+#[derive(Debug)]
+pub(crate) struct Failure(pub(crate) String);
+
+impl fmt::Display for Failure {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+/// What was done so far, and how long it took.
+#[derive(Default)]
+pub(crate) struct Steps {
+    done: Vec<(&'static str, Result<Duration, &'static str>)>,
+}
+
+impl Steps {
+    /// Runs a command, its output going where ours goes.
+    pub(crate) fn run(&mut self, name: &'static str, command: &mut Command) -> Result<(), Failure> {
+        eprintln!("\n── {name}: {}", shown(command));
+        let began = Instant::now();
+        let status = command.status().map_err(|error| Failure(format!("`{name}` can't be started: {error}")))?;
+        if !status.success() {
+            return Err(Failure(format!("`{name}` failed ({status}): {}", shown(command))));
+        }
+        self.done.push((name, Ok(began.elapsed())));
+        Ok(())
+    }
+
+    /// Says loudly that something is not done.
+    pub(crate) fn skip(&mut self, name: &'static str, why: &'static str) {
+        eprintln!("\n!! {name} SKIPPED: {why}");
+        self.done.push((name, Err(why)));
+    }
+
+    /// Says how long each took.
+    pub(crate) fn tell(&self) {
+        let width = self.done.iter().map(|(name, _)| name.chars().count()).max().unwrap_or(0);
+        eprintln!();
+        for (name, took) in &self.done {
+            match took {
+                Ok(took) => eprintln!("{name:<width$}  {:6.1} s", took.as_secs_f64()),
+                Err(why) => eprintln!("{name:<width$}  SKIPPED: {why}"),
+            }
+        }
+    }
+}
+
+/// Cargo, in the workspace's folder; the one that runs us.
+pub(crate) fn cargo(arguments: &[&str]) -> Command {
+    let mut command = Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
+    command.args(arguments).current_dir(root());
+    command
+}
+
+/// Whether `cargo VERB` is installed.
+pub(crate) fn has(verb: &str) -> bool {
+    let mut command = cargo(&[verb, "--version"]);
+    command.stdout(Stdio::null()).stderr(Stdio::null()).status().is_ok_and(|status| status.success())
+}
+
+/// The workspace's folder.
+pub(crate) fn root() -> PathBuf {
+    let here = PathBuf::from(env!("CARGO_MANIFEST_DIR"));
+    here.parent().map_or(here.clone(), std::path::Path::to_owned)
+}
+
+fn shown(command: &Command) -> String {
+    let words = command.get_args().map(|word| word.to_string_lossy().into_owned());
+    ["cargo".to_owned()].into_iter().chain(words).collect::<Vec<_>>().join(" ")
+}

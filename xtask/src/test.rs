@@ -1,0 +1,59 @@
+//! `cargo xtask test`: everything that must hold, in one build profile.
+//!
+//! Every step takes the same packages, targets and features, so that each crate is checked once, compiled once, and
+//! linked into the tests once. A filter asks for the tests alone, as one does between two edits.
+
+use crate::step::{Failure, Steps, cargo, has};
+
+pub(crate) fn run(filter: &[String]) -> Result<(), Failure> {
+    let mut steps = Steps::default();
+    if filter.is_empty() {
+        format(&mut steps)?;
+        lints(&mut steps)?;
+    }
+    tests(&mut steps, filter)?;
+    if filter.is_empty() {
+        examples(&mut steps)?;
+        docs(&mut steps)?;
+    }
+    steps.tell();
+    Ok(())
+}
+
+fn format(steps: &mut Steps) -> Result<(), Failure> {
+    if !has("fmt") {
+        steps.skip("format", "rustfmt is not installed; `rustup component add rustfmt`");
+        return Ok(());
+    }
+    steps.run("format", &mut cargo(&["fmt", "--all", "--check"]))
+}
+
+fn lints(steps: &mut Steps) -> Result<(), Failure> {
+    if !has("clippy") {
+        steps.skip("lints", "clippy is not installed; `rustup component add clippy`");
+        return Ok(());
+    }
+    steps.run("lints", &mut cargo(&["clippy", "--workspace", "--all-targets", "--", "-D", "warnings"]))
+}
+
+/// With nextest each test is a process of its own, which tests that kill processes are glad of; without it they pass too.
+fn tests(steps: &mut Steps, filter: &[String]) -> Result<(), Failure> {
+    let runner: &[&str] = match has("nextest") {
+        true => &["nextest", "run", "--workspace"],
+        false => &["test", "--workspace", "--lib", "--bins", "--tests", "--examples"],
+    };
+    let mut command = cargo(runner);
+    if runner[0] == "test" {
+        command.arg("--");
+    }
+    steps.run("tests", command.args(filter))
+}
+
+fn examples(steps: &mut Steps) -> Result<(), Failure> {
+    steps.run("examples in the docs", &mut cargo(&["test", "--workspace", "--doc", "--quiet"]))
+}
+
+fn docs(steps: &mut Steps) -> Result<(), Failure> {
+    let mut command = cargo(&["doc", "--workspace", "--no-deps", "--all-features", "--quiet"]);
+    steps.run("docs", command.env("RUSTDOCFLAGS", "-D warnings"))
+}
