@@ -178,7 +178,8 @@ def read_line(raw):
 def strict_json(data):
     """RFC 8259 and no more: json alone takes NaN, duplicate keys and half surrogate pairs, and nests as deep as it can."""
     try:
-        value = json.loads(data.decode("utf-8"), object_pairs_hook=members, parse_int=integer, parse_constant=constant)
+        value = json.loads(data.decode("utf-8"), object_pairs_hook=members, parse_int=integer,
+                           parse_float=double, parse_constant=constant)
     except UnicodeDecodeError:
         raise Bad("not UTF-8")
     except ValueError:
@@ -210,7 +211,12 @@ def members(pairs):
 
 def integer(text):
     """An int; a float where no member we read could be meant: -0, and what is too long for 64 bits."""
-    return float(text) if text == "-0" or len(text) > 20 else int(text)
+    return double(text) if text == "-0" or len(text) > 20 else int(text)
+
+
+def double(text):
+    need(abs(float(text)) != float("inf"), "a number is beyond the range of a double")
+    return float(text)
 
 
 def constant(name):

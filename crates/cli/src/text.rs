@@ -1,7 +1,10 @@
 //! Putting things into words: times, numbers, foreign text.
 
+use std::path::Path;
+
 use selvedge_log::Trust;
 use selvedge_model::{Digest, Timestamp};
+use serde::Serializer;
 
 /// A moment in the time zone of whoever looks, to the second.
 pub(crate) fn local(time: Timestamp) -> String {
@@ -74,6 +77,11 @@ pub(crate) fn key(fingerprint: &Digest, trust: &Trust) -> String {
 /// Whose key it is, in the user's own words.
 pub(crate) fn owner<'a>(fingerprint: &Digest, trust: &'a Trust) -> Option<&'a str> {
     trust.iter().find(|(known, _)| *known == fingerprint).map(|(_, key)| key.owner.as_str())
+}
+
+/// A path as it stands in JSON. What is not UTF-8 in it can't be written there and is shown as `�`.
+pub(crate) fn in_json<S: Serializer>(path: impl AsRef<Path>, serializer: S) -> Result<S::Ok, S::Error> {
+    serializer.collect_str(&path.as_ref().display())
 }
 
 /// A path or word as a shell reads it back.

@@ -112,17 +112,25 @@ pub fn encode(
 
 /// Reads one line, given without its `\n`.
 pub fn decode(bytes: &[u8]) -> Result<Line, LineError> {
+    let not_a_line = |why: &str| LineError::NotALine(serde::de::Error::custom(why));
+    if !(bytes.starts_with(b"{") && bytes.ends_with(b"}")) {
+        return Err(not_a_line("it does not begin with `{` and end with `}`"));
+    }
     let Value::Object(mut fields) = strict::parse(bytes)? else {
-        return Err(LineError::NotALine(serde::de::Error::custom("it is no object")));
+        return Err(not_a_line("it is no object"));
     };
     let mut take = |name: &'static str| {
         fields.remove(name).ok_or_else(|| LineError::NotALine(serde::de::Error::missing_field(name)))
     };
     let seq = serde_json::from_value(take("seq")?)?;
-    let timestamp = serde_json::from_value(take("timestamp")?)?;
+    let claimed = take("timestamp")?;
+    let timestamp: Timestamp = serde_json::from_value(claimed.clone())?;
+    if claimed != timestamp.to_string().as_str() {
+        return Err(not_a_line("its timestamp is not of the one form that is written"));
+    }
     let thread_id = serde_json::from_value(take("thread_id")?)?;
     if fields.len() != 2 {
-        return Err(LineError::NotALine(serde::de::Error::custom("it has missing or unknown fields")));
+        return Err(not_a_line("it has missing or unknown members"));
     }
     let event = serde_json::from_value(Value::Object(fields))?;
     Ok(Line { seq, timestamp, thread_id, event })

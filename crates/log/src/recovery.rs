@@ -126,6 +126,9 @@ fn find(examined: &Examined, evidence: Evidence<'_>) -> Finding {
     let Some(head) = evidence.head else {
         return find_without_head(examined, most);
     };
+    if let Some(other) = have.filter(|have| have.log_id != head.log_id) {
+        return another_log(other);
+    }
     let reached = have.is_some_and(|have| have.version >= head.version);
     if !reached {
         let cut_short = examined.bytes < head.bytes;
@@ -140,13 +143,7 @@ fn find(examined: &Examined, evidence: Evidence<'_>) -> Finding {
     }
     // The same version with other bytes: a whole log was put in this one's place.
     if let Some(other) = examined.passed.as_ref().filter(|passed| passed.hash != head.hash) {
-        return Finding::Damaged(Damage {
-            line: other.lines,
-            first_line: 1,
-            byte: 0,
-            version: other.version,
-            flaw: Flaw::Hash,
-        });
+        return another_log(other);
     }
     match have {
         Some(have) if have.version > head.version => {
@@ -170,6 +167,11 @@ fn find_without_head(examined: &Examined, most: Option<&Remembered>) -> Finding 
         _ if examined.bytes > have.bytes => Finding::Foreign { bytes: examined.bytes - have.bytes },
         _ => Finding::Sound,
     }
+}
+
+/// Bytes that are signed and are not the ones the head tells of.
+fn another_log(other: &Head) -> Finding {
+    Finding::Damaged(Damage { line: other.lines, first_line: 1, byte: 0, version: other.version, flaw: Flaw::Hash })
 }
 
 fn truncated(have: Option<&Head>, version: u64, by: &str) -> Finding {

@@ -67,7 +67,7 @@ pub enum Flaw {
     #[error("`thread_created` must be the first event of a log and stand nowhere else")]
     Birth,
     /// The log is of a format this reader does not know.
-    #[error("the log has format {found}; this program reads up to format {FORMAT}")]
+    #[error("the log has format {found}; this program reads format {FORMAT}")]
     Format {
         /// The log's format.
         found: u32,
@@ -263,8 +263,11 @@ impl<'a> Scanner<'a> {
         }
         match &line.event {
             Event::ThreadCreated(created) if expected == 0 => {
-                if created.format > FORMAT {
+                if created.format != FORMAT {
                     return Err(self.damage(Flaw::Format { found: created.format }));
+                }
+                if created.segment != 0 {
+                    return Err(self.damage(Flaw::Log));
                 }
                 self.log_id = Some(created.log_id.clone());
             }

@@ -56,6 +56,14 @@ fn check_opaque(text: &str) -> Result<(), &'static str> {
     Ok(())
 }
 
+/// The rule for the random names of logs.
+fn check_log_id(text: &str) -> Result<(), &'static str> {
+    match text.len() == 32 && text.bytes().all(|b| matches!(b, b'0'..=b'9' | b'a'..=b'f')) {
+        true => Ok(()),
+        false => Err("it is not 32 lower-case hex characters"),
+    }
+}
+
 macro_rules! name {
     ($(#[$doc:meta])* $name:ident, $what:literal, $check:ident) => {
         $(#[$doc])*
@@ -140,7 +148,7 @@ name!(
 );
 name!(
     /// One random name per log, so that a line can't move to another log, not even of the same thread id.
-    LogId, "log id", check_opaque
+    LogId, "log id", check_log_id
 );
 name!(
     /// A process that holds leases.

@@ -45,6 +45,7 @@ struct Record<'a> {
     ok: bool,
     message: &'a str,
     details: &'a Value,
+    #[serde(serialize_with = "crate::text::in_json")]
     folder: &'a PathBuf,
     thread_id: &'a str,
 }

@@ -41,8 +41,10 @@ pub(crate) struct Args {}
 /// What was made and what was there.
 #[derive(Debug, Serialize)]
 pub(crate) struct Made {
+    #[serde(serialize_with = "crate::text::in_json")]
     pub(crate) project: PathBuf,
     pub(crate) store_created: bool,
+    #[serde(serialize_with = "crate::text::in_json")]
     pub(crate) user: PathBuf,
     pub(crate) key: Digest,
     pub(crate) key_created: bool,

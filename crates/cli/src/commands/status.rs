@@ -18,8 +18,10 @@ const NEWEST: usize = 5;
 #[derive(Serialize)]
 struct Here {
     selvedge: &'static str,
+    #[serde(serialize_with = "crate::text::in_json")]
     folder: PathBuf,
-    project: Option<PathBuf>,
+    project: Option<String>,
+    #[serde(serialize_with = "crate::text::in_json")]
     user: PathBuf,
     key: Option<Digest>,
     newest: Vec<Summary>,
@@ -42,7 +44,7 @@ pub(crate) fn run(context: &Context<'_>) -> Result<()> {
     let here = Here {
         selvedge: env!("CARGO_PKG_VERSION"),
         folder: context.folder.clone(),
-        project,
+        project: project.map(|project| project.display().to_string()),
         user: user.folder,
         key,
         newest: page.items.clone(),
@@ -70,7 +72,7 @@ fn next_steps(ready: bool, threads: &[Summary]) -> Vec<String> {
 fn show(here: &Here, page: &Page<Summary>, context: &Context<'_>) -> Result<()> {
     let output = context.output;
     let project = match &here.project {
-        Some(project) => project.display().to_string(),
+        Some(project) => project.clone(),
         None => format!("none in {} or above it", here.folder.display()),
     };
     let key = match here.key {

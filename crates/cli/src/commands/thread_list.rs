@@ -26,7 +26,7 @@ pub(crate) struct Args {
     /// Only of this directive
     #[arg(long)]
     directive: Option<DirectiveId>,
-    /// Only in this status
+    /// Only in this status: created, running, suspended, completed, completed_with_errors, error, cancelled, killed, continued
     #[arg(long)]
     status: Option<Status>,
     /// Only started by this thread

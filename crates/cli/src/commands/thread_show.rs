@@ -29,6 +29,7 @@ struct Shown {
     #[serde(flatten)]
     summary: Summary,
     head: Head,
+    #[serde(serialize_with = "crate::text::in_json")]
     folder: PathBuf,
     chain: Vec<ThreadId>,
     children: Vec<ThreadId>,

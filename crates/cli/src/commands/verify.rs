@@ -1,8 +1,10 @@
 //! `selvedge verify`: what the signatures prove, and what they don't. Writes nothing.
 //!
-//! - `verdict`: one thread's verdict, in words and as JSON. `mates`: what the logs of one batch remember of each other.
+//! - `verdict`: one thread's verdict, in words and as JSON. `statement`: what was signed. `mates`: what the logs of one batch
+//!   remember of each other.
 
 mod mates;
+mod statement;
 mod verdict;
 
 use selvedge_log::scan::Entry;
@@ -13,7 +15,8 @@ use selvedge_store_local::{Access, LocalStore};
 use crate::context::Context;
 use crate::error::{Exit, Failure, Result};
 use crate::text::count;
-use verdict::{Checked, Statement};
+use statement::Statement;
+use verdict::Checked;
 
 /// How many threads are listed at once.
 const PAGE: usize = 1000;
@@ -25,7 +28,9 @@ const PAGE: usize = 1000;
 ///
 /// JSON: one object per thread, {"thread_id", "sound", "code", "message", "unchanged_up_to", "signers":[{"fingerprint", "owner",
 /// "checkpoints"}], "lines", "bytes", "healed_bytes", "foreign_bytes", "damage":{"file", "line", "first_line", "byte", "version",
-/// "why"}, "remembered_by":[{"by", "version"}], "proves", "does_not_prove":[…], "statements":[…]}; "statements" only with --explain.
+/// "why"}, "remembered_by":[{"by", "version"}], "proves", "does_not_prove":[…], "statements":[…]}; "statements" only with --explain, each with "version", "reason",
+/// "key", "run_id", "turn", "timestamp", "signer", "byte_offset", "hash", "with":[{"thread_id", "version"}], "epoch", "settled"
+/// and "seq".
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
     /// Any unique beginning of a thread's id or its hex

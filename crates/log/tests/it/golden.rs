@@ -17,7 +17,7 @@ use selvedge_model::{
 /// The first test key of RFC 8032, which nobody should ever trust.
 const PEM: &str = "-----BEGIN PRIVATE KEY-----\nMC4CAQAwBQYDK2VwBCIEIJ1hsZ3v/VpguoRK9JLsLMREScVpezJpGXA7rAMcrn9g\n-----END PRIVATE KEY-----\n";
 
-fn thread() -> ThreadId {
+pub(crate) fn thread() -> ThreadId {
     ThreadId::new("scribe-0123456789ab").unwrap()
 }
 
@@ -43,7 +43,7 @@ fn changesets() -> Vec<(Changeset, Option<(CommitKey, Digest)>)> {
     vec![(create, None), (ask, None), (answer, Some(key))]
 }
 
-fn transcript() -> (Vec<u8>, Tail, Signer) {
+pub(crate) fn transcript() -> (Vec<u8>, Tail, Signer) {
     let signer = Signer::from_pem(PEM).unwrap();
     let thread = thread();
     let mut tail = Tail::empty(LogId::new("00112233445566778899aabbccddeeff").unwrap());

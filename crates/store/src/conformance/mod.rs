@@ -165,7 +165,7 @@ macro_rules! conformance_suite {
                 texts_come_back_exactly
                 odd_names_come_back_exactly
                 every_kind_of_content_comes_back
-                null_comes_back_as_a_value
+                an_output_of_null_is_one_thing_in_registry_and_log
                 the_deepest_state_goes_both_ways
                 what_could_not_be_read_back_is_refused
                 a_detail_under_the_name_of_a_field_is_refused
@@ -215,6 +215,7 @@ macro_rules! conformance_suite {
                 different_threads_are_leased_side_by_side
                 taking_over_does_not_wait
                 a_holder_that_hangs_does_not_block_its_process
+                whoever_waits_behind_a_holder_that_hangs_is_served
                 one_has_the_lease_at_a_time
                 waiting_may_be_for_ever
                 whoever_gives_up_in_line_hears_who_holds_it

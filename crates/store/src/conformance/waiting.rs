@@ -179,6 +179,23 @@ pub fn a_holder_that_hangs_does_not_block_its_process<H: Harness>(harness: &H) {
     }
 }
 
+/// Whoever waits behind a holder that hangs is served when another process took the lease over and gave it back.
+pub fn whoever_waits_behind_a_holder_that_hangs_is_served<H: Harness>(harness: &H) {
+    let (store, other) = (harness.open(), harness.open());
+    let thread = create(&store, "behind");
+    let _hangs = store.acquire(&thread, AT_ONCE).unwrap();
+    thread::scope(|scope| {
+        let began = Instant::now();
+        let waiting = scope.spawn(|| store.acquire(&thread, PATIENT));
+        thread::sleep(A_MOMENT);
+        let taken = other.acquire(&thread, BY_FORCE).unwrap();
+        other.release(&taken).unwrap();
+        let answer = waiting.join().unwrap();
+        assert!(answer.is_ok(), "nobody has held it for {:?}: {answer:?}", began.elapsed());
+        assert!(began.elapsed() < PATIENCE / 2, "it took {:?}", began.elapsed());
+    });
+}
+
 /// Of many who want a lease, one has it at a time.
 pub fn one_has_the_lease_at_a_time<H: Harness>(harness: &H) {
     let stores = [harness.open(), harness.open()];

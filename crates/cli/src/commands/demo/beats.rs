@@ -224,7 +224,7 @@ pub(super) fn tamper(stage: &mut Stage) -> Result<Shown> {
         ),
         details: json!({
             "byte": byte, "flipped_line": line, "version": damage.version, "first_line": damage.first_line,
-            "line": damage.line, "why": damage.flaw.to_string(), "unchanged_up_to": target - 1, "file": file
+            "line": damage.line, "why": damage.flaw.to_string(), "unchanged_up_to": target - 1, "file": file.display().to_string()
         }),
     })
 }

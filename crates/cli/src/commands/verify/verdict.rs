@@ -4,82 +4,22 @@ use std::path::{Path, PathBuf};
 
 use selvedge_log::Trust;
 use selvedge_log::recovery::Finding;
-use selvedge_log::scan::{Damage, Entry};
-use selvedge_model::event::Checkpoint;
-use selvedge_model::{CommitKey, Digest, RunId, ThreadId, Timestamp};
+use selvedge_log::scan::Damage;
+use selvedge_model::{Digest, ThreadId};
 use selvedge_store::Error;
 use selvedge_store::error::describe;
 use selvedge_store_local::Verdict;
 use serde::Serialize;
 
+use super::statement::{self, Statement};
 use crate::error::{Failure, Result};
-use crate::output::{BAD, BOLD, DIM, GOOD, Output, WARN, paint, table};
-use crate::text::{clean, count, grouped, local, owner};
+use crate::output::{BAD, BOLD, DIM, GOOD, Output, WARN, paint};
+use crate::text::{clean, count, grouped, owner};
 
 const PROVES: &str = "every byte up to that version is as it was when that key signed it";
 const NOT_TRUE: &str = "that what stands there is true or complete";
 const NOT_SAFE: &str = "that whoever holds the key has not signed another history";
 const NOT_LAST: &str = "that the version is the last one, except as far as somebody is named who remembers it";
-
-/// One signed statement: what a checkpoint says.
-#[derive(Debug, Serialize)]
-pub(super) struct Statement {
-    version: u64,
-    reason: &'static str,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    key: Option<CommitKey>,
-    run_id: Option<RunId>,
-    turn: Option<u64>,
-    timestamp: Timestamp,
-    signer: Digest,
-    byte_offset: u64,
-    hash: Digest,
-    with: Vec<Mate>,
-    epoch: u64,
-    settled: bool,
-    seq: u64,
-}
-
-#[derive(Debug, Serialize)]
-struct Mate {
-    thread_id: ThreadId,
-    version: u64,
-}
-
-impl Statement {
-    pub(super) fn of(entry: &Entry) -> Option<Self> {
-        let (line, said): (_, &Checkpoint) = (entry.lines.last()?, entry.checkpoint()?);
-        Some(Self {
-            version: said.version,
-            reason: said.reason.as_str(),
-            key: said.key.clone(),
-            run_id: said.run_id.clone(),
-            turn: said.turn,
-            timestamp: line.timestamp,
-            signer: said.signer,
-            byte_offset: said.byte_offset,
-            hash: said.hash,
-            with: said.with.iter().cloned().map(|(thread_id, version)| Mate { thread_id, version }).collect(),
-            epoch: said.epoch,
-            settled: said.settled,
-            seq: line.seq,
-        })
-    }
-
-    fn row(&self) -> Vec<String> {
-        let with = self.with.iter().map(|mate| format!("{} at {}", mate.thread_id, mate.version)).collect::<Vec<_>>();
-        vec![
-            self.version.to_string(),
-            self.reason.to_owned(),
-            self.run_id.as_ref().map_or("-".to_owned(), |run| clean(run.as_str())),
-            local(self.timestamp),
-            self.signer.short(),
-            self.byte_offset.to_string(),
-            self.hash.short(),
-            with.join(", "),
-        ]
-    }
-}
 
 /// What was found out about one thread.
 #[derive(Debug)]
@@ -142,6 +82,7 @@ struct Record<'a> {
 
 #[derive(Serialize)]
 struct Place<'a> {
+    #[serde(serialize_with = "crate::text::in_json")]
     file: &'a Path,
     line: u64,
     first_line: u64,
@@ -237,7 +178,7 @@ impl Checked {
             }
         })?;
         match &self.statements {
-            Some(statements) => output.text(statement_table(statements)),
+            Some(statements) => output.text(statement::table_of(statements)),
             None => Ok(()),
         }
     }
@@ -409,12 +350,6 @@ fn what_is_wrong(damage: &Damage) -> String {
         false => format!("lines {} to {}", damage.first_line, damage.line),
     };
     format!("damaged in version {}, {lines}: {}", damage.version, damage.flaw)
-}
-
-fn statement_table(statements: &[Statement]) -> String {
-    let header = ["VERSION", "REASON", "RUN", "TIME (CLAIMED)", "SIGNER", "BYTES", "SHA-256 OF THEM", "WITH"];
-    let table = table(&header, &[0, 5], statements.iter().map(Statement::row));
-    table.lines().map(|line| format!("  {line}")).collect::<Vec<_>>().join("\n")
 }
 
 /// What all verdicts together prove, and what they don't.

@@ -1,0 +1,90 @@
+//! What is measured in processes of its own: this program, started again.
+
+use std::io::{BufRead, Write};
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+use std::time::{Duration, Instant};
+
+use clap::Subcommand;
+use serde_json::{Value, json};
+
+use crate::machine::own_memory_kib;
+use crate::{Outcome, crowd, loading, processes, startup};
+
+/// What such a process does. Each says one line of JSON per answer.
+#[derive(Clone, Debug, Subcommand)]
+#[command(hide = true)]
+pub(crate) enum Role {
+    /// Nothing: what starting a process costs.
+    #[command(hide = true)]
+    Nothing,
+    /// Loads a thread, checked.
+    #[command(hide = true)]
+    Load { folder: PathBuf, thread: String },
+    /// Shows a thread.
+    #[command(hide = true)]
+    Show { folder: PathBuf, thread: String },
+    /// Many threads against as many bare loops.
+    #[command(hide = true)]
+    Crowd { folder: PathBuf, rounds: usize, commits: usize },
+    /// One of several processes that write at once.
+    #[command(hide = true)]
+    Rival { folder: PathBuf, name: String },
+}
+
+impl Role {
+    pub(crate) fn play(&self) -> Outcome<()> {
+        let mut answer = match self {
+            Self::Nothing => json!({}),
+            Self::Load { folder, thread } => loading::load(folder, thread)?,
+            Self::Show { folder, thread } => startup::show(folder, thread)?,
+            Self::Crowd { folder, rounds, commits } => crowd::run(folder, *rounds, *commits)?,
+            Self::Rival { folder, name } => return processes::rival(folder, name),
+        };
+        answer["peak_kib"] = own_memory_kib("VmHWM").into();
+        say(&answer)
+    }
+}
+
+/// Says one line to whoever started us.
+pub(crate) fn say(value: &Value) -> Outcome<()> {
+    let mut stdout = std::io::stdout().lock();
+    writeln!(stdout, "{value}")?;
+    stdout.flush()?;
+    Ok(())
+}
+
+/// Hears one line.
+pub(crate) fn hear(from: &mut impl BufRead) -> Outcome<String> {
+    let mut line = String::new();
+    from.read_line(&mut line)?;
+    Ok(line.trim().to_owned())
+}
+
+/// This program, about to play a role.
+pub(crate) fn command(role: &str, folder: &Path, rest: &[&str]) -> Outcome<Command> {
+    let mut command = Command::new(std::env::current_exe()?);
+    command.arg(role).arg(folder).args(rest).stdout(Stdio::piped());
+    Ok(command)
+}
+
+/// Runs a process to its end; gives what it said and how long it lived.
+pub(crate) fn run(mut command: Command) -> Outcome<(Value, Duration)> {
+    let start = Instant::now();
+    let output = command.stderr(Stdio::inherit()).output()?;
+    let took = start.elapsed();
+    if !output.status.success() {
+        return Err(format!("a process of the bench failed: {}", output.status).into());
+    }
+    Ok((serde_json::from_slice(&output.stdout)?, took))
+}
+
+/// Starts a process that does nothing, `times` times; gives how long each lived, in milliseconds.
+pub(crate) fn nothing(times: usize) -> Outcome<Vec<f64>> {
+    let start = || -> Outcome<f64> {
+        let mut command = Command::new(std::env::current_exe()?);
+        command.arg("nothing");
+        Ok(run(command)?.1.as_secs_f64() * 1e3)
+    };
+    (0..times).map(|_| start()).collect()
+}

@@ -1,0 +1,66 @@
+//! Whether a commit costs the same late in a thread as early in it.
+
+use std::cell::RefCell;
+use std::path::Path;
+
+use selvedge_store_local::Access;
+
+use crate::home::{Home, Writer};
+use crate::measure::{Lap, Length, Spread, in_turns, lap, settle};
+use crate::report::{Goal, Report, Unit};
+use crate::{Outcome, Plan};
+
+/// How many turns a window has: 300 commits.
+const WINDOW_TURNS: u64 = 100;
+const EARLY_TURN: u64 = 100;
+
+pub(crate) fn measure(folder: &Path, plan: Plan, report: &mut Report) -> Outcome<()> {
+    let long = Home::make(&folder.join("long"))?;
+    let short = Home::make(&folder.join("short"))?;
+    let (long, short) = (long.open(Access::ReadWrite)?, short.open(Access::ReadWrite)?);
+    // The windows lie around the late turn, half of them on either side.
+    let first = plan.late_turn.saturating_sub(WINDOW_TURNS * plan.rounds as u64 / 2);
+    let mut old = Writer::create(&long, "scribe-00000000000b", plan.ids)?;
+    old.write_turns(first)?;
+    settle();
+    let young = RefCell::new(0);
+    let early = || {
+        *young.borrow_mut() += 1;
+        let mut writer = Writer::create(&short, &format!("scribe-{:012x}", *young.borrow()), plan.ids)?;
+        writer.write_turns(EARLY_TURN - WINDOW_TURNS / 2)?;
+        settle();
+        window(&mut writer)
+    };
+    early()?;
+    let rounds = in_turns(plan.rounds, early, |_| window(&mut old))?;
+    long.close()?;
+    short.close()?;
+    tell(report, plan, &rounds);
+    Ok(())
+}
+
+fn window(writer: &mut Writer<'_>) -> Outcome<Lap> {
+    let writer = RefCell::new(writer);
+    let length = Length::Count(WINDOW_TURNS as usize * 3);
+    lap(length, || writer.borrow_mut().of_turn(), |batch| writer.borrow_mut().commit(batch?))
+}
+
+fn tell(report: &mut Report, plan: Plan, rounds: &[(Lap, Lap)]) {
+    let turn = plan.late_turn;
+    let what = format!("commit at turn {turn} ÷ at turn {EARLY_TURN}, median time");
+    let median = Spread::over(rounds, |(early, late)| late.median() / early.median());
+    report.figure("history_ratio", &what, Unit::Times, &median, Goal::AtMost(1.1));
+    let mean = Spread::over(rounds, |(early, late)| late.mean() / early.mean());
+    report.figure("history_mean_ratio", "  same, mean time", Unit::Times, &mean, Goal::None);
+    let cpu = Spread::over(rounds, |(early, late)| late.cpu_mean() / early.cpu_mean());
+    report.figure("history_cpu_ratio", "  same, processor time", Unit::Times, &cpu, Goal::AtMost(1.1));
+    let late = Spread::over(rounds, |(_, late)| late.cpu_mean());
+    report.figure("history_late_cpu_us", "  processor time of a late commit", Unit::Micros, &late, Goal::None);
+    report.method(
+        "history",
+        format!(
+            "two stores; windows of {WINDOW_TURNS} turns (three 1 KiB commits each) around turn {EARLY_TURN} of fresh threads and \
+             around turn {turn} of one thread, in turns, ratio per round"
+        ),
+    );
+}

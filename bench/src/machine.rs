@@ -1,0 +1,119 @@
+//! Where this ran: enough to judge a figure by, nothing that names anybody.
+
+use std::fs;
+use std::path::Path;
+use std::process::Command;
+use std::thread;
+
+use serde_json::{Value, json};
+
+use crate::Outcome;
+use crate::bare::Bare;
+use crate::measure::{Length, Spread, lap};
+
+/// About as many bytes as a commit of one message writes.
+const SYNC_BYTES: usize = 1_700;
+const SYNCS: usize = 200;
+
+/// The machine's shape.
+pub(crate) struct Machine {
+    cores: usize,
+    processor: String,
+    kernel: String,
+    file_system: String,
+    commit: String,
+    load_before: String,
+    sync_before: Spread,
+}
+
+impl Machine {
+    pub(crate) fn look(folder: &Path) -> Outcome<Self> {
+        Ok(Self {
+            cores: thread::available_parallelism()?.get(),
+            processor: field("/proc/cpuinfo", "model name"),
+            kernel: first_line("/proc/sys/kernel/osrelease"),
+            file_system: file_system(folder),
+            commit: commit(),
+            load_before: load(),
+            sync_before: sync(folder)?,
+        })
+    }
+
+    /// The bare sync at the beginning of the run, in microseconds.
+    pub(crate) fn sync(&self) -> &Spread {
+        &self.sync_before
+    }
+
+    /// Some lines for people; looks at the disk once more.
+    pub(crate) fn lines(&self, folder: &Path) -> Outcome<(String, Value)> {
+        let after = sync(folder)?;
+        let shown = |sync: &Spread| format!("{:.0} µs ({:.0}–{:.0})", sync.median, sync.quarter, sync.three_quarters);
+        let load_after = load();
+        let text = format!(
+            "machine: {} cores ({}), Linux {}, {}; load {} before, {load_after} after; commit {}\n\
+             bare sync: append of {SYNC_BYTES} bytes + fdatasync, median (quartiles) of {SYNCS}: {} before, {} after",
+            self.cores,
+            self.processor,
+            self.kernel,
+            self.file_system,
+            self.load_before,
+            self.commit,
+            shown(&self.sync_before),
+            shown(&after),
+        );
+        let value = json!({
+            "cores": self.cores, "processor": self.processor, "kernel": self.kernel, "file_system": self.file_system,
+            "commit": self.commit, "load_before": self.load_before, "load_after": load_after,
+            "bare_sync_us_before": self.sync_before.json(), "bare_sync_us_after": after.json(),
+        });
+        Ok((text, value))
+    }
+}
+
+fn sync(folder: &Path) -> Outcome<Spread> {
+    let path = folder.join("sync");
+    let mut bare = Bare::make(&path)?;
+    let lap = lap(Length::Count(SYNCS), || (), |()| bare.append(SYNC_BYTES))?;
+    fs::remove_file(&path)?;
+    Ok(Spread::of(&lap.each))
+}
+
+fn first_line(path: &str) -> String {
+    fs::read_to_string(path).unwrap_or_default().lines().next().unwrap_or("unknown").trim().to_owned()
+}
+
+fn field(path: &str, name: &str) -> String {
+    let text = fs::read_to_string(path).unwrap_or_default();
+    let line = text.lines().find(|line| line.starts_with(name));
+    line.and_then(|line| line.split_once(':')).map_or("unknown".to_owned(), |(_, value)| value.trim().to_owned())
+}
+
+fn load() -> String {
+    first_line("/proc/loadavg").split(' ').next().unwrap_or("unknown").to_owned()
+}
+
+/// The kind of the file system that holds `folder`.
+fn file_system(folder: &Path) -> String {
+    let folder = folder.canonicalize().unwrap_or_else(|_| folder.to_owned());
+    let mounts = fs::read_to_string("/proc/self/mounts").unwrap_or_default();
+    let words = mounts.lines().map(|line| line.split(' ').collect::<Vec<_>>());
+    let holding = words.filter(|words| words.len() > 2 && folder.starts_with(words[1]));
+    holding.max_by_key(|words| words[1].len()).map_or("unknown".to_owned(), |words| words[2].to_owned())
+}
+
+fn commit() -> String {
+    let git = |arguments: &[&str]| {
+        let output = Command::new("git").args(arguments).current_dir(env!("CARGO_MANIFEST_DIR")).output().ok()?;
+        output.status.success().then(|| String::from_utf8_lossy(&output.stdout).trim().to_owned())
+    };
+    let Some(commit) = git(&["rev-parse", "--short=12", "HEAD"]) else { return "unknown".to_owned() };
+    match git(&["status", "--porcelain"]) {
+        Some(changes) if changes.is_empty() => commit,
+        _ => commit + " with changes",
+    }
+}
+
+/// A field of `/proc/self/status` in KiB, such as `VmHWM`.
+pub(crate) fn own_memory_kib(name: &str) -> u64 {
+    field("/proc/self/status", name).trim_end_matches(" kB").trim().parse().unwrap_or(0)
+}

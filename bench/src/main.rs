@@ -1,0 +1,151 @@
+//! What a commit, a load and a start cost, as ratios against floors measured in the same run.
+//!
+//! A disk's sync is not the same from one minute to the next, so no time of its own means much: everything that syncs is
+//! measured in turns with its floor, round by round, and the ratio of each round is what is told. Nothing here fails
+//! because something is slow.
+//!
+//! In reading order:
+//!
+//! - [`measure`]: laps, rounds and spread. [`machine`]: where this ran. [`report`]: what is told.
+//! - [`home`]: a store in a folder of its own. [`bare`]: the floor. [`child`]: what is measured in processes of its own.
+//! - One file per measurement: [`warm`], [`history`], [`crowd`], [`processes`], [`bytes`], [`loading`], [`startup`], [`memory`].
+
+mod bare;
+mod bytes;
+mod child;
+mod crowd;
+mod history;
+mod home;
+mod loading;
+mod machine;
+mod measure;
+mod memory;
+mod processes;
+mod report;
+mod startup;
+mod warm;
+
+use std::error::Error;
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+
+use clap::{Parser, ValueEnum};
+
+use crate::machine::Machine;
+use crate::report::Report;
+
+/// Anything that keeps a measurement from being made.
+type Outcome<T> = Result<T, Box<dyn Error + Send + Sync>>;
+
+/// What a commit, a load and a start cost, as ratios against floors measured in the same run.
+#[derive(Parser)]
+#[command(name = "cargo xtask bench", arg_required_else_help = false)]
+struct Args {
+    /// Fewer and shorter rounds: a look, not a figure.
+    #[arg(long)]
+    quick: bool,
+    /// Where to write; the system's temporary folder if absent. It must lie on the disk that is meant.
+    #[arg(long, value_name = "FOLDER")]
+    dir: Option<PathBuf>,
+    /// Writes every number to a file.
+    #[arg(long, value_name = "FILE")]
+    json: Option<PathBuf>,
+    /// Measures only these.
+    #[arg(long, value_enum, value_delimiter = ',', value_name = "WHAT")]
+    only: Vec<What>,
+    /// The late turn that is compared with turn 100.
+    #[arg(long, value_name = "TURN")]
+    turn: Option<u64>,
+    /// Gives every message an id, as an engine does that may send one twice.
+    #[arg(long)]
+    ids: bool,
+    /// What a process of its own does; used by the bench itself.
+    #[command(subcommand)]
+    child: Option<child::Role>,
+}
+
+/// What can be measured.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+enum What {
+    /// One thread's commit against a bare append.
+    Warm,
+    /// A late turn against an early one.
+    History,
+    /// 64 threads against 64 bare loops.
+    Crowd,
+    /// Four processes against each other.
+    Processes,
+    /// Bytes on disk against bytes of text.
+    Bytes,
+    /// A checked load in a fresh process.
+    Loading,
+    /// Showing a short thread in a fresh process.
+    Startup,
+    /// The most memory any of it takes.
+    Memory,
+}
+
+/// How much is measured.
+#[derive(Clone, Copy, Debug)]
+struct Plan {
+    quick: bool,
+    /// Rounds of everything that is measured in turns with its floor.
+    rounds: usize,
+    /// How often a fresh process is started.
+    starts: usize,
+    late_turn: u64,
+    ids: bool,
+}
+
+impl Plan {
+    fn of(args: &Args) -> Self {
+        let late_turn = args.turn.unwrap_or(if args.quick { 500 } else { 5_000 });
+        let (rounds, starts) = if args.quick { (3, 9) } else { (9, 21) };
+        Self { quick: args.quick, rounds, starts, late_turn, ids: args.ids }
+    }
+}
+
+fn main() -> ExitCode {
+    let args = Args::parse();
+    let done = match &args.child {
+        Some(role) => role.play(),
+        None => measure_all(&args),
+    };
+    match done {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            report::complain(&error.to_string());
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn measure_all(args: &Args) -> Outcome<()> {
+    let plan = Plan::of(args);
+    let parent = args.dir.clone().unwrap_or_else(std::env::temp_dir);
+    let folder = tempfile::Builder::new().prefix("selvedge-bench-").tempdir_in(&parent)?;
+    let mut report = Report::new(Machine::look(folder.path())?, plan);
+    let wanted = |what| args.only.is_empty() || args.only.contains(&what);
+    let steps: [(What, Measurement); 8] = [
+        (What::Warm, warm::measure),
+        (What::History, history::measure),
+        (What::Crowd, crowd::measure),
+        (What::Processes, processes::measure),
+        (What::Bytes, bytes::measure),
+        (What::Loading, loading::measure),
+        (What::Startup, startup::measure),
+        (What::Memory, memory::measure),
+    ];
+    for (what, measure) in steps.into_iter().filter(|(what, _)| wanted(*what)) {
+        let name = format!("{what:?}").to_lowercase();
+        report::progress(&name);
+        let folder = folder.path().join(&name);
+        std::fs::create_dir(&folder)?;
+        measure(&folder, plan, &mut report)?;
+        std::fs::remove_dir_all(&folder)?;
+    }
+    report.finish(folder.path(), args.json.as_deref())
+}
+
+/// Measures one thing in a folder of its own.
+type Measurement = fn(&Path, Plan, &mut Report) -> Outcome<()>;

@@ -1,0 +1,166 @@
+//! Laps, rounds and spread.
+//!
+//! - A *lap* is a number of operations, each timed by itself; what is done between them costs nothing.
+//! - A *round* is one lap of each of those that are compared, right after each other.
+//! - The *spread* of some figures is their median, quartiles and ends.
+
+use std::thread;
+use std::time::{Duration, Instant};
+
+use rustix::time::{ClockId, clock_gettime};
+use serde_json::{Value, json};
+
+use crate::Outcome;
+
+/// Longer than the store waits before it syncs transcripts in the background: after a pause like this nothing that one
+/// lap left behind is charged to the next.
+const SETTLE: Duration = Duration::from_millis(600);
+
+/// Lets work in the background end.
+pub(crate) fn settle() {
+    thread::sleep(SETTLE);
+}
+
+/// Processor time of this process so far, all its threads and the kernel on their behalf included.
+pub(crate) fn cpu() -> Duration {
+    let now = clock_gettime(ClockId::ProcessCPUTime);
+    Duration::new(now.tv_sec.unsigned_abs(), u32::try_from(now.tv_nsec).unwrap_or(0))
+}
+
+/// Some operations, one after the other.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Lap {
+    /// How long each took, in microseconds.
+    pub(crate) each: Vec<f64>,
+    /// Processor time of all of them, and of what they left for the background.
+    pub(crate) cpu: Duration,
+}
+
+impl Lap {
+    /// What one took on average, in microseconds.
+    pub(crate) fn mean(&self) -> f64 {
+        self.each.iter().sum::<f64>() / self.each.len().max(1) as f64
+    }
+
+    /// What the one in the middle took, in microseconds.
+    pub(crate) fn median(&self) -> f64 {
+        Spread::of(&self.each).median
+    }
+
+    /// Processor time of one on average, in microseconds.
+    pub(crate) fn cpu_mean(&self) -> f64 {
+        self.cpu.as_secs_f64() * 1e6 / self.each.len().max(1) as f64
+    }
+}
+
+/// How long a lap is.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Length {
+    /// This many operations.
+    Count(usize),
+    /// At least this many, and until this much time has passed.
+    AtLeast(usize, Duration),
+}
+
+/// Runs a lap: `prepare` makes what `run` needs and is not timed.
+pub(crate) fn lap<T>(
+    length: Length,
+    mut prepare: impl FnMut() -> T,
+    mut run: impl FnMut(T) -> Outcome<()>,
+) -> Outcome<Lap> {
+    let mut each = Vec::new();
+    let mut total = Duration::ZERO;
+    let began = cpu();
+    let goes_on = |done: usize, total: Duration| match length {
+        Length::Count(count) => done < count,
+        Length::AtLeast(count, time) => done < count || total < time,
+    };
+    while goes_on(each.len(), total) {
+        let input = prepare();
+        let start = Instant::now();
+        run(input)?;
+        let took = start.elapsed();
+        total += took;
+        each.push(took.as_secs_f64() * 1e6);
+    }
+    settle();
+    Ok(Lap { each, cpu: cpu().saturating_sub(began) })
+}
+
+/// Runs rounds of `one` and `other` in turns; `other` is told what `one` came to.
+pub(crate) fn in_turns<A, B>(
+    rounds: usize,
+    mut one: impl FnMut() -> Outcome<A>,
+    mut other: impl FnMut(&A) -> Outcome<B>,
+) -> Outcome<Vec<(A, B)>> {
+    (0..rounds)
+        .map(|_| {
+            let a = one()?;
+            let b = other(&a)?;
+            Ok((a, b))
+        })
+        .collect()
+}
+
+/// How some figures lie.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Spread {
+    pub(crate) min: f64,
+    pub(crate) quarter: f64,
+    pub(crate) median: f64,
+    pub(crate) three_quarters: f64,
+    pub(crate) max: f64,
+    pub(crate) count: usize,
+}
+
+impl Spread {
+    /// The spread of `figures`; all zero if there are none.
+    pub(crate) fn of(figures: &[f64]) -> Self {
+        let mut sorted = figures.to_vec();
+        sorted.sort_by(f64::total_cmp);
+        let at = |share: f64| {
+            let place = share * (sorted.len().saturating_sub(1)) as f64;
+            let below = sorted.get(place.floor() as usize).copied().unwrap_or(0.0);
+            let above = sorted.get(place.ceil() as usize).copied().unwrap_or(0.0);
+            below + (above - below) * place.fract()
+        };
+        Self {
+            min: at(0.0),
+            quarter: at(0.25),
+            median: at(0.5),
+            three_quarters: at(0.75),
+            max: at(1.0),
+            count: sorted.len(),
+        }
+    }
+
+    /// The spread of a figure of each round.
+    pub(crate) fn over<T>(rounds: &[T], figure: impl Fn(&T) -> f64) -> Self {
+        Self::of(&rounds.iter().map(figure).collect::<Vec<_>>())
+    }
+
+    pub(crate) fn json(&self) -> Value {
+        json!({
+            "min": self.min, "quarter": self.quarter, "median": self.median, "three_quarters": self.three_quarters,
+            "max": self.max, "count": self.count,
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_spread_of_five_figures_is_those_figures() {
+        let spread = Spread::of(&[5.0, 1.0, 4.0, 2.0, 3.0]);
+        let found = [spread.min, spread.quarter, spread.median, spread.three_quarters, spread.max];
+        assert_eq!(found, [1.0, 2.0, 3.0, 4.0, 5.0]);
+    }
+
+    #[test]
+    fn the_median_of_two_lies_between_them() {
+        assert_eq!(Spread::of(&[1.0, 2.0]).median, 1.5);
+        assert_eq!(Spread::of(&[]).median, 0.0);
+    }
+}

@@ -1,0 +1,134 @@
+//! The verifier in `tests/python`, written from `FORMAT.md` alone by somebody who never saw this code, against this one.
+//!
+//! On good and damaged logs both must name the same version up to which a file is unchanged and, given the head, come to the
+//! same verdict. Skipped with a word where there is no Python 3.
+
+use std::io::{BufRead, BufReader, Write};
+use std::path::{Path, PathBuf};
+use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
+use std::{env, fs};
+
+use selvedge_log::recovery::{Evidence, Finding, Mode, judge};
+use selvedge_log::scan::{Flaw, Scanner, Signatures, examine};
+use selvedge_log::{Head, Signer, Trust};
+use selvedge_model::ThreadId;
+use serde_json::{Value, json};
+
+use crate::golden;
+
+struct Python {
+    child: Child,
+    asks: ChildStdin,
+    answers: BufReader<ChildStdout>,
+    file: PathBuf,
+}
+
+impl Python {
+    fn start() -> Option<Self> {
+        let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../tests/python/verify.py");
+        let started =
+            Command::new("python3").arg(script).arg("--batch").stdin(Stdio::piped()).stdout(Stdio::piped()).spawn();
+        let Ok(mut child) = started else {
+            eprintln!("skipped: there is no python3 on this machine");
+            return None;
+        };
+        let asks = child.stdin.take().unwrap();
+        let answers = BufReader::new(child.stdout.take().unwrap());
+        let file = env::temp_dir().join(format!("selvedge-python-{}.jsonl", std::process::id()));
+        Some(Self { child, asks, answers, file })
+    }
+
+    fn verify(&mut self, bytes: &[u8], thread: &ThreadId, signer: &Signer, head: Option<&Head>) -> Value {
+        fs::write(&self.file, bytes).unwrap();
+        let job = json!({"path": self.file, "thread": thread, "keys": [signer.public().to_text()], "head": head});
+        writeln!(self.asks, "{job}").unwrap();
+        let mut answer = String::new();
+        self.answers.read_line(&mut answer).unwrap();
+        serde_json::from_str(&answer).unwrap_or_else(|error| panic!("{error}: {answer}"))
+    }
+}
+
+impl Drop for Python {
+    fn drop(&mut self) {
+        _ = self.child.kill();
+        _ = self.child.wait();
+        _ = fs::remove_file(&self.file);
+    }
+}
+
+/// What this crate says, in the words of the other one.
+fn ours(bytes: &[u8], thread: &ThreadId, signer: &Signer, head: Option<&Head>) -> (Option<u64>, &'static str) {
+    let trust = Trust::of(&[signer.public()]);
+    let scanner = Scanner::new(thread, &trust, Signatures::Every).watching(head.map(|head| head.version));
+    let examined = examine(bytes, scanner, |_| {}).unwrap();
+    let version = examined.head().map(|head| head.version);
+    let verdict = match head {
+        Some(_) => match judge(&examined, Evidence { head, ..Evidence::default() }, Mode::Strict).finding {
+            Finding::Sound => "sound",
+            Finding::Foreign { .. } => "foreign",
+            Finding::DatabaseBehind { .. } => "ahead",
+            Finding::Damaged(_) => "damaged",
+            Finding::Truncated { .. } => "truncated",
+            Finding::Unsigned => "unsigned",
+        },
+        None => match (version, &examined.damage) {
+            (Some(_), None) => "unchanged",
+            (None, None) => "unsigned",
+            (_, Some(damage)) if damage.flaw != Flaw::Torn => "damaged",
+            (None, Some(_)) => "unsigned",
+            (Some(_), Some(_)) => "tail",
+        },
+    };
+    (version, verdict)
+}
+
+#[test]
+fn the_verifier_in_python_agrees_on_good_and_damaged_logs() {
+    let Some(mut python) = Python::start() else { return };
+    let (bytes, tail, signer) = golden::transcript();
+    let (thread, head) = (golden::thread(), tail.head.unwrap());
+    let lines: Vec<&[u8]> = bytes.split_inclusive(|byte| *byte == b'\n').collect();
+    let mut samples: Vec<(String, Vec<u8>)> =
+        vec![("whole".to_owned(), bytes.clone()), ("empty".to_owned(), Vec::new())];
+    for at in (0..bytes.len()).step_by(7) {
+        let mut flipped = bytes.clone();
+        flipped[at] ^= 1 << (at % 8);
+        samples.push((format!("bit {} of byte {at} flipped", at % 8), flipped));
+    }
+    let lengths = (1..bytes.len()).step_by(41).chain((1..lines.len()).map(|count| lines[..count].concat().len()));
+    samples.extend(lengths.map(|length| (format!("cut at {length}"), bytes[..length].to_vec())));
+    for at in 0..lines.len() {
+        let mut removed = lines.clone();
+        removed.remove(at);
+        samples.push((format!("line {at} removed"), removed.concat()));
+        let mut doubled = lines.clone();
+        doubled.insert(at, lines[at]);
+        samples.push((format!("line {at} doubled"), doubled.concat()));
+        let mut swapped = lines.clone();
+        swapped.swap(at, (at + 1) % lines.len());
+        samples.push((format!("lines around {at} swapped"), swapped.concat()));
+    }
+    let stripped = lines.iter().filter(|line| !line.windows(10).any(|part| part == b"checkpoint"));
+    samples.push(("no checkpoints".to_owned(), stripped.copied().collect::<Vec<_>>().concat()));
+    for tail in [&b"garbage"[..], b"garbage\n", b"{}\n", b"\n", b"\xff\xfe\n", lines[2], b"{\"seq\":1e999}\n"] {
+        samples.push((format!("with {} foreign bytes", tail.len()), [&bytes, tail].concat()));
+    }
+    for (what, sample) in &samples {
+        for head in [None, Some(&head)] {
+            let theirs = python.verify(sample, &thread, &signer, head);
+            let (version, verdict) = ours(sample, &thread, &signer, head);
+            // Garbage without an end of line is one torn line to both; what is torn is told apart only by the page's table.
+            assert_eq!(theirs["unchanged_up_to"].as_u64(), version, "{what}, head {}: {theirs}", head.is_some());
+            assert_eq!(theirs["verdict"], verdict, "{what}, head {}: {theirs}", head.is_some());
+        }
+    }
+    let behind = Head { version: 1, ..prefix_head(&bytes, &lines, &head) };
+    assert_eq!(python.verify(&bytes, &thread, &signer, Some(&behind))["verdict"], "ahead");
+    assert_eq!(ours(&bytes, &thread, &signer, Some(&behind)).1, "ahead");
+}
+
+/// The head behind version 1 of the worked example.
+fn prefix_head(bytes: &[u8], lines: &[&[u8]], head: &Head) -> Head {
+    let length = lines[..4].concat().len();
+    Head { lines: 4, bytes: length as u64, hash: selvedge_log::hash::sha256(&bytes[..length]), ..head.clone() }
+}
