@@ -2,7 +2,7 @@
 
 use serde_json::{Value, json};
 
-use super::{Op, OpError};
+use super::{DEPTH_MAX, Op, OpError};
 use crate::error::{Classify, Kind};
 use crate::path::Path;
 
@@ -165,24 +165,24 @@ fn remove_takes_the_first_equal_element() {
 }
 
 #[test]
-fn no_op_nests_a_state_deeper_than_sixty_four_levels() {
+fn no_op_nests_a_state_deeper_than_it_may_be() {
     let nested = |levels| (0..levels).fold(json!(1), |inner, _| json!([inner]));
     let long = |count| vec!["k"; count];
     for (change, fits) in [
-        (json!({"op": "set", "path": [], "value": nested(64)}), true),
-        (json!({"op": "set", "path": [], "value": nested(65)}), false),
-        (json!({"op": "set", "path": long(60), "value": nested(4)}), true),
-        (json!({"op": "set", "path": long(60), "value": nested(5)}), false),
-        (json!({"op": "set", "path": long(64), "value": 1}), true),
-        (json!({"op": "append", "path": long(63), "value": 1}), true),
-        (json!({"op": "append", "path": long(64), "value": 1}), false),
-        (json!({"op": "merge_object", "path": long(62), "value": {"a": [1]}}), true),
-        (json!({"op": "merge_object", "path": long(62), "value": {"a": [[1]]}}), false),
-        (json!({"op": "merge_object", "path": long(64), "value": {}}), false),
+        (json!({"op": "set", "path": [], "value": nested(DEPTH_MAX)}), true),
+        (json!({"op": "set", "path": [], "value": nested(DEPTH_MAX + 1)}), false),
+        (json!({"op": "set", "path": long(DEPTH_MAX - 4), "value": nested(4)}), true),
+        (json!({"op": "set", "path": long(DEPTH_MAX - 4), "value": nested(5)}), false),
+        (json!({"op": "set", "path": long(DEPTH_MAX), "value": 1}), true),
+        (json!({"op": "append", "path": long(DEPTH_MAX - 1), "value": 1}), true),
+        (json!({"op": "append", "path": long(DEPTH_MAX), "value": 1}), false),
+        (json!({"op": "merge_object", "path": long(DEPTH_MAX - 2), "value": {"a": [1]}}), true),
+        (json!({"op": "merge_object", "path": long(DEPTH_MAX - 2), "value": {"a": [[1]]}}), false),
+        (json!({"op": "merge_object", "path": long(DEPTH_MAX), "value": {}}), false),
     ] {
         assert_eq!(after(json!({}), change.clone()).map(drop), fits.then_some(()).ok_or("op_too_deep"), "{change}");
     }
-    let too_long = Op::Delete { path: Path::keys(long(65)) };
+    let too_long = Op::Delete { path: Path::keys(long(DEPTH_MAX + 1)) };
     assert!(matches!(too_long.apply(&mut json!({})), Err(OpError::TooDeep { .. })));
 }
 
