@@ -1,12 +1,11 @@
 //! Whether a commit costs the same late in a thread as early in it.
 
-use std::cell::RefCell;
 use std::path::Path;
 
 use selvedge_store_local::Access;
 
 use crate::home::{Home, Writer};
-use crate::measure::{Lap, Length, Spread, in_turns, lap, settle};
+use crate::measure::{Lap, Spread, in_turns, settle, timed, whole_lap};
 use crate::report::{Goal, Report, Unit};
 use crate::{Outcome, Plan};
 
@@ -23,10 +22,10 @@ pub(crate) fn measure(folder: &Path, plan: Plan, report: &mut Report) -> Outcome
     let mut old = Writer::create(&long, "scribe-00000000000b", plan.ids)?;
     old.write_turns(first)?;
     settle();
-    let young = RefCell::new(0);
-    let early = || {
-        *young.borrow_mut() += 1;
-        let mut writer = Writer::create(&short, &format!("scribe-{:012x}", *young.borrow()), plan.ids)?;
+    let mut young = 0;
+    let mut early = || {
+        young += 1;
+        let mut writer = Writer::create(&short, &format!("scribe-{young:012x}"), plan.ids)?;
         writer.write_turns(EARLY_TURN - WINDOW_TURNS / 2)?;
         settle();
         window(&mut writer)
@@ -40,9 +39,10 @@ pub(crate) fn measure(folder: &Path, plan: Plan, report: &mut Report) -> Outcome
 }
 
 fn window(writer: &mut Writer<'_>) -> Outcome<Lap> {
-    let writer = RefCell::new(writer);
-    let length = Length::Count(WINDOW_TURNS as usize * 3);
-    lap(length, || writer.borrow_mut().of_turn(), |batch| writer.borrow_mut().commit(batch?))
+    whole_lap(WINDOW_TURNS as usize * 3, || {
+        let batch = writer.of_turn()?;
+        timed(|| writer.commit(batch))
+    })
 }
 
 fn tell(report: &mut Report, plan: Plan, rounds: &[(Lap, Lap)]) {

@@ -9,7 +9,7 @@ use serde_json::{Value, json};
 
 use crate::Outcome;
 use crate::bare::Bare;
-use crate::measure::{Length, Spread, lap};
+use crate::measure::{Spread, lap, timed};
 
 /// About as many bytes as a commit of one message writes.
 const SYNC_BYTES: usize = 1_700;
@@ -73,7 +73,7 @@ impl Machine {
 fn sync(folder: &Path) -> Outcome<Spread> {
     let path = folder.join("sync");
     let mut bare = Bare::make(&path)?;
-    let lap = lap(Length::Count(SYNCS), || (), |()| bare.append(SYNC_BYTES))?;
+    let lap = lap(SYNCS, || timed(|| bare.append(SYNC_BYTES)))?;
     fs::remove_file(&path)?;
     Ok(Spread::of(&lap.each))
 }

@@ -1,6 +1,6 @@
 //! Laps, rounds and spread.
 //!
-//! - A *lap* is a number of operations, each timed by itself; what is done between them costs nothing.
+//! - A *lap* is a number of operations, each timed by itself; making their input costs nothing.
 //! - A *round* is one lap of each of those that are compared, right after each other.
 //! - The *spread* of some figures is their median, quartiles and ends.
 
@@ -32,7 +32,7 @@ pub(crate) fn cpu() -> Duration {
 pub(crate) struct Lap {
     /// How long each took, in microseconds.
     pub(crate) each: Vec<f64>,
-    /// Processor time of all of them, and of what they left for the background.
+    /// Processor time of the process meanwhile.
     pub(crate) cpu: Duration,
 }
 
@@ -53,38 +53,26 @@ impl Lap {
     }
 }
 
-/// How long a lap is.
-#[derive(Clone, Copy, Debug)]
-pub(crate) enum Length {
-    /// This many operations.
-    Count(usize),
-    /// At least this many, and until this much time has passed.
-    AtLeast(usize, Duration),
+/// Times one operation.
+pub(crate) fn timed(work: impl FnOnce() -> Outcome<()>) -> Outcome<Duration> {
+    let start = Instant::now();
+    work()?;
+    Ok(start.elapsed())
 }
 
-/// Runs a lap: `prepare` makes what `run` needs and is not timed.
-pub(crate) fn lap<T>(
-    length: Length,
-    mut prepare: impl FnMut() -> T,
-    mut run: impl FnMut(T) -> Outcome<()>,
-) -> Outcome<Lap> {
-    let mut each = Vec::new();
-    let mut total = Duration::ZERO;
+/// Runs a lap of operations that time themselves; what is in the background stays there.
+pub(crate) fn lap(count: usize, mut operation: impl FnMut() -> Outcome<Duration>) -> Outcome<Lap> {
     let began = cpu();
-    let goes_on = |done: usize, total: Duration| match length {
-        Length::Count(count) => done < count,
-        Length::AtLeast(count, time) => done < count || total < time,
-    };
-    while goes_on(each.len(), total) {
-        let input = prepare();
-        let start = Instant::now();
-        run(input)?;
-        let took = start.elapsed();
-        total += took;
-        each.push(took.as_secs_f64() * 1e6);
-    }
-    settle();
+    let each = (0..count).map(|_| Ok(operation()?.as_secs_f64() * 1e6)).collect::<Outcome<_>>()?;
     Ok(Lap { each, cpu: cpu().saturating_sub(began) })
+}
+
+/// Runs a lap and waits for what it left to the background, which then counts as its processor time.
+pub(crate) fn whole_lap(count: usize, operation: impl FnMut() -> Outcome<Duration>) -> Outcome<Lap> {
+    let began = cpu();
+    let lap = lap(count, operation)?;
+    settle();
+    Ok(Lap { cpu: cpu().saturating_sub(began), ..lap })
 }
 
 /// Runs rounds of `one` and `other` in turns; `other` is told what `one` came to.

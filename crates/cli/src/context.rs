@@ -77,18 +77,11 @@ impl<'a> Context<'a> {
     }
 
     fn tell_of(&self, opened: &Opened) {
-        let mut found = Vec::new();
         if opened.drained_bytes > 0 {
             let (bytes, threads) =
                 (count(opened.drained_bytes, "committed byte"), count(opened.drained_threads, "transcript"));
-            found.push(format!("{bytes} were still to be written to {threads}, and now are"));
-        }
-        if opened.dead_leases > 0 {
-            let threads = count(opened.dead_leases, "thread");
-            found.push(format!("{threads} left by a process that died, for the next writer to take over"));
-        }
-        if !found.is_empty() {
-            self.output.say(format!("after a crash: {}; nothing acknowledged is lost", found.join("; ")));
+            let found = format!("{bytes} were still to be written to {threads}, and now are");
+            self.output.say(format!("after a crash: {found}; nothing acknowledged is lost"));
         }
         for notice in &opened.notices {
             self.output.say(notice);

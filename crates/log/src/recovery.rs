@@ -73,6 +73,13 @@ pub enum Finding {
     },
     /// It has no checkpoint at all.
     Unsigned,
+    /// It holds by itself, but something signed beside it does not agree, or is not rightly signed.
+    Contradicted {
+        /// What: `thread.json`.
+        by: String,
+        /// How.
+        why: String,
+    },
 }
 
 /// What may be done with a log.

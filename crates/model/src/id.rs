@@ -8,7 +8,7 @@ use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
 /// A text that can't be the name it was offered as.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("`{}` can't be a {what}: {why}", .text.escape_debug())]
+#[error("`{}` is no {what}: {why}", .text.escape_debug())]
 pub struct InvalidId {
     /// What it should have named.
     pub what: &'static str,

@@ -3,46 +3,49 @@
 //! Lease rows are not synced: a power cut ends every owner, and the epochs that matter stand signed in the logs.
 
 use rusqlite::{Connection, params};
-use selvedge_model::ThreadId;
-use selvedge_store::lease::Answer;
+use selvedge_model::{OwnerId, ThreadId};
+use selvedge_store::lease::{Answer, Backend};
 use selvedge_store::{Acquire, Error, Lease, Result};
 
 use crate::core::{Core, Durability};
 use crate::rows::{self, signed};
 
+impl Backend for Core {
+    fn ask(&self, thread: &ThreadId, take_over: bool) -> Result<Answer> {
+        let held = |connection: &Connection| {
+            let row = rows::existing(connection, thread)?;
+            match &row.owner {
+                Some(holder) if !take_over && self.is_alive(holder)? => Ok(Err(holder.clone())),
+                _ => Ok(Ok(row)),
+            }
+        };
+        // Looking costs nothing; only what seems to be free is asked for in a transaction.
+        if let Err(holder) = self.read(held)? {
+            return Ok(Answer::HeldBy(holder));
+        }
+        let answer = self.write(Durability::Lazy, |connection| {
+            let row = match held(connection)? {
+                Ok(row) => row,
+                Err(holder) => return Ok(Answer::HeldBy(holder)),
+            };
+            let epoch = row.epoch + 1;
+            let sql = "UPDATE heads SET owner = ?, epoch = ? WHERE id = ?";
+            rows::execute(connection, sql, params![self.owner.as_str(), signed(epoch), row.id])?;
+            Ok(Answer::Granted(Lease { thread: thread.clone(), owner: self.owner.clone(), epoch }))
+        })?;
+        self.forget(thread);
+        Ok(answer)
+    }
+
+    fn holder(&self, thread: &ThreadId) -> Result<Option<(OwnerId, u64)>> {
+        let row = self.read(|connection| rows::existing(connection, thread))?;
+        Ok(row.owner.map(|owner| (owner, row.epoch)))
+    }
+}
+
 impl Core {
     pub(crate) fn acquire(&self, thread: &ThreadId, how: Acquire) -> Result<Lease> {
-        self.desk.acquire(
-            thread,
-            how,
-            &self.owner,
-            |lease| self.renew(lease).is_ok(),
-            || {
-                // Looking costs nothing; only who seems to be free is asked for in a transaction.
-                let held = |connection: &Connection| {
-                    let row = rows::existing(connection, thread)?;
-                    match &row.owner {
-                        Some(holder) if !how.take_over && self.is_alive(holder)? => Ok(Err(holder.clone())),
-                        _ => Ok(Ok(row)),
-                    }
-                };
-                if let Err(holder) = self.read(held)? {
-                    return Ok(Answer::HeldBy(holder));
-                }
-                let answer = self.write(Durability::Lazy, |connection| {
-                    let row = match held(connection)? {
-                        Ok(row) => row,
-                        Err(holder) => return Ok(Answer::HeldBy(holder)),
-                    };
-                    let epoch = row.epoch + 1;
-                    let sql = "UPDATE heads SET owner = ?, epoch = ? WHERE id = ?";
-                    rows::execute(connection, sql, params![self.owner.as_str(), signed(epoch), row.id])?;
-                    Ok(Answer::Granted(Lease { thread: thread.clone(), owner: self.owner.clone(), epoch }))
-                })?;
-                self.forget(thread);
-                Ok(answer)
-            },
-        )
+        self.desk.acquire(thread, how, &self.owner, self)
     }
 
     pub(crate) fn renew(&self, lease: &Lease) -> Result<()> {

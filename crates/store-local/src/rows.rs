@@ -231,7 +231,7 @@ pub(crate) fn run(connection: &Connection, id: i64, thread: &ThreadId, run: &Run
 }
 
 pub(crate) fn runs(connection: &Connection, id: i64, thread: &ThreadId) -> Result<Vec<Run>> {
-    let sql = format!("{RUN_COLUMNS} WHERE thread = ? ORDER BY created_at, run_id");
+    let sql = format!("{RUN_COLUMNS} WHERE thread = ? ORDER BY id");
     let mut statement = connection.prepare_cached(&sql).map_err(database)?;
     let found = statement.query_map([id], raw_run).map_err(database)?;
     found.map(|raw| read_run(thread, raw.map_err(database)?)).collect()

@@ -83,6 +83,7 @@ CREATE TABLE states (
     state   TEXT NOT NULL
 ) STRICT;
 CREATE TABLE runs (
+    id            INTEGER PRIMARY KEY AUTOINCREMENT, -- the order of beginning
     thread        INTEGER NOT NULL,
     run_id        TEXT NOT NULL,
     parent_run_id TEXT,
@@ -90,8 +91,8 @@ CREATE TABLE runs (
     status        TEXT GENERATED ALWAYS AS (meta->>'$.status') VIRTUAL,
     created_at    INTEGER NOT NULL,
     updated_at    INTEGER NOT NULL,
-    PRIMARY KEY (thread, run_id)
-) STRICT, WITHOUT ROWID;
+    UNIQUE (thread, run_id)
+) STRICT;
 CREATE TABLE keys (
     key     TEXT PRIMARY KEY,
     request BLOB NOT NULL,

@@ -7,10 +7,10 @@ use std::collections::BTreeMap;
 use std::io::BufReader;
 
 use selvedge_log::Head;
-use selvedge_log::recovery::{Evidence, Judgement, Mode, judge};
+use selvedge_log::recovery::{Evidence, Finding, Judgement, Mode, Plan, judge};
 use selvedge_log::scan::{Entry, Scanner, Signatures, examine};
 use selvedge_model::{Digest, ThreadId};
-use selvedge_store::Result;
+use selvedge_store::{Error, Result};
 
 use crate::core::io_error;
 use crate::open::LocalStore;
@@ -26,13 +26,13 @@ pub struct Verdict {
     pub head: Option<Head>,
     /// Bytes that a crash left in the redo; not damage.
     pub healed_bytes: u64,
-    /// Who signed how many checkpoints.
+    /// Who signed how many checkpoints, in the order they took over.
     pub signers: Vec<(Digest, u64)>,
     /// How many lines held.
     pub lines: u64,
     /// How many bytes held.
     pub bytes: u64,
-    /// The versions of other threads that its checkpoints remember.
+    /// The versions of other threads that its checkpoints remember, those behind the database's head included.
     pub mates: Vec<(ThreadId, u64)>,
     /// Who remembers how far the log had come, and the version they remember.
     pub remembered: Vec<(String, u64)>,
@@ -41,10 +41,14 @@ pub struct Verdict {
 impl LocalStore {
     /// Judges a log, every signature of it, and hands each changeset that held to `each`. Writes nothing.
     pub fn verify(&self, thread: &ThreadId, each: &mut dyn FnMut(&Entry)) -> Result<Verdict> {
-        let memory = self.core.manifest_memory(thread)?;
+        let (memory, mut problem) = match self.core.manifest_memory(thread) {
+            Ok(memory) => (memory, None),
+            Err(Error::Integrity { why, .. }) => (None, Some(why)),
+            Err(error) => return Err(error),
+        };
         let shot = self.core.shot(thread)?;
         let (head, file_bytes, healed_bytes) = (shot.row.head, shot.file_bytes, shot.healed_bytes);
-        let mut signers = BTreeMap::<Digest, u64>::new();
+        let mut signers: Vec<(Digest, u64)> = Vec::new();
         let mut mates = BTreeMap::<ThreadId, u64>::new();
         let scanner = Scanner::new(thread, &self.core.trust, Signatures::Every).watching(Some(head.version));
         let reader = BufReader::with_capacity(1 << 16, shot.overlay);
@@ -52,6 +56,11 @@ impl LocalStore {
         let (mut lines, mut bytes) = (0, 0);
         let mut shown_hash = None;
         let examined = examine(reader, scanner, |entry| {
+            let Some(checkpoint) = entry.checkpoint() else { return };
+            for (mate, version) in &checkpoint.with {
+                let known = mates.entry(mate.clone()).or_default();
+                *known = (*known).max(*version);
+            }
             if entry.head.version > head.version {
                 return;
             }
@@ -59,12 +68,9 @@ impl LocalStore {
             if memory.as_ref().is_some_and(|memory| memory.version == entry.head.version) {
                 shown_hash = Some(entry.head.hash);
             }
-            if let Some(checkpoint) = entry.checkpoint() {
-                *signers.entry(checkpoint.signer).or_default() += 1;
-                for (mate, version) in &checkpoint.with {
-                    let known = mates.entry(mate.clone()).or_default();
-                    *known = (*known).max(*version);
-                }
+            match signers.last_mut() {
+                Some((signer, count)) if *signer == checkpoint.signer => *count += 1,
+                _ => signers.push((checkpoint.signer, 1)),
             }
             each(&entry);
         })
@@ -72,23 +78,23 @@ impl LocalStore {
         if let (Some(memory), Some(hash)) = (&memory, shown_hash)
             && memory.hash.is_some_and(|remembered| remembered != hash)
         {
-            return Err(selvedge_store::Error::Integrity {
-                what: format!("`thread.json` of `{thread}`"),
-                why: format!("it shows another log at version {}", memory.version),
-                hint: Some("one of the two was put there from elsewhere; compare both with a copy".to_owned()),
-            });
+            problem = Some(format!("it shows another log at version {}", memory.version));
         }
         let mut remembered = vec![("the database".to_owned(), head.version)];
         remembered.extend(memory.iter().map(|memory| (memory.by.clone(), memory.version)));
         let memories: Vec<_> = memory.into_iter().collect();
         let evidence = Evidence { head: Some(&head), file_bytes, healed_bytes, remembered: &memories };
-        let judgement = judge(&examined, evidence, Mode::Strict);
+        let mut judgement = judge(&examined, evidence, Mode::Strict);
+        if let Some(why) = problem.filter(|_| judgement.finding == Finding::Sound) {
+            judgement.finding = Finding::Contradicted { by: "thread.json".to_owned(), why };
+            judgement.plan = Plan::Refuse;
+        }
         Ok(Verdict {
             thread: thread.clone(),
             judgement,
             head: Some(head),
             healed_bytes,
-            signers: signers.into_iter().collect(),
+            signers,
             lines,
             bytes,
             mates: mates.into_iter().collect(),

@@ -5,6 +5,7 @@ use std::path::PathBuf;
 
 use selvedge_log::line::LineError;
 use selvedge_log::recovery::Finding;
+use selvedge_log::scan::Flaw;
 use selvedge_model::account::{AccountId, PostingError};
 use selvedge_model::changeset::InvalidChangeset;
 use selvedge_model::error::{Classify, Kind};
@@ -34,6 +35,16 @@ pub enum Error {
         prefix: String,
         /// The first few that begin like it.
         candidates: Vec<String>,
+    },
+    /// The thread has not come to this version.
+    #[error("thread `{thread}` has no version {version}; the latest is {latest}")]
+    NoVersion {
+        /// The thread.
+        thread: ThreadId,
+        /// The version that was asked for.
+        version: u64,
+        /// The version it is at.
+        latest: u64,
     },
     /// There is no such blob.
     #[error("thread `{thread}` has no blob {}", .blob.short())]
@@ -221,6 +232,7 @@ pub fn describe(thread: &ThreadId, finding: &Finding) -> String {
             format!("the log of `{thread}` is gone: {by} remembers version {version}")
         }
         Finding::Unsigned => format!("the log of `{thread}` has no checkpoint at all"),
+        Finding::Contradicted { by, why } => format!("{by} of `{thread}` does not agree with its log: {why}"),
     }
 }
 
@@ -228,6 +240,7 @@ impl Classify for Error {
     fn kind(&self) -> Kind {
         match self {
             Self::NoStore { .. }
+            | Self::NoVersion { .. }
             | Self::NoThread(_)
             | Self::Ambiguous { .. }
             | Self::NoBlob { .. }
@@ -253,6 +266,7 @@ impl Classify for Error {
             Self::NoStore { .. } => "store_not_found",
             Self::NoThread(_) => "thread_not_found",
             Self::Ambiguous { .. } => "ambiguous",
+            Self::NoVersion { .. } => "version_not_found",
             Self::NoBlob { .. } => "blob_not_found",
             Self::Deleted(_) => "thread_deleted",
             Self::Exists(_) => "thread_exists",
@@ -279,6 +293,7 @@ impl Classify for Error {
                 Finding::Damaged(damage) => damage.code(),
                 Finding::Truncated { .. } => "truncated",
                 Finding::Unsigned => "unsigned_log",
+                Finding::Contradicted { .. } => "contradicted",
             },
             Self::Integrity { .. } => "integrity",
             Self::Unusable { .. } => "store_unusable",
@@ -302,6 +317,9 @@ impl Classify for Error {
             Self::NoStore { .. } => "`selvedge init` makes one",
             Self::NoThread(_) => "`selvedge thread list` shows what is there",
             Self::Ambiguous { .. } => "type more of the id",
+            Self::NoVersion { thread, latest, .. } => {
+                return Some(format!("`selvedge state {thread} --at {latest}` is the latest"));
+            }
             Self::Deleted(_) => "ids are never used again; create a thread under another one",
             Self::Conflict { thread, actual, .. } => {
                 return Some(format!(
@@ -318,6 +336,10 @@ impl Classify for Error {
                 return Some(match finding {
                     Finding::Foreign { .. } => "the next append moves them to a quarantine file; nothing acknowledged is lost".to_owned(),
                     Finding::DatabaseBehind { .. } => "the database is older than the logs: restore the newer one, or rebuild it with `selvedge reindex`".to_owned(),
+                    Finding::Contradicted { by, .. } => format!("the log holds by itself; move {by} away, and the next change of the thread writes it anew"),
+                    Finding::Damaged(damage) if matches!(damage.flaw, Flaw::Untrusted(_)) => {
+                        "trust the key only if you know whose it is".to_owned()
+                    }
                     _ => format!("`selvedge verify {thread} --explain` shows what is still proven; put the file back from a copy"),
                 });
             }

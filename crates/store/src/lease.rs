@@ -13,6 +13,8 @@ use crate::queue::{Queues, Turn};
 
 /// How often the first in line asks again for a lease that another process holds.
 const ASK_AGAIN: Duration = Duration::from_millis(10);
+/// How often those in line look whether the one before them still holds what it waits for.
+const LOOK_AGAIN: Duration = Duration::from_millis(100);
 
 /// What a backend answers to whoever asks for a lease.
 #[derive(Debug)]
@@ -21,6 +23,15 @@ pub enum Answer {
     Granted(Lease),
     /// Somebody alive holds it.
     HeldBy(OwnerId),
+}
+
+/// What a backend knows of the leases.
+pub trait Backend {
+    /// Takes the lease of a thread, if it is free, its holder is dead, or it is to be taken over.
+    fn ask(&self, thread: &ThreadId, take_over: bool) -> Result<Answer>;
+
+    /// Who holds the lease of a thread, dead or alive, and its epoch.
+    fn holder(&self, thread: &ThreadId) -> Result<Option<(OwnerId, u64)>>;
 }
 
 /// The line of one process, and the turns of those who hold leases.
@@ -32,23 +43,25 @@ pub struct Desk {
 
 impl Desk {
     /// Waits in line, then asks the backend until the lease is granted or the time is up. Taking over does not wait.
-    pub fn acquire(
-        &self,
-        thread: &ThreadId,
-        how: Acquire,
-        us: &OwnerId,
-        stands: impl Fn(&Lease) -> bool,
-        mut ask: impl FnMut() -> Result<Answer>,
-    ) -> Result<Lease> {
+    pub fn acquire(&self, thread: &ThreadId, how: Acquire, us: &OwnerId, backend: &dyn Backend) -> Result<Lease> {
         let deadline = Instant::now().checked_add(how.wait);
         let left = || deadline.map_or(ASK_AGAIN, |deadline| deadline.saturating_duration_since(Instant::now()));
-        self.dismiss(thread, |epoch| stands(&Lease { thread: thread.clone(), owner: us.clone(), epoch }));
-        let turn = if how.take_over { None } else { self.queues.enter(thread, Some(how.wait)) };
-        if turn.is_none() && !how.take_over {
-            return Err(Error::LeaseHeld { thread: thread.clone(), holder: us.clone() });
+        let turn = match how.take_over {
+            true => None,
+            false => {
+                self.dismiss_stale(thread, us, backend);
+                // Whoever is first in line may have lost its lease to another process, and never say so.
+                let every = (LOOK_AGAIN, || self.dismiss_stale(thread, us, backend));
+                Some(self.queues.enter_and_look(thread, Some(how.wait), every).ok_or(()))
+            }
+        };
+        if let Some(Err(())) = turn {
+            let holder = backend.holder(thread)?.map_or_else(|| us.clone(), |(holder, _)| holder);
+            return Err(Error::LeaseHeld { thread: thread.clone(), holder });
         }
+        let turn = turn.and_then(std::result::Result::ok);
         loop {
-            match ask()? {
+            match backend.ask(thread, how.take_over)? {
                 Answer::Granted(lease) => {
                     // Whoever was robbed of the lease in this process was robbed of its turn too.
                     let turn = turn.or_else(|| self.dismiss(thread, |_| false));
@@ -67,7 +80,17 @@ impl Desk {
 
     /// Lets the next one in line go ahead.
     pub fn leave(&self, lease: &Lease) {
-        self.turns().remove(&(lease.thread.clone(), lease.epoch));
+        let turn = self.turns().remove(&(lease.thread.clone(), lease.epoch));
+        drop(turn);
+    }
+
+    fn dismiss_stale(&self, thread: &ThreadId, us: &OwnerId, backend: &dyn Backend) {
+        if self.turns().keys().any(|(held, _)| held == thread) {
+            // If the backend can't say, the turn stays; the wait is bounded.
+            let now = backend.holder(thread);
+            let stands = |epoch| now.as_ref().is_ok_and(|now| *now == Some((us.clone(), epoch))) || now.is_err();
+            drop(self.dismiss(thread, stands));
+        }
     }
 
     /// Ends the turn of whoever has one for a lease that does not stand any more, and gives it.

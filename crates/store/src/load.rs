@@ -33,7 +33,7 @@ pub fn load(logs: &dyn Logs, thread: &ThreadId, trust: &Trust, up_to: Option<u64
     let loaded = folded.unwrap_or(Err(FoldError::NotBorn)).map_err(broken)?;
     match up_to {
         Some(up_to) if up_to > head.version => {
-            Err(Error::Conflict { thread: thread.clone(), expected: up_to, actual: head.version })
+            Err(Error::NoVersion { thread: thread.clone(), version: up_to, latest: head.version })
         }
         _ => Ok(Loaded { thread: loaded, head }),
     }

@@ -24,7 +24,7 @@ use crate::contract::{
     Tombstone,
 };
 use crate::error::{Error, Result};
-use crate::lease::{Answer, Desk};
+use crate::lease::{Answer, Backend, Desk};
 use crate::prepare::{Prepared, Standing, View, prepare, request_hash};
 
 /// A store without a disk.
@@ -141,7 +141,9 @@ impl Inner {
             if !created {
                 self.slot(&note.thread)?;
             }
-            if self.pending(&note.thread, &note.key).is_some_and(|known| known != note) {
+            let same_key = |other: &&Note| other.thread == note.thread && other.key == note.key;
+            let known = self.pending(&note.thread, &note.key).or(prepared.posted.iter().find(same_key));
+            if known.is_some_and(|known| known != note) {
                 return Err(Error::NoteReused { thread: note.thread.clone(), key: note.key.clone() });
             }
         }
@@ -175,8 +177,10 @@ impl Inner {
             slot.state = part.state.unwrap_or_else(|| slot.state.clone());
             slot.messages.extend(part.messages);
             for run in part.runs {
-                slot.runs.retain(|other| other.run_id != run.run_id);
-                slot.runs.push(run);
+                match slot.runs.iter_mut().find(|other| other.run_id == run.run_id) {
+                    Some(known) => *known = run,
+                    None => slot.runs.push(run),
+                }
             }
             if let Some(run) = slot.runs.iter_mut().find(|run| Some(&run.run_id) == part.touched_run.as_ref()) {
                 run.updated_at = slot.manifest.updated_at;
@@ -338,25 +342,29 @@ impl Logs for MemoryStore {
     }
 }
 
+impl Backend for MemoryStore {
+    fn ask(&self, thread: &ThreadId, take_over: bool) -> Result<Answer> {
+        let mut inner = self.inner();
+        if let Some(holder) = inner.live_holder(inner.slot(thread)?).filter(|_| !take_over) {
+            return Ok(Answer::HeldBy(holder));
+        }
+        let missing = inner.missing(thread);
+        let slot = inner.threads.get_mut(thread).ok_or(missing)?;
+        slot.epoch += 1;
+        slot.holder = Some(self.owner.clone());
+        Ok(Answer::Granted(Lease { thread: thread.clone(), owner: self.owner.clone(), epoch: slot.epoch }))
+    }
+
+    fn holder(&self, thread: &ThreadId) -> Result<Option<(OwnerId, u64)>> {
+        let inner = self.inner();
+        let slot = inner.slot(thread)?;
+        Ok(slot.holder.clone().map(|holder| (holder, slot.epoch)))
+    }
+}
+
 impl Leases for MemoryStore {
     fn acquire(&self, thread: &ThreadId, how: Acquire) -> Result<Lease> {
-        self.desk.acquire(
-            thread,
-            how,
-            &self.owner,
-            |lease| self.renew(lease).is_ok(),
-            || {
-                let mut inner = self.inner();
-                if let Some(holder) = inner.live_holder(inner.slot(thread)?).filter(|_| !how.take_over) {
-                    return Ok(Answer::HeldBy(holder));
-                }
-                let missing = inner.missing(thread);
-                let slot = inner.threads.get_mut(thread).ok_or(missing)?;
-                slot.epoch += 1;
-                slot.holder = Some(self.owner.clone());
-                Ok(Answer::Granted(Lease { thread: thread.clone(), owner: self.owner.clone(), epoch: slot.epoch }))
-            },
-        )
+        self.desk.acquire(thread, how, &self.owner, self)
     }
 
     fn renew(&self, lease: &Lease) -> Result<()> {
@@ -369,17 +377,18 @@ impl Leases for MemoryStore {
     }
 
     fn release(&self, lease: &Lease) -> Result<()> {
-        if self.renew(lease).is_ok() {
-            let mut inner = self.inner();
-            let waits = |note: &&Note| note.thread == lease.thread && note.kind == "send";
-            let count = inner.notes.iter().filter(waits).count();
+        let mut inner = self.inner();
+        let waits = |note: &&Note| note.thread == lease.thread && note.kind == "send";
+        let count = inner.notes.iter().filter(waits).count();
+        // A thread that was deleted or taken over has nothing to give back.
+        let stands = |slot: &&mut Slot| slot.epoch == lease.epoch && slot.holder.as_ref() == Some(&lease.owner);
+        if let Some(slot) = inner.threads.get_mut(&lease.thread).filter(stands) {
             if count > 0 {
                 return Err(Error::NotesPending { thread: lease.thread.clone(), count });
             }
-            if let Some(slot) = inner.threads.get_mut(&lease.thread) {
-                slot.holder = None;
-            }
+            slot.holder = None;
         }
+        drop(inner);
         self.desk.leave(lease);
         Ok(())
     }
@@ -441,9 +450,7 @@ impl Registry for MemoryStore {
     }
 
     fn runs(&self, thread: &ThreadId) -> Result<Vec<Run>> {
-        let mut runs = self.inner().slot(thread)?.runs.clone();
-        runs.sort_by(|a, b| (a.created_at, &a.run_id).cmp(&(b.created_at, &b.run_id)));
-        Ok(runs)
+        Ok(self.inner().slot(thread)?.runs.clone())
     }
 
     fn resolve(&self, prefix: &str) -> Result<ThreadId> {

@@ -34,6 +34,16 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 impl Queues {
     /// Waits in line for `thread`, at most `wait` (for ever if absent).
     pub fn enter(self: &Arc<Self>, thread: &ThreadId, wait: Option<Duration>) -> Option<Turn> {
+        self.enter_and_look(thread, wait, (Duration::MAX, || {}))
+    }
+
+    /// The same, calling `look` again and again while waiting.
+    pub fn enter_and_look(
+        self: &Arc<Self>,
+        thread: &ThreadId,
+        wait: Option<Duration>,
+        (every, look): (Duration, impl Fn()),
+    ) -> Option<Turn> {
         let place = Arc::new(Place::default());
         {
             let mut lines = lock(&self.lines);
@@ -42,17 +52,18 @@ impl Queues {
             *lock(&place.first) = line.len() == 1;
         }
         let deadline = wait.and_then(|wait| Instant::now().checked_add(wait));
-        let mut first = lock(&place.first);
-        while !*first {
-            let left = deadline.map(|deadline| deadline.saturating_duration_since(Instant::now()));
-            first = match left {
-                Some(left) if left.is_zero() => break,
-                Some(left) => place.moved.wait_timeout(first, left).unwrap_or_else(PoisonError::into_inner).0,
-                None => place.moved.wait(first).unwrap_or_else(PoisonError::into_inner),
-            };
+        loop {
+            let left = deadline.map_or(every, |deadline| deadline.saturating_duration_since(Instant::now()));
+            let waits = |first: &mut bool| !*first;
+            let waited = place.moved.wait_timeout_while(lock(&place.first), left.min(every), waits);
+            let (first, waited) = waited.unwrap_or_else(PoisonError::into_inner);
+            let is_over = *first || left.is_zero();
+            drop(first);
+            if is_over || !waited.timed_out() {
+                return self.settle(thread, &place);
+            }
+            look();
         }
-        drop(first);
-        self.settle(thread, &place)
     }
 
     /// Runs `work` when it is this caller's turn.

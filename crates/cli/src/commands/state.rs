@@ -11,7 +11,7 @@ use serde::Serialize;
 use serde_json::Value;
 
 use crate::context::Context;
-use crate::error::{Exit, Failure, Result};
+use crate::error::{Failure, Result};
 
 /// Show what a thread's log folds into, now or at any version
 ///
@@ -54,13 +54,7 @@ pub(crate) fn run(args: &Args, context: &Context<'_>) -> Result<()> {
 /// To a reader, a version that was not reached yet is simply not there.
 fn absent_version(error: Error) -> Failure {
     match error {
-        Error::Conflict { thread, expected, actual } => {
-            let message = format!("thread `{thread}` has no version {expected}; it is at version {actual}");
-            let failure = Failure::new(Exit::NotFound, "version_not_found", message);
-            failure
-                .hint(format!("`selvedge state {thread} --at {actual}` is the latest"))
-                .detail("latest_version", actual)
-        }
+        Error::NoVersion { latest, .. } => Failure::from(error).detail("latest_version", latest),
         error => error.into(),
     }
 }

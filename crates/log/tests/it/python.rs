@@ -69,7 +69,7 @@ fn ours(bytes: &[u8], thread: &ThreadId, signer: &Signer, head: Option<&Head>) -
             Finding::DatabaseBehind { .. } => "ahead",
             Finding::Damaged(_) => "damaged",
             Finding::Truncated { .. } => "truncated",
-            Finding::Unsigned => "unsigned",
+            Finding::Unsigned | Finding::Contradicted { .. } => "unsigned",
         },
         None => match (version, &examined.damage) {
             (Some(_), None) => "unchanged",

@@ -279,8 +279,9 @@ fn a_changed_manifest_is_refused() {
     let text = fs::read_to_string(&path).unwrap();
     fs::write(&path, text.replace("\"agent_id\": \"scribe\"", "\"agent_id\": \"crook\"")).unwrap();
     let store = sample.home.read_only();
-    let refused = store.verify(&sample.thread, &mut |_| {}).unwrap_err();
-    assert_eq!(refused.kind(), Kind::Integrity, "{refused}");
+    let judgement = store.verify(&sample.thread, &mut |_| {}).unwrap().judgement;
+    assert!(matches!(&judgement.finding, Finding::Contradicted { by, .. } if by == "thread.json"), "{judgement:?}");
+    assert_eq!(judgement.unchanged_up_to, Some(2), "the log itself holds");
 }
 
 #[test]

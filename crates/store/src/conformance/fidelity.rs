@@ -39,7 +39,7 @@ pub fn numbers_come_back_exactly<H: Harness>(harness: &H) {
     append(&store, &thread, Changeset { messages: vec![message.clone()], ..empty() });
     let found = loaded(&store, &harness.trust(), &thread);
     assert_eq!(found.state["numbers"], json!(numbers));
-    assert_eq!(found.messages, [message.clone()]);
+    assert_eq!(found.messages, std::slice::from_ref(&message));
     assert_eq!(append(&harness.open(), &thread, Changeset { messages: vec![message], ..empty() }), 3, "it is known");
     assert_eq!(loaded(&store, &harness.trust(), &thread).messages.len(), 1);
 }

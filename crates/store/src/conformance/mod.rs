@@ -1,6 +1,6 @@
 //! The public conformance suite: what every store must do, as tests that any backend runs in a few lines.
 //!
-//! ```ignore
+//! ```text
 //! struct MyHarness { /* where the data lies, and the key that signs it */ }
 //!
 //! impl selvedge_store::conformance::Harness for MyHarness { /* open, trust */ }
