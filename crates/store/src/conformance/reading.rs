@@ -124,7 +124,8 @@ pub fn a_thread_loads_as_it_was_at_each_version<H: Harness>(harness: &H) {
     }
     let beyond = looked.len() as u64;
     let refused = load(&store, &thread, &trust, Some(beyond));
-    assert_refused!(refused, Error::Conflict { expected, actual, .. } if (expected, actual) == (beyond, beyond - 1), "version {beyond}");
+    let are = |version, latest| (version, latest) == (beyond, beyond - 1);
+    assert_refused!(refused, Error::NoVersion { version, latest, .. } if are(version, latest), "version {beyond}");
 }
 
 /// What the registry shows is what the log tells, after every commit.
