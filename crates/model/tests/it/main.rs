@@ -1,0 +1,3 @@
+//! The fold from outside.
+
+mod fold;
