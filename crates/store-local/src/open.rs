@@ -320,7 +320,7 @@ fn refuse_network(path: &Path) -> Result<()> {
     ];
     let Ok(found) = rustix::fs::statfs(path) else { return Ok(()) };
     let kind = found.f_type.cast_unsigned() & 0xffff_ffff;
-    match NETWORK.iter().find(|(number, _)| u64::from(*number) == kind) {
+    match NETWORK.iter().find(|(number, _)| *number == kind) {
         Some((_, name)) => Err(unusable(
             &format!("`{}`", path.display()),
             format!("it lies on a network file system ({name}), which neither locks nor syncs reliably"),

@@ -301,7 +301,7 @@ fn money(nanos: i64) -> Result<Money> {
     Money::from_nanos(nanos).map_err(bad_row)
 }
 
-fn read_account(row: &SqlRow<'_>) -> rusqlite::Result<(String, Option<String>, Option<i64>, [i64; 5], String)> {
+fn read_account(row: &SqlRow<'_>) -> rusqlite::Result<RawAccount> {
     let numbers = [row.get(3)?, row.get(4)?, row.get(5)?, row.get(6)?, row.get(7)?];
     Ok((row.get(0)?, row.get(1)?, row.get(2)?, numbers, row.get(8)?))
 }

@@ -1,4 +1,10 @@
 //! The log from outside: the worked example of `FORMAT.md`, and every way to damage a log.
 
+#![allow(
+    clippy::print_stdout,
+    clippy::print_stderr,
+    reason = "a skipped test says why, and a child process tells its parent"
+)]
+
 mod golden;
 mod python;
