@@ -18,7 +18,11 @@
 //! |---|---|---|
 //! | JSON | member `_signature` of the top object | RFC 8785 bytes of the object without `_signature` |
 //! | Markdown, HTML | first line `<!-- STAMP -->` | every byte after the first newline |
-//! | YAML, scripts | first line `# STAMP` | every byte after the first newline |
+//! | YAML, TOML, Python, shell | first line `# STAMP` | every byte after the first newline |
+//! | JavaScript, TypeScript, Rust | first line `// STAMP` | every byte after the first newline |
+//!
+//! If such a text (not Markdown) begins with `#!`, that line stays the first and the stamp is the second; the content is
+//! then every byte but the stamp's line.
 //!
 //! The signature is Ed25519 over these bytes, where `‖` joins, `0x00` is one zero byte and `0x0a` one newline:
 //!
@@ -37,17 +41,21 @@
 //! - What was signed here is within the limits that verifying has.
 //! - Content is given back only after key and signature were checked.
 
+mod form;
 mod stamp;
+
+use std::borrow::Cow;
 
 use selvedge_model::digest::Digest;
 use selvedge_model::error::{Classify, Kind};
 use selvedge_model::time::Timestamp;
 use serde_json::Value;
 
-use crate::hash::sha256;
+use crate::hash::{RunningHash, sha256};
 use crate::keys::{Fingerprint, Signer};
 use crate::strict::{self, Limits, StrictError};
 use crate::trust::Trust;
+pub use form::{Comment, Form};
 use stamp::{MARK, Stamp};
 
 /// The member of a JSON document that holds its stamp.
@@ -67,6 +75,25 @@ impl DocumentKind {
         Self(name)
     }
 
+    /// The kinds that this project signs: what users write, and what is written beside logs and keys.
+    pub const KNOWN: [Self; 10] = [
+        Self("directive"),
+        Self("knowledge"),
+        Self("tool"),
+        Self("agent"),
+        Self("graph"),
+        Self("config"),
+        Self("document"),
+        Self("thread"),
+        Self("tombstone"),
+        Self("key_rotation"),
+    ];
+
+    /// The kind of this name, if it is one of [`Self::KNOWN`].
+    pub fn known(name: &str) -> Option<Self> {
+        Self::KNOWN.into_iter().find(|kind| kind.0 == name)
+    }
+
     /// The name.
     pub const fn as_str(self) -> &'static str {
         self.0
@@ -83,24 +110,6 @@ const fn is_kind(name: &str) -> bool {
         i += 1;
     }
     !bytes.is_empty()
-}
-
-/// How a text document writes a comment.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Comment {
-    /// `<!-- … -->`, for Markdown.
-    Html,
-    /// `# …`, for YAML.
-    Hash,
-}
-
-impl Comment {
-    fn ends(self) -> (&'static str, &'static str) {
-        match self {
-            Self::Html => ("<!-- ", " -->"),
-            Self::Hash => ("# ", ""),
-        }
-    }
 }
 
 /// Content that is what its signer signed, as that kind and in that place.
@@ -142,9 +151,15 @@ pub enum DocumentError {
         /// The hash of what is there.
         actual: Digest,
     },
-    /// Nobody decided to believe this key, or it was revoked.
-    #[error("the document is signed by the key {fingerprint}, which is not trusted or is revoked")]
+    /// Nobody decided to believe this key.
+    #[error("the document is signed by the key {fingerprint}, which is not trusted")]
     UntrustedKey {
+        /// The key.
+        fingerprint: Fingerprint,
+    },
+    /// The key was trusted once and is no more.
+    #[error("the document is signed by the key {fingerprint}, which was revoked")]
+    RevokedKey {
         /// The key.
         fingerprint: Fingerprint,
     },
@@ -168,6 +183,7 @@ impl Classify for DocumentError {
             Self::WrongKind { .. } => "document_wrong_kind",
             Self::HashMismatch { .. } => "document_changed",
             Self::UntrustedKey { .. } => "document_untrusted_key",
+            Self::RevokedKey { .. } => "document_revoked_key",
             Self::BadSignature => "document_bad_signature",
             Self::NotStrict(_) => "document_not_strict",
         }
@@ -175,7 +191,9 @@ impl Classify for DocumentError {
 
     fn hint(&self) -> Option<String> {
         match self {
-            Self::UntrustedKey { .. } => Some("if you know whose key it is, add it to your trust store".to_owned()),
+            Self::UntrustedKey { .. } => {
+                Some("if you know whose key it is, trust it with `selvedge keys trust FILE --owner NAME`".to_owned())
+            }
             Self::NotStrict(error) => error.hint(),
             _ => None,
         }
@@ -220,11 +238,13 @@ pub fn verify_json(
     Ok(Verified { value, signer: stamp.fingerprint, at: stamp.at })
 }
 
-/// Signs a text. Gives the file's text: the stamp as a comment, then the body as it is.
+/// Signs a text. Gives the file's text: the stamp as a comment, then the body as it is; behind the body's first line, if
+/// that says what runs it.
 pub fn sign_text(kind: DocumentKind, id: &str, comment: Comment, body: &str, signer: &Signer, at: Timestamp) -> String {
     let stamp = Stamp::sign(kind, id, sha256(body.as_bytes()), signer, at);
     let (before, after) = comment.ends();
-    format!("{before}{stamp}{after}\n{body}")
+    let (shebang, rest) = body.split_at(comment.shebang(body.as_bytes()).len());
+    format!("{shebang}{before}{stamp}{after}\n{rest}")
 }
 
 /// Checks a text document and gives back its body.
@@ -234,18 +254,31 @@ pub fn verify_text<'a>(
     comment: Comment,
     bytes: &'a [u8],
     trust: &Trust,
-) -> Result<Verified<&'a str>, DocumentError> {
+) -> Result<Verified<Cow<'a, str>>, DocumentError> {
+    let malformed = |why| DocumentError::Malformed { why };
     let (before, after) = comment.ends();
-    let Some(line) = bytes.strip_prefix(before.as_bytes()).filter(|rest| rest.starts_with(MARK.as_bytes())) else {
+    let shebang = comment.shebang(bytes);
+    let behind = &bytes[shebang.len()..];
+    let Some(line) = behind.strip_prefix(before.as_bytes()).filter(|rest| rest.starts_with(MARK.as_bytes())) else {
         return Err(DocumentError::Unsigned);
     };
-    let malformed = |why| DocumentError::Malformed { why };
-    let end = line.iter().position(|byte| *byte == b'\n').ok_or(malformed("its first line has no end"))?;
-    let (line, body) = (&line[..end], &line[end + 1..]);
-    let line = line.strip_suffix(after.as_bytes()).ok_or(malformed("its first line does not end as it should"))?;
+    let end = line.iter().position(|byte| *byte == b'\n').ok_or(malformed("the line of its signature has no end"))?;
+    let (line, rest) = (&line[..end], &line[end + 1..]);
+    if shebang.is_empty() && !comment.shebang(rest).is_empty() {
+        return Err(malformed("its signature stands before the line that says what runs it"));
+    }
+    let line =
+        line.strip_suffix(after.as_bytes()).ok_or(malformed("the line of its signature does not end as it should"))?;
     let stamp = Stamp::parse(std::str::from_utf8(line).map_err(|_| malformed("its signature is not text"))?)?;
-    stamp.verify(kind, id, trust, || Ok(sha256(body)))?;
-    let value = std::str::from_utf8(body).map_err(|_| malformed("its body is not UTF-8"))?;
+    let mut hash = RunningHash::new();
+    hash.update(shebang);
+    hash.update(rest);
+    stamp.verify(kind, id, trust, || Ok(hash.digest()))?;
+    let text = |bytes: &'a [u8]| std::str::from_utf8(bytes).map_err(|_| malformed("its body is not UTF-8"));
+    let value = match shebang {
+        [] => Cow::Borrowed(text(rest)?),
+        shebang => Cow::Owned(format!("{}{}", text(shebang)?, text(rest)?)),
+    };
     Ok(Verified { value, signer: stamp.fingerprint, at: stamp.at })
 }
 
@@ -340,9 +373,17 @@ mod tests {
 
     #[test]
     fn one_flipped_bit_anywhere_in_a_text_document_is_noticed() {
-        for comment in [Comment::Html, Comment::Hash] {
-            let bytes = sign_text(PAGE, ID, comment, "# Title\n\nbody", &signer(1), at()).into_bytes();
-            assert_eq!(verify_text(PAGE, ID, comment, &bytes, &trust()).unwrap().value, "# Title\n\nbody");
+        const SCRIPT: &str = "#!/bin/sh\necho\n";
+        for (comment, body) in [
+            (Comment::Html, "# Title\n\nbody"),
+            (Comment::Hash, "# Title\n\nbody"),
+            (Comment::Slash, "let x = 1;\n"),
+            (Comment::Hash, SCRIPT),
+            (Comment::Slash, SCRIPT),
+        ] {
+            let bytes = sign_text(PAGE, ID, comment, body, &signer(1), at()).into_bytes();
+            assert_eq!(bytes.starts_with(b"#!/bin/sh\n"), body == SCRIPT, "what runs a file stays its first line");
+            assert_eq!(verify_text(PAGE, ID, comment, &bytes, &trust()).unwrap().value, body);
             for position in 0..bytes.len() {
                 for bit in 0..8 {
                     let mut changed = bytes.clone();
@@ -392,7 +433,7 @@ mod tests {
         assert_eq!(code(verify_json(THREAD, ID, signed().as_bytes(), &loaded)), "ok");
         std::fs::write(&file, entry.replace("\"trusted\"", "\"revoked\"")).unwrap();
         let revoked = Trust::load(&path).unwrap();
-        assert_eq!(code(verify_json(THREAD, ID, signed().as_bytes(), &revoked)), "document_untrusted_key");
+        assert_eq!(code(verify_json(THREAD, ID, signed().as_bytes(), &revoked)), "document_revoked_key");
 
         let (mine, theirs) = (signer(1).fingerprint().to_string(), signer(2).fingerprint().to_string());
         let borrowed = signed().replace(&mine, &theirs);
@@ -446,6 +487,31 @@ mod tests {
         assert_eq!(text(b"# selvedge:signed:1:page:"), "document_malformed");
         let crlf = sign_text(PAGE, ID, Comment::Hash, "a", &signer(1), at()).replacen('\n', "\r\n", 1);
         assert_eq!(text(crlf.as_bytes()), "document_malformed");
+    }
+
+    #[test]
+    fn a_stamp_can_not_be_moved_before_the_line_that_says_what_runs_it() {
+        let text = sign_text(PAGE, ID, Comment::Hash, "#!/bin/sh\necho\n", &signer(1), at());
+        let lines: Vec<&str> = text.lines().collect();
+        let moved = format!("{}\n{}\n{}\n", lines[1], lines[0], lines[2]);
+        assert_eq!(code(verify_text(PAGE, ID, Comment::Hash, moved.as_bytes(), &trust())), "document_malformed");
+        let odd = sign_text(PAGE, ID, Comment::Hash, "#!/bin/sh", &signer(1), at());
+        assert_eq!(verify_text(PAGE, ID, Comment::Hash, odd.as_bytes(), &trust()).unwrap().value, "#!/bin/sh");
+    }
+
+    #[test]
+    fn every_kind_is_refused_as_every_other() {
+        let kinds = DocumentKind::KNOWN;
+        for signed_as in kinds {
+            let json = sign_json(signed_as, ID, value(), &signer(1), at()).unwrap();
+            let text = sign_text(signed_as, ID, Comment::Html, "body", &signer(1), at());
+            for read_as in kinds {
+                let expected = if read_as == signed_as { "ok" } else { "document_wrong_kind" };
+                assert_eq!(code(verify_json(read_as, ID, json.as_bytes(), &trust())), expected);
+                assert_eq!(code(verify_text(read_as, ID, Comment::Html, text.as_bytes(), &trust())), expected);
+                assert_eq!(DocumentKind::known(read_as.as_str()), Some(read_as));
+            }
+        }
     }
 
     #[test]

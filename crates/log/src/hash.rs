@@ -24,6 +24,8 @@ use zeroize::Zeroizing;
 
 /// Change the number whenever the layout of a saved state changes; old states are then hashed again.
 const DOMAIN_STATE: &[u8] = b"selvedge/hash-state/1";
+/// Separates tags over other content from those over hash states.
+const DOMAIN_CONTENT: &[u8] = b"selvedge/content/1";
 const DOMAIN_KEY: &[u8] = b"selvedge/hash-state/1/key";
 const TAG_BYTES: usize = 32;
 
@@ -110,9 +112,23 @@ impl SealKey {
         RunningHash::restore(state)
     }
 
+    /// A tag that only this key can make, for content that is kept where others could write and is true at this place.
+    pub fn mark(&self, binding: &Binding<'_>, content: &[u8]) -> Digest {
+        Digest(self.tagged(DOMAIN_CONTENT, binding, content).finalize().into_bytes().into())
+    }
+
+    /// Whether `mark` was made by this key for this content at this place.
+    pub fn is_marked(&self, binding: &Binding<'_>, content: &[u8], mark: &Digest) -> bool {
+        self.tagged(DOMAIN_CONTENT, binding, content).verify_slice(&mark.0).is_ok()
+    }
+
     fn tag(&self, binding: &Binding<'_>, state: &[u8]) -> Hmac<Sha256> {
+        self.tagged(DOMAIN_STATE, binding, state)
+    }
+
+    fn tagged(&self, domain: &[u8], binding: &Binding<'_>, state: &[u8]) -> Hmac<Sha256> {
         let mut mac = keyed(&self.0);
-        mac.update(DOMAIN_STATE);
+        mac.update(domain);
         mac.update(&[0]);
         mac.update(&(binding.log_id.len() as u64).to_be_bytes());
         mac.update(binding.log_id.as_bytes());

@@ -10,10 +10,12 @@
 //! - Verifying is strict: no weak keys, no point or scalar written in a second way.
 //! - A fingerprint is the SHA-256 of the 32 raw bytes of the public key, compared in full and shortened only for display.
 //! - The secret half leaves a [`Signer`] only as the PEM for its own file; it is wiped when dropped and never shown.
+//! - A [`Signer`] knows the keys it took over from; who they are is decided by the [`keychain`](crate::keychain) alone.
 
 pub mod folder;
 pub(crate) mod guarded;
 
+use std::collections::BTreeSet;
 use std::fmt;
 
 use base64ct::{Base64UrlUnpadded, Encoding};
@@ -139,6 +141,13 @@ impl PublicKey {
         let signature = Signature::from_bytes(&decode(signature).ok_or(BadSignature)?);
         self.0.verify_strict(&in_domain(domain, message), &signature).map_err(|_| BadSignature)
     }
+
+    /// Checks that this key signed exactly `message`, without a domain. Only for what other programs signed: nothing of
+    /// this project is signed like that.
+    pub(crate) fn verify_bare(&self, message: &[u8], signature: &str) -> Result<(), BadSignature> {
+        let signature = Signature::from_bytes(&decode(signature).ok_or(BadSignature)?);
+        self.0.verify_strict(message, &signature).map_err(|_| BadSignature)
+    }
 }
 
 impl fmt::Debug for PublicKey {
@@ -147,10 +156,11 @@ impl fmt::Debug for PublicKey {
     }
 }
 
-/// A whole key: signs.
+/// A whole key: signs, and may go on with what the keys signed that it took over from.
 pub struct Signer {
     key: SigningKey,
     fingerprint: Fingerprint,
+    predecessors: BTreeSet<Fingerprint>,
 }
 
 impl Signer {
@@ -168,7 +178,20 @@ impl Signer {
 
     fn from_key(key: SigningKey) -> Self {
         let fingerprint = sha256(key.verifying_key().as_bytes());
-        Self { key, fingerprint }
+        Self { key, fingerprint, predecessors: BTreeSet::new() }
+    }
+
+    /// The same key, which took over from these: what
+    /// [`KeyChain::predecessors`](crate::keychain::KeyChain::predecessors) says.
+    #[must_use]
+    pub fn succeeding(mut self, predecessors: BTreeSet<Fingerprint>) -> Self {
+        self.predecessors = predecessors;
+        self
+    }
+
+    /// Whether this key took over from that one.
+    pub fn succeeds(&self, other: &Fingerprint) -> bool {
+        self.predecessors.contains(other)
     }
 
     /// The key as PKCS#8 PEM, ending in a newline; wiped when dropped.

@@ -73,6 +73,15 @@ pub enum Finding {
     },
     /// It has no checkpoint at all.
     Unsigned,
+    /// It holds by itself, but a blob that it names is gone or changed, and nobody erased it.
+    Blob {
+        /// The blob.
+        blob: Digest,
+        /// The version that names it.
+        version: u64,
+        /// What is wrong with it.
+        why: String,
+    },
     /// It holds by itself, but something signed beside it does not agree, or is not rightly signed.
     Contradicted {
         /// What: `thread.json`.
@@ -116,11 +125,10 @@ pub fn judge(examined: &Examined, evidence: Evidence<'_>, mode: Mode) -> Judgeme
     let plan = match &finding {
         Finding::Sound => Plan::GoOn,
         Finding::Foreign { .. } => Plan::Quarantine { from: evidence.head.map_or(0, |head| head.bytes) },
-        Finding::Damaged(Damage { flaw: Flaw::Untrusted(_) | Flaw::Signature | Flaw::Signer(_), .. })
-            if mode == Mode::Lenient =>
-        {
-            Plan::ReadOnly
-        }
+        Finding::Damaged(Damage {
+            flaw: Flaw::Untrusted(_) | Flaw::Revoked(_) | Flaw::Signature | Flaw::Signer(_),
+            ..
+        }) if mode == Mode::Lenient => Plan::ReadOnly,
         _ => Plan::Refuse,
     };
     let limit = evidence.head.map_or(u64::MAX, |head| head.version);

@@ -15,7 +15,7 @@ use crate::hash::RunningHash;
 use crate::head::{Head, Tail};
 use crate::line::{self, Line};
 use crate::strict::MAX_LINE_BYTES;
-use crate::trust::Trust;
+use crate::trust::{Status, Trust};
 use crate::writer::FORMAT;
 
 /// Which signatures are checked; the hashes of all checkpoints are checked always.
@@ -81,6 +81,9 @@ pub enum Flaw {
         /// What it says.
         found: u64,
     },
+    /// The changeset records a loss of other versions than those that are missing.
+    #[error("the changeset records a loss that does not begin behind the version before it")]
+    Gap,
     /// The checkpoint's epoch is lower than one before.
     #[error("the checkpoint's epoch {found} is lower than {least}, which stands before it")]
     Epoch {
@@ -104,6 +107,9 @@ pub enum Flaw {
     /// The key is not trusted.
     #[error("the checkpoint is signed by key {}, which is not trusted", .0.short())]
     Untrusted(Digest),
+    /// The key was trusted once and is no more.
+    #[error("the checkpoint is signed by key {}, which was revoked", .0.short())]
+    Revoked(Digest),
     /// The signer changed without a rotation, or back.
     #[error("the checkpoint is signed by key {}, which did not take over from the one before", .0.short())]
     Signer(Digest),
@@ -120,6 +126,7 @@ impl Classify for Damage {
     fn code(&self) -> &'static str {
         match self.flaw {
             Flaw::Untrusted(_) => "untrusted_key",
+            Flaw::Revoked(_) => "revoked_key",
             Flaw::Format { .. } => "newer_format",
             _ => "damaged",
         }
@@ -238,6 +245,21 @@ impl<'a> Scanner<'a> {
         self.head.as_ref().map_or(0, |head| head.version + 1)
     }
 
+    /// The version that the checkpoint of the open changeset must have. It is the next one, unless the changeset records
+    /// that exactly the versions in between are lost.
+    fn version_due(&self) -> Result<u64, Damage> {
+        let next = self.version();
+        let mut losses = self.open.iter().filter_map(|line| match &line.event {
+            Event::Recovery(found) if found.is_loss() => Some((found.from_version, found.to_version)),
+            _ => None,
+        });
+        match (losses.next(), losses.next()) {
+            (None, _) => Ok(next),
+            (Some((Some(from), Some(to))), None) if from == next && to >= from && to < u64::MAX => Ok(to + 1),
+            _ => Err(self.damage(Flaw::Gap)),
+        }
+    }
+
     fn seq(&self) -> u64 {
         self.head.as_ref().map_or(0, |head| head.lines) + self.open.len() as u64
     }
@@ -280,7 +302,7 @@ impl<'a> Scanner<'a> {
     }
 
     fn check_checkpoint(&mut self, said: &Checkpoint, text: &[u8]) -> Result<Head, Damage> {
-        let version = self.version();
+        let version = self.version_due()?;
         if said.version != version {
             return Err(self.damage(Flaw::Version { found: said.version }));
         }
@@ -318,8 +340,10 @@ impl<'a> Scanner<'a> {
     }
 
     fn check_signer(&mut self, signer: Digest) -> Result<(), Damage> {
-        if self.trust.key(&signer).is_none() {
-            return Err(self.damage(Flaw::Untrusted(signer)));
+        match self.trust.status(&signer) {
+            Some(Status::Trusted) => {}
+            Some(Status::Revoked) => return Err(self.damage(Flaw::Revoked(signer))),
+            None => return Err(self.damage(Flaw::Untrusted(signer))),
         }
         let Some(before) = self.head.as_ref().map(|head| head.signer).filter(|before| *before != signer) else {
             return Ok(());

@@ -1,7 +1,8 @@
 //! Which keys count: a folder of the user, one file `<fingerprint>.json` per key.
 //!
 //! ```text
-//! {"fingerprint":"<64 hex>","public_key":"<base64url>","owner":"…","added_at":"…Z","status":"trusted"|"revoked"}
+//! {"fingerprint":"<64 hex>","public_key":"<base64url>","owner":"…","added_at":"…Z","status":"trusted"}
+//! {…,"status":"revoked","revoked_at":"…Z"}
 //! ```
 //!
 //! The folder lies with the user and never in a project: a project can't vouch for itself.
@@ -12,7 +13,8 @@
 //!   whole load fail and is named, so that nobody believes less, or more, than is written.
 //! - Folder and files are real, belong to the effective user and can't be written by others.
 //! - A [`Trust`] is a value: what is believed does not change in the middle of a verification.
-//! - A revoked key stays revoked; adding it again is an error.
+//! - A revoked key stays in the folder, marked, and stays revoked; adding it again is an error. After a crash while it is
+//!   revoked the file says one or the other, whole.
 //!
 //! Names that start with a dot or don't end in `.json` are not looked at.
 
@@ -53,6 +55,8 @@ pub struct TrustedKey {
     pub added_at: Timestamp,
     /// Whether it counts.
     pub status: Status,
+    /// When it was revoked, if it was and the file says so.
+    pub revoked_at: Option<Timestamp>,
 }
 
 /// Why the trust store can't be used.
@@ -80,6 +84,12 @@ pub enum TrustError {
         /// The key.
         fingerprint: Fingerprint,
     },
+    /// Nothing is known of the key.
+    #[error("the trust store does not know the key {fingerprint}")]
+    Unknown {
+        /// The key.
+        fingerprint: Fingerprint,
+    },
     /// An owner's name that can't be shown or is empty.
     #[error("an owner is named in 1 to 200 bytes without control characters")]
     Owner,
@@ -99,6 +109,7 @@ impl Classify for TrustError {
             Self::Refused { .. } => Kind::Integrity,
             Self::Unsafe { .. } => Kind::Denied,
             Self::Revoked { .. } => Kind::Conflict,
+            Self::Unknown { .. } => Kind::Absent,
             Self::Owner => Kind::Invalid,
             Self::Io { .. } => Kind::Broken,
         }
@@ -109,6 +120,7 @@ impl Classify for TrustError {
             Self::Refused { .. } => "trust_refused",
             Self::Unsafe { .. } => "trust_unsafe",
             Self::Revoked { .. } => "trust_revoked",
+            Self::Unknown { .. } => "trust_unknown",
             Self::Owner => "trust_owner",
             Self::Io { .. } => "trust_io",
         }
@@ -124,6 +136,7 @@ impl Classify for TrustError {
                 path.display()
             )),
             Self::Revoked { .. } => Some("sign with another key".to_owned()),
+            Self::Unknown { .. } => Some("`selvedge keys list` shows the keys it knows".to_owned()),
             Self::Owner => None,
             Self::Io { path, .. } => Some(format!("check that `{}` can be read", path.display())),
         }
@@ -168,6 +181,7 @@ impl Trust {
             owner: "self".to_owned(),
             added_at: Timestamp::from_micros(0),
             status: Status::Trusted,
+            revoked_at: None,
         };
         Self(keys.iter().map(|public| (public.fingerprint(), trusted(public))).collect())
     }
@@ -175,6 +189,11 @@ impl Trust {
     /// The key of this fingerprint, if it is trusted.
     pub fn key(&self, fingerprint: &Fingerprint) -> Option<&PublicKey> {
         self.0.get(fingerprint).filter(|key| key.status == Status::Trusted).map(|key| &key.public)
+    }
+
+    /// The key of this fingerprint and all that was decided about it, trusted or not.
+    pub fn known(&self, fingerprint: &Fingerprint) -> Option<&TrustedKey> {
+        self.0.get(fingerprint)
     }
 
     /// What was decided about the key of this fingerprint; nothing, if it is unknown.
@@ -202,15 +221,42 @@ impl Trust {
             owner: owner.to_owned(),
             added_at: at,
             status: Status::Trusted,
+            revoked_at: None,
         };
-        let text = serde_json::to_string_pretty(&entry).expect("an entry has text for keys") + "\n";
-        match folder.create(&name, text.as_bytes(), 0o600) {
+        match folder.create(&name, entry.text().as_bytes(), 0o600) {
             Err(Failure { trouble: Trouble::Exists, .. }) => match read(&folder, &name)?.status {
                 Status::Trusted => Ok(()),
                 Status::Revoked => Err(TrustError::Revoked { fingerprint }),
             },
             created => Ok(created?),
         }
+    }
+
+    /// Marks a key of the folder as revoked; it stays there. It is on the disk when this returns. One that is revoked
+    /// already stays as it is.
+    pub fn revoke(path: &Path, fingerprint: &Fingerprint, at: Timestamp) -> Result<(), TrustError> {
+        let unknown = || TrustError::Unknown { fingerprint: *fingerprint };
+        let folder = match Folder::open(path, OTHER_WRITE) {
+            Err(Failure { trouble: Trouble::Absent, .. }) => return Err(unknown()),
+            folder => folder?,
+        };
+        let name = format!("{fingerprint}.json");
+        if !folder.has(&name)? {
+            return Err(unknown());
+        }
+        let key = read(&folder, &name)?;
+        if key.status == Status::Revoked {
+            return Ok(());
+        }
+        let entry = Entry {
+            fingerprint: *fingerprint,
+            public_key: key.public.to_text(),
+            owner: key.owner,
+            added_at: key.added_at,
+            status: Status::Revoked,
+            revoked_at: Some(at),
+        };
+        Ok(folder.replace(&name, entry.text().as_bytes(), 0o600)?)
     }
 }
 
@@ -223,6 +269,14 @@ struct Entry {
     owner: String,
     added_at: Timestamp,
     status: Status,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    revoked_at: Option<Timestamp>,
+}
+
+impl Entry {
+    fn text(&self) -> String {
+        serde_json::to_string_pretty(self).expect("an entry has text for keys") + "\n"
+    }
 }
 
 fn read(folder: &Folder, name: &str) -> Result<TrustedKey, TrustError> {
@@ -239,7 +293,8 @@ fn read(folder: &Folder, name: &str) -> Result<TrustedKey, TrustError> {
     if !is_owner(&entry.owner) {
         return Err(refused(TrustError::Owner.to_string()));
     }
-    Ok(TrustedKey { public, owner: entry.owner, added_at: entry.added_at, status: entry.status })
+    let Entry { owner, added_at, status, revoked_at, .. } = entry;
+    Ok(TrustedKey { public, owner, added_at, status, revoked_at })
 }
 
 /// Owners are shown in terminals.
@@ -304,6 +359,23 @@ mod tests {
         assert_eq!((trust.key(&fingerprint), trust.status(&fingerprint)), (None, Some(Status::Revoked)));
         let error = Trust::add(&path, &signer(1).public(), "Ada", at()).unwrap_err();
         assert_eq!(error.code(), "trust_revoked");
+    }
+
+    #[test]
+    fn revoking_marks_a_key_once_and_keeps_it() {
+        let (_root, path, file) = made();
+        let fingerprint = signer(1).fingerprint();
+        Trust::revoke(&path, &fingerprint, at()).unwrap();
+        let revoked = fs::read(&file).unwrap();
+        let trust = Trust::load(&path).unwrap();
+        let key = trust.known(&fingerprint).unwrap();
+        assert_eq!((key.status, key.revoked_at, key.owner.as_str()), (Status::Revoked, Some(at()), "Ada"));
+        assert_eq!(trust.key(&fingerprint), None);
+        Trust::revoke(&path, &fingerprint, "2027-01-01T00:00:00Z".parse().unwrap()).unwrap();
+        assert_eq!(fs::read(&file).unwrap(), revoked, "the first time counts");
+        let unknown = Trust::revoke(&path, &signer(2).fingerprint(), at()).unwrap_err();
+        assert_eq!(unknown.code(), "trust_unknown");
+        assert_eq!(Trust::revoke(&path.join("none"), &fingerprint, at()).unwrap_err().code(), "trust_unknown");
     }
 
     #[test]

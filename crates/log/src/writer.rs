@@ -64,13 +64,22 @@ pub fn events(tail: &Tail, lead: Vec<Event>, mut changeset: Changeset, postings:
     events
 }
 
+/// The version that a changeset of these events comes to behind `head`: one more, or one more than the last version that
+/// the events record as lost.
+pub fn next_version<'a>(head: Option<&Head>, events: impl IntoIterator<Item = &'a Event>) -> u64 {
+    let lost = events.into_iter().find_map(|event| match event {
+        Event::Recovery(found) if found.is_loss() => found.to_version,
+        _ => None,
+    });
+    let last = head.map(|head| head.version);
+    last.max(lost).map_or(0, |last| last.saturating_add(1))
+}
+
 /// Writes one changeset behind `tail`.
 pub fn write(tail: &Tail, addition: Addition<'_>, signer: &Signer, at: Timestamp) -> Result<Written, LineError> {
     let Addition { thread_id, events, reason, run_id, parent_run_id, turn, key, epoch, with, status } = addition;
-    let (mut seq, start, version) = match &tail.head {
-        Some(head) => (head.lines, head.bytes, head.version + 1),
-        None => (0, 0, 0),
-    };
+    let (mut seq, start) = tail.head.as_ref().map_or((0, 0), |head| (head.lines, head.bytes));
+    let version = next_version(tail.head.as_ref(), events);
     let mut bytes = Vec::with_capacity(2048);
     for event in events {
         line::encode(&mut bytes, seq, at, thread_id, event)?;

@@ -3,14 +3,14 @@
 //! Every type named here is reserved: a caller hands in messages, patches, state actions and a snapshot, the engine
 //! hands in the rest, and nobody hands in a checkpoint. Written as `"event_type":"…","payload":{…}`.
 
-use serde::{Deserialize, Serialize};
+use serde::{Deserialize, Deserializer, Serialize};
 use serde_json::{Map, Value};
 
 use crate::account::{AccountId, Record};
 use crate::digest::Digest;
 use crate::id::{AgentId, CallId, CommitKey, DirectiveId, LogId, RunId, TaskId, ThreadId};
 use crate::limits::Limits;
-use crate::message::Message;
+use crate::message::{Block, Message};
 use crate::money::Money;
 use crate::patch::Patch;
 use crate::run::RunRecorded;
@@ -18,6 +18,11 @@ use crate::status::Status;
 
 /// An object whose fields belong to whoever wrote it.
 pub type Fields = Map<String, Value>;
+
+/// Reads a value that is there, so that a null is told from an absent field.
+fn present<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<Value>, D::Error> {
+    Value::deserialize(deserializer).map(Some)
+}
 
 /// One event.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -91,6 +96,8 @@ pub enum Event {
     GraphError(Fields),
     /// A graph was stopped.
     GraphCancelled(Fields),
+    /// The content of a blob was erased.
+    BlobErased(BlobErased),
     /// Something was found and mended before this changeset.
     Recovery(Recovery),
     /// From here on another key signs.
@@ -143,6 +150,18 @@ impl Event {
 }
 
 impl Event {
+    /// The blobs that this event names and that must be there, unless they were erased.
+    pub fn blobs(&self) -> impl Iterator<Item = &Digest> {
+        let blocks = match self {
+            Self::Message(message) => message.content.as_slice(),
+            _ => &[],
+        };
+        blocks.iter().filter_map(|block| match block {
+            Block::Image { blob, .. } => Some(blob),
+            _ => None,
+        })
+    }
+
     /// Whether this event records a posting; only the ledger writes those.
     pub fn is_record_of_a_posting(&self) -> bool {
         matches!(
@@ -321,7 +340,7 @@ pub struct ToolOutcome {
     /// The call.
     pub call_id: CallId,
     /// What it answered.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[serde(default, deserialize_with = "present", skip_serializing_if = "Option::is_none")]
     pub result: Option<Value>,
     /// Why it failed.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -353,10 +372,10 @@ pub struct Suspended {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub code: Option<String>,
     /// How far it had come.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[serde(default, deserialize_with = "present", skip_serializing_if = "Option::is_none")]
     pub current: Option<Value>,
     /// How far it may come.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[serde(default, deserialize_with = "present", skip_serializing_if = "Option::is_none")]
     pub maximum: Option<Value>,
     /// The calls that wait.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
@@ -379,7 +398,7 @@ pub struct Decision {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub reason: Option<String>,
     /// What came with it.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[serde(default, deserialize_with = "present", skip_serializing_if = "Option::is_none")]
     pub result: Option<Value>,
 }
 
@@ -424,8 +443,17 @@ impl Handoff {
     pub const FIELDS: [&str; 3] = ["new_thread_id", "directive", "trailing_turns"];
 }
 
+/// The content of a blob was erased; the log names it still, and says so.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct BlobErased {
+    /// The blob.
+    pub blob: Digest,
+    /// Why.
+    pub reason: String,
+}
+
 /// Something was found and mended before this changeset.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Recovery {
     /// What was found, in a word.
     pub found: String,
@@ -437,6 +465,25 @@ pub struct Recovery {
     /// The SHA-256 of those bytes.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub hash: Option<Digest>,
+    /// The first version that is lost.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub from_version: Option<u64>,
+    /// The last version that is lost.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub to_version: Option<u64>,
+    /// Who remembered that version.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub by: Option<String>,
+}
+
+impl Recovery {
+    /// What is said to have been found when versions of a log are lost for good.
+    pub const LOSS: &'static str = "loss";
+
+    /// Whether this says that versions are lost; only such a one lets the next version be more than one further.
+    pub fn is_loss(&self) -> bool {
+        self.found == Self::LOSS
+    }
 }
 
 /// From here on another key signs.
@@ -490,4 +537,19 @@ pub struct Checkpoint {
     pub signer: Digest,
     /// The signature.
     pub sig: String,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_tool_that_answered_null_has_answered() {
+        let call_id = CallId::new("c").unwrap();
+        let answered = ToolOutcome { call_id, result: Some(Value::Null), error: None };
+        let text = serde_json::to_string(&answered).unwrap();
+        assert_eq!(serde_json::from_str::<ToolOutcome>(&text).unwrap(), answered);
+        let silent = ToolOutcome { result: None, ..answered };
+        assert_eq!(serde_json::from_str::<ToolOutcome>(&serde_json::to_string(&silent).unwrap()).unwrap(), silent);
+    }
 }

@@ -32,8 +32,8 @@ fn check_path_like(text: &str) -> Result<(), &'static str> {
         if segment.is_empty() {
             return Err("it has an empty segment");
         }
-        if segment.starts_with('.') {
-            return Err("a segment starts with a dot");
+        if segment.starts_with(['.', '-']) {
+            return Err("a segment starts with a dot or a dash");
         }
         if !segment.bytes().all(|b| matches!(b, b'a'..=b'z' | b'0'..=b'9' | b'_' | b'.' | b'-')) {
             return Err("only a-z, 0-9, `_`, `.`, `-` and `/` between segments are allowed");

@@ -84,7 +84,10 @@ impl<'a> Stamp<'a> {
             return Err(DocumentError::HashMismatch { signed: self.hash, actual });
         }
         let fingerprint = self.fingerprint;
-        let key = trust.key(&fingerprint).ok_or(DocumentError::UntrustedKey { fingerprint })?;
+        let key = trust.key(&fingerprint).ok_or(match trust.known(&fingerprint) {
+            Some(_) => DocumentError::RevokedKey { fingerprint },
+            None => DocumentError::UntrustedKey { fingerprint },
+        })?;
         key.verify(&domain(kind), &message(id, &self.time, &self.hash), &self.signature)
             .map_err(|_| DocumentError::BadSignature)
     }

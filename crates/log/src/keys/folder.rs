@@ -1,8 +1,10 @@
 //! The folder that holds one signing key: `private_key.pem` (0600) and `public_key.pem` (0644) in a folder of mode 0700.
 //!
 //! The private file is the key. The public one is a copy for handing out: it may be missing, but if it is there it must
-//! agree. Nothing here writes over a key; the private file is written first, so that a crash leaves either no key or a
-//! whole one.
+//! agree. `create` never writes over a key, and the private file is written first, so that a crash leaves either no key
+//! or a whole one. Only a rotation, which has put the old key elsewhere by then, replaces the pair: the public file goes
+//! first, then the private one is renamed over the old, then the new public one comes. So there is a whole private key at
+//! every moment, and whoever reads in between looks twice before two halves are said to disagree.
 
 use std::io;
 use std::path::{Path, PathBuf};
@@ -11,11 +13,14 @@ use selvedge_model::error::{Classify, Kind};
 use selvedge_model::outside::Ids;
 
 use super::guarded::{ANY_OTHER, Failure, Folder, OTHER_WRITE, Trouble};
-use super::{PublicKey, Signer};
+use super::{Fingerprint, PublicKey, Signer};
 
 const PRIVATE: &str = "private_key.pem";
 const PUBLIC: &str = "public_key.pem";
 const MAX_FILE_BYTES: u64 = 64 * 1024;
+
+/// How often a pair is read again because it was replaced in between.
+const ATTEMPTS: usize = 8;
 
 /// Why there is no key to sign with.
 #[derive(Debug, thiserror::Error)]
@@ -25,6 +30,14 @@ pub enum KeyError {
     Absent {
         /// Where it was looked for.
         path: PathBuf,
+    },
+    /// Its public half is there and the private one is not.
+    #[error("the private key at `{}` is lost; only its public half, {}, is there", .path.display(), .fingerprint.short())]
+    Lost {
+        /// Where it was looked for.
+        path: PathBuf,
+        /// The key.
+        fingerprint: Fingerprint,
     },
     /// There is one already.
     #[error("`{}` exists already and is never overwritten", .path.display())]
@@ -61,7 +74,7 @@ pub enum KeyError {
 impl Classify for KeyError {
     fn kind(&self) -> Kind {
         match self {
-            Self::Absent { .. } => Kind::Absent,
+            Self::Absent { .. } | Self::Lost { .. } => Kind::Absent,
             Self::Exists { .. } => Kind::Conflict,
             Self::Unsafe { .. } => Kind::Denied,
             Self::Damaged { .. } => Kind::Integrity,
@@ -72,6 +85,7 @@ impl Classify for KeyError {
     fn code(&self) -> &'static str {
         match self {
             Self::Absent { .. } => "key_absent",
+            Self::Lost { .. } => "key_lost",
             Self::Exists { .. } => "key_exists",
             Self::Unsafe { .. } => "key_unsafe",
             Self::Damaged { .. } => "key_damaged",
@@ -82,6 +96,11 @@ impl Classify for KeyError {
     fn hint(&self) -> Option<String> {
         Some(match self {
             Self::Absent { .. } => "make one with `selvedge init`".to_owned(),
+            Self::Lost { path, .. } => format!(
+                "everything it signed stays readable and verifiable, but nothing can be added to it: put the private key \
+                 back from a copy, or move `{}` away and make a new key with `selvedge init`, for new threads",
+                path.with_file_name(PUBLIC).display()
+            ),
             Self::Exists { path } => {
                 format!("use the key that is there, or move `{}` to a safe place first", path.display())
             }
@@ -129,22 +148,82 @@ impl KeyFolder {
     /// Reads the key at `path`, if nobody but the user who runs this can have read or replaced it.
     pub fn load(path: &Path) -> Result<Signer, KeyError> {
         let folder = Folder::open(path, ANY_OTHER)?;
-        let damaged = |name: &str, why: &str| KeyError::Damaged { path: folder.path_of(name), why: why.to_owned() };
-        let bytes = folder.read(PRIVATE, ANY_OTHER, MAX_FILE_BYTES)?;
-        let pem = std::str::from_utf8(&bytes).map_err(|_| damaged(PRIVATE, "it is not text"))?;
-        let signer = Signer::from_pem(pem).map_err(|e| damaged(PRIVATE, &e.to_string()))?;
-
-        let public = match folder.read(PUBLIC, OTHER_WRITE, MAX_FILE_BYTES) {
-            Err(Failure { trouble: Trouble::Absent, .. }) => return Ok(signer),
-            bytes => bytes?,
-        };
-        let pem = std::str::from_utf8(&public).map_err(|_| damaged(PUBLIC, "it is not text"))?;
-        let public = PublicKey::from_pem(pem).map_err(|e| damaged(PUBLIC, &e.to_string()))?;
-        if public != signer.public() {
-            return Err(damaged(PUBLIC, "it is not the public half of the private key beside it"));
+        let mut signer = private(&folder)?;
+        for _ in 0..ATTEMPTS {
+            match public(&folder)? {
+                Some(public) if public != signer.public() => {}
+                _ => return Ok(signer),
+            }
+            let before = signer.fingerprint();
+            signer = private(&folder)?;
+            if signer.fingerprint() == before {
+                break;
+            }
         }
-        Ok(signer)
+        let why = "it is not the public half of the private key beside it".to_owned();
+        Err(KeyError::Damaged { path: folder.path_of(PUBLIC), why })
     }
+
+    /// The public half at `path`, which is there even when the private one is lost.
+    pub fn public(path: &Path) -> Result<PublicKey, KeyError> {
+        let folder = Folder::open(path, ANY_OTHER)?;
+        public(&folder)?.ok_or_else(|| KeyError::Absent { path: folder.path_of(PUBLIC) })
+    }
+}
+
+/// The steps of putting another pair in the place of one, each whole after a crash.
+pub(crate) mod replacing {
+    use super::{ANY_OTHER, Folder, KeyError, PRIVATE, PUBLIC, Path, Signer};
+
+    /// First: no public half is better than one that belongs to another key.
+    pub(crate) fn remove_public(path: &Path) -> Result<(), KeyError> {
+        Ok(Folder::open(path, ANY_OTHER)?.remove(PUBLIC)?)
+    }
+
+    /// Second: from here on the new key signs.
+    pub(crate) fn replace_private(path: &Path, signer: &Signer) -> Result<(), KeyError> {
+        Ok(Folder::open(path, ANY_OTHER)?.replace(PRIVATE, signer.to_pem().as_bytes(), 0o600)?)
+    }
+
+    /// Third: the public half for handing out.
+    pub(crate) fn write_public(path: &Path, signer: &Signer) -> Result<(), KeyError> {
+        Ok(Folder::open(path, ANY_OTHER)?.replace(PUBLIC, signer.public().to_pem().as_bytes(), 0o644)?)
+    }
+
+    /// Removes both halves of a key that was copied elsewhere; none there is fine.
+    pub(crate) fn remove_pair(path: &Path) -> Result<(), KeyError> {
+        let folder = match Folder::open(path, ANY_OTHER).map_err(KeyError::from) {
+            Err(KeyError::Absent { .. }) => return Ok(()),
+            folder => folder?,
+        };
+        folder.remove(PUBLIC)?;
+        Ok(folder.remove(PRIVATE)?)
+    }
+}
+
+fn private(folder: &Folder) -> Result<Signer, KeyError> {
+    let bytes = match folder.read(PRIVATE, ANY_OTHER, MAX_FILE_BYTES) {
+        Err(Failure { trouble: Trouble::Absent, path }) => {
+            return Err(match public(folder)? {
+                Some(public) => KeyError::Lost { path, fingerprint: public.fingerprint() },
+                None => KeyError::Absent { path },
+            });
+        }
+        bytes => bytes?,
+    };
+    let damaged = |why: String| KeyError::Damaged { path: folder.path_of(PRIVATE), why };
+    let pem = std::str::from_utf8(&bytes).map_err(|_| damaged("it is not text".to_owned()))?;
+    Signer::from_pem(pem).map_err(|e| damaged(e.to_string()))
+}
+
+fn public(folder: &Folder) -> Result<Option<PublicKey>, KeyError> {
+    let bytes = match folder.read(PUBLIC, OTHER_WRITE, MAX_FILE_BYTES) {
+        Err(Failure { trouble: Trouble::Absent, .. }) => return Ok(None),
+        bytes => bytes?,
+    };
+    let damaged = |why: String| KeyError::Damaged { path: folder.path_of(PUBLIC), why };
+    let pem = std::str::from_utf8(&bytes).map_err(|_| damaged("it is not text".to_owned()))?;
+    PublicKey::from_pem(pem).map(Some).map_err(|e| damaged(e.to_string()))
 }
 
 #[cfg(test)]
@@ -203,9 +282,49 @@ mod tests {
         let root = tempfile::tempdir().unwrap();
         let error = KeyFolder::load(&root.path().join("none")).unwrap_err();
         assert_eq!((error.code(), error.hint().unwrap().as_str()), ("key_absent", "make one with `selvedge init`"));
+    }
+
+    #[test]
+    fn a_lost_private_half_is_told_plainly() {
         let (_root, path) = made();
+        let public = KeyFolder::public(&path).unwrap();
         fs::remove_file(path.join(PRIVATE)).unwrap();
-        assert_eq!(loading(&path), "key_absent");
+        let error = KeyFolder::load(&path).unwrap_err();
+        assert_eq!((error.code(), error.kind()), ("key_lost", Kind::Absent));
+        assert!(error.to_string().contains(&public.fingerprint().short()), "{error}");
+        let hint = error.hint().unwrap();
+        for word in ["readable and verifiable", "nothing can be added", "from a copy", "selvedge init"] {
+            assert!(hint.contains(word), "{hint}");
+        }
+        assert_eq!(KeyFolder::public(&path).unwrap(), public);
+    }
+
+    #[test]
+    fn a_pair_that_is_replaced_while_it_is_read_is_never_taken_for_damage() {
+        let (_root, path) = made();
+        let stop = std::sync::atomic::AtomicBool::new(false);
+        std::thread::scope(|scope| {
+            let readers: Vec<_> = (0..2)
+                .map(|_| {
+                    scope.spawn(|| {
+                        let mut count = 0_u32;
+                        while !stop.load(std::sync::atomic::Ordering::Relaxed) {
+                            KeyFolder::load(&path).unwrap();
+                            count += 1;
+                        }
+                        count
+                    })
+                })
+                .collect();
+            for round in 2..100 {
+                let key = &Signer::generate(&Fill(round));
+                replacing::remove_public(&path).unwrap();
+                replacing::replace_private(&path, key).unwrap();
+                replacing::write_public(&path, key).unwrap();
+            }
+            stop.store(true, std::sync::atomic::Ordering::Relaxed);
+            assert!(readers.into_iter().all(|reader| reader.join().unwrap() > 0));
+        });
     }
 
     #[test]

@@ -6,15 +6,15 @@
 //!   what was checked is what is read.
 //! - Folder and files belong to the effective user, and their modes have none of the bits the caller forbids.
 //! - A file appears whole or not at all: it is written under another name, synced, and then linked to its own, which fails
-//!   if that name is taken. When `create` returns, file and folder entry are on the disk. After a crash a file named
-//!   `.….tmp` may be left; it means nothing.
+//!   if that name is taken, or renamed over it. When `create`, `replace` or `remove` returns, file and folder entry are
+//!   on the disk. After a crash a file named `.….tmp` may be left; it means nothing.
 
 use std::fs::{DirBuilder, File, Metadata, Permissions};
 use std::io::{self, Read, Write};
 use std::os::unix::fs::{DirBuilderExt, MetadataExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 
-use rustix::fs::{AtFlags, Dir, Mode, OFlags, linkat, openat, unlinkat};
+use rustix::fs::{AtFlags, Dir, FlockOperation, Mode, OFlags, flock, linkat, openat, renameat, unlinkat};
 use rustix::io::Errno;
 use zeroize::Zeroizing;
 
@@ -166,6 +166,45 @@ impl Folder {
         }
         removed.map_err(|e| Failure::io(self.path_of(&temporary), e))?;
         self.handle.sync_all().map_err(|e| Failure::io(&self.path, e))
+    }
+
+    /// Writes a file with exactly this mode, in the place of one that may be there: at every moment the name stands for
+    /// the whole old file or the whole new one.
+    pub(crate) fn replace(&self, name: &str, bytes: &[u8], mode: u32) -> Result<(), Failure> {
+        let (temporary, file) = self.temporary(name)?;
+        let written =
+            write_synced(file, bytes, mode).and_then(|()| Ok(renameat(&self.handle, &temporary, &self.handle, name)?));
+        if let Err(error) = written {
+            // What is left means nothing; the error that counts is the first one.
+            _ = unlinkat(&self.handle, &temporary, AtFlags::empty());
+            return Err(Failure::io(self.path_of(name), error));
+        }
+        self.handle.sync_all().map_err(|e| Failure::io(&self.path, e))
+    }
+
+    /// Removes a file; one that is not there is fine.
+    pub(crate) fn remove(&self, name: &str) -> Result<(), Failure> {
+        match unlinkat(&self.handle, name, AtFlags::empty()) {
+            Ok(()) | Err(Errno::NOENT) => self.handle.sync_all().map_err(|e| Failure::io(&self.path, e)),
+            Err(error) => Err(Failure::io(self.path_of(name), error)),
+        }
+    }
+
+    /// Removes an empty folder; one that is not there is fine.
+    pub(crate) fn remove_folder(&self, name: &str) -> Result<(), Failure> {
+        match unlinkat(&self.handle, name, AtFlags::REMOVEDIR) {
+            Ok(()) | Err(Errno::NOENT) => self.handle.sync_all().map_err(|e| Failure::io(&self.path, e)),
+            Err(error) => Err(Failure::io(self.path_of(name), error)),
+        }
+    }
+
+    /// Locks the folder against others who lock it, until this handle is dropped; false if somebody else has.
+    pub(crate) fn try_lock(&self) -> Result<bool, Failure> {
+        match flock(&self.handle, FlockOperation::NonBlockingLockExclusive) {
+            Ok(()) => Ok(true),
+            Err(Errno::WOULDBLOCK) => Ok(false),
+            Err(error) => Err(Failure::io(&self.path, error)),
+        }
     }
 
     /// A new empty file under a name that nobody else uses.

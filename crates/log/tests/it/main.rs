@@ -6,5 +6,9 @@
     reason = "a skipped test says why, and a child process tells its parent"
 )]
 
+mod gap;
 mod golden;
+mod nova;
 mod python;
+mod rotation;
+mod rye;

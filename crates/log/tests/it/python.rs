@@ -69,7 +69,7 @@ fn ours(bytes: &[u8], thread: &ThreadId, signer: &Signer, head: Option<&Head>) -
             Finding::DatabaseBehind { .. } => "ahead",
             Finding::Damaged(_) => "damaged",
             Finding::Truncated { .. } => "truncated",
-            Finding::Unsigned | Finding::Contradicted { .. } => "unsigned",
+            Finding::Unsigned | Finding::Contradicted { .. } | Finding::Blob { .. } => "unsigned",
         },
         None => match (version, &examined.damage) {
             (Some(_), None) => "unchanged",
@@ -113,8 +113,11 @@ fn the_verifier_in_python_agrees_on_good_and_damaged_logs() {
     for tail in [&b"garbage"[..], b"garbage\n", b"{}\n", b"\n", b"\xff\xfe\n", lines[2], b"{\"seq\":1e999}\n"] {
         samples.push((format!("with {} foreign bytes", tail.len()), [&bytes, tail].concat()));
     }
+    samples.extend(crate::gap::samples().into_iter().map(|(what, bytes, _)| (what.to_owned(), bytes)));
+    // Of a version that was lost afterwards.
+    let lost = Head { version: 4, ..head.clone() };
     for (what, sample) in &samples {
-        for head in [None, Some(&head)] {
+        for head in [None, Some(&head), Some(&lost)] {
             let theirs = python.verify(sample, &thread, &signer, head);
             let (version, verdict) = ours(sample, &thread, &signer, head);
             // Garbage without an end of line is one torn line to both; what is torn is told apart only by the page's table.

@@ -1,0 +1,118 @@
+//! What was found in a file of the older form, exactly.
+
+use serde::{Deserialize, Serialize};
+
+use super::event::{Event, EventKind};
+
+/// How many places are remembered by their line.
+const REMARKS: usize = 10;
+
+/// What was found.
+///
+/// Every line is one of four: `lines = blank + clean + repaired_glued + repaired_nul + lost`. Whatever was skipped is counted
+/// by the piece, and one line may hold several: a torn beginning, a stretch of zeros, something that can't be read.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Counts {
+    /// Lines of the file, the last one also without its end.
+    pub lines: u64,
+    /// Lines of white space.
+    pub blank: u64,
+    /// Lines that were one whole object and nothing else.
+    pub clean: u64,
+    /// Lines from which whole objects were told apart although something else stood there too.
+    pub repaired_glued: u64,
+    /// Lines of one whole object beside zero bytes.
+    pub repaired_nul: u64,
+    /// Lines of which nothing could be used.
+    pub lost: u64,
+    /// Manifests: one, or none.
+    pub manifests: u64,
+    /// Events, the following five together with the typed messages.
+    pub parsed: u64,
+    /// Messages with their type.
+    pub messages: u64,
+    /// Messages without one.
+    pub legacy: u64,
+    /// Calls of tools.
+    pub tool_uses: u64,
+    /// What was said beside calls.
+    pub assistant_texts: u64,
+    /// What runs used.
+    pub results: u64,
+    /// Events of types that are not known, kept as they are.
+    pub opaque: u64,
+    /// Objects that begin and never end.
+    pub skipped_torn: u64,
+    /// Stretches of zero bytes.
+    pub skipped_nul: u64,
+    /// Pieces that are not UTF-8, not JSON, or no event.
+    pub skipped_invalid: u64,
+    /// Lines longer than 8 MiB, or broken by more than 10,000 stretches of zero bytes.
+    pub skipped_long: u64,
+    /// The first few places where something was repaired or skipped.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub remarks: Vec<Remark>,
+}
+
+/// A place where something was repaired or skipped.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Remark {
+    /// The line, from 1.
+    pub line: u64,
+    /// What was found there.
+    pub what: What,
+}
+
+/// What was repaired or skipped.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum What {
+    /// Objects on one line, told apart.
+    Glued,
+    /// An object that begins and never ends.
+    Torn,
+    /// Zero bytes.
+    Nul,
+    /// Not UTF-8, not JSON, or no event.
+    Invalid,
+    /// Too long to be held.
+    Long,
+}
+
+impl Counts {
+    /// How many pieces were skipped.
+    pub fn skipped(&self) -> u64 {
+        self.skipped_torn + self.skipped_nul + self.skipped_invalid + self.skipped_long
+    }
+
+    /// How many lines were repaired.
+    pub fn repaired(&self) -> u64 {
+        self.repaired_glued + self.repaired_nul
+    }
+
+    pub(super) fn event(&mut self, event: &Event) {
+        self.parsed += 1;
+        *match event.kind() {
+            EventKind::Message => &mut self.messages,
+            EventKind::Legacy => &mut self.legacy,
+            EventKind::ToolUse => &mut self.tool_uses,
+            EventKind::AssistantText => &mut self.assistant_texts,
+            EventKind::Result => &mut self.results,
+            EventKind::Opaque => &mut self.opaque,
+        } += 1;
+    }
+
+    pub(super) fn remark(&mut self, line: u64, what: What) {
+        match what {
+            What::Glued => self.repaired_glued += 1,
+            What::Torn => self.skipped_torn += 1,
+            What::Nul => self.skipped_nul += 1,
+            What::Invalid => self.skipped_invalid += 1,
+            What::Long => self.skipped_long += 1,
+        }
+        let remark = Remark { line, what };
+        if self.remarks.len() < REMARKS && !self.remarks.contains(&remark) {
+            self.remarks.push(remark);
+        }
+    }
+}
