@@ -1,9 +1,14 @@
 //! Payloads beside a log.
 
+use std::path::Path;
+
+use selvedge_log::hash::RunningHash;
+use selvedge_log::recovery::Finding;
 use selvedge_model::{Digest, ThreadId};
 use selvedge_store::{Error, Result, blob};
 
 use crate::core::{Core, io_error};
+use crate::disk::{Disk, How};
 use crate::layout::check_folder;
 use crate::{disk, rows};
 
@@ -29,7 +34,9 @@ impl Core {
     }
 
     pub(crate) fn blob(&self, thread: &ThreadId, name: &Digest) -> Result<Vec<u8>> {
-        self.read(|connection| rows::existing(connection, thread))?;
+        if let Some(erasure) = self.erasure(thread, name)? {
+            return Err(erasure.into_error(thread));
+        }
         let path = self.layout.blob(thread, name);
         let stored = match disk::read(&*self.disk, &path, MOST_BYTES) {
             Ok(stored) => stored,
@@ -43,5 +50,37 @@ impl Core {
             why: "its content is not what its name says".to_owned(),
             hint: Some("put the file back from a copy".to_owned()),
         })
+    }
+
+    /// The first of these blobs that is missing or is not what its name says.
+    pub(crate) fn bad_blob(&self, thread: &ThreadId, named: impl Iterator<Item = (Digest, u64)>) -> Option<Finding> {
+        for (blob, version) in named {
+            let path = self.layout.blob(thread, &blob);
+            let why = match hash_file(&*self.disk, &path) {
+                Ok(found) if found == blob => continue,
+                Ok(_) => "is not what its name says".to_owned(),
+                Err(error) if error.kind() == std::io::ErrorKind::NotFound => "is missing".to_owned(),
+                Err(error) => format!("can't be read: {error}"),
+            };
+            return Some(Finding::Blob { blob, version, why });
+        }
+        None
+    }
+}
+
+/// The SHA-256 of a whole file, read in pieces.
+pub(crate) fn hash_file(disk: &dyn Disk, path: &Path) -> std::io::Result<Digest> {
+    let file = disk.open(path, How::Read)?;
+    let mut hash = RunningHash::new();
+    let mut buffer = vec![0; 1 << 16];
+    let mut at = 0;
+    loop {
+        match file.read_at(&mut buffer, at)? {
+            0 => return Ok(hash.digest()),
+            read => {
+                hash.update(&buffer[..read]);
+                at += read as u64;
+            }
+        }
     }
 }

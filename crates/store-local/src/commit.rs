@@ -12,13 +12,14 @@ use std::collections::HashMap;
 use std::sync::Arc;
 
 use rusqlite::{Connection, params};
-use selvedge_log::hash::Binding;
-use selvedge_model::{Batch, CommitKey, Committed, OwnerId, Right, ThreadId};
+use selvedge_model::{Batch, CommitKey, Committed, Right, ThreadId};
 use selvedge_store::prepare::{Prepared, PreparedPart, prepare, request_hash};
 use selvedge_store::{Error, Result};
 
 use crate::core::{Core, Durability, Ended, Gate, PendingThread, Remembered, lock};
-use crate::rows::{self, Row, bad_row, signed};
+use crate::index::{self, Added, Standing};
+use crate::rows::{self, Row, signed};
+use crate::saved_state;
 use crate::schema::database;
 use crate::view::LocalView;
 
@@ -82,6 +83,7 @@ impl Core {
             match self.group.submit(job, |jobs| self.commit_together(jobs)) {
                 Outcome::Done(committed, manifested) => {
                     self.show_manifests(&manifested);
+                    self.erase_committed(batch);
                     return Ok(committed);
                 }
                 Outcome::Stale => threads.iter().for_each(|thread| self.forget(thread)),
@@ -96,7 +98,12 @@ impl Core {
         let Some(key) = &batch.key else { return Ok(None) };
         match self.outcome(key)? {
             Some((request, _)) if request != request_hash(batch) => Err(Error::KeyReused(key.clone())),
-            Some((_, committed)) => Ok(Some(Committed { replayed: true, ..committed })),
+            Some((_, mut committed)) => {
+                // An answer that was found again in the logs has lost the order of its parts; the request still has it.
+                let place = |(thread, _): &(ThreadId, u64)| batch.parts.iter().position(|part| part.thread == *thread);
+                committed.versions.sort_by_key(place);
+                Ok(Some(Committed { replayed: true, ..committed }))
+            }
             None => Ok(None),
         }
     }
@@ -203,119 +210,46 @@ impl Core {
         part: &PreparedPart,
         seen: Option<&Remembered>,
     ) -> Result<Numbers, Refusal> {
+        let head = &part.written.head;
+        let seal = &self.signing()?.seal;
+        let now = Standing {
+            head,
+            sealed: index::seal(seal, head, &part.written.tail.hash),
+            epoch: part.epoch,
+            owner: match part.right {
+                Right::Lease(_) => seen.and_then(|seen| seen.row.owner.as_ref()),
+                Right::Brief => None,
+            },
+            manifest: &part.manifest,
+            manifest_shown: part.manifest_shown,
+        };
         let id = match seen {
             Some(seen) => {
-                if !self.move_head(connection, part, &seen.row)? {
+                if !index::move_head(connection, &now, &seen.row)? {
                     return Err(Refusal::Stale);
                 }
-                if changed(&part.manifest, &seen.row.manifest) {
-                    let sql = "UPDATE threads SET manifest = ?, manifest_stale = manifest_stale OR ? WHERE id = ?";
-                    let manifest = serde_json::to_string(&part.manifest).map_err(bad_row)?;
-                    rows::execute(connection, sql, params![manifest, part.manifest_shown, seen.row.id])?;
-                }
-                if !seen.leads.is_empty() {
-                    rows::execute(connection, "DELETE FROM leads WHERE thread = ?", [seen.row.id])?;
+                for (lead, _) in &seen.leads {
+                    rows::execute(connection, "DELETE FROM leads WHERE id = ?", [lead])?;
                 }
                 seen.row.id
             }
-            None => self.insert_thread(connection, part)?.ok_or(Refusal::Stale)?,
+            None => index::insert_thread(connection, &part.thread, &now)?.ok_or(Refusal::Stale)?,
         };
-        let head = &part.written.head;
         let offset = part.before.as_ref().map_or(0, |before| before.bytes);
         let sql = "INSERT INTO redo (thread, offset, bytes) VALUES (?, ?, ?)";
         rows::execute(connection, sql, params![id, signed(offset), part.written.bytes])?;
         let redo = connection.last_insert_rowid();
-        rows::execute(
-            connection,
-            "INSERT INTO feed (thread, version) VALUES (?, ?)",
-            params![id, signed(head.version)],
-        )?;
-        for (message, digest) in &part.messages {
-            let sql = "INSERT INTO messages (thread, message_id, digest) VALUES (?, ?, ?)";
-            rows::execute(connection, sql, params![id, message.as_str(), &digest.0[..]])?;
-        }
-        for run in &part.runs {
-            rows::put_run(connection, id, run)?;
-        }
-        if let Some(run) = part.touched_run.as_ref().filter(|_| part.runs.is_empty()) {
-            let sql = "UPDATE runs SET updated_at = ? WHERE thread = ? AND run_id = ?";
-            rows::execute(connection, sql, params![part.manifest.updated_at.as_micros(), id, run.as_str()])?;
-        }
+        index::announce(connection, id, head.version)?;
+        let added = Added {
+            messages: &part.messages,
+            runs: &part.runs,
+            erased: &part.erased,
+            touched_run: part.touched_run.as_ref(),
+            at: part.manifest.updated_at,
+        };
+        index::add(connection, id, &added)?;
         let saved_state = self.save_state(connection, id, part, seen.and_then(|seen| seen.saved_state))?;
         Ok(Numbers { id, redo, saved_state })
-    }
-
-    /// Moves a head on, if the row is still exactly what was seen.
-    fn move_head(&self, connection: &Connection, part: &PreparedPart, seen: &Row) -> Result<bool> {
-        let owner = match part.right {
-            Right::Lease(_) => seen.owner.as_ref().map(OwnerId::as_str),
-            Right::Brief => None,
-        };
-        let head = &part.written.head;
-        let sql = "UPDATE heads SET version = ?, lines = ?, bytes = ?, hash = ?, signer = ?, head_epoch = ?, sealed = ?, \
-                   epoch = ?, owner = ?, updated_at = ? WHERE id = ? AND version = ? AND epoch = ? AND owner IS ?";
-        let changed = rows::execute(
-            connection,
-            sql,
-            params![
-                signed(head.version),
-                signed(head.lines),
-                signed(head.bytes),
-                &head.hash.0[..],
-                &head.signer.0[..],
-                signed(head.epoch),
-                self.seal(part)?,
-                signed(part.epoch),
-                owner,
-                part.manifest.updated_at.as_micros(),
-                seen.id,
-                signed(seen.head.version),
-                signed(seen.epoch),
-                seen.owner.as_ref().map(OwnerId::as_str),
-            ],
-        )?;
-        Ok(changed == 1)
-    }
-
-    fn insert_thread(&self, connection: &Connection, part: &PreparedPart) -> Result<Option<i64>> {
-        if rows::tombstone(connection, &part.thread)?.is_some() {
-            return Ok(None);
-        }
-        let head = &part.written.head;
-        let sql = "INSERT INTO threads (thread_id, hex, log_id, manifest) VALUES (?, ?, ?, ?) ON CONFLICT DO NOTHING";
-        let manifest = serde_json::to_string(&part.manifest).map_err(bad_row)?;
-        let names = (part.thread.as_str(), part.thread.hex(), head.log_id.as_str());
-        if rows::execute(connection, sql, params![names.0, names.1, names.2, manifest])? == 0 {
-            return Ok(None);
-        }
-        let id = connection.last_insert_rowid();
-        let sql = "INSERT INTO heads (id, version, lines, bytes, hash, segment, signer, head_epoch, sealed, epoch, updated_at) \
-                   VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)";
-        rows::execute(
-            connection,
-            sql,
-            params![
-                id,
-                signed(head.version),
-                signed(head.lines),
-                signed(head.bytes),
-                &head.hash.0[..],
-                head.segment,
-                &head.signer.0[..],
-                signed(head.epoch),
-                self.seal(part)?,
-                signed(part.epoch),
-                part.manifest.updated_at.as_micros(),
-            ],
-        )?;
-        Ok(Some(id))
-    }
-
-    fn seal(&self, part: &PreparedPart) -> Result<Vec<u8>> {
-        let head = &part.written.head;
-        let binding =
-            Binding { log_id: head.log_id.as_str(), segment: head.segment, version: head.version, offset: head.bytes };
-        Ok(self.signing()?.seal.seal(&binding, &part.written.tail.hash))
     }
 
     /// Saves a changed state once the log has grown by its size since it was saved last, so that saving costs no more
@@ -332,7 +266,7 @@ impl Core {
         if saved.is_some_and(|(bytes, size)| head.bytes - bytes < size) {
             return Ok(saved);
         }
-        let text = serde_json::to_string(state.as_ref()).map_err(bad_row)?;
+        let text = saved_state::seal(&self.signing()?.seal, head, &part.written.tail, state)?;
         rows::save_state(connection, id, head, &text)?;
         Ok(Some((head.bytes, text.len() as u64)))
     }
@@ -353,8 +287,7 @@ impl Core {
             }
             let drained = self.write_transcript(&part.thread, offset, &part.written.bytes);
             if drained.is_ok() {
-                let pending =
-                    PendingThread { id: numbers.id, redo: numbers.redo, is_new: offset == 0, manifest: false };
+                let pending = PendingThread { id: numbers.id, redo: numbers.redo, is_new: offset == 0, manifest: None };
                 self.await_sync(&part.thread, pending, part.written.bytes.len() as u64);
                 self.remember_part(part, numbers, job.seen.values());
             } else {
@@ -418,11 +351,4 @@ fn refuse_all(count: usize, error: &Error) -> Vec<Outcome> {
 fn batch_statement(connection: &Connection, statement: &str) -> Result<()> {
     connection.prepare_cached(statement).and_then(|mut statement| statement.execute([])).map_err(database)?;
     Ok(())
-}
-
-/// Whether a manifest differs in more than the time of its last changeset, which stands in its head.
-fn changed(after: &selvedge_model::Manifest, before: &selvedge_model::Manifest) -> bool {
-    let mut same_time = before.clone();
-    same_time.updated_at = after.updated_at;
-    *after != same_time
 }

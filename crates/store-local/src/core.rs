@@ -69,7 +69,8 @@ pub(crate) struct Signing {
 pub(crate) struct Remembered {
     pub(crate) row: Row,
     pub(crate) tail: Tail,
-    pub(crate) leads: Vec<Event>,
+    /// What the next changeset leads with, each with the number of its row.
+    pub(crate) leads: Vec<(i64, Event)>,
     pub(crate) state: Option<Arc<Value>>,
     /// Where the log ended when the state was saved last, and how long it was.
     pub(crate) saved_state: Option<(u64, u64)>,
@@ -88,12 +89,13 @@ pub(crate) struct Pending {
 }
 
 /// One thread that waits for a sync.
-#[derive(Clone, Copy, Debug, Default)]
+#[derive(Clone, Debug, Default)]
 pub(crate) struct PendingThread {
     pub(crate) id: i64,
     pub(crate) redo: i64,
     pub(crate) is_new: bool,
-    pub(crate) manifest: bool,
+    /// The manifest that `thread.json` shows, if it was written.
+    pub(crate) manifest: Option<String>,
 }
 
 /// Where the life of the background worker stands.
@@ -132,11 +134,22 @@ pub(crate) enum Ended<T> {
 }
 
 impl Gate {
-    pub(crate) fn open(layout: &Layout, disk: &dyn Disk) -> Result<Self> {
+    /// Says that `owner` lives and opens the database, both while no other process writes: whoever rebuilds the database
+    /// holds the same lock, and finds either nobody or somebody alive, never somebody with the database that was.
+    pub(crate) fn enter(layout: &Layout, disk: &dyn Disk, owner: &OwnerId) -> Result<(Self, Box<dyn DiskFile>)> {
         let path = layout.commit_lock();
         let queue = disk.open(&path, How::Make).map_err(io_error("open", &path))?;
-        let connection = schema::open(&layout.database(), Use::Write)?;
-        Ok(Self { connection: Some(connection), durability: Durability::Synced, queue })
+        queue.lock().map_err(io_error("lock", &path))?;
+        let entered =
+            say_alive(layout, disk, owner).and_then(|file| Ok((schema::open(&layout.database(), Use::Write)?, file)));
+        // Closing the file would free the lock as well.
+        _ = queue.unlock();
+        if entered.is_err() {
+            // An owner that is dead and holds nothing; who opens the store next would tidy it away too.
+            _ = disk.remove(&layout.owner(owner));
+        }
+        let (connection, file) = entered?;
+        Ok((Self { connection: Some(connection), durability: Durability::Synced, queue }, file))
     }
 
     /// Runs `work` while no other process writes.
@@ -201,6 +214,16 @@ impl Gate {
             self.durability = durability;
         }
         Ok(connection)
+    }
+}
+
+/// Makes the file of an owner and locks it; the owner lives as long as the file is open.
+fn say_alive(layout: &Layout, disk: &dyn Disk, owner: &OwnerId) -> Result<Box<dyn DiskFile>> {
+    let path = layout.owner(owner);
+    let file = disk.open(&path, How::MakeNew).map_err(io_error("create", &path))?;
+    match file.try_lock().map_err(io_error("lock", &path))? {
+        true => Ok(file),
+        false => Err(schema::unusable("the store", "somebody else has our name".to_owned(), Some("try again"))),
     }
 }
 

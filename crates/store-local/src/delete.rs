@@ -15,10 +15,10 @@ use crate::rows::{self, bad_row, signed};
 use crate::schema::database;
 
 /// What a tombstone is signed as.
-const KIND: DocumentKind = DocumentKind::new("tombstone");
+pub(crate) const KIND: DocumentKind = DocumentKind::new("tombstone");
 
 /// Every table that has rows of a thread, and their column.
-const TABLES: [(&str, &str); 9] = [
+pub(crate) const TABLES: [(&str, &str); 10] = [
     ("redo", "thread"),
     ("leads", "thread"),
     ("messages", "thread"),
@@ -26,6 +26,7 @@ const TABLES: [(&str, &str); 9] = [
     ("runs", "thread"),
     ("notes", "thread"),
     ("feed", "thread"),
+    ("erasures", "thread"),
     ("heads", "id"),
     ("threads", "id"),
 ];
@@ -78,7 +79,8 @@ impl Core {
             Ok(())
         })?;
         self.forget(thread);
-        self.bury(thread, &document)?;
+        // The thread is gone for everybody; what of its folder can't be removed now is removed by whoever opens the store next.
+        _ = self.bury(thread, &document);
         self.tell();
         Ok(tombstone)
     }

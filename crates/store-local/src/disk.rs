@@ -82,14 +82,23 @@ pub struct RealDisk;
 impl Disk for RealDisk {
     fn open(&self, path: &Path, how: How) -> io::Result<Box<dyn DiskFile>> {
         let mut options = OpenOptions::new();
-        options.read(true).mode(0o600).custom_flags(OFlags::NOFOLLOW.bits().cast_signed());
+        // Without waiting: opening a pipe that somebody put in a file's place would otherwise last for ever.
+        let flags = OFlags::NOFOLLOW | OFlags::NONBLOCK;
+        options.read(true).mode(0o600).custom_flags(flags.bits().cast_signed());
         match how {
             How::Read => {}
             How::Write => _ = options.write(true),
             How::Make => _ = options.write(true).create(true),
             How::MakeNew => _ = options.write(true).create_new(true),
         }
-        Ok(Box::new(RealFile(options.open(path)?)))
+        let file = options.open(path).map_err(|error| match error.raw_os_error() {
+            Some(code) if code == rustix::io::Errno::LOOP.raw_os_error() => not_plain("it is a symbolic link"),
+            _ => error,
+        })?;
+        if !file.metadata()?.is_file() {
+            return Err(not_plain("it is no plain file"));
+        }
+        Ok(Box::new(RealFile(file)))
     }
 
     fn make_folder(&self, path: &Path) -> io::Result<()> {
@@ -111,6 +120,10 @@ impl Disk for RealDisk {
     fn sync_folder(&self, path: &Path) -> io::Result<()> {
         File::open(path)?.sync_all()
     }
+}
+
+fn not_plain(why: &str) -> io::Error {
+    io::Error::new(io::ErrorKind::InvalidInput, why)
 }
 
 fn absent_is_fine(result: io::Result<()>) -> io::Result<()> {

@@ -10,8 +10,8 @@ use selvedge_model::ThreadId;
 use selvedge_store::Result;
 
 use crate::core::{Core, Gate, PendingThread, io_error, lock};
-use crate::disk::How;
-use crate::layout::check_folder;
+use crate::disk::{Disk, DiskFile, How};
+use crate::layout::{Layout, check_folder};
 use crate::overlay::{Redo, read_fully};
 use crate::schema::database;
 
@@ -27,24 +27,7 @@ pub(crate) struct Drained {
 impl Core {
     /// Writes `bytes` into a transcript at `offset`, making folder and file if the log is new.
     pub(crate) fn write_transcript(&self, thread: &ThreadId, offset: u64, bytes: &[u8]) -> Result<()> {
-        let path = self.layout.transcript(thread);
-        let folder = self.layout.thread(thread);
-        check_folder(&folder)?;
-        let file = match self.disk.open(&path, How::Write) {
-            Ok(file) => file,
-            Err(error) if error.kind() == io::ErrorKind::NotFound && offset == 0 => {
-                self.disk.make_folder(&folder).map_err(io_error("create", &folder))?;
-                self.disk.open(&path, How::Make).map_err(io_error("create", &path))?
-            }
-            Err(error) => return Err(io_error("open", &path)(error)),
-        };
-        let length = file.length().map_err(io_error("look at", &path))?;
-        if length < offset {
-            let why =
-                io::Error::new(io::ErrorKind::UnexpectedEof, format!("it has {length} bytes and must have {offset}"));
-            return Err(io_error("go on with", &path)(why));
-        }
-        file.write_at(bytes, offset).map_err(io_error("write", &path))
+        write_transcript(&self.layout, &*self.disk, thread, offset, bytes).map(|_| ())
     }
 
     /// Drains the redo of one thread.
@@ -91,20 +74,62 @@ impl Core {
 
     /// Writes redo where the file differs from it; gives how many bytes the file lacked.
     fn drain_redo(&self, thread: &ThreadId, id: i64, redo: &Redo) -> Result<u64> {
-        let path = self.layout.transcript(thread);
-        let mut there = vec![0; redo.bytes.len()];
-        let read = match self.disk.open(&path, How::Read) {
-            Ok(file) => read_fully(file.as_ref(), &mut there, redo.from).map_err(io_error("read", &path))?,
-            Err(error) if error.kind() == io::ErrorKind::NotFound => 0,
-            Err(error) => return Err(io_error("open", &path)(error)),
-        };
-        let same = there[..read].iter().zip(&redo.bytes).take_while(|(a, b)| a == b).count();
-        let lacking = (redo.bytes.len() - same) as u64;
+        let lacking = lacking(&self.layout, &*self.disk, thread, redo)?;
         if lacking > 0 {
             self.write_transcript(thread, redo.from, &redo.bytes)?;
         }
-        let pending = PendingThread { id, redo: redo.newest, is_new: redo.from == 0, manifest: false };
+        let pending = PendingThread { id, redo: redo.newest, is_new: redo.from == 0, manifest: None };
         self.await_sync(thread, pending, redo.bytes.len() as u64);
         Ok(lacking)
     }
+}
+
+/// Writes `bytes` into a transcript at `offset`, making folder and file if the log is new; gives the file, unsynced.
+pub(crate) fn write_transcript(
+    layout: &Layout,
+    disk: &dyn Disk,
+    thread: &ThreadId,
+    offset: u64,
+    bytes: &[u8],
+) -> Result<Box<dyn DiskFile>> {
+    let path = layout.transcript(thread);
+    let folder = layout.thread(thread);
+    check_folder(&folder)?;
+    let file = match disk.open(&path, How::Write) {
+        Ok(file) => file,
+        Err(error) if error.kind() == io::ErrorKind::NotFound && offset == 0 => {
+            disk.make_folder(&folder).map_err(io_error("create", &folder))?;
+            disk.open(&path, How::Make).map_err(io_error("create", &path))?
+        }
+        Err(error) => return Err(io_error("open", &path)(error)),
+    };
+    let length = file.length().map_err(io_error("look at", &path))?;
+    if length < offset {
+        let why = io::Error::new(io::ErrorKind::UnexpectedEof, format!("it has {length} bytes and must have {offset}"));
+        return Err(io_error("go on with", &path)(why));
+    }
+    file.write_at(bytes, offset).map_err(io_error("write", &path))?;
+    Ok(file)
+}
+
+/// How many bytes of a redo are not in the transcript, counted from the first that differs.
+pub(crate) fn lacking(layout: &Layout, disk: &dyn Disk, thread: &ThreadId, redo: &Redo) -> Result<u64> {
+    let path = layout.transcript(thread);
+    let file = match disk.open(&path, How::Read) {
+        Ok(file) => file,
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(redo.bytes.len() as u64),
+        Err(error) => return Err(io_error("open", &path)(error)),
+    };
+    let mut there = vec![0; 1 << 16];
+    let mut same = 0;
+    for piece in redo.bytes.chunks(there.len()) {
+        let read = read_fully(file.as_ref(), &mut there[..piece.len()], redo.from + same as u64);
+        let read = read.map_err(io_error("read", &path))?;
+        let alike = there[..read].iter().zip(piece).take_while(|(a, b)| a == b).count();
+        same += alike;
+        if alike < piece.len() {
+            break;
+        }
+    }
+    Ok((redo.bytes.len() - same) as u64)
 }

@@ -5,6 +5,8 @@
 
 use std::sync::{Arc, Condvar, Mutex};
 
+use selvedge_store::Error;
+
 use crate::commit::{Job, Outcome};
 use crate::core::lock;
 
@@ -52,7 +54,9 @@ impl Group {
             let count = line.waiting.len().min(TOGETHER_MAX);
             line.waiting.drain(..count).unzip()
         };
+        let led = Led { group: self, seats: &seats, own: &seat };
         let outcomes = commit(jobs);
+        std::mem::forget(led);
         self.pass_the_lead();
         let mut own = Outcome::Stale;
         for (other, outcome) in seats.iter().zip(outcomes) {
@@ -69,6 +73,23 @@ impl Group {
         match line.waiting.first() {
             Some((_, seat)) => seat.call(Call::Lead),
             None => line.led = false,
+        }
+    }
+}
+
+/// Leading; if the leader panics, the others are told that nothing is known, and the next one leads.
+struct Led<'a> {
+    group: &'a Group,
+    seats: &'a [Arc<Seat>],
+    own: &'a Arc<Seat>,
+}
+
+impl Drop for Led<'_> {
+    fn drop(&mut self) {
+        self.group.pass_the_lead();
+        for seat in self.seats.iter().filter(|seat| !Arc::ptr_eq(seat, self.own)) {
+            let why = "the thread that committed for others panicked".to_owned();
+            seat.call(Call::Done(Outcome::Refused(Error::OutcomeUnknown { why })));
         }
     }
 }

@@ -19,6 +19,11 @@ impl Layout {
         Self { root: project.join(".ai/agent/threads") }
     }
 
+    /// The store whose folder of all threads is this one, wherever it lies.
+    pub fn at(root: PathBuf) -> Self {
+        Self { root }
+    }
+
     /// The folder of all threads.
     pub fn root(&self) -> &Path {
         &self.root
@@ -85,8 +90,11 @@ impl Layout {
     }
 }
 
-/// The names in the folder of all threads that belong to no thread.
-pub const RESERVED: [&str; 2] = ["owners", "tombstones"];
+/// Whether a name in the folder of all threads belongs to the store and can't be a thread's.
+pub fn is_reserved(name: &str) -> bool {
+    let starts = ["store.json", "registry.db", "search.db", "commit.lock"];
+    ["owners", "tombstones"].contains(&name) || starts.iter().any(|start| name.starts_with(start))
+}
 
 /// Refuses anything but a real folder at `path`; absent is fine.
 pub fn check_folder(path: &Path) -> Result<bool> {

@@ -9,29 +9,52 @@
 //! - `overlay`: a transcript with its redo laid over it. `settle`: a transcript that is not as long as it should be.
 //! - `contracts`, `lease`, `registry`, `blobs`, `delete`, `manifest`: the rest of what a store does.
 //! - `verify`: judging a log without writing.
+//! - `index`: the rows of a thread, written in one place. `replay`, `ledger`: a log read into them. `reindex`: all logs.
+//! - [`doctor`], `backup`, `restore`, `erase`, `upgrade`: looking at everything, copies, what must be forgotten, and older stores.
 
 pub mod disk;
+pub mod doctor;
 pub mod layout;
 pub mod system;
 
+mod adopt;
+mod backup;
 mod blobs;
+mod bundle;
 mod commit;
 mod contracts;
 mod core;
 mod delete;
 mod drain;
+mod dump;
+mod erase;
 mod group;
+mod index;
 mod lease;
+mod ledger;
 mod manifest;
 mod open;
 mod overlay;
 mod registry;
+mod reindex;
+mod repair;
+mod replay;
+mod restore;
 mod rows;
+mod saved_state;
 mod schema;
 mod settle;
 mod sync;
+mod upgrade;
+mod ustar;
 mod verify;
 mod view;
 
+pub use backup::{BackedUp, Backup};
+pub use bundle::{Arrival, Arrived, Exported};
+pub use erase::Erasure;
 pub use open::{Access, LocalStore, Opened, Options};
+pub use reindex::{LeftOut, Rebuild, Reindexed};
+pub use repair::{Mended, Repair, Repaired};
+pub use upgrade::Upgraded;
 pub use verify::Verdict;

@@ -3,16 +3,20 @@
 //! It names the version and hash of the log it shows. Older than the log, it is written again; newer, it remembers a log
 //! that was cut; differing from the log at its own version, or badly signed, it is refused.
 
+use rusqlite::{Connection, OptionalExtension};
+use selvedge_log::Trust;
 use selvedge_log::document::{self, DocumentKind};
 use selvedge_log::recovery::Remembered as Memory;
-use selvedge_model::{Digest, ThreadId};
+use selvedge_model::{Digest, Manifest, ThreadId};
 use selvedge_store::{Error, Result};
 use serde_json::Value;
 
 use crate::commit::Manifested;
 use crate::core::{Core, Durability, PendingThread, io_error};
-use crate::disk;
+use crate::disk::{self, Disk};
+use crate::layout::Layout;
 use crate::rows::{self, Row, bad_row};
+use crate::schema::database;
 
 /// What a `thread.json` is signed as.
 pub(crate) const KIND: DocumentKind = DocumentKind::new("thread");
@@ -24,8 +28,9 @@ impl Core {
     /// projection never fails a commit.
     pub(crate) fn show_manifests(&self, threads: &[Manifested]) {
         for Manifested { thread, id } in threads {
-            if self.write_manifest(thread).is_ok() {
-                self.await_sync(thread, PendingThread { id: *id, manifest: true, ..PendingThread::default() }, 0);
+            if let Ok(shown) = self.write_manifest(thread) {
+                let pending = PendingThread { id: *id, manifest: Some(shown), ..PendingThread::default() };
+                self.await_sync(thread, pending, 0);
             }
         }
     }
@@ -35,17 +40,15 @@ impl Core {
         let stale = self.read(|connection| rows::select(connection, "t.manifest_stale = 1", []))?;
         let mut shown = Vec::new();
         for row in &stale {
-            let thread = &row.manifest.thread_id;
-            if !self.holder_lives(row)? && self.write_manifest(thread).is_ok() {
-                shown.push(row.id);
+            if !self.holder_lives(row)?
+                && let Ok(manifest) = self.write_manifest(&row.manifest.thread_id)
+            {
+                shown.push((row.id, manifest));
             }
         }
         if !shown.is_empty() {
             self.write(Durability::Lazy, |connection| {
-                for id in &shown {
-                    rows::execute(connection, "UPDATE threads SET manifest_stale = 0 WHERE id = ?", [id])?;
-                }
-                Ok(())
+                shown.iter().try_for_each(|(id, manifest)| mark_shown(connection, *id, manifest))
             })?;
         }
         Ok(shown.len() as u64)
@@ -55,8 +58,23 @@ impl Core {
         row.owner.as_ref().map_or(Ok(false), |owner| self.is_alive(owner))
     }
 
-    fn write_manifest(&self, thread: &ThreadId) -> Result<()> {
-        let row = self.read(|connection| rows::existing(connection, thread))?;
+    /// Writes a thread's manifest and gives what it shows. Of several who write at once, the last one to put its file in
+    /// place looks again, so that what stays is never older than what any of them knew.
+    pub(crate) fn write_manifest(&self, thread: &ThreadId) -> Result<String> {
+        let row = || self.read(|connection| rows::existing(connection, thread));
+        let mut now = row()?;
+        loop {
+            self.put_manifest(thread, &now)?;
+            let shown = serde_json::to_string(&now.manifest).map_err(bad_row)?;
+            let later = row()?;
+            if !later.manifest.shows_change_since(&now.manifest) {
+                return Ok(shown);
+            }
+            now = later;
+        }
+    }
+
+    fn put_manifest(&self, thread: &ThreadId, row: &Row) -> Result<()> {
         let mut value = serde_json::to_value(&row.manifest).map_err(bad_row)?;
         if let Value::Object(fields) = &mut value {
             fields.insert("log_id".to_owned(), row.head.log_id.as_str().into());
@@ -73,27 +91,60 @@ impl Core {
 
     /// What a thread's manifest remembers of its log, if there is one; one that is badly signed is refused.
     pub(crate) fn manifest_memory(&self, thread: &ThreadId) -> Result<Option<Memory>> {
-        let path = self.layout.manifest(thread);
-        let bytes = match disk::read(&*self.disk, &path, MOST_BYTES) {
-            Ok(bytes) => bytes,
-            Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(None),
-            Err(error) => return Err(io_error("read", &path)(error)),
-        };
-        let verified = document::verify_json(KIND, thread.as_str(), &bytes, &self.trust)
-            .map_err(|error| damaged(thread, &error.to_string()))?;
-        let version = verified.value.get("log_version").and_then(Value::as_u64);
-        let hash = verified.value.get("log_hash").and_then(Value::as_str).and_then(|hash| hash.parse::<Digest>().ok());
-        let version = version.ok_or_else(|| damaged(thread, "it does not say which version of the log it shows"))?;
-        Ok(Some(Memory { by: "thread.json".to_owned(), version, hash }))
+        Ok(read(&self.layout, &*self.disk, &self.trust, thread)?.map(|shown| shown.memory))
     }
+}
+
+/// Notes that a thread's manifest is shown, unless it has changed since.
+pub(crate) fn mark_shown(connection: &Connection, id: i64, shown: &str) -> Result<()> {
+    let sql = "SELECT manifest FROM threads WHERE id = ?";
+    let now = connection.prepare_cached(sql).map_err(database)?.query_row([id], |row| row.get::<_, String>(0));
+    let now: Manifest = match now.optional().map_err(database)? {
+        Some(now) => serde_json::from_str(&now).map_err(bad_row)?,
+        None => return Ok(()),
+    };
+    let shown: Manifest = serde_json::from_str(shown).map_err(bad_row)?;
+    if !now.shows_change_since(&shown) {
+        rows::execute(connection, "UPDATE threads SET manifest_stale = 0 WHERE id = ?", [id])?;
+    }
+    Ok(())
+}
+
+/// What a `thread.json` shows.
+pub(crate) struct Shown {
+    /// What it remembers of the log.
+    pub(crate) memory: Memory,
+    /// The manifest, if it is one that this program understands.
+    pub(crate) manifest: Option<Manifest>,
+}
+
+/// Reads a thread's manifest, if there is one; one that is badly signed is refused.
+pub(crate) fn read(layout: &Layout, disk: &dyn Disk, trust: &Trust, thread: &ThreadId) -> Result<Option<Shown>> {
+    let path = layout.manifest(thread);
+    match disk::read(disk, &path, MOST_BYTES) {
+        Ok(bytes) => parse(&bytes, trust, thread).map(Some),
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound => Ok(None),
+        Err(error) => Err(io_error("read", &path)(error)),
+    }
+}
+
+/// Understands the bytes of a manifest, if they are rightly signed.
+pub(crate) fn parse(bytes: &[u8], trust: &Trust, thread: &ThreadId) -> Result<Shown> {
+    let verified = document::verify_json(KIND, thread.as_str(), bytes, trust)
+        .map_err(|error| damaged(thread, &error.to_string()))?;
+    let version = verified.value.get("log_version").and_then(Value::as_u64);
+    let hash = verified.value.get("log_hash").and_then(Value::as_str).and_then(|hash| hash.parse::<Digest>().ok());
+    let version = version.ok_or_else(|| damaged(thread, "it does not say which version of the log it shows"))?;
+    let memory = Memory { by: "thread.json".to_owned(), version, hash };
+    Ok(Shown { memory, manifest: serde_json::from_value(verified.value).ok() })
 }
 
 fn damaged(thread: &ThreadId, why: &str) -> Error {
     Error::Integrity {
         what: format!("`thread.json` of `{thread}`"),
         why: why.to_owned(),
-        hint: Some(
-            "it is a projection of the log: move it away, and the next change of the thread writes it anew".to_owned(),
-        ),
+        hint: Some(format!(
+            "it is a projection of the log: `selvedge repair {thread}` keeps it aside and writes it anew"
+        )),
     }
 }

@@ -22,9 +22,9 @@ use crate::{rows, sync};
 
 /// What `store.json` says.
 #[derive(Debug, PartialEq, Eq, Serialize, Deserialize)]
-struct Kind {
+pub(crate) struct Kind {
     kind: String,
-    format: i64,
+    pub(crate) format: i64,
 }
 
 const KIND: &str = "selvedge-local";
@@ -73,7 +73,8 @@ pub struct Opened {
 pub struct LocalStore {
     pub(crate) core: Arc<Core>,
     opened: Opened,
-    owner_file: Option<Box<dyn DiskFile>>,
+    /// Locked as long as this is open.
+    _owner_file: Option<Box<dyn DiskFile>>,
     worker: Option<JoinHandle<()>>,
 }
 
@@ -92,19 +93,17 @@ impl LocalStore {
             disk.make_folder(&folder).map_err(io_error("create", &folder))?;
         }
         refuse_network(layout.root())?;
-        refuse_orphans(&layout)?;
-        let database = layout.database();
-        for old in [database.clone(), database.with_extension("db-wal"), database.with_extension("db-shm")] {
-            disk.remove(&old).map_err(io_error("remove", &old))?;
+        // From here on alone: of several who make the same store at once, one makes it and the others find it.
+        let path = layout.commit_lock();
+        let queue = disk.open(&path, How::Make).map_err(io_error("create", &path))?;
+        queue.lock().map_err(io_error("lock", &path))?;
+        if fs::symlink_metadata(layout.store_file()).is_ok() {
+            return Ok(false);
         }
-        disk.open(&database, How::MakeNew).map_err(io_error("create", &database))?;
-        schema::create(&database)?;
-        disk.open(&layout.commit_lock(), How::Make).map_err(io_error("create", &layout.commit_lock()))?;
+        refuse_orphans(&layout)?;
+        make_database(&layout, &*disk)?;
         disk.sync_folder(layout.root()).map_err(io_error("sync", layout.root()))?;
-        let kind = Kind { kind: KIND.to_owned(), format: schema::FORMAT };
-        let text = serde_json::to_string(&kind).map_err(rows::bad_row)? + "\n";
-        let path = layout.store_file();
-        disk::replace(&*disk, &path, text.as_bytes()).map_err(io_error("write", &path))?;
+        write_kind(&layout, &*disk)?;
         Ok(true)
     }
 
@@ -113,7 +112,10 @@ impl LocalStore {
         let Options { project, access, signer, trust, clock, ids, disk } = options;
         let layout = Layout::of(&project);
         check_ancestors(&project, &layout)?;
-        check_kind(&layout, &*disk)?;
+        let found = check_kind(&layout, &*disk)?.format;
+        if access == Access::ReadWrite && found < schema::FORMAT {
+            return Err(Error::Outdated { found, current: schema::FORMAT });
+        }
         refuse_network(layout.root())?;
         if fs::symlink_metadata(layout.database()).is_err() {
             return Err(Error::Integrity {
@@ -123,10 +125,11 @@ impl LocalStore {
             });
         }
         let owner = OwnerId::new(ids.hex32()).map_err(rows::bad_row)?;
-        let gate = match access {
-            Access::ReadWrite => Some(Mutex::new(Gate::open(&layout, &*disk)?)),
+        let (gate, owner_file) = match access {
+            Access::ReadWrite => Some(Gate::enter(&layout, &*disk, &owner)?),
             Access::ReadOnly => None,
-        };
+        }
+        .unzip();
         let core = Core {
             layout,
             disk,
@@ -135,7 +138,7 @@ impl LocalStore {
             signing: signer.map(|signer| Signing { seal: signer.seal_key(), signer }),
             trust,
             owner,
-            gate,
+            gate: gate.map(Mutex::new),
             readers: Readers::new(),
             turns: Arc::new(Queues::default()),
             desk: Desk::default(),
@@ -146,7 +149,7 @@ impl LocalStore {
             told: Mutex::new(0),
             told_changed: Condvar::new(),
         };
-        let mut store = Self { core: Arc::new(core), opened: Opened::default(), owner_file: None, worker: None };
+        let mut store = Self { core: Arc::new(core), opened: Opened::default(), _owner_file: owner_file, worker: None };
         match access {
             Access::ReadWrite => store.settle()?,
             Access::ReadOnly => store.core.read(|_| Ok(()))?,
@@ -187,24 +190,26 @@ impl LocalStore {
         synced
     }
 
-    /// What a store does first: says that it lives, then mends what the dead left.
+    /// What a store does first: mends what the dead left.
     fn settle(&mut self) -> Result<()> {
         let core = self.core.clone();
-        let path = core.layout.owner(&core.owner);
-        let file = core.disk.open(&path, How::MakeNew).map_err(io_error("create", &path))?;
-        if !file.try_lock().map_err(io_error("lock", &path))? {
-            return Err(unusable("the store", "somebody else has our name".to_owned(), Some("try again")));
-        }
-        self.owner_file = Some(file);
         let drained = core.drain_all(&mut lock(core.gate()?), &mut self.opened.notices)?;
         self.opened.drained_bytes = drained.bytes;
         self.opened.drained_threads = drained.threads;
-        core.finish_deletions()?;
-        if core.signing.is_some() {
-            core.show_stale_manifests()?;
+        // What can't be tidied up now stops nobody from writing; it is said, and tried again next time.
+        let tidied = [
+            ("deletions can't be finished", core.finish_deletions()),
+            ("erasures can't be finished", core.finish_erasures()),
+            (
+                "manifests can't be written",
+                core.signing.as_ref().map_or(Ok(0), |_| core.show_stale_manifests()).map(|_| ()),
+            ),
+            ("files of dead owners can't be removed", core.tidy_owners()),
+        ];
+        for (what, result) in tidied {
+            self.opened.notices.extend(result.err().map(|error| format!("{what}: {error}")));
         }
         self.opened.dead_leases = core.dead_leases()?.len() as u64;
-        core.tidy_owners()?;
         self.worker = Some(sync::start(&core).map_err(io_error("start a thread for", core.layout.root()))?);
         Ok(())
     }
@@ -245,7 +250,8 @@ impl Core {
                     .map_err(schema::database)?;
                 statement.exists([owner.as_str()]).map_err(schema::database)
             })?;
-            if !holds && !self.is_alive(&owner)? {
+            // What is no plain file was not put there by an owner.
+            if !holds && !self.is_alive(&owner).unwrap_or(true) {
                 // Another opener may have been faster; what stays is looked at again next time.
                 _ = self.disk.remove(&self.layout.owner(&owner));
             }
@@ -254,7 +260,20 @@ impl Core {
     }
 }
 
-fn check_ancestors(project: &Path, layout: &Layout) -> Result<()> {
+/// Makes the database of a new store; one that an earlier attempt finished is kept, and anything else is not touched.
+fn make_database(layout: &Layout, disk: &dyn Disk) -> Result<()> {
+    let database = layout.database();
+    match fs::symlink_metadata(&database) {
+        Ok(found) if found.is_file() && found.len() > 0 => {
+            return schema::open(&database, schema::Use::Write).map(|_| ());
+        }
+        Ok(_) => {}
+        Err(_) => drop(disk.open(&database, How::MakeNew).map_err(io_error("create", &database))?),
+    }
+    schema::create(&database)
+}
+
+pub(crate) fn check_ancestors(project: &Path, layout: &Layout) -> Result<()> {
     for folder in [project.join(".ai"), project.join(".ai/agent"), layout.root().to_owned()] {
         check_folder(&folder)?;
     }
@@ -264,7 +283,15 @@ fn check_ancestors(project: &Path, layout: &Layout) -> Result<()> {
     Ok(())
 }
 
-fn check_kind(layout: &Layout, disk: &dyn Disk) -> Result<()> {
+/// Names the kind of a store and the format that this program writes.
+pub(crate) fn write_kind(layout: &Layout, disk: &dyn Disk) -> Result<()> {
+    let kind = Kind { kind: KIND.to_owned(), format: schema::FORMAT };
+    let text = serde_json::to_string(&kind).map_err(rows::bad_row)? + "\n";
+    let path = layout.store_file();
+    disk::replace(disk, &path, text.as_bytes()).map_err(io_error("write", &path))
+}
+
+pub(crate) fn check_kind(layout: &Layout, disk: &dyn Disk) -> Result<Kind> {
     let path = layout.store_file();
     let bytes = match disk::read(disk, &path, 4096) {
         Ok(bytes) => bytes,
@@ -289,7 +316,7 @@ fn check_kind(layout: &Layout, disk: &dyn Disk) -> Result<()> {
             format!("the store has format {format}, and this program knows formats up to {}", schema::FORMAT),
             Some("use the newer Selvedge that wrote it"),
         )),
-        _ => Ok(()),
+        kind => Ok(kind),
     }
 }
 
@@ -308,7 +335,7 @@ fn refuse_orphans(layout: &Layout) -> Result<()> {
 }
 
 /// Network file systems neither lock nor sync as this store needs it.
-fn refuse_network(path: &Path) -> Result<()> {
+pub(crate) fn refuse_network(path: &Path) -> Result<()> {
     const NETWORK: [(u64, &str); 7] = [
         (0x6969, "NFS"),
         (0x517b, "SMB"),

@@ -30,23 +30,36 @@ pub(crate) struct Redo {
 }
 
 impl Redo {
+    /// The redo of a thread, whole.
     pub(crate) fn read(connection: &Connection, thread: i64) -> Result<Option<Self>> {
+        let mut whole: Option<Self> = None;
+        Self::each(connection, thread, |newest, row| {
+            let whole = whole.get_or_insert_with(|| Self { from: row.from, ..Self::default() });
+            if whole.end() != row.from {
+                return Err(rows::bad_row("the redo of a thread has a gap"));
+            }
+            whole.bytes.extend_from_slice(&row.bytes);
+            whole.newest = newest;
+            Ok(())
+        })?;
+        Ok(whole)
+    }
+
+    /// The rows of a thread's redo, one after the other, in the order of their places.
+    pub(crate) fn each(
+        connection: &Connection,
+        thread: i64,
+        mut each: impl FnMut(i64, Self) -> Result<()>,
+    ) -> Result<()> {
         let sql = "SELECT id, offset, bytes FROM redo WHERE thread = ? ORDER BY offset";
         let mut statement = connection.prepare_cached(sql).map_err(database)?;
         let mut found = statement.query([thread]).map_err(database)?;
-        let mut redo: Option<Self> = None;
         while let Some(row) = found.next().map_err(database)? {
             let newest: i64 = row.get(0).map_err(database)?;
             let from = unsigned(row.get(1).map_err(database)?);
-            let bytes = row.get_ref(2).and_then(|value| Ok(value.as_blob()?)).map_err(database)?;
-            let redo = redo.get_or_insert_with(|| Self { from, ..Self::default() });
-            if redo.end() != from {
-                return Err(rows::bad_row("the redo of a thread has a gap"));
-            }
-            redo.bytes.extend_from_slice(bytes);
-            redo.newest = newest;
+            each(newest, Self { from, bytes: row.get(2).map_err(database)?, newest })?;
         }
-        Ok(redo)
+        Ok(())
     }
 
     pub(crate) fn end(&self) -> u64 {
@@ -123,6 +136,12 @@ impl Shot {
 }
 
 impl Overlay {
+    /// A file alone, to its end.
+    pub(crate) fn of_file(file: Option<Box<dyn DiskFile>>) -> io::Result<Self> {
+        let end = file.as_ref().map_or(Ok(0), |file| file.length())?;
+        Ok(Self { file, redo: Redo::default(), end, at: 0 })
+    }
+
     pub(crate) fn end(&self) -> u64 {
         self.end
     }

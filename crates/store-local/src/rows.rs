@@ -9,7 +9,6 @@ use selvedge_model::{
     ThreadId, Timestamp,
 };
 use selvedge_store::{Error, Result, Tombstone};
-use serde_json::Value;
 
 use crate::schema::database;
 
@@ -29,7 +28,8 @@ pub(crate) struct Row {
 pub(crate) struct SavedState {
     pub(crate) version: u64,
     pub(crate) bytes: u64,
-    pub(crate) state: Value,
+    /// As [`crate::saved_state`] wrote it.
+    pub(crate) text: String,
 }
 
 /// Something in the database can't be what Selvedge wrote.
@@ -177,11 +177,13 @@ pub(crate) fn message(connection: &Connection, thread: i64, message: &MessageId)
     one::<Vec<u8>>(connection, sql, params![thread, message.as_str()])?.map(digest).transpose()
 }
 
-pub(crate) fn leads(connection: &Connection, thread: i64) -> Result<Vec<Event>> {
+/// What the next changeset of a thread must lead with, each with the number of its row.
+pub(crate) fn leads(connection: &Connection, thread: i64) -> Result<Vec<(i64, Event)>> {
     let mut statement =
-        connection.prepare_cached("SELECT event FROM leads WHERE thread = ? ORDER BY id").map_err(database)?;
-    let found = statement.query_map([thread], |row| row.get::<_, String>(0)).map_err(database)?;
-    found.map(|event| json(&event.map_err(database)?)).collect()
+        connection.prepare_cached("SELECT id, event FROM leads WHERE thread = ? ORDER BY id").map_err(database)?;
+    let found = statement.query_map([thread], |row| Ok((row.get::<_, i64>(0)?, row.get::<_, String>(1)?)));
+    let read = |(id, event): (i64, String)| Ok((id, json(&event)?));
+    found.map_err(database)?.map(|row| read(row.map_err(database)?)).collect()
 }
 
 pub(crate) fn saved_state(connection: &Connection, thread: i64) -> Result<Option<SavedState>> {
@@ -191,10 +193,20 @@ pub(crate) fn saved_state(connection: &Connection, thread: i64) -> Result<Option
         .query_row([thread], |row| Ok((row.get::<_, i64>(0)?, row.get::<_, i64>(1)?, row.get::<_, String>(2)?)))
         .optional()
         .map_err(database)?;
-    let read = |(version, bytes, state): (i64, i64, String)| {
-        Ok(SavedState { version: unsigned(version), bytes: unsigned(bytes), state: json(&state)? })
+    let read = |(version, bytes, state): (i64, i64, String)| SavedState {
+        version: unsigned(version),
+        bytes: unsigned(bytes),
+        text: state,
     };
-    found.map(read).transpose()
+    Ok(found.map(read))
+}
+
+/// Where the log ended when a state was saved last, and how long that was.
+pub(crate) fn saved_state_size(connection: &Connection, thread: i64) -> Result<Option<(u64, u64)>> {
+    let sql = "SELECT bytes, length(state) FROM states WHERE thread = ?";
+    let mut statement = connection.prepare_cached(sql).map_err(database)?;
+    let found = statement.query_row([thread], |row| Ok((row.get::<_, i64>(0)?, row.get::<_, i64>(1)?))).optional();
+    Ok(found.map_err(database)?.map(|(bytes, size)| (unsigned(bytes), unsigned(size))))
 }
 
 pub(crate) fn save_state(connection: &Connection, thread: i64, head: &Head, state: &str) -> Result<()> {

@@ -10,8 +10,11 @@ use rusqlite::functions::{Context, FunctionFlags};
 use rusqlite::{Connection, ErrorCode, OpenFlags};
 use selvedge_store::{Error, Result};
 
-/// The version of the database's form.
-pub(crate) const FORMAT: i64 = 1;
+/// The version of the database's form that is written.
+pub(crate) const FORMAT: i64 = 2;
+
+/// The oldest version that is read.
+pub(crate) const FORMAT_OLDEST: i64 = 1;
 
 /// The oldest SQLite whose write-ahead log can be trusted: older ones have a race when it is reset.
 const SQLITE_AT_LEAST: i32 = 3_051_003;
@@ -138,6 +141,19 @@ CREATE TABLE reservations (
 ) STRICT, WITHOUT ROWID;
 ";
 
+/// Since format 2: blobs whose content was erased.
+pub(crate) const ERASURES: &str = "
+CREATE TABLE erasures (
+    thread    INTEGER NOT NULL,
+    blob      BLOB NOT NULL,
+    reason    TEXT NOT NULL,
+    erased_at INTEGER NOT NULL,
+    done      INTEGER NOT NULL, -- whether the file is gone
+    PRIMARY KEY (thread, blob)
+) STRICT, WITHOUT ROWID;
+CREATE INDEX erasures_open ON erasures (done) WHERE done = 0;
+";
+
 /// Whether a connection writes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Use {
@@ -149,19 +165,37 @@ pub(crate) enum Use {
 pub(crate) fn create(path: &Path) -> Result<()> {
     let connection = raw(path, Use::Write)?;
     connection.pragma_update(None, "journal_mode", "wal").map_err(database)?;
-    let script = format!("BEGIN IMMEDIATE; {TABLES} PRAGMA user_version = {FORMAT}; COMMIT;");
+    let script = format!("BEGIN IMMEDIATE; {TABLES} {ERASURES} PRAGMA user_version = {FORMAT}; COMMIT;");
     connection.execute_batch(&script).map_err(database)
 }
 
-/// Opens a database that exists, and checks that it is one of ours.
+/// Opens a database that exists, and checks that it is one of ours; an older one is only read.
 pub(crate) fn open(path: &Path, usage: Use) -> Result<Connection> {
+    let (connection, found) = open_any(path, usage)?;
+    match usage {
+        Use::Write if found < FORMAT => Err(Error::Outdated { found, current: FORMAT }),
+        _ => Ok(connection),
+    }
+}
+
+/// Opens a database that exists, of any version that is known, and gives that version.
+pub(crate) fn open_any(path: &Path, usage: Use) -> Result<(Connection, i64)> {
     if rusqlite::version_number() < SQLITE_AT_LEAST {
         return Err(unusable("the SQLite library", format!("version {} is too old", rusqlite::version()), None));
     }
     let connection = raw(path, usage)?;
-    let found: i64 = connection.pragma_query_value(None, "user_version", |row| row.get(0)).map_err(database)?;
+    let (connection, found) = match version(&connection) {
+        // In a folder that may not be written, SQLite can't make the index of its write-ahead log; a database without
+        // such a log can be read as it lies there.
+        Err(_) if usage == Use::Read && is_folded(path) => {
+            let connection = untouched(path)?;
+            let found = version(&connection)?;
+            (connection, found)
+        }
+        found => (connection, found?),
+    };
     match found {
-        FORMAT => Ok(connection),
+        FORMAT_OLDEST..=FORMAT => Ok((connection, found)),
         newer if newer > FORMAT => Err(unusable(
             "`registry.db`",
             format!("it has format {newer}, and this program knows formats up to {FORMAT}"),
@@ -175,9 +209,42 @@ pub(crate) fn open(path: &Path, usage: Use) -> Result<Connection> {
     }
 }
 
+/// The version that a database says it has.
+pub(crate) fn version(connection: &Connection) -> Result<i64> {
+    connection.pragma_query_value(None, "user_version", |row| row.get(0)).map_err(database)
+}
+
+/// Whether a database knows of erased blobs; one of format 1 has none.
+pub(crate) fn knows_erasures(connection: &Connection) -> Result<bool> {
+    Ok(version(connection)? >= 2)
+}
+
 /// What to do about a database that can't be used.
 pub(crate) const REBUILD: &str =
-    "put `registry.db` back from a copy; the logs themselves are untouched and still verify";
+    "`selvedge reindex` rebuilds `registry.db` from the logs, which are untouched and still verify";
+
+/// Whether nothing waits in the write-ahead log of a database.
+fn is_folded(path: &Path) -> bool {
+    std::fs::metadata(path.with_extension("db-wal")).map_or(true, |log| log.len() == 0)
+}
+
+/// Opens a database without making or locking any file.
+fn untouched(path: &Path) -> Result<Connection> {
+    let escaped = path.to_string_lossy().replace('%', "%25").replace('?', "%3f").replace('#', "%23");
+    let flags = OpenFlags::SQLITE_OPEN_READ_ONLY | OpenFlags::SQLITE_OPEN_NO_MUTEX | OpenFlags::SQLITE_OPEN_URI;
+    let connection = Connection::open_with_flags(format!("file:{escaped}?immutable=1"), flags).map_err(database)?;
+    equip(connection)
+}
+
+/// Gives a connection what every one has.
+fn equip(connection: Connection) -> Result<Connection> {
+    connection.busy_timeout(Duration::from_secs(10)).map_err(database)?;
+    connection.set_prepared_statement_cache_capacity(64);
+    let flags = FunctionFlags::SQLITE_UTF8 | FunctionFlags::SQLITE_DETERMINISTIC;
+    let lower = |context: &Context<'_>| Ok(context.get::<Option<String>>(0)?.map(|text| text.to_lowercase()));
+    connection.create_scalar_function("lower_case", 1, flags, lower).map_err(database)?;
+    Ok(connection)
+}
 
 fn raw(path: &Path, usage: Use) -> Result<Connection> {
     let access = match usage {
@@ -186,12 +253,7 @@ fn raw(path: &Path, usage: Use) -> Result<Connection> {
     };
     // Each connection has one user at a time, so SQLite's own mutex is not needed.
     let flags = access | OpenFlags::SQLITE_OPEN_NO_MUTEX | OpenFlags::SQLITE_OPEN_NOFOLLOW;
-    let connection = Connection::open_with_flags(path, flags).map_err(database)?;
-    connection.busy_timeout(Duration::from_secs(10)).map_err(database)?;
-    connection.set_prepared_statement_cache_capacity(64);
-    let flags = FunctionFlags::SQLITE_UTF8 | FunctionFlags::SQLITE_DETERMINISTIC;
-    let lower = |context: &Context<'_>| Ok(context.get::<Option<String>>(0)?.map(|text| text.to_lowercase()));
-    connection.create_scalar_function("lower_case", 1, flags, lower).map_err(database)?;
+    let connection = equip(Connection::open_with_flags(path, flags).map_err(database)?)?;
     if usage == Use::Write {
         connection.pragma_update(None, "synchronous", "FULL").map_err(database)?;
         connection.pragma_update(None, "wal_autocheckpoint", 2000).map_err(database)?;

@@ -77,6 +77,7 @@ impl Core {
             bytes: done,
             quarantine: Some(name),
             hash: Some(hash.digest()),
+            ..Recovery::default()
         };
         let event = serde_json::to_string(&Event::Recovery(found)).map_err(bad_row)?;
         let mut gate = lock(self.gate()?);
@@ -104,7 +105,7 @@ impl Core {
 }
 
 /// The first name of this beginning that is not taken.
-fn free_name(path: &std::path::Path) -> std::path::PathBuf {
+pub(crate) fn free_name(path: &std::path::Path) -> std::path::PathBuf {
     let taken = |path: &std::path::Path| fs::symlink_metadata(path).is_ok();
     let numbered = |number: u32| {
         path.with_extension(format!("{}.{number}", path.extension().unwrap_or_default().to_string_lossy()))

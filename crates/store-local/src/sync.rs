@@ -16,12 +16,15 @@ use selvedge_store::{Error, Result};
 
 use crate::core::{Core, Durability, PendingThread, Phase, io_error, lock};
 use crate::disk::How;
+use crate::drain::lacking;
+use crate::manifest::mark_shown;
+use crate::overlay::Redo;
 use crate::rows;
 
 /// How long bytes wait for company before they are synced.
 const WAIT: Duration = Duration::from_millis(300);
 /// How many bytes make it worth not waiting.
-const ENOUGH_BYTES: u64 = 8 << 20;
+const ENOUGH_BYTES: u64 = 4 << 20;
 /// How often the worker looks whether its store is still there.
 const LOOK_UP: Duration = Duration::from_secs(5);
 
@@ -59,7 +62,7 @@ impl Core {
         entry.id = new.id;
         entry.redo = entry.redo.max(new.redo);
         entry.is_new |= new.is_new;
-        entry.manifest |= new.manifest;
+        entry.manifest = new.manifest.or(entry.manifest.take());
         pending.bytes += bytes;
         self.pending_changed.notify_one();
     }
@@ -74,8 +77,8 @@ impl Core {
         let mut done = Vec::new();
         let mut failed = None;
         for (thread, entry) in threads {
-            match self.sync_thread(&thread, entry) {
-                Ok(()) => done.push(entry),
+            match self.sync_thread(&thread, &entry) {
+                Ok(newest) => done.push(PendingThread { redo: newest, ..entry }),
                 Err(error) => {
                     self.await_sync(&thread, entry, 0);
                     failed = Some(error);
@@ -91,8 +94,8 @@ impl Core {
                 for entry in &done {
                     let sql = "DELETE FROM redo WHERE thread = ? AND id <= ?";
                     rows::execute(connection, sql, params![entry.id, entry.redo])?;
-                    if entry.manifest {
-                        rows::execute(connection, "UPDATE threads SET manifest_stale = 0 WHERE id = ?", [entry.id])?;
+                    if let Some(shown) = &entry.manifest {
+                        mark_shown(connection, entry.id, shown)?;
                     }
                 }
                 Ok(())
@@ -101,12 +104,17 @@ impl Core {
         failed.map_or(Ok(()), Err)
     }
 
-    fn sync_thread(&self, thread: &ThreadId, entry: PendingThread) -> Result<()> {
+    /// Makes one transcript durable; gives the newest redo row whose bytes, and those of all before it, are in it.
+    fn sync_thread(&self, thread: &ThreadId, entry: &PendingThread) -> Result<i64> {
+        if self.is_gone(thread)? {
+            return Ok(0);
+        }
+        let newest = self.ensure_drained(thread, entry.id)?;
         let path = self.layout.transcript(thread);
         let synced = match self.disk.open(&path, How::Write) {
             Ok(file) => file.sync(),
             // A thread that was deleted meanwhile has no redo left either.
-            Err(error) if error.kind() == std::io::ErrorKind::NotFound && self.is_gone(thread)? => return Ok(()),
+            Err(error) if error.kind() == std::io::ErrorKind::NotFound && self.is_gone(thread)? => return Ok(0),
             Err(error) => return Err(io_error("open", &path)(error)),
         };
         if synced.is_err() {
@@ -116,7 +124,24 @@ impl Core {
             let folder = self.layout.thread(thread);
             self.disk.sync_folder(&folder).map_err(io_error("sync", &folder))?;
         }
-        Ok(())
+        Ok(newest)
+    }
+
+    /// Compares the redo with the transcript, row by row, and drains what is not in it: whoever committed a row may have
+    /// died, or failed, before its bytes were written.
+    fn ensure_drained(&self, thread: &ThreadId, id: i64) -> Result<i64> {
+        let (mut newest, mut is_drained) = (0, true);
+        self.read(|connection| {
+            Redo::each(connection, id, |row, redo| {
+                newest = newest.max(row);
+                is_drained &= lacking(&self.layout, &*self.disk, thread, &redo)? == 0;
+                Ok(())
+            })
+        })?;
+        if !is_drained {
+            self.drain_thread(thread)?;
+        }
+        Ok(newest)
     }
 
     fn is_gone(&self, thread: &ThreadId) -> Result<bool> {

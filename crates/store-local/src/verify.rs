@@ -3,13 +3,13 @@
 //! Head and redo are read in one transaction, and the file is judged as that prefix: what a crash left in the redo is
 //! healed, not damage, and what other processes commit meanwhile is not foreign.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::io::BufReader;
 
 use selvedge_log::Head;
 use selvedge_log::recovery::{Evidence, Finding, Judgement, Mode, Plan, judge};
 use selvedge_log::scan::{Entry, Scanner, Signatures, examine};
-use selvedge_model::{Digest, ThreadId};
+use selvedge_model::{Digest, Event, ThreadId};
 use selvedge_store::{Error, Result};
 
 use crate::core::io_error;
@@ -32,6 +32,8 @@ pub struct Verdict {
     pub lines: u64,
     /// How many bytes held.
     pub bytes: u64,
+    /// How many blobs were erased; the log says which, when and why.
+    pub erased: u64,
     /// The versions of other threads that its checkpoints remember, those behind the database's head included.
     pub mates: Vec<(ThreadId, u64)>,
     /// Who remembers how far the log had come, and the version they remember.
@@ -55,6 +57,7 @@ impl LocalStore {
         let path = self.core.layout.transcript(thread);
         let (mut lines, mut bytes) = (0, 0);
         let mut shown_hash = None;
+        let (mut named, mut erased) = (BTreeMap::<Digest, u64>::new(), BTreeSet::new());
         let examined = examine(reader, scanner, |entry| {
             let Some(checkpoint) = entry.checkpoint() else { return };
             for (mate, version) in &checkpoint.with {
@@ -67,6 +70,12 @@ impl LocalStore {
             (lines, bytes) = (entry.head.lines, entry.head.bytes);
             if memory.as_ref().is_some_and(|memory| memory.version == entry.head.version) {
                 shown_hash = Some(entry.head.hash);
+            }
+            for line in &entry.lines {
+                line.event.blobs().for_each(|blob| _ = named.entry(*blob).or_insert(entry.head.version));
+                if let Event::BlobErased(erasure) = &line.event {
+                    erased.insert(erasure.blob);
+                }
             }
             match signers.last_mut() {
                 Some((signer, count)) if *signer == checkpoint.signer => *count += 1,
@@ -89,6 +98,10 @@ impl LocalStore {
             judgement.finding = Finding::Contradicted { by: "thread.json".to_owned(), why };
             judgement.plan = Plan::Refuse;
         }
+        if judgement.finding == Finding::Sound {
+            let must_be_there = named.into_iter().filter(|(blob, _)| !erased.contains(blob));
+            judgement.finding = self.core.bad_blob(thread, must_be_there).unwrap_or(Finding::Sound);
+        }
         Ok(Verdict {
             thread: thread.clone(),
             judgement,
@@ -97,6 +110,7 @@ impl LocalStore {
             signers,
             lines,
             bytes,
+            erased: erased.len() as u64,
             mates: mates.into_iter().collect(),
             remembered,
         })

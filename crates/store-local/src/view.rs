@@ -13,14 +13,16 @@ use selvedge_log::{Tail, line, lines};
 use selvedge_model::account::{Account, AccountId, Reservation};
 use selvedge_model::fold::{FoldError, apply_to_state, empty_state};
 use selvedge_model::id::ReservationId;
-use selvedge_model::{Digest, MessageId, Right, Run, RunId, ThreadId};
+use selvedge_model::{Digest, Event, MessageId, Right, Run, RunId, ThreadId};
 use selvedge_store::prepare::{Standing, View};
 use selvedge_store::{Error, Result};
 use serde_json::Value;
 
 use crate::core::{Core, Remembered, io_error};
-use crate::layout::check_folder;
+use crate::disk::How;
+use crate::layout::{check_folder, is_reserved};
 use crate::rows::{self, Row};
+use crate::saved_state;
 
 /// What one attempt to prepare a batch sees.
 pub(crate) struct LocalView<'a> {
@@ -49,14 +51,27 @@ impl<'a> LocalView<'a> {
             Some(remembered) => Some(remembered),
             None => self.core.recall(thread)?.map(Arc::new),
         };
-        let Some(found) = found else { return Ok(None) };
-        let found = if self.core.file_is_as_expected(thread, &found.row)? {
-            found
-        } else {
-            Arc::new(self.core.settle_file(thread)?)
-        };
-        self.seen.borrow_mut().insert(thread.clone(), found.clone());
-        Ok(Some(found))
+        if let Some(found) = &found {
+            self.seen.borrow_mut().insert(thread.clone(), found.clone());
+        }
+        Ok(found)
+    }
+
+    /// The thread, its file settled; only for whoever has the right to write it.
+    fn settled(&self, thread: &ThreadId, seen: Arc<Remembered>) -> Result<Arc<Remembered>> {
+        if self.core.file_is_as_expected(thread, &seen.row)? {
+            return Ok(seen);
+        }
+        if self.from_memory {
+            // Whether the right still stands is asked of the database before a file is touched.
+            return Err(Error::Database { why: "the log is not as remembered".to_owned(), retryable: true });
+        }
+        let settled = Arc::new(self.core.settle_file(thread)?);
+        if (settled.row.epoch, &settled.row.owner) != (seen.row.epoch, &seen.row.owner) {
+            return Err(Error::StaleEpoch { thread: thread.clone(), held: seen.row.epoch, current: settled.row.epoch });
+        }
+        self.seen.borrow_mut().insert(thread.clone(), settled.clone());
+        Ok(settled)
     }
 
     fn id(&self, thread: &ThreadId) -> Result<Option<i64>> {
@@ -68,9 +83,16 @@ impl View for LocalView<'_> {
     fn standing(&self, thread: &ThreadId, right: Right) -> Result<Option<Standing>> {
         let Some(seen) = self.look(thread)? else {
             // Whatever stands where the new thread's folder goes is refused now, not after the commit.
+            check_name(thread)?;
             check_folder(&self.core.layout.thread(thread))?;
+            if fs::symlink_metadata(self.core.layout.tombstone(thread)).is_ok() {
+                return Err(Error::Deleted(thread.clone()));
+            }
+            let has_log = fs::symlink_metadata(self.core.layout.transcript(thread)).is_ok();
             return self.core.read(|connection| match rows::tombstone(connection, thread)? {
                 Some(_) => Err(Error::Deleted(thread.clone())),
+                // Unless somebody just created it, the database is older than this log, which is not to be written over.
+                None if has_log && rows::find(connection, thread)?.is_none() => Err(unindexed(thread)),
                 None => Ok(None),
             });
         };
@@ -86,8 +108,10 @@ impl View for LocalView<'_> {
             }
             (Right::Brief, Some(_)) => row.epoch + 1,
         };
-        let (tail, manifest) = (seen.tail.clone(), row.manifest.clone());
-        Ok(Some(Standing { tail, manifest, epoch, lead: seen.leads.clone() }))
+        let seen = self.settled(thread, seen.clone())?;
+        let (tail, manifest) = (seen.tail.clone(), seen.row.manifest.clone());
+        let lead = seen.leads.iter().map(|(_, event)| event.clone()).collect();
+        Ok(Some(Standing { tail, manifest, epoch, lead }))
     }
 
     fn state(&self, thread: &ThreadId) -> Result<Arc<Value>> {
@@ -119,19 +143,35 @@ impl View for LocalView<'_> {
 
 impl Core {
     /// A thread from the database, with the running hash at its head.
+    ///
+    /// What `thread.json` remembers is read first: it is written after its commit, so what is newer than the row that is
+    /// read afterwards remembers a log that was cut.
     pub(crate) fn recall(&self, thread: &ThreadId) -> Result<Option<Remembered>> {
+        let memory = self.manifest_memory(thread);
         let found = self.read(|connection| {
             let Some(row) = rows::find(connection, thread)? else { return Ok(None) };
             let leads = rows::leads(connection, row.id)?;
-            Ok(Some((row, leads)))
+            let saved_state = rows::saved_state_size(connection, row.id)?;
+            Ok(Some((row, leads, saved_state)))
         })?;
-        let Some((row, leads)) = found else { return Ok(None) };
+        let Some((row, leads, saved_state)) = found else { return Ok(None) };
+        self.check_signer(thread, &row)?;
+        // A loss that somebody accepted and that the next changeset will sign is remembered for good reason.
+        let is_lost = |version| {
+            let covers = |(_, event): &(i64, Event)| matches!(event, Event::Recovery(found) if found.is_loss() && found.to_version >= Some(version));
+            leads.iter().any(covers)
+        };
+        let newer = memory?.filter(|memory| memory.version > row.head.version && !is_lost(memory.version));
+        if let Some(memory) = newer {
+            let (have, version, by) = (Some(row.head.version), memory.version, memory.by);
+            return Err(Error::Log { thread: thread.clone(), finding: Finding::Truncated { have, version, by } });
+        }
         let hash = match self.unseal(&row)? {
             Some(hash) => hash,
             None => self.hash_again(thread, &row)?,
         };
         let tail = Tail::behind(row.head.clone(), hash);
-        Ok(Some(Remembered { row, tail, leads, state: None, saved_state: None }))
+        Ok(Some(Remembered { row, tail, leads, state: None, saved_state }))
     }
 
     /// The saved running hash, if it was sealed with our key for exactly this head.
@@ -140,6 +180,16 @@ impl Core {
         let binding =
             Binding { log_id: head.log_id.as_str(), segment: head.segment, version: head.version, offset: head.bytes };
         Ok(self.signing()?.seal.open(&binding, &row.sealed).filter(|hash| hash.digest() == head.hash))
+    }
+
+    /// Refuses a log that a key signed which ours did not take over from, before it is read: somebody who still holds an
+    /// old key is told so, and not that the new one is unknown to them.
+    fn check_signer(&self, thread: &ThreadId, row: &Row) -> Result<()> {
+        let (theirs, signer) = (row.head.signer, &self.signing()?.signer);
+        if theirs == signer.fingerprint() || signer.succeeds(&theirs) {
+            return Ok(());
+        }
+        Err(Error::OtherSigner { thread: thread.clone(), theirs, ours: signer.fingerprint() })
     }
 
     /// The running hash at a head, from the log itself: only a log that is still what was signed may be gone on with.
@@ -157,28 +207,61 @@ impl Core {
         }
     }
 
-    /// Whether a transcript is a plain file of exactly the length its head says.
+    /// Whether a transcript has exactly the length its head says. It is opened as the commit will open it: what can't be
+    /// written is refused before anything is committed.
     fn file_is_as_expected(&self, thread: &ThreadId, row: &Row) -> Result<bool> {
         check_folder(&self.layout.thread(thread))?;
         let path = self.layout.transcript(thread);
-        Ok(fs::symlink_metadata(&path).is_ok_and(|found| found.is_file() && found.len() == row.head.bytes))
+        match self.disk.open(&path, How::Write) {
+            Ok(file) => Ok(file.length().map_err(io_error("look at", &path))? == row.head.bytes),
+            Err(error) if error.kind() == std::io::ErrorKind::NotFound => Ok(false),
+            Err(error) => Err(io_error("open", &path)(error)),
+        }
     }
 
-    /// The folded state of a thread: the one that was saved last, and what was committed since.
+    /// The folded state of a thread: the one that was saved last, if our key marked it, and what was committed since. The
+    /// bytes that are folded hash to what the head says.
     fn fold_state(&self, thread: &ThreadId, row: &Row) -> Result<Value> {
         let saved = self.read(|connection| rows::saved_state(connection, row.id))?;
         let saved = saved.filter(|saved| saved.version <= row.head.version && saved.bytes <= row.head.bytes);
-        let (mut state, from) = saved.map_or((empty_state(), 0), |saved| (saved.state, saved.bytes));
+        let seal = &self.signing()?.seal;
+        let opened = saved.and_then(|saved| saved_state::open(seal, &row.head, &saved));
+        let (mut state, mut hash, from) = opened.unwrap_or_else(|| (empty_state(), RunningHash::new(), 0));
         let path = self.layout.transcript(thread);
         let (_, mut overlay) = self.shot(thread)?.committed();
         std::io::Seek::seek(&mut overlay, std::io::SeekFrom::Start(from)).map_err(io_error("read", &path))?;
         let mut reader = BufReader::with_capacity(1 << 16, overlay).take(row.head.bytes - from);
         let mut buffer = Vec::new();
         while lines::next_line(&mut reader, &mut buffer).map_err(io_error("read", &path))? {
+            hash.update(&buffer);
             let line = line::decode(buffer.strip_suffix(b"\n").unwrap_or(&buffer))?;
             apply_to_state(&mut state, &line.event)
                 .map_err(|error| Error::Fold { thread: thread.clone(), source: FoldError::Patch(error) })?;
         }
+        if hash.digest() != row.head.hash {
+            self.hash_again(thread, row)?;
+            return Err(rows::bad_row("a saved state does not belong to its log"));
+        }
         Ok(state)
+    }
+}
+
+/// Refuses ids whose folder would be one of the store's own files.
+fn check_name(thread: &ThreadId) -> Result<()> {
+    match is_reserved(&thread.folder()) {
+        true => Err(Error::Unusable {
+            what: format!("`{thread}`"),
+            why: "the store itself has a file of that name".to_owned(),
+            hint: Some("choose another id".to_owned()),
+        }),
+        false => Ok(()),
+    }
+}
+
+pub(crate) fn unindexed(thread: &ThreadId) -> Error {
+    Error::Integrity {
+        what: format!("there is a log of `{thread}`"),
+        why: "the database does not know it".to_owned(),
+        hint: Some("`selvedge reindex` rebuilds the database from the logs, and says why one is left out".to_owned()),
     }
 }

@@ -10,7 +10,7 @@ use selvedge_model::account::{AccountId, PostingError};
 use selvedge_model::changeset::InvalidChangeset;
 use selvedge_model::error::{Classify, Kind};
 use selvedge_model::fold::FoldError;
-use selvedge_model::{CommitKey, Digest, MessageId, NoteKey, OwnerId, ThreadId};
+use selvedge_model::{CommitKey, Digest, MessageId, NoteKey, OwnerId, ThreadId, Timestamp};
 
 /// The result of asking a store.
 pub type Result<T, E = Error> = std::result::Result<T, E>;
@@ -53,6 +53,26 @@ pub enum Error {
         thread: ThreadId,
         /// The blob.
         blob: Digest,
+    },
+    /// The content of the blob was erased.
+    #[error("blob {} of thread `{thread}` was erased at {at}: {reason}", .blob.short())]
+    Erased {
+        /// The thread.
+        thread: ThreadId,
+        /// The blob.
+        blob: Digest,
+        /// Why it was erased.
+        reason: String,
+        /// When that was committed.
+        at: Timestamp,
+    },
+    /// The store has an older format, which is only read.
+    #[error("the store has format {found}, which this program reads but does not write; it writes format {current}")]
+    Outdated {
+        /// The format of the store.
+        found: i64,
+        /// The format that is written.
+        current: i64,
     },
     /// The thread was deleted; its id is never used again.
     #[error("thread `{0}` was deleted")]
@@ -232,6 +252,9 @@ pub fn describe(thread: &ThreadId, finding: &Finding) -> String {
             format!("the log of `{thread}` is gone: {by} remembers version {version}")
         }
         Finding::Unsigned => format!("the log of `{thread}` has no checkpoint at all"),
+        Finding::Blob { blob, version, why } => {
+            format!("blob {} of `{thread}`, which version {version} names, {why}", blob.short())
+        }
         Finding::Contradicted { by, why } => format!("{by} of `{thread}` does not agree with its log: {why}"),
     }
 }
@@ -244,6 +267,7 @@ impl Classify for Error {
             | Self::NoThread(_)
             | Self::Ambiguous { .. }
             | Self::NoBlob { .. }
+            | Self::Erased { .. }
             | Self::Deleted(_) => Kind::Absent,
             Self::Exists(_) | Self::Conflict { .. } | Self::StaleEpoch { .. } => Kind::Conflict,
             Self::KeyReused(_) | Self::NoteReused { .. } | Self::NoteGone { .. } | Self::AccountBusy(_) => {
@@ -251,12 +275,17 @@ impl Classify for Error {
             }
             Self::MessageChanged { .. } | Self::BadBatch | Self::BadBirth => Kind::Invalid,
             Self::LeaseHeld { .. } | Self::NotesPending { .. } | Self::Running(_) => Kind::Denied,
-            Self::OtherSigner { .. } | Self::Unusable { .. } => Kind::Denied,
+            Self::OtherSigner { .. } | Self::Unusable { .. } | Self::Outdated { .. } => Kind::Denied,
             Self::Changeset(error) => error.kind(),
             Self::Fold { source, .. } => source.kind(),
             Self::Line(error) => error.kind(),
             Self::Posting(error) => error.kind(),
             Self::Log { .. } | Self::Integrity { .. } => Kind::Integrity,
+            Self::Io { source, .. }
+                if matches!(source.kind(), io::ErrorKind::PermissionDenied | io::ErrorKind::ReadOnlyFilesystem) =>
+            {
+                Kind::Denied
+            }
             Self::Io { .. } | Self::Database { .. } | Self::OutcomeUnknown { .. } => Kind::Broken,
         }
     }
@@ -268,6 +297,8 @@ impl Classify for Error {
             Self::Ambiguous { .. } => "ambiguous",
             Self::NoVersion { .. } => "version_not_found",
             Self::NoBlob { .. } => "blob_not_found",
+            Self::Erased { .. } => "blob_erased",
+            Self::Outdated { .. } => "store_outdated",
             Self::Deleted(_) => "thread_deleted",
             Self::Exists(_) => "thread_exists",
             Self::Conflict { .. } => "version_conflict",
@@ -294,6 +325,7 @@ impl Classify for Error {
                 Finding::Truncated { .. } => "truncated",
                 Finding::Unsigned => "unsigned_log",
                 Finding::Contradicted { .. } => "contradicted",
+                Finding::Blob { .. } => "blob_damaged",
             },
             Self::Integrity { .. } => "integrity",
             Self::Unusable { .. } => "store_unusable",
@@ -317,6 +349,8 @@ impl Classify for Error {
             Self::NoStore { .. } => "`selvedge init` makes one",
             Self::NoThread(_) => "`selvedge thread list` shows what is there",
             Self::Ambiguous { .. } => "type more of the id",
+            Self::Erased { .. } => "what was erased is gone; a backup from before may still have it",
+            Self::Outdated { .. } => "make a copy with `selvedge backup`, then move the store with `selvedge upgrade`",
             Self::NoVersion { thread, latest, .. } => {
                 return Some(format!("`selvedge state {thread} --at {latest}` is the latest"));
             }
@@ -330,15 +364,23 @@ impl Classify for Error {
             Self::KeyReused(_) => "use a new key for a new request",
             Self::MessageChanged { .. } => "give the changed message an id of its own",
             Self::Running(_) => "let the run finish first",
-            Self::OtherSigner { .. } => "use the key that signed this thread",
+            Self::OtherSigner { .. } => {
+                "if your key was rotated meanwhile, run this again with the new one; if the thread's key is lost or not \
+                 yours, the thread stays readable and verifiable, and a new one can go on from it"
+            }
             Self::OutcomeUnknown { .. } => "append again with the same `--key`: it is committed once",
             Self::Log { thread, finding } => {
                 return Some(match finding {
                     Finding::Foreign { .. } => "the next append moves them to a quarantine file; nothing acknowledged is lost".to_owned(),
-                    Finding::DatabaseBehind { .. } => "the database is older than the logs: restore the newer one, or rebuild it with `selvedge reindex`".to_owned(),
-                    Finding::Contradicted { by, .. } => format!("the log holds by itself; move {by} away, and the next change of the thread writes it anew"),
+                    Finding::DatabaseBehind { .. } => format!("the database is older than the log: `selvedge repair {thread}` lets it follow, `selvedge reindex` rebuilds all of it"),
+                    Finding::Truncated { have: Some(_), .. } => format!("put the file back from a copy; `selvedge repair {thread} --accept-loss` goes on without what is lost, and says so for ever"),
+                    Finding::Contradicted { by, .. } => format!("the log holds by itself; `selvedge repair {thread}` keeps {by} aside and writes it anew"),
+                    Finding::Blob { .. } => "the log itself holds; put the file back from a backup".to_owned(),
                     Finding::Damaged(damage) if matches!(damage.flaw, Flaw::Untrusted(_)) => {
-                        "trust the key only if you know whose it is".to_owned()
+                        "trust the key only if you know whose it is: `selvedge keys trust FILE --owner NAME`".to_owned()
+                    }
+                    Finding::Damaged(damage) if matches!(damage.flaw, Flaw::Revoked(_)) => {
+                        "you revoked this key, so nothing it signed is believed any more; `selvedge keys list` says when".to_owned()
                     }
                     _ => format!("`selvedge verify {thread} --explain` shows what is still proven; put the file back from a copy"),
                 });

@@ -7,7 +7,7 @@
 //! - [`prepare`]: from what a caller asks to what a backend must make durable.
 //! - [`load`]: a thread as its log tells it. [`queue`], [`lease`]: waiting in line. [`chain`], [`blob`]: what threads are joined by and
 //!   what lies beside their logs.
-//! - [`memory`]: a store without a disk.
+//! - [`memory`]: a store without a disk. [`nova`]: threads from files of the older form, and back.
 //! - `conformance`: the public suite, behind the feature of that name.
 
 pub mod blob;
@@ -19,6 +19,7 @@ pub mod error;
 pub mod lease;
 pub mod load;
 pub mod memory;
+pub mod nova;
 pub mod prepare;
 pub mod queue;
 

@@ -29,7 +29,11 @@ pub fn load(logs: &dyn Logs, thread: &ThreadId, trust: &Trust, up_to: Option<u64
             fold_entry(&mut folded, thread, &entry);
         }
     })?;
-    let broken = |source| Error::Fold { thread: thread.clone(), source };
+    let broken = |source: FoldError| Error::Integrity {
+        what: format!("the log of `{thread}` is signed, but does not fold"),
+        why: source.to_string(),
+        hint: Some(format!("`selvedge state {thread} --at VERSION` shows an earlier version")),
+    };
     let loaded = folded.unwrap_or(Err(FoldError::NotBorn)).map_err(broken)?;
     match up_to {
         Some(up_to) if up_to > head.version => {

@@ -14,7 +14,7 @@ use selvedge_model::fold::empty_state;
 use selvedge_model::id::ReservationId;
 use selvedge_model::{
     Batch, Clock, CommitKey, Committed, Digest, Ids, Manifest, MessageId, Note, NoteKey, OwnerId, Right, Run, RunId,
-    Status, ThreadId,
+    Status, ThreadId, Timestamp,
 };
 use serde_json::Value;
 
@@ -64,6 +64,7 @@ struct Slot {
     messages: HashMap<MessageId, Digest>,
     runs: Vec<Run>,
     blobs: HashMap<Digest, Vec<u8>>,
+    erased: HashMap<Digest, (String, Timestamp)>,
     epoch: u64,
     holder: Option<OwnerId>,
 }
@@ -167,6 +168,7 @@ impl Inner {
                 messages: HashMap::new(),
                 runs: Vec::new(),
                 blobs: HashMap::new(),
+                erased: HashMap::new(),
                 epoch: 0,
                 holder: None,
             });
@@ -181,6 +183,10 @@ impl Inner {
                     Some(known) => *known = run,
                     None => slot.runs.push(run),
                 }
+            }
+            for erased in part.erased {
+                slot.blobs.remove(&erased.blob);
+                slot.erased.entry(erased.blob).or_insert((erased.reason, slot.manifest.updated_at));
             }
             if let Some(run) = slot.runs.iter_mut().find(|run| Some(&run.run_id) == part.touched_run.as_ref()) {
                 run.updated_at = slot.manifest.updated_at;
@@ -336,7 +342,11 @@ impl Logs for MemoryStore {
 
     fn blob(&self, thread: &ThreadId, name: &Digest) -> Result<Vec<u8>> {
         let inner = self.inner();
-        let stored = inner.slot(thread)?.blobs.get(name);
+        let slot = inner.slot(thread)?;
+        if let Some((reason, at)) = slot.erased.get(name) {
+            return Err(Error::Erased { thread: thread.clone(), blob: *name, reason: reason.clone(), at: *at });
+        }
+        let stored = slot.blobs.get(name);
         let content = stored.and_then(|stored| blob::open(name, stored));
         content.ok_or_else(|| Error::NoBlob { thread: thread.clone(), blob: *name })
     }

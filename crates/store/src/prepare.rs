@@ -12,13 +12,13 @@ use selvedge_log::hash::sha256;
 use selvedge_log::writer::{self, Addition, Written};
 use selvedge_log::{Signer, Tail};
 use selvedge_model::account::{self, Account, AccountId, Posting, Reservation};
-use selvedge_model::event::ThreadCreated;
+use selvedge_model::event::{BlobErased, KeyRotated, ThreadCreated};
 use selvedge_model::fold::{FoldError, apply_to_state, empty_state};
 use selvedge_model::id::ReservationId;
 use selvedge_model::status::InvalidTransition;
 use selvedge_model::{
     Batch, Changeset, CommitKey, Committed, Digest, Event, Expect, Ids, LogId, Manifest, Message, MessageId, Note,
-    NoteKey, Part, Right, Run, RunId, RunStatus, Status, ThreadId, Timestamp,
+    NoteKey, Part, Reason, Right, Run, RunId, RunStatus, Status, ThreadId, Timestamp,
 };
 use serde_json::Value;
 
@@ -81,6 +81,8 @@ pub struct PreparedPart {
     pub messages: Vec<(MessageId, Digest)>,
     /// Runs that were heard of.
     pub runs: Vec<Run>,
+    /// Blobs whose content must go once this is durable.
+    pub erased: Vec<BlobErased>,
     /// The run that the changeset belongs to, whose record is touched if there is one.
     pub touched_run: Option<RunId>,
 }
@@ -119,10 +121,10 @@ impl Prepared {
     }
 }
 
-/// The hash of what the caller gave: threads, changesets and postings, and nothing that a retry may change.
+/// The hash of what the caller gave: threads, changesets, postings and notes, and nothing that a retry may change.
 pub fn request_hash(batch: &Batch) -> Digest {
     let parts: Vec<_> = batch.parts.iter().map(|part| (&part.thread, &part.changeset, &part.postings)).collect();
-    sha256(&serde_json::to_vec(&parts).unwrap_or_default())
+    sha256(&serde_json::to_vec(&(parts, &batch.consumed, &batch.posted)).unwrap_or_default())
 }
 
 /// Prepares a batch whose key was not used before.
@@ -163,7 +165,7 @@ struct Folded {
 
 impl Folded {
     fn version(&self) -> u64 {
-        self.standing.tail.head.as_ref().map_or(0, |head| head.version + 1)
+        writer::next_version(self.standing.tail.head.as_ref(), &self.events)
     }
 
     fn write(
@@ -174,6 +176,11 @@ impl Folded {
         at: Timestamp,
     ) -> Result<PreparedPart> {
         let touched_run = self.outline.run_id.clone();
+        let erased = self.events.iter().filter_map(|event| match event {
+            Event::BlobErased(erased) => Some(erased.clone()),
+            _ => None,
+        });
+        let erased = erased.collect();
         let addition = Addition {
             thread_id: &self.thread,
             events: &self.events,
@@ -198,6 +205,7 @@ impl Folded {
             state: self.state,
             messages: self.messages,
             runs: self.runs,
+            erased,
             touched_run,
         })
     }
@@ -230,8 +238,9 @@ fn fold_part(
 
     let (mut standing, events) = match known {
         Some(mut standing) => {
-            check_writable(&thread, &standing, signer)?;
-            let lead = std::mem::take(&mut standing.lead);
+            check_writable(&thread, &standing, &changeset, signer)?;
+            let mut lead = std::mem::take(&mut standing.lead);
+            lead.extend(take_over(&standing, signer));
             let events = writer::events(&standing.tail, lead, changeset, postings);
             (standing, events)
         }
@@ -275,17 +284,37 @@ fn check_expectation(thread: &ThreadId, expect: Expect, known: Option<&Standing>
     }
 }
 
-fn check_writable(thread: &ThreadId, standing: &Standing, signer: &Signer) -> Result<()> {
-    if standing.manifest.status == Status::Continued {
+fn check_writable(thread: &ThreadId, standing: &Standing, changeset: &Changeset, signer: &Signer) -> Result<()> {
+    if standing.manifest.status == Status::Continued && !only_erases(changeset) && !only_mends(standing, changeset) {
         let refused = InvalidTransition { from: Status::Continued, to: Status::Continued };
         return Err(Error::Fold { thread: thread.clone(), source: FoldError::Misfit(refused.into()) });
     }
     match &standing.tail.head {
-        Some(head) if head.signer != signer.fingerprint() => {
+        Some(head) if head.signer != signer.fingerprint() && !signer.succeeds(&head.signer) => {
             Err(Error::OtherSigner { thread: thread.clone(), theirs: head.signer, ours: signer.fingerprint() })
         }
         _ => Ok(()),
     }
+}
+
+/// What a log must say where another key signs than before; nothing if it is the same.
+fn take_over(standing: &Standing, signer: &Signer) -> Option<Event> {
+    let (from, to) = (standing.tail.head.as_ref()?.signer, signer.fingerprint());
+    (from != to).then_some(Event::KeyRotated(KeyRotated { from, to }))
+}
+
+/// Whether a changeset says nothing but what was found and mended; that must be said in a thread that goes on elsewhere too.
+fn only_mends(standing: &Standing, changeset: &Changeset) -> bool {
+    !standing.lead.is_empty() && *changeset == Changeset::empty(Reason::Lifecycle)
+}
+
+/// Whether a changeset says nothing but that blobs are erased; what must be forgotten can be, in a thread that goes on
+/// elsewhere too.
+fn only_erases(changeset: &Changeset) -> bool {
+    let bare = Changeset { events: changeset.events.clone(), ..Changeset::empty(changeset.reason) };
+    *changeset == bare
+        && !changeset.events.is_empty()
+        && changeset.events.iter().all(|event| matches!(event, Event::BlobErased(_)))
 }
 
 fn born(

@@ -1,5 +1,7 @@
 //! The in-memory store keeps the contracts, and no case of the suite is forgotten.
 
+mod nova;
+
 use std::fs;
 use std::path::Path;
 

@@ -6,9 +6,19 @@
     reason = "a skipped test says why, and a child process tells its parent"
 )]
 
+mod backup;
+mod bundle;
 mod conformance;
 mod damage;
+mod doctor;
+mod erase;
+mod fixture;
+mod hardened;
 mod kill;
+mod reindex;
+mod repair;
+mod rotation;
 mod smoke;
 mod support;
+mod upgrade;
 mod world;

@@ -18,7 +18,7 @@ use selvedge_store_local::{Access, LocalStore};
 
 use crate::support::{Home, birth, id, says, thread_with};
 
-fn append(store: &LocalStore, thread: &ThreadId, text: &str) -> Result<u64, Error> {
+pub(crate) fn append(store: &LocalStore, thread: &ThreadId, text: &str) -> Result<u64, Error> {
     Ok(store.commit(Batch::of(Part::new(thread.clone(), Expect::Any, says(text))))?.versions[0].1)
 }
 
@@ -29,7 +29,7 @@ fn refusal(opened: Result<LocalStore, Error>) -> Error {
     }
 }
 
-fn assert_sound(store: &LocalStore, thread: &ThreadId, version: u64) {
+pub(crate) fn assert_sound(store: &LocalStore, thread: &ThreadId, version: u64) {
     let verdict = store.verify(thread, &mut |_| {}).unwrap();
     assert_eq!(verdict.judgement.finding, Finding::Sound);
     assert_eq!(verdict.judgement.unchanged_up_to, Some(version));
@@ -42,10 +42,10 @@ fn is_root() -> bool {
 
 /// A disk that fails one kind of call from the n-th on.
 #[derive(Debug)]
-struct Failing {
-    what: &'static str,
-    left: Arc<AtomicI64>,
-    error: io::ErrorKind,
+pub(crate) struct Failing {
+    pub(crate) what: &'static str,
+    pub(crate) left: Arc<AtomicI64>,
+    pub(crate) error: io::ErrorKind,
 }
 
 impl Failing {
@@ -123,7 +123,12 @@ impl DiskFile for FailingFile {
     }
 }
 
-fn open_failing(home: &Home, what: &'static str, after: i64, error: io::ErrorKind) -> (LocalStore, Arc<AtomicI64>) {
+pub(crate) fn open_failing(
+    home: &Home,
+    what: &'static str,
+    after: i64,
+    error: io::ErrorKind,
+) -> (LocalStore, Arc<AtomicI64>) {
     let left = Arc::new(AtomicI64::new(i64::MAX));
     let mut options = home.options(Access::ReadWrite);
     options.disk = Arc::new(Failing { what, left: left.clone(), error });
@@ -254,8 +259,37 @@ fn a_folder_that_may_not_be_written_is_said() {
     fs::set_permissions(home.threads(), Permissions::from_mode(0o500)).unwrap();
     let refused = LocalStore::open(home.options(Access::ReadWrite)).map(|_| ()).unwrap_err();
     fs::set_permissions(home.threads(), Permissions::from_mode(0o700)).unwrap();
-    assert_eq!(refused.kind(), Kind::Broken, "{refused}");
+    assert_eq!(refused.kind(), Kind::Denied, "{refused}");
     assert_sound(&home.read_only(), &thread, 1);
+}
+
+#[test]
+fn a_store_on_a_disk_that_may_only_be_read_is_read() {
+    let home = Home::new();
+    let mount = |options: &[&str]| {
+        let mounted = Command::new("mount").args(options).arg(home.folder.path()).status();
+        mounted.is_ok_and(|status| status.success())
+    };
+    if !mount(&["-t", "tmpfs", "-o", "size=8m", "tmpfs"]) {
+        eprintln!("skipped: this machine does not let a test mount a disk");
+        return;
+    }
+    let result = std::panic::catch_unwind(|| {
+        LocalStore::init(home.folder.path(), Arc::new(RealDisk)).unwrap();
+        let store = home.open();
+        let thread = thread_with(&store, "scribe-0123456789ab", &["one"]);
+        store.close().unwrap();
+        assert!(mount(&["-o", "remount,ro"]));
+        let reader = home.read_only();
+        assert_sound(&reader, &thread, 1);
+        assert_eq!(reader.list(&Default::default(), None, 10).unwrap().items.len(), 1);
+        assert_eq!(reader.read(&thread, 0, 10).unwrap().len(), 4);
+        drop(reader);
+        let refused = refusal(LocalStore::open(home.options(Access::ReadWrite)));
+        assert_eq!(refused.kind(), Kind::Denied, "{refused}");
+    });
+    _ = Command::new("umount").arg("-l").arg(home.folder.path()).status();
+    result.unwrap();
 }
 
 #[test]
@@ -363,17 +397,17 @@ fn a_newer_format_is_refused() {
     home.open().close().unwrap();
     let store_file = home.threads().join("store.json");
     let ours = fs::read_to_string(&store_file).unwrap();
-    fs::write(&store_file, ours.replace("\"format\":1", "\"format\":2")).unwrap();
+    fs::write(&store_file, ours.replace("\"format\":2", "\"format\":99")).unwrap();
     let refused = refusal(LocalStore::open(home.options(Access::ReadWrite)));
-    assert!(refused.to_string().contains("format 2"), "{refused}");
+    assert!(refused.to_string().contains("format 99"), "{refused}");
     fs::write(&store_file, ours.replace("selvedge-local", "somebody-else")).unwrap();
     assert!(refusal(LocalStore::open(home.options(Access::ReadWrite))).to_string().contains("somebody-else"));
     fs::write(&store_file, ours).unwrap();
     let database = rusqlite::Connection::open(home.threads().join("registry.db")).unwrap();
-    database.pragma_update(None, "user_version", 2).unwrap();
+    database.pragma_update(None, "user_version", 99).unwrap();
     drop(database);
     let refused = refusal(LocalStore::open(home.options(Access::ReadWrite)));
-    assert!(refused.to_string().contains("format 2"), "{refused}");
+    assert!(refused.to_string().contains("format 99"), "{refused}");
 }
 
 #[test]

@@ -1,6 +1,7 @@
 //! A batch is there wholly or not at all, over all its threads.
 
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Instant;
 
 use selvedge_model::event::Fields;
 use selvedge_model::{Batch, Changeset, Event, NewThread, Part, ThreadId};
@@ -124,7 +125,8 @@ pub fn nobody_sees_half_a_batch<H: Harness>(harness: &H) {
             return;
         }
         let (head, lines) = (|thread| reader.head(thread).unwrap().version, |thread| lines_of(&reader, thread).len());
-        while !done.load(Ordering::SeqCst) {
+        let began = Instant::now();
+        while !done.load(Ordering::SeqCst) && began.elapsed() < PATIENCE {
             // Both grow together, so whatever is looked at later is never behind.
             let (first, second, third) = (head(&one), head(&two), head(&one));
             assert!(first <= second && second <= third, "versions {first}, {second}, {third}");

@@ -1,6 +1,7 @@
 //! What lies beside a log: read back exactly, by its name, from its own thread.
 
-use selvedge_model::Digest;
+use selvedge_model::event::BlobErased;
+use selvedge_model::{Changeset, Digest, Event};
 
 use super::Harness;
 use super::support::*;
@@ -65,6 +66,20 @@ pub fn a_blob_makes_no_version<H: Harness>(harness: &H) {
     assert_eq!((store.head(&thread).unwrap(), store.position().unwrap()), (head, position));
     assert_eq!(append(&store, &thread, empty()), 1);
     verified(&store, &harness.trust(), &thread);
+}
+
+/// An erased blob is gone, its log says so and still verifies, and its neighbours stay.
+pub fn an_erased_blob_is_gone_and_the_log_says_so<H: Harness>(harness: &H) {
+    let store = harness.open();
+    let thread = create(&store, "blobs");
+    let (secret, other) = (store.put_blob(&thread, b"secret").unwrap(), store.put_blob(&thread, b"other").unwrap());
+    let erased = BlobErased { blob: secret, reason: "asked to".to_owned() };
+    assert_eq!(append(&store, &thread, Changeset::of_event(Event::BlobErased(erased))), 1);
+    assert_refused!(store.blob(&thread, &secret), Error::Erased { reason, .. } if reason == "asked to", "erased");
+    assert_eq!(store.blob(&thread, &other).unwrap(), b"other");
+    verified(&store, &harness.trust(), &thread);
+    let again = harness.open();
+    assert_refused!(again.blob(&thread, &secret), Error::Erased { .. }, "erased, as others see it");
 }
 
 /// Blobs put at once are all kept.

@@ -1,5 +1,7 @@
 //! Two writers never both win a version, and nothing of the loser is visible.
 
+use std::time::Instant;
+
 use selvedge_model::{Batch, Changeset, Classify, Kind, Message};
 use serde_json::json;
 
@@ -59,8 +61,9 @@ pub fn racing_writers_win_each_version_once<H: Harness>(harness: &H) {
     let thread = create(&stores[0], "raced");
     let won = at_once(4, |worker| {
         let store = &stores[worker % 2];
-        let mut won = Vec::new();
+        let (mut won, began) = (Vec::new(), Instant::now());
         while won.len() < 8 {
+            assert!(began.elapsed() < PATIENCE, "worker {worker} wins nothing more after {won:?}");
             let version = store.head(&thread).unwrap().version;
             let next = part_at(&thread, version, says(&format!("{worker}.{}", won.len())));
             match stubbornly(|| store.commit(Batch::of(next.clone()))) {

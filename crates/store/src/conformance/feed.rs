@@ -52,6 +52,7 @@ pub fn the_feed_comes_page_by_page<H: Harness>(harness: &H) {
             let page = store.after(position, limit).unwrap();
             assert!(page.len() <= limit);
             let Some(last) = page.last() else { break };
+            assert!(last.position > position, "a page is behind its position: {page:?}");
             position = last.position;
             paged.extend(page);
         }

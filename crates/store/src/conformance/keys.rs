@@ -33,11 +33,13 @@ pub fn another_request_under_the_key_is_refused<H: Harness>(harness: &H) {
     let store = harness.open();
     let (thread, other) = (create(&store, "keyed"), create(&store, "other"));
     commit(&store, Batch::of(part(&thread, says("first"))).with_key(id("k1")));
+    let mut posting = part(&thread, says("first"));
+    posting.postings = vec![open(&thread, None)];
     let wrong = [
+        batch([posting]),
         batch([part(&thread, says("second"))]),
         batch([part(&other, says("first"))]),
         batch([part(&thread, says("first")), part(&other, empty())]),
-        batch([posts(&thread, [open(&thread, None)])]),
         batch([part(&thread, says_as("m1", "first"))]),
     ];
     leaves_no_trace(&store, &[&thread, &other], || {

@@ -165,6 +165,34 @@ pub fn a_child_account_is_settled_from_the_childs_log<H: Harness>(harness: &H) {
     assert_eq!(on_parent[0].1.child, Some(child));
 }
 
+/// A tree has an account and all below it, parents first, each once, even if parents lead in a circle.
+pub fn a_tree_of_accounts_is_parents_first<H: Harness>(harness: &H) {
+    let store = harness.open();
+    let thread = create(&store, "tree");
+    let below = |name: &str, parent: &str| Posting::Open { account: id(name), parent: Some(id(parent)), max: None };
+    let accounts = [
+        below("leaf", "z-branch"),
+        below("a-branch", "root"),
+        below("z-branch", "root"),
+        open(&id("root"), Some(10)),
+        below("hen", "egg"),
+        below("egg", "hen"),
+    ];
+    commit(&store, Batch::of(posts(&thread, accounts)));
+    let tree = |name: &str| -> Vec<String> {
+        store.tree(&id(name)).unwrap().into_iter().map(|account| account.id.to_string()).collect()
+    };
+    let found = tree("root");
+    assert_eq!(sorted(found.clone()), ["a-branch", "leaf", "root", "z-branch"], "all below, each once");
+    let place = |name: &str| found.iter().position(|other| other == name);
+    assert!(place("root") == Some(0) && place("z-branch") < place("leaf"), "parents first: {found:?}");
+    assert_eq!(
+        (tree("z-branch"), tree("leaf")),
+        (vec!["z-branch".to_owned(), "leaf".to_owned()], vec!["leaf".to_owned()])
+    );
+    assert_eq!(sorted(tree("hen")), ["egg", "hen"], "a circle ends");
+}
+
 /// Postings of one batch build on each other, over all its parts.
 pub fn postings_of_one_batch_build_on_each_other<H: Harness>(harness: &H) {
     let store = harness.open();

@@ -42,6 +42,7 @@ pub fn pages_follow_each_other<H: Harness>(harness: &H) {
             let (items, next) = page(&store, &Filter::default(), after, limit);
             assert!(!items.is_empty() && items.len() <= limit, "a page of {limit}: {items:?}");
             found.extend(items);
+            assert!(found.len() <= expected.len(), "pages of {limit} repeat themselves: {found:?}");
             let Some(next) = next else { break };
             after = Some(next);
         }

@@ -174,6 +174,7 @@ macro_rules! conformance_suite {
                 an_account_goes_through_its_life
                 the_log_tells_the_account
                 a_child_account_is_settled_from_the_childs_log
+                a_tree_of_accounts_is_parents_first
                 postings_of_one_batch_build_on_each_other
                 an_account_without_a_maximum_has_no_remainder
                 a_posting_against_the_rules_is_refused
@@ -310,6 +311,7 @@ macro_rules! conformance_suite {
                 a_blob_is_not_read_from_another_thread
                 the_same_bytes_have_two_names
                 a_blob_makes_no_version
+                an_erased_blob_is_gone_and_the_log_says_so
                 blobs_put_at_once_are_all_kept
             }
             storm {

@@ -2,6 +2,7 @@
 
 use std::io::Read;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Instant;
 
 use selvedge_log::hash::sha256;
 use selvedge_log::{Trust, line};
@@ -83,6 +84,7 @@ pub fn lines_are_read_page_by_page<H: Harness>(harness: &H) {
                 break;
             }
             paged.extend(page);
+            assert!(paged.len() <= decoded.len(), "pages of {limit} repeat themselves");
         }
         assert_eq!(paged, decoded, "pages of {limit}");
     }
@@ -167,9 +169,9 @@ pub fn readers_see_whole_changesets_while_a_writer_writes<H: Harness>(harness: &
             done.store(true, Ordering::SeqCst);
             return;
         }
-        let mut before = 0;
+        let (mut before, began) = (0, Instant::now());
         loop {
-            let last = done.load(Ordering::SeqCst);
+            let last = done.load(Ordering::SeqCst) || began.elapsed() > PATIENCE;
             let version = reader.get(&thread).unwrap().version;
             let messages = loaded(&reader, &trust, &thread).messages.len() as u64;
             assert!(before <= version && version <= messages, "versions {before}, {version}, then {messages} messages");

@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use super::Harness;
 use super::support::*;
-use crate::contract::{Acquire, Feed, Leases};
+use crate::contract::{Acquire, Leases};
 use crate::error::Error;
 
 const AT_ONCE: Acquire = Acquire { wait: Duration::ZERO, take_over: false };
@@ -139,15 +139,13 @@ pub fn taking_over_does_not_wait<H: Harness>(harness: &H) {
     }
 }
 
-/// Whoever would wait for ever may say so, and does not wait for what is there.
+/// Whoever would wait for ever may say so, and does not wait for what is free.
 pub fn waiting_may_be_for_ever<H: Harness>(harness: &H) {
     let store = harness.open();
-    let position = store.position().unwrap();
     let thread = create(&store, "for-ever");
     let lease = store.acquire(&thread, Acquire { wait: Duration::MAX, take_over: false }).unwrap();
     store.acquire(&thread, Acquire { wait: Duration::MAX, take_over: true }).unwrap();
     store.release(&lease).unwrap();
-    store.wait(position, Duration::MAX).unwrap();
 }
 
 /// Whoever gives up in line hears who holds the lease, and not that its own process waits for it, too.

@@ -1,0 +1,397 @@
+//! A consistent copy of a store that others go on writing to.
+//!
+//! ```text
+//! DIR/
+//! ├── backup.json      signed (kind backup), written last: without it the backup was not finished
+//! └── threads/         what `.ai/agent/threads` holds: store.json, registry.db, tombstones, one folder per thread
+//! ```
+//!
+//! The database is copied first, as of one moment. Each transcript is then copied up to the head in that copy: what is before
+//! a head never changes, and what had not reached the file yet stands in the copy's redo. Whatever is newer than the
+//! copy stays behind: later commits, later manifests. A thread that is deleted meanwhile is deleted in the copy too; a
+//! blob that is erased meanwhile makes the backup fail, because it must not keep what was to be forgotten.
+//!
+//! When this returns every file is synced. After a crash there is no `backup.json`.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fs;
+use std::io;
+use std::path::{Path, PathBuf};
+
+use rusqlite::{Connection, params};
+use selvedge_log::Head;
+use selvedge_log::document::{self, DocumentKind};
+use selvedge_log::hash::RunningHash;
+use selvedge_model::{Digest, ThreadId, Timestamp};
+use selvedge_store::{Error, Result};
+use serde::{Deserialize, Serialize};
+use serde_json::Value;
+
+use crate::blobs::hash_file;
+use crate::core::{Core, io_error};
+use crate::delete::TABLES;
+use crate::disk::{self, Disk, DiskFile, How};
+use crate::layout::{Layout, check_folder};
+use crate::open::LocalStore;
+use crate::overlay::{Redo, read_fully};
+use crate::rows::{self, Row, bad_row};
+use crate::schema::{self, Use, database};
+
+/// What a backup is signed as.
+pub(crate) const KIND: DocumentKind = DocumentKind::new("backup");
+/// The item that a backup's signature names.
+pub(crate) const ITEM: &str = "backup";
+/// The file that a finished backup has.
+pub(crate) const FILE: &str = "backup.json";
+/// The folder of a backup that holds what a store's folder holds.
+pub(crate) const THREADS: &str = "threads";
+
+/// What a backup holds, as its signed `backup.json` says.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Backup {
+    /// Its random name.
+    pub backup_id: String,
+    /// When it was begun, by the clock of whoever made it.
+    pub made_at: Timestamp,
+    /// The format of the store.
+    pub store_format: i64,
+    /// The SHA-256 of its database.
+    pub database: Digest,
+    /// Its threads and where their logs end.
+    pub threads: Vec<BackedUp>,
+    /// How many blobs it holds.
+    pub blobs: u64,
+    /// How many bytes its logs and blobs have.
+    pub bytes: u64,
+}
+
+/// One thread of a backup.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct BackedUp {
+    /// The thread.
+    pub thread_id: ThreadId,
+    /// Where its log ends.
+    pub head: Head,
+}
+
+/// What has been copied beside the database.
+#[derive(Default)]
+struct Copied {
+    threads: Vec<BackedUp>,
+    /// Threads whose `thread.json` stayed behind because it was newer, and is written anew after a restore.
+    stale: Vec<i64>,
+    blobs: u64,
+    bytes: u64,
+}
+
+impl LocalStore {
+    /// Copies the store to a new folder while others go on writing; `each` is told how many threads of how many are done.
+    pub fn backup(&self, target: &Path, each: &mut dyn FnMut(usize, usize)) -> Result<Backup> {
+        let signing = self.core.signing()?;
+        refuse_existing(target)?;
+        let work = Work { core: &self.core, target, layout: Layout::at(target.join(THREADS)) };
+        let made = work.make(each);
+        let backup = match made {
+            Ok(backup) => backup,
+            Err(error) => {
+                // What is half done may hold what was erased meanwhile; what can't be removed has no `backup.json`.
+                _ = self.core.disk.remove_folder(work.layout.root());
+                return Err(error);
+            }
+        };
+        let value = serde_json::to_value(&backup).map_err(bad_row)?;
+        let text = document::sign_json(KIND, ITEM, value, &signing.signer, backup.made_at).map_err(bad_row)?;
+        let path = target.join(FILE);
+        disk::replace(&*self.core.disk, &path, text.as_bytes()).map_err(io_error("write", &path))?;
+        sync_above(&*self.core.disk, target);
+        Ok(backup)
+    }
+}
+
+/// A backup goes to a folder of its own.
+fn refuse_existing(target: &Path) -> Result<()> {
+    let is_there = check_folder(target)?;
+    if is_there && fs::read_dir(target).map_err(io_error("read", target))?.next().is_some() {
+        return Err(Error::Unusable {
+            what: format!("`{}`", target.display()),
+            why: "it is not empty, and a backup is never written over anything".to_owned(),
+            hint: Some("name a folder that does not exist yet".to_owned()),
+        });
+    }
+    Ok(())
+}
+
+/// The name of a new folder is durable once the one above it is synced; one that can't be synced is not ours.
+fn sync_above(disk: &dyn Disk, folder: &Path) {
+    if let Some(above) = folder.parent() {
+        _ = disk.sync_folder(above);
+    }
+}
+
+struct Work<'a> {
+    core: &'a Core,
+    target: &'a Path,
+    layout: Layout,
+}
+
+impl Work<'_> {
+    fn make(&self, each: &mut dyn FnMut(usize, usize)) -> Result<Backup> {
+        let made_at = self.core.clock.now();
+        for folder in [self.target.to_owned(), self.layout.root().to_owned(), self.layout.tombstones()] {
+            self.core.disk.make_folder(&folder).map_err(io_error("create", &folder))?;
+        }
+        let snapshot = self.copy_database()?;
+        let found = rows::select(&snapshot, "1 ORDER BY t.id", [])?;
+        let mut copied = Copied::default();
+        for (index, row) in found.iter().enumerate() {
+            self.copy_thread(row, &snapshot, &mut copied)?;
+            each(index + 1, found.len());
+        }
+        let deleted = self.deleted_meanwhile(&snapshot)?;
+        copied.threads.retain(|thread| !deleted.contains_key(&thread.thread_id));
+        self.refuse_erased_meanwhile(&snapshot)?;
+        let format = schema::version(&snapshot)?;
+        self.settle_snapshot(snapshot, &copied, &deleted)?;
+        let path = self.layout.database();
+        let database = hash_file(&*self.core.disk, &path).map_err(io_error("read", &path))?;
+        self.copy_small(&self.core.layout.store_file(), &self.layout.store_file())?;
+        for folder in [self.layout.tombstones(), self.layout.root().to_owned(), self.target.to_owned()] {
+            self.core.disk.sync_folder(&folder).map_err(io_error("sync", &folder))?;
+        }
+        let Copied { threads, blobs, bytes, .. } = copied;
+        let backup_id = self.core.ids.hex32();
+        Ok(Backup { backup_id, made_at, store_format: format, database, threads, blobs, bytes })
+    }
+
+    /// The database as of one moment, others writing on.
+    fn copy_database(&self) -> Result<Connection> {
+        let path = self.layout.database();
+        // Made here, so that it has the mode of every other file; SQLite fills an empty one.
+        drop(self.core.disk.open(&path, How::MakeNew).map_err(io_error("create", &path))?);
+        let target = path.to_str().ok_or_else(|| {
+            schema::unusable(&format!("`{}`", path.display()), "its name is not UTF-8".to_owned(), None)
+        })?;
+        self.core.read(|connection| {
+            connection.execute("VACUUM INTO ?", [target]).map_err(database)?;
+            Ok(())
+        })?;
+        Ok(schema::open_any(&path, Use::Write)?.0)
+    }
+
+    fn copy_thread(&self, row: &Row, snapshot: &Connection, copied: &mut Copied) -> Result<()> {
+        let thread = &row.manifest.thread_id;
+        let done = self.copy_log(row, snapshot).and_then(|()| self.copy_beside(row, copied));
+        match done {
+            Ok(()) => {
+                copied.bytes += row.head.bytes;
+                copied.threads.push(BackedUp { thread_id: thread.clone(), head: row.head.clone() });
+                Ok(())
+            }
+            // It was deleted under our hands; the copy will say so.
+            Err(_) if self.core.read(|live| rows::tombstone(live, thread))?.is_some() => Ok(()),
+            Err(error) => Err(error),
+        }
+    }
+
+    /// The committed bytes of a log up to the head in the snapshot: the file, and behind it what the redo has.
+    fn copy_log(&self, row: &Row, snapshot: &Connection) -> Result<()> {
+        let thread = &row.manifest.thread_id;
+        let redo = Redo::read(snapshot, row.id)?.unwrap_or_else(|| Redo { from: row.head.bytes, ..Redo::default() });
+        let (source, target) = (self.core.layout.transcript(thread), self.layout.transcript(thread));
+        let disk = &*self.core.disk;
+        disk.make_folder(&self.layout.thread(thread)).map_err(io_error("create", &target))?;
+        let to = disk.open(&target, How::MakeNew).map_err(io_error("create", &target))?;
+        let mut hash = RunningHash::new();
+        if redo.from > 0 {
+            let from = disk.open(&source, How::Read).map_err(io_error("open", &source))?;
+            copy_bytes(&*from, &*to, redo.from, &mut hash).map_err(io_error("copy", &source))?;
+        }
+        hash.update(&redo.bytes);
+        to.write_at(&redo.bytes, redo.from).map_err(io_error("write", &target))?;
+        if hash.digest() != row.head.hash {
+            return Err(Error::Integrity {
+                what: format!("the log of `{thread}` can't be backed up"),
+                why: "what can be read of it is not what was signed".to_owned(),
+                hint: Some(format!(
+                    "`selvedge verify {thread}` says what is wrong; `selvedge repair {thread}` mends what may be mended"
+                )),
+            });
+        }
+        to.sync().map_err(io_error("sync", &target))
+    }
+
+    /// Manifest, blobs and quarantined bytes.
+    fn copy_beside(&self, row: &Row, copied: &mut Copied) -> Result<()> {
+        let thread = &row.manifest.thread_id;
+        let disk = &*self.core.disk;
+        let (from, to) = (self.core.layout.thread(thread), self.layout.thread(thread));
+        check_folder(&from)?;
+        if !self.copy_manifest(row)? {
+            copied.stale.push(row.id);
+        }
+        for entry in entries(&from)? {
+            let name = entry.to_string_lossy();
+            if name.starts_with("transcript.quarantine") || name == "capabilities.md" {
+                copy_file(disk, &from.join(&entry), &to.join(&entry))?;
+            }
+        }
+        let (from, to) = (self.core.layout.blobs(thread), self.layout.blobs(thread));
+        if check_folder(&from)? {
+            disk.make_folder(&to).map_err(io_error("create", &to))?;
+            for entry in entries(&from)?.iter().filter(|name| name.to_string_lossy().parse::<Digest>().is_ok()) {
+                copied.bytes += copy_file(disk, &from.join(entry), &to.join(entry))?;
+                copied.blobs += 1;
+            }
+            disk.sync_folder(&to).map_err(io_error("sync", &to))?;
+        }
+        let folder = self.layout.thread(thread);
+        disk.sync_folder(&folder).map_err(io_error("sync", &folder))
+    }
+
+    /// Copies a manifest, unless it shows a version that the copy of the log does not have.
+    fn copy_manifest(&self, row: &Row) -> Result<bool> {
+        let thread = &row.manifest.thread_id;
+        let path = self.core.layout.manifest(thread);
+        let bytes = match disk::read(&*self.core.disk, &path, 64 << 20) {
+            Ok(bytes) => bytes,
+            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(false),
+            Err(error) => return Err(io_error("read", &path)(error)),
+        };
+        let shown = serde_json::from_slice::<Value>(&bytes).ok();
+        let shown = shown.and_then(|value| value.get("log_version").and_then(Value::as_u64));
+        if shown.is_none_or(|version| version > row.head.version) {
+            return Ok(false);
+        }
+        let target = self.layout.manifest(thread);
+        disk::replace(&*self.core.disk, &target, &bytes).map_err(io_error("write", &target))?;
+        Ok(true)
+    }
+
+    /// Threads of the snapshot that were deleted since, with their tombstones.
+    fn deleted_meanwhile(&self, snapshot: &Connection) -> Result<BTreeMap<ThreadId, (String, String)>> {
+        let known = tombstones(snapshot)?;
+        let mut now = self.core.read(tombstones)?;
+        now.retain(|thread, _| !known.contains_key(thread));
+        Ok(now)
+    }
+
+    fn refuse_erased_meanwhile(&self, snapshot: &Connection) -> Result<()> {
+        let known = erasures(snapshot)?;
+        match self.core.read(erasures)?.is_subset(&known) {
+            true => Ok(()),
+            false => Err(Error::Unusable {
+                what: "the backup".to_owned(),
+                why: "a blob was erased while it was made, and a backup must not keep it".to_owned(),
+                hint: Some("nothing was kept; back up again".to_owned()),
+            }),
+        }
+    }
+
+    /// Makes the copied database say what the copied files are: drained, held by nobody, nothing half deleted.
+    fn settle_snapshot(
+        &self,
+        snapshot: Connection,
+        copied: &Copied,
+        deleted: &BTreeMap<ThreadId, (String, String)>,
+    ) -> Result<()> {
+        let work = snapshot.unchecked_transaction().map_err(database)?;
+        for (thread, (tombstone, document)) in deleted {
+            if let Some(row) = rows::find(&work, thread)? {
+                bury(&work, row.id)?;
+            }
+            let sql = "INSERT INTO tombstones (thread_id, tombstone, document, buried) VALUES (?, ?, ?, 1)";
+            rows::execute(&work, sql, params![thread.as_str(), tombstone, document])?;
+            let folder = self.layout.thread(thread);
+            self.core.disk.remove_folder(&folder).map_err(io_error("remove", &folder))?;
+        }
+        for (thread, (_, document)) in tombstones(&work)? {
+            let path = self.layout.tombstone(&thread);
+            disk::replace(&*self.core.disk, &path, document.as_bytes()).map_err(io_error("write", &path))?;
+        }
+        for id in &copied.stale {
+            rows::execute(&work, "UPDATE threads SET manifest_stale = 1 WHERE id = ?", [id])?;
+        }
+        for sql in ["DELETE FROM redo", "UPDATE heads SET owner = NULL", "UPDATE tombstones SET buried = 1"] {
+            rows::execute(&work, sql, [])?;
+        }
+        work.commit().map_err(database)?;
+        snapshot.close().map_err(|(_, error)| database(error))?;
+        let path = self.layout.database();
+        let file = self.core.disk.open(&path, How::Write).map_err(io_error("open", &path))?;
+        file.sync().map_err(io_error("sync", &path))
+    }
+
+    fn copy_small(&self, from: &Path, to: &Path) -> Result<()> {
+        let bytes = disk::read(&*self.core.disk, from, 1 << 20).map_err(io_error("read", from))?;
+        disk::replace(&*self.core.disk, to, &bytes).map_err(io_error("write", to))
+    }
+}
+
+/// Takes a thread out of every table, as deleting it does.
+fn bury(connection: &Connection, id: i64) -> Result<()> {
+    for (table, column) in TABLES {
+        if table != "erasures" || schema::knows_erasures(connection)? {
+            rows::execute(connection, &format!("DELETE FROM {table} WHERE {column} = ?"), [id])?;
+        }
+    }
+    Ok(())
+}
+
+/// Every tombstone: what it says, and the signed file.
+fn tombstones(connection: &Connection) -> Result<BTreeMap<ThreadId, (String, String)>> {
+    let mut statement =
+        connection.prepare_cached("SELECT thread_id, tombstone, document FROM tombstones").map_err(database)?;
+    let found = statement
+        .query_map([], |row| Ok((row.get::<_, String>(0)?, row.get::<_, String>(1)?, row.get::<_, String>(2)?)))
+        .map_err(database)?;
+    found
+        .map(|raw| {
+            let (thread, tombstone, document) = raw.map_err(database)?;
+            Ok((ThreadId::new(thread).map_err(bad_row)?, (tombstone, document)))
+        })
+        .collect()
+}
+
+/// Every erased blob.
+fn erasures(connection: &Connection) -> Result<BTreeSet<(i64, Vec<u8>)>> {
+    if !schema::knows_erasures(connection)? {
+        return Ok(BTreeSet::new());
+    }
+    // Those of threads that were deleted since are gone with them.
+    let mut statement = connection.prepare_cached("SELECT thread, blob FROM erasures").map_err(database)?;
+    let found = statement.query_map([], |row| Ok((row.get(0)?, row.get(1)?))).map_err(database)?;
+    found.collect::<rusqlite::Result<_>>().map_err(database)
+}
+
+/// The names in a folder.
+pub(crate) fn entries(folder: &Path) -> Result<Vec<PathBuf>> {
+    let read = fs::read_dir(folder).map_err(io_error("read", folder))?;
+    Ok(read.flatten().map(|entry| PathBuf::from(entry.file_name())).collect())
+}
+
+/// Copies a file to a new one, synced on return; gives its length.
+pub(crate) fn copy_file(disk: &dyn Disk, from: &Path, to: &Path) -> Result<u64> {
+    let source = disk.open(from, How::Read).map_err(io_error("open", from))?;
+    let target = disk.open(to, How::MakeNew).map_err(io_error("create", to))?;
+    let length = source.length().map_err(io_error("look at", from))?;
+    copy_bytes(&*source, &*target, length, &mut RunningHash::new()).map_err(io_error("copy", from))?;
+    target.sync().map_err(io_error("sync", to))?;
+    Ok(length)
+}
+
+/// Copies the first `length` bytes of a file, hashing them on the way; a shorter file is an error.
+fn copy_bytes(from: &dyn DiskFile, to: &dyn DiskFile, length: u64, hash: &mut RunningHash) -> io::Result<()> {
+    let mut buffer = vec![0; 1 << 16];
+    let mut done = 0;
+    while done < length {
+        let wanted = buffer.len().min(usize::try_from(length - done).unwrap_or(usize::MAX));
+        let read = read_fully(from, &mut buffer[..wanted], done)?;
+        if read == 0 {
+            return Err(io::ErrorKind::UnexpectedEof.into());
+        }
+        hash.update(&buffer[..read]);
+        to.write_at(&buffer[..read], done)?;
+        done += read as u64;
+    }
+    Ok(())
+}

@@ -1,0 +1,222 @@
+//! What lies between the threads: folders, tombstones, owners, what waits in the database, and the disk itself.
+
+use std::collections::HashSet;
+use std::fs;
+use std::path::Path;
+
+use rusqlite::Connection;
+use selvedge_log::document;
+use selvedge_model::{OwnerId, ThreadId};
+use selvedge_store::Result;
+
+use super::threads::left_over;
+use super::{Examiner, Finding, Report, Severity, is_old, is_temporary, read_document};
+use crate::delete;
+use crate::layout::{Layout, is_reserved};
+use crate::rows::{self, Row, bad_row};
+use crate::schema::database;
+
+/// Below this there is no room to work in.
+const ROOM_BYTES_MIN: u64 = 64 << 20;
+
+/// Says when the disk is nearly full.
+pub(super) fn room(root: &Path, report: &mut Report) {
+    let Ok(found) = rustix::fs::statvfs(root) else { return };
+    let (free, all) = (found.f_bavail.saturating_mul(found.f_frsize), found.f_blocks.saturating_mul(found.f_frsize));
+    if free < ROOM_BYTES_MIN || free < all / 100 {
+        let what = format!("{} MB are free", free >> 20);
+        let why = "a commit that finds no room is refused; nothing acknowledged is lost by that";
+        report.add(Finding::new(Severity::Warning, "disk_room", "the disk", what, why).help("make room"));
+    }
+}
+
+/// Says how many logs lie there, when the database can't.
+pub(super) fn count_logs(layout: &Layout, report: &mut Report) {
+    let Ok(entries) = fs::read_dir(layout.root()) else { return };
+    let logs = entries.flatten().filter(|entry| entry.path().join("transcript.jsonl").is_file()).count();
+    if logs > 0 {
+        let what = format!("{logs} logs lie there, and were not looked at");
+        let why = "they are the record, and do not need the database to be verified";
+        report.add(Finding::new(Severity::Note, "logs_unseen", "the store", what, why).help("`selvedge reindex`"));
+    }
+}
+
+impl Examiner<'_> {
+    /// Folders that no row tells of. (A row without a folder is found with its thread.)
+    pub(super) fn folders(&self, known: &[Row], report: &mut Report) -> Result<()> {
+        let root = self.core().layout.root();
+        let known: HashSet<String> = known.iter().map(|row| row.manifest.thread_id.folder()).collect();
+        let Ok(entries) = fs::read_dir(root) else { return Ok(()) };
+        for entry in entries.flatten() {
+            let name = entry.file_name().to_string_lossy().into_owned();
+            let is_folder = entry.file_type().is_ok_and(|kind| kind.is_dir());
+            if is_temporary(&name) && is_old(&entry.path(), &*self.clock) {
+                report.add(left_over("the store", &entry.path().display().to_string()));
+            } else if is_folder && !is_reserved(name.as_str()) && !known.contains(&name) {
+                self.unknown_folder(&name, &entry.path(), report)?;
+            }
+        }
+        Ok(())
+    }
+
+    fn unknown_folder(&self, name: &str, path: &Path, report: &mut Report) -> Result<()> {
+        let thread = ThreadId::new(name.replace('~', "/")).ok();
+        let (mut born, mut deleted) = (false, false);
+        if let Some(thread) = &thread {
+            (born, deleted) = self.core().read(|connection| {
+                Ok((rows::find(connection, thread)?.is_some(), rows::tombstone(connection, thread)?.is_some()))
+            })?;
+        }
+        let found = match (born, deleted) {
+            (true, _) => return Ok(()),
+            (_, true) => {
+                let why = "deleting it was cut short; the next writing command finishes it";
+                Finding::new(
+                    Severity::Warning,
+                    "deletion_unfinished",
+                    name,
+                    "the folder of a deleted thread is still there",
+                    why,
+                )
+            }
+            _ if path.join("transcript.jsonl").exists() => {
+                let what = "a log lies here that the database does not know";
+                let why = "the database is older than the folder, or the folder was copied here";
+                let found = Finding::new(Severity::Damage, "thread_unknown", name, what, why);
+                found.help("`selvedge reindex` takes it in")
+            }
+            _ => {
+                let why = "it has no log, and belongs to no thread";
+                Finding::new(Severity::Note, "folder_unknown", name, "a folder that is not of this store", why)
+            }
+        };
+        report.add(found);
+        Ok(())
+    }
+
+    pub(super) fn tombstones(&self, report: &mut Report) -> Result<()> {
+        let core = self.core();
+        let known = core.read(|connection| {
+            let mut statement = connection.prepare("SELECT thread_id, buried FROM tombstones").map_err(database)?;
+            let found = statement.query_map([], |row| Ok((row.get::<_, String>(0)?, row.get::<_, i64>(1)?)));
+            found.map_err(database)?.collect::<rusqlite::Result<Vec<_>>>().map_err(database)
+        })?;
+        let mut files = HashSet::new();
+        for (thread, buried) in known {
+            let thread = ThreadId::new(thread).map_err(bad_row)?;
+            let path = core.layout.tombstone(&thread);
+            files.insert(path.clone());
+            match read_document(core, &path) {
+                Ok(bytes) => {
+                    if let Err(error) = document::verify_json(delete::KIND, thread.as_str(), &bytes, &core.trust) {
+                        let what = format!("its tombstone `{}` is refused", path.display());
+                        let found =
+                            Finding::new(Severity::Damage, "tombstone_refused", &thread, what, error.to_string());
+                        report.add(
+                            found.help("put the file back from a backup; the database still knows that it was deleted"),
+                        );
+                    }
+                }
+                Err(_) if buried == 0 => {
+                    let why = "deleting it was cut short; the next writing command finishes it";
+                    report.add(Finding::new(
+                        Severity::Warning,
+                        "deletion_unfinished",
+                        &thread,
+                        "its tombstone is not written yet",
+                        why,
+                    ));
+                }
+                Err(error) => {
+                    let what = format!("its tombstone `{}` can't be read", path.display());
+                    let found = Finding::new(Severity::Damage, "tombstone_missing", &thread, what, error.to_string());
+                    report.add(
+                        found.help(
+                            "put the file back from a backup; without it, a rebuilt database forgets the deletion",
+                        ),
+                    );
+                }
+            }
+        }
+        let Ok(entries) = fs::read_dir(core.layout.tombstones()) else { return Ok(()) };
+        for entry in entries.flatten().filter(|entry| !files.contains(&entry.path())) {
+            let path = entry.path();
+            if is_temporary(&entry.file_name().to_string_lossy()) {
+                if is_old(&path, &*self.clock) {
+                    report.add(left_over("the store", &path.display().to_string()));
+                }
+            } else if is_old(&path, &*self.clock) {
+                let what = format!("the tombstone `{}` is not in the database", path.display());
+                let why = "the database is older than the file, or the file was copied here";
+                report.add(
+                    Finding::new(Severity::Damage, "tombstone_unknown", "the store", what, why)
+                        .help("`selvedge reindex`"),
+                );
+            }
+        }
+        Ok(())
+    }
+
+    pub(super) fn owners(&self, report: &mut Report) -> Result<()> {
+        let Ok(entries) = fs::read_dir(self.core().layout.owners()) else { return Ok(()) };
+        let mut dead = 0;
+        for entry in entries.flatten() {
+            let Ok(owner) = OwnerId::new(entry.file_name().to_string_lossy()) else { continue };
+            match self.core().is_alive(&owner)? {
+                true => report.live_owners += 1,
+                false => dead += 1,
+            }
+        }
+        if dead > 0 {
+            let what = match dead {
+                1 => "a process ended without closing the store".to_owned(),
+                _ => format!("{dead} processes ended without closing the store"),
+            };
+            let why = "their files in `owners` are tidied by the next writing command";
+            report.add(Finding::new(Severity::Note, "owners_dead", "the store", what, why));
+        }
+        Ok(())
+    }
+
+    /// What waits in the database for somebody to do it.
+    pub(super) fn waiting(&self, report: &mut Report) -> Result<()> {
+        let (notes, leads) =
+            self.core().read(|connection| Ok((by_thread(connection, "notes")?, by_thread(connection, "leads")?)))?;
+        for (thread, count) in notes {
+            let why = "a note is consumed by whoever holds the thread, with its next commit";
+            report.add(Finding::new(
+                Severity::Note,
+                "notes_waiting",
+                thread,
+                format!("{count} note(s) wait to be consumed"),
+                why,
+            ));
+        }
+        for (thread, count) in leads {
+            let why = "the next changeset leads with what was found and mended, signed";
+            report.add(Finding::new(
+                Severity::Note,
+                "leads_waiting",
+                thread,
+                format!("{count} event(s) wait to be recorded"),
+                why,
+            ));
+        }
+        for (_, thread, blob) in self.core().unfinished_erasures()? {
+            let what = format!("the content of blob {} is to be erased, and may still be there", blob.short());
+            let why = "erasing it was cut short; the next writing command finishes it";
+            let found = Finding::new(Severity::Warning, "erasure_unfinished", &thread, what, why);
+            report.add(found.help("any writing command, such as `selvedge thread rename`"));
+        }
+        Ok(())
+    }
+}
+
+fn by_thread(connection: &Connection, table: &str) -> Result<Vec<(String, i64)>> {
+    let sql = format!(
+        "SELECT t.thread_id, COUNT(*) FROM {table} AS x JOIN threads AS t ON t.id = x.thread GROUP BY t.id ORDER BY t.id"
+    );
+    let mut statement = connection.prepare(&sql).map_err(database)?;
+    let found = statement.query_map([], |row| Ok((row.get(0)?, row.get(1)?))).map_err(database)?;
+    found.collect::<rusqlite::Result<_>>().map_err(database)
+}

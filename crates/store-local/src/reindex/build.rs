@@ -1,0 +1,352 @@
+//! Filling the new database.
+
+use std::collections::BTreeSet;
+use std::fs;
+use std::path::Path;
+
+use rusqlite::{Connection, params};
+use selvedge_log::hash::SealKey;
+use selvedge_log::recovery::{Evidence, Finding, Mode, judge};
+use selvedge_log::scan::Examined;
+use selvedge_log::{line, lines};
+use selvedge_model::account::{AccountId, Record};
+use selvedge_model::{Digest, Manifest, ThreadId, Timestamp};
+use selvedge_store::error::describe;
+use selvedge_store::{Error, Result};
+
+use super::old::Old;
+use super::tombs;
+use super::{LeftOut, Rebuild, Reindexed};
+use crate::core::io_error;
+use crate::disk::How;
+use crate::layout::{Layout, check_folder, is_reserved};
+use crate::ledger::{self, Fit};
+use crate::manifest::{self, Shown};
+use crate::overlay::Overlay;
+use crate::replay::{Gathered, Into, Replay, Replayed, read_log};
+use crate::rows::{self, Row, bad_row, signed};
+use crate::schema::{self, Use, database};
+
+/// What belongs to no thread alone, until every log is read.
+const GATHERED: &str = "
+CREATE TEMP TABLE postings (account TEXT, version INTEGER, event_type TEXT, record TEXT);
+CREATE TEMP TABLE memories (thread_id TEXT, version INTEGER, by_thread TEXT);
+CREATE TEMP TABLE arrivals (thread INTEGER, version INTEGER, at INTEGER);
+";
+
+/// A new database on its way.
+struct Builder<'a> {
+    new: &'a Connection,
+    layout: &'a Layout,
+    rebuild: &'a Rebuild,
+    old: &'a Old,
+    seal: Option<SealKey>,
+    result: &'a mut Reindexed,
+}
+
+/// Fills the new database from the logs. Nothing of it is durable on return.
+pub(super) fn build(
+    layout: &Layout,
+    rebuild: &Rebuild,
+    old: &Old,
+    path: &Path,
+    result: &mut Reindexed,
+    progress: &mut dyn FnMut(u64, u64),
+) -> Result<()> {
+    schema::create(path)?;
+    let new = schema::open(path, Use::Write)?;
+    // It is thrown away if anything goes wrong, and synced as a whole at the end.
+    new.pragma_update(None, "journal_mode", "memory").map_err(database)?;
+    new.pragma_update(None, "synchronous", "OFF").map_err(database)?;
+    new.execute_batch(GATHERED).map_err(database)?;
+    old.attach(&new, layout)?;
+    let seal = rebuild.signer.as_ref().map(selvedge_log::Signer::seal_key);
+    let mut builder = Builder { new: &new, layout, rebuild, old, seal, result };
+    builder.threads(progress)?;
+    builder.forgotten()?;
+    builder.ledger()?;
+    builder.feed()?;
+    old.carry_keys(&new)?;
+    if matches!(old, Old::Readable(_)) {
+        new.execute("DETACH old", []).map_err(database)?;
+    }
+    new.pragma_update(None, "journal_mode", "wal").map_err(database)?;
+    new.close().map_err(|(_, error)| database(error))
+}
+
+impl Builder<'_> {
+    /// Runs `work` in a transaction, whose error undoes it.
+    fn whole<T>(&mut self, work: impl FnOnce(&mut Self) -> Result<T>) -> Result<T> {
+        self.new.execute_batch("BEGIN").map_err(database)?;
+        let done = work(self);
+        self.new.execute_batch(if done.is_ok() { "COMMIT" } else { "ROLLBACK" }).map_err(database)?;
+        done
+    }
+
+    /// Indexes every thread, in the order of their births as their logs claim it.
+    fn threads(&mut self, progress: &mut dyn FnMut(u64, u64)) -> Result<()> {
+        let tombs = self.whole(|this| {
+            this.old.carry_position(this.new)?;
+            tombs::raise(this.new, this.layout, this.rebuild, this.old, this.result)
+        })?;
+        let mut threads = self.folders()?;
+        let known: BTreeSet<_> = threads.iter().map(|(_, thread)| thread.clone()).collect();
+        let gone = self.old.threads(self.new)?.into_iter().filter(|thread| !known.contains(thread));
+        let buried: Vec<_> = tombs.keys().filter(|thread| !known.contains(*thread)).cloned().collect();
+        threads.extend(gone.map(|thread| (Timestamp::from_micros(i64::MAX), thread)));
+        threads.sort();
+        let total = threads.len() as u64;
+        for (done, (_, thread)) in (0..).zip(&threads) {
+            progress(done, total);
+            match tombs.get(thread) {
+                Some(head) if !self.exceeds(thread, head)? => {
+                    self.result.finished_deletions += u64::from(check_folder(&self.layout.thread(thread))?);
+                    tombs::bury(self.new, self.layout, &*self.rebuild.disk, thread)?;
+                }
+                Some(_) => self.leave_out(thread, "it was deleted, and its log goes on behind that".to_owned(), false),
+                None => self.thread(thread)?,
+            }
+        }
+        for thread in buried {
+            tombs::bury(self.new, self.layout, &*self.rebuild.disk, &thread)?;
+        }
+        progress(total, total);
+        Ok(())
+    }
+
+    /// The folders that have a log, and when each log claims to begin.
+    fn folders(&self) -> Result<Vec<(Timestamp, ThreadId)>> {
+        let root = self.layout.root();
+        let mut found = Vec::new();
+        for entry in fs::read_dir(root).map_err(io_error("read", root))?.flatten() {
+            let name = entry.file_name().to_string_lossy().into_owned();
+            let Ok(thread) = ThreadId::from_folder(&name) else { continue };
+            // Whatever else stands here is left alone, and so is a link.
+            let is_folder = entry.file_type().is_ok_and(|kind| kind.is_dir());
+            let has_log = fs::symlink_metadata(self.layout.transcript(&thread)).is_ok_and(|found| found.is_file());
+            if is_folder && has_log && !is_reserved(name.as_str()) {
+                found.push((self.born(&thread), thread));
+            }
+        }
+        Ok(found)
+    }
+
+    fn born(&self, thread: &ThreadId) -> Timestamp {
+        let first = || {
+            let file = self.rebuild.disk.open(&self.layout.transcript(thread), How::Read).ok()?;
+            let mut buffer = Vec::new();
+            let mut reader = std::io::BufReader::new(Overlay::of_file(Some(file)).ok()?);
+            lines::next_line(&mut reader, &mut buffer).ok()?;
+            line::decode(buffer.strip_suffix(b"\n")?).ok()
+        };
+        first().map_or(Timestamp::from_micros(i64::MAX), |line| line.timestamp)
+    }
+
+    fn exceeds(&self, thread: &ThreadId, grave: &selvedge_log::Head) -> Result<bool> {
+        let path = self.layout.transcript(thread);
+        let read = read_log(&*self.rebuild.disk, self.layout, thread, &self.rebuild.trust, None, |_| {});
+        let examined = read.map_err(io_error("read", &path))?;
+        Ok(examined.head().is_some_and(|head| head.log_id != grave.log_id || head.version > grave.version))
+    }
+
+    fn leave_out(&mut self, thread: &ThreadId, why: String, is_known: bool) {
+        self.result.left_out.push(LeftOut { thread: thread.clone(), why, is_known });
+    }
+
+    /// Indexes one thread, or keeps what the old database has of it.
+    fn thread(&mut self, thread: &ThreadId) -> Result<()> {
+        match self.whole(|this| this.index(thread)) {
+            Ok(changesets) => {
+                self.result.threads += 1;
+                self.result.changesets += changesets;
+                Ok(())
+            }
+            Err(error @ (Error::Log { .. } | Error::Fold { .. } | Error::Integrity { .. } | Error::Io { .. })) => {
+                self.keep_old(thread, error.to_string())
+            }
+            Err(error) => Err(error),
+        }
+    }
+
+    fn keep_old(&mut self, thread: &ThreadId, why: String) -> Result<()> {
+        let notes = self.whole(|this| this.old.carry_thread(this.new, thread))?;
+        self.result.notes += notes.unwrap_or_default();
+        self.leave_out(thread, why, notes.is_some());
+        Ok(())
+    }
+
+    /// Reads one log into the new database; gives how many changesets it has.
+    fn index(&mut self, thread: &ThreadId) -> Result<u64> {
+        check_folder(&self.layout.thread(thread))?;
+        let old = self.old.row(self.new, thread)?;
+        let shown = self.shown(thread)?;
+        let shown_version = shown.as_ref().map(|shown| shown.memory.version);
+        let mut shown_hash = None;
+        let mut replay = Replay::new(self.new, thread, Into::Fresh);
+        let watched = old.as_ref().map(|old| old.head.version);
+        let disk = &*self.rebuild.disk;
+        let examined = read_log(disk, self.layout, thread, &self.rebuild.trust, watched, |entry| {
+            if shown_version == Some(entry.head.version) {
+                shown_hash = Some(entry.head.hash);
+            }
+            replay.entry(entry);
+        })
+        .map_err(io_error("read", &self.layout.transcript(thread)))?;
+        accept(thread, &examined, old.as_ref(), shown.as_ref(), shown_hash)?;
+        let Some(tail) = examined.tail.as_ref() else {
+            return Err(Error::Log { thread: thread.clone(), finding: Finding::Unsigned });
+        };
+        let epoch = old.as_ref().map_or(0, |old| old.epoch);
+        let Replayed { id, manifest, gathered } = replay.finish(tail, self.seal.as_ref(), epoch)?;
+        if let Some(old) = old {
+            self.result.notes += self.old.carry_requests(self.new, old.id, id)?;
+        }
+        self.mark(thread, id, &manifest, shown.as_ref())?;
+        let changesets = gathered.arrivals.len() as u64;
+        self.gather(thread, id, &gathered)?;
+        Ok(changesets)
+    }
+
+    /// What `thread.json` shows; one that is not believed shows nothing and is left as it is.
+    fn shown(&mut self, thread: &ThreadId) -> Result<Option<Shown>> {
+        match manifest::read(self.layout, &*self.rebuild.disk, &self.rebuild.trust, thread) {
+            Err(Error::Integrity { why, .. }) => {
+                let notice = format!("`thread.json` of `{thread}` is not believed: {why}; `selvedge repair {thread}`");
+                self.result.notices.push(notice);
+                Ok(None)
+            }
+            other => other,
+        }
+    }
+
+    /// Marks what still has to be done for a thread: a manifest to be written, files of erased blobs to be removed.
+    fn mark(&self, thread: &ThreadId, id: i64, now: &Manifest, shown: Option<&Shown>) -> Result<()> {
+        let exists = fs::symlink_metadata(self.layout.manifest(thread)).is_ok();
+        let is_current = match shown.and_then(|shown| shown.manifest.as_ref()) {
+            Some(shown) => !now.shows_change_since(shown),
+            // One that is not believed is for `repair`, which keeps it aside.
+            None => exists,
+        };
+        let sql = "UPDATE threads SET manifest_stale = ? WHERE id = ?";
+        rows::execute(self.new, sql, params![!is_current, id])?;
+        let mut statement = self.new.prepare_cached("SELECT blob FROM erasures WHERE thread = ?").map_err(database)?;
+        let blobs = statement.query_map([id], |row| row.get::<_, Vec<u8>>(0)).map_err(database)?;
+        for blob in blobs.collect::<rusqlite::Result<Vec<_>>>().map_err(database)? {
+            let name: [u8; 32] = blob.try_into().map_err(|_| bad_row("a digest has not 32 bytes"))?;
+            if fs::symlink_metadata(self.layout.blob(thread, &Digest(name))).is_err() {
+                let sql = "UPDATE erasures SET done = 1 WHERE thread = ? AND blob = ?";
+                rows::execute(self.new, sql, params![id, &name[..]])?;
+            }
+        }
+        Ok(())
+    }
+
+    fn gather(&self, thread: &ThreadId, id: i64, gathered: &Gathered) -> Result<()> {
+        for (event_type, record) in &gathered.postings {
+            let text = serde_json::to_string(record).map_err(bad_row)?;
+            let sql = "INSERT INTO temp.postings (account, version, event_type, record) VALUES (?, ?, ?, ?)";
+            let version = signed(record.account_version);
+            rows::execute(self.new, sql, params![record.account.as_str(), version, event_type, text])?;
+        }
+        for (other, version) in &gathered.memories {
+            let sql = "INSERT INTO temp.memories (thread_id, version, by_thread) VALUES (?, ?, ?)";
+            rows::execute(self.new, sql, params![other.as_str(), signed(*version), thread.as_str()])?;
+        }
+        for (version, at) in &gathered.arrivals {
+            let sql = "INSERT INTO temp.arrivals (thread, version, at) VALUES (?, ?, ?)";
+            rows::execute(self.new, sql, params![id, signed(*version), at.as_micros()])?;
+        }
+        Ok(())
+    }
+
+    /// Takes threads back out of which other logs remember more than theirs has.
+    fn forgotten(&mut self) -> Result<()> {
+        let sql = "SELECT t.id, t.thread_id, h.version, max(m.version), m.by_thread FROM threads AS t \
+                   JOIN heads AS h ON h.id = t.id JOIN temp.memories AS m ON m.thread_id = t.thread_id \
+                   GROUP BY t.id HAVING max(m.version) > h.version";
+        let mut statement = self.new.prepare(sql).map_err(database)?;
+        let found = statement.query_map([], |row| {
+            Ok((row.get(0)?, row.get::<_, String>(1)?, row.get(2)?, row.get(3)?, row.get::<_, String>(4)?))
+        });
+        let found: Vec<(i64, String, i64, i64, String)> =
+            found.map_err(database)?.collect::<rusqlite::Result<_>>().map_err(database)?;
+        for (id, name, have, version, by) in found {
+            let thread = ThreadId::new(name).map_err(bad_row)?;
+            let why = Finding::Truncated {
+                have: Some(rows::unsigned(have)),
+                version: rows::unsigned(version),
+                by: format!("`{by}`"),
+            };
+            let changesets = self.whole(|this| {
+                for (table, column) in crate::delete::TABLES {
+                    rows::execute(this.new, &format!("DELETE FROM main.{table} WHERE {column} = ?"), [id])?;
+                }
+                rows::execute(this.new, "DELETE FROM temp.arrivals WHERE thread = ?", [id])
+            })?;
+            self.result.threads -= 1;
+            self.result.changesets -= changesets as u64;
+            self.keep_old(&thread, describe(&thread, &why))?;
+        }
+        Ok(())
+    }
+
+    /// Posts everything to the accounts again.
+    fn ledger(&mut self) -> Result<()> {
+        self.whole(|this| {
+            let sql = "SELECT event_type, record FROM temp.postings ORDER BY account, version";
+            let mut statement = this.new.prepare(sql).map_err(database)?;
+            let mut found = statement.query([]).map_err(database)?;
+            let mut incomplete = BTreeSet::<AccountId>::new();
+            while let Some(row) = found.next().map_err(database)? {
+                let event_type: String = row.get(0).map_err(database)?;
+                let record: String = row.get(1).map_err(database)?;
+                let record: Record = serde_json::from_str(&record).map_err(bad_row)?;
+                if ledger::take(this.new, &event_type, &record)? == Fit::Gap {
+                    incomplete.insert(record.account);
+                }
+            }
+            this.result.incomplete_accounts = this.old.carry_accounts(this.new, incomplete.into_iter().collect())?;
+            Ok(())
+        })
+    }
+
+    /// Tells followers of every version, in the order in which the logs claim that they came.
+    fn feed(&mut self) -> Result<()> {
+        self.whole(|this| {
+            let sql = "INSERT INTO main.feed (thread, version) SELECT thread, version FROM temp.arrivals ORDER BY at, thread, version";
+            rows::execute(this.new, sql, [])?;
+            Ok(())
+        })
+    }
+}
+
+/// Refuses a log that is less than somebody remembers, or that does not hold.
+fn accept(
+    thread: &ThreadId,
+    examined: &Examined,
+    old: Option<&Row>,
+    shown: Option<&Shown>,
+    shown_hash: Option<Digest>,
+) -> Result<()> {
+    let remembered: Vec<_> = shown.iter().map(|shown| shown.memory.clone()).collect();
+    let evidence = Evidence {
+        head: old.map(|old| &old.head),
+        file_bytes: examined.bytes,
+        healed_bytes: 0,
+        remembered: &remembered,
+    };
+    let finding = match judge(examined, evidence, Mode::Strict).finding {
+        Finding::Sound | Finding::Foreign { .. } | Finding::DatabaseBehind { .. } => {
+            let hash = shown.and_then(|shown| shown.memory.hash);
+            match (hash, shown_hash) {
+                (Some(said), Some(found)) if said != found => {
+                    let why = "it shows another log at its version".to_owned();
+                    Finding::Contradicted { by: "thread.json".to_owned(), why }
+                }
+                _ => return Ok(()),
+            }
+        }
+        finding => finding,
+    };
+    Err(Error::Log { thread: thread.clone(), finding })
+}

@@ -1,0 +1,424 @@
+//! Mending what may be mended of one thread, under its lease.
+//!
+//! Nothing is deleted and no log is edited before its last checkpoint: what is in the way is moved aside, and what was found
+//! and done is signed into the log, as `recovery` events that lead a changeset of their own.
+//!
+//! | found | what is done |
+//! |---|---|
+//! | bytes behind the log's end that nobody signed | moved to a quarantine file |
+//! | `thread.json` is missing, older than it must be, or not what was signed | the old one kept aside, a new one written |
+//! | the log goes on, signed, behind where the database ends | the database follows the log |
+//! | the database does not know the log | it is read into the database |
+//! | the log is cut off for good | only if the loss is accepted: it goes on behind the last version that anybody remembers |
+//! | anything else before the last checkpoint | refused; what is still proven is said |
+//!
+//! (A log that is shorter because a crash left its bytes in the redo is mended when the store is opened.)
+//!
+//! Each step is one transaction that also puts down what the next changeset must lead with; killed anywhere, whoever appends or
+//! repairs next goes on from there.
+
+use std::fs;
+
+use rusqlite::{Connection, params};
+use selvedge_log::Head;
+use selvedge_log::recovery::Finding;
+use selvedge_model::event::Recovery;
+use selvedge_model::{Batch, Changeset, Event, Expect, Part, Reason, ThreadId};
+use selvedge_store::{Acquire, Error, Lease, Result};
+use serde::Serialize;
+
+use crate::adopt::{Least, take_in};
+use crate::blobs::hash_file;
+use crate::core::{Core, Durability, io_error};
+use crate::disk::How;
+use crate::open::LocalStore;
+use crate::overlay::Redo;
+use crate::replay::{Into, Replay, Replayed, read_log};
+use crate::rows::{self, Row, bad_row, signed};
+use crate::settle::free_name;
+use crate::{manifest, verify};
+
+/// How far a repair goes.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Repair {
+    /// Go on with a log that is cut off, and record what is lost.
+    pub accept_loss: bool,
+    /// Say what would be done, and do nothing.
+    pub dry_run: bool,
+}
+
+/// One thing that was mended, or would be.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[serde(tag = "found", rename_all = "snake_case")]
+pub enum Mended {
+    /// Bytes behind the log's end that nobody signed.
+    ForeignBytes {
+        /// How many.
+        bytes: u64,
+    },
+    /// The manifest.
+    Manifest {
+        /// What was wrong with it.
+        why: String,
+        /// Where the old one lies now.
+        #[serde(skip_serializing_if = "Option::is_none")]
+        aside: Option<String>,
+    },
+    /// The database was older than the log.
+    DatabaseBehind {
+        /// The version it knew.
+        database: u64,
+        /// The version it knows now.
+        file: u64,
+    },
+    /// The database did not know the log.
+    NotIndexed {
+        /// The version it knows now.
+        version: u64,
+    },
+    /// Versions are lost for good.
+    Loss {
+        /// The first one.
+        from_version: u64,
+        /// The last one that anybody remembers.
+        to_version: u64,
+        /// Who remembers.
+        by: String,
+    },
+}
+
+/// What a repair did, or would do.
+#[derive(Clone, Debug)]
+pub struct Repaired {
+    /// The thread.
+    pub thread: ThreadId,
+    /// What was mended; nothing if nothing had to be.
+    pub mended: Vec<Mended>,
+    /// The version of the changeset that records it, or the version it was at.
+    pub version: u64,
+}
+
+impl LocalStore {
+    /// Mends what may be mended of a thread. Refused while somebody alive holds it.
+    pub fn repair(&self, thread: &ThreadId, how: Repair) -> Result<Repaired> {
+        let core = &self.core;
+        core.gate()?;
+        let known = core.read(|connection| match rows::find(connection, thread)? {
+            Some(row) => Ok(Some(row)),
+            None if fs::symlink_metadata(core.layout.transcript(thread)).is_ok() => Ok(None),
+            None => Err(rows::missing(connection, thread)),
+        })?;
+        let mut mended = Vec::new();
+        if known.is_none() {
+            mended.push(self.index_unknown(thread, how)?);
+            if how.dry_run {
+                return Ok(Repaired { thread: thread.clone(), version: 0, mended });
+            }
+        }
+        let row = core.read(|connection| rows::existing(connection, thread))?;
+        check_signer(core, thread, &row)?;
+        mended.extend(self.plan(thread, how)?);
+        if how.dry_run || mended.is_empty() {
+            return Ok(Repaired { thread: thread.clone(), version: row.head.version, mended });
+        }
+        let lease = core.acquire(thread, Acquire::default())?;
+        let done = core.mend(thread, &lease, &mut mended);
+        core.give_back(&lease)?;
+        Ok(Repaired { thread: thread.clone(), version: done?, mended })
+    }
+
+    /// Reads a log that the database does not know into it.
+    fn index_unknown(&self, thread: &ThreadId, how: Repair) -> Result<Mended> {
+        let core = &self.core;
+        let read = read_log(&*core.disk, &core.layout, thread, &core.trust, None, |_| {});
+        let examined = read.map_err(io_error("read", &core.layout.transcript(thread)))?;
+        let have = examined.head().map(|head| head.version);
+        if let Some((by, version)) = self.remembered_elsewhere(thread)?.filter(|(_, version)| Some(*version) > have)
+            && !how.accept_loss
+        {
+            return Err(Error::Log { thread: thread.clone(), finding: Finding::Truncated { have, version, by } });
+        }
+        if !how.dry_run {
+            let least = if how.accept_loss { Least::Proven } else { Least::Whole };
+            core.index_folder(thread, least)?;
+        }
+        Ok(Mended::NotIndexed { version: have.unwrap_or_default() })
+    }
+
+    /// What is to be done; an error if it may not be mended.
+    fn plan(&self, thread: &ThreadId, how: Repair) -> Result<Vec<Mended>> {
+        let core = &self.core;
+        let verify::Verdict { judgement, remembered, head, .. } = self.verify(thread, &mut |_| {})?;
+        let mut plan = Vec::new();
+        let refused = |finding| Err(Error::Log { thread: thread.clone(), finding });
+        let elsewhere = if how.accept_loss { self.remembered_elsewhere(thread)? } else { None };
+        let have = head.map(|head| head.version);
+        let finding = match (judgement.finding, &elsewhere) {
+            (Finding::Sound | Finding::Foreign { .. }, Some((by, version))) if Some(*version) > have => {
+                Finding::Truncated { have, version: *version, by: by.clone() }
+            }
+            (finding, _) => finding,
+        };
+        match finding {
+            Finding::Sound | Finding::Contradicted { .. } => {}
+            Finding::Foreign { bytes } => plan.push(Mended::ForeignBytes { bytes }),
+            Finding::DatabaseBehind { database, file } => plan.push(Mended::DatabaseBehind { database, file }),
+            Finding::Truncated { have: Some(have), version, by } if how.accept_loss => {
+                let mut memories = remembered;
+                memories.push((by, version));
+                memories.extend(elsewhere);
+                // The last of equals: whoever was named by the verdict.
+                let (by, to_version) = memories.into_iter().max_by_key(|(_, version)| *version).unwrap_or_default();
+                plan.push(Mended::Loss { from_version: have + 1, to_version, by });
+                // Its manifest remembers the lost versions, and is worth keeping.
+                plan.push(Mended::Manifest { why: "it shows a version that is lost".to_owned(), aside: None });
+                return Ok(plan);
+            }
+            Finding::Truncated { have: Some(have), version, by } if self.is_recorded(thread, version)? => {
+                // A loss that was accepted and not signed yet: whoever repairs next signs it.
+                plan.push(Mended::Loss { from_version: have + 1, to_version: version, by });
+                return Ok(plan);
+            }
+            finding => return refused(finding),
+        }
+        // A loss that was accepted and not signed yet: whoever repairs next signs it.
+        plan.extend(self.recorded_loss(thread)?);
+        plan.extend(core.bad_manifest(thread)?.map(|why| Mended::Manifest { why, aside: None }));
+        Ok(plan)
+    }
+
+    /// Whether the next changeset leads with the loss of this version.
+    fn is_recorded(&self, thread: &ThreadId, version: u64) -> Result<bool> {
+        let covers = |loss: Mended| matches!(loss, Mended::Loss { to_version, .. } if to_version >= version);
+        Ok(self.recorded_loss(thread)?.is_some_and(covers))
+    }
+
+    /// The loss that the next changeset leads with.
+    fn recorded_loss(&self, thread: &ThreadId) -> Result<Option<Mended>> {
+        let leads = self.core.read(|connection| {
+            let row = rows::existing(connection, thread)?;
+            rows::leads(connection, row.id)
+        })?;
+        let loss = |(_, event): (i64, Event)| match event {
+            Event::Recovery(found) if found.is_loss() => Some(Mended::Loss {
+                from_version: found.from_version?,
+                to_version: found.to_version?,
+                by: found.by.unwrap_or_default(),
+            }),
+            _ => None,
+        };
+        Ok(leads.into_iter().find_map(loss))
+    }
+
+    /// What the logs of other threads remember of this one.
+    fn remembered_elsewhere(&self, thread: &ThreadId) -> Result<Option<(String, u64)>> {
+        let core = &self.core;
+        let others =
+            core.read(|connection| rows::select(connection, "t.thread_id <> ? ORDER BY t.id", [thread.as_str()]))?;
+        let mut most: Option<(String, u64)> = None;
+        for other in others {
+            let other = other.manifest.thread_id;
+            let path = core.layout.transcript(&other);
+            let read = read_log(&*core.disk, &core.layout, &other, &core.trust, None, |entry| {
+                let with = entry.checkpoint().map(|checkpoint| checkpoint.with.as_slice()).unwrap_or_default();
+                for (_, version) in with.iter().filter(|(mate, _)| mate == thread) {
+                    if most.as_ref().is_none_or(|(_, known)| version > known) {
+                        most = Some((format!("`{other}`"), *version));
+                    }
+                }
+            });
+            read.map_err(io_error("read", &path))?;
+        }
+        Ok(most)
+    }
+}
+
+/// Refuses before anything is touched what could not be recorded afterwards.
+fn check_signer(core: &Core, thread: &ThreadId, row: &Row) -> Result<()> {
+    let (theirs, signer) = (row.head.signer, &core.signing()?.signer);
+    match theirs == signer.fingerprint() || signer.succeeds(&theirs) {
+        true => Ok(()),
+        false => Err(Error::OtherSigner { thread: thread.clone(), theirs, ours: signer.fingerprint() }),
+    }
+}
+
+impl Core {
+    /// Carries a plan out and records it; gives the version that does.
+    fn mend(&self, thread: &ThreadId, lease: &Lease, mended: &mut [Mended]) -> Result<u64> {
+        for one in mended.iter_mut() {
+            match one {
+                Mended::NotIndexed { .. } => {
+                    self.lead(thread, lease, Recovery { found: "not_indexed".to_owned(), ..Recovery::default() })?
+                }
+                Mended::ForeignBytes { .. } => _ = self.settle_file(thread)?,
+                Mended::DatabaseBehind { .. } => self.follow(thread, lease)?,
+                Mended::Loss { from_version, to_version, by } => {
+                    self.give_up(thread, lease, *from_version, *to_version, by)?
+                }
+                Mended::Manifest { why, aside } => *aside = self.set_manifest_aside(thread, lease, why)?,
+            }
+        }
+        self.forget(thread);
+        // The log may have been written under a later epoch than the database knew.
+        let epoch = self.read(|connection| rows::existing(connection, thread))?.epoch;
+        let part = Part::new(thread.clone(), Expect::Any, Changeset::empty(Reason::Lifecycle)).under(epoch);
+        let committed = self.commit(&Batch::of(part))?;
+        if mended.iter().any(|one| matches!(one, Mended::Manifest { .. })) {
+            self.write_manifest(thread)?;
+        }
+        Ok(committed.version_of(thread).unwrap_or_default())
+    }
+
+    /// Ends our lease, whatever waits: whoever sent a request takes the lease itself.
+    fn give_back(&self, lease: &Lease) -> Result<()> {
+        self.write(Durability::Lazy, |connection| {
+            let sql =
+                "UPDATE heads SET owner = NULL WHERE owner = ? AND id = (SELECT id FROM threads WHERE thread_id = ?)";
+            rows::execute(connection, sql, params![lease.owner.as_str(), lease.thread.as_str()])?;
+            Ok(())
+        })?;
+        self.forget(&lease.thread);
+        self.desk.leave(lease);
+        Ok(())
+    }
+
+    /// Lets the database follow a log that goes on, signed, behind where it ends.
+    fn follow(&self, thread: &ThreadId, lease: &Lease) -> Result<()> {
+        let path = self.layout.transcript(thread);
+        self.write(Durability::Synced, |connection| {
+            let row = held(connection, thread, lease)?;
+            let mut replay = Replay::new(connection, thread, Into::Known(row.id, Some(row.head.version)));
+            let watched = Some(row.head.version);
+            let read = read_log(&*self.disk, &self.layout, thread, &self.trust, watched, |entry| replay.entry(entry));
+            let examined = read.map_err(io_error("read", &path))?;
+            let Some(tail) = &examined.tail else { return Err(bad_row("the log changed while it was repaired")) };
+            let seal = &self.signing()?.seal;
+            let Replayed { id, gathered, .. } = replay.finish(tail, Some(seal), row.epoch)?;
+            take_in(connection, id, gathered)?;
+            let bytes = tail.head.as_ref().map_or(0, |head| head.bytes.saturating_sub(row.head.bytes));
+            let found = Recovery { found: "database_behind".to_owned(), bytes, ..Recovery::default() };
+            put_lead(connection, id, found)
+        })
+    }
+
+    /// Goes back to the last version that is proven and records that those up to `to_version` are lost. Their rows are taken back,
+    /// except what was promised to others: answers to keys and what was spent.
+    fn give_up(&self, thread: &ThreadId, lease: &Lease, from_version: u64, to_version: u64, by: &str) -> Result<()> {
+        let (path, row) = (self.layout.transcript(thread), self.read(|connection| rows::existing(connection, thread))?);
+        if self
+            .read(|connection| rows::leads(connection, row.id))?
+            .iter()
+            .any(|(_, event)| matches!(event, Event::Recovery(found) if found.is_loss()))
+        {
+            return Ok(());
+        }
+        self.set_redo_aside(thread, &row)?;
+        self.write(Durability::Synced, |connection| {
+            let row = held(connection, thread, lease)?;
+            for table in ["messages", "states", "runs", "redo"] {
+                rows::execute(connection, &format!("DELETE FROM {table} WHERE thread = ?"), [row.id])?;
+            }
+            let sql = "DELETE FROM feed WHERE thread = ? AND version >= ?";
+            rows::execute(connection, sql, params![row.id, signed(from_version)])?;
+            let mut replay = Replay::new(connection, thread, Into::Known(row.id, None));
+            let read = read_log(&*self.disk, &self.layout, thread, &self.trust, None, |entry| replay.entry(entry));
+            let examined = read.map_err(io_error("read", &path))?;
+            let proven = examined.tail.as_ref().and_then(|tail| tail.head.as_ref().map(|head| (tail, head)));
+            let Some((tail, head)) = proven.filter(|(_, head): &(_, &Head)| head.version + 1 == from_version) else {
+                return Err(bad_row("the log changed while it was repaired"));
+            };
+            let seal = &self.signing()?.seal;
+            let lost = row.head.bytes.saturating_sub(head.bytes);
+            let Replayed { id, .. } = replay.finish(tail, Some(seal), row.epoch)?;
+            let found = Recovery {
+                found: Recovery::LOSS.to_owned(),
+                bytes: lost,
+                from_version: Some(from_version),
+                to_version: Some(to_version),
+                by: Some(by.to_owned()),
+                ..Recovery::default()
+            };
+            put_lead(connection, id, found)
+        })
+    }
+
+    /// Keeps committed bytes that have no place in the log any more, because something before them is lost.
+    fn set_redo_aside(&self, thread: &ThreadId, row: &Row) -> Result<()> {
+        let Some(redo) = self.read(|connection| Redo::read(connection, row.id))? else { return Ok(()) };
+        let aside = free_name(&self.layout.thread(thread).join(format!("transcript.redo-{}", row.head.version)));
+        let file = self.disk.open(&aside, How::MakeNew).map_err(io_error("create", &aside))?;
+        file.write_at(&redo.bytes, 0).and_then(|()| file.sync()).map_err(io_error("write", &aside))?;
+        let folder = self.layout.thread(thread);
+        self.disk.sync_folder(&folder).map_err(io_error("sync", &folder))
+    }
+
+    /// What is wrong with a manifest, if anything is.
+    fn bad_manifest(&self, thread: &ThreadId) -> Result<Option<String>> {
+        let row = self.read(|connection| rows::existing(connection, thread))?;
+        let shown = match manifest::read(&self.layout, &*self.disk, &self.trust, thread) {
+            Ok(shown) => shown,
+            Err(Error::Integrity { why, .. }) => return Ok(Some(why)),
+            // A link, a folder, or something else that is no file.
+            Err(Error::Io { source, .. }) => return Ok(Some(source.to_string())),
+            Err(error) => return Err(error),
+        };
+        let Some(shown) = shown else { return Ok(Some("it is missing".to_owned())) };
+        let mut agrees = shown.memory.hash.is_none();
+        let path = self.layout.transcript(thread);
+        let read = read_log(&*self.disk, &self.layout, thread, &self.trust, None, |entry| {
+            agrees |= entry.head.version == shown.memory.version && Some(entry.head.hash) == shown.memory.hash;
+        });
+        read.map_err(io_error("read", &path))?;
+        Ok(match shown.manifest {
+            _ if !agrees => Some(format!("it shows another log at version {}", shown.memory.version)),
+            Some(shown) if row.manifest.shows_change_since(&shown) => Some("it is older than it must be".to_owned()),
+            Some(_) => None,
+            None => Some("it can't be understood".to_owned()),
+        })
+    }
+
+    /// Moves a manifest out of the way of a new one; gives the name it has then, if there was one.
+    fn set_manifest_aside(&self, thread: &ThreadId, lease: &Lease, why: &str) -> Result<Option<String>> {
+        let path = self.layout.manifest(thread);
+        let version = self.read(|connection| rows::existing(connection, thread))?.head.version;
+        let mut found = Recovery { found: format!("manifest: {why}"), ..Recovery::default() };
+        if let Ok(there) = fs::symlink_metadata(&path) {
+            let aside = free_name(&path.with_file_name(format!("thread.json.aside-{version}")));
+            found.quarantine = aside.file_name().map(|name| name.to_string_lossy().into_owned());
+            if there.is_file() {
+                found.bytes = there.len();
+                found.hash = Some(hash_file(&*self.disk, &path).map_err(io_error("read", &path))?);
+            }
+            self.disk.rename(&path, &aside).map_err(io_error("move aside", &path))?;
+            let folder = self.layout.thread(thread);
+            self.disk.sync_folder(&folder).map_err(io_error("sync", &folder))?;
+        }
+        let name = found.quarantine.clone();
+        self.lead(thread, lease, found)?;
+        Ok(name)
+    }
+
+    /// Puts down what the next changeset must lead with; from now on `thread.json` is to be written.
+    fn lead(&self, thread: &ThreadId, lease: &Lease, found: Recovery) -> Result<()> {
+        self.write(Durability::Synced, |connection| {
+            let row = held(connection, thread, lease)?;
+            rows::execute(connection, "UPDATE threads SET manifest_stale = 1 WHERE id = ?", [row.id])?;
+            put_lead(connection, row.id, found)
+        })
+    }
+}
+
+fn put_lead(connection: &Connection, id: i64, found: Recovery) -> Result<()> {
+    let event = serde_json::to_string(&Event::Recovery(found)).map_err(bad_row)?;
+    rows::execute(connection, "INSERT INTO leads (thread, event) VALUES (?, ?)", params![id, event])?;
+    Ok(())
+}
+
+/// The row of a thread, if we still hold its lease.
+fn held(connection: &Connection, thread: &ThreadId, lease: &Lease) -> Result<Row> {
+    let row = rows::existing(connection, thread)?;
+    match row.owner.as_ref() == Some(&lease.owner) && row.epoch >= lease.epoch {
+        true => Ok(row),
+        false => Err(Error::StaleEpoch { thread: thread.clone(), held: lease.epoch, current: row.epoch }),
+    }
+}

@@ -1,0 +1,288 @@
+//! Backups of live stores, and what is made of them elsewhere.
+
+use std::fs;
+use std::path::Path;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::thread;
+
+use selvedge_log::recovery::Finding;
+use selvedge_model::{Batch, Classify, Expect, Part, ThreadId};
+use selvedge_store::{Acquire, Commit, Leases, Logs, Registry};
+use selvedge_store_local::disk::RealDisk;
+use selvedge_store_local::{Access, LocalStore};
+use tempfile::TempDir;
+
+use crate::erase::with_blob;
+use crate::fixture::Kept;
+use crate::support::{Home, birth, id, options, says, thread_with};
+
+fn restore(backup: &Path, home: &Home) -> Result<TempDir, selvedge_store::Error> {
+    let folder = tempfile::tempdir().unwrap();
+    LocalStore::restore(backup, folder.path(), &home.trust(), Arc::new(RealDisk), &mut |_, _| {})?;
+    Ok(folder)
+}
+
+/// Ends the writers, also when the test fails.
+struct Stop<'a>(&'a AtomicBool);
+
+impl Drop for Stop<'_> {
+    fn drop(&mut self) {
+        self.0.store(true, Ordering::SeqCst);
+    }
+}
+
+fn assert_sound(store: &LocalStore, thread: &ThreadId) -> u64 {
+    let verdict = store.verify(thread, &mut |_| {}).unwrap();
+    assert_eq!(verdict.judgement.finding, Finding::Sound, "{thread}");
+    assert_eq!(verdict.healed_bytes, 0, "{thread}: the transcript alone holds everything");
+    verdict.judgement.unchanged_up_to.unwrap()
+}
+
+#[test]
+fn a_backup_made_while_four_threads_are_written_restores_and_verifies() {
+    let home = Home::new();
+    let store = home.open();
+    let threads: Vec<_> = (0..4).map(|n| id(&format!("writer-{n}-0123456789ab"))).collect();
+    threads.iter().for_each(|thread| drop(store.commit(birth(thread)).unwrap()));
+    let acked: Vec<_> = (0..4).map(|_| AtomicU64::new(0)).collect();
+    let stop = AtomicBool::new(false);
+    let target = tempfile::tempdir().unwrap();
+    let rounds = 3;
+    // Two handles, as two processes would have.
+    let other = home.open();
+    thread::scope(|scope| {
+        let _stop = Stop(&stop);
+        let handles = [&store, &other];
+        for (index, thread) in threads.iter().enumerate() {
+            let (handle, acked, stop) = (handles[index % 2], &acked[index], &stop);
+            scope.spawn(move || {
+                while !stop.load(Ordering::SeqCst) {
+                    let part = Part::new(thread.clone(), Expect::Any, says(&"x".repeat(300)));
+                    acked.store(handle.commit(Batch::of(part)).unwrap().versions[0].1, Ordering::SeqCst);
+                }
+            });
+        }
+        for round in 0..rounds {
+            let before: Vec<_> = acked.iter().map(|version| version.load(Ordering::SeqCst)).collect();
+            let folder = target.path().join(round.to_string());
+            // Somebody who only looks, and can sign.
+            let reader = LocalStore::open(home.options(Access::ReadOnly)).unwrap();
+            reader.backup(&folder, &mut |_, _| {}).unwrap();
+            let restored = restore(&folder, &home).unwrap();
+            let copy = LocalStore::open(options(restored.path(), home.pem(), Access::ReadWrite)).unwrap();
+            for (thread, before) in threads.iter().zip(before) {
+                let version = assert_sound(&copy, thread);
+                assert!(version >= before, "{thread}: {before} was acknowledged, {version} is in the backup");
+                let live = store.head(thread).unwrap().version;
+                assert!(version <= live, "{thread}: {version} is in the backup, {live} in the store");
+                copy.commit(Batch::of(Part::new(thread.clone(), Expect::Exact(version), says("on")))).unwrap();
+            }
+            copy.close().unwrap();
+        }
+    });
+}
+
+#[test]
+fn a_backup_has_blobs_manifests_tombstones_and_epochs() {
+    let home = Home::new();
+    let (store, thread, blob) = with_blob(&home);
+    let gone = thread_with(&store, "gone", &["bye"]);
+    store.delete(&gone).unwrap();
+    let lease = store.acquire(&thread, Acquire::default()).unwrap();
+    let target = tempfile::tempdir().unwrap();
+    let made = store.backup(&target.path().join("b"), &mut |_, _| {}).unwrap();
+    assert_eq!((made.threads.len(), made.blobs), (1, 1));
+    store.close().unwrap();
+    let restored = restore(&target.path().join("b"), &home).unwrap();
+    let copy = LocalStore::open(options(restored.path(), home.pem(), Access::ReadWrite)).unwrap();
+    assert_eq!(copy.blob(&thread, &blob).unwrap(), b"secret");
+    assert!(copy.tombstone(&gone).unwrap().is_some());
+    let threads = restored.path().join(".ai/agent/threads");
+    assert!(
+        threads.join("tombstones/gone.json").exists() && threads.join(thread.folder()).join("thread.json").exists()
+    );
+    assert!(copy.acquire(&thread, Acquire::default()).unwrap().epoch > lease.epoch, "epochs go on");
+    copy.close().unwrap();
+}
+
+#[test]
+fn a_backup_is_written_over_nothing_and_laid_over_nothing() {
+    let home = Home::new();
+    let store = home.open();
+    thread_with(&store, "tea", &["one"]);
+    let target = tempfile::tempdir().unwrap();
+    fs::write(target.path().join("mine"), "").unwrap();
+    assert_eq!(store.backup(target.path(), &mut |_, _| {}).unwrap_err().code(), "store_unusable");
+    store.backup(&target.path().join("b"), &mut |_, _| {}).unwrap();
+    store.close().unwrap();
+    let over = LocalStore::restore(
+        &target.path().join("b"),
+        home.folder.path(),
+        &home.trust(),
+        Arc::new(RealDisk),
+        &mut |_, _| {},
+    );
+    assert_eq!(over.unwrap_err().code(), "store_unusable");
+}
+
+#[test]
+fn an_unfinished_changed_or_foreign_backup_restores_nothing() {
+    let home = Home::new();
+    let (store, thread, _) = with_blob(&home);
+    let target = tempfile::tempdir().unwrap();
+    let backup = target.path().join("b");
+    store.backup(&backup, &mut |_, _| {}).unwrap();
+    store.close().unwrap();
+    let stranger = Home::new();
+    assert_eq!(restore(&backup, &stranger).unwrap_err().code(), "integrity", "nobody here trusts that key");
+    let folder = backup.join("threads").join(thread.folder());
+    let blob = fs::read_dir(folder.join("blobs")).unwrap().next().unwrap().unwrap().path();
+    for path in [folder.join("transcript.jsonl"), blob, backup.join("threads/registry.db"), backup.join("backup.json")]
+    {
+        let good = fs::read(&path).unwrap();
+        let mut bad = good.clone();
+        bad[good.len() / 2] ^= 1;
+        fs::write(&path, &bad).unwrap();
+        let refused = restore(&backup, &home).unwrap_err();
+        assert_eq!(refused.kind(), selvedge_model::Kind::Integrity, "{}: {refused}", path.display());
+        fs::write(&path, &good).unwrap();
+    }
+    restore(&backup, &home).unwrap();
+    fs::remove_file(backup.join("backup.json")).unwrap();
+    assert_eq!(restore(&backup, &home).unwrap_err().code(), "store_unusable");
+}
+
+#[test]
+fn a_store_of_an_older_format_is_backed_up_as_it_is() {
+    let kept = Kept::of(1);
+    let target = tempfile::tempdir().unwrap();
+    let made = kept.read_only().backup(&target.path().join("b"), &mut |_, _| {}).unwrap();
+    assert_eq!((made.store_format, made.threads.len(), made.blobs), (1, 2, 1));
+    let trust = selvedge_log::Trust::of(&[selvedge_log::Signer::from_pem(&kept.pem).unwrap().public()]);
+    let folder = tempfile::tempdir().unwrap();
+    LocalStore::restore(&target.path().join("b"), folder.path(), &trust, Arc::new(RealDisk), &mut |_, _| {}).unwrap();
+    LocalStore::upgrade(folder.path(), Arc::new(RealDisk)).unwrap();
+    let copy = LocalStore::open(options(folder.path(), &kept.pem, Access::ReadWrite)).unwrap();
+    assert_sound(&copy, &id("ann-0123456789ab"));
+    copy.close().unwrap();
+}
+
+/// Not a test by itself: what the killed processes do.
+#[test]
+fn child() {
+    let Ok(project) = std::env::var("SELVEDGE_TEST_BACKUP") else { return };
+    let pem = std::env::var("SELVEDGE_TEST_PEM").unwrap();
+    let target = std::env::var("SELVEDGE_TEST_TARGET").unwrap();
+    match std::env::var("SELVEDGE_TEST_SOURCE") {
+        Ok(source) => {
+            let trust = selvedge_log::Trust::of(&[selvedge_log::Signer::from_pem(&pem).unwrap().public()]);
+            let disk = Arc::new(RealDisk);
+            LocalStore::restore(source.as_ref(), target.as_ref(), &trust, disk, &mut |_, _| {}).unwrap();
+        }
+        Err(_) => {
+            let store = LocalStore::open(options(project.as_ref(), &pem, Access::ReadOnly)).unwrap();
+            store.backup(target.as_ref(), &mut |_, _| {}).unwrap();
+        }
+    }
+}
+
+fn run_and_kill(home: &Home, target: &Path, source: Option<&Path>, after: std::time::Duration) {
+    let mut command = std::process::Command::new(std::env::current_exe().unwrap());
+    command.args(["--exact", "backup::child", "--test-threads=1"]);
+    command.env("SELVEDGE_TEST_BACKUP", home.folder.path()).env("SELVEDGE_TEST_PEM", home.pem());
+    command.env("SELVEDGE_TEST_TARGET", target).stdout(std::process::Stdio::null());
+    if let Some(source) = source {
+        command.env("SELVEDGE_TEST_SOURCE", source);
+    }
+    let mut child = command.spawn().unwrap();
+    thread::sleep(after);
+    _ = child.kill();
+    child.wait().unwrap();
+}
+
+#[test]
+fn a_backup_or_restore_killed_at_any_moment_is_whole_or_recognised() {
+    let home = Home::new();
+    let (store, thread, _) = with_blob(&home);
+    (0..8).for_each(|n| drop(thread_with(&store, &format!("more-{n}"), &["one", "two"])));
+    store.close().unwrap();
+    let target = tempfile::tempdir().unwrap();
+    let (mut finished, mut cut) = (None, 0);
+    for round in 0..24 {
+        let folder = target.path().join(round.to_string());
+        run_and_kill(&home, &folder, None, std::time::Duration::from_millis(round * 3));
+        match restore(&folder, &home) {
+            Ok(restored) => {
+                let copy = LocalStore::open(options(restored.path(), home.pem(), Access::ReadOnly)).unwrap();
+                assert_sound(&copy, &thread);
+                finished = Some(folder);
+            }
+            Err(error) => {
+                assert_eq!(error.code(), "store_unusable", "an unfinished backup is recognised: {error}");
+                cut += 1;
+            }
+        }
+    }
+    assert!(cut > 0, "none was cut short");
+    let finished = finished.unwrap_or_else(|| {
+        home.read_only().backup(&target.path().join("whole"), &mut |_, _| {}).unwrap();
+        target.path().join("whole")
+    });
+    for round in 0..24 {
+        let project = tempfile::tempdir().unwrap();
+        run_and_kill(&home, project.path(), Some(&finished), std::time::Duration::from_millis(round * 3));
+        if LocalStore::open(options(project.path(), home.pem(), Access::ReadOnly)).is_err() {
+            LocalStore::restore(&finished, project.path(), &home.trust(), Arc::new(RealDisk), &mut |_, _| {}).unwrap();
+        }
+        let copy = LocalStore::open(options(project.path(), home.pem(), Access::ReadWrite)).unwrap();
+        assert_sound(&copy, &thread);
+        copy.close().unwrap();
+    }
+}
+
+#[test]
+fn a_thread_deleted_while_its_store_is_copied_is_deleted_in_the_copy() {
+    let home = Home::new();
+    let store = home.open();
+    let threads: Vec<_> = (0..3).map(|n| thread_with(&store, &format!("thread-{n}"), &["one"])).collect();
+    let target = tempfile::tempdir().unwrap();
+    let made = home
+        .read_only()
+        .backup(&target.path().join("b"), &mut |done, _| {
+            if done == 1 {
+                // One that was copied already, and one that was not.
+                store.delete(&threads[0]).unwrap();
+                store.delete(&threads[2]).unwrap();
+            }
+        })
+        .unwrap();
+    assert_eq!(made.threads.iter().map(|thread| &thread.thread_id).collect::<Vec<_>>(), [&threads[1]]);
+    let restored = restore(&target.path().join("b"), &home).unwrap();
+    let copy = LocalStore::open(options(restored.path(), home.pem(), Access::ReadWrite)).unwrap();
+    assert!(copy.tombstone(&threads[0]).unwrap().is_some() && copy.tombstone(&threads[2]).unwrap().is_some());
+    assert_sound(&copy, &threads[1]);
+    copy.close().unwrap();
+}
+
+#[test]
+fn a_backup_keeps_nothing_that_was_erased_while_it_was_made() {
+    let home = Home::new();
+    let (store, thread, blob) = with_blob(&home);
+    thread_with(&store, "other", &["one"]);
+    let target = tempfile::tempdir().unwrap();
+    let folder = target.path().join("b");
+    let refused = home.read_only().backup(&folder, &mut |done, _| {
+        if done == 1 {
+            store.erase(&thread, &blob, "asked to").unwrap();
+        }
+    });
+    assert!(refused.unwrap_err().to_string().contains("erased while it was made"));
+    assert!(!folder.join("threads").exists());
+    let made = home.read_only().backup(&folder, &mut |_, _| {}).unwrap();
+    assert_eq!((made.threads.len(), made.blobs), (2, 0));
+    let restored = restore(&folder, &home).unwrap();
+    let copy = LocalStore::open(options(restored.path(), home.pem(), Access::ReadOnly)).unwrap();
+    assert_eq!(copy.blob(&thread, &blob).unwrap_err().code(), "blob_erased");
+    assert_sound(&copy, &thread);
+}

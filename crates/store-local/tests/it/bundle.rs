@@ -1,0 +1,237 @@
+//! A thread as one file: the same bytes elsewhere, checked by whoever receives it, and nothing but that.
+
+use std::fs;
+use std::io::Cursor;
+
+use selvedge_log::Trust;
+use selvedge_model::{Batch, Classify, Expect, Part, ThreadId};
+use selvedge_store::{Commit, Error, Logs, Registry};
+use selvedge_store_local::{Access, Arrival, LocalStore};
+
+use crate::support::{Home, id, says, thread_with};
+
+/// A store with a thread that has a blob, and the thread as an archive.
+fn exported() -> (Home, ThreadId, Vec<u8>) {
+    let home = Home::new();
+    let store = home.open();
+    let thread = thread_with(&store, "scribe-0123456789ab", &["one", "two"]);
+    store.put_blob(&thread, &b"payload".repeat(50_000)).unwrap();
+    store.put_blob(&thread, b"other").unwrap();
+    let archive = export(&store, &thread);
+    assert_eq!(archive, export(&store, &thread), "the same thread gives the same file");
+    store.close().unwrap();
+    (home, thread, archive)
+}
+
+fn export(store: &LocalStore, thread: &ThreadId) -> Vec<u8> {
+    let mut archive = Vec::new();
+    store.export(thread, &mut archive).unwrap();
+    archive
+}
+
+/// A store of somebody who has another key and trusts that of `home`.
+fn elsewhere(home: &Home) -> (Home, LocalStore) {
+    let there = Home::new();
+    let mut options = there.options(Access::ReadWrite);
+    options.trust = Trust::of(&[home.signer().public(), there.signer().public()]);
+    let store = LocalStore::open(options).unwrap();
+    (there, store)
+}
+
+fn import(store: &LocalStore, archive: &[u8]) -> Result<selvedge_store_local::Arrived, Error> {
+    store.import(&mut Cursor::new(archive), true)
+}
+
+#[test]
+fn a_thread_arrives_byte_for_byte_and_verifies_with_only_the_public_key() {
+    let (home, thread, archive) = exported();
+    let (there, store) = elsewhere(&home);
+    let dry = store.import(&mut Cursor::new(&archive), false).unwrap();
+    assert_eq!((dry.arrival, dry.blobs), (Arrival::WouldImport, 2));
+    assert!(matches!(store.head(&thread), Err(Error::NoThread(_))), "nothing was kept");
+    let arrived = import(&store, &archive).unwrap();
+    assert_eq!((arrived.arrival, arrived.head.version), (Arrival::Imported, 2));
+    let folder = |home: &Home| home.threads().join(thread.folder());
+    for name in ["transcript.jsonl", "thread.json"] {
+        assert_eq!(fs::read(folder(&home).join(name)).unwrap(), fs::read(folder(&there).join(name)).unwrap());
+    }
+    for blob in store.blobs(&thread).unwrap() {
+        let name = format!("blobs/{blob}");
+        assert_eq!(fs::read(folder(&home).join(&name)).unwrap(), fs::read(folder(&there).join(&name)).unwrap());
+    }
+    let verdict = store.verify(&thread, &mut |_| {}).unwrap();
+    assert_eq!(verdict.judgement.unchanged_up_to, Some(2));
+    assert_eq!(export(&store, &thread), archive, "and goes on from there as the same file");
+    assert_eq!(import(&store, &archive).unwrap().arrival, Arrival::Unchanged);
+    let refused = store.commit(Batch::of(Part::new(thread.clone(), Expect::Any, says("mine")))).unwrap_err();
+    assert!(matches!(refused, Error::OtherSigner { .. }), "{refused}");
+    store.close().unwrap();
+    // Rebuilding and what lies beside the threads stay as they should be.
+    let left: Vec<_> = fs::read_dir(there.threads()).unwrap().flatten().map(|entry| entry.file_name()).collect();
+    assert!(left.iter().all(|name| !name.to_string_lossy().starts_with('.')), "{left:?}");
+}
+
+#[test]
+fn the_same_key_goes_on_with_it() {
+    let (home, thread, archive) = exported();
+    let store = home.open();
+    let longer = store.commit(Batch::of(Part::new(thread.clone(), Expect::Any, says("three")))).unwrap();
+    assert_eq!(longer.versions[0].1, 3);
+    assert!(matches!(import(&store, &archive), Err(Error::Exists(_))), "a shorter one takes nothing away");
+    store.delete(&thread).unwrap();
+    assert!(matches!(import(&store, &archive), Err(Error::Deleted(_))), "what was deleted does not come back");
+    drop(store);
+    let there = Home::new();
+    let mut options = there.options(Access::ReadWrite);
+    (options.trust, options.signer) = (home.trust(), Some(home.signer()));
+    let store = LocalStore::open(options).unwrap();
+    import(&store, &archive).unwrap();
+    assert_eq!(store.commit(Batch::of(Part::new(thread.clone(), Expect::Any, says("on")))).unwrap().versions[0].1, 3);
+    assert_eq!(store.get(&thread).unwrap().version, 3);
+}
+
+#[test]
+fn a_key_inside_an_archive_proves_nothing() {
+    let (_, thread, archive) = exported();
+    let there = Home::new();
+    let store = there.open();
+    let refused = import(&store, &archive).unwrap_err();
+    assert_eq!(refused.code(), "untrusted_key");
+    assert!(matches!(store.head(&thread), Err(Error::NoThread(_))));
+    assert!(!there.threads().join(thread.folder()).exists());
+}
+
+#[test]
+fn every_changed_byte_of_an_archive_is_refused_or_changes_nothing() {
+    let (home, _, archive) = exported();
+    let (there, store) = elsewhere(&home);
+    let whole = store.import(&mut Cursor::new(&archive), false).unwrap();
+    for at in (0..archive.len()).step_by(211) {
+        let mut changed = archive.clone();
+        changed[at] ^= 0x10;
+        if let Ok(arrived) = store.import(&mut Cursor::new(&changed), false) {
+            assert_eq!(arrived.head, whole.head, "byte {at}");
+        }
+    }
+    for length in (0..archive.len() - 1024).step_by(509) {
+        assert!(store.import(&mut Cursor::new(&archive[..length]), false).is_err(), "cut at {length}");
+    }
+    drop(there);
+}
+
+/// One entry with any path and kind, as a hostile archive has it.
+fn entry(path: &str, kind: u8, content: &[u8]) -> Vec<u8> {
+    let mut block = vec![0; 512];
+    block[..path.len()].copy_from_slice(path.as_bytes());
+    block[100..108].copy_from_slice(b"0000600\0");
+    block[124..136].copy_from_slice(format!("{:011o}\0", content.len()).as_bytes());
+    block[136..148].copy_from_slice(b"00000000000\0");
+    block[148..156].copy_from_slice(b"        ");
+    block[156] = kind;
+    block[157..165].copy_from_slice(b"/etc/pwd");
+    block[257..265].copy_from_slice(b"ustar\x0000");
+    let sum: u32 = block.iter().map(|byte| u32::from(*byte)).sum();
+    block[148..156].copy_from_slice(format!("{sum:06o}\0 ").as_bytes());
+    block.extend_from_slice(content);
+    block.resize(block.len().next_multiple_of(512), 0);
+    block
+}
+
+#[test]
+fn tricks_with_paths_links_and_doubles_are_refused_and_nothing_is_left() {
+    let (home, thread, archive) = exported();
+    let (there, store) = elsewhere(&home);
+    let body = &archive[..archive.len() - 1024];
+    let zeros = [0; 1024];
+    let folder = thread.folder();
+    let before = there.folder.path().join("outside");
+    let tricks = [
+        ("a path upwards", entry("../outside", b'0', b"x")),
+        ("a path from the root", entry("/tmp/outside", b'0', b"x")),
+        ("dots inside", entry(&format!("{folder}/../outside"), b'0', b"x")),
+        ("dots in blobs", entry(&format!("{folder}/blobs/../../outside"), b'0', b"x")),
+        ("a name of its own", entry(&format!("{folder}/capabilities"), b'0', b"x")),
+        ("a symbolic link", entry(&format!("{folder}/blobs"), b'2', b"")),
+        ("a hard link", entry(&format!("{folder}/thread.json"), b'1', b"")),
+        ("a device", entry(&format!("{folder}/thread.json"), b'3', b"")),
+        ("the log twice", entry(&format!("{folder}/transcript.jsonl"), b'0', b"x")),
+        ("a second thread", entry("other-0123456789ab/transcript.jsonl", b'0', b"x")),
+        ("a blob of another content", entry(&format!("{folder}/blobs/{}", "a".repeat(64)), b'0', b"x")),
+    ];
+    for (what, trick) in tricks {
+        for hostile in [[body, &trick[..], &zeros].concat(), [&trick[..], body, &zeros].concat()] {
+            let refused = import(&store, &hostile).unwrap_err();
+            assert_eq!(refused.kind(), selvedge_model::Kind::Integrity, "{what}: {refused}");
+            assert!(!before.exists() && !there.threads().join(&folder).exists(), "{what}");
+        }
+    }
+    // A size that promises more than there is.
+    let mut huge = entry(&format!("{folder}/transcript.jsonl"), b'0', b"");
+    huge[124..136].copy_from_slice(b"77777777777\0");
+    huge[148..156].copy_from_slice(b"        ");
+    let sum: u32 = huge.iter().map(|byte| u32::from(*byte)).sum();
+    huge[148..156].copy_from_slice(format!("{sum:06o}\0 ").as_bytes());
+    assert!(import(&store, &huge).is_err());
+    let left: Vec<_> = fs::read_dir(there.threads()).unwrap().flatten().map(|entry| entry.file_name()).collect();
+    assert!(left.iter().all(|name| !name.to_string_lossy().starts_with('.')), "{left:?}");
+    import(&store, &archive).unwrap();
+}
+
+#[test]
+fn an_arrival_that_was_cut_short_is_tidied_or_taken_in() {
+    let (home, thread, archive) = exported();
+    let (there, store) = elsewhere(&home);
+    // Killed before anything was put in place, by an owner that is dead.
+    let staged = there.threads().join(".arriving-00112233445566778899aabbccddeeff-0123456789ab");
+    fs::create_dir(&staged).unwrap();
+    // Killed when the folder was in place and not indexed.
+    let folder = there.threads().join(thread.folder());
+    fs::create_dir(&folder).unwrap();
+    fs::copy(home.transcript(&thread), folder.join("transcript.jsonl")).unwrap();
+    assert_eq!(import(&store, &archive).unwrap().arrival, Arrival::Imported);
+    assert!(!staged.exists());
+    assert_eq!(store.verify(&thread, &mut |_| {}).unwrap().judgement.unchanged_up_to, Some(2));
+}
+
+#[test]
+fn a_very_long_id_still_fits() {
+    let home = Home::new();
+    let store = home.open();
+    let thread = id(&"x".repeat(200));
+    store.commit(crate::support::birth(&thread)).unwrap();
+    let archive = export(&store, &thread);
+    store.close().unwrap();
+    let (_there, elsewhere) = elsewhere(&home);
+    assert_eq!(import(&elsewhere, &archive).unwrap().thread, thread);
+}
+
+#[test]
+fn a_stranger_unpacks_it_with_tar() {
+    let (home, thread, archive) = exported();
+    let file = home.folder.path().join("archive.tar");
+    fs::write(&file, &archive).unwrap();
+    let unpacked = home.folder.path().join("unpacked");
+    fs::create_dir(&unpacked).unwrap();
+    let tar = std::process::Command::new("tar").arg("xf").arg(&file).arg("-C").arg(&unpacked).status();
+    let Ok(status) = tar else {
+        eprintln!("skipped: there is no tar on this machine");
+        return;
+    };
+    assert!(status.success());
+    let folder = unpacked.join(thread.folder());
+    assert_eq!(fs::read(folder.join("transcript.jsonl")).unwrap(), fs::read(home.transcript(&thread)).unwrap());
+    let key = folder.join("keys").join(format!("{}.pem", home.signer().fingerprint()));
+    assert_eq!(fs::read_to_string(key).unwrap(), home.signer().public().to_pem());
+    // Packed again by tar itself, in whatever order and with whatever it adds, it is still taken.
+    let again = home.folder.path().join("again.tar");
+    let packed = std::process::Command::new("tar")
+        .args(["--format=ustar", "-cf"])
+        .arg(&again)
+        .arg("-C")
+        .arg(&unpacked)
+        .arg(thread.folder())
+        .status();
+    assert!(packed.unwrap().success());
+    let (_there, store) = elsewhere(&home);
+    assert_eq!(import(&store, &fs::read(&again).unwrap()).unwrap().arrival, Arrival::Imported);
+}

@@ -1,0 +1,235 @@
+//! The doctor: each kind of trouble is named, a sound store has none, and nothing is changed by looking.
+
+use std::fs;
+
+use selvedge_model::{Batch, Changeset, Expect, Note, NoteKey, Part, Reason, RunId, RunMeta};
+use selvedge_store::{Acquire, Commit, Leases, Notes};
+use selvedge_store_local::doctor::{Finding, Report, Severity, examine};
+use selvedge_store_local::{Access, LocalStore};
+
+use crate::erase::with_blob;
+use crate::fixture::Kept;
+use crate::support::{Home, says, thread_with};
+
+fn look(home: &Home, deep: bool) -> Report {
+    examine(home.options(Access::ReadOnly), deep, &mut |_, _| {})
+}
+
+/// The findings that are worth a word, apart from the room on this machine's disk.
+fn codes(report: &Report) -> Vec<(&'static str, Severity)> {
+    let mut codes: Vec<_> = report.findings.iter().map(|finding| (finding.code, finding.severity)).collect();
+    codes.retain(|(code, _)| *code != "disk_room");
+    codes.sort();
+    codes.dedup();
+    codes
+}
+
+fn files(folder: &std::path::Path) -> Vec<(std::path::PathBuf, Vec<u8>)> {
+    let mut found = Vec::new();
+    for entry in fs::read_dir(folder).unwrap() {
+        let path = entry.unwrap().path();
+        if path.is_dir() { found.extend(files(&path)) } else { found.push((path.clone(), fs::read(path).unwrap())) }
+    }
+    found.retain(|(path, _)| !path.to_string_lossy().contains("registry.db-"));
+    found.sort();
+    found
+}
+
+fn find<'a>(report: &'a Report, code: &str) -> &'a Finding {
+    let found = report.findings.iter().find(|finding| finding.code == code);
+    found.unwrap_or_else(|| panic!("`{code}` is not among {:?}", report.findings))
+}
+
+#[test]
+fn a_sound_store_has_nothing_to_report_and_stays_as_it_is() {
+    let home = Home::new();
+    let (store, _, _) = with_blob(&home);
+    let gone = thread_with(&store, "gone", &["bye"]);
+    store.delete(&gone).unwrap();
+    store.close().unwrap();
+    let before = files(&home.threads());
+    for deep in [false, true] {
+        let report = look(&home, deep);
+        assert_eq!(codes(&report), [], "{:?}", report.findings);
+        assert_eq!((report.threads, report.live_owners, report.store_format), (1, 0, Some(2)));
+    }
+    assert!(files(&home.threads()) == before, "looking changes nothing");
+}
+
+#[test]
+fn a_store_that_is_written_to_meanwhile_has_nothing_damaged() {
+    let home = Home::new();
+    let store = home.open();
+    let threads: Vec<_> = (0..3).map(|n| thread_with(&store, &format!("busy-{n}"), &["one"])).collect();
+    std::thread::scope(|scope| {
+        let writer = scope.spawn(|| {
+            for round in 0..120 {
+                let thread = threads[round % 3].clone();
+                store.commit(Batch::of(Part::new(thread, Expect::Any, says("more")))).unwrap();
+            }
+        });
+        while !writer.is_finished() {
+            let report = look(&home, false);
+            assert!(report.worst().is_none_or(|worst| worst < Severity::Damage), "{:?}", report.findings);
+            assert_eq!(report.live_owners, 1);
+        }
+    });
+}
+
+#[test]
+fn each_kind_of_damage_is_named() {
+    let home = Home::new();
+    let (store, thread, blob) = with_blob(&home);
+    let gone = thread_with(&store, "gone", &["bye"]);
+    store.delete(&gone).unwrap();
+    store.close().unwrap();
+    let folder = home.threads().join(thread.folder());
+    let damage = |path: std::path::PathBuf, change: &dyn Fn(&mut Vec<u8>), code: &'static str, deep: bool| {
+        let good = fs::read(&path).unwrap();
+        let mut bad = good.clone();
+        change(&mut bad);
+        fs::write(&path, bad).unwrap();
+        let report = look(&home, deep);
+        let found = find(&report, code);
+        assert!(found.help.is_some(), "{found:?}");
+        let worst = report.worst();
+        fs::write(&path, good).unwrap();
+        worst
+    };
+    let flip = |bytes: &mut Vec<u8>| bytes[35] ^= 1;
+    let cut = |bytes: &mut Vec<u8>| bytes.truncate(bytes.len() - 10);
+    let flip_last = |bytes: &mut Vec<u8>| {
+        let at = bytes.len() - 20;
+        bytes[at] = if bytes[at] == b'A' { b'B' } else { b'A' };
+    };
+    let log = folder.join("transcript.jsonl");
+    let worst = Some(Severity::Damage);
+    assert_eq!(damage(log.clone(), &cut, "truncated", false), worst);
+    assert_eq!(damage(log.clone(), &flip_last, "damaged", false), worst);
+    assert_eq!(damage(log.clone(), &flip, "damaged", true), worst);
+    assert_eq!(damage(log, &|bytes| bytes.extend(b"more"), "foreign_bytes", false), Some(Severity::Warning));
+    let manifest = |bytes: &mut Vec<u8>| *bytes = String::from_utf8_lossy(bytes).replace("scribe", "crook").into();
+    assert_eq!(damage(folder.join("thread.json"), &manifest, "manifest_refused", false), worst);
+    assert_eq!(damage(home.threads().join("tombstones/gone.json"), &cut, "tombstone_refused", false), worst);
+    assert_eq!(damage(folder.join("blobs").join(blob.to_string()), &flip, "blob_damaged", true), worst);
+    assert_eq!(damage(home.threads().join("store.json"), &cut, "integrity", false), worst);
+    assert_eq!(damage(home.threads().join("registry.db"), &|bytes| bytes.fill(0), "integrity", false), worst);
+    assert_eq!(codes(&look(&home, true)), []);
+}
+
+#[test]
+fn what_is_gone_or_too_much_is_named() {
+    let home = Home::new();
+    let (store, thread, _) = with_blob(&home);
+    let gone = thread_with(&store, "gone", &["bye"]);
+    store.delete(&gone).unwrap();
+    store.close().unwrap();
+    let (folder, away) = (home.threads().join(thread.folder()), home.folder.path().join("away"));
+    let without = |path: &std::path::Path, code: &'static str| {
+        fs::rename(path, &away).unwrap();
+        let report = look(&home, false);
+        let severity = find(&report, code).severity;
+        fs::rename(&away, path).unwrap();
+        severity
+    };
+    assert_eq!(without(&folder, "truncated"), Severity::Damage);
+    assert_eq!(without(&folder.join("thread.json"), "manifest_missing"), Severity::Warning);
+    assert_eq!(without(&home.threads().join("tombstones/gone.json"), "tombstone_missing"), Severity::Damage);
+    assert_eq!(without(&home.threads().join("registry.db"), "logs_unseen"), Severity::Note);
+    crate::fixture::copy(&folder, &home.threads().join("copied"));
+    fs::create_dir(home.threads().join("gone")).unwrap();
+    fs::create_dir(home.threads().join("notes")).unwrap();
+    fs::write(folder.join("transcript.quarantine-1"), "x").unwrap();
+    let old = std::time::SystemTime::now() - std::time::Duration::from_secs(3600);
+    let left = fs::File::create(folder.join(".thread.json.1.tmp")).unwrap();
+    left.set_modified(old).unwrap();
+    let report = look(&home, false);
+    let named = ["deletion_unfinished", "folder_unknown", "left_over", "quarantined", "thread_unknown"];
+    assert_eq!(codes(&report).iter().map(|(code, _)| *code).collect::<Vec<_>>(), named);
+}
+
+#[test]
+fn what_the_dead_left_is_named() {
+    let home = Home::new();
+    let store = home.open();
+    let thread = thread_with(&store, "scribe-0123456789ab", &["one"]);
+    let lease = store.acquire(&thread, Acquire::default()).unwrap();
+    let meta = RunMeta::started(selvedge_model::AgentId::new("scribe").unwrap(), "user");
+    let run = Changeset {
+        run_id: Some(RunId::new("r1").unwrap()),
+        run_meta: Some(meta),
+        ..Changeset::empty(Reason::UserMessage)
+    };
+    store.commit(Batch::of(Part::new(thread.clone(), Expect::Any, run).under(lease.epoch))).unwrap();
+    let note = Note {
+        thread: thread.clone(),
+        key: NoteKey::new("n1").unwrap(),
+        kind: "rename".to_owned(),
+        body: serde_json::json!({ "title": "t" }),
+    };
+    store.post(note).unwrap();
+    let report = look(&home, false);
+    assert_eq!(codes(&report), [("notes_waiting", Severity::Note)], "its holder lives");
+    // As a crash would leave it.
+    drop(store);
+    let report = look(&home, false);
+    let named = ["lease_orphaned", "left_running", "notes_waiting", "owners_dead", "redo_pending"];
+    assert_eq!(codes(&report).iter().map(|(code, _)| *code).collect::<Vec<_>>(), named);
+    assert_eq!(report.worst(), Some(Severity::Warning));
+}
+
+#[test]
+fn an_older_store_and_clocks_that_were_wrong_are_named() {
+    let kept = Kept::of(1);
+    let report = examine(kept.options(Access::ReadOnly), true, &mut |_, _| {});
+    assert_eq!(codes(&report), [("store_outdated", Severity::Warning)], "{:?}", report.findings);
+    assert!(find(&report, "store_outdated").help.as_ref().unwrap().contains("selvedge upgrade"));
+
+    #[derive(Debug)]
+    struct Past;
+    impl selvedge_model::Clock for Past {
+        fn now(&self) -> selvedge_model::Timestamp {
+            selvedge_model::Timestamp::from_micros(1_000_000_000_000_000)
+        }
+    }
+    let home = Home::new();
+    let store = home.open();
+    let thread = thread_with(&store, "scribe-0123456789ab", &["one"]);
+    store.close().unwrap();
+    let mut options = home.options(Access::ReadWrite);
+    options.clock = std::sync::Arc::new(Past);
+    let store = LocalStore::open(options).unwrap();
+    store.commit(Batch::of(Part::new(thread, Expect::Any, says("earlier")))).unwrap();
+    store.close().unwrap();
+    assert_eq!(codes(&look(&home, false)), [("clock_backwards", Severity::Note)]);
+    let mut options = home.options(Access::ReadOnly);
+    options.clock = std::sync::Arc::new(Past);
+    let store = home.open();
+    thread_with(&store, "later", &[]);
+    store.close().unwrap();
+    let report = examine(options, false, &mut |_, _| {});
+    assert_eq!(find(&report, "clock_ahead").subject, "later");
+}
+
+/// Takes a minute to write; `cargo test -- --ignored ten_thousand` says how long it looks.
+#[test]
+#[ignore = "it takes a minute"]
+fn ten_thousand_threads_are_looked_at_in_seconds() {
+    let home = Home::new();
+    let store = home.open();
+    std::thread::scope(|scope| {
+        for worker in 0..20 {
+            let store = &store;
+            scope.spawn(move || {
+                (0..500).for_each(|n| drop(thread_with(store, &format!("thread-{worker}-{n}"), &["one"])));
+            });
+        }
+    });
+    store.close().unwrap();
+    let begun = std::time::Instant::now();
+    let report = look(&home, false);
+    let took = begun.elapsed();
+    println!("{} threads in {took:?}", report.threads);
+    assert_eq!((report.threads, codes(&report)), (10_000, Vec::new()));
+    assert!(took < std::time::Duration::from_secs(30), "{took:?}");
+}

@@ -1,0 +1,116 @@
+//! Erasing one blob: gone for everybody, said by a log that still verifies, finished by whoever comes after a crash.
+
+use std::fs;
+
+use selvedge_log::recovery::Finding;
+use selvedge_model::event::{BlobErased, Handoff};
+use selvedge_model::message::Block;
+use selvedge_model::{Batch, Changeset, Classify, Digest, Event, Expect, Kind, Message, Part, Reason, Role, ThreadId};
+use selvedge_store::{Commit, Error, Logs};
+use selvedge_store_local::{Access, LocalStore};
+
+use crate::support::{Home, thread_with};
+
+/// A thread with a message that shows a blob.
+pub(crate) fn with_blob(home: &Home) -> (LocalStore, ThreadId, Digest) {
+    let store = home.open();
+    let thread = thread_with(&store, "scribe-0123456789ab", &["one"]);
+    let blob = store.put_blob(&thread, b"secret").unwrap();
+    let image = Block::Image { blob, media_type: "text/plain".to_owned() };
+    let message = Message { content: vec![image], ..Message::text(Role::User, "") };
+    let shown = Changeset { messages: vec![message], ..Changeset::empty(Reason::UserMessage) };
+    store.commit(Batch::of(Part::new(thread.clone(), Expect::Exact(1), shown))).unwrap();
+    (store, thread, blob)
+}
+
+fn file(home: &Home, thread: &ThreadId, blob: &Digest) -> std::path::PathBuf {
+    home.threads().join(thread.folder()).join("blobs").join(blob.to_string())
+}
+
+#[test]
+fn an_erased_blob_is_gone_and_its_log_verifies_and_says_so() {
+    let home = Home::new();
+    let (store, thread, blob) = with_blob(&home);
+    let left = file(&home, &thread, &blob).with_file_name(format!(".{blob}.99.tmp"));
+    fs::write(&left, b"half of it").unwrap();
+    assert_eq!(store.erase(&thread, &blob, "asked to").unwrap(), 3);
+    assert!(!file(&home, &thread, &blob).exists() && !left.exists());
+    let refused = store.blob(&thread, &blob).unwrap_err();
+    assert_eq!((refused.code(), refused.kind()), ("blob_erased", Kind::Absent));
+    assert!(refused.to_string().contains("asked to"), "{refused}");
+    assert_eq!(store.erase(&thread, &blob, "again").unwrap_err().code(), "blob_erased");
+    let verdict = store.verify(&thread, &mut |_| {}).unwrap();
+    assert_eq!((verdict.judgement.finding, verdict.erased), (Finding::Sound, 1));
+    store.close().unwrap();
+    assert!(fs::read_to_string(home.transcript(&thread)).unwrap().contains("asked to"));
+    assert_eq!(home.read_only().blob(&thread, &blob).unwrap_err().code(), "blob_erased");
+}
+
+#[test]
+fn an_erasure_cut_after_its_commit_is_finished_by_the_next_writer() {
+    let home = Home::new();
+    let (store, thread, blob) = with_blob(&home);
+    let content = fs::read(file(&home, &thread, &blob)).unwrap();
+    store.erase(&thread, &blob, "asked to").unwrap();
+    store.close().unwrap();
+    // As if the process had been killed between the commit and the unlinking.
+    fs::write(file(&home, &thread, &blob), content).unwrap();
+    let database = rusqlite::Connection::open(home.threads().join("registry.db")).unwrap();
+    database.execute("UPDATE erasures SET done = 0", []).unwrap();
+    drop(database);
+    assert_eq!(home.read_only().blob(&thread, &blob).unwrap_err().code(), "blob_erased", "it is not given out");
+    let report = selvedge_store_local::doctor::examine(home.options(Access::ReadOnly), false, &mut |_, _| {});
+    assert!(report.findings.iter().any(|finding| finding.code == "erasure_unfinished"), "{:?}", report.findings);
+    home.open().close().unwrap();
+    assert!(!file(&home, &thread, &blob).exists());
+}
+
+#[test]
+fn a_blob_that_is_missing_or_changed_without_an_erasure_is_damage() {
+    let home = Home::new();
+    let (store, thread, blob) = with_blob(&home);
+    store.close().unwrap();
+    let path = file(&home, &thread, &blob);
+    let content = fs::read(&path).unwrap();
+    fs::write(&path, b"another").unwrap();
+    let finding = |home: &Home| home.read_only().verify(&thread, &mut |_| {}).unwrap().judgement.finding;
+    assert!(matches!(finding(&home), Finding::Blob { blob: found, version: 2, .. } if found == blob));
+    fs::remove_file(&path).unwrap();
+    let missing = finding(&home);
+    assert!(matches!(&missing, Finding::Blob { why, .. } if why == "is missing"), "{missing:?}");
+    let store = home.open();
+    let refused = store.erase(&thread, &blob, "to hide the loss").unwrap_err();
+    assert_eq!(refused.code(), "blob_not_found", "what was lost does not come to look erased");
+    store.close().unwrap();
+    fs::write(&path, content).unwrap();
+    assert_eq!(finding(&home), Finding::Sound);
+}
+
+#[test]
+fn what_must_be_forgotten_can_be_in_a_thread_that_goes_on_elsewhere() {
+    let home = Home::new();
+    let (store, thread, blob) = with_blob(&home);
+    let next = crate::support::id("next");
+    let handoff =
+        Handoff { new_thread_id: next.clone(), directive: None, trailing_turns: 0, details: Default::default() };
+    let begin = selvedge_model::RunMeta::started(selvedge_model::AgentId::new("scribe").unwrap(), "user");
+    let run = Changeset {
+        run_id: Some(selvedge_model::RunId::new("r1").unwrap()),
+        run_meta: Some(begin),
+        ..Changeset::empty(Reason::UserMessage)
+    };
+    store.commit(Batch::of(Part::new(thread.clone(), Expect::Any, run))).unwrap();
+    let continued = Changeset::of_event(Event::ThreadHandoff(handoff));
+    store.commit(Batch::of(Part::new(thread.clone(), Expect::Any, continued))).unwrap();
+    let more = Part::new(thread.clone(), Expect::Any, crate::support::says("more"));
+    assert!(matches!(store.commit(Batch::of(more)), Err(Error::Fold { .. })));
+    let erased = Event::BlobErased(BlobErased { blob, reason: "smuggled".to_owned() });
+    let with_words = Changeset { events: vec![erased], ..crate::support::says("more") };
+    let smuggled = Part::new(thread.clone(), Expect::Any, with_words);
+    assert!(matches!(store.commit(Batch::of(smuggled)), Err(Error::Fold { .. })));
+    store.erase(&thread, &blob, "asked to").unwrap();
+    let verdict = store.verify(&thread, &mut |_| {}).unwrap();
+    assert_eq!((verdict.judgement.finding, verdict.erased), (Finding::Sound, 1));
+    store.close().unwrap();
+    assert!(LocalStore::open(home.options(Access::ReadOnly)).is_ok());
+}

@@ -1,0 +1,213 @@
+//! What a sceptical reader found: each of these once lost, forged or blocked something.
+
+use std::fs;
+use std::io;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::thread;
+use std::time::Duration;
+
+use selvedge_log::recovery::Finding;
+use selvedge_model::event::ManifestChanged;
+use selvedge_model::{Batch, Changeset, Classify, Event, Expect, Kind, Part, Patch, Reason, ThreadId};
+use selvedge_store::{Commit, Error, Registry};
+use selvedge_store_local::LocalStore;
+use selvedge_store_local::disk::RealDisk;
+use serde_json::{Value, json};
+
+use crate::support::{Home, birth, id, says, thread_with};
+use crate::world::{append, assert_sound, open_failing};
+
+fn patched(op: Value) -> Changeset {
+    let patch: Patch = serde_json::from_value(json!({"ops": [op]})).unwrap();
+    Changeset { patches: vec![patch], ..Changeset::empty(Reason::ToolResultsCommitted) }
+}
+
+fn renamed(title: &str) -> Changeset {
+    let change = ManifestChanged { title: Some(title.to_owned()), ..ManifestChanged::default() };
+    Changeset::of_event(Event::ManifestChanged(change))
+}
+
+fn commit(store: &LocalStore, thread: &ThreadId, changeset: Changeset) -> Result<u64, Error> {
+    Ok(store.commit(Batch::of(Part::new(thread.clone(), Expect::Any, changeset)))?.versions[0].1)
+}
+
+/// A crash left redo behind and a file of the right length with the wrong bytes; the disk was full when the store was
+/// opened, and had room again when somebody appended. The redo of the earlier commit was deleted with the later one's.
+#[test]
+fn redo_that_could_not_be_drained_outlives_later_commits() {
+    let home = Home::new();
+    let store = home.open();
+    let thread = thread_with(&store, "scribe-0123456789ab", &["one"]);
+    drop(store);
+    let mut bytes = fs::read(home.transcript(&thread)).unwrap();
+    let last = bytes.len() - 20;
+    bytes[last..].fill(0);
+    fs::write(home.transcript(&thread), &bytes).unwrap();
+    let (_, left) = open_failing(&home, "write", i64::MAX, io::ErrorKind::StorageFull);
+    drop(left);
+    let left = Arc::new(std::sync::atomic::AtomicI64::new(0));
+    let mut options = home.options(selvedge_store_local::Access::ReadWrite);
+    options.disk =
+        Arc::new(crate::world::Failing { what: "write", left: left.clone(), error: io::ErrorKind::StorageFull });
+    fs::write(home.transcript(&thread), &bytes).unwrap();
+    let store = LocalStore::open(options).unwrap();
+    left.store(i64::MAX, Ordering::SeqCst);
+    _ = append(&store, &thread, "two");
+    _ = store.close();
+    let store = home.open();
+    let version = store.get(&thread).unwrap().version;
+    assert!(version >= 1);
+    assert_sound(&store, &thread, version);
+    store.close().unwrap();
+    assert_sound(&home.read_only(), &thread, version);
+}
+
+#[test]
+fn of_several_who_make_the_same_store_one_makes_it_and_nothing_is_lost() {
+    for _ in 0..5 {
+        let folder = tempfile::tempdir().unwrap();
+        let made = thread::scope(|scope| {
+            let make = || LocalStore::init(folder.path(), Arc::new(RealDisk)).unwrap();
+            let makers: Vec<_> = (0..6).map(|_| scope.spawn(make)).collect();
+            makers.into_iter().filter(|_| true).map(|maker| maker.join().unwrap()).filter(|made| *made).count()
+        });
+        assert_eq!(made, 1);
+    }
+    // Beside a store that is in use, making it again changes nothing, even if its `store.json` was lost.
+    let home = Home::new();
+    let store = home.open();
+    let thread = thread_with(&store, "scribe-0123456789ab", &["one"]);
+    fs::remove_file(home.threads().join("store.json")).unwrap();
+    assert!(
+        LocalStore::init(home.folder.path(), Arc::new(RealDisk)).is_err(),
+        "there are threads, so it is no new store"
+    );
+    assert_eq!(append(&store, &thread, "two").unwrap(), 2);
+}
+
+#[test]
+fn names_of_the_stores_own_files_are_no_thread_ids() {
+    let home = Home::new();
+    let store = home.open();
+    for name in ["owners", "tombstones", "store.json", "registry.db", "registry.db-wal", "commit.lock", "search.db"] {
+        let refused = store.commit(birth(&id(name))).unwrap_err();
+        assert_eq!(refused.kind(), Kind::Denied, "{name}: {refused}");
+    }
+    assert!(ThreadId::new("-x").is_err(), "it could not be typed after a command");
+}
+
+#[test]
+fn a_log_that_the_database_does_not_know_is_not_written_over() {
+    let home = Home::new();
+    let store = home.open();
+    let thread = id("note");
+    fs::create_dir(home.threads().join("note")).unwrap();
+    fs::write(home.transcript(&thread), "somebody else's").unwrap();
+    assert_eq!(store.commit(birth(&thread)).unwrap_err().kind(), Kind::Integrity);
+    assert_eq!(fs::read_to_string(home.transcript(&thread)).unwrap(), "somebody else's");
+    fs::write(home.threads().join("tombstones").join("gone.json"), "{}").unwrap();
+    assert!(matches!(store.commit(birth(&id("gone"))), Err(Error::Deleted(_))));
+}
+
+#[test]
+fn a_log_put_back_with_its_database_is_not_gone_on_with_while_its_manifest_remembers_more() {
+    let home = Home::new();
+    let store = home.open();
+    let thread = thread_with(&store, "scribe-0123456789ab", &["one"]);
+    store.close().unwrap();
+    let old = (fs::read(home.threads().join("registry.db")).unwrap(), fs::read(home.transcript(&thread)).unwrap());
+    let store = home.open();
+    commit(&store, &thread, renamed("later")).unwrap();
+    store.close().unwrap();
+    fs::write(home.threads().join("registry.db"), old.0).unwrap();
+    fs::write(home.transcript(&thread), old.1).unwrap();
+    let store = home.open();
+    let refused = append(&store, &thread, "another history").unwrap_err();
+    assert!(matches!(&refused, Error::Log { finding: Finding::Truncated { version: 2, .. }, .. }), "{refused}");
+}
+
+#[test]
+fn what_is_no_plain_file_is_refused_at_once_and_before_the_commit() {
+    let home = Home::new();
+    let store = home.open();
+    let thread = thread_with(&store, "scribe-0123456789ab", &["one"]);
+    let path = home.transcript(&thread);
+    fs::rename(&path, path.with_extension("aside")).unwrap();
+    let pipe = std::process::Command::new("mkfifo").arg(&path).status();
+    if pipe.is_ok_and(|made| made.success()) {
+        let began = std::time::Instant::now();
+        assert!(append(&store, &thread, "two").is_err());
+        assert!(store.verify(&thread, &mut |_| {}).is_err());
+        assert!(began.elapsed() < Duration::from_secs(5), "nobody waits for a pipe");
+        fs::remove_file(&path).unwrap();
+    }
+    fs::rename(path.with_extension("aside"), &path).unwrap();
+    assert_eq!(store.get(&thread).unwrap().version, 1, "nothing was committed");
+    std::os::unix::fs::symlink("/etc/hostname", home.threads().join("owners/zz")).unwrap();
+    drop(store);
+    let store = home.open();
+    assert_eq!(append(&store, &thread, "two").unwrap(), 2);
+}
+
+/// Whoever edits the saved state must not make the next honest commit sign a patch that does not apply to the log.
+#[test]
+fn a_saved_state_that_was_edited_is_not_believed() {
+    let home = Home::new();
+    let store = home.open();
+    let thread = id("scribe-0123456789ab");
+    store.commit(birth(&thread)).unwrap();
+    commit(&store, &thread, patched(json!({"op": "set", "path": ["n"], "value": "five"}))).unwrap();
+    store.close().unwrap();
+    let database = rusqlite::Connection::open(home.threads().join("registry.db")).unwrap();
+    let text: String = database.query_row("SELECT state FROM states", [], |row| row.get(0)).unwrap();
+    for forged in [text.replace("\"five\"", "5"), "{\"n\":5}".to_owned(), String::new()] {
+        database.execute("UPDATE states SET state = ?", [&forged]).unwrap();
+        let store = home.open();
+        let counted = commit(&store, &thread, patched(json!({"op": "increment", "path": ["n"], "amount": 1})));
+        assert_eq!(counted.unwrap_err().kind(), Kind::Invalid, "{forged}");
+        drop(store);
+    }
+    drop(database);
+    let store = home.open();
+    commit(&store, &thread, patched(json!({"op": "set", "path": ["n"], "value": 1}))).unwrap();
+    commit(&store, &thread, patched(json!({"op": "increment", "path": ["n"], "amount": 1}))).unwrap();
+    store.close().unwrap();
+    let loaded = selvedge_store::load::load(&home.read_only(), &thread, &home.trust(), None).unwrap();
+    assert_eq!(loaded.thread.state, json!({"n": 2}));
+}
+
+#[test]
+fn of_several_who_rename_at_once_the_manifest_shows_the_last() {
+    let home = Home::new();
+    let stores: Vec<_> = (0..3).map(|_| home.open()).collect();
+    let thread = id("scribe-0123456789ab");
+    stores[0].commit(birth(&thread)).unwrap();
+    for round in 0..20 {
+        thread::scope(|scope| {
+            for (number, store) in stores.iter().enumerate() {
+                let thread = &thread;
+                scope.spawn(move || commit(store, thread, renamed(&format!("{round} by {number}"))).unwrap());
+            }
+        });
+        let path = home.threads().join(thread.folder()).join("thread.json");
+        let shown: Value = serde_json::from_str(&fs::read_to_string(path).unwrap()).unwrap();
+        let title = stores[0].get(&thread).unwrap().manifest.title;
+        assert_eq!(shown["title"].as_str(), title.as_deref(), "round {round}");
+    }
+}
+
+#[test]
+fn a_lease_less_writer_without_the_right_moves_nothing_aside() {
+    let home = Home::new();
+    let (ours, theirs) = (home.open(), home.open());
+    let thread = thread_with(&ours, "scribe-0123456789ab", &["one"]);
+    let lease = selvedge_store::Leases::acquire(&theirs, &thread, Default::default()).unwrap();
+    let path = home.transcript(&thread);
+    let bytes = [fs::read(&path).unwrap(), b"foreign".to_vec()].concat();
+    fs::write(&path, &bytes).unwrap();
+    assert!(matches!(append(&ours, &thread, "two"), Err(Error::LeaseHeld { .. })));
+    assert_eq!(fs::read(&path).unwrap(), bytes, "only whoever may write the thread settles its file");
+    theirs.commit(Batch::of(Part::new(thread.clone(), Expect::Exact(1), says("two")).under(lease.epoch))).unwrap();
+    assert_sound(&theirs, &thread, 2);
+}

@@ -1,0 +1,300 @@
+//! Every kind of file damaged in turn: what may be mended is mended, said and signed; the rest is refused; and no log is ever
+//! edited before its last checkpoint.
+
+use std::fs;
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicI64, Ordering};
+
+use selvedge_log::recovery::Finding;
+use selvedge_model::event::Recovery;
+use selvedge_model::{Batch, Classify, Event, Expect, Kind, Part, ThreadId};
+use selvedge_store::load::load;
+use selvedge_store::{Acquire, Commit, Error, Leases, Logs, Registry};
+use selvedge_store_local::{Access, LocalStore, Mended, Repair};
+
+use crate::reindex::{Dying, reindex};
+use crate::support::{Home, id, says, thread_with};
+
+const MEND: Repair = Repair { accept_loss: false, dry_run: false };
+const ACCEPT: Repair = Repair { accept_loss: true, dry_run: false };
+
+struct Sample {
+    home: Home,
+    thread: ThreadId,
+    bytes: Vec<u8>,
+    ends: Vec<usize>,
+}
+
+impl Sample {
+    /// A closed store with one thread at version 3.
+    fn new() -> Self {
+        let home = Home::new();
+        let store = home.open();
+        let thread = thread_with(&store, "scribe-0123456789ab", &["one", "two", "three"]);
+        let mut ends = Vec::new();
+        store.verify(&thread, &mut |entry| ends.push(entry.head.bytes as usize)).unwrap();
+        store.close().unwrap();
+        let bytes = fs::read(home.transcript(&thread)).unwrap();
+        Self { home, thread, bytes, ends }
+    }
+
+    fn file(&self, name: &str) -> PathBuf {
+        self.home.threads().join(self.thread.folder()).join(name)
+    }
+
+    fn put(&self, bytes: &[u8]) {
+        fs::write(self.home.transcript(&self.thread), bytes).unwrap();
+    }
+
+    /// The log begins with these bytes, is sound, and can be gone on with.
+    fn assert_goes_on(&self, store: &LocalStore, beginning: &[u8], version: u64) {
+        let now = fs::read(self.home.transcript(&self.thread)).unwrap();
+        assert!(now.starts_with(beginning), "a log is never edited before its last checkpoint");
+        let verdict = store.verify(&self.thread, &mut |_| {}).unwrap();
+        assert_eq!(verdict.judgement.finding, Finding::Sound);
+        assert_eq!(verdict.judgement.unchanged_up_to, Some(version));
+        assert_eq!(append(store, &self.thread).unwrap(), version + 1);
+        assert!(store.repair(&self.thread, MEND).unwrap().mended.is_empty(), "there is nothing left to mend");
+        load(store, &self.thread, &self.home.trust(), None).unwrap();
+    }
+
+    fn recoveries(&self, store: &LocalStore) -> Vec<Recovery> {
+        let lines = store.read(&self.thread, 0, 1000).unwrap();
+        let found = lines.into_iter().filter_map(|line| match line.event {
+            Event::Recovery(found) => Some(found),
+            _ => None,
+        });
+        found.collect()
+    }
+}
+
+fn append(store: &LocalStore, thread: &ThreadId) -> Result<u64, Error> {
+    Ok(store.commit(Batch::of(Part::new(thread.clone(), Expect::Any, says("next"))))?.versions[0].1)
+}
+
+#[test]
+fn a_sound_thread_is_left_as_it_is() {
+    let sample = Sample::new();
+    let store = sample.home.open();
+    let repaired = store.repair(&sample.thread, ACCEPT).unwrap();
+    assert_eq!((repaired.mended.len(), repaired.version), (0, 3));
+    store.close().unwrap();
+    assert_eq!(fs::read(sample.home.transcript(&sample.thread)).unwrap(), sample.bytes);
+    let nothing = sample.home.open().repair(&id("nobody-0123456789ab"), MEND);
+    assert!(matches!(nothing, Err(Error::NoThread(_))));
+}
+
+#[test]
+fn foreign_bytes_go_to_a_quarantine_file_and_the_log_says_so() {
+    let sample = Sample::new();
+    sample.put(&[&sample.bytes[..], b"garbage\nmore"].concat());
+    let store = sample.home.open();
+    let dry = store.repair(&sample.thread, Repair { dry_run: true, ..MEND }).unwrap();
+    assert_eq!(dry.mended, [Mended::ForeignBytes { bytes: 12 }]);
+    assert_eq!(store.head(&sample.thread).unwrap().version, 3, "nothing is done yet");
+    let repaired = store.repair(&sample.thread, MEND).unwrap();
+    assert_eq!((repaired.mended, repaired.version), (dry.mended, 4));
+    assert_eq!(fs::read(sample.file("transcript.quarantine-3")).unwrap(), b"garbage\nmore");
+    assert_eq!(sample.recoveries(&store)[0].quarantine.as_deref(), Some("transcript.quarantine-3"));
+    sample.assert_goes_on(&store, &sample.bytes, 4);
+}
+
+#[test]
+fn a_manifest_that_is_missing_or_not_believed_is_written_anew_and_kept_aside() {
+    type Damage = fn(&str) -> Option<String>;
+    let damages: [(&str, Damage); 3] = [
+        ("missing", |_| None),
+        ("changed", |text| Some(text.replace("\"log_version\"", "\"log_versions\""))),
+        ("garbage", |_| Some("garbage".to_owned())),
+    ];
+    for (what, damage) in damages {
+        let sample = Sample::new();
+        let path = sample.file("thread.json");
+        let damaged = damage(&fs::read_to_string(&path).unwrap());
+        match &damaged {
+            Some(text) => fs::write(&path, text).unwrap(),
+            None => fs::remove_file(&path).unwrap(),
+        }
+        let store = sample.home.open();
+        let repaired = store.repair(&sample.thread, MEND).unwrap();
+        let [Mended::Manifest { aside, .. }] = &repaired.mended[..] else { panic!("{what}: {repaired:?}") };
+        let kept = aside.as_ref().map(|name| fs::read_to_string(sample.file(name)).unwrap());
+        assert_eq!(kept, damaged, "{what}");
+        assert!(sample.recoveries(&store)[0].found.starts_with("manifest"), "{what}");
+        sample.assert_goes_on(&store, &sample.bytes, 4);
+    }
+}
+
+#[test]
+fn a_manifest_of_an_earlier_time_is_written_anew() {
+    let sample = Sample::new();
+    let old = fs::read(sample.file("thread.json")).unwrap();
+    let store = sample.home.open();
+    let change = selvedge_model::event::ManifestChanged { title: Some("New".to_owned()), ..Default::default() };
+    let changeset = selvedge_model::Changeset::of_event(Event::ManifestChanged(change));
+    store.commit(Batch::of(Part::new(sample.thread.clone(), Expect::Any, changeset))).unwrap();
+    store.close().unwrap();
+    fs::write(sample.file("thread.json"), &old).unwrap();
+    let store = sample.home.open();
+    let repaired = store.repair(&sample.thread, MEND).unwrap();
+    let [Mended::Manifest { aside: Some(aside), .. }] = &repaired.mended[..] else { panic!("{repaired:?}") };
+    assert_eq!(fs::read(sample.file(aside)).unwrap(), old);
+    assert!(fs::read_to_string(sample.file("thread.json")).unwrap().contains("\"New\""));
+    sample.assert_goes_on(&store, &sample.bytes, 5);
+}
+
+#[test]
+fn a_database_older_than_the_log_follows_it() {
+    let sample = Sample::new();
+    let database = sample.home.threads().join("registry.db");
+    let old = fs::read(&database).unwrap();
+    let store = sample.home.open();
+    // Leases raise the epoch that the log is signed under above what the old database knows.
+    for _ in 0..5 {
+        let lease = store.acquire(&sample.thread, Acquire::default()).unwrap();
+        let part = Part::new(sample.thread.clone(), Expect::Any, says("later")).under(lease.epoch);
+        store.commit(Batch::of(part)).unwrap();
+        store.release(&lease).unwrap();
+    }
+    store.close().unwrap();
+    let whole = fs::read(sample.home.transcript(&sample.thread)).unwrap();
+    fs::write(&database, old).unwrap();
+    let store = sample.home.open();
+    assert_eq!(append(&store, &sample.thread).unwrap_err().code(), "database_behind");
+    let repaired = store.repair(&sample.thread, MEND).unwrap();
+    assert_eq!((&repaired.mended[0], repaired.version), (&Mended::DatabaseBehind { database: 3, file: 8 }, 9));
+    assert_eq!(store.get(&sample.thread).unwrap().version, 9);
+    sample.assert_goes_on(&store, &whole, 9);
+    store.close().unwrap();
+    let before = sample.home.read_only().dump().unwrap();
+    reindex(&sample.home);
+    assert_eq!(sample.home.read_only().dump().unwrap(), before, "it has what a rebuilt one has");
+}
+
+#[test]
+fn a_log_that_is_cut_goes_on_only_if_the_loss_is_accepted_and_says_so_for_ever() {
+    for torn in [0, 40] {
+        let sample = Sample::new();
+        sample.put(&sample.bytes[..sample.ends[1] + torn]);
+        let store = sample.home.open();
+        let refused = store.repair(&sample.thread, MEND).unwrap_err();
+        assert_eq!(refused.code(), "truncated");
+        assert!(refused.hint().unwrap().contains("--accept-loss"), "{refused}: {:?}", refused.hint());
+        assert_eq!(append(&store, &sample.thread).unwrap_err().kind(), Kind::Integrity);
+        let repaired = store.repair(&sample.thread, ACCEPT).unwrap();
+        let Mended::Loss { from_version: 2, to_version: 3, by } = &repaired.mended[0] else { panic!("{repaired:?}") };
+        assert_eq!(by, "the database");
+        assert_eq!(repaired.version, 4, "it goes on behind the version that was remembered");
+        let recoveries = sample.recoveries(&store);
+        let loss = recoveries.iter().find(|found| found.is_loss()).unwrap();
+        assert_eq!((loss.from_version, loss.to_version), (Some(2), Some(3)));
+        assert_eq!(loss.bytes as usize, sample.bytes.len() - sample.ends[1]);
+        assert_eq!(recoveries.len(), if torn > 0 { 3 } else { 2 }, "{recoveries:?}");
+        sample.assert_goes_on(&store, &sample.bytes[..sample.ends[1]], 4);
+        let loaded = load(&store, &sample.thread, &sample.home.trust(), None).unwrap();
+        assert_eq!(loaded.thread.messages.len(), 2, "one of before, one of after");
+        store.close().unwrap();
+        // It stays so in a rebuilt database.
+        let before = sample.home.read_only().dump().unwrap();
+        fs::remove_file(sample.home.threads().join("registry.db")).unwrap();
+        reindex(&sample.home);
+        let rows = |dump: &str| dump.replace(" | epoch 1", " | epoch _");
+        assert_eq!(rows(&sample.home.read_only().dump().unwrap()), rows(&before));
+    }
+}
+
+#[test]
+fn failing_at_any_call_it_is_run_again_and_done() {
+    let damages: [fn(&Sample); 3] = [
+        |sample| sample.put(&[&sample.bytes[..], b"garbage"].concat()),
+        |sample| fs::write(sample.file("thread.json"), "garbage").unwrap(),
+        |sample| sample.put(&sample.bytes[..sample.ends[1] + 40]),
+    ];
+    for (case, damage) in damages.iter().enumerate() {
+        for calls in 0.. {
+            let sample = Sample::new();
+            damage(&sample);
+            let left = Arc::new(AtomicI64::new(i64::MAX));
+            let mut options = sample.home.options(Access::ReadWrite);
+            options.disk = Arc::new(Dying(left.clone()));
+            let store = LocalStore::open(options).unwrap();
+            left.store(calls, Ordering::SeqCst);
+            let tried = store.repair(&sample.thread, ACCEPT);
+            drop(store);
+            let store = sample.home.open();
+            store.repair(&sample.thread, ACCEPT).unwrap();
+            let proven = if case == 2 { sample.ends[1] } else { sample.bytes.len() };
+            let now = fs::read(sample.home.transcript(&sample.thread)).unwrap();
+            assert!(now.starts_with(&sample.bytes[..proven]), "case {case}, {calls} calls");
+            let verdict = store.verify(&sample.thread, &mut |_| {}).unwrap();
+            assert_eq!(verdict.judgement.finding, Finding::Sound, "case {case}, {calls} calls: {tried:?}");
+            let lost = sample.recoveries(&store).iter().filter(|found| found.is_loss()).count();
+            let version = append(&store, &sample.thread).unwrap();
+            assert_eq!((lost, version >= 4), (usize::from(case == 2), true), "case {case}, {calls} calls");
+            if tried.is_ok() && left.load(Ordering::SeqCst) > 0 {
+                assert!(calls > 2, "case {case}: {calls} calls");
+                break;
+            }
+        }
+    }
+}
+
+#[test]
+fn a_log_without_a_single_proven_version_is_not_gone_on_with() {
+    let sample = Sample::new();
+    for length in [0, sample.ends[0] - 1] {
+        sample.put(&sample.bytes[..length]);
+        let store = sample.home.open();
+        assert_eq!(store.repair(&sample.thread, ACCEPT).unwrap_err().code(), "truncated");
+        drop(store);
+        assert_eq!(fs::read(sample.home.transcript(&sample.thread)).unwrap(), sample.bytes[..length]);
+    }
+}
+
+#[test]
+fn damage_before_the_last_checkpoint_is_never_edited() {
+    let sample = Sample::new();
+    for at in [10, sample.ends[0] + 5, sample.ends[1] + 5, sample.ends[2] + 5, sample.bytes.len() - 20] {
+        let mut damaged = sample.bytes.clone();
+        damaged[at] ^= 1;
+        sample.put(&damaged);
+        let store = sample.home.open();
+        for how in [MEND, ACCEPT] {
+            let refused = store.repair(&sample.thread, how).unwrap_err();
+            assert_eq!(refused.code(), "damaged", "byte {at}");
+        }
+        store.close().unwrap();
+        assert_eq!(fs::read(sample.home.transcript(&sample.thread)).unwrap(), damaged, "byte {at}");
+    }
+}
+
+#[test]
+fn a_log_that_the_database_does_not_know_is_read_into_it() {
+    let sample = Sample::new();
+    let database = rusqlite::Connection::open(sample.home.threads().join("registry.db")).unwrap();
+    for (table, column) in
+        [("redo", "thread"), ("messages", "thread"), ("feed", "thread"), ("heads", "id"), ("threads", "id")]
+    {
+        database.execute(&format!("DELETE FROM {table} WHERE {column} > 0"), []).unwrap();
+    }
+    drop(database);
+    let store = sample.home.open();
+    assert!(matches!(store.head(&sample.thread), Err(Error::NoThread(_))));
+    let repaired = store.repair(&sample.thread, MEND).unwrap();
+    assert_eq!((&repaired.mended[0], repaired.version), (&Mended::NotIndexed { version: 3 }, 4));
+    sample.assert_goes_on(&store, &sample.bytes, 4);
+}
+
+#[test]
+fn nobody_repairs_a_thread_that_somebody_holds() {
+    let sample = Sample::new();
+    sample.put(&[&sample.bytes[..], b"garbage"].concat());
+    let (ours, theirs) = (sample.home.open(), sample.home.open());
+    let lease = theirs.acquire(&sample.thread, Acquire::default()).unwrap();
+    let refused = ours.repair(&sample.thread, MEND).unwrap_err();
+    assert!(matches!(&refused, Error::LeaseHeld { holder, .. } if holder == theirs.owner()), "{refused}");
+    theirs.release(&lease).unwrap();
+    assert_eq!(ours.repair(&sample.thread, MEND).unwrap().version, 4);
+    theirs.acquire(&sample.thread, Acquire::default()).unwrap();
+}
