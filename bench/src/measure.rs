@@ -67,6 +67,20 @@ pub(crate) fn lap(count: usize, mut operation: impl FnMut() -> Outcome<Duration>
     Ok(Lap { each, cpu: cpu().saturating_sub(began) })
 }
 
+/// Runs two laps at once, their operations in turns.
+pub(crate) fn paired(
+    count: usize,
+    mut one: impl FnMut() -> Outcome<Duration>,
+    mut other: impl FnMut() -> Outcome<Duration>,
+) -> Outcome<(Lap, Lap)> {
+    let mut both = (Lap::default(), Lap::default());
+    for _ in 0..count {
+        both.0.each.push(one()?.as_secs_f64() * 1e6);
+        both.1.each.push(other()?.as_secs_f64() * 1e6);
+    }
+    Ok(both)
+}
+
 /// Runs a lap and waits for what it left to the background, which then counts as its processor time.
 pub(crate) fn whole_lap(count: usize, operation: impl FnMut() -> Outcome<Duration>) -> Outcome<Lap> {
     let began = cpu();

@@ -48,7 +48,7 @@ for place, names in enumerate((
         "tool_intent tool_outcome suspended decision account_opened reserved issued settled released account_closed"
         " manifest_changed thread_handoff thread_resumed child_spawned child_settled context_limit_reached hook_fired"
         " context_injected capability_denied sandboxed graph_started step_started step_completed foreach_completed"
-        " graph_completed graph_error graph_cancelled", "run_finished", "checkpoint"), 1):
+        " graph_completed graph_error graph_cancelled blob_erased", "run_finished", "checkpoint"), 1):
     PLACES.update(dict.fromkeys(names.split(), place))
 
 
@@ -70,12 +70,12 @@ def need(holds, what):
 def check(file, thread, keys, verify):
     """Goes through the lines as FORMAT.md says under "Checking a log". `keys`: fingerprint -> the 32 bytes of a trusted key.
 
-    Returns the heads behind the checkpoints that hold (that of version n at [n]), the payload of line 0 (if it holds), the problem at
+    Returns the heads behind the checkpoints that hold, in order, the payload of line 0 (if it holds), the problem at
     which it stopped, if any, and whether that is but a torn last line."""
     seq = start = 0  # the next line: its number and its first byte
     running = hashlib.sha256()  # of all bytes before it
     first, heads, left = None, [], set()  # `left`: keys that have signed and were followed by another
-    epoch, signer, place, rotations = 0, None, 0, []
+    epoch, signer, place, rotations, losses = 0, None, 0, [], []
     for raw in iter(lambda: file.readline(MAX_LINE + 1), b""):
         try:
             # 1. readable, the next number, this thread
@@ -95,9 +95,18 @@ def check(file, thread, keys, verify):
             place = PLACES[kind]
             if kind == "key_rotated":
                 rotations.append((payload.get("from"), payload.get("to")))
+            if kind == "recovery" and payload.get("found") == "loss":
+                losses.append((payload.get("from_version"), payload.get("to_version")))
             if kind == "checkpoint":
                 # 4. the chain
-                for member, value in (("version", len(heads)), ("log_id", first["log_id"]), ("segment", first["segment"]),
+                due = heads[-1]["version"] + 1 if heads else 0
+                if losses:  # only a recorded loss of exactly the versions in between lets a version be passed over
+                    need(len(losses) == 1, "more than one loss in a changeset")
+                    (lost_from, lost_to), = losses
+                    need(is_int(lost_from) and is_int(lost_to) and due == lost_from <= lost_to,
+                         "the loss does not begin at version %d" % due)
+                    due = lost_to + 1
+                for member, value in (("version", due), ("log_id", first["log_id"]), ("segment", first["segment"]),
                                       ("byte_offset", start), ("hash", running.hexdigest())):
                     found = payload.get(member)
                     need(type(found) is type(value) and found == value, "%s is not %s" % (member, value))
@@ -115,14 +124,14 @@ def check(file, thread, keys, verify):
                 sig = unbase64url(raw[cut:-len(END)], 64)
                 need(sig is not None, "sig is not canonical base64url")
                 need(verify(keys[by], DOMAIN + raw[:cut - len(SIG)], sig), "signature does not hold")
-                epoch, signer, place, rotations = payload["epoch"], by, 0, []
+                epoch, signer, version, place, rotations, losses = payload["epoch"], by, due, 0, [], []
         except Bad as bad:
             return heads, first, {"line": seq + 1, "byte": start, "what": str(bad)}, isinstance(bad, Torn)
         seq += 1
         start += len(raw)
         running.update(raw)
         if kind == "checkpoint":
-            heads.append({"log_id": first["log_id"], "segment": first["segment"], "version": len(heads), "lines": seq, "bytes": start,
+            heads.append({"log_id": first["log_id"], "segment": first["segment"], "version": version, "lines": seq, "bytes": start,
                           "hash": running.hexdigest(), "epoch": epoch, "signer": signer})
     return heads, first, None, False
 
@@ -137,16 +146,18 @@ def judge(path, thread, keys, head, verify):
     bad = problem is not None and not torn
     if head is None:
         verdict = "damaged" if bad else "unsigned" if not heads else "tail" if behind else "unchanged"
-    elif head["version"] < len(heads):
-        here = heads[head["version"]]
-        if here != head:
+    elif heads and head["version"] <= last["version"]:
+        here = next((one for one in heads if one["version"] == head["version"]), None)
+        if here is None:  # a version that was lost: the log says so itself and has gone on
+            verdict = "ahead"
+        elif here != head:
             members = ", ".join(member for member in HEAD if here[member] != head[member])
             problem = {"line": here["lines"], "byte": here["bytes"], "what": "the head of this version differs in " + members}
             verdict = "damaged"
         elif size == head["bytes"]:
             verdict = "sound"
         else:
-            verdict = "ahead" if len(heads) > head["version"] + 1 else "foreign"
+            verdict = "ahead" if last["version"] > head["version"] else "foreign"
     elif first is not None and (first["log_id"], first["segment"]) != (head["log_id"], head["segment"]):
         problem = {"line": 1, "byte": 0, "what": "this is another log than the head's"}
         verdict = "damaged"

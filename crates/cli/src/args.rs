@@ -9,8 +9,9 @@ use clap::error::ErrorKind;
 use clap::{ColorChoice, CommandFactory, FromArgMatches, Parser, Subcommand};
 
 use crate::commands::{
-    append, demo, init, log, state, thread_delete, thread_find, thread_list, thread_new, thread_rename, thread_show,
-    verify,
+    append, backup, completions, demo, doctor, erase, export, help, import, init, keys_export, keys_list, keys_revoke,
+    keys_rotate, keys_trust, log, man, prune, reindex, repair, restore, sign, state, thread_delete, thread_find,
+    thread_list, thread_new, thread_rename, thread_show, upgrade, verify,
 };
 use crate::error::{Exit, Failure};
 use crate::output::Output;
@@ -23,7 +24,7 @@ shows it in a few seconds.
 
 THREAD is any unique beginning of a thread's id, or of the hex at its end. Data goes to stdout, everything else to \
 stderr. With --json every command writes JSON, one object per line, and an error is one object on stderr:
-{\"error\":{\"code\",\"message\",\"hint\",\"retryable\"}}.
+{\"error\":{\"code\",\"message\",\"hint\",\"retryable\"}}. `selvedge help CODE` says what a code means and what to do.
 
 Exit codes: 0 ok, 1 failed, 2 usage, 3 not found or ambiguous, 4 not allowed, 5 version conflict, 6 integrity, \
 7 needs a decision, 8 limit or budget, 130 interrupted.
@@ -33,7 +34,7 @@ Environment: SELVEDGE_DIR (as -C), SELVEDGE_HOME (the folder of your keys; else 
 
 /// Threads of AI agents that can't be lost or forged.
 #[derive(Debug, Parser)]
-#[command(name = "selvedge", version, long_about = LONG_ABOUT, max_term_width = 110)]
+#[command(name = "selvedge", version, long_about = LONG_ABOUT, max_term_width = 110, disable_help_subcommand = true)]
 pub(crate) struct Cli {
     #[command(flatten)]
     pub(crate) global: Global,
@@ -71,6 +72,23 @@ pub(crate) enum Command {
     Log(log::Args),
     State(state::Args),
     Verify(verify::Args),
+    Doctor(doctor::Args),
+    Backup(backup::Args),
+    Restore(restore::Args),
+    Erase(erase::Args),
+    Prune(prune::Args),
+    Upgrade(upgrade::Args),
+    Sign(sign::Args),
+    /// List, rotate, trust, revoke and export keys
+    #[command(subcommand)]
+    Keys(KeysCommand),
+    Export(export::Args),
+    Import(import::Args),
+    Reindex(reindex::Args),
+    Repair(repair::Args),
+    Help(help::Args),
+    Completions(completions::Args),
+    Man(man::Args),
     #[command(hide = true)]
     DemoWriter(demo::writer::Args),
 }
@@ -86,9 +104,24 @@ pub(crate) enum ThreadCommand {
     Delete(thread_delete::Args),
 }
 
+/// What to do with keys.
+#[derive(Debug, Subcommand)]
+pub(crate) enum KeysCommand {
+    List(keys_list::Args),
+    Rotate(keys_rotate::Args),
+    Trust(keys_trust::Args),
+    Revoke(keys_revoke::Args),
+    Export(keys_export::Args),
+}
+
+/// Everything that can be typed.
+pub(crate) fn command() -> clap::Command {
+    completions::with_candidates(Cli::command())
+}
+
 /// Reads the command line; what can't be read has been reported when this returns.
 pub(crate) fn parse() -> Result<Cli, ExitCode> {
-    let mut command = Cli::command();
+    let mut command = command();
     if is_typed("--no-color") {
         command = command.color(ColorChoice::Never);
     }
@@ -98,13 +131,18 @@ pub(crate) fn parse() -> Result<Cli, ExitCode> {
 fn report(error: &clap::Error) -> ExitCode {
     let is_answer = matches!(error.kind(), ErrorKind::DisplayHelp | ErrorKind::DisplayVersion);
     if !is_answer && wants_json() {
-        let global = Global { json: true, folder: None, no_color: false, quiet: false };
-        Output::new(&global).error(&failure(error));
-        return Exit::Usage.into();
+        return refuse(&failure(error));
     }
     // Nobody is left to be told when this fails.
     let _ = error.print();
     if is_answer { ExitCode::SUCCESS } else { Exit::Usage.into() }
+}
+
+/// Reports a failure that comes before the command line is read.
+pub(crate) fn refuse(failure: &Failure) -> ExitCode {
+    let global = Global { json: wants_json(), folder: None, no_color: is_typed("--no-color"), quiet: false };
+    Output::new(&global).error(failure);
+    failure.exit.into()
 }
 
 /// What clap says in a paragraph, as one error.

@@ -9,8 +9,11 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::{env, fs};
 
-use selvedge_log::Trust;
-use selvedge_log::keys::KeyFolder;
+use selvedge_log::keychain::Folders;
+use selvedge_log::keys::{KeyError, KeyFolder};
+use selvedge_log::trust::Status;
+use selvedge_log::{KeyChain, Trust};
+use selvedge_model::Digest;
 use selvedge_store_local::disk::RealDisk;
 use selvedge_store_local::system::{SystemClock, SystemIds};
 use selvedge_store_local::{Access, LocalStore, Opened, Options};
@@ -18,7 +21,7 @@ use selvedge_store_local::{Access, LocalStore, Opened, Options};
 use crate::args::Global;
 use crate::error::{Exit, Failure, Result};
 use crate::output::Output;
-use crate::text::count;
+use crate::text::{count, key};
 
 /// Where a command works.
 #[derive(Debug)]
@@ -63,17 +66,33 @@ impl<'a> Context<'a> {
             Access::ReadWrite => Some(user.signer()?),
             Access::ReadOnly => None,
         };
-        let store = LocalStore::open(Options {
+        let options = Options { access, signer, ..self.options_to_look(project, user.trust()?) };
+        let store = LocalStore::open(options)?;
+        self.tell_of(store.opened());
+        Ok(store)
+    }
+
+    /// Opens the store of the project around the folder without writing to it, with the key to sign what is written
+    /// elsewhere.
+    pub(crate) fn open_to_copy(&self) -> Result<LocalStore> {
+        let project = self.project()?;
+        let user = User::find()?;
+        user.check_apart_from(&project)?;
+        let options = self.options_to_look(project, user.trust()?);
+        Ok(LocalStore::open(Options { signer: Some(user.signer()?), ..options })?)
+    }
+
+    /// How a store is opened by somebody who only looks.
+    pub(crate) fn options_to_look(&self, project: PathBuf, trust: Trust) -> Options {
+        Options {
             project,
-            access,
-            signer,
-            trust: user.trust()?,
+            access: Access::ReadOnly,
+            signer: None,
+            trust,
             clock: Arc::new(SystemClock),
             ids: Arc::new(SystemIds),
             disk: Arc::new(RealDisk),
-        })?;
-        self.tell_of(store.opened());
-        Ok(store)
+        }
     }
 
     fn tell_of(&self, opened: &Opened) {
@@ -126,19 +145,67 @@ impl User {
         })
     }
 
+    /// Where everything lies that has to do with keys.
+    pub(crate) fn keys(&self) -> Folders {
+        Folders::below(self.folder.join("keys"))
+    }
+
     /// The folder of the signing key.
     pub(crate) fn signing(&self) -> PathBuf {
-        self.folder.join("keys").join("signing")
+        self.keys().signing()
     }
 
     /// The folder of the trusted keys.
     pub(crate) fn trusted(&self) -> PathBuf {
-        self.folder.join("keys").join("trusted")
+        self.keys().trusted()
     }
 
-    /// The key to sign with.
+    /// The key to sign with, and whom it took over from. The key is read first: what vouches for it was there before it.
     pub(crate) fn signer(&self) -> Result<selvedge_log::Signer> {
-        Ok(KeyFolder::load(&self.signing())?)
+        let signer = KeyFolder::load(&self.signing()).map_err(|error| self.without_key(error))?;
+        let (trust, fingerprint) = (self.trust()?, signer.fingerprint());
+        if trust.status(&fingerprint) == Some(Status::Revoked) {
+            let message = format!("your signing key {} was revoked: nothing it signs is believed", fingerprint.short());
+            let failure = Failure::new(Exit::NotAllowed, "key_revoked", message);
+            return Err(failure.hint("take a new one with `selvedge keys rotate`"));
+        }
+        let chain = KeyChain::load(&self.keys().chain(), &trust).map_err(|error| Failure::of(&error))?;
+        Ok(signer.succeeding(chain.predecessors(&fingerprint)))
+    }
+
+    /// The failure of having no key; if there was one once, it says what that means.
+    pub(crate) fn without_key(&self, error: KeyError) -> Failure {
+        let failure = Failure::of(&error);
+        let trust = self.trust().unwrap_or_default();
+        let known: Vec<_> = trust.iter().map(|(fingerprint, _)| key(fingerprint, &trust)).take(3).collect();
+        if known.is_empty() || !matches!(error, KeyError::Absent { .. }) {
+            return failure;
+        }
+        failure.hint(format!(
+            "if you had one that is lost (you trust {}), what it signed stays readable and verifiable, but nothing can be \
+             added to it: put it back from a copy, or make a new one with `selvedge init`, for new threads",
+            known.join(", ")
+        ))
+    }
+
+    /// The key that the user decided about whose fingerprint begins like this.
+    pub(crate) fn resolve_key(&self, prefix: &str) -> Result<Digest> {
+        let trust = self.trust()?;
+        let begins = |known: &&Digest| !prefix.is_empty() && known.to_string().starts_with(&prefix.to_lowercase());
+        let found: Vec<Digest> = trust.iter().map(|(known, _)| known).filter(begins).copied().collect();
+        match found.as_slice() {
+            [one] => Ok(*one),
+            [] => {
+                let failure = Failure::new(Exit::NotFound, "key_not_found", format!("you know no key `{prefix}`"));
+                Err(failure.hint("`selvedge keys list` shows the keys you know"))
+            }
+            many => {
+                let candidates: Vec<String> = many.iter().take(5).map(Digest::to_string).collect();
+                let message = format!("`{prefix}` names more than one key: {}", candidates.join(", "));
+                let failure = Failure::new(Exit::NotFound, "ambiguous", message).detail("candidates", candidates);
+                Err(failure.hint("type more of the fingerprint"))
+            }
+        }
     }
 
     /// The keys whose signatures count.

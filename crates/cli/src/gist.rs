@@ -35,6 +35,7 @@ pub(crate) fn gist(event: &Event) -> String {
         Event::Decision(decision) => format!("{} said {} to call {}", decision.who, decision.action, decision.call_id),
         Event::ManifestChanged(change) => changed(change),
         Event::ThreadHandoff(handoff) | Event::ThreadResumed(handoff) => goes_on(handoff),
+        Event::BlobErased(erased) => format!("blob {} erased: {}", erased.blob.short(), erased.reason),
         Event::Recovery(recovery) => format!("{}: {}", recovery.found, count(recovery.bytes, "byte")),
         Event::KeyRotated(rotated) => format!("key {} takes over from {}", rotated.to.short(), rotated.from.short()),
         Event::Checkpoint(checkpoint) => signed(checkpoint),

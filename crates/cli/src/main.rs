@@ -2,35 +2,46 @@
 //!
 //! In reading order:
 //!
-//! - `args`: what can be typed. `context`: which project, whose keys, which store.
+//! - `args`: what can be typed. `context`: which project, whose keys, which store. `document`: what a signed file is.
 //! - `commands`: one file each. `commit`: committing with bounded patience.
-//! - `output`: the one door to the terminal; `text`, `gist`: how things are put into words. `error`: exit codes.
+//! - `codes`: a page for every error code.
+//! - `output`: the one door to the terminal; `text`, `gist`, `imported`: how things are put into words. `error`: exit codes.
 
 mod args;
+mod codes;
 mod commands;
 mod commit;
 mod context;
+mod document;
 mod error;
 mod gist;
+mod imported;
 mod output;
 mod text;
 
 use std::process::ExitCode;
 
-use crate::args::{Command, ThreadCommand};
+use crate::args::{Command, KeysCommand, ThreadCommand};
 use crate::commands::{
-    append, demo, init, log, state, status, thread_delete, thread_find, thread_list, thread_new, thread_rename,
-    thread_show, verify,
+    append, backup, completions, demo, doctor, erase, export, help, import, init, keys_export, keys_list, keys_revoke,
+    keys_rotate, keys_trust, log, man, prune, reindex, repair, restore, sign, state, status, thread_delete,
+    thread_find, thread_list, thread_new, thread_rename, thread_show, upgrade, verify,
 };
 use crate::context::Context;
 use crate::error::Result;
 use crate::output::Output;
 
 fn main() -> ExitCode {
+    match completions::answer() {
+        Ok(false) => {}
+        Ok(true) => return ExitCode::SUCCESS,
+        Err(failure) => return args::refuse(&failure),
+    }
     let cli = match args::parse() {
         Ok(cli) => cli,
         Err(refused) => return refused,
     };
+    end_with_130_when_interrupted();
     let output = Output::new(&cli.global);
     let outcome = Context::new(&cli.global, &output).and_then(|context| run(cli.command, &context));
     match outcome {
@@ -40,6 +51,14 @@ fn main() -> ExitCode {
             failure.exit.into()
         }
     }
+}
+
+/// An interrupted command ends at once, as a kill would end it: what it acknowledged stays, and nothing else. Only the
+/// exit code tells a calling program that it was asked to.
+fn end_with_130_when_interrupted() {
+    let at_once = std::sync::Arc::new(std::sync::atomic::AtomicBool::new(true));
+    // Where it can't be had, the default ends the process as well.
+    _ = signal_hook::flag::register_conditional_shutdown(signal_hook::consts::SIGINT, 130, at_once);
 }
 
 /// Runs a command; without one, says where we are.
@@ -59,5 +78,24 @@ fn run(command: Option<Command>, context: &Context<'_>) -> Result<()> {
         Some(Command::Log(args)) => log::run(&args, context),
         Some(Command::State(args)) => state::run(&args, context),
         Some(Command::Verify(args)) => verify::run(&args, context),
+        Some(Command::Doctor(args)) => doctor::run(&args, context),
+        Some(Command::Backup(args)) => backup::run(&args, context),
+        Some(Command::Restore(args)) => restore::run(&args, context),
+        Some(Command::Erase(args)) => erase::run(&args, context),
+        Some(Command::Prune(args)) => prune::run(&args, context),
+        Some(Command::Upgrade(args)) => upgrade::run(args, context),
+        Some(Command::Sign(args)) => sign::run(&args, context),
+        Some(Command::Keys(KeysCommand::List(args))) => keys_list::run(args, context),
+        Some(Command::Keys(KeysCommand::Rotate(args))) => keys_rotate::run(args, context),
+        Some(Command::Keys(KeysCommand::Trust(args))) => keys_trust::run(&args, context),
+        Some(Command::Keys(KeysCommand::Revoke(args))) => keys_revoke::run(&args, context),
+        Some(Command::Keys(KeysCommand::Export(args))) => keys_export::run(&args, context),
+        Some(Command::Export(args)) => export::run(&args, context),
+        Some(Command::Import(args)) => import::run(&args, context),
+        Some(Command::Reindex(args)) => reindex::run(&args, context),
+        Some(Command::Repair(args)) => repair::run(&args, context),
+        Some(Command::Help(args)) => help::run(&args, context),
+        Some(Command::Completions(args)) => completions::run(&args, context),
+        Some(Command::Man(args)) => man::run(&args, context),
     }
 }

@@ -130,6 +130,7 @@ impl Output {
         if let Some(hint) = &failure.hint {
             self.stderr(format_args!("{} {}", paint(WARN, "hint:"), text::clean(hint)));
         }
+        self.stderr(paint(DIM, format_args!("more: selvedge help {}", failure.code)));
     }
 
     // Nobody is left to be told when stderr fails.

@@ -7,13 +7,13 @@ use std::str::FromStr;
 use std::time::Duration;
 
 use selvedge_log::strict::{self, MAX_LINE_BYTES};
-use selvedge_model::{Batch, Changeset, CommitKey, Committed, Expect, Part, ThreadId};
+use selvedge_model::{Batch, Changeset, CommitKey, Committed, Digest, Expect, Part, ThreadId};
 use selvedge_store::{Error, Registry};
-use selvedge_store_local::{Access, LocalStore};
+use selvedge_store_local::Access;
 use serde::Serialize;
 
 use crate::commit::commit_within;
-use crate::context::Context;
+use crate::context::{Context, User};
 use crate::error::{Failure, Result};
 
 const EXAMPLE: &str = r#"{"reason":"UserMessage","messages":[{"role":"user","content":"hello"}]}"#;
@@ -78,22 +78,37 @@ fn expectation(text: &str) -> Result<Expect, String> {
 pub(crate) fn run(args: Args, context: &Context<'_>) -> Result<()> {
     context.project()?;
     let changeset = read_changeset(args.file.as_deref(), context)?;
-    let store = context.open(Access::ReadWrite)?;
+    let mut store = context.open(Access::ReadWrite)?;
     let thread = store.resolve(&args.thread)?;
     let part = Part::new(thread.clone(), args.expect, changeset);
     let batch = Batch { key: args.key, ..Batch::of(part) };
-    let committed = commit(&store, &batch, Duration::from_secs(args.wait.into()))?;
+    let wait = Duration::from_secs(args.wait.into());
+    let committed = loop {
+        match commit_within(&store, &batch, wait) {
+            // Somebody rotated the key since the store was opened, and the thread has met the new one.
+            Err(Error::OtherSigner { ours, .. }) if was_rotated(ours)? => {
+                context.close(store);
+                store = context.open(Access::ReadWrite)?;
+            }
+            committed => break committed.map_err(|error| failed(error, &batch))?,
+        }
+    };
     context.close(store);
     show(&thread, &committed, context)
 }
 
-fn commit(store: &LocalStore, batch: &Batch, wait: Duration) -> Result<Committed> {
-    commit_within(store, batch, wait).map_err(|error| match error {
+/// Whether the user has another key by now than this one, with which the store was opened.
+fn was_rotated(ours: Digest) -> Result<bool> {
+    Ok(User::find()?.signer()?.fingerprint() != ours)
+}
+
+fn failed(error: Error, batch: &Batch) -> Failure {
+    match error {
         Error::OutcomeUnknown { .. } if batch.key.is_none() => {
             Failure::from(error).hint("look for it with `selvedge log`; with `--key` it can be sent again safely")
         }
         error => error.into(),
-    })
+    }
 }
 
 fn show(thread: &ThreadId, committed: &Committed, context: &Context<'_>) -> Result<()> {

@@ -93,7 +93,7 @@ fn find_or_make_key(folder: &Path) -> Result<(Signer, bool)> {
 }
 
 /// Writes the file unless there is one, which may be somebody's own.
-fn write_gitignore(path: &Path) -> Result<bool> {
+pub(crate) fn write_gitignore(path: &Path) -> Result<bool> {
     match OpenOptions::new().write(true).create_new(true).open(path) {
         Ok(mut file) => {
             let written = file.write_all(IGNORED.as_bytes()).and_then(|()| file.sync_all());

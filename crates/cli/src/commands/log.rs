@@ -4,13 +4,14 @@ use std::io::{self, BufRead, Read};
 use std::path::Path;
 use std::time::Duration;
 
+use selvedge_log::hash::RunningHash;
 use selvedge_log::{Line, line, lines};
 use selvedge_model::{Event, ThreadId};
 use selvedge_store::{Feed, Logs, Registry};
 use selvedge_store_local::{Access, LocalStore};
 
 use crate::context::Context;
-use crate::error::{Failure, Result};
+use crate::error::{Exit, Failure, Result};
 use crate::gist::{event_type, gist};
 use crate::output::{BOLD, DIM, Output, paint};
 use crate::text::local;
@@ -54,17 +55,20 @@ pub(crate) fn run(args: &Args, context: &Context<'_>) -> Result<()> {
     let reader = Reader { store: &store, thread: &thread, output: context.output, raw: args.raw };
     // Asked before reading: what is committed in between is read now and again looked for, never missed.
     let position = store.position()?;
-    let place = Place { line: 0, bytes: 0, from, left: args.limit.unwrap_or(u64::MAX) };
+    let left = args.limit.unwrap_or(u64::MAX);
+    let place = Place { line: 0, bytes: 0, hash: RunningHash::new(), from, left };
     if args.follow { reader.follow(place, position) } else { reader.show_from(place).map(drop) }
 }
 
 /// How far a log has been shown.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Debug)]
 struct Place {
     /// The number of the line that begins at `bytes`.
     line: u64,
     /// How many bytes have been read.
     bytes: u64,
+    /// Their hash.
+    hash: RunningHash,
     /// The number of the first line to be shown.
     from: u64,
     /// How many lines may still be shown.
@@ -91,6 +95,8 @@ impl Reader<'_> {
                     break;
                 }
                 self.store.wait(position, LISTEN)?;
+                // A thread that was deleted has no news for ever.
+                self.store.head(self.thread)?;
             }
         }
     }
@@ -105,7 +111,7 @@ impl Reader<'_> {
     /// Shows what is there.
     fn show_from(&self, mut place: Place) -> Result<Place> {
         let failed = |error: io::Error| Failure::io("read the log of", Path::new(self.thread.as_str()), &error);
-        let (_, mut reader) = self.store.transcript(self.thread)?;
+        let (head, mut reader) = self.store.transcript(self.thread)?;
         io::copy(&mut reader.by_ref().take(place.bytes), &mut io::sink()).map_err(failed)?;
         let mut page = Vec::new();
         let mut line = Vec::new();
@@ -116,6 +122,7 @@ impl Reader<'_> {
             }
             place.line += 1;
             place.bytes += line.len() as u64;
+            place.hash.update(&line);
             if page.len() > PAGE_BYTES {
                 self.turn(&mut page)?;
                 if self.output.is_closed() {
@@ -124,6 +131,11 @@ impl Reader<'_> {
             }
         }
         self.turn(&mut page)?;
+        if place.left > 0 && (place.bytes, place.hash.digest()) != (head.bytes, head.hash) {
+            let message = format!("the log of `{}` is not what was signed", self.thread);
+            let hint = format!("`selvedge verify {}` says how far it can be relied on", self.thread);
+            return Err(Failure::new(Exit::Integrity, "damaged", message).hint(hint));
+        }
         Ok(place)
     }
 

@@ -1,9 +1,27 @@
 //! One file per command: its flags, what it asks of the store, what it shows.
 
 pub(crate) mod append;
+pub(crate) mod backup;
+pub(crate) mod completions;
 pub(crate) mod demo;
+pub(crate) mod doctor;
+pub(crate) mod erase;
+pub(crate) mod export;
+pub(crate) mod help;
+pub(crate) mod import;
 pub(crate) mod init;
+pub(crate) mod keys_export;
+pub(crate) mod keys_list;
+pub(crate) mod keys_revoke;
+pub(crate) mod keys_rotate;
+pub(crate) mod keys_trust;
 pub(crate) mod log;
+pub(crate) mod man;
+pub(crate) mod prune;
+pub(crate) mod reindex;
+pub(crate) mod repair;
+pub(crate) mod restore;
+pub(crate) mod sign;
 pub(crate) mod state;
 pub(crate) mod status;
 pub(crate) mod thread_delete;
@@ -12,4 +30,5 @@ pub(crate) mod thread_list;
 pub(crate) mod thread_new;
 pub(crate) mod thread_rename;
 pub(crate) mod thread_show;
+pub(crate) mod upgrade;
 pub(crate) mod verify;

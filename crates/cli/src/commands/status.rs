@@ -32,7 +32,7 @@ pub(crate) fn run(context: &Context<'_>) -> Result<()> {
     let user = User::find()?;
     let key = match KeyFolder::load(&user.signing()) {
         Ok(signer) => Some(signer.fingerprint()),
-        Err(KeyError::Absent { .. }) => None,
+        Err(KeyError::Absent { .. } | KeyError::Lost { .. }) => None,
         Err(error) => return Err(error.into()),
     };
     let project = context.find_project();

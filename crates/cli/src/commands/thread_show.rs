@@ -4,20 +4,22 @@ use std::path::PathBuf;
 
 use selvedge_log::Head;
 use selvedge_model::{Note, Run, ThreadId};
+use selvedge_store::nova::Origin;
 use selvedge_store::{Logs, Notes, Registry, Summary};
 use selvedge_store_local::{Access, LocalStore};
 use serde::Serialize;
 
 use crate::context::Context;
 use crate::error::Result;
+use crate::imported;
 use crate::output::{BOLD, Output, paint};
 use crate::text::{clean, count, key, local};
 
 /// Show what is known of a thread
 ///
 /// JSON: {"thread_id", "agent_id", "status", "version", "title", "created_at", "updated_at", "cost", …, "head":{"version", "lines",
-/// "bytes", "hash", "epoch", "signer", …}, "folder", "chain":[ID…], "children":[ID…], "runs":[…], "notes":[…]}. Fields that say
-/// nothing are left out.
+/// "bytes", "hash", "epoch", "signer", …}, "folder", "chain":[ID…], "children":[ID…], "runs":[…], "notes":[…],
+/// "imported":{"format", "source", "at", "witnessed"}}. Fields that say nothing are left out.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
     /// Any unique beginning of the thread's id or its hex
@@ -35,6 +37,8 @@ struct Shown {
     children: Vec<ThreadId>,
     runs: Vec<Run>,
     notes: Vec<Note>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    imported: Option<Origin>,
 }
 
 pub(crate) fn run(args: &Args, context: &Context<'_>) -> Result<()> {
@@ -58,6 +62,7 @@ fn look(thread: &ThreadId, store: &LocalStore) -> Result<Shown> {
         children: ids(store.children(thread)?),
         runs: store.runs(thread)?,
         notes: store.pending(thread)?,
+        imported: imported::find(store, thread),
     })
 }
 
@@ -86,6 +91,7 @@ fn show(shown: &Shown, key: &str, output: &Output) -> Result<()> {
         ("children", listed(&shown.children)),
         ("chain", in_chain),
         ("notes", (!shown.notes.is_empty()).then(|| format!("{} waiting", shown.notes.len()))),
+        ("origin", shown.imported.as_ref().map(imported::sentence)),
         ("folder", Some(shown.folder.display().to_string())),
     ];
     let lines = rows.into_iter().filter_map(|(name, value)| value.map(|value| format!("{name:<10}{value}")));

@@ -8,11 +8,13 @@ use selvedge_log::scan::Damage;
 use selvedge_model::{Digest, ThreadId};
 use selvedge_store::Error;
 use selvedge_store::error::describe;
+use selvedge_store::nova::Origin;
 use selvedge_store_local::Verdict;
 use serde::Serialize;
 
 use super::statement::{self, Statement};
 use crate::error::{Failure, Result};
+use crate::imported;
 use crate::output::{BAD, BOLD, DIM, GOOD, Output, WARN, paint};
 use crate::text::{clean, count, grouped, owner};
 
@@ -28,6 +30,7 @@ pub(super) struct Checked {
     file: PathBuf,
     found: Found,
     statements: Option<Vec<Statement>>,
+    imported: Option<Origin>,
 }
 
 #[derive(Debug)]
@@ -70,12 +73,15 @@ struct Record<'a> {
     signers: Vec<Signed>,
     lines: u64,
     bytes: u64,
+    erased: u64,
     healed_bytes: u64,
     foreign_bytes: u64,
     damage: Option<Place<'a>>,
     remembered_by: &'a [Remembered],
     proves: Option<&'a str>,
     does_not_prove: Vec<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    imported: Option<&'a Origin>,
     #[serde(skip_serializing_if = "Option::is_none")]
     statements: Option<&'a [Statement]>,
 }
@@ -113,14 +119,21 @@ impl Checked {
             }
             Err(error) => Found::Failed(error.into()),
         };
-        Self { thread, file, found, statements }
+        Self { thread, file, found, statements, imported: None }
+    }
+
+    /// The same, knowing where the thread was imported from.
+    #[must_use]
+    pub(super) fn imported(mut self, origin: Option<Origin>) -> Self {
+        self.imported = origin;
+        self
     }
 
     /// A thread of which nothing is left but what another log remembers.
     pub(super) fn gone(thread: ThreadId, version: u64, by: &ThreadId) -> Self {
         let finding = Finding::Truncated { have: None, version, by: log_of(by) };
         let failure = Error::Log { thread: thread.clone(), finding }.into();
-        Self { thread, file: PathBuf::new(), found: Found::Failed(failure), statements: None }
+        Self { thread, file: PathBuf::new(), found: Found::Failed(failure), statements: None, imported: None }
     }
 
     pub(super) fn thread(&self) -> &ThreadId {
@@ -177,6 +190,9 @@ impl Checked {
                 format!("{}: {}", paint(BOLD, &self.thread), paint(BAD, clean(&failure.message)))
             }
         })?;
+        if let Some(origin) = &self.imported {
+            output.text(format!("  {}", imported::sentence(origin)))?;
+        }
         match &self.statements {
             Some(statements) => output.text(statement::table_of(statements)),
             None => Ok(()),
@@ -201,6 +217,7 @@ impl Checked {
             signers: judged.signers.clone(),
             lines: verdict.lines,
             bytes: verdict.bytes,
+            erased: verdict.erased,
             healed_bytes: verdict.healed_bytes,
             foreign_bytes: judged.foreign_bytes(),
             damage: judged.damage().map(|damage| Place {
@@ -214,6 +231,7 @@ impl Checked {
             remembered_by: &judged.remembered,
             proves: verdict.judgement.unchanged_up_to.map(|_| PROVES),
             does_not_prove: vec![NOT_TRUE.to_owned(), NOT_SAFE.to_owned(), judged.not_last()],
+            imported: self.imported.as_ref(),
             statements,
         }
     }
@@ -230,12 +248,14 @@ impl<'a> Record<'a> {
             signers: Vec::new(),
             lines: 0,
             bytes: 0,
+            erased: 0,
             healed_bytes: 0,
             foreign_bytes: 0,
             damage: None,
             remembered_by: &[],
             proves: None,
             does_not_prove: vec![NOT_TRUE.to_owned(), NOT_SAFE.to_owned()],
+            imported: None,
             statements: None,
         }
     }
@@ -305,6 +325,10 @@ impl Judged {
             [count(signatures, "signature"), count(self.verdict.lines, "line"), count(self.verdict.bytes, "byte")];
         let remembered = self.memories().unwrap_or_else(|| "nobody else remembers where it ends".to_owned());
         text.push(paint(DIM, format_args!("checked {}; {remembered}", checked.join(", "))));
+        if self.verdict.erased > 0 {
+            let blobs = count(self.verdict.erased, "blob");
+            text.push(format!("erased: {blobs}; the log says when and why, and what they held is gone"));
+        }
         if self.verdict.healed_bytes > 0 {
             let healed = count(self.verdict.healed_bytes, "byte");
             text.push(format!(

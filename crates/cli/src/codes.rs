@@ -1,0 +1,90 @@
+//! What every error code means, what usually causes it, and what to do.
+//!
+//! `table` is the one place for these texts. A test collects every code of the sources and compares; another one asks the
+//! errors themselves for their exit codes.
+
+mod table;
+#[cfg(test)]
+mod tests;
+
+use std::fmt;
+
+use serde::Serialize;
+
+use crate::error::Exit;
+
+pub(crate) use table::PAGES;
+
+/// What is known of one error code.
+#[derive(Debug, Serialize)]
+pub(crate) struct Page {
+    /// The stable word.
+    pub(crate) code: &'static str,
+    /// The exit codes it comes with, the usual one first.
+    #[serde(rename = "exit_codes", serialize_with = "numbers")]
+    pub(crate) exits: &'static [Exit],
+    /// Whether sending the same request again helps.
+    pub(crate) retry: Retry,
+    /// What it means; the first sentence stands for itself in lists.
+    #[serde(rename = "meaning")]
+    pub(crate) means: &'static str,
+    /// What usually causes it.
+    pub(crate) cause: &'static str,
+    /// What to do, in the order of trying.
+    pub(crate) remedies: &'static [&'static str],
+    /// Codes that are easily mistaken for it, or come with it.
+    pub(crate) related: &'static [&'static str],
+}
+
+/// Whether sending the same request again helps.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub(crate) enum Retry {
+    /// It fails again until something is changed.
+    Never,
+    /// It depends on what the operating system said; the error's `retryable` knows.
+    Perhaps,
+    /// It may succeed later as it is.
+    Helps,
+}
+
+impl fmt::Display for Retry {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Never => "does not help: something must change first",
+            Self::Perhaps => "perhaps helps, when the machine has recovered",
+            Self::Helps => "helps",
+        })
+    }
+}
+
+impl Page {
+    /// The page of a code.
+    pub(crate) fn find(code: &str) -> Option<&'static Self> {
+        PAGES.iter().find(|page| page.code == code)
+    }
+
+    /// What the code means, in one sentence.
+    pub(crate) fn summary(&self) -> &'static str {
+        self.means.split_once(". ").map_or(self.means, |(first, _)| first).trim_end_matches('.')
+    }
+}
+
+impl Exit {
+    /// The exit code in a word.
+    pub(crate) fn word(self) -> &'static str {
+        match self {
+            Self::Failed => "failed",
+            Self::Usage => "usage",
+            Self::NotFound => "not found or ambiguous",
+            Self::NotAllowed => "not allowed",
+            Self::Conflict => "conflict",
+            Self::Integrity => "integrity",
+            Self::Limit => "limit or budget",
+        }
+    }
+}
+
+fn numbers<S: serde::Serializer>(exits: &[Exit], serializer: S) -> Result<S::Ok, S::Error> {
+    serializer.collect_seq(exits.iter().map(|exit| *exit as u8))
+}

@@ -1,0 +1,157 @@
+//! What the pages say is what the errors answer.
+
+use std::io;
+use std::path::PathBuf;
+
+use selvedge_log::document::DocumentError;
+use selvedge_log::keychain::KeyChainError;
+use selvedge_log::keys::{BadSignature, InvalidKey, KeyError};
+use selvedge_log::line::LineError;
+use selvedge_log::recovery::Finding;
+use selvedge_log::scan::{Damage, Flaw};
+use selvedge_log::strict::StrictError;
+use selvedge_log::trust::TrustError;
+use selvedge_model::account::{AccountId, PostingError};
+use selvedge_model::error::Classify;
+use selvedge_model::fold::FoldError;
+use selvedge_model::{CommitKey, Digest, MessageId, NoteKey, OwnerId, ThreadId};
+use selvedge_store::Error;
+
+use super::{PAGES, Page, Retry};
+use crate::error::Exit;
+
+#[track_caller]
+fn agrees(error: &dyn Classify) {
+    let page = Page::find(error.code()).unwrap_or_else(|| panic!("`{}` has no page", error.code()));
+    let exit = Exit::from(error.kind());
+    assert!(page.exits.contains(&exit), "`{}` exits with {exit:?}: {error}", page.code);
+    match page.retry {
+        Retry::Never => assert!(!error.retryable(), "`{}` may be tried again", page.code),
+        Retry::Helps => assert!(error.retryable(), "`{}` may not be tried again", page.code),
+        Retry::Perhaps => {}
+    }
+}
+
+fn thread() -> ThreadId {
+    "tea".parse().unwrap()
+}
+
+fn digest() -> Digest {
+    Digest([7; 32])
+}
+
+fn failed() -> io::Error {
+    io::Error::other("it failed")
+}
+
+#[test]
+fn every_error_of_a_store_exits_as_its_page_says() {
+    let key = || NoteKey::new("n1").unwrap();
+    let text = || "tea".to_owned();
+    let errors = [
+        Error::NoStore { path: text() },
+        Error::NoThread(text()),
+        Error::Ambiguous { prefix: text(), candidates: vec![] },
+        Error::NoVersion { thread: thread(), version: 2, latest: 1 },
+        Error::NoBlob { thread: thread(), blob: digest() },
+        Error::Outdated { found: 1, current: 2 },
+        Error::Deleted(thread()),
+        Error::Exists(thread()),
+        Error::Conflict { thread: thread(), expected: 1, actual: 2 },
+        Error::StaleEpoch { thread: thread(), held: 1, current: 2 },
+        Error::LeaseHeld { thread: thread(), holder: OwnerId::new("o1").unwrap() },
+        Error::NotesPending { thread: thread(), count: 1 },
+        Error::KeyReused(CommitKey::new("k1").unwrap()),
+        Error::NoteReused { thread: thread(), key: key() },
+        Error::NoteGone { thread: thread(), key: key() },
+        Error::MessageChanged { thread: thread(), message: MessageId::new("m1").unwrap() },
+        Error::BadBatch,
+        Error::BadBirth,
+        Error::Fold { thread: thread(), source: FoldError::NotBorn },
+        Error::Running(thread()),
+        Error::AccountBusy(account()),
+        Error::OtherSigner { thread: thread(), theirs: digest(), ours: digest() },
+        Error::Integrity { what: text(), why: text(), hint: None },
+        Error::Unusable { what: text(), why: text(), hint: None },
+        Error::Io { what: "read", path: PathBuf::new(), source: failed() },
+        Error::Database { why: text(), retryable: true },
+        Error::OutcomeUnknown { why: text() },
+    ];
+    errors.iter().for_each(|error| agrees(error));
+}
+
+#[test]
+fn every_finding_in_a_log_exits_as_its_page_says() {
+    let damaged = |flaw| Finding::Damaged(Damage { line: 1, first_line: 1, byte: 0, version: 0, flaw });
+    let findings = [
+        Finding::Foreign { bytes: 1 },
+        Finding::DatabaseBehind { database: 1, file: 2 },
+        damaged(Flaw::Torn),
+        damaged(Flaw::Untrusted(digest())),
+        damaged(Flaw::Revoked(digest())),
+        damaged(Flaw::Format { found: 9 }),
+        Finding::Unsigned,
+    ];
+    for finding in findings {
+        agrees(&Error::Log { thread: thread(), finding });
+    }
+}
+
+fn account() -> AccountId {
+    thread()
+}
+
+#[test]
+fn every_error_of_keys_and_documents_exits_as_its_page_says() {
+    let (path, why) = (PathBuf::new, String::new);
+    let errors: Vec<Box<dyn Classify>> = vec![
+        Box::new(KeyError::Absent { path: path() }),
+        Box::new(KeyError::Lost { path: path(), fingerprint: digest() }),
+        Box::new(KeyError::Exists { path: path() }),
+        Box::new(KeyError::Unsafe { path: path(), why: why() }),
+        Box::new(KeyError::Damaged { path: path(), why: why() }),
+        Box::new(KeyError::Io { path: path(), source: failed() }),
+        Box::new(TrustError::Refused { path: path(), why: why() }),
+        Box::new(TrustError::Unsafe { path: path(), why: why() }),
+        Box::new(TrustError::Revoked { fingerprint: digest() }),
+        Box::new(TrustError::Unknown { fingerprint: digest() }),
+        Box::new(TrustError::Owner),
+        Box::new(TrustError::Io { path: path(), source: failed() }),
+        Box::new(KeyChainError::Refused { path: path(), why: why() }),
+        Box::new(KeyChainError::Unsafe { path: path(), why: why() }),
+        Box::new(KeyChainError::Busy { path: path() }),
+        Box::new(KeyChainError::Io { path: path(), source: failed() }),
+        Box::new(BadSignature),
+        Box::new(InvalidKey::Pem),
+        Box::new(DocumentError::Unsigned),
+        Box::new(DocumentError::Malformed { why: "tea" }),
+        Box::new(DocumentError::WrongKind { expected: why(), found: why() }),
+        Box::new(DocumentError::HashMismatch { signed: digest(), actual: digest() }),
+        Box::new(DocumentError::UntrustedKey { fingerprint: digest() }),
+        Box::new(DocumentError::RevokedKey { fingerprint: digest() }),
+        Box::new(DocumentError::BadSignature),
+        Box::new(DocumentError::NotStrict(StrictError::TooDeep { depth_max: 1 })),
+        Box::new(StrictError::Syntax { why: why() }),
+        Box::new(LineError::TooLong { bytes: 1 }),
+        Box::new(LineError::TooDeep { depth: 1 }),
+        Box::new(LineError::NotStrict(StrictError::TooDeep { depth_max: 1 })),
+        Box::new(PostingError::UnknownAccount { account: account() }),
+        Box::new(PostingError::AccountExists { account: account() }),
+        Box::new(PostingError::AccountClosed { account: account() }),
+        Box::new(PostingError::OwnChild { account: account() }),
+    ];
+    errors.iter().for_each(|error| agrees(error.as_ref()));
+}
+
+#[test]
+fn pages_are_in_order_and_refer_to_each_other() {
+    assert!(PAGES.is_sorted_by(|one, next| one.code < next.code), "the table is in alphabetical order");
+    for page in PAGES {
+        assert!(!page.exits.is_empty() && !page.remedies.is_empty() && !page.related.is_empty(), "`{}`", page.code);
+        assert!(page.means.ends_with('.') && page.cause.ends_with('.'), "`{}` is told in sentences", page.code);
+        assert!(page.summary().chars().count() <= 90, "`{}` in one line: {}", page.code, page.summary());
+        for related in page.related {
+            assert!(Page::find(related).is_some() && *related != page.code, "`{}` refers to `{related}`", page.code);
+        }
+    }
+}

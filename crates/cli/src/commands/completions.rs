@@ -1,0 +1,198 @@
+//! `selvedge completions`: what a shell can complete, thread ids included.
+//!
+//! The script that a shell reads asks this program at every press of the key, with `COMPLETE` in the environment; so what
+//! is offered is what is there now. Completing never writes, and where there is nothing to read it offers nothing.
+
+use std::env;
+use std::ffi::{OsStr, OsString};
+use std::path::PathBuf;
+
+use clap::builder::PossibleValuesParser;
+use clap::{Arg, Command};
+use clap_complete::CompleteEnv;
+use clap_complete::engine::{ArgValueCandidates, ArgValueCompleter, CompletionCandidate};
+use clap_complete::env::Shells;
+use selvedge_store::{Filter, Registry, Summary};
+use selvedge_store_local::Access;
+use serde::Serialize;
+
+use crate::args::{self, Global};
+use crate::codes::PAGES;
+use crate::commands::help::CODES;
+use crate::context::Context;
+use crate::error::{Failure, Result};
+use crate::output::Output;
+use crate::text::one_line;
+
+/// The variable by which a shell asks.
+const VARIABLE: &str = "COMPLETE";
+/// The name of every argument that takes a thread.
+const THREAD: &str = "THREAD";
+/// How many threads are offered.
+const OFFERED: usize = 200;
+/// How many threads that contain what was typed are looked at for those that begin with it.
+const LOOKED_AT: usize = 10_000;
+const TITLE_WIDTH: usize = 60;
+const SHELLS: [&str; 5] = ["bash", "elvish", "fish", "powershell", "zsh"];
+
+/// Print what makes a shell complete commands and thread ids
+///
+/// Let your shell read it whenever it starts, so that it always fits this version:
+///
+///   bash        echo 'source <(selvedge completions bash)' >> ~/.bashrc
+///   zsh         echo 'source <(selvedge completions zsh)' >> ~/.zshrc
+///   fish        echo 'selvedge completions fish | source' > ~/.config/fish/completions/selvedge.fish
+///   elvish      echo 'eval (selvedge completions elvish | slurp)' >> ~/.elvish/rc.elv
+///   powershell  echo 'selvedge completions powershell | Out-String | Invoke-Expression' >> $PROFILE
+///
+/// Threads are those of the project around the folder, or of -C and SELVEDGE_DIR; at most 200 are offered.
+///
+/// JSON: {"shell", "script"}
+#[derive(Debug, clap::Args)]
+#[command(verbatim_doc_comment)]
+pub(crate) struct Args {
+    /// The shell
+    #[arg(value_parser = PossibleValuesParser::new(SHELLS))]
+    shell: String,
+}
+
+#[derive(Serialize)]
+struct Script<'a> {
+    shell: &'a str,
+    script: String,
+}
+
+pub(crate) fn run(args: &Args, context: &Context<'_>) -> Result<()> {
+    let script = script(&args.shell)?;
+    match context.output.is_json() {
+        true => context.output.record(&Script { shell: &args.shell, script }),
+        false => context.output.bytes(script.as_bytes()),
+    }
+}
+
+fn script(shell: &str) -> Result<String> {
+    let shells = Shells::builtins();
+    let unknown = || Failure::usage(format!("`{shell}` is no shell that can be completed in"));
+    let completer = shells.completer(shell).ok_or_else(unknown)?;
+    let mut script = Vec::new();
+    completer
+        .write_registration(VARIABLE, "selvedge", "selvedge", &program(), &mut script)
+        .expect("memory takes every byte");
+    Ok(String::from_utf8_lossy(&script).into_owned())
+}
+
+/// How this program was called: by its name, or by a path, which then must not depend on the folder.
+fn program() -> String {
+    let called = env::args_os().next().map_or_else(|| PathBuf::from("selvedge"), PathBuf::from);
+    let is_path = called.components().count() > 1;
+    let program = if is_path { std::path::absolute(&called).unwrap_or(called) } else { called };
+    program.to_string_lossy().into_owned()
+}
+
+/// Answers a shell that asks what could be typed; says whether one did.
+pub(crate) fn answer() -> Result<bool> {
+    let here = env::current_dir().ok();
+    let answered = CompleteEnv::with_factory(args::command).var(VARIABLE).try_complete(env::args_os(), here.as_deref());
+    answered.map_err(|error| {
+        Failure::usage(error.to_string().trim().trim_start_matches("error: "))
+            .hint(format!("a shell sets {VARIABLE} when it asks what could be typed: unset it"))
+    })
+}
+
+/// The command with everything that is looked up while somebody types.
+pub(crate) fn with_candidates(command: Command) -> Command {
+    let offer_threads = |arg: Arg| match arg.get_value_names() {
+        Some([name]) if name == THREAD => arg.add(ArgValueCompleter::new(threads)),
+        _ => arg,
+    };
+    let command = command.mut_args(offer_threads).mut_subcommands(with_candidates);
+    match command.get_name() {
+        "help" => command.mut_args(|arg| arg.add(ArgValueCandidates::new(pages))),
+        _ => command,
+    }
+}
+
+/// What has a page of help.
+fn pages() -> Vec<CompletionCandidate> {
+    let candidate = |name: &str, help: String| CompletionCandidate::new(name.to_owned()).help(Some(help.into()));
+    let root = args::command();
+    let commands = root.get_subcommands().filter(|command| !command.is_hide_set());
+    let commands = commands
+        .map(|command| candidate(command.get_name(), command.get_about().map(ToString::to_string).unwrap_or_default()));
+    let codes = PAGES.iter().map(|page| candidate(page.code, page.summary().to_owned()));
+    commands.chain([candidate(CODES, "Every error code".to_owned())]).chain(codes).collect()
+}
+
+/// The threads whose id begins like this, the newest first; none if they can't be read.
+fn threads(typed: &OsStr) -> Vec<CompletionCandidate> {
+    let Some(typed) = typed.to_str() else { return Vec::new() };
+    let found = look(typed).unwrap_or_default();
+    let begins = |summary: &Summary| summary.manifest.thread_id.as_str().starts_with(typed);
+    found.into_iter().filter(begins).take(OFFERED).map(candidate).collect()
+}
+
+fn look(typed: &str) -> Result<Vec<Summary>> {
+    let folder = typed_folder(env::args_os()).or_else(|| env::var_os("SELVEDGE_DIR").map(PathBuf::from));
+    let global = Global { json: false, folder, no_color: true, quiet: true };
+    let output = Output::new(&global);
+    let store = Context::new(&global, &output)?.open(Access::ReadOnly)?;
+    let text = (!typed.is_empty()).then(|| typed.to_owned());
+    let limit = if text.is_some() { LOOKED_AT } else { OFFERED };
+    Ok(store.list(&Filter { text, ..Filter::default() }, None, limit)?.items)
+}
+
+fn candidate(Summary { manifest, .. }: Summary) -> CompletionCandidate {
+    let title = manifest.title.map(|title| one_line(&title, TITLE_WIDTH).into());
+    CompletionCandidate::new(manifest.thread_id.as_str()).help(title)
+}
+
+/// What `-C` says in the line that is being typed: a shell hands it over behind `--`, and its words as they were typed.
+fn typed_folder(words: impl Iterator<Item = OsString>) -> Option<PathBuf> {
+    let mut line = words.skip_while(|word| word != "--").skip(2).take_while(|word| word != "--");
+    while let Some(word) = line.next() {
+        let word = word.to_str()?.to_owned();
+        match word.strip_prefix("-C") {
+            Some("") => return line.next().map(|folder| at_home(&folder.to_string_lossy())),
+            Some(folder) => return Some(at_home(folder)),
+            None => {}
+        }
+    }
+    None
+}
+
+/// A path whose `~` no shell has replaced yet.
+fn at_home(folder: &str) -> PathBuf {
+    match (folder.strip_prefix("~/"), env::home_dir()) {
+        (Some(rest), Some(home)) => home.join(rest),
+        _ => PathBuf::from(folder),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_folder_is_read_from_the_line_that_is_typed() {
+        let folder = |line: &str| typed_folder(line.split(' ').map(OsString::from));
+        assert_eq!(folder("selvedge -- selvedge -C /tea log "), Some(PathBuf::from("/tea")));
+        assert_eq!(folder("selvedge -- selvedge log -C/tea "), Some(PathBuf::from("/tea")));
+        assert_eq!(folder("selvedge -C /tea -- selvedge log "), None);
+        assert_eq!(folder("selvedge -- selvedge log -- -C /tea"), None);
+    }
+
+    #[test]
+    fn every_argument_that_takes_a_thread_offers_threads() {
+        fn check(command: &Command, found: &mut usize) {
+            for arg in command.get_arguments() {
+                let named = arg.get_id() == "thread" || arg.get_id() == "threads" || arg.get_id() == "parent";
+                assert_eq!(arg.get::<ArgValueCompleter>().is_some(), named, "{} {}", command.get_name(), arg.get_id());
+                *found += usize::from(named);
+            }
+            command.get_subcommands().for_each(|below| check(below, found));
+        }
+        let mut found = 0;
+        check(&args::command(), &mut found);
+        assert!(found >= 10, "{found}");
+    }
+}

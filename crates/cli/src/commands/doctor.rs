@@ -1,0 +1,122 @@
+//! `selvedge doctor`: looks at everything, changes nothing, says what to do.
+//!
+//! - `keys`: what belongs to the user and not to the store: the signing key, and who is trusted.
+
+mod keys;
+
+use selvedge_store_local::doctor::{self, Finding, Report, Severity};
+use serde::Serialize;
+
+use crate::context::Context;
+use crate::error::{Exit, Failure, Result};
+use crate::output::{BAD, BOLD, DIM, WARN, paint};
+use crate::text::{clean, count};
+
+/// Look at everything, change nothing, say what to do
+///
+/// Looks at keys and trust, the store and its database, and every thread: where its log ends against its file, its row, its
+/// manifest and what is still to be written; at leases of dead processes, tombstones, quarantined bytes, what is left over,
+/// the room on the disk, and clocks. With --deep every log is verified whole, as `selvedge verify --all` does.
+///
+/// Exit code: 0 if there is nothing, or nothing but notes; 1 if there are warnings: something wants doing and nothing is lost; 6 if
+/// something is damaged.
+///
+/// JSON: {"worst", "store_format", "sqlite", "threads", "live_processes", "findings":[{"severity", "code", "subject", "what", "why", "help"}]};
+/// "severity" and "worst" are "note", "warning" or "damage", "worst" is null if nothing was found.
+#[derive(Debug, clap::Args)]
+pub(crate) struct Args {
+    /// Verify every log whole
+    #[arg(long)]
+    deep: bool,
+}
+
+#[derive(Serialize)]
+struct Record<'a> {
+    worst: Option<Severity>,
+    store_format: Option<i64>,
+    sqlite: &'a str,
+    threads: u64,
+    live_processes: u64,
+    findings: &'a [Finding],
+}
+
+pub(crate) fn run(args: &Args, context: &Context<'_>) -> Result<()> {
+    let project = context.project()?;
+    let (mut findings, trust) = keys::look(&project);
+    let bar = context.output.progress(2, "looking");
+    let mut report = doctor::examine(context.options_to_look(project, trust), args.deep, &mut |done, all| {
+        bar.set_length(all);
+        bar.set_position(done);
+    });
+    bar.finish_and_clear();
+    findings.append(&mut report.findings);
+    findings.sort_by_key(|finding| std::cmp::Reverse(finding.severity));
+    report.findings = findings;
+    show(&report, context)?;
+    conclude(&report)
+}
+
+fn show(report: &Report, context: &Context<'_>) -> Result<()> {
+    if context.output.is_json() {
+        return context.output.record(&Record {
+            worst: report.worst(),
+            store_format: report.store_format,
+            sqlite: doctor::sqlite_version(),
+            threads: report.threads,
+            live_processes: report.live_owners,
+            findings: &report.findings,
+        });
+    }
+    for finding in &report.findings {
+        context.output.text(text(finding))?;
+    }
+    let format = report.store_format.map_or_else(|| "unknown".to_owned(), |format| format.to_string());
+    let looked = format!(
+        "Looked at {}; store format {format}, SQLite {}, open to write by {}",
+        count(report.threads, "thread"),
+        doctor::sqlite_version(),
+        if report.live_owners == 0 { "nobody".to_owned() } else { count(report.live_owners, "live handle") },
+    );
+    context.output.text(paint(DIM, looked))?;
+    context.output.text(summary(report))
+}
+
+fn text(finding: &Finding) -> String {
+    let (style, word) = match finding.severity {
+        Severity::Note => (DIM, "note"),
+        Severity::Warning => (WARN, "warning"),
+        Severity::Damage => (BAD, "damage"),
+    };
+    let mut lines = vec![
+        format!("{}: {}: {}", paint(style, word), paint(BOLD, clean(&finding.subject)), clean(&finding.what)),
+        clean(&finding.why),
+    ];
+    lines.extend(finding.help.as_ref().map(|help| format!("help: {}", clean(help))));
+    lines.join("\n  ")
+}
+
+fn number(report: &Report, severity: Severity) -> u64 {
+    report.findings.iter().filter(|finding| finding.severity == severity).count() as u64
+}
+
+fn summary(report: &Report) -> String {
+    let [damage, warnings, notes] =
+        [Severity::Damage, Severity::Warning, Severity::Note].map(|severity| number(report, severity));
+    match report.worst() {
+        None => "Nothing to report.".to_owned(),
+        Some(_) => {
+            format!("{damage} damaged, {}, {}", count(warnings, "warning"), count(notes, "note"))
+        }
+    }
+}
+
+fn conclude(report: &Report) -> Result<()> {
+    let (exit, code) = match report.worst() {
+        None | Some(Severity::Note) => return Ok(()),
+        Some(Severity::Warning) => (Exit::Failed, "warnings"),
+        Some(Severity::Damage) => (Exit::Integrity, "damage"),
+    };
+    let failure = Failure::new(exit, code, format!("not everything is as it should be: {}", summary(report)));
+    let help = report.findings.first().and_then(|finding| finding.help.clone());
+    Err(help.into_iter().fold(failure, Failure::hint))
+}

@@ -1,0 +1,115 @@
+//! The native form: a tar archive with the exact log.
+
+use std::fs::{self, File, OpenOptions};
+use std::io::{self, BufWriter, IsTerminal, Write};
+use std::os::unix::fs::OpenOptionsExt;
+use std::path::{Path, PathBuf};
+
+use selvedge_model::{Digest, ThreadId};
+use selvedge_store::Registry;
+use selvedge_store_local::{Access, Exported, LocalStore};
+use serde::Serialize;
+
+use super::Args;
+use crate::context::Context;
+use crate::error::{Exit, Failure, Result};
+use crate::output::Output;
+use crate::text::{count, shell_word};
+
+#[derive(Serialize)]
+struct Record<'a> {
+    thread_id: &'a ThreadId,
+    version: u64,
+    format: &'static str,
+    #[serde(serialize_with = "crate::text::in_json")]
+    file: &'a Path,
+    bytes: u64,
+    blobs: u64,
+    signers: &'a [Digest],
+}
+
+/// Writes a thread as an archive, to a file or to stdout.
+pub(crate) fn export(args: &Args, context: &Context<'_>) -> Result<()> {
+    let store = context.open(Access::ReadOnly)?;
+    let thread = store.resolve(&args.thread)?;
+    match &args.output {
+        Some(path) => to_file(&context.folder.join(path), &thread, &store, context.output),
+        None => to_stdout(&thread, &store, context.output),
+    }
+}
+
+fn to_stdout(thread: &ThreadId, store: &LocalStore, output: &Output) -> Result<()> {
+    if io::stdout().is_terminal() {
+        let failure = Failure::usage("an archive is not written to a terminal");
+        return Err(failure.hint(format!("write it with `selvedge export {thread} -o {}.tar`", thread.folder())));
+    }
+    store.export(thread, &mut BufWriter::with_capacity(1 << 16, Stdout(output)))?;
+    Ok(())
+}
+
+/// Writes a new file, durable on return; one that could not be written whole is removed.
+fn to_file(path: &Path, thread: &ThreadId, store: &LocalStore, output: &Output) -> Result<()> {
+    let file = new_file(path)?;
+    let written = write(&file, path, thread, store);
+    if written.is_err() {
+        // What failed is said; a half file left behind is the lesser trouble.
+        let _ = fs::remove_file(path);
+    }
+    let (Exported { thread, head, blobs, signers }, bytes) = written?;
+    if output.is_json() {
+        let version = head.version;
+        let signers = &signers;
+        return output.record(&Record {
+            thread_id: &thread,
+            version,
+            format: "selvedge",
+            file: path,
+            bytes,
+            blobs,
+            signers,
+        });
+    }
+    let held = [count(head.lines, "line"), count(blobs, "blob"), count(bytes, "byte")].join(", ");
+    output.text(format_args!("{thread} at version {} is in {}: {held}", head.version, path.display()))?;
+    let file = shell_word(&path.display().to_string());
+    output.tell(format_args!("Whoever trusts the key takes it in with `selvedge import {file}`; any tar unpacks it."));
+    Ok(())
+}
+
+fn new_file(path: &Path) -> Result<File> {
+    OpenOptions::new().write(true).create_new(true).mode(0o600).open(path).map_err(|error| match error.kind() {
+        io::ErrorKind::AlreadyExists => {
+            let message = format!("there is already a file `{}`", path.display());
+            Failure::new(Exit::Conflict, "file_exists", message).hint("give another name; nothing is overwritten")
+        }
+        _ => Failure::io("write", path, &error),
+    })
+}
+
+fn write(file: &File, path: &Path, thread: &ThreadId, store: &LocalStore) -> Result<(Exported, u64)> {
+    let mut out = BufWriter::with_capacity(1 << 16, file);
+    let exported = store.export(thread, &mut out)?;
+    let folder =
+        path.parent().filter(|folder| !folder.as_os_str().is_empty()).map_or(PathBuf::from("."), Path::to_owned);
+    let synced = out
+        .flush()
+        .and_then(|()| file.sync_all())
+        .and_then(|()| File::open(&folder)?.sync_all())
+        .and_then(|()| file.metadata());
+    let metadata = synced.map_err(|error| Failure::io("write", path, &error))?;
+    Ok((exported, metadata.len()))
+}
+
+/// Stdout through the one door.
+struct Stdout<'a>(&'a Output);
+
+impl Write for Stdout<'_> {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        self.0.bytes(bytes).map_err(|failure| io::Error::other(failure.message))?;
+        Ok(bytes.len())
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+}

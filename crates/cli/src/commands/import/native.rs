@@ -1,0 +1,158 @@
+//! The native form: a tar archive with the exact log.
+
+use std::fs::File;
+use std::io::BufReader;
+use std::path::Path;
+
+use selvedge_log::recovery::Finding;
+use selvedge_log::scan::{Damage, Flaw};
+use selvedge_model::{Digest, ThreadId};
+use selvedge_store::Error;
+use selvedge_store_local::{Access, Arrival, Arrived, LocalStore};
+use serde::Serialize;
+use serde_json::Value;
+
+use super::Args;
+use crate::context::{Context, User};
+use crate::error::{Failure, Result};
+use crate::output::{BAD, BOLD, DIM, paint};
+use crate::text::{clean, count, shell_word};
+
+#[derive(Serialize)]
+struct Imported<'a> {
+    #[serde(serialize_with = "crate::text::in_json")]
+    file: &'a Path,
+    thread_id: &'a ThreadId,
+    version: u64,
+    outcome: &'static str,
+    bytes: u64,
+    blobs: u64,
+    signers: &'a [Digest],
+    writable: bool,
+}
+
+#[derive(Serialize)]
+struct Refused<'a> {
+    #[serde(serialize_with = "crate::text::in_json")]
+    file: &'a Path,
+    outcome: &'static str,
+    error: Value,
+}
+
+/// Takes archives in, each by itself: one that is refused does not keep the others out.
+pub(crate) fn import(args: &Args, context: &Context<'_>) -> Result<()> {
+    let store = context.open(if args.dry_run { Access::ReadOnly } else { Access::ReadWrite })?;
+    // Without a key of one's own everything that arrives is for reading.
+    let signer = User::find()?.signer().ok();
+    let is_ours = |key: &Digest| signer.as_ref().is_some_and(|own| own.fingerprint() == *key || own.succeeds(key));
+    let mut failures = Vec::new();
+    for file in &args.files {
+        match one(&context.folder.join(file), args.dry_run, &store) {
+            Ok(arrived) => show(file, &arrived, is_ours(&arrived.head.signer), context)?,
+            Err(failure) => {
+                refuse(file, &failure, args.files.len(), context)?;
+                failures.push(failure);
+            }
+        }
+    }
+    if !args.dry_run {
+        context.close(store);
+    }
+    conclude(failures, args.files.len())
+}
+
+fn one(path: &Path, dry_run: bool, store: &LocalStore) -> Result<Arrived> {
+    let failed = |error: std::io::Error| Failure::io("read", path, &error);
+    let file = File::open(path).map_err(failed)?;
+    if !file.metadata().map_err(failed)?.is_file() {
+        return Err(Failure::usage(format!("`{}` is no file", path.display())));
+    }
+    let mut archive = BufReader::with_capacity(1 << 16, file);
+    store.import(&mut archive, !dry_run).map_err(|error| explain(path, error))
+}
+
+/// Says which key would be needed, and where it may be found.
+fn explain(path: &Path, error: Error) -> Failure {
+    let needed = match &error {
+        Error::Log { finding: Finding::Damaged(Damage { flaw: Flaw::Untrusted(key), .. }), .. } => Some(*key),
+        _ => None,
+    };
+    let failure = Failure::from(error);
+    match needed {
+        Some(key) => {
+            let file = shell_word(&path.display().to_string());
+            let hint = format!(
+                "key {key} would be needed: if you know whose it is, unpack it (`tar xf {file}`), compare its fingerprint \
+                 with its owner, then `selvedge keys trust …/keys/{key}.pem --owner NAME`"
+            );
+            failure.hint(hint).detail("key", key.to_string())
+        }
+        None => failure,
+    }
+}
+
+fn word(arrival: Arrival) -> &'static str {
+    match arrival {
+        Arrival::Imported => "imported",
+        Arrival::WouldImport => "would_import",
+        Arrival::Unchanged => "unchanged",
+    }
+}
+
+fn show(file: &Path, arrived: &Arrived, writable: bool, context: &Context<'_>) -> Result<()> {
+    let Arrived { thread, head, blobs, signers, arrival } = arrived;
+    if context.output.is_json() {
+        return context.output.record(&Imported {
+            file,
+            thread_id: thread,
+            version: head.version,
+            outcome: word(*arrival),
+            bytes: head.bytes,
+            blobs: *blobs,
+            signers,
+            writable,
+        });
+    }
+    let said = match arrival {
+        Arrival::Imported => format!("imported as thread `{thread}`"),
+        Arrival::WouldImport => format!("would be imported as thread `{thread}`"),
+        Arrival::Unchanged => format!("thread `{thread}` is here already, exactly so"),
+    };
+    let name = clean(&file.display().to_string());
+    let held = [count(head.lines, "line"), count(*blobs, "blob")].join(", ");
+    let proven = format!("unchanged up to version {} since it was signed; {held}", head.version);
+    let mut lines = vec![format!("{}: {said}", paint(BOLD, name)), paint(DIM, proven)];
+    if !writable {
+        lines.push(paint(DIM, format!("read-only: key {} signs it, not yours", head.signer.short())));
+    }
+    context.output.text(lines.join("\n  "))?;
+    if *arrival == Arrival::WouldImport {
+        let file = shell_word(&file.display().to_string());
+        context.output.tell(format_args!("Nothing was written. Next: `selvedge import {file}`"));
+    }
+    Ok(())
+}
+
+fn refuse(file: &Path, failure: &Failure, files: usize, context: &Context<'_>) -> Result<()> {
+    if context.output.is_json() {
+        let error: Value = serde_json::from_str(&failure.to_json()).unwrap_or_default();
+        return context.output.record(&Refused { file, outcome: "refused", error: error["error"].clone() });
+    }
+    // One file's refusal is the command's.
+    if files == 1 {
+        return Ok(());
+    }
+    let name = clean(&file.display().to_string());
+    context.output.text(format!("{}: {}", paint(BOLD, name), paint(BAD, clean(&failure.message))))
+}
+
+fn conclude(failures: Vec<Failure>, files: usize) -> Result<()> {
+    let refused = count(failures.len() as u64, "file");
+    let several = failures.len() > 1;
+    let Some(first) = failures.into_iter().next() else { return Ok(()) };
+    if !several {
+        return Err(first);
+    }
+    let message = format!("{refused} of {files} were refused; the first because {}", first.message);
+    Err(Failure { message, ..first })
+}

@@ -1,0 +1,235 @@
+//! The older form, `manifest + events` in JSON lines.
+
+use std::fs::File;
+use std::io::{self, BufRead, BufReader};
+use std::path::{Path, PathBuf};
+
+use selvedge_log::nova::{Counts, What};
+use selvedge_model::ThreadId;
+use selvedge_store::nova::{self, NovaError, Outcome, Report, Source};
+use selvedge_store_local::{Access, LocalStore};
+use serde::Serialize;
+
+use super::Args;
+use crate::context::Context;
+use crate::error::{Failure, Result};
+use crate::output::{BAD, BOLD, DIM, WARN, paint};
+use crate::text::{clean, count, shell_word};
+
+const BUFFER_BYTES: usize = 64 * 1024;
+/// How many places are shown to people; programs see them all.
+const PLACES: usize = 5;
+
+/// A file on the disk.
+struct OnDisk<'a> {
+    path: &'a Path,
+    name: String,
+}
+
+impl<'a> OnDisk<'a> {
+    fn new(path: &'a Path) -> Result<Self> {
+        let metadata = path.metadata().map_err(|error| Failure::io("read", path, &error))?;
+        if !metadata.is_file() {
+            let failure = Failure::usage(format!("`{}` is no file", path.display()));
+            return Err(failure.hint("it is read more than once: write it to a file first"));
+        }
+        let name = path.file_name().unwrap_or(path.as_os_str()).to_string_lossy().into_owned();
+        Ok(Self { path, name })
+    }
+}
+
+impl Source for OnDisk<'_> {
+    fn name(&self) -> &str {
+        &self.name
+    }
+
+    fn open(&self) -> io::Result<Box<dyn BufRead + '_>> {
+        Ok(Box::new(BufReader::with_capacity(BUFFER_BYTES, File::open(self.path)?)))
+    }
+}
+
+#[derive(Serialize)]
+struct Imported<'a> {
+    #[serde(serialize_with = "crate::text::in_json")]
+    file: &'a Path,
+    thread_id: &'a ThreadId,
+    outcome: &'static str,
+    version: Option<u64>,
+    messages_added: u64,
+    events_added: u64,
+    bytes_added: u64,
+    too_large: u64,
+    witnessed: bool,
+    counts: &'a Counts,
+}
+
+#[derive(Serialize)]
+struct Refused<'a> {
+    #[serde(serialize_with = "crate::text::in_json")]
+    file: &'a Path,
+    outcome: &'static str,
+    error: serde_json::Value,
+}
+
+/// Imports files of the older form, each by itself: one that is refused does not keep the others out.
+pub(crate) fn import(args: &Args, context: &Context<'_>) -> Result<()> {
+    let access = if args.dry_run { Access::ReadOnly } else { Access::ReadWrite };
+    let store = context.open(access)?;
+    let bar = context.output.progress(args.files.len() as u64, "importing");
+    let mut failures = Vec::new();
+    for file in &args.files {
+        let imported = one(file, args.dry_run, &store);
+        let shown = bar.suspend(|| match imported {
+            Ok(report) => show(file, &report, args.dry_run, context),
+            Err(failure) => refuse(file, failure, args.files.len(), &mut failures, context),
+        });
+        shown?;
+        bar.inc(1);
+    }
+    bar.finish_and_clear();
+    if !args.dry_run {
+        context.close(store);
+    }
+    conclude(failures, &args.files)
+}
+
+fn one(path: &Path, dry_run: bool, store: &LocalStore) -> Result<Report> {
+    let source = OnDisk::new(path)?;
+    let done = if dry_run { nova::preview } else { nova::import };
+    done(store, store.trust(), &source).map_err(|error| match error {
+        NovaError::Store(error) => error.into(),
+        error => Failure::of(&error),
+    })
+}
+
+fn refuse(
+    path: &Path,
+    failure: Failure,
+    files: usize,
+    failures: &mut Vec<Failure>,
+    context: &Context<'_>,
+) -> Result<()> {
+    let shown = match (context.output.is_json(), files) {
+        (true, _) => {
+            let error: serde_json::Value = serde_json::from_str(&failure.to_json()).unwrap_or_default();
+            context.output.record(&Refused { file: path, outcome: "refused", error: error["error"].clone() })
+        }
+        (false, 1) => Ok(()),
+        (false, _) => {
+            let name = clean(&path.display().to_string());
+            context.output.text(format!("{}: {}", paint(BOLD, name), paint(BAD, clean(&failure.message))))
+        }
+    };
+    failures.push(failure);
+    shown
+}
+
+fn conclude(failures: Vec<Failure>, files: &[PathBuf]) -> Result<()> {
+    let several = failures.len() > 1;
+    let refused = count(failures.len() as u64, "file");
+    let Some(first) = failures.into_iter().next() else { return Ok(()) };
+    if !several {
+        return Err(first);
+    }
+    let message = format!("{refused} of {} were refused; the first because {}", files.len(), first.message);
+    Err(Failure { message, ..first })
+}
+
+fn word(outcome: Outcome, dry_run: bool) -> &'static str {
+    match (outcome, dry_run) {
+        (Outcome::New, false) => "imported",
+        (Outcome::New, true) => "would_import",
+        (Outcome::Resumed, false) => "resumed",
+        (Outcome::Resumed, true) => "would_resume",
+        (Outcome::Extended, false) => "extended",
+        (Outcome::Extended, true) => "would_extend",
+        (Outcome::Unchanged, _) => "unchanged",
+    }
+}
+
+fn show(path: &Path, report: &Report, dry_run: bool, context: &Context<'_>) -> Result<()> {
+    if context.output.is_json() {
+        return context.output.record(&Imported {
+            file: path,
+            thread_id: &report.thread_id,
+            outcome: word(report.outcome, dry_run),
+            version: report.version,
+            messages_added: report.added.messages,
+            events_added: report.added.events,
+            bytes_added: report.added.bytes,
+            too_large: report.too_large,
+            witnessed: false,
+            counts: &report.counts,
+        });
+    }
+    let name = clean(&path.display().to_string());
+    let mut lines = vec![format!("{}: {}", paint(BOLD, name), headline(report, dry_run))];
+    lines.push(paint(DIM, found(&report.counts)));
+    lines.extend(trouble(report).map(|text| paint(WARN, text)));
+    context.output.text(lines.join("\n  "))?;
+    if dry_run && report.outcome != Outcome::Unchanged {
+        let file = shell_word(&path.display().to_string());
+        context.output.tell(format_args!("Nothing was written. Next: `selvedge import {file} --format nova`"));
+    }
+    Ok(())
+}
+
+fn headline(report: &Report, dry_run: bool) -> String {
+    let thread = &report.thread_id;
+    let added =
+        format!("{} and {}", count(report.added.messages, "message"), count(report.added.events, "other event"));
+    match (report.outcome, dry_run) {
+        (Outcome::Unchanged, _) => format!("thread `{thread}` has it all; nothing to add"),
+        (Outcome::New, false) => format!("imported as thread `{thread}`: {added}"),
+        (Outcome::New, true) => format!("would be imported as thread `{thread}`: {added}"),
+        (Outcome::Resumed, false) => format!("went on importing thread `{thread}`: {added}"),
+        (Outcome::Resumed, true) => format!("would go on importing thread `{thread}`: {added}"),
+        (Outcome::Extended, false) => format!("added to thread `{thread}`: {added}"),
+        (Outcome::Extended, true) => format!("would add to thread `{thread}`: {added}"),
+    }
+}
+
+/// What the file holds, in one line.
+fn found(counts: &Counts) -> String {
+    let lines = count(counts.lines, "line");
+    let parts =
+        [(counts.clean, "clean"), (counts.repaired(), "repaired"), (counts.lost, "lost"), (counts.blank, "blank")];
+    let parts = parts.into_iter().filter(|(number, _)| *number > 0);
+    let parts: Vec<_> = parts.map(|(number, what)| format!("{number} {what}")).collect();
+    let manifest = if counts.manifests == 0 { "; no manifest" } else { "" };
+    format!("{lines} ({}), {}{manifest}", parts.join(", "), count(counts.parsed, "event"))
+}
+
+/// What was repaired or skipped, if anything was.
+fn trouble(report: &Report) -> Option<String> {
+    let counts = &report.counts;
+    let skipped = [
+        (counts.skipped_torn, "torn piece"),
+        (counts.skipped_nul, "stretch of zero bytes"),
+        (counts.skipped_invalid, "unreadable piece"),
+        (counts.skipped_long, "line too long"),
+        (report.too_large, "event too large for a log"),
+    ];
+    let skipped = skipped.into_iter().filter(|(number, _)| *number > 0);
+    let mut parts: Vec<_> = skipped.map(|(number, what)| format!("{number} × {what}")).collect();
+    if counts.repaired() > 0 {
+        parts.insert(0, format!("{} told apart", count(counts.repaired(), "line")));
+    }
+    let places =
+        counts.remarks.iter().take(PLACES).map(|remark| format!("line {}: {}", remark.line, what(remark.what)));
+    let places = places.collect::<Vec<_>>().join(", ");
+    (!parts.is_empty()).then(|| match places.is_empty() {
+        true => format!("{}; the original bytes are kept", parts.join(", ")),
+        false => format!("{} ({places}); the original bytes are kept", parts.join(", ")),
+    })
+}
+
+fn what(what: What) -> &'static str {
+    match what {
+        What::Glued => "told apart",
+        What::Torn => "torn",
+        What::Nul => "zero bytes",
+        What::Invalid => "unreadable",
+        What::Long => "too long",
+    }
+}

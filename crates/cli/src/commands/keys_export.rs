@@ -1,0 +1,58 @@
+//! `selvedge keys export`: a public key for others to check with.
+
+use selvedge_log::keys::{KeyError, KeyFolder, PublicKey};
+use selvedge_model::Digest;
+use serde::Serialize;
+
+use crate::context::{Context, User};
+use crate::error::{Failure, Result};
+use crate::text::owner;
+
+/// Print a public key as PEM, for others to check with
+///
+/// Without a fingerprint, the key that signs for you. The private half never leaves its file.
+///
+/// JSON: {"fingerprint", "owner", "public_key", "pem"}
+#[derive(Debug, clap::Args)]
+pub(crate) struct Args {
+    /// Any unique beginning of the key's fingerprint
+    fingerprint: Option<String>,
+}
+
+#[derive(Serialize)]
+struct Exported<'a> {
+    fingerprint: Digest,
+    owner: Option<&'a str>,
+    public_key: String,
+    pem: String,
+}
+
+pub(crate) fn run(args: &Args, context: &Context<'_>) -> Result<()> {
+    let user = User::find()?;
+    let trust = user.trust()?;
+    let public = match &args.fingerprint {
+        Some(prefix) => {
+            let fingerprint = user.resolve_key(prefix)?;
+            let known = trust.known(&fingerprint).map(|known| known.public);
+            known.ok_or_else(|| Failure::of(&selvedge_log::trust::TrustError::Unknown { fingerprint }))?
+        }
+        None => own(&user)?,
+    };
+    let fingerprint = public.fingerprint();
+    if context.output.is_json() {
+        let (public_key, pem) = (public.to_text(), public.to_pem());
+        return context.output.record(&Exported { fingerprint, owner: owner(&fingerprint, &trust), public_key, pem });
+    }
+    context.output.bytes(public.to_pem().as_bytes())?;
+    context.output.tell(format_args!("fingerprint {fingerprint}: tell it to whoever gets the key, by another way"));
+    Ok(())
+}
+
+/// The public half of the key that signs, or did before its private half was lost.
+fn own(user: &User) -> Result<PublicKey> {
+    match KeyFolder::load(&user.signing()) {
+        Ok(signer) => Ok(signer.public()),
+        Err(KeyError::Lost { .. }) => Ok(KeyFolder::public(&user.signing())?),
+        Err(error) => Err(user.without_key(error)),
+    }
+}

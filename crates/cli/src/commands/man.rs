@@ -1,0 +1,90 @@
+//! `selvedge man`: the same help as manual pages.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use clap::Command;
+use clap_mangen::Man;
+use serde::Serialize;
+
+use crate::args;
+use crate::commands::help::{find, shown};
+use crate::context::Context;
+use crate::error::{Failure, Result};
+
+/// Write manual pages
+///
+/// Prints the page of one command as roff, or writes it and those of all commands below it to a folder.
+///
+/// Examples: selvedge man verify | man -l -, selvedge man --out ~/.local/share/man/man1
+///
+/// JSON: {"command", "page"}; with --out one object per page, {"command", "file"}
+#[derive(Debug, clap::Args)]
+pub(crate) struct Args {
+    /// The command; Selvedge as a whole if not given
+    #[arg(value_name = "COMMAND")]
+    words: Vec<String>,
+    /// Write one page per command to DIR; pages that are there are replaced
+    #[arg(long, value_name = "DIR")]
+    out: Option<PathBuf>,
+}
+
+#[derive(Serialize)]
+struct Printed {
+    command: String,
+    page: String,
+}
+
+#[derive(Serialize)]
+struct Written {
+    command: String,
+    #[serde(serialize_with = "crate::text::in_json")]
+    file: PathBuf,
+}
+
+pub(crate) fn run(args: &Args, context: &Context<'_>) -> Result<()> {
+    let mut root = args::command();
+    root.build();
+    let command = find(&mut root, &args.words)?;
+    match &args.out {
+        Some(folder) => {
+            let folder = context.folder.join(folder);
+            fs::create_dir_all(&folder).map_err(|error| Failure::io("make", &folder, &error))?;
+            write(command, &folder, context)
+        }
+        None => print(command, context),
+    }
+}
+
+fn print(command: &Command, context: &Context<'_>) -> Result<()> {
+    let page = render(command);
+    match context.output.is_json() {
+        true => context
+            .output
+            .record(&Printed { command: name(command), page: String::from_utf8_lossy(&page).into_owned() }),
+        false => context.output.bytes(&page),
+    }
+}
+
+fn write(command: &Command, folder: &Path, context: &Context<'_>) -> Result<()> {
+    let file = folder.join(format!("{}.1", name(command).replace(' ', "-")));
+    fs::write(&file, render(command)).map_err(|error| Failure::io("write", &file, &error))?;
+    match context.output.is_json() {
+        true => context.output.record(&Written { command: name(command), file })?,
+        false => context.output.text(file.display())?,
+    }
+    shown(command).try_for_each(|below| write(below, folder, context))
+}
+
+/// The words that call a command.
+fn name(command: &Command) -> String {
+    command.get_bin_name().unwrap_or_else(|| command.get_name()).to_owned()
+}
+
+fn render(command: &Command) -> Vec<u8> {
+    let source = concat!("selvedge ", env!("CARGO_PKG_VERSION"));
+    let mut page = Vec::new();
+    let man = Man::new(command.clone()).source(source).manual("Selvedge");
+    man.render(&mut page).expect("memory takes every byte");
+    page
+}

@@ -1,0 +1,218 @@
+//! `selvedge prune`: deletes threads that ended long ago. Never by itself.
+
+mod archive;
+
+use std::path::{Path, PathBuf};
+
+use selvedge_model::{Clock, Manifest, Status, ThreadId, Timestamp};
+use selvedge_store::{Commit, Cursor, Filter, Registry, Summary};
+use selvedge_store_local::system::SystemClock;
+use selvedge_store_local::{Access, LocalStore};
+use serde::Serialize;
+
+use crate::context::Context;
+use crate::error::{Exit, Failure, Result};
+use crate::output::table;
+use crate::text::{count, local_minute};
+
+/// How many threads are listed at once.
+const PAGE: usize = 1000;
+
+/// Delete threads that ended long ago
+///
+/// Only threads that have ended are deleted, each as `selvedge thread delete` does, leaving a signed tombstone; never one that is
+/// created, running or suspended, never one whose chain or parent still goes on. With --archive the whole folder of each thread
+/// is copied and synced first. Nothing is ever pruned by itself.
+///
+/// JSON: one object per thread, {"thread_id", "status", "completed_at", "version", "archived", "deleted"}; "archived" is the
+/// path of the copy or null, "deleted" is false with --dry-run.
+#[derive(Debug, clap::Args)]
+pub(crate) struct Args {
+    /// Ended at least this long ago: hours, days or weeks, as in 12h, 90d, 2w
+    #[arg(long, value_name = "AGE", default_value = "90d", value_parser = age)]
+    older_than: Age,
+    /// Only threads in this status; may be given more than once
+    #[arg(long, value_name = "STATUS", value_parser = ended)]
+    status: Vec<Status>,
+    /// Copy each thread to a folder of its own in DIR before it is deleted
+    #[arg(long, value_name = "DIR")]
+    archive: Option<PathBuf>,
+    /// Show what would be deleted, and delete nothing
+    #[arg(long)]
+    dry_run: bool,
+    /// Don't ask
+    #[arg(short, long)]
+    yes: bool,
+}
+
+/// A length of time in microseconds.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Age(i64);
+
+fn age(text: &str) -> Result<Age, String> {
+    let bad = || format!("`{text}` is no length of time; write 12h, 90d or 2w");
+    let unit = text.chars().last().ok_or_else(bad)?;
+    let hours = match unit {
+        'h' => 1,
+        'd' => 24,
+        'w' => 7 * 24,
+        _ => return Err(bad()),
+    };
+    let number: u32 = text[..text.len() - unit.len_utf8()].parse().map_err(|_| bad())?;
+    i64::from(number).checked_mul(hours * 3_600_000_000).map(Age).ok_or_else(bad)
+}
+
+fn ended(text: &str) -> Result<Status, String> {
+    let status: Status = text.parse()?;
+    match status.is_terminal() {
+        true => Ok(status),
+        false => Err(format!("a thread that is {status} has not ended and is never pruned")),
+    }
+}
+
+#[derive(Serialize)]
+struct Pruned<'a> {
+    thread_id: &'a ThreadId,
+    status: Status,
+    completed_at: Option<Timestamp>,
+    version: u64,
+    archived: Option<String>,
+    deleted: bool,
+}
+
+pub(crate) fn run(args: &Args, context: &Context<'_>) -> Result<()> {
+    let access = if args.dry_run { Access::ReadOnly } else { Access::ReadWrite };
+    let store = context.open(access)?;
+    let before = Timestamp::from_micros(SystemClock.now().as_micros().saturating_sub(args.older_than.0));
+    let due = due(&store, before, &args.status)?;
+    if args.dry_run || due.is_empty() {
+        return show(&due, context);
+    }
+    if !args.yes {
+        confirm(&due, context)?;
+    }
+    let archive = args.archive.as_ref().map(|folder| context.folder.join(folder));
+    for thread in &due {
+        prune(thread, archive.as_deref(), &store, context)?;
+    }
+    context.close(store);
+    context.output.tell(format_args!("{} deleted", count(due.len() as u64, "thread")));
+    Ok(())
+}
+
+/// The threads that may go, oldest first.
+fn due(store: &LocalStore, before: Timestamp, statuses: &[Status]) -> Result<Vec<Summary>> {
+    let mut due = Vec::new();
+    let mut cursor: Option<Cursor> = None;
+    loop {
+        let page = store.list(&Filter::default(), cursor, PAGE)?;
+        for thread in page.items {
+            let manifest = &thread.manifest;
+            let old = manifest.completed_at.is_some_and(|at| at <= before);
+            let asked = statuses.is_empty() || statuses.contains(&manifest.status);
+            if manifest.status.is_terminal() && old && asked && !is_needed(store, manifest)? {
+                due.push(thread);
+            }
+        }
+        cursor = page.next;
+        if cursor.is_none() {
+            due.reverse();
+            return Ok(due);
+        }
+    }
+}
+
+/// Whether somebody who has not ended may still look at this thread: what continues it, or what started it.
+fn is_needed(store: &LocalStore, manifest: &Manifest) -> Result<bool> {
+    if manifest.status == Status::Continued || manifest.continuation_of.is_some() {
+        let chain = store.chain(&manifest.thread_id)?;
+        if chain.iter().any(|other| !other.manifest.status.is_terminal()) {
+            return Ok(true);
+        }
+    }
+    let Some(parent) = &manifest.parent_id else { return Ok(false) };
+    match store.get(parent) {
+        Ok(parent) => Ok(!parent.manifest.status.is_terminal()),
+        Err(selvedge_store::Error::NoThread(_) | selvedge_store::Error::Deleted(_)) => Ok(false),
+        Err(error) => Err(error.into()),
+    }
+}
+
+fn prune(thread: &Summary, archive: Option<&Path>, store: &LocalStore, context: &Context<'_>) -> Result<()> {
+    let id = &thread.manifest.thread_id;
+    let archived = archive.map(|folder| archive::keep(id, store, folder)).transpose()?;
+    // Somebody may have gone on with it since it was listed.
+    let now = store.get(id)?;
+    if now.version != thread.version {
+        context.output.say(format!("{id} was changed meanwhile and is kept"));
+        return Ok(());
+    }
+    let tombstone = store.delete(id)?;
+    let archived = archived.map(|path| path.display().to_string());
+    if context.output.is_json() {
+        return context.output.record(&Pruned { archived, ..Pruned::of(thread, true) });
+    }
+    let kept = archived.map_or_else(String::new, |path| format!(", a copy is in {path}"));
+    context.output.text(format_args!("{id} is deleted (it was at version {}){kept}", tombstone.head.version))
+}
+
+impl<'a> Pruned<'a> {
+    fn of(thread: &'a Summary, deleted: bool) -> Self {
+        let manifest = &thread.manifest;
+        Self {
+            thread_id: &manifest.thread_id,
+            status: manifest.status,
+            completed_at: manifest.completed_at,
+            version: thread.version,
+            archived: None,
+            deleted,
+        }
+    }
+}
+
+fn show(due: &[Summary], context: &Context<'_>) -> Result<()> {
+    if context.output.is_json() {
+        return due.iter().try_for_each(|thread| context.output.record(&Pruned::of(thread, false)));
+    }
+    if due.is_empty() {
+        context.output.tell("nothing to prune");
+        return Ok(());
+    }
+    let row = |thread: &Summary| {
+        let manifest = &thread.manifest;
+        let at = manifest.completed_at.map_or_else(|| "-".to_owned(), local_minute);
+        vec![manifest.thread_id.to_string(), manifest.status.to_string(), at, thread.version.to_string()]
+    };
+    context.output.text(table(&["THREAD", "STATUS", "ENDED", "VERSION"], &[3], due.iter().map(row)))?;
+    context.output.tell(format_args!("{} would be deleted", count(due.len() as u64, "thread")));
+    Ok(())
+}
+
+fn confirm(due: &[Summary], context: &Context<'_>) -> Result<()> {
+    let threads = count(due.len() as u64, "thread");
+    let question = format!("Delete {threads} and all their files for good? [y/N]");
+    match context.output.ask(&question).map(|answer| answer.to_lowercase()).as_deref() {
+        Some("y" | "yes") => Ok(()),
+        Some(_) => Err(Failure::new(Exit::Failed, "not_confirmed", "nothing was deleted")),
+        None => {
+            let failure = Failure::usage(format!("deleting {threads} needs a yes, and there is no terminal to ask on"));
+            Err(failure.hint("`selvedge prune --dry-run` shows them; `selvedge prune --yes` deletes them"))
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn ages_are_hours_days_and_weeks() {
+        let hour = 3_600_000_000;
+        assert_eq!(age("12h"), Ok(Age(12 * hour)));
+        assert_eq!(age("90d"), Ok(Age(90 * 24 * hour)));
+        assert_eq!(age("2w"), Ok(Age(14 * 24 * hour)));
+        for bad in ["", "d", "90", "-1d", "1m", "1.5d", "4294967296d", "é"] {
+            assert!(age(bad).is_err(), "{bad}");
+        }
+    }
+}

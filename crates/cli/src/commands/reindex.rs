@@ -1,0 +1,128 @@
+//! `selvedge reindex`: rebuilds the database from the logs.
+
+use std::sync::Arc;
+
+use selvedge_model::ThreadId;
+use selvedge_model::account::AccountId;
+use selvedge_store_local::disk::RealDisk;
+use selvedge_store_local::{Access, LeftOut, LocalStore, Rebuild, Reindexed};
+use serde::Serialize;
+
+use crate::context::{Context, User};
+use crate::error::{Exit, Failure, Result};
+use crate::output::{BAD, paint};
+use crate::text::{clean, count};
+
+/// Rebuild the database from the logs
+///
+/// Every log is read whole and checked, every hash and every signature. A new database is built beside the old one and put
+/// in its place; manifests that are missing are written anew. Refused while another process has the store open to write.
+/// Killed anywhere, run it again and it is done.
+///
+/// What the old database had committed and not yet written to a log is written first, and notes nobody has consumed are
+/// carried over; if it can't be read, it is kept aside and what could not be carried over is said. No head is lowered and no
+/// deleted thread comes back: a log that does not hold, or is shorter than somebody remembers, is named and left alone, and the
+/// command ends with exit code 6.
+///
+/// JSON: {"threads", "changesets", "tombstones", "finished_deletions", "drained_bytes", "notes", "left_out":[{"thread_id", "why",
+/// "known"}], "incomplete_accounts":[…], "notices":[…]}
+#[derive(Debug, clap::Args)]
+pub(crate) struct Args {}
+
+#[derive(Serialize)]
+struct Rebuilt<'a> {
+    threads: u64,
+    changesets: u64,
+    tombstones: u64,
+    finished_deletions: u64,
+    drained_bytes: u64,
+    notes: u64,
+    left_out: Vec<Left<'a>>,
+    incomplete_accounts: &'a [AccountId],
+    notices: &'a [String],
+}
+
+#[derive(Serialize)]
+struct Left<'a> {
+    thread_id: &'a ThreadId,
+    why: &'a str,
+    known: bool,
+}
+
+pub(crate) fn run(Args {}: &Args, context: &Context<'_>) -> Result<()> {
+    let project = context.project()?;
+    let user = User::find()?;
+    user.check_apart_from(&project)?;
+    // A lost private key leaves everything readable: the database is rebuilt without it too.
+    let signer = user.signer().ok();
+    let can_sign = signer.is_some();
+    let rebuild = Rebuild { project, trust: user.trust()?, signer, disk: Arc::new(RealDisk) };
+    let bar = context.output.progress(2, "reading logs");
+    let rebuilt = LocalStore::reindex(&rebuild, &mut |done, all| {
+        bar.set_length(all);
+        bar.set_position(done);
+    });
+    bar.finish_and_clear();
+    let rebuilt = rebuilt?;
+    if can_sign {
+        // Opening writes the manifests that are missing.
+        context.close(context.open(Access::ReadWrite)?);
+    }
+    show(&rebuilt, context)?;
+    match rebuilt.left_out.first() {
+        None => Ok(()),
+        Some(first) => Err(failure(first, rebuilt.left_out.len())),
+    }
+}
+
+fn show(rebuilt: &Reindexed, context: &Context<'_>) -> Result<()> {
+    if context.output.is_json() {
+        let left = rebuilt.left_out.iter();
+        return context.output.record(&Rebuilt {
+            threads: rebuilt.threads,
+            changesets: rebuilt.changesets,
+            tombstones: rebuilt.tombstones,
+            finished_deletions: rebuilt.finished_deletions,
+            drained_bytes: rebuilt.drained_bytes,
+            notes: rebuilt.notes,
+            left_out: left.map(|left| Left { thread_id: &left.thread, why: &left.why, known: left.is_known }).collect(),
+            incomplete_accounts: &rebuilt.incomplete_accounts,
+            notices: &rebuilt.notices,
+        });
+    }
+    let held = [
+        count(rebuilt.threads, "thread"),
+        count(rebuilt.changesets, "changeset"),
+        count(rebuilt.tombstones, "tombstone"),
+    ];
+    context.output.text(format_args!("the database is rebuilt: {}", held.join(", ")))?;
+    if rebuilt.drained_bytes > 0 {
+        let bytes = count(rebuilt.drained_bytes, "committed byte");
+        context.output.text(format_args!("{bytes} were still to be written to a transcript, and now are"))?;
+    }
+    for left in &rebuilt.left_out {
+        let known =
+            if left.is_known { "what the old database knew of it is kept" } else { "it is not in the database" };
+        context.output.text(format_args!("{} {}; {known}", paint(BAD, "left out:"), clean(&left.why)))?;
+    }
+    for account in &rebuilt.incomplete_accounts {
+        context.output.say(format!(
+            "account `{account}`: some postings are in no log any more; what is not known counts as spent"
+        ));
+    }
+    for notice in &rebuilt.notices {
+        context.output.say(clean(notice));
+    }
+    Ok(())
+}
+
+fn failure(first: &LeftOut, all: usize) -> Failure {
+    let thread = &first.thread;
+    let message = match all {
+        1 => format!("thread `{thread}` was not indexed anew: {}", first.why),
+        _ => format!("{all} threads were not indexed anew; the first is `{thread}`: {}", first.why),
+    };
+    Failure::new(Exit::Integrity, "left_out", message)
+        .hint(format!("`selvedge repair {thread} --dry-run` says what may be mended; the folder is untouched"))
+        .detail("thread_id", thread.as_str())
+}

@@ -1,0 +1,106 @@
+//! `selvedge sign`: a file that says who wrote it, and as what.
+
+use std::path::{Path, PathBuf};
+
+use selvedge_log::document::{Comment, DocumentError, DocumentKind, Form, SIGNATURE_MEMBER, sign_json, sign_text};
+use selvedge_log::strict::{self, Limits};
+use selvedge_log::{Signer, rye};
+use selvedge_model::{Clock, Digest, Timestamp};
+use selvedge_store_local::system::SystemClock;
+use serde::Serialize;
+
+use crate::context::{Context, User};
+use crate::document::{Document, parse_kind, refuse_link, replace};
+use crate::error::{Exit, Failure, Result};
+use crate::text::clean;
+
+/// How deep and long a JSON document may be; what is signed must be readable again.
+const LIMITS: Limits = Limits { bytes_max: 64 << 20, depth_max: 96 };
+
+/// Sign a file, so that a change of it, or its being moved, is found
+///
+/// Puts your signature into the file: in a comment on its first line (the second behind `#!`), in JSON as the member
+/// `_signature`. A signature that is there is replaced. Signed are content, kind, id and time: a directive can't be passed off
+/// as knowledge, nor one item as another. The kind follows from the folder below `.ai` (directives, knowledge, tools, agents, graphs,
+/// config; else `document`), the id is the path within the project, or the file's name where there is no project.
+///
+/// JSON: {"file", "kind", "id", "signer", "signed_at", "replaced"}
+#[derive(Debug, clap::Args)]
+pub(crate) struct Args {
+    /// Markdown, YAML, TOML, JSON or a script
+    file: PathBuf,
+    /// Sign it as this instead of what its place says
+    #[arg(long, value_name = "KIND", value_parser = parse_kind)]
+    kind: Option<DocumentKind>,
+    /// Sign it under this id instead of its path
+    #[arg(long)]
+    id: Option<String>,
+}
+
+#[derive(Serialize)]
+struct Signed<'a> {
+    #[serde(serialize_with = "crate::text::in_json")]
+    file: &'a Path,
+    kind: &'a str,
+    id: &'a str,
+    signer: Digest,
+    signed_at: Timestamp,
+    replaced: bool,
+}
+
+pub(crate) fn run(args: &Args, context: &Context<'_>) -> Result<()> {
+    let path = context.folder.join(&args.file);
+    refuse_link(&path)?;
+    let document = Document::read(&path, args.kind, args.id.as_deref())?;
+    if !document.is_signed_by_people() {
+        let message = format!("`{}` is signed by the store itself, as `{}`", path.display(), document.kind.as_str());
+        return Err(Failure::new(Exit::NotAllowed, "document_of_store", message));
+    }
+    let user = User::find()?;
+    if let Some(project) = context.find_project() {
+        user.check_apart_from(&project)?;
+    }
+    let (signer, at) = (user.signer()?, SystemClock.now().whole_seconds());
+    let (text, replaced) = signed_text(&document, &signer, at)?;
+    replace(&path, text.as_bytes())?;
+    let (kind, id) = (document.kind.as_str(), document.id.as_str());
+    if context.output.is_json() {
+        let signer = signer.fingerprint();
+        return context.output.record(&Signed { file: &path, kind, id, signer, signed_at: at, replaced });
+    }
+    let again = if replaced { " again" } else { "" };
+    let key = signer.fingerprint().short();
+    context.output.text(format_args!("{} is signed{again} as {kind} `{}` by key {key}", args.file.display(), clean(id)))
+}
+
+/// The file's text with a signature, and whether there was one.
+fn signed_text(document: &Document, signer: &Signer, at: Timestamp) -> Result<(String, bool)> {
+    let (kind, id) = (document.kind, document.id.as_str());
+    match document.form()? {
+        Form::Json => {
+            let value = strict::parse_within(&document.bytes, LIMITS).map_err(|error| Failure::of(&error))?;
+            let replaced = value.get(SIGNATURE_MEMBER).is_some();
+            let text = sign_json(kind, id, value, signer, at).map_err(|error| match error {
+                DocumentError::NotStrict(error) => Failure::of(&error),
+                error => Failure { exit: Exit::Usage, ..Failure::of(&error) },
+            })?;
+            Ok((text, replaced))
+        }
+        Form::Text(comment) => {
+            let text = document.text()?;
+            let body = comment.unsigned(text);
+            let replaced = body.len() != text.len();
+            refuse_other_line(comment, &body)?;
+            Ok((sign_text(kind, id, comment, &body, signer, at), replaced))
+        }
+    }
+}
+
+/// A second signature below the one that is replaced would be covered, and mean nothing; whoever has one should look.
+fn refuse_other_line(comment: Comment, body: &str) -> Result<()> {
+    if comment.unsigned(body).len() == body.len() && !rye::is_signed(body.as_bytes()) {
+        return Ok(());
+    }
+    let message = "the file has more than one line of signatures";
+    Err(Failure::new(Exit::NotAllowed, "signed_twice", message).hint("take out the ones that are not wanted"))
+}

@@ -1,0 +1,165 @@
+//! One signed document's verdict: who signed it, as what, and what that covers.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use selvedge_log::Trust;
+use selvedge_log::document::{DocumentError, DocumentKind, Form, verify_json, verify_text};
+use selvedge_log::keys::PublicKey;
+use selvedge_log::rye;
+use selvedge_model::Digest;
+use serde::Serialize;
+
+use crate::context::{Context, User};
+use crate::document::Document;
+use crate::error::{Failure, Result};
+use crate::output::{BOLD, GOOD, paint};
+use crate::text::{clean, key, local, owner};
+
+const PROVES: &str = "its content, kind, id and time are as they were when that key signed them";
+const NOT_TRUE: &str = "that what stands there is true";
+const NOT_SAFE: &str = "that whoever holds the key has not signed another one";
+const NOT_SPELLING: &str = "white space, the order of members and how a number is spelt";
+
+/// What is asked about a document.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Asked<'a> {
+    pub(super) file: &'a Path,
+    pub(super) key: Option<&'a Path>,
+    pub(super) kind: Option<DocumentKind>,
+    pub(super) id: Option<&'a str>,
+}
+
+#[derive(Serialize)]
+struct Record<'a> {
+    #[serde(serialize_with = "crate::text::in_json")]
+    file: &'a Path,
+    sound: bool,
+    form: &'a str,
+    kind: Option<&'a str>,
+    id: Option<&'a str>,
+    signer: Digest,
+    owner: Option<&'a str>,
+    signed_at: String,
+    /// The same as people are shown it.
+    #[serde(skip)]
+    shown_at: String,
+    /// Whether the time is part of what was signed.
+    time_covered: bool,
+    proves: String,
+    does_not_prove: Vec<&'a str>,
+}
+
+pub(super) fn run(asked: Asked<'_>, context: &Context<'_>) -> Result<()> {
+    let path = context.folder.join(asked.file);
+    let document = Document::read(&path, asked.kind, asked.id)?;
+    let trust = match asked.key {
+        Some(file) => Trust::of(&[read_key(&context.folder.join(file))?]),
+        None => trust_of_user(context)?,
+    };
+    let record = if rye::is_signed(&document.bytes) { older(&document, &trust)? } else { ours(&document, &trust)? };
+    if context.output.is_json() {
+        return context.output.record(&record);
+    }
+    let as_what = match (record.kind, record.id) {
+        (Some(kind), Some(id)) => format!(", as {kind} `{}`", clean(id)),
+        _ => " in the older Rye form".to_owned(),
+    };
+    let signer = if asked.key.is_some() { record.signer.short() } else { key(&record.signer, &trust) };
+    let headline = format!("unchanged since it was signed by key {signer}{as_what}");
+    context.output.text(format_args!("{}: {}", paint(BOLD, asked.file.display()), paint(GOOD, headline)))?;
+    let claimed = if record.time_covered { "" } else { " (claimed; anybody can have changed it)" };
+    context.output.text(format_args!("  signed at {}{claimed}", record.shown_at))?;
+    context.output.text(format_args!("\nProven      {}", record.proves))?;
+    for (index, what) in record.does_not_prove.iter().enumerate() {
+        let label = if index == 0 { "Not proven" } else { "" };
+        context.output.text(format_args!("{label:<10}  {what}"))?;
+    }
+    Ok(())
+}
+
+/// Whom the user trusts. Nothing inside a project is asked.
+fn trust_of_user(context: &Context<'_>) -> Result<Trust> {
+    let user = User::find()?;
+    if let Some(project) = context.find_project() {
+        user.check_apart_from(&project)?;
+    }
+    user.trust()
+}
+
+/// Reads a public key that was named by hand.
+pub(crate) fn read_key(path: &PathBuf) -> Result<PublicKey> {
+    let pem = fs::read_to_string(path).map_err(|error| Failure::io("read", path, &error))?;
+    PublicKey::from_pem(&pem).map_err(|error| {
+        let failure = Failure::of(&error).hint("a public key begins with `-----BEGIN PUBLIC KEY-----`");
+        Failure { message: format!("`{}` is no public key: {error}", path.display()), ..failure }
+    })
+}
+
+fn ours<'a>(document: &'a Document, trust: &'a Trust) -> Result<Record<'a>> {
+    let Document { bytes, kind, id, .. } = document;
+    let form = document.form()?;
+    let signed = match form {
+        Form::Json => verify_json(*kind, id, bytes, trust).map(|verified| (verified.signer, verified.at)),
+        Form::Text(comment) => {
+            verify_text(*kind, id, comment, bytes, trust).map(|verified| (verified.signer, verified.at))
+        }
+    };
+    let (signer, at) = signed.map_err(|error| refused(document, &error))?;
+    let spelling = (form == Form::Json).then_some(NOT_SPELLING);
+    Ok(Record {
+        file: &document.path,
+        sound: true,
+        form: "selvedge",
+        kind: Some(kind.as_str()),
+        id: Some(id),
+        signer,
+        owner: owner(&signer, trust),
+        signed_at: at.to_string(),
+        shown_at: local(at),
+        time_covered: true,
+        proves: PROVES.to_owned(),
+        does_not_prove: [NOT_TRUE, NOT_SAFE].into_iter().chain(spelling).collect(),
+    })
+}
+
+fn older<'a>(document: &'a Document, trust: &'a Trust) -> Result<Record<'a>> {
+    let keys = trust.iter().filter_map(|(fingerprint, _)| trust.key(fingerprint));
+    let verified = rye::verify(&document.bytes, keys).map_err(|error| named(document, Failure::of(&error)))?;
+    let signer = verified.key.fingerprint();
+    let covered = verified.coverage.covered();
+    Ok(Record {
+        file: &document.path,
+        sound: true,
+        form: "rye",
+        kind: None,
+        id: None,
+        signer,
+        owner: owner(&signer, trust),
+        shown_at: verified.time.clone(),
+        signed_at: verified.time,
+        time_covered: false,
+        proves: format!("only this is as it was when that key signed it: {covered}"),
+        does_not_prove: verified.coverage.not_covered().into_iter().chain([NOT_TRUE, NOT_SAFE]).collect(),
+    })
+}
+
+fn refused(document: &Document, error: &DocumentError) -> Failure {
+    let (kind, id) = (document.kind.as_str(), &document.id);
+    let failure = named(document, Failure::of(error)).detail("kind", kind).detail("id", id.as_str());
+    match error {
+        DocumentError::WrongKind { found, .. } => {
+            failure.hint(format!("if it should be of kind `{found}`, say so with `--kind {found}`"))
+        }
+        DocumentError::BadSignature => failure.hint(format!(
+            "it was asked as {kind} `{id}`; if it was signed for another place, name that with `--kind` and `--id`"
+        )),
+        DocumentError::Unsigned => failure.hint("`selvedge sign FILE` signs a file of yours"),
+        _ => failure,
+    }
+}
+
+/// The failure with the file's name in front.
+fn named(document: &Document, failure: Failure) -> Failure {
+    Failure { message: format!("{}: {}", document.path.display(), failure.message), ..failure }
+}

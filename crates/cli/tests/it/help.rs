@@ -1,0 +1,277 @@
+//! Help, error pages, completions and manual pages: they come from the code, and none is missing.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use serde_json::Value;
+
+use crate::support::{HELLO, Ran, Sandbox};
+
+/// Every code that the sources know, with the exit codes that stand beside it.
+#[derive(Default)]
+struct Codes(BTreeMap<String, BTreeSet<u64>>);
+
+impl Codes {
+    fn add(&mut self, code: &str) -> &mut BTreeSet<u64> {
+        self.0.entry(code.to_owned()).or_default()
+    }
+
+    /// The literals inside every `fn code(&self)`.
+    fn read_errors(&mut self, source: &str) {
+        for rest in source.split("fn code(&self) -> &'static str {").skip(1) {
+            let end = rest.find("\n    }\n").expect("a method ends with its brace");
+            for code in words_in_quotes(&rest[..end]) {
+                self.add(code);
+            }
+        }
+    }
+
+    /// The literals that the command line fails with: `Exit::Usage, "code"`, `Failure::new(exit, "code"`, `code: "code"`.
+    fn read_failures(&mut self, source: &str) {
+        let source: String = source.split_whitespace().collect::<Vec<_>>().join(" ");
+        for (mark, has_exit) in [("Exit::", true), ("Failure::new(", false), (" code: ", false)] {
+            for rest in source.split(mark).skip(1) {
+                let rest = rest.trim_start();
+                let (word, rest) = rest.split_at(rest.find(|c: char| !c.is_alphanumeric()).unwrap_or(rest.len()));
+                let Some((between, literal)) = rest.split_once('"') else { continue };
+                let code = literal.split('"').next().unwrap_or_default();
+                let follows = if mark == " code: " { word.is_empty() && between.is_empty() } else { between == ", " };
+                if !follows || !is_code(code) {
+                    continue;
+                }
+                let exits = self.add(code);
+                exits.extend(has_exit.then(|| exit_code(word)));
+            }
+        }
+    }
+}
+
+fn exit_code(name: &str) -> u64 {
+    match name {
+        "Failed" => 1,
+        "Usage" => 2,
+        "NotFound" => 3,
+        "NotAllowed" => 4,
+        "Conflict" => 5,
+        "Integrity" => 6,
+        "Limit" => 8,
+        other => panic!("what is the number of `Exit::{other}`?"),
+    }
+}
+
+fn is_code(word: &str) -> bool {
+    !word.is_empty() && word.bytes().all(|b| b.is_ascii_lowercase() || b.is_ascii_digit() || b == b'_')
+}
+
+fn words_in_quotes(text: &str) -> impl Iterator<Item = &str> {
+    text.split('"').skip(1).step_by(2).filter(|word| is_code(word))
+}
+
+fn sources(folder: &Path) -> Vec<PathBuf> {
+    let entries = fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().path());
+    let below = entries.flat_map(|path| if path.is_dir() { sources(&path) } else { vec![path] });
+    below.filter(|path| path.extension().is_some_and(|extension| extension == "rs")).collect()
+}
+
+fn codes_of_the_sources() -> Codes {
+    let mut codes = Codes::default();
+    let crates = Path::new(env!("CARGO_MANIFEST_DIR")).parent().unwrap();
+    for each in fs::read_dir(crates).unwrap() {
+        let each = each.unwrap().path();
+        for path in sources(&each.join("src")) {
+            let source = fs::read_to_string(&path).unwrap();
+            codes.read_errors(&source);
+            let is_table = path.starts_with(each.join("src/codes"));
+            if each.ends_with("cli") && !is_table {
+                codes.read_failures(&source);
+            }
+        }
+    }
+    codes
+}
+
+#[test]
+fn every_code_of_the_sources_has_a_page_and_every_page_a_code() {
+    let pages = Sandbox::empty().run(&["help", "codes", "--json"]).records();
+    let told: BTreeMap<&str, &Value> = pages.iter().map(|page| (page["code"].as_str().unwrap(), page)).collect();
+    let Codes(known) = codes_of_the_sources();
+    assert!(known.len() > 100, "the sources are read: {}", known.len());
+    let missing: Vec<&String> = known.keys().filter(|code| !told.contains_key(code.as_str())).collect();
+    assert!(missing.is_empty(), "add these to crates/cli/src/codes/table.rs: {missing:?}");
+    let stale: Vec<&&str> = told.keys().filter(|code| !known.contains_key(**code)).collect();
+    assert!(stale.is_empty(), "no error has these codes any more: {stale:?}");
+    for (code, exits) in known {
+        let page = told[code.as_str()]["exit_codes"].as_array().unwrap();
+        let unknown = exits.iter().find(|exit| !page.contains(&Value::from(**exit)));
+        assert_eq!(unknown, None, "`{code}` exits with a code that its page does not have: {page:?}");
+    }
+}
+
+#[test]
+fn commands_in_the_pages_exist() {
+    let sandbox = Sandbox::empty();
+    let pages = sandbox.run(&["help", "codes", "--json"]).records();
+    let mut named = BTreeSet::new();
+    for page in &pages {
+        let remedies = page["remedies"].as_array().unwrap().iter().filter_map(Value::as_str);
+        for text in remedies.chain(page["cause"].as_str()) {
+            let commands = text.split('`').skip(1).step_by(2).filter_map(|code| code.strip_prefix("selvedge "));
+            named.extend(commands.map(str::to_owned));
+        }
+    }
+    assert!(named.len() > 30, "{named:?}");
+    for command in named {
+        let mut words = command.split(' ').filter(|word| !matches!(*word, "-C" | "DIR" | "…")).peekable();
+        let is_word = |word: &&str| word.bytes().all(|b| b.is_ascii_lowercase());
+        let path: Vec<&str> = std::iter::from_fn(|| words.next_if(is_word)).collect();
+        // What follows `help` are the words of another page.
+        let path = if path.first() == Some(&"help") { &path[1..] } else { &path };
+        let help = sandbox.run(&[&["help"], path].concat());
+        assert_eq!(help.code, Some(0), "`selvedge {command}`: {help:?}");
+        for flag in words.filter(|word| word.starts_with("--") && *word != "--version") {
+            assert!(help.stdout.contains(flag), "`selvedge {command}` has no {flag}");
+        }
+    }
+}
+
+#[test]
+fn help_of_a_command_is_what_its_flag_shows() {
+    let sandbox = Sandbox::empty();
+    for command in [&[][..], &["append"], &["thread"], &["thread", "new"], &["keys", "trust"]] {
+        let (asked, flag) =
+            (sandbox.run(&[&["help"], command].concat()), sandbox.run(&[command, &["--help"]].concat()));
+        assert_eq!((asked.code, asked.stdout.trim_end()), (Some(0), flag.stdout.trim_end()));
+        let page = sandbox.run(&[&["help", "--json"], command].concat()).json();
+        assert_eq!(page["text"].as_str().unwrap().trim_end(), flag.stdout.trim_end());
+        assert_eq!(page["command"], command.join(" "));
+    }
+}
+
+#[test]
+fn the_page_of_a_code() {
+    let sandbox = Sandbox::empty();
+    insta::assert_snapshot!(sandbox.run(&["help", "version_conflict"]).stdout);
+    let page = sandbox.run(&["help", "version_conflict", "--json"]).json();
+    assert_eq!((&page["exit_codes"], &page["retry"]), (&serde_json::json!([5]), &Value::from("never")));
+    let list = sandbox.run(&["help", "codes"]).stdout;
+    let line = list.lines().find(|line| line.starts_with("version_conflict ")).unwrap();
+    assert!(line.ends_with("The thread is at another version than expected, so nothing was appended"), "{line}");
+}
+
+#[test]
+fn an_unknown_word_is_answered_with_the_nearest_one() {
+    let sandbox = Sandbox::empty();
+    let hint = |words: &[&str]| {
+        let error = sandbox.run(&[&["help", "--json"], words].concat()).error(2, "usage");
+        error["hint"].as_str().unwrap().to_owned()
+    };
+    assert_eq!(hint(&["version_conflit"]), "did you mean `selvedge help version_conflict`?");
+    assert_eq!(hint(&["verfy"]), "did you mean `selvedge help verify`?");
+    assert_eq!(hint(&["thread", "lst"]), "did you mean `selvedge help thread list`?");
+    assert!(hint(&["spaghetti"]).contains("`selvedge help codes`"));
+}
+
+#[test]
+fn an_error_names_its_page_to_people_only() {
+    let sandbox = Sandbox::new();
+    let told = sandbox.run(&["log", "nobody"]);
+    assert_eq!(told.stderr.lines().last(), Some("more: selvedge help thread_not_found"), "{told:?}");
+    assert!(!sandbox.run(&["log", "nobody", "--json"]).stderr.contains("more:"));
+}
+
+/// What a shell is offered behind these words.
+fn offered(command: &mut Command, words: &[&str]) -> Vec<String> {
+    command.env("COMPLETE", "bash").env("_CLAP_IFS", "\n").env("_CLAP_COMPLETE_INDEX", (words.len() - 1).to_string());
+    let ran = Ran::of(command.arg("--").args(words).spawn().unwrap());
+    assert_eq!((ran.code, ran.stderr.as_str()), (Some(0), ""), "{ran:?}");
+    ran.stdout.lines().map(str::to_owned).collect()
+}
+
+#[test]
+fn a_shell_is_offered_the_threads_that_are_there() {
+    let sandbox = Sandbox::new();
+    for id in ["tea", "team", "coffee"] {
+        sandbox.run(&["thread", "new", "--agent", "scribe", "--id", id, "--title", "A tea"]);
+    }
+    let here = |words: &[&str]| {
+        let mut found = offered(&mut sandbox.command(&[]), words);
+        found.sort();
+        found.retain(|word| !word.starts_with('-'));
+        found
+    };
+    assert_eq!(here(&["selvedge", "log", ""]), ["coffee", "tea", "team"]);
+    assert_eq!(here(&["selvedge", "thread", "show", "te"]), ["tea", "team"]);
+    assert_eq!(here(&["selvedge", "verify", "tea", "co"]), ["coffee"]);
+    assert_eq!(here(&["selvedge", "thread", "list", "--parent", "c"]), ["coffee"]);
+    sandbox.run(&["thread", "delete", "coffee", "--yes"]);
+    assert_eq!(here(&["selvedge", "log", ""]), ["tea", "team"]);
+    assert_eq!(here(&["selvedge", "help", "version_c"]), ["version_conflict"]);
+    assert_eq!(here(&["selvedge", "ver"]), ["verify"]);
+}
+
+#[test]
+fn completing_finds_the_store_where_the_flags_say() {
+    let (sandbox, empty) = (Sandbox::new(), Sandbox::empty());
+    sandbox.run(&["thread", "new", "--agent", "scribe", "--id", "tea"]);
+    let project = sandbox.project();
+    let elsewhere = || {
+        let mut command = sandbox.command(&[]);
+        command.current_dir(empty.project());
+        command
+    };
+    assert_eq!(offered(&mut elsewhere(), &["selvedge", "log", "t"]), Vec::<String>::new());
+    assert_eq!(offered(&mut elsewhere(), &["selvedge", "-C", project.to_str().unwrap(), "log", "t"]), ["tea"]);
+    assert_eq!(offered(elsewhere().env("SELVEDGE_DIR", &project), &["selvedge", "log", "t"]), ["tea"]);
+    assert_eq!(offered(&mut elsewhere(), &["selvedge", "-C", "/nowhere", "log", "t"]), Vec::<String>::new());
+}
+
+#[test]
+fn completing_changes_nothing() {
+    let (sandbox, thread) = Sandbox::with_thread();
+    sandbox.append(&thread, "0", HELLO);
+    let transcript = fs::read(sandbox.transcript(&thread)).unwrap();
+    let database = fs::read(sandbox.threads().join("registry.db")).unwrap();
+    assert_eq!(offered(&mut sandbox.command(&[]), &["selvedge", "log", "scr"]), [thread.as_str()]);
+    assert_eq!(fs::read(sandbox.transcript(&thread)).unwrap(), transcript);
+    assert_eq!(fs::read(sandbox.threads().join("registry.db")).unwrap(), database);
+}
+
+#[test]
+fn a_script_is_printed_for_every_shell() {
+    let sandbox = Sandbox::empty();
+    for shell in ["bash", "elvish", "fish", "powershell", "zsh"] {
+        let script = sandbox.run(&["completions", shell]);
+        assert_eq!((script.code, script.stderr.as_str()), (Some(0), ""));
+        assert!(script.stdout.contains("COMPLETE") && script.stdout.contains("selvedge"), "{script:?}");
+        assert_eq!(sandbox.run(&["completions", shell, "--json"]).json()["script"], script.stdout);
+    }
+    sandbox.run(&["completions", "abacus", "--json"]).error(2, "usage");
+}
+
+#[test]
+fn a_wrong_shell_in_the_environment_is_an_error_that_says_so() {
+    let sandbox = Sandbox::empty();
+    let ran = Ran::of(sandbox.command(&["--json"]).env("COMPLETE", "abacus").spawn().unwrap());
+    let error = ran.error(2, "usage");
+    assert!(error["message"].as_str().unwrap().contains("abacus"), "{error}");
+}
+
+#[test]
+fn every_command_has_a_manual_page() {
+    let sandbox = Sandbox::empty();
+    let page = sandbox.run(&["man", "thread", "new"]).stdout;
+    assert!(page.contains(".TH selvedge\\-thread\\-new 1") || page.contains(".TH selvedge-thread-new 1"), "{page}");
+    assert!(page.contains("Create a thread and print its id"), "{page}");
+    let written = sandbox.run(&["man", "--out", "pages", "--json"]).records();
+    let commands: Vec<&str> = written.iter().map(|page| page["command"].as_str().unwrap()).collect();
+    for command in ["selvedge", "selvedge thread new", "selvedge keys rotate", "selvedge man"] {
+        assert!(commands.contains(&command), "{commands:?}");
+    }
+    assert!(!commands.contains(&"selvedge demo-writer"), "what is hidden has no page");
+    let thread_new = fs::read_to_string(sandbox.project().join("pages/selvedge-thread-new.1")).unwrap();
+    assert_eq!(thread_new, page);
+    assert_eq!(fs::read_dir(sandbox.project().join("pages")).unwrap().count(), written.len());
+    sandbox.run(&["man", "nothing", "--json"]).error(2, "usage");
+}

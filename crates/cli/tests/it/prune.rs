@@ -1,0 +1,115 @@
+//! `selvedge prune`: only what ended, only when told to.
+
+use std::fs;
+
+use serde_json::Value;
+
+use crate::support::{HELLO, Sandbox, copy};
+
+const STARTED: &str =
+    r#"{"run_id":"r1","run_meta":{"agent_id":"scribe","origin":"user","status":"running"},"reason":"UserMessage"}"#;
+const DONE: &str = r#"{"run_id":"r1","run_meta":{"agent_id":"scribe","origin":"user","status":"done","termination_code":"completed"},"reason":"RunFinished"}"#;
+
+/// A thread whose run is done.
+fn ended(sandbox: &Sandbox) -> String {
+    let thread = sandbox.new_thread("scribe");
+    sandbox.append(&thread, "0", DONE);
+    thread
+}
+
+fn ids(records: &[Value]) -> Vec<String> {
+    records.iter().map(|record| record["thread_id"].as_str().unwrap().to_owned()).collect()
+}
+
+#[test]
+fn only_threads_that_ended_long_enough_ago_are_deleted_and_only_after_a_yes() {
+    let sandbox = Sandbox::new();
+    let (done, created, running) = (ended(&sandbox), sandbox.new_thread("scribe"), sandbox.new_thread("scribe"));
+    sandbox.append(&running, "0", STARTED);
+    assert_eq!(sandbox.run(&["prune", "--yes", "--json"]).records(), Vec::<Value>::new(), "nothing is 90 days old");
+    let dry = sandbox.run(&["prune", "--older-than", "0h", "--dry-run", "--json"]);
+    assert_eq!((ids(&dry.records()), &dry.records()[0]["deleted"]), (vec![done.clone()], &false.into()));
+    sandbox.run(&["prune", "--older-than", "0h", "--json"]).error(2, "usage");
+    assert_eq!(sandbox.run(&["thread", "show", &done]).code, Some(0), "without a yes nothing is deleted");
+    let pruned = sandbox.run(&["prune", "--older-than", "0h", "--yes", "--json"]).records();
+    assert_eq!((ids(&pruned), &pruned[0]["deleted"]), (vec![done.clone()], &true.into()));
+    sandbox.run(&["thread", "show", &done, "--json"]).error(3, "thread_deleted");
+    for thread in [created, running] {
+        assert_eq!(sandbox.run(&["thread", "show", &thread]).code, Some(0));
+    }
+}
+
+#[test]
+fn what_is_pruned_can_be_kept_elsewhere_first() {
+    let sandbox = Sandbox::new();
+    let thread = ended(&sandbox);
+    let log = fs::read(sandbox.transcript(&thread)).unwrap();
+    // Somebody was killed in the middle of a copy.
+    fs::create_dir_all(sandbox.root().join(format!("kept/.{thread}.tmp/blobs"))).unwrap();
+    let args = ["prune", "--older-than", "0d", "--archive", "../kept", "--yes", "--json"];
+    let pruned = sandbox.run(&args).records();
+    let kept = fs::read_dir(sandbox.root().join("kept")).unwrap().count();
+    assert_eq!(kept, 1);
+    let archived = std::path::PathBuf::from(pruned[0]["archived"].as_str().unwrap());
+    assert_eq!(fs::read(archived.join("transcript.jsonl")).unwrap(), log);
+    assert!(archived.join("thread.json").exists());
+}
+
+#[test]
+fn a_copy_that_is_there_is_not_made_twice_nor_written_over() {
+    let sandbox = Sandbox::new();
+    let (same, other) = (ended(&sandbox), ended(&sandbox));
+    let kept = sandbox.root().join("kept");
+    copy(&sandbox.threads().join(&same), &kept.join(&same));
+    copy(&sandbox.threads().join(&same), &kept.join(&other));
+    let ran = sandbox.run(&["prune", "--older-than", "0d", "--archive", "../kept", "--yes", "--json"]);
+    ran.error_beside_data(4, "archive_exists");
+    assert_eq!(ids(&ran.records()), [same], "what was kept is deleted, and nothing else");
+    assert_eq!(sandbox.run(&["thread", "show", &other]).code, Some(0));
+}
+
+#[test]
+fn only_ends_and_lengths_of_time_can_be_asked_for() {
+    let sandbox = Sandbox::new();
+    let thread = ended(&sandbox);
+    sandbox.run(&["prune", "--status", "running", "--json"]).error(2, "usage");
+    sandbox.run(&["prune", "--older-than", "soon", "--json"]).error(2, "usage");
+    let none = sandbox.run(&["prune", "--older-than", "0h", "--status", "killed", "--dry-run", "--json"]);
+    assert_eq!((none.code, none.stdout.as_str()), (Some(0), ""));
+    let some = sandbox.run(&["prune", "--older-than", "0h", "--status", "completed", "--dry-run", "--json"]);
+    assert_eq!(ids(&some.records()), [thread]);
+}
+
+/// What continues a thread still needs it, and so does what started it.
+#[test]
+fn a_thread_that_others_still_need_is_kept() {
+    use selvedge_model::event::{Handoff, Predecessor};
+    use selvedge_model::{AgentId, Batch, Changeset, Event, Expect, NewThread, Part, ThreadId};
+    use selvedge_store::{Commit, Logs};
+
+    let sandbox = Sandbox::new();
+    let (old, parent) = (ended(&sandbox), sandbox.new_thread("scribe"));
+    let store = sandbox.open();
+    let (id, next) = (ThreadId::new(old.as_str()).unwrap(), ThreadId::new("next").unwrap());
+    let head = store.head(&id).unwrap();
+    let handoff =
+        Handoff { new_thread_id: next.clone(), directive: None, trailing_turns: 0, details: Default::default() };
+    let leaves = Part::new(id.clone(), Expect::Any, Changeset::of_event(Event::ThreadResumed(handoff)));
+    let continuation_of = Some(Predecessor { thread_id: id.clone(), version: head.version, hash: head.hash });
+    let of = NewThread::of(AgentId::new("scribe").unwrap());
+    let born = NewThread { continuation_of, chain_root_id: Some(id), ..of.clone() };
+    let goes_on = Part::new(next, Expect::Absent, Changeset::creating(born));
+    store.commit(Batch { parts: vec![leaves.clone(), goes_on], ..Batch::of(leaves) }).unwrap();
+    let child = NewThread { parent_id: Some(ThreadId::new(parent.as_str()).unwrap()), ..of };
+    let child = Part::new(ThreadId::new("child").unwrap(), Expect::Absent, Changeset::creating(child));
+    store.commit(Batch::of(child)).unwrap();
+    store.close().unwrap();
+    sandbox.append("child", "0", DONE);
+    let dry = || ids(&sandbox.run(&["prune", "--older-than", "0h", "--dry-run", "--json"]).records());
+    assert_eq!(dry(), Vec::<String>::new(), "`next` and the parent have not ended");
+    sandbox.append("next", "0", DONE);
+    sandbox.append(&parent, "0", HELLO);
+    assert_eq!(dry(), [old, "next".to_owned()]);
+    sandbox.append(&parent, "1", DONE);
+    assert_eq!(dry().len(), 4);
+}
