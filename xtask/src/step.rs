@@ -66,9 +66,9 @@ pub(crate) fn has(verb: &str) -> bool {
     command.stdout(Stdio::null()).stderr(Stdio::null()).status().is_ok_and(|status| status.success())
 }
 
-/// The workspace's folder.
+/// The workspace's folder. Cargo says it at run time; a checkout that was moved would still have it compiled in.
 pub(crate) fn root() -> PathBuf {
-    let here = PathBuf::from(env!("CARGO_MANIFEST_DIR"));
+    let here = std::env::var_os("CARGO_MANIFEST_DIR").map_or_else(|| env!("CARGO_MANIFEST_DIR").into(), PathBuf::from);
     here.parent().map_or(here.clone(), std::path::Path::to_owned)
 }
 

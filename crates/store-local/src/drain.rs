@@ -74,7 +74,7 @@ impl Core {
 
     /// Writes redo where the file differs from it; gives how many bytes the file lacked.
     fn drain_redo(&self, thread: &ThreadId, id: i64, redo: &Redo) -> Result<u64> {
-        let lacking = lacking(&self.layout, &*self.disk, thread, redo)?;
+        let lacking = lacking(&self.layout, &*self.disk, thread, redo.from, &redo.bytes)?;
         if lacking > 0 {
             self.write_transcript(thread, redo.from, &redo.bytes)?;
         }
@@ -113,17 +113,17 @@ pub(crate) fn write_transcript(
 }
 
 /// How many bytes of a redo are not in the transcript, counted from the first that differs.
-pub(crate) fn lacking(layout: &Layout, disk: &dyn Disk, thread: &ThreadId, redo: &Redo) -> Result<u64> {
+pub(crate) fn lacking(layout: &Layout, disk: &dyn Disk, thread: &ThreadId, from: u64, bytes: &[u8]) -> Result<u64> {
     let path = layout.transcript(thread);
     let file = match disk.open(&path, How::Read) {
         Ok(file) => file,
-        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(redo.bytes.len() as u64),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(bytes.len() as u64),
         Err(error) => return Err(io_error("open", &path)(error)),
     };
     let mut there = vec![0; 1 << 16];
     let mut same = 0;
-    for piece in redo.bytes.chunks(there.len()) {
-        let read = read_fully(file.as_ref(), &mut there[..piece.len()], redo.from + same as u64);
+    for piece in bytes.chunks(there.len()) {
+        let read = read_fully(file.as_ref(), &mut there[..piece.len()], from + same as u64);
         let read = read.map_err(io_error("read", &path))?;
         let alike = there[..read].iter().zip(piece).take_while(|(a, b)| a == b).count();
         same += alike;
@@ -131,5 +131,5 @@ pub(crate) fn lacking(layout: &Layout, disk: &dyn Disk, thread: &ThreadId, redo:
             break;
         }
     }
-    Ok((redo.bytes.len() - same) as u64)
+    Ok((bytes.len() - same) as u64)
 }

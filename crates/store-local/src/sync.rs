@@ -132,9 +132,9 @@ impl Core {
     fn ensure_drained(&self, thread: &ThreadId, id: i64) -> Result<i64> {
         let (mut newest, mut is_drained) = (0, true);
         self.read(|connection| {
-            Redo::each(connection, id, |row, redo| {
+            Redo::each(connection, id, |row, from, bytes| {
                 newest = newest.max(row);
-                is_drained &= lacking(&self.layout, &*self.disk, thread, &redo)? == 0;
+                is_drained &= lacking(&self.layout, &*self.disk, thread, from, bytes)? == 0;
                 Ok(())
             })
         })?;

@@ -229,7 +229,7 @@ fn threads_with_redo(connection: &Connection) -> Result<Vec<(i64, ThreadId)>> {
 
 /// Writes redo into its transcript and makes it durable there; gives how many bytes were missing.
 fn drain(layout: &Layout, disk: &dyn Disk, thread: &ThreadId, redo: &Redo) -> Result<u64> {
-    let missing = lacking(layout, disk, thread, redo)?;
+    let missing = lacking(layout, disk, thread, redo.from, &redo.bytes)?;
     let path = layout.transcript(thread);
     write_transcript(layout, disk, thread, redo.from, &redo.bytes)?.sync().map_err(io_error("sync", &path))?;
     for folder in [layout.thread(thread), layout.root().to_owned()] {
