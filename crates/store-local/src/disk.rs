@@ -8,6 +8,7 @@ use std::fs::{self, DirBuilder, File, OpenOptions};
 use std::io;
 use std::os::unix::fs::{DirBuilderExt, FileExt, OpenOptionsExt};
 use std::path::Path;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use rustix::fs::OFlags;
 
@@ -190,7 +191,10 @@ fn answer(result: Result<(), fs::TryLockError>) -> io::Result<bool> {
 /// Writes a small file so that it is wholly there or not at all, now and after a crash.
 pub fn replace(disk: &dyn Disk, path: &Path, bytes: &[u8]) -> io::Result<()> {
     let name = path.file_name().unwrap_or_default().to_string_lossy();
-    let temporary = path.with_file_name(format!(".{name}.{}.tmp", std::process::id()));
+    // A name of its own for every call: several may replace the same file at once, also within one process.
+    static CALLS: AtomicU64 = AtomicU64::new(0);
+    let call = CALLS.fetch_add(1, Ordering::Relaxed);
+    let temporary = path.with_file_name(format!(".{name}.{}-{call}.tmp", std::process::id()));
     disk.remove(&temporary)?;
     let file = disk.open(&temporary, How::MakeNew)?;
     let written = file.write_at(bytes, 0).and_then(|()| file.sync()).and_then(|()| disk.rename(&temporary, path));
