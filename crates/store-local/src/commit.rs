@@ -287,7 +287,8 @@ impl Core {
             }
             let drained = self.write_transcript(&part.thread, offset, &part.written.bytes);
             if drained.is_ok() {
-                let pending = PendingThread { id: numbers.id, redo: numbers.redo, is_new: offset == 0, manifest: None };
+                let pending =
+                    PendingThread { id: numbers.id, redo: vec![numbers.redo], is_new: offset == 0, manifest: None };
                 self.await_sync(&part.thread, pending, part.written.bytes.len() as u64);
                 self.remember_part(part, numbers, job.seen.values());
             } else {

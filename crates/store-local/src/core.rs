@@ -92,7 +92,8 @@ pub(crate) struct Pending {
 #[derive(Clone, Debug, Default)]
 pub(crate) struct PendingThread {
     pub(crate) id: i64,
-    pub(crate) redo: i64,
+    /// The redo rows whose bytes this process wrote into the transcript, or found there.
+    pub(crate) redo: Vec<i64>,
     pub(crate) is_new: bool,
     /// The manifest that `thread.json` shows, if it was written.
     pub(crate) manifest: Option<String>,

@@ -78,7 +78,7 @@ impl Core {
         if lacking > 0 {
             self.write_transcript(thread, redo.from, &redo.bytes)?;
         }
-        let pending = PendingThread { id, redo: redo.newest, is_new: redo.from == 0, manifest: None };
+        let pending = PendingThread { id, redo: redo.rows.clone(), is_new: redo.from == 0, manifest: None };
         self.await_sync(thread, pending, redo.bytes.len() as u64);
         Ok(lacking)
     }

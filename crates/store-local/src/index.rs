@@ -80,8 +80,17 @@ pub(crate) fn insert_thread(connection: &Connection, thread: &ThreadId, now: &St
 /// Moves a thread on, if its row is still exactly what was seen; false if not.
 pub(crate) fn move_head(connection: &Connection, now: &Standing<'_>, seen: &Row) -> Result<bool> {
     let head = now.head;
-    let sql = "UPDATE heads SET version = ?, lines = ?, bytes = ?, hash = ?, signer = ?, head_epoch = ?, sealed = ?, \
-               epoch = ?, owner = ?, updated_at = ? WHERE id = ? AND version = ? AND epoch = ? AND owner IS ?";
+    // An owner that stays is not written: that would rewrite its index too.
+    let sql = match now.owner == seen.owner.as_ref() {
+        true => {
+            "UPDATE heads SET version = ?, lines = ?, bytes = ?, hash = ?, signer = ?, head_epoch = ?, sealed = ?, \
+             epoch = ?, updated_at = ?10 WHERE id = ? AND version = ? AND epoch = ? AND owner IS ? AND ?9 IS ?9"
+        }
+        false => {
+            "UPDATE heads SET version = ?, lines = ?, bytes = ?, hash = ?, signer = ?, head_epoch = ?, sealed = ?, \
+             epoch = ?, owner = ?, updated_at = ? WHERE id = ? AND version = ? AND epoch = ? AND owner IS ?"
+        }
+    };
     let moved = rows::execute(
         connection,
         sql,

@@ -183,7 +183,11 @@ impl LocalStore {
         if self.core.gate.is_none() {
             return Ok(());
         }
-        let synced = self.core.sync_pending();
+        let mut synced = self.core.sync_pending();
+        // What the dead left undrained was drained by the first pass, and is synced by a second.
+        if synced.is_ok() && !lock(&self.core.pending).threads.is_empty() {
+            synced = self.core.sync_pending();
+        }
         self.core.release_all()?;
         let path = self.core.layout.owner(&self.core.owner);
         self.core.disk.remove(&path).map_err(io_error("remove", &path))?;

@@ -25,41 +25,27 @@ pub(crate) struct Redo {
     pub(crate) from: u64,
     /// Its bytes, without a gap.
     pub(crate) bytes: Vec<u8>,
-    /// The newest of its rows.
-    pub(crate) newest: i64,
+    /// The numbers of its rows.
+    pub(crate) rows: Vec<i64>,
 }
 
 impl Redo {
-    /// The redo of a thread, whole.
     pub(crate) fn read(connection: &Connection, thread: i64) -> Result<Option<Self>> {
-        let mut whole: Option<Self> = None;
-        Self::each(connection, thread, |newest, from, bytes| {
-            let whole = whole.get_or_insert_with(|| Self { from, ..Self::default() });
-            if whole.end() != from {
-                return Err(rows::bad_row("the redo of a thread has a gap"));
-            }
-            whole.bytes.extend_from_slice(bytes);
-            whole.newest = newest;
-            Ok(())
-        })?;
-        Ok(whole)
-    }
-
-    /// The rows of a thread's redo, one after the other, in the order of their places: number, place, bytes.
-    pub(crate) fn each(
-        connection: &Connection,
-        thread: i64,
-        mut each: impl FnMut(i64, u64, &[u8]) -> Result<()>,
-    ) -> Result<()> {
         let sql = "SELECT id, offset, bytes FROM redo WHERE thread = ? ORDER BY offset";
         let mut statement = connection.prepare_cached(sql).map_err(database)?;
         let mut found = statement.query([thread]).map_err(database)?;
+        let mut redo: Option<Self> = None;
         while let Some(row) = found.next().map_err(database)? {
             let from = unsigned(row.get(1).map_err(database)?);
             let bytes = row.get_ref(2).and_then(|value| Ok(value.as_blob()?)).map_err(database)?;
-            each(row.get(0).map_err(database)?, from, bytes)?;
+            let redo = redo.get_or_insert_with(|| Self { from, ..Self::default() });
+            if redo.end() != from {
+                return Err(rows::bad_row("the redo of a thread has a gap"));
+            }
+            redo.bytes.extend_from_slice(bytes);
+            redo.rows.push(row.get(0).map_err(database)?);
         }
-        Ok(())
+        Ok(redo)
     }
 
     pub(crate) fn end(&self) -> u64 {

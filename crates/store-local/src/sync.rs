@@ -4,6 +4,7 @@
 //! bytes were in the transcript before its sync began are deleted. A sync that failed proves nothing about the file, so
 //! the file is rebuilt beside the old one from what is known to be signed.
 
+use std::collections::{HashMap, HashSet};
 use std::io::{BufReader, Read};
 use std::sync::{Arc, Weak};
 use std::thread;
@@ -14,17 +15,17 @@ use selvedge_log::hash::RunningHash;
 use selvedge_model::ThreadId;
 use selvedge_store::{Error, Result};
 
-use crate::core::{Core, Durability, PendingThread, Phase, io_error, lock};
+use crate::core::{Core, Durability, Pending, PendingThread, Phase, io_error, lock};
 use crate::disk::How;
-use crate::drain::lacking;
 use crate::manifest::mark_shown;
-use crate::overlay::Redo;
 use crate::rows;
+use crate::schema::database;
 
 /// How long bytes wait for company before they are synced.
 const WAIT: Duration = Duration::from_millis(300);
-/// How many bytes make it worth not waiting.
-const ENOUGH_BYTES: u64 = 4 << 20;
+/// How many bytes per thread make it worth not waiting, and how many at most.
+const ENOUGH_BYTES: u64 = 256 << 10;
+const ENOUGH_BYTES_MAX: u64 = 8 << 20;
 /// How often the worker looks whether its store is still there.
 const LOOK_UP: Duration = Duration::from_secs(5);
 
@@ -37,13 +38,13 @@ pub(crate) fn start(core: &Arc<Core>) -> std::io::Result<thread::JoinHandle<()>>
 fn work(core: &Weak<Core>) {
     while let Some(core) = core.upgrade() {
         let pending = lock(&core.pending);
-        let idle = |pending: &mut crate::core::Pending| pending.threads.is_empty() && pending.phase == Phase::Open;
+        let idle = |pending: &mut Pending| pending.threads.is_empty() && pending.phase == Phase::Open;
         let waited = core.pending_changed.wait_timeout_while(pending, LOOK_UP, idle);
         let (pending, timed_out) = waited.unwrap_or_else(std::sync::PoisonError::into_inner);
         if timed_out.timed_out() {
             continue;
         }
-        let few = |pending: &mut crate::core::Pending| pending.bytes < ENOUGH_BYTES && pending.phase == Phase::Open;
+        let few = |pending: &mut Pending| pending.bytes < enough(pending) && pending.phase == Phase::Open;
         let waited = core.pending_changed.wait_timeout_while(pending, WAIT, few);
         let phase = waited.unwrap_or_else(std::sync::PoisonError::into_inner).0.phase;
         if phase != Phase::Open {
@@ -54,17 +55,39 @@ fn work(core: &Weak<Core>) {
     }
 }
 
+/// How many bytes make it worth not waiting for more.
+fn enough(pending: &Pending) -> u64 {
+    ENOUGH_BYTES.saturating_mul(pending.threads.len().max(1) as u64).min(ENOUGH_BYTES_MAX)
+}
+
+/// Numbers as runs without a gap.
+fn ranges(mut numbers: Vec<i64>) -> Vec<(i64, i64)> {
+    numbers.sort_unstable();
+    numbers.dedup();
+    let mut runs: Vec<(i64, i64)> = Vec::new();
+    for number in numbers {
+        match runs.last_mut() {
+            Some((_, last)) if *last + 1 == number => *last = number,
+            _ => runs.push((number, number)),
+        }
+    }
+    runs
+}
+
 impl Core {
-    /// Notes that a transcript has bytes that are not synced yet.
+    /// Notes that a transcript has bytes that are not synced yet. The worker is woken only when that is news to it.
     pub(crate) fn await_sync(&self, thread: &ThreadId, new: PendingThread, bytes: u64) {
         let mut pending = lock(&self.pending);
+        let (was_empty, were_few) = (pending.threads.is_empty(), pending.bytes < enough(&pending));
         let entry = pending.threads.entry(thread.clone()).or_default();
         entry.id = new.id;
-        entry.redo = entry.redo.max(new.redo);
+        entry.redo.extend(new.redo);
         entry.is_new |= new.is_new;
         entry.manifest = new.manifest.or(entry.manifest.take());
         pending.bytes += bytes;
-        self.pending_changed.notify_one();
+        if was_empty || (were_few && pending.bytes >= enough(&pending)) {
+            self.pending_changed.notify_one();
+        }
     }
 
     /// Makes everything that is pending durable in its transcript and deletes its redo.
@@ -74,15 +97,20 @@ impl Core {
             pending.bytes = 0;
             std::mem::take(&mut pending.threads)
         };
+        let undrained = self.undrained(&threads);
         let mut done = Vec::new();
-        let mut failed = None;
+        let mut failed = undrained.as_ref().err().map(|error| error.to_string());
         for (thread, entry) in threads {
-            match self.sync_thread(&thread, &entry) {
-                Ok(newest) => done.push(PendingThread { redo: newest, ..entry }),
-                Err(error) => {
-                    self.await_sync(&thread, entry, 0);
-                    failed = Some(error);
-                }
+            let result = match &undrained {
+                // What is drained now is synced next time, together with what was pending.
+                Ok(undrained) if undrained.contains(&entry.id) => self.drain_thread(&thread).map(|()| false),
+                Ok(_) => self.sync_thread(&thread, &entry).map(|()| true),
+                Err(_) => Ok(false),
+            };
+            failed = result.as_ref().err().map(ToString::to_string).or(failed);
+            match result {
+                Ok(true) => done.push(entry),
+                _ => self.await_sync(&thread, entry, 0),
             }
         }
         if done.iter().any(|entry| entry.is_new) {
@@ -91,9 +119,10 @@ impl Core {
         }
         if !done.is_empty() {
             self.write(Durability::Lazy, |connection| {
+                for (first, last) in ranges(done.iter().flat_map(|entry| entry.redo.iter().copied()).collect()) {
+                    rows::execute(connection, "DELETE FROM redo WHERE id BETWEEN ? AND ?", params![first, last])?;
+                }
                 for entry in &done {
-                    let sql = "DELETE FROM redo WHERE thread = ? AND id <= ?";
-                    rows::execute(connection, sql, params![entry.id, entry.redo])?;
                     if let Some(shown) = &entry.manifest {
                         mark_shown(connection, entry.id, shown)?;
                     }
@@ -101,20 +130,37 @@ impl Core {
                 Ok(())
             })?;
         }
-        failed.map_or(Ok(()), Err)
+        failed.map_or(Ok(()), |why| Err(Error::Unusable { what: "a transcript".to_owned(), why, hint: None }))
     }
 
-    /// Makes one transcript durable; gives the newest redo row whose bytes, and those of all before it, are in it.
-    fn sync_thread(&self, thread: &ThreadId, entry: &PendingThread) -> Result<i64> {
-        if self.is_gone(thread)? {
-            return Ok(0);
-        }
-        let newest = self.ensure_drained(thread, entry.id)?;
+    /// Threads that have an older redo row than ours which this process neither wrote nor found in the transcript: whoever
+    /// committed it may have died, or failed, before its bytes were written.
+    fn undrained(&self, threads: &HashMap<ThreadId, PendingThread>) -> Result<HashSet<i64>> {
+        let ours: HashMap<i64, HashSet<i64>> =
+            threads.values().map(|entry| (entry.id, entry.redo.iter().copied().collect())).collect();
+        let newest = threads.values().flat_map(|entry| entry.redo.iter().copied()).max().unwrap_or(0);
+        self.read(|connection| {
+            let mut statement =
+                connection.prepare_cached("SELECT id, thread FROM redo WHERE id <= ?").map_err(database)?;
+            let mut found = statement.query([newest]).map_err(database)?;
+            let mut undrained = HashSet::new();
+            while let Some(row) = found.next().map_err(database)? {
+                let (id, thread): (i64, i64) = (row.get(0).map_err(database)?, row.get(1).map_err(database)?);
+                if ours.get(&thread).is_some_and(|ours| !ours.contains(&id)) {
+                    undrained.insert(thread);
+                }
+            }
+            Ok(undrained)
+        })
+    }
+
+    /// Makes one transcript durable.
+    fn sync_thread(&self, thread: &ThreadId, entry: &PendingThread) -> Result<()> {
         let path = self.layout.transcript(thread);
         let synced = match self.disk.open(&path, How::Write) {
             Ok(file) => file.sync(),
             // A thread that was deleted meanwhile has no redo left either.
-            Err(error) if error.kind() == std::io::ErrorKind::NotFound && self.is_gone(thread)? => return Ok(0),
+            Err(error) if error.kind() == std::io::ErrorKind::NotFound && self.is_gone(thread)? => return Ok(()),
             Err(error) => return Err(io_error("open", &path)(error)),
         };
         if synced.is_err() {
@@ -124,24 +170,7 @@ impl Core {
             let folder = self.layout.thread(thread);
             self.disk.sync_folder(&folder).map_err(io_error("sync", &folder))?;
         }
-        Ok(newest)
-    }
-
-    /// Compares the redo with the transcript, row by row, and drains what is not in it: whoever committed a row may have
-    /// died, or failed, before its bytes were written.
-    fn ensure_drained(&self, thread: &ThreadId, id: i64) -> Result<i64> {
-        let (mut newest, mut is_drained) = (0, true);
-        self.read(|connection| {
-            Redo::each(connection, id, |row, from, bytes| {
-                newest = newest.max(row);
-                is_drained &= lacking(&self.layout, &*self.disk, thread, from, bytes)? == 0;
-                Ok(())
-            })
-        })?;
-        if !is_drained {
-            self.drain_thread(thread)?;
-        }
-        Ok(newest)
+        Ok(())
     }
 
     fn is_gone(&self, thread: &ThreadId) -> Result<bool> {
@@ -182,5 +211,16 @@ impl Core {
             let folder = self.layout.thread(thread);
             self.disk.sync_folder(&folder).map_err(io_error("sync", &folder))
         })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::ranges;
+
+    #[test]
+    fn numbers_become_runs_and_nothing_between_them() {
+        assert_eq!(ranges(vec![5, 3, 4, 9, 1, 4]), [(1, 1), (3, 5), (9, 9)]);
+        assert_eq!(ranges(Vec::new()), []);
     }
 }
