@@ -72,7 +72,9 @@ impl<R: Read + Seek> ReverseLines<R> {
         self.file.seek(SeekFrom::Start(self.start))?;
         let mut block = vec![0; size as usize];
         self.file.read_exact(&mut block)?;
-        self.block.truncate(self.left.max(if self.left == 0 { self.block.len() } else { self.left }));
+        if self.left > 0 {
+            self.block.truncate(self.left);
+        }
         block.extend_from_slice(&self.block);
         self.block = block;
         if self.left > 0 {

@@ -16,11 +16,10 @@ use selvedge_model::{Batch, CommitKey, Committed, Right, ThreadId};
 use selvedge_store::prepare::{Prepared, PreparedPart, prepare, request_hash};
 use selvedge_store::{Error, Result};
 
-use crate::core::{Core, Durability, Ended, Gate, PendingThread, Remembered, lock};
+use crate::core::{Core, Durability, Ended, Gate, PendingThread, Remembered, lock, run};
 use crate::index::{self, Added, Standing};
 use crate::rows::{self, Row, signed};
 use crate::saved_state;
-use crate::schema::database;
 use crate::view::LocalView;
 
 /// How often a batch is prepared again because somebody else was faster, before the caller is told.
@@ -137,12 +136,12 @@ impl Core {
         let ended = gate.transaction(&self.layout, Durability::Synced, |connection| {
             let mut results = Vec::with_capacity(jobs.len());
             for job in jobs {
-                batch_statement(connection, "SAVEPOINT job")?;
+                run(connection, "SAVEPOINT job")?;
                 let result = self.write_job(connection, job);
                 if result.is_err() {
-                    batch_statement(connection, "ROLLBACK TO job")?;
+                    run(connection, "ROLLBACK TO job")?;
                 }
-                batch_statement(connection, "RELEASE job")?;
+                run(connection, "RELEASE job")?;
                 results.push(result);
             }
             Ok(results)
@@ -347,9 +346,4 @@ fn refuse_all(count: usize, error: &Error) -> Vec<Outcome> {
         }
     };
     (0..count).map(|_| Outcome::Refused(copy())).collect()
-}
-
-fn batch_statement(connection: &Connection, statement: &str) -> Result<()> {
-    connection.prepare_cached(statement).and_then(|mut statement| statement.execute([])).map_err(database)?;
-    Ok(())
 }

@@ -228,7 +228,8 @@ fn say_alive(layout: &Layout, disk: &dyn Disk, owner: &OwnerId) -> Result<Box<dy
     }
 }
 
-fn run(connection: &Connection, statement: &str) -> Result<()> {
+/// Runs a statement without values.
+pub(crate) fn run(connection: &Connection, statement: &str) -> Result<()> {
     connection.prepare_cached(statement).and_then(|mut statement| statement.execute([])).map_err(database)?;
     Ok(())
 }

@@ -18,7 +18,6 @@ mod kill;
 mod reindex;
 mod repair;
 mod rotation;
-mod smoke;
 mod support;
 mod upgrade;
 mod world;
