@@ -20,10 +20,14 @@ use crate::core::{Core, Durability, Ended, Gate, PendingThread, Remembered, lock
 use crate::index::{self, Added, Standing};
 use crate::rows::{self, Row, signed};
 use crate::saved_state;
-use crate::view::LocalView;
+use crate::view::{LocalView, Sight};
 
-/// How often a batch is prepared again because somebody else was faster, before the caller is told.
-const ATTEMPTS: usize = 64;
+/// Where each attempt to commit a batch looks. Whoever was overtaken by other processes three times prepares under
+/// `commit.lock`, where nobody overtakes; what keeps failing there is a file that somebody spoils faster than it is settled.
+const ATTEMPTS: [Sight; 10] = {
+    use Sight::{Alone, Database, Memory};
+    [Memory, Database, Database, Alone, Database, Alone, Database, Alone, Database, Alone]
+};
 
 /// A prepared batch and what it was prepared from.
 pub(crate) struct Job {
@@ -61,25 +65,26 @@ impl From<Error> for Refusal {
 
 impl Core {
     pub(crate) fn commit(&self, batch: &Batch) -> Result<Committed> {
-        let signing = self.signing()?;
         let mut threads: Vec<_> = batch.parts.iter().map(|part| &part.thread).collect();
         threads.sort_unstable();
         threads.dedup();
         let _turns: Vec<_> = threads.iter().map(|thread| self.turns.enter(thread, None)).collect();
-        for attempt in 0..ATTEMPTS {
+        for sight in ATTEMPTS {
             if let Some(answer) = self.answered(batch)? {
                 return Ok(answer);
             }
-            let from_memory = attempt == 0;
-            let view = LocalView::new(self, from_memory);
-            let prepared = match prepare(batch.clone(), &view, &signing.signer, &*self.ids, self.clock.now()) {
-                Ok(prepared) => prepared,
-                // Memory may have been wrong; the database has the last word.
-                Err(_) if from_memory => continue,
-                Err(error) => return Err(error),
+            let outcome = match sight {
+                Sight::Alone => self.commit_alone(batch),
+                Sight::Memory | Sight::Database => {
+                    self.job(batch, sight).map(|job| self.group.submit(job, |jobs| self.commit_together(jobs)))
+                }
             };
-            let job = Job { prepared, seen: view.into_seen() };
-            match self.group.submit(job, |jobs| self.commit_together(jobs)) {
+            let outcome = match outcome {
+                // Memory may have been wrong, and an unsettled file can't be settled alone; the database has the last word.
+                Err(_) if sight != Sight::Database => continue,
+                outcome => outcome?,
+            };
+            match outcome {
                 Outcome::Done(committed, manifested) => {
                     self.show_manifests(&manifested);
                     self.erase_committed(batch);
@@ -89,7 +94,13 @@ impl Core {
                 Outcome::Refused(error) => return Err(error),
             }
         }
-        Err(Error::Database { why: "others were faster every time".to_owned(), retryable: true })
+        Err(Error::Database { why: "the log is changed by others all the time".to_owned(), retryable: true })
+    }
+
+    fn job(&self, batch: &Batch, sight: Sight) -> Result<Job> {
+        let view = LocalView::new(self, sight);
+        let prepared = prepare(batch.clone(), &view, &self.signing()?.signer, &*self.ids, self.clock.now())?;
+        Ok(Job { prepared, seen: view.into_seen() })
     }
 
     /// The answer to an earlier commit of the same key.
@@ -113,22 +124,24 @@ impl Core {
 
     /// Commits jobs in one transaction and drains them; one outcome per job, in order.
     fn commit_together(&self, jobs: Vec<Job>) -> Vec<Outcome> {
-        let mut gate = match self.gate() {
-            Ok(gate) => lock(gate),
-            Err(error) => return refuse_all(jobs.len(), &error),
-        };
         let count = jobs.len();
-        let done = gate.alone(&self.layout, |gate| {
+        self.commit_made(|| Ok(jobs)).unwrap_or_else(|error| refuse_all(count, &error))
+    }
+
+    /// Prepares and commits a batch while no other process writes.
+    fn commit_alone(&self, batch: &Batch) -> Result<Outcome> {
+        let mut outcomes = self.commit_made(|| Ok(vec![self.job(batch, Sight::Alone)?]))?;
+        Ok(outcomes.pop().unwrap_or(Outcome::Stale))
+    }
+
+    fn commit_made(&self, jobs: impl FnOnce() -> Result<Vec<Job>>) -> Result<Vec<Outcome>> {
+        let outcomes = lock(self.gate()?).alone(&self.layout, |gate| {
+            let jobs = jobs()?;
             let written = self.write_jobs(gate, &jobs)?;
             Ok(jobs.into_iter().zip(written).map(|(job, result)| self.conclude(job, result)).collect::<Vec<_>>())
-        });
-        match done {
-            Ok(outcomes) => {
-                self.tell();
-                outcomes
-            }
-            Err(error) => refuse_all(count, &error),
-        }
+        })?;
+        self.tell();
+        Ok(outcomes)
     }
 
     /// One result per job: the numbers of its rows, per part.

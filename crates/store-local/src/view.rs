@@ -24,17 +24,27 @@ use crate::layout::{check_folder, is_reserved};
 use crate::rows::{self, Row};
 use crate::saved_state;
 
+/// Where an attempt to prepare a batch looks.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Sight {
+    /// Memory first. It may be wrong, so nothing is refused and no file touched for its sake.
+    Memory,
+    /// The database; a file that is not as its head says is settled.
+    Database,
+    /// The database, by whoever holds `commit.lock`: nobody can be faster, and no file is settled, which takes that lock.
+    Alone,
+}
+
 /// What one attempt to prepare a batch sees.
 pub(crate) struct LocalView<'a> {
     core: &'a Core,
-    /// Whether memory may be used.
-    from_memory: bool,
+    sight: Sight,
     seen: RefCell<HashMap<ThreadId, Arc<Remembered>>>,
 }
 
 impl<'a> LocalView<'a> {
-    pub(crate) fn new(core: &'a Core, from_memory: bool) -> Self {
-        Self { core, from_memory, seen: RefCell::default() }
+    pub(crate) fn new(core: &'a Core, sight: Sight) -> Self {
+        Self { core, sight, seen: RefCell::default() }
     }
 
     /// The threads it looked at, as it saw them.
@@ -46,7 +56,7 @@ impl<'a> LocalView<'a> {
         if let Some(seen) = self.seen.borrow().get(thread) {
             return Ok(Some(seen.clone()));
         }
-        let remembered = if self.from_memory { self.core.remembered(thread) } else { None };
+        let remembered = if self.sight == Sight::Memory { self.core.remembered(thread) } else { None };
         let found = match remembered {
             Some(remembered) => Some(remembered),
             None => self.core.recall(thread)?.map(Arc::new),
@@ -62,7 +72,7 @@ impl<'a> LocalView<'a> {
         if self.core.file_is_as_expected(thread, &seen.row)? {
             return Ok(seen);
         }
-        if self.from_memory {
+        if self.sight != Sight::Database {
             // Whether the right still stands is asked of the database before a file is touched.
             return Err(Error::Database { why: "the log is not as remembered".to_owned(), retryable: true });
         }
