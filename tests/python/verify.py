@@ -86,9 +86,9 @@ def check(file, thread, keys, verify):
             # 2. line 0
             need((kind == "thread_created") == (seq == 0), "thread_created must be line 0, and only line 0")
             if seq == 0:
-                need(is_int(payload.get("format")) and payload["format"] <= FORMAT, "format is not one that is known")
+                need(is_int(payload.get("format")) and payload["format"] == FORMAT, "format is not one that is known")
                 need(is_hex(payload.get("log_id"), 32), "log_id is not 32 hex characters")
-                need(is_int(payload.get("segment")), "segment is not a number")
+                need(is_int(payload.get("segment")) and payload["segment"] == 0, "segment is not 0")
                 first = payload
             # 3. the order within the changeset
             need(PLACES[kind] >= place, kind + " stands too late in its changeset")

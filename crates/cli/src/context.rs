@@ -5,6 +5,8 @@
 //! - Keys and trust belong to the user. Nothing inside a project is ever read to decide what is believed: a project can't
 //!   vouch for itself.
 
+use std::cell::OnceCell;
+use std::io::{self, Read};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::{env, fs};
@@ -29,6 +31,8 @@ pub(crate) struct Context<'a> {
     pub(crate) output: &'a Output,
     /// Where the command was started, or what `-C` says.
     pub(crate) folder: PathBuf,
+    /// What stdin gave; it can be read only once, and a command may be run again.
+    stdin: OnceCell<Vec<u8>>,
 }
 
 impl<'a> Context<'a> {
@@ -39,7 +43,33 @@ impl<'a> Context<'a> {
         if !folder.is_dir() {
             return Err(Failure::usage(format!("`{}` is not a folder", asked.display())));
         }
-        Ok(Self { output, folder })
+        Ok(Self { output, folder, stdin: OnceCell::new() })
+    }
+
+    /// What stdin gives, at most this many bytes, the same each time it is asked for.
+    pub(crate) fn stdin(&self, bytes_max: u64) -> Result<&[u8]> {
+        if let Some(read) = self.stdin.get() {
+            return Ok(read);
+        }
+        let mut bytes = Vec::new();
+        let read = io::stdin().lock().take(bytes_max).read_to_end(&mut bytes);
+        read.map_err(|error| Failure::io("read", Path::new("stdin"), &error))?;
+        Ok(self.stdin.get_or_init(|| bytes))
+    }
+
+    /// Whether a command failed only because the key was rotated after it had been read. Whatever was refused left nothing behind, so
+    /// the same command can be run again with the keys of now.
+    pub(crate) fn is_overtaken_by_rotation(&self, failure: &Failure) -> bool {
+        let named = |name: &str| failure.details.get(name).and_then(|key| key.as_str()?.parse::<Digest>().ok());
+        let Ok(user) = User::find() else { return false };
+        match (failure.code, named("ours"), named("key")) {
+            ("other_signer", Some(ours), _) => user.signer().is_ok_and(|signer| signer.fingerprint() != ours),
+            // What was shown can't be taken back.
+            ("untrusted_key", _, Some(key)) if !self.output.has_written() => {
+                user.trust().is_ok_and(|trust| trust.key(&key).is_some())
+            }
+            _ => false,
+        }
     }
 
     /// The project around the folder, if there is one.
@@ -73,13 +103,13 @@ impl<'a> Context<'a> {
     }
 
     /// Opens the store of the project around the folder without writing to it, with the key to sign what is written
-    /// elsewhere.
+    /// elsewhere, if there is one.
     pub(crate) fn open_to_copy(&self) -> Result<LocalStore> {
         let project = self.project()?;
         let user = User::find()?;
         user.check_apart_from(&project)?;
         let options = self.options_to_look(project, user.trust()?);
-        Ok(LocalStore::open(Options { signer: Some(user.signer()?), ..options })?)
+        Ok(LocalStore::open(Options { signer: user.signer().ok(), ..options })?)
     }
 
     /// How a store is opened by somebody who only looks.
@@ -167,7 +197,10 @@ impl User {
         if trust.status(&fingerprint) == Some(Status::Revoked) {
             let message = format!("your signing key {} was revoked: nothing it signs is believed", fingerprint.short());
             let failure = Failure::new(Exit::NotAllowed, "key_revoked", message);
-            return Err(failure.hint("take a new one with `selvedge keys rotate`"));
+            let again = format!("`selvedge keys trust --again {}`", fingerprint.short());
+            return Err(
+                failure.hint(format!("take a new one with `selvedge keys rotate`; if it was a mistake, {again}"))
+            );
         }
         let chain = KeyChain::load(&self.keys().chain(), &trust).map_err(|error| Failure::of(&error))?;
         Ok(signer.succeeding(chain.predecessors(&fingerprint)))
@@ -208,9 +241,12 @@ impl User {
         }
     }
 
-    /// The keys whose signatures count.
+    /// The keys whose signatures count, and the statements with which they took over from each other, for what is exported. A chain that is
+    /// refused stops whoever signs, by name; it keeps nobody from reading.
     pub(crate) fn trust(&self) -> Result<Trust> {
-        Ok(Trust::load(&self.trusted())?)
+        let trust = Trust::load(&self.trusted())?;
+        let chain = KeyChain::load(&self.keys().chain(), &trust).unwrap_or_default();
+        Ok(trust.with_vouchers(chain.vouchers()))
     }
 
     /// Refuses keys that came with the project.

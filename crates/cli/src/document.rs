@@ -5,8 +5,10 @@
 
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, Read, Write};
+use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Component, Path, PathBuf};
 
+use rustix::fs::OFlags;
 use selvedge_log::document::{DocumentKind, Form};
 
 use crate::context::threads_folder;
@@ -40,7 +42,7 @@ pub(crate) struct Document {
 }
 
 impl Document {
-    /// Reads a file; its kind and id follow from its place, unless they are given.
+    /// Reads a file, never through a symbolic link; its kind and id follow from its place, unless they are given.
     pub(crate) fn read(path: &Path, kind: Option<DocumentKind>, id: Option<&str>) -> Result<Self> {
         let name = path.file_name().and_then(|name| name.to_str());
         let name = name.ok_or_else(|| Failure::usage(format!("`{}` has no name in UTF-8", path.display())))?;
@@ -80,8 +82,10 @@ impl Document {
 }
 
 fn read_all(path: &Path) -> Result<Vec<u8>> {
+    refuse_link(path)?;
     let failed = |error: io::Error| Failure::io("read", path, &error);
-    let file = File::open(path).map_err(failed)?;
+    let no_link = i32::try_from(OFlags::NOFOLLOW.bits()).unwrap_or_default();
+    let file = OpenOptions::new().read(true).custom_flags(no_link).open(path).map_err(failed)?;
     if !file.metadata().map_err(failed)?.is_file() {
         return Err(Failure::usage(format!("`{}` is not a regular file", path.display())));
     }
@@ -152,8 +156,8 @@ fn words(path: &Path) -> Option<Vec<&str>> {
         .collect()
 }
 
-/// Refuses to write through a symbolic link: what it points to may be somebody else's.
-pub(crate) fn refuse_link(path: &Path) -> Result<()> {
+/// Refuses a symbolic link: what it points to may be somebody else's, and lies in another place than its name says.
+fn refuse_link(path: &Path) -> Result<()> {
     let found = fs::symlink_metadata(path).map_err(|error| Failure::io("look at", path, &error))?;
     if !found.is_symlink() {
         return Ok(());

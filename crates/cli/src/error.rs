@@ -8,6 +8,8 @@ use std::path::Path;
 use std::process::ExitCode;
 
 use selvedge_log::keys::KeyError;
+use selvedge_log::recovery::Finding;
+use selvedge_log::scan::{Damage, Flaw};
 use selvedge_log::trust::TrustError;
 use selvedge_model::error::{Classify, Kind};
 use serde::Serialize;
@@ -175,6 +177,19 @@ impl From<selvedge_store::Error> for Failure {
             }
             Error::LeaseHeld { thread, holder } => {
                 failure.detail("thread_id", thread.as_str()).detail("holder", holder.as_str())
+            }
+            Error::OtherSigner { thread, theirs, ours } => {
+                let failure = failure.detail("thread_id", thread.as_str());
+                failure.detail("theirs", theirs.to_string()).detail("ours", ours.to_string())
+            }
+            Error::Log { thread, finding } => {
+                let failure = failure.detail("thread_id", thread.as_str());
+                match finding {
+                    Finding::Damaged(Damage { flaw: Flaw::Untrusted(key) | Flaw::Revoked(key), .. }) => {
+                        failure.detail("key", key.to_string())
+                    }
+                    _ => failure,
+                }
             }
             Error::Ambiguous { candidates, .. } => failure.detail("candidates", candidates.clone()),
             _ => failure,

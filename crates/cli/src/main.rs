@@ -31,6 +31,9 @@ use crate::context::Context;
 use crate::error::Result;
 use crate::output::Output;
 
+/// How many rotations a command outlives.
+const ROTATIONS: usize = 10;
+
 fn main() -> ExitCode {
     match completions::answer() {
         Ok(false) => {}
@@ -43,7 +46,7 @@ fn main() -> ExitCode {
     };
     end_with_130_when_interrupted();
     let output = Output::new(&cli.global);
-    let outcome = Context::new(&cli.global, &output).and_then(|context| run(cli.command, &context));
+    let outcome = Context::new(&cli.global, &output).and_then(|context| run_past_rotations(cli.command, &context));
     match outcome {
         Ok(()) => ExitCode::SUCCESS,
         Err(failure) => {
@@ -59,6 +62,18 @@ fn end_with_130_when_interrupted() {
     let at_once = std::sync::Arc::new(std::sync::atomic::AtomicBool::new(true));
     // Where it can't be had, the default ends the process as well.
     _ = signal_hook::flag::register_conditional_shutdown(signal_hook::consts::SIGINT, 130, at_once);
+}
+
+/// Runs a command, and once more each time the key was rotated under its hands: nothing of what was refused is there.
+fn run_past_rotations(mut command: Option<Command>, context: &Context<'_>) -> Result<()> {
+    for _ in 0..ROTATIONS {
+        let failure = match run(command, context) {
+            Err(failure) if context.is_overtaken_by_rotation(&failure) => failure,
+            outcome => return outcome,
+        };
+        command = args::parse().map_err(|_| failure)?.command;
+    }
+    run(command, context)
 }
 
 /// Runs a command; without one, says where we are.

@@ -43,6 +43,7 @@ pub(crate) struct Output {
     json: bool,
     quiet: bool,
     closed: Cell<bool>,
+    has_written: Cell<bool>,
 }
 
 impl Output {
@@ -51,7 +52,7 @@ impl Output {
         if global.no_color {
             anstream::ColorChoice::Never.write_global();
         }
-        Self { json: global.json, quiet: global.quiet, closed: Cell::new(false) }
+        Self { json: global.json, quiet: global.quiet, closed: Cell::new(false), has_written: Cell::new(false) }
     }
 
     /// Whether a program reads this.
@@ -82,7 +83,13 @@ impl Output {
         })
     }
 
+    /// Whether anything was written to stdout.
+    pub(crate) fn has_written(&self) -> bool {
+        self.has_written.get()
+    }
+
     fn write(&self, write: impl FnOnce() -> io::Result<()>) -> Result<()> {
+        self.has_written.set(true);
         if self.closed.get() {
             return Ok(());
         }

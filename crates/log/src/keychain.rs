@@ -22,9 +22,10 @@
 //! - A step counts only while both its keys are trusted. One that was revoked hands nothing over, and nothing is gone on
 //!   with that it signed.
 //!
-//! Making a new key and putting it in place is in [`mod@rotate`].
+//! Making a new key and putting it in place is in [`mod@rotate`]; what others are handed of the chain is a [`Voucher`].
 
 pub mod rotate;
+mod voucher;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::io;
@@ -33,13 +34,13 @@ use std::path::{Path, PathBuf};
 use selvedge_model::error::{Classify, Kind};
 use selvedge_model::time::Timestamp;
 use serde::{Deserialize, Serialize};
-use serde_json::Value;
 
 use crate::document::{self, DocumentKind};
 use crate::keys::guarded::{Failure, Folder, OTHER_WRITE, Trouble};
-use crate::keys::{Fingerprint, KeyError, PublicKey, Signer};
+use crate::keys::{Fingerprint, KeyError, Signer};
 use crate::trust::{Trust, TrustError};
 pub use rotate::{Rotated, rotate};
+pub use voucher::Voucher;
 
 /// What a step of the chain is signed as.
 pub const KIND: DocumentKind = DocumentKind::new("key_rotation");
@@ -202,7 +203,12 @@ pub struct Step {
 
 /// Who took over from whom, as it was when loaded.
 #[derive(Clone, Debug, Default)]
-pub struct KeyChain(BTreeMap<Fingerprint, Step>);
+pub struct KeyChain {
+    /// By the key that took over.
+    steps: BTreeMap<Fingerprint, Step>,
+    /// The statements of the steps that count.
+    vouchers: Vec<Voucher>,
+}
 
 impl KeyChain {
     /// Reads the folder. If there is none, nobody took over from anybody.
@@ -211,23 +217,32 @@ impl KeyChain {
             Err(Failure { trouble: Trouble::Absent, .. }) => return Ok(Self::default()),
             folder => folder?,
         };
-        let mut steps = BTreeMap::new();
+        let mut chain = Self::default();
         for name in folder.names()?.iter().filter(|name| name.ends_with(".json")) {
-            let step = read(&folder, name, trust)?;
-            steps.insert(step.to, step);
+            let (step, voucher) = read(&folder, name, trust)?;
+            chain.vouchers.extend(Some(voucher).filter(|_| step.counts));
+            chain.steps.insert(step.to, step);
         }
-        let chain = Self(steps);
         match chain.crooked() {
             Some((to, why)) => Err(KeyChainError::Refused { path: folder.path_of(&name_of(&to)), why }),
             None => Ok(chain),
         }
     }
 
+    fn of_steps(steps: BTreeMap<Fingerprint, Step>) -> Self {
+        Self { steps, vouchers: Vec::new() }
+    }
+
+    /// The statements of the steps that count, in the order of the keys that took over.
+    pub fn vouchers(&self) -> &[Voucher] {
+        &self.vouchers
+    }
+
     /// Every key that the chain leads from to `current`: whose threads it may go on with.
     pub fn predecessors(&self, current: &Fingerprint) -> BTreeSet<Fingerprint> {
         let mut found = BTreeSet::new();
         let mut at = *current;
-        while let Some(step) = self.0.get(&at).filter(|step| step.counts) {
+        while let Some(step) = self.steps.get(&at).filter(|step| step.counts) {
             // Loading refuses circles; this ends even if one should slip through.
             if step.from == *current || !found.insert(step.from) {
                 break;
@@ -239,18 +254,18 @@ impl KeyChain {
 
     /// How this key took over, if it did.
     pub fn step_to(&self, fingerprint: &Fingerprint) -> Option<&Step> {
-        self.0.get(fingerprint)
+        self.steps.get(fingerprint)
     }
 
     /// How this key was taken over from, if it was.
     pub fn step_from(&self, fingerprint: &Fingerprint) -> Option<&Step> {
-        self.0.values().find(|step| step.from == *fingerprint)
+        self.steps.values().find(|step| step.from == *fingerprint)
     }
 
     /// The step, if there is one, with which the chain forks or closes a circle.
     fn crooked(&self) -> Option<(Fingerprint, String)> {
         let mut heirs = BTreeMap::new();
-        for step in self.0.values().filter(|step| step.counts) {
+        for step in self.steps.values().filter(|step| step.counts) {
             if let Some(other) = heirs.insert(step.from, step.to) {
                 let why = format!(
                     "two keys, {} and {}, took over from {}",
@@ -262,9 +277,9 @@ impl KeyChain {
             }
         }
         // Every key has at most one heir now, so whoever walks longer than there are steps goes in a circle.
-        self.0.values().find_map(|step| {
+        self.steps.values().find_map(|step| {
             let mut at = step.to;
-            for _ in 0..=self.0.len() {
+            for _ in 0..=self.steps.len() {
                 match heirs.get(&at) {
                     Some(heir) => at = *heir,
                     None => return None,
@@ -312,32 +327,19 @@ fn name_of(to: &Fingerprint) -> String {
     format!("{to}.json")
 }
 
-fn read(folder: &Folder, name: &str, trust: &Trust) -> Result<Step, KeyChainError> {
+fn read(folder: &Folder, name: &str, trust: &Trust) -> Result<(Step, Voucher), KeyChainError> {
     let refused = |why: String| KeyChainError::Refused { path: folder.path_of(name), why };
     let bytes = folder.read(name, OTHER_WRITE, MAX_FILE_BYTES)?;
-    let mut value = crate::strict::parse(&bytes).map_err(|e| refused(e.to_string()))?;
-    if let Value::Object(members) = &mut value {
-        members.remove(document::SIGNATURE_MEMBER);
+    let said = Voucher::parse(&bytes).map_err(refused)?;
+    if name != name_of(&said.to) {
+        return Err(refused("its name is not the key that took over".to_owned()));
     }
-    let said: Statement = serde_json::from_value(value).map_err(|e| refused(e.to_string()))?;
-    let new = PublicKey::from_text(&said.public_key).map_err(|e| refused(format!("its public key: {e}")))?;
-    if said.to != new.fingerprint() || name != name_of(&said.to) {
-        return Err(refused("its name, its `to` and its public key are not of one key".to_owned()));
-    }
-    if said.from == said.to {
-        return Err(refused("a key can't take over from itself".to_owned()));
-    }
-    new.verify(DOMAIN, &said.message(), &said.countersignature)
-        .map_err(|_| refused("the new key did not countersign it".to_owned()))?;
     // A key that was revoked still says what it said; a key that nobody knows says nothing that could be checked.
-    let old = trust.known(&said.from);
-    if let Some(old) = old {
-        let only = Trust::of(&[old.public]);
-        let verified = document::verify_json(KIND, &said.to.to_string(), &bytes, &only);
-        verified.map_err(|error| refused(error.to_string()))?;
+    if let Some(old) = trust.known(&said.from) {
+        said.check(&old.public).map_err(refused)?;
     }
     let counts = trust.key(&said.from).is_some() && trust.key(&said.to).is_some();
-    Ok(Step { from: said.from, to: said.to, rotated_at: said.rotated_at, counts })
+    Ok((Step { from: said.from, to: said.to, rotated_at: said.rotated_at, counts }, said))
 }
 
 #[cfg(test)]

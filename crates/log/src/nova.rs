@@ -13,13 +13,14 @@
 //! In reading order:
 //!
 //! - [`Event`], [`Manifest`]: what stands in such a file.
-//! - `pieces`: one line taken apart. `lines`: one line within bounded memory. [`Counts`]: what was found.
+//! - `pieces`: one line taken apart, `mend`: what can't be kept as it is written. `lines`: one line within bounded memory. [`Counts`]: what was found.
 //! - [`Reader`]: the file, line by line. [`write_manifest`], [`write_event`]: the same form written again.
 
 mod counts;
 mod event;
 mod lines;
 mod manifest;
+mod mend;
 mod pieces;
 mod reader;
 mod trace;

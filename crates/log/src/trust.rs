@@ -13,12 +13,13 @@
 //!   whole load fail and is named, so that nobody believes less, or more, than is written.
 //! - Folder and files are real, belong to the effective user and can't be written by others.
 //! - A [`Trust`] is a value: what is believed does not change in the middle of a verification.
-//! - A revoked key stays in the folder, marked, and stays revoked; adding it again is an error. After a crash while it is
-//!   revoked the file says one or the other, whole.
+//! - A revoked key stays in the folder, marked, and adding it again is an error: it counts again only if somebody says so by
+//!   its name. After a crash meanwhile the file says one or the other, whole.
+//! - A trust may carry the statements with which its keys took over from each other, to hand them on; they add nothing to it.
 //!
 //! Names that start with a dot or don't end in `.json` are not looked at.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::io;
 use std::path::{Path, PathBuf};
 
@@ -26,6 +27,7 @@ use selvedge_model::error::{Classify, Kind};
 use selvedge_model::time::Timestamp;
 use serde::{Deserialize, Serialize};
 
+use crate::keychain::Voucher;
 use crate::keys::guarded::{Failure, Folder, OTHER_WRITE, Trouble};
 use crate::keys::{Fingerprint, PublicKey};
 use crate::strict;
@@ -135,7 +137,10 @@ impl Classify for TrustError {
                 "make `{}` a real file or folder of your own and take other people's rights away with `chmod go-w {0}`",
                 path.display()
             )),
-            Self::Revoked { .. } => Some("sign with another key".to_owned()),
+            Self::Revoked { fingerprint } => Some(format!(
+                "if it should count again, say so by its name: `selvedge keys trust --again {}`",
+                fingerprint.short()
+            )),
             Self::Unknown { .. } => Some("`selvedge keys list` shows the keys it knows".to_owned()),
             Self::Owner => None,
             Self::Io { path, .. } => Some(format!("check that `{}` can be read", path.display())),
@@ -157,7 +162,10 @@ impl From<Failure> for TrustError {
 
 /// The keys that were decided about, as they were when loaded.
 #[derive(Clone, Debug, Default)]
-pub struct Trust(BTreeMap<Fingerprint, TrustedKey>);
+pub struct Trust {
+    keys: BTreeMap<Fingerprint, TrustedKey>,
+    vouchers: Vec<Voucher>,
+}
 
 impl Trust {
     /// Reads the folder. If there is none, nobody is trusted.
@@ -171,7 +179,7 @@ impl Trust {
             let key = read(&folder, name)?;
             keys.insert(key.public.fingerprint(), key);
         }
-        Ok(Self(keys))
+        Ok(Self { keys, vouchers: Vec::new() })
     }
 
     /// Trusts exactly these keys, without a folder.
@@ -183,27 +191,58 @@ impl Trust {
             status: Status::Trusted,
             revoked_at: None,
         };
-        Self(keys.iter().map(|public| (public.fingerprint(), trusted(public))).collect())
+        let keys = keys.iter().map(|public| (public.fingerprint(), trusted(public))).collect();
+        Self { keys, vouchers: Vec::new() }
+    }
+
+    /// The same trust, with the statements that are handed on beside what its keys signed.
+    #[must_use]
+    pub fn with_vouchers(mut self, vouchers: &[Voucher]) -> Self {
+        self.vouchers = vouchers.to_vec();
+        self
+    }
+
+    /// The statements that lead from these keys to others and back, in the order of the keys that took over.
+    pub fn vouchers_around(&self, keys: &[Fingerprint]) -> Vec<&Voucher> {
+        let mut around: BTreeSet<Fingerprint> = keys.iter().copied().collect();
+        loop {
+            let known = around.len();
+            for one in &self.vouchers {
+                if around.contains(&one.from) || around.contains(&one.to) {
+                    around.extend([one.from, one.to]);
+                }
+            }
+            if around.len() == known {
+                return self.vouchers.iter().filter(|one| around.contains(&one.to)).collect();
+            }
+        }
+    }
+
+    /// Believes one more key, which is the same person's as `by`.
+    pub(crate) fn believe(&mut self, public: PublicKey, by: &Fingerprint) {
+        if let Some(known) = self.keys.get(by).cloned() {
+            self.keys.insert(public.fingerprint(), TrustedKey { public, ..known });
+        }
     }
 
     /// The key of this fingerprint, if it is trusted.
     pub fn key(&self, fingerprint: &Fingerprint) -> Option<&PublicKey> {
-        self.0.get(fingerprint).filter(|key| key.status == Status::Trusted).map(|key| &key.public)
+        self.keys.get(fingerprint).filter(|key| key.status == Status::Trusted).map(|key| &key.public)
     }
 
     /// The key of this fingerprint and all that was decided about it, trusted or not.
     pub fn known(&self, fingerprint: &Fingerprint) -> Option<&TrustedKey> {
-        self.0.get(fingerprint)
+        self.keys.get(fingerprint)
     }
 
     /// What was decided about the key of this fingerprint; nothing, if it is unknown.
     pub fn status(&self, fingerprint: &Fingerprint) -> Option<Status> {
-        self.0.get(fingerprint).map(|key| key.status)
+        self.keys.get(fingerprint).map(|key| key.status)
     }
 
     /// Every key that was decided about, in the order of fingerprints.
     pub fn iter(&self) -> impl Iterator<Item = (&Fingerprint, &TrustedKey)> {
-        self.0.iter()
+        self.keys.iter()
     }
 
     /// Adds a key to the folder, and makes the folder if need be. It is on the disk when this returns. A key that is
@@ -235,6 +274,21 @@ impl Trust {
     /// Marks a key of the folder as revoked; it stays there. It is on the disk when this returns. One that is revoked
     /// already stays as it is.
     pub fn revoke(path: &Path, fingerprint: &Fingerprint, at: Timestamp) -> Result<(), TrustError> {
+        Self::mark(path, fingerprint, Status::Revoked, Some(at))
+    }
+
+    /// Marks a key of the folder that was revoked as trusted again. It is on the disk when this returns. One that is trusted
+    /// stays as it is.
+    pub fn trust_again(path: &Path, fingerprint: &Fingerprint) -> Result<(), TrustError> {
+        Self::mark(path, fingerprint, Status::Trusted, None)
+    }
+
+    fn mark(
+        path: &Path,
+        fingerprint: &Fingerprint,
+        status: Status,
+        revoked_at: Option<Timestamp>,
+    ) -> Result<(), TrustError> {
         let unknown = || TrustError::Unknown { fingerprint: *fingerprint };
         let folder = match Folder::open(path, OTHER_WRITE) {
             Err(Failure { trouble: Trouble::Absent, .. }) => return Err(unknown()),
@@ -245,17 +299,12 @@ impl Trust {
             return Err(unknown());
         }
         let key = read(&folder, &name)?;
-        if key.status == Status::Revoked {
+        if key.status == status {
             return Ok(());
         }
-        let entry = Entry {
-            fingerprint: *fingerprint,
-            public_key: key.public.to_text(),
-            owner: key.owner,
-            added_at: key.added_at,
-            status: Status::Revoked,
-            revoked_at: Some(at),
-        };
+        let TrustedKey { public, owner, added_at, .. } = key;
+        let (fingerprint, public_key) = (*fingerprint, public.to_text());
+        let entry = Entry { fingerprint, public_key, owner, added_at, status, revoked_at };
         Ok(folder.replace(&name, entry.text().as_bytes(), 0o600)?)
     }
 }
@@ -376,6 +425,19 @@ mod tests {
         let unknown = Trust::revoke(&path, &signer(2).fingerprint(), at()).unwrap_err();
         assert_eq!(unknown.code(), "trust_unknown");
         assert_eq!(Trust::revoke(&path.join("none"), &fingerprint, at()).unwrap_err().code(), "trust_unknown");
+    }
+
+    #[test]
+    fn a_revoked_key_counts_again_when_that_is_said_by_its_name() {
+        let (_root, path, file) = made();
+        let before = fs::read(&file).unwrap();
+        let fingerprint = signer(1).fingerprint();
+        Trust::revoke(&path, &fingerprint, at()).unwrap();
+        Trust::trust_again(&path, &fingerprint).unwrap();
+        assert!(Trust::load(&path).unwrap().key(&fingerprint).is_some());
+        Trust::trust_again(&path, &fingerprint).unwrap();
+        assert_eq!(fs::read(&file).unwrap(), before);
+        assert_eq!(Trust::trust_again(&path, &signer(2).fingerprint()).unwrap_err().code(), "trust_unknown");
     }
 
     #[test]

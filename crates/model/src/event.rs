@@ -10,7 +10,7 @@ use crate::account::{AccountId, Record};
 use crate::digest::Digest;
 use crate::id::{AgentId, CallId, CommitKey, DirectiveId, LogId, RunId, TaskId, ThreadId};
 use crate::limits::Limits;
-use crate::message::{Block, Message};
+use crate::message::Message;
 use crate::money::Money;
 use crate::patch::Patch;
 use crate::run::RunRecorded;
@@ -150,18 +150,6 @@ impl Event {
 }
 
 impl Event {
-    /// The blobs that this event names and that must be there, unless they were erased.
-    pub fn blobs(&self) -> impl Iterator<Item = &Digest> {
-        let blocks = match self {
-            Self::Message(message) => message.content.as_slice(),
-            _ => &[],
-        };
-        blocks.iter().filter_map(|block| match block {
-            Block::Image { blob, .. } => Some(blob),
-            _ => None,
-        })
-    }
-
     /// Whether this event records a posting; only the ledger writes those.
     pub fn is_record_of_a_posting(&self) -> bool {
         matches!(

@@ -4,13 +4,17 @@
 //!
 //! - [`id`], [`time`], [`digest`], [`money`]: the small values.
 //! - [`message`], [`path`], [`op`], [`patch`], [`scope`]: what a thread says and knows.
-//! - [`event`], [`changeset`], [`batch`]: one line, one thread's share of a commit, one commit.
+//! - [`event`], [`changeset`], [`batch`]: one line, one thread's share of a commit, one commit. [`blob`]: what a log names.
 //! - [`status`], [`run`], [`limits`], [`manifest`], [`fold`]: what follows from the events.
 //! - [`account`]: postings and the rules that keep a tree of threads within its budget.
 //! - [`error`]: the questions every error answers. [`outside`]: the clock and chance, as they are handed in.
+//! - [`answer`], [`tool`]: what a language model and a tool must keep to. [`cancel`]: how both are told to stop.
 
 pub mod account;
+pub mod answer;
 pub mod batch;
+pub mod blob;
+pub mod cancel;
 pub mod changeset;
 pub mod digest;
 pub mod error;
@@ -29,8 +33,12 @@ pub mod run;
 pub mod scope;
 pub mod status;
 pub mod time;
+pub mod tool;
 
+pub use answer::{Answer, Draft, Model, ModelError, Prompt};
 pub use batch::{Batch, Committed, Expect, Note, Part, Right};
+pub use blob::NamedBlobs;
+pub use cancel::{Cancel, Stop};
 pub use changeset::{Changeset, Reason};
 pub use digest::Digest;
 pub use error::{Classify, Kind};
@@ -45,3 +53,4 @@ pub use patch::Patch;
 pub use run::{Run, RunMeta};
 pub use status::{RunStatus, Status};
 pub use time::Timestamp;
+pub use tool::{Call, Output, Tool, ToolError, ToolSpec};

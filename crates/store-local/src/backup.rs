@@ -2,7 +2,7 @@
 //!
 //! ```text
 //! DIR/
-//! ├── backup.json      signed (kind backup), written last: without it the backup was not finished
+//! ├── backup.json      (kind backup) signed if there is a key; written last
 //! └── threads/         what `.ai/agent/threads` holds: store.json, registry.db, tombstones, one folder per thread
 //! ```
 //!
@@ -11,31 +11,37 @@
 //! copy stays behind: later commits, later manifests. A thread that is deleted meanwhile is deleted in the copy too; a
 //! blob that is erased meanwhile makes the backup fail, because it must not keep what was to be forgotten.
 //!
-//! When this returns every file is synced. After a crash there is no `backup.json`.
+//! Each copy is read back and judged, log and blobs. What is not what was signed keeps nothing else from being copied: it is
+//! copied as it is, if it can be read at all, and `backup.json` says so.
+//!
+//! It is built in `DIR.partial`, under a lock of its own, and gets its name by one rename. When this returns every file is synced. After a
+//! crash there is at most `DIR.partial`, which the next backup to `DIR` begins anew.
+
+mod partial;
+mod thread;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
-use std::io;
 use std::path::{Path, PathBuf};
 
 use rusqlite::{Connection, params};
 use selvedge_log::Head;
 use selvedge_log::document::{self, DocumentKind};
-use selvedge_log::hash::RunningHash;
 use selvedge_model::{Digest, ThreadId, Timestamp};
 use selvedge_store::{Error, Result};
 use serde::{Deserialize, Serialize};
-use serde_json::Value;
 
 use crate::blobs::hash_file;
+use crate::copied::Bad;
 use crate::core::{Core, io_error};
 use crate::delete::TABLES;
 use crate::disk::{self, Disk, DiskFile, How};
 use crate::layout::{Layout, check_folder};
 use crate::open::LocalStore;
-use crate::overlay::{Redo, read_fully};
-use crate::rows::{self, Row, bad_row};
+use crate::overlay::read_fully;
+use crate::rows::{self, bad_row};
 use crate::schema::{self, Use, database};
+use partial::Partial;
 
 /// What a backup is signed as.
 pub(crate) const KIND: DocumentKind = DocumentKind::new("backup");
@@ -63,6 +69,9 @@ pub struct Backup {
     pub blobs: u64,
     /// How many bytes its logs and blobs have.
     pub bytes: u64,
+    /// What was not what was signed when it was made: copied as it was, or left out.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub bad: Vec<Bad>,
 }
 
 /// One thread of a backup.
@@ -82,29 +91,40 @@ struct Copied {
     stale: Vec<i64>,
     blobs: u64,
     bytes: u64,
+    bad: Vec<Bad>,
 }
 
 impl LocalStore {
+    /// Whether there is a key to sign with.
+    pub fn can_sign(&self) -> bool {
+        self.core.signing.is_some()
+    }
+
     /// Copies the store to a new folder while others go on writing; `each` is told how many threads of how many are done.
+    /// Without a key to sign with, the backup is not signed; its logs are.
     pub fn backup(&self, target: &Path, each: &mut dyn FnMut(usize, usize)) -> Result<Backup> {
-        let signing = self.core.signing()?;
         refuse_existing(target)?;
-        let work = Work { core: &self.core, target, layout: Layout::at(target.join(THREADS)) };
-        let made = work.make(each);
-        let backup = match made {
-            Ok(backup) => backup,
-            Err(error) => {
-                // What is half done may hold what was erased meanwhile; what can't be removed has no `backup.json`.
-                _ = self.core.disk.remove_folder(work.layout.root());
-                return Err(error);
-            }
-        };
-        let value = serde_json::to_value(&backup).map_err(bad_row)?;
-        let text = document::sign_json(KIND, ITEM, value, &signing.signer, backup.made_at).map_err(bad_row)?;
-        let path = target.join(FILE);
-        disk::replace(&*self.core.disk, &path, text.as_bytes()).map_err(io_error("write", &path))?;
-        sync_above(&*self.core.disk, target);
-        Ok(backup)
+        let disk = &*self.core.disk;
+        let partial = Partial::begin(target, disk)?;
+        let work = Work { core: &self.core, target: &partial.folder, layout: Layout::at(partial.folder.join(THREADS)) };
+        let finished = work.make(each).and_then(|backup| {
+            let value = serde_json::to_value(&backup).map_err(bad_row)?;
+            let text = match &self.core.signing {
+                Some(signing) => {
+                    document::sign_json(KIND, ITEM, value, &signing.signer, backup.made_at).map_err(bad_row)?
+                }
+                None => serde_json::to_string_pretty(&value).map_err(bad_row)? + "\n",
+            };
+            let path = partial.folder.join(FILE);
+            disk::replace(disk, &path, text.as_bytes()).map_err(io_error("write", &path))?;
+            partial.finish(target, disk)?;
+            Ok(backup)
+        });
+        if finished.is_err() {
+            // What is half done may hold what was erased meanwhile; what can't be removed now, the next backup removes.
+            _ = disk.remove_folder(&partial.folder);
+        }
+        finished
     }
 }
 
@@ -119,13 +139,6 @@ fn refuse_existing(target: &Path) -> Result<()> {
         });
     }
     Ok(())
-}
-
-/// The name of a new folder is durable once the one above it is synced; one that can't be synced is not ours.
-fn sync_above(disk: &dyn Disk, folder: &Path) {
-    if let Some(above) = folder.parent() {
-        _ = disk.sync_folder(above);
-    }
 }
 
 struct Work<'a> {
@@ -143,13 +156,15 @@ impl Work<'_> {
         let snapshot = self.copy_database()?;
         let found = rows::select(&snapshot, "1 ORDER BY t.id", [])?;
         let mut copied = Copied::default();
+        let erased = erasures(&snapshot)?;
         for (index, row) in found.iter().enumerate() {
-            self.copy_thread(row, &snapshot, &mut copied)?;
+            self.copy_thread(row, &snapshot, &erased, &mut copied)?;
             each(index + 1, found.len());
         }
         let deleted = self.deleted_meanwhile(&snapshot)?;
         copied.threads.retain(|thread| !deleted.contains_key(&thread.thread_id));
-        self.refuse_erased_meanwhile(&snapshot)?;
+        copied.bad.retain(|bad| !deleted.contains_key(&bad.thread_id));
+        self.refuse_erased_meanwhile(&erased)?;
         let format = schema::version(&snapshot)?;
         self.settle_snapshot(snapshot, &copied, &deleted)?;
         let path = self.layout.database();
@@ -158,9 +173,9 @@ impl Work<'_> {
         for folder in [self.layout.tombstones(), self.layout.root().to_owned(), self.target.to_owned()] {
             self.core.disk.sync_folder(&folder).map_err(io_error("sync", &folder))?;
         }
-        let Copied { threads, blobs, bytes, .. } = copied;
+        let Copied { threads, blobs, bytes, bad, .. } = copied;
         let backup_id = self.core.ids.hex32();
-        Ok(Backup { backup_id, made_at, store_format: format, database, threads, blobs, bytes })
+        Ok(Backup { backup_id, made_at, store_format: format, database, threads, blobs, bytes, bad })
     }
 
     /// The database as of one moment, others writing on.
@@ -178,95 +193,6 @@ impl Work<'_> {
         Ok(schema::open_any(&path, Use::Write)?.0)
     }
 
-    fn copy_thread(&self, row: &Row, snapshot: &Connection, copied: &mut Copied) -> Result<()> {
-        let thread = &row.manifest.thread_id;
-        let done = self.copy_log(row, snapshot).and_then(|()| self.copy_beside(row, copied));
-        match done {
-            Ok(()) => {
-                copied.bytes += row.head.bytes;
-                copied.threads.push(BackedUp { thread_id: thread.clone(), head: row.head.clone() });
-                Ok(())
-            }
-            // It was deleted under our hands; the copy will say so.
-            Err(_) if self.core.read(|live| rows::tombstone(live, thread))?.is_some() => Ok(()),
-            Err(error) => Err(error),
-        }
-    }
-
-    /// The committed bytes of a log up to the head in the snapshot: the file, and behind it what the redo has.
-    fn copy_log(&self, row: &Row, snapshot: &Connection) -> Result<()> {
-        let thread = &row.manifest.thread_id;
-        let redo = Redo::read(snapshot, row.id)?.unwrap_or_else(|| Redo { from: row.head.bytes, ..Redo::default() });
-        let (source, target) = (self.core.layout.transcript(thread), self.layout.transcript(thread));
-        let disk = &*self.core.disk;
-        disk.make_folder(&self.layout.thread(thread)).map_err(io_error("create", &target))?;
-        let to = disk.open(&target, How::MakeNew).map_err(io_error("create", &target))?;
-        let mut hash = RunningHash::new();
-        if redo.from > 0 {
-            let from = disk.open(&source, How::Read).map_err(io_error("open", &source))?;
-            copy_bytes(&*from, &*to, redo.from, &mut hash).map_err(io_error("copy", &source))?;
-        }
-        hash.update(&redo.bytes);
-        to.write_at(&redo.bytes, redo.from).map_err(io_error("write", &target))?;
-        if hash.digest() != row.head.hash {
-            return Err(Error::Integrity {
-                what: format!("the log of `{thread}` can't be backed up"),
-                why: "what can be read of it is not what was signed".to_owned(),
-                hint: Some(format!(
-                    "`selvedge verify {thread}` says what is wrong; `selvedge repair {thread}` mends what may be mended"
-                )),
-            });
-        }
-        to.sync().map_err(io_error("sync", &target))
-    }
-
-    /// Manifest, blobs and quarantined bytes.
-    fn copy_beside(&self, row: &Row, copied: &mut Copied) -> Result<()> {
-        let thread = &row.manifest.thread_id;
-        let disk = &*self.core.disk;
-        let (from, to) = (self.core.layout.thread(thread), self.layout.thread(thread));
-        check_folder(&from)?;
-        if !self.copy_manifest(row)? {
-            copied.stale.push(row.id);
-        }
-        for entry in entries(&from)? {
-            let name = entry.to_string_lossy();
-            if name.starts_with("transcript.quarantine") || name == "capabilities.md" {
-                copy_file(disk, &from.join(&entry), &to.join(&entry))?;
-            }
-        }
-        let (from, to) = (self.core.layout.blobs(thread), self.layout.blobs(thread));
-        if check_folder(&from)? {
-            disk.make_folder(&to).map_err(io_error("create", &to))?;
-            for entry in entries(&from)?.iter().filter(|name| name.to_string_lossy().parse::<Digest>().is_ok()) {
-                copied.bytes += copy_file(disk, &from.join(entry), &to.join(entry))?;
-                copied.blobs += 1;
-            }
-            disk.sync_folder(&to).map_err(io_error("sync", &to))?;
-        }
-        let folder = self.layout.thread(thread);
-        disk.sync_folder(&folder).map_err(io_error("sync", &folder))
-    }
-
-    /// Copies a manifest, unless it shows a version that the copy of the log does not have.
-    fn copy_manifest(&self, row: &Row) -> Result<bool> {
-        let thread = &row.manifest.thread_id;
-        let path = self.core.layout.manifest(thread);
-        let bytes = match disk::read(&*self.core.disk, &path, 64 << 20) {
-            Ok(bytes) => bytes,
-            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(false),
-            Err(error) => return Err(io_error("read", &path)(error)),
-        };
-        let shown = serde_json::from_slice::<Value>(&bytes).ok();
-        let shown = shown.and_then(|value| value.get("log_version").and_then(Value::as_u64));
-        if shown.is_none_or(|version| version > row.head.version) {
-            return Ok(false);
-        }
-        let target = self.layout.manifest(thread);
-        disk::replace(&*self.core.disk, &target, &bytes).map_err(io_error("write", &target))?;
-        Ok(true)
-    }
-
     /// Threads of the snapshot that were deleted since, with their tombstones.
     fn deleted_meanwhile(&self, snapshot: &Connection) -> Result<BTreeMap<ThreadId, (String, String)>> {
         let known = tombstones(snapshot)?;
@@ -275,9 +201,8 @@ impl Work<'_> {
         Ok(now)
     }
 
-    fn refuse_erased_meanwhile(&self, snapshot: &Connection) -> Result<()> {
-        let known = erasures(snapshot)?;
-        match self.core.read(erasures)?.is_subset(&known) {
+    fn refuse_erased_meanwhile(&self, known: &Erasures) -> Result<()> {
+        match self.core.read(erasures)?.is_subset(known) {
             true => Ok(()),
             false => Err(Error::Unusable {
                 what: "the backup".to_owned(),
@@ -328,7 +253,7 @@ impl Work<'_> {
 }
 
 /// Takes a thread out of every table, as deleting it does.
-fn bury(connection: &Connection, id: i64) -> Result<()> {
+pub(crate) fn bury(connection: &Connection, id: i64) -> Result<()> {
     for (table, column) in TABLES {
         if table != "erasures" || schema::knows_erasures(connection)? {
             rows::execute(connection, &format!("DELETE FROM {table} WHERE {column} = ?"), [id])?;
@@ -352,8 +277,11 @@ fn tombstones(connection: &Connection) -> Result<BTreeMap<ThreadId, (String, Str
         .collect()
 }
 
+/// Threads and blobs.
+type Erasures = BTreeSet<(i64, Vec<u8>)>;
+
 /// Every erased blob.
-fn erasures(connection: &Connection) -> Result<BTreeSet<(i64, Vec<u8>)>> {
+fn erasures(connection: &Connection) -> Result<Erasures> {
     if !schema::knows_erasures(connection)? {
         return Ok(BTreeSet::new());
     }
@@ -373,25 +301,23 @@ pub(crate) fn entries(folder: &Path) -> Result<Vec<PathBuf>> {
 pub(crate) fn copy_file(disk: &dyn Disk, from: &Path, to: &Path) -> Result<u64> {
     let source = disk.open(from, How::Read).map_err(io_error("open", from))?;
     let target = disk.open(to, How::MakeNew).map_err(io_error("create", to))?;
-    let length = source.length().map_err(io_error("look at", from))?;
-    copy_bytes(&*source, &*target, length, &mut RunningHash::new()).map_err(io_error("copy", from))?;
+    let copied = copy_bytes((&*source, from), (&*target, to), u64::MAX)?;
     target.sync().map_err(io_error("sync", to))?;
-    Ok(length)
+    Ok(copied)
 }
 
-/// Copies the first `length` bytes of a file, hashing them on the way; a shorter file is an error.
-fn copy_bytes(from: &dyn DiskFile, to: &dyn DiskFile, length: u64, hash: &mut RunningHash) -> io::Result<()> {
+/// Copies at most the first `length` bytes of a file; gives how many there were.
+fn copy_bytes(from: (&dyn DiskFile, &Path), to: (&dyn DiskFile, &Path), length: u64) -> Result<u64> {
     let mut buffer = vec![0; 1 << 16];
     let mut done = 0;
     while done < length {
         let wanted = buffer.len().min(usize::try_from(length - done).unwrap_or(usize::MAX));
-        let read = read_fully(from, &mut buffer[..wanted], done)?;
+        let read = read_fully(from.0, &mut buffer[..wanted], done).map_err(io_error("read", from.1))?;
         if read == 0 {
-            return Err(io::ErrorKind::UnexpectedEof.into());
+            break;
         }
-        hash.update(&buffer[..read]);
-        to.write_at(&buffer[..read], done)?;
+        to.0.write_at(&buffer[..read], done).map_err(io_error("write", to.1))?;
         done += read as u64;
     }
-    Ok(())
+    Ok(done)
 }

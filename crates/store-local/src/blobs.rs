@@ -4,12 +4,13 @@ use std::path::Path;
 
 use selvedge_log::hash::RunningHash;
 use selvedge_log::recovery::Finding;
-use selvedge_model::{Digest, ThreadId};
+use selvedge_model::{Digest, NamedBlobs, ThreadId};
 use selvedge_store::{Error, Result, blob};
+use serde::Serialize;
 
 use crate::core::{Core, io_error};
 use crate::disk::{Disk, How};
-use crate::layout::check_folder;
+use crate::layout::{Layout, check_folder};
 use crate::{disk, rows};
 
 /// How long a blob may be.
@@ -24,7 +25,10 @@ impl Core {
         check_folder(&self.layout.thread(thread))?;
         if !check_folder(&folder)? {
             self.disk.make_folder(&folder).map_err(io_error("create", &folder))?;
-            let above = self.layout.thread(thread);
+        }
+        // Every name down to the blob: the redo brings back a log whose folder a power cut took, but no blob in it. Each time,
+        // because whoever made a folder may have died before its name was durable.
+        for above in [self.layout.root().to_owned(), self.layout.thread(thread)] {
             self.disk.sync_folder(&above).map_err(io_error("sync", &above))?;
         }
         let (name, stored) = blob::seal(content, &*self.ids);
@@ -51,21 +55,37 @@ impl Core {
             hint: Some("put the file back from a copy".to_owned()),
         })
     }
+}
 
-    /// The first of these blobs that is missing or is not what its name says.
-    pub(crate) fn bad_blob(&self, thread: &ThreadId, named: impl Iterator<Item = (Digest, u64)>) -> Option<Finding> {
-        for (blob, version) in named {
-            let path = self.layout.blob(thread, &blob);
-            let why = match hash_file(&*self.disk, &path) {
-                Ok(found) if found == blob => continue,
-                Ok(_) => "is not what its name says".to_owned(),
-                Err(error) if error.kind() == std::io::ErrorKind::NotFound => "is missing".to_owned(),
-                Err(error) => format!("can't be read: {error}"),
-            };
-            return Some(Finding::Blob { blob, version, why });
-        }
-        None
+/// A blob that a log names and that is missing or changed, though nobody erased it.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct BadBlob {
+    /// The blob.
+    pub blob: Digest,
+    /// The version that first names it.
+    pub version: u64,
+    /// What is wrong with it, as the end of a sentence.
+    pub why: String,
+}
+
+impl BadBlob {
+    pub(crate) fn into_finding(self) -> Finding {
+        Finding::Blob { blob: self.blob, version: self.version, why: self.why }
     }
+}
+
+/// Hashes every blob that must be there; gives those that are missing, changed or can't be read.
+pub(crate) fn bad_blobs(layout: &Layout, disk: &dyn Disk, thread: &ThreadId, named: &NamedBlobs) -> Vec<BadBlob> {
+    let look = |(blob, version): (Digest, u64)| {
+        let why = match hash_file(disk, &layout.blob(thread, &blob)) {
+            Ok(found) if found == blob => return None,
+            Ok(_) => "is not what its name says".to_owned(),
+            Err(error) if error.kind() == std::io::ErrorKind::NotFound => "is missing".to_owned(),
+            Err(error) => format!("can't be read: {error}"),
+        };
+        Some(BadBlob { blob, version, why })
+    };
+    named.must_be_there().filter_map(look).collect()
 }
 
 /// The SHA-256 of a whole file, read in pieces.

@@ -4,39 +4,46 @@
 //! FOLDER/transcript.jsonl        the committed bytes of the log
 //! FOLDER/thread.json             the signed manifest, if there is one
 //! FOLDER/blobs/NAME              what lies beside the log
-//! FOLDER/keys/FINGERPRINT.pem    the public keys of its signers
+//! FOLDER/keys/FINGERPRINT.pem    the public keys of its signers, and of their chain
+//! FOLDER/chain/FINGERPRINT.json  the statements with which one of them took over from another
 //! ```
 //!
 //! Only modes, owners and times could differ, and those are fixed: all times are the one that the last checkpoint claims.
 //! Unpacked by any tar it is a folder that can be checked with `FORMAT.md` alone.
 //!
-//! A key inside an archive proves nothing: what arrives is checked with the keys that whoever receives it trusts. Nothing of an archive
-//! is put in place before all of it was checked; until then it lies in a folder beside the threads that no thread can have.
+//! A key inside an archive proves nothing. Whoever believes any one key of the chain can check the archive (`check`); to take it into a
+//! store, all signers must be trusted there, since from then on only that store's trust is asked. Nothing of an archive is put in
+//! place before all of it was checked; until then it lies in a folder beside the threads that no thread can have.
+//!
+//! `chain` gathers the keys that go along, `arriving` reads an archive, `check` judges one without a store.
 
-use std::collections::BTreeSet;
+mod arriving;
+mod chain;
+mod check;
+
 use std::fs;
-use std::io::{self, BufReader, Cursor, Read, Write};
-use std::path::{Path, PathBuf};
+use std::io::{self, BufReader, Read, Write};
+use std::path::PathBuf;
 
-use selvedge_log::hash::RunningHash;
-use selvedge_log::recovery::{Evidence, Finding, Mode, Remembered, judge};
-use selvedge_log::scan::{Examined, Scanner, Signatures, examine};
-use selvedge_log::{Head, line, lines};
+use selvedge_log::Head;
+use selvedge_log::recovery::Finding;
 use selvedge_model::{Digest, OwnerId, ThreadId};
 use selvedge_store::{Error, Logs, Result};
 
+use crate::blobs::hash_file;
 use crate::core::{Core, io_error};
-use crate::disk::{DiskFile, How};
+use crate::disk::How;
 use crate::open::LocalStore;
 use crate::overlay::Overlay;
-use crate::{manifest, rows, ustar};
+use crate::{manifest, ustar};
+use arriving::Arriving;
+use chain::Chain;
+pub use check::{ArchivedKeys, verify_archive};
 
 /// How long a manifest or a key in an archive may be.
 const SMALL_MAX: u64 = 64 << 20;
 /// How the folder begins in which a thread arrives; who it belongs to follows. No thread's folder begins with a dot.
 const ARRIVING: &str = ".arriving-";
-/// How many files an archive may have.
-const FILES_MAX: usize = 1 << 20;
 
 /// What was exported.
 #[derive(Clone, Debug)]
@@ -89,12 +96,16 @@ impl LocalStore {
             verdict.judgement.finding,
             Finding::Sound | Finding::Foreign { .. } | Finding::Contradicted { .. }
         );
+        // What holds otherwise and lacks a blob is no whole thread either.
+        if let Some(bad) = verdict.bad_blobs.first().filter(|_| holds) {
+            return Err(Error::Log { thread: thread.clone(), finding: bad.clone().into_finding() });
+        }
         let Some((head, at)) = last.filter(|_| holds) else {
             return Err(Error::Log { thread: thread.clone(), finding: verdict.judgement.finding });
         };
         let signers: Vec<_> = verdict.signers.iter().map(|(signer, _)| *signer).collect();
         let seconds = u64::try_from(at / 1_000_000).unwrap_or_default();
-        let packed = self.pack(thread, &head, &signers, seconds, out);
+        let packed = self.pack(thread, &head, &signers, &verdict.erased_blobs, seconds, out);
         let blobs = packed.map_err(|error| match error {
             Failed::Store(error) => error,
             Failed::Io(source) => Error::Io { what: "write the archive of", path: thread.as_str().into(), source },
@@ -107,6 +118,7 @@ impl LocalStore {
         thread: &ThreadId,
         head: &Head,
         signers: &[Digest],
+        erased: &[Digest],
         seconds: u64,
         out: &mut dyn Write,
     ) -> Result<u64, Failed> {
@@ -123,15 +135,24 @@ impl LocalStore {
         let mut blobs = 0;
         for blob in self.blobs(thread)? {
             let path = core.layout.blob(thread, &blob);
+            // One that the log names was checked; what else lies here comes along if it is what its name says.
+            if erased.contains(&blob) || hash_file(&*core.disk, &path).map_err(io_error("read", &path))? != blob {
+                continue;
+            }
             let file = core.disk.open(&path, How::Read).map_err(io_error("open", &path))?;
             let size = file.length().map_err(io_error("look at", &path))?;
             let mut content = BufReader::new(Overlay::of_file(Some(file))?);
             ustar::write(out, &folder, &format!("blobs/{blob}"), size, seconds, &mut content)?;
             blobs += 1;
         }
-        for signer in signers {
-            let pem = core.trust.key(signer).map(|key| key.to_pem()).unwrap_or_default();
-            ustar::write(out, &folder, &format!("keys/{signer}.pem"), pem.len() as u64, seconds, &mut pem.as_bytes())?;
+        let Chain { keys, vouchers } = core.chain_of(thread, signers);
+        for (name, key) in keys {
+            let pem = key.to_pem();
+            ustar::write(out, &folder, &format!("keys/{name}.pem"), pem.len() as u64, seconds, &mut pem.as_bytes())?;
+        }
+        for voucher in vouchers {
+            let (name, mut text) = (format!("chain/{}.json", voucher.to), voucher.text());
+            ustar::write(out, &folder, &name, text.len() as u64, seconds, &mut text)?;
         }
         ustar::finish(out)?;
         Ok(blobs)
@@ -150,17 +171,17 @@ impl LocalStore {
     /// did. On an error nothing of it is there.
     pub fn import(&self, archive: &mut dyn Read, keep: bool) -> Result<Arrived> {
         let core = &*self.core;
+        let mut each = |_: &_| {};
         if !keep {
-            let arriving = Arriving::new(core, None).read(archive)?;
-            return arriving.judge(core)?.settle(core, None);
+            return Arriving::new(&core.trust, None, &mut each).read(archive)?.judge()?.settle(core, None);
         }
         core.gate()?;
         core.tidy_arrivals()?;
         let staged = core.layout.root().join(format!("{ARRIVING}{}-{}", core.owner, core.ids.hex12()));
         core.disk.make_folder(&staged).map_err(io_error("create", &staged))?;
-        let arrived = Arriving::new(core, Some(&staged))
+        let arrived = Arriving::new(&core.trust, Some((core, &staged)), &mut each)
             .read(archive)
-            .and_then(|arriving| arriving.judge(core))
+            .and_then(Arriving::judge)
             .and_then(|arriving| arriving.settle(core, Some(&staged)));
         // What was taken in lies elsewhere by now.
         let tidied = core.disk.remove_folder(&staged).map_err(io_error("remove", &staged));
@@ -209,186 +230,6 @@ fn refused(why: impl std::fmt::Display) -> Error {
     Error::Integrity { what: "the archive".to_owned(), why: why.to_string(), hint: None }
 }
 
-/// An archive that is being read.
-struct Arriving<'a> {
-    core: &'a Core,
-    staged: Option<&'a Path>,
-    folder: Option<String>,
-    seen: BTreeSet<String>,
-    log: Option<(ThreadId, Examined, Vec<Digest>)>,
-    manifest: Option<Vec<u8>>,
-    blobs: u64,
-}
-
-/// An archive whose log holds.
-struct Judged {
-    thread: ThreadId,
-    head: Head,
-    signers: Vec<Digest>,
-    blobs: u64,
-}
-
-impl<'a> Arriving<'a> {
-    fn new(core: &'a Core, staged: Option<&'a Path>) -> Self {
-        Self { core, staged, folder: None, seen: BTreeSet::new(), log: None, manifest: None, blobs: 0 }
-    }
-
-    fn read(mut self, archive: &mut dyn Read) -> Result<Self> {
-        while let Some(header) = ustar::read_header(archive).map_err(refused)? {
-            if header.is_folder {
-                continue;
-            }
-            let name = self.place(&header.path)?;
-            if !self.seen.insert(name.clone()) || self.seen.len() > FILES_MAX {
-                return Err(refused(format!("`{name}` stands in it twice, or it has too many files")));
-            }
-            let mut content = Read::take(&mut *archive, header.size);
-            self.file(&name, header.size, &mut content)?;
-            if content.limit() > 0 {
-                return Err(refused("it is cut off"));
-            }
-            ustar::skip_padding(archive, header.size).map_err(refused)?;
-        }
-        self.sync()?;
-        Ok(self)
-    }
-
-    /// Where a file of the archive belongs; anything that is not exactly one of the known places is refused.
-    fn place(&mut self, path: &str) -> Result<String> {
-        let strange = || refused(format!("`{}` has no place in it", path.escape_debug()));
-        let (folder, name) = path.split_once('/').ok_or_else(strange)?;
-        ThreadId::from_folder(folder).map_err(|_| strange())?;
-        if *self.folder.get_or_insert_with(|| folder.to_owned()) != folder {
-            return Err(refused("it has more than one thread"));
-        }
-        let is_digest = |text: &str| text.parse::<Digest>().is_ok_and(|digest| digest.to_string() == text);
-        let is_known = match name.split_once('/') {
-            None => name == "transcript.jsonl" || name == "thread.json",
-            Some(("blobs", blob)) => is_digest(blob),
-            Some(("keys", key)) => key.strip_suffix(".pem").is_some_and(is_digest),
-            Some(_) => false,
-        };
-        is_known.then(|| name.to_owned()).ok_or_else(strange)
-    }
-
-    fn file(&mut self, name: &str, size: u64, content: &mut dyn Read) -> Result<()> {
-        match name.split_once('/') {
-            Some(("blobs", blob)) => self.blob(blob, name, content),
-            Some(_) => small(size, content).map(|_| ()),
-            None if name == "thread.json" => {
-                let bytes = small(size, content)?;
-                let mut source = bytes.as_slice();
-                let mut copying = self.copying(name, &mut source)?;
-                io::copy(&mut copying, &mut io::sink()).and_then(|_| copying.sync()).map_err(refused)?;
-                self.manifest = Some(bytes);
-                Ok(())
-            }
-            None => self.transcript(name, content),
-        }
-    }
-
-    /// A reader that writes what it reads to where it belongs, if anything is kept.
-    fn copying<'b>(&self, name: &str, content: &'b mut dyn Read) -> Result<Copying<'b>> {
-        let target = match self.staged {
-            Some(staged) => {
-                let path = staged.join(name);
-                if let Some(above) = path.parent() {
-                    self.core.disk.make_folder(above).map_err(io_error("create", above))?;
-                }
-                let file = self.core.disk.open(&path, How::MakeNew).map_err(io_error("create", &path))?;
-                Some((file, 0))
-            }
-            None => None,
-        };
-        Ok(Copying { content, target })
-    }
-
-    fn blob(&mut self, blob: &str, name: &str, content: &mut dyn Read) -> Result<()> {
-        let mut copying = self.copying(name, content)?;
-        let mut hash = RunningHash::new();
-        let mut buffer = vec![0; 1 << 16];
-        loop {
-            match copying.read(&mut buffer).map_err(refused)? {
-                0 => break,
-                read => hash.update(&buffer[..read]),
-            }
-        }
-        copying.sync().map_err(refused)?;
-        if hash.digest().to_string() != blob {
-            return Err(refused(format!("blob {blob} is not what its name says")));
-        }
-        self.blobs += 1;
-        Ok(())
-    }
-
-    fn transcript(&mut self, name: &str, content: &mut dyn Read) -> Result<()> {
-        let mut reader = BufReader::with_capacity(1 << 16, self.copying(name, content)?);
-        let mut first = Vec::new();
-        lines::next_line(&mut reader, &mut first).map_err(refused)?;
-        let born = line::decode(first.strip_suffix(b"\n").unwrap_or(&first));
-        let thread = born.map_err(|error| refused(format!("its log can't be read: {error}")))?.thread_id;
-        let mut signers: Vec<Digest> = Vec::new();
-        let scanner = Scanner::new(&thread, &self.core.trust, Signatures::Every);
-        let whole = Cursor::new(first).chain(reader.by_ref());
-        let examined = examine(whole, scanner, |entry| {
-            signers.extend(Some(entry.head.signer).filter(|signer| signers.last() != Some(signer)));
-        });
-        let examined = examined.map_err(refused)?;
-        reader.get_mut().sync().map_err(refused)?;
-        self.log = Some((thread, examined, signers));
-        Ok(())
-    }
-
-    /// Makes the names of everything that was kept durable.
-    fn sync(&self) -> Result<()> {
-        let Some(staged) = self.staged else { return Ok(()) };
-        for folder in [staged.join("blobs"), staged.to_owned()] {
-            if fs::symlink_metadata(&folder).is_ok() {
-                self.core.disk.sync_folder(&folder).map_err(io_error("sync", &folder))?;
-            }
-        }
-        Ok(())
-    }
-
-    /// Accepts an archive only if its log holds, ends with a checkpoint, and is all that its manifest remembers.
-    fn judge(self, core: &Core) -> Result<Judged> {
-        let (thread, examined, signers) = self.log.ok_or_else(|| refused("it has no log"))?;
-        let memory: Option<Remembered> = match &self.manifest {
-            Some(bytes) if examined.damage.is_none() => Some(manifest::parse(bytes, &core.trust, &thread)?.memory),
-            _ => None,
-        };
-        let remembered: Vec<_> = memory.into_iter().collect();
-        let evidence = Evidence { remembered: &remembered, ..Evidence::default() };
-        match (judge(&examined, evidence, Mode::Strict).finding, examined.head()) {
-            (Finding::Sound, Some(head)) => {
-                let head = head.clone();
-                Ok(Judged { thread, head, signers, blobs: self.blobs })
-            }
-            (finding, _) => Err(Error::Log { thread, finding }),
-        }
-    }
-}
-
-impl Judged {
-    /// Takes the thread in, unless it is here already, exactly so.
-    fn settle(self, core: &Core, staged: Option<&Path>) -> Result<Arrived> {
-        let Self { thread, head, signers, blobs } = self;
-        let known =
-            core.read(|connection| Ok((rows::find(connection, &thread)?, rows::tombstone(connection, &thread)?)))?;
-        let arrival = match (known, staged) {
-            ((Some(row), _), _) if row.head == head => Arrival::Unchanged,
-            ((Some(_), _), _) => return Err(Error::Exists(thread)),
-            ((None, Some(_)), _) => return Err(Error::Deleted(thread)),
-            ((None, None), Some(staged)) => {
-                core.adopt(&thread, &head, staged)?;
-                Arrival::Imported
-            }
-            ((None, None), None) => Arrival::WouldImport,
-        };
-        Ok(Arrived { thread, head, blobs, signers, arrival })
-    }
-}
-
 fn small(size: u64, content: &mut dyn Read) -> Result<Vec<u8>> {
     if size > SMALL_MAX {
         return Err(refused("a manifest or a key in it is too long"));
@@ -396,27 +237,4 @@ fn small(size: u64, content: &mut dyn Read) -> Result<Vec<u8>> {
     let mut bytes = Vec::new();
     content.read_to_end(&mut bytes).map_err(refused)?;
     Ok(bytes)
-}
-
-/// Reads, and writes what it reads.
-struct Copying<'a> {
-    content: &'a mut dyn Read,
-    target: Option<(Box<dyn DiskFile>, u64)>,
-}
-
-impl Copying<'_> {
-    fn sync(&mut self) -> io::Result<()> {
-        self.target.as_ref().map_or(Ok(()), |(file, _)| file.sync())
-    }
-}
-
-impl Read for Copying<'_> {
-    fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
-        let read = self.content.read(buffer)?;
-        if let Some((file, at)) = &mut self.target {
-            file.write_at(&buffer[..read], *at)?;
-            *at += read as u64;
-        }
-        Ok(read)
-    }
 }

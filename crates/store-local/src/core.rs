@@ -17,6 +17,7 @@ use serde_json::Value;
 
 use crate::disk::{Disk, DiskFile, How};
 use crate::group::Group;
+use crate::handles::Handles;
 use crate::layout::Layout;
 use crate::rows::Row;
 use crate::schema::{self, Use, database};
@@ -51,6 +52,7 @@ pub(crate) struct Core {
     pub(crate) desk: Desk,
     pub(crate) group: Group,
     pub(crate) memory: Mutex<HashMap<ThreadId, Arc<Remembered>>>,
+    pub(crate) handles: Handles,
     pub(crate) pending: Mutex<Pending>,
     pub(crate) pending_changed: Condvar,
     /// Counts what this process committed, for those who wait to hear of it.
@@ -123,13 +125,15 @@ pub(crate) enum Durability {
 pub(crate) struct Gate {
     connection: Option<Connection>,
     durability: Durability,
+    /// A sync of SQLite's write-ahead log failed: frames of earlier, unsynced transactions may be lost behind our back.
+    log_is_suspect: bool,
     queue: Box<dyn DiskFile>,
 }
 
 /// How a transaction ended.
-pub(crate) enum Ended<T> {
+pub(crate) enum Ended<T, E = Error> {
     /// As its work said.
-    Known(Result<T>),
+    Known(Result<T, E>),
     /// Nobody knows: the sync of the commit failed.
     Unknown(T, String),
 }
@@ -141,8 +145,7 @@ impl Gate {
         let path = layout.commit_lock();
         let queue = disk.open(&path, How::Make).map_err(io_error("open", &path))?;
         queue.lock().map_err(io_error("lock", &path))?;
-        let entered =
-            say_alive(layout, disk, owner).and_then(|file| Ok((schema::open(&layout.database(), Use::Write)?, file)));
+        let entered = say_alive(layout, disk, owner).and_then(|file| Ok((open_to_write(layout, disk)?, file)));
         // Closing the file would free the lock as well.
         _ = queue.unlock();
         if entered.is_err() {
@@ -150,7 +153,7 @@ impl Gate {
             _ = disk.remove(&layout.owner(owner));
         }
         let (connection, file) = entered?;
-        Ok((Self { connection: Some(connection), durability: Durability::Synced, queue }, file))
+        Ok((Self { connection: Some(connection), durability: Durability::Synced, log_is_suspect: false, queue }, file))
     }
 
     /// Runs `work` while no other process writes.
@@ -164,18 +167,18 @@ impl Gate {
     }
 
     /// Runs `work` in a transaction; must be called from within [`Gate::alone`].
-    pub(crate) fn transaction<T>(
+    pub(crate) fn transaction<T, E: From<Error>>(
         &mut self,
         layout: &Layout,
         durability: Durability,
-        work: impl FnOnce(&Connection) -> Result<T>,
-    ) -> Ended<T> {
+        work: impl FnOnce(&Connection) -> Result<T, E>,
+    ) -> Ended<T, E> {
         let connection = match self.ready(layout, durability) {
             Ok(connection) => connection,
-            Err(error) => return Ended::Known(Err(error)),
+            Err(error) => return Ended::Known(Err(error.into())),
         };
         if let Err(error) = run(connection, "BEGIN IMMEDIATE") {
-            return Ended::Known(Err(error));
+            return Ended::Known(Err(error.into()));
         }
         match work(connection) {
             Ok(value) => match run(connection, "COMMIT") {
@@ -183,11 +186,15 @@ impl Gate {
                 // Nothing was written for good: SQLite says so itself by being out of the transaction or still in it.
                 Err(error @ Error::Io { .. }) => {
                     _ = run(connection, "ROLLBACK");
-                    Ended::Known(Err(error))
+                    Ended::Known(Err(error.into()))
                 }
                 Err(error) => {
                     // After a failed sync the pages in memory prove nothing: this connection is not used again.
                     self.connection = None;
+                    self.log_is_suspect = true;
+                    // Whoever commits next, in whichever process, must not write behind frames that may be lost; what
+                    // can't be done now is done before this process writes again.
+                    _ = self.ready(layout, durability);
                     Ended::Unknown(value, error.to_string())
                 }
             },
@@ -205,6 +212,14 @@ impl Gate {
             self.connection = Some(schema::open(&layout.database(), Use::Write)?);
             self.durability = Durability::Synced;
         }
+        if self.log_is_suspect {
+            let connection = self.connection.take();
+            if let Some(connection) = &connection {
+                begin_log_anew(connection)?;
+            }
+            self.connection = connection;
+            self.log_is_suspect = false;
+        }
         let connection = self
             .connection
             .as_ref()
@@ -218,6 +233,15 @@ impl Gate {
     }
 }
 
+/// Moves everything in the write-ahead log into the database, synced there, and begins the log anew.
+fn begin_log_anew(connection: &Connection) -> Result<()> {
+    let busy = connection.query_row("PRAGMA wal_checkpoint(TRUNCATE)", [], |row| row.get::<_, i64>(0));
+    match busy.map_err(database)? {
+        0 => Ok(()),
+        _ => Err(Error::Database { why: "somebody reads for too long".to_owned(), retryable: true }),
+    }
+}
+
 /// Makes the file of an owner and locks it; the owner lives as long as the file is open.
 fn say_alive(layout: &Layout, disk: &dyn Disk, owner: &OwnerId) -> Result<Box<dyn DiskFile>> {
     let path = layout.owner(owner);
@@ -226,6 +250,16 @@ fn say_alive(layout: &Layout, disk: &dyn Disk, owner: &OwnerId) -> Result<Box<dy
         true => Ok(file),
         false => Err(schema::unusable("the store", "somebody else has our name".to_owned(), Some("try again"))),
     }
+}
+
+/// Opens the database to write. SQLite syncs the name of a new write-ahead log itself, and does not look whether that failed.
+fn open_to_write(layout: &Layout, disk: &dyn Disk) -> Result<Connection> {
+    let had_log = layout.database().with_extension("db-wal").exists();
+    let connection = schema::open(&layout.database(), Use::Write)?;
+    if !had_log {
+        disk.sync_folder(layout.root()).map_err(io_error("sync", layout.root()))?;
+    }
+    Ok(connection)
 }
 
 /// Runs a statement without values.
@@ -318,6 +352,7 @@ impl Core {
 
     pub(crate) fn forget(&self, thread: &ThreadId) {
         lock(&self.memory).remove(thread);
+        self.handles.close(thread);
     }
 
     /// Whether the process that made `owner` lives; asked of the operating system, not of a clock.

@@ -6,7 +6,7 @@
 use std::fmt::Debug;
 use std::fs::{self, DirBuilder, File, OpenOptions};
 use std::io;
-use std::os::unix::fs::{DirBuilderExt, FileExt, OpenOptionsExt};
+use std::os::unix::fs::{DirBuilderExt, FileExt, MetadataExt, OpenOptionsExt};
 use std::path::Path;
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -50,6 +50,9 @@ pub trait Disk: Send + Sync + Debug {
 pub trait DiskFile: Send + Sync + Debug {
     /// How long it is.
     fn length(&self) -> io::Result<u64>;
+
+    /// How long it is, if it still is what stands at `path`; asked without opening anything.
+    fn length_at(&self, path: &Path) -> io::Result<Option<u64>>;
 
     /// Reads at most as many bytes as fit.
     fn read_at(&self, buffer: &mut [u8], offset: u64) -> io::Result<usize>;
@@ -96,10 +99,11 @@ impl Disk for RealDisk {
             Some(code) if code == rustix::io::Errno::LOOP.raw_os_error() => not_plain("it is a symbolic link"),
             _ => error,
         })?;
-        if !file.metadata()?.is_file() {
+        let found = file.metadata()?;
+        if !found.is_file() {
             return Err(not_plain("it is no plain file"));
         }
-        Ok(Box::new(RealFile(file)))
+        Ok(Box::new(RealFile { file, identity: (found.dev(), found.ino()) }))
     }
 
     fn make_folder(&self, path: &Path) -> io::Result<()> {
@@ -135,48 +139,60 @@ fn absent_is_fine(result: io::Result<()>) -> io::Result<()> {
 }
 
 #[derive(Debug)]
-struct RealFile(File);
+struct RealFile {
+    file: File,
+    /// Device and number: which file it is, whatever it is called.
+    identity: (u64, u64),
+}
 
 impl DiskFile for RealFile {
     fn length(&self) -> io::Result<u64> {
-        Ok(self.0.metadata()?.len())
+        Ok(self.file.metadata()?.len())
+    }
+
+    fn length_at(&self, path: &Path) -> io::Result<Option<u64>> {
+        match fs::symlink_metadata(path) {
+            Ok(found) => Ok(((found.dev(), found.ino()) == self.identity).then_some(found.len())),
+            Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
+            Err(error) => Err(error),
+        }
     }
 
     fn read_at(&self, buffer: &mut [u8], offset: u64) -> io::Result<usize> {
-        self.0.read_at(buffer, offset)
+        self.file.read_at(buffer, offset)
     }
 
     fn write_at(&self, bytes: &[u8], offset: u64) -> io::Result<()> {
-        self.0.write_all_at(bytes, offset)
+        self.file.write_all_at(bytes, offset)
     }
 
     fn truncate(&self, length: u64) -> io::Result<()> {
-        self.0.set_len(length)
+        self.file.set_len(length)
     }
 
     fn sync(&self) -> io::Result<()> {
-        self.0.sync_data()
+        self.file.sync_data()
     }
 
     fn lock(&self) -> io::Result<()> {
-        self.0.lock()
+        self.file.lock()
     }
 
     fn try_lock(&self) -> io::Result<bool> {
-        answer(self.0.try_lock())
+        answer(self.file.try_lock())
     }
 
     fn is_unlocked(&self) -> io::Result<bool> {
         // A shared lock, so that two who ask at once don't take each other for the holder.
-        let free = answer(self.0.try_lock_shared())?;
+        let free = answer(self.file.try_lock_shared())?;
         if free {
-            self.0.unlock()?;
+            self.file.unlock()?;
         }
         Ok(free)
     }
 
     fn unlock(&self) -> io::Result<()> {
-        self.0.unlock()
+        self.file.unlock()
     }
 }
 

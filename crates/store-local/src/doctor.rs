@@ -1,19 +1,24 @@
 //! Looking at everything of a store, changing nothing, and saying what to do.
 //!
-//! - `threads`: one thread at a time: file, head, manifest, the last lines of its log. `around`: what lies between the threads and
-//!   in the database.
+//! - `threads`: one thread at a time: file, head, manifest, what lies beside. `ends`: the end of a log. `blobs`: whether what it
+//!   names is there. `around`: what lies between the threads and in the database.
 //!
 //! A finding is data: how bad it is, a stable word, what it is about, what was found, why that is so, and the command that helps.
-//! Without `deep` no log is read whole: per thread it takes a look at the file, its last lines, its manifest and its row.
 //! Others may go on writing meanwhile; what seems wrong is looked at a second time before it is said.
+//!
+//! How much of a log is read is bounded, unless all of it is asked for: see [`Depth`]. What was not read is said.
 
 mod around;
+mod blobs;
+mod ends;
 mod threads;
 
+use std::collections::BTreeMap;
 use std::path::Path;
 use std::sync::Arc;
 
-use selvedge_model::{Classify, Clock};
+use selvedge_log::trust::Status;
+use selvedge_model::{Classify, Clock, Digest, ThreadId};
 use selvedge_store::{Error, Result};
 use serde::Serialize;
 
@@ -22,6 +27,18 @@ use crate::layout::Layout;
 use crate::open::{self, Access, LocalStore, Options};
 use crate::schema::{self, database};
 use crate::{disk, rows};
+
+/// How closely logs are looked at.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Depth {
+    /// As [`Depth::Ends`], and no signature is judged, because it is not known whose count.
+    Unsigned,
+    /// Their last lines, the last signature, the hash of the last quarter of a megabyte, and whether the blobs are there that this
+    /// much of a log names. Most logs are no longer than that.
+    Ends,
+    /// Every byte and every signature of every log, and every byte of every blob it names.
+    Whole,
+}
 
 /// How bad a finding is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
@@ -88,8 +105,12 @@ pub struct Report {
     pub store_format: Option<i64>,
     /// How many threads were looked at.
     pub threads: u64,
+    /// How many logs were longer than what was read of them.
+    pub not_read_whole: u64,
     /// How many processes have the store open to write.
     pub live_owners: u64,
+    /// Keys that count no more or never did, and the threads whose logs they signed.
+    unbelieved: BTreeMap<Digest, Vec<ThreadId>>,
 }
 
 impl Report {
@@ -101,6 +122,11 @@ impl Report {
     fn add(&mut self, finding: Finding) {
         self.findings.push(finding);
     }
+
+    /// Takes in that a log is signed by a key that is not believed; said once for each key.
+    fn unbelieved(&mut self, key: Digest, thread: &ThreadId) {
+        self.unbelieved.entry(key).or_default().push(thread.clone());
+    }
 }
 
 /// The version of SQLite that is used.
@@ -108,8 +134,8 @@ pub fn sqlite_version() -> &'static str {
     rusqlite::version()
 }
 
-/// Looks at everything of a store; `deep` also verifies every log whole. `each` is told how many threads of how many are done.
-pub fn examine(options: Options, deep: bool, each: &mut dyn FnMut(u64, u64)) -> Report {
+/// Looks at everything of a store. `each` is told how many threads of how many are done.
+pub fn examine(options: Options, depth: Depth, each: &mut dyn FnMut(u64, u64)) -> Report {
     let mut report = Report::default();
     let layout = Layout::of(&options.project);
     around::room(layout.root(), &mut report);
@@ -117,7 +143,7 @@ pub fn examine(options: Options, deep: bool, each: &mut dyn FnMut(u64, u64)) -> 
     let clock = options.clock.clone();
     match LocalStore::open(Options { access: Access::ReadOnly, ..options }) {
         Ok(store) => {
-            let examiner = Examiner { store: &store, deep, clock };
+            let examiner = Examiner { store: &store, depth, clock };
             if let Err(error) = examiner.look(&mut report, each) {
                 report.add(Finding::of_error(Severity::Damage, "the store", &error));
             }
@@ -133,7 +159,7 @@ pub fn examine(options: Options, deep: bool, each: &mut dyn FnMut(u64, u64)) -> 
 
 struct Examiner<'a> {
     store: &'a LocalStore,
-    deep: bool,
+    depth: Depth,
     clock: Arc<dyn Clock>,
 }
 
@@ -147,15 +173,48 @@ impl Examiner<'_> {
         self.database(report)?;
         self.owners(report)?;
         let found = self.core().read(|connection| rows::select(connection, "1 ORDER BY t.id", []))?;
-        let pending = self.pending()?;
+        let (pending, imports) = (self.pending()?, self.imports()?);
         report.threads = found.len() as u64;
         for (index, row) in found.iter().enumerate() {
-            self.thread(row, &pending, report);
+            self.thread(row, &pending, imports.get(&row.id), report);
             each(index as u64 + 1, found.len() as u64);
         }
         self.folders(&found, report)?;
         self.tombstones(report)?;
+        self.signers(report);
         self.waiting(report)
+    }
+
+    /// What could not be said of each thread alone: whose signatures were not believed, and that none was judged.
+    fn signers(&self, report: &mut Report) {
+        for (key, threads) in std::mem::take(&mut report.unbelieved) {
+            let short = key.short();
+            let (code, standing, help) = match self.core().trust.status(&key) {
+                Some(Status::Revoked) => (
+                    "revoked_key",
+                    "which you revoked",
+                    format!("if that was a mistake, believe it again: `selvedge keys trust --again {short}`"),
+                ),
+                _ => (
+                    "untrusted_key",
+                    "which you do not trust",
+                    "trust the key only if you know whose it is: `selvedge keys trust FILE --owner NAME`".to_owned(),
+                ),
+            };
+            let (subject, whose) = match threads.as_slice() {
+                [only] => (only.to_string(), "its log or tombstone is".to_owned()),
+                many => ("the store".to_owned(), format!("logs or tombstones of {} threads are", many.len())),
+            };
+            let what = format!("{whose} signed by key {short}, {standing}");
+            let why = "nothing that it signed is believed; the bytes may well be as they were";
+            report.add(Finding::new(Severity::Warning, code, subject, what, why).help(help));
+        }
+        if self.depth == Depth::Unsigned {
+            let why = "it is not known whom you trust";
+            let found =
+                Finding::new(Severity::Warning, "signatures_unjudged", "the store", "no signature was judged", why);
+            report.add(found.help("mend what is said of your trusted keys, then look again"));
+        }
     }
 
     fn format(&self, report: &mut Report) -> Result<()> {

@@ -27,7 +27,15 @@ pub(crate) struct Drained {
 impl Core {
     /// Writes `bytes` into a transcript at `offset`, making folder and file if the log is new.
     pub(crate) fn write_transcript(&self, thread: &ThreadId, offset: u64, bytes: &[u8]) -> Result<()> {
-        write_transcript(&self.layout, &*self.disk, thread, offset, bytes).map(|_| ())
+        let path = self.layout.transcript(thread);
+        match self.handles.get(thread, &path) {
+            Some((file, length)) if length >= offset => file.write_at(bytes, offset).map_err(io_error("write", &path)),
+            _ => {
+                let file = write_transcript(&self.layout, &*self.disk, thread, offset, bytes)?;
+                self.handles.keep(thread, file);
+                Ok(())
+            }
+        }
     }
 
     /// Drains the redo of one thread.

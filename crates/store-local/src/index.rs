@@ -151,3 +151,51 @@ pub(crate) fn announce(connection: &Connection, id: i64, version: u64) -> Result
     rows::execute(connection, "INSERT INTO feed (thread, version) VALUES (?, ?)", params![id, signed(version)])?;
     Ok(())
 }
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use selvedge_log::{Signer, Trust};
+    use selvedge_model::{AgentId, Batch, Changeset, Expect, NewThread, Part};
+    use selvedge_store::Commit;
+
+    use super::*;
+    use crate::core::Durability;
+    use crate::disk::RealDisk;
+    use crate::system::{SystemClock, SystemIds};
+    use crate::{Access, LocalStore, Options};
+
+    /// A birth is prepared before it is written; in between somebody may have made the same thread and deleted it.
+    #[test]
+    fn what_was_deleted_meanwhile_is_not_put_in_again() {
+        let folder = tempfile::tempdir().unwrap();
+        LocalStore::init(folder.path(), Arc::new(RealDisk)).unwrap();
+        let signer = Signer::generate(&SystemIds);
+        let store = LocalStore::open(Options {
+            project: folder.path().to_owned(),
+            access: Access::ReadWrite,
+            trust: Trust::of(&[signer.public()]),
+            signer: Some(signer),
+            clock: Arc::new(SystemClock),
+            ids: Arc::new(SystemIds),
+            disk: Arc::new(RealDisk),
+        })
+        .unwrap();
+        let thread = ThreadId::new("scribe-0123456789ab").unwrap();
+        let new = NewThread::of(AgentId::new("scribe").unwrap());
+        store.commit(Batch::of(Part::new(thread.clone(), Expect::Absent, Changeset::creating(new)))).unwrap();
+        let row = store.core.read(|connection| rows::existing(connection, &thread)).unwrap();
+        store.delete(&thread).unwrap();
+        let now = Standing {
+            head: &row.head,
+            sealed: Vec::new(),
+            epoch: row.epoch,
+            owner: None,
+            manifest: &row.manifest,
+            manifest_shown: true,
+        };
+        let put = store.core.write(Durability::Lazy, |connection| insert_thread(connection, &thread, &now)).unwrap();
+        assert_eq!(put, None);
+    }
+}

@@ -57,6 +57,18 @@ impl Core {
     }
 
     pub(crate) fn release(&self, lease: &Lease) -> Result<()> {
+        match self.hand_back(lease) {
+            Err(refused @ Error::NotesPending { .. }) => return Err(refused),
+            // A failure that passes must not leave the thread held by somebody who believes to have given it back.
+            Err(_) => self.hand_back(lease)?,
+            Ok(()) => {}
+        }
+        self.forget(&lease.thread);
+        self.desk.leave(lease);
+        Ok(())
+    }
+
+    fn hand_back(&self, lease: &Lease) -> Result<()> {
         self.write(Durability::Lazy, |connection| {
             // A thread that was deleted or taken over has nothing to give back.
             let Some(row) = rows::find(connection, &lease.thread)? else { return Ok(()) };
@@ -70,10 +82,7 @@ impl Core {
             }
             rows::execute(connection, "UPDATE heads SET owner = NULL WHERE id = ?", [row.id])?;
             Ok(())
-        })?;
-        self.forget(&lease.thread);
-        self.desk.leave(lease);
-        Ok(())
+        })
     }
 
     pub(crate) fn dead_leases(&self) -> Result<Vec<Lease>> {

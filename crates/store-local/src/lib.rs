@@ -10,7 +10,7 @@
 //! - `contracts`, `lease`, `registry`, `blobs`, `delete`, `manifest`: the rest of what a store does.
 //! - `verify`: judging a log without writing.
 //! - `index`: the rows of a thread, written in one place. `replay`, `ledger`: a log read into them. `reindex`: all logs.
-//! - [`doctor`], `backup`, `restore`, `erase`, `upgrade`: looking at everything, copies, what must be forgotten, and older stores.
+//! - [`doctor`], `backup`, `restore` (with `copied` for both), `erase`, `upgrade`: looking at everything, copies, what must be forgotten, and older stores.
 
 pub mod disk;
 pub mod doctor;
@@ -23,12 +23,14 @@ mod blobs;
 mod bundle;
 mod commit;
 mod contracts;
+mod copied;
 mod core;
 mod delete;
 mod drain;
 mod dump;
 mod erase;
 mod group;
+mod handles;
 mod index;
 mod lease;
 mod ledger;
@@ -51,10 +53,13 @@ mod verify;
 mod view;
 
 pub use backup::{BackedUp, Backup};
-pub use bundle::{Arrival, Arrived, Exported};
+pub use blobs::BadBlob;
+pub use bundle::{ArchivedKeys, Arrival, Arrived, Exported, verify_archive};
+pub use copied::Bad;
 pub use erase::Erasure;
 pub use open::{Access, LocalStore, Opened, Options};
 pub use reindex::{LeftOut, Rebuild, Reindexed};
 pub use repair::{Mended, Repair, Repaired};
+pub use restore::Restored;
 pub use upgrade::Upgraded;
 pub use verify::Verdict;

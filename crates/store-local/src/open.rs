@@ -16,6 +16,7 @@ use serde::{Deserialize, Serialize};
 use crate::core::{Core, Durability, Gate, Pending, Phase, Readers, Signing, io_error, lock};
 use crate::disk::{self, Disk, DiskFile, How};
 use crate::group::Group;
+use crate::handles::Handles;
 use crate::layout::{Layout, check_folder};
 use crate::schema::{self, unusable};
 use crate::{rows, sync};
@@ -144,6 +145,7 @@ impl LocalStore {
             desk: Desk::default(),
             group: Group::default(),
             memory: Mutex::new(HashMap::new()),
+            handles: Handles::default(),
             pending: Mutex::new(Pending::default()),
             pending_changed: Condvar::new(),
             told: Mutex::new(0),
@@ -300,16 +302,17 @@ pub(crate) fn check_kind(layout: &Layout, disk: &dyn Disk) -> Result<Kind> {
     let bytes = match disk::read(disk, &path, 4096) {
         Ok(bytes) => bytes,
         Err(error) if error.kind() == std::io::ErrorKind::NotFound => {
-            let root = layout.root().display();
-            return Err(Error::NoStore { path: root.to_string() });
+            // Where there are threads there was a store.
+            refuse_orphans(layout)?;
+            return Err(Error::NoStore { path: layout.root().display().to_string() });
         }
         Err(error) => return Err(io_error("read", &path)(error)),
     };
     let what = format!("`{}`", path.display());
     let kind: Kind = serde_json::from_slice(&bytes).map_err(|error| Error::Integrity {
         what: what.clone(),
-        why: error.to_string(),
-        hint: Some(format!("it must read {{\"kind\":\"{KIND}\",\"format\":{}}}", schema::FORMAT)),
+        why: format!("it does not say what kind of store this is: {error}"),
+        hint: Some("`selvedge reindex` writes it anew; the logs are not touched".to_owned()),
     })?;
     match kind {
         Kind { kind, .. } if kind != KIND => {
@@ -326,7 +329,10 @@ pub(crate) fn check_kind(layout: &Layout, disk: &dyn Disk) -> Result<Kind> {
 
 /// Threads without a database are never taken for a fresh start.
 fn refuse_orphans(layout: &Layout) -> Result<()> {
-    let entries = fs::read_dir(layout.root()).map_err(io_error("read", layout.root()))?;
+    let entries = match fs::read_dir(layout.root()) {
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(()),
+        other => other.map_err(io_error("read", layout.root()))?,
+    };
     let orphan = entries.flatten().find(|entry| entry.path().join("transcript.jsonl").exists());
     match orphan {
         Some(orphan) => Err(Error::Integrity {

@@ -10,6 +10,7 @@
 //!   result says what could not be carried over.
 //! - No head is lowered: a log that is shorter than the old database, `thread.json` or another log remembers, or that does not
 //!   hold, is not indexed anew. Its old rows are carried over as they are, if there are any; its folder is left alone.
+//! - A `store.json` that is missing or can't be read is written anew; one that names another kind or a newer format is refused.
 //! - No deleted thread comes back: a signed tombstone counts unless the log goes on behind it.
 //!
 //! Killed anywhere, the old database is still in its place, or none is, or the new one is whole: running it again does all
@@ -64,6 +65,8 @@ pub struct Reindexed {
     pub drained_bytes: u64,
     /// Notes that nobody has consumed yet.
     pub notes: u64,
+    /// Threads of whose end nobody but the log itself tells: the old database was lost, and `thread.json` is older.
+    pub unvouched: u64,
     /// Threads that were not indexed anew.
     pub left_out: Vec<LeftOut>,
     /// Accounts of which postings are missing; what is not known is put down as spent.
@@ -94,10 +97,7 @@ impl LocalStore {
             return Err(Error::NoStore { path: layout.root().display().to_string() });
         }
         open::refuse_network(layout.root())?;
-        let has_kind = fs::symlink_metadata(layout.store_file()).is_ok();
-        if has_kind {
-            open::check_kind(&layout, disk)?;
-        }
+        let lost = lost_kind(&layout, disk)?;
         for folder in [layout.owners(), layout.tombstones()] {
             disk.make_folder(&folder).map_err(io_error("create", &folder))?;
         }
@@ -107,9 +107,22 @@ impl LocalStore {
         let rebuilt = rebuild_alone(&layout, rebuild, progress);
         // Closing the file would free the lock as well.
         _ = queue.unlock();
-        let rebuilt = rebuilt?;
+        let mut rebuilt = rebuilt?;
         open::write_kind(&layout, disk)?;
+        rebuilt.notices.extend(lost);
         Ok(rebuilt)
+    }
+}
+
+/// What was wrong with `store.json`, which is written anew; one that names another store or a newer one is refused.
+fn lost_kind(layout: &Layout, disk: &dyn Disk) -> Result<Option<String>> {
+    if fs::symlink_metadata(layout.store_file()).is_err() {
+        return Ok(Some("`store.json` was missing, and is written anew".to_owned()));
+    }
+    match open::check_kind(layout, disk) {
+        Ok(_) => Ok(None),
+        Err(Error::Integrity { why, .. }) => Ok(Some(format!("`store.json` is written anew: {why}"))),
+        Err(error) => Err(error),
     }
 }
 

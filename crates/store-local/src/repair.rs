@@ -10,6 +10,7 @@
 //! | the log goes on, signed, behind where the database ends | the database follows the log |
 //! | the database does not know the log | it is read into the database |
 //! | the log is cut off for good | only if the loss is accepted: it goes on behind the last version that anybody remembers |
+//! | a blob is missing or changed | refused, unless something else is mended; it comes from a backup |
 //! | anything else before the last checkpoint | refused; what is still proven is said |
 //!
 //! (A log that is shorter because a crash left its bytes in the redo is mended when the store is opened.)
@@ -150,7 +151,7 @@ impl LocalStore {
         let core = &self.core;
         let verify::Verdict { judgement, remembered, head, .. } = self.verify(thread, &mut |_| {})?;
         let mut plan = Vec::new();
-        let refused = |finding| Err(Error::Log { thread: thread.clone(), finding });
+        let refused = |finding| -> Result<Vec<Mended>> { Err(Error::Log { thread: thread.clone(), finding }) };
         let elsewhere = if how.accept_loss { self.remembered_elsewhere(thread)? } else { None };
         let have = head.map(|head| head.version);
         let finding = match (judgement.finding, &elsewhere) {
@@ -159,8 +160,11 @@ impl LocalStore {
             }
             (finding, _) => finding,
         };
+        let mut bad_blob = None;
         match finding {
             Finding::Sound | Finding::Contradicted { .. } => {}
+            // Nothing here can bring a blob back; that keeps nothing else from being mended.
+            Finding::Blob { .. } => bad_blob = Some(finding),
             Finding::Foreign { bytes } => plan.push(Mended::ForeignBytes { bytes }),
             Finding::DatabaseBehind { database, file } => plan.push(Mended::DatabaseBehind { database, file }),
             Finding::Truncated { have: Some(have), version, by } if how.accept_loss => {
@@ -184,7 +188,10 @@ impl LocalStore {
         // A loss that was accepted and not signed yet: whoever repairs next signs it.
         plan.extend(self.recorded_loss(thread)?);
         plan.extend(core.bad_manifest(thread)?.map(|why| Mended::Manifest { why, aside: None }));
-        Ok(plan)
+        match bad_blob {
+            Some(finding) if plan.is_empty() => refused(finding),
+            _ => Ok(plan),
+        }
     }
 
     /// Whether the next changeset leads with the loss of this version.
@@ -271,12 +278,16 @@ impl Core {
 
     /// Ends our lease, whatever waits: whoever sent a request takes the lease itself.
     fn give_back(&self, lease: &Lease) -> Result<()> {
-        self.write(Durability::Lazy, |connection| {
-            let sql =
-                "UPDATE heads SET owner = NULL WHERE owner = ? AND id = (SELECT id FROM threads WHERE thread_id = ?)";
-            rows::execute(connection, sql, params![lease.owner.as_str(), lease.thread.as_str()])?;
-            Ok(())
-        })?;
+        let give = || {
+            self.write(Durability::Lazy, |connection| {
+                let sql = "UPDATE heads SET owner = NULL \
+                           WHERE owner = ? AND id = (SELECT id FROM threads WHERE thread_id = ?)";
+                rows::execute(connection, sql, params![lease.owner.as_str(), lease.thread.as_str()])?;
+                Ok(())
+            })
+        };
+        // A failure that passes must not leave the thread held.
+        give().or_else(|_| give())?;
         self.forget(&lease.thread);
         self.desk.leave(lease);
         Ok(())

@@ -1,17 +1,19 @@
 //! Judging a log without writing.
 //!
 //! Head and redo are read in one transaction, and the file is judged as that prefix: what a crash left in the redo is
-//! healed, not damage, and what other processes commit meanwhile is not foreign.
+//! healed, not damage, and what other processes commit meanwhile is not foreign. Every blob that the log names and nobody erased is
+//! hashed too.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::io::BufReader;
 
 use selvedge_log::Head;
 use selvedge_log::recovery::{Evidence, Finding, Judgement, Mode, Plan, judge};
 use selvedge_log::scan::{Entry, Scanner, Signatures, examine};
-use selvedge_model::{Digest, Event, ThreadId};
+use selvedge_model::{Digest, NamedBlobs, ThreadId};
 use selvedge_store::{Error, Result};
 
+use crate::blobs::{BadBlob, bad_blobs};
 use crate::core::io_error;
 use crate::open::LocalStore;
 
@@ -34,6 +36,10 @@ pub struct Verdict {
     pub bytes: u64,
     /// How many blobs were erased; the log says which, when and why.
     pub erased: u64,
+    /// Their names.
+    pub erased_blobs: Vec<Digest>,
+    /// Blobs that the log names and that are missing or changed; the finding names the first, if there is nothing worse.
+    pub bad_blobs: Vec<BadBlob>,
     /// The versions of other threads that its checkpoints remember, those behind the database's head included.
     pub mates: Vec<(ThreadId, u64)>,
     /// Who remembers how far the log had come, and the version they remember.
@@ -41,7 +47,7 @@ pub struct Verdict {
 }
 
 impl LocalStore {
-    /// Judges a log, every signature of it, and hands each changeset that held to `each`. Writes nothing.
+    /// Judges a log, every signature of it and every blob it names, and hands each changeset that held to `each`. Writes nothing.
     pub fn verify(&self, thread: &ThreadId, each: &mut dyn FnMut(&Entry)) -> Result<Verdict> {
         let (memory, mut problem) = match self.core.manifest_memory(thread) {
             Ok(memory) => (memory, None),
@@ -57,7 +63,7 @@ impl LocalStore {
         let path = self.core.layout.transcript(thread);
         let (mut lines, mut bytes) = (0, 0);
         let mut shown_hash = None;
-        let (mut named, mut erased) = (BTreeMap::<Digest, u64>::new(), BTreeSet::new());
+        let mut named = NamedBlobs::default();
         let examined = examine(reader, scanner, |entry| {
             let Some(checkpoint) = entry.checkpoint() else { return };
             for (mate, version) in &checkpoint.with {
@@ -71,12 +77,7 @@ impl LocalStore {
             if memory.as_ref().is_some_and(|memory| memory.version == entry.head.version) {
                 shown_hash = Some(entry.head.hash);
             }
-            for line in &entry.lines {
-                line.event.blobs().for_each(|blob| _ = named.entry(*blob).or_insert(entry.head.version));
-                if let Event::BlobErased(erasure) = &line.event {
-                    erased.insert(erasure.blob);
-                }
-            }
+            entry.lines.iter().for_each(|line| named.take(entry.head.version, &line.event));
             match signers.last_mut() {
                 Some((signer, count)) if *signer == checkpoint.signer => *count += 1,
                 _ => signers.push((checkpoint.signer, 1)),
@@ -98,9 +99,9 @@ impl LocalStore {
             judgement.finding = Finding::Contradicted { by: "thread.json".to_owned(), why };
             judgement.plan = Plan::Refuse;
         }
-        if judgement.finding == Finding::Sound {
-            let must_be_there = named.into_iter().filter(|(blob, _)| !erased.contains(blob));
-            judgement.finding = self.core.bad_blob(thread, must_be_there).unwrap_or(Finding::Sound);
+        let bad_blobs = bad_blobs(&self.core.layout, &*self.core.disk, thread, &named);
+        if let (Finding::Sound, Some(first)) = (&judgement.finding, bad_blobs.first()) {
+            judgement.finding = first.clone().into_finding();
         }
         Ok(Verdict {
             thread: thread.clone(),
@@ -110,7 +111,9 @@ impl LocalStore {
             signers,
             lines,
             bytes,
-            erased: erased.len() as u64,
+            erased: named.erased().len() as u64,
+            erased_blobs: named.erased().iter().copied().collect(),
+            bad_blobs,
             mates: mates.into_iter().collect(),
             remembered,
         })

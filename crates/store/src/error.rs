@@ -5,7 +5,7 @@ use std::path::PathBuf;
 
 use selvedge_log::line::LineError;
 use selvedge_log::recovery::Finding;
-use selvedge_log::scan::Flaw;
+use selvedge_log::scan::{Damage, Flaw};
 use selvedge_model::account::{AccountId, PostingError};
 use selvedge_model::changeset::InvalidChangeset;
 use selvedge_model::error::{Classify, Kind};
@@ -244,6 +244,17 @@ pub fn describe(thread: &ThreadId, finding: &Finding) -> String {
         Finding::DatabaseBehind { database, file } => format!(
             "the log of `{thread}` is signed up to version {file}, but the database knows it only up to version {database}"
         ),
+        // The bytes are as that key signed them; whether that counts is decided by whoever reads them.
+        Finding::Damaged(Damage { flaw: Flaw::Untrusted(key), version, .. }) => {
+            format!(
+                "the log of `{thread}` is signed by a key that is not trusted: {}, from version {version} on",
+                key.short()
+            )
+        }
+        Finding::Damaged(Damage { flaw: Flaw::Revoked(key), version, .. }) => format!(
+            "the log of `{thread}` is signed by a key that is not trusted any more: {}, from version {version} on, which was revoked",
+            key.short()
+        ),
         Finding::Damaged(damage) => format!("the log of `{thread}` is damaged: {damage}"),
         Finding::Truncated { have: Some(have), version, by } => {
             format!("the log of `{thread}` is cut off: it ends at version {have}, and {by} remembers version {version}")
@@ -329,6 +340,7 @@ impl Classify for Error {
             },
             Self::Integrity { .. } => "integrity",
             Self::Unusable { .. } => "store_unusable",
+            Self::Io { .. } if self.kind() == Kind::Denied => "permission_denied",
             Self::Io { .. } => "io",
             Self::Database { .. } => "database",
             Self::OutcomeUnknown { .. } => "outcome_unknown",
@@ -371,18 +383,29 @@ impl Classify for Error {
             Self::OutcomeUnknown { .. } => "append again with the same `--key`: it is committed once",
             Self::Log { thread, finding } => {
                 return Some(match finding {
-                    Finding::Foreign { .. } => "the next append moves them to a quarantine file; nothing acknowledged is lost".to_owned(),
-                    Finding::DatabaseBehind { .. } => format!("the database is older than the log: `selvedge repair {thread}` lets it follow, `selvedge reindex` rebuilds all of it"),
-                    Finding::Truncated { have: Some(_), .. } => format!("put the file back from a copy; `selvedge repair {thread} --accept-loss` goes on without what is lost, and says so for ever"),
-                    Finding::Contradicted { by, .. } => format!("the log holds by itself; `selvedge repair {thread}` keeps {by} aside and writes it anew"),
+                    Finding::Foreign { .. } => {
+                        "the next append moves them to a quarantine file; nothing acknowledged is lost".to_owned()
+                    }
+                    Finding::DatabaseBehind { .. } => format!(
+                        "the database is older than the log: `selvedge repair {thread}` lets it follow, `selvedge reindex` rebuilds all of it"
+                    ),
+                    Finding::Truncated { have: Some(_), .. } => format!(
+                        "put the file back from a copy; `selvedge repair {thread} --accept-loss` goes on without what is lost, and says so for ever"
+                    ),
+                    Finding::Contradicted { by, .. } => format!(
+                        "the log holds by itself; `selvedge repair {thread}` keeps {by} aside and writes it anew"
+                    ),
                     Finding::Blob { .. } => "the log itself holds; put the file back from a backup".to_owned(),
-                    Finding::Damaged(damage) if matches!(damage.flaw, Flaw::Untrusted(_)) => {
-                        "trust the key only if you know whose it is: `selvedge keys trust FILE --owner NAME`".to_owned()
+                    Finding::Damaged(Damage { flaw: Flaw::Untrusted(key), .. }) => {
+                        format!("trust key {key} only if you know whose it is: `selvedge keys trust FILE --owner NAME`")
                     }
-                    Finding::Damaged(damage) if matches!(damage.flaw, Flaw::Revoked(_)) => {
-                        "you revoked this key, so nothing it signed is believed any more; `selvedge keys list` says when".to_owned()
-                    }
-                    _ => format!("`selvedge verify {thread} --explain` shows what is still proven; put the file back from a copy"),
+                    Finding::Damaged(Damage { flaw: Flaw::Revoked(key), .. }) => format!(
+                        "you revoked this key, and `selvedge keys list` says when; if it should count again: `selvedge keys trust --again {}`",
+                        key.short()
+                    ),
+                    _ => format!(
+                        "`selvedge verify {thread} --explain` shows what is still proven; put the file back from a copy"
+                    ),
                 });
             }
             Self::Io { source, .. } => match source.kind() {

@@ -7,13 +7,13 @@ use std::str::FromStr;
 use std::time::Duration;
 
 use selvedge_log::strict::{self, MAX_LINE_BYTES};
-use selvedge_model::{Batch, Changeset, CommitKey, Committed, Digest, Expect, Part, ThreadId};
+use selvedge_model::{Batch, Changeset, CommitKey, Committed, Expect, Part, ThreadId};
 use selvedge_store::{Error, Registry};
 use selvedge_store_local::Access;
 use serde::Serialize;
 
 use crate::commit::commit_within;
-use crate::context::{Context, User};
+use crate::context::Context;
 use crate::error::{Failure, Result};
 
 const EXAMPLE: &str = r#"{"reason":"UserMessage","messages":[{"role":"user","content":"hello"}]}"#;
@@ -78,28 +78,14 @@ fn expectation(text: &str) -> Result<Expect, String> {
 pub(crate) fn run(args: Args, context: &Context<'_>) -> Result<()> {
     context.project()?;
     let changeset = read_changeset(args.file.as_deref(), context)?;
-    let mut store = context.open(Access::ReadWrite)?;
+    let store = context.open(Access::ReadWrite)?;
     let thread = store.resolve(&args.thread)?;
     let part = Part::new(thread.clone(), args.expect, changeset);
     let batch = Batch { key: args.key, ..Batch::of(part) };
     let wait = Duration::from_secs(args.wait.into());
-    let committed = loop {
-        match commit_within(&store, &batch, wait) {
-            // Somebody rotated the key since the store was opened, and the thread has met the new one.
-            Err(Error::OtherSigner { ours, .. }) if was_rotated(ours)? => {
-                context.close(store);
-                store = context.open(Access::ReadWrite)?;
-            }
-            committed => break committed.map_err(|error| failed(error, &batch))?,
-        }
-    };
+    let committed = commit_within(&store, &batch, wait).map_err(|error| failed(error, &batch))?;
     context.close(store);
     show(&thread, &committed, context)
-}
-
-/// Whether the user has another key by now than this one, with which the store was opened.
-fn was_rotated(ours: Digest) -> Result<bool> {
-    Ok(User::find()?.signer()?.fingerprint() != ours)
 }
 
 fn failed(error: Error, batch: &Batch) -> Failure {
@@ -124,27 +110,18 @@ fn show(thread: &ThreadId, committed: &Committed, context: &Context<'_>) -> Resu
 }
 
 fn read_changeset(file: Option<&Path>, context: &Context<'_>) -> Result<Changeset> {
-    let bytes = match file {
-        Some(path) => {
-            let file = File::open(path).map_err(|error| Failure::io("read", path, &error))?;
-            read_all(file).map_err(|error| Failure::io("read", path, &error))?
+    // Just enough to see that it is too much.
+    let bytes_max = MAX_LINE_BYTES as u64 + 1;
+    let Some(path) = file else {
+        if io::stdin().is_terminal() {
+            context.output.tell("waiting for a changeset as JSON, ended by Ctrl-D");
         }
-        None => {
-            let stdin = io::stdin();
-            if stdin.is_terminal() {
-                context.output.tell("waiting for a changeset as JSON, ended by Ctrl-D");
-            }
-            read_all(stdin.lock()).map_err(|error| Failure::io("read", Path::new("stdin"), &error))?
-        }
+        return parse(context.stdin(bytes_max)?);
     };
-    parse(&bytes)
-}
-
-/// Reads everything, or just enough to see that it is too much.
-fn read_all(reader: impl Read) -> io::Result<Vec<u8>> {
     let mut bytes = Vec::new();
-    reader.take(MAX_LINE_BYTES as u64 + 1).read_to_end(&mut bytes)?;
-    Ok(bytes)
+    let read = File::open(path).and_then(|file| file.take(bytes_max).read_to_end(&mut bytes));
+    read.map_err(|error| Failure::io("read", path, &error))?;
+    parse(&bytes)
 }
 
 fn parse(bytes: &[u8]) -> Result<Changeset> {

@@ -3,19 +3,26 @@
 use std::fs;
 use std::path::{Path, PathBuf};
 
+use selvedge_store_local::Bad;
 use serde::Serialize;
 
 use crate::context::{Context, threads_folder};
-use crate::error::{Failure, Result};
-use crate::text::count;
+use crate::error::{Exit, Failure, Result};
+use crate::output::{BAD, paint};
+use crate::text::{clean, count};
 
 /// Copy the store to a new folder while others go on writing
 ///
 /// The copy is of one moment: every thread up to its last commit before that, with manifests, blobs and tombstones. What a
-/// backup holds stands in its signed `backup.json`, which is written last: without it, it was not finished. Your keys are not
-/// in it: keep a copy of them elsewhere. Nothing is encrypted; whoever can read the folder can read the threads.
+/// backup holds stands in its `backup.json`, signed with your key, or not signed if you have none here; logs are signed
+/// themselves. It is built in DIR.partial and gets its name when it is whole: one that was cut short is run again. Your keys are
+/// not in it: keep a copy of them elsewhere. Nothing is encrypted; whoever can read the folder can read the threads.
 ///
-/// JSON: {"folder", "backup_id", "made_at", "store_format", "threads", "blobs", "bytes"}
+/// Every log and every blob is checked on the way. What is not what was signed keeps nothing else from being copied: it is
+/// copied as it is, or left out if it can't be read; it is named, here and in the backup, and the exit code is 6.
+///
+/// JSON: {"folder", "backup_id", "made_at", "store_format", "threads", "blobs", "bytes", "signed", "bad":[{"thread_id", "blob", "why",
+/// "copied"}]}; "blob" is missing where it is the log itself
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
     /// A folder that does not exist yet, or is empty
@@ -33,6 +40,15 @@ pub(crate) struct Said<'a> {
     pub(crate) threads: u64,
     pub(crate) blobs: u64,
     pub(crate) bytes: u64,
+    pub(crate) signed: bool,
+    pub(crate) bad: &'a [Bad],
+}
+
+impl Said<'_> {
+    /// What it holds, in words.
+    pub(crate) fn held(&self) -> String {
+        [count(self.threads, "thread"), count(self.blobs, "blob"), count(self.bytes, "byte")].join(", ")
+    }
 }
 
 pub(crate) fn run(args: &Args, context: &Context<'_>) -> Result<()> {
@@ -58,13 +74,36 @@ pub(crate) fn run(args: &Args, context: &Context<'_>) -> Result<()> {
         threads: made.threads.len() as u64,
         blobs: made.blobs,
         bytes: made.bytes,
+        signed: store.can_sign(),
+        bad: &made.bad,
     };
+    show(&said, context)?;
+    let Some(first) = made.bad.first() else { return Ok(()) };
+    let message = format!(
+        "the rest is copied, but {} not what was signed; the first: {}",
+        if made.bad.len() == 1 { "one thing is".to_owned() } else { format!("{} things are", made.bad.len()) },
+        clean(&first.why)
+    );
+    let failure = Failure::new(Exit::Integrity, "left_out", message).detail("thread_id", first.thread_id.as_str());
+    Err(failure.hint(format!(
+        "keep older backups; `selvedge verify {}` says what is wrong, and `selvedge doctor` what to do",
+        first.thread_id
+    )))
+}
+
+fn show(said: &Said<'_>, context: &Context<'_>) -> Result<()> {
     if context.output.is_json() {
-        return context.output.record(&said);
+        return context.output.record(said);
     }
-    let held = [count(said.threads, "thread"), count(said.blobs, "blob"), count(said.bytes, "byte")].join(", ");
-    context.output.text(format_args!("{held} are copied to {}", target.display()))?;
-    context.output.tell("Your keys are not in it: keep a copy of them elsewhere.");
+    context.output.text(format_args!("{} are copied to {}", said.held(), said.folder.display()))?;
+    for bad in said.bad {
+        let what = if bad.copied { "copied as it is:" } else { "left out:" };
+        context.output.text(format_args!("{} {}", paint(BAD, what), clean(&bad.why)))?;
+    }
+    match said.signed {
+        true => context.output.tell("Your keys are not in it: keep a copy of them elsewhere."),
+        false => context.output.say("there is no key to sign it with; its logs are signed, its list is not"),
+    }
     Ok(())
 }
 

@@ -4,7 +4,8 @@
 
 mod keys;
 
-use selvedge_store_local::doctor::{self, Finding, Report, Severity};
+use selvedge_store_local::Options;
+use selvedge_store_local::doctor::{self, Depth, Finding, Report, Severity};
 use serde::Serialize;
 
 use crate::context::Context;
@@ -16,16 +17,21 @@ use crate::text::{clean, count};
 ///
 /// Looks at keys and trust, the store and its database, and every thread: where its log ends against its file, its row, its
 /// manifest and what is still to be written; at leases of dead processes, tombstones, quarantined bytes, what is left over,
-/// the room on the disk, and clocks. With --deep every log is verified whole, as `selvedge verify --all` does.
+/// the room on the disk, and clocks.
+///
+/// Of each log the last quarter of a megabyte is read, which is all of most: its last signature is checked, its bytes are hashed, and
+/// the blobs that it names there must be there. How many logs are longer is said. With --deep every log is verified whole, as
+/// `selvedge verify --all` does, and every blob is hashed.
 ///
 /// Exit code: 0 if there is nothing, or nothing but notes; 1 if there are warnings: something wants doing and nothing is lost; 6 if
 /// something is damaged.
 ///
-/// JSON: {"worst", "store_format", "sqlite", "threads", "live_processes", "findings":[{"severity", "code", "subject", "what", "why", "help"}]};
-/// "severity" and "worst" are "note", "warning" or "damage", "worst" is null if nothing was found.
+/// JSON: {"worst", "store_format", "sqlite", "threads", "deep", "not_read_whole", "live_processes", "findings":[{"severity", "code",
+/// "subject", "what", "why", "help"}]}; "severity" and "worst" are "note", "warning" or "damage", "worst" is null if nothing was found,
+/// "not_read_whole" is how many logs were longer than what was read of them.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
-    /// Verify every log whole
+    /// Verify every log whole, and hash every blob
     #[arg(long)]
     deep: bool,
 }
@@ -36,15 +42,23 @@ struct Record<'a> {
     store_format: Option<i64>,
     sqlite: &'a str,
     threads: u64,
+    deep: bool,
+    not_read_whole: u64,
     live_processes: u64,
     findings: &'a [Finding],
 }
 
 pub(crate) fn run(args: &Args, context: &Context<'_>) -> Result<()> {
     let project = context.project()?;
-    let (mut findings, trust) = keys::look(&project);
+    let keys::Looked { mut findings, trust, signer } = keys::look(&project);
+    let depth = match (&trust, args.deep) {
+        (None, _) => Depth::Unsigned,
+        (Some(_), true) => Depth::Whole,
+        (Some(_), false) => Depth::Ends,
+    };
     let bar = context.output.progress(2, "looking");
-    let mut report = doctor::examine(context.options_to_look(project, trust), args.deep, &mut |done, all| {
+    let options = context.options_to_look(project, trust.unwrap_or_default());
+    let mut report = doctor::examine(Options { signer, ..options }, depth, &mut |done, all| {
         bar.set_length(all);
         bar.set_position(done);
     });
@@ -52,17 +66,19 @@ pub(crate) fn run(args: &Args, context: &Context<'_>) -> Result<()> {
     findings.append(&mut report.findings);
     findings.sort_by_key(|finding| std::cmp::Reverse(finding.severity));
     report.findings = findings;
-    show(&report, context)?;
+    show(&report, depth, context)?;
     conclude(&report)
 }
 
-fn show(report: &Report, context: &Context<'_>) -> Result<()> {
+fn show(report: &Report, depth: Depth, context: &Context<'_>) -> Result<()> {
     if context.output.is_json() {
         return context.output.record(&Record {
             worst: report.worst(),
             store_format: report.store_format,
             sqlite: doctor::sqlite_version(),
             threads: report.threads,
+            deep: depth == Depth::Whole,
+            not_read_whole: report.not_read_whole,
             live_processes: report.live_owners,
             findings: &report.findings,
         });
@@ -78,7 +94,23 @@ fn show(report: &Report, context: &Context<'_>) -> Result<()> {
         if report.live_owners == 0 { "nobody".to_owned() } else { count(report.live_owners, "live handle") },
     );
     context.output.text(paint(DIM, looked))?;
+    context.output.text(paint(DIM, read(report, depth)))?;
     context.output.text(summary(report))
+}
+
+/// What was read, and what was not.
+fn read(report: &Report, depth: Depth) -> String {
+    let signatures = match depth {
+        _ if report.threads == 0 => return "No log was looked at".to_owned(),
+        Depth::Whole => return "Every log was read whole and every blob that it names was hashed".to_owned(),
+        Depth::Unsigned => "no signature was judged",
+        Depth::Ends => "of signatures only the last was looked at",
+    };
+    let logs = match report.not_read_whole {
+        0 => "Logs were hashed".to_owned(),
+        longer => format!("Not read whole: {longer} of {} logs, of which only the end was", report.threads),
+    };
+    format!("{logs}; {signatures}; blobs were not hashed; `selvedge doctor --deep` checks everything")
 }
 
 fn text(finding: &Finding) -> String {

@@ -10,14 +10,16 @@ mod nova;
 
 /// Export a thread as one file
 ///
-/// The native format is a plain tar archive with one folder: the exact bytes of the log, its manifest, its blobs and the
-/// public keys of its signers. It is the same file whenever it is exported at the same version, and whoever trusts the
-/// key can check it with nothing but FORMAT.md. `nova` is the older form, `manifest + events` in JSON lines.
+/// The native format is a plain tar archive with one folder: the exact bytes of the log, its manifest, its blobs, the public
+/// keys of its signers and the statements with which one took over from the other. It is the same file whenever it is exported
+/// at the same version and with the same keys. Whoever has any one of the keys checks it with `selvedge verify FILE --key PUBLIC.pem`,
+/// without a store, or with nothing but FORMAT.md. `nova` is the older form, `manifest + events` in JSON lines.
 ///
-/// Without -o the file goes to stdout, unless that is a terminal.
+/// Without -o, or with `-o -`, the file goes to stdout, unless that is a terminal. In nova's form, lines of an imported thread
+/// that were witnessed here say so in "witnessedIn".
 ///
-/// JSON (with -o): {"thread_id", "version", "format", "file", "bytes", "blobs", "signers"}; nova has
-/// "events" and "left_out" instead of the last two
+/// JSON (with -o FILE): {"thread_id", "version", "format", "file", "bytes", "blobs", "signers"}; nova has
+/// "events", "imported" (how many of them were) and "left_out" instead of the last two
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
     /// Any unique beginning of the thread's id or its hex
@@ -25,9 +27,16 @@ pub(crate) struct Args {
     /// The form of the file
     #[arg(long, value_enum, default_value_t = Format::Selvedge)]
     pub(crate) format: Format,
-    /// Write to FILE, which must not exist
+    /// Write to FILE, which must not exist; `-` is stdout
     #[arg(short, long, value_name = "FILE")]
     pub(crate) output: Option<PathBuf>,
+}
+
+impl Args {
+    /// The file to write; nothing if that is stdout.
+    fn file(&self, context: &Context<'_>) -> Option<PathBuf> {
+        self.output.as_ref().filter(|path| path.as_os_str() != "-").map(|path| context.folder.join(path))
+    }
 }
 
 /// The forms in which a thread can leave and arrive.

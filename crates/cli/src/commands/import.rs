@@ -19,14 +19,14 @@ mod nova;
 ///
 /// A file of the older form (nova) becomes a thread that says it was imported and not witnessed. What crashes left in it is
 /// repaired where it can be told apart and skipped otherwise, both are counted, and the original bytes are kept. Imported
-/// again, the same file adds nothing and a grown one its end; one that differs is refused.
+/// again, the same file adds nothing and a grown one its end, also under another name; one that differs is refused.
 ///
 /// JSON (native), one object per file: {"file", "thread_id", "version", "outcome", "bytes", "blobs", "signers",
 /// "writable"}, where "outcome" is "imported", "would_import", "unchanged" or "refused", and then "error" says why.
 /// JSON (nova): {"file", "thread_id", "outcome", "version", "messages_added", "events_added", "bytes_added", "too_large",
-/// "witnessed":false, "counts":{"lines", "blank", "clean", "repaired_glued", "repaired_nul", "lost", "manifests", "parsed",
+/// "witnessed":false, "counts":{"lines", "blank", "clean", "repaired_glued", "repaired_nul", "repaired_value", "lost", "manifests", "parsed",
 /// "messages", "legacy", "tool_uses", "assistant_texts", "results", "opaque", "skipped_torn", "skipped_nul",
-/// "skipped_invalid", "skipped_long", "remarks":[{"line", "what"}]}}, where "outcome" may also be "extended", "resumed",
+/// "skipped_invalid", "skipped_long", "mended_text", "mended_number", "remarks":[{"line", "what"}]}}, where "outcome" may also be "extended", "resumed",
 /// "would_extend" or "would_resume".
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {

@@ -1,7 +1,7 @@
 //! `selvedge keys revoke`: believe a key no more.
 
-use selvedge_log::Trust;
 use selvedge_log::keys::KeyFolder;
+use selvedge_log::{KeyChain, Trust};
 use selvedge_model::{Clock, Digest, Timestamp};
 use selvedge_store_local::system::SystemClock;
 use serde::Serialize;
@@ -12,15 +12,16 @@ use crate::error::{Failure, Result};
 /// Believe a key no more
 ///
 /// For a key that somebody else may have got hold of. Nothing that it signed verifies any more, from the first byte on, and nothing
-/// is gone on with that it signed; the logs themselves stay as they are. It can't be undone by trusting the key again. A key that is only old
-/// is better rotated.
+/// is gone on with that it signed; the logs themselves stay as they are. A key of your own, the one that signs or one that it took over
+/// from, is revoked only after a question, or with --yes. `selvedge keys trust --again` believes it again. A key that is only old is better
+/// rotated.
 ///
 /// JSON: {"fingerprint", "owner", "revoked_at"}
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
     /// Any unique beginning of the key's fingerprint
     fingerprint: String,
-    /// Also if it is the key that signs for you
+    /// Also if it is a key of your own, without asking
     #[arg(short, long)]
     yes: bool,
 }
@@ -38,15 +39,9 @@ pub(crate) fn run(args: &Args, context: &Context<'_>) -> Result<()> {
         user.check_apart_from(&project)?;
     }
     let fingerprint = user.resolve_key(&args.fingerprint)?;
-    let is_own = KeyFolder::load(&user.signing()).is_ok_and(|signer| signer.fingerprint() == fingerprint);
-    if is_own && !args.yes {
-        let message =
-            format!("key {} signs for you: without it nothing you signed verifies any more", fingerprint.short());
-        let hint = format!(
-            "`selvedge keys rotate` takes a new key; `selvedge keys revoke {} --yes` means it",
-            fingerprint.short()
-        );
-        return Err(Failure { code: "own_key", ..Failure::usage(message) }.hint(hint));
+    let own = own_key(&user, &fingerprint)?;
+    if let Some(own) = own.filter(|_| !args.yes) {
+        confirm(own, &fingerprint, context)?;
     }
     Trust::revoke(&user.trusted(), &fingerprint, SystemClock.now())?;
     let trust = user.trust()?;
@@ -57,10 +52,61 @@ pub(crate) fn run(args: &Args, context: &Context<'_>) -> Result<()> {
         return context.output.record(&Revoked { fingerprint, owner, revoked_at });
     }
     context.output.text(format_args!("key {} ({}) is revoked", fingerprint.short(), crate::text::clean(owner)))?;
-    if is_own {
+    let short = fingerprint.short();
+    context
+        .output
+        .tell(format_args!("`selvedge keys trust --again {short}` believes it again, if this was a mistake."));
+    if own == Some(Own::Signs) {
         context
             .output
             .tell("`selvedge keys rotate` makes a key to sign with; threads of the revoked one can't be gone on with.");
     }
     Ok(())
+}
+
+/// What a key is to the user whose it is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Own {
+    /// It signs.
+    Signs,
+    /// It signed before.
+    Signed,
+}
+
+fn own_key(user: &User, fingerprint: &Digest) -> Result<Option<Own>> {
+    let current = match KeyFolder::load(&user.signing()) {
+        Ok(signer) => Some(signer.fingerprint()),
+        Err(_) => KeyFolder::public(&user.signing()).ok().map(|public| public.fingerprint()),
+    };
+    if current == Some(*fingerprint) {
+        return Ok(Some(Own::Signs));
+    }
+    // One whose chain is broken is still a user's own.
+    let trust = user.trust()?;
+    let chain = KeyChain::load(&user.keys().chain(), &trust).unwrap_or_default();
+    let is_kept = user.keys().retired().join(format!("{fingerprint}.pem")).symlink_metadata().is_ok();
+    let is_of_chain = chain.step_from(fingerprint).is_some() || chain.step_to(fingerprint).is_some();
+    Ok((is_kept || is_of_chain).then_some(Own::Signed))
+}
+
+fn confirm(own: Own, fingerprint: &Digest, context: &Context<'_>) -> Result<()> {
+    let short = fingerprint.short();
+    let message = match own {
+        Own::Signs => format!("key {short} signs for you: without it nothing you signed verifies any more"),
+        Own::Signed => format!(
+            "key {short} was yours before it was rotated: without it no thread verifies that it signed anything of, also \
+             those that your key of today goes on with"
+        ),
+    };
+    match context.output.ask(&format!("{message}. Revoke it? [y/N]")).as_deref() {
+        Some("y" | "Y" | "yes") => Ok(()),
+        _ => {
+            let help = match own {
+                Own::Signs => "`selvedge keys rotate` takes a new key; ",
+                Own::Signed => "",
+            };
+            let hint = format!("{help}`selvedge keys revoke {short} --yes` means it");
+            Err(Failure { code: "own_key", ..Failure::usage(message) }.hint(hint))
+        }
+    }
 }

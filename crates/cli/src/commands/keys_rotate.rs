@@ -50,6 +50,9 @@ pub(crate) fn run(Args {}: Args, context: &Context<'_>) -> Result<()> {
     context
         .output
         .tell(format_args!("The old private key is kept in {}; keep a copy of the new one.", done.retired.display()));
-    context.output.tell("Whoever checks your threads needs both: `selvedge keys export` prints the new one.");
+    context.output.tell(
+        "Whoever checks what you export needs any one of your keys, old or new; who takes it into a store needs each that signed: \
+         `selvedge keys export [FINGERPRINT]` prints them.",
+    );
     Ok(())
 }

@@ -1,6 +1,6 @@
-//! `selvedge keys trust`: believe what somebody else's key signs.
+//! `selvedge keys trust`: believe what somebody else's key signs, or believe a revoked one again.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use selvedge_log::Trust;
 use selvedge_model::{Clock, Digest};
@@ -15,16 +15,21 @@ use crate::text::clean;
 /// Believe what a key signs
 ///
 /// Compare the fingerprint with its owner, by another way than the one the file came. Trust lies in your own folder; nothing
-/// inside a project adds to it.
+/// inside a project adds to it. A key that you revoked is believed again with --again.
 ///
-/// JSON: {"fingerprint", "owner", "added"}; "added" is false if the key was known already, and "owner" is then who it was known as.
+/// JSON, one object per key: {"fingerprint", "owner", "added"}; "added" is false if the key was known already, and "owner" is then who it
+/// was known as.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
-    /// The public key as PEM
-    file: PathBuf,
-    /// Whose key it is, in your words
-    #[arg(long, value_name = "NAME")]
-    owner: String,
+    /// Public keys as PEM
+    #[arg(value_name = "FILE", required_unless_present = "again")]
+    files: Vec<PathBuf>,
+    /// Whose keys they are, in your words
+    #[arg(long, value_name = "NAME", required_unless_present = "again")]
+    owner: Option<String>,
+    /// Believe a key again that was revoked: any unique beginning of its fingerprint
+    #[arg(long, value_name = "FINGERPRINT", conflicts_with_all = ["files", "owner"])]
+    again: Option<String>,
 }
 
 #[derive(Serialize)]
@@ -39,14 +44,31 @@ pub(crate) fn run(args: &Args, context: &Context<'_>) -> Result<()> {
     if let Some(project) = context.find_project() {
         user.check_apart_from(&project)?;
     }
-    let public = read_key(&context.folder.join(&args.file))?;
+    if let Some(prefix) = &args.again {
+        let fingerprint = user.resolve_key(prefix)?;
+        Trust::trust_again(&user.trusted(), &fingerprint)?;
+        let trust = user.trust()?;
+        let owner = trust.known(&fingerprint).map_or("", |known| known.owner.as_str());
+        return show(&Trusted { fingerprint, owner, added: false }, " again", context);
+    }
+    let owner = args.owner.as_deref().unwrap_or_default();
+    args.files.iter().try_for_each(|file| add(&context.folder.join(file), owner, &user, context))
+}
+
+fn add(file: &Path, owner: &str, user: &User, context: &Context<'_>) -> Result<()> {
+    let public = read_key(file)?;
     let fingerprint = public.fingerprint();
     let known = user.trust()?.known(&fingerprint).map(|known| known.owner.clone());
-    Trust::add(&user.trusted(), &public, &args.owner, SystemClock.now())?;
-    let trusted = Trusted { fingerprint, owner: known.as_deref().unwrap_or(&args.owner), added: known.is_none() };
+    Trust::add(&user.trusted(), &public, owner, SystemClock.now())?;
+    let added = known.is_none();
+    let trusted = Trusted { fingerprint, owner: known.as_deref().unwrap_or(owner), added };
+    show(&trusted, if added { "" } else { " already" }, context)
+}
+
+fn show(trusted: &Trusted<'_>, how: &str, context: &Context<'_>) -> Result<()> {
     if context.output.is_json() {
-        return context.output.record(&trusted);
+        return context.output.record(trusted);
     }
-    let already = if trusted.added { "" } else { " already" };
-    context.output.text(format_args!("key {fingerprint} ({}) is trusted{already}", clean(trusted.owner)))
+    let Trusted { fingerprint, owner, .. } = trusted;
+    context.output.text(format_args!("key {fingerprint} ({}) is trusted{how}", clean(owner)))
 }

@@ -21,11 +21,12 @@ const PAGE: usize = 1000;
 /// Delete threads that ended long ago
 ///
 /// Only threads that have ended are deleted, each as `selvedge thread delete` does, leaving a signed tombstone; never one that is
-/// created, running or suspended, never one whose chain or parent still goes on. With --archive the whole folder of each thread
-/// is copied and synced first. Nothing is ever pruned by itself.
+/// created, running or suspended, never one whose chain or parent still goes on. With --archive each thread is written to a file
+/// first, as `selvedge export` does, with log, manifest and blobs; `selvedge import` takes it in again, in a store where it was not
+/// deleted. One that is not what was signed is not archived, and then not deleted. Nothing is ever pruned by itself.
 ///
 /// JSON: one object per thread, {"thread_id", "status", "completed_at", "version", "archived", "deleted"}; "archived" is the
-/// path of the copy or null, "deleted" is false with --dry-run.
+/// path of the archive or null, "deleted" is false with --dry-run.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
     /// Ended at least this long ago: hours, days or weeks, as in 12h, 90d, 2w
@@ -34,7 +35,7 @@ pub(crate) struct Args {
     /// Only threads in this status; may be given more than once
     #[arg(long, value_name = "STATUS", value_parser = ended)]
     status: Vec<Status>,
-    /// Copy each thread to a folder of its own in DIR before it is deleted
+    /// Write each thread to a file of its own in DIR before it is deleted
     #[arg(long, value_name = "DIR")]
     archive: Option<PathBuf>,
     /// Show what would be deleted, and delete nothing

@@ -24,7 +24,10 @@ use crate::text::{clean, count};
 /// deleted thread comes back: a log that does not hold, or is shorter than somebody remembers, is named and left alone, and the
 /// command ends with exit code 6.
 ///
-/// JSON: {"threads", "changesets", "tombstones", "finished_deletions", "drained_bytes", "notes", "left_out":[{"thread_id", "why",
+/// Where the old database is lost and `thread.json` is older than the log, nobody but the log itself says where it ends: one
+/// that was cut at a checkpoint would look the same. How many such threads there are is said.
+///
+/// JSON: {"threads", "changesets", "tombstones", "finished_deletions", "drained_bytes", "notes", "unvouched", "left_out":[{"thread_id", "why",
 /// "known"}], "incomplete_accounts":[…], "notices":[…]}
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {}
@@ -37,6 +40,7 @@ struct Rebuilt<'a> {
     finished_deletions: u64,
     drained_bytes: u64,
     notes: u64,
+    unvouched: u64,
     left_out: Vec<Left<'a>>,
     incomplete_accounts: &'a [AccountId],
     notices: &'a [String],
@@ -85,6 +89,7 @@ fn show(rebuilt: &Reindexed, context: &Context<'_>) -> Result<()> {
             finished_deletions: rebuilt.finished_deletions,
             drained_bytes: rebuilt.drained_bytes,
             notes: rebuilt.notes,
+            unvouched: rebuilt.unvouched,
             left_out: left.map(|left| Left { thread_id: &left.thread, why: &left.why, known: left.is_known }).collect(),
             incomplete_accounts: &rebuilt.incomplete_accounts,
             notices: &rebuilt.notices,
@@ -104,6 +109,12 @@ fn show(rebuilt: &Reindexed, context: &Context<'_>) -> Result<()> {
         let known =
             if left.is_known { "what the old database knew of it is kept" } else { "it is not in the database" };
         context.output.text(format_args!("{} {}; {known}", paint(BAD, "left out:"), clean(&left.why)))?;
+    }
+    if rebuilt.unvouched > 0 {
+        context.output.say(format!(
+            "{}: only the log itself says where it ends; one that was cut at a checkpoint would look the same, so compare with a backup if you have one",
+            count(rebuilt.unvouched, "thread")
+        ));
     }
     for account in &rebuilt.incomplete_accounts {
         context.output.say(format!(

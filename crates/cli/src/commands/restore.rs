@@ -6,22 +6,28 @@ use std::sync::Arc;
 
 use selvedge_store_local::LocalStore;
 use selvedge_store_local::disk::RealDisk;
+use serde::Serialize;
 
 use super::backup::Said;
 use super::init::write_gitignore;
-use crate::context::{Context, User};
-use crate::error::{Failure, Result};
-use crate::text::count;
+use crate::context::{Context, User, threads_folder};
+use crate::error::{Exit, Failure, Result};
+use crate::output::{BAD, paint};
+use crate::text::{clean, count};
 
 /// Make the store of this folder from a backup
 ///
 /// Refused if there are threads already. Everything is checked before anything is written: that the backup was finished,
-/// that it is signed by a key you trust, its database, every signature of every log, every blob. Killed anywhere, there is
-/// either no store, and restoring again begins anew, or a whole one.
+/// that it is signed by a key you trust (one that was made without a key is not signed at all, and that is said), its database, every
+/// signature of every log, every blob. Killed anywhere, there is either no store, and restoring again begins anew, or a whole one.
+///
+/// A thread or a blob that is not what was signed is left out and named, all else is restored, and the exit code is 6. A database that
+/// is not the right one is built anew from the logs, which loses notes nobody has consumed.
 ///
 /// If the original goes on somewhere else, it and this one part from here on: don't write to both.
 ///
-/// JSON: {"folder", "backup_id", "made_at", "store_format", "threads", "blobs", "bytes"}; "folder" is the project.
+/// JSON: {"folder", "backup_id", "made_at", "store_format", "threads", "blobs", "bytes", "signed", "bad":[{"thread_id", "blob", "why",
+/// "copied"}], "rebuilt"}; "folder" is the project, "rebuilt" whether the database was built anew.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
     /// What `selvedge backup` wrote
@@ -43,18 +49,59 @@ pub(crate) fn run(args: &Args, context: &Context<'_>) -> Result<()> {
     bar.finish_and_clear();
     let restored = restored?;
     write_gitignore(&context.folder.join(".ai").join(".gitignore"))?;
+    let backup = &restored.backup;
     let said = Said {
         folder: &context.folder,
-        backup_id: &restored.backup_id,
-        made_at: restored.made_at,
-        store_format: restored.store_format,
-        threads: restored.threads.len() as u64,
+        backup_id: &backup.backup_id,
+        made_at: backup.made_at,
+        store_format: backup.store_format,
+        threads: restored.threads,
         blobs: restored.blobs,
-        bytes: restored.bytes,
+        bytes: backup.bytes,
+        signed: restored.is_signed,
+        bad: &restored.bad,
     };
+    show(&Whole { said: &said, rebuilt: restored.is_rebuilt }, context)?;
+    let Some(first) = restored.bad.first() else { return Ok(()) };
+    let left =
+        if restored.bad.len() == 1 { "one thing is".to_owned() } else { format!("{} things are", restored.bad.len()) };
+    let message = format!("the rest is restored, but {left} left out; the first: {}", clean(&first.why));
+    let failure = Failure::new(Exit::Integrity, "left_out", message).detail("thread_id", first.thread_id.as_str());
+    Err(failure.hint(match first.blob {
+        Some(blob) => format!(
+            "look for it in another backup or an export, and put it into `{}` as `{blob}`",
+            threads_folder(&context.folder).join(first.thread_id.folder()).join("blobs").display()
+        ),
+        None => "take it from another backup or an export: `selvedge import FILE`; if only its key is not trusted, trust it and \
+                 restore again into another folder"
+            .to_owned(),
+    }))
+}
+
+/// What was restored, and how.
+#[derive(Serialize)]
+struct Whole<'a> {
+    #[serde(flatten)]
+    said: &'a Said<'a>,
+    rebuilt: bool,
+}
+
+fn show(Whole { said, rebuilt }: &Whole<'_>, context: &Context<'_>) -> Result<()> {
     if context.output.is_json() {
-        return context.output.record(&said);
+        return context.output.record(&Whole { said, rebuilt: *rebuilt });
     }
-    let held = [count(said.threads, "thread"), count(said.blobs, "blob"), count(said.bytes, "byte")].join(", ");
-    context.output.text(format_args!("{held} are restored as of {}", crate::text::local(said.made_at)))
+    let held = [count(said.threads, "thread"), count(said.blobs, "blob")].join(", ");
+    context.output.text(format_args!("{held} are restored as of {}", crate::text::local(said.made_at)))?;
+    for bad in said.bad {
+        context.output.text(format_args!("{} {}", paint(BAD, "left out:"), clean(&bad.why)))?;
+    }
+    if *rebuilt {
+        context.output.say("the backup's database is not the one it tells of; it is built anew from the logs");
+    }
+    if !said.signed {
+        context
+            .output
+            .say("the backup is not signed: nobody vouches for its list; every log in it is signed by itself");
+    }
+    Ok(())
 }

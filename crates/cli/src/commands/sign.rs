@@ -10,7 +10,7 @@ use selvedge_store_local::system::SystemClock;
 use serde::Serialize;
 
 use crate::context::{Context, User};
-use crate::document::{Document, parse_kind, refuse_link, replace};
+use crate::document::{Document, parse_kind, replace};
 use crate::error::{Exit, Failure, Result};
 use crate::text::clean;
 
@@ -50,7 +50,6 @@ struct Signed<'a> {
 
 pub(crate) fn run(args: &Args, context: &Context<'_>) -> Result<()> {
     let path = context.folder.join(&args.file);
-    refuse_link(&path)?;
     let document = Document::read(&path, args.kind, args.id.as_deref())?;
     if !document.is_signed_by_people() {
         let message = format!("`{}` is signed by the store itself, as `{}`", path.display(), document.kind.as_str());

@@ -2,8 +2,9 @@
 //!
 //! - `verdict`: one thread's verdict, in words and as JSON. `statement`: what was signed. `mates`: what the logs of one batch
 //!   remember of each other.
-//! - `document`: the verdict on one signed document.
+//! - `archive`: the verdict on a thread that is in no store here. `document`: the verdict on one signed document.
 
+mod archive;
 pub(crate) mod document;
 mod mates;
 mod statement;
@@ -31,20 +32,24 @@ const PAGE: usize = 1000;
 /// Check every signature of threads, and say what that proves and what it doesn't
 ///
 /// One verdict per thread. Exit code 6 if any log is not exactly what was signed; the damage is named by file, line, byte
-/// and version. With --all, logs that were committed together are also checked against each other.
+/// and version. Every blob that a log names is hashed too: missing, changed and erased ones are named. With --all, logs that were committed together are also checked against each other.
+///
+/// An exported archive is checked without a store, with the key that --key names and those of its chain, or, if its name ends in
+/// `.tar`, with the keys you trust: `selvedge verify FILE --key PUBLIC.pem`. Any one key of the signer's chain is enough, old or
+/// new: the archive holds the statements, signed by both, with which one took over from the other.
 ///
 /// With --document, one signed file instead: Markdown, YAML, JSON or a script, in Selvedge's form or the older Rye form. It must be
 /// signed as what its place says, or as --kind and --id say, by a key you trust, or by --key.
 ///
 /// JSON: one object per thread, {"thread_id", "sound", "code", "message", "unchanged_up_to", "signers":[{"fingerprint", "owner",
-/// "checkpoints"}], "lines", "bytes", "erased", "healed_bytes", "foreign_bytes", "damage":{"file", "line", "first_line", "byte", "version",
-/// "why"}, "remembered_by":[{"by", "version"}], "proves", "does_not_prove":[…], "imported":{"format", "source", "at", "witnessed"}, "statements":[…]}; "imported" only if it was, "statements" only with --explain, each with "version", "reason",
+/// "checkpoints"}], "lines", "bytes", "erased", "erased_blobs":[…], "bad_blobs":[{"blob", "version", "why"}], "healed_bytes", "foreign_bytes", "damage":{"file", "line", "first_line", "byte", "version",
+/// "why"}, "untrusted_key", "remembered_by":[{"by", "version"}], "proves", "does_not_prove":[…], "imported":{"format", "source", "at", "witnessed"}, "statements":[…]}; "imported" only if it was, "archive" (the file) only for one, "statements" only with --explain, each with "version", "reason",
 /// "key", "run_id", "turn", "timestamp", "signer", "byte_offset", "hash", "with":[{"thread_id", "version"}], "epoch", "settled"
-/// and "seq". With --document {"file", "sound", "form":"selvedge"|"rye", "kind", "id", "signer", "owner", "signed_at", "time_covered",
+/// and "seq". With --document {"file", "sound", "form":"selvedge"|"rye", "kind", "id", "signer", "owner", "signed_at", "time_covered", "key_id" (Rye's name of the key),
 /// "proves", "does_not_prove":[…]}, or an error.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
-    /// Any unique beginning of a thread's id or its hex
+    /// Any unique beginning of a thread's id or its hex; or an archive
     #[arg(value_name = "THREAD", required_unless_present_any = ["all", "document"], conflicts_with = "all")]
     threads: Vec<String>,
     /// Every thread of the store
@@ -57,7 +62,7 @@ pub(crate) struct Args {
     #[arg(long, value_name = "FILE", conflicts_with_all = ["threads", "all", "explain"])]
     document: Option<PathBuf>,
     /// Believe this public key, and no other, instead of those you trust
-    #[arg(long, value_name = "PUBLIC.pem", requires = "document")]
+    #[arg(long, value_name = "PUBLIC.pem", conflicts_with = "all")]
     key: Option<PathBuf>,
     /// What the document must be signed as, instead of what its place says
     #[arg(long, value_name = "KIND", requires = "document", value_parser = parse_kind)]
@@ -71,6 +76,9 @@ pub(crate) fn run(args: &Args, context: &Context<'_>) -> Result<()> {
     if let Some(file) = &args.document {
         let (key, kind, id) = (args.key.as_deref(), args.kind, args.id.as_deref());
         return document::run(document::Asked { file, key, kind, id }, context);
+    }
+    if let Some(archives) = archive::named(args, context)? {
+        return archive::run(&archives, args, context);
     }
     let store = context.open(Access::ReadOnly)?;
     let threads = named(args, &store)?;
@@ -95,7 +103,11 @@ pub(crate) fn run(args: &Args, context: &Context<'_>) -> Result<()> {
     } else if !context.output.is_json() {
         context.output.text(verdict::closing(&checked))?;
     }
-    conclude(&checked)
+    let failures: Vec<Failure> = checked.iter().filter_map(Checked::failure).collect();
+    conclude(failures, checked.len(), || {
+        let first = checked.iter().find(|one| !one.is_sound()).map_or("THREAD", |one| one.thread().as_str());
+        format!("`selvedge verify {first} --explain` shows what is still proven")
+    })
 }
 
 fn named(args: &Args, store: &LocalStore) -> Result<Vec<ThreadId>> {
@@ -143,18 +155,16 @@ fn was_deleted(thread: &ThreadId, version: u64, store: &LocalStore) -> Result<bo
     Ok(store.tombstone(thread)?.is_some_and(|tombstone| tombstone.head.version >= version))
 }
 
-/// What the whole command answers.
-fn conclude(checked: &[Checked]) -> Result<()> {
-    let bad: Vec<&Checked> = checked.iter().filter(|one| !one.is_sound()).collect();
-    let failures: Vec<Failure> = bad.iter().filter_map(|one| one.failure()).collect();
-    let Some(first) = failures.first() else { return Ok(()) };
-    if let [only] = failures.as_slice() {
-        return Err(only.clone());
+/// What the whole command answers: the worst of what was found, under its own code if all say the same.
+fn conclude(failures: Vec<Failure>, total: usize, hint: impl FnOnce() -> String) -> Result<()> {
+    let number = failures.len();
+    let is_worst = |failure: &&Failure| failure.exit == Exit::Integrity;
+    let Some(worst) = failures.iter().find(is_worst).or(failures.first()) else { return Ok(()) };
+    if number == 1 {
+        return Err(worst.clone());
     }
-    let exit =
-        if failures.iter().any(|failure| failure.exit == Exit::Integrity) { Exit::Integrity } else { first.exit };
-    let total = count(checked.len() as u64, "thread");
-    let message = format!("{} of {total} are not what was signed", bad.len());
-    let failure = Failure::new(exit, "integrity", message);
-    Err(failure.hint(format!("`selvedge verify {} --explain` shows what is still proven", bad[0].thread())))
+    let message = format!("{number} of {} are not what was signed", count(total as u64, "thread"));
+    let is_one = failures.iter().all(|failure| failure.code == worst.code);
+    let code = if is_one || worst.exit != Exit::Integrity { worst.code } else { "integrity" };
+    Err(Failure::new(worst.exit, code, message).hint(hint()))
 }

@@ -84,3 +84,157 @@ fn the_verifier_in_python_checks_what_tar_unpacks() {
     let answer = String::from_utf8_lossy(&checked.stdout).into_owned();
     assert!(checked.status.success() && answer.contains("\"unchanged\""), "{answer}");
 }
+
+/// A thread that three keys signed, with a blob, as a file; and the three public keys.
+fn signed_by_three(ours: &Sandbox) -> (String, String, Vec<String>) {
+    let thread = ours.new_thread("scribe");
+    let mut pems = Vec::new();
+    for number in 0..3 {
+        let pem = ours.root().join(format!("{number}.pem"));
+        fs::write(&pem, ours.run(&["keys", "export"]).stdout).unwrap();
+        pems.push(pem.display().to_string());
+        ours.append(&thread, "any", HELLO);
+        // One key in the middle signs nothing here, and one comes after the last.
+        let rotations = if number == 0 { 2 } else { 1 };
+        (0..rotations).for_each(|_| assert_eq!(ours.run(&["keys", "rotate"]).code, Some(0)));
+    }
+    let newest = ours.root().join("newest.pem");
+    fs::write(&newest, ours.run(&["keys", "export"]).stdout).unwrap();
+    pems.push(newest.display().to_string());
+    let file = ours.root().join("three.tar").display().to_string();
+    assert_eq!(ours.run(&["export", &thread, "-o", &file]).code, Some(0));
+    (thread, file, pems)
+}
+
+/// Runs the command as somebody who has nothing: no home, no keys, no store.
+fn stranger(args: &[&str]) -> crate::support::Ran {
+    let nowhere = tempfile::tempdir().unwrap();
+    let mut command = Command::new(env!("CARGO_BIN_EXE_selvedge"));
+    command.args(args).current_dir(nowhere.path()).env_clear();
+    command.stdin(std::process::Stdio::null());
+    command.stdout(std::process::Stdio::piped()).stderr(std::process::Stdio::piped());
+    let ran = crate::support::Ran::of(command.spawn().unwrap());
+    assert_eq!(fs::read_dir(nowhere.path()).unwrap().count(), 0, "nothing is written");
+    ran
+}
+
+#[test]
+fn any_one_key_of_the_chain_verifies_an_archive_without_a_store() {
+    let ours = Sandbox::new();
+    let (thread, file, keys) = signed_by_three(&ours);
+    let expected = ours.run(&["verify", &thread, "--json"]).json();
+    for key in &keys {
+        let verdict = stranger(&["verify", &file, "--key", key, "--json"]).json();
+        assert_eq!(verdict["sound"], true, "{verdict}");
+        for field in ["thread_id", "code", "message", "unchanged_up_to", "lines", "bytes", "proves"] {
+            let without_owner = |value: &serde_json::Value| value.to_string().replace(" (self)", "");
+            assert_eq!(verdict[field].to_string(), without_owner(&expected[field]), "{field}");
+        }
+        assert_eq!(verdict["signers"].as_array().unwrap().len(), 3);
+        assert_eq!(verdict["archive"], file.as_str());
+    }
+    let text = stranger(&["verify", &file, "--key", &keys[0], "--explain"]);
+    assert!(text.code == Some(0) && text.stdout.contains("unchanged up to version 3 since it was signed by keys"));
+    assert!(text.stdout.contains("VERSION  REASON") && text.stdout.contains("Not proven"), "{text:?}");
+    let explained = stranger(&["verify", &file, "--key", &keys[0], "--explain", "--json"]).json();
+    assert_eq!(explained["statements"].as_array().unwrap().len(), 4);
+    // A key of somebody else does not do, and is not told that anything is damaged.
+    let other = Sandbox::new();
+    let foreign = other.root().join("foreign.pem");
+    fs::write(&foreign, other.run(&["keys", "export"]).stdout).unwrap();
+    let refused = stranger(&["verify", &file, "--key", foreign.to_str().unwrap(), "--json"]);
+    let error = refused.error_beside_data(6, "untrusted_key");
+    assert!(error["message"].as_str().unwrap().contains("signed by a key that is not trusted"), "{error}");
+    // Without --key the keys that the user trusts decide, and nothing else is asked for either.
+    assert_eq!(ours.run(&["verify", &file]).code, Some(0));
+    other.run(&["verify", &file, "--json"]).error_beside_data(6, "untrusted_key");
+    stranger(&["verify", "nowhere.tar", "--key", &keys[0], "--json"]).error_beside_data(3, "file_not_found");
+}
+
+#[test]
+fn an_archive_whose_statements_are_missing_is_not_believed_beyond_its_key() {
+    let ours = Sandbox::new();
+    let (thread, file, keys) = signed_by_three(&ours);
+    let folder = ours.root().join("unpacked");
+    fs::create_dir(&folder).unwrap();
+    let tar =
+        |args: &[&str]| Command::new("tar").args(args).current_dir(&folder).status().is_ok_and(|ran| ran.success());
+    if !tar(&["xf", &file]) {
+        return;
+    }
+    // Packed again by any tar, in any order, it is as good.
+    let chain = format!("{thread}/chain");
+    let rest = [format!("{thread}/transcript.jsonl"), format!("{thread}/thread.json"), format!("{thread}/keys")];
+    let rest: Vec<&str> = rest.iter().map(String::as_str).collect();
+    assert!(tar(&[&["--format=ustar", "-cf", "again.tar", &chain][..], &rest].concat()));
+    let again = folder.join("again.tar").display().to_string();
+    assert_eq!(stranger(&["verify", &again, "--key", &keys[0]]).code, Some(0));
+    // As an older program wrote it, without statements, only all keys together do; whoever trusts them can still take it in.
+    assert!(tar(&[&["--format=ustar", "-cf", "older.tar"][..], &rest].concat()));
+    let older = folder.join("older.tar").display().to_string();
+    let ran = stranger(&["verify", &older, "--key", &keys[0], "--json"]);
+    let verdict = ran.records().remove(0);
+    assert_eq!((&verdict["unchanged_up_to"], &verdict["damage"]), (&1.into(), &serde_json::Value::Null));
+    ran.error_beside_data(6, "untrusted_key");
+    let theirs = Sandbox::new();
+    let error = theirs.run(&["import", &older, "--json"]).error_beside_data(6, "untrusted_key");
+    let needed = error["keys"].as_array().unwrap();
+    assert_eq!(needed.len(), 3, "every key that is needed is named at once, and no other: {error}");
+    let hint = error["hint"].as_str().unwrap();
+    assert!(needed.iter().all(|key| hint.contains(&format!("keys/{}.pem", key.as_str().unwrap()))), "{hint}");
+    // Whoever trusts the oldest hears that it vouches for the others.
+    let friend = Sandbox::new();
+    friend.run(&["keys", "trust", &keys[0], "--owner", "Ada"]);
+    let error = friend.run(&["import", &file, "--json"]).error_beside_data(6, "untrusted_key");
+    assert_eq!(error["keys"].as_array().unwrap().len(), 2, "{error}");
+    assert!(error["hint"].as_str().unwrap().contains("you trust a key that vouches for them"), "{error}");
+    // The hint helps.
+    let files: Vec<String> =
+        needed.iter().map(|key| format!("{}/{thread}/keys/{}.pem", folder.display(), key.as_str().unwrap())).collect();
+    let files: Vec<&str> = files.iter().map(String::as_str).collect();
+    let trusted = theirs.run(&[&["keys", "trust", "--owner", "Ada"][..], &files].concat());
+    assert_eq!(trusted.code, Some(0), "{trusted:?}");
+    assert_eq!(theirs.run(&["import", &older, "--json"]).json()["outcome"], "imported");
+    assert_eq!(theirs.run(&["import", &file, "--json"]).json()["outcome"], "unchanged");
+    // What arrived with its statements goes on with them: the same file, and any one key still does.
+    let other = Sandbox::new();
+    other.run(&[&["keys", "trust", "--owner", "Ada"][..], &files].concat());
+    assert_eq!(other.run(&["import", &file, "--json"]).json()["outcome"], "imported");
+    let there = other.command(&["export", &thread]).output().unwrap();
+    assert!(there.stdout == fs::read(&file).unwrap(), "exported elsewhere it is the same file");
+    assert_eq!(other.run(&["doctor"]).code, Some(0));
+    // A statement that somebody plants in the folder is left behind.
+    let planted = other.threads().join(&thread).join("chain");
+    let one = fs::read_dir(&planted).unwrap().next().unwrap().unwrap().path();
+    let text = fs::read_to_string(&one).unwrap();
+    fs::write(&one, text.replacen("rotated_at\": \"2", "rotated_at\": \"3", 1)).unwrap();
+    let without = other.command(&["export", &thread]).output().unwrap();
+    assert!(without.status.success() && without.stdout.len() < there.stdout.len());
+}
+
+#[test]
+fn every_changed_part_of_an_archive_is_named_without_a_store() {
+    let (ours, thread, _theirs, file) = exported();
+    let key = ours.root().join("key.pem");
+    fs::write(&key, ours.run(&["keys", "export"]).stdout).unwrap();
+    let (key, whole) = (key.display().to_string(), fs::read(&file).unwrap());
+    let changed = ours.root().join("changed.tar");
+    let check = |bytes: &[u8]| {
+        fs::write(&changed, bytes).unwrap();
+        stranger(&["verify", changed.to_str().unwrap(), "--key", &key, "--json"])
+    };
+    assert_eq!(check(&whole).code, Some(0));
+    let at = whole.windows(5).position(|bytes| bytes == b"hello").unwrap();
+    let mut edited = whole.clone();
+    edited[at] = b'j';
+    let ran = check(&edited);
+    let error = ran.error_beside_data(6, "damaged");
+    assert!(error["hint"].as_str().unwrap().contains("changed.tar --explain"), "{error}");
+    let verdict = ran.records().remove(0);
+    assert_eq!((&verdict["thread_id"], &verdict["unchanged_up_to"]), (&thread.as_str().into(), &0.into()));
+    assert!(verdict["damage"]["file"].as_str().unwrap().ends_with("changed.tar"));
+    check(&whole[..1000]).error_beside_data(6, "integrity");
+    check(b"noise").error_beside_data(6, "integrity");
+    assert_eq!(ours.run(&["export", &thread, "-o", "-"]).code, Some(0));
+    assert!(!ours.project().join("-").exists(), "`-` is stdout");
+}

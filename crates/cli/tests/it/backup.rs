@@ -57,3 +57,54 @@ fn a_backup_goes_to_a_folder_of_its_own_and_a_restore_to_a_project_without_threa
     assert!(unfinished["message"].as_str().unwrap().contains("not finished"), "{unfinished}");
     assert!(!sandbox.root().join("elsewhere/.ai").exists(), "nothing was written");
 }
+
+/// One damaged log once made every backup of its store fail, and one damaged file every restore.
+#[test]
+fn what_is_damaged_is_named_with_exit_6_and_all_else_is_copied_and_restored() {
+    let (sandbox, bad) = Sandbox::with_thread();
+    let good = sandbox.new_thread("scribe");
+    sandbox.append(&bad, "0", HELLO);
+    let mut log = fs::read(sandbox.transcript(&bad)).unwrap();
+    log[100] ^= 1;
+    fs::write(sandbox.transcript(&bad), &log).unwrap();
+    let ran = sandbox.run(&["backup", "../copy", "--json"]);
+    let error = ran.error_beside_data(6, "left_out");
+    assert_eq!(error["thread_id"], bad.as_str());
+    let made = &ran.records()[0];
+    assert_eq!((&made["bad"][0]["thread_id"], &made["bad"][0]["copied"]), (&bad.as_str().into(), &true.into()));
+    fs::create_dir(sandbox.root().join("elsewhere")).unwrap();
+    let ran = sandbox.run(&["-C", "../elsewhere", "restore", "../copy", "--json"]);
+    let error = ran.error_beside_data(6, "left_out");
+    assert!(error["hint"].as_str().unwrap().contains("selvedge import"), "{error}");
+    let restored = &ran.records()[0];
+    assert_eq!((&restored["threads"], &restored["bad"][0]["copied"]), (&1.into(), &false.into()));
+    let there = |args: &[&str]| sandbox.run(&[&["-C", "../elsewhere"], args].concat());
+    assert_eq!((there(&["verify", &good]).code, there(&["doctor"]).code), (Some(0), Some(0)));
+    there(&["thread", "show", &bad, "--json"]).error(3, "thread_not_found");
+    let text = sandbox.run(&["backup", "../second"]);
+    assert!(text.stdout.contains("copied as it is:") && text.stderr.contains("selvedge verify"), "{text:?}");
+}
+
+#[test]
+fn a_store_whose_key_is_lost_is_backed_up_and_restored_all_the_same() {
+    let (sandbox, thread) = Sandbox::with_thread();
+    fs::remove_dir_all(sandbox.home().join("keys/signing")).unwrap();
+    let made = sandbox.run(&["backup", "../copy", "--json"]).json();
+    assert_eq!((&made["signed"], &made["threads"]), (&false.into(), &1.into()));
+    fs::create_dir(sandbox.root().join("elsewhere")).unwrap();
+    let ran = sandbox.run(&["-C", "../elsewhere", "restore", "../copy"]);
+    assert!(ran.code == Some(0) && ran.stderr.contains("is not signed"), "{ran:?}");
+    assert_eq!(sandbox.run(&["-C", "../elsewhere", "verify", &thread]).code, Some(0));
+}
+
+#[test]
+fn a_backup_that_was_cut_short_is_run_again() {
+    let (sandbox, _) = Sandbox::with_thread();
+    fs::create_dir_all(sandbox.root().join("copy.partial/threads")).unwrap();
+    fs::write(sandbox.root().join("copy.partial/threads/registry.db"), "half").unwrap();
+    sandbox.run(&["-C", "../copy.partial", "restore", "../copy", "--json"]).error(3, "file_not_found");
+    assert_eq!(sandbox.run(&["backup", "../copy"]).code, Some(0));
+    assert!(!sandbox.root().join("copy.partial").exists());
+    fs::create_dir(sandbox.root().join("elsewhere")).unwrap();
+    assert_eq!(sandbox.run(&["-C", "../elsewhere", "restore", "../copy"]).code, Some(0));
+}

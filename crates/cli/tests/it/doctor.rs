@@ -84,3 +84,100 @@ fn a_missing_database_is_named_with_what_helps() {
     ran.error_beside_data(6, "damage");
     assert!(ran.stdout.contains("selvedge reindex"), "{ran:?}");
 }
+
+/// Every thread was called damaged, one line each, when it was only not known whom to trust.
+#[test]
+fn trusted_keys_that_cannot_be_used_are_said_once_however_many_threads_there_are() {
+    let sandbox = Sandbox::new();
+    (0..3).for_each(|_| drop(sandbox.new_thread("scribe")));
+    let trusted = sandbox.home().join("keys/trusted");
+    fs::set_permissions(&trusted, Permissions::from_mode(0o777)).unwrap();
+    for args in [&["doctor", "--json"][..], &["doctor", "--deep", "--json"]] {
+        let found = codes(&sandbox.run(args));
+        assert_eq!(found.len(), 2, "{found:?}");
+        assert!(found.contains(&"signatures_unjudged".to_owned()), "{found:?}");
+    }
+    fs::set_permissions(&trusted, Permissions::from_mode(0o700)).unwrap();
+    assert_eq!(sandbox.run(&["doctor"]).code, Some(0));
+}
+
+#[test]
+fn what_was_not_read_is_said() {
+    let (sandbox, thread) = Sandbox::with_thread();
+    let ran = sandbox.run(&["doctor"]);
+    assert!(ran.stdout.contains("blobs were not hashed; `selvedge doctor --deep`"), "{ran:?}");
+    assert!(sandbox.run(&["doctor", "--deep"]).stdout.contains("Every log was read whole"));
+    let long = HELLO.replace("hello", &"x".repeat(300_000));
+    sandbox.append(&thread, "0", &long);
+    let report = sandbox.run(&["doctor", "--json"]).json();
+    assert_eq!((&report["deep"], &report["not_read_whole"]), (&false.into(), &1.into()));
+    assert!(sandbox.run(&["doctor"]).stdout.contains("Not read whole: 1 of 1 logs"));
+}
+
+#[test]
+fn a_flipped_byte_inside_a_log_is_found_without_reading_everything() {
+    let (sandbox, thread) = Sandbox::with_thread();
+    sandbox.append(&thread, "0", HELLO);
+    sandbox.append(&thread, "1", HELLO);
+    let path = sandbox.transcript(&thread);
+    let mut log = fs::read(&path).unwrap();
+    log[60] ^= 1;
+    fs::write(&path, log).unwrap();
+    let ran = sandbox.run(&["doctor", "--json"]);
+    let error = ran.error_beside_data(6, "damage");
+    assert_eq!(codes(&ran), ["damaged"]);
+    assert!(error["hint"].as_str().unwrap().contains("from a backup"), "{error}");
+}
+
+#[test]
+fn a_store_without_its_store_json_is_sent_to_reindex_which_heals_it() {
+    let (sandbox, _) = Sandbox::with_thread();
+    let path = sandbox.threads().join("store.json");
+    for damage in [None, Some("noise")] {
+        match damage {
+            None => fs::remove_file(&path).unwrap(),
+            Some(text) => fs::write(&path, text).unwrap(),
+        }
+        for args in [&["doctor", "--json"][..], &["thread", "list", "--json"], &["init", "--json"]] {
+            let ran = sandbox.run(args);
+            assert_eq!(ran.code, Some(6), "{ran:?}");
+            assert!(ran.stderr.contains("selvedge reindex"), "{ran:?}");
+        }
+        assert_eq!(sandbox.run(&["reindex"]).code, Some(0));
+        assert_eq!(sandbox.run(&["doctor", "--deep"]).code, Some(0));
+    }
+}
+
+#[test]
+fn the_blobs_of_an_import_are_named_when_they_are_gone_changed_or_erased() {
+    let sandbox = Sandbox::new();
+    let file = sandbox.root().join("pear.jsonl");
+    let text = concat!(
+        r#"{"id":"pear","agentId":"gardener","title":"Pears","createdAt":"c","updatedAt":"u"}"#,
+        "\n",
+        r#"{"role":"user","text":"one","timestamp":"t"}"#,
+        "\n"
+    );
+    fs::write(&file, text).unwrap();
+    assert_eq!(sandbox.run(&["import", file.to_str().unwrap(), "--format", "nova"]).code, Some(0));
+    let folder = sandbox.threads().join("pear/blobs");
+    let names: Vec<_> = fs::read_dir(&folder).unwrap().map(|entry| entry.unwrap().file_name()).collect();
+    let [erased, gone] = &names[..] else { panic!("{names:?}") };
+    let [erased, gone] = [erased, gone].map(|name| name.to_str().unwrap().to_owned());
+    assert_eq!(sandbox.run(&["erase", "pear", &erased, "--reason", "asked to"]).code, Some(0));
+    assert_eq!(sandbox.run(&["doctor", "--deep"]).code, Some(0), "what was erased is no damage");
+    fs::remove_file(folder.join(&gone)).unwrap();
+    let ran = sandbox.run(&["doctor", "--json"]);
+    ran.error_beside_data(6, "damage");
+    assert_eq!(codes(&ran), ["blob_missing"]);
+    let ran = sandbox.run(&["doctor", "--deep", "--json"]);
+    assert_eq!(codes(&ran), ["blob_damaged", "blobs_erased"]);
+    let ran = sandbox.run(&["verify", "pear", "--json"]);
+    ran.error_beside_data(6, "blob_damaged");
+    let verdict = &ran.records()[0];
+    assert_eq!(
+        (&verdict["erased_blobs"][0], &verdict["bad_blobs"][0]["blob"]),
+        (&erased.into(), &gone.as_str().into())
+    );
+    assert!(sandbox.run(&["verify", "pear"]).stdout.contains(&gone));
+}

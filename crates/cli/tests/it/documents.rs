@@ -119,6 +119,18 @@ fn what_can_not_be_signed_is_left_as_it_is() {
     sandbox.run(&["verify", "--document", "real.md", "--json"]).error(6, "document_unsigned");
 }
 
+/// A link in the place of a directive was followed, and what it pointed to passed for the directive.
+#[test]
+fn a_symbolic_link_is_not_verified() {
+    let sandbox = Sandbox::new();
+    write(&sandbox, "real.md", "Be kind.\n");
+    sign(&sandbox, "real.md");
+    std::os::unix::fs::symlink("real.md", sandbox.project().join("link.md")).unwrap();
+    let error = sandbox.run(&["verify", "--document", "link.md", "--json"]).error(4, "symbolic_link");
+    assert!(error["message"].as_str().unwrap().contains("link.md"));
+    assert_eq!(sandbox.run(&["verify", "--document", "real.md"]).code, Some(0));
+}
+
 #[test]
 fn the_golden_vector_of_the_older_form_verifies_with_its_key_and_says_what_it_does_not_cover() {
     let sandbox = Sandbox::empty();
@@ -129,7 +141,10 @@ fn the_golden_vector_of_the_older_form_verifies_with_its_key_and_says_what_it_do
         (verdict["form"].as_str(), &verdict["time_covered"], &verdict["kind"]),
         (Some("rye"), &false.into(), &Value::Null)
     );
+    assert_eq!(verdict["key_id"], "6ea18199041a1ea8");
     let text = sandbox.run(&["verify", "--document", &document, "--key", &key]).stdout;
+    let signer = &verdict["signer"].as_str().unwrap()[..16];
+    assert!(text.contains("Rye key id 6ea18199041a1ea8") && text.contains(signer), "both names of the key: {text}");
     assert!(
         text.contains("anybody can have changed it") && text.contains("the time, which anybody can change"),
         "{text}"

@@ -190,7 +190,15 @@ fn a_key_is_trusted_exported_and_revoked_by_any_unique_beginning() {
     assert_eq!(verdict.status.code(), Some(6));
     let stdout = String::from_utf8(verdict.stdout).unwrap();
     assert!(stdout.contains("which was revoked") && stdout.contains("revoked_key"), "{stdout}");
-    sandbox.run(&["keys", "trust", file, "--owner", "Ada", "--json"]).error(5, "trust_revoked");
+    assert!(!stdout.contains("damaged"), "what is not believed is not damaged: {stdout}");
+    let error = sandbox.run(&["keys", "trust", file, "--owner", "Ada", "--json"]).error(5, "trust_revoked");
+    let way_back = format!("selvedge keys trust --again {}", &theirs[..16]);
+    assert!(error["hint"].as_str().unwrap().contains(&way_back), "{error}");
+    let error: Value = serde_json::from_slice(&verdict.stderr).unwrap();
+    assert!(error["error"]["hint"].as_str().unwrap().contains(&way_back), "{error}");
+    sandbox.run(&["keys", "trust", "--again", &theirs[..16], "--json"]).json();
+    assert_eq!(verify().status.code(), Some(0), "the way back");
+    sandbox.run(&["keys", "revoke", &theirs[..8], "--json"]).json();
     assert_eq!(fs::read_dir(sandbox.home().join("keys/trusted")).unwrap().count(), 2, "marked, not deleted");
     sandbox.run(&["keys", "revoke", "zz", "--json"]).error(3, "key_not_found");
     sandbox.run(&["keys", "revoke", "", "--json"]).error(3, "key_not_found");
@@ -214,6 +222,80 @@ fn the_own_key_is_revoked_only_on_purpose_and_then_signs_no_more() {
     sandbox.run_with(&["append", &thread, "--expect", "0", "--json"], HELLO.as_bytes()).error(4, "other_signer");
     let new = sandbox.new_thread("scribe");
     sandbox.append(&new, "0", HELLO);
+}
+
+/// Revoking an old key of one's own ended every thread it had ever signed, without a question and for good.
+#[test]
+fn an_old_key_of_ones_own_is_revoked_only_on_purpose_and_there_is_a_way_back() {
+    let (sandbox, thread) = Sandbox::with_thread();
+    let old = current(&sandbox);
+    sandbox.run(&["keys", "rotate"]);
+    sandbox.append(&thread, "0", HELLO);
+    let error = sandbox.run(&["keys", "revoke", &old[..12], "--json"]).error(2, "own_key");
+    assert!(error["hint"].as_str().unwrap().contains("--yes"));
+    assert_eq!(sandbox.run(&["verify", &thread]).code, Some(0));
+    let revoked = sandbox.run(&["keys", "revoke", &old[..12], "--yes"]);
+    assert!(revoked.stderr.contains(&format!("selvedge keys trust --again {}", &old[..16])), "{revoked:?}");
+    let verdict = sandbox.run(&["verify", &thread]);
+    assert_eq!(verdict.code, Some(6));
+    let wording = "signed by a key that is not trusted any more";
+    assert!(verdict.stdout.contains(wording) && verdict.stderr.contains(wording), "{verdict:?}");
+    assert!(!verdict.stdout.contains("damaged"), "{verdict:?}");
+    let record = sandbox.run(&["verify", &thread, "--json"]).records().remove(0);
+    assert_eq!((&record["damage"], record["untrusted_key"].as_str()), (&Value::Null, Some(&*old)));
+    assert_eq!(sandbox.run(&["keys", "trust", "--again", &old[..16]]).code, Some(0));
+    assert_eq!(sandbox.run(&["verify", &thread]).code, Some(0));
+    sandbox.append(&thread, "1", HELLO);
+}
+
+/// Two processes wait for a thread while the key is rotated and the thread meets the new one. Both run once more by themselves.
+#[test]
+fn commands_whose_key_is_rotated_meanwhile_run_again_by_themselves() {
+    use selvedge_log::{KeyChain, Trust};
+    use selvedge_store::{Acquire, Leases};
+    use std::time::Duration;
+
+    let sandbox = Sandbox::new();
+    let file = sandbox.root().join("pear.jsonl");
+    let line = r#"{"role":"user","text":"a pear","timestamp":"t"}"#;
+    fs::write(&file, format!("{{\"id\":\"pear\",\"agentId\":\"gardener\"}}\n{line}\n")).unwrap();
+    let import = ["import", file.to_str().unwrap(), "--format", "nova", "--json"];
+    sandbox.run(&import).json();
+    let held = sandbox.open();
+    let thread = "pear".parse().unwrap();
+    held.acquire(&thread, Acquire::default()).unwrap();
+    fs::write(&file, format!("{}{line}\n", fs::read_to_string(&file).unwrap())).unwrap();
+    let owners = || fs::read_dir(sandbox.threads().join("owners")).unwrap().count();
+    let before = owners();
+    let waiting = [&["thread", "rename", "pear", "Pears", "--wait", "60", "--json"][..], &import]
+        .map(|args| crate::support::feed(sandbox.command(args).spawn().unwrap(), b""));
+    for _ in 0..1000 {
+        if owners() >= before + 2 {
+            break;
+        }
+        thread::sleep(Duration::from_millis(10));
+    }
+    thread::sleep(Duration::from_millis(300));
+
+    sandbox.run(&["keys", "rotate", "--json"]).json();
+    let keys = sandbox.home().join("keys");
+    let trust = Trust::load(&keys.join("trusted")).unwrap();
+    let signer = selvedge_log::keys::KeyFolder::load(&keys.join("signing")).unwrap();
+    let before = KeyChain::load(&keys.join("chain"), &trust).unwrap().predecessors(&signer.fingerprint());
+    let rotated = sandbox.open_with(signer.succeeding(before), trust);
+    let lease = rotated.acquire(&thread, Acquire { take_over: true, ..Acquire::default() }).unwrap();
+    use selvedge_model::{Batch, Changeset, Expect, Part, Reason};
+    let part = Part::new(thread.clone(), Expect::Any, Changeset::empty(Reason::Lifecycle)).under(lease.epoch);
+    selvedge_store::Commit::commit(&rotated, Batch::of(part)).unwrap();
+    rotated.release(&lease).unwrap();
+    rotated.close().unwrap();
+
+    let [renamed, imported] = waiting.map(crate::support::Ran::of);
+    assert!(renamed.json()["version"].is_u64(), "{renamed:?}");
+    assert_eq!(imported.json()["outcome"], "extended", "{imported:?}");
+    assert_eq!(sandbox.run(&["thread", "show", "pear", "--json"]).json()["title"], "Pears");
+    assert_eq!(sandbox.run(&["verify", "pear"]).code, Some(0));
+    drop(held);
 }
 
 #[test]

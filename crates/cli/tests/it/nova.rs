@@ -57,6 +57,11 @@ fn write_large(path: &Path, bytes: u64) {
     out.into_inner().unwrap();
 }
 
+fn threads(sandbox: &Sandbox) -> Vec<String> {
+    let listed = sandbox.run(&["thread", "list", "--json"]).json();
+    listed["threads"].as_array().unwrap().iter().map(|one| one["thread_id"].as_str().unwrap().to_owned()).collect()
+}
+
 /// Every file of the store but those that SQLite makes for a reader too.
 fn kept(sandbox: &Sandbox) -> Vec<(PathBuf, Vec<u8>)> {
     let is_for_readers = |path: &Path| ["-shm", "-wal"].iter().any(|end| path.to_string_lossy().ends_with(end));
@@ -111,6 +116,79 @@ fn a_grown_file_adds_its_end_and_another_one_is_refused() {
         assert_eq!(refused.records()[0]["outcome"], "refused");
     }
     assert_eq!(exported(&sandbox, "pear"), grown);
+}
+
+#[test]
+fn the_same_bytes_under_another_name_are_said_to_be_there_and_nothing_is_written() {
+    let sandbox = Sandbox::new();
+    let manifest = MANIFEST.replace(r#""id":"pear","#, "");
+    let path = write(&sandbox, &format!("{manifest}\n{}\n", said(1)));
+    import(&sandbox, &path, &[]).json();
+    let copy = sandbox.root().join("copy.jsonl");
+    fs::copy(&path, &copy).unwrap();
+    let before = kept(&sandbox);
+    let again = import(&sandbox, &copy, &[]).json();
+    assert_eq!((&again["outcome"], &again["thread_id"]), (&json!("unchanged"), &json!("pear")));
+    let text = sandbox.run(&["import", copy.to_str().unwrap()]);
+    assert!(text.code == Some(0) && text.stdout.contains("already imported as thread `pear`"), "{text:?}");
+    let is_of_thread = |(path, _): &(PathBuf, Vec<u8>)| path.parent().unwrap() != sandbox.threads();
+    let of_threads = |files: Vec<_>| files.into_iter().filter(is_of_thread).collect::<Vec<_>>();
+    assert!(of_threads(kept(&sandbox)) == of_threads(before), "nothing is added, and no thread is made");
+    // Grown under the other name, its end goes to the same thread; the database may be rebuilt in between.
+    assert_eq!(sandbox.run(&["reindex"]).code, Some(0));
+    fs::write(&copy, format!("{}{}\n", fs::read_to_string(&copy).unwrap(), said(2))).unwrap();
+    let grown = import(&sandbox, &copy, &[]).json();
+    assert_eq!(
+        (&grown["outcome"], &grown["thread_id"], &grown["messages_added"]),
+        (&json!("extended"), &json!("pear"), &json!(1))
+    );
+    assert_eq!(threads(&sandbox), ["pear"]);
+}
+
+#[test]
+fn two_processes_that_import_one_file_at_once_make_one_thread() {
+    let sandbox = Sandbox::new();
+    let manifest = MANIFEST.replace(r#""id":"pear","#, "");
+    let lines: String = (0..3_000).map(|number| said(number) + "\n").collect();
+    let paths = ["pear", "plum"].map(|name| {
+        let path = sandbox.root().join(format!("{name}.jsonl"));
+        fs::write(&path, format!("{manifest}\n{lines}")).unwrap();
+        path.to_str().unwrap().to_owned()
+    });
+    let running = [&paths[0], &paths[1], &paths[0]]
+        .map(|path| feed(sandbox.command(&["import", path, "--format", "nova", "--json"]).spawn().unwrap(), b""));
+    let done = running.map(|child| Ran::of(child).json());
+    let threads = threads(&sandbox);
+    let [thread] = threads.as_slice() else { panic!("{threads:?}") };
+    for one in &done {
+        assert_eq!(one["thread_id"], thread.as_str(), "{one}");
+    }
+    assert_eq!(exported(&sandbox, thread).lines().count(), 3_001);
+    assert_eq!(sandbox.run(&["verify", thread]).code, Some(0));
+}
+
+#[test]
+fn what_could_not_be_kept_as_it_was_written_is_said() {
+    let sandbox = Sandbox::new();
+    let odd = r#"{"type":"result","inputTokens":18446744073709551617,"timestamp":"t"}"#;
+    let path = write(&sandbox, &format!("{MANIFEST}\n{odd}\n{{\"role\":\"user\",\"text\":\"\\ud83c\"}}\n"));
+    let shown = sandbox.run(&["import", path.to_str().unwrap()]).stdout;
+    assert!(shown.contains("2 repaired") && shown.contains("line 2: a number that can't be held"), "{shown}");
+    assert!(shown.contains("line 3: half a surrogate pair"), "{shown}");
+    assert!(exported(&sandbox, "pear").contains("\u{fffd}"));
+}
+
+#[test]
+fn an_export_says_which_lines_were_witnessed_here() {
+    let sandbox = Sandbox::new();
+    let path = write(&sandbox, &format!("{MANIFEST}\n{}\n", said(1)));
+    import(&sandbox, &path, &[]).json();
+    sandbox.append("pear", "any", crate::support::HELLO);
+    let ran = sandbox.run(&["export", "pear", "--format", "nova", "-o", "-"]);
+    assert!(ran.stderr.contains("1 line imported, 1 line witnessed here"), "{ran:?}");
+    let lines: Vec<Value> = ran.stdout.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
+    assert!(lines[1].get("witnessedIn").is_none() && lines[2]["witnessedIn"].is_string(), "{lines:?}");
+    assert!(!sandbox.project().join("-").exists());
 }
 
 #[test]

@@ -4,7 +4,7 @@ use std::fs;
 
 use serde_json::Value;
 
-use crate::support::{HELLO, Sandbox, copy};
+use crate::support::{HELLO, Sandbox};
 
 const STARTED: &str =
     r#"{"run_id":"r1","run_meta":{"agent_id":"scribe","origin":"user","status":"running"},"reason":"UserMessage"}"#;
@@ -39,20 +39,29 @@ fn only_threads_that_ended_long_enough_ago_are_deleted_and_only_after_a_yes() {
     }
 }
 
+/// The folder was copied, which nothing takes in again.
 #[test]
-fn what_is_pruned_can_be_kept_elsewhere_first() {
+fn what_is_pruned_can_be_kept_elsewhere_first_as_what_import_and_verify_take() {
     let sandbox = Sandbox::new();
     let thread = ended(&sandbox);
     let log = fs::read(sandbox.transcript(&thread)).unwrap();
+    let exported = sandbox.command(&["export", &thread]).output().unwrap().stdout;
     // Somebody was killed in the middle of a copy.
-    fs::create_dir_all(sandbox.root().join(format!("kept/.{thread}.tmp/blobs"))).unwrap();
+    fs::create_dir_all(sandbox.root().join("kept")).unwrap();
+    fs::write(sandbox.root().join(format!("kept/.{thread}.tar.tmp")), "half").unwrap();
     let args = ["prune", "--older-than", "0d", "--archive", "../kept", "--yes", "--json"];
     let pruned = sandbox.run(&args).records();
     let kept = fs::read_dir(sandbox.root().join("kept")).unwrap().count();
     assert_eq!(kept, 1);
-    let archived = std::path::PathBuf::from(pruned[0]["archived"].as_str().unwrap());
-    assert_eq!(fs::read(archived.join("transcript.jsonl")).unwrap(), log);
-    assert!(archived.join("thread.json").exists());
+    let archived = pruned[0]["archived"].as_str().unwrap();
+    assert!(fs::read(archived).unwrap() == exported, "the same file that `export` writes");
+    assert_eq!(sandbox.run(&["verify", archived]).code, Some(0));
+    let elsewhere = sandbox.root().join("elsewhere");
+    fs::create_dir(&elsewhere).unwrap();
+    let there = elsewhere.to_str().unwrap();
+    assert_eq!(sandbox.run(&["-C", there, "init"]).code, Some(0));
+    assert_eq!(sandbox.run(&["-C", there, "import", archived, "--json"]).json()["outcome"], "imported");
+    assert_eq!(fs::read(elsewhere.join(".ai/agent/threads").join(&thread).join("transcript.jsonl")).unwrap(), log);
 }
 
 #[test]
@@ -60,12 +69,28 @@ fn a_copy_that_is_there_is_not_made_twice_nor_written_over() {
     let sandbox = Sandbox::new();
     let (same, other) = (ended(&sandbox), ended(&sandbox));
     let kept = sandbox.root().join("kept");
-    copy(&sandbox.threads().join(&same), &kept.join(&same));
-    copy(&sandbox.threads().join(&same), &kept.join(&other));
+    fs::create_dir(&kept).unwrap();
+    let archive = |thread: &str| kept.join(format!("{thread}.tar"));
+    assert_eq!(sandbox.run(&["export", &same, "-o", archive(&same).to_str().unwrap()]).code, Some(0));
+    fs::copy(archive(&same), archive(&other)).unwrap();
     let ran = sandbox.run(&["prune", "--older-than", "0d", "--archive", "../kept", "--yes", "--json"]);
     ran.error_beside_data(4, "archive_exists");
-    assert_eq!(ids(&ran.records()), [same], "what was kept is deleted, and nothing else");
+    assert_eq!(ids(&ran.records()), std::slice::from_ref(&same), "what was kept is deleted, and nothing else");
     assert_eq!(sandbox.run(&["thread", "show", &other]).code, Some(0));
+    assert_eq!(fs::read(archive(&same)).unwrap(), fs::read(archive(&other)).unwrap());
+}
+
+#[test]
+fn what_is_not_what_was_signed_is_neither_archived_nor_deleted() {
+    let sandbox = Sandbox::new();
+    let thread = ended(&sandbox);
+    let mut log = fs::read(sandbox.transcript(&thread)).unwrap();
+    log[200] ^= 1;
+    fs::write(sandbox.transcript(&thread), log).unwrap();
+    let ran = sandbox.run(&["prune", "--older-than", "0d", "--archive", "../kept", "--yes", "--json"]);
+    ran.error(6, "damaged");
+    assert!(sandbox.transcript(&thread).exists());
+    assert_eq!(fs::read_dir(sandbox.root().join("kept")).unwrap().count(), 0);
 }
 
 #[test]

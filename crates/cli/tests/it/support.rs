@@ -6,8 +6,8 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::sync::Arc;
 
-use selvedge_log::Trust;
 use selvedge_log::keys::KeyFolder;
+use selvedge_log::{Signer, Trust};
 use selvedge_store_local::disk::RealDisk;
 use selvedge_store_local::system::{SystemClock, SystemIds};
 use selvedge_store_local::{Access, LocalStore, Options};
@@ -147,11 +147,17 @@ impl Sandbox {
 
     /// Opens the store in this process, as another program would.
     pub(crate) fn open(&self) -> LocalStore {
+        let signer = KeyFolder::load(&self.home().join("keys/signing")).unwrap();
+        self.open_with(signer, Trust::load(&self.home().join("keys/trusted")).unwrap())
+    }
+
+    /// The same, with these keys.
+    pub(crate) fn open_with(&self, signer: Signer, trust: Trust) -> LocalStore {
         LocalStore::open(Options {
             project: self.project(),
             access: Access::ReadWrite,
-            signer: Some(KeyFolder::load(&self.home().join("keys/signing")).unwrap()),
-            trust: Trust::load(&self.home().join("keys/trusted")).unwrap(),
+            signer: Some(signer),
+            trust,
             clock: Arc::new(SystemClock),
             ids: Arc::new(SystemIds),
             disk: Arc::new(RealDisk),

@@ -86,7 +86,11 @@ fn rotate_past(
 /// The key that is to take over: the one that a rotation left which was cut short, or a new one.
 fn find_or_make(path: &Path, ids: &dyn Ids) -> Result<(Signer, bool), KeyChainError> {
     match KeyFolder::load(path) {
-        Ok(next) => Ok((next, true)),
+        Ok(next) => {
+            // Whoever made it may have died before it was durable.
+            Folder::open(path, ANY_OTHER)?.sync()?;
+            Ok((next, true))
+        }
         Err(KeyError::Absent { .. }) => Ok((KeyFolder::create(path, ids)?, false)),
         Err(error) => Err(error.into()),
     }
@@ -122,7 +126,7 @@ fn write_step(path: &Path, current: &Signer, next: &Signer, at: Timestamp) -> Re
     match folder.create(&name, text.as_bytes(), 0o600) {
         Err(Failure { trouble: Trouble::Exists, .. }) => {
             let both = Trust::of(&[current.public(), next.public()]);
-            let step = super::read(&folder, &name, &both)?;
+            let (step, _) = super::read(&folder, &name, &both)?;
             match step.from == current.fingerprint() {
                 true => Ok(()),
                 false => Err(refused("it says that the key took over from another one".to_owned())),
@@ -253,6 +257,16 @@ mod tests {
         let third = home.rotate();
         assert_eq!(third.from, to);
         assert_eq!(home.predecessors(), BTreeSet::from([from, to]));
+    }
+
+    #[test]
+    fn what_a_killed_process_left_half_written_is_in_nobodys_way() {
+        let home = Home::new();
+        home.cut(0).unwrap();
+        let left = home.folders.next().join(".private_key.pem.1.0.tmp");
+        fs::write(&left, "half a key").unwrap();
+        assert!(home.rotate().resumed);
+        assert!(!home.folders.next().exists());
     }
 
     #[test]

@@ -190,14 +190,15 @@ pub(crate) mod replacing {
         Ok(Folder::open(path, ANY_OTHER)?.replace(PUBLIC, signer.public().to_pem().as_bytes(), 0o644)?)
     }
 
-    /// Removes both halves of a key that was copied elsewhere; none there is fine.
+    /// Removes both halves of a key that was copied elsewhere, and what a writer left who was killed; none there is fine.
     pub(crate) fn remove_pair(path: &Path) -> Result<(), KeyError> {
         let folder = match Folder::open(path, ANY_OTHER).map_err(KeyError::from) {
             Err(KeyError::Absent { .. }) => return Ok(()),
             folder => folder?,
         };
         folder.remove(PUBLIC)?;
-        Ok(folder.remove(PRIVATE)?)
+        folder.remove(PRIVATE)?;
+        Ok(folder.sweep()?)
     }
 }
 

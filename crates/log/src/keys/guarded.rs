@@ -160,6 +160,8 @@ impl Folder {
         match written {
             Ok(()) => {}
             Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {
+                // Whoever made it may have died before its name was durable, and who is told that it exists relies on it.
+                self.sync()?;
                 return Err(Failure::new(path, Trouble::Exists));
             }
             Err(error) => return Err(Failure::io(path, error)),
@@ -182,12 +184,28 @@ impl Folder {
         self.handle.sync_all().map_err(|e| Failure::io(&self.path, e))
     }
 
+    /// Makes the names in the folder durable.
+    pub(crate) fn sync(&self) -> Result<(), Failure> {
+        self.handle.sync_all().map_err(|e| Failure::io(&self.path, e))
+    }
+
     /// Removes a file; one that is not there is fine.
     pub(crate) fn remove(&self, name: &str) -> Result<(), Failure> {
         match unlinkat(&self.handle, name, AtFlags::empty()) {
             Ok(()) | Err(Errno::NOENT) => self.handle.sync_all().map_err(|e| Failure::io(&self.path, e)),
             Err(error) => Err(Failure::io(self.path_of(name), error)),
         }
+    }
+
+    /// Removes the temporary files that writers left who were killed; only for whoever knows that nobody writes here now.
+    pub(crate) fn sweep(&self) -> Result<(), Failure> {
+        for entry in Dir::read_from(&self.handle).map_err(|e| Failure::io(&self.path, e))? {
+            let name = entry.map_err(|e| Failure::io(&self.path, e))?.file_name().to_string_lossy().into_owned();
+            if name.starts_with('.') && name.ends_with(".tmp") {
+                self.remove(&name)?;
+            }
+        }
+        Ok(())
     }
 
     /// Removes an empty folder; one that is not there is fine.

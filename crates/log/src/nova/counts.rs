@@ -3,13 +3,14 @@
 use serde::{Deserialize, Serialize};
 
 use super::event::{Event, EventKind};
+use super::mend::Mended;
 
 /// How many places are remembered by their line.
 const REMARKS: usize = 10;
 
 /// What was found.
 ///
-/// Every line is one of four: `lines = blank + clean + repaired_glued + repaired_nul + lost`. Whatever was skipped is counted
+/// Every line is one of six: `lines = blank + clean + repaired_glued + repaired_nul + repaired_value + lost`. Whatever was skipped is counted
 /// by the piece, and one line may hold several: a torn beginning, a stretch of zeros, something that can't be read.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Counts {
@@ -23,6 +24,9 @@ pub struct Counts {
     pub repaired_glued: u64,
     /// Lines of one whole object beside zero bytes.
     pub repaired_nul: u64,
+    /// Lines of one whole object in which a value could not be kept as it was written.
+    #[serde(default)]
+    pub repaired_value: u64,
     /// Lines of which nothing could be used.
     pub lost: u64,
     /// Manifests: one, or none.
@@ -49,6 +53,12 @@ pub struct Counts {
     pub skipped_invalid: u64,
     /// Lines longer than 8 MiB, or broken by more than 10,000 stretches of zero bytes.
     pub skipped_long: u64,
+    /// Objects in which half a surrogate pair became U+FFFD.
+    #[serde(default)]
+    pub mended_text: u64,
+    /// Objects in which a number became the nearest one that can be held: an integer beyond 64 bits, or too many digits.
+    #[serde(default)]
+    pub mended_number: u64,
     /// The first few places where something was repaired or skipped.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub remarks: Vec<Remark>,
@@ -77,6 +87,10 @@ pub enum What {
     Invalid,
     /// Too long to be held.
     Long,
+    /// Half a surrogate pair, replaced by U+FFFD.
+    Surrogate,
+    /// A number that can't be held exactly, replaced by the nearest one.
+    Number,
 }
 
 impl Counts {
@@ -87,7 +101,12 @@ impl Counts {
 
     /// How many lines were repaired.
     pub fn repaired(&self) -> u64 {
-        self.repaired_glued + self.repaired_nul
+        self.repaired_glued + self.repaired_nul + self.repaired_value
+    }
+
+    pub(super) fn mended(&mut self, line: u64, mended: Mended) {
+        let found = [(mended.text, What::Surrogate), (mended.number, What::Number)];
+        found.into_iter().filter(|(found, _)| *found).for_each(|(_, what)| self.remark(line, what));
     }
 
     pub(super) fn event(&mut self, event: &Event) {
@@ -109,6 +128,8 @@ impl Counts {
             What::Nul => self.skipped_nul += 1,
             What::Invalid => self.skipped_invalid += 1,
             What::Long => self.skipped_long += 1,
+            What::Surrogate => self.mended_text += 1,
+            What::Number => self.mended_number += 1,
         }
         let remark = Remark { line, what };
         if self.remarks.len() < REMARKS && !self.remarks.contains(&remark) {

@@ -107,6 +107,13 @@ impl Event {
         event
     }
 
+    /// The same event, saying which log witnessed it.
+    #[must_use]
+    pub fn witnessed_in(mut self, log: impl Into<String>) -> Self {
+        self.fields.insert("witnessedIn".to_owned(), Value::String(log.into()));
+        self
+    }
+
     fn typed(kind: EventKind, name: &str, timestamp: impl Into<String>) -> Self {
         let mut fields = Fields::new();
         fields.insert("type".to_owned(), name.into());

@@ -8,6 +8,8 @@
 //!   value inside what was torn: behind `"input":` an object belongs to the torn event, and nobody can tell whether the cut was
 //!   before or behind it. An object that begins and never ends is torn, and what is inside it is not looked at.
 //! - Zero bytes stand in no JSON; they part what is around them.
+//! - A whole object with half a surrogate pair, or with a number that can't be held exactly, is taken; what was put right in it
+//!   is said beside it.
 
 use std::ops::Range;
 
@@ -17,6 +19,7 @@ use serde_json::Value;
 
 use super::DEPTH_MAX;
 use super::event::Event;
+use super::mend::{self, Mended};
 use crate::strict::{self, Limits, MAX_LINE_BYTES};
 
 /// How often the next object is looked for in one line; a line with more beginnings than that was not torn by a crash.
@@ -26,8 +29,8 @@ const BYTE_ORDER_MARK: &[u8] = b"\xef\xbb\xbf";
 /// A piece of a line.
 #[derive(Debug, PartialEq)]
 pub(super) enum Piece {
-    /// A whole object, and where it ends.
-    Object(Fields, usize),
+    /// A whole object, where it ends, and what was put right in it.
+    Object(Fields, usize, Mended),
     /// An object that begins and never ends.
     Torn,
     /// Zero bytes.
@@ -65,8 +68,10 @@ fn stretch(line: &[u8], range: Range<usize>, tries: &mut usize, found: &mut Vec<
         }
         at = match beginning(&line[at..end]) {
             Beginning::Whole(length) => {
-                found.push(object(&line[at..at + length]).map_or(Piece::Invalid, |o| Piece::Object(o, at + length)));
-                at + length
+                let end = at + length;
+                let whole = object(&line[at..end]);
+                found.push(whole.map_or(Piece::Invalid, |(fields, mended)| Piece::Object(fields, end, mended)));
+                end
             }
             _ => {
                 let next = at + next_beginning(&line[at..end], tries);
@@ -99,10 +104,12 @@ fn beginning(bytes: &[u8]) -> Beginning {
     }
 }
 
-fn object(bytes: &[u8]) -> Option<Fields> {
+fn object(bytes: &[u8]) -> Option<(Fields, Mended)> {
     let limits = Limits { bytes_max: MAX_LINE_BYTES, depth_max: DEPTH_MAX };
-    match strict::parse_within(bytes, limits) {
-        Ok(Value::Object(fields)) => Some(fields),
+    let whole = mend::whole_surrogates(bytes);
+    let mended = Mended { text: whole.is_some(), number: mend::has_inexact_number(bytes) };
+    match strict::parse_within(whole.as_deref().unwrap_or(bytes), limits) {
+        Ok(Value::Object(fields)) => Some((fields, mended)),
         _ => None,
     }
 }
@@ -130,7 +137,7 @@ fn next_beginning(bytes: &[u8], tries: &mut usize) -> usize {
 }
 
 fn is_dated_event(bytes: &[u8]) -> bool {
-    object(bytes).and_then(Event::of).is_some_and(|event| event.timestamp().is_some())
+    object(bytes).and_then(|(fields, _)| Event::of(fields)).is_some_and(|event| event.timestamp().is_some())
 }
 
 /// Where in a JSON text a byte stands, as far as that can be told of one that breaks off.

@@ -178,7 +178,7 @@ impl<R: BufRead> Reader<R> {
     /// Decides where the head ends: behind the manifest, before an event, or behind a line that is neither.
     fn first_line(&mut self, found: &mut Vec<Piece>) {
         let first = found.iter().position(|piece| matches!(piece, Piece::Object(..)));
-        let Some(Piece::Object(fields, end)) = first.map(|index| &found[index]) else {
+        let Some(Piece::Object(fields, end, _)) = first.map(|index| &found[index]) else {
             self.raw.feed(0, &mut self.head);
             self.take(Some(std::mem::take(found)), 0, 1);
             return;
@@ -229,20 +229,26 @@ impl<R: BufRead> Reader<R> {
         let total = found.len();
         let nul = found.iter().filter(|piece| **piece == Piece::Nul).count();
         let mut used = 0;
+        let mut mended = false;
         for piece in found {
             match piece {
-                Piece::Object(fields, _) => {
+                Piece::Object(fields, _, put_right) => {
                     *part += 1;
                     let is_manifest = self.manifest.is_some() && self.counts.manifests == 0;
-                    if is_manifest {
-                        self.counts.manifests = 1;
-                        used += 1;
-                    } else if let Some(event) = Event::of(fields) {
-                        self.counts.event(&event);
-                        events.push(Found { line: number, part: *part, event });
-                        used += 1;
-                    } else {
+                    let event = if is_manifest { None } else { Event::of(fields) };
+                    if !is_manifest && event.is_none() {
                         self.counts.remark(number, What::Invalid);
+                        continue;
+                    }
+                    used += 1;
+                    mended |= put_right.any();
+                    self.counts.mended(number, put_right);
+                    match event {
+                        None => self.counts.manifests = 1,
+                        Some(event) => {
+                            self.counts.event(&event);
+                            events.push(Found { line: number, part: *part, event });
+                        }
                     }
                 }
                 Piece::Torn => self.counts.remark(number, What::Torn),
@@ -252,6 +258,7 @@ impl<R: BufRead> Reader<R> {
         }
         match used {
             0 => self.counts.lost += 1,
+            1 if total == 1 && mended => self.counts.repaired_value += 1,
             1 if total == 1 => self.counts.clean += 1,
             1 if total == nul + 1 => self.counts.repaired_nul += 1,
             _ => self.counts.remark(number, What::Glued),

@@ -48,6 +48,7 @@ fn check_sums(bytes: &[u8], reader: &Reader<impl BufRead>, yielded: u64) {
     assert!(counts.parsed + counts.manifests >= counts.clean + counts.repaired());
     assert!(counts.skipped() >= counts.lost);
     assert_eq!((counts.skipped() + counts.repaired() == 0), counts.remarks.is_empty());
+    assert!(counts.repaired_value <= counts.mended_text + counts.mended_number);
     let head = usize::try_from(reader.head_bytes()).unwrap();
     assert_eq!(reader.head_bytes() + reader.events_bytes(), bytes.len() as u64);
     assert_eq!(reader.head_hash(), sha256(&bytes[..head]));
@@ -164,6 +165,19 @@ fn blank_lines_are_nothing_even_before_the_manifest() {
 fn what_is_not_utf8_is_skipped() {
     let expected = Counts { lines: 4, clean: 3, lost: 1, manifests: 1, parsed: 2, messages: 2, ..Counts::default() };
     check("not_utf8", Counts { skipped_invalid: 1, remarks: remarks(&[(3, What::Invalid)]), ..expected });
+}
+
+/// A message that ended in half an emoji was lost whole, and an integer beyond 64 bits was rounded and called clean.
+#[test]
+fn what_can_not_be_kept_as_it_is_written_is_kept_as_near_as_can_be_and_said() {
+    let expected = Counts { lines: 5, clean: 1, repaired_value: 3, repaired_glued: 1, ..Counts::default() };
+    let expected = Counts { manifests: 1, parsed: 5, messages: 2, results: 2, tool_uses: 1, ..expected };
+    let expected = Counts { mended_text: 2, mended_number: 2, ..expected };
+    let places = [(1, What::Surrogate), (2, What::Surrogate), (4, What::Number), (5, What::Number), (5, What::Glued)];
+    let found = check("odd_values", Counts { remarks: remarks(&places), ..expected });
+    assert_eq!(found[0].text(), Some("cut in the middle: \u{fffd}"));
+    assert_eq!(found[1].fields()["inputTokens"], u64::MAX);
+    assert_eq!(found[3].text(), Some("whole: \u{1f350}"));
 }
 
 #[test]

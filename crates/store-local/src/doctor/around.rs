@@ -5,12 +5,12 @@ use std::fs;
 use std::path::Path;
 
 use rusqlite::Connection;
-use selvedge_log::document;
+use selvedge_log::document::{self, DocumentError};
 use selvedge_model::{OwnerId, ThreadId};
 use selvedge_store::Result;
 
 use super::threads::left_over;
-use super::{Examiner, Finding, Report, Severity, is_old, is_temporary, read_document};
+use super::{Depth, Examiner, Finding, Report, Severity, is_old, is_temporary, read_document};
 use crate::delete;
 use crate::layout::{Layout, is_reserved};
 use crate::rows::{self, Row, bad_row};
@@ -23,11 +23,14 @@ const ROOM_BYTES_MIN: u64 = 64 << 20;
 pub(super) fn room(root: &Path, report: &mut Report) {
     let Ok(found) = rustix::fs::statvfs(root) else { return };
     let (free, all) = (found.f_bavail.saturating_mul(found.f_frsize), found.f_blocks.saturating_mul(found.f_frsize));
-    if free < ROOM_BYTES_MIN || free < all / 100 {
-        let what = format!("{} MB are free", free >> 20);
-        let why = "a commit that finds no room is refused; nothing acknowledged is lost by that";
-        report.add(Finding::new(Severity::Warning, "disk_room", "the disk", what, why).help("make room"));
-    }
+    report.findings.extend(too_little(free, all));
+}
+
+fn too_little(free: u64, all: u64) -> Option<Finding> {
+    let what = format!("{} MB are free", free >> 20);
+    let why = "a commit that finds no room is refused; nothing acknowledged is lost by that";
+    let found = Finding::new(Severity::Warning, "disk_room", "the disk", what, why).help("make room");
+    (free < ROOM_BYTES_MIN || free < all / 100).then_some(found)
 }
 
 /// Says how many logs lie there, when the database can't.
@@ -107,8 +110,14 @@ impl Examiner<'_> {
             let path = core.layout.tombstone(&thread);
             files.insert(path.clone());
             match read_document(core, &path) {
-                Ok(bytes) => {
-                    if let Err(error) = document::verify_json(delete::KIND, thread.as_str(), &bytes, &core.trust) {
+                // A key that is not known to count tells nothing of the file; it is said of the keys.
+                Ok(_) if self.depth == Depth::Unsigned => {}
+                Ok(bytes) => match document::verify_json(delete::KIND, thread.as_str(), &bytes, &core.trust) {
+                    Ok(_) => {}
+                    Err(DocumentError::UntrustedKey { fingerprint } | DocumentError::RevokedKey { fingerprint }) => {
+                        report.unbelieved(fingerprint, &thread)
+                    }
+                    Err(error) => {
                         let what = format!("its tombstone `{}` is refused", path.display());
                         let found =
                             Finding::new(Severity::Damage, "tombstone_refused", &thread, what, error.to_string());
@@ -116,7 +125,7 @@ impl Examiner<'_> {
                             found.help("put the file back from a backup; the database still knows that it was deleted"),
                         );
                     }
-                }
+                },
                 Err(_) if buried == 0 => {
                     let why = "deleting it was cut short; the next writing command finishes it";
                     report.add(Finding::new(
@@ -219,4 +228,20 @@ fn by_thread(connection: &Connection, table: &str) -> Result<Vec<(String, i64)>>
     let mut statement = connection.prepare(&sql).map_err(database)?;
     let found = statement.query_map([], |row| Ok((row.get(0)?, row.get(1)?))).map_err(database)?;
     found.collect::<rusqlite::Result<_>>().map_err(database)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_disk_with_little_room_is_named() {
+        let (mb, gb) = (1 << 20, 1 << 30);
+        assert_eq!(too_little(10 * gb, 100 * gb), None);
+        assert_eq!(too_little(64 * mb, gb), None);
+        for (free, all) in [(0, 0), (63 * mb, gb), (gb, 101 * gb)] {
+            let found = too_little(free, all).unwrap();
+            assert_eq!((found.severity, found.code), (Severity::Warning, "disk_room"), "{free} of {all}");
+        }
+    }
 }

@@ -2,25 +2,22 @@
 
 use std::collections::{BTreeMap, HashSet};
 use std::fs;
-use std::io::{self, Read, Seek, SeekFrom};
 
-use selvedge_log::line;
-use selvedge_log::lines::ReverseLines;
+use selvedge_log::Line;
 use selvedge_log::recovery::Finding as LogFinding;
-use selvedge_log::{Line, checkpoint};
-use selvedge_model::{Event, Status, ThreadId};
+use selvedge_log::scan::{Damage, Flaw};
+use selvedge_log::trust::Status as KeyStatus;
+use selvedge_model::{Digest, Status, ThreadId};
 use selvedge_store::{Error, Result};
 
-use super::{Examiner, Finding, Report, Severity, is_old, is_temporary};
+use super::ends::Refused;
+use super::{Depth, Examiner, Finding, Report, Severity, is_old, is_temporary};
 use crate::core::io_error;
-use crate::disk::{DiskFile, How};
 use crate::rows::{self, Row};
 use crate::schema::database;
 
 /// How far ahead of this clock a log may claim to be, in microseconds.
 const AHEAD_MAX: i64 = 300_000_000;
-/// How many of a log's last lines are compared by their times.
-const LAST_LINES: usize = 8;
 
 /// What the database has that is still to be done, by thread.
 pub(super) struct Pending {
@@ -46,10 +43,10 @@ impl Examiner<'_> {
     }
 
     /// Looks at one thread; one that can't be looked at is a finding too.
-    pub(super) fn thread(&self, row: &Row, pending: &Pending, report: &mut Report) {
+    pub(super) fn thread(&self, row: &Row, pending: &Pending, imported: Option<&Vec<Digest>>, report: &mut Report) {
         let thread = &row.manifest.thread_id;
         let looked = self
-            .log(row, report)
+            .log(row, imported.map(Vec::as_slice).unwrap_or_default(), report)
             .and_then(|()| self.manifest(row, pending.stale.contains(&row.id), report))
             .and_then(|()| self.status(row, report))
             .and_then(|()| self.beside(row, report));
@@ -64,82 +61,83 @@ impl Examiner<'_> {
         }
     }
 
-    fn log(&self, row: &Row, report: &mut Report) -> Result<()> {
+    fn log(&self, row: &Row, imported: &[Digest], report: &mut Report) -> Result<()> {
         let thread = &row.manifest.thread_id;
         let path = self.core().layout.transcript(thread);
         let fits = fs::symlink_metadata(&path).is_ok_and(|found| found.is_file() && found.len() == row.head.bytes);
         // Whatever is not as long as it should be, just now, is read whole.
-        if self.deep || !fits {
-            return self.verify(thread, report);
+        if self.depth == Depth::Whole || !fits {
+            return self.verify(row, report);
         }
-        match self.last_lines(row) {
-            Ok(lines) => {
-                self.times(thread, &lines, report);
-                Ok(())
+        match self.end(row) {
+            Ok(end) => {
+                if self.depth == Depth::Ends && self.core().trust.status(&row.head.signer) != Some(KeyStatus::Trusted) {
+                    report.unbelieved(row.head.signer, thread);
+                }
+                report.not_read_whole += u64::from(!end.is_whole);
+                self.times(thread, &end.lines, report);
+                self.named_blobs(row, imported, &end.named, report)
             }
             Err(Refused::Io(error)) => Err(io_error("read", &path)(error)),
-            Err(Refused::Because(_)) => self.verify(thread, report),
+            Err(Refused::Store(error)) => Err(error),
+            // The whole log says more than its end.
+            Err(Refused::Because(_)) => self.verify(row, report),
         }
     }
 
-    fn verify(&self, thread: &ThreadId, report: &mut Report) -> Result<()> {
+    fn verify(&self, row: &Row, report: &mut Report) -> Result<()> {
+        let thread = &row.manifest.thread_id;
         let mut last = Vec::new();
         let verdict = self.store.verify(thread, &mut |entry| last.clone_from(&entry.lines))?;
         self.times(thread, &last, report);
-        let severity = match verdict.judgement.finding {
-            LogFinding::Sound => return Ok(()),
+        for bad in &verdict.bad_blobs {
+            let error = Error::Log { thread: thread.clone(), finding: bad.clone().into_finding() };
+            let why = "the log itself holds; nobody erased it";
+            let found = Finding { why: why.to_owned(), ..Finding::of_error(Severity::Damage, thread, &error) };
+            report.add(found.help("put the file back from a backup"));
+        }
+        if !verdict.erased_blobs.is_empty() {
+            let names: Vec<_> = verdict.erased_blobs.iter().map(Digest::short).collect();
+            let what = format!("{} blob(s) were erased: {}", names.len(), names.join(", "));
+            let why = "the log says when and why; it holds without them";
+            report.add(Finding::new(Severity::Note, "blobs_erased", thread, what, why));
+        }
+        let finding = verdict.judgement.finding;
+        let severity = match &finding {
+            LogFinding::Sound | LogFinding::Blob { .. } => return Ok(()),
+            LogFinding::Damaged(Damage { flaw: Flaw::Untrusted(key) | Flaw::Revoked(key), .. }) => {
+                return self.unproven(row, *key, report);
+            }
             LogFinding::Foreign { .. } => Severity::Warning,
             _ => Severity::Damage,
         };
-        let finding = verdict.judgement.finding;
         let error = Error::Log { thread: thread.clone(), finding: finding.clone() };
         let proven = match verdict.judgement.unchanged_up_to {
             Some(version) => format!("unchanged up to version {version} since it was signed"),
             None => "nothing of it is proven".to_owned(),
         };
-        let help = match finding {
-            LogFinding::Foreign { .. } => "the next append moves them to a quarantine file".to_owned(),
-            LogFinding::DatabaseBehind { .. } => "`selvedge reindex` builds the database anew from the logs".to_owned(),
-            LogFinding::Blob { .. } => "put the file back from a backup".to_owned(),
-            LogFinding::Truncated { .. } => format!(
-                "put the file back from a backup, or accept the loss with `selvedge repair {thread} --accept-loss`"
-            ),
-            _ => format!(
-                "`selvedge repair {thread}` mends what may be mended; `selvedge verify {thread} --explain` shows what holds"
-            ),
-        };
+        let help = help(thread, &finding);
         report.add(Finding { why: proven, ..Finding::of_error(severity, thread, &error) }.help(help));
         Ok(())
     }
 
-    /// The last lines of a log, the newest last, if its end is the signed checkpoint that the database tells of.
-    fn last_lines(&self, row: &Row) -> Result<Vec<Line>, Refused> {
-        let head = &row.head;
-        let file = self.core().disk.open(&self.core().layout.transcript(&row.manifest.thread_id), How::Read)?;
-        let mut reverse = ReverseLines::new(Seeker { file, at: 0 }, head.bytes)?;
-        let mut lines = Vec::new();
-        while lines.len() < LAST_LINES
-            && let Some((_, bytes)) = reverse.next_back()?
-        {
-            let line = line::decode(bytes).map_err(|_| Refused::Because("a line can't be read"))?;
-            if lines.is_empty() {
-                let Event::Checkpoint(said) = &line.event else {
-                    return Err(Refused::Because("it does not end with a checkpoint"));
-                };
-                let agrees = said.version == head.version
-                    && said.log_id == head.log_id
-                    && said.epoch == head.epoch
-                    && said.signer == head.signer
-                    && line.seq + 1 == head.lines;
-                let key = self.core().trust.key(&said.signer).ok_or(Refused::Because("its signer is not trusted"))?;
-                if !agrees || checkpoint::verify(bytes, key).is_err() {
-                    return Err(Refused::Because("its last checkpoint is not the one that the database knows"));
-                }
-            }
-            lines.push(line);
+    /// A log whose signatures don't count. That it is not what the database tells of is found without them.
+    fn unproven(&self, row: &Row, key: Digest, report: &mut Report) -> Result<()> {
+        let thread = &row.manifest.thread_id;
+        if self.depth != Depth::Unsigned {
+            report.unbelieved(key, thread);
         }
-        lines.reverse();
-        Ok(lines)
+        let now = self.core().read(|connection| rows::existing(connection, thread))?;
+        let why = match self.end(&now) {
+            Ok(_) => return Ok(()),
+            Err(Refused::Because(why)) => why.to_owned(),
+            Err(Refused::Io(error)) => error.to_string(),
+            Err(Refused::Store(error)) => return Err(error),
+        };
+        let what = "its log is not the one that the database tells of";
+        let found = Finding::new(Severity::Damage, "damaged", thread, what, why);
+        report.add(found.help(FROM_A_COPY));
+        Ok(())
     }
 
     /// Times are claims; claims that can't be true say that a clock was wrong.
@@ -165,7 +163,10 @@ impl Examiner<'_> {
 
     fn manifest(&self, row: &Row, is_stale: bool, report: &mut Report) -> Result<()> {
         let thread = &row.manifest.thread_id;
-        let help = "`selvedge reindex` writes manifests anew from the logs";
+        // Who signed the log signed its manifest: of a key that is not believed, that is said once.
+        if self.depth == Depth::Unsigned || self.core().trust.status(&row.head.signer) != Some(KeyStatus::Trusted) {
+            return Ok(());
+        }
         let memory = match self.core().manifest_memory(thread) {
             Ok(Some(memory)) => memory,
             Ok(None) if is_stale => return Ok(()),
@@ -174,14 +175,14 @@ impl Examiner<'_> {
                 let why = "it is a projection of the log and no part of the record";
                 report.add(
                     Finding::new(Severity::Warning, "manifest_missing", thread, "`thread.json` is missing", why)
-                        .help(help),
+                        .help("`selvedge reindex` writes manifests anew from the logs"),
                 );
                 return Ok(());
             }
             Err(Error::Integrity { what, why, .. }) => {
                 report.add(
                     Finding::new(Severity::Damage, "manifest_refused", thread, format!("{what} is refused"), why)
-                        .help(help),
+                        .help(format!("`selvedge repair {thread}` keeps it aside and writes it anew")),
                 );
                 return Ok(());
             }
@@ -200,7 +201,7 @@ impl Examiner<'_> {
             let why = "it is rightly signed, but not for the bytes that the database tells of";
             report.add(
                 Finding::new(Severity::Damage, "contradicted", thread, what, why)
-                    .help(format!("`selvedge verify {thread}`")),
+                    .help(format!("`selvedge repair {thread}` keeps it aside and writes it anew")),
             );
         }
         Ok(())
@@ -247,51 +248,30 @@ impl Examiner<'_> {
     }
 }
 
+/// What to do about a log that can't be mended.
+const FROM_A_COPY: &str = "put the log back from a backup (`selvedge restore` into another folder gives it) or an export; nothing before \
+     a log's last checkpoint is ever edited";
+
+/// What helps, and really does.
+fn help(thread: &ThreadId, finding: &LogFinding) -> String {
+    match finding {
+        LogFinding::Foreign { .. } => "the next append moves them to a quarantine file".to_owned(),
+        LogFinding::DatabaseBehind { .. } => "`selvedge reindex` builds the database anew from the logs".to_owned(),
+        LogFinding::Contradicted { .. } => format!("`selvedge repair {thread}` keeps it aside and writes it anew"),
+        LogFinding::Truncated { have: Some(_), .. } => {
+            format!("put the file back from a backup, or accept the loss with `selvedge repair {thread} --accept-loss`")
+        }
+        LogFinding::Truncated { have: None, .. } => format!(
+            "put its folder back from a backup (`selvedge restore` into another folder gives it), or give it up: `selvedge \
+             thread delete {thread}` leaves a signed tombstone"
+        ),
+        _ => format!("{FROM_A_COPY}; `selvedge verify {thread} --explain` shows what still holds"),
+    }
+}
+
 /// A file that a crash left half written.
 pub(super) fn left_over(subject: impl ToString, path: &str) -> Finding {
     let what = format!("`{path}` is left over");
     let why = "a process died before it was whole; it means nothing";
     Finding::new(Severity::Note, "left_over", subject, what, why).help("it can be removed")
-}
-
-/// Why the end of a log was not accepted at first sight.
-enum Refused {
-    Io(io::Error),
-    #[expect(dead_code, reason = "the log is then verified whole, which says more")]
-    Because(&'static str),
-}
-
-impl From<io::Error> for Refused {
-    fn from(error: io::Error) -> Self {
-        match error.kind() {
-            io::ErrorKind::UnexpectedEof | io::ErrorKind::InvalidData => Self::Because("it ends too early"),
-            _ => Self::Io(error),
-        }
-    }
-}
-
-/// A file that is read where one likes.
-struct Seeker {
-    file: Box<dyn DiskFile>,
-    at: u64,
-}
-
-impl Read for Seeker {
-    fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
-        let read = self.file.read_at(buffer, self.at)?;
-        self.at += read as u64;
-        Ok(read)
-    }
-}
-
-impl Seek for Seeker {
-    fn seek(&mut self, to: SeekFrom) -> io::Result<u64> {
-        let target = match to {
-            SeekFrom::Start(at) => Some(at),
-            SeekFrom::End(by) => self.file.length()?.checked_add_signed(by),
-            SeekFrom::Current(by) => self.at.checked_add_signed(by),
-        };
-        self.at = target.ok_or_else(|| io::Error::from(io::ErrorKind::InvalidInput))?;
-        Ok(self.at)
-    }
 }

@@ -161,6 +161,8 @@ impl Builder<'_> {
                 self.result.changesets += changesets;
                 Ok(())
             }
+            // That the new database can't be written is no log's fault: nothing is rebuilt, rather than something left out.
+            Err(error @ Error::Io { what: "write" | "open or write", .. }) => Err(error),
             Err(error @ (Error::Log { .. } | Error::Fold { .. } | Error::Integrity { .. } | Error::Io { .. })) => {
                 self.keep_old(thread, error.to_string())
             }
@@ -196,6 +198,9 @@ impl Builder<'_> {
         let Some(tail) = examined.tail.as_ref() else {
             return Err(Error::Log { thread: thread.clone(), finding: Finding::Unsigned });
         };
+        if old.is_none() && shown_version < examined.head().map(|head| head.version) {
+            self.result.unvouched += 1;
+        }
         let epoch = old.as_ref().map_or(0, |old| old.epoch);
         let Replayed { id, manifest, gathered } = replay.finish(tail, self.seal.as_ref(), epoch)?;
         if let Some(old) = old {

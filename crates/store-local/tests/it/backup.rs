@@ -10,17 +10,24 @@ use selvedge_log::recovery::Finding;
 use selvedge_model::{Batch, Classify, Expect, Part, ThreadId};
 use selvedge_store::{Acquire, Commit, Leases, Logs, Registry};
 use selvedge_store_local::disk::RealDisk;
-use selvedge_store_local::{Access, LocalStore};
+use selvedge_store_local::{Access, LocalStore, Options, Restored};
 use tempfile::TempDir;
 
 use crate::erase::with_blob;
 use crate::fixture::Kept;
 use crate::support::{Home, birth, id, options, says, thread_with};
 
+/// Restores a backup of which everything is sound.
 fn restore(backup: &Path, home: &Home) -> Result<TempDir, selvedge_store::Error> {
-    let folder = tempfile::tempdir().unwrap();
-    LocalStore::restore(backup, folder.path(), &home.trust(), Arc::new(RealDisk), &mut |_, _| {})?;
+    let (folder, restored) = restore_some(backup, home)?;
+    assert!(restored.bad.is_empty() && !restored.is_rebuilt, "{restored:?}");
     Ok(folder)
+}
+
+fn restore_some(backup: &Path, home: &Home) -> Result<(TempDir, Restored), selvedge_store::Error> {
+    let folder = tempfile::tempdir().unwrap();
+    let restored = LocalStore::restore(backup, folder.path(), &home.trust(), Arc::new(RealDisk), &mut |_, _| {})?;
+    Ok((folder, restored))
 }
 
 /// Ends the writers, also when the test fails.
@@ -127,30 +134,191 @@ fn a_backup_is_written_over_nothing_and_laid_over_nothing() {
 }
 
 #[test]
-fn an_unfinished_changed_or_foreign_backup_restores_nothing() {
+fn an_unfinished_or_foreign_backup_restores_nothing() {
     let home = Home::new();
-    let (store, thread, _) = with_blob(&home);
+    let (store, _, _) = with_blob(&home);
     let target = tempfile::tempdir().unwrap();
     let backup = target.path().join("b");
     store.backup(&backup, &mut |_, _| {}).unwrap();
     store.close().unwrap();
     let stranger = Home::new();
     assert_eq!(restore(&backup, &stranger).unwrap_err().code(), "integrity", "nobody here trusts that key");
+    let path = backup.join("backup.json");
+    let good = fs::read_to_string(&path).unwrap();
+    fs::write(&path, good.replacen("\"blobs\": 1", "\"blobs\": 2", 1)).unwrap();
+    assert_ne!(fs::read_to_string(&path).unwrap(), good);
+    assert_eq!(restore(&backup, &home).unwrap_err().code(), "integrity", "a signature that does not hold is none");
+    fs::write(&path, good).unwrap();
+    restore(&backup, &home).unwrap();
+    fs::remove_file(path).unwrap();
+    assert_eq!(restore(&backup, &home).unwrap_err().code(), "store_unusable");
+}
+
+/// One blob or one log that went bad on the backup's disk once made the whole backup worthless.
+#[test]
+fn what_went_bad_in_a_backup_is_left_out_and_all_else_is_restored() {
+    let home = Home::new();
+    let (store, thread, blob) = with_blob(&home);
+    let other = thread_with(&store, "other", &["one"]);
+    let target = tempfile::tempdir().unwrap();
+    let backup = target.path().join("b");
+    store.backup(&backup, &mut |_, _| {}).unwrap();
+    store.close().unwrap();
     let folder = backup.join("threads").join(thread.folder());
-    let blob = fs::read_dir(folder.join("blobs")).unwrap().next().unwrap().unwrap().path();
-    for path in [folder.join("transcript.jsonl"), blob, backup.join("threads/registry.db"), backup.join("backup.json")]
-    {
-        let good = fs::read(&path).unwrap();
+    let flipped = |path: &Path, look: &dyn Fn(&LocalStore, &Restored)| {
+        let good = fs::read(path).unwrap();
         let mut bad = good.clone();
         bad[good.len() / 2] ^= 1;
-        fs::write(&path, &bad).unwrap();
-        let refused = restore(&backup, &home).unwrap_err();
-        assert_eq!(refused.kind(), selvedge_model::Kind::Integrity, "{}: {refused}", path.display());
-        fs::write(&path, &good).unwrap();
+        fs::write(path, bad).unwrap();
+        assert!(LocalStore::check_backup(&backup, &home.trust(), &RealDisk, &mut |_, _| {}).is_err());
+        let (project, restored) = restore_some(&backup, &home).unwrap();
+        let copy = LocalStore::open(options(project.path(), home.pem(), Access::ReadWrite)).unwrap();
+        assert_sound(&copy, &other);
+        look(&copy, &restored);
+        // Whatever was left out, what is there can be gone on with.
+        copy.commit(Batch::of(Part::new(other.clone(), Expect::Exact(1), says("on")))).unwrap();
+        copy.close().unwrap();
+        fs::write(path, good).unwrap();
+    };
+    flipped(&folder.join("blobs").join(blob.to_string()), &|copy, restored| {
+        assert_eq!((restored.bad.len(), restored.bad[0].blob, restored.threads), (1, Some(blob), 2));
+        assert_eq!(copy.head(&thread).unwrap().version, 2, "its thread is there");
+        assert_eq!(copy.blob(&thread, &blob).unwrap_err().code(), "blob_not_found");
+    });
+    flipped(&folder.join("transcript.jsonl"), &|copy, restored| {
+        assert_eq!((&restored.bad[0].thread_id, restored.bad[0].blob, restored.threads), (&thread, None, 1));
+        assert!(restored.bad[0].why.contains("damaged"), "{restored:?}");
+        assert_eq!(copy.head(&thread).unwrap_err().code(), "thread_not_found", "and can be imported from elsewhere");
+    });
+    flipped(&backup.join("threads/registry.db"), &|copy, restored| {
+        assert!(restored.is_rebuilt && restored.bad.is_empty(), "{restored:?}");
+        assert_sound(copy, &thread);
+    });
+    fs::remove_dir_all(&folder).unwrap();
+    let (_project, restored) = restore_some(&backup, &home).unwrap();
+    assert!(restored.bad[0].why.contains("is gone"), "{restored:?}");
+}
+
+/// One damaged log once made every backup of its store fail.
+#[test]
+fn what_is_damaged_in_a_store_is_marked_in_its_backup_and_all_else_is_copied() {
+    let home = Home::new();
+    let (store, thread, blob) = with_blob(&home);
+    let [other, gone, cut] = ["other", "gone", "cut"].map(|name| thread_with(&store, name, &["one", "two"]));
+    store.close().unwrap();
+    let flip = |path: &Path| {
+        let mut bytes = fs::read(path).unwrap();
+        let middle = bytes.len() / 2;
+        bytes[middle] ^= 1;
+        fs::write(path, bytes).unwrap();
+    };
+    flip(&home.threads().join(thread.folder()).join("blobs").join(blob.to_string()));
+    let log = fs::read(home.transcript(&cut)).unwrap();
+    fs::write(home.transcript(&cut), &log[..log.len() - 30]).unwrap();
+    fs::remove_dir_all(home.threads().join("gone")).unwrap();
+    let target = tempfile::tempdir().unwrap();
+    let backup = target.path().join("b");
+    let made = home.read_only().backup(&backup, &mut |_, _| {}).unwrap();
+    let bad: Vec<_> = made.bad.iter().map(|bad| (bad.thread_id.as_str(), bad.blob, bad.copied)).collect();
+    assert_eq!(bad, [(thread.as_str(), Some(blob), true), (gone.as_str(), None, false), (cut.as_str(), None, true)]);
+    assert_eq!(fs::read(backup.join("threads/cut/transcript.jsonl")).unwrap(), log[..log.len() - 30], "as it is");
+    let listed: serde_json::Value = serde_json::from_slice(&fs::read(backup.join("backup.json")).unwrap()).unwrap();
+    assert_eq!(listed["bad"].as_array().unwrap().len(), 3, "the backup's own list says so");
+    let (project, restored) = restore_some(&backup, &home).unwrap();
+    assert_eq!((restored.bad.len(), restored.threads), (3, 2));
+    let copy = LocalStore::open(options(project.path(), home.pem(), Access::ReadWrite)).unwrap();
+    assert_sound(&copy, &other);
+    assert_eq!(copy.head(&thread).unwrap().version, 2);
+    copy.close().unwrap();
+}
+
+#[test]
+fn a_log_that_cannot_be_read_is_left_out_and_a_backup_that_cannot_be_written_fails() {
+    let home = Home::new();
+    let store = home.open();
+    let [one, other] = ["one", "other"].map(|name| thread_with(&store, name, &["one"]));
+    store.close().unwrap();
+    let log = fs::read(home.transcript(&one)).unwrap();
+    fs::remove_file(home.transcript(&one)).unwrap();
+    fs::create_dir(home.transcript(&one)).unwrap();
+    let target = tempfile::tempdir().unwrap();
+    let made = home.read_only().backup(&target.path().join("b"), &mut |_, _| {}).unwrap();
+    assert_eq!(made.bad.iter().map(|bad| (&bad.thread_id, bad.copied)).collect::<Vec<_>>(), [(&one, false)]);
+    assert_eq!(made.threads.iter().map(|thread| &thread.thread_id).collect::<Vec<_>>(), [&other]);
+    let (_project, restored) = restore_some(&target.path().join("b"), &home).unwrap();
+    assert_eq!((restored.threads, &restored.bad[0].thread_id), (1, &one));
+    fs::remove_dir(home.transcript(&one)).unwrap();
+    fs::write(home.transcript(&one), log).unwrap();
+    // A disk that is full is no damage of the store: nothing is called a backup.
+    let mut failed = 0;
+    for after in 0..12 {
+        let left = Arc::new(std::sync::atomic::AtomicI64::new(after));
+        let error = std::io::ErrorKind::StorageFull;
+        let mut options = home.options(Access::ReadOnly);
+        options.disk = Arc::new(crate::world::Failing { what: "write", left, error });
+        let (folder, partial) = (target.path().join(format!("full-{after}")), format!("full-{after}.partial"));
+        match LocalStore::open(options).unwrap().backup(&folder, &mut |_, _| {}) {
+            Ok(made) => assert_eq!(made.bad, []),
+            Err(error) => {
+                assert_eq!(error.code(), "io", "{error}");
+                assert!(!folder.exists() && !target.path().join(partial).exists());
+                failed += 1;
+            }
+        }
     }
+    assert!(failed > 4, "{failed}");
+}
+
+#[test]
+fn whoever_has_only_the_public_key_makes_a_backup_that_restores() {
+    let home = Home::new();
+    let (store, thread, blob) = with_blob(&home);
+    store.close().unwrap();
+    let target = tempfile::tempdir().unwrap();
+    let backup = target.path().join("b");
+    let reader = LocalStore::open(Options { signer: None, ..home.options(Access::ReadOnly) }).unwrap();
+    assert!(!reader.can_sign());
+    reader.backup(&backup, &mut |_, _| {}).unwrap();
+    let (project, restored) = restore_some(&backup, &home).unwrap();
+    assert!(!restored.is_signed && restored.bad.is_empty() && !restored.is_rebuilt, "{restored:?}");
+    let copy = LocalStore::open(options(project.path(), home.pem(), Access::ReadWrite)).unwrap();
+    assert_sound(&copy, &thread);
+    assert_eq!(copy.blob(&thread, &blob).unwrap(), b"secret");
+    copy.commit(Batch::of(Part::new(thread.clone(), Expect::Exact(2), says("on")))).unwrap();
+    copy.close().unwrap();
+    // Its logs are believed because they are signed, not because they are in it.
+    let stranger = Home::new();
+    let (_project, restored) = restore_some(&backup, &stranger).unwrap();
+    assert_eq!((restored.threads, restored.bad.len()), (0, 1));
+}
+
+#[test]
+fn a_backup_that_was_cut_short_is_begun_anew_and_nothing_else_is_removed() {
+    let home = Home::new();
+    let (store, _, _) = with_blob(&home);
+    store.close().unwrap();
+    let target = tempfile::tempdir().unwrap();
+    let (backup, partial) = (target.path().join("b"), target.path().join("b.partial"));
+    fs::create_dir_all(partial.join("threads/left/blobs")).unwrap();
+    fs::write(partial.join("threads/left/transcript.jsonl"), "half").unwrap();
+    fs::write(partial.join("backup.lock"), "").unwrap();
+    home.read_only().backup(&backup, &mut |_, _| {}).unwrap();
+    assert!(!partial.exists() && !backup.join("threads/left").exists() && !backup.join("backup.lock").exists());
     restore(&backup, &home).unwrap();
-    fs::remove_file(backup.join("backup.json")).unwrap();
-    assert_eq!(restore(&backup, &home).unwrap_err().code(), "store_unusable");
+    let (other, strange) = (target.path().join("c"), target.path().join("c.partial"));
+    fs::create_dir(&strange).unwrap();
+    fs::write(strange.join("mine"), "").unwrap();
+    let refused = home.read_only().backup(&other, &mut |_, _| {}).unwrap_err();
+    assert_eq!(refused.code(), "store_unusable");
+    assert!(strange.join("mine").exists(), "what no backup left is not touched");
+    // Two at once: the second does not take away what the first writes.
+    let third = target.path().join("d");
+    let mut second = None;
+    home.read_only()
+        .backup(&third, &mut |_, _| second = Some(home.read_only().backup(&third, &mut |_, _| {}).unwrap_err()))
+        .unwrap();
+    assert!(second.unwrap().to_string().contains("another process"));
+    restore(&third, &home).unwrap();
 }
 
 #[test]
@@ -220,6 +388,8 @@ fn a_backup_or_restore_killed_at_any_moment_is_whole_or_recognised() {
             }
             Err(error) => {
                 assert_eq!(error.code(), "store_unusable", "an unfinished backup is recognised: {error}");
+                home.read_only().backup(&folder, &mut |_, _| {}).unwrap();
+                restore(&folder, &home).unwrap();
                 cut += 1;
             }
         }
@@ -278,7 +448,7 @@ fn a_backup_keeps_nothing_that_was_erased_while_it_was_made() {
         }
     });
     assert!(refused.unwrap_err().to_string().contains("erased while it was made"));
-    assert!(!folder.join("threads").exists());
+    assert!(!folder.exists() && !target.path().join("b.partial").exists());
     let made = home.read_only().backup(&folder, &mut |_, _| {}).unwrap();
     assert_eq!((made.threads.len(), made.blobs), (2, 0));
     let restored = restore(&folder, &home).unwrap();

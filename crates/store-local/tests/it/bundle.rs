@@ -120,6 +120,66 @@ fn every_changed_byte_of_an_archive_is_refused_or_changes_nothing() {
 }
 
 /// One entry with any path and kind, as a hostile archive has it.
+/// Judges an archive where there is no store.
+fn check(archive: &[u8], home: &Home) -> Result<selvedge_store_local::Verdict, Error> {
+    let trust = Trust::of(&[home.signer().public()]);
+    selvedge_store_local::verify_archive(&mut Cursor::new(archive), &trust, &mut |_| {}).map(|(verdict, _)| verdict)
+}
+
+#[test]
+fn an_archive_is_judged_without_a_store_as_it_is_with_one() {
+    use selvedge_log::recovery::Finding;
+    let (home, thread, archive) = exported();
+    let store = home.open();
+    let (here, there) = (store.verify(&thread, &mut |_| {}).unwrap(), check(&archive, &home).unwrap());
+    assert_eq!(there.judgement.finding, Finding::Sound);
+    assert_eq!(
+        (there.lines, there.bytes, there.signers, there.head),
+        (here.lines, here.bytes, here.signers, here.head)
+    );
+    for at in (0..archive.len()).step_by(211) {
+        let mut changed = archive.clone();
+        changed[at] ^= 0x10;
+        if let Ok(verdict) = check(&changed, &home)
+            && verdict.judgement.finding == Finding::Sound
+        {
+            assert_eq!((verdict.thread, verdict.bytes), (thread.clone(), here.bytes), "byte {at}");
+        }
+    }
+    for length in (0..archive.len() - 1024).step_by(509) {
+        assert!(check(&archive[..length], &home).is_err(), "cut at {length}");
+    }
+}
+
+#[test]
+fn a_blob_that_an_archive_lacks_or_has_changed_is_named() {
+    use selvedge_log::recovery::Finding;
+    use selvedge_model::message::Block;
+    use selvedge_model::{Changeset, Message, Reason, Role};
+    let home = Home::new();
+    let store = home.open();
+    let thread = thread_with(&store, "scribe-0123456789ab", &["one"]);
+    let blob = store.put_blob(&thread, b"a picture of a pear").unwrap();
+    let picture = Block::Image { blob, media_type: "image/png".to_owned() };
+    let messages = vec![Message { content: vec![picture], ..Message::text(Role::User, "") }];
+    let changeset = Changeset { messages, ..Changeset::empty(Reason::UserMessage) };
+    store.commit(Batch::of(Part::new(thread.clone(), Expect::Any, changeset))).unwrap();
+    let archive = export(&store, &thread);
+    assert_eq!(check(&archive, &home).unwrap().judgement.finding, Finding::Sound);
+    let at = archive.windows(7).position(|bytes| bytes == b"picture").unwrap();
+    let mut changed = archive.clone();
+    changed[at] = b'P';
+    let why = |archive: &[u8]| match check(archive, &home).unwrap().judgement.finding {
+        Finding::Blob { blob: bad, version: 2, why } if bad == blob => why,
+        other => panic!("{other:?}"),
+    };
+    assert_eq!(why(&changed), "is not what its name says");
+    // The header of the blob is the one before its content.
+    let header = at / 512 * 512 - 512;
+    let without = [&archive[..header], &archive[header + 1024..]].concat();
+    assert_eq!(why(&without), "is missing");
+}
+
 fn entry(path: &str, kind: u8, content: &[u8]) -> Vec<u8> {
     let mut block = vec![0; 512];
     block[..path.len()].copy_from_slice(path.as_bytes());

@@ -4,7 +4,7 @@ use std::fs;
 
 use selvedge_model::{Batch, Changeset, Expect, Note, NoteKey, Part, Reason, RunId, RunMeta};
 use selvedge_store::{Acquire, Commit, Leases, Notes};
-use selvedge_store_local::doctor::{Finding, Report, Severity, examine};
+use selvedge_store_local::doctor::{Depth, Finding, Report, Severity, examine};
 use selvedge_store_local::{Access, LocalStore};
 
 use crate::erase::with_blob;
@@ -12,7 +12,8 @@ use crate::fixture::Kept;
 use crate::support::{Home, says, thread_with};
 
 fn look(home: &Home, deep: bool) -> Report {
-    examine(home.options(Access::ReadOnly), deep, &mut |_, _| {})
+    let depth = if deep { Depth::Whole } else { Depth::Ends };
+    examine(home.options(Access::ReadOnly), depth, &mut |_, _| {})
 }
 
 /// The findings that are worth a word, apart from the room on this machine's disk.
@@ -107,6 +108,7 @@ fn each_kind_of_damage_is_named() {
     assert_eq!(damage(log.clone(), &cut, "truncated", false), worst);
     assert_eq!(damage(log.clone(), &flip_last, "damaged", false), worst);
     assert_eq!(damage(log.clone(), &flip, "damaged", true), worst);
+    assert_eq!(damage(log.clone(), &flip, "damaged", false), worst, "a log that is not long is hashed whole");
     assert_eq!(damage(log, &|bytes| bytes.extend(b"more"), "foreign_bytes", false), Some(Severity::Warning));
     let manifest = |bytes: &mut Vec<u8>| *bytes = String::from_utf8_lossy(bytes).replace("scribe", "crook").into();
     assert_eq!(damage(folder.join("thread.json"), &manifest, "manifest_refused", false), worst);
@@ -181,7 +183,7 @@ fn what_the_dead_left_is_named() {
 #[test]
 fn an_older_store_and_clocks_that_were_wrong_are_named() {
     let kept = Kept::of(1);
-    let report = examine(kept.options(Access::ReadOnly), true, &mut |_, _| {});
+    let report = examine(kept.options(Access::ReadOnly), Depth::Whole, &mut |_, _| {});
     assert_eq!(codes(&report), [("store_outdated", Severity::Warning)], "{:?}", report.findings);
     assert!(find(&report, "store_outdated").help.as_ref().unwrap().contains("selvedge upgrade"));
 
@@ -207,8 +209,199 @@ fn an_older_store_and_clocks_that_were_wrong_are_named() {
     let store = home.open();
     thread_with(&store, "later", &[]);
     store.close().unwrap();
-    let report = examine(options, false, &mut |_, _| {});
+    let report = examine(options, Depth::Ends, &mut |_, _| {});
     assert_eq!(find(&report, "clock_ahead").subject, "later");
+}
+
+/// The bytes inside a log were not looked at unless everything was read, and nothing said so.
+#[test]
+fn what_is_read_of_a_long_log_is_checked_and_what_is_not_is_said() {
+    let home = Home::new();
+    let store = home.open();
+    let thread = thread_with(&store, "long", &[&"x".repeat(400_000)]);
+    thread_with(&store, "short", &["one"]);
+    store.close().unwrap();
+    // A state is saved with the commit that changes it, and so is the running hash there.
+    let store = home.open();
+    let patch: selvedge_model::Patch =
+        serde_json::from_value(serde_json::json!({ "ops": [{ "op": "set", "path": ["n"], "value": 1 }] })).unwrap();
+    let changed = Changeset { patches: vec![patch], ..Changeset::empty(Reason::ToolResultsCommitted) };
+    store.commit(Batch::of(Part::new(thread.clone(), Expect::Any, changed))).unwrap();
+    crate::world::append(&store, &thread, "the last words").unwrap();
+    store.close().unwrap();
+    let sound = look(&home, false);
+    assert_eq!((codes(&sound), sound.not_read_whole, look(&home, true).not_read_whole), (vec![], 1, 0));
+    let path = home.transcript(&thread);
+    let log = fs::read(&path).unwrap();
+    let flipped = |at: usize, deep: bool| {
+        let mut bad = log.clone();
+        bad[at] ^= 1;
+        fs::write(&path, &bad).unwrap();
+        let report = look(&home, deep);
+        fs::write(&path, &log).unwrap();
+        codes(&report).contains(&("damaged", Severity::Damage))
+    };
+    let early = log.len() / 2;
+    assert_eq!((flipped(early, false), flipped(early, true)), (false, true), "that is what is said");
+    let words = log.windows(4).rposition(|window| window == b"last").unwrap();
+    assert!(flipped(words, false), "the last changeset is hashed from where the state was saved");
+    let hash = log.windows(8).rposition(|window| window == b"\"hash\":\"").unwrap() + 8;
+    let mut bad = log.clone();
+    bad[hash] = if bad[hash] == b'0' { b'1' } else { b'0' };
+    fs::write(&path, &bad).unwrap();
+    assert!(codes(&look(&home, false)).contains(&("damaged", Severity::Damage)), "the last signature covers it");
+}
+
+/// Each thread was called damaged, with `repair` as the help, which refuses such a log.
+#[test]
+fn keys_that_are_not_believed_are_said_once_and_are_no_damage() {
+    let home = Home::new();
+    let store = home.open();
+    let threads: Vec<_> = (0..3).map(|n| thread_with(&store, &format!("thread-{n}"), &["one"])).collect();
+    let gone = thread_with(&store, "gone", &["bye"]);
+    store.delete(&gone).unwrap();
+    store.close().unwrap();
+    for depth in [Depth::Ends, Depth::Whole] {
+        let mut options = home.options(Access::ReadOnly);
+        (options.trust, options.signer) = (Default::default(), None);
+        let report = examine(options, depth, &mut |_, _| {});
+        assert_eq!(codes(&report), [("untrusted_key", Severity::Warning)], "{:?}", report.findings);
+        let found = find(&report, "untrusted_key");
+        assert!(found.what.contains("4 threads"), "{found:?}");
+        assert!(found.help.as_ref().unwrap().contains("selvedge keys trust"), "{found:?}");
+    }
+    let unsigned = |home: &Home| {
+        let mut options = home.options(Access::ReadOnly);
+        (options.trust, options.signer) = (Default::default(), None);
+        examine(options, Depth::Unsigned, &mut |_, _| {})
+    };
+    assert_eq!(codes(&unsigned(&home)), [("signatures_unjudged", Severity::Warning)]);
+    let path = home.transcript(&threads[1]);
+    let mut log = fs::read(&path).unwrap();
+    log[40] ^= 1;
+    fs::write(&path, log).unwrap();
+    let report = unsigned(&home);
+    assert_eq!(find(&report, "damaged").subject, threads[1].as_str(), "bytes are compared without any signature");
+}
+
+#[test]
+fn what_waits_to_be_recorded_is_named() {
+    let home = Home::new();
+    let store = home.open();
+    let thread = thread_with(&store, "tea", &["one"]);
+    store.close().unwrap();
+    // As a repair leaves it that was killed before its last step.
+    let event = r#"{"event_type":"recovery","payload":{"found":"not_indexed","bytes":0}}"#;
+    let database = rusqlite::Connection::open(home.threads().join("registry.db")).unwrap();
+    database.execute("INSERT INTO leads (thread, event) SELECT id, ? FROM threads", [event]).unwrap();
+    drop(database);
+    let report = look(&home, false);
+    assert_eq!(codes(&report), [("leads_waiting", Severity::Note)]);
+    assert_eq!(find(&report, "leads_waiting").subject, "tea");
+    let store = home.open();
+    crate::world::append(&store, &thread, "two").unwrap();
+    store.close().unwrap();
+    assert_eq!(codes(&look(&home, true)), []);
+    assert!(fs::read_to_string(home.transcript(&thread)).unwrap().contains("not_indexed"));
+}
+
+#[test]
+fn a_manifest_that_shows_another_log_is_named_and_what_is_named_helps() {
+    let home = Home::new();
+    let store = home.open();
+    let thread = thread_with(&store, "tea", &["one"]);
+    store.close().unwrap();
+    let path = home.threads().join("tea/thread.json");
+    let mut shown: serde_json::Value = serde_json::from_slice(&fs::read(&path).unwrap()).unwrap();
+    let head = home.read_only().verify(&thread, &mut |_| {}).unwrap().head.unwrap();
+    shown["log_version"] = head.version.into();
+    shown["log_hash"] = "ab".repeat(32).into();
+    shown.as_object_mut().unwrap().remove("_signature");
+    let kind = selvedge_log::document::DocumentKind::new("thread");
+    let at = selvedge_model::Timestamp::from_micros(0);
+    fs::write(&path, selvedge_log::document::sign_json(kind, "tea", shown, &home.signer(), at).unwrap()).unwrap();
+    let report = look(&home, false);
+    assert_eq!(codes(&report), [("contradicted", Severity::Damage)]);
+    assert!(find(&report, "contradicted").help.as_ref().unwrap().contains("selvedge repair tea"));
+    let store = home.open();
+    store.repair(&thread, Default::default()).unwrap();
+    store.close().unwrap();
+    assert_eq!(codes(&look(&home, true)), []);
+}
+
+#[test]
+fn a_tombstone_that_the_database_does_not_know_is_named_and_what_is_named_helps() {
+    let home = Home::new();
+    let store = home.open();
+    let gone = thread_with(&store, "gone", &["bye"]);
+    store.delete(&gone).unwrap();
+    store.close().unwrap();
+    let database = rusqlite::Connection::open(home.threads().join("registry.db")).unwrap();
+    database.execute("DELETE FROM tombstones", []).unwrap();
+    drop(database);
+    assert_eq!(codes(&look(&home, false)), [], "it may just be being written");
+    let old = std::time::SystemTime::now() - std::time::Duration::from_secs(3600);
+    fs::File::options()
+        .append(true)
+        .open(home.threads().join("tombstones/gone.json"))
+        .unwrap()
+        .set_modified(old)
+        .unwrap();
+    let report = look(&home, false);
+    assert_eq!(codes(&report), [("tombstone_unknown", Severity::Damage)]);
+    assert!(find(&report, "tombstone_unknown").help.as_ref().unwrap().contains("selvedge reindex"));
+    crate::reindex::reindex(&home);
+    assert_eq!(codes(&look(&home, false)), []);
+}
+
+/// `repair --accept-loss` was named, which refuses a log of which nothing is left.
+#[test]
+fn what_is_named_for_a_log_that_is_gone_helps() {
+    let home = Home::new();
+    let store = home.open();
+    let thread = thread_with(&store, "tea", &["one"]);
+    store.close().unwrap();
+    fs::remove_dir_all(home.threads().join("tea")).unwrap();
+    let help = find(&look(&home, false), "truncated").help.clone().unwrap();
+    assert!(help.contains("selvedge thread delete tea") && !help.contains("accept-loss"), "{help}");
+    let store = home.open();
+    store.delete(&thread).unwrap();
+    store.close().unwrap();
+    assert_eq!(codes(&look(&home, true)), []);
+}
+
+#[test]
+fn damage_inside_a_log_is_not_sent_to_repair() {
+    let home = Home::new();
+    let store = home.open();
+    let thread = thread_with(&store, "tea", &["one", "two"]);
+    store.close().unwrap();
+    let mut log = fs::read(home.transcript(&thread)).unwrap();
+    log[200] ^= 1;
+    fs::write(home.transcript(&thread), log).unwrap();
+    let help = find(&look(&home, false), "damaged").help.clone().unwrap();
+    assert!(help.contains("from a backup") && !help.contains("selvedge repair"), "{help}");
+}
+
+/// `init` was named, which refuses where there are threads.
+#[test]
+fn a_store_that_has_lost_its_name_is_sent_to_reindex_which_writes_it_anew() {
+    let home = Home::new();
+    let store = home.open();
+    thread_with(&store, "tea", &["one"]);
+    store.close().unwrap();
+    let path = home.threads().join("store.json");
+    for damage in [None, Some("{\"kind\":"), Some("")] {
+        match damage {
+            None => fs::remove_file(&path).unwrap(),
+            Some(text) => fs::write(&path, text).unwrap(),
+        }
+        let report = look(&home, false);
+        let help = find(&report, "integrity").help.clone().unwrap();
+        assert!(help.contains("selvedge reindex"), "{damage:?}: {help}");
+        assert!(crate::reindex::reindex(&home).notices.iter().any(|notice| notice.contains("store.json")));
+        assert_eq!(codes(&look(&home, true)), [], "{damage:?}");
+    }
 }
 
 /// Takes a minute to write; `cargo test -- --ignored ten_thousand` says how long it looks.

@@ -1,15 +1,22 @@
 //! Erasing one blob: gone for everybody, said by a log that still verifies, finished by whoever comes after a crash.
 
 use std::fs;
+use std::io::{self, BufRead, BufReader, Write};
+use std::path::Path;
+use std::process::{Child, Command, Stdio};
+use std::sync::Arc;
+use std::time::Duration;
 
 use selvedge_log::recovery::Finding;
 use selvedge_model::event::{BlobErased, Handoff};
 use selvedge_model::message::Block;
 use selvedge_model::{Batch, Changeset, Classify, Digest, Event, Expect, Kind, Message, Part, Reason, Role, ThreadId};
 use selvedge_store::{Commit, Error, Logs};
+use selvedge_store_local::disk::{Disk, DiskFile, How, RealDisk};
+use selvedge_store_local::doctor::{Depth, examine};
 use selvedge_store_local::{Access, LocalStore};
 
-use crate::support::{Home, thread_with};
+use crate::support::{Home, id, options, thread_with};
 
 /// A thread with a message that shows a blob.
 pub(crate) fn with_blob(home: &Home) -> (LocalStore, ThreadId, Digest) {
@@ -59,7 +66,7 @@ fn an_erasure_cut_after_its_commit_is_finished_by_the_next_writer() {
     database.execute("UPDATE erasures SET done = 0", []).unwrap();
     drop(database);
     assert_eq!(home.read_only().blob(&thread, &blob).unwrap_err().code(), "blob_erased", "it is not given out");
-    let report = selvedge_store_local::doctor::examine(home.options(Access::ReadOnly), false, &mut |_, _| {});
+    let report = examine(home.options(Access::ReadOnly), Depth::Ends, &mut |_, _| {});
     assert!(report.findings.iter().any(|finding| finding.code == "erasure_unfinished"), "{:?}", report.findings);
     home.open().close().unwrap();
     assert!(!file(&home, &thread, &blob).exists());
@@ -113,4 +120,130 @@ fn what_must_be_forgotten_can_be_in_a_thread_that_goes_on_elsewhere() {
     assert_eq!((verdict.judgement.finding, verdict.erased), (Finding::Sound, 1));
     store.close().unwrap();
     assert!(LocalStore::open(home.options(Access::ReadOnly)).is_ok());
+}
+
+/// A disk that says so when a blob is to be removed, and then never comes back.
+#[derive(Debug)]
+struct Halting;
+
+impl Disk for Halting {
+    fn open(&self, path: &Path, how: How) -> io::Result<Box<dyn DiskFile>> {
+        RealDisk.open(path, how)
+    }
+    fn make_folder(&self, path: &Path) -> io::Result<()> {
+        RealDisk.make_folder(path)
+    }
+    fn rename(&self, from: &Path, to: &Path) -> io::Result<()> {
+        RealDisk.rename(from, to)
+    }
+    fn remove(&self, path: &Path) -> io::Result<()> {
+        if path.parent().is_some_and(|folder| folder.ends_with("blobs")) {
+            say("removing");
+            loop {
+                std::thread::park();
+            }
+        }
+        RealDisk.remove(path)
+    }
+    fn remove_folder(&self, path: &Path) -> io::Result<()> {
+        RealDisk.remove_folder(path)
+    }
+    fn sync_folder(&self, path: &Path) -> io::Result<()> {
+        RealDisk.sync_folder(path)
+    }
+}
+
+/// One write, so that a line is never torn by the kill.
+fn say(line: &str) {
+    io::stdout().write_all(format!("\n{line}\n").as_bytes()).unwrap();
+}
+
+/// Not a test by itself: what the killed processes do.
+#[test]
+fn child() {
+    let Ok(role) = std::env::var("SELVEDGE_TEST_ERASE") else { return };
+    let folder = std::env::var("SELVEDGE_TEST_FOLDER").unwrap();
+    let mut options = options(folder.as_ref(), &std::env::var("SELVEDGE_TEST_PEM").unwrap(), Access::ReadWrite);
+    if role == "halt" {
+        options.disk = Arc::new(Halting);
+    }
+    let store = LocalStore::open(options).unwrap();
+    let thread = id("scribe-0123456789ab");
+    for blob in store.blobs(&thread).unwrap() {
+        store.erase(&thread, &blob, "asked to").unwrap();
+        say(&format!("erased {blob}"));
+    }
+}
+
+fn spawn(home: &Home, role: &str) -> Child {
+    Command::new(std::env::current_exe().unwrap())
+        .args(["--exact", "erase::child", "--nocapture", "--test-threads=1"])
+        .env("SELVEDGE_TEST_ERASE", role)
+        .env("SELVEDGE_TEST_FOLDER", home.folder.path())
+        .env("SELVEDGE_TEST_PEM", home.pem())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::null())
+        .spawn()
+        .unwrap()
+}
+
+#[test]
+fn a_process_killed_between_commit_and_unlink_leaves_an_erasure_that_the_next_writer_finishes() {
+    let home = Home::new();
+    let (store, thread, blob) = with_blob(&home);
+    store.close().unwrap();
+    let mut child = spawn(&home, "halt");
+    let mut lines = BufReader::new(child.stdout.take().unwrap()).lines().map_while(Result::ok);
+    assert!(lines.any(|line| line == "removing"), "it comes as far as the file");
+    child.kill().unwrap();
+    child.wait().unwrap();
+    assert!(file(&home, &thread, &blob).exists(), "it was killed before the file was gone");
+    let store = home.read_only();
+    assert_eq!(store.blob(&thread, &blob).unwrap_err().code(), "blob_erased", "it is not given out");
+    let verdict = store.verify(&thread, &mut |_| {}).unwrap();
+    assert_eq!((verdict.judgement.finding, verdict.erased_blobs), (Finding::Sound, vec![blob]));
+    let mut archive = Vec::new();
+    assert_eq!(store.export(&thread, &mut archive).unwrap().blobs, 0, "nor does it leave the store");
+    let backup = tempfile::tempdir().unwrap();
+    let made = store.backup(&backup.path().join("b"), &mut |_, _| {}).unwrap();
+    assert_eq!((made.blobs, made.bad), (0, vec![]));
+    let report = examine(home.options(Access::ReadOnly), Depth::Ends, &mut |_, _| {});
+    assert!(report.findings.iter().any(|finding| finding.code == "erasure_unfinished"), "{:?}", report.findings);
+    home.open().close().unwrap();
+    assert!(!file(&home, &thread, &blob).exists());
+    let report = examine(home.options(Access::ReadOnly), Depth::Whole, &mut |_, _| {});
+    let codes: Vec<_> =
+        report.findings.iter().map(|finding| finding.code).filter(|code| *code != "disk_room").collect();
+    assert_eq!(codes, ["blobs_erased"]);
+}
+
+#[test]
+fn a_process_killed_at_any_moment_of_erasing_leaves_each_blob_whole_or_erased() {
+    let mut cut = 0;
+    for round in 0..12 {
+        let home = Home::new();
+        let (store, thread, _) = with_blob(&home);
+        let blobs: Vec<_> = (0..6).map(|n| store.put_blob(&thread, &[n; 100]).unwrap()).collect();
+        store.close().unwrap();
+        let mut child = spawn(&home, "erase");
+        let mut lines = BufReader::new(child.stdout.take().unwrap()).lines().map_while(Result::ok);
+        let told = |line: &str| line.strip_prefix("erased ").and_then(|blob| blob.parse::<Digest>().ok());
+        let mut acknowledged: Vec<_> = lines.by_ref().find_map(|line| told(&line)).into_iter().collect();
+        std::thread::sleep(Duration::from_micros(round * 700));
+        child.kill().unwrap();
+        acknowledged.extend(lines.filter_map(|line| told(&line)));
+        child.wait().unwrap();
+        let store = home.open();
+        let erased = store.verify(&thread, &mut |_| {}).unwrap().erased_blobs;
+        for blob in &acknowledged {
+            assert!(erased.contains(blob), "round {round}: {} was acknowledged", blob.short());
+        }
+        for blob in &blobs {
+            assert_eq!(file(&home, &thread, blob).exists(), !erased.contains(blob), "round {round}");
+            assert_eq!(store.blob(&thread, blob).is_ok(), !erased.contains(blob), "round {round}");
+        }
+        cut += u32::from(erased.len() < 7);
+        store.close().unwrap();
+    }
+    assert!(cut > 0, "none was cut short");
 }

@@ -211,3 +211,44 @@ fn a_lease_less_writer_without_the_right_moves_nothing_aside() {
     theirs.commit(Batch::of(Part::new(thread.clone(), Expect::Exact(1), says("two")).under(lease.epoch))).unwrap();
     assert_sound(&theirs, &thread, 2);
 }
+
+/// Another process rebuilt the file after a failed sync: what is written into the one that was is lost.
+#[test]
+fn a_log_that_was_put_in_the_place_of_another_is_the_one_that_is_written() {
+    let home = Home::new();
+    let store = home.open();
+    let thread = thread_with(&store, "scribe-0123456789ab", &["one"]);
+    append(&store, &thread, "two").unwrap();
+    let path = home.transcript(&thread);
+    let beside = path.with_extension("rebuild");
+    fs::copy(&path, &beside).unwrap();
+    fs::rename(&beside, &path).unwrap();
+    append(&store, &thread, "three").unwrap();
+    let head = selvedge_store::Logs::head(&store, &thread).unwrap();
+    assert_eq!(fs::metadata(&path).unwrap().len(), head.bytes, "acknowledged means visible in the transcript");
+    store.close().unwrap();
+    assert_sound(&home.open(), &thread, 3);
+}
+
+/// A byte in the middle of a log was changed while nobody had the store open. Appending went on from the saved hash, and
+/// putting the right file back afterwards looked like a cut.
+#[test]
+fn a_short_log_that_was_edited_is_not_gone_on_with() {
+    let home = Home::new();
+    let store = home.open();
+    let thread = thread_with(&store, "scribe-0123456789ab", &["one", "two"]);
+    // Synced, so that no redo heals it.
+    store.close().unwrap();
+    let path = home.transcript(&thread);
+    let sound = fs::read(&path).unwrap();
+    let mut edited = sound.clone();
+    edited[200] ^= 1;
+    fs::write(&path, &edited).unwrap();
+    let store = home.open();
+    let refused = append(&store, &thread, "three").unwrap_err();
+    assert_eq!(refused.kind(), Kind::Integrity, "{refused}");
+    assert_eq!(fs::read(&path).unwrap(), edited, "nothing is added to it");
+    fs::write(&path, &sound).unwrap();
+    append(&store, &thread, "three").unwrap();
+    assert_sound(&store, &thread, 3);
+}

@@ -7,6 +7,7 @@
 )]
 
 mod backup;
+mod blobs;
 mod bundle;
 mod conformance;
 mod damage;

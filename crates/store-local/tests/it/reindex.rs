@@ -161,6 +161,16 @@ fn without_database_and_manifests_everything_is_restored() {
     assert_eq!(outcome.versions.len(), 3);
 }
 
+/// A log that was cut at a checkpoint, beside a lost database and a `thread.json` that remembers less, looks whole: at least it
+/// is said that nobody vouches for its end.
+#[test]
+fn it_is_said_of_how_many_threads_only_the_log_tells_where_it_ends() {
+    let (home, threads) = busy();
+    assert_eq!(reindex(&home).unvouched, 0, "the old database vouches for all");
+    lose_database(&home);
+    assert_eq!(reindex(&home).unvouched, threads.len() as u64, "their manifests are older than their logs");
+}
+
 #[test]
 fn notes_epochs_and_places_in_the_feed_are_carried_over() {
     let (home, threads) = busy();
@@ -339,6 +349,9 @@ impl Disk for Dying {
 impl DiskFile for DyingFile {
     fn length(&self) -> io::Result<u64> {
         self.0.length()
+    }
+    fn length_at(&self, path: &Path) -> io::Result<Option<u64>> {
+        self.0.length_at(path)
     }
     fn read_at(&self, buffer: &mut [u8], offset: u64) -> io::Result<usize> {
         self.0.read_at(buffer, offset)

@@ -95,6 +95,9 @@ impl DiskFile for FailingFile {
     fn length(&self) -> io::Result<u64> {
         self.inner.length()
     }
+    fn length_at(&self, path: &Path) -> io::Result<Option<u64>> {
+        self.inner.length_at(path)
+    }
     fn read_at(&self, buffer: &mut [u8], offset: u64) -> io::Result<usize> {
         self.inner.read_at(buffer, offset)
     }

@@ -98,7 +98,11 @@ impl Classify for NovaError {
     fn code(&self) -> &'static str {
         match self {
             Self::Store(error) => error.code(),
-            Self::Io { .. } => "io",
+            Self::Io { source, .. } => match source.kind() {
+                io::ErrorKind::NotFound => "file_not_found",
+                io::ErrorKind::PermissionDenied => "permission_denied",
+                _ => "io",
+            },
             Self::NotNova { .. } => "import_no_nova",
             Self::Diverged { .. } => "import_diverged",
             Self::Taken { .. } => "import_id_taken",

@@ -2,6 +2,10 @@
 //!
 //! What was imported comes out as it came in, normalised. What is ours is written as near as that form allows: it has no
 //! place for what tools answered, for what the system said, for thoughts and pictures, and what is left out is counted.
+//!
+//! Lines stand in the order of the log. In a thread that was imported, those that were witnessed here say so: `"witnessedIn"` is
+//! the name of the log that has them, signed when they happened. So a file that went on elsewhere and was imported again
+//! between two of ours can be told from them.
 
 use std::io::{self, Write};
 
@@ -25,8 +29,10 @@ use crate::load::each_changeset;
 pub struct Exported {
     /// The version of the thread.
     pub version: u64,
-    /// Lines behind the manifest.
+    /// Lines behind the manifest, in the order of the log.
     pub events: u64,
+    /// Those of them that came with an import.
+    pub imported: u64,
     /// Pieces of messages for which the form has no place.
     pub left_out: u64,
 }
@@ -37,7 +43,9 @@ pub fn export(store: &dyn Store, trust: &Trust, thread: &ThreadId, out: &mut dyn
     let Some((record, version)) = record::load(store, trust, thread)? else {
         return Err(Error::NoThread(thread.to_string()).into());
     };
-    let mut writer = Writer { out, written: Exported { version, ..Exported::default() }, failed: None };
+    let witnessed_in = record.is_some().then(|| store.head(thread)).transpose()?.map(|head| head.log_id.to_string());
+    let written = Exported { version, ..Exported::default() };
+    let mut writer = Writer { out, written, witnessed_in, failed: None };
     writer.try_write(|out| write_manifest(out, &manifest(&summary, record.as_ref(), version)));
     each_changeset(store, thread, trust, |entry| {
         if entry.head.version <= version {
@@ -83,6 +91,8 @@ fn manifest(summary: &Summary, record: Option<&Record>, version: u64) -> Manifes
 struct Writer<'a> {
     out: &'a mut dyn Write,
     written: Exported,
+    /// The log, if some of it was imported and the rest must say that it was not.
+    witnessed_in: Option<String>,
     failed: Option<io::Error>,
 }
 
@@ -96,6 +106,14 @@ impl Writer<'_> {
     fn event(&mut self, event: &nova::Event) {
         self.try_write(|out| write_event(out, event));
         self.written.events += 1;
+    }
+
+    /// An event that was witnessed here.
+    fn own(&mut self, event: nova::Event) {
+        match self.witnessed_in.clone() {
+            Some(log) => self.event(&event.witnessed_in(log)),
+            None => self.event(&event),
+        }
     }
 
     /// What a changeset imported, in the order of the file, then what is ours.
@@ -114,7 +132,10 @@ impl Writer<'_> {
                 _ => {}
             }
         }
-        theirs.in_order().iter().for_each(|event| self.event(event));
+        for event in theirs.in_order() {
+            self.event(&event);
+            self.written.imported += 1;
+        }
         ours.into_iter().for_each(|line| self.line(line));
     }
 
@@ -123,7 +144,7 @@ impl Writer<'_> {
         match &line.event {
             Event::Message(message) => self.message(message, &at),
             Event::RunFinished(run) if run.meta.status == RunStatus::Done => {
-                self.event(&nova::Event::result(&metrics(&run.meta), at));
+                self.own(nova::Event::result(&metrics(&run.meta), at));
             }
             _ => {}
         }
@@ -148,14 +169,14 @@ impl Writer<'_> {
         if message.content.iter().any(is_text) {
             let text = message.plain_text();
             let beside_calls = message.role == Role::Assistant && (is_internal || message.content.iter().any(is_call));
-            self.event(&match beside_calls {
+            self.own(match beside_calls {
                 true => nova::Event::assistant_text(text, at),
                 false => nova::Event::message(message.role, text, at),
             });
         }
         for block in message.content.iter().filter(|_| message.role == Role::Assistant) {
             if let Block::ToolCall { name, arguments, .. } = block {
-                self.event(&nova::Event::tool_use(name, input(arguments), at));
+                self.own(nova::Event::tool_use(name, input(arguments), at));
             }
         }
     }

@@ -1,6 +1,7 @@
 //! A file into a thread, step by step; killed at any of them and run again, it comes to the same end.
 
-use std::io::{self, BufReader, Read};
+use std::io::BufReader;
+use std::time::Duration;
 
 use selvedge_log::Trust;
 use selvedge_log::hash::{RunningHash, sha256};
@@ -13,17 +14,23 @@ use serde::Serialize;
 
 use super::error::NovaError;
 use super::kept::{KeptBytes, keep, next_piece};
+use super::ledger::{Beginning, Ledger, content_key};
 use super::mapping::{self, Ours, Provenance, fits};
-use super::record::{self, Place, Record};
+use super::plan::{self, Plan};
+use super::record::{Place, Record};
 use super::source::Source;
-use super::survey::{self, Added, Survey, behind, is_new};
-use crate::contract::Store;
+use super::survey::{Added, Survey, behind, is_new, skip};
+use crate::contract::{Acquire, Store};
 use crate::error::Error;
 
 /// How many events one commit adds at most, if no line holds more.
 const CHUNK_EVENTS: usize = 512;
 /// How many bytes of the file one commit adds at most, if no line is longer.
 const CHUNK_BYTES: u64 = 1 << 20;
+/// How long to wait for somebody else who imports into the same thread.
+const WAIT: Duration = Duration::from_secs(60);
+/// How often an import that others overtake is planned anew.
+const TRIES: usize = 8;
 /// The agent of a file that names none.
 const NOBODY: &str = "unknown";
 
@@ -60,87 +67,55 @@ pub struct Report {
 
 /// Says what an import would do, exactly, and writes nothing.
 pub fn preview(store: &dyn Store, trust: &Trust, source: &dyn Source) -> Result<Report, NovaError> {
-    Ok(plan(store, trust, source)?.report())
+    Importer::new(store, trust).preview(source)
 }
 
 /// Imports a file. Whatever happens on the way, running it again finishes it and adds nothing twice.
 pub fn import(store: &dyn Store, trust: &Trust, source: &dyn Source) -> Result<Report, NovaError> {
-    let plan = plan(store, trust, source)?;
-    let mut report = plan.report();
-    if plan.outcome != Outcome::Unchanged {
-        report.version = Some(Import::of(store, source, plan).run()?);
+    Importer::new(store, trust).import(source)
+}
+
+/// Imports any number of files, and looks only once for what was imported before.
+pub struct Importer<'a> {
+    store: &'a dyn Store,
+    trust: &'a Trust,
+    ledger: Ledger,
+}
+
+impl<'a> Importer<'a> {
+    /// An importer into a store.
+    pub fn new(store: &'a dyn Store, trust: &'a Trust) -> Self {
+        Self { store, trust, ledger: Ledger::default() }
     }
-    Ok(report)
-}
 
-/// What is to be done.
-struct Plan {
-    thread: ThreadId,
-    outcome: Outcome,
-    original_id: String,
-    record: Option<Record>,
-    version: Option<u64>,
-    survey: Survey,
-}
+    /// Says what an import would do, exactly, and writes nothing.
+    pub fn preview(&mut self, source: &dyn Source) -> Result<Report, NovaError> {
+        Ok(plan::plan(self.store, self.trust, &mut self.ledger, source)?.report())
+    }
 
-impl Plan {
-    fn report(&self) -> Report {
-        Report {
-            outcome: self.outcome,
-            thread_id: self.thread.clone(),
-            version: self.version,
-            added: self.survey.added,
-            too_large: self.survey.too_large,
-            counts: self.survey.counts.clone(),
+    /// Imports a file. Whatever happens on the way, running it again finishes it and adds nothing twice.
+    pub fn import(&mut self, source: &dyn Source) -> Result<Report, NovaError> {
+        let mut tries = TRIES;
+        loop {
+            let plan = plan::plan(self.store, self.trust, &mut self.ledger, source)?;
+            let mut report = plan.report();
+            if plan.outcome == Outcome::Unchanged {
+                return Ok(report);
+            }
+            tries -= 1;
+            let beginning = Beginning::of(source, &plan.survey)?;
+            match Import::of(self.store, source, plan, beginning).run() {
+                // Somebody else imports the same file, or wrote to the thread: what they did is not done again.
+                Err(NovaError::Store(Error::Conflict { .. } | Error::Exists(_) | Error::KeyReused(_))) if tries > 0 => {
+                }
+                done => {
+                    report.version = Some(done?);
+                    self.ledger.add(&report.thread_id, beginning);
+                    return Ok(report);
+                }
+            }
         }
     }
-}
-
-fn plan(store: &dyn Store, trust: &Trust, source: &dyn Source) -> Result<Plan, NovaError> {
-    let name = || source.name().to_owned();
-    let original_id = original_id(source, survey::manifest(source)?.as_ref());
-    let thread = thread_id(&original_id);
-    // An id that was used once is never used again, and that is said before the whole file is read.
-    if store.tombstone(&thread)?.is_some() {
-        return Err(Error::Deleted(thread).into());
-    }
-    let (record, version) = match record::load(store, trust, &thread)? {
-        None => (None, None),
-        Some((Some(record), version)) => (Some(record), Some(version)),
-        Some((None, _)) => return Err(NovaError::Taken { name: name(), thread }),
-    };
-    let survey = survey::survey(source, record.as_ref())?;
-    if survey.counts.manifests + survey.counts.parsed == 0 {
-        return Err(NovaError::NotNova { name: name() });
-    }
-    let outcome = match &record {
-        None => Outcome::New,
-        Some(record) if survey.kept_hash != Some(record.sha256) => {
-            let (kept, expected, found) = (record.bytes, record.sha256, survey.kept_hash);
-            return Err(NovaError::Diverged { name: name(), thread, kept, expected, found });
-        }
-        Some(record) if !record.complete => Outcome::Resumed,
-        Some(record) if record.bytes == survey.bytes && record.head_sha256 == Some(survey.head_hash) => {
-            Outcome::Unchanged
-        }
-        Some(_) => Outcome::Extended,
-    };
-    Ok(Plan { thread, outcome, original_id, record, version, survey })
-}
-
-/// The thread's id in the file, or the file's name.
-fn original_id(source: &dyn Source, manifest: Option<&Manifest>) -> String {
-    let name = source.name();
-    let stem = name.strip_suffix(".jsonl").filter(|stem| !stem.is_empty()).unwrap_or(name);
-    manifest.and_then(Manifest::id).unwrap_or(stem).to_owned()
-}
-
-/// The same id if it can be one, else always the same one for the same text.
-fn thread_id(original: &str) -> ThreadId {
-    ThreadId::new(original).unwrap_or_else(|_| {
-        let hash = sha256(format!("selvedge/import/nova/1\0{original}").as_bytes()).to_string();
-        ThreadId::generate(original, &hash[..12])
-    })
 }
 
 /// The same agent if it can be one, else its name made fit; the original stays in the record.
@@ -164,17 +139,34 @@ struct Import<'a> {
     record: Record,
     /// The version of the thread; nothing before it is created.
     version: Option<u64>,
+    /// The epoch of the lease, once it is held.
+    epoch: Option<u64>,
 }
 
 impl<'a> Import<'a> {
-    fn of(store: &'a dyn Store, source: &'a dyn Source, plan: Plan) -> Self {
-        let record = plan.record.unwrap_or_else(|| Record::begin(source.name(), &plan.original_id));
-        Self { store, source, thread: plan.thread, survey: plan.survey, record, version: plan.version }
+    fn of(store: &'a dyn Store, source: &'a dyn Source, plan: Plan, beginning: Beginning) -> Self {
+        let Plan { thread, original_id, record, version, survey, .. } = plan;
+        let begin = || Record { begins: Some(beginning), ..Record::begin(source.name(), &original_id) };
+        Self { store, source, thread, survey, record: record.unwrap_or_else(begin), version, epoch: None }
     }
 
     fn run(mut self) -> Result<u64, NovaError> {
         if self.version.is_none() {
             self.create()?;
+        }
+        // One importer at a time: two that keep the same bytes would give them two names.
+        let lease = self.store.acquire(&self.thread, Acquire { wait: WAIT, take_over: false })?;
+        self.epoch = Some(lease.epoch);
+        let done = self.run_alone();
+        // Whoever can't give it back any more has lost it, or is about to end.
+        _ = self.store.release(&lease);
+        done
+    }
+
+    fn run_alone(&mut self) -> Result<u64, NovaError> {
+        let (expected, actual) = (self.version.unwrap_or_default(), self.store.head(&self.thread)?.version);
+        if expected != actual {
+            return Err(Error::Conflict { thread: self.thread.clone(), expected, actual }.into());
         }
         self.keep_events()?;
         self.import_events()?;
@@ -294,21 +286,24 @@ impl<'a> Import<'a> {
         Ok(())
     }
 
-    /// Commits one step. The key names thread, content and version, so that a step whose answer was lost happens once.
+    /// Commits one step. The key of the first is the content's, so that it makes one thread; the others name thread, content
+    /// and version. A step whose answer was lost happens once.
     fn commit(&mut self, changeset: Changeset) -> Result<(), NovaError> {
-        let expect = self.version.map_or(Expect::Absent, Expect::Exact);
-        let step = self.version.map_or(0, |version| version + 1);
         let survey = &self.survey;
-        let name = format!("{}\0{}\0{}\0{step}", self.thread, survey.head_hash, survey.hash);
-        let key = CommitKey::new(format!("nova:{}", sha256(name.as_bytes()))).ok();
-        let batch = Batch { key, ..Batch::of(Part::new(self.thread.clone(), expect, changeset)) };
+        let (key, expect, step) = match self.version {
+            None => (content_key(self.store, survey)?.0, Expect::Absent, 0),
+            Some(version) => {
+                let step = version + 1;
+                let name = format!("{}\0{}\0{}\0{step}", self.thread, survey.head_hash, survey.hash);
+                let key = CommitKey::new(format!("nova:{}", sha256(name.as_bytes()))).ok();
+                (key, Expect::Exact(version), step)
+            }
+        };
+        let part = Part::new(self.thread.clone(), expect, changeset);
+        let part = if let Some(epoch) = self.epoch { part.under(epoch) } else { part };
+        let batch = Batch { key, ..Batch::of(part) };
         let committed = match self.store.commit(batch.clone()) {
             Err(Error::OutcomeUnknown { .. }) => self.store.commit(batch)?,
-            // Somebody else is importing the same file and was here first.
-            Err(Error::KeyReused(_)) => {
-                let (expected, actual) = (self.version.unwrap_or_default(), self.store.head(&self.thread)?.version);
-                return Err(Error::Conflict { thread: self.thread.clone(), expected, actual }.into());
-            }
             other => other?,
         };
         self.version = committed.version_of(&self.thread).or(Some(step));
@@ -326,10 +321,6 @@ fn changed(before: Option<Manifest>, now: &Manifest) -> Option<ManifestChanged> 
         ..ManifestChanged::default()
     };
     (change != ManifestChanged::default()).then_some(change)
-}
-
-fn skip(input: &mut dyn Read, bytes: u64) -> io::Result<()> {
-    io::copy(&mut input.take(bytes), &mut io::sink()).map(drop)
 }
 
 /// What the next commit adds.

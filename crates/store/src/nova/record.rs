@@ -11,6 +11,7 @@ use selvedge_model::{Digest, Patch, ThreadId};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
+use super::ledger::Beginning;
 use crate::contract::Logs;
 use crate::error::{Error, Result};
 use crate::load::each_changeset;
@@ -51,6 +52,9 @@ pub(super) struct Record {
     pub(super) witnessed: bool,
     /// The thread's id in the file, or the file's name.
     pub(super) original_id: String,
+    /// What the file began with; told by the first changeset only, so that it is found without reading the log.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(super) begins: Option<Beginning>,
     /// The manifest as the file had it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(super) manifest: Option<Fields>,
@@ -92,6 +96,7 @@ impl Record {
             source: source.to_owned(),
             witnessed: false,
             original_id: original_id.to_owned(),
+            begins: None,
             manifest: None,
             manifest_shortened: false,
             head_sha256: None,

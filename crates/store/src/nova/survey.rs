@@ -1,5 +1,7 @@
 //! A file looked at from its first byte to its last, before anything of it is imported.
 
+use std::io::{self, Read};
+
 use selvedge_log::nova::{Counts, Line, Manifest, Reader, Start};
 use selvedge_model::Digest;
 use serde::Serialize;
@@ -73,6 +75,11 @@ pub(super) fn survey(source: &dyn Source, before: Option<&Record>) -> Result<Sur
         added,
         too_large,
     })
+}
+
+/// Passes over this many bytes.
+pub(super) fn skip(input: &mut dyn Read, bytes: u64) -> io::Result<()> {
+    io::copy(&mut input.take(bytes), &mut io::sink()).map(drop)
 }
 
 /// Whether an object of a line is behind the place that an import came to.

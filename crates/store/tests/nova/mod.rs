@@ -1,5 +1,6 @@
 //! Files of the older form, imported: once, twice, grown, diverged, cut short after every commit; and exported again.
 
+mod again;
 mod fragile;
 
 use std::io::{self, BufRead};
@@ -331,6 +332,7 @@ fn what_an_import_exports_is_the_normalised_file() {
         "bad_json",
         "manifest_only",
         "escapes",
+        "odd_values",
         "torn_manifest",
         "no_manifest",
     ] {
@@ -413,7 +415,7 @@ fn ids_that_do_not_fit_are_made_fit_the_same_way_every_time() {
     assert_eq!(thread.state[STATE_KEY]["manifest"]["agentId"], "The Gardener!");
     assert_eq!(thread.state[STATE_KEY]["original_id"], "My Pear (old)");
     assert_eq!(nova::import(&store, &trust, &source).unwrap().outcome, Outcome::Unchanged);
-    let escape = file("x.jsonl", format!("{{\"id\":\"../../etc\",\"agentId\":\"..\"}}\n{}\n", said(1)));
+    let escape = file("x.jsonl", format!("{{\"id\":\"../../etc\",\"agentId\":\"..\"}}\n{}\n", said(2)));
     let report = nova::import(&store, &trust, &escape).unwrap();
     assert!(report.thread_id.as_str().starts_with("etc-"), "{}", report.thread_id);
     assert_eq!(folded(&store, &trust, &report.thread_id).manifest.agent_id.as_str(), "unknown");

@@ -4,7 +4,7 @@ use std::path::Path;
 
 use selvedge_log::keys::{KeyError, KeyFolder};
 use selvedge_log::trust::Status;
-use selvedge_log::{KeyChain, Trust};
+use selvedge_log::{KeyChain, Signer, Trust};
 use selvedge_model::{Classify, Digest, Kind};
 use selvedge_store_local::doctor::{Finding, Severity};
 
@@ -14,34 +14,41 @@ use crate::error::Failure;
 const KEY: &str = "your key";
 const TRUST: &str = "your trusted keys";
 
-/// Looks at the user's folder; gives what was found, and the trust to look at the store with.
-pub(super) fn look(project: &Path) -> (Vec<Finding>, Trust) {
+/// What was found of the user's own, and what to look at the store with.
+pub(super) struct Looked {
+    pub(super) findings: Vec<Finding>,
+    /// Nothing if it is not known who is trusted.
+    pub(super) trust: Option<Trust>,
+    pub(super) signer: Option<Signer>,
+}
+
+/// Looks at the user's folder.
+pub(super) fn look(project: &Path) -> Looked {
     let mut findings = Vec::new();
     let user = match User::find() {
         Ok(user) => user,
-        Err(failure) => return (vec![of_failure(failure)], Trust::default()),
+        Err(failure) => return Looked { findings: vec![of_failure(failure)], trust: None, signer: None },
     };
     findings.extend(user.check_apart_from(project).err().map(of_failure));
-    let trust = match Trust::load(&user.trusted()) {
-        Ok(trust) => trust,
-        Err(error) => {
-            findings.push(Finding::of_error(severity(&error), TRUST, &error));
-            Trust::default()
+    let trust = Trust::load(&user.trusted());
+    let signer = KeyFolder::load(&user.signing());
+    findings.extend(signer.as_ref().err().map(unusable));
+    match &trust {
+        // Nothing more can be said of keys when it is not known who is trusted.
+        Err(error) => findings.push(Finding::of_error(severity(error), TRUST, error)),
+        Ok(trust) => {
+            findings.extend(signer.as_ref().ok().and_then(|signer| standing(&signer.fingerprint(), trust)));
+            if let Err(error) = KeyChain::load(&user.keys().chain(), trust) {
+                findings.push(Finding::of_error(severity(&error), "the chain of your keys", &error));
+            }
+            for (fingerprint, key) in trust.iter().filter(|(_, key)| key.status == Status::Revoked) {
+                let what = format!("key {} of {} is revoked", fingerprint.short(), key.owner);
+                let why = "what it signed is not believed any more, older logs included";
+                findings.push(Finding::new(Severity::Note, "key_revoked", TRUST, what, why));
+            }
         }
-    };
-    match KeyFolder::load(&user.signing()) {
-        Ok(signer) => findings.extend(standing(&signer.fingerprint(), &trust)),
-        Err(error) => findings.push(unusable(&error)),
     }
-    if let Err(error) = KeyChain::load(&user.keys().chain(), &trust) {
-        findings.push(Finding::of_error(severity(&error), "the chain of your keys", &error));
-    }
-    for (fingerprint, key) in trust.iter().filter(|(_, key)| key.status == Status::Revoked) {
-        let what = format!("key {} of {} is revoked", fingerprint.short(), key.owner);
-        let why = "what it signed is not believed any more, older logs included";
-        findings.push(Finding::new(Severity::Note, "key_revoked", TRUST, what, why));
-    }
-    (findings, trust)
+    Looked { findings, trust: trust.ok(), signer: signer.ok() }
 }
 
 fn severity(error: &impl Classify) -> Severity {

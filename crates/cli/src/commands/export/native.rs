@@ -32,8 +32,8 @@ struct Record<'a> {
 pub(crate) fn export(args: &Args, context: &Context<'_>) -> Result<()> {
     let store = context.open(Access::ReadOnly)?;
     let thread = store.resolve(&args.thread)?;
-    match &args.output {
-        Some(path) => to_file(&context.folder.join(path), &thread, &store, context.output),
+    match args.file(context) {
+        Some(path) => to_file(&path, &thread, &store, context.output),
         None => to_stdout(&thread, &store, context.output),
     }
 }

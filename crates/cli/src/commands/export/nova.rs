@@ -26,6 +26,7 @@ struct Record<'a> {
     file: &'a Path,
     bytes: u64,
     events: u64,
+    imported: u64,
     left_out: u64,
 }
 
@@ -33,10 +34,15 @@ struct Record<'a> {
 pub(crate) fn export(args: &Args, context: &Context<'_>) -> Result<()> {
     let store = context.open(Access::ReadOnly)?;
     let thread = store.resolve(&args.thread)?;
-    let written = match &args.output {
-        Some(path) => to_file(path, &thread, &store, context.output)?,
+    let written = match args.file(context) {
+        Some(path) => to_file(&path, &thread, &store, context.output)?,
         None => to_stdout(&thread, &store, context.output)?,
     };
+    if written.imported > 0 && written.imported < written.events {
+        let own = count(written.events - written.imported, "line");
+        let why = "they say so in `witnessedIn`; all lines stand in the order of the log, which need not be that of their times";
+        context.output.say(format!("{} imported, {own} witnessed here: {why}", count(written.imported, "line")));
+    }
     if written.left_out > 0 {
         let pieces = count(written.left_out, "piece");
         let why = "the form has no place for what tools answered, what the system said, thoughts and pictures";
@@ -70,9 +76,18 @@ fn to_file(path: &Path, thread: &ThreadId, store: &LocalStore, output: &Output) 
         let _ = fs::remove_file(path);
     }
     let (written, bytes) = written?;
-    let Exported { version, events, left_out } = written;
+    let Exported { version, events, imported, left_out } = written;
     if output.is_json() {
-        output.record(&Record { thread_id: thread, version, format: "nova", file: path, bytes, events, left_out })?;
+        output.record(&Record {
+            thread_id: thread,
+            version,
+            format: "nova",
+            file: path,
+            bytes,
+            events,
+            imported,
+            left_out,
+        })?;
     } else {
         output.tell(format_args!("{}, {} behind the manifest", count(bytes, "byte"), count(events, "line")));
     }

@@ -4,11 +4,12 @@ use std::fs::File;
 use std::io::BufReader;
 use std::path::Path;
 
+use selvedge_log::Trust;
 use selvedge_log::recovery::Finding;
 use selvedge_log::scan::{Damage, Flaw};
 use selvedge_model::{Digest, ThreadId};
 use selvedge_store::Error;
-use selvedge_store_local::{Access, Arrival, Arrived, LocalStore};
+use selvedge_store_local::{Access, ArchivedKeys, Arrival, Arrived, LocalStore, verify_archive};
 use serde::Serialize;
 use serde_json::Value;
 
@@ -49,6 +50,7 @@ pub(crate) fn import(args: &Args, context: &Context<'_>) -> Result<()> {
     for file in &args.files {
         match one(&context.folder.join(file), args.dry_run, &store) {
             Ok(arrived) => show(file, &arrived, is_ours(&arrived.head.signer), context)?,
+            Err(failure) if context.is_overtaken_by_rotation(&failure) => return Err(failure),
             Err(failure) => {
                 refuse(file, &failure, args.files.len(), context)?;
                 failures.push(failure);
@@ -68,27 +70,41 @@ fn one(path: &Path, dry_run: bool, store: &LocalStore) -> Result<Arrived> {
         return Err(Failure::usage(format!("`{}` is no file", path.display())));
     }
     let mut archive = BufReader::with_capacity(1 << 16, file);
-    store.import(&mut archive, !dry_run).map_err(|error| explain(path, error))
+    store.import(&mut archive, !dry_run).map_err(|error| explain(path, error, store.trust()))
 }
 
-/// Says which key would be needed, and where it may be found.
-fn explain(path: &Path, error: Error) -> Failure {
+/// Says which keys would be needed, all of them, and where they may be found.
+fn explain(path: &Path, error: Error, trust: &Trust) -> Failure {
     let needed = match &error {
-        Error::Log { finding: Finding::Damaged(Damage { flaw: Flaw::Untrusted(key), .. }), .. } => Some(*key),
-        _ => None,
+        Error::Log { finding: Finding::Damaged(Damage { flaw: Flaw::Untrusted(key), .. }), .. } => *key,
+        _ => return error.into(),
     };
-    let failure = Failure::from(error);
-    match needed {
-        Some(key) => {
-            let file = shell_word(&path.display().to_string());
-            let hint = format!(
-                "key {key} would be needed: if you know whose it is, unpack it (`tar xf {file}`), compare its fingerprint \
-                 with its owner, then `selvedge keys trust …/keys/{key}.pem --owner NAME`"
-            );
-            failure.hint(hint).detail("key", key.to_string())
-        }
-        None => failure,
-    }
+    let (missing, all_vouched) = missing_keys(path, trust).unwrap_or_else(|| (vec![needed], false));
+    let names = missing.iter().map(Digest::to_string).collect::<Vec<_>>();
+    let files = names.iter().map(|name| format!("…/keys/{name}.pem")).collect::<Vec<_>>().join(" ");
+    let compare = match all_vouched {
+        true => "you trust a key that vouches for them".to_owned(),
+        false => format!("compare {} with their owner", names.join(", ")),
+    };
+    let (keys, file) = (count(missing.len() as u64, "key"), shell_word(&path.display().to_string()));
+    let hint = format!(
+        "{keys} would be needed: unpack the file (`tar xf {file}`), {compare}, then `selvedge keys trust {files} --owner NAME`; \
+         `selvedge verify {file} --key PUBLIC.pem` checks it without taking it in"
+    );
+    Failure::from(error).hint(hint).detail("key", needed.to_string()).detail("keys", names)
+}
+
+/// The signers of an archive that are not trusted, all of them, and whether somebody who is trusted vouches for each.
+fn missing_keys(path: &Path, trust: &Trust) -> Option<(Vec<Digest>, bool)> {
+    let mut archive = BufReader::new(File::open(path).ok()?);
+    let archived = ArchivedKeys::read(&mut archive).ok()?;
+    // Its own keys say who signed, and no more than that.
+    let (verdict, _) = verify_archive(&mut archive, &Trust::of(&archived.keys), &mut |_| {}).ok()?;
+    let vouched = trust.vouched(&archived.vouchers, &archived.keys).ok()?;
+    let signers = verdict.signers.into_iter().map(|(signer, _)| signer);
+    let missing: Vec<Digest> = signers.filter(|signer| trust.known(signer).is_none()).collect();
+    let all_vouched = missing.iter().all(|key| vouched.key(key).is_some());
+    (!missing.is_empty()).then_some((missing, all_vouched))
 }
 
 fn word(arrival: Arrival) -> &'static str {

@@ -6,8 +6,8 @@ use std::path::{Path, PathBuf};
 
 use selvedge_log::nova::{Counts, What};
 use selvedge_model::ThreadId;
-use selvedge_store::nova::{self, NovaError, Outcome, Report, Source};
-use selvedge_store_local::{Access, LocalStore};
+use selvedge_store::nova::{Importer, NovaError, Outcome, Report, Source};
+use selvedge_store_local::Access;
 use serde::Serialize;
 
 use super::Args;
@@ -77,8 +77,14 @@ pub(crate) fn import(args: &Args, context: &Context<'_>) -> Result<()> {
     let store = context.open(access)?;
     let bar = context.output.progress(args.files.len() as u64, "importing");
     let mut failures = Vec::new();
+    let mut importer = Importer::new(&store, store.trust());
     for file in &args.files {
-        let imported = one(file, args.dry_run, &store);
+        let imported = one(&context.folder.join(file), args.dry_run, &mut importer);
+        if let Err(failure) = &imported
+            && context.is_overtaken_by_rotation(failure)
+        {
+            return Err(failure.clone());
+        }
         let shown = bar.suspend(|| match imported {
             Ok(report) => show(file, &report, args.dry_run, context),
             Err(failure) => refuse(file, failure, args.files.len(), &mut failures, context),
@@ -93,10 +99,10 @@ pub(crate) fn import(args: &Args, context: &Context<'_>) -> Result<()> {
     conclude(failures, &args.files)
 }
 
-fn one(path: &Path, dry_run: bool, store: &LocalStore) -> Result<Report> {
+fn one(path: &Path, dry_run: bool, importer: &mut Importer<'_>) -> Result<Report> {
     let source = OnDisk::new(path)?;
-    let done = if dry_run { nova::preview } else { nova::import };
-    done(store, store.trust(), &source).map_err(|error| match error {
+    let done = if dry_run { importer.preview(&source) } else { importer.import(&source) };
+    done.map_err(|error| match error {
         NovaError::Store(error) => error.into(),
         error => Failure::of(&error),
     })
@@ -179,7 +185,7 @@ fn headline(report: &Report, dry_run: bool) -> String {
     let added =
         format!("{} and {}", count(report.added.messages, "message"), count(report.added.events, "other event"));
     match (report.outcome, dry_run) {
-        (Outcome::Unchanged, _) => format!("thread `{thread}` has it all; nothing to add"),
+        (Outcome::Unchanged, _) => format!("already imported as thread `{thread}`; nothing to add"),
         (Outcome::New, false) => format!("imported as thread `{thread}`: {added}"),
         (Outcome::New, true) => format!("would be imported as thread `{thread}`: {added}"),
         (Outcome::Resumed, false) => format!("went on importing thread `{thread}`: {added}"),
@@ -212,9 +218,13 @@ fn trouble(report: &Report) -> Option<String> {
     ];
     let skipped = skipped.into_iter().filter(|(number, _)| *number > 0);
     let mut parts: Vec<_> = skipped.map(|(number, what)| format!("{number} × {what}")).collect();
-    if counts.repaired() > 0 {
-        parts.insert(0, format!("{} told apart", count(counts.repaired(), "line")));
-    }
+    let mended = [
+        (counts.repaired_glued + counts.repaired_nul, "line told apart"),
+        (counts.mended_text, "half a surrogate pair, now U+FFFD"),
+        (counts.mended_number, "number that can't be held, now the nearest that can"),
+    ];
+    let mended = mended.into_iter().filter(|(number, _)| *number > 0);
+    parts.splice(0..0, mended.map(|(number, what)| format!("{number} × {what}")));
     let places =
         counts.remarks.iter().take(PLACES).map(|remark| format!("line {}: {}", remark.line, what(remark.what)));
     let places = places.collect::<Vec<_>>().join(", ");
@@ -231,5 +241,7 @@ fn what(what: What) -> &'static str {
         What::Nul => "zero bytes",
         What::Invalid => "unreadable",
         What::Long => "too long",
+        What::Surrogate => "half a surrogate pair",
+        What::Number => "a number that can't be held",
     }
 }

@@ -1,7 +1,8 @@
-//! A copy of a thread before it is deleted: its whole folder, synced.
+//! A copy of a thread before it is deleted: the same archive that `selvedge export` writes.
 
 use std::fs::{self, File, OpenOptions};
-use std::io;
+use std::io::{self, BufReader, BufWriter, Read, Write};
+use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 
 use selvedge_model::ThreadId;
@@ -9,46 +10,60 @@ use selvedge_store_local::LocalStore;
 
 use crate::error::{Exit, Failure, Result};
 
-/// Copies a thread's folder into a new one below `archive`; it is on the disk when this returns. A copy that was cut short
-/// is begun anew, and one that is whole is not made twice.
+/// Writes a thread as an archive below `archive`; it is on the disk when this returns. One that was cut short is begun anew, and
+/// one that is there already, exactly so, is kept. Refused if the thread is not what was signed.
 pub(super) fn keep(thread: &ThreadId, store: &LocalStore, archive: &Path) -> Result<PathBuf> {
-    let (source, target) = (store.thread_folder(thread), archive.join(thread.folder()));
+    let target = archive.join(format!("{}.tar", thread.folder()));
+    let begun = archive.join(format!(".{}.tar.tmp", thread.folder()));
     let failed = |error| Failure::io("archive to", &target, &error);
     fs::create_dir_all(archive).map_err(failed)?;
+    let written = write(thread, store, &begun);
+    if written.is_err() {
+        // What failed is said; a half file left behind is begun anew next time.
+        _ = fs::remove_file(&begun);
+    }
+    written?;
     if target.symlink_metadata().is_ok() {
-        let log = |folder: &Path| fs::read(folder.join("transcript.jsonl")).map_err(failed);
-        return match log(&target)? == log(&source)? {
+        let is_same = same(&begun, &target);
+        fs::remove_file(&begun).map_err(failed)?;
+        return match is_same.map_err(failed)? {
             true => Ok(target),
             false => Err(Failure::new(
                 Exit::NotAllowed,
                 "archive_exists",
-                format!("`{}` is there already, with another log", target.display()),
+                format!("`{}` is there already, with another content", target.display()),
             )
             .hint("name another folder with --archive")),
         };
     }
-    let begun = archive.join(format!(".{}.tmp", thread.folder()));
-    if begun.symlink_metadata().is_ok() {
-        fs::remove_dir_all(&begun).map_err(failed)?;
-    }
-    copy(&source, &begun).map_err(failed)?;
     fs::rename(&begun, &target).map_err(failed)?;
     File::open(archive).and_then(|folder| folder.sync_all()).map_err(failed)?;
     Ok(target)
 }
 
-fn copy(from: &Path, to: &Path) -> io::Result<()> {
-    fs::create_dir(to)?;
-    for entry in fs::read_dir(from)? {
-        let entry = entry?;
-        let (source, target) = (entry.path(), to.join(entry.file_name()));
-        if entry.file_type()?.is_dir() {
-            copy(&source, &target)?;
-        } else if entry.file_type()?.is_file() {
-            let mut file = OpenOptions::new().write(true).create_new(true).open(&target)?;
-            io::copy(&mut File::open(&source)?, &mut file)?;
-            file.sync_all()?;
+/// Writes the archive to a new file, synced on return.
+fn write(thread: &ThreadId, store: &LocalStore, path: &Path) -> Result<()> {
+    let failed = |error| Failure::io("archive to", path, &error);
+    if path.symlink_metadata().is_ok() {
+        fs::remove_file(path).map_err(failed)?;
+    }
+    let file = OpenOptions::new().write(true).create_new(true).mode(0o600).open(path).map_err(failed)?;
+    let mut out = BufWriter::with_capacity(1 << 16, &file);
+    store.export(thread, &mut out)?;
+    out.flush().and_then(|()| file.sync_all()).map_err(failed)
+}
+
+/// Whether two files have the same bytes.
+fn same(one: &Path, other: &Path) -> io::Result<bool> {
+    let (one, other) = (File::open(one)?, File::open(other)?);
+    if one.metadata()?.len() != other.metadata()?.len() {
+        return Ok(false);
+    }
+    let mut other = BufReader::new(other).bytes();
+    for byte in BufReader::new(one).bytes() {
+        if other.next().transpose()? != Some(byte?) {
+            return Ok(false);
         }
     }
-    File::open(to)?.sync_all()
+    Ok(true)
 }

@@ -1,7 +1,7 @@
 //! One signed document's verdict: who signed it, as what, and what that covers.
 
 use std::fs;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 use selvedge_log::Trust;
 use selvedge_log::document::{DocumentError, DocumentKind, Form, verify_json, verify_text};
@@ -39,6 +39,9 @@ struct Record<'a> {
     kind: Option<&'a str>,
     id: Option<&'a str>,
     signer: Digest,
+    /// What the older form calls the key.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    key_id: Option<String>,
     owner: Option<&'a str>,
     signed_at: String,
     /// The same as people are shown it.
@@ -66,7 +69,8 @@ pub(super) fn run(asked: Asked<'_>, context: &Context<'_>) -> Result<()> {
         _ => " in the older Rye form".to_owned(),
     };
     let signer = if asked.key.is_some() { record.signer.short() } else { key(&record.signer, &trust) };
-    let headline = format!("unchanged since it was signed by key {signer}{as_what}");
+    let key_id = record.key_id.as_ref().map_or(String::new(), |id| format!(", Rye key id {id},"));
+    let headline = format!("unchanged since it was signed by key {signer}{key_id}{as_what}");
     context.output.text(format_args!("{}: {}", paint(BOLD, asked.file.display()), paint(GOOD, headline)))?;
     let claimed = if record.time_covered { "" } else { " (claimed; anybody can have changed it)" };
     context.output.text(format_args!("  signed at {}{claimed}", record.shown_at))?;
@@ -79,7 +83,7 @@ pub(super) fn run(asked: Asked<'_>, context: &Context<'_>) -> Result<()> {
 }
 
 /// Whom the user trusts. Nothing inside a project is asked.
-fn trust_of_user(context: &Context<'_>) -> Result<Trust> {
+pub(super) fn trust_of_user(context: &Context<'_>) -> Result<Trust> {
     let user = User::find()?;
     if let Some(project) = context.find_project() {
         user.check_apart_from(&project)?;
@@ -88,7 +92,7 @@ fn trust_of_user(context: &Context<'_>) -> Result<Trust> {
 }
 
 /// Reads a public key that was named by hand.
-pub(crate) fn read_key(path: &PathBuf) -> Result<PublicKey> {
+pub(crate) fn read_key(path: &Path) -> Result<PublicKey> {
     let pem = fs::read_to_string(path).map_err(|error| Failure::io("read", path, &error))?;
     PublicKey::from_pem(&pem).map_err(|error| {
         let failure = Failure::of(&error).hint("a public key begins with `-----BEGIN PUBLIC KEY-----`");
@@ -114,6 +118,7 @@ fn ours<'a>(document: &'a Document, trust: &'a Trust) -> Result<Record<'a>> {
         kind: Some(kind.as_str()),
         id: Some(id),
         signer,
+        key_id: None,
         owner: owner(&signer, trust),
         signed_at: at.to_string(),
         shown_at: local(at),
@@ -135,6 +140,7 @@ fn older<'a>(document: &'a Document, trust: &'a Trust) -> Result<Record<'a>> {
         kind: None,
         id: None,
         signer,
+        key_id: Some(rye::key_id(&verified.key)),
         owner: owner(&signer, trust),
         shown_at: verified.time.clone(),
         signed_at: verified.time,

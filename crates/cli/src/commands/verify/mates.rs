@@ -67,6 +67,8 @@ mod tests {
             head: None,
             healed_bytes: 0,
             erased: 0,
+            erased_blobs: Vec::new(),
+            bad_blobs: Vec::new(),
             signers: Vec::new(),
             lines: 0,
             bytes: 0,

@@ -4,19 +4,19 @@ use std::path::{Path, PathBuf};
 
 use selvedge_log::Trust;
 use selvedge_log::recovery::Finding;
-use selvedge_log::scan::Damage;
+use selvedge_log::scan::{Damage, Flaw};
 use selvedge_model::{Digest, ThreadId};
 use selvedge_store::Error;
 use selvedge_store::error::describe;
 use selvedge_store::nova::Origin;
-use selvedge_store_local::Verdict;
+use selvedge_store_local::{BadBlob, Verdict};
 use serde::Serialize;
 
 use super::statement::{self, Statement};
 use crate::error::{Failure, Result};
 use crate::imported;
 use crate::output::{BAD, BOLD, DIM, GOOD, Output, WARN, paint};
-use crate::text::{clean, count, grouped, owner};
+use crate::text::{clean, count, grouped, owner, shell_word};
 
 const PROVES: &str = "every byte up to that version is as it was when that key signed it";
 const NOT_TRUE: &str = "that what stands there is true or complete";
@@ -31,6 +31,8 @@ pub(super) struct Checked {
     found: Found,
     statements: Option<Vec<Statement>>,
     imported: Option<Origin>,
+    /// Whether the file is an archive, and no store has the thread.
+    is_archive: bool,
 }
 
 #[derive(Debug)]
@@ -74,14 +76,20 @@ struct Record<'a> {
     lines: u64,
     bytes: u64,
     erased: u64,
+    erased_blobs: &'a [Digest],
+    bad_blobs: &'a [BadBlob],
     healed_bytes: u64,
     foreign_bytes: u64,
     damage: Option<Place<'a>>,
+    /// The key that signed and is not believed; that is no damage.
+    untrusted_key: Option<Digest>,
     remembered_by: &'a [Remembered],
     proves: Option<&'a str>,
     does_not_prove: Vec<String>,
     #[serde(skip_serializing_if = "Option::is_none")]
     imported: Option<&'a Origin>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    archive: Option<String>,
     #[serde(skip_serializing_if = "Option::is_none")]
     statements: Option<&'a [Statement]>,
 }
@@ -119,7 +127,14 @@ impl Checked {
             }
             Err(error) => Found::Failed(error.into()),
         };
-        Self { thread, file, found, statements, imported: None }
+        Self { thread, file, found, statements, imported: None, is_archive: false }
+    }
+
+    /// The same, knowing that the file is an archive.
+    #[must_use]
+    pub(super) fn in_archive(mut self) -> Self {
+        self.is_archive = true;
+        self
     }
 
     /// The same, knowing where the thread was imported from.
@@ -133,7 +148,8 @@ impl Checked {
     pub(super) fn gone(thread: ThreadId, version: u64, by: &ThreadId) -> Self {
         let finding = Finding::Truncated { have: None, version, by: log_of(by) };
         let failure = Error::Log { thread: thread.clone(), finding }.into();
-        Self { thread, file: PathBuf::new(), found: Found::Failed(failure), statements: None, imported: None }
+        let (file, found) = (PathBuf::new(), Found::Failed(failure));
+        Self { thread, file, found, statements: None, imported: None, is_archive: false }
     }
 
     pub(super) fn thread(&self) -> &ThreadId {
@@ -175,9 +191,22 @@ impl Checked {
             Found::Judged(_) if self.is_sound() => None,
             Found::Judged(judged) => {
                 let finding = judged.verdict.judgement.finding.clone();
-                Some(Error::Log { thread: self.thread.clone(), finding }.into())
+                let failure = Failure::from(Error::Log { thread: self.thread.clone(), finding });
+                Some(if self.is_archive { self.with_hint_for_archive(failure, judged) } else { failure })
             }
         }
+    }
+
+    /// What helps somebody who has a file and no store.
+    fn with_hint_for_archive(&self, failure: Failure, judged: &Judged) -> Failure {
+        let file = shell_word(&self.file.display().to_string());
+        failure.hint(match judged.untrusted() {
+            Some(key) => format!(
+                "check it with a key of its signer's chain, got by another way than the file: `selvedge verify {file} --key \
+                 PUBLIC.pem`; key {key} would do"
+            ),
+            None => format!("`selvedge verify {file} --explain` shows what is still proven; ask for the file again"),
+        })
     }
 
     pub(super) fn show(&self, output: &Output) -> Result<()> {
@@ -218,6 +247,8 @@ impl Checked {
             lines: verdict.lines,
             bytes: verdict.bytes,
             erased: verdict.erased,
+            erased_blobs: &verdict.erased_blobs,
+            bad_blobs: &verdict.bad_blobs,
             healed_bytes: verdict.healed_bytes,
             foreign_bytes: judged.foreign_bytes(),
             damage: judged.damage().map(|damage| Place {
@@ -228,10 +259,12 @@ impl Checked {
                 version: damage.version,
                 why: damage.flaw.to_string(),
             }),
+            untrusted_key: judged.untrusted(),
             remembered_by: &judged.remembered,
             proves: verdict.judgement.unchanged_up_to.map(|_| PROVES),
             does_not_prove: vec![NOT_TRUE.to_owned(), NOT_SAFE.to_owned(), judged.not_last()],
             imported: self.imported.as_ref(),
+            archive: self.is_archive.then(|| self.file.display().to_string()),
             statements,
         }
     }
@@ -249,13 +282,17 @@ impl<'a> Record<'a> {
             lines: 0,
             bytes: 0,
             erased: 0,
+            erased_blobs: &[],
+            bad_blobs: &[],
             healed_bytes: 0,
             foreign_bytes: 0,
             damage: None,
+            untrusted_key: None,
             remembered_by: &[],
             proves: None,
             does_not_prove: vec![NOT_TRUE.to_owned(), NOT_SAFE.to_owned()],
             imported: None,
+            archive: None,
             statements: None,
         }
     }
@@ -264,7 +301,15 @@ impl<'a> Record<'a> {
 impl Judged {
     fn damage(&self) -> Option<&Damage> {
         match &self.verdict.judgement.finding {
-            Finding::Damaged(damage) => Some(damage),
+            Finding::Damaged(damage) if self.untrusted().is_none() => Some(damage),
+            _ => None,
+        }
+    }
+
+    /// The key that signed and is not believed. The bytes are as it signed them, as far as they were read.
+    fn untrusted(&self) -> Option<Digest> {
+        match &self.verdict.judgement.finding {
+            Finding::Damaged(Damage { flaw: Flaw::Untrusted(key) | Flaw::Revoked(key), .. }) => Some(*key),
             _ => None,
         }
     }
@@ -296,7 +341,7 @@ impl Judged {
             Finding::Foreign { bytes } => {
                 vec![format!("{}, {} behind it that nobody signed", self.proven(), count(*bytes, "foreign byte"))]
             }
-            Finding::Damaged(damage) => {
+            Finding::Damaged(damage) if self.damage().is_some() => {
                 let place =
                     format!("line {} begins at byte {} of {}", damage.line, grouped(damage.byte), file.display());
                 vec![what_is_wrong(damage), place, self.proven()]
@@ -327,7 +372,13 @@ impl Judged {
         text.push(paint(DIM, format_args!("checked {}; {remembered}", checked.join(", "))));
         if self.verdict.erased > 0 {
             let blobs = count(self.verdict.erased, "blob");
-            text.push(format!("erased: {blobs}; the log says when and why, and what they held is gone"));
+            let names: Vec<_> = self.verdict.erased_blobs.iter().map(Digest::short).collect();
+            let names = names.join(", ");
+            text.push(format!("erased: {blobs} ({names}); the log says when and why, and what they held is gone"));
+        }
+        // The first one stands above, unless there is something worse.
+        for bad in &self.verdict.bad_blobs {
+            text.push(paint(BAD, format!("blob {}, which version {} names, {}", bad.blob, bad.version, bad.why)));
         }
         if self.verdict.healed_bytes > 0 {
             let healed = count(self.verdict.healed_bytes, "byte");

@@ -1,0 +1,106 @@
+//! The verdict on an archive: of a thread that is in no store here, with the keys that the user trusts or the one that is named.
+
+use std::fs::File;
+use std::io::{self, BufReader};
+use std::path::{Path, PathBuf};
+
+use selvedge_log::Trust;
+use selvedge_log::scan::Entry;
+use selvedge_store::nova::origin_in;
+use selvedge_store_local::verify_archive;
+use serde::Serialize;
+
+use super::statement::Statement;
+use super::verdict::{self, Checked};
+use super::{Args, document};
+use crate::context::Context;
+use crate::error::{Failure, Result};
+use crate::output::{BAD, BOLD, paint};
+use crate::text::clean;
+
+/// An archive that could not even be read.
+#[derive(Serialize)]
+struct Unreadable<'a> {
+    #[serde(serialize_with = "crate::text::in_json")]
+    archive: &'a Path,
+    thread_id: Option<&'a str>,
+    sound: bool,
+    code: &'a str,
+    message: &'a str,
+}
+
+/// Which of these words name archives, if any does. With a key of its own all do: what is in a store is checked with the keys that are
+/// trusted there.
+pub(super) fn named(args: &Args, context: &Context<'_>) -> Result<Option<Vec<PathBuf>>> {
+    let paths: Vec<PathBuf> = args.threads.iter().map(|word| context.folder.join(word)).collect();
+    let is_archive = |path: &&PathBuf| path.extension().is_some_and(|end| end == "tar") && path.is_file();
+    let archives = if args.key.is_some() { paths.len() } else { paths.iter().filter(is_archive).count() };
+    match archives {
+        0 => Ok(None),
+        all if all == paths.len() => Ok(Some(paths)),
+        _ => Err(Failure::usage("archives and threads are verified one after the other")),
+    }
+}
+
+/// Checks archives. Nothing is written, and no store is needed.
+pub(super) fn run(archives: &[PathBuf], args: &Args, context: &Context<'_>) -> Result<()> {
+    let (trust, names) = match &args.key {
+        // Whoever names the key knows whose it is.
+        Some(file) => (Trust::of(&[document::read_key(&context.folder.join(file))?]), Some(Trust::default())),
+        None => (document::trust_of_user(context)?, None),
+    };
+    let (mut checked, mut failures) = (Vec::new(), Vec::new());
+    for path in archives {
+        match check(path, args.explain, &trust, names.as_ref()) {
+            Ok(one) => {
+                one.show(context.output)?;
+                checked.push(one);
+            }
+            Err(failure) => {
+                refuse(path, &failure, context)?;
+                failures.push(failure);
+            }
+        }
+    }
+    if !checked.is_empty() && !context.output.is_json() {
+        context.output.text(verdict::closing(&checked))?;
+    }
+    failures.extend(checked.iter().filter_map(Checked::failure));
+    super::conclude(failures, archives.len(), || {
+        "`selvedge verify FILE --explain` shows what is still proven of each".to_owned()
+    })
+}
+
+fn check(path: &Path, explain: bool, trust: &Trust, names: Option<&Trust>) -> Result<Checked> {
+    let failed = |error: io::Error| {
+        let failure = Failure::io("read", path, &error);
+        failure.hint("`--key` checks archives and documents; threads of a store are checked with the keys you trust")
+    };
+    let file = File::open(path).map_err(failed)?;
+    if !file.metadata().map_err(failed)?.is_file() {
+        return Err(Failure::usage(format!("`{}` is no file", path.display())));
+    }
+    let (mut statements, mut origin, mut is_first) = (Vec::new(), None, true);
+    let mut each = |entry: &Entry| {
+        if std::mem::take(&mut is_first) {
+            origin = origin_in(&entry.lines);
+        }
+        if explain {
+            statements.extend(Statement::of(entry));
+        }
+    };
+    let (verdict, believed) = verify_archive(&mut BufReader::with_capacity(1 << 16, file), trust, &mut each)?;
+    let (thread, names) = (verdict.thread.clone(), names.unwrap_or(&believed));
+    let statements = explain.then_some(statements);
+    Ok(Checked::new(thread, path.to_owned(), Ok(verdict), statements, names).imported(origin).in_archive())
+}
+
+fn refuse(path: &Path, failure: &Failure, context: &Context<'_>) -> Result<()> {
+    let Failure { code, message, .. } = failure;
+    if context.output.is_json() {
+        let record = Unreadable { archive: path, thread_id: None, sound: false, code, message };
+        return context.output.record(&record);
+    }
+    let name = clean(&path.display().to_string());
+    context.output.text(format!("{}: {}", paint(BOLD, name), paint(BAD, clean(message))))
+}

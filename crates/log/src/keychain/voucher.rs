@@ -1,0 +1,187 @@
+//! The statement of a rotation as it is handed to others, and whom it lets them believe.
+//!
+//! Whoever believes one key of a chain believes the others, one step at a time and in both directions:
+//!
+//! - forwards, because the old key signed that the new one takes over, and names all of it;
+//! - backwards, because the new key countersigned that it took over from the old one, by its fingerprint, and the old one agreed:
+//!   whoever holds the new key says that the old one was theirs. The old public key comes from elsewhere and is only
+//!   taken if it has that fingerprint.
+//!
+//! Nobody is believed who was revoked, nor because of somebody who was. Two keys that took over from the same one, and circles, are
+//! refused, as in the user's own folder.
+
+use std::collections::BTreeMap;
+
+use selvedge_model::time::Timestamp;
+use serde_json::Value;
+
+use super::{DOMAIN, KIND, KeyChain, Statement, Step};
+use crate::document;
+use crate::keys::{Fingerprint, PublicKey};
+use crate::trust::Trust;
+
+/// One statement, whose form and countersignature hold.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Voucher {
+    /// The key that signed before.
+    pub from: Fingerprint,
+    /// The key that signs afterwards.
+    pub to: Fingerprint,
+    /// When the keys say it happened.
+    pub rotated_at: Timestamp,
+    public: PublicKey,
+    text: Vec<u8>,
+}
+
+impl Voucher {
+    /// Reads a statement, and checks all that can be checked without the old key.
+    pub fn parse(text: &[u8]) -> Result<Self, String> {
+        let mut value = crate::strict::parse(text).map_err(|error| error.to_string())?;
+        if let Value::Object(members) = &mut value {
+            members.remove(document::SIGNATURE_MEMBER);
+        }
+        let said: Statement = serde_json::from_value(value).map_err(|error| error.to_string())?;
+        let public = PublicKey::from_text(&said.public_key).map_err(|error| format!("its public key: {error}"))?;
+        if said.to != public.fingerprint() {
+            return Err("its `to` and its public key are not of one key".to_owned());
+        }
+        if said.from == said.to {
+            return Err("a key can't take over from itself".to_owned());
+        }
+        public
+            .verify(DOMAIN, &said.message(), &said.countersignature)
+            .map_err(|_| "the new key did not countersign it".to_owned())?;
+        let Statement { from, to, rotated_at, .. } = said;
+        Ok(Self { from, to, rotated_at, public, text: text.to_vec() })
+    }
+
+    /// Checks that the old key signed it.
+    pub fn check(&self, old: &PublicKey) -> Result<(), String> {
+        let verified = document::verify_json(KIND, &self.to.to_string(), &self.text, &Trust::of(&[*old]));
+        verified.map(drop).map_err(|error| error.to_string())
+    }
+
+    /// The exact bytes of the statement.
+    pub fn text(&self) -> &[u8] {
+        &self.text
+    }
+
+    /// The key that took over.
+    pub fn public(&self) -> &PublicKey {
+        &self.public
+    }
+}
+
+impl Trust {
+    /// The same trust, and in every key that these statements lead to from a trusted one. `keys` are public keys from
+    /// anywhere; by themselves they count for nothing.
+    pub fn vouched(&self, vouchers: &[Voucher], keys: &[PublicKey]) -> Result<Self, String> {
+        refuse_crooked(vouchers)?;
+        let given: BTreeMap<_, _> = keys.iter().map(|key| (key.fingerprint(), *key)).collect();
+        let mut trust = self.clone();
+        loop {
+            let mut found = None;
+            for voucher in vouchers {
+                let (old, new) = (trust.status(&voucher.from), trust.status(&voucher.to));
+                let believed = match (trust.key(&voucher.from), trust.key(&voucher.to)) {
+                    (Some(old), None) if new.is_none() => Some((*old, voucher.public, voucher.from)),
+                    (None, Some(_)) if old.is_none() => given.get(&voucher.from).map(|old| (*old, *old, voucher.to)),
+                    _ => None,
+                };
+                if let Some((old, public, by)) = believed {
+                    voucher.check(&old).map_err(|why| format!("how key {} took over: {why}", voucher.to.short()))?;
+                    found = Some((public, by));
+                    break;
+                }
+            }
+            match found {
+                Some((public, by)) => trust.believe(public, &by),
+                None => return Ok(trust),
+            }
+        }
+    }
+}
+
+fn refuse_crooked(vouchers: &[Voucher]) -> Result<(), String> {
+    let step = |one: &Voucher| Step { from: one.from, to: one.to, rotated_at: one.rotated_at, counts: true };
+    let steps: BTreeMap<_, _> = vouchers.iter().map(|one| (one.to, step(one))).collect();
+    if steps.len() != vouchers.len() {
+        return Err("a key took over from two".to_owned());
+    }
+    match KeyChain::of_steps(steps).crooked() {
+        Some((_, why)) => Err(why),
+        None => Ok(()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::keys::tests::signer;
+
+    fn voucher(from: u8, to: u8) -> Voucher {
+        let at = "2026-11-15T03:28:58Z".parse().unwrap();
+        Voucher::parse(Statement::sign(&signer(from), &signer(to), at).unwrap().as_bytes()).unwrap()
+    }
+
+    fn publics(bytes: &[u8]) -> Vec<PublicKey> {
+        bytes.iter().map(|byte| signer(*byte).public()).collect()
+    }
+
+    fn believed(trust: &Trust) -> Vec<u8> {
+        (1..=9).filter(|byte| trust.key(&signer(*byte).fingerprint()).is_some()).collect()
+    }
+
+    #[test]
+    fn any_one_key_of_a_chain_is_enough() {
+        let vouchers = [voucher(1, 2), voucher(2, 3), voucher(3, 4)];
+        for one in 1..=4 {
+            let trust = Trust::of(&publics(&[one])).vouched(&vouchers, &publics(&[1, 2, 3, 4])).unwrap();
+            assert_eq!(believed(&trust), [1, 2, 3, 4], "from {one}");
+        }
+        let stranger = Trust::of(&publics(&[5])).vouched(&vouchers, &publics(&[1, 2, 3, 4])).unwrap();
+        assert_eq!(believed(&stranger), [5]);
+    }
+
+    #[test]
+    fn forwards_nothing_but_the_statement_is_needed_and_a_key_by_itself_counts_for_nothing() {
+        let vouchers = [voucher(1, 2), voucher(2, 3)];
+        assert_eq!(believed(&Trust::of(&publics(&[1])).vouched(&vouchers, &[]).unwrap()), [1, 2, 3]);
+        assert_eq!(believed(&Trust::of(&publics(&[3])).vouched(&vouchers, &[]).unwrap()), [3]);
+        assert_eq!(believed(&Trust::of(&publics(&[1])).vouched(&[], &publics(&[2, 3])).unwrap()), [1]);
+    }
+
+    #[test]
+    fn nothing_goes_through_a_key_that_was_revoked() {
+        let root = tempfile::tempdir().unwrap();
+        let at = "2026-11-15T03:28:58Z".parse().unwrap();
+        for byte in [1, 2] {
+            Trust::add(root.path(), &signer(byte).public(), "Ada", at).unwrap();
+        }
+        Trust::revoke(root.path(), &signer(2).fingerprint(), at).unwrap();
+        let trust = Trust::load(root.path()).unwrap();
+        let vouchers = [voucher(1, 2), voucher(2, 3)];
+        assert_eq!(believed(&trust.vouched(&vouchers, &publics(&[1, 2, 3])).unwrap()), [1]);
+    }
+
+    #[test]
+    fn forged_forked_and_circular_statements_are_refused() {
+        let text = |from: u8, to: u8| String::from_utf8(voucher(from, to).text).unwrap();
+        // Somebody else's signature under a statement about a trusted key.
+        let mine: Value = serde_json::from_str(&text(1, 2)).unwrap();
+        let mut forged: Value = serde_json::from_str(&text(3, 2)).unwrap();
+        forged["from"] = mine["from"].clone();
+        assert!(Voucher::parse(forged.to_string().as_bytes()).unwrap_err().contains("countersign"));
+        forged["countersignature"] = mine["countersignature"].clone();
+        let forged = Voucher::parse(forged.to_string().as_bytes()).unwrap();
+        for one in [1, 2] {
+            let trust = Trust::of(&publics(&[one]));
+            assert!(trust.vouched(std::slice::from_ref(&forged), &publics(&[1, 2, 3])).is_err(), "from {one}");
+        }
+        let trust = Trust::of(&publics(&[1]));
+        for crooked in [vec![voucher(1, 2), voucher(1, 3)], vec![voucher(1, 2), voucher(2, 1)], vec![voucher(1, 2); 2]]
+        {
+            assert!(trust.vouched(&crooked, &publics(&[1, 2, 3])).is_err());
+        }
+    }
+}

@@ -1,0 +1,179 @@
+//! The contract of a language model: a prompt in, drafts while it speaks, one answer or one error out.
+//!
+//! Calls block; who calls from an asynchronous program does so on a thread of its own. A draft is nobody's promise: only what
+//! [`Model::answer`] returns is final, and an answer that was cut off in the middle is an error, never a short answer.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use serde::{Deserialize, Serialize};
+
+use crate::cancel::Cancel;
+use crate::error::{Classify, Kind};
+use crate::message::{Block, Message};
+use crate::tool::ToolSpec;
+
+/// What a model is asked.
+#[derive(Clone, Copy, Debug)]
+pub struct Prompt<'a> {
+    /// The model, by its provider's name for it.
+    pub model: &'a str,
+    /// The rules it answers under.
+    pub system: &'a str,
+    /// The conversation; every tool call is followed by its result.
+    pub messages: &'a [Arc<Message>],
+    /// The tools it may ask for.
+    pub tools: &'a [ToolSpec],
+    /// How many tokens it may answer with.
+    pub output_tokens_max: Option<u64>,
+    /// The session of an outside engine that already knows the conversation; an optimisation that may be refused.
+    pub session: Option<&'a str>,
+}
+
+/// A piece of an answer while it is being made.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[serde(tag = "draft", rename_all = "snake_case")]
+pub enum Draft {
+    /// More text.
+    Text {
+        /// The text.
+        text: String,
+    },
+    /// More of a thought.
+    Thinking {
+        /// The thought.
+        text: String,
+    },
+    /// A tool will be asked for.
+    ToolCall {
+        /// The tool.
+        name: String,
+    },
+    /// Everything drafted so far is void: the call is made again.
+    Void,
+}
+
+/// What a call used.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Usage {
+    /// Tokens sent, those from a cache included.
+    pub input_tokens: u64,
+    /// Tokens received.
+    pub output_tokens: u64,
+    /// Of the tokens sent, those read from the provider's cache.
+    #[serde(default)]
+    pub cache_read_tokens: u64,
+    /// Of the tokens sent, those written to the provider's cache.
+    #[serde(default)]
+    pub cache_write_tokens: u64,
+}
+
+/// Why an answer ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum End {
+    /// The model said all it had to say.
+    Finished,
+    /// It asks for tools.
+    ToolCalls,
+    /// It ran into the most tokens it may answer with.
+    Length,
+    /// It refuses to answer.
+    Refused,
+}
+
+/// A whole answer.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Answer {
+    /// What it says, in order.
+    pub content: Vec<Block>,
+    /// Why it ended.
+    pub end: End,
+    /// What it used, as the provider counts.
+    pub usage: Usage,
+    /// The session of an outside engine that now knows the conversation.
+    pub session: Option<String>,
+}
+
+/// Why there is no answer.
+#[derive(Clone, Debug, PartialEq, thiserror::Error)]
+pub enum ModelError {
+    /// It may work when it is tried again.
+    #[error("the model could not be reached or failed: {why}")]
+    Transient {
+        /// What happened.
+        why: String,
+    },
+    /// Too much was asked of it.
+    #[error("the provider asks for patience: {why}")]
+    RateLimited {
+        /// What it said.
+        why: String,
+        /// How long to wait, if it said so.
+        retry_after: Option<Duration>,
+    },
+    /// The answer broke off. Tokens may have been used, and what was said is no answer.
+    #[error("the answer was cut off: {why}")]
+    Cut {
+        /// What happened.
+        why: String,
+        /// What had been said.
+        partial: Vec<Block>,
+        /// What it used as far as is known.
+        usage: Usage,
+    },
+    /// The outside engine does not know the session; nothing was asked of it.
+    #[error("the session is not known any more: {why}")]
+    SessionRefused {
+        /// What it said.
+        why: String,
+    },
+    /// It will not work however often it is tried.
+    #[error("the model refused the request: {why}")]
+    Permanent {
+        /// What it said.
+        why: String,
+    },
+    /// It was told to stop.
+    #[error("the model was stopped")]
+    Stopped {
+        /// What had been said.
+        partial: Vec<Block>,
+        /// What it used as far as is known.
+        usage: Usage,
+    },
+}
+
+impl Classify for ModelError {
+    fn kind(&self) -> Kind {
+        match self {
+            Self::Permanent { .. } => Kind::Invalid,
+            Self::RateLimited { .. } => Kind::Exhausted,
+            _ => Kind::Broken,
+        }
+    }
+
+    fn code(&self) -> &'static str {
+        match self {
+            Self::Transient { .. } => "model_failed",
+            Self::RateLimited { .. } => "model_rate_limited",
+            Self::Cut { .. } => "model_cut",
+            Self::SessionRefused { .. } => "model_session_refused",
+            Self::Permanent { .. } => "model_refused",
+            Self::Stopped { .. } => "model_stopped",
+        }
+    }
+
+    fn retryable(&self) -> bool {
+        matches!(self, Self::Transient { .. } | Self::RateLimited { .. } | Self::Cut { .. })
+    }
+}
+
+/// A language model.
+pub trait Model: Send + Sync {
+    /// Answers a prompt, telling drafts as they come. Returns soon after `cancel` says to stop.
+    fn answer(&self, prompt: &Prompt<'_>, draft: &mut dyn FnMut(Draft), cancel: &Cancel) -> Result<Answer, ModelError>;
+
+    /// How many tokens of conversation `model` can be given; absent when nobody knows.
+    fn context_tokens_max(&self, model: &str) -> Option<u64>;
+}

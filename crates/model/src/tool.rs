@@ -1,0 +1,170 @@
+//! The contract of a tool: what it is, how it is started, and what can be known of a call that nobody saw end.
+//!
+//! A call is dispatched in two steps, so that an intent can be committed in between: [`Tool::start`] makes everything ready
+//! and does nothing to the world; [`Started::dispatch`] does it. What was started and dropped never ran. After a crash
+//! [`Tool::reconcile`] is asked what became of a call whose intent is on record and whose outcome is not.
+
+use serde::{Deserialize, Serialize};
+use serde_json::Value;
+
+use crate::cancel::Cancel;
+use crate::digest::Digest;
+use crate::error::{Classify, Kind};
+use crate::event::{EffectClass, Process};
+use crate::id::{CallId, RunId, ThreadId};
+use crate::patch::Patch;
+
+/// What a tool is, as a model is told and as is recorded.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct ToolSpec {
+    /// What a model calls it.
+    pub name: String,
+    /// What it is for.
+    pub description: String,
+    /// The JSON Schema of its arguments.
+    pub input_schema: Value,
+    /// How often it may run for one call.
+    pub class: EffectClass,
+    /// The capability that allows it, such as `tool.files.write`.
+    pub capability: String,
+    /// How much harm it can do.
+    #[serde(default)]
+    pub risk: Risk,
+    /// SHA-256 of its definition, so that a changed tool is noticed.
+    pub hash: Digest,
+}
+
+/// How much harm a tool can do.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Risk {
+    /// Nothing that matters.
+    #[default]
+    Safe,
+    /// It changes what belongs to the project.
+    Write,
+    /// It reaches other machines or other people's things.
+    External,
+    /// What it does can't be undone, or it can do anything; somebody must have acknowledged that.
+    Dangerous,
+}
+
+/// One call of a tool.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Call {
+    /// The thread that calls.
+    pub thread: ThreadId,
+    /// The run that calls.
+    pub run: RunId,
+    /// The call.
+    pub id: CallId,
+    /// The tool.
+    pub name: String,
+    /// What it is called with.
+    pub arguments: Value,
+    /// What the tool is told so that it can recognise a repetition; the same whenever this call is dispatched again.
+    pub key: String,
+}
+
+/// What a tool answered.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Output {
+    /// The answer.
+    pub content: Value,
+    /// Whether the answer is an error.
+    pub is_error: bool,
+    /// What it changes in the thread's state.
+    pub patches: Vec<Patch>,
+}
+
+impl Output {
+    /// An answer in plain text.
+    pub fn text(text: impl Into<String>) -> Self {
+        Self { content: Value::String(text.into()), ..Self::default() }
+    }
+
+    /// An error, in words that help a model.
+    pub fn error(text: impl Into<String>) -> Self {
+        Self { is_error: true, ..Self::text(text) }
+    }
+}
+
+/// What is known of a call that nobody saw end.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Reconciled {
+    /// It was done, with this answer.
+    Done(Output),
+    /// It was not done, and will not be.
+    NotDone,
+    /// Nobody knows; a person must say.
+    Unknown,
+}
+
+/// Why a tool has no answer; what the tool itself has to say goes into an [`Output`].
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum ToolError {
+    /// It could not be made ready; nothing happened.
+    #[error("tool `{tool}` could not be started: {why}")]
+    NotStarted {
+        /// The tool.
+        tool: String,
+        /// What went wrong.
+        why: String,
+    },
+    /// It was told to stop and did; what it had done by then, nobody knows.
+    #[error("tool `{tool}` was stopped")]
+    Stopped {
+        /// The tool.
+        tool: String,
+    },
+    /// It was dispatched, and what became of it can't be known.
+    #[error("tool `{tool}` was dispatched and its outcome is not known: {why}")]
+    Lost {
+        /// The tool.
+        tool: String,
+        /// What went wrong.
+        why: String,
+    },
+}
+
+impl Classify for ToolError {
+    fn kind(&self) -> Kind {
+        Kind::Broken
+    }
+
+    fn code(&self) -> &'static str {
+        match self {
+            Self::NotStarted { .. } => "tool_not_started",
+            Self::Stopped { .. } => "tool_stopped",
+            Self::Lost { .. } => "tool_lost",
+        }
+    }
+}
+
+/// Something a model may ask for.
+pub trait Tool: Send + Sync {
+    /// What it is.
+    fn spec(&self) -> &ToolSpec;
+
+    /// Makes a call ready. On return nothing has happened to the world, and nothing will unless it is dispatched.
+    fn start(&self, call: &Call) -> Result<Box<dyn Started>, ToolError>;
+
+    /// What became of a call that was dispatched and whose answer was lost. Asked only once the recorded process is gone.
+    fn reconcile(&self, call: &Call, cancel: &Cancel) -> Reconciled;
+}
+
+/// A call that is ready.
+pub trait Started: Send {
+    /// The process that will do it, if it is one of its own.
+    fn process(&self) -> Option<Process>;
+
+    /// Does it and waits for the answer. Returns soon after `cancel` says to stop, with everything it had begun torn down.
+    fn dispatch(self: Box<Self>, cancel: &Cancel) -> Result<Output, ToolError>;
+}
+
+/// Deals with processes that an earlier life of the engine left behind.
+pub trait Processes: Send + Sync {
+    /// Ends the group of a recorded process, if it is still that process, and returns once it is gone. `false` means that there
+    /// was none.
+    fn end(&self, process: &Process) -> Result<bool, ToolError>;
+}

@@ -1,0 +1,82 @@
+//! Where a backup is built: beside its place, under a lock, to be named by one rename.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use selvedge_store::{Error, Result};
+
+use super::{FILE, THREADS, entries};
+use crate::core::io_error;
+use crate::disk::{Disk, DiskFile, How};
+use crate::layout::check_folder;
+
+/// Locked by whoever writes a backup.
+const LOCK: &str = "backup.lock";
+
+/// A backup on its way, beside the place where it is to be.
+pub(super) struct Partial {
+    pub(super) folder: PathBuf,
+    /// Locked while somebody writes here.
+    _lock: Box<dyn DiskFile>,
+}
+
+impl Partial {
+    /// Begins anew in `DIR.partial`, whatever a backup that was cut short left there. Anything else there is refused.
+    pub(super) fn begin(target: &Path, disk: &dyn Disk) -> Result<Self> {
+        let unusable = |what: &Path, why: &str, hint: &str| {
+            Err(Error::Unusable {
+                what: format!("`{}`", what.display()),
+                why: why.to_owned(),
+                hint: Some(hint.to_owned()),
+            })
+        };
+        let Some(name) = target.file_name() else {
+            return unusable(target, "it can't be a new folder", "name a folder that does not exist yet");
+        };
+        let mut name = name.to_owned();
+        name.push(".partial");
+        let folder = target.with_file_name(name);
+        if check_folder(&folder)? && !entries(&folder)?.iter().all(|name| is_part(&name.to_string_lossy())) {
+            let why = "it is in the way, and no backup that was cut short left it there";
+            return unusable(&folder, why, "move it away, or name another folder");
+        }
+        disk.make_folder(&folder).map_err(io_error("create", &folder))?;
+        let path = folder.join(LOCK);
+        let lock = disk.open(&path, How::Make).map_err(io_error("create", &path))?;
+        let is_ours = lock.try_lock().map_err(io_error("lock", &path))?;
+        // Whoever finished meanwhile has taken the folder along.
+        if !is_ours || fs::symlink_metadata(&path).is_err() {
+            return unusable(&folder, "another process is writing a backup there", "let it finish");
+        }
+        for left in entries(&folder)?.iter().filter(|name| name.as_path() != Path::new(LOCK)) {
+            let path = folder.join(left);
+            let removed =
+                if check_folder(&path).unwrap_or(false) { disk.remove_folder(&path) } else { disk.remove(&path) };
+            removed.map_err(io_error("remove", &path))?;
+        }
+        Ok(Self { folder, _lock: lock })
+    }
+
+    /// Gives the backup its name. On return that is durable, as far as the folder around it can be synced.
+    pub(super) fn finish(&self, target: &Path, disk: &dyn Disk) -> Result<()> {
+        let lock = self.folder.join(LOCK);
+        disk.remove(&lock).map_err(io_error("remove", &lock))?;
+        disk.sync_folder(&self.folder).map_err(io_error("sync", &self.folder))?;
+        // An empty folder may be in the way; a rename replaces it.
+        disk.rename(&self.folder, target).map_err(io_error("put in place", target))?;
+        sync_above(disk, target);
+        Ok(())
+    }
+}
+
+/// Whether a name is one that an unfinished backup has.
+fn is_part(name: &str) -> bool {
+    [THREADS, FILE, LOCK].contains(&name) || (name.starts_with(&format!(".{FILE}.")) && name.ends_with(".tmp"))
+}
+
+/// The name of a new folder is durable once the one above it is synced; one that can't be synced is not ours.
+fn sync_above(disk: &dyn Disk, folder: &Path) {
+    if let Some(above) = folder.parent() {
+        _ = disk.sync_folder(above);
+    }
+}

@@ -1,0 +1,165 @@
+//! One thread, copied and judged.
+
+use std::fs;
+use std::io;
+use std::path::{Path, PathBuf};
+
+use rusqlite::Connection;
+use selvedge_model::Digest;
+use selvedge_store::{Error, Result};
+use serde_json::Value;
+
+use super::{BackedUp, Copied, Erasures, Work, copy_bytes, copy_file, entries};
+use crate::copied::{Bad, Judged, judge_copy};
+use crate::core::io_error;
+use crate::disk::{self, How};
+use crate::layout::check_folder;
+use crate::overlay::Redo;
+use crate::rows::{self, Row};
+
+impl Work<'_> {
+    /// Copies a thread and judges the copy. One that can't be read is left out and named.
+    pub(super) fn copy_thread(
+        &self,
+        row: &Row,
+        snapshot: &Connection,
+        erased: &Erasures,
+        copied: &mut Copied,
+    ) -> Result<()> {
+        let thread = &row.manifest.thread_id;
+        let done = self
+            .copy_log(row, snapshot)
+            .and_then(|()| self.copy_beside(row, erased, copied))
+            .and_then(|()| judge_copy(thread, &row.head, &self.layout, &self.core.trust, &*self.core.disk));
+        match done {
+            Ok(judged) => {
+                self.note(row, &judged, copied);
+                Ok(())
+            }
+            // It was deleted under our hands; the copy will say so.
+            Err(_) if self.core.read(|live| rows::tombstone(live, thread))?.is_some() => Ok(()),
+            Err(error) if self.is_fatal(&error) => Err(error),
+            Err(error) => {
+                let folder = self.layout.thread(thread);
+                self.core.disk.remove_folder(&folder).map_err(io_error("remove", &folder))?;
+                let why = error.to_string();
+                copied.bad.push(Bad { thread_id: thread.clone(), blob: None, why, copied: false });
+                Ok(())
+            }
+        }
+    }
+
+    /// Puts down what a copied thread is.
+    fn note(&self, row: &Row, judged: &Judged, copied: &mut Copied) {
+        let thread = &row.manifest.thread_id;
+        let is_there = |path: PathBuf| fs::symlink_metadata(path).map(|found| found.len()).ok();
+        let log = is_there(self.layout.transcript(thread));
+        let bad = judged.bad(thread, |blob| match blob {
+            Some(blob) => is_there(self.layout.blob(thread, blob)).is_some(),
+            None => log.is_some(),
+        });
+        copied.bad.extend(bad);
+        copied.blobs += judged.blobs.len() as u64;
+        copied.bytes += judged.blobs.iter().filter_map(|blob| is_there(self.layout.blob(thread, blob))).sum::<u64>();
+        if let Some(bytes) = log {
+            copied.bytes += bytes;
+            copied.threads.push(BackedUp { thread_id: thread.clone(), head: row.head.clone() });
+        }
+    }
+
+    /// Whether the backup itself can't be written, so that no other thread can be copied either.
+    fn is_fatal(&self, error: &Error) -> bool {
+        match error {
+            Error::Io { path, .. } => path.starts_with(self.target),
+            Error::Unusable { .. } | Error::Integrity { .. } | Error::Log { .. } => false,
+            _ => true,
+        }
+    }
+
+    /// The committed bytes of a log up to the head in the snapshot: the file, and behind it what the redo has. Of a file that is too
+    /// short, what there is.
+    fn copy_log(&self, row: &Row, snapshot: &Connection) -> Result<()> {
+        let thread = &row.manifest.thread_id;
+        let redo = Redo::read(snapshot, row.id)?.unwrap_or_else(|| Redo { from: row.head.bytes, ..Redo::default() });
+        let (source, target) = (self.core.layout.transcript(thread), self.layout.transcript(thread));
+        let disk = &*self.core.disk;
+        let folder = self.layout.thread(thread);
+        disk.make_folder(&folder).map_err(io_error("create", &folder))?;
+        let from = match disk.open(&source, How::Read) {
+            Ok(from) => Some(from),
+            Err(error) if error.kind() == io::ErrorKind::NotFound => None,
+            Err(error) => return Err(io_error("open", &source)(error)),
+        };
+        if from.is_none() && redo.from > 0 {
+            return Ok(());
+        }
+        let to = disk.open(&target, How::MakeNew).map_err(io_error("create", &target))?;
+        let done = match &from {
+            Some(from) => copy_bytes((&**from, &source), (&*to, &target), redo.from)?,
+            None => 0,
+        };
+        if done == redo.from {
+            to.write_at(&redo.bytes, redo.from).map_err(io_error("write", &target))?;
+        }
+        to.sync().map_err(io_error("sync", &target))
+    }
+
+    /// Manifest, blobs and quarantined bytes.
+    fn copy_beside(&self, row: &Row, erased: &Erasures, copied: &mut Copied) -> Result<()> {
+        let thread = &row.manifest.thread_id;
+        let disk = &*self.core.disk;
+        let (from, to) = (self.core.layout.thread(thread), self.layout.thread(thread));
+        if !check_folder(&from)? {
+            return Ok(());
+        }
+        if !self.copy_manifest(row)? {
+            copied.stale.push(row.id);
+        }
+        for entry in entries(&from)? {
+            let name = entry.to_string_lossy();
+            if name.starts_with("transcript.quarantine") || name == "capabilities.md" {
+                self.copy_readable(&from.join(&entry), &to.join(&entry))?;
+            }
+        }
+        let (from, to) = (self.core.layout.blobs(thread), self.layout.blobs(thread));
+        if check_folder(&from)? {
+            disk.make_folder(&to).map_err(io_error("create", &to))?;
+            for entry in entries(&from)? {
+                let Ok(blob) = entry.to_string_lossy().parse::<Digest>() else { continue };
+                if !erased.contains(&(row.id, blob.0.to_vec())) {
+                    self.copy_readable(&from.join(&entry), &to.join(&entry))?;
+                }
+            }
+            disk.sync_folder(&to).map_err(io_error("sync", &to))?;
+        }
+        let folder = self.layout.thread(thread);
+        disk.sync_folder(&folder).map_err(io_error("sync", &folder))
+    }
+
+    /// Copies a file; one that can't be read is missing in the copy. A blob that the log names is then said to be.
+    fn copy_readable(&self, from: &Path, to: &Path) -> Result<()> {
+        match copy_file(&*self.core.disk, from, to) {
+            Err(error) if !self.is_fatal(&error) => self.core.disk.remove(to).map_err(io_error("remove", to)),
+            other => other.map(|_| ()),
+        }
+    }
+
+    /// Copies a manifest, unless it shows a version that the copy of the log does not have.
+    fn copy_manifest(&self, row: &Row) -> Result<bool> {
+        let thread = &row.manifest.thread_id;
+        let path = self.core.layout.manifest(thread);
+        let bytes = match disk::read(&*self.core.disk, &path, 64 << 20) {
+            Ok(bytes) => bytes,
+            // Whatever stands there, a new one is written after a restore.
+            Err(_) => return Ok(false),
+        };
+        let shown = serde_json::from_slice::<Value>(&bytes).ok();
+        let shown = shown.and_then(|value| value.get("log_version").and_then(Value::as_u64));
+        if shown.is_none_or(|version| version > row.head.version) {
+            return Ok(false);
+        }
+        let target = self.layout.manifest(thread);
+        disk::replace(&*self.core.disk, &target, &bytes).map_err(io_error("write", &target))?;
+        Ok(true)
+    }
+}

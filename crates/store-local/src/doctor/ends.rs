@@ -1,0 +1,173 @@
+//! The end of a log: what can be told of it without reading the whole.
+//!
+//! ```text
+//! log   |---------------------------------|----- READ_MAX -----| head
+//!                                         |        lines  ckpt |
+//! ```
+//!
+//! The last line must be the checkpoint that the database tells of, rightly signed. Its signature covers the hash of every byte
+//! before it. A log no longer than [`READ_MAX`] is hashed whole; of a longer one only what was added since the state was saved, and only
+//! with the key that sealed the running hash there. Either way a byte that changed there is found.
+
+use std::io;
+
+use selvedge_log::hash::RunningHash;
+use selvedge_log::line;
+use selvedge_log::{Head, Line, checkpoint};
+use selvedge_model::event::Checkpoint;
+use selvedge_model::{Event, NamedBlobs};
+use selvedge_store::Error;
+
+use super::Examiner;
+use crate::disk::{DiskFile, How};
+use crate::overlay::read_fully;
+use crate::rows::{self, Row};
+use crate::saved_state;
+
+/// How much of a log is read at most, unless its last line alone is longer.
+pub(super) const READ_MAX: u64 = 256 << 10;
+/// More than any line of a log has.
+const LINE_MAX: u64 = 9 << 20;
+/// How long a saved state may be that is read for the sake of its running hash.
+const STATE_MAX: u64 = 1 << 20;
+/// How many of a log's last lines are compared by their times.
+const LAST_LINES: usize = 8;
+
+/// The end of a log that is as it should be, as far as it was read.
+pub(super) struct End {
+    /// The last lines, the newest last.
+    pub(super) lines: Vec<Line>,
+    /// The blobs that the lines name that were read.
+    pub(super) named: NamedBlobs,
+    /// Whether every byte was hashed.
+    pub(super) is_whole: bool,
+}
+
+/// Why the end of a log was not accepted at first sight.
+pub(super) enum Refused {
+    Io(io::Error),
+    Store(Error),
+    Because(&'static str),
+}
+
+impl From<io::Error> for Refused {
+    fn from(error: io::Error) -> Self {
+        match error.kind() {
+            io::ErrorKind::UnexpectedEof | io::ErrorKind::InvalidData => Self::Because("it ends too early"),
+            _ => Self::Io(error),
+        }
+    }
+}
+
+impl From<Error> for Refused {
+    fn from(error: Error) -> Self {
+        Self::Store(error)
+    }
+}
+
+impl Examiner<'_> {
+    /// Looks at the end of a log. A signature is judged only if its key is trusted.
+    pub(super) fn end(&self, row: &Row) -> Result<End, Refused> {
+        let head = &row.head;
+        let file = self.core().disk.open(&self.core().layout.transcript(&row.manifest.thread_id), How::Read)?;
+        let (start, bytes) = read_end(&*file, head.bytes)?;
+        let last = bytes.strip_suffix(b"\n").ok_or(Refused::Because("its last line is cut off"))?;
+        let last_at = last.iter().rposition(|byte| *byte == b'\n').map_or(0, |at| at + 1);
+        let said = self.checkpoint(&last[last_at..], start + last_at as u64, head)?;
+        let is_whole = start == 0;
+        if let Some((hash, from)) = self.saved(row, start, is_whole)? {
+            let bytes = &bytes[(from - start) as usize..];
+            // A state that was saved at the head itself tells nothing of the bytes before it.
+            if let Some(before) = said.byte_offset.checked_sub(from) {
+                agree(hash, bytes.split_at(before as usize), &said, head)?;
+            }
+        }
+        let (mut lines, mut named) = (Vec::new(), NamedBlobs::default());
+        // The first line may have begun before what was read.
+        let whole_from = if is_whole { 0 } else { bytes.iter().position(|byte| *byte == b'\n').map_or(0, |at| at + 1) };
+        let whole = bytes.get(whole_from..bytes.len() - 1).unwrap_or_default();
+        let split: Vec<&[u8]> = whole.split(|byte| *byte == b'\n').collect();
+        for (index, text) in split.iter().enumerate() {
+            let is_last = index + LAST_LINES >= split.len();
+            if !is_last && !mentions_blob(text) {
+                continue;
+            }
+            let line = line::decode(text).map_err(|_| Refused::Because("a line can't be read"))?;
+            named.take(head.version, &line.event);
+            if is_last {
+                lines.push(line);
+            }
+        }
+        Ok(End { lines, named, is_whole })
+    }
+
+    /// The last line, if it is the checkpoint that the database tells of.
+    fn checkpoint(&self, text: &[u8], at: u64, head: &Head) -> Result<Checkpoint, Refused> {
+        let line = line::decode(text).map_err(|_| Refused::Because("its last line can't be read"))?;
+        let Event::Checkpoint(said) = line.event else {
+            return Err(Refused::Because("it does not end with a checkpoint"));
+        };
+        let agrees = said.version == head.version
+            && said.log_id == head.log_id
+            && said.epoch == head.epoch
+            && said.signer == head.signer
+            && said.byte_offset == at
+            && line.seq + 1 == head.lines;
+        let is_signed = self.core().trust.key(&said.signer).is_none_or(|key| checkpoint::verify(text, key).is_ok());
+        match agrees && is_signed {
+            true => Ok(*said),
+            false => Err(Refused::Because("its last checkpoint is not the one that the database knows")),
+        }
+    }
+
+    /// A running hash at or behind `start`, and where it stands: none at all at the beginning, else the one that our own key sealed.
+    fn saved(&self, row: &Row, start: u64, is_whole: bool) -> Result<Option<(RunningHash, u64)>, Refused> {
+        if is_whole {
+            return Ok(Some((RunningHash::new(), 0)));
+        }
+        let Some(signing) = &self.core().signing else { return Ok(None) };
+        let saved = self.core().read(|connection| {
+            let size = rows::saved_state_size(connection, row.id)?;
+            let fits = size.is_some_and(|(at, length)| at >= start && at <= row.head.bytes && length <= STATE_MAX);
+            if fits { rows::saved_state(connection, row.id) } else { Ok(None) }
+        })?;
+        let opened = saved.and_then(|saved| saved_state::open(&signing.seal, &row.head, &saved));
+        Ok(opened.filter(|(_, _, at)| *at <= row.head.bytes && *at >= start).map(|(_, hash, at)| (hash, at)))
+    }
+}
+
+/// The last bytes of a log, and where they begin: at most [`READ_MAX`], or as many as its last line has.
+fn read_end(file: &dyn DiskFile, end: u64) -> io::Result<(u64, Vec<u8>)> {
+    let mut most = READ_MAX;
+    loop {
+        let start = end.saturating_sub(most);
+        let mut bytes = vec![0; (end - start) as usize];
+        if read_fully(file, &mut bytes, start)? < bytes.len() {
+            return Err(io::ErrorKind::UnexpectedEof.into());
+        }
+        let ends = bytes.iter().filter(|byte| **byte == b'\n').take(2).count();
+        if start == 0 || ends > 1 {
+            return Ok((start, bytes));
+        }
+        if most > LINE_MAX {
+            return Err(io::ErrorKind::InvalidData.into());
+        }
+        most *= 4;
+    }
+}
+
+/// Hashes the bytes: those before the checkpoint must be the ones that it signed, all of them those that the database tells of.
+fn agree(mut hash: RunningHash, (before, last): (&[u8], &[u8]), said: &Checkpoint, head: &Head) -> Result<(), Refused> {
+    hash.update(before);
+    let is_signed = hash.digest() == said.hash;
+    hash.update(last);
+    match is_signed && hash.digest() == head.hash {
+        true => Ok(()),
+        false => Err(Refused::Because("the bytes before its last checkpoint are not the ones that were signed")),
+    }
+}
+
+/// Whether a line may name a blob, or say that one was erased.
+fn mentions_blob(text: &[u8]) -> bool {
+    text.windows(5).any(|window| window == b"\"blob")
+}
