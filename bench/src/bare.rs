@@ -1,4 +1,4 @@
-//! The floor: a loop that appends unsigned bytes to a file and syncs it.
+//! The floor: a loop that appends the same bytes to a file and syncs it. It signs nothing and checks nothing.
 
 use std::fs::{File, OpenOptions};
 use std::io::Write;
@@ -9,19 +9,25 @@ use crate::Outcome;
 /// A file that is appended to.
 pub(crate) struct Bare {
     file: File,
-    bytes: Vec<u8>,
+    /// What is appended, one after the other, and again from the first.
+    changesets: Vec<Vec<u8>>,
+    next: usize,
 }
 
 impl Bare {
-    pub(crate) fn make(path: &Path) -> Outcome<Self> {
+    pub(crate) fn make(path: &Path, changesets: Vec<Vec<u8>>) -> Outcome<Self> {
+        if changesets.is_empty() {
+            return Err("a bare loop has nothing to write".into());
+        }
         let file = OpenOptions::new().append(true).create_new(true).open(path)?;
-        Ok(Self { file, bytes: Vec::new() })
+        Ok(Self { file, changesets, next: 0 })
     }
 
-    /// Appends this many bytes; durable on return.
-    pub(crate) fn append(&mut self, bytes: usize) -> Outcome<()> {
-        self.bytes.resize(bytes, b'x');
-        self.file.write_all(&self.bytes)?;
+    /// Appends the next bytes; durable on return.
+    pub(crate) fn append(&mut self) -> Outcome<()> {
+        let bytes = &self.changesets[self.next % self.changesets.len()];
+        self.next += 1;
+        self.file.write_all(bytes)?;
         self.file.sync_data()?;
         Ok(())
     }

@@ -9,7 +9,7 @@ use clap::Subcommand;
 use serde_json::{Value, json};
 
 use crate::machine::own_memory_kib;
-use crate::{Outcome, crowd, loading, processes, startup};
+use crate::{Outcome, crowd, loading, peers, processes, startup, turns, under_load};
 
 /// What such a process does. Each says one line of JSON per answer.
 #[derive(Clone, Debug, Subcommand)]
@@ -21,12 +21,29 @@ pub(crate) enum Role {
     /// Loads a thread, checked.
     #[command(hide = true)]
     Load { folder: PathBuf, thread: String },
+    /// Verifies a thread.
+    #[command(hide = true)]
+    Verify { folder: PathBuf, thread: String },
     /// Shows a thread.
     #[command(hide = true)]
     Show { folder: PathBuf, thread: String },
     /// Many threads against as many bare loops.
     #[command(hide = true)]
-    Crowd { folder: PathBuf, rounds: usize, commits: usize },
+    Crowd { folder: PathBuf, threads: usize, rounds: usize, commits: usize },
+    /// Whole turns through the engine.
+    #[command(hide = true)]
+    EngineTurns { folder: PathBuf, threads: usize, rounds: usize, turns: usize },
+    /// A late turn through the engine against an early one.
+    #[command(hide = true)]
+    LateTurn { folder: PathBuf, turn: usize },
+    /// Whole turns in a fresh store.
+    #[command(hide = true)]
+    Turns { folder: PathBuf, turns: u64 },
+    /// One of two that write one thread.
+    #[command(hide = true)]
+    Race { folder: PathBuf, thread: String, count: usize },
+    /// Much of everything; memory and descriptors must not grow.
+    UnderLoad(under_load::Asked),
     /// One of several processes that write at once.
     #[command(hide = true)]
     Rival { folder: PathBuf, name: String },
@@ -37,8 +54,14 @@ impl Role {
         let mut answer = match self {
             Self::Nothing => json!({}),
             Self::Load { folder, thread } => loading::load(folder, thread)?,
+            Self::Verify { folder, thread } => under_load::transcript::verify(folder, thread)?,
+            Self::UnderLoad(asked) => return under_load::run(asked),
             Self::Show { folder, thread } => startup::show(folder, thread)?,
-            Self::Crowd { folder, rounds, commits } => crowd::run(folder, *rounds, *commits)?,
+            Self::Crowd { folder, threads, rounds, commits } => crowd::run(folder, *threads, *rounds, *commits)?,
+            Self::EngineTurns { folder, threads, rounds, turns } => turns::run(folder, *threads, *rounds, *turns)?,
+            Self::LateTurn { folder, turn } => turns::late(folder, *turn)?,
+            Self::Turns { folder, turns } => peers::turns::write(folder, *turns)?,
+            Self::Race { folder, thread, count } => peers::race::write(folder, thread, *count)?,
             Self::Rival { folder, name } => return processes::rival(folder, name),
         };
         answer["peak_kib"] = own_memory_kib("VmHWM").into();

@@ -14,74 +14,83 @@ use crate::measure::{Spread, cpu, in_turns, settle};
 use crate::report::{Goal, Report, Unit};
 use crate::{Outcome, Plan, child};
 
+const CROWDS: [usize; 2] = [8, 64];
+/// The crowd that the goal is about.
 const THREADS: usize = 64;
 
 pub(crate) fn measure(folder: &Path, plan: Plan, report: &mut Report) -> Outcome<()> {
     let (rounds, commits) = if plan.quick { ("3", "60") } else { ("7", "250") };
-    let (found, _) = child::run(child::command("crowd", &folder.join("store"), &[rounds, commits])?)?;
-    let all =
-        |key: &str| -> Vec<f64> { found[key].as_array().into_iter().flatten().filter_map(Value::as_f64).collect() };
-    let (ours, bare) = (all("commits_per_second"), all("bare_per_second"));
-    let ratios: Vec<f64> = ours.iter().zip(&bare).map(|(a, b)| a / b).collect();
-    let what = format!("{THREADS} threads ÷ {THREADS} unsigned bare loops, per second");
-    report.figure("crowd_ratio", &what, Unit::Times, &Spread::of(&ratios), Goal::AtLeast(0.6));
-    report.figure("crowd_per_second", "  commits of all threads", Unit::PerSecond, &Spread::of(&ours), Goal::None);
-    report.figure(
-        "crowd_bare_per_second",
-        "  appends of all bare loops",
-        Unit::PerSecond,
-        &Spread::of(&bare),
-        Goal::None,
-    );
-    let cpu = Spread::of(&all("cpu_us"));
-    report.figure("crowd_cpu_us", "  processor time of a commit", Unit::Micros, &cpu, Goal::None);
-    let bare_cpu = Spread::of(&all("bare_cpu_us"));
-    report.figure("crowd_bare_cpu_us", "  processor time of a bare append", Unit::Micros, &bare_cpu, Goal::None);
-    let peak = found["peak_kib"].as_f64().unwrap_or(0.0) / 1024.0;
-    report.figure("crowd_peak_mib", "  peak memory of that process", Unit::Mebibytes, &Spread::of(&[peak]), Goal::None);
+    for threads in CROWDS {
+        let store = folder.join(format!("store-{threads}"));
+        let command = child::command("crowd", &store, &[&threads.to_string(), rounds, commits])?;
+        let (found, _) = child::run(command)?;
+        tell(report, threads, &found);
+    }
     report.method(
         "crowd",
         format!(
-            "{THREADS} OS threads, each its own thread and lease, {commits} commits of 1 KiB each per round; bare loops each on a \
-             file of its own, same bytes; {rounds} rounds in turns"
+            "{CROWDS:?} OS threads, each its own thread and lease, {commits} commits of 1 KiB each per round; bare loops each on a \
+             file of its own, with the bytes that the commits wrote; {rounds} rounds in turns"
         ),
     );
     Ok(())
 }
 
+fn tell(report: &mut Report, threads: usize, found: &Value) {
+    let all =
+        |key: &str| -> Vec<f64> { found[key].as_array().into_iter().flatten().filter_map(Value::as_f64).collect() };
+    let (ours, bare) = (all("commits_per_second"), all("bare_per_second"));
+    let ratios: Vec<f64> = ours.iter().zip(&bare).map(|(a, b)| a / b).collect();
+    let what = format!("{threads} threads ÷ {threads} unsigned bare loops, per second");
+    let key = |name: &str| if threads == THREADS { format!("crowd_{name}") } else { format!("crowd_{threads}_{name}") };
+    let goal = if threads == THREADS { Goal::AtLeast(0.6) } else { Goal::None };
+    report.figure(&key("ratio"), &what, Unit::Times, &Spread::of(&ratios), goal);
+    let mut row = |name: &str, what: &str, unit: Unit, figures: &[f64]| {
+        report.figure(&key(name), what, unit, &Spread::of(figures), Goal::None);
+    };
+    row("per_second", "  commits of all threads", Unit::PerSecond, &ours);
+    row("bare_per_second", "  appends of all bare loops", Unit::PerSecond, &bare);
+    row("cpu_us", "  processor time of a commit", Unit::Cpu, &all("cpu_us"));
+    row("bare_cpu_us", "  processor time of a bare append", Unit::Cpu, &all("bare_cpu_us"));
+    let peak = found["peak_kib"].as_f64().unwrap_or(0.0) / 1024.0;
+    row("peak_mib", "  peak memory of that process", Unit::Mebibytes, &[peak]);
+}
+
 /// The whole measurement, in a process of its own.
-pub(crate) fn run(folder: &Path, rounds: usize, commits: usize) -> Outcome<Value> {
+pub(crate) fn run(folder: &Path, threads: usize, rounds: usize, commits: usize) -> Outcome<Value> {
     let home = Home::make(folder)?;
     let store = home.open(Access::ReadWrite)?;
-    let writers = (0..THREADS).map(|index| Writer::create(&store, &format!("scribe-{index:012x}"), false));
+    let writers = (0..threads).map(|index| Writer::create(&store, &format!("scribe-{index:012x}"), false));
     let mut writers = writers.collect::<Outcome<Vec<_>>>()?;
-    let bare = (0..THREADS).map(|index| Bare::make(&folder.join(format!("bare-{index}"))));
+    committed(&mut writers, commits)?;
+    let bare = writers.iter_mut().enumerate().map(|(index, writer)| {
+        let path = folder.join(format!("bare-{index}"));
+        Bare::make(&path, writer.written()?.split_off(1))
+    });
     let mut bare = bare.collect::<Outcome<Vec<_>>>()?;
-    let mut ours = || {
-        let before = writers[0].transcript_bytes()?;
-        let pace = together(&mut writers, commits, |writer| {
-            let batch = writer.message()?;
-            writer.commit(batch)
-        })?;
-        let growth = (writers[0].transcript_bytes()? - before) as usize / commits;
-        Ok((pace, growth))
-    };
-    ours()?;
-    let found = in_turns(rounds, ours, |(_, growth)| together(&mut bare, commits, |bare| bare.append(*growth)))?;
+    let found = in_turns(rounds, || committed(&mut writers, commits), |_| together(&mut bare, commits, Bare::append))?;
     store.close()?;
-    let figures = |figure: fn(&((Pace, usize), Pace)) -> f64| found.iter().map(figure).collect::<Vec<_>>();
+    let figures = |figure: fn(&(Pace, Pace)) -> f64| found.iter().map(figure).collect::<Vec<_>>();
     Ok(json!({
-        "commits_per_second": figures(|((pace, _), _)| pace.per_second),
+        "commits_per_second": figures(|(pace, _)| pace.per_second),
         "bare_per_second": figures(|(_, pace)| pace.per_second),
-        "cpu_us": figures(|((pace, _), _)| pace.cpu_us),
+        "cpu_us": figures(|(pace, _)| pace.cpu_us),
         "bare_cpu_us": figures(|(_, pace)| pace.cpu_us),
     }))
 }
 
+/// Lets every writer commit this often, all at once.
+pub(crate) fn committed(writers: &mut [Writer<'_>], commits: usize) -> Outcome<Pace> {
+    together(writers, commits, |writer| {
+        let batch = writer.message()?;
+        writer.commit(batch)
+    })
+}
+
 /// How fast a crowd was.
 #[derive(Clone, Copy, Debug)]
-struct Pace {
-    per_second: f64,
+pub(crate) struct Pace {
+    pub(crate) per_second: f64,
     cpu_us: f64,
 }
 

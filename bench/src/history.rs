@@ -55,7 +55,7 @@ fn tell(report: &mut Report, plan: Plan, rounds: &[(Lap, Lap)]) {
     let cpu = Spread::over(rounds, |(early, late)| late.cpu_mean() / early.cpu_mean());
     report.figure("history_cpu_ratio", "  same, processor time", Unit::Times, &cpu, Goal::AtMost(1.1));
     let late = Spread::over(rounds, |(_, late)| late.cpu_mean());
-    report.figure("history_late_cpu_us", "  processor time of a late commit", Unit::Micros, &late, Goal::None);
+    report.figure("history_late_cpu_us", "  processor time of a late commit", Unit::Cpu, &late, Goal::None);
     report.method(
         "history",
         format!(

@@ -1,6 +1,7 @@
 //! A store in a folder of its own, and those who write to it.
 
-use std::fs;
+use std::fs::{self, File};
+use std::io::{Read, Seek, SeekFrom};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -10,7 +11,7 @@ use selvedge_model::message::Block;
 use selvedge_model::{
     AgentId, Batch, Changeset, Expect, Message, MessageId, NewThread, Part, Reason, Role, RunId, ThreadId,
 };
-use selvedge_store::{Acquire, Commit, Leases, Logs};
+use selvedge_store::{Acquire, Commit, Lease, Leases, Logs};
 use selvedge_store_local::disk::RealDisk;
 use selvedge_store_local::system::{SystemClock, SystemIds};
 use selvedge_store_local::{Access, LocalStore, Options};
@@ -46,9 +47,14 @@ impl Home {
     }
 
     pub(crate) fn open(&self, access: Access) -> Outcome<LocalStore> {
+        Ok(LocalStore::open(self.options(access)?)?)
+    }
+
+    /// How the store is opened.
+    pub(crate) fn options(&self, access: Access) -> Outcome<Options> {
         let signer = Signer::from_pem(&self.pem)?;
         let trust = Trust::of(&[signer.public()]);
-        Ok(LocalStore::open(Options {
+        Ok(Options {
             project: self.folder.clone(),
             access,
             signer: Some(signer),
@@ -56,7 +62,7 @@ impl Home {
             clock: Arc::new(SystemClock),
             ids: Arc::new(SystemIds),
             disk: Arc::new(RealDisk),
-        })?)
+        })
     }
 }
 
@@ -64,10 +70,12 @@ impl Home {
 pub(crate) struct Writer<'a> {
     store: &'a LocalStore,
     thread: ThreadId,
-    epoch: u64,
+    lease: Lease,
     version: u64,
     ids: bool,
     text: Text,
+    /// Up to where the transcript was given to a bare loop.
+    seen: u64,
 }
 
 impl<'a> Writer<'a> {
@@ -76,9 +84,9 @@ impl<'a> Writer<'a> {
         let thread = ThreadId::new(name)?;
         let new = NewThread::of(AgentId::new("scribe")?);
         store.commit(Batch::of(Part::new(thread.clone(), Expect::Absent, Changeset::creating(new))))?;
-        let epoch = store.acquire(&thread, Acquire::default())?.epoch;
-        let text = Text(name.bytes().fold(1, |seed, byte| seed * 31 + u64::from(byte)));
-        Ok(Self { store, thread, epoch, version: 0, ids, text })
+        let lease = store.acquire(&thread, Acquire::default())?;
+        let text = Text(name.bytes().fold(1_u64, |seed, byte| seed.wrapping_mul(31).wrapping_add(byte.into())));
+        Ok(Self { store, thread, lease, version: 0, ids, text, seen: 0 })
     }
 
     pub(crate) fn thread(&self) -> &ThreadId {
@@ -87,14 +95,32 @@ impl<'a> Writer<'a> {
 
     /// A commit of one message, ready to be handed in.
     pub(crate) fn message(&mut self) -> Outcome<Batch> {
-        let message = Message::text(Role::User, self.text.next());
+        self.message_of(TEXT_BYTES)
+    }
+
+    /// A commit of one message with this much text.
+    pub(crate) fn message_of(&mut self, bytes: usize) -> Outcome<Batch> {
+        let message = Message::text(Role::User, self.text.next(bytes));
         self.batch(Reason::UserMessage, message, None)
+    }
+
+    /// A commit of several messages.
+    pub(crate) fn messages(&mut self, count: usize) -> Outcome<Batch> {
+        let mut batch = self.message()?;
+        let more = (1..count).map(|_| Message::text(Role::Assistant, self.text.next(TEXT_BYTES)));
+        batch.parts[0].changeset.messages.extend(more.collect::<Vec<_>>());
+        Ok(batch)
+    }
+
+    /// Gives the lease back; nothing can be committed any more.
+    pub(crate) fn release(&mut self) -> Outcome<()> {
+        Ok(self.store.release(&self.lease)?)
     }
 
     /// The next commit of a thread that is all turns: input, answer, results, and again.
     pub(crate) fn of_turn(&mut self) -> Outcome<Batch> {
         let turn = self.version / 3;
-        let text = self.text.next();
+        let text = self.text.next(TEXT_BYTES);
         let (reason, message) = match self.version % 3 {
             0 => (Reason::UserMessage, Message::text(Role::User, text)),
             1 => (Reason::AssistantTurnCommitted, Message::text(Role::Assistant, text)),
@@ -116,7 +142,7 @@ impl<'a> Writer<'a> {
         }
         let run_id = turn.map(|_| RunId::new("run-0001")).transpose()?;
         let changeset = Changeset { messages: vec![message], run_id, turn, ..Changeset::empty(reason) };
-        let part = Part::new(self.thread.clone(), Expect::Exact(self.version), changeset).under(self.epoch);
+        let part = Part::new(self.thread.clone(), Expect::Exact(self.version), changeset).under(self.lease.epoch);
         Ok(Batch::of(part))
     }
 
@@ -136,10 +162,33 @@ impl<'a> Writer<'a> {
         Ok(())
     }
 
-    /// How long the thread's transcript is.
-    pub(crate) fn transcript_bytes(&self) -> Outcome<u64> {
-        Ok(self.store.head(&self.thread)?.bytes)
+    /// The bytes of every commit since this was last asked: what a bare loop has to write to do as much.
+    pub(crate) fn written(&mut self) -> Outcome<Vec<Vec<u8>>> {
+        let end = self.store.head(&self.thread)?.bytes;
+        let mut file = File::open(self.store.thread_folder(&self.thread).join("transcript.jsonl"))?;
+        file.seek(SeekFrom::Start(self.seen))?;
+        let mut bytes = vec![0; usize::try_from(end - self.seen)?];
+        file.read_exact(&mut bytes)?;
+        self.seen = end;
+        Ok(changesets(&bytes))
     }
+}
+
+/// Cuts behind each checkpoint.
+fn changesets(bytes: &[u8]) -> Vec<Vec<u8>> {
+    const CHECKPOINT: &[u8] = br#""event_type":"checkpoint""#;
+    let mut found = vec![Vec::new()];
+    for line in bytes.split_inclusive(|byte| *byte == b'\n') {
+        if let Some(last) = found.last_mut() {
+            last.extend_from_slice(line);
+        }
+        // The type stands in the first bytes of a line, before anything that a caller can write.
+        if line.iter().take(200).copied().collect::<Vec<_>>().windows(CHECKPOINT.len()).any(|part| part == CHECKPOINT) {
+            found.push(Vec::new());
+        }
+    }
+    found.retain(|changeset| !changeset.is_empty());
+    found
 }
 
 /// Makes a store with one thread of whole turns, and closes it.
@@ -157,7 +206,7 @@ pub(crate) fn with_turns(folder: &Path, turns: u64, ids: bool) -> Outcome<(Home,
 struct Text(u64);
 
 impl Text {
-    fn next(&mut self) -> String {
+    fn next(&mut self, bytes: usize) -> String {
         const WORDS: [&str; 16] = [
             "thread",
             "the",
@@ -176,9 +225,9 @@ impl Text {
             "\"quoted\"",
             "lines",
         ];
-        let mut text = String::with_capacity(TEXT_BYTES + 16);
+        let mut text = String::with_capacity(bytes + 16);
         let mut column = 0;
-        while text.len() < TEXT_BYTES {
+        while text.len() < bytes {
             self.0 = self.0.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
             let word = WORDS[(self.0 >> 60) as usize];
             text.push_str(word);
@@ -186,7 +235,7 @@ impl Text {
             text.push(if column > 90 { '\n' } else { ' ' });
             column = if column > 90 { 0 } else { column };
         }
-        text.truncate(TEXT_BYTES);
+        text.truncate(bytes);
         text
     }
 }

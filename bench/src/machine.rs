@@ -18,6 +18,7 @@ const SYNCS: usize = 200;
 /// The machine's shape.
 pub(crate) struct Machine {
     cores: usize,
+    memory: String,
     processor: String,
     kernel: String,
     file_system: String,
@@ -30,6 +31,7 @@ impl Machine {
     pub(crate) fn look(folder: &Path) -> Outcome<Self> {
         Ok(Self {
             cores: thread::available_parallelism()?.get(),
+            memory: memory(),
             processor: field("/proc/cpuinfo", "model name"),
             kernel: first_line("/proc/sys/kernel/osrelease"),
             file_system: file_system(folder),
@@ -49,11 +51,15 @@ impl Machine {
         let after = sync(folder)?;
         let shown = |sync: &Spread| format!("{:.0} µs ({:.0}–{:.0})", sync.median, sync.quarter, sync.three_quarters);
         let load_after = load();
+        // Others who use the disk and the processors make every figure worse, and not each by as much.
+        let is_busy = self.load_before.parse::<f64>().is_ok_and(|load| load > self.cores as f64 / 2.0);
+        let busy = if is_busy { "; BUSY WITH OTHER WORK, so read every figure with care" } else { "" };
         let text = format!(
-            "machine: {} cores ({}), Linux {}, {}; load {} before, {load_after} after; commit {}\n\
+            "machine: {} cores ({}), {} of memory, Linux {}, {}; load {} before, {load_after} after{busy}; commit {}\n\
              bare sync: append of {SYNC_BYTES} bytes + fdatasync, median (quartiles) of {SYNCS}: {} before, {} after",
             self.cores,
             self.processor,
+            self.memory,
             self.kernel,
             self.file_system,
             self.load_before,
@@ -62,7 +68,7 @@ impl Machine {
             shown(&after),
         );
         let value = json!({
-            "cores": self.cores, "processor": self.processor, "kernel": self.kernel, "file_system": self.file_system,
+            "cores": self.cores, "memory": self.memory, "processor": self.processor, "kernel": self.kernel, "file_system": self.file_system,
             "commit": self.commit, "load_before": self.load_before, "load_after": load_after,
             "bare_sync_us_before": self.sync_before.json(), "bare_sync_us_after": after.json(),
         });
@@ -70,10 +76,11 @@ impl Machine {
     }
 }
 
-fn sync(folder: &Path) -> Outcome<Spread> {
+/// What a bare append and sync takes now, in microseconds.
+pub(crate) fn sync(folder: &Path) -> Outcome<Spread> {
     let path = folder.join("sync");
-    let mut bare = Bare::make(&path)?;
-    let lap = lap(SYNCS, || timed(|| bare.append(SYNC_BYTES)))?;
+    let mut bare = Bare::make(&path, vec![vec![b'x'; SYNC_BYTES]])?;
+    let lap = lap(SYNCS, || timed(|| bare.append()))?;
     fs::remove_file(&path)?;
     Ok(Spread::of(&lap.each))
 }
@@ -86,6 +93,12 @@ fn field(path: &str, name: &str) -> String {
     let text = fs::read_to_string(path).unwrap_or_default();
     let line = text.lines().find(|line| line.starts_with(name));
     line.and_then(|line| line.split_once(':')).map_or("unknown".to_owned(), |(_, value)| value.trim().to_owned())
+}
+
+/// How much memory there is, in whole gibibytes.
+fn memory() -> String {
+    let kib: f64 = field("/proc/meminfo", "MemTotal").trim_end_matches(" kB").parse().unwrap_or(0.0);
+    format!("{:.0} GiB", kib / 1_048_576.0)
 }
 
 fn load() -> String {

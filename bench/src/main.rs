@@ -8,7 +8,8 @@
 //!
 //! - [`measure`]: laps, rounds and spread. [`machine`]: where this ran. [`report`]: what is told.
 //! - [`home`]: a store in a folder of its own. [`bare`]: the floor. [`child`]: what is measured in processes of its own.
-//! - One file per measurement: [`warm`], [`history`], [`crowd`], [`processes`], [`bytes`], [`loading`], [`startup`], [`memory`].
+//! - One file per measurement: [`warm`], [`history`], [`crowd`], [`processes`], [`turns`], [`bytes`], [`loading`], [`startup`], [`memory`].
+//! - [`peers`]: the same work done by other libraries. [`publish`]: `BENCHMARKS.md`. [`under_load`]: `cargo xtask load`.
 
 mod bare;
 mod bytes;
@@ -20,9 +21,13 @@ mod loading;
 mod machine;
 mod measure;
 mod memory;
+mod peers;
 mod processes;
+mod publish;
 mod report;
 mod startup;
+mod turns;
+mod under_load;
 mod warm;
 
 use std::error::Error;
@@ -53,6 +58,9 @@ struct Args {
     /// Measures only these.
     #[arg(long, value_enum, value_delimiter = ',', value_name = "WHAT")]
     only: Vec<What>,
+    /// Measures all of it, the peers too, and writes `BENCHMARKS.md`. Takes about ten minutes.
+    #[arg(long)]
+    publish: bool,
     /// The late turn that is compared with turn 100.
     #[arg(long, value_name = "TURN")]
     turn: Option<u64>,
@@ -75,6 +83,8 @@ enum What {
     Crowd,
     /// Four processes against each other.
     Processes,
+    /// Whole turns through the engine.
+    Turns,
     /// Bytes on disk against bytes of text.
     Bytes,
     /// A checked load in a fresh process.
@@ -83,6 +93,8 @@ enum What {
     Startup,
     /// The most memory any of it takes.
     Memory,
+    /// Other libraries; only with `--publish` or if asked for.
+    Peers,
 }
 
 /// How much is measured.
@@ -99,7 +111,11 @@ struct Plan {
 
 impl Plan {
     fn of(args: &Args) -> Self {
-        let late_turn = args.turn.unwrap_or(if args.quick { 500 } else { 5_000 });
+        let late_turn = args.turn.unwrap_or(match (args.quick, args.publish) {
+            (true, _) => 500,
+            (false, false) => 5_000,
+            (false, true) => 10_000,
+        });
         let (rounds, starts) = if args.quick { (3, 9) } else { (9, 21) };
         Self { quick: args.quick, rounds, starts, late_turn, ids: args.ids }
     }
@@ -125,26 +141,33 @@ fn measure_all(args: &Args) -> Outcome<()> {
     let parent = args.dir.clone().unwrap_or_else(std::env::temp_dir);
     let folder = tempfile::Builder::new().prefix("selvedge-bench-").tempdir_in(&parent)?;
     let mut report = Report::new(Machine::look(folder.path())?, plan);
-    let wanted = |what| args.only.is_empty() || args.only.contains(&what);
-    let steps: [(What, Measurement); 8] = [
-        (What::Warm, warm::measure),
-        (What::History, history::measure),
-        (What::Crowd, crowd::measure),
-        (What::Processes, processes::measure),
-        (What::Bytes, bytes::measure),
-        (What::Loading, loading::measure),
-        (What::Startup, startup::measure),
-        (What::Memory, memory::measure),
+    let all = |what| args.only.is_empty() && (args.publish || what != What::Peers);
+    let wanted = |what| all(what) || args.only.contains(&what);
+    let steps: [(What, &str, Measurement); 10] = [
+        (What::Warm, "A warm commit", warm::measure),
+        (What::History, "Late in a thread", history::measure),
+        (What::Crowd, "Many threads", crowd::measure),
+        (What::Processes, "Several processes", processes::measure),
+        (What::Turns, "Turns", turns::measure),
+        (What::Bytes, "Bytes", bytes::measure),
+        (What::Loading, "Loading", loading::measure),
+        (What::Startup, "Starting", startup::measure),
+        (What::Memory, "Memory", memory::measure),
+        (What::Peers, "", peers::measure),
     ];
-    for (what, measure) in steps.into_iter().filter(|(what, _)| wanted(*what)) {
+    for (what, title, measure) in steps.into_iter().filter(|(what, ..)| wanted(*what)) {
         let name = format!("{what:?}").to_lowercase();
         report::progress(&name);
         let folder = folder.path().join(&name);
         std::fs::create_dir(&folder)?;
+        if !title.is_empty() {
+            report.section(title, &folder)?;
+        }
         measure(&folder, plan, &mut report)?;
         std::fs::remove_dir_all(&folder)?;
     }
-    report.finish(folder.path(), args.json.as_deref())
+    let page = args.publish.then(|| Path::new("BENCHMARKS.md"));
+    report.finish(folder.path(), args.json.as_deref(), page)
 }
 
 /// Measures one thing in a folder of its own.

@@ -2,7 +2,7 @@
 //!
 //! - A *lap* is a number of operations, each timed by itself; making their input costs nothing.
 //! - A *round* is one lap of each of those that are compared, right after each other.
-//! - The *spread* of some figures is their median, quartiles and ends.
+//! - The *spread* of some figures is their median, tenths, quartiles and ends.
 
 use std::thread;
 use std::time::{Duration, Instant};
@@ -108,9 +108,13 @@ pub(crate) fn in_turns<A, B>(
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Spread {
     pub(crate) min: f64,
+    /// A tenth of them lie below.
+    pub(crate) tenth: f64,
     pub(crate) quarter: f64,
     pub(crate) median: f64,
     pub(crate) three_quarters: f64,
+    /// A tenth of them lie above.
+    pub(crate) nine_tenths: f64,
     pub(crate) max: f64,
     pub(crate) count: usize,
 }
@@ -128,9 +132,11 @@ impl Spread {
         };
         Self {
             min: at(0.0),
+            tenth: at(0.1),
             quarter: at(0.25),
             median: at(0.5),
             three_quarters: at(0.75),
+            nine_tenths: at(0.9),
             max: at(1.0),
             count: sorted.len(),
         }
@@ -143,8 +149,8 @@ impl Spread {
 
     pub(crate) fn json(&self) -> Value {
         json!({
-            "min": self.min, "quarter": self.quarter, "median": self.median, "three_quarters": self.three_quarters,
-            "max": self.max, "count": self.count,
+            "min": self.min, "tenth": self.tenth, "quarter": self.quarter, "median": self.median,
+            "three_quarters": self.three_quarters, "nine_tenths": self.nine_tenths, "max": self.max, "count": self.count,
         })
     }
 }

@@ -1,4 +1,4 @@
-//! What is told: a table for people, a file for programs.
+//! What is told: a table for people, a file for programs, a page for everybody (see [`crate::publish`]).
 #![expect(clippy::print_stdout, clippy::print_stderr, reason = "this is where the bench speaks")]
 
 use std::path::Path;
@@ -6,7 +6,7 @@ use std::path::Path;
 use serde_json::{Map, Value, json};
 
 use crate::measure::Spread;
-use crate::{Machine, Outcome, Plan};
+use crate::{Machine, Outcome, Plan, machine, publish};
 
 /// What a figure should be, in the words of the proof issue.
 #[derive(Clone, Copy, Debug)]
@@ -20,17 +20,25 @@ pub(crate) enum Goal {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Unit {
     Times,
+    /// How long something took.
     Micros,
+    /// How long a process lived, or what it did in it.
     Millis,
+    /// Processor time, in microseconds.
+    Cpu,
     Mebibytes,
     PerSecond,
+    /// A part of a whole.
+    Share,
 }
 
 impl Unit {
-    fn show(self, figure: f64) -> String {
+    pub(crate) fn show(self, figure: f64) -> String {
         match self {
+            Self::Times if figure >= 100.0 => format!("{figure:.0}×"),
             Self::Times => format!("{figure:.2}×"),
-            Self::Micros => format!("{figure:.0} µs"),
+            Self::Micros | Self::Cpu => format!("{figure:.0} µs"),
+            Self::Share => format!("{:.1} %", figure * 100.0),
             Self::Millis => format!("{figure:.1} ms"),
             Self::Mebibytes => format!("{figure:.1} MiB"),
             Self::PerSecond => format!("{figure:.0} /s"),
@@ -38,30 +46,69 @@ impl Unit {
     }
 }
 
-struct Row {
-    what: String,
-    figure: String,
-    goal: String,
-    spread: String,
+/// One figure.
+pub(crate) struct Row {
+    pub(crate) key: String,
+    pub(crate) what: String,
+    pub(crate) unit: Unit,
+    pub(crate) spread: Spread,
+    pub(crate) goal: Goal,
+}
+
+impl Row {
+    fn told(&self) -> [String; 4] {
+        let (unit, spread) = (self.unit, &self.spread);
+        let shown = match spread.count {
+            0 | 1 => String::new(),
+            count => {
+                let ends = [spread.min, spread.quarter, spread.three_quarters, spread.max].map(|end| unit.show(end));
+                format!("{} [{} – {}] {} (n {count})", ends[0], ends[1], ends[2], ends[3])
+            }
+        };
+        [self.what.clone(), unit.show(spread.median), judged(unit, spread.median, self.goal), shown]
+    }
+}
+
+/// Figures that belong together.
+pub(crate) struct Section {
+    pub(crate) title: String,
+    /// The bare sync right before, in microseconds.
+    pub(crate) sync: Spread,
+    pub(crate) rows: Vec<Row>,
 }
 
 /// Everything that was found.
 pub(crate) struct Report {
     machine: Machine,
-    plan: Plan,
-    rows: Vec<Row>,
-    methods: Vec<String>,
+    pub(crate) plan: Plan,
+    pub(crate) sections: Vec<Section>,
+    pub(crate) methods: Vec<String>,
+    pub(crate) skipped: Vec<String>,
     numbers: Map<String, Value>,
 }
 
 impl Report {
     pub(crate) fn new(machine: Machine, plan: Plan) -> Self {
-        Self { machine, plan, rows: Vec::new(), methods: Vec::new(), numbers: Map::new() }
+        Self { machine, plan, sections: Vec::new(), methods: Vec::new(), skipped: Vec::new(), numbers: Map::new() }
     }
 
     /// The bare sync at the beginning of the run, in microseconds.
     pub(crate) fn sync(&self) -> f64 {
         self.machine.sync().median
+    }
+
+    /// Begins a section; looks at the disk for it.
+    pub(crate) fn section(&mut self, title: &str, folder: &Path) -> Outcome<()> {
+        let sync = machine::sync(folder)?;
+        self.numbers.insert(format!("sync_us: {title}"), sync.json());
+        self.sections.push(Section { title: title.to_owned(), sync, rows: Vec::new() });
+        Ok(())
+    }
+
+    /// Says loudly that something is not measured.
+    pub(crate) fn skip(&mut self, what: &str, why: &str) {
+        eprintln!("\n!! {what} SKIPPED: {why}\n");
+        self.skipped.push(format!("{what}: {why}"));
     }
 
     /// Says in one line how the figures that follow were found.
@@ -71,16 +118,11 @@ impl Report {
 
     /// Adds a figure: the median of a spread.
     pub(crate) fn figure(&mut self, key: &str, what: &str, unit: Unit, spread: &Spread, goal: Goal) {
-        let shown = match spread.count {
-            0 | 1 => String::new(),
-            count => {
-                let ends = [spread.min, spread.quarter, spread.three_quarters, spread.max].map(|end| unit.show(end));
-                format!("{} [{} – {}] {} (n {count})", ends[0], ends[1], ends[2], ends[3])
-            }
-        };
-        let figure = unit.show(spread.median);
-        self.rows.push(Row { what: what.to_owned(), figure, goal: judged(unit, spread.median, goal), spread: shown });
-        self.numbers.insert(key.to_owned(), spread.json());
+        let (key, what) = (key.to_owned(), what.to_owned());
+        self.numbers.insert(key.clone(), spread.json());
+        if let Some(section) = self.sections.last_mut() {
+            section.rows.push(Row { key, what, unit, spread: *spread, goal });
+        }
     }
 
     /// Adds a number that only the file has.
@@ -88,12 +130,23 @@ impl Report {
         self.numbers.insert(key.to_owned(), value);
     }
 
+    /// What does not meet its goal.
+    pub(crate) fn missed(&self) -> Vec<String> {
+        let rows = self.sections.iter().flat_map(|section| &section.rows);
+        let judged = rows.filter_map(|row| Some((row, row.goal.judge(row.unit, row.spread.median)?)));
+        let missed = judged.filter(|(_, (_, met))| !met);
+        missed
+            .map(|(row, (goal, _))| format!("{} is {}, not {goal}", row.what.trim(), row.unit.show(row.spread.median)))
+            .collect()
+    }
+
     /// Tells everything.
-    pub(crate) fn finish(self, folder: &Path, file: Option<&Path>) -> Outcome<()> {
+    pub(crate) fn finish(self, folder: &Path, file: Option<&Path>, publish: Option<&Path>) -> Outcome<()> {
         let (machine, machine_json) = self.machine.lines(folder)?;
         let headings = ["what", "figure", "goal", "spread: min [quartiles] max"];
+        let told: Vec<[String; 4]> = self.sections.iter().flat_map(|section| &section.rows).map(Row::told).collect();
         let cells: Vec<[&str; 4]> =
-            self.rows.iter().map(|row| [&row.what, &row.figure, &row.goal, &row.spread].map(String::as_str)).collect();
+            told.iter().map(|row| [&row[0], &row[1], &row[2], &row[3]].map(String::as_str)).collect();
         let width = |column: usize| {
             let all = cells.iter().chain([&headings]).map(|row| row[column].chars().count());
             all.max().unwrap_or(0)
@@ -116,15 +169,20 @@ impl Report {
         cells.iter().for_each(|row| println!("{}", line(row).trim_end()));
         println!();
         self.methods.iter().for_each(|method| println!("{method}"));
+        self.skipped.iter().for_each(|what| println!("SKIPPED: {what}"));
         if self.plan.quick {
             println!(
                 "--quick: few and short rounds, and turn {} for the late one; a look, not a figure",
                 self.plan.late_turn
             );
         }
+        if let Some(page) = publish {
+            std::fs::write(page, publish::page(&self, &machine))?;
+            eprintln!("wrote {}", page.display());
+        }
         if let Some(file) = file {
             let value = json!({
-                "machine": machine_json, "quick": self.plan.quick, "message_ids": self.plan.ids, "methods": self.methods,
+                "machine": machine_json, "quick": self.plan.quick, "skipped": self.skipped, "message_ids": self.plan.ids, "methods": self.methods,
                 "numbers": self.numbers,
             });
             std::fs::write(file, serde_json::to_string_pretty(&value)? + "\n")?;
@@ -133,13 +191,21 @@ impl Report {
     }
 }
 
+impl Goal {
+    /// The goal in words, and whether a figure meets it.
+    pub(crate) fn judge(self, unit: Unit, figure: f64) -> Option<(String, bool)> {
+        let (sign, goal, met) = match self {
+            Self::None => return None,
+            Self::AtMost(most) => ("≤", most, figure <= most),
+            Self::AtLeast(least) => ("≥", least, figure >= least),
+        };
+        Some((format!("{sign} {}", unit.show(goal)), met))
+    }
+}
+
 fn judged(unit: Unit, figure: f64, goal: Goal) -> String {
-    let (sign, goal, met) = match goal {
-        Goal::None => return String::new(),
-        Goal::AtMost(most) => ("≤", most, figure <= most),
-        Goal::AtLeast(least) => ("≥", least, figure >= least),
-    };
-    format!("{sign} {}{}", unit.show(goal), if met { "" } else { " missed" })
+    let Some((goal, met)) = goal.judge(unit, figure) else { return String::new() };
+    format!("{goal}{}", if met { "" } else { " missed" })
 }
 
 /// Says what is being measured, for whoever waits.

@@ -1,4 +1,4 @@
-//! One thread, warm: a signed, durable commit against a bare append and sync of as many bytes.
+//! One thread, warm: a signed, durable commit against a bare append and sync of the same bytes.
 
 use std::path::Path;
 
@@ -28,7 +28,7 @@ pub(crate) fn measure(folder: &Path, plan: Plan, report: &mut Report) -> Outcome
     report.method(
         "warm",
         format!(
-            "1 KiB message per commit, lease held, exact version, against appends as long as the transcript grew per commit; \
+            "1 KiB message per commit, lease held, exact version, against appends of the very bytes that earlier commits of this thread wrote; \
              {rounds} rounds of {commits} each in turns, ratio of means per round; then as many commit, append, commit, append …, ratio of \
              medians per round; processor time of the whole process, the \
              background's included, over {LONG_LAP} commits"
@@ -49,18 +49,17 @@ fn compare(folder: &Path, rounds: usize, commits: usize, ids: bool) -> Outcome<F
     let home = Home::make(folder)?;
     let store = home.open(Access::ReadWrite)?;
     let mut writer = Writer::create(&store, "scribe-00000000000a", ids)?;
-    let mut bare = Bare::make(&folder.join("bare"))?;
     let mut commit = || {
         let batch = writer.message()?;
         timed(|| writer.commit(batch))
     };
     lap(WARM_UP, &mut commit)?;
-    let growth = writer.transcript_bytes()? as usize / WARM_UP;
+    let mut bare = Bare::make(&folder.join("bare"), writer.written()?.split_off(1))?;
     let mut commit = || {
         let batch = writer.message()?;
         timed(|| writer.commit(batch))
     };
-    let mut append = || timed(|| bare.append(growth));
+    let mut append = || timed(|| bare.append());
     let pairs = (0..rounds).map(|_| paired(commits, &mut commit, &mut append)).collect::<Outcome<_>>()?;
     let rounds = in_turns(rounds, || lap(commits, &mut commit), |_| lap(commits, &mut append))?;
     let long = (whole_lap(LONG_LAP, commit)?, whole_lap(LONG_LAP, append)?);
@@ -92,7 +91,7 @@ fn tell(report: &mut Report, found: &Found) {
     report.figure("warm_syncs", "  a commit ÷ this run's bare sync", Unit::Times, &syncs, Goal::None);
     let (commits, bare) = &found.long;
     let cpu = Spread::of(&[commits.cpu_mean()]);
-    report.figure("warm_cpu_us", "  processor time of a commit", Unit::Micros, &cpu, Goal::None);
+    report.figure("warm_cpu_us", "  processor time of a commit", Unit::Cpu, &cpu, Goal::None);
     let cpu = Spread::of(&[bare.cpu_mean()]);
-    report.figure("warm_bare_cpu_us", "  processor time of a bare append", Unit::Micros, &cpu, Goal::None);
+    report.figure("warm_bare_cpu_us", "  processor time of a bare append", Unit::Cpu, &cpu, Goal::None);
 }

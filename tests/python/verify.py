@@ -243,14 +243,13 @@ def is_hex(value, size):
 
 
 def is_time(value):
-    """YYYY-MM-DDTHH:MM:SS.ffffffZ, and there is such a time."""
+    """YYYY-MM-DDTHH:MM:SS.ffffffZ, and there is such a time, not before 1970."""
     if not isinstance(value, str) or "".join("0" if c in "123456789" else c for c in value) != "0000-00-00T00:00:00.000000Z":
         return False
     try:
-        datetime.datetime.fromisoformat(value[:-1])
+        return datetime.datetime.fromisoformat(value[:-1]).year >= 1970
     except ValueError:
         return False
-    return True
 
 
 # ---- keys and signatures ---------------------------------------------------------------------------------------------------

@@ -29,12 +29,13 @@ const FACADE: &str = "selvedge";
 const CLI: &str = "selvedge-cli";
 const TESTKIT: &str = "selvedge-testkit";
 const BENCH: &str = "selvedge-bench";
+const FUZZ: &str = "selvedge-fuzz";
 
 /// Every crate of the workspace, from the one that knows nobody to those that wire all.
-const TABLE: [Row; 15] = [
+const TABLE: [Row; 16] = [
     Row { name: MODEL, may: &[] },
     Row { name: LOG, may: &[MODEL] },
-    Row { name: ITEMS, may: &[MODEL] },
+    Row { name: ITEMS, may: &[MODEL, LOG] },
     Row { name: STORE, may: &[MODEL, LOG] },
     Row { name: STORE_LOCAL, may: &[MODEL, LOG, STORE] },
     Row { name: STORE_POSTGRES, may: &[MODEL, LOG, STORE] },
@@ -50,17 +51,18 @@ const TABLE: [Row; 15] = [
         name: CLI,
         may: &[MODEL, LOG, ITEMS, STORE, STORE_LOCAL, STORE_POSTGRES, PROVIDERS, TOOLS, ENGINE, SERVER, FACADE],
     },
-    Row { name: TESTKIT, may: &[MODEL, LOG, ITEMS, STORE] },
+    Row { name: TESTKIT, may: &[MODEL, LOG, ITEMS, STORE, STORE_LOCAL, ENGINE] },
     Row {
         name: BENCH,
         may: &[MODEL, LOG, ITEMS, STORE, STORE_LOCAL, STORE_POSTGRES, PROVIDERS, TOOLS, ENGINE, SERVER, FACADE],
     },
+    Row { name: FUZZ, may: &[MODEL, LOG, ITEMS, STORE, STORE_LOCAL] },
     // Compiled before anything else, so it imports nothing of ours.
     Row { name: "xtask", may: &[] },
 ];
 
 /// Who may import the local store, tests included.
-const KNOW_STORE_LOCAL: [&str; 5] = [STORE_LOCAL, FACADE, CLI, BENCH, "xtask"];
+const KNOW_STORE_LOCAL: [&str; 7] = [STORE_LOCAL, FACADE, CLI, TESTKIT, BENCH, FUZZ, "xtask"];
 
 /// Crates of others that only these of ours may import.
 const ONLY: [(&str, &[&str]); 1] = [("rusqlite", &[STORE_LOCAL])];

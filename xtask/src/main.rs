@@ -1,11 +1,15 @@
 //! The one door for developers: `cargo xtask VERB`.
 //!
-//! In reading order: [`step`] runs one command and times it; [`mod@test`], [`mod@bench`] and [`layers`] are the verbs. This program is
+//! In reading order: [`step`] runs one command and times it; [`mod@test`], [`mod@bench`], [`crash`], [`fuzz`], [`load`] and [`layers`] are the verbs. This program is
 //! compiled before anything else can be done, so it depends on as little as it can.
 #![expect(clippy::print_stdout, clippy::print_stderr, reason = "it speaks to whoever sits at the terminal")]
 
 mod bench;
+mod crash;
+mod faults;
+mod fuzz;
 mod layers;
+mod load;
 mod step;
 mod test;
 
@@ -19,7 +23,7 @@ struct Verb {
     run: fn(&[String]) -> Result<(), step::Failure>,
 }
 
-const VERBS: [Verb; 4] = [
+const VERBS: [Verb; 8] = [
     Verb {
         name: "test",
         takes: "[FILTER…]",
@@ -29,8 +33,32 @@ const VERBS: [Verb; 4] = [
     Verb {
         name: "bench",
         takes: "[--quick] [ARGS…]",
-        does: "the figures, in release: `cargo xtask bench --help` lists what it takes",
+        does: "the figures, in release; with --publish all of them, into BENCHMARKS.md; --help lists what it takes",
         run: bench::run,
+    },
+    Verb {
+        name: "crash",
+        takes: "[--long] [ARGS…]",
+        does: "the crash laboratory: `cargo xtask crash --help` lists what it takes",
+        run: crash::run,
+    },
+    Verb {
+        name: "fuzz",
+        takes: "[TARGET…] [--seconds N]",
+        does: "anything at all, given to every parser that meets the outside, a minute each",
+        run: fuzz::run,
+    },
+    Verb {
+        name: "load",
+        takes: "[--soak MINUTES]",
+        does: "much of everything, in release; memory and descriptors must not grow",
+        run: load::run,
+    },
+    Verb {
+        name: "faults",
+        takes: "[NAME…]",
+        does: "breaks our own code line by line, and says what noticed; writes docs/FAULTS.md",
+        run: faults::run,
     },
     Verb { name: "layers", takes: "", does: "whether every crate imports only what it may", run: layers::run },
     Verb { name: "help", takes: "", does: "this list", run: help },

@@ -9,9 +9,10 @@ use clap::error::ErrorKind;
 use clap::{ColorChoice, CommandFactory, FromArgMatches, Parser, Subcommand};
 
 use crate::commands::{
-    append, backup, completions, demo, doctor, erase, export, help, import, init, keys_export, keys_list, keys_revoke,
-    keys_rotate, keys_trust, log, man, prune, reindex, repair, restore, sign, state, thread_delete, thread_find,
-    thread_list, thread_new, thread_rename, thread_show, upgrade, verify,
+    agent_list, agent_new, append, backup, completions, demo, directive_check, directive_list, doctor, erase, export,
+    help, import, init, keys_export, keys_list, keys_revoke, keys_rotate, keys_trust, log, man, prune, reindex, repair,
+    restore, resume, run, send, settle, sign, state, stop, thread_delete, thread_find, thread_list, thread_new,
+    thread_rename, thread_show, tool_list, upgrade, verify,
 };
 use crate::error::{Exit, Failure};
 use crate::output::Output;
@@ -24,9 +25,10 @@ shows it in a few seconds.
 
 THREAD is any unique beginning of a thread's id, or of the hex at its end. Data goes to stdout, everything else to \
 stderr. With --json every command writes JSON, one object per line, and an error is one object on stderr:
-{\"error\":{\"code\",\"message\",\"hint\",\"retryable\"}}. `selvedge help CODE` says what a code means and what to do.
+{\"error\":{\"code\",\"message\",\"hint\",\"retryable\"}}. `selvedge help CODE` says what a code means and what to do. \
+What is only worth knowing is one object on stderr too, {\"notice\":{\"message\"}}, before the error if there is one.
 
-Exit codes: 0 ok, 1 failed, 2 usage, 3 not found or ambiguous, 4 not allowed, 5 version conflict, 6 integrity, \
+Exit codes: 0 ok, 1 failed, 2 usage, 3 not found or ambiguous, 4 not allowed, 5 conflict (somebody or something was first), 6 integrity, \
 7 needs a decision, 8 limit or budget, 130 interrupted.
 
 Environment: SELVEDGE_DIR (as -C), SELVEDGE_HOME (the folder of your keys; else selvedge below XDG_CONFIG_HOME or \
@@ -68,6 +70,23 @@ pub(crate) enum Command {
     /// Create, find, rename and delete threads
     #[command(subcommand)]
     Thread(ThreadCommand),
+    Run(run::Args),
+    Send(send::Args),
+    Resume(resume::Args),
+    /// Ask a thread to stop
+    Cancel(stop::Args),
+    /// End a thread by force
+    Kill(stop::Args),
+    Settle(settle::Args),
+    /// Write and list agents
+    #[command(subcommand)]
+    Agent(AgentCommand),
+    /// List and check directives
+    #[command(subcommand)]
+    Directive(DirectiveCommand),
+    /// List tools
+    #[command(subcommand)]
+    Tool(ToolCommand),
     Append(append::Args),
     Log(log::Args),
     State(state::Args),
@@ -89,8 +108,6 @@ pub(crate) enum Command {
     Help(help::Args),
     Completions(completions::Args),
     Man(man::Args),
-    #[command(hide = true)]
-    DemoWriter(demo::writer::Args),
 }
 
 /// What to do with threads.
@@ -102,6 +119,26 @@ pub(crate) enum ThreadCommand {
     Find(thread_find::Args),
     Rename(thread_rename::Args),
     Delete(thread_delete::Args),
+}
+
+/// What to do with agents.
+#[derive(Debug, Subcommand)]
+pub(crate) enum AgentCommand {
+    New(agent_new::Args),
+    List(agent_list::Args),
+}
+
+/// What to do with directives.
+#[derive(Debug, Subcommand)]
+pub(crate) enum DirectiveCommand {
+    List(directive_list::Args),
+    Check(directive_check::Args),
+}
+
+/// What to do with tools.
+#[derive(Debug, Subcommand)]
+pub(crate) enum ToolCommand {
+    List(tool_list::Args),
 }
 
 /// What to do with keys.

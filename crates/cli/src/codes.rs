@@ -3,6 +3,7 @@
 //! `table` is the one place for these texts. A test collects every code of the sources and compares; another one asks the
 //! errors themselves for their exit codes.
 
+mod findings;
 mod table;
 #[cfg(test)]
 mod tests;
@@ -13,6 +14,7 @@ use serde::Serialize;
 
 use crate::error::Exit;
 
+pub(crate) use findings::FINDINGS;
 pub(crate) use table::PAGES;
 
 /// What is known of one error code.
@@ -61,7 +63,12 @@ impl fmt::Display for Retry {
 impl Page {
     /// The page of a code.
     pub(crate) fn find(code: &str) -> Option<&'static Self> {
-        PAGES.iter().find(|page| page.code == code)
+        Self::all().find(|page| page.code == code)
+    }
+
+    /// Every page, those of errors first.
+    pub(crate) fn all() -> impl Iterator<Item = &'static Self> {
+        PAGES.iter().chain(FINDINGS)
     }
 
     /// What the code means, in one sentence.
@@ -80,7 +87,9 @@ impl Exit {
             Self::NotAllowed => "not allowed",
             Self::Conflict => "conflict",
             Self::Integrity => "integrity",
+            Self::Decision => "needs a decision",
             Self::Limit => "limit or budget",
+            Self::Interrupted => "interrupted",
         }
     }
 }

@@ -97,7 +97,8 @@ impl<'a> Context<'a> {
             Access::ReadOnly => None,
         };
         let options = Options { access, signer, ..self.options_to_look(project, user.trust()?) };
-        let store = LocalStore::open(options)?;
+        // Whatever a command is refused afterwards, it leaves nothing behind that looks like a crash.
+        let store = LocalStore::open(options)?.closing_itself();
         self.tell_of(store.opened());
         Ok(store)
     }
@@ -203,7 +204,7 @@ impl User {
             );
         }
         let chain = KeyChain::load(&self.keys().chain(), &trust).map_err(|error| Failure::of(&error))?;
-        Ok(signer.succeeding(chain.predecessors(&fingerprint)))
+        Ok(signer.succeeding(chain.predecessors(&fingerprint)).wary(chain.has_gap_behind(&fingerprint)))
     }
 
     /// The failure of having no key; if there was one once, it says what that means.

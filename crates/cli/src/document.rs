@@ -84,7 +84,8 @@ impl Document {
 fn read_all(path: &Path) -> Result<Vec<u8>> {
     refuse_link(path)?;
     let failed = |error: io::Error| Failure::io("read", path, &error);
-    let no_link = i32::try_from(OFlags::NOFOLLOW.bits()).unwrap_or_default();
+    // Without waiting: opening a pipe would otherwise last until somebody writes to it.
+    let no_link = i32::try_from((OFlags::NOFOLLOW | OFlags::NONBLOCK).bits()).unwrap_or_default();
     let file = OpenOptions::new().read(true).custom_flags(no_link).open(path).map_err(failed)?;
     if !file.metadata().map_err(failed)?.is_file() {
         return Err(Failure::usage(format!("`{}` is not a regular file", path.display())));
@@ -130,6 +131,7 @@ impl Place {
         let (kind, id) = match folders {
             [".ai", "agent", "threads", "tombstones"] => of_thread("tombstone", stem),
             [".ai", "agent", "threads", thread] if name == "thread.json" => of_thread("thread", thread),
+            [".ai", "agent", "threads", thread] if name == "capabilities.md" => of_thread("capabilities", thread),
             [".ai", "directives", ..] => (known("directive"), id),
             [".ai", "knowledge", ..] => (known("knowledge"), id),
             [".ai", "tools", ..] => (known("tool"), id),
@@ -157,7 +159,7 @@ fn words(path: &Path) -> Option<Vec<&str>> {
 }
 
 /// Refuses a symbolic link: what it points to may be somebody else's, and lies in another place than its name says.
-fn refuse_link(path: &Path) -> Result<()> {
+pub(crate) fn refuse_link(path: &Path) -> Result<()> {
     let found = fs::symlink_metadata(path).map_err(|error| Failure::io("look at", path, &error))?;
     if !found.is_symlink() {
         return Ok(());
@@ -203,6 +205,7 @@ mod tests {
             (&[".ai", "config", "agent"], "c.yaml", "config", ".ai/config/agent/c.yaml"),
             (&[".ai", "agents"], "d.yaml", "agent", ".ai/agents/d.yaml"),
             (&[".ai", "agent", "threads", "a~b"], "thread.json", "thread", "a/b"),
+            (&[".ai", "agent", "threads", "a~b"], "capabilities.md", "capabilities", "a/b"),
             (&[".ai", "agent", "threads", "tombstones"], "a~b.json", "tombstone", "a/b"),
             (&["docs"], "e.md", "document", "docs/e.md"),
             (&[], "f.md", "document", "f.md"),

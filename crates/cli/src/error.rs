@@ -7,6 +7,8 @@ use std::io;
 use std::path::Path;
 use std::process::ExitCode;
 
+use selvedge::items::ItemError;
+use selvedge::workshop::OrderError;
 use selvedge_log::keys::KeyError;
 use selvedge_log::recovery::Finding;
 use selvedge_log::scan::{Damage, Flaw};
@@ -34,8 +36,12 @@ pub(crate) enum Exit {
     Conflict = 5,
     /// Something signed or stored is not what it should be.
     Integrity = 6,
+    /// Somebody must decide.
+    Decision = 7,
     /// A limit or a budget would be crossed.
     Limit = 8,
+    /// It was stopped.
+    Interrupted = 130,
 }
 
 impl From<Exit> for ExitCode {
@@ -131,6 +137,11 @@ impl Failure {
         self
     }
 
+    /// The failure as a value, for a list in which something failed.
+    pub(crate) fn to_value(&self) -> Value {
+        serde_json::from_str::<Value>(&self.to_json()).map(|mut said| said["error"].take()).unwrap_or_default()
+    }
+
     /// The failure as programs read it, on one line.
     pub(crate) fn to_json(&self) -> String {
         let Self { code, message, hint, retryable, details, .. } = self;
@@ -166,6 +177,30 @@ impl From<TrustError> for Failure {
     }
 }
 
+impl From<ItemError> for Failure {
+    fn from(error: ItemError) -> Self {
+        let failure = Self::of(&error);
+        match &error {
+            ItemError::Invalid { file, flaw } => {
+                failure.detail("file", file.as_str()).detail("line", flaw.line).detail("column", flaw.column)
+            }
+            ItemError::Unsafe { file, .. } | ItemError::NotTrusted { file, .. } | ItemError::Io { file, .. } => {
+                failure.detail("file", file.as_str())
+            }
+            _ => failure,
+        }
+    }
+}
+
+impl From<OrderError> for Failure {
+    fn from(error: OrderError) -> Self {
+        match error {
+            OrderError::Item(error) => error.into(),
+            error => Self::of(&error),
+        }
+    }
+}
+
 impl From<selvedge_store::Error> for Failure {
     fn from(error: selvedge_store::Error) -> Self {
         use selvedge_store::Error;
@@ -182,6 +217,7 @@ impl From<selvedge_store::Error> for Failure {
                 let failure = failure.detail("thread_id", thread.as_str());
                 failure.detail("theirs", theirs.to_string()).detail("ours", ours.to_string())
             }
+            Error::Unbelieved { key, .. } => failure.detail("key", key.to_string()),
             Error::Log { thread, finding } => {
                 let failure = failure.detail("thread_id", thread.as_str());
                 match finding {

@@ -5,7 +5,8 @@
 //! - `args`: what can be typed. `context`: which project, whose keys, which store. `document`: what a signed file is.
 //! - `commands`: one file each. `commit`: committing with bounded patience.
 //! - `codes`: a page for every error code.
-//! - `output`: the one door to the terminal; `text`, `gist`, `imported`: how things are put into words. `error`: exit codes.
+//! - `running`: what the commands share that run threads.
+//! - `output`: the one door to the terminal; `text`, `gist`, `imported`, `items`: how things are put into words. `error`: exit codes.
 
 mod args;
 mod codes;
@@ -16,20 +17,30 @@ mod document;
 mod error;
 mod gist;
 mod imported;
+mod items;
 mod output;
+mod running;
 mod text;
 
 use std::process::ExitCode;
+use std::sync::atomic::AtomicBool;
+use std::sync::{Arc, LazyLock};
 
-use crate::args::{Command, KeysCommand, ThreadCommand};
+use selvedge_model::Stop;
+
+use crate::args::{AgentCommand, Command, DirectiveCommand, KeysCommand, ThreadCommand, ToolCommand};
 use crate::commands::{
-    append, backup, completions, demo, doctor, erase, export, help, import, init, keys_export, keys_list, keys_revoke,
-    keys_rotate, keys_trust, log, man, prune, reindex, repair, restore, sign, state, status, thread_delete,
-    thread_find, thread_list, thread_new, thread_rename, thread_show, upgrade, verify,
+    agent_list, agent_new, append, backup, completions, demo, directive_check, directive_list, doctor, erase, export,
+    help, import, init, keys_export, keys_list, keys_revoke, keys_rotate, keys_trust, log, man, prune, reindex, repair,
+    restore, resume, run, send, settle, sign, state, status, stop, thread_delete, thread_find, thread_list, thread_new,
+    thread_rename, thread_show, tool_list, upgrade, verify,
 };
 use crate::context::Context;
 use crate::error::Result;
 use crate::output::Output;
+
+/// Whether Ctrl-C ends the process at once; a command that runs a thread hears it first.
+static INTERRUPTS_END: LazyLock<Arc<AtomicBool>> = LazyLock::new(|| Arc::new(AtomicBool::new(true)));
 
 /// How many rotations a command outlives.
 const ROTATIONS: usize = 10;
@@ -59,7 +70,7 @@ fn main() -> ExitCode {
 /// An interrupted command ends at once, as a kill would end it: what it acknowledged stays, and nothing else. Only the
 /// exit code tells a calling program that it was asked to.
 fn end_with_130_when_interrupted() {
-    let at_once = std::sync::Arc::new(std::sync::atomic::AtomicBool::new(true));
+    let at_once = INTERRUPTS_END.clone();
     // Where it can't be had, the default ends the process as well.
     _ = signal_hook::flag::register_conditional_shutdown(signal_hook::consts::SIGINT, 130, at_once);
 }
@@ -67,21 +78,20 @@ fn end_with_130_when_interrupted() {
 /// Runs a command, and once more each time the key was rotated under its hands: nothing of what was refused is there.
 fn run_past_rotations(mut command: Option<Command>, context: &Context<'_>) -> Result<()> {
     for _ in 0..ROTATIONS {
-        let failure = match run(command, context) {
+        let failure = match run_command(command, context) {
             Err(failure) if context.is_overtaken_by_rotation(&failure) => failure,
             outcome => return outcome,
         };
         command = args::parse().map_err(|_| failure)?.command;
     }
-    run(command, context)
+    run_command(command, context)
 }
 
 /// Runs a command; without one, says where we are.
-fn run(command: Option<Command>, context: &Context<'_>) -> Result<()> {
+fn run_command(command: Option<Command>, context: &Context<'_>) -> Result<()> {
     match command {
         None => status::run(context),
         Some(Command::Demo(args)) => demo::run(args, context),
-        Some(Command::DemoWriter(args)) => demo::writer::run(&args, context),
         Some(Command::Init(args)) => init::run(args, context),
         Some(Command::Thread(ThreadCommand::New(args))) => thread_new::run(args, context),
         Some(Command::Thread(ThreadCommand::List(args))) => thread_list::run(args, context),
@@ -89,6 +99,17 @@ fn run(command: Option<Command>, context: &Context<'_>) -> Result<()> {
         Some(Command::Thread(ThreadCommand::Find(args))) => thread_find::run(args, context),
         Some(Command::Thread(ThreadCommand::Rename(args))) => thread_rename::run(args, context),
         Some(Command::Thread(ThreadCommand::Delete(args))) => thread_delete::run(&args, context),
+        Some(Command::Run(args)) => run::run(args, context),
+        Some(Command::Send(args)) => send::run(&args, context),
+        Some(Command::Resume(args)) => resume::run(&args, context),
+        Some(Command::Cancel(args)) => stop::run(&args, Stop::Cancelled, context),
+        Some(Command::Kill(args)) => stop::run(&args, Stop::Killed, context),
+        Some(Command::Settle(args)) => settle::run(args, context),
+        Some(Command::Agent(AgentCommand::New(args))) => agent_new::run(&args, context),
+        Some(Command::Agent(AgentCommand::List(args))) => agent_list::run(args, context),
+        Some(Command::Directive(DirectiveCommand::List(args))) => directive_list::run(args, context),
+        Some(Command::Directive(DirectiveCommand::Check(args))) => directive_check::run(&args, context),
+        Some(Command::Tool(ToolCommand::List(args))) => tool_list::run(args, context),
         Some(Command::Append(args)) => append::run(args, context),
         Some(Command::Log(args)) => log::run(&args, context),
         Some(Command::State(args)) => state::run(&args, context),

@@ -76,7 +76,7 @@ impl DocumentKind {
     }
 
     /// The kinds that this project signs: what users write, and what is written beside logs and keys.
-    pub const KNOWN: [Self; 10] = [
+    pub const KNOWN: [Self; 11] = [
         Self("directive"),
         Self("knowledge"),
         Self("tool"),
@@ -85,6 +85,7 @@ impl DocumentKind {
         Self("config"),
         Self("document"),
         Self("thread"),
+        Self("capabilities"),
         Self("tombstone"),
         Self("key_rotation"),
     ];
@@ -194,6 +195,10 @@ impl Classify for DocumentError {
             Self::UntrustedKey { .. } => {
                 Some("if you know whose key it is, trust it with `selvedge keys trust FILE --owner NAME`".to_owned())
             }
+            Self::RevokedKey { fingerprint } => Some(format!(
+                "you revoked this key, and `selvedge keys list` says when; if it should count again: `selvedge keys trust --again {}`",
+                fingerprint.short()
+            )),
             Self::NotStrict(error) => error.hint(),
             _ => None,
         }

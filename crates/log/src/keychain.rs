@@ -252,6 +252,21 @@ impl KeyChain {
         found
     }
 
+    /// Whether some step on the way to `current` does not count: a log that `current` went on with may hold what a key signed that is
+    /// not believed any more.
+    pub fn has_gap_behind(&self, current: &Fingerprint) -> bool {
+        let mut at = *current;
+        // At most as many steps as there are: this ends even in a circle of steps that don't count.
+        for _ in 0..self.steps.len() {
+            match self.steps.get(&at) {
+                Some(step) if step.counts => at = step.from,
+                Some(_) => return true,
+                None => return false,
+            }
+        }
+        false
+    }
+
     /// How this key took over, if it did.
     pub fn step_to(&self, fingerprint: &Fingerprint) -> Option<&Step> {
         self.steps.get(fingerprint)
@@ -385,7 +400,13 @@ mod tests {
             let publics: Vec<_> = trusted.iter().map(|byte| signer(*byte).public()).collect();
             let chain = KeyChain::load(root.path(), &Trust::of(&publics)).unwrap();
             assert_eq!(chain.predecessors(&signer(3).fingerprint()), keys(expected), "{trusted:?}");
+            // Somewhere behind key 3 there is always one of them, behind key 1 never.
+            assert!(chain.has_gap_behind(&signer(3).fingerprint()), "{trusted:?}");
+            assert!(!chain.has_gap_behind(&signer(1).fingerprint()), "{trusted:?}");
         }
+        let (_, trust) = self::chain(&[]);
+        let whole = KeyChain::load(root.path(), &trust).unwrap();
+        assert!(!whole.has_gap_behind(&signer(3).fingerprint()));
     }
 
     #[test]

@@ -161,6 +161,7 @@ pub struct Signer {
     key: SigningKey,
     fingerprint: Fingerprint,
     predecessors: BTreeSet<Fingerprint>,
+    is_wary: bool,
 }
 
 impl Signer {
@@ -178,7 +179,7 @@ impl Signer {
 
     fn from_key(key: SigningKey) -> Self {
         let fingerprint = sha256(key.verifying_key().as_bytes());
-        Self { key, fingerprint, predecessors: BTreeSet::new() }
+        Self { key, fingerprint, predecessors: BTreeSet::new(), is_wary: false }
     }
 
     /// The same key, which took over from these: what
@@ -187,6 +188,19 @@ impl Signer {
     pub fn succeeding(mut self, predecessors: BTreeSet<Fingerprint>) -> Self {
         self.predecessors = predecessors;
         self
+    }
+
+    /// The same key, wary of the logs it goes on with: what [`KeyChain::has_gap_behind`](crate::keychain::KeyChain::has_gap_behind) says.
+    #[must_use]
+    pub fn wary(mut self, is_wary: bool) -> Self {
+        self.is_wary = is_wary;
+        self
+    }
+
+    /// Whether a log that this key signed last may hold what a key signed whose word counts no more. Such a log is read before it
+    /// is gone on with.
+    pub fn is_wary(&self) -> bool {
+        self.is_wary
     }
 
     /// Whether this key took over from that one.
@@ -258,6 +272,19 @@ pub(crate) mod tests {
     /// The key whose secret half is this byte 32 times.
     pub(crate) fn signer(byte: u8) -> Signer {
         Signer::from_key(SigningKey::from_bytes(&[byte; 32]))
+    }
+
+    #[test]
+    fn what_is_signed_in_one_domain_holds_in_no_other_however_it_is_put() {
+        let signer = signer(7);
+        let signature = signer.sign("selvedge-one", b"text");
+        assert!(signer.public().verify("selvedge-one", b"text", &signature).is_ok());
+        // The bytes that were signed are no message of their own either.
+        for (domain, message) in
+            [("selvedge-two", &b"text"[..]), ("selvedge-two", b"selvedge-one\0text"), ("", b"selvedge-one\0text")]
+        {
+            assert!(signer.public().verify(domain, message, &signature).is_err(), "{domain}");
+        }
     }
 
     fn unhex(text: &str) -> Vec<u8> {

@@ -82,6 +82,11 @@ pub enum Finding {
         /// What is wrong with it.
         why: String,
     },
+    /// It holds by itself, but the database does not know it, or tells something else of it.
+    Database {
+        /// What of the database is wrong, as the end of a sentence about it.
+        why: String,
+    },
     /// It holds by itself, but something signed beside it does not agree, or is not rightly signed.
     Contradicted {
         /// What: `thread.json`.
@@ -143,6 +148,10 @@ fn find(examined: &Examined, evidence: Evidence<'_>) -> Finding {
     };
     if let Some(other) = have.filter(|have| have.log_id != head.log_id) {
         return another_log(other);
+    }
+    if have.is_none() && examined.log_id.as_ref().is_some_and(|log_id| *log_id != head.log_id) {
+        // The first line of another log, and nothing of it is signed: this one was not cut off, it was put away.
+        return Finding::Damaged(Damage { line: 1, first_line: 1, byte: 0, version: 0, flaw: Flaw::Log });
     }
     let reached = have.is_some_and(|have| have.version >= head.version);
     if !reached {

@@ -287,7 +287,7 @@ impl<'a> Stamp<'a> {
             return Err(malformed("it names no key"));
         }
         let bare = signature.trim_end_matches('=');
-        if bare.len() != SIGNATURE_CHARS || signature.len() - bare.len() > 2 {
+        if bare.len() != SIGNATURE_CHARS || !matches!(signature.len() - bare.len(), 0 | 2) {
             return Err(malformed("its signature has not the right length"));
         }
         if provider.is_some_and(|provider| provider.split('@').count() != 2 || provider.chars().any(char::is_control)) {

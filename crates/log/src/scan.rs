@@ -370,6 +370,8 @@ pub struct Examined {
     pub passed: Option<Head>,
     /// How many bytes the file has.
     pub bytes: u64,
+    /// What line 0 calls the log; perhaps nothing behind it is signed.
+    pub log_id: Option<LogId>,
 }
 
 impl Examined {
@@ -414,7 +416,8 @@ pub fn examine(
     }
     if let Err(found) = scanner.check_last_signature() {
         // Only the last signature was to be checked and it does not hold: nothing before it was checked either.
-        return Ok(Examined { tail: None, damage: Some(found), passed: None, bytes });
+        return Ok(Examined { tail: None, damage: Some(found), passed: None, bytes, log_id: scanner.log_id });
     }
-    Ok(Examined { tail: good.map(|(head, hash)| Tail::behind(head, hash)), damage, passed: scanner.passed, bytes })
+    let tail = good.map(|(head, hash)| Tail::behind(head, hash));
+    Ok(Examined { tail, damage, passed: scanner.passed, bytes, log_id: scanner.log_id })
 }

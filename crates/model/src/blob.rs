@@ -3,6 +3,7 @@
 //! A log names a blob in
 //!
 //! - the image blocks of its messages;
+//! - the outcome of a tool whose answer was too long for a line;
 //! - the record of an import, `__import` in its state: the lists `blobs` and `head_blobs`, wherever a patch or a snapshot writes
 //!   them. What was named once stays named, whatever a later patch puts in its place.
 //!
@@ -33,6 +34,7 @@ impl Event {
                 Block::Image { blob, .. } => Some(*blob),
                 _ => None,
             })),
+            Self::ToolOutcome(outcome) => found.extend(outcome.blob),
             Self::Patch(patch) => patch.ops.iter().for_each(|op| of_op(op, &mut found)),
             Self::Snapshot(snapshot) => of_state(&snapshot.state, &mut found),
             _ => {}

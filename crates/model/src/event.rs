@@ -320,6 +320,9 @@ pub struct Process {
     pub pid: u32,
     /// When it started, as the operating system counts.
     pub start_time: u64,
+    /// The start of the machine that both are counted from, if it has a name.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub boot_id: Option<String>,
 }
 
 /// A tool call came to an end.
@@ -333,6 +336,9 @@ pub struct ToolOutcome {
     /// Why it failed.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub error: Option<String>,
+    /// The blob that holds the whole answer, if it was too long for a line.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub blob: Option<Digest>,
 }
 
 /// Why a run stopped and waits.
@@ -534,7 +540,7 @@ mod tests {
     #[test]
     fn a_tool_that_answered_null_has_answered() {
         let call_id = CallId::new("c").unwrap();
-        let answered = ToolOutcome { call_id, result: Some(Value::Null), error: None };
+        let answered = ToolOutcome { call_id, result: Some(Value::Null), error: None, blob: None };
         let text = serde_json::to_string(&answered).unwrap();
         assert_eq!(serde_json::from_str::<ToolOutcome>(&text).unwrap(), answered);
         let silent = ToolOutcome { result: None, ..answered };

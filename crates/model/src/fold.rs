@@ -137,7 +137,10 @@ impl Thread {
             }
             Event::Message(message) => self.message(message),
             Event::Snapshot(_) | Event::Patch(_) => apply_to_state(&mut self.state, event)?,
-            Event::ToolIntent(intent) => self.call(&intent.call_id).intent = Some(intent.clone()),
+            Event::ToolIntent(intent) => {
+                // What was decided before was about an earlier dispatch.
+                *self.call(&intent.call_id) = Call { intent: Some(intent.clone()), ..Call::default() };
+            }
             Event::Decision(decision) => self.call(&decision.call_id).decisions.push(decision.clone()),
             Event::ToolOutcome(outcome) => self.call(&outcome.call_id).outcome = Some(outcome.clone()),
             Event::Checkpoint(checkpoint) => self.checkpoint(checkpoint, at),
@@ -164,14 +167,25 @@ impl Thread {
     }
 
     fn checkpoint(&mut self, checkpoint: &Checkpoint, at: Timestamp) {
+        self.committed(checkpoint.version, checkpoint.run_id.as_ref(), at);
+    }
+
+    /// Takes in that the events since the last checkpoint were committed as `version`, by `run_id`.
+    pub fn committed(&mut self, version: u64, run_id: Option<&RunId>, at: Timestamp) {
         for message in &mut self.messages[self.open_from..] {
-            message.run_id = message.run_id.take().or_else(|| checkpoint.run_id.clone());
+            message.run_id = message.run_id.take().or_else(|| run_id.cloned());
         }
         self.open_from = self.messages.len();
-        self.version = Some(checkpoint.version);
+        self.version = Some(version);
         self.manifest.updated_at = at;
-        if let Some(run) = checkpoint.run_id.as_ref().and_then(|id| self.runs.get_mut(id)) {
+        if let Some(run) = run_id.and_then(|id| self.runs.get_mut(id)) {
             run.updated_at = at;
         }
+    }
+
+    /// Takes the messages out, for somebody who keeps them in another order; their ids are still known.
+    pub fn take_messages(&mut self) -> Vec<Message> {
+        self.open_from = 0;
+        std::mem::take(&mut self.messages)
     }
 }

@@ -60,6 +60,7 @@ impl Core {
         let head = self.write(Durability::Synced, |connection| {
             refuse_known(connection, thread)?;
             let shown = match manifest::read(&self.layout, &*self.disk, &self.trust, thread) {
+                Err(Error::Unbelieved { .. }) => None,
                 Err(Error::Integrity { .. }) if least == Least::Proven => None,
                 other => other?,
             };

@@ -11,13 +11,15 @@
 //! copy stays behind: later commits, later manifests. A thread that is deleted meanwhile is deleted in the copy too; a
 //! blob that is erased meanwhile makes the backup fail, because it must not keep what was to be forgotten.
 //!
-//! Each copy is read back and judged, log and blobs. What is not what was signed keeps nothing else from being copied: it is
+//! Each copy is read back and judged, log, blobs and manifest; tombstones are too. Logs that the database does not know are copied as they
+//! are, and are no part of the list of threads. What is not what was signed keeps nothing else from being copied: it is
 //! copied as it is, if it can be read at all, and `backup.json` says so.
 //!
 //! It is built in `DIR.partial`, under a lock of its own, and gets its name by one rename. When this returns every file is synced. After a
 //! crash there is at most `DIR.partial`, which the next backup to `DIR` begins anew.
 
 mod partial;
+mod strays;
 mod thread;
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -32,7 +34,7 @@ use selvedge_store::{Error, Result};
 use serde::{Deserialize, Serialize};
 
 use crate::blobs::hash_file;
-use crate::copied::Bad;
+use crate::copied::{Bad, TOMBSTONE, bad_tombstone};
 use crate::core::{Core, io_error};
 use crate::delete::TABLES;
 use crate::disk::{self, Disk, DiskFile, How};
@@ -106,7 +108,12 @@ impl LocalStore {
         refuse_existing(target)?;
         let disk = &*self.core.disk;
         let partial = Partial::begin(target, disk)?;
-        let work = Work { core: &self.core, target: &partial.folder, layout: Layout::at(partial.folder.join(THREADS)) };
+        let work = Work {
+            store: self,
+            core: &self.core,
+            target: &partial.folder,
+            layout: Layout::at(partial.folder.join(THREADS)),
+        };
         let finished = work.make(each).and_then(|backup| {
             let value = serde_json::to_value(&backup).map_err(bad_row)?;
             let text = match &self.core.signing {
@@ -142,6 +149,7 @@ fn refuse_existing(target: &Path) -> Result<()> {
 }
 
 struct Work<'a> {
+    store: &'a LocalStore,
     core: &'a Core,
     target: &'a Path,
     layout: Layout,
@@ -161,11 +169,13 @@ impl Work<'_> {
             self.copy_thread(row, &snapshot, &erased, &mut copied)?;
             each(index + 1, found.len());
         }
+        self.copy_strays(&mut copied)?;
         let deleted = self.deleted_meanwhile(&snapshot)?;
         copied.threads.retain(|thread| !deleted.contains_key(&thread.thread_id));
         copied.bad.retain(|bad| !deleted.contains_key(&bad.thread_id));
         self.refuse_erased_meanwhile(&erased)?;
         let format = schema::version(&snapshot)?;
+        self.judge_tombstones(&snapshot, &deleted, &mut copied)?;
         self.settle_snapshot(snapshot, &copied, &deleted)?;
         let path = self.layout.database();
         let database = hash_file(&*self.core.disk, &path).map_err(io_error("read", &path))?;
@@ -199,6 +209,24 @@ impl Work<'_> {
         let mut now = self.core.read(tombstones)?;
         now.retain(|thread, _| !known.contains_key(thread));
         Ok(now)
+    }
+
+    /// Names tombstones that are not what was signed: what the database has, which is copied, and the file of the store.
+    fn judge_tombstones(
+        &self,
+        snapshot: &Connection,
+        deleted: &BTreeMap<ThreadId, (String, String)>,
+        copied: &mut Copied,
+    ) -> Result<()> {
+        let known = tombstones(snapshot)?;
+        for (thread, (_, document)) in known.iter().chain(deleted) {
+            let path = self.core.layout.tombstone(thread);
+            let file = disk::read(&*self.core.disk, &path, 64 << 20).ok();
+            let bad = [Some(document.as_bytes()), file.as_deref()].into_iter().flatten();
+            let bad = bad.filter_map(|document| bad_tombstone(thread, document, &self.core.trust)).next();
+            copied.bad.extend(bad.map(|why| Bad::file(thread, TOMBSTONE, why, true)));
+        }
+        Ok(())
     }
 
     fn refuse_erased_meanwhile(&self, known: &Erasures) -> Result<()> {

@@ -41,6 +41,8 @@ impl Core {
         if let Some(erasure) = self.erasure(thread, name)? {
             return Err(erasure.into_error(thread));
         }
+        check_folder(&self.layout.thread(thread))?;
+        check_folder(&self.layout.blobs(thread))?;
         let path = self.layout.blob(thread, name);
         let stored = match disk::read(&*self.disk, &path, MOST_BYTES) {
             Ok(stored) => stored,
@@ -76,7 +78,12 @@ impl BadBlob {
 
 /// Hashes every blob that must be there; gives those that are missing, changed or can't be read.
 pub(crate) fn bad_blobs(layout: &Layout, disk: &dyn Disk, thread: &ThreadId, named: &NamedBlobs) -> Vec<BadBlob> {
+    // Behind a link there may be anything, now this and now that.
+    let refused = check_folder(&layout.blobs(thread)).err();
     let look = |(blob, version): (Digest, u64)| {
+        if let Some(refused) = &refused {
+            return Some(BadBlob { blob, version, why: format!("can't be read: {refused}") });
+        }
         let why = match hash_file(disk, &layout.blob(thread, &blob)) {
             Ok(found) if found == blob => return None,
             Ok(_) => "is not what its name says".to_owned(),

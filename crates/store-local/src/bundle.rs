@@ -94,7 +94,7 @@ impl LocalStore {
         })?;
         let holds = matches!(
             verdict.judgement.finding,
-            Finding::Sound | Finding::Foreign { .. } | Finding::Contradicted { .. }
+            Finding::Sound | Finding::Foreign { .. } | Finding::Contradicted { .. } | Finding::Database { .. }
         );
         // What holds otherwise and lacks a blob is no whole thread either.
         if let Some(bad) = verdict.bad_blobs.first().filter(|_| holds) {

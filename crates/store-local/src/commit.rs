@@ -302,7 +302,8 @@ impl Core {
         let mut manifested = Vec::new();
         for (part, numbers) in job.prepared.parts.into_iter().zip(numbers) {
             let offset = part.before.as_ref().map_or(0, |before| before.bytes);
-            if part.manifest_shown {
+            let is_shown = job.seen.get(&part.thread).is_none_or(|seen| seen.is_shown);
+            if part.manifest_shown || !is_shown {
                 manifested.push(Manifested { thread: part.thread.clone(), id: numbers.id });
             }
             let drained = self.write_transcript(&part.thread, offset, &part.written.bytes);
@@ -339,8 +340,14 @@ impl Core {
             epoch: part.epoch,
             owner,
         };
-        let remembered =
-            Remembered { row, tail: part.written.tail, leads: Vec::new(), state, saved_state: numbers.saved_state };
+        let remembered = Remembered {
+            row,
+            tail: part.written.tail,
+            leads: Vec::new(),
+            state,
+            saved_state: numbers.saved_state,
+            is_shown: true,
+        };
         self.remember(&part.thread, remembered);
     }
 }

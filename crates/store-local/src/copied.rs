@@ -1,24 +1,27 @@
-//! One thread in a copy of a store: its log against the head that the copy tells of, and its blobs against their names.
+//! One thread in a copy of a store: its log against the head that the copy tells of, its blobs against their names, and its
+//! `thread.json` against the log; and the tombstone of one that was deleted.
 //!
 //! What a backup says of itself and what is restored from it are judged here alike. Nothing is written.
 
 use std::collections::BTreeSet;
 
 use selvedge_log::recovery::{Evidence, Finding, Mode, judge};
-use selvedge_log::{Head, Trust};
+use selvedge_log::{Head, Trust, document};
 use selvedge_model::{Digest, NamedBlobs, ThreadId};
-use selvedge_store::Result;
 use selvedge_store::error::describe;
+use selvedge_store::{Error, Result};
 use serde::{Deserialize, Serialize};
 
 use crate::backup::entries;
 use crate::blobs::{BadBlob, bad_blobs, hash_file};
 use crate::core::io_error;
+use crate::delete;
 use crate::disk::Disk;
 use crate::layout::{Layout, check_folder};
+use crate::manifest;
 use crate::replay::read_log;
 
-/// Something that is not what was signed: a thread's log, or one of its blobs.
+/// Something that is not what was signed: a thread's log, one of its blobs, its `thread.json` or its tombstone.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Bad {
     /// The thread.
@@ -26,16 +29,43 @@ pub struct Bad {
     /// The blob, if it is not the log itself.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub blob: Option<Digest>,
+    /// The file, if it is neither: `thread.json` or `tombstone`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub file: Option<String>,
     /// What is wrong, as a sentence.
     pub why: String,
     /// Whether it was copied as it is; otherwise it was left out.
     pub copied: bool,
 }
 
+/// The name of a thread's manifest.
+pub(crate) const MANIFEST: &str = "thread.json";
+/// What a tombstone is called among what is bad.
+pub(crate) const TOMBSTONE: &str = "tombstone";
+
+impl Bad {
+    /// A thread's log that is not what was signed.
+    pub(crate) fn log(thread: &ThreadId, why: String, copied: bool) -> Self {
+        Self { thread_id: thread.clone(), blob: None, file: None, why, copied }
+    }
+
+    /// A file beside it that is not.
+    pub(crate) fn file(thread: &ThreadId, file: &str, why: String, copied: bool) -> Self {
+        Self { file: Some(file.to_owned()), ..Self::log(thread, why, copied) }
+    }
+
+    /// Whether it is the log itself.
+    pub(crate) fn is_log(&self) -> bool {
+        self.blob.is_none() && self.file.is_none()
+    }
+}
+
 /// What was found out about a copied thread.
 pub(crate) struct Judged {
     /// Its log.
     pub(crate) finding: Finding,
+    /// What is wrong with its `thread.json`, if there is one.
+    pub(crate) bad_manifest: Option<String>,
     /// Blobs that its log names and that are not there as they were named.
     pub(crate) bad_blobs: Vec<BadBlob>,
     /// The files among its blobs that are what their names say, and that nobody erased.
@@ -45,19 +75,18 @@ pub(crate) struct Judged {
 impl Judged {
     /// What is to be said of it; `is_there` tells what was copied.
     pub(crate) fn bad(&self, thread: &ThreadId, is_there: impl Fn(Option<&Digest>) -> bool) -> Vec<Bad> {
-        let log = (self.finding != Finding::Sound).then(|| Bad {
-            thread_id: thread.clone(),
-            blob: None,
-            why: describe(thread, &self.finding),
-            copied: is_there(None),
+        let is_copied = is_there(None);
+        let log =
+            (self.finding != Finding::Sound).then(|| Bad::log(thread, describe(thread, &self.finding), is_copied));
+        let manifest = self.bad_manifest.iter().map(|why| {
+            let why = format!("`{MANIFEST}` of `{thread}` is not what was signed: {why}");
+            Bad::file(thread, MANIFEST, why, is_copied)
         });
         let blobs = self.bad_blobs.iter().map(|bad| Bad {
-            thread_id: thread.clone(),
             blob: Some(bad.blob),
-            why: describe(thread, &bad.clone().into_finding()),
-            copied: is_there(Some(&bad.blob)),
+            ..Bad::log(thread, describe(thread, &bad.clone().into_finding()), is_there(Some(&bad.blob)))
         });
-        log.into_iter().chain(blobs).collect()
+        log.into_iter().chain(manifest).chain(blobs).collect()
     }
 }
 
@@ -72,15 +101,35 @@ pub(crate) fn judge_copy(
     let path = layout.transcript(thread);
     check_folder(&layout.thread(thread))?;
     let mut named = NamedBlobs::default();
+    let shown = manifest::read(layout, disk, trust, thread);
+    let shown_version = shown.as_ref().ok().and_then(|shown| Some(shown.as_ref()?.memory.version));
+    let mut shown_hash = None;
     let read = read_log(disk, layout, thread, trust, Some(head.version), |entry| {
+        if shown_version == Some(entry.head.version) {
+            shown_hash = Some(entry.head.hash);
+        }
         entry.lines.iter().for_each(|line| named.take(entry.head.version, &line.event));
     });
     let examined = read.map_err(io_error("read", &path))?;
     let evidence = Evidence { head: Some(head), file_bytes: examined.bytes, ..Evidence::default() };
     let finding = judge(&examined, evidence, Mode::Strict).finding;
+    // Of a log that is not believed nothing can be said by it.
+    let bad_manifest = match shown {
+        _ if finding != Finding::Sound => None,
+        Err(Error::Integrity { why, .. }) => Some(why),
+        Err(error) => Some(error.to_string()),
+        Ok(Some(shown)) if shown_hash.is_none() => {
+            Some(format!("it shows version {}, which the log does not have", shown.memory.version))
+        }
+        Ok(Some(shown)) if shown.memory.hash.is_some_and(|hash| Some(hash) != shown_hash) => {
+            Some("it shows another log".to_owned())
+        }
+        Ok(_) => None,
+    };
     let mut blobs = BTreeSet::new();
     let folder = layout.blobs(thread);
-    if check_folder(&folder)? {
+    // What is no folder holds no blob; those that are named are missing then.
+    if check_folder(&folder).unwrap_or(false) {
         for name in entries(&folder)? {
             let Ok(blob) = name.to_string_lossy().parse::<Digest>() else { continue };
             if !named.erased().contains(&blob) && hash_file(disk, &folder.join(&name)).is_ok_and(|hash| hash == blob) {
@@ -92,5 +141,16 @@ pub(crate) fn judge_copy(
         true => Vec::new(),
         false => bad_blobs(layout, disk, thread, &named),
     };
-    Ok(Judged { finding, bad_blobs, blobs })
+    Ok(Judged { finding, bad_manifest, bad_blobs, blobs })
+}
+
+/// What is wrong with the signed file of a tombstone, if anything.
+pub(crate) fn bad_tombstone(thread: &ThreadId, document: &[u8], trust: &Trust) -> Option<String> {
+    let refused = document::verify_json(delete::KIND, thread.as_str(), document, trust).err()?;
+    Some(format!("the tombstone of `{thread}` is not what was signed: {refused}"))
+}
+
+/// Whether a name in a thread's folder is that of a file that belongs there and is copied with the log.
+pub(crate) fn belongs(name: &str) -> bool {
+    ["transcript.jsonl", MANIFEST, "capabilities.md"].contains(&name) || name.starts_with("transcript.quarantine")
 }

@@ -76,6 +76,8 @@ pub(crate) struct Remembered {
     pub(crate) state: Option<Arc<Value>>,
     /// Where the log ended when the state was saved last, and how long it was.
     pub(crate) saved_state: Option<(u64, u64)>,
+    /// Whether there is a `thread.json` that is believed.
+    pub(crate) is_shown: bool,
 }
 
 /// How many threads are remembered at most; beyond it all are forgotten, which costs a few reads each.

@@ -45,6 +45,9 @@ impl Core {
 
     fn try_delete(&self, thread: &ThreadId) -> Result<Tombstone> {
         let signing = self.signing()?;
+        // Whatever lies behind a link would stay; and without its file a tombstone is forgotten when the database is.
+        crate::layout::check_folder(&self.layout.thread(thread))?;
+        self.make_tombstones()?;
         let row = self.read(|connection| rows::existing(connection, thread))?;
         if row.manifest.status == Status::Running {
             return Err(Error::Running(thread.clone()));
@@ -99,7 +102,18 @@ impl Core {
         Ok(())
     }
 
+    /// Makes the folder of all tombstones, if it is not there.
+    fn make_tombstones(&self) -> Result<()> {
+        let folder = self.layout.tombstones();
+        if !crate::layout::check_folder(&folder)? {
+            self.disk.make_folder(&folder).map_err(io_error("create", &folder))?;
+            self.disk.sync_folder(self.layout.root()).map_err(io_error("sync", self.layout.root()))?;
+        }
+        Ok(())
+    }
+
     fn bury(&self, thread: &ThreadId, document: &str) -> Result<()> {
+        self.make_tombstones()?;
         let path = self.layout.tombstone(thread);
         disk::replace(&*self.disk, &path, document.as_bytes()).map_err(io_error("write", &path))?;
         let folder = self.layout.thread(thread);

@@ -222,6 +222,11 @@ pub fn replace(disk: &dyn Disk, path: &Path, bytes: &[u8]) -> io::Result<()> {
     disk.sync_folder(path.parent().unwrap_or(Path::new(".")))
 }
 
+/// Whether something could not be opened because it is no plain file.
+pub(crate) fn is_no_file(error: &io::Error) -> bool {
+    error.kind() == io::ErrorKind::InvalidInput
+}
+
 /// Reads a small file whole, refusing one longer than `most`.
 pub fn read(disk: &dyn Disk, path: &Path, most: u64) -> io::Result<Vec<u8>> {
     let file = disk.open(path, How::Read)?;

@@ -1,7 +1,8 @@
 //! Looking at everything of a store, changing nothing, and saying what to do.
 //!
 //! - `threads`: one thread at a time: file, head, manifest, what lies beside. `ends`: the end of a log. `blobs`: whether what it
-//!   names is there. `around`: what lies between the threads and in the database.
+//!   names is there. `around`: what lies between the threads and in the database. `strays`: folders that no row tells of. `places`: what must
+//!   be there, and who may write it.
 //!
 //! A finding is data: how bad it is, a stable word, what it is about, what was found, why that is so, and the command that helps.
 //! Others may go on writing meanwhile; what seems wrong is looked at a second time before it is said.
@@ -11,6 +12,8 @@
 mod around;
 mod blobs;
 mod ends;
+mod places;
+mod strays;
 mod threads;
 
 use std::collections::BTreeMap;
@@ -34,7 +37,7 @@ pub enum Depth {
     /// As [`Depth::Ends`], and no signature is judged, because it is not known whose count.
     Unsigned,
     /// Their last lines, the last signature, the hash of the last quarter of a megabyte, and whether the blobs are there that this
-    /// much of a log names. Most logs are no longer than that.
+    /// much of a log names, and, of each thread, the hash of as many small ones as a megabyte holds. Most logs are no longer than that.
     Ends,
     /// Every byte and every signature of every log, and every byte of every blob it names.
     Whole,
@@ -107,6 +110,8 @@ pub struct Report {
     pub threads: u64,
     /// How many logs were longer than what was read of them.
     pub not_read_whole: u64,
+    /// How many blobs were too many or too large to be hashed; they are there.
+    pub blobs_not_hashed: u64,
     /// How many processes have the store open to write.
     pub live_owners: u64,
     /// Keys that count no more or never did, and the threads whose logs they signed.
@@ -125,7 +130,15 @@ impl Report {
 
     /// Takes in that a log is signed by a key that is not believed; said once for each key.
     fn unbelieved(&mut self, key: Digest, thread: &ThreadId) {
-        self.unbelieved.entry(key).or_default().push(thread.clone());
+        let threads = self.unbelieved.entry(key).or_default();
+        if threads.last() != Some(thread) {
+            threads.push(thread.clone());
+        }
+    }
+
+    /// Whether that was taken in of this key and thread.
+    fn is_unbelieved(&self, key: &Digest, thread: &ThreadId) -> bool {
+        self.unbelieved.get(key).is_some_and(|threads| threads.contains(thread))
     }
 }
 
@@ -179,6 +192,7 @@ impl Examiner<'_> {
             self.thread(row, &pending, imports.get(&row.id), report);
             each(index as u64 + 1, found.len() as u64);
         }
+        self.places(&found, report);
         self.folders(&found, report)?;
         self.tombstones(report)?;
         self.signers(report);

@@ -9,7 +9,7 @@ use std::path::Path;
 
 use rusqlite::{Connection, OptionalExtension, params};
 use selvedge_model::event::BlobErased;
-use selvedge_model::{Batch, Changeset, Digest, Event, Expect, Part, ThreadId, Timestamp};
+use selvedge_model::{Batch, Changeset, Digest, Event, Expect, NamedBlobs, Part, ThreadId, Timestamp};
 use selvedge_store::{Error, Result};
 
 use crate::core::{Core, Durability, io_error};
@@ -55,8 +55,8 @@ impl LocalStore {
             core.finish_erasures()?;
             return Err(erasure.into_error(thread));
         }
-        // What was lost must not come to look as if it had been erased.
-        if fs::symlink_metadata(core.layout.blob(thread, blob)).is_err() {
+        // What nobody ever named can't be erased. What is named and lost can: the log says then that it is to be missing.
+        if fs::symlink_metadata(core.layout.blob(thread, blob)).is_err() && !self.names(thread, blob)? {
             return Err(Error::NoBlob { thread: thread.clone(), blob: *blob });
         }
         let event = Event::BlobErased(BlobErased { blob: *blob, reason: reason.to_owned() });
@@ -64,6 +64,15 @@ impl LocalStore {
         let committed = core.commit(&Batch::of(part))?;
         core.finish_erasures()?;
         Ok(committed.version_of(thread).unwrap_or_default())
+    }
+
+    /// Whether the log of a thread names a blob.
+    fn names(&self, thread: &ThreadId, blob: &Digest) -> Result<bool> {
+        let mut named = NamedBlobs::default();
+        self.verify(thread, &mut |entry| {
+            entry.lines.iter().for_each(|line| named.take(entry.head.version, &line.event));
+        })?;
+        Ok(named.must_be_there().any(|(name, _)| name == *blob))
     }
 
     /// The blobs that lie beside a thread's log, in the order of their names.

@@ -120,7 +120,7 @@ pub(crate) fn move_head(connection: &Connection, now: &Standing<'_>, seen: &Row)
 }
 
 /// Whether a manifest differs in more than the time of its last changeset, which stands in its head.
-fn changed(after: &Manifest, before: &Manifest) -> bool {
+pub(crate) fn changed(after: &Manifest, before: &Manifest) -> bool {
     let mut same_time = before.clone();
     same_time.updated_at = after.updated_at;
     *after != same_time

@@ -79,6 +79,11 @@ impl Layout {
         self.thread(thread).join("thread.json")
     }
 
+    /// What a thread was offered to call.
+    pub fn capabilities(&self, thread: &ThreadId) -> PathBuf {
+        self.thread(thread).join("capabilities.md")
+    }
+
     /// A thread's blobs.
     pub fn blobs(&self, thread: &ThreadId) -> PathBuf {
         self.thread(thread).join("blobs")
@@ -92,7 +97,7 @@ impl Layout {
 
 /// Whether a name in the folder of all threads belongs to the store and can't be a thread's.
 pub fn is_reserved(name: &str) -> bool {
-    let starts = ["store.json", "registry.db", "search.db", "commit.lock"];
+    let starts = ["store.json", "registry.db", "search.db", "commit.lock", "restore.left-out.json"];
     ["owners", "tombstones"].contains(&name) || starts.iter().any(|start| name.starts_with(start))
 }
 

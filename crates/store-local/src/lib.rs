@@ -7,8 +7,8 @@
 //! - `schema`, `rows`: the database.
 //! - `commit`: how a batch becomes durable and visible, with `view` before it, `group` around it, `drain` and `sync` behind it.
 //! - `overlay`: a transcript with its redo laid over it. `settle`: a transcript that is not as long as it should be.
-//! - `contracts`, `lease`, `registry`, `blobs`, `delete`, `manifest`: the rest of what a store does.
-//! - `verify`: judging a log without writing.
+//! - `contracts`, `lease`, `registry`, `blobs`, `delete`, `manifest`, `capabilities`: the rest of what a store does.
+//! - `verify`: judging a log without writing, with `folded`: what it says against its rows. `strays`: logs that the database does not know.
 //! - `index`: the rows of a thread, written in one place. `replay`, `ledger`: a log read into them. `reindex`: all logs.
 //! - [`doctor`], `backup`, `restore` (with `copied` for both), `erase`, `upgrade`: looking at everything, copies, what must be forgotten, and older stores.
 
@@ -21,6 +21,7 @@ mod adopt;
 mod backup;
 mod blobs;
 mod bundle;
+mod capabilities;
 mod commit;
 mod contracts;
 mod copied;
@@ -29,6 +30,7 @@ mod delete;
 mod drain;
 mod dump;
 mod erase;
+mod folded;
 mod group;
 mod handles;
 mod index;
@@ -46,6 +48,7 @@ mod rows;
 mod saved_state;
 mod schema;
 mod settle;
+mod strays;
 mod sync;
 mod upgrade;
 mod ustar;

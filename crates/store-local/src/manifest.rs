@@ -1,11 +1,11 @@
 //! `thread.json`: the signed manifest, a projection of the log that people and other programs can read.
 //!
-//! It names the version and hash of the log it shows. Older than the log, it is written again; newer, it remembers a log
-//! that was cut; differing from the log at its own version, or badly signed, it is refused.
+//! It names the version and hash of the log it shows. Older than the log, or signed by a key that does not count, it is
+//! written again; newer, it remembers a log that was cut; differing from the log at its own version, or badly signed, it is refused.
 
 use rusqlite::{Connection, OptionalExtension};
 use selvedge_log::Trust;
-use selvedge_log::document::{self, DocumentKind};
+use selvedge_log::document::{self, DocumentError, DocumentKind};
 use selvedge_log::recovery::Remembered as Memory;
 use selvedge_model::{Digest, Manifest, ThreadId};
 use selvedge_store::{Error, Result};
@@ -83,13 +83,14 @@ impl Core {
         }
         let signer = &self.signing()?.signer;
         let text = document::sign_json(KIND, thread.as_str(), value, signer, self.clock.now())
-            .map_err(|error| damaged(thread, &error.to_string()))?;
+            .map_err(|error| refused(thread, &error))?;
         crate::layout::check_folder(&self.layout.thread(thread))?;
         let path = self.layout.manifest(thread);
         disk::replace(&*self.disk, &path, text.as_bytes()).map_err(io_error("write", &path))
     }
 
-    /// What a thread's manifest remembers of its log, if there is one; one that is badly signed is refused.
+    /// What a thread's manifest remembers of its log, if there is one; one that is badly signed is refused, and one of a key that does
+    /// not count is [`Error::Unbelieved`].
     pub(crate) fn manifest_memory(&self, thread: &ThreadId) -> Result<Option<Memory>> {
         Ok(read(&self.layout, &*self.disk, &self.trust, thread)?.map(|shown| shown.memory))
     }
@@ -118,20 +119,23 @@ pub(crate) struct Shown {
     pub(crate) manifest: Option<Manifest>,
 }
 
-/// Reads a thread's manifest, if there is one; one that is badly signed is refused.
+/// Reads a thread's manifest, if there is one; one that is badly signed is refused, and one of a key that does not count is
+/// [`Error::Unbelieved`].
 pub(crate) fn read(layout: &Layout, disk: &dyn Disk, trust: &Trust, thread: &ThreadId) -> Result<Option<Shown>> {
     let path = layout.manifest(thread);
     match disk::read(disk, &path, MOST_BYTES) {
         Ok(bytes) => parse(&bytes, trust, thread).map(Some),
         Err(error) if error.kind() == std::io::ErrorKind::NotFound => Ok(None),
+        // A link, a pipe, or something else that is no file of ours: it is in the way of a new one, and nothing is lost with it.
+        Err(error) if disk::is_no_file(&error) => Err(damaged(thread, &error.to_string())),
         Err(error) => Err(io_error("read", &path)(error)),
     }
 }
 
 /// Understands the bytes of a manifest, if they are rightly signed.
 pub(crate) fn parse(bytes: &[u8], trust: &Trust, thread: &ThreadId) -> Result<Shown> {
-    let verified = document::verify_json(KIND, thread.as_str(), bytes, trust)
-        .map_err(|error| damaged(thread, &error.to_string()))?;
+    let verified =
+        document::verify_json(KIND, thread.as_str(), bytes, trust).map_err(|error| refused(thread, &error))?;
     let version = verified.value.get("log_version").and_then(Value::as_u64);
     let hash = verified.value.get("log_hash").and_then(Value::as_str).and_then(|hash| hash.parse::<Digest>().ok());
     let version = version.ok_or_else(|| damaged(thread, "it does not say which version of the log it shows"))?;
@@ -140,11 +144,17 @@ pub(crate) fn parse(bytes: &[u8], trust: &Trust, thread: &ThreadId) -> Result<Sh
 }
 
 fn damaged(thread: &ThreadId, why: &str) -> Error {
-    Error::Integrity {
-        what: format!("`thread.json` of `{thread}`"),
-        why: why.to_owned(),
-        hint: Some(format!(
-            "it is a projection of the log: `selvedge repair {thread}` keeps it aside and writes it anew"
-        )),
-    }
+    Error::Integrity { what: named(thread), why: why.to_owned(), hint: Some(anew(thread)) }
+}
+
+fn refused(thread: &ThreadId, error: &DocumentError) -> Error {
+    Error::of_document(named(thread), error, || anew(thread))
+}
+
+fn named(thread: &ThreadId) -> String {
+    format!("`thread.json` of `{thread}`")
+}
+
+fn anew(thread: &ThreadId) -> String {
+    format!("it is a projection of the log: `selvedge repair {thread}` keeps it aside and writes it anew")
 }

@@ -77,6 +77,8 @@ pub struct LocalStore {
     /// Locked as long as this is open.
     _owner_file: Option<Box<dyn DiskFile>>,
     worker: Option<JoinHandle<()>>,
+    /// Whether it is closed in order when it is dropped; otherwise it is left as a crash would leave it.
+    closes_itself: bool,
 }
 
 impl LocalStore {
@@ -88,6 +90,14 @@ impl LocalStore {
         check_ancestors(project, &layout)?;
         if fs::symlink_metadata(layout.store_file()).is_ok() {
             check_kind(&layout, &*disk)?;
+            // The kind is written last: where it stands there was a database.
+            if fs::symlink_metadata(layout.database()).is_err() {
+                return Err(Error::Integrity {
+                    what: format!("`{}`", layout.database().display()),
+                    why: "the store is there, and its database is missing".to_owned(),
+                    hint: Some("`selvedge reindex` builds it anew from the logs".to_owned()),
+                });
+            }
             return Ok(false);
         }
         for folder in [layout.root().to_owned(), layout.owners(), layout.tombstones()] {
@@ -126,6 +136,9 @@ impl LocalStore {
             });
         }
         let owner = OwnerId::new(ids.hex32()).map_err(rows::bad_row)?;
+        if access == Access::ReadWrite {
+            make_places(&layout, &*disk)?;
+        }
         let (gate, owner_file) = match access {
             Access::ReadWrite => Some(Gate::enter(&layout, &*disk, &owner)?),
             Access::ReadOnly => None,
@@ -151,7 +164,13 @@ impl LocalStore {
             told: Mutex::new(0),
             told_changed: Condvar::new(),
         };
-        let mut store = Self { core: Arc::new(core), opened: Opened::default(), _owner_file: owner_file, worker: None };
+        let mut store = Self {
+            core: Arc::new(core),
+            opened: Opened::default(),
+            _owner_file: owner_file,
+            worker: None,
+            closes_itself: false,
+        };
         match access {
             Access::ReadWrite => store.settle()?,
             Access::ReadOnly => store.core.read(|_| Ok(()))?,
@@ -179,8 +198,20 @@ impl LocalStore {
         self.core.layout.thread(thread)
     }
 
+    /// The same store, which closes itself in order if it is dropped unclosed, say because something was refused.
+    #[must_use]
+    pub fn closing_itself(mut self) -> Self {
+        self.closes_itself = true;
+        self
+    }
+
     /// Makes every transcript durable by itself, gives leases back and closes the store.
     pub fn close(mut self) -> Result<()> {
+        self.finish()
+    }
+
+    fn finish(&mut self) -> Result<()> {
+        self.closes_itself = false;
         self.end_worker(Phase::Closing);
         if self.core.gate.is_none() {
             return Ok(());
@@ -232,6 +263,10 @@ impl LocalStore {
 
 impl Drop for LocalStore {
     fn drop(&mut self) {
+        if self.closes_itself {
+            // What can't be done now is done by whoever opens the store next.
+            _ = self.finish();
+        }
         self.end_worker(Phase::Abandoned);
     }
 }
@@ -266,6 +301,16 @@ impl Core {
     }
 }
 
+/// Makes the folders that nothing is lost with, if they are not there: version control does not keep empty ones.
+pub(crate) fn make_places(layout: &Layout, disk: &dyn Disk) -> Result<()> {
+    for folder in [layout.owners(), layout.tombstones()] {
+        if !check_folder(&folder)? {
+            disk.make_folder(&folder).map_err(io_error("create", &folder))?;
+        }
+    }
+    Ok(())
+}
+
 /// Makes the database of a new store; one that an earlier attempt finished is kept, and anything else is not touched.
 fn make_database(layout: &Layout, disk: &dyn Disk) -> Result<()> {
     let database = layout.database();
@@ -289,10 +334,15 @@ pub(crate) fn check_ancestors(project: &Path, layout: &Layout) -> Result<()> {
     Ok(())
 }
 
+/// What `store.json` says in a store of this format.
+pub(crate) fn kind_text(format: i64) -> Result<String> {
+    let kind = Kind { kind: KIND.to_owned(), format };
+    Ok(serde_json::to_string(&kind).map_err(rows::bad_row)? + "\n")
+}
+
 /// Names the kind of a store and the format that this program writes.
 pub(crate) fn write_kind(layout: &Layout, disk: &dyn Disk) -> Result<()> {
-    let kind = Kind { kind: KIND.to_owned(), format: schema::FORMAT };
-    let text = serde_json::to_string(&kind).map_err(rows::bad_row)? + "\n";
+    let text = kind_text(schema::FORMAT)?;
     let path = layout.store_file();
     disk::replace(disk, &path, text.as_bytes()).map_err(io_error("write", &path))
 }

@@ -369,6 +369,7 @@ impl Core {
         let shown = match manifest::read(&self.layout, &*self.disk, &self.trust, thread) {
             Ok(shown) => shown,
             Err(Error::Integrity { why, .. }) => return Ok(Some(why)),
+            Err(Error::Unbelieved { key, .. }) => return Ok(Some(format!("key {} does not count", key.short()))),
             // A link, a folder, or something else that is no file.
             Err(Error::Io { source, .. }) => return Ok(Some(source.to_string())),
             Err(error) => return Err(error),

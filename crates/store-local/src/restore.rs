@@ -1,7 +1,7 @@
 //! A store from a backup, in a project that has none.
 //!
 //! Everything is checked before anything is written: that the backup was finished and, if it is signed, by somebody trusted; that
-//! its database is the one it tells of; every signature of every log and the name of every blob. What is not what was signed is
+//! its database is the one it tells of; every signature of every log and the name of every blob, every manifest and tombstone. What is not what was signed is
 //! left out and named, and keeps nothing else from being restored; a database that is not the right one is built anew from the logs.
 //!
 //! All of it is copied to a folder beside the store's and moved into place by one rename. Killed before that, there is no
@@ -10,7 +10,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use selvedge_log::document::DocumentError;
@@ -22,7 +22,7 @@ use serde_json::Value;
 
 use crate::backup::{BackedUp, Backup, FILE, ITEM, KIND, THREADS, bury, copy_file, entries};
 use crate::blobs::hash_file;
-use crate::copied::{Bad, judge_copy};
+use crate::copied::{Bad, MANIFEST, TOMBSTONE, bad_tombstone, belongs, judge_copy};
 use crate::core::io_error;
 use crate::disk::{self, Disk, How};
 use crate::layout::{Layout, check_folder};
@@ -54,8 +54,19 @@ pub struct Restored {
 /// What a backup holds that is what was signed.
 struct Checked {
     restored: Restored,
-    /// Sound threads, and their sound blobs.
-    sound: BTreeMap<ThreadId, (Head, BTreeSet<Digest>)>,
+    /// Sound threads.
+    sound: BTreeMap<ThreadId, Sound>,
+    /// Sound tombstones.
+    tombstones: Vec<ThreadId>,
+}
+
+/// A thread whose log is what was signed.
+struct Sound {
+    head: Head,
+    /// Its sound blobs.
+    blobs: BTreeSet<Digest>,
+    /// Whether its `thread.json` is left out, and has to be written anew.
+    lacks_manifest: bool,
 }
 
 impl LocalStore {
@@ -116,6 +127,7 @@ fn check(backup: &Path, trust: &Trust, disk: &dyn Disk, each: &mut dyn FnMut(usi
             format!("its store has format {}, and this program knows up to {}", found.store_format, schema::FORMAT);
         return Err(schema::unusable("the backup", why, Some("use the newer Selvedge that wrote it")));
     }
+    check_store_file(&layout, disk, found.store_format)?;
     let is_rebuilt = !hash_file(disk, &layout.database()).is_ok_and(|hash| hash == found.database);
     let (mut bad, mut sound) = (Vec::new(), BTreeMap::new());
     for (index, BackedUp { thread_id, head }) in found.threads.iter().enumerate() {
@@ -123,21 +135,61 @@ fn check(backup: &Path, trust: &Trust, disk: &dyn Disk, each: &mut dyn FnMut(usi
             Ok(judged) => {
                 bad.extend(judged.bad(thread_id, |_| false));
                 if judged.finding == Finding::Sound {
-                    sound.insert(thread_id.clone(), (head.clone(), judged.blobs));
+                    let lacks_manifest = judged.bad_manifest.is_some();
+                    sound.insert(thread_id.clone(), Sound { head: head.clone(), blobs: judged.blobs, lacks_manifest });
                 }
             }
             Err(error) => {
-                bad.push(Bad { thread_id: thread_id.clone(), blob: None, why: error.to_string(), copied: false });
+                bad.push(Bad::log(thread_id, error.to_string(), false));
             }
         }
         each(index + 1, found.threads.len());
     }
     // What was not copied into it can't be told from it; its list knows.
     let is_listed = |thread: &ThreadId| found.threads.iter().any(|listed| listed.thread_id == *thread);
-    bad.extend(found.bad.iter().filter(|bad| bad.blob.is_none() && !is_listed(&bad.thread_id)).cloned());
-    let (threads, blobs) = (sound.len() as u64, sound.values().map(|(_, blobs)| blobs.len() as u64).sum());
+    bad.extend(found.bad.iter().filter(|bad| bad.is_log() && !is_listed(&bad.thread_id)).cloned());
+    let tombstones = check_tombstones(&layout, trust, disk, &mut bad)?;
+    let (threads, blobs) = (sound.len() as u64, sound.values().map(|sound| sound.blobs.len() as u64).sum());
     let restored = Restored { backup: found, is_signed, threads, blobs, bad, is_rebuilt };
-    Ok(Checked { restored, sound })
+    Ok(Checked { restored, sound, tombstones })
+}
+
+/// The threads whose tombstones are rightly signed; others are named.
+fn check_tombstones(layout: &Layout, trust: &Trust, disk: &dyn Disk, bad: &mut Vec<Bad>) -> Result<Vec<ThreadId>> {
+    let mut sound = Vec::new();
+    if !check_folder(&layout.tombstones())? {
+        return Ok(sound);
+    }
+    for name in entries(&layout.tombstones())? {
+        let name = name.to_string_lossy();
+        let Some(Ok(thread)) = name.strip_suffix(".json").map(ThreadId::from_folder) else { continue };
+        let why = match disk::read(disk, &layout.tombstone(&thread), 64 << 20) {
+            Ok(document) => bad_tombstone(&thread, &document, trust),
+            Err(error) => Some(format!("the tombstone of `{thread}` can't be read: {error}")),
+        };
+        match why {
+            None => sound.push(thread),
+            Some(why) => bad.push(Bad::file(&thread, TOMBSTONE, why, false)),
+        }
+    }
+    Ok(sound)
+}
+
+/// Without its `store.json` nobody knows what a store is. What it must say is no secret.
+fn check_store_file(layout: &Layout, disk: &dyn Disk, format: i64) -> Result<()> {
+    let path = layout.store_file();
+    match open::check_kind(layout, disk) {
+        Ok(_) => Ok(()),
+        Err(error @ Error::Unusable { .. }) => Err(error),
+        Err(_) => Err(Error::Integrity {
+            what: format!("`{}`", path.display()),
+            why: "it is missing or can't be read".to_owned(),
+            hint: Some(format!(
+                "nothing was restored; use another backup, or write `{}` into it and restore again",
+                open::kind_text(format)?.trim_end()
+            )),
+        }),
+    }
 }
 
 fn refuse_store(layout: &Layout) -> Result<()> {
@@ -169,7 +221,10 @@ fn read_list(backup: &Path, trust: &Trust, disk: &dyn Disk) -> Result<(Backup, b
         Err(DocumentError::Unsigned) => {
             (serde_json::from_slice::<Value>(&bytes).map_err(|error| damaged(&path, &error.to_string()))?, false)
         }
-        Err(error) => return Err(damaged(&path, &error.to_string())),
+        Err(error) => {
+            let hint = || "nothing was restored; use another backup".to_owned();
+            return Err(Error::of_document(format!("`{}`", path.display()), &error, hint));
+        }
     };
     let found = serde_json::from_value(value).map_err(|error| damaged(&path, &error.to_string()))?;
     Ok((found, is_signed))
@@ -179,8 +234,9 @@ fn copy_all(checked: &mut Checked, from: &Layout, to: &Layout, disk: &dyn Disk) 
     for folder in [to.root().to_owned(), to.owners(), to.tombstones()] {
         disk.make_folder(&folder).map_err(io_error("create", &folder))?;
     }
-    for (thread, (_, blobs)) in &checked.sound {
-        copy_folder(disk, &from.thread(thread), &to.thread(thread))?;
+    for (thread, Sound { blobs, lacks_manifest, .. }) in &checked.sound {
+        let wanted = |name: &str| belongs(name) && !(*lacks_manifest && name == MANIFEST);
+        copy_folder(disk, &from.thread(thread), &to.thread(thread), wanted)?;
         if !blobs.is_empty() {
             let folder = to.blobs(thread);
             disk.make_folder(&folder).map_err(io_error("create", &folder))?;
@@ -192,7 +248,8 @@ fn copy_all(checked: &mut Checked, from: &Layout, to: &Layout, disk: &dyn Disk) 
         }
     }
     if check_folder(&from.tombstones())? {
-        copy_folder(disk, &from.tombstones(), &to.tombstones())?;
+        let names: BTreeSet<_> = checked.tombstones.iter().map(|thread| format!("{}.json", thread.folder())).collect();
+        copy_folder(disk, &from.tombstones(), &to.tombstones(), |name| names.contains(name))?;
     }
     drop(disk.open(&to.commit_lock(), How::Make).map_err(io_error("create", &to.commit_lock()))?);
     if !checked.restored.is_rebuilt {
@@ -205,11 +262,27 @@ fn copy_all(checked: &mut Checked, from: &Layout, to: &Layout, disk: &dyn Disk) 
     } else {
         copy_file(disk, &from.store_file(), &to.store_file())?;
     }
+    if !checked.restored.bad.is_empty() {
+        let text = serde_json::to_string_pretty(&checked.restored.bad).map_err(rows::bad_row)? + "\n";
+        let path = left_out_file(to);
+        disk::replace(disk, &path, text.as_bytes()).map_err(io_error("write", &path))?;
+    }
     disk.sync_folder(to.root()).map_err(io_error("sync", to.root()))
 }
 
+/// Where a restored store says what its backup lacked.
+pub(crate) fn left_out_file(layout: &Layout) -> PathBuf {
+    layout.root().join("restore.left-out.json")
+}
+
+/// What the backup lacked that a store was restored from; nobody signed that, and nothing is believed for it.
+pub(crate) fn left_out(layout: &Layout, disk: &dyn Disk) -> Vec<Bad> {
+    let read = disk::read(disk, &left_out_file(layout), MOST_BYTES).ok();
+    read.and_then(|bytes| serde_json::from_slice(&bytes).ok()).unwrap_or_default()
+}
+
 /// Makes the database say what was restored. False if it tells of other logs than these.
-fn settle_database(path: &Path, sound: &BTreeMap<ThreadId, (Head, BTreeSet<Digest>)>) -> Result<bool> {
+fn settle_database(path: &Path, sound: &BTreeMap<ThreadId, Sound>) -> Result<bool> {
     let (connection, _) = schema::open_any(path, Use::Write)?;
     // A copied database is not in the mode that a store needs; that stands in its file from here on.
     connection.pragma_update(None, "journal_mode", "wal").map_err(database)?;
@@ -217,7 +290,12 @@ fn settle_database(path: &Path, sound: &BTreeMap<ThreadId, (Head, BTreeSet<Diges
     let mut known = 0;
     for row in rows::select(&work, "1 ORDER BY t.id", [])? {
         match sound.get(&row.manifest.thread_id) {
-            Some((head, _)) if *head == row.head => known += 1,
+            Some(Sound { head, lacks_manifest, .. }) if *head == row.head => {
+                known += 1;
+                if *lacks_manifest {
+                    rows::execute(&work, "UPDATE threads SET manifest_stale = 1 WHERE id = ?", [row.id])?;
+                }
+            }
             Some(_) => return Ok(false),
             None => bury(&work, row.id)?,
         }
@@ -227,13 +305,13 @@ fn settle_database(path: &Path, sound: &BTreeMap<ThreadId, (Head, BTreeSet<Diges
     Ok(known == sound.len())
 }
 
-/// Copies the plain files of a folder, synced on return; folders in it are not entered.
-fn copy_folder(disk: &dyn Disk, from: &Path, to: &Path) -> Result<()> {
+/// Copies the files of a folder that are `wanted`, synced on return.
+fn copy_folder(disk: &dyn Disk, from: &Path, to: &Path, wanted: impl Fn(&str) -> bool) -> Result<()> {
     check_folder(from)?;
     disk.make_folder(to).map_err(io_error("create", to))?;
     for name in entries(from)? {
         let path = from.join(&name);
-        if !fs::symlink_metadata(&path).is_ok_and(|found| found.is_dir()) {
+        if wanted(&name.to_string_lossy()) && fs::symlink_metadata(&path).is_ok_and(|found| found.is_file()) {
             copy_file(disk, &path, &to.join(&name))?;
         }
     }

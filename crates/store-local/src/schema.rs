@@ -11,7 +11,7 @@ use rusqlite::{Connection, ErrorCode, OpenFlags};
 use selvedge_store::{Error, Result};
 
 /// The version of the database's form that is written.
-pub(crate) const FORMAT: i64 = 2;
+pub(crate) const FORMAT: i64 = 3;
 
 /// The oldest version that is read.
 pub(crate) const FORMAT_OLDEST: i64 = 1;
@@ -154,6 +154,11 @@ CREATE TABLE erasures (
 CREATE INDEX erasures_open ON erasures (done) WHERE done = 0;
 ";
 
+/// Since format 3: which manifests are stale, found without looking at every thread.
+pub(crate) const STALE: &str = "
+CREATE INDEX threads_stale ON threads (id) WHERE manifest_stale = 1;
+";
+
 /// Whether a connection writes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Use {
@@ -165,7 +170,7 @@ pub(crate) enum Use {
 pub(crate) fn create(path: &Path) -> Result<()> {
     let connection = raw(path, Use::Write)?;
     connection.pragma_update(None, "journal_mode", "wal").map_err(database)?;
-    let script = format!("BEGIN IMMEDIATE; {TABLES} {ERASURES} PRAGMA user_version = {FORMAT}; COMMIT;");
+    let script = format!("BEGIN IMMEDIATE; {TABLES} {ERASURES} {STALE} PRAGMA user_version = {FORMAT}; COMMIT;");
     connection.execute_batch(&script).map_err(database)
 }
 
@@ -283,7 +288,8 @@ pub(crate) fn database(error: rusqlite::Error) -> Error {
             path: "registry.db".into(),
             source: std::io::Error::new(std::io::ErrorKind::PermissionDenied, error.to_string()),
         },
-        Some(ErrorCode::DatabaseBusy | ErrorCode::DatabaseLocked) => {
+        // An error of the disk says nothing about the database: whoever rebuilds it must not take it for damaged.
+        Some(ErrorCode::DatabaseBusy | ErrorCode::DatabaseLocked | ErrorCode::SystemIoFailure) => {
             Error::Database { why: error.to_string(), retryable: true }
         }
         _ => Error::Database { why: error.to_string(), retryable: false },

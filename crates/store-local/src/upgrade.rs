@@ -21,7 +21,7 @@ use crate::open::{self, LocalStore};
 use crate::schema::{self, FORMAT, Use, database};
 
 /// What leads from one version of the database to the next; the first leads from version 1 to 2.
-const STEPS: [&str; (FORMAT - schema::FORMAT_OLDEST) as usize] = [schema::ERASURES];
+const STEPS: [&str; (FORMAT - schema::FORMAT_OLDEST) as usize] = [schema::ERASURES, schema::STALE];
 
 /// What an upgrade did.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -39,6 +39,7 @@ impl LocalStore {
         open::check_ancestors(project, &layout)?;
         let named = open::check_kind(&layout, &*disk)?.format;
         open::refuse_network(layout.root())?;
+        open::make_places(&layout, &*disk)?;
         let path = layout.commit_lock();
         let queue = disk.open(&path, How::Make).map_err(io_error("open", &path))?;
         queue.lock().map_err(io_error("lock", &path))?;

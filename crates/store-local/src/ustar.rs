@@ -108,7 +108,10 @@ pub(crate) fn read_header(archive: &mut dyn Read) -> io::Result<Option<Header>> 
 /// Passes over the zeros behind a content of this size.
 pub(crate) fn skip_padding(archive: &mut dyn Read, size: u64) -> io::Result<()> {
     let mut zeros = [0; BLOCK];
-    archive.read_exact(&mut zeros[..padding(size)])
+    archive.read_exact(&mut zeros[..padding(size)]).map_err(|error| match error.kind() {
+        io::ErrorKind::UnexpectedEof => bad("it is cut off behind a file in it"),
+        _ => error,
+    })
 }
 
 fn octal(field: &[u8]) -> Option<u64> {

@@ -2,7 +2,9 @@
 //!
 //! Head and redo are read in one transaction, and the file is judged as that prefix: what a crash left in the redo is
 //! healed, not damage, and what other processes commit meanwhile is not foreign. Every blob that the log names and nobody erased is
-//! hashed too.
+//! hashed too, and what the database has of the thread is held against what the log says.
+//!
+//! A log that the database does not know is judged by itself.
 
 use std::collections::BTreeMap;
 use std::io::BufReader;
@@ -14,8 +16,13 @@ use selvedge_model::{Digest, NamedBlobs, ThreadId};
 use selvedge_store::{Error, Result};
 
 use crate::blobs::{BadBlob, bad_blobs};
-use crate::core::io_error;
+use crate::core::{Core, io_error};
+use crate::disk::How;
+use crate::folded::Folded;
 use crate::open::LocalStore;
+use crate::overlay::{Overlay, Shot};
+use crate::rows;
+use crate::schema::database;
 
 /// What was found out about a log.
 #[derive(Debug)]
@@ -52,27 +59,30 @@ impl LocalStore {
         let (memory, mut problem) = match self.core.manifest_memory(thread) {
             Ok(memory) => (memory, None),
             Err(Error::Integrity { why, .. }) => (None, Some(why)),
+            // Who signed the projection says nothing about the log.
+            Err(Error::Unbelieved { .. }) => (None, None),
             Err(error) => return Err(error),
         };
-        let shot = self.core.shot(thread)?;
-        let (head, file_bytes, healed_bytes) = (shot.row.head, shot.file_bytes, shot.healed_bytes);
+        let Look { head, overlay, file_bytes, healed_bytes } = self.core.look_at(thread)?;
+        let last = head.as_ref().map(|head| head.version);
         let mut signers: Vec<(Digest, u64)> = Vec::new();
         let mut mates = BTreeMap::<ThreadId, u64>::new();
-        let scanner = Scanner::new(thread, &self.core.trust, Signatures::Every).watching(Some(head.version));
-        let reader = BufReader::with_capacity(1 << 16, shot.overlay);
+        let scanner = Scanner::new(thread, &self.core.trust, Signatures::Every).watching(last);
+        let reader = BufReader::with_capacity(1 << 16, overlay);
         let path = self.core.layout.transcript(thread);
         let (mut lines, mut bytes) = (0, 0);
         let mut shown_hash = None;
-        let mut named = NamedBlobs::default();
+        let (mut named, mut folded) = (NamedBlobs::default(), Folded::new(thread));
         let examined = examine(reader, scanner, |entry| {
             let Some(checkpoint) = entry.checkpoint() else { return };
             for (mate, version) in &checkpoint.with {
                 let known = mates.entry(mate.clone()).or_default();
                 *known = (*known).max(*version);
             }
-            if entry.head.version > head.version {
+            if last.is_some_and(|last| entry.head.version > last) {
                 return;
             }
+            folded.take(&entry);
             (lines, bytes) = (entry.head.lines, entry.head.bytes);
             if memory.as_ref().is_some_and(|memory| memory.version == entry.head.version) {
                 shown_hash = Some(entry.head.hash);
@@ -90,13 +100,23 @@ impl LocalStore {
         {
             problem = Some(format!("it shows another log at version {}", memory.version));
         }
-        let mut remembered = vec![("the database".to_owned(), head.version)];
+        let mut remembered: Vec<_> = last.iter().map(|last| ("the database".to_owned(), *last)).collect();
         remembered.extend(memory.iter().map(|memory| (memory.by.clone(), memory.version)));
         let memories: Vec<_> = memory.into_iter().collect();
-        let evidence = Evidence { head: Some(&head), file_bytes, healed_bytes, remembered: &memories };
+        let evidence = Evidence { head: head.as_ref(), file_bytes, healed_bytes, remembered: &memories };
         let mut judgement = judge(&examined, evidence, Mode::Strict);
         if let Some(why) = problem.filter(|_| judgement.finding == Finding::Sound) {
             judgement.finding = Finding::Contradicted { by: "thread.json".to_owned(), why };
+            judgement.plan = Plan::Refuse;
+        }
+        // Bytes behind the end of a log that nobody knows are moved aside once somebody knows it.
+        let holds = match &judgement.finding {
+            Finding::Sound => true,
+            Finding::Foreign { .. } => head.is_none(),
+            _ => false,
+        };
+        if let Some(why) = if holds { self.core.differs(thread, head.as_ref(), &folded)? } else { None } {
+            judgement.finding = Finding::Database { why };
             judgement.plan = Plan::Refuse;
         }
         let bad_blobs = bad_blobs(&self.core.layout, &*self.core.disk, thread, &named);
@@ -106,7 +126,7 @@ impl LocalStore {
         Ok(Verdict {
             thread: thread.clone(),
             judgement,
-            head: Some(head),
+            head,
             healed_bytes,
             signers,
             lines,
@@ -116,6 +136,45 @@ impl LocalStore {
             bad_blobs,
             mates: mates.into_iter().collect(),
             remembered,
+        })
+    }
+}
+
+/// What is judged of a thread.
+struct Look {
+    /// Where the database says it ends; nothing if it does not know it.
+    head: Option<Head>,
+    overlay: Overlay,
+    file_bytes: u64,
+    healed_bytes: u64,
+}
+
+impl Core {
+    fn look_at(&self, thread: &ThreadId) -> Result<Look> {
+        match self.shot(thread) {
+            Ok(Shot { row, overlay, file_bytes, healed_bytes }) => {
+                Ok(Look { head: Some(row.head), overlay, file_bytes, healed_bytes })
+            }
+            Err(Error::NoThread(_)) if self.is_stray(thread)? => {
+                let path = self.layout.transcript(thread);
+                let file = self.disk.open(&path, How::Read).map_err(io_error("open", &path))?;
+                let file_bytes = file.length().map_err(io_error("look at", &path))?;
+                let overlay = Overlay::of_file(Some(file)).map_err(io_error("read", &path))?;
+                Ok(Look { head: None, overlay, file_bytes, healed_bytes: 0 })
+            }
+            Err(error) => Err(error),
+        }
+    }
+
+    /// What the database has of a thread that its log does not say, unless somebody has committed since.
+    fn differs(&self, thread: &ThreadId, head: Option<&Head>, folded: &Folded<'_>) -> Result<Option<String>> {
+        self.read(|connection| {
+            let transaction = connection.unchecked_transaction().map_err(database)?;
+            match (rows::find(&transaction, thread)?, head) {
+                (Some(row), Some(head)) if row.head == *head => folded.contradiction(&transaction, &row),
+                (None, None) => Ok(Some("does not know it".to_owned())),
+                _ => Ok(None),
+            }
         })
     }
 }

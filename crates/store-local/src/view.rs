@@ -162,6 +162,7 @@ impl Core {
     /// read afterwards remembers a log that was cut.
     pub(crate) fn recall(&self, thread: &ThreadId) -> Result<Option<Remembered>> {
         let memory = self.manifest_memory(thread);
+        let is_shown = matches!(memory, Ok(Some(_)));
         let found = self.read(|connection| {
             let Some(row) = rows::find(connection, thread)? else { return Ok(None) };
             let leads = rows::leads(connection, row.id)?;
@@ -175,17 +176,23 @@ impl Core {
             let covers = |(_, event): &(i64, Event)| matches!(event, Event::Recovery(found) if found.is_loss() && found.to_version >= Some(version));
             leads.iter().any(covers)
         };
-        let newer = memory?.filter(|memory| memory.version > row.head.version && !is_lost(memory.version));
+        let memory = match memory {
+            // A projection that is not believed remembers nothing; it is written anew with the next commit.
+            Err(Error::Unbelieved { .. }) => None,
+            memory => memory?,
+        };
+        let newer = memory.filter(|memory| memory.version > row.head.version && !is_lost(memory.version));
         if let Some(memory) = newer {
             let (have, version, by) = (Some(row.head.version), memory.version, memory.by);
             return Err(Error::Log { thread: thread.clone(), finding: Finding::Truncated { have, version, by } });
         }
-        let hash = match self.unseal(&row)? {
+        let is_wary = self.signing()?.signer.is_wary();
+        let hash = match self.unseal(&row)?.filter(|_| !is_wary) {
             Some(hash) if row.head.bytes > HASHED_MAX || self.is_unchanged(thread, &row)? => hash,
             _ => self.hash_again(thread, &row)?,
         };
         let tail = Tail::behind(row.head.clone(), hash);
-        Ok(Some(Remembered { row, tail, leads, state: None, saved_state }))
+        Ok(Some(Remembered { row, tail, leads, state: None, saved_state, is_shown }))
     }
 
     /// Whether the bytes of a log hash to what its head says.

@@ -3,6 +3,7 @@
 use std::io;
 use std::path::PathBuf;
 
+use selvedge_log::document::DocumentError;
 use selvedge_log::line::LineError;
 use selvedge_log::recovery::Finding;
 use selvedge_log::scan::{Damage, Flaw};
@@ -200,6 +201,16 @@ pub enum Error {
         /// The command that helps.
         hint: Option<String>,
     },
+    /// Something beside the logs is signed by a key whose word does not count here. The bytes may well be as they were.
+    #[error("{what} is signed by key {}, {}", .key.short(), if *.is_revoked { "which was revoked" } else { "which is not trusted" })]
+    Unbelieved {
+        /// What.
+        what: String,
+        /// The key.
+        key: Digest,
+        /// Whether it counted once.
+        is_revoked: bool,
+    },
     /// The store can't be used as it is.
     #[error("{what}: {why}")]
     Unusable {
@@ -236,6 +247,31 @@ pub enum Error {
     },
 }
 
+impl Error {
+    /// What a signed document that is refused means: its key does not count, or it is not what was signed, for which `hint` helps.
+    pub fn of_document(what: impl Into<String>, error: &DocumentError, hint: impl FnOnce() -> String) -> Self {
+        let what = what.into();
+        match error {
+            DocumentError::UntrustedKey { fingerprint } => {
+                Self::Unbelieved { what, key: *fingerprint, is_revoked: false }
+            }
+            DocumentError::RevokedKey { fingerprint } => Self::Unbelieved { what, key: *fingerprint, is_revoked: true },
+            error => Self::Integrity { what, why: error.to_string(), hint: Some(hint()) },
+        }
+    }
+}
+
+/// How a key comes to count, if it should.
+pub fn believe(key: &Digest, is_revoked: bool) -> String {
+    match is_revoked {
+        true => format!(
+            "you revoked this key, and `selvedge keys list` says when; if it should count again: `selvedge keys trust --again {}`",
+            key.short()
+        ),
+        false => format!("trust key {key} only if you know whose it is: `selvedge keys trust FILE --owner NAME`"),
+    }
+}
+
 /// A finding in words, for people.
 pub fn describe(thread: &ThreadId, finding: &Finding) -> String {
     match finding {
@@ -266,6 +302,7 @@ pub fn describe(thread: &ThreadId, finding: &Finding) -> String {
         Finding::Blob { blob, version, why } => {
             format!("blob {} of `{thread}`, which version {version} names, {why}", blob.short())
         }
+        Finding::Database { why } => format!("the log of `{thread}` holds, but the database {why}"),
         Finding::Contradicted { by, why } => format!("{by} of `{thread}` does not agree with its log: {why}"),
     }
 }
@@ -291,7 +328,7 @@ impl Classify for Error {
             Self::Fold { source, .. } => source.kind(),
             Self::Line(error) => error.kind(),
             Self::Posting(error) => error.kind(),
-            Self::Log { .. } | Self::Integrity { .. } => Kind::Integrity,
+            Self::Log { .. } | Self::Integrity { .. } | Self::Unbelieved { .. } => Kind::Integrity,
             Self::Io { source, .. }
                 if matches!(source.kind(), io::ErrorKind::PermissionDenied | io::ErrorKind::ReadOnlyFilesystem) =>
             {
@@ -336,9 +373,12 @@ impl Classify for Error {
                 Finding::Truncated { .. } => "truncated",
                 Finding::Unsigned => "unsigned_log",
                 Finding::Contradicted { .. } => "contradicted",
+                Finding::Database { .. } => "database_differs",
                 Finding::Blob { .. } => "blob_damaged",
             },
             Self::Integrity { .. } => "integrity",
+            Self::Unbelieved { is_revoked: true, .. } => "revoked_key",
+            Self::Unbelieved { .. } => "untrusted_key",
             Self::Unusable { .. } => "store_unusable",
             Self::Io { .. } if self.kind() == Kind::Denied => "permission_denied",
             Self::Io { .. } => "io",
@@ -366,6 +406,12 @@ impl Classify for Error {
             Self::NoVersion { thread, latest, .. } => {
                 return Some(format!("`selvedge state {thread} --at {latest}` is the latest"));
             }
+            Self::Exists(thread) => {
+                return Some(format!(
+                    "`selvedge thread show {thread}` shows the one that is here; a thread keeps its id, so another one of that id \
+                     can only be taken into another store"
+                ));
+            }
             Self::Deleted(_) => "ids are never used again; create a thread under another one",
             Self::Conflict { thread, actual, .. } => {
                 return Some(format!(
@@ -384,7 +430,7 @@ impl Classify for Error {
             Self::Log { thread, finding } => {
                 return Some(match finding {
                     Finding::Foreign { .. } => {
-                        "the next append moves them to a quarantine file; nothing acknowledged is lost".to_owned()
+                        "the next append with the key that signs it moves them to a quarantine file; nothing acknowledged is lost".to_owned()
                     }
                     Finding::DatabaseBehind { .. } => format!(
                         "the database is older than the log: `selvedge repair {thread}` lets it follow, `selvedge reindex` rebuilds all of it"
@@ -392,17 +438,15 @@ impl Classify for Error {
                     Finding::Truncated { have: Some(_), .. } => format!(
                         "put the file back from a copy; `selvedge repair {thread} --accept-loss` goes on without what is lost, and says so for ever"
                     ),
+                    Finding::Database { .. } => {
+                        "`selvedge reindex` builds the database anew from the logs, which are not touched".to_owned()
+                    }
                     Finding::Contradicted { by, .. } => format!(
                         "the log holds by itself; `selvedge repair {thread}` keeps {by} aside and writes it anew"
                     ),
                     Finding::Blob { .. } => "the log itself holds; put the file back from a backup".to_owned(),
-                    Finding::Damaged(Damage { flaw: Flaw::Untrusted(key), .. }) => {
-                        format!("trust key {key} only if you know whose it is: `selvedge keys trust FILE --owner NAME`")
-                    }
-                    Finding::Damaged(Damage { flaw: Flaw::Revoked(key), .. }) => format!(
-                        "you revoked this key, and `selvedge keys list` says when; if it should count again: `selvedge keys trust --again {}`",
-                        key.short()
-                    ),
+                    Finding::Damaged(Damage { flaw: Flaw::Untrusted(key), .. }) => believe(key, false),
+                    Finding::Damaged(Damage { flaw: Flaw::Revoked(key), .. }) => believe(key, true),
                     _ => format!(
                         "`selvedge verify {thread} --explain` shows what is still proven; put the file back from a copy"
                     ),
@@ -415,8 +459,13 @@ impl Classify for Error {
                 io::ErrorKind::PermissionDenied | io::ErrorKind::ReadOnlyFilesystem => {
                     "check who owns the folder and its mode"
                 }
+                // How a store names what is no plain file.
+                io::ErrorKind::InvalidInput => {
+                    "a link, a pipe or a folder in a file's place is not read: move it away and put the file back from a copy"
+                }
                 _ => return None,
             },
+            Self::Unbelieved { key, is_revoked, .. } => return Some(believe(key, *is_revoked)),
             Self::Integrity { hint, .. } | Self::Unusable { hint, .. } => return hint.clone(),
             Self::Changeset(error) => return error.hint(),
             Self::Fold { source, .. } => return source.hint(),

@@ -17,7 +17,7 @@ use selvedge_model::fold::FoldError;
 use selvedge_model::{CommitKey, Digest, MessageId, NoteKey, OwnerId, ThreadId};
 use selvedge_store::Error;
 
-use super::{PAGES, Page, Retry};
+use super::{FINDINGS, PAGES, Page, Retry};
 use crate::error::Exit;
 
 #[track_caller]
@@ -72,6 +72,8 @@ fn every_error_of_a_store_exits_as_its_page_says() {
         Error::AccountBusy(account()),
         Error::OtherSigner { thread: thread(), theirs: digest(), ours: digest() },
         Error::Integrity { what: text(), why: text(), hint: None },
+        Error::Unbelieved { what: text(), key: digest(), is_revoked: false },
+        Error::Unbelieved { what: text(), key: digest(), is_revoked: true },
         Error::Unusable { what: text(), why: text(), hint: None },
         Error::Io { what: "read", path: PathBuf::new(), source: failed() },
         Error::Io { what: "read", path: PathBuf::new(), source: io::ErrorKind::PermissionDenied.into() },
@@ -92,6 +94,7 @@ fn every_finding_in_a_log_exits_as_its_page_says() {
         damaged(Flaw::Revoked(digest())),
         damaged(Flaw::Format { found: 9 }),
         Finding::Unsigned,
+        Finding::Database { why: String::new() },
     ];
     for finding in findings {
         agrees(&Error::Log { thread: thread(), finding });
@@ -147,8 +150,16 @@ fn every_error_of_keys_and_documents_exits_as_its_page_says() {
 #[test]
 fn pages_are_in_order_and_refer_to_each_other() {
     assert!(PAGES.is_sorted_by(|one, next| one.code < next.code), "the table is in alphabetical order");
-    for page in PAGES {
-        assert_eq!(page.exits.len(), 1, "`{}` ends with one exit code, whatever it is about", page.code);
+    assert!(FINDINGS.is_sorted_by(|one, next| one.code < next.code), "so is the other one");
+    for page in Page::all() {
+        // A note ends nothing.
+        let is_note = page.exits.is_empty() && FINDINGS.iter().any(|found| found.code == page.code);
+        assert_eq!(
+            page.exits.len() + usize::from(is_note),
+            1,
+            "`{}` ends with one exit code, whatever it is about",
+            page.code
+        );
         assert!(!page.remedies.is_empty() && !page.related.is_empty(), "`{}`", page.code);
         assert!(page.means.ends_with('.') && page.cause.ends_with('.'), "`{}` is told in sentences", page.code);
         assert!(page.summary().chars().count() <= 90, "`{}` in one line: {}", page.code, page.summary());

@@ -18,11 +18,12 @@ use crate::text::{clean, count};
 /// themselves. It is built in DIR.partial and gets its name when it is whole: one that was cut short is run again. Your keys are
 /// not in it: keep a copy of them elsewhere. Nothing is encrypted; whoever can read the folder can read the threads.
 ///
-/// Every log and every blob is checked on the way. What is not what was signed keeps nothing else from being copied: it is
-/// copied as it is, or left out if it can't be read; it is named, here and in the backup, and the exit code is 6.
+/// Every log, blob, manifest and tombstone is checked on the way. What does not verify, and any log that the database does not know,
+/// keeps nothing else from being copied: it is copied as it is, or left out if it can't be read; it is named, here and in the backup, and
+/// the exit code is 6.
 ///
-/// JSON: {"folder", "backup_id", "made_at", "store_format", "threads", "blobs", "bytes", "signed", "bad":[{"thread_id", "blob", "why",
-/// "copied"}]}; "blob" is missing where it is the log itself
+/// JSON: {"folder", "backup_id", "made_at", "store_format", "threads", "blobs", "bytes", "signed", "bad":[{"thread_id", "blob", "file",
+/// "why", "copied"}]}; "file" is "thread.json" or "tombstone", and without "blob" and "file" it is the log itself
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
     /// A folder that does not exist yet, or is empty
@@ -80,15 +81,18 @@ pub(crate) fn run(args: &Args, context: &Context<'_>) -> Result<()> {
     show(&said, context)?;
     let Some(first) = made.bad.first() else { return Ok(()) };
     let message = format!(
-        "the rest is copied, but {} not what was signed; the first: {}",
-        if made.bad.len() == 1 { "one thing is".to_owned() } else { format!("{} things are", made.bad.len()) },
+        "the rest is copied, but {} not verify; the first: {}",
+        if made.bad.len() == 1 { "one thing does".to_owned() } else { format!("{} things do", made.bad.len()) },
         clean(&first.why)
     );
     let failure = Failure::new(Exit::Integrity, "left_out", message).detail("thread_id", first.thread_id.as_str());
-    Err(failure.hint(format!(
-        "keep older backups; `selvedge verify {}` says what is wrong, and `selvedge doctor` what to do",
-        first.thread_id
-    )))
+    // A changed blob may be too large for a look at everything that must be quick.
+    let deep = if first.blob.is_some() { " --deep" } else { "" };
+    let says = match first.file.as_deref() {
+        Some("tombstone") => String::new(),
+        _ => format!("`selvedge verify {}` says what is wrong, and ", first.thread_id),
+    };
+    Err(failure.hint(format!("keep older backups; {says}`selvedge doctor{deep}` says what to do")))
 }
 
 fn show(said: &Said<'_>, context: &Context<'_>) -> Result<()> {
@@ -112,6 +116,10 @@ fn place(path: &Path) -> Result<PathBuf> {
     let (Some(above), Some(name)) = (path.parent(), path.file_name()) else {
         return Err(Failure::usage(format!("`{}` can't be a new folder", path.display())));
     };
+    if path.is_file() {
+        let failure = Failure::usage(format!("`{}` is a file, and a backup is a folder", path.display()));
+        return Err(failure.hint("name a folder that does not exist yet"));
+    }
     let above = fs::canonicalize(above).map_err(|error| Failure::io("find", above, &error))?;
     Ok(above.join(name))
 }

@@ -17,7 +17,7 @@ use selvedge_store_local::Access;
 use serde::Serialize;
 
 use crate::args::{self, Global};
-use crate::codes::PAGES;
+use crate::codes::Page;
 use crate::commands::help::CODES;
 use crate::context::Context;
 use crate::error::{Failure, Result};
@@ -119,7 +119,7 @@ fn pages() -> Vec<CompletionCandidate> {
     let commands = root.get_subcommands().filter(|command| !command.is_hide_set());
     let commands = commands
         .map(|command| candidate(command.get_name(), command.get_about().map(ToString::to_string).unwrap_or_default()));
-    let codes = PAGES.iter().map(|page| candidate(page.code, page.summary().to_owned()));
+    let codes = Page::all().map(|page| candidate(page.code, page.summary().to_owned()));
     commands.chain([candidate(CODES, "Every error code".to_owned())]).chain(codes).collect()
 }
 

@@ -1,10 +1,10 @@
 //! `selvedge demo`: a first taste, and a test. Everything in it is real: processes, signals, files, damage.
 //!
-//! - `stage`: the folder it plays in. `beats`: what happens. `writer`: the process that gets killed.
+//! - `stage`: the folder it plays in. `payday`: the agent that gets killed and goes on. `beats`: what happens to its log.
 
 mod beats;
+mod payday;
 mod stage;
-pub(crate) mod writer;
 
 use std::path::PathBuf;
 
@@ -18,8 +18,8 @@ use stage::Stage;
 
 /// Show in a few seconds what Selvedge is for: a crash, a race, a forgery
 ///
-/// Plays in a folder of its own, with a key of its own, and keeps it. A writer is killed with SIGKILL, its thread is
-/// recovered, two writers race, a byte is flipped and found. Exits with 1 if anything is not as promised.
+/// Plays in a folder of its own, with a key of its own, and keeps it. An agent that pays wages is killed with SIGKILL in the middle of a
+/// payment and goes on without paying twice, two writers race, a bit is flipped and found. Exits with 1 if anything is not as promised.
 ///
 /// JSON: one object per beat, {"beat", "name", "ok", "message", "details":{…}, "folder", "thread_id"}
 #[derive(Debug, clap::Args)]
@@ -47,17 +47,17 @@ struct Record<'a> {
     details: &'a Value,
     #[serde(serialize_with = "crate::text::in_json")]
     folder: &'a PathBuf,
-    thread_id: &'a str,
+    thread_id: Option<&'a str>,
 }
 
 type Beat = fn(&mut Stage) -> Result<Shown>;
 
 const BEATS: [(&str, &str, Beat); 6] = [
-    ("kill", "A writer is killed in the middle", beats::kill),
-    ("recover", "Its thread is recovered", beats::recover),
+    ("kill", "An agent is killed in the middle of a payment", payday::kill),
+    ("resume", "Another process goes on", payday::resume),
     ("race", "Two writers want the same version", beats::race),
     ("verify", "Every signature is checked", beats::verify),
-    ("tamper", "Somebody flips one bit of the file", beats::tamper),
+    ("tamper", "Somebody flips one bit of the log", beats::tamper),
     ("restore", "The bit is put back", beats::restore),
 ];
 
@@ -65,7 +65,7 @@ pub(crate) fn run(args: Args, context: &Context<'_>) -> Result<()> {
     let output = context.output;
     let mut stage = Stage::set(args.dir, context)?;
     if !output.is_json() {
-        output.text(format_args!("A thread of signed events, in {}\n", stage.folder.display()))?;
+        output.text(format_args!("An agent that pays three people, in {}\n", stage.folder.display()))?;
     }
     for (index, (name, title, beat)) in BEATS.into_iter().enumerate() {
         let (number, outcome) = (index + 1, beat(&mut stage));
@@ -73,7 +73,8 @@ pub(crate) fn run(args: Args, context: &Context<'_>) -> Result<()> {
             Ok(shown) => (shown.message.as_str(), &shown.details),
             Err(failure) => (failure.message.as_str(), &Value::Null),
         };
-        let (ok, folder, thread_id) = (outcome.is_ok(), &stage.folder, stage.thread.as_str());
+        let (ok, folder, thread_id) =
+            (outcome.is_ok(), &stage.folder, stage.thread.as_ref().map(|thread| thread.as_str()));
         if output.is_json() {
             output.record(&Record { beat: number, name, ok, message, details, folder, thread_id })?;
         } else {

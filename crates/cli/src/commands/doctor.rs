@@ -20,13 +20,14 @@ use crate::text::{clean, count};
 /// the room on the disk, and clocks.
 ///
 /// Of each log the last quarter of a megabyte is read, which is all of most: its last signature is checked, its bytes are hashed, and
-/// the blobs that it names there must be there. How many logs are longer is said. With --deep every log is verified whole, as
-/// `selvedge verify --all` does, and every blob is hashed.
+/// the blobs that it names there must be there; of each thread as many are hashed as a megabyte holds. How many logs are longer is said, and how
+/// many blobs were not hashed. With --deep every log is verified whole, as
+/// `selvedge verify --all` does, every blob is hashed, and what the database has of a thread is held against its log.
 ///
 /// Exit code: 0 if there is nothing, or nothing but notes; 1 if there are warnings: something wants doing and nothing is lost; 6 if
 /// something is damaged.
 ///
-/// JSON: {"worst", "store_format", "sqlite", "threads", "deep", "not_read_whole", "live_processes", "findings":[{"severity", "code",
+/// JSON: {"worst", "store_format", "sqlite", "threads", "deep", "not_read_whole", "blobs_not_hashed", "live_processes", "findings":[{"severity", "code",
 /// "subject", "what", "why", "help"}]}; "severity" and "worst" are "note", "warning" or "damage", "worst" is null if nothing was found,
 /// "not_read_whole" is how many logs were longer than what was read of them.
 #[derive(Debug, clap::Args)]
@@ -44,6 +45,7 @@ struct Record<'a> {
     threads: u64,
     deep: bool,
     not_read_whole: u64,
+    blobs_not_hashed: u64,
     live_processes: u64,
     findings: &'a [Finding],
 }
@@ -79,6 +81,7 @@ fn show(report: &Report, depth: Depth, context: &Context<'_>) -> Result<()> {
             threads: report.threads,
             deep: depth == Depth::Whole,
             not_read_whole: report.not_read_whole,
+            blobs_not_hashed: report.blobs_not_hashed,
             live_processes: report.live_owners,
             findings: &report.findings,
         });
@@ -110,7 +113,14 @@ fn read(report: &Report, depth: Depth) -> String {
         0 => "Logs were hashed".to_owned(),
         longer => format!("Not read whole: {longer} of {} logs, of which only the end was", report.threads),
     };
-    format!("{logs}; {signatures}; blobs were not hashed; `selvedge doctor --deep` checks everything")
+    let blobs = match (report.blobs_not_hashed, report.not_read_whole) {
+        (0, 0) => "blobs were hashed".to_owned(),
+        (0, _) => "blobs were hashed that are named there".to_owned(),
+        (left, _) => {
+            format!("{} not hashed", if left == 1 { "1 blob was".to_owned() } else { format!("{left} blobs were") })
+        }
+    };
+    format!("{logs}; {signatures}; {blobs}; `selvedge doctor --deep` checks everything")
 }
 
 fn text(finding: &Finding) -> String {

@@ -1,5 +1,7 @@
 //! `selvedge erase`: the content of one blob gone, the log saying so.
 
+use std::collections::BTreeSet;
+
 use selvedge_model::{Digest, ThreadId};
 use selvedge_store::Registry;
 use selvedge_store_local::{Access, LocalStore};
@@ -14,7 +16,8 @@ const REASON_BYTES_MAX: usize = 1000;
 ///
 /// The log says, signed, that it was erased and why; it still verifies. The reason stays for ever: don't quote what must be
 /// forgotten. The file is unlinked and its folder synced. That is all a program can promise: the disk, its snapshots, and
-/// every backup and export made before may still have the content.
+/// every backup and export made before may still have the content. A blob that the log names and that is lost can be erased as well: the
+/// log says then that it is to be missing.
 ///
 /// JSON: {"thread_id", "blob", "reason", "version"}
 #[derive(Debug, clap::Args)]
@@ -65,7 +68,10 @@ fn resolve(store: &LocalStore, thread: &ThreadId, prefix: &str) -> Result<Digest
     if let Ok(blob) = prefix.parse::<Digest>() {
         return Ok(blob);
     }
-    let found: Vec<_> = store.blobs(thread)?.into_iter().filter(|blob| blob.to_string().starts_with(prefix)).collect();
+    // One that is named and lost can be erased too.
+    let lost = store.verify(thread, &mut |_| {})?.bad_blobs.into_iter().map(|bad| bad.blob);
+    let named: BTreeSet<_> = store.blobs(thread)?.into_iter().chain(lost).collect();
+    let found: Vec<_> = named.into_iter().filter(|blob| blob.to_string().starts_with(prefix)).collect();
     match (found.as_slice(), prefix.is_empty()) {
         ([one], false) => Ok(*one),
         ([], _) | (_, true) => {

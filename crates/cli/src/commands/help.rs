@@ -6,7 +6,7 @@ use clap::builder::StyledStr;
 use serde::Serialize;
 
 use crate::args;
-use crate::codes::{PAGES, Page};
+use crate::codes::Page;
 use crate::context::Context;
 use crate::error::{Failure, Result};
 use crate::output::{BOLD, DIM, Output, paint, table};
@@ -86,7 +86,7 @@ fn unknown(command: &Command, above: &[String], word: &str) -> Failure {
         [] => Failure::usage(format!("there is no command and no error code `{word}`")),
         above => Failure::usage(format!("there is no command `{} {word}`", above.join(" "))),
     };
-    let codes = PAGES.iter().map(|page| page.code).chain([CODES]).filter(|_| above.is_empty());
+    let codes = Page::all().map(|page| page.code).chain([CODES]).filter(|_| above.is_empty());
     let Some(nearest) = nearest(word, commands.chain(codes)) else {
         return failure.hint("`selvedge help` lists the commands, `selvedge help codes` the error codes");
     };
@@ -120,10 +120,10 @@ fn distance(one: &str, other: &str) -> usize {
 
 fn list(output: &Output) -> Result<()> {
     if output.is_json() {
-        return PAGES.iter().try_for_each(|page| output.record(page));
+        return Page::all().try_for_each(|page| output.record(page));
     }
     let exits = |page: &Page| page.exits.iter().map(|exit| (*exit as u8).to_string()).collect::<Vec<_>>().join(",");
-    let rows = PAGES.iter().map(|page| vec![page.code.to_owned(), exits(page), page.summary().to_owned()]);
+    let rows = Page::all().map(|page| vec![page.code.to_owned(), exits(page), page.summary().to_owned()]);
     output.text(table(&["CODE", "EXIT", "MEANING"], &[], rows))
 }
 
@@ -134,7 +134,8 @@ fn show(page: &Page, output: &Output) -> Result<()> {
     let exits: Vec<String> = page.exits.iter().map(|exit| format!("{} ({})", *exit as u8, exit.word())).collect();
     let row = |style: Style, name: &str, text: &str| format!("{} {text}", paint(style, format_args!("{name:<11}")));
     let mut lines = vec![paint(BOLD, page.code), page.means.to_owned(), String::new()];
-    lines.push(row(DIM, "exit code", &exits.join(", ")));
+    let exits = if exits.is_empty() { "none: it is only worth knowing".to_owned() } else { exits.join(", ") };
+    lines.push(row(DIM, "exit code", &exits));
     lines.push(row(DIM, "retrying", &page.retry.to_string()));
     lines.push(row(DIM, "often", page.cause));
     for (index, remedy) in page.remedies.iter().enumerate() {
@@ -161,6 +162,6 @@ mod tests {
     fn no_command_is_called_like_a_code() {
         let root = args::command();
         let called = |name: &str| root.find_subcommand(name).is_some();
-        assert!(!called(CODES) && !PAGES.iter().any(|page| called(page.code)));
+        assert!(!called(CODES) && !Page::all().any(|page| called(page.code)));
     }
 }

@@ -25,6 +25,7 @@ const IGNORED: &str = "\
 # The logs are the record. Databases, locks and the names of live processes belong to this machine.
 agent/threads/*.db
 agent/threads/*.db-*
+agent/threads/*.db.*
 agent/threads/*.lock
 agent/threads/owners/
 ";

@@ -16,6 +16,9 @@ use crate::error::{Failure, Result};
 /// from, is revoked only after a question, or with --yes. `selvedge keys trust --again` believes it again. A key that is only old is better
 /// rotated.
 ///
+/// `selvedge verify --all` names every thread that it signed anything of; `selvedge doctor` looks only at the end of long logs, unless told
+/// --deep. While a key that yours took over from is revoked, every log is read whole before a command adds to it.
+///
 /// JSON: {"fingerprint", "owner", "revoked_at"}
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
@@ -69,17 +72,20 @@ pub(crate) fn run(args: &Args, context: &Context<'_>) -> Result<()> {
 enum Own {
     /// It signs.
     Signs,
+    /// It is the one that signs, and its private half is gone.
+    Lost,
     /// It signed before.
     Signed,
 }
 
 fn own_key(user: &User, fingerprint: &Digest) -> Result<Option<Own>> {
-    let current = match KeyFolder::load(&user.signing()) {
-        Ok(signer) => Some(signer.fingerprint()),
-        Err(_) => KeyFolder::public(&user.signing()).ok().map(|public| public.fingerprint()),
-    };
-    if current == Some(*fingerprint) {
-        return Ok(Some(Own::Signs));
+    match KeyFolder::load(&user.signing()) {
+        Ok(signer) if signer.fingerprint() == *fingerprint => return Ok(Some(Own::Signs)),
+        Ok(_) => {}
+        Err(_) if KeyFolder::public(&user.signing()).is_ok_and(|public| public.fingerprint() == *fingerprint) => {
+            return Ok(Some(Own::Lost));
+        }
+        Err(_) => {}
     }
     // One whose chain is broken is still a user's own.
     let trust = user.trust()?;
@@ -92,7 +98,7 @@ fn own_key(user: &User, fingerprint: &Digest) -> Result<Option<Own>> {
 fn confirm(own: Own, fingerprint: &Digest, context: &Context<'_>) -> Result<()> {
     let short = fingerprint.short();
     let message = match own {
-        Own::Signs => format!("key {short} signs for you: without it nothing you signed verifies any more"),
+        Own::Signs | Own::Lost => format!("key {short} signs for you: without it nothing you signed verifies any more"),
         Own::Signed => format!(
             "key {short} was yours before it was rotated: without it no thread verifies that it signed anything of, also \
              those that your key of today goes on with"
@@ -103,7 +109,8 @@ fn confirm(own: Own, fingerprint: &Digest, context: &Context<'_>) -> Result<()> 
         _ => {
             let help = match own {
                 Own::Signs => "`selvedge keys rotate` takes a new key; ",
-                Own::Signed => "",
+                // One whose private half is gone can't hand over.
+                Own::Lost | Own::Signed => "",
             };
             let hint = format!("{help}`selvedge keys revoke {short} --yes` means it");
             Err(Failure { code: "own_key", ..Failure::usage(message) }.hint(hint))

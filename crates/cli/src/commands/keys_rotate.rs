@@ -51,8 +51,8 @@ pub(crate) fn run(Args {}: Args, context: &Context<'_>) -> Result<()> {
         .output
         .tell(format_args!("The old private key is kept in {}; keep a copy of the new one.", done.retired.display()));
     context.output.tell(
-        "Whoever checks what you export needs any one of your keys, old or new; who takes it into a store needs each that signed: \
-         `selvedge keys export [FINGERPRINT]` prints them.",
+        "Whoever checks what you export from now on needs any one of your keys, old or new; what you exported before is checked with one \
+         from before; who takes it into a store needs each that signed: `selvedge keys export [FINGERPRINT]` prints them.",
     );
     Ok(())
 }

@@ -1,9 +1,13 @@
 //! One file per command: its flags, what it asks of the store, what it shows.
 
+pub(crate) mod agent_list;
+pub(crate) mod agent_new;
 pub(crate) mod append;
 pub(crate) mod backup;
 pub(crate) mod completions;
 pub(crate) mod demo;
+pub(crate) mod directive_check;
+pub(crate) mod directive_list;
 pub(crate) mod doctor;
 pub(crate) mod erase;
 pub(crate) mod export;
@@ -21,14 +25,20 @@ pub(crate) mod prune;
 pub(crate) mod reindex;
 pub(crate) mod repair;
 pub(crate) mod restore;
+pub(crate) mod resume;
+pub(crate) mod run;
+pub(crate) mod send;
+pub(crate) mod settle;
 pub(crate) mod sign;
 pub(crate) mod state;
 pub(crate) mod status;
+pub(crate) mod stop;
 pub(crate) mod thread_delete;
 pub(crate) mod thread_find;
 pub(crate) mod thread_list;
 pub(crate) mod thread_new;
 pub(crate) mod thread_rename;
 pub(crate) mod thread_show;
+pub(crate) mod tool_list;
 pub(crate) mod upgrade;
 pub(crate) mod verify;

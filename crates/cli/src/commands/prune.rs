@@ -13,7 +13,7 @@ use serde::Serialize;
 use crate::context::Context;
 use crate::error::{Exit, Failure, Result};
 use crate::output::table;
-use crate::text::{count, local_minute};
+use crate::text::{count, local_minute, shell_word};
 
 /// How many threads are listed at once.
 const PAGE: usize = 1000;
@@ -90,7 +90,7 @@ pub(crate) fn run(args: &Args, context: &Context<'_>) -> Result<()> {
         return show(&due, context);
     }
     if !args.yes {
-        confirm(&due, context)?;
+        confirm(&due, args, context)?;
     }
     let archive = args.archive.as_ref().map(|folder| context.folder.join(folder));
     for thread in &due {
@@ -189,7 +189,7 @@ fn show(due: &[Summary], context: &Context<'_>) -> Result<()> {
     Ok(())
 }
 
-fn confirm(due: &[Summary], context: &Context<'_>) -> Result<()> {
+fn confirm(due: &[Summary], args: &Args, context: &Context<'_>) -> Result<()> {
     let threads = count(due.len() as u64, "thread");
     let question = format!("Delete {threads} and all their files for good? [y/N]");
     match context.output.ask(&question).map(|answer| answer.to_lowercase()).as_deref() {
@@ -197,9 +197,19 @@ fn confirm(due: &[Summary], context: &Context<'_>) -> Result<()> {
         Some(_) => Err(Failure::new(Exit::Failed, "not_confirmed", "nothing was deleted")),
         None => {
             let failure = Failure::usage(format!("deleting {threads} needs a yes, and there is no terminal to ask on"));
-            Err(failure.hint("`selvedge prune --dry-run` shows them; `selvedge prune --yes` deletes them"))
+            let same = again(args);
+            Err(failure.hint(format!("`{same} --dry-run` shows them; `{same} --yes` deletes them")))
         }
     }
+}
+
+/// The command as it was typed, so far as it says what is pruned and what is kept.
+fn again(args: &Args) -> String {
+    let hours = args.older_than.0 / 3_600_000_000;
+    let mut words = vec!["selvedge prune".to_owned(), format!("--older-than {hours}h")];
+    words.extend(args.status.iter().map(|status| format!("--status {status}")));
+    words.extend(args.archive.iter().map(|folder| format!("--archive {}", shell_word(&folder.display().to_string()))));
+    words.join(" ")
 }
 
 #[cfg(test)]

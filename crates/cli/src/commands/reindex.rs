@@ -134,6 +134,8 @@ fn failure(first: &LeftOut, all: usize) -> Failure {
         _ => format!("{all} threads were not indexed anew; the first is `{thread}`: {}", first.why),
     };
     Failure::new(Exit::Integrity, "left_out", message)
-        .hint(format!("`selvedge repair {thread} --dry-run` says what may be mended; the folder is untouched"))
+        .hint(format!(
+            "`selvedge verify {thread}` says what is wrong, `selvedge doctor` what helps; the folder is untouched"
+        ))
         .detail("thread_id", thread.as_str())
 }

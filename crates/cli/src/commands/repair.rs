@@ -69,9 +69,7 @@ pub(crate) fn run(args: &Args, context: &Context<'_>) -> Result<()> {
 /// A thread by the beginning of its id, or one that has a log and is not in the database by its whole id.
 fn resolve(store: &LocalStore, name: &str) -> Result<ThreadId> {
     match (store.resolve(name), ThreadId::new(name)) {
-        (Err(Error::NoThread(_)), Ok(thread)) if store.thread_folder(&thread).join("transcript.jsonl").exists() => {
-            Ok(thread)
-        }
+        (Err(Error::NoThread(_)), Ok(thread)) if store.is_stray(&thread)? => Ok(thread),
         (resolved, _) => Ok(resolved?),
     }
 }

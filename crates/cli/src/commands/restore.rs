@@ -19,15 +19,15 @@ use crate::text::{clean, count};
 ///
 /// Refused if there are threads already. Everything is checked before anything is written: that the backup was finished,
 /// that it is signed by a key you trust (one that was made without a key is not signed at all, and that is said), its database, every
-/// signature of every log, every blob. Killed anywhere, there is either no store, and restoring again begins anew, or a whole one.
+/// signature of every log, every blob, manifest and tombstone. Killed anywhere, there is either no store, and restoring again begins anew, or a whole one.
 ///
 /// A thread or a blob that is not what was signed is left out and named, all else is restored, and the exit code is 6. A database that
 /// is not the right one is built anew from the logs, which loses notes nobody has consumed.
 ///
 /// If the original goes on somewhere else, it and this one part from here on: don't write to both.
 ///
-/// JSON: {"folder", "backup_id", "made_at", "store_format", "threads", "blobs", "bytes", "signed", "bad":[{"thread_id", "blob", "why",
-/// "copied"}], "rebuilt"}; "folder" is the project, "rebuilt" whether the database was built anew.
+/// JSON: {"folder", "backup_id", "made_at", "store_format", "threads", "blobs", "bytes", "signed", "bad":[{"thread_id", "blob", "file",
+/// "why", "copied"}], "rebuilt"}; "folder" is the project, "rebuilt" whether the database was built anew.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
     /// What `selvedge backup` wrote
@@ -67,12 +67,16 @@ pub(crate) fn run(args: &Args, context: &Context<'_>) -> Result<()> {
         if restored.bad.len() == 1 { "one thing is".to_owned() } else { format!("{} things are", restored.bad.len()) };
     let message = format!("the rest is restored, but {left} left out; the first: {}", clean(&first.why));
     let failure = Failure::new(Exit::Integrity, "left_out", message).detail("thread_id", first.thread_id.as_str());
-    Err(failure.hint(match first.blob {
-        Some(blob) => format!(
+    Err(failure.hint(match (first.blob, first.file.as_deref()) {
+        (_, Some("thread.json")) => "it is only a projection of the log: the next writing command writes it anew".to_owned(),
+        (_, Some(_)) => {
+            "`selvedge reindex` writes it anew if the restored database still has it; otherwise take it from another backup".to_owned()
+        }
+        (Some(blob), None) => format!(
             "look for it in another backup or an export, and put it into `{}` as `{blob}`",
             threads_folder(&context.folder).join(first.thread_id.folder()).join("blobs").display()
         ),
-        None => "take it from another backup or an export: `selvedge import FILE`; if only its key is not trusted, trust it and \
+        (None, None) => "take it from another backup or an export: `selvedge import FILE`; if only its key is not trusted, trust it and \
                  restore again into another folder"
             .to_owned(),
     }))

@@ -52,7 +52,10 @@ pub(crate) fn run(args: &Args, context: &Context<'_>) -> Result<()> {
     let path = context.folder.join(&args.file);
     let document = Document::read(&path, args.kind, args.id.as_deref())?;
     if !document.is_signed_by_people() {
-        let message = format!("`{}` is signed by the store itself, as `{}`", path.display(), document.kind.as_str());
+        let message = match document.is_of_store {
+            true => format!("`{}` is a file of the store, which signs by itself what is to be signed", path.display()),
+            false => format!("a `{}` is signed by the store itself", document.kind.as_str()),
+        };
         return Err(Failure::new(Exit::NotAllowed, "document_of_store", message));
     }
     let user = User::find()?;

@@ -15,7 +15,7 @@ use std::path::PathBuf;
 use selvedge_log::document::DocumentKind;
 use selvedge_log::scan::Entry;
 use selvedge_model::ThreadId;
-use selvedge_store::{Cursor, Filter, Registry};
+use selvedge_store::{Cursor, Error, Filter, Registry};
 use selvedge_store_local::{Access, LocalStore};
 
 use crate::context::Context;
@@ -32,18 +32,20 @@ const PAGE: usize = 1000;
 /// Check every signature of threads, and say what that proves and what it doesn't
 ///
 /// One verdict per thread. Exit code 6 if any log is not exactly what was signed; the damage is named by file, line, byte
-/// and version. Every blob that a log names is hashed too: missing, changed and erased ones are named. With --all, logs that were committed together are also checked against each other.
+/// and version. Every blob that a log names is hashed too: missing, changed and erased ones are named. What the database has of a thread is held
+/// against its log; a log that it does not know is judged by itself, and named. With --all, logs that were committed together are also checked against each other.
 ///
 /// An exported archive is checked without a store, with the key that --key names and those of its chain, or, if its name ends in
 /// `.tar`, with the keys you trust: `selvedge verify FILE --key PUBLIC.pem`. Any one key of the signer's chain is enough, old or
-/// new: the archive holds the statements, signed by both, with which one took over from the other.
+/// new: the archive holds the statements, signed by both, with which one took over from the other. It holds those of the day it was made: one
+/// that is older than a rotation does not know the key that came after, and is checked with one from before.
 ///
 /// With --document, one signed file instead: Markdown, YAML, JSON or a script, in Selvedge's form or the older Rye form. It must be
 /// signed as what its place says, or as --kind and --id say, by a key you trust, or by --key.
 ///
 /// JSON: one object per thread, {"thread_id", "sound", "code", "message", "unchanged_up_to", "signers":[{"fingerprint", "owner",
-/// "checkpoints"}], "lines", "bytes", "erased", "erased_blobs":[…], "bad_blobs":[{"blob", "version", "why"}], "healed_bytes", "foreign_bytes", "damage":{"file", "line", "first_line", "byte", "version",
-/// "why"}, "untrusted_key", "remembered_by":[{"by", "version"}], "proves", "does_not_prove":[…], "imported":{"format", "source", "at", "witnessed"}, "statements":[…]}; "imported" only if it was, "archive" (the file) only for one, "statements" only with --explain, each with "version", "reason",
+/// "checkpoints"}], "lines", "bytes", "erased", "erased_blobs":[…], "bad_blobs":[{"blob", "version", "why"}], "healed_bytes", "foreign_bytes", "damage":{"file", "inside", "line", "first_line", "byte", "version",
+/// "why"}, "untrusted_key", "remembered_by":[{"by", "version"}], "proves", "does_not_prove":[…], "imported":{"format", "source", "at", "witnessed"}, "statements":[…]}; "imported" only if it was, "archive" (the file) and "inside" (the file in it) only for one, "statements" only with --explain, each with "version", "reason",
 /// "key", "run_id", "turn", "timestamp", "signer", "byte_offset", "hash", "with":[{"thread_id", "version"}], "epoch", "settled"
 /// and "seq". With --document {"file", "sound", "form":"selvedge"|"rye", "kind", "id", "signer", "owner", "signed_at", "time_covered", "key_id" (Rye's name of the key),
 /// "proves", "does_not_prove":[…]}, or an error.
@@ -116,12 +118,20 @@ fn named(args: &Args, store: &LocalStore) -> Result<Vec<ThreadId>> {
     }
     let mut threads = Vec::new();
     for prefix in &args.threads {
-        let thread = store.resolve(prefix)?;
+        let thread = resolve(prefix, store)?;
         if !threads.contains(&thread) {
             threads.push(thread);
         }
     }
     Ok(threads)
+}
+
+/// A thread by the beginning of its id, or one that has a log and that the database does not know by its whole id.
+fn resolve(prefix: &str, store: &LocalStore) -> Result<ThreadId> {
+    match (store.resolve(prefix), ThreadId::new(prefix)) {
+        (Err(Error::NoThread(_)), Ok(thread)) if store.is_stray(&thread)? => Ok(thread),
+        (resolved, _) => Ok(resolved?),
+    }
 }
 
 fn every(store: &LocalStore) -> Result<Vec<ThreadId>> {
@@ -132,6 +142,8 @@ fn every(store: &LocalStore) -> Result<Vec<ThreadId>> {
         threads.extend(page.items.into_iter().map(|summary| summary.manifest.thread_id));
         cursor = page.next;
         if cursor.is_none() {
+            // Those that the database does not know are here too.
+            threads.extend(store.strays()?);
             return Ok(threads);
         }
     }

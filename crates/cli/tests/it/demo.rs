@@ -1,6 +1,9 @@
 //! `selvedge demo`: the README's first command.
 
+use std::collections::BTreeSet;
 use std::fs;
+
+use serde_json::json;
 
 use crate::support::{Sandbox, contents};
 
@@ -34,10 +37,15 @@ fn for_programs_there_is_one_object_per_beat() {
     let ran = sandbox.run(&["demo", "--dir", "here", "--json"]);
     let beats = ran.records();
     let names: Vec<_> = beats.iter().map(|beat| beat["name"].as_str().unwrap()).collect();
-    assert_eq!(names, ["kill", "recover", "race", "verify", "tamper", "restore"]);
+    assert_eq!(names, ["kill", "resume", "race", "verify", "tamper", "restore"]);
     assert!(beats.iter().all(|beat| beat["ok"] == true), "{beats:?}");
-    let (killed, recovered) = (&beats[0]["details"], &beats[1]["details"]);
-    assert!(recovered["version"].as_u64() >= killed["last_acknowledged"].as_u64(), "{beats:?}");
+    let (killed, resumed) = (&beats[0]["details"], &beats[1]["details"]);
+    assert_eq!((&killed["paid"], &killed["answers"]), (&json!(["anna 120", "ben 80"]), &json!(1)), "{beats:?}");
+    assert_eq!(resumed["paid"], json!(["anna 120", "ben 80", "cara 45"]));
+    // Every line has a key of its own: no call was made twice.
+    let paid = fs::read_to_string(sandbox.project().join("here/project/paid.txt")).unwrap();
+    let keys: BTreeSet<&str> = paid.lines().filter_map(|line| line.split(' ').next()).collect();
+    assert_eq!((keys.len(), paid.lines().count()), (3, 3), "{paid}");
     assert_eq!(beats[0]["folder"].as_str(), sandbox.project().join("here").to_str());
 }
 

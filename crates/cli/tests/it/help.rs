@@ -28,6 +28,20 @@ impl Codes {
         }
     }
 
+    /// The codes of findings: the literal behind `Severity::…,`.
+    fn read_findings(&mut self, source: &str) {
+        let source: String = source.split_whitespace().collect::<Vec<_>>().join(" ");
+        for rest in source.split("Severity::").skip(1) {
+            let Some((between, literal)) = rest.split_once('"') else { continue };
+            let code = literal.split('"').next().unwrap_or_default();
+            let is_one_word = between.strip_suffix(", ").is_some_and(|word| word.chars().all(char::is_alphanumeric));
+            // `"the store"` and the like are subjects.
+            if is_one_word && is_code(code) {
+                self.add(code);
+            }
+        }
+    }
+
     /// The literals that the command line fails with: `Exit::Usage, "code"`, `Failure::new(exit, "code"`, `code: "code"`.
     fn read_failures(&mut self, source: &str) {
         let source: String = source.split_whitespace().collect::<Vec<_>>().join(" ");
@@ -56,7 +70,9 @@ fn exit_code(name: &str) -> u64 {
         "NotAllowed" => 4,
         "Conflict" => 5,
         "Integrity" => 6,
+        "Decision" => 7,
         "Limit" => 8,
+        "Interrupted" => 130,
         other => panic!("what is the number of `Exit::{other}`?"),
     }
 }
@@ -83,6 +99,9 @@ fn codes_of_the_sources() -> Codes {
         for path in sources(&each.join("src")) {
             let source = fs::read_to_string(&path).unwrap();
             codes.read_errors(&source);
+            if path.to_string_lossy().contains("/doctor") {
+                codes.read_findings(&source);
+            }
             let is_table = path.starts_with(each.join("src/codes"));
             if each.ends_with("cli") && !is_table {
                 codes.read_failures(&source);
@@ -205,6 +224,10 @@ fn a_shell_is_offered_the_threads_that_are_there() {
     assert_eq!(here(&["selvedge", "thread", "show", "te"]), ["tea", "team"]);
     assert_eq!(here(&["selvedge", "verify", "tea", "co"]), ["coffee"]);
     assert_eq!(here(&["selvedge", "thread", "list", "--parent", "c"]), ["coffee"]);
+    for command in ["send", "resume", "cancel", "kill"] {
+        assert_eq!(here(&["selvedge", command, "te"]), ["tea", "team"]);
+    }
+    assert_eq!(here(&["selvedge", "settle", "call_1", "--thread", "c"]), ["coffee"]);
     sandbox.run(&["thread", "delete", "coffee", "--yes"]);
     assert_eq!(here(&["selvedge", "log", ""]), ["tea", "team"]);
     assert_eq!(here(&["selvedge", "help", "version_c"]), ["version_conflict"]);
@@ -269,7 +292,6 @@ fn every_command_has_a_manual_page() {
     for command in ["selvedge", "selvedge thread new", "selvedge keys rotate", "selvedge man"] {
         assert!(commands.contains(&command), "{commands:?}");
     }
-    assert!(!commands.contains(&"selvedge demo-writer"), "what is hidden has no page");
     let thread_new = fs::read_to_string(sandbox.project().join("pages/selvedge-thread-new.1")).unwrap();
     assert_eq!(thread_new, page);
     assert_eq!(fs::read_dir(sandbox.project().join("pages")).unwrap().count(), written.len());

@@ -155,17 +155,15 @@ fn demo() {
     assert_snapshot!(text.join("\n"));
 }
 
-/// Who wins the race, and where in a commit the signal comes, differs from run to run.
+/// Who wins the race differs from run to run.
 fn same_every_time(line: &str) -> String {
-    let line =
-        line.replace(", and 1 more that it had not heard of yet", "").replace("ann", "[NAME]").replace("bob", "[NAME]");
-    match line.find("drained") {
-        Some(_) => "   [DRAINED], and the writer's lease died with it.".to_owned(),
-        None => line,
+    match line.contains("--expect") || line.contains("got a conflict") {
+        true => line.replace("ann", "[NAME]").replace("bob", "[NAME]"),
+        false => line.to_owned(),
     }
 }
 
-/// How far the writer came differs too, and with it every number.
+/// Processes have other numbers every time, and keys make logs of other lengths.
 fn mask_numbers(line: &str) -> String {
     let mut masked = String::new();
     for c in line.chars() {

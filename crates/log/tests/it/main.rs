@@ -9,6 +9,7 @@
 mod gap;
 mod golden;
 mod nova;
+mod order;
 mod python;
 mod rotation;
 mod rye;

@@ -34,7 +34,8 @@ impl Python {
         };
         let asks = child.stdin.take().unwrap();
         let answers = BufReader::new(child.stdout.take().unwrap());
-        let file = env::temp_dir().join(format!("selvedge-python-{}.jsonl", std::process::id()));
+        let mine = format!("selvedge-python-{}-{:?}.jsonl", std::process::id(), std::thread::current().id());
+        let file = env::temp_dir().join(mine);
         Some(Self { child, asks, answers, file })
     }
 
@@ -69,7 +70,9 @@ fn ours(bytes: &[u8], thread: &ThreadId, signer: &Signer, head: Option<&Head>) -
             Finding::DatabaseBehind { .. } => "ahead",
             Finding::Damaged(_) => "damaged",
             Finding::Truncated { .. } => "truncated",
-            Finding::Unsigned | Finding::Contradicted { .. } | Finding::Blob { .. } => "unsigned",
+            Finding::Unsigned | Finding::Contradicted { .. } | Finding::Blob { .. } | Finding::Database { .. } => {
+                "unsigned"
+            }
         },
         None => match (version, &examined.damage) {
             (Some(_), None) => "unchanged",
@@ -128,6 +131,21 @@ fn the_verifier_in_python_agrees_on_good_and_damaged_logs() {
     let behind = Head { version: 1, ..prefix_head(&bytes, &lines, &head) };
     assert_eq!(python.verify(&bytes, &thread, &signer, Some(&behind))["verdict"], "ahead");
     assert_eq!(ours(&bytes, &thread, &signer, Some(&behind)).1, "ahead");
+}
+
+/// It was called cut off before, and what is cut off can be accepted as a loss.
+#[test]
+fn the_first_line_of_another_log_is_not_this_log_cut_off() {
+    let (bytes, tail, signer) = golden::transcript();
+    let (thread, head) = (golden::thread(), tail.head.unwrap());
+    let text = String::from_utf8(bytes)
+        .unwrap()
+        .replace("00112233445566778899aabbccddeeff", "0f112233445566778899aabbccddeeff");
+    let torn = &text.as_bytes()[..text.find('\n').unwrap() + 40];
+    assert_eq!(ours(torn, &thread, &signer, Some(&head)), (None, "damaged"));
+    if let Some(mut python) = Python::start() {
+        assert_eq!(python.verify(torn, &thread, &signer, Some(&head))["verdict"], "damaged");
+    }
 }
 
 /// The head behind version 1 of the worked example.

@@ -5,12 +5,12 @@ use std::io;
 use std::path::{Path, PathBuf};
 
 use rusqlite::Connection;
-use selvedge_model::Digest;
+use selvedge_model::{Digest, ThreadId};
 use selvedge_store::{Error, Result};
 use serde_json::Value;
 
 use super::{BackedUp, Copied, Erasures, Work, copy_bytes, copy_file, entries};
-use crate::copied::{Bad, Judged, judge_copy};
+use crate::copied::{Bad, Judged, MANIFEST, belongs, judge_copy};
 use crate::core::io_error;
 use crate::disk::{self, How};
 use crate::layout::check_folder;
@@ -42,8 +42,7 @@ impl Work<'_> {
             Err(error) => {
                 let folder = self.layout.thread(thread);
                 self.core.disk.remove_folder(&folder).map_err(io_error("remove", &folder))?;
-                let why = error.to_string();
-                copied.bad.push(Bad { thread_id: thread.clone(), blob: None, why, copied: false });
+                copied.bad.push(Bad::log(thread, error.to_string(), false));
                 Ok(())
             }
         }
@@ -80,6 +79,7 @@ impl Work<'_> {
     /// short, what there is.
     fn copy_log(&self, row: &Row, snapshot: &Connection) -> Result<()> {
         let thread = &row.manifest.thread_id;
+        check_folder(&self.core.layout.thread(thread))?;
         let redo = Redo::read(snapshot, row.id)?.unwrap_or_else(|| Redo { from: row.head.bytes, ..Redo::default() });
         let (source, target) = (self.core.layout.transcript(thread), self.layout.transcript(thread));
         let disk = &*self.core.disk;
@@ -112,54 +112,72 @@ impl Work<'_> {
         if !check_folder(&from)? {
             return Ok(());
         }
-        if !self.copy_manifest(row)? {
+        if !self.copy_manifest(row, copied)? {
             copied.stale.push(row.id);
         }
         for entry in entries(&from)? {
             let name = entry.to_string_lossy();
-            if name.starts_with("transcript.quarantine") || name == "capabilities.md" {
+            if belongs(&name) && name != MANIFEST && from.join(&entry) != self.core.layout.transcript(thread) {
                 self.copy_readable(&from.join(&entry), &to.join(&entry))?;
             }
         }
-        let (from, to) = (self.core.layout.blobs(thread), self.layout.blobs(thread));
-        if check_folder(&from)? {
-            disk.make_folder(&to).map_err(io_error("create", &to))?;
-            for entry in entries(&from)? {
-                let Ok(blob) = entry.to_string_lossy().parse::<Digest>() else { continue };
-                if !erased.contains(&(row.id, blob.0.to_vec())) {
-                    self.copy_readable(&from.join(&entry), &to.join(&entry))?;
-                }
-            }
-            disk.sync_folder(&to).map_err(io_error("sync", &to))?;
-        }
+        self.copy_blobs(thread, |blob| !erased.contains(&(row.id, blob.0.to_vec())))?;
         let folder = self.layout.thread(thread);
         disk.sync_folder(&folder).map_err(io_error("sync", &folder))
     }
 
+    /// Copies the blobs that are `wanted`. What stands in the place of their folder is not entered; they are missing then.
+    pub(super) fn copy_blobs(&self, thread: &ThreadId, wanted: impl Fn(&Digest) -> bool) -> Result<()> {
+        let disk = &*self.core.disk;
+        let (from, to) = (self.core.layout.blobs(thread), self.layout.blobs(thread));
+        if !check_folder(&from).unwrap_or(false) {
+            return Ok(());
+        }
+        disk.make_folder(&to).map_err(io_error("create", &to))?;
+        for entry in entries(&from)? {
+            let Ok(blob) = entry.to_string_lossy().parse::<Digest>() else { continue };
+            if wanted(&blob) {
+                self.copy_readable(&from.join(&entry), &to.join(&entry))?;
+            }
+        }
+        disk.sync_folder(&to).map_err(io_error("sync", &to))
+    }
+
     /// Copies a file; one that can't be read is missing in the copy. A blob that the log names is then said to be.
-    fn copy_readable(&self, from: &Path, to: &Path) -> Result<()> {
+    pub(super) fn copy_readable(&self, from: &Path, to: &Path) -> Result<()> {
         match copy_file(&*self.core.disk, from, to) {
             Err(error) if !self.is_fatal(&error) => self.core.disk.remove(to).map_err(io_error("remove", to)),
             other => other.map(|_| ()),
         }
     }
 
-    /// Copies a manifest, unless it shows a version that the copy of the log does not have.
-    fn copy_manifest(&self, row: &Row) -> Result<bool> {
+    /// Copies a manifest, unless it shows a version that the copy of the log does not have. One that can't be read is named.
+    fn copy_manifest(&self, row: &Row, copied: &mut Copied) -> Result<bool> {
         let thread = &row.manifest.thread_id;
         let path = self.core.layout.manifest(thread);
         let bytes = match disk::read(&*self.core.disk, &path, 64 << 20) {
             Ok(bytes) => bytes,
-            // Whatever stands there, a new one is written after a restore.
-            Err(_) => return Ok(false),
+            // A new one is written after a restore.
+            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(false),
+            Err(error) => {
+                let why = format!("`{MANIFEST}` of `{thread}` can't be read: {error}");
+                copied.bad.push(Bad::file(thread, MANIFEST, why, false));
+                return Ok(false);
+            }
         };
         let shown = serde_json::from_slice::<Value>(&bytes).ok();
         let shown = shown.and_then(|value| value.get("log_version").and_then(Value::as_u64));
-        if shown.is_none_or(|version| version > row.head.version) {
+        if shown.is_some_and(|version| version > row.head.version) && self.is_ahead(thread, row)? {
             return Ok(false);
         }
         let target = self.layout.manifest(thread);
         disk::replace(&*self.core.disk, &target, &bytes).map_err(io_error("write", &target))?;
         Ok(true)
+    }
+
+    /// Whether a thread has gone on since the snapshot, so that its manifest may rightly be newer.
+    fn is_ahead(&self, thread: &ThreadId, row: &Row) -> Result<bool> {
+        let now = self.core.read(|live| rows::find(live, thread))?;
+        Ok(now.is_none_or(|now| now.head.version > row.head.version))
     }
 }

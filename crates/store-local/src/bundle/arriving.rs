@@ -235,7 +235,11 @@ impl<'a> Arriving<'a> {
     pub(super) fn judge(mut self) -> Result<Judged> {
         let Log { thread, examined, signers, named, .. } = self.take_log()?;
         let memory: Option<Remembered> = match &self.manifest {
-            Some(bytes) if examined.damage.is_none() => Some(manifest::parse(bytes, self.trust, &thread)?.memory),
+            Some(bytes) if examined.damage.is_none() => match manifest::parse(bytes, self.trust, &thread) {
+                // The log holds by itself; the projection is written anew when it is gone on with.
+                Err(Error::Unbelieved { .. }) => None,
+                shown => Some(shown?.memory),
+            },
             _ => None,
         };
         let remembered: Vec<_> = memory.into_iter().collect();

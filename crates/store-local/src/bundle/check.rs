@@ -94,6 +94,7 @@ pub fn verify_archive(
         None => (None, None),
         Some(Ok(shown)) => (Some(shown.memory), None),
         Some(Err(Error::Integrity { why, .. })) => (None, Some(why)),
+        Some(Err(Error::Unbelieved { .. })) => (None, None),
         Some(Err(error)) => return Err(error),
     };
     if let (Some(memory), Some(passed)) = (&memory, &examined.passed)

@@ -6,14 +6,14 @@ use std::path::Path;
 
 use rusqlite::Connection;
 use selvedge_log::document::{self, DocumentError};
-use selvedge_model::{OwnerId, ThreadId};
+use selvedge_model::{Digest, OwnerId, ThreadId};
 use selvedge_store::Result;
 
 use super::threads::left_over;
 use super::{Depth, Examiner, Finding, Report, Severity, is_old, is_temporary, read_document};
 use crate::delete;
 use crate::layout::{Layout, is_reserved};
-use crate::rows::{self, Row, bad_row};
+use crate::rows::{Row, bad_row};
 use crate::schema::database;
 
 /// Below this there is no room to work in.
@@ -38,9 +38,12 @@ pub(super) fn count_logs(layout: &Layout, report: &mut Report) {
     let Ok(entries) = fs::read_dir(layout.root()) else { return };
     let logs = entries.flatten().filter(|entry| entry.path().join("transcript.jsonl").is_file()).count();
     if logs > 0 {
-        let what = format!("{logs} logs lie there, and were not looked at");
+        let what = match logs {
+            1 => "a log lies there, and was not looked at".to_owned(),
+            _ => format!("{logs} logs lie there, and were not looked at"),
+        };
         let why = "they are the record, and do not need the database to be verified";
-        report.add(Finding::new(Severity::Note, "logs_unseen", "the store", what, why).help("`selvedge reindex`"));
+        report.add(Finding::new(Severity::Note, "logs_unseen", "the store", what, why));
     }
 }
 
@@ -52,48 +55,14 @@ impl Examiner<'_> {
         let Ok(entries) = fs::read_dir(root) else { return Ok(()) };
         for entry in entries.flatten() {
             let name = entry.file_name().to_string_lossy().into_owned();
-            let is_folder = entry.file_type().is_ok_and(|kind| kind.is_dir());
+            // A link counts as what it stands for; that of a thread that is known is found with it.
+            let is_folder = entry.file_type().is_ok_and(|kind| kind.is_dir() || kind.is_symlink());
             if is_temporary(&name) && is_old(&entry.path(), &*self.clock) {
                 report.add(left_over("the store", &entry.path().display().to_string()));
             } else if is_folder && !is_reserved(name.as_str()) && !known.contains(&name) {
                 self.unknown_folder(&name, &entry.path(), report)?;
             }
         }
-        Ok(())
-    }
-
-    fn unknown_folder(&self, name: &str, path: &Path, report: &mut Report) -> Result<()> {
-        let thread = ThreadId::new(name.replace('~', "/")).ok();
-        let (mut born, mut deleted) = (false, false);
-        if let Some(thread) = &thread {
-            (born, deleted) = self.core().read(|connection| {
-                Ok((rows::find(connection, thread)?.is_some(), rows::tombstone(connection, thread)?.is_some()))
-            })?;
-        }
-        let found = match (born, deleted) {
-            (true, _) => return Ok(()),
-            (_, true) => {
-                let why = "deleting it was cut short; the next writing command finishes it";
-                Finding::new(
-                    Severity::Warning,
-                    "deletion_unfinished",
-                    name,
-                    "the folder of a deleted thread is still there",
-                    why,
-                )
-            }
-            _ if path.join("transcript.jsonl").exists() => {
-                let what = "a log lies here that the database does not know";
-                let why = "the database is older than the folder, or the folder was copied here";
-                let found = Finding::new(Severity::Damage, "thread_unknown", name, what, why);
-                found.help("`selvedge reindex` takes it in")
-            }
-            _ => {
-                let why = "it has no log, and belongs to no thread";
-                Finding::new(Severity::Note, "folder_unknown", name, "a folder that is not of this store", why)
-            }
-        };
-        report.add(found);
         Ok(())
     }
 
@@ -141,7 +110,7 @@ impl Examiner<'_> {
                     let found = Finding::new(Severity::Damage, "tombstone_missing", &thread, what, error.to_string());
                     report.add(
                         found.help(
-                            "put the file back from a backup; without it, a rebuilt database forgets the deletion",
+                            "`selvedge reindex` writes it anew from the database; without it, one that is rebuilt from the logs alone forgets the deletion",
                         ),
                     );
                 }
@@ -154,6 +123,8 @@ impl Examiner<'_> {
                 if is_old(&path, &*self.clock) {
                     report.add(left_over("the store", &path.display().to_string()));
                 }
+            } else if let Some((key, thread)) = self.unbelieved_tombstone(&path) {
+                report.unbelieved(key, &thread);
             } else if is_old(&path, &*self.clock) {
                 let what = format!("the tombstone `{}` is not in the database", path.display());
                 let why = "the database is older than the file, or the file was copied here";
@@ -166,14 +137,33 @@ impl Examiner<'_> {
         Ok(())
     }
 
+    /// Whose key signed a tombstone that is left out of the database because that key does not count, and of which thread it is.
+    fn unbelieved_tombstone(&self, path: &Path) -> Option<(Digest, ThreadId)> {
+        let name = path.file_name()?.to_string_lossy().into_owned();
+        let thread = ThreadId::from_folder(name.strip_suffix(".json")?).ok()?;
+        let bytes = read_document(self.core(), path).ok()?;
+        match document::verify_json(delete::KIND, thread.as_str(), &bytes, &self.core().trust) {
+            Err(DocumentError::UntrustedKey { fingerprint } | DocumentError::RevokedKey { fingerprint }) => {
+                Some((fingerprint, thread)).filter(|_| self.depth != Depth::Unsigned)
+            }
+            _ => None,
+        }
+    }
+
     pub(super) fn owners(&self, report: &mut Report) -> Result<()> {
         let Ok(entries) = fs::read_dir(self.core().layout.owners()) else { return Ok(()) };
         let mut dead = 0;
         for entry in entries.flatten() {
             let Ok(owner) = OwnerId::new(entry.file_name().to_string_lossy()) else { continue };
-            match self.core().is_alive(&owner)? {
-                true => report.live_owners += 1,
-                false => dead += 1,
+            match self.core().is_alive(&owner) {
+                Ok(true) => report.live_owners += 1,
+                Ok(false) => dead += 1,
+                // What is no plain file was not put there by an owner.
+                Err(error) => {
+                    let what = format!("`{}` is not the file of a process", entry.path().display());
+                    let found = Finding::new(Severity::Note, "owner_foreign", "the store", what, error.to_string());
+                    report.add(found.help("it can be removed"));
+                }
             }
         }
         if dead > 0 {

@@ -9,13 +9,14 @@
 //! before it. A log no longer than [`READ_MAX`] is hashed whole; of a longer one only what was added since the state was saved, and only
 //! with the key that sealed the running hash there. Either way a byte that changed there is found.
 
+use std::collections::BTreeSet;
 use std::io;
 
 use selvedge_log::hash::RunningHash;
 use selvedge_log::line;
 use selvedge_log::{Head, Line, checkpoint};
 use selvedge_model::event::Checkpoint;
-use selvedge_model::{Event, NamedBlobs};
+use selvedge_model::{Digest, Event, NamedBlobs};
 use selvedge_store::Error;
 
 use super::Examiner;
@@ -39,6 +40,8 @@ pub(super) struct End {
     pub(super) lines: Vec<Line>,
     /// The blobs that the lines name that were read.
     pub(super) named: NamedBlobs,
+    /// Whose signatures the lines tell of that were read.
+    pub(super) signers: BTreeSet<Digest>,
     /// Whether every byte was hashed.
     pub(super) is_whole: bool,
 }
@@ -83,22 +86,26 @@ impl Examiner<'_> {
             }
         }
         let (mut lines, mut named) = (Vec::new(), NamedBlobs::default());
+        let mut signers = BTreeSet::from([head.signer]);
         // The first line may have begun before what was read.
         let whole_from = if is_whole { 0 } else { bytes.iter().position(|byte| *byte == b'\n').map_or(0, |at| at + 1) };
         let whole = bytes.get(whole_from..bytes.len() - 1).unwrap_or_default();
         let split: Vec<&[u8]> = whole.split(|byte| *byte == b'\n').collect();
         for (index, text) in split.iter().enumerate() {
             let is_last = index + LAST_LINES >= split.len();
-            if !is_last && !mentions_blob(text) {
+            if !is_last && !mentions(text, b"\"blob") && !mentions(text, b"\"key_rotated\"") {
                 continue;
             }
             let line = line::decode(text).map_err(|_| Refused::Because("a line can't be read"))?;
             named.take(head.version, &line.event);
+            if let Event::KeyRotated(rotated) = &line.event {
+                signers.extend([rotated.from, rotated.to]);
+            }
             if is_last {
                 lines.push(line);
             }
         }
-        Ok(End { lines, named, is_whole })
+        Ok(End { lines, named, signers, is_whole })
     }
 
     /// The last line, if it is the checkpoint that the database tells of.
@@ -167,7 +174,7 @@ fn agree(mut hash: RunningHash, (before, last): (&[u8], &[u8]), said: &Checkpoin
     }
 }
 
-/// Whether a line may name a blob, or say that one was erased.
-fn mentions_blob(text: &[u8]) -> bool {
-    text.windows(5).any(|window| window == b"\"blob")
+/// Whether a line may be about this: a blob that it names or that was erased, a key that took over.
+fn mentions(text: &[u8], word: &[u8]) -> bool {
+    text.windows(word.len()).any(|window| window == word)
 }

@@ -10,9 +10,11 @@ use selvedge_log::trust::Status as KeyStatus;
 use selvedge_model::{Digest, Status, ThreadId};
 use selvedge_store::{Error, Result};
 
+use super::blobs::Imported;
 use super::ends::Refused;
 use super::{Depth, Examiner, Finding, Report, Severity, is_old, is_temporary};
 use crate::core::io_error;
+use crate::layout::check_folder;
 use crate::rows::{self, Row};
 use crate::schema::database;
 
@@ -43,10 +45,10 @@ impl Examiner<'_> {
     }
 
     /// Looks at one thread; one that can't be looked at is a finding too.
-    pub(super) fn thread(&self, row: &Row, pending: &Pending, imported: Option<&Vec<Digest>>, report: &mut Report) {
+    pub(super) fn thread(&self, row: &Row, pending: &Pending, imported: Option<&Imported>, report: &mut Report) {
         let thread = &row.manifest.thread_id;
         let looked = self
-            .log(row, imported.map(Vec::as_slice).unwrap_or_default(), report)
+            .log(row, imported.map(|imported| imported.blobs.as_slice()).unwrap_or_default(), report)
             .and_then(|()| self.manifest(row, pending.stale.contains(&row.id), report))
             .and_then(|()| self.status(row, report))
             .and_then(|()| self.beside(row, report));
@@ -54,6 +56,12 @@ impl Examiner<'_> {
             let what = format!("{bytes} committed bytes are not synced in the transcript yet");
             let why = "they are safe in the database, and the next writer or an orderly close sees to them";
             report.add(Finding::new(Severity::Note, "redo_pending", thread, what, why));
+        }
+        if imported.is_some_and(|imported| imported.is_cut_short) {
+            let what = "it was imported, and the import was not finished";
+            let why = "what is there is signed; the rest of the file is not in it yet";
+            let help = "import the same file again: `selvedge import FILE --format nova` goes on where it ended";
+            report.add(Finding::new(Severity::Warning, "import_unfinished", thread, what, why).help(help));
         }
         match looked {
             Err(Error::NoThread(_) | Error::Deleted(_)) | Ok(()) => {}
@@ -64,6 +72,7 @@ impl Examiner<'_> {
     fn log(&self, row: &Row, imported: &[Digest], report: &mut Report) -> Result<()> {
         let thread = &row.manifest.thread_id;
         let path = self.core().layout.transcript(thread);
+        check_folder(&self.core().layout.thread(thread))?;
         let fits = fs::symlink_metadata(&path).is_ok_and(|found| found.is_file() && found.len() == row.head.bytes);
         // Whatever is not as long as it should be, just now, is read whole.
         if self.depth == Depth::Whole || !fits {
@@ -71,8 +80,9 @@ impl Examiner<'_> {
         }
         match self.end(row) {
             Ok(end) => {
-                if self.depth == Depth::Ends && self.core().trust.status(&row.head.signer) != Some(KeyStatus::Trusted) {
-                    report.unbelieved(row.head.signer, thread);
+                if self.depth == Depth::Ends {
+                    let counts = |key: &Digest| self.core().trust.status(key) == Some(KeyStatus::Trusted);
+                    end.signers.iter().filter(|key| !counts(key)).for_each(|key| report.unbelieved(*key, thread));
                 }
                 report.not_read_whole += u64::from(!end.is_whole);
                 self.times(thread, &end.lines, report);
@@ -94,7 +104,10 @@ impl Examiner<'_> {
             let error = Error::Log { thread: thread.clone(), finding: bad.clone().into_finding() };
             let why = "the log itself holds; nobody erased it";
             let found = Finding { why: why.to_owned(), ..Finding::of_error(Severity::Damage, thread, &error) };
-            report.add(found.help("put the file back from a backup"));
+            report.add(found.help(format!(
+                "put the file back from a backup; if it is lost for good, `selvedge erase {thread} {} --reason …` says so in the log",
+                bad.blob
+            )));
         }
         if !verdict.erased_blobs.is_empty() {
             let names: Vec<_> = verdict.erased_blobs.iter().map(Digest::short).collect();
@@ -170,13 +183,24 @@ impl Examiner<'_> {
         let memory = match self.core().manifest_memory(thread) {
             Ok(Some(memory)) => memory,
             Ok(None) if is_stale => return Ok(()),
+            // Its log is gone too, and that is said of the log.
+            Ok(None) if fs::symlink_metadata(self.core().layout.transcript(thread)).is_err() => return Ok(()),
             Ok(None) => {
                 self.core().read(|connection| rows::existing(connection, thread))?;
                 let why = "it is a projection of the log and no part of the record";
                 report.add(
                     Finding::new(Severity::Warning, "manifest_missing", thread, "`thread.json` is missing", why)
-                        .help("`selvedge reindex` writes manifests anew from the logs"),
+                        .help(format!("the next write to it makes a new one, and so does `selvedge repair {thread}`")),
                 );
+                return Ok(());
+            }
+            // Said of its log already, if that is of the same key.
+            Err(Error::Unbelieved { key, .. }) if report.is_unbelieved(&key, thread) => return Ok(()),
+            Err(error @ Error::Unbelieved { .. }) => {
+                let why = "it is a projection of the log, which holds by itself";
+                let help = format!("the next write to it makes a new one, and so does `selvedge repair {thread}`");
+                let found = Finding::new(Severity::Warning, "manifest_unbelieved", thread, error.to_string(), why);
+                report.add(found.help(help));
                 return Ok(());
             }
             Err(Error::Integrity { what, why, .. }) => {
@@ -230,6 +254,11 @@ impl Examiner<'_> {
     fn beside(&self, row: &Row, report: &mut Report) -> Result<()> {
         let thread = &row.manifest.thread_id;
         let layout = &self.core().layout;
+        if let Err(error) = check_folder(&layout.blobs(thread)) {
+            let why = "no blob of the thread is read while it stands there";
+            let found = Finding::new(Severity::Damage, "blobs_refused", thread, error.to_string(), why);
+            report.add(found.help("put the folder itself in its place, from where it was moved or from a backup"));
+        }
         for folder in [layout.thread(thread), layout.blobs(thread)] {
             let Ok(entries) = fs::read_dir(&folder) else { continue };
             for entry in entries.flatten() {
@@ -255,8 +284,12 @@ const FROM_A_COPY: &str = "put the log back from a backup (`selvedge restore` in
 /// What helps, and really does.
 fn help(thread: &ThreadId, finding: &LogFinding) -> String {
     match finding {
-        LogFinding::Foreign { .. } => "the next append moves them to a quarantine file".to_owned(),
-        LogFinding::DatabaseBehind { .. } => "`selvedge reindex` builds the database anew from the logs".to_owned(),
+        LogFinding::Foreign { .. } => {
+            "the next append with the key that signs it moves them to a quarantine file".to_owned()
+        }
+        LogFinding::DatabaseBehind { .. } | LogFinding::Database { .. } => {
+            "`selvedge reindex` builds the database anew from the logs".to_owned()
+        }
         LogFinding::Contradicted { .. } => format!("`selvedge repair {thread}` keeps it aside and writes it anew"),
         LogFinding::Truncated { have: Some(_), .. } => {
             format!("put the file back from a backup, or accept the loss with `selvedge repair {thread} --accept-loss`")

@@ -99,6 +99,10 @@ impl Builder<'_> {
         for (done, (_, thread)) in (0..).zip(&threads) {
             progress(done, total);
             match tombs.get(thread) {
+                Some(_) if fs::symlink_metadata(self.layout.thread(thread)).is_ok_and(|found| found.is_symlink()) => {
+                    let why = "it was deleted, and a symbolic link stands where its folder was; move the link away";
+                    self.leave_out(thread, why.to_owned(), false);
+                }
                 Some(head) if !self.exceeds(thread, head)? => {
                     self.result.finished_deletions += u64::from(check_folder(&self.layout.thread(thread))?);
                     tombs::bury(self.new, self.layout, &*self.rebuild.disk, thread)?;
@@ -121,10 +125,15 @@ impl Builder<'_> {
         for entry in fs::read_dir(root).map_err(io_error("read", root))?.flatten() {
             let name = entry.file_name().to_string_lossy().into_owned();
             let Ok(thread) = ThreadId::from_folder(&name) else { continue };
-            // Whatever else stands here is left alone, and so is a link.
-            let is_folder = entry.file_type().is_ok_and(|kind| kind.is_dir());
-            let has_log = fs::symlink_metadata(self.layout.transcript(&thread)).is_ok_and(|found| found.is_file());
-            if is_folder && has_log && !is_reserved(name.as_str()) {
+            if is_reserved(name.as_str()) {
+                continue;
+            }
+            // Whatever else stands here is left alone. A link is never followed; it is left out by name.
+            let kind = entry.file_type().ok();
+            let has_log = || fs::symlink_metadata(self.layout.transcript(&thread)).is_ok_and(|found| found.is_file());
+            if kind.is_some_and(|kind| kind.is_symlink()) {
+                found.push((Timestamp::from_micros(i64::MAX), thread));
+            } else if kind.is_some_and(|kind| kind.is_dir()) && has_log() {
                 found.push((self.born(&thread), thread));
             }
         }
@@ -163,9 +172,13 @@ impl Builder<'_> {
             }
             // That the new database can't be written is no log's fault: nothing is rebuilt, rather than something left out.
             Err(error @ Error::Io { what: "write" | "open or write", .. }) => Err(error),
-            Err(error @ (Error::Log { .. } | Error::Fold { .. } | Error::Integrity { .. } | Error::Io { .. })) => {
-                self.keep_old(thread, error.to_string())
-            }
+            Err(
+                error @ (Error::Log { .. }
+                | Error::Fold { .. }
+                | Error::Integrity { .. }
+                | Error::Unusable { .. }
+                | Error::Io { .. }),
+            ) => self.keep_old(thread, error.to_string()),
             Err(error) => Err(error),
         }
     }
@@ -215,6 +228,8 @@ impl Builder<'_> {
     /// What `thread.json` shows; one that is not believed shows nothing and is left as it is.
     fn shown(&mut self, thread: &ThreadId) -> Result<Option<Shown>> {
         match manifest::read(self.layout, &*self.rebuild.disk, &self.rebuild.trust, thread) {
+            // A projection of a key that does not count is written anew with the next commit.
+            Err(Error::Unbelieved { .. }) => Ok(None),
             Err(Error::Integrity { why, .. }) => {
                 let notice = format!("`thread.json` of `{thread}` is not believed: {why}; `selvedge repair {thread}`");
                 self.result.notices.push(notice);

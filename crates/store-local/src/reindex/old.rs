@@ -125,7 +125,7 @@ impl Old {
             ("runs", "run_id, parent_run_id, meta, created_at, updated_at", "id"),
             ("feed", "version", "position"),
         ];
-        if *self == Self::Readable(schema::FORMAT) {
+        if matches!(self, Self::Readable(2..)) {
             tables.push(("erasures", "blob, reason, erased_at, done", "blob"));
         }
         for (table, columns, order) in tables {

@@ -142,7 +142,7 @@ fn an_unfinished_or_foreign_backup_restores_nothing() {
     store.backup(&backup, &mut |_, _| {}).unwrap();
     store.close().unwrap();
     let stranger = Home::new();
-    assert_eq!(restore(&backup, &stranger).unwrap_err().code(), "integrity", "nobody here trusts that key");
+    assert_eq!(restore(&backup, &stranger).unwrap_err().code(), "untrusted_key", "nobody here trusts that key");
     let path = backup.join("backup.json");
     let good = fs::read_to_string(&path).unwrap();
     fs::write(&path, good.replacen("\"blobs\": 1", "\"blobs\": 2", 1)).unwrap();

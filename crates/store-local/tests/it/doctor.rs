@@ -1,11 +1,13 @@
 //! The doctor: each kind of trouble is named, a sound store has none, and nothing is changed by looking.
 
 use std::fs;
+use std::sync::Arc;
 
-use selvedge_model::{Batch, Changeset, Expect, Note, NoteKey, Part, Reason, RunId, RunMeta};
+use selvedge_model::{Batch, Changeset, Expect, Message, MessageId, Note, NoteKey, Part, Reason, Role, RunId, RunMeta};
 use selvedge_store::{Acquire, Commit, Leases, Notes};
+use selvedge_store_local::disk::RealDisk;
 use selvedge_store_local::doctor::{Depth, Finding, Report, Severity, examine};
-use selvedge_store_local::{Access, LocalStore};
+use selvedge_store_local::{Access, LocalStore, Rebuild};
 
 use crate::erase::with_blob;
 use crate::fixture::Kept;
@@ -52,7 +54,7 @@ fn a_sound_store_has_nothing_to_report_and_stays_as_it_is() {
     for deep in [false, true] {
         let report = look(&home, deep);
         assert_eq!(codes(&report), [], "{:?}", report.findings);
-        assert_eq!((report.threads, report.live_owners, report.store_format), (1, 0, Some(2)));
+        assert_eq!((report.threads, report.live_owners, report.store_format), (1, 0, Some(3)));
     }
     assert!(files(&home.threads()) == before, "looking changes nothing");
 }
@@ -425,4 +427,54 @@ fn ten_thousand_threads_are_looked_at_in_seconds() {
     println!("{} threads in {took:?}", report.threads);
     assert_eq!((report.threads, codes(&report)), (10_000, Vec::new()));
     assert!(took < std::time::Duration::from_secs(30), "{took:?}");
+}
+
+#[test]
+fn a_database_that_contradicts_a_log_is_found_and_a_rebuilt_one_does_not() {
+    for sql in ["UPDATE threads SET manifest = json_set(manifest, '$.title', 'another')", "DELETE FROM messages"] {
+        let home = Home::new();
+        let store = home.open();
+        let thread = thread_with(&store, "ann", &[]);
+        let message = Message::text(Role::User, "hello").with_id(MessageId::new("m1").unwrap());
+        let told = Changeset { messages: vec![message], ..Changeset::empty(Reason::UserMessage) };
+        store.commit(Batch::of(Part::new(thread.clone(), Expect::Any, told))).unwrap();
+        store.close().unwrap();
+        assert_eq!(codes(&look(&home, true)), []);
+        let database = rusqlite::Connection::open(home.threads().join("registry.db")).unwrap();
+        assert_eq!(database.execute(sql, []).unwrap(), 1, "{sql}");
+        drop(database);
+        let report = look(&home, true);
+        let found = find(&report, "database_differs");
+        assert!(
+            found.severity == Severity::Damage && found.help.as_ref().unwrap().contains("selvedge reindex"),
+            "{found:?}"
+        );
+        let rebuild = Rebuild {
+            project: home.folder.path().to_owned(),
+            trust: home.trust(),
+            signer: Some(home.signer()),
+            disk: Arc::new(RealDisk),
+        };
+        LocalStore::reindex(&rebuild, &mut |_, _| {}).unwrap();
+        home.open().close().unwrap();
+        assert_eq!(codes(&look(&home, true)), [], "{sql}");
+    }
+}
+
+#[test]
+fn an_import_that_was_cut_short_is_named() {
+    let home = Home::new();
+    let store = home.open();
+    let thread = thread_with(&store, "ann", &["hello"]);
+    store.close().unwrap();
+    let database = rusqlite::Connection::open(home.threads().join("registry.db")).unwrap();
+    for (complete, severity) in [("true", None), ("false", Some(Severity::Warning))] {
+        let state = format!(r#"{{"mark":"","hash":"","state":{{"__import":{{"complete":{complete}}}}}}}"#);
+        let sql = "INSERT OR REPLACE INTO states (thread, version, bytes, state) SELECT id, 1, 1, ? FROM threads";
+        database.execute(sql, [state]).unwrap();
+        let report = look(&home, false);
+        let found = report.findings.iter().find(|found| found.code == "import_unfinished");
+        assert_eq!(found.map(|found| found.severity), severity, "{:?}", report.findings);
+        assert!(found.is_none_or(|found| found.subject == thread.as_str()));
+    }
 }

@@ -85,12 +85,23 @@ fn a_blob_that_is_missing_or_changed_without_an_erasure_is_damage() {
     fs::remove_file(&path).unwrap();
     let missing = finding(&home);
     assert!(matches!(&missing, Finding::Blob { why, .. } if why == "is missing"), "{missing:?}");
-    let store = home.open();
-    let refused = store.erase(&thread, &blob, "to hide the loss").unwrap_err();
-    assert_eq!(refused.code(), "blob_not_found", "what was lost does not come to look erased");
-    store.close().unwrap();
     fs::write(&path, content).unwrap();
     assert_eq!(finding(&home), Finding::Sound);
+}
+
+/// What is lost for good could once never be said to be: the log was damaged for ever.
+#[test]
+fn a_blob_that_is_named_and_lost_can_be_erased_and_one_that_nobody_named_can_not() {
+    let home = Home::new();
+    let (store, thread, blob) = with_blob(&home);
+    fs::remove_file(file(&home, &thread, &blob)).unwrap();
+    let refused = store.erase(&thread, &Digest([7; 32]), "never named").unwrap_err();
+    assert_eq!(refused.code(), "blob_not_found");
+    store.erase(&thread, &blob, "its disk died").unwrap();
+    let verdict = store.verify(&thread, &mut |_| {}).unwrap();
+    assert_eq!((verdict.judgement.finding, verdict.erased_blobs), (Finding::Sound, vec![blob]));
+    assert_eq!(store.erase(&thread, &blob, "again").unwrap_err().code(), "blob_erased");
+    store.close().unwrap();
 }
 
 #[test]

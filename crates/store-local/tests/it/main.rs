@@ -9,6 +9,7 @@
 mod backup;
 mod blobs;
 mod bundle;
+mod capabilities;
 mod conformance;
 mod damage;
 mod doctor;
@@ -16,6 +17,7 @@ mod erase;
 mod fixture;
 mod hardened;
 mod kill;
+mod queue;
 mod reindex;
 mod repair;
 mod rotation;

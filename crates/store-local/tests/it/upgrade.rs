@@ -53,11 +53,39 @@ fn a_store_of_format_1_is_read_as_it_is() {
 }
 
 #[test]
+fn a_store_of_format_2_is_read_as_it_is_and_moved() {
+    let kept = Kept::of(2);
+    // Version control keeps no empty folder.
+    _ = fs::remove_dir(kept.threads().join("owners"));
+    assert_whole(&kept, &kept.read_only());
+    assert_eq!(outdated(&kept).code(), "store_outdated");
+    assert_eq!(LocalStore::upgrade(kept.project(), Arc::new(RealDisk)).unwrap(), Upgraded { from: 2, to: 3 });
+    assert!(kept.threads().join("owners").is_dir());
+    assert_whole(&kept, &kept.read_only());
+    LocalStore::open(kept.options(Access::ReadWrite)).unwrap().close().unwrap();
+}
+
+/// Opening a store to write once looked at every thread.
+#[test]
+fn stale_manifests_are_found_by_an_index_in_a_new_and_in_an_upgraded_store() {
+    let kept = Kept::of(1);
+    LocalStore::upgrade(kept.project(), Arc::new(RealDisk)).unwrap();
+    let fresh = crate::support::Home::new();
+    for threads in [kept.threads(), fresh.threads()] {
+        let database = rusqlite::Connection::open(threads.join("registry.db")).unwrap();
+        let sql = "EXPLAIN QUERY PLAN SELECT t.id, h.version FROM threads AS t JOIN heads AS h ON h.id = t.id WHERE t.manifest_stale = 1";
+        let mut statement = database.prepare(sql).unwrap();
+        let plan: Vec<String> = statement.query_map([], |row| row.get(3)).unwrap().map(Result::unwrap).collect();
+        assert!(plan.iter().any(|step| step.contains("threads_stale")), "{plan:?}");
+    }
+}
+
+#[test]
 fn an_upgraded_store_has_everything_it_had_and_is_written_again() {
     let kept = Kept::of(1);
     let upgrade = || LocalStore::upgrade(kept.project(), Arc::new(RealDisk)).unwrap();
-    assert_eq!(upgrade(), Upgraded { from: 1, to: 2 });
-    assert_eq!(upgrade(), Upgraded { from: 2, to: 2 }, "a second time there is nothing to do");
+    assert_eq!(upgrade(), Upgraded { from: 1, to: 3 });
+    assert_eq!(upgrade(), Upgraded { from: 3, to: 3 }, "a second time there is nothing to do");
     assert_whole(&kept, &kept.read_only());
     let store = LocalStore::open(kept.options(Access::ReadWrite)).unwrap();
     let bob = id("bob-ba9876543210");
@@ -76,7 +104,7 @@ fn an_upgrade_cut_between_database_and_store_file_is_completed() {
     fs::write(kept.threads().join("store.json"), named).unwrap();
     assert_eq!(outdated(&kept).code(), "store_outdated");
     assert_whole(&kept, &kept.read_only());
-    assert_eq!(LocalStore::upgrade(kept.project(), Arc::new(RealDisk)).unwrap(), Upgraded { from: 1, to: 2 });
+    assert_eq!(LocalStore::upgrade(kept.project(), Arc::new(RealDisk)).unwrap(), Upgraded { from: 1, to: 3 });
     LocalStore::open(kept.options(Access::ReadWrite)).unwrap().close().unwrap();
 }
 

@@ -1,13 +1,14 @@
 //! Which files were imported before, told by what they hold and not by what they are called.
 //!
-//! - The commit that creates an imported thread has a key made of the file's content. So the same content is found under
-//!   any name by asking for that key, and of two processes that import it at once only one creates a thread.
+//! - The commit that creates an imported thread has a key made of every byte of the file, its manifest included. So the same
+//!   file is found under any name by asking for that key, and of two processes that import it at once only one creates a thread.
 //! - A file that has grown since has another hash, but begins as it did: the first line of every import tells the hash of
 //!   a short beginning, and only the records of those that begin alike are read and compared whole. The list of beginnings is
 //!   read once for any number of files.
-//! - A grown file goes on with a thread only if its manifest does not name another thread; without that, two that begin with
-//!   the same word would become one.
+//! - A file with other bytes, grown or with another manifest, goes on with a thread only if its manifest does not name another
+//!   thread; without that, two that begin with the same word would become one. What its manifest says otherwise is added.
 
+use std::cmp::Ordering;
 use std::io::Read;
 
 use selvedge_log::Trust;
@@ -46,8 +47,8 @@ pub(super) struct Known {
     pub(super) version: u64,
     /// The file, held against that record.
     pub(super) survey: Survey,
-    /// Whether the thread has all of the file and went on since.
-    pub(super) is_older: bool,
+    /// Whether the thread was made of exactly this file, and has all of it, whatever came since.
+    pub(super) is_had: bool,
 }
 
 /// What the imported threads of a store begin with.
@@ -70,8 +71,12 @@ impl Ledger {
             && let Some((Some(record), version)) = record::load(store, trust, &thread)?
         {
             let survey = survey::survey(source, Some(&record))?;
-            let is_older = survey.bytes < record.bytes && has_beginning(store, &thread, &record, &survey);
-            return Ok(Some(Known { thread, record, version, survey, is_older }));
+            let is_had = match survey.bytes.cmp(&record.bytes) {
+                Ordering::Less => has_beginning(store, &thread, &record, &survey),
+                Ordering::Equal => record.complete && survey.hash == record.sha256,
+                Ordering::Greater => false,
+            };
+            return Ok(Some(Known { thread, record, version, survey, is_had }));
         }
         let beginning = first_bytes(source, found)?;
         for (thread, known) in self.entries(store)? {
@@ -86,8 +91,8 @@ impl Ledger {
             let Some((Some(record), version)) = loaded else { continue };
             let survey = survey::survey(source, Some(&record))?;
             let begins_alike = record.bytes > 0 && survey.kept_hash == Some(record.sha256);
-            if begins_alike && (record.bytes == survey.bytes || is_one_thread(&record, survey.manifest.as_ref())) {
-                return Ok(Some(Known { thread: thread.clone(), record, version, survey, is_older: false }));
+            if begins_alike && is_one_thread(&record, survey.manifest.as_ref()) {
+                return Ok(Some(Known { thread: thread.clone(), record, version, survey, is_had: false }));
             }
         }
         Ok(None)
@@ -124,9 +129,7 @@ impl Beginning {
 /// The key under which a thread is created from a file, and the thread that was, if any was and is still there. One that was deleted keeps its
 /// key, so the next one has another.
 pub(super) fn content_key(store: &dyn Store, survey: &Survey) -> Result<(Option<CommitKey>, Option<ThreadId>)> {
-    // Without events there is nothing but the manifest to know a file by.
-    let content = if survey.bytes > 0 { survey.hash } else { survey.head_hash };
-    let mut name = format!("selvedge/import/nova/content\0{}\0{content}", survey.bytes > 0);
+    let mut name = format!("selvedge/import/nova/file\0{}\0{}", survey.head_hash, survey.hash);
     loop {
         let Ok(key) = CommitKey::new(format!("nova:content:{}", sha256(name.as_bytes()))) else {
             return Ok((None, None));

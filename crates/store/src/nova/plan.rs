@@ -55,7 +55,7 @@ pub(super) fn plan(
     let loaded = record::load(store, trust, &thread)?;
     if let Some((Some(record), version)) = loaded {
         let survey = survey::survey(source, Some(&record))?;
-        return going_on(source, original_id, Known { thread, record, version, survey, is_older: false });
+        return going_on(source, original_id, Known { thread, record, version, survey, is_had: false });
     }
     let survey = survey::survey(source, None)?;
     if survey.counts.manifests + survey.counts.parsed == 0 {
@@ -72,8 +72,8 @@ pub(super) fn plan(
 
 /// What is to be done with a file that was imported before, or of which something was.
 fn going_on(source: &dyn Source, original_id: String, known: Known) -> Result<Plan, NovaError> {
-    let Known { thread, record, version, survey, is_older } = known;
-    if is_older {
+    let Known { thread, record, version, survey, is_had } = known;
+    if is_had {
         let (outcome, record) = (Outcome::Unchanged, Some(record));
         return Ok(Plan { thread, outcome, original_id, record, version: Some(version), survey });
     }
@@ -81,15 +81,9 @@ fn going_on(source: &dyn Source, original_id: String, known: Known) -> Result<Pl
         let (kept, expected, found) = (record.bytes, record.sha256, survey.kept_hash);
         return Err(NovaError::Diverged { name: source.name().to_owned(), thread, kept, expected, found });
     }
-    let is_under_its_name = original_id == record.original_id;
     let outcome = match record.complete {
         false => Outcome::Resumed,
-        // Under another name only what was said counts: the manifest of a copy is not the thread's.
-        true if record.bytes == survey.bytes
-            && (record.head_sha256 == Some(survey.head_hash) || !is_under_its_name) =>
-        {
-            Outcome::Unchanged
-        }
+        true if record.bytes == survey.bytes && record.head_sha256 == Some(survey.head_hash) => Outcome::Unchanged,
         true => Outcome::Extended,
     };
     Ok(Plan { thread, outcome, original_id, record: Some(record), version: Some(version), survey })

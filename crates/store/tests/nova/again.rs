@@ -13,20 +13,44 @@ fn threads(store: &dyn Store) -> Vec<ThreadId> {
 }
 
 #[test]
-fn the_same_bytes_under_another_name_or_id_are_not_a_second_thread() {
+fn the_same_bytes_under_another_name_are_not_a_second_thread() {
     let (store, trust) = memory();
     let nameless = MANIFEST.replace(r#""id":"pear","#, "");
     let text = format!("{nameless}\n{}\n{}\n", said(1), said(2));
     let first = nova::import(&store, &trust, &file("pear.jsonl", text.clone())).unwrap();
     let head = store.head(&first.thread_id).unwrap();
-    let with_id = text.replace(&nameless, &MANIFEST.replace("pear", "plum"));
-    for copy in [file("copy.jsonl", text.clone()), file("pear.jsonl.bak", text), file("x.jsonl", with_id)] {
+    for copy in [file("copy.jsonl", text.clone()), file("pear.jsonl.bak", text)] {
         for attempt in [nova::preview, nova::import] {
             let report = attempt(&store, &trust, &copy).unwrap();
             assert_eq!((report.outcome, &report.thread_id), (Outcome::Unchanged, &first.thread_id), "{}", copy.name);
         }
     }
     assert_eq!((threads(&store), store.head(&first.thread_id).unwrap()), (vec![first.thread_id], head));
+}
+
+/// The second one was said to be imported already, and what its manifest told was nowhere.
+#[test]
+fn one_word_in_two_files_with_manifests_of_their_own_is_two_threads() {
+    let (store, trust) = memory();
+    let of = |agent: &str| format!("{{\"agentId\":\"{agent}\",\"title\":\"of {agent}\"}}\n{}\n", said(1));
+    for agent in ["alice", "bob"] {
+        let source = file(&format!("{agent}.jsonl"), of(agent));
+        let report = nova::import(&store, &trust, &source).unwrap();
+        assert_eq!((report.outcome, report.thread_id.as_str()), (Outcome::New, agent));
+        assert!(exported(&store, &trust, &report.thread_id).contains(&format!("\"of {agent}\"")));
+        assert_eq!(nova::import(&store, &trust, &source).unwrap().outcome, Outcome::Unchanged);
+    }
+    // A copy whose title was changed is not the same file: what it says is added, under whatever name.
+    let retitled = of("alice").replace("of alice", "of hers");
+    let report = nova::import(&store, &trust, &file("copy.jsonl", retitled)).unwrap();
+    assert_eq!((report.outcome, report.thread_id.as_str()), (Outcome::Extended, "alice"));
+    let title = store
+        .list(&Filter::default(), None, 100)
+        .unwrap()
+        .items
+        .into_iter()
+        .find_map(|one| (one.manifest.thread_id == report.thread_id).then_some(one.manifest.title).flatten());
+    assert_eq!(title.as_deref(), Some("of hers"));
 }
 
 #[test]
@@ -51,10 +75,10 @@ fn a_file_that_grew_under_another_name_adds_its_end_to_its_thread() {
 #[test]
 fn a_copy_from_before_the_file_grew_is_known_too() {
     let (store, trust) = memory();
-    let text = format!("{MANIFEST}\n{}\n", said(1));
+    let text = format!("{}\n{}\n", MANIFEST.replace(r#""id":"pear","#, ""), said(1));
     let first = nova::import(&store, &trust, &file("pear.jsonl", text.clone())).unwrap().thread_id;
     nova::import(&store, &trust, &file("pear.jsonl", format!("{text}{}\n", said(2)))).unwrap();
-    let copy = file("copy.jsonl", text.replace(r#""id":"pear","#, ""));
+    let copy = file("copy.jsonl", text);
     let report = nova::import(&store, &trust, &copy).unwrap();
     assert_eq!((report.outcome, &report.thread_id), (Outcome::Unchanged, &first));
     assert_eq!((report.added, threads(&store).len()), (nova::Added::default(), 1));

@@ -2,7 +2,8 @@
 //!
 //! ```text
 //! selvedge-demo-1a2b3c/
-//!   project/.ai/…    the store
+//!   project/.ai/…    the store, a directive, an agent and a tool
+//!   project/paid.txt what the tool wrote
 //!   user/keys/…      a key of the demo's own, so that the user's is not touched
 //! ```
 
@@ -12,14 +13,16 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::sync::Arc;
 
-use selvedge_model::{AgentId, Batch, Changeset, Expect, Ids, NewThread, Part, ThreadId};
-use selvedge_store::{Commit, Logs};
+use selvedge_model::{Ids, ThreadId};
+use selvedge_store::Logs;
 use selvedge_store_local::disk::RealDisk;
 use selvedge_store_local::system::{SystemClock, SystemIds};
 use selvedge_store_local::{Access, LocalStore, Options};
 
+use super::beats::broken;
+use super::payday;
 use crate::commands::init;
-use crate::context::{Context, User};
+use crate::context::{Context, User, threads_folder};
 use crate::error::{Exit, Failure, Result};
 use crate::output::{BOLD, paint};
 use crate::text::shell_word;
@@ -29,17 +32,16 @@ pub(crate) struct Stage {
     pub(crate) folder: PathBuf,
     pub(crate) project: PathBuf,
     pub(crate) user: User,
-    pub(crate) thread: ThreadId,
+    /// The thread of the agent, once it runs.
+    pub(crate) thread: Option<ThreadId>,
     /// This program, to be started again.
     pub(crate) program: PathBuf,
-    /// The versions that the killed writer had been told of.
-    pub(crate) acknowledged: Vec<u64>,
-    /// The byte that was flipped, and its right value.
-    pub(crate) flipped: Option<(u64, u8)>,
+    /// The byte that was flipped.
+    pub(crate) flipped: Option<u64>,
 }
 
 impl Stage {
-    /// Makes the folder, the key, the store and an empty thread.
+    /// Makes the folder, the key, the store and what the agent needs.
     pub(crate) fn set(dir: Option<PathBuf>, context: &Context<'_>) -> Result<Self> {
         let name = || format!("selvedge-demo-{}", &SystemIds.hex12()[..6]);
         let folder = context.folder.join(dir.unwrap_or_else(|| PathBuf::from(name())));
@@ -50,18 +52,19 @@ impl Stage {
         let user = User { folder: folder.join("user") };
         init::make(&project, &user)?;
         let program = env::current_exe().map_err(|error| Failure::io("find", Path::new("selvedge"), &error))?;
-        let thread = ThreadId::generate("demo", &SystemIds.hex12());
-        let stage = Self { folder, project, user, thread, program, acknowledged: Vec::new(), flipped: None };
-        stage.create_thread()?;
-        Ok(stage)
+        for (name, text) in payday::FILES {
+            let file = project.join(name);
+            let failed = |error| Failure::io("write", &file, &error);
+            fs::create_dir_all(file.parent().unwrap_or(&project))
+                .and_then(|()| fs::write(&file, text))
+                .map_err(failed)?;
+        }
+        Ok(Self { folder, project, user, thread: None, program, flipped: None })
     }
 
-    fn create_thread(&self) -> Result<()> {
-        let agent = AgentId::new("demo").map_err(|error| Failure::usage(error.to_string()))?;
-        let new = NewThread { title: Some("A first taste".to_owned()), ..NewThread::of(agent) };
-        let store = self.open(Access::ReadWrite)?;
-        store.commit(Batch::of(Part::new(self.thread.clone(), Expect::Absent, Changeset::creating(new))))?;
-        Ok(store.close()?)
+    /// The agent's thread.
+    pub(crate) fn thread(&self) -> Result<&ThreadId> {
+        self.thread.as_ref().ok_or_else(|| broken("the agent has no thread"))
     }
 
     /// Opens the demo's store with the demo's key.
@@ -78,8 +81,8 @@ impl Stage {
     }
 
     /// The thread's log.
-    pub(crate) fn transcript(&self, store: &LocalStore) -> PathBuf {
-        store.thread_folder(&self.thread).join("transcript.jsonl")
+    pub(crate) fn transcript(&self) -> Result<PathBuf> {
+        Ok(threads_folder(&self.project).join(self.thread()?.folder()).join("transcript.jsonl"))
     }
 
     /// Another process of this program, on this stage.
@@ -98,7 +101,7 @@ impl Stage {
         let program = shell_word(&self.called());
         let start = format!("SELVEDGE_HOME={home} {program} -C {project}");
         // Any unique beginning of an id will do, and there is only one thread.
-        let short = "demo";
+        let short = "payday";
         let mut text =
             format!("\n{} Everything is kept in {}\nTry:\n", paint(BOLD, "All as promised."), self.folder.display());
         for command in ["log", "state", "verify --explain"] {
@@ -116,8 +119,8 @@ impl Stage {
     /// A command that checks the newest hash without this program.
     fn check_without_us(&self) -> Option<String> {
         let store = self.open(Access::ReadOnly).ok()?;
-        let head = store.head(&self.thread).ok()?;
-        let file = shell_word(&self.transcript(&store).display().to_string());
+        let head = store.head(self.thread().ok()?).ok()?;
+        let file = shell_word(&self.transcript().ok()?.display().to_string());
         Some(format!(
             "Or without Selvedge; the answer begins with {}:\n  head -c {} {file} | sha256sum\n",
             head.hash.short(),

@@ -1,4 +1,6 @@
-//! The signing key, and who is trusted.
+//! The signing key, and who is trusted. `folders`: where they lie, and what a rotation left there.
+
+mod folders;
 
 use std::path::Path;
 
@@ -30,6 +32,7 @@ pub(super) fn look(project: &Path) -> Looked {
         Err(failure) => return Looked { findings: vec![of_failure(failure)], trust: None, signer: None },
     };
     findings.extend(user.check_apart_from(project).err().map(of_failure));
+    findings.extend(folders::look(&user));
     let trust = Trust::load(&user.trusted());
     let signer = KeyFolder::load(&user.signing());
     findings.extend(signer.as_ref().err().map(unusable));
@@ -38,8 +41,12 @@ pub(super) fn look(project: &Path) -> Looked {
         Err(error) => findings.push(Finding::of_error(severity(error), TRUST, error)),
         Ok(trust) => {
             findings.extend(signer.as_ref().ok().and_then(|signer| standing(&signer.fingerprint(), trust)));
-            if let Err(error) = KeyChain::load(&user.keys().chain(), trust) {
-                findings.push(Finding::of_error(severity(&error), "the chain of your keys", &error));
+            match KeyChain::load(&user.keys().chain(), trust) {
+                Err(error) => findings.push(Finding::of_error(severity(&error), "the chain of your keys", &error)),
+                Ok(chain) => {
+                    findings.extend(signer.as_ref().ok().and_then(|signer| taken_over(&signer.fingerprint(), &chain)));
+                    findings.extend(folders::broken_chain(&user));
+                }
             }
             for (fingerprint, key) in trust.iter().filter(|(_, key)| key.status == Status::Revoked) {
                 let what = format!("key {} of {} is revoked", fingerprint.short(), key.owner);
@@ -70,6 +77,21 @@ fn standing(key: &Digest, trust: &Trust) -> Option<Finding> {
     let what = format!("the key that you sign with, {}, {what}", key.short());
     let why = "what it signs would not be believed, by you or by others";
     Some(Finding::new(Severity::Warning, code, KEY, what, why).help(help))
+}
+
+/// Whether the key that signs is one that another has taken over from.
+fn taken_over(key: &Digest, chain: &KeyChain) -> Option<Finding> {
+    let step = chain.step_from(key)?;
+    let what = format!(
+        "the key that you sign with, {}, was taken over by {} and is in its place again",
+        key.short(),
+        step.to.short()
+    );
+    let why = "an old copy of the folder was put back, or a rotation was cut short; what the newer key signed can't be gone on with";
+    let found = Finding::new(Severity::Warning, "own_key_retired", KEY, what, why);
+    Some(found.help(
+        "`selvedge keys rotate` finishes a rotation that was cut short; otherwise put the newer key back from a copy",
+    ))
 }
 
 fn of_failure(failure: Failure) -> Finding {

@@ -46,13 +46,18 @@ pub(super) fn named(args: &Args, context: &Context<'_>) -> Result<Option<Vec<Pat
 pub(super) fn run(archives: &[PathBuf], args: &Args, context: &Context<'_>) -> Result<()> {
     let (trust, names) = match &args.key {
         // Whoever names the key knows whose it is.
-        Some(file) => (Trust::of(&[document::read_key(&context.folder.join(file))?]), Some(Trust::default())),
+        Some(file) => {
+            let key = document::read_key(&context.folder.join(file))?;
+            document::tell_if_revoked(&key, context);
+            (Trust::of(&[key]), Some(Trust::default()))
+        }
         None => (document::trust_of_user(context)?, None),
     };
     let (mut checked, mut failures) = (Vec::new(), Vec::new());
     for path in archives {
         match check(path, args.explain, &trust, names.as_ref()) {
             Ok(one) => {
+                let one = one.in_archive(args.key.as_deref());
                 one.show(context.output)?;
                 checked.push(one);
             }
@@ -92,7 +97,7 @@ fn check(path: &Path, explain: bool, trust: &Trust, names: Option<&Trust>) -> Re
     let (verdict, believed) = verify_archive(&mut BufReader::with_capacity(1 << 16, file), trust, &mut each)?;
     let (thread, names) = (verdict.thread.clone(), names.unwrap_or(&believed));
     let statements = explain.then_some(statements);
-    Ok(Checked::new(thread, path.to_owned(), Ok(verdict), statements, names).imported(origin).in_archive())
+    Ok(Checked::new(thread, path.to_owned(), Ok(verdict), statements, names).imported(origin))
 }
 
 fn refuse(path: &Path, failure: &Failure, context: &Context<'_>) -> Result<()> {

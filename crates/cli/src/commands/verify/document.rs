@@ -7,6 +7,7 @@ use selvedge_log::Trust;
 use selvedge_log::document::{DocumentError, DocumentKind, Form, verify_json, verify_text};
 use selvedge_log::keys::PublicKey;
 use selvedge_log::rye;
+use selvedge_log::trust::Status;
 use selvedge_model::Digest;
 use serde::Serialize;
 
@@ -57,10 +58,18 @@ pub(super) fn run(asked: Asked<'_>, context: &Context<'_>) -> Result<()> {
     let path = context.folder.join(asked.file);
     let document = Document::read(&path, asked.kind, asked.id)?;
     let trust = match asked.key {
-        Some(file) => Trust::of(&[read_key(&context.folder.join(file))?]),
+        Some(file) => {
+            let key = read_key(&context.folder.join(file))?;
+            tell_if_revoked(&key, context);
+            Trust::of(&[key])
+        }
         None => trust_of_user(context)?,
     };
-    let record = if rye::is_signed(&document.bytes) { older(&document, &trust)? } else { ours(&document, &trust)? };
+    let judged = if rye::is_signed(&document.bytes) { older(&document, &trust) } else { ours(&document, &trust) };
+    let record = judged.map_err(|failure| match asked.key {
+        Some(_) if failure.code == "document_untrusted_key" => of_another_key(failure, context),
+        _ => failure,
+    })?;
     if context.output.is_json() {
         return context.output.record(&record);
     }
@@ -89,6 +98,32 @@ pub(super) fn trust_of_user(context: &Context<'_>) -> Result<Trust> {
         user.check_apart_from(&project)?;
     }
     user.trust()
+}
+
+/// Says that a key which is believed because it was named was revoked by the same user.
+pub(super) fn tell_if_revoked(key: &PublicKey, context: &Context<'_>) {
+    let fingerprint = key.fingerprint();
+    if trust_of_user(context).is_ok_and(|trust| trust.status(&fingerprint) == Some(Status::Revoked)) {
+        let short = fingerprint.short();
+        context.output.say(format!("you revoked key {short}; it is believed here only because --key names it"));
+    }
+}
+
+/// A document that is signed by another key than the one that was named; it may be one that the user trusts.
+fn of_another_key(failure: Failure, context: &Context<'_>) -> Failure {
+    let trusted = trust_of_user(context).unwrap_or_default();
+    let named = |fingerprint: &&Digest| failure.message.contains(&fingerprint.to_string());
+    let found = trusted.iter().map(|(fingerprint, _)| fingerprint).find(named).copied();
+    match found {
+        Some(signer) if trusted.key(&signer).is_some() => {
+            let signer = key(&signer, &trusted);
+            failure.hint(format!(
+                "it is signed by key {signer}, which you trust, and not by the one given: leave --key out"
+            ))
+        }
+        _ => failure
+            .hint("it is signed by another key than the one given: name that one with --key if you know whose it is"),
+    }
 }
 
 /// Reads a public key that was named by hand.

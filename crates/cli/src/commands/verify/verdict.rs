@@ -33,6 +33,8 @@ pub(super) struct Checked {
     imported: Option<Origin>,
     /// Whether the file is an archive, and no store has the thread.
     is_archive: bool,
+    /// The key that it was checked with, if one was named.
+    key: Option<PathBuf>,
 }
 
 #[derive(Debug)]
@@ -98,6 +100,9 @@ struct Record<'a> {
 struct Place<'a> {
     #[serde(serialize_with = "crate::text::in_json")]
     file: &'a Path,
+    /// The file in the archive that line and byte are counted in.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    inside: Option<&'a str>,
     line: u64,
     first_line: u64,
     byte: u64,
@@ -127,13 +132,14 @@ impl Checked {
             }
             Err(error) => Found::Failed(error.into()),
         };
-        Self { thread, file, found, statements, imported: None, is_archive: false }
+        Self { thread, file, found, statements, imported: None, is_archive: false, key: None }
     }
 
-    /// The same, knowing that the file is an archive.
+    /// The same, knowing that the file is an archive, and which key was named to check it with.
     #[must_use]
-    pub(super) fn in_archive(mut self) -> Self {
+    pub(super) fn in_archive(mut self, key: Option<&Path>) -> Self {
         self.is_archive = true;
+        self.key = key.map(Path::to_owned);
         self
     }
 
@@ -149,7 +155,7 @@ impl Checked {
         let finding = Finding::Truncated { have: None, version, by: log_of(by) };
         let failure = Error::Log { thread: thread.clone(), finding }.into();
         let (file, found) = (PathBuf::new(), Found::Failed(failure));
-        Self { thread, file, found, statements: None, imported: None, is_archive: false }
+        Self { thread, file, found, statements: None, imported: None, is_archive: false, key: None }
     }
 
     pub(super) fn thread(&self) -> &ThreadId {
@@ -169,7 +175,10 @@ impl Checked {
         let Found::Judged(judged) = &mut self.found else { return };
         judged.remembered.push(Remembered { by: log_of(by), version });
         let have = judged.verdict.judgement.unchanged_up_to;
-        let sound = matches!(judged.verdict.judgement.finding, Finding::Sound | Finding::Foreign { .. });
+        let sound = matches!(
+            judged.verdict.judgement.finding,
+            Finding::Sound | Finding::Foreign { .. } | Finding::Database { .. }
+        );
         if sound && have.is_none_or(|have| have < version) {
             judged.verdict.judgement.finding = Finding::Truncated { have, version, by: log_of(by) };
         }
@@ -197,15 +206,31 @@ impl Checked {
         }
     }
 
+    /// What lines and bytes are counted in.
+    fn place(&self) -> String {
+        match self.is_archive {
+            true => format!("transcript.jsonl in {}", self.file.display()),
+            false => self.file.display().to_string(),
+        }
+    }
+
     /// What helps somebody who has a file and no store.
     fn with_hint_for_archive(&self, failure: Failure, judged: &Judged) -> Failure {
         let file = shell_word(&self.file.display().to_string());
+        let named = self
+            .key
+            .as_ref()
+            .map_or_else(String::new, |key| format!(" --key {}", shell_word(&key.display().to_string())));
+        // What was revoked on purpose is not advised to be believed.
+        if failure.code == "revoked_key" {
+            return failure;
+        }
         failure.hint(match judged.untrusted() {
             Some(key) => format!(
                 "check it with a key of its signer's chain, got by another way than the file: `selvedge verify {file} --key \
                  PUBLIC.pem`; key {key} would do"
             ),
-            None => format!("`selvedge verify {file} --explain` shows what is still proven; ask for the file again"),
+            None => format!("`selvedge verify {file}{named} --explain` shows what is still proven; ask for the file again"),
         })
     }
 
@@ -214,7 +239,7 @@ impl Checked {
             return output.record(&self.record());
         }
         output.text(match &self.found {
-            Found::Judged(judged) => judged.text(&self.thread, &self.file),
+            Found::Judged(judged) => judged.text(&self.thread, &self.place()),
             Found::Failed(failure) => {
                 format!("{}: {}", paint(BOLD, &self.thread), paint(BAD, clean(&failure.message)))
             }
@@ -241,7 +266,7 @@ impl Checked {
             thread_id: &self.thread,
             sound: self.is_sound(),
             code,
-            message: judged.message(&self.thread, &self.file),
+            message: judged.message(&self.thread, &self.place()),
             unchanged_up_to: verdict.judgement.unchanged_up_to,
             signers: judged.signers.clone(),
             lines: verdict.lines,
@@ -253,6 +278,7 @@ impl Checked {
             foreign_bytes: judged.foreign_bytes(),
             damage: judged.damage().map(|damage| Place {
                 file: &self.file,
+                inside: self.is_archive.then_some("transcript.jsonl"),
                 line: damage.line,
                 first_line: damage.first_line,
                 byte: damage.byte,
@@ -335,15 +361,14 @@ impl Judged {
     }
 
     /// The verdict: what was found first, then what is proven nevertheless.
-    fn found(&self, thread: &ThreadId, file: &Path) -> Vec<String> {
+    fn found(&self, thread: &ThreadId, file: &str) -> Vec<String> {
         match &self.verdict.judgement.finding {
             Finding::Sound => vec![self.proven()],
             Finding::Foreign { bytes } => {
                 vec![format!("{}, {} behind it that nobody signed", self.proven(), count(*bytes, "foreign byte"))]
             }
             Finding::Damaged(damage) if self.damage().is_some() => {
-                let place =
-                    format!("line {} begins at byte {} of {}", damage.line, grouped(damage.byte), file.display());
+                let place = format!("line {} begins at byte {} of {}", damage.line, grouped(damage.byte), file);
                 vec![what_is_wrong(damage), place, self.proven()]
             }
             finding => vec![describe(thread, finding), self.proven()],
@@ -351,11 +376,11 @@ impl Judged {
     }
 
     /// The verdict in one sentence.
-    fn message(&self, thread: &ThreadId, file: &Path) -> String {
+    fn message(&self, thread: &ThreadId, file: &str) -> String {
         self.found(thread, file).join("; ")
     }
 
-    fn text(&self, thread: &ThreadId, file: &Path) -> String {
+    fn text(&self, thread: &ThreadId, file: &str) -> String {
         let style = match self.verdict.judgement.finding {
             Finding::Sound => GOOD,
             Finding::Foreign { .. } => WARN,
@@ -397,7 +422,9 @@ impl Judged {
     }
 
     fn not_last(&self) -> String {
-        let version = self.verdict.judgement.unchanged_up_to.map_or("any".to_owned(), |version| version.to_string());
+        let Some(version) = self.verdict.judgement.unchanged_up_to else {
+            return NOT_LAST.to_owned();
+        };
         match self.memories() {
             None => format!("that version {version} is the last: nobody else remembers"),
             Some(memories) => format!("that version {version} is the last, beyond this: {memories}"),

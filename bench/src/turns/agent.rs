@@ -1,0 +1,140 @@
+//! An agent that looks something up in every turn.
+
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Instant;
+
+use selvedge_engine::Assignment;
+use selvedge_model::answer::{End, Usage};
+use selvedge_model::event::{EffectClass, Process};
+use selvedge_model::message::Block;
+use selvedge_model::tool::{Processes, Reconciled, Risk, Started};
+use selvedge_model::{
+    AgentId, Answer, Call, CallId, Cancel, Digest, Draft, Model, ModelError, Output, Prompt, Tool, ToolError, ToolSpec,
+};
+use selvedge_providers::{Script, Scripted};
+use serde_json::json;
+
+use crate::Outcome;
+
+/// A scripted model, and how long it took for all its answers.
+pub(super) struct Clocked {
+    inner: Scripted,
+    nanos: AtomicU64,
+}
+
+impl Clocked {
+    pub(super) fn micros(&self) -> f64 {
+        self.nanos.load(Ordering::Relaxed) as f64 / 1e3
+    }
+}
+
+impl Model for Clocked {
+    fn answer(&self, prompt: &Prompt<'_>, draft: &mut dyn FnMut(Draft), cancel: &Cancel) -> Result<Answer, ModelError> {
+        let began = Instant::now();
+        let answer = self.inner.answer(prompt, draft, cancel);
+        self.nanos.fetch_add(u64::try_from(began.elapsed().as_nanos()).unwrap_or(u64::MAX), Ordering::Relaxed);
+        answer
+    }
+
+    fn context_tokens_max(&self, model: &str) -> Option<u64> {
+        self.inner.context_tokens_max(model)
+    }
+}
+
+/// A model that asks for the tool so often, looks at nothing, and notes when it was asked.
+pub(super) struct Metronome {
+    turns: usize,
+    asked: Mutex<Vec<Instant>>,
+}
+
+impl Metronome {
+    pub(super) fn new(turns: usize) -> Self {
+        Self { turns, asked: Mutex::default() }
+    }
+
+    /// How long each turn took, in microseconds.
+    pub(super) fn each(&self) -> Vec<f64> {
+        let asked = self.asked.lock().unwrap_or_else(PoisonError::into_inner);
+        asked.windows(2).map(|pair| (pair[1] - pair[0]).as_secs_f64() * 1e6).collect()
+    }
+}
+
+impl Model for Metronome {
+    fn answer(&self, _: &Prompt<'_>, _: &mut dyn FnMut(Draft), _: &Cancel) -> Result<Answer, ModelError> {
+        let mut asked = self.asked.lock().unwrap_or_else(PoisonError::into_inner);
+        asked.push(Instant::now());
+        let id = CallId::new(format!("call_{}", asked.len()));
+        let (block, end) = match id {
+            Ok(id) if asked.len() <= self.turns => {
+                (Block::ToolCall { id, name: "look".to_owned(), arguments: json!({}) }, End::ToolCalls)
+            }
+            _ => (Block::Text { text: "That is all.".to_owned() }, End::Finished),
+        };
+        Ok(Answer { content: vec![block], end, usage: Usage::default(), session: None })
+    }
+
+    fn context_tokens_max(&self, _: &str) -> Option<u64> {
+        None
+    }
+}
+
+/// A scripted agent whose runs have so many turns, and its model.
+pub(super) fn scripted(turns: usize) -> Outcome<(Arc<Clocked>, Assignment)> {
+    let looks =
+        format!("turns: [{{say: Let me see., calls: [{{tool: look}}], repeat: {}}}, {{say: Done.}}]", turns - 1);
+    let model = Arc::new(Clocked { inner: Scripted::new(Script::parse(&looks)?), nanos: AtomicU64::new(0) });
+    Ok((model.clone(), assigned(model)?))
+}
+
+/// An agent with a model and the tool.
+pub(super) fn assigned(model: Arc<dyn Model>) -> Outcome<Assignment> {
+    let mut work = Assignment::new(AgentId::new("scribe")?, model, "scripted");
+    work.tools = vec![Arc::new(Look(ToolSpec {
+        name: "look".to_owned(),
+        description: "Looks around.".to_owned(),
+        input_schema: json!({"type": "object"}),
+        class: EffectClass::Pure,
+        capability: "tool.look".to_owned(),
+        risk: Risk::Safe,
+        hash: Digest([0; 32]),
+    }))];
+    Ok(work)
+}
+
+struct Look(ToolSpec);
+
+impl Tool for Look {
+    fn spec(&self) -> &ToolSpec {
+        &self.0
+    }
+
+    fn start(&self, _: &Call) -> Result<Box<dyn Started>, ToolError> {
+        Ok(Box::new(Looking))
+    }
+
+    fn reconcile(&self, _: &Call, _: &Cancel) -> Reconciled {
+        Reconciled::NotDone
+    }
+}
+
+struct Looking;
+
+impl Started for Looking {
+    fn process(&self) -> Option<Process> {
+        None
+    }
+
+    fn dispatch(self: Box<Self>, _: &Cancel) -> Result<Output, ToolError> {
+        Ok(Output::text("Everything is as it was."))
+    }
+}
+
+/// Nobody has left a process behind.
+pub(super) struct NoProcesses;
+
+impl Processes for NoProcesses {
+    fn end(&self, _: &Process) -> Result<bool, ToolError> {
+        Ok(false)
+    }
+}

@@ -1,0 +1,137 @@
+//! A store that knows how long whoever used it was in it.
+
+use std::io::BufRead;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::{Duration, Instant};
+
+use selvedge_log::{Head, Line};
+use selvedge_model::account::{Account, AccountId};
+use selvedge_model::{Batch, CommitKey, Committed, Digest, Note, Run, ThreadId};
+use selvedge_store::{
+    Acquire, Commit, Commitment, Cursor, Feed, Filter, Lease, Leases, Ledger, Logs, Notes, Page, Registry, Result,
+    Summary, Tombstone,
+};
+use selvedge_store_local::LocalStore;
+
+/// A store, and the time that was spent in it.
+pub(super) struct Timed {
+    inner: LocalStore,
+    nanos: AtomicU64,
+}
+
+impl Timed {
+    pub(super) fn new(inner: LocalStore) -> Self {
+        Self { inner, nanos: AtomicU64::new(0) }
+    }
+
+    pub(super) fn micros(&self) -> f64 {
+        self.nanos.load(Ordering::Relaxed) as f64 / 1e3
+    }
+
+    fn timed<T>(&self, ask: impl FnOnce(&LocalStore) -> T) -> T {
+        let began = Instant::now();
+        let answer = ask(&self.inner);
+        self.nanos.fetch_add(u64::try_from(began.elapsed().as_nanos()).unwrap_or(u64::MAX), Ordering::Relaxed);
+        answer
+    }
+}
+
+impl Commit for Timed {
+    fn commit(&self, batch: Batch) -> Result<Committed> {
+        self.timed(|store| store.commit(batch))
+    }
+    fn outcome(&self, key: &CommitKey) -> Result<Option<Committed>> {
+        self.timed(|store| store.outcome(key))
+    }
+    fn put_blob(&self, thread: &ThreadId, bytes: &[u8]) -> Result<Digest> {
+        self.timed(|store| store.put_blob(thread, bytes))
+    }
+    fn delete(&self, thread: &ThreadId) -> Result<Tombstone> {
+        self.timed(|store| store.delete(thread))
+    }
+}
+
+impl Logs for Timed {
+    fn head(&self, thread: &ThreadId) -> Result<Head> {
+        self.timed(|store| store.head(thread))
+    }
+    fn read(&self, thread: &ThreadId, from: u64, limit: usize) -> Result<Vec<Line>> {
+        self.timed(|store| store.read(thread, from, limit))
+    }
+    fn transcript(&self, thread: &ThreadId) -> Result<(Head, Box<dyn BufRead + Send>)> {
+        self.timed(|store| store.transcript(thread))
+    }
+    fn blob(&self, thread: &ThreadId, blob: &Digest) -> Result<Vec<u8>> {
+        self.timed(|store| store.blob(thread, blob))
+    }
+}
+
+impl Leases for Timed {
+    fn acquire(&self, thread: &ThreadId, how: Acquire) -> Result<Lease> {
+        self.timed(|store| store.acquire(thread, how))
+    }
+    fn renew(&self, lease: &Lease) -> Result<()> {
+        self.timed(|store| store.renew(lease))
+    }
+    fn release(&self, lease: &Lease) -> Result<()> {
+        self.timed(|store| store.release(lease))
+    }
+    fn expired(&self) -> Result<Vec<Lease>> {
+        self.timed(|store| store.expired())
+    }
+}
+
+impl Notes for Timed {
+    fn post(&self, note: Note) -> Result<()> {
+        self.timed(|store| store.post(note))
+    }
+    fn pending(&self, thread: &ThreadId) -> Result<Vec<Note>> {
+        // Not timed: somebody else looks, beside the run.
+        self.inner.pending(thread)
+    }
+}
+
+impl Registry for Timed {
+    fn get(&self, thread: &ThreadId) -> Result<Summary> {
+        self.timed(|store| store.get(thread))
+    }
+    fn list(&self, filter: &Filter, after: Option<Cursor>, limit: usize) -> Result<Page<Summary>> {
+        self.timed(|store| store.list(filter, after, limit))
+    }
+    fn chain(&self, thread: &ThreadId) -> Result<Vec<Summary>> {
+        self.timed(|store| store.chain(thread))
+    }
+    fn children(&self, thread: &ThreadId) -> Result<Vec<Summary>> {
+        self.timed(|store| store.children(thread))
+    }
+    fn runs(&self, thread: &ThreadId) -> Result<Vec<Run>> {
+        self.timed(|store| store.runs(thread))
+    }
+    fn resolve(&self, prefix: &str) -> Result<ThreadId> {
+        self.timed(|store| store.resolve(prefix))
+    }
+    fn tombstone(&self, thread: &ThreadId) -> Result<Option<Tombstone>> {
+        self.timed(|store| store.tombstone(thread))
+    }
+}
+
+impl Feed for Timed {
+    fn position(&self) -> Result<u64> {
+        self.timed(|store| store.position())
+    }
+    fn after(&self, position: u64, limit: usize) -> Result<Vec<Commitment>> {
+        self.timed(|store| store.after(position, limit))
+    }
+    fn wait(&self, position: u64, timeout: Duration) -> Result<()> {
+        self.inner.wait(position, timeout)
+    }
+}
+
+impl Ledger for Timed {
+    fn account(&self, id: &AccountId) -> Result<Option<Account>> {
+        self.timed(|store| store.account(id))
+    }
+    fn tree(&self, id: &AccountId) -> Result<Vec<Account>> {
+        self.timed(|store| store.tree(id))
+    }
+}

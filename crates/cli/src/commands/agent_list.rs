@@ -1,0 +1,61 @@
+//! `selvedge agent list`: who can run directives here.
+
+use selvedge::items::library::{Entry, Kind};
+use selvedge::items::{Agent, Library, Resolved, Source};
+use selvedge_model::AgentId;
+use serde::Serialize;
+use serde_json::Value;
+
+use crate::context::Context;
+use crate::error::{Failure, Result};
+use crate::items::{layer, said};
+use crate::output::table;
+use crate::running::workshop;
+use crate::text::clean;
+
+/// Show the agents of the project and your own
+///
+/// An agent that can't be used says why; one of the same name in the project hides yours.
+///
+/// JSON: one object per agent, {"id", "layer", "hidden", "source", "agent", "error"}; "layer" is project or user, "source" has
+/// "file", "place", "verdict" of its signature and "hash", "agent" what the file says, "error" why it can't be used.
+#[derive(Debug, clap::Args)]
+pub(crate) struct Args {}
+
+#[derive(Serialize)]
+struct Line {
+    #[serde(flatten)]
+    entry: Entry,
+    source: Option<Source>,
+    agent: Option<Agent>,
+    error: Option<Value>,
+}
+
+pub(crate) fn run(Args {}: Args, context: &Context<'_>) -> Result<()> {
+    let library = workshop(context)?.library;
+    let lines: Vec<Line> = library.list(Kind::Agent)?.into_iter().map(|entry| line(entry, &library)).collect();
+    if context.output.is_json() {
+        return lines.iter().try_for_each(|line| context.output.record(line));
+    }
+    if lines.is_empty() {
+        context.output.tell("no agents; `selvedge agent new NAME` writes one");
+        return Ok(());
+    }
+    context.output.text(table(&["AGENT", "FROM", "DESCRIPTION"], &[], lines.iter().map(row)))
+}
+
+fn line(entry: Entry, library: &Library) -> Line {
+    if entry.hidden {
+        return Line { entry, source: None, agent: None, error: None };
+    }
+    let read = AgentId::new(&entry.id).map_err(Into::into).and_then(|id| library.agent(&id));
+    match read {
+        Ok(Resolved { item, mut sources }) => Line { entry, source: sources.pop(), agent: Some(item), error: None },
+        Err(error) => Line { entry, source: None, agent: None, error: Some(Failure::from(error).to_value()) },
+    }
+}
+
+fn row(line: &Line) -> Vec<String> {
+    let said = said(line.agent.as_ref().map(|agent| agent.description.as_str()), line.error.as_ref());
+    vec![clean(&line.entry.id), layer(&line.entry).to_owned(), said]
+}

@@ -1,0 +1,97 @@
+//! `selvedge agent new`: a file to begin with.
+
+use std::fs::{self, OpenOptions};
+use std::io::{self, Write};
+use std::path::Path;
+
+use selvedge_model::AgentId;
+use serde::Serialize;
+
+use crate::context::Context;
+use crate::document::refuse_link;
+use crate::error::{Exit, Failure, Result};
+
+/// Write a new agent to .ai/agents, to be filled in
+///
+/// The file has every field there is, with a word on each. A file that is there is never written over.
+///
+/// JSON: {"agent_id", "file"}
+#[derive(Debug, clap::Args)]
+pub(crate) struct Args {
+    /// Its name: a-z, 0-9, `_`, `.` and `-`, in folders if it has `/`
+    name: AgentId,
+}
+
+#[derive(Serialize)]
+struct Written<'a> {
+    agent_id: &'a AgentId,
+    #[serde(serialize_with = "crate::text::in_json")]
+    file: &'a Path,
+}
+
+const TEMPLATE: &str = "\
+# Who runs a directive. Every field may be left out; lines that begin with # say nothing.
+
+# What people call it, and what it is for.
+description: Says in a line what this agent is for.
+
+# Who it is, in the words that it is told.
+identity: |
+  You are careful and say what you did.
+
+# How it goes about things, in the words that it is told.
+instructions: |
+  Look before you write. When you are not sure, ask.
+
+# What it may call at most. A run gets what both the agent and the directive allow.
+capabilities:
+  - tool.file.read
+  - tool.file.list
+# - tool.file.write
+# - tool.*          # everything, commands in .ai/tools included
+
+# The model, unless a directive or `--model` wants another.
+# model: scripted:script.yaml
+";
+
+pub(crate) fn run(args: &Args, context: &Context<'_>) -> Result<()> {
+    let project = context.project()?;
+    let file = project.join(".ai").join("agents").join(format!("{}.yaml", args.name));
+    // Agents are never read through a link, so none is written through one.
+    for folder in file.ancestors().skip(1).take_while(|folder| *folder != project) {
+        if folder.symlink_metadata().is_ok() {
+            refuse_link(folder)?;
+        }
+    }
+    write(&file)?;
+    if context.output.is_json() {
+        return context.output.record(&Written { agent_id: &args.name, file: &file });
+    }
+    context.output.text(file.display())?;
+    context.output.tell(format!("Next: fill it in, then `selvedge run DIRECTIVE --agent {}`", args.name));
+    Ok(())
+}
+
+fn write(file: &Path) -> Result<()> {
+    let failed = |error: io::Error| match error.kind() {
+        io::ErrorKind::AlreadyExists => {
+            let message = format!("`{}` is there already", file.display());
+            Failure::new(Exit::Conflict, "file_exists", message).hint("give another name; nothing is overwritten")
+        }
+        _ => Failure::io("write", file, &error),
+    };
+    fs::create_dir_all(file.parent().unwrap_or(file)).map_err(failed)?;
+    let mut written = OpenOptions::new().write(true).create_new(true).open(file).map_err(failed)?;
+    written.write_all(TEMPLATE.as_bytes()).and_then(|()| written.sync_all()).map_err(failed)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_template_is_a_valid_agent() {
+        let agent = selvedge::items::Agent::parse(TEMPLATE).unwrap();
+        assert!(!agent.identity.is_empty() && agent.capabilities.is_some());
+    }
+}

@@ -1,0 +1,188 @@
+//! `selvedge directive check`: whether directives can be run, and what they would run with.
+
+use std::path::Path;
+
+use selvedge::items::library::Kind;
+use selvedge::items::signature::judge;
+use selvedge::items::{Directive, ItemError, Layer, Resolved, Source};
+use selvedge::workshop::Workshop;
+use selvedge_log::document::{Comment, DocumentKind};
+use selvedge_log::hash::sha256;
+use selvedge_model::DirectiveId;
+use serde::Serialize;
+use serde_json::{Value, json};
+
+use crate::context::Context;
+use crate::document::Document;
+use crate::error::{Failure, Result};
+use crate::items::signature;
+use crate::output::{BAD, BOLD, DIM, WARN, paint};
+use crate::running::workshop;
+use crate::text::{clean, count};
+
+/// Check that directives can be run, and show what they would run with
+///
+/// Of a bad one it shows the file, the line and the reason. Of a good one: what it extends, what is known of its signature, what it is
+/// given and gives back, and what it may call. A FILE is one outside of .ai/directives; what it extends is not looked for then.
+///
+/// JSON: one object per directive, {"id", "ok", "sources", "directive", "doubts", "error"}; "sources" are its own file and then those
+/// that it extends, each with "file", "layer", "place", "verdict" of its signature and "hash"; "directive" is what it says together with
+/// them, its body left out; "doubts" are texts. "error" is as on stderr, with "file", "line" and "column". If only one was asked for and
+/// it is bad, there is the error alone.
+#[derive(Debug, clap::Args)]
+pub(crate) struct Args {
+    /// The directive, such as `reports/weekly`, or a file that ends in .md; all of them if not given
+    #[arg(value_name = "ID|FILE")]
+    directive: Option<String>,
+}
+
+#[derive(Serialize)]
+struct Checked<'a> {
+    id: &'a str,
+    ok: bool,
+    sources: &'a [Source],
+    directive: Value,
+    doubts: Vec<String>,
+    error: Option<Value>,
+}
+
+pub(crate) fn run(args: &Args, context: &Context<'_>) -> Result<()> {
+    let workshop = workshop(context)?;
+    if let Some(asked) = &args.directive {
+        let found = find(asked, &workshop, context)?;
+        return show(&found, &workshop, context);
+    }
+    let mut failures = Vec::new();
+    let mut all = 0;
+    for entry in workshop.library.list(Kind::Directive)?.into_iter().filter(|entry| !entry.hidden) {
+        all += 1;
+        let checked = DirectiveId::new(&entry.id).map_err(Into::into).and_then(|id| workshop.library.directive(&id));
+        match checked {
+            Ok(found) => show(&found, &workshop, context)?,
+            Err(error) => {
+                let failure = Failure::from(error);
+                show_failure(&entry.id, &failure, context)?;
+                failures.push(failure);
+            }
+        }
+    }
+    let bad = failures.len();
+    match failures.into_iter().next() {
+        None => Ok(()),
+        Some(first) => {
+            let message = format!("{bad} of {} can't be run", count(all, "directive"));
+            Err(Failure::new(first.exit, first.code, message).hint("they are named above, each with its reason"))
+        }
+    }
+}
+
+/// A directive by its name, or in a file.
+fn find(asked: &str, workshop: &Workshop, context: &Context<'_>) -> Result<Resolved<Directive>> {
+    let file = context.folder.join(asked);
+    let id = if asked.ends_with(".md") { id_of(&file, workshop) } else { Some(asked.to_owned()) };
+    match id {
+        Some(id) => {
+            let id = DirectiveId::new(&id).map_err(ItemError::from)?;
+            Ok(workshop.library.directive(&id)?)
+        }
+        None => read(&file, workshop),
+    }
+}
+
+/// The name of the directive that a file is, if it lies where directives are looked for.
+fn id_of(file: &Path, workshop: &Workshop) -> Option<String> {
+    let folder = workshop.library.project.as_ref()?.join("directives");
+    let file = std::fs::canonicalize(file.parent()?).ok()?.join(file.file_name()?);
+    Some(file.strip_prefix(folder).ok()?.to_str()?.strip_suffix(".md")?.to_owned())
+}
+
+/// A directive in a file somewhere else, by itself.
+fn read(file: &Path, workshop: &Workshop) -> Result<Resolved<Directive>> {
+    let kind = DocumentKind::new("directive");
+    let document = Document::read(file, Some(kind), None)?;
+    let name = file.display().to_string();
+    let directive =
+        Directive::parse(document.text()?).map_err(|flaw| ItemError::Invalid { file: name.clone(), flaw })?;
+    let verdict = judge(kind, &document.id, Comment::Html, &document.bytes, &workshop.library.trust);
+    let source = Source {
+        what: kind.as_str(),
+        id: directive.name.clone(),
+        layer: Layer::Project,
+        file: name,
+        place: document.id,
+        verdict,
+        hash: sha256(&document.bytes),
+    };
+    Ok(Resolved { item: directive, sources: vec![source] }.permitted(workshop.library.policy)?)
+}
+
+fn show(found: &Resolved<Directive>, workshop: &Workshop, context: &Context<'_>) -> Result<()> {
+    let mut said = serde_json::to_value(&found.item).unwrap_or_default();
+    if let Value::Object(fields) = &mut said {
+        fields.remove("body");
+    }
+    let doubts = found.item.doubts();
+    if context.output.is_json() {
+        let (id, sources) = (found.id(), found.sources.as_slice());
+        return context.output.record(&Checked { id, ok: true, sources, directive: said, doubts, error: None });
+    }
+    let line = |name: &str, text: String| match text.is_empty() {
+        true => Ok(()),
+        false => context.output.text(format_args!("  {} {}", paint(DIM, format_args!("{name:<11}")), clean(&text))),
+    };
+    let Directive { version, description, permissions, .. } = &found.item;
+    context.output.text(format_args!("{} {version}  {}", paint(BOLD, clean(found.id())), clean(description.trim())))?;
+    for (index, source) in found.sources.iter().enumerate() {
+        line(if index == 0 { "file" } else { "extends" }, source.file.clone())?;
+        line("", signature(source, &workshop.library.trust))?;
+    }
+    if let (Some(parent), 1) = (&found.item.extends, found.sources.len()) {
+        line("extends", format!("{parent}, which was not looked for"))?;
+    }
+    line("model", pairs(&said["model"]))?;
+    line("limits", pairs(&said["limits"]))?;
+    line("inputs", values(&said["inputs"]))?;
+    line("outputs", values(&said["outputs"]))?;
+    let may_call = permissions.as_ref().map(|permissions| permissions.allow.to_strings());
+    line(
+        "permissions",
+        match may_call.as_deref() {
+            None => "it says nothing: what its agent may call".to_owned(),
+            Some([]) => "it may call nothing".to_owned(),
+            Some(tokens) => tokens.join(", "),
+        },
+    )?;
+    doubts.iter().try_for_each(|doubt| context.output.text(format_args!("  {} {}", paint(WARN, "?"), clean(doubt))))
+}
+
+/// The members of an object, in a line.
+fn pairs(value: &Value) -> String {
+    let word = |value: &Value| value.as_str().map_or_else(|| value.to_string(), str::to_owned);
+    let pairs = value.as_object().into_iter().flatten().map(|(name, value)| format!("{name} {}", word(value)));
+    pairs.collect::<Vec<_>>().join(", ")
+}
+
+/// What is given or given back, in a line.
+fn values(declared: &Value) -> String {
+    let value = |value: &Value| {
+        let of = value["type"].as_str().unwrap_or_default();
+        let more = match (&value["default"], value["required"] == json!(true)) {
+            (Value::Null, true) => ", required".to_owned(),
+            (Value::Null, false) => String::new(),
+            (default, _) => format!(", {default} if not given"),
+        };
+        format!("{} ({of}{more})", value["name"].as_str().unwrap_or_default())
+    };
+    declared.as_array().into_iter().flatten().map(value).collect::<Vec<_>>().join(", ")
+}
+
+fn show_failure(id: &str, failure: &Failure, context: &Context<'_>) -> Result<()> {
+    if context.output.is_json() {
+        let (error, doubts) = (Some(failure.to_value()), Vec::new());
+        return context.output.record(&Checked { id, ok: false, sources: &[], directive: Value::Null, doubts, error });
+    }
+    context.output.text(format_args!("{} {}", paint(BAD, "✗"), paint(BOLD, clean(id))))?;
+    let hint = failure.hint.iter().map(String::as_str);
+    let mut texts = std::iter::once(failure.message.as_str()).chain(hint);
+    texts.try_for_each(|text| context.output.text(format_args!("  {}", clean(text))))
+}

@@ -1,0 +1,65 @@
+//! `selvedge directive list`: what can be run here.
+
+use selvedge::items::library::{Entry, Kind};
+use selvedge::items::{Library, Source};
+use selvedge_model::DirectiveId;
+use serde::Serialize;
+use serde_json::Value;
+
+use crate::context::Context;
+use crate::error::{Failure, Result};
+use crate::items::{layer, said};
+use crate::output::table;
+use crate::running::workshop;
+use crate::text::clean;
+
+/// Show the directives of the project, your own, and those that come with the program
+///
+/// A directive that can't be run says why; one of the same name in an earlier place hides the later ones.
+///
+/// JSON: one object per directive, {"id", "layer", "hidden", "version", "description", "sources", "error"}; "layer" is project,
+/// user or built_in, "sources" its file and those it extends, each with "file", "place", "verdict" of its signature and "hash",
+/// "error" why it can't be run.
+#[derive(Debug, clap::Args)]
+pub(crate) struct Args {}
+
+#[derive(Serialize)]
+struct Line {
+    #[serde(flatten)]
+    entry: Entry,
+    version: Option<String>,
+    description: Option<String>,
+    sources: Vec<Source>,
+    error: Option<Value>,
+}
+
+pub(crate) fn run(Args {}: Args, context: &Context<'_>) -> Result<()> {
+    let library = workshop(context)?.library;
+    let lines: Vec<Line> = library.list(Kind::Directive)?.into_iter().map(|entry| line(entry, &library)).collect();
+    if context.output.is_json() {
+        return lines.iter().try_for_each(|line| context.output.record(line));
+    }
+    context.output.text(table(&["DIRECTIVE", "VERSION", "FROM", "DESCRIPTION"], &[], lines.iter().map(row)))
+}
+
+fn line(entry: Entry, library: &Library) -> Line {
+    let mut line = Line { entry, version: None, description: None, sources: Vec::new(), error: None };
+    if line.entry.hidden {
+        return line;
+    }
+    match DirectiveId::new(&line.entry.id).map_err(Into::into).and_then(|id| library.directive(&id)) {
+        Ok(found) => {
+            line.version = Some(found.item.version);
+            line.description = Some(found.item.description);
+            line.sources = found.sources;
+        }
+        Err(error) => line.error = Some(Failure::from(error).to_value()),
+    }
+    line
+}
+
+fn row(line: &Line) -> Vec<String> {
+    let said = said(line.description.as_deref(), line.error.as_ref());
+    let version = line.version.as_deref().map_or("-".to_owned(), clean);
+    vec![clean(&line.entry.id), version, layer(&line.entry).to_owned(), said]
+}

@@ -1,0 +1,77 @@
+//! `selvedge run`: a directive becomes a thread, and the thread runs.
+
+use selvedge::Input;
+use selvedge::workshop::{Order, Wishes};
+use selvedge_model::{AgentId, DirectiveId};
+use serde_json::{Map, Value};
+
+use crate::context::Context;
+use crate::error::{Failure, Result};
+use crate::running::Running;
+
+/// Run a directive
+///
+/// The directive is looked for in the project (.ai/directives), then among your own, then among those that come with the
+/// program. It becomes a thread of its own; every step is signed and durable before it is shown. Ctrl-C stops the run and
+/// keeps the thread; pressed twice, whatever is going on is torn down.
+///
+/// Without --model the directive's own is used, else an offline one that answers from a script. `scripted:FILE` answers from
+/// a script of yours.
+///
+/// JSON: one object per line, each with "told": "committed" with the event, its "thread_id", "version", "seq" and "reason";
+/// "draft" for what is not committed yet; "calling"; "retrying"; "state_error"; and last "ended" with "thread_id", "run_id",
+/// "status", "code", "detail", "text", "outputs", "suspended", "turns", "input_tokens", "output_tokens".
+#[derive(Debug, clap::Args)]
+pub(crate) struct Args {
+    /// The directive, such as `reports/weekly`
+    directive: String,
+    /// An input of the directive; JSON where it is valid JSON, else text
+    #[arg(long = "input", value_name = "NAME=VALUE", value_parser = pair)]
+    inputs: Vec<(String, String)>,
+    /// The agent that runs it
+    #[arg(long, value_name = "AGENT")]
+    agent: Option<String>,
+    /// The model
+    #[arg(long, value_name = "MODEL")]
+    model: Option<String>,
+    /// What to call the thread
+    #[arg(long, value_name = "TITLE", value_parser = super::thread_rename::check_title)]
+    title: Option<String>,
+}
+
+/// Splits `name=value`.
+fn pair(text: &str) -> Result<(String, String), String> {
+    match text.split_once('=') {
+        Some((name, value)) if !name.is_empty() => Ok((name.to_owned(), value.to_owned())),
+        _ => Err("write it as NAME=VALUE".to_owned()),
+    }
+}
+
+pub(crate) fn run(args: Args, context: &Context<'_>) -> Result<()> {
+    let directive = DirectiveId::new(&args.directive).map_err(|error| Failure::usage(error.to_string()))?;
+    let agent = args.agent.map(AgentId::new).transpose().map_err(|error| Failure::usage(error.to_string()))?;
+    let running = Running::open(context)?;
+    let wishes = Wishes { inputs: values(args.inputs), agent, model: args.model };
+    let ordered = running.workshop.order(&directive, wishes);
+    let Order { mut thread, assignment, task, notices } = match ordered {
+        Ok(order) => order,
+        Err(error) => {
+            running.close(context);
+            return Err(error.into());
+        }
+    };
+    notices.iter().for_each(|notice| context.output.say(notice));
+    thread.title = args.title;
+    running.show(context, |running, cancel, tell| {
+        let thread = running.engine.create(thread)?;
+        running.write_capabilities(&thread, &assignment)?;
+        context.output.tell(format!("thread {thread}"));
+        running.engine.send(&thread, Input::text(task), &assignment, cancel, tell)
+    })
+}
+
+/// Inputs as values: JSON where it is more than a plain text, so that `n=3` is a number and `name=anna` a text.
+fn values(inputs: Vec<(String, String)>) -> Map<String, Value> {
+    let value = |text: String| serde_json::from_str(&text).unwrap_or(Value::String(text));
+    inputs.into_iter().map(|(name, text)| (name, value(text))).collect()
+}

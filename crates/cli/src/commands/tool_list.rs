@@ -1,0 +1,80 @@
+//! `selvedge tool list`: what a model may be offered here.
+
+use std::sync::Arc;
+
+use selvedge::items::Layer;
+use selvedge::items::library::{Entry, Kind};
+use selvedge::model::{Tool, ToolSpec};
+use selvedge::workshop::{OrderError, Workshop};
+use selvedge_model::DirectiveId;
+use serde::Serialize;
+use serde_json::Value;
+
+use crate::context::Context;
+use crate::error::{Failure, Result};
+use crate::items::{layer, said};
+use crate::output::table;
+use crate::running::workshop;
+use crate::text::clean;
+
+/// Show the tools that come with the program and the commands declared in .ai/tools
+///
+/// A thread is offered those that its directive and its agent allow by the capability shown here.
+///
+/// JSON: one object per tool, {"id", "layer", "hidden", "tool", "error"}; "tool" has "name", "description", "input_schema", "class" (pure,
+/// idempotent or at_most_once), "capability", "risk" and "hash"; "error" says why it can't be used.
+#[derive(Debug, clap::Args)]
+pub(crate) struct Args {}
+
+#[derive(Serialize)]
+struct Line {
+    #[serde(flatten)]
+    entry: Entry,
+    tool: Option<ToolSpec>,
+    error: Option<Value>,
+}
+
+pub(crate) fn run(Args {}: Args, context: &Context<'_>) -> Result<()> {
+    let workshop = workshop(context)?;
+    let built_in = workshop.built_in_tools()?.into_iter().map(|tool| {
+        let spec = tool.spec().clone();
+        Line {
+            entry: Entry { id: spec.name.clone(), layer: Layer::BuiltIn, hidden: false },
+            tool: Some(spec),
+            error: None,
+        }
+    });
+    let declared = workshop.library.list(Kind::Tool)?.into_iter().map(|entry| line(entry, &workshop));
+    let lines: Vec<Line> = built_in.chain(declared).collect();
+    if context.output.is_json() {
+        return lines.iter().try_for_each(|line| context.output.record(line));
+    }
+    let header = ["TOOL", "FROM", "EFFECT", "CAPABILITY", "DESCRIPTION"];
+    context.output.text(table(&header, &[], lines.iter().map(row)))
+}
+
+fn line(entry: Entry, workshop: &Workshop) -> Line {
+    if entry.hidden {
+        return Line { entry, tool: None, error: None };
+    }
+    match declared(&entry, workshop) {
+        Ok(tool) => Line { entry, tool: Some(tool.spec().clone()), error: None },
+        Err(error) => Line { entry, tool: None, error: Some(Failure::from(error).to_value()) },
+    }
+}
+
+fn declared(entry: &Entry, workshop: &Workshop) -> Result<Arc<dyn Tool>, OrderError> {
+    let id = DirectiveId::new(&entry.id).map_err(|error| OrderError::Item(error.into()))?;
+    workshop.declared_tool(&id)
+}
+
+fn row(line: &Line) -> Vec<String> {
+    let from = layer(&line.entry).to_owned();
+    let said = said(line.tool.as_ref().map(|tool| tool.description.as_str()), line.error.as_ref());
+    let Some(tool) = &line.tool else {
+        return vec![clean(&line.entry.id), from, "-".to_owned(), "-".to_owned(), said];
+    };
+    let class = serde_json::to_value(tool.class).unwrap_or_default();
+    let class = class.as_str().unwrap_or_default().to_owned();
+    vec![clean(&tool.name), from, class, clean(&tool.capability), said]
+}

@@ -1,0 +1,87 @@
+//! Hints that help: the command they name is the one to type.
+
+use std::fs;
+use std::os::unix::fs::symlink;
+use std::process::Command;
+
+use serde_json::Value;
+
+use crate::support::{HELLO, Sandbox};
+
+fn pipe(path: &std::path::Path) {
+    assert!(Command::new("mkfifo").arg(path).status().unwrap().success());
+}
+
+/// Both waited until somebody wrote to the pipe.
+#[test]
+fn a_pipe_in_the_place_of_a_document_is_refused_at_once() {
+    let sandbox = Sandbox::new();
+    pipe(&sandbox.project().join("pipe.md"));
+    sandbox.run(&["verify", "--document", "pipe.md", "--json"]).error(2, "usage");
+    sandbox.run(&["sign", "pipe.md", "--json"]).error(2, "usage");
+}
+
+#[test]
+fn a_document_of_ones_own_key_checked_with_another_one_says_so() {
+    let (sandbox, stranger) = (Sandbox::new(), Sandbox::new());
+    fs::write(sandbox.project().join("a.md"), "text").unwrap();
+    assert_eq!(sandbox.run(&["sign", "a.md"]).code, Some(0));
+    let other = sandbox.root().join("other.pem");
+    fs::write(&other, stranger.run(&["keys", "export"]).stdout).unwrap();
+    let asked = ["verify", "--document", "a.md", "--key", other.to_str().unwrap(), "--json"];
+    let error = sandbox.run(&asked).error(6, "document_untrusted_key");
+    assert!(error["hint"].as_str().unwrap().contains("leave --key out"), "{error}");
+    // Without the other key the hint is kept, and it holds.
+    sandbox.run(&["verify", "--document", "a.md", "--json"]).json();
+}
+
+/// Doctor had no help, and `repair` failed with `io`.
+#[test]
+fn what_stands_in_the_place_of_a_manifest_is_moved_aside_by_repair() {
+    let (sandbox, thread) = Sandbox::with_thread();
+    let path = sandbox.threads().join(&thread).join("thread.json");
+    for is_pipe in [true, false] {
+        fs::remove_file(&path).unwrap();
+        if is_pipe {
+            pipe(&path)
+        } else {
+            symlink("elsewhere", &path).unwrap()
+        }
+        let doctor = sandbox.run(&["doctor", "--json"]);
+        let said: Value = serde_json::from_str(&doctor.stdout).unwrap();
+        let found = said["findings"].as_array().unwrap().iter().find(|found| found["code"] == "manifest_refused");
+        let help = found.unwrap_or_else(|| panic!("{doctor:?}"))["help"].as_str().unwrap();
+        assert!(help.contains(&format!("selvedge repair {thread}")), "{help}");
+        sandbox.run(&["repair", &thread, "--json"]).json();
+        assert_eq!(sandbox.run(&["doctor"]).code, Some(0));
+    }
+}
+
+#[test]
+fn damage_in_an_archive_is_placed_in_the_transcript_and_the_hint_keeps_the_key() {
+    let (sandbox, thread) = Sandbox::with_thread();
+    sandbox.append(&thread, "0", HELLO);
+    let (archive, key) = (sandbox.root().join("a.tar"), sandbox.root().join("k.pem"));
+    assert_eq!(sandbox.run(&["export", &thread, "-o", archive.to_str().unwrap()]).code, Some(0));
+    fs::write(&key, sandbox.run(&["keys", "export"]).stdout).unwrap();
+    let mut bytes = fs::read(&archive).unwrap();
+    let at = bytes.windows(5).position(|window| window == b"hello").unwrap();
+    bytes[at] = b'j';
+    fs::write(&archive, bytes).unwrap();
+    let (archive, key) = (archive.to_str().unwrap(), key.to_str().unwrap());
+    let ran = sandbox.run(&["verify", archive, "--key", key, "--json"]);
+    assert_eq!(ran.records()[0]["damage"]["inside"], "transcript.jsonl");
+    let hint = ran.error_beside_data(6, "damaged")["hint"].as_str().unwrap().to_owned();
+    assert!(hint.contains(&format!("--key {key}")), "{hint}");
+    assert!(
+        sandbox.run(&["verify", archive, "--key", key]).stdout.contains(&format!("of transcript.jsonl in {archive}"))
+    );
+}
+
+#[test]
+fn every_finding_has_a_page() {
+    let sandbox = Sandbox::empty();
+    for code in ["thread_unknown", "manifest_unbelieved", "owners_dead"] {
+        assert_eq!(sandbox.run(&["help", code]).code, Some(0), "{code}");
+    }
+}

@@ -1,0 +1,121 @@
+//! `selvedge agent`, `directive` and `tool`: what users write, listed and checked.
+
+use std::fs;
+
+use serde_json::{Value, json};
+
+use crate::support::{Ran, Sandbox};
+
+fn put(sandbox: &Sandbox, name: &str, text: &str) {
+    let file = sandbox.project().join(name);
+    fs::create_dir_all(file.parent().unwrap()).unwrap();
+    fs::write(file, text).unwrap();
+}
+
+const WEEKLY: &str = "---\nname: weekly\nversion: 1.2.0\ndescription: Reports.\nextends: base\ninputs: [{ name: city, required: true }]\n---\nReport on {input:city}.\n";
+const BASE: &str = "---\nname: base\nversion: 1.0.0\npermissions: [tool.file.read]\n---\nBe brief.\n";
+
+fn with_directives() -> Sandbox {
+    let sandbox = Sandbox::new();
+    put(&sandbox, ".ai/directives/reports/weekly.md", WEEKLY);
+    put(&sandbox, ".ai/directives/base.md", BASE);
+    sandbox
+}
+
+fn of<'a>(records: &'a [Value], id: &str) -> &'a Value {
+    records.iter().find(|record| record["id"] == id).unwrap_or_else(|| panic!("{id}: {records:?}"))
+}
+
+#[test]
+fn a_new_agent_is_a_template_that_can_be_used_and_is_never_written_over() {
+    let sandbox = with_directives();
+    let written = sandbox.run(&["agent", "new", "scribe", "--json"]).json();
+    let file = sandbox.project().join(".ai/agents/scribe.yaml");
+    assert_eq!((&written["agent_id"], written["file"].as_str()), (&json!("scribe"), file.to_str()));
+    fs::write(&file, "description: Mine.\n").unwrap();
+    sandbox.run(&["agent", "new", "scribe", "--json"]).error(5, "file_exists");
+    assert_eq!(fs::read_to_string(&file).unwrap(), "description: Mine.\n");
+    assert_eq!(sandbox.run(&["agent", "new", "../scribe"]).code, Some(2));
+    std::os::unix::fs::symlink("/tmp", sandbox.project().join(".ai/agents/away")).unwrap();
+    sandbox.run(&["agent", "new", "away/scribe", "--json"]).error(4, "symbolic_link");
+    fs::remove_file(sandbox.project().join(".ai/agents/away")).unwrap();
+    sandbox.run(&["agent", "new", "fresh"]);
+    let agents = sandbox.run(&["agent", "list", "--json"]).records();
+    assert_eq!(of(&agents, "scribe")["agent"]["description"], "Mine.");
+    assert!(of(&agents, "fresh")["error"].is_null(), "{agents:?}");
+    let ran = sandbox.run(&["run", "base", "--agent", "fresh"]);
+    assert_eq!(ran.code, Some(0), "{ran:?}");
+}
+
+#[test]
+fn directives_are_listed_with_where_they_come_from_and_what_is_wrong() {
+    let sandbox = with_directives();
+    put(&sandbox, ".ai/directives/bad.md", "no metadata\n");
+    let listed = sandbox.run(&["directive", "list", "--json"]).records();
+    assert_eq!(of(&listed, "reports/weekly")["version"], "1.2.0");
+    assert_eq!(of(&listed, "selvedge/agent/continuation")["layer"], "built_in");
+    assert_eq!(of(&listed, "bad")["error"]["code"], "item_invalid");
+    let shown = sandbox.run(&["directive", "list"]);
+    assert!(shown.code == Some(0) && shown.stdout.contains("reports/weekly"), "{shown:?}");
+}
+
+#[test]
+fn a_good_directive_is_shown_with_all_it_rests_on() {
+    let sandbox = with_directives();
+    sandbox.run(&["sign", ".ai/directives/base.md"]);
+    let checked = sandbox.run(&["directive", "check", "reports/weekly", "--json"]).json();
+    let verdicts: Vec<&Value> =
+        checked["sources"].as_array().unwrap().iter().map(|source| &source["verdict"]).collect();
+    assert_eq!((&checked["ok"], verdicts), (&json!(true), vec![&json!("unsigned"), &json!("trusted")]));
+    assert_eq!(checked["directive"]["inputs"][0]["name"], "city");
+    assert!(checked["directive"]["body"].is_null());
+    let shown = sandbox.run(&["directive", "check", "reports/weekly"]).stdout;
+    for part in
+        ["reports/weekly 1.2.0", "not signed", "signed by key", "base.md", "city (string, required)", "tool.file.read"]
+    {
+        assert!(shown.contains(part), "{part}: {shown}");
+    }
+    let by_file = sandbox.run(&["directive", "check", ".ai/directives/reports/weekly.md", "--json"]).json();
+    assert_eq!(by_file, checked);
+}
+
+#[test]
+fn a_bad_directive_is_shown_with_file_line_and_reason() {
+    let sandbox = with_directives();
+    put(&sandbox, ".ai/directives/bad.md", "---\nname: bad\nversion: 1.0.0\ninptus: []\n---\nHello.\n");
+    let error = sandbox.run(&["directive", "check", "bad", "--json"]).error(2, "item_invalid");
+    assert_eq!((&error["line"], error["hint"].is_null()), (&json!(4), false), "{error}");
+    let all = sandbox.run(&["directive", "check", "--json"]);
+    all.error_beside_data(2, "item_invalid");
+    let records = all.records();
+    assert_eq!((&of(&records, "bad")["ok"], &of(&records, "bad")["error"]["line"]), (&json!(false), &json!(4)));
+    assert_eq!(of(&records, "base")["ok"], true);
+    put(&sandbox, "elsewhere.md", &BASE.replace("1.0.0", "one"));
+    let error = sandbox.run(&["directive", "check", "elsewhere.md", "--json"]).error(2, "item_invalid");
+    assert!(error["file"].as_str().unwrap().ends_with("elsewhere.md"), "{error}");
+    sandbox.run(&["directive", "check", "nothing", "--json"]).error(3, "item_not_found");
+}
+
+#[test]
+fn a_directive_that_was_changed_after_signing_may_not_run() {
+    let sandbox = with_directives();
+    sandbox.run(&["sign", ".ai/directives/base.md"]);
+    let file = sandbox.project().join(".ai/directives/base.md");
+    fs::write(&file, fs::read_to_string(&file).unwrap().replace("brief", "rude")).unwrap();
+    for checked in ["base", "reports/weekly"] {
+        sandbox.run(&["directive", "check", checked, "--json"]).error(4, "item_not_trusted");
+    }
+}
+
+#[test]
+fn tools_are_listed_with_effect_and_capability() {
+    let sandbox = Sandbox::new();
+    put(&sandbox, ".ai/tools/pay.yaml", "name: pay\ndescription: Pays.\ncommand: [./pay.sh]\n");
+    put(&sandbox, ".ai/tools/bad.yaml", "name: bad\ndescription: Bad.\ncommand: []\n");
+    let ran: Ran = sandbox.run(&["tool", "list", "--json"]);
+    let tools = ran.records();
+    assert_eq!(of(&tools, "file_read")["layer"], "built_in");
+    let pay = &of(&tools, "pay")["tool"];
+    assert_eq!((&pay["class"], &pay["capability"]), (&json!("at_most_once"), &json!("selvedge.execute.tool.pay")));
+    assert_eq!(of(&tools, "bad")["error"]["code"], "item_invalid");
+}

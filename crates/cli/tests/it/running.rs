@@ -1,0 +1,271 @@
+//! Running directives with real processes: what is shown, how it ends, and what a kill leaves behind.
+
+use std::fs;
+use std::path::PathBuf;
+use std::process::{Child, Command};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use serde_json::{Value, json};
+
+use crate::support::{Ran, Sandbox};
+
+const TASK: &str = "---\nname: task\nversion: 1.0.0\npermissions: [tool.pay]\n---\nDo it.\n";
+const PAY_ONCE: &str = "turns:\n  - { say: One moment., calls: [{ tool: pay, arguments: { to: anna } }] }\n  - say: Done.\n    repeat: forever\n";
+
+/// A tool that writes a line and then does this.
+fn pay(and_then: &str) -> String {
+    let script = format!("echo $$ > pid.txt; echo paid $1 >> paid.txt; {and_then}");
+    let schema = json!({"type": "object", "properties": {"to": {"type": "string"}}});
+    let tool = json!({
+        "name": "pay", "description": "Pays.", "class": "at_most_once", "input_schema": schema, "environment": ["PATH"],
+        "command": ["sh", "-c", script, "pay", "{input:to}"],
+    });
+    tool.to_string()
+}
+
+/// A project with a directive `task`, a tool `pay` and a script.
+fn project(directive: &str, tool: &str, script: &str) -> Sandbox {
+    let sandbox = Sandbox::new();
+    put(&sandbox, ".ai/directives/task.md", directive);
+    put(&sandbox, ".ai/tools/pay.yaml", tool);
+    put(&sandbox, "script.yaml", script);
+    sandbox
+}
+
+fn put(sandbox: &Sandbox, name: &str, text: &str) {
+    let file = sandbox.project().join(name);
+    fs::create_dir_all(file.parent().unwrap()).unwrap();
+    fs::write(file, text).unwrap();
+}
+
+const RUN: [&str; 5] = ["run", "task", "--model", "scripted:script.yaml", "--json"];
+
+fn paid(sandbox: &Sandbox) -> usize {
+    fs::read_to_string(sandbox.project().join("paid.txt")).unwrap_or_default().lines().count()
+}
+
+/// Starts the task and waits until its tool has written so many lines.
+fn start_and_await(sandbox: &Sandbox, lines: usize) -> Child {
+    let mut command = sandbox.command(&RUN);
+    let child = command.stdin(std::process::Stdio::null()).spawn().unwrap();
+    let deadline = Instant::now() + Duration::from_secs(60);
+    while paid(sandbox) < lines {
+        assert!(Instant::now() < deadline, "the tool never ran");
+        thread::sleep(Duration::from_millis(5));
+    }
+    child
+}
+
+/// Runs the task until its tool has run, and kills it there; gives its thread.
+fn killed_in_the_middle(sandbox: &Sandbox) -> String {
+    let mut child = start_and_await(sandbox, paid(sandbox) + 1);
+    child.kill().unwrap();
+    let ran = Ran::of(child);
+    assert_eq!(ran.code, None, "{ran:?}");
+    thread_of(&ran)
+}
+
+/// Whether the process of the tool that ran last is still there.
+fn is_orphaned(sandbox: &Sandbox) -> bool {
+    let pid = fs::read_to_string(sandbox.project().join("pid.txt")).unwrap();
+    let status = fs::read_to_string(format!("/proc/{}/status", pid.trim())).unwrap_or_default();
+    !status.is_empty() && !status.contains("State:\tZ")
+}
+
+fn thread_of(ran: &Ran) -> String {
+    let first = ran.stdout.lines().next().unwrap_or_else(|| panic!("{ran:?}"));
+    serde_json::from_str::<Value>(first).unwrap()["thread_id"].as_str().unwrap().to_owned()
+}
+
+fn status(sandbox: &Sandbox, thread: &str) -> String {
+    sandbox.run(&["thread", "show", thread, "--json"]).json()["status"].as_str().unwrap().to_owned()
+}
+
+#[test]
+fn a_run_is_told_as_it_is_committed_and_ends_with_0() {
+    let sandbox = project(TASK, &pay("echo ok"), PAY_ONCE);
+    let ran = sandbox.run(&RUN);
+    assert_eq!((ran.code, ran.stderr.as_str()), (Some(0), ""), "{ran:?}");
+    let records = ran.records();
+    let told = |kind: &str| records.iter().filter(|record| record["told"] == kind).collect::<Vec<_>>();
+    let seqs: Vec<u64> = told("committed").iter().map(|record| record["seq"].as_u64().unwrap()).collect();
+    assert!(seqs.is_sorted_by(|one, next| one < next), "{seqs:?}");
+    for name in ["thread_id", "version", "reason", "event_type"] {
+        assert!(told("committed").iter().all(|record| !record[name].is_null()), "{name}: {records:?}");
+    }
+    assert_eq!(told("calling").len(), 1);
+    assert!(!told("draft").is_empty() && told("draft").iter().all(|record| record["seq"].is_null()));
+    let ended = records.last().unwrap();
+    assert_eq!((&ended["told"], &ended["status"], &ended["turns"]), (&json!("ended"), &json!("completed"), &json!(2)));
+    assert_eq!((&ended["text"], paid(&sandbox)), (&json!("Done."), 1));
+    // What was told is what the log says.
+    let log = sandbox.run(&["log", &thread_of(&ran), "--json"]).records();
+    let logged: Vec<u64> =
+        log.iter().filter(|line| line["event_type"] != "checkpoint").filter_map(|line| line["seq"].as_u64()).collect();
+    assert!(seqs.iter().all(|seq| logged.contains(seq)), "{seqs:?} {logged:?}");
+}
+
+#[test]
+fn people_see_text_calls_results_and_the_end() {
+    let sandbox = project(TASK, &pay("echo ok"), PAY_ONCE);
+    let ran = sandbox.run(&RUN[..4]);
+    assert_eq!(ran.code, Some(0), "{ran:?}");
+    for shown in ["One moment.", "→ pay {\"to\":\"anna\"}", "✓ ok", "Done."] {
+        assert!(ran.stdout.contains(shown), "{shown}: {ran:?}");
+    }
+    assert!(ran.stderr.contains("is completed: 2 turns"), "{ran:?}");
+}
+
+#[test]
+fn a_message_starts_a_further_run_also_from_stdin() {
+    let sandbox = project(TASK, &pay("echo ok"), PAY_ONCE);
+    let thread = thread_of(&sandbox.run(&RUN));
+    let last = |ran: &Ran| ran.records().last().unwrap().clone();
+    let typed = last(&sandbox.run(&["send", &thread, "again", "--json"]));
+    let piped = last(&sandbox.run_with(&["send", &thread, "--json"], b"and again\n"));
+    assert_eq!((&typed["status"], &piped["status"]), (&json!("completed"), &json!("completed")));
+    let log = sandbox.run(&["log", &thread, "--json"]).stdout;
+    assert!(log.contains("and again") && log.matches("\"run_finished\"").count() >= 3, "{log}");
+    sandbox.run(&["send", &thread, "--json"]).error(2, "usage");
+    assert_eq!(paid(&sandbox), 1);
+}
+
+#[test]
+fn a_thread_killed_in_the_middle_needs_a_decision_and_goes_on_with_it() {
+    let sandbox = project(TASK, &pay("sleep 60"), PAY_ONCE);
+    let thread = killed_in_the_middle(&sandbox);
+    let refused = sandbox.run(&["resume", &thread, "--json"]);
+    let error = refused.error_beside_data(7, "needs_decision");
+    let hint = error["hint"].as_str().unwrap();
+    assert!(hint.contains(&format!("selvedge settle call_1 --thread {thread} --done")), "{hint}");
+    assert_eq!(status(&sandbox, &thread), "suspended");
+    sandbox.run(&["settle", "call_9", "--done", "--json"]).error(3, "no_open_call");
+    // The call is known by its name alone, and the thread goes on at once.
+    let settled = sandbox.run(&["settle", "call_1", "--done", "paid by hand", "--json"]);
+    let records = settled.records();
+    assert_eq!(settled.code, Some(0), "{settled:?}");
+    assert_eq!(records[0], json!({"thread_id": thread, "call_id": "call_1", "verdict": "done", "undecided": []}));
+    assert_eq!(records.last().unwrap()["status"], "completed");
+    assert!(settled.stdout.contains("paid by hand"));
+    assert_eq!(paid(&sandbox), 1, "nothing is paid twice");
+}
+
+#[test]
+fn a_call_that_was_not_done_is_made_and_one_that_nobody_knows_of_is_not() {
+    let sandbox = project(TASK, &pay("[ -e fast ] || sleep 60"), PAY_ONCE);
+    let (first, second) = (killed_in_the_middle(&sandbox), killed_in_the_middle(&sandbox));
+    put(&sandbox, "fast", "");
+    assert!(is_orphaned(&sandbox));
+    let asked = sandbox.run(&["settle", "call_1", "--not-done", "--json"]);
+    let mut candidates = asked.error(3, "ambiguous")["candidates"].as_array().unwrap().clone();
+    candidates.sort_by_key(ToString::to_string);
+    let mut both = vec![json!(first), json!(second)];
+    both.sort_by_key(ToString::to_string);
+    assert_eq!(candidates, both);
+    assert!(!is_orphaned(&sandbox), "nobody decides about what still goes on");
+    let made = sandbox.run(&["settle", "call_1", "--thread", &first, "--not-done", "--json"]);
+    assert_eq!((made.code, paid(&sandbox)), (Some(0), 3), "{made:?}");
+    let recorded = sandbox.run(&["settle", "call_1", "--thread", &second, "--unknown", "--no-run", "--json"]);
+    assert_eq!((recorded.records().len(), status(&sandbox, &second).as_str()), (1, "suspended"), "{recorded:?}");
+    assert_eq!((sandbox.run(&["resume", &second]).code, paid(&sandbox)), (Some(0), 3));
+}
+
+#[test]
+fn a_limit_ends_with_8_and_the_thread_goes_on() {
+    let directive = TASK.replace("permissions", "limits: { turns: 1 }\npermissions");
+    let sandbox = project(&directive, &pay("echo ok"), PAY_ONCE);
+    let ran = sandbox.run(&RUN);
+    let error = ran.error_beside_data(8, "limit_reached");
+    assert!(error["hint"].as_str().unwrap().contains("selvedge resume"), "{error}");
+    let resumed = sandbox.run(&["resume", &thread_of(&ran), "--json"]);
+    assert_eq!((resumed.code, paid(&sandbox)), (Some(0), 1), "{resumed:?}");
+}
+
+#[test]
+fn a_model_that_fails_ends_with_1() {
+    let sandbox =
+        project(TASK, &pay("echo ok"), "turns:\n  - error: { permanent: no such key }\n    repeat: forever\n");
+    let ran = sandbox.run(&RUN);
+    let error = ran.error_beside_data(1, "run_failed");
+    assert!(error["message"].as_str().unwrap().contains("no such key"), "{error}");
+    assert_eq!(ran.records().last().unwrap()["status"], "error");
+}
+
+#[test]
+fn interrupting_once_cancels_the_run_and_keeps_the_thread() {
+    let sandbox = project(TASK, &pay("sleep 60"), PAY_ONCE);
+    let child = start_and_await(&sandbox, 1);
+    let signalled = Command::new("kill").args(["-INT", &child.id().to_string()]).status().unwrap();
+    assert!(signalled.success());
+    let ran = Ran::of(child);
+    ran.error_beside_data(130, "run_cancelled");
+    let thread = thread_of(&ran);
+    assert_eq!(status(&sandbox, &thread), "cancelled");
+    assert_eq!(sandbox.run(&["verify", &thread]).code, Some(0));
+    // It can be talked to again, and what was stopped is not made again.
+    assert_eq!((sandbox.run(&["send", &thread, "go on"]).code, paid(&sandbox)), (Some(0), 1));
+}
+
+#[test]
+fn a_run_is_cancelled_from_another_process() {
+    let sandbox = project(TASK, &pay("sleep 60"), PAY_ONCE);
+    let child = start_and_await(&sandbox, 1);
+    let asked = sandbox.run(&["cancel", "task", "--json"]).json();
+    assert_eq!(asked["status"], "running");
+    Ran::of(child).error_beside_data(130, "run_cancelled");
+    assert_eq!(status(&sandbox, "task"), "cancelled");
+}
+
+#[test]
+fn a_thread_that_waits_is_cancelled_at_once() {
+    let sandbox = project(TASK, &pay("sleep 60"), PAY_ONCE);
+    let thread = killed_in_the_middle(&sandbox);
+    assert!(is_orphaned(&sandbox), "a tool that may run at most once outlives its engine");
+    assert_eq!(sandbox.run(&["cancel", &thread, "--json"]).json()["status"], "cancelled");
+    assert!(!is_orphaned(&sandbox), "nothing goes on behind a thread that has ended");
+    sandbox.run(&["resume", &thread, "--json"]).error(4, "not_runnable");
+}
+
+#[test]
+fn a_bad_directive_is_named_with_file_and_line_and_runs_nothing() {
+    let sandbox = project("---\nname: task\nversion: 1.0.0\npermisions: []\n---\nDo it.\n", &pay("echo ok"), PAY_ONCE);
+    let error = sandbox.run(&RUN).error(2, "item_invalid");
+    assert_eq!(
+        (&error["line"], error["file"].as_str().unwrap().ends_with(".ai/directives/task.md")),
+        (&json!(4), true),
+        "{error}"
+    );
+    assert!(error["message"].as_str().unwrap().contains("line 4"), "{error}");
+    sandbox.run(&["run", "tsk", "--json"]).error(3, "item_not_found");
+    assert_eq!(sandbox.run(&["thread", "list", "--json"]).json()["threads"], json!([]));
+}
+
+fn capabilities(sandbox: &Sandbox, thread: &str) -> PathBuf {
+    sandbox.threads().join(thread).join("capabilities.md")
+}
+
+#[test]
+fn what_a_thread_may_call_is_written_once_and_signed() {
+    let sandbox = project(TASK, &pay("echo ok"), PAY_ONCE);
+    let thread = thread_of(&sandbox.run(&RUN));
+    let file = capabilities(&sandbox, &thread);
+    let written = fs::read_to_string(&file).unwrap();
+    assert!(written.starts_with("<!-- selvedge:signed:1:capabilities:"), "{written}");
+    let fence = written.split("## Tool Definitions\n\n```json\n").nth(1).unwrap().split("\n```").next().unwrap();
+    let tools: Value = serde_json::from_str(fence).unwrap();
+    assert_eq!(
+        (&tools[0]["name"], tools.as_array().unwrap().len()),
+        (&json!("pay"), 1),
+        "only what is allowed: {tools}"
+    );
+    assert!(written.ends_with("## Capabilities\n\n- `selvedge.execute.tool.pay`\n"), "{written}");
+    let verified = sandbox.run(&["verify", "--document", file.to_str().unwrap(), "--json"]).json();
+    assert_eq!((&verified["kind"], &verified["id"]), (&json!("capabilities"), &json!(thread)));
+    // A later run offers other tools, and what was written stays.
+    put(&sandbox, ".ai/tools/pay.yaml", &pay("echo better"));
+    sandbox.run(&["send", &thread, "again"]);
+    assert_eq!(fs::read_to_string(&file).unwrap(), written);
+    fs::write(&file, written.replace("tool.pay`", "tool.*`")).unwrap();
+    assert_eq!(sandbox.run(&["verify", "--document", file.to_str().unwrap()]).code, Some(6));
+}

@@ -1,0 +1,138 @@
+//! What is heard and what is in the log when a commit, a model or a person says no.
+
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+
+use selvedge_engine::{Input, Redactor};
+use selvedge_model::event::EffectClass;
+use selvedge_model::scope::Scopes;
+use selvedge_model::{Cancel, Classify, ModelError, Output, Reason, Status, Stop};
+use serde_json::json;
+
+use crate::support::{Counting, House, Reply, agent, roles};
+
+fn one_round() -> Vec<Reply> {
+    vec![Reply::Calls(vec![("c1", "look", json!({}))]), Reply::Says("found it")]
+}
+
+#[test]
+fn an_answer_that_cannot_be_committed_ends_the_run_and_is_not_lost() {
+    let house = House::new();
+    let thread = house.thread();
+    house.store.refuse(Some(Reason::AssistantTurnCommitted));
+    let (ended, heard) = house.send(&thread, Input::text("hi"), &agent(vec![Reply::Says("hello")], Vec::new()));
+    assert_eq!(ended.unwrap().status, Status::Error);
+    assert!(heard.contains(&"state error".to_owned()) && !heard.contains(&"AssistantTurnCommitted".to_owned()));
+    // The delta went with the next commit that could be made.
+    let loaded = house.loaded(&thread);
+    assert_eq!(roles(&loaded), "uaa");
+    assert_eq!(loaded.messages[1].plain_text(), "hello");
+    assert!(loaded.messages[2].plain_text().starts_with("(error: "));
+}
+
+#[test]
+fn results_that_cannot_be_committed_are_shown_to_nobody() {
+    let house = House::new();
+    let thread = house.thread();
+    house.store.refuse(Some(Reason::ToolResultsCommitted));
+    let tool = Counting::new("look", EffectClass::AtMostOnce);
+    let ran = tool.ran.clone();
+    let work = agent(one_round(), vec![Arc::new(tool)]);
+    let (ended, heard) = house.send(&thread, Input::text("look"), &work);
+    assert_eq!(ended.unwrap().status, Status::Error);
+    assert!(!heard.contains(&"ToolResultsCommitted".to_owned()), "{heard:?}");
+    assert_eq!(roles(&house.loaded(&thread)), "uata", "a call has one result");
+    // The outcome stands in the last commit, so the call is never made again.
+    house.store.refuse(None);
+    house.send(&thread, Input::text("go on"), &work).0.unwrap();
+    assert_eq!(ran.load(Ordering::SeqCst), 1);
+}
+
+#[test]
+fn an_end_that_cannot_be_committed_is_told_to_nobody_and_settled_by_whoever_comes_next() {
+    let house = House::new();
+    let thread = house.thread();
+    house.store.refuse(Some(Reason::RunFinished));
+    let (ended, heard) = house.send(&thread, Input::text("hi"), &agent(vec![Reply::Says("hello")], Vec::new()));
+    assert_eq!(ended.unwrap_err().code(), "state_error");
+    assert_eq!(heard.iter().filter(|heard| *heard == "state error").count(), 1);
+    assert!(!heard.contains(&"RunFinished".to_owned()));
+    house.store.refuse(None);
+    assert_eq!(house.loaded(&thread).manifest.status, Status::Running);
+    let work = agent(vec![Reply::Says("hello"), Reply::Says("and again")], Vec::new());
+    let ended = house.send(&thread, Input::text("still there?"), &work).0.unwrap();
+    assert_eq!((ended.status, ended.text.as_deref()), (Status::Completed, Some("and again")));
+}
+
+#[test]
+fn a_model_that_fails_for_a_while_is_asked_again_and_drafts_are_void() {
+    let house = House::new();
+    let thread = house.thread();
+    let failing = ModelError::Transient { why: "busy".to_owned() };
+    let work = agent(vec![Reply::Fails(failing)], Vec::new());
+    let (ended, heard) = house.send(&thread, Input::text("hi"), &work);
+    let ended = ended.unwrap();
+    assert_eq!((ended.status, ended.code.as_str()), (Status::Error, "model_failed"));
+    assert_eq!(heard.iter().filter(|heard| *heard == "retrying").count(), 2, "three attempts");
+    let loaded = house.loaded(&thread);
+    assert!(loaded.messages[1].plain_text().starts_with("(error: "), "{:?}", loaded.messages[1]);
+    assert_eq!(loaded.manifest.session_id, None);
+}
+
+#[test]
+fn a_run_that_is_stopped_says_so_and_keeps_what_was_said() {
+    let house = House::new();
+    let thread = house.thread();
+    let cancel = Cancel::new();
+    let work = agent(vec![Reply::Waits], Vec::new());
+    let stopper = cancel.clone();
+    let ended = house.engine.send(&thread, Input::text("hi"), &work, &cancel, &mut move |told| {
+        if matches!(told, selvedge_engine::Told::Draft(_)) {
+            stopper.say(Stop::Cancelled);
+        }
+    });
+    assert_eq!(ended.unwrap().status, Status::Cancelled);
+    let loaded = house.loaded(&thread);
+    assert_eq!(loaded.messages.last().unwrap().plain_text(), "(stopped by user)");
+}
+
+#[test]
+fn another_process_can_stop_a_run() {
+    let house = House::new();
+    let thread = house.thread();
+    let other = house.another();
+    let work = agent(vec![Reply::Waits], Vec::new());
+    let ended = std::thread::scope(|scope| {
+        let run = scope.spawn(|| house.send(&thread, Input::text("hi"), &work).0);
+        while selvedge_store::Registry::get(&*other.store, &thread).unwrap().manifest.status != Status::Running {
+            std::thread::sleep(Duration::from_millis(5));
+        }
+        other.engine.stop(&thread, Stop::Killed).unwrap();
+        run.join().unwrap()
+    });
+    assert_eq!(ended.unwrap().status, Status::Killed);
+    assert!(selvedge_store::Notes::pending(&*house.store, &thread).unwrap().is_empty(), "the note is answered");
+}
+
+#[test]
+fn secrets_are_in_no_log_and_no_blob() {
+    let redactor = Redactor::new(["hunter22-canary".to_owned()], Vec::new());
+    let house = House::with(redactor, Scopes::builtin());
+    let thread = house.thread();
+    let mut tool = Counting::new("look", EffectClass::Pure);
+    tool.answer = Output::text(format!("{} hunter22-canary", "x".repeat(40_000)));
+    let replies = vec![
+        Reply::Calls(vec![("c1", "look", json!({"password": "hunter22-canary"}))]),
+        Reply::Says("it is hunter22-canary"),
+    ];
+    house
+        .send(&thread, Input::text("my password is hunter22-canary"), &agent(replies, vec![Arc::new(tool)]))
+        .0
+        .unwrap();
+    let (_, bytes) = selvedge_store::conformance::support::bytes_of(&house.store.inner, &thread);
+    assert!(!String::from_utf8(bytes).unwrap().contains("hunter22"));
+    let blob = house.loaded(&thread).calls.values().next().unwrap().outcome.clone().unwrap().blob.unwrap();
+    let blob = selvedge_store::Logs::blob(&*house.store, &thread, &blob).unwrap();
+    assert!(!String::from_utf8(blob).unwrap().contains("hunter22"));
+}

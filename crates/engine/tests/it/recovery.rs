@@ -1,0 +1,143 @@
+//! Threads whose process died: what is on record decides what is done again.
+
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+use selvedge_engine::engine::Verdict;
+use selvedge_engine::{Ended, Input};
+use selvedge_model::event::{EffectClass, SuspendReason};
+use selvedge_model::tool::Reconciled;
+use selvedge_model::{CallId, Cancel, Output, Status, ThreadId};
+use serde_json::json;
+
+use crate::support::{Counting, House, Reply, agent, roles};
+
+fn paying() -> Vec<Reply> {
+    vec![Reply::Calls(vec![("pay.1", "pay", json!({"dollars": 5}))]), Reply::Says("paid")]
+}
+
+/// A process that dies in the middle of a call: its handle on the store is dropped while the tool runs.
+fn die_in_the_call(house: &House, thread: &ThreadId, class: EffectClass) {
+    let dying = house.another();
+    let mut tool = Counting::new("pay", class);
+    tool.meanwhile = Arc::new(|_| panic!("the process dies here"));
+    let work = agent(paying(), vec![Arc::new(tool)]);
+    let died = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| dying.send(thread, Input::text("pay"), &work)));
+    assert!(died.is_err());
+}
+
+fn resume(house: &House, thread: &ThreadId, tool: Counting) -> (Ended, usize) {
+    let ran = tool.ran.clone();
+    let work = agent(paying(), vec![Arc::new(tool)]);
+    let ended = house.engine.resume(thread, Input::nothing(), &work, &Cancel::new(), &mut |_| {}).unwrap();
+    (ended, ran.load(Ordering::SeqCst))
+}
+
+#[test]
+fn a_call_that_may_run_once_is_reconciled_and_not_repeated() {
+    let house = House::new();
+    let thread = house.thread();
+    die_in_the_call(&house, &thread, EffectClass::AtMostOnce);
+    assert_eq!(house.engine.recover().unwrap(), std::slice::from_ref(&thread));
+    assert_eq!(house.processes.0.lock().unwrap().len(), 1, "the recorded process is dealt with first");
+    let manifest = house.loaded(&thread).manifest;
+    assert_eq!(manifest.status, Status::Suspended);
+    let suspended = manifest.suspended.unwrap();
+    assert_eq!((suspended.reason, suspended.code.as_deref()), (SuspendReason::OutcomeUnknown, Some("process_lost")));
+    let mut tool = Counting::new("pay", EffectClass::AtMostOnce);
+    tool.known = Reconciled::Done(Output::text("paid already"));
+    let (ended, ran) = resume(&house, &thread, tool);
+    assert_eq!((ended.status, ran), (Status::Completed, 0), "the payment was made once, by the process that died");
+    assert_eq!(roles(&house.loaded(&thread)), "uata");
+}
+
+#[test]
+fn a_call_that_was_not_done_is_done_under_the_same_key() {
+    let house = House::new();
+    let thread = house.thread();
+    die_in_the_call(&house, &thread, EffectClass::AtMostOnce);
+    let recorded = house.loaded(&thread).calls.values().next().unwrap().intent.clone().unwrap().key;
+    let mut tool = Counting::new("pay", EffectClass::AtMostOnce);
+    tool.known = Reconciled::NotDone;
+    let seen = tool.seen.clone();
+    let (ended, ran) = resume(&house, &thread, tool);
+    assert_eq!((ended.status, ran), (Status::Completed, 1));
+    assert_eq!(seen.lock().unwrap()[0].key, recorded);
+}
+
+#[test]
+fn what_nobody_knows_waits_for_a_person() {
+    for (verdict, runs, told) in [
+        (Verdict::Done(json!("receipt 7")), 0, "receipt 7"),
+        (Verdict::NotDone, 1, "done"),
+        (Verdict::Unknown, 0, "nobody knows"),
+    ] {
+        let house = House::new();
+        let thread = house.thread();
+        die_in_the_call(&house, &thread, EffectClass::AtMostOnce);
+        let (ended, ran) = resume(&house, &thread, Counting::new("pay", EffectClass::AtMostOnce));
+        assert_eq!((ended.status, ended.code.as_str(), ran), (Status::Suspended, "outcome_unknown", 0));
+        // A message does not change that, and is not lost.
+        let work = agent(paying(), vec![Arc::new(Counting::new("pay", EffectClass::AtMostOnce))]);
+        assert_eq!(house.send(&thread, Input::text("well?"), &work).0.unwrap().status, Status::Suspended);
+        let call = CallId::new("pay.1").unwrap();
+        house.engine.settle(&thread, &call, verdict, "anna").unwrap();
+        let (ended, ran) = resume(&house, &thread, Counting::new("pay", EffectClass::AtMostOnce));
+        assert_eq!((ended.status, ran), (Status::Completed, runs));
+        let outcome = house.loaded(&thread).calls[&call].outcome.clone().unwrap();
+        let text = outcome.error.unwrap_or_else(|| outcome.result.unwrap().as_str().unwrap().to_owned());
+        assert!(text.contains(told), "{text}");
+        assert!(house.engine.settle(&thread, &call, Verdict::NotDone, "anna").is_err(), "a late word changes nothing");
+    }
+}
+
+#[test]
+fn pure_and_idempotent_calls_run_again() {
+    for class in [EffectClass::Pure, EffectClass::Idempotent] {
+        let house = House::new();
+        let thread = house.thread();
+        die_in_the_call(&house, &thread, class);
+        let (ended, ran) = resume(&house, &thread, Counting::new("pay", class));
+        assert_eq!((ended.status, ran), (Status::Completed, 1));
+    }
+}
+
+#[test]
+fn a_new_message_first_finishes_what_is_open() {
+    let house = House::new();
+    let thread = house.thread();
+    die_in_the_call(&house, &thread, EffectClass::Pure);
+    let tool = Counting::new("pay", EffectClass::Pure);
+    let work = agent(paying(), vec![Arc::new(tool)]);
+    let ended = house.send(&thread, Input::text("are you there?"), &work).0.unwrap();
+    assert_eq!(ended.text.as_deref(), Some("paid"));
+    let loaded = house.loaded(&thread);
+    // In the order of the log the result came late; the model was shown it behind its call.
+    assert_eq!(roles(&loaded), "uauta");
+}
+
+#[test]
+fn a_call_whose_tool_is_gone_does_not_make_a_thread_unusable() {
+    let house = House::new();
+    let thread = house.thread();
+    die_in_the_call(&house, &thread, EffectClass::AtMostOnce);
+    let ended = house.send(&thread, Input::text("go on"), &agent(paying(), Vec::new())).0.unwrap();
+    assert_eq!(ended.status, Status::Completed);
+    let outcome = house.loaded(&thread).calls.values().next().unwrap().outcome.clone().unwrap();
+    assert!(outcome.error.unwrap().starts_with("interrupted"));
+}
+
+#[test]
+fn a_tool_that_panics_leaves_the_thread_to_whoever_comes_next() {
+    let house = House::new();
+    let thread = house.thread();
+    let mut tool = Counting::new("pay", EffectClass::Pure);
+    tool.meanwhile = Arc::new(|_| panic!("a bug of the embedding program"));
+    let work = agent(paying(), vec![Arc::new(tool)]);
+    let died =
+        std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| house.send(&thread, Input::text("pay"), &work)));
+    assert!(died.is_err());
+    // The same process still has the store open.
+    let (ended, ran) = resume(&house, &thread, Counting::new("pay", EffectClass::Pure));
+    assert_eq!((ended.status, ran), (Status::Completed, 1));
+}

@@ -1,0 +1,80 @@
+//! Who speaks when: messages sent twice, at once, and to threads that run elsewhere.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+use selvedge_engine::Input;
+use selvedge_model::event::EffectClass;
+use selvedge_model::{Message, MessageId, Role, Status};
+use serde_json::json;
+
+use crate::support::{Counting, House, Reply, agent, roles};
+
+fn said(id: &str, text: &str) -> Input {
+    Input::messages(vec![Message::text(Role::User, text).with_id(MessageId::new(id).unwrap())])
+}
+
+#[test]
+fn a_message_sent_again_is_not_answered_again() {
+    let house = House::new();
+    let thread = house.thread();
+    let work = agent(vec![Reply::Says("hello"), Reply::Says("again?")], Vec::new());
+    house.send(&thread, said("m1", "hi"), &work).0.unwrap();
+    let again = house.send(&thread, said("m1", "hi"), &work).0.unwrap();
+    assert_eq!((again.run, again.code.as_str(), again.status), (None, "already_said", Status::Completed));
+    assert_eq!(roles(&house.loaded(&thread)), "ua");
+}
+
+#[test]
+fn two_who_send_at_once_are_heard_one_after_the_other() {
+    for processes in [1, 2] {
+        let house = House::new();
+        let thread = house.thread();
+        let other = house.another();
+        let at_once = Arc::new(AtomicUsize::new(0));
+        let slow = || {
+            let mut tool = Counting::new("look", EffectClass::Pure);
+            let at_once = at_once.clone();
+            tool.meanwhile = Arc::new(move |_| {
+                assert_eq!(at_once.fetch_add(1, Ordering::SeqCst), 0, "one run at a time");
+                std::thread::sleep(std::time::Duration::from_millis(60));
+                at_once.fetch_sub(1, Ordering::SeqCst);
+            });
+            let call = |id| Reply::Calls(vec![(id, "look", json!({}))]);
+            agent(vec![call("a"), Reply::Says("one"), call("b"), Reply::Says("two")], vec![Arc::new(tool)])
+        };
+        let (first, second) = (slow(), slow());
+        let house = &house;
+        let second_house = if processes == 2 { &other } else { house };
+        std::thread::scope(|scope| {
+            let one = scope.spawn(|| house.send(&thread, said("m1", "first"), &first).0);
+            while selvedge_store::Registry::get(&*house.store, &thread).unwrap().manifest.status != Status::Running {
+                std::thread::yield_now();
+            }
+            let two = scope.spawn(|| second_house.send(&thread, said("m2", "second"), &second).0);
+            assert_eq!(one.join().unwrap().unwrap().status, Status::Completed);
+            assert_eq!(two.join().unwrap().unwrap().status, Status::Completed);
+        });
+        let loaded = house.loaded(&thread);
+        assert_eq!(roles(&loaded), "uatauata", "{processes} processes");
+        assert_eq!(loaded.runs.len(), 2);
+        assert!(selvedge_store::Notes::pending(&*house.store, &thread).unwrap().is_empty());
+    }
+}
+
+#[test]
+fn different_threads_run_side_by_side() {
+    let house = House::new();
+    let (one, two) = (house.thread(), house.thread());
+    let barrier = Arc::new(std::sync::Barrier::new(2));
+    let work = || {
+        let mut tool = Counting::new("look", EffectClass::Pure);
+        let barrier = barrier.clone();
+        tool.meanwhile = Arc::new(move |_| _ = barrier.wait());
+        agent(vec![Reply::Calls(vec![("a", "look", json!({}))]), Reply::Says("met")], vec![Arc::new(tool)])
+    };
+    std::thread::scope(|scope| {
+        let runs = [&one, &two].map(|thread| scope.spawn(|| house.send(thread, Input::text("go"), &work()).0));
+        runs.into_iter().for_each(|run| assert_eq!(run.join().unwrap().unwrap().text.as_deref(), Some("met")));
+    });
+}

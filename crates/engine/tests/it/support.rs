@@ -1,0 +1,377 @@
+//! A house to run in: a store, a model that answers from a list, tools that remember.
+
+use std::io::BufRead;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use selvedge_engine::{Assignment, Ended, Engine, Input, Options, Redactor, Told};
+use selvedge_log::{Head, Line, Signer, Trust};
+use selvedge_model::account::{Account, AccountId};
+use selvedge_model::answer::{Answer, End, Usage};
+use selvedge_model::event::{EffectClass, Process};
+use selvedge_model::message::Block;
+use selvedge_model::scope::Scopes;
+use selvedge_model::tool::{Processes, Reconciled, Risk, Started};
+use selvedge_model::{
+    AgentId, Batch, Call, CallId, Cancel, CommitKey, Committed, Digest, Draft, Model, ModelError, NewThread, Note,
+    Output, Prompt, Reason, Role, Run, ThreadId, Timestamp, Tool, ToolError, ToolSpec,
+};
+use selvedge_store::conformance::support::{ScriptedClock, SeededIds};
+use selvedge_store::memory::MemoryStore;
+use selvedge_store::{
+    Acquire, Commit, Commitment, Cursor, Error, Feed, Filter, Lease, Leases, Ledger, Logs, Notes, Page, Registry,
+    Result, Store, Summary, Tombstone,
+};
+use serde_json::{Value, json};
+
+/// A store that refuses commits of one reason while it is told to.
+pub(crate) struct Refusing {
+    pub(crate) inner: MemoryStore,
+    pub(crate) refuse: Mutex<Option<Reason>>,
+}
+
+impl Refusing {
+    pub(crate) fn refuse(&self, reason: Option<Reason>) {
+        *self.refuse.lock().unwrap() = reason;
+    }
+}
+
+impl Commit for Refusing {
+    fn commit(&self, batch: Batch) -> Result<Committed> {
+        let refused = *self.refuse.lock().unwrap();
+        match batch.parts.iter().any(|part| Some(part.changeset.reason) == refused) {
+            true => Err(Error::Database { why: "made to fail".to_owned(), retryable: false }),
+            false => self.inner.commit(batch),
+        }
+    }
+    fn outcome(&self, key: &CommitKey) -> Result<Option<Committed>> {
+        self.inner.outcome(key)
+    }
+    fn put_blob(&self, thread: &ThreadId, bytes: &[u8]) -> Result<Digest> {
+        self.inner.put_blob(thread, bytes)
+    }
+    fn delete(&self, thread: &ThreadId) -> Result<Tombstone> {
+        self.inner.delete(thread)
+    }
+}
+
+impl Logs for Refusing {
+    fn head(&self, thread: &ThreadId) -> Result<Head> {
+        self.inner.head(thread)
+    }
+    fn read(&self, thread: &ThreadId, from: u64, limit: usize) -> Result<Vec<Line>> {
+        self.inner.read(thread, from, limit)
+    }
+    fn transcript(&self, thread: &ThreadId) -> Result<(Head, Box<dyn BufRead + Send>)> {
+        self.inner.transcript(thread)
+    }
+    fn blob(&self, thread: &ThreadId, blob: &Digest) -> Result<Vec<u8>> {
+        self.inner.blob(thread, blob)
+    }
+}
+
+impl Leases for Refusing {
+    fn acquire(&self, thread: &ThreadId, how: Acquire) -> Result<Lease> {
+        self.inner.acquire(thread, how)
+    }
+    fn renew(&self, lease: &Lease) -> Result<()> {
+        self.inner.renew(lease)
+    }
+    fn release(&self, lease: &Lease) -> Result<()> {
+        self.inner.release(lease)
+    }
+    fn expired(&self) -> Result<Vec<Lease>> {
+        self.inner.expired()
+    }
+}
+
+impl Notes for Refusing {
+    fn post(&self, note: Note) -> Result<()> {
+        self.inner.post(note)
+    }
+    fn pending(&self, thread: &ThreadId) -> Result<Vec<Note>> {
+        self.inner.pending(thread)
+    }
+}
+
+impl Registry for Refusing {
+    fn get(&self, thread: &ThreadId) -> Result<Summary> {
+        self.inner.get(thread)
+    }
+    fn list(&self, filter: &Filter, after: Option<Cursor>, limit: usize) -> Result<Page<Summary>> {
+        self.inner.list(filter, after, limit)
+    }
+    fn chain(&self, thread: &ThreadId) -> Result<Vec<Summary>> {
+        self.inner.chain(thread)
+    }
+    fn children(&self, thread: &ThreadId) -> Result<Vec<Summary>> {
+        self.inner.children(thread)
+    }
+    fn runs(&self, thread: &ThreadId) -> Result<Vec<Run>> {
+        self.inner.runs(thread)
+    }
+    fn resolve(&self, prefix: &str) -> Result<ThreadId> {
+        self.inner.resolve(prefix)
+    }
+    fn tombstone(&self, thread: &ThreadId) -> Result<Option<Tombstone>> {
+        self.inner.tombstone(thread)
+    }
+}
+
+impl Feed for Refusing {
+    fn position(&self) -> Result<u64> {
+        self.inner.position()
+    }
+    fn after(&self, position: u64, limit: usize) -> Result<Vec<Commitment>> {
+        self.inner.after(position, limit)
+    }
+    fn wait(&self, position: u64, timeout: Duration) -> Result<()> {
+        self.inner.wait(position, timeout)
+    }
+}
+
+impl Ledger for Refusing {
+    fn account(&self, id: &AccountId) -> Result<Option<Account>> {
+        self.inner.account(id)
+    }
+    fn tree(&self, id: &AccountId) -> Result<Vec<Account>> {
+        self.inner.tree(id)
+    }
+}
+
+/// A model that answers from a list, by how many answers the conversation already has: the same in every life.
+pub(crate) struct Listed(pub(crate) Vec<Reply>);
+
+#[derive(Clone)]
+pub(crate) enum Reply {
+    Says(&'static str),
+    Calls(Vec<(&'static str, &'static str, Value)>),
+    Fails(ModelError),
+    Waits,
+}
+
+impl Model for Listed {
+    fn answer(
+        &self,
+        prompt: &Prompt<'_>,
+        draft: &mut dyn FnMut(Draft),
+        cancel: &Cancel,
+    ) -> std::result::Result<Answer, ModelError> {
+        let is_answer = |message: &&Arc<selvedge_model::Message>| message.role == Role::Assistant;
+        let turn = prompt.messages.iter().filter(is_answer).count();
+        let usage = Usage { input_tokens: 10, output_tokens: 5, ..Usage::default() };
+        let (content, end) = match self.0.get(turn).cloned().unwrap_or(Reply::Says("that is all")) {
+            Reply::Says(text) => {
+                draft(Draft::Text { text: text.to_owned() });
+                (vec![Block::Text { text: text.to_owned() }], End::Finished)
+            }
+            Reply::Calls(calls) => {
+                let block = |(id, name, arguments): (&str, &str, Value)| Block::ToolCall {
+                    id: CallId::new(id).unwrap(),
+                    name: name.to_owned(),
+                    arguments,
+                };
+                (calls.into_iter().map(block).collect(), End::ToolCalls)
+            }
+            Reply::Fails(error) => return Err(error),
+            Reply::Waits => {
+                draft(Draft::Text { text: "let me think".to_owned() });
+                cancel.wait(Duration::from_secs(20));
+                let partial = vec![Block::Text { text: "let me think".to_owned() }];
+                return Err(ModelError::Stopped { partial, usage });
+            }
+        };
+        Ok(Answer { content, end, usage, session: None })
+    }
+
+    fn context_tokens_max(&self, _: &str) -> Option<u64> {
+        None
+    }
+}
+
+/// A tool that counts its calls and answers what it is told to.
+pub(crate) struct Counting {
+    spec: ToolSpec,
+    pub(crate) ran: Arc<AtomicUsize>,
+    pub(crate) seen: Arc<Mutex<Vec<Call>>>,
+    pub(crate) answer: Output,
+    pub(crate) known: Reconciled,
+    /// Run in the middle of a call.
+    pub(crate) meanwhile: Arc<dyn Fn(&Call) + Send + Sync>,
+}
+
+impl Counting {
+    pub(crate) fn new(name: &str, class: EffectClass) -> Self {
+        let spec = ToolSpec {
+            name: name.to_owned(),
+            description: String::new(),
+            input_schema: json!({}),
+            class,
+            capability: format!("tool.{name}"),
+            risk: Risk::Safe,
+            hash: Digest([7; 32]),
+        };
+        Self {
+            spec,
+            ran: Arc::default(),
+            seen: Arc::default(),
+            answer: Output::text("done"),
+            known: Reconciled::Unknown,
+            meanwhile: Arc::new(|_| {}),
+        }
+    }
+}
+
+struct Ready {
+    ran: Arc<AtomicUsize>,
+    seen: Arc<Mutex<Vec<Call>>>,
+    call: Call,
+    answer: Output,
+    meanwhile: Arc<dyn Fn(&Call) + Send + Sync>,
+}
+
+impl Started for Ready {
+    fn process(&self) -> Option<Process> {
+        Some(Process { pid: 4_000_000, start_time: 1, boot_id: None })
+    }
+
+    fn dispatch(self: Box<Self>, _: &Cancel) -> std::result::Result<Output, ToolError> {
+        self.ran.fetch_add(1, Ordering::SeqCst);
+        self.seen.lock().unwrap().push(self.call.clone());
+        (self.meanwhile)(&self.call);
+        Ok(self.answer.clone())
+    }
+}
+
+impl Tool for Counting {
+    fn spec(&self) -> &ToolSpec {
+        &self.spec
+    }
+
+    fn start(&self, call: &Call) -> std::result::Result<Box<dyn Started>, ToolError> {
+        let (ran, seen, answer) = (self.ran.clone(), self.seen.clone(), self.answer.clone());
+        Ok(Box::new(Ready { ran, seen, call: call.clone(), answer, meanwhile: self.meanwhile.clone() }))
+    }
+
+    fn reconcile(&self, _: &Call, _: &Cancel) -> Reconciled {
+        self.known.clone()
+    }
+}
+
+pub(crate) struct NoProcesses(pub(crate) Mutex<Vec<Process>>);
+
+impl Processes for NoProcesses {
+    fn end(&self, process: &Process) -> std::result::Result<bool, ToolError> {
+        self.0.lock().unwrap().push(process.clone());
+        Ok(false)
+    }
+}
+
+/// A store and an engine on it.
+pub(crate) struct House {
+    pub(crate) store: Arc<Refusing>,
+    pub(crate) engine: Engine,
+    pub(crate) processes: Arc<NoProcesses>,
+    pub(crate) trust: Trust,
+    ids: SeededIds,
+}
+
+impl House {
+    pub(crate) fn new() -> Self {
+        Self::with(Redactor::default(), Scopes::builtin())
+    }
+
+    pub(crate) fn with(redactor: Redactor, scopes: Scopes) -> Self {
+        let ids = SeededIds::new(1);
+        let signer = Signer::generate(&ids);
+        let trust = Trust::of(&[signer.public()]);
+        let memory = MemoryStore::new(signer, Box::new(clock()), Box::new(ids.clone()));
+        Self::on(memory, trust, ids, redactor, scopes)
+    }
+
+    fn on(memory: MemoryStore, trust: Trust, ids: SeededIds, redactor: Redactor, scopes: Scopes) -> Self {
+        let store = Arc::new(Refusing { inner: memory, refuse: Mutex::new(None) });
+        let processes = Arc::new(NoProcesses(Mutex::default()));
+        let engine = Engine::new(Options {
+            store: store.clone() as Arc<dyn Store>,
+            trust: trust.clone(),
+            clock: Arc::new(clock()),
+            ids: Arc::new(ids.clone()),
+            processes: processes.clone(),
+            scopes,
+            redactor,
+        });
+        Self { store, engine, processes, trust, ids }
+    }
+
+    /// Another process on the same threads.
+    pub(crate) fn another(&self) -> Self {
+        let memory = self.store.inner.another();
+        Self::on(memory, self.trust.clone(), self.ids.clone(), Redactor::default(), Scopes::builtin())
+    }
+
+    pub(crate) fn thread(&self) -> ThreadId {
+        self.engine.create(NewThread::of(AgentId::new("scribe").unwrap())).unwrap()
+    }
+
+    pub(crate) fn send(
+        &self,
+        thread: &ThreadId,
+        input: Input,
+        work: &Assignment,
+    ) -> (selvedge_engine::Result<Ended>, Vec<String>) {
+        let mut heard = Vec::new();
+        let ended = self.engine.send(thread, input, work, &Cancel::new(), &mut |told| heard.push(heard_as(&told)));
+        (ended, heard)
+    }
+
+    /// Why each changeset was committed, the birth left out.
+    pub(crate) fn reasons(&self, thread: &ThreadId) -> Vec<Reason> {
+        let entries = selvedge_store::conformance::support::verified(&self.store.inner, &self.trust, thread);
+        let reason = |entry: &selvedge_log::scan::Entry| {
+            entry.lines.iter().rev().find_map(|line| match &line.event {
+                selvedge_model::Event::Checkpoint(checkpoint) => Some(checkpoint.reason),
+                _ => None,
+            })
+        };
+        entries.iter().skip(1).filter_map(reason).collect()
+    }
+
+    pub(crate) fn loaded(&self, thread: &ThreadId) -> selvedge_model::Thread {
+        selvedge_store::conformance::support::loaded(&self.store.inner, &self.trust, thread)
+    }
+}
+
+pub(crate) fn clock() -> ScriptedClock {
+    ScriptedClock::new(Timestamp::from_micros(1_800_000_000_000_000), Duration::from_millis(1))
+}
+
+pub(crate) fn agent(replies: Vec<Reply>, tools: Vec<Arc<dyn Tool>>) -> Assignment {
+    let mut work = Assignment::new(AgentId::new("scribe").unwrap(), Arc::new(Listed(replies)), "listed");
+    work.tools = tools;
+    work.patience.wait = Duration::from_millis(1);
+    work
+}
+
+fn heard_as(told: &Told<'_>) -> String {
+    match told {
+        Told::Committed { reason, .. } => reason.as_str().to_owned(),
+        Told::Draft(Draft::Void) => "void".to_owned(),
+        Told::Draft(_) => "draft".to_owned(),
+        Told::Calling { tool, .. } => format!("calling {tool}"),
+        Told::Retrying { .. } => "retrying".to_owned(),
+        Told::StateError { .. } => "state error".to_owned(),
+    }
+}
+
+/// The roles of a thread's messages, a letter each.
+pub(crate) fn roles(thread: &selvedge_model::Thread) -> String {
+    let letter = |message: &selvedge_model::Message| match message.role {
+        Role::System => 's',
+        Role::User => 'u',
+        Role::Assistant => 'a',
+        Role::Tool => 't',
+    };
+    thread.messages.iter().map(letter).collect()
+}

@@ -1,0 +1,131 @@
+//! What a directive wants done at an event. Hooks are read and kept here; who fires them decides what they do.
+
+use serde::de::Error as _;
+use serde::{Deserialize, Deserializer, Serialize};
+use serde_json::{Map, Value};
+
+use crate::condition::Condition;
+use crate::nearest::advice;
+
+/// Every event that a hook can wait for. An unknown one is an error: such a hook would never fire.
+pub const EVENTS: [&str; 13] = [
+    "resolve_extends",
+    "build_system_prompt",
+    "thread_started",
+    "thread_continued",
+    "error",
+    "limit",
+    "after_step",
+    "directive_return",
+    "context_limit_reached",
+    "context_window_pressure",
+    "after_complete",
+    "graph_started",
+    "graph_completed",
+];
+
+/// Where the content that a hook brings is put.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Position {
+    /// Before the message it belongs to.
+    #[default]
+    Before,
+    /// Behind it.
+    After,
+}
+
+/// One thing that is done.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Action {
+    /// The verb, such as `execute`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub primary: Option<String>,
+    /// What kind of item it is about.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub item_type: Option<String>,
+    /// The item; filled in when the hook fires.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub item_id: Option<String>,
+    /// What it is given; filled in when the hook fires.
+    #[serde(default, skip_serializing_if = "Map::is_empty")]
+    pub params: Map<String, Value>,
+    /// The directive to extend, for `resolve_extends`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub set_extends: Option<String>,
+}
+
+/// What happens at an event.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct Hook {
+    /// Its name, unique within the directive.
+    pub id: String,
+    /// The event.
+    pub event: String,
+    /// When it fires; always, if nothing is said.
+    pub condition: Condition,
+    /// What is done, in order.
+    pub actions: Vec<Action>,
+    /// Where its content goes.
+    pub position: Position,
+    /// Whether its content is wrapped in an element that names it.
+    pub wrap: bool,
+    /// What it is for.
+    #[serde(skip_serializing_if = "String::is_empty")]
+    pub description: String,
+}
+
+/// What is written of a hook, in either form of a directive.
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct Fields {
+    pub(crate) id: String,
+    pub(crate) event: String,
+    #[serde(default)]
+    pub(crate) condition: Condition,
+    #[serde(default)]
+    pub(crate) action: Option<Action>,
+    #[serde(default)]
+    pub(crate) actions: Vec<Action>,
+    #[serde(default)]
+    pub(crate) position: Position,
+    #[serde(default = "always")]
+    pub(crate) wrap: bool,
+    #[serde(default)]
+    pub(crate) description: String,
+}
+
+fn always() -> bool {
+    true
+}
+
+impl TryFrom<Fields> for Hook {
+    type Error = String;
+
+    fn try_from(fields: Fields) -> Result<Self, String> {
+        let Fields { id, event, condition, action, actions, position, wrap, description } = fields;
+        if !EVENTS.contains(&event.as_str()) {
+            return Err(format!("`{}` is no event: {}", event.escape_debug(), advice(&event, &EVENTS)));
+        }
+        let actions: Vec<_> = action.into_iter().chain(actions).collect();
+        if id.trim().is_empty() || actions.is_empty() {
+            return Err("a hook has an `id` and at least one action".to_owned());
+        }
+        for action in &actions {
+            let names_item = action.primary.is_some() && action.item_type.is_some() && action.item_id.is_some();
+            if names_item == action.set_extends.is_some() {
+                return Err(format!(
+                    "an action of `{id}` has either `primary`, `item_type` and `item_id`, or `set_extends`"
+                ));
+            }
+        }
+        Ok(Self { id, event, condition, actions, position, wrap, description })
+    }
+}
+
+impl<'de> Deserialize<'de> for Hook {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        Fields::deserialize(deserializer)?.try_into().map_err(D::Error::custom)
+    }
+}

@@ -1,0 +1,177 @@
+//! One expression: how it is found in a text, and what it stands for.
+
+use std::borrow::Cow;
+
+use serde_json::Value;
+
+use super::{INPUTS, InterpolationError, Scope};
+use crate::condition::look_up;
+use crate::input::is_name;
+
+/// Longer ones are no expressions.
+const EXPRESSION_BYTES_MAX: usize = 512;
+
+/// What is put in when there is no value.
+#[derive(Debug)]
+pub(super) enum Otherwise<'a> {
+    Fail,
+    Nothing,
+    Text(&'a str),
+}
+
+#[derive(Debug)]
+pub(super) enum Form<'a> {
+    Input { name: &'a str, otherwise: Otherwise<'a> },
+    Environment { name: &'a str, otherwise: Otherwise<'a> },
+    Paths(Vec<Vec<&'a str>>),
+}
+
+#[derive(Debug)]
+pub(super) struct Expression<'a> {
+    pub(super) kind: Form<'a>,
+    pub(super) source: &'a str,
+    pub(super) at: usize,
+}
+
+pub(super) enum Found<'a> {
+    Value(Cow<'a, Value>),
+    Nothing,
+    Unknown,
+}
+
+impl Expression<'_> {
+    /// What it stands for; `line` says where it is, if it must be said.
+    pub(super) fn value<'s>(
+        &self,
+        scope: &Scope<'s>,
+        line: impl Fn() -> usize,
+    ) -> Result<Found<'s>, InterpolationError> {
+        let (found, otherwise) = match &self.kind {
+            Form::Paths(paths) => return Ok(first_of(paths, scope.values)),
+            Form::Input { name, otherwise } => {
+                let found = look_up(scope.values, &[INPUTS, name]).filter(|value| !value.is_null());
+                (found.map(Cow::Borrowed), otherwise)
+            }
+            Form::Environment { name, otherwise } => {
+                if !scope.environment.allowed.iter().any(|allowed| allowed == name) {
+                    return Err(InterpolationError::NotAllowed { name: (*name).to_owned(), line: line() });
+                }
+                let found = scope.environment.variables.and_then(|variables| variables.get(*name));
+                (found.map(|text| Cow::Owned(Value::String(text.clone()))), otherwise)
+            }
+        };
+        match (found, otherwise, &self.kind) {
+            (Some(found), ..) => Ok(Found::Value(found)),
+            (None, Otherwise::Text(text), _) => Ok(Found::Value(Cow::Owned(Value::String((*text).to_owned())))),
+            (None, Otherwise::Nothing, _) => Ok(Found::Nothing),
+            (None, Otherwise::Fail, Form::Environment { name, .. }) => {
+                Err(InterpolationError::NoVariable { name: (*name).to_owned(), line: line() })
+            }
+            (None, Otherwise::Fail, Form::Input { name, .. }) => {
+                Err(InterpolationError::NoInput { name: (*name).to_owned(), line: line() })
+            }
+            (None, Otherwise::Fail, Form::Paths(_)) => Ok(Found::Nothing),
+        }
+    }
+}
+
+fn first_of<'s>(paths: &[Vec<&str>], values: &'s Value) -> Found<'s> {
+    if paths.iter().all(|path| values.get(path[0]).is_none()) {
+        return Found::Unknown;
+    }
+    let found = paths.iter().find_map(|path| look_up(values, path).filter(|value| !value.is_null()));
+    found.map_or(Found::Nothing, |value| Found::Value(Cow::Borrowed(value)))
+}
+
+pub(super) enum Piece<'a> {
+    Text(&'a str),
+    Expression(Expression<'a>),
+}
+
+/// The pieces of a text, from left to right; together they are the text, but for the backslashes before expressions.
+pub(super) struct Pieces<'a> {
+    text: &'a str,
+    at: usize,
+    /// An expression that was found behind the text before it.
+    next: Option<Expression<'a>>,
+    /// The end of an expression that a backslash makes plain.
+    plain_until: usize,
+}
+
+impl<'a> Pieces<'a> {
+    pub(super) fn of(text: &'a str) -> Self {
+        Self { text, at: 0, next: None, plain_until: 0 }
+    }
+}
+
+impl<'a> Iterator for Pieces<'a> {
+    type Item = Piece<'a>;
+
+    fn next(&mut self) -> Option<Piece<'a>> {
+        if let Some(expression) = self.next.take() {
+            return Some(Piece::Expression(expression));
+        }
+        let start = self.at;
+        let mut look = start.max(self.plain_until);
+        while let Some(mark) = self.text[look..].find(['{', '$']) {
+            let at = look + mark;
+            let Some(expression) = expression_at(self.text, at) else {
+                look = at + 1;
+                continue;
+            };
+            let end = at + expression.source.len();
+            if self.text[start..at].ends_with('\\') {
+                // The text up to the backslash, then the expression as plain text.
+                (self.at, self.plain_until) = (at, end);
+                return Some(Piece::Text(&self.text[start..at - 1]));
+            }
+            self.at = end;
+            if at == start {
+                return Some(Piece::Expression(expression));
+            }
+            self.next = Some(expression);
+            return Some(Piece::Text(&self.text[start..at]));
+        }
+        self.at = self.text.len();
+        (start < self.text.len()).then(|| Piece::Text(&self.text[start..]))
+    }
+}
+
+/// The expression that begins exactly here, if one does.
+fn expression_at(text: &str, at: usize) -> Option<Expression<'_>> {
+    let rest = &text[at..];
+    let limit = rest.len().min(EXPRESSION_BYTES_MAX);
+    let end = rest.bytes().take(limit).position(|byte| byte == b'}' || byte == b'\n')?;
+    let source = rest.get(..=end).filter(|source| source.ends_with('}'))?;
+    let inside = source.get(..end)?;
+    let kind = if let Some(inside) = inside.strip_prefix("${") {
+        Form::Paths(inside.split("||").map(path).collect::<Option<_>>()?)
+    } else if let Some(inside) = inside.strip_prefix("{input:") {
+        let (name, otherwise) = named(inside)?;
+        Form::Input { name, otherwise }
+    } else {
+        let (name, otherwise) = named(inside.strip_prefix("{env:")?)?;
+        Form::Environment { name, otherwise }
+    };
+    Some(Expression { kind, source, at })
+}
+
+fn named(inside: &str) -> Option<(&str, Otherwise<'_>)> {
+    let end = inside.find(['?', ':', '|']).unwrap_or(inside.len());
+    let (name, rest) = inside.split_at(end);
+    let otherwise = match rest {
+        "" => Otherwise::Fail,
+        "?" => Otherwise::Nothing,
+        _ if rest.starts_with('?') => return None,
+        rest => Otherwise::Text(&rest[1..]),
+    };
+    is_name(name).then_some((name, otherwise))
+}
+
+fn path(text: &str) -> Option<Vec<&str>> {
+    let steps: Vec<&str> = text.trim().split('.').collect();
+    let plain = |step: &&str| {
+        !step.is_empty() && step.bytes().all(|byte| byte.is_ascii_alphanumeric() || matches!(byte, b'_' | b'-'))
+    };
+    steps.iter().all(plain).then_some(steps)
+}

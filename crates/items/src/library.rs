@@ -1,0 +1,289 @@
+//! Where items are found: the project's first, then the user's, then those that come with the program.
+//!
+//! ```text
+//! PROJECT/.ai/directives/reports/weekly.md   →  directive `reports/weekly`
+//! USER/.ai/agents/scribe.yaml                →  agent `scribe`
+//! built in                                   →  `selvedge/agent/continuation`; `rye/…` that nobody has is read as `selvedge/…`
+//! ```
+//!
+//! Invariants:
+//!
+//! - A name is checked before a path is made of it, and no link is followed below the folders that were handed over.
+//! - The first place that has a file of that name counts, also if the file is not valid: a broken item of the project never lets
+//!   one of the user's through.
+//! - What is given back carries what is known of every signature it rests on, its ancestors' included. [`Library::directive`]
+//!   and its like refuse what may not run; [`Library::inspect`] is for looking.
+
+use std::path::{Path, PathBuf};
+
+use selvedge_log::document::{Comment, DocumentKind};
+use selvedge_log::hash::sha256;
+use selvedge_log::trust::Trust;
+use selvedge_model::digest::Digest;
+use selvedge_model::id::{AgentId, DirectiveId};
+use serde::Serialize;
+
+use crate::agent::Agent;
+use crate::directive::{self, Directive};
+use crate::error::{Flaw, ItemError};
+use crate::nearest::nearest;
+use crate::read::{list_below, read_below};
+use crate::signature::{Policy, Verdict, judge};
+use crate::tool::ToolDeclaration;
+use crate::yaml;
+
+/// The most directives that extend each other.
+const EXTENDS_MAX: usize = 16;
+const OLDER_PREFIX: &str = "rye/";
+const PREFIX: &str = "selvedge/";
+
+/// What comes with the program.
+const BUILT_IN: [(&str, &str); 1] = [("selvedge/agent/continuation", include_str!("builtin/continuation.md"))];
+
+/// Where an item was found.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Layer {
+    /// In the project.
+    Project,
+    /// In the user's own folder.
+    User,
+    /// In the program.
+    BuiltIn,
+}
+
+/// A kind of item.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Kind {
+    /// What an agent is told to do.
+    Directive,
+    /// Who does it.
+    Agent,
+    /// What a model may call.
+    Tool,
+}
+
+impl Kind {
+    /// What people call it.
+    pub fn as_str(self) -> &'static str {
+        self.document().as_str()
+    }
+
+    fn document(self) -> DocumentKind {
+        match self {
+            Self::Directive => DocumentKind::new("directive"),
+            Self::Agent => DocumentKind::new("agent"),
+            Self::Tool => DocumentKind::new("tool"),
+        }
+    }
+
+    /// Folder, ending, comment, and the most bytes.
+    fn place(self) -> (&'static str, &'static str, Comment, usize) {
+        match self {
+            Self::Directive => ("directives", ".md", Comment::Html, directive::BYTES_MAX),
+            Self::Agent => ("agents", ".yaml", Comment::Hash, yaml::BYTES_MAX),
+            Self::Tool => ("tools", ".yaml", Comment::Hash, yaml::BYTES_MAX),
+        }
+    }
+}
+
+/// Where an item, or one of its ancestors, comes from.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct Source {
+    /// What kind of item it is.
+    pub what: &'static str,
+    /// Its name.
+    pub id: String,
+    /// Which place it was found in.
+    pub layer: Layer,
+    /// Its file, as people would name it.
+    pub file: String,
+    /// Its path within the project or the user's folder, which is what a signature names.
+    pub place: String,
+    /// What is known of its signature.
+    #[serde(flatten)]
+    pub verdict: Verdict,
+    /// SHA-256 of its bytes.
+    pub hash: Digest,
+}
+
+/// An item and what it rests on.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct Resolved<T> {
+    /// The item, with what it took from its ancestors.
+    pub item: T,
+    /// Its own file, then its ancestors' from the nearest on.
+    pub sources: Vec<Source>,
+}
+
+impl<T> Resolved<T> {
+    /// The name under which it was found.
+    pub fn id(&self) -> &str {
+        &self.sources[0].id
+    }
+
+    /// Refuses it if it, or an ancestor, may not run.
+    pub fn permitted(self, policy: Policy) -> Result<Self, ItemError> {
+        for source in &self.sources {
+            let Source { file, what, place, .. } = source;
+            let refused = |why| ItemError::NotTrusted { file: file.clone(), what, place: place.clone(), why };
+            policy.permits(&source.verdict).map_err(refused)?;
+        }
+        Ok(self)
+    }
+}
+
+/// One line of a list of items.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct Entry {
+    /// Its name; not every name can be used, and whoever loads it says why.
+    pub id: String,
+    /// Which place it lies in.
+    pub layer: Layer,
+    /// Whether an item of the same name in an earlier place hides it.
+    pub hidden: bool,
+}
+
+/// A text as it was found.
+struct Found {
+    text: String,
+    source: Source,
+}
+
+/// The places in which items are found, and what may run.
+#[derive(Clone, Debug)]
+pub struct Library {
+    /// The project's folder of items, `.ai`.
+    pub project: Option<PathBuf>,
+    /// The user's.
+    pub user: Option<PathBuf>,
+    /// Whose signatures count.
+    pub trust: Trust,
+    /// What may run.
+    pub policy: Policy,
+}
+
+impl Library {
+    /// A directive that may run, with what it takes from those that it extends.
+    pub fn directive(&self, id: &DirectiveId) -> Result<Resolved<Directive>, ItemError> {
+        self.inspect(id)?.permitted(self.policy)
+    }
+
+    /// A directive for looking at, whatever its signature says.
+    pub fn inspect(&self, id: &DirectiveId) -> Result<Resolved<Directive>, ItemError> {
+        let mut line: Vec<Directive> = Vec::new();
+        let mut sources: Vec<Source> = Vec::new();
+        let mut next = Some(id.clone());
+        while let Some(id) = next {
+            let found = self.find(Kind::Directive, id.as_str())?;
+            let mut chain: Vec<String> = sources.iter().map(|source| source.id.clone()).collect();
+            chain.push(found.source.id.clone());
+            if chain[..chain.len() - 1].contains(&found.source.id) {
+                return Err(ItemError::Cycle { chain });
+            }
+            let directive = parse_directive(&found)?;
+            if chain.len() > EXTENDS_MAX {
+                let flaw = Flaw::new(format!("more than {EXTENDS_MAX} directives extend each other"));
+                return Err(ItemError::Invalid { file: sources[0].file.clone(), flaw });
+            }
+            next = directive.extends.clone();
+            line.push(directive);
+            sources.push(found.source);
+        }
+        let root_first = line.into_iter().rev();
+        let item = root_first.reduce(|parent, child| child.inherit(&parent)).unwrap_or_default();
+        Ok(Resolved { item, sources })
+    }
+
+    /// An agent that may run.
+    pub fn agent(&self, id: &AgentId) -> Result<Resolved<Agent>, ItemError> {
+        let found = self.find(Kind::Agent, id.as_str())?;
+        let item = Agent::parse(&found.text).map_err(|flaw| invalid(&found.source, flaw))?;
+        Resolved { item, sources: vec![found.source] }.permitted(self.policy)
+    }
+
+    /// The declaration of a tool that may run. Names of tools keep to the rule for directives.
+    pub fn tool(&self, id: &DirectiveId) -> Result<Resolved<ToolDeclaration>, ItemError> {
+        let found = self.find(Kind::Tool, id.as_str())?;
+        let parsed = ToolDeclaration::parse(&found.source.id, &found.text);
+        let item = parsed.map_err(|flaw| invalid(&found.source, flaw))?;
+        Resolved { item, sources: vec![found.source] }.permitted(self.policy)
+    }
+
+    /// Every item of a kind, by name, those that are hidden included.
+    pub fn list(&self, kind: Kind) -> Result<Vec<Entry>, ItemError> {
+        let (folder, ending, ..) = kind.place();
+        let mut entries: Vec<Entry> = Vec::new();
+        for (layer, root) in self.folders() {
+            let ids = list_below(&root.join(folder), ending)?;
+            entries.extend(ids.into_iter().map(|id| Entry { id, layer, hidden: false }));
+        }
+        let built_in = BUILT_IN.iter().filter(|_| kind == Kind::Directive);
+        entries.extend(built_in.map(|(id, _)| Entry { id: (*id).to_owned(), layer: Layer::BuiltIn, hidden: false }));
+        entries.sort_by(|one, next| (&one.id, one.layer).cmp(&(&next.id, next.layer)));
+        for index in 1..entries.len() {
+            entries[index].hidden = entries[index].id == entries[index - 1].id;
+        }
+        Ok(entries)
+    }
+
+    fn folders(&self) -> impl Iterator<Item = (Layer, &Path)> {
+        let project = self.project.as_deref().map(|path| (Layer::Project, path));
+        project.into_iter().chain(self.user.as_deref().map(|path| (Layer::User, path)))
+    }
+
+    /// The first place that has it; a `rye/…` that nobody has is looked for as `selvedge/…`.
+    fn find(&self, kind: Kind, id: &str) -> Result<Found, ItemError> {
+        let newer = id.strip_prefix(OLDER_PREFIX).map(|rest| format!("{PREFIX}{rest}"));
+        for id in [Some(id.to_owned()), newer].into_iter().flatten() {
+            if let Some(found) = self.look(kind, &id)? {
+                return Ok(found);
+            }
+        }
+        let known = self.list(kind).unwrap_or_default();
+        let near = nearest(id, known.iter().map(|entry| entry.id.as_str())).map(str::to_owned);
+        Err(ItemError::NotFound { what: kind.as_str(), id: id.to_owned(), nearest: near })
+    }
+
+    fn look(&self, kind: Kind, id: &str) -> Result<Option<Found>, ItemError> {
+        let (folder, ending, comment, bytes_max) = kind.place();
+        let name = format!("{id}{ending}");
+        let steps: Vec<&str> = [folder].into_iter().chain(name.split('/')).collect();
+        for (layer, root) in self.folders() {
+            let Some(bytes) = read_below(root, &steps, bytes_max)? else { continue };
+            let file = root.join(folder).join(&name).display().to_string();
+            let place = format!(".ai/{folder}/{name}");
+            let verdict = judge(kind.document(), &place, comment, &bytes, &self.trust);
+            let hash = sha256(&bytes);
+            let source = Source { what: kind.as_str(), id: id.to_owned(), layer, file, place, verdict, hash };
+            let flaw = || Flaw::new("it is not UTF-8").hint("save it as UTF-8");
+            let text = String::from_utf8(bytes).map_err(|_| invalid(&source, flaw()))?;
+            return Ok(Some(Found { text, source }));
+        }
+        let built_in = BUILT_IN.iter().find(|(known, _)| kind == Kind::Directive && *known == id);
+        Ok(built_in.map(|(id, text)| Found {
+            text: (*text).to_owned(),
+            source: Source {
+                what: kind.as_str(),
+                id: (*id).to_owned(),
+                layer: Layer::BuiltIn,
+                file: format!("{id} (built in)"),
+                place: (*id).to_owned(),
+                verdict: Verdict::BuiltIn,
+                hash: sha256(text.as_bytes()),
+            },
+        }))
+    }
+}
+
+fn parse_directive(found: &Found) -> Result<Directive, ItemError> {
+    let wrong = |flaw| invalid(&found.source, flaw);
+    let directive = Directive::parse(&found.text).map_err(wrong)?;
+    let id = DirectiveId::new(found.source.id.as_str())?;
+    directive.check_place(&id).map_err(wrong)?;
+    Ok(directive)
+}
+
+fn invalid(source: &Source, flaw: Flaw) -> ItemError {
+    ItemError::Invalid { file: source.file.clone(), flaw }
+}

@@ -1,0 +1,142 @@
+//! What may be called, and what a child may inherit.
+
+use proptest::prelude::*;
+use selvedge_items::capability::Acknowledgement;
+use selvedge_items::{Capabilities, Capability, Permissions};
+use selvedge_model::tool::Risk;
+
+fn one(text: &str) -> Capability {
+    text.parse().unwrap()
+}
+
+fn all(texts: &[&str]) -> Capabilities {
+    Capabilities::parse(texts.iter().copied()).unwrap()
+}
+
+#[test]
+fn a_wildcard_ends_at_a_segment() {
+    let files = all(&["tool.files.*"]);
+    assert!(files.allows(&one("tool.files.write")));
+    assert!(files.allows(&one("tool.files.deep.write")));
+    assert!(!files.allows(&one("tool.files")));
+    assert!(!files.allows(&one("tool.files_of_others.write")));
+    assert!(!files.allows(&one("directive.files.write")));
+    let inside = all(&["tool.*.read"]);
+    assert!(inside.allows(&one("tool.files.read")));
+    assert!(!inside.allows(&one("tool.files.deep.read")));
+    for bad in [
+        "tool.files*",
+        "tool.*files",
+        "tool.f*s.read",
+        "**",
+        "tool..read",
+        "",
+        ".",
+        "tool.",
+        "files.read",
+        "tool.a b",
+        "tool.a\0",
+        "tool.ä",
+        &"a".repeat(301),
+    ] {
+        assert!(bad.parse::<Capability>().is_err(), "{bad:?}");
+    }
+}
+
+#[test]
+fn older_and_short_spellings_are_written_out() {
+    for (text, canonical) in [
+        ("*", "selvedge.*"),
+        ("rye.*", "selvedge.*"),
+        ("rye.execute.tool.scraping.gmaps.scrape_gmaps", "selvedge.execute.tool.scraping.gmaps.scrape_gmaps"),
+        ("tool.files.write", "selvedge.execute.tool.files.write"),
+        ("rye.search.*", "selvedge.fetch.*"),
+        ("rye.load.knowledge.a", "selvedge.fetch.knowledge.a"),
+    ] {
+        assert_eq!(one(text).to_string(), canonical);
+        assert_eq!(one(canonical), one(text));
+    }
+}
+
+#[test]
+fn empty_means_nothing_and_what_is_needed_must_be_exact() {
+    assert!(!Capabilities::default().allows(&one("tool.a")));
+    assert!(!all(&["*"]).allows(&one("tool.*")));
+    assert!(all(&["*"]).allows(&one("tool.a")));
+}
+
+#[test]
+fn no_verb_implies_another() {
+    assert!(!all(&["selvedge.execute.*"]).allows(&one("selvedge.fetch.tool.a")));
+}
+
+#[test]
+fn a_child_gets_what_both_allow_and_no_more() {
+    for (child, parent, both) in [
+        (vec!["tool.files.*"], vec!["tool.files.write"], vec!["tool.files.write"]),
+        (vec!["tool.files.write"], vec!["tool.*"], vec!["tool.files.write"]),
+        (vec!["tool.*.read"], vec!["tool.files.*"], vec!["tool.files.read"]),
+        (vec!["tool.*"], vec!["tool.files.*", "tool.mail.send"], vec!["tool.files.*", "tool.mail.send"]),
+        (vec!["tool.files.*"], vec!["tool.mail.*"], vec![]),
+        (vec!["tool.a"], vec!["tool.a.*"], vec![]),
+        (vec!["*"], vec![], vec![]),
+        (vec![], vec!["*"], vec![]),
+    ] {
+        assert_eq!(all(&child).meet(&all(&parent)), all(&both), "{child:?} under {parent:?}");
+        assert_eq!(all(&parent).meet(&all(&child)), all(&both));
+    }
+}
+
+#[test]
+fn whoever_says_nothing_agrees_and_if_nobody_says_anything_nothing_is_granted() {
+    let (wide, narrow) = (all(&["tool.*"]), all(&["tool.files.*"]));
+    assert_eq!(Capabilities::granted([Some(&wide), None, Some(&narrow)]), narrow);
+    assert_eq!(Capabilities::granted([None, Some(&wide)]), wide);
+    assert!(Capabilities::granted([None, None]).is_empty());
+    assert!(Capabilities::granted([Some(&wide), Some(&Capabilities::default())]).is_empty());
+}
+
+#[test]
+fn a_risk_is_accepted_when_it_or_a_greater_one_was_acknowledged() {
+    let none = Permissions::default();
+    assert!(none.accepts(Risk::External, Risk::Dangerous));
+    assert!(!none.accepts(Risk::Dangerous, Risk::Dangerous));
+    let acknowledge = vec![Acknowledgement::new("external", "It calls a service.").unwrap()];
+    let external = Permissions { acknowledge, ..Permissions::default() };
+    assert!(external.accepts(Risk::External, Risk::External));
+    assert!(!external.accepts(Risk::Dangerous, Risk::External));
+    assert!(Acknowledgement::new("external", " ").is_err());
+    assert!(Acknowledgement::new("huge", "why").is_err());
+}
+
+fn token() -> impl Strategy<Value = String> {
+    let segment = prop_oneof![Just("a"), Just("b"), Just("*")];
+    proptest::collection::vec(segment, 1..5).prop_map(|segments| format!("tool.{}", segments.join(".")))
+}
+
+fn exact() -> impl Strategy<Value = String> {
+    let segment = prop_oneof![Just("a"), Just("b")];
+    proptest::collection::vec(segment, 1..5).prop_map(|segments| format!("tool.{}", segments.join(".")))
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(2_000))]
+
+    #[test]
+    fn an_intersection_is_true(
+        child in proptest::collection::vec(token(), 0..4),
+        parent in proptest::collection::vec(token(), 0..4),
+        needed in exact(),
+    ) {
+        let child = Capabilities::parse(child.iter().map(String::as_str)).unwrap();
+        let parent = Capabilities::parse(parent.iter().map(String::as_str)).unwrap();
+        let needed = one(&needed);
+        prop_assert_eq!(child.meet(&parent).allows(&needed), child.allows(&needed) && parent.allows(&needed));
+    }
+
+    #[test]
+    fn a_token_survives_its_text(text in token()) {
+        let token = one(&text);
+        prop_assert_eq!(one(&token.to_string()), token);
+    }
+}

@@ -1,0 +1,191 @@
+//! Where items are found, and what is refused on the way.
+
+use std::fs;
+use std::os::unix::fs::symlink;
+use std::path::Path;
+
+use selvedge_items::interpolate::render;
+use selvedge_items::library::Kind;
+use selvedge_items::{Environment, ItemError, Layer, Library, Policy, Scope, Verdict, input};
+use selvedge_log::Trust;
+use selvedge_model::error::Classify;
+use selvedge_model::{AgentId, DirectiveId};
+use serde_json::json;
+use tempfile::TempDir;
+
+fn folders() -> (TempDir, Library) {
+    let root = tempfile::tempdir().unwrap();
+    let library = Library {
+        project: Some(root.path().join("project/.ai")),
+        user: Some(root.path().join("user/.ai")),
+        trust: Trust::of(&[]),
+        policy: Policy::default(),
+    };
+    (root, library)
+}
+
+fn put(root: &TempDir, path: &str, text: &str) {
+    let path = root.path().join(path);
+    fs::create_dir_all(path.parent().unwrap()).unwrap();
+    fs::write(path, text).unwrap();
+}
+
+fn named(name: &str, rest: &str) -> String {
+    format!("---\nname: {name}\n{rest}---\nBody of {name}.\n")
+}
+
+fn id(text: &str) -> DirectiveId {
+    DirectiveId::new(text).unwrap()
+}
+
+#[test]
+fn the_project_comes_before_the_user_and_both_before_what_is_built_in() {
+    let (root, library) = folders();
+    let built_in = library.directive(&id("selvedge/agent/continuation")).unwrap();
+    assert_eq!((built_in.sources[0].layer, &built_in.sources[0].verdict), (Layer::BuiltIn, &Verdict::BuiltIn));
+    put(&root, "user/.ai/directives/selvedge/agent/continuation.md", &named("continuation", ""));
+    assert_eq!(library.directive(&id("selvedge/agent/continuation")).unwrap().sources[0].layer, Layer::User);
+    put(&root, "project/.ai/directives/selvedge/agent/continuation.md", "not a directive");
+    let error = library.directive(&id("selvedge/agent/continuation")).unwrap_err();
+    assert_eq!(error.code(), "item_invalid", "a broken item of the project lets no other through: {error}");
+    let listed = library.list(Kind::Directive).unwrap();
+    let layers: Vec<_> = listed.iter().map(|entry| (entry.layer, entry.hidden)).collect();
+    assert_eq!(layers, [(Layer::Project, false), (Layer::User, true), (Layer::BuiltIn, true)]);
+}
+
+#[test]
+fn an_older_name_that_nobody_has_is_looked_for_among_the_newer_ones() {
+    let (root, library) = folders();
+    assert_eq!(library.directive(&id("rye/agent/continuation")).unwrap().id(), "selvedge/agent/continuation");
+    put(&root, "project/.ai/directives/rye/agent/continuation.md", &named("continuation", ""));
+    assert_eq!(library.directive(&id("rye/agent/continuation")).unwrap().id(), "rye/agent/continuation");
+}
+
+#[test]
+fn the_continuation_directive_takes_what_the_documents_give_it() {
+    let (_root, library) = folders();
+    let directive = library.directive(&id("selvedge/agent/continuation")).unwrap().item;
+    let given = json!({
+        "original_directive": "reports/weekly", "original_directive_body": "Body with {input:x}.", "previous_thread_id": "t-1",
+    });
+    let inputs = input::bind(&directive.inputs, given.as_object().unwrap().clone()).unwrap();
+    let values = json!({ "inputs": inputs });
+    let text = render(&directive.body, &Scope { values: &values, environment: Environment::default() }).unwrap().text;
+    for part in ["`reports/weekly`", "`t-1`", "Go on from where", "Body with {input:x}."] {
+        assert!(text.contains(part), "{text}");
+    }
+    assert!(directive.doubts().is_empty());
+}
+
+#[test]
+fn what_is_not_there_is_said_with_what_was_perhaps_meant() {
+    let (root, library) = folders();
+    put(&root, "project/.ai/directives/reports/weekly.md", &named("weekly", ""));
+    let error = library.directive(&id("reports/weekyl")).unwrap_err();
+    assert_eq!((error.code(), error.hint().unwrap().as_str()), ("item_not_found", "did you mean `reports/weekly`?"));
+    put(&root, "project/.ai/directives/file", "");
+    assert_eq!(library.directive(&id("file/below")).unwrap_err().code(), "item_not_found");
+}
+
+#[test]
+fn a_file_that_says_another_name_or_folder_is_refused() {
+    let (root, library) = folders();
+    put(&root, "project/.ai/directives/a.md", &named("b", ""));
+    put(&root, "project/.ai/directives/x/c.md", &named("c", "category: y\n"));
+    for name in ["a", "x/c"] {
+        let error = library.directive(&id(name)).unwrap_err();
+        assert!(matches!(&error, ItemError::Invalid { file, .. } if file.ends_with(&format!("{name}.md"))), "{error}");
+    }
+}
+
+#[test]
+fn an_error_names_file_line_reason_and_what_to_do() {
+    let (root, library) = folders();
+    put(&root, "project/.ai/directives/a.md", "---\nname: a\nlimit: {}\n---\n");
+    let error = library.directive(&id("a")).unwrap_err();
+    let text = error.to_string();
+    assert!(text.contains("directives/a.md`") && text.contains("line 3, column 1: `limit` is no key here"), "{text}");
+    assert_eq!(error.hint().unwrap(), "did you mean `limits`?");
+}
+
+#[test]
+fn directives_that_extend_each_other_in_a_circle_are_refused() {
+    let (root, library) = folders();
+    for (name, next) in [("a", "b"), ("b", "c"), ("c", "b"), ("s", "s")] {
+        put(&root, &format!("project/.ai/directives/{name}.md"), &named(name, &format!("extends: {next}\n")));
+    }
+    for (name, chain) in [("a", "a → b → c → b"), ("s", "s → s")] {
+        let error = library.directive(&id(name)).unwrap_err();
+        assert!(error.code() == "item_cycle" && error.to_string().contains(chain), "{error}");
+    }
+    for level in 0..40 {
+        let next = format!("extends: d{}\n", level + 1);
+        put(&root, &format!("project/.ai/directives/d{level}.md"), &named(&format!("d{level}"), &next));
+    }
+    assert_eq!(library.directive(&id("d0")).unwrap_err().code(), "item_invalid");
+    put(&root, "project/.ai/directives/orphan.md", &named("orphan", "extends: gone\n"));
+    assert_eq!(library.directive(&id("orphan")).unwrap_err().code(), "item_not_found");
+}
+
+#[test]
+fn names_that_would_lead_out_are_refused_before_a_path_is_made() {
+    for bad in
+        ["../a", "a/../b", "/etc/passwd", "a//b", ".hidden", "a/.git", "a\0b", "", "a\\b", "A", "a b", &"a".repeat(201)]
+    {
+        assert!(DirectiveId::new(bad).is_err() && AgentId::new(bad).is_err(), "{bad:?}");
+    }
+}
+
+#[test]
+fn links_are_refused_wherever_they_stand() {
+    let (root, library) = folders();
+    put(&root, "elsewhere/secret.md", &named("secret", ""));
+    put(&root, "project/.ai/directives/real.md", &named("real", ""));
+    let at = |path: &str| root.path().join("project/.ai/directives").join(path);
+    symlink(root.path().join("elsewhere/secret.md"), at("secret.md")).unwrap();
+    symlink(root.path().join("elsewhere"), at("folder")).unwrap();
+    symlink(at("real.md"), at("inside.md")).unwrap();
+    symlink(Path::new("/nonexistent"), at("dangling.md")).unwrap();
+    for name in ["secret", "folder/secret", "inside", "dangling"] {
+        let error = library.directive(&id(name)).unwrap_err();
+        assert_eq!(error.code(), "item_unsafe", "{name}: {error}");
+    }
+    let listed: Vec<_> = library.list(Kind::Directive).unwrap().into_iter().map(|entry| entry.id).collect();
+    assert_eq!(listed, ["real", "selvedge/agent/continuation"], "nor are they listed");
+    symlink(root.path().join("elsewhere"), root.path().join("project/.ai/agents")).unwrap();
+    assert_eq!(library.agent(&AgentId::new("secret").unwrap()).unwrap_err().code(), "item_unsafe");
+}
+
+#[test]
+fn what_is_no_plain_file_or_too_large_is_refused_without_waiting() {
+    let (root, library) = folders();
+    put(&root, "project/.ai/directives/real.md", &named("real", ""));
+    let at = |path: &str| root.path().join("project/.ai/directives").join(path);
+    fs::create_dir(at("folder.md")).unwrap();
+    rustix::fs::mknodat(rustix::fs::CWD, at("pipe.md"), rustix::fs::FileType::Fifo, 0o600.into(), 0).unwrap();
+    fs::write(at("huge.md"), vec![b'x'; (1 << 20) + 1]).unwrap();
+    fs::write(at("bytes.md"), b"---\nname: bytes\n---\n\xff\xfe").unwrap();
+    for (name, code) in
+        [("folder", "item_unsafe"), ("pipe", "item_unsafe"), ("huge", "item_unsafe"), ("bytes", "item_invalid")]
+    {
+        assert_eq!(library.directive(&id(name)).unwrap_err().code(), code, "{name}");
+    }
+}
+
+#[test]
+fn agents_and_tools_are_found_in_their_own_folders() {
+    let (root, library) = folders();
+    put(&root, "user/.ai/agents/scribe.yaml", "name: Scribe\n");
+    put(&root, "project/.ai/tools/files/list.yaml", "name: list\ndescription: Lists.\ncommand: [ls]\n");
+    assert_eq!(library.agent(&AgentId::new("scribe").unwrap()).unwrap().item.name.as_deref(), Some("Scribe"));
+    assert_eq!(library.tool(&id("files/list")).unwrap().item.capability, "selvedge.execute.tool.files.list");
+    assert_eq!(library.list(Kind::Tool).unwrap().len(), 1);
+    assert_eq!(library.tool(&id("scribe")).unwrap_err().code(), "item_not_found");
+}
+
+#[test]
+fn a_library_without_folders_has_what_is_built_in() {
+    let library = Library { project: None, user: None, trust: Trust::of(&[]), policy: Policy::RequireTrusted };
+    assert_eq!(library.list(Kind::Directive).unwrap().len(), 1);
+    assert!(library.directive(&id("selvedge/agent/continuation")).is_ok());
+}

@@ -1,0 +1,13 @@
+//! What users write, as they write it: the examples of the documents, and what somebody with bad intentions would write.
+
+mod agent;
+mod capability;
+mod condition;
+mod directive;
+mod hostile;
+mod input;
+mod interpolate;
+mod library;
+mod signature;
+mod tool;
+mod yaml;

@@ -1,0 +1,212 @@
+//! A model that answers from a script: the offline default and the model of tests.
+//!
+//! - **The same prompt gets the same answer**, in this process and in any later one. Which turn of the script comes next is worked
+//!   out from the conversation alone: every answer that stands in it is taken to be the turn that would have been chosen at that
+//!   place. So a run that was killed and resumed goes on where its log is, not where the process was.
+//! - The exception is `fail`: failures before an answer are counted by attempts at one prompt in this process, for a prompt
+//!   that is sent again is still the same prompt. Another process fails anew.
+//! - Nothing is kept on disk and nothing is asked of the network.
+
+mod choose;
+mod script;
+mod sent;
+
+use std::collections::HashMap;
+use std::hash::{DefaultHasher, Hash, Hasher};
+use std::sync::{Mutex, PoisonError};
+use std::time::Duration;
+
+use selvedge_model::answer::{End, Usage};
+use selvedge_model::message::Block;
+use selvedge_model::{Answer, CallId, Cancel, Draft, Model, ModelError, Prompt};
+
+pub use script::{Failure, Piece, Price, Repeat, Script, ScriptError, Turn, Wanted, When};
+use sent::Sent;
+
+/// A model that answers from a script.
+#[derive(Debug)]
+pub struct Scripted {
+    script: Script,
+    /// How often a prompt was sent that has failures before its answer. A plain lock: it is held for a look-up.
+    attempts: Mutex<HashMap<u64, usize>>,
+}
+
+impl Scripted {
+    /// A model that answers from `script`.
+    pub fn new(script: Script) -> Self {
+        Self { script, attempts: Mutex::default() }
+    }
+
+    /// The model that is there when no other is: it says that it is scripted, and what it was told.
+    pub fn offline() -> Self {
+        Self::new(Script::offline())
+    }
+
+    /// What it answers from.
+    pub fn script(&self) -> &Script {
+        &self.script
+    }
+
+    /// The failure that this attempt meets, if the turn has one left for it.
+    fn failure<'s>(&self, turn: &'s Turn, prompt: &Prompt<'_>) -> Option<&'s Failure> {
+        // A session that was not offered can't be refused.
+        let meets = |failure: &&Failure| !matches!(failure, Failure::SessionRefused(_)) || prompt.session.is_some();
+        if turn.fail.is_empty() {
+            return turn.error.as_ref().filter(meets);
+        }
+        let mut attempts = self.attempts.lock().unwrap_or_else(PoisonError::into_inner);
+        let seen = attempts.entry(fingerprint(prompt)).or_default();
+        while let Some(failure) = turn.fail.get(*seen) {
+            *seen += 1;
+            if meets(&failure) {
+                return Some(failure);
+            }
+        }
+        turn.error.as_ref().filter(meets)
+    }
+}
+
+impl Model for Scripted {
+    fn answer(&self, prompt: &Prompt<'_>, draft: &mut dyn FnMut(Draft), cancel: &Cancel) -> Result<Answer, ModelError> {
+        let sent = Sent::of(prompt.messages);
+        let Some(turn) = choose::turn(&self.script, prompt.messages) else {
+            let why = format!(
+                "the script has no turn for this prompt, in which the model has answered {} times; add one, or let one `repeat: forever`",
+                sent.turns
+            );
+            return Err(ModelError::Permanent { why });
+        };
+        let mut speech = Speech { sent: &sent, draft, cancel, content: Vec::new(), usage: turn.usage };
+        speech.pause(turn.delay_ms)?;
+        match self.failure(turn, prompt) {
+            Some(failure) => Err(speech.fail(failure)),
+            None => speech.answer(turn),
+        }
+    }
+
+    fn context_tokens_max(&self, _model: &str) -> Option<u64> {
+        self.script.context_tokens_max
+    }
+}
+
+/// An answer while it is being given.
+struct Speech<'a> {
+    sent: &'a Sent<'a>,
+    draft: &'a mut dyn FnMut(Draft),
+    cancel: &'a Cancel,
+    content: Vec<Block>,
+    usage: Usage,
+}
+
+impl Speech<'_> {
+    fn answer(mut self, turn: &Turn) -> Result<Answer, ModelError> {
+        self.think(&turn.think)?;
+        self.say(&turn.say)?;
+        self.call(turn)?;
+        let end = match turn.calls.is_empty() {
+            true => End::Finished,
+            false => End::ToolCalls,
+        };
+        let session = turn.session.clone();
+        Ok(Answer { content: self.content, end: turn.end.unwrap_or(end), usage: self.usage, session })
+    }
+
+    /// Says what was said before the failure, and gives it as an error.
+    fn fail(mut self, failure: &Failure) -> ModelError {
+        let why = |why: &str| why.to_owned();
+        match failure {
+            Failure::Transient(text) => ModelError::Transient { why: why(text) },
+            Failure::Permanent(text) => ModelError::Permanent { why: why(text) },
+            Failure::SessionRefused(text) => ModelError::SessionRefused { why: why(text) },
+            Failure::RateLimited { why: text, retry_after_ms } => {
+                ModelError::RateLimited { why: why(text), retry_after: retry_after_ms.map(Duration::from_millis) }
+            }
+            Failure::Cut { why: text, say, usage } => {
+                self.usage = *usage;
+                match self.say(say) {
+                    Ok(()) => ModelError::Cut { why: why(text), partial: self.content, usage: self.usage },
+                    Err(stopped) => stopped,
+                }
+            }
+        }
+    }
+
+    fn think(&mut self, pieces: &[Piece]) -> Result<(), ModelError> {
+        self.pieces(
+            pieces,
+            |text| Draft::Thinking { text },
+            |block| match block {
+                Block::Thinking { text, .. } => Some(text),
+                _ => None,
+            },
+            || Block::Thinking { text: String::new(), signature: None },
+        )
+    }
+
+    fn say(&mut self, pieces: &[Piece]) -> Result<(), ModelError> {
+        self.pieces(
+            pieces,
+            |text| Draft::Text { text },
+            |block| match block {
+                Block::Text { text } => Some(text),
+                _ => None,
+            },
+            || Block::Text { text: String::new() },
+        )
+    }
+
+    /// Drafts each piece and puts them together in one block, which is there as far as it came when somebody says to stop.
+    fn pieces(
+        &mut self,
+        pieces: &[Piece],
+        drafted: fn(String) -> Draft,
+        text_of: fn(&mut Block) -> Option<&mut String>,
+        new_block: fn() -> Block,
+    ) -> Result<(), ModelError> {
+        for (index, piece) in pieces.iter().enumerate() {
+            self.pause(piece.delay_ms)?;
+            let text = self.sent.fill(&piece.text);
+            (self.draft)(drafted(text.clone()));
+            if index == 0 {
+                self.content.push(new_block());
+            }
+            if let Some(whole) = self.content.last_mut().and_then(text_of) {
+                whole.push_str(&text);
+            }
+        }
+        Ok(())
+    }
+
+    fn call(&mut self, turn: &Turn) -> Result<(), ModelError> {
+        for (index, call) in turn.calls.iter().enumerate() {
+            self.pause(0)?;
+            (self.draft)(Draft::ToolCall { name: call.tool.clone() });
+            let id = match &call.id {
+                Some(id) => id.clone(),
+                None => CallId::new(format!("call_{}", self.sent.calls + index + 1))
+                    .map_err(|error| ModelError::Permanent { why: error.to_string() })?,
+            };
+            let arguments = self.sent.fill_value(&call.arguments);
+            self.content.push(Block::ToolCall { id, name: call.tool.clone(), arguments });
+        }
+        Ok(())
+    }
+
+    /// Waits, and gives up with what was said so far when somebody says to stop.
+    fn pause(&mut self, milliseconds: u64) -> Result<(), ModelError> {
+        match self.cancel.wait(Duration::from_millis(milliseconds)) {
+            None => Ok(()),
+            Some(_) => Err(ModelError::Stopped { partial: std::mem::take(&mut self.content), usage: self.usage }),
+        }
+    }
+}
+
+/// Tells one prompt from another, so that attempts at different ones are not mixed up.
+fn fingerprint(prompt: &Prompt<'_>) -> u64 {
+    let mut hasher = DefaultHasher::new();
+    (prompt.system, prompt.messages.len()).hash(&mut hasher);
+    for message in [prompt.messages.first(), prompt.messages.last()].into_iter().flatten() {
+        (&message.id, &message.run_id, message.content_bytes()).hash(&mut hasher);
+    }
+    hasher.finish()
+}

@@ -1,0 +1,371 @@
+//! The script: what a file may say, and that it makes sense.
+//!
+//! ```yaml
+//! context_tokens_max: 200000                  # optional
+//! price: {input_per_million_tokens: 3.00, output_per_million_tokens: 15.00}   # optional, in dollars; kept as data
+//! turns:
+//!   - when: {user: {contains: pay}}           # all that is given must hold
+//!     think: They want to pay.
+//!     say: [One moment, {text: " please.", delay_ms: 20}]
+//!     calls: [{tool: pay, arguments: {amount: 5, note: "{user}"}}]
+//!     usage: {input_tokens: 120, output_tokens: 20}
+//!   - when: {result: {contains: {paid: true}}}
+//!     fail: [{transient: the line is down}, {cut: {say: Pai}}]    # the first attempts fail, then comes the answer
+//!     say: Paid.
+//!   - error: {permanent: I have nothing to say}                   # instead of an answer, always
+//!     repeat: forever
+//! ```
+//!
+//! `{user}`, `{result}` and `{turn}` in texts and arguments stand for the last user message, the last tool result that has no answer yet,
+//! and the number of this answer. A call without an `id` is `call_N`, the N-th of the conversation. Without `usage` none is reported.
+
+use std::fmt;
+
+use selvedge_model::answer::{End, Usage};
+use selvedge_model::money::{self, Money};
+use selvedge_model::{CallId, Classify, Kind};
+use serde::de::{self, Visitor};
+use serde::{Deserialize, Deserializer};
+use serde_json::{Map, Value};
+use serde_saphyr::Spanned;
+
+use crate::yaml;
+
+/// A script that can't be used.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("the script{} is no script for a model: {why}", .line.map(|line| format!(", line {line},")).unwrap_or_default())]
+pub struct ScriptError {
+    /// The line, counted from 1, if it is known.
+    pub line: Option<u64>,
+    /// What is wrong with it.
+    pub why: String,
+}
+
+impl Classify for ScriptError {
+    fn kind(&self) -> Kind {
+        Kind::Invalid
+    }
+
+    fn code(&self) -> &'static str {
+        "script_invalid"
+    }
+
+    fn hint(&self) -> Option<String> {
+        Some("a script is `turns:`, a list of answers such as `- say: Hello`".to_owned())
+    }
+}
+
+/// What a scripted model answers.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Script {
+    /// How many tokens of conversation it claims to take.
+    pub context_tokens_max: Option<u64>,
+    /// What it claims to cost.
+    pub price: Option<Price>,
+    /// Its answers.
+    pub turns: Vec<Turn>,
+}
+
+impl Script {
+    /// Reads a script.
+    pub fn parse(text: &str) -> Result<Self, ScriptError> {
+        let file: File = yaml::parse(text).map_err(|bad| ScriptError { line: bad.line, why: bad.why })?;
+        if file.turns.is_empty() {
+            return Err(ScriptError { line: None, why: "it has no turn; add one such as `- say: Hello`".to_owned() });
+        }
+        for turn in &file.turns {
+            turn.value.check().map_err(|why| ScriptError { line: Some(turn.referenced.line()), why })?;
+        }
+        let turns = file.turns.into_iter().map(|turn| turn.value).collect();
+        Ok(Self { context_tokens_max: file.context_tokens_max, price: file.price, turns })
+    }
+
+    /// The script of the model that is there when no other is.
+    pub(super) fn offline() -> Self {
+        Self::parse(include_str!("offline.yaml")).expect("the built-in script is read by a test")
+    }
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct File {
+    context_tokens_max: Option<u64>,
+    price: Option<Price>,
+    turns: Vec<Spanned<Turn>>,
+}
+
+/// What tokens cost, in dollars for a million of them.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Price {
+    /// Tokens sent.
+    #[serde(with = "money::decimal")]
+    pub input_per_million_tokens: Money,
+    /// Tokens received.
+    #[serde(with = "money::decimal")]
+    pub output_per_million_tokens: Money,
+    /// Tokens read from the cache; absent means that they cost what tokens sent do.
+    #[serde(default, with = "money::decimal::option")]
+    pub cache_read_per_million_tokens: Option<Money>,
+    /// Tokens written to the cache; absent means that they cost what tokens sent do.
+    #[serde(default, with = "money::decimal::option")]
+    pub cache_write_per_million_tokens: Option<Money>,
+}
+
+/// One answer.
+#[derive(Clone, Debug, PartialEq, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Turn {
+    /// What must hold for it to be given.
+    #[serde(default)]
+    pub when: Option<When>,
+    /// How often it may be given in one conversation.
+    #[serde(default)]
+    pub repeat: Repeat,
+    /// How long it takes to begin.
+    #[serde(default)]
+    pub delay_ms: u64,
+    /// What the first attempts meet before the answer is given.
+    #[serde(default)]
+    pub fail: Vec<Failure>,
+    /// What is thought first.
+    #[serde(default, deserialize_with = "pieces")]
+    pub think: Vec<Piece>,
+    /// What is said.
+    #[serde(default, deserialize_with = "pieces")]
+    pub say: Vec<Piece>,
+    /// What is asked of tools.
+    #[serde(default)]
+    pub calls: Vec<ScriptedCall>,
+    /// What it claims to have used.
+    #[serde(default, deserialize_with = "usage")]
+    pub usage: Usage,
+    /// Why it ended; else what follows from the calls.
+    #[serde(default)]
+    pub end: Option<End>,
+    /// The session of an outside engine that now knows the conversation.
+    #[serde(default)]
+    pub session: Option<String>,
+    /// What comes instead of an answer, every time.
+    #[serde(default)]
+    pub error: Option<Failure>,
+}
+
+impl Turn {
+    fn check(&self) -> Result<(), String> {
+        let says = !self.say.is_empty() || !self.think.is_empty() || !self.calls.is_empty();
+        let is_error = self.error.as_ref().is_some_and(|error| !matches!(error, Failure::SessionRefused(_)));
+        match () {
+            () if self.repeat == Repeat::Times(0) => Err("`repeat: 0` means never; leave the turn out".to_owned()),
+            () if self.when.as_ref().is_some_and(When::is_empty) => {
+                Err("`when` asks for nothing; give it `user`, `result` or `turns`, or leave it out".to_owned())
+            }
+            () if says && is_error => {
+                Err("a turn has an answer or an `error`, not both; failures before an answer go into `fail`".to_owned())
+            }
+            () if !says && self.error.is_none() && self.end.is_none() => {
+                Err("the turn says nothing; give it `say`, `think`, `calls`, `error` or an `end`".to_owned())
+            }
+            () if self.end == Some(End::ToolCalls) && self.calls.is_empty() => {
+                Err("it ends with `tool_calls` and has no `calls`".to_owned())
+            }
+            () => Ok(()),
+        }
+    }
+}
+
+/// How often a turn may be given.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Repeat {
+    /// So often.
+    Times(u64),
+    /// As often as it is its turn.
+    Forever,
+}
+
+impl Default for Repeat {
+    fn default() -> Self {
+        Self::Times(1)
+    }
+}
+
+impl<'de> Deserialize<'de> for Repeat {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        struct RepeatVisitor;
+
+        impl Visitor<'_> for RepeatVisitor {
+            type Value = Repeat;
+
+            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.write_str("a number or `forever`")
+            }
+
+            fn visit_u64<E: de::Error>(self, times: u64) -> Result<Repeat, E> {
+                Ok(Repeat::Times(times))
+            }
+
+            fn visit_i64<E: de::Error>(self, times: i64) -> Result<Repeat, E> {
+                u64::try_from(times).map(Repeat::Times).map_err(|_| E::custom("`repeat` can't be negative"))
+            }
+
+            fn visit_str<E: de::Error>(self, text: &str) -> Result<Repeat, E> {
+                match text {
+                    "forever" => Ok(Repeat::Forever),
+                    other => Err(E::custom(format!("`repeat` is a number or `forever`, not `{other}`"))),
+                }
+            }
+        }
+
+        deserializer.deserialize_any(RepeatVisitor)
+    }
+}
+
+/// What must hold of the prompt; all that is given.
+#[derive(Clone, Debug, Default, PartialEq, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct When {
+    /// The last message of a user.
+    pub user: Option<Wanted>,
+    /// A tool's result that no answer has followed yet; one of them is enough.
+    pub result: Option<Wanted>,
+    /// How often the model has answered.
+    pub turns: Option<Counted>,
+}
+
+impl When {
+    fn is_empty(&self) -> bool {
+        *self == Self::default()
+    }
+}
+
+/// What is wanted of a text or a value; all that is given.
+#[derive(Clone, Debug, Default, PartialEq, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Wanted {
+    /// It is this.
+    #[serde(default)]
+    pub equals: Option<Value>,
+    /// It has this text in it, or, as an object, these members.
+    #[serde(default)]
+    pub contains: Option<Value>,
+}
+
+/// What is wanted of a number; all that is given.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Counted {
+    /// It is this.
+    pub is: Option<u64>,
+    /// It is this or more.
+    pub at_least: Option<u64>,
+    /// It is this or less.
+    pub at_most: Option<u64>,
+}
+
+/// A piece of text.
+#[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Piece {
+    /// The text.
+    pub text: String,
+    /// How long it takes to come.
+    #[serde(default)]
+    pub delay_ms: u64,
+}
+
+/// A call of a tool.
+#[derive(Clone, Debug, PartialEq, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct ScriptedCall {
+    /// The tool.
+    pub tool: String,
+    /// The name of the call; else it is numbered.
+    #[serde(default)]
+    pub id: Option<CallId>,
+    /// What it is called with.
+    #[serde(default = "nothing")]
+    pub arguments: Value,
+}
+
+fn nothing() -> Value {
+    Value::Object(Map::new())
+}
+
+/// What comes instead of an answer.
+#[derive(Clone, Debug, PartialEq, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Failure {
+    /// It may work when it is tried again.
+    Transient(String),
+    /// Too much was asked of it.
+    RateLimited {
+        /// What it says.
+        #[serde(default)]
+        why: String,
+        /// How long to wait.
+        #[serde(default)]
+        retry_after_ms: Option<u64>,
+    },
+    /// It will not work however often it is tried.
+    Permanent(String),
+    /// The session is not known; met only by a prompt that names one.
+    SessionRefused(String),
+    /// The answer breaks off.
+    Cut {
+        /// What happened.
+        #[serde(default)]
+        why: String,
+        /// What had been said.
+        #[serde(default, deserialize_with = "pieces")]
+        say: Vec<Piece>,
+        /// What it claims to have used.
+        #[serde(default, deserialize_with = "usage")]
+        usage: Usage,
+    },
+}
+
+/// Reads one text, or a list of texts and pieces.
+fn pieces<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Vec<Piece>, D::Error> {
+    #[derive(Deserialize)]
+    #[serde(untagged, expecting = "a text, or a list of texts and of `{text: …, delay_ms: …}`")]
+    enum One {
+        Text(String),
+        Piece(Piece),
+    }
+
+    #[derive(Deserialize)]
+    #[serde(untagged, expecting = "a text, or a list of texts and of `{text: …, delay_ms: …}`")]
+    enum Some {
+        Text(String),
+        List(Vec<One>),
+    }
+
+    let one = |one| match one {
+        One::Text(text) => Piece { text, delay_ms: 0 },
+        One::Piece(piece) => piece,
+    };
+    Ok(match Some::deserialize(deserializer)? {
+        Some::Text(text) => vec![Piece { text, delay_ms: 0 }],
+        Some::List(list) => list.into_iter().map(one).collect(),
+    })
+}
+
+/// Reads what was used; what is not said is nothing.
+fn usage<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Usage, D::Error> {
+    #[derive(Default, Deserialize)]
+    #[serde(default, deny_unknown_fields)]
+    struct Said {
+        input_tokens: u64,
+        output_tokens: u64,
+        cache_read_tokens: u64,
+        cache_write_tokens: u64,
+    }
+
+    let said = Said::deserialize(deserializer)?;
+    Ok(Usage {
+        input_tokens: said.input_tokens,
+        output_tokens: said.output_tokens,
+        cache_read_tokens: said.cache_read_tokens,
+        cache_write_tokens: said.cache_write_tokens,
+    })
+}

@@ -1,0 +1,120 @@
+//! A program that brings a tool of its own: what the model asks for is done in this process, and every step is signed and durable
+//! before it is shown.
+//!
+//! `cargo run --example own_tool`. Offline, in a temporary folder.
+#![allow(clippy::print_stdout, reason = "an example shows what happens")]
+
+use std::error::Error;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use selvedge::log::{Signer, Trust};
+use selvedge::model::event::{EffectClass, Process};
+use selvedge::model::scope::Scopes;
+use selvedge::model::tool::{Reconciled, Risk, Started};
+use selvedge::model::{AgentId, Call, Cancel, Digest, NewThread, Output, Tool, ToolError, ToolSpec};
+use selvedge::providers::{Script, Scripted};
+use selvedge::store_local::disk::RealDisk;
+use selvedge::store_local::system::{SystemClock, SystemIds};
+use selvedge::store_local::{Access, LocalStore, Options};
+use selvedge::tools::ProcessGroups;
+use selvedge::{Assignment, Engine, EngineOptions, Input, Redactor, Told};
+use serde_json::json;
+
+/// A lamp that a model may switch on. Switching it on twice does no harm, so after a crash the call is simply made again.
+struct Lamp {
+    spec: ToolSpec,
+    is_on: Arc<AtomicBool>,
+}
+
+impl Tool for Lamp {
+    fn spec(&self) -> &ToolSpec {
+        &self.spec
+    }
+
+    // Nothing may happen here: a call is made ready, its intent is committed, and only then is it dispatched.
+    fn start(&self, _: &Call) -> Result<Box<dyn Started>, ToolError> {
+        Ok(Box::new(Switch(self.is_on.clone())))
+    }
+
+    // Asked after a crash, of tools that may run at most once.
+    fn reconcile(&self, _: &Call, _: &Cancel) -> Reconciled {
+        match self.is_on.load(Ordering::SeqCst) {
+            true => Reconciled::Done(Output::text("the lights are on")),
+            false => Reconciled::NotDone,
+        }
+    }
+}
+
+struct Switch(Arc<AtomicBool>);
+
+impl Started for Switch {
+    fn process(&self) -> Option<Process> {
+        None
+    }
+
+    fn dispatch(self: Box<Self>, _: &Cancel) -> Result<Output, ToolError> {
+        self.0.store(true, Ordering::SeqCst);
+        Ok(Output::text("the lights are on"))
+    }
+}
+
+fn lamp() -> Lamp {
+    let spec = ToolSpec {
+        name: "lights_on".to_owned(),
+        description: "Switches the lights on.".to_owned(),
+        input_schema: json!({"type": "object", "properties": {}}),
+        class: EffectClass::Idempotent,
+        capability: "tool.lights".to_owned(),
+        risk: Risk::Safe,
+        // Of whatever defines the tool, so that a changed one is noticed.
+        hash: Digest([0; 32]),
+    };
+    Lamp { spec, is_on: Arc::default() }
+}
+
+const SCRIPT: &str = "turns: [{say: One moment., calls: [{tool: lights_on}]}, {say: 'I did it: {result}.'}]";
+
+fn main() -> Result<(), Box<dyn Error>> {
+    // A store, and a key that signs for it. A real program keeps both.
+    let folder = tempfile::tempdir()?;
+    LocalStore::init(folder.path(), Arc::new(RealDisk))?;
+    let signer = Signer::generate(&SystemIds);
+    let trust = Trust::of(&[signer.public()]);
+    let store = LocalStore::open(Options {
+        project: folder.path().to_owned(),
+        access: Access::ReadWrite,
+        signer: Some(signer),
+        trust: trust.clone(),
+        clock: Arc::new(SystemClock),
+        ids: Arc::new(SystemIds),
+        disk: Arc::new(RealDisk),
+    })?;
+    let engine = Engine::new(EngineOptions {
+        store: Arc::new(store),
+        trust,
+        clock: Arc::new(SystemClock),
+        ids: Arc::new(SystemIds),
+        processes: Arc::new(ProcessGroups),
+        scopes: Scopes::builtin(),
+        redactor: Redactor::default(),
+    });
+
+    // An agent with a scripted model and one tool.
+    let agent = AgentId::new("butler")?;
+    let model = Scripted::new(Script::parse(SCRIPT)?);
+    let mut work = Assignment::new(agent.clone(), Arc::new(model), "scripted");
+    work.tools = vec![Arc::new(lamp())];
+
+    let thread = engine.create(NewThread::of(agent))?;
+    let input = Input::text("It is dark in here.");
+    let ended = engine.send(&thread, input, &work, &Cancel::new(), &mut |told| {
+        // Nothing is told as committed before it is.
+        if let Told::Committed { version, reason, .. } = told {
+            println!("version {version}: {}", reason.as_str());
+        }
+    })?;
+    println!("{}", ended.text.unwrap_or_default());
+    println!("{thread} is {}", ended.status);
+    Ok(())
+}

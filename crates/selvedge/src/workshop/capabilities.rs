@@ -1,0 +1,29 @@
+//! The page that says what a thread may call: `capabilities.md`, made of its record and of the tools it is offered.
+
+use std::fmt::Write;
+
+use selvedge_engine::Assignment;
+use selvedge_model::{Manifest, ToolSpec};
+use serde_json::{Value, json};
+
+/// What a thread may call, as Markdown: every tool with its definition, then the capabilities that its record gives it.
+pub fn page(thread: &Manifest, work: &Assignment) -> String {
+    let tools: Vec<Value> = work.tools.iter().map(|tool| definition(tool.spec())).collect();
+    // A string in JSON has no line of its own, so nothing a tool says can end the fence.
+    let tools = serde_json::to_string_pretty(&tools).unwrap_or_default();
+    let mut text = format!("# Capabilities of `{}`\n\n", thread.thread_id);
+    _ = writeln!(text, "## Tool Definitions\n\n```json\n{tools}\n```\n\n## Capabilities\n");
+    match thread.capabilities.as_deref() {
+        None | Some([]) => text.push_str("None: nothing may be called.\n"),
+        Some(granted) => granted.iter().for_each(|token| _ = writeln!(text, "- `{token}`")),
+    }
+    text
+}
+
+fn definition(spec: &ToolSpec) -> Value {
+    let ToolSpec { name, description, input_schema, class, capability, risk, hash } = spec;
+    json!({
+        "name": name, "description": description, "schema": input_schema, "class": class, "capability": capability,
+        "risk": risk, "hash": hash, "_item_id": name, "_primary": "execute",
+    })
+}

@@ -1,0 +1,38 @@
+//! The examples run, offline and in a folder of their own, so that they can't rot.
+
+use std::path::PathBuf;
+use std::process::Command;
+
+/// Runs an example and gives what it said.
+fn said_by(name: &str) -> String {
+    // Cargo puts examples beside the folder of the tests.
+    let tests = std::env::current_exe().unwrap();
+    let mut path: PathBuf = tests.parent().unwrap().parent().unwrap().join("examples").join(name);
+    if !path.exists() {
+        let built =
+            Command::new(env!("CARGO")).args(["build", "--quiet", "--package", "selvedge", "--example", name]).status();
+        assert!(built.unwrap().success());
+        path.set_file_name(name);
+    }
+    let output = Command::new(&path).env_clear().output().unwrap();
+    assert!(output.status.success(), "{name}: {}", String::from_utf8_lossy(&output.stderr));
+    String::from_utf8(output.stdout).unwrap()
+}
+
+#[test]
+fn a_program_runs_an_agent_with_a_tool_of_its_own() {
+    let said = said_by("own_tool");
+    assert!(said.contains("lights are on") && said.contains("completed"), "{said}");
+}
+
+#[test]
+fn a_program_with_a_loop_of_its_own_uses_the_store_alone() {
+    let said = said_by("own_loop");
+    assert!(said.contains("version 4") && said.contains("unchanged"), "{said}");
+}
+
+#[test]
+fn a_thread_is_followed_from_elsewhere() {
+    let said = said_by("follow");
+    assert!(said.contains("user: hello") && said.contains("assistant: "), "{said}");
+}

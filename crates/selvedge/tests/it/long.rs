@@ -1,0 +1,141 @@
+//! A thread of five thousand turns: the next turn costs what the fiftieth did.
+//!
+//! A prompt that is built by reading the thread again, or by copying it, makes a long thread slower with every turn; this is how a
+//! user would see it.
+
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use rustix::time::{ClockId, clock_gettime};
+use selvedge::log::{Signer, Trust};
+use selvedge::model::answer::{End, Usage};
+use selvedge::model::event::{EffectClass, Process};
+use selvedge::model::message::Block;
+use selvedge::model::scope::Scopes;
+use selvedge::model::tool::{Reconciled, Risk, Started};
+use selvedge::model::{
+    AgentId, Answer, Call, CallId, Cancel, Digest, Draft, Model, ModelError, NewThread, Output, Prompt, Status, Tool,
+    ToolError, ToolSpec,
+};
+use selvedge::store::memory::MemoryStore;
+use selvedge::store_local::system::{SystemClock, SystemIds};
+use selvedge::tools::ProcessGroups;
+use selvedge::{Assignment, Engine, EngineOptions, Input, Redactor};
+use serde_json::json;
+
+use crate::support::Watched;
+
+const TURNS: u64 = 5_000;
+
+/// What had been done when a turn began: reads of the log, other questions, processor time of this thread.
+#[derive(Clone, Copy, Debug)]
+struct Mark {
+    reads: u64,
+    questions: u64,
+    cpu: Duration,
+}
+
+/// A model that looks something up in every turn, and notes what the turns before it cost.
+struct Busy {
+    store: Arc<Watched<MemoryStore>>,
+    turn: AtomicU64,
+    marks: Mutex<Vec<Mark>>,
+}
+
+impl Model for Busy {
+    fn answer(&self, prompt: &Prompt<'_>, _: &mut dyn FnMut(Draft), _: &Cancel) -> Result<Answer, ModelError> {
+        let turn = self.turn.fetch_add(1, Ordering::SeqCst);
+        assert_eq!(prompt.messages.len() as u64, 1 + 2 * turn, "it is shown everything");
+        let now = clock_gettime(ClockId::ThreadCPUTime);
+        self.marks.lock().unwrap().push(Mark {
+            reads: self.store.reads.load(Ordering::SeqCst),
+            questions: self.store.questions.load(Ordering::SeqCst),
+            cpu: Duration::new(now.tv_sec.unsigned_abs(), u32::try_from(now.tv_nsec).unwrap()),
+        });
+        let (content, end) = match turn < TURNS {
+            true => {
+                let id = CallId::new(format!("call_{turn}")).unwrap();
+                (Block::ToolCall { id, name: "look".to_owned(), arguments: json!({"turn": turn}) }, End::ToolCalls)
+            }
+            false => (Block::Text { text: "Enough.".to_owned() }, End::Finished),
+        };
+        Ok(Answer { content: vec![content], end, usage: Usage::default(), session: None })
+    }
+
+    fn context_tokens_max(&self, _: &str) -> Option<u64> {
+        None
+    }
+}
+
+struct Look(ToolSpec);
+
+impl Tool for Look {
+    fn spec(&self) -> &ToolSpec {
+        &self.0
+    }
+
+    fn start(&self, _: &Call) -> Result<Box<dyn Started>, ToolError> {
+        Ok(Box::new(Looking))
+    }
+
+    fn reconcile(&self, _: &Call, _: &Cancel) -> Reconciled {
+        Reconciled::NotDone
+    }
+}
+
+struct Looking;
+
+impl Started for Looking {
+    fn process(&self) -> Option<Process> {
+        None
+    }
+
+    fn dispatch(self: Box<Self>, _: &Cancel) -> Result<Output, ToolError> {
+        Ok(Output::text("nothing new"))
+    }
+}
+
+#[test]
+fn turn_five_thousand_costs_what_turn_fifty_did() {
+    let signer = Signer::generate(&SystemIds);
+    let trust = Trust::of(&[signer.public()]);
+    let memory = MemoryStore::new(signer, Box::new(SystemClock), Box::new(SystemIds));
+    let store = Arc::new(Watched::new(memory));
+    let engine = Engine::new(EngineOptions {
+        store: store.clone(),
+        trust,
+        clock: Arc::new(SystemClock),
+        ids: Arc::new(SystemIds),
+        processes: Arc::new(ProcessGroups),
+        scopes: Scopes::builtin(),
+        redactor: Redactor::default(),
+    });
+    let agent = AgentId::new("scribe").unwrap();
+    let model = Arc::new(Busy { store: store.clone(), turn: AtomicU64::new(0), marks: Mutex::default() });
+    let mut work = Assignment::new(agent.clone(), model.clone(), "busy");
+    work.tools = vec![Arc::new(Look(ToolSpec {
+        name: "look".to_owned(),
+        description: String::new(),
+        input_schema: json!({}),
+        class: EffectClass::Pure,
+        capability: "tool.look".to_owned(),
+        risk: Risk::Safe,
+        hash: Digest([0; 32]),
+    }))];
+    let thread = engine.create(NewThread::of(agent)).unwrap();
+    let ended = engine.send(&thread, Input::text("look"), &work, &Cancel::new(), &mut |_| {}).unwrap();
+    assert_eq!((ended.status, ended.turns), (Status::Completed, TURNS + 1));
+    let marks = model.marks.lock().unwrap();
+    let cost = |turn: usize| {
+        let (before, after) = (marks[turn], marks[turn + 1]);
+        (after.reads - before.reads, after.questions - before.questions)
+    };
+    assert_eq!(cost(50).0, 0, "a turn reads nothing of the log again");
+    assert_eq!(cost(TURNS as usize - 1), cost(50));
+    // The fastest ten turns in a row of a hundred, so that nobody else's work on the machine counts; a turn that looks at every message
+    // once would be a hundred times slower here.
+    let fastest = |from: usize| (from..from + 90).map(|turn| marks[turn + 10].cpu - marks[turn].cpu).min().unwrap();
+    let (early, late) = (fastest(50), fastest(TURNS as usize - 100));
+    assert!(late < early * 4, "ten turns took {early:?} early and {late:?} late");
+}

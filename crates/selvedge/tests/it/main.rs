@@ -1,0 +1,9 @@
+//! Whole runs: real stores, real command tools, real processes that are really killed.
+
+mod examples;
+mod hostile;
+mod killed;
+mod long;
+mod names;
+mod secrets;
+mod support;

@@ -1,0 +1,48 @@
+//! Logs that the database does not know, copied as they are and marked.
+
+use selvedge_model::ThreadId;
+use selvedge_store::Result;
+use selvedge_store::error::describe;
+
+use super::{Copied, Work, entries};
+use crate::copied::{Bad, belongs};
+use crate::core::io_error;
+use crate::layout::check_folder;
+use crate::rows;
+
+impl Work<'_> {
+    /// Copies every log that the database does not know. What it is stands among what is bad: nobody vouches for where it ends.
+    pub(super) fn copy_strays(&self, copied: &mut Copied) -> Result<()> {
+        for thread in self.core.strays()? {
+            let why = match self.store.verify(&thread, &mut |_| {}) {
+                Ok(verdict) => describe(&thread, &verdict.judgement.finding),
+                Err(error) => error.to_string(),
+            };
+            // It may have arrived while the others were copied: then it belongs to the next backup.
+            if self.core.read(|live| rows::find(live, &thread))?.is_some() {
+                continue;
+            }
+            let is_copied = self.copy_stray(&thread)?;
+            copied.bad.push(Bad::log(&thread, why, is_copied));
+        }
+        Ok(())
+    }
+
+    /// Copies what can be read of a folder; false if it is none.
+    fn copy_stray(&self, thread: &ThreadId) -> Result<bool> {
+        let disk = &*self.core.disk;
+        let (from, to) = (self.core.layout.thread(thread), self.layout.thread(thread));
+        if !check_folder(&from).unwrap_or(false) {
+            return Ok(false);
+        }
+        disk.make_folder(&to).map_err(io_error("create", &to))?;
+        for entry in entries(&from)? {
+            if belongs(&entry.to_string_lossy()) {
+                self.copy_readable(&from.join(&entry), &to.join(&entry))?;
+            }
+        }
+        self.copy_blobs(thread, |_| true)?;
+        disk.sync_folder(&to).map_err(io_error("sync", &to))?;
+        Ok(true)
+    }
+}

@@ -1,0 +1,28 @@
+//! Processes queue at `commit.lock` before they write. SQLite would let them in one by one as well, but in no order, and whoever
+//! rebuilds or quarantines relies on being alone.
+
+use std::thread;
+use std::time::Duration;
+
+use selvedge_model::{Batch, Expect, Part};
+use selvedge_store::Commit;
+use selvedge_store_local::disk::{Disk, How, RealDisk};
+
+use crate::support::{Home, says, thread_with};
+
+#[test]
+fn whoever_commits_waits_for_whoever_has_the_commit_lock() {
+    let home = Home::new();
+    let store = home.open();
+    let thread = thread_with(&store, "scribe-0123456789ab", &["one"]);
+    let held = RealDisk.open(&home.threads().join("commit.lock"), How::Write).unwrap();
+    held.lock().unwrap();
+    thread::scope(|scope| {
+        let part = Part::new(thread.clone(), Expect::Exact(1), says("two"));
+        let waiting = scope.spawn(|| store.commit(Batch::of(part)).unwrap());
+        thread::sleep(Duration::from_millis(200));
+        assert!(!waiting.is_finished(), "it did not wait");
+        held.unlock().unwrap();
+        assert_eq!(waiting.join().unwrap().version_of(&thread), Some(2));
+    });
+}

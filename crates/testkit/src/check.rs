@@ -1,0 +1,320 @@
+//! What must hold after a cut, whatever was being done: nothing that was told is lost, nothing is blended, everything verifies, and
+//! the store goes on.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fmt;
+
+use selvedge_log::recovery::Finding;
+use selvedge_log::scan::Entry;
+use selvedge_model::account::{AccountId, Record};
+use selvedge_model::{Batch, Changeset, CommitKey, Event, Expect, Message, Part, Reason, Role, Status, ThreadId};
+use selvedge_store::{Commit, Filter, Ledger, Logs, Registry};
+use selvedge_store_local::LocalStore;
+use selvedge_store_local::disk::RealDisk;
+
+use crate::fact::{Fact, Teller};
+use crate::home::Home;
+use crate::scenario::Scenario;
+
+/// How a promise was broken.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Kind {
+    /// What was acknowledged is not there, or what was refused is.
+    Lost,
+    /// Something is there in part.
+    Blended,
+    /// A log or what stands beside it does not verify.
+    Broken,
+    /// The store can't be opened, or can't be gone on with.
+    Stuck,
+}
+
+/// A broken promise.
+#[derive(Clone, Debug)]
+pub struct Breach {
+    /// Which.
+    pub kind: Kind,
+    /// How it was seen.
+    pub why: String,
+}
+
+impl fmt::Display for Breach {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{:?}: {}", self.kind, self.why)
+    }
+}
+
+/// Whether what must hold does.
+pub type Held = Result<(), Breach>;
+
+/// A breach.
+pub fn breach(kind: Kind, why: impl Into<String>) -> Breach {
+    Breach { kind, why: why.into() }
+}
+
+/// Turns an error into a breach.
+pub fn or<E: Into<crate::Trouble>>(kind: Kind, what: &str) -> impl FnOnce(E) -> Breach {
+    move |error| {
+        let error: crate::Trouble = error.into();
+        let mut text = format!("{what}: {error}");
+        let mut cause = error.source();
+        while let Some(deeper) = cause {
+            text += &format!(": {deeper}");
+            cause = deeper.source();
+        }
+        breach(kind, text)
+    }
+}
+
+/// Checks a home after a cut, lets the scenario be done again, and checks once more.
+pub fn after_cut(home: &Home, scenario: &Scenario, facts: &[Fact]) -> Held {
+    let opened = home.open();
+    match opened {
+        Ok(store) => {
+            facts_hold(home, &store, facts)?;
+            if !scenario.unsettled {
+                all_whole(&store)?;
+                (scenario.check)(home, &store, facts)?;
+            }
+        }
+        Err(_) if scenario.unsettled => {}
+        Err(error) => return Err(breach(Kind::Stuck, format!("the store can't be opened: {error}"))),
+    }
+    let mut again = Teller::default();
+    (scenario.act)(home, &mut again).map_err(or(Kind::Stuck, "done again it fails"))?;
+    let store = home.open().map_err(or(Kind::Stuck, "the store can't be opened after it was done again"))?;
+    for fact in facts.iter().filter(|fact| matches!(fact, Fact::Committed { .. })) {
+        if !again.told().contains(fact) {
+            return Err(breach(Kind::Lost, format!("{fact:?} was told, and done again {:?}", again.told())));
+        }
+    }
+    facts_hold(home, &store, again.told())?;
+    all_whole(&store)?;
+    (scenario.check)(home, &store, again.told())?;
+    goes_on(&store)?;
+    Ok(())
+}
+
+/// What was told is so.
+pub fn facts_hold(home: &Home, store: &LocalStore, facts: &[Fact]) -> Held {
+    let deleted: BTreeSet<&ThreadId> = facts
+        .iter()
+        .filter_map(|fact| match fact {
+            Fact::Deleted { thread } => Some(thread),
+            _ => None,
+        })
+        .collect();
+    for (place, fact) in facts.iter().enumerate() {
+        fact_holds(home, store, fact, &facts[place..], &deleted)?;
+    }
+    Ok(())
+}
+
+fn fact_holds(home: &Home, store: &LocalStore, fact: &Fact, since: &[Fact], deleted: &BTreeSet<&ThreadId>) -> Held {
+    let lost = |why: String| Err(breach(Kind::Lost, format!("{fact:?}: {why}")));
+    match fact {
+        Fact::Committed { key, versions } => {
+            let found = store.outcome(key).map_err(or(Kind::Broken, "a key can't be looked up"))?;
+            for (thread, version) in versions.iter().filter(|(thread, _)| !deleted.contains(thread)) {
+                match store.head(thread) {
+                    Ok(head) if head.version >= *version => {}
+                    // A deletion that was not told of yet may be there all the same.
+                    Err(_) if store.tombstone(thread).is_ok_and(|found| found.is_some()) => {}
+                    other => return lost(format!("its head is {other:?}")),
+                }
+            }
+            match found {
+                Some(found) if sorted(&found.versions) == sorted(versions) => Ok(()),
+                other => lost(format!("its key says {other:?}")),
+            }
+        }
+        Fact::Refused { key } => {
+            let later = |fact: &Fact| matches!(fact, Fact::Committed { key: done, .. } if done == key);
+            // Tried again and cut before anybody was told: both are fine.
+            let tried_again = since.iter().any(later) || since.iter().filter(|other| *other == fact).count() == 1;
+            match store.outcome(key) {
+                Ok(Some(found)) if !tried_again => lost(format!("it is there: {found:?}")),
+                Ok(_) => Ok(()),
+                Err(error) => lost(error.to_string()),
+            }
+        }
+        Fact::Reached { thread, version } => match store.head(thread) {
+            Ok(head) if head.version >= *version => Ok(()),
+            Err(_) if deleted.contains(thread) => Ok(()),
+            other => lost(format!("its head is {other:?}")),
+        },
+        Fact::Blob { thread, blob } => match store.blob(thread, blob) {
+            Ok(_) => Ok(()),
+            Err(error) if since.iter().any(|fact| matches!(fact, Fact::Erased { blob: gone, .. } if gone == blob)) => {
+                _ = error;
+                Ok(())
+            }
+            Err(selvedge_store::Error::Erased { .. }) => Ok(()),
+            Err(error) => lost(error.to_string()),
+        },
+        Fact::Erased { thread, blob } => match store.blob(thread, blob) {
+            Ok(_) => lost("its content is still there".to_owned()),
+            Err(_) => Ok(()),
+        },
+        Fact::Deleted { thread } => match (store.tombstone(thread), store.head(thread)) {
+            (Ok(Some(_)), Err(_)) => Ok(()),
+            other => lost(format!("it is {other:?}")),
+        },
+        Fact::Signs { fingerprint } => match home.signer() {
+            Ok(signer) if signer.fingerprint() == *fingerprint => Ok(()),
+            Ok(signer) => lost(format!("{} signs", signer.fingerprint().short())),
+            Err(error) => lost(error.to_string()),
+        },
+        Fact::BackedUp { folder } => {
+            let trust = home.trust().map_err(or(Kind::Broken, "the trusted keys can't be read"))?;
+            let checked = LocalStore::check_backup(&home.root().join(folder), &trust, &RealDisk, &mut |_, _| {});
+            checked.map(|_| ()).or_else(|error| lost(error.to_string()))
+        }
+        Fact::Own { .. } => Ok(()),
+    }
+}
+
+fn sorted(versions: &[(ThreadId, u64)]) -> Vec<(ThreadId, u64)> {
+    let mut versions = versions.to_vec();
+    versions.sort();
+    versions
+}
+
+/// One log, as far as its mates and accounts are concerned.
+#[derive(Debug, Default)]
+struct Told {
+    epochs: Vec<u64>,
+    with: BTreeMap<u64, Vec<(ThreadId, u64)>>,
+    keys: Vec<(CommitKey, u64)>,
+    records: Vec<Record>,
+}
+
+/// Every log verifies, every batch is in all its threads, every key once, and the ledger says what the logs say.
+pub fn all_whole(store: &LocalStore) -> Held {
+    let listed = store.list(&Filter::default(), None, 1000).map_err(or(Kind::Broken, "threads can't be listed"))?;
+    let mut logs: BTreeMap<ThreadId, Told> = BTreeMap::new();
+    for summary in listed.items {
+        let thread = summary.manifest.thread_id.clone();
+        let mut told = Told::default();
+        let verdict = store.verify(&thread, &mut |entry| told.read(entry));
+        let verdict = verdict.map_err(or(Kind::Broken, "a log can't be verified"))?;
+        if verdict.judgement.finding != Finding::Sound {
+            return Err(breach(Kind::Broken, format!("`{thread}`: {:?}", verdict.judgement.finding)));
+        }
+        if verdict.healed_bytes > 0 {
+            return Err(breach(Kind::Broken, format!("`{thread}`: {} bytes are not drained", verdict.healed_bytes)));
+        }
+        if verdict.judgement.unchanged_up_to != Some(summary.version) {
+            return Err(breach(Kind::Blended, format!("`{thread}`: {:?} and {}", verdict.judgement, summary.version)));
+        }
+        logs.insert(thread, told);
+    }
+    for (thread, told) in &logs {
+        if !told.epochs.is_sorted() {
+            return Err(breach(Kind::Blended, format!("`{thread}`: an older epoch wrote again: {:?}", told.epochs)));
+        }
+    }
+    mates_agree(store, &logs)?;
+    keys_once(store, &logs)?;
+    ledger_agrees(store, &logs)
+}
+
+impl Told {
+    fn read(&mut self, entry: &Entry) {
+        if let Some(checkpoint) = entry.checkpoint() {
+            self.epochs.push(checkpoint.epoch);
+            self.with.insert(checkpoint.version, checkpoint.with.clone());
+            self.keys.extend(checkpoint.key.clone().map(|key| (key, checkpoint.version)));
+        }
+        for line in &entry.lines {
+            if let Event::AccountOpened(record)
+            | Event::Reserved(record)
+            | Event::Issued(record)
+            | Event::Settled(record)
+            | Event::Released(record)
+            | Event::AccountClosed(record) = &line.event
+            {
+                self.records.push(record.clone());
+            }
+        }
+    }
+}
+
+fn mates_agree(store: &LocalStore, logs: &BTreeMap<ThreadId, Told>) -> Held {
+    for (thread, told) in logs {
+        for (version, with) in &told.with {
+            for (mate, at) in with {
+                let back = logs.get(mate).and_then(|mate| mate.with.get(at));
+                let agrees = back.is_some_and(|back| back.contains(&(thread.clone(), *version)));
+                if !agrees && !store.tombstone(mate).is_ok_and(|found| found.is_some()) {
+                    let why = format!("`{thread}` {version} was committed with `{mate}` {at}, which says {back:?}");
+                    return Err(breach(Kind::Blended, why));
+                }
+            }
+        }
+    }
+    Ok(())
+}
+
+fn keys_once(store: &LocalStore, logs: &BTreeMap<ThreadId, Told>) -> Held {
+    for (thread, told) in logs {
+        let mut seen = BTreeSet::new();
+        for (key, version) in &told.keys {
+            if !seen.insert(key) {
+                return Err(breach(Kind::Blended, format!("`{key}` is in `{thread}` twice")));
+            }
+            match store.outcome(key) {
+                Ok(Some(found)) if found.version_of(thread) == Some(*version) => {}
+                other => {
+                    let why = format!("`{thread}` has `{key}` at {version}, and the store answers {other:?}");
+                    return Err(breach(Kind::Blended, why));
+                }
+            }
+        }
+    }
+    Ok(())
+}
+
+fn ledger_agrees(store: &LocalStore, logs: &BTreeMap<ThreadId, Told>) -> Held {
+    let mut accounts: BTreeMap<&AccountId, BTreeMap<u64, &Record>> = BTreeMap::new();
+    for record in logs.values().flat_map(|told| &told.records) {
+        let twice = accounts.entry(&record.account).or_default().insert(record.account_version, record);
+        if twice.is_some() {
+            let why = format!("account `{}` has two postings {}", record.account, record.account_version);
+            return Err(breach(Kind::Blended, why));
+        }
+    }
+    for (id, postings) in accounts {
+        let account = store.account(id).map_err(or(Kind::Broken, "an account can't be read"))?;
+        let last = postings.last_key_value().map(|(version, record)| (*version, record.remaining));
+        let known = account.as_ref().map(|account| (account.version, account.remaining()));
+        if last != known || postings.len() as u64 != known.map_or(0, |(version, _)| version) {
+            let why = format!(
+                "account `{id}`: the logs end at {last:?} with {} postings, the ledger says {known:?}",
+                postings.len()
+            );
+            return Err(breach(Kind::Blended, why));
+        }
+    }
+    Ok(())
+}
+
+/// Every thread that can take something takes it.
+pub fn goes_on(store: &LocalStore) -> Held {
+    let listed = store.list(&Filter::default(), None, 1000).map_err(or(Kind::Broken, "threads can't be listed"))?;
+    for summary in listed.items.into_iter().filter(|summary| summary.manifest.status != Status::Continued) {
+        let thread = summary.manifest.thread_id;
+        let next =
+            Changeset { messages: vec![Message::text(Role::User, "next")], ..Changeset::empty(Reason::UserMessage) };
+        let part = Part::new(thread.clone(), Expect::Exact(summary.version), next);
+        let committed = store.commit(Batch::of(part)).map_err(or(Kind::Stuck, "the next append fails"))?;
+        if committed.version_of(&thread) != Some(summary.version + 1) {
+            return Err(breach(Kind::Blended, format!("behind {} came {committed:?}", summary.version)));
+        }
+        let verdict = store.verify(&thread, &mut |_| {}).map_err(or(Kind::Broken, "a log can't be verified"))?;
+        if verdict.judgement.unchanged_up_to != Some(summary.version + 1) {
+            return Err(breach(Kind::Broken, format!("`{thread}`: {:?}", verdict.judgement)));
+        }
+    }
+    Ok(())
+}

@@ -1,0 +1,110 @@
+//! Money, notes and chains: what must move together with the threads.
+
+use selvedge_model::account::{AccountId, Posting};
+use selvedge_model::event::{Fields, Handoff, Predecessor};
+use selvedge_model::{Batch, Changeset, CommitKey, Event, Money, NewThread, Part, Reason, Status, ThreadId};
+use selvedge_store::conformance::support::{
+    batch as of, birth, finishes, id, new_thread, note, part, part_at, says, starts,
+};
+use selvedge_store::{Commit, Ledger, Logs, Notes, Registry};
+use selvedge_store_local::LocalStore;
+
+use super::appending::{long, one, two, two_threads};
+use crate::Tried;
+use crate::check::{Held, Kind, breach, or};
+use crate::fact::{Fact, Teller};
+use crate::home::Home;
+
+fn money(nanos: i64) -> Tried<Money> {
+    Ok(Money::from_nanos(nanos)?)
+}
+
+fn posts(thread: &ThreadId, postings: Vec<Posting>) -> Part {
+    Part { postings, ..part(thread, Changeset::empty(Reason::Reserved)) }
+}
+
+fn account_of() -> AccountId {
+    one()
+}
+
+/// An account with one reservation, and a note that nobody has answered.
+pub(super) fn account(home: &Home) -> Tried {
+    two_threads(home)?;
+    let store = home.open()?;
+    let (account, max) = (account_of(), Some(money(100)?));
+    let reserve =
+        Posting::Reserve { account: account.clone(), reservation: id("call-0"), amount: money(30)?, child: None };
+    let postings = vec![Posting::Open { account, parent: None, max }, reserve];
+    Teller::default().commit(&store, "opened", Batch::of(posts(&one(), postings)))?;
+    store.post(note(&one(), "wish", "rename"))?;
+    Ok(store.close()?)
+}
+
+/// A settlement that answers a note and posts another, in a batch over two threads; then a reservation by the second thread.
+pub(super) fn post(home: &Home, teller: &mut Teller) -> Tried {
+    let store = teller.attempt(|| home.open())?;
+    let account = account_of();
+    let issue = Posting::Issue { account: account.clone(), reservation: id("call-0") };
+    let settle =
+        Posting::Settle { account: account.clone(), reservation: id("call-0"), amount: money(25)?, unknown: false };
+    let settled = Batch {
+        consumed: vec![(one(), id("wish"))],
+        posted: vec![note(&two(), "answer", "cancel")],
+        ..of([posts(&one(), vec![issue, settle]), part(&two(), says(&long("paid ")))])
+    };
+    teller.commit(&store, "settled", settled)?;
+    let reserve = Posting::Reserve { account, reservation: id("call-1"), amount: money(75)?, child: None };
+    teller.commit(&store, "reserved", Batch::of(posts(&two(), vec![reserve])))?;
+    teller.close(store)
+}
+
+/// The batch that settles, its note that is gone, its note that came: all or none.
+pub(super) fn notes_agree(_: &Home, store: &LocalStore, _: &[Fact]) -> Held {
+    let key = |text: &str| CommitKey::new(text).map_err(or(Kind::Broken, "a key"));
+    let has =
+        |text: &str| Ok(store.outcome(&key(text)?).map_err(or(Kind::Broken, "a key can't be looked up"))?.is_some());
+    let waits =
+        |thread: &ThreadId| Ok(!store.pending(thread).map_err(or(Kind::Broken, "notes can't be read"))?.is_empty());
+    let settled = has("settled")?;
+    if waits(&one())? == settled || waits(&two())? != settled {
+        return Err(breach(Kind::Blended, format!("settled: {settled}, and the notes say otherwise")));
+    }
+    let account = store.account(&account_of()).map_err(or(Kind::Broken, "the account can't be read"))?;
+    let spent = account.map(|account| (account.settled.nanos(), account.reserved.nanos()));
+    let due = match (settled, has("reserved")?) {
+        (true, true) => (25, 75),
+        (true, false) => (25, 0),
+        (false, _) => (0, 30),
+    };
+    match spent {
+        Some(spent) if spent == due => Ok(()),
+        other => Err(breach(Kind::Blended, format!("the account has {other:?}, and the commits say {due:?}"))),
+    }
+}
+
+/// A run is started, and the thread goes on in another: its end and the other's birth are one batch.
+pub(super) fn handoff(home: &Home, teller: &mut Teller) -> Tried {
+    let store = teller.attempt(|| home.open())?;
+    let next = id::<ThreadId>("next-0123456789ab");
+    teller.commit(&store, "started", Batch::of(part(&one(), starts("run-1"))))?;
+    teller.commit_once(&store, "handed", || {
+        let head = store.head(&one())?;
+        let from = Predecessor { thread_id: one(), version: head.version, hash: head.hash };
+        let new = NewThread { continuation_of: Some(from), chain_root_id: Some(one()), ..new_thread() };
+        let to = Handoff { new_thread_id: next.clone(), directive: None, trailing_turns: 0, details: Fields::new() };
+        let ended = Changeset { events: vec![Event::ThreadHandoff(to)], ..finishes("run-1", "natural") };
+        Ok(of([part_at(&one(), head.version, ended), birth(&next, new)]))
+    })?;
+    teller.commit(&store, "went-on", Batch::of(part(&next, says(&long("thanks ")))))?;
+    teller.close(store)
+}
+
+/// The old thread is continued exactly if the new one is there.
+pub(super) fn chain_agrees(_: &Home, store: &LocalStore, _: &[Fact]) -> Held {
+    let status = store.get(&one()).map_err(or(Kind::Lost, "the old thread"))?.manifest.status;
+    let next = store.get(&id("next-0123456789ab"));
+    match (status == Status::Continued) == next.is_ok() {
+        true => Ok(()),
+        false => Err(breach(Kind::Blended, format!("the old thread is {status:?}, the new one {next:?}"))),
+    }
+}

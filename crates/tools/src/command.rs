@@ -1,0 +1,225 @@
+//! Programs of the user, declared as tools.
+//!
+//! - The program is started directly, never by a shell: every argument is one element, whatever a model puts into it.
+//! - It sees the variables that its definition names, as far as they were handed in, and `SELVEDGE_CALL_KEY` (the same whenever this call is made
+//!   again), `SELVEDGE_CALL`, `SELVEDGE_THREAD`, `SELVEDGE_RUN`. Nothing else of the environment.
+//! - An exit status is the program's own word and becomes an answer, good (0) or an error. If it was ended by the time limit or by a signal,
+//!   nobody knows what it did: of an `at_most_once` tool the outcome is lost then, of others it is an error.
+//! - `reconcile` is a second command that is asked what became of a call. It exits with 0 and prints `{"done": true, "result": …}`,
+//!   `{"done": true, "error": "…"}`, `{"done": false}` or `{"done": null}`. Anything else means that it does not know.
+
+mod answer;
+mod argv;
+mod reconcile;
+
+use std::collections::BTreeMap;
+use std::path::PathBuf;
+use std::time::Duration;
+
+use selvedge_model::event::{EffectClass, Process};
+use selvedge_model::tool::{Reconciled, Risk, Started};
+use selvedge_model::{Call, Cancel, Output, Tool, ToolError, ToolSpec};
+use serde::Serialize;
+use serde_json::Value;
+
+use crate::error::InvalidTool;
+use crate::process::{Gated, Plan};
+use crate::ready;
+use crate::schema::Schema;
+use argv::Argv;
+
+/// What a user says about a command.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct CommandSpec {
+    /// What a model calls it.
+    pub name: String,
+    /// What it is for.
+    pub description: String,
+    /// The JSON Schema of its arguments.
+    pub input_schema: Value,
+    /// The program and its arguments. `{input:k}` stands for the call's argument `k`; an argument with `{input:k?}` is left out if
+    /// there is none. Put `--` before values that must not be taken for options.
+    pub command: Vec<String>,
+    /// What the program is given to read.
+    pub stdin: Stdin,
+    /// How long it may take.
+    pub timeout_seconds: u64,
+    /// How much of what it prints is kept.
+    pub output_bytes_max: u64,
+    /// The variables that it may see.
+    pub environment: Vec<String>,
+    /// Where it is started, relative to the project; absent means there.
+    pub working_folder: Option<String>,
+    /// How often it may run for one call.
+    pub class: EffectClass,
+    /// The command that knows what became of a call.
+    pub reconcile: Option<Vec<String>>,
+    /// The capability that allows it.
+    pub capability: String,
+    /// How much harm it can do.
+    pub risk: Risk,
+}
+
+/// What a program is given to read.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Stdin {
+    /// Nothing.
+    #[default]
+    None,
+    /// The call's arguments as one line of JSON.
+    Json,
+}
+
+/// What is around a command: handed in, because nothing here looks for itself.
+#[derive(Clone, Debug)]
+pub struct Surroundings {
+    /// The project's folder.
+    pub root: PathBuf,
+    /// The environment; commands see of it what their definitions name. Its `PATH` is where programs are looked for.
+    pub environment: BTreeMap<String, String>,
+}
+
+/// A command as a tool.
+#[derive(Debug)]
+pub struct CommandTool {
+    spec: ToolSpec,
+    schema: Schema,
+    command: Argv,
+    reconcile: Option<Argv>,
+    stdin: Stdin,
+    timeout: Duration,
+    output_bytes_max: usize,
+    folder: PathBuf,
+    environment: Vec<(String, String)>,
+    path: String,
+}
+
+/// A year; nobody waits longer.
+const TIMEOUT_SECONDS_MOST: u64 = 366 * 24 * 60 * 60;
+/// How much of an output is kept at most; more would be told to nobody anyway.
+const OUTPUT_BYTES_MOST: u64 = 64 * 1024 * 1024;
+
+impl CommandTool {
+    /// Checks a definition. The program itself is looked for when it is called.
+    pub fn new(command: CommandSpec, around: &Surroundings) -> Result<Self, InvalidTool> {
+        let invalid = |why: String| InvalidTool::new(&command.name, why);
+        check_name(&command.name).map_err(invalid)?;
+        if command.timeout_seconds == 0 || command.output_bytes_max == 0 {
+            return Err(invalid("`timeout_seconds` and `output_bytes_max` must be above 0".to_owned()));
+        }
+        let argv = |words: &[String]| Argv::new(words, &command.input_schema);
+        let reconcile = command.reconcile.as_deref().map(argv).transpose();
+        let hash =
+            ready::hash(&command).ok_or_else(|| invalid("it has a number that JSON can't hold exactly".to_owned()))?;
+        Ok(Self {
+            schema: Schema::compile(&command.name, &command.input_schema)?,
+            reconcile: reconcile.map_err(|why| invalid(format!("as `reconcile`, {why}")))?,
+            command: argv(&command.command).map_err(|why| invalid(format!("as `command`, {why}")))?,
+            environment: allowed(&command.environment, &around.environment).map_err(invalid)?,
+            path: around.environment.get("PATH").cloned().unwrap_or_default(),
+            folder: around.root.join(command.working_folder.as_deref().unwrap_or_default()),
+            timeout: Duration::from_secs(command.timeout_seconds.min(TIMEOUT_SECONDS_MOST)),
+            output_bytes_max: usize::try_from(command.output_bytes_max.min(OUTPUT_BYTES_MOST)).unwrap_or(usize::MAX),
+            stdin: command.stdin,
+            spec: ToolSpec {
+                name: command.name,
+                description: command.description,
+                input_schema: command.input_schema,
+                class: command.class,
+                capability: command.capability,
+                risk: command.risk,
+                hash,
+            },
+        })
+    }
+
+    /// What to run for a call.
+    fn plan(&self, argv: &Argv, call: &Call, leashed: bool) -> Result<Plan, String> {
+        let (program, arguments) = argv.fill(&call.arguments)?;
+        let mut environment = self.environment.clone();
+        let ours = [
+            ("SELVEDGE_CALL_KEY", call.key.as_str()),
+            ("SELVEDGE_CALL", call.id.as_str()),
+            ("SELVEDGE_THREAD", call.thread.as_str()),
+            ("SELVEDGE_RUN", call.run.as_str()),
+        ];
+        environment.extend(ours.map(|(name, value)| (name.to_owned(), value.to_owned())));
+        if !self.folder.is_dir() {
+            return Err(format!("its working folder `{}` does not exist", self.folder.display()));
+        }
+        Ok(Plan {
+            program: argv::find(&program, &self.path, &self.folder)?,
+            arguments,
+            environment,
+            folder: self.folder.clone(),
+            stdin: (self.stdin == Stdin::Json).then(|| format!("{}\n", call.arguments).into_bytes()),
+            timeout: self.timeout,
+            stdout_bytes_max: self.output_bytes_max,
+            leashed,
+        })
+    }
+
+    fn gated(&self, argv: &Argv, call: &Call, leashed: bool) -> Result<Gated, ToolError> {
+        let started =
+            self.plan(argv, call, leashed).and_then(|plan| Gated::start(plan).map_err(|error| error.to_string()));
+        started.map_err(|why| ToolError::NotStarted { tool: self.spec.name.clone(), why })
+    }
+}
+
+impl Tool for CommandTool {
+    fn spec(&self) -> &ToolSpec {
+        &self.spec
+    }
+
+    fn start(&self, call: &Call) -> Result<Box<dyn Started>, ToolError> {
+        self.schema.check(&self.spec.name, &call.arguments)?;
+        let class = self.spec.class;
+        let gated = self.gated(&self.command, call, class != EffectClass::AtMostOnce)?;
+        Ok(Box::new(StartedCommand { tool: self.spec.name.clone(), class, gated }))
+    }
+
+    fn reconcile(&self, call: &Call, cancel: &Cancel) -> Reconciled {
+        let asked = self.reconcile.as_ref().and_then(|argv| self.gated(argv, call, true).ok());
+        asked.map_or(Reconciled::Unknown, |gated| reconcile::read(&gated.run(cancel)))
+    }
+}
+
+/// A command that waits at its gate.
+struct StartedCommand {
+    tool: String,
+    class: EffectClass,
+    gated: Gated,
+}
+
+impl Started for StartedCommand {
+    fn process(&self) -> Option<Process> {
+        self.gated.process().cloned()
+    }
+
+    fn dispatch(self: Box<Self>, cancel: &Cancel) -> Result<Output, ToolError> {
+        match cancel.said() {
+            Some(_) => Err(ToolError::Stopped { tool: self.tool }),
+            None => answer::of(self.gated.run(cancel), self.tool, self.class),
+        }
+    }
+}
+
+fn check_name(name: &str) -> Result<(), String> {
+    let is_word = |byte: u8| byte.is_ascii_alphanumeric() || matches!(byte, b'_' | b'-');
+    match !name.is_empty() && name.len() <= 64 && name.bytes().all(is_word) {
+        true => Ok(()),
+        false => Err("its name must be 1 to 64 of a-z, A-Z, 0-9, `_` and `-`".to_owned()),
+    }
+}
+
+/// Picks the named variables out of the environment; one that is not there is not there for the command either.
+fn allowed(names: &[String], environment: &BTreeMap<String, String>) -> Result<Vec<(String, String)>, String> {
+    for name in names {
+        if name.is_empty() || name.contains(['=', '\0']) || name.starts_with("SELVEDGE_") {
+            return Err(format!("`environment` can't name `{}`", name.escape_debug()));
+        }
+    }
+    let found = names.iter().filter_map(|name| Some((name.clone(), environment.get(name)?.clone())));
+    Ok(found.collect())
+}

@@ -1,0 +1,135 @@
+//! `directive_return`: an agent gives back what its directive asked for.
+//!
+//! - What is accepted has every required output, none that was not declared, and each of its declared type.
+//! - What is accepted stands in the answer as `{"outputs": {…}}`; recording it and ending the run is the engine's.
+//! - What is not is an error that names all that is wrong, so that the model can mend it at once.
+
+use selvedge_model::event::EffectClass;
+use selvedge_model::tool::{Reconciled, Risk, Started};
+use selvedge_model::{Call, Cancel, Output, Tool, ToolError, ToolSpec};
+use serde_json::{Map, Value, json};
+
+use crate::error::InvalidTool;
+use crate::ready::{self, Ready};
+
+/// The name that models call it by.
+pub const NAME: &str = "directive_return";
+
+/// One output of a directive.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct DeclaredOutput {
+    /// Its name.
+    pub name: String,
+    /// What it is.
+    pub description: String,
+    /// Its JSON type, such as `string`; absent means any.
+    pub json_type: Option<String>,
+    /// Whether the directive is not done without it.
+    pub required: bool,
+}
+
+/// The tool.
+#[derive(Debug)]
+pub struct DirectiveReturn {
+    spec: ToolSpec,
+    outputs: Vec<DeclaredOutput>,
+}
+
+const JSON_TYPES: [&str; 6] = ["string", "number", "integer", "boolean", "object", "array"];
+
+impl DirectiveReturn {
+    /// The tool for a directive with these outputs.
+    pub fn new(outputs: Vec<DeclaredOutput>) -> Result<Self, InvalidTool> {
+        let mut properties = Map::new();
+        for output in &outputs {
+            let mut property = json!({"description": output.description});
+            if let Some(json_type) = &output.json_type {
+                if !JSON_TYPES.contains(&json_type.as_str()) {
+                    let why = format!(
+                        "output `{}` has the type `{json_type}`; there is {}",
+                        output.name,
+                        JSON_TYPES.join(", ")
+                    );
+                    return Err(InvalidTool::new(NAME, why));
+                }
+                property["type"] = json!(json_type);
+            }
+            if properties.insert(output.name.clone(), property).is_some() {
+                return Err(InvalidTool::new(NAME, format!("output `{}` is declared twice", output.name)));
+            }
+        }
+        let required: Vec<_> = outputs.iter().filter(|output| output.required).map(|output| &output.name).collect();
+        let schema =
+            json!({"type": "object", "properties": properties, "required": required, "additionalProperties": false});
+        let description = "Gives back the results that the directive asks for. Call it once, when everything is done.";
+        let spec = ready::spec(NAME, description, schema, EffectClass::Idempotent, Risk::Safe);
+        Ok(Self { spec, outputs })
+    }
+
+    /// What is wrong with the arguments.
+    fn flaws(&self, arguments: &Map<String, Value>) -> Vec<String> {
+        let mut flaws = Vec::new();
+        for output in &self.outputs {
+            match arguments.get(&output.name) {
+                None | Some(Value::Null) if output.required => flaws.push(format!("`{}` is missing", output.name)),
+                Some(Value::String(text)) if output.required && text.trim().is_empty() => {
+                    flaws.push(format!("`{}` is empty", output.name));
+                }
+                None | Some(Value::Null) => {}
+                Some(value) => {
+                    if let Some(json_type) = output.json_type.as_deref().filter(|json_type| !is_a(value, json_type)) {
+                        flaws.push(format!("`{}` is not of type {json_type}", output.name));
+                    }
+                }
+            }
+        }
+        let is_declared = |name: &String| self.outputs.iter().any(|output| output.name == *name);
+        let unknown = arguments.keys().filter(|name| !is_declared(name));
+        flaws.extend(unknown.map(|name| format!("`{name}` is not an output of the directive")));
+        flaws
+    }
+
+    fn answer(&self, arguments: &Value) -> Output {
+        let Some(arguments) = arguments.as_object() else {
+            return Output::error("the outputs were not accepted: they must be an object");
+        };
+        let flaws = self.flaws(arguments);
+        if !flaws.is_empty() {
+            return Output::error(format!(
+                "the outputs were not accepted: {}; call it again with all of them",
+                flaws.join(", ")
+            ));
+        }
+        let given = arguments.iter().filter(|(_, value)| !value.is_null());
+        let outputs: Map<String, Value> = given.map(|(name, value)| (name.clone(), value.clone())).collect();
+        Output { content: json!({"outputs": outputs}), ..Output::default() }
+    }
+}
+
+fn is_a(value: &Value, json_type: &str) -> bool {
+    match json_type {
+        "string" => value.is_string(),
+        "number" => value.is_number(),
+        "integer" => value.is_i64() || value.is_u64() || value.as_f64().is_some_and(|number| number.fract() == 0.0),
+        "boolean" => value.is_boolean(),
+        "object" => value.is_object(),
+        "array" => value.is_array(),
+        _ => true,
+    }
+}
+
+impl Tool for DirectiveReturn {
+    fn spec(&self) -> &ToolSpec {
+        &self.spec
+    }
+
+    fn start(&self, call: &Call) -> Result<Box<dyn Started>, ToolError> {
+        let answer = self.answer(&call.arguments);
+        Ok(Ready::boxed(NAME, move || answer))
+    }
+
+    /// It does nothing to the world, so asking again is asking anew.
+    fn reconcile(&self, _call: &Call, _cancel: &Cancel) -> Reconciled {
+        Reconciled::NotDone
+    }
+}

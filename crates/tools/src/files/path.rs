@@ -1,0 +1,137 @@
+//! From a path that a model gave to an open folder and a name in it.
+
+use std::path::{Path, PathBuf};
+
+use rustix::fd::OwnedFd;
+use rustix::fs::{AtFlags, FileType, Mode, OFlags, mkdirat, openat, statat};
+use rustix::io::Errno;
+
+use crate::error::InvalidTool;
+
+const PATH_BYTES_MAX: usize = 4096;
+
+/// What an agent may see of the file system.
+#[derive(Clone, Debug)]
+pub struct Folders {
+    root: PathBuf,
+    allowed: Vec<Vec<String>>,
+}
+
+/// Folders that stay closed wherever they are.
+const CLOSED: [&str; 2] = [".ai", ".git"];
+
+/// A path that was looked at and may be used.
+pub(super) struct Place {
+    segments: Vec<String>,
+}
+
+/// Why a path is of no use, in words that help a model.
+pub(super) type Refused = String;
+
+impl Folders {
+    /// The folders `allowed` under `root`, which must exist; `.` is all of it. None allowed means that no path is.
+    pub fn new<'a>(root: impl Into<PathBuf>, allowed: impl IntoIterator<Item = &'a str>) -> Result<Self, InvalidTool> {
+        let root = root.into();
+        if !root.is_dir() {
+            return Err(InvalidTool::new("files", format!("`{}` is not a folder", root.display())));
+        }
+        let segments = allowed.into_iter().map(|folder| {
+            segments(folder).map_err(|why| InvalidTool::new("files", format!("as an allowed folder, {why}")))
+        });
+        Ok(Self { root, allowed: segments.collect::<Result<_, _>>()? })
+    }
+
+    /// Looks at a path, and at nothing on the disk.
+    pub(super) fn place(&self, path: &str) -> Result<Place, Refused> {
+        let segments = segments(path)?;
+        if let Some(closed) =
+            segments.iter().find(|segment| CLOSED.iter().any(|name| segment.eq_ignore_ascii_case(name)))
+        {
+            return Err(format!("`{path}` is refused: `{closed}` is closed to tools"));
+        }
+        if self.allowed.iter().any(|folder| segments.starts_with(folder)) {
+            return Ok(Place { segments });
+        }
+        let allowed: Vec<_> = self.allowed.iter().map(|folder| format!("`{}`", shown(folder))).collect();
+        let allowed = if allowed.is_empty() { "none".to_owned() } else { allowed.join(", ") };
+        Err(format!("`{}` is outside the allowed folders; allowed: {allowed}", path.escape_debug()))
+    }
+
+    /// Opens the folder that a path names.
+    pub(super) fn open_folder(&self, place: &Place) -> Result<OwnedFd, Refused> {
+        self.walk(&place.segments, Missing::IsRefused)
+    }
+
+    /// Opens the folder that a path's last name stands in, and gives that name.
+    pub(super) fn open_parent<'p>(&self, place: &'p Place, missing: Missing) -> Result<(OwnedFd, &'p str), Refused> {
+        let Some((name, folders)) = place.segments.split_last() else {
+            return Err("`.` is a folder, not a file".to_owned());
+        };
+        Ok((self.walk(folders, missing)?, name))
+    }
+
+    fn walk(&self, segments: &[String], missing: Missing) -> Result<OwnedFd, Refused> {
+        let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
+        let mut folder =
+            rustix::fs::open(&self.root, flags, Mode::empty()).map_err(|errno| said(Path::new("."), errno))?;
+        for (index, name) in segments.iter().enumerate() {
+            let path = shown(&segments[..=index]);
+            if missing == Missing::IsMade {
+                match mkdirat(&folder, name.as_str(), Mode::from_raw_mode(0o777)) {
+                    Ok(()) | Err(Errno::EXIST) => {}
+                    Err(errno) => return Err(said(path.as_ref(), errno)),
+                }
+            }
+            let opened = openat(&folder, name.as_str(), flags | OFlags::NOFOLLOW, Mode::empty());
+            folder = opened.map_err(|errno| why_not(&folder, name, &path, errno))?;
+        }
+        Ok(folder)
+    }
+}
+
+/// What becomes of folders that are not there.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(super) enum Missing {
+    IsMade,
+    IsRefused,
+}
+
+impl Place {
+    pub(super) fn shown(&self) -> String {
+        shown(&self.segments)
+    }
+}
+
+fn shown(segments: &[String]) -> String {
+    if segments.is_empty() { ".".to_owned() } else { segments.join("/") }
+}
+
+fn segments(path: &str) -> Result<Vec<String>, Refused> {
+    let refused =
+        |why: &str| Err(format!("`{}` is refused: {why}", path.chars().take(200).collect::<String>().escape_debug()));
+    match () {
+        () if path.is_empty() => refused("it is empty"),
+        () if path.len() > PATH_BYTES_MAX => refused("it is too long"),
+        () if path.contains('\0') => refused("it has a NUL in it"),
+        () if path.starts_with('/') => refused("it is absolute; paths are relative to the project"),
+        () if path.split('/').any(|segment| segment == "..") => refused("it has `..` in it"),
+        () => Ok(path.split('/').filter(|segment| !matches!(*segment, "" | ".")).map(str::to_owned).collect()),
+    }
+}
+
+/// Says why a name could not be opened; a link is called a link.
+pub(super) fn why_not(folder: &OwnedFd, name: &str, path: &str, errno: Errno) -> Refused {
+    let is_link = statat(folder, name, AtFlags::SYMLINK_NOFOLLOW)
+        .is_ok_and(|stat| FileType::from_raw_mode(stat.st_mode) == FileType::Symlink);
+    if is_link { format!("`{path}` is refused: it is a symbolic link") } else { said(path.as_ref(), errno) }
+}
+
+/// What the operating system says about a path.
+pub(super) fn said(path: &Path, errno: Errno) -> Refused {
+    match errno {
+        Errno::NOENT => format!("`{}` does not exist", path.display()),
+        Errno::NOTDIR => format!("`{}` is not a folder", path.display()),
+        Errno::ISDIR => format!("`{}` is a folder", path.display()),
+        errno => format!("`{}` can't be used: {errno}", path.display()),
+    }
+}

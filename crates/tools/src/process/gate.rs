@@ -1,0 +1,128 @@
+//! Starting a program behind a gate.
+
+use std::io::{self, Write as _};
+use std::os::unix::process::CommandExt as _;
+use std::path::PathBuf;
+use std::process::{Child, Command, ExitStatus, Stdio};
+use std::time::Duration;
+
+use command_fds::{CommandFdExt as _, FdMapping};
+use rustix::pipe::{PipeFlags, pipe_with};
+use rustix::process::{Pid, Signal, kill_process_group};
+use selvedge_model::event::Process;
+
+use super::identity::identity;
+
+/// Waits for the gate, and becomes the program. What sh itself puts into the environment is taken out again. Descriptor 3 ends
+/// without a line: whoever should have opened the gate is gone.
+const GATE: &str = r#"IFS= read -r go <&3 && [ "$go" = go ] || exit 125
+unset go IFS PWD OLDPWD SHLVL
+exec "$@" 3<&-"#;
+
+/// Waits for its input to end, which it does when this process dies, and kills its group. It is a child of ours and not of the program,
+/// which might wait for it; so it is also we who bury it.
+const LEASH: &str = "trap '' TERM HUP INT; read -r end; kill -KILL 0";
+
+/// What is to be run.
+#[derive(Debug)]
+pub(crate) struct Plan {
+    pub(crate) program: PathBuf,
+    pub(crate) arguments: Vec<String>,
+    /// All of its environment.
+    pub(crate) environment: Vec<(String, String)>,
+    pub(crate) folder: PathBuf,
+    /// What it is given to read; nothing means an empty input.
+    pub(crate) stdin: Option<Vec<u8>>,
+    pub(crate) timeout: Duration,
+    pub(crate) stdout_bytes_max: usize,
+    /// Whether it dies with this process.
+    pub(crate) leashed: bool,
+}
+
+/// A program that waits at its gate. Dropping it ends the whole group.
+#[derive(Debug)]
+pub(crate) struct Gated {
+    pub(super) child: Child,
+    pub(super) pid: Pid,
+    gate: Option<io::PipeWriter>,
+    leash: Option<Child>,
+    pub(super) stdin: Vec<u8>,
+    pub(super) timeout: Duration,
+    pub(super) stdout_bytes_max: usize,
+    /// Whether the group is gone and the leader reaped.
+    pub(super) is_over: bool,
+    process: Option<Process>,
+}
+
+impl Gated {
+    /// Starts sh, which waits. On return nothing of the program has run.
+    pub(crate) fn start(plan: Plan) -> io::Result<Self> {
+        // Both ends are closed on exec, so no other child keeps this gate open or hears of it.
+        let (reader, writer) = pipe_with(PipeFlags::CLOEXEC)?;
+        let mut command = Command::new("/bin/sh");
+        command.arg("-c").arg(GATE).arg("sh").arg(&plan.program);
+        command.args(&plan.arguments).env_clear().envs(plan.environment).current_dir(&plan.folder);
+        command.stdin(if plan.stdin.is_some() { Stdio::piped() } else { Stdio::null() });
+        command.stdout(Stdio::piped()).stderr(Stdio::piped()).process_group(0);
+        command.fd_mappings(vec![FdMapping { parent_fd: reader, child_fd: 3 }]).map_err(io::Error::other)?;
+        let child = command.spawn()?;
+        let mut gated = Self {
+            process: identity(child.id()),
+            pid: Pid::from_child(&child),
+            child,
+            gate: Some(io::PipeWriter::from(writer)),
+            leash: None,
+            stdin: plan.stdin.unwrap_or_default(),
+            timeout: plan.timeout,
+            stdout_bytes_max: plan.stdout_bytes_max,
+            is_over: false,
+        };
+        if plan.leashed {
+            gated.leash = Some(leash(gated.pid)?);
+        }
+        Ok(gated)
+    }
+
+    /// Who it is, before and after it was let go.
+    pub(crate) fn process(&self) -> Option<&Process> {
+        self.process.as_ref()
+    }
+
+    /// Lets it go. An error means that it had gone away and never ran.
+    pub(super) fn open(&mut self) -> io::Result<()> {
+        match self.gate.take() {
+            Some(mut gate) => gate.write_all(b"go\n"),
+            None => Err(io::ErrorKind::BrokenPipe.into()),
+        }
+    }
+
+    pub(super) fn signal(&self, signal: Signal) {
+        // The leader is not reaped yet, so the group can be no other. An error means that nobody is left in it.
+        let _ = kill_process_group(self.pid, signal);
+    }
+
+    /// Buries who was killed, and gives the program's status.
+    pub(super) fn bury(&mut self) -> io::Result<ExitStatus> {
+        self.is_over = true;
+        if let Some(leash) = &mut self.leash {
+            leash.wait()?;
+        }
+        self.child.wait()
+    }
+}
+
+impl Drop for Gated {
+    fn drop(&mut self) {
+        if !self.is_over {
+            self.signal(Signal::KILL);
+            let _ = self.bury();
+        }
+    }
+}
+
+/// Puts a watcher into the group.
+fn leash(group: Pid) -> io::Result<Child> {
+    let mut command = Command::new("/bin/sh");
+    command.args(["-c", LEASH]).env_clear().current_dir("/").process_group(group.as_raw_pid());
+    command.stdin(Stdio::piped()).stdout(Stdio::null()).stderr(Stdio::null()).spawn()
+}

@@ -1,0 +1,68 @@
+//! Who a process is: its number, when it started, and since which start of the machine both are counted.
+//!
+//! Read from `/proc`; where there is none, a process has no identity and is never taken for one that was recorded.
+
+use std::fs;
+
+use selvedge_model::event::Process;
+
+/// What `/proc/PID/stat` says.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Stat {
+    pub(super) pid: u32,
+    pub(super) is_dead: bool,
+    pub(super) group: u32,
+    pub(super) start_time: u64,
+}
+
+/// The identity of a process that is there now.
+pub(super) fn identity(pid: u32) -> Option<Process> {
+    Some(Process { pid, start_time: stat(pid)?.start_time, boot_id: boot_id() })
+}
+
+/// The name of this start of the machine.
+pub(super) fn boot_id() -> Option<String> {
+    fs::read_to_string("/proc/sys/kernel/random/boot_id").ok().map(|text| text.trim().to_owned())
+}
+
+pub(super) fn stat(pid: u32) -> Option<Stat> {
+    parse(&fs::read(format!("/proc/{pid}/stat")).ok()?)
+}
+
+/// Reads `PID (NAME) STATE PPID GROUP …`; the name may have anything in it, so what follows is found from the right.
+fn parse(line: &[u8]) -> Option<Stat> {
+    let line = String::from_utf8_lossy(line);
+    let (pid, rest) = line.split_once(" (")?;
+    let fields: Vec<_> = rest[rest.rfind(')')? + 1..].split_whitespace().collect();
+    Some(Stat {
+        pid: pid.parse().ok()?,
+        is_dead: matches!(*fields.first()?, "Z" | "X" | "x"),
+        group: fields.get(2)?.parse().ok()?,
+        start_time: fields.get(19)?.parse().ok()?,
+    })
+}
+
+/// The living processes of a group; nothing if they can't be found out.
+pub(super) fn members(group: u32) -> Option<Vec<Stat>> {
+    let entries = fs::read_dir("/proc").ok()?.flatten();
+    let pids = entries.filter_map(|entry| entry.file_name().to_str()?.parse().ok());
+    Some(pids.filter_map(stat).filter(|stat| stat.group == group && !stat.is_dead).collect())
+}
+
+/// Whether a process was started as a tool, as its first environment says.
+pub(super) fn is_a_tool(pid: u32) -> bool {
+    let environment = fs::read(format!("/proc/{pid}/environ")).unwrap_or_default();
+    environment.split(|byte| *byte == 0).any(|variable| variable.starts_with(b"SELVEDGE_CALL_KEY="))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_name_with_brackets_and_spaces_does_not_confuse() {
+        let line = b"42 (a) Z 1 (b) S 7 41 40 0 -1 4194304 1 2 3 4 5 6 7 8 20 0 1 0 987654 1 2";
+        assert_eq!(parse(line), Some(Stat { pid: 42, is_dead: false, group: 41, start_time: 987_654 }));
+        assert_eq!(parse(b"42 (torn"), None);
+    }
+}

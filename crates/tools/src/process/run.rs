@@ -1,0 +1,224 @@
+//! Letting a program go and waiting for its end.
+//!
+//! One thread does it all: it sleeps on the program's end and its pipes, and looks up a few dozen times a second whether somebody said to stop.
+
+use std::os::fd::{AsFd as _, BorrowedFd, OwnedFd};
+use std::process::ExitStatus;
+use std::thread;
+use std::time::{Duration, Instant};
+
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::io::{Errno, ioctl_fionbio, read, write};
+use rustix::process::{Signal, WaitId, WaitIdOptions, test_kill_process_group, waitid};
+use selvedge_model::{Cancel, Stop};
+
+use super::gate::Gated;
+use super::identity::members;
+use super::kept::{Head, Tail};
+
+/// How long a program has between TERM and KILL.
+pub(super) const GRACE: Duration = Duration::from_secs(2);
+/// How long the kernel has to carry out KILL.
+const KILL: Duration = Duration::from_secs(10);
+/// How long output is waited for when everybody who should write it is dead.
+const LAST_WORDS: Duration = Duration::from_millis(200);
+const LOOK_UP: Duration = Duration::from_millis(20);
+const STDERR_BYTES_MAX: usize = 4096;
+const READ_BYTES: usize = 64 * 1024;
+/// How many reads in a row before somebody looks at the clock again.
+const READS_MAX: usize = 16;
+
+/// How a program ended.
+#[derive(Debug)]
+pub(crate) enum End {
+    /// By itself, or by somebody else's signal.
+    Exited(ExitStatus),
+    /// It took too long and was ended.
+    TimedOut,
+    /// Somebody said to stop and it was ended.
+    Stopped,
+    /// It was gone before its gate was opened, and never ran.
+    NeverRan,
+    /// Its end could not be seen.
+    Unseen(String),
+}
+
+/// A program that ended, and what it had said.
+#[derive(Debug)]
+pub(crate) struct Ended {
+    pub(crate) end: End,
+    pub(crate) stdout: Head,
+    pub(crate) stderr: Tail,
+    /// Whether somebody outside its group still holds its output.
+    pub(crate) has_escaped: bool,
+}
+
+impl Gated {
+    /// Opens the gate and waits until the program and everything in its group is gone.
+    pub(crate) fn run(mut self, cancel: &Cancel) -> Ended {
+        let mut pipes = Pipes::of(&mut self);
+        // Writing alone would not tell: for a moment after another thread's fork, the pipe has a reader that is not sh.
+        let end = match self.has_exited() || self.open().is_err() {
+            true => Some(End::NeverRan),
+            false => self.watch(&mut pipes, cancel),
+        };
+        self.signal(Signal::KILL);
+        let end = self.reap(end);
+        pipes.last_words();
+        let has_escaped = pipes.stdout.is_some() || pipes.stderr.is_some();
+        Ended { end, stdout: pipes.head, stderr: pipes.tail, has_escaped }
+    }
+
+    /// Waits for the leader's end, and sees to it when it is time; gives how it ended, if not by itself.
+    fn watch(&mut self, pipes: &mut Pipes, cancel: &Cancel) -> Option<End> {
+        let ended = exit_of(self);
+        let mut deadline = Instant::now() + self.timeout;
+        let mut ending: Option<(End, Signal)> = None;
+        loop {
+            pipes.pump();
+            if self.has_exited() {
+                return ending.map(|(end, _)| end);
+            }
+            let now = Instant::now();
+            let said = cancel.said();
+            let last = ending.as_ref().map(|(_, signal)| *signal);
+            let next = match last {
+                None if said.is_some() => Some((End::Stopped, Signal::TERM)),
+                None if now >= deadline => Some((End::TimedOut, Signal::TERM)),
+                Some(Signal::TERM) if said == Some(Stop::Killed) || now >= deadline => {
+                    ending.take().map(|(end, _)| (end, Signal::KILL))
+                }
+                Some(Signal::KILL) if now >= deadline => return Some(End::Unseen("it can't be killed".to_owned())),
+                _ => None,
+            };
+            if let Some((end, signal)) = next {
+                self.signal(signal);
+                deadline = now + if signal == Signal::TERM { GRACE } else { KILL };
+                ending = Some((end, signal));
+                continue;
+            }
+            pipes.sleep(ended.as_ref().map(OwnedFd::as_fd), LOOK_UP.min(deadline - now));
+        }
+    }
+
+    /// Whether the leader has ended; it is left unreaped, so that its number stays its own.
+    fn has_exited(&self) -> bool {
+        let options = WaitIdOptions::EXITED | WaitIdOptions::NOHANG | WaitIdOptions::NOWAIT;
+        !matches!(waitid(WaitId::Pid(self.pid), options), Ok(None) | Err(Errno::INTR))
+    }
+
+    /// Takes the leader's status and waits for the rest of the group to be gone.
+    fn reap(&mut self, end: Option<End>) -> End {
+        if let Some(end @ End::Unseen(_)) = end {
+            self.is_over = true;
+            return end;
+        }
+        let status = self.bury();
+        let until = Instant::now() + KILL;
+        while !is_gone(self.pid) && Instant::now() < until {
+            thread::sleep(Duration::from_millis(1));
+        }
+        end.unwrap_or_else(|| status.map_or_else(|error| End::Unseen(error.to_string()), End::Exited))
+    }
+}
+
+/// Whether nobody of a group lives. The dead whom nobody has buried yet don't count.
+pub(super) fn is_gone(group: rustix::process::Pid) -> bool {
+    test_kill_process_group(group) == Err(Errno::SRCH)
+        || members(group.as_raw_pid().unsigned_abs()).is_some_and(|members| members.is_empty())
+}
+
+/// Something to sleep on until the leader ends. Without it, its end is noticed when somebody looks up.
+#[cfg(target_os = "linux")]
+fn exit_of(gated: &Gated) -> Option<OwnedFd> {
+    rustix::process::pidfd_open(gated.pid, rustix::process::PidfdFlags::empty()).ok()
+}
+
+#[cfg(not(target_os = "linux"))]
+fn exit_of(_gated: &Gated) -> Option<OwnedFd> {
+    None
+}
+
+/// Our ends of the program's pipes, until they end, and what came through them.
+struct Pipes {
+    stdin: Option<OwnedFd>,
+    stdout: Option<OwnedFd>,
+    stderr: Option<OwnedFd>,
+    to_write: Vec<u8>,
+    written: usize,
+    head: Head,
+    tail: Tail,
+    buffer: Vec<u8>,
+}
+
+impl Pipes {
+    fn of(gated: &mut Gated) -> Self {
+        let pipes = Self {
+            stdin: gated.child.stdin.take().map(OwnedFd::from),
+            stdout: gated.child.stdout.take().map(OwnedFd::from),
+            stderr: gated.child.stderr.take().map(OwnedFd::from),
+            to_write: std::mem::take(&mut gated.stdin),
+            written: 0,
+            head: Head::new(gated.stdout_bytes_max),
+            tail: Tail::new(STDERR_BYTES_MAX),
+            buffer: vec![0; READ_BYTES],
+        };
+        for pipe in [&pipes.stdin, &pipes.stdout, &pipes.stderr].into_iter().flatten() {
+            // Our end has flags of its own; the program's stays as it is. It never fails for a pipe.
+            let _ = ioctl_fionbio(pipe, true);
+        }
+        pipes
+    }
+
+    /// Reads and writes what can be without waiting, up to a bound.
+    fn pump(&mut self) {
+        drain(&mut self.stdout, &mut self.buffer, &mut |bytes| self.head.add(bytes));
+        drain(&mut self.stderr, &mut self.buffer, &mut |bytes| self.tail.add(bytes));
+        while let Some(pipe) = &self.stdin {
+            match write(pipe, &self.to_write[self.written..]) {
+                Ok(count) if self.written + count < self.to_write.len() => self.written += count,
+                Err(Errno::INTR) => {}
+                Err(Errno::AGAIN) => return,
+                // All is written, or nobody wants to read it.
+                _ => self.stdin = None,
+            }
+        }
+    }
+
+    fn sleep(&self, ended: Option<BorrowedFd<'_>>, most: Duration) {
+        let reading = [&self.stdout, &self.stderr].into_iter().flatten().map(|pipe| (pipe.as_fd(), PollFlags::IN));
+        let writing = self.stdin.iter().map(|pipe| (pipe.as_fd(), PollFlags::OUT));
+        let all = reading.chain(writing).chain(ended.map(|ended| (ended, PollFlags::IN)));
+        let mut all: Vec<_> = all.map(|(fd, flags)| PollFd::from_borrowed_fd(fd, flags)).collect();
+        let most = Timespec { tv_sec: 0, tv_nsec: i64::from(most.subsec_nanos()) };
+        // Whatever woke us, the next look tells.
+        let _ = poll(&mut all, Some(&most));
+    }
+
+    /// Reads what the dead had written.
+    fn last_words(&mut self) {
+        self.stdin = None;
+        let until = Instant::now() + LAST_WORDS;
+        loop {
+            self.pump();
+            let left = until.saturating_duration_since(Instant::now());
+            if left.is_zero() || (self.stdout.is_none() && self.stderr.is_none()) {
+                return;
+            }
+            self.sleep(None, LOOK_UP.min(left));
+        }
+    }
+}
+
+fn drain(pipe: &mut Option<OwnedFd>, buffer: &mut [u8], add: &mut dyn FnMut(&[u8])) {
+    for _ in 0..READS_MAX {
+        let Some(open) = pipe else { return };
+        match read(open, &mut *buffer) {
+            Ok(0) => *pipe = None,
+            Ok(count) => add(&buffer[..count]),
+            Err(Errno::INTR) => {}
+            Err(Errno::AGAIN) => return,
+            Err(_) => *pipe = None,
+        }
+    }
+}

@@ -1,0 +1,53 @@
+//! A call that is done in this process: nothing happens until it is dispatched.
+
+use selvedge_model::digest::Digest;
+use selvedge_model::event::{EffectClass, Process};
+use selvedge_model::tool::{Risk, Started};
+use selvedge_model::{Cancel, Output, ToolError, ToolSpec};
+use serde_json::{Value, json};
+use sha2::{Digest as _, Sha256};
+
+/// Work that waits to be dispatched.
+pub(crate) struct Ready {
+    tool: String,
+    work: Box<dyn FnOnce() -> Output + Send>,
+}
+
+impl Ready {
+    pub(crate) fn boxed(tool: &str, work: impl FnOnce() -> Output + Send + 'static) -> Box<dyn Started> {
+        Box::new(Self { tool: tool.to_owned(), work: Box::new(work) })
+    }
+}
+
+impl Started for Ready {
+    fn process(&self) -> Option<Process> {
+        None
+    }
+
+    fn dispatch(self: Box<Self>, cancel: &Cancel) -> Result<Output, ToolError> {
+        match cancel.said() {
+            Some(_) => Err(ToolError::Stopped { tool: self.tool }),
+            None => Ok((self.work)()),
+        }
+    }
+}
+
+/// What a built-in tool is.
+pub(crate) fn spec(name: &str, description: &str, input_schema: Value, class: EffectClass, risk: Risk) -> ToolSpec {
+    let definition = json!([name, description, input_schema, class]);
+    ToolSpec {
+        name: name.to_owned(),
+        description: description.to_owned(),
+        capability: format!("tool.{}", name.replace('_', ".")),
+        hash: hash(&definition).unwrap_or(Digest([0; 32])),
+        input_schema,
+        class,
+        risk,
+    }
+}
+
+/// SHA-256 of a definition in the canonical form of RFC 8785; none if it has a number that form can't write.
+pub(crate) fn hash(definition: &impl serde::Serialize) -> Option<Digest> {
+    let bytes = serde_json_canonicalizer::to_vec(definition).ok()?;
+    Some(Digest(Sha256::digest(bytes).into()))
+}

@@ -1,0 +1,10 @@
+//! The tests of the tools. Those that need another process to die run this very program again.
+#![allow(clippy::print_stdout, reason = "a process that is to be killed tells who it started")]
+
+mod command;
+mod death;
+mod directive_return;
+mod ending;
+mod files;
+mod processes;
+mod support;

@@ -1,0 +1,127 @@
+//! The verifier here against the one in Python, which was written from `FORMAT.md` alone.
+//!
+//! On the same bytes both name the same version up to which a log is unchanged, and come to the same verdict, with and without a head.
+//! What begins like a line is sealed first (see [`sealed_log`](crate::sealed_log)), so that damage reaches the rules behind the
+//! signatures. One Python process takes them all; where there is none, nothing is compared.
+//!
+//! One difference is allowed, because the page allows it: a verifier need not look at members of a payload that its steps don't name, and
+//! a reader that folds the log, as the one here does, refuses a payload that is not of its shape. There Python may come further, never less far.
+
+use std::fs;
+use std::io::{BufRead, BufReader, Write};
+use std::path::{Path, PathBuf};
+use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
+use std::sync::{LazyLock, Mutex, PoisonError};
+
+use selvedge_log::recovery::{Evidence, Finding, Mode, judge};
+use selvedge_log::scan::{Flaw, Scanner, Signatures, examine};
+use selvedge_log::{Head, line, strict};
+use serde_json::{Value, json};
+use tempfile::TempDir;
+
+use crate::golden::{self, SIGNER, THREAD, TRUST};
+use crate::sealed_log::seal;
+
+struct Python {
+    /// Ends by itself when its input does.
+    _child: Child,
+    asks: ChildStdin,
+    answers: BufReader<ChildStdout>,
+    file: PathBuf,
+    _folder: TempDir,
+}
+
+static PYTHON: LazyLock<Option<Mutex<Python>>> = LazyLock::new(|| Python::start().map(Mutex::new));
+static HEAD: LazyLock<Head> = LazyLock::new(|| {
+    let head = crate::log::scan(golden::TRANSCRIPT, Signatures::Every).head().cloned();
+    head.expect("the golden log holds")
+});
+
+impl Python {
+    fn start() -> Option<Self> {
+        let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../tests/python/verify.py");
+        let mut command = Command::new("python3");
+        let started = command.arg(script).arg("--batch").stdin(Stdio::piped()).stdout(Stdio::piped()).spawn();
+        let mut child = started.ok()?;
+        let (asks, answers) = (child.stdin.take()?, BufReader::new(child.stdout.take()?));
+        let folder = tempfile::tempdir().ok()?;
+        Some(Self { _child: child, asks, answers, file: folder.path().join("log"), _folder: folder })
+    }
+
+    fn verify(&mut self, head: Option<&Head>) -> Value {
+        let job = json!({"path": self.file, "thread": &*THREAD, "keys": [SIGNER.public().to_text()], "head": head});
+        writeln!(self.asks, "{job}").expect("Python listens");
+        let mut answer = String::new();
+        self.answers.read_line(&mut answer).expect("Python answers");
+        serde_json::from_str(&answer).unwrap_or_else(|error| panic!("Python said no JSON ({error}): {answer}"))
+    }
+}
+
+/// Whether there is a Python to compare with.
+pub fn is_possible() -> bool {
+    PYTHON.is_some()
+}
+
+/// Lets both judge a log. The first byte says whether it is sealed first.
+pub fn run(bytes: &[u8]) {
+    let Some(python) = &*PYTHON else { return };
+    let bytes = match bytes.first() {
+        Some(b'{') => seal(bytes),
+        _ => bytes.to_vec(),
+    };
+    let mut python = python.lock().unwrap_or_else(PoisonError::into_inner);
+    fs::write(&python.file, &bytes).expect("the folder can be written");
+    let shape = is_of_shape(&bytes);
+    for head in [None, Some(&*HEAD)] {
+        let theirs = python.verify(head);
+        let (version, verdict) = ours(&bytes, head);
+        let their_version = theirs["unchanged_up_to"].as_u64();
+        if shape {
+            assert!(their_version >= version, "head {}: {theirs}, ours {version:?}", head.is_some());
+            continue;
+        }
+        assert_eq!(their_version, version, "head {}: {theirs}, ours {verdict}", head.is_some());
+        assert_eq!(theirs["verdict"], verdict, "head {}: {theirs}", head.is_some());
+    }
+}
+
+/// Whether the first thing that does not hold is a line that is fine but for its payload.
+fn is_of_shape(bytes: &[u8]) -> bool {
+    let examined = crate::log::scan(bytes, Signatures::Every);
+    let Some(damage) = examined.damage.filter(|damage| matches!(damage.flaw, Flaw::Unreadable(_))) else {
+        return false;
+    };
+    let line = bytes[damage.byte as usize..].split(|byte| *byte == b'\n').next().unwrap_or_default();
+    let Ok(Value::Object(mut members)) = strict::parse(line) else { return false };
+    members.insert("event_type".to_owned(), "hook_fired".into());
+    members.get("payload").is_some_and(Value::is_object)
+        && line::decode(Value::Object(members).to_string().as_bytes()).is_ok()
+}
+
+/// What is said here, in the words of the other one.
+fn ours(bytes: &[u8], head: Option<&Head>) -> (Option<u64>, &'static str) {
+    let scanner = Scanner::new(&THREAD, &TRUST, Signatures::Every).watching(head.map(|head| head.version));
+    let examined = examine(bytes, scanner, |_| {}).expect("memory can be read");
+    let version = examined.head().map(|head| head.version);
+    let verdict = match head {
+        Some(_) => match judge(&examined, Evidence { head, ..Evidence::default() }, Mode::Strict).finding {
+            Finding::Sound => "sound",
+            Finding::Foreign { .. } => "foreign",
+            Finding::DatabaseBehind { .. } => "ahead",
+            Finding::Damaged(_) => "damaged",
+            Finding::Truncated { .. } => "truncated",
+            // The last three are found beside a log, which is not looked at here.
+            Finding::Unsigned | Finding::Contradicted { .. } | Finding::Blob { .. } | Finding::Database { .. } => {
+                "unsigned"
+            }
+        },
+        None => match (version, &examined.damage) {
+            (Some(_), None) => "unchanged",
+            (None, None) => "unsigned",
+            (_, Some(damage)) if damage.flaw != Flaw::Torn => "damaged",
+            (None, Some(_)) => "unsigned",
+            (Some(_), Some(_)) => "tail",
+        },
+    };
+    (version, verdict)
+}

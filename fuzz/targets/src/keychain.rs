@@ -1,0 +1,51 @@
+//! Statements with which one key takes over from another.
+//!
+//! Statements are given one behind the other, with a zero byte between. Nobody comes to be believed but the one key that really took
+//! over, and the statement that lets it be believed says what was signed.
+
+use selvedge_log::document::{DocumentKind, sign_json};
+use selvedge_log::keychain::Voucher;
+use selvedge_log::{Signer, Trust, strict};
+use serde_json::{Value, json};
+
+use crate::golden::{HEIR, SIGNER, TRUST, at};
+
+const KIND: DocumentKind = DocumentKind::new("key_rotation");
+const DOMAIN: &str = "selvedge/key-rotation/1";
+
+/// Reads statements and follows them from a trusted key.
+pub fn run(bytes: &[u8]) {
+    let parsed = bytes.split(|byte| *byte == 0).take(4).filter_map(|text| Voucher::parse(text).ok());
+    let vouchers: Vec<Voucher> = parsed.collect();
+    for voucher in &vouchers {
+        assert_eq!(voucher.to, voucher.public().fingerprint());
+        assert_ne!(voucher.from, voucher.to);
+        if voucher.check(&SIGNER.public()).is_ok() {
+            let (said, signed) = (strict::parse(voucher.text()), strict::parse(statement(&SIGNER, &HEIR).as_bytes()));
+            assert_eq!(said, signed, "it holds, and nobody signed it");
+        }
+    }
+    let both = [SIGNER.public(), HEIR.public()];
+    for trust in [&*TRUST, &Trust::of(&[HEIR.public()])] {
+        let Ok(vouched) = trust.vouched(&vouchers, &both) else { continue };
+        for (fingerprint, _) in vouched.iter() {
+            assert!(both.iter().any(|key| key.fingerprint() == *fingerprint), "somebody else is believed");
+        }
+    }
+}
+
+/// The statement that `old` hands over to `new`.
+fn statement(old: &Signer, new: &Signer) -> String {
+    let (from, to, key) = (old.fingerprint(), new.fingerprint(), new.public().to_text());
+    let message = format!("{from}\n{to}\n{key}\n{}", at());
+    let said: Value = json!({
+        "from": from, "to": to, "public_key": key, "rotated_at": at(), "countersignature": new.sign(DOMAIN, message.as_bytes()),
+    });
+    sign_json(KIND, &to.to_string(), said, old, at()).expect("a statement can be signed")
+}
+
+/// A rotation, and one back.
+pub fn seeds() -> Vec<Vec<u8>> {
+    let (there, back) = (statement(&SIGNER, &HEIR).into_bytes(), statement(&HEIR, &SIGNER).into_bytes());
+    vec![there.clone(), back.clone(), [&there[..], b"\0", &back].concat(), [&there[..], b"\0", &there].concat()]
+}

@@ -1,0 +1,52 @@
+//! What every parser that meets the outside must hold to, whatever it is given.
+//!
+//! Each module is one target: `run` takes any bytes and panics if something does not hold; `seeds` gives a few good inputs
+//! to start from, made from the golden files. libFuzzer drives them in `cargo xtask fuzz`; the ordinary tests run every input that
+//! ever failed, and some thousand mutations of the seeds, always the same ones.
+//!
+//! In reading order:
+//!
+//! - [`golden`]: the keys, the thread and the files that everything starts from. [`mutate`]: small damage, from a number.
+//! - [`mod@line`], [`log`], [`sealed_log`], [`differential`]: lines and logs; against the verifier in Python.
+//! - [`changeset`]: what `selvedge append` reads.
+//! - [`document`], [`trust`], [`keychain`]: what is signed beside a log, and whose word counts.
+//! - [`nova`], [`archive`]: what is imported.
+
+pub mod archive;
+pub mod changeset;
+pub mod differential;
+pub mod document;
+pub mod golden;
+pub mod keychain;
+pub mod line;
+pub mod log;
+pub mod mutate;
+pub mod nova;
+pub mod sealed_log;
+pub mod trust;
+
+/// One thing that is given anything.
+pub struct Target {
+    /// Its name, as a module here and as a program in `fuzz_targets`.
+    pub name: &'static str,
+    /// Takes any bytes; panics if something does not hold.
+    pub run: fn(&[u8]),
+    /// Good inputs to start from.
+    pub seeds: fn() -> Vec<Vec<u8>>,
+    /// How many mutations the ordinary tests run.
+    pub mutations: u64,
+}
+
+/// All of them.
+pub const TARGETS: [Target; 10] = [
+    Target { name: "line", run: line::run, seeds: line::seeds, mutations: 4_000 },
+    Target { name: "log", run: log::run, seeds: log::seeds, mutations: 2_000 },
+    Target { name: "sealed_log", run: sealed_log::run, seeds: sealed_log::seeds, mutations: 2_000 },
+    Target { name: "changeset", run: changeset::run, seeds: changeset::seeds, mutations: 2_000 },
+    Target { name: "document", run: document::run, seeds: document::seeds, mutations: 2_000 },
+    Target { name: "trust", run: trust::run, seeds: trust::seeds, mutations: 1_000 },
+    Target { name: "keychain", run: keychain::run, seeds: keychain::seeds, mutations: 1_000 },
+    Target { name: "nova", run: nova::run, seeds: nova::seeds, mutations: 1_000 },
+    Target { name: "archive", run: archive::run, seeds: archive::seeds, mutations: 1_000 },
+    Target { name: "differential", run: differential::run, seeds: sealed_log::seeds, mutations: 400 },
+];

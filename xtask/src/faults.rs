@@ -1,0 +1,221 @@
+//! `cargo xtask faults`: one line of our own code is broken at a time, and the tests must notice.
+//!
+//! Each fault is put into a copy of the tree, compiled, and met with what must catch it: an experiment of the laboratory or some named
+//! tests. What comes of it is written to `docs/FAULTS.md`. It takes as long as so many compilations take; the ordinary
+//! tests only check that every fault still fits.
+
+use std::fmt::Write;
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+use std::time::{Duration, Instant};
+
+use crate::step::{Failure, root};
+
+mod table;
+
+use table::FAULTS;
+
+/// One line that is broken.
+pub(crate) struct Fault {
+    /// What is broken.
+    pub(crate) name: &'static str,
+    /// Where.
+    pub(crate) file: &'static str,
+    /// What stands there once.
+    pub(crate) old: &'static str,
+    /// What is put in its place.
+    pub(crate) new: &'static str,
+    /// What must catch it.
+    pub(crate) by: Catcher,
+}
+
+/// What must catch a fault.
+pub(crate) enum Catcher {
+    /// An experiment of the laboratory on a scenario; the words as `cargo xtask crash` takes them.
+    Lab(&'static [&'static str]),
+    /// The tests of this package whose names have this text.
+    Tests(&'static str, &'static str),
+}
+
+impl std::fmt::Display for Catcher {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Self::Lab(words) => write!(f, "laboratory: {}", words.join(" ").replace("--", "")),
+            Self::Tests(package, filter) => write!(f, "tests of {package}: `{filter}`"),
+        }
+    }
+}
+
+/// How long catching may take, compiling aside.
+const BUDGET: Duration = Duration::from_secs(120);
+
+/// What came of a fault.
+enum Came {
+    Caught(Duration),
+    Survived,
+    TookTooLong,
+    /// It does not compile, or the tests can't be started.
+    Unusable(String),
+}
+
+pub(crate) fn run(filter: &[String]) -> Result<(), Failure> {
+    let failed = |what: &'static str| move |error: std::io::Error| Failure(format!("{what}: {error}"));
+    let copy = std::env::temp_dir().join("selvedge-faults");
+    copy_tree(&root(), &copy).map_err(failed("the tree can't be copied"))?;
+    let mut rows = Vec::new();
+    let chosen: Vec<&Fault> = FAULTS
+        .iter()
+        .filter(|fault| filter.is_empty() || filter.iter().any(|text| fault.name.contains(text.as_str())))
+        .collect();
+    for (number, fault) in chosen.iter().enumerate() {
+        let path = copy.join(fault.file);
+        let whole = fs::read_to_string(&path).map_err(failed(fault.file))?;
+        fs::write(&path, apply(fault, &whole)?).map_err(failed(fault.file))?;
+        let came = meet(&copy, fault);
+        fs::write(&path, whole).map_err(failed(fault.file))?;
+        let text = match &came {
+            Came::Caught(took) => format!("caught in {:.1} s", took.as_secs_f64()),
+            Came::Survived => "NOT CAUGHT".to_owned(),
+            Came::TookTooLong => format!("NOT CAUGHT within {} s", BUDGET.as_secs()),
+            Came::Unusable(why) => format!("UNUSABLE: {why}"),
+        };
+        eprintln!("{:>2}/{} {}: {text}", number + 1, chosen.len(), fault.name);
+        rows.push((*fault, came, text));
+        // At once, so that a run that is cut short has not been for nothing.
+        let page = root().join("docs/FAULTS.md");
+        let before = fs::read_to_string(&page).unwrap_or_default();
+        fs::write(&page, report(&rows, &before)).map_err(failed("docs/FAULTS.md"))?;
+    }
+    let missed = rows.iter().filter(|(_, came, _)| !matches!(came, Came::Caught(_))).count();
+    match missed {
+        0 => Ok(()),
+        _ => Err(Failure(format!("{missed} of {} faults were not caught: each is a missing test", rows.len()))),
+    }
+}
+
+/// The text with the fault in it; the old text must stand there exactly once.
+fn apply(fault: &Fault, whole: &str) -> Result<String, Failure> {
+    match whole.matches(fault.old).count() {
+        1 => Ok(whole.replacen(fault.old, fault.new, 1)),
+        count => Err(Failure(format!("fault `{}`: its text stands {count} times in {}", fault.name, fault.file))),
+    }
+}
+
+fn meet(copy: &Path, fault: &Fault) -> Came {
+    let cargo = |words: &[&str]| {
+        let mut command = Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
+        command.args(words).current_dir(copy).env("CARGO_TARGET_DIR", copy.join("target"));
+        // As it would be called by hand: not as part of the build that runs us.
+        for name in ["CARGO_MANIFEST_DIR", "CARGO_PKG_NAME", "RUSTC_WRAPPER"] {
+            command.env_remove(name);
+        }
+        command
+    };
+    let (build, mut catch) = match &fault.by {
+        Catcher::Lab(words) => {
+            let mut catch = Command::new(copy.join("target/debug/lab"));
+            catch.args(*words).args(["--seed", "1", "--first"]);
+            (vec!["build", "--quiet", "--package", "selvedge-testkit"], catch)
+        }
+        Catcher::Tests(package, filter) => {
+            let mut catch = cargo(&["test", "--quiet", "--package", package, "--lib", "--tests", "--", filter]);
+            catch.env("RUST_BACKTRACE", "0");
+            (vec!["test", "--quiet", "--no-run", "--package", package, "--lib", "--tests"], catch)
+        }
+    };
+    match cargo(&build).stdout(Stdio::null()).stderr(Stdio::piped()).output() {
+        Ok(output) if output.status.success() => {}
+        Ok(output) => {
+            let text = String::from_utf8_lossy(&output.stderr).into_owned();
+            return Came::Unusable(text.lines().find(|line| line.starts_with("error")).unwrap_or("").to_owned());
+        }
+        Err(error) => return Came::Unusable(error.to_string()),
+    }
+    let began = Instant::now();
+    let child = catch.stdout(Stdio::null()).stderr(Stdio::null()).spawn();
+    let mut child = match child {
+        Ok(child) => child,
+        Err(error) => return Came::Unusable(error.to_string()),
+    };
+    loop {
+        match child.try_wait() {
+            Ok(Some(status)) if status.success() => return Came::Survived,
+            Ok(Some(_)) => return Came::Caught(began.elapsed()),
+            Ok(None) if began.elapsed() < BUDGET => std::thread::sleep(Duration::from_millis(20)),
+            Ok(None) => {
+                _ = child.kill();
+                _ = child.wait();
+                return Came::TookTooLong;
+            }
+            Err(error) => return Came::Unusable(error.to_string()),
+        }
+    }
+}
+
+/// Copies what is written by hand; what is built stays where it is. A file that did not change is left alone, so that not
+/// everything is compiled again.
+fn copy_tree(from: &Path, to: &Path) -> std::io::Result<()> {
+    fs::create_dir_all(to)?;
+    for entry in fs::read_dir(from)? {
+        let entry = entry?;
+        let name = entry.file_name();
+        if ["target", ".git", ".ai", "docs"].iter().any(|left| name == *left) {
+            continue;
+        }
+        let target: PathBuf = to.join(&name);
+        if entry.file_type()?.is_dir() {
+            copy_tree(&entry.path(), &target)?;
+        } else if entry.file_type()?.is_file() {
+            let bytes = fs::read(entry.path())?;
+            if fs::read(&target).ok().as_ref() != Some(&bytes) {
+                fs::write(&target, bytes)?;
+            }
+        }
+    }
+    Ok(())
+}
+
+/// The page: what came of the faults that were tried now, and of the others what the page said before.
+fn report(rows: &[(&Fault, Came, String)], before: &str) -> String {
+    let beginning = |fault: &Fault| format!("| {} | `{}` | {} | ", fault.name, fault.file, fault.by);
+    let result = |fault: &Fault| {
+        let now = rows.iter().find(|(tried, ..)| tried.name == fault.name).map(|(.., result)| result.clone());
+        let then = before.lines().find_map(|line| line.strip_prefix(&beginning(fault))?.strip_suffix(" |"));
+        now.or(then.map(str::to_owned)).unwrap_or_else(|| "not tried yet".to_owned())
+    };
+    let results: Vec<_> = FAULTS.iter().map(|fault| (fault, result(fault))).collect();
+    let caught = results.iter().filter(|(_, result)| result.starts_with("caught")).count();
+    let mut text = format!(
+        "# Seeded faults\n\nWritten by `cargo xtask faults`. Each line below was broken by itself in a copy of the tree, and what stands beside it had to\n\
+         notice, within {} s, compiling aside. {caught} of {} were caught.\n\n| fault | in | caught by | result |\n|---|---|---|---|\n",
+        BUDGET.as_secs(),
+        FAULTS.len()
+    );
+    for (fault, result) in results {
+        _ = writeln!(text, "{}{result} |", beginning(fault));
+    }
+    text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_fault_fits_exactly_once() {
+        assert!(FAULTS.len() >= 25, "only {} faults", FAULTS.len());
+        for fault in FAULTS {
+            let whole = fs::read_to_string(root().join(fault.file)).unwrap();
+            let broken = apply(fault, &whole).unwrap_or_else(|failure| panic!("{failure}"));
+            assert_ne!(broken, whole, "{}", fault.name);
+        }
+    }
+
+    #[test]
+    fn every_fault_has_a_name_of_its_own() {
+        for (index, fault) in FAULTS.iter().enumerate() {
+            assert!(FAULTS[..index].iter().all(|other| other.name != fault.name), "{}", fault.name);
+        }
+    }
+}
