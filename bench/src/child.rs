@@ -35,7 +35,7 @@ pub(crate) enum Role {
     EngineTurns { folder: PathBuf, threads: usize, rounds: usize, turns: usize },
     /// A late turn through the engine against an early one.
     #[command(hide = true)]
-    LateTurn { folder: PathBuf, turn: usize },
+    LateTurn { folder: PathBuf, turn: usize, rounds: usize },
     /// Whole turns in a fresh store.
     #[command(hide = true)]
     Turns { folder: PathBuf, turns: u64 },
@@ -59,7 +59,7 @@ impl Role {
             Self::Show { folder, thread } => startup::show(folder, thread)?,
             Self::Crowd { folder, threads, rounds, commits } => crowd::run(folder, *threads, *rounds, *commits)?,
             Self::EngineTurns { folder, threads, rounds, turns } => turns::run(folder, *threads, *rounds, *turns)?,
-            Self::LateTurn { folder, turn } => turns::late(folder, *turn)?,
+            Self::LateTurn { folder, turn, rounds } => turns::late(folder, *turn, *rounds)?,
             Self::Turns { folder, turns } => peers::turns::write(folder, *turns)?,
             Self::Race { folder, thread, count } => peers::race::write(folder, thread, *count)?,
             Self::Rival { folder, name } => return processes::rival(folder, name),

@@ -4,6 +4,7 @@
 mod agent;
 mod timed;
 
+use std::error::Error;
 use std::path::Path;
 use std::sync::{Arc, Barrier};
 use std::thread;
@@ -11,14 +12,14 @@ use std::time::Instant;
 
 use selvedge_engine::{Assignment, Engine, Input, Options, Redactor};
 use selvedge_model::scope::Scopes;
-use selvedge_model::{Cancel, NewThread, ThreadId};
+use selvedge_model::{AgentId, Cancel, NewThread, ThreadId};
 use selvedge_store::Store;
 use selvedge_store_local::Access;
 use selvedge_store_local::system::{SystemClock, SystemIds};
 use serde_json::{Value, json};
 
 use crate::home::Home;
-use crate::measure::{Spread, settle};
+use crate::measure::{Spread, in_turns, settle};
 use crate::report::{Goal, Report, Unit};
 use crate::{Outcome, Plan, child};
 use agent::{Metronome, NoProcesses};
@@ -38,18 +39,19 @@ pub(crate) fn measure(folder: &Path, plan: Plan, report: &mut Report) -> Outcome
         tell(report, threads, &child::run(command)?.0);
     }
     let late = plan.late_turn.to_string();
-    let command = child::command("late-turn", &folder.join("late"), &[&late])?;
+    let command = child::command("late-turn", &folder.join("late"), &[&late, rounds])?;
     let (found, _) = child::run(command)?;
-    let ratio = found["ratio"].as_f64().unwrap_or(0.0);
+    let ratios: Vec<f64> = found["ratios"].as_array().into_iter().flatten().filter_map(Value::as_f64).collect();
     let what = format!("turn {late} ÷ turn {EARLY_TURN} of one thread, median time");
-    report.figure("turns_late_ratio", &what, Unit::Times, &Spread::of(&[ratio]), Goal::AtMost(1.2));
+    report.figure("turns_late_ratio", &what, Unit::Times, &Spread::of(&ratios), Goal::AtMost(1.2));
     report.method(
         "turns",
         format!(
             "the engine on a local store; 1 and {THREADS} OS threads, each a thread of its own with one run of {turns} turns per round, {rounds} rounds; \
              in every turn a scripted model asks for one pure tool in the same process, and answer and result are a durable commit each; \
              time in the store is measured around each of its calls, time in the model around each answer, and the engine's own is the rest; \
-             the late turn in windows of {WINDOW_TURNS} turns of one run, with a model that does not look at the conversation"
+             the late turn in windows of {WINDOW_TURNS} turns, in turns with windows of fresh threads, ratio per round, with a model that does not \
+             look at the conversation"
         ),
     );
     Ok(())
@@ -98,7 +100,7 @@ pub(crate) fn run(folder: &Path, threads: usize, rounds: usize, turns: usize) ->
 
 /// Threads that have not run yet.
 fn fresh(engine: &Engine, work: &Assignment, threads: usize) -> Outcome<Vec<ThreadId>> {
-    let fresh = (0..threads).map(|_| Ok(engine.create(NewThread::of(work.agent_id.clone()))?));
+    let fresh = (0..threads).map(|_| Ok(engine.create(NewThread::of(work.agent_id.clone()), Vec::new())?));
     let fresh = fresh.collect();
     settle();
     fresh
@@ -129,15 +131,32 @@ fn round(engine: &Engine, work: &Assignment, threads: &[ThreadId], turns: usize)
 }
 
 /// Whether a late turn costs what an early one does, in a process of its own.
-pub(crate) fn late(folder: &Path, late_turn: usize) -> Outcome<Value> {
+pub(crate) fn late(folder: &Path, late_turn: usize, rounds: usize) -> Outcome<Value> {
     let home = Home::make(folder)?;
     let engine = engine(&home, Arc::new(home.open(Access::ReadWrite)?))?;
-    let metronome = Arc::new(Metronome::new(late_turn + WINDOW_TURNS));
+    let create = || {
+        engine.create(NewThread::of(AgentId::new("scribe")?), Vec::new()).map_err(Box::<dyn Error + Send + Sync>::from)
+    };
+    let old = create()?;
+    // The windows lie around the late turn, half of them on either side.
+    metronome(&engine, &old, late_turn.saturating_sub(WINDOW_TURNS * rounds / 2))?;
+    let early = || {
+        let young = create()?;
+        settle();
+        Ok(metronome(&engine, &young, EARLY_TURN + WINDOW_TURNS)?.split_off(EARLY_TURN))
+    };
+    early()?;
+    let found = in_turns(rounds, early, |_| metronome(&engine, &old, WINDOW_TURNS))?;
+    let ratios = found.iter().map(|(early, late)| Spread::of(late).median / Spread::of(early).median);
+    Ok(json!({"ratios": ratios.collect::<Vec<_>>()}))
+}
+
+/// A run of so many turns and a last one; gives how long each of them took, in microseconds.
+fn metronome(engine: &Engine, thread: &ThreadId, turns: usize) -> Outcome<Vec<f64>> {
+    let metronome = Arc::new(Metronome::new(turns));
     let work = agent::assigned(metronome.clone())?;
-    round(&engine, &work, &fresh(&engine, &work, 1)?, late_turn + WINDOW_TURNS + 1)?;
-    let each = metronome.each();
-    let window = |from: usize| Spread::of(each.get(from..from + WINDOW_TURNS).unwrap_or_default()).median;
-    Ok(json!({"ratio": window(late_turn - 1) / window(EARLY_TURN)}))
+    round(engine, &work, std::slice::from_ref(thread), turns + 1)?;
+    Ok(metronome.each())
 }
 
 fn engine(home: &Home, store: Arc<dyn Store>) -> Outcome<Engine> {

@@ -61,10 +61,10 @@ impl Metronome {
 }
 
 impl Model for Metronome {
-    fn answer(&self, _: &Prompt<'_>, _: &mut dyn FnMut(Draft), _: &Cancel) -> Result<Answer, ModelError> {
+    fn answer(&self, prompt: &Prompt<'_>, _: &mut dyn FnMut(Draft), _: &Cancel) -> Result<Answer, ModelError> {
         let mut asked = self.asked.lock().unwrap_or_else(PoisonError::into_inner);
         asked.push(Instant::now());
-        let id = CallId::new(format!("call_{}", asked.len()));
+        let id = CallId::new(format!("call_{}", prompt.messages.len()));
         let (block, end) = match id {
             Ok(id) if asked.len() <= self.turns => {
                 (Block::ToolCall { id, name: "look".to_owned(), arguments: json!({}) }, End::ToolCalls)

@@ -76,6 +76,9 @@ impl Leases for Timed {
     fn release(&self, lease: &Lease) -> Result<()> {
         self.timed(|store| store.release(lease))
     }
+    fn abandon(&self, lease: &Lease) -> Result<()> {
+        self.timed(|store| store.abandon(lease))
+    }
     fn expired(&self) -> Result<Vec<Lease>> {
         self.timed(|store| store.expired())
     }

@@ -27,7 +27,7 @@ use crate::output::{BAD, BOLD, DIM, GOOD, WARN, paint};
 use crate::text::{clean, count, one_line};
 
 /// Words in the name of a variable whose value is a secret.
-const SECRET_WORDS: [&str; 5] = ["KEY", "TOKEN", "SECRET", "PASSWORD", "CREDENTIAL"];
+const SECRET_WORDS: [&str; 7] = ["KEY", "TOKEN", "SECRET", "PASS", "CREDENTIAL", "AUTH", "PRIVATE"];
 /// How keys of providers begin.
 const SECRET_PREFIXES: [&str; 5] = ["sk-", "ghp_", "github_pat_", "xoxb-", "AKIA"];
 
@@ -109,13 +109,62 @@ impl Running {
 pub(crate) fn workshop(context: &Context<'_>) -> Result<Workshop> {
     let project = context.project()?;
     let user = User::find()?;
-    let library = Library {
+    let mut library = Library {
         project: Some(project.join(".ai")),
         user: Some(user.folder.clone()).filter(|folder| folder.is_dir()),
         trust: user.trust()?,
         policy: Policy::default(),
     };
-    Ok(Workshop { library, project, environment: environment() })
+    let settings = Settings::load(&user, &library)?;
+    if settings.unsigned == Unsigned::Refuse {
+        library.policy = Policy::RequireTrusted;
+    }
+    Ok(Workshop { library, project, environment: environment(), environment_allowed: settings.environment })
+}
+
+/// What the user, and in part the project, say about every run: `config/agent/run.yaml` in the user's folder and in `.ai`. A project can
+/// ask for more care than the user, never for less.
+#[derive(Debug, Default, serde::Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Settings {
+    /// Whether unsigned directives, agents and tools may be used.
+    #[serde(default)]
+    unsigned: Unsigned,
+    /// The variables that a directive may put into a prompt; only the user's count.
+    #[serde(default)]
+    environment: Vec<String>,
+}
+
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, serde::Deserialize)]
+#[serde(rename_all = "snake_case")]
+enum Unsigned {
+    #[default]
+    Allow,
+    Refuse,
+}
+
+impl Settings {
+    fn load(user: &User, library: &Library) -> Result<Self> {
+        let mut settings = Self::read(&user.folder)?;
+        if let Some(project) = &library.project
+            && Self::read(project)?.unsigned == Unsigned::Refuse
+        {
+            settings.unsigned = Unsigned::Refuse;
+        }
+        Ok(settings)
+    }
+
+    fn read(folder: &Path) -> Result<Self> {
+        let path = folder.join("config").join("agent").join("run.yaml");
+        match std::fs::read_to_string(&path) {
+            Ok(text) => selvedge::items::yaml::parse_yaml(&text, 1).map_err(|flaw| {
+                let message = format!("`{}` can't be used: {flaw}", path.display());
+                Failure::new(Exit::Usage, "settings_invalid", message)
+            }),
+            Err(error) if error.kind() == std::io::ErrorKind::NotFound => Ok(Self::default()),
+            Err(error) => Err(Failure::io("read", &path, &error)),
+        }
+    }
 }
 
 fn environment() -> BTreeMap<String, String> {
@@ -129,7 +178,13 @@ fn secrets(environment: &BTreeMap<String, String>) -> Vec<String> {
     let is_secret = |name: &str| SECRET_WORDS.iter().any(|word| name.to_uppercase().contains(word));
     let found =
         environment.iter().filter(|(name, value)| is_secret(name) && value.len() >= 8 && !Path::new(value).exists());
-    found.map(|(_, value)| value.clone()).collect()
+    // What stands before the `@` of an address is often a password: postgres://user:password@host.
+    let passwords = environment.values().filter_map(|value| {
+        let (_, rest) = value.split_once("://")?;
+        let (_, password) = rest.split_once('@')?.0.split_once(':')?;
+        Some(password.to_owned())
+    });
+    found.map(|(_, value)| value.clone()).chain(passwords).collect()
 }
 
 fn patterns() -> Vec<Pattern> {
@@ -336,7 +391,7 @@ fn outcome(ended: &Ended) -> Result<()> {
         }
         (Status::Suspended, Some(SuspendReason::Limit | SuspendReason::Budget)) => {
             let failure = Failure::new(Exit::Limit, "limit_reached", format!("`{thread}` has reached a limit: {why}"));
-            Err(failure.hint(format!("`selvedge resume {thread}` begins a new run")))
+            Err(failure.hint(format!("`selvedge send {thread} \"…\"` goes on: limits count from the last input")))
         }
         (Status::Suspended, _) => {
             let failure = Failure::new(Exit::Failed, "run_suspended", format!("`{thread}` waits: {why}"));
@@ -355,7 +410,10 @@ pub(crate) fn message(context: &Context<'_>, typed: Option<&str>) -> Result<Opti
         None if !std::io::stdin().is_terminal() => Some(stdin_text(context)?).filter(|text| !text.is_empty()),
         None => None,
     };
-    Ok(text.map(Input::text))
+    match text {
+        Some(text) if text.trim().is_empty() => Err(Failure::usage("a message can't be empty")),
+        text => Ok(text.map(Input::text)),
+    }
 }
 
 /// The most bytes of a message.

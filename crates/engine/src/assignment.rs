@@ -31,9 +31,9 @@ pub struct Assignment {
     pub model: Arc<dyn Model>,
     /// The provider's name for it.
     pub model_name: String,
-    /// What the model may ask for.
+    /// Every tool there is; the model is told of those that the gate allows.
     pub tools: Vec<Arc<dyn Tool>>,
-    /// Whether a call may be made.
+    /// Whether a call may be made; asked with null for arguments, whether the model is told of the tool.
     pub gate: Gate,
     /// The name of the tool that ends a run with outputs: `outputs` of its answer, or all of it.
     pub return_tool: Option<String>,
@@ -82,6 +82,12 @@ impl Assignment {
             limits: Limits::default(),
             patience: Patience::default(),
         }
+    }
+
+    /// What the model is told of: the tools that the gate allows.
+    pub fn offered(&self) -> impl Iterator<Item = &ToolSpec> {
+        let is_allowed = |spec: &&ToolSpec| (self.gate)(spec, &Value::Null) == Permission::Allowed;
+        self.tools.iter().map(|tool| tool.spec()).filter(is_allowed)
     }
 
     /// The tool of this name.

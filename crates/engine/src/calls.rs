@@ -1,7 +1,7 @@
 //! The tool calls of a turn: those just asked for, and those that an earlier life of the thread left open.
 //!
 //! Both are one question: what does each call without a result need? Looking at what is on record answers it, and looking
-//! changes nothing ([`Need`]). Then everything that must run is made ready, intents are committed, all of it is dispatched at
+//! changes nothing (`Need`). Then everything that must run is made ready, intents are committed, all of it is dispatched at
 //! once, and the results are committed together, in the order of the calls.
 //!
 //! - A call without an intent never ran, if it may run at most once: it runs now. Pure and idempotent ones run again.
@@ -23,6 +23,7 @@ use serde_json::{Value, json};
 use crate::assignment::Permission;
 use crate::conversation::OpenCall;
 use crate::error::Result;
+use crate::held::Held;
 use crate::run::Running;
 use crate::told::Told;
 
@@ -130,7 +131,8 @@ impl Running<'_, '_> {
             key,
         };
         let was_dispatched = intent.is_some() && !known.is_some_and(is_not_done);
-        match was_dispatched && tool.spec().class == EffectClass::AtMostOnce {
+        // Only a call that may run at most once has an intent; what its tool says of itself today does not count.
+        match was_dispatched {
             true => self.reconcile(tool, call, intent.and_then(|intent| intent.process.as_ref())),
             false => Need::Dispatch(tool.clone(), call),
         }
@@ -220,7 +222,7 @@ impl Running<'_, '_> {
                 returned = Some(output.content.get("outputs").unwrap_or(&output.content).clone());
             }
             self.held.delta.events.extend(flight.event);
-            self.add_result(&flight.open, output, &mut state)?;
+            self.held.add_result(&flight.open, output, &mut state)?;
         }
         if !self.held.delta.messages.is_empty() {
             self.commit(Reason::ToolResultsCommitted)?;
@@ -237,15 +239,17 @@ impl Running<'_, '_> {
         }
         Ok(returned.map_or(Settled::All, Settled::Returned))
     }
+}
 
+impl Held<'_> {
     /// Puts one result into the delta: its message, its outcome, what it changes, and what its call leaves behind.
     fn add_result(&mut self, open: &OpenCall, mut output: Output, state: &mut Value) -> Result<()> {
         let patches = std::mem::take(&mut output.patches);
         match self.routed(&open.id, patches, state) {
-            Ok(patches) => self.held.delta.patches.extend(patches),
+            Ok(patches) => self.delta.patches.extend(patches),
             Err(why) => output = Output::error(format!("the tool's change of state does not apply: {why}")),
         }
-        self.held.delta.patches.extend(call_cleanup(state, &open.id).inspect(|patch| {
+        self.delta.patches.extend(call_cleanup(state, &open.id).inspect(|patch| {
             // It deletes what is there.
             _ = patch.apply_to(state);
         }));
@@ -253,9 +257,9 @@ impl Running<'_, '_> {
         let bytes = output.content.as_str().map_or_else(|| output.content.to_string(), str::to_owned);
         if bytes.len() > INLINE_MAX {
             let mut kept = Value::String(bytes);
-            self.held.engine.redactor.value(&mut kept);
+            self.engine.redactor.value(&mut kept);
             let bytes = kept.as_str().unwrap_or_default();
-            let blob = self.held.engine.store.put_blob(self.held.thread(), bytes.as_bytes())?;
+            let blob = self.engine.store.put_blob(self.thread(), bytes.as_bytes())?;
             output.content = Value::String(shortened(bytes, &blob.to_string()));
             outcome.blob = Some(blob);
         }
@@ -266,8 +270,8 @@ impl Running<'_, '_> {
             false => outcome.result = Some(output.content.clone()),
         }
         let block = Block::ToolResult { call_id: open.id.clone(), content: output.content, is_error: output.is_error };
-        self.held.delta.messages.push(Message { content: vec![block], ..Message::text(Role::Tool, "") });
-        self.held.delta.events.push(Event::ToolOutcome(outcome));
+        self.delta.messages.push(Message { content: vec![block], ..Message::text(Role::Tool, "") });
+        self.delta.events.push(Event::ToolOutcome(outcome));
         Ok(())
     }
 
@@ -281,7 +285,7 @@ impl Running<'_, '_> {
         let mut after = state.clone();
         for patch in &mut patches {
             for op in &mut patch.ops {
-                let place = self.held.engine.scopes.route(op.path(), Some(call));
+                let place = self.engine.scopes.route(op.path(), Some(call));
                 *op.path_mut() = place;
             }
             patch.apply_to(&mut after).map_err(|error| error.to_string())?;
@@ -293,10 +297,10 @@ impl Running<'_, '_> {
     /// Answers every open call with words, as when a run is stopped: no call is left dangling. A result that could not be committed
     /// by itself is still in the delta, and counts.
     pub(crate) fn interrupt_calls(&mut self, text: &str) -> Result<()> {
-        let mut state = self.held.fold.state().clone();
-        let answered: Vec<CallId> = results_in(&self.held.delta.messages).cloned().collect();
-        for open in self.held.fold.conversation.open().to_vec() {
-            let is_dispatched = self.held.fold.call(&open.id).is_some_and(|known| known.intent.is_some());
+        let mut state = self.fold.state().clone();
+        let answered: Vec<CallId> = results_in(&self.delta.messages).cloned().collect();
+        for open in self.fold.conversation.open().to_vec() {
+            let is_dispatched = self.fold.call(&open.id).is_some_and(|known| known.intent.is_some());
             match () {
                 () if answered.contains(&open.id) => {}
                 () if is_dispatched => {

@@ -54,6 +54,12 @@ impl Conversation {
         self.messages.last().is_some_and(|last| last.role != Role::Assistant)
     }
 
+    /// How often the model has answered since somebody last spoke to it.
+    pub(crate) fn turns_since_input(&self) -> u64 {
+        let since = self.messages.iter().rev().take_while(|message| message.role != Role::User);
+        since.filter(|message| message.role == Role::Assistant).count() as u64
+    }
+
     /// Takes a message in, unless one of its id is there already.
     pub(crate) fn push(&mut self, message: Message) {
         if message.id.as_ref().is_some_and(|id| !self.known.insert(id.clone())) {

@@ -18,8 +18,10 @@ use serde_json::json;
 use crate::assignment::Assignment;
 use crate::error::{Error, Result};
 use crate::fold::Folds;
+use crate::follow::Follow;
 use crate::held::{Held, Of};
 use crate::input::Input;
+use crate::mask::Mask;
 use crate::redact::Redactor;
 use crate::run;
 use crate::told::{Ended, Told};
@@ -89,12 +91,15 @@ impl Engine {
         &self.store
     }
 
-    /// Creates a thread named after its directive or agent; it is durable on return and nothing has run.
-    pub fn create(&self, mut thread: NewThread) -> Result<ThreadId> {
-        self.redactor.any(&mut thread);
+    /// Creates a thread named after its directive or agent, with the messages it begins with; it is durable on return and nothing has
+    /// run. [`Engine::resume`] answers what it begins with.
+    pub fn create(&self, mut thread: NewThread, mut messages: Vec<Message>) -> Result<ThreadId> {
+        self.redactor.thread(&mut thread);
+        self.redactor.messages(&mut messages);
         let name = thread.directive.as_ref().map_or(thread.agent_id.as_str(), |directive| directive.as_str());
         let id = ThreadId::generate(name, &self.ids.hex12());
-        self.store.commit(Batch::of(Part::new(id.clone(), Expect::Absent, Changeset::creating(thread))))?;
+        let changeset = Changeset { messages, ..Changeset::creating(thread) };
+        self.store.commit(Batch::of(Part::new(id.clone(), Expect::Absent, changeset)))?;
         Ok(id)
     }
 
@@ -253,11 +258,29 @@ impl Engine {
         let mut held = self.take(lease, tell)?;
         let thread = held.thread().clone();
         self.lock_active().insert(thread.clone(), cancel.clone());
-        let ended = self.run_once(&mut held, input, work, cancel, tell);
-        let released = self.hear_others(held, work);
+        let earlier = self.hear_earlier(&mut held, input.note.as_ref(), work);
+        let ended = match earlier {
+            // Hearing it has finished what was open, and there is nothing else to say.
+            Ok(Some(heard)) if input.is_empty() => Ok(heard),
+            Ok(_) => self.run_once(&mut held, input, work, cancel, tell),
+            Err(error) => Err(error),
+        };
+        // What could not be recorded is settled by whoever takes the thread next; dropping it gives the lease back.
+        let heard = ended.and_then(|ended| self.hear_others(held, work, cancel).map(|()| ended));
         self.lock_active().remove(&thread);
-        let ended = ended?;
-        released.map(|()| ended)
+        heard
+    }
+
+    /// Hears what was sent before, by whoever did not live to see it heard, up to the note that is being heard itself; gives how the
+    /// last of those runs ended.
+    fn hear_earlier(&self, held: &mut Held<'_>, own: Option<&NoteKey>, work: &Assignment) -> Result<Option<Ended>> {
+        let notes = self.store.pending(held.thread())?;
+        let earlier = notes.into_iter().filter(|note| note.kind == "send").take_while(|note| Some(&note.key) != own);
+        let mut heard = None;
+        for note in earlier {
+            heard = Some(self.run_once(held, input_of(note), work, &Cancel::new(), &mut |_| {})?);
+        }
+        Ok(heard)
     }
 
     /// One run, with somebody looking at the notes meanwhile.
@@ -271,8 +294,19 @@ impl Engine {
     ) -> Result<Ended> {
         let is_again = |message: &Message| message.id.as_ref().is_some_and(|id| held.fold.conversation.knows(id));
         if !input.messages.is_empty() && input.state.is_none() && input.messages.iter().all(is_again) {
+            if let Some(note) = input.note {
+                held.delta.consumed.push(note);
+                held.commit(Reason::Lifecycle, Of::default(), tell)?;
+            }
             return Ok(ended_already(held));
         }
+        if input.is_empty() && held.fold.conversation.messages().is_empty() {
+            let (thread, status) = (held.thread().clone(), held.fold.manifest().status);
+            let hint = format!("`selvedge send {thread} \"…\"` says something to it");
+            return Err(Error::NotRunnable { thread, status, why: "nobody has said anything to it yet", hint });
+        }
+        // Whoever asked an earlier run to stop did not mean this one.
+        held.delta.consumed = held.stops()?;
         let thread = held.thread().clone();
         let over = Over(Cancel::new());
         std::thread::scope(|scope| {
@@ -280,7 +314,8 @@ impl Engine {
             scope.spawn(move || self.watch_notes(&thread, cancel, &until));
             // Moved in, so that it is said also when a tool panics.
             let _over = over;
-            run::run(held, input, work, cancel, tell)
+            let mut mask = Mask::new(&self.redactor, tell);
+            run::run(held, input, work, cancel, &mut |told| mask.tell(&told))
         })
     }
 
@@ -299,18 +334,21 @@ impl Engine {
 
     /// Runs what others sent meanwhile, in order, answers what was asked, and gives the lease back: it can't be given back while
     /// somebody waits to be heard.
-    fn hear_others(&self, mut held: Held<'_>, work: &Assignment) -> Result<()> {
+    fn hear_others(&self, mut held: Held<'_>, work: &Assignment, cancel: &Cancel) -> Result<()> {
         loop {
             let thread = held.thread().clone();
             let notes = self.store.pending(&thread)?;
-            let asks = |note: &&Note| matches!(note.kind.as_str(), "cancel" | "kill");
-            held.delta.consumed = notes.iter().filter(asks).map(|note| note.key.clone()).collect();
+            held.delta.consumed = held.stops()?;
             if !held.delta.consumed.is_empty() {
                 held.commit(Reason::Lifecycle, Of::default(), &mut |_| {})?;
             }
+            if cancel.said() == Some(Stop::Killed) {
+                return self.give_back(held);
+            }
             for note in notes.into_iter().filter(|note| note.kind == "send") {
                 let input = input_of(note);
-                let fresh = Cancel::new();
+                // Whoever stopped the run before did not mean this one; whoever stops this process does.
+                let fresh = if cancel.said().is_none() { cancel.clone() } else { Cancel::new() };
                 self.lock_active().insert(thread.clone(), fresh.clone());
                 self.run_once(&mut held, input, work, &fresh, &mut |_| {})?;
             }
@@ -322,9 +360,10 @@ impl Engine {
         }
     }
 
+    /// Gives a thread back that was only looked at or settled. Whatever was sent to it waits: dropping the lease gives it up, and
+    /// whoever waits, or runs the thread next, hears it.
     fn give_back(&self, held: Held<'_>) -> Result<()> {
         match held.release() {
-            // Somebody posted meanwhile, waits, and takes the thread up once this process is gone or runs it.
             Ok(()) | Err((_, StoreError::NotesPending { .. })) => Ok(()),
             Err((_, error)) => Err(error.into()),
         }
@@ -341,16 +380,18 @@ impl Engine {
     ) -> Result<Ended> {
         let name = input.messages.first().and_then(|message| message.id.as_ref()).map(ToString::to_string);
         let name = name.unwrap_or_else(|| self.ids.hex32());
-        let body = json!({"messages": input.messages, "state": input.state, "origin": input.origin});
+        let (mut messages, mut state) = (input.messages, input.state);
+        self.redactor.messages(&mut messages);
+        state.iter_mut().for_each(|state| self.redactor.value(state));
+        let body = json!({"messages": messages, "state": state, "origin": input.origin});
+        let mut follow = Follow::from(self.store.head(thread)?.lines);
         let key = self.post(thread, "send", &name, body)?;
         let mut position = self.store.position()?;
         loop {
-            let runs = self.store.runs(thread)?;
-            let ours = |run: &&selvedge_model::Run| run.meta.source_mailbox_entry_id.as_deref() == Some(key.as_str());
-            if let Some(run) = runs.iter().rev().find(ours)
-                && run.meta.status != RunStatus::Running
-            {
-                return self.heard_elsewhere(thread, run);
+            follow.tell(&*self.store, thread, &key, tell)?;
+            if let Some(run) = self.run_of(thread, &key)? {
+                follow.tell(&*self.store, thread, &key, tell)?;
+                return self.heard_elsewhere(thread, &run, follow.text);
             }
             let note = self.store.pending(thread)?.into_iter().find(|note| note.key == key);
             match (note, self.store.acquire(thread, Acquire::default())) {
@@ -360,7 +401,11 @@ impl Engine {
                     let held = self.take(lease, tell)?;
                     let ended = ended_already(&held);
                     self.give_back(held)?;
-                    return Ok(ended);
+                    follow.tell(&*self.store, thread, &key, tell)?;
+                    return match self.run_of(thread, &key)? {
+                        Some(run) => self.heard_elsewhere(thread, &run, follow.text),
+                        None => Ok(ended),
+                    };
                 }
                 (_, Err(StoreError::LeaseHeld { .. })) => {}
                 (_, Err(error)) => return Err(error.into()),
@@ -376,13 +421,21 @@ impl Engine {
         }
     }
 
-    fn heard_elsewhere(&self, thread: &ThreadId, run: &selvedge_model::Run) -> Result<Ended> {
+    /// The run that answered a note, once it is over.
+    fn run_of(&self, thread: &ThreadId, note: &NoteKey) -> Result<Option<selvedge_model::Run>> {
+        let ours = |run: &selvedge_model::Run| {
+            run.meta.status != RunStatus::Running && run.meta.source_mailbox_entry_id.as_deref() == Some(note.as_str())
+        };
+        Ok(self.store.runs(thread)?.into_iter().rev().find(ours))
+    }
+
+    fn heard_elsewhere(&self, thread: &ThreadId, run: &selvedge_model::Run, text: Option<String>) -> Result<Ended> {
         let manifest = self.store.get(thread)?.manifest;
         Ok(Ended {
             thread: thread.clone(),
             run: Some(run.run_id.clone()),
             status: manifest.status,
-            text: None,
+            text,
             code: run.meta.termination_code.clone().unwrap_or_default(),
             detail: run.meta.termination_detail.clone(),
             suspended: manifest.suspended,
@@ -393,8 +446,7 @@ impl Engine {
         })
     }
 
-    fn post(&self, thread: &ThreadId, kind: &str, name: &str, mut body: serde_json::Value) -> Result<NoteKey> {
-        self.redactor.value(&mut body);
+    fn post(&self, thread: &ThreadId, kind: &str, name: &str, body: serde_json::Value) -> Result<NoteKey> {
         let key = NoteKey::new(format!("{kind}-{name}")).map_err(|_| StoreError::BadBatch)?;
         self.store.post(Note { thread: thread.clone(), key: key.clone(), kind: kind.to_owned(), body })?;
         Ok(key)
@@ -432,6 +484,7 @@ fn stop_waiting(held: &mut Held<'_>, stop: Stop) -> Result<()> {
         (Status::Suspended, _) => Status::Cancelled,
         _ => return Ok(()),
     };
+    held.interrupt_calls("interrupted: the thread was stopped before this call was made")?;
     let changed = selvedge_model::event::ManifestChanged { status: Some(status), ..Default::default() };
     held.delta.events.push(Event::ManifestChanged(changed));
     held.commit(Reason::Lifecycle, Of::default(), &mut |_| {}).map(|_| ())

@@ -6,7 +6,7 @@
 
 use selvedge_log::Head;
 use selvedge_model::{
-    Batch, Changeset, Event, Expect, Message, NoteKey, Part, Patch, Reason, RunId, RunMeta, ThreadId,
+    Batch, Changeset, Event, Expect, Message, Note, NoteKey, Part, Patch, Reason, RunId, RunMeta, ThreadId,
 };
 use selvedge_store::{Error as StoreError, Lease};
 use serde_json::Value;
@@ -62,7 +62,7 @@ impl Drop for Guard<'_> {
     fn drop(&mut self) {
         if self.is_held {
             // Nobody is left to be told.
-            _ = self.give_back();
+            _ = self.engine.store.abandon(&self.lease);
         }
     }
 }
@@ -81,7 +81,7 @@ impl<'e> Held<'e> {
         let mut changeset = self.changeset(reason, of);
         let redactor = &self.engine.redactor;
         redactor.messages(&mut changeset.messages);
-        redactor.any(&mut changeset.patches);
+        redactor.patches(&mut changeset.patches);
         redactor.events(&mut changeset.events);
         if let Some(state) = &mut changeset.snapshot {
             redactor.value(state);
@@ -131,6 +131,13 @@ impl<'e> Held<'e> {
         let expect = Expect::Exact(self.fold.head.version);
         let part = Part::new(thread, expect, changeset).under(self.lease.lease.epoch);
         Batch { consumed, ..Batch::of(part) }
+    }
+
+    /// The notes that ask a run to stop.
+    pub(crate) fn stops(&self) -> Result<Vec<NoteKey>> {
+        let asks = |note: &Note| matches!(note.kind.as_str(), "cancel" | "kill");
+        let notes = self.engine.store.pending(self.thread())?;
+        Ok(notes.into_iter().filter(asks).map(|note| note.key).collect())
     }
 
     /// Gives the lease back, keeping what is known of the thread; refused while somebody waits to be heard.

@@ -4,11 +4,11 @@
 //!
 //! - [`assignment`]: what a run is done with: the model, the tools, the limits. [`input`]: what starts a run.
 //! - [`engine`]: the handle, and the verbs: `send`, `resume`, `cancel`, `kill`, `settle`, `recover`.
-//! - [`held`]: a thread under lease; the one place where a run commits. [`fold`] and [`conversation`]: what is known of it,
+//! - `held`: a thread under lease; the one place where a run commits. `fold` and `conversation`: what is known of it,
 //!   kept between commits and between runs, so that the next turn costs what the first did.
-//! - [`run`]: one run as a list of named steps. [`turn`]: one answer of the model. [`calls`]: the tool calls of a turn, new ones
+//! - `run`: one run as a list of named steps. `turn`: one answer of the model. `calls`: the tool calls of a turn, new ones
 //!   and those that an earlier life left open.
-//! - [`redact`]: what must never reach a log. [`told`]: what is told to whoever watches.
+//! - [`redact`]: what must never reach a log; `mask` keeps it from whoever watches. [`told`]: what is told to whoever watches.
 //!
 //! What holds:
 //!
@@ -20,13 +20,15 @@
 //! Everything here blocks, as the store does; a program with an async runtime gives a run a thread of its own.
 
 pub mod assignment;
-pub mod calls;
+mod calls;
 mod conversation;
 pub mod engine;
 pub mod error;
 mod fold;
+mod follow;
 mod held;
 pub mod input;
+mod mask;
 pub mod redact;
 mod run;
 pub mod told;

@@ -3,9 +3,9 @@
 //! Runs before anything is hashed or signed, over every string of a changeset, keys of objects included. What is replaced is
 //! gone: the log says that something was there, not what.
 
-use selvedge_model::{Event, Message};
-use serde::Serialize;
-use serde::de::DeserializeOwned;
+use selvedge_model::message::Block;
+use selvedge_model::op::Op;
+use selvedge_model::{Event, Message, NewThread, Patch};
 use serde_json::{Map, Value};
 
 /// What stands in a secret's place.
@@ -28,13 +28,25 @@ pub struct Redactor {
 }
 
 impl Redactor {
-    /// A redactor for these secrets and patterns. Secrets of fewer than four characters are left out: they stand everywhere.
+    /// A redactor for these secrets and patterns. Secrets of fewer than four characters are left out: they stand everywhere. A
+    /// secret is also known as JSON writes it, and each longer line of one that has several is a secret too.
     pub fn new(secrets: impl IntoIterator<Item = String>, patterns: Vec<Pattern>) -> Self {
-        let mut secrets: Vec<String> = secrets.into_iter().filter(|secret| secret.chars().count() >= 4).collect();
+        let mut secrets: Vec<String> = secrets.into_iter().flat_map(forms).collect();
         // The longest first: one secret may begin like another.
         secrets.sort_unstable_by_key(|secret| std::cmp::Reverse(secret.len()));
         secrets.dedup();
         Self { secrets, patterns: patterns.into_iter().filter(|pattern| !pattern.prefix.is_empty()).collect() }
+    }
+
+    /// Whether nothing is ever taken out.
+    pub(crate) fn is_empty(&self) -> bool {
+        self.secrets.is_empty() && self.patterns.is_empty()
+    }
+
+    /// How long the longest secret is that has a blank in it.
+    pub(crate) fn blank_bytes_max(&self) -> usize {
+        let blank = self.secrets.iter().filter(|secret| secret.contains(char::is_whitespace));
+        blank.map(String::len).max().unwrap_or(0)
     }
 
     /// A text without secrets; nothing if it has none.
@@ -75,30 +87,89 @@ impl Redactor {
         }
     }
 
-    /// Takes secrets out of messages.
+    /// Takes secrets out of what messages say; who speaks and what calls are called is no free text.
     pub(crate) fn messages(&self, messages: &mut [Message]) {
-        messages.iter_mut().for_each(|message| self.any(message));
-    }
-
-    /// Takes secrets out of anything that can be written and read again.
-    pub(crate) fn any<T: Serialize + DeserializeOwned>(&self, thing: &mut T) {
-        if self.secrets.is_empty() && self.patterns.is_empty() {
-            return;
-        }
-        let Ok(mut value) = serde_json::to_value(&*thing) else { return };
-        let before = value.clone();
-        self.value(&mut value);
-        if value != before
-            && let Ok(clean) = serde_json::from_value(value)
-        {
-            *thing = clean;
+        for block in messages.iter_mut().flat_map(|message| &mut message.content) {
+            match block {
+                Block::Text { text } | Block::Thinking { text, .. } => self.string(text),
+                Block::ToolCall { arguments, .. } => self.value(arguments),
+                Block::ToolResult { content, .. } => self.value(content),
+                Block::Image { .. } => {}
+            }
         }
     }
 
-    /// Takes secrets out of events.
+    /// Takes secrets out of what a thread is created with.
+    pub(crate) fn thread(&self, thread: &mut NewThread) {
+        self.option(&mut thread.title);
+        self.fields(&mut thread.inputs);
+    }
+
+    /// Takes secrets out of what patches write.
+    pub(crate) fn patches(&self, patches: &mut [Patch]) {
+        for op in patches.iter_mut().flat_map(|patch| &mut patch.ops) {
+            match op {
+                Op::Set { value, .. }
+                | Op::Append { value, .. }
+                | Op::Insert { value, .. }
+                | Op::Remove { value, .. } => self.value(value),
+                Op::MergeObject { value, .. } => self.fields(value),
+                Op::Delete { .. } | Op::Increment { .. } | Op::Decrement { .. } => {}
+            }
+        }
+    }
+
+    /// Takes secrets out of what events say in free text.
     pub(crate) fn events(&self, events: &mut [Event]) {
-        events.iter_mut().for_each(|event| self.any(event));
+        for event in events {
+            match event {
+                Event::ToolOutcome(outcome) => {
+                    self.option(&mut outcome.error);
+                    outcome.result.iter_mut().for_each(|result| self.value(result));
+                }
+                Event::Decision(decision) => {
+                    self.option(&mut decision.reason);
+                    decision.result.iter_mut().for_each(|result| self.value(result));
+                }
+                Event::ManifestChanged(changed) => {
+                    self.option(&mut changed.title);
+                    changed.outputs.iter_mut().for_each(|outputs| self.value(outputs));
+                }
+                Event::CapabilityDenied(fields)
+                | Event::ContextInjected(fields)
+                | Event::HookFired(fields)
+                | Event::StateAction(fields) => self.fields(fields),
+                _ => {}
+            }
+        }
     }
+
+    fn fields(&self, fields: &mut Map<String, Value>) {
+        fields.values_mut().for_each(|value| self.value(value));
+    }
+
+    fn option(&self, text: &mut Option<String>) {
+        text.iter_mut().for_each(|text| self.string(text));
+    }
+
+    fn string(&self, text: &mut String) {
+        if let Some(clean) = self.text(text) {
+            *text = clean;
+        }
+    }
+}
+
+/// The forms in which a secret may turn up.
+fn forms(secret: String) -> Vec<String> {
+    let long_lines =
+        secret.lines().filter(|line| secret.contains('\n') && line.chars().count() >= 8).map(str::to_owned);
+    let mut forms: Vec<String> = long_lines.collect();
+    forms.push(secret);
+    let escaped = |form: &String| Value::String(form.clone()).to_string().trim_matches('"').to_owned();
+    let escaped: Vec<String> = forms.iter().map(escaped).collect();
+    forms.extend(escaped);
+    forms.retain(|form| form.chars().count() >= 4);
+    forms
 }
 
 impl Pattern {
@@ -141,6 +212,23 @@ mod tests {
         let mut value = json!({"hunter22": ["x hunter22-long y", {"k": "sk-0123456789 and sk-short"}], "abc": "abc"});
         redactor().value(&mut value);
         assert_eq!(value, json!({"[redacted]": ["x [redacted] y", {"k": "[redacted] and sk-short"}], "abc": "abc"}));
+    }
+
+    #[test]
+    fn a_secret_of_several_lines_is_known_as_json_writes_it() {
+        let redactor = Redactor::new(["-----BEGIN canary\nline-two-canary\n\"quoted\"-END".to_owned()], Vec::new());
+        let json = serde_json::to_string("a -----BEGIN canary\nline-two-canary\n\"quoted\"-END b").unwrap();
+        assert_eq!(redactor.text(&json).unwrap(), "\"a [redacted] b\"");
+        assert_eq!(redactor.text("only line-two-canary here").unwrap(), "only [redacted] here");
+    }
+
+    #[test]
+    fn a_secret_that_is_a_word_of_the_format_does_no_harm() {
+        let redactor = Redactor::new(["assistant".to_owned(), "canary-1".to_owned()], Vec::new());
+        let mut messages = [Message::text(selvedge_model::Role::Assistant, "I, assistant, know canary-1")];
+        redactor.messages(&mut messages);
+        assert_eq!(messages[0].role, selvedge_model::Role::Assistant);
+        assert_eq!(messages[0].plain_text(), "I, [redacted], know [redacted]");
     }
 
     #[test]

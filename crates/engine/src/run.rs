@@ -36,12 +36,15 @@ pub(crate) struct Running<'r, 'e> {
     meta: RunMeta,
     began: Timestamp,
     turns: u64,
+    /// Turns of earlier runs since somebody last spoke, which count against the ceiling too.
+    turns_before: u64,
     text: Option<String>,
 }
 
 /// Why a run ends.
 enum Why {
     Completed,
+    Unreturned,
     Returned(Value),
     Suspended(Suspended),
     Stopped(Stop),
@@ -62,9 +65,11 @@ pub(crate) fn run(
     let mut meta = RunMeta::started(work.agent_id.clone(), input.origin.clone());
     meta.source_mailbox_entry_id = input.note.as_ref().map(ToString::to_string);
     let began = engine.clock.now();
-    let tools = work.tools.iter().map(|tool| tool.spec().clone()).collect();
-    let mut running = Running { held, work, run, cancel, tell, tools, meta, began, turns: 0, text: None };
+    let tools = work.offered().cloned().collect();
+    let mut running =
+        Running { held, work, run, cancel, tell, tools, meta, began, turns: 0, turns_before: 0, text: None };
     running.begin(input)?;
+    running.turns_before = running.held.fold.conversation.turns_since_input();
     let why = match running.work() {
         Ok(why) => why,
         Err(error) => {
@@ -116,7 +121,7 @@ impl Running<'_, '_> {
                 return Ok(Why::Stopped(stop));
             }
             if !self.held.fold.conversation.wants_answer() {
-                return Ok(Why::Completed);
+                return Ok(self.completed());
             }
             if let Some(suspended) = self.limit() {
                 return Ok(Why::Suspended(suspended));
@@ -141,7 +146,7 @@ impl Running<'_, '_> {
             })
         };
         let limits = &self.work.limits;
-        reached("turns_exceeded", self.turns, limits.turns)
+        reached("turns_exceeded", self.turns_before + self.turns, limits.turns)
             .or_else(|| reached("tokens_exceeded", tokens, limits.tokens))
     }
 
@@ -165,7 +170,8 @@ impl Running<'_, '_> {
             let changed = ManifestChanged { session_id: answer.session.clone(), ..ManifestChanged::default() };
             self.held.delta.events.push(Event::ManifestChanged(changed));
         }
-        let (content, end) = turn::with_own_ids(answer, conversation, &*self.held.engine.ids);
+        let (content, end) =
+            turn::with_own_ids(answer, conversation, &self.held.engine.redactor, &*self.held.engine.ids);
         let message = Message { content, ..Message::text(Role::Assistant, "") };
         let asks = message.content.iter().any(|block| matches!(block, Block::ToolCall { .. }));
         let text = message.plain_text();
@@ -181,8 +187,16 @@ impl Running<'_, '_> {
                 code: "model_length",
                 why: "the answer ran into the most tokens it may have".to_owned(),
             }),
-            (false, _) => Some(Why::Completed),
+            (false, _) => Some(self.completed()),
         })
+    }
+
+    /// A run that owes outputs and gives none has not done what it was told.
+    fn completed(&self) -> Why {
+        match self.work.return_tool.is_some() && self.held.fold.manifest().outputs.is_none() {
+            true => Why::Unreturned,
+            false => Why::Completed,
+        }
     }
 
     /// What a stopped model had said is kept beside its thread's messages, not as one of them.
@@ -234,6 +248,10 @@ impl Running<'_, '_> {
         let done = RunStatus::Done;
         Ok(match why {
             Why::Completed => ("completed".to_owned(), None, None, done),
+            Why::Unreturned => {
+                let detail = "it ended without giving back the outputs that it owes".to_owned();
+                ("outputs_missing".to_owned(), Some(detail), Some(Status::CompletedWithErrors), done)
+            }
             Why::Returned(outputs) => {
                 let changed = ManifestChanged { outputs: Some(outputs), ..ManifestChanged::default() };
                 self.held.delta.events.push(Event::ManifestChanged(changed));
@@ -245,13 +263,13 @@ impl Running<'_, '_> {
                 (code, None, None, RunStatus::Waiting)
             }
             Why::Stopped(stop) => {
-                self.interrupt_calls("interrupted: the run was stopped before this call was made")?;
+                self.held.interrupt_calls("interrupted: the run was stopped before this call was made")?;
                 self.held.delta.messages.push(Message::text(Role::Assistant, "(stopped by user)"));
                 let code = if stop == Stop::Killed { "killed" } else { "cancelled" };
                 (code.to_owned(), None, None, done)
             }
             Why::Failed { code, why } => {
-                self.interrupt_calls("interrupted: the run failed before this call was made")?;
+                self.held.interrupt_calls("interrupted: the run failed before this call was made")?;
                 self.held.delta.messages.push(Message::text(Role::Assistant, format!("(error: {why})")));
                 (code.to_owned(), Some(why), Some(Status::Error), done)
             }
@@ -273,6 +291,8 @@ pub(crate) fn settle_lost(held: &mut Held<'_>, tell: &mut dyn FnMut(Told<'_>)) -
     let suspended =
         Suspended { reason, code: Some("process_lost".to_owned()), current: None, maximum: None, calls: unknown };
     held.delta.events.push(Event::Suspended(suspended));
+    // Whoever asked the dead run to stop did not mean the next one.
+    held.delta.consumed = held.stops()?;
     let meta = lost.as_ref().and_then(|run| held.fold.run(run)).map(|run| RunMeta {
         status: RunStatus::Waiting,
         termination_code: Some("process_lost".to_owned()),

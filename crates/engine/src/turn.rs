@@ -8,6 +8,7 @@ use selvedge_model::{CallId, Cancel, Classify, Draft, Ids, ModelError, Prompt, T
 
 use crate::assignment::Assignment;
 use crate::conversation::Conversation;
+use crate::redact::Redactor;
 use crate::told::Told;
 
 /// What came of asking the model.
@@ -96,12 +97,17 @@ pub(crate) fn ask(
 
 /// The content of an answer as it is recorded: every call has an id that no call of the thread had before. Providers use ids
 /// again, and an id names a call for ever here.
-pub(crate) fn with_own_ids(answer: Answer, conversation: &Conversation, ids: &dyn Ids) -> (Vec<Block>, End) {
+pub(crate) fn with_own_ids(
+    answer: Answer,
+    conversation: &Conversation,
+    redactor: &Redactor,
+    ids: &dyn Ids,
+) -> (Vec<Block>, End) {
     let mut here = HashSet::new();
     let mut content = answer.content;
     for block in &mut content {
         let Block::ToolCall { id, .. } = block else { continue };
-        while conversation.knows_call(id) || !here.insert(id.clone()) {
+        while conversation.knows_call(id) || redactor.text(id.as_str()).is_some() || !here.insert(id.clone()) {
             let fresh = CallId::new(format!("call_{}", ids.hex12()));
             // A name made of letters, digits and an underscore is an id.
             let Ok(fresh) = fresh else { break };

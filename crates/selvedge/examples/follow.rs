@@ -27,7 +27,7 @@ fn main() -> Outcome<()> {
     let key = Signer::generate(&SystemIds).to_pem().to_string();
     let engine = engine(folder.path(), &key)?;
     let agent = AgentId::new("scribe")?;
-    let thread = engine.create(NewThread::of(agent.clone()))?;
+    let thread = engine.create(NewThread::of(agent.clone()), Vec::new())?;
     std::thread::scope(|scope| {
         // The follower opens the store by itself, as another process would.
         let follower = scope.spawn(|| follow(&open(folder.path(), &key, Access::ReadOnly)?, &thread));

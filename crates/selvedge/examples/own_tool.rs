@@ -106,7 +106,7 @@ fn main() -> Result<(), Box<dyn Error>> {
     let mut work = Assignment::new(agent.clone(), Arc::new(model), "scripted");
     work.tools = vec![Arc::new(lamp())];
 
-    let thread = engine.create(NewThread::of(agent))?;
+    let thread = engine.create(NewThread::of(agent), Vec::new())?;
     let input = Input::text("It is dark in here.");
     let ended = engine.send(&thread, input, &work, &Cancel::new(), &mut |told| {
         // Nothing is told as committed before it is.

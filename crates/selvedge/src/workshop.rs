@@ -8,13 +8,13 @@ pub mod capabilities;
 mod prompt;
 
 use std::collections::BTreeMap;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::sync::Arc;
 
 use selvedge_engine::assignment::Gate;
 use selvedge_engine::{Assignment, Permission};
 use selvedge_items::capability::{Capabilities, Capability, Permissions};
-use selvedge_items::directive::Directive;
+use selvedge_items::directive::{Directive, ModelChoice};
 use selvedge_items::input::{InputError, Type, bind};
 use selvedge_items::interpolate::{Environment, InterpolationError};
 use selvedge_items::library::{Kind, Library};
@@ -129,6 +129,14 @@ pub struct Order {
     pub notices: Vec<String>,
 }
 
+/// The tools of a project.
+pub struct Tools {
+    /// Those that can be used.
+    pub ready: Vec<Arc<dyn Tool>>,
+    /// What is wrong with the others.
+    pub notices: Vec<String>,
+}
+
 /// What is asked for beside a directive.
 #[derive(Clone, Debug, Default)]
 pub struct Wishes {
@@ -147,8 +155,10 @@ pub struct Workshop {
     pub library: Library,
     /// The project's folder.
     pub project: PathBuf,
-    /// The environment; tools and directives see of it what they name and may see.
+    /// The environment; tools see of it what they name.
     pub environment: BTreeMap<String, String>,
+    /// What of it a directive may put into a prompt that names it.
+    pub environment_allowed: Vec<String>,
 }
 
 impl Workshop {
@@ -171,12 +181,17 @@ impl Workshop {
         };
         let task = prompt::task(&directive.item, &inputs, self.environment())?;
         let assignment = self.assign(agent_id, &agent, Some(&directive.item), &capabilities, model, limits)?;
-        Ok(Order { thread, assignment, task: task.text, notices: task.notices })
+        let notices = task.notices.into_iter().chain(self.tools()?.notices).collect();
+        Ok(Order { thread, assignment, task: task.text, notices })
     }
 
     /// What a thread's next run is done with, by what its own record says.
     pub fn assignment(&self, thread: &Manifest) -> Result<Assignment, OrderError> {
-        let directive = thread.directive.as_ref().map(|id| self.library.directive(id)).transpose()?;
+        // A directive that is gone makes no thread unusable: what it was told stands in the thread.
+        let directive = match thread.directive.as_ref().map(|id| self.library.directive(id)).transpose() {
+            Err(ItemError::NotFound { .. }) => None,
+            directive => directive?,
+        };
         let agent = match self.library.agent(&thread.agent_id) {
             Ok(agent) => agent.item,
             Err(ItemError::NotFound { .. }) => Agent::default(),
@@ -205,7 +220,7 @@ impl Workshop {
     }
 
     fn environment(&self) -> Environment<'_> {
-        Environment { allowed: &[], variables: Some(&self.environment) }
+        Environment { allowed: &self.environment_allowed, variables: Some(&self.environment) }
     }
 
     fn assign(
@@ -226,8 +241,8 @@ impl Workshop {
         let accepts = |risk: Risk| {
             risk < ACKNOWLEDGED_FROM || acknowledged.iter().any(|said| said.accepts(risk, ACKNOWLEDGED_FROM))
         };
-        let mut tools = self.tools()?;
-        tools.retain(|tool| may_call(capabilities, tool.spec()).is_ok() && accepts(tool.spec().risk));
+        let risk_max = [Risk::Dangerous, Risk::External, Risk::Write].into_iter().find(|risk| accepts(*risk));
+        let mut tools = self.tools()?.ready;
         let outputs = directive.map(|directive| directive.outputs.as_slice()).unwrap_or_default();
         let mut work = Assignment::new(agent_id, model, name);
         if !outputs.is_empty() {
@@ -236,19 +251,28 @@ impl Workshop {
         }
         work.system = prompt::system(agent, directive);
         work.tools = tools;
-        work.gate = gate(capabilities.clone());
+        work.gate = gate(capabilities.clone(), risk_max.unwrap_or(Risk::Safe));
         work.limits = limits;
         Ok(work)
     }
 
     /// Every tool there is: those that come with the program, and those that the project and the user declare.
-    pub fn tools(&self) -> Result<Vec<Arc<dyn Tool>>, OrderError> {
+    /// One that can't be used keeps nobody from using the others; what is wrong with it comes beside them.
+    pub fn tools(&self) -> Result<Tools, OrderError> {
         let mut tools = self.built_in_tools()?;
+        let mut notices = Vec::new();
         for entry in self.library.list(Kind::Tool)?.into_iter().filter(|entry| !entry.hidden) {
             let Ok(id) = DirectiveId::new(&entry.id) else { continue };
-            tools.push(self.declared_tool(&id)?);
+            match self.declared_tool(&id) {
+                Ok(tool) => {
+                    // The project's and the user's own come first.
+                    tools.retain(|other| other.spec().name != tool.spec().name);
+                    tools.push(tool);
+                }
+                Err(error) => notices.push(format!("tool `{id}` can't be used: {error}")),
+            }
         }
-        Ok(tools)
+        Ok(Tools { ready: tools, notices })
     }
 
     /// The tools that come with the program.
@@ -276,16 +300,22 @@ impl Workshop {
                 _ => Err(OrderError::NoModel { model: name }),
             };
         };
-        let text = std::fs::read_to_string(self.project.join(Path::new(path)));
-        let text = text.map_err(|error| OrderError::NoScript { path: path.to_owned(), why: error.to_string() })?;
+        let no_script = |why: String| OrderError::NoScript { path: path.to_owned(), why };
+        let file = self.project.join(path).canonicalize().map_err(|error| no_script(error.to_string()))?;
+        let is_inside = self.project.canonicalize().is_ok_and(|project| file.starts_with(project));
+        if !is_inside {
+            return Err(no_script("it lies outside the project".to_owned()));
+        }
+        let text = std::fs::read_to_string(&file).map_err(|error| no_script(error.to_string()))?;
         let script = Script::parse(&text).map_err(|source| OrderError::Script { path: path.to_owned(), source })?;
         Ok((Arc::new(Scripted::new(script)), name))
     }
 }
 
-/// The model that a directive or an agent names; tiers are names too.
+/// The model that a directive or an agent names; a tier is a name that a provider must know.
 fn model_of(directive: &Directive, agent: &Agent) -> Option<String> {
-    let named = |choice: &selvedge_items::directive::ModelChoice| choice.id.clone();
+    let tier = |tier: &String| format!("tier:{tier}");
+    let named = |choice: &ModelChoice| choice.id.clone().or_else(|| choice.tier.as_ref().map(tier));
     directive.model.as_ref().and_then(named).or_else(|| agent.model.as_ref().and_then(named))
 }
 
@@ -308,9 +338,10 @@ fn may_call(capabilities: &Capabilities, spec: &ToolSpec) -> Result<(), String> 
     }
 }
 
-fn gate(capabilities: Capabilities) -> Gate {
+fn gate(capabilities: Capabilities, risk_max: Risk) -> Gate {
     Arc::new(move |spec, _| match may_call(&capabilities, spec) {
-        Ok(()) => Permission::Allowed,
+        Ok(()) if spec.risk <= risk_max => Permission::Allowed,
+        Ok(()) => Permission::Denied(format!("nobody acknowledged what `{}` can do", spec.name)),
         Err(why) => Permission::Denied(why),
     })
 }

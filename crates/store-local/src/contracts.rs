@@ -14,6 +14,7 @@ use selvedge_store::{
 };
 
 use crate::core::{Durability, io_error, lock};
+use crate::lease::Hear;
 use crate::open::LocalStore;
 use crate::rows::{self, bad_row, signed, unsigned};
 use crate::schema::database;
@@ -96,7 +97,11 @@ impl Leases for LocalStore {
     }
 
     fn release(&self, lease: &Lease) -> Result<()> {
-        self.core.release(lease)
+        self.core.release(lease, Hear::First)
+    }
+
+    fn abandon(&self, lease: &Lease) -> Result<()> {
+        self.core.release(lease, Hear::Never)
     }
 
     fn expired(&self) -> Result<Vec<Lease>> {

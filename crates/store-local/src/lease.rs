@@ -10,6 +10,13 @@ use selvedge_store::{Acquire, Error, Lease, Result};
 use crate::core::{Core, Durability};
 use crate::rows::{self, signed};
 
+/// Whether a holder must have heard what was sent before it may give a lease back.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Hear {
+    First,
+    Never,
+}
+
 impl Backend for Core {
     fn ask(&self, thread: &ThreadId, take_over: bool) -> Result<Answer> {
         let held = |connection: &Connection| {
@@ -56,11 +63,11 @@ impl Core {
         }
     }
 
-    pub(crate) fn release(&self, lease: &Lease) -> Result<()> {
-        match self.hand_back(lease) {
+    pub(crate) fn release(&self, lease: &Lease, hear: Hear) -> Result<()> {
+        match self.hand_back(lease, hear) {
             Err(refused @ Error::NotesPending { .. }) => return Err(refused),
             // A failure that passes must not leave the thread held by somebody who believes to have given it back.
-            Err(_) => self.hand_back(lease)?,
+            Err(_) => self.hand_back(lease, hear)?,
             Ok(()) => {}
         }
         self.forget(&lease.thread);
@@ -68,7 +75,7 @@ impl Core {
         Ok(())
     }
 
-    fn hand_back(&self, lease: &Lease) -> Result<()> {
+    fn hand_back(&self, lease: &Lease, hear: Hear) -> Result<()> {
         self.write(Durability::Lazy, |connection| {
             // A thread that was deleted or taken over has nothing to give back.
             let Some(row) = rows::find(connection, &lease.thread)? else { return Ok(()) };
@@ -77,7 +84,7 @@ impl Core {
             }
             let waiting = rows::notes(connection, row.id, &lease.thread)?;
             let count = waiting.iter().filter(|note| note.kind == "send").count();
-            if count > 0 {
+            if count > 0 && hear == Hear::First {
                 return Err(Error::NotesPending { thread: lease.thread.clone(), count });
             }
             rows::execute(connection, "UPDATE heads SET owner = NULL WHERE id = ?", [row.id])?;

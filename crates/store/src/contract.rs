@@ -80,6 +80,9 @@ pub trait Leases: Send + Sync {
     /// Gives the lease back; refused while a `send` note waits that only its holder can answer.
     fn release(&self, lease: &Lease) -> Result<()>;
 
+    /// Gives the lease back whatever waits, as when its holder dies: who waits takes the thread up.
+    fn abandon(&self, lease: &Lease) -> Result<()>;
+
     /// Threads whose holder is dead.
     fn expired(&self) -> Result<Vec<Lease>>;
 }

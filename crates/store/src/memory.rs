@@ -387,15 +387,22 @@ impl Leases for MemoryStore {
     }
 
     fn release(&self, lease: &Lease) -> Result<()> {
-        let mut inner = self.inner();
+        let inner = self.inner();
+        let stands = |slot: &Slot| slot.epoch == lease.epoch && slot.holder.as_ref() == Some(&lease.owner);
         let waits = |note: &&Note| note.thread == lease.thread && note.kind == "send";
         let count = inner.notes.iter().filter(waits).count();
+        if count > 0 && inner.threads.get(&lease.thread).is_some_and(stands) {
+            return Err(Error::NotesPending { thread: lease.thread.clone(), count });
+        }
+        drop(inner);
+        self.abandon(lease)
+    }
+
+    fn abandon(&self, lease: &Lease) -> Result<()> {
+        let mut inner = self.inner();
         // A thread that was deleted or taken over has nothing to give back.
         let stands = |slot: &&mut Slot| slot.epoch == lease.epoch && slot.holder.as_ref() == Some(&lease.owner);
         if let Some(slot) = inner.threads.get_mut(&lease.thread).filter(stands) {
-            if count > 0 {
-                return Err(Error::NotesPending { thread: lease.thread.clone(), count });
-            }
             slot.holder = None;
         }
         drop(inner);

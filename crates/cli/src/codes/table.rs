@@ -1338,6 +1338,15 @@ pub(crate) const PAGES: &[Page] = &[
         related: &["bad_birth"],
     },
     Page {
+        code: "settings_invalid",
+        exits: &[Exit::Usage],
+        retry: Retry::Never,
+        means: "A file of settings can't be used.",
+        cause: "`config/agent/run.yaml`, in your own folder or in `.ai`, has a key that is not known or a value that does not fit.",
+        remedies: &["do what the reason says; `unsigned: allow | refuse` and `environment: [NAMES]` are known"],
+        related: &["usage"],
+    },
+    Page {
         code: "signed_twice",
         exits: &[Exit::NotAllowed],
         retry: Retry::Never,

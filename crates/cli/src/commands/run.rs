@@ -2,7 +2,7 @@
 
 use selvedge::Input;
 use selvedge::workshop::{Order, Wishes};
-use selvedge_model::{AgentId, DirectiveId};
+use selvedge_model::{AgentId, DirectiveId, Message, Role};
 use serde_json::{Map, Value};
 
 use crate::context::Context;
@@ -63,10 +63,11 @@ pub(crate) fn run(args: Args, context: &Context<'_>) -> Result<()> {
     notices.iter().for_each(|notice| context.output.say(notice));
     thread.title = args.title;
     running.show(context, |running, cancel, tell| {
-        let thread = running.engine.create(thread)?;
+        // The task is there from the beginning: killed at any moment, the thread knows what it is for.
+        let thread = running.engine.create(thread, vec![Message::text(Role::User, task)])?;
         running.write_capabilities(&thread, &assignment)?;
         context.output.tell(format!("thread {thread}"));
-        running.engine.send(&thread, Input::text(task), &assignment, cancel, tell)
+        running.engine.resume(&thread, Input::nothing(), &assignment, cancel, tell)
     })
 }
 

@@ -78,3 +78,36 @@ fn different_threads_run_side_by_side() {
         runs.into_iter().for_each(|run| assert_eq!(run.join().unwrap().unwrap().text.as_deref(), Some("met")));
     });
 }
+
+/// A message waited as a note when both its sender and whoever ran the thread were killed.
+#[test]
+fn what_the_dead_had_sent_is_heard_first_and_keeps_nobody_out() {
+    let house = House::new();
+    let thread = house.thread();
+    let dying = house.another();
+    let note = |key: &str, text: &str| selvedge_model::Note {
+        thread: thread.clone(),
+        key: selvedge_model::NoteKey::new(key).unwrap(),
+        kind: "send".to_owned(),
+        body: json!({"messages": said("m2", text).messages, "state": null, "origin": "user"}),
+    };
+    let mut tool = Counting::new("look", EffectClass::Pure);
+    tool.meanwhile = Arc::new(|_| panic!("the process dies here"));
+    let call = || Reply::Calls(vec![("a", "look", json!({}))]);
+    let work = agent(vec![call()], vec![Arc::new(tool)]);
+    let died =
+        std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| dying.send(&thread, said("m1", "first"), &work)));
+    assert!(died.is_err());
+    drop(dying);
+    selvedge_store::Notes::post(&*house.store, note("send-m2", "second")).unwrap();
+    assert_eq!(house.engine.recover().unwrap().len(), 1);
+    let replies = vec![call(), Reply::Says("one and two"), Reply::Says("three")];
+    let work = agent(replies, vec![Arc::new(Counting::new("look", EffectClass::Pure))]);
+    let ended = house.send(&thread, said("m3", "third"), &work).0.unwrap();
+    assert_eq!(ended.text.as_deref(), Some("three"));
+    assert_eq!(roles(&house.loaded(&thread)), "uautaua", "the second message was heard before the third");
+    // A note whose message was heard already is answered and does nothing.
+    selvedge_store::Notes::post(&*house.store, note("send-again", "second")).unwrap();
+    house.send(&thread, said("m4", "fourth"), &work).0.unwrap();
+    assert!(selvedge_store::Notes::pending(&*house.store, &thread).unwrap().is_empty());
+}

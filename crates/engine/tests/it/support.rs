@@ -81,6 +81,9 @@ impl Leases for Refusing {
     fn release(&self, lease: &Lease) -> Result<()> {
         self.inner.release(lease)
     }
+    fn abandon(&self, lease: &Lease) -> Result<()> {
+        self.inner.abandon(lease)
+    }
     fn expired(&self) -> Result<Vec<Lease>> {
         self.inner.expired()
     }
@@ -312,7 +315,7 @@ impl House {
     }
 
     pub(crate) fn thread(&self) -> ThreadId {
-        self.engine.create(NewThread::of(AgentId::new("scribe").unwrap())).unwrap()
+        self.engine.create(NewThread::of(AgentId::new("scribe").unwrap()), Vec::new()).unwrap()
     }
 
     pub(crate) fn send(

@@ -8,7 +8,7 @@ use serde_json::{Value, json};
 
 /// What a thread may call, as Markdown: every tool with its definition, then the capabilities that its record gives it.
 pub fn page(thread: &Manifest, work: &Assignment) -> String {
-    let tools: Vec<Value> = work.tools.iter().map(|tool| definition(tool.spec())).collect();
+    let tools: Vec<Value> = work.offered().map(definition).collect();
     // A string in JSON has no line of its own, so nothing a tool says can end the fence.
     let tools = serde_json::to_string_pretty(&tools).unwrap_or_default();
     let mut text = format!("# Capabilities of `{}`\n\n", thread.thread_id);

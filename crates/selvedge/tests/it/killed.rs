@@ -34,7 +34,7 @@ fn house() -> (House, ThreadId) {
     house.directive("pay", &["pay"], "Pay what is due.");
     let pay = |amount: u64| json!({"calls": [{"tool": "pay", "arguments": {"a": amount}}]});
     house.script(&json!([pay(5), pay(7), pay(9), {"say": "All paid."}]));
-    let thread = house.engine(Arc::new(house.open())).create(house.order("pay").unwrap().thread).unwrap();
+    let thread = house.engine(Arc::new(house.open())).create(house.order("pay").unwrap().thread, Vec::new()).unwrap();
     house.write("thread", thread.as_str());
     (house, thread)
 }

@@ -123,7 +123,7 @@ fn turn_five_thousand_costs_what_turn_fifty_did() {
         risk: Risk::Safe,
         hash: Digest([0; 32]),
     }))];
-    let thread = engine.create(NewThread::of(agent)).unwrap();
+    let thread = engine.create(NewThread::of(agent), Vec::new()).unwrap();
     let ended = engine.send(&thread, Input::text("look"), &work, &Cancel::new(), &mut |_| {}).unwrap();
     assert_eq!((ended.status, ended.turns), (Status::Completed, TURNS + 1));
     let marks = model.marks.lock().unwrap();

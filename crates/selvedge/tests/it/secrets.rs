@@ -52,14 +52,12 @@ fn secrets_reach_no_log_no_database_no_blob_and_nobody_who_watches() {
     order.thread.inputs.insert("x".to_owned(), json!(TOKEN));
     order.thread.title = Some(format!("About {KEY}"));
     let engine = house.engine(Arc::new(house.open()));
-    let thread = engine.create(order.thread).unwrap();
+    let thread = engine.create(order.thread, Vec::new()).unwrap();
     let mut committed = String::new();
     for text in [order.task, format!("my token is {TOKEN}, my key {KEY}")] {
         let ended = engine
             .send(&thread, Input::text(text), &order.assignment, &Cancel::new(), &mut |told| {
-                if !matches!(told, selvedge::Told::Draft(_)) {
-                    committed.push_str(&format!("{told:?}"));
-                }
+                committed.push_str(&format!("{told:?}"));
             })
             .unwrap();
         assert_eq!(ended.status, Status::Completed);
@@ -84,7 +82,7 @@ fn a_message_that_waits_for_its_turn_keeps_no_secret_either() {
     house.calls_once("wait", &json!({}));
     let order = house.order("wait").unwrap();
     let (one, two) = (house.engine(Arc::new(house.open())), house.engine(Arc::new(house.open())));
-    let thread = one.create(order.thread).unwrap();
+    let thread = one.create(order.thread, Vec::new()).unwrap();
     let mut found = Vec::new();
     std::thread::scope(|scope| {
         let (work, task) = (&order.assignment, order.task);

@@ -121,7 +121,12 @@ impl House {
     pub(crate) fn workshop(&self) -> Workshop {
         let project = Some(self.root.join(".ai"));
         let library = Library { project, user: None, trust: self.trust(), policy: Policy::default() };
-        Workshop { library, project: self.root.clone(), environment: self.environment.clone() }
+        Workshop {
+            library,
+            project: self.root.clone(),
+            environment: self.environment.clone(),
+            environment_allowed: Vec::new(),
+        }
     }
 
     pub(crate) fn engine(&self, store: Arc<dyn Store>) -> Engine {
@@ -155,7 +160,7 @@ impl House {
         let mut order = self.order(directive).unwrap();
         change(&mut order);
         let engine = self.engine(Arc::new(self.open()));
-        let thread = engine.create(order.thread).unwrap();
+        let thread = engine.create(order.thread, Vec::new()).unwrap();
         self.hear(&engine, &thread, Input::text(order.task), &order.assignment, cancel)
     }
 

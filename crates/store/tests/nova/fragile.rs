@@ -100,6 +100,9 @@ impl Leases for Fragile {
     fn release(&self, lease: &Lease) -> Result<()> {
         self.inner.release(lease)
     }
+    fn abandon(&self, lease: &Lease) -> Result<()> {
+        self.inner.abandon(lease)
+    }
 
     fn expired(&self) -> Result<Vec<Lease>> {
         self.inner.expired()

@@ -85,6 +85,9 @@ impl<S: Store> Leases for Watched<S> {
     fn release(&self, lease: &Lease) -> Result<()> {
         self.asked().release(lease)
     }
+    fn abandon(&self, lease: &Lease) -> Result<()> {
+        self.asked().abandon(lease)
+    }
     fn expired(&self) -> Result<Vec<Lease>> {
         self.asked().expired()
     }

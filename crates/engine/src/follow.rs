@@ -1,0 +1,90 @@
+//! Following a run that another process makes, from the log it commits to.
+
+use selvedge_log::Line;
+use selvedge_model::event::Checkpoint;
+use selvedge_model::{Event, NoteKey, Role, RunId, ThreadId};
+use selvedge_store::{Result, Store};
+
+use crate::told::Told;
+
+/// How many lines are read at once.
+const LINES: usize = 256;
+
+/// Where somebody who follows has come to.
+#[derive(Debug)]
+pub(crate) struct Follow {
+    /// The number of the next line.
+    next: u64,
+    /// The lines of a changeset whose checkpoint has not been read yet.
+    open: Vec<Line>,
+    /// The run that answers the note, once it is known.
+    run: Option<RunId>,
+    /// The last words of the model in that run.
+    pub(crate) text: Option<String>,
+}
+
+impl Follow {
+    /// Follows from this line on.
+    pub(crate) fn from(next: u64) -> Self {
+        Self { next, open: Vec::new(), run: None, text: None }
+    }
+
+    /// Tells what was committed since by the run that answers `note`.
+    pub(crate) fn tell(
+        &mut self,
+        store: &dyn Store,
+        thread: &ThreadId,
+        note: &NoteKey,
+        tell: &mut dyn FnMut(Told<'_>),
+    ) -> Result<()> {
+        loop {
+            let lines = store.read(thread, self.next, LINES)?;
+            let count = lines.len();
+            self.next += count as u64;
+            for line in lines {
+                match &line.event {
+                    Event::Checkpoint(checkpoint) => {
+                        let checkpoint = checkpoint.clone();
+                        self.changeset(thread, note, &checkpoint, tell);
+                    }
+                    _ => self.open.push(line),
+                }
+            }
+            if count < LINES {
+                return Ok(());
+            }
+        }
+    }
+
+    fn changeset(
+        &mut self,
+        thread: &ThreadId,
+        note: &NoteKey,
+        checkpoint: &Checkpoint,
+        tell: &mut dyn FnMut(Told<'_>),
+    ) {
+        let lines = std::mem::take(&mut self.open);
+        let seq = lines.first().map_or(self.next, |line| line.seq);
+        let events: Vec<Event> = lines.into_iter().map(|line| line.event).collect();
+        for event in &events {
+            match event {
+                Event::RunStarted(run) if run.meta.source_mailbox_entry_id.as_deref() == Some(note.as_str()) => {
+                    self.run = Some(run.run_id.clone());
+                }
+                Event::Message(message) if message.role == Role::Assistant && self.run == checkpoint.run_id => {
+                    self.text = Some(message.plain_text()).filter(|text| !text.is_empty()).or(self.text.take());
+                }
+                _ => {}
+            }
+        }
+        if self.run.is_some() && self.run == checkpoint.run_id {
+            tell(Told::Committed {
+                thread,
+                version: checkpoint.version,
+                reason: checkpoint.reason,
+                seq,
+                events: &events,
+            });
+        }
+    }
+}
