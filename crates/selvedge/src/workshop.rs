@@ -180,8 +180,9 @@ impl Workshop {
             ..NewThread::of(agent_id.clone())
         };
         let task = prompt::task(&directive.item, &inputs, self.environment())?;
-        let assignment = self.assign(agent_id, &agent, Some(&directive.item), &capabilities, model, limits)?;
-        let notices = task.notices.into_iter().chain(self.tools()?.notices).collect();
+        let (assignment, unusable) =
+            self.assign(agent_id, &agent, Some(&directive.item), &capabilities, model, limits)?;
+        let notices = task.notices.into_iter().chain(unusable).collect();
         Ok(Order { thread, assignment, task: task.text, notices })
     }
 
@@ -202,7 +203,7 @@ impl Workshop {
         let limits = with_defaults(thread.limits.as_ref().unwrap_or(&Limits::default()));
         let directive = directive.as_ref().map(|directive| &directive.item);
         let model = thread.model.clone();
-        self.assign(thread.agent_id.clone(), &agent, directive, &capabilities, model, limits)
+        self.assign(thread.agent_id.clone(), &agent, directive, &capabilities, model, limits).map(|(work, _)| work)
     }
 
     fn agent(&self, wished: Option<AgentId>) -> Result<(AgentId, Agent), OrderError> {
@@ -223,6 +224,7 @@ impl Workshop {
         Environment { allowed: &self.environment_allowed, variables: Some(&self.environment) }
     }
 
+    /// What a run is done with, and what is wrong with tools that it has to do without.
     fn assign(
         &self,
         agent_id: AgentId,
@@ -231,7 +233,7 @@ impl Workshop {
         capabilities: &Capabilities,
         model: Option<String>,
         limits: Limits,
-    ) -> Result<Assignment, OrderError> {
+    ) -> Result<(Assignment, Vec<String>), OrderError> {
         let (model, name) = self.model(model)?;
         let acknowledged: Vec<&Permissions> =
             [agent.capabilities.as_ref(), directive.and_then(|directive| directive.permissions.as_ref())]
@@ -242,7 +244,7 @@ impl Workshop {
             risk < ACKNOWLEDGED_FROM || acknowledged.iter().any(|said| said.accepts(risk, ACKNOWLEDGED_FROM))
         };
         let risk_max = [Risk::Dangerous, Risk::External, Risk::Write].into_iter().find(|risk| accepts(*risk));
-        let mut tools = self.tools()?.ready;
+        let Tools { ready: mut tools, notices } = self.tools()?;
         let outputs = directive.map(|directive| directive.outputs.as_slice()).unwrap_or_default();
         let mut work = Assignment::new(agent_id, model, name);
         if !outputs.is_empty() {
@@ -253,7 +255,7 @@ impl Workshop {
         work.tools = tools;
         work.gate = gate(capabilities.clone(), risk_max.unwrap_or(Risk::Safe));
         work.limits = limits;
-        Ok(work)
+        Ok((work, notices))
     }
 
     /// Every tool there is: those that come with the program, and those that the project and the user declare.
