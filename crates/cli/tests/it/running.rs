@@ -271,3 +271,58 @@ fn what_a_thread_may_call_is_written_once_and_signed() {
     fs::write(&file, written.replace("tool.pay`", "tool.*`")).unwrap();
     assert_eq!(sandbox.run(&["verify", "--document", file.to_str().unwrap()]).code, Some(6));
 }
+
+#[test]
+fn a_tool_that_cannot_be_used_keeps_nobody_from_the_others() {
+    let sandbox = project(TASK, &pay("echo ok"), PAY_ONCE);
+    put(&sandbox, ".ai/tools/broken.yaml", "name: [\n");
+    let ran = sandbox.run(&RUN);
+    assert_eq!((ran.code, paid(&sandbox)), (Some(0), 1), "{ran:?}");
+    assert!(ran.stderr.contains("broken"), "it is said: {ran:?}");
+}
+
+#[test]
+fn a_thread_outlives_its_directive() {
+    let sandbox = project(TASK, &pay("echo ok"), PAY_ONCE);
+    let thread = thread_of(&sandbox.run(&RUN));
+    fs::remove_file(sandbox.project().join(".ai/directives/task.md")).unwrap();
+    let sent = sandbox.run(&["send", &thread, "still there?", "--json"]);
+    assert_eq!(sent.code, Some(0), "{sent:?}");
+}
+
+#[test]
+fn a_call_that_is_not_allowed_is_denied_and_recorded() {
+    let sandbox = project(&TASK.replace("tool.pay", "tool.other"), &pay("echo ok"), PAY_ONCE);
+    let ran = sandbox.run(&RUN);
+    assert_eq!((ran.code, paid(&sandbox)), (Some(0), 0), "{ran:?}");
+    assert!(ran.stdout.contains("capability_denied"), "{ran:?}");
+}
+
+#[test]
+fn a_run_that_owes_outputs_and_gives_none_is_completed_with_errors() {
+    let directive = TASK.replace("permissions", "outputs: [{ name: receipt, required: true }]\npermissions");
+    let sandbox = project(&directive, &pay("echo ok"), PAY_ONCE);
+    let ran = sandbox.run(&RUN);
+    ran.error_beside_data(1, "run_failed");
+    assert_eq!(status(&sandbox, &thread_of(&ran)), "completed_with_errors");
+}
+
+#[test]
+fn a_script_outside_the_project_is_refused_also_behind_a_link() {
+    let sandbox = project(TASK, &pay("echo ok"), PAY_ONCE);
+    fs::write(sandbox.project().parent().unwrap().join("out.yaml"), PAY_ONCE).unwrap();
+    std::os::unix::fs::symlink("../out.yaml", sandbox.project().join("link.yaml")).unwrap();
+    for model in ["scripted:../out.yaml", "scripted:link.yaml"] {
+        sandbox.run(&["run", "task", "--model", model, "--json"]).error(3, "script_not_found");
+    }
+}
+
+#[test]
+fn a_project_can_ask_for_signatures_and_a_bad_setting_is_named() {
+    let sandbox = project(TASK, &pay("echo ok"), PAY_ONCE);
+    put(&sandbox, ".ai/config/agent/run.yaml", "unsigned: refuse\n");
+    sandbox.run(&RUN).error(4, "item_not_trusted");
+    put(&sandbox, ".ai/config/agent/run.yaml", "unsignd: refuse\n");
+    sandbox.run(&RUN).error(2, "settings_invalid");
+    assert_eq!(paid(&sandbox), 0);
+}
