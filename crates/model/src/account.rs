@@ -7,28 +7,44 @@
 //! ```text
 //!             ┌── release ──▶ gone
 //! reserve ──▶ Reserved ── issue ──▶ Issued ── settle ──▶ gone, the actual amount is spent
+//!             │                         └──── settle, unknown ──▶ Unknown, the bound is spent ── correct ──▶ gone
 //!             └── settle, only when it is for a child account ──▶ gone
+//!
+//! open ──▶ Active ── close ──▶ Closing, while anything is reserved ──▶ Closed, once nothing is
+//!             ▲                    │                                      │  ▲
+//!             └───── reopen ───────┴──────────────────────────────────────┘  └── a child's reservation is made again: Closing
 //! ```
+//!
+//! What holds of each account, after any postings in any order:
 //!
 //! - An account belongs to the root thread of a chain and is named by it, so continuation moves no money.
 //! - Every posting raises the account's version by one; records ordered by it tell the account's whole history, and
 //!   [`Posting::from_record`] replays it.
 //! - `reserved` is the sum of the open reservations and `open` their number.
-//! - `settled + settled_children + reserved` never exceeds `max`, unless somebody was charged more than was reserved.
-//!   That is recorded as it happened, and nothing can be reserved afterwards.
+//! - Nothing is reserved beyond `max`, so `settled + settled_children + reserved` never exceeds the highest that it was, unless somebody
+//!   was charged more than was reserved. That is recorded as it happened; [`Posting::Stop`] then keeps anything from being reserved.
 //! - What was issued may have been spent, so it can't be released. A reservation for a child account settles at what
 //!   the child has spent, so it needs no issue.
+//! - What nobody knows is counted at its bound, and corrected only downward, by evidence that stands in the log.
+//!
+//! What holds of a tree, if its batches keep the two sides of a posting together (a store refuses those that don't, see
+//! [`pairs`]): while a child account is not closed, its parent holds reservations for it that cover its maximum; once it is closed,
+//! its parent holds none, and what the child spent is in the parent's `settled_children`, once. So all that a tree has spent or may
+//! still spend is within its root's maximum.
 
 use serde::{Deserialize, Serialize};
 
-use crate::error::{Classify, Kind};
 use crate::id::{ReservationId, ThreadId};
 use crate::money::Money;
 
+mod error;
+pub mod pairs;
 mod post;
+pub mod replay;
 #[cfg(test)]
 mod tests;
 
+pub use error::PostingError;
 pub use post::post;
 
 /// An account, named by the root thread of the chain that it belongs to.
@@ -40,7 +56,9 @@ pub type AccountId = ThreadId;
 pub enum AccountStatus {
     /// It does.
     Active,
-    /// Its chain is done.
+    /// Its chain is done, and something is still reserved: it takes what ends that, and is closed then.
+    Closing,
+    /// Its chain is done, and so is everything below it.
     Closed,
 }
 
@@ -68,10 +86,20 @@ pub struct Account {
 }
 
 impl Account {
+    /// What the chain and its children have spent; children that are not done count in `reserved`.
+    pub fn spent(&self) -> Money {
+        self.settled.saturating_add(self.settled_children)
+    }
+
+    /// What is gone or may go: spent and reserved.
+    pub fn used(&self) -> Money {
+        self.spent().saturating_add(self.reserved)
+    }
+
     /// What can still be reserved, zero when more than the maximum was spent; nothing here means without limit.
     pub fn remaining(&self) -> Option<Money> {
         let max = self.max?;
-        Some(max.saturating_sub(self.settled).saturating_sub(self.settled_children).saturating_sub(self.reserved))
+        Some(max.saturating_sub(self.used()))
     }
 }
 
@@ -83,9 +111,11 @@ pub enum ReservationState {
     Reserved,
     /// The call was or may have been sent.
     Issued,
+    /// It was settled at its bound because nobody knows what was spent; it is open no more, and kept to be corrected.
+    Unknown,
 }
 
-/// An open hold on an account.
+/// An open hold on an account, or one that was settled without anybody knowing what was spent.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Reservation {
     /// Its name, which no other open reservation of any account has.
@@ -153,8 +183,49 @@ pub enum Posting {
         /// The reservation.
         reservation: ReservationId,
     },
-    /// Closes an account.
+    /// Says what a settlement that nobody knew really was; only less than was put down.
+    Correct {
+        /// The account.
+        account: AccountId,
+        /// The reservation that was settled so.
+        reservation: ReservationId,
+        /// What was spent.
+        amount: Money,
+        /// How that is known.
+        evidence: String,
+    },
+    /// Closes an account: at once, or when the last reservation has ended.
     Close {
+        /// The account.
+        account: AccountId,
+    },
+    /// Opens an account again that is closed or closing.
+    Reopen {
+        /// The account.
+        account: AccountId,
+    },
+    /// Sets money aside again for a child account that was closed: what it had spent counts as reserved from now on.
+    ReserveAgain {
+        /// The account.
+        account: AccountId,
+        /// The new reservation's name.
+        reservation: ReservationId,
+        /// The most that the child may have spent in the end.
+        amount: Money,
+        /// The child account.
+        child: AccountId,
+        /// What the child had spent, of all its life.
+        returned: Money,
+    },
+    /// Lets more be spent.
+    Raise {
+        /// The account.
+        account: AccountId,
+        /// What may be spent at most from now on.
+        max: Money,
+    },
+    /// Lets nothing further be reserved, whatever is given back: the maximum becomes what is spent.
+    Stop {
         /// The account.
         account: AccountId,
     },
@@ -173,7 +244,7 @@ pub struct Record {
     /// The reservation that was made, moved on or ended.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub reservation: Option<ReservationId>,
-    /// What was reserved; for a settled reservation what was spent.
+    /// What was reserved; for a settled or corrected reservation what was spent; for an account the new maximum.
     #[serde(rename = "amount_nanos", default, skip_serializing_if = "Option::is_none")]
     pub amount: Option<Money>,
     /// The account that an opened one is given its money from.
@@ -185,6 +256,12 @@ pub struct Record {
     /// Whether nobody knows what was spent.
     #[serde(default, skip_serializing_if = "is_false")]
     pub unknown: bool,
+    /// What a child account had spent before money was set aside for it again.
+    #[serde(rename = "returned_nanos", default, skip_serializing_if = "Option::is_none")]
+    pub returned: Option<Money>,
+    /// How it is known what was spent.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub evidence: Option<String>,
 }
 
 fn is_false(flag: &bool) -> bool {
@@ -196,128 +273,8 @@ fn is_false(flag: &bool) -> bool {
 pub struct Posted {
     /// The account afterwards, one version on.
     pub account: Account,
-    /// The reservation, if it is open afterwards; otherwise it is gone.
+    /// The reservation, if it is open or unknown afterwards; otherwise it is gone.
     pub reservation: Option<Reservation>,
     /// What goes into the log.
     pub record: Record,
-}
-
-/// Why a posting is refused.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum PostingError {
-    /// Not enough is left.
-    #[error("account `{account}` has {remaining} dollars left, and {requested} are needed")]
-    Insufficient {
-        /// The account.
-        account: AccountId,
-        /// What can still be reserved.
-        remaining: Money,
-        /// What was asked for.
-        requested: Money,
-    },
-    /// There is no such account.
-    #[error("there is no account `{account}`")]
-    UnknownAccount {
-        /// The account.
-        account: AccountId,
-    },
-    /// There is such an account already.
-    #[error("account `{account}` exists already")]
-    AccountExists {
-        /// The account.
-        account: AccountId,
-    },
-    /// The account takes no more postings.
-    #[error("account `{account}` is closed")]
-    AccountClosed {
-        /// The account.
-        account: AccountId,
-    },
-    /// An account can't give money to itself.
-    #[error("account `{account}` can't be its own child")]
-    OwnChild {
-        /// The account.
-        account: AccountId,
-    },
-    /// The account can't be closed yet.
-    #[error("account `{account}` can't be closed while {open} of its reservations are open")]
-    StillReserved {
-        /// The account.
-        account: AccountId,
-        /// How many reservations are open.
-        open: u64,
-    },
-    /// There is an open reservation of this name already.
-    #[error("reservation `{reservation}` is open already")]
-    ReservationExists {
-        /// The reservation.
-        reservation: ReservationId,
-    },
-    /// The account has no such open reservation.
-    #[error("account `{account}` has no open reservation `{reservation}`")]
-    UnknownReservation {
-        /// The account.
-        account: AccountId,
-        /// The reservation.
-        reservation: ReservationId,
-    },
-    /// The call may have been sent, so this comes too late.
-    #[error("reservation `{reservation}` was issued before")]
-    AlreadyIssued {
-        /// The reservation.
-        reservation: ReservationId,
-    },
-    /// The call was never sent, so nothing can have been spent.
-    #[error("reservation `{reservation}` was never issued: release it")]
-    NotIssued {
-        /// The reservation.
-        reservation: ReservationId,
-    },
-    /// The sum is larger than an account can hold.
-    #[error("account `{account}` can't hold so large a sum")]
-    TooLarge {
-        /// The account.
-        account: AccountId,
-    },
-    /// The account doesn't hold what the reservation says.
-    #[error("account `{account}` holds less than its reservation `{reservation}`")]
-    Inconsistent {
-        /// The account.
-        account: AccountId,
-        /// The reservation.
-        reservation: ReservationId,
-    },
-}
-
-impl Classify for PostingError {
-    fn kind(&self) -> Kind {
-        match self {
-            Self::Insufficient { .. } => Kind::Exhausted,
-            Self::UnknownAccount { .. } | Self::UnknownReservation { .. } => Kind::Absent,
-            Self::AccountExists { .. } | Self::ReservationExists { .. } => Kind::Conflict,
-            Self::AccountClosed { .. }
-            | Self::StillReserved { .. }
-            | Self::AlreadyIssued { .. }
-            | Self::NotIssued { .. } => Kind::Denied,
-            Self::OwnChild { .. } | Self::TooLarge { .. } => Kind::Invalid,
-            Self::Inconsistent { .. } => Kind::Integrity,
-        }
-    }
-
-    fn code(&self) -> &'static str {
-        match self {
-            Self::Insufficient { .. } => "budget_exceeded",
-            Self::UnknownAccount { .. } => "account_unknown",
-            Self::AccountExists { .. } => "account_exists",
-            Self::AccountClosed { .. } => "account_closed",
-            Self::OwnChild { .. } => "account_own_child",
-            Self::StillReserved { .. } => "account_still_reserved",
-            Self::ReservationExists { .. } => "reservation_exists",
-            Self::UnknownReservation { .. } => "reservation_unknown",
-            Self::AlreadyIssued { .. } => "reservation_issued",
-            Self::NotIssued { .. } => "reservation_not_issued",
-            Self::TooLarge { .. } => "account_too_large",
-            Self::Inconsistent { .. } => "account_inconsistent",
-        }
-    }
 }

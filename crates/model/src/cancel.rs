@@ -3,7 +3,7 @@
 //! A token is handed to everything that may last: a model's answer, a tool, a wait. It only ever gets more urgent. Whoever
 //! holds it looks at it between steps, or sleeps on it; nobody is interrupted in the middle of a commit.
 
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::{Duration, Instant};
 
 /// Why work is to stop; a later variant is more urgent than those before it.
@@ -27,6 +27,22 @@ pub struct Cancel {
 struct Shared {
     said: Mutex<Option<Stop>>,
     changed: Condvar,
+    /// Those that hear what is said here.
+    children: Mutex<Vec<Weak<Shared>>>,
+}
+
+impl Shared {
+    fn say(&self, stop: Stop) {
+        let mut said = self.said.lock().unwrap_or_else(PoisonError::into_inner);
+        if *said >= Some(stop) {
+            return;
+        }
+        *said = Some(stop);
+        self.changed.notify_all();
+        drop(said);
+        let mut children = self.children.lock().unwrap_or_else(PoisonError::into_inner);
+        children.retain(|child| child.upgrade().inspect(|child| child.say(stop)).is_some());
+    }
 }
 
 impl Cancel {
@@ -37,11 +53,22 @@ impl Cancel {
 
     /// Says to stop. Said again it changes nothing, unless it is more urgent now.
     pub fn say(&self, stop: Stop) {
-        let mut said = self.lock();
-        if *said < Some(stop) {
-            *said = Some(stop);
-            self.shared.changed.notify_all();
+        self.shared.say(stop);
+    }
+
+    /// A token that hears everything that is said to this one; what is said to it alone stays with it.
+    #[must_use]
+    pub fn child(&self) -> Self {
+        let child = Self::new();
+        let mut children = self.shared.children.lock().unwrap_or_else(PoisonError::into_inner);
+        children.retain(|other| other.strong_count() > 0);
+        children.push(Arc::downgrade(&child.shared));
+        drop(children);
+        // What is said after this line is passed on, and what was said before it is seen here.
+        if let Some(stop) = self.said() {
+            child.say(stop);
         }
+        child
     }
 
     /// What was said, if anything.
@@ -84,6 +111,17 @@ mod tests {
         cancel.say(Stop::Killed);
         cancel.say(Stop::Cancelled);
         assert_eq!(cancel.said(), Some(Stop::Killed));
+    }
+
+    #[test]
+    fn a_child_hears_its_parent_and_keeps_its_own_to_itself() {
+        let parent = Cancel::new();
+        let child = parent.child();
+        child.say(Stop::OutOfTime);
+        assert_eq!((parent.said(), child.said()), (None, Some(Stop::OutOfTime)));
+        parent.say(Stop::Cancelled);
+        assert_eq!(child.said(), Some(Stop::Cancelled));
+        assert_eq!(parent.child().said(), Some(Stop::Cancelled));
     }
 
     #[test]

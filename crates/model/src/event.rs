@@ -9,12 +9,14 @@ use serde_json::{Map, Value};
 use crate::account::{AccountId, Record};
 use crate::digest::Digest;
 use crate::id::{AgentId, CallId, CommitKey, DirectiveId, LogId, RunId, TaskId, ThreadId};
-use crate::limits::Limits;
+use crate::limits::{Cost, Limits, Meter};
 use crate::message::Message;
 use crate::money::Money;
 use crate::patch::Patch;
 use crate::run::RunRecorded;
 use crate::status::Status;
+use crate::time::Timestamp;
+use crate::tool::Risk;
 
 /// An object whose fields belong to whoever wrote it.
 pub type Fields = Map<String, Value>;
@@ -50,6 +52,8 @@ pub enum Event {
     Suspended(Suspended),
     /// Somebody decided about a call.
     Decision(Decision),
+    /// A turn of the model used something.
+    Usage(TurnUsage),
     /// An account was opened.
     AccountOpened(Record),
     /// Money was set aside.
@@ -60,8 +64,18 @@ pub enum Event {
     Settled(Record),
     /// A reservation was given back.
     Released(Record),
+    /// It became known what a settlement really was.
+    Corrected(Record),
     /// An account was closed.
     AccountClosed(Record),
+    /// An account was opened again.
+    AccountReopened(Record),
+    /// Money was set aside again for a child account that was closed.
+    ReservedAgain(Record),
+    /// An account may spend more.
+    AccountRaised(Record),
+    /// An account may spend nothing further.
+    AccountStopped(Record),
     /// Title, session, outputs or status changed.
     ManifestChanged(ManifestChanged),
     /// A child thread was started.
@@ -150,17 +164,27 @@ impl Event {
 }
 
 impl Event {
-    /// Whether this event records a posting; only the ledger writes those.
+    /// The record of a posting that this event is, with the type of the event; only the ledger writes those.
+    pub fn posting(&self) -> Option<(&'static str, &Record)> {
+        Some(match self {
+            Self::AccountOpened(record) => ("account_opened", record),
+            Self::Reserved(record) => ("reserved", record),
+            Self::Issued(record) => ("issued", record),
+            Self::Settled(record) => ("settled", record),
+            Self::Released(record) => ("released", record),
+            Self::Corrected(record) => ("corrected", record),
+            Self::AccountClosed(record) => ("account_closed", record),
+            Self::AccountReopened(record) => ("account_reopened", record),
+            Self::ReservedAgain(record) => ("reserved_again", record),
+            Self::AccountRaised(record) => ("account_raised", record),
+            Self::AccountStopped(record) => ("account_stopped", record),
+            _ => return None,
+        })
+    }
+
+    /// Whether this event records a posting.
     pub fn is_record_of_a_posting(&self) -> bool {
-        matches!(
-            self,
-            Self::AccountOpened(_)
-                | Self::Reserved(_)
-                | Self::Issued(_)
-                | Self::Settled(_)
-                | Self::Released(_)
-                | Self::AccountClosed(_)
-        )
+        self.posting().is_some()
     }
 }
 
@@ -207,12 +231,18 @@ pub struct NewThread {
     /// What it may call.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub capabilities: Option<Vec<String>>,
+    /// The risks of its tools that somebody acknowledged.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub acknowledged: Vec<Risk>,
     /// The account it spends from and how much was set aside for it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub reservation: Option<Hold>,
     /// The thread it continues.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub continuation_of: Option<Predecessor>,
+    /// What that thread had used, which counts on.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub meter: Option<Meter>,
     /// The first thread of its chain, when that is not this one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub chain_root_id: Option<ThreadId>,
@@ -232,8 +262,10 @@ impl NewThread {
             inputs: Map::new(),
             limits: None,
             capabilities: None,
+            acknowledged: Vec::new(),
             reservation: None,
             continuation_of: None,
+            meter: None,
             chain_root_id: None,
         }
     }
@@ -371,9 +403,61 @@ pub struct Suspended {
     /// How far it may come.
     #[serde(default, deserialize_with = "present", skip_serializing_if = "Option::is_none")]
     pub maximum: Option<Value>,
-    /// The calls that wait.
+    /// The calls that wait; those somebody has decided about are not among them.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub calls: Vec<CallId>,
+    /// What is asked about those that wait for somebody's word.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub asks: Vec<Ask>,
+}
+
+impl Suspended {
+    /// Takes a call out of those that wait.
+    pub fn forget(&mut self, call: &CallId) {
+        self.calls.retain(|waits| waits != call);
+        self.asks.retain(|ask| ask.call_id != *call);
+    }
+
+    /// A run that waits for this reason, of which nothing else is said.
+    pub fn because(reason: SuspendReason, code: impl Into<String>) -> Self {
+        Self { reason, code: Some(code.into()), current: None, maximum: None, calls: Vec::new(), asks: Vec::new() }
+    }
+}
+
+/// A call that may be made once somebody says so.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Ask {
+    /// The call.
+    pub call_id: CallId,
+    /// The tool.
+    pub tool: String,
+    /// What it is to be called with, unless that is long; the assistant's message has all of it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub arguments: Option<Value>,
+    /// The tool, arguments and call that a decision is bound to.
+    pub action_hash: Digest,
+    /// Why somebody is asked.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub why: Option<String>,
+    /// After this moment nobody's word counts any more, and the call is not made.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub expires_at: Option<Timestamp>,
+}
+
+/// What one turn of the model used, failed attempts included.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct TurnUsage {
+    /// The model.
+    pub model: String,
+    /// What counts against ceilings.
+    #[serde(flatten)]
+    pub cost: Cost,
+    /// Of the tokens sent, those read from the provider's cache.
+    #[serde(default)]
+    pub cache_read_tokens: u64,
+    /// Of the tokens sent, those written to the provider's cache.
+    #[serde(default)]
+    pub cache_write_tokens: u64,
 }
 
 /// Somebody decided about a call.
@@ -381,7 +465,7 @@ pub struct Suspended {
 pub struct Decision {
     /// The call.
     pub call_id: CallId,
-    /// What was decided: `approve`, `deny`, `done`, `not_done`, `unknown`.
+    /// What was decided: `approve`, `edit`, `deny`, `done`, `not_done`, `unknown`.
     pub action: String,
     /// Who decided.
     pub who: String,
@@ -394,6 +478,20 @@ pub struct Decision {
     /// What came with it.
     #[serde(default, deserialize_with = "present", skip_serializing_if = "Option::is_none")]
     pub result: Option<Value>,
+}
+
+impl Decision {
+    /// The call may be made as it was asked for.
+    pub const APPROVE: &'static str = "approve";
+    /// The call may be made with other arguments.
+    pub const EDIT: &'static str = "edit";
+    /// The call must not be made.
+    pub const DENY: &'static str = "deny";
+
+    /// Whether it says that a call may or must not be made, rather than what became of one that was.
+    pub fn is_word(&self) -> bool {
+        matches!(self.action.as_str(), Self::APPROVE | Self::EDIT | Self::DENY)
+    }
 }
 
 /// A change of what `thread.json` shows; absent fields stay as they are.

@@ -6,40 +6,60 @@
 
 use std::collections::{BTreeMap, HashSet};
 
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 
 use crate::error::{Classify, Kind};
-use crate::event::{Checkpoint, Decision, Event, ToolIntent, ToolOutcome};
+use crate::event::{Ask, Checkpoint, Decision, Event, Fields, ToolIntent, ToolOutcome};
 use crate::id::{CallId, MessageId, RunId, ThreadId};
+use crate::limits::{Cost, Meter};
 use crate::manifest::{Manifest, Misfit};
-use crate::message::Message;
+use crate::message::{Message, Role};
 use crate::patch::PatchError;
 use crate::run::{Run, RunRecorded};
 use crate::time::Timestamp;
 
 /// What is known of one tool call.
-#[derive(Clone, Debug, Default, PartialEq, Serialize)]
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Call {
     /// What was about to be dispatched.
-    #[serde(skip_serializing_if = "Option::is_none")]
+    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub intent: Option<ToolIntent>,
+    /// What somebody was last asked about it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub ask: Option<Ask>,
     /// What was decided, in order.
-    #[serde(skip_serializing_if = "Vec::is_empty")]
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub decisions: Vec<Decision>,
+    /// The thread that it started.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub child: Option<Spawned>,
     /// How it ended.
-    #[serde(skip_serializing_if = "Option::is_none")]
+    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub outcome: Option<ToolOutcome>,
 }
 
-/// A thread after its events.
-#[derive(Clone, Debug, PartialEq)]
+/// A thread that a call started.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Spawned {
+    /// The call.
+    pub call_id: CallId,
+    /// The thread.
+    pub thread_id: ThreadId,
+    /// Whether nobody waits for it.
+    #[serde(default)]
+    pub detached: bool,
+}
+
+/// A thread after its events. Written without its messages, which whoever reads it back hands over by [`Thread::recall`].
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Thread {
     /// What is known of it without its messages.
     pub manifest: Manifest,
     /// How many changesets it has had since it was created; absent before the first checkpoint.
     pub version: Option<u64>,
     /// Its messages, each id once.
+    #[serde(skip)]
     pub messages: Vec<Message>,
     /// Its state.
     pub state: Value,
@@ -47,8 +67,15 @@ pub struct Thread {
     pub runs: BTreeMap<RunId, Run>,
     /// Its tool calls.
     pub calls: BTreeMap<CallId, Call>,
+    /// What it has used.
+    pub meter: Meter,
+    /// What a model had said when its run was stopped, until the next run.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub partial: Option<String>,
+    #[serde(skip)]
     known: HashSet<MessageId>,
     /// Messages of the changeset that has no checkpoint yet, which will tell their run.
+    #[serde(skip)]
     open_from: usize,
 }
 
@@ -124,6 +151,8 @@ impl Thread {
             state: empty_state(),
             runs: BTreeMap::new(),
             calls: BTreeMap::new(),
+            meter: created.thread.meter.clone().unwrap_or_default(),
+            partial: None,
             known: HashSet::new(),
             open_from: 0,
         })
@@ -132,16 +161,45 @@ impl Thread {
     /// Takes one event in.
     pub fn apply(&mut self, event: &Event, at: Timestamp) -> Result<(), FoldError> {
         match event {
-            Event::RunStarted(run) | Event::RunFinished(run) => {
-                self.manifest.apply(event, at).map(|()| self.run(run, at))?
+            Event::RunStarted(run) => {
+                self.manifest.apply(event, at).map(|()| self.run(run, at))?;
+                self.meter.active = Cost::default();
+                self.partial = None;
+            }
+            Event::RunFinished(run) => {
+                self.manifest.apply(event, at).map(|()| self.run(run, at))?;
+                self.meter.run_ended(&run.meta.total_cost());
+            }
+            Event::Usage(usage) => self.meter.turn(&usage.cost),
+            Event::ChildSpawned(fields) => {
+                self.manifest.apply(event, at)?;
+                // Who wrote it says more than is needed here, or less.
+                if let Ok(child) = serde_json::from_value::<Spawned>(Value::Object(fields.clone())) {
+                    let call = child.call_id.clone();
+                    self.call(&call).child = Some(child);
+                }
+                self.meter.spawns = self.meter.spawns.saturating_add(1);
+            }
+            Event::ContextInjected(fields) => {
+                self.manifest.apply(event, at)?;
+                self.interrupted(fields);
             }
             Event::Message(message) => self.message(message),
             Event::Snapshot(_) | Event::Patch(_) => apply_to_state(&mut self.state, event)?,
             Event::ToolIntent(intent) => {
-                // What was decided before was about an earlier dispatch.
-                *self.call(&intent.call_id) = Call { intent: Some(intent.clone()), ..Call::default() };
+                let call = self.call(&intent.call_id);
+                // What was said of an earlier dispatch does not count for this one; that it may be made does.
+                call.decisions.retain(Decision::is_word);
+                (call.intent, call.outcome) = (Some(intent.clone()), None);
             }
-            Event::Decision(decision) => self.call(&decision.call_id).decisions.push(decision.clone()),
+            Event::Suspended(suspended) => {
+                self.manifest.apply(event, at)?;
+                suspended.asks.iter().for_each(|ask| self.call(&ask.call_id).ask = Some(ask.clone()));
+            }
+            Event::Decision(decision) => {
+                self.manifest.apply(event, at)?;
+                self.call(&decision.call_id).decisions.push(decision.clone());
+            }
             Event::ToolOutcome(outcome) => self.call(&outcome.call_id).outcome = Some(outcome.clone()),
             Event::Checkpoint(checkpoint) => self.checkpoint(checkpoint, at),
             other => self.manifest.apply(other, at)?,
@@ -156,10 +214,24 @@ impl Thread {
     }
 
     fn message(&mut self, message: &Message) {
+        self.heard(message);
         let is_new = message.id.as_ref().is_none_or(|id| self.known.insert(id.clone()));
         if is_new {
             self.messages.push(message.clone());
         }
+    }
+
+    /// Takes in that somebody said something; for who keeps the messages elsewhere. What was used counts anew from what a user says
+    /// to a run.
+    pub fn heard(&mut self, message: &Message) {
+        if message.role == Role::User && self.manifest.run_id.is_some() {
+            self.meter.heard();
+        }
+    }
+
+    fn interrupted(&mut self, fields: &Fields) {
+        let partial = fields.get("partial_cognition").and_then(|partial| partial.get("text")).and_then(Value::as_str);
+        self.partial = partial.map(str::to_owned).or_else(|| self.partial.take());
     }
 
     fn call(&mut self, id: &CallId) -> &mut Call {
@@ -181,6 +253,11 @@ impl Thread {
         if let Some(run) = run_id.and_then(|id| self.runs.get_mut(id)) {
             run.updated_at = at;
         }
+    }
+
+    /// Takes note of a message that was folded before this was written, and that somebody else keeps.
+    pub fn recall(&mut self, message: &Message) {
+        self.known.extend(message.id.clone());
     }
 
     /// Takes the messages out, for somebody who keeps them in another order; their ids are still known.

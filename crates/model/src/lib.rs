@@ -8,7 +8,7 @@
 //! - [`status`], [`run`], [`limits`], [`manifest`], [`fold`]: what follows from the events.
 //! - [`account`]: postings and the rules that keep a tree of threads within its budget.
 //! - [`error`]: the questions every error answers. [`outside`]: the clock and chance, as they are handed in.
-//! - [`answer`], [`tool`]: what a language model and a tool must keep to. [`cancel`]: how both are told to stop.
+//! - [`answer`], [`tool`]: what a language model and a tool must keep to. [`price`]: what tokens cost. [`cancel`]: how both are told to stop.
 
 pub mod account;
 pub mod answer;
@@ -29,6 +29,7 @@ pub mod op;
 pub mod outside;
 pub mod patch;
 pub mod path;
+pub mod price;
 pub mod run;
 pub mod scope;
 pub mod status;
@@ -50,6 +51,7 @@ pub use message::{Message, Role};
 pub use money::Money;
 pub use outside::{Clock, Ids};
 pub use patch::Patch;
+pub use price::Price;
 pub use run::{Run, RunMeta};
 pub use status::{RunStatus, Status};
 pub use time::Timestamp;

@@ -1,6 +1,10 @@
-//! What a thread may use, and what it has used.
+//! What a thread may use, what it has used, and the ceiling that it reached first.
+//!
+//! Turns, tokens, spawns and running time count from the last word of a user, through handoffs, decisions and resumes without a
+//! message; money counts over the whole account. All of it is folded from the log, so that a restart forgets nothing.
 
 use serde::{Deserialize, Serialize};
+use serde_json::Value;
 
 use crate::money::{self, Money};
 
@@ -48,7 +52,184 @@ pub struct Cost {
     pub duration_ms: u64,
 }
 
+impl Limits {
+    /// These ceilings, and those of `lower` where nothing is said here.
+    #[must_use]
+    pub fn over(&self, lower: &Self) -> Self {
+        Self {
+            turns: self.turns.or(lower.turns),
+            tokens: self.tokens.or(lower.tokens),
+            spend: self.spend.or(lower.spend),
+            spawns: self.spawns.or(lower.spawns),
+            depth: self.depth.or(lower.depth),
+            duration_seconds: self.duration_seconds.or(lower.duration_seconds),
+        }
+    }
+
+    /// These ceilings for a child of a thread with the ceilings of `parent`: nowhere above them, and one level deeper. None if the
+    /// parent may have no children.
+    pub fn under(&self, parent: &Self) -> Option<Self> {
+        let depth_left = match parent.depth {
+            Some(depth) => Some(depth.checked_sub(1)?),
+            None => None,
+        };
+        Some(Self {
+            turns: least(self.turns, parent.turns),
+            tokens: least(self.tokens, parent.tokens),
+            spend: least(self.spend, parent.spend),
+            spawns: least(self.spawns, parent.spawns),
+            depth: least(self.depth, depth_left),
+            duration_seconds: least(self.duration_seconds, parent.duration_seconds),
+        })
+    }
+
+    /// The first ceiling that what was used has reached: nothing further may be begun.
+    pub fn reached(&self, used: &Used) -> Option<Reached> {
+        let Used { cost, .. } = used;
+        let count = |code, current: u64, most: Option<u64>| {
+            most.filter(|most| current >= *most).map(|most| Reached {
+                code,
+                current: current.into(),
+                maximum: most.into(),
+            })
+        };
+        let seconds = cost.duration_ms / 1000;
+        count(TURNS_EXCEEDED, cost.turns, self.turns)
+            .or_else(|| count(TOKENS_EXCEEDED, cost.tokens(), self.tokens))
+            .or_else(|| {
+                let most = self.spend.filter(|most| used.spend >= *most)?;
+                Some(Reached { code: SPEND_EXCEEDED, current: used.spend.to_json(), maximum: most.to_json() })
+            })
+            .or_else(|| count(DURATION_EXCEEDED, seconds, self.duration_seconds))
+    }
+
+    /// The ceiling that keeps a thread that has used this much from starting another child.
+    pub fn reached_by_children(&self, used: &Used) -> Option<Reached> {
+        if let Some(most) = self.spawns.filter(|most| used.spawns >= *most) {
+            return Some(Reached { code: SPAWNS_EXCEEDED, current: used.spawns.into(), maximum: most.into() });
+        }
+        (self.depth == Some(0)).then(|| Reached { code: DEPTH_EXCEEDED, current: 0.into(), maximum: 0.into() })
+    }
+
+    /// The first ceiling of `raised` that lies below the one here: a raise never lowers.
+    pub fn lowered_by(&self, raised: &Self) -> Option<&'static str> {
+        fn is_lower<T: PartialOrd>(now: Option<T>, raised: Option<T>) -> bool {
+            raised.is_some_and(|raised| now.is_none_or(|now| raised < now))
+        }
+        match () {
+            () if is_lower(self.turns, raised.turns) => Some("turns"),
+            () if is_lower(self.tokens, raised.tokens) => Some("tokens"),
+            () if is_lower(self.spend, raised.spend) => Some("spend"),
+            () if is_lower(self.spawns, raised.spawns) => Some("spawns"),
+            () if is_lower(self.depth, raised.depth) => Some("depth"),
+            () if is_lower(self.duration_seconds, raised.duration_seconds) => Some("duration"),
+            () => None,
+        }
+    }
+}
+
+fn least<T: Ord>(one: Option<T>, other: Option<T>) -> Option<T> {
+    match (one, other) {
+        (Some(one), Some(other)) => Some(one.min(other)),
+        (one, other) => one.or(other),
+    }
+}
+
+/// No further turn may be begun.
+pub const TURNS_EXCEEDED: &str = "turns_exceeded";
+/// No further token may be used.
+pub const TOKENS_EXCEEDED: &str = "tokens_exceeded";
+/// No further money may be spent.
+pub const SPEND_EXCEEDED: &str = "spend_exceeded";
+/// No further child may be started.
+pub const SPAWNS_EXCEEDED: &str = "spawns_exceeded";
+/// Children may not go deeper.
+pub const DEPTH_EXCEEDED: &str = "depth_exceeded";
+/// The running time is over.
+pub const DURATION_EXCEEDED: &str = "duration_exceeded";
+
+/// A ceiling that was reached.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Reached {
+    /// Which one.
+    pub code: &'static str,
+    /// How far it had come.
+    pub current: Value,
+    /// How far it may come.
+    pub maximum: Value,
+}
+
+/// What counts against ceilings.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Used {
+    /// Since somebody last spoke to it.
+    pub cost: Cost,
+    /// Children started since then.
+    pub spawns: u64,
+    /// Money, since the thread began.
+    pub spend: Money,
+}
+
+/// What a thread has used, as its log tells: kept by the fold.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Meter {
+    /// By runs that ended since somebody last spoke.
+    #[serde(default)]
+    pub ended: Cost,
+    /// By the turns of the active run.
+    #[serde(default)]
+    pub active: Cost,
+    /// Children started since somebody last spoke.
+    #[serde(default)]
+    pub spawns: u64,
+    /// Money spent since the thread began.
+    #[serde(default, with = "money::decimal")]
+    pub spend: Money,
+}
+
+impl Meter {
+    /// What counts against ceilings now, when the active run has been running for this long.
+    pub fn used(&self, running_ms: u64) -> Used {
+        let mut cost = self.ended.clone();
+        cost.add(&self.active);
+        cost.duration_ms = self.ended.duration_ms.saturating_add(running_ms);
+        Used { cost, spawns: self.spawns, spend: self.spend }
+    }
+
+    /// What counts on in a thread that takes over from one whose active run has been running for this long.
+    #[must_use]
+    pub fn carried(&self, running_ms: u64) -> Self {
+        let ended = self.used(running_ms).cost;
+        Self { ended, active: Cost::default(), spawns: self.spawns, spend: self.spend }
+    }
+
+    /// Somebody spoke: everything but money counts anew.
+    pub fn heard(&mut self) {
+        (self.ended, self.spawns) = (Cost::default(), 0);
+    }
+
+    /// A turn used this much.
+    pub fn turn(&mut self, cost: &Cost) {
+        self.active.add(cost);
+        self.spend = self.spend.saturating_add(cost.spend);
+    }
+
+    /// A run ended that used this much in all.
+    pub fn run_ended(&mut self, cost: &Cost) {
+        // What no turn told of comes with the end of the run.
+        let untold = cost.spend.saturating_sub(self.active.spend);
+        self.spend = self.spend.saturating_add(untold);
+        self.ended.add(cost);
+        self.active = Cost::default();
+    }
+}
+
 impl Cost {
+    /// Tokens sent and received.
+    pub fn tokens(&self) -> u64 {
+        self.input_tokens.saturating_add(self.output_tokens)
+    }
+
     /// Adds another cost to this one; a sum that no longer fits stays at the greatest number.
     pub fn add(&mut self, other: &Self) {
         self.turns = self.turns.saturating_add(other.turns);
@@ -56,5 +237,103 @@ impl Cost {
         self.output_tokens = self.output_tokens.saturating_add(other.output_tokens);
         self.spend = self.spend.saturating_add(other.spend);
         self.duration_ms = self.duration_ms.saturating_add(other.duration_ms);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+
+    fn used(turns: u64, tokens: u64, spend: &str, duration_ms: u64) -> Used {
+        let cost = Cost { turns, input_tokens: tokens, duration_ms, ..Cost::default() };
+        Used { cost, spawns: 0, spend: spend.parse().unwrap() }
+    }
+
+    fn limits() -> Limits {
+        Limits {
+            turns: Some(5),
+            tokens: Some(100),
+            spend: Some("0.50".parse().unwrap()),
+            spawns: Some(2),
+            depth: Some(1),
+            duration_seconds: Some(60),
+        }
+    }
+
+    #[test]
+    fn a_ceiling_is_reached_at_its_bound_and_above_and_not_below() {
+        let code = |used: Used| limits().reached(&used).map(|reached| reached.code);
+        assert_eq!(code(used(4, 99, "0.499999999", 59_999)), None);
+        for turns in [5, 6] {
+            assert_eq!(code(used(turns, 0, "0", 0)), Some(TURNS_EXCEEDED));
+        }
+        for tokens in [100, 101] {
+            assert_eq!(code(used(0, tokens, "0", 0)), Some(TOKENS_EXCEEDED));
+        }
+        for spend in ["0.5", "0.51"] {
+            assert_eq!(code(used(0, 0, spend, 0)), Some(SPEND_EXCEEDED));
+        }
+        for duration in [60_000, 61_000] {
+            assert_eq!(code(used(0, 0, "0", duration)), Some(DURATION_EXCEEDED));
+        }
+    }
+
+    #[test]
+    fn several_ceilings_are_named_in_one_order_and_with_their_values() {
+        let reached = limits().reached(&used(9, 900, "9", 900_000)).unwrap();
+        assert_eq!((reached.code, reached.current, reached.maximum), (TURNS_EXCEEDED, json!(9), json!(5)));
+        let reached = limits().reached(&used(0, 0, "9", 900_000)).unwrap();
+        assert_eq!((reached.code, reached.current, reached.maximum), (SPEND_EXCEEDED, json!(9.0), json!(0.5)));
+        assert_eq!(Limits::default().reached(&used(9, 900, "9", 900_000)), None);
+    }
+
+    #[test]
+    fn children_are_bounded_by_number_and_by_depth() {
+        let after = |spawns| Used { spawns, ..Used::default() };
+        let code = |limits: &Limits, spawns| limits.reached_by_children(&after(spawns)).map(|reached| reached.code);
+        assert_eq!(
+            (code(&limits(), 1), code(&limits(), 2), code(&limits(), 3)),
+            (None, Some(SPAWNS_EXCEEDED), Some(SPAWNS_EXCEEDED))
+        );
+        let lowest = Limits { depth: Some(0), ..limits() };
+        assert_eq!(code(&lowest, 0), Some(DEPTH_EXCEEDED));
+    }
+
+    #[test]
+    fn a_child_has_no_higher_ceiling_than_its_parent_and_is_one_level_deeper() {
+        let wide = Limits { turns: Some(50), depth: Some(9), spend: None, ..limits() };
+        let child = wide.under(&limits()).unwrap();
+        assert_eq!((child.turns, child.depth, child.spend), (Some(5), Some(0), limits().spend));
+        assert_eq!(wide.under(&child), None);
+        assert_eq!(limits().under(&Limits::default()), Some(limits()));
+    }
+
+    #[test]
+    fn what_is_said_later_wins_and_what_is_not_said_stays() {
+        let over = Limits { turns: Some(7), ..Limits::default() }.over(&limits());
+        assert_eq!((over.turns, over.tokens), (Some(7), Some(100)));
+    }
+
+    #[test]
+    fn a_raise_never_lowers() {
+        let raise = |turns| Limits { turns: Some(turns), ..Limits::default() };
+        assert_eq!((limits().lowered_by(&raise(4)), limits().lowered_by(&raise(6))), (Some("turns"), None));
+        // Without a ceiling every number is lower.
+        assert_eq!(Limits::default().lowered_by(&raise(6)), Some("turns"));
+    }
+
+    #[test]
+    fn counting_starts_anew_when_somebody_speaks_except_for_money() {
+        let turn = Cost { turns: 1, input_tokens: 10, spend: "0.1".parse().unwrap(), ..Cost::default() };
+        let mut meter = Meter::default();
+        meter.turn(&turn);
+        meter.run_ended(&Cost { duration_ms: 500, ..turn.clone() });
+        meter.turn(&turn);
+        let now = meter.used(250);
+        assert_eq!((now.cost.turns, now.cost.tokens(), now.cost.duration_ms), (2, 20, 750));
+        assert_eq!(now.spend, "0.2".parse().unwrap());
+        meter.heard();
+        assert_eq!((meter.used(0).cost.turns, meter.used(0).spend), (1, "0.2".parse().unwrap()));
     }
 }

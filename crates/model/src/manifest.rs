@@ -8,8 +8,9 @@ use crate::event::{Event, Fields, Handoff, ManifestChanged, Suspended, ThreadCre
 use crate::id::{AgentId, DirectiveId, RunId, TaskId, ThreadId};
 use crate::limits::{Cost, Limits};
 use crate::run::RunRecorded;
-use crate::status::{InvalidTransition, RunStatus, Status};
+use crate::status::{InvalidTransition, Status};
 use crate::time::Timestamp;
+use crate::tool::Risk;
 
 /// What is known of a thread without its messages.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -57,6 +58,9 @@ pub struct Manifest {
     /// What it may call; an empty list means nothing.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub capabilities: Option<Vec<String>>,
+    /// The risks of its tools that somebody acknowledged.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub acknowledged: Vec<Risk>,
     /// What its runs used.
     pub cost: Cost,
     /// What it returned.
@@ -139,6 +143,7 @@ impl Manifest {
             inputs: thread.inputs,
             limits: thread.limits,
             capabilities: thread.capabilities,
+            acknowledged: thread.acknowledged,
             cost: Cost::default(),
             outputs: None,
             run_id: None,
@@ -159,6 +164,8 @@ impl Manifest {
                 self.enter(Status::Suspended, at)?;
                 self.suspended = Some(suspended.clone());
             }
+            // Whoever decides about a call makes one less that waits.
+            Event::Decision(decision) => self.suspended.iter_mut().for_each(|why| why.forget(&decision.call_id)),
             Event::ManifestChanged(change) => self.changed(change, at)?,
             Event::ThreadHandoff(handoff) | Event::ThreadResumed(handoff) => self.handed_off(handoff, at)?,
             _ => {}
@@ -171,6 +178,7 @@ impl Manifest {
     pub fn shows_change_since(&self, before: &Self) -> bool {
         (self.status, &self.title, &self.outputs, &self.session_id, &self.limits)
             != (before.status, &before.title, &before.outputs, &before.session_id, &before.limits)
+            || self.suspended != before.suspended
             || self.continuation_thread_id != before.continuation_thread_id
             || (self.run_id != before.run_id && self.run_id.is_none())
     }
@@ -202,9 +210,7 @@ impl Manifest {
             self.status = from;
             self.enter(to, at)?;
         }
-        if run.meta.status == RunStatus::Done {
-            self.cost.add(&run.meta.total_cost());
-        }
+        self.cost.add(&run.meta.total_cost());
         self.run_id = None;
         Ok(())
     }

@@ -56,6 +56,18 @@ impl Money {
         self.0
     }
 
+    /// An equal share of this among so many, rounded down.
+    #[must_use]
+    pub fn share(self, among: u64) -> Self {
+        Self(self.0 / i64::try_from(among.max(1)).unwrap_or(i64::MAX))
+    }
+
+    /// As a decimal number of dollars, the way limits are shown.
+    pub fn to_json(self) -> serde_json::Value {
+        // A number of dollars is JSON.
+        decimal::serialize(&self, serde_json::value::Serializer).unwrap_or_default()
+    }
+
     /// Whether it is nothing.
     pub fn is_zero(self) -> bool {
         self == Self::ZERO

@@ -2,6 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
+use crate::digest::Digest;
 use crate::id::{AgentId, RunId, ThreadId};
 use crate::limits::Cost;
 use crate::status::{RunStatus, Status};
@@ -38,9 +39,12 @@ pub struct RunMeta {
     /// The thread's status after this run, when the termination code does not tell.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub outcome: Option<Status>,
-    /// What the run used beyond tokens.
+    /// What the run used beyond tokens; of a run that waited, since it went on.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub cost: Option<Cost>,
+    /// The configuration it runs under.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub config: Option<Digest>,
 }
 
 impl RunMeta {
@@ -58,6 +62,7 @@ impl RunMeta {
             output_tokens: 0,
             outcome: None,
             cost: None,
+            config: None,
         }
     }
 
@@ -104,14 +109,14 @@ pub struct RunRecorded {
 }
 
 /// One run as the index shows it.
-#[derive(Clone, Debug, PartialEq, Serialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Run {
     /// The run.
     pub run_id: RunId,
     /// The thread it ran on.
     pub thread_id: ThreadId,
     /// The run it belongs under; written once.
-    #[serde(skip_serializing_if = "Option::is_none")]
+    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub parent_run_id: Option<RunId>,
     /// The latest word on it.
     #[serde(flatten)]
@@ -138,6 +143,7 @@ impl Run {
             run.parent_run_id = before.parent_run_id.or(run.parent_run_id);
             run.meta.parent_thread_id = before.meta.parent_thread_id.or(run.meta.parent_thread_id);
             run.meta.source_mailbox_entry_id = before.meta.source_mailbox_entry_id.or(run.meta.source_mailbox_entry_id);
+            run.meta.config = before.meta.config.or(run.meta.config);
         }
         run
     }

@@ -49,6 +49,49 @@ pub enum Risk {
     Dangerous,
 }
 
+/// A command of a user, declared as a tool.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct CommandSpec {
+    /// What a model calls it.
+    pub name: String,
+    /// What it is for.
+    pub description: String,
+    /// The JSON Schema of its arguments.
+    pub input_schema: Value,
+    /// The program and its arguments. `{input:k}` stands for the call's argument `k`; an argument with `{input:k?}` is left out if
+    /// there is none. Put `--` before values that must not be taken for options.
+    pub command: Vec<String>,
+    /// What the program is given to read.
+    pub stdin: Stdin,
+    /// How long it may take.
+    pub timeout_seconds: u64,
+    /// How much of what it prints is kept.
+    pub output_bytes_max: u64,
+    /// The variables that it may see.
+    pub environment: Vec<String>,
+    /// Where it is started, relative to the project; absent means there.
+    pub working_folder: Option<String>,
+    /// How often it may run for one call.
+    pub class: EffectClass,
+    /// The command that knows what became of a call.
+    pub reconcile: Option<Vec<String>>,
+    /// The capability that allows it.
+    pub capability: String,
+    /// How much harm it can do.
+    pub risk: Risk,
+}
+
+/// What a program is given to read.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Stdin {
+    /// Nothing.
+    #[default]
+    None,
+    /// The call's arguments as one line of JSON.
+    Json,
+}
+
 /// One call of a tool.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Call {

@@ -1,6 +1,7 @@
 //! What each posting does, and how a record becomes a posting again.
 
 use super::{Account, AccountId, AccountStatus, Posted, Posting, PostingError, Record, Reservation, ReservationState};
+use crate::event::Event;
 use crate::id::ReservationId;
 use crate::money::Money;
 
@@ -13,15 +14,24 @@ impl Posting {
             | Self::Issue { account, .. }
             | Self::Settle { account, .. }
             | Self::Release { account, .. }
-            | Self::Close { account } => account,
+            | Self::Correct { account, .. }
+            | Self::Close { account }
+            | Self::Reopen { account }
+            | Self::ReserveAgain { account, .. }
+            | Self::Raise { account, .. }
+            | Self::Stop { account } => account,
         }
     }
 
     /// The reservation that it makes, moves on or ends.
     pub fn reservation(&self) -> Option<&ReservationId> {
         match self {
-            Self::Open { .. } | Self::Close { .. } => None,
+            Self::Open { .. } | Self::Close { .. } | Self::Reopen { .. } | Self::Raise { .. } | Self::Stop { .. } => {
+                None
+            }
             Self::Reserve { reservation, .. }
+            | Self::ReserveAgain { reservation, .. }
+            | Self::Correct { reservation, .. }
             | Self::Issue { reservation, .. }
             | Self::Settle { reservation, .. }
             | Self::Release { reservation, .. } => Some(reservation),
@@ -36,13 +46,35 @@ impl Posting {
             Self::Issue { .. } => "issued",
             Self::Settle { .. } => "settled",
             Self::Release { .. } => "released",
+            Self::Correct { .. } => "corrected",
             Self::Close { .. } => "account_closed",
+            Self::Reopen { .. } => "account_reopened",
+            Self::ReserveAgain { .. } => "reserved_again",
+            Self::Raise { .. } => "account_raised",
+            Self::Stop { .. } => "account_stopped",
+        }
+    }
+
+    /// The event that records it.
+    pub fn event(&self, record: Record) -> Event {
+        match self {
+            Self::Open { .. } => Event::AccountOpened(record),
+            Self::Reserve { .. } => Event::Reserved(record),
+            Self::Issue { .. } => Event::Issued(record),
+            Self::Settle { .. } => Event::Settled(record),
+            Self::Release { .. } => Event::Released(record),
+            Self::Correct { .. } => Event::Corrected(record),
+            Self::Close { .. } => Event::AccountClosed(record),
+            Self::Reopen { .. } => Event::AccountReopened(record),
+            Self::ReserveAgain { .. } => Event::ReservedAgain(record),
+            Self::Raise { .. } => Event::AccountRaised(record),
+            Self::Stop { .. } => Event::AccountStopped(record),
         }
     }
 
     /// The posting that a record of this event type was made of; nothing if the record lacks what the type needs.
     pub fn from_record(event_type: &str, record: &Record) -> Option<Self> {
-        let Record { remaining, reservation, amount, parent, child, unknown, .. } = record.clone();
+        let Record { remaining, reservation, amount, parent, child, unknown, returned, evidence, .. } = record.clone();
         let account = record.account.clone();
         Some(match event_type {
             // Nothing has been spent yet, so what remains is the maximum.
@@ -51,7 +83,18 @@ impl Posting {
             "issued" => Self::Issue { account, reservation: reservation? },
             "settled" => Self::Settle { account, reservation: reservation?, amount: amount?, unknown },
             "released" => Self::Release { account, reservation: reservation? },
+            "corrected" => Self::Correct { account, reservation: reservation?, amount: amount?, evidence: evidence? },
             "account_closed" => Self::Close { account },
+            "account_reopened" => Self::Reopen { account },
+            "reserved_again" => Self::ReserveAgain {
+                account,
+                reservation: reservation?,
+                amount: amount?,
+                child: child?,
+                returned: returned?,
+            },
+            "account_raised" => Self::Raise { account, max: amount? },
+            "account_stopped" => Self::Stop { account },
             _ => return None,
         })
     }
@@ -75,21 +118,36 @@ pub fn post(
     match posting {
         Posting::Open { account: id, parent, max } => open(account, id, parent.as_ref(), *max),
         Posting::Reserve { reservation: id, amount, child, .. } => {
-            reserve(active(account, posting)?, reservation, id, *amount, child.as_ref())
+            // Whoever is done may still have children that are given more.
+            let account = if child.is_some() { unclosed(account, posting) } else { active(account, posting) }?;
+            reserve(account, reservation, id, *amount, child.as_ref())
+        }
+        Posting::ReserveAgain { reservation: id, amount, child, returned, .. } => {
+            reserve_again(known(account, posting)?, reservation, id, (*amount, *returned), child)
         }
         Posting::Issue { .. } => {
             let account = active(account, posting)?;
             issue(account, held(account, reservation, posting)?)
         }
         Posting::Settle { amount, unknown, .. } => {
-            let account = active(account, posting)?;
+            let account = unclosed(account, posting)?;
             settle(account, held(account, reservation, posting)?, *amount, *unknown)
         }
         Posting::Release { .. } => {
-            let account = active(account, posting)?;
+            let account = unclosed(account, posting)?;
             release(account, held(account, reservation, posting)?)
         }
-        Posting::Close { .. } => close(active(account, posting)?),
+        Posting::Correct { reservation: id, amount, evidence, .. } => {
+            let account = unclosed(account, posting)?;
+            match reservation.filter(|held| held.account == account.id && held.state == ReservationState::Unknown) {
+                Some(reservation) => correct(account, reservation, *amount, evidence),
+                None => Err(PostingError::UnknownReservation { account: account.id.clone(), reservation: id.clone() }),
+            }
+        }
+        Posting::Close { .. } => Ok(close(active(account, posting)?)),
+        Posting::Reopen { .. } => reopen(known(account, posting)?),
+        Posting::Raise { max, .. } => raise(unclosed(account, posting)?, *max),
+        Posting::Stop { .. } => Ok(stop(unclosed(account, posting)?)),
     }
 }
 
@@ -140,15 +198,28 @@ fn reserve(
     let mut account = account.clone();
     account.reserved = sum(&account, account.reserved, amount)?;
     account.open += 1;
-    let reservation = Reservation {
-        id: id.clone(),
-        account: account.id.clone(),
-        amount,
-        state: ReservationState::Reserved,
-        child: child.cloned(),
-    };
+    let (state, child) = (ReservationState::Reserved, child.cloned());
+    let reservation = Reservation { id: id.clone(), account: account.id.clone(), amount, state, child };
     let mut posted = posted(account, Some(&reservation));
     posted.reservation = Some(reservation);
+    Ok(posted)
+}
+
+/// What the child had spent goes from what is spent to what is reserved; the rest is reserved anew.
+fn reserve_again(
+    account: &Account,
+    known: Option<&Reservation>,
+    id: &ReservationId,
+    (amount, returned): (Money, Money),
+    child: &AccountId,
+) -> Result<Posted, PostingError> {
+    let Some(settled_children) = account.settled_children.checked_sub(returned) else {
+        return Err(PostingError::Inconsistent { account: account.id.clone(), reservation: id.clone() });
+    };
+    let status = if account.status == AccountStatus::Closed { AccountStatus::Closing } else { account.status };
+    let account = Account { settled_children, status, ..account.clone() };
+    let mut posted = reserve(&account, known, id, amount, Some(child))?;
+    posted.record.returned = Some(returned);
     Ok(posted)
 }
 
@@ -171,6 +242,8 @@ fn settle(account: &Account, reservation: &Reservation, amount: Money, unknown: 
     let mut posted = posted(account, Some(reservation));
     posted.record.amount = Some(amount);
     posted.record.unknown = unknown;
+    posted.reservation =
+        unknown.then(|| Reservation { amount, state: ReservationState::Unknown, ..reservation.clone() });
     Ok(posted)
 }
 
@@ -179,20 +252,81 @@ fn release(account: &Account, reservation: &Reservation) -> Result<Posted, Posti
     Ok(posted(without(account, reservation)?, Some(reservation)))
 }
 
-fn close(account: &Account) -> Result<Posted, PostingError> {
-    if account.open > 0 {
-        return Err(PostingError::StillReserved { account: account.id.clone(), open: account.open });
-    }
-    Ok(posted(Account { status: AccountStatus::Closed, ..account.clone() }, None))
+fn correct(
+    account: &Account,
+    reservation: &Reservation,
+    amount: Money,
+    evidence: &str,
+) -> Result<Posted, PostingError> {
+    let too_much = match reservation.amount.checked_sub(amount) {
+        Some(too_much) if !evidence.trim().is_empty() => too_much,
+        _ => {
+            return Err(PostingError::NotCorrected { reservation: reservation.id.clone(), bound: reservation.amount });
+        }
+    };
+    let Some(settled) = account.settled.checked_sub(too_much) else {
+        return Err(PostingError::Inconsistent { account: account.id.clone(), reservation: reservation.id.clone() });
+    };
+    let mut posted = posted(Account { settled, ..account.clone() }, Some(reservation));
+    posted.record.amount = Some(amount);
+    posted.record.evidence = Some(evidence.to_owned());
+    Ok(posted)
 }
 
-/// The account, if it exists and still takes postings.
+fn close(account: &Account) -> Posted {
+    let status = if account.open > 0 { AccountStatus::Closing } else { AccountStatus::Closed };
+    posted(Account { status, ..account.clone() }, None)
+}
+
+fn reopen(account: &Account) -> Result<Posted, PostingError> {
+    match account.status {
+        AccountStatus::Active => Err(PostingError::NotClosed { account: account.id.clone() }),
+        AccountStatus::Closing | AccountStatus::Closed => {
+            Ok(posted(Account { status: AccountStatus::Active, ..account.clone() }, None))
+        }
+    }
+}
+
+fn raise(account: &Account, max: Money) -> Result<Posted, PostingError> {
+    if account.max.is_none_or(|now| max <= now) {
+        return Err(PostingError::NotRaised { account: account.id.clone(), max: account.max });
+    }
+    Ok(with_max(account, max))
+}
+
+fn stop(account: &Account) -> Posted {
+    // Less than is in use, so that what is given back can't be reserved again either.
+    with_max(account, account.spent())
+}
+
+fn with_max(account: &Account, max: Money) -> Posted {
+    let mut posted = posted(Account { max: Some(max), ..account.clone() }, None);
+    posted.record.amount = Some(max);
+    posted
+}
+
+/// The account, if it exists.
+fn known<'a>(account: Option<&'a Account>, posting: &Posting) -> Result<&'a Account, PostingError> {
+    account.ok_or_else(|| PostingError::UnknownAccount { account: posting.account().clone() })
+}
+
+/// The account, if it exists and something of it may still end.
+fn unclosed<'a>(account: Option<&'a Account>, posting: &Posting) -> Result<&'a Account, PostingError> {
+    match known(account, posting)? {
+        account if account.status == AccountStatus::Closed => {
+            Err(PostingError::AccountClosed { account: account.id.clone() })
+        }
+        account => Ok(account),
+    }
+}
+
+/// The account, if it exists and its chain is not done.
 fn active<'a>(account: Option<&'a Account>, posting: &Posting) -> Result<&'a Account, PostingError> {
-    let id = || posting.account().clone();
-    match account {
-        None => Err(PostingError::UnknownAccount { account: id() }),
-        Some(account) if account.status == AccountStatus::Closed => Err(PostingError::AccountClosed { account: id() }),
-        Some(account) => Ok(account),
+    match unclosed(account, posting)? {
+        account if account.status == AccountStatus::Closing => {
+            Err(PostingError::AccountClosed { account: account.id.clone() })
+        }
+        account => Ok(account),
     }
 }
 
@@ -203,7 +337,11 @@ fn held<'a>(
     posting: &Posting,
 ) -> Result<&'a Reservation, PostingError> {
     match (reservation, posting.reservation()) {
-        (Some(reservation), _) if reservation.account == account.id => Ok(reservation),
+        (Some(reservation), _)
+            if reservation.account == account.id && reservation.state != ReservationState::Unknown =>
+        {
+            Ok(reservation)
+        }
         (_, Some(id)) => Err(PostingError::UnknownReservation { account: account.id.clone(), reservation: id.clone() }),
         (_, None) => unreachable!("only postings with a reservation ask for one"),
     }
@@ -212,14 +350,22 @@ fn held<'a>(
 fn refuse_issued(reservation: &Reservation) -> Result<(), PostingError> {
     match reservation.state {
         ReservationState::Reserved => Ok(()),
-        ReservationState::Issued => Err(PostingError::AlreadyIssued { reservation: reservation.id.clone() }),
+        ReservationState::Issued | ReservationState::Unknown => {
+            Err(PostingError::AlreadyIssued { reservation: reservation.id.clone() })
+        }
     }
 }
 
-/// The account once the reservation has ended.
+/// The account once the reservation has ended; one that is closing is closed once nothing is left.
 fn without(account: &Account, reservation: &Reservation) -> Result<Account, PostingError> {
     match (account.reserved.checked_sub(reservation.amount), account.open.checked_sub(1)) {
-        (Some(reserved), Some(open)) => Ok(Account { reserved, open, ..account.clone() }),
+        (Some(reserved), Some(open)) => {
+            let status = match account.status {
+                AccountStatus::Closing if open == 0 => AccountStatus::Closed,
+                status => status,
+            };
+            Ok(Account { reserved, open, status, ..account.clone() })
+        }
         _ => Err(PostingError::Inconsistent { account: account.id.clone(), reservation: reservation.id.clone() }),
     }
 }
@@ -240,6 +386,8 @@ fn posted(mut account: Account, reservation: Option<&Reservation>) -> Posted {
         parent: None,
         child: reservation.and_then(|reservation| reservation.child.clone()),
         unknown: false,
+        returned: None,
+        evidence: None,
     };
     Posted { account, reservation: None, record }
 }

@@ -6,6 +6,7 @@ use proptest::prelude::*;
 use serde_json::{Value, json};
 
 use super::*;
+use crate::error::{Classify, Kind};
 
 /// A ledger as a store keeps it.
 #[derive(Default)]
@@ -151,13 +152,113 @@ fn an_account_that_was_never_opened_takes_nothing() {
     }
 }
 
+fn close() -> Value {
+    json!({"kind": "close", "account": "a"})
+}
+
+fn reopen() -> Value {
+    json!({"kind": "reopen", "account": "a"})
+}
+
 #[test]
-fn an_account_stays_open_while_even_a_free_call_is_open() {
-    let mut ledger = opened(0);
+fn an_account_is_closing_while_even_a_free_call_is_open_and_takes_no_further_one() {
+    let mut ledger = opened(10);
     ledger.ask(reserve("free", 0)).unwrap();
-    refused(&mut ledger, json!({"kind": "close", "account": "a"}), Kind::Denied, "account_still_reserved");
+    ledger.ask(close()).unwrap();
+    assert_eq!(ledger.account("a").status, AccountStatus::Closing);
+    refused(&mut ledger, reserve("late", 1), Kind::Denied, "account_closed");
+    refused(&mut ledger, close(), Kind::Denied, "account_closed");
     ledger.ask(on("release", "free")).unwrap();
-    ledger.ask(json!({"kind": "close", "account": "a"})).unwrap();
+    assert_eq!(ledger.account("a").status, AccountStatus::Closed);
+}
+
+#[test]
+fn a_closed_account_can_be_opened_again_and_an_open_one_can_not() {
+    let mut ledger = opened(10);
+    refused(&mut ledger, reopen(), Kind::Denied, "account_not_closed");
+    ledger.ask(close()).unwrap();
+    ledger.ask(reopen()).unwrap();
+    ledger.ask(reserve("r", 10)).unwrap();
+    ledger.ask(close()).unwrap();
+    ledger.ask(reopen()).unwrap();
+    assert_eq!(ledger.account("a").status, AccountStatus::Active, "also while it is only closing");
+}
+
+#[test]
+fn a_raise_sets_more_and_never_less() {
+    let raise = |max: i64| json!({"kind": "raise", "account": "a", "max": max});
+    let mut ledger = opened(10);
+    ledger.ask(reserve("r", 10)).unwrap();
+    for max in [9, 10] {
+        refused(&mut ledger, raise(max), Kind::Invalid, "account_not_raised");
+    }
+    let record = ledger.ask(raise(15)).unwrap();
+    assert_eq!((record.amount, record.remaining), (Some(nanos(15)), Some(nanos(5))));
+    let mut unlimited = Ledger::default();
+    unlimited.ask(json!({"kind": "open", "account": "a"})).unwrap();
+    refused(&mut unlimited, raise(15), Kind::Invalid, "account_not_raised");
+}
+
+#[test]
+fn a_stopped_account_reserves_nothing_until_it_is_raised() {
+    let mut ledger = opened(100);
+    ledger.ask(reserve("r", 30)).unwrap();
+    let record = ledger.ask(json!({"kind": "stop", "account": "a"})).unwrap();
+    assert_eq!((record.amount, record.remaining), (Some(nanos(0)), Some(nanos(0))));
+    ledger.ask(on("issue", "r")).unwrap();
+    ledger.ask(settle("r", 20)).unwrap();
+    refused(&mut ledger, reserve("s", 1), Kind::Exhausted, "budget_exceeded");
+    assert_eq!(ledger.account("a").remaining(), Some(nanos(0)), "what is given back can't be used either");
+    ledger.ask(json!({"kind": "raise", "account": "a", "max": 100})).unwrap();
+    ledger.ask(reserve("s", 80)).unwrap();
+}
+
+#[test]
+fn what_nobody_knew_is_corrected_once_downward_and_with_evidence() {
+    let mut ledger = opened(100);
+    ledger.ask(reserve("r", 60)).unwrap();
+    ledger.ask(on("issue", "r")).unwrap();
+    let correct = |amount: i64, evidence: &str| json!({"kind": "correct", "account": "a", "reservation": "r", "amount": amount, "evidence": evidence});
+    refused(&mut ledger, correct(10, "invoice"), Kind::Absent, "reservation_unknown");
+    let mut posting = settle("r", 60);
+    posting["unknown"] = json!(true);
+    ledger.ask(posting).unwrap();
+    for late in [settle("r", 10), on("issue", "r"), on("release", "r")] {
+        refused(&mut ledger, late, Kind::Absent, "reservation_unknown");
+    }
+    refused(&mut ledger, correct(61, "invoice"), Kind::Invalid, "not_corrected");
+    refused(&mut ledger, correct(10, " "), Kind::Invalid, "not_corrected");
+    let record = ledger.ask(correct(10, "invoice 7")).unwrap();
+    assert_eq!((record.amount, record.evidence.as_deref()), (Some(nanos(10)), Some("invoice 7")));
+    assert_eq!((ledger.account("a").settled, ledger.account("a").remaining()), (nanos(10), Some(nanos(90))));
+    refused(&mut ledger, correct(9, "invoice"), Kind::Absent, "reservation_unknown");
+}
+
+#[test]
+fn a_child_that_goes_on_is_reserved_for_again_and_not_charged_twice() {
+    let mut ledger = opened(100);
+    let mut hold = reserve("for-b", 40);
+    hold["child"] = json!("b");
+    ledger.ask(hold).unwrap();
+    ledger.ask(settle("for-b", 15)).unwrap();
+    ledger.ask(close()).unwrap();
+    let again = |returned: i64, amount: i64| {
+        json!({"kind": "reserve_again", "account": "a", "reservation": "again", "amount": amount, "child": "b",
+               "returned": returned})
+    };
+    refused(&mut ledger, again(16, 40), Kind::Integrity, "account_inconsistent");
+    refused(&mut ledger, again(15, 101), Kind::Exhausted, "budget_exceeded");
+    let record = ledger.ask(again(15, 40)).unwrap();
+    assert_eq!((record.returned, record.remaining), (Some(nanos(15)), Some(nanos(60))));
+    let account = ledger.account("a");
+    assert_eq!(
+        (account.settled_children, account.status),
+        (nanos(0), AccountStatus::Closing),
+        "it waits for its child"
+    );
+    ledger.ask(settle("again", 22)).unwrap();
+    let account = ledger.account("a");
+    assert_eq!((account.settled_children, account.status), (nanos(22), AccountStatus::Closed));
 }
 
 #[test]
@@ -257,12 +358,20 @@ fn posting() -> impl Strategy<Value = Posting> {
     let name = (0..5).prop_map(|number| ReservationId::new(format!("r{number}")).unwrap());
     let amount = (0i64..60).prop_map(nanos);
     let child = prop::option::weighted(0.3, Just(AccountId::new("child").unwrap()));
-    (account, name, amount, child, 0..24, any::<bool>()).prop_map(
+    (account, name, amount, child, 0..34, any::<bool>()).prop_map(
         |(account, reservation, amount, child, which, unknown)| match which {
             0..8 => Posting::Reserve { account, reservation, amount, child },
             8..14 => Posting::Issue { account, reservation },
             14..20 => Posting::Settle { account, reservation, amount, unknown },
             20..23 => Posting::Release { account, reservation },
+            23..26 => Posting::Correct { account, reservation, amount, evidence: "seen".to_owned() },
+            26 => Posting::Raise { account, max: amount.saturating_add(amount).saturating_add(amount) },
+            27 => Posting::Stop { account },
+            28 | 29 => Posting::Reopen { account },
+            30..33 => {
+                let (child, returned) = (AccountId::new("child").unwrap(), nanos(amount.nanos() / 2));
+                Posting::ReserveAgain { account, reservation, amount, child, returned }
+            }
             _ => Posting::Close { account },
         },
     )
@@ -289,12 +398,18 @@ proptest! {
         let mut counted: BTreeMap<AccountId, Counted> = BTreeMap::new();
         for posting in &postings {
             let held = posting.reservation().and_then(|id| ledger.reservations.get(id)).cloned();
-            if ledger.post(posting).is_ok()
-                && let (Posting::Settle { account, amount, .. }, Some(held)) = (posting, held)
-            {
-                let counted = counted.entry(account.clone()).or_default();
-                counted.spent += amount.nanos();
-                counted.overcharged |= *amount > held.amount;
+            if ledger.post(posting).is_ok() {
+                let counted = counted.entry(posting.account().clone()).or_default();
+                match (posting, held) {
+                    (Posting::Settle { amount, .. }, Some(held)) => {
+                        counted.spent += amount.nanos();
+                        counted.overcharged |= *amount > held.amount;
+                    }
+                    (Posting::Correct { amount, .. }, Some(held)) => counted.spent -= held.amount.nanos() - amount.nanos(),
+                    (Posting::ReserveAgain { returned, .. }, _) => counted.spent -= returned.nanos(),
+                    (Posting::Stop { .. }, _) => counted.overcharged = true,
+                    _ => {}
+                }
             }
             for account in ledger.accounts.values() {
                 check(account, &ledger, counted.get(&account.id).unwrap_or(&Counted::default()))?;
@@ -305,11 +420,16 @@ proptest! {
 }
 
 fn check(account: &Account, ledger: &Ledger, counted: &Counted) -> Result<(), TestCaseError> {
-    let held: Vec<_> = ledger.reservations.values().filter(|held| held.account == account.id).collect();
+    let is_open = |held: &&Reservation| held.account == account.id && held.state != ReservationState::Unknown;
+    let held: Vec<_> = ledger.reservations.values().filter(is_open).collect();
     prop_assert_eq!(account.reserved.nanos(), held.iter().map(|held| held.amount.nanos()).sum::<i64>());
     prop_assert_eq!(account.open, held.len() as u64);
     prop_assert_eq!(account.settled.nanos() + account.settled_children.nanos(), counted.spent);
-    prop_assert!(account.status == AccountStatus::Active || held.is_empty());
+    match account.status {
+        AccountStatus::Active => {}
+        AccountStatus::Closing => prop_assert!(!held.is_empty()),
+        AccountStatus::Closed => prop_assert!(held.is_empty()),
+    }
     if let (Some(max), false) = (account.max, counted.overcharged) {
         let used = counted.spent + account.reserved.nanos();
         prop_assert!(used <= max.nanos());

@@ -1,0 +1,150 @@
+//! Why a posting is refused.
+
+use super::AccountId;
+use crate::error::{Classify, Kind};
+use crate::id::ReservationId;
+use crate::money::Money;
+
+/// Why a posting is refused.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum PostingError {
+    /// Not enough is left.
+    #[error("account `{account}` has {remaining} dollars left, and {requested} are needed")]
+    Insufficient {
+        /// The account.
+        account: AccountId,
+        /// What can still be reserved.
+        remaining: Money,
+        /// What was asked for.
+        requested: Money,
+    },
+    /// There is no such account.
+    #[error("there is no account `{account}`")]
+    UnknownAccount {
+        /// The account.
+        account: AccountId,
+    },
+    /// There is such an account already.
+    #[error("account `{account}` exists already")]
+    AccountExists {
+        /// The account.
+        account: AccountId,
+    },
+    /// The account takes no more postings.
+    #[error("account `{account}` is closed")]
+    AccountClosed {
+        /// The account.
+        account: AccountId,
+    },
+    /// An account can't give money to itself.
+    #[error("account `{account}` can't be its own child")]
+    OwnChild {
+        /// The account.
+        account: AccountId,
+    },
+    /// The account is not closed, so there is nothing to open again.
+    #[error("account `{account}` is not closed")]
+    NotClosed {
+        /// The account.
+        account: AccountId,
+    },
+    /// A raise sets a higher maximum.
+    #[error("account `{account}` may spend {} already, and a raise sets more than that", shown(.max))]
+    NotRaised {
+        /// The account.
+        account: AccountId,
+        /// What may be spent at most.
+        max: Option<Money>,
+    },
+    /// A correction only lowers, and says how it is known.
+    #[error(
+        "reservation `{reservation}` was put down at {bound} dollars: a correction says less, and how that is known"
+    )]
+    NotCorrected {
+        /// The reservation.
+        reservation: ReservationId,
+        /// What was put down.
+        bound: Money,
+    },
+    /// There is an open reservation of this name already.
+    #[error("reservation `{reservation}` is open already")]
+    ReservationExists {
+        /// The reservation.
+        reservation: ReservationId,
+    },
+    /// The account has no such open reservation.
+    #[error("account `{account}` has no open reservation `{reservation}`")]
+    UnknownReservation {
+        /// The account.
+        account: AccountId,
+        /// The reservation.
+        reservation: ReservationId,
+    },
+    /// The call may have been sent, so this comes too late.
+    #[error("reservation `{reservation}` was issued before")]
+    AlreadyIssued {
+        /// The reservation.
+        reservation: ReservationId,
+    },
+    /// The call was never sent, so nothing can have been spent.
+    #[error("reservation `{reservation}` was never issued: release it")]
+    NotIssued {
+        /// The reservation.
+        reservation: ReservationId,
+    },
+    /// The sum is larger than an account can hold.
+    #[error("account `{account}` can't hold so large a sum")]
+    TooLarge {
+        /// The account.
+        account: AccountId,
+    },
+    /// The account doesn't hold what the reservation says.
+    #[error("account `{account}` holds less than its reservation `{reservation}`")]
+    Inconsistent {
+        /// The account.
+        account: AccountId,
+        /// The reservation.
+        reservation: ReservationId,
+    },
+}
+
+impl Classify for PostingError {
+    fn kind(&self) -> Kind {
+        match self {
+            Self::Insufficient { .. } => Kind::Exhausted,
+            Self::UnknownAccount { .. } | Self::UnknownReservation { .. } => Kind::Absent,
+            Self::AccountExists { .. } | Self::ReservationExists { .. } => Kind::Conflict,
+            Self::AccountClosed { .. }
+            | Self::NotClosed { .. }
+            | Self::AlreadyIssued { .. }
+            | Self::NotIssued { .. } => Kind::Denied,
+            Self::OwnChild { .. } | Self::TooLarge { .. } | Self::NotRaised { .. } | Self::NotCorrected { .. } => {
+                Kind::Invalid
+            }
+            Self::Inconsistent { .. } => Kind::Integrity,
+        }
+    }
+
+    fn code(&self) -> &'static str {
+        match self {
+            Self::Insufficient { .. } => "budget_exceeded",
+            Self::UnknownAccount { .. } => "account_unknown",
+            Self::AccountExists { .. } => "account_exists",
+            Self::AccountClosed { .. } => "account_closed",
+            Self::OwnChild { .. } => "account_own_child",
+            Self::NotClosed { .. } => "account_not_closed",
+            Self::NotRaised { .. } => "account_not_raised",
+            Self::NotCorrected { .. } => "not_corrected",
+            Self::ReservationExists { .. } => "reservation_exists",
+            Self::UnknownReservation { .. } => "reservation_unknown",
+            Self::AlreadyIssued { .. } => "reservation_issued",
+            Self::NotIssued { .. } => "reservation_not_issued",
+            Self::TooLarge { .. } => "account_too_large",
+            Self::Inconsistent { .. } => "account_inconsistent",
+        }
+    }
+}
+
+fn shown(max: &Option<Money>) -> String {
+    max.map_or_else(|| "without limit".to_owned(), |max| format!("{max} dollars"))
+}

@@ -1,0 +1,404 @@
+//! Accounts from the records that stand in logs, and whether each ceiling held.
+//!
+//! Records of one account are put into the order of its versions, which no clock has a say in, and posted again by the rules that first
+//! posted them. A version that is missing, that stands in two places, or that does not follow from the one before it is found
+//! and named; behind it nothing is said of that account, because nothing could be vouched for.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fmt;
+
+use super::{Account, AccountId, AccountStatus, Posting, Record, Reservation, ReservationState, post};
+use crate::id::{ReservationId, ThreadId};
+use crate::money::Money;
+
+/// One record, and where it stands.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Seen {
+    /// The thread whose log has it.
+    pub thread: ThreadId,
+    /// The number of its line.
+    pub line: u64,
+    /// The type of its event.
+    pub event_type: &'static str,
+    /// The record.
+    pub record: Record,
+}
+
+/// An account as its records tell it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct History {
+    /// The account after the last record that could be posted.
+    pub account: Account,
+    /// What it holds, and what was settled without anybody knowing what was spent.
+    pub reservations: BTreeMap<ReservationId, Reservation>,
+    /// How many records were posted.
+    pub postings: u64,
+    /// What it was allowed to spend when that was last decided; a stop does not count.
+    pub ceiling: Option<Money>,
+    /// The most that was spent and reserved at any posting.
+    pub peak: Money,
+    /// How much of what is settled nobody knows.
+    pub unknown: Money,
+    /// Whether every record of it could be posted.
+    pub is_whole: bool,
+}
+
+/// What is not as it should be.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Flaw {
+    /// No log has these versions.
+    Missing {
+        /// The account.
+        account: AccountId,
+        /// The first of them.
+        from: u64,
+        /// The last of them.
+        to: u64,
+    },
+    /// One version stands in two places.
+    Double {
+        /// The account.
+        account: AccountId,
+        /// The version.
+        version: u64,
+        /// Where it stands.
+        places: Vec<(ThreadId, u64)>,
+        /// Whether both say the same.
+        is_same: bool,
+    },
+    /// A record does not follow from the one before it.
+    Misfit {
+        /// The account.
+        account: AccountId,
+        /// The version.
+        version: u64,
+        /// Where it stands.
+        place: (ThreadId, u64),
+        /// Why not.
+        why: String,
+    },
+    /// More was spent and reserved than was allowed.
+    Crossed {
+        /// The account.
+        account: AccountId,
+        /// The version at which that was so first.
+        version: u64,
+        /// What was spent and reserved.
+        used: Money,
+        /// What was allowed.
+        ceiling: Money,
+    },
+    /// A parent and its child do not say the same.
+    Unpaired {
+        /// The parent's account.
+        parent: AccountId,
+        /// The child's account; absent when it is about all children.
+        child: Option<AccountId>,
+        /// What does not fit.
+        why: String,
+    },
+}
+
+impl Flaw {
+    /// Whether records are missing, doubled or wrong; that a ceiling was crossed may be the truth.
+    pub fn is_of_the_records(&self) -> bool {
+        !matches!(self, Self::Crossed { .. })
+    }
+}
+
+impl fmt::Display for Flaw {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Missing { account, from, to } if from == to => {
+                write!(f, "account `{account}`: no log has its posting {from}")
+            }
+            Self::Missing { account, from, to } => {
+                write!(f, "account `{account}`: no log has its postings {from} to {to}")
+            }
+            Self::Double { account, version, places, is_same } => {
+                let places: Vec<_> = places.iter().map(|(thread, line)| format!("`{thread}` line {line}")).collect();
+                let say = if *is_same { "the same" } else { "different things" };
+                write!(f, "account `{account}`: posting {version} stands in {} and says {say}", places.join(" and "))
+            }
+            Self::Misfit { account, version, place: (thread, line), why } => {
+                write!(f, "account `{account}`: posting {version} in `{thread}` line {line} does not follow: {why}")
+            }
+            Self::Crossed { account, version, used, ceiling } => {
+                write!(f, "account `{account}`: at posting {version} {used} dollars were used, and {ceiling} allowed")
+            }
+            Self::Unpaired { parent, child: Some(child), why } => {
+                write!(f, "accounts `{parent}` and `{child}`: {why}")
+            }
+            Self::Unpaired { parent, child: None, why } => write!(f, "account `{parent}`: {why}"),
+        }
+    }
+}
+
+/// What the records of some logs tell.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Replayed {
+    /// Every account that a record names.
+    pub accounts: BTreeMap<AccountId, History>,
+    /// What is not as it should be.
+    pub flaws: Vec<Flaw>,
+}
+
+/// Posts records again, in whatever order they come.
+pub fn replay(seen: impl IntoIterator<Item = Seen>) -> Replayed {
+    let mut by_account: BTreeMap<AccountId, BTreeMap<u64, Vec<Seen>>> = BTreeMap::new();
+    for one in seen {
+        let versions = by_account.entry(one.record.account.clone()).or_default();
+        versions.entry(one.record.account_version).or_default().push(one);
+    }
+    let mut replayed = Replayed::default();
+    for (account, versions) in by_account {
+        let (history, flaws) = replay_account(&account, versions);
+        replayed.flaws.extend(flaws);
+        replayed.accounts.extend(history.map(|history| (account, history)));
+    }
+    replayed.flaws.extend(unpaired(&replayed.accounts));
+    replayed
+}
+
+fn replay_account(account: &AccountId, versions: BTreeMap<u64, Vec<Seen>>) -> (Option<History>, Vec<Flaw>) {
+    let (mut history, mut flaws): (Option<History>, Vec<Flaw>) = (None, Vec::new());
+    let mut next = 1;
+    for (version, mut seen) in versions {
+        if version > next {
+            flaws.push(Flaw::Missing { account: account.clone(), from: next, to: version - 1 });
+            break;
+        }
+        let Some(one) = seen.pop() else { continue };
+        if let Some(other) = seen.pop() {
+            let is_same = (other.event_type, &other.record) == (one.event_type, &one.record);
+            let places = vec![(other.thread, other.line), (one.thread.clone(), one.line)];
+            flaws.push(Flaw::Double { account: account.clone(), version, places, is_same });
+            if !is_same {
+                break;
+            }
+        }
+        match take(history.as_ref(), &one) {
+            Ok(after) => {
+                flaws.extend(crossed(&after, history.as_ref()));
+                history = Some(after);
+            }
+            Err(why) => {
+                let place = (one.thread, one.line);
+                flaws.push(Flaw::Misfit { account: account.clone(), version, place, why });
+                break;
+            }
+        }
+        next = version + 1;
+    }
+    let is_whole = flaws.iter().all(|flaw| !flaw.is_of_the_records());
+    (history.map(|history| History { is_whole, ..history }), flaws)
+}
+
+/// The history behind one more record; in words if it does not follow.
+fn take(before: Option<&History>, seen: &Seen) -> Result<History, String> {
+    let Seen { event_type, record, .. } = seen;
+    let posting = Posting::from_record(event_type, record).ok_or("it lacks what its type needs")?;
+    let held = posting.reservation().and_then(|name| before?.reservations.get(name));
+    let posted = post(before.map(|before| &before.account), held, &posting).map_err(|error| error.to_string())?;
+    if posted.record != *record {
+        return Err(difference(&posted.record, record));
+    }
+    let mut reservations = before.map(|before| before.reservations.clone()).unwrap_or_default();
+    if let Some(name) = posting.reservation() {
+        match posted.reservation {
+            Some(open) => reservations.insert(name.clone(), open),
+            None => reservations.remove(name),
+        };
+    }
+    let ceiling = match &posting {
+        Posting::Open { max, .. } => *max,
+        Posting::Raise { max, .. } => Some(*max),
+        _ => before.and_then(|before| before.ceiling),
+    };
+    let is_unknown = |held: &&Reservation| held.state == ReservationState::Unknown;
+    let unknown = sum(reservations.values().filter(is_unknown).map(|held| held.amount));
+    Ok(History {
+        peak: posted.account.used().max(before.map_or(Money::ZERO, |before| before.peak)),
+        postings: before.map_or(0, |before| before.postings) + 1,
+        account: posted.account,
+        reservations,
+        ceiling,
+        unknown,
+        is_whole: true,
+    })
+}
+
+fn difference(due: &Record, found: &Record) -> String {
+    match (due.remaining, found.remaining) {
+        (due, found) if due != found => {
+            let shown = |money: Option<Money>| money.map_or_else(|| "no limit".to_owned(), |money| money.to_string());
+            format!("it says that {} remain, and {} do", shown(found), shown(due))
+        }
+        _ => "it says something else than the posting it records".to_owned(),
+    }
+}
+
+/// That a ceiling was crossed, if this posting is the first at which it was.
+fn crossed(after: &History, before: Option<&History>) -> Option<Flaw> {
+    let is_over = |history: &History| history.ceiling.is_some_and(|ceiling| history.account.used() > ceiling);
+    let ceiling = after.ceiling.filter(|_| is_over(after) && !before.is_some_and(is_over))?;
+    let (account, version) = (after.account.id.clone(), after.account.version);
+    Some(Flaw::Crossed { account, version, used: after.account.used(), ceiling })
+}
+
+/// What parents and children disagree on, as far as both are wholly known.
+fn unpaired(accounts: &BTreeMap<AccountId, History>) -> Vec<Flaw> {
+    let mut flaws = Vec::new();
+    let parents: BTreeSet<_> = accounts.values().filter_map(|history| history.account.parent.as_ref()).collect();
+    for parent in parents {
+        let Some(above) = accounts.get(parent).filter(|above| above.is_whole) else { continue };
+        let children = accounts.values().filter(|below| below.account.parent.as_ref() == Some(parent));
+        let (mut charged, mut is_whole) = (Money::ZERO, true);
+        for below in children {
+            is_whole &= below.is_whole;
+            if below.account.status == AccountStatus::Closed {
+                charged = charged.saturating_add(below.account.spent());
+            }
+            if below.is_whole {
+                flaws.extend(pair(above, below));
+            }
+        }
+        if is_whole && charged != above.account.settled_children {
+            let why = format!(
+                "it was charged {} dollars for children that are done, and they spent {charged}",
+                above.account.settled_children
+            );
+            flaws.push(Flaw::Unpaired { parent: parent.clone(), child: None, why });
+        }
+    }
+    flaws
+}
+
+fn pair(above: &History, below: &History) -> Option<Flaw> {
+    let child = &below.account;
+    let is_for =
+        |held: &&Reservation| held.child.as_ref() == Some(&child.id) && held.state != ReservationState::Unknown;
+    let held: Vec<_> = above.reservations.values().filter(is_for).collect();
+    let covered = sum(held.iter().map(|held| held.amount));
+    let why = match (child.status == AccountStatus::Closed, held.is_empty()) {
+        (true, false) => "the child is done, and money is still held for it".to_owned(),
+        (false, true) => "the child goes on, and no money is held for it".to_owned(),
+        (false, false) if child.max.is_some_and(|max| max > covered) => {
+            format!("the child may spend more than the {covered} dollars that are held for it")
+        }
+        (false, false) if child.max.is_none() && above.account.max.is_some() => {
+            "the child has no limit, and its parent has one".to_owned()
+        }
+        _ => return None,
+    };
+    Some(Flaw::Unpaired { parent: above.account.id.clone(), child: Some(child.id.clone()), why })
+}
+
+fn sum(amounts: impl Iterator<Item = Money>) -> Money {
+    amounts.fold(Money::ZERO, Money::saturating_add)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn nanos(nanos: i64) -> Money {
+        Money::from_nanos(nanos).unwrap()
+    }
+
+    /// The records of a parent that starts a child, and of the child, in two logs.
+    fn history() -> Vec<Seen> {
+        let (a, b): (AccountId, AccountId) = (AccountId::new("a").unwrap(), AccountId::new("b").unwrap());
+        let reservation = |name: &str| ReservationId::new(name).unwrap();
+        let postings = vec![
+            ("a", Posting::Open { account: a.clone(), parent: None, max: Some(nanos(100)) }),
+            (
+                "a",
+                Posting::Reserve {
+                    account: a.clone(),
+                    reservation: reservation("for-b"),
+                    amount: nanos(60),
+                    child: Some(b.clone()),
+                },
+            ),
+            ("a", Posting::Open { account: b.clone(), parent: Some(a.clone()), max: Some(nanos(60)) }),
+            (
+                "b",
+                Posting::Reserve { account: b.clone(), reservation: reservation("r"), amount: nanos(50), child: None },
+            ),
+            ("b", Posting::Issue { account: b.clone(), reservation: reservation("r") }),
+            (
+                "b",
+                Posting::Settle { account: b.clone(), reservation: reservation("r"), amount: nanos(20), unknown: true },
+            ),
+            ("b", Posting::Close { account: b.clone() }),
+            (
+                "b",
+                Posting::Settle {
+                    account: a.clone(),
+                    reservation: reservation("for-b"),
+                    amount: nanos(20),
+                    unknown: false,
+                },
+            ),
+        ];
+        let (mut accounts, mut held) = (BTreeMap::new(), BTreeMap::new());
+        let mut seen = Vec::new();
+        for (line, (thread, posting)) in (0..).zip(postings) {
+            let known = posting.reservation().and_then(|name| held.get(name));
+            let posted = post(accounts.get(posting.account()), known, &posting).unwrap();
+            if let Some(name) = posting.reservation() {
+                held.remove(name);
+                held.extend(posted.reservation.map(|open| (open.id.clone(), open)));
+            }
+            accounts.insert(posted.account.id.clone(), posted.account);
+            let (thread, event_type) = (ThreadId::new(thread).unwrap(), posting.event_type());
+            seen.push(Seen { thread, line, event_type, record: posted.record });
+        }
+        seen
+    }
+
+    #[test]
+    fn records_in_any_order_tell_the_same_and_every_ceiling_held() {
+        let seen = history();
+        let forward = replay(seen.clone());
+        assert_eq!(forward.flaws, []);
+        assert_eq!(replay(seen.into_iter().rev()), forward);
+        let [above, below] =
+            [&forward.accounts[&AccountId::new("a").unwrap()], &forward.accounts[&AccountId::new("b").unwrap()]];
+        assert_eq!((above.peak, above.account.spent(), above.account.reserved), (nanos(60), nanos(20), nanos(0)));
+        assert_eq!((below.peak, below.unknown, below.account.status), (nanos(50), nanos(20), AccountStatus::Closed));
+    }
+
+    #[test]
+    fn whichever_record_is_removed_doubled_or_changed_something_is_found() {
+        let seen = history();
+        for index in 0..seen.len() {
+            let mut less = seen.clone();
+            let gone = less.remove(index);
+            let is_last = |account: &AccountId| seen[index + 1..].iter().all(|one| one.record.account != *account);
+            let flaws = replay(less).flaws;
+            // The end of an account can't be missed in its own records; that its parent says otherwise can.
+            assert!(!flaws.is_empty() || is_last(&gone.record.account), "without {gone:?}");
+            let mut more = seen.clone();
+            more.push(Seen { line: 99, ..gone.clone() });
+            assert!(matches!(replay(more).flaws[..], [Flaw::Double { is_same: true, .. }]), "with two of {gone:?}");
+            let mut blend = seen.clone();
+            let mut other = gone.clone();
+            other.record.amount = Some(nanos(1));
+            blend.push(Seen { thread: ThreadId::new("c").unwrap(), ..other.clone() });
+            assert!(matches!(replay(blend).flaws[0], Flaw::Double { is_same: false, .. }));
+            let mut changed = seen.clone();
+            changed[index] =
+                Seen { record: Record { remaining: Some(nanos(7_777)), ..gone.record.clone() }, ..gone.clone() };
+            assert!(!replay(changed).flaws.is_empty(), "{gone:?} changed");
+        }
+        let mut cut = seen.clone();
+        cut.pop();
+        let flaws = replay(cut).flaws;
+        assert!(
+            matches!(&flaws[..], [Flaw::Unpaired { child: Some(_), .. }, Flaw::Unpaired { child: None, .. }]),
+            "{flaws:?}"
+        );
+    }
+}
