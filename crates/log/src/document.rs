@@ -41,6 +41,7 @@
 //! - What was signed here is within the limits that verifying has.
 //! - Content is given back only after key and signature were checked.
 
+mod exact;
 mod form;
 mod stamp;
 
@@ -55,6 +56,7 @@ use crate::hash::{RunningHash, sha256};
 use crate::keys::{Fingerprint, Signer};
 use crate::strict::{self, Limits, StrictError};
 use crate::trust::Trust;
+pub use exact::{sign_exact, verify_exact};
 pub use form::{Comment, Form};
 use stamp::{MARK, Stamp};
 
@@ -76,7 +78,7 @@ impl DocumentKind {
     }
 
     /// The kinds that this project signs: what users write, and what is written beside logs and keys.
-    pub const KNOWN: [Self; 11] = [
+    pub const KNOWN: [Self; 12] = [
         Self("directive"),
         Self("knowledge"),
         Self("tool"),
@@ -85,6 +87,7 @@ impl DocumentKind {
         Self("config"),
         Self("document"),
         Self("thread"),
+        Self("state"),
         Self("capabilities"),
         Self("tombstone"),
         Self("key_rotation"),

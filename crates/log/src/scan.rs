@@ -188,6 +188,19 @@ impl<'a> Scanner<'a> {
         }
     }
 
+    /// A scanner that goes on behind `head`, whose bytes hashed to `hash`: what stands before is vouched for by whoever says so. A tail in
+    /// which the signer changes is to be read from the beginning: which keys were left before is not known here.
+    pub fn resuming(thread: &'a ThreadId, trust: &'a Trust, head: Head, hash: RunningHash) -> Self {
+        Self {
+            hash,
+            byte: head.bytes,
+            log_id: Some(head.log_id.clone()),
+            former_signers: Vec::new(),
+            head: Some(head),
+            ..Self::new(thread, trust, Signatures::Last)
+        }
+    }
+
     /// The same scanner, remembering the head it passes at `version`.
     #[must_use]
     pub fn watching(mut self, version: Option<u64>) -> Self {

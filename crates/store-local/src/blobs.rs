@@ -17,12 +17,19 @@ use crate::{disk, rows};
 const MOST_BYTES: u64 = 1 << 32;
 
 impl Core {
-    /// Stores a blob; it and its name are durable on return.
+    /// Stores a blob; it and its name are durable on return. A thread that is yet to be created may have its blobs first: its birth may
+    /// name them. If it is never created, a folder without a log is left, which counts for nothing.
     pub(crate) fn put_blob(&self, thread: &ThreadId, content: &[u8]) -> Result<Digest> {
         self.gate()?;
-        self.read(|connection| rows::existing(connection, thread))?;
         let folder = self.layout.blobs(thread);
-        check_folder(&self.layout.thread(thread))?;
+        let is_new = match self.read(|connection| rows::existing(connection, thread)) {
+            Err(Error::NoThread(_)) => true,
+            found => found.map(|_| false)?,
+        };
+        let above = self.layout.thread(thread);
+        if !check_folder(&above)? && is_new {
+            self.disk.make_folder(&above).map_err(io_error("create", &above))?;
+        }
         if !check_folder(&folder)? {
             self.disk.make_folder(&folder).map_err(io_error("create", &folder))?;
         }

@@ -11,14 +11,15 @@
 use std::collections::HashMap;
 use std::sync::Arc;
 
-use rusqlite::{Connection, params};
+use rusqlite::Connection;
 use selvedge_model::{Batch, CommitKey, Committed, Right, ThreadId};
 use selvedge_store::prepare::{Prepared, PreparedPart, prepare, request_hash};
 use selvedge_store::{Error, Result};
 
 use crate::core::{Core, Durability, Ended, Gate, PendingThread, Remembered, lock, run};
 use crate::index::{self, Added, Standing};
-use crate::rows::{self, Row, signed};
+use crate::redo;
+use crate::rows::{self, Row};
 use crate::saved_state;
 use crate::view::{LocalView, Sight};
 
@@ -137,7 +138,10 @@ impl Core {
     fn commit_made(&self, jobs: impl FnOnce() -> Result<Vec<Job>>) -> Result<Vec<Outcome>> {
         let outcomes = lock(self.gate()?).alone(&self.layout, |gate| {
             let jobs = jobs()?;
-            let written = self.write_jobs(gate, &jobs)?;
+            let written = self.write_jobs(gate, &jobs);
+            let used = written.iter().flatten().flatten().flatten().map(|numbers| numbers.redo.id()).collect();
+            lock(&self.spares).settle(&used);
+            let written = written?;
             Ok(jobs.into_iter().zip(written).map(|(job, result)| self.conclude(job, result)).collect::<Vec<_>>())
         })?;
         self.tell();
@@ -256,9 +260,8 @@ impl Core {
             None => index::insert_thread(connection, &part.thread, &now)?.ok_or(Refusal::Stale)?,
         };
         let offset = part.before.as_ref().map_or(0, |before| before.bytes);
-        let sql = "INSERT INTO redo (thread, offset, bytes) VALUES (?, ?, ?)";
-        rows::execute(connection, sql, params![id, signed(offset), part.written.bytes])?;
-        let redo = connection.last_insert_rowid();
+        let spare = lock(&self.spares).lend(part.written.bytes.len());
+        let redo = redo::put(connection, spare, id, offset, &part.written.bytes)?;
         index::announce(connection, id, head.version)?;
         let added = Added {
             messages: &part.messages,
@@ -267,7 +270,9 @@ impl Core {
             touched_run: part.touched_run.as_ref(),
             at: part.manifest.updated_at,
         };
-        index::add(connection, id, &added)?;
+        if !index::add(connection, id, &added)? {
+            return Err(Refusal::Stale);
+        }
         let saved_state = self.save_state(connection, id, part, seen.and_then(|seen| seen.saved_state))?;
         Ok(Numbers { id, redo, saved_state })
     }
@@ -355,7 +360,7 @@ impl Core {
 /// The numbers of the rows that a part became.
 struct Numbers {
     id: i64,
-    redo: i64,
+    redo: redo::Row,
     saved_state: Option<(u64, u64)>,
 }
 

@@ -1,19 +1,18 @@
 //! The contracts, each method handed to the file that does it.
 
 use std::io::{BufRead, BufReader};
-use std::sync::PoisonError;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use rusqlite::params;
 use selvedge_log::{Head, Line, line, lines};
-use selvedge_model::account::{Account, AccountId};
-use selvedge_model::{Batch, CommitKey, Committed, Digest, Note, Run, ThreadId};
+use selvedge_model::account::{Account, AccountId, Reservation};
+use selvedge_model::{Batch, CommitKey, Committed, Digest, Note, OwnerId, Run, ThreadId};
 use selvedge_store::{
     Acquire, Commit, Commitment, Cursor, Feed, Filter, Lease, Leases, Ledger, Logs, Notes, Page, Registry, Result,
     Summary, Tombstone,
 };
 
-use crate::core::{Durability, io_error, lock};
+use crate::core::{Durability, io_error};
 use crate::lease::Hear;
 use crate::open::LocalStore;
 use crate::rows::{self, bad_row, signed, unsigned};
@@ -104,6 +103,10 @@ impl Leases for LocalStore {
         self.core.release(lease, Hear::Never)
     }
 
+    fn holder(&self, thread: &ThreadId) -> Result<Option<OwnerId>> {
+        self.core.live_holder(thread)
+    }
+
     fn expired(&self) -> Result<Vec<Lease>> {
         self.core.dead_leases()
     }
@@ -160,9 +163,6 @@ impl Registry for LocalStore {
     }
 }
 
-/// How often somebody who waits looks for the commits of other processes.
-const LOOK_AGAIN: Duration = Duration::from_millis(20);
-
 impl Feed for LocalStore {
     fn position(&self) -> Result<u64> {
         self.core.read(|connection| {
@@ -193,21 +193,15 @@ impl Feed for LocalStore {
     }
 
     fn wait(&self, position: u64, timeout: Duration) -> Result<()> {
-        let deadline = Instant::now().checked_add(timeout);
-        loop {
-            let told = *lock(&self.core.told);
-            let left = deadline.map_or(LOOK_AGAIN, |deadline| deadline.saturating_duration_since(Instant::now()));
-            if self.position()? > position || left.is_zero() {
-                return Ok(());
-            }
-            let guard = lock(&self.core.told);
-            let waited = self.core.told_changed.wait_timeout_while(guard, LOOK_AGAIN.min(left), |now| *now == told);
-            drop(waited.unwrap_or_else(PoisonError::into_inner));
-        }
+        self.core.watch.wait(self.core.layout.root(), timeout, || Ok(self.position()? > position))
     }
 }
 
 impl Ledger for LocalStore {
+    fn reservations(&self, account: &AccountId) -> Result<Vec<Reservation>> {
+        self.core.read(|connection| rows::reservations(connection, account))
+    }
+
     fn account(&self, id: &AccountId) -> Result<Option<Account>> {
         self.core.read(|connection| Ok(rows::accounts(connection, "thread_id = ?", id.as_str())?.pop()))
     }

@@ -19,8 +19,10 @@ use crate::disk::{Disk, DiskFile, How};
 use crate::group::Group;
 use crate::handles::Handles;
 use crate::layout::Layout;
+use crate::redo::{self, Spares};
 use crate::rows::Row;
 use crate::schema::{self, Use, database};
+use crate::watch::Watch;
 
 /// Locks a mutex whose value no panic can leave half changed.
 pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
@@ -55,9 +57,9 @@ pub(crate) struct Core {
     pub(crate) handles: Handles,
     pub(crate) pending: Mutex<Pending>,
     pub(crate) pending_changed: Condvar,
-    /// Counts what this process committed, for those who wait to hear of it.
-    pub(crate) told: Mutex<u64>,
-    pub(crate) told_changed: Condvar,
+    pub(crate) spares: Mutex<Spares>,
+    /// Those who wait to hear of what is committed, here or by another process.
+    pub(crate) watch: Watch,
 }
 
 /// The key of this store and what is derived from it.
@@ -97,7 +99,7 @@ pub(crate) struct Pending {
 pub(crate) struct PendingThread {
     pub(crate) id: i64,
     /// The redo rows whose bytes this process wrote into the transcript, or found there.
-    pub(crate) redo: Vec<i64>,
+    pub(crate) redo: Vec<redo::Row>,
     pub(crate) is_new: bool,
     /// The manifest that `thread.json` shows, if it was written.
     pub(crate) manifest: Option<String>,
@@ -372,7 +374,6 @@ impl Core {
 
     /// Tells those who wait in this process that something was committed.
     pub(crate) fn tell(&self) {
-        *lock(&self.told) += 1;
-        self.told_changed.notify_all();
+        self.watch.ring();
     }
 }

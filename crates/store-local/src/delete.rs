@@ -11,21 +11,21 @@ use selvedge_store::{Error, Result, Tombstone};
 
 use crate::core::{Core, Durability, io_error};
 use crate::disk;
+use crate::index;
 use crate::rows::{self, bad_row, signed};
 use crate::schema::database;
 
 /// What a tombstone is signed as.
 pub(crate) const KIND: DocumentKind = DocumentKind::new("tombstone");
 
-/// Every table that has rows of a thread, and their column.
-pub(crate) const TABLES: [(&str, &str); 10] = [
+/// Every table that has rows of a thread, and their column; what the feed told of it is withdrawn.
+pub(crate) const TABLES: [(&str, &str); 9] = [
     ("redo", "thread"),
     ("leads", "thread"),
     ("messages", "thread"),
     ("states", "thread"),
     ("runs", "thread"),
     ("notes", "thread"),
-    ("feed", "thread"),
     ("erasures", "thread"),
     ("heads", "id"),
     ("threads", "id"),
@@ -74,6 +74,7 @@ impl Core {
                 let (expected, actual) = (tombstone.head.version, now.head.version);
                 return Err(Error::Conflict { thread: thread.clone(), expected, actual });
             }
+            index::withdraw(connection, row.id, 0)?;
             for (table, column) in TABLES {
                 rows::execute(connection, &format!("DELETE FROM {table} WHERE {column} = ?"), [row.id])?;
             }

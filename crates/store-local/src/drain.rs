@@ -3,17 +3,18 @@
 //! Redo says which bytes stand where; writing them any number of times, by any process, gives the same file. Nothing is
 //! synced here: the redo stays until [`crate::sync`] has made the files durable.
 
-use std::collections::BTreeMap;
 use std::io;
 
+use rusqlite::Connection;
 use selvedge_model::ThreadId;
 use selvedge_store::Result;
 
-use crate::core::{Core, Gate, PendingThread, io_error, lock};
+use crate::core::{Core, Durability, Ended, Gate, PendingThread, io_error, lock};
 use crate::disk::{Disk, DiskFile, How};
 use crate::layout::{Layout, check_folder};
-use crate::overlay::{Redo, read_fully};
-use crate::schema::database;
+use crate::overlay::read_fully;
+use crate::redo::{self, Redo, Rows};
+use crate::rows;
 
 /// What draining at the opening of a store found.
 #[derive(Clone, Copy, Debug, Default)]
@@ -43,8 +44,8 @@ impl Core {
         let mut gate = lock(self.gate()?);
         gate.alone(&self.layout, |_| {
             let redo = self.read(|connection| {
-                let row = crate::rows::existing(connection, thread)?;
-                Ok(Redo::read(connection, row.id)?.map(|redo| (row.id, redo)))
+                let row = rows::existing(connection, thread)?;
+                Ok(Redo::read(connection, row.id, row.head.bytes)?.map(|redo| (row.id, redo)))
             })?;
             match redo {
                 Some((id, redo)) => self.drain_redo(thread, id, &redo).map(|_| ()),
@@ -56,17 +57,13 @@ impl Core {
     /// Drains all redo there is, as the first thing after a store is opened; says what was missing, and what could not be
     /// written. A thread that can't be drained keeps its redo and stops nobody else.
     pub(crate) fn drain_all(&self, gate: &mut Gate, notices: &mut Vec<String>) -> Result<Drained> {
-        gate.alone(&self.layout, |_| {
-            let threads = self.read(|connection| {
-                let sql = "SELECT DISTINCT r.thread, t.thread_id FROM redo AS r JOIN threads AS t ON t.id = r.thread";
-                let mut statement = connection.prepare(sql).map_err(database)?;
-                let found = statement.query_map([], |row| Ok((row.get::<_, i64>(0)?, row.get::<_, String>(1)?)));
-                found.map_err(database)?.collect::<rusqlite::Result<BTreeMap<_, _>>>().map_err(database)
-            })?;
+        gate.alone(&self.layout, |gate| {
+            let rows = self.read(Rows::read)?;
             let mut drained = Drained::default();
-            for (id, name) in threads {
-                let thread = ThreadId::new(name).map_err(crate::rows::bad_row)?;
-                let Some(redo) = self.read(|connection| Redo::read(connection, id))? else { continue };
+            for outline in &rows.threads {
+                let (id, head_bytes) = (outline.id, outline.end());
+                let thread = self.read(|connection| rows::name(connection, id))?;
+                let Some(redo) = self.read(|connection| Redo::read(connection, id, head_bytes))? else { continue };
                 match self.drain_redo(&thread, id, &redo) {
                     Ok(0) => {}
                     Ok(bytes) => {
@@ -74,6 +71,13 @@ impl Core {
                         drained.bytes += bytes;
                     }
                     Err(error) => notices.push(format!("thread `{thread}` could not be drained: {error}")),
+                }
+            }
+            if !rows.stale.is_empty() {
+                // They are the spares of a process that died, or of one that lives and makes new ones.
+                let delete = |connection: &Connection| redo::delete(connection, &rows.stale);
+                if let Ended::Known(Err(error)) = gate.transaction(&self.layout, Durability::Lazy, delete) {
+                    notices.push(format!("redo that nobody needs could not be deleted: {error}"));
                 }
             }
             Ok(drained)

@@ -126,12 +126,13 @@ pub(crate) fn changed(after: &Manifest, before: &Manifest) -> bool {
     *after != same_time
 }
 
-/// Adds what a changeset says beside the head.
-pub(crate) fn add(connection: &Connection, id: i64, added: &Added<'_>) -> Result<()> {
+/// Adds what a changeset says beside the head; false if one of its messages was there already.
+pub(crate) fn add(connection: &Connection, id: i64, added: &Added<'_>) -> Result<bool> {
+    let mut all_new = true;
     for (message, digest) in added.messages {
         // Each id is stored once; a log from elsewhere may have one twice, and the first counts, as it does when folded.
         let sql = "INSERT INTO messages (thread, message_id, digest) VALUES (?, ?, ?) ON CONFLICT DO NOTHING";
-        rows::execute(connection, sql, params![id, message.as_str(), &digest.0[..]])?;
+        all_new &= rows::execute(connection, sql, params![id, message.as_str(), &digest.0[..]])? == 1;
     }
     for run in added.runs {
         rows::put_run(connection, id, run)?;
@@ -143,12 +144,23 @@ pub(crate) fn add(connection: &Connection, id: i64, added: &Added<'_>) -> Result
         let sql = "UPDATE runs SET updated_at = ? WHERE thread = ? AND run_id = ?";
         rows::execute(connection, sql, params![added.at.as_micros(), id, run.as_str()])?;
     }
-    Ok(())
+    Ok(all_new)
 }
 
 /// Tells followers that a thread came to a version.
 pub(crate) fn announce(connection: &Connection, id: i64, version: u64) -> Result<()> {
     rows::execute(connection, "INSERT INTO feed (thread, version) VALUES (?, ?)", params![id, signed(version)])?;
+    Ok(())
+}
+
+/// Takes back what followers were told of a thread from a version on. The highest place stays, nobody's: it is where the
+/// feed goes on, and a place is never used twice.
+pub(crate) fn withdraw(connection: &Connection, id: i64, from_version: u64) -> Result<()> {
+    let values = params![id, signed(from_version)];
+    let sql =
+        "UPDATE feed SET thread = 0 WHERE thread = ? AND version >= ? AND position = (SELECT MAX(position) FROM feed)";
+    rows::execute(connection, sql, values)?;
+    rows::execute(connection, "DELETE FROM feed WHERE thread = ? AND version >= ?", values)?;
     Ok(())
 }
 

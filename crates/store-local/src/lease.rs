@@ -92,6 +92,14 @@ impl Core {
         })
     }
 
+    pub(crate) fn live_holder(&self, thread: &ThreadId) -> Result<Option<OwnerId>> {
+        let row = self.read(|connection| rows::existing(connection, thread))?;
+        match row.owner {
+            Some(owner) if self.is_alive(&owner)? => Ok(Some(owner)),
+            _ => Ok(None),
+        }
+    }
+
     pub(crate) fn dead_leases(&self) -> Result<Vec<Lease>> {
         let held = self.read(|connection| rows::select(connection, "h.owner IS NOT NULL ORDER BY t.id", []))?;
         let mut dead = Vec::new();

@@ -63,6 +63,9 @@ fn unposted(known: Option<Account>, posting: &Posting, record: &Record) -> Accou
             *into = into.checked_add(*amount).unwrap_or(*into);
         }
         Posting::Close { .. } => account.status = AccountStatus::Closed,
+        Posting::Reopen { .. } => account.status = AccountStatus::Active,
+        Posting::Raise { max, .. } => account.max = Some(*max),
+        Posting::Stop { .. } => account.max = record.amount,
         _ => {}
     }
     account

@@ -6,7 +6,8 @@
 //! - `open`: making, opening and closing a store. `core`: what its parts share.
 //! - `schema`, `rows`: the database.
 //! - `commit`: how a batch becomes durable and visible, with `view` before it, `group` around it, `drain` and `sync` behind it.
-//! - `overlay`: a transcript with its redo laid over it. `settle`: a transcript that is not as long as it should be.
+//! - `redo`: what is committed and perhaps not yet durable in its transcript. `overlay`: a transcript with it laid over. `settle`: a transcript that is not as long as it should be.
+//! - `watch`: waiting for what is committed, here or by another process.
 //! - `contracts`, `lease`, `registry`, `blobs`, `delete`, `manifest`, `capabilities`: the rest of what a store does.
 //! - `verify`: judging a log without writing, with `folded`: what it says against its rows. `strays`: logs that the database does not know.
 //! - `index`: the rows of a thread, written in one place. `replay`, `ledger`: a log read into them. `reindex`: all logs.
@@ -39,6 +40,7 @@ mod ledger;
 mod manifest;
 mod open;
 mod overlay;
+mod redo;
 mod registry;
 mod reindex;
 mod repair;
@@ -48,12 +50,14 @@ mod rows;
 mod saved_state;
 mod schema;
 mod settle;
+mod snapshots;
 mod strays;
 mod sync;
 mod upgrade;
 mod ustar;
 mod verify;
 mod view;
+mod watch;
 
 pub use backup::{BackedUp, Backup};
 pub use blobs::BadBlob;

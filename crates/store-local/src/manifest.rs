@@ -15,6 +15,7 @@ use crate::commit::Manifested;
 use crate::core::{Core, Durability, PendingThread, io_error};
 use crate::disk::{self, Disk};
 use crate::layout::Layout;
+use crate::open::LocalStore;
 use crate::rows::{self, Row, bad_row};
 use crate::schema::database;
 
@@ -93,6 +94,25 @@ impl Core {
     /// not count is [`Error::Unbelieved`].
     pub(crate) fn manifest_memory(&self, thread: &ThreadId) -> Result<Option<Memory>> {
         Ok(read(&self.layout, &*self.disk, &self.trust, thread)?.map(|shown| shown.memory))
+    }
+}
+
+impl LocalStore {
+    /// Whether a thread's `thread.json` is signed by a key that counts and says of what the thread may do just what its log says. One that
+    /// is not there says nothing, and is written again.
+    pub fn vouch(&self, thread: &ThreadId) -> Result<()> {
+        let core = &self.core;
+        let Some(shown) = read(&core.layout, &*core.disk, &core.trust, thread)?.and_then(|shown| shown.manifest) else {
+            return Ok(());
+        };
+        let recorded = core.read(|connection| rows::existing(connection, thread))?.manifest;
+        let may = |manifest: &Manifest| {
+            (manifest.capabilities.clone(), manifest.acknowledged.clone(), manifest.parent_id.clone())
+        };
+        match may(&shown) == may(&recorded) {
+            true => Ok(()),
+            false => Err(damaged(thread, "it says that the thread may do something else than its log says")),
+        }
     }
 }
 

@@ -161,8 +161,8 @@ impl LocalStore {
             handles: Handles::default(),
             pending: Mutex::new(Pending::default()),
             pending_changed: Condvar::new(),
-            told: Mutex::new(0),
-            told_changed: Condvar::new(),
+            spares: Mutex::default(),
+            watch: crate::watch::Watch::default(),
         };
         let mut store = Self {
             core: Arc::new(core),
@@ -221,6 +221,7 @@ impl LocalStore {
         if synced.is_ok() && !lock(&self.core.pending).threads.is_empty() {
             synced = self.core.sync_pending();
         }
+        self.core.drop_spares()?;
         self.core.release_all()?;
         let path = self.core.layout.owner(&self.core.owner);
         self.core.disk.remove(&path).map_err(io_error("remove", &path))?;

@@ -8,50 +8,15 @@
 
 use std::io::{self, Read, Seek, SeekFrom};
 
-use rusqlite::Connection;
 use selvedge_log::Head;
 use selvedge_model::ThreadId;
 use selvedge_store::Result;
 
 use crate::core::{Core, io_error};
 use crate::disk::{DiskFile, How};
-use crate::rows::{self, Row, unsigned};
+use crate::redo::Redo;
+use crate::rows::{self, Row};
 use crate::schema::database;
-
-/// The redo of one thread.
-#[derive(Debug, Default)]
-pub(crate) struct Redo {
-    /// Where it begins.
-    pub(crate) from: u64,
-    /// Its bytes, without a gap.
-    pub(crate) bytes: Vec<u8>,
-    /// The numbers of its rows.
-    pub(crate) rows: Vec<i64>,
-}
-
-impl Redo {
-    pub(crate) fn read(connection: &Connection, thread: i64) -> Result<Option<Self>> {
-        let sql = "SELECT id, offset, bytes FROM redo WHERE thread = ? ORDER BY offset";
-        let mut statement = connection.prepare_cached(sql).map_err(database)?;
-        let mut found = statement.query([thread]).map_err(database)?;
-        let mut redo: Option<Self> = None;
-        while let Some(row) = found.next().map_err(database)? {
-            let from = unsigned(row.get(1).map_err(database)?);
-            let bytes = row.get_ref(2).and_then(|value| Ok(value.as_blob()?)).map_err(database)?;
-            let redo = redo.get_or_insert_with(|| Self { from, ..Self::default() });
-            if redo.end() != from {
-                return Err(rows::bad_row("the redo of a thread has a gap"));
-            }
-            redo.bytes.extend_from_slice(bytes);
-            redo.rows.push(row.get(0).map_err(database)?);
-        }
-        Ok(redo)
-    }
-
-    pub(crate) fn end(&self) -> u64 {
-        self.from + self.bytes.len() as u64
-    }
-}
 
 /// A transcript with its redo laid over it, up to `end`.
 #[derive(Debug)]
@@ -90,7 +55,7 @@ impl Core {
         let (row, redo) = self.read(|connection| {
             let transaction = connection.unchecked_transaction().map_err(database)?;
             let row = rows::existing(&transaction, thread)?;
-            let redo = Redo::read(&transaction, row.id)?;
+            let redo = Redo::read(&transaction, row.id, row.head.bytes)?;
             Ok((row, redo))
         })?;
         // Commits that the head tells of may have reached the file since its length was asked.

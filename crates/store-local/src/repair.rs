@@ -7,6 +7,8 @@
 //! |---|---|
 //! | bytes behind the log's end that nobody signed | moved to a quarantine file |
 //! | `thread.json` is missing, older than it must be, or not what was signed | the old one kept aside, a new one written |
+//! | `capabilities.md` is not what was signed | kept aside; the next run writes it anew |
+//! | `state.json` is not what was signed, or not what the log says | kept aside; a later run saves a new one |
 //! | the log goes on, signed, behind where the database ends | the database follows the log |
 //! | the database does not know the log | it is read into the database |
 //! | the log is cut off for good | only if the loss is accepted: it goes on behind the last version that anybody remembers |
@@ -19,12 +21,14 @@
 //! repairs next goes on from there.
 
 use std::fs;
+use std::path::Path;
 
 use rusqlite::{Connection, params};
 use selvedge_log::Head;
 use selvedge_log::recovery::Finding;
 use selvedge_model::event::Recovery;
 use selvedge_model::{Batch, Changeset, Event, Expect, Part, Reason, ThreadId};
+use selvedge_store::snapshot::NEWEST;
 use selvedge_store::{Acquire, Error, Lease, Result};
 use serde::Serialize;
 
@@ -32,10 +36,11 @@ use crate::adopt::{Least, take_in};
 use crate::blobs::hash_file;
 use crate::core::{Core, Durability, io_error};
 use crate::disk::How;
+use crate::index;
 use crate::open::LocalStore;
-use crate::overlay::Redo;
+use crate::redo::Redo;
 use crate::replay::{Into, Replay, Replayed, read_log};
-use crate::rows::{self, Row, bad_row, signed};
+use crate::rows::{self, Row, bad_row};
 use crate::settle::free_name;
 use crate::{manifest, verify};
 
@@ -62,6 +67,22 @@ pub enum Mended {
         /// What was wrong with it.
         why: String,
         /// Where the old one lies now.
+        #[serde(skip_serializing_if = "Option::is_none")]
+        aside: Option<String>,
+    },
+    /// What was written down of what the thread may call.
+    Capabilities {
+        /// What was wrong with it.
+        why: String,
+        /// Where it lies now.
+        #[serde(skip_serializing_if = "Option::is_none")]
+        aside: Option<String>,
+    },
+    /// The newest snapshot.
+    Snapshot {
+        /// What was wrong with it.
+        why: String,
+        /// Where it lies now.
         #[serde(skip_serializing_if = "Option::is_none")]
         aside: Option<String>,
     },
@@ -188,6 +209,8 @@ impl LocalStore {
         // A loss that was accepted and not signed yet: whoever repairs next signs it.
         plan.extend(self.recorded_loss(thread)?);
         plan.extend(core.bad_manifest(thread)?.map(|why| Mended::Manifest { why, aside: None }));
+        plan.extend(core.bad_capabilities(thread)?.map(|why| Mended::Capabilities { why, aside: None }));
+        plan.extend(core.bad_snapshot(thread)?.map(|why| Mended::Snapshot { why, aside: None }));
         match bad_blob {
             Some(finding) if plan.is_empty() => refused(finding),
             _ => Ok(plan),
@@ -262,7 +285,18 @@ impl Core {
                 Mended::Loss { from_version, to_version, by } => {
                     self.give_up(thread, lease, *from_version, *to_version, by)?
                 }
-                Mended::Manifest { why, aside } => *aside = self.set_manifest_aside(thread, lease, why)?,
+                Mended::Manifest { why, aside } => {
+                    let path = self.layout.manifest(thread);
+                    *aside = self.set_aside(thread, lease, &path, format!("manifest: {why}"))?;
+                }
+                Mended::Capabilities { why, aside } => {
+                    let path = self.layout.capabilities(thread);
+                    *aside = self.set_aside(thread, lease, &path, format!("capabilities: {why}"))?;
+                }
+                Mended::Snapshot { why, aside } => {
+                    let path = self.layout.thread(thread).join(NEWEST);
+                    *aside = self.set_aside(thread, lease, &path, format!("snapshot: {why}"))?;
+                }
             }
         }
         self.forget(thread);
@@ -329,8 +363,7 @@ impl Core {
             for table in ["messages", "states", "runs", "redo"] {
                 rows::execute(connection, &format!("DELETE FROM {table} WHERE thread = ?"), [row.id])?;
             }
-            let sql = "DELETE FROM feed WHERE thread = ? AND version >= ?";
-            rows::execute(connection, sql, params![row.id, signed(from_version)])?;
+            index::withdraw(connection, row.id, from_version)?;
             let mut replay = Replay::new(connection, thread, Into::Known(row.id, None));
             let read = read_log(&*self.disk, &self.layout, thread, &self.trust, None, |entry| replay.entry(entry));
             let examined = read.map_err(io_error("read", &path))?;
@@ -355,7 +388,8 @@ impl Core {
 
     /// Keeps committed bytes that have no place in the log any more, because something before them is lost.
     fn set_redo_aside(&self, thread: &ThreadId, row: &Row) -> Result<()> {
-        let Some(redo) = self.read(|connection| Redo::read(connection, row.id))? else { return Ok(()) };
+        let redo = self.read(|connection| Redo::read(connection, row.id, row.head.bytes))?;
+        let Some(redo) = redo else { return Ok(()) };
         let aside = free_name(&self.layout.thread(thread).join(format!("transcript.redo-{}", row.head.version)));
         let file = self.disk.open(&aside, How::MakeNew).map_err(io_error("create", &aside))?;
         file.write_at(&redo.bytes, 0).and_then(|()| file.sync()).map_err(io_error("write", &aside))?;
@@ -389,19 +423,19 @@ impl Core {
         })
     }
 
-    /// Moves a manifest out of the way of a new one; gives the name it has then, if there was one.
-    fn set_manifest_aside(&self, thread: &ThreadId, lease: &Lease, why: &str) -> Result<Option<String>> {
-        let path = self.layout.manifest(thread);
+    /// Moves a file out of the way of a new one; gives the name it has then, if there was one.
+    fn set_aside(&self, thread: &ThreadId, lease: &Lease, path: &Path, found: String) -> Result<Option<String>> {
         let version = self.read(|connection| rows::existing(connection, thread))?.head.version;
-        let mut found = Recovery { found: format!("manifest: {why}"), ..Recovery::default() };
-        if let Ok(there) = fs::symlink_metadata(&path) {
-            let aside = free_name(&path.with_file_name(format!("thread.json.aside-{version}")));
+        let mut found = Recovery { found, ..Recovery::default() };
+        if let Ok(there) = fs::symlink_metadata(path) {
+            let name = path.file_name().unwrap_or_default().to_string_lossy();
+            let aside = free_name(&path.with_file_name(format!("{name}.aside-{version}")));
             found.quarantine = aside.file_name().map(|name| name.to_string_lossy().into_owned());
             if there.is_file() {
                 found.bytes = there.len();
-                found.hash = Some(hash_file(&*self.disk, &path).map_err(io_error("read", &path))?);
+                found.hash = Some(hash_file(&*self.disk, path).map_err(io_error("read", path))?);
             }
-            self.disk.rename(&path, &aside).map_err(io_error("move aside", &path))?;
+            self.disk.rename(path, &aside).map_err(io_error("move aside", path))?;
             let folder = self.layout.thread(thread);
             self.disk.sync_folder(&folder).map_err(io_error("sync", &folder))?;
         }

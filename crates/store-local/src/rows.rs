@@ -153,6 +153,12 @@ pub(crate) fn existing(connection: &Connection, thread: &ThreadId) -> Result<Row
     find(connection, thread)?.ok_or_else(|| missing(connection, thread))
 }
 
+/// The name of the thread of this number.
+pub(crate) fn name(connection: &Connection, id: i64) -> Result<ThreadId> {
+    let found: Option<String> = one(connection, "SELECT thread_id FROM threads WHERE id = ?", [id])?;
+    text(&found.ok_or_else(|| bad_row("there is redo of a thread that is not there"))?)
+}
+
 fn one<T: rusqlite::types::FromSql>(
     connection: &Connection,
     sql: &str,
@@ -329,7 +335,11 @@ fn to_account((id, parent, max, [own, children, reserved, open, version], status
         settled_children: money(children)?,
         reserved: money(reserved)?,
         open: unsigned(open),
-        status: if status == "closed" { AccountStatus::Closed } else { AccountStatus::Active },
+        status: match status.as_str() {
+            "closed" => AccountStatus::Closed,
+            "closing" => AccountStatus::Closing,
+            _ => AccountStatus::Active,
+        },
         version: unsigned(version),
     })
 }
@@ -347,7 +357,11 @@ pub(crate) fn accounts(connection: &Connection, condition: &str, value: &str) ->
 
 /// Writes an account if it still has the version it was read at; false if not.
 pub(crate) fn put_account(connection: &Connection, before: Option<u64>, account: &Account) -> Result<bool> {
-    let status = if account.status == AccountStatus::Closed { "closed" } else { "active" };
+    let status = match account.status {
+        AccountStatus::Active => "active",
+        AccountStatus::Closing => "closing",
+        AccountStatus::Closed => "closed",
+    };
     let sql = match before {
         Some(_) => {
             "UPDATE budget_ledger SET parent_id = :parent, max_spend = :max, own_spend = :own, children_spend = :children, \
@@ -386,6 +400,14 @@ pub(crate) fn reservation(
 ) -> Result<Option<Reservation>> {
     let sql = "SELECT body FROM reservations WHERE account = ? AND reservation = ?";
     one::<String>(connection, sql, params![account.as_str(), name.as_str()])?.as_deref().map(json).transpose()
+}
+
+/// The reservations of an account, in the order of their names.
+pub(crate) fn reservations(connection: &Connection, account: &AccountId) -> Result<Vec<Reservation>> {
+    let sql = "SELECT body FROM reservations WHERE account = ? ORDER BY reservation";
+    let mut statement = connection.prepare_cached(sql).map_err(database)?;
+    let found = statement.query_map([account.as_str()], |row| row.get::<_, String>(0)).map_err(database)?;
+    found.map(|body| json(&body.map_err(database)?)).collect()
 }
 
 pub(crate) fn put_reservation(

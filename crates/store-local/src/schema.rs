@@ -11,7 +11,7 @@ use rusqlite::{Connection, ErrorCode, OpenFlags};
 use selvedge_store::{Error, Result};
 
 /// The version of the database's form that is written.
-pub(crate) const FORMAT: i64 = 3;
+pub(crate) const FORMAT: i64 = 4;
 
 /// The oldest version that is read.
 pub(crate) const FORMAT_OLDEST: i64 = 1;
@@ -63,10 +63,11 @@ CREATE TABLE heads (
 CREATE INDEX heads_owner ON heads (owner) WHERE owner IS NOT NULL;
 
 CREATE TABLE redo (
-    id     INTEGER PRIMARY KEY AUTOINCREMENT,
-    thread INTEGER NOT NULL,
-    offset INTEGER NOT NULL,
-    bytes  BLOB NOT NULL
+    id      INTEGER PRIMARY KEY AUTOINCREMENT, -- never used again; the row is
+    thread  INTEGER NOT NULL,
+    offset  INTEGER NOT NULL,
+    bytes   BLOB NOT NULL,
+    padding BLOB NOT NULL DEFAULT x''
 ) STRICT;
 CREATE TABLE leads (
     id     INTEGER PRIMARY KEY AUTOINCREMENT,
@@ -110,8 +111,8 @@ CREATE TABLE notes (
     UNIQUE (thread, key)
 ) STRICT;
 CREATE TABLE feed (
-    position INTEGER PRIMARY KEY AUTOINCREMENT,
-    thread   INTEGER NOT NULL,
+    position INTEGER PRIMARY KEY, -- the highest is never deleted, so none is used again
+    thread   INTEGER NOT NULL,    -- 0 is nobody
     version  INTEGER NOT NULL
 ) STRICT;
 CREATE TABLE tombstones (
@@ -157,6 +158,20 @@ CREATE INDEX erasures_open ON erasures (done) WHERE done = 0;
 /// Since format 3: which manifests are stale, found without looking at every thread.
 pub(crate) const STALE: &str = "
 CREATE INDEX threads_stale ON threads (id) WHERE manifest_stale = 1;
+";
+
+/// Since format 4: redo rows are written over, and a place in the feed costs no second page.
+pub(crate) const RECYCLED: &str = "
+ALTER TABLE redo ADD COLUMN padding BLOB NOT NULL DEFAULT x'';
+CREATE TABLE feed_of_4 (
+    position INTEGER PRIMARY KEY,
+    thread   INTEGER NOT NULL,
+    version  INTEGER NOT NULL
+) STRICT;
+INSERT INTO feed_of_4 SELECT position, thread, version FROM feed;
+INSERT OR IGNORE INTO feed_of_4 SELECT seq, 0, 0 FROM sqlite_sequence WHERE name = 'feed';
+DROP TABLE feed;
+ALTER TABLE feed_of_4 RENAME TO feed;
 ";
 
 /// Whether a connection writes.

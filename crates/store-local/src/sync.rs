@@ -1,7 +1,7 @@
-//! Syncing in the background: transcripts are made durable, then their redo is deleted.
+//! Syncing in the background: transcripts are made durable, then their redo is free to be written over.
 //!
 //! Until then a power cut costs nothing: the redo is durable since the commit and is drained again. Only rows whose
-//! bytes were in the transcript before its sync began are deleted. A sync that failed proves nothing about the file, so
+//! bytes were in the transcript before its sync began are used again. A sync that failed proves nothing about the file, so
 //! the file is rebuilt beside the old one from what is known to be signed.
 
 use std::collections::{HashMap, HashSet};
@@ -10,7 +10,6 @@ use std::sync::{Arc, Weak};
 use std::thread;
 use std::time::Duration;
 
-use rusqlite::params;
 use selvedge_log::hash::RunningHash;
 use selvedge_model::ThreadId;
 use selvedge_store::{Error, Result};
@@ -18,8 +17,8 @@ use selvedge_store::{Error, Result};
 use crate::core::{Core, Durability, Pending, PendingThread, Phase, io_error, lock};
 use crate::disk::How;
 use crate::manifest::mark_shown;
+use crate::redo::{self, Outline, Row, Rows};
 use crate::rows;
-use crate::schema::database;
 
 /// How long bytes wait for company before they are synced.
 const WAIT: Duration = Duration::from_millis(300);
@@ -42,6 +41,9 @@ fn work(core: &Weak<Core>) {
         let waited = core.pending_changed.wait_timeout_while(pending, LOOK_UP, idle);
         let (pending, timed_out) = waited.unwrap_or_else(std::sync::PoisonError::into_inner);
         if timed_out.timed_out() {
+            drop(pending);
+            // Nobody commits any more; what can't be deleted now is deleted by whoever opens the store next.
+            _ = core.drop_spares();
             continue;
         }
         let few = |pending: &mut Pending| pending.bytes < enough(pending) && pending.phase == Phase::Open;
@@ -60,20 +62,6 @@ fn enough(pending: &Pending) -> u64 {
     ENOUGH_BYTES.saturating_mul(pending.threads.len().max(1) as u64).min(ENOUGH_BYTES_MAX)
 }
 
-/// Numbers as runs without a gap.
-fn ranges(mut numbers: Vec<i64>) -> Vec<(i64, i64)> {
-    numbers.sort_unstable();
-    numbers.dedup();
-    let mut runs: Vec<(i64, i64)> = Vec::new();
-    for number in numbers {
-        match runs.last_mut() {
-            Some((_, last)) if *last + 1 == number => *last = number,
-            _ => runs.push((number, number)),
-        }
-    }
-    runs
-}
-
 impl Core {
     /// Notes that a transcript has bytes that are not synced yet. The worker is woken only when that is news to it.
     pub(crate) fn await_sync(&self, thread: &ThreadId, new: PendingThread, bytes: u64) {
@@ -90,7 +78,7 @@ impl Core {
         }
     }
 
-    /// Makes everything that is pending durable in its transcript and deletes its redo.
+    /// Makes everything that is pending durable in its transcript; its redo is free from then on.
     pub(crate) fn sync_pending(&self) -> Result<()> {
         let threads = {
             let mut pending = lock(&self.pending);
@@ -117,41 +105,50 @@ impl Core {
             let root = self.layout.root();
             self.disk.sync_folder(root).map_err(io_error("sync", root))?;
         }
-        if !done.is_empty() {
-            self.write(Durability::Lazy, |connection| {
-                for (first, last) in ranges(done.iter().flat_map(|entry| entry.redo.iter().copied()).collect()) {
-                    rows::execute(connection, "DELETE FROM redo WHERE id BETWEEN ? AND ?", params![first, last])?;
-                }
-                for entry in &done {
-                    if let Some(shown) = &entry.manifest {
-                        mark_shown(connection, entry.id, shown)?;
-                    }
-                }
-                Ok(())
-            })?;
-        }
+        self.settle_rows(&done)?;
         failed.map_or(Ok(()), |why| Err(Error::Unusable { what: "a transcript".to_owned(), why, hint: None }))
     }
 
-    /// Threads that have an older redo row than ours which this process neither wrote nor found in the transcript: whoever
+    /// Keeps redo rows whose bytes are durable in their transcripts for use again, and deletes what is too many.
+    fn settle_rows(&self, done: &[PendingThread]) -> Result<()> {
+        let mut too_many: Vec<_> = done.iter().flat_map(|entry| entry.redo.iter().copied()).collect();
+        {
+            let mut spares = lock(&self.spares);
+            too_many.retain(|row| !spares.keep(*row));
+        }
+        let shown: Vec<_> = done.iter().filter_map(|entry| Some((entry.id, entry.manifest.as_ref()?))).collect();
+        if too_many.is_empty() && shown.is_empty() {
+            return Ok(());
+        }
+        self.write(Durability::Lazy, |connection| {
+            redo::delete(connection, &too_many)?;
+            shown.iter().try_for_each(|(id, manifest)| mark_shown(connection, *id, manifest))
+        })
+    }
+
+    /// Deletes the rows that are kept for use again.
+    pub(crate) fn drop_spares(&self) -> Result<()> {
+        let spares = lock(&self.spares).take_all();
+        match spares.is_empty() {
+            true => Ok(()),
+            false => self.write(Durability::Lazy, |connection| redo::delete(connection, &spares)),
+        }
+    }
+
+    /// Threads that have older redo than ours which this process neither wrote nor found in the transcript: whoever
     /// committed it may have died, or failed, before its bytes were written.
     fn undrained(&self, threads: &HashMap<ThreadId, PendingThread>) -> Result<HashSet<i64>> {
-        let ours: HashMap<i64, HashSet<i64>> =
-            threads.values().map(|entry| (entry.id, entry.redo.iter().copied().collect())).collect();
-        let newest = threads.values().flat_map(|entry| entry.redo.iter().copied()).max().unwrap_or(0);
-        self.read(|connection| {
-            let mut statement =
-                connection.prepare_cached("SELECT id, thread FROM redo WHERE id <= ?").map_err(database)?;
-            let mut found = statement.query([newest]).map_err(database)?;
-            let mut undrained = HashSet::new();
-            while let Some(row) = found.next().map_err(database)? {
-                let (id, thread): (i64, i64) = (row.get(0).map_err(database)?, row.get(1).map_err(database)?);
-                if ours.get(&thread).is_some_and(|ours| !ours.contains(&id)) {
-                    undrained.insert(thread);
-                }
-            }
-            Ok(undrained)
-        })
+        let spares = lock(&self.spares).ids();
+        let rows = self.read(Rows::read)?;
+        let outlines: HashMap<i64, &Outline> = rows.threads.iter().map(|outline| (outline.id, outline)).collect();
+        let is_undrained = |entry: &&PendingThread| {
+            let ours: HashSet<i64> = entry.redo.iter().map(Row::id).collect();
+            let newest = entry.redo.iter().map(Row::offset).max();
+            let is_foreign =
+                |row: &Row| Some(row.offset()) < newest && !ours.contains(&row.id()) && !spares.contains(&row.id());
+            outlines.get(&entry.id).is_some_and(|outline| outline.rows.iter().any(is_foreign))
+        };
+        Ok(threads.values().filter(is_undrained).map(|entry| entry.id).collect())
     }
 
     /// Makes one transcript durable.
@@ -211,16 +208,5 @@ impl Core {
             let folder = self.layout.thread(thread);
             self.disk.sync_folder(&folder).map_err(io_error("sync", &folder))
         })
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::ranges;
-
-    #[test]
-    fn numbers_become_runs_and_nothing_between_them() {
-        assert_eq!(ranges(vec![5, 3, 4, 9, 1, 4]), [(1, 1), (3, 5), (9, 9)]);
-        assert_eq!(ranges(Vec::new()), []);
     }
 }

@@ -5,7 +5,7 @@
 //! is moved and its `store.json` is not: both are refused to writers, and running this again completes it. The logs are not
 //! touched: their own format is another matter.
 //!
-//! Only additions are allowed as steps, so that whoever reads meanwhile is not disturbed.
+//! After a step every table still has the columns that older programs read, so that whoever reads meanwhile is not disturbed.
 
 use std::fs;
 use std::path::Path;
@@ -21,7 +21,7 @@ use crate::open::{self, LocalStore};
 use crate::schema::{self, FORMAT, Use, database};
 
 /// What leads from one version of the database to the next; the first leads from version 1 to 2.
-const STEPS: [&str; (FORMAT - schema::FORMAT_OLDEST) as usize] = [schema::ERASURES, schema::STALE];
+const STEPS: [&str; (FORMAT - schema::FORMAT_OLDEST) as usize] = [schema::ERASURES, schema::STALE, schema::RECYCLED];
 
 /// What an upgrade did.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -13,6 +13,7 @@ use selvedge_log::Head;
 use selvedge_log::recovery::{Evidence, Finding, Judgement, Mode, Plan, judge};
 use selvedge_log::scan::{Entry, Scanner, Signatures, examine};
 use selvedge_model::{Digest, NamedBlobs, ThreadId};
+use selvedge_store::snapshot::NEWEST;
 use selvedge_store::{Error, Result};
 
 use crate::blobs::{BadBlob, bad_blobs};
@@ -23,6 +24,7 @@ use crate::open::LocalStore;
 use crate::overlay::{Overlay, Shot};
 use crate::rows;
 use crate::schema::database;
+use crate::snapshots::shows_another;
 
 /// What was found out about a log.
 #[derive(Debug)]
@@ -63,6 +65,7 @@ impl LocalStore {
             Err(Error::Unbelieved { .. }) => (None, None),
             Err(error) => return Err(error),
         };
+        let snapshot = self.core.snapshot_memory(thread)?;
         let Look { head, overlay, file_bytes, healed_bytes } = self.core.look_at(thread)?;
         let last = head.as_ref().map(|head| head.version);
         let mut signers: Vec<(Digest, u64)> = Vec::new();
@@ -71,7 +74,7 @@ impl LocalStore {
         let reader = BufReader::with_capacity(1 << 16, overlay);
         let path = self.core.layout.transcript(thread);
         let (mut lines, mut bytes) = (0, 0);
-        let mut shown_hash = None;
+        let (mut shown_hash, mut folded_hash) = (None, None);
         let (mut named, mut folded) = (NamedBlobs::default(), Folded::new(thread));
         let examined = examine(reader, scanner, |entry| {
             let Some(checkpoint) = entry.checkpoint() else { return };
@@ -87,6 +90,9 @@ impl LocalStore {
             if memory.as_ref().is_some_and(|memory| memory.version == entry.head.version) {
                 shown_hash = Some(entry.head.hash);
             }
+            if snapshot.as_ref().is_some_and(|snapshot| snapshot.version == entry.head.version) {
+                folded_hash = Some(entry.head.hash);
+            }
             entry.lines.iter().for_each(|line| named.take(entry.head.version, &line.event));
             match signers.last_mut() {
                 Some((signer, count)) if *signer == checkpoint.signer => *count += 1,
@@ -101,12 +107,20 @@ impl LocalStore {
             problem = Some(format!("it shows another log at version {}", memory.version));
         }
         let mut remembered: Vec<_> = last.iter().map(|last| ("the database".to_owned(), *last)).collect();
-        remembered.extend(memory.iter().map(|memory| (memory.by.clone(), memory.version)));
-        let memories: Vec<_> = memory.into_iter().collect();
+        let contradicted =
+            snapshot.as_ref().filter(|it| it.hash.is_some() && folded_hash.is_some() && it.hash != folded_hash);
+        let contradicted = contradicted.map(|it| (NEWEST, shows_another(it.version)));
+        let memories: Vec<_> = memory.into_iter().chain(snapshot).collect();
+        remembered.extend(memories.iter().map(|memory| (memory.by.clone(), memory.version)));
         let evidence = Evidence { head: head.as_ref(), file_bytes, healed_bytes, remembered: &memories };
         let mut judgement = judge(&examined, evidence, Mode::Strict);
-        if let Some(why) = problem.filter(|_| judgement.finding == Finding::Sound) {
-            judgement.finding = Finding::Contradicted { by: "thread.json".to_owned(), why };
+        let problem = problem.map(|why| ("thread.json", why));
+        let problem = match problem {
+            None => self.core.bad_capabilities(thread)?.map(|why| ("capabilities.md", why)).or(contradicted),
+            problem => problem,
+        };
+        if let Some((by, why)) = problem.filter(|_| judgement.finding == Finding::Sound) {
+            judgement.finding = Finding::Contradicted { by: by.to_owned(), why };
             judgement.plan = Plan::Refuse;
         }
         // Bytes behind the end of a log that nobody knows are moved aside once somebody knows it.

@@ -137,6 +137,10 @@ impl View for LocalView<'_> {
     }
 
     fn message(&self, thread: &ThreadId, message: &MessageId) -> Result<Option<Digest>> {
+        if self.sight == Sight::Memory {
+            // A message that is there already is rare, and the transaction notices it; then the database is asked.
+            return Ok(None);
+        }
         let Some(id) = self.id(thread)? else { return Ok(None) };
         self.core.read(|connection| rows::message(connection, id, message))
     }
@@ -148,6 +152,10 @@ impl View for LocalView<'_> {
 
     fn account(&self, account: &AccountId) -> Result<Option<Account>> {
         self.core.read(|connection| Ok(rows::accounts(connection, "thread_id = ?", account.as_str())?.pop()))
+    }
+
+    fn reservations(&self, account: &AccountId) -> Result<Vec<Reservation>> {
+        self.core.read(|connection| rows::reservations(connection, account))
     }
 
     fn reservation(&self, account: &AccountId, reservation: &ReservationId) -> Result<Option<Reservation>> {
@@ -163,6 +171,8 @@ impl Core {
     pub(crate) fn recall(&self, thread: &ThreadId) -> Result<Option<Remembered>> {
         let memory = self.manifest_memory(thread);
         let is_shown = matches!(memory, Ok(Some(_)));
+        // One that can't be read remembers nothing, and keeps nobody from writing.
+        let snapshot = self.newest_snapshot(thread).ok().flatten();
         let found = self.read(|connection| {
             let Some(row) = rows::find(connection, thread)? else { return Ok(None) };
             let leads = rows::leads(connection, row.id)?;
@@ -181,7 +191,9 @@ impl Core {
             Err(Error::Unbelieved { .. }) => None,
             memory => memory?,
         };
-        let newer = memory.filter(|memory| memory.version > row.head.version && !is_lost(memory.version));
+        let snapshot = self.snapshot_beyond(thread, snapshot.as_ref(), row.head.version)?;
+        let mut memories = memory.into_iter().chain(snapshot);
+        let newer = memories.find(|memory| memory.version > row.head.version && !is_lost(memory.version));
         if let Some(memory) = newer {
             let (have, version, by) = (Some(row.head.version), memory.version, memory.by);
             return Err(Error::Log { thread: thread.clone(), finding: Finding::Truncated { have, version, by } });

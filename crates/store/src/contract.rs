@@ -7,7 +7,7 @@ use std::io::BufRead;
 use std::time::Duration;
 
 use selvedge_log::{Head, Line};
-use selvedge_model::account::{Account, AccountId};
+use selvedge_model::account::{Account, AccountId, Reservation};
 use selvedge_model::{
     AgentId, Batch, CommitKey, Committed, Digest, DirectiveId, Manifest, Note, OwnerId, Run, Status, ThreadId,
     Timestamp,
@@ -27,7 +27,8 @@ pub trait Commit: Send + Sync {
     /// What became of the commit of this key.
     fn outcome(&self, key: &CommitKey) -> Result<Option<Committed>>;
 
-    /// Stores bytes beside a thread's log, durable on return, and gives the name by which a later commit refers to them.
+    /// Stores bytes beside a thread's log, durable on return, and gives the name by which a later commit refers to them; the commit
+    /// that creates the thread may be that one. For a thread that was deleted it is refused.
     fn put_blob(&self, thread: &ThreadId, bytes: &[u8]) -> Result<Digest>;
 
     /// Deletes a thread for good; refused while it runs or somebody holds it. What remains is a signed tombstone.
@@ -82,6 +83,9 @@ pub trait Leases: Send + Sync {
 
     /// Gives the lease back whatever waits, as when its holder dies: who waits takes the thread up.
     fn abandon(&self, lease: &Lease) -> Result<()>;
+
+    /// Who holds the lease of a thread and lives.
+    fn holder(&self, thread: &ThreadId) -> Result<Option<OwnerId>>;
 
     /// Threads whose holder is dead.
     fn expired(&self) -> Result<Vec<Lease>>;
@@ -201,6 +205,10 @@ pub trait Ledger: Send + Sync {
 
     /// An account and all below it, parents first.
     fn tree(&self, id: &AccountId) -> Result<Vec<Account>>;
+
+    /// The reservations of an account that are open, and those that were settled without anybody knowing what was spent; in the order
+    /// of their names.
+    fn reservations(&self, account: &AccountId) -> Result<Vec<Reservation>>;
 }
 
 /// Everything a store does.

@@ -7,10 +7,12 @@
 //! - [`prepare`]: from what a caller asks to what a backend must make durable.
 //! - [`load`]: a thread as its log tells it. [`queue`], [`lease`]: waiting in line. [`chain`], [`blob`]: what threads are joined by and
 //!   what lies beside their logs.
+//! - [`snapshot`]: what spares whoever loads a long thread most of its log.
 //! - [`memory`]: a store without a disk. [`nova`]: threads from files of the older form, and back.
 //! - `conformance`: the public suite, behind the feature of that name.
 
 pub mod blob;
+mod books;
 pub mod chain;
 #[cfg(feature = "conformance")]
 pub mod conformance;
@@ -22,9 +24,11 @@ pub mod memory;
 pub mod nova;
 pub mod prepare;
 pub mod queue;
+pub mod snapshot;
 
 pub use contract::{
     Acquire, Commit, Commitment, Cursor, Feed, Filter, Lease, Leases, Ledger, Logs, Notes, Page, Registry, Store,
     Summary, Tombstone,
 };
 pub use error::{Error, Result};
+pub use snapshot::Snapshots;

@@ -53,6 +53,8 @@ struct Inner {
     accounts: BTreeMap<AccountId, Account>,
     reservations: BTreeMap<(AccountId, ReservationId), Reservation>,
     alive: HashSet<OwnerId>,
+    /// Blobs of threads that are yet to be created.
+    unborn: HashMap<ThreadId, HashMap<Digest, Vec<u8>>>,
 }
 
 struct Slot {
@@ -159,6 +161,7 @@ impl Inner {
         }
         for part in prepared.parts {
             let number = self.created;
+            let unborn = self.unborn.remove(&part.thread).unwrap_or_default();
             let slot = self.threads.entry(part.thread.clone()).or_insert_with(|| Slot {
                 number,
                 bytes: Vec::new(),
@@ -167,7 +170,7 @@ impl Inner {
                 state: Arc::new(empty_state()),
                 messages: HashMap::new(),
                 runs: Vec::new(),
-                blobs: HashMap::new(),
+                blobs: unborn,
                 erased: HashMap::new(),
                 epoch: 0,
                 holder: None,
@@ -268,6 +271,10 @@ impl View for Inner {
         Ok(self.accounts.get(account).cloned())
     }
 
+    fn reservations(&self, account: &AccountId) -> Result<Vec<Reservation>> {
+        Ok(self.reservations.values().filter(|known| known.account == *account).cloned().collect())
+    }
+
     fn reservation(&self, account: &AccountId, reservation: &ReservationId) -> Result<Option<Reservation>> {
         Ok(self.reservations.get(&(account.clone(), reservation.clone())).cloned())
     }
@@ -296,10 +303,13 @@ impl Commit for MemoryStore {
 
     fn put_blob(&self, thread: &ThreadId, bytes: &[u8]) -> Result<Digest> {
         let mut inner = self.inner();
-        let missing = inner.missing(thread);
-        let slot = inner.threads.get_mut(thread).ok_or(missing)?;
         let (name, stored) = blob::seal(bytes, &*self.shared.ids);
-        slot.blobs.insert(name, stored);
+        let missing = inner.missing(thread);
+        match (inner.threads.get_mut(thread), missing) {
+            (Some(slot), _) => _ = slot.blobs.insert(name, stored),
+            (None, Error::NoThread(_)) => _ = inner.unborn.entry(thread.clone()).or_default().insert(name, stored),
+            (None, missing) => return Err(missing),
+        }
         Ok(name)
     }
 
@@ -408,6 +418,11 @@ impl Leases for MemoryStore {
         drop(inner);
         self.desk.leave(lease);
         Ok(())
+    }
+
+    fn holder(&self, thread: &ThreadId) -> Result<Option<OwnerId>> {
+        let inner = self.inner();
+        Ok(inner.live_holder(inner.slot(thread)?))
     }
 
     fn expired(&self) -> Result<Vec<Lease>> {
@@ -529,6 +544,10 @@ impl Feed for MemoryStore {
 }
 
 impl Ledger for MemoryStore {
+    fn reservations(&self, account: &AccountId) -> Result<Vec<Reservation>> {
+        View::reservations(&*self.inner(), account)
+    }
+
     fn account(&self, id: &AccountId) -> Result<Option<Account>> {
         Ok(self.inner().accounts.get(id).cloned())
     }

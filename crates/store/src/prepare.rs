@@ -11,7 +11,7 @@ use std::sync::Arc;
 use selvedge_log::hash::sha256;
 use selvedge_log::writer::{self, Addition, Written};
 use selvedge_log::{Signer, Tail};
-use selvedge_model::account::{self, Account, AccountId, Posting, Reservation};
+use selvedge_model::account::{Account, AccountId, Reservation};
 use selvedge_model::event::{BlobErased, KeyRotated, ThreadCreated};
 use selvedge_model::fold::{FoldError, apply_to_state, empty_state};
 use selvedge_model::id::ReservationId;
@@ -22,6 +22,7 @@ use selvedge_model::{
 };
 use serde_json::Value;
 
+use crate::books::Books;
 use crate::error::{Error, Result};
 
 /// What a backend knows of a thread before a commit.
@@ -54,7 +55,10 @@ pub trait View {
     /// One account.
     fn account(&self, account: &AccountId) -> Result<Option<Account>>;
 
-    /// One open reservation.
+    /// The reservations of one account, in the order of their names.
+    fn reservations(&self, account: &AccountId) -> Result<Vec<Reservation>>;
+
+    /// One reservation.
     fn reservation(&self, account: &AccountId, reservation: &ReservationId) -> Result<Option<Reservation>>;
 }
 
@@ -136,11 +140,12 @@ pub fn prepare(batch: Batch, view: &dyn View, signer: &Signer, ids: &dyn Ids, at
     }
     let key = key.clone().map(|key| (key, request_hash(&batch)));
     let (consumed, posted) = (consumed.clone(), posted.clone());
-    let mut accounts = BTreeMap::new();
+    let mut books = Books::new(view);
     let mut folded = Vec::new();
     for part in batch.parts {
-        folded.push(fold_part(part, &mut accounts, view, signer, ids, at)?);
+        folded.push(fold_part(part, &mut books, view, signer, ids, at)?);
     }
+    let accounts = books.close()?;
     let versions: Vec<_> = folded.iter().map(|part| (part.thread.clone(), part.version())).collect();
     let mut parts = Vec::new();
     for part in folded {
@@ -213,7 +218,7 @@ impl Folded {
 
 fn fold_part(
     part: Part,
-    accounts: &mut BTreeMap<AccountId, PreparedAccount>,
+    books: &mut Books<'_>,
     view: &dyn View,
     signer: &Signer,
     ids: &dyn Ids,
@@ -231,7 +236,7 @@ fn fold_part(
     check_expectation(&thread, expect, known.as_ref(), &changeset)?;
     let is_new = known.is_none();
     let messages = dedupe(&thread, &mut changeset.messages, is_new, view)?;
-    let postings = post(postings, accounts, view)?;
+    let postings = books.post(postings)?;
     let outline =
         Changeset { run_id: changeset.run_id.clone(), turn: changeset.turn, ..Changeset::empty(changeset.reason) };
     let outline = Changeset { parent_run_id: changeset.parent_run_id.clone(), ..outline };
@@ -389,43 +394,4 @@ fn fold_state(
         apply_to_state(&mut state, event).map_err(|error| StateError::Fold(error.into()))?;
     }
     Ok(Some(Arc::new(state)))
-}
-
-/// Applies postings in order and gives the events that record them.
-fn post(
-    postings: Vec<Posting>,
-    accounts: &mut BTreeMap<AccountId, PreparedAccount>,
-    view: &dyn View,
-) -> Result<Vec<Event>> {
-    let mut events = Vec::new();
-    for posting in postings {
-        let id = posting.account().clone();
-        if !accounts.contains_key(&id) {
-            let account = view.account(&id)?;
-            let before = account.as_ref().map(|account| account.version);
-            accounts.insert(id.clone(), PreparedAccount { before, after: account, reservations: BTreeMap::new() });
-        }
-        let Some(entry) = accounts.get_mut(&id) else { continue };
-        let reservation = match posting.reservation() {
-            Some(name) => match entry.reservations.get(name) {
-                Some(known) => known.clone(),
-                None => view.reservation(&id, name)?,
-            },
-            None => None,
-        };
-        let posted = account::post(entry.after.as_ref(), reservation.as_ref(), &posting)?;
-        if let Some(name) = posting.reservation() {
-            entry.reservations.insert(name.clone(), posted.reservation);
-        }
-        entry.after = Some(posted.account);
-        events.push(match &posting {
-            Posting::Open { .. } => Event::AccountOpened(posted.record),
-            Posting::Reserve { .. } => Event::Reserved(posted.record),
-            Posting::Issue { .. } => Event::Issued(posted.record),
-            Posting::Settle { .. } => Event::Settled(posted.record),
-            Posting::Release { .. } => Event::Released(posted.record),
-            Posting::Close { .. } => Event::AccountClosed(posted.record),
-        });
-    }
-    Ok(events)
 }

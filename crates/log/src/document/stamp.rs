@@ -22,7 +22,7 @@ pub(super) struct Stamp<'a> {
     kind: &'a str,
     time: String,
     pub(super) at: Timestamp,
-    hash: Digest,
+    pub(super) hash: Digest,
     signature: String,
     pub(super) fingerprint: Fingerprint,
 }

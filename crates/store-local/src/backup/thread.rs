@@ -14,7 +14,7 @@ use crate::copied::{Bad, Judged, MANIFEST, belongs, judge_copy};
 use crate::core::io_error;
 use crate::disk::{self, How};
 use crate::layout::check_folder;
-use crate::overlay::Redo;
+use crate::redo::Redo;
 use crate::rows::{self, Row};
 
 impl Work<'_> {
@@ -80,7 +80,8 @@ impl Work<'_> {
     fn copy_log(&self, row: &Row, snapshot: &Connection) -> Result<()> {
         let thread = &row.manifest.thread_id;
         check_folder(&self.core.layout.thread(thread))?;
-        let redo = Redo::read(snapshot, row.id)?.unwrap_or_else(|| Redo { from: row.head.bytes, ..Redo::default() });
+        let redo = Redo::read(snapshot, row.id, row.head.bytes)?;
+        let redo = redo.unwrap_or_else(|| Redo { from: row.head.bytes, ..Redo::default() });
         let (source, target) = (self.core.layout.transcript(thread), self.layout.transcript(thread));
         let disk = &*self.core.disk;
         let folder = self.layout.thread(thread);

@@ -17,6 +17,7 @@ use crate::core::io_error;
 use crate::layout::check_folder;
 use crate::rows::{self, Row};
 use crate::schema::database;
+use crate::snapshots::shows_another;
 
 /// How far ahead of this clock a log may claim to be, in microseconds.
 const AHEAD_MAX: i64 = 300_000_000;
@@ -26,7 +27,7 @@ pub(super) struct Pending {
     /// Threads whose manifest may be older than their row.
     stale: HashSet<i64>,
     /// How many bytes of redo.
-    redo: BTreeMap<i64, i64>,
+    redo: BTreeMap<i64, u64>,
 }
 
 impl Examiner<'_> {
@@ -36,10 +37,11 @@ impl Examiner<'_> {
                 connection.prepare("SELECT id FROM threads WHERE manifest_stale = 1").map_err(database)?;
             let stale = statement.query_map([], |row| row.get(0)).map_err(database)?;
             let stale = stale.collect::<rusqlite::Result<_>>().map_err(database)?;
-            let sql = "SELECT thread, SUM(length(bytes)) FROM redo GROUP BY thread";
-            let mut statement = connection.prepare(sql).map_err(database)?;
-            let redo = statement.query_map([], |row| Ok((row.get(0)?, row.get(1)?))).map_err(database)?;
-            let redo = redo.collect::<rusqlite::Result<_>>().map_err(database)?;
+            let redo = crate::redo::Rows::read(connection)?
+                .threads
+                .iter()
+                .map(|outline| (outline.id, outline.bytes))
+                .collect();
             Ok(Pending { stale, redo })
         })
     }
@@ -50,6 +52,8 @@ impl Examiner<'_> {
         let looked = self
             .log(row, imported.map(|imported| imported.blobs.as_slice()).unwrap_or_default(), report)
             .and_then(|()| self.manifest(row, pending.stale.contains(&row.id), report))
+            .and_then(|()| self.capabilities(row, report))
+            .and_then(|()| self.snapshot(row, report))
             .and_then(|()| self.status(row, report))
             .and_then(|()| self.beside(row, report));
         if let Some(bytes) = pending.redo.get(&row.id).filter(|_| report.live_owners == 0) {
@@ -231,6 +235,55 @@ impl Examiner<'_> {
         Ok(())
     }
 
+    /// The newest snapshot, which may remember more of the log than there is.
+    fn snapshot(&self, row: &Row, report: &mut Report) -> Result<()> {
+        let thread = &row.manifest.thread_id;
+        if self.depth == Depth::Unsigned || self.core().trust.status(&row.head.signer) != Some(KeyStatus::Trusted) {
+            return Ok(());
+        }
+        let seen = self.core().newest_snapshot(thread)?;
+        // Somebody may have committed since the rows were read.
+        let head = self.core().read(|connection| rows::existing(connection, thread))?.head;
+        if let Some(memory) = self.core().snapshot_beyond(thread, seen.as_ref(), head.version)? {
+            let finding = LogFinding::Truncated { have: Some(head.version), version: memory.version, by: memory.by };
+            let error = Error::Log { thread: thread.clone(), finding };
+            report.add(Finding::of_error(Severity::Damage, thread, &error).help(format!(
+                "put log and database back from a backup, or accept the loss with `selvedge repair {thread} --accept-loss`"
+            )));
+            return Ok(());
+        }
+        let bad = match self.core().read_snapshot_memory(thread) {
+            Ok(Some(memory)) if memory.version == head.version && memory.hash.is_some_and(|hash| hash != head.hash) => {
+                Some(shows_another(memory.version))
+            }
+            Ok(_) | Err(Error::Unbelieved { .. }) => None,
+            Err(Error::Integrity { why, .. }) => Some(why),
+            Err(error) => return Err(error),
+        };
+        if let Some(why) = bad {
+            let what = "`state.json` is refused";
+            let help =
+                format!("`selvedge repair {thread}` keeps it aside; until then the log is read, which says the same");
+            report.add(Finding::new(Severity::Warning, "snapshot_refused", thread, what, why).help(help));
+        }
+        Ok(())
+    }
+
+    fn capabilities(&self, row: &Row, report: &mut Report) -> Result<()> {
+        let thread = &row.manifest.thread_id;
+        if self.depth == Depth::Unsigned || self.core().trust.status(&row.head.signer) != Some(KeyStatus::Trusted) {
+            return Ok(());
+        }
+        if let Some(why) = self.core().bad_capabilities(thread)? {
+            let what = "`capabilities.md` is not what was signed";
+            let help = format!(
+                "look at it; `selvedge repair {thread}` keeps it aside, and the next run writes it anew from what the log says"
+            );
+            report.add(Finding::new(Severity::Damage, "capabilities_refused", thread, what, why).help(help));
+        }
+        Ok(())
+    }
+
     fn status(&self, row: &Row, report: &mut Report) -> Result<()> {
         let thread = &row.manifest.thread_id;
         let holder_lives = row.owner.as_ref().map_or(Ok(false), |owner| self.core().is_alive(owner))?;
@@ -244,7 +297,8 @@ impl Examiner<'_> {
             let run = row.manifest.run_id.as_ref().map_or_else(String::new, |run| format!(" (run `{run}`)"));
             let what = format!("it is `running`{run}, and nobody runs it");
             let why = "its process ended without saying how the run ended";
-            let help = format!("append how it ended: `selvedge append {thread}` with reason RunFinished");
+            let help =
+                format!("`selvedge resume {thread}` settles it and goes on; nothing that has an outcome is done again");
             report.add(Finding::new(Severity::Warning, "left_running", thread, what, why).help(help));
         }
         Ok(())

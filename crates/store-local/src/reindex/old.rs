@@ -3,7 +3,7 @@
 use std::fs;
 use std::path::PathBuf;
 
-use rusqlite::{Connection, params};
+use rusqlite::Connection;
 use selvedge_model::ThreadId;
 use selvedge_model::account::AccountId;
 use selvedge_store::Result;
@@ -13,7 +13,7 @@ use crate::core::io_error;
 use crate::disk::Disk;
 use crate::drain::{lacking, write_transcript};
 use crate::layout::Layout;
-use crate::overlay::Redo;
+use crate::redo::{Redo, Rows};
 use crate::rows::{self, Row, bad_row};
 use crate::schema::{self, Use, database};
 use crate::settle::free_name;
@@ -49,8 +49,9 @@ impl Old {
     fn read(layout: &Layout, disk: &dyn Disk, result: &mut Reindexed) -> Result<Self> {
         let (connection, format) = schema::open_any(&layout.database(), Use::Write)?;
         check_whole(&connection)?;
-        for (id, thread) in threads_with_redo(&connection)? {
-            let Some(redo) = Redo::read(&connection, id)? else { continue };
+        for outline in Rows::read(&connection)?.threads {
+            let thread = rows::name(&connection, outline.id)?;
+            let Some(redo) = Redo::read(&connection, outline.id, outline.end())? else { continue };
             match drain(layout, disk, &thread, &redo) {
                 Ok(bytes) => result.drained_bytes += bytes,
                 Err(error) => result.notices.push(format!("thread `{thread}` could not be drained: {error}")),
@@ -185,10 +186,15 @@ impl Old {
     /// Lets the feed go on behind every place it had, so that nobody who followed it misses anything.
     pub(super) fn carry_position(&self, new: &Connection) -> Result<()> {
         if matches!(self, Self::Readable(_)) {
-            let sql = "INSERT INTO main.sqlite_sequence (name, seq) \
-                       SELECT 'feed', seq FROM old.sqlite_sequence WHERE name = 'feed' \
-                       AND NOT EXISTS (SELECT 1 FROM main.sqlite_sequence WHERE name = 'feed')";
-            rows::execute(new, sql, params![])?;
+            // Up to format 3 the highest place could be one that was taken back.
+            let highest = match self {
+                Self::Readable(..=3) => "(SELECT seq FROM old.sqlite_sequence WHERE name = 'feed')",
+                _ => "(SELECT MAX(position) FROM old.feed)",
+            };
+            let sql = format!(
+                "INSERT INTO main.feed (position, thread, version) SELECT {highest}, 0, 0 WHERE {highest} IS NOT NULL"
+            );
+            rows::execute(new, &sql, [])?;
         }
         Ok(())
     }
@@ -213,18 +219,6 @@ impl Old {
         }
         Ok(())
     }
-}
-
-fn threads_with_redo(connection: &Connection) -> Result<Vec<(i64, ThreadId)>> {
-    let sql =
-        "SELECT DISTINCT r.thread, t.thread_id FROM redo AS r JOIN threads AS t ON t.id = r.thread ORDER BY r.thread";
-    let mut statement = connection.prepare(sql).map_err(database)?;
-    let found = statement.query_map([], |row| Ok((row.get::<_, i64>(0)?, row.get::<_, String>(1)?)));
-    let read = |raw: rusqlite::Result<(i64, String)>| {
-        let (id, name) = raw.map_err(database)?;
-        Ok((id, ThreadId::new(name).map_err(bad_row)?))
-    };
-    found.map_err(database)?.map(read).collect()
 }
 
 /// Writes redo into its transcript and makes it durable there; gives how many bytes were missing.

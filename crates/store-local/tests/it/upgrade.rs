@@ -59,10 +59,34 @@ fn a_store_of_format_2_is_read_as_it_is_and_moved() {
     _ = fs::remove_dir(kept.threads().join("owners"));
     assert_whole(&kept, &kept.read_only());
     assert_eq!(outdated(&kept).code(), "store_outdated");
-    assert_eq!(LocalStore::upgrade(kept.project(), Arc::new(RealDisk)).unwrap(), Upgraded { from: 2, to: 3 });
+    assert_eq!(LocalStore::upgrade(kept.project(), Arc::new(RealDisk)).unwrap(), Upgraded { from: 2, to: 4 });
     assert!(kept.threads().join("owners").is_dir());
     assert_whole(&kept, &kept.read_only());
     LocalStore::open(kept.options(Access::ReadWrite)).unwrap().close().unwrap();
+}
+
+/// The thread that was created last is gone: its place in the feed must not be used again.
+#[test]
+fn a_store_of_format_3_is_read_as_it_is_and_moved_and_its_feed_goes_on() {
+    let kept = Kept::of(3);
+    let before = kept.read_only();
+    assert_whole(&kept, &before);
+    let told = before.after(0, 100).unwrap();
+    drop(before);
+    assert_eq!(outdated(&kept).code(), "store_outdated");
+    let highest: u64 = {
+        let database = rusqlite::Connection::open(kept.threads().join("registry.db")).unwrap();
+        let sql = "SELECT seq FROM sqlite_sequence WHERE name = 'feed'";
+        database.query_row(sql, [], |row| row.get::<_, i64>(0)).unwrap().try_into().unwrap()
+    };
+    assert!(highest > told.last().unwrap().position, "the highest place was taken back");
+    assert_eq!(LocalStore::upgrade(kept.project(), Arc::new(RealDisk)).unwrap(), Upgraded { from: 3, to: 4 });
+    assert_whole(&kept, &kept.read_only());
+    let store = LocalStore::open(kept.options(Access::ReadWrite)).unwrap();
+    assert_eq!(store.after(0, 100).unwrap(), told);
+    store.commit(Batch::of(Part::new(id("bob-ba9876543210"), Expect::Exact(2), says("more")))).unwrap();
+    assert_eq!(store.after(0, 100).unwrap().last().unwrap().position, highest + 1);
+    store.close().unwrap();
 }
 
 /// Opening a store to write once looked at every thread.
@@ -84,8 +108,8 @@ fn stale_manifests_are_found_by_an_index_in_a_new_and_in_an_upgraded_store() {
 fn an_upgraded_store_has_everything_it_had_and_is_written_again() {
     let kept = Kept::of(1);
     let upgrade = || LocalStore::upgrade(kept.project(), Arc::new(RealDisk)).unwrap();
-    assert_eq!(upgrade(), Upgraded { from: 1, to: 3 });
-    assert_eq!(upgrade(), Upgraded { from: 3, to: 3 }, "a second time there is nothing to do");
+    assert_eq!(upgrade(), Upgraded { from: 1, to: 4 });
+    assert_eq!(upgrade(), Upgraded { from: 4, to: 4 }, "a second time there is nothing to do");
     assert_whole(&kept, &kept.read_only());
     let store = LocalStore::open(kept.options(Access::ReadWrite)).unwrap();
     let bob = id("bob-ba9876543210");
@@ -104,7 +128,7 @@ fn an_upgrade_cut_between_database_and_store_file_is_completed() {
     fs::write(kept.threads().join("store.json"), named).unwrap();
     assert_eq!(outdated(&kept).code(), "store_outdated");
     assert_whole(&kept, &kept.read_only());
-    assert_eq!(LocalStore::upgrade(kept.project(), Arc::new(RealDisk)).unwrap(), Upgraded { from: 1, to: 3 });
+    assert_eq!(LocalStore::upgrade(kept.project(), Arc::new(RealDisk)).unwrap(), Upgraded { from: 1, to: 4 });
     LocalStore::open(kept.options(Access::ReadWrite)).unwrap().close().unwrap();
 }
 

@@ -1,7 +1,7 @@
 //! What lies beside a log: read back exactly, by its name, from its own thread.
 
 use selvedge_model::event::BlobErased;
-use selvedge_model::{Changeset, Digest, Event};
+use selvedge_model::{Changeset, Digest, Event, ThreadId};
 
 use super::Harness;
 use super::support::*;
@@ -33,7 +33,18 @@ pub fn an_unknown_blob_is_refused<H: Harness>(harness: &H) {
         assert_refused!(answer, Error::NoBlob { thread: found, blob } if found == thread && blob == name, "{name}");
     }
     assert_refused!(store.blob(&id("nobody"), &content), Error::NoThread(_), "a blob of nobody");
-    assert_refused!(store.put_blob(&id("nobody"), b"lost"), Error::NoThread(_), "a blob for nobody");
+}
+
+/// A thread that is yet to be created may have its blobs first; one that was deleted gets none.
+pub fn a_blob_may_come_before_its_thread<H: Harness>(harness: &H) {
+    let store = harness.open();
+    let thread: ThreadId = id("to-come");
+    let content = store.put_blob(&thread, b"content").unwrap();
+    assert_refused!(store.blob(&thread, &content), Error::NoThread(_), "a blob of nobody");
+    create(&store, "to-come");
+    assert_eq!(store.blob(&thread, &content).unwrap(), b"content");
+    store.delete(&thread).unwrap();
+    assert_refused!(store.put_blob(&thread, b"late"), Error::Deleted(_), "a blob for a thread that is gone");
 }
 
 /// A blob is its thread's and can't be read from another.

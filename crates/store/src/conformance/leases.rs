@@ -172,6 +172,24 @@ pub fn the_leases_of_the_dead_are_named<H: Harness>(harness: &H) {
     assert_eq!(store.expired().unwrap(), []);
 }
 
+/// Whoever holds a thread is named to everybody, as long as they live and hold it.
+pub fn whoever_holds_a_thread_is_named_while_they_live<H: Harness>(harness: &H) {
+    let (doomed, store) = (harness.open(), harness.open());
+    let thread = create(&store, "named");
+    assert_eq!(store.holder(&thread).unwrap(), None, "nobody has taken it");
+    let lease = doomed.acquire(&thread, AT_ONCE).unwrap();
+    for handle in [&doomed, &store] {
+        assert_eq!(Leases::holder(handle, &thread).unwrap().as_ref(), Some(&lease.owner));
+    }
+    drop(doomed);
+    assert_eq!(store.holder(&thread).unwrap(), None, "the dead hold nothing");
+    let lease = store.acquire(&thread, AT_ONCE).unwrap();
+    assert_eq!(store.holder(&thread).unwrap(), Some(lease.owner.clone()));
+    store.release(&lease).unwrap();
+    assert_eq!(store.holder(&thread).unwrap(), None, "it was given back");
+    assert_refused!(store.holder(&id("nobody")), Error::NoThread(_), "a thread that is not there");
+}
+
 /// A batch needs the right to each of its threads.
 pub fn a_batch_needs_every_right<H: Harness>(harness: &H) {
     let (store, other) = (harness.open(), harness.open());

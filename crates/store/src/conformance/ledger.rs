@@ -50,15 +50,7 @@ pub(super) fn posts(thread: &ThreadId, postings: impl IntoIterator<Item = Postin
 
 /// The records of postings in a log, with the type of their events.
 pub(super) fn records_in(store: &impl Logs, thread: &ThreadId) -> Vec<(&'static str, Record)> {
-    let record = |event| match event {
-        Event::AccountOpened(record) => Some(("account_opened", record)),
-        Event::Reserved(record) => Some(("reserved", record)),
-        Event::Issued(record) => Some(("issued", record)),
-        Event::Settled(record) => Some(("settled", record)),
-        Event::Released(record) => Some(("released", record)),
-        Event::AccountClosed(record) => Some(("account_closed", record)),
-        _ => None,
-    };
+    let record = |event: Event| event.posting().map(|(name, record)| (name, record.clone()));
     lines_of(store, thread).into_iter().filter_map(|line| record(line.event)).collect()
 }
 
@@ -240,7 +232,7 @@ pub fn a_posting_against_the_rules_is_refused<H: Harness>(harness: &H) {
         (open(&closed, None), "account_exists"),
         (reserve(&closed, "a", 1), "account_closed"),
         (own, "account_own_child"),
-        (close(&thread), "account_still_reserved"),
+        (Posting::Reopen { account: thread.clone() }, "account_not_closed"),
         (reserve(&thread, "kept", 1), "reservation_exists"),
         (issue(&thread, "never"), "reservation_unknown"),
         (settle(&thread, "never", 1), "reservation_unknown"),

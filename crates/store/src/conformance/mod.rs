@@ -17,10 +17,11 @@
 //!
 //! In reading order: [`support`], then how threads come to be and grow ([`birth`], [`appending`], [`batches`], [`conflicts`],
 //! [`keys`]), what they say and know ([`messages`], [`state`], [`scopes`]), how they are read ([`reading`], [`fidelity`]),
-//! what they spend ([`ledger`], [`spending`]), who may write them ([`leases`], [`waiting`], [`notes`]), who hears of it
+//! what they spend ([`ledger`], [`accounts`], [`spending`]), who may write them ([`leases`], [`waiting`], [`notes`]), who hears of it
 //! ([`feed`]), how they are found ([`listing`], [`resolving`], [`runs`], [`statuses`], [`chains`]), what lies beside them and
 //! how they go ([`blobs`], [`deletion`]), and everything at once ([`storm`]).
 
+pub mod accounts;
 pub mod appending;
 pub mod batches;
 pub mod birth;
@@ -180,6 +181,14 @@ macro_rules! conformance_suite {
                 a_posting_against_the_rules_is_refused
                 the_record_of_a_posting_cannot_be_handed_in
             }
+            accounts {
+                a_child_account_closes_together_with_its_reservation
+                an_account_that_ends_before_its_children_is_closing
+                a_closed_account_is_opened_again_with_its_parents_money
+                a_raise_a_stop_and_a_correction_are_kept
+                sixty_four_reserve_at_once_and_none_beyond_the_ceiling
+                a_missing_record_is_named
+            }
             spending {
                 the_budget_refuses_the_next_reservation
                 a_refused_posting_leaves_nothing_of_its_batch
@@ -201,6 +210,7 @@ macro_rules! conformance_suite {
                 a_dead_holder_hinders_nobody
                 epochs_rise_by_force_and_by_death
                 the_leases_of_the_dead_are_named
+                whoever_holds_a_thread_is_named_while_they_live
                 a_batch_needs_every_right
                 giving_a_stale_lease_back_frees_nothing
                 giving_back_and_taking_over_at_once_leaves_the_new_holder
@@ -308,6 +318,7 @@ macro_rules! conformance_suite {
             blobs {
                 a_blob_is_read_back
                 an_unknown_blob_is_refused
+                a_blob_may_come_before_its_thread
                 a_blob_is_not_read_from_another_thread
                 the_same_bytes_have_two_names
                 a_blob_makes_no_version

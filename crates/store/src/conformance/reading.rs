@@ -12,7 +12,7 @@ use serde_json::json;
 
 use super::Harness;
 use super::support::*;
-use crate::contract::{Commit, Logs, Notes, Registry, Store};
+use crate::contract::{Logs, Notes, Registry, Store};
 use crate::error::{Error, Result};
 use crate::load::{each_changeset, load};
 
@@ -188,7 +188,7 @@ pub fn readers_see_whole_changesets_while_a_writer_writes<H: Harness>(harness: &
 pub fn what_is_not_there_is_absent_to_every_reader<H: Harness>(harness: &H) {
     let store = harness.open();
     let nobody: ThreadId = id("nobody");
-    let answers: [(&str, Result<()>); 8] = [
+    let answers: [(&str, Result<()>); 7] = [
         ("head", store.head(&nobody).map(drop)),
         ("read", store.read(&nobody, 0, 1).map(drop)),
         ("transcript", store.transcript(&nobody).map(drop)),
@@ -196,7 +196,6 @@ pub fn what_is_not_there_is_absent_to_every_reader<H: Harness>(harness: &H) {
         ("runs", store.runs(&nobody).map(drop)),
         ("chain", store.chain(&nobody).map(drop)),
         ("pending", store.pending(&nobody).map(drop)),
-        ("put_blob", store.put_blob(&nobody, b"x").map(drop)),
     ];
     for (question, answer) in answers {
         assert_refused!(answer, Error::NoThread(name) if name == "nobody", "{question}");

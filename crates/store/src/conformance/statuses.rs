@@ -48,11 +48,9 @@ pub fn a_status_follows_the_runs<H: Harness>(harness: &H) {
     assert_eq!(manifest(&store, &thread).status, Status::Created);
     let waiting = || records("run-1", RunMeta { status: RunStatus::Waiting, ..started() });
     let suspended = Suspended {
-        reason: SuspendReason::Limit,
-        code: Some("turns".to_owned()),
         current: Some(json!(25)),
         maximum: Some(json!(25)),
-        calls: Vec::new(),
+        ..Suspended::because(SuspendReason::Limit, "turns")
     };
     let why = || Changeset { events: vec![Event::Suspended(suspended.clone())], ..waiting() };
     for (changeset, status, is_active) in [
@@ -116,8 +114,7 @@ pub fn a_run_cannot_go_around_the_table<H: Harness>(harness: &H) {
     let fresh = standing_at(&store, "fresh", Status::Created);
     let running = standing_at(&store, "running", Status::Running);
     let created_again = records("run-1", RunMeta { outcome: Some(Status::Created), ..started().finished("natural") });
-    let suspended =
-        Suspended { reason: SuspendReason::Error, code: None, current: None, maximum: None, calls: Vec::new() };
+    let suspended = Suspended::because(SuspendReason::Error, "process_lost");
     leaves_no_trace(&store, &[&fresh, &running], || {
         for (thread, changeset) in [
             (&fresh, tells(Event::Suspended(suspended))),

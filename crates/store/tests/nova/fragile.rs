@@ -5,8 +5,8 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use selvedge_log::{Head, Line};
-use selvedge_model::account::{Account, AccountId};
-use selvedge_model::{Batch, CommitKey, Committed, Digest, Note, Run, ThreadId};
+use selvedge_model::account::{Account, AccountId, Reservation};
+use selvedge_model::{Batch, CommitKey, Committed, Digest, Note, OwnerId, Run, ThreadId};
 use selvedge_store::memory::MemoryStore;
 use selvedge_store::{
     Acquire, Commit, Commitment, Cursor, Error, Feed, Filter, Lease, Leases, Ledger, Logs, Notes, Page, Registry,
@@ -104,6 +104,10 @@ impl Leases for Fragile {
         self.inner.abandon(lease)
     }
 
+    fn holder(&self, thread: &ThreadId) -> Result<Option<OwnerId>> {
+        self.inner.holder(thread)
+    }
+
     fn expired(&self) -> Result<Vec<Lease>> {
         self.inner.expired()
     }
@@ -164,6 +168,10 @@ impl Feed for Fragile {
 }
 
 impl Ledger for Fragile {
+    fn reservations(&self, account: &AccountId) -> Result<Vec<Reservation>> {
+        self.inner.reservations(account)
+    }
+
     fn account(&self, id: &AccountId) -> Result<Option<Account>> {
         self.inner.account(id)
     }

@@ -1,0 +1,277 @@
+//! Reading a line of a log straight into its event, without building a JSON value first.
+//!
+//! A quick look at the bytes makes sure of what strict JSON demands beyond JSON itself: no key twice, no reserved one, not
+//! too deep, nothing that a reader could pass over unseen. Then the event is read. Whatever is not as the writer writes it is
+//! left to [`line::decode_thoroughly`](crate::line::decode_thoroughly), whose word counts and which says what is wrong. So
+//! this may be narrower than that, never wider.
+
+use selvedge_model::{Event, ThreadId, Timestamp};
+
+use crate::line::Line;
+use crate::strict::{MAX_DEPTH, MAX_LINE_BYTES, RESERVED_KEYS};
+
+/// How many members an object may have here: each key is compared with those before it.
+const MEMBERS_MAX: usize = 32;
+/// How long a number may be here: so short, and without an exponent, none is out of range.
+const NUMBER_MAX: usize = 17;
+
+/// Reads one line, given without its `\n`; nothing if it is not plainly one.
+pub(crate) fn decode(bytes: &[u8]) -> Option<Line> {
+    if bytes.len() > MAX_LINE_BYTES {
+        return None;
+    }
+    let text = std::str::from_utf8(bytes).ok()?;
+    let mut look = Look { text, at: 0, keys: Vec::new() };
+    look.pass("{\"seq\":")?;
+    let seq = look.number()?.parse().ok()?;
+    look.pass(",\"timestamp\":")?;
+    let timestamp = exact(look.plain()?)?;
+    look.pass(",\"thread_id\":")?;
+    let thread_id = ThreadId::new(look.plain()?).ok()?;
+    look.pass(",\"event_type\":")?;
+    look.plain()?;
+    look.pass(",\"payload\":")?;
+    look.value(MAX_DEPTH - 1)?;
+    look.pass("}")?;
+    if look.at < text.len() {
+        return None;
+    }
+    let event: Event = serde_json::from_str(text).ok()?;
+    Some(Line { seq, timestamp, thread_id, event })
+}
+
+/// Looks at JSON without white space. It need not notice what is no JSON at all: reading it does.
+struct Look<'a> {
+    text: &'a str,
+    at: usize,
+    /// The keys of every object that is open.
+    keys: Vec<&'a str>,
+}
+
+impl<'a> Look<'a> {
+    fn next(&self) -> Option<u8> {
+        self.text.as_bytes().get(self.at).copied()
+    }
+
+    fn pass(&mut self, expected: &str) -> Option<()> {
+        self.text.as_bytes()[self.at..].starts_with(expected.as_bytes()).then(|| self.at += expected.len())
+    }
+
+    fn value(&mut self, depth_left: usize) -> Option<()> {
+        match self.next()? {
+            b'"' => self.string().map(|_| ()),
+            b'{' => self.object(depth_left.checked_sub(1)?),
+            b'[' => self.array(depth_left.checked_sub(1)?),
+            b'-' | b'0'..=b'9' => self.number().map(|_| ()),
+            _ => ["true", "false", "null"].into_iter().find_map(|word| self.pass(word)),
+        }
+    }
+
+    fn object(&mut self, depth_left: usize) -> Option<()> {
+        let outer = self.keys.len();
+        self.at += 1;
+        let mut is_first = true;
+        while self.pass("}").is_none() {
+            if !std::mem::replace(&mut is_first, false) {
+                self.pass(",")?;
+            }
+            let key = self.plain()?;
+            let known = &self.keys[outer..];
+            if key.starts_with(RESERVED_KEYS) || known.contains(&key) || known.len() == MEMBERS_MAX {
+                return None;
+            }
+            self.keys.push(key);
+            self.pass(":")?;
+            self.value(depth_left)?;
+        }
+        self.keys.truncate(outer);
+        Some(())
+    }
+
+    fn array(&mut self, depth_left: usize) -> Option<()> {
+        self.at += 1;
+        let mut is_first = true;
+        while self.pass("]").is_none() {
+            if !std::mem::replace(&mut is_first, false) {
+                self.pass(",")?;
+            }
+            self.value(depth_left)?;
+        }
+        Some(())
+    }
+
+    /// A number, as it is written.
+    fn number(&mut self) -> Option<&'a str> {
+        let rest = &self.text[self.at..];
+        let length = rest.bytes().position(|byte| !matches!(byte, b'-' | b'.' | b'0'..=b'9'))?;
+        self.at += length;
+        (length <= NUMBER_MAX && !matches!(self.next(), Some(b'e' | b'E'))).then(|| &rest[..length])
+    }
+
+    /// A string without escapes.
+    fn plain(&mut self) -> Option<&'a str> {
+        self.string()?
+    }
+
+    /// A string, unless it has half of a character; given if it has no escapes.
+    fn string(&mut self) -> Option<Option<&'a str>> {
+        self.pass("\"")?;
+        let (start, bytes) = (self.at, self.text.as_bytes());
+        let mut is_plain = true;
+        loop {
+            self.at += ordinary(&bytes[self.at..]);
+            match self.next()? {
+                b'"' => break,
+                b'\\' => {}
+                _ => continue,
+            }
+            is_plain = false;
+            if matches!(bytes[self.at..], [_, b'u', b'd' | b'D', b'8'..=b'9' | b'a'..=b'f' | b'A'..=b'F', ..]) {
+                return None;
+            }
+            self.at = (self.at + 2).min(bytes.len());
+        }
+        self.at += 1;
+        Some(is_plain.then(|| &self.text[start..self.at - 1]))
+    }
+}
+
+/// How many bytes can be passed over that neither end a string nor escape: all up to one that does, or fewer. Many at a time are
+/// looked at, which the compiler makes a few instructions of.
+fn ordinary(bytes: &[u8]) -> usize {
+    let is_special = |byte: &u8| matches!(byte, b'"' | b'\\');
+    let (blocks, rest) = bytes.as_chunks::<32>();
+    let clear = |block: &&[u8; 32]| block.iter().fold(0, |found, byte| found | u8::from(is_special(byte))) == 0;
+    let passed = blocks.iter().take_while(clear).count();
+    let last = blocks.get(passed).map_or(rest, |block| block.as_slice());
+    passed * 32 + last.iter().position(is_special).unwrap_or(last.len())
+}
+
+/// A time of exactly the form that is written.
+fn exact(text: &str) -> Option<Timestamp> {
+    let bytes: &[u8; 27] = text.as_bytes().try_into().ok()?;
+    let mut at = 0;
+    let mut part = |digits: usize, end: u8| {
+        let number = bytes[at..at + digits]
+            .iter()
+            .try_fold(0, |number: i64, byte| byte.is_ascii_digit().then(|| number * 10 + i64::from(byte - b'0')));
+        at += digits + 1;
+        number.filter(|_| bytes[at - 1] == end)
+    };
+    let (year, month, day) = (part(4, b'-')?, part(2, b'-')?, part(2, b'T')?);
+    let (hour, minute, second, micros) = (part(2, b':')?, part(2, b':')?, part(2, b'.')?, part(6, b'Z')?);
+    let is_leap = year % 4 == 0 && (year % 100 != 0 || year % 400 == 0);
+    let days_of_month = match month {
+        1 | 3 | 5 | 7 | 8 | 10 | 12 => 31,
+        4 | 6 | 9 | 11 => 30,
+        2 if is_leap => 29,
+        2 => 28,
+        _ => return None,
+    };
+    if year < 1970 || !(1..=days_of_month).contains(&day) || hour > 23 || minute > 59 || second > 59 {
+        return None;
+    }
+    // Days since 1970, with years that begin in March so that the leap day is their last.
+    let (years, months) = if month > 2 { (year, month - 3) } else { (year - 1, month + 9) };
+    let days = years * 365 + years / 4 - years / 100 + years / 400 + (months * 153 + 2) / 5 + day - 719_469;
+    Some(Timestamp::from_micros((((days * 24 + hour) * 60 + minute) * 60 + second) * 1_000_000 + micros))
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+    use crate::line::decode_thoroughly;
+
+    const LINES: [&str; 5] = [
+        r#"{"seq":7,"timestamp":"2026-11-15T03:28:58.123456Z","thread_id":"scribe-0123456789ab","event_type":"message","payload":{"id":"m1","role":"user","content":"a \"quoted\"\nline \u00e9"}}"#,
+        r#"{"seq":8,"timestamp":"2026-11-15T03:28:58.123456Z","thread_id":"scribe-0123456789ab","event_type":"message","payload":{"role":"assistant","content":[{"type":"tool_call","id":"c1","name":"read","arguments":{"n":-1,"f":1.5,"big":1844674407370955,"nested":[[],{}],"none":null}}]}}"#,
+        r#"{"seq":9,"timestamp":"2026-11-15T03:28:58.123456Z","thread_id":"scribe-0123456789ab","event_type":"snapshot","payload":{"state":{"a":[1,2,{"b":true}]}}}"#,
+        r#"{"seq":10,"timestamp":"2026-11-15T03:28:58.123456Z","thread_id":"scribe-0123456789ab","event_type":"hook_fired","payload":{"hook":"h","at":1.0}}"#,
+        r#"{"seq":5,"timestamp":"2026-11-15T03:28:58.123456Z","thread_id":"scribe-0123456789ab","event_type":"checkpoint","payload":{"version":2,"reason":"UserMessage","epoch":1,"log_id":"0123456789abcdef0123456789abcdef","segment":0,"byte_offset":1000,"hash":"0000000000000000000000000000000000000000000000000000000000000000","settled":false,"signer":"1111111111111111111111111111111111111111111111111111111111111111","sig":"x"}}"#,
+    ];
+
+    /// What is read directly is what the thorough way reads.
+    fn agree(bytes: &[u8]) {
+        if let Some(direct) = decode(bytes) {
+            assert_eq!(decode_thoroughly(bytes).unwrap(), direct, "{}", String::from_utf8_lossy(bytes));
+        }
+    }
+
+    #[test]
+    fn ordinary_lines_are_read_directly() {
+        for line in LINES {
+            assert!(decode(line.as_bytes()).is_some(), "{line}");
+            agree(line.as_bytes());
+        }
+    }
+
+    #[test]
+    fn what_strict_json_refuses_is_not_read_directly() {
+        let payload = |payload: &str| LINES[3].replace(r#"{"hook":"h","at":1.0}"#, payload);
+        let deep = |depth: usize| payload(&format!(r#"{{"a":{}{}}}"#, "[".repeat(depth), "]".repeat(depth)));
+        for refused in [
+            payload(r#"{"a":1,"a":2}"#),
+            payload(r#"{"a":[{"b":1,"\u0062":2}]}"#),
+            payload(r#"{"a":{"$serde_json::private::RawValue":"1"}}"#),
+            payload(r#"{"a":"\ud800"}"#),
+            deep(63),
+            LINES[3].replace(r#""seq":10,"#, r#""seq":10,"seq":10,"#),
+            LINES[3].replace(r#""seq":10,"#, r#""seq":10,"more":1,"#),
+            LINES[3].replace(r#""seq":10,"#, r#""event_type":"hook_fired","seq":10,"#),
+            LINES[3].replace(".123456Z", ".123456000Z"),
+            LINES[3].replace("58.123456Z", "58.123456+00:00"),
+            LINES[3].replace("hook_fired", "no_such_event"),
+            format!("{}x", LINES[3]),
+            format!(" {}", LINES[3]),
+        ] {
+            assert!(decode(refused.as_bytes()).is_none(), "{refused}");
+            assert!(decode_thoroughly(refused.as_bytes()).is_err(), "{refused}");
+        }
+        assert_eq!(decode(deep(62).as_bytes()), decode_thoroughly(deep(62).as_bytes()).ok());
+    }
+
+    #[test]
+    fn what_is_written_in_another_way_is_read_thoroughly() {
+        for line in [
+            LINES[0].replace(r#""seq":7,"#, r#""seq": 7,"#),
+            LINES[0].replace(r#""id":"m1""#, r#""\u0069d":"m1""#),
+            LINES[3].replace(r#""at":1.0"#, r#""at":1e3"#),
+            LINES[3].replace(r#""at":1.0"#, r#""at":0.1234567890123456789"#),
+            LINES[3].replace(r#""h""#, r#""\ud83d\ude00""#),
+        ] {
+            assert!(decode(line.as_bytes()).is_none(), "{line}");
+            assert!(decode_thoroughly(line.as_bytes()).is_ok(), "{line}");
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn a_time_is_read_as_it_was_written(micros in 0..253_402_300_799_999_999_i64) {
+            let time = Timestamp::from_micros(micros);
+            prop_assert_eq!(exact(&time.to_string()), Some(time));
+        }
+
+        #[test]
+        fn a_time_that_is_not_exact_is_not_read(
+            at in 0..27_usize, with in "[0-9:TZ.+ -]",
+        ) {
+            let mut text = "2024-02-29T23:59:59.999999Z".to_owned();
+            text.replace_range(at..=at, &with);
+            let thorough = text.parse::<Timestamp>().ok().filter(|time| time.to_string() == text);
+            prop_assert_eq!(exact(&text), thorough);
+        }
+
+        #[test]
+        fn a_changed_line_is_read_alike_or_not_directly(
+            line in 0..LINES.len(), at in any::<prop::sample::Index>(), len in 0..4_usize,
+            with in r#"[\[\]{}:,"a0-9.e \\tn]{0,4}"#,
+        ) {
+            let mut bytes = LINES[line].as_bytes().to_vec();
+            let at = at.index(bytes.len());
+            bytes.splice(at..(at + len).min(bytes.len()), with.bytes());
+            agree(&bytes);
+        }
+    }
+}

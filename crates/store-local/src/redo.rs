@@ -1,0 +1,237 @@
+//! Redo: bytes that are committed and perhaps not yet durable in their transcript.
+//!
+//! ```text
+//! rows of one thread      |---|     |----|--------|-----|
+//!                         stale     └─ the redo ────────┘
+//!                                                       head.bytes
+//! ```
+//!
+//! A row whose bytes are durable in its transcript is not deleted but written over by a later commit, of whichever thread:
+//! that changes one page of the database where inserting and deleting would change five. So a thread may have rows that
+//! nobody needs any more. What holds, also after a crash:
+//!
+//! - every committed byte that is not durable in its transcript stands in a row;
+//! - a row says what stands at its place in the log, so writing it there again changes nothing;
+//! - rows of a thread become stale from the oldest on, so the redo of a thread is what leads to its head without a gap.
+//!
+//! Whoever drained a row that another process wrote may delete it. So a row is written over, or deleted, only if it still is
+//! what was seen; one that is gone is made anew.
+
+use std::collections::HashSet;
+
+use rusqlite::{Connection, OptionalExtension, params};
+use selvedge_store::Result;
+
+use crate::rows::{self, signed, unsigned};
+use crate::schema::database;
+
+/// How many bytes rows have room for that are used again: two or one of them fill a page of the database.
+const ROOMS: [usize; 2] = [2_000, 4_000];
+
+/// How many rows are kept for use again at most.
+const SPARES_MAX: usize = 4_096;
+
+/// One row, by what tells whether it is still the one that was seen: a place in a log is written once.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(crate) struct Row {
+    id: i64,
+    thread: i64,
+    offset: i64,
+    /// For how many bytes it has room; nothing if it is not used again.
+    room: Option<usize>,
+}
+
+impl Row {
+    pub(crate) fn id(&self) -> i64 {
+        self.id
+    }
+
+    /// Where its bytes stand in the log.
+    pub(crate) fn offset(&self) -> i64 {
+        self.offset
+    }
+}
+
+/// The redo of one thread.
+#[derive(Debug, Default)]
+pub(crate) struct Redo {
+    /// Where it begins.
+    pub(crate) from: u64,
+    /// Its bytes, without a gap.
+    pub(crate) bytes: Vec<u8>,
+    /// Its rows.
+    pub(crate) rows: Vec<Row>,
+}
+
+impl Redo {
+    /// The redo of the thread of this number, whose log has `head_bytes`.
+    pub(crate) fn read(connection: &Connection, thread: i64, head_bytes: u64) -> Result<Option<Self>> {
+        let sql = "SELECT id, offset, bytes FROM redo WHERE thread = ? AND offset < ? ORDER BY offset";
+        let mut statement = connection.prepare_cached(sql).map_err(database)?;
+        let mut found = statement.query([thread, signed(head_bytes)]).map_err(database)?;
+        let mut redo = Self::default();
+        while let Some(row) = found.next().map_err(database)? {
+            let offset: i64 = row.get(1).map_err(database)?;
+            let bytes = row.get_ref(2).and_then(|value| Ok(value.as_blob()?)).map_err(database)?;
+            if redo.end() != unsigned(offset) {
+                redo = Self { from: unsigned(offset), ..Self::default() };
+            }
+            redo.bytes.extend_from_slice(bytes);
+            redo.rows.push(Row { id: row.get(0).map_err(database)?, thread, offset, room: None });
+        }
+        Ok((!redo.rows.is_empty() && redo.end() == head_bytes).then_some(redo))
+    }
+
+    pub(crate) fn end(&self) -> u64 {
+        self.from + self.bytes.len() as u64
+    }
+}
+
+/// The rows there are.
+#[derive(Debug, Default)]
+pub(crate) struct Rows {
+    /// Those that are the redo of a thread.
+    pub(crate) threads: Vec<Outline>,
+    /// Those that nobody needs any more.
+    pub(crate) stale: Vec<Row>,
+}
+
+/// The redo of one thread without its bytes.
+#[derive(Debug)]
+pub(crate) struct Outline {
+    /// The number of the thread.
+    pub(crate) id: i64,
+    from: u64,
+    /// How many bytes it is.
+    pub(crate) bytes: u64,
+    pub(crate) rows: Vec<Row>,
+}
+
+impl Outline {
+    /// Where it ends.
+    pub(crate) fn end(&self) -> u64 {
+        self.from + self.bytes
+    }
+}
+
+impl Rows {
+    /// Looks at every row, but not at its bytes.
+    pub(crate) fn read(connection: &Connection) -> Result<Self> {
+        let sql = "SELECT id, thread, offset, length(bytes) FROM redo ORDER BY thread, offset";
+        let mut statement = connection.prepare_cached(sql).map_err(database)?;
+        let mut found = statement.query([]).map_err(database)?;
+        let mut all = Self::default();
+        let mut open: Option<Outline> = None;
+        while let Some(row) = found.next().map_err(database)? {
+            let get = |column: usize| row.get::<_, i64>(column).map_err(database);
+            let (row, length) = (Row { id: get(0)?, thread: get(1)?, offset: get(2)?, room: None }, unsigned(get(3)?));
+            let goes_on = |outline: &Outline| outline.id == row.thread && outline.end() == unsigned(row.offset);
+            let outline = match open.take() {
+                Some(outline) if goes_on(&outline) => open.insert(outline),
+                other => {
+                    all.take(connection, other)?;
+                    open.insert(Outline { id: row.thread, from: unsigned(row.offset), bytes: 0, rows: Vec::new() })
+                }
+            };
+            outline.bytes += length;
+            outline.rows.push(row);
+        }
+        all.take(connection, open)?;
+        Ok(all)
+    }
+
+    /// Takes rows without a gap: if they lead to the head of their thread they are its redo.
+    fn take(&mut self, connection: &Connection, outline: Option<Outline>) -> Result<()> {
+        let Some(mut outline) = outline else { return Ok(()) };
+        let mut statement = connection.prepare_cached("SELECT bytes FROM heads WHERE id = ?").map_err(database)?;
+        let head: Option<i64> = statement.query_row([outline.id], |row| row.get(0)).optional().map_err(database)?;
+        match head {
+            Some(head) if unsigned(head) == outline.end() => self.threads.push(outline),
+            _ => self.stale.append(&mut outline.rows),
+        }
+        Ok(())
+    }
+}
+
+/// Puts committed bytes down: over `spare`, if it still is what was seen, or in a row of their own.
+pub(crate) fn put(connection: &Connection, spare: Option<Row>, thread: i64, offset: u64, bytes: &[u8]) -> Result<Row> {
+    let (room, offset) = (room(bytes.len()), signed(offset));
+    let padding = signed((room.unwrap_or(bytes.len()) - bytes.len()) as u64);
+    if let Some(spare) = spare {
+        let sql = "UPDATE redo SET thread = ?, offset = ?, bytes = ?, padding = zeroblob(?) \
+                   WHERE id = ? AND thread = ? AND offset = ?";
+        let now = params![thread, offset, bytes, padding, spare.id, spare.thread, spare.offset];
+        if rows::execute(connection, sql, now)? == 1 {
+            return Ok(Row { id: spare.id, thread, offset, room });
+        }
+    }
+    let sql = "INSERT INTO redo (thread, offset, bytes, padding) VALUES (?, ?, ?, zeroblob(?))";
+    rows::execute(connection, sql, params![thread, offset, bytes, padding])?;
+    Ok(Row { id: connection.last_insert_rowid(), thread, offset, room })
+}
+
+/// Deletes rows that still are what was seen.
+pub(crate) fn delete(connection: &Connection, rows: &[Row]) -> Result<()> {
+    for row in rows {
+        let sql = "DELETE FROM redo WHERE id = ? AND thread = ? AND offset = ?";
+        rows::execute(connection, sql, params![row.id, row.thread, row.offset])?;
+    }
+    Ok(())
+}
+
+/// For how many bytes a row has room that holds this many; nothing if it is not used again.
+fn room(bytes: usize) -> Option<usize> {
+    ROOMS.into_iter().find(|room| bytes <= *room)
+}
+
+/// Rows of this process whose bytes are durable in their transcripts, to be used again.
+#[derive(Debug, Default)]
+pub(crate) struct Spares {
+    free: [Vec<Row>; ROOMS.len()],
+    /// Taken by a transaction that has not ended yet.
+    lent: Vec<Row>,
+}
+
+impl Spares {
+    /// A row with room for this many bytes.
+    pub(crate) fn lend(&mut self, bytes: usize) -> Option<Row> {
+        let row = self.shelf(room(bytes))?.pop()?;
+        self.lent.push(row);
+        Some(row)
+    }
+
+    /// Ends what was lent: rows that were not written over are free again.
+    pub(crate) fn settle(&mut self, used: &HashSet<i64>) {
+        for row in std::mem::take(&mut self.lent) {
+            if !used.contains(&row.id) {
+                self.keep(row);
+            }
+        }
+    }
+
+    /// Keeps a row that nobody needs any more; false if there are enough, or if it is none that is used again.
+    pub(crate) fn keep(&mut self, row: Row) -> bool {
+        let count: usize = self.free.iter().map(Vec::len).sum();
+        match self.shelf(row.room).filter(|_| count < SPARES_MAX) {
+            Some(shelf) => {
+                shelf.push(row);
+                true
+            }
+            None => false,
+        }
+    }
+
+    /// Gives every row away.
+    pub(crate) fn take_all(&mut self) -> Vec<Row> {
+        self.free.iter_mut().flat_map(std::mem::take).collect()
+    }
+
+    pub(crate) fn ids(&self) -> HashSet<i64> {
+        self.free.iter().flatten().chain(&self.lent).map(|row| row.id).collect()
+    }
+
+    fn shelf(&mut self, room: Option<usize>) -> Option<&mut Vec<Row>> {
+        let index = ROOMS.iter().position(|known| Some(*known) == room)?;
+        self.free.get_mut(index)
+    }
+}

@@ -1,0 +1,251 @@
+//! Snapshots on disk: `state.json`, older ones in `checkpoints/`, and those that were put away.
+//!
+//! A snapshot is written beside the newest and synced; then the newest moves to `checkpoints/`, then the new one takes its place, then
+//! the folders are synced. After a crash in between there is a good one in `checkpoints/`, and whoever loads looks there too. What can't be
+//! recognised as a snapshot is not kept when a new one takes its place.
+
+use std::fs;
+use std::io::{self, BufReader, Seek, SeekFrom};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use selvedge_log::Head;
+use selvedge_log::hash::Binding;
+use selvedge_log::recovery::Remembered as Memory;
+use selvedge_model::digest::hex;
+use selvedge_model::{Digest, ThreadId};
+use selvedge_store::snapshot::{self, Away, Behind, GLANCE_BYTES, Kept, NEWEST, Place, Read, Saved};
+use selvedge_store::{Error, Result, Snapshots};
+use serde_json::Value;
+
+use crate::core::{Core, Remembered, io_error};
+use crate::disk::{self, How};
+use crate::layout::check_folder;
+use crate::open::LocalStore;
+use crate::replay::read_log;
+
+/// How long a snapshot may be.
+const MOST_BYTES: u64 = 256 << 20;
+/// Where older ones lie.
+pub(crate) const CHECKPOINTS: &str = "checkpoints";
+
+impl Snapshots for LocalStore {
+    fn save(&self, thread: &ThreadId, at: &Head, body: &mut Value) -> Result<Saved> {
+        self.core.save_snapshot(thread, at, body)
+    }
+
+    fn kept(&self, thread: &ThreadId, archive: &str) -> Result<Vec<Kept>> {
+        let folder = self.core.layout.thread(thread);
+        let mut kept: Vec<Kept> = self.core.newest_snapshot(thread)?.into_iter().collect();
+        kept.extend(list(&folder.join(CHECKPOINTS), Place::Older)?);
+        kept.extend(list(&folder.join(archive), Place::Archived)?);
+        kept.sort_by(|one, other| other.version.cmp(&one.version).then(one.place.cmp(&other.place)));
+        Ok(kept)
+    }
+
+    fn read_snapshot(&self, thread: &ThreadId, kept: &Kept, archive: &str) -> Result<Read> {
+        let path = self.core.snapshot_path(thread, kept, archive);
+        let bytes = disk::read(&*self.core.disk, &path, MOST_BYTES).map_err(io_error("read", &path))?;
+        snapshot::verify(thread, &kept.name, &bytes, &self.core.trust)
+    }
+
+    fn put_away(&self, thread: &ThreadId, kept: &[Kept], archive: &str, away: Away<'_>) -> Result<()> {
+        let core = &self.core;
+        for kept in kept {
+            let from = core.snapshot_path(thread, kept, archive);
+            match away {
+                Away::Delete => core.disk.remove(&from).map_err(io_error("remove", &from))?,
+                Away::Archive(folder) => core.move_snapshot(thread, &from, kept, folder)?,
+            }
+        }
+        Ok(())
+    }
+
+    fn behind(&self, thread: &ThreadId, at: &Head, seal: &str) -> Result<Option<Behind>> {
+        let core = &self.core;
+        // Who only looks has no key, and nobody's word counts without one.
+        let Ok(signing) = core.signing() else { return Ok(None) };
+        let Some(hash) = bytes_of(seal).and_then(|seal| signing.seal.open(&binding(at), &seal)) else {
+            return Ok(None);
+        };
+        if hash.digest() != at.hash {
+            return Ok(None);
+        }
+        let path = core.layout.transcript(thread);
+        let (head, mut overlay) = core.shot(thread)?.committed();
+        if head.log_id != at.log_id || head.segment != at.segment || head.bytes < at.bytes {
+            return Ok(None);
+        }
+        overlay.seek(SeekFrom::Start(at.bytes)).map_err(io_error("read", &path))?;
+        let bytes = Box::new(BufReader::with_capacity(1 << 16, overlay));
+        Ok(Some(Behind { hash, head, bytes }))
+    }
+}
+
+impl Core {
+    fn save_snapshot(&self, thread: &ThreadId, at: &Head, body: &mut Value) -> Result<Saved> {
+        let folder = self.layout.thread(thread);
+        check_folder(&folder)?;
+        let (text, hash) =
+            snapshot::sign(thread, body, self.seal_at(thread, at)?, &self.signing()?.signer, self.clock.now())?;
+        let path = folder.join(NEWEST);
+        let fresh = folder.join(format!(".{NEWEST}.tmp"));
+        self.disk.remove(&fresh).map_err(io_error("remove", &fresh))?;
+        let file = self.disk.open(&fresh, How::MakeNew).map_err(io_error("make", &fresh))?;
+        let written = file.write_at(&text, 0).and_then(|()| file.sync()).map_err(io_error("write", &fresh));
+        let placed = written.and_then(|()| self.step_aside(thread, &path)).and_then(|()| {
+            self.disk.rename(&fresh, &path).map_err(io_error("rename", &fresh))?;
+            self.disk.sync_folder(&folder).map_err(io_error("sync", &folder))
+        });
+        if placed.is_err() {
+            // The one before is untouched, or among the older ones.
+            _ = self.disk.remove(&fresh);
+        }
+        placed.map(|()| Saved { hash, bytes: text.len() as u64 })
+    }
+
+    /// Moves the newest snapshot, if it looks like one, among the older ones.
+    fn step_aside(&self, thread: &ThreadId, path: &Path) -> Result<()> {
+        match self.newest_snapshot(thread) {
+            Ok(Some(kept)) => self.move_snapshot(thread, path, &kept, CHECKPOINTS),
+            // Nothing is there, or something that is worth nothing.
+            _ => Ok(()),
+        }
+    }
+
+    fn move_snapshot(&self, thread: &ThreadId, from: &Path, kept: &Kept, folder: &str) -> Result<()> {
+        let folder = self.layout.thread(thread).join(folder);
+        if !check_folder(&folder)? {
+            self.disk.make_folder(&folder).map_err(io_error("make", &folder))?;
+        }
+        let to = folder.join(snapshot::name_of(kept.version, kept.saved_at, kept.base));
+        // Not synced: a power cut may lose an older one, and the log says the same.
+        self.disk.rename(from, &to).map_err(io_error("rename", from))
+    }
+
+    fn snapshot_path(&self, thread: &ThreadId, kept: &Kept, archive: &str) -> PathBuf {
+        let folder = self.layout.thread(thread);
+        match kept.place {
+            Place::Newest => folder.join(NEWEST),
+            Place::Older => folder.join(CHECKPOINTS).join(&kept.name),
+            Place::Archived => folder.join(archive).join(&kept.name),
+        }
+    }
+
+    /// What the newest snapshot looks like, if there is one that looks like one.
+    pub(crate) fn newest_snapshot(&self, thread: &ThreadId) -> Result<Option<Kept>> {
+        let path = self.layout.thread(thread).join(NEWEST);
+        let failed = |error| io_error("read", &path)(error);
+        let file = match self.disk.open(&path, How::Read) {
+            Ok(file) => file,
+            Err(error) if error.kind() == io::ErrorKind::NotFound || disk::is_no_file(&error) => return Ok(None),
+            Err(error) => return Err(failed(error)),
+        };
+        let length = file.length().map_err(failed)?;
+        for most in [GLANCE_BYTES as u64, MOST_BYTES] {
+            let mut beginning = vec![0; usize::try_from(length.min(most)).unwrap_or(0)];
+            let read = file.read_at(&mut beginning, 0).map_err(failed)?;
+            let kept = snapshot::glance(&beginning[..read], length);
+            if kept.is_some() || length <= most {
+                return Ok(kept);
+            }
+        }
+        Ok(None)
+    }
+
+    /// The running hash of the log up to `at`, sealed with our key; nothing if the log has gone on.
+    fn seal_at(&self, thread: &ThreadId, at: &Head) -> Result<Option<String>> {
+        let is_there = |remembered: &Arc<Remembered>| remembered.tail.head.as_ref() == Some(at);
+        let remembered = match self.remembered(thread).filter(is_there) {
+            Some(remembered) => Some(remembered),
+            None => self.recall(thread)?.map(Arc::new).filter(is_there),
+        };
+        let Some(remembered) = remembered else { return Ok(None) };
+        Ok(Some(hex(&self.signing()?.seal.seal(&binding(at), &remembered.tail.hash))))
+    }
+
+    /// What the newest snapshot remembers of the log; one that is not rightly signed remembers nothing.
+    pub(crate) fn snapshot_memory(&self, thread: &ThreadId) -> Result<Option<Memory>> {
+        match self.read_snapshot_memory(thread) {
+            Ok(memory) => Ok(memory),
+            Err(Error::Integrity { .. } | Error::Unbelieved { .. }) => Ok(None),
+            Err(error) => Err(error),
+        }
+    }
+
+    /// The same, but only if it remembers more than `version`: then it is read whole, and else only looked at.
+    pub(crate) fn snapshot_beyond(
+        &self,
+        thread: &ThreadId,
+        seen: Option<&Kept>,
+        version: u64,
+    ) -> Result<Option<Memory>> {
+        match seen {
+            Some(kept) if kept.version > version => Ok(self.snapshot_memory(thread)?.filter(|it| it.version > version)),
+            _ => Ok(None),
+        }
+    }
+
+    /// What is wrong with the newest snapshot, if there is one that was signed and is not what the log says, or not what was signed.
+    pub(crate) fn bad_snapshot(&self, thread: &ThreadId) -> Result<Option<String>> {
+        let memory = match self.read_snapshot_memory(thread) {
+            Ok(Some(memory)) => memory,
+            // A key that does not count says nothing.
+            Ok(None) | Err(Error::Unbelieved { .. }) => return Ok(None),
+            Err(Error::Integrity { why, .. }) => return Ok(Some(why)),
+            Err(error) => return Err(error),
+        };
+        let path = self.layout.transcript(thread);
+        let examined = read_log(&*self.disk, &self.layout, thread, &self.trust, Some(memory.version), |_| {});
+        let passed = examined.map_err(io_error("read", &path))?.passed;
+        let differs = passed.is_some_and(|head| memory.hash.is_some_and(|hash| hash != head.hash));
+        Ok(differs.then(|| shows_another(memory.version)))
+    }
+
+    /// What the newest snapshot remembers of the log, if there is one; one that is not rightly signed is refused.
+    pub(crate) fn read_snapshot_memory(&self, thread: &ThreadId) -> Result<Option<Memory>> {
+        let path = self.layout.thread(thread).join(NEWEST);
+        let damaged = |why: String| Error::Integrity { what: format!("`{NEWEST}` of `{thread}`"), why, hint: None };
+        let bytes = match disk::read(&*self.disk, &path, MOST_BYTES) {
+            Ok(bytes) => bytes,
+            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
+            Err(error) if disk::is_no_file(&error) => return Err(damaged(error.to_string())),
+            Err(error) => return Err(io_error("read", &path)(error)),
+        };
+        let read = snapshot::verify(thread, NEWEST, &bytes, &self.trust)?;
+        let version = read.body.get("log_version").and_then(Value::as_u64);
+        let version = version.ok_or_else(|| damaged("it does not say which version of the log it folds".to_owned()))?;
+        let hash = read.body.get("log_hash").and_then(Value::as_str).and_then(|hash| hash.parse::<Digest>().ok());
+        Ok(Some(Memory { by: NEWEST.to_owned(), version, hash }))
+    }
+}
+
+/// What is said of a projection that is rightly signed, for other bytes.
+pub(crate) fn shows_another(version: u64) -> String {
+    format!("it shows another log at version {version}")
+}
+
+fn binding(at: &Head) -> Binding<'_> {
+    Binding { log_id: at.log_id.as_str(), segment: at.segment, version: at.version, offset: at.bytes }
+}
+
+fn bytes_of(hex: &str) -> Option<Vec<u8>> {
+    let (pairs, rest) = hex.as_bytes().as_chunks::<2>();
+    let byte = |pair: &[u8; 2]| u8::from_str_radix(std::str::from_utf8(pair).ok()?, 16).ok();
+    rest.is_empty().then(|| pairs.iter().map(byte).collect()).flatten()
+}
+
+/// The snapshots in a folder, as far as their names say that they are some.
+fn list(folder: &Path, place: Place) -> Result<Vec<Kept>> {
+    if !check_folder(folder)? {
+        return Ok(Vec::new());
+    }
+    let failed = |error: io::Error| io_error("list", folder)(error);
+    let mut found = Vec::new();
+    for entry in fs::read_dir(folder).map_err(failed)? {
+        let entry = entry.map_err(failed)?;
+        let bytes = entry.metadata().map(|found| found.len()).unwrap_or(0);
+        found.extend(entry.file_name().to_str().and_then(|name| snapshot::kept_as(place, name, bytes)));
+    }
+    Ok(found)
+}

@@ -1,0 +1,171 @@
+//! Snapshots on disk: whole or not at all, older ones kept aside, and what they remember of a log that was cut.
+
+use std::fs;
+
+use selvedge_log::document::sign_exact;
+use selvedge_log::recovery::Finding;
+use selvedge_model::ThreadId;
+use selvedge_store::snapshot::{Away, KIND, Place};
+use selvedge_store::{Commit, Error, Logs, Snapshots};
+use selvedge_store_local::{Access, LocalStore, Mended, Repair, doctor};
+use serde_json::{Value, json};
+
+use crate::support::{Home, thread_with};
+
+fn save(store: &LocalStore, thread: &ThreadId, what: &str) {
+    let head = store.head(thread).unwrap();
+    let mut body = json!({"log_version": head.version, "log_hash": head.hash, "messages": [what]});
+    store.save(thread, &head, &mut body).unwrap();
+}
+
+/// Signs a snapshot with the right key and puts it in the place of the newest.
+fn forge(home: &Home, thread: &ThreadId, body: &Value) {
+    let at = "2026-11-15T09:00:00Z".parse().unwrap();
+    let text = sign_exact(KIND, thread.as_str(), body, &home.signer(), at).unwrap().0;
+    fs::write(home.threads().join(thread.folder()).join("state.json"), text).unwrap();
+}
+
+fn append(store: &LocalStore, thread: &ThreadId) {
+    use selvedge_model::{Batch, Changeset, Expect, Part, Reason};
+    let changeset = Changeset::empty(Reason::Lifecycle);
+    store.commit(Batch::of(Part::new(thread.clone(), Expect::Any, changeset))).unwrap();
+}
+
+#[test]
+fn the_newest_is_state_json_and_those_before_it_are_checkpoints() {
+    let home = Home::new();
+    let store = home.open();
+    let one = thread_with(&store, "one", &["hello"]);
+    assert_eq!(store.kept(&one, "archive").unwrap(), []);
+    for number in 0..3 {
+        save(&store, &one, &format!("{number}"));
+        append(&store, &one);
+    }
+    let kept = store.kept(&one, "archive").unwrap();
+    let places: Vec<_> = kept.iter().map(|kept| kept.place).collect();
+    assert_eq!(places, [Place::Newest, Place::Older, Place::Older]);
+    let said: Vec<_> = kept
+        .iter()
+        .map(|kept| store.read_snapshot(&one, kept, "archive").unwrap().body["messages"][0].clone())
+        .collect();
+    assert_eq!(said, ["2", "1", "0"]);
+    store.put_away(&one, &kept[..2], "archive", Away::Archive("archive")).unwrap();
+    store.put_away(&one, &kept[2..], "archive", Away::Delete).unwrap();
+    let places: Vec<_> = store.kept(&one, "archive").unwrap().iter().map(|kept| kept.place).collect();
+    assert_eq!(places, [Place::Archived, Place::Archived]);
+    assert!(fs::read_dir(home.threads().join("one/checkpoints")).unwrap().next().is_none());
+}
+
+#[test]
+fn the_log_behind_a_snapshot_is_given_to_whoever_has_the_stores_own_seal() {
+    use std::io::Read;
+    let home = Home::new();
+    let store = home.open();
+    let one = thread_with(&store, "one", &["hello"]);
+    save(&store, &one, "x");
+    let at = store.head(&one).unwrap();
+    append(&store, &one);
+    let kept = store.kept(&one, "archive").unwrap().remove(0);
+    let body = store.read_snapshot(&one, &kept, "archive").unwrap().body;
+    let seal = body["seal"].as_str().unwrap();
+    let mut behind = store.behind(&one, &at, seal).unwrap().unwrap();
+    let mut bytes = Vec::new();
+    behind.bytes.read_to_end(&mut bytes).unwrap();
+    assert_eq!(bytes, fs::read(home.transcript(&one)).unwrap()[usize::try_from(at.bytes).unwrap()..]);
+    assert_eq!((behind.hash.digest(), behind.head), (at.hash, store.head(&one).unwrap()));
+    // In another place, or with a bit of it changed, it is worth nothing.
+    let mut elsewhere = at.clone();
+    elsewhere.version += 1;
+    let flipped = format!("{}{}", if seal.starts_with('0') { '1' } else { '0' }, &seal[1..]);
+    assert!(store.behind(&one, &elsewhere, seal).unwrap().is_none());
+    assert!(store.behind(&one, &at, &flipped).unwrap().is_none());
+    assert!(store.behind(&one, &at, "no hex").unwrap().is_none());
+}
+
+#[test]
+fn a_snapshot_that_remembers_more_than_the_log_says_that_the_log_was_cut() {
+    let home = Home::new();
+    let store = home.open();
+    let one = thread_with(&store, "one", &["hello"]);
+    let head = store.head(&one).unwrap();
+    forge(&home, &one, &json!({"log_version": head.version + 2, "log_hash": head.hash}));
+    let finding = store.verify(&one, &mut |_| {}).unwrap().judgement.finding;
+    let cut = Finding::Truncated { have: Some(head.version), version: head.version + 2, by: "state.json".to_owned() };
+    assert_eq!(finding, cut);
+    let report = doctor::examine(home.options(Access::ReadOnly), doctor::Depth::Ends, &mut |_, _| {});
+    assert!(report.findings.iter().any(|found| found.code == "truncated"), "{:?}", report.findings);
+    drop(store);
+    // Nothing is added to a log that was cut, by whoever opens the store next.
+    let store = home.open();
+    use selvedge_model::{Batch, Changeset, Expect, Part, Reason};
+    let part = Part::new(one.clone(), Expect::Any, Changeset::empty(Reason::Lifecycle));
+    let refused = store.commit(Batch::of(part)).unwrap_err();
+    assert!(matches!(refused, Error::Log { finding: Finding::Truncated { .. }, .. }), "{refused}");
+    let repaired = store.repair(&one, Repair { accept_loss: true, dry_run: false }).unwrap();
+    assert!(matches!(repaired.mended[0], Mended::Loss { to_version, .. } if to_version == head.version + 2));
+    assert_eq!(store.verify(&one, &mut |_| {}).unwrap().judgement.finding, Finding::Sound);
+}
+
+#[test]
+fn a_snapshot_of_another_log_is_a_contradiction_and_is_set_aside() {
+    let home = Home::new();
+    let store = home.open();
+    let one = thread_with(&store, "one", &["hello"]);
+    let head = store.head(&one).unwrap();
+    forge(&home, &one, &json!({"log_version": head.version, "log_hash": "00".repeat(32)}));
+    let finding = store.verify(&one, &mut |_| {}).unwrap().judgement.finding;
+    assert!(matches!(&finding, Finding::Contradicted { by, .. } if by == "state.json"), "{finding:?}");
+    let repaired = store.repair(&one, Repair { accept_loss: false, dry_run: false }).unwrap();
+    assert!(matches!(&repaired.mended[..], [Mended::Snapshot { aside: Some(_), .. }]), "{:?}", repaired.mended);
+    assert_eq!(store.verify(&one, &mut |_| {}).unwrap().judgement.finding, Finding::Sound);
+}
+
+#[test]
+fn a_snapshot_that_nobody_signed_is_named_by_doctor_and_harms_nothing() {
+    let home = Home::new();
+    let store = home.open();
+    let one = thread_with(&store, "one", &["hello"]);
+    for bad in ["{", "{\"log_version\":99}", "", "{\"_signature\":\"selvedge:signed:1:state:x\",\"log_version\":99}"] {
+        fs::write(home.threads().join("one/state.json"), bad).unwrap();
+        assert_eq!(store.verify(&one, &mut |_| {}).unwrap().judgement.finding, Finding::Sound);
+        let report = doctor::examine(home.options(Access::ReadOnly), doctor::Depth::Ends, &mut |_, _| {});
+        assert!(report.findings.iter().any(|found| found.code == "snapshot_refused"), "{bad}: {:?}", report.findings);
+        append(&store, &one);
+    }
+    // The next one takes its place, and what was no snapshot is not kept.
+    save(&store, &one, "good");
+    assert_eq!(store.kept(&one, "archive").unwrap().len(), 1);
+}
+
+#[test]
+fn a_link_in_its_place_is_replaced_and_not_followed() {
+    let home = Home::new();
+    let store = home.open();
+    let one = thread_with(&store, "one", &["hello"]);
+    let elsewhere = home.folder.path().join("elsewhere");
+    fs::write(&elsewhere, "mine").unwrap();
+    std::os::unix::fs::symlink(&elsewhere, home.threads().join("one/state.json")).unwrap();
+    save(&store, &one, "x");
+    assert_eq!(fs::read_to_string(&elsewhere).unwrap(), "mine");
+    assert!(!fs::symlink_metadata(home.threads().join("one/state.json")).unwrap().is_symlink());
+    fs::create_dir_all(home.folder.path().join("out")).unwrap();
+    std::os::unix::fs::symlink(home.folder.path().join("out"), home.threads().join("one/checkpoints")).unwrap();
+    append(&store, &one);
+    let head = store.head(&one).unwrap();
+    assert!(store.save(&one, &head, &mut json!({"log_version": head.version})).is_err());
+    assert!(fs::read_dir(home.folder.path().join("out")).unwrap().next().is_none());
+}
+
+/// A backup has the logs and what can't be made of them; snapshots are made anew.
+#[test]
+fn copies_and_deletions_take_no_snapshot_along() {
+    let home = Home::new();
+    let store = home.open();
+    let one = thread_with(&store, "one", &["hello"]);
+    save(&store, &one, "x");
+    let mut archive = Vec::new();
+    store.export(&one, &mut archive).unwrap();
+    assert!(!archive.windows(10).any(|bytes| bytes == b"state.json"));
+    store.delete(&one).unwrap();
+    assert!(!home.threads().join("one").exists());
+}
