@@ -148,7 +148,9 @@ impl Classify for ItemError {
     fn hint(&self) -> Option<String> {
         match self {
             Self::Invalid { flaw, .. } => flaw.hint.clone(),
-            Self::NotFound { nearest, .. } => nearest.as_ref().map(|near| format!("did you mean `{near}`?")),
+            Self::NotFound { nearest: Some(near), .. } => Some(format!("did you mean `{near}`?")),
+            Self::NotFound { what: "knowledge", id, .. } => Some(format!("write it to `.ai/knowledge/{id}.md`")),
+            Self::NotFound { what, .. } => Some(format!("`selvedge {what} list` shows what there is")),
             Self::Name(_) => Some("name it by its path below its folder, without ending: `reports/weekly`".to_owned()),
             Self::Unsafe { .. } => Some("put the file itself there; links are not followed".to_owned()),
             Self::Cycle { .. } => Some("take `extends` out of one of them".to_owned()),

@@ -76,6 +76,19 @@ pub struct Hook {
     pub description: String,
 }
 
+impl Hook {
+    /// As a snapshot shows it: one entry for each thing that it does.
+    pub fn shown(&self) -> impl Iterator<Item = Value> {
+        self.actions.iter().map(|action| {
+            let mut entry = Map::from_iter([("event".to_owned(), Value::from(self.event.as_str()))]);
+            let item = action.item_id.as_ref().or(action.set_extends.as_ref());
+            entry.extend(item.map(|item| ("directive".to_owned(), Value::from(item.as_str()))));
+            entry.insert("inputs".to_owned(), Value::Object(action.params.clone()));
+            Value::Object(entry)
+        })
+    }
+}
+
 /// What is written of a hook, in either form of a directive.
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]

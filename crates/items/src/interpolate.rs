@@ -85,6 +85,26 @@ pub enum InterpolationError {
     },
 }
 
+impl InterpolationError {
+    /// The line, from 1.
+    pub fn line(&self) -> usize {
+        match self {
+            Self::NoInput { line, .. } | Self::NoVariable { line, .. } | Self::NotAllowed { line, .. } => *line,
+        }
+    }
+
+    /// The same, with the line counted from the beginning of the file, in which the text begins on line `first`.
+    #[must_use]
+    pub fn below(mut self, first: u64) -> Self {
+        match &mut self {
+            Self::NoInput { line, .. } | Self::NoVariable { line, .. } | Self::NotAllowed { line, .. } => {
+                *line += usize::try_from(first.saturating_sub(1)).unwrap_or_default();
+            }
+        }
+        self
+    }
+}
+
 impl Classify for InterpolationError {
     fn kind(&self) -> Kind {
         match self {
@@ -107,7 +127,10 @@ impl Classify for InterpolationError {
                 format!("give `--input {name}=…`, or write `{{input:{name}?}}` where it may be left out")
             }
             Self::NoVariable { name, .. } => format!("set it, or write `{{env:{name}:default}}`"),
-            Self::NotAllowed { .. } => "the project's configuration says which variables may be seen".to_owned(),
+            Self::NotAllowed { name, .. } => format!(
+                "whose machine it is may allow it: `environment: [{name}]` in config/agent/run.yaml of the folder that holds your keys; a \
+                 project can't"
+            ),
         })
     }
 }
@@ -183,6 +206,18 @@ pub fn input_names(template: &str) -> Vec<String> {
         _ => Vec::new(),
     };
     let mut names: Vec<String> = Pieces::of(template).flat_map(named).collect();
+    names.sort();
+    names.dedup();
+    names
+}
+
+/// The variables of the environment that a text names.
+pub fn variable_names(template: &str) -> Vec<String> {
+    let named = |piece| match piece {
+        Piece::Expression(Expression { kind: Form::Environment { name, .. }, .. }) => Some(name.to_owned()),
+        _ => None,
+    };
+    let mut names: Vec<String> = Pieces::of(template).filter_map(named).collect();
     names.sort();
     names.dedup();
     names

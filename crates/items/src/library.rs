@@ -3,6 +3,7 @@
 //! ```text
 //! PROJECT/.ai/directives/reports/weekly.md   →  directive `reports/weekly`
 //! USER/.ai/agents/scribe.yaml                →  agent `scribe`
+//! PROJECT/.ai/knowledge/tasks/7.md           →  knowledge `tasks/7`, the text of the task `7`
 //! built in                                   →  `selvedge/agent/continuation`; `rye/…` that nobody has is read as `selvedge/…`
 //! ```
 //!
@@ -21,6 +22,7 @@ use selvedge_log::hash::sha256;
 use selvedge_log::trust::Trust;
 use selvedge_model::digest::Digest;
 use selvedge_model::id::{AgentId, DirectiveId};
+use selvedge_model::tool::CommandSpec;
 use serde::Serialize;
 
 use crate::agent::Agent;
@@ -29,8 +31,7 @@ use crate::error::{Flaw, ItemError};
 use crate::nearest::nearest;
 use crate::read::{list_below, read_below};
 use crate::signature::{Policy, Verdict, judge};
-use crate::tool::ToolDeclaration;
-use crate::yaml;
+use crate::{tool, yaml};
 
 /// The most directives that extend each other.
 const EXTENDS_MAX: usize = 16;
@@ -61,6 +62,8 @@ pub enum Kind {
     Agent,
     /// What a model may call.
     Tool,
+    /// What goes into prompts.
+    Knowledge,
 }
 
 impl Kind {
@@ -74,6 +77,7 @@ impl Kind {
             Self::Directive => DocumentKind::new("directive"),
             Self::Agent => DocumentKind::new("agent"),
             Self::Tool => DocumentKind::new("tool"),
+            Self::Knowledge => DocumentKind::new("knowledge"),
         }
     }
 
@@ -83,6 +87,7 @@ impl Kind {
             Self::Directive => ("directives", ".md", Comment::Html, directive::BYTES_MAX),
             Self::Agent => ("agents", ".yaml", Comment::Hash, yaml::BYTES_MAX),
             Self::Tool => ("tools", ".yaml", Comment::Hash, yaml::BYTES_MAX),
+            Self::Knowledge => ("knowledge", ".md", Comment::Html, directive::BYTES_MAX),
         }
     }
 }
@@ -145,9 +150,9 @@ pub struct Entry {
 }
 
 /// A text as it was found.
-struct Found {
-    text: String,
-    source: Source,
+pub(crate) struct Found {
+    pub(crate) text: String,
+    pub(crate) source: Source,
 }
 
 /// The places in which items are found, and what may run.
@@ -203,9 +208,9 @@ impl Library {
     }
 
     /// The declaration of a tool that may run. Names of tools keep to the rule for directives.
-    pub fn tool(&self, id: &DirectiveId) -> Result<Resolved<ToolDeclaration>, ItemError> {
+    pub fn tool(&self, id: &DirectiveId) -> Result<Resolved<CommandSpec>, ItemError> {
         let found = self.find(Kind::Tool, id.as_str())?;
-        let parsed = ToolDeclaration::parse(&found.source.id, &found.text);
+        let parsed = tool::parse(&found.source.id, &found.text);
         let item = parsed.map_err(|flaw| invalid(&found.source, flaw))?;
         Resolved { item, sources: vec![found.source] }.permitted(self.policy)
     }
@@ -233,7 +238,7 @@ impl Library {
     }
 
     /// The first place that has it; a `rye/…` that nobody has is looked for as `selvedge/…`.
-    fn find(&self, kind: Kind, id: &str) -> Result<Found, ItemError> {
+    pub(crate) fn find(&self, kind: Kind, id: &str) -> Result<Found, ItemError> {
         let newer = id.strip_prefix(OLDER_PREFIX).map(|rest| format!("{PREFIX}{rest}"));
         for id in [Some(id.to_owned()), newer].into_iter().flatten() {
             if let Some(found) = self.look(kind, &id)? {
@@ -245,7 +250,7 @@ impl Library {
         Err(ItemError::NotFound { what: kind.as_str(), id: id.to_owned(), nearest: near })
     }
 
-    fn look(&self, kind: Kind, id: &str) -> Result<Option<Found>, ItemError> {
+    pub(crate) fn look(&self, kind: Kind, id: &str) -> Result<Option<Found>, ItemError> {
         let (folder, ending, comment, bytes_max) = kind.place();
         let name = format!("{id}{ending}");
         let steps: Vec<&str> = [folder].into_iter().chain(name.split('/')).collect();

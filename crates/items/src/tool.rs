@@ -11,8 +11,8 @@
 //! argument, or part of one, and nothing else.
 
 use selvedge_model::event::EffectClass;
-use selvedge_model::tool::Risk;
-use serde::{Deserialize, Serialize};
+use selvedge_model::tool::{CommandSpec, Risk, Stdin};
+use serde::Deserialize;
 use serde_json::{Value, json};
 
 use crate::capability::Capability;
@@ -27,48 +27,6 @@ const TIMEOUT_SECONDS_MAX: u64 = 7 * 24 * 3600;
 pub const OUTPUT_BYTES_MAX: u64 = 1 << 20;
 const OUTPUT_BYTES_CEILING: u64 = 64 << 20;
 const ARGUMENTS_MAX: usize = 256;
-
-/// What a command gets on its standard input.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub enum Stdin {
-    /// Nothing.
-    #[default]
-    None,
-    /// Its arguments as one JSON object.
-    Json,
-}
-
-/// A command that a model may call.
-#[derive(Clone, Debug, PartialEq, Serialize)]
-pub struct ToolDeclaration {
-    /// What a model calls it.
-    pub name: String,
-    /// What it is for.
-    pub description: String,
-    /// The JSON Schema of its arguments.
-    pub input_schema: Value,
-    /// The program and its arguments; `{input:k}` in an argument is the argument `k` of the call.
-    pub command: Vec<String>,
-    /// What it gets on its standard input.
-    pub stdin: Stdin,
-    /// How long it may take.
-    pub timeout_seconds: u64,
-    /// How much of its output is kept.
-    pub output_bytes_max: u64,
-    /// The variables of the environment that it sees.
-    pub environment: Vec<String>,
-    /// Where it runs, relative to the project.
-    pub working_folder: Option<String>,
-    /// How often it may run for one call.
-    pub class: EffectClass,
-    /// The command that says what became of a call; it is given the same arguments.
-    pub reconcile: Option<Vec<String>>,
-    /// The capability that allows it, written out.
-    pub capability: String,
-    /// How much harm it can do.
-    pub risk: Risk,
-}
 
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -91,98 +49,96 @@ struct Fields {
     risk: Option<Risk>,
 }
 
-impl ToolDeclaration {
-    /// Reads a declaration; `id` is its path below the folder of tools, without its ending.
-    pub fn parse(id: &str, text: &str) -> Result<Self, Flaw> {
-        let fields: Fields = parse_yaml(text, 1)?;
-        let name = id.rsplit('/').next().unwrap_or(id);
-        if fields.name != name {
-            let why = format!("it is named `{}` and lies in the file of `{name}`", fields.name.escape_debug());
-            return Err(Flaw::new(why).hint("rename one of them"));
-        }
-        let capability = match fields.capability {
-            Some(capability) => capability,
-            None => format!("tool.{}", id.replace('/', ".")).parse().map_err(|_| {
-                Flaw::new(format!("`{id}` makes no capability")).hint("say which one it needs: `capability: tool.…`")
-            })?,
-        };
-        let declaration = Self {
-            name: fields.name,
-            description: fields.description,
-            input_schema: fields
-                .input_schema
-                .unwrap_or_else(|| json!({ "type": "object", "properties": {}, "additionalProperties": false })),
-            command: fields.command,
-            stdin: fields.stdin,
-            timeout_seconds: fields.timeout_seconds.unwrap_or(TIMEOUT_SECONDS),
-            output_bytes_max: fields.output_bytes_max.unwrap_or(OUTPUT_BYTES_MAX),
-            environment: fields.environment,
-            working_folder: fields.working_folder,
-            class: fields.class,
-            reconcile: fields.reconcile,
-            capability: capability.to_string(),
-            risk: fields.risk.unwrap_or(Risk::Write),
-        };
-        match capability.is_exact() {
-            true => declaration.check(),
-            false => Err(Flaw::new("what a tool needs has no `*` in it")),
-        }
+/// Reads a declaration; `id` is its path below the folder of tools, without its ending.
+pub fn parse(id: &str, text: &str) -> Result<CommandSpec, Flaw> {
+    let fields: Fields = parse_yaml(text, 1)?;
+    let name = id.rsplit('/').next().unwrap_or(id);
+    if fields.name != name {
+        let why = format!("it is named `{}` and lies in the file of `{name}`", fields.name.escape_debug());
+        return Err(Flaw::new(why).hint("rename one of them"));
     }
+    let capability = match fields.capability {
+        Some(capability) => capability,
+        None => format!("tool.{}", id.replace('/', ".")).parse().map_err(|_| {
+            Flaw::new(format!("`{id}` makes no capability")).hint("say which one it needs: `capability: tool.…`")
+        })?,
+    };
+    let declaration = CommandSpec {
+        name: fields.name,
+        description: fields.description,
+        input_schema: fields
+            .input_schema
+            .unwrap_or_else(|| json!({ "type": "object", "properties": {}, "additionalProperties": false })),
+        command: fields.command,
+        stdin: fields.stdin,
+        timeout_seconds: fields.timeout_seconds.unwrap_or(TIMEOUT_SECONDS),
+        output_bytes_max: fields.output_bytes_max.unwrap_or(OUTPUT_BYTES_MAX),
+        environment: fields.environment,
+        working_folder: fields.working_folder,
+        class: fields.class,
+        reconcile: fields.reconcile,
+        capability: capability.to_string(),
+        risk: fields.risk.unwrap_or(Risk::Write),
+    };
+    match capability.is_exact() {
+        true => check(&declaration).map(|()| declaration),
+        false => Err(Flaw::new("what a tool needs has no `*` in it")),
+    }
+}
 
-    fn check(self) -> Result<Self, Flaw> {
-        let plain = |byte: u8| byte.is_ascii_alphanumeric() || matches!(byte, b'_' | b'-');
-        if self.name.is_empty() || self.name.len() > 64 || !self.name.bytes().all(plain) {
-            let why = format!("`{}` can't be the name of a tool", self.name.escape_debug());
-            return Err(Flaw::new(why).hint("use letters, digits, `_` and `-`, at most 64"));
-        }
-        if self.input_schema.get("type") != Some(&json!("object")) {
-            return Err(Flaw::new("`input_schema` does not describe an object").hint("begin it with `type: object`"));
-        }
-        self.check_command("command", &self.command)?;
-        if let Some(reconcile) = &self.reconcile {
-            self.check_command("reconcile", reconcile)?;
-        }
-        if self.timeout_seconds == 0 || self.timeout_seconds > TIMEOUT_SECONDS_MAX {
-            return Err(Flaw::new("`timeout_seconds` is between 1 and a week"));
-        }
-        if self.output_bytes_max == 0 || self.output_bytes_max > OUTPUT_BYTES_CEILING {
-            return Err(Flaw::new("`output_bytes_max` is between 1 and 64 MiB"));
-        }
-        if let Some(name) = self.environment.iter().find(|name| !is_variable(name)) {
-            return Err(Flaw::new(format!("`{}` is no name of a variable", name.escape_debug())));
-        }
-        if let Some(folder) = self.working_folder.as_deref().filter(|folder| !is_inside(folder)) {
-            let why = format!("`{}` does not lie inside the project", folder.escape_debug());
-            return Err(Flaw::new(why).hint("give a folder relative to the project, without `..`"));
-        }
-        Ok(self)
+fn check(tool: &CommandSpec) -> Result<(), Flaw> {
+    let plain = |byte: u8| byte.is_ascii_alphanumeric() || matches!(byte, b'_' | b'-');
+    if tool.name.is_empty() || tool.name.len() > 64 || !tool.name.bytes().all(plain) {
+        let why = format!("`{}` can't be the name of a tool", tool.name.escape_debug());
+        return Err(Flaw::new(why).hint("use letters, digits, `_` and `-`, at most 64"));
     }
+    if tool.input_schema.get("type") != Some(&json!("object")) {
+        return Err(Flaw::new("`input_schema` does not describe an object").hint("begin it with `type: object`"));
+    }
+    check_command(tool, "command", &tool.command)?;
+    if let Some(reconcile) = &tool.reconcile {
+        check_command(tool, "reconcile", reconcile)?;
+    }
+    if tool.timeout_seconds == 0 || tool.timeout_seconds > TIMEOUT_SECONDS_MAX {
+        return Err(Flaw::new("`timeout_seconds` is between 1 and a week"));
+    }
+    if tool.output_bytes_max == 0 || tool.output_bytes_max > OUTPUT_BYTES_CEILING {
+        return Err(Flaw::new("`output_bytes_max` is between 1 and 64 MiB"));
+    }
+    if let Some(name) = tool.environment.iter().find(|name| !is_variable(name)) {
+        return Err(Flaw::new(format!("`{}` is no name of a variable", name.escape_debug())));
+    }
+    if let Some(folder) = tool.working_folder.as_deref().filter(|folder| !is_inside(folder)) {
+        let why = format!("`{}` does not lie inside the project", folder.escape_debug());
+        return Err(Flaw::new(why).hint("give a folder relative to the project, without `..`"));
+    }
+    Ok(())
+}
 
-    fn check_command(&self, what: &str, command: &[String]) -> Result<(), Flaw> {
-        let Some((program, arguments)) = command.split_first().filter(|(program, _)| !program.is_empty()) else {
-            return Err(Flaw::new(format!("`{what}` is empty")).hint("write the program and its arguments as a list"));
-        };
-        if arguments.len() > ARGUMENTS_MAX || command.iter().any(|argument| argument.contains('\0')) {
-            return Err(Flaw::new(format!("`{what}` has too many arguments, or a NUL in one")));
-        }
-        if argument_inputs(program) != Ok(Vec::new()) {
-            let flaw = Flaw::new(format!("the program of `{what}` would be chosen by the model"));
-            return Err(flaw.hint("name the program, and use `{input:…}` in its arguments only"));
-        }
-        for argument in arguments {
-            let names = argument_inputs(argument).map_err(|other| {
-                let why = format!("`{}` is not known in the arguments of `{what}`", other.escape_debug());
-                Flaw::new(why).hint("write `{input:k}`, or `{input:k?}` where it may be left out")
-            })?;
-            let properties = self.input_schema.get("properties");
-            let unknown = |name: &&String| properties.and_then(|known| known.get(name.as_str())).is_none();
-            if let Some(name) = names.iter().find(unknown) {
-                let flaw = Flaw::new(format!("`{what}` uses `{name}`, which `input_schema` does not have"));
-                return Err(flaw.hint(format!("add `{name}` to its `properties`")));
-            }
-        }
-        Ok(())
+fn check_command(tool: &CommandSpec, what: &str, command: &[String]) -> Result<(), Flaw> {
+    let Some((program, arguments)) = command.split_first().filter(|(program, _)| !program.is_empty()) else {
+        return Err(Flaw::new(format!("`{what}` is empty")).hint("write the program and its arguments as a list"));
+    };
+    if arguments.len() > ARGUMENTS_MAX || command.iter().any(|argument| argument.contains('\0')) {
+        return Err(Flaw::new(format!("`{what}` has too many arguments, or a NUL in one")));
     }
+    if argument_inputs(program) != Ok(Vec::new()) {
+        let flaw = Flaw::new(format!("the program of `{what}` would be chosen by the model"));
+        return Err(flaw.hint("name the program, and use `{input:…}` in its arguments only"));
+    }
+    for argument in arguments {
+        let names = argument_inputs(argument).map_err(|other| {
+            let why = format!("`{}` is not known in the arguments of `{what}`", other.escape_debug());
+            Flaw::new(why).hint("write `{input:k}`, or `{input:k?}` where it may be left out")
+        })?;
+        let properties = tool.input_schema.get("properties");
+        let unknown = |name: &&String| properties.and_then(|known| known.get(name.as_str())).is_none();
+        if let Some(name) = names.iter().find(unknown) {
+            let flaw = Flaw::new(format!("`{what}` uses `{name}`, which `input_schema` does not have"));
+            return Err(flaw.hint(format!("add `{name}` to its `properties`")));
+        }
+    }
+    Ok(())
 }
 
 fn is_variable(name: &str) -> bool {

@@ -65,14 +65,6 @@ pub struct Permissions {
     pub acknowledge: Vec<Acknowledgement>,
 }
 
-impl Permissions {
-    /// Whether a tool of this risk may be offered: below `from` always, from there on only if the risk, or a greater one, was
-    /// acknowledged.
-    pub fn accepts(&self, risk: Risk, from: Risk) -> bool {
-        risk < from || self.acknowledge.iter().any(|one| one.risk >= risk)
-    }
-}
-
 impl<'de> Deserialize<'de> for Permissions {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
         #[derive(Deserialize)]

@@ -2,7 +2,7 @@
 
 use proptest::prelude::*;
 use selvedge_items::capability::Acknowledgement;
-use selvedge_items::{Capabilities, Capability, Permissions};
+use selvedge_items::{Capabilities, Capability};
 use selvedge_model::tool::Risk;
 
 fn one(text: &str) -> Capability {
@@ -97,14 +97,8 @@ fn whoever_says_nothing_agrees_and_if_nobody_says_anything_nothing_is_granted() 
 }
 
 #[test]
-fn a_risk_is_accepted_when_it_or_a_greater_one_was_acknowledged() {
-    let none = Permissions::default();
-    assert!(none.accepts(Risk::External, Risk::Dangerous));
-    assert!(!none.accepts(Risk::Dangerous, Risk::Dangerous));
-    let acknowledge = vec![Acknowledgement::new("external", "It calls a service.").unwrap()];
-    let external = Permissions { acknowledge, ..Permissions::default() };
-    assert!(external.accepts(Risk::External, Risk::External));
-    assert!(!external.accepts(Risk::Dangerous, Risk::External));
+fn an_acknowledgement_names_a_known_risk_and_says_why() {
+    assert_eq!(Acknowledgement::new("unrestricted", "It must.").unwrap().risk, Risk::Dangerous);
     assert!(Acknowledgement::new("external", " ").is_err());
     assert!(Acknowledgement::new("huge", "why").is_err());
 }

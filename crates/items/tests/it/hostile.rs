@@ -3,7 +3,7 @@
 use std::time::{Duration, Instant};
 
 use proptest::prelude::*;
-use selvedge_items::{Agent, Directive, Flaw, ToolDeclaration};
+use selvedge_items::{Agent, Directive, Flaw, tool};
 
 fn xml(inside: &str) -> String {
     format!("```xml\n<directive name=\"a\" version=\"1.0.0\">{inside}</directive>\n```\nBody.\n")
@@ -81,6 +81,6 @@ proptest! {
         let text = pieces.concat();
         let _ = Directive::parse(&text);
         let _ = Agent::parse(&text);
-        let _ = ToolDeclaration::parse("a", &text);
+        let _ = tool::parse("a", &text);
     }
 }

@@ -3,10 +3,12 @@
 mod agent;
 mod capability;
 mod condition;
+mod config;
 mod directive;
 mod hostile;
 mod input;
 mod interpolate;
+mod knowledge;
 mod library;
 mod signature;
 mod tool;

@@ -1,9 +1,8 @@
 //! Command tools as they are declared.
 
-use selvedge_items::ToolDeclaration;
-use selvedge_items::tool::Stdin;
+use selvedge_items::tool::parse;
 use selvedge_model::event::EffectClass;
-use selvedge_model::tool::Risk;
+use selvedge_model::tool::{Risk, Stdin};
 use serde_json::json;
 
 const FULL: &str = r#"
@@ -27,7 +26,7 @@ risk: dangerous
 
 #[test]
 fn everything_that_a_tool_says_is_read() {
-    let tool = ToolDeclaration::parse("money/pay", FULL).unwrap();
+    let tool = parse("money/pay", FULL).unwrap();
     assert_eq!(tool.command, ["./pay.sh", "--amount={input:amount}", "{input:to?}"]);
     assert_eq!((tool.stdin, tool.timeout_seconds, tool.output_bytes_max), (Stdin::Json, 5, 1000));
     assert_eq!((tool.class, tool.risk), (EffectClass::Idempotent, Risk::Dangerous));
@@ -37,7 +36,7 @@ fn everything_that_a_tool_says_is_read() {
 
 #[test]
 fn a_tool_that_says_little_is_taken_to_be_careful_with() {
-    let tool = ToolDeclaration::parse("files/list", "name: list\ndescription: Lists.\ncommand: [ls]\n").unwrap();
+    let tool = parse("files/list", "name: list\ndescription: Lists.\ncommand: [ls]\n").unwrap();
     assert_eq!((tool.class, tool.risk, tool.stdin), (EffectClass::AtMostOnce, Risk::Write, Stdin::None));
     assert_eq!((tool.timeout_seconds, tool.output_bytes_max), (60, 1 << 20));
     assert_eq!(tool.capability, "selvedge.execute.tool.files.list");
@@ -69,7 +68,7 @@ fn a_wrong_declaration_is_refused_with_its_reason() {
         ("timeout_seconds", "timeout", "`timeout` is no key here"),
     ] {
         assert!(FULL.contains(from), "{from}");
-        let flaw = ToolDeclaration::parse("money/pay", &FULL.replacen(from, to, 1)).unwrap_err();
+        let flaw = parse("money/pay", &FULL.replacen(from, to, 1)).unwrap_err();
         assert!(flaw.to_string().contains(says), "{to}: {flaw}");
     }
 }

@@ -1,0 +1,64 @@
+//! Why a configuration can't be had.
+
+use selvedge_model::error::{Classify, Kind};
+
+use crate::error::{Flaw, ItemError};
+
+/// Why a configuration can't be had.
+#[derive(Debug, thiserror::Error)]
+pub enum ConfigError {
+    /// A file says something that can't be said.
+    #[error("`{file}` can't be used: {flaw}")]
+    Invalid {
+        /// The file.
+        file: String,
+        /// What is wrong, and where.
+        flaw: Flaw,
+    },
+    /// A file extends itself.
+    #[error("`{}` extends itself: {}", .chain.first().map_or("", String::as_str), .chain.join(" → "))]
+    Cycle {
+        /// The files on the way, the first one again at the end.
+        chain: Vec<String>,
+    },
+    /// There is no such key.
+    #[error("there is no key `{}`", .key.escape_debug())]
+    UnknownKey {
+        /// The key.
+        key: String,
+        /// One that was perhaps meant.
+        nearest: Option<String>,
+    },
+    /// A file can't be read.
+    #[error(transparent)]
+    Read(#[from] ItemError),
+}
+
+impl Classify for ConfigError {
+    fn kind(&self) -> Kind {
+        match self {
+            Self::Invalid { .. } | Self::Cycle { .. } => Kind::Invalid,
+            Self::UnknownKey { .. } => Kind::Absent,
+            Self::Read(error) => error.kind(),
+        }
+    }
+
+    fn code(&self) -> &'static str {
+        match self {
+            Self::Invalid { .. } => "config_invalid",
+            Self::Cycle { .. } => "config_cycle",
+            Self::UnknownKey { .. } => "config_key_unknown",
+            Self::Read(error) => error.code(),
+        }
+    }
+
+    fn hint(&self) -> Option<String> {
+        match self {
+            Self::Invalid { flaw, .. } => flaw.hint.clone(),
+            Self::Cycle { .. } => Some("take `extends` out of one of them".to_owned()),
+            Self::UnknownKey { nearest: Some(near), .. } => Some(format!("did you mean `{near}`?")),
+            Self::UnknownKey { nearest: None, .. } => Some("`selvedge config list` shows every key".to_owned()),
+            Self::Read(error) => error.hint(),
+        }
+    }
+}

@@ -1,0 +1,252 @@
+//! What somebody wrote, with the file and the line of every part of it.
+
+use std::fmt;
+use std::sync::Arc;
+
+use serde::de::{MapAccess, SeqAccess, Visitor};
+use serde::{Deserialize, Deserializer, Serialize};
+use serde_json::{Map, Value};
+use serde_saphyr::Spanned;
+
+use crate::error::Flaw;
+use crate::library::Layer;
+use crate::yaml;
+
+/// Where something was said.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct Origin {
+    /// By whom.
+    pub layer: Layer,
+    /// In which file; the name of what comes with the program, otherwise a path.
+    #[serde(serialize_with = "as_text")]
+    pub file: Arc<str>,
+    /// On which line, from 1.
+    pub line: u64,
+}
+
+fn as_text<S: serde::Serializer>(text: &Arc<str>, serializer: S) -> Result<S::Ok, S::Error> {
+    serializer.serialize_str(text)
+}
+
+impl fmt::Display for Origin {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}:{}", self.file, self.line)
+    }
+}
+
+/// Something that was said, and where.
+#[derive(Clone, Debug, PartialEq)]
+pub(super) struct Node {
+    pub(super) at: Origin,
+    pub(super) content: Content,
+}
+
+/// What was said.
+#[derive(Clone, Debug, PartialEq)]
+pub(super) enum Content {
+    Scalar(Value),
+    List(Vec<Node>),
+    Fields(Vec<(String, Node)>),
+}
+
+impl Node {
+    /// Reads a file; an empty one says nothing.
+    pub(super) fn parse(text: &str, layer: Layer, file: &Arc<str>) -> Result<Self, Flaw> {
+        let is_empty = text.lines().all(|line| line.trim().is_empty() || line.trim_start().starts_with('#'));
+        let mut node = if is_empty { Self::nothing() } else { yaml::parse_yaml(text, 1)? };
+        node.stamp(layer, file);
+        Ok(node)
+    }
+
+    /// A mapping without keys.
+    pub(super) fn nothing() -> Self {
+        Self {
+            at: Origin { layer: Layer::BuiltIn, file: Arc::from(""), line: 1 },
+            content: Content::Fields(Vec::new()),
+        }
+    }
+
+    fn stamp(&mut self, layer: Layer, file: &Arc<str>) {
+        (self.at.layer, self.at.file) = (layer, file.clone());
+        match &mut self.content {
+            Content::Scalar(_) => {}
+            Content::List(items) => items.iter_mut().for_each(|item| item.stamp(layer, file)),
+            Content::Fields(fields) => fields.iter_mut().for_each(|(_, field)| field.stamp(layer, file)),
+        }
+    }
+
+    /// The keys, if it is a mapping.
+    pub(super) fn fields(&self) -> &[(String, Node)] {
+        match &self.content {
+            Content::Fields(fields) => fields,
+            _ => &[],
+        }
+    }
+
+    /// The keys, to be changed, if it is a mapping.
+    pub(super) fn fields_mut(&mut self) -> Option<&mut Vec<(String, Node)>> {
+        match &mut self.content {
+            Content::Fields(fields) => Some(fields),
+            _ => None,
+        }
+    }
+
+    /// What stands at a key.
+    pub(super) fn field(&self, name: &str) -> Option<&Self> {
+        self.fields().iter().find(|(key, _)| key == name).map(|(_, field)| field)
+    }
+
+    /// Takes out what stands at a key.
+    pub(super) fn take(&mut self, name: &str) -> Option<Self> {
+        let fields = self.fields_mut()?;
+        let at = fields.iter().position(|(key, _)| key == name)?;
+        Some(fields.remove(at).1)
+    }
+
+    /// What an entry of a list is called.
+    pub(super) fn id(&self) -> Option<&str> {
+        match &self.field("id")?.content {
+            Content::Scalar(Value::String(id)) => Some(id),
+            _ => None,
+        }
+    }
+
+    /// The text that it is.
+    pub(super) fn text(&self) -> Option<&str> {
+        match &self.content {
+            Content::Scalar(Value::String(text)) => Some(text),
+            _ => None,
+        }
+    }
+
+    /// What stands at a path of keys, ids of entries and places in lists, joined by dots, with the steps to it. Names may have dots
+    /// themselves.
+    pub(super) fn look_up(&self, path: &str) -> Option<(Vec<String>, &Self)> {
+        self.children().into_iter().find_map(|(name, child)| {
+            let rest = path.strip_prefix(name.as_str())?;
+            if rest.is_empty() {
+                return Some((vec![name], child));
+            }
+            let (mut steps, found) = child.look_up(rest.strip_prefix('.')?)?;
+            steps.insert(0, name);
+            Some((steps, found))
+        })
+    }
+
+    /// What stands at these steps.
+    pub(super) fn at_steps(&self, steps: &[String]) -> Option<&Self> {
+        match steps {
+            [] => Some(self),
+            [first, rest @ ..] => {
+                let (_, child) = self.children().into_iter().find(|(name, _)| name == first)?;
+                child.at_steps(rest)
+            }
+        }
+    }
+
+    /// What stands directly inside: by key, by the id of an entry, else by place.
+    pub(super) fn children(&self) -> Vec<(String, &Self)> {
+        match &self.content {
+            Content::Scalar(_) => Vec::new(),
+            Content::List(items) => {
+                let name = |(index, item): (usize, &Self)| item.id().map_or_else(|| index.to_string(), str::to_owned);
+                items.iter().enumerate().map(|(index, item)| (name((index, item)), item)).collect()
+            }
+            Content::Fields(fields) => fields.iter().map(|(name, field)| (name.clone(), field)).collect(),
+        }
+    }
+
+    /// The same without places.
+    pub(super) fn to_value(&self) -> Value {
+        match &self.content {
+            Content::Scalar(value) => value.clone(),
+            Content::List(items) => Value::Array(items.iter().map(Self::to_value).collect()),
+            Content::Fields(fields) => Value::Object(
+                fields.iter().map(|(name, field)| (name.clone(), field.to_value())).collect::<Map<_, _>>(),
+            ),
+        }
+    }
+}
+
+impl<'de> Deserialize<'de> for Node {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        let said = Spanned::<Content>::deserialize(deserializer)?;
+        Ok(Self::on_line(said.referenced.line(), said.value))
+    }
+}
+
+impl Node {
+    /// Where it was said is not known yet but for the line.
+    fn on_line(line: u64, content: Content) -> Self {
+        Self { at: Origin { layer: Layer::BuiltIn, file: Arc::from(""), line: line.max(1) }, content }
+    }
+}
+
+impl<'de> Deserialize<'de> for Content {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        deserializer.deserialize_any(ContentVisitor)
+    }
+}
+
+struct ContentVisitor;
+
+impl<'de> Visitor<'de> for ContentVisitor {
+    type Value = Content;
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("text, a number, a boolean, null, a list or a mapping")
+    }
+
+    fn visit_bool<E>(self, value: bool) -> Result<Content, E> {
+        Ok(Content::Scalar(value.into()))
+    }
+
+    fn visit_i64<E>(self, value: i64) -> Result<Content, E> {
+        Ok(Content::Scalar(value.into()))
+    }
+
+    fn visit_u64<E>(self, value: u64) -> Result<Content, E> {
+        Ok(Content::Scalar(value.into()))
+    }
+
+    fn visit_f64<E: serde::de::Error>(self, value: f64) -> Result<Content, E> {
+        match serde_json::Number::from_f64(value) {
+            Some(number) => Ok(Content::Scalar(Value::Number(number))),
+            None => Err(E::custom("a number must be finite")),
+        }
+    }
+
+    fn visit_str<E>(self, value: &str) -> Result<Content, E> {
+        Ok(Content::Scalar(value.into()))
+    }
+
+    fn visit_unit<E>(self) -> Result<Content, E> {
+        Ok(Content::Scalar(Value::Null))
+    }
+
+    fn visit_none<E>(self) -> Result<Content, E> {
+        Ok(Content::Scalar(Value::Null))
+    }
+
+    fn visit_some<D: Deserializer<'de>>(self, deserializer: D) -> Result<Content, D::Error> {
+        Content::deserialize(deserializer)
+    }
+
+    fn visit_seq<A: SeqAccess<'de>>(self, mut items: A) -> Result<Content, A::Error> {
+        let mut list = Vec::new();
+        while let Some(item) = items.next_element()? {
+            list.push(item);
+        }
+        Ok(Content::List(list))
+    }
+
+    fn visit_map<A: MapAccess<'de>>(self, mut entries: A) -> Result<Content, A::Error> {
+        let mut fields = Vec::new();
+        while let Some(key) = entries.next_key::<Spanned<String>>()? {
+            let content = entries.next_value::<Content>()?;
+            // A key is where people look for what it says.
+            fields.push((key.value, Node::on_line(key.referenced.line(), content)));
+        }
+        Ok(Content::Fields(fields))
+    }
+}

@@ -1,0 +1,42 @@
+//! How long what stands in a thread's state lives: `agent/scopes.yaml`. The type is [`selvedge_model::scope::Scopes`].
+
+use selvedge_model::path::Path;
+use selvedge_model::scope::{Scope, Scopes};
+use serde::Deserialize;
+use serde_json::Value;
+
+use super::section::Misfit;
+use super::shape::{Key, Shape};
+
+const DECLARED: &[Key] = &[
+    Key::new("path", Shape::List(&Shape::NAME), "The place, as a list of keys from the outside in.").required(),
+    Key::new(
+        "scope",
+        Shape::Word(&["thread", "run", "tool_call"]),
+        "As long as the thread, until the next run is prepared, or until the result of its tool call is committed.",
+    )
+    .required(),
+];
+
+pub(super) const KEYS: &[Key] = &[Key::new(
+    "declared",
+    Shape::Entries(DECLARED),
+    "How long places of the state live, with everything inside them. A place that nobody declares lives as long as its thread.",
+)];
+
+#[derive(Deserialize)]
+struct Declared {
+    id: String,
+    path: Path,
+    scope: Scope,
+}
+
+/// The declared scopes, and those that the program itself needs.
+pub(super) fn read(mut value: Value) -> Result<Scopes, Misfit> {
+    let declared: Vec<Declared> = serde_json::from_value(value["declared"].take()).map_err(Misfit::of)?;
+    let mut scopes = Scopes::builtin();
+    for Declared { id, path, scope } in declared {
+        scopes.declare(path, scope).map_err(|error| Misfit::at(format!("declared.{id}"), error.to_string()))?;
+    }
+    Ok(scopes)
+}

@@ -1,0 +1,42 @@
+//! When a run stops although the model would go on: `agent/stops.yaml`.
+
+use serde::{Deserialize, Serialize};
+
+use super::shape::{Key, Shape};
+
+/// When a run stops although the model would go on.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Stops {
+    /// After this many rounds in a row in which every tool failed; 0 is never.
+    pub consecutive_errors: u64,
+    /// After this many rounds in a row that call the same tools with the same arguments; 0 is never.
+    pub repeated_calls: u64,
+    /// After a round in which one of these tools was called.
+    pub stop_on_tools: Vec<String>,
+    /// After an answer that holds one of these texts.
+    pub content_match: Vec<String>,
+}
+
+pub(super) const KEYS: &[Key] = &[
+    Key::new(
+        "consecutive_errors",
+        Shape::COUNT,
+        "Stop after this many rounds in a row in which every tool call failed. 0 is never.",
+    ),
+    Key::new(
+        "repeated_calls",
+        Shape::COUNT,
+        "Stop after this many rounds in a row that call the same tools with the same arguments. 0 is never; 1 would stop the first round.",
+    ),
+    Key::new(
+        "stop_on_tools",
+        Shape::List(&Shape::NAME),
+        "Stop after a round in which one of these tools was called, by the name that the model uses.",
+    ),
+    Key::new(
+        "content_match",
+        Shape::List(&Shape::NAME),
+        "Stop after an answer that holds one of these texts, letter by letter.",
+    ),
+];

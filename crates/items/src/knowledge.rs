@@ -1,0 +1,133 @@
+//! Knowledge: words that go into prompts as they are. `.ai/knowledge/<id>.md`.
+//!
+//! Markdown. Metadata in a first block, between lines of `---` or in a block of `yaml`, is for people and for search, and never goes
+//! into a prompt. Nothing in it is filled in: what it says is what a model is told.
+//!
+//! A directive's `context` names what it needs; [`Library::context`] brings it. The text of a task is the entry `tasks/<task id>`.
+
+use selvedge_log::document::Comment;
+use selvedge_model::id::DirectiveId;
+use serde::Serialize;
+
+use crate::directive::Directive;
+use crate::error::{Flaw, ItemError};
+use crate::library::{Kind, Library, Resolved, Source};
+
+/// The folder of knowledge that holds the texts of tasks.
+pub const TASKS: &str = "tasks";
+
+/// Words for a prompt.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
+pub struct Knowledge {
+    /// What a model is told.
+    pub body: String,
+}
+
+/// What a directive's `context` brings into its prompts, each entry marked with its name.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Brought {
+    /// For the rules.
+    pub system: Vec<String>,
+    /// To stand before the first message.
+    pub before: Vec<String>,
+    /// To stand behind it.
+    pub after: Vec<String>,
+}
+
+impl Knowledge {
+    /// Reads an entry; a line that signs it is passed over.
+    pub fn parse(text: &str) -> Result<Self, Flaw> {
+        let content = Comment::Html.unsigned(text);
+        let first_line = if content.len() < text.len() { 2 } else { 1 };
+        let body = match content.lines().next().map(str::trim_end) {
+            Some("---") => behind(&content, "---", first_line)?,
+            Some("```yaml") => behind(&content, "```", first_line)?,
+            _ => &content,
+        };
+        match body.trim() {
+            "" => Err(Flaw::new("it says nothing").hint("write what a model should know, below the metadata")),
+            body => Ok(Self { body: body.to_owned() }),
+        }
+    }
+
+    /// The entry as it stands in a prompt.
+    pub fn marked(&self, id: &str) -> String {
+        format!("<knowledge id=\"{id}\">\n{}\n</knowledge>", self.body)
+    }
+}
+
+/// What stands behind a block that begins on the first line.
+fn behind<'a>(content: &'a str, close: &str, first_line: u64) -> Result<&'a str, Flaw> {
+    let mut end = 0;
+    for (index, line) in content.split_inclusive('\n').enumerate() {
+        end += line.len();
+        if index > 0 && line.trim_end() == close {
+            return Ok(&content[end..]);
+        }
+    }
+    let flaw = Flaw::new("the metadata is not closed").on_line(first_line);
+    Err(flaw.hint(format!("end it with a line that is `{close}`")))
+}
+
+impl Library {
+    /// An entry of knowledge that may be used. Names of entries keep to the rule for directives.
+    pub fn knowledge(&self, id: &DirectiveId) -> Result<Resolved<Knowledge>, ItemError> {
+        let found = self.find(Kind::Knowledge, id.as_str())?;
+        let parsed = Knowledge::parse(&found.text);
+        let item = parsed.map_err(|flaw| ItemError::Invalid { file: found.source.file.clone(), flaw })?;
+        Resolved { item, sources: vec![found.source] }.permitted(self.policy)
+    }
+
+    /// What a directive's `context` brings. What is not there is an error that names the file and the line that want it.
+    pub fn context(&self, directive: &Resolved<Directive>) -> Result<Brought, ItemError> {
+        let bring = |ids: &[String]| -> Result<Vec<String>, ItemError> {
+            ids.iter().map(|id| self.bring(id, &directive.sources)).collect()
+        };
+        let context = &directive.item.context;
+        Ok(Brought { system: bring(&context.system)?, before: bring(&context.before)?, after: bring(&context.after)? })
+    }
+
+    fn bring(&self, id: &str, named_by: &[Source]) -> Result<String, ItemError> {
+        let found = DirectiveId::new(id).map_err(ItemError::from).and_then(|known| self.knowledge(&known));
+        match found {
+            Ok(found) => Ok(found.item.marked(found.id())),
+            Err(error @ (ItemError::NotFound { .. } | ItemError::Name(_))) => {
+                let (file, line) = self.naming(id, named_by);
+                let mut flaw = Flaw::new(format!("its context names `{id}`, and {error}"));
+                flaw = flaw.hint(format!("write `.ai/knowledge/{id}.md`, or take `{id}` out of the context"));
+                flaw.line = line;
+                Err(ItemError::Invalid { file, flaw })
+            }
+            Err(error) => Err(error),
+        }
+    }
+
+    /// The file that has a directive's body: its own, or that of the nearest directive that it extends and that has one.
+    pub fn file_of_body<'a>(&self, directive: &'a Resolved<Directive>) -> &'a str {
+        let has_it = |source: &&Source| {
+            let found = self.look(Kind::Directive, &source.id).ok().flatten();
+            found.is_some_and(|found| found.text.trim_end().ends_with(directive.item.body.trim_end()))
+        };
+        let source = directive.sources.iter().find(has_it).or(directive.sources.first());
+        source.map_or("", |source| source.file.as_str())
+    }
+
+    /// The file, of a directive and those that it extends, that names an entry, and on which line.
+    fn naming(&self, id: &str, named_by: &[Source]) -> (String, Option<u64>) {
+        let at = |source: &Source| {
+            let text = self.look(Kind::Directive, &source.id).ok()??.text;
+            let line = (1..).zip(text.lines()).find(|(_, line)| has_word(line, id));
+            line.map(|(number, _)| (source.file.clone(), Some(number)))
+        };
+        let own = || (named_by.first().map(|source| source.file.clone()).unwrap_or_default(), None);
+        named_by.iter().find_map(at).unwrap_or_else(own)
+    }
+}
+
+/// Whether a line has an id as a word of its own.
+fn has_word(line: &str, id: &str) -> bool {
+    let is_part = |letter: char| letter.is_alphanumeric() || matches!(letter, '_' | '-' | '.' | '/');
+    let stands_alone =
+        |(start, _): (usize, &str)| !line[..start].ends_with(is_part) && !line[start + id.len()..].starts_with(is_part);
+    !id.is_empty() && line.match_indices(id).any(stands_alone)
+}
