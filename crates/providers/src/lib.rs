@@ -3,8 +3,11 @@
 //! In reading order:
 //!
 //! - [`scripted`]: a model that answers from a script. It needs no network, and the same conversation gets the same answer.
+//! - [`replay`]: a model that answers from a record, what it said once.
 
+pub mod replay;
 pub mod scripted;
 mod yaml;
 
+pub use replay::Replay;
 pub use scripted::{Script, ScriptError, Scripted};

@@ -17,59 +17,14 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use selvedge_model::event::{EffectClass, Process};
-use selvedge_model::tool::{Reconciled, Risk, Started};
+use selvedge_model::tool::{CommandSpec, Reconciled, Started, Stdin};
 use selvedge_model::{Call, Cancel, Output, Tool, ToolError, ToolSpec};
-use serde::Serialize;
-use serde_json::Value;
 
 use crate::error::InvalidTool;
 use crate::process::{Gated, Plan};
 use crate::ready;
 use crate::schema::Schema;
 use argv::Argv;
-
-/// What a user says about a command.
-#[derive(Clone, Debug, PartialEq, Serialize)]
-pub struct CommandSpec {
-    /// What a model calls it.
-    pub name: String,
-    /// What it is for.
-    pub description: String,
-    /// The JSON Schema of its arguments.
-    pub input_schema: Value,
-    /// The program and its arguments. `{input:k}` stands for the call's argument `k`; an argument with `{input:k?}` is left out if
-    /// there is none. Put `--` before values that must not be taken for options.
-    pub command: Vec<String>,
-    /// What the program is given to read.
-    pub stdin: Stdin,
-    /// How long it may take.
-    pub timeout_seconds: u64,
-    /// How much of what it prints is kept.
-    pub output_bytes_max: u64,
-    /// The variables that it may see.
-    pub environment: Vec<String>,
-    /// Where it is started, relative to the project; absent means there.
-    pub working_folder: Option<String>,
-    /// How often it may run for one call.
-    pub class: EffectClass,
-    /// The command that knows what became of a call.
-    pub reconcile: Option<Vec<String>>,
-    /// The capability that allows it.
-    pub capability: String,
-    /// How much harm it can do.
-    pub risk: Risk,
-}
-
-/// What a program is given to read.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
-#[serde(rename_all = "snake_case")]
-pub enum Stdin {
-    /// Nothing.
-    #[default]
-    None,
-    /// The call's arguments as one line of JSON.
-    Json,
-}
 
 /// What is around a command: handed in, because nothing here looks for itself.
 #[derive(Clone, Debug)]
@@ -90,6 +45,7 @@ pub struct CommandTool {
     stdin: Stdin,
     timeout: Duration,
     output_bytes_max: usize,
+    root: PathBuf,
     folder: PathBuf,
     environment: Vec<(String, String)>,
     path: String,
@@ -118,6 +74,7 @@ impl CommandTool {
             command: argv(&command.command).map_err(|why| invalid(format!("as `command`, {why}")))?,
             environment: allowed(&command.environment, &around.environment).map_err(invalid)?,
             path: around.environment.get("PATH").cloned().unwrap_or_default(),
+            root: around.root.clone(),
             folder: around.root.join(command.working_folder.as_deref().unwrap_or_default()),
             timeout: Duration::from_secs(command.timeout_seconds.min(TIMEOUT_SECONDS_MOST)),
             output_bytes_max: usize::try_from(command.output_bytes_max.min(OUTPUT_BYTES_MOST)).unwrap_or(usize::MAX),
@@ -145,19 +102,28 @@ impl CommandTool {
             ("SELVEDGE_RUN", call.run.as_str()),
         ];
         environment.extend(ours.map(|(name, value)| (name.to_owned(), value.to_owned())));
-        if !self.folder.is_dir() {
-            return Err(format!("its working folder `{}` does not exist", self.folder.display()));
-        }
+        let folder = self.working_folder()?;
         Ok(Plan {
-            program: argv::find(&program, &self.path, &self.folder)?,
+            program: argv::find(&program, &self.path, &folder)?,
             arguments,
             environment,
-            folder: self.folder.clone(),
+            folder,
             stdin: (self.stdin == Stdin::Json).then(|| format!("{}\n", call.arguments).into_bytes()),
             timeout: self.timeout,
             stdout_bytes_max: self.output_bytes_max,
             leashed,
         })
+    }
+
+    /// Where the program is started, with every link on the way followed: it must lie inside the project then.
+    fn working_folder(&self) -> Result<PathBuf, String> {
+        let shown = self.folder.display();
+        let real = self.folder.canonicalize().ok().filter(|folder| folder.is_dir());
+        let real = real.ok_or_else(|| format!("its working folder `{shown}` does not exist"))?;
+        match self.root.canonicalize().is_ok_and(|root| real.starts_with(root)) {
+            true => Ok(real),
+            false => Err(format!("its working folder `{shown}` lies outside the project")),
+        }
     }
 
     fn gated(&self, argv: &Argv, call: &Call, leashed: bool) -> Result<Gated, ToolError> {

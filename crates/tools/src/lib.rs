@@ -18,8 +18,9 @@ pub mod process;
 mod ready;
 mod schema;
 
-pub use command::{CommandSpec, CommandTool, Stdin, Surroundings};
+pub use command::{CommandTool, Surroundings};
 pub use directive_return::{DeclaredOutput, DirectiveReturn};
 pub use error::InvalidTool;
 pub use files::{FileList, FileRead, FileWrite, Folders};
-pub use process::ProcessGroups;
+pub use process::{Detached, ProcessGroups};
+pub use ready::spec as built_in;

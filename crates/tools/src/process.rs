@@ -15,12 +15,14 @@
 //! What is not possible: a program that leaves the group (`setsid`) is not killed. If it holds the output open, that is noticed and said. One
 //! that kills its watcher is off its leash. A descriptor that this process inherited open goes on to the program. Nothing here holds a program back from what the user may do.
 
+mod detached;
 mod end;
 mod gate;
 mod identity;
 mod kept;
 mod run;
 
+pub use detached::Detached;
 pub use end::ProcessGroups;
 pub(crate) use gate::{Gated, Plan};
 pub(crate) use run::{End, Ended};

@@ -32,8 +32,8 @@ impl Started for Ready {
     }
 }
 
-/// What a built-in tool is.
-pub(crate) fn spec(name: &str, description: &str, input_schema: Value, class: EffectClass, risk: Risk) -> ToolSpec {
+/// What a tool is that comes with the program; its capability is made of its name.
+pub fn spec(name: &str, description: &str, input_schema: Value, class: EffectClass, risk: Risk) -> ToolSpec {
     let definition = json!([name, description, input_schema, class]);
     ToolSpec {
         name: name.to_owned(),

@@ -1,3 +1,4 @@
 //! The tests of the models.
 
+mod replay;
 mod scripted;

@@ -1,8 +1,19 @@
 //! Ending what an earlier life of the engine left behind.
 //!
-//! A number alone names nobody: a process is ended only if its start time, and the start of the machine, are those on record. If the leader is
-//! gone and others of its group live, they are ended if they were started as tools. Between the look and the signal a number could in principle
-//! change hands; it takes a wrap-around of all numbers within microseconds.
+//! A number alone names nobody: a process is ended only if its start time, and the start of the machine, are those on record. What its
+//! environment says counts for nothing: a program clears that at will (`env -i`).
+//!
+//! If the leader is gone, the rest of its group is known by this:
+//!
+//! - A number is given to nobody new while it is the number of a process, a group or a session, the unburied included. So a process of this
+//!   number that started at another time proves that the recorded group had died out.
+//! - Whoever leads a group can't begin a session, and a group lies in one session. So the recorded group lies in a session that is older than
+//!   its leader and has another number. A stranger's daemon, left by a leader that had been given the number later, lies in a session of that
+//!   number; what was started from a later login lies in a younger one.
+//!
+//! What remains possible: all numbers were used up and began again, a job of a session from before was given this one, its first process is
+//! gone and others of the job live. They would be ended in the place of a tool that died by itself. Between the look and the signal a number
+//! could change hands too; it takes all numbers within microseconds. From within another container than the tool's, nothing of it is seen.
 
 use std::thread;
 use std::time::{Duration, Instant};
@@ -13,7 +24,7 @@ use selvedge_model::ToolError;
 use selvedge_model::event::Process;
 use selvedge_model::tool::Processes;
 
-use super::identity::{boot_id, is_a_tool, members, stat};
+use super::identity::{Stat, boot_id, members, stat};
 use super::run::{GRACE, is_gone};
 
 /// Ends recorded process groups.
@@ -24,7 +35,7 @@ const KILL: Duration = Duration::from_secs(10);
 
 impl Processes for ProcessGroups {
     fn end(&self, process: &Process) -> Result<bool, ToolError> {
-        let Some(group) = living(process) else { return Ok(false) };
+        let Some(group) = living(process)? else { return Ok(false) };
         for (signal, most) in [(Signal::TERM, GRACE), (Signal::KILL, KILL)] {
             match kill_process_group(group, signal) {
                 Ok(()) => {}
@@ -44,21 +55,33 @@ impl Processes for ProcessGroups {
 }
 
 /// The group of a recorded process, if it is still that one and somebody in it lives.
-fn living(process: &Process) -> Option<Pid> {
-    let group = group_of(process.pid)?;
+fn living(process: &Process) -> Result<Option<Pid>, ToolError> {
+    let Some(group) = group_of(process.pid) else { return Ok(None) };
     if process.boot_id.is_some() && process.boot_id != boot_id() {
-        return None;
+        return Ok(None);
     }
-    match stat(process.pid) {
-        // While anybody of the group lives, its number is given to nobody else.
-        Some(leader) if leader.start_time != process.start_time => None,
-        Some(leader) if !leader.is_dead => (leader.group == process.pid).then_some(group),
-        _ => {
-            let is_left =
-                |member: &super::identity::Stat| member.start_time >= process.start_time && is_a_tool(member.pid);
-            members(process.pid)?.iter().any(is_left).then_some(group)
+    let leader = stat(process.pid);
+    let is_left = match &leader {
+        Some(leader) if leader.start_time != process.start_time => false,
+        Some(leader) if !leader.is_dead && leader.group != process.pid => {
+            return Err(lost(process, "it left its group and goes on".to_owned()));
         }
-    }
+        Some(leader) if !leader.is_dead => true,
+        _ => {
+            let members = members(process.pid).unwrap_or_default();
+            let is_ours = |member: &Stat| leader.is_some() || is_of(process, member, stat(member.session).as_ref());
+            // Who is in a group at one time is of one kind, so the first tells for all.
+            members.first().is_some_and(is_ours)
+        }
+    };
+    Ok(is_left.then_some(group))
+}
+
+/// Whether somebody in a group whose leader is gone and buried belongs to the recorded process; `session` is who began the session,
+/// if he lives.
+fn is_of(process: &Process, member: &Stat, session: Option<&Stat>) -> bool {
+    let is_older = |session: &Stat| session.start_time <= process.start_time;
+    process.boot_id.is_some() && member.session != process.pid && session.is_none_or(is_older)
 }
 
 /// The group that a number names. To signal a group of 0 or 1 would mean ourselves, or everybody.
@@ -81,5 +104,18 @@ mod tests {
             assert_eq!(group_of(pid), None, "{pid}");
         }
         assert_eq!(group_of(2), Pid::from_raw(2));
+    }
+
+    #[test]
+    fn a_group_without_its_leader_is_known_by_its_session() {
+        let process = Process { pid: 70, start_time: 1000, boot_id: Some("boot".to_owned()) };
+        let stat = |pid, session, start_time| Stat { pid, is_dead: false, group: 70, session, start_time };
+        let (login, later) = (stat(9, 9, 10), stat(90, 90, 1001));
+        assert!(is_of(&process, &stat(71, 9, 1005), Some(&login)));
+        assert!(is_of(&process, &stat(71, 9, 1005), None), "whoever began the session is gone too");
+        assert!(!is_of(&process, &stat(171, 70, 2000), None), "a leader of a group can't have begun a session");
+        assert!(!is_of(&process, &stat(171, 90, 2000), Some(&later)), "the session is younger than the tool");
+        let somewhen = Process { boot_id: None, ..process };
+        assert!(!is_of(&somewhen, &stat(71, 9, 1005), Some(&login)), "the machine may have been started again");
     }
 }

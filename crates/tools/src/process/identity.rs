@@ -12,6 +12,7 @@ pub(super) struct Stat {
     pub(super) pid: u32,
     pub(super) is_dead: bool,
     pub(super) group: u32,
+    pub(super) session: u32,
     pub(super) start_time: u64,
 }
 
@@ -29,7 +30,7 @@ pub(super) fn stat(pid: u32) -> Option<Stat> {
     parse(&fs::read(format!("/proc/{pid}/stat")).ok()?)
 }
 
-/// Reads `PID (NAME) STATE PPID GROUP …`; the name may have anything in it, so what follows is found from the right.
+/// Reads `PID (NAME) STATE PPID GROUP SESSION …`; the name may have anything in it, so what follows is found from the right.
 fn parse(line: &[u8]) -> Option<Stat> {
     let line = String::from_utf8_lossy(line);
     let (pid, rest) = line.split_once(" (")?;
@@ -38,6 +39,7 @@ fn parse(line: &[u8]) -> Option<Stat> {
         pid: pid.parse().ok()?,
         is_dead: matches!(*fields.first()?, "Z" | "X" | "x"),
         group: fields.get(2)?.parse().ok()?,
+        session: fields.get(3)?.parse().ok()?,
         start_time: fields.get(19)?.parse().ok()?,
     })
 }
@@ -49,12 +51,6 @@ pub(super) fn members(group: u32) -> Option<Vec<Stat>> {
     Some(pids.filter_map(stat).filter(|stat| stat.group == group && !stat.is_dead).collect())
 }
 
-/// Whether a process was started as a tool, as its first environment says.
-pub(super) fn is_a_tool(pid: u32) -> bool {
-    let environment = fs::read(format!("/proc/{pid}/environ")).unwrap_or_default();
-    environment.split(|byte| *byte == 0).any(|variable| variable.starts_with(b"SELVEDGE_CALL_KEY="))
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -62,7 +58,7 @@ mod tests {
     #[test]
     fn a_name_with_brackets_and_spaces_does_not_confuse() {
         let line = b"42 (a) Z 1 (b) S 7 41 40 0 -1 4194304 1 2 3 4 5 6 7 8 20 0 1 0 987654 1 2";
-        assert_eq!(parse(line), Some(Stat { pid: 42, is_dead: false, group: 41, start_time: 987_654 }));
+        assert_eq!(parse(line), Some(Stat { pid: 42, is_dead: false, group: 41, session: 40, start_time: 987_654 }));
         assert_eq!(parse(b"42 (torn"), None);
     }
 }

@@ -3,9 +3,9 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 
-use selvedge_model::tool::Reconciled;
+use selvedge_model::tool::{CommandSpec, Reconciled, Stdin};
 use selvedge_model::{Cancel, Classify, Output, Tool, ToolError};
-use selvedge_tools::{CommandSpec, CommandTool, Stdin, Surroundings};
+use selvedge_tools::{CommandTool, Surroundings};
 use serde_json::json;
 
 use crate::support::{around, at_most_once, call, project, script, text, tool, tool_in, use_tool};
@@ -119,6 +119,26 @@ fn a_command_runs_in_its_folder_and_a_missing_one_is_said() {
         let error = use_tool(&tool_in(&root, spec), json!({})).unwrap_err();
         assert!(matches!(&error, ToolError::NotStarted { why, .. } if why.contains("there is no program")), "{error}");
     }
+}
+
+#[test]
+fn a_working_folder_outside_the_project_is_refused_however_it_is_reached() {
+    let ((_folder, root), (_other, elsewhere)) = (project(), project());
+    fs::create_dir_all(root.join("a/b")).unwrap();
+    fs::create_dir(elsewhere.join("inner")).unwrap();
+    std::os::unix::fs::symlink(&elsewhere, root.join("out")).unwrap();
+    std::os::unix::fs::symlink("a/b", root.join("in")).unwrap();
+    let at = |folder: &str| {
+        let spec = CommandSpec { working_folder: Some(folder.to_owned()), ..script("pwd; touch effect") };
+        use_tool(&tool_in(&root, spec), json!({}))
+    };
+    for folder in ["out", "out/inner", "..", "a/../..", "/"] {
+        let error = at(folder).unwrap_err().to_string();
+        assert!(error.contains("lies outside the project"), "{folder}: {error}");
+    }
+    assert!(!elsewhere.join("effect").exists() && !elsewhere.join("inner/effect").exists());
+    let there = root.join("a/b").canonicalize().unwrap();
+    assert!(text(&at("in").unwrap()).starts_with(there.to_str().unwrap()), "a link within the project is fine");
 }
 
 #[test]

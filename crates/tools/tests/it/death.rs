@@ -9,9 +9,9 @@ use std::process::{Child, ChildStdout, Command, Stdio};
 use std::time::Duration;
 
 use selvedge_model::event::Process;
-use selvedge_model::tool::Processes as _;
+use selvedge_model::tool::{CommandSpec, Processes as _};
 use selvedge_model::{Cancel, Tool};
-use selvedge_tools::{CommandSpec, ProcessGroups};
+use selvedge_tools::ProcessGroups;
 use serde_json::json;
 
 use crate::support::project;

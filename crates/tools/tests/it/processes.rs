@@ -1,6 +1,7 @@
 //! What an earlier life left behind is ended, and nobody else.
 
 use std::os::unix::process::CommandExt as _;
+use std::path::Path;
 use std::process::{Child, Command};
 
 use selvedge_model::event::Process;
@@ -13,10 +14,13 @@ use crate::support::{eventually, identity, is_alive, pid_in, project};
 struct Leader(Child);
 
 impl Leader {
-    fn start(script: &str, key: Option<&str>) -> Self {
-        let mut command = Command::new("/bin/sh");
-        command.args(["-c", script]).process_group(0).envs(key.map(|key| ("SELVEDGE_CALL_KEY", key)));
-        Self(command.spawn().unwrap())
+    fn start(script: &str) -> Self {
+        Self(Command::new("/bin/sh").args(["-c", script]).process_group(0).spawn().unwrap())
+    }
+
+    /// One that begins a session of its own, as a daemon does and a tool can't.
+    fn of_a_session(script: &str) -> Self {
+        Self(Command::new("setsid").args(["/bin/sh", "-c", script]).spawn().unwrap())
     }
 }
 
@@ -30,7 +34,7 @@ impl Drop for Leader {
 
 #[test]
 fn a_number_that_belongs_to_somebody_else_by_now_is_left_alone() {
-    let mut leader = Leader::start("exec sleep 1000", Some("k"));
+    let mut leader = Leader::start("exec sleep 1000");
     let process = identity(leader.0.id());
     let others = [
         Process { start_time: process.start_time - 1, ..process.clone() },
@@ -48,13 +52,13 @@ fn a_number_that_belongs_to_somebody_else_by_now_is_left_alone() {
 }
 
 #[test]
-fn a_process_that_does_not_lead_its_group_is_not_a_tool() {
+fn a_process_that_is_in_another_group_is_left_alone_and_not_said_to_be_gone() {
     let (_folder, root) = project();
     let file = root.join("pid");
     let script = format!("sleep 1000 & echo $! > {}; wait", file.display());
-    let _leader = Leader::start(&script, Some("k"));
+    let _leader = Leader::start(&script);
     let member = pid_in(&file);
-    assert_eq!(ProcessGroups.end(&identity(member)), Ok(false));
+    assert!(ProcessGroups.end(&identity(member)).is_err(), "it is there, and nobody may say that it is gone");
     assert!(is_alive(member));
 }
 
@@ -63,31 +67,42 @@ fn a_stubborn_group_is_ended_whole() {
     let (_folder, root) = project();
     let file = root.join("pid");
     let script = format!("trap '' TERM; sleep 1000 & echo $! > {}; while :; do sleep 0.05; done", file.display());
-    let leader = Leader::start(&script, Some("k"));
+    let leader = Leader::start(&script);
     let member = pid_in(&file);
     assert_eq!(ProcessGroups.end(&identity(leader.0.id())), Ok(true));
     assert!(!is_alive(member) && !is_alive(leader.0.id()));
 }
 
+/// A tool that cleared its environment went on while its call was dispatched again.
 #[test]
-fn what_a_dead_leader_left_is_ended_if_it_was_a_tool() {
+fn what_a_dead_leader_left_is_ended_also_if_it_cleared_its_environment() {
     let (_folder, root) = project();
+    let (process, member) = left_behind(&root, Leader::start);
+    assert_eq!(ProcessGroups.end(&process), Ok(true));
+    eventually("the rest of the group is gone", || !is_alive(member));
+}
+
+#[test]
+fn what_a_stranger_s_daemon_left_under_the_same_number_is_left_alone() {
+    let (_folder, root) = project();
+    let (process, member) = left_behind(&root, Leader::of_a_session);
+    assert_eq!(ProcessGroups.end(&process), Ok(false));
+    assert!(is_alive(member));
+    let pid = rustix::process::Pid::from_raw(member as i32).unwrap();
+    rustix::process::kill_process(pid, rustix::process::Signal::KILL).unwrap();
+}
+
+/// A leader that is dead and buried, and the member of its group that lives.
+fn left_behind(root: &Path, start: fn(&str) -> Leader) -> (Process, u32) {
     assert!(Command::new("mkfifo").arg(root.join("gate")).status().unwrap().success());
-    for (key, ends) in [(Some("k"), true), (None, false)] {
-        let file = root.join(if ends { "ours" } else { "theirs" });
-        let script = format!("sleep 1000 & echo $! > {}; read never < {}", file.display(), root.join("gate").display());
-        let mut leader = Leader::start(&script, key);
-        let process = identity(leader.0.id());
-        let member = pid_in(&file);
-        leader.0.kill().unwrap();
-        leader.0.wait().unwrap();
-        assert!(is_alive(member));
-        assert_eq!(ProcessGroups.end(&process), Ok(ends));
-        match ends {
-            true => eventually("the rest of the group is gone", || !is_alive(member)),
-            false => assert!(is_alive(member)),
-        }
-        let pid = rustix::process::Pid::from_raw(member as i32).unwrap();
-        let _ = rustix::process::kill_process(pid, rustix::process::Signal::KILL);
-    }
+    let (file, gate) = (root.join("pid"), root.join("gate"));
+    let script = format!("env -i sleep 1000 & echo $! > {}; read never < {}", file.display(), gate.display());
+    let mut leader = start(&script);
+    let member = pid_in(&file);
+    let process = identity(leader.0.id());
+    leader.0.kill().unwrap();
+    leader.0.wait().unwrap();
+    std::mem::forget(leader);
+    assert!(is_alive(member));
+    (process, member)
 }

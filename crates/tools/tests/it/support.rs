@@ -6,9 +6,9 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use selvedge_model::event::{EffectClass, Process};
-use selvedge_model::tool::Risk;
+use selvedge_model::tool::{CommandSpec, Risk, Stdin};
 use selvedge_model::{Call, CallId, Cancel, Output, RunId, ThreadId, Tool, ToolError};
-use selvedge_tools::{CommandSpec, CommandTool, Stdin, Surroundings};
+use selvedge_tools::{CommandTool, Surroundings};
 use serde_json::{Value, json};
 
 pub(crate) fn call(name: &str, arguments: Value) -> Call {

@@ -1,0 +1,220 @@
+//! A model that answers from a record: what it said once, it says again.
+//!
+//! - **Which answer comes next is worked out from the prompt alone**: by how many messages it has. So it needs no place of its own, and a
+//!   conversation that took another way finds no answer, rather than one that was meant for another question.
+//! - An answer comes with what it used, as the log has it: the attempts that failed before it included. Of a call that failed for good,
+//!   or that was stopped, the log says how and what was used, and so does this.
+//! - What the log does not have is not made up: drafts, and what was said in an answer that broke off.
+//! - A prompt that was sent twice with the same messages (a run that was stopped and resumed) gets the answers in their order.
+//!
+//! Nothing is kept on disk and nothing is asked of the network.
+
+use std::collections::{BTreeMap, HashSet, VecDeque};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+use selvedge_model::answer::{End, Usage};
+use selvedge_model::event::TurnUsage;
+use selvedge_model::message::Block;
+use selvedge_model::{Answer, Cancel, Draft, Event, Message, Model, ModelError, Prompt, Reason, Role};
+
+/// One changeset of a record, as far as a model is concerned.
+#[derive(Clone, Copy, Debug)]
+pub struct Recorded<'a> {
+    /// Why it was committed.
+    pub reason: Reason,
+    /// Its events.
+    pub events: &'a [Event],
+}
+
+/// A model that answers from a record.
+#[derive(Debug)]
+pub struct Replay {
+    /// What was answered, by how many messages the prompt had. A plain lock: it is held for a look-up.
+    turns: Mutex<BTreeMap<usize, VecDeque<Turn>>>,
+}
+
+/// What came of asking once.
+#[derive(Clone, Debug)]
+enum Turn {
+    Answered(Answer),
+    Failed { error: ModelError, usage: Usage },
+}
+
+impl Replay {
+    /// A model that answers as the changesets of a log say, in their order.
+    pub fn new<'a>(record: impl IntoIterator<Item = Recorded<'a>>) -> Self {
+        let mut turns: BTreeMap<usize, VecDeque<Turn>> = BTreeMap::new();
+        let mut known = HashSet::new();
+        let mut messages = 0;
+        // An answer that ended the run says why it ended only in the next changeset.
+        let mut answered: Option<usize> = None;
+        for changeset in record {
+            if let Some(turn) = answered.take().and_then(|at| turns.get_mut(&at)?.back_mut()) {
+                turn.ended(changeset.events);
+            }
+            if let Some(turn) = Turn::of(&changeset) {
+                answered = matches!(turn, Turn::Answered(_)).then_some(messages);
+                turns.entry(messages).or_default().push_back(turn);
+            }
+            let said = changeset.events.iter().filter_map(message);
+            messages += said.filter(|message| message.id.as_ref().is_none_or(|id| known.insert(id.clone()))).count();
+        }
+        Self { turns: Mutex::new(turns) }
+    }
+
+    fn lock(&self) -> MutexGuard<'_, BTreeMap<usize, VecDeque<Turn>>> {
+        self.turns.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Model for Replay {
+    fn answer(&self, prompt: &Prompt<'_>, _: &mut dyn FnMut(Draft), _: &Cancel) -> Result<Answer, ModelError> {
+        let mut turns = self.lock();
+        let queue = turns.get_mut(&prompt.messages.len());
+        match queue.and_then(|queue| queue.front_mut().map(Turn::next).map(|next| (next, queue))) {
+            Some((Ok(answer), queue)) => {
+                queue.pop_front();
+                Ok(answer)
+            }
+            Some((Err(error), queue)) => {
+                // Who was stopped is not asked again for the same answer; who failed may be.
+                if matches!(error, ModelError::Stopped { .. }) {
+                    queue.pop_front();
+                }
+                Err(error)
+            }
+            None => Err(ModelError::Permanent { why: "the record has no answer to this prompt".to_owned() }),
+        }
+    }
+
+    fn context_tokens_max(&self, _: &str) -> Option<u64> {
+        None
+    }
+}
+
+impl Turn {
+    /// What a changeset says of asking the model; nothing if it was not asked.
+    fn of(changeset: &Recorded<'_>) -> Option<Self> {
+        let used = changeset.events.iter().find_map(|event| match event {
+            Event::Usage(used) => Some(used),
+            _ => None,
+        })?;
+        match changeset.reason {
+            Reason::AssistantTurnCommitted => Some(Self::Answered(answer(changeset.events, used)?)),
+            Reason::RunFinished => failure(changeset.events).map(|error| Self::Failed { error, usage: usage(used) }),
+            _ => None,
+        }
+    }
+
+    /// Takes in how the run went on behind an answer.
+    fn ended(&mut self, next: &[Event]) {
+        if let (Self::Answered(answer), Some(code)) = (self, termination(next)) {
+            answer.end = match code {
+                "model_length" => End::Length,
+                "model_refused" => End::Refused,
+                _ => answer.end,
+            };
+        }
+    }
+
+    /// What it answers now. What a failed call used is told once, by an attempt that broke off if the last word can't tell it.
+    fn next(&mut self) -> Result<Answer, ModelError> {
+        match self {
+            Self::Answered(answer) => Ok(answer.clone()),
+            Self::Failed { error, usage } => {
+                let used = std::mem::take(usage);
+                Err(match error {
+                    ModelError::Stopped { partial, .. } => {
+                        ModelError::Stopped { partial: partial.clone(), usage: used }
+                    }
+                    ModelError::Cut { why, .. } => {
+                        ModelError::Cut { why: why.clone(), partial: Vec::new(), usage: used }
+                    }
+                    other if used == Usage::default() => other.clone(),
+                    other => ModelError::Cut { why: other.to_string(), partial: Vec::new(), usage: used },
+                })
+            }
+        }
+    }
+}
+
+fn message(event: &Event) -> Option<&Message> {
+    match event {
+        Event::Message(message) => Some(message),
+        _ => None,
+    }
+}
+
+fn usage(used: &TurnUsage) -> Usage {
+    Usage {
+        input_tokens: used.cost.input_tokens,
+        output_tokens: used.cost.output_tokens,
+        cache_read_tokens: used.cache_read_tokens,
+        cache_write_tokens: used.cache_write_tokens,
+    }
+}
+
+fn answer(events: &[Event], used: &TurnUsage) -> Option<Answer> {
+    let said = events.iter().filter_map(message).find(|message| message.role == Role::Assistant)?;
+    let asks = said.content.iter().any(|block| matches!(block, Block::ToolCall { .. }));
+    let session = events.iter().find_map(|event| match event {
+        Event::ManifestChanged(changed) => changed.session_id.clone(),
+        _ => None,
+    });
+    let end = if asks { End::ToolCalls } else { End::Finished };
+    Some(Answer { content: said.content.clone(), end, usage: usage(used), session })
+}
+
+fn termination(events: &[Event]) -> Option<&str> {
+    events.iter().find_map(|event| match event {
+        Event::RunFinished(run) => run.meta.termination_code.as_deref(),
+        _ => None,
+    })
+}
+
+/// Why there was no answer: the run ended with the call.
+fn failure(events: &[Event]) -> Option<ModelError> {
+    let code = termination(events)?;
+    let detail = events.iter().find_map(|event| match event {
+        Event::RunFinished(run) => run.meta.termination_detail.clone(),
+        _ => None,
+    });
+    let said = |shown: &ModelError| {
+        // The detail is the error in words, with what the provider said at the end.
+        let whole = shown.to_string();
+        detail.as_ref().map(|detail| detail.strip_prefix(&whole).unwrap_or(detail).to_owned()).unwrap_or_default()
+    };
+    let nothing = String::new;
+    Some(match code {
+        "model_failed" => ModelError::Transient { why: said(&ModelError::Transient { why: nothing() }) },
+        "model_rate_limited" => {
+            let why = said(&ModelError::RateLimited { why: nothing(), retry_after: None });
+            ModelError::RateLimited { why, retry_after: None }
+        }
+        "model_cut" => cut(said(&cut(nothing()))),
+        "model_session_refused" => {
+            ModelError::SessionRefused { why: said(&ModelError::SessionRefused { why: nothing() }) }
+        }
+        "model_refused" => ModelError::Permanent { why: said(&ModelError::Permanent { why: nothing() }) },
+        "cancelled" | "killed" | "duration_exceeded" => {
+            ModelError::Stopped { partial: partial(events).into_iter().collect(), usage: Usage::default() }
+        }
+        // What ended the run was not the model.
+        _ => return None,
+    })
+}
+
+fn cut(why: String) -> ModelError {
+    ModelError::Cut { why, partial: Vec::new(), usage: Usage::default() }
+}
+
+/// What had been said by a model that was stopped.
+fn partial(events: &[Event]) -> Option<Block> {
+    events.iter().find_map(|event| match event {
+        Event::ContextInjected(fields) => {
+            let text = fields.get("partial_cognition")?.get("text")?.as_str()?.to_owned();
+            Some(Block::Text { text })
+        }
+        _ => None,
+    })
+}

@@ -1,0 +1,102 @@
+//! A model that answers from a record.
+
+use std::sync::Arc;
+
+use selvedge_model::answer::{Answer, End, Usage};
+use selvedge_model::event::TurnUsage;
+use selvedge_model::limits::Cost;
+use selvedge_model::message::Block;
+use selvedge_model::run::RunRecorded;
+use selvedge_model::{
+    AgentId, Cancel, Event, Message, MessageId, Model, ModelError, Prompt, Reason, Role, RunId, RunMeta,
+};
+use selvedge_providers::Replay;
+use selvedge_providers::replay::Recorded;
+use serde_json::json;
+
+type Record = Vec<(Reason, Vec<Event>)>;
+
+fn model(record: &Record) -> Replay {
+    Replay::new(record.iter().map(|(reason, events)| Recorded { reason: *reason, events }))
+}
+
+fn asked(model: &Replay, messages: usize) -> Result<Answer, ModelError> {
+    let messages: Vec<_> = (0..messages).map(|_| Arc::new(Message::text(Role::User, "?"))).collect();
+    let prompt =
+        Prompt { model: "m", system: "", messages: &messages, tools: &[], output_tokens_max: None, session: None };
+    model.answer(&prompt, &mut |_| {}, &Cancel::new())
+}
+
+fn said(text: &str) -> (Reason, Vec<Event>) {
+    (Reason::UserMessage, vec![Event::Message(Message::text(Role::User, text))])
+}
+
+fn used(input_tokens: u64) -> Event {
+    let cost = Cost { turns: 1, input_tokens, ..Cost::default() };
+    Event::Usage(TurnUsage { model: "m".to_owned(), cost, cache_read_tokens: 0, cache_write_tokens: 0 })
+}
+
+fn answered(text: &str) -> (Reason, Vec<Event>) {
+    (Reason::AssistantTurnCommitted, vec![Event::Message(Message::text(Role::Assistant, text)), used(3)])
+}
+
+fn finished(code: &str, detail: &str, mut events: Vec<Event>) -> (Reason, Vec<Event>) {
+    let mut meta = RunMeta::started(AgentId::new("a").unwrap(), "user").finished(code);
+    meta.termination_detail = Some(detail.to_owned());
+    let run_id = RunId::new("r1").unwrap();
+    events.push(Event::RunFinished(RunRecorded { run_id, parent_run_id: None, meta }));
+    (Reason::RunFinished, events)
+}
+
+fn text(answer: &Answer) -> String {
+    Message { content: answer.content.clone(), ..Message::text(Role::Assistant, "") }.plain_text()
+}
+
+#[test]
+fn it_says_again_what_it_said_at_that_place_and_nothing_elsewhere() {
+    let record = vec![said("hi"), answered("hello"), finished("completed", "", vec![]), said("more?"), answered("no")];
+    let model = model(&record);
+    // Whoever begins later finds the later answer.
+    let later = asked(&model, 3).unwrap();
+    assert_eq!((text(&later).as_str(), later.end, later.usage.input_tokens), ("no", End::Finished, 3));
+    assert_eq!(text(&asked(&model, 1).unwrap()), "hello");
+    assert!(matches!(asked(&model, 1), Err(ModelError::Permanent { .. })), "it said it once");
+    assert!(matches!(asked(&model, 2), Err(ModelError::Permanent { .. })), "nobody asked it then");
+}
+
+#[test]
+fn a_message_that_is_stored_once_counts_once() {
+    let hi = Event::Message(Message::text(Role::User, "hi").with_id(MessageId::new("m1").unwrap()));
+    let record = vec![(Reason::UserMessage, vec![hi.clone()]), (Reason::UserMessage, vec![hi]), answered("hello")];
+    assert_eq!(text(&asked(&model(&record), 1).unwrap()), "hello");
+}
+
+#[test]
+fn how_an_answer_ended_is_read_from_how_the_run_went_on() {
+    for (code, end) in [("model_length", End::Length), ("model_refused", End::Refused), ("completed", End::Finished)] {
+        let record = vec![said("hi"), answered("hel"), finished(code, "", vec![])];
+        assert_eq!(asked(&model(&record), 1).unwrap().end, end);
+    }
+}
+
+#[test]
+fn a_call_that_failed_fails_in_the_same_words_and_tells_once_what_it_used() {
+    let error = ModelError::RateLimited { why: "slowly".to_owned(), retry_after: None };
+    let record = vec![said("hi"), finished("model_rate_limited", &error.to_string(), vec![used(7)])];
+    let model = model(&record);
+    let Err(ModelError::Cut { usage, .. }) = asked(&model, 1) else {
+        panic!("what it used is told by an attempt that broke off")
+    };
+    assert_eq!(usage, Usage { input_tokens: 7, ..Usage::default() });
+    assert_eq!(asked(&model, 1), Err(error));
+}
+
+#[test]
+fn a_call_that_was_stopped_gives_what_had_been_said() {
+    let fields = [("partial_cognition".to_owned(), json!({"text": "let me"}))];
+    let events = vec![Event::ContextInjected(fields.into_iter().collect()), used(7)];
+    let record = vec![said("hi"), finished("cancelled", "", events)];
+    let partial = vec![Block::Text { text: "let me".to_owned() }];
+    let usage = Usage { input_tokens: 7, ..Usage::default() };
+    assert_eq!(asked(&model(&record), 1), Err(ModelError::Stopped { partial, usage }));
+}
