@@ -4,9 +4,12 @@ use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
+use selvedge_items::config::{ErrorClass, ResumeMode, Stops, Wait};
 use selvedge_model::limits::Limits;
-use selvedge_model::{AgentId, Model, Tool, ToolSpec};
+use selvedge_model::{AgentId, Digest, Model, Price, ThreadId, Tool, ToolSpec};
 use serde_json::Value;
+
+use crate::spawn::Spawning;
 
 /// Whether a call may be made.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -15,6 +18,19 @@ pub enum Permission {
     Allowed,
     /// It may not, for this reason; the model is told.
     Denied(String),
+    /// It may once somebody says so.
+    Ask(Asking),
+}
+
+/// How somebody is asked about a call.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Asking {
+    /// Why somebody is asked.
+    pub why: Option<String>,
+    /// What a decision is to the call.
+    pub mode: ResumeMode,
+    /// After how long nobody's word counts any more and the call is not made; for ever if nothing is said.
+    pub expires_after: Option<Duration>,
 }
 
 /// Decides whether a call of a tool with these arguments may be made.
@@ -37,10 +53,90 @@ pub struct Assignment {
     pub gate: Gate,
     /// The name of the tool that ends a run with outputs: `outputs` of its answer, or all of it.
     pub return_tool: Option<String>,
-    /// Ceilings of the run.
+    /// The name of the tool by which a thread hands itself over.
+    pub handoff_tool: Option<String>,
+    /// Ceilings of the run, where the thread's own record has none.
     pub limits: Limits,
+    /// What the model's tokens cost; without it nothing may be spent under a ceiling of money.
+    pub price: Option<Price>,
+    /// How many tokens an answer may have, if the model costs anything; a default if nobody says.
+    pub output_tokens_max: Option<u64>,
+    /// When a run is stopped that goes in circles or has done what it was to do.
+    pub stops: Stops,
+    /// Whether approved calls wait for each other.
+    pub wait: Wait,
+    /// What failures of the model are, for somebody who knows better than its provider.
+    pub classes: Vec<ErrorClass>,
+    /// How children are started; without it none are.
+    pub spawning: Option<Spawning>,
+    /// When a thread whose context is full goes on in another one, and how.
+    pub continuation: Continuation,
+    /// What its directive wants done at events, as snapshots show it: `{event, directive, inputs}`.
+    pub hooks: Vec<Value>,
+    /// The configuration that all this was made from; it stands in the record of the run.
+    pub config: Option<Digest>,
     /// How failures of the model are met.
     pub patience: Patience,
+}
+
+/// When a thread whose context is full goes on in another one, and how.
+#[derive(Clone)]
+pub struct Continuation {
+    /// The share of the context window from which on a thread is handed over.
+    pub threshold: f64,
+    /// The most tokens of messages that a successor takes along.
+    pub ceiling_tokens: u64,
+    /// The context window, where the model does not say.
+    pub window_tokens: u64,
+    /// The most threads of one chain.
+    pub chain_max: u64,
+    /// What a successor is told when nothing better is known.
+    pub message: String,
+    /// Makes the word that seeds a successor's first turn; without one the plain message does.
+    pub seed: Seed,
+}
+
+/// Makes the word that seeds a successor's first turn.
+pub type Seed = Arc<dyn Fn(&Left) -> Option<String> + Send + Sync>;
+
+/// What a successor comes from.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Left {
+    /// The thread that was left.
+    pub previous_thread_id: ThreadId,
+    /// What a successor is told when nothing better is known.
+    pub message: String,
+}
+
+impl Default for Continuation {
+    fn default() -> Self {
+        Self {
+            threshold: 0.9,
+            ceiling_tokens: 16_000,
+            window_tokens: 200_000,
+            chain_max: 100,
+            message:
+                "The conversation so far has become too long and goes on here. Go on with the task where it was left."
+                    .to_owned(),
+            seed: Arc::new(|_| None),
+        }
+    }
+}
+
+impl fmt::Debug for Continuation {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let mut shown = formatter.debug_struct("Continuation");
+        shown.field("threshold", &self.threshold).field("ceiling_tokens", &self.ceiling_tokens);
+        shown.field("window_tokens", &self.window_tokens).finish_non_exhaustive()
+    }
+}
+
+impl Continuation {
+    /// The most tokens that a successor takes along: never more than half of what fills a context, so that no chain hands itself
+    /// over for ever.
+    pub fn ceiling(&self, window: u64) -> u64 {
+        self.ceiling_tokens.min((self.threshold * window as f64 / 2.0) as u64)
+    }
 }
 
 /// How failures of a model are met.
@@ -79,14 +175,24 @@ impl Assignment {
             tools: Vec::new(),
             gate: Arc::new(|_, _| Permission::Allowed),
             return_tool: None,
+            handoff_tool: None,
             limits: Limits::default(),
+            price: None,
+            output_tokens_max: None,
+            stops: Stops::default(),
+            wait: Wait::default(),
+            classes: Vec::new(),
+            spawning: None,
+            continuation: Continuation::default(),
+            hooks: Vec::new(),
+            config: None,
             patience: Patience::default(),
         }
     }
 
-    /// What the model is told of: the tools that the gate allows.
+    /// What the model is told of: the tools that the gate does not deny.
     pub fn offered(&self) -> impl Iterator<Item = &ToolSpec> {
-        let is_allowed = |spec: &&ToolSpec| (self.gate)(spec, &Value::Null) == Permission::Allowed;
+        let is_allowed = |spec: &&ToolSpec| !matches!((self.gate)(spec, &Value::Null), Permission::Denied(_));
         self.tools.iter().map(|tool| tool.spec()).filter(is_allowed)
     }
 

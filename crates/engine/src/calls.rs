@@ -11,20 +11,27 @@
 use std::sync::Arc;
 use std::thread;
 
+use selvedge_items::config::Wait;
 use selvedge_log::hash::sha256;
-use selvedge_model::event::{EffectClass, Fields, Process, SuspendReason, Suspended, ToolIntent, ToolOutcome};
-use selvedge_model::fold::Call as Known;
+use selvedge_model::event::{Ask, EffectClass, Fields, Process, SuspendReason, Suspended, ToolIntent, ToolOutcome};
+use selvedge_model::fold::{Call as Known, Spawned};
 use selvedge_model::message::Block;
 use selvedge_model::scope::call_cleanup;
 use selvedge_model::tool::{Call, Output, Reconciled, Started};
 use selvedge_model::{CallId, Cancel, Event, Message, Patch, Reason, Role, Tool, ToolError};
 use serde_json::{Value, json};
 
+use crate::approval::{self, Word};
 use crate::assignment::Permission;
+use crate::carry::shortened;
 use crate::conversation::OpenCall;
+use crate::engine::Engine;
 use crate::error::Result;
-use crate::held::Held;
+use crate::held::{Held, More};
+use crate::ledger::Book;
 use crate::run::Running;
+use crate::spawn::{Child, Refused, Spawning};
+use crate::stops::Round;
 use crate::told::Told;
 
 /// What a call without a result needs.
@@ -32,9 +39,29 @@ enum Need {
     /// It has its answer: it is denied, its tool is gone, or a person said what became of it.
     Answer(Output, Option<Event>),
     /// It is dispatched.
-    Dispatch(Arc<dyn Tool>, Call),
+    Dispatch(Ready),
+    /// Somebody must allow it first.
+    Word(Ask),
     /// Nobody knows what became of it.
     Unknown,
+}
+
+/// A call that may be dispatched.
+struct Ready {
+    tool: Arc<dyn Tool>,
+    call: Call,
+    /// Who changed its arguments before allowing it.
+    changed_by: Option<String>,
+    /// Whether somebody had to allow it.
+    by_word: bool,
+    /// The child that it has started already.
+    child: Option<Spawned>,
+}
+
+/// How a call is made.
+enum Way {
+    Tool(Box<dyn Started>),
+    Child(Box<Child>),
 }
 
 /// How the calls of a turn ended.
@@ -43,8 +70,8 @@ pub(crate) enum Settled {
     All,
     /// The run ends with these outputs.
     Returned(Value),
-    /// Somebody must say what became of these.
-    Unknown(Suspended),
+    /// Somebody must say what became of some, or allow some.
+    Waits(Suspended),
 }
 
 /// A call on its way.
@@ -52,8 +79,13 @@ struct Flight {
     open: OpenCall,
     tool: Option<Arc<dyn Tool>>,
     call: Option<Call>,
-    started: Option<Box<dyn Started>>,
+    started: Option<Way>,
     landed: Landed,
+    child: Option<Spawned>,
+    /// Who changed its arguments before allowing it.
+    changed_by: Option<String>,
+    /// Whether somebody had to allow it.
+    by_word: bool,
     /// What else is recorded with its result.
     event: Option<Event>,
 }
@@ -62,6 +94,10 @@ enum Landed {
     /// It is not decided yet.
     No,
     Output(Output),
+    /// Somebody must allow it first.
+    Asked(Ask),
+    /// A ceiling keeps it from being made.
+    Limited(Suspended),
     Unknown,
 }
 
@@ -69,33 +105,56 @@ enum Landed {
 const INLINE_MAX: usize = 32 << 10;
 /// How many bytes of such a result the model sees at each end.
 const SHOWN_BYTES: usize = 4 << 10;
+/// How many rounds are looked back at when a run is judged.
+const ROUNDS_MAX: usize = 64;
 
 impl Running<'_, '_> {
     /// Brings every open call to a result, as far as that can be known.
     pub(crate) fn settle_calls(&mut self) -> Result<Settled> {
-        let open = self.held.fold.conversation.open().to_vec();
+        let mut open = self.held.fold.conversation.open().to_vec();
         if open.is_empty() {
             return Ok(Settled::All);
         }
+        if self.turns == 0 {
+            // What an earlier run left, and what was allowed meanwhile, goes in the order of the calls' names.
+            open.sort_by(|one, other| one.id.cmp(&other.id));
+        }
         let mut flights: Vec<Flight> = open.into_iter().map(|call| self.plan(call)).collect();
-        start(&mut flights);
-        self.commit_intents(&flights)?;
+        if self.work.wait == Wait::All && flights.iter().any(Flight::is_asked) {
+            // What was allowed waits for the others that are asked about; it stays allowed.
+            flights.retain(|flight| !(flight.by_word && matches!(flight.landed, Landed::No)));
+        }
+        let more = self.start(&mut flights)?;
+        self.commit_intents(&flights, more)?;
         self.dispatch(&mut flights);
         self.commit_results(flights)
     }
 
     /// What a call needs, from what is on record.
     fn plan(&self, open: OpenCall) -> Flight {
-        let mut flight = Flight { open, tool: None, call: None, started: None, landed: Landed::No, event: None };
+        let mut flight = Flight {
+            open,
+            tool: None,
+            call: None,
+            started: None,
+            landed: Landed::No,
+            child: None,
+            changed_by: None,
+            by_word: false,
+            event: None,
+        };
         match self.need(&flight.open) {
             Need::Answer(output, event) => {
                 flight.landed = Landed::Output(output);
                 flight.event = event;
             }
-            Need::Dispatch(tool, call) => {
-                flight.tool = Some(tool);
-                flight.call = Some(call);
+            Need::Dispatch(ready) => {
+                flight.tool = Some(ready.tool);
+                flight.call = Some(ready.call);
+                (flight.changed_by, flight.by_word) = (ready.changed_by, ready.by_word);
+                flight.child = ready.child;
             }
+            Need::Word(ask) => flight.landed = Landed::Asked(ask),
             Need::Unknown => flight.landed = Landed::Unknown,
         }
         flight
@@ -116,25 +175,54 @@ impl Running<'_, '_> {
             };
             return Need::Answer(Output::error(text), None);
         };
-        if let Permission::Denied(why) = (self.work.gate)(tool.spec(), &open.arguments) {
-            let denied = denied(open, &tool.spec().capability, &why);
-            return Need::Answer(Output::error(format!("not allowed: {why}")), Some(denied));
-        }
         let intent = known.and_then(|known| known.intent.as_ref());
+        let now = self.held.engine.clock.now();
+        let (arguments, changed_by, by_word) = match (self.work.gate)(tool.spec(), &open.arguments) {
+            Permission::Allowed => (open.arguments.clone(), None, false),
+            Permission::Denied(why) => {
+                let denied = denied(open, &tool.spec().capability, &why);
+                return Need::Answer(Output::error(format!("not allowed: {why}")), Some(denied));
+            }
+            // It was allowed before it was dispatched.
+            Permission::Ask(asking) if intent.is_some() => {
+                let (arguments, changed_by) = approval::allowed_with(asking.mode, open, known);
+                (arguments, changed_by, true)
+            }
+            Permission::Ask(asking) => {
+                let hash = approval::action_hash(&self.held.fold.head.log_id, open, tool.spec());
+                match approval::word(asking.mode, open, known, &hash, now) {
+                    Word::Given { arguments, changed_by } => (arguments, changed_by, true),
+                    Word::Answer(output) => return Need::Answer(output, None),
+                    // What was asked before is asked again as it was, its time included.
+                    Word::Awaited => {
+                        let before = known.and_then(|known| known.ask.as_ref()).filter(|ask| ask.action_hash == hash);
+                        return Need::Word(before.cloned().unwrap_or_else(|| approval::ask(&asking, hash, open, now)));
+                    }
+                }
+            }
+        };
         let key = intent.map_or_else(|| self.key_of(&open.id), |intent| intent.key.clone());
         let call = Call {
             thread: self.held.thread().clone(),
             run: self.run.clone(),
             id: open.id.clone(),
             name: open.name.clone(),
-            arguments: open.arguments.clone(),
+            arguments,
             key,
         };
+        let child = known.and_then(|known| known.child.clone());
+        let ready = Ready { tool: tool.clone(), call, changed_by, by_word, child };
+        // What an earlier life began must not go on beside what is done now, whatever a person or the tool says of it.
+        if let Some(process) = intent.and_then(|intent| intent.process.as_ref())
+            && self.held.engine.processes.end(process).is_err()
+        {
+            return Need::Unknown;
+        }
         let was_dispatched = intent.is_some() && !known.is_some_and(is_not_done);
         // Only a call that may run at most once has an intent; what its tool says of itself today does not count.
         match was_dispatched {
-            true => self.reconcile(tool, call, intent.and_then(|intent| intent.process.as_ref())),
-            false => Need::Dispatch(tool.clone(), call),
+            true => self.reconcile(ready),
+            false => Need::Dispatch(ready),
         }
     }
 
@@ -144,27 +232,88 @@ impl Running<'_, '_> {
         sha256(format!("{log}:{call}").as_bytes()).to_string()
     }
 
-    fn reconcile(&self, tool: &Arc<dyn Tool>, call: Call, process: Option<&Process>) -> Need {
-        if let Some(process) = process
-            && self.held.engine.processes.end(process).is_err()
-        {
-            return Need::Unknown;
+    fn reconcile(&self, ready: Ready) -> Need {
+        // What became of a call that started a child is what became of the child.
+        if let Some(child) = &ready.child {
+            return match self.held.engine.child_standing(&child.thread_id, child.detached) {
+                Ok(Some(output)) => Need::Answer(told_of_change(output, &ready.changed_by, &ready.call), None),
+                Ok(None) => Need::Dispatch(ready),
+                Err(error) => {
+                    Need::Answer(Output::error(format!("what became of the child is not known: {error}")), None)
+                }
+            };
         }
-        match tool.reconcile(&call, self.cancel) {
-            Reconciled::Done(output) => Need::Answer(output, None),
-            Reconciled::NotDone => Need::Dispatch(tool.clone(), call),
+        match ready.tool.reconcile(&ready.call, self.cancel) {
+            Reconciled::Done(output) => Need::Answer(told_of_change(output, &ready.changed_by, &ready.call), None),
+            Reconciled::NotDone => Need::Dispatch(ready),
             Reconciled::Unknown => Need::Unknown,
         }
     }
 
+    /// Answers the calls that still wait for somebody's word: a message came instead of it.
+    pub(crate) fn cancel_awaited(&mut self) -> Result<()> {
+        let mut state = self.held.fold.state().clone();
+        let open = self.held.fold.conversation.open().to_vec();
+        let awaited = |call: &OpenCall| {
+            let known = self.held.fold.call(&call.id);
+            let is_asked = known.is_some_and(|known| known.ask.is_some() && known.intent.is_none());
+            is_asked && matches!(self.need(call), Need::Word(_))
+        };
+        let awaited: Vec<OpenCall> = open.into_iter().filter(awaited).collect();
+        for call in awaited {
+            let output = Output::error("not made: a new message came before anybody allowed this call");
+            self.held.add_result(&call, output, &mut state)?;
+        }
+        Ok(())
+    }
+
+    /// Makes everything ready that is to be dispatched; what can't be has its answer. Gives what is committed beside the intents: the
+    /// births of children.
+    fn start(&mut self, flights: &mut [Flight]) -> Result<More> {
+        let engine = self.held.engine;
+        let mut book = Book::over(&*engine.store, &*engine.ids);
+        let (mut more, mut born) = (More::default(), 0);
+        for flight in flights {
+            let (Some(tool), Some(call)) = (&flight.tool, &flight.call) else { continue };
+            let spawning = self.work.spawning.as_ref().filter(|spawning| spawning.tool == call.name);
+            let way = match (spawning, flight.child.take()) {
+                (None, _) => tool.start(call).map(Way::Tool).map_err(|error| Refused::Told(error.to_string())),
+                (Some(_), Some(Spawned { thread_id: thread, detached: is_detached, .. })) => {
+                    Ok(Way::Child(Box::new(Child { thread, birth: None, launched: None, is_detached })))
+                }
+                (Some(spawning), None) => self
+                    .held
+                    .child(call, self.work, spawning, born, &mut book)?
+                    .map(|child| Way::Child(Box::new(child))),
+            };
+            match way {
+                Ok(Way::Child(mut child)) => {
+                    if let Some((part, postings)) = child.birth.take() {
+                        born += 1;
+                        more.parts.push(part);
+                        self.held.delta.postings.extend(postings);
+                        self.held.delta.events.push(child.spawned(&call.id));
+                    }
+                    flight.started = Some(Way::Child(child));
+                }
+                Ok(way) => flight.started = Some(way),
+                Err(Refused::Told(why)) => flight.landed = Landed::Output(Output::error(why)),
+                Err(Refused::Waits(suspended)) => flight.landed = Landed::Limited(suspended),
+            }
+        }
+        Ok(more)
+    }
+
     /// Commits that calls which may run at most once are about to be dispatched.
-    fn commit_intents(&mut self, flights: &[Flight]) -> Result<()> {
+    fn commit_intents(&mut self, flights: &[Flight], more: More) -> Result<()> {
         for flight in flights {
             let (Some(tool), Some(call), Some(started)) = (&flight.tool, &flight.call, &flight.started) else {
                 continue;
             };
             let spec = tool.spec();
-            if spec.class == EffectClass::AtMostOnce {
+            // A child that is there already has its intent.
+            let is_known = self.held.fold.call(&call.id).is_some_and(|known| known.child.is_some());
+            if spec.class == EffectClass::AtMostOnce && !is_known {
                 self.held.delta.events.push(Event::ToolIntent(ToolIntent {
                     call_id: call.id.clone(),
                     tool: spec.name.clone(),
@@ -177,7 +326,10 @@ impl Running<'_, '_> {
         }
         match self.held.delta.events.is_empty() {
             true => Ok(()),
-            false => self.commit(Reason::ToolIntentCommitted),
+            false => {
+                let of = self.of();
+                self.held.commit_with(Reason::ToolIntentCommitted, of, more, self.tell).map(|_| ())
+            }
         }
     }
 
@@ -187,17 +339,27 @@ impl Running<'_, '_> {
             let OpenCall { id, name, arguments, .. } = &flight.open;
             (self.tell)(Told::Calling { call: id, tool: name, arguments });
         }
-        let cancel = self.cancel;
-        let mut ready: Vec<&mut Flight> = flights.iter_mut().filter(|flight| flight.started.is_some()).collect();
-        match ready.as_mut_slice() {
+        let (cancel, engine) = (self.cancel, self.held.engine);
+        let spawning = self.work.spawning.as_ref();
+        let (children, tools): (Vec<_>, Vec<_>) =
+            flights.iter_mut().filter(|flight| flight.started.is_some()).partition(|flight| flight.is_child());
+        let all_at_once = |flights: &mut [&mut Flight]| match flights {
             [] => {}
-            [alone] => alone.go(cancel),
+            [alone] => alone.go(engine, spawning, cancel),
             several => thread::scope(|scope| {
                 for flight in several.iter_mut() {
-                    scope.spawn(|| flight.go(cancel));
+                    scope.spawn(|| flight.go(engine, spawning, cancel));
                 }
             }),
-        }
+        };
+        let (mut children, mut tools) = (children, tools);
+        // As many children as may run side by side, and the other calls with the first of them.
+        let at_once = spawning.map_or(1, |spawning| spawning.at_once.max(1)).min(children.len().max(1));
+        let later = children.split_off(at_once.min(children.len()));
+        tools.extend(children);
+        all_at_once(&mut tools);
+        let mut later = later;
+        later.chunks_mut(at_once).for_each(all_at_once);
         // What was lost on the way may be known to the tool.
         for flight in flights.iter_mut().filter(|flight| matches!(flight.landed, Landed::Unknown)) {
             if let (Some(tool), Some(call)) = (&flight.tool, &flight.call)
@@ -210,16 +372,38 @@ impl Running<'_, '_> {
 
     /// Commits every result there is, in the order of the calls.
     fn commit_results(&mut self, flights: Vec<Flight>) -> Result<Settled> {
-        let mut unknown = Vec::new();
+        let (mut unknown, mut asks, mut limited) = (Vec::new(), Vec::new(), None);
         let mut returned = None;
+        self.rounds.extend(round(&flights));
+        if self.rounds.len() > ROUNDS_MAX {
+            self.rounds.remove(0);
+        }
         let mut state = self.held.fold.state().clone();
         for flight in flights {
-            let Landed::Output(output) = flight.landed else {
-                unknown.push(flight.open.id);
-                continue;
+            let output = match flight.landed {
+                Landed::Output(output) => output,
+                Landed::Asked(ask) => {
+                    asks.push(ask);
+                    continue;
+                }
+                Landed::Limited(suspended) => {
+                    limited = Some(suspended);
+                    continue;
+                }
+                Landed::No | Landed::Unknown => {
+                    unknown.push(flight.open.id);
+                    continue;
+                }
+            };
+            let output = match &flight.call {
+                Some(call) => told_of_change(output, &flight.changed_by, call),
+                None => output,
             };
             if self.work.return_tool.as_deref() == Some(flight.open.name.as_str()) && !output.is_error {
                 returned = Some(output.content.get("outputs").unwrap_or(&output.content).clone());
+            }
+            if self.work.handoff_tool.as_deref() == Some(flight.open.name.as_str()) && !output.is_error {
+                self.hands_over = true;
             }
             self.held.delta.events.extend(flight.event);
             self.held.add_result(&flight.open, output, &mut state)?;
@@ -227,17 +411,18 @@ impl Running<'_, '_> {
         if !self.held.delta.messages.is_empty() {
             self.commit(Reason::ToolResultsCommitted)?;
         }
-        if !unknown.is_empty() {
-            let suspended = Suspended {
-                reason: SuspendReason::OutcomeUnknown,
-                code: Some("outcome_unknown".to_owned()),
-                current: None,
-                maximum: None,
-                calls: unknown,
-            };
-            return Ok(Settled::Unknown(suspended));
+        if let (Some(limited), true, true) = (limited, unknown.is_empty(), asks.is_empty()) {
+            return Ok(Settled::Waits(limited));
         }
-        Ok(returned.map_or(Settled::All, Settled::Returned))
+        if unknown.is_empty() && asks.is_empty() {
+            return Ok(returned.map_or(Settled::All, Settled::Returned));
+        }
+        let (reason, code) = match unknown.is_empty() {
+            true => (SuspendReason::Approval, "approval"),
+            false => (SuspendReason::OutcomeUnknown, "outcome_unknown"),
+        };
+        let calls = unknown.into_iter().chain(asks.iter().map(|ask| ask.call_id.clone())).collect();
+        Ok(Settled::Waits(Suspended { calls, asks, ..Suspended::because(reason, code) }))
     }
 }
 
@@ -260,7 +445,7 @@ impl Held<'_> {
             self.engine.redactor.value(&mut kept);
             let bytes = kept.as_str().unwrap_or_default();
             let blob = self.engine.store.put_blob(self.thread(), bytes.as_bytes())?;
-            output.content = Value::String(shortened(bytes, &blob.to_string()));
+            output.content = Value::String(shortened(bytes, 2 * SHOWN_BYTES, &blob));
             outcome.blob = Some(blob);
         }
         match output.is_error {
@@ -322,9 +507,45 @@ fn results_in(messages: &[Message]) -> impl Iterator<Item = &CallId> {
     })
 }
 
+/// What the calls of a turn were and whether all of them failed, once all of them have answered.
+fn round(flights: &[Flight]) -> Option<Round> {
+    let has_failed = |flight: &Flight| match &flight.landed {
+        Landed::Output(output) => Some(output.is_error),
+        _ => None,
+    };
+    let failed: Option<Vec<bool>> = flights.iter().map(has_failed).collect();
+    let calls = flights.iter().map(|flight| (flight.open.name.clone(), flight.open.arguments.clone())).collect();
+    failed
+        .filter(|failed| !failed.is_empty())
+        .map(|failed| Round { calls, has_failed: failed.into_iter().all(|one| one) })
+}
+
+/// An answer of a call; if somebody changed its arguments, the model is told.
+fn told_of_change(output: Output, changed_by: &Option<String>, call: &Call) -> Output {
+    match changed_by {
+        Some(who) => approval::with_change(output, who, &call.arguments),
+        None => output,
+    }
+}
+
 impl Flight {
-    fn go(&mut self, cancel: &Cancel) {
-        let Some(started) = self.started.take() else { return };
+    fn is_asked(&self) -> bool {
+        matches!(self.landed, Landed::Asked(_))
+    }
+
+    fn is_child(&self) -> bool {
+        matches!(self.started, Some(Way::Child(_)))
+    }
+
+    fn go(&mut self, engine: &Engine, spawning: Option<&Spawning>, cancel: &Cancel) {
+        let started = match (self.started.take(), spawning) {
+            (Some(Way::Tool(started)), _) => started,
+            (Some(Way::Child(child)), Some(spawning)) => {
+                self.landed = Landed::Output(child.go(engine, spawning, cancel));
+                return;
+            }
+            _ => return,
+        };
         let is_once = self.tool.as_ref().is_none_or(|tool| tool.spec().class == EffectClass::AtMostOnce);
         self.landed = match started.dispatch(cancel) {
             Ok(output) => Landed::Output(output),
@@ -337,21 +558,18 @@ impl Flight {
     }
 }
 
-/// Makes everything ready that is to be dispatched; what can't be has its answer.
-fn start(flights: &mut [Flight]) {
-    for flight in flights {
-        if let (Some(tool), Some(call)) = (&flight.tool, &flight.call) {
-            match tool.start(call) {
-                Ok(started) => flight.started = Some(started),
-                Err(error) => flight.landed = Landed::Output(Output::error(error.to_string())),
-            }
+impl Way {
+    fn process(&self) -> Option<Process> {
+        match self {
+            Self::Tool(started) => started.process(),
+            Self::Child(child) => child.launched.as_ref().and_then(|launched| launched.process()),
         }
     }
 }
 
 /// What a person said became of a call.
 fn decided(known: &Known) -> Option<Output> {
-    let decision = known.decisions.last()?;
+    let decision = known.decisions.iter().rev().find(|decision| !decision.is_word())?;
     match decision.action.as_str() {
         "done" => Some(Output { content: decision.result.clone().unwrap_or(json!("done")), ..Output::default() }),
         "unknown" => {
@@ -362,7 +580,7 @@ fn decided(known: &Known) -> Option<Output> {
 }
 
 fn is_not_done(known: &Known) -> bool {
-    known.decisions.last().is_some_and(|decision| decision.action == "not_done")
+    known.decisions.iter().any(|decision| decision.action == "not_done")
 }
 
 fn denied(open: &OpenCall, capability: &str, why: &str) -> Event {
@@ -371,23 +589,4 @@ fn denied(open: &OpenCall, capability: &str, why: &str) -> Event {
         Value::Object(fields) => Event::CapabilityDenied(fields),
         _ => Event::CapabilityDenied(Fields::new()),
     }
-}
-
-/// The beginning and the end of a long text, and where the whole is.
-fn shortened(text: &str, blob: &str) -> String {
-    let mut head = SHOWN_BYTES.min(text.len());
-    while !text.is_char_boundary(head) {
-        head -= 1;
-    }
-    let mut tail = text.len() - SHOWN_BYTES.min(text.len());
-    while !text.is_char_boundary(tail) {
-        tail += 1;
-    }
-    let left_out = tail.saturating_sub(head);
-    format!(
-        "{}\n[… {left_out} of {} bytes left out; the whole is in blob {blob} …]\n{}",
-        &text[..head],
-        text.len(),
-        &text[tail.max(head)..]
-    )
 }

@@ -11,6 +11,8 @@ use selvedge_model::message::Block;
 use selvedge_model::{CallId, Message, MessageId, Role};
 use serde_json::Value;
 
+use crate::carry::size_of;
+
 /// A call that has no result yet.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct OpenCall {
@@ -21,6 +23,13 @@ pub(crate) struct OpenCall {
     at: usize,
 }
 
+impl OpenCall {
+    #[cfg(test)]
+    pub(crate) fn new(id: CallId, name: &str, arguments: Value) -> Self {
+        Self { id, name: name.to_owned(), arguments, at: 0 }
+    }
+}
+
 /// The messages of a thread, as a model is shown them.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Conversation {
@@ -28,9 +37,15 @@ pub(crate) struct Conversation {
     known: HashSet<MessageId>,
     calls: HashSet<CallId>,
     open: Vec<OpenCall>,
+    size: usize,
 }
 
 impl Conversation {
+    /// How many bytes of text it is to a model, roughly.
+    pub(crate) fn size(&self) -> usize {
+        self.size
+    }
+
     pub(crate) fn messages(&self) -> &[Arc<Message>] {
         &self.messages
     }
@@ -54,18 +69,13 @@ impl Conversation {
         self.messages.last().is_some_and(|last| last.role != Role::Assistant)
     }
 
-    /// How often the model has answered since somebody last spoke to it.
-    pub(crate) fn turns_since_input(&self) -> u64 {
-        let since = self.messages.iter().rev().take_while(|message| message.role != Role::User);
-        since.filter(|message| message.role == Role::Assistant).count() as u64
-    }
-
     /// Takes a message in, unless one of its id is there already.
     pub(crate) fn push(&mut self, message: Message) {
         if message.id.as_ref().is_some_and(|id| !self.known.insert(id.clone())) {
             return;
         }
         let place = self.place_of(&message);
+        self.size += size_of(&message);
         for block in &message.content {
             match block {
                 Block::ToolCall { id, name, arguments } => {

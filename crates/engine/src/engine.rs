@@ -1,16 +1,18 @@
 //! The handle of the engine, and its verbs.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::fmt;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::time::Duration;
 
+use selvedge_items::config::Wait;
 use selvedge_log::Trust;
+use selvedge_model::event::{Ask, SuspendReason};
+use selvedge_model::limits::Cost;
 use selvedge_model::scope::Scopes;
 use selvedge_model::tool::Processes;
 use selvedge_model::{
-    Batch, CallId, Cancel, Changeset, Clock, Event, Expect, Ids, Message, NewThread, Note, NoteKey, Part, Reason,
-    RunStatus, Status, Stop, ThreadId,
+    Batch, Cancel, Changeset, Clock, Event, Expect, Ids, Manifest, Message, NewThread, Part, Reason, RunId, RunMeta,
+    Status, Stop, ThreadId,
 };
 use selvedge_store::{Acquire, Error as StoreError, Filter, Store};
 use serde_json::json;
@@ -18,13 +20,14 @@ use serde_json::json;
 use crate::assignment::Assignment;
 use crate::error::{Error, Result};
 use crate::fold::Folds;
-use crate::follow::Follow;
-use crate::held::{Held, Of};
+use crate::hearing::Watch;
+use crate::held::{Held, More, Of};
 use crate::input::Input;
 use crate::mask::Mask;
 use crate::redact::Redactor;
 use crate::run;
-use crate::told::{Ended, Told};
+use crate::snapshot::Keeper;
+use crate::told::{Ended, Resumed, Told};
 
 /// What an engine is made of.
 pub struct Options {
@@ -54,9 +57,15 @@ pub struct Engine {
     pub(crate) scopes: Scopes,
     pub(crate) redactor: Redactor,
     pub(crate) folds: Folds,
+    pub(crate) snapshots: Option<Keeper>,
+    /// What is done before a thread's first run.
+    prepare: Option<Prepare>,
     /// What is running in this process, and how to stop it.
     active: Mutex<HashMap<ThreadId, Cancel>>,
 }
+
+/// What is done before a thread's first run.
+pub type Prepare = Arc<dyn Fn(&Manifest, &Assignment) -> selvedge_store::Result<()> + Send + Sync>;
 
 impl fmt::Debug for Engine {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -64,26 +73,27 @@ impl fmt::Debug for Engine {
     }
 }
 
-/// What a person says became of a call that nobody saw end.
-#[derive(Clone, Debug, PartialEq)]
-pub enum Verdict {
-    /// It was done, with this result.
-    Done(serde_json::Value),
-    /// It was not done; it is dispatched again.
-    NotDone,
-    /// Nobody can know; the model is told so.
-    Unknown,
-}
-
-/// How often a waiting sender and a running thread look at their notes.
-const LOOK: Duration = Duration::from_millis(100);
-
 impl Engine {
     /// An engine.
     pub fn new(options: Options) -> Self {
         let Options { store, trust, clock, ids, processes, scopes, redactor } = options;
         let (folds, active) = (Folds::default(), Mutex::default());
-        Self { store, trust, clock, ids, processes, scopes, redactor, folds, active }
+        Self { store, trust, clock, ids, processes, scopes, redactor, folds, snapshots: None, prepare: None, active }
+    }
+
+    /// The same engine, saving snapshots of its threads and beginning with them.
+    #[must_use]
+    pub fn keeping(mut self, snapshots: Keeper) -> Self {
+        self.snapshots = Some(snapshots);
+        self
+    }
+
+    /// The same engine, doing this before the first run of every thread, however it came to be; the thread is held meanwhile. If it
+    /// fails, nothing runs.
+    #[must_use]
+    pub fn preparing(mut self, prepare: Prepare) -> Self {
+        self.prepare = Some(prepare);
+        self
     }
 
     /// The store.
@@ -121,32 +131,87 @@ impl Engine {
         }
     }
 
-    /// Goes on with a thread that waits, or whose process is gone; a message is optional.
+    /// Goes on with a thread that waits, or whose process is gone; a message is optional. Without one, a thread that waits for
+    /// somebody's word goes on waiting. A thread that came to an end goes on in a successor, with everything that was said and the
+    /// message, which is needed then.
     pub fn resume(
         &self,
-        thread: &ThreadId,
+        asked: &ThreadId,
         input: Input,
         work: &Assignment,
         cancel: &Cancel,
         tell: &mut dyn FnMut(Told<'_>),
     ) -> Result<Ended> {
-        let thread = self.end_of_chain(thread)?;
+        let thread = self.end_of_chain(asked)?;
         let status = self.store.get(&thread)?.manifest.status;
-        if status.is_terminal() {
-            let hint = format!("`selvedge send {thread} \"…\"` starts a further run on it");
-            return Err(Error::NotRunnable { thread, status, why: "there is nothing to resume", hint });
+        if status.is_terminal() && input.messages.is_empty() {
+            let hint = format!("`selvedge resume {thread} \"…\"` says what to go on with");
+            return Err(Error::NotRunnable {
+                thread,
+                status,
+                why: "there is nothing to resume without a message",
+                hint,
+            });
         }
         let lease = self.store.acquire(&thread, Acquire::default())?;
-        self.run_held(lease, input, work, cancel, tell)
+        if !status.is_terminal() {
+            return self.run_held(lease, input, work, cancel, tell);
+        }
+        let mut held = self.take(lease, tell)?;
+        let successor = held.resumed(input.messages)?;
+        let resumed = Resumed {
+            old_thread_id: thread.clone(),
+            new_thread_id: successor.thread.clone(),
+            original_thread_id: Some(asked.clone()).filter(|asked| *asked != thread),
+            resolved_thread_id: thread,
+            directive: held.fold.manifest().directive.clone(),
+            reconstructed_turns: successor.turns,
+        };
+        held.resume_in(successor, tell)?;
+        drop(held);
+        let lease = self.store.acquire(&resumed.new_thread_id, Acquire::default())?;
+        let input = Input { state: input.state, raise: input.raise, origin: input.origin, ..Input::nothing() };
+        let ended = self.run_held(lease, input, work, cancel, tell)?;
+        Ok(Ended { resumed: Some(resumed), ..ended })
     }
 
-    /// Asks whoever runs a thread to stop; a thread that waits is cancelled at once.
+    /// Asks whoever runs a thread to stop, and those who run what it started; a thread that waits is cancelled at once.
     pub fn stop(&self, thread: &ThreadId, stop: Stop) -> Result<Status> {
-        let thread = self.end_of_chain(thread)?;
-        if let Some(cancel) = self.lock_active().get(&thread) {
+        let status = self.stop_chain(thread, stop)?;
+        let mut known = HashSet::from([thread.clone()]);
+        let mut open = vec![thread.clone()];
+        while let Some(next) = open.pop() {
+            for link in self.store.chain(&next)? {
+                for child in self.store.children(&link.manifest.thread_id)? {
+                    let child = child.manifest.thread_id;
+                    if known.insert(child.clone()) {
+                        // One that can't be reached keeps nobody from stopping the others.
+                        _ = self.stop_chain(&child, stop);
+                        open.push(child);
+                    }
+                }
+            }
+        }
+        Ok(status)
+    }
+
+    /// Stops the end of a chain.
+    fn stop_chain(&self, thread: &ThreadId, stop: Stop) -> Result<Status> {
+        loop {
+            let end = self.end_of_chain(thread)?;
+            let status = self.stop_link(&end, stop)?;
+            // A thread that was continued at the same moment did not hear it; the one that goes on does.
+            if self.store.get(&end)?.manifest.status != Status::Continued {
+                return Ok(status);
+            }
+        }
+    }
+
+    fn stop_link(&self, thread: &ThreadId, stop: Stop) -> Result<Status> {
+        if let Some(cancel) = self.lock_active().get(thread) {
             cancel.say(stop);
         }
-        match self.store.acquire(&thread, Acquire::default()) {
+        match self.store.acquire(thread, Acquire::default()) {
             Ok(lease) => {
                 let mut held = self.take(lease, &mut |_| {})?;
                 let result = stop_waiting(&mut held, stop);
@@ -156,38 +221,11 @@ impl Engine {
             }
             Err(StoreError::LeaseHeld { .. }) => {
                 let kind = if stop == Stop::Killed { "kill" } else { "cancel" };
-                self.post(&thread, kind, &self.ids.hex12(), json!({}))?;
-                Ok(self.store.get(&thread)?.manifest.status)
+                self.post(thread, kind, &self.ids.hex12(), json!({}))?;
+                Ok(self.store.get(thread)?.manifest.status)
             }
             Err(error) => Err(error.into()),
         }
-    }
-
-    /// Records what became of a call that nobody saw end. The next run goes by it.
-    pub fn settle(&self, thread: &ThreadId, call: &CallId, verdict: Verdict, who: &str) -> Result<()> {
-        let lease = self.store.acquire(thread, Acquire { wait: Duration::from_secs(5), take_over: false })?;
-        let mut held = self.take(lease, &mut |_| {})?;
-        let known = held.fold.call(call).filter(|known| known.intent.is_some() && known.outcome.is_none());
-        if known.is_none() {
-            self.give_back(held)?;
-            return Err(Error::NoOpenCall { thread: thread.clone(), call: call.clone() });
-        }
-        let (action, result) = match verdict {
-            Verdict::Done(result) => ("done", Some(result)),
-            Verdict::NotDone => ("not_done", None),
-            Verdict::Unknown => ("unknown", None),
-        };
-        held.delta.events.push(Event::Decision(selvedge_model::event::Decision {
-            call_id: call.clone(),
-            action: action.to_owned(),
-            who: who.to_owned(),
-            action_hash: None,
-            reason: None,
-            result,
-        }));
-        let committed = held.commit(Reason::Lifecycle, Of::default(), &mut |_| {});
-        self.give_back(held)?;
-        committed.map(|_| ())
     }
 
     /// Settles every thread whose process is gone while it ran; gives those it settled. A thread that can't be settled is left for
@@ -220,7 +258,7 @@ impl Engine {
         }
     }
 
-    fn end_of_chain(&self, thread: &ThreadId) -> Result<ThreadId> {
+    pub(crate) fn end_of_chain(&self, thread: &ThreadId) -> Result<ThreadId> {
         if self.store.get(thread)?.manifest.status != Status::Continued {
             return Ok(thread.clone());
         }
@@ -229,8 +267,8 @@ impl Engine {
     }
 
     /// A thread whose lease was just taken; a run whose process is gone is settled first.
-    fn take(&self, lease: selvedge_store::Lease, tell: &mut dyn FnMut(Told<'_>)) -> Result<Held<'_>> {
-        let fold = match self.folds.get(&*self.store, &lease.thread, &self.trust) {
+    pub(crate) fn take(&self, lease: selvedge_store::Lease, tell: &mut dyn FnMut(Told<'_>)) -> Result<Held<'_>> {
+        let fold = match self.folds.get(self.snapshots.as_ref(), &*self.store, &lease.thread, &self.trust) {
             Ok(fold) => fold,
             Err(error) => {
                 _ = self.store.release(&lease);
@@ -247,7 +285,7 @@ impl Engine {
         Ok(held)
     }
 
-    fn run_held(
+    pub(crate) fn run_held(
         &self,
         lease: selvedge_store::Lease,
         input: Input,
@@ -255,36 +293,66 @@ impl Engine {
         cancel: &Cancel,
         tell: &mut dyn FnMut(Told<'_>),
     ) -> Result<Ended> {
+        let (mut ended, mut next) = self.run_link(lease, input, work, cancel, tell)?;
+        // Each link of a chain was given back before the next one runs.
+        while let Some((thread, input)) = next {
+            let was_continued = ended.status == Status::Continued;
+            let lease = match self.store.acquire(&thread, Acquire::default()) {
+                Ok(lease) => lease,
+                // Whoever had something to say to it goes on with it.
+                Err(StoreError::LeaseHeld { .. }) => return Ok(ended),
+                Err(error) => return Err(error.into()),
+            };
+            let (later, after) = self.run_link(lease, input, work, cancel, tell)?;
+            next = after;
+            if was_continued {
+                ended = later;
+            }
+        }
+        Ok(ended)
+    }
+
+    /// Runs one thread of a chain; gives the next one, with what is still to be said to it.
+    fn run_link(
+        &self,
+        lease: selvedge_store::Lease,
+        input: Input,
+        work: &Assignment,
+        cancel: &Cancel,
+        tell: &mut dyn FnMut(Told<'_>),
+    ) -> Result<(Ended, Option<(ThreadId, Input)>)> {
         let mut held = self.take(lease, tell)?;
         let thread = held.thread().clone();
         self.lock_active().insert(thread.clone(), cancel.clone());
+        if let (Some(prepare), Status::Created) = (&self.prepare, held.fold.manifest().status) {
+            prepare(held.fold.manifest(), work)?;
+        }
+        let mut unsaid = Input::continuing();
         let earlier = self.hear_earlier(&mut held, input.note.as_ref(), work);
         let ended = match earlier {
+            // What was heard before has filled the thread; its successor hears this.
+            Ok(Some(heard)) if heard.status == Status::Continued => {
+                unsaid = input;
+                Ok(heard)
+            }
             // Hearing it has finished what was open, and there is nothing else to say.
             Ok(Some(heard)) if input.is_empty() => Ok(heard),
+            // Somebody stopped it, or went on with it, before it could take over.
+            Ok(_) if input.is_continuing() && held.fold.manifest().status != Status::Created => {
+                Ok(ended_already(&held))
+            }
+            Ok(_) if input.is_empty() && self.waits_for_word(&held, work) => Ok(ended_already(&held)),
             Ok(_) => self.run_once(&mut held, input, work, cancel, tell),
             Err(error) => Err(error),
         };
         // What could not be recorded is settled by whoever takes the thread next; dropping it gives the lease back.
-        let heard = ended.and_then(|ended| self.hear_others(held, work, cancel).map(|()| ended));
+        let heard = ended.and_then(|ended| Ok((ended, self.hear_others(held, work, cancel)?)));
         self.lock_active().remove(&thread);
-        heard
-    }
-
-    /// Hears what was sent before, by whoever did not live to see it heard, up to the note that is being heard itself; gives how the
-    /// last of those runs ended.
-    fn hear_earlier(&self, held: &mut Held<'_>, own: Option<&NoteKey>, work: &Assignment) -> Result<Option<Ended>> {
-        let notes = self.store.pending(held.thread())?;
-        let earlier = notes.into_iter().filter(|note| note.kind == "send").take_while(|note| Some(&note.key) != own);
-        let mut heard = None;
-        for note in earlier {
-            heard = Some(self.run_once(held, input_of(note), work, &Cancel::new(), &mut |_| {})?);
-        }
-        Ok(heard)
+        heard.map(|(ended, next)| (ended, next.map(|next| (next, unsaid))))
     }
 
     /// One run, with somebody looking at the notes meanwhile.
-    fn run_once(
+    pub(crate) fn run_once(
         &self,
         held: &mut Held<'_>,
         input: Input,
@@ -305,154 +373,38 @@ impl Engine {
             let hint = format!("`selvedge send {thread} \"…\"` says something to it");
             return Err(Error::NotRunnable { thread, status, why: "nobody has said anything to it yet", hint });
         }
-        // Whoever asked an earlier run to stop did not mean this one.
-        held.delta.consumed = held.stops()?;
+        match input.is_continuing() {
+            // Whoever asked the thread to stop that goes on here did mean this one.
+            true => held.said_to_stop()?.into_iter().for_each(|stop| cancel.say(stop)),
+            // Whoever asked an earlier run to stop did not mean this one.
+            false => held.delta.consumed = held.stops()?,
+        }
         let thread = held.thread().clone();
         let over = Over(Cancel::new());
+        // That the time of this run is over is nobody else's business.
+        let (own, watch) = (cancel.child(), Watch::default());
         std::thread::scope(|scope| {
             let until = over.0.clone();
-            scope.spawn(move || self.watch_notes(&thread, cancel, &until));
+            let (own, watch) = (&own, &watch);
+            scope.spawn(move || self.watch(&thread, cancel, own, watch, &until));
             // Moved in, so that it is said also when a tool panics.
             let _over = over;
             let mut mask = Mask::new(&self.redactor, tell);
-            run::run(held, input, work, cancel, &mut |told| mask.tell(&told))
+            run::run(held, input, work, run::Heard { cancel: own, watch }, &mut |told| mask.tell(&told))
         })
     }
 
-    /// Looks for notes that ask to stop, until the run is over.
-    fn watch_notes(&self, thread: &ThreadId, cancel: &Cancel, over: &Cancel) {
-        while over.wait(LOOK).is_none() {
-            for note in self.store.pending(thread).unwrap_or_default() {
-                match note.kind.as_str() {
-                    "cancel" => cancel.say(Stop::Cancelled),
-                    "kill" => cancel.say(Stop::Killed),
-                    _ => {}
-                }
-            }
-        }
+    /// Whether a thread waits for somebody's word whose time is not over, and can't go on without it.
+    pub(crate) fn waits_for_word(&self, held: &Held<'_>, work: &Assignment) -> bool {
+        let now = self.clock.now();
+        let is_over = |ask: &Ask| ask.expires_at.is_some_and(|expires_at| now >= expires_at);
+        let Some(why) = held.fold.manifest().suspended.as_ref() else { return false };
+        let is_decided = held.fold.conversation.open().len() > why.calls.len();
+        let goes_on = work.wait == Wait::Each && is_decided;
+        why.reason == SuspendReason::Approval && !why.asks.is_empty() && !why.asks.iter().any(is_over) && !goes_on
     }
 
-    /// Runs what others sent meanwhile, in order, answers what was asked, and gives the lease back: it can't be given back while
-    /// somebody waits to be heard.
-    fn hear_others(&self, mut held: Held<'_>, work: &Assignment, cancel: &Cancel) -> Result<()> {
-        loop {
-            let thread = held.thread().clone();
-            let notes = self.store.pending(&thread)?;
-            held.delta.consumed = held.stops()?;
-            if !held.delta.consumed.is_empty() {
-                held.commit(Reason::Lifecycle, Of::default(), &mut |_| {})?;
-            }
-            if cancel.said() == Some(Stop::Killed) {
-                return self.give_back(held);
-            }
-            for note in notes.into_iter().filter(|note| note.kind == "send") {
-                let input = input_of(note);
-                // Whoever stopped the run before did not mean this one; whoever stops this process does.
-                let fresh = if cancel.said().is_none() { cancel.clone() } else { Cancel::new() };
-                self.lock_active().insert(thread.clone(), fresh.clone());
-                self.run_once(&mut held, input, work, &fresh, &mut |_| {})?;
-            }
-            held = match held.release() {
-                Ok(()) => return Ok(()),
-                Err((held, StoreError::NotesPending { .. })) => *held,
-                Err((_, error)) => return Err(error.into()),
-            };
-        }
-    }
-
-    /// Gives a thread back that was only looked at or settled. Whatever was sent to it waits: dropping the lease gives it up, and
-    /// whoever waits, or runs the thread next, hears it.
-    fn give_back(&self, held: Held<'_>) -> Result<()> {
-        match held.release() {
-            Ok(()) | Err((_, StoreError::NotesPending { .. })) => Ok(()),
-            Err((_, error)) => Err(error.into()),
-        }
-    }
-
-    /// Leaves a message for whoever holds the thread and waits until it was heard; if that one is gone, hears it here.
-    fn send_note(
-        &self,
-        thread: &ThreadId,
-        input: Input,
-        work: &Assignment,
-        cancel: &Cancel,
-        tell: &mut dyn FnMut(Told<'_>),
-    ) -> Result<Ended> {
-        let name = input.messages.first().and_then(|message| message.id.as_ref()).map(ToString::to_string);
-        let name = name.unwrap_or_else(|| self.ids.hex32());
-        let (mut messages, mut state) = (input.messages, input.state);
-        self.redactor.messages(&mut messages);
-        state.iter_mut().for_each(|state| self.redactor.value(state));
-        let body = json!({"messages": messages, "state": state, "origin": input.origin});
-        let mut follow = Follow::from(self.store.head(thread)?.lines);
-        let key = self.post(thread, "send", &name, body)?;
-        let mut position = self.store.position()?;
-        loop {
-            follow.tell(&*self.store, thread, &key, tell)?;
-            if let Some(run) = self.run_of(thread, &key)? {
-                follow.tell(&*self.store, thread, &key, tell)?;
-                return self.heard_elsewhere(thread, &run, follow.text);
-            }
-            let note = self.store.pending(thread)?.into_iter().find(|note| note.key == key);
-            match (note, self.store.acquire(thread, Acquire::default())) {
-                (Some(note), Ok(lease)) => return self.run_held(lease, input_of(note), work, cancel, tell),
-                (None, Ok(lease)) => {
-                    // Heard, and its run is over or was cut short; taking the thread has settled it.
-                    let held = self.take(lease, tell)?;
-                    let ended = ended_already(&held);
-                    self.give_back(held)?;
-                    follow.tell(&*self.store, thread, &key, tell)?;
-                    return match self.run_of(thread, &key)? {
-                        Some(run) => self.heard_elsewhere(thread, &run, follow.text),
-                        None => Ok(ended),
-                    };
-                }
-                (_, Err(StoreError::LeaseHeld { .. })) => {}
-                (_, Err(error)) => return Err(error.into()),
-            }
-            if cancel.said().is_some() {
-                let why = "whoever runs it has not heard the message yet";
-                let status = self.store.get(thread)?.manifest.status;
-                let hint = "it is heard once that run ends".to_owned();
-                return Err(Error::NotRunnable { thread: thread.clone(), status, why, hint });
-            }
-            self.store.wait(position, LOOK)?;
-            position = self.store.position()?;
-        }
-    }
-
-    /// The run that answered a note, once it is over.
-    fn run_of(&self, thread: &ThreadId, note: &NoteKey) -> Result<Option<selvedge_model::Run>> {
-        let ours = |run: &selvedge_model::Run| {
-            run.meta.status != RunStatus::Running && run.meta.source_mailbox_entry_id.as_deref() == Some(note.as_str())
-        };
-        Ok(self.store.runs(thread)?.into_iter().rev().find(ours))
-    }
-
-    fn heard_elsewhere(&self, thread: &ThreadId, run: &selvedge_model::Run, text: Option<String>) -> Result<Ended> {
-        let manifest = self.store.get(thread)?.manifest;
-        Ok(Ended {
-            thread: thread.clone(),
-            run: Some(run.run_id.clone()),
-            status: manifest.status,
-            text,
-            code: run.meta.termination_code.clone().unwrap_or_default(),
-            detail: run.meta.termination_detail.clone(),
-            suspended: manifest.suspended,
-            outputs: manifest.outputs,
-            turns: run.meta.cost.as_ref().map_or(0, |cost| cost.turns),
-            input_tokens: run.meta.input_tokens,
-            output_tokens: run.meta.output_tokens,
-        })
-    }
-
-    fn post(&self, thread: &ThreadId, kind: &str, name: &str, body: serde_json::Value) -> Result<NoteKey> {
-        let key = NoteKey::new(format!("{kind}-{name}")).map_err(|_| StoreError::BadBatch)?;
-        self.store.post(Note { thread: thread.clone(), key: key.clone(), kind: kind.to_owned(), body })?;
-        Ok(key)
-    }
-
-    fn lock_active(&self) -> MutexGuard<'_, HashMap<ThreadId, Cancel>> {
+    pub(crate) fn lock_active(&self) -> MutexGuard<'_, HashMap<ThreadId, Cancel>> {
         self.active.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
@@ -466,44 +418,43 @@ impl Drop for Over {
     }
 }
 
-/// The input that a note asks for.
-fn input_of(note: Note) -> Input {
-    let field = |name: &str| note.body.get(name).cloned().unwrap_or_default();
-    Input {
-        messages: serde_json::from_value(field("messages")).unwrap_or_default(),
-        state: Some(field("state")).filter(|state| !state.is_null()),
-        origin: field("origin").as_str().unwrap_or("user").to_owned(),
-        note: Some(note.key),
-    }
-}
-
-/// Stops a thread that waits for somebody: its open calls are answered, and it ends.
+/// Stops a thread that waits for somebody: its open calls are answered, and it ends. One that never ran ends with a run that did nothing.
 fn stop_waiting(held: &mut Held<'_>, stop: Stop) -> Result<()> {
-    let status = match (held.fold.manifest().status, stop) {
-        (Status::Suspended, Stop::Killed) => Status::Killed,
-        (Status::Suspended, _) => Status::Cancelled,
+    let status = if stop == Stop::Killed { Status::Killed } else { Status::Cancelled };
+    match held.fold.manifest().status {
+        Status::Suspended => {}
+        Status::Created => return stop_unborn(held, status),
         _ => return Ok(()),
-    };
+    }
     held.interrupt_calls("interrupted: the thread was stopped before this call was made")?;
     let changed = selvedge_model::event::ManifestChanged { status: Some(status), ..Default::default() };
     held.delta.events.push(Event::ManifestChanged(changed));
-    held.commit(Reason::Lifecycle, Of::default(), &mut |_| {}).map(|_| ())
+    let more = More { posted: held.settles(status).into_iter().collect(), ..More::default() };
+    held.commit_with(Reason::Lifecycle, Of::default(), more, &mut |_| {}).map(|_| ())
+}
+
+fn stop_unborn(held: &mut Held<'_>, status: Status) -> Result<()> {
+    // Thirty-two hex characters are a run's name.
+    let run = RunId::new(held.engine.ids.hex32()).map_err(|_| StoreError::BadBatch)?;
+    let meta = RunMeta::started(held.fold.manifest().agent_id.clone(), "user").finished(status.to_string());
+    let more = More { posted: held.settles(status).into_iter().collect(), ..More::default() };
+    let of = Of { run: Some(run), meta: Some(meta), turn: None };
+    held.commit_with(Reason::RunFinished, of, more, &mut |_| {}).map(|_| ())
 }
 
 /// How a thread stands that there is nothing to do for.
-fn ended_already(held: &Held<'_>) -> Ended {
+pub(crate) fn ended_already(held: &Held<'_>) -> Ended {
     let manifest = held.fold.manifest();
     Ended {
         thread: manifest.thread_id.clone(),
         run: None,
         status: manifest.status,
         text: None,
-        code: "already_said".to_owned(),
+        code: if manifest.status == Status::Suspended { "waiting" } else { "already_said" }.to_owned(),
         detail: None,
         suspended: manifest.suspended.clone(),
         outputs: manifest.outputs.clone(),
-        turns: 0,
-        input_tokens: 0,
-        output_tokens: 0,
+        cost: Cost::default(),
+        resumed: None,
     }
 }

@@ -40,6 +40,56 @@ pub enum Error {
         /// The call.
         call: CallId,
     },
+    /// Somebody said something else before.
+    #[error("it was already said that call `{call}` of thread `{thread}` is {said}")]
+    AlreadyDecided {
+        /// The thread.
+        thread: ThreadId,
+        /// The call.
+        call: CallId,
+        /// What was said.
+        said: String,
+    },
+    /// The time in which somebody could decide is over.
+    #[error("the time in which call `{call}` of thread `{thread}` could be decided about is over")]
+    TooLate {
+        /// The thread.
+        thread: ThreadId,
+        /// The call.
+        call: CallId,
+    },
+    /// A raise that would lower a ceiling.
+    #[error("`{limit}` of thread `{thread}` would be lower than it is")]
+    NotRaised {
+        /// The thread.
+        thread: ThreadId,
+        /// The ceiling.
+        limit: &'static str,
+    },
+    /// A model without a price under a ceiling of money.
+    #[error("nobody knows what the model `{model}` costs, and thread `{thread}` has a ceiling of money")]
+    NoPrice {
+        /// The thread.
+        thread: ThreadId,
+        /// The model.
+        model: String,
+    },
+    /// Whoever waited for a message to be heard stopped waiting; the message stays, and is heard.
+    #[error("whoever runs thread `{thread}` has not heard the message yet")]
+    NotHeardYet {
+        /// The thread.
+        thread: ThreadId,
+    },
+}
+
+impl Error {
+    /// The same error; if the ledger refused the first changeset of a run, the run was refused for want of money and not broken.
+    pub(crate) fn unfunded(self) -> Self {
+        match self {
+            Self::Commit { source: source @ selvedge_store::Error::Posting(_), .. } => Self::Store(source),
+            other => other,
+        }
+    }
 }
 
 impl Classify for Error {
@@ -48,7 +98,11 @@ impl Classify for Error {
             Self::Store(source) => source.kind(),
             // Whatever kept it from being committed: the run is not what it should be.
             Self::Commit { .. } => Kind::Broken,
-            Self::NotRunnable { .. } => Kind::Denied,
+            Self::NotRunnable { .. } | Self::NotHeardYet { .. } | Self::TooLate { .. } | Self::NoPrice { .. } => {
+                Kind::Denied
+            }
+            Self::NotRaised { .. } => Kind::Invalid,
+            Self::AlreadyDecided { .. } => Kind::Conflict,
             Self::NoOpenCall { .. } => Kind::Absent,
         }
     }
@@ -59,6 +113,11 @@ impl Classify for Error {
             Self::Commit { .. } => "state_error",
             Self::NotRunnable { .. } => "not_runnable",
             Self::NoOpenCall { .. } => "no_open_call",
+            Self::AlreadyDecided { .. } => "already_decided",
+            Self::NotHeardYet { .. } => "not_heard_yet",
+            Self::TooLate { .. } => "too_late",
+            Self::NotRaised { .. } => "not_raised",
+            Self::NoPrice { .. } => "no_price",
         }
     }
 
@@ -75,6 +134,21 @@ impl Classify for Error {
             Self::Commit { source, .. } => source.hint(),
             Self::NotRunnable { hint, .. } => Some(hint.clone()),
             Self::NoOpenCall { thread, .. } => Some(format!("`selvedge log {thread}` shows its calls")),
+            Self::AlreadyDecided { thread, .. } => {
+                Some(format!("what was said counts; `selvedge resume {thread}` goes on with it"))
+            }
+            Self::TooLate { thread, .. } => {
+                Some(format!("`selvedge resume {thread}` goes on without it; the model may ask again"))
+            }
+            Self::NotRaised { thread, .. } => {
+                Some(format!("`selvedge thread show {thread}` shows its limits; a raise sets a higher one"))
+            }
+            Self::NoPrice { model, .. } => Some(format!(
+                "give `{model}` a price in `config/agent/models.yaml` (`selvedge config explain models.known`)"
+            )),
+            Self::NotHeardYet { thread } => {
+                Some(format!("it is heard once that run ends; `selvedge log {thread}` shows what became of it"))
+            }
         }
     }
 }

@@ -5,14 +5,17 @@
 use std::collections::HashMap;
 use std::sync::{Mutex, PoisonError};
 
+use selvedge_log::scan::Entry;
 use selvedge_log::{Head, Trust};
 use selvedge_model::fold::{Call, FoldError};
-use selvedge_model::{CallId, Event, Manifest, RunId, Thread, ThreadId, Timestamp};
+use selvedge_model::limits::Meter;
+use selvedge_model::{CallId, Event, Manifest, Message, RunId, Thread, ThreadId, Timestamp};
 use selvedge_store::load::load;
 use selvedge_store::{Logs, Result};
 use serde_json::Value;
 
 use crate::conversation::Conversation;
+use crate::snapshot::{Begun, Keeper, Last};
 
 /// What is known of a thread.
 #[derive(Clone, Debug)]
@@ -22,6 +25,10 @@ pub(crate) struct Fold {
     pub(crate) conversation: Conversation,
     /// Where the log ends.
     pub(crate) head: Head,
+    /// What is known of its last snapshot.
+    pub(crate) saved: Last,
+    /// What is to be told of how it was loaded.
+    pub(crate) notice: Option<String>,
 }
 
 impl Fold {
@@ -30,7 +37,38 @@ impl Fold {
         let mut loaded = load(logs, thread, trust, None)?;
         let mut conversation = Conversation::default();
         loaded.thread.take_messages().into_iter().for_each(|message| conversation.push(message));
-        Ok(Self { thread: loaded.thread, conversation, head: loaded.head })
+        Ok(Self::of(loaded.thread, conversation, loaded.head))
+    }
+
+    pub(crate) fn of(thread: Thread, conversation: Conversation, head: Head) -> Self {
+        Self { thread, conversation, head, saved: Last::default(), notice: None }
+    }
+
+    /// Reads a thread from its newest good snapshot and the log behind it, or else from its log.
+    pub(crate) fn open(keeper: Option<&Keeper>, logs: &dyn Logs, thread: &ThreadId, trust: &Trust) -> Result<Self> {
+        let begun = match keeper {
+            Some(keeper) => keeper.begin(thread, logs.head(thread)?.bytes, trust),
+            None => Begun::Nothing,
+        };
+        match begun {
+            Begun::Fold(fold) => Ok(*fold),
+            Begun::Nothing => Self::load(logs, thread, trust),
+            Begun::Refused(why) => Self::load(logs, thread, trust).map(|fold| Self { notice: Some(why), ..fold }),
+        }
+    }
+
+    /// The same, with what is known of its last snapshot.
+    pub(crate) fn with_saved(self, saved: Last) -> Self {
+        Self { saved, ..self }
+    }
+
+    pub(crate) fn thread_id(&self) -> &ThreadId {
+        &self.thread.manifest.thread_id
+    }
+
+    /// Everything but the messages.
+    pub(crate) fn thread(&self) -> &Thread {
+        &self.thread
     }
 
     pub(crate) fn manifest(&self) -> &Manifest {
@@ -44,6 +82,11 @@ impl Fold {
     /// What is known of a call beyond its messages.
     pub(crate) fn call(&self, id: &CallId) -> Option<&Call> {
         self.thread.calls.get(id)
+    }
+
+    /// What it has used.
+    pub(crate) fn meter(&self) -> &Meter {
+        &self.thread.meter
     }
 
     pub(crate) fn run(&self, id: &RunId) -> Option<&selvedge_model::Run> {
@@ -60,12 +103,33 @@ impl Fold {
     ) -> Result<(), FoldError> {
         for event in events {
             match event {
-                Event::Message(message) => self.conversation.push(message.clone()),
+                Event::Message(message) => {
+                    self.thread.heard(message);
+                    let run_id = message.run_id.clone().or_else(|| run.cloned());
+                    self.conversation.push(Message { run_id, ..message.clone() });
+                }
                 other => self.thread.apply(other, at)?,
             }
         }
         self.thread.committed(head.version, run, at);
         self.head = head;
+        Ok(())
+    }
+
+    /// Takes in a changeset as it stands in the log.
+    pub(crate) fn absorb(&mut self, entry: Entry) -> Result<(), FoldError> {
+        let run = entry.checkpoint().and_then(|checkpoint| checkpoint.run_id.clone());
+        for line in entry.lines {
+            match line.event {
+                Event::Message(mut message) => {
+                    self.thread.heard(&message);
+                    message.run_id = message.run_id.or_else(|| run.clone());
+                    self.conversation.push(message);
+                }
+                other => self.thread.apply(&other, line.timestamp)?,
+            }
+        }
+        self.head = entry.head;
         Ok(())
     }
 }
@@ -81,11 +145,17 @@ pub(crate) struct Folds {
 
 impl Folds {
     /// The fold of a thread, from memory if it still ends where the log does.
-    pub(crate) fn get(&self, logs: &dyn Logs, thread: &ThreadId, trust: &Trust) -> Result<Fold> {
+    pub(crate) fn get(
+        &self,
+        keeper: Option<&Keeper>,
+        logs: &dyn Logs,
+        thread: &ThreadId,
+        trust: &Trust,
+    ) -> Result<Fold> {
         let kept = self.lock().remove(thread);
         match kept {
             Some(fold) if fold.head == logs.head(thread)? => Ok(fold),
-            _ => Fold::load(logs, thread, trust),
+            _ => Fold::open(keeper, logs, thread, trust),
         }
     }
 

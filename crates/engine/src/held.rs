@@ -5,8 +5,11 @@
 //! version nobody else can have written the next one.
 
 use selvedge_log::Head;
+use selvedge_model::account::Posting;
+use selvedge_model::event::Place;
 use selvedge_model::{
-    Batch, Changeset, Event, Expect, Message, Note, NoteKey, Part, Patch, Reason, RunId, RunMeta, ThreadId,
+    Batch, Changeset, Event, Expect, Message, Note, NoteKey, Part, Patch, Reason, RunId, RunMeta, Status, Stop,
+    ThreadId,
 };
 use selvedge_store::{Error as StoreError, Lease};
 use serde_json::Value;
@@ -14,6 +17,8 @@ use serde_json::Value;
 use crate::engine::Engine;
 use crate::error::{Error, Result};
 use crate::fold::Fold;
+use crate::ledger::Hold;
+use crate::snapshot::{Keeper, Trigger};
 use crate::told::Told;
 
 /// What has happened and is not committed yet.
@@ -24,6 +29,8 @@ pub(crate) struct Delta {
     pub(crate) patches: Vec<Patch>,
     pub(crate) events: Vec<Event>,
     pub(crate) consumed: Vec<NoteKey>,
+    /// What is posted to the ledger, in order.
+    pub(crate) postings: Vec<Posting>,
 }
 
 /// Which run a commit belongs to, and what is said of the run.
@@ -34,11 +41,28 @@ pub(crate) struct Of {
     pub(crate) turn: Option<u64>,
 }
 
+/// What a commit does beside its own thread.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct More {
+    /// What is added to other threads.
+    pub(crate) parts: Vec<Part>,
+    /// Notes for other threads.
+    pub(crate) posted: Vec<Note>,
+    /// Notes of this thread that are answered so.
+    pub(crate) consumed: Vec<NoteKey>,
+}
+
 /// A thread under lease.
 pub(crate) struct Held<'e> {
     pub(crate) engine: &'e Engine,
     pub(crate) fold: Fold,
     pub(crate) delta: Delta,
+    /// What its directive wants done at events, as snapshots show it.
+    pub(crate) hooks: Vec<Value>,
+    /// What the call is paid with that was made last and is not settled.
+    pub(crate) hold: Option<Hold>,
+    /// How many calls were paid for.
+    pub(crate) attempts: u64,
     lease: Guard<'e>,
 }
 
@@ -69,7 +93,8 @@ impl Drop for Guard<'_> {
 
 impl<'e> Held<'e> {
     pub(crate) fn new(engine: &'e Engine, lease: Lease, fold: Fold) -> Self {
-        Self { engine, fold, delta: Delta::default(), lease: Guard { engine, lease, is_held: true } }
+        let lease = Guard { engine, lease, is_held: true };
+        Self { engine, fold, delta: Delta::default(), hooks: Vec::new(), hold: None, attempts: 0, lease }
     }
 
     pub(crate) fn thread(&self) -> &ThreadId {
@@ -78,6 +103,21 @@ impl<'e> Held<'e> {
 
     /// Commits the delta. On return it is durable, folded and told; on an error nothing of it is, and the delta is as it was.
     pub(crate) fn commit(&mut self, reason: Reason, of: Of, tell: &mut dyn FnMut(Told<'_>)) -> Result<u64> {
+        self.commit_with(reason, of, More::default(), tell)
+    }
+
+    /// Commits the delta together with what happens to other threads: all of it or none.
+    pub(crate) fn commit_with(
+        &mut self,
+        reason: Reason,
+        of: Of,
+        more: More,
+        tell: &mut dyn FnMut(Told<'_>),
+    ) -> Result<u64> {
+        if let Some(why) = self.fold.notice.take() {
+            tell(Told::Snapshot { why: &why });
+        }
+        let status = self.fold.manifest().status;
         let mut changeset = self.changeset(reason, of);
         let redactor = &self.engine.redactor;
         redactor.messages(&mut changeset.messages);
@@ -87,8 +127,8 @@ impl<'e> Held<'e> {
             redactor.value(state);
         }
         let run = changeset.run_id.clone();
-        let events = changeset.clone().into_events();
-        let committed = self.engine.store.commit(self.batch(changeset));
+        let mut events = changeset.clone().into_events();
+        let committed = self.commit_closing(self.batch(changeset, more), &events);
         let head = self.engine.store.head(self.thread());
         let head = match (committed, head) {
             (Ok(_), head) => head?,
@@ -96,15 +136,57 @@ impl<'e> Held<'e> {
             (Err(source), _) => return Err(Error::Commit { reason, source }),
         };
         self.delta = Delta::default();
+        self.with_records(&mut events, &head)?;
         // Whatever the store put before them (a recovery, a new key), the events are the last lines before the checkpoint.
         let seq = head.lines.saturating_sub(events.len() as u64 + 1);
         let version = head.version;
         if self.fold.take(&events, head, run.as_ref(), self.engine.clock.now()).is_err() {
             // The store folded the same events before it signed them; what it has is what counts.
-            self.fold = Fold::load(&*self.engine.store, self.thread(), &self.engine.trust)?;
+            let fold = Fold::load(&*self.engine.store, self.thread(), &self.engine.trust)?;
+            self.fold = fold.with_saved(std::mem::take(&mut self.fold.saved));
         }
         tell(Told::Committed { thread: &self.lease.lease.thread, version, reason, seq, events: &events });
+        self.committed(reason, status, tell);
         Ok(version)
+    }
+
+    /// Puts what the ledger recorded among the events that were committed, as it stands in the log.
+    fn with_records(&self, events: &mut Vec<Event>, head: &Head) -> Result<()> {
+        let before = self.fold.head.lines;
+        let is_more = head.lines > before + events.len() as u64 + 1;
+        if !is_more {
+            return Ok(());
+        }
+        let lines = self.engine.store.read(self.thread(), before, usize::MAX)?;
+        let is_told = |event: &Event| !matches!(event.place(), Place::Lead | Place::End);
+        *events =
+            lines.into_iter().take_while(|line| line.seq < head.lines).map(|line| line.event).filter(is_told).collect();
+        Ok(())
+    }
+
+    /// Saves a snapshot, if what was just committed is worth one. Whatever becomes of that, the run goes on.
+    fn committed(&mut self, reason: Reason, before: Status, tell: &mut dyn FnMut(Told<'_>)) {
+        let Some(keeper) = &self.engine.snapshots else { return };
+        let (now, is_over) = (self.fold.manifest().status, self.fold.manifest().run_id.is_none());
+        if let Some(trigger) = Trigger::of(reason, before, now).filter(|trigger| keeper.is_due(&self.fold, *trigger)) {
+            match keeper.save(&self.fold, trigger, &self.hooks, self.engine.clock.now()) {
+                Ok(saved) => self.fold.saved = saved,
+                Err(failure) => {
+                    self.fold.saved = Keeper::tried(&self.fold);
+                    let record = [("snapshot_failed".to_owned(), failure.record(trigger))];
+                    self.delta.events.push(Event::ContextInjected(record.into_iter().collect()));
+                    tell(Told::Snapshot { why: &format!("a snapshot could not be saved: {}", failure.why) });
+                    if is_over {
+                        // There is no next commit to say it with. A disk that is full may refuse this one too, and then it was told.
+                        _ = self.commit(Reason::Lifecycle, Of::default(), tell);
+                        self.delta = Delta::default();
+                    }
+                }
+            }
+        }
+        if before != now && matches!(now, Status::Completed | Status::CompletedWithErrors | Status::Continued) {
+            keeper.complete(self.fold.thread_id(), self.engine.clock.now());
+        }
     }
 
     fn changeset(&self, reason: Reason, of: Of) -> Changeset {
@@ -125,12 +207,15 @@ impl<'e> Held<'e> {
         head.version == self.fold.head.version + 1 && head.epoch == self.lease.lease.epoch
     }
 
-    fn batch(&self, changeset: Changeset) -> Batch {
+    fn batch(&self, changeset: Changeset, more: More) -> Batch {
         let thread = self.thread().clone();
-        let consumed = self.delta.consumed.iter().map(|note| (thread.clone(), note.clone())).collect();
+        let others = more.consumed.iter().filter(|note| !self.delta.consumed.contains(note));
+        let consumed = self.delta.consumed.iter().chain(others).map(|note| (thread.clone(), note.clone())).collect();
         let expect = Expect::Exact(self.fold.head.version);
-        let part = Part::new(thread, expect, changeset).under(self.lease.lease.epoch);
-        Batch { consumed, ..Batch::of(part) }
+        let mut part = Part::new(thread, expect, changeset).under(self.lease.lease.epoch);
+        part.postings.clone_from(&self.delta.postings);
+        let parts = std::iter::once(part).chain(more.parts).collect();
+        Batch { key: None, parts, consumed, posted: more.posted }
     }
 
     /// The notes that ask a run to stop.
@@ -138,6 +223,16 @@ impl<'e> Held<'e> {
         let asks = |note: &Note| matches!(note.kind.as_str(), "cancel" | "kill");
         let notes = self.engine.store.pending(self.thread())?;
         Ok(notes.into_iter().filter(asks).map(|note| note.key).collect())
+    }
+
+    /// How urgently it was asked to stop.
+    pub(crate) fn said_to_stop(&self) -> Result<Option<Stop>> {
+        let stop = |note: Note| match note.kind.as_str() {
+            "cancel" => Some(Stop::Cancelled),
+            "kill" => Some(Stop::Killed),
+            _ => None,
+        };
+        Ok(self.engine.store.pending(self.thread())?.into_iter().filter_map(stop).max())
     }
 
     /// Gives the lease back, keeping what is known of the thread; refused while somebody waits to be heard.

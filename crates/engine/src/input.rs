@@ -1,7 +1,11 @@
 //! What starts a run.
 
+use selvedge_model::limits::Limits;
 use selvedge_model::{Message, NoteKey, Role};
 use serde_json::Value;
+
+/// Who starts the run of a thread that took over from another one.
+const CONTINUATION: &str = "continuation";
 
 /// What starts a run.
 #[derive(Clone, Debug, PartialEq)]
@@ -10,6 +14,8 @@ pub struct Input {
     pub messages: Vec<Message>,
     /// A state that replaces the thread's.
     pub state: Option<Value>,
+    /// Ceilings that are higher from now on.
+    pub raise: Option<Limits>,
     /// Who starts it: `user`, `subagent`, `internal` and so on.
     pub origin: String,
     /// The note that asked for it, answered by the commit that starts the run.
@@ -22,9 +28,18 @@ impl Input {
         Self::messages(vec![Message::text(Role::User, text)])
     }
 
+    /// Nothing new: a thread goes on that took over from another one.
+    pub(crate) fn continuing() -> Self {
+        Self { origin: CONTINUATION.to_owned(), ..Self::nothing() }
+    }
+
+    pub(crate) fn is_continuing(&self) -> bool {
+        self.origin == CONTINUATION
+    }
+
     /// Some messages of a user.
     pub fn messages(messages: Vec<Message>) -> Self {
-        Self { messages, state: None, origin: "user".to_owned(), note: None }
+        Self { messages, state: None, raise: None, origin: "user".to_owned(), note: None }
     }
 
     /// Nothing new: what is open is finished.
@@ -32,7 +47,13 @@ impl Input {
         Self::messages(Vec::new())
     }
 
-    /// Whether it brings anything.
+    /// The same, with higher ceilings from now on.
+    #[must_use]
+    pub fn raising(self, raise: Limits) -> Self {
+        Self { raise: Some(raise), ..self }
+    }
+
+    /// Whether it says anything; higher ceilings only let the thread go on with what it was doing.
     pub fn is_empty(&self) -> bool {
         self.messages.is_empty() && self.state.is_none()
     }

@@ -6,8 +6,15 @@
 //! - [`engine`]: the handle, and the verbs: `send`, `resume`, `cancel`, `kill`, `settle`, `recover`.
 //! - `held`: a thread under lease; the one place where a run commits. `fold` and `conversation`: what is known of it,
 //!   kept between commits and between runs, so that the next turn costs what the first did.
-//! - `run`: one run as a list of named steps. `turn`: one answer of the model. `calls`: the tool calls of a turn, new ones
+//! - `hearing`: what others say to a thread that somebody runs. [`deciding`]: what people decide about calls; `approval`: what such
+//!   a decision is bound to and what it means.
+//! - `continuation`: a thread that goes on in another one; `carry`: what that one takes along; `context`: how full a model is.
+//! - `run`: one run as a list of named steps. `stops`: when it is stopped that goes in circles. `turn`: one answer of the model. `calls`: the tool calls of a turn, new ones
 //!   and those that an earlier life left open.
+//! - [`chain`], [`search`], [`wait`], [`standing`], [`transcript`]: what is asked of threads and their chains by whoever does not run
+//!   them; they only read, and are the same through every door.
+//! - [`snapshot`]: the fold of a log, saved and read back.
+//! - [`replay`]: a recorded thread run again, offline, and compared step by step.
 //! - [`redact`]: what must never reach a log; `mask` keeps it from whoever watches. [`told`]: what is told to whoever watches.
 //!
 //! What holds:
@@ -19,22 +26,39 @@
 //!
 //! Everything here blocks, as the store does; a program with an async runtime gives a run a thread of its own.
 
+mod approval;
 pub mod assignment;
 mod calls;
+mod carry;
+pub mod chain;
+mod context;
+mod continuation;
 mod conversation;
+pub mod deciding;
 pub mod engine;
 pub mod error;
 mod fold;
 mod follow;
+mod hearing;
 mod held;
 pub mod input;
+pub mod ledger;
 mod mask;
 pub mod redact;
+pub mod replay;
 mod run;
+pub mod search;
+pub mod snapshot;
+pub mod spawn;
+pub mod standing;
+mod stops;
 pub mod told;
+pub mod transcript;
 mod turn;
+pub mod wait;
 
 pub use assignment::{Assignment, Permission};
+pub use deciding::{Choice, Decided, Recorded};
 pub use engine::{Engine, Options};
 pub use error::{Error, Result};
 pub use input::Input;

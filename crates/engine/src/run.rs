@@ -7,8 +7,11 @@
 //! finish   RunFinished              always, even when there is nothing to say
 //! ```
 
-use selvedge_model::answer::End;
-use selvedge_model::event::{ManifestChanged, SuspendReason, Suspended};
+use std::time::Duration;
+
+use selvedge_model::answer::{End, Usage};
+use selvedge_model::event::{Fields, ManifestChanged, SuspendReason, Suspended, TurnUsage};
+use selvedge_model::limits::{self, Cost, Reached};
 use selvedge_model::message::Block;
 use selvedge_model::{
     CallId, Cancel, Classify, Event, Message, Reason, Role, RunId, RunMeta, RunStatus, Status, Stop, Timestamp,
@@ -18,11 +21,16 @@ use serde_json::{Value, json};
 
 use crate::assignment::Assignment;
 use crate::calls::Settled;
+use crate::context::Gauge;
+use crate::continuation::Successor;
 use crate::error::{Error, Result};
-use crate::held::{Held, Of};
+use crate::hearing::Watch;
+use crate::held::{Held, More, Of};
 use crate::input::Input;
+use crate::ledger::{Bid, OUTPUT_TOKENS, Refused, Spent};
+use crate::stops::{self, Met, Round};
 use crate::told::{Ended, Told};
-use crate::turn::{self, Asked};
+use crate::turn::{self, Asked, Asking};
 
 /// A run that goes on.
 pub(crate) struct Running<'r, 'e> {
@@ -31,14 +39,30 @@ pub(crate) struct Running<'r, 'e> {
     pub(crate) run: RunId,
     pub(crate) cancel: &'r Cancel,
     pub(crate) tell: &'r mut dyn FnMut(Told<'_>),
+    watch: &'r Watch,
     /// What the model is told of its tools.
     tools: Vec<ToolSpec>,
     meta: RunMeta,
     began: Timestamp,
-    turns: u64,
-    /// Turns of earlier runs since somebody last spoke, which count against the ceiling too.
-    turns_before: u64,
+    pub(crate) turns: u64,
+    /// What the turns of this run used.
+    used: Cost,
+    /// Whether the model asked for a successor.
+    pub(crate) hands_over: bool,
+    /// How the provider counts.
+    gauge: Gauge,
+    /// What the tools of this run were called with, for those who judge whether it goes in circles.
+    pub(crate) rounds: Vec<Round>,
     text: Option<String>,
+}
+
+/// How a run hears what happens beside it.
+#[derive(Clone, Copy)]
+pub(crate) struct Heard<'r> {
+    /// Whether it is to stop.
+    pub(crate) cancel: &'r Cancel,
+    /// Whether somebody decided something, and how much time is left.
+    pub(crate) watch: &'r Watch,
 }
 
 /// Why a run ends.
@@ -46,9 +70,16 @@ enum Why {
     Completed,
     Unreturned,
     Returned(Value),
+    Reached(Met),
     Suspended(Suspended),
+    Refused(Refused),
+    /// The context is full, and another thread goes on.
+    Continued(Box<Successor>),
     Stopped(Stop),
-    Failed { code: &'static str, why: String },
+    Failed {
+        code: &'static str,
+        why: String,
+    },
 }
 
 /// Runs a thread that is held, from its input to its end.
@@ -56,20 +87,38 @@ pub(crate) fn run(
     held: &mut Held<'_>,
     input: Input,
     work: &Assignment,
-    cancel: &Cancel,
+    heard: Heard<'_>,
     tell: &mut dyn FnMut(Told<'_>),
 ) -> Result<Ended> {
     let engine = held.engine;
+    if held.limits(work).spend.is_some() && work.price.is_none() {
+        return Err(Error::NoPrice { thread: held.thread().clone(), model: work.model_name.clone() });
+    }
+    held.hooks.clone_from(&work.hooks);
+    held.hooks.iter_mut().for_each(|hook| engine.redactor.value(hook));
     // Thirty-two hex characters are a run's name.
     let run = RunId::new(engine.ids.hex32()).map_err(|_| selvedge_store::Error::BadBatch)?;
     let mut meta = RunMeta::started(work.agent_id.clone(), input.origin.clone());
     meta.source_mailbox_entry_id = input.note.as_ref().map(ToString::to_string);
-    let began = engine.clock.now();
-    let tools = work.offered().cloned().collect();
-    let mut running =
-        Running { held, work, run, cancel, tell, tools, meta, began, turns: 0, turns_before: 0, text: None };
+    meta.config = work.config;
+    let mut running = Running {
+        work,
+        run,
+        cancel: heard.cancel,
+        watch: heard.watch,
+        tell,
+        tools: work.offered().cloned().collect(),
+        meta,
+        began: engine.clock.now(),
+        turns: 0,
+        used: Cost::default(),
+        hands_over: false,
+        gauge: Gauge::default(),
+        rounds: Vec::new(),
+        text: None,
+        held,
+    };
     running.begin(input)?;
-    running.turns_before = running.held.fold.conversation.turns_since_input();
     let why = match running.work() {
         Ok(why) => why,
         Err(error) => {
@@ -89,42 +138,84 @@ pub(crate) fn run(
 impl Running<'_, '_> {
     /// Commits the delta as a part of this run.
     pub(crate) fn commit(&mut self, reason: Reason) -> Result<()> {
-        let turn = (self.turns > 0).then_some(self.turns);
-        let of = Of { run: Some(self.run.clone()), meta: None, turn };
+        let of = self.of();
         self.held.commit(reason, of, self.tell).map(|_| ())
+    }
+
+    pub(crate) fn of(&self) -> Of {
+        Of { run: Some(self.run.clone()), meta: None, turn: (self.turns > 0).then_some(self.turns) }
     }
 
     /// Takes the input in, cleans up after earlier runs, and says that this one began.
     fn begin(&mut self, input: Input) -> Result<()> {
+        if let Some(raise) = &input.raise {
+            let changed = self.held.raised(raise, self.work)?;
+            self.held.delta.events.push(Event::ManifestChanged(changed));
+        }
+        self.held.fund(self.work, input.raise.as_ref())?;
         let held = &mut *self.held;
         let is_known = |message: &Message| message.id.as_ref().is_some_and(|id| held.fold.conversation.knows(id));
         let messages: Vec<Message> = input.messages.into_iter().filter(|message| !is_known(message)).collect();
+        if messages.iter().any(|message| message.role == Role::User) {
+            self.cancel_awaited()?;
+        }
+        let held = &mut *self.held;
         let state = input.state.as_ref().unwrap_or(held.fold.state());
         let cleanup = held.engine.scopes.run_cleanup(state);
-        held.delta.messages = messages;
+        held.delta.messages.extend(messages);
         held.delta.patches.extend(cleanup);
         held.delta.state = input.state;
         held.delta.consumed.extend(input.note);
         let of = Of { run: Some(self.run.clone()), meta: Some(self.meta.clone()), turn: None };
-        held.commit(Reason::UserMessage, of, self.tell).map(|_| ())
+        held.commit(Reason::UserMessage, of, self.tell).map_err(Error::unfunded)?;
+        self.set_time();
+        Ok(())
+    }
+
+    /// Tells whoever watches how much running time is left.
+    fn set_time(&self) {
+        let before = self.held.fold.meter().ended.duration_ms.saturating_add(self.running_ms());
+        let most = self.held.limits(self.work).duration_seconds.map(|seconds| seconds.saturating_mul(1000));
+        self.watch.set_time(most.map(|most| Duration::from_millis(most.saturating_sub(before))));
+    }
+
+    /// How long this run has been running.
+    fn running_ms(&self) -> u64 {
+        let elapsed = self.held.engine.clock.now().as_micros().saturating_sub(self.began.as_micros());
+        u64::try_from(elapsed / 1000).unwrap_or(0)
     }
 
     /// Everything between beginning and end.
     fn work(&mut self) -> Result<Why> {
         loop {
+            if self.watch.was_noted() {
+                self.hear()?;
+            }
             match self.settle_calls()? {
                 Settled::All => {}
                 Settled::Returned(outputs) => return Ok(Why::Returned(outputs)),
-                Settled::Unknown(suspended) => return Ok(Why::Suspended(suspended)),
+                // What was decided before the thread waits is heard by this very run.
+                Settled::Waits(_) if self.cancel.said().is_none() && self.hear()? => continue,
+                Settled::Waits(suspended) if self.stopped().is_none() => return Ok(Why::Suspended(suspended)),
+                Settled::Waits(_) => {}
             }
-            if let Some(stop) = self.cancel.said() {
-                return Ok(Why::Stopped(stop));
+            if let Some(why) = self.stopped() {
+                return Ok(why);
+            }
+            if let Some(met) = stops::met(&self.work.stops, &self.rounds, self.text.as_deref()) {
+                return Ok(Why::Reached(met));
             }
             if !self.held.fold.conversation.wants_answer() {
                 return Ok(self.completed());
             }
             if let Some(suspended) = self.limit() {
-                return Ok(Why::Suspended(suspended));
+                match self.hear()? {
+                    true => continue,
+                    false => return Ok(Why::Suspended(suspended)),
+                }
+            }
+            if let Some(why) = self.full()? {
+                return Ok(why);
             }
             if let Some(why) = self.turn()? {
                 return Ok(why);
@@ -132,39 +223,98 @@ impl Running<'_, '_> {
         }
     }
 
+    /// How many bytes the next prompt has, roughly.
+    fn prompt_size(&self) -> usize {
+        self.base_size() + self.held.fold.conversation.size()
+    }
+
+    /// How many bytes of a prompt are there before anybody has said anything.
+    fn base_size(&self) -> usize {
+        let tool = |spec: &ToolSpec| spec.name.len() + spec.description.len() + spec.input_schema.to_string().len();
+        self.work.system.len() + self.tools.iter().map(tool).sum::<usize>()
+    }
+
+    /// Why the run ends here, if the context is full: another thread goes on, unless that would not help.
+    fn full(&self) -> Result<Option<Why>> {
+        let rules = &self.work.continuation;
+        let window = self.work.model.context_tokens_max(&self.work.model_name).unwrap_or(rules.window_tokens);
+        let most = (rules.threshold * window as f64) as u64;
+        if self.gauge.tokens(self.prompt_size()) < most && !self.hands_over {
+            return Ok(None);
+        }
+        let chain = self.held.engine.store.chain(self.held.thread())?.len() as u64;
+        if chain >= rules.chain_max {
+            return Ok(Some(Why::Suspended(trouble("chain_too_deep", chain, rules.chain_max))));
+        }
+        let room = self.gauge.bytes(rules.ceiling(window));
+        let successor = self.held.successor(self.work, room, self.running_ms())?;
+        let begins_with = self.gauge.tokens(self.base_size() + successor.size);
+        Ok(Some(match begins_with < most {
+            true => Why::Continued(Box::new(successor)),
+            false => Why::Suspended(trouble("context_too_small", begins_with, most)),
+        }))
+    }
+
+    /// Takes in what others decided and raised; gives whether anything changed.
+    fn hear(&mut self) -> Result<bool> {
+        let of = self.of();
+        let changed = self.held.hear(Some(self.work), of, self.tell)?;
+        if changed {
+            self.set_time();
+        }
+        Ok(changed)
+    }
+
+    /// Why the run ends now, if it was told to stop.
+    fn stopped(&self) -> Option<Why> {
+        match self.cancel.said()? {
+            Stop::OutOfTime => Some(Why::Suspended(self.out_of_time())),
+            stop => Some(Why::Stopped(stop)),
+        }
+    }
+
     /// The ceiling that the next turn would break.
     fn limit(&self) -> Option<Suspended> {
-        let tokens = self.meta.input_tokens.saturating_add(self.meta.output_tokens);
-        let reached = |code: &str, current: u64, most: Option<u64>| {
-            let most = most.filter(|most| current >= *most)?;
-            Some(Suspended {
-                reason: SuspendReason::Limit,
-                code: Some(code.to_owned()),
-                current: Some(json!(current)),
-                maximum: Some(json!(most)),
-                calls: Vec::new(),
-            })
-        };
-        let limits = &self.work.limits;
-        reached("turns_exceeded", self.turns_before + self.turns, limits.turns)
-            .or_else(|| reached("tokens_exceeded", tokens, limits.tokens))
+        let used = self.held.fold.meter().used(self.running_ms());
+        self.held.limits(self.work).reached(&used).map(over)
+    }
+
+    fn out_of_time(&self) -> Suspended {
+        let most = self.held.limits(self.work).duration_seconds.unwrap_or_default();
+        let used = self.held.fold.meter().used(self.running_ms()).cost.duration_ms / 1000;
+        let current = used.max(most).into();
+        over(Reached { code: limits::DURATION_EXCEEDED, current, maximum: most.into() })
     }
 
     /// Asks the model and commits what it answered; gives why the run ends, if it does.
     fn turn(&mut self) -> Result<Option<Why>> {
         self.turns += 1;
+        let (asked_at, size) = (self.held.engine.clock.now(), self.prompt_size());
         let session = self.held.fold.manifest().session_id.clone();
+        let asking = Asking {
+            work: self.work,
+            tools: &self.tools,
+            session: session.as_deref(),
+            cancel: self.cancel,
+            bid: self.bid(size),
+            of: self.of(),
+        };
+        let (asked, used) = turn::ask(self.held, &asking, self.tell)?;
+        if used.attempts == 0 {
+            self.turns -= 1;
+        } else {
+            self.gauge.counted(used.last_input_tokens, size);
+            self.count(&used.usage, asked_at);
+        }
         let conversation = &self.held.fold.conversation;
-        let (asked, used) = turn::ask(self.work, &self.tools, conversation, session.as_deref(), self.cancel, self.tell);
-        self.meta.input_tokens = self.meta.input_tokens.saturating_add(used.usage.input_tokens);
-        self.meta.output_tokens = self.meta.output_tokens.saturating_add(used.usage.output_tokens);
         let answer = match asked {
             Asked::Answered(answer) => answer,
             Asked::Stopped(partial) => {
                 self.keep_partial(&partial);
-                return Ok(Some(Why::Stopped(self.cancel.said().unwrap_or(Stop::Cancelled))));
+                return Ok(Some(self.stopped().unwrap_or(Why::Stopped(Stop::Cancelled))));
             }
             Asked::Failed(error) => return Ok(Some(Why::Failed { code: error.code(), why: error.to_string() })),
+            Asked::Refused(refused) => return Ok(Some(Why::Refused(refused))),
         };
         if answer.session.is_some() && answer.session != session {
             let changed = ManifestChanged { session_id: answer.session.clone(), ..ManifestChanged::default() };
@@ -191,6 +341,32 @@ impl Running<'_, '_> {
         })
     }
 
+    /// What the next call may cost at most; nothing for a model that costs nothing.
+    fn bid(&self, size: usize) -> Option<Bid> {
+        let price = self.work.price.filter(|price| !price.is_free())?;
+        let output_tokens = self.work.output_tokens_max.unwrap_or(OUTPUT_TOKENS);
+        Some(Bid { price, input_tokens: self.gauge.tokens_at_most(size), output_tokens })
+    }
+
+    /// Records what a turn used, so that no restart forgets it.
+    fn count(&mut self, usage: &Usage, asked_at: Timestamp) {
+        let took = self.held.engine.clock.now().as_micros().saturating_sub(asked_at.as_micros()) / 1000;
+        let cost = Cost {
+            turns: 1,
+            input_tokens: usage.input_tokens,
+            output_tokens: usage.output_tokens,
+            spend: self.work.price.map(|price| price.cost(usage)).unwrap_or_default(),
+            duration_ms: u64::try_from(took).unwrap_or(0),
+        };
+        self.used.add(&cost);
+        self.held.delta.events.push(Event::Usage(TurnUsage {
+            model: self.work.model_name.clone(),
+            cost,
+            cache_read_tokens: usage.cache_read_tokens,
+            cache_write_tokens: usage.cache_write_tokens,
+        }));
+    }
+
     /// A run that owes outputs and gives none has not done what it was told.
     fn completed(&self) -> Why {
         match self.work.return_tool.is_some() && self.held.fold.manifest().outputs.is_none() {
@@ -209,19 +385,23 @@ impl Running<'_, '_> {
     }
 
     /// Says how the run ended; always, even when there is nothing else to say.
-    fn finish(mut self, why: Why) -> Result<Ended> {
+    fn finish(mut self, mut why: Why) -> Result<Ended> {
+        let mut more = match &mut why {
+            Why::Continued(successor) => std::mem::take(&mut successor.more),
+            _ => More::default(),
+        };
         let (code, detail, outcome, status) = self.record(why)?;
         let detail = detail.map(|text| self.held.engine.redactor.text(&text).unwrap_or(text));
         let mut meta = self.meta.clone().finished(code.clone());
         meta.status = status;
         meta.outcome = outcome;
         meta.termination_detail.clone_from(&detail);
-        let elapsed = self.held.engine.clock.now().as_micros().saturating_sub(self.began.as_micros());
-        let mut cost = meta.total_cost();
-        (cost.turns, cost.duration_ms) = (self.turns, u64::try_from(elapsed / 1000).unwrap_or(0));
-        meta.cost = Some(cost);
+        let cost = Cost { turns: self.turns, duration_ms: self.running_ms(), ..self.used.clone() };
+        (meta.input_tokens, meta.output_tokens) = (cost.input_tokens, cost.output_tokens);
+        meta.cost = Some(cost.clone());
+        more.posted.extend(self.held.settles(meta.thread_status()));
         let of = Of { run: Some(self.run.clone()), meta: Some(meta), turn: None };
-        if let Err(error) = self.held.commit(Reason::RunFinished, of, self.tell) {
+        if let Err(error) = self.held.commit_with(Reason::RunFinished, of, more, self.tell) {
             let text = error.to_string();
             (self.tell)(Told::StateError { why: &text });
             return Err(error);
@@ -236,15 +416,16 @@ impl Running<'_, '_> {
             detail,
             suspended: manifest.suspended.clone(),
             outputs: manifest.outputs.clone(),
-            turns: self.turns,
-            input_tokens: self.meta.input_tokens,
-            output_tokens: self.meta.output_tokens,
+            cost,
+            resumed: None,
         })
     }
 
     /// Puts into the delta what the end of a run leaves in the log; gives its code, its detail, the thread's status when the code does
     /// not tell, and where the run stands.
     fn record(&mut self, why: Why) -> Result<(String, Option<String>, Option<Status>, RunStatus)> {
+        // A call whose answer could not be recorded may have been charged for.
+        self.held.settle(Spent::Unknown)?;
         let done = RunStatus::Done;
         Ok(match why {
             Why::Completed => ("completed".to_owned(), None, None, done),
@@ -257,10 +438,27 @@ impl Running<'_, '_> {
                 self.held.delta.events.push(Event::ManifestChanged(changed));
                 ("completed".to_owned(), None, None, done)
             }
+            Why::Reached(Met { code, detail, is_trouble: false }) => (code.to_owned(), Some(detail), None, done),
+            Why::Reached(Met { code, detail, .. }) => {
+                self.held.delta.events.push(Event::Suspended(Suspended::because(SuspendReason::Error, code)));
+                (code.to_owned(), Some(detail), None, RunStatus::Waiting)
+            }
+            Why::Refused(Refused { suspended, detail }) => {
+                self.held.delta.events.push(Event::Suspended(suspended));
+                (limits::SPEND_EXCEEDED.to_owned(), Some(detail), None, RunStatus::Waiting)
+            }
             Why::Suspended(suspended) => {
                 let code = suspended.code.clone().unwrap_or_else(|| "suspended".to_owned());
                 self.held.delta.events.push(Event::Suspended(suspended));
                 (code, None, None, RunStatus::Waiting)
+            }
+            Why::Continued(successor) => {
+                let used = self.gauge.tokens(self.prompt_size());
+                self.held.delta.events.push(Event::ContextLimitReached(limit_reached(used, self.work)));
+                let handoff = successor.handoff(self.held);
+                let detail = format!("thread `{}` goes on", handoff.new_thread_id);
+                self.held.delta.events.push(Event::ThreadHandoff(handoff));
+                ("continued".to_owned(), Some(detail), Some(Status::Continued), done)
             }
             Why::Stopped(stop) => {
                 self.held.interrupt_calls("interrupted: the run was stopped before this call was made")?;
@@ -277,6 +475,28 @@ impl Running<'_, '_> {
     }
 }
 
+/// A thread that waits because it can't go on in another one either.
+fn trouble(code: &str, current: u64, maximum: u64) -> Suspended {
+    let (current, maximum) = (Some(current.into()), Some(maximum.into()));
+    Suspended { current, maximum, ..Suspended::because(SuspendReason::Error, code) }
+}
+
+/// How full the context is.
+fn limit_reached(tokens_used: u64, work: &Assignment) -> Fields {
+    let window = work.model.context_tokens_max(&work.model_name).unwrap_or(work.continuation.window_tokens);
+    let usage_ratio = tokens_used as f64 / window.max(1) as f64;
+    match json!({"tokens_used": tokens_used, "tokens_limit": window, "usage_ratio": usage_ratio}) {
+        Value::Object(fields) => fields,
+        _ => Fields::new(),
+    }
+}
+
+/// A thread that waits because it reached a ceiling.
+fn over(reached: Reached) -> Suspended {
+    let (current, maximum) = (Some(reached.current), Some(reached.maximum));
+    Suspended { current, maximum, ..Suspended::because(SuspendReason::Limit, reached.code) }
+}
+
 /// Settles a run whose process is gone: the thread waits for somebody to take it up.
 pub(crate) fn settle_lost(held: &mut Held<'_>, tell: &mut dyn FnMut(Told<'_>)) -> Result<(), Error> {
     let lost = held.fold.manifest().run_id.clone();
@@ -288,15 +508,22 @@ pub(crate) fn settle_lost(held: &mut Held<'_>, tell: &mut dyn FnMut(Told<'_>)) -
     let intents = unknown.iter().filter_map(|call| held.fold.call(call)?.intent.as_ref());
     intents.filter_map(|intent| intent.process.as_ref()).for_each(|process| _ = held.engine.processes.end(process));
     let reason = if unknown.is_empty() { SuspendReason::Error } else { SuspendReason::OutcomeUnknown };
-    let suspended =
-        Suspended { reason, code: Some("process_lost".to_owned()), current: None, maximum: None, calls: unknown };
+    let suspended = Suspended { calls: unknown, ..Suspended::because(reason, "process_lost") };
     held.delta.events.push(Event::Suspended(suspended));
+    held.settle_lost_calls(lost.as_ref())?;
     // Whoever asked the dead run to stop did not mean the next one.
     held.delta.consumed = held.stops()?;
-    let meta = lost.as_ref().and_then(|run| held.fold.run(run)).map(|run| RunMeta {
-        status: RunStatus::Waiting,
-        termination_code: Some("process_lost".to_owned()),
-        ..run.meta.clone()
+    let used = &held.fold.meter().active;
+    let meta = lost.as_ref().and_then(|run| held.fold.run(run)).map(|run| {
+        // Nobody knows how long it went on after its last commit.
+        let ran = run.updated_at.as_micros().saturating_sub(run.created_at.as_micros()) / 1000;
+        let cost = Cost { duration_ms: u64::try_from(ran).unwrap_or(0), ..used.clone() };
+        RunMeta {
+            status: RunStatus::Waiting,
+            termination_code: Some("process_lost".to_owned()),
+            cost: Some(cost),
+            ..run.meta.clone()
+        }
     });
     held.commit(Reason::RunFinished, Of { run: lost, meta, turn: None }, tell).map(|_| ())
 }

@@ -1,7 +1,8 @@
 //! What is told to whoever watches a run.
 
 use selvedge_model::event::Suspended;
-use selvedge_model::{CallId, Draft, Event, Reason, RunId, Status, ThreadId};
+use selvedge_model::limits::Cost;
+use selvedge_model::{CallId, DirectiveId, Draft, Event, Reason, RunId, Status, ThreadId};
 use serde_json::Value;
 
 /// One thing that is told while a run goes on.
@@ -36,6 +37,11 @@ pub enum Told<'a> {
         /// What happened.
         why: &'a str,
     },
+    /// A snapshot could not be saved, or not be used. The run goes on: the log says the same.
+    Snapshot {
+        /// What happened.
+        why: &'a str,
+    },
     /// Something could not be committed. Nothing of it is in the log.
     StateError {
         /// What happened.
@@ -62,10 +68,25 @@ pub struct Ended {
     pub suspended: Option<Suspended>,
     /// What it returned.
     pub outputs: Option<Value>,
-    /// Calls of the model in this run.
-    pub turns: u64,
-    /// Tokens sent in this run.
-    pub input_tokens: u64,
-    /// Tokens received in this run.
-    pub output_tokens: u64,
+    /// What this run used.
+    pub cost: Cost,
+    /// What was resumed, if a thread that had come to an end goes on in a successor.
+    pub resumed: Option<Resumed>,
+}
+
+/// A thread that had come to an end and goes on in a successor.
+#[derive(Clone, Debug, PartialEq, Eq, serde::Serialize)]
+pub struct Resumed {
+    /// The thread that was resumed.
+    pub old_thread_id: ThreadId,
+    /// The thread that goes on.
+    pub new_thread_id: ThreadId,
+    /// The thread that was asked for, if that one was an earlier link of the chain.
+    pub original_thread_id: Option<ThreadId>,
+    /// The end of its chain, which was resumed.
+    pub resolved_thread_id: ThreadId,
+    /// What it is told to do.
+    pub directive: Option<DirectiveId>,
+    /// How many answers of the model it takes along.
+    pub reconstructed_turns: u64,
 }

@@ -8,6 +8,9 @@ use selvedge_model::{CallId, Cancel, Classify, Draft, Ids, ModelError, Prompt, T
 
 use crate::assignment::Assignment;
 use crate::conversation::Conversation;
+use crate::error::Result;
+use crate::held::{Held, Of};
+use crate::ledger::{Allowed, Bid, Refused, Spent};
 use crate::redact::Redactor;
 use crate::told::Told;
 
@@ -20,42 +23,67 @@ pub(crate) enum Asked {
     Stopped(Vec<Block>),
     /// It failed for good.
     Failed(ModelError),
+    /// It was not asked, or not asked again: the account does not hold what that may cost.
+    Refused(Refused),
+}
+
+/// How the model is asked.
+pub(crate) struct Asking<'a> {
+    pub(crate) work: &'a Assignment,
+    pub(crate) tools: &'a [ToolSpec],
+    pub(crate) session: Option<&'a str>,
+    pub(crate) cancel: &'a Cancel,
+    /// What must be reserved before each attempt; nothing for a model that costs nothing.
+    pub(crate) bid: Option<Bid>,
+    /// What the commits of reservations belong to.
+    pub(crate) of: Of,
 }
 
 /// What a turn used, failed attempts included.
 #[derive(Debug, Default)]
 pub(crate) struct Used {
     pub(crate) usage: Usage,
+    /// How often the model was asked.
+    pub(crate) attempts: u32,
+    /// What the last attempt was sent, as its provider counts.
+    pub(crate) last_input_tokens: u64,
 }
 
 impl Used {
     fn add(&mut self, usage: &Usage) {
+        self.last_input_tokens = usage.input_tokens;
         self.usage.input_tokens = self.usage.input_tokens.saturating_add(usage.input_tokens);
         self.usage.output_tokens = self.usage.output_tokens.saturating_add(usage.output_tokens);
+        self.usage.cache_read_tokens = self.usage.cache_read_tokens.saturating_add(usage.cache_read_tokens);
+        self.usage.cache_write_tokens = self.usage.cache_write_tokens.saturating_add(usage.cache_write_tokens);
     }
 }
 
 /// Asks the model for the next answer.
-pub(crate) fn ask(
-    work: &Assignment,
-    tools: &[ToolSpec],
-    conversation: &Conversation,
-    session: Option<&str>,
-    cancel: &Cancel,
-    tell: &mut dyn FnMut(Told<'_>),
-) -> (Asked, Used) {
-    let mut prompt = Prompt {
-        model: &work.model_name,
-        system: &work.system,
-        messages: conversation.messages(),
-        tools,
-        output_tokens_max: None,
-        session,
-    };
+///
+/// What an attempt costs is reserved, durably, before it is made, and what became of it is in the delta on return.
+pub(crate) fn ask(held: &mut Held<'_>, asking: &Asking<'_>, tell: &mut dyn FnMut(Told<'_>)) -> Result<(Asked, Used)> {
+    let Asking { work, tools, cancel, bid, of, .. } = asking;
+    let mut session = asking.session;
     let mut used = Used::default();
-    let mut attempt = 0;
     loop {
-        attempt += 1;
+        let output_tokens_max = match bid {
+            Some(bid) => match held.reserve(*bid, of, tell)? {
+                Allowed::Up(tokens) => Some(tokens),
+                Allowed::Refused(refused) => return Ok((Asked::Refused(refused), used)),
+            },
+            None => None,
+        };
+        used.attempts += 1;
+        let attempt = used.attempts;
+        let prompt = Prompt {
+            model: &work.model_name,
+            system: &work.system,
+            messages: held.fold.conversation.messages(),
+            tools,
+            output_tokens_max,
+            session,
+        };
         let mut drafted = false;
         let mut draft = |draft: Draft| {
             drafted = true;
@@ -64,20 +92,22 @@ pub(crate) fn ask(
         let error = match work.model.answer(&prompt, &mut draft, cancel) {
             Ok(answer) => {
                 used.add(&answer.usage);
-                return (Asked::Answered(answer), used);
+                held.settle(Spent::Counted(answer.usage))?;
+                return Ok((Asked::Answered(answer), used));
             }
             Err(error) => error,
         };
+        held.settle(Spent::by(&error))?;
         if drafted {
             tell(Told::Draft(&Draft::Void));
         }
         let wait = match &error {
             ModelError::Stopped { partial, usage } => {
                 used.add(usage);
-                return (Asked::Stopped(partial.clone()), used);
+                return Ok((Asked::Stopped(partial.clone()), used));
             }
             // The log has everything that the session knew.
-            ModelError::SessionRefused { .. } if prompt.session.take().is_some() => continue,
+            ModelError::SessionRefused { .. } if session.take().is_some() => continue,
             ModelError::Cut { usage, .. } => {
                 used.add(usage);
                 work.patience.wait_after(attempt, None)
@@ -85,14 +115,23 @@ pub(crate) fn ask(
             ModelError::RateLimited { retry_after, .. } => work.patience.wait_after(attempt, *retry_after),
             _ => work.patience.wait_after(attempt, None),
         };
-        if !error.retryable() || attempt >= work.patience.attempts_max {
-            return (Asked::Failed(error), used);
+        if !is_retryable(work, &error) || attempt >= work.patience.attempts_max {
+            return Ok((Asked::Failed(error), used));
         }
         tell(Told::Retrying { why: &error.to_string() });
         if cancel.wait(wait).is_some() {
-            return (Asked::Stopped(Vec::new()), used);
+            return Ok((Asked::Stopped(Vec::new()), used));
         }
     }
+}
+
+/// Whether trying again may help: the configured classes are asked first, then the provider's own word counts.
+fn is_retryable(work: &Assignment, error: &ModelError) -> bool {
+    let text = error.to_string().to_lowercase();
+    work.classes
+        .iter()
+        .find(|class| class.fits(None, &text))
+        .map_or(error.retryable(), |class| class.class.is_retryable())
 }
 
 /// The content of an answer as it is recorded: every call has an id that no call of the thread had before. Providers use ids

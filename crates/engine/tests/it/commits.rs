@@ -21,7 +21,7 @@ fn a_pure_tool_round_is_five_commits() {
     let work = agent(one_round(), vec![Arc::new(Counting::new("look", EffectClass::Pure))]);
     let (ended, heard) = house.send(&thread, Input::text("look"), &work);
     let ended = ended.unwrap();
-    assert_eq!((ended.status, ended.text.as_deref(), ended.turns), (Status::Completed, Some("found it"), 2));
+    assert_eq!((ended.status, ended.text.as_deref(), ended.cost.turns), (Status::Completed, Some("found it"), 2));
     use Reason::{AssistantTurnCommitted, RunFinished, ToolResultsCommitted, UserMessage};
     let expected = [UserMessage, AssistantTurnCommitted, ToolResultsCommitted, AssistantTurnCommitted, RunFinished];
     assert_eq!(house.reasons(&thread), expected);
@@ -157,7 +157,7 @@ fn a_run_that_returns_ends_with_its_outputs() {
     let mut work = agent(replies, vec![Arc::new(tool)]);
     work.return_tool = Some("directive_return".to_owned());
     let ended = house.send(&thread, Input::text("go"), &work).0.unwrap();
-    assert_eq!((ended.turns, ended.outputs), (1, Some(json!({"answer": 42}))));
+    assert_eq!((ended.cost.turns, ended.outputs), (1, Some(json!({"answer": 42}))));
     assert_eq!(house.loaded(&thread).manifest.status, Status::Completed);
 }
 

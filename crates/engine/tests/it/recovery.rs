@@ -3,11 +3,10 @@
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-use selvedge_engine::engine::Verdict;
-use selvedge_engine::{Ended, Input};
+use selvedge_engine::{Choice, Ended, Input, Recorded};
 use selvedge_model::event::{EffectClass, SuspendReason};
 use selvedge_model::tool::Reconciled;
-use selvedge_model::{CallId, Cancel, Output, Status, ThreadId};
+use selvedge_model::{CallId, Cancel, Classify, Kind, Output, Status, Stop, ThreadId};
 use serde_json::json;
 
 use crate::support::{Counting, House, Reply, agent, roles};
@@ -65,12 +64,23 @@ fn a_call_that_was_not_done_is_done_under_the_same_key() {
     assert_eq!(seen.lock().unwrap()[0].key, recorded);
 }
 
+fn settle(
+    house: &House,
+    thread: &ThreadId,
+    call: &CallId,
+    choice: Choice,
+    who: &str,
+) -> selvedge_engine::Result<Recorded> {
+    let work = agent(Vec::new(), Vec::new());
+    house.engine.decide(thread, call, choice, who, &work).map(|decided| decided.recorded)
+}
+
 #[test]
 fn what_nobody_knows_waits_for_a_person() {
     for (verdict, runs, told) in [
-        (Verdict::Done(json!("receipt 7")), 0, "receipt 7"),
-        (Verdict::NotDone, 1, "done"),
-        (Verdict::Unknown, 0, "nobody knows"),
+        (Choice::Done(json!("receipt 7")), 0, "receipt 7"),
+        (Choice::NotDone, 1, "done"),
+        (Choice::Unknown, 0, "nobody knows"),
     ] {
         let house = House::new();
         let thread = house.thread();
@@ -81,13 +91,13 @@ fn what_nobody_knows_waits_for_a_person() {
         let work = agent(paying(), vec![Arc::new(Counting::new("pay", EffectClass::AtMostOnce))]);
         assert_eq!(house.send(&thread, Input::text("well?"), &work).0.unwrap().status, Status::Suspended);
         let call = CallId::new("pay.1").unwrap();
-        house.engine.settle(&thread, &call, verdict, "anna").unwrap();
+        settle(&house, &thread, &call, verdict, "anna").unwrap();
         let (ended, ran) = resume(&house, &thread, Counting::new("pay", EffectClass::AtMostOnce));
         assert_eq!((ended.status, ran), (Status::Completed, runs));
         let outcome = house.loaded(&thread).calls[&call].outcome.clone().unwrap();
         let text = outcome.error.unwrap_or_else(|| outcome.result.unwrap().as_str().unwrap().to_owned());
         assert!(text.contains(told), "{text}");
-        assert!(house.engine.settle(&thread, &call, Verdict::NotDone, "anna").is_err(), "a late word changes nothing");
+        assert!(settle(&house, &thread, &call, Choice::NotDone, "anna").is_err(), "a late word changes nothing");
     }
 }
 
@@ -140,4 +150,49 @@ fn a_tool_that_panics_leaves_the_thread_to_whoever_comes_next() {
     // The same process still has the store open.
     let (ended, ran) = resume(&house, &thread, Counting::new("pay", EffectClass::Pure));
     assert_eq!((ended.status, ran), (Status::Completed, 1));
+}
+
+/// Whoever settled a call twice changed his mind behind the back of whoever had acted on the first word.
+#[test]
+fn what_was_said_of_a_call_counts_and_is_not_unsaid() {
+    let house = House::new();
+    let thread = house.thread();
+    die_in_the_call(&house, &thread, EffectClass::AtMostOnce);
+    let call = CallId::new("pay.1").unwrap();
+    let done = || Choice::Done(json!("receipt 7"));
+    assert_eq!(settle(&house, &thread, &call, done(), "anna").unwrap(), Recorded::Now);
+    assert_eq!(
+        settle(&house, &thread, &call, done(), "ben").unwrap(),
+        Recorded::Before,
+        "the same again is nothing new"
+    );
+    for other in [Choice::NotDone, Choice::Unknown, Choice::Done(json!("receipt 8"))] {
+        let error = settle(&house, &thread, &call, other, "ben").unwrap_err();
+        assert_eq!((error.code(), error.kind()), ("already_decided", Kind::Conflict));
+    }
+    assert_eq!(house.loaded(&thread).calls[&call].decisions.len(), 1);
+}
+
+/// An orphan that could not be ended went on beside a second dispatch once a person had said "not done".
+#[test]
+fn a_person_s_word_dispatches_nothing_beside_a_process_that_goes_on() {
+    let house = House::new();
+    let thread = house.thread();
+    die_in_the_call(&house, &thread, EffectClass::AtMostOnce);
+    settle(&house, &thread, &CallId::new("pay.1").unwrap(), Choice::NotDone, "anna").unwrap();
+    let ended_before = house.processes.0.lock().unwrap().len();
+    let (_, ran) = resume(&house, &thread, Counting::new("pay", EffectClass::AtMostOnce));
+    assert_eq!((house.processes.0.lock().unwrap().len(), ran), (ended_before + 1, 1));
+}
+
+#[test]
+fn a_thread_that_never_ran_can_be_stopped() {
+    for (stop, status) in [(Stop::Cancelled, Status::Cancelled), (Stop::Killed, Status::Killed)] {
+        let house = House::new();
+        let thread = house.thread();
+        assert_eq!(house.engine.stop(&thread, stop).unwrap(), status);
+        assert_eq!(house.loaded(&thread).manifest.status, status);
+        let ended = house.send(&thread, Input::text("go on"), &agent(vec![Reply::Says("hi")], Vec::new())).0.unwrap();
+        assert_eq!(ended.status, Status::Completed, "a message goes on with it");
+    }
 }

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use selvedge_engine::{Assignment, Ended, Engine, Input, Options, Redactor, Told};
 use selvedge_log::{Head, Line, Signer, Trust};
-use selvedge_model::account::{Account, AccountId};
+use selvedge_model::account::{Account, AccountId, Reservation};
 use selvedge_model::answer::{Answer, End, Usage};
 use selvedge_model::event::{EffectClass, Process};
 use selvedge_model::message::Block;
@@ -15,7 +15,7 @@ use selvedge_model::scope::Scopes;
 use selvedge_model::tool::{Processes, Reconciled, Risk, Started};
 use selvedge_model::{
     AgentId, Batch, Call, CallId, Cancel, CommitKey, Committed, Digest, Draft, Model, ModelError, NewThread, Note,
-    Output, Prompt, Reason, Role, Run, ThreadId, Timestamp, Tool, ToolError, ToolSpec,
+    Output, OwnerId, Prompt, Reason, Role, Run, ThreadId, Timestamp, Tool, ToolError, ToolSpec,
 };
 use selvedge_store::conformance::support::{ScriptedClock, SeededIds};
 use selvedge_store::memory::MemoryStore;
@@ -29,7 +29,12 @@ use serde_json::{Value, json};
 pub(crate) struct Refusing {
     pub(crate) inner: MemoryStore,
     pub(crate) refuse: Mutex<Option<Reason>>,
+    /// Done right before the next commit that hands a thread over.
+    pub(crate) before_handoff: Mutex<Option<Meanwhile>>,
 }
+
+/// What somebody else does to a thread at a certain moment.
+pub(crate) type Meanwhile = Box<dyn FnOnce(&ThreadId) + Send>;
 
 impl Refusing {
     pub(crate) fn refuse(&self, reason: Option<Reason>) {
@@ -39,6 +44,12 @@ impl Refusing {
 
 impl Commit for Refusing {
     fn commit(&self, batch: Batch) -> Result<Committed> {
+        let hands_over = |event: &selvedge_model::Event| matches!(event, selvedge_model::Event::ThreadHandoff(_));
+        if let Some(part) = batch.parts.iter().find(|part| part.changeset.events.iter().any(hands_over))
+            && let Some(meanwhile) = self.before_handoff.lock().unwrap().take()
+        {
+            meanwhile(&part.thread);
+        }
         let refused = *self.refuse.lock().unwrap();
         match batch.parts.iter().any(|part| Some(part.changeset.reason) == refused) {
             true => Err(Error::Database { why: "made to fail".to_owned(), retryable: false }),
@@ -83,6 +94,9 @@ impl Leases for Refusing {
     }
     fn abandon(&self, lease: &Lease) -> Result<()> {
         self.inner.abandon(lease)
+    }
+    fn holder(&self, thread: &ThreadId) -> Result<Option<OwnerId>> {
+        self.inner.holder(thread)
     }
     fn expired(&self) -> Result<Vec<Lease>> {
         self.inner.expired()
@@ -135,6 +149,9 @@ impl Feed for Refusing {
 }
 
 impl Ledger for Refusing {
+    fn reservations(&self, account: &AccountId) -> Result<Vec<Reservation>> {
+        self.inner.reservations(account)
+    }
     fn account(&self, id: &AccountId) -> Result<Option<Account>> {
         self.inner.account(id)
     }
@@ -224,6 +241,11 @@ impl Counting {
             meanwhile: Arc::new(|_| {}),
         }
     }
+
+    /// Makes it another tool of the same name.
+    pub(crate) fn redefine(&mut self) {
+        self.spec.hash = Digest([8; 32]);
+    }
 }
 
 struct Ready {
@@ -294,7 +316,7 @@ impl House {
     }
 
     fn on(memory: MemoryStore, trust: Trust, ids: SeededIds, redactor: Redactor, scopes: Scopes) -> Self {
-        let store = Arc::new(Refusing { inner: memory, refuse: Mutex::new(None) });
+        let store = Arc::new(Refusing { inner: memory, refuse: Mutex::new(None), before_handoff: Mutex::default() });
         let processes = Arc::new(NoProcesses(Mutex::default()));
         let engine = Engine::new(Options {
             store: store.clone() as Arc<dyn Store>,
@@ -364,6 +386,7 @@ fn heard_as(told: &Told<'_>) -> String {
         Told::Draft(_) => "draft".to_owned(),
         Told::Calling { tool, .. } => format!("calling {tool}"),
         Told::Retrying { .. } => "retrying".to_owned(),
+        Told::Snapshot { why } => format!("snapshot: {why}"),
         Told::StateError { .. } => "state error".to_owned(),
     }
 }

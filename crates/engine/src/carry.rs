@@ -1,0 +1,239 @@
+//! What a successor takes along of a conversation: pure, and counted in bytes of text.
+//!
+//! The original task always, then the newest whole exchanges that fit: a call never goes without its result. At least the last
+//! exchange goes along; what is too long in it is shortened, and the whole goes to a blob. The task is what a user said first, so
+//! a provider that wants a user to begin is content, and the end of a long chain still knows what it is for.
+
+use std::sync::Arc;
+
+use selvedge_model::message::Block;
+use selvedge_model::{Digest, Message, Role};
+use serde_json::{Value, json};
+
+/// What is taken along, and what is not.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub(crate) struct Carry {
+    pub(crate) messages: Vec<Message>,
+    /// How many messages are left behind.
+    pub(crate) dropped: u64,
+    /// How many pieces were shortened.
+    pub(crate) shortened: u64,
+}
+
+/// Where the whole of something shortened is put; gives its name.
+pub(crate) type Put<'p, E> = &'p mut dyn FnMut(&str) -> Result<Digest, E>;
+
+/// The least of a piece that is shown, however little room there is.
+const SHOWN_MIN: usize = 256;
+
+impl Carry {
+    /// How many answers of the model are taken along.
+    pub(crate) fn turns(&self) -> u64 {
+        self.messages.iter().filter(|message| message.role == Role::Assistant).count() as u64
+    }
+
+    /// How many bytes of text are taken along.
+    pub(crate) fn size(&self) -> usize {
+        self.messages.iter().map(size_of).sum()
+    }
+
+    /// Takes what fits into `room` bytes.
+    pub(crate) fn of<E>(messages: &[Arc<Message>], room: usize, put: Put<'_, E>) -> Result<Self, E> {
+        let mut carry = Self::default();
+        let head = messages.iter().position(|message| message.role == Role::User).map_or(0, |task| task + 1);
+        let (head, rest) = messages.split_at(head);
+        for message in head {
+            // The task may take half of the room, so that something of what came of it goes along.
+            let message = carry.fitting(message, room / 2 / head.len().max(1), put)?;
+            carry.messages.push(message);
+        }
+        let mut left = room.saturating_sub(carry.size());
+        let units = exchanges(rest);
+        let mut first = units.len();
+        while first > 0 && size(units[first - 1]) <= left {
+            first -= 1;
+            left -= size(units[first]);
+        }
+        if let (true, Some(last)) = (first == units.len(), units.last()) {
+            first -= 1;
+            let share = left / last.len().max(1);
+            for message in *last {
+                let message = carry.fitting(message, share, put)?;
+                carry.messages.push(message);
+            }
+        } else {
+            carry.messages.extend(units[first..].iter().flat_map(|unit| unit.iter()).map(|message| plain(message)));
+        }
+        carry.dropped = units[..first].iter().map(|unit| unit.len() as u64).sum();
+        Ok(carry)
+    }
+
+    /// The message, its long pieces shortened so that it takes about `room` bytes.
+    fn fitting<E>(&mut self, message: &Message, room: usize, put: Put<'_, E>) -> Result<Message, E> {
+        let mut message = plain(message);
+        if size_of(&message) <= room {
+            return Ok(message);
+        }
+        let share = (room / message.content.len().max(1)).max(SHOWN_MIN);
+        for block in message.content.iter_mut().filter(|block| block_size(block) > share) {
+            self.shortened += 1;
+            match block {
+                Block::Text { text } => *text = shortened(text, share, &put(text)?),
+                // A thought without its end is none; its seal would not hold.
+                Block::Thinking { text, signature } => (*text, *signature) = (String::new(), None),
+                Block::ToolCall { arguments, .. } => {
+                    let whole = put(&arguments.to_string())?;
+                    *arguments = json!({"left_out": format!("the whole is in blob {whole}")});
+                }
+                Block::ToolResult { content, .. } => {
+                    let text = text_of(content);
+                    *content = Value::String(shortened(&text, share, &put(&text)?));
+                }
+                Block::Image { .. } => {}
+            }
+        }
+        message.content.retain(|block| !matches!(block, Block::Thinking { text, .. } if text.is_empty()));
+        Ok(message)
+    }
+}
+
+/// The message as another thread has it: of no run yet.
+fn plain(message: &Message) -> Message {
+    Message { run_id: None, step: None, ..message.clone() }
+}
+
+/// Messages that belong together: an answer of the model and the results of what it asked for, or one word of somebody else.
+fn exchanges(messages: &[Arc<Message>]) -> Vec<&[Arc<Message>]> {
+    let mut units = Vec::new();
+    let mut rest = messages;
+    while !rest.is_empty() {
+        let results = rest[1..].iter().take_while(|message| message.role == Role::Tool).count();
+        let (unit, after) = rest.split_at(1 + results);
+        units.push(unit);
+        rest = after;
+    }
+    units
+}
+
+fn size(messages: &[Arc<Message>]) -> usize {
+    messages.iter().map(|message| size_of(message)).sum()
+}
+
+/// How many bytes of text a message is to a model, roughly.
+pub(crate) fn size_of(message: &Message) -> usize {
+    message.content.iter().map(block_size).sum::<usize>() + 8
+}
+
+fn block_size(block: &Block) -> usize {
+    match block {
+        Block::Text { text } | Block::Thinking { text, .. } => text.len(),
+        Block::ToolCall { name, arguments, .. } => name.len() + arguments.to_string().len(),
+        Block::ToolResult { content, .. } => content.as_str().map_or_else(|| content.to_string().len(), str::len),
+        // What providers count for a picture of ordinary size.
+        Block::Image { .. } => 6000,
+    }
+}
+
+/// A value as a model reads it.
+pub(crate) fn text_of(value: &Value) -> String {
+    value.as_str().map_or_else(|| value.to_string(), str::to_owned)
+}
+
+/// The beginning and the end of a long text, together about `shown` bytes, and where the whole is.
+pub(crate) fn shortened(text: &str, shown: usize, blob: &Digest) -> String {
+    let end = text.floor_char_boundary(shown / 2);
+    let tail = text.ceil_char_boundary(text.len().saturating_sub(shown / 2)).max(end);
+    let (left_out, whole) = (tail - end, text.len());
+    format!(
+        "{}\n[… {left_out} of {whole} bytes left out; the whole is in blob {blob} …]\n{}",
+        &text[..end],
+        &text[tail..]
+    )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use selvedge_model::CallId;
+    use std::convert::Infallible;
+
+    fn says(role: Role, text: &str) -> Arc<Message> {
+        Arc::new(Message::text(role, text))
+    }
+
+    fn calls(id: &str) -> Arc<Message> {
+        let block = Block::ToolCall { id: CallId::new(id).unwrap(), name: "look".into(), arguments: json!({}) };
+        Arc::new(Message { content: vec![block], ..Message::text(Role::Assistant, "") })
+    }
+
+    fn result(id: &str, text: &str) -> Arc<Message> {
+        let block = Block::ToolResult { call_id: CallId::new(id).unwrap(), content: json!(text), is_error: false };
+        Arc::new(Message { content: vec![block], ..Message::text(Role::Tool, "") })
+    }
+
+    fn carried(messages: &[Arc<Message>], room: usize) -> (Carry, Vec<String>) {
+        let mut blobs = Vec::new();
+        let carry = Carry::of::<Infallible>(messages, room, &mut |text| {
+            blobs.push(text.to_owned());
+            Ok(Digest([blobs.len() as u8; 32]))
+        });
+        (carry.unwrap(), blobs)
+    }
+
+    fn roles(carry: &Carry) -> String {
+        let letter = |message: &Message| match message.role {
+            Role::System => 's',
+            Role::User => 'u',
+            Role::Assistant => 'a',
+            Role::Tool => 't',
+        };
+        carry.messages.iter().map(letter).collect()
+    }
+
+    #[test]
+    fn a_thread_whose_only_user_message_is_the_first_keeps_it_and_its_newest_rounds() {
+        let mut messages = vec![says(Role::User, "count the stars")];
+        for n in 0..50 {
+            messages.extend([calls(&format!("c{n}")), result(&format!("c{n}"), &"x".repeat(100))]);
+        }
+        let (carry, blobs) = carried(&messages, 700);
+        assert_eq!(roles(&carry), "uatatatatat");
+        assert_eq!(carry.messages[0].plain_text(), "count the stars");
+        assert_eq!((carry.dropped, carry.turns(), blobs.len()), (90, 5, 0));
+        assert!(carry.size() <= 700);
+    }
+
+    #[test]
+    fn no_call_goes_without_its_results() {
+        let messages = [
+            says(Role::User, "go"),
+            calls("a"),
+            result("a", &"r".repeat(300)),
+            result("b", &"r".repeat(300)),
+            calls("d"),
+        ];
+        // The last unit fits, the one before it does not as a whole.
+        let (carry, _) = carried(&messages, 400);
+        assert_eq!((roles(&carry).as_str(), carry.dropped), ("ua", 3));
+    }
+
+    #[test]
+    fn what_is_too_long_is_shortened_and_the_whole_is_kept() {
+        let long = "l".repeat(100_000);
+        let messages = [says(Role::User, &long), calls("a"), result("a", &long)];
+        let (carry, blobs) = carried(&messages, 4000);
+        assert_eq!((roles(&carry).as_str(), carry.shortened, carry.dropped), ("uat", 2, 0));
+        assert!(blobs.iter().all(|blob| *blob == long) && blobs.len() == 2);
+        assert!(carry.size() < 4600, "{}", carry.size());
+        assert!(carry.messages[2].content_bytes().windows(12).any(|text| text == b"bytes left o"));
+    }
+
+    #[test]
+    fn however_little_room_there_is_the_last_message_goes_along() {
+        let messages = [says(Role::User, "task"), says(Role::Assistant, "yes"), says(Role::User, &"é".repeat(5000))];
+        let (carry, blobs) = carried(&messages, 0);
+        assert_eq!((roles(&carry).as_str(), carry.dropped, blobs.len()), ("uu", 1, 1));
+        let (carry, _) = carried(&[], 100);
+        assert_eq!(carry, Carry::default());
+    }
+}

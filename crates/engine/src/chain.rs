@@ -1,0 +1,271 @@
+//! Chains of threads and the trees below them, as they stand.
+//!
+//! Only reading. What holds, whatever is on disk: every walk ends. A link that leads in a circle, or to a thread that nobody knows,
+//! ends a chain; a deleted thread in the middle does not, for its tombstone knows what came next.
+
+use std::collections::HashSet;
+
+use selvedge_model::event::Handoff;
+use selvedge_model::limits::Cost;
+use selvedge_model::{AgentId, DirectiveId, Event, Manifest, Status, ThreadId};
+use selvedge_store::{Error as StoreError, Store};
+use serde::Serialize;
+use serde_json::Value;
+
+use crate::error::{Error, Result};
+use crate::standing::{Standing, standing};
+
+/// The most links of a chain that are followed: more than any configuration lets a chain have.
+const LINKS_MAX: usize = 10_000;
+/// The most threads of one tree.
+const THREADS_MAX: usize = 10_000;
+/// How many generations of a tree are shown.
+const GENERATIONS_MAX: usize = 64;
+/// How many lines at the end of a log say how it went on.
+const LAST_LINES: u64 = 32;
+
+/// How a thread went on that handed itself over.
+const HANDOFF: &str = "handoff";
+
+/// What is known of a thread; whether it was deleted.
+type Known = Option<(Manifest, bool)>;
+
+/// Where a chain ends.
+#[derive(Clone, Debug)]
+pub(crate) struct End {
+    /// The last thread that could be reached.
+    pub(crate) thread: ThreadId,
+    /// What is known of it.
+    pub(crate) manifest: Option<Manifest>,
+    pub(crate) is_deleted: bool,
+    /// Why the chain can't be followed further, though it goes on.
+    pub(crate) why: Option<String>,
+}
+
+/// One thread of a chain.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct Link {
+    /// The thread.
+    pub thread_id: ThreadId,
+    /// How it stands.
+    pub status: Standing,
+    /// What it is told to do.
+    pub directive: Option<DirectiveId>,
+    /// Its agent.
+    pub agent_id: AgentId,
+    /// What people call it.
+    pub title: Option<String>,
+    /// What it used.
+    pub cost: Cost,
+    /// How it went on in the next one.
+    pub continued: Option<Continued>,
+}
+
+/// How a thread went on in another one.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct Continued {
+    /// `handoff` if it handed itself over, `resume` if somebody resumed it.
+    pub how: &'static str,
+    /// The thread that goes on.
+    pub new_thread_id: ThreadId,
+    /// How many turns that one took along.
+    pub trailing_turns: u64,
+    /// Whatever else was recorded.
+    pub details: Value,
+}
+
+/// A chain, from its root to its end.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct Chain {
+    /// Always: a thread alone is a chain of one.
+    pub success: bool,
+    /// How many threads it has.
+    pub chain_length: usize,
+    /// They, root first.
+    pub chain: Vec<Link>,
+}
+
+/// A chain and what it started.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct Tree {
+    /// The end of the chain.
+    pub thread_id: ThreadId,
+    /// How that stands.
+    pub status: Standing,
+    /// What the chain and all below it used.
+    pub cost: Cost,
+    /// The chain, root first.
+    pub chain: Vec<Link>,
+    /// What it started, oldest first.
+    pub children: Vec<Tree>,
+    /// Whether there is more below than is shown.
+    pub truncated: bool,
+}
+
+impl Tree {
+    /// Whether somebody runs anything in it.
+    pub fn is_active(&self) -> bool {
+        self.chain.iter().any(|link| link.status == Standing::Running) || self.children.iter().any(Self::is_active)
+    }
+}
+
+/// The chain of a thread.
+pub fn get_chain(store: &dyn Store, thread: &ThreadId) -> Result<Chain> {
+    let chain = links(store, thread)?;
+    Ok(Chain { success: true, chain_length: chain.len(), chain })
+}
+
+/// The chain of a thread and everything it started.
+pub fn get_tree(store: &dyn Store, thread: &ThreadId) -> Result<Tree> {
+    grow(store, links(store, thread)?, &mut HashSet::new(), 0)
+}
+
+/// The threads of a chain that are still there, root first.
+pub(crate) fn threads(store: &dyn Store, thread: &ThreadId) -> Result<Vec<ThreadId>> {
+    let found = walk(store, thread)?;
+    Ok(found.into_iter().filter(|(_, is_deleted)| !is_deleted).map(|(manifest, _)| manifest.thread_id).collect())
+}
+
+/// What a whole chain used.
+pub(crate) fn cost(store: &dyn Store, thread: &ThreadId) -> Result<Cost> {
+    let mut total = Cost::default();
+    walk(store, thread)?.iter().for_each(|(manifest, _)| total.add(&manifest.cost));
+    Ok(total)
+}
+
+/// Where the chain of a thread ends now.
+pub(crate) fn end(store: &dyn Store, thread: &ThreadId) -> Result<End> {
+    let (mut at, mut seen) = (thread.clone(), HashSet::new());
+    loop {
+        seen.insert(at.clone());
+        let Some((manifest, is_deleted)) = known(store, &at)? else {
+            return Ok(End { thread: at, manifest: None, is_deleted: false, why: None });
+        };
+        let why = match next(&manifest) {
+            Some(next) if seen.contains(&next) => format!("its chain leads in a circle, back to `{next}`"),
+            Some(_) if seen.len() >= LINKS_MAX => format!("its chain has more than {LINKS_MAX} threads"),
+            Some(next) if known(store, &next)?.is_none() => format!("it goes on as `{next}`, which nobody knows"),
+            Some(next) => {
+                at = next;
+                continue;
+            }
+            None => return Ok(End { thread: at, manifest: Some(manifest), is_deleted, why: None }),
+        };
+        return Ok(End { thread: at, manifest: Some(manifest), is_deleted, why: Some(why) });
+    }
+}
+
+/// The thread that goes on in the place of one that is continued.
+pub(crate) fn next(manifest: &Manifest) -> Option<ThreadId> {
+    manifest.continuation_thread_id.clone().filter(|_| manifest.status == Status::Continued)
+}
+
+/// What is known of a thread, also when it was deleted.
+pub(crate) fn known(store: &dyn Store, thread: &ThreadId) -> Result<Known> {
+    match store.get(thread) {
+        Ok(summary) => Ok(Some((summary.manifest, false))),
+        Err(StoreError::Deleted(_)) => Ok(store.tombstone(thread)?.map(|tombstone| (tombstone.manifest, true))),
+        Err(StoreError::NoThread(_)) => Ok(None),
+        Err(error) => Err(error.into()),
+    }
+}
+
+/// Everything that is known of the chain of a thread, root first, the deleted among it.
+fn walk(store: &dyn Store, thread: &ThreadId) -> Result<Vec<(Manifest, bool)>> {
+    let Some(here) = known(store, thread)? else { return Ok(Vec::new()) };
+    let mut seen = HashSet::from([thread.clone()]);
+    let mut follow = |mut at: Option<ThreadId>, step: fn(&Manifest) -> Option<ThreadId>| -> Result<Vec<_>> {
+        let mut found = Vec::new();
+        while let Some(id) = at.take().filter(|id| found.len() < LINKS_MAX && seen.insert(id.clone())) {
+            let Some(link) = known(store, &id)? else { break };
+            at = step(&link.0);
+            found.push(link);
+        }
+        Ok(found)
+    };
+    let mut chain = follow(here.0.continuation_of.clone(), |manifest| manifest.continuation_of.clone())?;
+    chain.reverse();
+    let later = follow(next(&here.0), next)?;
+    chain.push(here);
+    chain.extend(later);
+    Ok(chain)
+}
+
+fn links(store: &dyn Store, thread: &ThreadId) -> Result<Vec<Link>> {
+    let found = walk(store, thread)?;
+    if found.is_empty() {
+        return Err(StoreError::NoThread(thread.to_string()).into());
+    }
+    found.into_iter().map(|(manifest, is_deleted)| link(store, manifest, is_deleted)).collect()
+}
+
+fn link(store: &dyn Store, manifest: Manifest, is_deleted: bool) -> Result<Link> {
+    let status = if is_deleted { Standing::Deleted } else { standing(store, &manifest)? };
+    let continued = match status {
+        Standing::Continued => how_continued(store, &manifest.thread_id)?,
+        _ => None,
+    };
+    Ok(Link {
+        thread_id: manifest.thread_id,
+        status,
+        directive: manifest.directive,
+        agent_id: manifest.agent_id,
+        title: manifest.title,
+        cost: manifest.cost,
+        continued,
+    })
+}
+
+/// Whether a thread that is continued handed itself over.
+pub(crate) fn is_handed_over(store: &dyn Store, thread: &ThreadId) -> Result<bool> {
+    match how_continued(store, thread) {
+        // It was deleted just now; its tombstone says where it goes on.
+        Err(Error::Store(StoreError::Deleted(_) | StoreError::NoThread(_))) => Ok(false),
+        how => Ok(how?.is_some_and(|how| how.how == HANDOFF)),
+    }
+}
+
+/// What the end of a log says of how the thread went on.
+fn how_continued(store: &dyn Store, thread: &ThreadId) -> Result<Option<Continued>> {
+    let lines = store.head(thread)?.lines;
+    let last = store.read(thread, lines.saturating_sub(LAST_LINES), LAST_LINES as usize)?;
+    let continued = |how, handoff: Handoff| Continued {
+        how,
+        new_thread_id: handoff.new_thread_id,
+        trailing_turns: handoff.trailing_turns,
+        details: Value::Object(handoff.details),
+    };
+    Ok(last.into_iter().rev().find_map(|line| match line.event {
+        Event::ThreadHandoff(handoff) => Some(continued(HANDOFF, handoff)),
+        Event::ThreadResumed(handoff) => Some(continued("resume", handoff)),
+        _ => None,
+    }))
+}
+
+/// The tree below a chain. Whatever was seen is not shown again, so that a circle of children ends too.
+fn grow(store: &dyn Store, chain: Vec<Link>, seen: &mut HashSet<ThreadId>, generation: usize) -> Result<Tree> {
+    seen.extend(chain.iter().map(|link| link.thread_id.clone()));
+    let mut cost = Cost::default();
+    chain.iter().for_each(|link| cost.add(&link.cost));
+    let (mut children, mut truncated) = (Vec::new(), false);
+    for parent in chain.iter().filter(|link| link.status != Standing::Deleted) {
+        for child in store.children(&parent.thread_id)? {
+            if seen.contains(&child.manifest.thread_id) {
+                continue;
+            }
+            if seen.len() >= THREADS_MAX || generation >= GENERATIONS_MAX {
+                truncated = true;
+                break;
+            }
+            let below = links(store, &child.manifest.thread_id)?;
+            let below = below.into_iter().filter(|link| !seen.contains(&link.thread_id)).collect();
+            let child = grow(store, below, seen, generation + 1)?;
+            truncated |= child.truncated;
+            cost.add(&child.cost);
+            children.push(child);
+        }
+    }
+    // A chain has at least the thread it was asked for.
+    let Some(end) = chain.last() else { return Err(StoreError::NoThread(String::new()).into()) };
+    Ok(Tree { thread_id: end.thread_id.clone(), status: end.status, cost, chain, children, truncated })
+}

@@ -1,0 +1,180 @@
+//! One execution over many threads: a thread that hands itself over, and one that somebody resumes.
+//!
+//! Both are one batch: the old thread's last changeset, which settles it as continued, and the successor's first, with everything
+//! it takes along. So there is never a thread without its successor, nor a successor without its thread; killed right after the
+//! batch, the successor waits as `created` and goes on when somebody resumes it. It is no child of the old thread but its sibling,
+//! and runs when the old one has been given back, not inside it.
+
+use selvedge_model::event::{Fields, Handoff, Predecessor};
+use selvedge_model::limits::Meter;
+use selvedge_model::message::{Block, Visibility};
+use selvedge_model::{Changeset, Event, Expect, Message, NewThread, Note, Part, Reason, Role, ThreadId};
+use serde_json::{Value, json};
+
+use crate::assignment::{Assignment, Left};
+use crate::carry::{Carry, size_of};
+use crate::conversation::OpenCall;
+use crate::error::Result;
+use crate::held::{Held, More, Of};
+use crate::told::Told;
+
+/// How much of a message is shown where it is only mentioned.
+const PREVIEW_BYTES: usize = 200;
+
+/// A successor, ready to be committed with the end of the old thread.
+pub(crate) struct Successor {
+    pub(crate) thread: ThreadId,
+    pub(crate) more: More,
+    /// How many answers of the model it takes along.
+    pub(crate) turns: u64,
+    pub(crate) details: Fields,
+    /// How many bytes of text it begins with.
+    pub(crate) size: usize,
+}
+
+impl Held<'_> {
+    /// The successor of a thread whose context is full: the task, the newest exchanges that fit into `room` bytes, and a word that
+    /// seeds its first turn.
+    pub(crate) fn successor(&self, work: &Assignment, room: usize, running_ms: u64) -> Result<Successor> {
+        let thread = self.successor_id();
+        let store = &self.engine.store;
+        let mut put = |text: &str| store.put_blob(&thread, text.as_bytes());
+        let carry = Carry::of(self.fold.conversation.messages(), room, &mut put)?;
+        let (kept, turns) = (carry.messages.len(), carry.turns());
+        let details = json!({"kept": kept, "dropped": carry.dropped, "shortened": carry.shortened, "summarised": 0});
+        let mut messages = carry.messages;
+        let left = Left { previous_thread_id: self.thread().clone(), message: work.continuation.message.clone() };
+        let seed = (work.continuation.seed)(&left).unwrap_or(left.message);
+        messages.push(Message { visibility: Visibility::Internal, ..Message::text(Role::User, seed) });
+        self.engine.redactor.messages(&mut messages);
+        let meter = Some(self.fold.meter().carried(running_ms));
+        self.with(thread, messages, meter, turns, details)
+    }
+
+    /// The successor of a thread that came to an end and that somebody resumes with these messages: everything that was said, and
+    /// they.
+    pub(crate) fn resumed(&self, mut said: Vec<Message>) -> Result<Successor> {
+        let thread = self.successor_id();
+        let preview = said.first().map(|message| preview(&message.plain_text())).unwrap_or_default();
+        let mut messages: Vec<Message> = self
+            .fold
+            .conversation
+            .messages()
+            .iter()
+            .map(|message| Message { run_id: None, step: None, ..(**message).clone() })
+            .collect();
+        let turns = messages.iter().filter(|message| message.role == Role::Assistant).count() as u64;
+        self.engine.redactor.messages(&mut said);
+        // No call dangles in a successor: whoever reads it puts the results behind their calls.
+        let interrupted = |open: &OpenCall| Block::ToolResult {
+            call_id: open.id.clone(),
+            content: json!("interrupted: what became of this call is not known"),
+            is_error: true,
+        };
+        let results = self.fold.conversation.open().iter().map(interrupted);
+        messages.extend(results.map(|block| Message { content: vec![block], ..Message::text(Role::Tool, "") }));
+        messages.extend(said);
+        let details = json!({"message_preview": preview, "reconstructed_turns": turns});
+        // Somebody spoke: only money counts on.
+        let meter = Meter { spend: self.fold.meter().spend, ..Meter::default() };
+        self.with(thread, messages, Some(meter), turns, details)
+    }
+
+    fn successor_id(&self) -> ThreadId {
+        let manifest = self.fold.manifest();
+        let name = manifest.directive.as_ref().map_or(manifest.agent_id.as_str(), |directive| directive.as_str());
+        ThreadId::generate(name, &self.engine.ids.hex12())
+    }
+
+    fn with(
+        &self,
+        thread: ThreadId,
+        mut messages: Vec<Message>,
+        meter: Option<Meter>,
+        turns: u64,
+        details: Value,
+    ) -> Result<Successor> {
+        self.copy_blobs(&thread, &mut messages)?;
+        let size = messages.iter().map(size_of).sum();
+        let mut state = self.fold.state().clone();
+        let scopes = &self.engine.scopes;
+        // What lived for a run or a call ends here; a patch that only deletes what is there applies.
+        scopes.run_cleanup(&state).into_iter().for_each(|patch| _ = patch.apply_to(&mut state));
+        if let Some(fields) = state.as_object_mut() {
+            fields.remove(selvedge_model::scope::TOOL_CALL_KEY);
+        }
+        let is_empty = state.as_object().is_some_and(serde_json::Map::is_empty);
+        let changeset = Changeset {
+            snapshot: (!is_empty).then_some(state),
+            messages,
+            ..Changeset::creating(self.successor_birth(meter))
+        };
+        let part = Part::new(thread.clone(), Expect::Absent, changeset);
+        let notes = self.engine.store.pending(self.thread())?;
+        let posted = notes.iter().map(|note| Note { thread: thread.clone(), ..note.clone() }).collect();
+        let moved = notes.into_iter().map(|note| note.key).collect();
+        let details = match details {
+            Value::Object(details) => details,
+            _ => Fields::new(),
+        };
+        Ok(Successor { thread, more: More { parts: vec![part], posted, consumed: moved }, turns, details, size })
+    }
+
+    fn successor_birth(&self, meter: Option<Meter>) -> NewThread {
+        let old = self.fold.manifest().clone();
+        let head = &self.fold.head;
+        NewThread {
+            kind: old.kind,
+            directive: old.directive,
+            parent_id: old.parent_id,
+            task_id: old.task_id,
+            title: old.title,
+            model: old.model,
+            inputs: old.inputs,
+            limits: old.limits,
+            capabilities: old.capabilities,
+            acknowledged: old.acknowledged,
+            meter,
+            continuation_of: Some(Predecessor { thread_id: old.thread_id, version: head.version, hash: head.hash }),
+            chain_root_id: Some(old.chain_root_id),
+            ..NewThread::of(old.agent_id)
+        }
+    }
+
+    /// Gives the successor its own copies of the pictures it takes along.
+    fn copy_blobs(&self, thread: &ThreadId, messages: &mut [Message]) -> Result<()> {
+        for block in messages.iter_mut().flat_map(|message| &mut message.content) {
+            let Block::Image { blob, .. } = block else { continue };
+            match self.engine.store.blob(self.thread(), blob) {
+                Ok(bytes) => *blob = self.engine.store.put_blob(thread, &bytes)?,
+                // What was erased, or is gone, is not made up.
+                Err(_) => *block = Block::Text { text: format!("[a picture that is gone: blob {blob}]") },
+            }
+        }
+        Ok(())
+    }
+
+    /// Commits the end of this thread together with its successor, as something that somebody asked for.
+    pub(crate) fn resume_in(&mut self, successor: Successor, tell: &mut dyn FnMut(Told<'_>)) -> Result<()> {
+        self.interrupt_calls("interrupted: the thread ended before this call was made")?;
+        let handoff = successor.handoff(self);
+        self.delta.events.push(Event::ThreadResumed(handoff));
+        self.commit_with(Reason::Lifecycle, Of::default(), successor.more, tell).map(|_| ())
+    }
+}
+
+impl Successor {
+    /// What the old thread says of it.
+    pub(crate) fn handoff(&self, held: &Held<'_>) -> Handoff {
+        Handoff {
+            new_thread_id: self.thread.clone(),
+            directive: held.fold.manifest().directive.clone(),
+            trailing_turns: self.turns,
+            details: self.details.clone(),
+        }
+    }
+}
+
+fn preview(text: &str) -> String {
+    text[..text.floor_char_boundary(PREVIEW_BYTES)].to_owned()
+}

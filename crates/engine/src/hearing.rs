@@ -1,0 +1,300 @@
+//! What others say to a thread that somebody runs: notes, heard while a run goes on and before the thread is given back.
+//!
+//! - `cancel` and `kill` stop the run that goes on.
+//! - `decide` and `raise` go into the next batch of whoever holds the thread; if the thread waits for just that, it goes on.
+//! - `send` starts a run of its own, in the order of the notes, before the thread is given back.
+//!
+//! A thread can't be given back while a note is pending, so none is lost; if the holder dies, whoever takes the thread next hears
+//! what is left.
+
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Mutex, PoisonError};
+use std::time::{Duration, Instant};
+
+use selvedge_model::event::ManifestChanged;
+use selvedge_model::limits::Limits;
+use selvedge_model::{Cancel, Event, Note, NoteKey, Reason, Run, RunStatus, Status, Stop, ThreadId};
+use selvedge_store::{Acquire, Error as StoreError};
+use serde_json::json;
+
+use crate::assignment::Assignment;
+use crate::deciding::DECIDE;
+use crate::engine::{Engine, ended_already};
+use crate::error::{Error, Result};
+use crate::follow::Follow;
+use crate::held::{Held, Of};
+use crate::input::Input;
+use crate::spawn::CHILD_SETTLED;
+use crate::told::{Ended, Told};
+
+/// The kind of note that raises ceilings.
+pub(crate) const RAISE: &str = "raise";
+
+/// How often a waiting sender and a running thread look at their notes.
+const LOOK: Duration = Duration::from_millis(100);
+
+/// What a run and whoever watches it tell each other.
+#[derive(Debug, Default)]
+pub(crate) struct Watch {
+    /// Somebody decided or raised something.
+    noted: AtomicBool,
+    /// When the running time is over.
+    until: Mutex<Option<Instant>>,
+}
+
+impl Watch {
+    /// Whether somebody decided or raised something since this was last asked.
+    pub(crate) fn was_noted(&self) -> bool {
+        self.noted.swap(false, Ordering::SeqCst)
+    }
+
+    /// Says that somebody decided or raised something.
+    pub(crate) fn note(&self) {
+        self.noted.store(true, Ordering::SeqCst);
+    }
+
+    /// Gives the run this much time from now on.
+    pub(crate) fn set_time(&self, left: Option<Duration>) {
+        *self.until.lock().unwrap_or_else(PoisonError::into_inner) =
+            left.and_then(|left| Instant::now().checked_add(left));
+    }
+
+    fn time_left(&self) -> Option<Duration> {
+        let until = *self.until.lock().unwrap_or_else(PoisonError::into_inner);
+        until.map(|until| until.saturating_duration_since(Instant::now()))
+    }
+}
+
+impl Engine {
+    /// Raises ceilings of a thread that somebody runs: they count from its next batch on.
+    pub fn leave_raise(&self, thread: &ThreadId, raise: &Limits) -> Result<()> {
+        self.post(thread, RAISE, &self.ids.hex12(), json!({"limits": raise})).map(|_| ())
+    }
+
+    /// Looks at notes and at the time until the run is over. `cancel` is whose word ends more than this run, `own` is this run's.
+    pub(crate) fn watch(&self, thread: &ThreadId, cancel: &Cancel, own: &Cancel, watch: &Watch, over: &Cancel) {
+        loop {
+            let left = watch.time_left();
+            if over.wait(left.filter(|left| !left.is_zero()).unwrap_or(LOOK).min(LOOK)).is_some() {
+                return;
+            }
+            if watch.time_left().is_some_and(|left| left.is_zero()) {
+                own.say(Stop::OutOfTime);
+            }
+            for note in self.store.pending(thread).unwrap_or_default() {
+                match note.kind.as_str() {
+                    "cancel" => cancel.say(Stop::Cancelled),
+                    "kill" => cancel.say(Stop::Killed),
+                    DECIDE | RAISE | CHILD_SETTLED => watch.noted.store(true, Ordering::SeqCst),
+                    _ => {}
+                }
+            }
+        }
+    }
+
+    /// Hears what was sent before, by whoever did not live to see it heard, up to the note that is being heard itself; gives how the
+    /// last of those runs ended.
+    pub(crate) fn hear_earlier(
+        &self,
+        held: &mut Held<'_>,
+        own: Option<&NoteKey>,
+        work: &Assignment,
+    ) -> Result<Option<Ended>> {
+        held.hear(Some(work), Of::default(), &mut |_| {})?;
+        let notes = self.store.pending(held.thread())?;
+        let earlier = notes.into_iter().filter(|note| note.kind == "send").take_while(|note| Some(&note.key) != own);
+        let mut heard = None;
+        for note in earlier {
+            heard = Some(self.run_once(held, input_of(note), work, &Cancel::new(), &mut |_| {})?);
+            if held.fold.manifest().status == Status::Continued {
+                // Its successor has the rest of the notes.
+                break;
+            }
+        }
+        Ok(heard)
+    }
+
+    /// Runs what others sent meanwhile, in order, answers what was asked, and gives the lease back: it can't be given back while
+    /// somebody waits to be heard. Gives the thread that goes on in its place, which then has the notes that are left.
+    pub(crate) fn hear_others(
+        &self,
+        mut held: Held<'_>,
+        work: &Assignment,
+        cancel: &Cancel,
+    ) -> Result<Option<ThreadId>> {
+        loop {
+            let thread = held.thread().clone();
+            if let Some(next) = held.fold.manifest().continuation_thread_id.clone() {
+                // Whoever asked it to stop while the handoff was being committed found nothing to follow yet: it is said on.
+                let stops = held.stops()?;
+                for note in self.store.pending(&thread)?.into_iter().filter(|note| stops.contains(&note.key)) {
+                    self.store.post(Note { thread: next.clone(), ..note })?;
+                }
+                return Ok(Some(next));
+            }
+            held.delta.consumed = held.stops()?;
+            if !held.delta.consumed.is_empty() {
+                held.commit(Reason::Lifecycle, Of::default(), &mut |_| {})?;
+            }
+            let was_answered = held.hear(Some(work), Of::default(), &mut |_| {})?;
+            if cancel.said() == Some(Stop::Killed) {
+                return self.give_back(held).map(|()| None);
+            }
+            let notes = self.store.pending(&thread)?;
+            let sent = notes.into_iter().filter(|note| note.kind == "send").map(input_of);
+            let goes_on = was_answered && held.fold.manifest().status == Status::Suspended;
+            let goes_on = goes_on && !self.waits_for_word(&held, work);
+            for input in goes_on.then(Input::nothing).into_iter().chain(sent) {
+                // Whoever stopped the run before did not mean this one; whoever stops this process does.
+                let fresh = if cancel.said().is_none() { cancel.clone() } else { Cancel::new() };
+                self.lock_active().insert(thread.clone(), fresh.clone());
+                self.run_once(&mut held, input, work, &fresh, &mut |_| {})?;
+                if held.fold.manifest().status == Status::Continued {
+                    break;
+                }
+            }
+            if held.fold.manifest().status == Status::Continued {
+                continue;
+            }
+            held = match held.release() {
+                Ok(()) => return Ok(None),
+                Err((held, StoreError::NotesPending { .. })) => *held,
+                Err((_, error)) => return Err(error.into()),
+            };
+        }
+    }
+
+    /// Gives a thread back that was only looked at or settled. Whatever was sent to it waits: dropping the lease gives it up, and
+    /// whoever waits, or runs the thread next, hears it.
+    pub(crate) fn give_back(&self, held: Held<'_>) -> Result<()> {
+        match held.release() {
+            Ok(()) | Err((_, StoreError::NotesPending { .. })) => Ok(()),
+            Err((_, error)) => Err(error.into()),
+        }
+    }
+
+    /// Leaves a message for whoever holds the thread and waits until it was heard; if that one is gone, hears it here.
+    pub(crate) fn send_note(
+        &self,
+        thread: &ThreadId,
+        input: Input,
+        work: &Assignment,
+        cancel: &Cancel,
+        tell: &mut dyn FnMut(Told<'_>),
+    ) -> Result<Ended> {
+        let name = input.messages.first().and_then(|message| message.id.as_ref()).map(ToString::to_string);
+        let name = name.unwrap_or_else(|| self.ids.hex32());
+        let (mut messages, mut state) = (input.messages, input.state);
+        self.redactor.messages(&mut messages);
+        state.iter_mut().for_each(|state| self.redactor.value(state));
+        let body = json!({"messages": messages, "state": state, "origin": input.origin, "raise": input.raise});
+        let mut thread = thread.clone();
+        let mut follow = Follow::from(self.store.head(&thread)?.lines);
+        let key = self.post(&thread, "send", &name, body.clone())?;
+        let mut position = self.store.position()?;
+        loop {
+            let end = self.end_of_chain(&thread)?;
+            if end != thread {
+                // It went on in another thread, which has the notes it had then; what came later is left there too.
+                if self.store.pending(&thread)?.iter().any(|note| note.key == key) {
+                    self.post(&end, "send", &name, body.clone())?;
+                }
+                follow = Follow::from(0);
+                thread = end;
+            }
+            follow.tell(&*self.store, &thread, &key, tell)?;
+            if let Some(run) = self.run_of(&thread, &key)? {
+                follow.tell(&*self.store, &thread, &key, tell)?;
+                return self.heard_elsewhere(&thread, &run, follow.text);
+            }
+            let note = self.store.pending(&thread)?.into_iter().find(|note| note.key == key);
+            match (note, self.store.acquire(&thread, Acquire::default())) {
+                (Some(note), Ok(lease)) => return self.run_held(lease, input_of(note), work, cancel, tell),
+                (None, Ok(lease)) => {
+                    // Heard, and its run is over or was cut short; taking the thread has settled it.
+                    let held = self.take(lease, tell)?;
+                    let ended = ended_already(&held);
+                    self.give_back(held)?;
+                    follow.tell(&*self.store, &thread, &key, tell)?;
+                    return match self.run_of(&thread, &key)? {
+                        Some(run) => self.heard_elsewhere(&thread, &run, follow.text),
+                        None => Ok(ended),
+                    };
+                }
+                (_, Err(StoreError::LeaseHeld { .. })) => {}
+                (_, Err(error)) => return Err(error.into()),
+            }
+            if cancel.said().is_some() {
+                return Err(Error::NotHeardYet { thread });
+            }
+            self.store.wait(position, LOOK)?;
+            position = self.store.position()?;
+        }
+    }
+
+    /// The run that answered a note, once it is over.
+    fn run_of(&self, thread: &ThreadId, note: &NoteKey) -> Result<Option<Run>> {
+        let ours = |run: &Run| {
+            run.meta.status != RunStatus::Running && run.meta.source_mailbox_entry_id.as_deref() == Some(note.as_str())
+        };
+        Ok(self.store.runs(thread)?.into_iter().rev().find(ours))
+    }
+
+    fn heard_elsewhere(&self, thread: &ThreadId, run: &Run, text: Option<String>) -> Result<Ended> {
+        let manifest = self.store.get(thread)?.manifest;
+        Ok(Ended {
+            thread: thread.clone(),
+            run: Some(run.run_id.clone()),
+            status: manifest.status,
+            text,
+            code: run.meta.termination_code.clone().unwrap_or_default(),
+            detail: run.meta.termination_detail.clone(),
+            suspended: manifest.suspended,
+            outputs: manifest.outputs,
+            cost: run.meta.total_cost(),
+            resumed: None,
+        })
+    }
+
+    pub(crate) fn post(&self, thread: &ThreadId, kind: &str, name: &str, body: serde_json::Value) -> Result<NoteKey> {
+        let key = NoteKey::new(format!("{kind}-{name}")).map_err(|_| StoreError::BadBatch)?;
+        self.store.post(Note { thread: thread.clone(), key: key.clone(), kind: kind.to_owned(), body })?;
+        Ok(key)
+    }
+}
+
+impl Held<'_> {
+    /// The ceilings that count: the thread's own, and those it is run with where it has none.
+    pub(crate) fn limits(&self, work: &Assignment) -> Limits {
+        self.fold.manifest().limits.as_ref().map_or_else(|| work.limits.clone(), |own| own.over(&work.limits))
+    }
+
+    /// The change of ceilings that a raise means; refused if it lowers one.
+    pub(crate) fn raised(&self, raise: &Limits, work: &Assignment) -> Result<ManifestChanged> {
+        let limits = self.limits(work);
+        match limits.lowered_by(raise) {
+            Some(limit) => Err(Error::NotRaised { thread: self.thread().clone(), limit }),
+            None => Ok(ManifestChanged { limits: Some(raise.over(&limits)), ..ManifestChanged::default() }),
+        }
+    }
+
+    /// What a note that raises ceilings changes, if anything; nothing if it lowers one, or if the money for it is not there.
+    pub(crate) fn raise_of(&mut self, note: &Note, work: Option<&Assignment>) -> Option<Event> {
+        let raise: Limits = serde_json::from_value(note.body.get("limits")?.clone()).ok()?;
+        let changed = self.raised(&raise, work?).ok()?;
+        self.fund_raise(&raise).ok()?;
+        Some(Event::ManifestChanged(changed))
+    }
+}
+
+/// The input that a note asks for.
+pub(crate) fn input_of(note: Note) -> Input {
+    let field = |name: &str| note.body.get(name).cloned().unwrap_or_default();
+    Input {
+        messages: serde_json::from_value(field("messages")).unwrap_or_default(),
+        state: Some(field("state")).filter(|state| !state.is_null()),
+        raise: serde_json::from_value(field("raise")).ok().flatten(),
+        origin: field("origin").as_str().unwrap_or("user").to_owned(),
+        note: Some(note.key),
+    }
+}

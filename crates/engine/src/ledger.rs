@@ -1,0 +1,341 @@
+//! What a run pays: nothing is asked of a model that was not reserved before.
+//!
+//! ```text
+//! begin       account opened, opened again or raised          with the run's first commit
+//! attempt     Reserve + Issue of the most it can cost         Reserved, a commit of its own, before the provider is asked
+//! answer      Settle at what it cost                          with AssistantTurnCommitted
+//! failure     Settle at nothing, or at the bound as unknown   with the next commit, whichever it is
+//! end         Close; a child settles with its parent          with the commit that ends the chain
+//! lost run    Release or Settle at the bound as unknown       with the commit that settles the run
+//! ```
+//!
+//! - An account belongs to the root of a chain. A thread whose calls cost nothing makes no postings and needs no account.
+//! - What the next call may cost is worked out before it; if the account does not hold it, the answer is allowed to be shorter, and if that is
+//!   not enough the call is not made and the thread waits.
+//! - Killed anywhere, what was reserved is either still reserved under the name of the lost run, or settled.
+//!
+//! [`book`] works out postings that concern more than one account: what a spawn, a raise and the end of a chain need. [`audit`] shows what
+//! was posted, by the database and by the signed logs alone.
+
+use selvedge_model::account::{Account, AccountId, AccountStatus, Posting, PostingError, ReservationState};
+use selvedge_model::answer::Usage;
+use selvedge_model::event::{SuspendReason, Suspended};
+use selvedge_model::id::ReservationId;
+use selvedge_model::limits::{Limits, SPEND_EXCEEDED};
+use selvedge_model::{Batch, Committed, Event, ModelError, Money, Price, Reason, RunId, Status};
+use selvedge_store::Error as StoreError;
+
+use crate::assignment::Assignment;
+use crate::error::{Error, Result};
+use crate::held::{Held, Of};
+use crate::told::Told;
+
+pub mod audit;
+pub mod book;
+
+pub use book::Book;
+
+/// How many tokens a model may answer with when nobody says how many.
+pub const OUTPUT_TOKENS: u64 = 8_192;
+
+/// An answer that is not allowed at least this many tokens is not asked for, unless even that many were never wanted.
+const OUTPUT_TOKENS_LEAST: u64 = 256;
+
+/// How often postings are worked out anew when others are faster.
+const TRIES: u32 = 64;
+
+/// A call that is about to be made.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Bid {
+    pub(crate) price: Price,
+    /// How many tokens are sent at most.
+    pub(crate) input_tokens: u64,
+    /// How many tokens may be received at most.
+    pub(crate) output_tokens: u64,
+}
+
+/// Whether a call may be made.
+#[derive(Debug)]
+pub(crate) enum Allowed {
+    /// It may, and its answer may have this many tokens.
+    Up(u64),
+    /// It may not: the account does not hold it.
+    Refused(Refused),
+}
+
+/// A call that was not made.
+#[derive(Debug)]
+pub(crate) struct Refused {
+    pub(crate) suspended: Suspended,
+    pub(crate) detail: String,
+}
+
+/// What a call is paid with that was made and is not settled yet.
+#[derive(Clone, Debug)]
+pub(crate) struct Hold {
+    reservation: ReservationId,
+    bound: Money,
+    price: Price,
+}
+
+/// What became of a call, as far as money is concerned.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Spent {
+    /// The provider counted.
+    Counted(Usage),
+    /// The provider did nothing.
+    Nothing,
+    /// Nobody knows.
+    Unknown,
+}
+
+impl Spent {
+    /// What a call that failed so has spent.
+    pub(crate) fn by(error: &ModelError) -> Self {
+        match error {
+            // It answered, and said no.
+            ModelError::RateLimited { .. } | ModelError::SessionRefused { .. } | ModelError::Permanent { .. } => {
+                Self::Nothing
+            }
+            // It may have worked for a while, and charges for that.
+            ModelError::Transient { .. } | ModelError::Cut { .. } | ModelError::Stopped { .. } => Self::Unknown,
+        }
+    }
+}
+
+impl Held<'_> {
+    /// The account that the thread's chain spends from.
+    pub(crate) fn account_id(&self) -> AccountId {
+        self.fold.manifest().chain_root_id.clone()
+    }
+
+    /// Puts into the delta what the account of the chain needs for a run: it is opened or opened again if the model costs anything, and
+    /// raised if somebody says so.
+    pub(crate) fn fund(&mut self, work: &Assignment, raise: Option<&Limits>) -> Result<()> {
+        let engine = self.engine;
+        let id = self.account_id();
+        let is_paid = work.price.is_some_and(|price| !price.is_free());
+        let raised = raise.and_then(|raise| raise.spend);
+        let mut book = Book::over(&*engine.store, &*engine.ids);
+        if is_paid {
+            let max = raised.or(self.limits(work).spend);
+            match self.payer(&mut book)? {
+                Some(parent) => {
+                    book.ensure(&parent, None)?;
+                    book.spawn(&parent, &id, max)?;
+                }
+                None => book.ensure(&id, max)?,
+            }
+        }
+        if let Some(max) = raised {
+            book.raise(&id, max)?;
+        }
+        self.delta.postings.extend(book.into_postings());
+        Ok(())
+    }
+
+    /// The account that must pay for a thread which was started by another one and was given no account.
+    fn payer(&self, book: &mut Book<'_>) -> Result<Option<AccountId>> {
+        let Some(parent) = self.fold.manifest().parent_id.clone() else { return Ok(None) };
+        if book.account(&self.account_id())?.is_some() {
+            return Ok(None);
+        }
+        let parent = match self.engine.store.get(&parent) {
+            Ok(parent) => parent.manifest.chain_root_id,
+            Err(_) => return Ok(None),
+        };
+        Ok(book.account(&parent)?.map(|account| account.id))
+    }
+
+    /// Puts into the delta what a raise of the thread's ceilings needs; refused if the money is not there.
+    pub(crate) fn fund_raise(&mut self, raise: &Limits) -> Result<()> {
+        let Some(max) = raise.spend else { return Ok(()) };
+        let engine = self.engine;
+        let mut book = Book::over(&*engine.store, &*engine.ids);
+        let id = self.account_id();
+        if book.account(&id)?.is_some_and(|account| account.status != AccountStatus::Closed) {
+            book.raise(&id, max)?;
+        }
+        self.delta.postings.extend(book.into_postings());
+        Ok(())
+    }
+
+    /// Reserves what a call may cost and says that it is about to be made: durable on return, together with whatever waited in the
+    /// delta. A call that the account does not hold in full is allowed a shorter answer, or is refused.
+    pub(crate) fn reserve(&mut self, bid: Bid, of: &Of, tell: &mut dyn FnMut(Told<'_>)) -> Result<Allowed> {
+        let account = self.account_id();
+        for _ in 0..TRIES {
+            let Some(known) = self.engine.store.account(&account)? else {
+                return Err(StoreError::Posting(PostingError::UnknownAccount { account }).into());
+            };
+            // What waits in the delta is settled in the same batch and may free something; the store has the last word.
+            let wanted = bid.output_tokens;
+            let tokens = match self.remaining_after(&known)? {
+                None => Some(wanted),
+                Some(left) => bid.price.affordable(bid.input_tokens, wanted, left),
+            };
+            let Some(tokens) = tokens.filter(|tokens| *tokens >= OUTPUT_TOKENS_LEAST.min(wanted)) else {
+                return Ok(Allowed::Refused(self.refused(&known, bid)?));
+            };
+            let hold = self.hold_for(of.run.as_ref(), bid, tokens)?;
+            let before = self.delta.postings.len();
+            let (reservation, amount) = (hold.reservation.clone(), hold.bound);
+            self.delta.postings.extend([
+                Posting::Reserve { account: account.clone(), reservation: reservation.clone(), amount, child: None },
+                Posting::Issue { account: account.clone(), reservation },
+            ]);
+            match self.commit(Reason::Reserved, of.clone(), tell) {
+                Ok(_) => {
+                    self.hold = Some(hold);
+                    return Ok(Allowed::Up(tokens));
+                }
+                Err(error) => {
+                    self.delta.postings.truncate(before);
+                    self.meet(&error, &account)?.then_some(()).ok_or(error)?;
+                }
+            }
+        }
+        Err(StoreError::AccountBusy(account).into())
+    }
+
+    /// Whether a reservation that was refused may be tried again; does what that needs.
+    fn meet(&mut self, error: &Error, account: &AccountId) -> Result<bool> {
+        let Error::Commit { source: StoreError::Posting(refused), .. } = error else { return Ok(false) };
+        match refused {
+            // Somebody else was faster: what is left now is looked up.
+            PostingError::Insufficient { .. } => Ok(true),
+            // A child that ended meanwhile closed what nothing was reserved of.
+            PostingError::AccountClosed { account: closed } if closed == account => {
+                let engine = self.engine;
+                let mut book = Book::over(&*engine.store, &*engine.ids);
+                book.ensure(account, None)?;
+                self.delta.postings.extend(book.into_postings());
+                Ok(true)
+            }
+            _ => Ok(false),
+        }
+    }
+
+    /// What the account has left once what waits in the delta is posted.
+    fn remaining_after(&self, account: &Account) -> Result<Option<Money>> {
+        if self.delta.postings.is_empty() {
+            return Ok(account.remaining());
+        }
+        let mut book = Book::over(&*self.engine.store, &*self.engine.ids);
+        for posting in &self.delta.postings {
+            book.post(posting.clone())?;
+        }
+        Ok(book.account(&account.id)?.and_then(|account| account.remaining()))
+    }
+
+    fn hold_for(&mut self, run: Option<&RunId>, bid: Bid, output_tokens: u64) -> Result<Hold> {
+        self.attempts += 1;
+        let run = run.ok_or(StoreError::BadBatch)?;
+        let reservation = ReservationId::new(format!("{run}.{}", self.attempts)).map_err(|_| StoreError::BadBatch)?;
+        Ok(Hold { reservation, bound: bid.price.bound(bid.input_tokens, output_tokens), price: bid.price })
+    }
+
+    fn refused(&self, account: &Account, bid: Bid) -> Result<Refused> {
+        let left = self.remaining_after(account)?.unwrap_or_default();
+        let max = account.max.unwrap_or_default();
+        let needed = bid.price.bound(bid.input_tokens, bid.output_tokens.min(OUTPUT_TOKENS_LEAST));
+        let suspended = Suspended {
+            current: Some(max.saturating_sub(left).to_json()),
+            maximum: Some(max.to_json()),
+            ..Suspended::because(SuspendReason::Budget, SPEND_EXCEEDED)
+        };
+        let detail = format!("account `{}` has {left} dollars left, and the next call may cost {needed}", account.id);
+        Ok(Refused { suspended, detail })
+    }
+
+    /// Puts into the delta what became of the call that was reserved for last, if there is one.
+    pub(crate) fn settle(&mut self, spent: Spent) -> Result<()> {
+        let Some(Hold { reservation, bound, price }) = self.hold.take() else { return Ok(()) };
+        let (amount, unknown) = match spent {
+            Spent::Counted(usage) => (price.cost(&usage), false),
+            Spent::Nothing => (Money::ZERO, false),
+            Spent::Unknown => (bound, true),
+        };
+        let account = self.account_id();
+        let settled = Posting::Settle { account: account.clone(), reservation, amount, unknown };
+        if amount <= bound {
+            self.delta.postings.push(settled);
+            return Ok(());
+        }
+        let engine = self.engine;
+        let mut book = Book::over(&*engine.store, &*engine.ids);
+        book.post(settled)?;
+        book.stop_tree(&account)?;
+        self.delta.postings.extend(book.into_postings());
+        Ok(())
+    }
+
+    /// Puts into the delta what became of the calls of a run whose process is gone: what was never sent is given back, what may have
+    /// been sent is counted at the most it can have cost.
+    pub(crate) fn settle_lost_calls(&mut self, run: Option<&RunId>) -> Result<()> {
+        let (Some(run), account) = (run, self.account_id()) else { return Ok(()) };
+        let own = format!("{run}.");
+        for held in self.engine.store.reservations(&account)? {
+            if !held.id.as_str().starts_with(&own) || held.child.is_some() {
+                continue;
+            }
+            let (account, reservation) = (account.clone(), held.id);
+            self.delta.postings.extend(match held.state {
+                ReservationState::Reserved => Some(Posting::Release { account, reservation }),
+                ReservationState::Issued => {
+                    Some(Posting::Settle { account, reservation, amount: held.amount, unknown: true })
+                }
+                ReservationState::Unknown => None,
+            });
+        }
+        Ok(())
+    }
+
+    /// Commits a batch; one that ends the chain closes its account as well, as far as the children allow.
+    pub(crate) fn commit_closing(
+        &self,
+        mut batch: Batch,
+        events: &[Event],
+    ) -> std::result::Result<Committed, StoreError> {
+        let store = &*self.engine.store;
+        let account = self.account_id();
+        if !self.ends(events) || store.account(&account)?.is_none() {
+            return store.commit(batch);
+        }
+        let given = batch.parts.first().map(|part| part.postings.clone()).unwrap_or_default();
+        for _ in 0..TRIES {
+            let mut book = Book::over(store, &*self.engine.ids);
+            let worked_out = given.iter().try_for_each(|posting| book.post(posting.clone()));
+            let closing = worked_out.and_then(|()| book.close(&account)).map(|()| book.into_postings());
+            // What can't be worked out can't be closed; the store says why, if it is the batch's own fault.
+            let Ok(closing) = closing else { break };
+            set_postings(&mut batch, closing);
+            match store.commit(batch.clone()) {
+                Err(error) if book::is_overtaken(&error) => {}
+                answer => return answer,
+            }
+        }
+        // A run can always end; an account that could not be closed stays as it is, and is closed with the next run's end.
+        set_postings(&mut batch, given);
+        store.commit(batch)
+    }
+
+    /// Whether these events bring the chain to an end.
+    fn ends(&self, events: &[Event]) -> bool {
+        // Few changesets do, and a manifest may be long.
+        if !events.iter().any(|event| matches!(event, Event::RunFinished(_) | Event::ManifestChanged(_))) {
+            return false;
+        }
+        let mut manifest = self.fold.manifest().clone();
+        let was_over = manifest.status.is_terminal();
+        let at = manifest.updated_at;
+        let has_changed = events.iter().all(|event| manifest.apply(event, at).is_ok());
+        has_changed && !was_over && manifest.status.is_terminal() && manifest.status != Status::Continued
+    }
+}
+
+fn set_postings(batch: &mut Batch, postings: Vec<Posting>) {
+    if let Some(part) = batch.parts.first_mut() {
+        part.postings = postings;
+    }
+}

@@ -1,0 +1,266 @@
+//! What a tree of accounts is, by the database and by the signed logs alone.
+//!
+//! The threads of a tree are found by their links; each log is read with every signature checked, and its records are posted again. If
+//! something is missing then, every other log of the store is asked as well: a posting stands in the log of whoever made it.
+//! Last, what the logs tell is held against what the database has. Nothing is written.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fmt;
+
+use selvedge_log::Trust;
+use selvedge_log::recovery::{Evidence, Finding, Mode, judge};
+use selvedge_log::scan::{Scanner, Signatures, examine};
+use selvedge_model::ThreadId;
+use selvedge_model::account::replay::{Flaw, History, Replayed, Seen, replay};
+use selvedge_model::account::{Account, AccountId, Reservation};
+use selvedge_store::{Error, Filter, Result, Store};
+
+/// A tree of accounts and the threads that spend from them.
+#[derive(Clone, Debug, Default)]
+pub struct Tree {
+    /// The account at its top; the root of a chain that nobody started.
+    pub root: Option<AccountId>,
+    /// The accounts, each behind its parent.
+    pub accounts: Vec<Branch>,
+}
+
+/// One account of a tree.
+#[derive(Clone, Debug)]
+pub struct Branch {
+    /// The account.
+    pub account: Account,
+    /// What it holds.
+    pub reservations: Vec<Reservation>,
+    /// How far below the top it is.
+    pub depth: usize,
+    /// The threads that spend from it, in the order of their chain.
+    pub threads: Vec<ThreadId>,
+}
+
+/// What the signed logs say of a tree.
+#[derive(Clone, Debug)]
+pub struct Audit {
+    /// How many logs were read.
+    pub logs: usize,
+    /// The accounts, as the logs tell them.
+    pub accounts: BTreeMap<AccountId, History>,
+    /// What is not as it should be.
+    pub found: Vec<Found>,
+}
+
+/// What is not as it should be.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Found {
+    /// A log does not hold.
+    Log {
+        /// The thread.
+        thread: ThreadId,
+        /// Why not.
+        why: String,
+    },
+    /// The records of an account do not.
+    Records(Flaw),
+    /// The database says something else than the logs.
+    Database {
+        /// The account.
+        account: AccountId,
+        /// What it says, and what they say.
+        why: String,
+    },
+}
+
+impl Found {
+    /// Whether something was forged, lost or damaged; that a ceiling was crossed may be the truth.
+    pub fn is_of_integrity(&self) -> bool {
+        !matches!(self, Self::Records(flaw) if !flaw.is_of_the_records())
+    }
+}
+
+impl fmt::Display for Found {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Log { thread, why } => write!(f, "the log of `{thread}`: {why}"),
+            Self::Records(flaw) => flaw.fmt(f),
+            Self::Database { account, why } => write!(f, "account `{account}`: {why}"),
+        }
+    }
+}
+
+/// The tree that a thread's account belongs to, as the database has it.
+pub fn tree(store: &dyn Store, thread: &ThreadId) -> Result<Tree> {
+    let own = store.get(thread)?.manifest.chain_root_id;
+    let Some(mut root) = store.account(&own)? else { return Ok(Tree::default()) };
+    let mut passed = BTreeSet::from([own]);
+    while let Some(parent) = root.parent.clone().filter(|parent| passed.insert(parent.clone())) {
+        match store.account(&parent)? {
+            Some(above) => root = above,
+            None => break,
+        }
+    }
+    let found = store.tree(&root.id)?;
+    let mut below: BTreeMap<Option<AccountId>, Vec<Account>> = BTreeMap::new();
+    for account in found {
+        let parent = if account.id == root.id { None } else { account.parent.clone() };
+        below.entry(parent).or_default().push(account);
+    }
+    let mut accounts = Vec::new();
+    let mut waiting: Vec<(usize, Account)> =
+        below.remove(&None).unwrap_or_default().into_iter().map(|one| (0, one)).collect();
+    while let Some((depth, account)) = waiting.pop() {
+        let children = below.remove(&Some(account.id.clone())).unwrap_or_default();
+        waiting.extend(children.into_iter().rev().map(|child| (depth + 1, child)));
+        let reservations = store.reservations(&account.id)?;
+        let threads = chain_of(store, &account.id)?;
+        accounts.push(Branch { account, reservations, depth, threads });
+    }
+    Ok(Tree { root: Some(root.id), accounts })
+}
+
+/// Works out a tree from the signed logs alone, and holds the database against that.
+pub fn audit(store: &dyn Store, trust: &Trust, tree: &Tree) -> Result<Audit> {
+    let mut reader = Reader { store, trust, seen: Vec::new(), read: BTreeSet::new(), found: Vec::new() };
+    let roots: Vec<_> = tree.accounts.iter().map(|branch| branch.account.id.clone()).collect();
+    for thread in below(store, roots)? {
+        reader.read(&thread)?;
+    }
+    let mut accounts = tree.accounts.iter().map(|branch| branch.account.id.clone()).collect();
+    let mut replayed = reader.replay(&mut accounts);
+    if replayed.flaws.iter().any(|flaw| matches!(flaw, Flaw::Missing { .. })) || is_behind(&replayed, tree) {
+        for thread in every_thread(store)? {
+            reader.read(&thread)?;
+        }
+        replayed = reader.replay(&mut accounts);
+    }
+    let Replayed { accounts, flaws } = replayed;
+    let mut found = reader.found;
+    found.extend(flaws.into_iter().map(Found::Records));
+    for branch in &tree.accounts {
+        found.extend(differs(branch, accounts.get(&branch.account.id)));
+    }
+    for (account, history) in &accounts {
+        if store.account(account)?.is_none() {
+            let why =
+                format!("the logs have {} postings of it, and the database has no such account", history.postings);
+            found.push(Found::Database { account: account.clone(), why });
+        }
+    }
+    Ok(Audit { logs: reader.read.len(), accounts, found })
+}
+
+/// Whether the database knows of postings that were not found.
+fn is_behind(replayed: &Replayed, tree: &Tree) -> bool {
+    let known =
+        |branch: &Branch| replayed.accounts.get(&branch.account.id).map_or(0, |history| history.account.version);
+    tree.accounts.iter().any(|branch| known(branch) < branch.account.version)
+}
+
+fn differs(branch: &Branch, told: Option<&History>) -> Option<Found> {
+    let Branch { account, reservations, .. } = branch;
+    let differs = |why: String| Some(Found::Database { account: account.id.clone(), why });
+    let Some(told) = told else {
+        return differs(format!("the database has {} postings of it, and no log has one", account.version));
+    };
+    // Of an account that is not wholly known something was found already.
+    if !told.is_whole || (told.account == *account && told.reservations.values().eq(reservations)) {
+        return None;
+    }
+    if told.account.version != account.version {
+        return differs(format!(
+            "the database has {} postings of it, and the logs tell of {}",
+            account.version, told.account.version
+        ));
+    }
+    let shown = |account: &Account| {
+        let max = account.max.map_or_else(|| "no limit".to_owned(), |max| max.to_string());
+        format!("{} spent, {} reserved, {max} at most", account.spent(), account.reserved)
+    };
+    differs(format!("the database says {}, and the logs {}", shown(account), shown(&told.account)))
+}
+
+/// The threads of a chain, in order; none if its root is gone.
+fn chain_of(store: &dyn Store, root: &AccountId) -> Result<Vec<ThreadId>> {
+    match store.chain(root) {
+        Ok(chain) => Ok(chain.into_iter().map(|summary| summary.manifest.thread_id).collect()),
+        Err(Error::NoThread(_) | Error::Deleted(_)) => Ok(Vec::new()),
+        Err(error) => Err(error),
+    }
+}
+
+/// The threads of these chains and of all that they started.
+fn below(store: &dyn Store, roots: Vec<AccountId>) -> Result<BTreeSet<ThreadId>> {
+    let (mut found, mut waiting) = (BTreeSet::new(), roots);
+    while let Some(root) = waiting.pop() {
+        for thread in chain_of(store, &root)? {
+            if found.insert(thread.clone()) {
+                let children = store.children(&thread)?;
+                waiting.extend(children.into_iter().map(|child| child.manifest.chain_root_id));
+            }
+        }
+    }
+    Ok(found)
+}
+
+fn every_thread(store: &dyn Store) -> Result<Vec<ThreadId>> {
+    let (mut found, mut after) = (Vec::new(), None);
+    loop {
+        let page = store.list(&Filter::default(), after, 100)?;
+        found.extend(page.items.into_iter().map(|summary| summary.manifest.thread_id));
+        match page.next {
+            Some(next) => after = Some(next),
+            None => return Ok(found),
+        }
+    }
+}
+
+/// Gathers the records of logs.
+struct Reader<'s> {
+    store: &'s dyn Store,
+    trust: &'s Trust,
+    seen: Vec<Seen>,
+    read: BTreeSet<ThreadId>,
+    found: Vec<Found>,
+}
+
+impl Reader<'_> {
+    /// Takes in the records of one log, every hash and every signature of it checked, unless it was read before.
+    fn read(&mut self, thread: &ThreadId) -> Result<()> {
+        if !self.read.insert(thread.clone()) {
+            return Ok(());
+        }
+        let (head, bytes) = self.store.transcript(thread)?;
+        let scanner = Scanner::new(thread, self.trust, Signatures::Every).watching(Some(head.version));
+        let seen = &mut self.seen;
+        let examined = examine(bytes, scanner, |entry| {
+            seen.extend(entry.lines.iter().filter_map(|line| {
+                let (event_type, record) = line.event.posting()?;
+                Some(Seen { thread: thread.clone(), line: line.seq, event_type, record: record.clone() })
+            }));
+        });
+        let examined =
+            examined.map_err(|source| Error::Io { what: "read the log of", path: thread.as_str().into(), source })?;
+        let evidence = Evidence { head: Some(&head), file_bytes: examined.bytes, ..Evidence::default() };
+        match judge(&examined, evidence, Mode::Strict).finding {
+            Finding::Sound => {}
+            finding => {
+                let why = Error::Log { thread: thread.clone(), finding }.to_string();
+                self.found.push(Found::Log { thread: thread.clone(), why });
+            }
+        }
+        Ok(())
+    }
+
+    /// Posts again what concerns these accounts and all that have their money from them.
+    fn replay(&self, accounts: &mut BTreeSet<AccountId>) -> Replayed {
+        loop {
+            let is_below = |one: &Seen| one.record.parent.as_ref().is_some_and(|parent| accounts.contains(parent));
+            let more: Vec<_> =
+                self.seen.iter().filter(|one| is_below(one)).map(|one| one.record.account.clone()).collect();
+            let before = accounts.len();
+            accounts.extend(more);
+            if accounts.len() == before {
+                break;
+            }
+        }
+        replay(self.seen.iter().filter(|one| accounts.contains(&one.record.account)).cloned())
+    }
+}

@@ -1,0 +1,219 @@
+//! What to post, worked out from what a store knows of accounts.
+//!
+//! A book looks accounts up as it needs them and applies each posting that it decides on by the rules that the store will apply, so
+//! that the next one builds on it. It changes nothing: the postings go into a batch, and if somebody else was faster the store
+//! says so, and they are worked out anew.
+
+use std::collections::BTreeMap;
+
+use selvedge_model::account::{
+    Account, AccountId, AccountStatus, Posting, PostingError, Reservation, ReservationState, post,
+};
+use selvedge_model::id::ReservationId;
+use selvedge_model::{Ids, Money};
+use selvedge_store::{Error, Ledger, Result};
+
+/// Postings that are being worked out.
+pub struct Book<'s> {
+    ledger: &'s dyn Ledger,
+    ids: &'s dyn Ids,
+    accounts: BTreeMap<AccountId, Account>,
+    /// The reservations of the accounts that were asked for them.
+    reservations: BTreeMap<AccountId, BTreeMap<ReservationId, Reservation>>,
+    postings: Vec<Posting>,
+}
+
+impl<'s> Book<'s> {
+    /// An empty list of postings, over what a store knows.
+    pub fn over(ledger: &'s dyn Ledger, ids: &'s dyn Ids) -> Self {
+        let (accounts, reservations) = (BTreeMap::new(), BTreeMap::new());
+        Self { ledger, ids, accounts, reservations, postings: Vec::new() }
+    }
+
+    /// What was worked out, in order.
+    pub fn into_postings(self) -> Vec<Posting> {
+        self.postings
+    }
+
+    /// What was worked out since this was last asked, in order.
+    pub fn take_postings(&mut self) -> Vec<Posting> {
+        std::mem::take(&mut self.postings)
+    }
+
+    /// An account as it is after the postings so far.
+    pub fn account(&mut self, id: &AccountId) -> Result<Option<Account>> {
+        if let Some(known) = self.accounts.get(id) {
+            return Ok(Some(known.clone()));
+        }
+        let found = self.ledger.account(id)?;
+        self.accounts.extend(found.clone().map(|account| (id.clone(), account)));
+        Ok(found)
+    }
+
+    /// Adds a posting; refused as the store would.
+    pub fn post(&mut self, posting: Posting) -> Result<()> {
+        let account = self.account(posting.account())?;
+        let known = match posting.reservation() {
+            Some(name) => self.held(posting.account())?.get(name).cloned(),
+            None => None,
+        };
+        let posted = post(account.as_ref(), known.as_ref(), &posting)?;
+        if let Some(name) = posting.reservation() {
+            let held = self.held(posting.account())?;
+            match posted.reservation {
+                Some(reservation) => held.insert(name.clone(), reservation),
+                None => held.remove(name),
+            };
+        }
+        self.accounts.insert(posted.account.id.clone(), posted.account);
+        self.postings.push(posting);
+        Ok(())
+    }
+
+    /// Makes sure that an account takes reservations of its chain: opens it with `max` if there is none, and if it is closed opens it
+    /// again. A child account that was closed reserves from its parent again, or this is refused.
+    pub fn ensure(&mut self, id: &AccountId, max: Option<Money>) -> Result<()> {
+        match self.account(id)?.map(|account| account.status) {
+            None => self.post(Posting::Open { account: id.clone(), parent: None, max }),
+            Some(AccountStatus::Active) => Ok(()),
+            Some(AccountStatus::Closing) => self.post(Posting::Reopen { account: id.clone() }),
+            Some(AccountStatus::Closed) => {
+                self.reserve_again(id)?;
+                self.post(Posting::Reopen { account: id.clone() })
+            }
+        }
+    }
+
+    /// Opens a child account with this much of its parent's money, without limit if its parent has none either. The parent's account
+    /// must take reservations, see [`Book::ensure`].
+    pub fn spawn(&mut self, parent: &AccountId, child: &AccountId, max: Option<Money>) -> Result<()> {
+        self.reserve_for(parent, child, max.unwrap_or_default())?;
+        self.post(Posting::Open { account: child.clone(), parent: Some(parent.clone()), max })
+    }
+
+    /// Reserves part of an account for a child of it.
+    pub fn reserve_for(&mut self, parent: &AccountId, child: &AccountId, amount: Money) -> Result<()> {
+        let (reservation, child) = (self.name()?, Some(child.clone()));
+        self.post(Posting::Reserve { account: parent.clone(), reservation, amount, child })
+    }
+
+    /// Lets an account spend up to `max`. A child account reserves the difference from its parent, or this is refused; an account
+    /// without limit, or with a higher one, stays as it is.
+    pub fn raise(&mut self, id: &AccountId, max: Money) -> Result<()> {
+        let Some(account) = self.account(id)?.filter(|account| account.max.is_some_and(|now| now < max)) else {
+            return Ok(());
+        };
+        if let Some(parent) = &account.parent {
+            let covered =
+                self.held_for(parent, id)?.iter().fold(Money::ZERO, |sum, held| sum.saturating_add(held.amount));
+            let missing = max.saturating_sub(covered);
+            if !missing.is_zero() {
+                self.reserve_for(parent, id, missing)?;
+            }
+        }
+        self.post(Posting::Raise { account: id.clone(), max })
+    }
+
+    /// Closes the account of a chain that is done: at once if nothing is reserved, else when the last of its children is done. A child
+    /// account that is closed so settles its reservation on its parent's account; if that was all its parent waited for, the parent's is
+    /// closed too, and so on. Does nothing if there is no such account, or if it was closed before.
+    pub fn close(&mut self, id: &AccountId) -> Result<()> {
+        match self.account(id)?.map(|account| account.status) {
+            Some(AccountStatus::Active) => {
+                self.post(Posting::Close { account: id.clone() })?;
+                self.charge_parent(id)
+            }
+            _ => Ok(()),
+        }
+    }
+
+    /// Keeps anything from being reserved by an account, by all that its money comes from, and by all below those; done when a provider
+    /// charged more than was reserved, so that the ceiling of the tree can't be vouched for. A tree without a ceiling goes on.
+    pub fn stop_tree(&mut self, id: &AccountId) -> Result<()> {
+        let root = self.root(id)?;
+        if self.account(&root)?.is_none_or(|account| account.max.is_none()) {
+            return Ok(());
+        }
+        for found in self.ledger.tree(&root)? {
+            let now = self.account(&found.id)?.unwrap_or(found);
+            if now.status != AccountStatus::Closed && now.max.is_none_or(|max| max > now.spent()) {
+                self.post(Posting::Stop { account: now.id })?;
+            }
+        }
+        Ok(())
+    }
+
+    /// The account that all the money of an account comes from. Parents that lead in a circle end it.
+    pub fn root(&mut self, id: &AccountId) -> Result<AccountId> {
+        let (mut root, mut passed) = (id.clone(), Vec::new());
+        while let Some(parent) = self.account(&root)?.and_then(|account| account.parent) {
+            if self.account(&parent)?.is_none() || passed.contains(&parent) {
+                break;
+            }
+            passed.push(std::mem::replace(&mut root, parent));
+        }
+        Ok(root)
+    }
+
+    /// If a child account is closed: its reservations on its parent's account end, at what it has spent in all.
+    fn charge_parent(&mut self, id: &AccountId) -> Result<()> {
+        let Some(account) = self.account(id)?.filter(|account| account.status == AccountStatus::Closed) else {
+            return Ok(());
+        };
+        let Some(parent) = account.parent.clone() else { return Ok(()) };
+        let held = self.held_for(&parent, id)?;
+        let mut left = account.spent();
+        for (index, reservation) in held.iter().enumerate() {
+            // The last one bears what none of them holds.
+            let amount = if index + 1 == held.len() { left } else { left.min(reservation.amount) };
+            left = left.saturating_sub(amount);
+            let (account, reservation) = (parent.clone(), reservation.id.clone());
+            self.post(match amount.is_zero() {
+                true => Posting::Release { account, reservation },
+                false => Posting::Settle { account, reservation, amount, unknown: false },
+            })?;
+        }
+        if held.is_empty() { Ok(()) } else { self.charge_parent(&parent) }
+    }
+
+    /// Makes the parent of a closed account hold money for it again, and the parent's parent for that one if it was closed too.
+    fn reserve_again(&mut self, id: &AccountId) -> Result<()> {
+        let Some(account) = self.account(id)? else { return Ok(()) };
+        let Some(parent) = account.parent.clone() else { return Ok(()) };
+        let Some(above) = self.account(&parent)? else { return Ok(()) };
+        if above.status == AccountStatus::Closed {
+            self.reserve_again(&parent)?;
+        }
+        let returned = account.spent();
+        let amount = account.max.unwrap_or(returned).max(returned);
+        let reservation = self.name()?;
+        self.post(Posting::ReserveAgain { account: parent, reservation, amount, child: id.clone(), returned })
+    }
+
+    /// The reservations that an account holds for a child.
+    fn held_for(&mut self, parent: &AccountId, child: &AccountId) -> Result<Vec<Reservation>> {
+        let is_for =
+            |held: &&Reservation| held.child.as_ref() == Some(child) && held.state != ReservationState::Unknown;
+        Ok(self.held(parent)?.values().filter(is_for).cloned().collect())
+    }
+
+    fn held(&mut self, account: &AccountId) -> Result<&mut BTreeMap<ReservationId, Reservation>> {
+        if !self.reservations.contains_key(account) {
+            let found = self.ledger.reservations(account)?;
+            let found = found.into_iter().map(|reservation| (reservation.id.clone(), reservation)).collect();
+            self.reservations.insert(account.clone(), found);
+        }
+        self.reservations.get_mut(account).ok_or(Error::BadBatch)
+    }
+
+    fn name(&self) -> Result<ReservationId> {
+        // Thirty-two hex characters are a name.
+        ReservationId::new(self.ids.hex32()).map_err(|_| Error::BadBatch)
+    }
+}
+
+/// Whether a batch was refused because of postings that were worked out from what is no longer true.
+pub(crate) fn is_overtaken(error: &Error) -> bool {
+    matches!(error, Error::AccountBusy(_))
+        || matches!(error, Error::Posting(refused) if !matches!(refused, PostingError::Insufficient { .. }))
+}

@@ -1,0 +1,375 @@
+//! Reads the recording changeset by changeset and does again what led to each.
+//!
+//! - *A run begins*: it is run with the input it had. While it goes on, whatever came to it from outside comes when the record has
+//!   it: a decision or a raise before the changeset that heard it, a stop before the one that it ended.
+//! - *A run was lost*: it is taken away from the engine behind its last commit, as a killed process leaves it, and settled.
+//! - *Somebody decided, raised or stopped* while nothing ran: the same is said again.
+//! - *Everything else* is given: taken over as it is.
+
+use std::collections::BTreeSet;
+use std::sync::Arc;
+
+use selvedge_log::{Signer, Trust};
+use selvedge_model::event::{Event, ManifestChanged};
+use selvedge_model::message::Block;
+use selvedge_model::{
+    Batch, CallId, Cancel, Expect, Message, Note, NoteKey, Part, Reason, Role, RunId, RunStatus, Status, Stop, ThreadId,
+};
+use selvedge_store::memory::MemoryStore;
+use selvedge_store::{Acquire, Commit, Error as StoreError, Leases, Logs, Notes, Store};
+use serde_json::{Value, json};
+
+use super::How;
+use super::judge::Judge;
+use super::outside::{self, NoProcesses, Recorded, Timed};
+use super::recording::Step;
+use super::tape::{EngineClock, Names, StoreClock, Tape};
+use crate::assignment::Assignment;
+use crate::deciding::DECIDE;
+use crate::engine::{Engine, Options};
+use crate::error::Result;
+use crate::hearing::{RAISE, Watch};
+use crate::held::Of;
+use crate::input::Input;
+use crate::run::{self, Heard};
+use crate::told::Told;
+
+/// Does again what the record has.
+pub(crate) struct Driver {
+    tape: Arc<Tape>,
+    thread: ThreadId,
+    engine: Engine,
+    store: Arc<MemoryStore>,
+    /// Somebody else, who takes a thread away.
+    other: MemoryStore,
+    work: Assignment,
+    /// The names that the engine and the store give.
+    runs: Names,
+    logs: Names,
+    foreign: BTreeSet<RunId>,
+    from: u64,
+    pub(crate) judge: Judge,
+}
+
+/// What led to a changeset.
+enum Led {
+    Run,
+    Lost,
+    Heard,
+    Stopped(Stop),
+    Given,
+}
+
+impl Driver {
+    pub(crate) fn new(tape: Arc<Tape>, how: How, judge: Judge) -> Self {
+        let (runs, logs) = (Names::default(), Names::default());
+        let signer = Signer::generate(&logs);
+        let trust = Trust::of(&[signer.public()]);
+        let store = Arc::new(MemoryStore::new(signer, Box::new(StoreClock(tape.clone())), Box::new(logs.clone())));
+        let engine = Engine::new(Options {
+            store: store.clone() as Arc<dyn Store>,
+            trust,
+            clock: Arc::new(EngineClock(tape.clone())),
+            ids: Arc::new(runs.clone()),
+            processes: Arc::new(NoProcesses),
+            scopes: how.scopes,
+            redactor: how.redactor,
+        });
+        let (thread, foreign) = (tape.recording.thread.clone(), tape.recording.foreign_runs());
+        let work = offline(how.work, how.model, &tape);
+        let other = store.another();
+        let from = how.from.unwrap_or_default();
+        Self { tape, thread, engine, store, other, work, runs, logs, foreign, from, judge }
+    }
+
+    /// Does everything again, until the record ends or the two can't be laid side by side any more.
+    pub(crate) fn drive(&mut self) -> Result<()> {
+        while let Some(step) = self.tape.next_step().filter(|_| !self.judge.is_over).cloned() {
+            let before = self.tape.next();
+            self.tape.wake();
+            let done = match self.led(&step) {
+                Led::Run => self.run(&step),
+                Led::Lost => self.settle(),
+                Led::Heard => self.hear(&step),
+                Led::Stopped(stop) => self.stop(&step, stop),
+                Led::Given => self.give(&step),
+            };
+            match done {
+                Err(error) => self.judge.missing(Some(json!({"error": error.to_string()}))),
+                Ok(()) if self.tape.next() == before => self.judge.missing(None),
+                Ok(()) => {}
+            }
+        }
+        Ok(())
+    }
+
+    /// What led to a changeset that stands outside of what is being run.
+    fn led(&self, step: &Step) -> Led {
+        let is_foreign = step.run().is_some_and(|run| self.foreign.contains(run));
+        if is_foreign || step.version() <= self.from {
+            return Led::Given;
+        }
+        let is_running = || self.store_status() == Some(Status::Running);
+        match (step.reason(), step.events.as_slice()) {
+            (Reason::UserMessage, _) if step.begins_run() => Led::Run,
+            (Reason::RunFinished, _) if is_lost(step) && is_running() => Led::Lost,
+            (Reason::RunFinished, _) if self.store_status() == Some(Status::Created) => stopped(step),
+            (Reason::Lifecycle, [Event::Decision(_)]) if step.run().is_none() => Led::Heard,
+            (Reason::Lifecycle, [Event::ManifestChanged(changed)]) if raise(changed).is_some() => Led::Heard,
+            (Reason::Lifecycle, events) if step.run().is_none() => {
+                status_change(events).map_or(Led::Given, Led::Stopped)
+            }
+            _ => Led::Given,
+        }
+    }
+
+    fn store_status(&self) -> Option<Status> {
+        use selvedge_store::Registry;
+        self.store.get(&self.thread).ok().map(|summary| summary.manifest.status)
+    }
+
+    /// Takes a changeset over as it is.
+    fn give(&mut self, step: &Step) -> Result<()> {
+        let is_birth = step.version() == 0;
+        if let Some(log_id) = self.tape.recording.log_id().filter(|_| is_birth) {
+            self.logs.next_are([log_id.as_str()]);
+        }
+        let changeset = step.changeset().ok_or(StoreError::BadBatch)?;
+        let expect = if is_birth { Expect::Absent } else { Expect::Any };
+        self.store.commit(Batch::of(Part::new(self.thread.clone(), expect, changeset)))?;
+        self.judge.given();
+        Ok(())
+    }
+
+    /// Settles a run that was taken away.
+    fn settle(&mut self) -> Result<()> {
+        let lease = self.store.acquire(&self.thread, Acquire::default())?;
+        let judge = &mut self.judge;
+        let held = self.engine.take(lease, &mut |told| tell(judge, &told))?;
+        self.engine.give_back(held)
+    }
+
+    /// Says again what somebody decided or raised while nothing ran.
+    fn hear(&mut self, step: &Step) -> Result<()> {
+        self.store.post(note(&self.thread, step))?;
+        let lease = self.store.acquire(&self.thread, Acquire::default())?;
+        let judge = &mut self.judge;
+        let mut held = self.engine.take(lease, &mut |_| {})?;
+        let heard = held.hear(Some(&self.work), Of::default(), &mut |told| tell(judge, &told));
+        self.engine.give_back(held)?;
+        heard.map(|_| ())
+    }
+
+    /// Stops a thread again that waited.
+    fn stop(&mut self, step: &Step, stop: Stop) -> Result<()> {
+        let lines = self.store.head(&self.thread)?.lines;
+        self.runs.next_are(step.run().map(RunId::as_str));
+        self.engine.stop(&self.thread, stop)?;
+        let lines = self.store.read(&self.thread, lines, usize::MAX)?;
+        let mut events: Vec<Event> = lines.into_iter().map(|line| line.event).collect();
+        if let Some(Event::Checkpoint(checkpoint)) = events.pop() {
+            self.judge.committed(checkpoint.reason, &events);
+        }
+        Ok(())
+    }
+
+    /// Runs again what was run, from its input to its end.
+    fn run(&mut self, step: &Step) -> Result<()> {
+        let input = input(step);
+        if let Some(key) = input.note.clone() {
+            let (thread, kind) = (self.thread.clone(), "send".to_owned());
+            self.store.post(Note { thread, key, kind, body: json!({}) })?;
+        }
+        self.runs.next_are(step.run().map(RunId::as_str));
+        let lease = self.store.acquire(&self.thread, Acquire::default())?;
+        let (cancel, watch) = (Cancel::new(), Watch::default());
+        let mut outside = Outside {
+            tape: &self.tape,
+            judge: &mut self.judge,
+            store: &self.store,
+            other: &self.other,
+            runs: &self.runs,
+            cancel: &cancel,
+            watch: &watch,
+        };
+        let mut held = self.engine.take(lease, &mut |told| tell(outside.judge, &told))?;
+        let heard = Heard { cancel: &cancel, watch: &watch };
+        let ended = run::run(&mut held, input, &self.work, heard, &mut |told| outside.told(&told));
+        if self.tape.is_beyond() {
+            self.judge.missing(Some(json!("the model is asked")));
+        }
+        match (ended, self.tape.is_away()) {
+            (_, true) => Ok(()),
+            (Err(error), false) => Err(error),
+            (Ok(_), false) => self.engine.give_back(held),
+        }
+    }
+}
+
+fn tell(judge: &mut Judge, told: &Told<'_>) {
+    if let Told::Committed { reason, events, .. } = told {
+        judge.committed(*reason, events);
+    }
+}
+
+/// What comes to a run from outside, when the record has it.
+struct Outside<'d> {
+    tape: &'d Tape,
+    judge: &'d mut Judge,
+    store: &'d MemoryStore,
+    other: &'d MemoryStore,
+    runs: &'d Names,
+    cancel: &'d Cancel,
+    watch: &'d Watch,
+}
+
+impl Outside<'_> {
+    fn told(&mut self, told: &Told<'_>) {
+        let Told::Committed { thread, reason, .. } = told else { return };
+        tell(self.judge, told);
+        if *reason == Reason::RunFinished || self.tape.is_away() {
+            return;
+        }
+        let run = self.tape.next().checked_sub(1).and_then(|last| self.tape.recording.steps.get(last)?.run());
+        let next = self.tape.next_step().filter(|step| step.run() == run && !self.judge.is_over && is_decided(step));
+        match next {
+            // A process that died while the model was asked had set money aside for that.
+            None if self.tape.is_paid() && *reason != Reason::Reserved && !self.judge.is_over => {}
+            None => self.take_away(thread),
+            Some(_) if *reason == Reason::Reserved => {}
+            Some(step) if step.reason() == Reason::Lifecycle => self.say(thread, run),
+            Some(step) => {
+                let handoff = step.events.iter().find_map(|event| match event {
+                    Event::ThreadHandoff(handoff) => handoff.new_thread_id.as_str().get(..).map(last_name),
+                    _ => None,
+                });
+                if let Some(name) = handoff {
+                    self.runs.next_are([name]);
+                }
+                if let Some(stop) = outside::stop(step).filter(|_| step.asked_ms().is_none()) {
+                    self.cancel.say(stop);
+                }
+            }
+        }
+    }
+
+    /// Leaves everything that the run hears next.
+    fn say(&self, thread: &ThreadId, run: Option<&RunId>) {
+        let rest = self.tape.recording.steps.get(self.tape.next()..).unwrap_or_default();
+        for step in rest.iter().take_while(|step| step.reason() == Reason::Lifecycle && step.run() == run) {
+            // A note that is refused is not heard, and that is seen.
+            _ = self.store.post(note(thread, step));
+        }
+        self.watch.note();
+    }
+
+    /// Takes the thread away: what the run does from here on can't be committed.
+    fn take_away(&self, thread: &ThreadId) {
+        self.tape.take_away();
+        if let Ok(lease) = self.other.acquire(thread, Acquire { take_over: true, ..Acquire::default() }) {
+            _ = self.other.abandon(&lease);
+        }
+    }
+}
+
+/// Today's agent, with nothing of the outside but the record.
+fn offline(mut work: Assignment, model: Arc<dyn selvedge_model::Model>, tape: &Arc<Tape>) -> Assignment {
+    work.model = Arc::new(Timed { today: work.model, recorded: model, tape: tape.clone() });
+    for tool in &mut work.tools {
+        *tool = Arc::new(Recorded { spec: tool.spec().clone(), tape: tape.clone() });
+    }
+    // Children are not run again: what they gave back is what their call answered.
+    work.spawning = None;
+    // The record has one word for all attempts; a second one tells what they used.
+    work.patience.attempts_max = 2;
+    (work.patience.wait, work.patience.wait_max) = (std::time::Duration::ZERO, std::time::Duration::ZERO);
+    work
+}
+
+/// The hex at the end of a thread's id.
+fn last_name(thread: &str) -> &str {
+    thread.rsplit('-').next().unwrap_or_default()
+}
+
+fn is_lost(step: &Step) -> bool {
+    step.code() == Some("process_lost")
+}
+
+/// Whether a changeset of a run is something that the engine decides: not what a dead process left, nor what a failing disk made of it.
+fn is_decided(step: &Step) -> bool {
+    let Some(meta) = step.finished() else { return true };
+    let failed = meta.outcome == Some(Status::Error) && !step.code().is_some_and(|code| code.starts_with("model_"));
+    !is_lost(step) && !failed
+}
+
+fn stopped(step: &Step) -> Led {
+    let is_done = step.finished().is_some_and(|meta| meta.status == RunStatus::Done);
+    match outside::stop(step) {
+        Some(stop) if is_done && stop != Stop::OutOfTime => Led::Stopped(stop),
+        _ => Led::Given,
+    }
+}
+
+fn status_change(events: &[Event]) -> Option<Stop> {
+    events.iter().find_map(|event| match event {
+        Event::ManifestChanged(ManifestChanged { status: Some(Status::Cancelled), .. }) => Some(Stop::Cancelled),
+        Event::ManifestChanged(ManifestChanged { status: Some(Status::Killed), .. }) => Some(Stop::Killed),
+        _ => None,
+    })
+}
+
+fn raise(changed: &ManifestChanged) -> Option<&selvedge_model::limits::Limits> {
+    let limits = changed.limits.as_ref()?;
+    let alone = ManifestChanged { limits: Some(limits.clone()), ..ManifestChanged::default() };
+    (alone == *changed).then_some(limits)
+}
+
+/// The note that led to a changeset which heard one. What is said of a call is said of it as it is today: of which definition it was
+/// said is not repeated.
+fn note(thread: &ThreadId, step: &Step) -> Note {
+    let (kind, body) = match step.events.first() {
+        Some(Event::Decision(decision)) => {
+            let mut decision = decision.clone();
+            decision.action_hash = None;
+            (DECIDE, json!({"decision": decision}))
+        }
+        Some(Event::ManifestChanged(changed)) => (RAISE, json!({"limits": changed.limits})),
+        // It was heard and changed nothing.
+        _ => (DECIDE, Value::Null),
+    };
+    let key = NoteKey::new(format!("replay-{}", step.version()));
+    // A word and a number are a note's name.
+    let key = key.unwrap_or_else(|error| unreachable!("{error}"));
+    Note { thread: thread.clone(), key, kind: kind.to_owned(), body }
+}
+
+/// What a run began with.
+fn input(step: &Step) -> Input {
+    let mut input = Input::nothing();
+    let answered: Vec<&CallId> = step
+        .events
+        .iter()
+        .filter_map(|event| match event {
+            Event::ToolOutcome(outcome) => Some(&outcome.call_id),
+            _ => None,
+        })
+        .collect();
+    // What the engine answered itself, because somebody spoke instead of deciding, is no input.
+    let is_answer = |message: &Message| {
+        let is_one = |block: &Block| matches!(block, Block::ToolResult { call_id, .. } if answered.contains(&call_id));
+        message.role == Role::Tool && message.content.iter().any(is_one)
+    };
+    for event in &step.events {
+        match event {
+            Event::Message(message) if !is_answer(message) => input.messages.push(message.clone()),
+            Event::Snapshot(snapshot) => input.state = Some(snapshot.state.clone()),
+            Event::ManifestChanged(changed) => input.raise = changed.limits.clone().or(input.raise),
+            Event::RunStarted(run) => {
+                input.origin.clone_from(&run.meta.origin);
+                input.note = run.meta.source_mailbox_entry_id.as_ref().and_then(|key| NoteKey::new(key).ok());
+            }
+            _ => {}
+        }
+    }
+    input
+}

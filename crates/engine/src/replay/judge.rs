@@ -1,0 +1,122 @@
+//! Lays what is committed now beside what the record has, changeset by changeset.
+
+use std::sync::Arc;
+
+use selvedge_log::hash::sha256;
+use selvedge_model::fold::{apply_to_state, empty_state};
+use selvedge_model::{Digest, Event, Reason};
+use serde_json::{Value, json};
+
+use super::Report;
+use super::compare::{Difference, differences, outline};
+use super::tape::Tape;
+
+/// How many differences are kept; all are counted.
+const KEPT_MAX: usize = 100;
+
+/// Compares, and remembers what was found.
+pub(crate) struct Judge {
+    tape: Arc<Tape>,
+    recorded: Value,
+    now: Value,
+    pub(crate) report: Report,
+    /// Whether the two can't be laid side by side any more.
+    pub(crate) is_over: bool,
+}
+
+impl Judge {
+    pub(crate) fn new(tape: Arc<Tape>, report: Report) -> Self {
+        Self { tape, recorded: empty_state(), now: empty_state(), report, is_over: false }
+    }
+
+    /// Takes in what was committed now.
+    pub(crate) fn committed(&mut self, reason: Reason, events: &[Event]) {
+        if self.is_over || self.tape.is_away() || reason == Reason::Reserved {
+            return;
+        }
+        let tape = self.tape.clone();
+        let Some(step) = tape.next_step() else { return };
+        if step.reason() != reason {
+            return self.over(Difference::of_step(step, Some(outline(reason, events))));
+        }
+        let found = differences(step, events);
+        // What is changed alike from the same beginning has the same end.
+        let may_differ = !found.is_empty() && self.report.state_differs_at.is_none();
+        found.into_iter().for_each(|difference| self.found(difference));
+        apply(&mut self.recorded, &step.events);
+        apply(&mut self.now, events);
+        if may_differ && self.recorded != self.now {
+            self.report.state_differs_at = Some(step.version());
+            let (was, is) = (json!(hash(&self.recorded)), json!(hash(&self.now)));
+            self.found(Difference::at(step, step.line, "state", Some(was), Some(is)));
+        }
+        self.report.compared += 1;
+        self.note_tools(&step.events, events);
+        tape.advance();
+    }
+
+    /// Takes in a changeset that was taken over as it is.
+    pub(crate) fn given(&mut self) {
+        if let Some(step) = self.tape.clone().next_step() {
+            apply(&mut self.recorded, &step.events);
+            apply(&mut self.now, &step.events);
+            self.report.given += 1;
+            self.tape.advance();
+        }
+    }
+
+    /// The next changeset of the record did not come; this came instead.
+    pub(crate) fn missing(&mut self, now: Option<Value>) {
+        if let Some(step) = self.tape.clone().next_step().filter(|_| !self.is_over) {
+            self.over(Difference::of_step(step, now));
+        }
+    }
+
+    fn over(&mut self, difference: Difference) {
+        self.report.ended_at = Some(difference.version);
+        self.is_over = true;
+        self.found(difference);
+    }
+
+    fn found(&mut self, difference: Difference) {
+        self.report.count += 1;
+        if self.report.differences.len() < KEPT_MAX {
+            self.report.differences.push(difference);
+        }
+    }
+
+    /// Tools that are defined otherwise than when they were called.
+    fn note_tools(&mut self, recorded: &[Event], now: &[Event]) {
+        let intents = |events: &[Event]| -> Vec<(String, Option<Digest>)> {
+            let of = |event: &Event| match event {
+                Event::ToolIntent(intent) => Some((intent.tool.clone(), intent.tool_hash)),
+                _ => None,
+            };
+            events.iter().filter_map(of).collect()
+        };
+        let (recorded, now) = (intents(recorded), intents(now));
+        for ((tool, was), (_, is)) in recorded.into_iter().zip(now) {
+            if was != is && !self.report.redefined.contains(&tool) {
+                self.report.redefined.push(tool);
+            }
+        }
+    }
+
+    /// What was found.
+    pub(crate) fn conclude(mut self) -> Report {
+        self.report.given += self.tape.passed();
+        (self.report.state_recorded, self.report.state_now) = (hash(&self.recorded), hash(&self.now));
+        self.report
+    }
+}
+
+fn apply(state: &mut Value, events: &[Event]) {
+    for event in events {
+        // The store has folded the same events before it signed them.
+        _ = apply_to_state(state, event);
+    }
+}
+
+fn hash(state: &Value) -> Digest {
+    sha256(&serde_json::to_vec(state).unwrap_or_default())
+}

@@ -1,0 +1,199 @@
+//! The outside as the record has it: a model that takes the time it took, tools that answer what they answered, and no processes.
+//!
+//! Tools are today's by name and definition; nothing of them is run. A tool says what the record says of the call in the run that
+//! goes on: its outcome, or that nobody knows. What it is asked beyond the record has no answer.
+
+use std::sync::Arc;
+
+use selvedge_model::event::{Process, ToolOutcome};
+use selvedge_model::message::Block;
+use selvedge_model::path::Path;
+use selvedge_model::scope::{CALL_CLEANUP_SOURCE, tool_call_path};
+use selvedge_model::tool::{Call, Processes, Reconciled, Started};
+use selvedge_model::{
+    Answer, CallId, Cancel, Draft, Event, Model, ModelError, Output, Patch, Prompt, Stop, Tool, ToolError, ToolSpec,
+};
+use serde_json::{Value, json};
+
+use super::recording::Step;
+use super::tape::{Fate, Tape};
+use crate::approval::with_change;
+
+/// The recorded model, in the time that the record has.
+pub(crate) struct Timed {
+    /// The model of today, which knows how much it can be given.
+    pub(crate) today: Arc<dyn Model>,
+    pub(crate) recorded: Arc<dyn Model>,
+    pub(crate) tape: Arc<Tape>,
+}
+
+impl Model for Timed {
+    fn answer(&self, prompt: &Prompt<'_>, draft: &mut dyn FnMut(Draft), cancel: &Cancel) -> Result<Answer, ModelError> {
+        let next = self.tape.next_step().filter(|step| step.asked_ms().is_some() && !self.tape.is_away());
+        let Some(step) = next else {
+            self.tape.go_beyond();
+            return Err(ModelError::Permanent { why: "the record does not ask the model here".to_owned() });
+        };
+        if let Some(stop) = stop(step) {
+            cancel.say(stop);
+        }
+        let answer = self.recorded.answer(prompt, draft, cancel);
+        self.tape.let_answer();
+        answer
+    }
+
+    fn context_tokens_max(&self, model: &str) -> Option<u64> {
+        self.today.context_tokens_max(model)
+    }
+}
+
+/// What stopped the run that ends in this changeset, if something did.
+pub(crate) fn stop(step: &Step) -> Option<Stop> {
+    match step.code()? {
+        "cancelled" => Some(Stop::Cancelled),
+        "killed" => Some(Stop::Killed),
+        "duration_exceeded" => Some(Stop::OutOfTime),
+        _ => None,
+    }
+}
+
+/// A tool that answers what it answered.
+pub(crate) struct Recorded {
+    pub(crate) spec: ToolSpec,
+    pub(crate) tape: Arc<Tape>,
+}
+
+/// A call that is ready to be answered.
+struct Ready {
+    tool: String,
+    call: Call,
+    tape: Arc<Tape>,
+}
+
+impl Tool for Recorded {
+    fn spec(&self) -> &ToolSpec {
+        &self.spec
+    }
+
+    fn start(&self, call: &Call) -> Result<Box<dyn Started>, ToolError> {
+        let tool = self.spec.name.clone();
+        if let Fate::Ended(_, ToolOutcome { error: Some(error), .. }) = self.tape.fate(&call.id) {
+            let empty = ToolError::NotStarted { tool: tool.clone(), why: String::new() }.to_string();
+            if let Some(why) = error.strip_prefix(&empty) {
+                return Err(ToolError::NotStarted { tool, why: why.to_owned() });
+            }
+        }
+        Ok(Box::new(Ready { tool, call: call.clone(), tape: self.tape.clone() }))
+    }
+
+    fn reconcile(&self, call: &Call, _: &Cancel) -> Reconciled {
+        match self.tape.fate(&call.id) {
+            Fate::Dispatched => Reconciled::NotDone,
+            Fate::Ended(step, outcome) => Reconciled::Done(output(step, outcome, call, &self.tape)),
+            Fate::Nothing => Reconciled::Unknown,
+        }
+    }
+}
+
+impl Started for Ready {
+    fn process(&self) -> Option<Process> {
+        None
+    }
+
+    fn dispatch(self: Box<Self>, _: &Cancel) -> Result<Output, ToolError> {
+        match self.tape.fate(&self.call.id) {
+            Fate::Ended(step, outcome) => Ok(output(step, outcome, &self.call, &self.tape)),
+            _ => Err(ToolError::Lost { tool: self.tool, why: "the record has no outcome of it".to_owned() }),
+        }
+    }
+}
+
+/// What a tool answered, as it answered: without what the engine added for the model.
+fn output(step: &Step, outcome: &ToolOutcome, call: &Call, tape: &Tape) -> Output {
+    let mut content = match (&outcome.result, &outcome.error) {
+        (Some(result), _) => result.clone(),
+        (None, Some(error)) => shown(step, &call.id).filter(|shown| is_text_of(shown, error)).unwrap_or(json!(error)),
+        (None, None) => Value::Null,
+    };
+    for who in tape.deciders(&call.id) {
+        content = without_change(content, who, &call.arguments);
+    }
+    Output { content, is_error: outcome.error.is_some(), patches: patches(step, &call.id) }
+}
+
+fn is_text_of(value: &Value, text: &str) -> bool {
+    serde_json::to_string(value).is_ok_and(|written| written == text)
+}
+
+/// What the model was shown of a call's answer.
+fn shown(step: &Step, call: &CallId) -> Option<Value> {
+    let messages = step.events.iter().filter_map(|event| match event {
+        Event::Message(message) => Some(message),
+        _ => None,
+    });
+    messages.flat_map(|message| &message.content).find_map(|block| match block {
+        Block::ToolResult { call_id, content, .. } if call_id == call => Some(content.clone()),
+        _ => None,
+    })
+}
+
+/// An answer without the note that somebody changed the arguments of its call.
+fn without_change(content: Value, who: &str, arguments: &Value) -> Value {
+    let note = |content: Value| with_change(Output { content, ..Output::default() }, who, arguments).content;
+    match content {
+        Value::String(text) => {
+            let rest = note(json!("")).as_str().and_then(|prefix| text.strip_prefix(prefix)).map(str::to_owned);
+            Value::String(rest.unwrap_or(text))
+        }
+        other => match other.get("result") {
+            Some(result) if note(result.clone()) == other => result.clone(),
+            _ => other,
+        },
+    }
+}
+
+/// What a call changed in the state, of what its changeset changed.
+///
+/// The log does not say whose each patch is, but all are in the order of the calls, and those that write what belongs to a call alone,
+/// or clean up after it, name it. So a patch is given to the next call that is named, and what follows the last of those to the last
+/// call that succeeded: the order is kept either way.
+fn patches(step: &Step, call: &CallId) -> Vec<Patch> {
+    let outcomes = step.events.iter().filter_map(|event| match event {
+        Event::ToolOutcome(outcome) => Some(outcome),
+        _ => None,
+    });
+    let last = outcomes.clone().rfind(|outcome| outcome.error.is_none()).map(|outcome| &outcome.call_id);
+    let named = |patch: &Patch| {
+        let is_of = |outcome: &&ToolOutcome| {
+            let place = tool_call_path(&outcome.call_id, &Path::root());
+            patch.ops.iter().any(|op| op.path().starts_with(&place))
+        };
+        outcomes.clone().find(is_of).map(|outcome| &outcome.call_id)
+    };
+    let (mut found, mut waiting) = (Vec::new(), Vec::new());
+    for event in &step.events {
+        let Event::Patch(patch) = event else { continue };
+        // What the engine cleans up itself it cleans up again.
+        if patch.source.as_deref() != Some(CALL_CLEANUP_SOURCE) {
+            waiting.push(patch.clone());
+        }
+        match named(patch) {
+            Some(owner) if owner == call => found.append(&mut waiting),
+            Some(_) => waiting.clear(),
+            None => {}
+        }
+    }
+    if last == Some(call) {
+        found.append(&mut waiting);
+    }
+    found
+}
+
+/// Nothing that an earlier life began is left to be ended.
+pub(crate) struct NoProcesses;
+
+impl Processes for NoProcesses {
+    fn end(&self, _: &Process) -> Result<bool, ToolError> {
+        Ok(false)
+    }
+}

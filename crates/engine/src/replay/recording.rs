@@ -1,0 +1,137 @@
+//! A log, read whole and checked, as the list of its changesets.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use selvedge_log::Trust;
+use selvedge_log::scan::Entry;
+use selvedge_model::event::{Checkpoint, Place};
+use selvedge_model::{CallId, Changeset, Event, LogId, Reason, RunId, RunMeta, ThreadId, Timestamp};
+use selvedge_store::load::each_changeset;
+use selvedge_store::{Logs, Result};
+
+/// The changesets of a log, in order.
+#[derive(Clone, Debug)]
+pub struct Recording {
+    /// The thread.
+    pub thread: ThreadId,
+    /// Its changesets, the birth first.
+    pub steps: Vec<Step>,
+}
+
+/// One changeset of a log.
+#[derive(Clone, Debug)]
+pub struct Step {
+    /// The number of the first event's line, from 1, as an editor counts.
+    pub line: u64,
+    /// When it was committed.
+    pub at: Timestamp,
+    /// Its events; what the store put before them and the checkpoint left out.
+    pub events: Vec<Event>,
+    /// The signed end of it.
+    pub checkpoint: Box<Checkpoint>,
+}
+
+impl Recording {
+    /// Reads the log of a thread, every hash and the last signature checked.
+    pub fn read(logs: &dyn Logs, thread: &ThreadId, trust: &Trust) -> Result<Self> {
+        let mut steps = Vec::new();
+        each_changeset(logs, thread, trust, |entry| steps.extend(Step::of(entry)))?;
+        Ok(Self { thread: thread.clone(), steps })
+    }
+
+    /// The name of the log.
+    pub(crate) fn log_id(&self) -> Option<&LogId> {
+        self.steps.first().map(|step| &step.checkpoint.log_id)
+    }
+
+    /// Runs that this engine did not make: a program with a loop of its own did, or they were imported. There is nothing to decide
+    /// about them.
+    pub(crate) fn foreign_runs(&self) -> BTreeSet<RunId> {
+        let mut foreign = BTreeSet::new();
+        let mut begun = BTreeSet::new();
+        for step in &self.steps {
+            let Some(run) = step.run() else { continue };
+            let is_first = begun.insert(run.clone());
+            let has_usage = step.events.iter().any(|event| matches!(event, Event::Usage(_)));
+            let is_ours = match step.reason() {
+                Reason::AssistantTurnCommitted => has_usage && !is_first,
+                Reason::UserMessage => is_first && step.begins_run(),
+                Reason::RunFinished => is_first || step.finished().is_some_and(|meta| meta.cost.is_some()),
+                _ => !is_first,
+            };
+            if !is_ours {
+                foreign.insert(run.clone());
+            }
+        }
+        foreign
+    }
+
+    /// Who decided about which call.
+    pub(crate) fn deciders(&self) -> BTreeMap<CallId, Vec<String>> {
+        let mut deciders: BTreeMap<CallId, Vec<String>> = BTreeMap::new();
+        for event in self.steps.iter().flat_map(|step| &step.events) {
+            if let Event::Decision(decision) = event {
+                deciders.entry(decision.call_id.clone()).or_default().push(decision.who.clone());
+            }
+        }
+        deciders
+    }
+}
+
+impl Step {
+    fn of(entry: Entry) -> Option<Self> {
+        let mut lines = entry.lines;
+        let last = lines.pop()?;
+        let Event::Checkpoint(checkpoint) = last.event else { return None };
+        lines.retain(|line| line.event.place() != Place::Lead);
+        let line = lines.first().map_or(last.seq, |line| line.seq) + 1;
+        Some(Self { line, at: last.timestamp, events: lines.into_iter().map(|line| line.event).collect(), checkpoint })
+    }
+
+    /// The version it came to.
+    pub fn version(&self) -> u64 {
+        self.checkpoint.version
+    }
+
+    /// Why it was committed.
+    pub fn reason(&self) -> Reason {
+        self.checkpoint.reason
+    }
+
+    /// The run it belongs to.
+    pub fn run(&self) -> Option<&RunId> {
+        self.checkpoint.run_id.as_ref()
+    }
+
+    /// Whether a run begins here.
+    pub(crate) fn begins_run(&self) -> bool {
+        self.events.iter().any(|event| matches!(event, Event::RunStarted(_)))
+    }
+
+    /// What is said of the run that ends here, if one does.
+    pub(crate) fn finished(&self) -> Option<&RunMeta> {
+        self.events.iter().find_map(|event| match event {
+            Event::RunFinished(run) => Some(&run.meta),
+            _ => None,
+        })
+    }
+
+    /// Why the run that ends here ended, in a word.
+    pub(crate) fn code(&self) -> Option<&str> {
+        self.finished()?.termination_code.as_deref()
+    }
+
+    /// How long the model was asked in it, if it was.
+    pub(crate) fn asked_ms(&self) -> Option<u64> {
+        self.events.iter().find_map(|event| match event {
+            Event::Usage(used) => Some(used.cost.duration_ms),
+            _ => None,
+        })
+    }
+
+    /// The changeset that it was, without what the ledger recorded of it.
+    pub(crate) fn changeset(&self) -> Option<Changeset> {
+        let events = self.events.iter().filter(|event| !event.is_record_of_a_posting()).cloned();
+        Changeset::from_events(events.chain([Event::Checkpoint(self.checkpoint.clone())])).ok()
+    }
+}

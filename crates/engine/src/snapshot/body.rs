@@ -1,0 +1,149 @@
+//! What a snapshot says, from what is known of a thread; and what is known of a thread, from what a snapshot says.
+//!
+//! The fields of the published form come first. What a run goes on with beyond them is in `thread`, and `messages` are kept once, in the
+//! order in which a model is shown them.
+
+use selvedge_log::Head;
+use selvedge_model::event::{SuspendReason, Suspended};
+use selvedge_model::limits::{
+    Cost, DEPTH_EXCEEDED, DURATION_EXCEEDED, Limits, SPAWNS_EXCEEDED, SPEND_EXCEEDED, TOKENS_EXCEEDED, TURNS_EXCEEDED,
+};
+use selvedge_model::{Message, Role, Thread, ThreadId, Timestamp};
+use serde::Deserialize;
+use serde_json::{Map, Value, json};
+
+use crate::conversation::Conversation;
+use crate::fold::Fold;
+
+/// How many characters an answer has when none is known to compare with.
+const ANSWER_CHARS: usize = 4_000;
+
+/// Says what is known of a thread.
+pub(super) fn of(fold: &Fold, trigger: &str, version: &str, hooks: &[Value], now: Timestamp) -> Value {
+    let thread = fold.thread();
+    let manifest = &thread.manifest;
+    let cost = spent(thread);
+    let messages: Vec<Value> = fold.conversation.messages().iter().map(|message| json!(**message)).collect();
+    let suspended = manifest.suspended.as_ref();
+    json!({
+        "thread_id": manifest.thread_id,
+        "directive": manifest.directive,
+        "agent_id": manifest.agent_id,
+        "parent_thread_id": manifest.parent_id,
+        "version": version,
+        "saved_at": now.whole_seconds(),
+        "trigger": trigger,
+        "log_version": fold.head.version,
+        "log_hash": fold.head.hash,
+        "inputs": manifest.inputs,
+        "turn_number": cost.turns,
+        "cost": {
+            "turns": cost.turns,
+            "tokens": {"input_tokens": cost.input_tokens, "output_tokens": cost.output_tokens},
+            "spend": cost.spend.to_json(),
+            "duration_seconds": seconds(cost.duration_ms),
+        },
+        "limits": limits(manifest.limits.as_ref()),
+        "status": manifest.status,
+        "suspend_reason": suspended.map(|suspended| suspended.reason),
+        "suspend_metadata": suspended.map(metadata),
+        "hooks": hooks,
+        "required_caps": manifest.capabilities.clone().unwrap_or_default(),
+        "messages": messages,
+        "partial_cognition": thread.partial.as_ref().map(|text| partial(text, &fold.conversation)),
+        "thread": {"fold": thread, "head": fold.head},
+    })
+}
+
+/// What a snapshot says that is whole.
+#[derive(Deserialize)]
+pub(super) struct Body {
+    pub(super) thread_id: ThreadId,
+    pub(super) log_version: u64,
+    messages: Vec<Message>,
+    thread: Known,
+    /// The store's word for what stands before `log_version`.
+    #[serde(default)]
+    pub(super) seal: Option<String>,
+}
+
+#[derive(Deserialize)]
+struct Known {
+    fold: Thread,
+    head: Head,
+}
+
+impl Body {
+    /// What it folds up to.
+    pub(super) fn head(&self) -> &Head {
+        &self.thread.head
+    }
+
+    /// What is known of the thread.
+    pub(super) fn into_fold(self) -> Fold {
+        let Known { fold: mut thread, head } = self.thread;
+        let mut conversation = Conversation::default();
+        for message in self.messages {
+            thread.recall(&message);
+            conversation.push(message);
+        }
+        Fold::of(thread, conversation, head)
+    }
+}
+
+/// What its runs used, the active one included.
+fn spent(thread: &Thread) -> Cost {
+    let mut cost = thread.manifest.cost.clone();
+    if thread.manifest.run_id.is_some() {
+        cost.add(&thread.meter.active);
+    }
+    cost
+}
+
+/// Milliseconds as seconds; exact, because there are far fewer than 2^53 of them.
+fn seconds(millis: u64) -> Value {
+    match millis % 1000 {
+        0 => json!(millis / 1000),
+        _ => json!(millis as f64 / 1000.0),
+    }
+}
+
+/// Every ceiling, null where there is none.
+fn limits(limits: Option<&Limits>) -> Value {
+    let set = limits.map(|limits| json!(limits)).unwrap_or_default();
+    let names = ["spend", "turns", "tokens", "spawns", "depth", "duration_seconds"];
+    let all = names.into_iter().map(|name| (name.to_owned(), set.get(name).cloned().unwrap_or_default()));
+    Value::Object(all.collect())
+}
+
+fn metadata(suspended: &Suspended) -> Value {
+    let mut about = Map::new();
+    let mut say = |name: &str, value: Value| {
+        if !value.is_null() {
+            about.insert(name.to_owned(), value);
+        }
+    };
+    let codes = [TURNS_EXCEEDED, TOKENS_EXCEEDED, SPEND_EXCEEDED, SPAWNS_EXCEEDED, DEPTH_EXCEEDED, DURATION_EXCEEDED];
+    let code = suspended.code.as_deref();
+    if suspended.reason == SuspendReason::Limit {
+        say("limit_code", json!(code.filter(|code| codes.contains(code))));
+    }
+    say("code", json!(code));
+    say("current_value", suspended.current.clone().filter(Value::is_number).unwrap_or_default());
+    say("current_max", suspended.maximum.clone().filter(Value::is_number).unwrap_or_default());
+    if !suspended.calls.is_empty() {
+        say("calls", json!(suspended.calls));
+    }
+    Value::Object(about)
+}
+
+/// What a model had said when it was stopped. How much of its answer that is nobody knows: it is compared with what its answers in this
+/// thread had on average, and never said to be all of it.
+fn partial(text: &str, conversation: &Conversation) -> Value {
+    let answers = conversation.messages().iter().filter(|message| message.role == Role::Assistant);
+    let lengths: Vec<usize> =
+        answers.map(|answer| answer.plain_text().chars().count()).filter(|chars| *chars > 0).collect();
+    let usual = lengths.iter().sum::<usize>().checked_div(lengths.len()).unwrap_or(ANSWER_CHARS).max(1);
+    let percent = (text.chars().count().saturating_mul(100) / usual).clamp(1, 99);
+    json!({"text": text, "is_partial": true, "completion_percentage": percent})
+}

@@ -1,0 +1,196 @@
+//! Saving snapshots: made, checked, brought into form, written with patience, and the superfluous ones taken away.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use selvedge_items::config::state_persistence::{Action, Backoff, StatePersistence};
+use selvedge_log::strict::check_canonicalizable;
+use selvedge_model::error::Classify;
+use selvedge_model::{Cancel, Digest, ThreadId, Timestamp};
+use selvedge_store::snapshot::{Away, Kept, Place};
+use selvedge_store::{Error as StoreError, Snapshots};
+use serde_json::{Value, json};
+
+use super::body;
+use super::form::{self, Base, CHAIN_MAX};
+use super::retain::superfluous;
+use super::schema::{Schema, SchemaError};
+use super::trigger::{Progress, Trigger};
+use crate::fold::Fold;
+
+/// Where an archive lies when the configuration says nothing that can be used.
+const ARCHIVE: &str = "archive";
+/// How long to wait after the first failure.
+const WAIT: Duration = Duration::from_millis(50);
+
+/// Saves snapshots of threads, as a configuration says.
+pub struct Keeper {
+    pub(super) store: Arc<dyn Snapshots>,
+    pub(super) schema: Schema,
+    pub(super) archive: String,
+    config: StatePersistence,
+}
+
+/// What is known of the last snapshot of a thread that was saved, or tried.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Last {
+    pub(super) saved_version: Option<u64>,
+    pub(super) tried_bytes: u64,
+    pub(super) state_bytes: u64,
+    /// What the next one can stand on, if it says only what changed.
+    under: Option<(Arc<Value>, Base)>,
+}
+
+impl Last {
+    /// A whole snapshot of this length, of a log that was as long as this.
+    pub(super) fn whole(version: u64, log_bytes: u64, state_bytes: u64) -> Self {
+        Self { saved_version: Some(version), tried_bytes: log_bytes, state_bytes, under: None }
+    }
+}
+
+/// A snapshot that could not be saved.
+#[derive(Debug)]
+pub(crate) struct Failure {
+    code: &'static str,
+    pub(crate) why: String,
+    attempts: u32,
+}
+
+impl Failure {
+    /// As it is recorded in the thread.
+    pub(crate) fn record(&self, trigger: Trigger) -> Value {
+        let Self { code, why, attempts } = self;
+        json!({"trigger": trigger.as_str(), "code": code, "why": why, "attempts": attempts})
+    }
+}
+
+impl std::fmt::Debug for Keeper {
+    fn fmt(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        formatter.debug_struct("Keeper").field("config", &self.config).finish_non_exhaustive()
+    }
+}
+
+impl Keeper {
+    /// A keeper; refuses a schema that is none.
+    pub fn new(store: Arc<dyn Snapshots>, config: StatePersistence) -> Result<Self, SchemaError> {
+        let schema = Schema::new(&config.state)?;
+        let archive = config.retention.on_completion.archive_folder().unwrap_or(ARCHIVE).to_owned();
+        Ok(Self { store, schema, archive, config })
+    }
+
+    /// Whether a trigger saves now.
+    pub(crate) fn is_due(&self, fold: &Fold, trigger: Trigger) -> bool {
+        let Last { saved_version, tried_bytes, state_bytes, .. } = fold.saved;
+        let progress = Progress {
+            version: fold.head.version,
+            log_bytes: fold.head.bytes,
+            saved_version,
+            tried_bytes,
+            state_bytes,
+        };
+        trigger.is_due(&self.config.checkpoint, &progress)
+    }
+
+    /// Saves a snapshot. On return it is durable, and those that are superfluous now are gone.
+    pub(crate) fn save(&self, fold: &Fold, trigger: Trigger, hooks: &[Value], now: Timestamp) -> Result<Last, Failure> {
+        let body = body::of(fold, trigger.as_str(), &self.config.schema_version, hooks, now);
+        let refused = |error: SchemaError| Failure { code: error.code(), why: error.to_string(), attempts: 0 };
+        self.schema.check(&body).map_err(refused)?;
+        let performance = &self.config.checkpoint.performance;
+        let under = fold.saved.under.as_ref().filter(|(_, base)| performance.incremental && base.depth <= CHAIN_MAX);
+        let changed = under.and_then(|(before, base)| Some((change(before, &body, base)?, base.depth)));
+        let (document, depth) = match changed {
+            Some((change, depth)) => (Some(change), depth),
+            None => (None, 0),
+        };
+        let whole = document.as_ref().unwrap_or(&body);
+        // What can't be signed as it is can be signed as the text that it is.
+        let packed = (performance.compress || check_canonicalizable(whole).is_err()).then(|| form::pack(whole));
+        let text_bytes = packed.as_ref().and_then(|packed| packed["packed"]["bytes"].as_u64());
+        let (hash, bytes) = match (packed, document) {
+            (Some(mut packed), _) => self.write(fold, &mut packed)?,
+            (None, Some(mut change)) => self.write(fold, &mut change)?,
+            (None, None) if performance.incremental => self.write(fold, &mut body.clone())?,
+            (None, None) => {
+                let mut body = body;
+                let (_, bytes) = self.write(fold, &mut body)?;
+                self.tidy(fold.thread_id(), now);
+                return Ok(Last::whole(fold.head.version, fold.head.bytes, bytes));
+            }
+        };
+        self.tidy(fold.thread_id(), now);
+        let before = if depth > 0 { fold.saved.state_bytes } else { 0 };
+        let base = Base { log_version: fold.head.version, hash, depth: depth + 1 };
+        Ok(Last {
+            under: performance.incremental.then(|| (Arc::new(body), base)),
+            ..Last::whole(fold.head.version, fold.head.bytes, before + text_bytes.unwrap_or(bytes))
+        })
+    }
+
+    /// What is remembered of a save that failed: it is tried again once the log has grown.
+    pub(crate) fn tried(fold: &Fold) -> Last {
+        Last { tried_bytes: fold.head.bytes, ..fold.saved.clone() }
+    }
+
+    /// Writes with patience.
+    fn write(&self, fold: &Fold, document: &mut Value) -> Result<(Digest, u64), Failure> {
+        let retry = &self.config.checkpoint.performance.retry;
+        let mut attempts = 0;
+        loop {
+            attempts += 1;
+            let error = match self.store.save(fold.thread_id(), &fold.head, document) {
+                Ok(saved) => return Ok((saved.hash, saved.bytes)),
+                Err(error) => error,
+            };
+            let passes = matches!(error, StoreError::Io { .. } | StoreError::Database { .. });
+            if !passes || attempts >= retry.attempts() {
+                return Err(Failure { code: error.code(), why: error.to_string(), attempts });
+            }
+            let factor = match retry.backoff {
+                Backoff::Exponential => 2_u32.saturating_pow(attempts - 1),
+                Backoff::Constant => 1,
+            };
+            Cancel::new().wait(WAIT.saturating_mul(factor));
+        }
+    }
+
+    /// Takes superfluous snapshots away. What can't be taken away now is so after the next save.
+    fn tidy(&self, thread: &ThreadId, now: Timestamp) {
+        let Ok(kept) = self.store.kept(thread, &self.archive) else { return };
+        let newest = kept.iter().find(|kept| kept.place == Place::Newest);
+        let older = at(&kept, Place::Older);
+        let gone = superfluous(&older, newest, &self.config.retention, now);
+        _ = self.store.put_away(thread, &gone, &self.archive, Away::Delete);
+    }
+
+    /// What becomes of the snapshots of a thread that is completed. They are projections: what can't be done is left.
+    pub(crate) fn complete(&self, thread: &ThreadId, now: Timestamp) {
+        let action = self.config.retention.on_completion.action;
+        if action == Action::Keep {
+            return;
+        }
+        let Ok(kept) = self.store.kept(thread, &self.archive) else { return };
+        let here: Vec<Kept> = kept.iter().filter(|kept| kept.place != Place::Archived).cloned().collect();
+        if here.is_empty() {
+            return;
+        }
+        if action == Action::Delete {
+            _ = self.store.put_away(thread, &here, &self.archive, Away::Delete);
+            return;
+        }
+        _ = self.store.put_away(thread, &here, &self.archive, Away::Archive(&self.archive));
+        let Ok(kept) = self.store.kept(thread, &self.archive) else { return };
+        let gone = superfluous(&at(&kept, Place::Archived), None, &self.config.retention, now);
+        _ = self.store.put_away(thread, &gone, &self.archive, Away::Delete);
+    }
+}
+
+fn at(kept: &[Kept], place: Place) -> Vec<Kept> {
+    kept.iter().filter(|kept| kept.place == place).cloned().collect()
+}
+
+/// Only what changed, if that can be told and says the same.
+fn change(before: &Value, body: &Value, base: &Base) -> Option<Value> {
+    let change = form::change(before, body, base);
+    form::changed(before.clone(), &change).is_ok_and(|again| again == *body).then_some(change)
+}

@@ -1,0 +1,162 @@
+//! A thread from its newest good snapshot and the log behind it; and that snapshot by itself, for whoever wants to look at it.
+
+use selvedge_log::Trust;
+use selvedge_log::scan::{Scanner, examine};
+use selvedge_model::{Event, ThreadId, Timestamp};
+use selvedge_store::snapshot::Kept;
+use selvedge_store::{Logs, Snapshots};
+use serde_json::Value;
+
+use super::WORTH_BYTES;
+use super::body::{self, Body};
+use super::form::{self, CHAIN_MAX};
+use super::keeper::{Keeper, Last};
+use super::schema::Schema;
+use crate::fold::Fold;
+
+/// How many snapshots are looked at before the log is read from its beginning.
+const TRIED_MAX: usize = 3;
+
+/// The newest good snapshot of a thread, and what is wrong with those that are newer.
+#[derive(Debug)]
+pub struct Newest {
+    /// The snapshot, whole and unpacked, if there is a good one.
+    pub good: Option<(Kept, Value)>,
+    /// What is wrong with the others.
+    pub bad: Vec<(Kept, String)>,
+}
+
+/// Finds the newest good snapshot of a thread: signed, in a form that is known, and as the schema says. Whether it is what the log says is
+/// another question.
+pub fn newest(
+    store: &dyn Snapshots,
+    schema: &Schema,
+    archive: &str,
+    thread: &ThreadId,
+) -> selvedge_store::Result<Newest> {
+    let kept = store.kept(thread, archive)?;
+    let mut bad = Vec::new();
+    for one in kept.iter().take(TRIED_MAX) {
+        match whole(store, schema, archive, thread, one, &kept) {
+            Ok(body) => return Ok(Newest { good: Some((one.clone(), body)), bad }),
+            Err(why) => bad.push((one.clone(), why)),
+        }
+    }
+    Ok(Newest { good: None, bad })
+}
+
+/// What a snapshot of a thread would say now, made from its log. Nothing is saved.
+pub fn from_log(
+    logs: &dyn Logs,
+    thread: &ThreadId,
+    trust: &Trust,
+    version: &str,
+    now: Timestamp,
+) -> selvedge_store::Result<Value> {
+    Ok(body::of(&Fold::load(logs, thread, trust)?, "on_request", version, &[], now))
+}
+
+/// Reads one snapshot with everything that it stands on, each one checked.
+fn whole(
+    store: &dyn Snapshots,
+    schema: &Schema,
+    archive: &str,
+    thread: &ThreadId,
+    one: &Kept,
+    all: &[Kept],
+) -> Result<Value, String> {
+    let read = |kept: &Kept| {
+        let read = store.read_snapshot(thread, kept, archive).map_err(|error| error.to_string())?;
+        form::unpacked(read.body).map(|body| (body, read.hash)).map_err(|error| error.to_string())
+    };
+    let (mut top, _) = read(one)?;
+    let mut changes = Vec::new();
+    while let Some(base) = form::base_of(&top).map_err(|error| error.to_string())? {
+        if changes.len() >= CHAIN_MAX as usize {
+            return Err(format!("more than {CHAIN_MAX} snapshots stand on each other"));
+        }
+        changes.push(top);
+        let mut below = all.iter().filter(|kept| kept.version == base.log_version && kept.version < one.version);
+        let found = below.find_map(|kept| read(kept).ok().filter(|(_, hash)| *hash == base.hash));
+        top = found.ok_or_else(|| format!("the one of version {} that it stands on is not there", base.log_version))?.0;
+    }
+    let mut body = top;
+    for change in changes.iter().rev() {
+        body = form::changed(body, change).map_err(|error| error.to_string())?;
+    }
+    schema.check(&body).map_err(|error| error.to_string())?;
+    if body.get("thread_id").and_then(Value::as_str) != Some(thread.as_str()) {
+        return Err("it is of another thread".to_owned());
+    }
+    Ok(body)
+}
+
+/// What became of looking for a snapshot to begin with.
+pub(crate) enum Begun {
+    /// The thread, up to the end of its log.
+    Fold(Box<Fold>),
+    /// The log is to be read from its beginning, and there is nothing to say about that.
+    Nothing,
+    /// The same, because of this.
+    Refused(String),
+}
+
+impl Keeper {
+    /// A thread from its newest good snapshot and the log behind it, when its log is long enough for that.
+    pub(crate) fn begin(&self, thread: &ThreadId, log_bytes: u64, trust: &Trust) -> Begun {
+        if log_bytes < WORTH_BYTES {
+            return Begun::Nothing;
+        }
+        let found = match newest(&*self.store, &self.schema, &self.archive, thread) {
+            Ok(found) => found,
+            Err(error) => return Begun::Refused(format!("the snapshots can't be read: {error}")),
+        };
+        let refused = found.bad.first().map(|(kept, why)| format!("`{}` is not used: {why}", kept.name));
+        let fold = found.good.map(|(kept, body)| self.behind(thread, &kept, body, trust));
+        match (fold, refused) {
+            (Some(Begun::Fold(mut fold)), refused) => {
+                fold.notice = refused;
+                Begun::Fold(fold)
+            }
+            (_, Some(why)) => Begun::Refused(why),
+            (Some(begun), None) => begun,
+            (None, None) => Begun::Nothing,
+        }
+    }
+
+    fn behind(&self, thread: &ThreadId, kept: &Kept, body: Value, trust: &Trust) -> Begun {
+        let refused = |why: &str| Begun::Refused(format!("`{}` is not used: {why}", kept.name));
+        let log_hash = body.get("log_hash").and_then(Value::as_str).map(str::to_owned);
+        let body: Body = match serde_json::from_value(body) {
+            Ok(body) => body,
+            Err(error) => return refused(&format!("a run can't go on from it: {error}")),
+        };
+        let at = body.head().clone();
+        let is_one =
+            at.version == body.log_version && log_hash == Some(at.hash.to_string()) && body.thread_id == *thread;
+        if !is_one {
+            return refused("it says two things of what it folds");
+        }
+        // Without the word of our own store for what stands before, every byte is to be hashed; then it is as well folded.
+        let Some(seal) = body.seal.clone() else { return Begun::Nothing };
+        let behind = match self.store.behind(thread, &at, &seal) {
+            Ok(Some(behind)) => behind,
+            Ok(None) => return Begun::Nothing,
+            Err(error) => return refused(&error.to_string()),
+        };
+        let mut fold = body.into_fold();
+        let scanner = Scanner::resuming(thread, trust, at.clone(), behind.hash);
+        let (mut is_rotated, mut failed) = (false, None);
+        let examined = examine(behind.bytes, scanner, |entry| {
+            is_rotated |= entry.lines.iter().any(|line| matches!(line.event, Event::KeyRotated(_)));
+            failed = failed.take().or_else(|| fold.absorb(entry).err());
+        });
+        let is_whole = examined.is_ok_and(|examined| examined.damage.is_none());
+        if is_rotated || failed.is_some() || !is_whole || fold.head != behind.head {
+            // What is wrong with the log, if anything is, is found by whoever reads all of it.
+            return Begun::Nothing;
+        }
+        fold.saved = Last::whole(kept.version, at.bytes, kept.bytes);
+        Begun::Fold(Box::new(fold))
+    }
+}

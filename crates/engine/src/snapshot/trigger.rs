@@ -1,0 +1,171 @@
+//! When a snapshot is saved. Pure.
+
+use selvedge_items::config::state_persistence::{Checkpoint, Coalesce, PRIORITY_SYNC, TriggerRule};
+use selvedge_model::{Reason, Status};
+
+use super::WORTH_BYTES;
+
+/// What a snapshot is saved for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Trigger {
+    /// The model is about to be called.
+    PreTurn,
+    /// Its answer is committed.
+    PostLlm,
+    /// The results of its tools are committed.
+    PostTools,
+    /// The thread waits for something.
+    OnSuspend,
+    /// A run failed.
+    OnError,
+    /// A run was stopped.
+    OnCancel,
+}
+
+/// How far the log and its last snapshot have come.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Progress {
+    /// The version of the log.
+    pub version: u64,
+    /// How long the log is.
+    pub log_bytes: u64,
+    /// The version that was saved last.
+    pub saved_version: Option<u64>,
+    /// How long the log was when a save was tried last.
+    pub tried_bytes: u64,
+    /// How long the last snapshot was, unpacked.
+    pub state_bytes: u64,
+}
+
+impl Trigger {
+    /// Every one.
+    pub const ALL: [Self; 6] =
+        [Self::PreTurn, Self::PostLlm, Self::PostTools, Self::OnSuspend, Self::OnError, Self::OnCancel];
+
+    /// What a commit for this reason triggers, when the thread's status went from `before` to `now`.
+    pub fn of(reason: Reason, before: Status, now: Status) -> Option<Self> {
+        match (now, reason) {
+            (Status::Suspended, _) if before != now => Some(Self::OnSuspend),
+            (Status::Error, _) if before != now => Some(Self::OnError),
+            (Status::Cancelled | Status::Killed, _) if before != now => Some(Self::OnCancel),
+            (Status::Running, Reason::UserMessage | Reason::Reserved) => Some(Self::PreTurn),
+            (Status::Running, Reason::AssistantTurnCommitted) => Some(Self::PostLlm),
+            (Status::Running, Reason::ToolResultsCommitted) => Some(Self::PostTools),
+            _ => None,
+        }
+    }
+
+    /// Its name in the configuration.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::PreTurn => "pre_turn",
+            Self::PostLlm => "post_llm",
+            Self::PostTools => "post_tools",
+            Self::OnSuspend => "on_suspend",
+            Self::OnError => "on_error",
+            Self::OnCancel => "on_cancel",
+        }
+    }
+
+    fn rule(self, config: &Checkpoint) -> &TriggerRule {
+        let triggers = &config.triggers;
+        match self {
+            Self::PreTurn => &triggers.pre_turn,
+            Self::PostLlm => &triggers.post_llm,
+            Self::PostTools => &triggers.post_tools,
+            Self::OnSuspend => &triggers.on_suspend,
+            Self::OnError => &triggers.on_error,
+            Self::OnCancel => &triggers.on_cancel,
+        }
+    }
+
+    /// Whether it saves whatever the configuration says: what waits or failed may wait for long, and is looked at by people.
+    pub fn is_bound(self) -> bool {
+        matches!(self, Self::OnSuspend | Self::OnError | Self::OnCancel)
+    }
+
+    /// Whether a snapshot is saved now.
+    pub fn is_due(self, config: &Checkpoint, progress: &Progress) -> bool {
+        // There is nothing that the last one does not say.
+        if progress.saved_version == Some(progress.version) {
+            return false;
+        }
+        let rule = self.rule(config);
+        if self.is_bound() || (rule.enabled && rule.priority >= PRIORITY_SYNC) {
+            return true;
+        }
+        let grown = progress.log_bytes.saturating_sub(progress.tried_bytes);
+        rule.enabled
+            && match config.performance.coalesce {
+                Coalesce::Always => true,
+                Coalesce::Auto => grown >= progress.state_bytes.max(WORTH_BYTES),
+            }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use selvedge_items::config::state_persistence::StatePersistence;
+
+    fn builtin() -> Checkpoint {
+        StatePersistence::builtin().checkpoint
+    }
+
+    fn progress(log_bytes: u64, tried_bytes: u64, state_bytes: u64) -> Progress {
+        Progress { version: 9, log_bytes, saved_version: Some(3), tried_bytes, state_bytes }
+    }
+
+    #[test]
+    fn triggers_of_low_priority_wait_until_the_log_has_grown_by_the_last_snapshot() {
+        for trigger in [Trigger::PreTurn, Trigger::PostLlm, Trigger::PostTools] {
+            let due = |progress| trigger.is_due(&builtin(), &progress);
+            assert!(!due(progress(399_999, 200_000, 200_000)) && due(progress(400_000, 200_000, 200_000)));
+            // A short log is read whole.
+            assert!(!due(progress(WORTH_BYTES - 1, 0, 0)) && due(progress(WORTH_BYTES, 0, 0)));
+        }
+    }
+
+    #[test]
+    fn always_is_every_time_and_a_disabled_trigger_is_never() {
+        let mut config = builtin();
+        config.performance.coalesce = Coalesce::Always;
+        config.triggers.pre_turn.enabled = false;
+        let due: Vec<_> = Trigger::ALL.iter().filter(|it| it.is_due(&config, &progress(10, 9, 5))).collect();
+        assert_eq!(due, Trigger::ALL[1..].iter().collect::<Vec<_>>());
+    }
+
+    #[test]
+    fn what_waits_or_failed_is_saved_whatever_the_configuration_says() {
+        let mut config = builtin();
+        for rule in [&mut config.triggers.on_suspend, &mut config.triggers.on_error, &mut config.triggers.on_cancel] {
+            (rule.enabled, rule.priority) = (false, 0);
+        }
+        let due: Vec<_> = Trigger::ALL.iter().filter(|it| it.is_due(&config, &progress(10, 9, 5))).collect();
+        assert_eq!(due, Trigger::ALL[3..].iter().collect::<Vec<_>>());
+    }
+
+    #[test]
+    fn a_high_priority_is_not_coalesced_and_one_version_is_saved_once() {
+        let mut config = builtin();
+        config.triggers.post_tools.priority = 10;
+        assert!(Trigger::PostTools.is_due(&config, &progress(10, 9, 5)));
+        let same = Progress { saved_version: Some(9), ..progress(10, 9, 5) };
+        assert!(Trigger::ALL.iter().all(|trigger| !trigger.is_due(&config, &same)));
+    }
+
+    #[test]
+    fn what_was_committed_says_what_is_triggered() {
+        use Status::{Cancelled, Completed, Error, Killed, Running, Suspended};
+        let of = |reason, now| Trigger::of(reason, Running, now);
+        assert_eq!(of(Reason::UserMessage, Running), Some(Trigger::PreTurn));
+        assert_eq!(of(Reason::AssistantTurnCommitted, Running), Some(Trigger::PostLlm));
+        assert_eq!(of(Reason::ToolResultsCommitted, Running), Some(Trigger::PostTools));
+        assert_eq!(of(Reason::RunFinished, Suspended), Some(Trigger::OnSuspend));
+        assert_eq!(of(Reason::RunFinished, Error), Some(Trigger::OnError));
+        assert_eq!(of(Reason::RunFinished, Cancelled), Some(Trigger::OnCancel));
+        assert_eq!(of(Reason::Lifecycle, Killed), Some(Trigger::OnCancel));
+        assert_eq!((of(Reason::RunFinished, Completed), of(Reason::ToolIntentCommitted, Running)), (None, None));
+        assert_eq!(Trigger::of(Reason::Lifecycle, Suspended, Suspended), None);
+    }
+}

@@ -1,0 +1,310 @@
+//! Threads that a thread starts: one batch for both, and what becomes of the call that asked for it.
+//!
+//! Starting a child is a call that may be made once. Its intent is the batch that creates the child: the parent's `tool_intent` and
+//! `child_spawned`, the child's first changeset, and the money that is set aside for it. So after a crash there is a child with an
+//! intent or neither, and what became of the call is what became of the child.
+//!
+//! - A child that is waited for runs in this process, on a thread of its own; whoever takes up the parent goes on with it.
+//! - A child that is not waited for is a process of its own, started behind a gate: its identity stands in the intent, and it runs
+//!   once the batch is durable. It lives on without its parent.
+//! - A child may do no more than its parent: ceilings by the lower of both, capabilities by intersection, one level deeper.
+
+use std::sync::Arc;
+
+use selvedge_items::capability::{Capabilities, Capability};
+use selvedge_model::account::Posting;
+use selvedge_model::event::{Fields, SuspendReason, Suspended};
+use selvedge_model::limits::{Limits, Reached};
+use selvedge_model::tool::Started;
+use selvedge_model::{
+    Call, CallId, Cancel, Changeset, Event, Expect, Manifest, Message, NewThread, Note, NoteKey, Output, Part, Status,
+    ThreadId,
+};
+use selvedge_store::Error as StoreError;
+use serde_json::{Value, json};
+
+use crate::assignment::Assignment;
+use crate::engine::Engine;
+use crate::error::{Error, Result};
+use crate::held::Held;
+use crate::input::Input;
+use crate::ledger::Book;
+use crate::told::Ended;
+
+/// Makes the arguments of a call into a child, and knows how its runs are done.
+pub trait Children: Send + Sync {
+    /// The child that a call asks for; in words that help a model if it can't be one.
+    fn order(&self, call: &Call, parent: &Manifest) -> std::result::Result<Order, String>;
+
+    /// What the runs of a child are done with.
+    fn assignment(&self, child: &Manifest) -> std::result::Result<Assignment, String>;
+
+    /// A process that will run a child, behind a gate: dispatching it opens the gate and does not wait. Dropped, it never ran.
+    fn launch(&self, child: &ThreadId) -> std::result::Result<Box<dyn Started>, String>;
+}
+
+/// A child to be started.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Order {
+    /// The thread, with the ceilings and capabilities that are wished for it.
+    pub thread: NewThread,
+    /// What it begins with.
+    pub messages: Vec<Message>,
+    /// Whether its parent goes on without waiting for it.
+    pub detached: bool,
+}
+
+/// Whether what is signed about a thread says the same as its record; why not, in words that help a model.
+pub type Vouch = Arc<dyn Fn(&ThreadId) -> std::result::Result<(), String> + Send + Sync>;
+
+/// How a run starts children.
+#[derive(Clone)]
+pub struct Spawning {
+    /// The name of the tool that starts one.
+    pub tool: String,
+    /// Who knows how.
+    pub children: Arc<dyn Children>,
+    /// How many children of a thread run at the same time.
+    pub at_once: usize,
+    /// Whether what is signed about a thread says the same as its record; a parent that was forged starts nothing.
+    pub vouch: Vouch,
+}
+
+impl std::fmt::Debug for Spawning {
+    fn fmt(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        formatter.debug_struct("Spawning").field("tool", &self.tool).finish_non_exhaustive()
+    }
+}
+
+/// A child on its way.
+pub(crate) struct Child {
+    pub(crate) thread: ThreadId,
+    /// Its first changeset and the money for it; nothing once it is there.
+    pub(crate) birth: Option<(Part, Vec<Posting>)>,
+    /// The process that runs it, if its parent does not wait.
+    pub(crate) launched: Option<Box<dyn Started>>,
+    pub(crate) is_detached: bool,
+}
+
+/// Why a child is not started.
+pub(crate) enum Refused {
+    /// The model is told.
+    Told(String),
+    /// A ceiling is reached, and the thread waits.
+    Waits(Suspended),
+}
+
+/// The kind of note that tells a parent what became of a child.
+pub(crate) const CHILD_SETTLED: &str = "child_settled";
+
+/// How much of a child's last words its parent is told.
+const TOLD_BYTES: usize = 4000;
+
+impl Held<'_> {
+    /// The child that a call asks for, made ready; `before` children of the same batch come first.
+    pub(crate) fn child(
+        &self,
+        call: &Call,
+        work: &Assignment,
+        spawning: &Spawning,
+        before: u64,
+        book: &mut Book<'_>,
+    ) -> Result<std::result::Result<Child, Refused>> {
+        let parent = self.fold.manifest();
+        let told = |why: String| Ok(Err(Refused::Told(why)));
+        if let Err(why) = (spawning.vouch)(&parent.thread_id) {
+            return told(format!("the thread can't start a child: {why}"));
+        }
+        let mut order = match spawning.children.order(call, parent) {
+            Ok(order) => order,
+            Err(why) => return told(why),
+        };
+        let ceilings = self.limits(work);
+        let mut used = self.fold.meter().used(0);
+        used.spawns = used.spawns.saturating_add(before);
+        if let Some(reached) = ceilings.reached_by_children(&used) {
+            return Ok(Err(Refused::Waits(over(reached))));
+        }
+        let wished = order.thread.limits.take().unwrap_or_default();
+        let Some(limits) = wished.under(&ceilings) else { return told("children may not go deeper".to_owned()) };
+        let thread = self.child_id(&order.thread);
+        let limits = match self.fund_child(&thread, wished, limits, work, book) {
+            Ok(limits) => limits,
+            Err(Error::Store(error @ StoreError::Posting(_))) => {
+                return told(format!("the budget does not hold: {error}"));
+            }
+            Err(error) => return Err(error),
+        };
+        order.thread.limits = Some(limits);
+        order.thread.capabilities = narrowed(order.thread.capabilities.take(), parent.capabilities.as_deref());
+        order.thread.acknowledged.retain(|risk| parent.acknowledged.iter().any(|known| known >= risk));
+        order.thread.parent_id = Some(parent.thread_id.clone());
+        let launched = match order.detached.then(|| spawning.children.launch(&thread)).transpose() {
+            Ok(launched) => launched,
+            Err(why) => return told(format!("the child could not be started: {why}")),
+        };
+        self.engine.redactor.thread(&mut order.thread);
+        self.engine.redactor.messages(&mut order.messages);
+        let changeset = Changeset { messages: order.messages, ..Changeset::creating(order.thread) };
+        let birth = Part::new(thread.clone(), Expect::Absent, changeset);
+        Ok(Ok(Child { thread, birth: Some((birth, book.take_postings())), launched, is_detached: order.detached }))
+    }
+
+    fn child_id(&self, child: &NewThread) -> ThreadId {
+        let name = child.directive.as_ref().map_or(child.agent_id.as_str(), |directive| directive.as_str());
+        ThreadId::generate(name, &self.engine.ids.hex12())
+    }
+
+    /// Sets the money of a child aside; gives its ceilings. A child of which nobody says how much it may spend gets an equal share of
+    /// what is left.
+    fn fund_child(
+        &self,
+        child: &ThreadId,
+        wished: Limits,
+        mut limits: Limits,
+        work: &Assignment,
+        book: &mut Book<'_>,
+    ) -> Result<Limits> {
+        let parent = &self.fold.manifest().chain_root_id;
+        let is_free = work.price.is_none_or(|price| price.is_free());
+        if is_free && book.account(parent)?.is_none() {
+            return Ok(limits);
+        }
+        book.ensure(parent, self.limits(work).spend)?;
+        let left = book.account(parent)?.and_then(|account| account.remaining());
+        if let (None, Some(left)) = (wished.spend, left) {
+            let shares = work.spawning.as_ref().map_or(1, |spawning| spawning.at_once.max(1));
+            limits.spend = Some(left.share(shares as u64));
+        }
+        book.spawn(parent, child, limits.spend)?;
+        Ok(limits)
+    }
+}
+
+/// What a child may call: what it wishes for and its parent may, too. A parent of which nothing is recorded does not restrict.
+fn narrowed(wished: Option<Vec<String>>, parent: Option<&[String]>) -> Option<Vec<String>> {
+    let parse =
+        |tokens: &[String]| Capabilities::new(tokens.iter().filter_map(|token| token.parse::<Capability>().ok()));
+    match (wished, parent) {
+        (Some(wished), Some(parent)) => Some(parse(&wished).meet(&parse(parent)).to_strings()),
+        (None, Some(parent)) => Some(parent.to_vec()),
+        (wished, None) => wished,
+    }
+}
+
+fn over(reached: Reached) -> Suspended {
+    let (current, maximum) = (Some(reached.current), Some(reached.maximum));
+    Suspended { current, maximum, ..Suspended::because(SuspendReason::Limit, reached.code) }
+}
+
+impl Child {
+    /// What the parent says of it.
+    pub(crate) fn spawned(&self, call: &CallId) -> Event {
+        let fields = json!({"call_id": call, "thread_id": self.thread, "detached": self.is_detached});
+        Event::ChildSpawned(match fields {
+            Value::Object(fields) => fields,
+            _ => Fields::new(),
+        })
+    }
+
+    /// Runs it, or lets it run; gives what its parent is told.
+    pub(crate) fn go(self, engine: &Engine, spawning: &Spawning, cancel: &Cancel) -> Output {
+        if let Some(launched) = self.launched {
+            return match launched.dispatch(cancel) {
+                Ok(_) => running(&self.thread),
+                Err(error) => Output::error(error.to_string()),
+            };
+        }
+        match engine.run_child(&self.thread, spawning, cancel) {
+            Ok(ended) => told_of(&ended),
+            Err(why) => Output::error(format!("child `{}` could not be run: {why}", self.thread)),
+        }
+    }
+}
+
+impl Engine {
+    fn run_child(&self, child: &ThreadId, spawning: &Spawning, cancel: &Cancel) -> std::result::Result<Ended, String> {
+        let words = |error: Error| error.to_string();
+        let end = self.end_of_chain(child).map_err(words)?;
+        let manifest = self.store.get(&end).map_err(|error| error.to_string())?.manifest;
+        let work = spawning.children.assignment(&manifest)?;
+        // Whoever stops the parent stops the child; whoever stops the child does not stop its parent.
+        self.resume(&end, Input::nothing(), &work, &cancel.child(), &mut |_| {}).map_err(words)
+    }
+
+    /// What became of a child that was started before; nothing if it must be gone on with.
+    pub(crate) fn child_standing(&self, child: &ThreadId, is_detached: bool) -> Result<Option<Output>> {
+        let end = self.end_of_chain(child)?;
+        let manifest = self.store.get(&end)?.manifest;
+        Ok(match manifest.status {
+            status if status.is_terminal() => Some(standing(&manifest)),
+            _ if is_detached => Some(running(&end)),
+            _ => None,
+        })
+    }
+}
+
+impl Held<'_> {
+    /// The note that tells a parent what became of this thread, if this is its end.
+    pub(crate) fn settles(&self, status: Status) -> Option<Note> {
+        if !status.is_terminal() || status == Status::Continued {
+            return None;
+        }
+        let returned = self.delta.events.iter().find_map(|event| match event {
+            Event::ManifestChanged(changed) => changed.outputs.clone(),
+            _ => None,
+        });
+        let outputs = returned.or_else(|| self.fold.manifest().outputs.clone());
+        let parent = self.fold.manifest().parent_id.clone()?;
+        let parent = self.engine.end_of_chain(&parent).ok()?;
+        let thread = self.thread();
+        let root = &self.fold.manifest().chain_root_id;
+        let body = json!({"thread_id": root, "end_thread_id": thread, "status": status, "outputs": outputs});
+        let key = NoteKey::new(format!("{CHILD_SETTLED}-{}", self.engine.ids.hex12())).ok()?;
+        Some(Note { thread: parent, key, kind: CHILD_SETTLED.to_owned(), body })
+    }
+}
+
+/// What a parent records of a child that came to an end.
+pub(crate) fn settled_of(note: &Note) -> Option<Event> {
+    match note.body.clone() {
+        Value::Object(fields) => Some(Event::ChildSettled(fields)),
+        _ => None,
+    }
+}
+
+/// What a parent is told of a child that goes on by itself.
+fn running(thread: &ThreadId) -> Output {
+    let content = json!({"success": true, "thread_id": thread, "status": "running"});
+    Output { content, ..Output::default() }
+}
+
+/// What a parent is told of a child that came to an end in this process.
+fn told_of(ended: &Ended) -> Output {
+    let is_done = ended.status == Status::Completed;
+    let text = ended.text.as_deref().map(|text| &text[..text.floor_char_boundary(TOLD_BYTES)]);
+    let content = json!({
+        "success": is_done,
+        "thread_id": ended.thread,
+        "status": ended.status,
+        "outputs": ended.outputs,
+        "result": text,
+        "code": ended.code,
+        "suspended": ended.suspended,
+        "cost": ended.cost,
+    });
+    Output { content, is_error: !is_done, ..Output::default() }
+}
+
+/// What a parent is told of a child that came to an end somewhere.
+fn standing(child: &Manifest) -> Output {
+    let is_done = child.status == Status::Completed;
+    let content = json!({
+        "success": is_done,
+        "thread_id": child.thread_id,
+        "status": child.status,
+        "outputs": child.outputs,
+        "cost": child.cost,
+    });
+    Output { content, is_error: !is_done, ..Output::default() }
+}

@@ -1,0 +1,371 @@
+//! How a thread stands, in one word, and what came of it.
+//!
+//! Everything here only reads: it is what people, programs and agents are told, through whichever door they ask.
+
+use std::collections::BTreeMap;
+
+use selvedge_model::event::Suspended;
+use selvedge_model::limits::Cost;
+use selvedge_model::{DirectiveId, Event, Manifest, OwnerId, Role, RunId, Status, ThreadId, Timestamp};
+use selvedge_store::{Error as StoreError, Filter, Store};
+use serde::Serialize;
+use serde_json::Value;
+
+use crate::chain;
+use crate::error::Result;
+
+/// The most characters of a thread's last words that are given.
+pub const RESULT_CHARS_MAX: usize = 4000;
+/// How many lines are read at once.
+const LINES: u64 = 64;
+/// How many threads are looked at in one go.
+const PAGE: usize = 200;
+
+/// How a thread stands, in one word.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Standing {
+    /// It exists; nothing has run.
+    Created,
+    /// A run is active, and somebody alive runs it.
+    Running,
+    /// It waits for somebody.
+    Suspended,
+    /// Its last run ended well.
+    Completed,
+    /// Its last run ended, and something in it had failed.
+    CompletedWithErrors,
+    /// Its last run failed.
+    Error,
+    /// Somebody stopped it.
+    Cancelled,
+    /// Somebody ended it by force.
+    Killed,
+    /// Another thread goes on in its place.
+    Continued,
+    /// It should go on, and nobody is there who does.
+    Stalled,
+    /// It was deleted.
+    Deleted,
+    /// Nobody knows it.
+    NotFound,
+    /// It had not ended when the time was up.
+    Timeout,
+    /// Whoever waited for it was stopped.
+    Interrupted,
+}
+
+impl Standing {
+    /// The word for it.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Created => "created",
+            Self::Running => "running",
+            Self::Suspended => "suspended",
+            Self::Completed => "completed",
+            Self::CompletedWithErrors => "completed_with_errors",
+            Self::Error => "error",
+            Self::Cancelled => "cancelled",
+            Self::Killed => "killed",
+            Self::Continued => "continued",
+            Self::Stalled => "stalled",
+            Self::Deleted => "deleted",
+            Self::NotFound => "not_found",
+            Self::Timeout => "timeout",
+            Self::Interrupted => "interrupted",
+        }
+    }
+
+    /// The status of a thread of which this is said, if it has one.
+    pub fn status(self) -> Option<Status> {
+        Status::ALL.into_iter().find(|status| status.as_str() == self.as_str())
+    }
+}
+
+impl From<Status> for Standing {
+    fn from(status: Status) -> Self {
+        match status {
+            Status::Created => Self::Created,
+            Status::Running => Self::Running,
+            Status::Suspended => Self::Suspended,
+            Status::Completed => Self::Completed,
+            Status::CompletedWithErrors => Self::CompletedWithErrors,
+            Status::Error => Self::Error,
+            Status::Cancelled => Self::Cancelled,
+            Status::Killed => Self::Killed,
+            Status::Continued => Self::Continued,
+        }
+    }
+}
+
+impl std::fmt::Display for Standing {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.pad(self.as_str())
+    }
+}
+
+/// What came of one thread that somebody asked for.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct Outcome {
+    /// How it stands.
+    pub status: Standing,
+    /// The thread at the end of its chain.
+    pub thread_id: ThreadId,
+    /// The run that this is about.
+    pub run_id: Option<RunId>,
+    /// Why it ended so, or why it can't be said how it ended.
+    pub why: Option<String>,
+    /// The last words of the model in that run, shortened if they are long.
+    pub result: Option<String>,
+    /// What it returned.
+    pub outputs: Option<Value>,
+    /// What its whole chain used so far.
+    pub cost: Cost,
+    /// Why it waits.
+    pub suspended: Option<Suspended>,
+}
+
+impl Outcome {
+    /// What can be said of a thread of which there is nothing to show.
+    pub(crate) fn bare(status: Standing, thread_id: ThreadId, why: Option<String>) -> Self {
+        Self {
+            status,
+            thread_id,
+            run_id: None,
+            why,
+            result: None,
+            outputs: None,
+            cost: Cost::default(),
+            suspended: None,
+        }
+    }
+
+    /// What came of a run of a thread.
+    pub(crate) fn of(store: &dyn Store, manifest: &Manifest, status: Standing, run: Option<RunId>) -> Result<Self> {
+        let (why, result) = match &run {
+            Some(run) => (why_ended(store, &manifest.thread_id, run)?, last_words(store, &manifest.thread_id, run)?),
+            None => (None, None),
+        };
+        Ok(Self {
+            status,
+            thread_id: manifest.thread_id.clone(),
+            run_id: run,
+            why,
+            result,
+            outputs: manifest.outputs.clone(),
+            cost: chain::cost(store, &manifest.thread_id)?,
+            suspended: manifest.suspended.clone(),
+        })
+    }
+}
+
+/// What came of several threads.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct Outcomes {
+    /// Whether all of them completed.
+    pub success: bool,
+    /// Each by the id that was asked for.
+    pub results: BTreeMap<ThreadId, Outcome>,
+}
+
+impl Outcomes {
+    pub(crate) fn new(results: BTreeMap<ThreadId, Outcome>) -> Self {
+        let success = results.values().all(|outcome| outcome.status == Standing::Completed);
+        Self { success, results }
+    }
+}
+
+/// What came of threads so far; nobody waits.
+pub fn aggregate_results(store: &dyn Store, threads: &[ThreadId]) -> Result<Outcomes> {
+    let outcome = |thread: &ThreadId| Ok((thread.clone(), outcome_now(store, thread)?));
+    Ok(Outcomes::new(threads.iter().map(outcome).collect::<Result<_>>()?))
+}
+
+fn outcome_now(store: &dyn Store, thread: &ThreadId) -> Result<Outcome> {
+    let end = chain::end(store, thread)?;
+    match end.manifest {
+        Some(manifest) if !end.is_deleted => {
+            let run = store.runs(&manifest.thread_id)?.pop().map(|run| run.run_id);
+            let standing = match end.why {
+                Some(_) => Standing::Stalled,
+                None => standing(store, &manifest)?,
+            };
+            let outcome = Outcome::of(store, &manifest, standing, run)?;
+            Ok(Outcome { why: end.why.or(outcome.why), ..outcome })
+        }
+        Some(manifest) => Ok(Outcome {
+            outputs: manifest.outputs.clone(),
+            cost: chain::cost(store, &manifest.thread_id)?,
+            ..Outcome::bare(Standing::Deleted, manifest.thread_id, None)
+        }),
+        None => Ok(Outcome::bare(Standing::NotFound, end.thread, None)),
+    }
+}
+
+/// How a thread stands; one that runs and that nobody alive holds is stalled.
+pub(crate) fn standing(store: &dyn Store, manifest: &Manifest) -> Result<Standing> {
+    match manifest.status {
+        Status::Running if holder(store, &manifest.thread_id)?.is_none() => {
+            // Whoever ran it may have ended it and left in between.
+            let now = store.get(&manifest.thread_id).map(|summary| summary.manifest.status);
+            Ok(now.map_or(Standing::Stalled, |now| match now {
+                Status::Running => Standing::Stalled,
+                other => other.into(),
+            }))
+        }
+        status => Ok(status.into()),
+    }
+}
+
+/// Who holds a thread and lives; nobody holds what is not there.
+pub(crate) fn holder(store: &dyn Store, thread: &ThreadId) -> Result<Option<OwnerId>> {
+    match store.holder(thread) {
+        Err(StoreError::NoThread(_) | StoreError::Deleted(_)) => Ok(None),
+        other => Ok(other?),
+    }
+}
+
+/// Where a thread stands, for whoever asks in passing.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct StatusShown {
+    /// Whether there is such a thread.
+    pub success: bool,
+    /// How the end of its chain stands.
+    pub status: Standing,
+    /// The end of its chain.
+    pub thread_id: ThreadId,
+    /// The thread that was asked for, if that is another one.
+    pub original_thread_id: Option<ThreadId>,
+    /// What it is told to do.
+    pub directive: Option<DirectiveId>,
+    /// What people call it.
+    pub title: Option<String>,
+    /// The active run.
+    pub run_id: Option<RunId>,
+    /// Who holds it and lives.
+    pub holder: Option<OwnerId>,
+    /// What its whole chain used so far.
+    pub cost: Cost,
+    /// Why it waits.
+    pub suspended: Option<Suspended>,
+}
+
+/// Where a thread, or the end of its chain, stands.
+pub fn get_status(store: &dyn Store, thread: &ThreadId) -> Result<StatusShown> {
+    let end = chain::end(store, thread)?;
+    let status = match &end.manifest {
+        Some(_) if end.is_deleted => Standing::Deleted,
+        Some(_) if end.why.is_some() => Standing::Stalled,
+        Some(manifest) => standing(store, manifest)?,
+        None => Standing::NotFound,
+    };
+    let manifest = end.manifest.as_ref();
+    Ok(StatusShown {
+        success: status != Standing::NotFound,
+        status,
+        original_thread_id: (end.thread != *thread).then(|| thread.clone()),
+        directive: manifest.and_then(|manifest| manifest.directive.clone()),
+        title: manifest.and_then(|manifest| manifest.title.clone()),
+        run_id: manifest.and_then(|manifest| manifest.run_id.clone()),
+        holder: holder(store, &end.thread)?,
+        cost: if manifest.is_some() { chain::cost(store, &end.thread)? } else { Cost::default() },
+        suspended: manifest.and_then(|manifest| manifest.suspended.clone()),
+        thread_id: end.thread,
+    })
+}
+
+/// A thread that somebody runs.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct Active {
+    /// The thread.
+    pub thread_id: ThreadId,
+    /// What it is told to do.
+    pub directive: Option<DirectiveId>,
+    /// What people call it.
+    pub title: Option<String>,
+    /// The thread that started it.
+    pub parent_id: Option<ThreadId>,
+    /// The active run.
+    pub run_id: Option<RunId>,
+    /// Who runs it.
+    pub holder: OwnerId,
+    /// When something was last heard of it.
+    pub updated_at: Timestamp,
+}
+
+/// The threads that somebody runs, in whichever process.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct ActiveThreads {
+    /// Always: there may be none.
+    pub success: bool,
+    /// They, the newest first.
+    pub active_threads: Vec<Active>,
+    /// How many.
+    pub count: usize,
+}
+
+/// The threads that somebody alive runs, in whichever process.
+pub fn list_active(store: &dyn Store) -> Result<ActiveThreads> {
+    let running = Filter { status: Some(Status::Running), ..Filter::default() };
+    let (mut active_threads, mut after) = (Vec::new(), None);
+    loop {
+        let page = store.list(&running, after, PAGE)?;
+        for manifest in page.items.into_iter().map(|summary| summary.manifest) {
+            if let Some(holder) = holder(store, &manifest.thread_id)? {
+                active_threads.push(Active {
+                    thread_id: manifest.thread_id,
+                    directive: manifest.directive,
+                    title: manifest.title,
+                    parent_id: manifest.parent_id,
+                    run_id: manifest.run_id,
+                    holder,
+                    updated_at: manifest.updated_at,
+                });
+            }
+        }
+        after = page.next;
+        if after.is_none() {
+            let count = active_threads.len();
+            return Ok(ActiveThreads { success: true, active_threads, count });
+        }
+    }
+}
+
+fn why_ended(store: &dyn Store, thread: &ThreadId, run: &RunId) -> Result<Option<String>> {
+    let ran = store.runs(thread)?.into_iter().find(|known| known.run_id == *run);
+    Ok(ran.and_then(|ran| ran.meta.termination_detail.or(ran.meta.termination_code)))
+}
+
+/// The last words of the model in a run, found from the end of the log.
+fn last_words(store: &dyn Store, thread: &ThreadId, run: &RunId) -> Result<Option<String>> {
+    let mut end = store.head(thread)?.lines;
+    let mut is_ours = false;
+    while end > 0 {
+        let from = end.saturating_sub(LINES);
+        for line in store.read(thread, from, (end - from) as usize)?.into_iter().rev() {
+            match line.event {
+                Event::Checkpoint(checkpoint) => is_ours = checkpoint.run_id.as_ref() == Some(run),
+                Event::Message(message) if is_ours && message.role == Role::Assistant => {
+                    let text = message.plain_text();
+                    if !text.is_empty() {
+                        return Ok(Some(shortened(text, RESULT_CHARS_MAX)));
+                    }
+                }
+                Event::RunStarted(started) if started.run_id == *run => return Ok(None),
+                _ => {}
+            }
+        }
+        end = from;
+    }
+    Ok(None)
+}
+
+/// A text of at most this many characters.
+pub(crate) fn shortened(mut text: String, chars_max: usize) -> String {
+    if let Some((at, _)) = text.char_indices().nth(chars_max) {
+        let (last, _) = text[..at].char_indices().next_back().unwrap_or_default();
+        text.truncate(last);
+        text.push('…');
+    }
+    text
+}

@@ -1,0 +1,95 @@
+//! A thread's messages as readable text.
+
+use std::collections::VecDeque;
+
+use selvedge_log::{line, lines};
+use selvedge_model::message::{Block, Visibility};
+use selvedge_model::{Event, Message, Role, ThreadId};
+use selvedge_store::{Error as StoreError, Store};
+use serde::Serialize;
+use serde_json::Value;
+
+use crate::error::Result;
+
+/// The most bytes of text that are given; the newest count.
+pub const CONTENT_BYTES_MAX: usize = 1 << 20;
+
+/// A thread's messages as readable text.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct Transcript {
+    /// Always: there may be no messages yet.
+    pub success: bool,
+    /// The thread.
+    pub thread_id: ThreadId,
+    /// The text.
+    pub content: String,
+    /// Whether earlier lines were left out.
+    pub truncated: bool,
+}
+
+/// The messages of a thread as readable text, or the last lines of it. The log is read as a stream.
+pub fn read_transcript(store: &dyn Store, thread: &ThreadId, tail_lines: Option<usize>) -> Result<Transcript> {
+    let (_, mut reader) = store.transcript(thread)?;
+    let unreadable = |why: String| StoreError::Integrity {
+        what: format!("the log of `{thread}`"),
+        why,
+        hint: Some(format!("`selvedge verify {thread}` says how far it can be relied on")),
+    };
+    let mut kept =
+        Kept { lines: VecDeque::new(), bytes: 0, lines_max: tail_lines.unwrap_or(usize::MAX), truncated: false };
+    let mut bytes = Vec::new();
+    while lines::next_line(&mut reader, &mut bytes).map_err(|error| unreadable(error.to_string()))? {
+        let read = line::decode(bytes.strip_suffix(b"\n").unwrap_or(&bytes));
+        if let Event::Message(message) = read.map_err(|error| unreadable(error.to_string()))?.event {
+            kept.add(&shown(&message));
+        }
+    }
+    let content: String = kept.lines.into_iter().collect();
+    Ok(Transcript { success: true, thread_id: thread.clone(), content, truncated: kept.truncated })
+}
+
+/// The last lines of a text that grows.
+struct Kept {
+    lines: VecDeque<String>,
+    bytes: usize,
+    lines_max: usize,
+    truncated: bool,
+}
+
+impl Kept {
+    fn add(&mut self, text: &str) {
+        for line in text.split_inclusive('\n') {
+            self.bytes += line.len();
+            self.lines.push_back(line.to_owned());
+        }
+        while self.lines.len() > self.lines_max || self.bytes > CONTENT_BYTES_MAX {
+            let Some(first) = self.lines.pop_front() else { return };
+            self.bytes -= first.len();
+            self.truncated = true;
+        }
+    }
+}
+
+fn shown(message: &Message) -> String {
+    let who = match message.role {
+        Role::System => "system",
+        Role::User => "user",
+        Role::Assistant => "assistant",
+        Role::Tool => "tool",
+    };
+    let internal = if message.visibility == Visibility::Internal { " (internal)" } else { "" };
+    let blocks: Vec<String> = message.content.iter().map(block).collect();
+    format!("## {who}{internal}\n\n{}\n\n", blocks.join("\n\n").trim_end())
+}
+
+fn block(block: &Block) -> String {
+    let plain = |value: &Value| value.as_str().map_or_else(|| value.to_string(), str::to_owned);
+    match block {
+        Block::Text { text } => text.clone(),
+        Block::Thinking { text, .. } => format!("(thinks) {text}"),
+        Block::ToolCall { id, name, arguments } => format!("(calls `{name}` as {id}) {arguments}"),
+        Block::ToolResult { call_id, content, is_error: false } => format!("(result of {call_id}) {}", plain(content)),
+        Block::ToolResult { call_id, content, .. } => format!("(error of {call_id}) {}", plain(content)),
+        Block::Image { media_type, blob } => format!("({media_type}, {})", blob.short()),
+    }
+}

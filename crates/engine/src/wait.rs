@@ -1,0 +1,293 @@
+//! Waiting for threads, in this process or any other.
+//!
+//! What holds:
+//!
+//! - A wait ends with the run that was active when it began, whatever runs afterwards; where no run is active it ends at once with how
+//!   the thread stands. A run that hands itself over goes on in the successor's first run, as often as that happens.
+//! - Whatever ends a run ends the wait, a suspension too: it may last for ever, and somebody is needed.
+//! - Nobody waits for the dead: a run whose process is gone, and a successor that nobody starts, are `stalled`.
+//! - No wake-up is lost: the place in the feed is taken before the first look. Deaths are in no feed, so everybody looks twice a second.
+//!
+//! `decide` is pure: what the registry says goes in, what to do comes out.
+
+use std::collections::{BTreeMap, HashSet};
+use std::time::{Duration, Instant};
+
+use selvedge_model::{Cancel, Manifest, Run, RunId, RunStatus, Status, ThreadId};
+use selvedge_store::{Error as StoreError, Store};
+
+use crate::chain;
+use crate::error::Result;
+use crate::standing::{Outcome, Outcomes, Standing, holder};
+
+/// How often everybody looks, told or not.
+const LOOK: Duration = Duration::from_millis(500);
+/// How often somebody looks whether they are still to wait.
+const STOP: Duration = Duration::from_millis(100);
+/// How long nobody need have a thread that is about to be started: between a handoff or a spawn and its first run.
+const GRACE: Duration = Duration::from_secs(2);
+/// How many commits are taken from the feed at once.
+const FEED: usize = 1000;
+/// How many threads of a chain are followed at most.
+const LINKS_MAX: usize = 10_000;
+
+/// Waits for threads, at most this long; gives what came of each.
+pub fn wait_threads(store: &dyn Store, threads: &[ThreadId], timeout: Duration, cancel: &Cancel) -> Result<Outcomes> {
+    let deadline = Instant::now().checked_add(timeout);
+    // Asked before the first look: what is committed in between is looked for again, never missed.
+    let mut position = store.position()?;
+    let mut open: Vec<Waiting> = threads.iter().collect::<HashSet<_>>().into_iter().map(Waiting::new).collect();
+    let mut results = BTreeMap::new();
+    let mut looked_at = Instant::now();
+    let mut news: Option<HashSet<ThreadId>> = None;
+    loop {
+        let mut still_open = Vec::new();
+        for mut waiting in open {
+            let is_news = news.as_ref().is_none_or(|news| news.contains(&waiting.at));
+            match if is_news { waiting.look(store)? } else { None } {
+                Some(outcome) => _ = results.insert(waiting.asked, outcome),
+                None => still_open.push(waiting),
+            }
+        }
+        open = still_open;
+        let left = deadline.map_or(LOOK, |deadline| deadline.saturating_duration_since(Instant::now()));
+        let ended_as = match (cancel.said(), left.is_zero()) {
+            (Some(_), _) => Some(Standing::Interrupted),
+            (None, true) => Some(Standing::Timeout),
+            (None, false) => None,
+        };
+        if let Some(status) = ended_as {
+            for waiting in open.drain(..) {
+                let outcome = waiting.unfinished(store, status)?;
+                results.insert(waiting.asked, outcome);
+            }
+        }
+        if open.is_empty() {
+            return Ok(Outcomes::new(results));
+        }
+        store.wait(position, left.min(STOP))?;
+        news = None;
+        if looked_at.elapsed() < LOOK {
+            let page = store.after(position, FEED)?;
+            position = page.last().map_or(position, |last| last.position);
+            news = Some(page.into_iter().map(|commitment| commitment.thread).collect());
+        } else {
+            // Taken before everything is looked at again.
+            position = store.position()?;
+            looked_at = Instant::now();
+        }
+    }
+}
+
+/// What is waited for at one thread.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Target {
+    /// Nobody has looked yet.
+    Whatever,
+    /// The end of this run.
+    Run(RunId),
+    /// The end of the first run.
+    First,
+}
+
+/// What the registry says of a thread.
+#[derive(Clone, Debug)]
+pub(crate) struct Seen {
+    pub(crate) manifest: Manifest,
+    pub(crate) runs: Vec<Run>,
+    /// Whether somebody alive has it, or may be about to start it.
+    pub(crate) is_held: bool,
+    /// Whether its last run handed it over, as opposed to somebody who resumed it later.
+    pub(crate) is_handed_over: bool,
+}
+
+/// What to do about a thread.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Step {
+    /// Look again later, for this.
+    Wait(Target),
+    /// Look again later, and not for ever: nobody has it.
+    Unheld(Target),
+    /// Go on with this thread.
+    Follow(ThreadId, Target),
+    /// It has ended so.
+    Over(Standing, Option<RunId>),
+}
+
+/// What to do about a thread that is seen like this.
+pub(crate) fn decide(target: &Target, seen: &Seen) -> Step {
+    let Seen { manifest, runs, is_held, is_handed_over } = seen;
+    let next = chain::next(manifest);
+    let target = match (target, manifest.status, &manifest.run_id, next.clone()) {
+        // The chain had grown before anybody waited.
+        (Target::Whatever, Status::Continued, _, Some(next)) => return Step::Follow(next, Target::Whatever),
+        (Target::Whatever, Status::Running, Some(run), _) => Target::Run(run.clone()),
+        (Target::Whatever, Status::Running | Status::Created, ..) => Target::First,
+        (Target::Whatever, status, ..) => return Step::Over(status.into(), runs.last().map(|run| run.run_id.clone())),
+        (target, ..) => target.clone(),
+    };
+    let run = match &target {
+        Target::Run(wanted) => runs.iter().find(|run| run.run_id == *wanted),
+        _ => runs.first(),
+    };
+    let is_last = |run: &Run| runs.last().is_some_and(|last| last.run_id == run.run_id);
+    let ended_as =
+        run.filter(|run| run.meta.status != RunStatus::Running).map(|run| match *is_handed_over && is_last(run) {
+            true => Status::Continued,
+            false => run.meta.thread_status(),
+        });
+    match (ended_as, manifest.status, next) {
+        // A handoff whose other half was not seen yet is looked for again.
+        (Some(Status::Continued), _, None) => Step::Wait(target),
+        (Some(Status::Continued) | None, Status::Continued, Some(next)) => Step::Follow(next, Target::First),
+        (Some(Status::Continued), _, Some(next)) => Step::Follow(next, Target::First),
+        (Some(status), ..) => Step::Over(status.into(), run.map(|run| run.run_id.clone())),
+        (None, Status::Running | Status::Created, _) if *is_held => Step::Wait(target),
+        (None, Status::Running, _) => Step::Over(Standing::Stalled, run.map(|run| run.run_id.clone())),
+        (None, Status::Created, _) => Step::Unheld(target),
+        // Somebody settled it without ending its run.
+        (None, status, _) => Step::Over(status.into(), run.map(|run| run.run_id.clone())),
+    }
+}
+
+/// One thread that is waited for, and how far its chain was followed.
+struct Waiting {
+    asked: ThreadId,
+    at: ThreadId,
+    target: Target,
+    followed: HashSet<ThreadId>,
+    unheld_since: Option<Instant>,
+}
+
+impl Waiting {
+    fn new(asked: &ThreadId) -> Self {
+        Self {
+            asked: asked.clone(),
+            at: asked.clone(),
+            target: Target::Whatever,
+            followed: HashSet::new(),
+            unheld_since: None,
+        }
+    }
+
+    /// Looks as far as the chain goes; gives what came of it, once it is over.
+    fn look(&mut self, store: &dyn Store) -> Result<Option<Outcome>> {
+        loop {
+            let Some((manifest, is_deleted)) = chain::known(store, &self.at)? else {
+                return Ok(Some(self.lost()));
+            };
+            let next = chain::next(&manifest).filter(|_| is_deleted);
+            let step = match (is_deleted, next) {
+                (false, _) => match see(store, manifest.clone())? {
+                    Some(seen) => decide(&self.target, &seen),
+                    // It was deleted just now.
+                    None => continue,
+                },
+                (true, Some(next)) if self.target == Target::Whatever => Step::Follow(next, Target::Whatever),
+                (true, Some(next)) => Step::Follow(next, Target::First),
+                (true, None) => Step::Over(Standing::Deleted, None),
+            };
+            match step {
+                Step::Wait(target) => {
+                    (self.target, self.unheld_since) = (target, None);
+                    return Ok(None);
+                }
+                Step::Unheld(target) => {
+                    self.target = target;
+                    if self.unheld_since.get_or_insert_with(Instant::now).elapsed() < GRACE {
+                        return Ok(None);
+                    }
+                    let why = "nobody has started it".to_owned();
+                    let outcome = Outcome::of(store, &manifest, Standing::Stalled, None)?;
+                    return Ok(Some(Outcome { why: Some(why), ..outcome }));
+                }
+                Step::Follow(next, target) => {
+                    if !self.followed.insert(self.at.clone())
+                        || self.followed.contains(&next)
+                        || self.followed.len() >= LINKS_MAX
+                    {
+                        let why = format!("its chain leads in a circle, back to `{next}`");
+                        return Ok(Some(Outcome::bare(Standing::Stalled, self.at.clone(), Some(why))));
+                    }
+                    (self.at, self.target, self.unheld_since) = (next, target, None);
+                }
+                Step::Over(Standing::Deleted, _) => {
+                    let outcome = Outcome::bare(Standing::Deleted, self.at.clone(), Some("it was deleted".to_owned()));
+                    return Ok(Some(Outcome {
+                        outputs: manifest.outputs,
+                        cost: chain::cost(store, &self.at)?,
+                        ..outcome
+                    }));
+                }
+                Step::Over(standing, run) => {
+                    // What it returned stands in the manifest of now.
+                    let manifest = chain::known(store, &self.at)?.map_or(manifest, |(manifest, _)| manifest);
+                    let outcome = Outcome::of(store, &manifest, standing, run)?;
+                    let why = (standing == Standing::Stalled).then(|| "the process that ran it is gone".to_owned());
+                    return Ok(Some(Outcome { why: why.or(outcome.why), ..outcome }));
+                }
+            }
+        }
+    }
+
+    /// What is said of a thread that nobody knows.
+    fn lost(&self) -> Outcome {
+        match self.at == self.asked {
+            true => Outcome::bare(Standing::NotFound, self.at.clone(), None),
+            false => {
+                let why = format!("`{}` goes on as `{}`, which nobody knows", self.asked, self.at);
+                Outcome::bare(Standing::Stalled, self.at.clone(), Some(why))
+            }
+        }
+    }
+
+    /// What is said of a thread that has not ended.
+    fn unfinished(&self, store: &dyn Store, status: Standing) -> Result<Outcome> {
+        match chain::known(store, &self.at)? {
+            Some((manifest, false)) => {
+                let run = manifest.run_id.clone();
+                let outcome = Outcome::of(store, &manifest, status, run)?;
+                Ok(Outcome { why: Some(format!("it is {} still", manifest.status)), ..outcome })
+            }
+            _ => Ok(Outcome::bare(status, self.at.clone(), None)),
+        }
+    }
+}
+
+/// What the registry says of a thread; nothing if it was deleted meanwhile.
+fn see(store: &dyn Store, mut manifest: Manifest) -> Result<Option<Seen>> {
+    loop {
+        let thread = manifest.thread_id.clone();
+        let is_held = match manifest.status {
+            Status::Running => holder(store, &thread)?.is_some(),
+            Status::Created => may_be_started(store, &manifest)?,
+            _ => false,
+        };
+        let runs = match store.runs(&thread) {
+            Ok(runs) => runs,
+            Err(StoreError::Deleted(_) | StoreError::NoThread(_)) => return Ok(None),
+            Err(error) => return Err(error.into()),
+        };
+        // Whoever ran it may have ended it and left between two of these questions.
+        let Some((now, false)) = chain::known(store, &thread)? else { return Ok(None) };
+        if is_held || (now.status, &now.run_id) == (manifest.status, &manifest.run_id) {
+            let is_handed_over = now.status == Status::Continued && chain::is_handed_over(store, &thread)?;
+            return Ok(Some(Seen { manifest: now, runs, is_held, is_handed_over }));
+        }
+        manifest = now;
+    }
+}
+
+/// Whether somebody alive has a thread that has not run, or the one it continues, or the one that started it.
+fn may_be_started(store: &dyn Store, manifest: &Manifest) -> Result<bool> {
+    if holder(store, &manifest.thread_id)?.is_some() {
+        return Ok(true);
+    }
+    for other in [&manifest.continuation_of, &manifest.parent_id].into_iter().flatten() {
+        let end = chain::end(store, other)?.thread;
+        if end != manifest.thread_id && holder(store, &end)?.is_some() {
+            return Ok(true);
+        }
+    }
+    Ok(false)
+}

@@ -1,0 +1,317 @@
+//! Calls that somebody must allow first.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::Duration;
+
+use selvedge_engine::assignment::Asking;
+use selvedge_engine::{Assignment, Choice, Ended, Input, Permission, Recorded};
+use selvedge_items::config::{ResumeMode, Wait};
+use selvedge_model::event::{Decision, EffectClass, SuspendReason};
+use selvedge_model::message::Block;
+use selvedge_model::{
+    Call, CallId, Cancel, Classify, Digest, Note, NoteKey, Output, Role, Status, Stop, ThreadId, Tool,
+};
+use selvedge_store::{Notes, Registry};
+use serde_json::{Value, json};
+
+use crate::support::{Counting, House, Reply, agent};
+
+fn call(id: &str) -> CallId {
+    CallId::new(id).unwrap()
+}
+
+/// An agent whose tool `pay` may be called once somebody allows it, and `look` at will.
+struct Payer {
+    work: Assignment,
+    paid: Arc<AtomicUsize>,
+    seen: Arc<std::sync::Mutex<Vec<Call>>>,
+}
+
+fn payer(calls: Vec<(&'static str, &'static str, Value)>) -> Payer {
+    let (mut pay, look) = (Counting::new("pay", EffectClass::AtMostOnce), Counting::new("look", EffectClass::Pure));
+    pay.answer = Output::text("paid");
+    let (paid, seen) = (pay.ran.clone(), pay.seen.clone());
+    let mut work = agent(vec![Reply::Calls(calls), Reply::Says("done")], vec![Arc::new(pay), Arc::new(look)]);
+    work.gate = asks(Asking { why: Some("it is money".to_owned()), ..Asking::default() });
+    Payer { work, paid, seen }
+}
+
+fn asks(asking: Asking) -> selvedge_engine::assignment::Gate {
+    Arc::new(move |spec, _| match spec.name.as_str() {
+        "pay" => Permission::Ask(asking.clone()),
+        _ => Permission::Allowed,
+    })
+}
+
+fn two() -> Vec<(&'static str, &'static str, Value)> {
+    vec![("p2", "pay", json!({"amount": 2})), ("p1", "pay", json!({"amount": 1})), ("l", "look", json!({}))]
+}
+
+fn one() -> Vec<(&'static str, &'static str, Value)> {
+    vec![("p1", "pay", json!({"amount": 1}))]
+}
+
+impl House {
+    fn asked(&self, payer: &Payer) -> ThreadId {
+        let thread = self.thread();
+        let ended = self.send(&thread, Input::text("pay"), &payer.work).0.unwrap();
+        assert_eq!((ended.status, ended.code.as_str()), (Status::Suspended, "approval"));
+        assert_eq!(payer.paid.load(Ordering::SeqCst), 0, "nothing is done before somebody allows it");
+        thread
+    }
+
+    fn decide(&self, thread: &ThreadId, id: &str, choice: Choice, payer: &Payer) -> selvedge_engine::Result<Recorded> {
+        self.engine.decide(thread, &call(id), choice, "ann", &payer.work).map(|decided| decided.recorded)
+    }
+
+    fn go_on(&self, thread: &ThreadId, payer: &Payer) -> Ended {
+        self.engine.resume(thread, Input::nothing(), &payer.work, &Cancel::new(), &mut |_| {}).unwrap()
+    }
+
+    /// What the model was told of its calls.
+    fn results(&self, thread: &ThreadId) -> Vec<(String, String)> {
+        let loaded = self.loaded(thread);
+        let tools = loaded.messages.iter().filter(|message| message.role == Role::Tool);
+        let result = |block: &Block| match block {
+            Block::ToolResult { call_id, content, .. } => {
+                Some((call_id.to_string(), content.as_str().map_or_else(|| content.to_string(), str::to_owned)))
+            }
+            _ => None,
+        };
+        tools.flat_map(|message| message.content.iter().filter_map(result)).collect()
+    }
+}
+
+#[test]
+fn several_calls_wait_together_and_are_made_in_the_order_of_their_names_once_all_are_allowed() {
+    let (house, payer) = (House::new(), payer(two()));
+    let thread = house.asked(&payer);
+    let why = house.loaded(&thread).manifest.suspended.unwrap();
+    assert_eq!((why.reason, why.calls.len()), (SuspendReason::Approval, 2));
+    assert_eq!(
+        (why.asks[0].arguments.as_ref(), why.asks[0].why.as_deref()),
+        (Some(&json!({"amount": 2})), Some("it is money"))
+    );
+    assert_eq!(house.results(&thread), [("l".to_owned(), "done".to_owned())], "what nobody is asked about is made");
+    let decided = house.engine.decide(&thread, &call("p2"), Choice::Approve(None), "ann", &payer.work).unwrap();
+    assert_eq!((decided.recorded, decided.undecided), (Recorded::Now, vec![call("p1")]));
+    // It waits for the other, and no run is made of it.
+    assert_eq!((house.go_on(&thread, &payer).run, payer.paid.load(Ordering::SeqCst)), (None, 0));
+    house.decide(&thread, "p1", Choice::Approve(None), &payer).unwrap();
+    let ended = house.go_on(&thread, &payer);
+    assert_eq!((ended.status, ended.text.as_deref()), (Status::Completed, Some("done")));
+    let results: Vec<_> = house.results(&thread).into_iter().map(|(id, _)| id).collect();
+    assert_eq!(results, ["l", "p1", "p2"]);
+    assert_eq!(payer.paid.load(Ordering::SeqCst), 2);
+}
+
+#[test]
+fn each_allowed_call_can_be_made_by_itself() {
+    let (house, mut payer) = (House::new(), payer(two()));
+    payer.work.wait = Wait::Each;
+    let thread = house.asked(&payer);
+    house.decide(&thread, "p2", Choice::Approve(None), &payer).unwrap();
+    let ended = house.engine.resume(&thread, Input::nothing(), &payer.work, &Cancel::new(), &mut |_| {}).unwrap();
+    assert_eq!((ended.status, payer.paid.load(Ordering::SeqCst)), (Status::Suspended, 1));
+    assert_eq!(ended.suspended.unwrap().calls, [call("p1")]);
+}
+
+#[test]
+fn a_denied_call_is_told_to_the_model_and_never_made() {
+    let (house, payer) = (House::new(), payer(one()));
+    let thread = house.asked(&payer);
+    house.decide(&thread, "p1", Choice::Deny(Some("too much".to_owned())), &payer).unwrap();
+    assert_eq!(house.go_on(&thread, &payer).status, Status::Completed);
+    assert_eq!(house.results(&thread), [("p1".to_owned(), "denied by ann: too much".to_owned())]);
+    assert_eq!(payer.paid.load(Ordering::SeqCst), 0);
+}
+
+#[test]
+fn changed_arguments_are_what_is_done_and_what_the_model_is_told() {
+    let (house, payer) = (House::new(), payer(one()));
+    let thread = house.asked(&payer);
+    house.decide(&thread, "p1", Choice::Edit(json!({"amount": 7})), &payer).unwrap();
+    house.go_on(&thread, &payer);
+    assert_eq!(payer.seen.lock().unwrap()[0].arguments, json!({"amount": 7}));
+    let told = &house.results(&thread)[0].1;
+    assert!(
+        told.contains("ann changed the arguments") && told.contains("{\"amount\":7}") && told.ends_with("paid"),
+        "{told}"
+    );
+}
+
+#[test]
+fn a_decision_can_be_the_result_or_the_arguments() {
+    for (mode, made, told) in
+        [(ResumeMode::UseDecisionAsToolResult, 0, "blue"), (ResumeMode::PassDecisionToTool, 1, "ann changed")]
+    {
+        let (house, mut payer) = (House::new(), payer(one()));
+        payer.work.gate = asks(Asking { mode, ..Asking::default() });
+        let thread = house.asked(&payer);
+        house.decide(&thread, "p1", Choice::Approve(Some(json!("blue"))), &payer).unwrap();
+        house.go_on(&thread, &payer);
+        assert_eq!(payer.paid.load(Ordering::SeqCst), made);
+        assert!(house.results(&thread)[0].1.contains(told));
+    }
+}
+
+#[test]
+fn late_repeated_and_unknown_decisions_change_nothing() {
+    let (house, payer) = (House::new(), payer(one()));
+    let thread = house.asked(&payer);
+    let code = |error: selvedge_engine::Error| error.code();
+    let unknown = house.decide(&thread, "p9", Choice::Approve(None), &payer).unwrap_err();
+    assert_eq!(code(unknown), "no_open_call");
+    let verdict = house.decide(&thread, "p1", Choice::NotDone, &payer).unwrap_err();
+    assert_eq!(code(verdict), "no_open_call", "it was never dispatched");
+    assert_eq!(house.decide(&thread, "p1", Choice::Approve(None), &payer).unwrap(), Recorded::Now);
+    let version = house.loaded(&thread).version;
+    assert_eq!(house.decide(&thread, "p1", Choice::Approve(None), &payer).unwrap(), Recorded::Before);
+    assert_eq!(code(house.decide(&thread, "p1", Choice::Deny(None), &payer).unwrap_err()), "already_decided");
+    assert_eq!(house.loaded(&thread).version, version);
+    house.go_on(&thread, &payer);
+    assert_eq!(payer.paid.load(Ordering::SeqCst), 1);
+    assert_eq!(code(house.decide(&thread, "p1", Choice::Approve(None), &payer).unwrap_err()), "no_open_call");
+    house.send(&thread, Input::text("thanks"), &payer.work).0.unwrap();
+    assert_eq!(payer.paid.load(Ordering::SeqCst), 1);
+}
+
+#[test]
+fn a_call_of_another_thread_and_a_cancelled_one_can_not_be_allowed() {
+    let (house, payer) = (House::new(), payer(one()));
+    let (thread, other) = (house.asked(&payer), house.thread());
+    assert_eq!(house.decide(&other, "p1", Choice::Approve(None), &payer).unwrap_err().code(), "no_open_call");
+    house.engine.stop(&thread, Stop::Cancelled).unwrap();
+    assert_eq!(house.decide(&thread, "p1", Choice::Approve(None), &payer).unwrap_err().code(), "no_open_call");
+    assert_eq!(house.loaded(&thread).manifest.status, Status::Cancelled);
+    assert!(house.results(&thread)[0].1.contains("interrupted"));
+    assert_eq!(payer.paid.load(Ordering::SeqCst), 0);
+}
+
+#[test]
+fn a_tool_that_was_redefined_after_it_was_allowed_is_asked_about_again() {
+    let (house, mut payer) = (House::new(), payer(one()));
+    let thread = house.asked(&payer);
+    let asked = house.loaded(&thread).manifest.suspended.unwrap().asks[0].action_hash;
+    house.decide(&thread, "p1", Choice::Approve(None), &payer).unwrap();
+    let mut other = Counting::new("pay", EffectClass::AtMostOnce);
+    other.redefine();
+    let ran = other.ran.clone();
+    payer.work.tools = vec![Arc::new(other) as Arc<dyn Tool>];
+    let ended = house.go_on(&thread, &payer);
+    assert_eq!((ended.status, ran.load(Ordering::SeqCst)), (Status::Suspended, 0));
+    assert_ne!(ended.suspended.unwrap().asks[0].action_hash, asked);
+    house.decide(&thread, "p1", Choice::Approve(None), &payer).unwrap();
+    assert_eq!((house.go_on(&thread, &payer).status, ran.load(Ordering::SeqCst)), (Status::Completed, 1));
+}
+
+#[test]
+fn a_note_that_was_made_up_is_consumed_and_changes_nothing() {
+    let (house, payer) = (House::new(), payer(one()));
+    let thread = house.asked(&payer);
+    let forged = Decision {
+        call_id: call("p1"),
+        action: "approve".to_owned(),
+        who: "mallory".to_owned(),
+        action_hash: Some(Digest([9; 32])),
+        reason: None,
+        result: None,
+    };
+    for (name, body) in [("decide-x", json!({"decision": forged})), ("decide-y", json!("nonsense"))] {
+        let note = Note { thread: thread.clone(), key: NoteKey::new(name).unwrap(), kind: "decide".to_owned(), body };
+        house.store.post(note).unwrap();
+    }
+    let ended = house.go_on(&thread, &payer);
+    assert_eq!((ended.status, payer.paid.load(Ordering::SeqCst)), (Status::Suspended, 0));
+    assert!(house.store.pending(&thread).unwrap().is_empty());
+}
+
+#[test]
+fn what_another_process_allows_while_the_thread_is_busy_is_heard_by_the_same_run() {
+    let (house, mut payer) = (House::new(), payer(two()));
+    let other = house.another();
+    let thread = house.thread();
+    let mut look = Counting::new("look", EffectClass::Pure);
+    let (at, work) = (thread.clone(), payer.work.clone());
+    look.meanwhile = Arc::new(move |_| {
+        for id in ["p1", "p2", "p1"] {
+            let decided = other.engine.decide(&at, &call(id), Choice::Approve(None), "bob", &work).unwrap();
+            assert_eq!(decided.recorded, Recorded::Left);
+        }
+    });
+    payer.work.tools[1] = Arc::new(look);
+    let ended = house.send(&thread, Input::text("pay"), &payer.work).0.unwrap();
+    assert_eq!((ended.status, payer.paid.load(Ordering::SeqCst)), (Status::Completed, 2));
+    assert_eq!(house.loaded(&thread).runs.len(), 1);
+    assert!(house.store.pending(&thread).unwrap().is_empty());
+}
+
+#[test]
+fn what_is_allowed_in_the_last_moment_starts_a_run_of_whoever_holds_the_thread() {
+    let (house, payer) = (House::new(), payer(one()));
+    let other = house.another();
+    let thread = house.thread();
+    let mut is_told = false;
+    let mut tell = |told: selvedge_engine::Told<'_>| {
+        if let selvedge_engine::Told::Committed { reason: selvedge_model::Reason::RunFinished, .. } = told
+            && !std::mem::replace(&mut is_told, true)
+        {
+            // It is said to wait, and its process still has it.
+            let decided = other.engine.decide(&thread, &call("p1"), Choice::Approve(None), "bob", &payer.work).unwrap();
+            assert_eq!(decided.recorded, Recorded::Left);
+        }
+    };
+    house.engine.send(&thread, Input::text("pay"), &payer.work, &Cancel::new(), &mut tell).unwrap();
+    assert_eq!(house.store.get(&thread).unwrap().manifest.status, Status::Completed);
+    assert_eq!(payer.paid.load(Ordering::SeqCst), 1);
+}
+
+#[test]
+fn a_message_comes_instead_of_somebodys_word() {
+    let (house, payer) = (House::new(), payer(one()));
+    let thread = house.asked(&payer);
+    let ended = house.send(&thread, Input::text("never mind"), &payer.work).0.unwrap();
+    assert_eq!((ended.status, payer.paid.load(Ordering::SeqCst)), (Status::Completed, 0));
+    assert!(house.results(&thread)[0].1.contains("a new message came"));
+    assert_eq!(house.decide(&thread, "p1", Choice::Approve(None), &payer).unwrap_err().code(), "no_open_call");
+}
+
+#[test]
+fn what_was_allowed_before_a_restart_is_made_once_after_it() {
+    let (house, payer) = (House::new(), payer(two()));
+    let thread = house.asked(&payer);
+    house.decide(&thread, "p1", Choice::Approve(None), &payer).unwrap();
+    let later = house.another();
+    later.decide(&thread, "p2", Choice::Deny(None), &payer).unwrap();
+    assert_eq!((later.go_on(&thread, &payer).status, payer.paid.load(Ordering::SeqCst)), (Status::Completed, 1));
+}
+
+#[test]
+fn a_call_that_was_allowed_and_cut_short_is_not_asked_about_again() {
+    let (house, mut payer) = (House::new(), payer(one()));
+    let thread = house.asked(&payer);
+    house.decide(&thread, "p1", Choice::Edit(json!({"amount": 3})), &payer).unwrap();
+    let mut dies = Counting::new("pay", EffectClass::AtMostOnce);
+    dies.meanwhile = Arc::new(|_| panic!("the process dies here"));
+    payer.work.tools[0] = Arc::new(dies);
+    let cut = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| house.go_on(&thread, &payer)));
+    assert!(cut.is_err());
+    let mut pay = Counting::new("pay", EffectClass::AtMostOnce);
+    pay.known = selvedge_model::tool::Reconciled::NotDone;
+    let seen = pay.seen.clone();
+    payer.work.tools[0] = Arc::new(pay);
+    assert_eq!(house.go_on(&thread, &payer).status, Status::Completed);
+    let seen: Vec<_> = seen.lock().unwrap().iter().map(|call| call.arguments.clone()).collect();
+    assert_eq!(seen, [json!({"amount": 3})], "made once, with what somebody allowed");
+}
+
+#[test]
+fn nobody_s_word_counts_after_the_time_that_was_set() {
+    let (house, mut payer) = (House::new(), payer(one()));
+    payer.work.gate = asks(Asking { expires_after: Some(Duration::from_millis(1)), ..Asking::default() });
+    let thread = house.asked(&payer);
+    assert_eq!(house.decide(&thread, "p1", Choice::Approve(None), &payer).unwrap_err().code(), "too_late");
+    assert_eq!((house.go_on(&thread, &payer).status, payer.paid.load(Ordering::SeqCst)), (Status::Completed, 0));
+    assert!(house.results(&thread)[0].1.contains("in time"));
+}

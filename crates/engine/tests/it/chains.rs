@@ -1,0 +1,315 @@
+//! One execution over many threads.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+use selvedge_engine::{Assignment, Ended, Input, Told};
+use selvedge_model::answer::{Answer, End, Usage};
+use selvedge_model::event::EffectClass;
+use selvedge_model::limits::Limits;
+use selvedge_model::message::Block;
+use selvedge_model::{
+    AgentId, CallId, Cancel, Classify, Draft, Event, Message, Model, ModelError, NewThread, Output, Prompt, Reason,
+    Role, Status, Stop, ThreadId,
+};
+use selvedge_store::{Logs, Notes, Registry};
+use serde_json::json;
+
+use crate::support::{Counting, House, Reply, agent};
+
+/// A model with a small window that calls a tool some times, over however many threads, and remembers its prompts.
+pub(crate) struct Small {
+    window: u64,
+    calls: usize,
+    asked: AtomicUsize,
+    firsts: std::sync::Mutex<Vec<String>>,
+}
+
+impl Model for Small {
+    fn answer(&self, prompt: &Prompt<'_>, _: &mut dyn FnMut(Draft), _: &Cancel) -> Result<Answer, ModelError> {
+        let asked = self.asked.fetch_add(1, Ordering::SeqCst);
+        self.firsts.lock().unwrap().push(prompt.messages[0].plain_text());
+        let bytes: usize = prompt.messages.iter().map(|message| message.content_bytes().len()).sum();
+        let usage = Usage { input_tokens: bytes as u64 / 4, output_tokens: 1, ..Usage::default() };
+        let (content, end) = match asked < self.calls {
+            true => {
+                let id = CallId::new(format!("c{asked}")).unwrap();
+                let call = Block::ToolCall { id, name: "look".to_owned(), arguments: json!({"n": asked}) };
+                (vec![call], End::ToolCalls)
+            }
+            false => (vec![Block::Text { text: "that was all".to_owned() }], End::Finished),
+        };
+        Ok(Answer { content, end, usage, session: None })
+    }
+
+    fn context_tokens_max(&self, _: &str) -> Option<u64> {
+        Some(self.window)
+    }
+}
+
+pub(crate) fn small(window: u64, calls: usize, answer: usize) -> (Assignment, Arc<Small>) {
+    let model = Arc::new(Small { window, calls, asked: AtomicUsize::new(0), firsts: Default::default() });
+    let mut work = Assignment::new(AgentId::new("scribe").unwrap(), model.clone(), "small");
+    let mut look = Counting::new("look", EffectClass::Pure);
+    look.answer = Output::text("x".repeat(answer));
+    work.tools = vec![Arc::new(look)];
+    (work, model)
+}
+
+impl House {
+    fn chain(&self, thread: &ThreadId) -> Vec<(ThreadId, Status)> {
+        let chain = self.store.chain(thread).unwrap();
+        chain.into_iter().map(|link| (link.manifest.thread_id, link.manifest.status)).collect()
+    }
+
+    fn resume(&self, thread: &ThreadId, input: Input, work: &Assignment) -> selvedge_engine::Result<Ended> {
+        self.engine.resume(thread, input, work, &Cancel::new(), &mut |_| {})
+    }
+}
+
+#[test]
+fn a_chain_of_many_hops_still_knows_its_first_task_and_ends() {
+    let house = House::new();
+    let thread = house.thread();
+    let (mut work, model) = small(1500, 40, 400);
+    work.limits = Limits { turns: Some(100), ..Limits::default() };
+    let ended = house.send(&thread, Input::text("count the stars"), &work).0.unwrap();
+    assert_eq!((ended.status, ended.text.as_deref()), (Status::Completed, Some("that was all")));
+    let chain = house.chain(&thread);
+    assert!(chain.len() > 5, "{} hops", chain.len());
+    assert_eq!(ended.thread, chain.last().unwrap().0);
+    assert!(chain[..chain.len() - 1].iter().all(|(_, status)| *status == Status::Continued));
+    assert!(model.firsts.lock().unwrap().iter().all(|first| first == "count the stars"));
+    // Nothing was asked twice, and the turns of all links count together.
+    assert_eq!(model.asked.load(Ordering::SeqCst), 41);
+    assert_eq!(house.loaded(&ended.thread).meter.ended.turns, 41);
+}
+
+#[test]
+fn both_sides_of_a_handoff_name_each_other_and_the_successor_is_a_sibling() {
+    let house = House::new();
+    let parent = house.thread();
+    let new = NewThread {
+        parent_id: Some(parent.clone()),
+        title: Some("stars".to_owned()),
+        inputs: json!({"sky": "north"}).as_object().unwrap().clone(),
+        ..NewThread::of(AgentId::new("scribe").unwrap())
+    };
+    let thread = house.engine.create(new, Vec::new()).unwrap();
+    let (work, _) = small(600, 12, 400);
+    let ended = house.send(&thread, Input::text("count the stars"), &work).0.unwrap();
+    let (old, next) = (house.loaded(&thread), house.loaded(&house.chain(&thread)[1].0));
+    assert_eq!(old.manifest.continuation_thread_id.as_ref(), Some(&next.manifest.thread_id));
+    assert_eq!(next.manifest.continuation_of.as_ref(), Some(&thread));
+    assert_eq!(next.manifest.chain_root_id, thread);
+    assert_eq!((next.manifest.parent_id, next.manifest.title), (Some(parent), Some("stars".to_owned())));
+    assert_eq!(next.manifest.inputs, old.manifest.inputs);
+    assert_ne!(ended.thread, thread);
+    let lines = house.store.read(&thread, 0, 1000).unwrap();
+    let handoff = lines.iter().find_map(|line| match &line.event {
+        Event::ThreadHandoff(handoff) => Some(handoff.clone()),
+        _ => None,
+    });
+    let handoff = handoff.unwrap();
+    assert!(handoff.trailing_turns > 0 && handoff.details["kept"].as_u64().unwrap() > 1);
+    assert!(handoff.details["dropped"].as_u64().unwrap() > 0);
+    assert!(lines.iter().any(|line| matches!(line.event, Event::ContextLimitReached(_))));
+    assert_eq!(house.reasons(&thread).last(), Some(&Reason::RunFinished));
+}
+
+#[test]
+fn limits_count_through_handoffs() {
+    let house = House::new();
+    let thread = house.thread();
+    let (mut work, model) = small(600, 100, 400);
+    work.limits = Limits { turns: Some(12), ..Limits::default() };
+    let ended = house.send(&thread, Input::text("count"), &work).0.unwrap();
+    assert_eq!((ended.status, ended.code.as_str()), (Status::Suspended, "turns_exceeded"));
+    assert_eq!(model.asked.load(Ordering::SeqCst), 12);
+    assert!(house.chain(&thread).len() > 1);
+}
+
+#[test]
+fn a_window_that_is_too_small_ends_in_a_clear_word_and_never_in_a_loop() {
+    for window in [1, 10, 50] {
+        let house = House::new();
+        let thread = house.thread();
+        let (mut work, _) = small(window, 50, 2000);
+        work.system = "s".repeat(500);
+        let ended = house.send(&thread, Input::text("count the stars"), &work).0.unwrap();
+        let why = ended.suspended.unwrap();
+        assert_eq!((ended.status, why.code.as_deref()), (Status::Suspended, Some("context_too_small")), "{window}");
+        assert_eq!(house.chain(&thread).len(), 1);
+    }
+}
+
+#[test]
+fn a_huge_message_goes_along_shortened_and_its_whole_is_kept_by_the_successor() {
+    let house = House::new();
+    let thread = house.thread();
+    let (work, model) = small(2000, 1, 50);
+    let long = format!("count the stars {}", "y".repeat(50_000));
+    let ended = house.send(&thread, Input::text(long.as_str()), &work).0.unwrap();
+    assert_eq!(ended.status, Status::Completed);
+    assert_eq!(house.chain(&thread).len(), 2);
+    let first = model.firsts.lock().unwrap()[0].clone();
+    assert!(first.starts_with("count the stars") && first.len() < 5000);
+    let blob = first.split("blob ").nth(1).unwrap().split(' ').next().unwrap().parse().unwrap();
+    assert_eq!(house.store.blob(&ended.thread, &blob).unwrap(), long.as_bytes());
+}
+
+#[test]
+fn chains_have_an_end() {
+    let house = House::new();
+    let thread = house.thread();
+    let (mut work, _) = small(1500, 1000, 400);
+    work.continuation.chain_max = 4;
+    let ended = house.send(&thread, Input::text("count"), &work).0.unwrap();
+    assert_eq!((ended.status, ended.code.as_str()), (Status::Suspended, "chain_too_deep"));
+    assert_eq!(house.chain(&thread).len(), 4);
+}
+
+#[test]
+fn the_seed_is_made_by_whoever_knows_how_and_the_plain_word_does_else() {
+    for is_made in [true, false] {
+        let house = House::new();
+        let thread = house.thread();
+        let (mut work, _) = small(600, 12, 400);
+        work.continuation.message = "go on".to_owned();
+        work.continuation.seed =
+            Arc::new(move |left| is_made.then(|| format!("after {}: {}", left.previous_thread_id, left.message)));
+        let ended = house.send(&thread, Input::text("count"), &work).0.unwrap();
+        assert_eq!(ended.status, Status::Completed);
+        let messages = house.loaded(&house.chain(&thread)[1].0).messages;
+        let wanted = if is_made { format!("after {thread}: go on") } else { "go on".to_owned() };
+        assert!(messages.iter().any(|message| message.role == Role::User && message.plain_text() == wanted));
+    }
+}
+
+#[test]
+fn a_cut_handoff_goes_on_where_it_was_cut() {
+    let house = House::new();
+    let thread = house.thread();
+    let (work, model) = small(600, 12, 400);
+    // The process dies right after the batch, before the successor runs.
+    let cut = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
+        house.engine.send(&thread, Input::text("count"), &work, &Cancel::new(), &mut |told| {
+            if let Told::Committed { events, .. } = told {
+                assert!(!events.iter().any(|event| matches!(event, Event::ThreadHandoff(_))), "the process dies here");
+            }
+        })
+    }));
+    assert!(cut.is_err());
+    let chain = house.chain(&thread);
+    assert_eq!(chain.iter().map(|link| link.1).collect::<Vec<_>>(), [Status::Continued, Status::Created]);
+    let later = house.another();
+    let ended = later.resume(&thread, Input::nothing(), &work).unwrap();
+    assert_eq!((ended.status, ended.text.as_deref()), (Status::Completed, Some("that was all")));
+    assert_eq!(model.asked.load(Ordering::SeqCst), 13);
+}
+
+#[test]
+fn whoever_cancels_a_thread_while_it_hands_itself_over_reaches_the_one_that_goes_on() {
+    let house = House::new();
+    let thread = house.thread();
+    let other = house.another();
+    let (work, model) = small(600, 1000, 400);
+    let mut told_at = None;
+    let ended = house.engine.send(&thread, Input::text("count"), &work, &Cancel::new(), &mut |told| {
+        if let Told::Committed { events, .. } = told
+            && events.iter().any(|event| matches!(event, Event::ThreadHandoff(_)))
+            && told_at.is_none()
+        {
+            told_at = Some(model.asked.load(Ordering::SeqCst));
+            other.engine.stop(&thread, Stop::Cancelled).unwrap();
+        }
+    });
+    assert_eq!(ended.unwrap().status, Status::Cancelled);
+    assert_eq!(Some(model.asked.load(Ordering::SeqCst)), told_at, "the model was not asked again");
+    assert_eq!(house.chain(&thread).len(), 2);
+}
+
+#[test]
+fn what_was_sent_to_a_thread_before_it_was_continued_is_heard_by_the_one_that_goes_on() {
+    let house = House::new();
+    let thread = house.thread();
+    let other = house.another();
+    let (work, _) = small(600, 12, 400);
+    let mut is_sent = false;
+    let work = &work;
+    std::thread::scope(|scope| {
+        let (thread, other) = (&thread, &other);
+        let ended = house.engine.send(thread, Input::text("count"), work, &Cancel::new(), &mut |told| {
+            if matches!(told, Told::Committed { reason: Reason::AssistantTurnCommitted, .. }) && !is_sent {
+                is_sent = true;
+                scope.spawn(move || other.send(thread, Input::text("and the moons"), work).0.unwrap());
+                while house.store.pending(thread).unwrap().is_empty() {
+                    std::thread::yield_now();
+                }
+            }
+        });
+        assert!(ended.is_ok());
+    });
+    let heard: Vec<_> = house
+        .chain(&thread)
+        .into_iter()
+        .flat_map(|(link, _)| house.loaded(&link).messages)
+        .filter(|message| message.role == Role::User && message.plain_text() == "and the moons")
+        .collect();
+    assert!(!heard.is_empty());
+    assert!(house.chain(&thread).iter().all(|(link, _)| house.store.pending(link).unwrap().is_empty()));
+}
+
+#[test]
+fn resuming_the_first_of_a_chain_resumes_its_end_and_reports_both() {
+    let house = House::new();
+    let first = house.thread();
+    let work = agent(vec![Reply::Says("one"), Reply::Says("two"), Reply::Says("three")], Vec::new());
+    house.send(&first, Input::text("hello"), &work).0.unwrap();
+    let needs = house.resume(&first, Input::nothing(), &work).unwrap_err();
+    assert_eq!(needs.code(), "not_runnable");
+    let second = house.resume(&first, Input::text("The key is fixed. Retry."), &work).unwrap();
+    let resumed = second.resumed.clone().unwrap();
+    assert_eq!((&resumed.old_thread_id, resumed.original_thread_id), (&first, None));
+    assert_eq!((second.text.as_deref(), resumed.reconstructed_turns), (Some("two"), 1));
+    let third = house.resume(&first, Input::text("again"), &work).unwrap();
+    let resumed = third.resumed.unwrap();
+    assert_eq!(resumed.original_thread_id, Some(first.clone()));
+    assert_eq!((resumed.resolved_thread_id, resumed.reconstructed_turns), (second.thread, 2));
+    assert_eq!(third.text.as_deref(), Some("three"));
+    assert_eq!(house.chain(&first).len(), 3);
+    let lines = house.store.read(&first, 0, 100).unwrap();
+    let preview = lines.iter().find_map(|line| match &line.event {
+        Event::ThreadResumed(resumed) => resumed.details.get("message_preview").cloned(),
+        _ => None,
+    });
+    assert_eq!(preview, Some(json!("The key is fixed. Retry.")));
+}
+
+#[test]
+fn a_resumed_thread_that_is_too_big_hands_itself_over() {
+    let house = House::new();
+    let thread = house.thread();
+    let (work, _) = small(1_000_000, 20, 400);
+    house.send(&thread, Input::text("count"), &work).0.unwrap();
+    let (work, model) = small(1500, 1, 40);
+    let ended = house.resume(&thread, Input::text("once more"), &work).unwrap();
+    assert_eq!(ended.status, Status::Completed);
+    assert_eq!(house.chain(&thread).len(), 3);
+    assert_eq!(model.firsts.lock().unwrap()[0], "count");
+}
+
+#[test]
+fn a_call_that_dangles_is_shown_as_interrupted_in_the_successor() {
+    let house = House::new();
+    let block = Block::ToolCall { id: CallId::new("lost").unwrap(), name: "look".to_owned(), arguments: json!({}) };
+    let dangling = Message { content: vec![block], ..Message::text(Role::Assistant, "") };
+    let new = NewThread::of(AgentId::new("scribe").unwrap());
+    let thread = house.engine.create(new, vec![Message::text(Role::User, "go"), dangling]).unwrap();
+    house.engine.stop(&thread, Stop::Cancelled).unwrap();
+    let work = agent(vec![Reply::Says("never"), Reply::Says("on")], Vec::new());
+    let ended = house.resume(&thread, Input::text("go on"), &work).unwrap();
+    assert_eq!((ended.status, ended.text.as_deref()), (Status::Completed, Some("on")));
+    let shown = house.loaded(&ended.thread).messages;
+    assert!(shown.iter().any(|message| String::from_utf8(message.content_bytes()).unwrap().contains("interrupted")));
+}

@@ -1,0 +1,268 @@
+//! Ceilings: reached, raised, and counted over restarts.
+
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::{Duration, Instant};
+
+use selvedge_engine::{Assignment, Error, Input};
+use selvedge_items::config::Stops;
+use selvedge_model::event::{EffectClass, Process, SuspendReason};
+use selvedge_model::limits::Limits;
+use selvedge_model::tool::{Reconciled, Started};
+use selvedge_model::{Call, Cancel, Classify, Event, Output, Price, Status, Tool, ToolError, ToolSpec};
+use serde_json::{Value, json};
+
+use crate::support::{Counting, House, Reply, agent, roles};
+
+/// An agent that would call a tool for ever; each of its turns uses fifteen tokens.
+fn restless(limits: Limits) -> (Assignment, Arc<std::sync::atomic::AtomicUsize>) {
+    let tool = Counting::new("look", EffectClass::Pure);
+    let ran = tool.ran.clone();
+    const IDS: [&str; 12] = ["a", "b", "c", "d", "e", "f", "g", "h", "i", "j", "k", "l"];
+    let replies = IDS.iter().enumerate().map(|(n, id)| Reply::Calls(vec![(id, "look", json!({"n": n}))])).collect();
+    let mut work = agent(replies, vec![Arc::new(tool)]);
+    work.limits = limits;
+    (work, ran)
+}
+
+fn turns(most: u64) -> Limits {
+    Limits { turns: Some(most), ..Limits::default() }
+}
+
+/// How many turns were made under these ceilings, and what the thread waits for.
+fn turns_under(limits: Limits, price: Option<Price>) -> (u64, Option<String>, Value, Value) {
+    let house = House::new();
+    let thread = house.thread();
+    let (mut work, _) = restless(limits);
+    work.price = price;
+    let ended = house.send(&thread, Input::text("go"), &work).0.unwrap();
+    assert_eq!(ended.status, Status::Suspended);
+    let why = ended.suspended.unwrap();
+    assert_eq!(why.reason, SuspendReason::Limit);
+    (ended.cost.turns, why.code, why.current.unwrap(), why.maximum.unwrap())
+}
+
+#[test]
+fn turns_end_at_their_ceiling() {
+    for most in [1, 2, 5] {
+        let code = Some("turns_exceeded".to_owned());
+        assert_eq!(turns_under(turns(most), None), (most, code, json!(most), json!(most)));
+    }
+    // With none left at all, the model is not asked once.
+    assert_eq!(turns_under(turns(0), None).0, 0);
+}
+
+#[test]
+fn tokens_end_at_their_ceiling() {
+    let under = |tokens| turns_under(Limits { tokens: Some(tokens), ..Limits::default() }, None);
+    let code = || Some("tokens_exceeded".to_owned());
+    assert_eq!(under(29), (2, code(), json!(30), json!(29)));
+    assert_eq!(under(30), (2, code(), json!(30), json!(30)));
+    assert_eq!(under(31), (3, code(), json!(45), json!(31)));
+}
+
+#[test]
+fn money_ends_before_its_ceiling_and_is_counted_exactly() {
+    // Ten tokens sent and five received: 0.00002 dollars a turn.
+    let price = Price { input: "1".parse().unwrap(), output: "2".parse().unwrap(), ..Price::default() };
+    let mut before = 0;
+    for most in ["0.0002", "0.0003", "0.0004"] {
+        let house = House::new();
+        let thread = house.thread();
+        let (mut work, _) = restless(Limits { spend: Some(most.parse().unwrap()), ..Limits::default() });
+        (work.price, work.output_tokens_max) = (Some(price), Some(5));
+        let ended = house.send(&thread, Input::text("go"), &work).0.unwrap();
+        let why = ended.suspended.unwrap();
+        assert_eq!((why.reason, why.code.as_deref()), (SuspendReason::Budget, Some("spend_exceeded")));
+        let turns = ended.cost.turns;
+        assert_eq!(
+            (why.current, why.maximum),
+            (Some(ended.cost.spend.to_json()), Some(json!(most.parse::<f64>().unwrap())))
+        );
+        assert_eq!(ended.cost.spend.nanos(), 20_000 * i64::try_from(turns).unwrap());
+        assert!(ended.cost.spend < most.parse().unwrap(), "the next turn might have cost more than was left");
+        assert!((most == "0.0002") == (turns == 0) && turns >= before, "{turns} turns under {most}");
+        before = turns;
+    }
+}
+
+#[test]
+fn a_model_without_a_price_is_refused_under_a_ceiling_of_money() {
+    let house = House::new();
+    let thread = house.thread();
+    let (work, _) = restless(Limits { spend: Some("1".parse().unwrap()), ..Limits::default() });
+    let error = house.send(&thread, Input::text("go"), &work).0.unwrap_err();
+    assert_eq!(error.code(), "no_price");
+    assert_eq!(house.loaded(&thread).manifest.status, Status::Created, "nothing was recorded");
+}
+
+#[test]
+fn a_ceiling_reached_in_a_round_of_several_tools_lets_all_of_them_answer() {
+    let house = House::new();
+    let thread = house.thread();
+    let tool = Counting::new("look", EffectClass::AtMostOnce);
+    let ran = tool.ran.clone();
+    let calls = vec![("a", "look", json!(1)), ("b", "look", json!(2)), ("c", "look", json!(3))];
+    let mut work = agent(vec![Reply::Calls(calls), Reply::Says("seen")], vec![Arc::new(tool)]);
+    work.limits = Limits { tokens: Some(15), ..Limits::default() };
+    let ended = house.send(&thread, Input::text("go"), &work).0.unwrap();
+    assert_eq!((ended.status, ran.load(Ordering::SeqCst)), (Status::Suspended, 3));
+    assert_eq!(roles(&house.loaded(&thread)), "uattt");
+    let raise = Limits { tokens: Some(100), ..Limits::default() };
+    let ended =
+        house.engine.resume(&thread, Input::nothing().raising(raise), &work, &Cancel::new(), &mut |_| {}).unwrap();
+    assert_eq!((ended.status, ended.text.as_deref(), ran.load(Ordering::SeqCst)), (Status::Completed, Some("seen"), 3));
+}
+
+#[test]
+fn a_raise_after_a_restart_goes_on_and_is_on_record() {
+    let house = House::new();
+    let thread = house.thread();
+    let (work, _) = restless(turns(2));
+    house.send(&thread, Input::text("go"), &work).0.unwrap();
+    let later = house.another();
+    let resume = |input: Input| later.engine.resume(&thread, input, &work, &Cancel::new(), &mut |_| {});
+    // Going on without a raise changes nothing: the turns of earlier runs count.
+    assert_eq!(resume(Input::nothing()).unwrap().cost.turns, 0);
+    let lower = resume(Input::nothing().raising(turns(1))).unwrap_err();
+    assert_eq!(lower.code(), "not_raised");
+    let ended = resume(Input::nothing().raising(turns(5))).unwrap();
+    assert_eq!((ended.cost.turns, ended.status), (3, Status::Suspended));
+    assert_eq!(later.loaded(&thread).manifest.limits, Some(turns(5)));
+    // Whoever speaks to it gives it everything anew.
+    let ended = later.send(&thread, Input::text("more"), &work).0.unwrap();
+    assert_eq!(ended.cost.turns, 5);
+}
+
+#[test]
+fn a_raise_for_a_thread_that_runs_elsewhere_counts_at_once() {
+    let house = House::new();
+    let thread = house.thread();
+    let other = house.another();
+    let mut tool = Counting::new("look", EffectClass::Pure);
+    let (raised, at) = (std::sync::atomic::AtomicBool::new(false), thread.clone());
+    tool.meanwhile = Arc::new(move |_| {
+        if !raised.swap(true, Ordering::SeqCst) {
+            other.engine.leave_raise(&at, &turns(3)).unwrap();
+            // Whoever watches looks every tenth of a second.
+            std::thread::sleep(Duration::from_millis(250));
+        }
+    });
+    let call = |id| Reply::Calls(vec![(id, "look", json!(id))]);
+    let mut work = agent(vec![call("a"), call("b"), call("c"), call("d")], vec![Arc::new(tool)]);
+    work.limits = turns(1);
+    let ended = house.send(&thread, Input::text("go"), &work).0.unwrap();
+    assert_eq!((ended.cost.turns, ended.status), (3, Status::Suspended));
+}
+
+/// A tool that never answers by itself.
+struct Stuck(ToolSpec);
+
+impl Started for Stuck {
+    fn process(&self) -> Option<Process> {
+        None
+    }
+
+    fn dispatch(self: Box<Self>, cancel: &Cancel) -> Result<Output, ToolError> {
+        match cancel.wait(Duration::from_secs(60)) {
+            Some(_) => Err(ToolError::Stopped { tool: self.0.name.clone() }),
+            None => Ok(Output::text("woke up by itself")),
+        }
+    }
+}
+
+impl Tool for Stuck {
+    fn spec(&self) -> &ToolSpec {
+        &self.0
+    }
+
+    fn start(&self, _: &Call) -> Result<Box<dyn Started>, ToolError> {
+        Ok(Box::new(Self(self.0.clone())))
+    }
+
+    fn reconcile(&self, _: &Call, _: &Cancel) -> Reconciled {
+        Reconciled::Unknown
+    }
+}
+
+#[test]
+fn a_stuck_tool_and_a_stuck_model_are_ended_by_the_running_time() {
+    let spec = Counting::new("stuck", EffectClass::AtMostOnce).spec().clone();
+    let called = Reply::Calls(vec![("a", "stuck", json!({}))]);
+    for (replies, shown) in [(vec![called, Reply::Says("on")], "uat"), (vec![Reply::Waits], "u")] {
+        let house = House::new();
+        let thread = house.thread();
+        let mut work = agent(replies, vec![Arc::new(Stuck(spec.clone()))]);
+        work.limits = Limits { duration_seconds: Some(1), ..Limits::default() };
+        let began = Instant::now();
+        let cancel = Cancel::new();
+        let ended = house.engine.send(&thread, Input::text("go"), &work, &cancel, &mut |_| {}).unwrap();
+        assert!(began.elapsed() < Duration::from_secs(15), "nobody waited for the tool or the model to wake up");
+        let why = ended.suspended.unwrap();
+        assert_eq!((ended.status, why.code.as_deref()), (Status::Suspended, Some("duration_exceeded")));
+        assert_eq!((why.current, why.maximum), (Some(json!(1)), Some(json!(1))));
+        assert_eq!(roles(&house.loaded(&thread)), shown);
+        assert_eq!(cancel.said(), None, "whoever handed in the token may use it again");
+    }
+}
+
+#[test]
+fn what_a_run_used_that_was_cut_short_still_counts() {
+    let house = House::new();
+    let thread = house.thread();
+    let mut tool = Counting::new("look", EffectClass::Pure);
+    tool.meanwhile = Arc::new(|call| {
+        if call.id.as_str() == "b" {
+            panic!("the process dies here")
+        }
+    });
+    let call = |id| Reply::Calls(vec![(id, "look", json!({}))]);
+    let mut work = agent(vec![call("a"), call("b"), call("c"), call("d")], vec![Arc::new(tool)]);
+    work.limits = turns(3);
+    let cut = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| house.send(&thread, Input::text("go"), &work)));
+    assert!(cut.is_err());
+    work.tools = vec![Arc::new(Counting::new("look", EffectClass::Pure))];
+    let ended = house.engine.resume(&thread, Input::nothing(), &work, &Cancel::new(), &mut |_| {}).unwrap();
+    assert_eq!((ended.cost.turns, ended.status), (1, Status::Suspended), "two of the three turns were made before");
+    let loaded = house.loaded(&thread);
+    assert_eq!((loaded.manifest.cost.turns, loaded.manifest.cost.input_tokens), (3, 30));
+}
+
+#[test]
+fn each_turn_says_what_it_used() {
+    let house = House::new();
+    let thread = house.thread();
+    let work = agent(vec![Reply::Says("hello")], Vec::new());
+    let mut used = Vec::new();
+    house
+        .engine
+        .send(&thread, Input::text("hi"), &work, &Cancel::new(), &mut |told| {
+            if let selvedge_engine::Told::Committed { events, .. } = told {
+                used.extend(events.iter().filter_map(|event| match event {
+                    Event::Usage(usage) => Some((usage.model.clone(), usage.cost.tokens())),
+                    _ => None,
+                }));
+            }
+        })
+        .unwrap();
+    assert_eq!(used, [("listed".to_owned(), 15)]);
+}
+
+#[test]
+fn a_run_that_goes_in_circles_waits_for_somebody_and_goes_on_when_told_to() {
+    let house = House::new();
+    let thread = house.thread();
+    let same = |id| Reply::Calls(vec![(id, "look", json!({"at": "the same"}))]);
+    let tools = || -> Vec<Arc<dyn Tool>> { vec![Arc::new(Counting::new("look", EffectClass::Pure))] };
+    let mut work = agent(vec![same("a"), same("b"), same("c"), same("d"), Reply::Says("ah")], tools());
+    work.stops = Stops { repeated_calls: 3, ..Stops::default() };
+    let ended = house.send(&thread, Input::text("go"), &work).0.unwrap();
+    assert_eq!((ended.status, ended.code.as_str(), ended.cost.turns), (Status::Suspended, "loop_detected", 3));
+    let ended = house.engine.resume(&thread, Input::nothing(), &work, &Cancel::new(), &mut |_| {}).unwrap();
+    assert_eq!((ended.status, ended.text.as_deref()), (Status::Completed, Some("ah")));
+    let thread = house.thread();
+    work.stops = Stops { stop_on_tools: vec!["look".to_owned()], ..Stops::default() };
+    let ended = house.send(&thread, Input::text("go"), &work).0.unwrap();
+    assert_eq!((ended.status, ended.code.as_str(), ended.cost.turns), (Status::Completed, "tool_called", 1));
+    assert!(matches!(house.send(&thread, Input::nothing(), &work).0, Ok(_) | Err(Error::NotRunnable { .. })));
+}

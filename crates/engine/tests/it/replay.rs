@@ -1,0 +1,640 @@
+//! Recorded threads run again: the same when nothing changed, and named where it differs when something did.
+
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+use selvedge_engine::assignment::Asking;
+use selvedge_engine::replay::{How, Recording, Report, replay};
+use selvedge_engine::spawn::{Children, Order, Spawning};
+use selvedge_engine::{Assignment, Choice, Input, Permission, Redactor};
+use selvedge_items::config::{Stops, Wait};
+use selvedge_model::event::{EffectClass, Event};
+use selvedge_model::limits::Limits;
+use selvedge_model::message::Block;
+use selvedge_model::op::Op;
+use selvedge_model::path::Path;
+use selvedge_model::scope::{Scope, Scopes};
+use selvedge_model::tool::{Call, Reconciled, Started};
+use selvedge_model::{
+    AgentId, CallId, Cancel, Manifest, Message, ModelError, NewThread, Output, Patch, Price, Reason, Role, Stop,
+    ThreadId, Tool,
+};
+use selvedge_providers::Replay;
+use selvedge_providers::replay::Recorded;
+use serde_json::{Value, json};
+
+use crate::support::{Counting, House, Reply, agent};
+
+fn recording(house: &House, thread: &ThreadId) -> Recording {
+    Recording::read(&house.store.inner, thread, &house.trust).unwrap()
+}
+
+/// Runs a recording again.
+fn again(recording: Recording, work: &Assignment, how: impl FnOnce(&mut How)) -> Report {
+    let steps = recording.steps.iter().map(|step| Recorded { reason: step.reason(), events: &step.events });
+    let model = Arc::new(Replay::new(steps));
+    let (scopes, redactor) = (Scopes::builtin(), Redactor::default());
+    let mut with = How { work: work.clone(), model, scopes, redactor, from: None };
+    how(&mut with);
+    replay(recording, with).unwrap()
+}
+
+fn replayed(house: &House, thread: &ThreadId, work: &Assignment) -> Report {
+    again(recording(house, thread), work, |_| {})
+}
+
+#[track_caller]
+fn assert_identical(house: &House, thread: &ThreadId, work: &Assignment) {
+    let report = replayed(house, thread, work);
+    assert!(report.is_identical(), "{}", serde_json::to_string_pretty(&report.differences).unwrap());
+    assert_eq!(report.compared + report.given, report.version + 1, "nothing was left out");
+    assert!(report.compared > 0);
+    assert_eq!(report.state_now, report.state_recorded);
+}
+
+fn tool(name: &str, class: EffectClass, answer: Output) -> Arc<Counting> {
+    let mut tool = Counting::new(name, class);
+    tool.answer = answer;
+    Arc::new(tool)
+}
+
+fn set(path: &[&str], value: Value) -> Patch {
+    Patch::new(vec![Op::Set { path: Path::keys(path.iter().copied()), value }])
+}
+
+fn calls(calls: &[(&'static str, &'static str)]) -> Reply {
+    Reply::Calls(calls.iter().map(|(id, name)| (*id, *name, json!({"of": id}))).collect())
+}
+
+/// An agent that looks, pays and says so.
+fn worker() -> Assignment {
+    let look =
+        tool("look", EffectClass::Pure, Output { patches: vec![set(&["seen"], json!(1))], ..Output::text("ok") });
+    let pay = tool("pay", EffectClass::AtMostOnce, Output::text("paid"));
+    agent(
+        vec![calls(&[("l.1", "look"), ("p.1", "pay")]), calls(&[("p.2", "pay")]), Reply::Says("done")],
+        vec![look, pay],
+    )
+}
+
+fn asking(mut work: Assignment) -> Assignment {
+    work.gate = Arc::new(|spec, _| match spec.name.as_str() {
+        "pay" => {
+            Permission::Ask(Asking { expires_after: Some(std::time::Duration::from_secs(3600)), ..Asking::default() })
+        }
+        _ => Permission::Allowed,
+    });
+    work
+}
+
+fn resume(house: &House, thread: &ThreadId, input: Input, work: &Assignment) {
+    house.engine.resume(thread, input, work, &Cancel::new(), &mut |_| {}).unwrap();
+}
+
+#[test]
+fn a_thread_of_two_runs_is_the_same_again_and_no_tool_is_called() {
+    let house = House::new();
+    let thread = house.thread();
+    let pay = Counting::new("pay", EffectClass::AtMostOnce);
+    let ran = pay.ran.clone();
+    let look =
+        tool("look", EffectClass::Pure, Output { patches: vec![set(&["__run"], json!(1))], ..Output::text("ok") });
+    let replies = vec![
+        calls(&[("l.1", "look"), ("p.1", "pay")]),
+        Reply::Says("one"),
+        calls(&[("p.2", "pay")]),
+        Reply::Says("two"),
+    ];
+    let work = agent(replies, vec![look, Arc::new(pay)]);
+    house.send(&thread, Input::text("go"), &work).0.unwrap();
+    house.send(&thread, Input { state: Some(json!({"a": [1]})), ..Input::text("and again") }, &work).0.unwrap();
+    assert_eq!(ran.load(Ordering::SeqCst), 2);
+    let before = house.store.inner.another();
+    assert_identical(&house, &thread, &work);
+    assert_eq!(ran.load(Ordering::SeqCst), 2, "tools answer from the record");
+    let head = |store: &dyn selvedge_store::Logs| store.head(&thread).unwrap();
+    assert_eq!(head(&before), head(&house.store.inner), "nothing touches the thread");
+}
+
+#[test]
+fn one_changed_tool_result_is_named_at_its_step() {
+    let house = House::new();
+    let thread = house.thread();
+    let work = worker();
+    house.send(&thread, Input::text("go"), &work).0.unwrap();
+    let mut recording = recording(&house, &thread);
+    // What the tool answered, but not what the model was shown.
+    let mut lines = Vec::new();
+    for step in &mut recording.steps {
+        let (version, line) = (step.version(), step.line);
+        for (index, event) in step.events.iter_mut().enumerate() {
+            match event {
+                Event::ToolOutcome(outcome) if outcome.call_id.as_str() == "p.2" => {
+                    outcome.result = Some(json!("stolen"))
+                }
+                Event::Message(message) => {
+                    let answers =
+                        |block: &Block| matches!(block, Block::ToolResult { call_id, .. } if call_id.as_str() == "p.2");
+                    if message.content.iter().any(answers) {
+                        lines.push((version, line + index as u64));
+                    }
+                }
+                _ => {}
+            }
+        }
+    }
+    let report = again(recording, &work, |_| {});
+    let [difference] = report.differences.as_slice() else { panic!("{:?}", report.differences) };
+    assert_eq!(lines, [(difference.version, difference.line)]);
+    assert_eq!(difference.what, "message.content[0].content");
+    assert_eq!((&difference.recorded, &difference.now), (&Some(json!("paid")), &Some(json!("stolen"))));
+    assert_eq!((difference.reason, report.ended_at), (Reason::ToolResultsCommitted, None), "the rest is compared too");
+}
+
+#[test]
+fn a_changed_state_is_named_where_it_begins() {
+    let house = House::new();
+    let thread = house.thread();
+    let work = worker();
+    house.send(&thread, Input::text("go"), &work).0.unwrap();
+    let mut recording = recording(&house, &thread);
+    let begun = recording.steps.iter_mut().find(|step| step.reason() == Reason::UserMessage).unwrap();
+    begun.events.insert(1, Event::Snapshot(selvedge_model::event::Snapshot { state: json!({"seen": 0}) }));
+    // A state that the run was not given: now it is given one that the record's own patches do not show.
+    let version = recording.steps.iter().find(|step| step.reason() == Reason::ToolResultsCommitted).unwrap().version();
+    for step in &mut recording.steps {
+        for event in &mut step.events {
+            if let Event::Patch(patch) = event {
+                patch.ops.push(Op::Set { path: Path::keys(["other"]), value: json!(2) });
+            }
+        }
+    }
+    let report = again(recording, &work, |how| how.scopes.declare(Path::keys(["other"]), Scope::ToolCall).unwrap());
+    assert_eq!(report.state_differs_at, Some(version));
+    assert!(report.differences.iter().any(|difference| difference.what == "state" && difference.version == version));
+    assert_ne!(report.state_now, report.state_recorded);
+}
+
+#[test]
+fn approvals_edits_and_denials_are_the_same_again() {
+    for wait in [Wait::All, Wait::Each] {
+        let house = House::new();
+        let thread = house.thread();
+        let mut work = asking(worker());
+        work.wait = wait;
+        house.send(&thread, Input::text("go"), &work).0.unwrap();
+        let decide = |call: &str, choice| {
+            house.engine.decide(&thread, &CallId::new(call).unwrap(), choice, "ann", &work).unwrap();
+        };
+        decide("p.1", Choice::Edit(json!({"amount": 2})));
+        resume(&house, &thread, Input::nothing(), &work);
+        decide("p.2", Choice::Deny(Some("too much".to_owned())));
+        resume(&house, &thread, Input::nothing(), &work);
+        assert_identical(&house, &thread, &work);
+    }
+}
+
+#[test]
+fn a_message_instead_of_a_word_and_a_stop_while_it_waits_are_the_same_again() {
+    let house = House::new();
+    let thread = house.thread();
+    let work = asking(worker());
+    house.send(&thread, Input::text("go"), &work).0.unwrap();
+    house.send(&thread, Input::text("never mind"), &work).0.unwrap();
+    house.engine.stop(&thread, Stop::Killed).unwrap();
+    assert_identical(&house, &thread, &work);
+    let unborn = house.thread();
+    house.engine.stop(&unborn, Stop::Cancelled).unwrap();
+    assert_identical(&house, &unborn, &work);
+}
+
+#[test]
+fn limits_and_raises_are_the_same_again_and_other_limits_are_not() {
+    let house = House::new();
+    let thread = house.thread();
+    let mut work = worker();
+    work.limits = Limits { turns: Some(1), ..Limits::default() };
+    house.send(&thread, Input::text("go"), &work).0.unwrap();
+    let raise = Limits { turns: Some(2), ..Limits::default() };
+    resume(&house, &thread, Input::nothing().raising(raise), &work);
+    resume(&house, &thread, Input::nothing().raising(Limits { turns: Some(9), ..Limits::default() }), &work);
+    assert_identical(&house, &thread, &work);
+    work.limits.turns = None;
+    let report = replayed(&house, &thread, &work);
+    let suspended =
+        recording(&house, &thread).steps.iter().find(|step| step.reason() == Reason::RunFinished).unwrap().version();
+    let last = report.differences.last().unwrap();
+    assert_eq!((last.version, last.what.as_str(), report.ended_at), (suspended, "changeset", Some(suspended)));
+    assert_eq!(last.recorded.as_ref().unwrap()["reason"], "RunFinished");
+    assert_eq!(last.now, Some(json!("the model is asked")));
+}
+
+#[test]
+fn money_that_runs_out_is_the_same_again() {
+    let house = House::new();
+    let thread = house.thread();
+    let mut work = worker();
+    work.price = Some(Price { input: "1".parse().unwrap(), output: "2".parse().unwrap(), ..Price::default() });
+    let limits = |spend: &str| Limits { spend: Some(spend.parse().unwrap()), ..Limits::default() };
+    work.limits = limits("0.00001");
+    house.send(&thread, Input::text("go"), &work).0.unwrap();
+    resume(&house, &thread, Input::nothing().raising(limits("1")), &work);
+    assert_identical(&house, &thread, &work);
+    work.price = Some(Price { input: "3".parse().unwrap(), output: "2".parse().unwrap(), ..Price::default() });
+    let report = replayed(&house, &thread, &work);
+    assert!(!report.is_identical(), "another price is another cost");
+}
+
+#[test]
+fn a_changed_rule_of_approval_diverges_at_the_call() {
+    let house = House::new();
+    let thread = house.thread();
+    let work = worker();
+    house.send(&thread, Input::text("go"), &work).0.unwrap();
+    let report = replayed(&house, &thread, &asking(work));
+    let intent = recording(&house, &thread)
+        .steps
+        .iter()
+        .find(|step| step.reason() == Reason::ToolIntentCommitted)
+        .unwrap()
+        .version();
+    assert_eq!(report.ended_at, Some(intent), "{:?}", report.differences);
+}
+
+#[test]
+fn runs_that_were_killed_and_what_people_said_of_them_are_the_same_again() {
+    for class in [EffectClass::AtMostOnce, EffectClass::Pure] {
+        for known in [Reconciled::Done(Output::text("paid already")), Reconciled::NotDone, Reconciled::Unknown] {
+            for verdict in [Choice::Done(json!("receipt")), Choice::NotDone, Choice::Unknown] {
+                let house = House::new();
+                let thread = house.thread();
+                let replies = || vec![calls(&[("p.1", "pay"), ("l.1", "look")]), Reply::Says("done")];
+                let tools = |pay: Counting| -> Vec<Arc<dyn Tool>> {
+                    vec![Arc::new(pay), tool("look", EffectClass::Pure, Output::text("ok"))]
+                };
+                let mut dying = Counting::new("pay", class);
+                dying.meanwhile = Arc::new(|_| panic!("the process dies here"));
+                let other = house.another();
+                let work = agent(replies(), tools(dying));
+                let died = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
+                    other.send(&thread, Input::text("pay"), &work)
+                }));
+                assert!(died.is_err());
+                let mut pay = Counting::new("pay", class);
+                pay.known = known.clone();
+                let work = agent(replies(), tools(pay));
+                resume(&house, &thread, Input::nothing(), &work);
+                let call = CallId::new("p.1").unwrap();
+                if house.engine.decide(&thread, &call, verdict, "ann", &work).is_ok() {
+                    resume(&house, &thread, Input::nothing(), &work);
+                }
+                assert_identical(&house, &thread, &work);
+            }
+        }
+    }
+}
+
+#[test]
+fn models_that_fail_refuse_and_are_stopped_are_the_same_again() {
+    let usage = selvedge_model::answer::Usage { input_tokens: 3, output_tokens: 1, ..Default::default() };
+    let failures = [
+        ModelError::Transient { why: "no route".to_owned() },
+        ModelError::RateLimited { why: "slowly".to_owned(), retry_after: None },
+        ModelError::Cut { why: "eof".to_owned(), partial: Vec::new(), usage },
+        ModelError::Permanent { why: "no".to_owned() },
+    ];
+    for failure in failures {
+        let house = House::new();
+        let thread = house.thread();
+        let mut work = agent(vec![Reply::Fails(failure)], Vec::new());
+        work.price = Some(Price { input: "1".parse().unwrap(), output: "2".parse().unwrap(), ..Price::default() });
+        house.send(&thread, Input::text("go"), &work).0.unwrap();
+        assert_identical(&house, &thread, &work);
+    }
+    for stop in [Stop::Cancelled, Stop::Killed] {
+        let house = House::new();
+        let thread = house.thread();
+        let work = agent(vec![Reply::Waits, Reply::Says("never")], Vec::new());
+        let cancel = Cancel::new();
+        let soon = cancel.clone();
+        std::thread::spawn(move || {
+            std::thread::sleep(std::time::Duration::from_millis(50));
+            soon.say(stop);
+        });
+        house.engine.send(&thread, Input::text("go"), &work, &cancel, &mut |_| {}).unwrap();
+        assert_identical(&house, &thread, &work);
+    }
+}
+
+#[test]
+fn a_stop_in_the_middle_of_a_tool_is_the_same_again() {
+    let house = House::new();
+    let thread = house.thread();
+    let mut look = Counting::new("look", EffectClass::Pure);
+    let cancel = Cancel::new();
+    let soon = cancel.clone();
+    look.meanwhile = Arc::new(move |_| soon.say(Stop::Cancelled));
+    let work = agent(vec![calls(&[("l.1", "look")]), Reply::Says("never")], vec![Arc::new(look)]);
+    house.engine.send(&thread, Input::text("go"), &work, &cancel, &mut |_| {}).unwrap();
+    assert_identical(&house, &thread, &work);
+}
+
+#[test]
+fn a_word_that_came_while_it_ran_and_time_that_ran_out_are_the_same_again() {
+    let house = House::new();
+    let thread = house.thread();
+    let (other, asked) = (Arc::new(house.another()), thread.clone());
+    let mut look = Counting::new("look", EffectClass::Pure);
+    look.meanwhile = Arc::new(move |_| {
+        let work = asking(worker());
+        for call in ["p.1", "p.2"] {
+            other
+                .engine
+                .decide(&asked, &CallId::new(call).unwrap(), Choice::Edit(json!({"n": 1})), "ann", &work)
+                .unwrap();
+        }
+    });
+    let pay = tool("pay", EffectClass::AtMostOnce, Output::text("paid"));
+    let replies = vec![calls(&[("l.1", "look"), ("p.1", "pay"), ("p.2", "pay")]), Reply::Says("done"), Reply::Waits];
+    let mut work = asking(agent(replies, vec![Arc::new(look), pay]));
+    assert_eq!(house.send(&thread, Input::text("go"), &work).0.unwrap().text.as_deref(), Some("done"));
+    let heard = |step: &&selvedge_engine::replay::Step| step.reason() == Reason::Lifecycle && step.run().is_some();
+    assert_eq!(recording(&house, &thread).steps.iter().filter(heard).count(), 2);
+    assert_identical(&house, &thread, &work);
+    work.limits.duration_seconds = Some(1);
+    let ended = house.send(&thread, Input::text("go on"), &work).0.unwrap();
+    assert_eq!(ended.code, "duration_exceeded");
+    let raise = Limits { duration_seconds: Some(2), ..Limits::default() };
+    resume(&house, &thread, Input::nothing().raising(raise), &work);
+    assert_identical(&house, &thread, &work);
+}
+
+#[test]
+fn a_disk_that_failed_is_given_and_what_follows_is_compared() {
+    for reason in [Reason::AssistantTurnCommitted, Reason::ToolResultsCommitted] {
+        let house = House::new();
+        let thread = house.thread();
+        let work = worker();
+        house.store.refuse(Some(reason));
+        house.send(&thread, Input::text("go"), &work).0.unwrap();
+        house.store.refuse(None);
+        house.send(&thread, Input::text("again"), &work).0.unwrap();
+        assert_identical(&house, &thread, &work);
+    }
+}
+
+#[test]
+fn a_run_that_goes_in_circles_is_stopped_at_the_same_place_and_a_gone_tool_is_named() {
+    let house = House::new();
+    let thread = house.thread();
+    let same = |id| Reply::Calls(vec![(id, "look", json!({}))]);
+    let look = tool("look", EffectClass::Pure, Output::error("no"));
+    let mut work = agent(vec![same("a"), same("b"), same("c"), Reply::Says("never")], vec![look]);
+    work.stops = Stops { repeated_calls: 3, ..Stops::default() };
+    house.send(&thread, Input::text("go"), &work).0.unwrap();
+    assert_identical(&house, &thread, &work);
+    work.tools.clear();
+    let report = replayed(&house, &thread, &work);
+    let first = report.differences.first().unwrap();
+    assert_eq!(first.reason, Reason::ToolResultsCommitted);
+    assert_eq!(first.now, Some(json!("there is no tool `look`")));
+    // A tool that was never called may go.
+    let work = worker();
+    let thread = house.thread();
+    house.send(&thread, Input::text("go"), &work).0.unwrap();
+    let mut fewer = work.clone();
+    fewer.tools.push(Arc::new(Counting::new("unused", EffectClass::Pure)));
+    assert!(replayed(&house, &thread, &fewer).is_identical());
+}
+
+#[test]
+fn what_stands_before_a_version_is_given() {
+    let house = House::new();
+    let thread = house.thread();
+    let work = worker();
+    house.send(&thread, Input::text("go"), &work).0.unwrap();
+    let first = house.store.inner.another();
+    let version = selvedge_store::Logs::head(&first, &thread).unwrap().version;
+    house.send(&thread, Input::text("again"), &work).0.unwrap();
+    for from in [version, version - 1, 1] {
+        let report = again(recording(&house, &thread), &work, |how| how.from = Some(from));
+        assert!(report.is_identical());
+        assert_eq!(report.given, version + 1, "a run that goes on at the version is given to its end");
+        assert!(report.compared > 0);
+    }
+    // Differences before it are not looked for.
+    let report = again(recording(&house, &thread), &asking(work), |how| how.from = Some(version));
+    assert!(report.is_identical(), "{:?}", report.differences);
+}
+
+#[test]
+fn what_the_log_does_not_hold_is_not_needed() {
+    let house = House::with(Redactor::new(["hunter2-hunter2".to_owned()], Vec::new()), Scopes::builtin());
+    let thread = house.thread();
+    let long = "x".repeat(100_000);
+    let look = tool("look", EffectClass::Pure, Output::text(format!("hunter2-hunter2 {long}")));
+    let work = agent(vec![calls(&[("l.1", "look")]), Reply::Says("hunter2-hunter2")], vec![look]);
+    house.send(&thread, Input::text("the word is hunter2-hunter2"), &work).0.unwrap();
+    assert_identical(&house, &thread, &work);
+}
+
+#[test]
+fn every_thread_of_a_chain_is_the_same_again() {
+    let house = House::new();
+    let thread = house.thread();
+    let (mut work, _) = crate::chains::small(1500, 20, 400);
+    work.limits = Limits { turns: Some(100), ..Limits::default() };
+    house.send(&thread, Input::text("count the stars"), &work).0.unwrap();
+    let chain = selvedge_store::Registry::chain(&*house.store, &thread).unwrap();
+    assert!(chain.len() > 2, "{} hops", chain.len());
+    for link in &chain {
+        assert_identical(&house, &link.manifest.thread_id, &work);
+    }
+    // A model that can be given more would not have handed the first one over.
+    let (wider, _) = crate::chains::small(100_000, 0, 0);
+    let report = replayed(&house, &thread, &Assignment { limits: work.limits.clone(), ..wider });
+    let last = report.differences.last().unwrap();
+    assert_eq!((last.reason, last.now.clone()), (Reason::RunFinished, Some(json!("the model is asked"))));
+}
+
+/// Children that say one word.
+struct Wordy;
+
+impl Children for Wordy {
+    fn order(&self, _: &Call, _: &Manifest) -> Result<Order, String> {
+        let messages = vec![Message::text(Role::User, "say it")];
+        Ok(Order { thread: NewThread::of(AgentId::new("child").unwrap()), messages, detached: false })
+    }
+
+    fn assignment(&self, _: &Manifest) -> Result<Assignment, String> {
+        Ok(agent(vec![Reply::Says("word")], Vec::new()))
+    }
+
+    fn launch(&self, _: &ThreadId) -> Result<Box<dyn Started>, String> {
+        Err("nobody is let go here".to_owned())
+    }
+}
+
+#[test]
+fn children_are_not_started_again_and_answer_what_they_answered() {
+    let house = House::new();
+    let thread = house.thread();
+    let spawn = Counting::new("spawn", EffectClass::AtMostOnce);
+    let mut work =
+        agent(vec![calls(&[("s.1", "spawn"), ("s.2", "spawn")]), Reply::Says("done")], vec![Arc::new(spawn)]);
+    let (tool, children) = ("spawn".to_owned(), Arc::new(Wordy));
+    work.spawning = Some(Spawning { tool, children, at_once: 2, vouch: Arc::new(|_| Ok(())) });
+    house.send(&thread, Input::text("go"), &work).0.unwrap();
+    assert_eq!(selvedge_store::Registry::children(&*house.store, &thread).unwrap().len(), 2);
+    assert_identical(&house, &thread, &work);
+}
+
+/// Numbers from a seed.
+struct Dice(u64);
+
+impl Dice {
+    fn below(&mut self, most: u64) -> u64 {
+        self.0 ^= self.0 << 13;
+        self.0 ^= self.0 >> 7;
+        self.0 ^= self.0 << 17;
+        self.0 % most
+    }
+}
+
+fn leaked(text: String) -> &'static str {
+    Box::leak(text.into_boxed_str())
+}
+
+fn random_replies(dice: &mut Dice) -> Vec<Reply> {
+    let reply = |turn: usize, dice: &mut Dice| match dice.below(8) {
+        0 => Reply::Says("that is that"),
+        1 => Reply::Fails(ModelError::Transient { why: "no route".to_owned() }),
+        _ => {
+            let number = 1 + dice.below(3);
+            let call = |n: u64, dice: &mut Dice| {
+                let name = ["look", "note", "pay", "gone"][dice.below(4) as usize];
+                (leaked(format!("c{turn}.{}", number - n)), name, json!({"n": dice.below(3)}))
+            };
+            Reply::Calls((0..number).map(|n| call(n, dice)).collect())
+        }
+    };
+    (0..24).map(|turn| reply(turn, dice)).collect()
+}
+
+fn random_agent(dice: &mut Dice, dies: bool) -> Assignment {
+    let replies = random_replies(dice);
+    let (asks, known) = (dice.below(2) == 0, dice.below(3));
+    let mut pay = Counting::new("pay", EffectClass::AtMostOnce);
+    pay.known =
+        [Reconciled::Done(Output::text("was paid")), Reconciled::NotDone, Reconciled::Unknown][known as usize].clone();
+    pay.answer = Output {
+        patches: vec![set(&["paid"], json!(true))],
+        ..Output { content: json!({"ok": 1}), ..Output::default() }
+    };
+    let mut look = Counting::new("look", EffectClass::Pure);
+    look.answer =
+        Output { patches: vec![set(&["__run"], json!("r")), set(&["scratch"], json!(1))], ..Output::text("seen") };
+    let mut note = Counting::new("note", EffectClass::Idempotent);
+    note.answer = Output::error("no paper");
+    if dies {
+        for tool in [&mut pay, &mut look, &mut note] {
+            tool.meanwhile = Arc::new(|_| panic!("the process dies here"));
+        }
+    }
+    let work = agent(replies, vec![Arc::new(pay), Arc::new(look), Arc::new(note)]);
+    let mut work = if asks { asking(work) } else { work };
+    work.limits = Limits { turns: Some(4), ..Limits::default() };
+    work.stops = Stops { consecutive_errors: 3, ..Stops::default() };
+    work.wait = if dice.below(2) == 0 { Wait::All } else { Wait::Each };
+    work
+}
+
+/// Everything that can happen to a thread, in any order.
+fn live(house: &House, thread: &ThreadId, seed: u64, dice: &mut Dice) -> Assignment {
+    let work = random_agent(&mut Dice(seed), false);
+    let dying = random_agent(&mut Dice(seed), true);
+    for _ in 0..4 + dice.below(10) {
+        // Whatever is refused leaves nothing behind.
+        match dice.below(9) {
+            0 | 1 => _ = house.send(thread, Input::text("go on"), &work),
+            2 => {
+                _ = house.send(
+                    thread,
+                    Input { state: Some(json!({"given": dice.below(9)})), ..Input::text("with state") },
+                    &work,
+                )
+            }
+            3 => {
+                let other = house.another();
+                _ = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
+                    other.send(thread, Input::text("die"), &dying)
+                }));
+            }
+            4 => {
+                let raise = Limits { turns: Some(5 + dice.below(20)), ..Limits::default() };
+                _ = house.engine.resume(thread, Input::nothing().raising(raise), &work, &Cancel::new(), &mut |_| {});
+            }
+            5 => _ = house.engine.stop(thread, if dice.below(2) == 0 { Stop::Cancelled } else { Stop::Killed }),
+            6 => {
+                let cancel = Cancel::new();
+                cancel.say(Stop::Cancelled);
+                _ = house.engine.send(thread, Input::text("never mind"), &work, &cancel, &mut |_| {});
+            }
+            _ => {
+                let waits = house.loaded(thread).manifest.suspended.map(|why| why.calls).unwrap_or_default();
+                let choices = [
+                    Choice::Approve(None),
+                    Choice::Edit(json!({"n": 7})),
+                    Choice::Deny(None),
+                    Choice::Done(json!("it was")),
+                    Choice::NotDone,
+                    Choice::Unknown,
+                ];
+                for call in waits {
+                    let choice = choices[dice.below(6) as usize].clone();
+                    _ = house.engine.decide(thread, &call, choice, "ann", &work);
+                }
+                _ = house.engine.resume(thread, Input::nothing(), &work, &Cancel::new(), &mut |_| {});
+            }
+        }
+    }
+    work
+}
+
+#[test]
+fn whatever_happens_to_a_thread_is_the_same_again() {
+    let mut codes = std::collections::BTreeSet::new();
+    for seed in 1..=60 {
+        let mut dice = Dice(seed * 7919);
+        let mut scopes = Scopes::builtin();
+        scopes.declare(Path::keys(["scratch"]), Scope::ToolCall).unwrap();
+        let house = House::with(Redactor::default(), scopes.clone());
+        let thread = house.thread();
+        let work = live(&house, &thread, seed * 104_729, &mut dice);
+        let recording = recording(&house, &thread);
+        codes.extend(house.loaded(&thread).runs.into_values().filter_map(|run| run.meta.termination_code));
+        let report = again(recording, &work, |how| how.scopes = scopes);
+        assert!(report.is_identical(), "seed {seed}: {}", serde_json::to_string_pretty(&report.differences).unwrap());
+        assert_eq!(report.compared + report.given, report.version + 1, "seed {seed}");
+    }
+    for code in
+        ["approval", "cancelled", "completed", "model_failed", "outcome_unknown", "process_lost", "turns_exceeded"]
+    {
+        assert!(codes.contains(code), "{code} never happened: {codes:?}");
+    }
+}
+
+#[test]
+fn a_long_thread_costs_about_as_much_again_as_it_cost() {
+    let house = House::new();
+    let thread = house.thread();
+    let replies =
+        (0..1500).map(|turn| Reply::Calls(vec![(leaked(format!("c.{turn}")), "look", json!({"n": turn}))])).collect();
+    let work = agent(replies, vec![tool("look", EffectClass::Pure, Output::text("ok"))]);
+    let began = std::time::Instant::now();
+    house.send(&thread, Input::text("go"), &work).0.unwrap();
+    let took = began.elapsed();
+    let began = std::time::Instant::now();
+    assert_identical(&house, &thread, &work);
+    assert!(began.elapsed() < took * 4 + std::time::Duration::from_secs(2), "{took:?}, then {:?}", began.elapsed());
+}

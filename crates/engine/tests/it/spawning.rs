@@ -1,0 +1,384 @@
+//! Threads that a thread starts.
+
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use selvedge_engine::spawn::{Children, Order, Spawning};
+use selvedge_engine::{Assignment, Ended, Input, Told};
+use selvedge_model::event::{EffectClass, Process};
+use selvedge_model::limits::Limits;
+use selvedge_model::tool::{Risk, Started};
+use selvedge_model::{
+    AgentId, Call, CallId, Cancel, Event, Manifest, Message, Money, NewThread, Output, Price, Reason, Role, Status,
+    Stop, ThreadId, ToolError,
+};
+use selvedge_store::{Ledger, Logs, Notes, Registry};
+use serde_json::{Value, json};
+
+use crate::support::{Counting, House, Reply, agent};
+
+/// Knows one kind of child: it is told its task and does what its list says.
+struct Nursery {
+    replies: Mutex<Vec<Reply>>,
+    tools: Vec<Arc<dyn selvedge_model::Tool>>,
+    price: Option<Price>,
+    launched: Arc<AtomicUsize>,
+}
+
+impl Children for Nursery {
+    fn order(&self, call: &Call, _: &Manifest) -> Result<Order, String> {
+        let text = call.arguments["task"].as_str().ok_or("a child needs a task")?;
+        let limits = Limits {
+            turns: call.arguments["turns"].as_u64(),
+            spend: call.arguments["spend"].as_str().map(|spend| spend.parse().unwrap()),
+            ..Limits::default()
+        };
+        let thread = NewThread {
+            limits: Some(limits),
+            capabilities: Some(vec!["tool.files.*".to_owned(), "tool.mail.send".to_owned()]),
+            acknowledged: vec![Risk::Dangerous],
+            ..NewThread::of(AgentId::new("child").unwrap())
+        };
+        let detached = call.arguments["detached"].as_bool().unwrap_or(false);
+        Ok(Order { thread, messages: vec![Message::text(Role::User, text)], detached })
+    }
+
+    fn assignment(&self, _: &Manifest) -> Result<Assignment, String> {
+        let mut work = agent(self.replies.lock().unwrap().clone(), self.tools.clone());
+        work.price = self.price;
+        Ok(work)
+    }
+
+    fn launch(&self, _: &ThreadId) -> Result<Box<dyn Started>, String> {
+        Ok(Box::new(Launched(self.launched.clone())))
+    }
+}
+
+struct Launched(Arc<AtomicUsize>);
+
+impl Started for Launched {
+    fn process(&self) -> Option<Process> {
+        Some(Process { pid: 7_000_000, start_time: 3, boot_id: None })
+    }
+
+    fn dispatch(self: Box<Self>, _: &Cancel) -> Result<Output, ToolError> {
+        self.0.fetch_add(1, Ordering::SeqCst);
+        Ok(Output::text("let go"))
+    }
+}
+
+fn nursery(replies: Vec<Reply>) -> Nursery {
+    Nursery { replies: Mutex::new(replies), tools: Vec::new(), price: None, launched: Arc::default() }
+}
+
+/// An agent that starts these children in one turn, and then says that it is done.
+fn parent(calls: Vec<(&'static str, Value)>, nursery: Nursery) -> Assignment {
+    let calls = calls.into_iter().map(|(id, arguments)| (id, "spawn", arguments)).collect();
+    let spawn = Counting::new("spawn", EffectClass::AtMostOnce);
+    let mut work = agent(vec![Reply::Calls(calls), Reply::Says("done")], vec![Arc::new(spawn)]);
+    work.spawning = Some(Spawning {
+        tool: "spawn".to_owned(),
+        children: Arc::new(nursery),
+        at_once: 2,
+        vouch: Arc::new(|_| Ok(())),
+    });
+    work
+}
+
+impl House {
+    fn children_of(&self, thread: &ThreadId) -> Vec<Manifest> {
+        self.store.children(thread).unwrap().into_iter().map(|child| child.manifest).collect()
+    }
+
+    fn told(&self, thread: &ThreadId, call: &str) -> Value {
+        let outcome = self.loaded(thread).calls[&CallId::new(call).unwrap()].outcome.clone().unwrap();
+        outcome.result.unwrap_or_else(|| {
+            let error = outcome.error.unwrap();
+            serde_json::from_str(&error).unwrap_or(Value::String(error))
+        })
+    }
+
+    fn taken_up(&self, thread: &ThreadId, input: Input, work: &Assignment) -> Ended {
+        self.engine.resume(thread, input, work, &Cancel::new(), &mut |_| {}).unwrap()
+    }
+}
+
+#[test]
+fn a_child_is_started_by_one_batch_and_its_end_is_told() {
+    let house = House::new();
+    let thread = house.thread();
+    let work = parent(vec![("s", json!({"task": "count"}))], nursery(vec![Reply::Says("three")]));
+    let ended = house.send(&thread, Input::text("go"), &work).0.unwrap();
+    assert_eq!((ended.status, ended.text.as_deref()), (Status::Completed, Some("done")));
+    let [child] = house.children_of(&thread).try_into().unwrap();
+    let told = house.told(&thread, "s");
+    assert_eq!((told["thread_id"].as_str(), &told["status"]), (Some(child.thread_id.as_str()), &json!("completed")));
+    assert_eq!((&told["result"], &told["success"]), (&json!("three"), &json!(true)));
+    let lines = house.store.read(&thread, 0, 100).unwrap();
+    let batch = lines.iter().find_map(|line| match &line.event {
+        Event::Checkpoint(checkpoint) if checkpoint.reason == Reason::ToolIntentCommitted => {
+            Some(checkpoint.with.clone())
+        }
+        _ => None,
+    });
+    assert_eq!(batch.unwrap(), [(child.thread_id.clone(), 0)], "the child is born in the very batch of the intent");
+    let settled = lines.iter().find_map(|line| match &line.event {
+        Event::ChildSettled(fields) => Some(fields["thread_id"].clone()),
+        _ => None,
+    });
+    assert_eq!(settled, Some(json!(child.thread_id)));
+    assert!(house.store.pending(&thread).unwrap().is_empty());
+}
+
+#[test]
+fn a_child_may_do_no_more_than_its_parent() {
+    let house = House::new();
+    let new = NewThread {
+        limits: Some(Limits { turns: Some(4), depth: Some(2), ..Limits::default() }),
+        capabilities: Some(vec!["tool.files.read".to_owned(), "tool.web.*".to_owned()]),
+        acknowledged: vec![Risk::External],
+        ..NewThread::of(AgentId::new("scribe").unwrap())
+    };
+    let thread = house.engine.create(new, Vec::new()).unwrap();
+    let work = parent(vec![("s", json!({"task": "count", "turns": 99}))], nursery(vec![Reply::Says("three")]));
+    house.send(&thread, Input::text("go"), &work).0.unwrap();
+    let [child] = house.children_of(&thread).try_into().unwrap();
+    let limits = child.limits.unwrap();
+    assert_eq!((limits.turns, limits.depth), (Some(4), Some(1)));
+    assert_eq!(child.capabilities, Some(vec!["selvedge.execute.tool.files.read".to_owned()]));
+    assert!(child.acknowledged.is_empty(), "nobody acknowledged that for the parent");
+}
+
+#[test]
+fn children_have_ceilings_that_can_be_raised() {
+    for (limits, code, raise) in [
+        (
+            Limits { spawns: Some(1), ..Limits::default() },
+            "spawns_exceeded",
+            Limits { spawns: Some(5), ..Limits::default() },
+        ),
+        (
+            Limits { depth: Some(0), ..Limits::default() },
+            "depth_exceeded",
+            Limits { depth: Some(1), ..Limits::default() },
+        ),
+    ] {
+        let house = House::new();
+        let thread = house.thread();
+        let calls = vec![("s1", json!({"task": "one"})), ("s2", json!({"task": "two"}))];
+        let mut work = parent(calls, nursery(vec![Reply::Says("three")]));
+        work.limits = limits;
+        let ended = house.send(&thread, Input::text("go"), &work).0.unwrap();
+        assert_eq!((ended.status, ended.code.as_str()), (Status::Suspended, code));
+        let before = house.children_of(&thread).len();
+        assert_eq!(before, usize::from(code == "spawns_exceeded"), "those below the ceiling were started");
+        let ended = house.taken_up(&thread, Input::nothing().raising(raise), &work);
+        assert_eq!((ended.status, house.children_of(&thread).len()), (Status::Completed, 2), "{code}");
+    }
+}
+
+#[test]
+fn a_forged_parent_starts_nothing() {
+    let house = House::new();
+    let thread = house.thread();
+    let mut work = parent(vec![("s", json!({"task": "count"}))], nursery(vec![Reply::Says("three")]));
+    work.spawning.as_mut().unwrap().vouch = Arc::new(|_| Err("its `thread.json` was edited".to_owned()));
+    house.send(&thread, Input::text("go"), &work).0.unwrap();
+    assert!(house.children_of(&thread).is_empty());
+    assert!(house.told(&thread, "s").as_str().unwrap().contains("was edited"));
+}
+
+#[test]
+fn a_process_of_its_own_is_on_record_before_it_may_act() {
+    let house = House::new();
+    let thread = house.thread();
+    let nursery = nursery(vec![Reply::Says("three")]);
+    let launched = nursery.launched.clone();
+    let work = parent(vec![("s", json!({"task": "count", "detached": true}))], nursery);
+    let mut recorded = None;
+    let ended = house.engine.send(&thread, Input::text("go"), &work, &Cancel::new(), &mut |told| {
+        if let Told::Committed { reason: Reason::ToolIntentCommitted, events, .. } = told {
+            let process = events.iter().find_map(|event| match event {
+                Event::ToolIntent(intent) => intent.process.clone(),
+                _ => None,
+            });
+            recorded = Some((process.unwrap().pid, launched.load(Ordering::SeqCst)));
+        }
+    });
+    assert_eq!(ended.unwrap().status, Status::Completed);
+    assert_eq!(recorded, Some((7_000_000, 0)));
+    assert_eq!((launched.load(Ordering::SeqCst), house.told(&thread, "s")["status"].clone()), (1, json!("running")));
+    assert_eq!(house.children_of(&thread)[0].status, Status::Created, "nobody here runs it");
+}
+
+#[test]
+fn killed_right_after_the_batch_the_child_is_run_once_by_whoever_goes_on() {
+    let house = House::new();
+    let thread = house.thread();
+    let work = parent(vec![("s", json!({"task": "count"}))], nursery(vec![Reply::Says("three")]));
+    let cut = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
+        house.engine.send(&thread, Input::text("go"), &work, &Cancel::new(), &mut |told| {
+            assert!(
+                !matches!(told, Told::Committed { reason: Reason::ToolIntentCommitted, .. }),
+                "the process dies here"
+            );
+        })
+    }));
+    assert!(cut.is_err());
+    assert_eq!(house.children_of(&thread)[0].status, Status::Created);
+    let later = house.another();
+    let ended = later.taken_up(&thread, Input::nothing(), &work);
+    assert_eq!((ended.status, later.children_of(&thread).len()), (Status::Completed, 1));
+    assert_eq!(later.told(&thread, "s")["result"], "three");
+}
+
+#[test]
+fn killed_in_the_middle_of_a_child_both_go_on_and_nothing_is_done_twice() {
+    let house = House::new();
+    let thread = house.thread();
+    let script = || vec![Reply::Calls(vec![("p", "pay", json!({}))]), Reply::Says("paid")];
+    let (paid, mut dying) = (Counting::new("pay", EffectClass::AtMostOnce), nursery(script()));
+    let ran = paid.ran.clone();
+    // The child's process dies once its payment is on record.
+    dying.tools = vec![Arc::new(paid)];
+    let dying = parent(vec![("s", json!({"task": "pay"}))], dying);
+    house.store.refuse(Some(Reason::ToolResultsCommitted));
+    let ended = house.send(&thread, Input::text("go"), &dying).0;
+    assert!(ended.is_err() || ended.unwrap().status != Status::Completed);
+    house.store.refuse(None);
+    let mut reconciled = Counting::new("pay", EffectClass::AtMostOnce);
+    reconciled.known = selvedge_model::tool::Reconciled::Done(Output::text("receipt"));
+    let mut living = nursery(script());
+    living.tools = vec![Arc::new(reconciled)];
+    let living = parent(vec![("s", json!({"task": "pay"}))], living);
+    house.engine.send(&thread, Input::text("and now?"), &living, &Cancel::new(), &mut |_| {}).unwrap();
+    assert_eq!((ran.load(Ordering::SeqCst), house.children_of(&thread).len()), (1, 1));
+}
+
+#[test]
+fn a_cancel_reaches_what_a_thread_started() {
+    let house = House::new();
+    let thread = house.thread();
+    let other = house.another();
+    let work = parent(vec![("s", json!({"task": "wait"}))], nursery(vec![Reply::Waits]));
+    std::thread::scope(|scope| {
+        let run = scope.spawn(|| house.send(&thread, Input::text("go"), &work).0.unwrap());
+        let child_runs = || other.children_of(&thread).first().is_some_and(|child| child.status == Status::Running);
+        while !child_runs() {
+            std::thread::sleep(Duration::from_millis(5));
+        }
+        other.engine.stop(&thread, Stop::Cancelled).unwrap();
+        assert_eq!(run.join().unwrap().status, Status::Cancelled);
+    });
+    assert_eq!(house.children_of(&thread)[0].status, Status::Cancelled);
+}
+
+#[test]
+fn no_child_gets_money_that_is_not_there_and_what_is_left_comes_back() {
+    let house = House::new();
+    let price = Price { input: "1000".parse().unwrap(), output: "1000".parse().unwrap(), ..Price::default() };
+    let mut nursery = nursery(vec![Reply::Says("three")]);
+    nursery.price = Some(price);
+    let calls = vec![
+        ("s1", json!({"task": "one", "spend": "60"})),
+        ("s2", json!({"task": "two", "spend": "60"})),
+        ("s3", json!({"task": "three", "spend": "20"})),
+    ];
+    let mut work = parent(calls, nursery);
+    work.price = Some(price);
+    let limits = Some(Limits { spend: Some("100".parse().unwrap()), ..Limits::default() });
+    let thread =
+        house.engine.create(NewThread { limits, ..NewThread::of(AgentId::new("scribe").unwrap()) }, Vec::new());
+    let thread = thread.unwrap();
+    let ended = house.send(&thread, Input::text("go"), &work).0.unwrap();
+    assert_eq!(house.children_of(&thread).len(), 2, "the second one does not fit beside the first");
+    assert!(house.told(&thread, "s2").as_str().unwrap().contains("budget"), "{}", house.told(&thread, "s2"));
+    assert_eq!(ended.status, Status::Completed);
+    let account = house.store.account(&thread).unwrap().unwrap();
+    assert_eq!((account.reserved, account.open), (Money::ZERO, 0));
+    // Fifteen tokens a turn, at a thousandth of a dollar each.
+    let turns = |turns: i64| Money::from_nanos(turns * 15_000_000).unwrap();
+    assert_eq!((account.settled, account.settled_children), (turns(2), turns(2)));
+}
+
+/// Children of which some fail, some are killed, and most say something.
+struct Unruly;
+
+fn number(child: &Manifest) -> u64 {
+    child.inputs["n"].as_u64().unwrap()
+}
+
+const PRICE: &str = "1000";
+
+impl Children for Unruly {
+    fn order(&self, call: &Call, _: &Manifest) -> Result<Order, String> {
+        let inputs = json!({"n": call.arguments["n"]}).as_object().unwrap().clone();
+        let limits = Some(Limits { spend: Some("60".parse().unwrap()), ..Limits::default() });
+        let thread = NewThread { limits, inputs, ..NewThread::of(AgentId::new("child").unwrap()) };
+        Ok(Order { thread, messages: vec![Message::text(Role::User, "go")], detached: false })
+    }
+
+    fn assignment(&self, child: &Manifest) -> Result<Assignment, String> {
+        let reply = match number(child) {
+            n if n % 11 == 0 => Reply::Waits,
+            n if n % 7 == 0 => Reply::Fails(selvedge_model::ModelError::Permanent { why: "no".to_owned() }),
+            n if n % 5 == 0 => Reply::Fails(selvedge_model::ModelError::Transient { why: "later".to_owned() }),
+            _ => Reply::Says("done"),
+        };
+        let mut work = agent(vec![reply], Vec::new());
+        work.price = Some(Price { input: PRICE.parse().unwrap(), output: PRICE.parse().unwrap(), ..Price::default() });
+        Ok(work)
+    }
+
+    fn launch(&self, _: &ThreadId) -> Result<Box<dyn Started>, String> {
+        Err("every child is waited for here".to_owned())
+    }
+}
+
+#[test]
+fn a_thousand_children_of_which_many_fail_and_some_are_killed_leave_every_account_in_order() {
+    let house = House::new();
+    let (other, count, round) = (house.another(), 1000, 50);
+    let name = |n: u64| -> &'static str { Box::leak(format!("s{n:04}").into_boxed_str()) };
+    let calls = |from: u64| Reply::Calls((from..from + round).map(|n| (name(n), "spawn", json!({"n": n}))).collect());
+    let mut work = parent(Vec::new(), nursery(Vec::new()));
+    let replies = (1..=count).step_by(round as usize).map(calls).chain([Reply::Says("done")]).collect();
+    work.model = Arc::new(crate::support::Listed(replies));
+    work.price = Some(Price { input: PRICE.parse().unwrap(), output: PRICE.parse().unwrap(), ..Price::default() });
+    let spawning = work.spawning.as_mut().unwrap();
+    (spawning.children, spawning.at_once) = (Arc::new(Unruly), 8);
+    let limits = Some(Limits { spend: Some("100000".parse().unwrap()), ..Limits::default() });
+    let thread =
+        house.engine.create(NewThread { limits, ..NewThread::of(AgentId::new("scribe").unwrap()) }, Vec::new());
+    let thread = thread.unwrap();
+    let over = std::sync::atomic::AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            while !over.load(Ordering::SeqCst) {
+                let waits = |child: &Manifest| child.status == Status::Running && number(child).is_multiple_of(11);
+                for child in other.children_of(&thread).into_iter().filter(waits) {
+                    _ = other.engine.stop(&child.thread_id, Stop::Killed);
+                }
+                std::thread::sleep(Duration::from_millis(5));
+            }
+        });
+        let ended = house.send(&thread, Input::text("go"), &work).0;
+        over.store(true, Ordering::SeqCst);
+        assert_eq!(ended.unwrap().status, Status::Completed);
+    });
+    let children = house.children_of(&thread);
+    let of = |status| children.iter().filter(|child| child.status == status).count();
+    assert_eq!((children.len(), of(Status::Killed)), (1000, 90));
+    assert!(of(Status::Error) > 150 && of(Status::Completed) > 500);
+    let account = house.store.account(&thread).unwrap().unwrap();
+    assert_eq!((account.reserved, account.open), (Money::ZERO, 0), "no reservation is left");
+    let tree = selvedge_engine::ledger::audit::tree(&*house.store, &thread).unwrap();
+    let found = selvedge_engine::ledger::audit::audit(&*house.store, &house.trust, &tree).unwrap().found;
+    assert!(found.is_empty(), "{found:?}");
+    let spent = |child: &Manifest| {
+        house.store.account(&child.thread_id).unwrap().map_or(Money::ZERO, |account| account.spent())
+    };
+    let all = children.iter().map(spent).fold(Money::ZERO, |sum, spent| sum.checked_add(spent).unwrap());
+    assert_eq!(account.settled_children, all, "to the nano-dollar");
+}

@@ -1,0 +1,605 @@
+//! What runs pay: reserved before each call, settled with its answer, and never more than the account holds.
+
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex};
+
+use selvedge_engine::ledger::Book;
+use selvedge_engine::{Assignment, Ended, Input};
+use selvedge_model::account::{Account, AccountStatus, Posting, Record};
+use selvedge_model::answer::{Answer, End, Usage};
+use selvedge_model::event::SuspendReason;
+use selvedge_model::id::ReservationId;
+use selvedge_model::limits::Limits;
+use selvedge_model::message::Block;
+use selvedge_model::{
+    AgentId, Batch, Cancel, Changeset, Classify, Draft, Expect, Model, ModelError, Money, NewThread, Part, Price,
+    Prompt, Reason, Status, Stop, ThreadId,
+};
+use selvedge_store::conformance::support::SeededIds;
+use selvedge_store::{Commit, Ledger, Logs};
+use serde_json::json;
+
+use crate::support::{House, Reply, agent};
+
+/// A dollar for a million tokens sent, two for a million received.
+fn price() -> Price {
+    Price { input: dollars("1"), output: dollars("2"), ..Price::default() }
+}
+
+fn dollars(text: &str) -> Money {
+    text.parse().unwrap()
+}
+
+fn spend(most: &str) -> Limits {
+    Limits { spend: Some(dollars(most)), ..Limits::default() }
+}
+
+/// A model that costs something, under a ceiling.
+fn paid(replies: Vec<Reply>, most: &str) -> Assignment {
+    let mut work = agent(replies, Vec::new());
+    (work.price, work.limits) = (Some(price()), spend(most));
+    work
+}
+
+fn account(house: &House, thread: &ThreadId) -> Account {
+    house.store.account(thread).unwrap().expect("the chain has an account")
+}
+
+/// The postings that stand in a log, in order.
+fn postings(house: &House, thread: &ThreadId) -> Vec<(&'static str, Record)> {
+    let lines = house.store.read(thread, 0, usize::MAX).unwrap();
+    lines.iter().filter_map(|line| line.event.posting()).map(|(name, record)| (name, record.clone())).collect()
+}
+
+fn names(house: &House, thread: &ThreadId) -> Vec<&'static str> {
+    postings(house, thread).into_iter().map(|(name, _)| name).collect()
+}
+
+fn resume(house: &House, thread: &ThreadId, input: Input, work: &Assignment) -> selvedge_engine::Result<Ended> {
+    house.engine.resume(thread, input, work, &Cancel::new(), &mut |_| {})
+}
+
+#[test]
+fn a_call_is_reserved_and_issued_before_it_is_made_and_settled_with_its_answer() {
+    let house = House::new();
+    let thread = house.thread();
+    let work = paid(vec![Reply::Says("hello")], "1");
+    let (ended, heard) = house.send(&thread, Input::text("hi"), &work);
+    assert_eq!(ended.unwrap().status, Status::Completed);
+    assert_eq!(heard, ["UserMessage", "Reserved", "draft", "AssistantTurnCommitted", "RunFinished"]);
+    assert_eq!(
+        names(&house, &thread),
+        ["account_opened", "reserved", "issued", "settled", "account_closed"],
+        "one reservation, and the account is closed with the chain"
+    );
+    let told = postings(&house, &thread);
+    // Ten tokens sent and five received.
+    assert_eq!(told[3].1.amount, Some(dollars("0.00002")));
+    assert!(told[1].1.amount.unwrap() > dollars("0.016"), "8,192 tokens may be received");
+    let account = account(&house, &thread);
+    assert_eq!(
+        (account.settled, account.reserved, account.status),
+        (dollars("0.00002"), Money::ZERO, AccountStatus::Closed)
+    );
+}
+
+#[test]
+fn a_free_model_makes_no_postings_and_no_further_commits() {
+    let house = House::new();
+    for price in [None, Some(Price::default())] {
+        let thread = house.thread();
+        let mut work = agent(vec![Reply::Says("hello")], Vec::new());
+        work.price = price;
+        house.send(&thread, Input::text("hi"), &work).0.unwrap();
+        assert_eq!(house.reasons(&thread), [Reason::UserMessage, Reason::AssistantTurnCommitted, Reason::RunFinished]);
+        assert_eq!(house.store.account(&thread).unwrap(), None);
+    }
+}
+
+#[test]
+fn what_is_told_has_the_numbers_of_the_lines() {
+    let house = House::new();
+    let thread = house.thread();
+    let work = paid(vec![Reply::Says("hello")], "1");
+    let mut told = Vec::new();
+    let mut tell = |one: selvedge_engine::Told<'_>| {
+        if let selvedge_engine::Told::Committed { seq, events, .. } = one {
+            told.extend(events.iter().enumerate().map(|(index, event)| (seq + index as u64, event.clone())));
+        }
+    };
+    house.engine.send(&thread, Input::text("hi"), &work, &Cancel::new(), &mut tell).unwrap();
+    let lines = house.store.read(&thread, 0, usize::MAX).unwrap();
+    assert!(told.len() > 8);
+    for (seq, event) in told {
+        assert_eq!(lines[usize::try_from(seq).unwrap()].event, event);
+    }
+}
+
+#[test]
+fn a_call_that_the_account_does_not_hold_is_not_made_and_one_that_fits_when_shorter_is() {
+    let house = House::new();
+    let thread = house.thread();
+    let work = paid(vec![Reply::Says("never asked")], "0.0005");
+    let ended = house.send(&thread, Input::text("hi"), &work).0.unwrap();
+    let why = ended.suspended.unwrap();
+    assert_eq!(
+        (ended.status, why.reason, why.code.as_deref()),
+        (Status::Suspended, SuspendReason::Budget, Some("spend_exceeded"))
+    );
+    assert_eq!((why.current, why.maximum), (Some(json!(0.0)), Some(json!(0.0005))));
+    assert!(ended.detail.unwrap().contains("has 0.0005 dollars left"));
+    assert_eq!((ended.cost.turns, names(&house, &thread)), (0, vec!["account_opened"]), "nothing was asked");
+    assert_eq!(account(&house, &thread).status, AccountStatus::Active, "a chain that waits keeps its account");
+
+    let raise = Input::nothing().raising(spend("0.002"));
+    let ended = resume(&house, &thread, raise, &work).unwrap();
+    assert_eq!((ended.status, ended.text.as_deref()), (Status::Completed, Some("never asked")));
+    let told = postings(&house, &thread);
+    assert_eq!(told[1].0, "account_raised");
+    assert_eq!((told[1].1.amount, told[1].1.remaining), (Some(dollars("0.002")), Some(dollars("0.002"))));
+    let bound = told.iter().find(|(name, _)| *name == "reserved").unwrap().1.amount.unwrap();
+    assert!(bound <= dollars("0.002") && bound > dollars("0.0019"), "its answer was allowed to be shorter: {bound}");
+}
+
+/// A model that uses what it is told to, and does something in the middle of its call.
+struct Using {
+    usage: Usage,
+    meanwhile: Box<dyn Fn(&Prompt<'_>) + Send + Sync>,
+    asked: AtomicUsize,
+}
+
+impl Using {
+    fn tokens(input_tokens: u64, output_tokens: u64) -> Self {
+        let usage = Usage { input_tokens, output_tokens, ..Usage::default() };
+        Self { usage, meanwhile: Box::new(|_| {}), asked: AtomicUsize::new(0) }
+    }
+
+    fn meanwhile(self, meanwhile: impl Fn(&Prompt<'_>) + Send + Sync + 'static) -> Self {
+        Self { meanwhile: Box::new(meanwhile), ..self }
+    }
+}
+
+impl Model for Using {
+    fn answer(&self, prompt: &Prompt<'_>, _: &mut dyn FnMut(Draft), _: &Cancel) -> Result<Answer, ModelError> {
+        self.asked.fetch_add(1, Ordering::SeqCst);
+        (self.meanwhile)(prompt);
+        let content = vec![Block::Text { text: "so it is".to_owned() }];
+        Ok(Answer { content, end: End::Finished, usage: self.usage, session: None })
+    }
+
+    fn context_tokens_max(&self, _: &str) -> Option<u64> {
+        None
+    }
+}
+
+fn paid_by(model: Using, most: &str) -> (Assignment, Arc<Using>) {
+    let model = Arc::new(model);
+    let mut work = Assignment::new(AgentId::new("scribe").unwrap(), model.clone(), "using");
+    (work.price, work.limits) = (Some(price()), spend(most));
+    (work, model)
+}
+
+#[test]
+fn the_model_is_told_how_long_its_answer_may_be() {
+    let house = House::new();
+    let thread = house.thread();
+    let told = Arc::new(Mutex::new(Vec::new()));
+    let seen = told.clone();
+    let model = Using::tokens(10, 5).meanwhile(move |prompt| seen.lock().unwrap().push(prompt.output_tokens_max));
+    let (mut work, _) = paid_by(model, "1");
+    house.send(&thread, Input::text("hi"), &work).0.unwrap();
+    work.output_tokens_max = Some(300);
+    house.send(&thread, Input::text("hi again"), &work).0.unwrap();
+    assert_eq!(*told.lock().unwrap(), [Some(8192), Some(300)]);
+}
+
+#[test]
+fn each_attempt_is_reserved_and_what_nobody_knows_of_it_is_counted_at_its_bound() {
+    let house = House::new();
+    let thread = house.thread();
+    let cut = ModelError::Transient { why: "no route".to_owned() };
+    let work = paid(vec![Reply::Fails(cut)], "1");
+    let ended = house.send(&thread, Input::text("hi"), &work).0.unwrap();
+    assert_eq!(ended.status, Status::Error);
+    let attempt = ["reserved", "issued", "settled"];
+    let expected: Vec<_> =
+        ["account_opened"].into_iter().chain([attempt; 3].concat()).chain(["account_closed"]).collect();
+    assert_eq!(names(&house, &thread), expected);
+    let told = postings(&house, &thread);
+    let bounds: Vec<_> = told.iter().filter(|(name, _)| *name == "reserved").map(|(_, record)| record.amount).collect();
+    let settled: Vec<_> = told.iter().filter(|(name, _)| *name == "settled").map(|(_, record)| record).collect();
+    assert!(settled.iter().all(|record| record.unknown));
+    assert_eq!(settled.iter().map(|record| record.amount).collect::<Vec<_>>(), bounds);
+    let reasons = house.reasons(&thread);
+    assert_eq!(reasons[1..], [Reason::Reserved, Reason::Reserved, Reason::Reserved, Reason::RunFinished]);
+}
+
+#[test]
+fn a_provider_that_answers_no_has_charged_nothing() {
+    for refusal in [
+        ModelError::RateLimited { why: "slowly".to_owned(), retry_after: None },
+        ModelError::Permanent { why: "no".to_owned() },
+    ] {
+        let house = House::new();
+        let thread = house.thread();
+        let work = paid(vec![Reply::Fails(refusal)], "1");
+        house.send(&thread, Input::text("hi"), &work).0.unwrap();
+        let told = postings(&house, &thread);
+        let settled: Vec<_> = told.iter().filter(|(name, _)| *name == "settled").collect();
+        assert!(!settled.is_empty());
+        assert!(settled.iter().all(|(_, record)| record.amount == Some(Money::ZERO) && !record.unknown));
+        assert_eq!(account(&house, &thread).settled, Money::ZERO);
+    }
+}
+
+#[test]
+fn an_answer_that_was_stopped_is_counted_at_its_bound_with_the_end_of_the_run() {
+    let house = House::new();
+    let thread = house.thread();
+    let work = paid(vec![Reply::Waits], "1");
+    let cancel = Cancel::new();
+    let stop = cancel.clone();
+    let mut tell = |told: selvedge_engine::Told<'_>| {
+        if matches!(told, selvedge_engine::Told::Draft(_)) {
+            stop.say(Stop::Cancelled);
+        }
+    };
+    let ended = house.engine.send(&thread, Input::text("hi"), &work, &cancel, &mut tell).unwrap();
+    assert_eq!(ended.status, Status::Cancelled);
+    let told = postings(&house, &thread);
+    assert_eq!(names(&house, &thread), ["account_opened", "reserved", "issued", "settled", "account_closed"]);
+    assert!(told[3].1.unknown && told[3].1.amount == told[1].1.amount);
+    assert_eq!(house.reasons(&thread), [Reason::UserMessage, Reason::Reserved, Reason::RunFinished]);
+}
+
+#[test]
+fn what_a_killed_run_had_issued_is_counted_at_its_bound_and_what_it_had_only_reserved_is_given_back() {
+    let house = House::new();
+    let (thread, other) = (house.thread(), house.thread());
+    let (dies, _) = paid_by(Using::tokens(1, 1).meanwhile(|_| panic!("the process dies here")), "1");
+    let cut = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| house.send(&thread, Input::text("go"), &dies)));
+    assert!(cut.is_err());
+    let bound = account(&house, &thread).reserved;
+    assert!(bound > Money::ZERO);
+    // As if it had been killed between reserving and issuing.
+    let run = house.loaded(&thread).manifest.run_id.unwrap();
+    let reserve = Posting::Reserve {
+        account: thread.clone(),
+        reservation: ReservationId::new(format!("{run}.77")).unwrap(),
+        amount: dollars("0.1"),
+        child: None,
+    };
+    let changeset = Changeset::empty(Reason::Reserved);
+    let part = Part { postings: vec![reserve], ..Part::new(other.clone(), Expect::Any, changeset) };
+    house.store.commit(Batch::of(part)).unwrap();
+
+    assert_eq!(house.engine.recover().unwrap(), std::slice::from_ref(&thread));
+    let account_now = account(&house, &thread);
+    assert_eq!((account_now.settled, account_now.reserved, account_now.open), (bound, Money::ZERO, 0));
+    assert_eq!(account_now.status, AccountStatus::Active, "a thread that waits keeps its account");
+    let told = postings(&house, &thread);
+    let (settled, released) = (&told[told.len() - 2], &told[told.len() - 1]);
+    assert_eq!((settled.0, settled.1.unknown, settled.1.amount), ("settled", true, Some(bound)));
+    assert_eq!((released.0, released.1.amount), ("released", Some(dollars("0.1"))));
+    assert_eq!(house.reasons(&thread).last(), Some(&Reason::RunFinished), "in the batch that settles the run");
+}
+
+/// What somebody posts from a thread that nobody holds.
+fn posts(house: &House, thread: &ThreadId, postings: Vec<Posting>) -> selvedge_store::Result<()> {
+    let part = Part::new(thread.clone(), Expect::Any, Changeset::empty(Reason::Reserved));
+    house.store.commit(Batch::of(Part { postings, ..part })).map(|_| ())
+}
+
+/// A thread whose account may spend this much.
+fn parent(house: &House, most: &str) -> ThreadId {
+    let thread = house.thread();
+    let open = Posting::Open { account: thread.clone(), parent: None, max: Some(dollars(most)) };
+    posts(house, &thread, vec![open]).unwrap();
+    thread
+}
+
+/// A thread that another one started, with this much of its money.
+fn child(house: &House, parent: &ThreadId, most: &str) -> ThreadId {
+    let new = NewThread { parent_id: Some(parent.clone()), ..NewThread::of(AgentId::new("scribe").unwrap()) };
+    let thread = house.engine.create(new, Vec::new()).unwrap();
+    let ids = SeededIds::new(thread.as_str().bytes().map(u64::from).sum());
+    let mut book = Book::over(&*house.store, &ids);
+    book.ensure(parent, None).unwrap();
+    book.spawn(parent, &thread, Some(dollars(most))).unwrap();
+    posts(house, parent, book.into_postings()).unwrap();
+    thread
+}
+
+/// What two accounts of a parent and its child must agree on.
+fn figures(account: &Account) -> (Money, Money, Money, AccountStatus) {
+    (account.settled, account.settled_children, account.reserved, account.status)
+}
+
+#[test]
+fn an_overcharge_is_recorded_as_it_was_and_nothing_further_is_reserved_in_the_tree() {
+    let house = House::new();
+    let parent = parent(&house, "1");
+    let (dear, sibling) = (child(&house, &parent, "0.4"), child(&house, &parent, "0.3"));
+    // Far more than the 8,192 tokens that were allowed.
+    let (work, _) = paid_by(Using::tokens(10, 20_000), "0.4");
+    let ended = house.send(&dear, Input::text("go"), &work).0.unwrap();
+    assert_eq!((ended.status, ended.cost.spend), (Status::Completed, dollars("0.04001")));
+    assert_eq!(account(&house, &dear).settled, dollars("0.04001"), "the real figure is kept");
+    for stopped in [&parent, &sibling] {
+        assert_eq!(account(&house, stopped).remaining(), Some(Money::ZERO), "{stopped}");
+    }
+    let (work, model) = paid_by(Using::tokens(1, 1), "0.3");
+    let ended = house.send(&sibling, Input::text("go"), &work).0.unwrap();
+    assert_eq!(ended.suspended.unwrap().reason, SuspendReason::Budget);
+    assert_eq!(model.asked.load(Ordering::SeqCst), 0);
+    let raise = Input::nothing().raising(spend("0.31"));
+    let error = resume(&house, &sibling, raise, &work).unwrap_err();
+    assert_eq!(error.code(), "budget_exceeded", "its parent has nothing for it");
+}
+
+#[test]
+fn a_tree_without_a_ceiling_goes_on_after_an_overcharge() {
+    let house = House::new();
+    let thread = house.thread();
+    let (mut work, _) = paid_by(Using::tokens(10, 20_000), "1");
+    work.limits = Limits::default();
+    house.send(&thread, Input::text("go"), &work).0.unwrap();
+    assert_eq!(house.send(&thread, Input::text("on"), &work).0.unwrap().status, Status::Completed);
+    assert_eq!(account(&house, &thread).settled, dollars("0.08002"));
+}
+
+#[test]
+fn a_child_holds_one_reservation_of_its_parent_and_its_own_calls_do_not_count_there() {
+    let house = House::new();
+    let parent = parent(&house, "1");
+    let child = child(&house, &parent, "0.4");
+    assert_eq!(house.store.reservations(&parent).unwrap().len(), 1);
+    let (store, here, above) = (house.store.clone(), child.clone(), parent.clone());
+    let model = Using::tokens(10, 5).meanwhile(move |_| {
+        assert_eq!(store.reservations(&above).unwrap().len(), 1, "reserved once, however often it calls");
+        assert!(!store.account(&here).unwrap().unwrap().reserved.is_zero());
+        assert_eq!(store.account(&above).unwrap().unwrap().remaining(), Some("0.6".parse().unwrap()));
+    });
+    let (work, _) = paid_by(model, "0.4");
+    house.send(&child, Input::text("go"), &work).0.unwrap();
+    let cost = dollars("0.00002");
+    assert_eq!(figures(&account(&house, &child)), (cost, Money::ZERO, Money::ZERO, AccountStatus::Closed));
+    assert_eq!(figures(&account(&house, &parent)), (Money::ZERO, cost, Money::ZERO, AccountStatus::Active));
+    let (last, record) = postings(&house, &child).pop().unwrap();
+    assert_eq!(
+        (last, &record.account, record.child.as_ref()),
+        ("settled", &parent, Some(&child)),
+        "in the child's own log"
+    );
+    let tree = house.store.tree(&parent).unwrap();
+    let own = tree.iter().fold(Money::ZERO, |sum, account| sum.saturating_add(account.settled));
+    assert_eq!((own, tree[0].spent()), (cost, cost), "the total counts nothing twice");
+}
+
+#[test]
+fn what_a_parent_spends_counts_while_it_runs() {
+    let house = House::new();
+    let parent = parent(&house, "1");
+    let (store, above) = (house.store.clone(), parent.clone());
+    let seen = Arc::new(Mutex::new(Vec::new()));
+    let told = seen.clone();
+    let model = Using::tokens(100_000, 0).meanwhile(move |_| {
+        told.lock().unwrap().push(store.account(&above).unwrap().unwrap().settled);
+    });
+    let (work, _) = paid_by(model, "1");
+    for text in ["one", "two", "three"] {
+        let mut work = work.clone();
+        work.system = "x".repeat(400_000);
+        house.send(&parent, Input::text(text), &work).0.unwrap();
+    }
+    assert_eq!(*seen.lock().unwrap(), [Money::ZERO, dollars("0.1"), dollars("0.2")]);
+    let book_ids = SeededIds::new(5);
+    let mut book = Book::over(&*house.store, &book_ids);
+    book.ensure(&parent, None).unwrap();
+    let refused = book.spawn(&parent, &ThreadId::new("late").unwrap(), Some(dollars("0.71"))).unwrap_err();
+    assert_eq!(refused.code(), "budget_exceeded", "0.3 are spent already");
+}
+
+#[test]
+fn a_chain_that_goes_on_elsewhere_moves_no_money() {
+    let house = House::new();
+    let first = house.thread();
+    let (work, _) = paid_by(Using::tokens(10, 5), "1");
+    house.send(&first, Input::text("go"), &work).0.unwrap();
+    let new = NewThread { chain_root_id: Some(first.clone()), ..NewThread::of(AgentId::new("scribe").unwrap()) };
+    let second = house.engine.create(new, Vec::new()).unwrap();
+    house.send(&second, Input::text("on"), &work).0.unwrap();
+    assert_eq!(house.store.account(&second).unwrap(), None);
+    let account = account(&house, &first);
+    assert_eq!(figures(&account), (dollars("0.00004"), Money::ZERO, Money::ZERO, AccountStatus::Closed));
+    assert_eq!(
+        names(&house, &second),
+        ["account_reopened", "reserved", "issued", "settled", "account_closed"],
+        "the second thread spends from the account of the first"
+    );
+    assert!(postings(&house, &second).iter().all(|(_, record)| record.account == first));
+}
+
+#[test]
+fn a_parent_that_ends_first_is_closed_by_its_last_child() {
+    let house = House::new();
+    let root = parent(&house, "1");
+    let middle = child(&house, &root, "0.5");
+    let (one, two) = (child(&house, &middle, "0.1"), child(&house, &middle, "0.2"));
+    let (work, _) = paid_by(Using::tokens(10, 5), "1");
+    house.send(&middle, Input::text("go"), &work).0.unwrap();
+    assert_eq!(account(&house, &middle).status, AccountStatus::Closing);
+    house.send(&one, Input::text("go"), &work).0.unwrap();
+    assert_eq!(account(&house, &middle).status, AccountStatus::Closing);
+    assert_eq!(account(&house, &root).reserved, dollars("0.5"), "what is not done is held");
+    // Whoever is stopped before it ran is done as well.
+    house.engine.stop(&two, Stop::Killed).unwrap();
+    let cost = dollars("0.00002");
+    assert_eq!(figures(&account(&house, &middle)), (cost, cost, Money::ZERO, AccountStatus::Closed));
+    let spent = dollars("0.00004");
+    assert_eq!(figures(&account(&house, &root)), (Money::ZERO, spent, Money::ZERO, AccountStatus::Active));
+    assert!(house.store.reservations(&root).unwrap().is_empty(), "nothing is kept for ever");
+}
+
+#[test]
+fn a_child_that_waits_keeps_its_reservation_and_a_cancelled_one_gives_it_back() {
+    let house = House::new();
+    let parent = parent(&house, "1");
+    let child = child(&house, &parent, "0.0001");
+    let (work, _) = paid_by(Using::tokens(10, 5), "0.0001");
+    let ended = house.send(&child, Input::text("go"), &work).0.unwrap();
+    assert_eq!(ended.status, Status::Suspended);
+    assert_eq!(account(&house, &parent).reserved, dollars("0.0001"));
+    house.engine.stop(&child, Stop::Cancelled).unwrap();
+    assert_eq!(figures(&account(&house, &parent)), (Money::ZERO, Money::ZERO, Money::ZERO, AccountStatus::Active));
+    assert_eq!(account(&house, &child).status, AccountStatus::Closed);
+}
+
+#[test]
+fn a_child_that_is_raised_reserves_the_difference_or_is_refused() {
+    let house = House::new();
+    let parent = parent(&house, "0.1");
+    let child = child(&house, &parent, "0.0001");
+    let (work, _) = paid_by(Using::tokens(10, 5), "0.0001");
+    house.send(&child, Input::text("go"), &work).0.unwrap();
+    let error = resume(&house, &child, Input::nothing().raising(spend("0.2")), &work).unwrap_err();
+    assert_eq!((error.code(), error.kind()), ("budget_exceeded", selvedge_model::Kind::Exhausted));
+    assert_eq!(house.loaded(&child).manifest.status, Status::Suspended, "nothing was recorded");
+    assert_eq!(account(&house, &child).max, Some(dollars("0.0001")));
+    let ended = resume(&house, &child, Input::nothing().raising(spend("0.05")), &work).unwrap();
+    assert_eq!(ended.status, Status::Completed);
+    assert_eq!(account(&house, &child).max, Some(dollars("0.05")));
+    let cost = dollars("0.00002");
+    assert_eq!(figures(&account(&house, &parent)), (Money::ZERO, cost, Money::ZERO, AccountStatus::Active));
+}
+
+#[test]
+fn a_new_run_on_a_closed_child_reserves_again_up_to_the_root_or_is_refused() {
+    let house = House::new();
+    let root = parent(&house, "1");
+    let middle = child(&house, &root, "0.5");
+    let leaf = child(&house, &middle, "0.4");
+    let (work, _) = paid_by(Using::tokens(10, 5), "1");
+    for thread in [&leaf, &middle, &root] {
+        house.send(thread, Input::text("go"), &work).0.unwrap();
+        assert_eq!(account(&house, thread).status, AccountStatus::Closed);
+    }
+    let (store, above, top) = (house.store.clone(), middle.clone(), root.clone());
+    let model = Using::tokens(10, 5).meanwhile(move |_| {
+        let account = |id| store.account(id).unwrap().unwrap();
+        assert_eq!(
+            (account(&above).reserved, account(&above).status),
+            ("0.4".parse().unwrap(), AccountStatus::Closing)
+        );
+        assert_eq!((account(&top).reserved, account(&top).status), ("0.5".parse().unwrap(), AccountStatus::Closing));
+    });
+    let (again, _) = paid_by(model, "1");
+    house.send(&leaf, Input::text("once more"), &again).0.unwrap();
+    let (once, twice) = (dollars("0.00002"), dollars("0.00004"));
+    assert_eq!(figures(&account(&house, &leaf)), (twice, Money::ZERO, Money::ZERO, AccountStatus::Closed));
+    assert_eq!(figures(&account(&house, &middle)), (once, twice, Money::ZERO, AccountStatus::Closed));
+    assert_eq!(figures(&account(&house, &root)), (once, dollars("0.00006"), Money::ZERO, AccountStatus::Closed));
+
+    // The root gives the money to somebody else.
+    let other = child(&house, &root, "0.9");
+    let error = house.send(&leaf, Input::text("and again"), &work).0.unwrap_err();
+    assert_eq!(error.code(), "budget_exceeded");
+    assert_eq!(account(&house, &leaf).status, AccountStatus::Closed, "nothing was recorded");
+    drop(other);
+}
+
+#[test]
+fn of_two_processes_that_want_the_last_of_an_account_one_is_refused_and_told_what_is_left() {
+    for round in 0..8 {
+        let house = House::new();
+        let parent = parent(&house, "0.5");
+        let other = house.another();
+        let new = || NewThread { parent_id: Some(parent.clone()), ..NewThread::of(AgentId::new("scribe").unwrap()) };
+        let threads =
+            [house.engine.create(new(), Vec::new()).unwrap(), other.engine.create(new(), Vec::new()).unwrap()];
+        // Neither was given an account: each reserves from the parent's when it begins, and only one of the two fits.
+        let (work, model) = paid_by(Using::tokens(10, 5), "0.3");
+        let gate = std::sync::Barrier::new(2);
+        let answers: Vec<_> = std::thread::scope(|scope| {
+            let runs = [(&house, &threads[0]), (&other, &threads[1])].map(|(house, thread)| {
+                let (work, gate) = (work.clone(), &gate);
+                scope.spawn(move || {
+                    gate.wait();
+                    house.send(thread, Input::text("go"), &work).0
+                })
+            });
+            runs.into_iter().map(|run| run.join().unwrap()).collect()
+        });
+        let account = account(&house, &parent);
+        assert!(account.used() <= dollars("0.5"), "round {round}: {account:?}");
+        let refused: Vec<_> = answers.iter().filter_map(|answer| answer.as_ref().err()).collect();
+        // A child that was quick enough has given back what it did not need before the other asked.
+        assert!(refused.len() <= 1);
+        for error in refused {
+            assert!(error.to_string().contains("has 0.20 dollars left, and 0.30 are needed"), "{error}");
+        }
+        assert!(model.asked.load(Ordering::SeqCst) >= 1);
+    }
+}
+
+#[test]
+fn a_posting_by_somebody_else_in_the_middle_of_a_call_is_no_conflict_for_the_run() {
+    let house = House::new();
+    let (thread, other) = (house.thread(), house.thread());
+    let (store, account, from) = (house.store.clone(), thread.clone(), other.clone());
+    let count = AtomicUsize::new(0);
+    let model = Using::tokens(10, 5).meanwhile(move |_| {
+        let number = count.fetch_add(1, Ordering::SeqCst);
+        let reservation = ReservationId::new(format!("elsewhere-{number}")).unwrap();
+        let reserve =
+            Posting::Reserve { account: account.clone(), reservation, amount: "0.1".parse().unwrap(), child: None };
+        let part = Part::new(from.clone(), Expect::Any, Changeset::empty(Reason::Reserved));
+        store.commit(Batch::of(Part { postings: vec![reserve], ..part })).unwrap();
+    });
+    let (work, _) = paid_by(model, "1");
+    let ended = house.send(&thread, Input::text("go"), &work).0.unwrap();
+    assert_eq!(ended.status, Status::Completed);
+    let now = house.store.account(&thread).unwrap().unwrap();
+    assert_eq!((now.settled, now.reserved, now.status), (dollars("0.00002"), dollars("0.1"), AccountStatus::Closing));
+}
+
+#[test]
+fn sums_of_money_are_exact() {
+    let house = House::new();
+    let thread = house.thread();
+    let (mut work, _) = paid_by(Using::tokens(1, 1), "1");
+    // A tenth and two tenths of a nano-dollar a token: neither has an exact binary fraction, and each call is rounded up to one.
+    work.price = Some(Price { input: dollars("0.1"), output: dollars("0.2"), ..Price::default() });
+    for _ in 0..50 {
+        house.send(&thread, Input::text("go"), &work).0.unwrap();
+    }
+    assert_eq!(account(&house, &thread).settled.nanos(), 50 * 300);
+}
+
+#[test]
+fn a_parent_and_its_last_child_that_end_at_once_are_both_closed() {
+    for _ in 0..40 {
+        let house = House::new();
+        let root = parent(&house, "1");
+        let middle = child(&house, &root, "0.5");
+        let leaves = [child(&house, &middle, "0.1"), child(&house, &middle, "0.1")];
+        let gate = std::sync::Barrier::new(3);
+        std::thread::scope(|scope| {
+            for thread in [&middle, &leaves[0], &leaves[1]] {
+                let (house, gate) = (house.another(), &gate);
+                let (work, _) = paid_by(Using::tokens(10, 5), "1");
+                scope.spawn(move || {
+                    gate.wait();
+                    house.send(thread, Input::text("go"), &work).0.unwrap();
+                });
+            }
+        });
+        let cost = dollars("0.00002");
+        assert_eq!(account(&house, &middle).status, AccountStatus::Closed, "whoever came last closed it");
+        assert_eq!(
+            figures(&account(&house, &root)),
+            (Money::ZERO, dollars("0.00006"), Money::ZERO, AccountStatus::Active)
+        );
+        assert_eq!(account(&house, &middle).settled, cost);
+    }
+}
