@@ -16,9 +16,14 @@
 //! What holds everywhere: when a commit returns, its lines are signed, durable and visible; on an error nothing of it is there,
 //! now or later. After a crash a thread is taken up with [`Engine::resume`].
 
+pub mod orchestrator;
 pub mod workshop;
 
-pub use selvedge_engine::{Assignment, Ended, Engine, Input, Options as EngineOptions, Permission, Redactor, Told};
+pub use selvedge_engine::replay;
+pub use selvedge_engine::snapshot;
+pub use selvedge_engine::{
+    Assignment, Choice, Decided, Ended, Engine, Input, Options as EngineOptions, Permission, Recorded, Redactor, Told,
+};
 pub use selvedge_items as items;
 pub use selvedge_log as log;
 pub use selvedge_model as model;

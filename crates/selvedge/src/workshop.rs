@@ -2,119 +2,50 @@
 //!
 //! A directive, an agent and the tools they may call become an [`Order`]: the thread to create, what its runs are done with, and
 //! its first message. A thread that exists says itself what it was ordered with, so that it can be taken up by any process
-//! ([`Workshop::assignment`]); what it may call is what was recorded at its birth, whatever its directive says today.
+//! ([`Workshop::assignment`]); what it may call, and which risks somebody acknowledged, is what was recorded at its birth, whatever its
+//! directive says today.
 
 pub mod capabilities;
+mod continuation;
+mod error;
+mod gate;
 mod prompt;
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::sync::Arc;
+use std::time::Duration;
 
-use selvedge_engine::assignment::Gate;
-use selvedge_engine::{Assignment, Permission};
-use selvedge_items::capability::{Capabilities, Capability, Permissions};
+use selvedge_engine::Assignment;
+use selvedge_engine::assignment::Patience;
+use selvedge_items::capability::{Capabilities, Capability};
 use selvedge_items::directive::{Directive, ModelChoice};
-use selvedge_items::input::{InputError, Type, bind};
-use selvedge_items::interpolate::{Environment, InterpolationError};
+use selvedge_items::hook::Hook;
+use selvedge_items::input::{Type, bind};
+use selvedge_items::interpolate::Environment;
+use selvedge_items::knowledge::{self, Brought};
 use selvedge_items::library::{Kind, Library};
-use selvedge_items::{Agent, ItemError, ToolDeclaration};
-use selvedge_model::error::{Classify, Kind as ErrorKind};
+use selvedge_items::{Agent, Config, ItemError};
 use selvedge_model::limits::Limits;
 use selvedge_model::tool::Risk;
-use selvedge_model::{AgentId, DirectiveId, Manifest, Model, NewThread, Tool, ToolSpec};
-use selvedge_providers::{Script, ScriptError, Scripted};
+use selvedge_model::{AgentId, DirectiveId, Manifest, Model, NewThread, Price, TaskId, Tool, ToolSpec};
+use selvedge_providers::{Script, Scripted};
 use selvedge_tools::{
-    CommandSpec, CommandTool, DeclaredOutput, DirectiveReturn, FileList, FileRead, FileWrite, Folders, InvalidTool,
-    Stdin, Surroundings, directive_return,
+    CommandTool, DeclaredOutput, DirectiveReturn, FileList, FileRead, FileWrite, Folders, Surroundings,
+    directive_return,
 };
 use serde_json::{Map, Value};
+
+pub use error::OrderError;
 
 /// The agent that runs a directive when nobody says which.
 pub const DEFAULT_AGENT: &str = "agent";
 /// How a scripted model is named: this, and the path of its script.
 pub const SCRIPTED: &str = "scripted:";
-/// From which risk on somebody must have acknowledged what a tool can do.
-const ACKNOWLEDGED_FROM: Risk = Risk::Dangerous;
-/// How many turns a run has when nobody says.
-const TURNS: u64 = 25;
-/// How many tokens a run has when nobody says.
-const TOKENS: u64 = 200_000;
-
-/// Why a directive can't be run.
-#[derive(Debug, thiserror::Error)]
-pub enum OrderError {
-    /// An item is missing, not valid, or not trusted.
-    #[error(transparent)]
-    Item(#[from] ItemError),
-    /// The inputs are not what the directive declares.
-    #[error(transparent)]
-    Input(#[from] InputError),
-    /// The body refers to something that is not there.
-    #[error(transparent)]
-    Interpolation(#[from] InterpolationError),
-    /// A declared tool can't be one.
-    #[error(transparent)]
-    Tool(#[from] InvalidTool),
-    /// A script can't be read.
-    #[error("the script `{path}` can't be used: {source}")]
-    Script {
-        /// The script.
-        path: String,
-        /// What is wrong with it.
-        source: ScriptError,
-    },
-    /// A script is not there.
-    #[error("the script `{path}` can't be read: {why}")]
-    NoScript {
-        /// The script.
-        path: String,
-        /// What is wrong.
-        why: String,
-    },
-    /// Nobody here knows the model.
-    #[error("there is no provider for the model `{model}`")]
-    NoModel {
-        /// The model.
-        model: String,
-    },
-}
-
-impl Classify for OrderError {
-    fn kind(&self) -> ErrorKind {
-        match self {
-            Self::Item(error) => error.kind(),
-            Self::Input(_) | Self::Interpolation(_) | Self::Tool(_) | Self::Script { .. } => ErrorKind::Invalid,
-            Self::NoScript { .. } | Self::NoModel { .. } => ErrorKind::Absent,
-        }
-    }
-
-    fn code(&self) -> &'static str {
-        match self {
-            Self::Item(error) => error.code(),
-            Self::Input(error) => error.code(),
-            Self::Interpolation(error) => error.code(),
-            Self::Tool(error) => error.code(),
-            Self::Script { .. } => "script_invalid",
-            Self::NoScript { .. } => "script_not_found",
-            Self::NoModel { .. } => "model_unknown",
-        }
-    }
-
-    fn hint(&self) -> Option<String> {
-        match self {
-            Self::Item(error) => error.hint(),
-            Self::Input(error) => error.hint(),
-            Self::Interpolation(error) => error.hint(),
-            Self::Tool(error) => error.hint(),
-            Self::Script { source, .. } => source.hint(),
-            Self::NoScript { .. } => Some("name a file inside the project: `--model scripted:PATH`".to_owned()),
-            Self::NoModel { .. } => {
-                Some("`--model scripted:FILE` answers from a script; without `--model` an offline one does".to_owned())
-            }
-        }
-    }
-}
+/// How a model is named of which only the tier is known.
+const TIER: &str = "tier:";
+/// The greatest risk of a tool that nobody has to acknowledge.
+const UNASKED: Risk = Risk::External;
 
 /// A directive made ready to run.
 #[derive(Debug)]
@@ -146,6 +77,27 @@ pub struct Wishes {
     pub agent: Option<AgentId>,
     /// The model.
     pub model: Option<String>,
+    /// Ceilings, where they are other than the directive's.
+    pub limits: Limits,
+    /// The task that the thread is bound to; its text goes into the rules.
+    pub task: Option<TaskId>,
+}
+
+/// What a thread was ordered with and keeps to, whatever its directive says later.
+struct Kept<'a> {
+    capabilities: &'a Capabilities,
+    acknowledged: &'a [Risk],
+    limits: Limits,
+    model: Option<String>,
+    /// The text of its task.
+    task: Option<String>,
+}
+
+/// A model, its name, and what it says that it costs.
+struct Chosen {
+    model: Arc<dyn Model>,
+    name: String,
+    price: Option<Price>,
 }
 
 /// Makes what users write into threads and runs.
@@ -157,8 +109,8 @@ pub struct Workshop {
     pub project: PathBuf,
     /// The environment; tools see of it what they name.
     pub environment: BTreeMap<String, String>,
-    /// What of it a directive may put into a prompt that names it.
-    pub environment_allowed: Vec<String>,
+    /// How everything is set.
+    pub config: Config,
 }
 
 impl Workshop {
@@ -169,19 +121,30 @@ impl Workshop {
         let inputs = bind(&directive.item.inputs, wishes.inputs)?;
         let said = [agent.capabilities.as_ref(), directive.item.permissions.as_ref()];
         let capabilities = Capabilities::granted(said.map(|said| said.map(|said| &said.allow)));
-        let model = wishes.model.or_else(|| model_of(&directive.item, &agent));
-        let limits = with_defaults(&directive.item.limits);
+        let acknowledged = said.into_iter().flatten().flat_map(|said| &said.acknowledge);
+        let mut acknowledged: Vec<Risk> = acknowledged.map(|one| one.risk).collect();
+        acknowledged.sort_unstable();
+        acknowledged.dedup();
+        let model = wishes.model.or_else(|| self.model_of(&directive.item, &agent));
+        let limits = wishes.limits.over(&directive.item.limits).over(&self.config.limits);
         let thread = NewThread {
             directive: DirectiveId::new(directive.id()).ok(),
             model: model.clone(),
             inputs: inputs.clone(),
             limits: Some(limits.clone()),
             capabilities: Some(capabilities.to_strings()),
+            acknowledged: acknowledged.clone(),
+            task_id: wishes.task.clone(),
             ..NewThread::of(agent_id.clone())
         };
-        let task = prompt::task(&directive.item, &inputs, self.environment())?;
-        let (assignment, unusable) =
-            self.assign(agent_id, &agent, Some(&directive.item), &capabilities, model, limits)?;
+        let bound = wishes.task.as_ref().map(|task| self.task(task)).transpose()?;
+        let brought = self.library.context(&directive)?;
+        let task = prompt::task(&directive.item, &brought, &inputs, self.environment()).map_err(|source| {
+            let file = self.library.file_of_body(&directive).to_owned();
+            OrderError::Interpolation { file, source: source.below(directive.item.body_line) }
+        })?;
+        let kept = Kept { capabilities: &capabilities, acknowledged: &acknowledged, limits, model, task: bound };
+        let (assignment, unusable) = self.assign(agent_id, &agent, Some((&directive.item, &brought)), kept)?;
         let notices = task.notices.into_iter().chain(unusable).collect();
         Ok(Order { thread, assignment, task: task.text, notices })
     }
@@ -200,10 +163,27 @@ impl Workshop {
         };
         let recorded = thread.capabilities.iter().flatten().filter_map(|token| token.parse::<Capability>().ok());
         let capabilities = Capabilities::new(recorded);
-        let limits = with_defaults(thread.limits.as_ref().unwrap_or(&Limits::default()));
-        let directive = directive.as_ref().map(|directive| &directive.item);
-        let model = thread.model.clone();
-        self.assign(thread.agent_id.clone(), &agent, directive, &capabilities, model, limits).map(|(work, _)| work)
+        let brought = directive.as_ref().map(|directive| self.library.context(directive)).transpose()?;
+        let directive = directive.as_ref().map(|directive| &directive.item).zip(brought.as_ref());
+        let task = match thread.task_id.as_ref().map(|task| self.task(task)).transpose() {
+            // Nor does a task that nobody wrote down here.
+            Err(OrderError::Item(ItemError::NotFound { .. } | ItemError::Name(_))) => None,
+            task => task?,
+        };
+        let kept = Kept {
+            capabilities: &capabilities,
+            acknowledged: &thread.acknowledged,
+            limits: thread.limits.clone().unwrap_or_default().over(&self.config.limits),
+            model: thread.model.clone(),
+            task,
+        };
+        self.assign(thread.agent_id.clone(), &agent, directive, kept).map(|(work, _)| work)
+    }
+
+    /// The text of a task: the entry of that name among the knowledge about tasks.
+    fn task(&self, task: &TaskId) -> Result<String, OrderError> {
+        let id = DirectiveId::new(format!("{}/{task}", knowledge::TASKS)).map_err(ItemError::from)?;
+        Ok(self.library.knowledge(&id)?.item.body)
     }
 
     fn agent(&self, wished: Option<AgentId>) -> Result<(AgentId, Agent), OrderError> {
@@ -220,8 +200,9 @@ impl Workshop {
         }
     }
 
-    fn environment(&self) -> Environment<'_> {
-        Environment { allowed: &self.environment_allowed, variables: Some(&self.environment) }
+    /// What of the environment a directive may put into a prompt.
+    pub fn environment(&self) -> Environment<'_> {
+        Environment { allowed: &self.config.run.environment, variables: Some(&self.environment) }
     }
 
     /// What a run is done with, and what is wrong with tools that it has to do without.
@@ -229,48 +210,70 @@ impl Workshop {
         &self,
         agent_id: AgentId,
         agent: &Agent,
-        directive: Option<&Directive>,
-        capabilities: &Capabilities,
-        model: Option<String>,
-        limits: Limits,
+        directive: Option<(&Directive, &Brought)>,
+        kept: Kept<'_>,
     ) -> Result<(Assignment, Vec<String>), OrderError> {
-        let (model, name) = self.model(model)?;
-        let acknowledged: Vec<&Permissions> =
-            [agent.capabilities.as_ref(), directive.and_then(|directive| directive.permissions.as_ref())]
-                .into_iter()
-                .flatten()
-                .collect();
-        let accepts = |risk: Risk| {
-            risk < ACKNOWLEDGED_FROM || acknowledged.iter().any(|said| said.accepts(risk, ACKNOWLEDGED_FROM))
-        };
-        let risk_max = [Risk::Dangerous, Risk::External, Risk::Write].into_iter().find(|risk| accepts(*risk));
-        let Tools { ready: mut tools, notices } = self.tools()?;
-        let outputs = directive.map(|directive| directive.outputs.as_slice()).unwrap_or_default();
+        let Chosen { model, name, price: asked } = self.model(kept.model)?;
+        let risk_max = kept.acknowledged.iter().copied().max().unwrap_or_default().max(UNASKED);
+        let Tools { ready: mut tools, mut notices } = self.tools()?;
+        let is_unasked = |spec: &&ToolSpec| spec.risk > risk_max && gate::may_call(kept.capabilities, spec).is_ok();
+        notices.extend(tools.iter().map(|tool| tool.spec()).filter(is_unasked).map(|spec| {
+            let how = "`permissions: {allow: […], acknowledge: [{risk: dangerous, why: …}]}`";
+            format!("tool `{}` is dangerous and not offered, since nobody acknowledged that: {how} does", spec.name)
+        }));
+        let outputs = directive.map(|(directive, _)| directive.outputs.as_slice()).unwrap_or_default();
         let mut work = Assignment::new(agent_id, model, name);
         if !outputs.is_empty() {
             tools.push(Arc::new(DirectiveReturn::new(outputs.iter().map(declared).collect())?));
             work.return_tool = Some(directive_return::NAME.to_owned());
         }
-        work.system = prompt::system(agent, directive);
+        work.system = prompt::system(agent, directive, kept.task.as_deref());
         work.tools = tools;
-        work.gate = gate(capabilities.clone(), risk_max.unwrap_or(Risk::Safe));
-        work.limits = limits;
+        work.gate = gate::gate(kept.capabilities.clone(), risk_max, self.config.approvals.clone());
+        work.limits = kept.limits;
+        work.hooks = directive.iter().flat_map(|(directive, _)| &directive.hooks).flat_map(Hook::shown).collect();
+        self.set(&mut work);
+        // What the configuration says counts, then what a script says of itself.
+        work.price = work.price.filter(|price| !price.is_free()).or(asked).or(work.price);
+        let window = self.config.models.context_tokens(&work.model_name);
+        let directive = directive.map(|(directive, _)| directive);
+        work.continuation = continuation::continuation(&self.library, &self.config.coordination, window, directive);
         Ok((work, notices))
+    }
+
+    /// What the configuration says of every run.
+    fn set(&self, work: &mut Assignment) {
+        let Config { models, stops, approvals, errors, .. } = &self.config;
+        work.price = models.price(&work.model_name);
+        work.output_tokens_max = models.output_tokens(&work.model_name);
+        work.stops = stops.clone();
+        work.wait = approvals.wait;
+        work.classes = errors.classes.clone();
+        work.patience = Patience {
+            attempts_max: errors.attempts_max,
+            wait: Duration::from_millis(errors.wait_ms),
+            wait_max: Duration::from_millis(errors.wait_max_ms),
+        };
+        work.config = Some(self.config.digest());
     }
 
     /// Every tool there is: those that come with the program, and those that the project and the user declare.
     /// One that can't be used keeps nobody from using the others; what is wrong with it comes beside them.
     pub fn tools(&self) -> Result<Tools, OrderError> {
         let mut tools = self.built_in_tools()?;
-        let mut notices = Vec::new();
+        let (mut notices, mut names) = (Vec::new(), BTreeMap::new());
         for entry in self.library.list(Kind::Tool)?.into_iter().filter(|entry| !entry.hidden) {
             let Ok(id) = DirectiveId::new(&entry.id) else { continue };
+            let name = entry.id.rsplit('/').next().unwrap_or_default().to_owned();
+            if let Some(other) = names.get(&name) {
+                notices.push(format!("tool `{id}` is not used: `{other}` is called `{name}` too"));
+                continue;
+            }
+            // The project's and the user's own come first, also if they are broken: nobody asked for another.
+            tools.retain(|other| other.spec().name != name);
+            names.insert(name, entry.id);
             match self.declared_tool(&id) {
-                Ok(tool) => {
-                    // The project's and the user's own come first.
-                    tools.retain(|other| other.spec().name != tool.spec().name);
-                    tools.push(tool);
-                }
+                Ok(tool) => tools.push(tool),
                 Err(error) => notices.push(format!("tool `{id}` can't be used: {error}")),
             }
         }
@@ -291,14 +294,23 @@ impl Workshop {
     pub fn declared_tool(&self, id: &DirectiveId) -> Result<Arc<dyn Tool>, OrderError> {
         let around = Surroundings { root: self.project.clone(), environment: self.environment.clone() };
         let declaration = self.library.tool(id)?.item;
-        Ok(Arc::new(CommandTool::new(command(declaration), &around)?))
+        Ok(Arc::new(CommandTool::new(declaration, &around)?))
     }
 
-    fn model(&self, wished: Option<String>) -> Result<(Arc<dyn Model>, String), OrderError> {
-        let Some(name) = wished else { return Ok((Arc::new(Scripted::offline()), "scripted".to_owned())) };
+    /// The model that a directive or an agent names, by itself or by its tier.
+    fn model_of(&self, directive: &Directive, agent: &Agent) -> Option<String> {
+        let tier = |tier: &String| self.config.models.tier(tier).map_or_else(|| format!("{TIER}{tier}"), str::to_owned);
+        let named = |choice: &ModelChoice| choice.id.clone().or_else(|| choice.tier.as_ref().map(tier));
+        directive.model.as_ref().and_then(named).or_else(|| agent.model.as_ref().and_then(named))
+    }
+
+    /// The model of a name, and what it says that it costs.
+    fn model(&self, wished: Option<String>) -> Result<Chosen, OrderError> {
+        let chosen = |script: Scripted, name: String, price| Ok(Chosen { model: Arc::new(script), name, price });
+        let Some(name) = wished else { return chosen(Scripted::offline(), "scripted".to_owned(), None) };
         let Some(path) = name.strip_prefix(SCRIPTED) else {
             return match name.as_str() {
-                "scripted" => Ok((Arc::new(Scripted::offline()), name)),
+                "scripted" => chosen(Scripted::offline(), name, None),
                 _ => Err(OrderError::NoModel { model: name }),
             };
         };
@@ -310,42 +322,14 @@ impl Workshop {
         }
         let text = std::fs::read_to_string(&file).map_err(|error| no_script(error.to_string()))?;
         let script = Script::parse(&text).map_err(|source| OrderError::Script { path: path.to_owned(), source })?;
-        Ok((Arc::new(Scripted::new(script)), name))
+        let price = script.price.map(|price| Price {
+            input: price.input_per_million_tokens,
+            output: price.output_per_million_tokens,
+            cache_read: price.cache_read_per_million_tokens,
+            cache_write: price.cache_write_per_million_tokens,
+        });
+        chosen(Scripted::new(script), name, price)
     }
-}
-
-/// The model that a directive or an agent names; a tier is a name that a provider must know.
-fn model_of(directive: &Directive, agent: &Agent) -> Option<String> {
-    let tier = |tier: &String| format!("tier:{tier}");
-    let named = |choice: &ModelChoice| choice.id.clone().or_else(|| choice.tier.as_ref().map(tier));
-    directive.model.as_ref().and_then(named).or_else(|| agent.model.as_ref().and_then(named))
-}
-
-fn with_defaults(limits: &Limits) -> Limits {
-    let mut limits = limits.clone();
-    limits.turns.get_or_insert(TURNS);
-    limits.tokens.get_or_insert(TOKENS);
-    limits
-}
-
-fn may_call(capabilities: &Capabilities, spec: &ToolSpec) -> Result<(), String> {
-    // Giving back results is what a directive with outputs is for.
-    if spec.name == directive_return::NAME {
-        return Ok(());
-    }
-    match spec.capability.parse::<Capability>() {
-        Ok(needed) if capabilities.allows(&needed) => Ok(()),
-        Ok(needed) => Err(format!("the thread has no capability `{needed}`")),
-        Err(error) => Err(error.to_string()),
-    }
-}
-
-fn gate(capabilities: Capabilities, risk_max: Risk) -> Gate {
-    Arc::new(move |spec, _| match may_call(&capabilities, spec) {
-        Ok(()) if spec.risk <= risk_max => Permission::Allowed,
-        Ok(()) => Permission::Denied(format!("nobody acknowledged what `{}` can do", spec.name)),
-        Err(why) => Permission::Denied(why),
-    })
 }
 
 fn declared(output: &selvedge_items::input::Output) -> DeclaredOutput {
@@ -365,27 +349,5 @@ fn json_type(of: &Type) -> &'static str {
         Type::Boolean => "boolean",
         Type::List => "array",
         Type::Object => "object",
-    }
-}
-
-fn command(declaration: ToolDeclaration) -> CommandSpec {
-    let stdin = match declaration.stdin {
-        selvedge_items::tool::Stdin::None => Stdin::None,
-        selvedge_items::tool::Stdin::Json => Stdin::Json,
-    };
-    CommandSpec {
-        name: declaration.name,
-        description: declaration.description,
-        input_schema: declaration.input_schema,
-        command: declaration.command,
-        stdin,
-        timeout_seconds: declaration.timeout_seconds,
-        output_bytes_max: declaration.output_bytes_max,
-        environment: declaration.environment,
-        working_folder: declaration.working_folder,
-        class: declaration.class,
-        reconcile: declaration.reconcile,
-        capability: declaration.capability,
-        risk: declaration.risk,
     }
 }

@@ -5,6 +5,7 @@ use std::fmt::Write;
 use selvedge_items::Agent;
 use selvedge_items::directive::Directive;
 use selvedge_items::interpolate::{Environment, InterpolationError, Scope, render};
+use selvedge_items::knowledge::Brought;
 use serde_json::{Map, Value, json};
 
 /// A first message, and what whoever ordered it should know.
@@ -13,25 +14,31 @@ pub(super) struct Task {
     pub(super) notices: Vec<String>,
 }
 
-/// The rules a model answers under.
-pub(super) fn system(agent: &Agent, directive: Option<&Directive>) -> String {
-    let parts = [
-        agent.identity.trim(),
-        agent.instructions.trim(),
-        directive.map_or("", |directive| directive.description.trim()),
-    ];
-    parts.into_iter().filter(|part| !part.is_empty()).collect::<Vec<_>>().join("\n\n")
+/// The rules a model answers under: who it is, what its directive is for, what that says it should know, and the task it is bound to.
+pub(super) fn system(agent: &Agent, directive: Option<(&Directive, &Brought)>, task: Option<&str>) -> String {
+    let (description, known) = match directive {
+        Some((directive, brought)) => (directive.description.trim(), brought.system.as_slice()),
+        None => ("", [].as_slice()),
+    };
+    let said = [agent.identity.trim(), agent.instructions.trim(), description];
+    let task = task.map(|task| format!("<task>\n{task}\n</task>"));
+    let parts = said.into_iter().map(str::to_owned).chain(known.iter().cloned()).chain(task);
+    parts.filter(|part| !part.is_empty()).collect::<Vec<_>>().join("\n\n")
 }
 
-/// The first message: the body of the directive with its inputs, and what is to be given back.
+/// The first message: the body of the directive with its inputs, between what should be known before and after it, and what is to
+/// be given back.
 pub(super) fn task(
     directive: &Directive,
+    brought: &Brought,
     inputs: &Map<String, Value>,
     environment: Environment<'_>,
 ) -> Result<Task, InterpolationError> {
     let values = json!({"inputs": inputs});
     let rendered = render(&directive.body, &Scope { values: &values, environment })?;
-    let mut text = rendered.text.trim().to_owned();
+    let body = rendered.text.trim().to_owned();
+    let parts = brought.before.iter().cloned().chain([body]).chain(brought.after.iter().cloned());
+    let mut text = parts.filter(|part| !part.is_empty()).collect::<Vec<_>>().join("\n\n");
     if !directive.outputs.is_empty() {
         text.push_str("\n\nWhen you are done, call `directive_return` with:\n");
         for output in &directive.outputs {

@@ -5,5 +5,7 @@ mod hostile;
 mod killed;
 mod long;
 mod names;
+mod ordered;
 mod secrets;
+mod snapshots;
 mod support;

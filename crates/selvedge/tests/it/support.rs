@@ -125,7 +125,7 @@ impl House {
             library,
             project: self.root.clone(),
             environment: self.environment.clone(),
-            environment_allowed: Vec::new(),
+            config: selvedge::items::Config::built_in(),
         }
     }
 
@@ -212,6 +212,7 @@ fn word(told: &Told<'_>) -> String {
         Told::Draft(_) => "draft".to_owned(),
         Told::Calling { tool, .. } => format!("calling {tool}"),
         Told::Retrying { .. } => "retrying".to_owned(),
+        Told::Snapshot { why } => format!("snapshot: {why}"),
         Told::StateError { why } => format!("state error: {why}"),
     }
 }

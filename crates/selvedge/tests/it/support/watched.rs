@@ -5,8 +5,8 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use selvedge::log::{Head, Line};
-use selvedge::model::account::{Account, AccountId};
-use selvedge::model::{Batch, CommitKey, Committed, Digest, Note, Run, ThreadId};
+use selvedge::model::account::{Account, AccountId, Reservation};
+use selvedge::model::{Batch, CommitKey, Committed, Digest, Note, OwnerId, Run, ThreadId};
 use selvedge::store::{
     Acquire, Commit, Commitment, Cursor, Feed, Filter, Lease, Leases, Ledger, Logs, Notes, Page, Registry, Result,
     Store, Summary, Tombstone,
@@ -88,6 +88,9 @@ impl<S: Store> Leases for Watched<S> {
     fn abandon(&self, lease: &Lease) -> Result<()> {
         self.asked().abandon(lease)
     }
+    fn holder(&self, thread: &ThreadId) -> Result<Option<OwnerId>> {
+        self.asked().holder(thread)
+    }
     fn expired(&self) -> Result<Vec<Lease>> {
         self.asked().expired()
     }
@@ -140,6 +143,9 @@ impl<S: Store> Feed for Watched<S> {
 }
 
 impl<S: Store> Ledger for Watched<S> {
+    fn reservations(&self, account: &AccountId) -> Result<Vec<Reservation>> {
+        self.asked().reservations(account)
+    }
     fn account(&self, id: &AccountId) -> Result<Option<Account>> {
         self.asked().account(id)
     }

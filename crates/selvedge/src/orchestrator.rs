@@ -1,0 +1,117 @@
+//! Agents that start, watch and stop threads: one orchestrator, several doors.
+//!
+//! What a person does on the command line, an agent does with tools: start a directive as a child, wait for threads, look at how
+//! they stand, search a chain, resume, hand over, cancel and kill. Each needs a capability of its own (`tool.threads.…`), so a
+//! directive that says nothing of threads can't touch any. What changes other threads reaches only those that the calling thread
+//! itself started, or that they started.
+
+mod doors;
+mod order;
+
+use std::sync::{Arc, OnceLock, Weak};
+use std::time::Duration;
+
+use selvedge_engine::spawn::{Children, Order as ChildOrder, Spawning, Vouch};
+use selvedge_engine::{Assignment, Engine};
+use selvedge_model::tool::Started;
+use selvedge_model::{Call, DirectiveId, Manifest, ThreadId};
+use selvedge_store::Store;
+
+use crate::workshop::{Order, OrderError, Wishes, Workshop};
+
+/// The tool that starts a directive as a child.
+pub const SPAWN: &str = "spawn_thread";
+/// The tool by which a thread hands itself over.
+pub const HANDOFF: &str = "handoff_thread";
+
+/// Starts a process that will run a thread, behind a gate.
+pub type Launcher = Arc<dyn Fn(&ThreadId) -> Result<Box<dyn Started>, String> + Send + Sync>;
+
+/// Makes threads of a project's directives, and lets agents do so too.
+#[derive(Clone)]
+pub struct Orchestrator {
+    shared: Arc<Shared>,
+}
+
+struct Shared {
+    workshop: Arc<Workshop>,
+    engine: OnceLock<Weak<Engine>>,
+    launcher: Launcher,
+    vouch: Vouch,
+}
+
+impl std::fmt::Debug for Orchestrator {
+    fn fmt(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        formatter.debug_struct("Orchestrator").finish_non_exhaustive()
+    }
+}
+
+impl Orchestrator {
+    /// An orchestrator of a project's threads; [`Orchestrator::attach`] gives it the engine that runs them.
+    pub fn new(workshop: Arc<Workshop>, launcher: Launcher, vouch: Vouch) -> Self {
+        Self { shared: Arc::new(Shared { workshop, engine: OnceLock::new(), launcher, vouch }) }
+    }
+
+    /// Lets it run threads with this engine; once.
+    pub fn attach(&self, engine: &Arc<Engine>) {
+        // Whoever attaches a second one goes on with the first.
+        _ = self.shared.engine.set(Arc::downgrade(engine));
+    }
+
+    /// Makes a directive ready to run.
+    pub fn order(&self, id: &DirectiveId, wishes: Wishes) -> Result<Order, OrderError> {
+        let mut order = self.shared.workshop.order(id, wishes)?;
+        self.equip(&mut order.assignment)?;
+        Ok(order)
+    }
+
+    /// What a thread's next run is done with, by what its own record says.
+    pub fn assignment(&self, thread: &Manifest) -> Result<Assignment, OrderError> {
+        let mut work = self.shared.workshop.assignment(thread)?;
+        self.equip(&mut work)?;
+        Ok(work)
+    }
+
+    /// Adds what an agent may do with threads; what it has no capability for is not offered.
+    fn equip(&self, work: &mut Assignment) -> Result<(), OrderError> {
+        work.tools.extend(doors::all(&self.shared)?);
+        work.handoff_tool = Some(HANDOFF.to_owned());
+        let concurrency = &self.shared.workshop.config.coordination.concurrency;
+        work.spawning = Some(Spawning {
+            tool: SPAWN.to_owned(),
+            children: Arc::new(self.clone()),
+            at_once: usize::try_from(concurrency.children_max).unwrap_or(usize::MAX),
+            vouch: self.shared.vouch.clone(),
+        });
+        Ok(())
+    }
+}
+
+impl Children for Orchestrator {
+    fn order(&self, call: &Call, _: &Manifest) -> Result<ChildOrder, String> {
+        order::child(&self.shared.workshop, call)
+    }
+
+    fn assignment(&self, child: &Manifest) -> Result<Assignment, String> {
+        Self::assignment(self, child).map_err(|error| error.to_string())
+    }
+
+    fn launch(&self, child: &ThreadId) -> Result<Box<dyn Started>, String> {
+        (self.shared.launcher)(child)
+    }
+}
+
+impl Shared {
+    fn engine(&self) -> Result<Arc<Engine>, String> {
+        self.engine.get().and_then(Weak::upgrade).ok_or_else(|| "nobody runs threads here".to_owned())
+    }
+
+    fn store(&self) -> Result<Arc<dyn Store>, String> {
+        self.engine().map(|engine| engine.store().clone())
+    }
+
+    /// How long a wait lasts when nobody says.
+    fn patience(&self) -> Duration {
+        Duration::from_secs_f64(self.workshop.config.coordination.wait_threads.default_timeout.max(0.0))
+    }
+}

@@ -1,0 +1,363 @@
+//! The tools by which agents look at threads and act on them.
+
+use std::collections::HashSet;
+use std::sync::Arc;
+use std::time::Duration;
+
+use selvedge_engine::chain::get_chain;
+use selvedge_engine::search::{Query, SearchType, chain_search};
+use selvedge_engine::standing::{aggregate_results, get_status, list_active};
+use selvedge_engine::transcript::read_transcript;
+use selvedge_engine::wait::wait_threads;
+use selvedge_engine::{Ended, Input};
+use selvedge_model::event::{EffectClass, Process};
+use selvedge_model::tool::{Reconciled, Risk, Started};
+use selvedge_model::{Call, Cancel, Output, Stop, ThreadId, Tool, ToolError, ToolSpec};
+use selvedge_tools::InvalidTool;
+use serde::Serialize;
+use serde_json::{Value, json};
+
+use super::{HANDOFF, SPAWN, Shared};
+
+/// How many events a search gives when nobody says.
+const FOUND_MAX: usize = 50;
+
+/// What a door does.
+type Act = fn(&Arc<Shared>, &Call, &Cancel) -> Result<Value, String>;
+
+/// A tool that acts on threads.
+struct Door {
+    spec: ToolSpec,
+    act: Act,
+    shared: Arc<Shared>,
+}
+
+/// A door, its words, what it is given, how often it may run, how much harm it can do, and what it does.
+struct Sign {
+    name: &'static str,
+    capability: &'static str,
+    description: &'static str,
+    input_schema: fn() -> Value,
+    class: EffectClass,
+    risk: Risk,
+    act: Act,
+}
+
+fn thread_id() -> Value {
+    json!({
+        "type": "object",
+        "properties": {"thread_id": {"type": "string", "description": "The thread."}},
+        "required": ["thread_id"],
+        "additionalProperties": false,
+    })
+}
+
+fn thread_ids(with_timeout: bool) -> Value {
+    let mut properties = json!({"thread_ids": {"type": "array", "items": {"type": "string"}}});
+    if with_timeout {
+        properties["timeout"] = json!({"type": "number", "description": "Seconds to wait at most."});
+    }
+    json!({"type": "object", "properties": properties, "required": ["thread_ids"], "additionalProperties": false})
+}
+
+const SIGNS: [Sign; 12] = [
+    Sign {
+        name: SPAWN,
+        capability: "tool.threads.spawn",
+        description: "Starts a directive as a child thread. Without `async` it is waited for, and what came of it is the answer; with it \
+                      the answer is the child's id, and `wait_threads` waits for it.",
+        input_schema: || {
+            json!({
+                "type": "object",
+                "properties": {
+                    "directive": {"type": "string", "description": "The directive, such as `reports/weekly`."},
+                    "inputs": {"type": "object", "description": "What the directive is given."},
+                    "async": {"type": "boolean", "description": "Whether to go on without waiting."},
+                    "model": {"type": "string"},
+                    "agent": {"type": "string"},
+                    "limits": {
+                        "type": "object",
+                        "description": "Ceilings of the child, never above those of this thread: turns, tokens, spend (dollars), spawns, depth, duration_seconds.",
+                    },
+                },
+                "required": ["directive"],
+                "additionalProperties": false,
+            })
+        },
+        class: EffectClass::AtMostOnce,
+        risk: Risk::Write,
+        act: |_, _, _| Err("a child is started by the engine".to_owned()),
+    },
+    Sign {
+        name: "wait_threads",
+        capability: "tool.threads.wait",
+        description: "Waits until threads have come to an end, following them where they go on, and gives what came of each.",
+        input_schema: || thread_ids(true),
+        class: EffectClass::Pure,
+        risk: Risk::Safe,
+        act: |shared, call, cancel| {
+            let seconds = call.arguments.get("timeout").and_then(Value::as_f64).filter(|seconds| *seconds >= 0.0);
+            let timeout = seconds.map_or_else(
+                || shared.patience(),
+                |seconds| Duration::try_from_secs_f64(seconds).unwrap_or(Duration::MAX),
+            );
+            value(wait_threads(&*shared.store()?, &threads(call)?, timeout, cancel))
+        },
+    },
+    Sign {
+        name: "get_status",
+        capability: "tool.threads.status",
+        description: "How a thread stands.",
+        input_schema: thread_id,
+        class: EffectClass::Pure,
+        risk: Risk::Safe,
+        act: |shared, call, _| value(get_status(&*shared.store()?, &thread(call)?)),
+    },
+    Sign {
+        name: "list_active",
+        capability: "tool.threads.list",
+        description: "The threads that run now, in any process.",
+        input_schema: || json!({"type": "object", "properties": {}, "additionalProperties": false}),
+        class: EffectClass::Pure,
+        risk: Risk::Safe,
+        act: |shared, _, _| value(list_active(&*shared.store()?)),
+    },
+    Sign {
+        name: "aggregate_results",
+        capability: "tool.threads.results",
+        description: "What came of threads so far, without waiting.",
+        input_schema: || thread_ids(false),
+        class: EffectClass::Pure,
+        risk: Risk::Safe,
+        act: |shared, call, _| value(aggregate_results(&*shared.store()?, &threads(call)?)),
+    },
+    Sign {
+        name: "get_chain",
+        capability: "tool.threads.chain",
+        description: "The threads of one execution, from the first to the one that goes on.",
+        input_schema: thread_id,
+        class: EffectClass::Pure,
+        risk: Risk::Safe,
+        act: |shared, call, _| value(get_chain(&*shared.store()?, &thread(call)?)),
+    },
+    Sign {
+        name: "chain_search",
+        capability: "tool.threads.search",
+        description: "Searches everything that was said and done in all threads of one execution.",
+        input_schema: || {
+            json!({
+                "type": "object",
+                "properties": {
+                    "thread_id": {"type": "string"},
+                    "query": {"type": "string", "description": "Words, or a pattern."},
+                    "search_type": {"type": "string", "enum": ["text", "regex"]},
+                    "max_results": {"type": "integer", "minimum": 1},
+                },
+                "required": ["thread_id", "query"],
+                "additionalProperties": false,
+            })
+        },
+        class: EffectClass::Pure,
+        risk: Risk::Safe,
+        act: |shared, call, _| {
+            let said = |name: &str| call.arguments.get(name);
+            let query = Query {
+                query: said("query").and_then(Value::as_str).ok_or("`query` is missing")?.to_owned(),
+                search_type: match said("search_type").and_then(Value::as_str) {
+                    Some("regex") => SearchType::Regex,
+                    _ => SearchType::Text,
+                },
+                is_exact: false,
+                max_results: said("max_results").and_then(Value::as_u64).map_or(FOUND_MAX, |most| most as usize),
+            };
+            value(chain_search(&*shared.store()?, &thread(call)?, &query))
+        },
+    },
+    Sign {
+        name: "read_transcript",
+        capability: "tool.threads.read",
+        description: "What was said in a thread, readable.",
+        input_schema: || {
+            json!({
+                "type": "object",
+                "properties": {"thread_id": {"type": "string"}, "tail_lines": {"type": "integer", "minimum": 1}},
+                "required": ["thread_id"],
+                "additionalProperties": false,
+            })
+        },
+        class: EffectClass::Pure,
+        risk: Risk::Safe,
+        act: |shared, call, _| {
+            let tail = call.arguments.get("tail_lines").and_then(Value::as_u64).map(|lines| lines as usize);
+            value(read_transcript(&*shared.store()?, &thread(call)?, tail))
+        },
+    },
+    Sign {
+        name: "cancel_thread",
+        capability: "tool.threads.cancel",
+        description: "Asks a thread that this one started, and all that it started, to stop.",
+        input_schema: thread_id,
+        class: EffectClass::Idempotent,
+        risk: Risk::Write,
+        act: |shared, call, _| stop(shared, call, Stop::Cancelled, "cancelled"),
+    },
+    Sign {
+        name: "kill_thread",
+        capability: "tool.threads.kill",
+        description: "Ends a thread that this one started, and all that it started, by force.",
+        input_schema: thread_id,
+        class: EffectClass::Idempotent,
+        risk: Risk::Write,
+        act: |shared, call, _| stop(shared, call, Stop::Killed, "killed"),
+    },
+    Sign {
+        name: "resume_thread",
+        capability: "tool.threads.resume",
+        description: "Goes on with a thread that this one started, with a message, and waits for what comes of it.",
+        input_schema: || {
+            json!({
+                "type": "object",
+                "properties": {"thread_id": {"type": "string"}, "message": {"type": "string"}},
+                "required": ["thread_id", "message"],
+                "additionalProperties": false,
+            })
+        },
+        class: EffectClass::AtMostOnce,
+        risk: Risk::Write,
+        act: resume,
+    },
+    Sign {
+        name: HANDOFF,
+        capability: "tool.threads.handoff",
+        description: "Hands this thread's work over to a successor that begins with the newest part of this conversation.",
+        input_schema: || json!({"type": "object", "properties": {}, "additionalProperties": false}),
+        class: EffectClass::Idempotent,
+        risk: Risk::Safe,
+        act: |_, _, _| Ok(json!({"success": true})),
+    },
+];
+
+/// All doors.
+pub(super) fn all(shared: &Arc<Shared>) -> Result<Vec<Arc<dyn Tool>>, InvalidTool> {
+    SIGNS
+        .iter()
+        .map(|sign| {
+            let spec =
+                selvedge_tools::built_in(sign.name, sign.description, (sign.input_schema)(), sign.class, sign.risk);
+            let spec = ToolSpec { capability: sign.capability.to_owned(), ..spec };
+            Ok(Arc::new(Door { spec, act: sign.act, shared: shared.clone() }) as Arc<dyn Tool>)
+        })
+        .collect()
+}
+
+fn value<T: Serialize, E: std::fmt::Display>(found: Result<T, E>) -> Result<Value, String> {
+    let found = found.map_err(|error| error.to_string())?;
+    serde_json::to_value(found).map_err(|error| error.to_string())
+}
+
+fn thread(call: &Call) -> Result<ThreadId, String> {
+    let text = call.arguments.get("thread_id").and_then(Value::as_str).ok_or("`thread_id` is missing")?;
+    ThreadId::new(text).map_err(|error| error.to_string())
+}
+
+fn threads(call: &Call) -> Result<Vec<ThreadId>, String> {
+    let listed = call.arguments.get("thread_ids").and_then(Value::as_array).ok_or("`thread_ids` is missing")?;
+    let one = |listed: &Value| {
+        let text = listed.as_str().ok_or_else(|| format!("{listed} is no thread's id"))?;
+        ThreadId::new(text).map_err(|error| error.to_string())
+    };
+    listed.iter().map(one).collect()
+}
+
+/// The thread that a call names, if the calling one started it, or one that it started did.
+fn own(shared: &Shared, call: &Call) -> Result<ThreadId, String> {
+    let wanted = thread(call)?;
+    let (store, words) = (shared.store()?, |error: selvedge_store::Error| error.to_string());
+    let mut known: HashSet<ThreadId> = HashSet::new();
+    let mut open = vec![wanted.clone()];
+    while let Some(next) = open.pop() {
+        for link in store.chain(&next).map_err(words)? {
+            let Some(parent) = link.manifest.parent_id else { continue };
+            let chain = store.chain(&parent).map_err(words)?;
+            if chain.iter().any(|link| link.manifest.thread_id == call.thread) {
+                return Ok(wanted);
+            }
+            if known.insert(parent.clone()) {
+                open.push(parent);
+            }
+        }
+    }
+    Err(format!("`{wanted}` was not started by this thread"))
+}
+
+fn stop(shared: &Arc<Shared>, call: &Call, stop: Stop, word: &str) -> Result<Value, String> {
+    let thread = own(shared, call)?;
+    let status = shared.engine()?.stop(&thread, stop).map_err(|error| error.to_string())?;
+    let mut told = json!({"success": true, "thread_id": thread, "status": status});
+    told[word] = json!(true);
+    Ok(told)
+}
+
+fn resume(shared: &Arc<Shared>, call: &Call, cancel: &Cancel) -> Result<Value, String> {
+    let thread = own(shared, call)?;
+    let message = call.arguments.get("message").and_then(Value::as_str).ok_or("`message` is missing")?;
+    let store = shared.store()?;
+    let end = store.chain(&thread).map_err(|error| error.to_string())?.pop().ok_or("there is no such thread")?;
+    let work = super::Orchestrator { shared: shared.clone() };
+    let work = work.assignment(&end.manifest).map_err(|error| error.to_string())?;
+    let ended = shared.engine()?.resume(&thread, Input::text(message), &work, cancel, &mut |_| {});
+    Ok(resumed(&ended.map_err(|error| error.to_string())?))
+}
+
+/// What is told of a thread that was resumed.
+fn resumed(ended: &Ended) -> Value {
+    let result = json!({"status": ended.status, "thread_id": ended.thread, "outputs": ended.outputs, "result": ended.text, "cost": ended.cost});
+    let mut told = json!({"success": true, "resumed": true, "thread_id": ended.thread, "new_thread_result": result});
+    if let (Some(resumed), Some(fields)) = (&ended.resumed, told.as_object_mut())
+        && let Ok(Value::Object(more)) = serde_json::to_value(resumed)
+    {
+        fields.extend(more);
+    }
+    told
+}
+
+struct Entered {
+    act: Act,
+    call: Call,
+    shared: Arc<Shared>,
+}
+
+impl Started for Entered {
+    fn process(&self) -> Option<Process> {
+        None
+    }
+
+    fn dispatch(self: Box<Self>, cancel: &Cancel) -> Result<Output, ToolError> {
+        if cancel.said().is_some() {
+            return Err(ToolError::Stopped { tool: self.call.name.clone() });
+        }
+        Ok(match (self.act)(&self.shared, &self.call, cancel) {
+            Ok(content) => {
+                let is_error = content.get("success") == Some(&Value::Bool(false));
+                Output { content, is_error, ..Output::default() }
+            }
+            Err(error) => {
+                Output { content: json!({"success": false, "error": error}), is_error: true, ..Output::default() }
+            }
+        })
+    }
+}
+
+impl Tool for Door {
+    fn spec(&self) -> &ToolSpec {
+        &self.spec
+    }
+
+    fn start(&self, call: &Call) -> Result<Box<dyn Started>, ToolError> {
+        Ok(Box::new(Entered { act: self.act, call: call.clone(), shared: self.shared.clone() }))
+    }
+
+    fn reconcile(&self, _: &Call, _: &Cancel) -> Reconciled {
+        Reconciled::Unknown
+    }
+}

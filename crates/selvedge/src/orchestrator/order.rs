@@ -1,0 +1,42 @@
+//! What a call that starts a child asks for.
+
+use selvedge_engine::spawn::Order;
+use selvedge_model::limits::Limits;
+use selvedge_model::{AgentId, Call, DirectiveId, Message, Role};
+use serde::Deserialize;
+use serde_json::{Map, Value};
+
+use crate::workshop::{Wishes, Workshop};
+
+/// The arguments of the tool that starts a child.
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Asked {
+    directive: String,
+    #[serde(default)]
+    inputs: Map<String, Value>,
+    #[serde(default, rename = "async")]
+    is_async: bool,
+    model: Option<String>,
+    agent: Option<String>,
+    #[serde(default)]
+    limits: Limits,
+}
+
+/// The child that a call asks for.
+pub(super) fn child(workshop: &Workshop, call: &Call) -> Result<Order, String> {
+    let words = |error: &dyn std::fmt::Display| error.to_string();
+    let asked: Asked = serde_json::from_value(call.arguments.clone()).map_err(|error| words(&error))?;
+    let directive = DirectiveId::new(&asked.directive).map_err(|error| words(&error))?;
+    let agent = asked.agent.map(AgentId::new).transpose().map_err(|error| words(&error))?;
+    let found = workshop.library.directive(&directive).map_err(|error| words(&error))?;
+    // What nobody says about money is not the default of a thread by itself, but a share of what its parent has left.
+    let spend = asked.limits.over(&found.item.limits).spend;
+    let wishes = Wishes { inputs: asked.inputs, agent, model: asked.model, limits: asked.limits, ..Wishes::default() };
+    let mut order = workshop.order(&directive, wishes).map_err(|error| words(&error))?;
+    if let Some(limits) = &mut order.thread.limits {
+        limits.spend = spend;
+    }
+    let messages = vec![Message::text(Role::User, order.task)];
+    Ok(Order { thread: order.thread, messages, detached: asked.is_async })
+}

@@ -1,0 +1,95 @@
+//! Why a directive can't be run.
+
+use selvedge_items::ItemError;
+use selvedge_items::input::InputError;
+use selvedge_items::interpolate::InterpolationError;
+use selvedge_model::error::{Classify, Kind as ErrorKind};
+use selvedge_providers::ScriptError;
+use selvedge_tools::InvalidTool;
+
+use super::TIER;
+
+/// Why a directive can't be run.
+#[derive(Debug, thiserror::Error)]
+pub enum OrderError {
+    /// An item is missing, not valid, or not trusted.
+    #[error(transparent)]
+    Item(#[from] ItemError),
+    /// The inputs are not what the directive declares.
+    #[error(transparent)]
+    Input(#[from] InputError),
+    /// The body refers to something that is not there.
+    #[error("`{file}` can't be filled in: {source}")]
+    Interpolation {
+        /// The file that has the body.
+        file: String,
+        /// What is wrong, with the line of that file.
+        source: InterpolationError,
+    },
+    /// A declared tool can't be one.
+    #[error(transparent)]
+    Tool(#[from] InvalidTool),
+    /// A script can't be read.
+    #[error("the script `{path}` can't be used: {source}")]
+    Script {
+        /// The script.
+        path: String,
+        /// What is wrong with it.
+        source: ScriptError,
+    },
+    /// A script is not there.
+    #[error("the script `{path}` can't be read: {why}")]
+    NoScript {
+        /// The script.
+        path: String,
+        /// What is wrong.
+        why: String,
+    },
+    /// Nobody here knows the model.
+    #[error("there is no provider for the model `{model}`")]
+    NoModel {
+        /// The model.
+        model: String,
+    },
+}
+
+impl Classify for OrderError {
+    fn kind(&self) -> ErrorKind {
+        match self {
+            Self::Item(error) => error.kind(),
+            Self::Interpolation { source, .. } => source.kind(),
+            Self::Input(_) | Self::Tool(_) | Self::Script { .. } => ErrorKind::Invalid,
+            Self::NoScript { .. } | Self::NoModel { .. } => ErrorKind::Absent,
+        }
+    }
+
+    fn code(&self) -> &'static str {
+        match self {
+            Self::Item(error) => error.code(),
+            Self::Input(error) => error.code(),
+            Self::Interpolation { source, .. } => source.code(),
+            Self::Tool(error) => error.code(),
+            Self::Script { .. } => "script_invalid",
+            Self::NoScript { .. } => "script_not_found",
+            Self::NoModel { .. } => "model_unknown",
+        }
+    }
+
+    fn hint(&self) -> Option<String> {
+        match self {
+            Self::Item(error) => error.hint(),
+            Self::Input(error) => error.hint(),
+            Self::Interpolation { source, .. } => source.hint(),
+            Self::Tool(error) => error.hint(),
+            Self::Script { source, .. } => source.hint(),
+            Self::NoScript { .. } => Some("name a file inside the project: `--model scripted:PATH`".to_owned()),
+            Self::NoModel { model } if model.starts_with(TIER) => {
+                let tier = model.trim_start_matches(TIER);
+                Some(format!("say which model it is: `tiers: {{{tier}: MODEL}}` in `.ai/config/agent/models.yaml`"))
+            }
+            Self::NoModel { .. } => {
+                Some("`--model scripted:FILE` answers from a script; without `--model` an offline one does".to_owned())
+            }
+        }
+    }
+}

@@ -1,0 +1,56 @@
+//! Whether a call may be made: what the thread may call, which risks somebody acknowledged, and what the configuration says of it.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use selvedge_engine::Permission;
+use selvedge_engine::assignment::{Asking, Gate};
+use selvedge_items::capability::{Capabilities, Capability};
+use selvedge_items::config::{Action, Approvals};
+use selvedge_model::ToolSpec;
+use selvedge_model::tool::Risk;
+use selvedge_tools::directive_return;
+
+/// Asks in this order; the first that says no is heard.
+pub(super) fn gate(capabilities: Capabilities, risk_max: Risk, approvals: Approvals) -> Gate {
+    Arc::new(move |spec, _| {
+        // Giving back results is what a directive with outputs is for.
+        if spec.name == directive_return::NAME {
+            return Permission::Allowed;
+        }
+        match may_call(&capabilities, spec) {
+            Ok(()) if spec.risk <= risk_max => said(&approvals, spec),
+            Ok(()) => Permission::Denied(format!("nobody acknowledged what `{}` can do", spec.name)),
+            Err(why) => Permission::Denied(why),
+        }
+    })
+}
+
+/// Whether a thread has the capability that a tool needs; if not, why.
+pub(super) fn may_call(capabilities: &Capabilities, spec: &ToolSpec) -> Result<(), String> {
+    match spec.capability.parse::<Capability>() {
+        Ok(needed) if capabilities.allows(&needed) => Ok(()),
+        Ok(needed) => Err(format!("the thread has no capability `{needed}`")),
+        Err(error) => Err(error.to_string()),
+    }
+}
+
+fn said(approvals: &Approvals, spec: &ToolSpec) -> Permission {
+    let decision = approvals.decide(spec);
+    let rule = decision
+        .rule
+        .as_deref()
+        .map_or_else(|| "`approvals.default`".to_owned(), |id| format!("`approvals.rules.{id}`"));
+    match decision.action {
+        Action::Allow => Permission::Allowed,
+        Action::Deny => {
+            let why = decision.reason.unwrap_or_else(|| format!("calls of `{}` are refused", spec.name));
+            Permission::Denied(format!("{why} ({rule})"))
+        }
+        Action::Ask => Permission::Ask(Asking {
+            why: Some(decision.reason.map_or(rule.clone(), |why| format!("{why} ({rule})"))),
+            mode: decision.resume_mode,
+            expires_after: decision.expires_after_seconds.map(Duration::from_secs),
+        }),
+    }
+}

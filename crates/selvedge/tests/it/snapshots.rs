@@ -1,0 +1,578 @@
+//! Snapshots of real threads: when they are saved, what they say, what becomes of them, and that nothing depends on them.
+//!
+//! A snapshot that is believed when it should not be would show a user another thread than the log has; one that fails a run would cost
+//! the run for the sake of a copy.
+
+use std::fs;
+use std::io;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
+use std::time::Duration;
+
+use selvedge::items::config::state_persistence::{Action, Coalesce, StatePersistence};
+use selvedge::log::{Signer, Trust};
+use selvedge::model::answer::{End, Usage};
+use selvedge::model::event::{EffectClass, Event, Process};
+use selvedge::model::message::Block;
+use selvedge::model::scope::Scopes;
+use selvedge::model::tool::{Reconciled, Risk, Started};
+use selvedge::model::{
+    AgentId, Answer, Call, CallId, Cancel, Clock, Digest, Draft, Model, ModelError, NewThread, Output, Prompt, Status,
+    Stop, ThreadId, Timestamp, Tool, ToolError, ToolSpec,
+};
+use selvedge::snapshot::{Keeper, Schema, newest};
+use selvedge::store::snapshot::{Kept, Place};
+use selvedge::store::{Logs, Snapshots};
+use selvedge::store_local::disk::{Disk, DiskFile, How, RealDisk};
+use selvedge::store_local::system::SystemIds;
+use selvedge::store_local::{Access, LocalStore, Options};
+use selvedge::tools::ProcessGroups;
+use selvedge::{Assignment, Ended, Engine, EngineOptions, Input, Redactor, Told};
+use serde_json::{Value, json};
+use tempfile::TempDir;
+
+use crate::support::Watched;
+
+/// A disk on which snapshots don't fit while it is full.
+#[derive(Debug, Default)]
+struct Filling {
+    is_full: AtomicBool,
+    refused: AtomicUsize,
+}
+
+impl Disk for Filling {
+    fn open(&self, path: &Path, how: How) -> io::Result<Box<dyn DiskFile>> {
+        let is_snapshot = path.to_string_lossy().contains("state.json") && how == How::MakeNew;
+        if is_snapshot && self.is_full.load(Ordering::SeqCst) {
+            self.refused.fetch_add(1, Ordering::SeqCst);
+            return Err(io::Error::from_raw_os_error(28));
+        }
+        RealDisk.open(path, how)
+    }
+    fn make_folder(&self, path: &Path) -> io::Result<()> {
+        RealDisk.make_folder(path)
+    }
+    fn rename(&self, from: &Path, to: &Path) -> io::Result<()> {
+        RealDisk.rename(from, to)
+    }
+    fn remove(&self, path: &Path) -> io::Result<()> {
+        RealDisk.remove(path)
+    }
+    fn remove_folder(&self, path: &Path) -> io::Result<()> {
+        RealDisk.remove_folder(path)
+    }
+    fn sync_folder(&self, path: &Path) -> io::Result<()> {
+        RealDisk.sync_folder(path)
+    }
+}
+
+/// A clock that says what it is told to.
+#[derive(Debug)]
+struct Said(AtomicU64);
+
+impl Clock for Said {
+    fn now(&self) -> Timestamp {
+        Timestamp::from_micros(i64::try_from(self.0.fetch_add(1000, Ordering::SeqCst)).unwrap())
+    }
+}
+
+/// A model that calls a tool so many times, saying something long each time, and then is done.
+struct Talker {
+    calls: usize,
+    text: String,
+    then: Then,
+    shown: AtomicUsize,
+}
+
+#[derive(Clone, Copy, PartialEq)]
+enum Then {
+    Done,
+    Fails,
+    Stopped,
+}
+
+impl Model for Talker {
+    fn answer(&self, prompt: &Prompt<'_>, _: &mut dyn FnMut(Draft), cancel: &Cancel) -> Result<Answer, ModelError> {
+        self.shown.store(prompt.messages.len(), Ordering::SeqCst);
+        let asked = prompt.messages.iter().flat_map(|message| &message.content);
+        let asked = asked.filter(|block| matches!(block, Block::ToolCall { .. })).count();
+        let text = Block::Text { text: self.text.clone() };
+        let (content, end) = match (asked < self.calls, self.then) {
+            (true, _) => {
+                let id = CallId::new(format!("call_{asked}")).unwrap();
+                (vec![text, Block::ToolCall { id, name: "look".to_owned(), arguments: json!({}) }], End::ToolCalls)
+            }
+            (false, Then::Done) => (vec![text], End::Finished),
+            (false, Then::Fails) => return Err(ModelError::Permanent { why: "no more".to_owned() }),
+            (false, Then::Stopped) => {
+                cancel.say(Stop::Cancelled);
+                let partial = vec![Block::Text { text: "half of it".to_owned() }];
+                return Err(ModelError::Stopped { partial, usage: Usage::default() });
+            }
+        };
+        Ok(Answer {
+            content,
+            end,
+            usage: Usage { input_tokens: 10, output_tokens: 5, ..Usage::default() },
+            session: None,
+        })
+    }
+    fn context_tokens_max(&self, _: &str) -> Option<u64> {
+        None
+    }
+}
+
+struct Look(ToolSpec);
+
+impl Tool for Look {
+    fn spec(&self) -> &ToolSpec {
+        &self.0
+    }
+    fn start(&self, _: &Call) -> Result<Box<dyn Started>, ToolError> {
+        Ok(Box::new(Looking))
+    }
+    fn reconcile(&self, _: &Call, _: &Cancel) -> Reconciled {
+        Reconciled::NotDone
+    }
+}
+
+struct Looking;
+
+impl Started for Looking {
+    fn process(&self) -> Option<Process> {
+        None
+    }
+    fn dispatch(self: Box<Self>, _: &Cancel) -> Result<Output, ToolError> {
+        Ok(Output::text("nothing new"))
+    }
+}
+
+/// A store in a folder of its own, with a clock and a disk that do as they are told.
+struct House {
+    folder: TempDir,
+    signer: Signer,
+    clock: Arc<Said>,
+    disk: Arc<Filling>,
+    config: StatePersistence,
+}
+
+/// What came of a run.
+struct Ran {
+    ended: Ended,
+    told: Vec<String>,
+    /// How many messages the model was shown last.
+    shown: usize,
+    /// How often the log was read.
+    reads: u64,
+}
+
+impl House {
+    fn new(change: impl FnOnce(&mut StatePersistence)) -> Self {
+        let folder = tempfile::tempdir().unwrap();
+        let disk = Arc::new(Filling::default());
+        LocalStore::init(folder.path(), disk.clone()).unwrap();
+        let mut config = StatePersistence::builtin();
+        change(&mut config);
+        let clock = Arc::new(Said(AtomicU64::new(1_800_000_000_000_000)));
+        Self { folder, signer: Signer::generate(&SystemIds), clock, disk, config }
+    }
+
+    /// Every trigger saves, and nothing is tidied away.
+    fn saving_always() -> Self {
+        Self::new(|config| {
+            config.checkpoint.performance.coalesce = Coalesce::Always;
+            config.retention.cleanup.enabled = false;
+            config.retention.on_completion.action = Action::Keep;
+        })
+    }
+
+    fn trust(&self) -> Trust {
+        Trust::of(&[self.signer.public()])
+    }
+
+    fn open(&self) -> LocalStore {
+        let store = LocalStore::open(Options {
+            project: self.folder.path().to_owned(),
+            access: Access::ReadWrite,
+            trust: self.trust(),
+            signer: Some(Signer::from_pem(&self.signer.to_pem()).unwrap()),
+            clock: self.clock.clone(),
+            ids: Arc::new(SystemIds),
+            disk: self.disk.clone(),
+        });
+        store.unwrap()
+    }
+
+    fn work(&self, calls: usize, text: &str, then: Then) -> (Assignment, Arc<Talker>) {
+        let model = Arc::new(Talker { calls, text: text.to_owned(), then, shown: AtomicUsize::new(0) });
+        let mut work = Assignment::new(AgentId::new("scribe").unwrap(), model.clone(), "talker");
+        work.patience.wait = Duration::from_millis(1);
+        work.hooks = vec![json!({"event": "limit", "directive": "on_limit", "inputs": {}})];
+        work.tools = vec![Arc::new(Look(ToolSpec {
+            name: "look".to_owned(),
+            description: String::new(),
+            input_schema: json!({}),
+            class: EffectClass::Pure,
+            capability: "tool.look".to_owned(),
+            risk: Risk::Safe,
+            hash: Digest([0; 32]),
+        }))];
+        (work, model)
+    }
+
+    /// A run in a process of its own, as far as anybody can tell.
+    fn run(&self, thread: Option<&ThreadId>, calls: usize, text: &str, then: Then) -> (ThreadId, Ran) {
+        self.run_with(thread, calls, text, then, |_| {})
+    }
+
+    fn run_with(
+        &self,
+        thread: Option<&ThreadId>,
+        calls: usize,
+        text: &str,
+        then: Then,
+        change: impl FnOnce(&mut Assignment),
+    ) -> (ThreadId, Ran) {
+        let watched = Arc::new(Watched::new(self.open()));
+        let keeper = Keeper::new(Arc::new(self.open()), self.config.clone()).unwrap();
+        let engine = Engine::new(EngineOptions {
+            store: watched.clone(),
+            trust: self.trust(),
+            clock: self.clock.clone(),
+            ids: Arc::new(SystemIds),
+            processes: Arc::new(ProcessGroups),
+            scopes: Scopes::builtin(),
+            redactor: Redactor::default(),
+        })
+        .keeping(keeper);
+        let (mut work, model) = self.work(calls, text, then);
+        change(&mut work);
+        let thread = match thread {
+            Some(thread) => thread.clone(),
+            None => {
+                let mut new = NewThread::of(AgentId::new("scribe").unwrap());
+                new.capabilities = Some(vec!["tool.look".to_owned()]);
+                engine.create(new, Vec::new()).unwrap()
+            }
+        };
+        let mut told = Vec::new();
+        let mut tell = |one: Told<'_>| {
+            if let Told::Snapshot { why } = one {
+                told.push(why.to_owned());
+            }
+        };
+        let ended = engine.send(&thread, Input::text("go on"), &work, &Cancel::new(), &mut tell).unwrap();
+        let reads = watched.reads.load(Ordering::SeqCst);
+        (thread, Ran { ended, told, shown: model.shown.load(Ordering::SeqCst), reads })
+    }
+
+    fn folder_of(&self, thread: &ThreadId) -> PathBuf {
+        self.folder.path().join(".ai/agent/threads").join(thread.folder())
+    }
+
+    fn kept(&self, thread: &ThreadId) -> Vec<Kept> {
+        self.open().kept(thread, "archive").unwrap()
+    }
+
+    /// The newest good snapshot, whole.
+    fn snapshot(&self, thread: &ThreadId) -> Value {
+        let schema = Schema::new(&self.config.state).unwrap();
+        let found = newest(&self.open(), &schema, "archive", thread).unwrap();
+        assert_eq!(found.bad.len(), 0, "{:?}", found.bad);
+        found.good.unwrap().1
+    }
+
+    /// What the triggers were, oldest first.
+    fn triggers(&self, thread: &ThreadId) -> Vec<String> {
+        let store = self.open();
+        let mut kept = store.kept(thread, "archive").unwrap();
+        kept.reverse();
+        let trigger = |kept: &Kept| store.read_snapshot(thread, kept, "archive").unwrap().body["trigger"].clone();
+        kept.iter().map(|kept| trigger(kept).as_str().unwrap().to_owned()).collect()
+    }
+}
+
+/// Long enough that a few turns make a log that is worth a snapshot.
+fn long_text() -> String {
+    "a long story, told slowly. ".repeat(400)
+}
+
+#[test]
+fn every_trigger_saves_when_it_is_due() {
+    let house = House::saving_always();
+    let (thread, ran) = house.run(None, 1, "hm", Then::Done);
+    assert_eq!(ran.ended.status, Status::Completed);
+    assert_eq!(house.triggers(&thread), ["pre_turn", "post_llm", "post_tools", "post_llm"]);
+    let (thread, ran) = house.run(None, 0, "hm", Then::Fails);
+    assert_eq!(ran.ended.status, Status::Error);
+    assert_eq!(house.triggers(&thread), ["pre_turn", "on_error"]);
+    let (thread, ran) = house.run(None, 0, "hm", Then::Stopped);
+    assert_eq!(ran.ended.status, Status::Cancelled);
+    assert_eq!(house.triggers(&thread), ["pre_turn", "on_cancel"]);
+}
+
+#[test]
+fn a_thread_that_waits_is_saved_with_all_that_somebody_needs_to_decide() {
+    let house = House::new(|_| {});
+    let (thread, ran) = house.run_with(None, 9, "hm", Then::Done, |work| work.limits.turns = Some(2));
+    assert_eq!(ran.ended.status, Status::Suspended);
+    let state = house.snapshot(&thread);
+    assert_eq!(state["trigger"], "on_suspend");
+    assert_eq!((&state["status"], &state["suspend_reason"]), (&json!("suspended"), &json!("limit")));
+    let metadata =
+        json!({"limit_code": "turns_exceeded", "code": "turns_exceeded", "current_value": 2, "current_max": 2});
+    assert_eq!(state["suspend_metadata"], metadata);
+    assert_eq!((&state["turn_number"], &state["cost"]["turns"]), (&json!(2), &json!(2)));
+    assert_eq!(state["cost"]["tokens"], json!({"input_tokens": 20, "output_tokens": 10}));
+    assert_eq!(state["hooks"], json!([{"event": "limit", "directive": "on_limit", "inputs": {}}]));
+    assert_eq!(state["required_caps"], json!(["tool.look"]));
+    assert_eq!(state["messages"].as_array().unwrap().len(), 5);
+    assert_eq!((&state["version"], &state["partial_cognition"]), (&json!("1.1.0"), &Value::Null));
+    let head = house.open().head(&thread).unwrap();
+    assert_eq!((&state["log_version"], &state["log_hash"]), (&json!(head.version), &json!(head.hash)));
+}
+
+#[test]
+fn what_a_stopped_model_had_said_is_kept_with_its_share() {
+    let house = House::new(|_| {});
+    let (thread, _) = house.run(None, 1, "a story of forty letters, or a bit more..", Then::Stopped);
+    let partial = house.snapshot(&thread)["partial_cognition"].clone();
+    assert_eq!((&partial["text"], &partial["is_partial"]), (&json!("half of it"), &json!(true)));
+    let share = partial["completion_percentage"].as_u64().unwrap();
+    assert!((20..=40).contains(&share), "{share}");
+    // The next run has not been stopped.
+    let (_, ran) = house.run(Some(&thread), 1, "x", Then::Fails);
+    assert_eq!(ran.ended.status, Status::Error);
+    assert_eq!(house.snapshot(&thread)["partial_cognition"], Value::Null);
+}
+
+#[test]
+fn short_threads_are_not_saved_turn_by_turn_and_long_ones_rarely() {
+    let house = House::new(|config| config.retention.on_completion.action = Action::Keep);
+    let (short, _) = house.run(None, 3, "hm", Then::Done);
+    assert_eq!(house.kept(&short), []);
+    let (long, _) = house.run_with(None, 60, &long_text(), Then::Done, |work| work.limits.turns = None);
+    let kept = house.kept(&long).len();
+    assert!((3..=8).contains(&kept), "{kept} of 180 triggers saved");
+}
+
+#[test]
+fn a_long_thread_begins_with_its_snapshot_and_reads_only_what_stands_behind_it() {
+    let house = House::new(|_| {});
+    let (thread, _) = house.run_with(None, 30, &long_text(), Then::Done, |work| work.limits.turns = None);
+    assert!(house.kept(&thread).iter().all(|kept| kept.place == Place::Archived), "it is completed");
+    let (_, ran) = house.run(Some(&thread), 30, "x", Then::Done);
+    assert_eq!((ran.reads, ran.shown, ran.told.len()), (0, 63, 0), "{:?}", ran.told);
+    // Without any snapshot it is the same thread.
+    fs::remove_dir_all(house.folder_of(&thread).join("archive")).unwrap();
+    let (_, ran) = house.run(Some(&thread), 30, "x", Then::Done);
+    assert_eq!((ran.reads, ran.shown, ran.told.len()), (1, 65, 0));
+}
+
+#[test]
+fn what_is_known_from_a_snapshot_is_what_the_log_says() {
+    let house = House::saving_always();
+    let (thread, _) = house.run_with(None, 9, &long_text(), Then::Stopped, |work| work.limits.turns = None);
+    let full = selvedge::store::load::load(&house.open(), &thread, &house.trust(), None).unwrap().thread;
+    let state = house.snapshot(&thread);
+    let strip = |mut value: Value| {
+        // The log has the times of the store, the snapshot those of the run.
+        fn times(value: &mut Value) {
+            match value {
+                Value::Object(members) => {
+                    members.retain(|name, _| !["created_at", "updated_at", "completed_at"].contains(&name.as_str()));
+                    members.values_mut().for_each(times);
+                }
+                Value::Array(items) => items.iter_mut().for_each(times),
+                _ => {}
+            }
+        }
+        times(&mut value);
+        value
+    };
+    assert_eq!(strip(state["thread"]["fold"].clone()), strip(json!(full)));
+    assert_eq!(state["messages"], json!(full.messages));
+}
+
+/// A long thread that waits, so that its newest snapshot is of its last version.
+fn waiting(house: &House) -> ThreadId {
+    let (thread, ran) = house.run_with(None, 99, &long_text(), Then::Done, |work| work.limits.turns = Some(9));
+    assert_eq!(ran.ended.status, Status::Suspended);
+    thread
+}
+
+#[test]
+fn a_snapshot_that_was_changed_cut_or_forged_is_noticed_and_the_log_is_read() {
+    let house = House::new(|_| {});
+    let thread = waiting(&house);
+    let path = house.folder_of(&thread).join("state.json");
+    let good = fs::read(&path).unwrap();
+    let text = String::from_utf8(good.clone()).unwrap();
+    let stranger = Signer::generate(&SystemIds);
+    let mut forged: Value = serde_json::from_slice(&good).unwrap();
+    forged.as_object_mut().unwrap().remove("_signature");
+    forged["messages"] = json!([]);
+    let kind = selvedge::store::snapshot::KIND;
+    let at = house.clock.now();
+    let forged = selvedge::log::document::sign_exact(kind, thread.as_str(), &forged, &stranger, at).unwrap().0;
+    let other = text.replace("a long story", "a tall story").into_bytes();
+    let half = good[..good.len() / 2].to_vec();
+    let older = fs::read_dir(house.folder_of(&thread).join("checkpoints"));
+    let older: Vec<PathBuf> = older.map(|all| all.map(|one| one.unwrap().path()).collect()).unwrap_or_default();
+    older.iter().for_each(|path| fs::remove_file(path).unwrap());
+    let mut shown = 20;
+    for (bad, is_seen) in [(other, true), (half, true), (forged, true), (Vec::new(), false), (b"{}".to_vec(), false)] {
+        fs::write(&path, bad).unwrap();
+        let (_, ran) = house.run_with(Some(&thread), 0, "x", Then::Fails, |work| work.limits.turns = None);
+        assert_eq!((ran.reads, ran.shown, ran.ended.status), (1, shown, Status::Error));
+        assert_eq!(ran.told.len(), usize::from(is_seen), "{:?}", ran.told);
+        // What is there afterwards is good again.
+        assert_eq!(house.snapshot(&thread)["status"], "error");
+        shown += 2;
+        fs::remove_dir_all(house.folder_of(&thread).join("checkpoints")).ok();
+    }
+}
+
+#[test]
+fn a_snapshot_of_another_thread_is_not_taken_for_its_own() {
+    let house = House::new(|_| {});
+    let (one, other) = (waiting(&house), waiting(&house));
+    let place = |thread: &ThreadId| house.folder_of(thread).join("state.json");
+    fs::copy(place(&one), place(&other)).unwrap();
+    fs::remove_dir_all(house.folder_of(&other).join("checkpoints")).ok();
+    let (_, ran) = house.run(Some(&other), 0, "x", Then::Fails);
+    assert_eq!((ran.reads, ran.told.len()), (1, 1), "{:?}", ran.told);
+}
+
+#[test]
+fn an_older_snapshot_is_good_enough_and_what_stands_behind_it_is_read() {
+    let house = House::saving_always();
+    let thread = waiting(&house);
+    fs::write(house.folder_of(&thread).join("state.json"), "{").unwrap();
+    let (_, ran) = house.run_with(Some(&thread), 0, "x", Then::Fails, |work| work.limits.turns = None);
+    assert_eq!((ran.reads, ran.shown), (0, 20));
+}
+
+#[test]
+fn a_seal_that_is_not_ours_means_that_every_byte_is_read_and_nothing_is_said() {
+    let mut house = House::new(|_| {});
+    let thread = waiting(&house);
+    // The same key in another store would do; another key is refused by the log itself, so the seal alone is changed, and signed.
+    let path = house.folder_of(&thread).join("state.json");
+    let mut state: Value = serde_json::from_slice(&fs::read(&path).unwrap()).unwrap();
+    state.as_object_mut().unwrap().remove("_signature");
+    state["seal"] = json!("00".repeat(145));
+    let kind = selvedge::store::snapshot::KIND;
+    let text = selvedge::log::document::sign_exact(kind, thread.as_str(), &state, &house.signer, house.clock.now());
+    fs::write(&path, text.unwrap().0).unwrap();
+    fs::remove_dir_all(house.folder_of(&thread).join("checkpoints")).ok();
+    house.config.checkpoint.performance.compress = true;
+    let (_, ran) = house.run_with(Some(&thread), 0, "x", Then::Fails, |work| work.limits.turns = None);
+    assert_eq!((ran.reads, ran.told.len()), (1, 0));
+}
+
+#[test]
+fn a_full_disk_costs_the_snapshot_and_not_the_run() {
+    let house = House::new(|_| {});
+    house.disk.is_full.store(true, Ordering::SeqCst);
+    let (thread, ran) = house.run_with(None, 9, "hm", Then::Done, |work| work.limits.turns = Some(1));
+    assert_eq!(ran.ended.status, Status::Suspended);
+    assert_eq!(house.disk.refused.load(Ordering::SeqCst), 3, "three tries");
+    assert!(ran.told.len() == 1 && ran.told[0].contains("No space left"), "{:?}", ran.told);
+    assert_eq!(house.kept(&thread), []);
+    let store = house.open();
+    let lines = store.read(&thread, 0, 1000).unwrap();
+    let recorded = lines.iter().find_map(|line| match &line.event {
+        Event::ContextInjected(fields) => fields.get("snapshot_failed").cloned(),
+        _ => None,
+    });
+    let recorded = recorded.unwrap();
+    assert_eq!((&recorded["trigger"], &recorded["attempts"]), (&json!("on_suspend"), &json!(3)));
+    drop(store);
+    // In the middle of a run it is recorded with the next commit, and the disk is asked again once there is more to save.
+    let (_, ran) = house.run_with(None, 12, &long_text(), Then::Done, |work| work.limits.turns = None);
+    assert_eq!((ran.ended.status, ran.told.is_empty()), (Status::Completed, false));
+    house.disk.is_full.store(false, Ordering::SeqCst);
+    let (_, ran) = house.run_with(Some(&thread), 0, "hm", Then::Fails, |work| work.limits.turns = None);
+    assert_eq!((ran.told.len(), house.kept(&thread).len()), (0, 1));
+}
+
+#[test]
+fn what_the_schema_refuses_is_never_written() {
+    let house = House::new(|config| config.state.required.push("approved_by".to_owned()));
+    let (thread, ran) = house.run_with(None, 9, "hm", Then::Done, |work| work.limits.turns = Some(1));
+    assert_eq!(ran.ended.status, Status::Suspended);
+    assert!(ran.told.len() == 1 && ran.told[0].contains("approved_by"), "{:?}", ran.told);
+    assert_eq!((house.kept(&thread), house.disk.refused.load(Ordering::SeqCst)), (Vec::new(), 0));
+    assert!(!house.folder_of(&thread).join("state.json").exists());
+}
+
+#[test]
+fn only_what_changed_is_written_packed_and_the_whole_is_read_back() {
+    let mut house = House::saving_always();
+    house.config.checkpoint.performance.incremental = true;
+    house.config.checkpoint.performance.compress = true;
+    let thread = waiting(&house);
+    let whole = house.snapshot(&thread);
+    assert_eq!(whole["messages"].as_array().unwrap().len(), 19);
+    let kept = house.kept(&thread);
+    let (changes, wholes): (Vec<_>, Vec<_>) = kept.iter().partition(|kept| kept.base.is_some());
+    assert!(changes.len() >= 4 * wholes.len() && wholes.len() >= 2, "{} and {}", changes.len(), wholes.len());
+    assert!(kept[0].bytes * 10 < whole.to_string().len() as u64, "{} bytes", kept[0].bytes);
+    let (_, ran) = house.run_with(Some(&thread), 0, "x", Then::Fails, |work| work.limits.turns = None);
+    assert_eq!((ran.reads, ran.shown, ran.told.len()), (0, 20, 0), "{:?}", ran.told);
+}
+
+#[test]
+fn a_change_whose_base_is_gone_or_another_is_noticed() {
+    let mut house = House::saving_always();
+    house.config.checkpoint.performance.incremental = true;
+    let thread = waiting(&house);
+    let kept = house.kept(&thread);
+    let newest = &kept[0];
+    let base = kept.iter().find(|kept| Some(kept.version) == newest.base).unwrap();
+    let path = house.folder_of(&thread).join("checkpoints").join(&base.name);
+    // Another good one in its place, under its name.
+    let whole = kept.iter().rev().find(|kept| kept.base.is_none() && kept.version != base.version).unwrap();
+    let good = fs::read(&path).unwrap();
+    fs::copy(house.folder_of(&thread).join("checkpoints").join(&whole.name), &path).unwrap();
+    let schema = Schema::new(&house.config.state).unwrap();
+    let found = selvedge::snapshot::newest(&house.open(), &schema, "archive", &thread).unwrap();
+    assert!(found.bad[0].1.contains("is not there"), "{:?}", found.bad);
+    fs::write(&path, good).unwrap();
+    house.snapshot(&thread);
+}
+
+#[test]
+fn so_many_older_ones_are_kept_and_none_that_is_too_old() {
+    let house = House::new(|config| {
+        config.checkpoint.performance.coalesce = Coalesce::Always;
+        config.retention.max_checkpoints = 4;
+    });
+    let (thread, _) = house.run_with(None, 99, "hm", Then::Done, |work| work.limits.turns = Some(5));
+    let count = |place| house.kept(&thread).iter().filter(|kept| kept.place == place).count();
+    assert_eq!((count(Place::Newest), count(Place::Older)), (1, 4));
+    // Eight days later only the last few of them are left beside the new ones.
+    house.clock.0.fetch_add(8 * 24 * 3_600_000_000, Ordering::SeqCst);
+    house.run_with(Some(&thread), 0, "hm", Then::Fails, |work| work.limits.turns = None);
+    assert_eq!((count(Place::Newest), count(Place::Older)), (1, 3));
+}
+
+#[test]
+fn when_a_thread_is_completed_its_snapshots_are_archived_deleted_or_kept() {
+    for (action, places) in [
+        (Action::Archive, vec![Place::Archived; 4]),
+        (Action::Delete, Vec::new()),
+        (Action::Keep, vec![Place::Newest, Place::Older, Place::Older, Place::Older]),
+    ] {
+        let house = House::new(|config| {
+            config.checkpoint.performance.coalesce = Coalesce::Always;
+            config.retention.on_completion.action = action;
+        });
+        let (thread, ran) = house.run(None, 1, "hm", Then::Done);
+        assert_eq!(ran.ended.status, Status::Completed);
+        let found: Vec<_> = house.kept(&thread).iter().map(|kept| kept.place).collect();
+        assert_eq!(found, places, "{action:?}");
+    }
+}
