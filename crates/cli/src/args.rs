@@ -9,10 +9,11 @@ use clap::error::ErrorKind;
 use clap::{ColorChoice, CommandFactory, FromArgMatches, Parser, Subcommand};
 
 use crate::commands::{
-    agent_list, agent_new, append, backup, completions, demo, directive_check, directive_list, doctor, erase, export,
-    help, import, init, keys_export, keys_list, keys_revoke, keys_rotate, keys_trust, log, man, prune, reindex, repair,
-    restore, resume, run, send, settle, sign, state, stop, thread_delete, thread_find, thread_list, thread_new,
-    thread_rename, thread_show, tool_list, upgrade, verify,
+    agent_list, agent_new, append, backup, budget, chain, completions, config_check, config_explain, config_get,
+    config_list, decide, demo, directive_check, directive_list, doctor, erase, export, help, import, inbox, init,
+    keys_export, keys_list, keys_revoke, keys_rotate, keys_trust, log, man, prune, reindex, repair, replay, restore,
+    resume, run, send, sign, snapshots, state, stop, thread_delete, thread_find, thread_list, thread_new,
+    thread_rename, thread_show, tool_list, tree, upgrade, verify, wait,
 };
 use crate::error::{Exit, Failure};
 use crate::output::Output;
@@ -77,7 +78,14 @@ pub(crate) enum Command {
     Cancel(stop::Args),
     /// End a thread by force
     Kill(stop::Args),
-    Settle(settle::Args),
+    Settle(decide::Settle),
+    Approve(decide::Approve),
+    Deny(decide::Deny),
+    Inbox(inbox::Args),
+    Wait(wait::Args),
+    Chain(chain::Args),
+    Tree(tree::Args),
+    Budget(budget::Args),
     /// Write and list agents
     #[command(subcommand)]
     Agent(AgentCommand),
@@ -87,10 +95,15 @@ pub(crate) enum Command {
     /// List tools
     #[command(subcommand)]
     Tool(ToolCommand),
+    /// Show, explain and check how everything is set
+    #[command(subcommand)]
+    Config(ConfigCommand),
     Append(append::Args),
     Log(log::Args),
     State(state::Args),
+    Snapshots(snapshots::Args),
     Verify(verify::Args),
+    Replay(replay::Args),
     Doctor(doctor::Args),
     Backup(backup::Args),
     Restore(restore::Args),
@@ -139,6 +152,15 @@ pub(crate) enum DirectiveCommand {
 #[derive(Debug, Subcommand)]
 pub(crate) enum ToolCommand {
     List(tool_list::Args),
+}
+
+/// What to do with the configuration.
+#[derive(Debug, Subcommand)]
+pub(crate) enum ConfigCommand {
+    List(config_list::Args),
+    Get(config_get::Args),
+    Explain(config_explain::Args),
+    Check(config_check::Args),
 }
 
 /// What to do with keys.

@@ -8,6 +8,7 @@ use std::path::Path;
 use std::process::ExitCode;
 
 use selvedge::items::ItemError;
+use selvedge::items::config::ConfigError;
 use selvedge::workshop::OrderError;
 use selvedge_log::keys::KeyError;
 use selvedge_log::recovery::Finding;
@@ -192,10 +193,26 @@ impl From<ItemError> for Failure {
     }
 }
 
+impl From<ConfigError> for Failure {
+    fn from(error: ConfigError) -> Self {
+        match error {
+            ConfigError::Read(error) => error.into(),
+            ConfigError::Invalid { ref file, ref flaw } => {
+                let failure = Self::of(&error).detail("file", file.as_str());
+                failure.detail("line", flaw.line).detail("column", flaw.column)
+            }
+            error => Self::of(&error),
+        }
+    }
+}
+
 impl From<OrderError> for Failure {
     fn from(error: OrderError) -> Self {
         match error {
             OrderError::Item(error) => error.into(),
+            OrderError::Interpolation { ref file, ref source } => {
+                Self::of(&error).detail("file", file.as_str()).detail("line", source.line() as u64)
+            }
             error => Self::of(&error),
         }
     }

@@ -1,9 +1,10 @@
 //! What happened, on one line.
 
+use selvedge_model::account::Record;
 use selvedge_model::event::{Checkpoint, Fields, Handoff, ManifestChanged, Suspended, ThreadCreated};
 use selvedge_model::message::Block;
 use selvedge_model::run::RunRecorded;
-use selvedge_model::{Event, Message, Patch};
+use selvedge_model::{CallId, Event, Message, Patch};
 use serde_json::Value;
 
 use crate::text::{count, one_line};
@@ -39,9 +40,18 @@ pub(crate) fn gist(event: &Event) -> String {
         Event::Recovery(recovery) => format!("{}: {}", recovery.found, count(recovery.bytes, "byte")),
         Event::KeyRotated(rotated) => format!("key {} takes over from {}", rotated.to.short(), rotated.from.short()),
         Event::Checkpoint(checkpoint) => signed(checkpoint),
-        other => fields(other),
+        other => other.posting().map_or_else(|| fields(other), |(_, record)| posting(record)),
     };
     one_line(&text, WIDTH)
+}
+
+fn posting(record: &Record) -> String {
+    let amount = record.amount.map(|amount| format!("${amount}, ")).unwrap_or_default();
+    let left = record.remaining.map_or_else(|| "without limit".to_owned(), |left| format!("${left} left"));
+    let unknown = if record.unknown { " (nobody knows)" } else { "" };
+    let child = record.child.as_ref().map(|child| format!(" for {child}")).unwrap_or_default();
+    let why = record.evidence.as_ref().map(|evidence| format!(": {evidence}")).unwrap_or_default();
+    format!("{amount}{left} on account {}, posting {}{child}{unknown}{why}", record.account, record.account_version)
 }
 
 fn birth(created: &ThreadCreated) -> String {
@@ -90,10 +100,15 @@ fn ops(patch: &Patch) -> String {
 fn waits(suspended: &Suspended) -> String {
     let reason = serde_json::to_value(suspended.reason).ok();
     let reason = reason.as_ref().and_then(Value::as_str).unwrap_or("waits").to_owned();
-    match &suspended.code {
-        Some(code) => format!("waits: {reason} ({code})"),
-        None => format!("waits: {reason}"),
-    }
+    // A code that repeats the reason says nothing.
+    let code = suspended.code.as_ref().filter(|code| **code != reason).map(|code| format!(" ({code})"));
+    let values = suspended.current.as_ref().zip(suspended.maximum.as_ref());
+    let values = values.map(|(current, maximum)| format!(", {current} of {maximum}"));
+    let tool =
+        |call: &CallId| suspended.asks.iter().find(|ask| ask.call_id == *call).map(|ask| format!(" ({})", ask.tool));
+    let calls = suspended.calls.iter().map(|call| format!(", {call}{}", tool(call).unwrap_or_default()));
+    let more: String = code.into_iter().chain(values).chain(calls).collect();
+    one_line(&format!("waits: {reason}{more}"), WIDTH)
 }
 
 fn changed(change: &ManifestChanged) -> String {

@@ -12,15 +12,18 @@ mod args;
 mod codes;
 mod commands;
 mod commit;
+mod config;
 mod context;
 mod document;
 mod error;
 mod gist;
 mod imported;
 mod items;
+mod limit;
 mod output;
 mod running;
 mod text;
+mod waiting;
 
 use std::process::ExitCode;
 use std::sync::atomic::AtomicBool;
@@ -28,12 +31,13 @@ use std::sync::{Arc, LazyLock};
 
 use selvedge_model::Stop;
 
-use crate::args::{AgentCommand, Command, DirectiveCommand, KeysCommand, ThreadCommand, ToolCommand};
+use crate::args::{AgentCommand, Command, ConfigCommand, DirectiveCommand, KeysCommand, ThreadCommand, ToolCommand};
 use crate::commands::{
-    agent_list, agent_new, append, backup, completions, demo, directive_check, directive_list, doctor, erase, export,
-    help, import, init, keys_export, keys_list, keys_revoke, keys_rotate, keys_trust, log, man, prune, reindex, repair,
-    restore, resume, run, send, settle, sign, state, status, stop, thread_delete, thread_find, thread_list, thread_new,
-    thread_rename, thread_show, tool_list, upgrade, verify,
+    agent_list, agent_new, append, backup, budget, chain, completions, config_check, config_explain, config_get,
+    config_list, decide, demo, directive_check, directive_list, doctor, erase, export, help, import, inbox, init,
+    keys_export, keys_list, keys_revoke, keys_rotate, keys_trust, log, man, prune, reindex, repair, replay, restore,
+    resume, run, send, sign, snapshots, state, status, stop, thread_delete, thread_find, thread_list, thread_new,
+    thread_rename, thread_show, tool_list, tree, upgrade, verify, wait,
 };
 use crate::context::Context;
 use crate::error::Result;
@@ -104,16 +108,29 @@ fn run_command(command: Option<Command>, context: &Context<'_>) -> Result<()> {
         Some(Command::Resume(args)) => resume::run(&args, context),
         Some(Command::Cancel(args)) => stop::run(&args, Stop::Cancelled, context),
         Some(Command::Kill(args)) => stop::run(&args, Stop::Killed, context),
-        Some(Command::Settle(args)) => settle::run(args, context),
+        Some(Command::Settle(args)) => decide::settle(args, context),
+        Some(Command::Approve(args)) => decide::approve(args, context),
+        Some(Command::Deny(args)) => decide::deny(args, context),
+        Some(Command::Inbox(args)) => inbox::run(&args, context),
+        Some(Command::Wait(args)) => wait::run(&args, context),
+        Some(Command::Chain(args)) => chain::run(&args, context),
+        Some(Command::Tree(args)) => tree::run(&args, context),
+        Some(Command::Budget(args)) => budget::run(&args, context),
         Some(Command::Agent(AgentCommand::New(args))) => agent_new::run(&args, context),
         Some(Command::Agent(AgentCommand::List(args))) => agent_list::run(args, context),
         Some(Command::Directive(DirectiveCommand::List(args))) => directive_list::run(args, context),
         Some(Command::Directive(DirectiveCommand::Check(args))) => directive_check::run(&args, context),
         Some(Command::Tool(ToolCommand::List(args))) => tool_list::run(args, context),
+        Some(Command::Config(ConfigCommand::List(args))) => config_list::run(&args, context),
+        Some(Command::Config(ConfigCommand::Get(args))) => config_get::run(&args, context),
+        Some(Command::Config(ConfigCommand::Explain(args))) => config_explain::run(&args, context),
+        Some(Command::Config(ConfigCommand::Check(args))) => config_check::run(&args, context),
         Some(Command::Append(args)) => append::run(args, context),
         Some(Command::Log(args)) => log::run(&args, context),
+        Some(Command::Snapshots(args)) => snapshots::run(&args, context),
         Some(Command::State(args)) => state::run(&args, context),
         Some(Command::Verify(args)) => verify::run(&args, context),
+        Some(Command::Replay(args)) => replay::run(&args, context),
         Some(Command::Doctor(args)) => doctor::run(&args, context),
         Some(Command::Backup(args)) => backup::run(&args, context),
         Some(Command::Restore(args)) => restore::run(&args, context),

@@ -1,25 +1,33 @@
 //! What the commands share that run threads: the engine on the project's store, what Ctrl-C means, and showing a run as it happens.
 
+use std::cell::RefCell;
 use std::collections::BTreeMap;
 use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-use selvedge::items::{Library, Policy};
+use selvedge::items::config::{SecretPattern, Unsigned};
+use selvedge::items::{Config, Library, Policy};
+use selvedge::model::limits::Cost;
 use selvedge::model::message::Block;
-use selvedge::model::scope::Scopes;
 use selvedge::model::{Cancel, Draft, Event, Role, Status, Stop};
+use selvedge::orchestrator::{Launcher, Orchestrator};
+use selvedge::snapshot::Keeper;
 use selvedge::store::{Registry, Store};
-use selvedge::tools::ProcessGroups;
+use selvedge::tools::{Detached, ProcessGroups};
 use selvedge::workshop::{Workshop, capabilities};
 use selvedge::{Assignment, Ended, Engine, EngineOptions, Input, Redactor, Told};
+use selvedge_engine::engine::Prepare;
 use selvedge_engine::redact::Pattern;
+use selvedge_engine::spawn::Children;
 use selvedge_model::ThreadId;
-use selvedge_model::event::SuspendReason;
+use selvedge_model::event::{SuspendReason, Suspended};
+use selvedge_model::tool::Started;
 use selvedge_store_local::system::{SystemClock, SystemIds};
 use selvedge_store_local::{Access, LocalStore};
 use serde_json::{Value, json};
 
+use crate::config::{changed_since, configuration};
 use crate::context::{Context, User};
 use crate::error::{Exit, Failure, Result};
 use crate::gist::{event_type, gist};
@@ -28,36 +36,50 @@ use crate::text::{clean, count, one_line};
 
 /// Words in the name of a variable whose value is a secret.
 const SECRET_WORDS: [&str; 7] = ["KEY", "TOKEN", "SECRET", "PASS", "CREDENTIAL", "AUTH", "PRIVATE"];
-/// How keys of providers begin.
-const SECRET_PREFIXES: [&str; 5] = ["sk-", "ghp_", "github_pat_", "xoxb-", "AKIA"];
 
 /// The engine on a project's store.
 pub(crate) struct Running {
     pub(crate) store: Arc<LocalStore>,
-    pub(crate) engine: Engine,
-    pub(crate) workshop: Workshop,
+    pub(crate) engine: Arc<Engine>,
+    pub(crate) workshop: Arc<Workshop>,
+    pub(crate) orchestrator: Orchestrator,
+    redactor: Redactor,
+    /// What is said before the next run begins.
+    notes: RefCell<Vec<String>>,
 }
 
 impl Running {
     /// Opens the project to run threads in it. Threads that a dead process left running are settled first, and that is said.
     pub(crate) fn open(context: &Context<'_>) -> Result<Self> {
-        let workshop = workshop(context)?;
+        let workshop = Arc::new(workshop(context)?);
         let trust = User::find()?.trust()?;
         let store = Arc::new(context.open(Access::ReadWrite)?);
-        let redactor = Redactor::new(secrets(&workshop.environment), patterns());
+        let redactor = redactor(&workshop);
         let engine = Engine::new(EngineOptions {
             store: store.clone() as Arc<dyn Store>,
             trust,
             clock: Arc::new(SystemClock),
             ids: Arc::new(SystemIds),
             processes: Arc::new(ProcessGroups),
-            scopes: Scopes::builtin(),
-            redactor,
+            scopes: workshop.config.scopes.clone(),
+            redactor: redactor.clone(),
         });
+        let engine = engine.keeping(
+            Keeper::new(store.clone(), workshop.config.state_persistence.clone())
+                .map_err(|error| Failure::of(&error))?,
+        );
+        let engine = Arc::new(engine.preparing(capabilities_written(&store, &redactor)));
+        let orchestrator = orchestrator(context, &workshop, &store)?;
+        orchestrator.attach(&engine);
         for thread in engine.recover().map_err(|error| Failure::of(&error))? {
             context.output.say(format!("thread `{thread}` was left running by a process that is gone; it waits now, and `selvedge resume {thread}` goes on"));
         }
-        Ok(Self { store, engine, workshop })
+        Ok(Self { store, engine, workshop, orchestrator, redactor, notes: RefCell::default() })
+    }
+
+    /// A process that will run a thread, behind a gate.
+    pub(crate) fn launch(&self, thread: &ThreadId) -> Result<Box<dyn Started>, String> {
+        Children::launch(&self.orchestrator, thread)
     }
 
     /// The one thread that a prefix names.
@@ -65,18 +87,26 @@ impl Running {
         Ok(self.store.resolve(prefix)?)
     }
 
-    /// What the next run of a thread is done with; if it is the first, what it may call is written down.
+    /// What the next run of a thread, or of the end of its chain, is done with; if it is the first, what it may call is written down. What was
+    /// written down and edited since is refused.
     pub(crate) fn assignment(&self, thread: &ThreadId) -> Result<Assignment> {
-        let manifest = self.store.get(thread)?.manifest;
-        let work = self.workshop.assignment(&manifest)?;
-        self.write_capabilities(thread, &work)?;
+        let mut manifest = self.store.get(thread)?.manifest;
+        if manifest.status == Status::Continued
+            && let Some(end) = self.store.chain(thread)?.pop()
+        {
+            manifest = end.manifest;
+        }
+        let work = self.orchestrator.assignment(&manifest)?;
+        let last = self.store.runs(&manifest.thread_id)?.pop();
+        self.notes.borrow_mut().extend(last.and_then(|run| changed_since(&self.workshop.config, &run)));
+        self.write_capabilities(&manifest.thread_id, &work)?;
         Ok(work)
     }
 
     /// Writes down, signed and once, what a thread may call.
     pub(crate) fn write_capabilities(&self, thread: &ThreadId, work: &Assignment) -> selvedge_store::Result<()> {
         let manifest = self.store.get(thread)?.manifest;
-        self.store.write_capabilities(thread, || capabilities::page(&manifest, work)).map(|_| ())
+        self.store.write_capabilities(thread, || capabilities::page(&manifest, work, &self.redactor)).map(|_| ())
     }
 
     /// Runs something, shows it as it happens, and ends as the run ended.
@@ -85,15 +115,37 @@ impl Running {
         context: &Context<'_>,
         run: impl FnOnce(&Self, &Cancel, &mut dyn FnMut(Told<'_>)) -> selvedge_engine::Result<Ended>,
     ) -> Result<()> {
+        self.notes.take().iter().for_each(|note| context.output.say(note));
         let cancel = stop_when_interrupted();
         let mut screen = Screen { context, is_drafting: false };
-        let ended = run(&self, &cancel, &mut |told| screen.show(&told));
+        let mut thread = None;
+        let ended = run(&self, &cancel, &mut |told| {
+            self.note_successor(&told, &mut thread, context);
+            screen.show(&told);
+        });
         screen.end_draft();
-        let ended = ended.map_err(|error| Failure::of(&error));
+        let ended = ended.map_err(|error| match error {
+            // Whoever interrupts the waiting is not told that it was not allowed.
+            error @ selvedge_engine::Error::NotHeardYet { .. } => {
+                Failure { exit: Exit::Interrupted, ..Failure::of(&error) }
+            }
+            error => Failure::of(&error),
+        });
         self.close(context);
         let ended = ended?;
         tell_end(context, &ended)?;
         outcome(&ended)
+    }
+
+    /// Writes down what may be called by a thread in which the one that was shown so far goes on: this is told before its first turn.
+    fn note_successor(&self, told: &Told<'_>, shown: &mut Option<ThreadId>, context: &Context<'_>) {
+        let Told::Committed { thread, .. } = told else { return };
+        if shown.as_ref() == Some(*thread) {
+            return;
+        }
+        if let Some(Err(failure)) = shown.replace((*thread).clone()).map(|_| self.assignment(thread)) {
+            context.output.say(format!("what `{thread}` may call could not be written down: {}", failure.message));
+        }
     }
 
     /// Closes the store, so that the transcripts alone hold everything.
@@ -105,72 +157,66 @@ impl Running {
     }
 }
 
-/// Where a project's directives, agents and tools are found.
+/// Writes down, signed and once, what a thread may call, before its first run.
+fn capabilities_written(store: &Arc<LocalStore>, redactor: &Redactor) -> Prepare {
+    let (store, redactor) = (store.clone(), redactor.clone());
+    Arc::new(move |manifest, work| {
+        let page = || capabilities::page(manifest, work, &redactor);
+        store.write_capabilities(&manifest.thread_id, page).map(|_| ())
+    })
+}
+
+/// Who starts threads for agents: each that is not waited for in a process of this very program.
+fn orchestrator(context: &Context<'_>, workshop: &Arc<Workshop>, store: &Arc<LocalStore>) -> Result<Orchestrator> {
+    let launcher = launcher(context, workshop)?;
+    let known = Arc::downgrade(store);
+    let vouch = Arc::new(move |thread: &ThreadId| match known.upgrade() {
+        Some(store) => store.vouch(thread).map_err(|error| error.to_string()),
+        None => Err("the store is closed".to_owned()),
+    });
+    Ok(Orchestrator::new(workshop.clone(), launcher, vouch))
+}
+
+/// Starts a process of this very program that runs a thread, behind a gate.
+pub(crate) fn launcher(context: &Context<'_>, workshop: &Arc<Workshop>) -> Result<Launcher> {
+    let program = std::env::current_exe().map_err(|error| Failure::io("find", Path::new("selvedge"), &error))?;
+    let (project, workshop) = (context.project()?, workshop.clone());
+    Ok(Arc::new(move |thread: &ThreadId| {
+        let arguments = ["-C", &project.to_string_lossy(), "--quiet", "resume", thread.as_str()].map(str::to_owned);
+        let environment = workshop.environment.clone();
+        match Detached::start(&program, &arguments, environment, &project) {
+            Ok(detached) => Ok(Box::new(detached)),
+            Err(error) => Err(error.to_string()),
+        }
+    }))
+}
+
+/// Where a project's directives, agents and tools are found, and how everything is set.
 pub(crate) fn workshop(context: &Context<'_>) -> Result<Workshop> {
     let project = context.project()?;
     let user = User::find()?;
-    let mut library = Library {
+    let config = configuration(context)?;
+    let library = Library {
         project: Some(project.join(".ai")),
         user: Some(user.folder.clone()).filter(|folder| folder.is_dir()),
         trust: user.trust()?,
-        policy: Policy::default(),
+        policy: match config.run.unsigned {
+            Unsigned::Allow => Policy::default(),
+            Unsigned::Refuse => Policy::RequireTrusted,
+        },
     };
-    let settings = Settings::load(&user, &library)?;
-    if settings.unsigned == Unsigned::Refuse {
-        library.policy = Policy::RequireTrusted;
-    }
-    Ok(Workshop { library, project, environment: environment(), environment_allowed: settings.environment })
-}
-
-/// What the user, and in part the project, say about every run: `config/agent/run.yaml` in the user's folder and in `.ai`. A project can
-/// ask for more care than the user, never for less.
-#[derive(Debug, Default, serde::Deserialize)]
-#[serde(deny_unknown_fields)]
-struct Settings {
-    /// Whether unsigned directives, agents and tools may be used.
-    #[serde(default)]
-    unsigned: Unsigned,
-    /// The variables that a directive may put into a prompt; only the user's count.
-    #[serde(default)]
-    environment: Vec<String>,
-}
-
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, serde::Deserialize)]
-#[serde(rename_all = "snake_case")]
-enum Unsigned {
-    #[default]
-    Allow,
-    Refuse,
-}
-
-impl Settings {
-    fn load(user: &User, library: &Library) -> Result<Self> {
-        let mut settings = Self::read(&user.folder)?;
-        if let Some(project) = &library.project
-            && Self::read(project)?.unsigned == Unsigned::Refuse
-        {
-            settings.unsigned = Unsigned::Refuse;
-        }
-        Ok(settings)
-    }
-
-    fn read(folder: &Path) -> Result<Self> {
-        let path = folder.join("config").join("agent").join("run.yaml");
-        match std::fs::read_to_string(&path) {
-            Ok(text) => selvedge::items::yaml::parse_yaml(&text, 1).map_err(|flaw| {
-                let message = format!("`{}` can't be used: {flaw}", path.display());
-                Failure::new(Exit::Usage, "settings_invalid", message)
-            }),
-            Err(error) if error.kind() == std::io::ErrorKind::NotFound => Ok(Self::default()),
-            Err(error) => Err(Failure::io("read", &path, &error)),
-        }
-    }
+    Ok(Workshop { library, project, environment: environment(), config })
 }
 
 fn environment() -> BTreeMap<String, String> {
     std::env::vars_os()
         .filter_map(|(name, value)| Some((name.into_string().ok()?, value.into_string().ok()?)))
         .collect()
+}
+
+/// What must never reach a log.
+pub(crate) fn redactor(workshop: &Workshop) -> Redactor {
+    Redactor::new(secrets(&workshop.environment), patterns(&workshop.config))
 }
 
 /// Values of variables whose names say that they are secrets.
@@ -187,8 +233,9 @@ fn secrets(environment: &BTreeMap<String, String>) -> Vec<String> {
     found.map(|(_, value)| value.clone()).chain(passwords).collect()
 }
 
-fn patterns() -> Vec<Pattern> {
-    SECRET_PREFIXES.iter().map(|prefix| Pattern { prefix: (*prefix).to_owned(), length_min: 16 }).collect()
+fn patterns(config: &Config) -> Vec<Pattern> {
+    let pattern = |known: &SecretPattern| Pattern { prefix: known.prefix.clone(), length_min: known.length_min };
+    config.redaction.patterns.iter().map(pattern).collect()
 }
 
 /// The first Ctrl-C asks the run to stop, the second tears down what it is doing, the third ends the process.
@@ -251,6 +298,7 @@ impl Screen<'_> {
                 output.record(&json!({"told": "calling", "call_id": call, "tool": tool, "arguments": arguments}))
             }
             Told::Retrying { why } => output.record(&json!({"told": "retrying", "why": why})),
+            Told::Snapshot { why } => output.record(&json!({"told": "snapshot", "why": why})),
             Told::StateError { why } => output.record(&json!({"told": "state_error", "why": why})),
         }
     }
@@ -278,7 +326,7 @@ impl Screen<'_> {
                     one_line(&arguments.to_string(), 100)
                 ))
             }
-            Told::Retrying { why } => {
+            Told::Retrying { why } | Told::Snapshot { why } => {
                 self.end_draft();
                 self.context.output.say(clean(why));
                 Ok(())
@@ -306,6 +354,9 @@ impl Screen<'_> {
             }
             Event::Message(message) if message.role == Role::Tool => {
                 message.content.iter().try_for_each(|block| self.result(block))
+            }
+            Event::ThreadHandoff(_) | Event::ThreadResumed(_) => {
+                self.line(format_args!("{} {}", paint(DIM, "⇢"), gist(event)))
             }
             Event::CapabilityDenied(_) | Event::Suspended(_) => {
                 self.line(format_args!("{} {}", paint(WARN, event_type(event)), gist(event)))
@@ -345,22 +396,33 @@ fn tell_end(context: &Context<'_>, ended: &Ended) -> Result<()> {
             "text": ended.text,
             "outputs": ended.outputs,
             "suspended": ended.suspended,
-            "turns": ended.turns,
-            "input_tokens": ended.input_tokens,
-            "output_tokens": ended.output_tokens,
+            "resumed": ended.resumed,
+            "turns": ended.cost.turns,
+            "input_tokens": ended.cost.input_tokens,
+            "output_tokens": ended.cost.output_tokens,
+            "spend": ended.cost.spend.to_json(),
+            "duration_ms": ended.cost.duration_ms,
         }));
     }
     if let Some(outputs) = &ended.outputs {
         context.output.text(format_args!("{} {outputs}", paint(BOLD, "outputs")))?;
     }
-    let tokens = ended.input_tokens + ended.output_tokens;
-    let used = format!("{}, {}", count(ended.turns, "turn"), count(tokens, "token"));
-    context.output.tell(format!("{} is {}: {used}", ended.thread, ended.status));
+    if let Some(resumed) = &ended.resumed {
+        context.output.tell(format!("{} had ended and went on in {}", resumed.old_thread_id, resumed.new_thread_id));
+    }
+    context.output.tell(format!("{} is {}: {}", ended.thread, ended.status, used(&ended.cost)));
     Ok(())
 }
 
+/// What a run used, in a line.
+fn used(cost: &Cost) -> String {
+    let tokens = cost.input_tokens.saturating_add(cost.output_tokens);
+    let seconds = cost.duration_ms as f64 / 1000.0;
+    format!("{}, {}, ${}, {seconds:.1} s", count(cost.turns, "turn"), count(tokens, "token"), cost.spend)
+}
+
 /// How a command ends whose run ended so.
-fn outcome(ended: &Ended) -> Result<()> {
+pub(crate) fn outcome(ended: &Ended) -> Result<()> {
     let thread = &ended.thread;
     let why = ended.detail.clone().unwrap_or_else(|| ended.code.clone());
     let suspended = ended.suspended.as_ref();
@@ -378,26 +440,50 @@ fn outcome(ended: &Ended) -> Result<()> {
             Err(Failure::new(Exit::Interrupted, "run_cancelled", format!("the run of `{thread}` was stopped")))
         }
         (Status::Suspended, Some(SuspendReason::Approval | SuspendReason::OutcomeUnknown)) => {
-            let call =
-                suspended.and_then(|suspended| suspended.calls.first()).map(ToString::to_string).unwrap_or_default();
-            let failure = Failure::new(
-                Exit::Decision,
-                "needs_decision",
-                format!("nobody knows what became of call `{call}` of `{thread}`"),
-            );
-            Err(failure.hint(format!(
-                "find out, then say `selvedge settle {call} --thread {thread} --done | --not-done | --unknown`"
-            )))
+            Err(needs_decision(thread, suspended))
         }
         (Status::Suspended, Some(SuspendReason::Limit | SuspendReason::Budget)) => {
-            let failure = Failure::new(Exit::Limit, "limit_reached", format!("`{thread}` has reached a limit: {why}"));
-            Err(failure.hint(format!("`selvedge send {thread} \"…\"` goes on: limits count from the last input")))
+            let values = suspended.and_then(crate::waiting::values).map(|values| format!(", {values}"));
+            let message = format!("`{thread}` has reached a limit: {why}{}", values.unwrap_or_default());
+            let raise = suspended.and_then(crate::waiting::limit_of).unwrap_or("turns");
+            Err(Failure::new(Exit::Limit, "limit_reached", message)
+                .hint(format!("`selvedge resume {thread} --raise {raise}=…` goes on with a higher one")))
         }
         (Status::Suspended, _) => {
             let failure = Failure::new(Exit::Failed, "run_suspended", format!("`{thread}` waits: {why}"));
             Err(failure.hint(format!("`selvedge resume {thread}` goes on")))
         }
         _ => Ok(()),
+    }
+}
+
+/// What a command fails with whose thread waits for somebody to decide about calls.
+pub(crate) fn needs_decision(thread: &ThreadId, suspended: Option<&Suspended>) -> Failure {
+    let asks = suspended.map(|suspended| suspended.asks.as_slice()).unwrap_or_default();
+    let unknown = suspended.and_then(|suspended| suspended.calls.first());
+    match (asks, unknown) {
+        ([], None) => {
+            let message = format!("everything that `{thread}` asked is answered, and nobody goes on with it");
+            Failure::new(Exit::Failed, "run_suspended", message).hint(format!("`selvedge resume {thread}` goes on"))
+        }
+        ([], Some(call)) => {
+            let message = format!("nobody knows what became of call `{call}` of `{thread}`");
+            Failure::new(Exit::Decision, "needs_decision", message).hint(format!(
+                "find out, then say `selvedge settle {call} --thread {thread} --done | --not-done | --unknown`"
+            ))
+        }
+        (asks, _) => {
+            let asked: Vec<String> =
+                asks.iter().map(|ask| format!("`{}` ({})", ask.call_id, clean(&ask.tool))).collect();
+            let message = format!("`{thread}` waits for somebody's word on {}", asked.join(", "));
+            let which = match asks {
+                [one] => format!("{} --thread {thread}", one.call_id),
+                _ => format!("--all {thread}"),
+            };
+            Failure::new(Exit::Decision, "needs_decision", message).hint(format!(
+                "`selvedge approve {which}` or `selvedge deny {which}`; `selvedge inbox` shows all that waits"
+            ))
+        }
     }
 }
 

@@ -27,6 +27,16 @@ pub(crate) const FINDINGS: &[Page] = &[
         related: &["blob_damaged"],
     },
     Page {
+        code: "capabilities_refused",
+        exits: &[Exit::Integrity],
+        retry: Retry::Never,
+        means: "The `capabilities.md` of a thread is not what was signed.",
+        cause: "It was changed from outside, or is no plain file. What the thread may call stands in its log and is not changed by this, but \
+                the thread is not run until somebody has looked.",
+        remedies: &["look at it", "`selvedge repair THREAD` keeps it aside, and the next run writes a new one"],
+        related: &["manifest_refused", "contradicted"],
+    },
+    Page {
         code: "chain_broken",
         exits: &[Exit::Failed],
         retry: Retry::Never,
@@ -179,8 +189,11 @@ pub(crate) const FINDINGS: &[Page] = &[
         retry: Retry::Never,
         means: "A thread is `running`, and nobody runs it.",
         cause: "Its process ended without saying how the run ended.",
-        remedies: &["append how it ended with `selvedge append THREAD`"],
-        related: &["thread_running"],
+        remedies: &[
+            "`selvedge resume THREAD` settles it and goes on; nothing that has an outcome is done again",
+            "or end it: `selvedge cancel THREAD`",
+        ],
+        related: &["thread_running", "needs_decision"],
     },
     Page {
         code: "logs_unseen",
@@ -307,6 +320,15 @@ pub(crate) const FINDINGS: &[Page] = &[
         cause: "It is not known whom you trust.",
         remedies: &["mend what is said of your trusted keys, then run `selvedge doctor` again"],
         related: &["trust_refused"],
+    },
+    Page {
+        code: "snapshot_refused",
+        exits: &[Exit::Failed],
+        retry: Retry::Never,
+        means: "The newest snapshot, `state.json`, is not what was signed, or not what the log says.",
+        cause: "It was changed from outside, or is no plain file. It is a copy of what the log says and is not used; the log is read instead.",
+        remedies: &["`selvedge repair THREAD` keeps it aside", "delete it: a later run saves a new one"],
+        related: &["manifest_refused"],
     },
     Page {
         code: "thread_unknown",

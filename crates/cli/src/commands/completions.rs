@@ -185,7 +185,8 @@ mod tests {
     fn every_argument_that_takes_a_thread_offers_threads() {
         fn check(command: &Command, found: &mut usize) {
             for arg in command.get_arguments() {
-                let named = arg.get_id() == "thread" || arg.get_id() == "threads" || arg.get_id() == "parent";
+                let is_every = arg.get_id() == "all" && arg.get_action().takes_values();
+                let named = ["thread", "threads", "parent"].contains(&arg.get_id().as_str()) || is_every;
                 assert_eq!(arg.get::<ArgValueCompleter>().is_some(), named, "{} {}", command.get_name(), arg.get_id());
                 *found += usize::from(named);
             }

@@ -1,8 +1,10 @@
 //! `selvedge demo`: a first taste, and a test. Everything in it is real: processes, signals, files, damage.
 //!
-//! - `stage`: the folder it plays in. `payday`: the agent that gets killed and goes on. `beats`: what happens to its log.
+//! - `stage`: the folder it plays in. `payday`: the agent that gets killed and goes on. `office`: agents that must ask, that would be too
+//!   dear, and that forget. `beats`: what happens to the log of the first.
 
 mod beats;
+mod office;
 mod payday;
 mod stage;
 
@@ -16,10 +18,11 @@ use crate::error::{Exit, Failure, Result};
 use crate::output::{BAD, BOLD, DIM, GOOD, Output, paint};
 use stage::Stage;
 
-/// Show in a few seconds what Selvedge is for: a crash, a race, a forgery
+/// Show in a few seconds what Selvedge is for: a crash, a budget, a forgery
 ///
 /// Plays in a folder of its own, with a key of its own, and keeps it. An agent that pays wages is killed with SIGKILL in the middle of a
-/// payment and goes on without paying twice, two writers race, a bit is flipped and found. Exits with 1 if anything is not as promised.
+/// payment and goes on without paying twice; a call waits for somebody's word; a child is refused what its budget does not hold; a long
+/// job goes on in thread after thread; two writers race; a bit is flipped and found. Exits with 1 if anything is not as promised.
 ///
 /// JSON: one object per beat, {"beat", "name", "ok", "message", "details":{…}, "folder", "thread_id"}
 #[derive(Debug, clap::Args)]
@@ -52,9 +55,12 @@ struct Record<'a> {
 
 type Beat = fn(&mut Stage) -> Result<Shown>;
 
-const BEATS: [(&str, &str, Beat); 6] = [
+const BEATS: [(&str, &str, Beat); 9] = [
     ("kill", "An agent is killed in the middle of a payment", payday::kill),
     ("resume", "Another process goes on", payday::resume),
+    ("approve", "A present needs somebody's word", office::approve),
+    ("budget", "A child would be too dear", office::budget),
+    ("handoff", "A job is longer than the model's memory", office::handoff),
     ("race", "Two writers want the same version", beats::race),
     ("verify", "Every signature is checked", beats::verify),
     ("tamper", "Somebody flips one bit of the log", beats::tamper),

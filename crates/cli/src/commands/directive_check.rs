@@ -2,6 +2,7 @@
 
 use std::path::Path;
 
+use selvedge::items::interpolate::variable_names;
 use selvedge::items::library::Kind;
 use selvedge::items::signature::judge;
 use selvedge::items::{Directive, ItemError, Layer, Resolved, Source};
@@ -23,7 +24,7 @@ use crate::text::{clean, count};
 /// Check that directives can be run, and show what they would run with
 ///
 /// Of a bad one it shows the file, the line and the reason. Of a good one: what it extends, what is known of its signature, what it is
-/// given and gives back, and what it may call. A FILE is one outside of .ai/directives; what it extends is not looked for then.
+/// given and gives back, which knowledge it brings and what it may call. A FILE is one outside of .ai/directives; what it extends is not looked for then.
 ///
 /// JSON: one object per directive, {"id", "ok", "sources", "directive", "doubts", "error"}; "sources" are its own file and then those
 /// that it extends, each with "file", "layer", "place", "verdict" of its signature and "hash"; "directive" is what it says together with
@@ -50,14 +51,17 @@ pub(crate) fn run(args: &Args, context: &Context<'_>) -> Result<()> {
     let workshop = workshop(context)?;
     if let Some(asked) = &args.directive {
         let found = find(asked, &workshop, context)?;
+        workshop.library.context(&found)?;
         return show(&found, &workshop, context);
     }
     let mut failures = Vec::new();
     let mut all = 0;
     for entry in workshop.library.list(Kind::Directive)?.into_iter().filter(|entry| !entry.hidden) {
         all += 1;
-        let checked = DirectiveId::new(&entry.id).map_err(Into::into).and_then(|id| workshop.library.directive(&id));
-        match checked {
+        let library = &workshop.library;
+        let checked = DirectiveId::new(&entry.id).map_err(Into::into).and_then(|id| library.directive(&id));
+        // What it brings into its prompts must be there, too.
+        match checked.and_then(|found| library.context(&found).map(|_| found)) {
             Ok(found) => show(&found, &workshop, context)?,
             Err(error) => {
                 let failure = Failure::from(error);
@@ -121,7 +125,12 @@ fn show(found: &Resolved<Directive>, workshop: &Workshop, context: &Context<'_>)
     if let Value::Object(fields) = &mut said {
         fields.remove("body");
     }
-    let doubts = found.item.doubts();
+    let mut doubts = found.item.doubts();
+    let allowed = workshop.environment().allowed;
+    let hidden = variable_names(&found.item.body).into_iter().filter(|name| !allowed.contains(name));
+    doubts.extend(
+        hidden.map(|name| format!("its body names `{{env:{name}}}`, which may not be seen: it can't be run here")),
+    );
     if context.output.is_json() {
         let (id, sources) = (found.id(), found.sources.as_slice());
         return context.output.record(&Checked { id, ok: true, sources, directive: said, doubts, error: None });
@@ -143,6 +152,12 @@ fn show(found: &Resolved<Directive>, workshop: &Workshop, context: &Context<'_>)
     line("limits", pairs(&said["limits"]))?;
     line("inputs", values(&said["inputs"]))?;
     line("outputs", values(&said["outputs"]))?;
+    let places = ["system", "before", "after"].map(|place| (place, &said["context"][place]));
+    let brought = places.into_iter().flat_map(|(place, ids)| {
+        let ids = ids.as_array().into_iter().flatten().filter_map(Value::as_str);
+        ids.map(move |id| format!("{id} ({place})"))
+    });
+    line("knowledge", brought.collect::<Vec<_>>().join(", "))?;
     let may_call = permissions.as_ref().map(|permissions| permissions.allow.to_strings());
     line(
         "permissions",

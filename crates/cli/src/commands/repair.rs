@@ -13,7 +13,8 @@ use crate::text::{clean, count};
 /// Mend what may be mended of a thread
 ///
 /// Mended are: bytes behind the end of a log that nobody signed (moved to a quarantine file), a `thread.json` that is missing,
-/// old or not what was signed (the old one kept aside), a database that is behind a signed log or does not know it. Nothing is
+/// old or not what was signed (the old one kept aside), a `capabilities.md` that is not what was signed (kept aside; the next run
+/// writes a new one), a database that is behind a signed log or does not know it. Nothing is
 /// deleted, no log is edited before its last checkpoint, and what was done is signed into the log. Refused while another
 /// process holds the thread.
 ///
@@ -21,7 +22,7 @@ use crate::text::{clean, count};
 /// last that anybody remembers, and the log says for ever which versions are lost. Damage before the last checkpoint is never
 /// mended: put the file back from a copy.
 ///
-/// JSON: {"thread_id", "version", "dry_run", "mended":[{"found", …}]}, where "found" is "foreign_bytes" ("bytes"), "manifest" ("why",
+/// JSON: {"thread_id", "version", "dry_run", "mended":[{"found", …}]}, where "found" is "foreign_bytes" ("bytes"), "manifest" and "capabilities" ("why",
 /// "aside"), "database_behind" ("database", "file"), "not_indexed" ("version") or "loss" ("from_version", "to_version", "by")
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
@@ -99,6 +100,14 @@ fn words(mended: &Mended, dry_run: bool) -> String {
             format!("thread.json written anew ({}); the old one is kept as {aside}", clean(why))
         }
         Mended::Manifest { why, aside: None } => format!("thread.json {would}written anew ({})", clean(why)),
+        Mended::Capabilities { why, aside: Some(aside) } => {
+            format!("capabilities.md set aside ({}), kept as {aside}; the next run writes it anew", clean(why))
+        }
+        Mended::Capabilities { why, aside: None } => format!("capabilities.md {would}set aside ({})", clean(why)),
+        Mended::Snapshot { why, aside: Some(aside) } => {
+            format!("state.json set aside ({}), kept as {aside}; a later run saves a new one", clean(why))
+        }
+        Mended::Snapshot { why, aside: None } => format!("state.json {would}set aside ({})", clean(why)),
         Mended::DatabaseBehind { database, file } => {
             format!("the database {would}moved on from version {database} to {file}, where the signed log ends")
         }

@@ -2,11 +2,12 @@
 
 use selvedge::Input;
 use selvedge::workshop::{Order, Wishes};
-use selvedge_model::{AgentId, DirectiveId, Message, Role};
+use selvedge_model::limits::Limits;
+use selvedge_model::{AgentId, Cancel, DirectiveId, Message, NewThread, Role, TaskId};
 use serde_json::{Map, Value};
 
 use crate::context::Context;
-use crate::error::{Failure, Result};
+use crate::error::{Exit, Failure, Result};
 use crate::running::Running;
 
 /// Run a directive
@@ -20,7 +21,8 @@ use crate::running::Running;
 ///
 /// JSON: one object per line, each with "told": "committed" with the event, its "thread_id", "version", "seq" and "reason";
 /// "draft" for what is not committed yet; "calling"; "retrying"; "state_error"; and last "ended" with "thread_id", "run_id",
-/// "status", "code", "detail", "text", "outputs", "suspended", "turns", "input_tokens", "output_tokens".
+/// "status", "code", "detail", "text", "outputs", "suspended", "resumed", and what the run used: "turns", "input_tokens",
+/// "output_tokens", "spend" in dollars and "duration_ms".
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
     /// The directive, such as `reports/weekly`
@@ -34,6 +36,15 @@ pub(crate) struct Args {
     /// The model
     #[arg(long, value_name = "MODEL")]
     model: Option<String>,
+    /// A limit of this run: turns, tokens, spend (dollars), spawns, depth or duration (seconds)
+    #[arg(long = "limit", value_name = "LIMIT=VALUE", value_parser = crate::limit::parse)]
+    limits: Vec<Limits>,
+    /// The task that the thread is bound to; its text, .ai/knowledge/tasks/TASK.md, is told to the model in every run
+    #[arg(long, value_name = "TASK")]
+    task: Option<TaskId>,
+    /// Start it in a process of its own and don't wait; `selvedge wait` does
+    #[arg(long)]
+    detach: bool,
     /// What to call the thread
     #[arg(long, value_name = "TITLE", value_parser = super::thread_rename::check_title)]
     title: Option<String>,
@@ -51,8 +62,14 @@ pub(crate) fn run(args: Args, context: &Context<'_>) -> Result<()> {
     let directive = DirectiveId::new(&args.directive).map_err(|error| Failure::usage(error.to_string()))?;
     let agent = args.agent.map(AgentId::new).transpose().map_err(|error| Failure::usage(error.to_string()))?;
     let running = Running::open(context)?;
-    let wishes = Wishes { inputs: values(args.inputs), agent, model: args.model };
-    let ordered = running.workshop.order(&directive, wishes);
+    let wishes = Wishes {
+        inputs: values(args.inputs),
+        agent,
+        model: args.model,
+        task: args.task,
+        limits: crate::limit::all(&args.limits),
+    };
+    let ordered = running.orchestrator.order(&directive, wishes);
     let Order { mut thread, assignment, task, notices } = match ordered {
         Ok(order) => order,
         Err(error) => {
@@ -62,6 +79,9 @@ pub(crate) fn run(args: Args, context: &Context<'_>) -> Result<()> {
     };
     notices.iter().for_each(|notice| context.output.say(notice));
     thread.title = args.title;
+    if args.detach {
+        return detached(running, thread, task, context);
+    }
     running.show(context, |running, cancel, tell| {
         // The task is there from the beginning: killed at any moment, the thread knows what it is for.
         let thread = running.engine.create(thread, vec![Message::text(Role::User, task)])?;
@@ -69,6 +89,27 @@ pub(crate) fn run(args: Args, context: &Context<'_>) -> Result<()> {
         context.output.tell(format!("thread {thread}"));
         running.engine.resume(&thread, Input::nothing(), &assignment, cancel, tell)
     })
+}
+
+/// Lets a process of its own run the thread.
+fn detached(running: Running, thread: NewThread, task: String, context: &Context<'_>) -> Result<()> {
+    let started =
+        running.engine.create(thread, vec![Message::text(Role::User, task)]).map_err(|error| Failure::of(&error));
+    let launched = started.and_then(|thread| {
+        let failed =
+            |why: String| Failure::new(Exit::Failed, "not_started", format!("`{thread}` could not be started: {why}"));
+        let process = running.launch(&thread).map_err(failed)?;
+        process.dispatch(&Cancel::new()).map_err(|error| failed(error.to_string()))?;
+        Ok(thread)
+    });
+    running.close(context);
+    let thread = launched?;
+    match context.output.is_json() {
+        true => context.output.record(&serde_json::json!({"thread_id": thread})),
+        false => context.output.text(&thread),
+    }?;
+    context.output.tell(format!("`selvedge wait {thread}` waits for it; `selvedge log {thread} --follow` shows it"));
+    Ok(())
 }
 
 /// Inputs as values: JSON where it is more than a plain text, so that `n=3` is a number and `name=anna` a text.

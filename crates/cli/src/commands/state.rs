@@ -2,23 +2,32 @@
 
 use std::collections::BTreeMap;
 
+use selvedge::snapshot::{Schema, from_log, newest};
 use selvedge_model::fold::Call;
-use selvedge_model::{CallId, Manifest, Message, Run, Thread, ThreadId};
+use selvedge_model::{CallId, Clock, Manifest, Message, Run, Thread, ThreadId};
 use selvedge_store::load::{Loaded, load};
-use selvedge_store::{Error, Registry};
-use selvedge_store_local::Access;
+use selvedge_store::{Error, Logs, Registry};
+use selvedge_store_local::system::SystemClock;
+use selvedge_store_local::{Access, LocalStore};
 use serde::Serialize;
 use serde_json::Value;
 
+use crate::config::configuration;
 use crate::context::Context;
 use crate::error::{Failure, Result};
+use crate::text::{clean, count};
 
 /// Show what a thread's log folds into, now or at any version
 ///
 /// The log is read and checked from its first byte: what is shown is exactly what was signed.
 ///
+/// With --snapshot, the newest good snapshot is shown instead, whole and unpacked, as `state.json` has it. If none is kept, or none is good, it
+/// is made from the log, and that is said.
+///
 /// JSON, and for people the same with line breaks:
 /// {"thread_id", "version", "latest_version", "manifest":{…}, "state":…, "messages":[…], "runs":[…], "calls":{…}}
+/// With --snapshot: {"thread_id", "directive", "version", "saved_at", "log_version", "log_hash", "status", "turn_number", "cost":{…},
+/// "limits":{…}, "messages":[…], …}; `selvedge config explain state_persistence.state.schema` has its schema.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
     /// Any unique beginning of the thread's id or its hex
@@ -26,6 +35,9 @@ pub(crate) struct Args {
     /// As it was at this version
     #[arg(long, value_name = "VERSION")]
     at: Option<u64>,
+    /// The newest snapshot
+    #[arg(long, conflicts_with = "at")]
+    snapshot: bool,
 }
 
 #[derive(Serialize)]
@@ -43,12 +55,44 @@ struct Folded {
 pub(crate) fn run(args: &Args, context: &Context<'_>) -> Result<()> {
     let store = context.open(Access::ReadOnly)?;
     let thread_id = store.resolve(&args.thread)?;
+    if args.snapshot {
+        return snapshot(&store, &thread_id, context);
+    }
     let loaded = load(&store, &thread_id, store.trust(), args.at).map_err(absent_version)?;
     let folded = folded(thread_id, loaded);
     if context.output.is_json() {
         return context.output.record(&folded);
     }
     context.output.text(serde_json::to_string_pretty(&folded).unwrap_or_default())
+}
+
+/// Shows the newest good snapshot, or what one would say now.
+fn snapshot(store: &LocalStore, thread: &ThreadId, context: &Context<'_>) -> Result<()> {
+    let config = configuration(context)?.state_persistence;
+    let schema = Schema::new(&config.state).map_err(|error| Failure::of(&error))?;
+    let archive = config.retention.on_completion.archive_folder().unwrap_or("archive");
+    let found = newest(store, &schema, archive, thread)?;
+    for (kept, why) in &found.bad {
+        context.output.say(format_args!("`{}` is not used: {}", kept.name, clean(why)));
+    }
+    let latest = store.head(thread)?.version;
+    let body = match found.good {
+        Some((kept, body)) => {
+            if kept.version < latest {
+                let behind = count(latest - kept.version, "version");
+                context.output.say(format_args!("it is of version {}; the log is {behind} further", kept.version));
+            }
+            body
+        }
+        None => {
+            context.output.say("no good snapshot is kept; this one is made from the log");
+            from_log(store, thread, store.trust(), &config.schema_version, SystemClock.now())?
+        }
+    };
+    if context.output.is_json() {
+        return context.output.record(&body);
+    }
+    context.output.text(serde_json::to_string_pretty(&body).unwrap_or_default())
 }
 
 /// To a reader, a version that was not reached yet is simply not there.

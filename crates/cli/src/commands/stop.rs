@@ -9,7 +9,8 @@ use crate::running::Running;
 
 /// Stop a thread
 ///
-/// A run is asked to stop when it can; `kill` tears down what it is doing. A thread that waits ends at once.
+/// A run is asked to stop when it can; `kill` tears down what it is doing. A thread that waits, or never ran, ends at once; one that
+/// has ended stays as it is.
 ///
 /// JSON: {"thread_id", "status"}: where the thread stood when this returned; one that runs elsewhere stops soon after.
 #[derive(Debug, clap::Args)]

@@ -3,6 +3,7 @@
 use std::path::PathBuf;
 
 use selvedge_log::Head;
+use selvedge_model::limits::Limits;
 use selvedge_model::{Note, Run, ThreadId};
 use selvedge_store::nova::Origin;
 use selvedge_store::{Logs, Notes, Registry, Summary};
@@ -81,6 +82,7 @@ fn show(shown: &Shown, key: &str, output: &Output) -> Result<()> {
         ("directive", manifest.directive.as_ref().map(ToString::to_string)),
         ("task", optional(manifest.task_id.as_ref().map(|task| task.as_str()))),
         ("status", Some(manifest.status.to_string())),
+        ("limits", manifest.limits.as_ref().map(limits)),
         ("version", Some(version.to_string())),
         ("log", Some(format!("{}, {}, signed by {key}", count(head.lines, "line"), count(head.bytes, "byte")))),
         ("created", Some(local(manifest.created_at))),
@@ -96,4 +98,18 @@ fn show(shown: &Shown, key: &str, output: &Output) -> Result<()> {
     ];
     let lines = rows.into_iter().filter_map(|(name, value)| value.map(|value| format!("{name:<10}{value}")));
     output.text(lines.collect::<Vec<_>>().join("\n"))
+}
+
+/// Ceilings, in a line.
+fn limits(limits: &Limits) -> String {
+    let number = |name: &str, most: Option<u64>| most.map(|most| format!("{name} {most}"));
+    let said = [
+        number("turns", limits.turns),
+        number("tokens", limits.tokens),
+        limits.spend.map(|most| format!("spend ${most}")),
+        number("spawns", limits.spawns),
+        number("depth", limits.depth),
+        number("duration", limits.duration_seconds).map(|most| format!("{most} s")),
+    ];
+    said.into_iter().flatten().collect::<Vec<_>>().join(", ")
 }

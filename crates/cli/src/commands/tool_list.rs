@@ -8,7 +8,7 @@ use selvedge::model::{Tool, ToolSpec};
 use selvedge::workshop::{OrderError, Workshop};
 use selvedge_model::DirectiveId;
 use serde::Serialize;
-use serde_json::Value;
+use serde_json::{Value, json};
 
 use crate::context::Context;
 use crate::error::{Failure, Result};
@@ -19,7 +19,8 @@ use crate::text::clean;
 
 /// Show the tools that come with the program and the commands declared in .ai/tools
 ///
-/// A thread is offered those that its directive and its agent allow by the capability shown here.
+/// A thread is offered those that its directive and its agent allow by the capability shown here; of a dangerous one, one of them must
+/// have acknowledged that. One that is hidden has a namesake that comes first.
 ///
 /// JSON: one object per tool, {"id", "layer", "hidden", "tool", "error"}; "tool" has "name", "description", "input_schema", "class" (pure,
 /// idempotent or at_most_once), "capability", "risk" and "hash"; "error" says why it can't be used.
@@ -36,20 +37,19 @@ struct Line {
 
 pub(crate) fn run(Args {}: Args, context: &Context<'_>) -> Result<()> {
     let workshop = workshop(context)?;
+    let declared = workshop.library.list(Kind::Tool)?;
+    let is_hidden = |name: &str| declared.iter().any(|entry| entry.id.rsplit('/').next() == Some(name));
     let built_in = workshop.built_in_tools()?.into_iter().map(|tool| {
         let spec = tool.spec().clone();
-        Line {
-            entry: Entry { id: spec.name.clone(), layer: Layer::BuiltIn, hidden: false },
-            tool: Some(spec),
-            error: None,
-        }
+        let (id, hidden) = (spec.name.clone(), is_hidden(&spec.name));
+        Line { entry: Entry { id, layer: Layer::BuiltIn, hidden }, tool: Some(spec), error: None }
     });
-    let declared = workshop.library.list(Kind::Tool)?.into_iter().map(|entry| line(entry, &workshop));
-    let lines: Vec<Line> = built_in.chain(declared).collect();
+    let mut lines: Vec<Line> = built_in.collect();
+    lines.extend(declared.into_iter().map(|entry| line(entry, &workshop)));
     if context.output.is_json() {
         return lines.iter().try_for_each(|line| context.output.record(line));
     }
-    let header = ["TOOL", "FROM", "EFFECT", "CAPABILITY", "DESCRIPTION"];
+    let header = ["TOOL", "FROM", "EFFECT", "RISK", "CAPABILITY", "DESCRIPTION"];
     context.output.text(table(&header, &[], lines.iter().map(row)))
 }
 
@@ -72,9 +72,9 @@ fn row(line: &Line) -> Vec<String> {
     let from = layer(&line.entry).to_owned();
     let said = said(line.tool.as_ref().map(|tool| tool.description.as_str()), line.error.as_ref());
     let Some(tool) = &line.tool else {
-        return vec![clean(&line.entry.id), from, "-".to_owned(), "-".to_owned(), said];
+        return [clean(&line.entry.id), from].into_iter().chain(["-"; 3].map(str::to_owned)).chain([said]).collect();
     };
-    let class = serde_json::to_value(tool.class).unwrap_or_default();
-    let class = class.as_str().unwrap_or_default().to_owned();
-    vec![clean(&tool.name), from, class, clean(&tool.capability), said]
+    let word = |value: Value| value.as_str().unwrap_or_default().to_owned();
+    let (class, risk) = (word(json!(tool.class)), word(json!(tool.risk)));
+    vec![clean(&tool.name), from, class, risk, clean(&tool.capability), said]
 }

@@ -163,6 +163,11 @@ fn check(thread: ThreadId, explain: bool, store: &LocalStore) -> Checked {
     Checked::new(thread, file, verdict, explain.then_some(statements), store.trust()).imported(origin)
 }
 
+/// Fails unless the log of a thread is what was signed.
+pub(crate) fn insist(thread: &ThreadId, store: &LocalStore) -> Result<()> {
+    check(thread.clone(), false, store).failure().map_or(Ok(()), Err)
+}
+
 fn was_deleted(thread: &ThreadId, version: u64, store: &LocalStore) -> Result<bool> {
     Ok(store.tombstone(thread)?.is_some_and(|tombstone| tombstone.head.version >= version))
 }

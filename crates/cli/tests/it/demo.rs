@@ -5,7 +5,7 @@ use std::fs;
 
 use serde_json::json;
 
-use crate::support::{Sandbox, contents};
+use crate::support::{Ran, Sandbox, contents};
 
 #[test]
 fn the_demo_keeps_all_its_promises_and_its_folder_and_touches_nothing_else() {
@@ -37,7 +37,7 @@ fn for_programs_there_is_one_object_per_beat() {
     let ran = sandbox.run(&["demo", "--dir", "here", "--json"]);
     let beats = ran.records();
     let names: Vec<_> = beats.iter().map(|beat| beat["name"].as_str().unwrap()).collect();
-    assert_eq!(names, ["kill", "resume", "race", "verify", "tamper", "restore"]);
+    assert_eq!(names, ["kill", "resume", "approve", "budget", "handoff", "race", "verify", "tamper", "restore"]);
     assert!(beats.iter().all(|beat| beat["ok"] == true), "{beats:?}");
     let (killed, resumed) = (&beats[0]["details"], &beats[1]["details"]);
     assert_eq!((&killed["paid"], &killed["answers"]), (&json!(["anna 120", "ben 80"]), &json!(1)), "{beats:?}");
@@ -46,6 +46,27 @@ fn for_programs_there_is_one_object_per_beat() {
     let paid = fs::read_to_string(sandbox.project().join("here/project/paid.txt")).unwrap();
     let keys: BTreeSet<&str> = paid.lines().filter_map(|line| line.split(' ').next()).collect();
     assert_eq!((keys.len(), paid.lines().count()), (3, 3), "{paid}");
+    assert_eq!(beats[2]["details"]["given"], json!(["dora 500"]));
+    let budget = &beats[3]["details"];
+    assert_eq!((&budget["calls"], &budget["spent_nanos"][1]), (&json!(0), &json!(0)), "{budget}");
+    assert!(budget["why"].as_str().unwrap().contains("the next call may cost"), "{budget}");
+    assert_eq!(budget["verified"]["holds"], true);
+    let chain = beats[4]["details"]["chain"].as_array().unwrap();
+    assert!(chain.len() > 2, "{chain:?}");
+    // Nobody takes its word for it.
+    let here = ["-C", "here/project", "--json"];
+    let home = sandbox.project().join("here/user");
+    let looked = |words: &[&str]| {
+        let mut command = sandbox.command(&[&here[..], words].concat());
+        Ran::of(command.env("SELVEDGE_HOME", &home).spawn().unwrap())
+    };
+    let found = looked(&["chain", chain[0].as_str().unwrap()]).json();
+    assert_eq!(found["chain_length"], chain.len());
+    let child = looked(&["thread", "show", budget["child"].as_str().unwrap()]).json();
+    assert_eq!((&child["status"], &child["cost"]["turns"]), (&json!("suspended"), &json!(0)));
+    let waits = looked(&["inbox"]).json();
+    assert_eq!((&waits["reason"], &waits["thread_id"]), (&json!("budget"), &budget["child"]), "{waits}");
+    assert_eq!(looked(&["verify", "--all"]).code, Some(0));
     assert_eq!(beats[0]["folder"].as_str(), sandbox.project().join("here").to_str());
 }
 

@@ -96,6 +96,35 @@ fn a_bad_directive_is_shown_with_file_line_and_reason() {
     sandbox.run(&["directive", "check", "nothing", "--json"]).error(3, "item_not_found");
 }
 
+/// The check was content, and the run was not.
+#[test]
+fn a_directive_whose_knowledge_is_missing_or_whose_variables_are_hidden_is_found_by_the_check() {
+    let sandbox = Sandbox::new();
+    put(&sandbox, ".ai/directives/base.md", &BASE.replace("permissions", "context: { system: [tone] }\npermissions"));
+    for check in [&["directive", "check", "base", "--json"][..], &["directive", "check", "--json"]] {
+        let ran = sandbox.run(check);
+        let error = ran.error_beside_data(2, "item_invalid");
+        let error = ran
+            .records()
+            .into_iter()
+            .find_map(|record| record["error"].as_object().cloned().map(Value::from))
+            .unwrap_or(error);
+        assert_eq!(
+            (&error["line"], error["message"].as_str().unwrap().contains("`tone`")),
+            (&json!(4), true),
+            "{error}"
+        );
+    }
+    put(&sandbox, ".ai/knowledge/tone.md", "Be kind.\n");
+    let shown = sandbox.run(&["directive", "check", "base"]);
+    assert!(shown.code == Some(0) && shown.stdout.contains("tone (system)"), "{shown:?}");
+    put(&sandbox, ".ai/directives/base.md", &BASE.replace("Be brief.", "You live in {env:HOME}."));
+    let checked = sandbox.run(&["directive", "check", "base", "--json"]).json();
+    assert!(checked["doubts"].to_string().contains("{env:HOME}"), "{checked}");
+    let error = sandbox.run(&["run", "base", "--json"]).error(4, "interpolation_not_allowed");
+    assert_eq!((&error["line"], error["file"].as_str().unwrap().ends_with("base.md")), (&json!(6), true), "{error}");
+}
+
 #[test]
 fn a_directive_that_was_changed_after_signing_may_not_run() {
     let sandbox = with_directives();

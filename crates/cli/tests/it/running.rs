@@ -10,11 +10,11 @@ use serde_json::{Value, json};
 
 use crate::support::{Ran, Sandbox};
 
-const TASK: &str = "---\nname: task\nversion: 1.0.0\npermissions: [tool.pay]\n---\nDo it.\n";
-const PAY_ONCE: &str = "turns:\n  - { say: One moment., calls: [{ tool: pay, arguments: { to: anna } }] }\n  - say: Done.\n    repeat: forever\n";
+pub(crate) const TASK: &str = "---\nname: task\nversion: 1.0.0\npermissions: [tool.pay]\n---\nDo it.\n";
+pub(crate) const PAY_ONCE: &str = "turns:\n  - { say: One moment., calls: [{ tool: pay, arguments: { to: anna } }] }\n  - say: Done.\n    repeat: forever\n";
 
 /// A tool that writes a line and then does this.
-fn pay(and_then: &str) -> String {
+pub(crate) fn pay(and_then: &str) -> String {
     let script = format!("echo $$ > pid.txt; echo paid $1 >> paid.txt; {and_then}");
     let schema = json!({"type": "object", "properties": {"to": {"type": "string"}}});
     let tool = json!({
@@ -25,7 +25,7 @@ fn pay(and_then: &str) -> String {
 }
 
 /// A project with a directive `task`, a tool `pay` and a script.
-fn project(directive: &str, tool: &str, script: &str) -> Sandbox {
+pub(crate) fn project(directive: &str, tool: &str, script: &str) -> Sandbox {
     let sandbox = Sandbox::new();
     put(&sandbox, ".ai/directives/task.md", directive);
     put(&sandbox, ".ai/tools/pay.yaml", tool);
@@ -33,20 +33,20 @@ fn project(directive: &str, tool: &str, script: &str) -> Sandbox {
     sandbox
 }
 
-fn put(sandbox: &Sandbox, name: &str, text: &str) {
+pub(crate) fn put(sandbox: &Sandbox, name: &str, text: &str) {
     let file = sandbox.project().join(name);
     fs::create_dir_all(file.parent().unwrap()).unwrap();
     fs::write(file, text).unwrap();
 }
 
-const RUN: [&str; 5] = ["run", "task", "--model", "scripted:script.yaml", "--json"];
+pub(crate) const RUN: [&str; 5] = ["run", "task", "--model", "scripted:script.yaml", "--json"];
 
-fn paid(sandbox: &Sandbox) -> usize {
+pub(crate) fn paid(sandbox: &Sandbox) -> usize {
     fs::read_to_string(sandbox.project().join("paid.txt")).unwrap_or_default().lines().count()
 }
 
 /// Starts the task and waits until its tool has written so many lines.
-fn start_and_await(sandbox: &Sandbox, lines: usize) -> Child {
+pub(crate) fn start_and_await(sandbox: &Sandbox, lines: usize) -> Child {
     let mut command = sandbox.command(&RUN);
     let child = command.stdin(std::process::Stdio::null()).spawn().unwrap();
     let deadline = Instant::now() + Duration::from_secs(60);
@@ -58,7 +58,7 @@ fn start_and_await(sandbox: &Sandbox, lines: usize) -> Child {
 }
 
 /// Runs the task until its tool has run, and kills it there; gives its thread.
-fn killed_in_the_middle(sandbox: &Sandbox) -> String {
+pub(crate) fn killed_in_the_middle(sandbox: &Sandbox) -> String {
     let mut child = start_and_await(sandbox, paid(sandbox) + 1);
     child.kill().unwrap();
     let ran = Ran::of(child);
@@ -67,18 +67,18 @@ fn killed_in_the_middle(sandbox: &Sandbox) -> String {
 }
 
 /// Whether the process of the tool that ran last is still there.
-fn is_orphaned(sandbox: &Sandbox) -> bool {
+pub(crate) fn is_orphaned(sandbox: &Sandbox) -> bool {
     let pid = fs::read_to_string(sandbox.project().join("pid.txt")).unwrap();
     let status = fs::read_to_string(format!("/proc/{}/status", pid.trim())).unwrap_or_default();
     !status.is_empty() && !status.contains("State:\tZ")
 }
 
-fn thread_of(ran: &Ran) -> String {
+pub(crate) fn thread_of(ran: &Ran) -> String {
     let first = ran.stdout.lines().next().unwrap_or_else(|| panic!("{ran:?}"));
     serde_json::from_str::<Value>(first).unwrap()["thread_id"].as_str().unwrap().to_owned()
 }
 
-fn status(sandbox: &Sandbox, thread: &str) -> String {
+pub(crate) fn status(sandbox: &Sandbox, thread: &str) -> String {
     sandbox.run(&["thread", "show", thread, "--json"]).json()["status"].as_str().unwrap().to_owned()
 }
 
@@ -98,6 +98,7 @@ fn a_run_is_told_as_it_is_committed_and_ends_with_0() {
     assert!(!told("draft").is_empty() && told("draft").iter().all(|record| record["seq"].is_null()));
     let ended = records.last().unwrap();
     assert_eq!((&ended["told"], &ended["status"], &ended["turns"]), (&json!("ended"), &json!("completed"), &json!(2)));
+    assert!(ended["spend"].is_number() && ended["duration_ms"].is_u64() && ended["output_tokens"].is_u64(), "{ended}");
     assert_eq!((&ended["text"], paid(&sandbox)), (&json!("Done."), 1));
     // What was told is what the log says.
     let log = sandbox.run(&["log", &thread_of(&ran), "--json"]).records();
@@ -114,7 +115,10 @@ fn people_see_text_calls_results_and_the_end() {
     for shown in ["One moment.", "→ pay {\"to\":\"anna\"}", "✓ ok", "Done."] {
         assert!(ran.stdout.contains(shown), "{shown}: {ran:?}");
     }
-    assert!(ran.stderr.contains("is completed: 2 turns"), "{ran:?}");
+    // What it took stands at the end: turns, tokens, money, time.
+    let end =
+        ran.stderr.lines().find(|line| line.contains("is completed: 2 turns, ")).unwrap_or_else(|| panic!("{ran:?}"));
+    assert!(end.contains(" tokens, $") && end.ends_with(" s"), "{end}");
 }
 
 #[test]
@@ -145,7 +149,9 @@ fn a_thread_killed_in_the_middle_needs_a_decision_and_goes_on_with_it() {
     let settled = sandbox.run(&["settle", "call_1", "--done", "paid by hand", "--json"]);
     let records = settled.records();
     assert_eq!(settled.code, Some(0), "{settled:?}");
-    assert_eq!(records[0], json!({"thread_id": thread, "call_id": "call_1", "verdict": "done", "undecided": []}));
+    let said =
+        json!({"thread_id": thread, "call_id": "call_1", "decision": "done", "recorded": "now", "undecided": []});
+    assert_eq!(records[0], said);
     assert_eq!(records.last().unwrap()["status"], "completed");
     assert!(settled.stdout.contains("paid by hand"));
     assert_eq!(paid(&sandbox), 1, "nothing is paid twice");
@@ -177,7 +183,7 @@ fn a_limit_ends_with_8_and_the_thread_goes_on() {
     let sandbox = project(&directive, &pay("echo ok"), PAY_ONCE);
     let ran = sandbox.run(&RUN);
     let error = ran.error_beside_data(8, "limit_reached");
-    assert!(error["hint"].as_str().unwrap().contains("selvedge send"), "{error}");
+    assert!(error["hint"].as_str().unwrap().contains("--raise turns="), "{error}");
     // Without a word from anybody the turns still count.
     assert_eq!(sandbox.run(&["resume", &thread_of(&ran), "--json"]).code, Some(8));
     let sent = sandbox.run(&["send", &thread_of(&ran), "go on", "--json"]);
@@ -243,7 +249,7 @@ fn a_bad_directive_is_named_with_file_and_line_and_runs_nothing() {
     assert_eq!(sandbox.run(&["thread", "list", "--json"]).json()["threads"], json!([]));
 }
 
-fn capabilities(sandbox: &Sandbox, thread: &str) -> PathBuf {
+pub(crate) fn capabilities(sandbox: &Sandbox, thread: &str) -> PathBuf {
     sandbox.threads().join(thread).join("capabilities.md")
 }
 
@@ -323,6 +329,6 @@ fn a_project_can_ask_for_signatures_and_a_bad_setting_is_named() {
     put(&sandbox, ".ai/config/agent/run.yaml", "unsigned: refuse\n");
     sandbox.run(&RUN).error(4, "item_not_trusted");
     put(&sandbox, ".ai/config/agent/run.yaml", "unsignd: refuse\n");
-    sandbox.run(&RUN).error(2, "settings_invalid");
+    sandbox.run(&RUN).error(2, "config_invalid");
     assert_eq!(paid(&sandbox), 0);
 }

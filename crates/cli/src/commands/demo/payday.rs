@@ -101,7 +101,7 @@ fn end(mut child: Child) -> Result<(Vec<Value>, Option<i32>, String)> {
 }
 
 /// The objects of a stream, one per line; a line that was cut short is none.
-fn records(stream: &[u8]) -> Vec<Value> {
+pub(super) fn records(stream: &[u8]) -> Vec<Value> {
     BufReader::new(stream)
         .lines()
         .map_while(std::io::Result::ok)

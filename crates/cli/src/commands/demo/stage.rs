@@ -2,8 +2,8 @@
 //!
 //! ```text
 //! selvedge-demo-1a2b3c/
-//!   project/.ai/…    the store, a directive, an agent and a tool
-//!   project/paid.txt what the tool wrote
+//!   project/.ai/…    the store, and the directives, agents and tools
+//!   project/paid.txt what a tool wrote
 //!   user/keys/…      a key of the demo's own, so that the user's is not touched
 //! ```
 
@@ -20,7 +20,7 @@ use selvedge_store_local::system::{SystemClock, SystemIds};
 use selvedge_store_local::{Access, LocalStore, Options};
 
 use super::beats::broken;
-use super::payday;
+use super::{office, payday};
 use crate::commands::init;
 use crate::context::{Context, User, threads_folder};
 use crate::error::{Exit, Failure, Result};
@@ -52,7 +52,7 @@ impl Stage {
         let user = User { folder: folder.join("user") };
         init::make(&project, &user)?;
         let program = env::current_exe().map_err(|error| Failure::io("find", Path::new("selvedge"), &error))?;
-        for (name, text) in payday::FILES {
+        for (name, text) in payday::FILES.into_iter().chain(office::FILES) {
             let file = project.join(name);
             let failed = |error| Failure::io("write", &file, &error);
             fs::create_dir_all(file.parent().unwrap_or(&project))
@@ -100,7 +100,7 @@ impl Stage {
         let project = shell_word(&self.project.display().to_string());
         let program = shell_word(&self.called());
         let start = format!("SELVEDGE_HOME={home} {program} -C {project}");
-        // Any unique beginning of an id will do, and there is only one thread.
+        // Any unique beginning of an id will do.
         let short = "payday";
         let mut text =
             format!("\n{} Everything is kept in {}\nTry:\n", paint(BOLD, "All as promised."), self.folder.display());

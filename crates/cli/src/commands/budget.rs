@@ -1,0 +1,248 @@
+//! `selvedge budget`: what a tree of threads may spend, has spent and holds; and whether the signed logs say so.
+
+use selvedge_engine::ledger::audit::{self, Audit, Branch, Tree};
+use selvedge_model::account::{Account, AccountId, AccountStatus, Posting, ReservationState};
+use selvedge_model::id::ReservationId;
+use selvedge_model::{Batch, Changeset, Expect, Money, Part, Reason, ThreadId};
+use selvedge_store::{Commit, Ledger, Registry};
+use selvedge_store_local::{Access, LocalStore};
+use serde::Serialize;
+use serde_json::json;
+
+use crate::context::Context;
+use crate::error::{Exit, Failure, Result};
+use crate::output::{BAD, BOLD, DIM, GOOD, Output, WARN, paint};
+use crate::text::count;
+
+/// Show what a thread and all that it started may spend and have spent
+///
+/// An account belongs to a chain of threads; what a thread starts spends from an account of its own, whose money its parent holds. A
+/// thread that never called a model with a price has none. The bar shows what is spent (█), held (▒) and left (░).
+///
+/// With --verify everything is worked out anew from the signed logs alone: every record in the order of its account's versions,
+/// posted again by the rules; that each ceiling held at every posting; and that the database says the same.
+///
+/// A call whose answer was lost is counted at the most it can have cost. --correct says what it really cost, with --evidence, and only
+/// downward; the thread's log has both.
+///
+/// JSON: {"root", "accounts":[{"account", "parent", "depth", "status", "version", "threads":[ID…], "max_nanos" (null is without limit),
+/// "own_nanos", "children_nanos", "reserved_nanos", "remaining_nanos", "reservations":[{"reservation", "amount_nanos", "state",
+/// "child"}]}], "verified":{"logs", "postings", "holds", "found":[TEXT…], "peaks":{ACCOUNT: NANOS}}}. Money is whole nano-dollars.
+#[derive(Debug, clap::Args)]
+pub(crate) struct Args {
+    /// Any unique beginning of the thread's id or its hex
+    thread: String,
+    /// Work it out from the signed logs alone, and compare
+    #[arg(long)]
+    verify: bool,
+    /// What a call really cost whose answer was lost, in dollars
+    #[arg(long, value_name = "RESERVATION=DOLLARS", requires = "evidence", conflicts_with = "verify", value_parser = correction)]
+    correct: Option<(ReservationId, Money)>,
+    /// How that is known
+    #[arg(long, value_name = "TEXT", requires = "correct")]
+    evidence: Option<String>,
+}
+
+fn correction(text: &str) -> Result<(ReservationId, Money), String> {
+    let (name, amount) = text.split_once('=').ok_or("write it as RESERVATION=DOLLARS")?;
+    let name = ReservationId::new(name).map_err(|error| error.to_string())?;
+    Ok((name, amount.parse().map_err(|error: selvedge_model::money::InvalidMoney| error.to_string())?))
+}
+
+pub(crate) fn run(args: &Args, context: &Context<'_>) -> Result<()> {
+    if let (Some((reservation, amount)), Some(evidence)) = (&args.correct, &args.evidence) {
+        return correct(&args.thread, reservation, *amount, evidence, context);
+    }
+    let store = context.open(Access::ReadOnly)?;
+    let thread = store.resolve(&args.thread)?;
+    let tree = audit::tree(&store, &thread)?;
+    let audit = match args.verify {
+        true => Some(audit::audit(&store, store.trust(), &tree)?),
+        false => None,
+    };
+    if context.output.is_json() {
+        context.output.record(&Shown::of(&tree, audit.as_ref()))?;
+    } else {
+        show(&thread, &store, &tree, audit.as_ref(), context.output)?;
+    }
+    audit.map_or(Ok(()), |audit| judge(&thread, &audit))
+}
+
+#[derive(Serialize)]
+struct Shown {
+    root: Option<AccountId>,
+    accounts: Vec<serde_json::Value>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    verified: Option<serde_json::Value>,
+}
+
+impl Shown {
+    fn of(tree: &Tree, audit: Option<&Audit>) -> Self {
+        let account = |branch: &Branch| {
+            let Branch { account, reservations, depth, threads } = branch;
+            let held = |held: &selvedge_model::account::Reservation| json!({"reservation": held.id, "amount_nanos": held.amount, "state": held.state, "child": held.child});
+            json!({
+                "account": account.id,
+                "parent": account.parent,
+                "depth": depth,
+                "status": account.status,
+                "version": account.version,
+                "threads": threads,
+                "max_nanos": account.max,
+                "own_nanos": account.settled,
+                "children_nanos": account.settled_children,
+                "reserved_nanos": account.reserved,
+                "remaining_nanos": account.remaining(),
+                "reservations": reservations.iter().map(held).collect::<Vec<_>>(),
+            })
+        };
+        let verified = |audit: &Audit| {
+            let peaks = audit.accounts.iter().map(|(id, history)| (id.to_string(), json!(history.peak)));
+            json!({
+                "logs": audit.logs,
+                "postings": postings(audit),
+                "holds": audit.found.is_empty(),
+                "found": audit.found.iter().map(ToString::to_string).collect::<Vec<_>>(),
+                "peaks": peaks.collect::<serde_json::Map<_, _>>(),
+            })
+        };
+        let accounts = tree.accounts.iter().map(account).collect();
+        Self { root: tree.root.clone(), accounts, verified: audit.map(verified) }
+    }
+}
+
+fn postings(audit: &Audit) -> u64 {
+    audit.accounts.values().map(|history| history.postings).sum()
+}
+
+fn show(thread: &ThreadId, store: &LocalStore, tree: &Tree, audit: Option<&Audit>, output: &Output) -> Result<()> {
+    if tree.accounts.is_empty() {
+        return output.text(format_args!("{thread} has no account: nothing that it called has a price"));
+    }
+    let own = store.get(thread)?.manifest.chain_root_id;
+    for branch in &tree.accounts {
+        line(branch, branch.account.id == own, output)?;
+    }
+    let Some(audit) = audit else { return Ok(()) };
+    output.text("")?;
+    for found in &audit.found {
+        output.text(format_args!("{} {found}", paint(BAD, "✗")))?;
+    }
+    let read = format!("{} in {}", count(postings(audit), "posting"), count(audit.logs as u64, "signed log"));
+    match audit.found.is_empty() {
+        true => output.text(format_args!(
+            "{} {read}: each ceiling held at every posting, and the database says the same",
+            paint(GOOD, "✓")
+        )),
+        false => output.text(format_args!("{read} were read")),
+    }
+}
+
+/// How many characters a bar has.
+const BAR: usize = 24;
+
+fn line(branch: &Branch, is_own: bool, output: &Output) -> Result<()> {
+    let Branch { account, reservations, depth, threads } = branch;
+    let indent = "  ".repeat(*depth);
+    let name = if is_own { paint(BOLD, &account.id) } else { account.id.to_string() };
+    let status = match account.status {
+        AccountStatus::Active => String::new(),
+        AccountStatus::Closing => paint(DIM, " closing"),
+        AccountStatus::Closed => paint(DIM, " closed"),
+    };
+    output.text(format_args!("{indent}{name}{status}"))?;
+    let of = match (account.remaining(), account.max) {
+        (Some(left), Some(max)) => format!("${left} left of ${max}"),
+        _ => "without limit".to_owned(),
+    };
+    let children = match account.settled_children.is_zero() {
+        true => String::new(),
+        false => format!(" (${} by children that are done)", account.settled_children),
+    };
+    let held = match account.open {
+        0 => String::new(),
+        open => format!(", ${} held for {}", account.reserved, holders(open, reservations)),
+    };
+    output.text(format_args!("{indent}{} ${} spent{children}{held}, {of}", bar(account), account.spent()))?;
+    for held in reservations.iter().filter(|held| held.state == ReservationState::Unknown) {
+        let text = format!("${} for a call whose answer was lost ({})", held.amount, held.id);
+        output.text(format_args!("{indent}{}", paint(WARN, text)))?;
+    }
+    if threads.len() > 1 {
+        let chain: Vec<_> = threads.iter().map(ToString::to_string).collect();
+        output.text(format_args!("{indent}{}", paint(DIM, chain.join(" → "))))?;
+    }
+    Ok(())
+}
+
+fn holders(open: u64, reservations: &[selvedge_model::account::Reservation]) -> String {
+    let children = reservations.iter().filter(|held| held.child.is_some()).count() as u64;
+    let child = |number: u64| if number == 1 { "1 child".to_owned() } else { format!("{number} children") };
+    match (children, open.saturating_sub(children)) {
+        (0, calls) => count(calls, "call"),
+        (children, 0) => child(children),
+        (children, calls) => format!("{} and {}", child(children), count(calls, "call")),
+    }
+}
+
+/// What is spent, held and left, as a bar; an account without limit has all of it spent and held.
+fn bar(account: &Account) -> String {
+    let whole = account.max.map_or(account.used(), |max| max.max(account.used())).nanos();
+    let cells = |money: Money| match whole {
+        0 => 0,
+        whole => {
+            let cells = i128::from(money.nanos()) * BAR as i128 / i128::from(whole);
+            // Whatever is more than nothing is seen.
+            usize::try_from(cells).unwrap_or(BAR).max(usize::from(!money.is_zero()))
+        }
+    };
+    let spent = cells(account.spent()).min(BAR);
+    let held = cells(account.reserved).min(BAR - spent);
+    format!(
+        "{}{}{}",
+        paint(GOOD, "█".repeat(spent)),
+        paint(WARN, "▒".repeat(held)),
+        paint(DIM, "░".repeat(BAR - spent - held))
+    )
+}
+
+/// How a verification ends.
+fn judge(thread: &ThreadId, audit: &Audit) -> Result<()> {
+    let Some(first) = audit.found.first() else { return Ok(()) };
+    let more = match audit.found.len() {
+        1 => String::new(),
+        number => format!(", and {} more", number - 1),
+    };
+    if audit.found.iter().any(audit::Found::is_of_integrity) {
+        let failure = Failure::new(Exit::Integrity, "ledger_differs", format!("{first}{more}"));
+        return Err(failure
+            .hint("`selvedge verify --all` checks every log; `selvedge reindex` rebuilds the database from them"));
+    }
+    let failure = Failure::new(Exit::Limit, "ceiling_crossed", format!("{first}{more}"));
+    Err(failure.hint(format!("a provider charged more than was reserved; `selvedge log {thread}` shows the call")))
+}
+
+/// Says what a call really cost.
+fn correct(
+    thread: &str,
+    reservation: &ReservationId,
+    amount: Money,
+    evidence: &str,
+    context: &Context<'_>,
+) -> Result<()> {
+    let store = context.open(Access::ReadWrite)?;
+    let thread = store.resolve(thread)?;
+    let account = store.get(&thread)?.manifest.chain_root_id;
+    let (reservation, evidence) = (reservation.clone(), evidence.to_owned());
+    let posting = Posting::Correct { account: account.clone(), reservation, amount, evidence };
+    let part = Part::new(thread.clone(), Expect::Any, Changeset::empty(Reason::Lifecycle));
+    let committed = store.commit(Batch::of(Part { postings: vec![posting], ..part }));
+    let now = store.account(&account);
+    context.close(store);
+    committed?;
+    let spent = now?.map(|account| account.spent()).unwrap_or_default();
+    if context.output.is_json() {
+        return context.output.record(&json!({"account": account, "spent_nanos": spent}));
+    }
+    context.output.text(format_args!("account {account} has spent ${spent}"))
+}

@@ -1,0 +1,67 @@
+//! `selvedge chain`: the threads of one execution, from its root to its end.
+
+use selvedge_engine::chain::{Chain, Link, get_chain};
+use selvedge_store::Registry;
+use selvedge_store_local::Access;
+
+use crate::commands::chain_search;
+use crate::context::Context;
+use crate::error::{Failure, Result};
+use crate::output::{Output, table};
+
+/// Show the chain of a thread, or search it
+///
+/// A chain is one execution over several threads: each was handed over, or somebody resumed it. It is the same from each of its threads.
+/// A deleted thread is shown as `deleted`.
+///
+/// JSON: {"success", "chain_length", "chain":[{"thread_id", "status", "directive", "agent_id", "title", "cost", "continued":{"how":
+/// "handoff" or "resume", "new_thread_id", "trailing_turns", "details"} or null}]}, root first.
+#[derive(Debug, clap::Args)]
+#[command(args_conflicts_with_subcommands = true, subcommand_negates_reqs = true)]
+pub(crate) struct Args {
+    /// Any unique beginning of the thread's id or its hex
+    #[arg(required = true)]
+    thread: Option<String>,
+    #[command(subcommand)]
+    command: Option<Command>,
+}
+
+/// What else to do with a chain.
+#[derive(Debug, clap::Subcommand)]
+pub(crate) enum Command {
+    Search(chain_search::Args),
+}
+
+pub(crate) fn run(args: &Args, context: &Context<'_>) -> Result<()> {
+    if let Some(Command::Search(args)) = &args.command {
+        return chain_search::run(args, context);
+    }
+    let store = context.open(Access::ReadOnly)?;
+    let thread = store.resolve(args.thread.as_deref().unwrap_or_default())?;
+    let chain = get_chain(&store, &thread).map_err(|error| Failure::of(&error))?;
+    match context.output.is_json() {
+        true => context.output.record(&chain),
+        false => show(&chain, context.output),
+    }
+}
+
+fn show(chain: &Chain, output: &Output) -> Result<()> {
+    let rows = chain.chain.iter().map(|link| {
+        vec![
+            link.thread_id.to_string(),
+            link.status.to_string(),
+            link.directive.as_ref().map(ToString::to_string).unwrap_or_default(),
+            link.cost.turns.to_string(),
+            format!("${}", link.cost.spend),
+            how(link),
+        ]
+    });
+    output.text(table(&["THREAD", "STATUS", "DIRECTIVE", "TURNS", "SPENT", "WENT ON BY"], &[3, 4], rows))
+}
+
+fn how(link: &Link) -> String {
+    link.continued.as_ref().map_or_else(String::new, |how| {
+        let turns = if how.trailing_turns == 1 { "turn" } else { "turns" };
+        format!("{}, {} {turns} carried", how.how, how.trailing_turns)
+    })
+}

@@ -1,0 +1,70 @@
+//! `selvedge chain search`: what was said and done in a whole chain.
+
+use selvedge_engine::search::{Found, Query, SearchType, chain_search};
+use selvedge_store::Registry;
+use selvedge_store_local::Access;
+
+use crate::context::Context;
+use crate::error::{Failure, Result};
+use crate::output::{BOLD, DIM, paint};
+use crate::text::{count, one_line};
+
+/// How much of a match's surroundings people are shown.
+const WIDTH: usize = 100;
+
+/// Search the whole chain of a thread
+///
+/// What was said and recorded is searched, in every thread of the chain, from its root to its end; capitals don't count. The number behind
+/// a thread is the line of its log: `selvedge log THREAD` shows it.
+///
+/// JSON: {"success", "chain_length", "chain_threads", "results":[{"thread_id", "event_type", "line_no", "snippet", "matches"}],
+/// "truncated"}; a snippet has at most 500 characters, an event at most 5 matches.
+#[derive(Debug, clap::Args)]
+pub(crate) struct Args {
+    /// Any unique beginning of the id or its hex of any thread of the chain
+    thread: String,
+    /// The words to look for
+    pattern: String,
+    /// Read the pattern as a regular expression
+    #[arg(long)]
+    regex: bool,
+    /// Capitals count
+    #[arg(long)]
+    exact: bool,
+    /// At most this many events
+    #[arg(long, value_name = "N", default_value_t = 50, value_parser = clap::value_parser!(u32).range(1..=10_000))]
+    max: u32,
+}
+
+pub(crate) fn run(args: &Args, context: &Context<'_>) -> Result<()> {
+    let store = context.open(Access::ReadOnly)?;
+    let thread = store.resolve(&args.thread)?;
+    let query = Query {
+        query: args.pattern.clone(),
+        search_type: if args.regex { SearchType::Regex } else { SearchType::Text },
+        is_exact: args.exact,
+        max_results: args.max as usize,
+    };
+    let found = chain_search(&store, &thread, &query).map_err(|error| Failure::of(&error))?;
+    if context.output.is_json() {
+        return context.output.record(&found);
+    }
+    found.results.iter().try_for_each(|found| context.output.text(line(found)))?;
+    if found.results.is_empty() {
+        context.output.tell(format!("nothing found in {}", count(found.chain_length as u64, "thread")));
+    }
+    if found.truncated {
+        context.output.tell(format!("there is more: add `--max {}`", u64::from(args.max) * 2));
+    }
+    Ok(())
+}
+
+fn line(found: &Found) -> String {
+    let place = format!("{}:{}", found.thread_id, found.line_no);
+    let first = found.matches.first().map(String::as_str).unwrap_or_default();
+    // What was found is in the middle of a long snippet, and people are shown that part.
+    let around = found.snippet.find(first).map_or(0, |at| at.saturating_sub(WIDTH / 2));
+    let around = found.snippet.char_indices().map(|(at, _)| at).find(|at| *at >= around).unwrap_or_default();
+    let shown = one_line(&found.snippet[around..], WIDTH);
+    format!("{} {} {shown}", paint(DIM, place), paint(BOLD, &found.event_type))
+}

@@ -1,0 +1,86 @@
+//! `selvedge config check`: whether the configuration can be used, and JSON Schemas for editors.
+
+use selvedge::items::Config;
+use selvedge::items::config::{ConfigError, schema, schemas};
+use serde_json::{Value, json};
+
+use crate::config::folders;
+use crate::context::Context;
+use crate::error::{Exit, Failure, Result};
+use crate::output::{BAD, paint};
+use crate::text::{clean, count};
+
+/// Check the files of the configuration, and name everything that is wrong
+///
+/// With --schema it prints JSON Schemas instead, for editors that check YAML while it is typed: that of one section, or all of them in one
+/// object by section. Put `# yaml-language-server: $schema=FILE` above a file to use one.
+///
+/// JSON: {"ok": true, "files", "digest", "notices"} if all is well; "files" are those that were read and "digest" is the SHA-256 of all
+/// that is set, as runs record it. Else one object for everything that is wrong, {"ok": false, "error"}, with "error" as on stderr and
+/// "file" and "line" in it.
+#[derive(Debug, clap::Args)]
+pub(crate) struct Args {
+    /// Print the JSON Schema of a section's file, or of all
+    #[arg(long, value_name = "SECTION", num_args = 0..=1, default_missing_value = "")]
+    schema: Option<String>,
+}
+
+pub(crate) fn run(args: &Args, context: &Context<'_>) -> Result<()> {
+    if let Some(section) = &args.schema {
+        return print_schema(section, context);
+    }
+    match Config::check(&folders(context)?) {
+        Ok(config) => show(&config, context),
+        Err(wrong) => refuse(wrong, context),
+    }
+}
+
+fn print_schema(section: &str, context: &Context<'_>) -> Result<()> {
+    let found = match section {
+        "" => Value::Object(schemas()),
+        section => schema(section).ok_or_else(|| {
+            let known: Vec<String> = schemas().into_iter().map(|(name, _)| format!("`{name}`")).collect();
+            let failure =
+                Failure::new(Exit::NotFound, "config_key_unknown", format!("there is no section `{section}`"));
+            failure.hint(format!("there are {}", known.join(", ")))
+        })?,
+    };
+    match context.output.is_json() {
+        true => context.output.record(&found),
+        false => context.output.text(format_args!("{found:#}")),
+    }
+}
+
+fn show(config: &Config, context: &Context<'_>) -> Result<()> {
+    let files = config.files();
+    if context.output.is_json() {
+        let (digest, notices) = (config.digest(), config.notices());
+        return context.output.record(&json!({"ok": true, "files": files, "digest": digest, "notices": notices}));
+    }
+    config.notices().iter().for_each(|notice| context.output.say(clean(notice)));
+    files.iter().try_for_each(|file| context.output.text(clean(file)))?;
+    context.output.tell(match files.is_empty() {
+        true => "nobody says anything: everything is as it comes with the program".to_owned(),
+        false => format!("{} of configuration, and nothing is wrong", count(files.len() as u64, "file")),
+    });
+    Ok(())
+}
+
+fn refuse(wrong: Vec<ConfigError>, context: &Context<'_>) -> Result<()> {
+    let mut failures: Vec<Failure> = wrong.into_iter().map(Failure::from).collect();
+    if failures.len() == 1 && !context.output.is_json() {
+        return Err(failures.remove(0));
+    }
+    for failure in &failures {
+        if context.output.is_json() {
+            context.output.record(&json!({"ok": false, "error": failure.to_value()}))?;
+            continue;
+        }
+        context.output.text(format_args!("{} {}", paint(BAD, "✗"), clean(&failure.message)))?;
+        failure.hint.iter().try_for_each(|hint| context.output.text(format_args!("  {}", clean(hint))))?;
+    }
+    let (first, all) = (&failures[0], count(failures.len() as u64, "thing"));
+    let verb = if failures.len() == 1 { "is" } else { "are" };
+    let failure = Failure::new(first.exit, first.code, format!("{all} {verb} wrong with the configuration"));
+    Err(failure.hint("they are named above, each with its file and line"))
+}

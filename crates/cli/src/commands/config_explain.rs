@@ -1,0 +1,61 @@
+//! `selvedge config explain`: what a key means, and everything that is said at it.
+
+use selvedge::items::config::{ConfigError, Explained};
+use selvedge::items::{Config, Layer};
+
+use crate::config::{folders, shown, value};
+use crate::context::Context;
+use crate::error::Result;
+use crate::output::{BOLD, DIM, paint};
+use crate::text::{clean, one_line};
+
+/// Say what a key of the configuration means, what may stand there, and who says what
+///
+/// Everything that is said is shown in the order in which it counts: what comes with the program, the user's, the project's.
+///
+/// JSON: {"key", "means", "is", "project", "file", "value", "values"}; "is" says what may stand there, "project" what a project may not
+/// say, "file" is its file below `config`, "value" what counts, and "values" are {"value", "layer", "file", "line"}, of which the last
+/// counts.
+#[derive(Debug, clap::Args)]
+pub(crate) struct Args {
+    /// The key, such as `limits.turns`, or a section, such as `limits`
+    #[arg(value_name = "KEY")]
+    key: String,
+}
+
+pub(crate) fn run(args: &Args, context: &Context<'_>) -> Result<()> {
+    let explained = or_built_in(context)?.explain(&args.key)?;
+    if context.output.is_json() {
+        return context.output.record(&explained);
+    }
+    let Explained { key, means, is, project, file, values, .. } = explained;
+    let line = |name: &str, text: String| {
+        context.output.text(format_args!("  {} {}", paint(DIM, format_args!("{name:<8}")), clean(&text)))
+    };
+    context.output.text(format_args!("{}\n  {}", paint(BOLD, clean(&key)), clean(&means)))?;
+    line("is", is)?;
+    line("file", format!(".ai/config/{file}"))?;
+    project.map_or(Ok(()), |project| line("project", project.to_owned()))?;
+    for said in &values {
+        let layer = match said.origin.layer {
+            Layer::BuiltIn => "built in",
+            Layer::User => "user",
+            Layer::Project => "project",
+        };
+        line(layer, format!("{}  {}", one_line(&value(&said.value), 60), shown(&said.origin, context)))?;
+    }
+    Ok(())
+}
+
+/// The configuration; if it can't be used, what its keys mean can be explained all the same.
+fn or_built_in(context: &Context<'_>) -> Result<Config> {
+    let config = match Config::load(&folders(context)?) {
+        Err(error @ (ConfigError::Invalid { .. } | ConfigError::Cycle { .. })) => {
+            context.output.say(format!("{}; what files say is left out here", clean(&error.to_string())));
+            Config::built_in()
+        }
+        config => config?,
+    };
+    config.notices().iter().for_each(|notice| context.output.say(clean(notice)));
+    Ok(config)
+}

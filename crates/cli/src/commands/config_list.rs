@@ -1,0 +1,40 @@
+//! `selvedge config list`: everything that is set.
+
+use crate::config::{configuration, shown, value};
+use crate::context::Context;
+use crate::error::Result;
+use crate::output::table;
+use crate::text::{clean, one_line};
+
+/// Show every key of the configuration and what it is set to
+///
+/// What comes with the program is shown too, so that every key is seen. Entries of lists are shown by their id.
+///
+/// JSON: one object per key, {"key", "value", "layer", "file", "line"}; "layer" is built_in, user or project, and "file" and "line" say
+/// where it is set.
+#[derive(Debug, clap::Args)]
+pub(crate) struct Args {
+    /// Show the file and the line that each is set on
+    #[arg(long)]
+    origin: bool,
+    /// Only keys that begin like this
+    #[arg(value_name = "KEY")]
+    key: Option<String>,
+}
+
+pub(crate) fn run(args: &Args, context: &Context<'_>) -> Result<()> {
+    let config = configuration(context)?;
+    let begins = |key: &str| args.key.as_deref().is_none_or(|asked| key.starts_with(asked));
+    let settings = config.list().into_iter().filter(|setting| begins(&setting.key));
+    if context.output.is_json() {
+        return settings.into_iter().try_for_each(|setting| context.output.record(&setting));
+    }
+    let mut header = vec!["KEY", "VALUE"];
+    header.extend(args.origin.then_some("SET IN"));
+    let rows = settings.map(|setting| {
+        let mut row = vec![clean(&setting.key), one_line(&value(&setting.value), 60)];
+        row.extend(args.origin.then(|| shown(&setting.origin, context)));
+        row
+    });
+    context.output.text(table(&header, &[], rows))
+}

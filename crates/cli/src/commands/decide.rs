@@ -1,0 +1,273 @@
+//! `selvedge approve`, `selvedge deny` and `selvedge settle`: what somebody decides about calls.
+
+use std::path::PathBuf;
+use std::time::{Duration, Instant};
+
+use selvedge::items::config::Wait;
+use selvedge::{Assignment, Choice, Input, Recorded};
+use selvedge_model::{CallId, Status, ThreadId};
+use selvedge_store::Registry;
+use serde::Serialize;
+use serde_json::Value;
+
+use crate::context::Context;
+use crate::error::{Exit, Failure, Result};
+use crate::running::{Running, needs_decision};
+use crate::waiting::thread_of;
+
+/// Which calls, and what happens once they are decided about.
+#[derive(Debug, clap::Args)]
+pub(crate) struct Calls {
+    /// The calls
+    #[arg(required_unless_present = "all")]
+    calls: Vec<CallId>,
+    /// The thread, if a call waits in more than one
+    #[arg(long, value_name = "THREAD")]
+    thread: Option<String>,
+    /// Every call of THREAD that waits for somebody's word
+    #[arg(long, value_name = "THREAD", conflicts_with_all = ["calls", "thread"])]
+    all: Option<String>,
+    /// Record it and don't go on
+    #[arg(long)]
+    no_run: bool,
+}
+
+/// Allow calls that wait for somebody's word
+///
+/// Recorded, signed, in the thread's log, and bound to the very action that was asked about: the tool as it is defined, its arguments and
+/// the call. Once nothing of the thread is undecided it goes on at once, in the foreground, and the command ends as
+/// `selvedge run` does; while something is, it ends with 7. If somebody else runs the thread, the word is left with that process.
+///
+/// JSON: {"thread_id", "call_id", "decision", "recorded", "undecided":[…]} for each call; "recorded" is "now", "before" if the very same
+/// was said before, or "left" with whoever runs the thread; then, if it goes on, as `selvedge run`.
+#[derive(Debug, clap::Args)]
+pub(crate) struct Approve {
+    #[command(flatten)]
+    of: Calls,
+    /// Make the call with the arguments in FILE (JSON; `-` is stdin) instead; the model is told
+    #[arg(long, value_name = "FILE")]
+    edit: Option<PathBuf>,
+    /// What the call is given, or answered with, where its rule says so; JSON or text
+    #[arg(long, value_name = "VALUE", conflicts_with = "edit")]
+    with: Option<String>,
+}
+
+/// Refuse calls that wait for somebody's word
+///
+/// Recorded, signed, in the thread's log; the model is told, with the reason. Once nothing of the thread is undecided it goes on at once.
+///
+/// JSON: as `selvedge approve`.
+#[derive(Debug, clap::Args)]
+pub(crate) struct Deny {
+    #[command(flatten)]
+    of: Calls,
+    /// Why; the model is told
+    #[arg(long, value_name = "TEXT")]
+    reason: Option<String>,
+}
+
+/// Say what became of a call that nobody saw end
+///
+/// Recorded, signed, in the thread's log. A call that was done is not made again, one that was not is dispatched, and of one that nobody
+/// can know about the model is told so. Once nothing of the thread is undecided it goes on at once. What was said once counts: the same
+/// again changes nothing, something else is refused.
+///
+/// JSON: as `selvedge approve`.
+#[derive(Debug, clap::Args)]
+#[command(group = clap::ArgGroup::new("verdict").required(true))]
+pub(crate) struct Settle {
+    /// The call
+    call: CallId,
+    /// The thread, if the call waits in more than one
+    #[arg(long, value_name = "THREAD")]
+    thread: Option<String>,
+    /// It was done; with its result, JSON or text
+    #[arg(long, group = "verdict", value_name = "RESULT", num_args = 0..=1, default_missing_value = "done")]
+    done: Option<String>,
+    /// It was not done
+    #[arg(long, group = "verdict")]
+    not_done: bool,
+    /// Nobody can know
+    #[arg(long, group = "verdict")]
+    unknown: bool,
+    /// Record it and don't go on
+    #[arg(long)]
+    no_run: bool,
+}
+
+#[derive(Serialize)]
+struct Decided<'a> {
+    thread_id: &'a ThreadId,
+    call_id: &'a CallId,
+    decision: &'a str,
+    recorded: &'a str,
+    undecided: &'a [CallId],
+}
+
+pub(crate) fn approve(args: Approve, context: &Context<'_>) -> Result<()> {
+    if args.edit.is_some() && args.of.calls.len() != 1 {
+        return Err(Failure::usage("`--edit` is about one call, which must be named"));
+    }
+    let choice = match (args.edit, args.with) {
+        (Some(file), _) => Choice::Edit(arguments(&file, context)?),
+        (None, with) => Choice::Approve(with.map(value)),
+    };
+    decide(args.of, &choice, context)
+}
+
+pub(crate) fn deny(args: Deny, context: &Context<'_>) -> Result<()> {
+    decide(args.of, &Choice::Deny(args.reason), context)
+}
+
+pub(crate) fn settle(args: Settle, context: &Context<'_>) -> Result<()> {
+    let choice = match (args.done, args.not_done) {
+        (Some(text), _) => Choice::Done(value(text)),
+        (None, true) => Choice::NotDone,
+        (None, false) => Choice::Unknown,
+    };
+    let of = Calls { calls: vec![args.call], thread: args.thread, all: None, no_run: args.no_run };
+    decide(of, &choice, context)
+}
+
+fn value(text: String) -> Value {
+    serde_json::from_str(&text).unwrap_or(Value::String(text))
+}
+
+/// How long somebody else may take to decide about the same thread, and how long to wait before looking again.
+const PATIENCE: Duration = Duration::from_secs(10);
+const PAUSE: Duration = Duration::from_millis(20);
+
+/// The most bytes of arguments.
+const ARGUMENTS_BYTES_MAX: u64 = 4 << 20;
+
+fn arguments(file: &std::path::Path, context: &Context<'_>) -> Result<Value> {
+    let bytes = match file == std::path::Path::new("-") {
+        true => context.stdin(ARGUMENTS_BYTES_MAX)?.to_vec(),
+        false => std::fs::read(file).map_err(|error| Failure::io("read", file, &error))?,
+    };
+    serde_json::from_slice(&bytes)
+        .map_err(|error| Failure::usage(format!("`{}` does not hold arguments in JSON: {error}", file.display())))
+}
+
+fn decide(of: Calls, choice: &Choice, context: &Context<'_>) -> Result<()> {
+    let running = Running::open(context)?;
+    let decided = record(&running, &of, choice, context);
+    let (thread, left) = match decided {
+        Ok(decided) => decided,
+        Err(failure) => {
+            running.close(context);
+            return Err(failure);
+        }
+    };
+    let waits = running.store.get(&thread)?.manifest.suspended.filter(|why| !why.calls.is_empty());
+    let is_each = running.workshop.config.approvals.wait == Wait::Each;
+    if !left && !of.no_run && (waits.is_none() || is_each) {
+        let work = running.assignment(&thread)?;
+        return running.show(context, |running, cancel, tell| {
+            running.engine.resume(&thread, Input::nothing(), &work, cancel, tell)
+        });
+    }
+    running.close(context);
+    match (left, &waits) {
+        (true, _) => context.output.tell(format!("left with whoever runs {thread}, who goes by it")),
+        (false, None) => context.output.tell(format!("`selvedge resume {thread}` goes on")),
+        (false, Some(_)) if of.no_run => {
+            context.output.tell(format!("{thread} waits for more: `selvedge inbox` shows everything that waits"));
+        }
+        (false, Some(_)) => return Err(needs_decision(&thread, waits.as_ref())),
+    }
+    Ok(())
+}
+
+/// Records the decision for every call; gives their thread, and whether somebody else goes on with it.
+fn record(running: &Running, of: &Calls, choice: &Choice, context: &Context<'_>) -> Result<(ThreadId, bool)> {
+    let (thread, calls) = which(running, of)?;
+    let work = running.assignment(&thread)?;
+    let mut is_left = false;
+    for call in &calls {
+        let decided = decide_one(running, &thread, call, choice, &work)?;
+        is_left |= decided.recorded == Recorded::Left;
+        tell(context, &thread, call, choice, &decided)?;
+    }
+    Ok((thread, is_left))
+}
+
+/// Records the decision about one call. Somebody who decides about the thread at the same moment, and does not run it, is waited for:
+/// whoever comes last finds nothing undecided and goes on.
+fn decide_one(
+    running: &Running,
+    thread: &ThreadId,
+    call: &CallId,
+    choice: &Choice,
+    work: &Assignment,
+) -> Result<selvedge::Decided> {
+    let deadline = Instant::now() + PATIENCE;
+    loop {
+        let decided = running.engine.decide(thread, call, choice.clone(), &who(), work);
+        let decided = decided.map_err(|error| Failure::of(&error))?;
+        let is_run = running.store.get(thread)?.manifest.status == Status::Running;
+        if decided.recorded != Recorded::Left || is_run || Instant::now() > deadline {
+            return Ok(decided);
+        }
+        std::thread::sleep(PAUSE);
+    }
+}
+
+fn tell(
+    context: &Context<'_>,
+    thread: &ThreadId,
+    call: &CallId,
+    choice: &Choice,
+    decided: &selvedge::Decided,
+) -> Result<()> {
+    let recorded = match decided.recorded {
+        Recorded::Now => "now",
+        Recorded::Before => "before",
+        Recorded::Left => "left",
+    };
+    let decision = choice.as_str();
+    if context.output.is_json() {
+        let undecided = &decided.undecided;
+        return context.output.record(&Decided { thread_id: thread, call_id: call, decision, recorded, undecided });
+    }
+    let said = match choice {
+        Choice::Approve(_) => "may be made",
+        Choice::Edit(_) => "may be made with other arguments",
+        Choice::Deny(_) => "will not be made",
+        Choice::Done(_) => "was done",
+        Choice::NotDone => "was not done",
+        Choice::Unknown => "is unknown to everybody",
+    };
+    let before = if decided.recorded == Recorded::Before { ", as was said before" } else { "" };
+    context.output.text(format_args!("call {call} of {thread} {said}{before}"))
+}
+
+/// The thread and its calls.
+fn which(running: &Running, of: &Calls) -> Result<(ThreadId, Vec<CallId>)> {
+    if let Some(prefix) = &of.all {
+        let thread = running.resolve(prefix)?;
+        let why = running.store.get(&thread)?.manifest.suspended;
+        let calls: Vec<CallId> = why.into_iter().flat_map(|why| why.asks).map(|ask| ask.call_id).collect();
+        return match calls.is_empty() {
+            false => Ok((thread, calls)),
+            true => {
+                let message = format!("no call of `{thread}` waits for somebody's word");
+                Err(Failure::new(Exit::NotFound, "no_open_call", message).hint("`selvedge inbox` shows what waits"))
+            }
+        };
+    }
+    let mut threads: Vec<ThreadId> = match &of.thread {
+        Some(prefix) => vec![running.resolve(prefix)?],
+        None => of.calls.iter().map(|call| thread_of(&*running.store, call)).collect::<Result<_>>()?,
+    };
+    threads.dedup();
+    match threads.as_slice() {
+        [thread] => Ok((thread.clone(), of.calls.clone())),
+        _ => Err(Failure::usage("the calls belong to different threads; decide about each thread's by themselves")),
+    }
+}
+
+/// Who decides: whoever is logged in.
+fn who() -> String {
+    std::env::var("USER").ok().filter(|name| !name.is_empty()).unwrap_or_else(|| "somebody".to_owned())
+}

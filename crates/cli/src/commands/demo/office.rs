@@ -1,0 +1,155 @@
+//! What an office needs of its agents: a present that somebody must allow, a child that would be too dear, and a job that is longer than
+//! a model can remember. Each is a run of its own by a process of its own.
+
+use std::collections::BTreeSet;
+use std::fs;
+
+use serde_json::{Value, json};
+
+use super::Shown;
+use super::beats::{broken, promise};
+use super::payday::records;
+use super::stage::Stage;
+use crate::error::{Exit, Failure, Result};
+
+/// What the project holds for it.
+pub(super) const FILES: [(&str, &str); 11] = [
+    (".ai/config/agent/approvals.yaml", include_str!("project/approvals.yaml")),
+    (".ai/directives/present.md", include_str!("project/present.md")),
+    (".ai/directives/books.md", include_str!("project/books.md")),
+    (".ai/directives/audit.md", include_str!("project/audit.md")),
+    (".ai/directives/stock.md", include_str!("project/stock.md")),
+    (".ai/tools/give.yaml", include_str!("project/give.yaml")),
+    (".ai/tools/count.yaml", include_str!("project/count.yaml")),
+    ("present-script.yaml", include_str!("project/present-script.yaml")),
+    ("books-script.yaml", include_str!("project/books-script.yaml")),
+    ("audit-script.yaml", include_str!("project/audit-script.yaml")),
+    ("stock-script.yaml", include_str!("project/stock-script.yaml")),
+];
+/// How many shelves there are to count.
+const SHELVES: usize = 9;
+
+/// How another process ended, and what it told.
+struct Told {
+    exit: Option<i32>,
+    records: Vec<Value>,
+    said: String,
+}
+
+impl Told {
+    fn by(stage: &Stage, words: &[&str]) -> Result<Self> {
+        let failed = |error: std::io::Error| Failure::io("run", &stage.program, &error);
+        let mut command = stage.another_process();
+        command.stdin(std::process::Stdio::null());
+        let output = command.args(words).output().map_err(failed)?;
+        let said = String::from_utf8_lossy(&output.stderr).trim().to_owned();
+        Ok(Self { exit: output.status.code(), records: records(&output.stdout), said })
+    }
+
+    /// The same of a process that must end so.
+    fn ending(stage: &Stage, words: &[&str], exit: i32) -> Result<Self> {
+        let told = Self::by(stage, words)?;
+        promise(told.exit == Some(exit), || {
+            format!("`selvedge {}` ended with {:?}: {}", words.join(" "), told.exit, told.said)
+        })?;
+        Ok(told)
+    }
+
+    fn first(&self) -> &Value {
+        self.records.first().unwrap_or(&Value::Null)
+    }
+
+    fn thread(&self) -> Result<&str> {
+        text(&self.first()["thread_id"])
+    }
+}
+
+fn text(value: &Value) -> Result<&str> {
+    value.as_str().ok_or_else(|| broken("what was told lacks a word"))
+}
+
+fn lines(stage: &Stage, file: &str) -> Vec<String> {
+    let text = fs::read_to_string(stage.project.join(file)).unwrap_or_default();
+    text.lines().map(str::to_owned).collect()
+}
+
+/// A call that needs somebody's word waits without any process; allowed, it is made once.
+pub(super) fn approve(stage: &mut Stage) -> Result<Shown> {
+    let asked = Told::ending(stage, &["run", "present"], Exit::Decision as i32)?;
+    let thread = asked.thread()?;
+    let inbox = Told::ending(stage, &["inbox"], 0)?;
+    let need = inbox.first();
+    let (call, tool, arguments) = (text(&need["call_id"])?, text(&need["tool"])?, &need["arguments"]);
+    let given = lines(stage, "given.txt");
+    promise(need["thread_id"] == thread && inbox.records.len() == 1 && given.is_empty(), || {
+        format!("one call should wait and nothing be given, but: {:?}, {given:?}", inbox.records)
+    })?;
+    Told::ending(stage, &["approve", call, "--thread", thread], 0)?;
+    let given = lines(stage, "given.txt");
+    promise(given == ["dora 500"], || format!("one present was due: {given:?}"))?;
+    Ok(Shown {
+        message: format!(
+            "`{tool} {arguments}` needs somebody's word: it stands in `selvedge inbox`, signed, and no process waits for it.\n\
+             `selvedge approve {call}` lets another process go on with it. given.txt has 1 line."
+        ),
+        details: json!({ "thread_id": thread, "call_id": call, "tool": tool, "arguments": arguments, "given": given }),
+    })
+}
+
+/// A child is given less than its first call may cost: the call is not made.
+pub(super) fn budget(stage: &mut Stage) -> Result<Shown> {
+    let ran = Told::ending(stage, &["run", "books", "--limit", "spend=0.05"], 0)?;
+    let parent = ran.thread()?.to_owned();
+    let tree = Told::ending(stage, &["tree", &parent], 0)?;
+    let child = text(&tree.first()["children"][0]["thread_id"])?.to_owned();
+    let shown = Told::ending(stage, &["thread", "show", &child], 0)?;
+    let (turns, why) = (&shown.first()["cost"]["turns"], text(&shown.first()["runs"][0]["termination_detail"])?);
+    let books = Told::ending(stage, &["budget", &parent, "--verify"], 0)?;
+    let verified = &books.first()["verified"];
+    let own = |account: &Value| account["own_nanos"].as_u64().unwrap_or_default();
+    let accounts = books.first()["accounts"].as_array().cloned().unwrap_or_default();
+    let spent: Vec<u64> = accounts.iter().map(own).collect();
+    let is_parent_alone = matches!(spent[..], [own, 0] if own > 0);
+    promise(turns == 0 && is_parent_alone && verified["holds"] == true, || {
+        format!("the child should have spent nothing, but: {turns} turns, {spent:?} nano-dollars, {verified}")
+    })?;
+    let dollars = spent[0] as f64 / 1e9;
+    Ok(Shown {
+        message: format!(
+            "The books may cost $0.05, and the audit that they start $0.01 of it. Before its first call it was refused:\n\
+             {why}.\n\
+             ${dollars} is spent, nothing by the child; the signed logs show that each ceiling held at all {} postings.",
+            verified["postings"]
+        ),
+        details: json!({ "thread_id": parent, "child": child, "calls": turns, "spent_nanos": spent, "why": why, "verified": verified }),
+    })
+}
+
+/// A job that is longer than the model's context goes on in one thread after another.
+pub(super) fn handoff(stage: &mut Stage) -> Result<Shown> {
+    let ran = Told::ending(stage, &["run", "stock"], 0)?;
+    let chain = Told::ending(stage, &["chain", ran.thread()?], 0)?;
+    let links = chain.first()["chain"].as_array().cloned().unwrap_or_default();
+    let ids = links.iter().map(|link| text(&link["thread_id"])).collect::<Result<Vec<_>>>()?;
+    let counted = lines(stage, "counted.txt");
+    let (last, earlier) = links.split_last().ok_or_else(|| broken("there is no chain"))?;
+    let is_whole = earlier.iter().all(|link| link["status"] == "continued") && last["status"] == "completed";
+    // Every call has a key of its own: no shelf was counted twice by the same one.
+    let keys: BTreeSet<&String> = counted.iter().collect();
+    promise(is_whole && ids.len() > 2 && counted.len() == SHELVES && keys.len() == SHELVES, || {
+        format!("a chain was due and {SHELVES} shelves, but: {links:?}, {counted:?}")
+    })?;
+    for id in &ids {
+        Told::ending(stage, &["verify", id], 0)?;
+    }
+    Ok(Shown {
+        message: format!(
+            "Each time the model's memory of 440 tokens was nearly full, the thread was settled and its successor made, in one commit:\n\
+             {}\n\
+             One execution in {} threads: all {SHELVES} shelves are counted, each once.",
+            ids.join(" → "),
+            ids.len()
+        ),
+        details: json!({ "chain": ids, "counted": counted.len() }),
+    })
+}

@@ -1,0 +1,204 @@
+//! `selvedge replay`: a recorded thread again, offline, compared step by step.
+
+mod prompt;
+
+use std::sync::Arc;
+
+use selvedge::Assignment;
+use selvedge::model::limits::Limits;
+use selvedge::model::{Event, Manifest};
+use selvedge::providers::Replay;
+use selvedge::providers::replay::Recorded;
+use selvedge::replay::{Difference, How, Recording, Report, replay};
+use selvedge::workshop::{OrderError, Workshop};
+use selvedge_model::ThreadId;
+use selvedge_store::Registry;
+use selvedge_store::load::load;
+use selvedge_store_local::Access;
+use serde::Serialize;
+use serde_json::Value;
+
+use crate::context::Context;
+use crate::error::{Exit, Failure, Result};
+use crate::output::{BAD, BOLD, DIM, GOOD, paint};
+use crate::running;
+use crate::text::{clean, count, one_line};
+
+/// Run a recorded thread again, offline, and compare step by step
+///
+/// The model answers what it answered and the tools answer what they answered; everything else is decided anew, with the directive,
+/// the tools, the limits, the rules and the program of today: which calls are made, asked about or denied, where a run stops and why,
+/// what is committed and what it folds into. Nothing is asked of the network, no tool is called, and the thread is not touched. The log
+/// is verified first.
+///
+/// What people said, what was imported or appended, and how the thread was born is taken over as it is, its limits included:
+/// --limit tries others. Prompts are not in a log, so a changed prompt does not count as a difference; what can be known of it is said: a
+/// first message that would be another one today, and tools that are offered otherwise than `capabilities.md` has it.
+///
+/// JSON: {"thread_id", "version", "identical", "compared", "given", "differences":[{"version", "line", "reason", "what", "recorded",
+/// "now"}], "differences_count", "ended_at", "state_differs_at", "state_recorded", "state_now", "redefined":[…], "prompt":[{"what", "recorded",
+/// "now"}]}. "ended_at" is the version from which on nothing could be compared. Exits with 1 if something came out otherwise.
+#[derive(Debug, clap::Args)]
+pub(crate) struct Args {
+    /// Any unique beginning of the thread's id or its hex
+    thread: String,
+    /// Take everything over up to this version, and compare what follows; a run that goes on there is taken over to its end
+    #[arg(long, value_name = "VERSION")]
+    from: Option<u64>,
+    /// As if the thread had been given this limit: turns, tokens, spend (dollars), spawns, depth or duration (seconds)
+    #[arg(long = "limit", value_name = "LIMIT=VALUE", value_parser = crate::limit::parse)]
+    limits: Vec<Limits>,
+}
+
+/// Something that the model would be told otherwise today.
+#[derive(Debug, Serialize)]
+struct Told {
+    what: String,
+    recorded: Value,
+    now: Value,
+}
+
+#[derive(Serialize)]
+struct Record<'a> {
+    identical: bool,
+    #[serde(flatten)]
+    report: &'a Report,
+    prompt: &'a [Told],
+}
+
+pub(crate) fn run(args: &Args, context: &Context<'_>) -> Result<()> {
+    let store = context.open(Access::ReadOnly)?;
+    let thread = store.resolve(&args.thread)?;
+    super::verify::insist(&thread, &store)?;
+    let workshop = running::workshop(context)?;
+    let redactor = running::redactor(&workshop);
+    let mut recording = Recording::read(&store, &thread, store.trust())?;
+    // The thread as it was born: what was raised since is raised again where it was.
+    let mut born = load(&store, &thread, store.trust(), Some(0))?.thread.manifest;
+    let today = assignment(&workshop, &born)?;
+    let told = prompt::differences(&store, &workshop, &born, &today, &redactor, &recording);
+    born.limits = with_limits(born.limits, &mut recording, &args.limits);
+    let work = assignment(&workshop, &born)?;
+    let how = How {
+        work,
+        model: Arc::new(recorded(&recording)),
+        scopes: workshop.config.scopes.clone(),
+        redactor,
+        from: args.from,
+    };
+    let report = replay(recording, how).map_err(|error| Failure::of(&error))?;
+    match context.output.is_json() {
+        true => context.output.record(&Record { identical: report.is_identical(), report: &report, prompt: &told })?,
+        false => show(&report, &told, context)?,
+    }
+    outcome(&report)
+}
+
+/// Other ceilings than those that the thread was born with.
+fn with_limits(born: Option<Limits>, recording: &mut Recording, wanted: &[Limits]) -> Option<Limits> {
+    if wanted.is_empty() {
+        return born;
+    }
+    let limits = crate::limit::all(wanted).over(&born.unwrap_or_default());
+    if let Some(Event::ThreadCreated(created)) = recording.steps.first_mut().and_then(|step| step.events.first_mut()) {
+        created.thread.limits = Some(limits.clone());
+    }
+    Some(limits)
+}
+
+/// What a run of the thread would be done with today. Its model need not be there: it is not asked.
+fn assignment(workshop: &Workshop, born: &Manifest) -> Result<Assignment> {
+    match workshop.assignment(born) {
+        Err(OrderError::NoModel { .. } | OrderError::NoScript { .. } | OrderError::Script { .. }) => {
+            let mut work = workshop.assignment(&Manifest { model: None, ..born.clone() })?;
+            work.model_name = born.model.clone().unwrap_or(work.model_name);
+            work.price = workshop.config.models.price(&work.model_name);
+            Ok(work)
+        }
+        work => Ok(work?),
+    }
+}
+
+fn recorded(recording: &Recording) -> Replay {
+    Replay::new(recording.steps.iter().map(|step| Recorded { reason: step.reason(), events: &step.events }))
+}
+
+fn show(report: &Report, told: &[Told], context: &Context<'_>) -> Result<()> {
+    let output = context.output;
+    let mut version = None;
+    for difference in &report.differences {
+        if version.replace(difference.version) != Some(difference.version) {
+            let Difference { version, line, reason, .. } = difference;
+            let place = format!("version {version}, line {line}, {}", reason.as_str());
+            output.text(paint(BOLD, place))?;
+        }
+        output.text(format_args!("  {}", clean(&difference.what)))?;
+        output.text(format_args!("    {} {}", paint(GOOD, "recorded"), shown(difference.recorded.as_ref())))?;
+        output.text(format_args!("    {}      {}", paint(BAD, "now"), shown(difference.now.as_ref())))?;
+    }
+    let more = report.count.saturating_sub(report.differences.len() as u64);
+    if more > 0 {
+        output.text(paint(DIM, format_args!("and {}", count(more, "further difference"))))?;
+    }
+    if let Some(version) = report.ended_at {
+        output.text(paint(
+            DIM,
+            format_args!("from version {version} on it took another way; nothing behind it was compared"),
+        ))?;
+    }
+    for Told { what, recorded, now } in told {
+        output.say(format!("{what}: recorded {}, today {}", shown(Some(recorded)), shown(Some(now))));
+    }
+    for tool in &report.redefined {
+        output.say(format!("`{}` is defined otherwise than when it was called", clean(tool)));
+    }
+    output.text(closing(report))
+}
+
+fn closing(report: &Report) -> String {
+    let (compared, given) = (count(report.compared, "changeset"), count(report.given, "changeset"));
+    let (thread, state) = (&report.thread_id, report.state_now.short());
+    match (report.is_identical(), report.compared) {
+        (true, 0) => format!("nothing in {thread} was decided by an engine: {given} taken over"),
+        (true, _) => {
+            let word = paint(GOOD, "identical:");
+            format!("{word} {compared} of {thread} decided as recorded, state {state}; {given} taken over")
+        }
+        (false, _) => format!("{} {compared} of {thread} compared; {given} taken over", paint(BAD, "diverged:")),
+    }
+}
+
+/// How much of a value is shown.
+const WIDTH: usize = 160;
+
+fn shown(value: Option<&Value>) -> String {
+    match value {
+        None => paint(DIM, "nothing"),
+        Some(value) => gist(value).unwrap_or_else(|| one_line(&value.to_string(), WIDTH)),
+    }
+}
+
+/// A whole changeset in short: why it was committed, and each event with the word that tells most.
+fn gist(value: &Value) -> Option<String> {
+    let reason = value.get("reason")?.as_str()?;
+    let events = value.get("events")?.as_array()?.iter().filter_map(Value::as_object).flatten();
+    let event = |(kind, payload): (&String, &Value)| {
+        let words = ["/code", "/meta/termination_code", "/tool", "/call_id", "/action", "/role"];
+        let word = words.into_iter().find_map(|place| payload.pointer(place)?.as_str());
+        word.map_or_else(|| kind.clone(), |word| format!("{kind} {word}"))
+    };
+    let events: Vec<String> = events.map(event).collect();
+    Some(one_line(&format!("{reason}: {}", events.join(", ")), WIDTH))
+}
+
+fn outcome(report: &Report) -> Result<()> {
+    let Some(first) = report.differences.first() else { return Ok(()) };
+    let thread: &ThreadId = &report.thread_id;
+    let message =
+        format!("`{thread}` came out otherwise at version {}: {}", first.version, count(report.count, "difference"));
+    let hint = format!(
+        "`selvedge replay {thread} --from {}` takes over what is recorded and compares the runs that follow",
+        first.version
+    );
+    Err(Failure::new(Exit::Failed, "replay_diverged", message).hint(hint).detail("version", first.version))
+}

@@ -1,0 +1,82 @@
+//! `selvedge snapshots`: the snapshots that are kept of a thread.
+
+use selvedge_model::{ThreadId, Timestamp};
+use selvedge_store::snapshot::Kept;
+use selvedge_store::{Registry, Snapshots};
+use selvedge_store_local::Access;
+use serde::Serialize;
+
+use crate::config::configuration;
+use crate::context::Context;
+use crate::error::Result;
+use crate::output::table;
+use crate::text::{clean, grouped, local_minute};
+
+/// List the snapshots that are kept of a thread, the newest first
+///
+/// A snapshot is a copy of what the log says at a version: `state.json`, older ones in `checkpoints/`, and those of completed threads in
+/// `archive/`. Nothing depends on them; delete any, and the log says the same. `selvedge state THREAD --snapshot` shows the newest.
+///
+/// JSON: {"thread_id", "log_version", "snapshots":[{"log_version", "saved_at", "place", "name", "base", "bytes", "good", "why"}]}; "place" is
+/// newest, older or archived, "base" the version of the snapshot that it builds on or null, "good" whether its signature holds, and "why" why not.
+#[derive(Debug, clap::Args)]
+pub(crate) struct Args {
+    /// Any unique beginning of the thread's id or its hex
+    thread: String,
+}
+
+#[derive(Serialize)]
+struct Listed {
+    thread_id: ThreadId,
+    log_version: u64,
+    snapshots: Vec<One>,
+}
+
+#[derive(Serialize)]
+struct One {
+    log_version: u64,
+    saved_at: Timestamp,
+    place: &'static str,
+    name: String,
+    base: Option<u64>,
+    bytes: u64,
+    good: bool,
+    why: Option<String>,
+}
+
+impl One {
+    fn of(kept: Kept, why: Option<String>) -> Self {
+        let Kept { place, name, version, saved_at, base, bytes } = kept;
+        let place = place.as_str();
+        Self { log_version: version, saved_at, place, name, base, bytes, good: why.is_none(), why }
+    }
+
+    fn row(&self) -> Vec<String> {
+        let form = self.base.map_or_else(|| "whole".to_owned(), |base| format!("changes since {base}"));
+        let state = self.why.as_deref().map_or_else(|| "good".to_owned(), clean);
+        let saved = local_minute(self.saved_at);
+        vec![self.log_version.to_string(), saved, self.place.to_owned(), form, grouped(self.bytes), state]
+    }
+}
+
+pub(crate) fn run(args: &Args, context: &Context<'_>) -> Result<()> {
+    let store = context.open(Access::ReadOnly)?;
+    let thread_id = store.resolve(&args.thread)?;
+    let config = configuration(context)?.state_persistence;
+    let archive = config.retention.on_completion.archive_folder().unwrap_or("archive");
+    let check = |kept: Kept| {
+        let why = store.read_snapshot(&thread_id, &kept, archive).err().map(|error| error.to_string());
+        One::of(kept, why)
+    };
+    let snapshots: Vec<One> = store.kept(&thread_id, archive)?.into_iter().map(check).collect();
+    let log_version = store.get(&thread_id)?.version;
+    if context.output.is_json() {
+        return context.output.record(&Listed { thread_id, log_version, snapshots });
+    }
+    if snapshots.is_empty() {
+        context.output.tell("no snapshot is kept of it; a thread that waits, fails or grows long gets one");
+        return Ok(());
+    }
+    let rows = snapshots.iter().map(One::row);
+    context.output.text(table(&["VERSION", "SAVED", "PLACE", "FORM", "BYTES", "SIGNATURE"], &[0, 4], rows))
+}

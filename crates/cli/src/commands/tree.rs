@@ -1,0 +1,84 @@
+//! `selvedge tree`: a chain and everything it started.
+
+use std::time::Duration;
+
+use selvedge_engine::chain::{Link, Tree, get_tree};
+use selvedge_store::{Feed, Registry};
+use selvedge_store_local::Access;
+
+use crate::commands::wait::standing;
+use crate::context::Context;
+use crate::error::{Failure, Result};
+use crate::output::{BOLD, DIM, paint};
+use crate::text::count;
+
+/// How long to wait for news before looking whether anybody still listens, and whether what runs still lives.
+const LISTEN: Duration = Duration::from_millis(500);
+
+/// Show a thread, its chain and everything it started, as a tree
+///
+/// Each line is a chain: its threads from root to end, how the end stands, and what it and all below it used. A run whose process is gone
+/// is `stalled`.
+///
+/// JSON: {"thread_id", "status", "cost", "chain":[…], "children":[…], "truncated"}: "chain" as `selvedge chain` has it, "children" like this
+/// object again. With --follow one object for each change.
+#[derive(Debug, clap::Args)]
+pub(crate) struct Args {
+    /// Any unique beginning of the thread's id or its hex
+    thread: String,
+    /// Show it again whenever it changes, until nothing in it runs any more
+    #[arg(short, long)]
+    follow: bool,
+}
+
+pub(crate) fn run(args: &Args, context: &Context<'_>) -> Result<()> {
+    let store = context.open(Access::ReadOnly)?;
+    let thread = store.resolve(&args.thread)?;
+    let look = || get_tree(&store, &thread).map_err(|error| Failure::of(&error));
+    // Asked before looking: what comes in between is seen now or looked for again, never missed.
+    let mut position = store.position()?;
+    let mut tree = look()?;
+    show(&tree, context)?;
+    while args.follow && tree.is_active() && !context.output.is_closed() {
+        store.wait(position, LISTEN)?;
+        position = store.position()?;
+        let now = look()?;
+        if now != tree {
+            tree = now;
+            if !context.output.is_json() {
+                context.output.text("")?;
+            }
+            show(&tree, context)?;
+        }
+    }
+    Ok(())
+}
+
+fn show(tree: &Tree, context: &Context<'_>) -> Result<()> {
+    if context.output.is_json() {
+        return context.output.record(tree);
+    }
+    let mut lines = vec![line(tree)];
+    branch(tree, "", &mut lines);
+    context.output.text(lines.join("\n"))
+}
+
+fn branch(tree: &Tree, before: &str, lines: &mut Vec<String>) {
+    let last = tree.children.len().saturating_sub(1);
+    for (number, child) in tree.children.iter().enumerate() {
+        let (own, below) = if number == last { ("└─ ", "   ") } else { ("├─ ", "│  ") };
+        lines.push(format!("{before}{}{}", paint(DIM, own), line(child)));
+        branch(child, &format!("{before}{below}"), lines);
+    }
+    if tree.truncated && tree.children.is_empty() {
+        lines.push(format!("{before}{}", paint(DIM, "└─ …")));
+    }
+}
+
+fn line(tree: &Tree) -> String {
+    let ids: Vec<String> = tree.chain.iter().map(|link: &Link| link.thread_id.to_string()).collect();
+    let (end, earlier) = ids.split_last().map_or(("", &[][..]), |(end, earlier)| (end.as_str(), earlier));
+    let earlier: String = earlier.iter().map(|id| format!("{id} → ")).collect();
+    let used = format!("{}, ${}", count(tree.cost.turns, "turn"), tree.cost.spend);
+    format!("{}{} {} {}", paint(DIM, earlier), paint(BOLD, end), standing(tree.status), paint(DIM, used))
+}

@@ -1,0 +1,130 @@
+//! `selvedge wait`: until threads have ended, wherever they run.
+
+use std::time::Duration;
+
+use selvedge::Ended;
+use selvedge_engine::standing::{Outcome, Standing};
+use selvedge_engine::wait::wait_threads;
+use selvedge_model::{Cancel, ThreadId};
+use selvedge_store::{Error as StoreError, Registry};
+use selvedge_store_local::{Access, LocalStore};
+
+use crate::config::configuration;
+use crate::context::Context;
+use crate::error::{Exit, Failure, Result};
+use crate::output::{BAD, BOLD, GOOD, WARN, paint};
+use crate::running;
+use crate::text::clean;
+
+/// The longest that anybody waits: a year.
+const SECONDS_MAX: f64 = 31_536_000.0;
+
+/// Wait until threads have ended
+///
+/// The wait for a thread ends with the run that is active when it begins; a thread that goes on in others is followed to the end of its
+/// chain. One that waits for somebody ends the wait too, and one whose process is gone is `stalled`. Nothing is written.
+///
+/// Ends as the commands that run threads: 0 completed; 1 error, killed, completed_with_errors, stalled, deleted or timeout; 3 not found; 7
+/// needs a decision; 8 limit or budget; 130 cancelled. Of several threads the first counts that did not complete.
+///
+/// JSON: {"success", "results":{ID:{"status", "thread_id", "run_id", "why", "result", "outputs", "cost", "suspended"}}}. ID is what was
+/// asked for, "thread_id" the end of its chain, "cost" that of the whole chain; "status" may also be stalled, deleted, not_found or timeout.
+#[derive(Debug, clap::Args)]
+pub(crate) struct Args {
+    /// Any unique beginnings of the threads' ids or their hex
+    #[arg(required = true, value_name = "THREAD")]
+    threads: Vec<String>,
+    /// How long to wait at most; `coordination.wait_threads.default_timeout` if nobody says
+    #[arg(long, value_name = "SECONDS", value_parser = seconds)]
+    timeout: Option<f64>,
+}
+
+fn seconds(typed: &str) -> std::result::Result<f64, String> {
+    let seconds: f64 = typed.parse().map_err(|_| format!("`{typed}` is no number of seconds"))?;
+    (0.0..=SECONDS_MAX).contains(&seconds).then_some(seconds).ok_or("it must be between 0 and a year".to_owned())
+}
+
+pub(crate) fn run(args: &Args, context: &Context<'_>) -> Result<()> {
+    let store = context.open(Access::ReadOnly)?;
+    let threads = args.threads.iter().map(|prefix| find(&store, prefix)).collect::<Result<Vec<_>>>()?;
+    let timeout = match args.timeout {
+        Some(seconds) => seconds,
+        None => configuration(context)?.coordination.wait_threads.default_timeout,
+    };
+    let timeout = Duration::from_secs_f64(timeout.clamp(0.0, SECONDS_MAX));
+    let waited = wait_threads(&store, &threads, timeout, &Cancel::new()).map_err(|error| Failure::of(&error))?;
+    let outcomes = || threads.iter().filter_map(|thread| waited.results.get(thread));
+    match context.output.is_json() {
+        true => context.output.record(&waited)?,
+        false => outcomes().try_for_each(|outcome| show(outcome, context))?,
+    }
+    outcomes().try_for_each(ended)
+}
+
+/// The thread that a prefix names. A deleted one may go on elsewhere.
+fn find(store: &LocalStore, prefix: &str) -> Result<ThreadId> {
+    match store.resolve(prefix) {
+        Err(StoreError::Deleted(thread)) => Ok(thread),
+        other => Ok(other?),
+    }
+}
+
+fn show(outcome: &Outcome, context: &Context<'_>) -> Result<()> {
+    let output = context.output;
+    let standing = standing(outcome.status);
+    output.text(format_args!("{} {standing}", paint(BOLD, &outcome.thread_id)))?;
+    if let Some(result) = &outcome.result {
+        output.text(clean(result))?;
+    }
+    match &outcome.outputs {
+        Some(outputs) => output.text(format_args!("{} {outputs}", paint(BOLD, "outputs"))),
+        None => Ok(()),
+    }
+}
+
+/// How a thread stands, for people.
+pub(crate) fn standing(standing: Standing) -> String {
+    match standing {
+        Standing::Completed => paint(GOOD, standing),
+        Standing::Created | Standing::Running | Standing::Continued => standing.to_string(),
+        Standing::Suspended | Standing::Cancelled | Standing::Timeout | Standing::Interrupted => paint(WARN, standing),
+        _ => paint(BAD, standing),
+    }
+}
+
+/// How a wait for one thread ends.
+fn ended(outcome: &Outcome) -> Result<()> {
+    let thread = &outcome.thread_id;
+    let why = outcome.why.as_deref().unwrap_or("nobody goes on with it");
+    match (outcome.status, outcome.status.status()) {
+        (Standing::NotFound, _) => Err(StoreError::NoThread(thread.to_string()).into()),
+        (Standing::Deleted, _) => {
+            Err(Failure::new(Exit::Failed, "wait_deleted", format!("thread `{thread}` was deleted"))
+                .hint("`selvedge thread list` shows what is there"))
+        }
+        (Standing::Stalled, _) => {
+            Err(Failure::new(Exit::Failed, "thread_stalled", format!("`{thread}` does not go on: {why}")).hint(
+                format!("`selvedge resume {thread}` goes on; `selvedge chain {thread}` shows where its chain ends"),
+            ))
+        }
+        (Standing::Timeout | Standing::Interrupted, _) | (_, None) => {
+            let message = format!("`{thread}` had not ended when the time was up: {why}");
+            let failure = Failure { retryable: true, ..Failure::new(Exit::Failed, "wait_timeout", message) };
+            Err(failure.hint(format!(
+                "wait on with `selvedge wait {thread}`; `selvedge log --follow {thread}` shows what it does"
+            )))
+        }
+        (_, Some(status)) => running::outcome(&Ended {
+            thread: thread.clone(),
+            run: outcome.run_id.clone(),
+            status,
+            text: None,
+            code: outcome.why.clone().unwrap_or_else(|| status.to_string()),
+            detail: None,
+            suspended: outcome.suspended.clone(),
+            outputs: None,
+            cost: outcome.cost.clone(),
+            resumed: None,
+        }),
+    }
+}

@@ -1,0 +1,59 @@
+//! How everything is set: where the files lie, what is said of them, and how values are shown.
+
+use std::fs;
+use std::time::SystemTime;
+
+use selvedge::items::Config;
+use selvedge::items::config::{Folders, Origin};
+use selvedge_model::Run;
+use serde_json::Value;
+
+use crate::context::{Context, User};
+use crate::error::Result;
+use crate::text::clean;
+
+/// How everything is set here; what somebody should know of it is said.
+pub(crate) fn configuration(context: &Context<'_>) -> Result<Config> {
+    let config = Config::load(&folders(context)?)?;
+    config.notices().iter().for_each(|notice| context.output.say(clean(notice)));
+    Ok(config)
+}
+
+/// Where the configuration lies: the user's, and that of the project around, if there is one.
+pub(crate) fn folders(context: &Context<'_>) -> Result<Folders> {
+    let project = context.find_project().map(|project| project.join(".ai"));
+    Ok(Folders { user: Some(User::find()?.folder), project })
+}
+
+/// What to say if a thread's last run went by another configuration. Nobody keeps the old one: the run's record has its digest, and files
+/// that were written since are the likely cause.
+pub(crate) fn changed_since(config: &Config, last: &Run) -> Option<String> {
+    let before = last.meta.config.filter(|before| *before != config.digest())?;
+    let is_newer = |file: &String| {
+        let written = fs::metadata(file).and_then(|found| found.modified()).ok();
+        let written = written.and_then(|time| time.duration_since(SystemTime::UNIX_EPOCH).ok());
+        written.is_some_and(|time| time.as_micros() as i64 > last.created_at.as_micros())
+    };
+    let files: Vec<String> =
+        config.files().into_iter().filter(is_newer).map(|file| format!("`{}`", clean(&file))).collect();
+    let written = match files.is_empty() {
+        true => String::new(),
+        false => format!("; written since: {}", files.join(", ")),
+    };
+    let (before, now) = (before.short(), config.digest().short());
+    Some(format!(
+        "the configuration changed since the last run ({before} then, {now} now){written}; `selvedge config list --origin` shows it"
+    ))
+}
+
+/// Where something is set, for people: paths of the project are shown from there.
+pub(crate) fn shown(origin: &Origin, context: &Context<'_>) -> String {
+    let project = context.find_project().map(|project| format!("{}/", project.display())).unwrap_or_default();
+    let file = origin.file.strip_prefix(&project).unwrap_or(&origin.file);
+    format!("{}:{}", clean(file), origin.line)
+}
+
+/// A value for people: text as it is, everything else as JSON.
+pub(crate) fn value(value: &Value) -> String {
+    value.as_str().map_or_else(|| value.to_string(), str::to_owned)
+}

@@ -1,0 +1,27 @@
+//! Ceilings as they are typed: `turns=5`, `spend=0.50`.
+
+use selvedge_model::limits::Limits;
+
+/// Reads one ceiling, such as `turns=5`.
+pub(crate) fn parse(text: &str) -> Result<Limits, String> {
+    let (name, value) = text.split_once('=').ok_or("write it as NAME=VALUE, such as `turns=5`")?;
+    let number = || value.parse::<u64>().map(Some).map_err(|_| format!("`{value}` is no whole number"));
+    let mut limits = Limits::default();
+    match name {
+        "turns" => limits.turns = number()?,
+        "tokens" => limits.tokens = number()?,
+        "spend" => limits.spend = Some(value.parse().map_err(|error| format!("{error}"))?),
+        "spawns" => limits.spawns = number()?,
+        "depth" => limits.depth = number()?,
+        "duration" | "duration_seconds" => limits.duration_seconds = number()?,
+        _ => {
+            return Err(format!("there is no limit `{name}`; there are turns, tokens, spend, spawns, depth, duration"));
+        }
+    }
+    Ok(limits)
+}
+
+/// Several of them as one; the later one counts.
+pub(crate) fn all(limits: &[Limits]) -> Limits {
+    limits.iter().fold(Limits::default(), |before, limits| limits.over(&before))
+}

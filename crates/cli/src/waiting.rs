@@ -1,0 +1,185 @@
+//! What threads wait for: the needs of all of them, and the one thread that a call waits in.
+
+use std::cmp::Reverse;
+use std::time::Duration;
+
+use selvedge_model::event::{Ask, SuspendReason, Suspended};
+use selvedge_model::{CallId, Clock, Manifest, Status, ThreadId, Timestamp};
+use selvedge_store::{Filter, Registry, Store};
+use selvedge_store_local::system::SystemClock;
+use serde::Serialize;
+use serde_json::Value;
+
+use crate::error::{Exit, Failure, Result};
+
+/// How many threads are looked at in one go.
+const PAGE: usize = 500;
+
+/// One thing that somebody must do before a thread goes on.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub(crate) struct Need {
+    pub(crate) thread_id: ThreadId,
+    pub(crate) title: Option<String>,
+    /// Why the thread waits.
+    pub(crate) reason: SuspendReason,
+    pub(crate) code: Option<String>,
+    /// The call it is about.
+    pub(crate) call_id: Option<CallId>,
+    pub(crate) tool: Option<String>,
+    pub(crate) arguments: Option<Value>,
+    /// Why somebody is asked.
+    pub(crate) why: Option<String>,
+    pub(crate) since: Timestamp,
+    pub(crate) expires_at: Option<Timestamp>,
+    /// What to type.
+    pub(crate) commands: Vec<String>,
+}
+
+/// How long a thread that was started by another one, or goes on in its place, may take to begin.
+const TO_BEGIN: Duration = Duration::from_secs(10);
+
+/// Every need there is, the newest first.
+pub(crate) fn needs(store: &dyn Store) -> Result<Vec<Need>> {
+    let mut needs: Vec<Need> = of_status(store, Status::Suspended)?.iter().flat_map(needs_of).collect();
+    for thread in of_status(store, Status::Running)?.into_iter().chain(late(store)?) {
+        needs.extend(lost(store, thread)?);
+    }
+    needs.sort_by_key(|need| Reverse(need.since));
+    Ok(needs)
+}
+
+fn of_status(store: &(impl Registry + ?Sized), status: Status) -> Result<Vec<Manifest>> {
+    let waiting = Filter { status: Some(status), ..Filter::default() };
+    let (mut found, mut cursor) = (Vec::new(), None);
+    loop {
+        let page = store.list(&waiting, cursor, PAGE)?;
+        found.extend(page.items.into_iter().map(|summary| summary.manifest));
+        cursor = page.next;
+        if cursor.is_none() {
+            return Ok(found);
+        }
+    }
+}
+
+/// Threads that others started, or that others go on in, and that should have begun long ago.
+fn late(store: &dyn Store) -> Result<Vec<Manifest>> {
+    let since = SystemClock.now().as_micros().saturating_sub(TO_BEGIN.as_micros() as i64);
+    let is_late = |thread: &Manifest| {
+        let is_awaited = thread.parent_id.is_some() || thread.continuation_of.is_some();
+        is_awaited && thread.created_at.as_micros() < since
+    };
+    Ok(of_status(store, Status::Created)?.into_iter().filter(is_late).collect())
+}
+
+/// The need of a thread that should run, if nobody alive does it.
+fn lost(store: &dyn Store, thread: Manifest) -> Result<Option<Need>> {
+    // Whoever ran it may have ended it and left in between.
+    let is_lost =
+        store.holder(&thread.thread_id)?.is_none() && store.get(&thread.thread_id)?.manifest.status == thread.status;
+    let why = match thread.status {
+        Status::Created => "nobody has begun to run it",
+        _ => "the process that ran it is gone",
+    };
+    Ok(is_lost.then(|| Need {
+        commands: vec![format!("selvedge resume {}", thread.thread_id)],
+        title: thread.title,
+        reason: SuspendReason::Error,
+        code: Some("process_lost".to_owned()),
+        call_id: None,
+        tool: None,
+        arguments: None,
+        why: Some(why.to_owned()),
+        since: thread.updated_at,
+        expires_at: None,
+        thread_id: thread.thread_id,
+    }))
+}
+
+fn needs_of(thread: &Manifest) -> Vec<Need> {
+    let id = &thread.thread_id;
+    let of = |why: &Suspended, commands: Vec<String>| Need {
+        thread_id: id.clone(),
+        title: thread.title.clone(),
+        reason: why.reason,
+        code: why.code.clone(),
+        call_id: None,
+        tool: None,
+        arguments: None,
+        why: None,
+        since: thread.updated_at,
+        expires_at: None,
+        commands,
+    };
+    let Some(why) = &thread.suspended else { return Vec::new() };
+    let asks = why.asks.iter().map(|ask: &Ask| {
+        let Ask { call_id, tool, arguments, why: reason, expires_at, .. } = ask.clone();
+        let commands =
+            vec![format!("selvedge approve {call_id} --thread {id}"), format!("selvedge deny {call_id} --thread {id}")];
+        let need = of(why, commands);
+        let reason = reason.or(need.why);
+        Need {
+            reason: SuspendReason::Approval,
+            call_id: Some(call_id),
+            tool: Some(tool),
+            arguments,
+            why: reason,
+            expires_at,
+            ..need
+        }
+    });
+    let is_asked = |call: &&CallId| why.asks.iter().any(|ask| ask.call_id == **call);
+    let unknown = why.calls.iter().filter(|call| !is_asked(call)).map(|call| {
+        let commands =
+            ["--done", "--not-done", "--unknown"].map(|word| format!("selvedge settle {call} {word} --thread {id}"));
+        Need { call_id: Some(call.clone()), ..of(why, commands.into()) }
+    });
+    let mut needs: Vec<Need> = asks.chain(unknown).collect();
+    if needs.is_empty() {
+        let command = match (why.reason, limit_of(why)) {
+            (SuspendReason::Limit | SuspendReason::Budget, Some(limit)) => {
+                format!("selvedge resume {id} --raise {limit}=…")
+            }
+            _ => format!("selvedge resume {id}"),
+        };
+        needs.push(Need { why: values(why), ..of(why, vec![command]) });
+    }
+    needs
+}
+
+/// The ceiling that a thread has reached, by the name that `--raise` knows.
+pub(crate) fn limit_of(why: &Suspended) -> Option<&str> {
+    why.code.as_deref()?.strip_suffix("_exceeded")
+}
+
+/// How much of a ceiling is used, in its unit.
+pub(crate) fn values(why: &Suspended) -> Option<String> {
+    let (current, maximum) = (why.current.as_ref()?, why.maximum.as_ref()?);
+    Some(match limit_of(why) {
+        Some("spend") => format!("${current} of ${maximum}"),
+        Some("duration") => format!("{current} of {maximum} s"),
+        _ => format!("{current} of {maximum}"),
+    })
+}
+
+/// The one thread in which a call waits for somebody.
+pub(crate) fn thread_of(store: &dyn Registry, call: &CallId) -> Result<ThreadId> {
+    let waits = |thread: &Manifest| thread.suspended.as_ref().is_some_and(|why| why.calls.contains(call));
+    let found: Vec<ThreadId> =
+        of_status(store, Status::Suspended)?.into_iter().filter(waits).map(|thread| thread.thread_id).collect();
+    match found.as_slice() {
+        [one] => Ok(one.clone()),
+        [] => {
+            let message = format!("no thread waits for somebody to decide about call `{call}`");
+            let failure = Failure::new(Exit::NotFound, "no_open_call", message);
+            Err(failure.hint(
+                "`selvedge inbox` shows what waits; `--thread` names the thread of a call that was decided about",
+            ))
+        }
+        several => {
+            let names: Vec<String> = several.iter().take(5).map(ToString::to_string).collect();
+            let message = format!("call `{call}` waits in more than one thread: {}", names.join(", "));
+            let failure = Failure::new(Exit::NotFound, "ambiguous", message).detail("candidates", names);
+            Err(failure.hint("say which one with `--thread`"))
+        }
+    }
+}

@@ -1,0 +1,405 @@
+//! Calls that wait for somebody's word: asked, answered, killed in between, by real processes.
+
+use std::fs;
+use std::io::{BufRead, BufReader};
+use std::process::{Child, Stdio};
+use std::thread;
+use std::time::Duration;
+
+use serde_json::{Value, json};
+
+use crate::running::{TASK, killed_in_the_middle, pay, project, put, start_and_await, status, thread_of};
+use crate::support::{Ran, Sandbox};
+
+const ASK: &str = "rules:\n  - { id: money, tool: pay, action: ask, reason: money leaves the house }\n";
+const PAY_TWO: &str = "turns:\n  - { say: One moment., calls: [{ tool: pay, arguments: { to: anna } }, { tool: pay, arguments: { to: ben } }] }\n  - { say: Done., repeat: forever }\n";
+const PAY_ONE: &str = "turns:\n  - { calls: [{ tool: pay, arguments: { to: anna } }] }\n  - { say: \"Heard: {result}\", repeat: forever }\n";
+const RUN: [&str; 5] = ["run", "task", "--model", "scripted:script.yaml", "--json"];
+
+/// A project in which every payment needs somebody's word.
+fn asking(script: &str) -> Sandbox {
+    let sandbox = project(TASK, &pay("echo ok"), script);
+    put(&sandbox, ".ai/config/agent/approvals.yaml", ASK);
+    sandbox
+}
+
+/// Runs the task until it waits; gives its thread.
+fn waiting(sandbox: &Sandbox) -> String {
+    let ran = sandbox.run(&RUN);
+    ran.error_beside_data(7, "needs_decision");
+    thread_of(&ran)
+}
+
+fn paid(sandbox: &Sandbox) -> Vec<String> {
+    let text = fs::read_to_string(sandbox.project().join("paid.txt")).unwrap_or_default();
+    text.lines().map(str::to_owned).collect()
+}
+
+fn inbox(sandbox: &Sandbox) -> Vec<Value> {
+    sandbox.run(&["inbox", "--json"]).records()
+}
+
+/// The last object of a command that ran a thread to its end.
+#[track_caller]
+fn ended(ran: &Ran) -> Value {
+    assert_eq!(ran.code, Some(0), "{ran:?}");
+    let last = ran.records().pop().unwrap();
+    assert_eq!((&last["told"], &last["status"]), (&json!("ended"), &json!("completed")), "{ran:?}");
+    last
+}
+
+/// Starts a command and reads what it tells until something fits.
+fn until(sandbox: &Sandbox, args: &[&str], fits: impl Fn(&Value) -> bool) -> (Child, Vec<Value>) {
+    let mut child = sandbox.command(args).stdin(Stdio::null()).spawn().unwrap();
+    let mut told = Vec::new();
+    for line in BufReader::new(child.stdout.as_mut().unwrap()).lines() {
+        let record: Value = serde_json::from_str(&line.unwrap()).unwrap();
+        let is_it = fits(&record);
+        told.push(record);
+        if is_it {
+            return (child, told);
+        }
+    }
+    panic!("it was never told: {told:?} {:?}", Ran::of(child));
+}
+
+#[test]
+fn two_calls_wait_across_a_sigkill_and_are_made_once_each_when_both_are_allowed() {
+    let sandbox = asking(PAY_TWO);
+    let (mut child, told) = until(&sandbox, &RUN, |record| record["event_type"] == "suspended");
+    child.kill().unwrap();
+    child.wait().unwrap();
+    let thread = told[0]["thread_id"].as_str().unwrap();
+    let calls: Vec<Value> = inbox(&sandbox).iter().map(|need| need["call_id"].clone()).collect();
+    assert_eq!(calls, [json!("call_1"), json!("call_2")]);
+    let ran = sandbox.run(&["approve", "call_1", "--json"]);
+    let error = ran.error_beside_data(7, "needs_decision");
+    assert!(error["message"].as_str().unwrap().contains("`call_2`"), "{error}");
+    assert_eq!(ran.records()[0]["undecided"], json!(["call_2"]), "{ran:?}");
+    assert_eq!((paid(&sandbox), inbox(&sandbox).len()), (Vec::<String>::new(), 1));
+    ended(&sandbox.run(&["approve", "call_2", "--json"]));
+    let mut paid = paid(&sandbox);
+    paid.sort();
+    assert_eq!(paid, ["paid anna", "paid ben"]);
+    assert_eq!((status(&sandbox, thread).as_str(), inbox(&sandbox).len()), ("completed", 0));
+    assert_eq!(sandbox.run(&["verify", thread]).code, Some(0));
+}
+
+#[test]
+fn calls_that_are_made_each_by_itself_do_not_wait_for_one_another() {
+    let sandbox = asking(PAY_TWO);
+    put(&sandbox, ".ai/config/agent/approvals.yaml", &format!("wait: each\n{ASK}"));
+    let thread = waiting(&sandbox);
+    sandbox.run(&["approve", "call_2", "--json"]).error_beside_data(7, "needs_decision");
+    assert_eq!(paid(&sandbox), ["paid ben"]);
+    ended(&sandbox.run(&["deny", "call_1", "--json"]));
+    assert_eq!((paid(&sandbox).len(), status(&sandbox, &thread).as_str()), (1, "completed"));
+}
+
+#[test]
+fn people_are_told_what_was_decided_what_still_waits_and_what_to_type() {
+    let sandbox = asking(PAY_TWO);
+    let ran = sandbox.run(&RUN[..4]);
+    assert_eq!(ran.code, Some(7), "{ran:?}");
+    assert!(ran.stdout.contains("waits: approval, call_1 (pay), call_2 (pay)"), "{ran:?}");
+    assert!(ran.stderr.contains("`selvedge approve --all task-"), "{ran:?}");
+    let shown = sandbox.run(&["inbox"]).stdout;
+    assert!(shown.contains("approval pay {\"to\":\"anna\"}"), "{shown}");
+    assert!(shown.contains("money leaves the house (`approvals.rules.money`)"), "{shown}");
+    assert!(!shown.lines().any(|line| line.ends_with(' ')), "{shown:?}");
+    let ran = sandbox.run(&["approve", "call_1"]);
+    assert_eq!(ran.code, Some(7), "{ran:?}");
+    assert!(ran.stdout.contains("call call_1 of task-") && ran.stdout.contains("may be made"), "{ran:?}");
+    let hint = ran.stderr.lines().find(|line| line.starts_with("hint: ")).unwrap();
+    // What it says to type helps as it stands.
+    let command = hint.split('`').nth(1).unwrap().strip_prefix("selvedge ").unwrap();
+    let words: Vec<&str> = command.split(' ').collect();
+    assert_eq!(sandbox.run(&words).code, Some(0), "{command}");
+    assert_eq!(paid(&sandbox).len(), 2);
+    assert!(sandbox.run(&["inbox"]).stderr.contains("nothing waits for anybody"));
+}
+
+#[test]
+fn a_word_is_left_with_whoever_runs_the_thread_and_goes_into_that_very_run() {
+    let script = "turns:\n  - { calls: [{ tool: slow, arguments: {} }, { tool: pay, arguments: { to: anna } }] }\n  - { say: Done., repeat: forever }\n";
+    let sandbox = asking(script);
+    put(&sandbox, ".ai/directives/task.md", &TASK.replace("[tool.pay]", "[tool.pay, tool.slow]"));
+    let tool = json!({
+        "name": "slow", "description": "Takes its time.", "class": "pure", "input_schema": {"type": "object"},
+        "environment": ["PATH"], "command": ["sh", "-c", "while [ ! -e fast ]; do sleep 0.02; done"],
+    });
+    put(&sandbox, ".ai/tools/slow.yaml", &tool.to_string());
+    let (child, told) = until(&sandbox, &RUN, |record| record["told"] == "calling");
+    let thread = told[0]["thread_id"].as_str().unwrap();
+    for _ in 0..2 {
+        let left = sandbox.run(&["approve", "call_2", "--thread", thread, "--json"]).json();
+        assert_eq!((&left["recorded"], &left["decision"]), (&json!("left"), &json!("approve")));
+    }
+    assert_eq!(paid(&sandbox).len(), 0);
+    put(&sandbox, "fast", "");
+    let ran = Ran::of(child);
+    assert_eq!((ran.code, paid(&sandbox)), (Some(0), vec!["paid anna".to_owned()]), "{ran:?}");
+    let log = sandbox.run(&["log", thread, "--json"]).records();
+    let count = |kind: &str| log.iter().filter(|line| line["event_type"] == kind).count();
+    assert_eq!((count("decision"), count("suspended"), count("run_started")), (1, 0, 1), "{log:?}");
+}
+
+/// Each of them found the other's call undecided and went away, and nobody went on.
+#[test]
+fn two_people_who_answer_at_the_same_moment_do_not_leave_the_thread_to_one_another() {
+    let sandbox = asking(PAY_TWO);
+    for round in 1..=6 {
+        let thread = waiting(&sandbox);
+        let answer = |call| {
+            sandbox.command(&["approve", call, "--thread", &thread, "--json"]).stdin(Stdio::null()).spawn().unwrap()
+        };
+        let (one, other) = (answer("call_1"), answer("call_2"));
+        let mut codes = [Ran::of(one).code, Ran::of(other).code];
+        codes.sort_unstable();
+        assert!([[Some(0), Some(7)], [Some(0), Some(0)]].contains(&codes), "{codes:?}");
+        assert_eq!((status(&sandbox, &thread).as_str(), paid(&sandbox).len()), ("completed", 2 * round));
+    }
+}
+
+/// Whoever allows a call may be killed as well.
+#[test]
+fn killed_again_and_again_while_it_is_allowed_a_call_is_made_once() {
+    let sandbox = asking(PAY_TWO);
+    let tool = json!({
+        "name": "pay", "description": "Pays.", "class": "at_most_once", "environment": ["PATH"],
+        "input_schema": {"type": "object", "properties": {"to": {"type": "string"}}},
+        "command": ["sh", "-c", "sleep 0.05; echo paid $1 >> paid.txt; echo ok", "pay", "{input:to}"],
+        "reconcile": ["sh", "-c", "if grep -q \"paid $1\" paid.txt; then echo '{\"done\": true}'; else echo '{\"done\": false}'; fi", "was", "{input:to}"],
+    });
+    put(&sandbox, ".ai/tools/pay.yaml", &tool.to_string());
+    let thread = waiting(&sandbox);
+    let mut patience = 1;
+    for _ in 0..60 {
+        // What was decided before is not asked again; then somebody has to say that it goes on.
+        let verb: &[&str] =
+            if inbox(&sandbox).iter().any(|need| need["tool"] == "pay") { &["approve", "--all"] } else { &["resume"] };
+        let mut child = sandbox.command(&[verb, &[&thread]].concat()).stdin(Stdio::null()).spawn().unwrap();
+        thread::sleep(Duration::from_millis(patience));
+        patience += 4 + patience / 8;
+        child.kill().unwrap();
+        child.wait().unwrap();
+        if status(&sandbox, &thread) == "completed" {
+            break;
+        }
+    }
+    let mut paid = paid(&sandbox);
+    paid.sort();
+    assert_eq!(
+        (paid, status(&sandbox, &thread).as_str()),
+        (vec!["paid anna".to_owned(), "paid ben".to_owned()], "completed")
+    );
+    assert_eq!(sandbox.run(&["verify", &thread]).code, Some(0));
+}
+
+#[test]
+fn the_first_word_counts_also_when_it_is_said_again() {
+    let sandbox = asking(PAY_TWO);
+    let thread = waiting(&sandbox);
+    let say = |args: &[&str]| sandbox.run(&[args, &["call_1", "--thread", &thread, "--no-run", "--json"]].concat());
+    assert_eq!(say(&["approve"]).json()["recorded"], "now");
+    assert_eq!(say(&["approve"]).json()["recorded"], "before");
+    say(&["deny"]).error(5, "already_decided");
+    put(&sandbox, "other.json", "{\"to\": \"cara\"}");
+    say(&["approve", "--edit", "other.json"]).error(5, "already_decided");
+    // Nothing ran, and nothing was decided about the other call.
+    assert_eq!((paid(&sandbox).len(), inbox(&sandbox).len()), (0, 1));
+    ended(&sandbox.run(&["approve", "--all", &thread, "--json"]));
+    assert_eq!(paid(&sandbox).len(), 2);
+    sandbox.run(&["approve", "--all", &thread, "--json"]).error(3, "no_open_call");
+    sandbox.run(&["approve", "call_1", "--json"]).error(3, "no_open_call");
+}
+
+#[test]
+fn a_call_of_a_thread_that_was_stopped_or_spoken_to_can_not_be_allowed_any_more() {
+    let sandbox = asking(PAY_ONE);
+    let thread = waiting(&sandbox);
+    assert_eq!(sandbox.run(&["cancel", &thread]).code, Some(0));
+    for verb in ["approve", "deny"] {
+        sandbox.run(&[verb, "call_1", "--thread", &thread, "--json"]).error(3, "no_open_call");
+    }
+    let thread = waiting(&sandbox);
+    let told = ended(&sandbox.run(&["send", &thread, "never mind", "--json"]));
+    assert!(told["text"].as_str().unwrap().starts_with("Heard: "), "{told}");
+    sandbox.run(&["approve", "call_1", "--thread", &thread, "--json"]).error(3, "no_open_call");
+    assert_eq!((paid(&sandbox).len(), inbox(&sandbox).len()), (0, 0));
+}
+
+#[test]
+fn a_call_that_waits_in_two_threads_is_decided_about_by_thread() {
+    let sandbox = asking(PAY_ONE);
+    let (one, other) = (waiting(&sandbox), waiting(&sandbox));
+    let error = sandbox.run(&["approve", "call_1", "--json"]).error(3, "ambiguous");
+    assert_eq!(error["candidates"].as_array().unwrap().len(), 2, "{error}");
+    ended(&sandbox.run(&["deny", "call_1", "--thread", &one, "--reason", "too much", "--json"]));
+    let left: Vec<Value> = inbox(&sandbox).iter().map(|need| need["thread_id"].clone()).collect();
+    assert_eq!(left, [json!(other)]);
+    // A call of another thread is none of this one's.
+    sandbox.run(&["approve", "call_1", "call_2", "--thread", &other, "--no-run", "--json"]);
+    sandbox.run(&["approve", "call_7", "--thread", &other, "--json"]).error(3, "no_open_call");
+    assert_eq!(paid(&sandbox).len(), 0);
+}
+
+#[test]
+fn the_model_is_told_why_a_call_was_denied_and_with_what_it_was_made_instead() {
+    let sandbox = asking(PAY_ONE);
+    let thread = waiting(&sandbox);
+    let denied = ended(&sandbox.run(&["deny", "--all", &thread, "--reason", "too much", "--json"]));
+    let heard = denied["text"].as_str().unwrap();
+    assert!(heard.contains("denied by ") && heard.ends_with(": too much"), "{heard}");
+    assert_eq!(paid(&sandbox).len(), 0);
+
+    let thread = waiting(&sandbox);
+    put(&sandbox, "other.json", "{\"to\": \"cara\"}");
+    let edited = ended(&sandbox.run(&["approve", "call_1", "--edit", "other.json", "--json"]));
+    let heard = edited["text"].as_str().unwrap();
+    assert!(heard.contains("changed the arguments") && heard.contains("{\"to\":\"cara\"}"), "{heard}");
+    assert_eq!(paid(&sandbox), ["paid cara"]);
+    let log = sandbox.run(&["log", &thread, "--json"]).records();
+    let decision = log.iter().find(|line| line["event_type"] == "decision").unwrap();
+    assert_eq!(decision["payload"]["action"], "edit");
+
+    waiting(&sandbox);
+    put(&sandbox, "broken.json", "to cara");
+    sandbox.run(&["approve", "call_1", "--edit", "broken.json", "--json"]).error(2, "usage");
+    sandbox.run(&["approve", "call_1", "call_2", "--edit", "other.json", "--json"]).error(2, "usage");
+    let through_stdin = sandbox.run_with(&["approve", "call_1", "--edit", "-", "--json"], b"{\"to\": \"dora\"}");
+    ended(&through_stdin);
+    assert_eq!(paid(&sandbox), ["paid cara", "paid dora"]);
+}
+
+#[test]
+fn a_tool_that_was_redefined_after_the_question_is_asked_about_again() {
+    let sandbox = asking(PAY_ONE);
+    let thread = waiting(&sandbox);
+    put(&sandbox, ".ai/tools/pay.yaml", &pay("echo gone >> paid.txt"));
+    let ran = sandbox.run(&["approve", "call_1", "--json"]);
+    ran.error_beside_data(7, "needs_decision");
+    assert_eq!((paid(&sandbox).len(), inbox(&sandbox).len()), (0, 1), "what was allowed is not what would be done");
+    ended(&sandbox.run(&["approve", "call_1", "--thread", &thread, "--json"]));
+    assert_eq!(paid(&sandbox), ["paid anna", "gone"]);
+}
+
+#[test]
+fn what_is_only_recorded_waits_for_a_resume() {
+    let sandbox = asking(PAY_ONE);
+    let thread = waiting(&sandbox);
+    let ran = sandbox.run(&["approve", "call_1", "--no-run"]);
+    assert_eq!(ran.code, Some(0), "{ran:?}");
+    assert!(ran.stderr.contains(&format!("`selvedge resume {thread}` goes on")), "{ran:?}");
+    assert_eq!((paid(&sandbox).len(), status(&sandbox, &thread).as_str()), (0, "suspended"));
+    // It is decided about, but it does not go on by itself: somebody still has to say so.
+    let needs = inbox(&sandbox);
+    assert_eq!(needs[0]["commands"], json!([format!("selvedge resume {thread}")]), "{needs:?}");
+    ended(&sandbox.run(&["resume", &thread, "--json"]));
+    assert_eq!(paid(&sandbox), ["paid anna"]);
+}
+
+#[test]
+fn nobodys_word_counts_after_the_time_that_was_set() {
+    let sandbox = asking(PAY_ONE);
+    put(
+        &sandbox,
+        ".ai/config/agent/approvals.yaml",
+        &ASK.replace("action: ask", "action: ask, expires_after_seconds: 1"),
+    );
+    let thread = waiting(&sandbox);
+    assert!(inbox(&sandbox)[0]["expires_at"].is_string());
+    thread::sleep(Duration::from_millis(1100));
+    let error = sandbox.run(&["approve", "call_1", "--thread", &thread, "--json"]).error(4, "too_late");
+    assert!(error["hint"].as_str().unwrap().contains(&format!("`selvedge resume {thread}`")), "{error}");
+    let told = ended(&sandbox.run(&["resume", &thread, "--json"]));
+    assert!(told["text"].as_str().unwrap().contains("nobody allowed this call in time"), "{told}");
+    assert_eq!(paid(&sandbox).len(), 0);
+}
+
+#[test]
+fn a_project_can_not_allow_what_its_user_wants_to_be_asked_about() {
+    let sandbox = project(TASK, &pay("echo ok"), PAY_ONE);
+    let own = sandbox.home().join("config/agent/approvals.yaml");
+    fs::create_dir_all(own.parent().unwrap()).unwrap();
+    fs::write(&own, ASK).unwrap();
+    let allow = "default: allow\nrules:\n  - { id: ours, tool: pay, action: allow }\n";
+    put(&sandbox, ".ai/config/agent/approvals.yaml", allow);
+    waiting(&sandbox);
+    assert_eq!(paid(&sandbox).len(), 0);
+    // It may be stricter.
+    put(&sandbox, ".ai/config/agent/approvals.yaml", &allow.replace("action: allow", "action: deny, reason: not here"));
+    let told = ended(&sandbox.run(&RUN));
+    assert!(told["text"].as_str().unwrap().contains("not here"), "{told}");
+    assert_eq!(paid(&sandbox).len(), 0);
+}
+
+#[test]
+fn the_inbox_shows_the_newest_thread_first_and_its_calls_in_order() {
+    let sandbox = asking(PAY_TWO);
+    let (older, newer) = (waiting(&sandbox), waiting(&sandbox));
+    let needs = inbox(&sandbox);
+    let order: Vec<_> = needs.iter().map(|need| (need["thread_id"].clone(), need["call_id"].clone())).collect();
+    let expected = [(&newer, "call_1"), (&newer, "call_2"), (&older, "call_1"), (&older, "call_2")];
+    assert_eq!(order, expected.map(|(thread, call)| (json!(thread), json!(call))));
+    let mut fields: Vec<&str> = needs[0].as_object().unwrap().keys().map(String::as_str).collect();
+    fields.sort_unstable();
+    let documented = [
+        "arguments",
+        "call_id",
+        "code",
+        "commands",
+        "expires_at",
+        "reason",
+        "since",
+        "thread_id",
+        "title",
+        "tool",
+        "why",
+    ];
+    assert_eq!(fields, documented);
+    let help = sandbox.run(&["inbox", "--help"]).stdout;
+    assert!(documented.iter().all(|field| help.contains(&format!("\"{field}\""))), "{help}");
+    assert_eq!((&needs[0]["tool"], &needs[0]["arguments"]), (&json!("pay"), &json!({"to": "anna"})));
+    let commands =
+        [format!("selvedge approve call_1 --thread {newer}"), format!("selvedge deny call_1 --thread {newer}")];
+    assert_eq!(needs[0]["commands"], json!(commands));
+}
+
+/// Until somebody happened to run something, a run whose process had died waited in nobody's inbox.
+#[test]
+fn a_run_whose_process_died_is_in_the_inbox_at_once_and_one_that_runs_is_not() {
+    let sandbox = project(TASK, &pay("[ -e fast ] || sleep 60"), PAY_ONE);
+    let mut child = start_and_await(&sandbox, 1);
+    assert_eq!(inbox(&sandbox), Vec::<Value>::new(), "it runs");
+    child.kill().unwrap();
+    let thread = thread_of(&Ran::of(child));
+    let needs = inbox(&sandbox);
+    assert_eq!((needs.len(), &needs[0]["thread_id"]), (1, &json!(thread)), "{needs:?}");
+    assert_eq!((&needs[0]["reason"], &needs[0]["code"]), (&json!("error"), &json!("process_lost")));
+    assert_eq!(needs[0]["commands"], json!([format!("selvedge resume {thread}")]));
+    // What it says to type brings up what there is to decide.
+    assert_eq!(sandbox.run(&["resume", &thread]).code, Some(7));
+    let needs = inbox(&sandbox);
+    assert_eq!((&needs[0]["reason"], &needs[0]["call_id"]), (&json!("outcome_unknown"), &json!("call_1")), "{needs:?}");
+    assert_eq!(needs[0]["commands"].as_array().unwrap().len(), 3);
+}
+
+#[test]
+fn whoever_follows_the_inbox_hears_of_what_comes() {
+    let sandbox = asking(PAY_ONE);
+    let first = waiting(&sandbox);
+    let mut child = sandbox.command(&["inbox", "--follow", "--json"]).stdin(Stdio::null()).spawn().unwrap();
+    let mut lines = BufReader::new(child.stdout.take().unwrap()).lines();
+    let mut next = || -> Value { serde_json::from_str(&lines.next().unwrap().unwrap()).unwrap() };
+    assert_eq!(next()["thread_id"], json!(first));
+    let second = waiting(&sandbox);
+    assert_eq!(next()["thread_id"], json!(second));
+    // A process that dies commits nothing, and is heard of all the same.
+    put(&sandbox, ".ai/config/agent/approvals.yaml", "rules: []\n");
+    put(&sandbox, ".ai/tools/pay.yaml", &pay("sleep 60"));
+    let third = killed_in_the_middle(&sandbox);
+    assert_eq!((next()["thread_id"].clone(), paid(&sandbox).len()), (json!(third), 1));
+    child.kill().unwrap();
+    child.wait().unwrap();
+}

@@ -1,0 +1,216 @@
+//! Money over real processes: reserved before each call, conserved through kills, and recomputed from the signed logs alone.
+
+use std::fs;
+use std::process::Stdio;
+use std::thread;
+use std::time::{Duration, Instant};
+
+use selvedge_model::account::Posting;
+use selvedge_model::limits::Limits;
+use selvedge_model::{AgentId, Batch, Changeset, Expect, NewThread, Part, ThreadId};
+use selvedge_store::Commit;
+use serde_json::Value;
+
+use crate::running::{RUN, put, thread_of};
+use crate::support::{Ran, Sandbox};
+
+const TASK: &str = "---\nname: task\nversion: 1.0.0\n---\nDo it.\n";
+
+/// A model that costs a dollar for a million tokens sent, two for a million received, and answers so.
+fn script(turns: &str) -> String {
+    format!("price: {{input_per_million_tokens: 1, output_per_million_tokens: 2}}\nturns:\n{turns}")
+}
+
+const SAYS: &str = "  - {say: Done., usage: {input_tokens: 1000, output_tokens: 500}, repeat: forever}\n";
+
+fn project(turns: &str) -> Sandbox {
+    let sandbox = Sandbox::new();
+    put(&sandbox, ".ai/directives/task.md", TASK);
+    put(&sandbox, "script.yaml", &script(turns));
+    sandbox
+}
+
+fn budget(sandbox: &Sandbox, thread: &str) -> Value {
+    sandbox.run(&["budget", thread, "--verify", "--json"]).json()
+}
+
+#[test]
+fn a_run_pays_from_its_account_and_the_signed_logs_alone_tell_the_same() {
+    let sandbox = project(SAYS);
+    let ran = sandbox.run(&RUN);
+    assert_eq!(ran.code, Some(0), "{ran:?}");
+    let thread = thread_of(&ran);
+    let shown = budget(&sandbox, &thread);
+    let account = &shown["accounts"][0];
+    assert_eq!((account["own_nanos"].as_i64(), account["reserved_nanos"].as_i64()), (Some(2_000_000), Some(0)));
+    assert_eq!((account["status"].as_str(), account["max_nanos"].as_i64()), (Some("closed"), Some(1_000_000_000)));
+    assert_eq!((shown["verified"]["holds"].as_bool(), shown["verified"]["postings"].as_u64()), (Some(true), Some(5)));
+    assert!(shown["verified"]["peaks"][&thread].as_i64() > Some(16_000_000), "the bound of 8,192 tokens was reserved");
+    let text = sandbox.run(&["budget", &thread, "--verify"]);
+    assert!(text.stdout.contains("$0.002 spent, $0.998 left of $1.00"), "{text:?}");
+    assert!(text.stdout.contains("each ceiling held at every posting"), "{text:?}");
+    assert_eq!(sandbox.run(&["verify", "--all"]).code, Some(0));
+}
+
+#[test]
+fn a_call_that_the_budget_would_not_hold_is_not_made_and_a_raise_lets_it_be() {
+    let sandbox = project(SAYS);
+    let ran = sandbox.run(&[&RUN[..], &["--limit", "spend=0.0005"]].concat());
+    let error = ran.error_beside_data(8, "limit_reached");
+    assert!(error["message"].as_str().unwrap().contains("has 0.0005 dollars left"), "{error}");
+    let thread = thread_of(&ran);
+    assert_eq!(budget(&sandbox, &thread)["accounts"][0]["own_nanos"], 0);
+    let ran = sandbox.run(&["resume", &thread, "--raise", "spend=2", "--json"]);
+    assert_eq!(ran.code, Some(0), "{ran:?}");
+    let shown = budget(&sandbox, &thread);
+    assert_eq!(
+        (shown["accounts"][0]["max_nanos"].as_i64(), shown["verified"]["holds"].as_bool()),
+        (Some(2_000_000_000), Some(true))
+    );
+}
+
+#[test]
+fn a_process_that_is_killed_in_the_middle_of_a_call_has_spent_its_bound_and_evidence_corrects_it() {
+    let sandbox =
+        project("  - {say: [Slowly, {text: now, delay_ms: 60000}], usage: {input_tokens: 10, output_tokens: 5}}\n");
+    let mut child = sandbox.command(&RUN).stdin(Stdio::null()).spawn().unwrap();
+    let deadline = Instant::now() + Duration::from_secs(60);
+    let thread = loop {
+        assert!(Instant::now() < deadline, "the call was never made");
+        thread::sleep(Duration::from_millis(20));
+        let list = sandbox.run(&["thread", "list", "--json"]).json();
+        let Some(thread) = list["threads"][0]["thread_id"].as_str() else { continue };
+        if fs::read_to_string(sandbox.transcript(thread)).unwrap_or_default().contains("\"issued\"") {
+            break thread.to_owned();
+        }
+    };
+    child.kill().unwrap();
+    Ran::of(child);
+    let before = budget(&sandbox, &thread);
+    let bound = before["accounts"][0]["reserved_nanos"].as_i64().unwrap();
+    assert!(bound > 16_000_000, "{before}");
+    // Whoever comes next settles it.
+    put(&sandbox, "script.yaml", &script(SAYS));
+    let ran = sandbox.run(&["resume", &thread, "--json"]);
+    assert_eq!(ran.code, Some(0), "{ran:?}");
+    let after = budget(&sandbox, &thread);
+    assert_eq!(after["accounts"][0]["own_nanos"].as_i64(), Some(bound + 2_000_000), "{after}");
+    assert_eq!(
+        (after["accounts"][0]["reserved_nanos"].as_i64(), after["verified"]["holds"].as_bool()),
+        (Some(0), Some(true))
+    );
+    let lost = after["accounts"][0]["reservations"][0]["reservation"].as_str().unwrap().to_owned();
+    assert_eq!(after["accounts"][0]["reservations"][0]["state"], "unknown");
+
+    let correct = |amount: &str| format!("{lost}={amount}");
+    let closed = sandbox.run(&["budget", &thread, "--correct", &correct("0.001"), "--evidence", "invoice 7", "--json"]);
+    closed.error(4, "account_closed");
+}
+
+#[test]
+fn what_a_waiting_threads_lost_call_cost_is_corrected_downward_and_stands_in_the_log() {
+    let sandbox = project("  - {error: {transient: no route}, repeat: forever}\n");
+    let ran = sandbox.run(&[&RUN[..], &["--limit", "spend=0.02"]].concat());
+    // The first two attempts may have been charged, the second with a shorter answer; a third is not affordable.
+    ran.error_beside_data(8, "limit_reached");
+    let thread = thread_of(&ran);
+    let shown = budget(&sandbox, &thread);
+    let reservations = shown["accounts"][0]["reservations"].as_array().unwrap();
+    assert_eq!(reservations.len(), 2, "{shown}");
+    let lost = reservations[0]["reservation"].as_str().unwrap().to_owned();
+    let other = reservations[1]["amount_nanos"].as_i64().unwrap();
+    let correct = |amount: &str, evidence: &str| {
+        sandbox.run(&["budget", &thread, "--correct", &format!("{lost}={amount}"), "--evidence", evidence, "--json"])
+    };
+    correct("0.5", "a guess").error(2, "not_corrected");
+    let corrected = correct("0.001", "invoice 7").json();
+    assert_eq!(corrected["spent_nanos"], 1_000_000 + other, "{corrected}");
+    assert!(fs::read_to_string(sandbox.transcript(&thread)).unwrap().contains("invoice 7"));
+    assert_eq!(budget(&sandbox, &thread)["verified"]["holds"], true);
+    correct("0.0001", "invoice 8").error(3, "reservation_unknown");
+}
+
+#[test]
+fn verify_finds_a_posting_that_was_edited_and_one_that_was_removed() {
+    let sandbox = project(SAYS);
+    let thread = thread_of(&sandbox.run(&RUN));
+    let path = sandbox.transcript(&thread);
+    let text = fs::read_to_string(&path).unwrap();
+    fs::write(&path, text.replacen("\"amount_nanos\":2000000", "\"amount_nanos\":1000000", 1)).unwrap();
+    sandbox.run(&["budget", &thread, "--verify", "--json"]).error_beside_data(6, "ledger_differs");
+    let without: String =
+        text.lines().filter(|line| !line.contains("\"settled\",\"payload\"")).map(|line| format!("{line}\n")).collect();
+    assert_eq!(without.lines().count() + 1, text.lines().count());
+    fs::write(&path, without).unwrap();
+    sandbox.run(&["budget", &thread, "--verify", "--json"]).error_beside_data(6, "ledger_differs");
+    fs::write(&path, text).unwrap();
+    assert_eq!(budget(&sandbox, &thread)["verified"]["holds"], true);
+}
+
+#[test]
+fn a_thread_that_pays_for_nothing_has_no_account() {
+    let (sandbox, thread) = Sandbox::with_thread();
+    let shown = budget(&sandbox, &thread);
+    assert_eq!((&shown["root"], &shown["accounts"]), (&Value::Null, &Value::Array(Vec::new())));
+    assert!(sandbox.run(&["budget", &thread]).stdout.contains("has no account"));
+}
+
+/// An account that may spend this much, and threads that its thread started and that were given no account of their own.
+fn family(sandbox: &Sandbox, most: &str, limit: &str, children: usize) -> (String, Vec<String>) {
+    let store = sandbox.open();
+    let scribe = || NewThread::of(AgentId::new("scribe").unwrap());
+    let born = |name: String, new: NewThread, postings: Vec<Posting>| {
+        let thread = ThreadId::new(name).unwrap();
+        let part = Part::new(thread.clone(), Expect::Absent, Changeset::creating(new));
+        store.commit(Batch::of(Part { postings, ..part })).unwrap();
+        thread
+    };
+    let parent = ThreadId::new("parent-0123456789ab").unwrap();
+    let open = Posting::Open { account: parent.clone(), parent: None, max: Some(most.parse().unwrap()) };
+    born(parent.to_string(), scribe(), vec![open]);
+    let limits = Limits { spend: Some(limit.parse().unwrap()), ..Limits::default() };
+    let child = |number: usize| {
+        let new = NewThread {
+            parent_id: Some(parent.clone()),
+            model: Some("scripted:script.yaml".to_owned()),
+            limits: Some(limits.clone()),
+            ..scribe()
+        };
+        born(format!("child-00000000000{number}"), new, Vec::new()).to_string()
+    };
+    let children = (0..children).map(child).collect();
+    store.close().unwrap();
+    (parent.to_string(), children)
+}
+
+#[test]
+fn of_two_processes_that_reserve_the_last_of_an_account_one_is_refused_and_told_what_is_left() {
+    let sandbox =
+        project("  - {say: [Slowly, {text: now, delay_ms: 3000}], usage: {input_tokens: 10, output_tokens: 5}}\n");
+    let (parent, children) = family(&sandbox, "0.5", "0.3", 2);
+    let start =
+        |thread: &String| sandbox.command(&["send", thread, "go", "--json"]).stdin(Stdio::null()).spawn().unwrap();
+    let running: Vec<_> = children.iter().map(start).collect();
+    let ran: Vec<_> = running.into_iter().map(Ran::of).collect();
+    let winners = ran.iter().filter(|ran| ran.code == Some(0)).count();
+    assert_eq!(winners, 1, "{ran:?}");
+    let loser = ran.iter().find(|ran| ran.code != Some(0)).unwrap();
+    let error = loser.error_beside_data(8, "budget_exceeded");
+    assert!(error["message"].as_str().unwrap().contains("has 0.20 dollars left, and 0.30 are needed"), "{error}");
+    let shown = budget(&sandbox, &parent);
+    assert_eq!(shown["verified"]["holds"], true, "{shown}");
+    assert_eq!(shown["accounts"][0]["children_nanos"], 20_000, "what the winner did not spend is given back: {shown}");
+    assert_eq!(shown["accounts"][0]["reserved_nanos"], 0);
+}
+
+#[test]
+fn a_thread_that_money_is_held_for_is_not_deleted_before_it_has_ended() {
+    let sandbox = project(SAYS);
+    let (parent, children) = family(&sandbox, "0.5", "0.0001", 1);
+    sandbox.run(&["send", &children[0], "go", "--json"]).error_beside_data(8, "limit_reached");
+    sandbox.run(&["thread", "delete", &children[0], "--yes", "--json"]).error(4, "account_in_use");
+    assert_eq!(sandbox.run(&["cancel", &children[0]]).code, Some(0));
+    assert_eq!(sandbox.run(&["thread", "delete", &children[0], "--yes"]).code, Some(0));
+    let shown = sandbox.run(&["budget", &parent, "--json"]).json();
+    assert_eq!((&shown["accounts"][0]["reserved_nanos"], shown["accounts"].as_array().unwrap().len()), (&0.into(), 2));
+}

@@ -1,0 +1,154 @@
+//! Ceilings as a user meets them: `--limit`, what is said when one is reached, and `--raise`.
+
+use std::fs;
+use std::process::Stdio;
+use std::thread;
+use std::time::{Duration, Instant};
+
+use serde_json::{Value, json};
+
+use crate::running::{TASK, is_orphaned, paid, pay, project, status, thread_of};
+use crate::support::{Ran, Sandbox};
+
+const PAY_SIX: &str = "turns:\n  - { calls: [{ tool: pay, arguments: { to: \"n{turn}\" } }], usage: { input_tokens: 90, output_tokens: 10 }, repeat: 6 }\n  - { say: Done., repeat: forever }\n";
+const PRICE: &str = "price: { input_per_million_tokens: 100, output_per_million_tokens: 1000 }\n";
+
+fn run(sandbox: &Sandbox, limit: &str) -> Ran {
+    sandbox.run(&["run", "task", "--model", "scripted:script.yaml", "--limit", limit, "--json"])
+}
+
+/// Why a run waits that reached a ceiling.
+#[track_caller]
+fn reached(ran: &Ran) -> (String, Value) {
+    let error = ran.error_beside_data(8, "limit_reached");
+    let last = ran.records().pop().unwrap();
+    assert_eq!((&last["told"], &last["status"]), (&json!("ended"), &json!("suspended")), "{ran:?}");
+    (error["hint"].as_str().unwrap().to_owned(), last["suspended"].clone())
+}
+
+#[test]
+fn a_run_stops_at_its_turns_says_so_and_goes_on_when_they_are_raised() {
+    let sandbox = project(TASK, &pay("echo ok"), PAY_SIX);
+    let ran = run(&sandbox, "turns=2");
+    let thread = thread_of(&ran);
+    let (hint, why) = reached(&ran);
+    assert_eq!((&why["code"], &why["current"], &why["maximum"]), (&json!("turns_exceeded"), &json!(2), &json!(2)));
+    assert_eq!(hint, format!("`selvedge resume {thread} --raise turns=…` goes on with a higher one"));
+    assert_eq!(paid(&sandbox), 2);
+    let need = sandbox.run(&["inbox", "--json"]).json();
+    assert_eq!(
+        (&need["reason"], &need["code"], &need["why"]),
+        (&json!("limit"), &json!("turns_exceeded"), &json!("2 of 2"))
+    );
+    assert_eq!(need["commands"], json!([format!("selvedge resume {thread} --raise turns=…")]));
+    // Without a raise nothing happens, and a raise that lowers is none.
+    reached(&sandbox.run(&["resume", &thread, "--json"]));
+    sandbox.run(&["resume", &thread, "--raise", "turns=1", "--json"]).error(2, "not_raised");
+    assert_eq!(paid(&sandbox), 2);
+    // What was used counts on, in another process too.
+    reached(&sandbox.run(&["resume", &thread, "--raise", "turns=5", "--json"]));
+    assert_eq!(paid(&sandbox), 5);
+    let ran = sandbox.run(&["resume", &thread, "--raise", "turns=9", "--json"]);
+    assert_eq!((ran.code, paid(&sandbox)), (Some(0), 6), "{ran:?}");
+    let shown = sandbox.run(&["thread", "show", &thread, "--json"]).json();
+    assert_eq!(shown["limits"]["turns"], 9);
+    assert_eq!(sandbox.run(&["verify", &thread]).code, Some(0));
+}
+
+#[test]
+fn people_are_told_the_values_and_what_to_type() {
+    let sandbox = project(TASK, &pay("echo ok"), PAY_SIX);
+    let ran = sandbox.run(&["run", "task", "--model", "scripted:script.yaml", "--limit", "tokens=150"]);
+    assert_eq!(ran.code, Some(8), "{ran:?}");
+    assert!(ran.stderr.contains("has reached a limit: tokens_exceeded, 200 of 150"), "{ran:?}");
+    assert!(ran.stdout.contains("waits: limit (tokens_exceeded), 200 of 150"), "{ran:?}");
+    assert!(ran.stderr.contains("--raise tokens=…"), "{ran:?}");
+    let shown = sandbox.run(&["inbox"]).stdout;
+    assert!(shown.contains("limit tokens_exceeded") && shown.contains("200 of 150"), "{shown}");
+}
+
+#[test]
+fn a_limit_that_is_none_is_answered_with_those_that_are() {
+    let sandbox = project(TASK, &pay("echo ok"), PAY_SIX);
+    for (limit, why) in [
+        ("turn=2", "there is no limit `turn`"),
+        ("turns", "NAME=VALUE"),
+        ("turns=two", "`two` is no whole number"),
+        ("turns=-1", "`-1` is no whole number"),
+        ("spend=cheap", "cheap"),
+        ("spend=-1", "-1"),
+    ] {
+        let error = run(&sandbox, limit).error(2, "usage");
+        assert!(error["message"].as_str().unwrap().contains(why), "{limit}: {error}");
+    }
+    assert_eq!(sandbox.run(&["thread", "list", "--json"]).json()["threads"], json!([]), "nothing was begun");
+}
+
+#[test]
+fn a_call_that_the_money_does_not_hold_is_not_made() {
+    let sandbox = project(TASK, &pay("echo ok"), &format!("{PRICE}{PAY_SIX}"));
+    // A turn costs 90 · $100 + 10 · $1000 for a million tokens: 1.9 cents; at most it may cost far more.
+    let ran = run(&sandbox, "spend=0.35");
+    let thread = thread_of(&ran);
+    let (hint, why) = reached(&ran);
+    assert_eq!(
+        (&why["reason"], &why["code"], &why["maximum"]),
+        (&json!("budget"), &json!("spend_exceeded"), &json!(0.35))
+    );
+    assert!(hint.contains(&format!("selvedge resume {thread} --raise spend=…")), "{hint}");
+    let spent = sandbox.run(&["thread", "show", &thread, "--json"]).json()["cost"]["spend"].as_f64().unwrap();
+    assert!(spent <= 0.35, "{spent}");
+    let before = paid(&sandbox);
+    assert!((1..6).contains(&before), "{before}");
+    let ran = sandbox.run(&["resume", &thread, "--raise", "spend=100", "--json"]);
+    assert_eq!((ran.code, paid(&sandbox)), (Some(0), 6), "{ran:?}");
+    let books = sandbox.run(&["budget", &thread, "--verify", "--json"]).json();
+    let account = &books["accounts"][0];
+    assert_eq!(
+        (&account["max_nanos"], &account["reserved_nanos"]),
+        (&json!(100_000_000_000_u64), &json!(0)),
+        "{books}"
+    );
+    assert_eq!(account["own_nanos"], json!(6 * 19_000_000_u64), "{books}");
+    assert_eq!(books["verified"]["holds"], true, "{books}");
+    let shown = sandbox.run(&["budget", &thread, "--verify"]).stdout;
+    assert!(shown.contains("$0.114 spent") && shown.contains("each ceiling held at every posting"), "{shown}");
+}
+
+#[test]
+fn a_raise_reaches_a_run_that_goes_on_elsewhere() {
+    let sandbox = project(TASK, &pay("[ -e fast ] || while [ ! -e go ]; do sleep 0.02; done; echo ok"), PAY_SIX);
+    let mut command =
+        sandbox.command(&["run", "task", "--model", "scripted:script.yaml", "--limit", "turns=2", "--json"]);
+    let child = command.stdin(Stdio::null()).spawn().unwrap();
+    while paid(&sandbox) == 0 {
+        thread::sleep(Duration::from_millis(10));
+    }
+    let raised = sandbox.run(&["resume", "task", "--raise", "turns=9"]);
+    assert_eq!(raised.code, Some(0), "{raised:?}");
+    assert!(raised.stderr.contains("left with whoever runs task-"), "{raised:?}");
+    fs::write(sandbox.project().join("fast"), "").unwrap();
+    fs::write(sandbox.project().join("go"), "").unwrap();
+    let ran = Ran::of(child);
+    assert_eq!((ran.code, paid(&sandbox)), (Some(0), 6), "{ran:?}");
+    let shown = sandbox.run(&["thread", "show", &thread_of(&ran), "--json"]).json();
+    assert_eq!((&shown["limits"]["turns"], &shown["notes"]), (&json!(9), &json!([])));
+}
+
+#[test]
+fn a_tool_that_is_stuck_is_ended_when_the_time_is_over() {
+    let sandbox = project(TASK, &pay("sleep 600"), PAY_SIX);
+    let begun = Instant::now();
+    let ran = run(&sandbox, "duration=1");
+    let (hint, why) = reached(&ran);
+    assert!(begun.elapsed() < Duration::from_secs(60), "it took {:?}", begun.elapsed());
+    assert_eq!((&why["code"], &why["maximum"]), (&json!("duration_exceeded"), &json!(1)));
+    assert!(hint.contains("--raise duration=…"), "{hint}");
+    assert!(!is_orphaned(&sandbox), "the tool was left behind");
+    let thread = thread_of(&ran);
+    assert_eq!(status(&sandbox, &thread), "suspended");
+    assert_eq!(sandbox.run(&["verify", &thread]).code, Some(0));
+    // Running time counts over restarts.
+    reached(&sandbox.run(&["resume", &thread, "--json"]));
+    assert_eq!(paid(&sandbox), 1);
+}

@@ -1,0 +1,121 @@
+//! Every key of `coordination.yaml`, by what it changes for somebody who runs threads.
+
+use std::fs;
+use std::time::{Duration, Instant};
+
+use serde_json::json;
+
+use crate::handed_over::{MOST, RUN, chain, counted, counting};
+use crate::running::put;
+use crate::spawned::{PAYS, SPAWN, calling, family};
+use crate::support::Sandbox;
+
+fn set(sandbox: &Sandbox, text: &str) {
+    put(sandbox, ".ai/config/agent/coordination.yaml", text);
+}
+
+/// Counts to the end; gives how many threads that took.
+fn links(sandbox: &Sandbox) -> usize {
+    _ = fs::remove_file(sandbox.project().join("counted.txt"));
+    let ran = sandbox.run(&RUN);
+    assert_eq!((ran.code, counted(sandbox).len()), (Some(0), MOST), "{ran:?}");
+    chain(sandbox, ran.records()[0]["thread_id"].as_str().unwrap()).len()
+}
+
+#[test]
+fn the_threshold_says_how_full_a_context_may_be() {
+    let sandbox = counting(1000);
+    set(&sandbox, "coordination: { continuation: { trigger_threshold: 0.9 } }\n");
+    let late = links(&sandbox);
+    set(&sandbox, "coordination: { continuation: { trigger_threshold: 0.45 } }\n");
+    let early = links(&sandbox);
+    assert!(early > late, "{late} {early}");
+}
+
+#[test]
+fn the_ceiling_says_how_much_a_successor_takes_along() {
+    let sandbox = counting(800);
+    let kept = || {
+        let root = sandbox.run(&RUN).records()[0]["thread_id"].as_str().unwrap().to_owned();
+        _ = fs::remove_file(sandbox.project().join("counted.txt"));
+        let shown = sandbox.run(&["chain", &root, "--json"]).json();
+        shown["chain"][0]["continued"]["trailing_turns"].as_u64().unwrap()
+    };
+    let much = kept();
+    set(&sandbox, "coordination: { continuation: { resume_ceiling_tokens: 100 } }\n");
+    let little = kept();
+    assert!(little < much, "{little} {much}");
+}
+
+#[test]
+fn a_window_that_no_provider_knows_is_the_configured_one() {
+    let sandbox = counting(440);
+    let script = fs::read_to_string(sandbox.project().join("script.yaml")).unwrap();
+    put(&sandbox, "script.yaml", script.split_once('\n').unwrap().1);
+    assert_eq!(links(&sandbox), 1);
+    set(&sandbox, "coordination: { continuation: { context_tokens: 440 } }\n");
+    assert!(links(&sandbox) > 2);
+}
+
+#[test]
+fn a_chain_is_only_so_long() {
+    let sandbox = counting(440);
+    set(&sandbox, "coordination: { continuation: { chain_max: 2 } }\n");
+    let ran = sandbox.run(&RUN);
+    let error = ran.error_beside_data(1, "run_suspended");
+    assert!(error["message"].as_str().unwrap().contains("chain_too_deep"), "{error}");
+    let root = ran.records()[0]["thread_id"].as_str().unwrap().to_owned();
+    assert_eq!(chain(&sandbox, &root).len(), 2);
+    // What it says to type helps once the chain may be longer.
+    set(&sandbox, "coordination: { continuation: { chain_max: 50 } }\n");
+    let ran = sandbox.run(&["resume", &root, "--json"]);
+    assert_eq!((ran.code, counted(&sandbox).len()), (Some(0), MOST), "{ran:?}");
+}
+
+#[test]
+fn a_successor_is_greeted_by_the_directive_that_is_named() {
+    let sandbox = counting(600);
+    let greeting = "---\nname: greeting\nversion: 1.0.0\ninputs:\n  - { name: original_directive }\n  - { name: original_directive_body }\n  - { name: previous_thread_id }\n  - { name: continuation_message }\n---\nWelcome after {input:previous_thread_id}, which worked on {input:original_directive}.\n";
+    put(&sandbox, ".ai/directives/greeting.md", greeting);
+    set(&sandbox, "coordination: { continuation: { directive: greeting } }\n");
+    let ran = sandbox.run(&RUN);
+    assert_eq!(ran.code, Some(0), "{ran:?}");
+    let links = chain(&sandbox, ran.records()[0]["thread_id"].as_str().unwrap());
+    let word = format!("Welcome after {}, which worked on count.", links[0].0);
+    let log = sandbox.run(&["log", &links[1].0, "--json"]).stdout;
+    assert!(log.contains(&word), "{log}");
+}
+
+#[test]
+fn a_wait_without_a_timeout_takes_the_configured_one() {
+    let (sandbox, _) = Sandbox::with_thread();
+    let on = sandbox.new_thread("scribe");
+    set(&sandbox, "coordination: { wait_threads: { default_timeout: 0.2 } }\n");
+    let store = sandbox.open();
+    let lease =
+        selvedge_store::Leases::acquire(&store, &on.parse().unwrap(), selvedge_store::Acquire::default()).unwrap();
+    let begun = Instant::now();
+    let ran = sandbox.run(&["wait", &on, "--json"]);
+    ran.error_beside_data(1, "wait_timeout");
+    assert!(begun.elapsed() < Duration::from_secs(20), "{:?}", begun.elapsed());
+    drop(lease);
+}
+
+#[test]
+fn so_many_children_run_at_the_same_time_and_no_more() {
+    let clashes = |most: u64| {
+        let sandbox = family(&calling(&format!("{SPAWN}, {SPAWN}, {SPAWN}")), PAYS);
+        let tool = json!({
+            "name": "pay", "description": "Pays.", "class": "at_most_once", "environment": ["PATH"],
+            "input_schema": {"type": "object"},
+            "command": ["sh", "-c", "mkdir till 2>/dev/null || echo clash >> clash.txt; sleep 0.5; rmdir till 2>/dev/null; echo ok"],
+        });
+        put(&sandbox, ".ai/tools/pay.yaml", &tool.to_string());
+        set(&sandbox, &format!("coordination: {{ concurrency: {{ children_max: {most} }} }}\n"));
+        let ran = sandbox.run(&["run", "parent"]);
+        assert_eq!(ran.code, Some(0), "{ran:?}");
+        sandbox.project().join("clash.txt").exists()
+    };
+    assert!(!clashes(1), "two were at the till at once");
+    assert!(clashes(8), "they waited for one another");
+}

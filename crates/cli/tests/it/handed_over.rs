@@ -1,0 +1,243 @@
+//! A run that is too long for its model's context goes on in one thread after another, also when it is killed all the time.
+
+use std::collections::HashSet;
+use std::fs;
+use std::process::Stdio;
+use std::thread;
+use std::time::Duration;
+
+use serde_json::{Value, json};
+
+use crate::running::put;
+use crate::support::{Ran, Sandbox};
+
+const DIRECTIVE: &str = "---\nname: count\nversion: 1.0.0\nmodel: scripted:script.yaml\npermissions: [tool.count]\ninputs:\n  - { name: most, required: true }\n---\nThe task is to count to {input:most}.\n";
+const COUNT: &str = "sleep 0.02\necho \"$SELVEDGE_CALL_KEY\" >> counted.txt\necho \"at $(wc -l < counted.txt).\"\n";
+const WAS_IT: &str = "place=$(grep -n \"^$SELVEDGE_CALL_KEY$\" counted.txt | cut -d: -f1)\nif [ -n \"$place\" ]; then echo \"{\\\"done\\\": true, \\\"result\\\": \\\"at $place.\\\"}\"; else echo '{\"done\": false}'; fi\n";
+pub(crate) const MOST: usize = 16;
+
+/// A project with a directive that counts by a tool, and a model with a small context.
+pub(crate) fn counting(context_tokens: u64) -> Sandbox {
+    let sandbox = Sandbox::new();
+    put(&sandbox, ".ai/directives/count.md", DIRECTIVE);
+    let tool = json!({
+        "name": "count", "description": "Counts on.", "class": "at_most_once", "input_schema": {"type": "object"},
+        "environment": ["PATH"], "command": ["sh", "count.sh"], "reconcile": ["sh", "was-it.sh"],
+    });
+    put(&sandbox, ".ai/tools/count.yaml", &tool.to_string());
+    put(&sandbox, "count.sh", COUNT);
+    put(&sandbox, "was-it.sh", WAS_IT);
+    let filler = "so that the context of the model fills up with words of no importance, one by one ".repeat(2);
+    let script = format!(
+        "context_tokens_max: {context_tokens}\nturns:\n  - {{ when: {{ user: {{ contains: again }} }}, say: Heard., repeat: forever }}\n  - {{ when: {{ result: {{ contains: \"at {MOST}.\" }} }}, say: Done., repeat: forever }}\n  - {{ say: \"I go on, {filler}\", calls: [{{ tool: count, arguments: {{}} }}], repeat: forever }}\n"
+    );
+    put(&sandbox, "script.yaml", &script);
+    sandbox
+}
+
+pub(crate) const RUN: [&str; 5] = ["run", "count", "--input", "most=16", "--json"];
+
+pub(crate) fn counted(sandbox: &Sandbox) -> Vec<String> {
+    let text = fs::read_to_string(sandbox.project().join("counted.txt")).unwrap_or_default();
+    text.lines().map(str::to_owned).collect()
+}
+
+/// The links of a chain: id and status.
+pub(crate) fn chain(sandbox: &Sandbox, thread: &str) -> Vec<(String, String)> {
+    let shown = sandbox.run(&["chain", thread, "--json"]).json();
+    let text = |value: &Value| value.as_str().unwrap().to_owned();
+    shown["chain"].as_array().unwrap().iter().map(|link| (text(&link["thread_id"]), text(&link["status"]))).collect()
+}
+
+/// Every link but the last is continued, the last is not, and nothing that is acknowledged is doubted.
+#[track_caller]
+fn is_whole(sandbox: &Sandbox, links: &[(String, String)]) {
+    let (last, earlier) = links.split_last().unwrap();
+    assert!(earlier.iter().all(|(_, status)| status == "continued"), "{links:?}");
+    assert_ne!(last.1, "continued", "{links:?}");
+    for (thread, _) in links {
+        let ran = sandbox.run(&["verify", thread]);
+        assert_eq!(ran.code, Some(0), "{ran:?}");
+    }
+}
+
+#[test]
+fn a_run_goes_on_in_thread_after_thread_and_still_knows_its_task() {
+    let sandbox = counting(440);
+    let ran = sandbox.run(&RUN);
+    assert_eq!(ran.code, Some(0), "{ran:?}");
+    let records = ran.records();
+    let ended = records.last().unwrap();
+    assert_eq!((&ended["status"], &ended["text"]), (&json!("completed"), &json!("Done.")));
+    let first = records[0]["thread_id"].as_str().unwrap();
+    let links = chain(&sandbox, first);
+    assert!(links.len() >= 4, "{links:?}");
+    assert_eq!(ended["thread_id"], json!(links.last().unwrap().0));
+    is_whole(&sandbox, &links);
+    assert_eq!(counted(&sandbox).len(), MOST);
+    assert_eq!(counted(&sandbox).iter().collect::<HashSet<_>>().len(), MOST, "each call has a key of its own");
+    for (thread, _) in &links {
+        let page = sandbox.threads().join(thread).join("capabilities.md");
+        assert_eq!(sandbox.run(&["verify", "--document", page.to_str().unwrap()]).code, Some(0), "{thread}");
+        let log = sandbox.run(&["log", thread, "--json"]).records();
+        let said = |line: &Value| line["payload"].to_string().contains("The task is to count to 16.");
+        assert!(log.iter().any(|line| line["event_type"] == "message" && said(line)), "{thread}");
+        let shown = sandbox.run(&["thread", "show", thread, "--json"]).json();
+        assert_eq!((&shown["inputs"], &shown["parent_id"]), (&json!({"most": "16"}), &Value::Null));
+        assert_eq!(shown["chain_root_id"], json!(first));
+    }
+    // It is the same chain from each of its threads.
+    assert_eq!(chain(&sandbox, &links[2].0), links);
+    let shown = sandbox.run(&["chain", first]).stdout;
+    assert!(shown.contains("handoff, ") && shown.contains(" carried"), "{shown}");
+    let waited = sandbox.run(&["wait", first, "--json"]).json();
+    assert_eq!(waited["results"][first]["thread_id"], ended["thread_id"]);
+    let found = sandbox.run(&["chain", "search", first, "at 7.", "--json"]).json();
+    assert!(!found["results"].as_array().unwrap().is_empty(), "{found}");
+}
+
+#[test]
+fn whoever_waits_for_the_first_thread_hears_what_the_last_one_said() {
+    let sandbox = counting(440);
+    let running = sandbox.command(&RUN).stdin(Stdio::null()).stdout(Stdio::null()).spawn().unwrap();
+    while counted(&sandbox).is_empty() {
+        thread::sleep(Duration::from_millis(5));
+    }
+    let listed = sandbox.run(&["thread", "list", "--json"]).json();
+    let first = listed["threads"].as_array().unwrap().last().unwrap()["thread_id"].as_str().unwrap().to_owned();
+    let waited = sandbox.run(&["wait", &first, "--timeout", "100", "--json"]).json();
+    let outcome = &waited["results"][&first];
+    assert_eq!((&outcome["status"], &outcome["result"]), (&json!("completed"), &json!("Done.")), "{waited}");
+    let links = chain(&sandbox, &first);
+    assert_eq!((&outcome["thread_id"], links.len() > 2), (&json!(links.last().unwrap().0), true));
+    assert_eq!(outcome["cost"]["turns"], MOST + 1, "that of the whole chain: {waited}");
+    assert_eq!(Ran::of(running).code, Some(0));
+}
+
+#[test]
+fn a_chain_that_is_stopped_while_it_grows_stays_stopped() {
+    let sandbox = counting(440);
+    let running = sandbox.command(&RUN).stdin(Stdio::null()).spawn().unwrap();
+    while counted(&sandbox).len() < 4 {
+        thread::sleep(Duration::from_millis(5));
+    }
+    let listed = sandbox.run(&["thread", "list", "--json"]).json();
+    let first = listed["threads"][0]["chain_root_id"].as_str().unwrap().to_owned();
+    assert_eq!(sandbox.run(&["cancel", &first]).code, Some(0));
+    let ran = Ran::of(running);
+    let error = ran.error_beside_data(130, "run_cancelled");
+    let links = chain(&sandbox, &first);
+    is_whole(&sandbox, &links);
+    assert_eq!(links.last().unwrap().1, "cancelled", "{error}");
+    let counted = counted(&sandbox);
+    assert!(counted.len() < MOST, "{counted:?}");
+}
+
+#[test]
+fn whoever_resumes_the_first_thread_resumes_the_last_and_is_told_both() {
+    let sandbox = counting(440);
+    let ran = sandbox.run(&RUN);
+    let first = ran.records()[0]["thread_id"].as_str().unwrap().to_owned();
+    let last = chain(&sandbox, &first).pop().unwrap().0;
+    assert_ne!(first, last);
+    let error = sandbox.run(&["resume", &first, "--json"]).error(4, "not_runnable");
+    assert!(error["hint"].as_str().unwrap().contains("selvedge resume"), "{error}");
+    let ran = sandbox.run(&["resume", &first, "once again", "--json"]);
+    assert_eq!(ran.code, Some(0), "{ran:?}");
+    let ended = ran.records().pop().unwrap();
+    let resumed = &ended["resumed"];
+    assert_eq!(resumed["original_thread_id"], json!(first), "{ended}");
+    assert_eq!((&resumed["resolved_thread_id"], &resumed["old_thread_id"]), (&json!(last), &json!(last)));
+    assert_eq!((&resumed["directive"], &ended["text"]), (&json!("count"), &json!("Heard.")));
+    let links = chain(&sandbox, &first);
+    assert_eq!(json!(links.last().unwrap().0), ended["thread_id"]);
+    assert_eq!(links[links.len() - 2].0, last);
+    is_whole(&sandbox, &links);
+    // What the directive was given is still known, and what it counted is not counted again.
+    assert_eq!(counted(&sandbox).len(), MOST);
+    let shown = sandbox.run(&["thread", "show", &links.last().unwrap().0, "--json"]).json();
+    assert_eq!(shown["inputs"], json!({"most": "16"}));
+}
+
+#[test]
+fn what_is_sent_to_the_first_thread_is_heard_by_the_last_and_makes_no_other() {
+    let sandbox = counting(440);
+    let first = sandbox.run(&RUN).records()[0]["thread_id"].as_str().unwrap().to_owned();
+    let before = chain(&sandbox, &first);
+    let ran = sandbox.run(&["send", &first, "once again", "--json"]);
+    let ended = ran.records().pop().unwrap();
+    assert_eq!((ran.code, &ended["text"]), (Some(0), &json!("Heard.")), "{ran:?}");
+    assert_eq!((&ended["thread_id"], &ended["resumed"]), (&json!(before.last().unwrap().0), &Value::Null));
+    assert_eq!(chain(&sandbox, &first), before);
+}
+
+#[test]
+fn a_limit_counts_over_all_threads_of_a_chain_and_is_raised_at_its_end() {
+    let sandbox = counting(440);
+    let ran = sandbox.run(&[&RUN[..], &["--limit", "turns=13"]].concat());
+    ran.error_beside_data(8, "limit_reached");
+    let first = ran.records()[0]["thread_id"].as_str().unwrap().to_owned();
+    let links = chain(&sandbox, &first);
+    assert!(links.len() > 2 && counted(&sandbox).len() == 13, "{links:?}");
+    is_whole(&sandbox, &links);
+    let ran = sandbox.run(&["resume", &first, "--raise", "turns=40", "--json"]);
+    assert_eq!((ran.code, counted(&sandbox).len()), (Some(0), MOST), "{ran:?}");
+    let end = chain(&sandbox, &first).pop().unwrap();
+    let shown = sandbox.run(&["thread", "show", &end.0, "--json"]).json();
+    assert_eq!((&shown["limits"]["turns"], end.1.as_str()), (&json!(40), "completed"));
+}
+
+#[test]
+fn a_context_that_is_too_small_for_anything_ends_in_words_and_not_in_a_loop() {
+    let sandbox = counting(60);
+    let ran = sandbox.run(&RUN);
+    let error = ran.error_beside_data(1, "run_suspended");
+    assert!(error["message"].as_str().unwrap().contains("context_too_small"), "{error}");
+    let chains = sandbox.run(&["thread", "list", "--json"]).json()["threads"].as_array().unwrap().len();
+    assert!(chains <= 2, "{chains}");
+}
+
+#[test]
+fn killed_again_and_again_while_it_hands_itself_over_it_counts_every_number_once() {
+    let sandbox = counting(440);
+    let (mut chance, mut most): (u64, u64) = (0x5eed, 60);
+    let mut first: Option<String> = None;
+    let mut kills = 0;
+    for _ in 0..60 {
+        let args: Vec<&str> = match &first {
+            None => RUN.to_vec(),
+            Some(thread) => vec!["resume", thread, "--json"],
+        };
+        let mut child = sandbox.command(&args).stdin(Stdio::null()).stdout(Stdio::null()).spawn().unwrap();
+        chance = chance.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        // The longer it takes, the more it may do: it comes to an end on any machine.
+        thread::sleep(Duration::from_millis((chance >> 33) % most));
+        most += most / 6;
+        let has_ended = child.try_wait().unwrap().is_some();
+        child.kill().unwrap();
+        let ran = Ran::of(child);
+        kills += u32::from(!has_ended);
+        if first.is_none() {
+            let listed = sandbox.run(&["thread", "list", "--json"]).json();
+            first = listed["threads"]
+                .as_array()
+                .unwrap()
+                .last()
+                .map(|found| found["chain_root_id"].as_str().unwrap().to_owned());
+        }
+        let Some(thread) = &first else { continue };
+        let links = chain(&sandbox, thread);
+        is_whole(&sandbox, &links);
+        if links.last().unwrap().1 == "completed" {
+            break;
+        }
+        assert!(!has_ended, "it stopped by itself: {ran:?}");
+    }
+    let links = chain(&sandbox, &first.unwrap());
+    assert_eq!(links.last().unwrap().1, "completed", "after {kills} kills: {links:?}");
+    assert!(kills >= 3 && links.len() >= 4, "{kills} kills, {links:?}");
+    let counted = counted(&sandbox);
+    assert_eq!((counted.len(), counted.iter().collect::<HashSet<_>>().len()), (MOST, MOST), "{counted:?}");
+    let threads = sandbox.run(&["thread", "list", "--json"]).json()["threads"].as_array().unwrap().len();
+    assert_eq!(threads, links.len(), "a thread beside the chain");
+}

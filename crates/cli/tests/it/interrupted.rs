@@ -1,0 +1,107 @@
+//! Ctrl-C, `cancel` and `kill`: who is stopped, how soon, and what the shell is told.
+
+use std::process::{Child, Command};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use serde_json::json;
+
+use crate::running::{
+    PAY_ONCE, TASK, is_orphaned, killed_in_the_middle, pay, project, start_and_await, status, thread_of,
+};
+use crate::support::{Ran, Sandbox};
+
+fn interrupt(child: &Child) {
+    assert!(Command::new("kill").args(["-INT", &child.id().to_string()]).status().unwrap().success());
+}
+
+#[track_caller]
+fn eventually(what: &str, holds: impl Fn() -> bool) {
+    let until = Instant::now() + Duration::from_secs(30);
+    while !holds() {
+        assert!(Instant::now() < until, "it never came to this: {what}");
+        thread::sleep(Duration::from_millis(10));
+    }
+}
+
+/// Whoever stopped waiting was told that it was not allowed.
+#[test]
+fn interrupting_a_send_that_waits_ends_with_130_and_the_message_is_heard() {
+    let sandbox = project(TASK, &pay("while [ ! -e fast ]; do sleep 0.05; done"), PAY_ONCE);
+    let running = start_and_await(&sandbox, 1);
+    let mut command = sandbox.command(&["send", "task", "and hurry", "--json"]);
+    let waiting = command.stdin(std::process::Stdio::null()).spawn().unwrap();
+    let notes = || sandbox.run(&["doctor", "--json"]).stdout.contains("notes_waiting");
+    eventually("the message waits", notes);
+    interrupt(&waiting);
+    let ran = Ran::of(waiting);
+    let error = ran.error_beside_data(130, "not_heard_yet");
+    assert!(error["hint"].as_str().unwrap().contains("selvedge log"), "{error}");
+    std::fs::write(sandbox.project().join("fast"), "").unwrap();
+    let ran = Ran::of(running);
+    assert_eq!(ran.code, Some(0), "{ran:?}");
+    let log = sandbox.run(&["log", &thread_of(&ran), "--json"]).stdout;
+    assert!(log.contains("and hurry"), "{log}");
+}
+
+/// A tool that ignores TERM has two seconds; whoever presses Ctrl-C again does not wait for them.
+#[test]
+fn interrupting_twice_tears_down_also_what_ignores_it() {
+    let sandbox = project(TASK, &pay("trap '' TERM INT; while :; do sleep 0.05; done"), PAY_ONCE);
+    let child = start_and_await(&sandbox, 1);
+    interrupt(&child);
+    thread::sleep(Duration::from_millis(300));
+    assert!(is_orphaned(&sandbox), "it ignores the first");
+    let begun = Instant::now();
+    interrupt(&child);
+    let ran = Ran::of(child);
+    assert!(begun.elapsed() < Duration::from_millis(1500), "it took {:?}", begun.elapsed());
+    ran.error_beside_data(1, "run_failed");
+    let thread = thread_of(&ran);
+    assert_eq!((status(&sandbox, &thread).as_str(), is_orphaned(&sandbox)), ("killed", false));
+    assert_eq!(sandbox.run(&["verify", &thread]).code, Some(0));
+    assert_eq!(sandbox.run(&["send", &thread, "go on"]).code, Some(0), "the thread goes on");
+}
+
+#[test]
+fn a_thread_that_never_ran_is_ended_and_can_be_spoken_to() {
+    for (verb, status) in [("cancel", "cancelled"), ("kill", "killed")] {
+        let (sandbox, thread) = Sandbox::with_thread();
+        let expected = json!({"thread_id": thread, "status": status});
+        assert_eq!(sandbox.run(&[verb, &thread, "--json"]).json(), expected);
+        assert_eq!(sandbox.run(&[verb, &thread, "--json"]).json(), expected, "again changes nothing");
+        assert_eq!(sandbox.run(&["verify", &thread]).code, Some(0));
+        assert_eq!(sandbox.run(&["send", &thread, "hello"]).code, Some(0));
+    }
+}
+
+/// Doctor told people to write the end of a run by hand.
+#[test]
+fn what_doctor_advises_about_a_dead_run_really_helps() {
+    let sandbox = project(TASK, &pay("[ -e fast ] || sleep 60"), PAY_ONCE);
+    let thread = killed_in_the_middle(&sandbox);
+    let report = sandbox.run(&["doctor", "--json"]).records().remove(0);
+    let findings = report["findings"].as_array().unwrap();
+    let left = findings.iter().find(|finding| finding["code"] == "left_running").unwrap_or_else(|| panic!("{report}"));
+    let help = left["help"].as_str().unwrap();
+    assert!(help.contains(&format!("`selvedge resume {thread}`")), "{help}");
+    assert_eq!(sandbox.run(&["resume", &thread]).code, Some(7), "somebody must decide, and is told so");
+    let report = sandbox.run(&["doctor", "--json"]);
+    assert!(!report.stdout.contains("left_running"), "{report:?}");
+}
+
+/// The second word replaced the first, though somebody may have acted on it.
+#[test]
+fn the_first_word_about_a_call_counts() {
+    let sandbox = project(TASK, &pay("sleep 60"), PAY_ONCE);
+    let thread = killed_in_the_middle(&sandbox);
+    let settle =
+        |how: &[&str]| sandbox.run(&[&["settle", "call_1", "--thread", &thread, "--no-run", "--json"], how].concat());
+    assert_eq!(settle(&["--done", "receipt 7"]).json()["recorded"], "now");
+    assert_eq!(settle(&["--done", "receipt 7"]).json()["recorded"], "before");
+    for other in [&["--not-done"][..], &["--unknown"], &["--done", "receipt 8"]] {
+        settle(other).error(5, "already_decided");
+    }
+    assert_eq!(sandbox.run(&["resume", &thread]).code, Some(0));
+    settle(&["--done", "receipt 7"]).error(3, "no_open_call");
+}

@@ -1,0 +1,113 @@
+//! `selvedge replay`: recorded threads again, with the project of today.
+
+use std::fs;
+
+use serde_json::{Value, json};
+
+use crate::running::{PAY_ONCE, RUN, TASK, paid, pay, project, put, thread_of};
+use crate::support::{HELLO, Ran, Sandbox, contents};
+
+fn replay(sandbox: &Sandbox, thread: &str, more: &[&str]) -> Ran {
+    sandbox.run(&[&["replay", thread, "--json"], more].concat())
+}
+
+/// A thread that paid once.
+fn payer() -> (Sandbox, String) {
+    let sandbox = project(TASK, &pay("echo ok"), PAY_ONCE);
+    let ran = sandbox.run(&RUN);
+    assert_eq!(ran.code, Some(0), "{ran:?}");
+    let thread = thread_of(&ran);
+    (sandbox, thread)
+}
+
+#[test]
+fn the_demos_thread_is_the_same_again_though_its_process_was_killed() {
+    let sandbox = Sandbox::empty();
+    let demo = sandbox.run(&["demo", "--dir", "here", "--json"]);
+    let thread = demo.records()[0]["thread_id"].as_str().unwrap().to_owned();
+    let folder = sandbox.project().join("here");
+    let before = contents(&folder.join("project/.ai"));
+    let mut command = sandbox.command(&["replay", &thread, "--json"]);
+    command.env("SELVEDGE_HOME", folder.join("user")).current_dir(folder.join("project"));
+    let report = Ran::of(command.spawn().unwrap()).json();
+    assert_eq!((&report["identical"], &report["differences"]), (&json!(true), &json!([])), "{report}");
+    assert!(report["compared"].as_u64() > Some(10) && report["prompt"] == json!([]), "{report}");
+    assert_eq!(report["state_recorded"], report["state_now"]);
+    let paid = fs::read_to_string(folder.join("project/paid.txt")).unwrap();
+    assert_eq!(paid.lines().count(), 3, "nobody is paid again");
+    let logs = |files: Vec<(std::path::PathBuf, Vec<u8>)>| -> Vec<_> {
+        files.into_iter().filter(|(path, _)| path.ends_with("transcript.jsonl")).collect()
+    };
+    assert_eq!(logs(contents(&folder.join("project/.ai"))), logs(before), "the thread is not touched");
+}
+
+#[test]
+fn a_rule_of_today_is_tried_on_a_thread_of_yesterday() {
+    let (sandbox, thread) = payer();
+    assert_eq!(replay(&sandbox, &thread, &[]).json()["identical"], true);
+    put(&sandbox, ".ai/config/agent/approvals.yaml", "rules:\n  - { id: money, tool: pay, action: ask }\n");
+    let ran = replay(&sandbox, &thread, &[]);
+    let error = ran.error_beside_data(1, "replay_diverged");
+    let report = &ran.records()[0];
+    let difference = &report["differences"][0];
+    assert_eq!((&difference["what"], &difference["reason"]), (&json!("changeset"), &json!("ToolIntentCommitted")));
+    assert_eq!((&report["ended_at"], &error["version"]), (&difference["version"], &difference["version"]));
+    assert_eq!(difference["now"]["events"][0]["suspended"]["code"], "approval", "{report}");
+    assert_eq!(paid(&sandbox), 1);
+    let screen = sandbox.run(&["replay", &thread]);
+    assert!(screen.stdout.contains("ToolIntentCommitted: tool_intent pay"), "{screen:?}");
+    assert!(screen.stdout.contains("suspended approval"), "{screen:?}");
+    // The command that is hinted at helps.
+    let version = difference["version"].to_string();
+    assert_eq!(replay(&sandbox, &thread, &["--from", &version]).code, Some(0));
+}
+
+#[test]
+fn other_limits_and_a_tool_that_is_gone_are_named_where_they_count() {
+    let (sandbox, thread) = payer();
+    let limited = replay(&sandbox, &thread, &["--limit", "turns=1"]);
+    limited.error_beside_data(1, "replay_diverged");
+    let difference = &limited.records()[0]["differences"][0];
+    assert_eq!(difference["reason"], "AssistantTurnCommitted", "the second turn");
+    assert_eq!(difference["now"]["events"][0]["suspended"]["code"], "turns_exceeded");
+    fs::remove_file(sandbox.project().join(".ai/tools/pay.yaml")).unwrap();
+    let gone = replay(&sandbox, &thread, &[]);
+    gone.error_beside_data(1, "replay_diverged");
+    assert_eq!(gone.records()[0]["differences"][0]["reason"], "ToolIntentCommitted");
+}
+
+#[test]
+fn what_the_model_would_be_told_otherwise_is_said_and_is_no_difference() {
+    let (sandbox, thread) = payer();
+    put(&sandbox, ".ai/directives/task.md", &TASK.replace("Do it.", "Do it well."));
+    put(&sandbox, ".ai/tools/pay.yaml", &pay("echo ok").replace("Pays.", "Pays somebody."));
+    fs::remove_file(sandbox.project().join("script.yaml")).unwrap();
+    let report = replay(&sandbox, &thread, &[]).json();
+    assert_eq!((&report["identical"], &report["redefined"]), (&json!(true), &json!(["pay"])), "{report}");
+    let told: Vec<&Value> = report["prompt"].as_array().unwrap().iter().collect();
+    let what: Vec<&str> = told.iter().map(|told| told["what"].as_str().unwrap()).collect();
+    assert_eq!(what, ["first message", "tool `pay`"]);
+    assert_eq!((&told[0]["recorded"], &told[0]["now"]), (&json!("Do it."), &json!("Do it well.")));
+    assert_eq!(told[1]["now"]["description"], "Pays somebody.");
+}
+
+#[test]
+fn a_log_that_is_not_what_was_signed_is_not_replayed() {
+    let (sandbox, thread) = payer();
+    let log = sandbox.transcript(&thread);
+    let text = fs::read_to_string(&log).unwrap();
+    fs::write(&log, text.replacen("anna", "emma", 1)).unwrap();
+    replay(&sandbox, &thread, &[]).error(6, "damaged");
+}
+
+#[test]
+fn what_no_engine_decided_is_taken_over() {
+    let (sandbox, thread) = Sandbox::with_thread();
+    sandbox.append(&thread, "0", HELLO);
+    let report = replay(&sandbox, &thread, &[]).json();
+    assert_eq!((&report["identical"], &report["compared"], &report["given"]), (&json!(true), &json!(0), &json!(2)));
+    let screen = sandbox.run(&["replay", &thread]);
+    assert!(screen.stdout.starts_with("nothing in "), "{screen:?}");
+    replay(&sandbox, &thread, &["--from", "9"]).error(3, "version_not_found");
+    replay(&sandbox, "nobody", &[]).error(3, "thread_not_found");
+}

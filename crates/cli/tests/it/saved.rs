@@ -1,0 +1,82 @@
+//! `selvedge snapshots` and `selvedge state --snapshot`: the copies of what a log says, and that nothing depends on them.
+
+use std::fs;
+
+use serde_json::json;
+
+use crate::running::{PAY_ONCE, RUN, TASK, pay, project, put};
+use crate::support::Sandbox;
+
+/// A thread that a limit suspended.
+fn suspended() -> (Sandbox, String) {
+    let directive = TASK.replace("permissions", "limits: { turns: 1 }\npermissions");
+    let sandbox = project(&directive, &pay("true"), PAY_ONCE);
+    sandbox.run(&RUN).error_beside_data(8, "limit_reached");
+    let thread =
+        sandbox.run(&["thread", "list", "--json"]).json()["threads"][0]["thread_id"].as_str().unwrap().to_owned();
+    (sandbox, thread)
+}
+
+#[test]
+fn a_thread_that_waits_has_a_snapshot_and_deleting_it_changes_nothing() {
+    let (sandbox, thread) = suspended();
+    let listed = sandbox.run(&["snapshots", &thread, "--json"]).json();
+    let one = &listed["snapshots"][0];
+    assert_eq!((&one["place"], &one["good"], &one["base"]), (&json!("newest"), &json!(true), &json!(null)));
+    assert_eq!(one["log_version"], listed["log_version"]);
+    let shown = sandbox.run(&["snapshots", &thread]).stdout;
+    assert!(shown.contains("newest") && shown.contains("whole") && shown.contains("good"), "{shown}");
+    let ran = sandbox.run(&["state", &thread, "--snapshot", "--json"]);
+    let state = ran.json();
+    assert_eq!((&state["status"], &state["suspend_reason"]), (&json!("suspended"), &json!("limit")));
+    assert_eq!((&state["trigger"], ran.stderr.as_str()), (&json!("on_suspend"), ""));
+    fs::remove_file(sandbox.threads().join(&thread).join("state.json")).unwrap();
+    let ran = sandbox.run(&["state", &thread, "--snapshot", "--json"]);
+    let again = ran.json();
+    assert!(ran.stderr.contains("made from the log"), "{}", ran.stderr);
+    assert_eq!((&again["messages"], &again["log_hash"]), (&state["messages"], &state["log_hash"]));
+    assert_eq!(sandbox.run(&["snapshots", &thread, "--json"]).json()["snapshots"], json!([]));
+    assert_eq!(sandbox.run(&["verify", &thread]).code, Some(0));
+}
+
+#[test]
+fn a_snapshot_that_was_edited_is_named_and_not_shown() {
+    let (sandbox, thread) = suspended();
+    let path = sandbox.threads().join(&thread).join("state.json");
+    let text = fs::read_to_string(&path).unwrap();
+    fs::write(&path, text.replace("Do it.", "Undo it.")).unwrap();
+    let listed = sandbox.run(&["snapshots", &thread, "--json"]).json();
+    assert_eq!(listed["snapshots"][0]["good"], json!(false));
+    let ran = sandbox.run(&["state", &thread, "--snapshot", "--json"]);
+    assert!(ran.stderr.contains("changed after it was signed"), "{}", ran.stderr);
+    assert!(!ran.stdout.contains("Undo it."));
+    let repaired = sandbox.run(&["repair", &thread]);
+    assert!(repaired.stdout.contains("state.json set aside"), "{repaired:?}");
+    assert_eq!(sandbox.run(&["snapshots", &thread, "--json"]).json()["snapshots"], json!([]));
+}
+
+/// The override that the published form of the configuration shows.
+#[test]
+fn a_project_overrides_when_and_how_snapshots_are_saved() {
+    let sandbox = project(TASK, &pay("true"), PAY_ONCE);
+    let own = "extends: \"rye/agent/threads/config/state_schema.yaml\"\n\
+               checkpoint:\n  triggers:\n    pre_turn:\n      enabled: false\n    post_llm:\n      enabled: true\n  \
+               performance:\n    incremental: true\n    compress: true\n    coalesce: always\n\
+               retention:\n  max_checkpoints: 20\n  cleanup:\n    keep_last_n: 5\n  on_completion:\n    action: keep\n";
+    put(&sandbox, ".ai/config/state_persistence.yaml", own);
+    assert_eq!(sandbox.run(&RUN).code, Some(0));
+    let thread =
+        sandbox.run(&["thread", "list", "--json"]).json()["threads"][0]["thread_id"].as_str().unwrap().to_owned();
+    let listed = sandbox.run(&["snapshots", &thread, "--json"]).json();
+    let bases: Vec<bool> = listed["snapshots"].as_array().unwrap().iter().map(|one| one["base"].is_null()).collect();
+    // The answer, the result, the last answer; nothing before the first turn. The first is whole, the others are changes.
+    assert_eq!(bases, [false, false, true], "{listed}");
+    let file = fs::read_to_string(sandbox.threads().join(&thread).join("state.json")).unwrap();
+    assert!(file.contains("deflate+base64") && !file.contains("One moment."), "{file}");
+    let state = sandbox.run(&["state", &thread, "--snapshot", "--json"]).json();
+    assert_eq!((&state["trigger"], state["messages"].as_array().unwrap().len()), (&json!("post_llm"), 4));
+    let get = |key: &str| sandbox.run(&["config", "get", key]).stdout.trim().to_owned();
+    assert_eq!(get("state_persistence.retention.max_checkpoints"), "20");
+    assert_eq!(get("state_persistence.retention.cleanup.keep_last_n"), "5");
+    assert_eq!(get("state_persistence.checkpoint.triggers.pre_turn.enabled"), "false");
+}
