@@ -7,7 +7,7 @@ use std::fmt;
 use selvedge_log::recovery::Finding;
 use selvedge_log::scan::Entry;
 use selvedge_model::account::{AccountId, Record};
-use selvedge_model::{Batch, Changeset, CommitKey, Event, Expect, Message, Part, Reason, Role, Status, ThreadId};
+use selvedge_model::{Batch, Changeset, CommitKey, Expect, Message, Part, Reason, Role, Status, ThreadId};
 use selvedge_store::{Commit, Filter, Ledger, Logs, Registry};
 use selvedge_store_local::LocalStore;
 use selvedge_store_local::disk::RealDisk;
@@ -227,15 +227,7 @@ impl Told {
             self.keys.extend(checkpoint.key.clone().map(|key| (key, checkpoint.version)));
         }
         for line in &entry.lines {
-            if let Event::AccountOpened(record)
-            | Event::Reserved(record)
-            | Event::Issued(record)
-            | Event::Settled(record)
-            | Event::Released(record)
-            | Event::AccountClosed(record) = &line.event
-            {
-                self.records.push(record.clone());
-            }
+            self.records.extend(line.event.posting().map(|(_, record)| record.clone()));
         }
     }
 }

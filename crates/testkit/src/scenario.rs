@@ -13,6 +13,7 @@ use crate::home::Home;
 
 mod appending;
 mod keeping;
+mod orchestrating;
 mod running;
 mod spending;
 
@@ -56,6 +57,11 @@ pub static ALL: &[Scenario] = &[
     Scenario { unsettled: true, ..plain("reindex", spending::account, keeping::reindex) },
     plain("backup", appending::undrained, keeping::backup),
     Scenario { check: running::paid_once, ..plain("run", running::unpaid, running::run) },
+    Scenario { check: running::conserved, ..plain("priced", running::unpaid, running::run_priced) },
+    Scenario { check: running::saved, ..plain("snapshot", running::unpaid, running::run_saving) },
+    Scenario { check: orchestrating::whole, ..plain("approve", running::unpaid, orchestrating::approve) },
+    Scenario { check: orchestrating::whole, ..plain("over", running::unpaid, orchestrating::hand_over) },
+    Scenario { check: orchestrating::raised, ..plain("spawn", running::unpaid, orchestrating::spawn) },
     Scenario { check: spending::chain_agrees, ..plain("handoff", appending::two_threads, spending::handoff) },
 ];
 

@@ -11,9 +11,11 @@
 //! - [`changeset`]: what `selvedge append` reads.
 //! - [`document`], [`trust`], [`keychain`]: what is signed beside a log, and whose word counts.
 //! - [`nova`], [`archive`]: what is imported.
+//! - [`config`]: what a project says about how everything is set.
 
 pub mod archive;
 pub mod changeset;
+pub mod config;
 pub mod differential;
 pub mod document;
 pub mod golden;
@@ -38,7 +40,7 @@ pub struct Target {
 }
 
 /// All of them.
-pub const TARGETS: [Target; 10] = [
+pub const TARGETS: [Target; 11] = [
     Target { name: "line", run: line::run, seeds: line::seeds, mutations: 4_000 },
     Target { name: "log", run: log::run, seeds: log::seeds, mutations: 2_000 },
     Target { name: "sealed_log", run: sealed_log::run, seeds: sealed_log::seeds, mutations: 2_000 },
@@ -48,5 +50,6 @@ pub const TARGETS: [Target; 10] = [
     Target { name: "keychain", run: keychain::run, seeds: keychain::seeds, mutations: 1_000 },
     Target { name: "nova", run: nova::run, seeds: nova::seeds, mutations: 1_000 },
     Target { name: "archive", run: archive::run, seeds: archive::seeds, mutations: 1_000 },
+    Target { name: "config", run: config::run, seeds: config::seeds, mutations: 400 },
     Target { name: "differential", run: differential::run, seeds: sealed_log::seeds, mutations: 400 },
 ];

@@ -8,18 +8,22 @@ use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
+use selvedge_engine::ledger::audit;
+use selvedge_engine::snapshot::{Keeper, Schema, newest};
 use selvedge_engine::{Assignment, Ended, Engine, Input, Options, Redactor, Told};
+use selvedge_items::config::state_persistence::{Coalesce, StatePersistence};
+use selvedge_model::account::AccountStatus;
 use selvedge_model::answer::{End, Usage};
 use selvedge_model::event::{EffectClass, Process};
 use selvedge_model::message::Block;
 use selvedge_model::scope::Scopes;
 use selvedge_model::tool::{Processes, Reconciled, Risk, Started};
 use selvedge_model::{
-    Answer, Batch, Call, CallId, Cancel, Digest, Draft, Message, MessageId, Model, ModelError, Output, Prompt, Role,
-    Status, Tool, ToolError, ToolSpec,
+    Answer, Batch, Call, CallId, Cancel, Digest, Draft, Message, MessageId, Model, ModelError, Money, Output, Price,
+    Prompt, Role, Status, Tool, ToolError, ToolSpec,
 };
-use selvedge_store::Registry;
 use selvedge_store::conformance::support::{birth, new_thread};
+use selvedge_store::{Logs, Registry, Snapshots};
 use selvedge_store_local::LocalStore;
 use serde_json::json;
 
@@ -31,6 +35,9 @@ use crate::home::Home;
 
 const AMOUNTS: [&str; 2] = ["5", "7"];
 
+/// What the agent may spend.
+const SPEND_NANOS_MAX: i64 = 1_000_000_000;
+
 /// A thread that has not run yet, and a world in which nothing is paid.
 pub(super) fn unpaid(home: &Home) -> Tried {
     let store = home.open()?;
@@ -41,11 +48,36 @@ pub(super) fn unpaid(home: &Home) -> Tried {
 
 /// Runs the agent, or takes its thread up where it was left.
 pub(super) fn run(home: &Home, teller: &mut Teller) -> Tried {
+    run_as(home, teller, Price::default(), |engine, _| Ok(engine))
+}
+
+/// The same with a model that costs something: every call is reserved, settled, and the account closed with the thread.
+pub(super) fn run_priced(home: &Home, teller: &mut Teller) -> Tried {
+    let price = Price {
+        input: Money::from_nanos(1_000_000_000)?,
+        output: Money::from_nanos(2_000_000_000)?,
+        ..Price::default()
+    };
+    run_as(home, teller, price, |engine, _| Ok(engine))
+}
+
+/// The same, with a snapshot at every step: whole ones and what changed in turns, put away at the end.
+pub(super) fn run_saving(home: &Home, teller: &mut Teller) -> Tried {
+    run_as(home, teller, Price::default(), |engine, store| {
+        let mut config = StatePersistence::builtin();
+        config.checkpoint.performance.coalesce = Coalesce::Always;
+        config.checkpoint.performance.incremental = true;
+        config.retention.max_checkpoints = 2;
+        Ok(engine.keeping(Keeper::new(store.clone(), config)?))
+    })
+}
+
+fn run_as(home: &Home, teller: &mut Teller, price: Price, keeping: Keeping) -> Tried {
     let store = Arc::new(teller.attempt(|| home.open())?);
     let tries = if teller.stubborn { 2 } else { 1 };
     let mut ended = Err("nothing was tried".into());
     for _ in 0..tries {
-        ended = take_up(home, &store, teller);
+        ended = take_up(home, &store, teller, price, keeping);
         if ended.is_ok() {
             break;
         }
@@ -56,7 +88,10 @@ pub(super) fn run(home: &Home, teller: &mut Teller) -> Tried {
     ended
 }
 
-fn take_up(home: &Home, store: &Arc<LocalStore>, teller: &mut Teller) -> Tried {
+/// Whether an engine saves snapshots.
+type Keeping = fn(Engine, &Arc<LocalStore>) -> Tried<Engine>;
+
+fn take_up(home: &Home, store: &Arc<LocalStore>, teller: &mut Teller, price: Price, keeping: Keeping) -> Tried {
     let engine = Engine::new(Options {
         store: store.clone(),
         trust: home.trust()?,
@@ -66,10 +101,12 @@ fn take_up(home: &Home, store: &Arc<LocalStore>, teller: &mut Teller) -> Tried {
         scopes: Scopes::builtin(),
         redactor: Redactor::default(),
     });
+    let engine = keeping(engine, store)?;
     engine.recover()?;
     let manifest = store.get(&one())?.manifest;
     let mut work = Assignment::new(manifest.agent_id, Arc::new(Payer), "payer");
     work.tools = vec![Arc::new(Pay::into(&home.root().join("paid")))];
+    (work.price, work.limits.spend) = (Some(price), Some(Money::from_nanos(SPEND_NANOS_MAX)?));
     let mut told = Ok(());
     let mut tell = |one: Told<'_>| {
         if let Told::Committed { thread, version, .. } = one {
@@ -107,12 +144,62 @@ pub(super) fn paid_once(home: &Home, store: &LocalStore, _: &[Fact]) -> Held {
     Ok(())
 }
 
+/// Nothing is paid twice.
+pub(super) fn paid_at_most_once(home: &Home) -> Held {
+    let paid = paid(&home.root().join("paid")).map_err(or(Kind::Broken, "the world can't be read"))?;
+    for amount in AMOUNTS {
+        let times = paid.iter().filter(|line| line.split(' ').nth(1) == Some(amount)).count();
+        if times > 1 {
+            return Err(breach(Kind::Blended, format!("{amount} was paid {times} times: {paid:?}")));
+        }
+    }
+    Ok(())
+}
+
+/// The same, and the newest snapshot is whole, signed, and no newer than the log; older ones may be lost, never torn.
+pub(super) fn saved(home: &Home, store: &LocalStore, facts: &[Fact]) -> Held {
+    let schema = Schema::new(&StatePersistence::builtin().state).map_err(or(Kind::Broken, "the schema is none"))?;
+    let kept = store.kept(&one(), "archive").map_err(or(Kind::Broken, "the snapshots can't be listed"))?;
+    for one_kept in &kept {
+        store
+            .read_snapshot(&one(), one_kept, "archive")
+            .map_err(or(Kind::Blended, "a snapshot is not what was signed"))?;
+    }
+    let found = newest(store, &schema, "archive", &one()).map_err(or(Kind::Broken, "the snapshots can't be read"))?;
+    let head = store.head(&one()).map_err(or(Kind::Broken, "the thread has no end"))?;
+    if let Some((kept, _)) = found.good.filter(|(kept, _)| kept.version > head.version) {
+        return Err(breach(
+            Kind::Lost,
+            format!("a snapshot is of version {}, the log of {}", kept.version, head.version),
+        ));
+    }
+    paid_once(home, store, facts)
+}
+
+/// Nothing is paid twice; the logs alone tell the accounts; what is over holds nothing, and has spent at least what it used.
+pub(super) fn conserved(home: &Home, store: &LocalStore, facts: &[Fact]) -> Held {
+    let trust = home.trust().map_err(|error| breach(Kind::Broken, format!("no trust: {error}")))?;
+    let tree = audit::tree(store, &one()).map_err(or(Kind::Broken, "the accounts can't be read"))?;
+    let found = audit::audit(store, &trust, &tree).map_err(or(Kind::Broken, "the logs can't be read"))?.found;
+    if !found.is_empty() {
+        return Err(breach(Kind::Blended, format!("the ledger does not hold: {found:?}")));
+    }
+    let manifest = store.get(&one()).map_err(or(Kind::Broken, "the thread can't be found"))?.manifest;
+    if let (Some(branch), true) = (tree.accounts.first(), manifest.status == Status::Completed) {
+        let account = &branch.account;
+        if account.status != AccountStatus::Closed || account.open > 0 || account.spent() < manifest.cost.spend {
+            return Err(breach(Kind::Lost, format!("{:?} were used, and the account is {account:?}", manifest.cost)));
+        }
+    }
+    paid_once(home, store, facts)
+}
+
 fn paid(file: &Path) -> io::Result<Vec<String>> {
     Ok(fs::read_to_string(file)?.lines().map(str::to_owned).collect())
 }
 
 /// A model that asks for each payment until it is told that it was made.
-struct Payer;
+pub(super) struct Payer;
 
 impl Model for Payer {
     fn answer(&self, prompt: &Prompt<'_>, _: &mut dyn FnMut(Draft), _: &Cancel) -> Result<Answer, ModelError> {
@@ -131,7 +218,8 @@ impl Model for Payer {
             }
             None => (Block::Text { text: "all is paid".to_owned() }, End::Finished),
         };
-        Ok(Answer { content: vec![block], end, usage: Usage::default(), session: None })
+        let usage = Usage { input_tokens: 10, output_tokens: 5, ..Usage::default() };
+        Ok(Answer { content: vec![block], end, usage, session: None })
     }
 
     fn context_tokens_max(&self, _: &str) -> Option<u64> {
@@ -140,13 +228,13 @@ impl Model for Payer {
 }
 
 /// A tool that pays, at most once for each call.
-struct Pay {
+pub(super) struct Pay {
     spec: ToolSpec,
     world: PathBuf,
 }
 
 impl Pay {
-    fn into(world: &Path) -> Self {
+    pub(super) fn into(world: &Path) -> Self {
         let spec = ToolSpec {
             name: "pay".to_owned(),
             description: String::new(),
@@ -233,10 +321,46 @@ fn keep(world: &Path, lines: &[String]) -> io::Result<()> {
 }
 
 /// The tool works in this process, so nobody is left behind.
-struct NoProcesses;
+pub(super) struct NoProcesses;
 
 impl Processes for NoProcesses {
     fn end(&self, _: &Process) -> Result<bool, ToolError> {
         Ok(false)
+    }
+}
+
+/// A tool that does nothing but answer.
+pub(super) struct Plain(ToolSpec);
+
+impl Plain {
+    pub(super) fn new(name: &str, class: EffectClass) -> Self {
+        let spec = ToolSpec { name: name.to_owned(), class, ..Pay::into(Path::new("")).spec };
+        Self(spec)
+    }
+}
+
+impl Tool for Plain {
+    fn spec(&self) -> &ToolSpec {
+        &self.0
+    }
+
+    fn start(&self, _: &Call) -> Result<Box<dyn Started>, ToolError> {
+        Ok(Box::new(Answered))
+    }
+
+    fn reconcile(&self, _: &Call, _: &Cancel) -> Reconciled {
+        Reconciled::Unknown
+    }
+}
+
+struct Answered;
+
+impl Started for Answered {
+    fn process(&self) -> Option<Process> {
+        None
+    }
+
+    fn dispatch(self: Box<Self>, _: &Cancel) -> Result<Output, ToolError> {
+        Ok(Output::text("yes"))
     }
 }

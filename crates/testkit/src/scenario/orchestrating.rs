@@ -1,0 +1,216 @@
+//! Runs that wait for somebody's word, hand themselves over, and start children; what is paid is paid once all the same.
+
+use std::sync::Arc;
+
+use selvedge_engine::assignment::Asking;
+use selvedge_engine::spawn::{Children, Order, Spawning};
+use selvedge_engine::{Assignment, Choice, Engine, Input, Options, Permission, Redactor, Told};
+use selvedge_model::answer::{End, Usage};
+use selvedge_model::event::EffectClass;
+use selvedge_model::message::Block;
+use selvedge_model::scope::Scopes;
+use selvedge_model::tool::Started;
+use selvedge_model::{
+    AgentId, Answer, Call, CallId, Cancel, Draft, Manifest, Message, MessageId, Model, ModelError, NewThread, Prompt,
+    Role, Status, ThreadId,
+};
+use selvedge_store::Registry;
+use selvedge_store_local::LocalStore;
+use serde_json::json;
+
+use super::appending::one;
+use super::running::{NoProcesses, Pay, Payer, Plain, paid_at_most_once, paid_once};
+use crate::Tried;
+use crate::check::{Held, Kind, breach, or};
+use crate::fact::{Fact, Teller};
+use crate::home::Home;
+
+/// How often a thread is taken up at most until it has come to its end.
+const TAKEN_UP_MAX: usize = 12;
+
+/// Every payment is allowed by somebody before it is made.
+pub(super) fn approve(home: &Home, teller: &mut Teller) -> Tried {
+    drive(home, teller, |home| {
+        let mut work = payer(home, Arc::new(Payer));
+        work.gate = Arc::new(|_, _| Permission::Ask(Asking::default()));
+        work
+    })
+}
+
+/// Between the payments the thread hands itself over.
+pub(super) fn hand_over(home: &Home, teller: &mut Teller) -> Tried {
+    drive(home, teller, |home| {
+        let mut work = payer(home, Arc::new(Before { tool: "hand_over", after: 1 }));
+        work.tools.push(Arc::new(Plain::new("hand_over", EffectClass::Pure)));
+        work.handoff_tool = Some("hand_over".to_owned());
+        work
+    })
+}
+
+/// The payments are made by a child.
+pub(super) fn spawn(home: &Home, teller: &mut Teller) -> Tried {
+    drive(home, teller, |home| {
+        let mut work = payer(home, Arc::new(Before { tool: "spawn", after: 0 }));
+        let children = Arc::new(Nursery { home: home.clone() });
+        work.tools = vec![Arc::new(Plain::new("spawn", EffectClass::AtMostOnce))];
+        work.spawning = Some(Spawning { tool: "spawn".to_owned(), children, at_once: 2, vouch: Arc::new(|_| Ok(())) });
+        work
+    })
+}
+
+fn payer(home: &Home, model: Arc<dyn Model>) -> Assignment {
+    // The name is one.
+    let agent = AgentId::new("scribe").unwrap_or_else(|error| panic!("{error}"));
+    let mut work = Assignment::new(agent, model, "payer");
+    work.tools = vec![Arc::new(Pay::into(&home.root().join("paid")))];
+    work
+}
+
+/// Takes the thread, or the end of its chain, up until it has come to its end.
+fn drive(home: &Home, teller: &mut Teller, work: fn(&Home) -> Assignment) -> Tried {
+    let store = Arc::new(teller.attempt(|| home.open())?);
+    let tries = if teller.stubborn { 2 } else { 1 };
+    let mut ended = Err("nothing was tried".into());
+    for _ in 0..tries {
+        ended = take_up(home, &store, teller, &work(home));
+        if ended.is_ok() {
+            break;
+        }
+    }
+    if let Ok(store) = Arc::try_unwrap(store) {
+        teller.close(store)?;
+    }
+    ended
+}
+
+fn take_up(home: &Home, store: &Arc<LocalStore>, teller: &mut Teller, work: &Assignment) -> Tried {
+    let engine = Engine::new(Options {
+        store: store.clone(),
+        trust: home.trust()?,
+        clock: Arc::new(home.clock().clone()),
+        ids: Arc::new(home.ids().clone()),
+        processes: Arc::new(NoProcesses),
+        scopes: Scopes::builtin(),
+        redactor: Redactor::default(),
+    });
+    engine.recover()?;
+    let mut told = Ok(());
+    let mut tell = |one: Told<'_>| {
+        if let Told::Committed { thread, version, .. } = one {
+            let fact = Fact::Reached { thread: thread.clone(), version };
+            told = std::mem::replace(&mut told, Ok(())).and_then(|()| teller.tell(fact));
+        }
+    };
+    for _ in 0..TAKEN_UP_MAX {
+        let end = end(store)?;
+        let task = Message::text(Role::User, "pay what is due").with_id(MessageId::new("task")?);
+        let (thread, nobody) = (&end.thread_id, Cancel::new());
+        match end.status {
+            Status::Completed => break,
+            Status::Created if *thread == one() => {
+                engine.send(thread, Input::messages(vec![task]), work, &nobody, &mut tell)?;
+            }
+            Status::Suspended | Status::Created => {
+                for ask in end.suspended.iter().flat_map(|why| &why.asks) {
+                    engine.decide(thread, &ask.call_id, Choice::Approve(None), "ann", work)?;
+                }
+                engine.resume(thread, Input::nothing(), work, &nobody, &mut tell)?;
+            }
+            _ => _ = engine.send(thread, Input::text("go on"), work, &nobody, &mut tell)?,
+        }
+    }
+    told?;
+    match end(store)?.status {
+        Status::Completed => Ok(()),
+        other => Err(format!("the run ended as {other}").into()),
+    }
+}
+
+fn end(store: &LocalStore) -> Tried<Manifest> {
+    let chain = store.chain(&one())?;
+    Ok(chain.into_iter().next_back().ok_or("there is no thread")?.manifest)
+}
+
+/// Nothing is paid twice; a thread that is continued has its successor; every child has a parent that knows it.
+pub(super) fn whole(home: &Home, store: &LocalStore, facts: &[Fact]) -> Held {
+    let chain = store.chain(&one()).map_err(or(Kind::Broken, "the chain can't be read"))?;
+    let last = chain.last().ok_or_else(|| breach(Kind::Lost, "the thread is gone".to_owned()))?;
+    if last.manifest.status == Status::Continued {
+        return Err(breach(Kind::Lost, format!("`{}` is continued by nobody", last.manifest.thread_id)));
+    }
+    for link in &chain {
+        for child in store.children(&link.manifest.thread_id).map_err(or(Kind::Broken, "the children can't be read"))? {
+            let thread = &child.manifest.thread_id;
+            if !knows(store, &link.manifest.thread_id, thread) {
+                return Err(breach(Kind::Blended, format!("`{thread}` was started by nobody who knows it")));
+            }
+        }
+    }
+    paid_once(home, store, facts)
+}
+
+/// The same, except that a child that did not come to a good end leaves unpaid what it had to pay.
+pub(super) fn raised(home: &Home, store: &LocalStore, facts: &[Fact]) -> Held {
+    let children = store.children(&one()).map_err(or(Kind::Broken, "the children can't be read"))?;
+    match children.iter().any(|child| child.manifest.status != Status::Completed) {
+        true => paid_at_most_once(home),
+        false => whole(home, store, facts),
+    }
+}
+
+fn knows(store: &LocalStore, parent: &ThreadId, child: &ThreadId) -> bool {
+    let lines = selvedge_store::Logs::read(store, parent, 0, usize::MAX).unwrap_or_default();
+    lines.iter().any(|line| match &line.event {
+        selvedge_model::Event::ChildSpawned(fields) => fields.get("thread_id") == Some(&json!(child)),
+        _ => false,
+    })
+}
+
+/// A model that calls one tool once, after so many payments, and pays what is due else.
+struct Before {
+    tool: &'static str,
+    after: usize,
+}
+
+impl Model for Before {
+    fn answer(&self, prompt: &Prompt<'_>, draft: &mut dyn FnMut(Draft), cancel: &Cancel) -> Result<Answer, ModelError> {
+        let blocks = || prompt.messages.iter().flat_map(|message| &message.content);
+        let called = blocks().any(|block| matches!(block, Block::ToolCall { name, .. } if name == self.tool));
+        let answered = blocks().filter(|block| matches!(block, Block::ToolResult { .. })).count();
+        if called && self.after == 0 {
+            let content = vec![Block::Text { text: "it is done".to_owned() }];
+            return Ok(Answer { content, end: End::Finished, usage: Usage::default(), session: None });
+        }
+        if called || answered < self.after {
+            return Payer.answer(prompt, draft, cancel);
+        }
+        let id = CallId::new(format!("{}_1", self.tool))
+            .map_err(|error| ModelError::Permanent { why: error.to_string() })?;
+        let block = Block::ToolCall { id, name: self.tool.to_owned(), arguments: json!({}) };
+        Ok(Answer { content: vec![block], end: End::ToolCalls, usage: Usage::default(), session: None })
+    }
+
+    fn context_tokens_max(&self, _: &str) -> Option<u64> {
+        None
+    }
+}
+
+/// Knows one kind of child: it pays what is due.
+struct Nursery {
+    home: Home,
+}
+
+impl Children for Nursery {
+    fn order(&self, _: &Call, parent: &Manifest) -> Result<Order, String> {
+        let thread = NewThread::of(parent.agent_id.clone());
+        Ok(Order { thread, messages: vec![Message::text(Role::User, "pay what is due")], detached: false })
+    }
+
+    fn assignment(&self, _: &Manifest) -> Result<Assignment, String> {
+        Ok(payer(&self.home, Arc::new(Payer)))
+    }
+
+    fn launch(&self, _: &ThreadId) -> Result<Box<dyn Started>, String> {
+        Err("every child is waited for here".to_owned())
+    }
+}
