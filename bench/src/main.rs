@@ -8,11 +8,12 @@
 //!
 //! - [`measure`]: laps, rounds and spread. [`machine`]: where this ran. [`report`]: what is told.
 //! - [`home`]: a store in a folder of its own. [`bare`]: the floor. [`child`]: what is measured in processes of its own.
-//! - One file per measurement: [`warm`], [`history`], [`crowd`], [`processes`], [`turns`], [`bytes`], [`loading`], [`startup`], [`memory`].
+//! - One file per measurement: [`warm`], [`history`], [`crowd`], [`processes`], [`turns`], [`bytes`], [`loading`], [`snapshots`], [`chains`], [`startup`], [`memory`].
 //! - [`peers`]: the same work done by other libraries. [`publish`]: `BENCHMARKS.md`. [`under_load`]: `cargo xtask load`.
 
 mod bare;
 mod bytes;
+mod chains;
 mod child;
 mod crowd;
 mod history;
@@ -25,6 +26,7 @@ mod peers;
 mod processes;
 mod publish;
 mod report;
+mod snapshots;
 mod startup;
 mod turns;
 mod under_load;
@@ -89,6 +91,10 @@ enum What {
     Bytes,
     /// A checked load in a fresh process.
     Loading,
+    /// Snapshots: what they cost and what they spare.
+    Snapshots,
+    /// Waking up across processes, and searching a long chain.
+    Chains,
     /// Showing a short thread in a fresh process.
     Startup,
     /// The most memory any of it takes.
@@ -143,7 +149,7 @@ fn measure_all(args: &Args) -> Outcome<()> {
     let mut report = Report::new(Machine::look(folder.path())?, plan);
     let all = |what| args.only.is_empty() && (args.publish || what != What::Peers);
     let wanted = |what| all(what) || args.only.contains(&what);
-    let steps: [(What, &str, Measurement); 10] = [
+    let steps: [(What, &str, Measurement); 12] = [
         (What::Warm, "A warm commit", warm::measure),
         (What::History, "Late in a thread", history::measure),
         (What::Crowd, "Many threads", crowd::measure),
@@ -151,6 +157,8 @@ fn measure_all(args: &Args) -> Outcome<()> {
         (What::Turns, "Turns", turns::measure),
         (What::Bytes, "Bytes", bytes::measure),
         (What::Loading, "Loading", loading::measure),
+        (What::Snapshots, "Snapshots", snapshots::measure),
+        (What::Chains, "Chains", chains::measure),
         (What::Startup, "Starting", startup::measure),
         (What::Memory, "Memory", memory::measure),
         (What::Peers, "", peers::measure),

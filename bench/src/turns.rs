@@ -112,9 +112,9 @@ fn round(engine: &Engine, work: &Assignment, threads: &[ThreadId], turns: usize)
     let go = |thread: &ThreadId| -> Outcome<()> {
         start.wait();
         let ended = engine.send(thread, Input::text("look around"), work, &Cancel::new(), &mut |_| {})?;
-        match ended.turns == turns as u64 {
+        match ended.cost.turns == turns as u64 {
             true => Ok(()),
-            false => Err(format!("a run had {} turns, not {turns}: {:?}", ended.turns, ended.detail).into()),
+            false => Err(format!("a run had {} turns, not {turns}: {:?}", ended.cost.turns, ended.detail).into()),
         }
     };
     let (began, outcomes) = thread::scope(|scope| {
@@ -159,7 +159,8 @@ fn metronome(engine: &Engine, thread: &ThreadId, turns: usize) -> Outcome<Vec<f6
     Ok(metronome.each())
 }
 
-fn engine(home: &Home, store: Arc<dyn Store>) -> Outcome<Engine> {
+/// An engine on a store of this home.
+pub(crate) fn engine(home: &Home, store: Arc<dyn Store>) -> Outcome<Engine> {
     Ok(Engine::new(Options {
         store,
         trust: home.options(Access::ReadWrite)?.trust,

@@ -5,8 +5,8 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use selvedge_log::{Head, Line};
-use selvedge_model::account::{Account, AccountId};
-use selvedge_model::{Batch, CommitKey, Committed, Digest, Note, Run, ThreadId};
+use selvedge_model::account::{Account, AccountId, Reservation};
+use selvedge_model::{Batch, CommitKey, Committed, Digest, Note, OwnerId, Run, ThreadId};
 use selvedge_store::{
     Acquire, Commit, Commitment, Cursor, Feed, Filter, Lease, Leases, Ledger, Logs, Notes, Page, Registry, Result,
     Summary, Tombstone,
@@ -79,6 +79,9 @@ impl Leases for Timed {
     fn abandon(&self, lease: &Lease) -> Result<()> {
         self.timed(|store| store.abandon(lease))
     }
+    fn holder(&self, thread: &ThreadId) -> Result<Option<OwnerId>> {
+        self.timed(|store| store.holder(thread))
+    }
     fn expired(&self) -> Result<Vec<Lease>> {
         self.timed(|store| store.expired())
     }
@@ -131,6 +134,9 @@ impl Feed for Timed {
 }
 
 impl Ledger for Timed {
+    fn reservations(&self, account: &AccountId) -> Result<Vec<Reservation>> {
+        self.timed(|store| store.reservations(account))
+    }
     fn account(&self, id: &AccountId) -> Result<Option<Account>> {
         self.timed(|store| store.account(id))
     }

@@ -1,0 +1,216 @@
+//! What snapshots cost a run, and what they spare whoever loads a long thread.
+//!
+//! What a run pays is the time between a commit that was told and whatever comes next: there is nothing else in between but the
+//! engine itself, which is measured by the same run without snapshots.
+
+use std::path::Path;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Instant;
+
+use selvedge_engine::snapshot::Keeper;
+use selvedge_engine::{Assignment, Engine, Input, Told};
+use selvedge_items::config::StatePersistence;
+use selvedge_model::answer::{End, Usage};
+use selvedge_model::event::{EffectClass, Process};
+use selvedge_model::message::Block;
+use selvedge_model::tool::{Reconciled, Risk, Started};
+use selvedge_model::{
+    AgentId, Answer, Call, CallId, Cancel, Digest, Draft, Model, ModelError, NewThread, Output, Prompt, Stop, ThreadId,
+    Tool, ToolError, ToolSpec,
+};
+use selvedge_store::{Registry, Snapshots};
+use selvedge_store_local::{Access, LocalStore};
+
+use crate::home::Home;
+use crate::measure::{Spread, in_turns, settle};
+use crate::report::{Goal, Report, Unit};
+use crate::turns::engine;
+use crate::{Outcome, Plan};
+
+/// How many turns the cost is spread over.
+const TURNS: usize = 1_000;
+/// How long every text is.
+const TEXT_BYTES: usize = 1_024;
+
+pub(crate) fn measure(folder: &Path, plan: Plan, report: &mut Report) -> Outcome<()> {
+    let rounds = if plan.quick { 2 } else { plan.rounds };
+    cost(&folder.join("cost"), rounds, report)?;
+    let turns = if plan.quick { 1_000 } else { 10_000 };
+    load(&folder.join("load"), turns, plan, report)?;
+    report.method(
+        "snapshots",
+        format!(
+            "one thread of {TURNS} turns in one run, every text of {TEXT_BYTES} bytes, with snapshots as they are by default and without, in turns, \
+             {rounds} rounds; what a run pays is the time between a commit and the next call of model or tool, less the same without \
+             snapshots; loading: the engine takes up a completed thread of {turns} turns, each time by a new store and engine, warm page cache"
+        ),
+    );
+    Ok(())
+}
+
+fn cost(folder: &Path, rounds: usize, report: &mut Report) -> Outcome<()> {
+    let home = Home::make(folder)?;
+    run(&home, true, 100)?;
+    let found = in_turns(rounds, || run(&home, false, TURNS), |_| run(&home, true, TURNS))?;
+    let per_turn = |ran: &Ran| ran.between_us / TURNS as f64;
+    let costs: Vec<f64> = found.iter().map(|(without, with)| per_turn(with) - per_turn(without)).collect();
+    let shares = found.iter().zip(&costs).map(|((without, _), cost)| cost * TURNS as f64 / without.whole_us);
+    let what = format!("snapshots over {TURNS} turns, of the time of a turn without them");
+    report.figure("snapshots_share", &what, Unit::Share, &Spread::of(&shares.collect::<Vec<_>>()), Goal::AtMost(0.05));
+    report.figure("snapshots_turn_us", "  of a turn in snapshots", Unit::Micros, &Spread::of(&costs), Goal::None);
+    report.number("snapshots_kept", found.iter().map(|(_, with)| with.kept).collect());
+    Ok(())
+}
+
+fn load(folder: &Path, turns: usize, plan: Plan, report: &mut Report) -> Outcome<()> {
+    let home = Home::make(folder)?;
+    let thread = run(&home, true, turns)?.thread;
+    settle();
+    let take_up = |keeps: bool| -> Outcome<f64> {
+        let (engine, store) = made(&home, keeps)?;
+        let began = Instant::now();
+        engine.stop(&thread, Stop::Cancelled)?;
+        let took = began.elapsed().as_secs_f64() * 1e3;
+        drop((engine, store));
+        Ok(took)
+    };
+    take_up(true)?;
+    let found = in_turns(plan.rounds, || take_up(false), |_| take_up(true))?;
+    let of = |figure: fn(&(f64, f64)) -> f64| Spread::of(&found.iter().map(figure).collect::<Vec<_>>());
+    let what = format!("a thread of {turns} turns from its snapshot and the log behind it");
+    report.figure("snapshots_load_ms", &what, Unit::Millis, &of(|found| found.1), Goal::None);
+    report.figure("snapshots_fold_ms", "  from its log alone", Unit::Millis, &of(|found| found.0), Goal::None);
+    let ratio = of(|found| found.1 / found.0);
+    report.figure("snapshots_load_ratio", "  the first ÷ the second", Unit::Times, &ratio, Goal::AtMost(1.0));
+    Ok(())
+}
+
+/// What came of a run.
+struct Ran {
+    thread: ThreadId,
+    whole_us: f64,
+    /// Between commits and what came next.
+    between_us: f64,
+    kept: usize,
+}
+
+fn made(home: &Home, keeps: bool) -> Outcome<(Engine, Arc<LocalStore>)> {
+    let store = Arc::new(home.open(Access::ReadWrite)?);
+    let engine = engine(home, store.clone())?;
+    let keeper = || Keeper::new(store.clone(), StatePersistence::builtin());
+    Ok((if keeps { engine.keeping(keeper()?) } else { engine }, store))
+}
+
+fn run(home: &Home, keeps: bool, turns: usize) -> Outcome<Ran> {
+    let (engine, store) = made(home, keeps)?;
+    let gauge = Arc::new(Gauge::default());
+    let mut work = Assignment::new(AgentId::new("scribe")?, Arc::new(Talker { turns, gauge: gauge.clone() }), "talker");
+    work.tools = vec![Arc::new(Look(spec(), gauge.clone()))];
+    // It stays one thread, however long.
+    work.continuation.window_tokens = u64::MAX / 4;
+    let thread = engine.create(NewThread::of(work.agent_id.clone()), Vec::new())?;
+    settle();
+    let mut tell = |told: Told<'_>| {
+        if matches!(told, Told::Committed { .. }) {
+            gauge.told();
+        }
+    };
+    let began = Instant::now();
+    let ended = engine.send(&thread, Input::text("look around"), &work, &Cancel::new(), &mut tell)?;
+    let whole_us = began.elapsed().as_secs_f64() * 1e6;
+    if ended.cost.turns != turns as u64 || store.get(&thread)?.manifest.run_id.is_some() {
+        return Err(format!("a run had {} turns, not {turns}: {:?}", ended.cost.turns, ended.detail).into());
+    }
+    let kept = store.kept(&thread, "archive")?.len();
+    Ok(Ran { thread, whole_us, between_us: gauge.nanos.load(Ordering::Relaxed) as f64 / 1e3, kept })
+}
+
+/// Adds up the time between a commit that was told and whatever comes next.
+#[derive(Default)]
+struct Gauge {
+    told: Mutex<Option<Instant>>,
+    nanos: AtomicU64,
+}
+
+impl Gauge {
+    fn told(&self) {
+        *self.told.lock().unwrap_or_else(PoisonError::into_inner) = Some(Instant::now());
+    }
+
+    fn next(&self) {
+        if let Some(told) = self.told.lock().unwrap_or_else(PoisonError::into_inner).take() {
+            self.nanos.fetch_add(u64::try_from(told.elapsed().as_nanos()).unwrap_or(u64::MAX), Ordering::Relaxed);
+        }
+    }
+}
+
+/// A model that asks for the tool in all its turns but the last.
+struct Talker {
+    turns: usize,
+    gauge: Arc<Gauge>,
+}
+
+fn text() -> String {
+    "Nothing that is written twice is read twice. ".chars().cycle().take(TEXT_BYTES).collect()
+}
+
+impl Model for Talker {
+    fn answer(&self, prompt: &Prompt<'_>, _: &mut dyn FnMut(Draft), _: &Cancel) -> Result<Answer, ModelError> {
+        self.gauge.next();
+        let turn = prompt.messages.len() / 2;
+        let mut content = vec![Block::Text { text: text() }];
+        let id =
+            CallId::new(format!("call_{turn}")).map_err(|error| ModelError::Permanent { why: error.to_string() })?;
+        let end = if turn + 1 < self.turns { End::ToolCalls } else { End::Finished };
+        if end == End::ToolCalls {
+            content.push(Block::ToolCall { id, name: "look".to_owned(), arguments: serde_json::json!({"turn": turn}) });
+        }
+        Ok(Answer { content, end, usage: Usage::default(), session: None })
+    }
+
+    fn context_tokens_max(&self, _: &str) -> Option<u64> {
+        None
+    }
+}
+
+fn spec() -> ToolSpec {
+    ToolSpec {
+        name: "look".to_owned(),
+        description: "Looks around.".to_owned(),
+        input_schema: serde_json::json!({"type": "object"}),
+        class: EffectClass::Pure,
+        capability: "tool.look".to_owned(),
+        risk: Risk::Safe,
+        hash: Digest([0; 32]),
+    }
+}
+
+struct Look(ToolSpec, Arc<Gauge>);
+
+impl Tool for Look {
+    fn spec(&self) -> &ToolSpec {
+        &self.0
+    }
+
+    fn start(&self, _: &Call) -> Result<Box<dyn Started>, ToolError> {
+        self.1.next();
+        Ok(Box::new(Looking))
+    }
+
+    fn reconcile(&self, _: &Call, _: &Cancel) -> Reconciled {
+        Reconciled::NotDone
+    }
+}
+
+struct Looking;
+
+impl Started for Looking {
+    fn process(&self) -> Option<Process> {
+        None
+    }
+
+    fn dispatch(self: Box<Self>, _: &Cancel) -> Result<Output, ToolError> {
+        Ok(Output::text(text()))
+    }
+}
