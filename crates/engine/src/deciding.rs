@@ -215,7 +215,15 @@ fn judge(
         None => Ok(Some(decision)),
         Some(before) if (&before.action, &before.result) == (&decision.action, &decision.result) => Ok(None),
         Some(before) => {
-            let said = before.action.replace('_', " ");
+            let said = match before.action.as_str() {
+                Decision::APPROVE => "may be made",
+                Decision::EDIT => "may be made with other arguments",
+                Decision::DENY => "must not be made",
+                "done" => "was done",
+                "not_done" => "was not done",
+                _ => "is unknown to everybody",
+            };
+            let said = said.to_owned();
             Err(Error::AlreadyDecided { thread: thread.clone(), call, said })
         }
     }

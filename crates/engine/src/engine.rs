@@ -3,6 +3,7 @@
 use std::collections::{HashMap, HashSet};
 use std::fmt;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
 
 use selvedge_items::config::Wait;
 use selvedge_log::Trust;
@@ -63,6 +64,9 @@ pub struct Engine {
     /// What is running in this process, and how to stop it.
     active: Mutex<HashMap<ThreadId, Cancel>>,
 }
+
+/// How long somebody who only looks at a thread, or tells it something, may have it.
+const A_MOMENT: Duration = Duration::from_millis(300);
 
 /// What is done before a thread's first run.
 pub type Prepare = Arc<dyn Fn(&Manifest, &Assignment) -> selvedge_store::Result<()> + Send + Sync>;
@@ -153,7 +157,8 @@ impl Engine {
                 hint,
             });
         }
-        let lease = self.store.acquire(&thread, Acquire::default())?;
+        // Whoever only looks at it, or tells it something, has it for a moment.
+        let lease = self.store.acquire(&thread, Acquire { wait: A_MOMENT, take_over: false })?;
         if !status.is_terminal() {
             return self.run_held(lease, input, work, cancel, tell);
         }
@@ -222,6 +227,7 @@ impl Engine {
             Err(StoreError::LeaseHeld { .. }) => {
                 let kind = if stop == Stop::Killed { "kill" } else { "cancel" };
                 self.post(thread, kind, &self.ids.hex12(), json!({}))?;
+                self.hear_if_free(thread)?;
                 Ok(self.store.get(thread)?.manifest.status)
             }
             Err(error) => Err(error.into()),
@@ -306,7 +312,9 @@ impl Engine {
             let (later, after) = self.run_link(lease, input, work, cancel, tell)?;
             next = after;
             if was_continued {
-                ended = later;
+                let mut cost = ended.cost;
+                cost.add(&later.cost);
+                ended = Ended { cost, ..later };
             }
         }
         Ok(ended)
@@ -348,6 +356,10 @@ impl Engine {
         // What could not be recorded is settled by whoever takes the thread next; dropping it gives the lease back.
         let heard = ended.and_then(|ended| Ok((ended, self.hear_others(held, work, cancel)?)));
         self.lock_active().remove(&thread);
+        if matches!(&heard, Ok((_, None))) {
+            // If the parent can't be told now, whoever takes it next hears it.
+            _ = self.tell_parent(&thread);
+        }
         heard.map(|(ended, next)| (ended, next.map(|next| (next, unsaid))))
     }
 
@@ -419,7 +431,7 @@ impl Drop for Over {
 }
 
 /// Stops a thread that waits for somebody: its open calls are answered, and it ends. One that never ran ends with a run that did nothing.
-fn stop_waiting(held: &mut Held<'_>, stop: Stop) -> Result<()> {
+pub(crate) fn stop_waiting(held: &mut Held<'_>, stop: Stop) -> Result<()> {
     let status = if stop == Stop::Killed { Status::Killed } else { Status::Cancelled };
     match held.fold.manifest().status {
         Status::Suspended => {}

@@ -41,7 +41,7 @@ pub enum Error {
         call: CallId,
     },
     /// Somebody said something else before.
-    #[error("it was already said that call `{call}` of thread `{thread}` is {said}")]
+    #[error("it was already said that call `{call}` of thread `{thread}` {said}")]
     AlreadyDecided {
         /// The thread.
         thread: ThreadId,
@@ -97,6 +97,7 @@ impl Classify for Error {
         match self {
             Self::Store(source) => source.kind(),
             // Whatever kept it from being committed: the run is not what it should be.
+            Self::Commit { source, .. } if source.kind() == Kind::Integrity => Kind::Integrity,
             Self::Commit { .. } => Kind::Broken,
             Self::NotRunnable { .. } | Self::NotHeardYet { .. } | Self::TooLate { .. } | Self::NoPrice { .. } => {
                 Kind::Denied

@@ -19,7 +19,7 @@ use serde_json::json;
 
 use crate::assignment::Assignment;
 use crate::deciding::DECIDE;
-use crate::engine::{Engine, ended_already};
+use crate::engine::{Engine, ended_already, stop_waiting};
 use crate::error::{Error, Result};
 use crate::follow::Follow;
 use crate::held::{Held, Of};
@@ -68,7 +68,17 @@ impl Watch {
 impl Engine {
     /// Raises ceilings of a thread that somebody runs: they count from its next batch on.
     pub fn leave_raise(&self, thread: &ThreadId, raise: &Limits) -> Result<()> {
-        self.post(thread, RAISE, &self.ids.hex12(), json!({"limits": raise})).map(|_| ())
+        self.post(thread, RAISE, &self.ids.hex12(), json!({"limits": raise}))?;
+        self.hear_if_free(thread)
+    }
+
+    /// Answers what was asked of a thread, if whoever had it gave it back before it could hear that.
+    pub(crate) fn hear_if_free(&self, thread: &ThreadId) -> Result<()> {
+        match self.store.acquire(thread, Acquire::default()) {
+            Ok(lease) => self.give_back(self.take(lease, &mut |_| {})?),
+            Err(StoreError::LeaseHeld { .. }) => Ok(()),
+            Err(error) => Err(error.into()),
+        }
     }
 
     /// Looks at notes and at the time until the run is over. `cancel` is whose word ends more than this run, `own` is this run's.
@@ -164,13 +174,30 @@ impl Engine {
         }
     }
 
-    /// Gives a thread back that was only looked at or settled. Whatever was sent to it waits: dropping the lease gives it up, and
-    /// whoever waits, or runs the thread next, hears it.
-    pub(crate) fn give_back(&self, held: Held<'_>) -> Result<()> {
+    /// Gives a thread back that was only looked at or settled. What others asked of it meanwhile and what needs no run is done first.
+    /// A message waits: dropping the lease gives it up, and whoever sent it, or runs the thread next, hears it.
+    pub(crate) fn give_back(&self, mut held: Held<'_>) -> Result<()> {
+        if let Some(stop) = held.said_to_stop()? {
+            held.delta.consumed = held.stops()?;
+            stop_waiting(&mut held, stop)?;
+        }
+        held.hear(None, Of::default(), &mut |_| {})?;
         match held.release() {
             Ok(()) | Err((_, StoreError::NotesPending { .. })) => Ok(()),
             Err((_, error)) => Err(error.into()),
         }
+    }
+
+    /// Lets the parent of a thread that came to an end hear of it, if nobody has the parent.
+    pub(crate) fn tell_parent(&self, thread: &ThreadId) -> Result<()> {
+        let manifest = self.store.get(thread)?.manifest;
+        let Some(parent) = manifest.parent_id.filter(|_| manifest.status.is_terminal()) else { return Ok(()) };
+        let parent = self.end_of_chain(&parent)?;
+        let is_told = |note: &Note| note.kind == CHILD_SETTLED;
+        if !self.store.pending(&parent)?.iter().any(is_told) {
+            return Ok(());
+        }
+        self.hear_if_free(&parent)
     }
 
     /// Leaves a message for whoever holds the thread and waits until it was heard; if that one is gone, hears it here.
@@ -271,17 +298,24 @@ impl Held<'_> {
 
     /// The change of ceilings that a raise means; refused if it lowers one.
     pub(crate) fn raised(&self, raise: &Limits, work: &Assignment) -> Result<ManifestChanged> {
-        let limits = self.limits(work);
+        self.raised_over(raise, &self.limits(work))
+    }
+
+    fn raised_over(&self, raise: &Limits, limits: &Limits) -> Result<ManifestChanged> {
         match limits.lowered_by(raise) {
             Some(limit) => Err(Error::NotRaised { thread: self.thread().clone(), limit }),
-            None => Ok(ManifestChanged { limits: Some(raise.over(&limits)), ..ManifestChanged::default() }),
+            None => Ok(ManifestChanged { limits: Some(raise.over(limits)), ..ManifestChanged::default() }),
         }
     }
 
     /// What a note that raises ceilings changes, if anything; nothing if it lowers one, or if the money for it is not there.
     pub(crate) fn raise_of(&mut self, note: &Note, work: Option<&Assignment>) -> Option<Event> {
         let raise: Limits = serde_json::from_value(note.body.get("limits")?.clone()).ok()?;
-        let changed = self.raised(&raise, work?).ok()?;
+        let limits = match work {
+            Some(work) => self.limits(work),
+            None => self.fold.manifest().limits.clone()?,
+        };
+        let changed = self.raised_over(&raise, &limits).ok()?;
         self.fund_raise(&raise).ok()?;
         Some(Event::ManifestChanged(changed))
     }

@@ -267,6 +267,23 @@ fn what_is_allowed_in_the_last_moment_starts_a_run_of_whoever_holds_the_thread()
     assert_eq!(payer.paid.load(Ordering::SeqCst), 1);
 }
 
+/// A cancel that came while somebody decided about the thread stayed a note, and the next run consumed it.
+#[test]
+fn whoever_has_a_thread_for_a_moment_does_what_others_asked_of_it_meanwhile() {
+    let (house, payer) = (House::new(), payer(two()));
+    let thread = house.asked(&payer);
+    let note = |kind: &str| Note {
+        thread: thread.clone(),
+        key: NoteKey::new(format!("{kind}-1")).unwrap(),
+        kind: kind.to_owned(),
+        body: json!({}),
+    };
+    house.store.post(note("cancel")).unwrap();
+    house.decide(&thread, "p1", Choice::Deny(None), &payer).unwrap();
+    assert_eq!(house.loaded(&thread).manifest.status, Status::Cancelled);
+    assert!(house.store.pending(&thread).unwrap().is_empty());
+}
+
 #[test]
 fn a_message_comes_instead_of_somebodys_word() {
     let (house, payer) = (House::new(), payer(one()));

@@ -209,7 +209,14 @@ fn a_process_of_its_own_is_on_record_before_it_may_act() {
     assert_eq!(ended.unwrap().status, Status::Completed);
     assert_eq!(recorded, Some((7_000_000, 0)));
     assert_eq!((launched.load(Ordering::SeqCst), house.told(&thread, "s")["status"].clone()), (1, json!("running")));
-    assert_eq!(house.children_of(&thread)[0].status, Status::Created, "nobody here runs it");
+    let child = house.children_of(&thread)[0].clone();
+    assert_eq!(child.status, Status::Created, "nobody here runs it");
+    // Its own process runs it when its parent has long come to an end, which hears of it all the same.
+    let own = house.another();
+    own.taken_up(&child.thread_id, Input::nothing(), &agent(vec![Reply::Says("three")], Vec::new()));
+    let lines = house.store.read(&thread, 0, 100).unwrap();
+    assert!(lines.iter().any(|line| matches!(line.event, Event::ChildSettled(_))));
+    assert!(house.store.pending(&thread).unwrap().is_empty());
 }
 
 #[test]
