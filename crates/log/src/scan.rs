@@ -25,6 +25,8 @@ pub enum Signatures {
     Every,
     /// The last one, which covers every byte before it.
     Last,
+    /// None: only that every byte is what the checkpoints say, whoever signed them. For looking at what is not to be relied on.
+    Nobodys,
 }
 
 /// The first thing that does not hold.
@@ -338,6 +340,7 @@ impl<'a> Scanner<'a> {
                 let key = self.trust.key(&said.signer).ok_or_else(|| self.damage(Flaw::Untrusted(said.signer)))?;
                 checkpoint::verify(text, key).map_err(|_| self.damage(Flaw::Signature))?;
             }
+            Signatures::Nobodys => {}
             Signatures::Last => self.last_checkpoint = Some((text.to_vec(), self.damage(Flaw::Signature))),
         }
         Ok(Head {
@@ -354,6 +357,7 @@ impl<'a> Scanner<'a> {
 
     fn check_signer(&mut self, signer: Digest) -> Result<(), Damage> {
         match self.trust.status(&signer) {
+            _ if self.signatures == Signatures::Nobodys => return Ok(()),
             Some(Status::Trusted) => {}
             Some(Status::Revoked) => return Err(self.damage(Flaw::Revoked(signer))),
             None => return Err(self.damage(Flaw::Untrusted(signer))),

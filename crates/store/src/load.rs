@@ -1,6 +1,6 @@
 //! Loading a thread: one pass over its log, every hash and the last signature checked, folded on the way.
 
-use selvedge_log::recovery::{Evidence, Finding, Mode, judge};
+use selvedge_log::recovery::{Evidence, Finding, Judgement, Mode, Plan, judge};
 use selvedge_log::scan::{Entry, Scanner, Signatures, examine};
 use selvedge_log::{Head, Trust};
 use selvedge_model::fold::FoldError;
@@ -23,12 +23,31 @@ pub struct Loaded {
 /// What is returned is exactly what was signed: the bytes were hashed against every checkpoint and the last signature
 /// was checked against `trust`.
 pub fn load(logs: &dyn Logs, thread: &ThreadId, trust: &Trust, up_to: Option<u64>) -> Result<Loaded> {
+    load_as(logs, thread, trust, up_to, Mode::Strict).map(|(loaded, _)| loaded)
+}
+
+/// Loads a thread to be looked at. Leniently, one is read whose bytes agree with every checkpoint but that is not signed by a key that
+/// counts; what is wrong with it comes along, and nobody goes on with it.
+pub fn load_as(
+    logs: &dyn Logs,
+    thread: &ThreadId,
+    trust: &Trust,
+    up_to: Option<u64>,
+    mode: Mode,
+) -> Result<(Loaded, Option<Finding>)> {
     let mut folded: Option<Result<Thread, FoldError>> = None;
-    let head = each_changeset(logs, thread, trust, |entry| {
+    let mut fold = |folded: &mut Option<Result<Thread, FoldError>>, entry: Entry| {
         if up_to.is_none_or(|up_to| entry.head.version <= up_to) {
-            fold_entry(&mut folded, thread, &entry);
+            fold_entry(folded, thread, &entry);
         }
-    })?;
+    };
+    let (head, finding) = match read(logs, thread, trust, Signatures::Last, mode, |entry| fold(&mut folded, entry))? {
+        (head, None) => (head, None),
+        (_, finding) => {
+            folded = None;
+            (read(logs, thread, trust, Signatures::Nobodys, mode, |entry| fold(&mut folded, entry))?.0, finding)
+        }
+    };
     let broken = |source: FoldError| Error::Integrity {
         what: format!("the log of `{thread}` is signed, but does not fold"),
         why: source.to_string(),
@@ -39,23 +58,37 @@ pub fn load(logs: &dyn Logs, thread: &ThreadId, trust: &Trust, up_to: Option<u64
         Some(up_to) if up_to > head.version => {
             Err(Error::NoVersion { thread: thread.clone(), version: up_to, latest: head.version })
         }
-        _ => Ok(Loaded { thread: loaded, head }),
+        _ => Ok((Loaded { thread: loaded, head }, finding)),
     }
 }
 
 /// Reads the changesets of a thread in order, for audit, with the same checks as [`load`].
 pub fn each_changeset(logs: &dyn Logs, thread: &ThreadId, trust: &Trust, each: impl FnMut(Entry)) -> Result<Head> {
+    read(logs, thread, trust, Signatures::Last, Mode::Strict, each).map(|(head, _)| head)
+}
+
+/// Reads a log; gives its end, and what is wrong with one that may be looked at all the same.
+fn read(
+    logs: &dyn Logs,
+    thread: &ThreadId,
+    trust: &Trust,
+    signatures: Signatures,
+    mode: Mode,
+    each: impl FnMut(Entry),
+) -> Result<(Head, Option<Finding>)> {
     let (head, reader) = logs.transcript(thread)?;
-    let scanner = Scanner::new(thread, trust, Signatures::Last).watching(Some(head.version));
+    let scanner = Scanner::new(thread, trust, signatures).watching(Some(head.version));
     let examined = examine(reader, scanner, each).map_err(|source| Error::Io {
         what: "read the log of",
         path: thread.as_str().into(),
         source,
     })?;
     let evidence = Evidence { head: Some(&head), file_bytes: examined.bytes, ..Evidence::default() };
-    match judge(&examined, evidence, Mode::Strict).finding {
-        Finding::Sound => Ok(head),
-        finding => Err(Error::Log { thread: thread.clone(), finding }),
+    let Judgement { finding, plan, .. } = judge(&examined, evidence, mode);
+    match (finding, plan) {
+        (Finding::Sound, _) => Ok((head, None)),
+        (finding, Plan::ReadOnly) => Ok((head, Some(finding))),
+        (finding, _) => Err(Error::Log { thread: thread.clone(), finding }),
     }
 }
 

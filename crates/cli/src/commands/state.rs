@@ -2,10 +2,12 @@
 
 use std::collections::BTreeMap;
 
+use selvedge::items::config::TranscriptIntegrity;
 use selvedge::snapshot::{Schema, from_log, newest};
+use selvedge_log::recovery::Mode;
 use selvedge_model::fold::Call;
 use selvedge_model::{CallId, Clock, Manifest, Message, Run, Thread, ThreadId};
-use selvedge_store::load::{Loaded, load};
+use selvedge_store::load::{Loaded, load_as};
 use selvedge_store::{Error, Logs, Registry};
 use selvedge_store_local::system::SystemClock;
 use selvedge_store_local::{Access, LocalStore};
@@ -19,7 +21,8 @@ use crate::text::{clean, count};
 
 /// Show what a thread's log folds into, now or at any version
 ///
-/// The log is read and checked from its first byte: what is shown is exactly what was signed.
+/// The log is read and checked from its first byte: what is shown is exactly what was signed. A log that is signed by a key that does not
+/// count is refused; with `transcript_integrity: lenient` in your own coordination.yaml it is shown, and that is said loudly. Nobody goes on with it.
 ///
 /// With --snapshot, the newest good snapshot is shown instead, whole and unpacked, as `state.json` has it. If none is kept, or none is good, it
 /// is made from the log, and that is said.
@@ -58,7 +61,15 @@ pub(crate) fn run(args: &Args, context: &Context<'_>) -> Result<()> {
     if args.snapshot {
         return snapshot(&store, &thread_id, context);
     }
-    let loaded = load(&store, &thread_id, store.trust(), args.at).map_err(absent_version)?;
+    let mode = match configuration(context)?.coordination.transcript_integrity {
+        TranscriptIntegrity::Strict => Mode::Strict,
+        TranscriptIntegrity::Lenient => Mode::Lenient,
+    };
+    let (loaded, finding) = load_as(&store, &thread_id, store.trust(), args.at, mode).map_err(absent_version)?;
+    if let Some(finding) = finding {
+        let why = Error::Log { thread: thread_id.clone(), finding };
+        context.output.say(format!("NOT to be relied on, and shown because `transcript_integrity` is lenient: {why}"));
+    }
     let folded = folded(thread_id, loaded);
     if context.output.is_json() {
         return context.output.record(&folded);

@@ -119,3 +119,29 @@ fn so_many_children_run_at_the_same_time_and_no_more() {
     assert!(!clashes(1), "two were at the till at once");
     assert!(clashes(8), "they waited for one another");
 }
+
+#[test]
+fn a_log_of_a_stranger_is_refused_or_shown_loudly_and_never_gone_on_with() {
+    let (sandbox, thread) = Sandbox::with_thread();
+    let stranger = sandbox.root().join("stranger");
+    let run = |args: &[&str]| {
+        let mut command = sandbox.command(args);
+        crate::support::Ran::of(
+            command.env("SELVEDGE_HOME", &stranger).stdin(std::process::Stdio::null()).spawn().unwrap(),
+        )
+    };
+    assert_eq!(run(&["init", "--json"]).code, Some(0));
+    assert_eq!(run(&["state", &thread, "--json"]).code, Some(6), "strict is the default");
+    // A project does not decide how careful its user is.
+    set(&sandbox, "coordination:\n  transcript_integrity: lenient\n");
+    assert_eq!(run(&["state", &thread, "--json"]).code, Some(6));
+    let own = stranger.join("config/agent/coordination.yaml");
+    fs::create_dir_all(own.parent().unwrap()).unwrap();
+    fs::write(own, "coordination:\n  transcript_integrity: lenient\n").unwrap();
+    let shown = run(&["state", &thread, "--json"]);
+    assert_eq!(shown.code, Some(0), "{shown:?}");
+    assert!(shown.stderr.contains("NOT to be relied on"), "{}", shown.stderr);
+    assert_eq!(shown.json()["thread_id"], thread.as_str());
+    let refused = run(&["send", &thread, "go on", "--json"]);
+    assert_eq!(refused.code, Some(6), "{refused:?}");
+}
