@@ -21,7 +21,8 @@
 //! the model that failed before an answer are one attempt here. An answer of a tool that was too long for a line is given as it was
 //! shown.
 //!
-//! What is done only in part: children are not run again, their call answers what it answered. The ledger begins empty, so an account
+//! What is done only in part: children are not run again, their call answers what it answered; whether one may be started is asked of
+//! the ceilings, and one that was not started is ordered again unless the outside kept it from being started. The ledger begins empty, so an account
 //! that other threads spend from holds here what it may hold at most; money that this thread spends counts as it did. Changesets
 //! that only set money aside are passed over.
 //!

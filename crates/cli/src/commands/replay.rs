@@ -1,5 +1,6 @@
 //! `selvedge replay`: a recorded thread again, offline, compared step by step.
 
+mod ordered;
 mod prompt;
 
 use std::sync::Arc;
@@ -7,9 +8,10 @@ use std::sync::Arc;
 use selvedge::Assignment;
 use selvedge::model::limits::Limits;
 use selvedge::model::{Event, Manifest};
+use selvedge::orchestrator::{Launcher, Orchestrator};
 use selvedge::providers::Replay;
 use selvedge::providers::replay::Recorded;
-use selvedge::replay::{Difference, How, Recording, Report, replay};
+use selvedge::replay::{Difference, How, Recording, Report, Step, replay};
 use selvedge::workshop::{OrderError, Workshop};
 use selvedge_model::ThreadId;
 use selvedge_store::Registry;
@@ -26,18 +28,24 @@ use crate::text::{clean, count, one_line};
 
 /// Run a recorded thread again, offline, and compare step by step
 ///
-/// The model answers what it answered and the tools answer what they answered; everything else is decided anew, with the directive,
-/// the tools, the limits, the rules and the program of today: which calls are made, asked about or denied, where a run stops and why,
-/// what is committed and what it folds into. Nothing is asked of the network, no tool is called, and the thread is not touched. The log
-/// is verified first.
+/// The model answers what it answered, the tools answer what they answered, and so do the calls that started children. What the engine
+/// decides is decided anew, with the tools, the approval rules, the hooks and the program of today: which calls are made, asked about or
+/// denied, where a run stops and why, what is committed and what it folds into. Nothing is asked of the network, no tool is called, nothing
+/// is started, and the thread is not touched. The log is verified first.
 ///
-/// What people said, what was imported or appended, and how the thread was born is taken over as it is, its limits included:
-/// --limit tries others. Prompts are not in a log, so a changed prompt does not count as a difference; what can be known of it is said: a
-/// first message that would be another one today, and tools that are offered otherwise than `capabilities.md` has it.
+/// What people said, what was imported or appended, and how the thread was born is the record's: also what it may call, the risks
+/// that were acknowledged and its limits, because a thread keeps those whatever its directive says later. Where the directive of today
+/// would give a new thread others, or is gone, that is said; --as-ordered-now replays with what it would give, and --limit with other
+/// limits. A limit that was given beside the directive is not part of it: give it again with --limit.
+///
+/// Prompts are not in a log, so a changed prompt does not count as a difference; what can be known of it is said: a first message that
+/// would be another one today, and tools that are offered otherwise than `capabilities.md` has it.
 ///
 /// JSON: {"thread_id", "version", "identical", "compared", "given", "differences":[{"version", "line", "reason", "what", "recorded",
 /// "now"}], "differences_count", "ended_at", "state_differs_at", "state_recorded", "state_now", "redefined":[…], "prompt":[{"what", "recorded",
-/// "now"}]}. "ended_at" is the version from which on nothing could be compared. Exits with 1 if something came out otherwise.
+/// "now"}]}. "identical" means that nothing of what was compared differs: look at "compared", it may be 0. "ended_at" is the version from
+/// which on nothing could be compared. "prompt" is what is told or given otherwise today: "first message", "directive", "capabilities",
+/// "acknowledged", "limits" or a tool. Exits with 1 if something came out otherwise.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
     /// Any unique beginning of the thread's id or its hex
@@ -48,9 +56,12 @@ pub(crate) struct Args {
     /// As if the thread had been given this limit: turns, tokens, spend (dollars), spawns, depth or duration (seconds)
     #[arg(long = "limit", value_name = "LIMIT=VALUE", value_parser = crate::limit::parse)]
     limits: Vec<Limits>,
+    /// As if the thread were ordered now: with the capabilities, acknowledged risks and limits that its directive gives today
+    #[arg(long)]
+    as_ordered_now: bool,
 }
 
-/// Something that the model would be told otherwise today.
+/// Something that the model would be told, or the thread be given, otherwise today.
 #[derive(Debug, Serialize)]
 struct Told {
     what: String,
@@ -70,15 +81,20 @@ pub(crate) fn run(args: &Args, context: &Context<'_>) -> Result<()> {
     let store = context.open(Access::ReadOnly)?;
     let thread = store.resolve(&args.thread)?;
     super::verify::insist(&thread, &store)?;
-    let workshop = running::workshop(context)?;
+    let workshop = Arc::new(running::workshop(context)?);
     let redactor = running::redactor(&workshop);
     let mut recording = Recording::read(&store, &thread, store.trust())?;
     // The thread as it was born: what was raised since is raised again where it was.
     let mut born = load(&store, &thread, store.trust(), Some(0))?.thread.manifest;
-    let today = assignment(&workshop, &born)?;
-    let told = prompt::differences(&store, &workshop, &born, &today, &redactor, &recording);
+    let today = ordered::today(&store, &workshop, &born);
+    let work = assignment(&workshop, &born)?;
+    let told = prompt::differences(&store, today.as_ref(), &born, &work, &redactor, &recording);
+    if args.as_ordered_now {
+        ordered::instead(today, &mut born, &mut recording)?;
+    }
     born.limits = with_limits(born.limits, &mut recording, &args.limits);
     let work = assignment(&workshop, &born)?;
+    let last_run = last_run(&recording);
     let how = How {
         work,
         model: Arc::new(recorded(&recording)),
@@ -89,9 +105,9 @@ pub(crate) fn run(args: &Args, context: &Context<'_>) -> Result<()> {
     let report = replay(recording, how).map_err(|error| Failure::of(&error))?;
     match context.output.is_json() {
         true => context.output.record(&Record { identical: report.is_identical(), report: &report, prompt: &told })?,
-        false => show(&report, &told, context)?,
+        false => show(&report, &told, args.from, context)?,
     }
-    outcome(&report)
+    outcome(&report, last_run)
 }
 
 /// Other ceilings than those that the thread was born with.
@@ -106,11 +122,14 @@ fn with_limits(born: Option<Limits>, recording: &mut Recording, wanted: &[Limits
     Some(limits)
 }
 
-/// What a run of the thread would be done with today. Its model need not be there: it is not asked.
-fn assignment(workshop: &Workshop, born: &Manifest) -> Result<Assignment> {
-    match workshop.assignment(born) {
+/// What a run of the thread would be done with today, as whoever runs it is equipped; but nobody is launched. Its model need not be
+/// there: it is not asked.
+fn assignment(workshop: &Arc<Workshop>, born: &Manifest) -> Result<Assignment> {
+    let launcher: Launcher = Arc::new(|_| Err("a replay starts nothing".to_owned()));
+    let orchestrator = Orchestrator::new(workshop.clone(), launcher, Arc::new(|_| Ok(())));
+    match orchestrator.assignment(born) {
         Err(OrderError::NoModel { .. } | OrderError::NoScript { .. } | OrderError::Script { .. }) => {
-            let mut work = workshop.assignment(&Manifest { model: None, ..born.clone() })?;
+            let mut work = orchestrator.assignment(&Manifest { model: None, ..born.clone() })?;
             work.model_name = born.model.clone().unwrap_or(work.model_name);
             work.price = workshop.config.models.price(&work.model_name);
             Ok(work)
@@ -119,11 +138,17 @@ fn assignment(workshop: &Workshop, born: &Manifest) -> Result<Assignment> {
     }
 }
 
+/// The version at which the last run began.
+fn last_run(recording: &Recording) -> Option<u64> {
+    let begins = |step: &&Step| step.events.iter().any(|event| matches!(event, Event::RunStarted(_)));
+    recording.steps.iter().rfind(begins).map(Step::version)
+}
+
 fn recorded(recording: &Recording) -> Replay {
     Replay::new(recording.steps.iter().map(|step| Recorded { reason: step.reason(), events: &step.events }))
 }
 
-fn show(report: &Report, told: &[Told], context: &Context<'_>) -> Result<()> {
+fn show(report: &Report, told: &[Told], from: Option<u64>, context: &Context<'_>) -> Result<()> {
     let output = context.output;
     let mut version = None;
     for difference in &report.differences {
@@ -152,14 +177,19 @@ fn show(report: &Report, told: &[Told], context: &Context<'_>) -> Result<()> {
     for tool in &report.redefined {
         output.say(format!("`{}` is defined otherwise than when it was called", clean(tool)));
     }
-    output.text(closing(report))
+    output.text(closing(report, from))
 }
 
-fn closing(report: &Report) -> String {
+fn closing(report: &Report, from: Option<u64>) -> String {
     let (compared, given) = (count(report.compared, "changeset"), count(report.given, "changeset"));
     let (thread, state) = (&report.thread_id, report.state_now.short());
     match (report.is_identical(), report.compared) {
-        (true, 0) => format!("nothing in {thread} was decided by an engine: {given} taken over"),
+        (true, 0) => match from {
+            Some(from) => {
+                format!("nothing compared: no run of {thread} begins behind version {from}; {given} taken over")
+            }
+            None => format!("nothing in {thread} was decided by an engine: {given} taken over"),
+        },
         (true, _) => {
             let word = paint(GOOD, "identical:");
             format!("{word} {compared} of {thread} decided as recorded, state {state}; {given} taken over")
@@ -191,14 +221,15 @@ fn gist(value: &Value) -> Option<String> {
     Some(one_line(&format!("{reason}: {}", events.join(", ")), WIDTH))
 }
 
-fn outcome(report: &Report) -> Result<()> {
+fn outcome(report: &Report, last_run: Option<u64>) -> Result<()> {
     let Some(first) = report.differences.first() else { return Ok(()) };
-    let thread: &ThreadId = &report.thread_id;
-    let message =
-        format!("`{thread}` came out otherwise at version {}: {}", first.version, count(report.count, "difference"));
-    let hint = format!(
-        "`selvedge replay {thread} --from {}` takes over what is recorded and compares the runs that follow",
-        first.version
-    );
-    Err(Failure::new(Exit::Failed, "replay_diverged", message).hint(hint).detail("version", first.version))
+    let (thread, version): (&ThreadId, u64) = (&report.thread_id, first.version);
+    let message = format!("`{thread}` came out otherwise at version {version}: {}", count(report.count, "difference"));
+    let hint = match last_run {
+        Some(last) if last > version => format!(
+            "`selvedge replay {thread} --from {version}` takes over what is recorded and compares the runs that follow"
+        ),
+        _ => format!("no run follows that could be compared; `selvedge log {thread}` shows what is recorded"),
+    };
+    Err(Failure::new(Exit::Failed, "replay_diverged", message).hint(hint).detail("version", version))
 }

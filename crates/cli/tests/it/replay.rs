@@ -5,6 +5,7 @@ use std::fs;
 use serde_json::{Value, json};
 
 use crate::running::{PAY_ONCE, RUN, TASK, paid, pay, project, put, thread_of};
+use crate::spawned::{PAYS, SPAWN, calling, family};
 use crate::support::{HELLO, Ran, Sandbox, contents};
 
 fn replay(sandbox: &Sandbox, thread: &str, more: &[&str]) -> Ran {
@@ -27,9 +28,16 @@ fn the_demos_thread_is_the_same_again_though_its_process_was_killed() {
     let thread = demo.records()[0]["thread_id"].as_str().unwrap().to_owned();
     let folder = sandbox.project().join("here");
     let before = contents(&folder.join("project/.ai"));
-    let mut command = sandbox.command(&["replay", &thread, "--json"]);
-    command.env("SELVEDGE_HOME", folder.join("user")).current_dir(folder.join("project"));
-    let report = Ran::of(command.spawn().unwrap()).json();
+    let in_demo = |args: &[&str]| {
+        let mut command = sandbox.command(args);
+        command.env("SELVEDGE_HOME", folder.join("user")).current_dir(folder.join("project"));
+        Ran::of(command.spawn().unwrap()).json()
+    };
+    for other in in_demo(&["thread", "list", "--json"])["threads"].as_array().unwrap() {
+        let report = in_demo(&["replay", other["thread_id"].as_str().unwrap(), "--json"]);
+        assert_eq!((&report["identical"], &report["differences"]), (&json!(true), &json!([])), "{report}");
+    }
+    let report = in_demo(&["replay", &thread, "--json"]);
     assert_eq!((&report["identical"], &report["differences"]), (&json!(true), &json!([])), "{report}");
     assert!(report["compared"].as_u64() > Some(10) && report["prompt"] == json!([]), "{report}");
     assert_eq!(report["state_recorded"], report["state_now"]);
@@ -57,9 +65,75 @@ fn a_rule_of_today_is_tried_on_a_thread_of_yesterday() {
     let screen = sandbox.run(&["replay", &thread]);
     assert!(screen.stdout.contains("ToolIntentCommitted: tool_intent pay"), "{screen:?}");
     assert!(screen.stdout.contains("suspended approval"), "{screen:?}");
-    // The command that is hinted at helps.
+    // Nothing follows, and nobody is sent there.
+    let hint = error["hint"].as_str().unwrap();
+    assert!(!hint.contains("--from") && hint.contains(&format!("selvedge log {thread}")), "{error}");
+    assert_eq!(sandbox.run(&["log", &thread]).code, Some(0));
     let version = difference["version"].to_string();
-    assert_eq!(replay(&sandbox, &thread, &["--from", &version]).code, Some(0));
+    let nothing = sandbox.run(&["replay", &thread, "--from", &version]);
+    assert!(nothing.stdout.starts_with("nothing compared: no run of "), "{nothing:?}");
+}
+
+#[test]
+fn the_runs_behind_a_difference_are_compared_by_the_command_that_is_hinted_at() {
+    let (sandbox, thread) = payer();
+    assert_eq!(sandbox.run(&["send", &thread, "more"]).code, Some(0));
+    put(&sandbox, ".ai/config/agent/approvals.yaml", "rules:\n  - { id: money, tool: pay, action: ask }\n");
+    let error = replay(&sandbox, &thread, &[]).error_beside_data(1, "replay_diverged");
+    let version = error["version"].to_string();
+    assert!(error["hint"].as_str().unwrap().contains(&format!("--from {version}")), "{error}");
+    let report = replay(&sandbox, &thread, &["--from", &version]).json();
+    assert!(report["identical"] == true && report["compared"].as_u64() > Some(0), "{report}");
+}
+
+/// What is said beside a replay, by its name.
+fn told(report: &Value) -> Vec<(&str, &Value, &Value)> {
+    let told = report["prompt"].as_array().unwrap().iter();
+    told.map(|told| (told["what"].as_str().unwrap(), &told["recorded"], &told["now"])).collect()
+}
+
+#[test]
+fn what_the_directive_of_today_would_grant_is_said_and_can_be_tried() {
+    let (sandbox, thread) = payer();
+    put(&sandbox, ".ai/directives/task.md", &TASK.replace("[tool.pay]", "[]"));
+    let report = replay(&sandbox, &thread, &[]).json();
+    assert_eq!(report["identical"], true, "a thread keeps what it was born with: {report}");
+    let pay = json!(["selvedge.execute.tool.pay"]);
+    assert_eq!(told(&report), [("capabilities", &pay, &json!([]))]);
+    let ran = replay(&sandbox, &thread, &["--as-ordered-now"]);
+    ran.error_beside_data(1, "replay_diverged");
+    let difference = &ran.records()[0]["differences"][0];
+    assert_eq!(difference["reason"], "ToolIntentCommitted", "{difference}");
+    assert!(difference["now"].to_string().contains("capability_denied"), "{difference}");
+    put(&sandbox, ".ai/directives/task.md", TASK);
+    let same = replay(&sandbox, &thread, &["--as-ordered-now"]).json();
+    assert_eq!((&same["identical"], &same["prompt"]), (&json!(true), &json!([])), "{same}");
+    fs::remove_file(sandbox.project().join(".ai/directives/task.md")).unwrap();
+    let gone = replay(&sandbox, &thread, &[]).json();
+    let said = told(&gone);
+    assert_eq!((said.len(), said[0].0, said[0].1), (1, "directive", &json!("task")), "{gone}");
+    assert!(sandbox.run(&["replay", &thread]).stderr.contains("directive: recorded \"task\""));
+    assert_eq!(replay(&sandbox, &thread, &["--as-ordered-now"]).code, Some(3));
+}
+
+#[test]
+fn threads_that_started_others_or_handed_themselves_over_are_the_same_again() {
+    let sandbox = family(&calling(SPAWN), PAYS);
+    let parent = thread_of(&sandbox.run(&["run", "parent", "--json"]));
+    let script = "turns:\n  - { when: { user: { equals: enough } }, calls: [{ tool: handoff_thread, arguments: {} }] }\n  - { say: I took over., repeat: forever }\n";
+    put(&sandbox, "script.yaml", script);
+    let handed = sandbox.run(&["send", &parent, "enough", "--json"]);
+    let successor = handed.records().pop().unwrap()["thread_id"].as_str().unwrap().to_owned();
+    assert_ne!(successor, parent);
+    let child = sandbox.run(&["tree", &parent, "--json"]).json()["children"][0]["thread_id"].clone();
+    let before = sandbox.run(&["thread", "list", "--json"]).json();
+    for thread in [&parent, &successor, child.as_str().unwrap()] {
+        let report = replay(&sandbox, thread, &[]).json();
+        assert_eq!((&report["identical"], &report["prompt"]), (&json!(true), &json!([])), "{report}");
+        assert!(report["compared"].as_u64() > Some(1), "{report}");
+    }
+    assert_eq!(sandbox.run(&["thread", "list", "--json"]).json(), before, "nothing is started");
+    assert_eq!(paid(&sandbox), 1);
 }
 
 #[test]

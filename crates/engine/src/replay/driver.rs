@@ -21,7 +21,7 @@ use serde_json::{Value, json};
 
 use super::How;
 use super::judge::Judge;
-use super::outside::{self, NoProcesses, Recorded, Timed};
+use super::outside::{self, NoProcesses, Recorded, RecordedChildren, Timed};
 use super::recording::Step;
 use super::tape::{EngineClock, Names, StoreClock, Tape};
 use crate::assignment::Assignment;
@@ -279,7 +279,10 @@ fn offline(mut work: Assignment, model: Arc<dyn selvedge_model::Model>, tape: &A
         *tool = Arc::new(Recorded { spec: tool.spec().clone(), tape: tape.clone() });
     }
     // Children are not run again: what they gave back is what their call answered.
-    work.spawning = None;
+    if let Some(spawning) = &mut work.spawning {
+        spawning.children = Arc::new(RecordedChildren { today: spawning.children.clone(), tape: tape.clone() });
+        spawning.vouch = Arc::new(|_| Ok(()));
+    }
     // The record has one word for all attempts; a second one tells what they used.
     work.patience.attempts_max = 2;
     (work.patience.wait, work.patience.wait_max) = (std::time::Duration::ZERO, std::time::Duration::ZERO);

@@ -11,13 +11,16 @@ use selvedge_model::path::Path;
 use selvedge_model::scope::{CALL_CLEANUP_SOURCE, tool_call_path};
 use selvedge_model::tool::{Call, Processes, Reconciled, Started};
 use selvedge_model::{
-    Answer, CallId, Cancel, Draft, Event, Model, ModelError, Output, Patch, Prompt, Stop, Tool, ToolError, ToolSpec,
+    Answer, CallId, Cancel, Draft, Event, Manifest, Model, ModelError, NewThread, Output, Patch, Prompt, Stop,
+    ThreadId, Tool, ToolError, ToolSpec,
 };
 use serde_json::{Value, json};
 
 use super::recording::Step;
 use super::tape::{Fate, Tape};
 use crate::approval::with_change;
+use crate::assignment::Assignment;
+use crate::spawn::{Children, OUTSIDE, Order};
 
 /// The recorded model, in the time that the record has.
 pub(crate) struct Timed {
@@ -77,11 +80,9 @@ impl Tool for Recorded {
 
     fn start(&self, call: &Call) -> Result<Box<dyn Started>, ToolError> {
         let tool = self.spec.name.clone();
-        if let Fate::Ended(_, ToolOutcome { error: Some(error), .. }) = self.tape.fate(&call.id) {
-            let empty = ToolError::NotStarted { tool: tool.clone(), why: String::new() }.to_string();
-            if let Some(why) = error.strip_prefix(&empty) {
-                return Err(ToolError::NotStarted { tool, why: why.to_owned() });
-            }
+        let empty = ToolError::NotStarted { tool: tool.clone(), why: String::new() }.to_string();
+        if let Some(why) = failed(&self.tape, call).as_ref().and_then(|told| told.as_str()?.strip_prefix(&empty)) {
+            return Err(ToolError::NotStarted { tool, why: why.to_owned() });
         }
         Ok(Box::new(Ready { tool, call: call.clone(), tape: self.tape.clone() }))
     }
@@ -105,6 +106,49 @@ impl Started for Ready {
             Fate::Ended(step, outcome) => Ok(output(step, outcome, &self.call, &self.tape)),
             _ => Err(ToolError::Lost { tool: self.tool, why: "the record has no outcome of it".to_owned() }),
         }
+    }
+}
+
+/// Children that are only known from the record.
+///
+/// One that the record has started may be started, whatever its directive has become: only the ceilings are asked again. What kept
+/// another from being started is what the record says if it came from outside, and decided anew if not.
+pub(crate) struct RecordedChildren {
+    pub(crate) today: Arc<dyn Children>,
+    pub(crate) tape: Arc<Tape>,
+}
+
+impl Children for RecordedChildren {
+    fn order(&self, call: &Call, parent: &Manifest) -> Result<Order, String> {
+        if matches!(self.tape.fate(&call.id), Fate::Dispatched) {
+            let thread = NewThread::of(parent.agent_id.clone());
+            return Ok(Order { thread, messages: Vec::new(), detached: false });
+        }
+        let told = failed(&self.tape, call).unwrap_or_default();
+        match told.as_str().or_else(|| told.get("error")?.as_str()) {
+            Some(why) if OUTSIDE.iter().any(|beginning| why.starts_with(beginning)) => Err(why.to_owned()),
+            _ => self.today.order(call, parent),
+        }
+    }
+
+    fn assignment(&self, _: &Manifest) -> Result<Assignment, String> {
+        Err("children are not run again".to_owned())
+    }
+
+    fn launch(&self, _: &ThreadId) -> Result<Box<dyn Started>, String> {
+        Err("children are not run again".to_owned())
+    }
+
+    fn are_recorded(&self) -> bool {
+        true
+    }
+}
+
+/// What a call answered that failed and was not dispatched, without what the engine added for the model.
+fn failed(tape: &Tape, call: &Call) -> Option<Value> {
+    match tape.fate(&call.id) {
+        Fate::Ended(step, outcome) if outcome.error.is_some() => Some(output(step, outcome, call, tape).content),
+        _ => None,
     }
 }
 

@@ -17,7 +17,7 @@ use selvedge_model::scope::{Scope, Scopes};
 use selvedge_model::tool::{Call, Reconciled, Started};
 use selvedge_model::{
     AgentId, CallId, Cancel, Manifest, Message, ModelError, NewThread, Output, Patch, Price, Reason, Role, Stop,
-    ThreadId, Tool,
+    ThreadId, Tool, ToolError, ToolSpec,
 };
 use selvedge_providers::Replay;
 use selvedge_providers::replay::Recorded;
@@ -192,6 +192,44 @@ fn approvals_edits_and_denials_are_the_same_again() {
         resume(&house, &thread, Input::nothing(), &work);
         assert_identical(&house, &thread, &work);
     }
+}
+
+/// A tool that starts with nothing but an amount.
+struct Picky(Counting);
+
+impl Tool for Picky {
+    fn spec(&self) -> &ToolSpec {
+        self.0.spec()
+    }
+
+    fn start(&self, call: &Call) -> Result<Box<dyn Started>, ToolError> {
+        match call.arguments["amount"].is_u64() {
+            true => self.0.start(call),
+            false => Err(ToolError::NotStarted { tool: "pay".to_owned(), why: "no amount".to_owned() }),
+        }
+    }
+
+    fn reconcile(&self, call: &Call, cancel: &Cancel) -> Reconciled {
+        self.0.reconcile(call, cancel)
+    }
+}
+
+#[test]
+fn arguments_that_somebody_changed_and_the_tool_refused_are_the_same_again() {
+    let house = House::new();
+    let thread = house.thread();
+    let pay = Picky(Counting::new("pay", EffectClass::AtMostOnce));
+    let work = asking(agent(vec![calls(&[("p.1", "pay")]), Reply::Says("done")], vec![Arc::new(pay)]));
+    house.send(&thread, Input::text("go"), &work).0.unwrap();
+    let edited = Choice::Edit(json!({"amount": "much"}));
+    // When they are changed nobody minds yet.
+    let lenient = tool("pay", EffectClass::AtMostOnce, Output::text("paid"));
+    let before = Assignment { tools: vec![lenient], ..work.clone() };
+    house.engine.decide(&thread, &CallId::new("p.1").unwrap(), edited, "ann", &before).unwrap();
+    resume(&house, &thread, Input::nothing(), &work);
+    let refused = |event: &Event| matches!(event, Event::ToolOutcome(outcome) if outcome.error.as_ref().is_some_and(|error| error.contains("no amount")));
+    assert!(recording(&house, &thread).steps.iter().any(|step| step.events.iter().any(refused)));
+    assert_identical(&house, &thread, &work);
 }
 
 #[test]
@@ -461,7 +499,10 @@ fn every_thread_of_a_chain_is_the_same_again() {
 struct Wordy;
 
 impl Children for Wordy {
-    fn order(&self, _: &Call, _: &Manifest) -> Result<Order, String> {
+    fn order(&self, call: &Call, _: &Manifest) -> Result<Order, String> {
+        if call.arguments["of"] == "no" {
+            return Err("nobody is called so".to_owned());
+        }
         let messages = vec![Message::text(Role::User, "say it")];
         Ok(Order { thread: NewThread::of(AgentId::new("child").unwrap()), messages, detached: false })
     }
@@ -487,6 +528,31 @@ fn children_are_not_started_again_and_answer_what_they_answered() {
     house.send(&thread, Input::text("go"), &work).0.unwrap();
     assert_eq!(selvedge_store::Registry::children(&*house.store, &thread).unwrap().len(), 2);
     assert_identical(&house, &thread, &work);
+}
+
+#[test]
+fn children_that_were_refused_or_too_many_are_so_again() {
+    let house = House::new();
+    let thread = house.thread();
+    let spawn = Counting::new("spawn", EffectClass::AtMostOnce);
+    let replies = vec![calls(&[("no", "spawn")]), calls(&[("s.1", "spawn")]), calls(&[("s.2", "spawn")])];
+    let mut work = agent([replies, vec![Reply::Says("done")]].concat(), vec![Arc::new(spawn)]);
+    let (tool, children) = ("spawn".to_owned(), Arc::new(Wordy));
+    work.spawning = Some(Spawning { tool, children, at_once: 2, vouch: Arc::new(|_| Ok(())) });
+    work.limits = Limits { spawns: Some(1), ..Limits::default() };
+    house.send(&thread, Input::text("go"), &work).0.unwrap();
+    resume(&house, &thread, Input::nothing().raising(Limits { spawns: Some(2), ..Limits::default() }), &work);
+    assert_eq!(selvedge_store::Registry::children(&*house.store, &thread).unwrap().len(), 2);
+    assert_identical(&house, &thread, &work);
+    // What was started before the place from which on is compared is not looked for.
+    let second =
+        recording(&house, &thread).steps.iter().rfind(|step| step.reason() == Reason::RunFinished).unwrap().version();
+    let report = again(recording(&house, &thread), &work, |how| how.from = Some(second - 3));
+    assert!(report.is_identical(), "{:?}", report.differences);
+    work.limits.spawns = Some(0);
+    let report = replayed(&house, &thread, &work);
+    let now = report.differences[0].now.clone().unwrap();
+    assert!(now.to_string().contains("spawns_exceeded"), "{now}");
 }
 
 /// Numbers from a seed.

@@ -1,15 +1,16 @@
-//! What a model would be told otherwise today, as far as that can be known.
+//! What a model would be told, and a new thread be given, otherwise today, as far as that can be known.
 //!
 //! A log holds no prompts. Three things can be laid side by side honestly: the first message, because the thread says with which
 //! inputs its directive was filled in; the tools, because what was offered at the first run stands, signed, in `capabilities.md`; and
-//! the ceilings, because today's directive has some. Who the agent is said to be was not recorded.
+//! what was granted at its birth, because today's directive grants something too: capabilities, acknowledged risks, ceilings. Who the
+//! agent is said to be was not recorded.
 
 use std::collections::BTreeMap;
 
 use selvedge::log::document::{Comment, DocumentKind, verify_text};
 use selvedge::model::{Event, Manifest};
 use selvedge::replay::Recording;
-use selvedge::workshop::{DEFAULT_AGENT, Order, Wishes, Workshop, capabilities};
+use selvedge::workshop::{Order, OrderError, capabilities};
 use selvedge::{Assignment, Redactor};
 use selvedge_store_local::LocalStore;
 use serde_json::{Value, json};
@@ -18,23 +19,28 @@ use super::Told;
 
 pub(super) fn differences(
     store: &LocalStore,
-    workshop: &Workshop,
+    today: Option<&Result<Order, OrderError>>,
     born: &Manifest,
     work: &Assignment,
     redactor: &Redactor,
     recording: &Recording,
 ) -> Vec<Told> {
     let mut told = Vec::new();
-    if let Some(order) = ordered(workshop, born) {
-        let recorded = first_message(recording).unwrap_or_default();
-        let now = redactor.text(&order.task).unwrap_or(order.task);
-        if recorded != now {
-            told.push(Told { what: "first message".to_owned(), recorded: json!(recorded), now: json!(now) });
+    match today {
+        Some(Ok(order)) => {
+            let recorded = first_message(recording).unwrap_or_default();
+            let now = redactor.text(&order.task).unwrap_or_else(|| order.task.clone());
+            // A successor begins with what was handed over to it.
+            if recorded != now && born.continuation_of.is_none() {
+                told.push(Told { what: "first message".to_owned(), recorded: json!(recorded), now: json!(now) });
+            }
+            told.extend(granted(born, order));
         }
-        let (recorded, now) = (json!(born.limits), json!(order.thread.limits));
-        if recorded != now {
-            told.push(Told { what: "limits".to_owned(), recorded, now });
+        Some(Err(error)) => {
+            let (recorded, now) = (json!(born.directive), json!({"error": error.to_string()}));
+            told.push(Told { what: "directive".to_owned(), recorded, now });
         }
+        None => {}
     }
     let page = std::fs::read(store.thread_folder(&born.thread_id).join("capabilities.md")).unwrap_or_default();
     let kind = DocumentKind::new("capabilities");
@@ -46,18 +52,18 @@ pub(super) fn differences(
     told
 }
 
-/// The directive of the thread, ordered today with the inputs it had; nothing if it is gone or can't be.
-fn ordered(workshop: &Workshop, born: &Manifest) -> Option<Order> {
-    let directive = born.directive.as_ref().filter(|_| born.continuation_of.is_none())?;
-    let wishes = Wishes {
-        inputs: born.inputs.clone(),
-        agent: Some(born.agent_id.clone()).filter(|agent| agent.as_str() != DEFAULT_AGENT),
-        // Which model it is says nothing of the words.
-        model: Some("scripted".to_owned()),
-        task: born.task_id.clone(),
-        ..Wishes::default()
-    };
-    workshop.order(directive, wishes).ok()
+/// What the directive of today would give otherwise than the record has it.
+fn granted(born: &Manifest, order: &Order) -> Vec<Told> {
+    let mut pairs = vec![
+        ("capabilities", json!(born.capabilities), json!(order.thread.capabilities)),
+        ("acknowledged", json!(born.acknowledged), json!(order.thread.acknowledged)),
+    ];
+    // A successor has what was raised meanwhile, and a child what its call asked for.
+    if born.continuation_of.is_none() && born.parent_id.is_none() {
+        pairs.push(("limits", json!(born.limits), json!(order.thread.limits)));
+    }
+    let told = |(what, recorded, now): (&str, Value, Value)| Told { what: what.to_owned(), recorded, now };
+    pairs.into_iter().filter(|(_, recorded, now)| recorded != now).map(told).collect()
 }
 
 fn first_message(recording: &Recording) -> Option<String> {
