@@ -31,6 +31,8 @@ pub(crate) struct Need {
     pub(crate) why: Option<String>,
     pub(crate) since: Timestamp,
     pub(crate) expires_at: Option<Timestamp>,
+    /// Whether that moment is over, so that nobody can decide about the call any more.
+    pub(crate) expired: bool,
     /// What to type.
     pub(crate) commands: Vec<String>,
 }
@@ -40,7 +42,9 @@ const TO_BEGIN: Duration = Duration::from_secs(10);
 
 /// Every need there is, the newest first.
 pub(crate) fn needs(store: &dyn Store) -> Result<Vec<Need>> {
-    let mut needs: Vec<Need> = of_status(store, Status::Suspended)?.iter().flat_map(needs_of).collect();
+    let now = SystemClock.now();
+    let waiting = of_status(store, Status::Suspended)?;
+    let mut needs: Vec<Need> = waiting.iter().flat_map(|thread| needs_of(thread, now)).collect();
     for thread in of_status(store, Status::Running)?.into_iter().chain(late(store)?) {
         needs.extend(lost(store, thread)?);
     }
@@ -91,11 +95,12 @@ fn lost(store: &dyn Store, thread: Manifest) -> Result<Option<Need>> {
         why: Some(why.to_owned()),
         since: thread.updated_at,
         expires_at: None,
+        expired: false,
         thread_id: thread.thread_id,
     }))
 }
 
-fn needs_of(thread: &Manifest) -> Vec<Need> {
+fn needs_of(thread: &Manifest, now: Timestamp) -> Vec<Need> {
     let id = &thread.thread_id;
     let of = |why: &Suspended, commands: Vec<String>| Need {
         thread_id: id.clone(),
@@ -108,15 +113,18 @@ fn needs_of(thread: &Manifest) -> Vec<Need> {
         why: None,
         since: thread.updated_at,
         expires_at: None,
+        expired: false,
         commands,
     };
     let Some(why) = &thread.suspended else { return Vec::new() };
     let asks = why.asks.iter().map(|ask: &Ask| {
         let Ask { call_id, tool, arguments, why: reason, expires_at, .. } = ask.clone();
-        let commands =
-            vec![format!("selvedge approve {call_id} --thread {id}"), format!("selvedge deny {call_id} --thread {id}")];
-        let need = of(why, commands);
-        let reason = reason.or(need.why);
+        let expired = expires_at.is_some_and(|until| until <= now);
+        // Nobody's word counts any more: the thread goes on without the call.
+        let commands = match expired {
+            true => vec![format!("selvedge resume {id}")],
+            false => ["approve", "deny"].map(|word| format!("selvedge {word} {call_id} --thread {id}")).into(),
+        };
         Need {
             reason: SuspendReason::Approval,
             call_id: Some(call_id),
@@ -124,7 +132,8 @@ fn needs_of(thread: &Manifest) -> Vec<Need> {
             arguments,
             why: reason,
             expires_at,
-            ..need
+            expired,
+            ..of(why, commands)
         }
     });
     let is_asked = |call: &&CallId| why.asks.iter().any(|ask| ask.call_id == **call);

@@ -118,7 +118,7 @@ impl Config {
 
     /// The same with everything that is wrong with it, which is one thing at least.
     pub fn check(folders: &Folders) -> Result<Self, Vec<ConfigError>> {
-        let mut loader = Loader { folders, wrong: Vec::new(), told: Vec::new() };
+        let mut loader = Loader { folders, wrong: Vec::new(), told: Vec::new(), seen: Vec::new() };
         let stacks: Vec<_> = SECTIONS.iter().map(|section| (section, loader.section(section))).collect();
         loader.tell_strangers();
         let Loader { wrong, told: mut notices, .. } = loader;

@@ -1,9 +1,10 @@
 //! Snapshots on disk: `state.json`, older ones in `checkpoints/`, and those that were put away.
 //!
 //! A snapshot is written beside the newest and synced; then the newest moves to `checkpoints/`, then the new one takes its place, then
-//! the folders are synced. After a crash in between there is a good one in `checkpoints/`, and whoever loads looks there too. What can't be
-//! recognised as a snapshot is not kept when a new one takes its place.
+//! the folders are synced. After a crash in between there is a good one in `checkpoints/`, and whoever loads looks there too. What is not
+//! rightly signed is not kept when a new one takes its place; a folder that stands there is moved beside it.
 
+use std::cmp::Reverse;
 use std::fs;
 use std::io::{self, BufReader, Seek, SeekFrom};
 use std::path::{Path, PathBuf};
@@ -36,17 +37,16 @@ impl Snapshots for LocalStore {
 
     fn kept(&self, thread: &ThreadId, archive: &str) -> Result<Vec<Kept>> {
         let folder = self.core.layout.thread(thread);
-        let mut kept: Vec<Kept> = self.core.newest_snapshot(thread)?.into_iter().collect();
+        let mut kept: Vec<Kept> = self.core.in_place_of_newest(thread)?.into_iter().collect();
         kept.extend(list(&folder.join(CHECKPOINTS), Place::Older)?);
         kept.extend(list(&folder.join(archive), Place::Archived)?);
-        kept.sort_by(|one, other| other.version.cmp(&one.version).then(one.place.cmp(&other.place)));
+        kept.sort_by_key(|kept| (kept.is_told(), Reverse(kept.version), kept.place));
         Ok(kept)
     }
 
     fn read_snapshot(&self, thread: &ThreadId, kept: &Kept, archive: &str) -> Result<Read> {
         let path = self.core.snapshot_path(thread, kept, archive);
-        let bytes = disk::read(&*self.core.disk, &path, MOST_BYTES).map_err(io_error("read", &path))?;
-        snapshot::verify(thread, &kept.name, &bytes, &self.core.trust)
+        self.core.checked_snapshot(thread, kept, &path)
     }
 
     fn put_away(&self, thread: &ThreadId, kept: &[Kept], archive: &str, away: Away<'_>) -> Result<()> {
@@ -104,13 +104,25 @@ impl Core {
         placed.map(|()| Saved { hash, bytes: text.len() as u64 })
     }
 
-    /// Moves the newest snapshot, if it looks like one, among the older ones.
+    /// Moves the newest snapshot, if it is a good one, among the older ones. A folder in its place is moved out of the way; anything else
+    /// that stands there is worth nothing.
     fn step_aside(&self, thread: &ThreadId, path: &Path) -> Result<()> {
         match self.newest_snapshot(thread) {
-            Ok(Some(kept)) => self.move_snapshot(thread, path, &kept, CHECKPOINTS),
-            // Nothing is there, or something that is worth nothing.
+            Ok(Some(kept)) if self.checked_snapshot(thread, &kept, path).is_ok() => {
+                self.move_snapshot(thread, path, &kept, CHECKPOINTS)
+            }
+            _ if fs::symlink_metadata(path).is_ok_and(|found| found.is_dir()) => {
+                let aside = path.with_extension(format!("json.aside-{}", self.clock.now().as_micros()));
+                self.disk.rename(path, &aside).map_err(io_error("rename", path))
+            }
             _ => Ok(()),
         }
+    }
+
+    /// Reads a snapshot and checks its signature.
+    fn checked_snapshot(&self, thread: &ThreadId, kept: &Kept, path: &Path) -> Result<Read> {
+        let bytes = disk::read(&*self.disk, path, MOST_BYTES).map_err(io_error("read", path))?;
+        snapshot::verify(thread, &kept.name, &bytes, &self.trust)
     }
 
     fn move_snapshot(&self, thread: &ThreadId, from: &Path, kept: &Kept, folder: &str) -> Result<()> {
@@ -134,23 +146,31 @@ impl Core {
 
     /// What the newest snapshot looks like, if there is one that looks like one.
     pub(crate) fn newest_snapshot(&self, thread: &ThreadId) -> Result<Option<Kept>> {
+        Ok(self.in_place_of_newest(thread)?.filter(Kept::is_told))
+    }
+
+    /// What stands in the place of the newest snapshot, whether it looks like one or not.
+    fn in_place_of_newest(&self, thread: &ThreadId) -> Result<Option<Kept>> {
         let path = self.layout.thread(thread).join(NEWEST);
         let failed = |error| io_error("read", &path)(error);
         let file = match self.disk.open(&path, How::Read) {
             Ok(file) => file,
-            Err(error) if error.kind() == io::ErrorKind::NotFound || disk::is_no_file(&error) => return Ok(None),
+            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
+            Err(error) if disk::is_no_file(&error) => return Ok(Some(Kept::unlike(0))),
             Err(error) => return Err(failed(error)),
         };
         let length = file.length().map_err(failed)?;
         for most in [GLANCE_BYTES as u64, MOST_BYTES] {
             let mut beginning = vec![0; usize::try_from(length.min(most)).unwrap_or(0)];
             let read = file.read_at(&mut beginning, 0).map_err(failed)?;
-            let kept = snapshot::glance(&beginning[..read], length);
-            if kept.is_some() || length <= most {
-                return Ok(kept);
+            if let Some(kept) = snapshot::glance(&beginning[..read], length) {
+                return Ok(Some(kept));
+            }
+            if length <= most {
+                break;
             }
         }
-        Ok(None)
+        Ok(Some(Kept::unlike(length)))
     }
 
     /// The running hash of the log up to `at`, sealed with our key; nothing if the log has gone on.

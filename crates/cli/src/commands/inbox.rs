@@ -22,7 +22,8 @@ const LISTEN: Duration = Duration::from_millis(500);
 /// with the command that answers it.
 ///
 /// JSON: one object per need: {"thread_id", "title", "reason", "code", "call_id", "tool", "arguments", "why", "since", "expires_at",
-/// "commands"}. "arguments" is null if they are long: `selvedge log` has them.
+/// "expired", "commands"}. "arguments" is null if they are long: `selvedge log` has them. "expired" says that the time to decide is over:
+/// the thread goes on without the call.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
     /// Go on with what comes, until interrupted
@@ -51,9 +52,9 @@ pub(crate) fn run(args: &Args, context: &Context<'_>) -> Result<()> {
     Ok(())
 }
 
-/// What tells one need from another; a thread that waits again waits anew.
-fn key(need: &Need) -> (ThreadId, Option<CallId>, Option<Timestamp>) {
-    (need.thread_id.clone(), need.call_id.clone(), need.call_id.is_none().then_some(need.since))
+/// What tells one need from another; a thread that waits again waits anew, and a call that has expired is news.
+fn key(need: &Need) -> (ThreadId, Option<CallId>, Option<Timestamp>, bool) {
+    (need.thread_id.clone(), need.call_id.clone(), need.call_id.is_none().then_some(need.since), need.expired)
 }
 
 fn show(need: &Need, context: &Context<'_>) -> Result<()> {
@@ -65,17 +66,20 @@ fn show(need: &Need, context: &Context<'_>) -> Result<()> {
     let what = match (&need.tool, &need.call_id) {
         (Some(tool), _) => format!("{} {}", paint(BOLD, clean(tool)), arguments(need)),
         (None, Some(call)) => format!("call {call}"),
-        (None, None) => clean(need.code.as_deref().unwrap_or_default()),
+        // The code of some is their reason, and is not said twice.
+        (None, None) => clean(need.code.as_deref().filter(|code| reason != *code).unwrap_or_default()),
     };
     let reason = paint(WARN, reason.as_str().unwrap_or_default());
-    output.text(format_args!("{} {reason} {what}", paint(DIM, local_minute(need.since))))?;
+    let line = format!("{} {reason} {what}", paint(DIM, local_minute(need.since)));
+    output.text(line.trim_end())?;
     let title = need.title.as_deref().map(|title| format!(" {}", clean(title))).unwrap_or_default();
     output.text(format_args!("  {}{title}", need.thread_id))?;
     if let Some(why) = &need.why {
         output.text(format_args!("  {}", clean(why)))?;
     }
     if let Some(expires_at) = need.expires_at {
-        output.text(format_args!("  until {}", local(expires_at)))?;
+        let word = if need.expired { "expired" } else { "until" };
+        output.text(format_args!("  {word} {}", local(expires_at)))?;
     }
     need.commands.iter().try_for_each(|command| output.text(format_args!("  {}", paint(DIM, command))))
 }

@@ -14,6 +14,7 @@ use serde_json::{Map, Value, json};
 
 use crate::conversation::Conversation;
 use crate::fold::Fold;
+use crate::run::is_marker;
 
 /// How many characters an answer has when none is known to compare with.
 const ANSWER_CHARS: usize = 4_000;
@@ -141,8 +142,8 @@ fn metadata(suspended: &Suspended) -> Value {
 /// thread had on average, and never said to be all of it.
 fn partial(text: &str, conversation: &Conversation) -> Value {
     let answers = conversation.messages().iter().filter(|message| message.role == Role::Assistant);
-    let lengths: Vec<usize> =
-        answers.map(|answer| answer.plain_text().chars().count()).filter(|chars| *chars > 0).collect();
+    let texts = answers.map(|answer| answer.plain_text()).filter(|text| !text.is_empty() && !is_marker(text));
+    let lengths: Vec<usize> = texts.map(|text| text.chars().count()).collect();
     let usual = lengths.iter().sum::<usize>().checked_div(lengths.len()).unwrap_or(ANSWER_CHARS).max(1);
     let percent = (text.chars().count().saturating_mul(100) / usual).clamp(1, 99);
     json!({"text": text, "is_partial": true, "completion_percentage": percent})

@@ -154,13 +154,22 @@ impl Keeper {
         }
     }
 
-    /// Takes superfluous snapshots away. What can't be taken away now is so after the next save.
+    /// Takes superfluous snapshots away. What can't be taken away now is so after the next save. One that is not good counts for nothing,
+    /// and is left for whoever looks into it; they are only read when something would go.
     fn tidy(&self, thread: &ThreadId, now: Timestamp) {
         let Ok(kept) = self.store.kept(thread, &self.archive) else { return };
         let newest = kept.iter().find(|kept| kept.place == Place::Newest);
-        let older = at(&kept, Place::Older);
+        let mut older = at(&kept, Place::Older);
+        if superfluous(&older, newest, &self.config.retention, now).is_empty() {
+            return;
+        }
+        older.retain(|kept| self.is_good(thread, kept));
         let gone = superfluous(&older, newest, &self.config.retention, now);
         _ = self.store.put_away(thread, &gone, &self.archive, Away::Delete);
+    }
+
+    fn is_good(&self, thread: &ThreadId, kept: &Kept) -> bool {
+        self.store.read_snapshot(thread, kept, &self.archive).is_ok()
     }
 
     /// What becomes of the snapshots of a thread that is completed. They are projections: what can't be done is left.
@@ -170,14 +179,17 @@ impl Keeper {
             return;
         }
         let Ok(kept) = self.store.kept(thread, &self.archive) else { return };
-        let here: Vec<Kept> = kept.iter().filter(|kept| kept.place != Place::Archived).cloned().collect();
+        let mut here: Vec<Kept> = kept.iter().filter(|kept| kept.place != Place::Archived).cloned().collect();
         if here.is_empty() {
             return;
         }
         if action == Action::Delete {
+            // What is no snapshot can perhaps not be removed: it comes last.
+            here.sort_by_key(|kept| !kept.is_told());
             _ = self.store.put_away(thread, &here, &self.archive, Away::Delete);
             return;
         }
+        here.retain(|kept| self.is_good(thread, kept));
         _ = self.store.put_away(thread, &here, &self.archive, Away::Archive(&self.archive));
         let Ok(kept) = self.store.kept(thread, &self.archive) else { return };
         let gone = superfluous(&at(&kept, Place::Archived), None, &self.config.retention, now);

@@ -23,6 +23,8 @@ use crate::read::{list_below, read_below};
 use crate::yaml;
 
 const CONFIG: &str = "config";
+/// How files end that look like configuration; only the first are read.
+const ENDINGS: [&str; 3] = [".yaml", ".yml", ".json"];
 /// The most files that extend each other.
 const EXTENDS_MAX: usize = 16;
 const OLDER_PREFIX: &str = "rye/";
@@ -51,6 +53,8 @@ pub(super) struct Loader<'a> {
     pub(super) folders: &'a Folders,
     pub(super) wrong: Vec<ConfigError>,
     pub(super) told: Vec<String>,
+    /// The files that were read.
+    pub(super) seen: Vec<String>,
 }
 
 /// A file: whose it is, and its path below `config`.
@@ -98,6 +102,7 @@ impl Loader<'_> {
             return Err(ConfigError::Cycle { chain: chain.clone() });
         }
         chain.push(name.clone());
+        self.seen.push(name.clone());
         let root = Node::parse(&text, layer, &Arc::from(name.as_str())).map_err(invalid)?;
         let (root, extends) = unwrapped(section, root).map_err(invalid)?;
         let mut flaws = Vec::new();
@@ -149,26 +154,38 @@ impl Loader<'_> {
         }
     }
 
-    /// Files that nobody reads are told, so that a wrong name is noticed.
+    /// Files that nobody reads are told, so that a wrong name or place is noticed. What lies deeper is there to be extended.
     pub(super) fn tell_strangers(&mut self) {
-        let known = |name: &str| SECTIONS.iter().any(|section| section.place == format!("agent/{name}.yaml"));
-        let names: Vec<&str> =
-            SECTIONS.iter().filter_map(|section| section.place.strip_prefix("agent/")?.strip_suffix(".yaml")).collect();
         for layer in [Layer::User, Layer::Project] {
-            let Some(folder) = self.folder(layer).map(|folder| folder.join(CONFIG).join("agent")) else { continue };
-            for name in list_below(&folder, ".yaml").unwrap_or_default() {
-                // What lies deeper is there to be extended.
-                if known(&name) || name.contains('/') {
-                    continue;
+            let Some(folder) = self.folder(layer).map(|folder| folder.join(CONFIG)) else { continue };
+            for below in ["agent/", ""] {
+                for ending in ENDINGS {
+                    let names = list_below(&folder.join(below), ending).unwrap_or_default();
+                    for name in names.iter().filter(|name| !name.contains('/')) {
+                        self.tell_stranger(File { layer, place: format!("{below}{name}{ending}") }, name);
+                    }
                 }
-                let other = OTHER_NAMES.iter().find(|(other, _)| *other == name).map(|(_, ours)| *ours);
-                let advice = match other.or_else(|| nearest(&name, names.iter().copied())) {
-                    Some(near) => format!("; did you mean `{near}.yaml`?"),
-                    None => String::new(),
-                };
-                let file = folder.join(format!("{name}.yaml")).display().to_string();
-                self.told.push(format!("`{file}` is not read{advice}"));
             }
+        }
+    }
+
+    fn tell_stranger(&mut self, file: File, name: &str) {
+        let path = self.name(&file);
+        let is_known = |section: &Section| section.place == file.place || section.older_place == Some(&file.place);
+        // What is extended lies elsewhere than where files are read by name.
+        let is_extended = self.seen.contains(&path) && !file.place.starts_with("agent/");
+        if is_extended || SECTIONS.iter().any(is_known) {
+            return;
+        }
+        let ours = OTHER_NAMES.iter().find(|(other, _)| *other == name).map_or(name, |(_, ours)| *ours);
+        if let Some(section) = SECTIONS.iter().find(|section| section.name == ours) {
+            let place = section.place;
+            self.told.push(format!("`{path}` is not read; its place is `{CONFIG}/{place}`"));
+        } else if file.place.starts_with("agent/") {
+            // What lies beside that folder may be somebody else's.
+            let near = nearest(name, SECTIONS.iter().map(|section| section.name));
+            let advice = near.map(|near| format!("; did you mean `{near}.yaml`?")).unwrap_or_default();
+            self.told.push(format!("`{path}` is not read{advice}"));
         }
     }
 

@@ -27,6 +27,18 @@ const METADATA: [&str; 9] = [
     "context",
     "continuation_directive",
 ];
+const LIMITS: [&str; 10] = [
+    "turns",
+    "tokens",
+    "spend",
+    "spawns",
+    "depth",
+    "duration_seconds",
+    "duration",
+    "spend_currency",
+    "max_turns",
+    "max_tokens",
+];
 const VERBS: [&str; 5] = ["execute", "fetch", "sign", "search", "load"];
 const ITEM_TYPES: [&str; 4] = ["tool", "directive", "knowledge", "graph"];
 
@@ -89,34 +101,40 @@ fn model(element: Element<'_, '_>) -> Result<ModelChoice, Flaw> {
     choice.check().map_err(|why| element.flaw(why))
 }
 
+/// The ceilings, as attributes or as elements with a text.
 fn limits(element: Element<'_, '_>) -> Result<Limits, Flaw> {
-    element.only(&[
-        "turns",
-        "tokens",
-        "spend",
-        "spawns",
-        "depth",
-        "duration_seconds",
-        "spend_currency",
-        "max_turns",
-        "max_tokens",
-    ])?;
-    if element.attribute("spend_currency").is_some_and(|currency| currency != "USD") {
-        return Err(element.flaw("`spend` is in dollars").hint("leave `spend_currency` out, or write `USD`"));
+    element.only(&LIMITS)?;
+    let attribute = |name: &&'static str| element.attribute(name).map(|text| (element, *name, text.to_owned()));
+    let mut written: Vec<_> = LIMITS.iter().filter_map(attribute).collect();
+    for child in element.children()? {
+        let name = LIMITS.iter().find(|name| **name == child.name()).ok_or_else(|| child.unknown(&LIMITS))?;
+        child.only(&[])?;
+        if written.iter().any(|(_, other, _)| other == name) {
+            return Err(child.flaw(format!("`{name}` is written twice")));
+        }
+        written.push((child, name, child.text()?));
     }
-    let number = |name: &str| {
-        let wrong = || element.flaw(format!("`{name}` is a whole number"));
-        element.attribute(name).map(|text| text.trim().parse::<u64>().map_err(|_| wrong())).transpose()
-    };
-    let spend = element.attribute("spend").map(|text| text.trim().parse::<Money>());
-    Ok(Limits {
-        turns: number("turns")?.or(number("max_turns")?),
-        tokens: number("tokens")?.or(number("max_tokens")?),
-        spend: spend.transpose().map_err(|error| element.flaw(error.to_string()))?,
-        spawns: number("spawns")?,
-        depth: number("depth")?,
-        duration_seconds: number("duration_seconds")?,
-    })
+    let mut limits = Limits::default();
+    written.iter().try_for_each(|(place, name, text)| limit(&mut limits, place, name, text.trim()))?;
+    Ok(limits)
+}
+
+fn limit(limits: &mut Limits, place: &Element<'_, '_>, name: &str, text: &str) -> Result<(), Flaw> {
+    let number = || text.parse::<u64>().map_err(|_| place.flaw(format!("`{name}` is a whole number")));
+    match name {
+        "turns" => limits.turns = Some(number()?),
+        "max_turns" => limits.turns = limits.turns.or(Some(number()?)),
+        "tokens" => limits.tokens = Some(number()?),
+        "max_tokens" => limits.tokens = limits.tokens.or(Some(number()?)),
+        "spend" => limits.spend = Some(text.parse::<Money>().map_err(|error| place.flaw(error.to_string()))?),
+        "spawns" => limits.spawns = Some(number()?),
+        "depth" => limits.depth = Some(number()?),
+        "duration_seconds" => limits.duration_seconds = Some(number()?),
+        "duration" => limits.duration_seconds = limits.duration_seconds.or(Some(number()?)),
+        _ if text == "USD" => {}
+        _ => return Err(place.flaw("`spend` is in dollars").hint("leave `spend_currency` out, or write `USD`")),
+    }
+    Ok(())
 }
 
 /// `*` for everything; else verbs, and in them `*` or item types with a name or a pattern.

@@ -411,7 +411,33 @@ fn a_file_that_nobody_reads_is_told_with_the_name_that_was_meant() {
     ]);
     let told = config.notices().join("\n");
     assert!(told.contains("limit.yaml` is not read; did you mean `limits.yaml`?"), "{told}");
-    assert!(told.contains("resilience.yaml` is not read; did you mean `limits.yaml`?"), "{told}");
+    assert!(told.contains("resilience.yaml` is not read; its place is `config/agent/limits.yaml`"), "{told}");
+}
+
+#[test]
+fn a_file_in_the_wrong_place_is_told_with_the_right_one() {
+    let config = load(&[
+        ("project/config/limits.yaml", "turns: 1\n"),
+        ("project/config/agent/limits.yml", "turns: 1\n"),
+        ("project/config/agent/limits.json", "{}\n"),
+        ("project/config/agent/state_persistence.yaml", "{}\n"),
+        // What is read, deeper, or perhaps somebody else's is nobody's concern.
+        ("project/config/agent/run.yaml", "extends: run.yaml\n"),
+        ("project/config/run.yaml", "environment: []\n"),
+        ("project/config/team/limits.yaml", "turns: 1\n"),
+        ("project/config/editor.json", "{}\n"),
+    ]);
+    let told = config.notices().join("\n");
+    for (file, place) in [
+        ("config/limits.yaml", "agent/limits.yaml"),
+        ("config/agent/limits.yml", "agent/limits.yaml"),
+        ("config/agent/limits.json", "agent/limits.yaml"),
+        ("config/agent/state_persistence.yaml", "state_persistence.yaml"),
+    ] {
+        let says = format!("{file}` is not read; its place is `config/{place}`");
+        assert_eq!(told.matches(&says).count(), 1, "{says}: {told}");
+    }
+    assert_eq!(told.matches("is not read").count(), 4, "{told}");
 }
 
 #[test]

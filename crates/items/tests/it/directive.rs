@@ -160,6 +160,16 @@ fn everything_that_a_directive_says_is_read() {
     assert_eq!(read.extends.unwrap().as_str(), "reports/base");
 }
 
+#[test]
+fn ceilings_written_as_elements_are_those_written_as_attributes() {
+    let attributes = r#"<limits turns="1" tokens="2" spend="0.50" spawns="3" depth="4" duration_seconds="5"/>"#;
+    let elements = "<limits spend_currency=\"USD\"><turns>1</turns><tokens> 2 </tokens><spend>0.50</spend><spawns>3</spawns>\n\
+                    <depth>4</depth><duration>5</duration></limits>";
+    let of = |limits: &str| Directive::parse(&xml(&format!("<metadata>{limits}</metadata>"))).unwrap().limits;
+    assert_eq!(of(elements), of(attributes));
+    assert_eq!((of(elements).turns, of(elements).duration_seconds), (Some(1), Some(5)));
+}
+
 /// The hooks of the documents, word for word.
 #[test]
 fn the_examples_of_the_documents_are_read() {
@@ -197,6 +207,17 @@ fn what_is_wrong_is_said_with_its_line_and_what_to_do() {
         ),
         (xml("<metadata><limits turns=\"many\"/></metadata>"), "`turns` is a whole number"),
         (xml("<metadata><limits spend=\"-1\"/></metadata>"), "only digits"),
+        (
+            xml("<metadata><limits>\n<turns>many</turns></limits></metadata>"),
+            "line 6, column 1: `turns` is a whole number",
+        ),
+        (
+            xml("<metadata><limits>\n<turn>5</turn></limits></metadata>"),
+            "line 6, column 1: `<turn>` is not known here | did you mean `turns`?",
+        ),
+        (xml("<metadata><limits>five turns</limits></metadata>"), "there is text between the elements of `<limits>`"),
+        (xml("<metadata><limits turns=\"1\"><turns>2</turns></limits></metadata>"), "`turns` is written twice"),
+        (xml("<metadata><limits><spend_currency>EUR</spend_currency></limits></metadata>"), "`spend` is in dollars"),
         (xml("<metadata><descriptoin>x</descriptoin></metadata>"), "did you mean `description`?"),
         (xml("<metadata><permissions><run/></permissions></metadata>"), "`<run>` is not known here"),
         (

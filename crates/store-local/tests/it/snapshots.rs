@@ -138,6 +138,39 @@ fn a_snapshot_that_nobody_signed_is_named_by_doctor_and_harms_nothing() {
 }
 
 #[test]
+fn what_stands_in_the_place_of_the_newest_is_listed_first_and_never_becomes_an_older_one() {
+    let home = Home::new();
+    let store = home.open();
+    let one = thread_with(&store, "one", &["hello"]);
+    let path = home.threads().join("one/state.json");
+    save(&store, &one, "first");
+    append(&store, &one);
+    save(&store, &one, "second");
+    let good = fs::read(&path).unwrap();
+    let edited = String::from_utf8(good.clone()).unwrap().replace("second", "edited").into_bytes();
+    let cuts = [0, 1, 50, 100, 200, good.len() - 2].map(|bytes| good[..bytes].to_vec());
+    for bad in cuts.into_iter().chain([edited]) {
+        fs::write(&path, &bad).unwrap();
+        let kept = store.kept(&one, "archive").unwrap();
+        assert_eq!((kept.len(), kept[0].place, kept[0].bytes), (2, Place::Newest, bad.len() as u64));
+        assert!(store.read_snapshot(&one, &kept[0], "archive").is_err());
+        save(&store, &one, "third");
+        assert_eq!(store.kept(&one, "archive").unwrap().len(), 2, "{}", bad.len());
+    }
+    fs::remove_file(&path).unwrap();
+    fs::create_dir(&path).unwrap();
+    fs::write(path.join("somebodys"), "mine").unwrap();
+    let kept = store.kept(&one, "archive").unwrap();
+    assert_eq!((kept.len(), kept[0].place, kept[0].is_told()), (2, Place::Newest, false));
+    assert!(store.read_snapshot(&one, &kept[0], "archive").is_err());
+    save(&store, &one, "fourth");
+    let kept = store.kept(&one, "archive").unwrap();
+    assert_eq!(store.read_snapshot(&one, &kept[0], "archive").unwrap().body["messages"][0], "fourth");
+    let beside = fs::read_dir(home.threads().join("one")).unwrap().map(|entry| entry.unwrap().path());
+    assert_eq!(beside.filter(|path| path.join("somebodys").exists()).count(), 1);
+}
+
+#[test]
 fn a_link_in_its_place_is_replaced_and_not_followed() {
     let home = Home::new();
     let store = home.open();
