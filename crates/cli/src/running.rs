@@ -10,6 +10,7 @@ use selvedge::items::config::{SecretPattern, Unsigned};
 use selvedge::items::{Config, Library, Policy};
 use selvedge::model::limits::Cost;
 use selvedge::model::message::Block;
+use selvedge::model::scope::Scopes;
 use selvedge::model::{Cancel, Draft, Event, Role, Status, Stop};
 use selvedge::orchestrator::{Launcher, Orchestrator};
 use selvedge::snapshot::Keeper;
@@ -90,15 +91,21 @@ impl Running {
     /// What the next run of a thread, or of the end of its chain, is done with; if it is the first, what it may call is written down. What was
     /// written down and edited since is refused.
     pub(crate) fn assignment(&self, thread: &ThreadId) -> Result<Assignment> {
-        let mut manifest = self.store.get(thread)?.manifest;
-        if manifest.status == Status::Continued
-            && let Some(end) = self.store.chain(thread)?.pop()
+        let mut end = thread.clone();
+        if self.store.get(thread)?.manifest.status == Status::Continued
+            && let Some(last) = self.store.chain(thread)?.pop()
         {
-            manifest = end.manifest;
+            end = last.manifest.thread_id;
         }
+        // By its verified log: what the database says a thread may do does not count.
+        let manifest = self.engine.manifest(&end).map_err(|error| Failure::of(&error))?;
         let work = self.orchestrator.assignment(&manifest)?;
         let last = self.store.runs(&manifest.thread_id)?.pop();
-        self.notes.borrow_mut().extend(last.and_then(|run| changed_since(&self.workshop.config, &run)));
+        let note = last.and_then(|run| changed_since(&self.workshop.config, &run));
+        let mut notes = self.notes.borrow_mut();
+        let is_new = note.as_ref().is_some_and(|note| !notes.contains(note));
+        notes.extend(note.filter(|_| is_new));
+        drop(notes);
         self.write_capabilities(&manifest.thread_id, &work)?;
         Ok(work)
     }
@@ -155,6 +162,21 @@ impl Running {
             context.close(store);
         }
     }
+}
+
+/// An engine that only stops threads: it needs nothing of the configuration.
+pub(crate) fn plain_engine(context: &Context<'_>) -> Result<(Arc<LocalStore>, Engine)> {
+    let store = Arc::new(context.open(Access::ReadWrite)?);
+    let engine = Engine::new(EngineOptions {
+        store: store.clone() as Arc<dyn Store>,
+        trust: User::find()?.trust()?,
+        clock: Arc::new(SystemClock),
+        ids: Arc::new(SystemIds),
+        processes: Arc::new(ProcessGroups),
+        scopes: Scopes::builtin(),
+        redactor: Redactor::new(secrets(&environment()), Vec::new()),
+    });
+    Ok((store, engine))
 }
 
 /// Writes down, signed and once, what a thread may call, before its first run.
@@ -396,7 +418,7 @@ fn tell_end(context: &Context<'_>, ended: &Ended) -> Result<()> {
             "text": ended.text,
             "outputs": ended.outputs,
             "suspended": ended.suspended,
-            "resumed": ended.resumed,
+            "resumed": ended.resumed.as_ref().map(|resumed| resumption(resumed, ended)),
             "turns": ended.cost.turns,
             "input_tokens": ended.cost.input_tokens,
             "output_tokens": ended.cost.output_tokens,
@@ -412,6 +434,17 @@ fn tell_end(context: &Context<'_>, ended: &Ended) -> Result<()> {
     }
     context.output.tell(format!("{} is {}: {}", ended.thread, ended.status, used(&ended.cost)));
     Ok(())
+}
+
+/// What became of a thread that had ended and was resumed.
+fn resumption(resumed: &selvedge::Resumed, ended: &Ended) -> Value {
+    let result =
+        json!({"thread_id": ended.thread, "status": ended.status, "text": ended.text, "outputs": ended.outputs});
+    let mut told = json!({"success": true, "resumed": true, "new_thread_result": result});
+    if let (Some(told), Ok(Value::Object(resumed))) = (told.as_object_mut(), serde_json::to_value(resumed)) {
+        told.extend(resumed);
+    }
+    told
 }
 
 /// What a run used, in a line.
@@ -451,7 +484,16 @@ pub(crate) fn outcome(ended: &Ended) -> Result<()> {
         }
         (Status::Suspended, _) => {
             let failure = Failure::new(Exit::Failed, "run_suspended", format!("`{thread}` waits: {why}"));
-            Err(failure.hint(format!("`selvedge resume {thread}` goes on")))
+            Err(failure.hint(match ended.code.as_str() {
+                "context_too_small" => format!(
+                    "what it must be told does not fit the model's window; shorten it, take a model with a larger one, or correct \
+                     `models.known` or `coordination.continuation.context_tokens`, then `selvedge resume {thread}`"
+                ),
+                "chain_too_deep" => format!(
+                    "`coordination.continuation.chain_max` says how long a chain may be; with more, `selvedge resume {thread}` goes on"
+                ),
+                _ => format!("`selvedge resume {thread}` goes on"),
+            }))
         }
         _ => Ok(()),
     }

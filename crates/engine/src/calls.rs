@@ -81,6 +81,8 @@ struct Flight {
     call: Option<Call>,
     started: Option<Way>,
     landed: Landed,
+    /// Whether it was dispatched.
+    was_made: bool,
     child: Option<Spawned>,
     /// Who changed its arguments before allowing it.
     changed_by: Option<String>,
@@ -138,6 +140,7 @@ impl Running<'_, '_> {
             call: None,
             started: None,
             landed: Landed::No,
+            was_made: false,
             child: None,
             changed_by: None,
             by_word: false,
@@ -234,7 +237,8 @@ impl Running<'_, '_> {
 
     fn reconcile(&self, ready: Ready) -> Need {
         // What became of a call that started a child is what became of the child.
-        if let Some(child) = &ready.child {
+        let is_recorded = self.work.spawning.as_ref().is_some_and(|spawning| spawning.children.are_recorded());
+        if let Some(child) = ready.child.as_ref().filter(|_| !is_recorded) {
             return match self.held.engine.child_standing(&child.thread_id, child.detached) {
                 Ok(Some(output)) => Need::Answer(told_of_change(output, &ready.changed_by, &ready.call), None),
                 Ok(None) => Need::Dispatch(ready),
@@ -278,8 +282,23 @@ impl Running<'_, '_> {
             let spawning = self.work.spawning.as_ref().filter(|spawning| spawning.tool == call.name);
             let way = match (spawning, flight.child.take()) {
                 (None, _) => tool.start(call).map(Way::Tool).map_err(|error| Refused::Told(error.to_string())),
-                (Some(_), Some(Spawned { thread_id: thread, detached: is_detached, .. })) => {
-                    Ok(Way::Child(Box::new(Child { thread, birth: None, launched: None, is_detached })))
+                (Some(spawning), None) if spawning.children.are_recorded() => {
+                    match self.held.recorded_child(call, self.work, spawning, born) {
+                        Ok(spawned) => {
+                            born += 1;
+                            self.held.delta.events.push(spawned);
+                            tool.start(call).map(Way::Tool).map_err(|error| Refused::Told(error.to_string()))
+                        }
+                        Err(refused) => Err(refused),
+                    }
+                }
+                (Some(spawning), Some(_)) if spawning.children.are_recorded() => {
+                    tool.start(call).map(Way::Tool).map_err(|error| Refused::Told(error.to_string()))
+                }
+                (Some(spawning), Some(Spawned { thread_id: thread, detached: is_detached, .. })) => {
+                    let launched = is_detached.then(|| spawning.children.launch(&thread)).transpose();
+                    let way = |launched| Way::Child(Box::new(Child { thread, birth: None, launched, is_detached }));
+                    launched.map(way).map_err(Refused::Told)
                 }
                 (Some(spawning), None) => self
                     .held
@@ -297,8 +316,12 @@ impl Running<'_, '_> {
                     flight.started = Some(Way::Child(child));
                 }
                 Ok(way) => flight.started = Some(way),
+                Err(Refused::Told(error)) if spawning.is_some() => {
+                    let content = json!({"success": false, "error": error});
+                    flight.landed = Landed::Output(Output { content, is_error: true, ..Output::default() });
+                }
                 Err(Refused::Told(why)) => flight.landed = Landed::Output(Output::error(why)),
-                Err(Refused::Waits(suspended)) => flight.landed = Landed::Limited(suspended),
+                Err(Refused::Waits(suspended)) => flight.landed = Landed::Limited(*suspended),
             }
         }
         Ok(more)
@@ -311,8 +334,9 @@ impl Running<'_, '_> {
                 continue;
             };
             let spec = tool.spec();
-            // A child that is there already has its intent.
+            // A child that is there already has its intent, unless a new process is to run it.
             let is_known = self.held.fold.call(&call.id).is_some_and(|known| known.child.is_some());
+            let is_known = is_known && started.process().is_none() && matches!(started, Way::Child(_));
             if spec.class == EffectClass::AtMostOnce && !is_known {
                 self.held.delta.events.push(Event::ToolIntent(ToolIntent {
                     call_id: call.id.clone(),
@@ -396,8 +420,8 @@ impl Running<'_, '_> {
                 }
             };
             let output = match &flight.call {
-                Some(call) => told_of_change(output, &flight.changed_by, call),
-                None => output,
+                Some(call) if flight.was_made => told_of_change(output, &flight.changed_by, call),
+                _ => output,
             };
             if self.work.return_tool.as_deref() == Some(flight.open.name.as_str()) && !output.is_error {
                 returned = Some(output.content.get("outputs").unwrap_or(&output.content).clone());
@@ -538,6 +562,7 @@ impl Flight {
     }
 
     fn go(&mut self, engine: &Engine, spawning: Option<&Spawning>, cancel: &Cancel) {
+        self.was_made = true;
         let started = match (self.started.take(), spawning) {
             (Some(Way::Tool(started)), _) => started,
             (Some(Way::Child(child)), Some(spawning)) => {

@@ -23,6 +23,9 @@ pub(crate) struct Carry {
 /// Where the whole of something shortened is put; gives its name.
 pub(crate) type Put<'p, E> = &'p mut dyn FnMut(&str) -> Result<Digest, E>;
 
+/// What stands before the name of a blob that holds the whole of something shortened.
+pub(crate) const WHOLE_IS_IN: &str = "; the whole is in blob ";
+
 /// The least of a piece that is shown, however little room there is.
 const SHOWN_MIN: usize = 256;
 
@@ -144,11 +147,7 @@ pub(crate) fn shortened(text: &str, shown: usize, blob: &Digest) -> String {
     let end = text.floor_char_boundary(shown / 2);
     let tail = text.ceil_char_boundary(text.len().saturating_sub(shown / 2)).max(end);
     let (left_out, whole) = (tail - end, text.len());
-    format!(
-        "{}\n[… {left_out} of {whole} bytes left out; the whole is in blob {blob} …]\n{}",
-        &text[..end],
-        &text[tail..]
-    )
+    format!("{}\n[… {left_out} of {whole} bytes left out{WHOLE_IS_IN}{blob} …]\n{}", &text[..end], &text[tail..])
 }
 
 #[cfg(test)]

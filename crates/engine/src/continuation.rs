@@ -8,11 +8,11 @@
 use selvedge_model::event::{Fields, Handoff, Predecessor};
 use selvedge_model::limits::Meter;
 use selvedge_model::message::{Block, Visibility};
-use selvedge_model::{Changeset, Event, Expect, Message, NewThread, Note, Part, Reason, Role, ThreadId};
+use selvedge_model::{Changeset, Digest, Event, Expect, Message, NewThread, Note, Part, Reason, Role, ThreadId};
 use serde_json::{Value, json};
 
 use crate::assignment::{Assignment, Left};
-use crate::carry::{Carry, size_of};
+use crate::carry::{Carry, WHOLE_IS_IN, size_of};
 use crate::conversation::OpenCall;
 use crate::error::Result;
 use crate::held::{Held, More, Of};
@@ -44,7 +44,8 @@ impl Held<'_> {
         let details = json!({"kept": kept, "dropped": carry.dropped, "shortened": carry.shortened, "summarised": 0});
         let mut messages = carry.messages;
         let left = Left { previous_thread_id: self.thread().clone(), message: work.continuation.message.clone() };
-        let seed = (work.continuation.seed)(&left).unwrap_or(left.message);
+        // A word that would take most of the room says less than what it would push out.
+        let seed = (work.continuation.seed)(&left).filter(|seed| seed.len() <= room / 2).unwrap_or(left.message);
         messages.push(Message { visibility: Visibility::Internal, ..Message::text(Role::User, seed) });
         self.engine.redactor.messages(&mut messages);
         let meter = Some(self.fold.meter().carried(running_ms));
@@ -141,14 +142,32 @@ impl Held<'_> {
         }
     }
 
-    /// Gives the successor its own copies of the pictures it takes along.
+    /// Gives the successor its own copies of the pictures it takes along, and of what its messages say is in a blob.
     fn copy_blobs(&self, thread: &ThreadId, messages: &mut [Message]) -> Result<()> {
         for block in messages.iter_mut().flat_map(|message| &mut message.content) {
-            let Block::Image { blob, .. } = block else { continue };
-            match self.engine.store.blob(self.thread(), blob) {
-                Ok(bytes) => *blob = self.engine.store.put_blob(thread, &bytes)?,
-                // What was erased, or is gone, is not made up.
-                Err(_) => *block = Block::Text { text: format!("[a picture that is gone: blob {blob}]") },
+            match block {
+                Block::Image { blob, .. } => match self.engine.store.blob(self.thread(), blob) {
+                    Ok(bytes) => *blob = self.engine.store.put_blob(thread, &bytes)?,
+                    // What was erased, or is gone, is not made up.
+                    Err(_) => *block = Block::Text { text: format!("[a picture that is gone: blob {blob}]") },
+                },
+                Block::Text { text } | Block::ToolResult { content: Value::String(text), .. } => {
+                    self.copy_named(thread, text)?;
+                }
+                _ => {}
+            }
+        }
+        Ok(())
+    }
+
+    /// Copies the blobs that a shortened text names, and names the copies instead. What is not a blob of this thread stays as it is.
+    fn copy_named(&self, thread: &ThreadId, text: &mut String) -> Result<()> {
+        let names: Vec<Digest> =
+            text.split(WHOLE_IS_IN).skip(1).filter_map(|rest| rest.get(..64)?.parse().ok()).collect();
+        for name in names {
+            if let Ok(bytes) = self.engine.store.blob(self.thread(), &name) {
+                let copy = self.engine.store.put_blob(thread, &bytes)?;
+                *text = text.replace(&name.to_string(), &copy.to_string());
             }
         }
         Ok(())

@@ -5,7 +5,7 @@
 //! lease leaves a note, and whoever holds the thread judges it with the next batch.
 
 use selvedge_model::event::Decision;
-use selvedge_model::{CallId, Digest, Event, Note, Reason, ThreadId};
+use selvedge_model::{Call, CallId, Digest, Event, Note, Reason, RunId, ThreadId};
 use selvedge_store::{Acquire, Error as StoreError};
 use serde_json::{Value, json};
 
@@ -94,6 +94,9 @@ impl Engine {
         who: &str,
         work: &Assignment,
     ) -> Result<Decided> {
+        if let Choice::Edit(arguments) = &choice {
+            self.check_edit(thread, call, arguments, work)?;
+        }
         let mut decision = choice.of(call.clone(), who);
         decision.result.iter_mut().for_each(|result| self.redactor.value(result));
         decision.reason.iter_mut().for_each(|reason| {
@@ -110,6 +113,26 @@ impl Engine {
             }
             Err(StoreError::LeaseHeld { .. }) => self.leave_decision(thread, decision, work),
             Err(error) => Err(error.into()),
+        }
+    }
+
+    /// Whether a call could be made with other arguments: it is made ready, and not made.
+    fn check_edit(&self, thread: &ThreadId, id: &CallId, arguments: &Value, work: &Assignment) -> Result<()> {
+        let fold = Fold::load(&*self.store, thread, &self.trust)?;
+        let open = fold.conversation.open().iter().find(|open| open.id == *id);
+        let Some(tool) = open.and_then(|open| work.tool(&open.name)) else { return Ok(()) };
+        let call = Call {
+            thread: thread.clone(),
+            // Nothing runs under it.
+            run: RunId::new("none").map_err(|_| StoreError::BadBatch)?,
+            id: id.clone(),
+            name: tool.spec().name.clone(),
+            arguments: arguments.clone(),
+            key: String::new(),
+        };
+        match tool.start(&call) {
+            Ok(_) => Ok(()),
+            Err(error) => Err(Error::EditRefused { call: id.clone(), why: error.to_string() }),
         }
     }
 

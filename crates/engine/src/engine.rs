@@ -3,11 +3,11 @@
 use std::collections::{HashMap, HashSet};
 use std::fmt;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use selvedge_items::config::Wait;
 use selvedge_log::Trust;
-use selvedge_model::event::{Ask, SuspendReason};
+use selvedge_model::event::{Ask, Process, SuspendReason};
 use selvedge_model::limits::Cost;
 use selvedge_model::scope::Scopes;
 use selvedge_model::tool::Processes;
@@ -20,7 +20,7 @@ use serde_json::json;
 
 use crate::assignment::Assignment;
 use crate::error::{Error, Result};
-use crate::fold::Folds;
+use crate::fold::{Fold, Folds};
 use crate::hearing::Watch;
 use crate::held::{Held, More, Of};
 use crate::input::Input;
@@ -65,6 +65,11 @@ pub struct Engine {
     active: Mutex<HashMap<ThreadId, Cancel>>,
 }
 
+/// How long a thread that is to be killed may take to stop by itself.
+const GRACE: Duration = Duration::from_secs(3);
+/// How often is looked whether it has.
+const LOOK: Duration = Duration::from_millis(50);
+
 /// How long somebody who only looks at a thread, or tells it something, may have it.
 const A_MOMENT: Duration = Duration::from_millis(300);
 
@@ -98,6 +103,14 @@ impl Engine {
     pub fn preparing(mut self, prepare: Prepare) -> Self {
         self.prepare = Some(prepare);
         self
+    }
+
+    /// What is known of a thread without its messages, by its verified log: what a database says of it does not count.
+    pub fn manifest(&self, thread: &ThreadId) -> Result<Manifest> {
+        let fold = self.folds.get(self.snapshots.as_ref(), &*self.store, thread, &self.trust)?;
+        let manifest = fold.manifest().clone();
+        self.folds.keep(thread, fold);
+        Ok(manifest)
     }
 
     /// The store.
@@ -174,7 +187,15 @@ impl Engine {
         };
         held.resume_in(successor, tell)?;
         drop(held);
-        let lease = self.store.acquire(&resumed.new_thread_id, Acquire::default())?;
+        let lease = match self.store.acquire(&resumed.new_thread_id, Acquire::default()) {
+            Ok(lease) => lease,
+            // What was said is on record, and whoever was faster goes on with it.
+            Err(StoreError::LeaseHeld { .. }) => {
+                let manifest = self.store.get(&resumed.new_thread_id)?.manifest;
+                return Ok(Ended { resumed: Some(resumed), ..ended_elsewhere(manifest) });
+            }
+            Err(error) => return Err(error.into()),
+        };
         let input = Input { state: input.state, raise: input.raise, origin: input.origin, ..Input::nothing() };
         let ended = self.run_held(lease, input, work, cancel, tell)?;
         Ok(Ended { resumed: Some(resumed), ..ended })
@@ -206,7 +227,9 @@ impl Engine {
             let end = self.end_of_chain(thread)?;
             let status = self.stop_link(&end, stop)?;
             // A thread that was continued at the same moment did not hear it; the one that goes on does.
-            if self.store.get(&end)?.manifest.status != Status::Continued {
+            // Where the chain leads nowhere any more, because its end was deleted or its links are damaged, there is nobody to hear it.
+            let is_over = self.store.get(&end)?.manifest.status != Status::Continued;
+            if is_over || self.end_of_chain(thread)? == end {
                 return Ok(status);
             }
         }
@@ -228,10 +251,40 @@ impl Engine {
                 let kind = if stop == Stop::Killed { "kill" } else { "cancel" };
                 self.post(thread, kind, &self.ids.hex12(), json!({}))?;
                 self.hear_if_free(thread)?;
+                if stop == Stop::Killed {
+                    self.end_by_force(thread)?;
+                }
                 Ok(self.store.get(thread)?.manifest.status)
             }
             Err(error) => Err(error.into()),
         }
+    }
+
+    /// Ends the process that runs a child and does not hear, by the identity that its parent recorded: never by a number alone.
+    fn end_by_force(&self, thread: &ThreadId) -> Result<()> {
+        let deadline = Instant::now() + GRACE;
+        let is_run = || Ok::<_, Error>(self.store.holder(thread)?.is_some());
+        while is_run()? && Instant::now() < deadline {
+            std::thread::sleep(LOOK);
+        }
+        let (true, Some(process)) = (is_run()?, self.process_of(thread)?) else { return Ok(()) };
+        if self.processes.end(&process).is_err() {
+            return Ok(());
+        }
+        if let Ok(lease) = self.store.acquire(thread, Acquire { wait: GRACE, take_over: false }) {
+            let mut held = self.take(lease, &mut |_| {})?;
+            stop_waiting(&mut held, Stop::Killed)?;
+            self.give_back(held)?;
+        }
+        Ok(())
+    }
+
+    /// The process that a parent started to run a thread, or the chain that it is a part of.
+    fn process_of(&self, thread: &ThreadId) -> Result<Option<Process>> {
+        let manifest = self.store.get(thread)?.manifest;
+        let Some(parent) = manifest.parent_id else { return Ok(None) };
+        let fold = Fold::load(&*self.store, &parent, &self.trust)?;
+        Ok(fold.process_of(&manifest.chain_root_id).cloned())
     }
 
     /// Settles every thread whose process is gone while it ran; gives those it settled. A thread that can't be settled is left for
@@ -332,6 +385,15 @@ impl Engine {
         let mut held = self.take(lease, tell)?;
         let thread = held.thread().clone();
         self.lock_active().insert(thread.clone(), cancel.clone());
+        if let (Status::Continued, Some(next)) =
+            (held.fold.manifest().status, held.fold.manifest().continuation_thread_id.clone())
+        {
+            // It was continued in the very moment in which it was free; what is to be said goes to its successor.
+            let moved = self.store.pending(&next)?;
+            let note = input.note.clone().filter(|key| moved.iter().any(|note| note.key == *key));
+            self.lock_active().remove(&thread);
+            return Ok((ended_already(&held), Some((next, Input { note, ..input }))));
+        }
         if let (Some(prepare), Status::Created) = (&self.prepare, held.fold.manifest().status) {
             prepare(held.fold.manifest(), work)?;
         }
@@ -456,16 +518,20 @@ fn stop_unborn(held: &mut Held<'_>, status: Status) -> Result<()> {
 
 /// How a thread stands that there is nothing to do for.
 pub(crate) fn ended_already(held: &Held<'_>) -> Ended {
-    let manifest = held.fold.manifest();
+    ended_elsewhere(held.fold.manifest().clone())
+}
+
+/// How a thread stands that somebody else goes on with.
+fn ended_elsewhere(manifest: Manifest) -> Ended {
     Ended {
-        thread: manifest.thread_id.clone(),
+        thread: manifest.thread_id,
         run: None,
         status: manifest.status,
         text: None,
         code: if manifest.status == Status::Suspended { "waiting" } else { "already_said" }.to_owned(),
         detail: None,
-        suspended: manifest.suspended.clone(),
-        outputs: manifest.outputs.clone(),
+        suspended: manifest.suspended,
+        outputs: manifest.outputs,
         cost: Cost::default(),
         resumed: None,
     }

@@ -58,6 +58,14 @@ pub enum Error {
         /// The call.
         call: CallId,
     },
+    /// Arguments that a call can't be made with.
+    #[error("call `{call}` can't be made with these arguments: {why}")]
+    EditRefused {
+        /// The call.
+        call: CallId,
+        /// Why not.
+        why: String,
+    },
     /// A raise that would lower a ceiling.
     #[error("`{limit}` of thread `{thread}` would be lower than it is")]
     NotRaised {
@@ -102,7 +110,7 @@ impl Classify for Error {
             Self::NotRunnable { .. } | Self::NotHeardYet { .. } | Self::TooLate { .. } | Self::NoPrice { .. } => {
                 Kind::Denied
             }
-            Self::NotRaised { .. } => Kind::Invalid,
+            Self::NotRaised { .. } | Self::EditRefused { .. } => Kind::Invalid,
             Self::AlreadyDecided { .. } => Kind::Conflict,
             Self::NoOpenCall { .. } => Kind::Absent,
         }
@@ -118,6 +126,7 @@ impl Classify for Error {
             Self::NotHeardYet { .. } => "not_heard_yet",
             Self::TooLate { .. } => "too_late",
             Self::NotRaised { .. } => "not_raised",
+            Self::EditRefused { .. } => "edit_refused",
             Self::NoPrice { .. } => "no_price",
         }
     }
@@ -140,6 +149,9 @@ impl Classify for Error {
             }
             Self::TooLate { thread, .. } => {
                 Some(format!("`selvedge resume {thread}` goes on without it; the model may ask again"))
+            }
+            Self::EditRefused { .. } => {
+                Some("mend the arguments; `selvedge inbox` shows the call as it was asked for".to_owned())
             }
             Self::NotRaised { thread, .. } => {
                 Some(format!("`selvedge thread show {thread}` shows its limits; a raise sets a higher one"))

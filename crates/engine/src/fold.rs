@@ -7,6 +7,7 @@ use std::sync::{Mutex, PoisonError};
 
 use selvedge_log::scan::Entry;
 use selvedge_log::{Head, Trust};
+use selvedge_model::event::Process;
 use selvedge_model::fold::{Call, FoldError};
 use selvedge_model::limits::Meter;
 use selvedge_model::{CallId, Event, Manifest, Message, RunId, Thread, ThreadId, Timestamp};
@@ -82,6 +83,12 @@ impl Fold {
     /// What is known of a call beyond its messages.
     pub(crate) fn call(&self, id: &CallId) -> Option<&Call> {
         self.thread.calls.get(id)
+    }
+
+    /// The process that was started to run a child.
+    pub(crate) fn process_of(&self, child: &ThreadId) -> Option<&Process> {
+        let started = |call: &&Call| call.child.as_ref().is_some_and(|spawned| spawned.thread_id == *child);
+        self.thread.calls.values().find(started)?.intent.as_ref()?.process.as_ref()
     }
 
     /// What it has used.

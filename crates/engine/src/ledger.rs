@@ -299,11 +299,22 @@ impl Held<'_> {
     ) -> std::result::Result<Committed, StoreError> {
         let store = &*self.engine.store;
         let account = self.account_id();
+        let mut given = batch.parts.first().map(|part| part.postings.clone()).unwrap_or_default();
         if !self.ends(events) || store.account(&account)?.is_none() {
+            for _ in 0..TRIES {
+                match store.commit(batch.clone()) {
+                    // An account of the tree was closed meanwhile, and needs no stopping any more.
+                    Err(error) if book::is_overtaken(&error) && has_stops(&given) => {
+                        given = self.without_moot_stops(given)?;
+                        set_postings(&mut batch, given.clone());
+                    }
+                    answer => return answer,
+                }
+            }
             return store.commit(batch);
         }
-        let given = batch.parts.first().map(|part| part.postings.clone()).unwrap_or_default();
         for _ in 0..TRIES {
+            given = self.without_moot_stops(given)?;
             let mut book = Book::over(store, &*self.engine.ids);
             let worked_out = given.iter().try_for_each(|posting| book.post(posting.clone()));
             let closing = worked_out.and_then(|()| book.close(&account)).map(|()| book.into_postings());
@@ -320,6 +331,23 @@ impl Held<'_> {
         store.commit(batch)
     }
 
+    /// These postings, without stops of accounts that were closed meanwhile.
+    fn without_moot_stops(&self, postings: Vec<Posting>) -> std::result::Result<Vec<Posting>, StoreError> {
+        let mut kept = Vec::with_capacity(postings.len());
+        for posting in postings {
+            if let Posting::Stop { account } = &posting {
+                let now = self.engine.store.account(account)?;
+                if now.is_some_and(|now| {
+                    now.status == AccountStatus::Closed || now.max.is_some_and(|max| max <= now.spent())
+                }) {
+                    continue;
+                }
+            }
+            kept.push(posting);
+        }
+        Ok(kept)
+    }
+
     /// Whether these events bring the chain to an end.
     fn ends(&self, events: &[Event]) -> bool {
         // Few changesets do, and a manifest may be long.
@@ -332,6 +360,10 @@ impl Held<'_> {
         let has_changed = events.iter().all(|event| manifest.apply(event, at).is_ok());
         has_changed && !was_over && manifest.status.is_terminal() && manifest.status != Status::Continued
     }
+}
+
+fn has_stops(postings: &[Posting]) -> bool {
+    postings.iter().any(|posting| matches!(posting, Posting::Stop { .. }))
 }
 
 fn set_postings(batch: &mut Batch, postings: Vec<Posting>) {

@@ -63,4 +63,4 @@ pub use engine::{Engine, Options};
 pub use error::{Error, Result};
 pub use input::Input;
 pub use redact::Redactor;
-pub use told::{Ended, Told};
+pub use told::{Ended, Resumed, Told};

@@ -32,6 +32,15 @@ use crate::stops::{self, Met, Round};
 use crate::told::{Ended, Told};
 use crate::turn::{self, Asked, Asking};
 
+/// What stands in place of an answer when a run was stopped, and how it begins when one failed.
+const STOPPED: &str = "(stopped by user)";
+const FAILED: &str = "(error: ";
+
+/// Whether a message of the assistant is no answer, but says how a run ended without one.
+pub(crate) fn is_marker(text: &str) -> bool {
+    text == STOPPED || (text.starts_with(FAILED) && text.ends_with(')'))
+}
+
 /// A run that goes on.
 pub(crate) struct Running<'r, 'e> {
     pub(crate) held: &'r mut Held<'e>,
@@ -462,13 +471,13 @@ impl Running<'_, '_> {
             }
             Why::Stopped(stop) => {
                 self.held.interrupt_calls("interrupted: the run was stopped before this call was made")?;
-                self.held.delta.messages.push(Message::text(Role::Assistant, "(stopped by user)"));
+                self.held.delta.messages.push(Message::text(Role::Assistant, STOPPED));
                 let code = if stop == Stop::Killed { "killed" } else { "cancelled" };
                 (code.to_owned(), None, None, done)
             }
             Why::Failed { code, why } => {
                 self.held.interrupt_calls("interrupted: the run failed before this call was made")?;
-                self.held.delta.messages.push(Message::text(Role::Assistant, format!("(error: {why})")));
+                self.held.delta.messages.push(Message::text(Role::Assistant, format!("{FAILED}{why})")));
                 (code.to_owned(), Some(why), Some(Status::Error), done)
             }
         })

@@ -17,8 +17,8 @@ use selvedge_model::event::{Fields, SuspendReason, Suspended};
 use selvedge_model::limits::{Limits, Reached};
 use selvedge_model::tool::Started;
 use selvedge_model::{
-    Call, CallId, Cancel, Changeset, Event, Expect, Manifest, Message, NewThread, Note, NoteKey, Output, Part, Status,
-    ThreadId,
+    Call, CallId, Cancel, Changeset, Event, Expect, Manifest, Message, NewThread, Note, NoteKey, Output, Part, Role,
+    Status, ThreadId,
 };
 use selvedge_store::Error as StoreError;
 use serde_json::{Value, json};
@@ -26,6 +26,7 @@ use serde_json::{Value, json};
 use crate::assignment::Assignment;
 use crate::engine::Engine;
 use crate::error::{Error, Result};
+use crate::fold::Fold;
 use crate::held::Held;
 use crate::input::Input;
 use crate::ledger::Book;
@@ -41,6 +42,11 @@ pub trait Children: Send + Sync {
 
     /// A process that will run a child, behind a gate: dispatching it opens the gate and does not wait. Dropped, it never ran.
     fn launch(&self, child: &ThreadId) -> std::result::Result<Box<dyn Started>, String>;
+
+    /// Whether children are only known from a record: whether one may be started is decided, but none is, and the tool answers.
+    fn are_recorded(&self) -> bool {
+        false
+    }
 }
 
 /// A child to be started.
@@ -91,7 +97,7 @@ pub(crate) enum Refused {
     /// The model is told.
     Told(String),
     /// A ceiling is reached, and the thread waits.
-    Waits(Suspended),
+    Waits(Box<Suspended>),
 }
 
 /// The kind of note that tells a parent what became of a child.
@@ -99,6 +105,12 @@ pub(crate) const CHILD_SETTLED: &str = "child_settled";
 
 /// How much of a child's last words its parent is told.
 const TOLD_BYTES: usize = 4000;
+
+/// How words begin that say why the outside, and not the thread's own record, keeps a child from being started.
+pub(crate) const OUTSIDE: [&str; 3] = [FORGED, TOO_DEAR, NOT_LAUNCHED];
+const FORGED: &str = "the thread can't start a child: ";
+const TOO_DEAR: &str = "the budget does not hold: ";
+const NOT_LAUNCHED: &str = "the child could not be started: ";
 
 impl Held<'_> {
     /// The child that a call asks for, made ready; `before` children of the same batch come first.
@@ -112,26 +124,15 @@ impl Held<'_> {
     ) -> Result<std::result::Result<Child, Refused>> {
         let parent = self.fold.manifest();
         let told = |why: String| Ok(Err(Refused::Told(why)));
-        if let Err(why) = (spawning.vouch)(&parent.thread_id) {
-            return told(format!("the thread can't start a child: {why}"));
-        }
-        let mut order = match spawning.children.order(call, parent) {
-            Ok(order) => order,
-            Err(why) => return told(why),
+        let (mut order, wished, limits) = match self.ordered(call, work, spawning, before) {
+            Ok(ordered) => ordered,
+            Err(refused) => return Ok(Err(refused)),
         };
-        let ceilings = self.limits(work);
-        let mut used = self.fold.meter().used(0);
-        used.spawns = used.spawns.saturating_add(before);
-        if let Some(reached) = ceilings.reached_by_children(&used) {
-            return Ok(Err(Refused::Waits(over(reached))));
-        }
-        let wished = order.thread.limits.take().unwrap_or_default();
-        let Some(limits) = wished.under(&ceilings) else { return told("children may not go deeper".to_owned()) };
         let thread = self.child_id(&order.thread);
         let limits = match self.fund_child(&thread, wished, limits, work, book) {
             Ok(limits) => limits,
             Err(Error::Store(error @ StoreError::Posting(_))) => {
-                return told(format!("the budget does not hold: {error}"));
+                return told(format!("{TOO_DEAR}{error}"));
             }
             Err(error) => return Err(error),
         };
@@ -139,15 +140,66 @@ impl Held<'_> {
         order.thread.capabilities = narrowed(order.thread.capabilities.take(), parent.capabilities.as_deref());
         order.thread.acknowledged.retain(|risk| parent.acknowledged.iter().any(|known| known >= risk));
         order.thread.parent_id = Some(parent.thread_id.clone());
+        if order.detached && self.active_children()? + before >= spawning.at_once as u64 {
+            let most = spawning.at_once;
+            return told(format!(
+                "{most} children run already, and no more may at the same time; wait for one with `wait_threads`"
+            ));
+        }
         let launched = match order.detached.then(|| spawning.children.launch(&thread)).transpose() {
             Ok(launched) => launched,
-            Err(why) => return told(format!("the child could not be started: {why}")),
+            Err(why) => return told(format!("{NOT_LAUNCHED}{why}")),
         };
         self.engine.redactor.thread(&mut order.thread);
         self.engine.redactor.messages(&mut order.messages);
         let changeset = Changeset { messages: order.messages, ..Changeset::creating(order.thread) };
         let birth = Part::new(thread.clone(), Expect::Absent, changeset);
         Ok(Ok(Child { thread, birth: Some((birth, book.take_postings())), launched, is_detached: order.detached }))
+    }
+
+    /// How many children of this thread run, or are about to.
+    fn active_children(&self) -> Result<u64> {
+        let children = self.engine.store.children(self.thread())?;
+        let is_active = |status: Status| matches!(status, Status::Created | Status::Running);
+        Ok(children.iter().filter(|child| is_active(child.manifest.status)).count() as u64)
+    }
+
+    /// The child that a call asks for, with the ceilings that are wished for it and those that it may have.
+    fn ordered(
+        &self,
+        call: &Call,
+        work: &Assignment,
+        spawning: &Spawning,
+        before: u64,
+    ) -> std::result::Result<(Order, Limits, Limits), Refused> {
+        let parent = self.fold.manifest();
+        (spawning.vouch)(&parent.thread_id).map_err(|why| Refused::Told(format!("{FORGED}{why}")))?;
+        let mut order = spawning.children.order(call, parent).map_err(Refused::Told)?;
+        let ceilings = self.limits(work);
+        let mut used = self.fold.meter().used(0);
+        used.spawns = used.spawns.saturating_add(before);
+        if let Some(reached) = ceilings.reached_by_children(&used) {
+            return Err(Refused::Waits(Box::new(over(reached))));
+        }
+        let wished = order.thread.limits.take().unwrap_or_default();
+        match wished.under(&ceilings) {
+            Some(limits) => Ok((order, wished, limits)),
+            None => Err(Refused::Told("children may not go deeper".to_owned())),
+        }
+    }
+
+    /// What is said of a child that is only known from a record, if it may be started.
+    pub(crate) fn recorded_child(
+        &self,
+        call: &Call,
+        work: &Assignment,
+        spawning: &Spawning,
+        before: u64,
+    ) -> std::result::Result<Event, Refused> {
+        let (order, ..) = self.ordered(call, work, spawning, before)?;
+        let thread = self.child_id(&order.thread);
+        let child = Child { thread, birth: None, launched: None, is_detached: order.detached };
+        Ok(child.spawned(&call.id))
     }
 
     fn child_id(&self, child: &NewThread) -> ThreadId {
@@ -166,8 +218,8 @@ impl Held<'_> {
         book: &mut Book<'_>,
     ) -> Result<Limits> {
         let parent = &self.fold.manifest().chain_root_id;
-        let is_free = work.price.is_none_or(|price| price.is_free());
-        if is_free && book.account(parent)?.is_none() {
+        // A ceiling holds for all that is below it, whatever the parent's own calls cost.
+        if self.limits(work).spend.is_none() && book.account(parent)?.is_none() {
             return Ok(limits);
         }
         book.ensure(parent, self.limits(work).spend)?;
@@ -237,7 +289,13 @@ impl Engine {
         let end = self.end_of_chain(child)?;
         let manifest = self.store.get(&end)?.manifest;
         Ok(match manifest.status {
-            status if status.is_terminal() => Some(standing(&manifest)),
+            status if status.is_terminal() => {
+                let fold = Fold::load(&*self.store, &end, &self.trust)?;
+                let said = fold.conversation.messages().iter().rev().find(|message| message.role == Role::Assistant);
+                Some(standing(&manifest, said.map(|message| message.plain_text())))
+            }
+            // Its process never came to life; it is started again.
+            Status::Created if is_detached && self.store.holder(&end)?.is_none() => None,
             _ if is_detached => Some(running(&end)),
             _ => None,
         })
@@ -297,13 +355,15 @@ fn told_of(ended: &Ended) -> Output {
 }
 
 /// What a parent is told of a child that came to an end somewhere.
-fn standing(child: &Manifest) -> Output {
+fn standing(child: &Manifest, text: Option<String>) -> Output {
     let is_done = child.status == Status::Completed;
+    let text = text.map(|text| text[..text.floor_char_boundary(TOLD_BYTES)].to_owned());
     let content = json!({
         "success": is_done,
         "thread_id": child.thread_id,
         "status": child.status,
         "outputs": child.outputs,
+        "result": text,
         "cost": child.cost,
     });
     Output { content, is_error: !is_done, ..Output::default() }

@@ -98,7 +98,8 @@ pub(crate) fn ask(held: &mut Held<'_>, asking: &Asking<'_>, tell: &mut dyn FnMut
             Err(error) => error,
         };
         held.settle(Spent::by(&error))?;
-        if drafted {
+        // What a model had said when it was told to stop is kept.
+        if drafted && !matches!(error, ModelError::Stopped { .. }) {
             tell(Told::Draft(&Draft::Void));
         }
         let wait = match &error {

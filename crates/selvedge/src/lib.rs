@@ -22,7 +22,8 @@ pub mod workshop;
 pub use selvedge_engine::replay;
 pub use selvedge_engine::snapshot;
 pub use selvedge_engine::{
-    Assignment, Choice, Decided, Ended, Engine, Input, Options as EngineOptions, Permission, Recorded, Redactor, Told,
+    Assignment, Choice, Decided, Ended, Engine, Input, Options as EngineOptions, Permission, Recorded, Redactor,
+    Resumed, Told,
 };
 pub use selvedge_items as items;
 pub use selvedge_log as log;

@@ -36,7 +36,7 @@ pub fn load_as(
     mode: Mode,
 ) -> Result<(Loaded, Option<Finding>)> {
     let mut folded: Option<Result<Thread, FoldError>> = None;
-    let mut fold = |folded: &mut Option<Result<Thread, FoldError>>, entry: Entry| {
+    let fold = |folded: &mut Option<Result<Thread, FoldError>>, entry: Entry| {
         if up_to.is_none_or(|up_to| entry.head.version <= up_to) {
             fold_entry(folded, thread, &entry);
         }

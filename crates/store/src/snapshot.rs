@@ -55,14 +55,27 @@ pub struct Kept {
     pub place: Place,
     /// What it is called there.
     pub name: String,
-    /// The version of the log that it folds.
+    /// The version of the log that it folds; 0, which no log has, if it can't be told.
     pub version: u64,
-    /// When it was saved.
+    /// When it was saved; the beginning of time if it can't be told.
     pub saved_at: Timestamp,
     /// The version of the snapshot that it builds on.
     pub base: Option<u64>,
     /// How long it is.
     pub bytes: u64,
+}
+
+impl Kept {
+    /// Something that stands in the place of the newest, and does not look like a snapshot.
+    pub fn unlike(bytes: u64) -> Self {
+        let saved_at = Timestamp::from_micros(0);
+        Self { place: Place::Newest, name: NEWEST.to_owned(), version: 0, saved_at, base: None, bytes }
+    }
+
+    /// Whether it looks like a snapshot.
+    pub fn is_told(&self) -> bool {
+        self.version > 0
+    }
 }
 
 /// A snapshot that was saved.
@@ -108,7 +121,8 @@ pub trait Snapshots: Send + Sync {
     /// durable; after a crash or an error there is the one before it, or this one, and never a part of either. `body` gets the store's seal.
     fn save(&self, thread: &ThreadId, at: &Head, body: &mut Value) -> Result<Saved>;
 
-    /// All snapshots of a thread, the newest version first; `archive` is the folder of those that were put away.
+    /// All snapshots of a thread, the newest version first; `archive` is the folder of those that were put away. What stands in the place
+    /// of the newest and does not look like one comes before them all.
     fn kept(&self, thread: &ThreadId, archive: &str) -> Result<Vec<Kept>>;
 
     /// One of them, its signature checked.

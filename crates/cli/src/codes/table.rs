@@ -469,6 +469,15 @@ pub(crate) const PAGES: &[Page] = &[
         related: &["document_bad_signature"],
     },
     Page {
+        code: "edit_refused",
+        exits: &[Exit::Usage],
+        retry: Retry::Never,
+        means: "The call can't be made with these arguments.",
+        cause: "The tool does not take them: a field is missing, too much, or of another type. Nothing was recorded.",
+        remedies: &["mend the file and approve again: `selvedge approve CALL --edit FILE`"],
+        related: &["no_open_call", "already_decided"],
+    },
+    Page {
         code: "file_exists",
         exits: &[Exit::Conflict],
         retry: Retry::Never,

@@ -1,7 +1,8 @@
 //! `selvedge config check`: whether the configuration can be used, and JSON Schemas for editors.
 
-use selvedge::items::Config;
 use selvedge::items::config::{ConfigError, schema, schemas};
+use selvedge::items::{Config, Flaw};
+use selvedge::snapshot::Schema;
 use serde_json::{Value, json};
 
 use crate::config::folders;
@@ -9,6 +10,9 @@ use crate::context::Context;
 use crate::error::{Exit, Failure, Result};
 use crate::output::{BAD, paint};
 use crate::text::{clean, count};
+
+/// The key of the schema that snapshots are checked against.
+const SCHEMA_KEY: &str = "state_persistence.state.schema";
 
 /// Check the files of the configuration, and name everything that is wrong
 ///
@@ -30,9 +34,22 @@ pub(crate) fn run(args: &Args, context: &Context<'_>) -> Result<()> {
         return print_schema(section, context);
     }
     match Config::check(&folders(context)?) {
-        Ok(config) => show(&config, context),
+        Ok(config) => match wrong_schema(&config) {
+            None => show(&config, context),
+            Some(wrong) => refuse(vec![wrong], context),
+        },
         Err(wrong) => refuse(wrong, context),
     }
+}
+
+/// Why no snapshot could be checked, and so nothing run: the schema of snapshots is none. Whoever wrote to it last is named.
+fn wrong_schema(config: &Config) -> Option<ConfigError> {
+    let error = Schema::new(&config.state_persistence.state).err()?;
+    let said = config.explain(SCHEMA_KEY).ok().and_then(|explained| explained.values.into_iter().next_back());
+    let (file, line) = said.map_or_else(Default::default, |said| (said.origin.file.to_string(), said.origin.line));
+    let flaw = Flaw::new(format!("`{SCHEMA_KEY}`: {error}")).on_line(line);
+    let hint = "write a JSON Schema that refers to nothing outside of itself, or leave the key out";
+    Some(ConfigError::Invalid { file, flaw: flaw.hint(hint) })
 }
 
 fn print_schema(section: &str, context: &Context<'_>) -> Result<()> {

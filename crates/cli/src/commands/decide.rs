@@ -163,9 +163,17 @@ fn decide(of: Calls, choice: &Choice, context: &Context<'_>) -> Result<()> {
     let is_each = running.workshop.config.approvals.wait == Wait::Each;
     if !left && !of.no_run && (waits.is_none() || is_each) {
         let work = running.assignment(&thread)?;
-        return running.show(context, |running, cancel, tell| {
+        let shown = running.show(context, |running, cancel, tell| {
             running.engine.resume(&thread, Input::nothing(), &work, cancel, tell)
         });
+        return match shown {
+            // The word is on record, and whoever was faster goes by it.
+            Err(failure) if matches!(failure.code, "lease_held" | "not_runnable") => {
+                context.output.tell(format!("somebody else goes on with {thread}"));
+                Ok(())
+            }
+            shown => shown,
+        };
     }
     running.close(context);
     match (left, &waits) {
@@ -202,13 +210,19 @@ fn decide_one(
     work: &Assignment,
 ) -> Result<selvedge::Decided> {
     let deadline = Instant::now() + PATIENCE;
+    let mut left = None;
     loop {
-        let decided = running.engine.decide(thread, call, choice.clone(), &who(), work);
-        let decided = decided.map_err(|error| Failure::of(&error))?;
+        let decided = match (running.engine.decide(thread, call, choice.clone(), &who(), work), left.take()) {
+            (Ok(decided), _) => decided,
+            // Whoever it was left with has gone by it.
+            (Err(selvedge_engine::Error::NoOpenCall { .. }), Some(left)) => return Ok(left),
+            (Err(error), _) => return Err(Failure::of(&error)),
+        };
         let is_run = running.store.get(thread)?.manifest.status == Status::Running;
         if decided.recorded != Recorded::Left || is_run || Instant::now() > deadline {
             return Ok(decided);
         }
+        left = Some(decided);
         std::thread::sleep(PAUSE);
     }
 }

@@ -19,6 +19,7 @@ use crate::text::{clean, grouped, local_minute};
 ///
 /// JSON: {"thread_id", "log_version", "snapshots":[{"log_version", "saved_at", "place", "name", "base", "bytes", "good", "why"}]}; "place" is
 /// newest, older or archived, "base" the version of the snapshot that it builds on or null, "good" whether its signature holds, and "why" why not.
+/// "log_version" and "saved_at" are null for what stands in the place of the newest and does not look like a snapshot.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
     /// Any unique beginning of the thread's id or its hex
@@ -34,8 +35,8 @@ struct Listed {
 
 #[derive(Serialize)]
 struct One {
-    log_version: u64,
-    saved_at: Timestamp,
+    log_version: Option<u64>,
+    saved_at: Option<Timestamp>,
     place: &'static str,
     name: String,
     base: Option<u64>,
@@ -46,16 +47,22 @@ struct One {
 
 impl One {
     fn of(kept: Kept, why: Option<String>) -> Self {
+        let is_told = kept.is_told();
         let Kept { place, name, version, saved_at, base, bytes } = kept;
-        let place = place.as_str();
-        Self { log_version: version, saved_at, place, name, base, bytes, good: why.is_none(), why }
+        let (log_version, saved_at) = (is_told.then_some(version), is_told.then_some(saved_at));
+        Self { log_version, saved_at, place: place.as_str(), name, base, bytes, good: why.is_none(), why }
     }
 
     fn row(&self) -> Vec<String> {
-        let form = self.base.map_or_else(|| "whole".to_owned(), |base| format!("changes since {base}"));
-        let state = self.why.as_deref().map_or_else(|| "good".to_owned(), clean);
-        let saved = local_minute(self.saved_at);
-        vec![self.log_version.to_string(), saved, self.place.to_owned(), form, grouped(self.bytes), state]
+        let form = match (self.log_version, self.base) {
+            (None, _) => "?".to_owned(),
+            (_, None) => "whole".to_owned(),
+            (_, Some(base)) => format!("changes since {base}"),
+        };
+        let state = self.why.as_deref().map_or_else(|| "good".to_owned(), |why| format!("not usable: {}", clean(why)));
+        let version = self.log_version.map_or_else(|| "?".to_owned(), |version| version.to_string());
+        let saved = self.saved_at.map_or_else(|| "?".to_owned(), local_minute);
+        vec![version, saved, self.place.to_owned(), form, grouped(self.bytes), state]
     }
 }
 

@@ -1,11 +1,13 @@
 //! `selvedge cancel` and `selvedge kill`: stop a thread, here or wherever it runs.
 
+use selvedge::Engine;
 use selvedge_model::{Status, Stop, ThreadId};
+use selvedge_store::Registry;
 use serde::Serialize;
 
 use crate::context::Context;
-use crate::error::{Failure, Result};
-use crate::running::Running;
+use crate::error::{Exit, Failure, Result};
+use crate::running::{Running, plain_engine};
 
 /// Stop a thread
 ///
@@ -25,12 +27,26 @@ struct Stopped<'a> {
     status: Status,
 }
 
+fn stopped(engine: &Engine, thread: ThreadId, stop: Stop) -> Result<(ThreadId, Status)> {
+    let status = engine.stop(&thread, stop).map_err(|error| Failure::of(&error))?;
+    Ok((thread, status))
+}
+
 pub(crate) fn run(args: &Args, stop: Stop, context: &Context<'_>) -> Result<()> {
-    let running = Running::open(context)?;
-    let thread = running.resolve(&args.thread)?;
-    let status = running.engine.stop(&thread, stop).map_err(|error| Failure::of(&error));
-    running.close(context);
-    let status = status?;
+    let (thread, status) = match Running::open(context) {
+        Ok(running) => {
+            let stopped = running.resolve(&args.thread).and_then(|thread| stopped(&running.engine, thread, stop));
+            running.close(context);
+            stopped?
+        }
+        // What is wrong with the configuration keeps nobody from stopping what runs.
+        Err(failure) if failure.exit == Exit::Usage => {
+            context.output.say(format!("{}; it is stopped all the same", failure.message));
+            let (store, engine) = plain_engine(context)?;
+            stopped(&engine, store.resolve(&args.thread)?, stop)?
+        }
+        Err(failure) => return Err(failure),
+    };
     if context.output.is_json() {
         return context.output.record(&Stopped { thread_id: &thread, status });
     }

@@ -295,6 +295,8 @@ fn what_is_only_recorded_waits_for_a_resume() {
     // It is decided about, but it does not go on by itself: somebody still has to say so.
     let needs = inbox(&sandbox);
     assert_eq!(needs[0]["commands"], json!([format!("selvedge resume {thread}")]), "{needs:?}");
+    let shown = sandbox.run(&["inbox"]).stdout;
+    assert_eq!(shown.matches("approval").count(), 1, "{shown}");
     ended(&sandbox.run(&["resume", &thread, "--json"]));
     assert_eq!(paid(&sandbox), ["paid anna"]);
 }
@@ -308,8 +310,17 @@ fn nobodys_word_counts_after_the_time_that_was_set() {
         &ASK.replace("action: ask", "action: ask, expires_after_seconds: 1"),
     );
     let thread = waiting(&sandbox);
-    assert!(inbox(&sandbox)[0]["expires_at"].is_string());
+    let waits = &inbox(&sandbox)[0];
+    assert_eq!((waits["expires_at"].is_string(), &waits["expired"]), (true, &json!(false)));
     thread::sleep(Duration::from_millis(1100));
+    let need = &inbox(&sandbox)[0];
+    let resume = format!("selvedge resume {thread}");
+    assert_eq!((&need["expired"], &need["commands"]), (&json!(true), &json!([resume])));
+    let shown = sandbox.run(&["inbox"]).stdout;
+    assert!(
+        shown.contains("  expired 20") && shown.contains(&resume) && !shown.contains("selvedge approve"),
+        "{shown}"
+    );
     let error = sandbox.run(&["approve", "call_1", "--thread", &thread, "--json"]).error(4, "too_late");
     assert!(error["hint"].as_str().unwrap().contains(&format!("`selvedge resume {thread}`")), "{error}");
     let told = ended(&sandbox.run(&["resume", &thread, "--json"]));
@@ -349,6 +360,7 @@ fn the_inbox_shows_the_newest_thread_first_and_its_calls_in_order() {
         "call_id",
         "code",
         "commands",
+        "expired",
         "expires_at",
         "reason",
         "since",

@@ -86,6 +86,23 @@ fn what_is_wrong_is_named_with_its_line_everywhere() {
 }
 
 #[test]
+fn a_schema_of_snapshots_that_is_none_is_named_before_a_run_fails_by_it() {
+    let sandbox = Sandbox::new();
+    for schema in ["{type: banana}", "{$ref: \"http://example.com/schema.json\"}"] {
+        project(&sandbox, "state_persistence.yaml", &format!("state:\n  schema: {schema}\n"));
+        let checked = sandbox.run(&["config", "check", "--json"]);
+        checked.error_beside_data(2, "config_invalid");
+        let record = &checked.records()[0];
+        assert_eq!((&record["ok"], &record["error"]["line"]), (&json!(false), &json!(2)), "{record}");
+        assert!(record["error"]["file"].as_str().unwrap().ends_with("config/state_persistence.yaml"), "{record}");
+        let shown = sandbox.run(&["config", "check"]);
+        assert!(shown.stderr.contains("is no JSON Schema") && shown.stderr.contains("line 2"), "{shown:?}");
+    }
+    project(&sandbox, "state_persistence.yaml", "state: {schema: {type: object}}\n");
+    assert_eq!(sandbox.run(&["config", "check", "--json"]).json()["ok"], true);
+}
+
+#[test]
 fn a_cycle_is_named() {
     let sandbox = Sandbox::new();
     project(&sandbox, "agent/limits.yaml", "extends: team/a.yaml\n");

@@ -55,6 +55,32 @@ fn a_snapshot_that_was_edited_is_named_and_not_shown() {
     assert_eq!(sandbox.run(&["snapshots", &thread, "--json"]).json()["snapshots"], json!([]));
 }
 
+#[test]
+fn what_is_no_snapshot_any_more_is_named_as_not_usable() {
+    let (sandbox, thread) = suspended();
+    let path = sandbox.threads().join(&thread).join("state.json");
+    let good = fs::read(&path).unwrap();
+    let named = || {
+        let one = &sandbox.run(&["snapshots", &thread, "--json"]).json()["snapshots"][0];
+        assert_eq!((&one["place"], &one["good"]), (&json!("newest"), &json!(false)), "{one}");
+        assert!(one["why"].is_string(), "{one}");
+        let shown = sandbox.run(&["snapshots", &thread]);
+        assert!(shown.stdout.contains("not usable: "), "{shown:?}");
+        let ran = sandbox.run(&["state", &thread, "--snapshot", "--json"]);
+        assert!(
+            ran.stderr.contains("`state.json` is not used: ") && ran.stderr.contains("made from the log"),
+            "{ran:?}"
+        );
+    };
+    for bytes in [0, 1, 100, 400] {
+        fs::write(&path, &good[..bytes]).unwrap();
+        named();
+    }
+    fs::remove_file(&path).unwrap();
+    fs::create_dir(&path).unwrap();
+    named();
+}
+
 /// The override that the published form of the configuration shows.
 #[test]
 fn a_project_overrides_when_and_how_snapshots_are_saved() {

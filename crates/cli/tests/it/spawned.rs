@@ -390,6 +390,23 @@ fn a_child_whose_process_was_killed_is_stalled_and_goes_on_when_somebody_resumes
     assert_eq!((ran.code, status(&sandbox, &child).as_str()), (Some(0), "completed"), "{ran:?}");
 }
 
+/// A process that hears nothing is ended by the identity that stands in its parent's log.
+#[test]
+fn a_child_that_does_not_hear_is_killed_by_its_recorded_identity() {
+    let sandbox = family(&calling(SPAWN_ASYNC), SLEEPS);
+    put(&sandbox, ".ai/directives/parent.md", &PARENT.replace("tool.pay", "tool.pay, tool.slow"));
+    let parent = thread_of(&sandbox.run(&RUN));
+    eventually("the child runs", || has(&sandbox, "begun.txt"));
+    let child = id(&of_status(&sandbox, "child")[0]);
+    let log = sandbox.run(&["log", &parent, "--json"]).records();
+    let intent = log.iter().find(|line| line["event_type"] == "tool_intent").unwrap();
+    let pid = intent["payload"]["process"]["pid"].as_u64().unwrap();
+    assert!(std::process::Command::new("kill").args(["-STOP", &pid.to_string()]).status().unwrap().success());
+    let ran = sandbox.run(&["kill", &child, "--json"]);
+    assert_eq!((ran.code, &ran.json()["status"]), (Some(0), &json!("killed")), "{ran:?}");
+    assert_eq!(status(&sandbox, &child), "killed");
+}
+
 #[test]
 fn an_agent_reads_resumes_and_hands_over_through_its_doors() {
     let sandbox = family(&calling(SPAWN), PAYS);

@@ -13,6 +13,9 @@ use selvedge_model::id::ReservationId;
 use selvedge_model::{Ids, Money};
 use selvedge_store::{Error, Ledger, Result};
 
+/// How deep a tree of accounts may be; deeper is a circle.
+const DEPTH_MAX: usize = 1000;
+
 /// Postings that are being worked out.
 pub struct Book<'s> {
     ledger: &'s dyn Ledger,
@@ -178,11 +181,17 @@ impl<'s> Book<'s> {
 
     /// Makes the parent of a closed account hold money for it again, and the parent's parent for that one if it was closed too.
     fn reserve_again(&mut self, id: &AccountId) -> Result<()> {
+        self.reserve_again_below(id, DEPTH_MAX)
+    }
+
+    fn reserve_again_below(&mut self, id: &AccountId, depth: usize) -> Result<()> {
+        // Parents that lead in a circle have no money to give.
+        let depth = depth.checked_sub(1).ok_or(Error::BadBatch)?;
         let Some(account) = self.account(id)? else { return Ok(()) };
         let Some(parent) = account.parent.clone() else { return Ok(()) };
         let Some(above) = self.account(&parent)? else { return Ok(()) };
         if above.status == AccountStatus::Closed {
-            self.reserve_again(&parent)?;
+            self.reserve_again_below(&parent, depth)?;
         }
         let returned = account.spent();
         let amount = account.max.unwrap_or(returned).max(returned);

@@ -267,6 +267,36 @@ fn what_is_allowed_in_the_last_moment_starts_a_run_of_whoever_holds_the_thread()
     assert_eq!(payer.paid.load(Ordering::SeqCst), 1);
 }
 
+#[test]
+fn what_a_tool_does_not_take_is_not_recorded_as_allowed() {
+    let (house, mut payer) = (House::new(), payer(one()));
+    let thread = house.asked(&payer);
+    payer.work.tools[0] = Arc::new(Picky(Counting::new("pay", EffectClass::AtMostOnce)));
+    let refused = house.decide(&thread, "p1", Choice::Edit(json!({"amount": "much"})), &payer).unwrap_err();
+    assert_eq!(refused.code(), "edit_refused");
+    assert!(house.loaded(&thread).calls[&call("p1")].decisions.is_empty());
+}
+
+/// A tool that takes numbers only.
+struct Picky(Counting);
+
+impl Tool for Picky {
+    fn spec(&self) -> &selvedge_model::ToolSpec {
+        self.0.spec()
+    }
+
+    fn start(&self, call: &Call) -> Result<Box<dyn selvedge_model::tool::Started>, selvedge_model::ToolError> {
+        match call.arguments["amount"].is_number() {
+            true => self.0.start(call),
+            false => Err(selvedge_model::ToolError::NotStarted { tool: "pay".to_owned(), why: "no number".to_owned() }),
+        }
+    }
+
+    fn reconcile(&self, call: &Call, cancel: &Cancel) -> selvedge_model::tool::Reconciled {
+        self.0.reconcile(call, cancel)
+    }
+}
+
 /// A cancel that came while somebody decided about the thread stayed a note, and the next run consumed it.
 #[test]
 fn whoever_has_a_thread_for_a_moment_does_what_others_asked_of_it_meanwhile() {

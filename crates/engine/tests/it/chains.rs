@@ -313,3 +313,29 @@ fn a_call_that_dangles_is_shown_as_interrupted_in_the_successor() {
     let shown = house.loaded(&ended.thread).messages;
     assert!(shown.iter().any(|message| String::from_utf8(message.content_bytes()).unwrap().contains("interrupted")));
 }
+
+#[test]
+fn a_successor_has_its_own_copy_of_what_was_too_long_for_a_line() {
+    let house = House::new();
+    let thread = house.thread();
+    // One answer of a hundred kilobytes, which goes to a blob; then the window is full.
+    let (mut work, _) = small(3000, 2, 100_000);
+    work.continuation.threshold = 0.6;
+    let ended = house.send(&thread, Input::text("count"), &work).0.unwrap();
+    assert!(house.chain(&thread).len() > 1);
+    let messages = house.loaded(&ended.thread).messages;
+    let text = messages.iter().map(|message| String::from_utf8(message.content_bytes()).unwrap()).collect::<String>();
+    let named: Vec<_> = text.split("the whole is in blob ").skip(1).map(|rest| rest[..64].parse().unwrap()).collect();
+    assert!(!named.is_empty());
+    assert!(named.iter().all(|blob| house.store.blob(&ended.thread, blob).is_ok()));
+}
+
+#[test]
+fn whoever_stops_a_chain_whose_end_is_gone_is_not_kept_waiting() {
+    let house = House::new();
+    let thread = house.thread();
+    let (work, _) = small(600, 12, 400);
+    let ended = house.send(&thread, Input::text("count"), &work).0.unwrap();
+    selvedge_store::Commit::delete(&*house.store, &ended.thread).unwrap();
+    assert_eq!(house.engine.stop(&thread, Stop::Cancelled).unwrap(), Status::Continued);
+}

@@ -186,7 +186,7 @@ fn a_forged_parent_starts_nothing() {
     work.spawning.as_mut().unwrap().vouch = Arc::new(|_| Err("its `thread.json` was edited".to_owned()));
     house.send(&thread, Input::text("go"), &work).0.unwrap();
     assert!(house.children_of(&thread).is_empty());
-    assert!(house.told(&thread, "s").as_str().unwrap().contains("was edited"));
+    assert!(house.told(&thread, "s")["error"].as_str().unwrap().contains("was edited"));
 }
 
 #[test]
@@ -300,7 +300,7 @@ fn no_child_gets_money_that_is_not_there_and_what_is_left_comes_back() {
     let thread = thread.unwrap();
     let ended = house.send(&thread, Input::text("go"), &work).0.unwrap();
     assert_eq!(house.children_of(&thread).len(), 2, "the second one does not fit beside the first");
-    assert!(house.told(&thread, "s2").as_str().unwrap().contains("budget"), "{}", house.told(&thread, "s2"));
+    assert!(house.told(&thread, "s2")["error"].as_str().unwrap().contains("budget"), "{}", house.told(&thread, "s2"));
     assert_eq!(ended.status, Status::Completed);
     let account = house.store.account(&thread).unwrap().unwrap();
     assert_eq!((account.reserved, account.open), (Money::ZERO, 0));
@@ -341,6 +341,55 @@ impl Children for Unruly {
     fn launch(&self, _: &ThreadId) -> Result<Box<dyn Started>, String> {
         Err("every child is waited for here".to_owned())
     }
+}
+
+/// A parent whose own calls are free once let every child have all of its ceiling.
+#[test]
+fn a_ceiling_holds_for_priced_children_of_a_free_parent() {
+    let house = House::new();
+    let price = Price { input: "1000".parse().unwrap(), output: "1000".parse().unwrap(), ..Price::default() };
+    let mut nursery = nursery(vec![Reply::Says("three")]);
+    nursery.price = Some(price);
+    let calls = ["s1", "s2", "s3"].map(|id| (id, json!({"task": "one", "spend": "60"})));
+    let mut work = parent(calls.to_vec(), nursery);
+    work.price = Some(Price::default());
+    let limits = Some(Limits { spend: Some("100".parse().unwrap()), ..Limits::default() });
+    let new = NewThread { limits, ..NewThread::of(AgentId::new("scribe").unwrap()) };
+    let thread = house.engine.create(new, Vec::new()).unwrap();
+    house.send(&thread, Input::text("go"), &work).0.unwrap();
+    assert_eq!(house.children_of(&thread).len(), 1, "two of them do not fit beside the first");
+    let account = house.store.account(&thread).unwrap().unwrap();
+    assert_eq!((account.settled_children.nanos(), account.open), (15_000_000, 0));
+}
+
+#[test]
+fn a_process_that_never_came_to_life_is_started_again() {
+    let house = House::new();
+    let thread = house.thread();
+    let nursery = nursery(vec![Reply::Says("three")]);
+    let launched = nursery.launched.clone();
+    let work = parent(vec![("s", json!({"task": "count", "detached": true}))], nursery);
+    let cut = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
+        house.engine.send(&thread, Input::text("go"), &work, &Cancel::new(), &mut |told| {
+            let is_intent = matches!(told, Told::Committed { reason: Reason::ToolIntentCommitted, .. });
+            assert!(!is_intent, "the process dies here, before it opens the gate");
+        })
+    }));
+    assert!(cut.is_err());
+    assert_eq!(launched.load(Ordering::SeqCst), 0);
+    house.another().taken_up(&thread, Input::nothing(), &work);
+    assert_eq!((launched.load(Ordering::SeqCst), house.children_of(&thread).len()), (1, 1));
+}
+
+#[test]
+fn so_many_processes_at_once_and_no_more() {
+    let house = House::new();
+    let thread = house.thread();
+    let calls = ["s1", "s2", "s3"].map(|id| (id, json!({"task": "one", "detached": true})));
+    let work = parent(calls.to_vec(), nursery(vec![Reply::Says("three")]));
+    house.send(&thread, Input::text("go"), &work).0.unwrap();
+    assert_eq!(house.children_of(&thread).len(), 2);
+    assert!(house.told(&thread, "s3")["error"].as_str().unwrap().contains("wait_threads"));
 }
 
 #[test]

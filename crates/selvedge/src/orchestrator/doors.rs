@@ -12,7 +12,7 @@ use selvedge_engine::wait::wait_threads;
 use selvedge_engine::{Ended, Input};
 use selvedge_model::event::{EffectClass, Process};
 use selvedge_model::tool::{Reconciled, Risk, Started};
-use selvedge_model::{Call, Cancel, Output, Stop, ThreadId, Tool, ToolError, ToolSpec};
+use selvedge_model::{Call, Cancel, Output, Status, Stop, ThreadId, Tool, ToolError, ToolSpec};
 use selvedge_tools::InvalidTool;
 use serde::Serialize;
 use serde_json::{Value, json};
@@ -165,7 +165,10 @@ const SIGNS: [Sign; 12] = [
                 query: said("query").and_then(Value::as_str).ok_or("`query` is missing")?.to_owned(),
                 search_type: match said("search_type").and_then(Value::as_str) {
                     Some("regex") => SearchType::Regex,
-                    _ => SearchType::Text,
+                    Some("text") | None => SearchType::Text,
+                    Some(other) => {
+                        return Err(format!("there is no search type `{other}`; there are `text` and `regex`"));
+                    }
                 },
                 is_exact: false,
                 max_results: said("max_results").and_then(Value::as_u64).map_or(FOUND_MAX, |most| most as usize),
@@ -233,7 +236,10 @@ const SIGNS: [Sign; 12] = [
         input_schema: || json!({"type": "object", "properties": {}, "additionalProperties": false}),
         class: EffectClass::Idempotent,
         risk: Risk::Safe,
-        act: |_, _, _| Ok(json!({"success": true})),
+        act: |_, call, _| match call.arguments.as_object().is_none_or(serde_json::Map::is_empty) {
+            true => Ok(json!({"success": true})),
+            false => Err("it hands over this thread and takes no arguments".to_owned()),
+        },
     },
 ];
 
@@ -294,7 +300,9 @@ fn stop(shared: &Arc<Shared>, call: &Call, stop: Stop, word: &str) -> Result<Val
     let thread = own(shared, call)?;
     let status = shared.engine()?.stop(&thread, stop).map_err(|error| error.to_string())?;
     let mut told = json!({"success": true, "thread_id": thread, "status": status});
-    told[word] = json!(true);
+    // One that had come to an end before stays as it was.
+    told[word] =
+        json!(!matches!(status, Status::Completed | Status::CompletedWithErrors | Status::Error | Status::Continued));
     Ok(told)
 }
 

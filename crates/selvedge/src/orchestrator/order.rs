@@ -12,6 +12,7 @@ use crate::workshop::{Wishes, Workshop};
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 struct Asked {
+    #[serde(alias = "directive_id")]
     directive: String,
     #[serde(default)]
     inputs: Map<String, Value>,
@@ -19,7 +20,7 @@ struct Asked {
     is_async: bool,
     model: Option<String>,
     agent: Option<String>,
-    #[serde(default)]
+    #[serde(default, alias = "limit_overrides")]
     limits: Limits,
 }
 
