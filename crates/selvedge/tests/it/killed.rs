@@ -158,7 +158,7 @@ fn killed_at_random_moments_each_payment_is_made_once() {
     let whole = began.elapsed().as_micros() as u64;
     assert_paid_once(&house, &thread, "undisturbed");
     let mut kills = 0;
-    while kills < 60 {
+    while kills < 100 {
         let (house, thread) = self::house();
         house.write("slow", "");
         // Whoever comes later has less to do, so it is killed sooner.
