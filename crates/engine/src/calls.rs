@@ -367,6 +367,7 @@ impl Running<'_, '_> {
         let spawning = self.work.spawning.as_ref();
         let (children, tools): (Vec<_>, Vec<_>) =
             flights.iter_mut().filter(|flight| flight.started.is_some()).partition(|flight| flight.is_child());
+        let has_children = !children.is_empty();
         let all_at_once = |flights: &mut [&mut Flight]| match flights {
             [] => {}
             [alone] => alone.go(engine, spawning, cancel),
@@ -384,6 +385,10 @@ impl Running<'_, '_> {
         all_at_once(&mut tools);
         let mut later = later;
         later.chunks_mut(at_once).for_each(all_at_once);
+        // Whoever stopped the thread stopped its children after it; that they ended must not be heard before that.
+        if has_children && let Ok(Some(stop)) = self.held.said_to_stop() {
+            cancel.say(stop);
+        }
         // What was lost on the way may be known to the tool.
         for flight in flights.iter_mut().filter(|flight| matches!(flight.landed, Landed::Unknown)) {
             if let (Some(tool), Some(call)) = (&flight.tool, &flight.call)
