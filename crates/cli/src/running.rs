@@ -111,7 +111,7 @@ impl Running {
     }
 
     /// Writes down, signed and once, what a thread may call.
-    pub(crate) fn write_capabilities(&self, thread: &ThreadId, work: &Assignment) -> selvedge_store::Result<()> {
+    fn write_capabilities(&self, thread: &ThreadId, work: &Assignment) -> selvedge_store::Result<()> {
         let manifest = self.store.get(thread)?.manifest;
         self.store.write_capabilities(thread, || capabilities::page(&manifest, work, &self.redactor)).map(|_| ())
     }
@@ -125,11 +125,7 @@ impl Running {
         self.notes.take().iter().for_each(|note| context.output.say(note));
         let cancel = stop_when_interrupted();
         let mut screen = Screen { context, is_drafting: false };
-        let mut thread = None;
-        let ended = run(&self, &cancel, &mut |told| {
-            self.note_successor(&told, &mut thread, context);
-            screen.show(&told);
-        });
+        let ended = run(&self, &cancel, &mut |told| screen.show(&told));
         screen.end_draft();
         let ended = ended.map_err(|error| match error {
             // Whoever interrupts the waiting is not told that it was not allowed.
@@ -142,17 +138,6 @@ impl Running {
         let ended = ended?;
         tell_end(context, &ended)?;
         outcome(&ended)
-    }
-
-    /// Writes down what may be called by a thread in which the one that was shown so far goes on: this is told before its first turn.
-    fn note_successor(&self, told: &Told<'_>, shown: &mut Option<ThreadId>, context: &Context<'_>) {
-        let Told::Committed { thread, .. } = told else { return };
-        if shown.as_ref() == Some(*thread) {
-            return;
-        }
-        if let Some(Err(failure)) = shown.replace((*thread).clone()).map(|_| self.assignment(thread)) {
-            context.output.say(format!("what `{thread}` may call could not be written down: {}", failure.message));
-        }
     }
 
     /// Closes the store, so that the transcripts alone hold everything.

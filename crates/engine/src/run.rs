@@ -501,7 +501,7 @@ fn limit_reached(tokens_used: u64, work: &Assignment) -> Fields {
 }
 
 /// A thread that waits because it reached a ceiling.
-fn over(reached: Reached) -> Suspended {
+pub(crate) fn over(reached: Reached) -> Suspended {
     let (current, maximum) = (Some(reached.current), Some(reached.maximum));
     Suspended { current, maximum, ..Suspended::because(SuspendReason::Limit, reached.code) }
 }

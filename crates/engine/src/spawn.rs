@@ -13,8 +13,8 @@ use std::sync::Arc;
 
 use selvedge_items::capability::{Capabilities, Capability};
 use selvedge_model::account::Posting;
-use selvedge_model::event::{Fields, SuspendReason, Suspended};
-use selvedge_model::limits::{Limits, Reached};
+use selvedge_model::event::{Fields, Suspended};
+use selvedge_model::limits::Limits;
 use selvedge_model::tool::Started;
 use selvedge_model::{
     Call, CallId, Cancel, Changeset, Event, Expect, Manifest, Message, NewThread, Note, NoteKey, Output, Part, Role,
@@ -30,6 +30,7 @@ use crate::fold::Fold;
 use crate::held::Held;
 use crate::input::Input;
 use crate::ledger::Book;
+use crate::run::over;
 use crate::told::Ended;
 
 /// Makes the arguments of a call into a child, and knows how its runs are done.
@@ -242,11 +243,6 @@ fn narrowed(wished: Option<Vec<String>>, parent: Option<&[String]>) -> Option<Ve
         (None, Some(parent)) => Some(parent.to_vec()),
         (wished, None) => wished,
     }
-}
-
-fn over(reached: Reached) -> Suspended {
-    let (current, maximum) = (Some(reached.current), Some(reached.maximum));
-    Suspended { current, maximum, ..Suspended::because(SuspendReason::Limit, reached.code) }
 }
 
 impl Child {

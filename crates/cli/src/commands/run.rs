@@ -85,7 +85,6 @@ pub(crate) fn run(args: Args, context: &Context<'_>) -> Result<()> {
     running.show(context, |running, cancel, tell| {
         // The task is there from the beginning: killed at any moment, the thread knows what it is for.
         let thread = running.engine.create(thread, vec![Message::text(Role::User, task)])?;
-        running.write_capabilities(&thread, &assignment)?;
         context.output.tell(format!("thread {thread}"));
         running.engine.resume(&thread, Input::nothing(), &assignment, cancel, tell)
     })
