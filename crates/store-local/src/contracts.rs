@@ -8,8 +8,8 @@ use selvedge_log::{Head, Line, line, lines};
 use selvedge_model::account::{Account, AccountId, Reservation};
 use selvedge_model::{Batch, CommitKey, Committed, Digest, Note, OwnerId, Run, ThreadId};
 use selvedge_store::{
-    Acquire, Commit, Commitment, Cursor, Feed, Filter, Lease, Leases, Ledger, Logs, Notes, Page, Registry, Result,
-    Summary, Tombstone,
+    Acquire, Alive, Commit, Commitment, Cursor, Feed, Filter, Lease, Leases, Ledger, Logs, Notes, Page, Registry,
+    Result, Summary, Tombstone,
 };
 
 use crate::core::{Durability, io_error};
@@ -38,7 +38,7 @@ impl Commit for LocalStore {
 
 impl Logs for LocalStore {
     fn head(&self, thread: &ThreadId) -> Result<Head> {
-        Ok(self.core.read(|connection| rows::existing(connection, thread))?.head)
+        self.core.read(|connection| rows::head(connection, thread)?.ok_or_else(|| rows::missing(connection, thread)))
     }
 
     fn read(&self, thread: &ThreadId, from: u64, limit: usize) -> Result<Vec<Line>> {
@@ -93,6 +93,14 @@ impl Leases for LocalStore {
 
     fn renew(&self, lease: &Lease) -> Result<()> {
         self.core.renew(lease)
+    }
+
+    fn keep_alive(&self, lease: &Lease, alive: Alive) -> Result<()> {
+        self.core.keep_alive(lease, alive)
+    }
+
+    fn last_alive(&self, thread: &ThreadId) -> Result<Option<Alive>> {
+        self.core.last_alive(thread)
     }
 
     fn release(&self, lease: &Lease) -> Result<()> {
@@ -159,7 +167,7 @@ impl Registry for LocalStore {
     }
 
     fn tombstone(&self, thread: &ThreadId) -> Result<Option<Tombstone>> {
-        self.core.read(|connection| rows::tombstone(connection, thread))
+        self.core.tombstone(thread)
     }
 }
 

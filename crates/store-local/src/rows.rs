@@ -91,32 +91,10 @@ pub(crate) fn raw(row: &SqlRow<'_>) -> rusqlite::Result<Raw> {
 }
 
 pub(crate) fn row(raw: Raw) -> Result<Row> {
-    let (
-        id,
-        log_id,
-        manifest,
-        [version, lines, bytes],
-        hash,
-        segment,
-        signer,
-        head_epoch,
-        sealed,
-        epoch,
-        owner,
-        updated_at,
-    ) = raw;
+    let (id, log_id, manifest, lengths, hash, segment, signer, head_epoch, sealed, epoch, owner, updated_at) = raw;
     let mut manifest: Manifest = json(&manifest)?;
     manifest.updated_at = Timestamp::from_micros(updated_at);
-    let head = Head {
-        log_id: text::<LogId>(&log_id)?,
-        segment: u32::try_from(segment).map_err(bad_row)?,
-        version: unsigned(version),
-        lines: unsigned(lines),
-        bytes: unsigned(bytes),
-        hash: digest(hash)?,
-        epoch: unsigned(head_epoch),
-        signer: digest(signer)?,
-    };
+    let head = end_of(&log_id, lengths, hash, segment, signer, head_epoch)?;
     let owner = owner.as_deref().map(text).transpose()?;
     Ok(Row { id, manifest, head, sealed, epoch: unsigned(epoch), owner })
 }
@@ -126,6 +104,43 @@ pub(crate) fn find(connection: &Connection, thread: &ThreadId) -> Result<Option<
     let mut statement = connection.prepare_cached(&sql).map_err(database)?;
     let found = statement.query_row([thread.as_str()], raw).optional().map_err(database)?;
     found.map(row).transpose()
+}
+
+/// Where the log of a thread ends, and nothing else of it.
+pub(crate) fn head(connection: &Connection, thread: &ThreadId) -> Result<Option<Head>> {
+    const SQL: &str = "SELECT t.log_id, h.version, h.lines, h.bytes, h.hash, h.segment, h.signer, h.head_epoch \
+         FROM threads AS t JOIN heads AS h ON h.id = t.id WHERE t.thread_id = ?";
+    let mut statement = connection.prepare_cached(SQL).map_err(database)?;
+    let raw = |row: &SqlRow<'_>| {
+        let lengths = [row.get(1)?, row.get(2)?, row.get(3)?];
+        Ok((row.get::<_, String>(0)?, lengths, row.get(4)?, row.get(5)?, row.get(6)?, row.get(7)?))
+    };
+    let found = statement.query_row([thread.as_str()], raw).optional().map_err(database)?;
+    let head = |(log_id, lengths, hash, segment, signer, epoch): (String, _, _, _, _, _)| {
+        end_of(&log_id, lengths, hash, segment, signer, epoch)
+    };
+    found.map(head).transpose()
+}
+
+/// The end of a log, of its columns.
+fn end_of(
+    log_id: &str,
+    [version, lines, bytes]: [i64; 3],
+    hash: Vec<u8>,
+    segment: i64,
+    signer: Vec<u8>,
+    epoch: i64,
+) -> Result<Head> {
+    Ok(Head {
+        log_id: text::<LogId>(log_id)?,
+        segment: u32::try_from(segment).map_err(bad_row)?,
+        version: unsigned(version),
+        lines: unsigned(lines),
+        bytes: unsigned(bytes),
+        hash: digest(hash)?,
+        epoch: unsigned(epoch),
+        signer: digest(signer)?,
+    })
 }
 
 fn const_format([columns, tables]: &[&str; 2], condition: &str) -> String {
@@ -176,6 +191,11 @@ pub(crate) fn tombstone(connection: &Connection, thread: &ThreadId) -> Result<Op
     let found: Option<String> =
         one(connection, "SELECT tombstone FROM tombstones WHERE thread_id = ?", [thread.as_str()])?;
     found.as_deref().map(json).transpose()
+}
+
+/// The signed document that remains of a deleted thread.
+pub(crate) fn signed_tombstone(connection: &Connection, thread: &ThreadId) -> Result<Option<String>> {
+    one(connection, "SELECT document FROM tombstones WHERE thread_id = ?", [thread.as_str()])
 }
 
 pub(crate) fn message(connection: &Connection, thread: i64, message: &MessageId) -> Result<Option<Digest>> {
@@ -428,4 +448,29 @@ pub(crate) fn put_reservation(
         }
     }?;
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use rusqlite::StatementStatus;
+
+    #[test]
+    fn no_statement_is_prepared_again_because_another_value_is_asked_for() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("registry.db");
+        std::fs::File::create(&path).unwrap();
+        crate::schema::create(&path).unwrap();
+        let connection = crate::schema::open(&path, crate::schema::Use::Read).unwrap();
+        for name in ["a", "b", "a", "c"] {
+            let thread = ThreadId::new(name).unwrap();
+            assert!(find(&connection, &thread).unwrap().is_none() && head(&connection, &thread).unwrap().is_none());
+        }
+        let sql = const_format(&[COLUMNS, TABLES], "t.thread_id = ?");
+        let statement = connection.prepare_cached(&sql).unwrap();
+        assert_eq!(
+            (statement.get_status(StatementStatus::Run), statement.get_status(StatementStatus::RePrepare)),
+            (4, 0)
+        );
+    }
 }

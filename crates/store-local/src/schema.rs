@@ -6,6 +6,7 @@
 use std::path::Path;
 use std::time::Duration;
 
+use rusqlite::config::DbConfig;
 use rusqlite::functions::{Context, FunctionFlags};
 use rusqlite::{Connection, ErrorCode, OpenFlags};
 use selvedge_store::{Error, Result};
@@ -260,6 +261,8 @@ fn untouched(path: &Path) -> Result<Connection> {
 fn equip(connection: Connection) -> Result<Connection> {
     connection.busy_timeout(Duration::from_secs(10)).map_err(database)?;
     connection.set_prepared_statement_cache_capacity(64);
+    // A plan does not depend on the values that are bound. Else a statement that might profit is prepared anew with each of them.
+    connection.set_db_config(DbConfig::SQLITE_DBCONFIG_ENABLE_QPSG, true).map_err(database)?;
     let flags = FunctionFlags::SQLITE_UTF8 | FunctionFlags::SQLITE_DETERMINISTIC;
     let lower = |context: &Context<'_>| Ok(context.get::<Option<String>>(0)?.map(|text| text.to_lowercase()));
     connection.create_scalar_function("lower_case", 1, flags, lower).map_err(database)?;

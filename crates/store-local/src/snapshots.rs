@@ -17,6 +17,7 @@ use selvedge_model::digest::hex;
 use selvedge_model::{Digest, ThreadId};
 use selvedge_store::snapshot::{self, Away, Behind, GLANCE_BYTES, Kept, NEWEST, Place, Read, Saved};
 use selvedge_store::{Error, Result, Snapshots};
+use serde::Deserialize;
 use serde_json::Value;
 
 use crate::core::{Core, Remembered, io_error};
@@ -122,7 +123,7 @@ impl Core {
     /// Reads a snapshot and checks its signature.
     fn checked_snapshot(&self, thread: &ThreadId, kept: &Kept, path: &Path) -> Result<Read> {
         let bytes = disk::read(&*self.disk, path, MOST_BYTES).map_err(io_error("read", path))?;
-        snapshot::verify(thread, &kept.name, &bytes, &self.trust)
+        snapshot::verify(thread, &kept.name, bytes, &self.trust)
     }
 
     fn move_snapshot(&self, thread: &ThreadId, from: &Path, kept: &Kept, folder: &str) -> Result<()> {
@@ -232,12 +233,20 @@ impl Core {
             Err(error) if disk::is_no_file(&error) => return Err(damaged(error.to_string())),
             Err(error) => return Err(io_error("read", &path)(error)),
         };
-        let read = snapshot::verify(thread, NEWEST, &bytes, &self.trust)?;
-        let version = read.body.get("log_version").and_then(Value::as_u64);
-        let version = version.ok_or_else(|| damaged("it does not say which version of the log it folds".to_owned()))?;
-        let hash = read.body.get("log_hash").and_then(Value::as_str).and_then(|hash| hash.parse::<Digest>().ok());
-        Ok(Some(Memory { by: NEWEST.to_owned(), version, hash }))
+        let read = snapshot::verify(thread, NEWEST, bytes, &self.trust)?;
+        let found: Remembers = serde_json::from_slice(&read.text)
+            .map_err(|_| damaged("it does not say which version of the log it folds".to_owned()))?;
+        let hash = found.log_hash.as_str().and_then(|hash| hash.parse::<Digest>().ok());
+        Ok(Some(Memory { by: NEWEST.to_owned(), version: found.log_version, hash }))
     }
+}
+
+/// What a snapshot remembers of its log.
+#[derive(Deserialize)]
+struct Remembers {
+    log_version: u64,
+    #[serde(default)]
+    log_hash: Value,
 }
 
 /// What is said of a projection that is rightly signed, for other bytes.

@@ -10,9 +10,10 @@
 
 use std::io::BufRead;
 
-use selvedge_log::document::{DocumentError, DocumentKind, sign_exact, verify_exact};
-use selvedge_log::hash::RunningHash;
+use selvedge_log::document::{DocumentError, DocumentKind, SIGNATURE_MEMBER, sign_exact, verify_exact};
+use selvedge_log::hash::{Binding, RunningHash, SealKey};
 use selvedge_log::{Head, Signer, Trust};
+use selvedge_model::digest::hex;
 use selvedge_model::{Digest, ThreadId, Timestamp};
 use serde::de::{DeserializeSeed, Error as _, IgnoredAny, MapAccess, Visitor};
 use serde_json::Value;
@@ -90,10 +91,19 @@ pub struct Saved {
 /// A snapshot whose signature was checked.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Read {
-    /// What it says.
-    pub body: Value,
+    /// Its text, the signature in it.
+    pub text: Vec<u8>,
     /// What was signed.
     pub hash: Digest,
+}
+
+impl Read {
+    /// What it says, without its signature.
+    pub fn body(&self) -> serde_json::Result<Value> {
+        let mut body: Value = serde_json::from_slice(&self.text)?;
+        body.as_object_mut().and_then(|members| members.remove(SIGNATURE_MEMBER));
+        Ok(body)
+    }
 }
 
 /// What becomes of snapshots that are not needed where they are.
@@ -135,6 +145,23 @@ pub trait Snapshots: Send + Sync {
     fn behind(&self, thread: &ThreadId, at: &Head, seal: &str) -> Result<Option<Behind>>;
 }
 
+/// The store's own word on the running hash of a log up to `at`, as it stands in a snapshot.
+pub fn seal(key: &SealKey, at: &Head, hash: &RunningHash) -> String {
+    hex(&key.seal(&binding(at), hash))
+}
+
+/// The running hash that was sealed with this key for this place; nothing if anything about it is wrong.
+pub fn unseal(key: &SealKey, at: &Head, seal: &str) -> Option<RunningHash> {
+    let (pairs, rest) = seal.as_bytes().as_chunks::<2>();
+    let byte = |pair: &[u8; 2]| u8::from_str_radix(std::str::from_utf8(pair).ok()?, 16).ok();
+    let sealed: Vec<u8> = pairs.iter().map(byte).collect::<Option<_>>().filter(|_| rest.is_empty())?;
+    key.open(&binding(at), &sealed).filter(|hash| hash.digest() == at.hash)
+}
+
+fn binding(at: &Head) -> Binding<'_> {
+    Binding { log_id: at.log_id.as_str(), segment: at.segment, version: at.version, offset: at.bytes }
+}
+
 /// Signs a snapshot as every backend does: with the store's seal on the running hash in it, if it has one.
 pub fn sign(
     thread: &ThreadId,
@@ -150,10 +177,11 @@ pub fn sign(
 }
 
 /// Checks the bytes of a snapshot.
-pub fn verify(thread: &ThreadId, name: &str, bytes: &[u8], trust: &Trust) -> Result<Read> {
-    let (verified, hash) =
-        verify_exact(KIND, thread.as_str(), bytes, trust).map_err(|error| refused(thread, name, &error))?;
-    Ok(Read { body: verified.value, hash })
+pub fn verify(thread: &ThreadId, name: &str, text: Vec<u8>, trust: &Trust) -> Result<Read> {
+    match verify_exact(KIND, thread.as_str(), &text, trust) {
+        Ok(verified) => Ok(Read { hash: verified.value, text }),
+        Err(error) => Err(refused(thread, name, &error)),
+    }
 }
 
 fn refused(thread: &ThreadId, name: &str, error: &DocumentError) -> Error {

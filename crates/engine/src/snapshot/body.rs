@@ -8,7 +8,7 @@ use selvedge_model::event::{SuspendReason, Suspended};
 use selvedge_model::limits::{
     Cost, DEPTH_EXCEEDED, DURATION_EXCEEDED, Limits, SPAWNS_EXCEEDED, SPEND_EXCEEDED, TOKENS_EXCEEDED, TURNS_EXCEEDED,
 };
-use selvedge_model::{Message, Role, Thread, ThreadId, Timestamp};
+use selvedge_model::{Digest, Message, Role, Thread, ThreadId, Timestamp};
 use serde::Deserialize;
 use serde_json::{Map, Value, json};
 
@@ -19,8 +19,15 @@ use crate::run::is_marker;
 /// How many characters an answer has when none is known to compare with.
 const ANSWER_CHARS: usize = 4_000;
 
-/// Says what is known of a thread.
-pub(super) fn of(fold: &Fold, trigger: &str, version: &str, hooks: &[Value], now: Timestamp) -> Value {
+/// Says what is known of a thread; `schema` is the one that this will be checked against.
+pub(super) fn of(
+    fold: &Fold,
+    trigger: &str,
+    version: &str,
+    schema: Option<Digest>,
+    hooks: &[Value],
+    now: Timestamp,
+) -> Value {
     let thread = fold.thread();
     let manifest = &thread.manifest;
     let cost = spent(thread);
@@ -52,7 +59,7 @@ pub(super) fn of(fold: &Fold, trigger: &str, version: &str, hooks: &[Value], now
         "required_caps": manifest.capabilities.clone().unwrap_or_default(),
         "messages": messages,
         "partial_cognition": thread.partial.as_ref().map(|text| partial(text, &fold.conversation)),
-        "thread": {"fold": thread, "head": fold.head},
+        "thread": {"fold": thread, "head": fold.head, "schema": schema},
     })
 }
 
@@ -61,6 +68,7 @@ pub(super) fn of(fold: &Fold, trigger: &str, version: &str, hooks: &[Value], now
 pub(super) struct Body {
     pub(super) thread_id: ThreadId,
     pub(super) log_version: u64,
+    pub(super) log_hash: Digest,
     messages: Vec<Message>,
     thread: Known,
     /// The store's word for what stands before `log_version`.
@@ -72,9 +80,16 @@ pub(super) struct Body {
 struct Known {
     fold: Thread,
     head: Head,
+    #[serde(default)]
+    schema: Option<Digest>,
 }
 
 impl Body {
+    /// The schema that it was checked against before it was signed.
+    pub(super) fn schema(&self) -> Option<Digest> {
+        self.thread.schema
+    }
+
     /// What it folds up to.
     pub(super) fn head(&self) -> &Head {
         &self.thread.head
@@ -82,7 +97,7 @@ impl Body {
 
     /// What is known of the thread.
     pub(super) fn into_fold(self) -> Fold {
-        let Known { fold: mut thread, head } = self.thread;
+        let Known { fold: mut thread, head, .. } = self.thread;
         let mut conversation = Conversation::default();
         for message in self.messages {
             thread.recall(&message);

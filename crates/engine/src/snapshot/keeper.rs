@@ -93,7 +93,8 @@ impl Keeper {
 
     /// Saves a snapshot. On return it is durable, and those that are superfluous now are gone.
     pub(crate) fn save(&self, fold: &Fold, trigger: Trigger, hooks: &[Value], now: Timestamp) -> Result<Last, Failure> {
-        let body = body::of(fold, trigger.as_str(), &self.config.schema_version, hooks, now);
+        let schema = Some(self.schema.digest());
+        let body = body::of(fold, trigger.as_str(), &self.config.schema_version, schema, hooks, now);
         let refused = |error: SchemaError| Failure { code: error.code(), why: error.to_string(), attempts: 0 };
         self.schema.check(&body).map_err(refused)?;
         let performance = &self.config.checkpoint.performance;

@@ -3,7 +3,7 @@
 use selvedge_log::Trust;
 use selvedge_log::scan::{Scanner, examine};
 use selvedge_model::{Event, ThreadId, Timestamp};
-use selvedge_store::snapshot::Kept;
+use selvedge_store::snapshot::{Kept, Read};
 use selvedge_store::{Logs, Snapshots};
 use serde_json::Value;
 
@@ -19,9 +19,9 @@ const TRIED_MAX: usize = 3;
 
 /// The newest good snapshot of a thread, and what is wrong with those that are newer.
 #[derive(Debug)]
-pub struct Newest {
+pub struct Newest<T = Value> {
     /// The snapshot, whole and unpacked, if there is a good one.
-    pub good: Option<(Kept, Value)>,
+    pub good: Option<(Kept, T)>,
     /// What is wrong with the others.
     pub bad: Vec<(Kept, String)>,
 }
@@ -34,15 +34,8 @@ pub fn newest(
     archive: &str,
     thread: &ThreadId,
 ) -> selvedge_store::Result<Newest> {
-    let kept = store.kept(thread, archive)?;
-    let mut bad = Vec::new();
-    for one in kept.iter().take(TRIED_MAX) {
-        match whole(store, schema, archive, thread, one, &kept) {
-            Ok(body) => return Ok(Newest { good: Some((one.clone(), body)), bad }),
-            Err(why) => bad.push((one.clone(), why)),
-        }
-    }
-    Ok(Newest { good: None, bad })
+    let shelf = Shelf { store, schema, archive, thread, kept: store.kept(thread, archive)? };
+    Ok(shelf.first(|one| shelf.whole(one, shelf.read(one)?)))
 }
 
 /// What a snapshot of a thread would say now, made from its log. Nothing is saved.
@@ -53,42 +46,78 @@ pub fn from_log(
     version: &str,
     now: Timestamp,
 ) -> selvedge_store::Result<Value> {
-    Ok(body::of(&Fold::load(logs, thread, trust)?, "on_request", version, &[], now))
+    Ok(body::of(&Fold::load(logs, thread, trust)?, "on_request", version, None, &[], now))
 }
 
-/// Reads one snapshot with everything that it stands on, each one checked.
-fn whole(
-    store: &dyn Snapshots,
-    schema: &Schema,
-    archive: &str,
-    thread: &ThreadId,
-    one: &Kept,
-    all: &[Kept],
-) -> Result<Value, String> {
-    let read = |kept: &Kept| {
-        let read = store.read_snapshot(thread, kept, archive).map_err(|error| error.to_string())?;
-        form::unpacked(read.body).map(|body| (body, read.hash)).map_err(|error| error.to_string())
-    };
-    let (mut top, _) = read(one)?;
-    let mut changes = Vec::new();
-    while let Some(base) = form::base_of(&top).map_err(|error| error.to_string())? {
-        if changes.len() >= CHAIN_MAX as usize {
-            return Err(format!("more than {CHAIN_MAX} snapshots stand on each other"));
+/// The snapshots of a thread, and how to read one.
+struct Shelf<'a> {
+    store: &'a dyn Snapshots,
+    schema: &'a Schema,
+    archive: &'a str,
+    thread: &'a ThreadId,
+    /// All of them, the newest first.
+    kept: Vec<Kept>,
+}
+
+impl Shelf<'_> {
+    /// The newest that can be read.
+    fn first<T>(&self, read: impl Fn(&Kept) -> Result<T, String>) -> Newest<T> {
+        let mut bad = Vec::new();
+        for one in self.kept.iter().take(TRIED_MAX) {
+            match read(one) {
+                Ok(good) => return Newest { good: Some((one.clone(), good)), bad },
+                Err(why) => bad.push((one.clone(), why)),
+            }
         }
-        changes.push(top);
-        let mut below = all.iter().filter(|kept| kept.version == base.log_version && kept.version < one.version);
-        let found = below.find_map(|kept| read(kept).ok().filter(|(_, hash)| *hash == base.hash));
-        top = found.ok_or_else(|| format!("the one of version {} that it stands on is not there", base.log_version))?.0;
+        Newest { good: None, bad }
     }
-    let mut body = top;
-    for change in changes.iter().rev() {
-        body = form::changed(body, change).map_err(|error| error.to_string())?;
+
+    /// Reads one and checks its signature.
+    fn read(&self, one: &Kept) -> Result<Read, String> {
+        self.store.read_snapshot(self.thread, one, self.archive).map_err(|error| error.to_string())
     }
-    schema.check(&body).map_err(|error| error.to_string())?;
-    if body.get("thread_id").and_then(Value::as_str) != Some(thread.as_str()) {
-        return Err("it is of another thread".to_owned());
+
+    /// What a run goes on with. A whole snapshot that was checked against this very schema before it was signed is read just once.
+    fn body(&self, one: &Kept) -> Result<Body, String> {
+        let read = self.read(one)?;
+        match serde_json::from_slice::<Body>(&read.text) {
+            Ok(body) if body.schema() == Some(self.schema.digest()) && body.thread_id == *self.thread => Ok(body),
+            _ => serde_json::from_value(self.whole(one, read)?)
+                .map_err(|error| format!("a run can't go on from it: {error}")),
+        }
     }
-    Ok(body)
+
+    /// What one says with everything that it stands on, each one checked.
+    fn whole(&self, one: &Kept, read: Read) -> Result<Value, String> {
+        let unpacked = |read: Read| {
+            let body = read.body().map_err(|error| error.to_string())?;
+            form::unpacked(body).map_err(|error| error.to_string())
+        };
+        let mut top = unpacked(read)?;
+        let mut changes = Vec::new();
+        while let Some(base) = form::base_of(&top).map_err(|error| error.to_string())? {
+            if changes.len() >= CHAIN_MAX as usize {
+                return Err(format!("more than {CHAIN_MAX} snapshots stand on each other"));
+            }
+            changes.push(top);
+            let is_below = |kept: &&Kept| kept.version == base.log_version && kept.version < one.version;
+            let mut below = self.kept.iter().filter(is_below);
+            let found = below.find_map(|kept| self.read(kept).ok().filter(|read| read.hash == base.hash));
+            top =
+                unpacked(found.ok_or_else(|| {
+                    format!("the one of version {} that it stands on is not there", base.log_version)
+                })?)?;
+        }
+        let mut body = top;
+        for change in changes.iter().rev() {
+            body = form::changed(body, change).map_err(|error| error.to_string())?;
+        }
+        self.schema.check(&body).map_err(|error| error.to_string())?;
+        match body.get("thread_id").and_then(Value::as_str) == Some(self.thread.as_str()) {
+            true => Ok(body),
+            false => Err("it is of another thread".to_owned()),
+        }
+    }
 }
 
 /// What became of looking for a snapshot to begin with.
@@ -107,10 +136,12 @@ impl Keeper {
         if log_bytes < WORTH_BYTES {
             return Begun::Nothing;
         }
-        let found = match newest(&*self.store, &self.schema, &self.archive, thread) {
-            Ok(found) => found,
+        let kept = match self.store.kept(thread, &self.archive) {
+            Ok(kept) => kept,
             Err(error) => return Begun::Refused(format!("the snapshots can't be read: {error}")),
         };
+        let shelf = Shelf { store: &*self.store, schema: &self.schema, archive: &self.archive, thread, kept };
+        let found = shelf.first(|one| shelf.body(one));
         let refused = found.bad.first().map(|(kept, why)| format!("`{}` is not used: {why}", kept.name));
         let fold = found.good.map(|(kept, body)| self.behind(thread, &kept, body, trust));
         match (fold, refused) {
@@ -124,16 +155,10 @@ impl Keeper {
         }
     }
 
-    fn behind(&self, thread: &ThreadId, kept: &Kept, body: Value, trust: &Trust) -> Begun {
+    fn behind(&self, thread: &ThreadId, kept: &Kept, body: Body, trust: &Trust) -> Begun {
         let refused = |why: &str| Begun::Refused(format!("`{}` is not used: {why}", kept.name));
-        let log_hash = body.get("log_hash").and_then(Value::as_str).map(str::to_owned);
-        let body: Body = match serde_json::from_value(body) {
-            Ok(body) => body,
-            Err(error) => return refused(&format!("a run can't go on from it: {error}")),
-        };
         let at = body.head().clone();
-        let is_one =
-            at.version == body.log_version && log_hash == Some(at.hash.to_string()) && body.thread_id == *thread;
+        let is_one = at.version == body.log_version && at.hash == body.log_hash && body.thread_id == *thread;
         if !is_one {
             return refused("it says two things of what it folds");
         }

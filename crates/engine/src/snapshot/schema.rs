@@ -4,11 +4,16 @@ use std::fmt::Write as _;
 
 use jsonschema::Validator;
 use selvedge_items::config::state_persistence::State;
+use selvedge_log::hash::sha256;
+use selvedge_model::Digest;
 use selvedge_model::error::{Classify, Kind};
 use serde_json::{Value, json};
 
 /// A schema that can be asked.
-pub struct Schema(Validator);
+pub struct Schema {
+    validator: Validator,
+    digest: Digest,
+}
 
 /// Why a schema can't be asked, or what it refuses.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -52,16 +57,22 @@ impl Schema {
     pub fn new(state: &State) -> Result<Self, SchemaError> {
         let schema = json!({"allOf": [state.schema, {"required": state.required}]});
         let built = jsonschema::options().should_validate_formats(true).build(&schema);
-        built.map(Self).map_err(|error| SchemaError::Invalid { why: short(&error) })
+        let validator = built.map_err(|error| SchemaError::Invalid { why: short(&error) })?;
+        Ok(Self { validator, digest: sha256(schema.to_string().as_bytes()) })
+    }
+
+    /// Which schema it is. A snapshot that was checked against it says so under its signature, and is not checked again.
+    pub fn digest(&self) -> Digest {
+        self.digest
     }
 
     /// Checks a snapshot.
     pub fn check(&self, body: &Value) -> Result<(), SchemaError> {
-        if self.0.is_valid(body) {
+        if self.validator.is_valid(body) {
             return Ok(());
         }
         let mut why = String::new();
-        for error in self.0.iter_errors(body).take(NAMED_MAX) {
+        for error in self.validator.iter_errors(body).take(NAMED_MAX) {
             let separator = if why.is_empty() { "" } else { "; " };
             let place = error.instance_path().to_string();
             let place = if place.is_empty() { "/".to_owned() } else { place };

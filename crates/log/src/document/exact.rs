@@ -4,17 +4,15 @@
 //! {"_signature":"STAMP",MEMBERS}⏎        what is hashed is {MEMBERS} in the form of RFC 8785
 //! ```
 //!
-//! To any reader it is a signed JSON document like all others, and [`super::verify_json`] takes it. Where no float is spelt otherwise
-//! in RFC 8785, what stands there is what is hashed, and no canonical form has to be made of it to check it. A value whose canonical form has
-//! the hash that was signed is the value that was signed, whatever stands around it: nothing else has to be asked of the text.
+//! To any reader it is a signed JSON document like all others, and [`super::verify_json`] takes it. What stands there is what is hashed, but
+//! for floats that RFC 8785 spells otherwise (`1.0` is `1` to it, and no integer to whoever reads it back): those are spelt so while it
+//! is hashed. So it does not have to be read as JSON to check it: a text that gives the hash that was signed is the text of the value
+//! that was signed, whatever stands around it.
 
-use std::io;
-
-use serde::Serialize;
 use serde_json::Value;
 
 use super::stamp::Stamp;
-use super::{DocumentError, DocumentKind, LIMITS, SIGNATURE_MEMBER, Verified, split_stamp, verify_json};
+use super::{DocumentError, DocumentKind, LIMITS, SIGNATURE_MEMBER, Verified, verify_json};
 use crate::hash::{RunningHash, sha256};
 use crate::keys::Signer;
 use crate::strict::{self, StrictError};
@@ -36,9 +34,11 @@ pub fn sign_exact(
     }
     strict::check_writable(value, LIMITS.depth_max)?;
     strict::check_canonicalizable(value)?;
-    let hash = sha256(&canonical(value));
-    // As it is spelt: `1.0` is no integer to whoever reads it back.
     let content = serde_json::to_vec(value).expect("a value always has a text");
+    let hash = match has_plain_keys(value) {
+        true => hash_respelt(b"", &content),
+        false => sha256(&canonical(value)),
+    };
     let members = match content.strip_prefix(b"{") {
         Some(members) if members != b"}" => members,
         _ => return Err(DocumentError::Malformed { why: "it has no members" }),
@@ -54,32 +54,24 @@ pub fn sign_exact(
     Ok((text, hash))
 }
 
-/// Checks a JSON document in whatever form, and gives back the object without its stamp, and the hash that was signed.
+/// Checks a JSON document in whatever form, and gives back the hash that was signed. Its text is what the caller has; where what stands
+/// there is what was hashed, nobody has read it as JSON yet.
 pub fn verify_exact(
     kind: DocumentKind,
     id: &str,
     bytes: &[u8],
     trust: &Trust,
-) -> Result<(Verified<Value>, Digest), DocumentError> {
+) -> Result<Verified<Digest>, DocumentError> {
     if let Some((stamp, members)) = parts(bytes)
-        && let Ok(value) = serde_json::from_slice(bytes)
+        && stamp.hash == hash_respelt(b"{", members)
     {
-        let (value, _) = split_stamp(value)?;
-        let mut hash = RunningHash::new();
-        hash.update(b"{");
-        hash.update(members);
-        let mut actual = hash.digest();
-        // The same value may be spelt otherwise.
-        if stamp.hash != actual {
-            strict::check_canonicalizable(&value)?;
-            actual = sha256(&canonical(&value));
-        }
-        stamp.verify(kind, id, trust, || Ok(actual))?;
-        return Ok((Verified { value, signer: stamp.fingerprint, at: stamp.at }, actual));
+        stamp.verify(kind, id, trust, || Ok(stamp.hash))?;
+        return Ok(Verified { value: stamp.hash, signer: stamp.fingerprint, at: stamp.at });
     }
+    // The same value may stand there in any other way.
     let verified = verify_json(kind, id, bytes, trust)?;
     let hash = sha256(&canonical(&verified.value));
-    Ok((verified, hash))
+    Ok(Verified { value: hash, signer: verified.signer, at: verified.at })
 }
 
 /// The stamp, and what stands behind it up to the last brace, of a document in this form.
@@ -92,21 +84,12 @@ fn parts(bytes: &[u8]) -> Option<(Stamp<'_>, &[u8])> {
     Some((stamp, members))
 }
 
-/// The RFC 8785 bytes of a value whose numbers RFC 8785 keeps.
-///
-/// Strings and integers are written alike in both forms; keys are ordered otherwise only beyond the first 65,536 characters; some floats are
-/// spelt otherwise.
 fn canonical(value: &Value) -> Vec<u8> {
-    const WHY: &str = "a value with finite numbers always has a canonical text";
-    if !has_plain_keys(value) {
-        return serde_json_canonicalizer::to_vec(value).expect(WHY);
-    }
-    let mut text = Vec::new();
-    value.serialize(&mut serde_json::Serializer::with_formatter(&mut text, Spelling)).expect(WHY);
-    text
+    serde_json_canonicalizer::to_vec(value).expect("a value with finite numbers always has a canonical text")
 }
 
-/// Whether keys in the order of their bytes are in the order of RFC 8785.
+/// Whether keys in the order of their bytes are in the order of RFC 8785, which is another one only beyond the first 65,536 characters.
+/// Strings and integers are written alike in both.
 fn has_plain_keys(value: &Value) -> bool {
     match value {
         Value::Array(items) => items.iter().all(has_plain_keys),
@@ -117,13 +100,55 @@ fn has_plain_keys(value: &Value) -> bool {
     }
 }
 
-/// Writes floats as RFC 8785 does.
-struct Spelling;
-
-impl serde_json::ser::Formatter for Spelling {
-    fn write_f64<W: ?Sized + io::Write>(&mut self, writer: &mut W, value: f64) -> io::Result<()> {
-        writer.write_all(&serde_json_canonicalizer::to_vec(&value).map_err(io::Error::other)?)
+/// The hash of a text with every float spelt as RFC 8785 does. A text that is no JSON has some hash, too.
+fn hash_respelt(before: &[u8], text: &[u8]) -> Digest {
+    let mut hash = RunningHash::new();
+    hash.update(before);
+    // What was hashed ends at `done`; the text is looked at up to `at`.
+    let (mut done, mut at) = (0, 0);
+    while let Some(found) = text[at..].iter().position(|byte| matches!(byte, b'"' | b'0'..=b'9' | b'-')) {
+        at += found;
+        if text[at] == b'"' {
+            at = end_of_string(text, at + 1);
+            continue;
+        }
+        let length = text[at..].iter().position(|byte| !is_of_number(*byte)).unwrap_or(text.len() - at);
+        let number = &text[at..at + length];
+        if let Some(respelt) = respelt(number) {
+            hash.update(&text[done..at]);
+            hash.update(&respelt);
+            done = at + length;
+        }
+        at += length;
     }
+    hash.update(&text[done..]);
+    hash.digest()
+}
+
+/// Where a string ends whose first quotation mark stands before `at`.
+fn end_of_string(text: &[u8], mut at: usize) -> usize {
+    while let Some(found) = text[at..].iter().position(|byte| matches!(byte, b'"' | b'\\')) {
+        at += found + 1;
+        if text[at - 1] == b'"' {
+            return at;
+        }
+        // What is escaped ends nothing.
+        at = (at + 1).min(text.len());
+    }
+    text.len()
+}
+
+fn is_of_number(byte: u8) -> bool {
+    byte.is_ascii_digit() || matches!(byte, b'-' | b'+' | b'.' | b'e' | b'E')
+}
+
+/// A float as RFC 8785 spells it; integers it spells as they are.
+fn respelt(number: &[u8]) -> Option<Vec<u8>> {
+    if number.iter().all(|byte| byte.is_ascii_digit() || *byte == b'-') {
+        return None;
+    }
+    let float: f64 = serde_json::from_slice(number).ok()?;
+    serde_json_canonicalizer::to_vec(&float).ok()
 }
 
 #[cfg(test)]
@@ -153,23 +178,28 @@ mod tests {
     fn any_reader_of_signed_json_takes_it_and_it_takes_any_form() {
         let text = signed();
         let plain = verify_json(STATE, ID, &text, &trust()).unwrap();
-        let (exact, hash) = verify_exact(STATE, ID, &text, &trust()).unwrap();
-        assert_eq!(plain, exact);
+        let exact = verify_exact(STATE, ID, &text, &trust()).unwrap();
+        assert_eq!((plain.signer, plain.at), (exact.signer, exact.at));
         let pretty = serde_json::to_vec_pretty(&serde_json::from_slice::<Value>(&text).unwrap()).unwrap();
-        assert_eq!(verify_exact(STATE, ID, &pretty, &trust()).unwrap(), (exact, hash));
+        assert_eq!(verify_exact(STATE, ID, &pretty, &trust()).unwrap(), exact);
+        // Nearly all are checked without being read.
+        let (plain, hash) = sign_exact(STATE, ID, &json!({"b": [1, 2.0], "a": "1.0"}), &signer(1), at()).unwrap();
+        let (stamp, members) = parts(&plain).unwrap();
+        assert_eq!(members, br#""a":"1.0","b":[1,2.0]}"#);
+        assert_eq!((stamp.hash, hash_respelt(b"{", members)), (hash, sha256(br#"{"a":"1.0","b":[1,2]}"#)));
     }
 
     #[test]
     fn every_flipped_bit_is_found_or_changes_nothing() {
         let text = signed();
-        let (good, _) = verify_exact(STATE, ID, &text, &trust()).unwrap();
+        let read = |bytes: &[u8]| serde_json::from_slice::<Value>(bytes).unwrap();
         for position in 0..text.len() {
             for bit in 0..8 {
                 let mut changed = text.clone();
                 changed[position] ^= 1 << bit;
-                if let Ok((found, _)) = verify_exact(STATE, ID, &changed, &trust()) {
+                if verify_exact(STATE, ID, &changed, &trust()).is_ok() {
                     // White space, or a number spelt otherwise.
-                    assert_eq!(found, good, "byte {position} bit {bit}");
+                    assert_eq!(read(&changed), read(&text), "byte {position} bit {bit}");
                 }
             }
         }
@@ -204,7 +234,9 @@ mod tests {
     proptest! {
         #[test]
         fn what_is_hashed_is_the_canonical_form(value in any_value()) {
-            prop_assert_eq!(canonical(&value), serde_json_canonicalizer::to_vec(&value).unwrap());
+            prop_assume!(has_plain_keys(&value));
+            let text = serde_json::to_vec(&value).unwrap();
+            prop_assert_eq!(hash_respelt(b"", &text), sha256(&canonical(&value)));
         }
     }
 }

@@ -288,7 +288,8 @@ impl House {
         let store = self.open();
         let mut kept = store.kept(thread, "archive").unwrap();
         kept.reverse();
-        let trigger = |kept: &Kept| store.read_snapshot(thread, kept, "archive").unwrap().body["trigger"].clone();
+        let trigger =
+            |kept: &Kept| store.read_snapshot(thread, kept, "archive").unwrap().body().unwrap()["trigger"].clone();
         kept.iter().map(|kept| trigger(kept).as_str().unwrap().to_owned()).collect()
     }
 }

@@ -46,7 +46,7 @@ fn the_newest_is_state_json_and_those_before_it_are_checkpoints() {
     assert_eq!(places, [Place::Newest, Place::Older, Place::Older]);
     let said: Vec<_> = kept
         .iter()
-        .map(|kept| store.read_snapshot(&one, kept, "archive").unwrap().body["messages"][0].clone())
+        .map(|kept| store.read_snapshot(&one, kept, "archive").unwrap().body().unwrap()["messages"][0].clone())
         .collect();
     assert_eq!(said, ["2", "1", "0"]);
     store.put_away(&one, &kept[..2], "archive", Away::Archive("archive")).unwrap();
@@ -66,7 +66,7 @@ fn the_log_behind_a_snapshot_is_given_to_whoever_has_the_stores_own_seal() {
     let at = store.head(&one).unwrap();
     append(&store, &one);
     let kept = store.kept(&one, "archive").unwrap().remove(0);
-    let body = store.read_snapshot(&one, &kept, "archive").unwrap().body;
+    let body = store.read_snapshot(&one, &kept, "archive").unwrap().body().unwrap();
     let seal = body["seal"].as_str().unwrap();
     let mut behind = store.behind(&one, &at, seal).unwrap().unwrap();
     let mut bytes = Vec::new();
@@ -165,7 +165,7 @@ fn what_stands_in_the_place_of_the_newest_is_listed_first_and_never_becomes_an_o
     assert!(store.read_snapshot(&one, &kept[0], "archive").is_err());
     save(&store, &one, "fourth");
     let kept = store.kept(&one, "archive").unwrap();
-    assert_eq!(store.read_snapshot(&one, &kept[0], "archive").unwrap().body["messages"][0], "fourth");
+    assert_eq!(store.read_snapshot(&one, &kept[0], "archive").unwrap().body().unwrap()["messages"][0], "fourth");
     let beside = fs::read_dir(home.threads().join("one")).unwrap().map(|entry| entry.unwrap().path());
     assert_eq!(beside.filter(|path| path.join("somebodys").exists()).count(), 1);
 }
