@@ -47,7 +47,7 @@ pub(crate) fn measure(folder: &Path, plan: Plan, report: &mut Report) -> Outcome
         let mut took = Vec::new();
         for _ in 0..plan.rounds {
             let start = Instant::now();
-            let found = chain_search(&store, &root, &query)?;
+            let found = chain_search(&store, store.trust(), &root, &query)?;
             took.push(start.elapsed().as_secs_f64() * 1e3);
             assert_eq!(found.results.len(), threads, "one in each thread");
         }
@@ -100,14 +100,14 @@ pub(crate) fn waiter(folder: &Path) -> Outcome<()> {
     child::say(&json!({"ready": true}))?;
     let mut input = BufReader::new(stdin());
     while let Ok(thread) = ThreadId::new(child::hear(&mut input)?) {
-        let waited = wait_threads(&store, &[thread], Duration::from_secs(60), &Cancel::new())?;
+        let waited = wait_threads(&store, store.trust(), &[thread], Duration::from_secs(60), &Cancel::new())?;
         child::say(&json!({"at": now(), "success": waited.success}))?;
     }
     Ok(())
 }
 
 /// Milliseconds on a clock that all processes share.
-fn now() -> f64 {
+pub(crate) fn now() -> f64 {
     let now = clock_gettime(ClockId::Monotonic);
     now.tv_sec as f64 * 1e3 + now.tv_nsec as f64 / 1e6
 }

@@ -9,7 +9,7 @@ use clap::Subcommand;
 use serde_json::{Value, json};
 
 use crate::machine::own_memory_kib;
-use crate::{Outcome, chains, crowd, loading, peers, processes, startup, turns, under_load};
+use crate::{Outcome, chains, crowd, loading, peers, processes, spawns, startup, turns, under_load};
 
 /// What such a process does. Each says one line of JSON per answer.
 #[derive(Clone, Debug, Subcommand)]
@@ -45,6 +45,9 @@ pub(crate) enum Role {
     /// Waits for the threads it is told.
     #[command(hide = true)]
     Waiter { folder: PathBuf },
+    /// Runs a child that lives by itself.
+    #[command(hide = true)]
+    Spawned { folder: PathBuf, thread: String },
     /// Much of everything; memory and descriptors must not grow.
     UnderLoad(under_load::Asked),
     /// One of several processes that write at once.
@@ -66,6 +69,7 @@ impl Role {
             Self::Turns { folder, turns } => peers::turns::write(folder, *turns)?,
             Self::Race { folder, thread, count } => peers::race::write(folder, thread, *count)?,
             Self::Waiter { folder } => return chains::waiter(folder),
+            Self::Spawned { folder, thread } => spawns::run_child(folder, thread)?,
             Self::Rival { folder, name } => return processes::rival(folder, name),
         };
         answer["peak_kib"] = own_memory_kib("VmHWM").into();

@@ -175,7 +175,7 @@ impl<'a> Writer<'a> {
 }
 
 /// Cuts behind each checkpoint.
-fn changesets(bytes: &[u8]) -> Vec<Vec<u8>> {
+pub(crate) fn changesets(bytes: &[u8]) -> Vec<Vec<u8>> {
     const CHECKPOINT: &[u8] = br#""event_type":"checkpoint""#;
     let mut found = vec![Vec::new()];
     for line in bytes.split_inclusive(|byte| *byte == b'\n') {

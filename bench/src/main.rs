@@ -6,9 +6,9 @@
 //!
 //! In reading order:
 //!
-//! - [`measure`]: laps, rounds and spread. [`machine`]: where this ran. [`report`]: what is told.
+//! - [`measure`]: laps, rounds and spread. [`moments`]: when what happened in a run. [`machine`]: where this ran. [`report`]: what is told.
 //! - [`home`]: a store in a folder of its own. [`bare`]: the floor. [`child`]: what is measured in processes of its own.
-//! - One file per measurement: [`warm`], [`history`], [`crowd`], [`processes`], [`turns`], [`bytes`], [`loading`], [`snapshots`], [`chains`], [`startup`], [`memory`].
+//! - One file per measurement: [`warm`], [`history`], [`crowd`], [`processes`], [`turns`], [`bytes`], [`loading`], [`snapshots`], [`chains`], [`handoffs`], [`spawns`], [`startup`], [`memory`].
 //! - [`peers`]: the same work done by other libraries. [`publish`]: `BENCHMARKS.md`. [`under_load`]: `cargo xtask load`.
 
 mod bare;
@@ -16,17 +16,20 @@ mod bytes;
 mod chains;
 mod child;
 mod crowd;
+mod handoffs;
 mod history;
 mod home;
 mod loading;
 mod machine;
 mod measure;
 mod memory;
+mod moments;
 mod peers;
 mod processes;
 mod publish;
 mod report;
 mod snapshots;
+mod spawns;
 mod startup;
 mod turns;
 mod under_load;
@@ -95,6 +98,10 @@ enum What {
     Snapshots,
     /// Waking up across processes, and searching a long chain.
     Chains,
+    /// A thread whose context is full goes on in another.
+    Handoffs,
+    /// A thread starts another, in its process or in one of its own.
+    Spawns,
     /// Showing a short thread in a fresh process.
     Startup,
     /// The most memory any of it takes.
@@ -149,7 +156,7 @@ fn measure_all(args: &Args) -> Outcome<()> {
     let mut report = Report::new(Machine::look(folder.path())?, plan);
     let all = |what| args.only.is_empty() && (args.publish || what != What::Peers);
     let wanted = |what| all(what) || args.only.contains(&what);
-    let steps: [(What, &str, Measurement); 12] = [
+    let steps: [(What, &str, Measurement); 14] = [
         (What::Warm, "A warm commit", warm::measure),
         (What::History, "Late in a thread", history::measure),
         (What::Crowd, "Many threads", crowd::measure),
@@ -159,6 +166,8 @@ fn measure_all(args: &Args) -> Outcome<()> {
         (What::Loading, "Loading", loading::measure),
         (What::Snapshots, "Snapshots", snapshots::measure),
         (What::Chains, "Chains", chains::measure),
+        (What::Handoffs, "Handoffs", handoffs::measure),
+        (What::Spawns, "Spawns", spawns::measure),
         (What::Startup, "Starting", startup::measure),
         (What::Memory, "Memory", memory::measure),
         (What::Peers, "", peers::measure),

@@ -5,7 +5,7 @@ use std::fmt::Write;
 use crate::report::{Report, Row, Section, Unit};
 
 /// The goals of the project, in its words, and the figures that answer them.
-const GOALS: [(&str, &[&str]); 11] = [
+const GOALS: [(&str, &[&str]); 13] = [
     ("one thread, warm: signed, durable commit against bare append + fdatasync of the same bytes", &["warm_ratio"]),
     ("same against the Agents SDK's `add_items` (unsigned): how much faster", &["peer_session_ratio"]),
     (
@@ -30,6 +30,11 @@ const GOALS: [(&str, &[&str]); 11] = [
         "fresh process, 3,000 messages, loaded and checked: whole process; against the fastest peer's load alone",
         &["loading_process_ms", "peer_loading_ratio"],
     ),
+    (
+        "snapshots over 1,000 turns, of the time of a turn; loading from one against the log alone",
+        &["snapshots_share", "snapshots_load_ratio"],
+    ),
+    ("a process that waits wakes up after another one's commit", &["wake_up_ms"]),
     ("start-up: open the store and show a 300-event thread", &["startup_process_ms"]),
     ("memory at 15,000 events", &["memory_peak_mib"]),
 ];
@@ -128,6 +133,8 @@ mod tests {
             include_str!("turns.rs"),
             include_str!("bytes.rs"),
             include_str!("loading.rs"),
+            include_str!("snapshots.rs"),
+            include_str!("chains.rs"),
             include_str!("startup.rs"),
             include_str!("memory.rs"),
         ]

@@ -1,8 +1,8 @@
 //! Whole turns through the engine: a scripted model that asks for one tool of this process in every turn, each turn two durable commits.
 //! Measured in a process of its own.
 
-mod agent;
-mod timed;
+pub(crate) mod agent;
+pub(crate) mod timed;
 
 use std::error::Error;
 use std::path::Path;

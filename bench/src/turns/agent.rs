@@ -88,18 +88,23 @@ pub(super) fn scripted(turns: usize) -> Outcome<(Arc<Clocked>, Assignment)> {
 }
 
 /// An agent with a model and the tool.
-pub(super) fn assigned(model: Arc<dyn Model>) -> Outcome<Assignment> {
+pub(crate) fn assigned(model: Arc<dyn Model>) -> Outcome<Assignment> {
     let mut work = Assignment::new(AgentId::new("scribe")?, model, "scripted");
-    work.tools = vec![Arc::new(Look(ToolSpec {
-        name: "look".to_owned(),
+    work.tools = vec![Arc::new(plain("look"))];
+    Ok(work)
+}
+
+/// A tool of this name that changes nothing.
+pub(crate) fn plain(name: &str) -> impl Tool + 'static {
+    Look(ToolSpec {
+        name: name.to_owned(),
         description: "Looks around.".to_owned(),
         input_schema: json!({"type": "object"}),
         class: EffectClass::Pure,
-        capability: "tool.look".to_owned(),
+        capability: format!("tool.{name}"),
         risk: Risk::Safe,
         hash: Digest([0; 32]),
-    }))];
-    Ok(work)
+    })
 }
 
 struct Look(ToolSpec);

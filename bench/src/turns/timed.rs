@@ -2,26 +2,38 @@
 
 use std::io::BufRead;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use selvedge_log::{Head, Line};
 use selvedge_model::account::{Account, AccountId, Reservation};
 use selvedge_model::{Batch, CommitKey, Committed, Digest, Note, OwnerId, Run, ThreadId};
 use selvedge_store::{
-    Acquire, Commit, Commitment, Cursor, Feed, Filter, Lease, Leases, Ledger, Logs, Notes, Page, Registry, Result,
-    Summary, Tombstone,
+    Acquire, Alive, Commit, Commitment, Cursor, Feed, Filter, Lease, Leases, Ledger, Logs, Notes, Page, Registry,
+    Result, Summary, Tombstone,
 };
 use selvedge_store_local::LocalStore;
 
 /// A store, and the time that was spent in it.
-pub(super) struct Timed {
+pub(crate) struct Timed {
     inner: LocalStore,
     nanos: AtomicU64,
+    /// How long each commit over several threads took, in microseconds.
+    batches_us: Mutex<Vec<f64>>,
 }
 
 impl Timed {
-    pub(super) fn new(inner: LocalStore) -> Self {
-        Self { inner, nanos: AtomicU64::new(0) }
+    pub(crate) fn new(inner: LocalStore) -> Self {
+        Self { inner, nanos: AtomicU64::new(0), batches_us: Mutex::default() }
+    }
+
+    pub(crate) fn inner(&self) -> &LocalStore {
+        &self.inner
+    }
+
+    /// How long each commit over several threads took since this was last asked, in microseconds.
+    pub(crate) fn take_batches(&self) -> Vec<f64> {
+        std::mem::take(&mut *self.batches_us.lock().unwrap_or_else(PoisonError::into_inner))
     }
 
     pub(super) fn micros(&self) -> f64 {
@@ -38,7 +50,13 @@ impl Timed {
 
 impl Commit for Timed {
     fn commit(&self, batch: Batch) -> Result<Committed> {
-        self.timed(|store| store.commit(batch))
+        let (is_over_several, began) = (batch.parts.len() > 1, Instant::now());
+        let committed = self.timed(|store| store.commit(batch));
+        if is_over_several {
+            let took = began.elapsed().as_secs_f64() * 1e6;
+            self.batches_us.lock().unwrap_or_else(PoisonError::into_inner).push(took);
+        }
+        committed
     }
     fn outcome(&self, key: &CommitKey) -> Result<Option<Committed>> {
         self.timed(|store| store.outcome(key))
@@ -72,6 +90,13 @@ impl Leases for Timed {
     }
     fn renew(&self, lease: &Lease) -> Result<()> {
         self.timed(|store| store.renew(lease))
+    }
+    fn keep_alive(&self, lease: &Lease, alive: Alive) -> Result<()> {
+        // Not timed: somebody else says so, beside the run.
+        self.inner.keep_alive(lease, alive)
+    }
+    fn last_alive(&self, thread: &ThreadId) -> Result<Option<Alive>> {
+        self.inner.last_alive(thread)
     }
     fn release(&self, lease: &Lease) -> Result<()> {
         self.timed(|store| store.release(lease))

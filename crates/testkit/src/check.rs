@@ -1,6 +1,8 @@
 //! What must hold after a cut, whatever was being done: nothing that was told is lost, nothing is blended, everything verifies, and
 //! the store goes on.
 
+mod family;
+
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 
@@ -12,6 +14,7 @@ use selvedge_store::{Commit, Filter, Ledger, Logs, Registry};
 use selvedge_store_local::LocalStore;
 use selvedge_store_local::disk::RealDisk;
 
+use self::family::{Links, Member};
 use crate::fact::{Fact, Teller};
 use crate::home::Home;
 use crate::scenario::Scenario;
@@ -187,12 +190,15 @@ struct Told {
     with: BTreeMap<u64, Vec<(ThreadId, u64)>>,
     keys: Vec<(CommitKey, u64)>,
     records: Vec<Record>,
+    links: Links,
 }
 
-/// Every log verifies, every batch is in all its threads, every key once, and the ledger says what the logs say.
+/// Every log verifies, every batch is in all its threads, every key once, the ledger says what the logs say, and nobody in a chain or
+/// a family is unknown to those who must know it.
 pub fn all_whole(store: &LocalStore) -> Held {
     let listed = store.list(&Filter::default(), None, 1000).map_err(or(Kind::Broken, "threads can't be listed"))?;
     let mut logs: BTreeMap<ThreadId, Told> = BTreeMap::new();
+    let mut family: BTreeMap<ThreadId, Member> = BTreeMap::new();
     for summary in listed.items {
         let thread = summary.manifest.thread_id.clone();
         let mut told = Told::default();
@@ -207,6 +213,8 @@ pub fn all_whole(store: &LocalStore) -> Held {
         if verdict.judgement.unchanged_up_to != Some(summary.version) {
             return Err(breach(Kind::Blended, format!("`{thread}`: {:?} and {}", verdict.judgement, summary.version)));
         }
+        let links = std::mem::take(&mut told.links);
+        family.insert(thread.clone(), Member { manifest: summary.manifest, links });
         logs.insert(thread, told);
     }
     for (thread, told) in &logs {
@@ -216,7 +224,8 @@ pub fn all_whole(store: &LocalStore) -> Held {
     }
     mates_agree(store, &logs)?;
     keys_once(store, &logs)?;
-    ledger_agrees(store, &logs)
+    ledger_agrees(store, &logs)?;
+    family::agrees(store, &family)
 }
 
 impl Told {
@@ -228,6 +237,7 @@ impl Told {
         }
         for line in &entry.lines {
             self.records.extend(line.event.posting().map(|(_, record)| record.clone()));
+            self.links.read(&line.event);
         }
     }
 }

@@ -62,6 +62,7 @@ pub static ALL: &[Scenario] = &[
     Scenario { check: orchestrating::whole, ..plain("approve", running::unpaid, orchestrating::approve) },
     Scenario { check: orchestrating::whole, ..plain("over", running::unpaid, orchestrating::hand_over) },
     Scenario { check: orchestrating::raised, ..plain("spawn", running::unpaid, orchestrating::spawn) },
+    Scenario { check: orchestrating::raised, ..plain("detach", running::unpaid, orchestrating::detach) },
     Scenario { check: spending::chain_agrees, ..plain("handoff", appending::two_threads, spending::handoff) },
 ];
 

@@ -191,6 +191,27 @@ pub(crate) const FAULTS: &[Fault] = &[
         by: Tests("selvedge-engine", "spending"),
     },
     Fault {
+        name: "a child is born in a commit of its own",
+        file: "crates/engine/src/held.rs",
+        old: "        let committed = self.commit_closing(self.batch(changeset, more), &events);\n",
+        new: "        let mut more = more;\n        for part in std::mem::take(&mut more.parts) {\n            self.engine.store.commit(Batch::of(part))?;\n        }\n        let committed = self.commit_closing(self.batch(changeset, more), &events);\n",
+        by: Tests("selvedge-testkit", "killed_at_each_commit"),
+    },
+    Fault {
+        name: "a child whose batch failed is named all the same",
+        file: "crates/engine/src/held.rs",
+        old: "                self.delta.forget(&born);\n",
+        new: "",
+        by: Tests("selvedge-engine", "families"),
+    },
+    Fault {
+        name: "whoever waited for a thread that has ended runs it again",
+        file: "crates/engine/src/engine.rs",
+        old: "if input.is_empty() && held.fold.manifest().status.is_terminal() {",
+        new: "if false && held.fold.manifest().status.is_terminal() {",
+        by: Tests("selvedge-engine", "families"),
+    },
+    Fault {
         name: "redo is drained to the end of the file, wherever that is",
         file: "crates/store-local/src/drain.rs",
         old: "    file.write_at(bytes, offset).map_err(io_error(\"write\", &path))?;",

@@ -8,6 +8,7 @@ use std::time::Duration;
 
 use serde_json::{Value, json};
 
+use crate::kills::{Chance, Stand, killed_until_done};
 use crate::running::put;
 use crate::support::{Ran, Sandbox};
 
@@ -160,6 +161,58 @@ fn whoever_resumes_the_first_thread_resumes_the_last_and_is_told_both() {
 }
 
 #[test]
+fn required_inputs_survive_a_resume() {
+    let sandbox = counting(100_000);
+    let first = sandbox.run(&RUN).records()[0]["thread_id"].as_str().unwrap().to_owned();
+    // Without it the directive does not run at all.
+    sandbox.run(&["run", "count", "--json"]).error(2, "inputs_invalid");
+    let ended = sandbox.run(&["resume", &first, "once again", "--json"]).records().pop().unwrap();
+    let successor = ended["thread_id"].as_str().unwrap();
+    assert_ne!(successor, first);
+    for thread in [&first, successor] {
+        let shown = sandbox.run(&["thread", "show", thread, "--json"]).json();
+        assert_eq!(shown["inputs"], json!({"most": "16"}), "{thread}");
+    }
+    let log = sandbox.run(&["log", successor, "--json"]).records();
+    assert_eq!(log[0]["payload"]["inputs"], json!({"most": "16"}), "signed, in its first line");
+}
+
+/// Under the strict rules, which are the default: every signature, and nothing beyond the last checkpoint.
+#[test]
+fn strict_verification_holds_after_a_normal_finish_a_handoff_a_resume_and_a_crash() {
+    let sandbox = counting(440);
+    let strict = sandbox.run(&["config", "get", "coordination.transcript_integrity", "--json"]).json();
+    assert!(strict.to_string().contains("strict"), "{strict}");
+    let holds = |when: &str, thread: &str| {
+        let links = chain(&sandbox, thread);
+        is_whole(&sandbox, &links);
+        let ran = sandbox.run(&["verify", "--all"]);
+        assert_eq!(ran.code, Some(0), "{when}: {ran:?}");
+        let manifest = sandbox.threads().join(&links.last().unwrap().0).join("thread.json");
+        let ran = sandbox.run(&["verify", "--document", manifest.to_str().unwrap()]);
+        assert_eq!(ran.code, Some(0), "{when}: {ran:?}");
+        links.len()
+    };
+    let first = sandbox.run(&RUN).records()[0]["thread_id"].as_str().unwrap().to_owned();
+    let length = holds("finished, handed over", &first);
+    assert!(length > 1);
+    let ran = sandbox.run(&["resume", &first, "once again", "--json"]);
+    assert_eq!((ran.code, holds("resumed", &first)), (Some(0), length + 1), "{ran:?}");
+    // Another one is killed in the middle, is whole as it lies there, and goes on under the same rules.
+    fs::remove_file(sandbox.project().join("counted.txt")).unwrap();
+    let mut running = sandbox.command(&RUN).stdin(Stdio::null()).spawn().unwrap();
+    while counted(&sandbox).len() < 5 {
+        thread::sleep(Duration::from_millis(5));
+    }
+    running.kill().unwrap();
+    let killed = Ran::of(running).records()[0]["thread_id"].as_str().unwrap().to_owned();
+    holds("killed", &killed);
+    let ran = sandbox.run(&["resume", &killed, "--json"]);
+    assert_eq!((ran.code, counted(&sandbox).len()), (Some(0), MOST), "{ran:?}");
+    holds("gone on after a kill", &killed);
+}
+
+#[test]
 fn what_is_sent_to_the_first_thread_is_heard_by_the_last_and_makes_no_other() {
     let sandbox = counting(440);
     let first = sandbox.run(&RUN).records()[0]["thread_id"].as_str().unwrap().to_owned();
@@ -200,41 +253,21 @@ fn a_context_that_is_too_small_for_anything_ends_in_words_and_not_in_a_loop() {
 #[test]
 fn killed_again_and_again_while_it_hands_itself_over_it_counts_every_number_once() {
     let sandbox = counting(440);
-    let (mut chance, mut most): (u64, u64) = (0x5eed, 60);
-    let mut first: Option<String> = None;
-    let mut kills = 0;
-    for _ in 0..60 {
-        let args: Vec<&str> = match &first {
-            None => RUN.to_vec(),
-            Some(thread) => vec!["resume", thread, "--json"],
-        };
-        let mut child = sandbox.command(&args).stdin(Stdio::null()).stdout(Stdio::null()).spawn().unwrap();
-        chance = chance.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
-        // The longer it takes, the more it may do: it comes to an end on any machine.
-        thread::sleep(Duration::from_millis((chance >> 33) % most));
-        most += most / 6;
-        let has_ended = child.try_wait().unwrap().is_some();
-        child.kill().unwrap();
-        let ran = Ran::of(child);
-        kills += u32::from(!has_ended);
-        if first.is_none() {
-            let listed = sandbox.run(&["thread", "list", "--json"]).json();
-            first = listed["threads"]
-                .as_array()
-                .unwrap()
-                .last()
-                .map(|found| found["chain_root_id"].as_str().unwrap().to_owned());
-        }
-        let Some(thread) = &first else { continue };
-        let links = chain(&sandbox, thread);
+    let first = || {
+        let listed = sandbox.run(&["thread", "list", "--json"]).json();
+        listed["threads"].as_array().unwrap().last().map(|found| found["chain_root_id"].as_str().unwrap().to_owned())
+    };
+    let next = || match first() {
+        None => RUN.map(str::to_owned).to_vec(),
+        Some(thread) => vec!["resume".to_owned(), thread, "--json".to_owned()],
+    };
+    let look = || {
+        let Some(thread) = first() else { return Stand::Unborn };
+        let links = chain(&sandbox, &thread);
         is_whole(&sandbox, &links);
-        if links.last().unwrap().1 == "completed" {
-            break;
-        }
-        assert!(!has_ended, "it stopped by itself: {ran:?}");
-    }
-    let links = chain(&sandbox, &first.unwrap());
-    assert_eq!(links.last().unwrap().1, "completed", "after {kills} kills: {links:?}");
+        if links.last().unwrap().1 == "completed" { Stand::Done(links) } else { Stand::Going }
+    };
+    let (links, kills) = killed_until_done(&sandbox, &mut Chance::new(0x5eed), next, look);
     assert!(kills >= 3 && links.len() >= 4, "{kills} kills, {links:?}");
     let counted = counted(&sandbox);
     assert_eq!((counted.len(), counted.iter().collect::<HashSet<_>>().len()), (MOST, MOST), "{counted:?}");

@@ -16,6 +16,18 @@ pub fn run(plan: &Plan, ready: &Ready) -> Tried<Tally> {
     spread(plan, &calls, |n| at(plan, ready, *n))
 }
 
+/// Kills a scenario before and after each of its commits: the calls that make one durable, every one of them whatever the plan takes.
+pub fn at_commits(plan: &Plan, ready: &Ready) -> Tried<Tally> {
+    let commits = ready.trace.iter().filter(|record| {
+        record.call == Call::Sync && record.is_counted() && record.path.to_string_lossy().ends_with("registry.db-wal")
+    });
+    let commits: Vec<u64> = commits.map(|record| record.count).collect();
+    if commits.is_empty() {
+        return Err(format!("`{}` commits nothing", ready.scenario.name).into());
+    }
+    spread(plan, &commits, |n| at(plan, ready, *n))
+}
+
 fn at(plan: &Plan, ready: &Ready, n: u64) -> Tried<Tally> {
     let mut tally = Tally::default();
     let is_write = ready.trace.iter().any(|record| record.count == n && record.call == Call::Write);

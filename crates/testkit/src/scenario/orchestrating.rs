@@ -5,7 +5,8 @@ use std::sync::Arc;
 use selvedge_engine::assignment::Asking;
 use selvedge_engine::spawn::{Children, Order, Spawning};
 use selvedge_engine::{Assignment, Choice, Engine, Input, Options, Permission, Redactor, Told};
-use selvedge_model::answer::{End, Usage};
+use selvedge_model::account::AccountStatus;
+use selvedge_model::answer::End;
 use selvedge_model::event::EffectClass;
 use selvedge_model::message::Block;
 use selvedge_model::scope::Scopes;
@@ -19,7 +20,7 @@ use selvedge_store_local::LocalStore;
 use serde_json::json;
 
 use super::appending::one;
-use super::running::{NoProcesses, Pay, Payer, Plain, paid_at_most_once, paid_once};
+use super::running::{NoProcesses, Pay, Payer, Plain, USAGE, books_hold, paid_at_most_once, paid_once, priced};
 use crate::Tried;
 use crate::check::{Held, Kind, breach, or};
 use crate::fact::{Fact, Teller};
@@ -47,15 +48,30 @@ pub(super) fn hand_over(home: &Home, teller: &mut Teller) -> Tried {
     })
 }
 
-/// The payments are made by a child.
+/// The payments are made by a child, which is given money by its parent and waited for.
 pub(super) fn spawn(home: &Home, teller: &mut Teller) -> Tried {
-    drive(home, teller, |home| {
-        let mut work = payer(home, Arc::new(Before { tool: "spawn", after: 0 }));
-        let children = Arc::new(Nursery { home: home.clone() });
-        work.tools = vec![Arc::new(Plain::new("spawn", EffectClass::AtMostOnce))];
-        work.spawning = Some(Spawning { tool: "spawn".to_owned(), children, at_once: 2, vouch: Arc::new(|_| Ok(())) });
-        work
-    })
+    drive(home, teller, |home| parent(home, Waiting::Waits))
+}
+
+/// The payments are made by a child that lives by itself: its parent has come to its end when it settles.
+pub(super) fn detach(home: &Home, teller: &mut Teller) -> Tried {
+    drive(home, teller, |home| parent(home, Waiting::GoesOn))
+}
+
+/// Whether a parent waits for its child.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Waiting {
+    Waits,
+    GoesOn,
+}
+
+/// An agent that pays by a child. Every call of both costs something.
+fn parent(home: &Home, waiting: Waiting) -> Assignment {
+    let mut work = priced(payer(home, Arc::new(Before { tool: "spawn", after: 0 })));
+    let children = Arc::new(Nursery { home: home.clone(), waiting });
+    work.tools = vec![Arc::new(Plain::new("spawn", EffectClass::AtMostOnce))];
+    work.spawning = Some(Spawning { tool: "spawn".to_owned(), children, at_once: 2, vouch: Arc::new(|_| Ok(())) });
+    work
 }
 
 fn payer(home: &Home, model: Arc<dyn Model>) -> Assignment {
@@ -72,7 +88,8 @@ fn drive(home: &Home, teller: &mut Teller, work: fn(&Home) -> Assignment) -> Tri
     let tries = if teller.stubborn { 2 } else { 1 };
     let mut ended = Err("nothing was tried".into());
     for _ in 0..tries {
-        ended = take_up(home, &store, teller, &work(home));
+        let work = work(home);
+        ended = take_up(home, &store, teller, &work);
         if ended.is_ok() {
             break;
         }
@@ -119,6 +136,13 @@ fn take_up(home: &Home, store: &Arc<LocalStore>, teller: &mut Teller, work: &Ass
             _ => _ = engine.send(thread, Input::text("go on"), work, &nobody, &mut tell)?,
         }
     }
+    // What a process of its own would do.
+    if let Some(Spawning { children, .. }) = &work.spawning {
+        for child in store.children(&one())?.into_iter().filter(|child| !child.manifest.status.is_terminal()) {
+            let (child, work) = (&child.manifest.thread_id, children.assignment(&child.manifest)?);
+            engine.resume(child, Input::nothing(), &work, &Cancel::new(), &mut tell)?;
+        }
+    }
     told?;
     match end(store)?.status {
         Status::Completed => Ok(()),
@@ -131,39 +155,32 @@ fn end(store: &LocalStore) -> Tried<Manifest> {
     Ok(chain.into_iter().next_back().ok_or("there is no thread")?.manifest)
 }
 
-/// Nothing is paid twice; a thread that is continued has its successor; every child has a parent that knows it.
+/// Nothing is paid twice, and the chain has an end.
 pub(super) fn whole(home: &Home, store: &LocalStore, facts: &[Fact]) -> Held {
     let chain = store.chain(&one()).map_err(or(Kind::Broken, "the chain can't be read"))?;
     let last = chain.last().ok_or_else(|| breach(Kind::Lost, "the thread is gone".to_owned()))?;
     if last.manifest.status == Status::Continued {
         return Err(breach(Kind::Lost, format!("`{}` is continued by nobody", last.manifest.thread_id)));
     }
-    for link in &chain {
-        for child in store.children(&link.manifest.thread_id).map_err(or(Kind::Broken, "the children can't be read"))? {
-            let thread = &child.manifest.thread_id;
-            if !knows(store, &link.manifest.thread_id, thread) {
-                return Err(breach(Kind::Blended, format!("`{thread}` was started by nobody who knows it")));
-            }
-        }
-    }
     paid_once(home, store, facts)
 }
 
-/// The same, except that a child that did not come to a good end leaves unpaid what it had to pay.
+/// The logs alone tell the accounts of parent and child, and once both have come to their end nothing is held any more. A child that did
+/// not come to a good end, or could not be started, leaves unpaid what it had to pay.
 pub(super) fn raised(home: &Home, store: &LocalStore, facts: &[Fact]) -> Held {
+    let tree = books_hold(home, store)?;
     let children = store.children(&one()).map_err(or(Kind::Broken, "the children can't be read"))?;
-    match children.iter().any(|child| child.manifest.status != Status::Completed) {
-        true => paid_at_most_once(home),
-        false => whole(home, store, facts),
+    let parent = store.get(&one()).map_err(or(Kind::Lost, "the parent is gone"))?;
+    let all = || children.iter().chain([&parent]).map(|thread| thread.manifest.status);
+    if all().all(Status::is_terminal)
+        && let Some(held) = tree.accounts.iter().find(|branch| branch.account.status != AccountStatus::Closed)
+    {
+        return Err(breach(Kind::Lost, format!("all have come to their end, and {:?} is open", held.account)));
     }
-}
-
-fn knows(store: &LocalStore, parent: &ThreadId, child: &ThreadId) -> bool {
-    let lines = selvedge_store::Logs::read(store, parent, 0, usize::MAX).unwrap_or_default();
-    lines.iter().any(|line| match &line.event {
-        selvedge_model::Event::ChildSpawned(fields) => fields.get("thread_id") == Some(&json!(child)),
-        _ => false,
-    })
+    match !children.is_empty() && all().all(|status| status == Status::Completed) {
+        true => whole(home, store, facts),
+        false => paid_at_most_once(home),
+    }
 }
 
 /// A model that calls one tool once, after so many payments, and pays what is due else.
@@ -179,7 +196,7 @@ impl Model for Before {
         let answered = blocks().filter(|block| matches!(block, Block::ToolResult { .. })).count();
         if called && self.after == 0 {
             let content = vec![Block::Text { text: "it is done".to_owned() }];
-            return Ok(Answer { content, end: End::Finished, usage: Usage::default(), session: None });
+            return Ok(Answer { content, end: End::Finished, usage: USAGE, session: None });
         }
         if called || answered < self.after {
             return Payer.answer(prompt, draft, cancel);
@@ -187,7 +204,7 @@ impl Model for Before {
         let id = CallId::new(format!("{}_1", self.tool))
             .map_err(|error| ModelError::Permanent { why: error.to_string() })?;
         let block = Block::ToolCall { id, name: self.tool.to_owned(), arguments: json!({}) };
-        Ok(Answer { content: vec![block], end: End::ToolCalls, usage: Usage::default(), session: None })
+        Ok(Answer { content: vec![block], end: End::ToolCalls, usage: USAGE, session: None })
     }
 
     fn context_tokens_max(&self, _: &str) -> Option<u64> {
@@ -198,19 +215,22 @@ impl Model for Before {
 /// Knows one kind of child: it pays what is due.
 struct Nursery {
     home: Home,
+    waiting: Waiting,
 }
 
 impl Children for Nursery {
     fn order(&self, _: &Call, parent: &Manifest) -> Result<Order, String> {
         let thread = NewThread::of(parent.agent_id.clone());
-        Ok(Order { thread, messages: vec![Message::text(Role::User, "pay what is due")], detached: false })
+        let messages = vec![Message::text(Role::User, "pay what is due")];
+        Ok(Order { thread, messages, detached: self.waiting == Waiting::GoesOn })
     }
 
     fn assignment(&self, _: &Manifest) -> Result<Assignment, String> {
-        Ok(payer(&self.home, Arc::new(Payer)))
+        Ok(priced(payer(&self.home, Arc::new(Payer))))
     }
 
     fn launch(&self, _: &ThreadId) -> Result<Box<dyn Started>, String> {
-        Err("every child is waited for here".to_owned())
+        // Whoever drives the scenario runs it, when its parent has come to its end.
+        Plain::new("child", EffectClass::AtMostOnce).started().map_err(|error| error.to_string())
     }
 }

@@ -29,14 +29,18 @@ use serde_json::json;
 
 use super::appending::one;
 use crate::Tried;
-use crate::check::{Held, Kind, breach, or};
+use crate::check::{Breach, Held, Kind, breach, or};
 use crate::fact::{Fact, Teller};
 use crate::home::Home;
 
 const AMOUNTS: [&str; 2] = ["5", "7"];
 
 /// What the agent may spend.
-const SPEND_NANOS_MAX: i64 = 1_000_000_000;
+const SPEND_DOLLARS_MAX: i64 = 1;
+
+/// What each answer uses.
+pub(super) const USAGE: Usage =
+    Usage { input_tokens: 10, output_tokens: 5, cache_read_tokens: 0, cache_write_tokens: 0 };
 
 /// A thread that has not run yet, and a world in which nothing is paid.
 pub(super) fn unpaid(home: &Home) -> Tried {
@@ -53,12 +57,22 @@ pub(super) fn run(home: &Home, teller: &mut Teller) -> Tried {
 
 /// The same with a model that costs something: every call is reserved, settled, and the account closed with the thread.
 pub(super) fn run_priced(home: &Home, teller: &mut Teller) -> Tried {
-    let price = Price {
-        input: Money::from_nanos(1_000_000_000)?,
-        output: Money::from_nanos(2_000_000_000)?,
-        ..Price::default()
-    };
-    run_as(home, teller, price, |engine, _| Ok(engine))
+    run_as(home, teller, price(), |engine, _| Ok(engine))
+}
+
+/// What the tokens of a model cost that is not free.
+fn price() -> Price {
+    Price { input: dollars(1), output: dollars(2), ..Price::default() }
+}
+
+fn dollars(dollars: i64) -> Money {
+    Money::from_nanos(dollars * 1_000_000_000).unwrap_or_default()
+}
+
+/// The same agent, with a model that costs something and a ceiling.
+pub(super) fn priced(mut work: Assignment) -> Assignment {
+    (work.price, work.limits.spend) = (Some(price()), Some(dollars(SPEND_DOLLARS_MAX)));
+    work
 }
 
 /// The same, with a snapshot at every step: whole ones and what changed in turns, put away at the end.
@@ -106,7 +120,7 @@ fn take_up(home: &Home, store: &Arc<LocalStore>, teller: &mut Teller, price: Pri
     let manifest = store.get(&one())?.manifest;
     let mut work = Assignment::new(manifest.agent_id, Arc::new(Payer), "payer");
     work.tools = vec![Arc::new(Pay::into(&home.root().join("paid")))];
-    (work.price, work.limits.spend) = (Some(price), Some(Money::from_nanos(SPEND_NANOS_MAX)?));
+    (work.price, work.limits.spend) = (Some(price), Some(dollars(SPEND_DOLLARS_MAX)));
     let mut told = Ok(());
     let mut tell = |one: Told<'_>| {
         if let Told::Committed { thread, version, .. } = one {
@@ -178,12 +192,7 @@ pub(super) fn saved(home: &Home, store: &LocalStore, facts: &[Fact]) -> Held {
 
 /// Nothing is paid twice; the logs alone tell the accounts; what is over holds nothing, and has spent at least what it used.
 pub(super) fn conserved(home: &Home, store: &LocalStore, facts: &[Fact]) -> Held {
-    let trust = home.trust().map_err(|error| breach(Kind::Broken, format!("no trust: {error}")))?;
-    let tree = audit::tree(store, &one()).map_err(or(Kind::Broken, "the accounts can't be read"))?;
-    let found = audit::audit(store, &trust, &tree).map_err(or(Kind::Broken, "the logs can't be read"))?.found;
-    if !found.is_empty() {
-        return Err(breach(Kind::Blended, format!("the ledger does not hold: {found:?}")));
-    }
+    let tree = books_hold(home, store)?;
     let manifest = store.get(&one()).map_err(or(Kind::Broken, "the thread can't be found"))?.manifest;
     if let (Some(branch), true) = (tree.accounts.first(), manifest.status == Status::Completed) {
         let account = &branch.account;
@@ -192,6 +201,17 @@ pub(super) fn conserved(home: &Home, store: &LocalStore, facts: &[Fact]) -> Held
         }
     }
     paid_once(home, store, facts)
+}
+
+/// The logs alone tell the accounts, as the database has them.
+pub(super) fn books_hold(home: &Home, store: &LocalStore) -> Result<audit::Tree, Breach> {
+    let trust = home.trust().map_err(|error| breach(Kind::Broken, format!("no trust: {error}")))?;
+    let tree = audit::tree(store, &one()).map_err(or(Kind::Broken, "the accounts can't be read"))?;
+    let found = audit::audit(store, &trust, &tree).map_err(or(Kind::Broken, "the logs can't be read"))?.found;
+    match found.is_empty() {
+        true => Ok(tree),
+        false => Err(breach(Kind::Blended, format!("the ledger does not hold: {found:?}"))),
+    }
 }
 
 fn paid(file: &Path) -> io::Result<Vec<String>> {
@@ -218,8 +238,7 @@ impl Model for Payer {
             }
             None => (Block::Text { text: "all is paid".to_owned() }, End::Finished),
         };
-        let usage = Usage { input_tokens: 10, output_tokens: 5, ..Usage::default() };
-        Ok(Answer { content: vec![block], end, usage, session: None })
+        Ok(Answer { content: vec![block], end, usage: USAGE, session: None })
     }
 
     fn context_tokens_max(&self, _: &str) -> Option<u64> {
@@ -337,6 +356,11 @@ impl Plain {
         let spec = ToolSpec { name: name.to_owned(), class, ..Pay::into(Path::new("")).spec };
         Self(spec)
     }
+
+    /// A call of it that waits to be let go.
+    pub(super) fn started(&self) -> Result<Box<dyn Started>, ToolError> {
+        Ok(Box::new(Answered))
+    }
 }
 
 impl Tool for Plain {
@@ -345,7 +369,7 @@ impl Tool for Plain {
     }
 
     fn start(&self, _: &Call) -> Result<Box<dyn Started>, ToolError> {
-        Ok(Box::new(Answered))
+        self.started()
     }
 
     fn reconcile(&self, _: &Call, _: &Cancel) -> Reconciled {

@@ -35,6 +35,21 @@ fn a_process_killed_at_a_call_loses_nothing_it_was_told() {
     assert_held(&on_every_scenario(&plan(43, 1), kill::run), 80);
 }
 
+/// Handoffs by an agent and by hand, children that are waited for and that are not, and calls that are paid for. What must hold is in
+/// `check::all_whole`: never an orphan, never a blend, no money without its thread, none set aside twice.
+#[test]
+fn killed_at_each_commit_of_a_handoff_a_spawn_and_a_settle_there_is_never_an_orphan_nor_a_blend() {
+    let plan = plan(1, 1);
+    let mut tally = Tally::default();
+    for name in ["over", "handoff", "spawn", "detach", "priced"] {
+        let ready = Ready::make(&plan, scenario::named(name).unwrap()).unwrap();
+        let killed = kill::at_commits(&plan, &ready).unwrap();
+        assert!(killed.states() >= 10, "`{name}`: only {} states", killed.states());
+        tally.join(killed);
+    }
+    assert_held(&tally, 150);
+}
+
 #[test]
 fn a_call_that_fails_costs_nothing_that_was_told_and_the_store_goes_on() {
     assert_held(&on_every_scenario(&plan(53, 2), fail::run), 100);

@@ -1,0 +1,124 @@
+//! Children and those who take them up: killed, refused by the store, and taken up twice.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use selvedge_engine::Input;
+use selvedge_model::limits::Limits;
+use selvedge_model::{
+    AgentId, Answer, Batch, Cancel, Changeset, Draft, Event, Expect, Message, Model, ModelError, Money, NewThread,
+    Part, Price, Prompt, Reason, Role, RunId, RunMeta, Status, Stop, ThreadId,
+};
+use selvedge_store::{Acquire, Commit, Leases, Ledger, Logs, Registry};
+use serde_json::json;
+
+use crate::spawning::{nursery, parent};
+use crate::support::{House, Reply, agent};
+
+/// A model in whose call the process dies.
+struct Deadly;
+
+impl Model for Deadly {
+    fn answer(&self, _: &Prompt<'_>, _: &mut dyn FnMut(Draft), _: &Cancel) -> Result<Answer, ModelError> {
+        panic!("the process dies here")
+    }
+
+    fn context_tokens_max(&self, _: &str) -> Option<u64> {
+        None
+    }
+}
+
+#[test]
+fn a_killed_childs_reservation_comes_back_before_a_call_is_issued_and_is_counted_at_its_bound_after() {
+    for is_issued in [false, true] {
+        let house = House::new();
+        let price = Some(Price { input: "1000".parse().unwrap(), output: "1000".parse().unwrap(), ..Price::default() });
+        let mut work =
+            parent(vec![("s", json!({"task": "one", "spend": "60", "detached": true}))], nursery(Vec::new()));
+        work.price = price;
+        let limits = Some(Limits { spend: Some("100".parse().unwrap()), ..Limits::default() });
+        let new = NewThread { limits, ..NewThread::of(AgentId::new("scribe").unwrap()) };
+        let thread = house.engine.create(new, Vec::new()).unwrap();
+        house.send(&thread, Input::text("go"), &work).0.unwrap();
+        let account = |thread: &ThreadId| house.store.account(thread).unwrap().unwrap();
+        assert_eq!((account(&thread).reserved, account(&thread).open), ("60".parse().unwrap(), 1));
+        let child = house.children_of(&thread)[0].thread_id.clone();
+        let other = house.another();
+        if is_issued {
+            let mut dying = agent(Vec::new(), Vec::new());
+            (dying.model, dying.price) = (Arc::new(Deadly), price);
+            let run = || other.taken_up(&child, Input::nothing(), &dying);
+            assert!(std::panic::catch_unwind(std::panic::AssertUnwindSafe(run)).is_err());
+        }
+        let bound = account(&child).reserved;
+        assert_eq!(bound > Money::ZERO, is_issued);
+        house.engine.recover().unwrap();
+        house.engine.stop(&child, Stop::Killed).unwrap();
+        assert_eq!(house.children_of(&thread)[0].status, Status::Killed);
+        let (own, above) = (account(&child), account(&thread));
+        assert_eq!((own.spent(), own.reserved, own.open), (bound, Money::ZERO, 0));
+        assert_eq!((above.settled_children, above.reserved, above.open), (bound, Money::ZERO, 0));
+        let tree = selvedge_engine::ledger::audit::tree(&*house.store, &thread).unwrap();
+        let found = selvedge_engine::ledger::audit::audit(&*house.store, &house.trust, &tree).unwrap().found;
+        assert!(found.is_empty(), "{found:?}");
+    }
+}
+
+/// The batch once failed, and what it had said of the child was committed with the end of the run: a child that nobody could find, and
+/// money set aside for it for ever.
+#[test]
+fn a_child_whose_batch_failed_is_named_nowhere_and_nothing_is_set_aside_for_it() {
+    let house = House::new();
+    let price = Some(Price { input: "1000".parse().unwrap(), output: "1000".parse().unwrap(), ..Price::default() });
+    let mut nursery = nursery(vec![Reply::Says("three")]);
+    nursery.price = price;
+    let mut work = parent(vec![("s", json!({"task": "count", "spend": "60"}))], nursery);
+    work.price = price;
+    let limits = Some(Limits { spend: Some("100".parse().unwrap()), ..Limits::default() });
+    let new = NewThread { limits, ..NewThread::of(AgentId::new("scribe").unwrap()) };
+    let thread = house.engine.create(new, Vec::new()).unwrap();
+    house.store.refuse(Some(Reason::ToolIntentCommitted));
+    let ended = house.send(&thread, Input::text("go"), &work).0;
+    assert!(ended.is_err() || ended.unwrap().status != Status::Completed);
+    house.store.refuse(None);
+    let is_of_child = |line: &selvedge_log::Line| matches!(line.event, Event::ChildSpawned(_) | Event::ToolIntent(_));
+    let lines = house.store.read(&thread, 0, 100).unwrap();
+    assert!(!lines.iter().any(is_of_child), "{lines:?}");
+    assert_eq!(house.store.account(&thread).unwrap().unwrap().reserved, Money::ZERO);
+    assert!(house.children_of(&thread).is_empty());
+    assert_eq!(house.told(&thread, "s"), "interrupted: the run failed before this call was made");
+    let tree = selvedge_engine::ledger::audit::tree(&*house.store, &thread).unwrap();
+    let found = selvedge_engine::ledger::audit::audit(&*house.store, &house.trust, &tree).unwrap().found;
+    assert!(found.is_empty(), "{found:?}");
+}
+
+/// Two who took a child up at the same moment once ran it twice: the second waited for the first, and then went on with what had come to
+/// its end.
+#[test]
+fn whoever_waits_to_go_on_with_a_thread_that_comes_to_its_end_meanwhile_runs_nothing() {
+    let house = House::new();
+    let thread =
+        house.engine.create(NewThread::of(AgentId::new("scribe").unwrap()), vec![Message::text(Role::User, "go")]);
+    let thread = thread.unwrap();
+    let other = house.another();
+    let lease = house.store.acquire(&thread, Acquire::default()).unwrap();
+    let work = agent(vec![Reply::Says("three")], Vec::new());
+    let late = std::thread::scope(|scope| {
+        let late = scope.spawn(|| other.engine.resume(&thread, Input::nothing(), &work, &Cancel::new(), &mut |_| {}));
+        // It has seen that the thread has not ended, and waits.
+        std::thread::sleep(Duration::from_millis(50));
+        let run = |meta, reason| {
+            let changeset =
+                Changeset { run_id: Some(RunId::new("r1").unwrap()), run_meta: Some(meta), ..Changeset::empty(reason) };
+            let part = Part::new(thread.clone(), Expect::Any, changeset);
+            house.store.commit(Batch::of(part.under(lease.epoch))).unwrap();
+        };
+        let meta = RunMeta::started(AgentId::new("scribe").unwrap(), "user");
+        run(meta.clone(), Reason::UserMessage);
+        run(meta.finished("natural"), Reason::RunFinished);
+        house.store.release(&lease).unwrap();
+        late.join().unwrap()
+    });
+    assert!(matches!(late, Err(selvedge_engine::Error::NotRunnable { .. })), "{late:?}");
+    assert_eq!(house.store.runs(&thread).unwrap().len(), 1);
+}

@@ -1,0 +1,271 @@
+//! A thousand children under one parent, eight at a time, that fail, wait, run short of money and are stopped at random moments.
+//!
+//! Chance comes from a seed, which is said; `SELVEDGE_TEST_SEED` makes it another one.
+
+use std::collections::BTreeMap;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use selvedge_engine::ledger::audit;
+use selvedge_engine::spawn::{Children, Order};
+use selvedge_engine::{Assignment, Input};
+use selvedge_model::account::AccountStatus;
+use selvedge_model::answer::Usage;
+use selvedge_model::event::EffectClass;
+use selvedge_model::limits::Limits;
+use selvedge_model::message::Block;
+use selvedge_model::tool::Started;
+use selvedge_model::{
+    AgentId, Answer, Call, Cancel, Draft, Manifest, Message, Model, ModelError, Money, NewThread, Price, Prompt, Role,
+    Status, Stop, ThreadId,
+};
+use selvedge_store::Ledger;
+use serde_json::json;
+
+use crate::spawning::{nursery, parent};
+use crate::support::{Chance, Counting, House, Listed, Reply, agent};
+
+const CHILDREN: u64 = 1000;
+/// How many children a turn of the parent asks for.
+const ROUND: u64 = 50;
+const AT_ONCE: usize = 8;
+/// Ten tokens in and five out, at a thousandth of a dollar each: what an answer costs.
+const ANSWER_NANOS: i64 = 15_000_000;
+
+/// What a child does.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+enum Kind {
+    Answers,
+    CallsATool,
+    IsRefused,
+    FailsForEver,
+    FailsOnce,
+    IsCutOff,
+    IsLimited,
+    Waits,
+    RunsShort,
+}
+
+const KINDS: [Kind; 9] = [
+    Kind::Answers,
+    Kind::CallsATool,
+    Kind::IsRefused,
+    Kind::FailsForEver,
+    Kind::FailsOnce,
+    Kind::IsCutOff,
+    Kind::IsLimited,
+    Kind::Waits,
+    Kind::RunsShort,
+];
+
+/// Who acts at this moment.
+#[derive(Default)]
+struct Acting {
+    /// Those whose model is being asked.
+    now: Mutex<Vec<ThreadId>>,
+    most: AtomicUsize,
+    /// Those that have begun, and may have come to their end.
+    begun: Mutex<Vec<ThreadId>>,
+}
+
+impl Acting {
+    /// One of those that act, or now and then one of the last that began, wherever it is by now.
+    fn any(&self, chance: &mut Chance) -> Option<ThreadId> {
+        let from = if chance.below(3) == 0 { &self.begun } else { &self.now };
+        let from = from.lock().unwrap();
+        let last = &from[from.len().saturating_sub(AT_ONCE)..];
+        (!last.is_empty()).then(|| last[chance.below(last.len() as u64) as usize].clone())
+    }
+}
+
+/// Children that do what chance has them do.
+struct Unruly {
+    seed: u64,
+    acting: Arc<Acting>,
+}
+
+fn number(child: &Manifest) -> u64 {
+    child.inputs["n"].as_u64().unwrap()
+}
+
+impl Unruly {
+    /// What a child does is the same whoever asks.
+    fn kind(&self, n: u64) -> (Kind, Chance) {
+        let mut chance = Chance::new(self.seed ^ (n << 20));
+        // Half of them have nothing wrong with them.
+        let kind = if chance.below(2) == 0 { Kind::Answers } else { KINDS[chance.below(KINDS.len() as u64) as usize] };
+        (kind, chance)
+    }
+}
+
+fn price() -> Option<Price> {
+    Some(Price { input: "1000".parse().unwrap(), output: "1000".parse().unwrap(), ..Price::default() })
+}
+
+impl Children for Unruly {
+    fn order(&self, call: &Call, _: &Manifest) -> Result<Order, String> {
+        let n = call.arguments["n"].as_u64().unwrap();
+        let inputs = json!({"n": n}).as_object().unwrap().clone();
+        let spend = if self.kind(n).0 == Kind::RunsShort { "0.000001" } else { "60" };
+        let limits = Some(Limits { spend: Some(spend.parse().unwrap()), ..Limits::default() });
+        let thread = NewThread { limits, inputs, ..NewThread::of(AgentId::new("child").unwrap()) };
+        Ok(Order { thread, messages: vec![Message::text(Role::User, "go")], detached: false })
+    }
+
+    fn assignment(&self, child: &Manifest) -> Result<Assignment, String> {
+        let why = || "no".to_owned();
+        let (kind, mut chance) = self.kind(number(child));
+        let cut = || ModelError::Cut {
+            why: why(),
+            partial: vec![Block::Text { text: "I".to_owned() }],
+            usage: Usage { input_tokens: 10, ..Usage::default() },
+        };
+        let replies = match kind {
+            Kind::Answers | Kind::FailsOnce | Kind::RunsShort => vec![Reply::Says("done")],
+            Kind::CallsATool => vec![Reply::Calls(vec![("t", "look", json!({}))]), Reply::Says("done")],
+            Kind::IsRefused => vec![Reply::Fails(ModelError::Permanent { why: why() })],
+            Kind::FailsForEver => vec![Reply::Fails(ModelError::Transient { why: why() })],
+            Kind::IsCutOff => vec![Reply::Fails(cut())],
+            Kind::IsLimited => vec![Reply::Fails(ModelError::RateLimited { why: why(), retry_after: None })],
+            Kind::Waits => vec![Reply::Waits],
+        };
+        let mut work = agent(Vec::new(), vec![Arc::new(Counting::new("look", EffectClass::Pure))]);
+        work.model = Arc::new(Slow {
+            inner: Listed(replies),
+            fails_first: AtomicBool::new(kind == Kind::FailsOnce),
+            pause: Duration::from_micros(chance.below(1500)),
+            child: child.thread_id.clone(),
+            acting: self.acting.clone(),
+        });
+        work.price = price();
+        self.acting.begun.lock().unwrap().push(child.thread_id.clone());
+        Ok(work)
+    }
+
+    fn launch(&self, _: &ThreadId) -> Result<Box<dyn Started>, String> {
+        Err("every child is waited for here".to_owned())
+    }
+}
+
+/// A model that takes its time, and counts who asks at the same time.
+struct Slow {
+    inner: Listed,
+    fails_first: AtomicBool,
+    pause: Duration,
+    child: ThreadId,
+    acting: Arc<Acting>,
+}
+
+impl Model for Slow {
+    fn answer(
+        &self,
+        prompt: &Prompt<'_>,
+        draft: &mut dyn FnMut(Draft),
+        cancel: &Cancel,
+    ) -> std::result::Result<Answer, ModelError> {
+        let mut now = self.acting.now.lock().unwrap();
+        now.push(self.child.clone());
+        self.acting.most.fetch_max(now.len(), Ordering::SeqCst);
+        drop(now);
+        std::thread::sleep(self.pause);
+        let answer = match self.fails_first.swap(false, Ordering::SeqCst) {
+            true => Err(ModelError::Transient { why: "not yet".to_owned() }),
+            false => self.inner.answer(prompt, draft, cancel),
+        };
+        self.acting.now.lock().unwrap().retain(|other| *other != self.child);
+        answer
+    }
+
+    fn context_tokens_max(&self, _: &str) -> Option<u64> {
+        None
+    }
+}
+
+/// A parent that asks for them all.
+fn asking_for_all(children: Unruly) -> Assignment {
+    let name = |n: u64| -> &'static str { Box::leak(format!("s{n:04}").into_boxed_str()) };
+    let calls = |from: u64| Reply::Calls((from..from + ROUND).map(|n| (name(n), "spawn", json!({"n": n}))).collect());
+    let mut work = parent(Vec::new(), nursery(Vec::new()));
+    let replies = (0..CHILDREN).step_by(ROUND as usize).map(calls).chain([Reply::Says("done")]).collect();
+    work.model = Arc::new(Listed(replies));
+    work.price = price();
+    let spawning = work.spawning.as_mut().unwrap();
+    (spawning.children, spawning.at_once) = (Arc::new(children), AT_ONCE);
+    work
+}
+
+/// Stops one of them now and then, in one way or the other.
+fn stop_some(other: &House, acting: &Acting, mut chance: Chance, over: &AtomicBool) {
+    while !over.load(Ordering::SeqCst) {
+        std::thread::sleep(Duration::from_micros(chance.below(15_000)));
+        let Some(child) = acting.any(&mut chance) else { continue };
+        let how = if chance.below(2) == 0 { Stop::Killed } else { Stop::Cancelled };
+        // One that came to its end meanwhile can't be stopped any more.
+        _ = other.engine.stop(&child, how);
+    }
+}
+
+#[test]
+fn a_thousand_children_eight_at_a_time_with_random_failures_and_kills_leave_every_account_in_order() {
+    let seed = Chance::seed();
+    let house = House::new();
+    let (other, acting) = (house.another(), Arc::new(Acting::default()));
+    let work = asking_for_all(Unruly { seed, acting: acting.clone() });
+    let limits = Some(Limits { spend: Some("100000".parse().unwrap()), ..Limits::default() });
+    let new = NewThread { limits, ..NewThread::of(AgentId::new("scribe").unwrap()) };
+    let thread = house.engine.create(new, Vec::new()).unwrap();
+    let over = AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        scope.spawn(|| stop_some(&other, &acting, Chance::new(seed), &over));
+        let ended = house.send(&thread, Input::text("go"), &work).0;
+        over.store(true, Ordering::SeqCst);
+        assert_eq!(ended.unwrap().status, Status::Completed);
+    });
+    let most = acting.most.load(Ordering::SeqCst);
+    assert!(most <= AT_ONCE, "{most} at once");
+    assert!(most > AT_ONCE / 2, "only {most} at once: the test shows nothing");
+    // What ran short of money waits for some, and holds what it has until somebody ends it.
+    for child in house.children_of(&thread).iter().filter(|child| child.status == Status::Suspended) {
+        let held = house.store.account(&child.thread_id).unwrap().unwrap();
+        assert_ne!(held.status, AccountStatus::Closed, "{held:?}");
+        other.engine.stop(&child.thread_id, Stop::Cancelled).unwrap();
+    }
+    let children = house.children_of(&thread);
+    let mut of: BTreeMap<&str, usize> = BTreeMap::new();
+    children.iter().for_each(|child| *of.entry(child.status.as_str()).or_default() += 1);
+    assert_eq!(children.len(), CHILDREN as usize);
+    for (status, least) in [("completed", 300), ("error", 50), ("killed", 20), ("cancelled", 20)] {
+        assert!(of.get(status).is_some_and(|found| *found >= least), "{status}: {of:?}");
+    }
+    is_conserved(&house, &thread, &children, &Unruly { seed, acting });
+}
+
+/// Every nano-dollar is where it belongs, nothing is set aside any more, and the logs alone say the same.
+#[track_caller]
+fn is_conserved(house: &House, thread: &ThreadId, children: &[Manifest], unruly: &Unruly) {
+    let account = house.store.account(thread).unwrap().unwrap();
+    assert_eq!((account.reserved, account.open, account.status), (Money::ZERO, 0, AccountStatus::Closed));
+    assert!(house.store.reservations(thread).unwrap().is_empty());
+    assert_eq!(account.settled.nanos(), (CHILDREN / ROUND + 1) as i64 * ANSWER_NANOS, "its own answers");
+    let mut all = Money::ZERO;
+    for child in children {
+        let own = house.store.account(&child.thread_id).unwrap().unwrap();
+        assert_eq!((own.reserved, own.open, own.status), (Money::ZERO, 0, AccountStatus::Closed), "{child:?}");
+        let kind = unruly.kind(number(child)).0;
+        let exact = match kind {
+            Kind::Answers => Some(ANSWER_NANOS),
+            Kind::CallsATool => Some(2 * ANSWER_NANOS),
+            _ => None,
+        };
+        if let (Some(exact), Status::Completed) = (exact, child.status) {
+            assert_eq!(own.spent().nanos(), exact, "{kind:?}: {own:?}");
+        }
+        all = all.checked_add(own.spent()).unwrap();
+    }
+    assert_eq!(account.settled_children, all, "to the nano-dollar");
+    let tree = audit::tree(&*house.store, thread).unwrap();
+    assert_eq!(tree.accounts.len(), children.len() + 1);
+    let found = audit::audit(&*house.store, &house.trust, &tree).unwrap().found;
+    assert!(found.is_empty(), "{found:?}");
+}
