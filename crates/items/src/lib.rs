@@ -22,7 +22,7 @@ pub mod input;
 pub mod interpolate;
 pub mod knowledge;
 pub mod library;
-mod nearest;
+pub mod nearest;
 mod read;
 pub mod signature;
 pub mod tool;

@@ -4,7 +4,7 @@
 const CHARS_MAX: usize = 64;
 
 /// The word among `known` that is nearest to `word`, if one is near enough to be meant.
-pub(crate) fn nearest<'a>(word: &str, known: impl IntoIterator<Item = &'a str>) -> Option<&'a str> {
+pub fn nearest<'a>(word: &str, known: impl IntoIterator<Item = &'a str>) -> Option<&'a str> {
     let word: Vec<char> = word.chars().take(CHARS_MAX + 1).collect();
     let enough = (word.len() / 3).max(1);
     known

@@ -101,6 +101,11 @@ impl Account {
         let max = self.max?;
         Some(max.saturating_sub(self.used()))
     }
+
+    /// Whether money is held by it or for it. Were its threads gone, that would be held for ever, so none of them is deleted.
+    pub fn is_in_use(&self) -> bool {
+        self.status != AccountStatus::Closed && (self.open > 0 || self.parent.is_some())
+    }
 }
 
 /// How far an open reservation has come.

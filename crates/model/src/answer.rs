@@ -104,6 +104,23 @@ pub enum ModelError {
         /// What happened.
         why: String,
     },
+    /// It was not asked at all: nothing was sent, so nothing is charged. It may work when it is tried again.
+    #[error("the model could not be reached or failed: {why}")]
+    Unreached {
+        /// What happened.
+        why: String,
+    },
+    /// The provider answered with a code of HTTP instead of an answer; what it is follows from the code, unless the configuration says
+    /// otherwise.
+    #[error("{}: HTTP {status}: {why}", phrase(*status))]
+    Status {
+        /// The code.
+        status: u16,
+        /// What it said.
+        why: String,
+        /// How long to wait, if it said so.
+        retry_after: Option<Duration>,
+    },
     /// Too much was asked of it.
     #[error("the provider asks for patience: {why}")]
     RateLimited {
@@ -144,18 +161,69 @@ pub enum ModelError {
     },
 }
 
+impl ModelError {
+    /// The code of HTTP that came instead of an answer; 0 if nothing was sent, none where there is no such code.
+    pub fn status(&self) -> Option<u16> {
+        match self {
+            Self::Unreached { .. } => Some(0),
+            Self::Status { status, .. } => Some(*status),
+            _ => None,
+        }
+    }
+
+    /// How long to wait before it is tried again, if the provider said so.
+    pub fn retry_after(&self) -> Option<Duration> {
+        match self {
+            Self::RateLimited { retry_after, .. } | Self::Status { retry_after, .. } => *retry_after,
+            _ => None,
+        }
+    }
+}
+
+/// What a code of HTTP says.
+enum Said {
+    /// Wait.
+    Patience,
+    /// It failed there, or took too long.
+    Failed,
+    /// No.
+    No,
+}
+
+fn said(status: u16) -> Said {
+    match status {
+        429 => Said::Patience,
+        408 | 409 | 425 | 500.. => Said::Failed,
+        _ => Said::No,
+    }
+}
+
+/// How an error begins, as those without a code do that are of the same class: a record of it reads alike.
+fn phrase(status: u16) -> &'static str {
+    match said(status) {
+        Said::Patience => "the provider asks for patience",
+        Said::Failed => "the model could not be reached or failed",
+        Said::No => "the model refused the request",
+    }
+}
+
 impl Classify for ModelError {
     fn kind(&self) -> Kind {
-        match self {
-            Self::Permanent { .. } => Kind::Invalid,
-            Self::RateLimited { .. } => Kind::Exhausted,
+        match self.code() {
+            "model_refused" => Kind::Invalid,
+            "model_rate_limited" => Kind::Exhausted,
             _ => Kind::Broken,
         }
     }
 
     fn code(&self) -> &'static str {
         match self {
-            Self::Transient { .. } => "model_failed",
+            Self::Status { status, .. } => match said(*status) {
+                Said::Patience => "model_rate_limited",
+                Said::Failed => "model_failed",
+                Said::No => "model_refused",
+            },
+            Self::Transient { .. } | Self::Unreached { .. } => "model_failed",
             Self::RateLimited { .. } => "model_rate_limited",
             Self::Cut { .. } => "model_cut",
             Self::SessionRefused { .. } => "model_session_refused",
@@ -165,7 +233,7 @@ impl Classify for ModelError {
     }
 
     fn retryable(&self) -> bool {
-        matches!(self, Self::Transient { .. } | Self::RateLimited { .. } | Self::Cut { .. })
+        matches!(self.code(), "model_failed" | "model_rate_limited" | "model_cut")
     }
 }
 

@@ -246,6 +246,9 @@ pub struct NewThread {
     /// The first thread of its chain, when that is not this one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub chain_root_id: Option<ThreadId>,
+    /// The process that was started to run it, and that waited until this was on record.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub process: Option<Process>,
 }
 
 impl NewThread {
@@ -267,6 +270,7 @@ impl NewThread {
             continuation_of: None,
             meter: None,
             chain_root_id: None,
+            process: None,
         }
     }
 }
@@ -439,6 +443,9 @@ pub struct Ask {
     /// Why somebody is asked.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub why: Option<String>,
+    /// Whether it was asked about before, and its tool was defined anew since: what was said of it then does not count.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub redefined: bool,
     /// After this moment nobody's word counts any more, and the call is not made.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub expires_at: Option<Timestamp>,

@@ -10,7 +10,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 
 use crate::error::{Classify, Kind};
-use crate::event::{Ask, Checkpoint, Decision, Event, Fields, ToolIntent, ToolOutcome};
+use crate::event::{Ask, Checkpoint, Decision, Event, Fields, Process, ToolIntent, ToolOutcome};
 use crate::id::{CallId, MessageId, RunId, ThreadId};
 use crate::limits::{Cost, Meter};
 use crate::manifest::{Manifest, Misfit};
@@ -34,7 +34,7 @@ pub struct Call {
     /// The thread that it started.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub child: Option<Spawned>,
-    /// How it ended.
+    /// How it ended. What it answered stands in its message, and is kept there alone.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub outcome: Option<ToolOutcome>,
 }
@@ -72,6 +72,9 @@ pub struct Thread {
     /// What a model had said when its run was stopped, until the next run.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub partial: Option<String>,
+    /// The process that was started to run it when it was created.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub process: Option<Process>,
     #[serde(skip)]
     known: HashSet<MessageId>,
     /// Messages of the changeset that has no checkpoint yet, which will tell their run.
@@ -153,6 +156,7 @@ impl Thread {
             calls: BTreeMap::new(),
             meter: created.thread.meter.clone().unwrap_or_default(),
             partial: None,
+            process: created.thread.process.clone(),
             known: HashSet::new(),
             open_from: 0,
         })
@@ -200,7 +204,10 @@ impl Thread {
                 self.manifest.apply(event, at)?;
                 self.call(&decision.call_id).decisions.push(decision.clone());
             }
-            Event::ToolOutcome(outcome) => self.call(&outcome.call_id).outcome = Some(outcome.clone()),
+            Event::ToolOutcome(ToolOutcome { call_id, error, blob, .. }) => {
+                let ended = ToolOutcome { call_id: call_id.clone(), error: error.clone(), blob: *blob, result: None };
+                self.call(call_id).outcome = Some(ended);
+            }
             Event::Checkpoint(checkpoint) => self.checkpoint(checkpoint, at),
             other => self.manifest.apply(other, at)?,
         }

@@ -163,6 +163,23 @@ name!(
     ReservationId, "reservation id", check_opaque
 );
 
+impl OwnerId {
+    /// Makes the id of a process that holds leases: its number, for people, and thirty-two random hex characters, for it is given anew.
+    pub fn of_process(pid: u32, hex32: &str) -> Result<Self, InvalidId> {
+        Self::new(format!("process-{pid}-{hex32}"))
+    }
+
+    /// The number of the process, if its id says so. It names nobody by itself: whether an owner lives is asked of the store.
+    pub fn pid(&self) -> Option<u32> {
+        self.0.strip_prefix("process-")?.split_once('-')?.0.parse().ok()
+    }
+
+    /// The owner in words that people can use.
+    pub fn in_words(&self) -> String {
+        self.pid().map_or_else(|| self.0.clone(), |pid| format!("process {pid}"))
+    }
+}
+
 impl ThreadId {
     /// Makes the id for a new thread: a slug of `name`'s last segment and twelve random hex characters.
     pub fn generate(name: &str, hex12: &str) -> Self {
@@ -201,6 +218,14 @@ impl ThreadId {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn an_owner_says_which_process_it_is() {
+        let owner = OwnerId::of_process(4711, &"ab".repeat(16)).unwrap();
+        assert_eq!((owner.pid(), owner.in_words().as_str()), (Some(4711), "process 4711"));
+        let older = OwnerId::new("ab".repeat(16)).unwrap();
+        assert_eq!((older.pid(), older.in_words()), (None, "ab".repeat(16)));
+    }
 
     #[test]
     fn ids_that_would_leave_the_store_are_refused() {

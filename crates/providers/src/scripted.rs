@@ -116,6 +116,11 @@ impl Speech<'_> {
         let why = |why: &str| why.to_owned();
         match failure {
             Failure::Transient(text) => ModelError::Transient { why: why(text) },
+            Failure::Unreached(text) => ModelError::Unreached { why: why(text) },
+            Failure::Status { code, why: text, retry_after_ms } => {
+                let retry_after = retry_after_ms.map(Duration::from_millis);
+                ModelError::Status { status: *code, why: why(text), retry_after }
+            }
             Failure::Permanent(text) => ModelError::Permanent { why: why(text) },
             Failure::SessionRefused(text) => ModelError::SessionRefused { why: why(text) },
             Failure::RateLimited { why: text, retry_after_ms } => {

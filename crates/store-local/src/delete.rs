@@ -4,9 +4,13 @@
 //! and a late writer is refused. The file of the tombstone and the removal of the folder follow, and whoever opens the
 //! store next does what a crash left undone.
 
+use std::io::BufReader;
+
 use rusqlite::params;
-use selvedge_log::document::{self, DocumentKind};
+use selvedge_log::document::{self, DocumentError, DocumentKind};
+use selvedge_model::account::Account;
 use selvedge_model::{Status, ThreadId};
+use selvedge_store::buried::postings_of;
 use selvedge_store::{Error, Result, Tombstone};
 
 use crate::core::{Core, Durability, io_error};
@@ -57,7 +61,14 @@ impl Core {
         {
             return Err(Error::LeaseHeld { thread: thread.clone(), holder: holder.clone() });
         }
-        let tombstone = Tombstone { manifest: row.manifest, head: row.head, deleted_at: self.clock.now() };
+        let log = self.shot(thread).map(|shot| BufReader::with_capacity(1 << 16, shot.committed().1));
+        let tombstone = Tombstone {
+            manifest: row.manifest,
+            head: row.head,
+            deleted_at: self.clock.now(),
+            // Of what can't be read any more nothing is said.
+            postings: log.ok().and_then(|log| postings_of(log).ok()),
+        };
         let value = serde_json::to_value(&tombstone).map_err(bad_row)?;
         let document = document::sign_json(KIND, thread.as_str(), value.clone(), &signing.signer, tombstone.deleted_at)
             .map_err(bad_row)?;
@@ -74,6 +85,12 @@ impl Core {
                 let (expected, actual) = (tombstone.head.version, now.head.version);
                 return Err(Error::Conflict { thread: thread.clone(), expected, actual });
             }
+            // Another thread of its chain may have reserved something meanwhile.
+            let root = tombstone.manifest.chain_root_id.as_str();
+            let account = rows::accounts(connection, "thread_id = ?", root)?.pop();
+            if let Some(account) = account.filter(Account::is_in_use) {
+                return Err(Error::AccountInUse { thread: thread.clone(), account: account.id });
+            }
             index::withdraw(connection, row.id, 0)?;
             for (table, column) in TABLES {
                 rows::execute(connection, &format!("DELETE FROM {table} WHERE {column} = ?"), [row.id])?;
@@ -87,6 +104,20 @@ impl Core {
         _ = self.bury(thread, &document);
         self.tell();
         Ok(tombstone)
+    }
+
+    /// What remains of a deleted thread, as it was signed; what nobody signed is refused.
+    pub(crate) fn tombstone(&self, thread: &ThreadId) -> Result<Option<Tombstone>> {
+        let Some(document) = self.read(|connection| rows::signed_tombstone(connection, thread))? else {
+            return Ok(None);
+        };
+        let refused = |error: &DocumentError| {
+            let help = || "`selvedge doctor` looks at all of them; `selvedge reindex` takes those that hold".to_owned();
+            Error::of_document(format!("the tombstone of `{thread}`"), error, help)
+        };
+        let verified = document::verify_json(KIND, thread.as_str(), document.as_bytes(), &self.trust);
+        let value = verified.map_err(|error| refused(&error))?.value;
+        serde_json::from_value(value).map(Some).map_err(bad_row)
     }
 
     /// Does what deletions that were cut short left undone.

@@ -6,6 +6,7 @@
 use std::collections::HashMap;
 
 use rusqlite::Connection;
+use selvedge_log::Line;
 use selvedge_log::hash::sha256;
 use selvedge_log::scan::Entry;
 use selvedge_model::{Digest, Event, Manifest, MessageId, ThreadId};
@@ -31,20 +32,23 @@ impl<'a> Folded<'a> {
 
     /// Takes one changeset in.
     pub(crate) fn take(&mut self, entry: &Entry) {
-        for line in &entry.lines {
-            match (&line.event, &mut self.manifest) {
-                (Event::ThreadCreated(created), None) => {
-                    self.manifest = Some(Manifest::born(self.thread, created, line.timestamp));
-                }
-                (event, Some(manifest)) => self.failed |= manifest.apply(event, line.timestamp).is_err(),
-                (_, None) => self.failed = true,
+        entry.lines.iter().for_each(|line| self.line(line));
+    }
+
+    /// Takes one line in.
+    pub(crate) fn line(&mut self, line: &Line) {
+        match (&line.event, &mut self.manifest) {
+            (Event::ThreadCreated(created), None) => {
+                self.manifest = Some(Manifest::born(self.thread, created, line.timestamp));
             }
-            if let Event::Message(message) = &line.event
-                && let Some(id) = &message.id
-            {
-                // The first counts, as it does when it is indexed.
-                self.messages.entry(id.clone()).or_insert_with(|| sha256(&message.content_bytes()));
-            }
+            (event, Some(manifest)) => self.failed |= manifest.apply(event, line.timestamp).is_err(),
+            (_, None) => self.failed = true,
+        }
+        if let Event::Message(message) = &line.event
+            && let Some(id) = &message.id
+        {
+            // The first counts, as it does when it is indexed.
+            self.messages.entry(id.clone()).or_insert_with(|| sha256(&message.content_bytes()));
         }
     }
 

@@ -17,7 +17,7 @@ use crate::disk::{self, Disk};
 use crate::layout::Layout;
 use crate::open::LocalStore;
 use crate::rows::{self, Row, bad_row};
-use crate::schema::database;
+use crate::schema::{self, database};
 
 /// What a `thread.json` is signed as.
 pub(crate) const KIND: DocumentKind = DocumentKind::new("thread");
@@ -98,22 +98,37 @@ impl Core {
 }
 
 impl LocalStore {
-    /// Whether a thread's `thread.json` is signed by a key that counts and says of what the thread may do just what its log says. One that
-    /// is not there says nothing, and is written again.
-    pub fn vouch(&self, thread: &ThreadId) -> Result<()> {
-        let core = &self.core;
-        let Some(shown) = read(&core.layout, &*core.disk, &core.trust, thread)?.and_then(|shown| shown.manifest) else {
-            return Ok(());
+    /// Whether a thread's `thread.json` is signed by a key that counts and says of what the thread may do just what its log says;
+    /// `recorded` is what the verified log says. One that is not there is a projection that is written anew, by a database that agrees
+    /// with the log, before anybody goes by it; on return it is there.
+    pub fn vouch(&self, recorded: &Manifest) -> Result<()> {
+        let (core, thread) = (&self.core, &recorded.thread_id);
+        let row = core.read(|connection| rows::existing(connection, thread))?;
+        if may(&row.manifest) != may(recorded) {
+            return Err(Error::Integrity {
+                what: format!("what the database has of `{thread}`"),
+                why: "it says that the thread may do something else than its log says".to_owned(),
+                hint: Some(schema::REBUILD.to_owned()),
+            });
+        }
+        let Some(shown) = read(&core.layout, &*core.disk, &core.trust, thread)? else {
+            return core.write_manifest(thread).map(|_| ());
         };
-        let recorded = core.read(|connection| rows::existing(connection, thread))?.manifest;
-        let may = |manifest: &Manifest| {
-            (manifest.capabilities.clone(), manifest.acknowledged.clone(), manifest.parent_id.clone())
+        let Some(manifest) = &shown.manifest else {
+            return Err(damaged(thread, "it is signed, but can't be understood"));
         };
-        match may(&shown) == may(&recorded) {
+        // What a thread may spend can be raised after it was shown.
+        let is_of_now = shown.memory.version == row.head.version;
+        match may(manifest) == may(recorded) && (!is_of_now || manifest.limits == row.manifest.limits) {
             true => Ok(()),
             false => Err(damaged(thread, "it says that the thread may do something else than its log says")),
         }
     }
+}
+
+/// What a manifest says that a thread may do, for as long as it lives.
+fn may(manifest: &Manifest) -> impl PartialEq + '_ {
+    (&manifest.capabilities, &manifest.acknowledged, &manifest.parent_id, &manifest.chain_root_id)
 }
 
 /// Notes that a thread's manifest is shown, unless it has changed since.

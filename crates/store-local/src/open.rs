@@ -135,7 +135,7 @@ impl LocalStore {
                 hint: Some(schema::REBUILD.to_owned()),
             });
         }
-        let owner = OwnerId::new(ids.hex32()).map_err(rows::bad_row)?;
+        let owner = OwnerId::of_process(std::process::id(), &ids.hex32()).map_err(rows::bad_row)?;
         if access == Access::ReadWrite {
             make_places(&layout, &*disk)?;
         }

@@ -11,9 +11,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use selvedge_log::Head;
-use selvedge_log::hash::Binding;
 use selvedge_log::recovery::Remembered as Memory;
-use selvedge_model::digest::hex;
 use selvedge_model::{Digest, ThreadId};
 use selvedge_store::snapshot::{self, Away, Behind, GLANCE_BYTES, Kept, NEWEST, Place, Read, Saved};
 use selvedge_store::{Error, Result, Snapshots};
@@ -66,12 +64,7 @@ impl Snapshots for LocalStore {
         let core = &self.core;
         // Who only looks has no key, and nobody's word counts without one.
         let Ok(signing) = core.signing() else { return Ok(None) };
-        let Some(hash) = bytes_of(seal).and_then(|seal| signing.seal.open(&binding(at), &seal)) else {
-            return Ok(None);
-        };
-        if hash.digest() != at.hash {
-            return Ok(None);
-        }
+        let Some(hash) = snapshot::unseal(&signing.seal, at, seal) else { return Ok(None) };
         let path = core.layout.transcript(thread);
         let (head, mut overlay) = core.shot(thread)?.committed();
         if head.log_id != at.log_id || head.segment != at.segment || head.bytes < at.bytes {
@@ -182,7 +175,7 @@ impl Core {
             None => self.recall(thread)?.map(Arc::new).filter(is_there),
         };
         let Some(remembered) = remembered else { return Ok(None) };
-        Ok(Some(hex(&self.signing()?.seal.seal(&binding(at), &remembered.tail.hash))))
+        Ok(Some(snapshot::seal(&self.signing()?.seal, at, &remembered.tail.hash)))
     }
 
     /// What the newest snapshot remembers of the log; one that is not rightly signed remembers nothing.
@@ -252,16 +245,6 @@ struct Remembers {
 /// What is said of a projection that is rightly signed, for other bytes.
 pub(crate) fn shows_another(version: u64) -> String {
     format!("it shows another log at version {version}")
-}
-
-fn binding(at: &Head) -> Binding<'_> {
-    Binding { log_id: at.log_id.as_str(), segment: at.segment, version: at.version, offset: at.bytes }
-}
-
-fn bytes_of(hex: &str) -> Option<Vec<u8>> {
-    let (pairs, rest) = hex.as_bytes().as_chunks::<2>();
-    let byte = |pair: &[u8; 2]| u8::from_str_radix(std::str::from_utf8(pair).ok()?, 16).ok();
-    rest.is_empty().then(|| pairs.iter().map(byte).collect()).flatten()
 }
 
 /// The snapshots in a folder, as far as their names say that they are some.

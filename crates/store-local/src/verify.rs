@@ -181,7 +181,12 @@ impl Core {
     }
 
     /// What the database has of a thread that its log does not say, unless somebody has committed since.
-    fn differs(&self, thread: &ThreadId, head: Option<&Head>, folded: &Folded<'_>) -> Result<Option<String>> {
+    pub(crate) fn differs(
+        &self,
+        thread: &ThreadId,
+        head: Option<&Head>,
+        folded: &Folded<'_>,
+    ) -> Result<Option<String>> {
         self.read(|connection| {
             let transaction = connection.unchecked_transaction().map_err(database)?;
             match (rows::find(&transaction, thread)?, head) {

@@ -7,6 +7,7 @@ use std::io::BufRead;
 use std::time::Duration;
 
 use selvedge_log::{Head, Line};
+use selvedge_model::account::replay::Buried;
 use selvedge_model::account::{Account, AccountId, Reservation};
 use selvedge_model::{
     AgentId, Batch, CommitKey, Committed, Digest, DirectiveId, Manifest, Note, OwnerId, Run, Status, ThreadId,
@@ -31,7 +32,8 @@ pub trait Commit: Send + Sync {
     /// that creates the thread may be that one. For a thread that was deleted it is refused.
     fn put_blob(&self, thread: &ThreadId, bytes: &[u8]) -> Result<Digest>;
 
-    /// Deletes a thread for good; refused while it runs or somebody holds it. What remains is a signed tombstone.
+    /// Deletes a thread for good; refused while it runs, while somebody holds it, and while money is held by its chain's account or for it.
+    /// What remains is a signed tombstone.
     fn delete(&self, thread: &ThreadId) -> Result<Tombstone>;
 }
 
@@ -61,6 +63,16 @@ pub struct Lease {
     pub epoch: u64,
 }
 
+/// How long whoever holds a thread has been seen alive since it last committed. Counted by that one itself, on a clock that stands
+/// still while the machine sleeps and that nobody can set.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Alive {
+    /// The version that it committed last.
+    pub version: u64,
+    /// Milliseconds from then on.
+    pub ran_ms: u64,
+}
+
 /// How to ask for a lease.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Acquire {
@@ -77,6 +89,13 @@ pub trait Leases: Send + Sync {
 
     /// Checks that the lease still stands.
     fn renew(&self, lease: &Lease) -> Result<()>;
+
+    /// Leaves a sign of life beside the thread, in place of the one before; refused when the lease stands no more. It survives its
+    /// process; a power cut may lose it.
+    fn keep_alive(&self, lease: &Lease, alive: Alive) -> Result<()>;
+
+    /// The last sign of life that a holder left, whoever that was. One of an older version says nothing of what came later.
+    fn last_alive(&self, thread: &ThreadId) -> Result<Option<Alive>>;
 
     /// Gives the lease back; refused while a `send` note waits that only its holder can answer.
     fn release(&self, lease: &Lease) -> Result<()>;
@@ -148,6 +167,9 @@ pub struct Tombstone {
     pub head: Head,
     /// When it was deleted.
     pub deleted_at: Timestamp,
+    /// The postings that its log had; nobody said so when older ones were written.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub postings: Option<Vec<Buried>>,
 }
 
 /// Finding threads.

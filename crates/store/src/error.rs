@@ -102,12 +102,20 @@ pub enum Error {
         current: u64,
     },
     /// Somebody else holds the lease.
-    #[error("thread `{thread}` is held by {holder}")]
+    #[error("thread `{thread}` is held by {}", .holder.in_words())]
     LeaseHeld {
         /// The thread.
         thread: ThreadId,
         /// Who holds it.
         holder: OwnerId,
+    },
+    /// Money is held by the account of a thread that is to be deleted, or for it.
+    #[error("money is held for `{thread}` or by it: account `{account}` is not closed")]
+    AccountInUse {
+        /// The thread.
+        thread: ThreadId,
+        /// The account.
+        account: AccountId,
     },
     /// Requests are waiting that only the holder can answer.
     #[error("thread `{thread}` can't be released: {count} request(s) wait for its holder")]
@@ -322,7 +330,9 @@ impl Classify for Error {
                 Kind::Conflict
             }
             Self::MessageChanged { .. } | Self::BadBatch | Self::BadBirth => Kind::Invalid,
-            Self::LeaseHeld { .. } | Self::NotesPending { .. } | Self::Running(_) => Kind::Denied,
+            Self::LeaseHeld { .. } | Self::NotesPending { .. } | Self::Running(_) | Self::AccountInUse { .. } => {
+                Kind::Denied
+            }
             Self::OtherSigner { .. } | Self::Unusable { .. } | Self::Outdated { .. } => Kind::Denied,
             Self::Changeset(error) => error.kind(),
             Self::Fold { source, .. } => source.kind(),
@@ -352,6 +362,7 @@ impl Classify for Error {
             Self::Conflict { .. } => "version_conflict",
             Self::StaleEpoch { .. } => "stale_epoch",
             Self::LeaseHeld { .. } => "lease_held",
+            Self::AccountInUse { .. } => "account_in_use",
             Self::NotesPending { .. } => "notes_pending",
             Self::KeyReused(_) => "key_reused",
             Self::NoteReused { .. } => "note_reused",
@@ -418,7 +429,16 @@ impl Classify for Error {
                     "look at what was added (`selvedge log {thread}`), then append with `--expect {actual}`"
                 ));
             }
-            Self::LeaseHeld { .. } => "wait until it is free, or stop the process that holds it",
+            Self::AccountInUse { thread, .. } => {
+                return Some(format!(
+                    "`selvedge cancel {thread}` ends it and what it started, and settles its account"
+                ));
+            }
+            Self::LeaseHeld { thread, .. } => {
+                return Some(format!(
+                    "wait until it is free (`selvedge wait {thread}`, if it runs), or ask for an end of it with `selvedge cancel {thread}`"
+                ));
+            }
             Self::KeyReused(_) => "use a new key for a new request",
             Self::MessageChanged { .. } => "give the changed message an id of its own",
             Self::Running(_) => "let the run finish first",

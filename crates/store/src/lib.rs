@@ -6,13 +6,14 @@
 //! - [`contract`]: the small traits, and [`Store`], all of them together.
 //! - [`prepare`]: from what a caller asks to what a backend must make durable.
 //! - [`load`]: a thread as its log tells it. [`queue`], [`lease`]: waiting in line. [`chain`], [`blob`]: what threads are joined by and
-//!   what lies beside their logs.
+//!   what lies beside their logs. [`buried`]: what goes with a log that is deleted.
 //! - [`snapshot`]: what spares whoever loads a long thread most of its log.
 //! - [`memory`]: a store without a disk. [`nova`]: threads from files of the older form, and back.
 //! - `conformance`: the public suite, behind the feature of that name.
 
 pub mod blob;
 mod books;
+pub mod buried;
 pub mod chain;
 #[cfg(feature = "conformance")]
 pub mod conformance;
@@ -27,8 +28,8 @@ pub mod queue;
 pub mod snapshot;
 
 pub use contract::{
-    Acquire, Commit, Commitment, Cursor, Feed, Filter, Lease, Leases, Ledger, Logs, Notes, Page, Registry, Store,
-    Summary, Tombstone,
+    Acquire, Alive, Commit, Commitment, Cursor, Feed, Filter, Lease, Leases, Ledger, Logs, Notes, Page, Registry,
+    Store, Summary, Tombstone,
 };
 pub use error::{Error, Result};
 pub use snapshot::Snapshots;

@@ -35,6 +35,7 @@ fn memory(clock: ScriptedClock) -> Memory {
 }
 
 selvedge_store::conformance_suite!(memory(ScriptedClock::default()));
+selvedge_store::snapshot_suite!(memory(ScriptedClock::default()));
 
 /// Time is a claim: nothing hangs on it.
 mod under_a_clock_that_runs_backwards {

@@ -92,7 +92,11 @@ const CLASS: &[Key] = &[
         "What such a failure is; the first two are tried again.",
     )
     .required(),
-    Key::new("codes", Shape::List(&Shape::Whole { min: 0, max: 999 }), "Codes of HTTP, one of which it has."),
+    Key::new(
+        "codes",
+        Shape::List(&Shape::Whole { min: 0, max: 999 }),
+        "Codes of HTTP, one of which it has; 0 is that of a model that could not be reached at all.",
+    ),
     Key::new(
         "texts",
         Shape::List(&Shape::NAME),

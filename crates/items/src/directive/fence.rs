@@ -95,6 +95,7 @@ fn directive_id(element: &Element<'_, '_>, text: &str) -> Result<DirectiveId, Fl
 
 fn model(element: Element<'_, '_>) -> Result<ModelChoice, Flaw> {
     element.only(&["id", "tier", "provider", "fallback", "parallel"])?;
+    element.empty()?;
     let text = |name| element.attribute(name).map(str::to_owned);
     let choice =
         ModelChoice { id: text("id"), tier: text("tier"), provider: text("provider"), fallback: text("fallback") };
@@ -268,6 +269,7 @@ fn hook(element: Element<'_, '_>) -> Result<Hook, Flaw> {
 
 fn condition(element: Element<'_, '_>) -> Result<Condition, Flaw> {
     element.only(&["path", "op", "value"])?;
+    element.empty()?;
     let path = element.required("path")?.split('.').map(str::to_owned).collect();
     let op = element.attribute("op").unwrap_or("eq");
     let comparison = Comparison::new(path, op, element.attribute("value").map_or(Value::Null, |text| value(op, text)));

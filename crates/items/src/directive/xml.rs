@@ -146,6 +146,16 @@ impl<'a, 'input> Element<'a, 'input> {
         Ok(self.elements())
     }
 
+    /// Refuses whatever stands inside: it says everything with attributes.
+    pub(super) fn empty(&self) -> Result<(), Flaw> {
+        let inside = match self.elements().first() {
+            Some(child) => child.flaw(format!("`<{}>` is not known in `<{}>`", child.name(), self.name())),
+            None if self.text()?.is_empty() => return Ok(()),
+            None => self.flaw(format!("there is text in `<{}>`", self.name())),
+        };
+        Err(inside.hint(format!("`<{}>` says everything with attributes; `<!-- … -->` is for remarks", self.name())))
+    }
+
     /// Whether there are no elements inside.
     pub(super) fn is_plain(&self) -> bool {
         self.elements().is_empty()

@@ -170,6 +170,19 @@ fn ceilings_written_as_elements_are_those_written_as_attributes() {
     assert_eq!((of(elements).turns, of(elements).duration_seconds), (Some(1), Some(5)));
 }
 
+#[test]
+fn what_stands_in_an_element_that_says_everything_with_attributes_is_named() {
+    let model = |inside: &str| why(&xml(&format!("<metadata>\n<model id=\"m\">{inside}</model>\n</metadata>")));
+    let told = model("<temperature>0</temperature>");
+    assert!(told.starts_with("line 6, column 15: `<temperature>` is not known in `<model>`"), "{told}");
+    assert!(model("the best there is").contains("there is text in `<model>`"));
+    let condition =
+        r#"<hook id="h" event="after_complete"><condition path="a" value="1"><and path="b"/></condition></hook>"#;
+    let told = why(&xml(&format!("<metadata><hooks>{condition}</hooks></metadata>")));
+    assert!(told.contains("`<and>` is not known in `<condition>`"), "{told}");
+    assert!(Directive::parse(&xml("<metadata><model id=\"m\"> <!-- the best --> </model></metadata>")).is_ok());
+}
+
 /// The hooks of the documents, word for word.
 #[test]
 fn the_examples_of_the_documents_are_read() {

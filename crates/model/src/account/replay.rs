@@ -2,10 +2,13 @@
 //!
 //! Records of one account are put into the order of its versions, which no clock has a say in, and posted again by the rules that first
 //! posted them. A version that is missing, that stands in two places, or that does not follow from the one before it is found
-//! and named; behind it nothing is said of that account, because nothing could be vouched for.
+//! and named; behind it nothing is said of that account, because nothing could be vouched for. What stood in a log that was deleted is
+//! missing too, and no flaw as far as the log's tombstone says so.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
+
+use serde::{Deserialize, Serialize};
 
 use super::{Account, AccountId, AccountStatus, Posting, Record, Reservation, ReservationState, post};
 use crate::id::{ReservationId, ThreadId};
@@ -41,6 +44,48 @@ pub struct History {
     pub unknown: Money,
     /// Whether every record of it could be posted.
     pub is_whole: bool,
+}
+
+/// Postings of an account that stood in a log which is gone, as its tombstone says.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+pub struct Buried {
+    /// The account.
+    pub account: AccountId,
+    /// The version of the first of them.
+    pub from: u64,
+    /// The version of the last of them; all between stood there too.
+    pub to: u64,
+}
+
+impl Buried {
+    /// The postings of a log, by the records that stand in it.
+    pub fn of<'a>(records: impl IntoIterator<Item = &'a Record>) -> Vec<Self> {
+        let one = |record: &Record| (record.account.clone(), record.account_version);
+        let versions: BTreeSet<(AccountId, u64)> = records.into_iter().map(one).collect();
+        let mut buried: Vec<Self> = Vec::new();
+        for (account, version) in versions {
+            match buried.last_mut() {
+                Some(last) if last.account == account && last.to.checked_add(1) == Some(version) => last.to = version,
+                _ => buried.push(Self { account, from: version, to: version }),
+            }
+        }
+        buried
+    }
+}
+
+/// The first versions of an account between two that are not among the buried ones.
+pub fn unburied(account: &AccountId, from: u64, to: u64, buried: &[Buried]) -> Option<(u64, u64)> {
+    let mut ours: Vec<_> = buried.iter().filter(|one| one.account == *account).collect();
+    ours.sort();
+    let mut next = from;
+    for one in ours {
+        if one.from > next {
+            break;
+        }
+        next = next.max(one.to.saturating_add(1));
+    }
+    let until = buried.iter().filter(|one| one.account == *account && one.from > next).map(|one| one.from - 1).min();
+    (next <= to).then(|| (next, until.map_or(to, |until| until.min(to))))
 }
 
 /// What is not as it should be.
@@ -145,6 +190,12 @@ pub struct Replayed {
 
 /// Posts records again, in whatever order they come.
 pub fn replay(seen: impl IntoIterator<Item = Seen>) -> Replayed {
+    replay_without(seen, &[])
+}
+
+/// Posts records again, in whatever order they come, where some stood in logs that are gone: that those are missing is no flaw. Of an
+/// account that lacks some nothing is posted behind them; that no version stands in two places is still looked at.
+pub fn replay_without(seen: impl IntoIterator<Item = Seen>, buried: &[Buried]) -> Replayed {
     let mut by_account: BTreeMap<AccountId, BTreeMap<u64, Vec<Seen>>> = BTreeMap::new();
     for one in seen {
         let versions = by_account.entry(one.record.account.clone()).or_default();
@@ -152,7 +203,7 @@ pub fn replay(seen: impl IntoIterator<Item = Seen>) -> Replayed {
     }
     let mut replayed = Replayed::default();
     for (account, versions) in by_account {
-        let (history, flaws) = replay_account(&account, versions);
+        let (history, flaws) = replay_account(&account, versions, buried);
         replayed.flaws.extend(flaws);
         replayed.accounts.extend(history.map(|history| (account, history)));
     }
@@ -160,22 +211,29 @@ pub fn replay(seen: impl IntoIterator<Item = Seen>) -> Replayed {
     replayed
 }
 
-fn replay_account(account: &AccountId, versions: BTreeMap<u64, Vec<Seen>>) -> (Option<History>, Vec<Flaw>) {
+fn replay_account(
+    account: &AccountId,
+    versions: BTreeMap<u64, Vec<Seen>>,
+    buried: &[Buried],
+) -> (Option<History>, Vec<Flaw>) {
     let (mut history, mut flaws): (Option<History>, Vec<Flaw>) = (None, Vec::new());
-    let mut next = 1;
+    let (mut next, mut is_followed) = (1, true);
     for (version, mut seen) in versions {
         if version > next {
-            flaws.push(Flaw::Missing { account: account.clone(), from: next, to: version - 1 });
-            break;
+            let missing = unburied(account, next, version - 1, buried);
+            flaws.extend(missing.map(|(from, to)| Flaw::Missing { account: account.clone(), from, to }));
+            is_followed = false;
         }
+        next = version + 1;
         let Some(one) = seen.pop() else { continue };
         if let Some(other) = seen.pop() {
             let is_same = (other.event_type, &other.record) == (one.event_type, &one.record);
             let places = vec![(other.thread, other.line), (one.thread.clone(), one.line)];
             flaws.push(Flaw::Double { account: account.clone(), version, places, is_same });
-            if !is_same {
-                break;
-            }
+            is_followed &= is_same;
+        }
+        if !is_followed {
+            continue;
         }
         match take(history.as_ref(), &one) {
             Ok(after) => {
@@ -185,12 +243,12 @@ fn replay_account(account: &AccountId, versions: BTreeMap<u64, Vec<Seen>>) -> (O
             Err(why) => {
                 let place = (one.thread, one.line);
                 flaws.push(Flaw::Misfit { account: account.clone(), version, place, why });
-                break;
+                is_followed = false;
             }
         }
-        next = version + 1;
     }
-    let is_whole = flaws.iter().all(|flaw| !flaw.is_of_the_records());
+    let is_last = buried.iter().all(|one| one.account != *account || one.to < next);
+    let is_whole = is_followed && is_last && flaws.iter().all(|flaw| !flaw.is_of_the_records());
     (history.map(|history| History { is_whole, ..history }), flaws)
 }
 
@@ -368,6 +426,41 @@ mod tests {
             [&forward.accounts[&AccountId::new("a").unwrap()], &forward.accounts[&AccountId::new("b").unwrap()]];
         assert_eq!((above.peak, above.account.spent(), above.account.reserved), (nanos(60), nanos(20), nanos(0)));
         assert_eq!((below.peak, below.unknown, below.account.status), (nanos(50), nanos(20), AccountStatus::Closed));
+    }
+
+    #[test]
+    fn what_a_tombstone_says_is_missing_is_no_flaw_and_nothing_else_is_excused() {
+        let seen = history();
+        let buried = Buried::of(seen.iter().filter(|one| one.thread.as_str() == "b").map(|one| &one.record));
+        let of = |account: &str, from, to| Buried { account: AccountId::new(account).unwrap(), from, to };
+        assert_eq!(buried, [of("a", 3, 3), of("b", 2, 5)]);
+        let left: Vec<_> = seen.iter().filter(|one| one.thread.as_str() == "a").cloned().collect();
+        let replayed = replay_without(left.clone(), &buried);
+        assert_eq!(replayed.flaws, []);
+        assert!(replayed.accounts.values().all(|history| !history.is_whole), "nothing is said of how they end");
+        // One of them that nobody speaks of is missing still.
+        let behind: Vec<_> = seen.iter().filter(|one| one.record.account_version != 3).cloned().collect();
+        let flaws = replay_without(behind, &[of("b", 2, 2)]).flaws;
+        assert!(matches!(flaws[..], [Flaw::Missing { from: 3, to: 3, .. }]), "{flaws:?}");
+        // And logs that are left must not contradict each other, behind the gap too.
+        let mut torn: Vec<_> = seen.into_iter().filter(|one| one.record.account_version != 2).collect();
+        let mut other = torn.iter().find(|one| one.record.account_version == 4).unwrap().clone();
+        (other.thread, other.record.amount) = (ThreadId::new("c").unwrap(), Some(nanos(1)));
+        torn.push(other);
+        let flaws = replay_without(torn, &[of("a", 2, 2), of("b", 2, 2)]).flaws;
+        assert!(matches!(flaws[..], [Flaw::Double { is_same: false, version: 4, .. }]), "{flaws:?}");
+    }
+
+    #[test]
+    fn what_is_not_buried_is_found_wherever_it_lies() {
+        let account = AccountId::new("a").unwrap();
+        let of = |from, to| Buried { account: account.clone(), from, to };
+        let buried = [of(5, 6), of(1, 2), of(2, 3)];
+        assert_eq!(unburied(&account, 1, 6, &buried), Some((4, 4)));
+        assert_eq!((unburied(&account, 1, 3, &buried), unburied(&account, 5, 6, &buried)), (None, None));
+        assert_eq!(unburied(&account, 3, 9, &[of(1, 3), of(4, 7)]), Some((8, 9)));
+        assert_eq!(unburied(&AccountId::new("b").unwrap(), 1, 2, &buried), Some((1, 2)));
+        assert_eq!(unburied(&account, 1, u64::MAX - 1, &[of(1, u64::MAX)]), None);
     }
 
     #[test]

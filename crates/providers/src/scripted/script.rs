@@ -10,7 +10,7 @@
 //!     calls: [{tool: pay, arguments: {amount: 5, note: "{user}"}}]
 //!     usage: {input_tokens: 120, output_tokens: 20}
 //!   - when: {result: {contains: {paid: true}}}
-//!     fail: [{transient: the line is down}, {cut: {say: Pai}}]    # the first attempts fail, then comes the answer
+//!     fail: [{transient: the line is down}, {status: {code: 503, why: busy}}, {cut: {say: Pai}}]    # the first attempts fail
 //!     say: Paid.
 //!   - error: {permanent: I have nothing to say}                   # instead of an answer, always
 //!     repeat: forever
@@ -297,6 +297,19 @@ fn nothing() -> Value {
 pub enum Failure {
     /// It may work when it is tried again.
     Transient(String),
+    /// It was not asked at all; it may work when it is tried again.
+    Unreached(String),
+    /// The provider answers with a code of HTTP.
+    Status {
+        /// The code.
+        code: u16,
+        /// What it says.
+        #[serde(default)]
+        why: String,
+        /// How long to wait.
+        #[serde(default)]
+        retry_after_ms: Option<u64>,
+    },
     /// Too much was asked of it.
     RateLimited {
         /// What it says.

@@ -175,6 +175,8 @@ turns:
       - {transient: down}
       - {rate_limited: {why: slow down, retry_after_ms: 1500}}
       - {cut: {why: gone, say: [Pa, i], usage: {output_tokens: 1}}}
+      - {unreached: no route}
+      - {status: {code: 503, why: busy, retry_after_ms: 1500}}
       - {session_refused: who}
     say: Paid.
 ";
@@ -189,6 +191,9 @@ turns:
     let usage = Usage { output_tokens: 1, ..Usage::default() };
     assert_eq!(cut, Err(ModelError::Cut { why: "gone".to_owned(), partial: vec![text("Pai")], usage }));
     assert_eq!(drafts.len(), 2);
+    assert_eq!(talk.ask(&model), Err(ModelError::Unreached { why: "no route".to_owned() }));
+    let busy = ModelError::Status { status: 503, why: "busy".to_owned(), retry_after: patience };
+    assert_eq!(talk.ask(&model), Err(busy));
     // No session was offered, so none is refused.
     assert_eq!(talk.ask(&model).unwrap().content, [text("Paid.")]);
 }

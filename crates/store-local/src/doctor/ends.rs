@@ -21,6 +21,7 @@ use selvedge_store::Error;
 
 use super::Examiner;
 use crate::disk::{DiskFile, How};
+use crate::folded::Folded;
 use crate::overlay::read_fully;
 use crate::rows::{self, Row};
 use crate::saved_state;
@@ -35,15 +36,15 @@ const STATE_MAX: u64 = 1 << 20;
 const LAST_LINES: usize = 8;
 
 /// The end of a log that is as it should be, as far as it was read.
-pub(super) struct End {
+pub(super) struct End<'a> {
     /// The last lines, the newest last.
     pub(super) lines: Vec<Line>,
     /// The blobs that the lines name that were read.
     pub(super) named: NamedBlobs,
     /// Whose signatures the lines tell of that were read.
     pub(super) signers: BTreeSet<Digest>,
-    /// Whether every byte was hashed.
-    pub(super) is_whole: bool,
+    /// What the log folds to, if every byte of it was hashed.
+    pub(super) folded: Option<Folded<'a>>,
 }
 
 /// Why the end of a log was not accepted at first sight.
@@ -70,7 +71,7 @@ impl From<Error> for Refused {
 
 impl Examiner<'_> {
     /// Looks at the end of a log. A signature is judged only if its key is trusted.
-    pub(super) fn end(&self, row: &Row) -> Result<End, Refused> {
+    pub(super) fn end<'a>(&self, row: &'a Row) -> Result<End<'a>, Refused> {
         let head = &row.head;
         let file = self.core().disk.open(&self.core().layout.transcript(&row.manifest.thread_id), How::Read)?;
         let (start, bytes) = read_end(&*file, head.bytes)?;
@@ -87,17 +88,19 @@ impl Examiner<'_> {
         }
         let (mut lines, mut named) = (Vec::new(), NamedBlobs::default());
         let mut signers = BTreeSet::from([head.signer]);
+        let mut folded = is_whole.then(|| Folded::new(&row.manifest.thread_id));
         // The first line may have begun before what was read.
         let whole_from = if is_whole { 0 } else { bytes.iter().position(|byte| *byte == b'\n').map_or(0, |at| at + 1) };
         let whole = bytes.get(whole_from..bytes.len() - 1).unwrap_or_default();
         let split: Vec<&[u8]> = whole.split(|byte| *byte == b'\n').collect();
         for (index, text) in split.iter().enumerate() {
             let is_last = index + LAST_LINES >= split.len();
-            if !is_last && !mentions(text, b"\"blob") && !mentions(text, b"\"key_rotated\"") {
+            if folded.is_none() && !is_last && !mentions(text, b"\"blob") && !mentions(text, b"\"key_rotated\"") {
                 continue;
             }
             let line = line::decode(text).map_err(|_| Refused::Because("a line can't be read"))?;
             named.take(head.version, &line.event);
+            folded.iter_mut().for_each(|folded| folded.line(&line));
             if let Event::KeyRotated(rotated) = &line.event {
                 signers.extend([rotated.from, rotated.to]);
             }
@@ -105,7 +108,7 @@ impl Examiner<'_> {
                 lines.push(line);
             }
         }
-        Ok(End { lines, named, signers, is_whole })
+        Ok(End { lines, named, signers, folded })
     }
 
     /// The last line, if it is the checkpoint that the database tells of.

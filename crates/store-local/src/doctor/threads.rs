@@ -14,6 +14,7 @@ use super::blobs::Imported;
 use super::ends::Refused;
 use super::{Depth, Examiner, Finding, Report, Severity, is_old, is_temporary};
 use crate::core::io_error;
+use crate::folded::Folded;
 use crate::layout::check_folder;
 use crate::rows::{self, Row};
 use crate::schema::database;
@@ -88,7 +89,10 @@ impl Examiner<'_> {
                     let counts = |key: &Digest| self.core().trust.status(key) == Some(KeyStatus::Trusted);
                     end.signers.iter().filter(|key| !counts(key)).for_each(|key| report.unbelieved(*key, thread));
                 }
-                report.not_read_whole += u64::from(!end.is_whole);
+                report.not_read_whole += u64::from(end.folded.is_none());
+                if let Some(folded) = &end.folded {
+                    self.rows(row, folded, report)?;
+                }
                 self.times(thread, &end.lines, report);
                 self.named_blobs(row, imported, &end.named, report)
             }
@@ -97,6 +101,20 @@ impl Examiner<'_> {
             // The whole log says more than its end.
             Err(Refused::Because(_)) => self.verify(row, report),
         }
+    }
+
+    /// What the database has of a thread, held against its log; a thread that somebody wrote to meanwhile is not judged.
+    fn rows(&self, row: &Row, folded: &Folded<'_>, report: &mut Report) -> Result<()> {
+        let thread = &row.manifest.thread_id;
+        if let Some(why) = self.core().differs(thread, Some(&row.head), folded)? {
+            let finding = LogFinding::Database { why };
+            let help = help(thread, &finding);
+            let error = Error::Log { thread: thread.clone(), finding };
+            let why = "the log holds; only the database is wrong";
+            let found = Finding { why: why.to_owned(), ..Finding::of_error(Severity::Damage, thread, &error) };
+            report.add(found.help(help));
+        }
+        Ok(())
     }
 
     fn verify(&self, row: &Row, report: &mut Report) -> Result<()> {
@@ -288,7 +306,7 @@ impl Examiner<'_> {
         let thread = &row.manifest.thread_id;
         let holder_lives = row.owner.as_ref().map_or(Ok(false), |owner| self.core().is_alive(owner))?;
         if let Some(owner) = row.owner.as_ref().filter(|_| !holder_lives) {
-            let what = format!("its lease is held by {owner}, whose process is dead");
+            let what = format!("its lease is held by {}, which is dead", owner.in_words());
             let why = "the next writer takes it over, under a higher epoch";
             report.add(Finding::new(Severity::Note, "lease_orphaned", thread, what, why));
         }

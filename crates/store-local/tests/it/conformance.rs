@@ -19,3 +19,4 @@ impl Harness for Home {
 }
 
 selvedge_store::conformance_suite!(Home::new());
+selvedge_store::snapshot_suite!(Home::new());

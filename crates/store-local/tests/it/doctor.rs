@@ -443,12 +443,14 @@ fn a_database_that_contradicts_a_log_is_found_and_a_rebuilt_one_does_not() {
         let database = rusqlite::Connection::open(home.threads().join("registry.db")).unwrap();
         assert_eq!(database.execute(sql, []).unwrap(), 1, "{sql}");
         drop(database);
-        let report = look(&home, true);
-        let found = find(&report, "database_differs");
-        assert!(
-            found.severity == Severity::Damage && found.help.as_ref().unwrap().contains("selvedge reindex"),
-            "{found:?}"
-        );
+        for deep in [false, true] {
+            let report = look(&home, deep);
+            let found = find(&report, "database_differs");
+            assert!(
+                found.severity == Severity::Damage && found.help.as_ref().unwrap().contains("selvedge reindex"),
+                "{found:?}"
+            );
+        }
         let rebuild = Rebuild {
             project: home.folder.path().to_owned(),
             trust: home.trust(),

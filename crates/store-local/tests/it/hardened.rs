@@ -7,12 +7,15 @@ use std::sync::atomic::Ordering;
 use std::thread;
 use std::time::Duration;
 
+use selvedge_log::document::{self, DocumentKind};
 use selvedge_log::recovery::Finding;
 use selvedge_model::event::ManifestChanged;
-use selvedge_model::{Batch, Changeset, Classify, Event, Expect, Kind, Part, Patch, Reason, ThreadId};
+use selvedge_model::{Batch, Changeset, Classify, Clock, Event, Expect, Kind, Part, Patch, Reason, ThreadId};
+use selvedge_store::load::load;
 use selvedge_store::{Commit, Error, Registry};
 use selvedge_store_local::LocalStore;
 use selvedge_store_local::disk::RealDisk;
+use selvedge_store_local::system::SystemClock;
 use serde_json::{Value, json};
 
 use crate::support::{Home, birth, id, says, thread_with};
@@ -251,4 +254,70 @@ fn a_short_log_that_was_edited_is_not_gone_on_with() {
     fs::write(&path, &sound).unwrap();
     append(&store, &thread, "three").unwrap();
     assert_sound(&store, &thread, 3);
+}
+
+/// A deleted thread is known by what was signed of it; what the database says of it by itself counts for nothing.
+#[test]
+fn a_tombstone_that_nobody_signed_is_refused() {
+    let home = Home::new();
+    let thread = {
+        let store = home.open();
+        let thread = thread_with(&store, "gone", &["one"]);
+        store.delete(&thread).unwrap();
+        assert_eq!(store.tombstone(&thread).unwrap().unwrap().postings, Some(Vec::new()), "it had none");
+        thread
+    };
+    let database = rusqlite::Connection::open(home.threads().join("registry.db")).unwrap();
+    let edit = "UPDATE tombstones SET document = replace(document, 'postings', 'hostings')";
+    assert_eq!(database.execute(edit, []).unwrap(), 1);
+    let error = home.open().tombstone(&thread).unwrap_err();
+    assert_eq!(error.kind(), Kind::Integrity, "{error}");
+}
+
+/// `thread.json` is a projection of the log: one that is not there is written anew before anybody goes by it, and one that says more than
+/// the log is refused, whoever signed it.
+#[test]
+fn what_a_thread_may_do_is_vouched_for_by_its_manifest_and_its_log_together() {
+    let home = Home::new();
+    let store = home.open();
+    let thread = thread_with(&store, "parent", &["one"]);
+    let recorded = load(&store, &thread, store.trust(), None).unwrap().thread.manifest;
+    store.vouch(&recorded).unwrap();
+    let path = home.threads().join(thread.folder()).join("thread.json");
+    fs::remove_file(&path).unwrap();
+    store.vouch(&recorded).unwrap();
+    store.vouch(&recorded).unwrap();
+    let shown = fs::read(&path).expect("it is there again");
+    // Signed by the very key, and wider.
+    let signed: Value = serde_json::from_slice(&shown).unwrap();
+    let sign = |change: &dyn Fn(&mut Value)| {
+        let mut value = signed.clone();
+        value.as_object_mut().unwrap().remove("_signature");
+        change(&mut value);
+        let kind = DocumentKind::new("thread");
+        fs::write(&path, document::sign_json(kind, thread.as_str(), value, &home.signer(), SystemClock.now()).unwrap())
+            .unwrap();
+    };
+    sign(&|_| {});
+    store.vouch(&recorded).unwrap();
+    let wider: [&dyn Fn(&mut Value); 4] = [
+        &|value| value["capabilities"] = json!(["tool.*"]),
+        &|value| value["acknowledged"] = json!(["dangerous"]),
+        &|value| value["limits"] = json!({"depth": 90}),
+        &|value| value["status"] = json!("of another program"),
+    ];
+    for change in wider {
+        sign(change);
+        let error = store.vouch(&recorded).unwrap_err();
+        assert_eq!(error.kind(), Kind::Integrity);
+        assert!(error.hint().unwrap().contains(&format!("`selvedge repair {thread}`")), "{error:?}");
+    }
+    // And a database that says more than the log makes no new one.
+    fs::remove_file(&path).unwrap();
+    let database = rusqlite::Connection::open(home.threads().join("registry.db")).unwrap();
+    database
+        .execute("UPDATE threads SET manifest = json_set(manifest, '$.capabilities', json('[\"tool.*\"]'))", [])
+        .unwrap();
+    let error = store.vouch(&recorded).unwrap_err();
+    assert!(error.hint().unwrap().contains("`selvedge reindex`") && !path.exists(), "{error:?}");
 }

@@ -6,6 +6,7 @@
     reason = "a skipped test says why, and a child process tells its parent"
 )]
 
+mod alive;
 mod backup;
 mod blobs;
 mod bundle;

@@ -1,11 +1,12 @@
 //! Deleting: for good, leaving a tombstone, and nobody brings a thread back.
 
+use selvedge_model::account::replay::Buried;
 use selvedge_model::{Batch, Expect, Part, ThreadId};
 use serde_json::json;
 
 use super::Harness;
 use super::chains::hands_off;
-use super::ledger::{open, posts};
+use super::ledger::{open, posts, release, reserve};
 use super::support::*;
 use crate::contract::{Acquire, Commit, Filter, Leases, Ledger, Logs, Notes, Registry, Summary};
 use crate::error::{Error, Result};
@@ -64,6 +65,20 @@ pub fn a_running_thread_is_not_deleted<H: Harness>(harness: &H) {
     assert_eq!(store.tombstone(&thread).unwrap(), None);
     append(&store, &thread, finishes("run-1", "natural"));
     store.delete(&thread).unwrap();
+}
+
+/// A thread whose chain holds money is not deleted; once nothing is held it is, and its tombstone says which postings went with it.
+pub fn a_thread_that_holds_money_is_not_deleted<H: Harness>(harness: &H) {
+    let store = harness.open();
+    let thread = create(&store, "rich");
+    commit(&store, Batch::of(posts(&thread, [open(&thread, Some(10)), reserve(&thread, "r", 5)])));
+    leaves_no_trace(&store, &[&thread], || {
+        assert_refused!(store.delete(&thread), Error::AccountInUse { account, .. } if account == thread, "deleting what holds money");
+    });
+    assert_eq!(store.tombstone(&thread).unwrap(), None);
+    commit(&store, Batch::of(posts(&thread, [release(&thread, "r")])));
+    let buried = Buried { account: thread.clone(), from: 1, to: 3 };
+    assert_eq!(store.delete(&thread).unwrap().postings, Some(vec![buried]));
 }
 
 /// A thread that another holds is not deleted; once the holder is dead it is.

@@ -6,7 +6,7 @@ use selvedge_model::{Batch, Classify, Kind, Part, ThreadId};
 
 use super::Harness;
 use super::support::*;
-use crate::contract::{Acquire, Commit, Lease, Leases, Logs};
+use crate::contract::{Acquire, Alive, Commit, Lease, Leases, Logs};
 use crate::error::Error;
 
 const AT_ONCE: Acquire = Acquire { wait: Duration::ZERO, take_over: false };
@@ -39,6 +39,27 @@ pub fn a_lease_is_acquired_renewed_and_released<H: Harness>(harness: &H) {
     assert_ne!(second.owner, first.owner, "each handle is an owner of its own");
     assert!(second.epoch >= first.epoch, "epochs never fall");
     two.renew(&second).unwrap();
+}
+
+/// A sign of life stands until the next one, outlives whoever left it, and nobody leaves one who lost the lease.
+pub fn a_sign_of_life_outlives_whoever_left_it<H: Harness>(harness: &H) {
+    let (old, new) = (harness.open(), harness.open());
+    let thread = create(&old, "alive");
+    let first = old.acquire(&thread, AT_ONCE).unwrap();
+    assert_eq!(new.last_alive(&thread).unwrap(), None, "nobody ran it yet");
+    let last = Alive { version: 7, ran_ms: 1000 };
+    for alive in [Alive { version: u64::MAX, ran_ms: u64::MAX }, last] {
+        old.keep_alive(&first, alive).unwrap();
+        assert_eq!(new.last_alive(&thread).unwrap(), Some(alive));
+    }
+    let second = new.acquire(&thread, BY_FORCE).unwrap();
+    assert_eq!(new.last_alive(&thread).unwrap(), Some(last), "taking a thread over forgets nothing");
+    let late = old.keep_alive(&first, Alive { version: 8, ran_ms: 1 });
+    assert_refused!(late, Error::StaleEpoch { .. }, "a sign of life of one that was taken over");
+    assert_eq!(new.last_alive(&thread).unwrap(), Some(last));
+    drop(old);
+    new.release(&second).unwrap();
+    assert_eq!(harness.open().last_alive(&thread).unwrap(), Some(last));
 }
 
 /// What is committed under a lease carries its epoch.

@@ -19,7 +19,8 @@
 //! [`keys`]), what they say and know ([`messages`], [`state`], [`scopes`]), how they are read ([`reading`], [`fidelity`]),
 //! what they spend ([`ledger`], [`accounts`], [`spending`]), who may write them ([`leases`], [`waiting`], [`notes`]), who hears of it
 //! ([`feed`]), how they are found ([`listing`], [`resolving`], [`runs`], [`statuses`], [`chains`]), what lies beside them and
-//! how they go ([`blobs`], [`deletion`]), and everything at once ([`storm`]).
+//! how they go ([`blobs`], [`deletion`]), and everything at once ([`storm`]). A store that keeps snapshots runs those of [`snapshots`]
+//! too, with [`snapshot_suite!`](crate::snapshot_suite).
 
 pub mod accounts;
 pub mod appending;
@@ -41,6 +42,7 @@ pub mod reading;
 pub mod resolving;
 pub mod runs;
 pub mod scopes;
+pub mod snapshots;
 pub mod spending;
 pub mod state;
 pub mod statuses;
@@ -202,6 +204,7 @@ macro_rules! conformance_suite {
             }
             leases {
                 a_lease_is_acquired_renewed_and_released
+                a_sign_of_life_outlives_whoever_left_it
                 a_commit_under_a_lease_carries_its_epoch
                 a_stale_epoch_cannot_write
                 a_released_lease_cannot_write
@@ -307,6 +310,7 @@ macro_rules! conformance_suite {
                 a_deleted_thread_is_listed_no_more
                 a_running_thread_is_not_deleted
                 a_held_thread_is_not_deleted
+                a_thread_that_holds_money_is_not_deleted
                 an_id_is_never_used_again
                 a_late_writer_brings_nothing_back
                 a_chain_passes_through_what_was_deleted
@@ -340,5 +344,21 @@ macro_rules! conformance_suite {
                 $crate::conformance::$topic::$case(&$harness);
             })*
         })*
+    };
+}
+
+/// Runs what a store must do that keeps snapshots: one test for each case, as [`conformance_suite!`] does for the rest.
+#[macro_export]
+macro_rules! snapshot_suite {
+    ($harness:expr) => {
+        $crate::conformance_suite! { $harness =>
+            snapshots {
+                the_newest_comes_first_and_those_before_it_are_kept
+                a_snapshot_is_known_by_the_hash_that_saving_gave
+                what_is_put_away_is_gone_or_in_the_archive
+                the_log_behind_a_snapshot_needs_the_seal_of_that_place
+                snapshots_belong_to_one_thread_and_go_with_it
+            }
+        }
     };
 }

@@ -9,8 +9,8 @@ use selvedge_model::account::{Account, AccountId, Reservation};
 use selvedge_model::{Batch, CommitKey, Committed, Digest, Note, OwnerId, Run, ThreadId};
 use selvedge_store::memory::MemoryStore;
 use selvedge_store::{
-    Acquire, Commit, Commitment, Cursor, Error, Feed, Filter, Lease, Leases, Ledger, Logs, Notes, Page, Registry,
-    Result, Summary, Tombstone,
+    Acquire, Alive, Commit, Commitment, Cursor, Error, Feed, Filter, Lease, Leases, Ledger, Logs, Notes, Page,
+    Registry, Result, Summary, Tombstone,
 };
 
 #[derive(Clone, Copy)]
@@ -95,6 +95,13 @@ impl Leases for Fragile {
 
     fn renew(&self, lease: &Lease) -> Result<()> {
         self.inner.renew(lease)
+    }
+
+    fn keep_alive(&self, lease: &Lease, alive: Alive) -> Result<()> {
+        self.inner.keep_alive(lease, alive)
+    }
+    fn last_alive(&self, thread: &ThreadId) -> Result<Option<Alive>> {
+        self.inner.last_alive(thread)
     }
 
     fn release(&self, lease: &Lease) -> Result<()> {

@@ -32,7 +32,8 @@ pub struct Detached {
 }
 
 impl Detached {
-    /// Starts a program, which waits. On return nothing of it has run.
+    /// Starts a program, which waits. On return nothing of it has run. Where a process can't be told from a later one of the same
+    /// number, it is refused: nobody could end it by force and be sure.
     pub fn start(
         program: &Path,
         arguments: &[String],
@@ -48,7 +49,11 @@ impl Detached {
         let child = command.spawn()?;
         let process = identity(child.id());
         let name = program.display().to_string();
-        Ok(Self { child: Some(child), gate: Some(io::PipeWriter::from(writer)), process, name })
+        let detached = Self { child: Some(child), gate: Some(io::PipeWriter::from(writer)), process, name };
+        match detached.process {
+            Some(_) => Ok(detached),
+            None => Err(io::Error::other("it can't be told when its process started")),
+        }
     }
 }
 

@@ -1,0 +1,202 @@
+//! What is kept, under one lock, and how a commit changes it.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+
+use selvedge_log::Head;
+use selvedge_model::account::{Account, AccountId, Reservation};
+use selvedge_model::fold::empty_state;
+use selvedge_model::id::ReservationId;
+use selvedge_model::{Committed, Digest, MessageId, Note, NoteKey, OwnerId, Right, Run, RunId, ThreadId};
+use serde_json::Value;
+
+use super::snapshots::Drawer;
+use super::{Inner, Slot};
+use crate::contract::{Commitment, Summary};
+use crate::error::{Error, Result};
+use crate::prepare::{Prepared, Standing, View};
+
+impl Inner {
+    pub(super) fn slot(&self, thread: &ThreadId) -> Result<&Slot> {
+        self.threads.get(thread).ok_or_else(|| self.missing(thread))
+    }
+
+    pub(super) fn slot_mut(&mut self, thread: &ThreadId) -> Result<&mut Slot> {
+        let missing = self.missing(thread);
+        self.threads.get_mut(thread).ok_or(missing)
+    }
+
+    pub(super) fn missing(&self, thread: &ThreadId) -> Error {
+        match self.tombstones.contains_key(thread) {
+            true => Error::Deleted(thread.clone()),
+            false => Error::NoThread(thread.to_string()),
+        }
+    }
+
+    /// Who holds the slot and is alive.
+    pub(super) fn live_holder(&self, slot: &Slot) -> Option<OwnerId> {
+        slot.holder.clone().filter(|holder| self.alive.contains(holder))
+    }
+
+    pub(super) fn pending(&self, thread: &ThreadId, key: &NoteKey) -> Option<&Note> {
+        self.notes.iter().find(|note| note.thread == *thread && note.key == *key)
+    }
+
+    pub(super) fn post(&mut self, note: Note) -> Result<()> {
+        self.slot(&note.thread)?;
+        match self.pending(&note.thread, &note.key) {
+            Some(known) if *known == note => Ok(()),
+            Some(_) => Err(Error::NoteReused { thread: note.thread, key: note.key }),
+            None => {
+                self.notes.push(note);
+                Ok(())
+            }
+        }
+    }
+
+    pub(super) fn check_notes(&self, prepared: &Prepared) -> Result<()> {
+        for (thread, key) in &prepared.consumed {
+            self.pending(thread, key).ok_or_else(|| Error::NoteGone { thread: thread.clone(), key: key.clone() })?;
+        }
+        for note in &prepared.posted {
+            let created = prepared.parts.iter().any(|part| part.thread == note.thread);
+            if !created {
+                self.slot(&note.thread)?;
+            }
+            let same_key = |other: &&Note| other.thread == note.thread && other.key == note.key;
+            let known = self.pending(&note.thread, &note.key).or(prepared.posted.iter().find(same_key));
+            if known.is_some_and(|known| known != note) {
+                return Err(Error::NoteReused { thread: note.thread.clone(), key: note.key.clone() });
+            }
+        }
+        Ok(())
+    }
+
+    /// Applies what was prepared under the same lock; from here on nothing can fail.
+    pub(super) fn apply(&mut self, prepared: Prepared) -> Committed {
+        let committed = prepared.committed();
+        if let Some((key, request)) = prepared.key {
+            self.keys.insert(key, (request, committed.clone()));
+        }
+        for part in prepared.parts {
+            let number = self.created;
+            let unborn = self.unborn.remove(&part.thread).unwrap_or_default();
+            let slot = self.threads.entry(part.thread.clone()).or_insert_with(|| Slot {
+                number,
+                bytes: Vec::new(),
+                tail: part.written.tail.clone(),
+                manifest: part.manifest.clone(),
+                state: Arc::new(empty_state()),
+                messages: HashMap::new(),
+                runs: Vec::new(),
+                blobs: unborn,
+                erased: HashMap::new(),
+                epoch: 0,
+                holder: None,
+                alive: None,
+                snapshots: Drawer::default(),
+            });
+            self.created += u64::from(part.before.is_none());
+            slot.bytes.extend_from_slice(&part.written.bytes);
+            slot.tail = part.written.tail;
+            slot.manifest = part.manifest;
+            slot.state = part.state.unwrap_or_else(|| slot.state.clone());
+            slot.messages.extend(part.messages);
+            for run in part.runs {
+                match slot.runs.iter_mut().find(|other| other.run_id == run.run_id) {
+                    Some(known) => *known = run,
+                    None => slot.runs.push(run),
+                }
+            }
+            for erased in part.erased {
+                slot.blobs.remove(&erased.blob);
+                slot.erased.entry(erased.blob).or_insert((erased.reason, slot.manifest.updated_at));
+            }
+            if let Some(run) = slot.runs.iter_mut().find(|run| Some(&run.run_id) == part.touched_run.as_ref()) {
+                run.updated_at = slot.manifest.updated_at;
+            }
+            if part.right == Right::Brief {
+                slot.holder = None;
+            }
+            slot.epoch = part.epoch;
+            let (position, version) = (self.feed.len() as u64 + 1, part.written.head.version);
+            self.feed.push(Commitment { position, thread: part.thread, version });
+        }
+        for (id, account) in prepared.accounts {
+            self.accounts.extend(account.after.map(|after| (id.clone(), after)));
+            for (name, reservation) in account.reservations {
+                match reservation {
+                    Some(open) => self.reservations.insert((id.clone(), name), open),
+                    None => self.reservations.remove(&(id.clone(), name)),
+                };
+            }
+        }
+        self.notes.retain(|note| !prepared.consumed.contains(&(note.thread.clone(), note.key.clone())));
+        for note in prepared.posted {
+            if self.pending(&note.thread, &note.key).is_none() {
+                self.notes.push(note);
+            }
+        }
+        committed
+    }
+
+    pub(super) fn summary(slot: &Slot) -> Summary {
+        Summary { manifest: slot.manifest.clone(), version: head_of(slot).version }
+    }
+
+    pub(super) fn by_age(&self) -> Vec<&Slot> {
+        let mut slots: Vec<_> = self.threads.values().collect();
+        slots.sort_by_key(|slot| slot.number);
+        slots
+    }
+}
+
+pub(super) fn head_of(slot: &Slot) -> Head {
+    // A slot is made by a commit, and a commit ends with a checkpoint.
+    slot.tail.head.clone().unwrap_or_else(|| unreachable!("a stored log has a head"))
+}
+
+impl View for Inner {
+    fn standing(&self, thread: &ThreadId, right: Right) -> Result<Option<Standing>> {
+        let Some(slot) = self.threads.get(thread) else {
+            return match self.tombstones.contains_key(thread) {
+                true => Err(Error::Deleted(thread.clone())),
+                false => Ok(None),
+            };
+        };
+        let epoch = match (right, self.live_holder(slot)) {
+            (Right::Lease(held), _) if held != slot.epoch || slot.holder.is_none() => {
+                return Err(Error::StaleEpoch { thread: thread.clone(), held, current: slot.epoch });
+            }
+            (Right::Lease(held), _) => held,
+            (Right::Brief, Some(holder)) => return Err(Error::LeaseHeld { thread: thread.clone(), holder }),
+            (Right::Brief, None) => slot.epoch + u64::from(slot.holder.is_some()),
+        };
+        Ok(Some(Standing { tail: slot.tail.clone(), manifest: slot.manifest.clone(), epoch, lead: Vec::new() }))
+    }
+
+    fn state(&self, thread: &ThreadId) -> Result<Arc<Value>> {
+        Ok(self.slot(thread)?.state.clone())
+    }
+
+    fn message(&self, thread: &ThreadId, message: &MessageId) -> Result<Option<Digest>> {
+        Ok(self.slot(thread)?.messages.get(message).copied())
+    }
+
+    fn run(&self, thread: &ThreadId, run: &RunId) -> Result<Option<Run>> {
+        let slot = self.threads.get(thread);
+        Ok(slot.and_then(|slot| slot.runs.iter().find(|other| other.run_id == *run).cloned()))
+    }
+
+    fn account(&self, account: &AccountId) -> Result<Option<Account>> {
+        Ok(self.accounts.get(account).cloned())
+    }
+
+    fn reservations(&self, account: &AccountId) -> Result<Vec<Reservation>> {
+        Ok(self.reservations.values().filter(|known| known.account == *account).cloned().collect())
+    }
+
+    fn reservation(&self, account: &AccountId, reservation: &ReservationId) -> Result<Option<Reservation>> {
+        Ok(self.reservations.get(&(account.clone(), reservation.clone())).cloned())
+    }
+}
