@@ -1,6 +1,7 @@
 //! What can be typed.
 
 use std::ffi::OsStr;
+use std::io::Write as _;
 use std::path::PathBuf;
 use std::process::ExitCode;
 
@@ -17,6 +18,7 @@ use crate::commands::{
 };
 use crate::error::{Exit, Failure};
 use crate::output::Output;
+use crate::running::unsecret;
 
 const LONG_ABOUT: &str = "\
 Threads of AI agents that can't be lost or forged.
@@ -192,8 +194,11 @@ fn report(error: &clap::Error) -> ExitCode {
     if !is_answer && wants_json() {
         return refuse(&failure(error));
     }
-    // Nobody is left to be told when this fails.
-    let _ = error.print();
+    // Nobody is left to be told when this fails. What was typed by mistake may be a secret, and is not said again.
+    let _ = match is_answer {
+        true => error.print(),
+        false => write!(anstream::stderr().lock(), "{}", unsecret(&error.render().ansi().to_string())),
+    };
     if is_answer { ExitCode::SUCCESS } else { Exit::Usage.into() }
 }
 

@@ -228,7 +228,8 @@ impl From<selvedge_store::Error> for Failure {
                 failure.detail("expected", *expected).detail("actual", *actual)
             }
             Error::LeaseHeld { thread, holder } => {
-                failure.detail("thread_id", thread.as_str()).detail("holder", holder.as_str())
+                let failure = failure.detail("thread_id", thread.as_str()).detail("holder", holder.as_str());
+                failure.detail("pid", holder.pid())
             }
             Error::OtherSigner { thread, theirs, ours } => {
                 let failure = failure.detail("thread_id", thread.as_str());

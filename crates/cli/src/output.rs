@@ -19,6 +19,7 @@ use serde_json::json;
 
 use crate::args::Global;
 use crate::error::{Exit, Failure, Result};
+use crate::running::unsecret;
 use crate::text;
 
 /// For headings and names.
@@ -128,14 +129,14 @@ impl Output {
         }
     }
 
-    /// Says why the command failed, to stderr.
+    /// Says why the command failed, to stderr. What was typed by mistake may be a secret, and is not said again.
     pub(crate) fn error(&self, failure: &Failure) {
         if self.json {
-            return self.stderr(failure.to_json());
+            return self.stderr(unsecret(&failure.to_json().to_string()));
         }
-        self.stderr(format_args!("{} {}", paint(BAD, "error:"), text::clean(&failure.message)));
+        self.stderr(format_args!("{} {}", paint(BAD, "error:"), unsecret(&text::clean(&failure.message))));
         if let Some(hint) = &failure.hint {
-            self.stderr(format_args!("{} {}", paint(WARN, "hint:"), text::clean(hint)));
+            self.stderr(format_args!("{} {}", paint(WARN, "hint:"), unsecret(&text::clean(hint))));
         }
         self.stderr(paint(DIM, format_args!("more: selvedge help {}", failure.code)));
     }

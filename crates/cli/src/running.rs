@@ -3,20 +3,20 @@
 use std::cell::RefCell;
 use std::collections::BTreeMap;
 use std::path::Path;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, LazyLock};
 
-use selvedge::items::config::{SecretPattern, Unsigned};
+use selvedge::items::config::{Folders, SecretPattern, Unsigned};
 use selvedge::items::{Config, Library, Policy};
 use selvedge::model::limits::Cost;
 use selvedge::model::message::Block;
 use selvedge::model::scope::Scopes;
-use selvedge::model::{Cancel, Draft, Event, Role, Status, Stop};
+use selvedge::model::{Cancel, Classify, Draft, Event, Manifest, Role, Status, Stop};
 use selvedge::orchestrator::{Launcher, Orchestrator};
 use selvedge::snapshot::Keeper;
 use selvedge::store::{Registry, Store};
 use selvedge::tools::{Detached, ProcessGroups};
-use selvedge::workshop::{Workshop, capabilities};
+use selvedge::workshop::{Whose, Workshop, capabilities};
 use selvedge::{Assignment, Ended, Engine, EngineOptions, Input, Redactor, Told};
 use selvedge_engine::engine::Prepare;
 use selvedge_engine::redact::Pattern;
@@ -53,6 +53,7 @@ impl Running {
     /// Opens the project to run threads in it. Threads that a dead process left running are settled first, and that is said.
     pub(crate) fn open(context: &Context<'_>) -> Result<Self> {
         let workshop = Arc::new(workshop(context)?);
+        workshop.rules_for_nothing(Whose::Project)?.iter().for_each(|told| context.output.say(clean(told)));
         let trust = User::find()?.trust()?;
         let store = Arc::new(context.open(Access::ReadWrite)?);
         let redactor = redactor(&workshop);
@@ -110,10 +111,15 @@ impl Running {
         Ok(work)
     }
 
-    /// Writes down, signed and once, what a thread may call.
+    /// Writes down, signed and once, what a thread may call. A thread that ran before had that written down, so somebody took it away.
     fn write_capabilities(&self, thread: &ThreadId, work: &Assignment) -> selvedge_store::Result<()> {
         let manifest = self.store.get(thread)?.manifest;
-        self.store.write_capabilities(thread, || capabilities::page(&manifest, work, &self.redactor)).map(|_| ())
+        let page = || capabilities::page(&manifest, work, &self.redactor);
+        if self.store.write_capabilities(thread, page)? && !self.store.runs(thread)?.is_empty() {
+            let what = "was not there any more, and is written anew by what its log says";
+            self.notes.borrow_mut().push(format!("`capabilities.md` of `{thread}` {what}"));
+        }
+        Ok(())
     }
 
     /// Runs something, shows it as it happens, and ends as the run ended.
@@ -177,8 +183,11 @@ fn capabilities_written(store: &Arc<LocalStore>, redactor: &Redactor) -> Prepare
 fn orchestrator(context: &Context<'_>, workshop: &Arc<Workshop>, store: &Arc<LocalStore>) -> Result<Orchestrator> {
     let launcher = launcher(context, workshop)?;
     let known = Arc::downgrade(store);
-    let vouch = Arc::new(move |thread: &ThreadId| match known.upgrade() {
-        Some(store) => store.vouch(thread).map_err(|error| error.to_string()),
+    let vouch = Arc::new(move |parent: &Manifest| match known.upgrade() {
+        Some(store) => store.vouch(parent).map_err(|error| match error.hint() {
+            Some(hint) => format!("{error}; {hint}"),
+            None => error.to_string(),
+        }),
         None => Err("the store is closed".to_owned()),
     });
     Ok(Orchestrator::new(workshop.clone(), launcher, vouch))
@@ -200,9 +209,13 @@ pub(crate) fn launcher(context: &Context<'_>, workshop: &Arc<Workshop>) -> Resul
 
 /// Where a project's directives, agents and tools are found, and how everything is set.
 pub(crate) fn workshop(context: &Context<'_>) -> Result<Workshop> {
+    workshop_of(configuration(context)?, context)
+}
+
+/// The same, under a configuration that was read already.
+pub(crate) fn workshop_of(config: Config, context: &Context<'_>) -> Result<Workshop> {
     let project = context.project()?;
     let user = User::find()?;
-    let config = configuration(context)?;
     let library = Library {
         project: Some(project.join(".ai")),
         user: Some(user.folder.clone()).filter(|folder| folder.is_dir()),
@@ -224,6 +237,15 @@ fn environment() -> BTreeMap<String, String> {
 /// What must never reach a log.
 pub(crate) fn redactor(workshop: &Workshop) -> Redactor {
     Redactor::new(secrets(&workshop.environment), patterns(&workshop.config))
+}
+
+/// A text without what is known to be a secret before any configuration was read.
+pub(crate) fn unsecret(text: &str) -> String {
+    static KNOWN: LazyLock<Redactor> = LazyLock::new(|| {
+        let built_in = Config::load(&Folders { user: None, project: None });
+        Redactor::new(secrets(&environment()), built_in.map(|config| patterns(&config)).unwrap_or_default())
+    });
+    KNOWN.text(text).unwrap_or_else(|| text.to_owned())
 }
 
 /// Values of variables whose names say that they are secrets.
@@ -502,7 +524,10 @@ pub(crate) fn needs_decision(thread: &ThreadId, suspended: Option<&Suspended>) -
         (asks, _) => {
             let asked: Vec<String> =
                 asks.iter().map(|ask| format!("`{}` ({})", ask.call_id, clean(&ask.tool))).collect();
-            let message = format!("`{thread}` waits for somebody's word on {}", asked.join(", "));
+            let mut message = format!("`{thread}` waits for somebody's word on {}", asked.join(", "));
+            for ask in asks.iter().filter(|ask| ask.redefined) {
+                message += &format!("; tool `{}` changed since `{}` was asked about", clean(&ask.tool), ask.call_id);
+            }
             let which = match asks {
                 [one] => format!("{} --thread {thread}", one.call_id),
                 _ => format!("--all {thread}"),

@@ -118,7 +118,8 @@ fn needs_of(thread: &Manifest, now: Timestamp) -> Vec<Need> {
     };
     let Some(why) = &thread.suspended else { return Vec::new() };
     let asks = why.asks.iter().map(|ask: &Ask| {
-        let Ask { call_id, tool, arguments, why: reason, expires_at, .. } = ask.clone();
+        let Ask { call_id, tool, arguments, expires_at, .. } = ask.clone();
+        let reason = why_asked(ask);
         let expired = expires_at.is_some_and(|until| until <= now);
         // Nobody's word counts any more: the thread goes on without the call.
         let commands = match expired {
@@ -190,5 +191,14 @@ pub(crate) fn thread_of(store: &dyn Registry, call: &CallId) -> Result<ThreadId>
             let failure = Failure::new(Exit::NotFound, "ambiguous", message).detail("candidates", names);
             Err(failure.hint("say which one with `--thread`"))
         }
+    }
+}
+
+/// Why somebody is asked about a call.
+pub(crate) fn why_asked(ask: &Ask) -> Option<String> {
+    let changed = ask.redefined.then(|| format!("the tool `{}` changed since this call was asked about", ask.tool));
+    match (changed, &ask.why) {
+        (Some(changed), Some(why)) => Some(format!("{changed}; {why}")),
+        (changed, why) => changed.or_else(|| why.clone()),
     }
 }

@@ -42,6 +42,7 @@ pub(crate) fn ask(asking: &Asking, action_hash: Digest, call: &OpenCall, now: Ti
         arguments: is_short.then(|| call.arguments.clone()),
         action_hash,
         why: asking.why.clone(),
+        redefined: false,
         expires_at: asking.expires_after.and_then(|after| later(now, after)),
     }
 }
@@ -112,10 +113,28 @@ fn meaning(mode: ResumeMode, call: &OpenCall, decision: &Decision) -> Word {
     }
 }
 
+/// Whether somebody gave a word on a call that does not count, because its tool was defined anew since it was asked about.
+pub(crate) fn was_redefined(known: Option<&Known>) -> bool {
+    let mut words = known.into_iter().flat_map(|known| &known.decisions).filter(|decision| decision.is_word());
+    let first = words.next().and_then(|decision| decision.action_hash);
+    words.any(|decision| decision.action_hash != first)
+}
+
+/// An answer of a call whose tool was defined anew after it was asked about: the model is told which one it was.
+pub(crate) fn with_redefinition(output: Output) -> Output {
+    let note =
+        "the tool changed since this call was asked about; somebody was asked again, and the tool of now made it";
+    with_note(output, note)
+}
+
 /// An answer of a call whose arguments somebody changed: the model is told what was really done.
 pub(crate) fn with_change(output: Output, changed_by: &str, arguments: &Value) -> Output {
     let note =
         format!("{changed_by} changed the arguments of this call before allowing it; it was made with {arguments}");
+    with_note(output, &note)
+}
+
+fn with_note(output: Output, note: &str) -> Output {
     let content = match output.content {
         Value::String(text) => Value::String(format!("[{note}]\n{text}")),
         other => json!({"note": note, "result": other}),
@@ -164,6 +183,34 @@ mod tests {
         assert_eq!(heard(mode, vec![yes.clone(), no.clone()]), given(json!({"amount": 5}), None));
         assert_eq!(heard(mode, vec![no, yes]), Word::Answer(Output::error("denied by ann")));
         assert_eq!(heard(mode, vec![decision("done", HASH, None)]), Word::Awaited);
+    }
+
+    #[test]
+    fn another_log_call_tool_or_argument_is_another_action() {
+        let spec = ToolSpec {
+            name: "pay".to_owned(),
+            description: String::new(),
+            input_schema: json!({}),
+            class: selvedge_model::event::EffectClass::AtMostOnce,
+            capability: "tool.pay".to_owned(),
+            risk: selvedge_model::tool::Risk::Safe,
+            hash: HASH,
+        };
+        let log = |name: &str| LogId::new(name.repeat(32)).unwrap();
+        let of = |id: &str, amount: i64| OpenCall::new(CallId::new(id).unwrap(), "pay", json!({"amount": amount}));
+        let redefined = ToolSpec { hash: OTHER, ..spec.clone() };
+        let asked = action_hash(&log("a"), &of("c.1", 5), &spec);
+        assert_eq!(asked, action_hash(&log("a"), &of("c.1", 5), &spec));
+        for other in [
+            action_hash(&log("b"), &of("c.1", 5), &spec),
+            action_hash(&log("a"), &of("c.2", 5), &spec),
+            action_hash(&log("a"), &of("c.1", 6), &spec),
+            action_hash(&log("a"), &of("c.1", 5), &redefined),
+        ] {
+            assert_ne!(other, asked);
+            let known = Known { decisions: vec![decision("approve", other, None)], ..Known::default() };
+            assert!(said(Some(&known), &asked).is_none(), "a word on another action is none on this");
+        }
     }
 
     #[test]

@@ -54,6 +54,8 @@ struct Ready {
     changed_by: Option<String>,
     /// Whether somebody had to allow it.
     by_word: bool,
+    /// Whether its tool was defined anew after somebody had allowed it.
+    redefined: bool,
     /// The child that it has started already.
     child: Option<Spawned>,
 }
@@ -88,6 +90,8 @@ struct Flight {
     changed_by: Option<String>,
     /// Whether somebody had to allow it.
     by_word: bool,
+    /// Whether its tool was defined anew after somebody had allowed it.
+    redefined: bool,
     /// What else is recorded with its result.
     event: Option<Event>,
 }
@@ -144,6 +148,7 @@ impl Running<'_, '_> {
             child: None,
             changed_by: None,
             by_word: false,
+            redefined: false,
             event: None,
         };
         match self.need(&flight.open) {
@@ -155,6 +160,7 @@ impl Running<'_, '_> {
                 flight.tool = Some(ready.tool);
                 flight.call = Some(ready.call);
                 (flight.changed_by, flight.by_word) = (ready.changed_by, ready.by_word);
+                flight.redefined = ready.redefined;
                 flight.child = ready.child;
             }
             Need::Word(ask) => flight.landed = Landed::Asked(ask),
@@ -196,10 +202,14 @@ impl Running<'_, '_> {
                 match approval::word(asking.mode, open, known, &hash, now) {
                     Word::Given { arguments, changed_by } => (arguments, changed_by, true),
                     Word::Answer(output) => return Need::Answer(output, None),
-                    // What was asked before is asked again as it was, its time included.
                     Word::Awaited => {
-                        let before = known.and_then(|known| known.ask.as_ref()).filter(|ask| ask.action_hash == hash);
-                        return Need::Word(before.cloned().unwrap_or_else(|| approval::ask(&asking, hash, open, now)));
+                        return Need::Word(match known.and_then(|known| known.ask.as_ref()) {
+                            // What was asked before is asked again as it was, its time included.
+                            Some(ask) if ask.action_hash == hash => ask.clone(),
+                            // The log, the call and its arguments are the same, so it is the tool that is not.
+                            Some(_) => Ask { redefined: true, ..approval::ask(&asking, hash, open, now) },
+                            None => approval::ask(&asking, hash, open, now),
+                        });
                     }
                 }
             }
@@ -214,7 +224,8 @@ impl Running<'_, '_> {
             key,
         };
         let child = known.and_then(|known| known.child.clone());
-        let ready = Ready { tool: tool.clone(), call, changed_by, by_word, child };
+        let redefined = by_word && approval::was_redefined(known);
+        let ready = Ready { tool: tool.clone(), call, changed_by, by_word, redefined, child };
         // What an earlier life began must not go on beside what is done now, whatever a person or the tool says of it.
         if let Some(process) = intent.and_then(|intent| intent.process.as_ref())
             && self.held.engine.processes.end(process).is_err()
@@ -240,7 +251,7 @@ impl Running<'_, '_> {
         let is_recorded = self.work.spawning.as_ref().is_some_and(|spawning| spawning.children.are_recorded());
         if let Some(child) = ready.child.as_ref().filter(|_| !is_recorded) {
             return match self.held.engine.child_standing(&child.thread_id, child.detached) {
-                Ok(Some(output)) => Need::Answer(told_of_change(output, &ready.changed_by, &ready.call), None),
+                Ok(Some(output)) => Need::Answer(ready.told(output), None),
                 Ok(None) => Need::Dispatch(ready),
                 Err(error) => {
                     Need::Answer(Output::error(format!("what became of the child is not known: {error}")), None)
@@ -248,7 +259,7 @@ impl Running<'_, '_> {
             };
         }
         match ready.tool.reconcile(&ready.call, self.cancel) {
-            Reconciled::Done(output) => Need::Answer(told_of_change(output, &ready.changed_by, &ready.call), None),
+            Reconciled::Done(output) => Need::Answer(ready.told(output), None),
             Reconciled::NotDone => Need::Dispatch(ready),
             Reconciled::Unknown => Need::Unknown,
         }
@@ -352,7 +363,12 @@ impl Running<'_, '_> {
             true => Ok(()),
             false => {
                 let of = self.of();
-                self.held.commit_with(Reason::ToolIntentCommitted, of, more, self.tell).map(|_| ())
+                let committed = self.held.commit_with(Reason::ToolIntentCommitted, of, more, self.tell);
+                if committed.is_err() {
+                    // Nothing was dispatched, and a call without an intent never ran.
+                    self.held.delta.events.retain(|event| !matches!(event, Event::ToolIntent(_)));
+                }
+                committed.map(|_| ())
             }
         }
     }
@@ -425,7 +441,7 @@ impl Running<'_, '_> {
                 }
             };
             let output = match &flight.call {
-                Some(call) if flight.was_made => told_of_change(output, &flight.changed_by, call),
+                Some(call) if flight.was_made => told_of_change(output, &flight.changed_by, flight.redefined, call),
                 _ => output,
             };
             if self.work.return_tool.as_deref() == Some(flight.open.name.as_str()) && !output.is_error {
@@ -549,8 +565,15 @@ fn round(flights: &[Flight]) -> Option<Round> {
         .map(|failed| Round { calls, has_failed: failed.into_iter().all(|one| one) })
 }
 
-/// An answer of a call; if somebody changed its arguments, the model is told.
-fn told_of_change(output: Output, changed_by: &Option<String>, call: &Call) -> Output {
+impl Ready {
+    fn told(&self, output: Output) -> Output {
+        told_of_change(output, &self.changed_by, self.redefined, &self.call)
+    }
+}
+
+/// An answer of a call; if somebody changed its arguments, or its tool, the model is told.
+fn told_of_change(output: Output, changed_by: &Option<String>, redefined: bool, call: &Call) -> Output {
+    let output = if redefined { approval::with_redefinition(output) } else { output };
     match changed_by {
         Some(who) => approval::with_change(output, who, &call.arguments),
         None => output,

@@ -161,28 +161,29 @@ pub(crate) fn next(manifest: &Manifest) -> Option<ThreadId> {
 }
 
 /// What is known of a thread, also when it was deleted.
-pub(crate) fn known(store: &dyn Store, thread: &ThreadId) -> Result<Known> {
+pub(crate) fn known(store: &dyn Store, thread: &ThreadId) -> selvedge_store::Result<Known> {
     match store.get(thread) {
         Ok(summary) => Ok(Some((summary.manifest, false))),
         Err(StoreError::Deleted(_)) => Ok(store.tombstone(thread)?.map(|tombstone| (tombstone.manifest, true))),
         Err(StoreError::NoThread(_)) => Ok(None),
-        Err(error) => Err(error.into()),
+        Err(error) => Err(error),
     }
 }
 
 /// Everything that is known of the chain of a thread, root first, the deleted among it.
-fn walk(store: &dyn Store, thread: &ThreadId) -> Result<Vec<(Manifest, bool)>> {
+pub(crate) fn walk(store: &dyn Store, thread: &ThreadId) -> selvedge_store::Result<Vec<(Manifest, bool)>> {
     let Some(here) = known(store, thread)? else { return Ok(Vec::new()) };
     let mut seen = HashSet::from([thread.clone()]);
-    let mut follow = |mut at: Option<ThreadId>, step: fn(&Manifest) -> Option<ThreadId>| -> Result<Vec<_>> {
-        let mut found = Vec::new();
-        while let Some(id) = at.take().filter(|id| found.len() < LINKS_MAX && seen.insert(id.clone())) {
-            let Some(link) = known(store, &id)? else { break };
-            at = step(&link.0);
-            found.push(link);
-        }
-        Ok(found)
-    };
+    let mut follow =
+        |mut at: Option<ThreadId>, step: fn(&Manifest) -> Option<ThreadId>| -> selvedge_store::Result<Vec<_>> {
+            let mut found = Vec::new();
+            while let Some(id) = at.take().filter(|id| found.len() < LINKS_MAX && seen.insert(id.clone())) {
+                let Some(link) = known(store, &id)? else { break };
+                at = step(&link.0);
+                found.push(link);
+            }
+            Ok(found)
+        };
     let mut chain = follow(here.0.continuation_of.clone(), |manifest| manifest.continuation_of.clone())?;
     chain.reverse();
     let later = follow(next(&here.0), next)?;

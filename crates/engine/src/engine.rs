@@ -10,7 +10,7 @@ use selvedge_log::Trust;
 use selvedge_model::event::{Ask, Process, SuspendReason};
 use selvedge_model::limits::Cost;
 use selvedge_model::scope::Scopes;
-use selvedge_model::tool::Processes;
+use selvedge_model::tool::{Processes, Started};
 use selvedge_model::{
     Batch, Cancel, Changeset, Clock, Event, Expect, Ids, Manifest, Message, NewThread, Part, Reason, RunId, RunMeta,
     Status, Stop, ThreadId,
@@ -28,7 +28,7 @@ use crate::mask::Mask;
 use crate::redact::Redactor;
 use crate::run;
 use crate::snapshot::Keeper;
-use crate::told::{Ended, Resumed, Told};
+use crate::told::{Ended, Resumed, Stopped, Told};
 
 /// What an engine is made of.
 pub struct Options {
@@ -76,6 +76,9 @@ const A_MOMENT: Duration = Duration::from_millis(300);
 /// What is done before a thread's first run.
 pub type Prepare = Arc<dyn Fn(&Manifest, &Assignment) -> selvedge_store::Result<()> + Send + Sync>;
 
+/// Starts a process that will run a thread, behind a gate; why not, in words.
+pub type Launch<'a> = dyn Fn(&ThreadId) -> std::result::Result<Box<dyn Started>, String> + 'a;
+
 impl fmt::Debug for Engine {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
         formatter.debug_struct("Engine").finish_non_exhaustive()
@@ -113,6 +116,11 @@ impl Engine {
         Ok(manifest)
     }
 
+    /// Whose signatures count.
+    pub fn trust(&self) -> &Trust {
+        &self.trust
+    }
+
     /// The store.
     pub fn store(&self) -> &Arc<dyn Store> {
         &self.store
@@ -120,14 +128,46 @@ impl Engine {
 
     /// Creates a thread named after its directive or agent, with the messages it begins with; it is durable on return and nothing has
     /// run. [`Engine::resume`] answers what it begins with.
-    pub fn create(&self, mut thread: NewThread, mut messages: Vec<Message>) -> Result<ThreadId> {
+    pub fn create(&self, thread: NewThread, messages: Vec<Message>) -> Result<ThreadId> {
+        let id = self.name(&thread);
+        self.create_as(&id, thread, messages)?;
+        Ok(id)
+    }
+
+    /// Creates a thread as [`Engine::create`] does, and lets a process of its own run it. The process is started behind a gate, its
+    /// identity stands in the batch that creates the thread, and the gate opens once that is durable: whoever must end the process by
+    /// force finds it by that record.
+    pub fn create_detached(
+        &self,
+        mut thread: NewThread,
+        messages: Vec<Message>,
+        launch: &Launch<'_>,
+    ) -> Result<ThreadId> {
+        let id = self.name(&thread);
+        let never = |why| Error::NotStarted { thread: id.clone(), why, is_there: false };
+        let launched = launch(&id).map_err(never)?;
+        thread.process = launched.process();
+        if thread.process.is_none() {
+            return Err(never("its process can't be told from others by anything but its number".to_owned()));
+        }
+        self.create_as(&id, thread, messages)?;
+        match launched.dispatch(&Cancel::new()) {
+            Ok(_) => Ok(id),
+            Err(error) => Err(Error::NotStarted { thread: id, why: error.to_string(), is_there: true }),
+        }
+    }
+
+    fn name(&self, thread: &NewThread) -> ThreadId {
+        let name = thread.directive.as_ref().map_or(thread.agent_id.as_str(), |directive| directive.as_str());
+        ThreadId::generate(name, &self.ids.hex12())
+    }
+
+    fn create_as(&self, id: &ThreadId, mut thread: NewThread, mut messages: Vec<Message>) -> Result<()> {
         self.redactor.thread(&mut thread);
         self.redactor.messages(&mut messages);
-        let name = thread.directive.as_ref().map_or(thread.agent_id.as_str(), |directive| directive.as_str());
-        let id = ThreadId::generate(name, &self.ids.hex12());
         let changeset = Changeset { messages, ..Changeset::creating(thread) };
         self.store.commit(Batch::of(Part::new(id.clone(), Expect::Absent, changeset)))?;
-        Ok(id)
+        Ok(())
     }
 
     /// A further run on a thread, or on the end of its chain. If somebody else runs it, the message waits for its turn and is heard
@@ -162,13 +202,7 @@ impl Engine {
         let thread = self.end_of_chain(asked)?;
         let status = self.store.get(&thread)?.manifest.status;
         if status.is_terminal() && input.messages.is_empty() {
-            let hint = format!("`selvedge resume {thread} \"…\"` says what to go on with");
-            return Err(Error::NotRunnable {
-                thread,
-                status,
-                why: "there is nothing to resume without a message",
-                hint,
-            });
+            return Err(nothing_to_resume(thread, status));
         }
         // Whoever only looks at it, or tells it something, has it for a moment.
         let lease = self.store.acquire(&thread, Acquire { wait: A_MOMENT, take_over: false })?;
@@ -202,8 +236,8 @@ impl Engine {
     }
 
     /// Asks whoever runs a thread to stop, and those who run what it started; a thread that waits is cancelled at once.
-    pub fn stop(&self, thread: &ThreadId, stop: Stop) -> Result<Status> {
-        let status = self.stop_chain(thread, stop)?;
+    pub fn stop(&self, thread: &ThreadId, stop: Stop) -> Result<Stopped> {
+        let stopped = self.stop_chain(thread, stop)?;
         let mut known = HashSet::from([thread.clone()]);
         let mut open = vec![thread.clone()];
         while let Some(next) = open.pop() {
@@ -218,24 +252,24 @@ impl Engine {
                 }
             }
         }
-        Ok(status)
+        Ok(stopped)
     }
 
     /// Stops the end of a chain.
-    fn stop_chain(&self, thread: &ThreadId, stop: Stop) -> Result<Status> {
+    fn stop_chain(&self, thread: &ThreadId, stop: Stop) -> Result<Stopped> {
         loop {
             let end = self.end_of_chain(thread)?;
-            let status = self.stop_link(&end, stop)?;
+            let stopped = self.stop_link(&end, stop)?;
             // A thread that was continued at the same moment did not hear it; the one that goes on does.
             // Where the chain leads nowhere any more, because its end was deleted or its links are damaged, there is nobody to hear it.
             let is_over = self.store.get(&end)?.manifest.status != Status::Continued;
             if is_over || self.end_of_chain(thread)? == end {
-                return Ok(status);
+                return Ok(stopped);
             }
         }
     }
 
-    fn stop_link(&self, thread: &ThreadId, stop: Stop) -> Result<Status> {
+    fn stop_link(&self, thread: &ThreadId, stop: Stop) -> Result<Stopped> {
         if let Some(cancel) = self.lock_active().get(thread) {
             cancel.say(stop);
         }
@@ -245,22 +279,23 @@ impl Engine {
                 let result = stop_waiting(&mut held, stop);
                 let status = held.fold.manifest().status;
                 self.give_back(held)?;
-                result.map(|()| status)
+                result.map(|()| Stopped { status, pid: None })
             }
-            Err(StoreError::LeaseHeld { .. }) => {
+            Err(StoreError::LeaseHeld { holder, .. }) => {
                 let kind = if stop == Stop::Killed { "kill" } else { "cancel" };
                 self.post(thread, kind, &self.ids.hex12(), json!({}))?;
                 self.hear_if_free(thread)?;
                 if stop == Stop::Killed {
                     self.end_by_force(thread)?;
                 }
-                Ok(self.store.get(thread)?.manifest.status)
+                Ok(Stopped { status: self.store.get(thread)?.manifest.status, pid: holder.pid() })
             }
             Err(error) => Err(error.into()),
         }
     }
 
-    /// Ends the process that runs a child and does not hear, by the identity that its parent recorded: never by a number alone.
+    /// Ends the process that runs a thread and does not hear, by the identity that was recorded before it could act: never by a number
+    /// alone.
     fn end_by_force(&self, thread: &ThreadId) -> Result<()> {
         let deadline = Instant::now() + GRACE;
         let is_run = || Ok::<_, Error>(self.store.holder(thread)?.is_some());
@@ -279,12 +314,19 @@ impl Engine {
         Ok(())
     }
 
-    /// The process that a parent started to run a thread, or the chain that it is a part of.
+    /// The process that was started to run a thread, or the chain that it is a part of: the parent's log names that of a child, the
+    /// root's own log that of a chain which nobody started.
     fn process_of(&self, thread: &ThreadId) -> Result<Option<Process>> {
         let manifest = self.store.get(thread)?.manifest;
-        let Some(parent) = manifest.parent_id else { return Ok(None) };
-        let fold = Fold::load(&*self.store, &parent, &self.trust)?;
-        Ok(fold.process_of(&manifest.chain_root_id).cloned())
+        let root = manifest.chain_root_id;
+        let recorded = Fold::load(&*self.store, manifest.parent_id.as_ref().unwrap_or(&root), &self.trust);
+        match recorded {
+            Ok(fold) if manifest.parent_id.is_some() => Ok(fold.process_of(&root).cloned()),
+            Ok(fold) => Ok(fold.thread().process.clone()),
+            // Who said so is gone, and a number alone names nobody.
+            Err(StoreError::Deleted(_) | StoreError::NoThread(_)) => Ok(None),
+            Err(error) => Err(error.into()),
+        }
     }
 
     /// Settles every thread whose process is gone while it ran; gives those it settled. A thread that can't be settled is left for
@@ -447,20 +489,24 @@ impl Engine {
             let hint = format!("`selvedge send {thread} \"…\"` says something to it");
             return Err(Error::NotRunnable { thread, status, why: "nobody has said anything to it yet", hint });
         }
+        // Whoever had it before came to its end with it, while somebody else waited to go on with it.
+        if input.is_empty() && held.fold.manifest().status.is_terminal() {
+            return Err(nothing_to_resume(held.thread().clone(), held.fold.manifest().status));
+        }
         match input.is_continuing() {
             // Whoever asked the thread to stop that goes on here did mean this one.
             true => held.said_to_stop()?.into_iter().for_each(|stop| cancel.say(stop)),
             // Whoever asked an earlier run to stop did not mean this one.
             false => held.delta.consumed = held.stops()?,
         }
-        let thread = held.thread().clone();
+        let heart = held.heart();
         let over = Over(Cancel::new());
         // That the time of this run is over is nobody else's business.
         let (own, watch) = (cancel.child(), Watch::default());
         std::thread::scope(|scope| {
             let until = over.0.clone();
             let (own, watch) = (&own, &watch);
-            scope.spawn(move || self.watch(&thread, cancel, own, watch, &until));
+            scope.spawn(move || self.watch(heart, cancel, own, watch, &until));
             // Moved in, so that it is said also when a tool panics.
             let _over = over;
             let mut mask = Mask::new(&self.redactor, tell);
@@ -481,6 +527,11 @@ impl Engine {
     pub(crate) fn lock_active(&self) -> MutexGuard<'_, HashMap<ThreadId, Cancel>> {
         self.active.lock().unwrap_or_else(PoisonError::into_inner)
     }
+}
+
+fn nothing_to_resume(thread: ThreadId, status: Status) -> Error {
+    let hint = format!("`selvedge resume {thread} \"…\"` says what to go on with");
+    Error::NotRunnable { thread, status, why: "there is nothing to resume without a message", hint }
 }
 
 /// Says that a run is over when it is dropped.

@@ -82,6 +82,16 @@ pub enum Error {
         /// The model.
         model: String,
     },
+    /// The process that was to run a new thread could not be started.
+    #[error("`{thread}` could not be started in a process of its own: {why}")]
+    NotStarted {
+        /// The thread.
+        thread: ThreadId,
+        /// Why not.
+        why: String,
+        /// Whether the thread was created.
+        is_there: bool,
+    },
     /// Whoever waited for a message to be heard stopped waiting; the message stays, and is heard.
     #[error("whoever runs thread `{thread}` has not heard the message yet")]
     NotHeardYet {
@@ -106,7 +116,7 @@ impl Classify for Error {
             Self::Store(source) => source.kind(),
             // Whatever kept it from being committed: the run is not what it should be.
             Self::Commit { source, .. } if source.kind() == Kind::Integrity => Kind::Integrity,
-            Self::Commit { .. } => Kind::Broken,
+            Self::Commit { .. } | Self::NotStarted { .. } => Kind::Broken,
             Self::NotRunnable { .. } | Self::NotHeardYet { .. } | Self::TooLate { .. } | Self::NoPrice { .. } => {
                 Kind::Denied
             }
@@ -128,6 +138,7 @@ impl Classify for Error {
             Self::NotRaised { .. } => "not_raised",
             Self::EditRefused { .. } => "edit_refused",
             Self::NoPrice { .. } => "no_price",
+            Self::NotStarted { .. } => "not_started",
         }
     }
 
@@ -159,6 +170,8 @@ impl Classify for Error {
             Self::NoPrice { model, .. } => Some(format!(
                 "give `{model}` a price in `config/agent/models.yaml` (`selvedge config explain models.known`)"
             )),
+            Self::NotStarted { thread, is_there: true, .. } => Some(format!("`selvedge resume {thread}` runs it here")),
+            Self::NotStarted { .. } => Some("nothing was created; without `--detach` it runs here".to_owned()),
             Self::NotHeardYet { thread } => {
                 Some(format!("it is heard once that run ends; `selvedge log {thread}` shows what became of it"))
             }

@@ -24,6 +24,7 @@ use crate::error::{Error, Result};
 use crate::follow::Follow;
 use crate::held::{Held, Of};
 use crate::input::Input;
+use crate::pulse::Heart;
 use crate::spawn::CHILD_SETTLED;
 use crate::told::{Ended, Told};
 
@@ -81,8 +82,9 @@ impl Engine {
         }
     }
 
-    /// Looks at notes and at the time until the run is over. `cancel` is whose word ends more than this run, `own` is this run's.
-    pub(crate) fn watch(&self, thread: &ThreadId, cancel: &Cancel, own: &Cancel, watch: &Watch, over: &Cancel) {
+    /// Looks at notes and at the time until the run is over, and says that whoever runs it lives. `cancel` is whose word ends more than
+    /// this run, `own` is this run's.
+    pub(crate) fn watch(&self, mut heart: Heart, cancel: &Cancel, own: &Cancel, watch: &Watch, over: &Cancel) {
         loop {
             let left = watch.time_left();
             if over.wait(left.filter(|left| !left.is_zero()).unwrap_or(LOOK).min(LOOK)).is_some() {
@@ -91,7 +93,8 @@ impl Engine {
             if watch.time_left().is_some_and(|left| left.is_zero()) {
                 own.say(Stop::OutOfTime);
             }
-            for note in self.store.pending(thread).unwrap_or_default() {
+            heart.beat(self);
+            for note in self.store.pending(heart.thread()).unwrap_or_default() {
                 match note.kind.as_str() {
                     "cancel" => cancel.say(Stop::Cancelled),
                     "kill" => cancel.say(Stop::Killed),

@@ -18,6 +18,7 @@ use crate::engine::Engine;
 use crate::error::{Error, Result};
 use crate::fold::Fold;
 use crate::ledger::Hold;
+use crate::pulse::{Heart, Pulse};
 use crate::snapshot::{Keeper, Trigger};
 use crate::told::Told;
 
@@ -31,6 +32,24 @@ pub(crate) struct Delta {
     pub(crate) consumed: Vec<NoteKey>,
     /// What is posted to the ledger, in order.
     pub(crate) postings: Vec<Posting>,
+}
+
+impl Delta {
+    /// Forgets threads that were to be born with a commit that failed. Everything else is committed with what comes next; these would
+    /// be named, and paid for, without being there.
+    fn forget(&mut self, unborn: &[ThreadId]) {
+        let is_unborn = |thread: &str| unborn.iter().any(|unborn| unborn.as_str() == thread);
+        self.events.retain(|event| match event {
+            Event::ChildSpawned(fields) => !fields.get("thread_id").and_then(Value::as_str).is_some_and(is_unborn),
+            Event::ThreadHandoff(to) | Event::ThreadResumed(to) => !unborn.contains(&to.new_thread_id),
+            _ => true,
+        });
+        self.postings.retain(|posting| match posting {
+            Posting::Open { account, .. } => !unborn.contains(account),
+            Posting::Reserve { child: Some(child), .. } => !unborn.contains(child),
+            _ => true,
+        });
+    }
 }
 
 /// Which run a commit belongs to, and what is said of the run.
@@ -64,6 +83,8 @@ pub(crate) struct Held<'e> {
     /// How many calls were paid for.
     pub(crate) attempts: u64,
     lease: Guard<'e>,
+    /// What it committed last, and when.
+    pulse: Pulse,
 }
 
 /// A lease that is given back when it is dropped, as far as that is possible: also when a tool or a model of the embedding program
@@ -94,7 +115,13 @@ impl Drop for Guard<'_> {
 impl<'e> Held<'e> {
     pub(crate) fn new(engine: &'e Engine, lease: Lease, fold: Fold) -> Self {
         let lease = Guard { engine, lease, is_held: true };
-        Self { engine, fold, delta: Delta::default(), hooks: Vec::new(), hold: None, attempts: 0, lease }
+        let pulse = Pulse::at(fold.head.version);
+        Self { engine, fold, delta: Delta::default(), hooks: Vec::new(), hold: None, attempts: 0, lease, pulse }
+    }
+
+    /// What says, beside a run, that whoever holds the thread lives.
+    pub(crate) fn heart(&self) -> Heart {
+        Heart::new(self.pulse.clone(), self.lease.lease.clone())
     }
 
     pub(crate) fn thread(&self) -> &ThreadId {
@@ -128,18 +155,23 @@ impl<'e> Held<'e> {
         }
         let run = changeset.run_id.clone();
         let mut events = changeset.clone().into_events();
+        let born: Vec<ThreadId> = more.parts.iter().map(|part| part.thread.clone()).collect();
         let committed = self.commit_closing(self.batch(changeset, more), &events);
         let head = self.engine.store.head(self.thread());
         let head = match (committed, head) {
             (Ok(_), head) => head?,
             (Err(StoreError::OutcomeUnknown { .. }), Ok(head)) if self.is_next(&head) => head,
-            (Err(source), _) => return Err(Error::Commit { reason, source }),
+            (Err(source), _) => {
+                self.delta.forget(&born);
+                return Err(Error::Commit { reason, source });
+            }
         };
         self.delta = Delta::default();
         self.with_records(&mut events, &head)?;
         // Whatever the store put before them (a recovery, a new key), the events are the last lines before the checkpoint.
         let seq = head.lines.saturating_sub(events.len() as u64 + 1);
         let version = head.version;
+        self.pulse.committed(version);
         if self.fold.take(&events, head, run.as_ref(), self.engine.clock.now()).is_err() {
             // The store folded the same events before it signed them; what it has is what counts.
             let fold = Fold::load(&*self.engine.store, self.thread(), &self.engine.trust)?;

@@ -93,10 +93,15 @@ impl Spent {
     /// What a call that failed so has spent.
     pub(crate) fn by(error: &ModelError) -> Self {
         match error {
+            // It was not asked.
+            ModelError::Unreached { .. } => Self::Nothing,
+            // It failed there, and may have worked for a while.
+            ModelError::Status { status: 500.., .. } => Self::Unknown,
             // It answered, and said no.
-            ModelError::RateLimited { .. } | ModelError::SessionRefused { .. } | ModelError::Permanent { .. } => {
-                Self::Nothing
-            }
+            ModelError::Status { .. }
+            | ModelError::RateLimited { .. }
+            | ModelError::SessionRefused { .. }
+            | ModelError::Permanent { .. } => Self::Nothing,
             // It may have worked for a while, and charges for that.
             ModelError::Transient { .. } | ModelError::Cut { .. } | ModelError::Stopped { .. } => Self::Unknown,
         }

@@ -8,6 +8,7 @@
 //!   kept between commits and between runs, so that the next turn costs what the first did.
 //! - `hearing`: what others say to a thread that somebody runs. [`deciding`]: what people decide about calls; `approval`: what such
 //!   a decision is bound to and what it means.
+//! - `pulse`: how long a run went on whose process died.
 //! - `continuation`: a thread that goes on in another one; `carry`: what that one takes along; `context`: how full a model is.
 //! - `run`: one run as a list of named steps. `stops`: when it is stopped that goes in circles. `turn`: one answer of the model. `calls`: the tool calls of a turn, new ones
 //!   and those that an earlier life left open.
@@ -44,6 +45,7 @@ mod held;
 pub mod input;
 pub mod ledger;
 mod mask;
+mod pulse;
 pub mod redact;
 pub mod replay;
 mod run;
@@ -63,4 +65,4 @@ pub use engine::{Engine, Options};
 pub use error::{Error, Result};
 pub use input::Input;
 pub use redact::Redactor;
-pub use told::{Ended, Resumed, Told};
+pub use told::{Ended, Resumed, Stopped, Told};

@@ -11,7 +11,7 @@ use std::time::Duration;
 
 use selvedge_model::answer::{End, Usage};
 use selvedge_model::event::{Fields, ManifestChanged, SuspendReason, Suspended, TurnUsage};
-use selvedge_model::limits::{self, Cost, Reached};
+use selvedge_model::limits::{self, Cost, Limits, Reached};
 use selvedge_model::message::Block;
 use selvedge_model::{
     CallId, Cancel, Classify, Event, Message, Reason, Role, RunId, RunMeta, RunStatus, Status, Stop, Timestamp,
@@ -28,6 +28,7 @@ use crate::hearing::Watch;
 use crate::held::{Held, More, Of};
 use crate::input::Input;
 use crate::ledger::{Bid, OUTPUT_TOKENS, Refused, Spent};
+use crate::pulse;
 use crate::stops::{self, Met, Round};
 use crate::told::{Ended, Told};
 use crate::turn::{self, Asked, Asking};
@@ -196,6 +197,10 @@ impl Running<'_, '_> {
 
     /// Everything between beginning and end.
     fn work(&mut self) -> Result<Why> {
+        // Without time left, nothing is begun again that an earlier life left open.
+        if !self.held.fold.conversation.open().is_empty() && self.is_out_of_time() && !self.hear()? {
+            return Ok(Why::Suspended(self.out_of_time()));
+        }
         loop {
             if self.watch.was_noted() {
                 self.hear()?;
@@ -286,6 +291,11 @@ impl Running<'_, '_> {
     fn limit(&self) -> Option<Suspended> {
         let used = self.held.fold.meter().used(self.running_ms());
         self.held.limits(self.work).reached(&used).map(over)
+    }
+
+    fn is_out_of_time(&self) -> bool {
+        let most = Limits { duration_seconds: self.held.limits(self.work).duration_seconds, ..Limits::default() };
+        most.reached(&self.held.fold.meter().used(self.running_ms())).is_some()
     }
 
     fn out_of_time(&self) -> Suspended {
@@ -523,10 +533,12 @@ pub(crate) fn settle_lost(held: &mut Held<'_>, tell: &mut dyn FnMut(Told<'_>)) -
     // Whoever asked the dead run to stop did not mean the next one.
     held.delta.consumed = held.stops()?;
     let used = &held.fold.meter().active;
+    let alive = held.engine.store.last_alive(held.thread())?;
     let meta = lost.as_ref().and_then(|run| held.fold.run(run)).map(|run| {
-        // Nobody knows how long it went on after its last commit.
         let ran = run.updated_at.as_micros().saturating_sub(run.created_at.as_micros()) / 1000;
-        let cost = Cost { duration_ms: u64::try_from(ran).unwrap_or(0), ..used.clone() };
+        let ran_on = pulse::ran_on_ms(alive, held.fold.head.version, run.updated_at, held.engine.clock.now());
+        let duration_ms = u64::try_from(ran).unwrap_or(0).saturating_add(ran_on);
+        let cost = Cost { duration_ms, ..used.clone() };
         RunMeta {
             status: RunStatus::Waiting,
             termination_code: Some("process_lost".to_owned()),

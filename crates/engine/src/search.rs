@@ -1,18 +1,18 @@
 //! Searching a whole chain: the committed logs of its threads, from the root to the end.
 //!
-//! Logs are read as streams, line by line, and only as far as needed. What is searched is what was said and recorded: the values of an
-//! event, not the names of its fields, and never checkpoints. What must not be in a log was taken out before it was signed.
-
-use std::io::BufRead;
+//! What is searched is what people, models and tools said: texts, the names and arguments of calls, what came of them, and why a run
+//! ended; not what only the program needs, such as ids, hashes and the names of events. What must not be in a log was taken out before it
+//! was signed. Logs are read as streams and checked on the way, every hash and the last signature, before anything is given.
 
 use regex::{Regex, RegexBuilder};
-use selvedge_log::lines;
-use selvedge_model::ThreadId;
+use selvedge_log::Trust;
 use selvedge_model::error::{Classify, Kind};
+use selvedge_model::message::Block;
+use selvedge_model::{Event, ThreadId};
+use selvedge_store::load::each_changeset;
 use selvedge_store::{Error as StoreError, Store};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
-use serde_json::value::RawValue;
 
 use crate::chain;
 
@@ -98,16 +98,6 @@ pub enum SearchError {
     /// The chain can't be followed.
     #[error(transparent)]
     Engine(#[from] crate::Error),
-    /// A line of a log is not what it should be.
-    #[error("line {line} of the log of `{thread}` can't be read: {why}")]
-    Line {
-        /// The thread.
-        thread: ThreadId,
-        /// The number of the line.
-        line: u64,
-        /// Why.
-        why: String,
-    },
 }
 
 impl Classify for SearchError {
@@ -116,7 +106,6 @@ impl Classify for SearchError {
             Self::Pattern { .. } => Kind::Invalid,
             Self::Store(source) => source.kind(),
             Self::Engine(source) => source.kind(),
-            Self::Line { .. } => Kind::Integrity,
         }
     }
 
@@ -125,7 +114,6 @@ impl Classify for SearchError {
             Self::Pattern { .. } => "bad_pattern",
             Self::Store(source) => source.code(),
             Self::Engine(source) => source.code(),
-            Self::Line { .. } => "damaged",
         }
     }
 
@@ -133,7 +121,7 @@ impl Classify for SearchError {
         match self {
             Self::Store(source) => source.retryable(),
             Self::Engine(source) => source.retryable(),
-            Self::Pattern { .. } | Self::Line { .. } => false,
+            Self::Pattern { .. } => false,
         }
     }
 
@@ -142,15 +130,17 @@ impl Classify for SearchError {
             Self::Pattern { .. } => Some("leave out `--regex` to search for exactly these words".to_owned()),
             Self::Store(source) => source.hint(),
             Self::Engine(source) => source.hint(),
-            Self::Line { thread, .. } => {
-                Some(format!("`selvedge verify {thread}` says how far the log can be relied on"))
-            }
         }
     }
 }
 
-/// Searches the chain of a thread.
-pub fn chain_search(store: &dyn Store, thread: &ThreadId, query: &Query) -> Result<ChainFound, SearchError> {
+/// Searches the chain of a thread. Every log is checked while it is searched: what is found is what was signed, or nothing is given.
+pub fn chain_search(
+    store: &dyn Store,
+    trust: &Trust,
+    thread: &ThreadId,
+    query: &Query,
+) -> Result<ChainFound, SearchError> {
     let needle = Needle::new(query)?;
     let chain_threads = chain::threads(store, thread)?;
     if chain_threads.is_empty() {
@@ -159,62 +149,68 @@ pub fn chain_search(store: &dyn Store, thread: &ThreadId, query: &Query) -> Resu
     }
     let (mut results, mut truncated) = (Vec::new(), false);
     for thread in &chain_threads {
-        let reader = match store.transcript(thread) {
-            Ok((_, reader)) => reader,
-            // Deleted just now.
-            Err(StoreError::Deleted(_)) => continue,
-            Err(error) => return Err(error.into()),
-        };
-        if !search_log(thread, reader, &needle, query.max_results, &mut results)? {
-            truncated = true;
+        if truncated {
             break;
+        }
+        let searched = each_changeset(store, thread, trust, |entry| {
+            for line in &entry.lines {
+                let Some((snippet, matches)) = (if truncated { None } else { needle.find(&line.event) }) else {
+                    continue;
+                };
+                if results.len() >= query.max_results {
+                    // The rest of the log is still read: what stands in it is checked at its end.
+                    truncated = true;
+                    continue;
+                }
+                let event_type = event_type(&line.event);
+                results.push(Found { thread_id: thread.clone(), event_type, line_no: line.seq, snippet, matches });
+            }
+        });
+        match searched {
+            // Deleted just now.
+            Err(StoreError::Deleted(_)) => {}
+            searched => _ = searched?,
         }
     }
     Ok(ChainFound { success: true, chain_length: chain_threads.len(), chain_threads, results, truncated })
 }
 
-/// Searches one log; false if there was more to be found than may be.
-fn search_log(
-    thread: &ThreadId,
-    mut reader: Box<dyn BufRead + Send>,
-    needle: &Needle,
-    results_max: usize,
-    results: &mut Vec<Found>,
-) -> Result<bool, SearchError> {
-    let broken = |line, why: String| SearchError::Line { thread: thread.clone(), line, why };
-    let mut line = Vec::new();
-    let mut line_no = 0;
-    while lines::next_line(&mut reader, &mut line).map_err(|error| broken(line_no, error.to_string()))? {
-        let text = std::str::from_utf8(&line).map_err(|error| broken(line_no, error.to_string()))?;
-        if needle.may_be_in(text) {
-            let event: Recorded<'_> = serde_json::from_str(text).map_err(|error| broken(line_no, error.to_string()))?;
-            if let Some((snippet, matches)) = needle.find(&event).map_err(|error| broken(line_no, error.to_string()))? {
-                if results.len() >= results_max {
-                    return Ok(false);
-                }
-                let event_type = event.event_type;
-                results.push(Found { thread_id: thread.clone(), event_type, line_no, snippet, matches });
-            }
-        }
-        line_no += 1;
-    }
-    Ok(true)
+/// The name of what happened.
+fn event_type(event: &Event) -> String {
+    let named = serde_json::to_value(event).ok();
+    let named = named.as_ref().and_then(|event| event.get("event_type")).and_then(Value::as_str);
+    named.unwrap_or_default().to_owned()
 }
 
-/// As much of a line as is needed to search it.
-#[derive(Deserialize)]
-struct Recorded<'a> {
-    event_type: String,
-    #[serde(borrow)]
-    payload: &'a RawValue,
+/// Gives every text of an event that somebody said or was told, in order, as long as `each` wants more. What only the program needs is
+/// none of it: names of events and runs, ids, hashes, what was used.
+fn each_said(event: &Event, each: &mut dyn FnMut(&str) -> bool) {
+    match event {
+        Event::Message(message) => _ = message.content.iter().all(|block| each_of_block(block, each)),
+        // How a run ended stands nowhere else.
+        Event::RunFinished(run) => _ = run.meta.termination_detail.as_deref().is_none_or(each),
+        Event::Decision(decision) => _ = decision.reason.as_deref().is_none_or(each),
+        // What a model had said when it was stopped.
+        Event::ContextInjected(fields) => {
+            let partial = fields.get("partial_cognition").and_then(|partial| partial.get("text"));
+            _ = partial.and_then(Value::as_str).is_none_or(each);
+        }
+        _ => {}
+    }
+}
+
+fn each_of_block(block: &Block, each: &mut dyn FnMut(&str) -> bool) -> bool {
+    match block {
+        Block::Text { text } | Block::Thinking { text, .. } => each(text),
+        Block::ToolCall { name, arguments, .. } => each(name) && each_text(arguments, each),
+        Block::ToolResult { content, .. } => each_text(content, each),
+        Block::Image { .. } => true,
+    }
 }
 
 /// What is looked for.
 struct Needle {
     pattern: Regex,
-    /// Whether a line can be passed over that does not have it as it stands: true for words without anything that is written
-    /// differently in JSON.
-    is_plain: bool,
 }
 
 impl Needle {
@@ -237,23 +233,13 @@ impl Needle {
             .dfa_size_limit(COMPILED_BYTES_MAX)
             .build()
             .map_err(|error| refused(reason(&error)))?;
-        let is_plain = is_text && !query.query.contains(|c: char| c.is_control() || matches!(c, '"' | '\\' | '/'));
-        Ok(Self { pattern, is_plain })
-    }
-
-    /// Whether a line must be looked at closely. What was written by others may have any character as an escape.
-    fn may_be_in(&self, line: &str) -> bool {
-        !self.is_plain || line.contains("\\u") || self.pattern.is_match(line)
+        Ok(Self { pattern })
     }
 
     /// What stands around the first match in an event, and the matches.
-    fn find(&self, event: &Recorded<'_>) -> serde_json::Result<Option<(String, Vec<String>)>> {
-        if event.event_type == "checkpoint" {
-            return Ok(None);
-        }
-        let payload: Value = serde_json::from_str(event.payload.get())?;
+    fn find(&self, event: &Event) -> Option<(String, Vec<String>)> {
         let (mut shown, mut matches) = (None, Vec::new());
-        each_text(&payload, &mut |text| {
+        each_said(event, &mut |text| {
             for found in self.pattern.find_iter(text).filter(|found| !found.is_empty()) {
                 if shown.is_none() {
                     shown = Some(around(text, found.range()));
@@ -265,7 +251,7 @@ impl Needle {
             }
             true
         });
-        Ok(shown.map(|shown| (shown, matches)))
+        shown.map(|shown| (shown, matches))
     }
 }
 

@@ -61,8 +61,9 @@ pub struct Order {
     pub detached: bool,
 }
 
-/// Whether what is signed about a thread says the same as its record; why not, in words that help a model.
-pub type Vouch = Arc<dyn Fn(&ThreadId) -> std::result::Result<(), String> + Send + Sync>;
+/// Whether what is signed about a thread says the same as its record, which is given as the verified log tells it; why not, in words that
+/// help a model.
+pub type Vouch = Arc<dyn Fn(&Manifest) -> std::result::Result<(), String> + Send + Sync>;
 
 /// How a run starts children.
 #[derive(Clone)]
@@ -174,7 +175,7 @@ impl Held<'_> {
         before: u64,
     ) -> std::result::Result<(Order, Limits, Limits), Refused> {
         let parent = self.fold.manifest();
-        (spawning.vouch)(&parent.thread_id).map_err(|why| Refused::Told(format!("{FORGED}{why}")))?;
+        (spawning.vouch)(parent).map_err(|why| Refused::Told(format!("{FORGED}{why}")))?;
         let mut order = spawning.children.order(call, parent).map_err(Refused::Told)?;
         let ceilings = self.limits(work);
         let mut used = self.fold.meter().used(0);

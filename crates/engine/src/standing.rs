@@ -4,9 +4,12 @@
 
 use std::collections::BTreeMap;
 
+use selvedge_log::Trust;
+use selvedge_model::error::{Classify, Kind};
 use selvedge_model::event::Suspended;
 use selvedge_model::limits::Cost;
-use selvedge_model::{DirectiveId, Event, Manifest, OwnerId, Role, RunId, Status, ThreadId, Timestamp};
+use selvedge_model::{DirectiveId, Manifest, Message, OwnerId, Role, RunId, Status, ThreadId, Timestamp};
+use selvedge_store::load::load;
 use selvedge_store::{Error as StoreError, Filter, Store};
 use serde::Serialize;
 use serde_json::Value;
@@ -16,8 +19,6 @@ use crate::error::Result;
 
 /// The most characters of a thread's last words that are given.
 pub const RESULT_CHARS_MAX: usize = 4000;
-/// How many lines are read at once.
-const LINES: u64 = 64;
 /// How many threads are looked at in one go.
 const PAGE: usize = 200;
 
@@ -49,6 +50,8 @@ pub enum Standing {
     Deleted,
     /// Nobody knows it.
     NotFound,
+    /// Its log is not what was signed, or nobody who is trusted signed it: nothing of it is shown.
+    Unverified,
     /// It had not ended when the time was up.
     Timeout,
     /// Whoever waited for it was stopped.
@@ -71,6 +74,7 @@ impl Standing {
             Self::Stalled => "stalled",
             Self::Deleted => "deleted",
             Self::NotFound => "not_found",
+            Self::Unverified => "unverified",
             Self::Timeout => "timeout",
             Self::Interrupted => "interrupted",
         }
@@ -140,21 +144,54 @@ impl Outcome {
         }
     }
 
-    /// What came of a run of a thread.
-    pub(crate) fn of(store: &dyn Store, manifest: &Manifest, status: Standing, run: Option<RunId>) -> Result<Self> {
-        let (why, result) = match &run {
-            Some(run) => (why_ended(store, &manifest.thread_id, run)?, last_words(store, &manifest.thread_id, run)?),
-            None => (None, None),
+    /// What is said of a thread that nobody knows.
+    pub(crate) fn unknown(thread: ThreadId) -> Self {
+        let why = no_such(&thread);
+        Self::bare(Standing::NotFound, thread, Some(why))
+    }
+
+    /// The same, for this reason; why a log can't be shown is more than any other.
+    pub(crate) fn because(self, why: Option<String>) -> Self {
+        match self.status {
+            Standing::Unverified => self,
+            _ => Self { why: why.or(self.why), ..self },
+        }
+    }
+
+    /// What came of a run of a thread, by its log: every hash and the last signature of it are checked, once. Of a log that does not
+    /// hold nothing is given.
+    pub(crate) fn of(
+        store: &dyn Store,
+        trust: &Trust,
+        thread: &ThreadId,
+        status: Standing,
+        run: Option<RunId>,
+    ) -> Result<Self> {
+        let loaded = match load(store, thread, trust, None) {
+            Ok(loaded) => loaded.thread,
+            Err(StoreError::Deleted(_)) => return Ok(Self::bare(Standing::Deleted, thread.clone(), None)),
+            Err(error) if error.kind() == Kind::Integrity => {
+                return Ok(Self::bare(Standing::Unverified, thread.clone(), Some(error.to_string())));
+            }
+            Err(error) => return Err(error.into()),
         };
+        let ran = run.as_ref().and_then(|run| loaded.runs.get(run)).map(|run| run.meta.clone());
+        let is_last_word = |message: &&Message| {
+            run.is_some()
+                && message.run_id == run
+                && message.role == Role::Assistant
+                && !message.plain_text().is_empty()
+        };
+        let last = loaded.messages.iter().rev().find(is_last_word);
         Ok(Self {
             status,
-            thread_id: manifest.thread_id.clone(),
+            thread_id: thread.clone(),
+            why: ran.and_then(|ran| ran.termination_detail.or(ran.termination_code)),
+            result: last.map(|message| shortened(message.plain_text(), RESULT_CHARS_MAX)),
             run_id: run,
-            why,
-            result,
-            outputs: manifest.outputs.clone(),
-            cost: chain::cost(store, &manifest.thread_id)?,
-            suspended: manifest.suspended.clone(),
+            outputs: loaded.manifest.outputs,
+            cost: chain::cost(store, thread)?,
+            suspended: loaded.manifest.suspended,
         })
     }
 }
@@ -175,13 +212,17 @@ impl Outcomes {
     }
 }
 
+fn no_such(thread: &ThreadId) -> String {
+    StoreError::NoThread(thread.to_string()).to_string()
+}
+
 /// What came of threads so far; nobody waits.
-pub fn aggregate_results(store: &dyn Store, threads: &[ThreadId]) -> Result<Outcomes> {
-    let outcome = |thread: &ThreadId| Ok((thread.clone(), outcome_now(store, thread)?));
+pub fn aggregate_results(store: &dyn Store, trust: &Trust, threads: &[ThreadId]) -> Result<Outcomes> {
+    let outcome = |thread: &ThreadId| Ok((thread.clone(), outcome_now(store, trust, thread)?));
     Ok(Outcomes::new(threads.iter().map(outcome).collect::<Result<_>>()?))
 }
 
-fn outcome_now(store: &dyn Store, thread: &ThreadId) -> Result<Outcome> {
+fn outcome_now(store: &dyn Store, trust: &Trust, thread: &ThreadId) -> Result<Outcome> {
     let end = chain::end(store, thread)?;
     match end.manifest {
         Some(manifest) if !end.is_deleted => {
@@ -190,15 +231,15 @@ fn outcome_now(store: &dyn Store, thread: &ThreadId) -> Result<Outcome> {
                 Some(_) => Standing::Stalled,
                 None => standing(store, &manifest)?,
             };
-            let outcome = Outcome::of(store, &manifest, standing, run)?;
-            Ok(Outcome { why: end.why.or(outcome.why), ..outcome })
+            let outcome = Outcome::of(store, trust, &manifest.thread_id, standing, run)?;
+            Ok(outcome.because(end.why))
         }
         Some(manifest) => Ok(Outcome {
             outputs: manifest.outputs.clone(),
             cost: chain::cost(store, &manifest.thread_id)?,
             ..Outcome::bare(Standing::Deleted, manifest.thread_id, None)
         }),
-        None => Ok(Outcome::bare(Standing::NotFound, end.thread, None)),
+        None => Ok(Outcome::unknown(end.thread)),
     }
 }
 
@@ -230,6 +271,9 @@ pub(crate) fn holder(store: &dyn Store, thread: &ThreadId) -> Result<Option<Owne
 pub struct StatusShown {
     /// Whether there is such a thread.
     pub success: bool,
+    /// Why not.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub error: Option<String>,
     /// How the end of its chain stands.
     pub status: Standing,
     /// The end of its chain.
@@ -262,6 +306,7 @@ pub fn get_status(store: &dyn Store, thread: &ThreadId) -> Result<StatusShown> {
     let manifest = end.manifest.as_ref();
     Ok(StatusShown {
         success: status != Standing::NotFound,
+        error: (status == Standing::NotFound).then(|| no_such(&end.thread)),
         status,
         original_thread_id: (end.thread != *thread).then(|| thread.clone()),
         directive: manifest.and_then(|manifest| manifest.directive.clone()),
@@ -329,35 +374,6 @@ pub fn list_active(store: &dyn Store) -> Result<ActiveThreads> {
             return Ok(ActiveThreads { success: true, active_threads, count });
         }
     }
-}
-
-fn why_ended(store: &dyn Store, thread: &ThreadId, run: &RunId) -> Result<Option<String>> {
-    let ran = store.runs(thread)?.into_iter().find(|known| known.run_id == *run);
-    Ok(ran.and_then(|ran| ran.meta.termination_detail.or(ran.meta.termination_code)))
-}
-
-/// The last words of the model in a run, found from the end of the log.
-fn last_words(store: &dyn Store, thread: &ThreadId, run: &RunId) -> Result<Option<String>> {
-    let mut end = store.head(thread)?.lines;
-    let mut is_ours = false;
-    while end > 0 {
-        let from = end.saturating_sub(LINES);
-        for line in store.read(thread, from, (end - from) as usize)?.into_iter().rev() {
-            match line.event {
-                Event::Checkpoint(checkpoint) => is_ours = checkpoint.run_id.as_ref() == Some(run),
-                Event::Message(message) if is_ours && message.role == Role::Assistant => {
-                    let text = message.plain_text();
-                    if !text.is_empty() {
-                        return Ok(Some(shortened(text, RESULT_CHARS_MAX)));
-                    }
-                }
-                Event::RunStarted(started) if started.run_id == *run => return Ok(None),
-                _ => {}
-            }
-        }
-        end = from;
-    }
-    Ok(None)
 }
 
 /// A text of at most this many characters.

@@ -74,6 +74,15 @@ pub struct Ended {
     pub resumed: Option<Resumed>,
 }
 
+/// What became of asking a thread to stop.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Stopped {
+    /// Where it stood when that was known.
+    pub status: Status,
+    /// The process that ran it, if it was another one than this.
+    pub pid: Option<u32>,
+}
+
 /// A thread that had come to an end and goes on in a successor.
 #[derive(Clone, Debug, PartialEq, Eq, serde::Serialize)]
 pub struct Resumed {

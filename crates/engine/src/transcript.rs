@@ -2,10 +2,11 @@
 
 use std::collections::VecDeque;
 
-use selvedge_log::{line, lines};
+use selvedge_log::Trust;
 use selvedge_model::message::{Block, Visibility};
 use selvedge_model::{Event, Message, Role, ThreadId};
-use selvedge_store::{Error as StoreError, Store};
+use selvedge_store::Store;
+use selvedge_store::load::each_changeset;
 use serde::Serialize;
 use serde_json::Value;
 
@@ -27,23 +28,23 @@ pub struct Transcript {
     pub truncated: bool,
 }
 
-/// The messages of a thread as readable text, or the last lines of it. The log is read as a stream.
-pub fn read_transcript(store: &dyn Store, thread: &ThreadId, tail_lines: Option<usize>) -> Result<Transcript> {
-    let (_, mut reader) = store.transcript(thread)?;
-    let unreadable = |why: String| StoreError::Integrity {
-        what: format!("the log of `{thread}`"),
-        why,
-        hint: Some(format!("`selvedge verify {thread}` says how far it can be relied on")),
-    };
+/// The messages of a thread as readable text, or the last lines of it. The log is read as a stream and checked on the way: what is given is
+/// what was signed.
+pub fn read_transcript(
+    store: &dyn Store,
+    trust: &Trust,
+    thread: &ThreadId,
+    tail_lines: Option<usize>,
+) -> Result<Transcript> {
     let mut kept =
         Kept { lines: VecDeque::new(), bytes: 0, lines_max: tail_lines.unwrap_or(usize::MAX), truncated: false };
-    let mut bytes = Vec::new();
-    while lines::next_line(&mut reader, &mut bytes).map_err(|error| unreadable(error.to_string()))? {
-        let read = line::decode(bytes.strip_suffix(b"\n").unwrap_or(&bytes));
-        if let Event::Message(message) = read.map_err(|error| unreadable(error.to_string()))?.event {
-            kept.add(&shown(&message));
+    each_changeset(store, thread, trust, |entry| {
+        for line in &entry.lines {
+            if let Event::Message(message) = &line.event {
+                kept.add(&shown(message));
+            }
         }
-    }
+    })?;
     let content: String = kept.lines.into_iter().collect();
     Ok(Transcript { success: true, thread_id: thread.clone(), content, truncated: kept.truncated })
 }

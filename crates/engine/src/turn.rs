@@ -113,8 +113,7 @@ pub(crate) fn ask(held: &mut Held<'_>, asking: &Asking<'_>, tell: &mut dyn FnMut
                 used.add(usage);
                 work.patience.wait_after(attempt, None)
             }
-            ModelError::RateLimited { retry_after, .. } => work.patience.wait_after(attempt, *retry_after),
-            _ => work.patience.wait_after(attempt, None),
+            _ => work.patience.wait_after(attempt, error.retry_after()),
         };
         if !is_retryable(work, &error) || attempt >= work.patience.attempts_max {
             return Ok((Asked::Failed(error), used));
@@ -131,7 +130,7 @@ fn is_retryable(work: &Assignment, error: &ModelError) -> bool {
     let text = error.to_string().to_lowercase();
     work.classes
         .iter()
-        .find(|class| class.fits(None, &text))
+        .find(|class| class.fits(error.status(), &text))
         .map_or(error.retryable(), |class| class.class.is_retryable())
 }
 

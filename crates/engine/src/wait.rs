@@ -6,6 +6,7 @@
 //!   the thread stands. A run that hands itself over goes on in the successor's first run, as often as that happens.
 //! - Whatever ends a run ends the wait, a suspension too: it may last for ever, and somebody is needed.
 //! - Nobody waits for the dead: a run whose process is gone, and a successor that nobody starts, are `stalled`.
+//! - What is given was signed: whoever has ended is read and checked once, at the end of the wait and not while it lasts.
 //! - No wake-up is lost: the place in the feed is taken before the first look. Deaths are in no feed, so everybody looks twice a second.
 //!
 //! `decide` is pure: what the registry says goes in, what to do comes out.
@@ -13,6 +14,7 @@
 use std::collections::{BTreeMap, HashSet};
 use std::time::{Duration, Instant};
 
+use selvedge_log::Trust;
 use selvedge_model::{Cancel, Manifest, Run, RunId, RunStatus, Status, ThreadId};
 use selvedge_store::{Error as StoreError, Store};
 
@@ -32,7 +34,13 @@ const FEED: usize = 1000;
 const LINKS_MAX: usize = 10_000;
 
 /// Waits for threads, at most this long; gives what came of each.
-pub fn wait_threads(store: &dyn Store, threads: &[ThreadId], timeout: Duration, cancel: &Cancel) -> Result<Outcomes> {
+pub fn wait_threads(
+    store: &dyn Store,
+    trust: &Trust,
+    threads: &[ThreadId],
+    timeout: Duration,
+    cancel: &Cancel,
+) -> Result<Outcomes> {
     let deadline = Instant::now().checked_add(timeout);
     // Asked before the first look: what is committed in between is looked for again, never missed.
     let mut position = store.position()?;
@@ -44,7 +52,7 @@ pub fn wait_threads(store: &dyn Store, threads: &[ThreadId], timeout: Duration, 
         let mut still_open = Vec::new();
         for mut waiting in open {
             let is_news = news.as_ref().is_none_or(|news| news.contains(&waiting.at));
-            match if is_news { waiting.look(store)? } else { None } {
+            match if is_news { waiting.look(store, trust)? } else { None } {
                 Some(outcome) => _ = results.insert(waiting.asked, outcome),
                 None => still_open.push(waiting),
             }
@@ -58,7 +66,7 @@ pub fn wait_threads(store: &dyn Store, threads: &[ThreadId], timeout: Duration, 
         };
         if let Some(status) = ended_as {
             for waiting in open.drain(..) {
-                let outcome = waiting.unfinished(store, status)?;
+                let outcome = waiting.unfinished(store, trust, status)?;
                 results.insert(waiting.asked, outcome);
             }
         }
@@ -171,7 +179,7 @@ impl Waiting {
     }
 
     /// Looks as far as the chain goes; gives what came of it, once it is over.
-    fn look(&mut self, store: &dyn Store) -> Result<Option<Outcome>> {
+    fn look(&mut self, store: &dyn Store, trust: &Trust) -> Result<Option<Outcome>> {
         loop {
             let Some((manifest, is_deleted)) = chain::known(store, &self.at)? else {
                 return Ok(Some(self.lost()));
@@ -198,8 +206,8 @@ impl Waiting {
                         return Ok(None);
                     }
                     let why = "nobody has started it".to_owned();
-                    let outcome = Outcome::of(store, &manifest, Standing::Stalled, None)?;
-                    return Ok(Some(Outcome { why: Some(why), ..outcome }));
+                    let outcome = Outcome::of(store, trust, &self.at, Standing::Stalled, None)?;
+                    return Ok(Some(outcome.because(Some(why))));
                 }
                 Step::Follow(next, target) => {
                     if !self.followed.insert(self.at.clone())
@@ -220,11 +228,9 @@ impl Waiting {
                     }));
                 }
                 Step::Over(standing, run) => {
-                    // What it returned stands in the manifest of now.
-                    let manifest = chain::known(store, &self.at)?.map_or(manifest, |(manifest, _)| manifest);
-                    let outcome = Outcome::of(store, &manifest, standing, run)?;
+                    let outcome = Outcome::of(store, trust, &self.at, standing, run)?;
                     let why = (standing == Standing::Stalled).then(|| "the process that ran it is gone".to_owned());
-                    return Ok(Some(Outcome { why: why.or(outcome.why), ..outcome }));
+                    return Ok(Some(outcome.because(why)));
                 }
             }
         }
@@ -233,7 +239,7 @@ impl Waiting {
     /// What is said of a thread that nobody knows.
     fn lost(&self) -> Outcome {
         match self.at == self.asked {
-            true => Outcome::bare(Standing::NotFound, self.at.clone(), None),
+            true => Outcome::unknown(self.at.clone()),
             false => {
                 let why = format!("`{}` goes on as `{}`, which nobody knows", self.asked, self.at);
                 Outcome::bare(Standing::Stalled, self.at.clone(), Some(why))
@@ -242,12 +248,12 @@ impl Waiting {
     }
 
     /// What is said of a thread that has not ended.
-    fn unfinished(&self, store: &dyn Store, status: Standing) -> Result<Outcome> {
+    fn unfinished(&self, store: &dyn Store, trust: &Trust, status: Standing) -> Result<Outcome> {
         match chain::known(store, &self.at)? {
             Some((manifest, false)) => {
                 let run = manifest.run_id.clone();
-                let outcome = Outcome::of(store, &manifest, status, run)?;
-                Ok(Outcome { why: Some(format!("it is {} still", manifest.status)), ..outcome })
+                let outcome = Outcome::of(store, trust, &self.at, status, run)?;
+                Ok(outcome.because(Some(format!("it is {} still", manifest.status))))
             }
             _ => Ok(Outcome::bare(status, self.at.clone(), None)),
         }

@@ -14,7 +14,7 @@ use std::time::Duration;
 use selvedge_engine::spawn::{Children, Order as ChildOrder, Spawning, Vouch};
 use selvedge_engine::{Assignment, Engine};
 use selvedge_model::tool::Started;
-use selvedge_model::{Call, DirectiveId, Manifest, ThreadId};
+use selvedge_model::{Call, DirectiveId, Manifest, ThreadId, ToolSpec};
 use selvedge_store::Store;
 
 use crate::workshop::{Order, OrderError, Wishes, Workshop};
@@ -23,6 +23,11 @@ use crate::workshop::{Order, OrderError, Wishes, Workshop};
 pub const SPAWN: &str = "spawn_thread";
 /// The tool by which a thread hands itself over.
 pub const HANDOFF: &str = "handoff_thread";
+
+/// The tools by which agents act on threads, as a model is told of them.
+pub fn thread_tools() -> Vec<ToolSpec> {
+    doors::specs()
+}
 
 /// Starts a process that will run a thread, behind a gate.
 pub type Launcher = Arc<dyn Fn(&ThreadId) -> Result<Box<dyn Started>, String> + Send + Sync>;
@@ -61,20 +66,20 @@ impl Orchestrator {
     /// Makes a directive ready to run.
     pub fn order(&self, id: &DirectiveId, wishes: Wishes) -> Result<Order, OrderError> {
         let mut order = self.shared.workshop.order(id, wishes)?;
-        self.equip(&mut order.assignment)?;
+        self.equip(&mut order.assignment);
         Ok(order)
     }
 
     /// What a thread's next run is done with, by what its own record says.
     pub fn assignment(&self, thread: &Manifest) -> Result<Assignment, OrderError> {
         let mut work = self.shared.workshop.assignment(thread)?;
-        self.equip(&mut work)?;
+        self.equip(&mut work);
         Ok(work)
     }
 
     /// Adds what an agent may do with threads; what it has no capability for is not offered.
-    fn equip(&self, work: &mut Assignment) -> Result<(), OrderError> {
-        work.tools.extend(doors::all(&self.shared)?);
+    fn equip(&self, work: &mut Assignment) {
+        work.tools.extend(doors::all(&self.shared));
         work.handoff_tool = Some(HANDOFF.to_owned());
         let concurrency = &self.shared.workshop.config.coordination.concurrency;
         work.spawning = Some(Spawning {
@@ -83,7 +88,6 @@ impl Orchestrator {
             at_once: usize::try_from(concurrency.children_max).unwrap_or(usize::MAX),
             vouch: self.shared.vouch.clone(),
         });
-        Ok(())
     }
 }
 

@@ -10,6 +10,7 @@ mod continuation;
 mod error;
 mod gate;
 mod prompt;
+mod rules;
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
@@ -36,7 +37,9 @@ use selvedge_tools::{
 };
 use serde_json::{Map, Value};
 
+use continuation::Original;
 pub use error::OrderError;
+pub use rules::Whose;
 
 /// The agent that runs a directive when nobody says which.
 pub const DEFAULT_AGENT: &str = "agent";
@@ -91,6 +94,8 @@ struct Kept<'a> {
     model: Option<String>,
     /// The text of its task.
     task: Option<String>,
+    /// What its directive was given.
+    inputs: &'a Map<String, Value>,
 }
 
 /// A model, its name, and what it says that it costs.
@@ -143,7 +148,14 @@ impl Workshop {
             let file = self.library.file_of_body(&directive).to_owned();
             OrderError::Interpolation { file, source: source.below(directive.item.body_line) }
         })?;
-        let kept = Kept { capabilities: &capabilities, acknowledged: &acknowledged, limits, model, task: bound };
+        let kept = Kept {
+            capabilities: &capabilities,
+            acknowledged: &acknowledged,
+            limits,
+            model,
+            task: bound,
+            inputs: &inputs,
+        };
         let (assignment, unusable) = self.assign(agent_id, &agent, Some((&directive.item, &brought)), kept)?;
         let notices = task.notices.into_iter().chain(unusable).collect();
         Ok(Order { thread, assignment, task: task.text, notices })
@@ -176,6 +188,7 @@ impl Workshop {
             limits: thread.limits.clone().unwrap_or_default().over(&self.config.limits),
             model: thread.model.clone(),
             task,
+            inputs: &thread.inputs,
         };
         self.assign(thread.agent_id.clone(), &agent, directive, kept).map(|(work, _)| work)
     }
@@ -236,8 +249,12 @@ impl Workshop {
         // What the configuration says counts, then what a script says of itself.
         work.price = work.price.filter(|price| !price.is_free()).or(asked).or(work.price);
         let window = self.config.models.context_tokens(&work.model_name);
-        let directive = directive.map(|(directive, _)| directive);
-        work.continuation = continuation::continuation(&self.library, &self.config.coordination, window, directive);
+        let original = Original {
+            directive: directive.map(|(directive, _)| directive),
+            inputs: kept.inputs,
+            environment: self.environment(),
+        };
+        work.continuation = continuation::continuation(&self.library, &self.config.coordination, window, &original);
         Ok((work, notices))
     }
 

@@ -932,8 +932,8 @@ pub(crate) const PAGES: &[Page] = &[
         means: "Another process holds the thread.",
         cause: "It is running, or somebody appends with a long-lived program.",
         remedies: &[
-            "wait longer: `selvedge append THREAD --expect N --wait SECONDS`",
-            "or stop the process that holds it: a dead one's lease is taken over by itself",
+            "wait longer: `selvedge wait THREAD` if it runs, `selvedge append THREAD --expect N --wait SECONDS`",
+            "or `selvedge cancel THREAD`, or end the process that is named: a dead one's lease is taken over by itself",
         ],
         related: &["stale_epoch", "thread_running"],
     },
@@ -942,7 +942,7 @@ pub(crate) const PAGES: &[Page] = &[
         exits: &[Exit::Integrity],
         retry: Retry::Never,
         means: "The signed logs and the accounts do not say the same. Or a posting is missing, doubled or forged.",
-        cause: "The database or a log was edited, a log that held postings was deleted, or a part of the store was restored without the rest.",
+        cause: "The database or a log was edited, a log that held postings is gone without a tombstone, or a part of the store was restored without the rest.",
         remedies: &[
             "`selvedge verify --all` says whether every log is as it was signed",
             "`selvedge reindex` rebuilds the accounts from the logs",
@@ -1193,9 +1193,9 @@ pub(crate) const PAGES: &[Page] = &[
         code: "not_started",
         exits: &[Exit::Failed],
         retry: Retry::Perhaps,
-        means: "The process that was to run the thread could not be started. The thread is there, and nothing of it has run.",
+        means: "The process that was to run the thread could not be started, and nothing of it has run. If the thread is there, the hint says so.",
         cause: "The machine has too many processes or too little memory, or the program was replaced meanwhile.",
-        remedies: &["run it here with `selvedge resume THREAD`"],
+        remedies: &["run it here: `selvedge resume THREAD`, or the same command without `--detach`"],
         related: &["thread_stalled"],
     },
     Page {

@@ -20,14 +20,16 @@ use crate::text::count;
 /// thread that never called a model with a price has none. The bar shows what is spent (█), held (▒) and left (░).
 ///
 /// With --verify everything is worked out anew from the signed logs alone: every record in the order of its account's versions,
-/// posted again by the rules; that each ceiling held at every posting; and that the database says the same.
+/// posted again by the rules; that each ceiling held at every posting; and that the database says the same. What stood in a log that was
+/// deleted, as its signed tombstone says, can't be worked out any more: that is said, and is no failure.
 ///
 /// A call whose answer was lost is counted at the most it can have cost. --correct says what it really cost, with --evidence, and only
 /// downward; the thread's log has both.
 ///
 /// JSON: {"root", "accounts":[{"account", "parent", "depth", "status", "version", "threads":[ID…], "max_nanos" (null is without limit),
 /// "own_nanos", "children_nanos", "reserved_nanos", "remaining_nanos", "reservations":[{"reservation", "amount_nanos", "state",
-/// "child"}]}], "verified":{"logs", "postings", "holds", "found":[TEXT…], "peaks":{ACCOUNT: NANOS}}}. Money is whole nano-dollars.
+/// "child"}]}], "verified":{"logs", "postings", "holds", "found":[TEXT…],
+/// "gone":[TEXT…], "peaks":{ACCOUNT: NANOS}}}. Money is whole nano-dollars.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
     /// Any unique beginning of the thread's id or its hex
@@ -103,6 +105,7 @@ impl Shown {
                 "postings": postings(audit),
                 "holds": audit.found.is_empty(),
                 "found": audit.found.iter().map(ToString::to_string).collect::<Vec<_>>(),
+                "gone": audit.gone.iter().map(ToString::to_string).collect::<Vec<_>>(),
                 "peaks": peaks.collect::<serde_json::Map<_, _>>(),
             })
         };
@@ -128,12 +131,16 @@ fn show(thread: &ThreadId, store: &LocalStore, tree: &Tree, audit: Option<&Audit
     for found in &audit.found {
         output.text(format_args!("{} {found}", paint(BAD, "✗")))?;
     }
+    for gone in &audit.gone {
+        output.text(format_args!("{} {gone}: it can't be worked out any more", paint(WARN, "·")))?;
+    }
     let read = format!("{} in {}", count(postings(audit), "posting"), count(audit.logs as u64, "signed log"));
+    let held = match audit.gone.is_empty() {
+        true => "each ceiling held at every posting, and the database says the same",
+        false => "each ceiling held at every posting that could be made again, and nothing contradicts the database",
+    };
     match audit.found.is_empty() {
-        true => output.text(format_args!(
-            "{} {read}: each ceiling held at every posting, and the database says the same",
-            paint(GOOD, "✓")
-        )),
+        true => output.text(format_args!("{} {read}: {held}", paint(GOOD, "✓"))),
         false => output.text(format_args!("{read} were read")),
     }
 }

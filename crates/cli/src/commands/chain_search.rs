@@ -14,8 +14,9 @@ const WIDTH: usize = 100;
 
 /// Search the whole chain of a thread
 ///
-/// What was said and recorded is searched, in every thread of the chain, from its root to its end; capitals don't count. The number behind
-/// a thread is the line of its log: `selvedge log THREAD` shows it.
+/// What people, models and tools said is searched, what tools were called with, and why runs ended, in every thread of the chain, from its
+/// root to its end; capitals don't count. Ids, hashes and the names of events are not. The number behind a thread is the line of its log:
+/// `selvedge log THREAD` shows it. Every log is checked on the way; if one is not what was signed, nothing is shown, and the exit code is 6.
 ///
 /// JSON: {"success", "chain_length", "chain_threads", "results":[{"thread_id", "event_type", "line_no", "snippet", "matches"}],
 /// "truncated"}; a snippet has at most 500 characters, an event at most 5 matches.
@@ -45,7 +46,7 @@ pub(crate) fn run(args: &Args, context: &Context<'_>) -> Result<()> {
         is_exact: args.exact,
         max_results: args.max as usize,
     };
-    let found = chain_search(&store, &thread, &query).map_err(|error| Failure::of(&error))?;
+    let found = chain_search(&store, store.trust(), &thread, &query).map_err(|error| Failure::of(&error))?;
     if context.output.is_json() {
         return context.output.record(&found);
     }

@@ -3,12 +3,14 @@
 use selvedge::items::config::{ConfigError, schema, schemas};
 use selvedge::items::{Config, Flaw};
 use selvedge::snapshot::Schema;
+use selvedge::workshop::Whose;
 use serde_json::{Value, json};
 
 use crate::config::folders;
 use crate::context::Context;
 use crate::error::{Exit, Failure, Result};
 use crate::output::{BAD, paint};
+use crate::running::workshop_of;
 use crate::text::{clean, count};
 
 /// The key of the schema that snapshots are checked against.
@@ -70,11 +72,16 @@ fn print_schema(section: &str, context: &Context<'_>) -> Result<()> {
 
 fn show(config: &Config, context: &Context<'_>) -> Result<()> {
     let files = config.files();
+    let mut notices = config.notices().to_vec();
+    // Which tools there are is known in a project only.
+    if context.find_project().is_some() {
+        notices.extend(workshop_of(config.clone(), context)?.rules_for_nothing(Whose::All)?);
+    }
     if context.output.is_json() {
-        let (digest, notices) = (config.digest(), config.notices());
+        let digest = config.digest();
         return context.output.record(&json!({"ok": true, "files": files, "digest": digest, "notices": notices}));
     }
-    config.notices().iter().for_each(|notice| context.output.say(clean(notice)));
+    notices.iter().for_each(|notice| context.output.say(clean(notice)));
     files.iter().try_for_each(|file| context.output.text(clean(file)))?;
     context.output.tell(match files.is_empty() {
         true => "nobody says anything: everything is as it comes with the program".to_owned(),

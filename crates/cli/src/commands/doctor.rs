@@ -21,8 +21,8 @@ use crate::text::{clean, count};
 ///
 /// Of each log the last quarter of a megabyte is read, which is all of most: its last signature is checked, its bytes are hashed, and
 /// the blobs that it names there must be there; of each thread as many are hashed as a megabyte holds. How many logs are longer is said, and how
-/// many blobs were not hashed. With --deep every log is verified whole, as
-/// `selvedge verify --all` does, every blob is hashed, and what the database has of a thread is held against its log.
+/// many blobs were not hashed. What the database has of a thread is held against its log, if that was read whole. With --deep every log is
+/// verified whole, as `selvedge verify --all` does, and every blob is hashed.
 ///
 /// Exit code: 0 if there is nothing, or nothing but notes; 1 if there are warnings: something wants doing and nothing is lost; 6 if
 /// something is damaged.

@@ -4,8 +4,9 @@ mod archive;
 
 use std::path::{Path, PathBuf};
 
-use selvedge_model::{Clock, Manifest, Status, ThreadId, Timestamp};
-use selvedge_store::{Commit, Cursor, Filter, Registry, Summary};
+use selvedge_model::account::Account;
+use selvedge_model::{Classify, Clock, Manifest, Status, ThreadId, Timestamp};
+use selvedge_store::{Commit, Cursor, Error, Filter, Ledger, Registry, Summary};
 use selvedge_store_local::system::SystemClock;
 use selvedge_store_local::{Access, LocalStore};
 use serde::Serialize;
@@ -21,7 +22,7 @@ const PAGE: usize = 1000;
 /// Delete threads that ended long ago
 ///
 /// Only threads that have ended are deleted, each as `selvedge thread delete` does, leaving a signed tombstone; never one that is
-/// created, running or suspended, never one whose chain or parent still goes on. With --archive each thread is written to a file
+/// created, running or suspended, never one whose chain or parent still goes on, never one that money is held for or that holds some. With --archive each thread is written to a file
 /// first, as `selvedge export` does, with log, manifest and blobs; `selvedge import` takes it in again, in a store where it was not
 /// deleted. One that is not what was signed is not archived, and then not deleted. Nothing is ever pruned by itself.
 ///
@@ -85,7 +86,7 @@ pub(crate) fn run(args: &Args, context: &Context<'_>) -> Result<()> {
     let access = if args.dry_run { Access::ReadOnly } else { Access::ReadWrite };
     let store = context.open(access)?;
     let before = Timestamp::from_micros(SystemClock.now().as_micros().saturating_sub(args.older_than.0));
-    let due = due(&store, before, &args.status)?;
+    let due = due(&store, before, &args.status, context)?;
     if args.dry_run || due.is_empty() {
         return show(&due, context);
     }
@@ -102,7 +103,7 @@ pub(crate) fn run(args: &Args, context: &Context<'_>) -> Result<()> {
 }
 
 /// The threads that may go, oldest first.
-fn due(store: &LocalStore, before: Timestamp, statuses: &[Status]) -> Result<Vec<Summary>> {
+fn due(store: &LocalStore, before: Timestamp, statuses: &[Status], context: &Context<'_>) -> Result<Vec<Summary>> {
     let mut due = Vec::new();
     let mut cursor: Option<Cursor> = None;
     loop {
@@ -111,7 +112,8 @@ fn due(store: &LocalStore, before: Timestamp, statuses: &[Status]) -> Result<Vec
             let manifest = &thread.manifest;
             let old = manifest.completed_at.is_some_and(|at| at <= before);
             let asked = statuses.is_empty() || statuses.contains(&manifest.status);
-            if manifest.status.is_terminal() && old && asked && !is_needed(store, manifest)? {
+            let is_due = manifest.status.is_terminal() && old && asked && !is_needed(store, manifest)?;
+            if is_due && !is_in_use(store, manifest, context)? {
                 due.push(thread);
             }
         }
@@ -121,6 +123,18 @@ fn due(store: &LocalStore, before: Timestamp, statuses: &[Status]) -> Result<Vec
             return Ok(due);
         }
     }
+}
+
+/// Whether money is held by a thread's chain or for it, in which case the store would refuse; that is said.
+fn is_in_use(store: &LocalStore, manifest: &Manifest, context: &Context<'_>) -> Result<bool> {
+    let Some(account) = store.account(&manifest.chain_root_id)?.filter(Account::is_in_use) else { return Ok(false) };
+    tell_kept(&Error::AccountInUse { thread: manifest.thread_id.clone(), account: account.id }, context);
+    Ok(true)
+}
+
+fn tell_kept(why: &Error, context: &Context<'_>) {
+    let hint = why.hint().map_or_else(String::new, |hint| format!("; {hint}"));
+    context.output.say(format!("not pruned: {why}{hint}"));
 }
 
 /// Whether somebody who has not ended may still look at this thread: what continues it, or what started it.
@@ -134,7 +148,7 @@ fn is_needed(store: &LocalStore, manifest: &Manifest) -> Result<bool> {
     let Some(parent) = &manifest.parent_id else { return Ok(false) };
     match store.get(parent) {
         Ok(parent) => Ok(!parent.manifest.status.is_terminal()),
-        Err(selvedge_store::Error::NoThread(_) | selvedge_store::Error::Deleted(_)) => Ok(false),
+        Err(Error::NoThread(_) | Error::Deleted(_)) => Ok(false),
         Err(error) => Err(error.into()),
     }
 }
@@ -148,7 +162,13 @@ fn prune(thread: &Summary, archive: Option<&Path>, store: &LocalStore, context: 
         context.output.say(format!("{id} was changed meanwhile and is kept"));
         return Ok(());
     }
-    let tombstone = store.delete(id)?;
+    let tombstone = match store.delete(id) {
+        Err(error @ Error::AccountInUse { .. }) => {
+            tell_kept(&error, context);
+            return Ok(());
+        }
+        deleted => deleted?,
+    };
     let archived = archived.map(|path| path.display().to_string());
     if context.output.is_json() {
         return context.output.record(&Pruned { archived, ..Pruned::of(thread, true) });

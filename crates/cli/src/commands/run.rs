@@ -3,11 +3,11 @@
 use selvedge::Input;
 use selvedge::workshop::{Order, Wishes};
 use selvedge_model::limits::Limits;
-use selvedge_model::{AgentId, Cancel, DirectiveId, Message, NewThread, Role, TaskId};
+use selvedge_model::{AgentId, DirectiveId, Message, NewThread, Role, TaskId};
 use serde_json::{Map, Value};
 
 use crate::context::Context;
-use crate::error::{Exit, Failure, Result};
+use crate::error::{Failure, Result};
 use crate::running::Running;
 
 /// Run a directive
@@ -92,17 +92,10 @@ pub(crate) fn run(args: Args, context: &Context<'_>) -> Result<()> {
 
 /// Lets a process of its own run the thread.
 fn detached(running: Running, thread: NewThread, task: String, context: &Context<'_>) -> Result<()> {
-    let started =
-        running.engine.create(thread, vec![Message::text(Role::User, task)]).map_err(|error| Failure::of(&error));
-    let launched = started.and_then(|thread| {
-        let failed =
-            |why: String| Failure::new(Exit::Failed, "not_started", format!("`{thread}` could not be started: {why}"));
-        let process = running.launch(&thread).map_err(failed)?;
-        process.dispatch(&Cancel::new()).map_err(|error| failed(error.to_string()))?;
-        Ok(thread)
-    });
+    let task = vec![Message::text(Role::User, task)];
+    let started = running.engine.create_detached(thread, task, &|thread| running.launch(thread));
     running.close(context);
-    let thread = launched?;
+    let thread = started.map_err(|error| Failure::of(&error))?;
     match context.output.is_json() {
         true => context.output.record(&serde_json::json!({"thread_id": thread})),
         false => context.output.text(&thread),

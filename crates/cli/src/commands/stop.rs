@@ -14,7 +14,8 @@ use crate::running::{Running, plain_engine};
 /// A run is asked to stop when it can; `kill` tears down what it is doing. A thread that waits, or never ran, ends at once; one that
 /// has ended stays as it is.
 ///
-/// JSON: {"thread_id", "status"}: where the thread stood when this returned; one that runs elsewhere stops soon after.
+/// JSON: {"thread_id", "status", "pid"}: where the thread stood when this returned; one that runs elsewhere stops soon after. "pid" is the
+/// process that ran it, or null.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
     /// Any unique beginning of the thread's id or its hex
@@ -25,15 +26,16 @@ pub(crate) struct Args {
 struct Stopped<'a> {
     thread_id: &'a ThreadId,
     status: Status,
+    pid: Option<u32>,
 }
 
-fn stopped(engine: &Engine, thread: ThreadId, stop: Stop) -> Result<(ThreadId, Status)> {
-    let status = engine.stop(&thread, stop).map_err(|error| Failure::of(&error))?;
-    Ok((thread, status))
+fn stopped(engine: &Engine, thread: ThreadId, stop: Stop) -> Result<(ThreadId, selvedge::Stopped)> {
+    let stopped = engine.stop(&thread, stop).map_err(|error| Failure::of(&error))?;
+    Ok((thread, stopped))
 }
 
 pub(crate) fn run(args: &Args, stop: Stop, context: &Context<'_>) -> Result<()> {
-    let (thread, status) = match Running::open(context) {
+    let (thread, selvedge::Stopped { status, pid }) = match Running::open(context) {
         Ok(running) => {
             let stopped = running.resolve(&args.thread).and_then(|thread| stopped(&running.engine, thread, stop));
             running.close(context);
@@ -48,7 +50,7 @@ pub(crate) fn run(args: &Args, stop: Stop, context: &Context<'_>) -> Result<()> 
         Err(failure) => return Err(failure),
     };
     if context.output.is_json() {
-        return context.output.record(&Stopped { thread_id: &thread, status });
+        return context.output.record(&Stopped { thread_id: &thread, status, pid });
     }
     match status {
         Status::Running => context.output.text(format_args!("{thread} is asked to stop")),

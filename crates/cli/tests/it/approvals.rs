@@ -278,8 +278,15 @@ fn a_tool_that_was_redefined_after_the_question_is_asked_about_again() {
     let thread = waiting(&sandbox);
     put(&sandbox, ".ai/tools/pay.yaml", &pay("echo gone >> paid.txt"));
     let ran = sandbox.run(&["approve", "call_1", "--json"]);
-    ran.error_beside_data(7, "needs_decision");
-    assert_eq!((paid(&sandbox).len(), inbox(&sandbox).len()), (0, 1), "what was allowed is not what would be done");
+    let error = ran.error_beside_data(7, "needs_decision");
+    assert!(
+        error["message"].as_str().unwrap().ends_with("tool `pay` changed since `call_1` was asked about"),
+        "{error}"
+    );
+    let needs = inbox(&sandbox);
+    assert_eq!((paid(&sandbox).len(), needs.len()), (0, 1), "what was allowed is not what would be done");
+    let why = needs[0]["why"].as_str().unwrap();
+    assert!(why.starts_with("the tool `pay` changed since this call was asked about"), "{why}");
     ended(&sandbox.run(&["approve", "call_1", "--thread", &thread, "--json"]));
     assert_eq!(paid(&sandbox), ["paid anna", "gone"]);
 }

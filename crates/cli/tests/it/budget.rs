@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 
 use selvedge_model::account::Posting;
 use selvedge_model::limits::Limits;
-use selvedge_model::{AgentId, Batch, Changeset, Expect, NewThread, Part, ThreadId};
+use selvedge_model::{AgentId, Batch, Changeset, Expect, NewThread, Part, Reason, RunId, RunMeta, RunStatus, ThreadId};
 use selvedge_store::Commit;
 use serde_json::Value;
 
@@ -208,9 +208,63 @@ fn a_thread_that_money_is_held_for_is_not_deleted_before_it_has_ended() {
     let sandbox = project(SAYS);
     let (parent, children) = family(&sandbox, "0.5", "0.0001", 1);
     sandbox.run(&["send", &children[0], "go", "--json"]).error_beside_data(8, "limit_reached");
-    sandbox.run(&["thread", "delete", &children[0], "--yes", "--json"]).error(4, "account_in_use");
+    let error = sandbox.run(&["thread", "delete", &children[0], "--yes", "--json"]).error(4, "account_in_use");
+    assert!(error["hint"].as_str().unwrap().contains(&format!("`selvedge cancel {}`", children[0])), "{error}");
     assert_eq!(sandbox.run(&["cancel", &children[0]]).code, Some(0));
     assert_eq!(sandbox.run(&["thread", "delete", &children[0], "--yes"]).code, Some(0));
     let shown = sandbox.run(&["budget", &parent, "--json"]).json();
     assert_eq!((&shown["accounts"][0]["reserved_nanos"], shown["accounts"].as_array().unwrap().len()), (&0.into(), 2));
+}
+
+/// Nobody prunes what nobody may delete, and the others are pruned all the same.
+#[test]
+fn a_thread_that_holds_money_is_not_pruned_either_and_it_is_said_why() {
+    let sandbox = project(SAYS);
+    let (parent, children) = family(&sandbox, "0.5", "0.0001", 1);
+    sandbox.run(&["send", &children[0], "go", "--json"]).error_beside_data(8, "limit_reached");
+    // The parent has ended, and holds what its child waits with.
+    let store = sandbox.open();
+    let run = |status, reason| Changeset {
+        run_id: Some(RunId::new("r1").unwrap()),
+        run_meta: Some(RunMeta { status, ..RunMeta::started(AgentId::new("scribe").unwrap(), "user") }),
+        ..Changeset::empty(reason)
+    };
+    for change in [run(RunStatus::Running, Reason::UserMessage), run(RunStatus::Done, Reason::RunFinished)] {
+        store.commit(Batch::of(Part::new(ThreadId::new(&*parent).unwrap(), Expect::Any, change))).unwrap();
+    }
+    store.close().unwrap();
+    let free = thread_of(&sandbox.run(&RUN));
+    let ran = sandbox.run(&["prune", "--older-than", "0h", "--yes", "--json"]);
+    let pruned: Vec<_> = ran.records().iter().map(|one| one["thread_id"].as_str().unwrap().to_owned()).collect();
+    assert_eq!((ran.code, pruned), (Some(0), vec![free]), "{ran:?}");
+    assert!(ran.stderr.contains(&format!("`selvedge cancel {parent}`")), "{ran:?}");
+    assert_eq!(budget(&sandbox, &parent)["verified"]["holds"], true);
+}
+
+/// What was deleted is gone and not forged: `budget --verify` says so, and stays red for what is really wrong.
+#[test]
+fn what_a_deleted_thread_had_posted_is_said_to_be_gone_and_is_no_breach() {
+    let sandbox = project(SAYS);
+    let (parent, children) = family(&sandbox, "0.5", "0.2", 2);
+    for child in &children {
+        assert_eq!(sandbox.run(&["send", child, "go", "--json"]).code, Some(0));
+    }
+    assert_eq!(budget(&sandbox, &parent)["verified"]["gone"], Value::Array(Vec::new()));
+    assert_eq!(sandbox.run(&["thread", "delete", &children[0], "--yes"]).code, Some(0));
+    let ran = sandbox.run(&["budget", &parent, "--verify", "--json"]);
+    let verified = &ran.json()["verified"];
+    assert_eq!((ran.code, &verified["holds"], &verified["found"]), (Some(0), &true.into(), &Value::Array(Vec::new())));
+    let gone: Vec<_> = verified["gone"].as_array().unwrap().iter().map(|text| text.as_str().unwrap()).collect();
+    assert!(gone.len() >= 2 && gone.iter().all(|text| text.contains(&children[0])), "{gone:?}");
+    assert!(gone.iter().any(|text| text.contains(&format!("account `{parent}`"))), "it had closed the parent's side");
+    let text = sandbox.run(&["budget", &parent, "--verify"]);
+    assert!(text.stdout.contains("can't be worked out any more"), "{text:?}");
+    // A log that is gone without a word is a breach as before.
+    let folder = sandbox.threads().join(&children[1]);
+    let away = sandbox.root().join("away");
+    fs::rename(&folder, &away).unwrap();
+    let ran = sandbox.run(&["budget", &parent, "--verify", "--json"]);
+    assert_eq!(ran.code, Some(6), "{ran:?}");
+    fs::rename(&away, &folder).unwrap();
+    assert_eq!(budget(&sandbox, &parent)["verified"]["holds"], true);
 }

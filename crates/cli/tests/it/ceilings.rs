@@ -152,3 +152,39 @@ fn a_tool_that_is_stuck_is_ended_when_the_time_is_over() {
     reached(&sandbox.run(&["resume", &thread, "--json"]));
     assert_eq!(paid(&sandbox), 1);
 }
+
+/// How long each run of a thread went on, in milliseconds, as its log says.
+fn durations(sandbox: &Sandbox, thread: &str) -> Vec<u64> {
+    let log = fs::read_to_string(sandbox.transcript(thread)).unwrap();
+    let events = log.lines().map(|line| serde_json::from_str::<Value>(line).unwrap());
+    let finished = events.filter(|event| event["event_type"] == "run_finished");
+    finished.map(|event| event["payload"]["meta"]["cost"]["duration_ms"].as_u64().unwrap()).collect()
+}
+
+#[test]
+fn running_time_counts_though_a_process_is_killed_in_the_middle_of_a_call() {
+    let slow = pay("sleep 600").replace("at_most_once", "idempotent");
+    let sandbox = project(TASK, &slow, PAY_SIX);
+    let killed = |args: &[&str], lives: usize| {
+        let mut child = sandbox.command(args).stdin(Stdio::null()).spawn().unwrap();
+        while paid(&sandbox) < lives {
+            thread::sleep(Duration::from_millis(10));
+        }
+        thread::sleep(Duration::from_millis(2200));
+        child.kill().unwrap();
+        Ran::of(child)
+    };
+    let run = ["run", "task", "--model", "scripted:script.yaml", "--limit", "duration=5", "--json"];
+    let thread = thread_of(&killed(&run, 1));
+    killed(&["resume", &thread, "--json"], 2);
+    let begun = Instant::now();
+    let (_, why) = reached(&sandbox.run(&["resume", &thread, "--json"]));
+    assert_eq!((&why["code"], &why["maximum"]), (&json!("duration_exceeded"), &json!(5)));
+    let counted = durations(&sandbox, &thread);
+    // At most a second of each life is lost.
+    assert!(counted.len() == 3 && counted[..2].iter().all(|ran| (1000..5000).contains(ran)), "{counted:?}");
+    assert!(counted[2] < 3500, "the two lives before left it no more time: {counted:?}, {:?}", begun.elapsed());
+    assert_eq!(sandbox.run(&["verify", &thread]).code, Some(0));
+    let again = sandbox.run(&["replay", &thread]);
+    assert_eq!(again.code, Some(0), "{again:?}");
+}

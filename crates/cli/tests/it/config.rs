@@ -184,6 +184,42 @@ fn a_run_goes_by_the_configuration_of_now() {
 }
 
 #[test]
+fn a_class_of_errors_decides_by_its_code_what_is_tried_again() {
+    let sandbox = with_task();
+    let script = "turns:\n  - { fail: [{ status: { code: 418, why: teapot } }], say: Done., repeat: forever }\n";
+    fs::write(sandbox.project().join("script.yaml"), script).unwrap();
+    let run = ["run", "task", "--model", "scripted:script.yaml", "--json"];
+    let failed = sandbox.run(&run).error_beside_data(1, "run_failed");
+    assert!(failed["message"].as_str().unwrap().contains("HTTP 418: teapot"), "{failed}");
+    let classes = "wait_ms: 1\nclasses: [{ id: teapot, class: transient, codes: [418] }]\n";
+    project(&sandbox, "agent/errors.yaml", classes);
+    let ran = sandbox.run(&run);
+    assert_eq!(ran.code, Some(0), "{ran:?}");
+}
+
+#[test]
+fn a_rule_about_a_tool_that_nobody_has_is_named_by_a_check_and_by_a_run_once() {
+    let sandbox = with_task();
+    let rules =
+        "rules:\n  - { id: good, tool: spawn_thread, action: ask }\n  - { id: bad, tool: file_raed, action: deny }\n";
+    project(&sandbox, "agent/approvals.yaml", rules);
+    let word = "`approvals.rules.bad` fits no call: there is no tool `file_raed` here; did you mean `file_read`?";
+    let checked = sandbox.run(&["config", "check", "--json"]).json();
+    let notices = checked["notices"].as_array().unwrap();
+    assert!(notices.len() == 1 && notices[0].as_str().unwrap().contains(word), "{checked}");
+    assert!(notices[0].as_str().unwrap().contains("approvals.yaml, line 3: "), "{checked}");
+    let ran = sandbox.run(&RUN);
+    assert_eq!((ran.code, ran.stderr.matches(word).count()), (Some(0), 1), "{ran:?}");
+    // A user's rule may be for another project: only a check speaks of it.
+    project(&sandbox, "agent/approvals.yaml", "rules: []\n");
+    user(&sandbox, "agent/approvals.yaml", "rules: [{ id: other, tool: deploy, action: ask }]\n");
+    let ran = sandbox.run(&RUN);
+    assert!(ran.code == Some(0) && !ran.stderr.contains("deploy"), "{ran:?}");
+    let checked = sandbox.run(&["config", "check"]);
+    assert!(checked.stderr.contains("there is no tool `deploy` here; `selvedge tool list`"), "{checked:?}");
+}
+
+#[test]
 fn a_tier_is_the_model_that_the_configuration_names() {
     let sandbox = with_task();
     let task = TASK.replace("permissions", "model: { tier: fast }\npermissions");

@@ -75,13 +75,13 @@ fn a_chain_is_only_so_long() {
 #[test]
 fn a_successor_is_greeted_by_the_directive_that_is_named() {
     let sandbox = counting(600);
-    let greeting = "---\nname: greeting\nversion: 1.0.0\ninputs:\n  - { name: original_directive }\n  - { name: original_directive_body }\n  - { name: previous_thread_id }\n  - { name: continuation_message }\n---\nWelcome after {input:previous_thread_id}, which worked on {input:original_directive}.\n";
+    let greeting = "---\nname: greeting\nversion: 1.0.0\ninputs:\n  - { name: original_directive }\n  - { name: original_directive_body }\n  - { name: previous_thread_id }\n  - { name: continuation_message }\n---\nWelcome after {input:previous_thread_id}, which worked on {input:original_directive}. {input:original_directive_body}\n";
     put(&sandbox, ".ai/directives/greeting.md", greeting);
     set(&sandbox, "coordination: { continuation: { directive: greeting } }\n");
     let ran = sandbox.run(&RUN);
     assert_eq!(ran.code, Some(0), "{ran:?}");
     let links = chain(&sandbox, ran.records()[0]["thread_id"].as_str().unwrap());
-    let word = format!("Welcome after {}, which worked on count.", links[0].0);
+    let word = format!("Welcome after {}, which worked on count. The task is to count to 16.", links[0].0);
     let log = sandbox.run(&["log", &links[1].0, "--json"]).stdout;
     assert!(log.contains(&word), "{log}");
 }

@@ -67,7 +67,7 @@ fn interrupting_twice_tears_down_also_what_ignores_it() {
 fn a_thread_that_never_ran_is_ended_and_can_be_spoken_to() {
     for (verb, status) in [("cancel", "cancelled"), ("kill", "killed")] {
         let (sandbox, thread) = Sandbox::with_thread();
-        let expected = json!({"thread_id": thread, "status": status});
+        let expected = json!({"thread_id": thread, "status": status, "pid": null});
         assert_eq!(sandbox.run(&[verb, &thread, "--json"]).json(), expected);
         assert_eq!(sandbox.run(&[verb, &thread, "--json"]).json(), expected, "again changes nothing");
         assert_eq!(sandbox.run(&["verify", &thread]).code, Some(0));

@@ -144,6 +144,9 @@ fn tools_are_listed_with_effect_and_capability() {
     let ran: Ran = sandbox.run(&["tool", "list", "--json"]);
     let tools = ran.records();
     assert_eq!(of(&tools, "file_read")["layer"], "built_in");
+    let spawn = &of(&tools, "spawn_thread")["tool"];
+    assert_eq!((&spawn["capability"], &spawn["risk"]), (&json!("tool.threads.spawn"), &json!("write")));
+    assert_eq!(of(&tools, "wait_threads")["layer"], "built_in");
     let pay = &of(&tools, "pay")["tool"];
     assert_eq!((&pay["class"], &pay["capability"]), (&json!("at_most_once"), &json!("selvedge.execute.tool.pay")));
     assert_eq!(of(&tools, "bad")["error"]["code"], "item_invalid");

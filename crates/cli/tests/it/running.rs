@@ -274,6 +274,13 @@ fn what_a_thread_may_call_is_written_once_and_signed() {
     put(&sandbox, ".ai/tools/pay.yaml", &pay("echo better"));
     sandbox.run(&["send", &thread, "again"]);
     assert_eq!(fs::read_to_string(&file).unwrap(), written);
+    // One that was taken away is written anew, and that is said, once.
+    fs::remove_file(&file).unwrap();
+    let word = format!("`capabilities.md` of `{thread}` was not there any more");
+    let ran = sandbox.run(&["send", &thread, "and again"]);
+    assert_eq!((ran.code, ran.stderr.matches(&word).count()), (Some(0), 1), "{ran:?}");
+    assert!(!sandbox.run(&["send", &thread, "once more"]).stderr.contains(&word));
+    let written = fs::read_to_string(&file).unwrap();
     fs::write(&file, written.replace("tool.pay`", "tool.*`")).unwrap();
     assert_eq!(sandbox.run(&["verify", "--document", file.to_str().unwrap()]).code, Some(6));
 }
@@ -285,6 +292,25 @@ fn a_tool_that_cannot_be_used_keeps_nobody_from_the_others() {
     let ran = sandbox.run(&RUN);
     assert_eq!((ran.code, paid(&sandbox)), (Some(0), 1), "{ran:?}");
     assert!(ran.stderr.contains("broken"), "it is said: {ran:?}");
+}
+
+#[test]
+fn a_secret_that_was_typed_in_the_wrong_place_is_not_said_again() {
+    let sandbox = project(TASK, &pay("echo ok"), PAY_ONCE);
+    let key = "sk-live-0123456789abcdef0123";
+    for args in [
+        vec!["run", "task", "--task", &format!("Bad {key}")],
+        vec!["run", "task", "--task", &format!("Bad {key}"), "--json"],
+        vec!["run", "task", "--limit", key],
+        vec!["run", "task", key],
+        vec!["send", key, "hello"],
+    ] {
+        let ran = sandbox.run(&args);
+        assert!(ran.code != Some(0) && !ran.stderr.contains("0123456789abcdef"), "{args:?}: {ran:?}");
+    }
+    let mut command = sandbox.command(&["run", "task", "--task", "Hunter2 hunter2"]);
+    let ran = Ran::of(command.env("PAY_TOKEN", "Hunter2 hunter2").stdin(std::process::Stdio::null()).spawn().unwrap());
+    assert!(ran.code == Some(2) && ran.stderr.contains("[redacted]") && !ran.stderr.contains("hunter2"), "{ran:?}");
 }
 
 #[test]

@@ -6,6 +6,7 @@ use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
 
+use crate::kills::{Chance, Stand, killed_until_done};
 use crate::running::{paid, pay, put, status, thread_of};
 use crate::support::{Ran, Sandbox};
 
@@ -44,7 +45,7 @@ pub(crate) fn calling(calls: &str) -> String {
 
 pub(crate) const SPAWN: &str = "{ tool: spawn_thread, arguments: { directive: child } }";
 const SPAWN_ASYNC: &str = "{ tool: spawn_thread, arguments: { directive: child, async: true } }";
-const SLEEPS: &str =
+pub(crate) const SLEEPS: &str =
     "turns:\n  - { calls: [{ tool: slow, arguments: {} }] }\n  - { say: The child is done., repeat: forever }\n";
 
 fn of_status(sandbox: &Sandbox, prefix: &str) -> Vec<Value> {
@@ -58,7 +59,7 @@ fn id(thread: &Value) -> String {
 }
 
 #[track_caller]
-fn eventually(what: &str, holds: impl Fn() -> bool) {
+pub(crate) fn eventually(what: &str, holds: impl Fn() -> bool) {
     let until = Instant::now() + Duration::from_secs(60);
     while !holds() {
         assert!(Instant::now() < until, "it never came to this: {what}");
@@ -66,7 +67,7 @@ fn eventually(what: &str, holds: impl Fn() -> bool) {
     }
 }
 
-fn has(sandbox: &Sandbox, name: &str) -> bool {
+pub(crate) fn has(sandbox: &Sandbox, name: &str) -> bool {
     sandbox.project().join(name).exists()
 }
 
@@ -141,6 +142,21 @@ fn a_parent_whose_papers_were_forged_starts_nobody() {
     assert_eq!(of_status(&sandbox, "child").len(), 0);
 }
 
+/// `thread.json` is a projection of the log: one that was taken away is there again, signed, before the child is.
+#[test]
+fn a_parent_whose_papers_are_gone_gets_new_ones_before_it_starts_a_child() {
+    let script = "turns:\n  - { calls: [{ tool: pay, arguments: { to: anna } }] }\n  - { calls: [{ tool: spawn_thread, arguments: { directive: child } }] }\n  - { say: \"Heard: {result}\", repeat: forever }\n";
+    let sandbox = family(script, PAYS);
+    let papers = ".ai/agent/threads/parent-*/thread.json";
+    let takes = format!("if [ -e once ]; then ls {papers} > seen.txt; else touch once; rm {papers}; fi");
+    put(&sandbox, ".ai/tools/pay.yaml", &pay(&takes));
+    let ran = sandbox.run(&RUN);
+    let heard = ran.records().pop().unwrap()["text"].as_str().unwrap().to_owned();
+    assert!(heard.contains("The child is done."), "{heard}");
+    assert!(std::fs::read_to_string(sandbox.project().join("seen.txt")).unwrap().contains("thread.json"));
+    assert_eq!(sandbox.run(&["verify", "--all"]).code, Some(0));
+}
+
 #[test]
 fn a_child_that_is_not_waited_for_is_a_process_of_its_own_and_outlives_its_parent() {
     let sandbox = family(&calling(SPAWN_ASYNC), PAYS);
@@ -198,10 +214,13 @@ fn an_agent_sees_what_runs_elsewhere_and_stops_only_its_own() {
     let heard = say("stop", &format!("{{ tool: cancel_thread, arguments: {{ thread_id: {stranger} }} }}"));
     assert!(heard.contains("was not started by this thread"), "{heard}");
     assert_eq!(status(&sandbox, &stranger), "running");
-    let heard = say("end", &format!("{{ tool: cancel_thread, arguments: {{ thread_id: {own} }} }}"));
-    assert!(heard.contains("\"cancelled\":true"), "{heard}");
+    let log = sandbox.run(&["log", &parent, "--json"]).records();
+    let intent = log.iter().find(|line| line["event_type"] == "tool_intent").unwrap();
+    let heard = say("end", &format!("{{ tool: kill_thread, arguments: {{ thread_id: {own} }} }}"));
+    assert!(heard.contains("\"killed\":true"), "{heard}");
+    assert!(heard.contains(&format!("\"pid\":{}", intent["payload"]["process"]["pid"])), "{heard}");
     let heard = say("wait", &format!("{{ tool: wait_threads, arguments: {{ thread_ids: [{own}] }} }}"));
-    assert!(heard.contains("\"status\":\"cancelled\""), "{heard}");
+    assert!(heard.contains("\"status\":\"killed\""), "{heard}");
     put(&sandbox, "fast", "");
     sandbox.run(&["wait", &stranger, "--json"]).json();
 }
@@ -277,7 +296,7 @@ fn children_in_several_processes_have_no_more_together_than_their_parent() {
 }
 
 /// A tool that writes a line with its key, and knows afterwards whether it did.
-fn keyed() -> String {
+pub(crate) fn keyed() -> String {
     let tool = json!({
         "name": "pay", "description": "Pays.", "class": "at_most_once", "environment": ["PATH"],
         "input_schema": {"type": "object", "properties": {"to": {"type": "string"}}},
@@ -289,35 +308,21 @@ fn keyed() -> String {
 
 /// Runs the parent and kills it again and again, until it has come to an end.
 fn killed_until_it_ends(sandbox: &Sandbox) -> (String, u32) {
-    let (mut chance, mut most, mut kills): (u64, u64, u32) = (0xfeed, 60, 0);
-    for _ in 0..60 {
-        let parent = of_status(sandbox, "parent").first().map(id);
-        let args: Vec<&str> = match &parent {
-            None => RUN.to_vec(),
-            Some(parent) => vec!["resume", parent, "--json"],
-        };
-        let mut child = sandbox.command(&args).stdin(Stdio::null()).stdout(Stdio::null()).spawn().unwrap();
-        chance = chance.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
-        // The longer it takes, the more it may do: it comes to an end on any machine.
-        thread::sleep(Duration::from_millis((chance >> 33) % most));
-        most += most / 6;
-        let has_ended = child.try_wait().unwrap().is_some();
-        child.kill().unwrap();
-        let ran = Ran::of(child);
-        kills += u32::from(!has_ended);
-        if let Some(parent) = of_status(sandbox, "parent").first() {
-            if parent["status"] == "completed" {
-                return (id(parent), kills);
-            }
-            assert!(!has_ended, "it stopped by itself: {ran:?}");
-        }
-    }
-    panic!("it never came to an end");
+    let next = || match of_status(sandbox, "parent").first() {
+        None => RUN.map(str::to_owned).to_vec(),
+        Some(parent) => vec!["resume".to_owned(), id(parent), "--json".to_owned()],
+    };
+    let look = || match of_status(sandbox, "parent").first() {
+        None => Stand::Unborn,
+        Some(parent) if parent["status"] == "completed" => Stand::Done(id(parent)),
+        Some(_) => Stand::Going,
+    };
+    killed_until_done(sandbox, &mut Chance::new(0xfeed), next, look)
 }
 
 /// Everything that was paid, by key; each once.
 #[track_caller]
-fn keys_are_unique(sandbox: &Sandbox, number: usize) {
+pub(crate) fn keys_are_unique(sandbox: &Sandbox, number: usize) {
     let text = std::fs::read_to_string(sandbox.project().join("paid.txt")).unwrap_or_default();
     let keys: std::collections::HashSet<&str> = text.lines().collect();
     assert_eq!((text.lines().count(), keys.len()), (number, number), "{text}");
@@ -427,6 +432,23 @@ fn an_agent_reads_resumes_and_hands_over_through_its_doors() {
     assert!(say("read", &one("read_transcript")).to_string().contains("The child is done."));
     assert!(say("results", &many("aggregate_results")).to_string().contains("The child is done."));
     assert!(say("wait", &many("wait_threads")).to_string().contains("The child is done."));
+    // What can't be a thread is told as such, and keeps nobody from the others.
+    for tool in ["wait_threads", "aggregate_results"] {
+        let mixed = format!("{{ tool: {tool}, arguments: {{ thread_ids: [{child}, \"No Such\", 7, nobody] }} }}");
+        let told = say(&format!("mixed-{tool}"), &mixed);
+        let results = &told["results"];
+        assert_eq!((&told["success"], results.as_object().unwrap().len()), (&json!(false), 4), "{told}");
+        assert_eq!(results[&child]["status"], "completed");
+        assert_eq!(results["nobody"]["status"], "not_found");
+        for failed in ["__failed_1", "__failed_2"] {
+            assert!(results[failed]["error"].is_string() && results[failed]["status"] == "error", "{told}");
+        }
+    }
+    let unknown = say("unknown", "{ tool: get_status, arguments: { thread_id: nobody } }");
+    assert_eq!((&unknown["success"], &unknown["status"]), (&json!(false), &json!("not_found")), "{unknown}");
+    assert!(unknown["error"].as_str().unwrap().contains("nobody"), "{unknown}");
+    let told = say("late", &format!("{{ tool: wait_threads, arguments: {{ thread_ids: [{child}], timeout: soon }} }}"));
+    assert!(told["error"].as_str().unwrap().contains("timeout"), "{told}");
     let search =
         format!("{{ tool: chain_search, arguments: {{ thread_id: {child}, query: \"d.ne\", search_type: regex }} }}");
     assert!(!say("search", &search)["results"].as_array().unwrap().is_empty());
@@ -445,4 +467,26 @@ fn an_agent_reads_resumes_and_hands_over_through_its_doors() {
     assert_eq!((ran.code, &ended["text"]), (Some(0), &json!("I took over.")), "{ran:?}");
     assert_ne!(ended["thread_id"], json!(parent));
     assert_eq!(status(&sandbox, &parent), "continued");
+}
+
+/// A child that waits is resumed on its own thread, and the answer has the same fields as that of one that went on in a successor.
+#[test]
+fn an_agent_that_resumes_a_child_that_waits_is_told_of_the_same_thread() {
+    let spawn = "{ tool: spawn_thread, arguments: { directive: child, limits: { turns: 1 } } }";
+    let sandbox = family(&calling(spawn), PAYS);
+    let parent = thread_of(&sandbox.run(&RUN));
+    let child = id(&of_status(&sandbox, "child")[0]);
+    assert_eq!(status(&sandbox, &child), "suspended");
+    let resume = format!("{{ tool: resume_thread, arguments: {{ thread_id: {child}, message: once more }} }}");
+    let script = calling(&resume).replacen("- { ", "- { when: { user: { equals: go } }, ", 1);
+    put(&sandbox, "script.yaml", &script);
+    let ran = sandbox.run(&["send", &parent, "go", "--json"]);
+    let heard = ran.records().pop().unwrap()["text"].as_str().unwrap().to_owned();
+    let told: Value = serde_json::from_str(heard.strip_prefix("Heard: ").unwrap()).unwrap();
+    for field in ["old_thread_id", "new_thread_id", "resolved_thread_id"] {
+        assert_eq!(told[field], json!(child), "{field}: {told}");
+    }
+    let fields = ["success", "resumed", "original_thread_id", "directive", "reconstructed_turns", "new_thread_result"];
+    assert!(fields.iter().all(|field| told.get(*field).is_some()), "{told}");
+    assert_eq!((&told["original_thread_id"], &told["directive"]), (&Value::Null, &json!("child")));
 }

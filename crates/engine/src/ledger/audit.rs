@@ -2,7 +2,8 @@
 //!
 //! The threads of a tree are found by their links; each log is read with every signature checked, and its records are posted again. If
 //! something is missing then, every other log of the store is asked as well: a posting stands in the log of whoever made it.
-//! Last, what the logs tell is held against what the database has. Nothing is written.
+//! What stood in a log that was deleted is gone, and that is said and no flaw, as far as the log's signed tombstone says so and no log that
+//! is left contradicts it. Last, what the logs tell is held against what the database has. Nothing is written.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
@@ -11,9 +12,11 @@ use selvedge_log::Trust;
 use selvedge_log::recovery::{Evidence, Finding, Mode, judge};
 use selvedge_log::scan::{Scanner, Signatures, examine};
 use selvedge_model::ThreadId;
-use selvedge_model::account::replay::{Flaw, History, Replayed, Seen, replay};
+use selvedge_model::account::replay::{Buried, Flaw, History, Replayed, Seen, replay_without, unburied};
 use selvedge_model::account::{Account, AccountId, Reservation};
 use selvedge_store::{Error, Filter, Result, Store};
+
+use crate::chain;
 
 /// A tree of accounts and the threads that spend from them.
 #[derive(Clone, Debug, Default)]
@@ -44,8 +47,37 @@ pub struct Audit {
     pub logs: usize,
     /// The accounts, as the logs tell them.
     pub accounts: BTreeMap<AccountId, History>,
+    /// What can't be worked out any more, because it stood in logs that were deleted.
+    pub gone: Vec<Gone>,
     /// What is not as it should be.
     pub found: Vec<Found>,
+}
+
+/// Postings that stood in a log that was deleted, as its signed tombstone says.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Gone {
+    /// The thread that was deleted.
+    pub thread: ThreadId,
+    /// The postings; nothing if the tombstone is too old to say which.
+    pub postings: Option<Buried>,
+}
+
+impl fmt::Display for Gone {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { thread, postings } = self;
+        match postings {
+            Some(Buried { account, from, to }) if from == to => {
+                write!(f, "account `{account}`: posting {from} stood in the log of `{thread}`, which was deleted")
+            }
+            Some(Buried { account, from, to }) => {
+                write!(
+                    f,
+                    "account `{account}`: postings {from} to {to} stood in the log of `{thread}`, which was deleted"
+                )
+            }
+            None => write!(f, "the log of `{thread}` was deleted, and nobody said which postings it had"),
+        }
+    }
 }
 
 /// What is not as it should be.
@@ -60,6 +92,13 @@ pub enum Found {
     },
     /// The records of an account do not.
     Records(Flaw),
+    /// What a tombstone says was deleted is there.
+    Tombstone {
+        /// The thread.
+        thread: ThreadId,
+        /// What does not fit.
+        why: String,
+    },
     /// The database says something else than the logs.
     Database {
         /// The account.
@@ -81,6 +120,7 @@ impl fmt::Display for Found {
         match self {
             Self::Log { thread, why } => write!(f, "the log of `{thread}`: {why}"),
             Self::Records(flaw) => flaw.fmt(f),
+            Self::Tombstone { thread, why } => write!(f, "the tombstone of `{thread}`: {why}"),
             Self::Database { account, why } => write!(f, "account `{account}`: {why}"),
         }
     }
@@ -120,22 +160,26 @@ pub fn tree(store: &dyn Store, thread: &ThreadId) -> Result<Tree> {
 pub fn audit(store: &dyn Store, trust: &Trust, tree: &Tree) -> Result<Audit> {
     let mut reader = Reader { store, trust, seen: Vec::new(), read: BTreeSet::new(), found: Vec::new() };
     let roots: Vec<_> = tree.accounts.iter().map(|branch| branch.account.id.clone()).collect();
+    let mut accounts: BTreeSet<AccountId> = roots.iter().cloned().collect();
+    let gone = gone(store, &roots)?;
     for thread in below(store, roots)? {
         reader.read(&thread)?;
     }
-    let mut accounts = tree.accounts.iter().map(|branch| branch.account.id.clone()).collect();
-    let mut replayed = reader.replay(&mut accounts);
-    if replayed.flaws.iter().any(|flaw| matches!(flaw, Flaw::Missing { .. })) || is_behind(&replayed, tree) {
+    let mut buried = buried(&gone, &accounts);
+    let mut replayed = reader.replay(&mut accounts, &buried);
+    if replayed.flaws.iter().any(|flaw| matches!(flaw, Flaw::Missing { .. })) || reader.is_behind(tree, &buried) {
         for thread in every_thread(store)? {
             reader.read(&thread)?;
         }
-        replayed = reader.replay(&mut accounts);
+        buried = self::buried(&gone, &accounts);
+        replayed = reader.replay(&mut accounts, &buried);
     }
     let Replayed { accounts, flaws } = replayed;
-    let mut found = reader.found;
+    let mut found = std::mem::take(&mut reader.found);
     found.extend(flaws.into_iter().map(Found::Records));
+    found.extend(gone.iter().filter_map(|gone| reader.contradicts(gone)));
     for branch in &tree.accounts {
-        found.extend(differs(branch, accounts.get(&branch.account.id)));
+        found.extend(reader.differs(branch, accounts.get(&branch.account.id), &buried));
     }
     for (account, history) in &accounts {
         if store.account(account)?.is_none() {
@@ -144,46 +188,43 @@ pub fn audit(store: &dyn Store, trust: &Trust, tree: &Tree) -> Result<Audit> {
             found.push(Found::Database { account: account.clone(), why });
         }
     }
-    Ok(Audit { logs: reader.read.len(), accounts, found })
+    Ok(Audit { logs: reader.read.len(), accounts, gone, found })
 }
 
-/// Whether the database knows of postings that were not found.
-fn is_behind(replayed: &Replayed, tree: &Tree) -> bool {
-    let known =
-        |branch: &Branch| replayed.accounts.get(&branch.account.id).map_or(0, |history| history.account.version);
-    tree.accounts.iter().any(|branch| known(branch) < branch.account.version)
-}
-
-fn differs(branch: &Branch, told: Option<&History>) -> Option<Found> {
-    let Branch { account, reservations, .. } = branch;
-    let differs = |why: String| Some(Found::Database { account: account.id.clone(), why });
-    let Some(told) = told else {
-        return differs(format!("the database has {} postings of it, and no log has one", account.version));
-    };
-    // Of an account that is not wholly known something was found already.
-    if !told.is_whole || (told.account == *account && told.reservations.values().eq(reservations)) {
-        return None;
+/// What of these chains was deleted, as the signed tombstones say.
+fn gone(store: &dyn Store, roots: &[AccountId]) -> Result<Vec<Gone>> {
+    let mut gone = Vec::new();
+    for root in roots {
+        for (manifest, is_deleted) in chain::walk(store, root)? {
+            let tombstone = match is_deleted {
+                true => store.tombstone(&manifest.thread_id)?,
+                false => None,
+            };
+            let Some(tombstone) = tombstone else { continue };
+            let one = |postings| Gone { thread: manifest.thread_id.clone(), postings };
+            match tombstone.postings {
+                Some(postings) => gone.extend(postings.into_iter().map(|postings| one(Some(postings)))),
+                None => gone.push(one(None)),
+            }
+        }
     }
-    if told.account.version != account.version {
-        return differs(format!(
-            "the database has {} postings of it, and the logs tell of {}",
-            account.version, told.account.version
-        ));
-    }
-    let shown = |account: &Account| {
-        let max = account.max.map_or_else(|| "no limit".to_owned(), |max| max.to_string());
-        format!("{} spent, {} reserved, {max} at most", account.spent(), account.reserved)
-    };
-    differs(format!("the database says {}, and the logs {}", shown(account), shown(&told.account)))
+    Ok(gone)
 }
 
-/// The threads of a chain, in order; none if its root is gone.
+/// The postings that are gone; a tombstone that is too old to say which may mean any of these accounts.
+fn buried(gone: &[Gone], accounts: &BTreeSet<AccountId>) -> Vec<Buried> {
+    let any = |account: &AccountId| Buried { account: account.clone(), from: 1, to: u64::MAX };
+    let one = |gone: &Gone| match &gone.postings {
+        Some(postings) => vec![postings.clone()],
+        None => accounts.iter().map(any).collect(),
+    };
+    gone.iter().flat_map(one).collect()
+}
+
+/// The threads of a chain that are there, in order.
 fn chain_of(store: &dyn Store, root: &AccountId) -> Result<Vec<ThreadId>> {
-    match store.chain(root) {
-        Ok(chain) => Ok(chain.into_iter().map(|summary| summary.manifest.thread_id).collect()),
-        Err(Error::NoThread(_) | Error::Deleted(_)) => Ok(Vec::new()),
-        Err(error) => Err(error),
-    }
+    let found = chain::walk(store, root)?;
+    Ok(found.into_iter().filter(|(_, is_deleted)| !is_deleted).map(|(manifest, _)| manifest.thread_id).collect())
 }
 
 /// The threads of these chains and of all that they started.
@@ -249,8 +290,67 @@ impl Reader<'_> {
         Ok(())
     }
 
+    /// The last posting of an account that a log has, or had.
+    fn last(&self, account: &AccountId, buried: &[Buried]) -> u64 {
+        let read = self.seen.iter().filter(|one| one.record.account == *account).map(|one| one.record.account_version);
+        let gone = buried.iter().filter(|one| one.account == *account).map(|one| one.to);
+        read.chain(gone).max().unwrap_or(0)
+    }
+
+    /// Whether the database knows of postings that were not found.
+    fn is_behind(&self, tree: &Tree, buried: &[Buried]) -> bool {
+        tree.accounts.iter().any(|branch| self.last(&branch.account.id, buried) < branch.account.version)
+    }
+
+    /// That a posting is there which stood in a log that was deleted.
+    fn contradicts(&self, gone: &Gone) -> Option<Found> {
+        let Buried { account, from, to } = gone.postings.as_ref()?;
+        let is_it = |one: &&Seen| one.record.account == *account && (*from..=*to).contains(&one.record.account_version);
+        let one = self.seen.iter().find(is_it)?;
+        let why = format!(
+            "it says that posting {} of account `{account}` was deleted, and it stands in `{}` line {}",
+            one.record.account_version, one.thread, one.line
+        );
+        Some(Found::Tombstone { thread: gone.thread.clone(), why })
+    }
+
+    /// What the database says of an account that the logs don't.
+    fn differs(&self, branch: &Branch, told: Option<&History>, buried: &[Buried]) -> Option<Found> {
+        let Branch { account, reservations, .. } = branch;
+        let differs = |why: String| Some(Found::Database { account: account.id.clone(), why });
+        let last = self.last(&account.id, buried);
+        if last < account.version {
+            return differs(format!(
+                "the database has {} postings of it, and the logs tell of {last}",
+                account.version
+            ));
+        }
+        let Some(told) = told else {
+            let missing = unburied(&account.id, 1, account.version, buried)?;
+            return differs(format!(
+                "the database has {} postings of it, and no log has posting {}",
+                account.version, missing.0
+            ));
+        };
+        // Of an account that is not wholly known something was found already, or is gone.
+        if !told.is_whole || (told.account == *account && told.reservations.values().eq(reservations)) {
+            return None;
+        }
+        if told.account.version != account.version {
+            return differs(format!(
+                "the database has {} postings of it, and the logs tell of {}",
+                account.version, told.account.version
+            ));
+        }
+        let shown = |account: &Account| {
+            let max = account.max.map_or_else(|| "no limit".to_owned(), |max| max.to_string());
+            format!("{} spent, {} reserved, {max} at most", account.spent(), account.reserved)
+        };
+        differs(format!("the database says {}, and the logs {}", shown(account), shown(&told.account)))
+    }
+
     /// Posts again what concerns these accounts and all that have their money from them.
-    fn replay(&self, accounts: &mut BTreeSet<AccountId>) -> Replayed {
+    fn replay(&self, accounts: &mut BTreeSet<AccountId>, buried: &[Buried]) -> Replayed {
         loop {
             let is_below = |one: &Seen| one.record.parent.as_ref().is_some_and(|parent| accounts.contains(parent));
             let more: Vec<_> =
@@ -261,6 +361,6 @@ impl Reader<'_> {
                 break;
             }
         }
-        replay(self.seen.iter().filter(|one| accounts.contains(&one.record.account)).cloned())
+        replay_without(self.seen.iter().filter(|one| accounts.contains(&one.record.account)).cloned(), buried)
     }
 }

@@ -73,7 +73,9 @@ fn comparable(event: &Event) -> Option<(String, Value)> {
     let kind = value.get("event_type").and_then(Value::as_str).unwrap_or_default().to_owned();
     let mut payload = value.get_mut("payload").map(Value::take).unwrap_or_default();
     if let Some(asks) = payload.get_mut("asks").and_then(Value::as_array_mut) {
-        asks.iter_mut().filter_map(Value::as_object_mut).for_each(|ask| _ = ask.remove("action_hash"));
+        let asks = asks.iter_mut().filter_map(Value::as_object_mut);
+        // Today's tools are the same all along.
+        asks.for_each(|ask| ask.retain(|name, _| name != "action_hash" && name != "redefined"));
     }
     Some((kind, payload))
 }

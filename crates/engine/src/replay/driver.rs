@@ -16,7 +16,7 @@ use selvedge_model::{
     Batch, CallId, Cancel, Expect, Message, Note, NoteKey, Part, Reason, Role, RunId, RunStatus, Status, Stop, ThreadId,
 };
 use selvedge_store::memory::MemoryStore;
-use selvedge_store::{Acquire, Commit, Error as StoreError, Leases, Logs, Notes, Store};
+use selvedge_store::{Acquire, Alive, Commit, Error as StoreError, Leases, Logs, Notes, Store};
 use serde_json::{Value, json};
 
 use super::How;
@@ -89,7 +89,7 @@ impl Driver {
             self.tape.wake();
             let done = match self.led(&step) {
                 Led::Run => self.run(&step),
-                Led::Lost => self.settle(),
+                Led::Lost => self.settle(&step),
                 Led::Heard => self.hear(&step),
                 Led::Stopped(stop) => self.stop(&step, stop),
                 Led::Given => self.give(&step),
@@ -142,11 +142,22 @@ impl Driver {
     }
 
     /// Settles a run that was taken away.
-    fn settle(&mut self) -> Result<()> {
+    fn settle(&mut self, step: &Step) -> Result<()> {
         let lease = self.store.acquire(&self.thread, Acquire::default())?;
+        self.store.keep_alive(&lease, self.left_alive(step)?)?;
         let judge = &mut self.judge;
         let held = self.engine.take(lease, &mut |told| tell(judge, &told))?;
         self.engine.give_back(held)
+    }
+
+    /// The sign of life that a lost run left, as what was counted for it tells.
+    fn left_alive(&self, step: &Step) -> Result<Alive> {
+        use selvedge_store::Registry;
+        let counted = step.finished().and_then(|meta| meta.cost.as_ref()).map_or(0, |cost| cost.duration_ms);
+        let lost = self.store.runs(&self.thread)?.into_iter().find(|run| Some(&run.run_id) == step.run());
+        let committed = lost.map_or(0, |run| run.updated_at.as_micros() - run.created_at.as_micros()) / 1000;
+        let ran_ms = counted.saturating_sub(u64::try_from(committed).unwrap_or(0));
+        Ok(Alive { version: self.store.head(&self.thread)?.version, ran_ms })
     }
 
     /// Says again what somebody decided or raised while nothing ran.

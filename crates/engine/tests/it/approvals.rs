@@ -201,9 +201,14 @@ fn a_tool_that_was_redefined_after_it_was_allowed_is_asked_about_again() {
     payer.work.tools = vec![Arc::new(other) as Arc<dyn Tool>];
     let ended = house.go_on(&thread, &payer);
     assert_eq!((ended.status, ran.load(Ordering::SeqCst)), (Status::Suspended, 0));
-    assert_ne!(ended.suspended.unwrap().asks[0].action_hash, asked);
+    let again = ended.suspended.unwrap().asks.remove(0);
+    assert!(again.action_hash != asked && again.redefined, "whoever is asked again is told why: {again:?}");
+    // It is asked once more as it was, and that it changed is still said.
+    assert_eq!(house.go_on(&thread, &payer).suspended.unwrap().asks, [again]);
     house.decide(&thread, "p1", Choice::Approve(None), &payer).unwrap();
     assert_eq!((house.go_on(&thread, &payer).status, ran.load(Ordering::SeqCst)), (Status::Completed, 1));
+    let told = house.answer_of(&thread, &call("p1")).unwrap().to_string();
+    assert!(told.contains("the tool changed since this call was asked about"), "the model is told too: {told}");
 }
 
 #[test]

@@ -15,7 +15,7 @@ use selvedge_store::memory::MemoryStore;
 use selvedge_store::{Commit, Logs, Registry};
 use serde_json::json;
 
-use crate::waiting::{handoff, memory};
+use crate::waiting::{handoff, memory, trust};
 
 /// Ends a thread and lets another go on in its place.
 fn goes_on(store: &MemoryStore, from: &ThreadId, to: &str, settling: Event) -> ThreadId {
@@ -120,7 +120,7 @@ fn a_chain_is_searched_from_its_root_to_its_end() {
     let store = memory();
     let [a, b, c] = chain(&store);
     for thread in [&a, &b, &c] {
-        let found = chain_search(&store, thread, &text("error")).unwrap();
+        let found = chain_search(&store, &trust(), thread, &text("error")).unwrap();
         assert_eq!((found.chain_length, &found.chain_threads), (3, &vec![a.clone(), b.clone(), c.clone()]));
         let places: Vec<_> = found.results.iter().map(|found| (&found.thread_id, found.line_no)).collect();
         assert_eq!(places, [(&a, 2), (&c, 2)]);
@@ -137,7 +137,7 @@ fn a_chain_is_searched_from_its_root_to_its_end() {
 fn words_and_patterns_are_told_apart() {
     let store = memory();
     let [a, ..] = chain(&store);
-    let count = |query: &Query| chain_search(&store, &a, query).unwrap().results.len();
+    let count = |query: &Query| chain_search(&store, &trust(), &a, query).unwrap().results.len();
     assert_eq!(count(&text("error.*timeout")), 0, "words are words");
     assert_eq!(count(&regex("error.*timeout")), 1);
     assert_eq!(count(&regex("^the first")), 1);
@@ -148,9 +148,13 @@ fn words_and_patterns_are_told_apart() {
     assert_eq!(count(&text("4711")), 1, "numbers are found too");
     assert_eq!(count(&text("checkpoint")), 0, "signatures are not what anybody said");
     assert_eq!(count(&text("event_type")), 0, "nor are the names of fields");
+    for internal in ["r1", "scribe", "RunFinished", "natural", "message", "c1", "thread_handoff"] {
+        assert_eq!(count(&text(internal)), 0, "`{internal}` is what the program needs, and nobody said it");
+    }
+    assert_eq!(count(&text("FETCH")), 1, "what a tool is called, and what with, was said by a model");
     assert_eq!(
         count(&regex("x*")),
-        chain_search(&store, &a, &regex("x+")).unwrap().results.len(),
+        chain_search(&store, &trust(), &a, &regex("x+")).unwrap().results.len(),
         "nothing is no match"
     );
 }
@@ -162,19 +166,19 @@ fn a_search_is_bounded() {
     for _ in 0..7 {
         append(&store, &thread, says(&"needle ".repeat(9)));
     }
-    let found = chain_search(&store, &thread, &Query { max_results: 5, ..text("needle") }).unwrap();
+    let found = chain_search(&store, &trust(), &thread, &Query { max_results: 5, ..text("needle") }).unwrap();
     assert_eq!((found.results.len(), found.truncated), (5, true));
     assert!(found.results.iter().all(|found| found.matches.len() == MATCHES_MAX));
-    let found = chain_search(&store, &thread, &Query { max_results: 7, ..text("needle") }).unwrap();
+    let found = chain_search(&store, &trust(), &thread, &Query { max_results: 7, ..text("needle") }).unwrap();
     assert_eq!((found.results.len(), found.truncated), (7, false), "as many as there are is not too many");
     // A match in the middle of a long text is shown in the middle, whatever characters are around it.
     append(&store, &thread, says(&format!("{}straw{}", "ü".repeat(3_000), "é".repeat(3_000))));
-    let found = chain_search(&store, &thread, &text("straw")).unwrap();
+    let found = chain_search(&store, &trust(), &thread, &text("straw")).unwrap();
     let snippet = &found.results[0].snippet;
     assert_eq!(snippet.chars().count(), SNIPPET_CHARS_MAX);
     assert!(snippet.starts_with('ü') && snippet.contains("straw") && snippet.ends_with('é'));
     let long = regex("ü+straw");
-    let found = chain_search(&store, &thread, &long).unwrap();
+    let found = chain_search(&store, &trust(), &thread, &long).unwrap();
     assert!(found.results[0].snippet.chars().count() <= SNIPPET_CHARS_MAX);
     assert!(found.results[0].matches[0].chars().count() <= 200);
 }
@@ -184,16 +188,16 @@ fn patterns_that_can_not_be_used_are_refused_with_a_reason() {
     let store = memory();
     let thread = create(&store, "t");
     for bad in ["(", "a{1000}{1000}{1000}", "(?=look)", "", &"x".repeat(2_000)] {
-        let refused = chain_search(&store, &thread, &regex(bad)).unwrap_err();
+        let refused = chain_search(&store, &trust(), &thread, &regex(bad)).unwrap_err();
         assert_eq!((refused.code(), refused.kind()), ("bad_pattern", Kind::Invalid), "{bad}");
         assert!(!refused.to_string().contains('\n'), "{refused}");
     }
-    assert_eq!(chain_search(&store, &thread, &text("(")).unwrap().results.len(), 0);
-    assert_eq!(chain_search(&store, &id("nobody"), &text("x")).unwrap_err().kind(), Kind::Absent);
+    assert_eq!(chain_search(&store, &trust(), &thread, &text("(")).unwrap().results.len(), 0);
+    assert_eq!(chain_search(&store, &trust(), &id("nobody"), &text("x")).unwrap_err().kind(), Kind::Absent);
     // What makes other engines run for ever takes as long as the text is.
     append(&store, &thread, says(&"a".repeat(30_000)));
     let began = std::time::Instant::now();
-    chain_search(&store, &thread, &regex("(a+)+$|(a|aa)+b")).unwrap();
+    chain_search(&store, &trust(), &thread, &regex("(a+)+$|(a|aa)+b")).unwrap();
     assert!(began.elapsed().as_secs() < 10, "{:?}", began.elapsed());
 }
 
@@ -205,10 +209,10 @@ fn a_transcript_is_readable_and_its_end_can_be_asked_for() {
     let answer = Message::text(Role::Assistant, "A cat.\nAsleep.");
     append(&store, &thread, Changeset { messages: vec![answer], ..Changeset::empty(Reason::AssistantTurnCommitted) });
     append(&store, &thread, finishes("r1", "natural"));
-    let whole = read_transcript(&store, &thread, None).unwrap();
+    let whole = read_transcript(&store, &trust(), &thread, None).unwrap();
     assert_eq!(whole.content, "## user\n\nWhat is in the box?\n\n## assistant\n\nA cat.\nAsleep.\n\n");
     assert_eq!((whole.success, whole.truncated), (true, false));
-    let last = read_transcript(&store, &thread, Some(3)).unwrap();
+    let last = read_transcript(&store, &trust(), &thread, Some(3)).unwrap();
     assert_eq!((last.content.as_str(), last.truncated), ("A cat.\nAsleep.\n\n", true));
-    assert_eq!(read_transcript(&store, &id("nobody"), None).unwrap_err().kind(), Kind::Absent);
+    assert_eq!(read_transcript(&store, &trust(), &id("nobody"), None).unwrap_err().kind(), Kind::Absent);
 }

@@ -5,6 +5,7 @@ use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use selvedge_engine::{Input, Redactor};
+use selvedge_items::config::{Class, ErrorClass};
 use selvedge_model::event::EffectClass;
 use selvedge_model::scope::Scopes;
 use selvedge_model::{Cancel, Classify, ModelError, Output, Reason, Status, Stop};
@@ -78,6 +79,32 @@ fn a_model_that_fails_for_a_while_is_asked_again_and_drafts_are_void() {
     let loaded = house.loaded(&thread);
     assert!(loaded.messages[1].plain_text().starts_with("(error: "), "{:?}", loaded.messages[1]);
     assert_eq!(loaded.manifest.session_id, None);
+}
+
+#[test]
+fn what_is_tried_again_follows_from_the_code_unless_somebody_says_otherwise() {
+    let class =
+        |class, codes: &[u16]| ErrorClass { id: "mine".to_owned(), class, codes: codes.to_vec(), texts: Vec::new() };
+    let of = |status| ModelError::Status { status, why: "so".to_owned(), retry_after: None };
+    let unreached = ModelError::Unreached { why: "so".to_owned() };
+    for (failure, classes, attempts, code) in [
+        (of(503), vec![], 3, "model_failed"),
+        (of(429), vec![], 3, "model_rate_limited"),
+        (of(400), vec![], 1, "model_refused"),
+        (unreached.clone(), vec![], 3, "model_failed"),
+        (of(503), vec![class(Class::Permanent, &[503])], 1, "model_failed"),
+        (of(400), vec![class(Class::Transient, &[400])], 3, "model_refused"),
+        (of(400), vec![class(Class::Transient, &[503])], 1, "model_refused"),
+        (unreached, vec![class(Class::Permanent, &[0])], 1, "model_failed"),
+    ] {
+        let house = House::new();
+        let thread = house.thread();
+        let mut work = agent(vec![Reply::Fails(failure.clone())], Vec::new());
+        work.classes = classes;
+        let (ended, heard) = house.send(&thread, Input::text("hi"), &work);
+        let tried = 1 + heard.iter().filter(|heard| *heard == "retrying").count();
+        assert_eq!((tried, ended.unwrap().code.as_str()), (attempts, code), "{failure}");
+    }
 }
 
 #[test]

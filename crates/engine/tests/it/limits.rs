@@ -9,7 +9,10 @@ use selvedge_items::config::Stops;
 use selvedge_model::event::{EffectClass, Process, SuspendReason};
 use selvedge_model::limits::Limits;
 use selvedge_model::tool::{Reconciled, Started};
-use selvedge_model::{Call, Cancel, Classify, Event, Output, Price, Status, Tool, ToolError, ToolSpec};
+use selvedge_model::{
+    Call, Cancel, Classify, Clock, Event, Output, Price, Status, ThreadId, Timestamp, Tool, ToolError, ToolSpec,
+};
+use selvedge_store::Registry;
 use serde_json::{Value, json};
 
 use crate::support::{Counting, House, Reply, agent, roles};
@@ -59,6 +62,24 @@ fn tokens_end_at_their_ceiling() {
     assert_eq!(under(29), (2, code(), json!(30), json!(29)));
     assert_eq!(under(30), (2, code(), json!(30), json!(30)));
     assert_eq!(under(31), (3, code(), json!(45), json!(31)));
+}
+
+#[test]
+fn running_time_ends_at_its_ceiling() {
+    // Some looks at the clock lie between, a millisecond each.
+    for (took_ms, reached) in [(9_900, None), (10_000, Some(json!(10))), (11_500, Some(json!(11)))] {
+        let house = House::new();
+        let thread = house.thread();
+        let mut tool = Counting::new("look", EffectClass::Pure);
+        let clock = house.clock.clone();
+        tool.meanwhile = Arc::new(move |_| clock.set(after(clock.now(), Duration::from_millis(took_ms))));
+        let call = Reply::Calls(vec![("a", "look", json!({}))]);
+        let mut work = agent(vec![call, Reply::Says("seen")], vec![Arc::new(tool)]);
+        work.limits = Limits { duration_seconds: Some(10), ..Limits::default() };
+        let ended = house.send(&thread, Input::text("go"), &work).0.unwrap();
+        let expected = if reached.is_some() { "duration_exceeded" } else { "completed" };
+        assert_eq!((ended.code.as_str(), ended.suspended.and_then(|why| why.current)), (expected, reached));
+    }
 }
 
 #[test]
@@ -207,6 +228,30 @@ fn a_stuck_tool_and_a_stuck_model_are_ended_by_the_running_time() {
 }
 
 #[test]
+fn time_that_is_over_in_the_middle_of_a_round_of_several_tools_keeps_what_has_answered() {
+    let house = House::new();
+    let thread = house.thread();
+    let spec = Counting::new("stuck", EffectClass::AtMostOnce).spec().clone();
+    let quick = Counting::new("look", EffectClass::AtMostOnce);
+    let ran = quick.ran.clone();
+    let calls = vec![("a", "look", json!(1)), ("b", "stuck", json!(2)), ("c", "look", json!(3))];
+    let tools: Vec<Arc<dyn Tool>> = vec![Arc::new(quick), Arc::new(Stuck(spec))];
+    let mut work = agent(vec![Reply::Calls(calls), Reply::Says("seen")], tools);
+    work.limits = Limits { duration_seconds: Some(1), ..Limits::default() };
+    let ended = house.send(&thread, Input::text("go"), &work).0.unwrap();
+    assert_eq!(ended.suspended.unwrap().code.as_deref(), Some("duration_exceeded"));
+    assert_eq!((roles(&house.loaded(&thread)).as_str(), ran.load(Ordering::SeqCst)), ("uattt", 2));
+    let answer = |call| house.answer_of(&thread, &selvedge_model::CallId::new(call).unwrap()).unwrap();
+    assert_eq!((answer("a"), answer("c")), (json!("done"), json!("done")));
+    assert!(answer("b").to_string().contains("stopped"), "{}", answer("b"));
+    // With more time it goes on behind the round: none of it is made again.
+    let raise = Limits { duration_seconds: Some(60), ..Limits::default() };
+    let input = Input::nothing().raising(raise);
+    let ended = house.another().engine.resume(&thread, input, &work, &Cancel::new(), &mut |_| {}).unwrap();
+    assert_eq!((ended.status, ran.load(Ordering::SeqCst)), (Status::Completed, 2));
+}
+
+#[test]
 fn what_a_run_used_that_was_cut_short_still_counts() {
     let house = House::new();
     let thread = house.thread();
@@ -226,6 +271,72 @@ fn what_a_run_used_that_was_cut_short_still_counts() {
     assert_eq!((ended.cost.turns, ended.status), (1, Status::Suspended), "two of the three turns were made before");
     let loaded = house.loaded(&thread);
     assert_eq!((loaded.manifest.cost.turns, loaded.manifest.cost.input_tokens), (3, 30));
+}
+
+/// An agent whose tool works for a while, and then its process dies.
+fn dying_after(work: Duration) -> Assignment {
+    let mut tool = Counting::new("look", EffectClass::Pure);
+    tool.meanwhile = Arc::new(move |_| {
+        std::thread::sleep(work);
+        panic!("the process dies here")
+    });
+    agent(vec![Reply::Calls(vec![("a", "look", json!({}))])], vec![Arc::new(tool)])
+}
+
+fn after(at: Timestamp, passed: Duration) -> Timestamp {
+    Timestamp::from_micros(at.as_micros() + i64::try_from(passed.as_micros()).unwrap())
+}
+
+fn dies(run: impl FnOnce()) {
+    assert!(std::panic::catch_unwind(std::panic::AssertUnwindSafe(run)).is_err());
+}
+
+/// How long each run of a thread went on, as its log says.
+fn durations(house: &House, thread: &ThreadId) -> Vec<u64> {
+    house.store.runs(thread).unwrap().iter().map(|run| run.meta.total_cost().duration_ms).collect()
+}
+
+#[test]
+fn the_time_that_a_run_went_on_after_its_last_commit_counts_though_its_process_died() {
+    for (later, most) in [(Duration::from_secs(3600), 2500), (Duration::ZERO, 100)] {
+        let house = House::new();
+        let thread = house.thread();
+        let work = dying_after(Duration::from_millis(1300));
+        dies(|| _ = house.another().send(&thread, Input::text("go"), &work));
+        let late = house.another();
+        late.clock.set(after(house.clock.now(), later));
+        late.engine.recover().unwrap();
+        let counted = durations(&house, &thread);
+        // By the clock no time passed at all in the second case: then nothing went on either.
+        let least = if later.is_zero() { 0 } else { 1000 };
+        assert!(counted.len() == 1 && (least..most).contains(&counted[0]), "{counted:?} {later:?}");
+    }
+}
+
+#[test]
+fn a_run_that_is_killed_again_and_again_still_comes_to_the_end_of_its_time() {
+    let house = House::new();
+    let thread = house.thread();
+    let mut work = dying_after(Duration::from_millis(1300));
+    work.limits = Limits { duration_seconds: Some(2), ..Limits::default() };
+    dies(|| _ = house.another().send(&thread, Input::text("go"), &work));
+    let mut now = house.clock.now();
+    let mut alive = || {
+        let next = house.another();
+        now = after(now, Duration::from_secs(3600));
+        next.clock.set(now);
+        next
+    };
+    let resume = |house: &House| house.engine.resume(&thread, Input::nothing(), &work, &Cancel::new(), &mut |_| {});
+    dies(|| _ = resume(&alive()));
+    // With no time left, the call that is still open is not made a third time: it would kill this one too.
+    let ended = resume(&alive()).unwrap();
+    assert_eq!(
+        (ended.status, ended.suspended.unwrap().code.as_deref()),
+        (Status::Suspended, Some("duration_exceeded"))
+    );
+    let counted = durations(&house, &thread);
+    assert!(counted.len() == 3 && counted[..2].iter().sum::<u64>() >= 2000 && counted[2] < 100, "{counted:?}");
 }
 
 #[test]

@@ -94,8 +94,7 @@ fn what_nobody_knows_waits_for_a_person() {
         settle(&house, &thread, &call, verdict, "anna").unwrap();
         let (ended, ran) = resume(&house, &thread, Counting::new("pay", EffectClass::AtMostOnce));
         assert_eq!((ended.status, ran), (Status::Completed, runs));
-        let outcome = house.loaded(&thread).calls[&call].outcome.clone().unwrap();
-        let text = outcome.error.unwrap_or_else(|| outcome.result.unwrap().as_str().unwrap().to_owned());
+        let text = house.answer_of(&thread, &call).unwrap().as_str().unwrap().to_owned();
         assert!(text.contains(told), "{text}");
         assert!(settle(&house, &thread, &call, Choice::NotDone, "anna").is_err(), "a late word changes nothing");
     }
@@ -190,7 +189,7 @@ fn a_thread_that_never_ran_can_be_stopped() {
     for (stop, status) in [(Stop::Cancelled, Status::Cancelled), (Stop::Killed, Status::Killed)] {
         let house = House::new();
         let thread = house.thread();
-        assert_eq!(house.engine.stop(&thread, stop).unwrap(), status);
+        assert_eq!(house.engine.stop(&thread, stop).unwrap().status, status);
         assert_eq!(house.loaded(&thread).manifest.status, status);
         let ended = house.send(&thread, Input::text("go on"), &agent(vec![Reply::Says("hi")], Vec::new())).0.unwrap();
         assert_eq!(ended.status, Status::Completed, "a message goes on with it");

@@ -340,6 +340,10 @@ fn models_that_fail_refuse_and_are_stopped_are_the_same_again() {
         ModelError::RateLimited { why: "slowly".to_owned(), retry_after: None },
         ModelError::Cut { why: "eof".to_owned(), partial: Vec::new(), usage },
         ModelError::Permanent { why: "no".to_owned() },
+        ModelError::Unreached { why: "no route".to_owned() },
+        ModelError::Status { status: 503, why: "busy".to_owned(), retry_after: None },
+        ModelError::Status { status: 429, why: "slowly".to_owned(), retry_after: None },
+        ModelError::Status { status: 400, why: "no".to_owned(), retry_after: None },
     ];
     for failure in failures {
         let house = House::new();

@@ -10,19 +10,19 @@ use selvedge_model::event::{EffectClass, Process};
 use selvedge_model::limits::Limits;
 use selvedge_model::tool::{Risk, Started};
 use selvedge_model::{
-    AgentId, Call, CallId, Cancel, Event, Manifest, Message, Money, NewThread, Output, Price, Reason, Role, Status,
-    Stop, ThreadId, ToolError,
+    AgentId, Call, CallId, Cancel, Classify, Event, Manifest, Message, Money, NewThread, Output, Price, Reason, Role,
+    Status, Stop, ThreadId, ToolError,
 };
-use selvedge_store::{Ledger, Logs, Notes, Registry};
+use selvedge_store::{Acquire, Filter, Leases, Ledger, Logs, Notes, Registry};
 use serde_json::{Value, json};
 
-use crate::support::{Counting, House, Reply, agent};
+use crate::support::{Counting, House, Refusing, Reply, agent};
 
 /// Knows one kind of child: it is told its task and does what its list says.
-struct Nursery {
+pub(crate) struct Nursery {
     replies: Mutex<Vec<Reply>>,
     tools: Vec<Arc<dyn selvedge_model::Tool>>,
-    price: Option<Price>,
+    pub(crate) price: Option<Price>,
     launched: Arc<AtomicUsize>,
 }
 
@@ -68,12 +68,12 @@ impl Started for Launched {
     }
 }
 
-fn nursery(replies: Vec<Reply>) -> Nursery {
+pub(crate) fn nursery(replies: Vec<Reply>) -> Nursery {
     Nursery { replies: Mutex::new(replies), tools: Vec::new(), price: None, launched: Arc::default() }
 }
 
 /// An agent that starts these children in one turn, and then says that it is done.
-fn parent(calls: Vec<(&'static str, Value)>, nursery: Nursery) -> Assignment {
+pub(crate) fn parent(calls: Vec<(&'static str, Value)>, nursery: Nursery) -> Assignment {
     let calls = calls.into_iter().map(|(id, arguments)| (id, "spawn", arguments)).collect();
     let spawn = Counting::new("spawn", EffectClass::AtMostOnce);
     let mut work = agent(vec![Reply::Calls(calls), Reply::Says("done")], vec![Arc::new(spawn)]);
@@ -87,19 +87,18 @@ fn parent(calls: Vec<(&'static str, Value)>, nursery: Nursery) -> Assignment {
 }
 
 impl House {
-    fn children_of(&self, thread: &ThreadId) -> Vec<Manifest> {
+    pub(crate) fn children_of(&self, thread: &ThreadId) -> Vec<Manifest> {
         self.store.children(thread).unwrap().into_iter().map(|child| child.manifest).collect()
     }
 
-    fn told(&self, thread: &ThreadId, call: &str) -> Value {
-        let outcome = self.loaded(thread).calls[&CallId::new(call).unwrap()].outcome.clone().unwrap();
-        outcome.result.unwrap_or_else(|| {
-            let error = outcome.error.unwrap();
-            serde_json::from_str(&error).unwrap_or(Value::String(error))
-        })
+    pub(crate) fn told(&self, thread: &ThreadId, call: &str) -> Value {
+        match self.answer_of(thread, &CallId::new(call).unwrap()).unwrap() {
+            Value::String(text) => serde_json::from_str(&text).unwrap_or(Value::String(text)),
+            other => other,
+        }
     }
 
-    fn taken_up(&self, thread: &ThreadId, input: Input, work: &Assignment) -> Ended {
+    pub(crate) fn taken_up(&self, thread: &ThreadId, input: Input, work: &Assignment) -> Ended {
         self.engine.resume(thread, input, work, &Cancel::new(), &mut |_| {}).unwrap()
     }
 }
@@ -309,40 +308,6 @@ fn no_child_gets_money_that_is_not_there_and_what_is_left_comes_back() {
     assert_eq!((account.settled, account.settled_children), (turns(2), turns(2)));
 }
 
-/// Children of which some fail, some are killed, and most say something.
-struct Unruly;
-
-fn number(child: &Manifest) -> u64 {
-    child.inputs["n"].as_u64().unwrap()
-}
-
-const PRICE: &str = "1000";
-
-impl Children for Unruly {
-    fn order(&self, call: &Call, _: &Manifest) -> Result<Order, String> {
-        let inputs = json!({"n": call.arguments["n"]}).as_object().unwrap().clone();
-        let limits = Some(Limits { spend: Some("60".parse().unwrap()), ..Limits::default() });
-        let thread = NewThread { limits, inputs, ..NewThread::of(AgentId::new("child").unwrap()) };
-        Ok(Order { thread, messages: vec![Message::text(Role::User, "go")], detached: false })
-    }
-
-    fn assignment(&self, child: &Manifest) -> Result<Assignment, String> {
-        let reply = match number(child) {
-            n if n % 11 == 0 => Reply::Waits,
-            n if n % 7 == 0 => Reply::Fails(selvedge_model::ModelError::Permanent { why: "no".to_owned() }),
-            n if n % 5 == 0 => Reply::Fails(selvedge_model::ModelError::Transient { why: "later".to_owned() }),
-            _ => Reply::Says("done"),
-        };
-        let mut work = agent(vec![reply], Vec::new());
-        work.price = Some(Price { input: PRICE.parse().unwrap(), output: PRICE.parse().unwrap(), ..Price::default() });
-        Ok(work)
-    }
-
-    fn launch(&self, _: &ThreadId) -> Result<Box<dyn Started>, String> {
-        Err("every child is waited for here".to_owned())
-    }
-}
-
 /// A parent whose own calls are free once let every child have all of its ceiling.
 #[test]
 fn a_ceiling_holds_for_priced_children_of_a_free_parent() {
@@ -392,49 +357,56 @@ fn so_many_processes_at_once_and_no_more() {
     assert!(house.told(&thread, "s3")["error"].as_str().unwrap().contains("wait_threads"));
 }
 
+/// A process of a thread that nobody started: dispatching it looks whether it is on record.
+struct Gated {
+    store: Arc<Refusing>,
+    thread: ThreadId,
+    process: Option<Process>,
+    opened: Arc<AtomicUsize>,
+}
+
+impl Started for Gated {
+    fn process(&self) -> Option<Process> {
+        self.process.clone()
+    }
+
+    fn dispatch(self: Box<Self>, _: &Cancel) -> Result<Output, ToolError> {
+        let first = self.store.read(&self.thread, 0, 1).unwrap().remove(0);
+        let Event::ThreadCreated(created) = first.event else { panic!("{first:?}") };
+        assert_eq!(created.thread.process, self.process, "who it is stands there before it may act");
+        self.opened.fetch_add(1, Ordering::SeqCst);
+        Ok(Output::text("let go"))
+    }
+}
+
 #[test]
-fn a_thousand_children_of_which_many_fail_and_some_are_killed_leave_every_account_in_order() {
+fn the_process_of_a_detached_thread_is_on_record_before_its_gate_opens_and_is_ended_by_that_record() {
     let house = House::new();
-    let (other, count, round) = (house.another(), 1000, 50);
-    let name = |n: u64| -> &'static str { Box::leak(format!("s{n:04}").into_boxed_str()) };
-    let calls = |from: u64| Reply::Calls((from..from + round).map(|n| (name(n), "spawn", json!({"n": n}))).collect());
-    let mut work = parent(Vec::new(), nursery(Vec::new()));
-    let replies = (1..=count).step_by(round as usize).map(calls).chain([Reply::Says("done")]).collect();
-    work.model = Arc::new(crate::support::Listed(replies));
-    work.price = Some(Price { input: PRICE.parse().unwrap(), output: PRICE.parse().unwrap(), ..Price::default() });
-    let spawning = work.spawning.as_mut().unwrap();
-    (spawning.children, spawning.at_once) = (Arc::new(Unruly), 8);
-    let limits = Some(Limits { spend: Some("100000".parse().unwrap()), ..Limits::default() });
-    let thread =
-        house.engine.create(NewThread { limits, ..NewThread::of(AgentId::new("scribe").unwrap()) }, Vec::new());
-    let thread = thread.unwrap();
-    let over = std::sync::atomic::AtomicBool::new(false);
-    std::thread::scope(|scope| {
-        scope.spawn(|| {
-            while !over.load(Ordering::SeqCst) {
-                let waits = |child: &Manifest| child.status == Status::Running && number(child).is_multiple_of(11);
-                for child in other.children_of(&thread).into_iter().filter(waits) {
-                    _ = other.engine.stop(&child.thread_id, Stop::Killed);
-                }
-                std::thread::sleep(Duration::from_millis(5));
-            }
-        });
-        let ended = house.send(&thread, Input::text("go"), &work).0;
-        over.store(true, Ordering::SeqCst);
-        assert_eq!(ended.unwrap().status, Status::Completed);
-    });
-    let children = house.children_of(&thread);
-    let of = |status| children.iter().filter(|child| child.status == status).count();
-    assert_eq!((children.len(), of(Status::Killed)), (1000, 90));
-    assert!(of(Status::Error) > 150 && of(Status::Completed) > 500);
-    let account = house.store.account(&thread).unwrap().unwrap();
-    assert_eq!((account.reserved, account.open), (Money::ZERO, 0), "no reservation is left");
-    let tree = selvedge_engine::ledger::audit::tree(&*house.store, &thread).unwrap();
-    let found = selvedge_engine::ledger::audit::audit(&*house.store, &house.trust, &tree).unwrap().found;
-    assert!(found.is_empty(), "{found:?}");
-    let spent = |child: &Manifest| {
-        house.store.account(&child.thread_id).unwrap().map_or(Money::ZERO, |account| account.spent())
+    let process = Process { pid: 4_000_007, start_time: 11, boot_id: Some("boot".to_owned()) };
+    let opened: Arc<AtomicUsize> = Arc::default();
+    let new = || NewThread::of(AgentId::new("scribe").unwrap());
+    let task = || vec![Message::text(Role::User, "count")];
+    let gated = |process: Option<Process>| {
+        let (store, opened) = (house.store.clone(), opened.clone());
+        move |thread: &ThreadId| -> Result<Box<dyn Started>, String> {
+            let (store, thread, process) = (store.clone(), thread.clone(), process.clone());
+            Ok(Box::new(Gated { store, thread, process, opened: opened.clone() }))
+        }
     };
-    let all = children.iter().map(spent).fold(Money::ZERO, |sum, spent| sum.checked_add(spent).unwrap());
-    assert_eq!(account.settled_children, all, "to the nano-dollar");
+    let thread = house.engine.create_detached(new(), task(), &gated(Some(process.clone()))).unwrap();
+    assert_eq!(opened.load(Ordering::SeqCst), 1);
+    // Somebody else runs it and hears nothing.
+    let other = house.another();
+    let lease = other.store.acquire(&thread, Acquire::default()).unwrap();
+    house.engine.stop(&thread, Stop::Killed).unwrap();
+    assert_eq!(*house.processes.0.lock().unwrap(), [process], "by its identity");
+    other.store.abandon(&lease).unwrap();
+
+    // Without an identity, or without a process, nothing is created and nothing runs.
+    let threads = |house: &House| house.store.list(&Filter::default(), None, 10).unwrap().items.len();
+    let error = house.engine.create_detached(new(), task(), &gated(None)).unwrap_err();
+    assert_eq!((error.code(), threads(&house)), ("not_started", 1));
+    let error = house.engine.create_detached(new(), task(), &|_| Err("no more processes".to_owned())).unwrap_err();
+    assert!(error.to_string().contains("no more processes"));
+    assert_eq!((threads(&house), opened.load(Ordering::SeqCst)), (1, 1));
 }

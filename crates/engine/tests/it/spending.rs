@@ -3,7 +3,7 @@
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 
-use selvedge_engine::ledger::Book;
+use selvedge_engine::ledger::{Book, audit};
 use selvedge_engine::{Assignment, Ended, Input};
 use selvedge_model::account::{Account, AccountStatus, Posting, Record};
 use selvedge_model::answer::{Answer, End, Usage};
@@ -19,7 +19,7 @@ use selvedge_store::conformance::support::SeededIds;
 use selvedge_store::{Commit, Ledger, Logs};
 use serde_json::json;
 
-use crate::support::{House, Reply, agent};
+use crate::support::{House, Meanwhile, Reply, agent};
 
 /// A dollar for a million tokens sent, two for a million received.
 fn price() -> Price {
@@ -197,7 +197,7 @@ fn the_model_is_told_how_long_its_answer_may_be() {
 fn each_attempt_is_reserved_and_what_nobody_knows_of_it_is_counted_at_its_bound() {
     let house = House::new();
     let thread = house.thread();
-    let cut = ModelError::Transient { why: "no route".to_owned() };
+    let cut = ModelError::Status { status: 500, why: "it broke".to_owned(), retry_after: None };
     let work = paid(vec![Reply::Fails(cut)], "1");
     let ended = house.send(&thread, Input::text("hi"), &work).0.unwrap();
     assert_eq!(ended.status, Status::Error);
@@ -219,6 +219,10 @@ fn a_provider_that_answers_no_has_charged_nothing() {
     for refusal in [
         ModelError::RateLimited { why: "slowly".to_owned(), retry_after: None },
         ModelError::Permanent { why: "no".to_owned() },
+        ModelError::Status { status: 429, why: "slowly".to_owned(), retry_after: None },
+        ModelError::Status { status: 401, why: "who are you".to_owned(), retry_after: None },
+        // It was not even asked.
+        ModelError::Unreached { why: "no route".to_owned() },
     ] {
         let house = House::new();
         let thread = house.thread();
@@ -335,6 +339,65 @@ fn an_overcharge_is_recorded_as_it_was_and_nothing_further_is_reserved_in_the_tr
     let raise = Input::nothing().raising(spend("0.31"));
     let error = resume(&house, &sibling, raise, &work).unwrap_err();
     assert_eq!(error.code(), "budget_exceeded", "its parent has nothing for it");
+}
+
+/// Whoever overcharges stops every account of the tree in the batch that records it. Siblings go on meanwhile: one that is closed, or was
+/// stopped by another's overcharge, needs no stopping any more, and once kept the charge from being recorded at all.
+#[test]
+fn a_sibling_that_ends_or_overcharges_in_the_same_moment_keeps_no_charge_from_being_recorded() {
+    for tokens in [5, 20_000] {
+        let house = House::new();
+        let parent = parent(&house, "1");
+        let children = ["0.3", "0.3", "0.2"].map(|most| child(&house, &parent, most));
+        let [dear, sibling, third] = &children;
+        let (other, quick) = (house.another(), sibling.clone());
+        let ends: Meanwhile = Box::new(move |_| {
+            let (work, _) = paid_by(Using::tokens(10, tokens), "0.3");
+            assert_eq!(other.send(&quick, Input::text("go"), &work).0.unwrap().status, Status::Completed);
+        });
+        *house.store.before_stop.lock().unwrap() = Some(ends);
+        let (work, _) = paid_by(Using::tokens(10, 20_000), "0.3");
+        let ended = house.send(dear, Input::text("go"), &work).0.unwrap();
+        assert_eq!(ended.status, Status::Completed, "{ended:?}");
+        assert!(house.store.before_stop.lock().unwrap().is_none(), "the other came in between");
+        assert_eq!(account(&house, dear).settled, dollars("0.04001"), "the real figure is kept");
+        assert_eq!(account(&house, sibling).status, AccountStatus::Closed);
+        for stopped in [&parent, third] {
+            assert_eq!(account(&house, stopped).remaining(), Some(Money::ZERO), "{stopped}");
+        }
+        let charged = if tokens == 5 { "0.04003" } else { "0.08002" };
+        assert_eq!(account(&house, &parent).settled_children, dollars(charged));
+    }
+}
+
+#[test]
+fn siblings_that_overcharge_all_at_once_are_all_charged_what_they_were() {
+    for round in 0..20 {
+        let house = House::new();
+        let parent = parent(&house, "1");
+        let children: Vec<_> = (0..4).map(|_| child(&house, &parent, "0.2")).collect();
+        let gate = Arc::new(std::sync::Barrier::new(children.len()));
+        std::thread::scope(|scope| {
+            for thread in &children {
+                let (house, gate) = (house.another(), gate.clone());
+                scope.spawn(move || {
+                    // All are asked before anybody is charged.
+                    let (work, _) = paid_by(Using::tokens(10, 20_000).meanwhile(move |_| _ = gate.wait()), "0.2");
+                    let ended = house.send(thread, Input::text("go"), &work).0.unwrap();
+                    assert_eq!(ended.status, Status::Completed, "{ended:?}");
+                });
+            }
+        });
+        let now = account(&house, &parent);
+        assert_eq!(figures(&now), (Money::ZERO, dollars("0.16004"), Money::ZERO, AccountStatus::Active), "{round}");
+        assert_eq!(now.remaining(), Some(Money::ZERO));
+        for child in &children {
+            assert_eq!(account(&house, child).settled, dollars("0.04001"));
+        }
+        let tree = audit::tree(&*house.store, &parent).unwrap();
+        let found = audit::audit(&*house.store, &house.trust, &tree).unwrap().found;
+        assert!(found.iter().all(|found| !found.is_of_integrity()), "{found:?}");
+    }
 }
 
 #[test]

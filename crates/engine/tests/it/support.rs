@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use selvedge_engine::{Assignment, Ended, Engine, Input, Options, Redactor, Told};
 use selvedge_log::{Head, Line, Signer, Trust};
-use selvedge_model::account::{Account, AccountId, Reservation};
+use selvedge_model::account::{Account, AccountId, Posting, Reservation};
 use selvedge_model::answer::{Answer, End, Usage};
 use selvedge_model::event::{EffectClass, Process};
 use selvedge_model::message::Block;
@@ -20,8 +20,8 @@ use selvedge_model::{
 use selvedge_store::conformance::support::{ScriptedClock, SeededIds};
 use selvedge_store::memory::MemoryStore;
 use selvedge_store::{
-    Acquire, Commit, Commitment, Cursor, Error, Feed, Filter, Lease, Leases, Ledger, Logs, Notes, Page, Registry,
-    Result, Store, Summary, Tombstone,
+    Acquire, Alive, Commit, Commitment, Cursor, Error, Feed, Filter, Lease, Leases, Ledger, Logs, Notes, Page,
+    Registry, Result, Store, Summary, Tombstone,
 };
 use serde_json::{Value, json};
 
@@ -31,6 +31,8 @@ pub(crate) struct Refusing {
     pub(crate) refuse: Mutex<Option<Reason>>,
     /// Done right before the next commit that hands a thread over.
     pub(crate) before_handoff: Mutex<Option<Meanwhile>>,
+    /// Done right before the next commit that stops an account.
+    pub(crate) before_stop: Mutex<Option<Meanwhile>>,
 }
 
 /// What somebody else does to a thread at a certain moment.
@@ -49,6 +51,12 @@ impl Commit for Refusing {
             && let Some(meanwhile) = self.before_handoff.lock().unwrap().take()
         {
             meanwhile(&part.thread);
+        }
+        let stops = |posting: &Posting| matches!(posting, Posting::Stop { .. });
+        if let Some(part) = batch.parts.iter().find(|part| part.postings.iter().any(stops)) {
+            // Let go of before it is done: it may stop accounts itself.
+            let meanwhile = self.before_stop.lock().unwrap().take();
+            meanwhile.into_iter().for_each(|meanwhile| meanwhile(&part.thread));
         }
         let refused = *self.refuse.lock().unwrap();
         match batch.parts.iter().any(|part| Some(part.changeset.reason) == refused) {
@@ -88,6 +96,12 @@ impl Leases for Refusing {
     }
     fn renew(&self, lease: &Lease) -> Result<()> {
         self.inner.renew(lease)
+    }
+    fn keep_alive(&self, lease: &Lease, alive: Alive) -> Result<()> {
+        self.inner.keep_alive(lease, alive)
+    }
+    fn last_alive(&self, thread: &ThreadId) -> Result<Option<Alive>> {
+        self.inner.last_alive(thread)
     }
     fn release(&self, lease: &Lease) -> Result<()> {
         self.inner.release(lease)
@@ -157,6 +171,36 @@ impl Ledger for Refusing {
     }
     fn tree(&self, id: &AccountId) -> Result<Vec<Account>> {
         self.inner.tree(id)
+    }
+}
+
+/// Chance that comes from a seed.
+pub(crate) struct Chance(u64);
+
+impl Chance {
+    pub(crate) fn new(seed: u64) -> Self {
+        let mut chance = Self(seed);
+        // Seeds that lie close to each other part at the first step.
+        chance.below(1);
+        chance
+    }
+
+    /// The seed of a test, said so that it can be given again: by `SELVEDGE_TEST_SEED`.
+    #[expect(clippy::print_stdout, reason = "a test that fails shows what it printed")]
+    pub(crate) fn seed() -> u64 {
+        let said = std::env::var("SELVEDGE_TEST_SEED").ok().and_then(|seed| seed.parse().ok());
+        let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap();
+        let seed = said.unwrap_or(now.subsec_nanos().into());
+        println!("SELVEDGE_TEST_SEED={seed}");
+        seed
+    }
+
+    /// A number below this one.
+    pub(crate) fn below(&mut self, most: u64) -> u64 {
+        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let mixed = (self.0 ^ (self.0 >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        let mixed = (mixed ^ (mixed >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+        (mixed ^ (mixed >> 31)) % most
     }
 }
 
@@ -299,6 +343,8 @@ pub(crate) struct House {
     pub(crate) engine: Engine,
     pub(crate) processes: Arc<NoProcesses>,
     pub(crate) trust: Trust,
+    /// The engine's own.
+    pub(crate) clock: ScriptedClock,
     ids: SeededIds,
 }
 
@@ -316,18 +362,24 @@ impl House {
     }
 
     fn on(memory: MemoryStore, trust: Trust, ids: SeededIds, redactor: Redactor, scopes: Scopes) -> Self {
-        let store = Arc::new(Refusing { inner: memory, refuse: Mutex::new(None), before_handoff: Mutex::default() });
+        let store = Arc::new(Refusing {
+            inner: memory,
+            refuse: Mutex::new(None),
+            before_handoff: Mutex::default(),
+            before_stop: Mutex::default(),
+        });
         let processes = Arc::new(NoProcesses(Mutex::default()));
+        let clock = clock();
         let engine = Engine::new(Options {
             store: store.clone() as Arc<dyn Store>,
             trust: trust.clone(),
-            clock: Arc::new(clock()),
+            clock: Arc::new(clock.clone()),
             ids: Arc::new(ids.clone()),
             processes: processes.clone(),
             scopes,
             redactor,
         });
-        Self { store, engine, processes, trust, ids }
+        Self { store, engine, processes, trust, clock, ids }
     }
 
     /// Another process on the same threads.
@@ -365,6 +417,14 @@ impl House {
 
     pub(crate) fn loaded(&self, thread: &ThreadId) -> selvedge_model::Thread {
         selvedge_store::conformance::support::loaded(&self.store.inner, &self.trust, thread)
+    }
+
+    /// What the model is told of a call.
+    pub(crate) fn answer_of(&self, thread: &ThreadId, call: &CallId) -> Option<Value> {
+        self.loaded(thread).messages.into_iter().flat_map(|message| message.content).find_map(|block| match block {
+            Block::ToolResult { call_id, content, .. } if call_id == *call => Some(content),
+            _ => None,
+        })
     }
 }
 

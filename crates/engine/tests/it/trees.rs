@@ -4,8 +4,8 @@ use std::collections::BTreeMap;
 
 use proptest::prelude::*;
 use selvedge_engine::ledger::Book;
-use selvedge_engine::ledger::audit::{self, Audit, Found};
-use selvedge_model::account::replay::Flaw;
+use selvedge_engine::ledger::audit::{self, Audit, Found, Gone};
+use selvedge_model::account::replay::{Buried, Flaw};
 use selvedge_model::account::{Account, AccountId, AccountStatus, Posting, ReservationState};
 use selvedge_model::id::ReservationId;
 use selvedge_model::{AgentId, Batch, Changeset, Expect, Ids, Money, NewThread, Part, Reason, ThreadId};
@@ -240,20 +240,39 @@ fn an_audit_reads_every_log_of_the_tree_and_finds_nothing() {
 }
 
 #[test]
-fn an_audit_finds_a_log_that_is_gone_with_its_postings() {
-    let forest = small();
-    forest.house.store.delete(&forest.threads[1]).unwrap();
+fn what_stood_in_a_deleted_log_is_gone_and_no_breach_and_excuses_nothing_else() {
+    let mut forest = small();
+    let [root, done, open] = [0, 1, 2].map(|index| forest.threads[index].clone());
+    forest.house.store.delete(&done).unwrap();
     let audit = forest.audit();
-    let missing = |account: &ThreadId, from, to| Found::Records(Flaw::Missing { account: account.clone(), from, to });
-    let root = &forest.threads[0];
+    assert_eq!(audit.found, []);
+    let of = |account: &ThreadId, from, to| Gone {
+        thread: done.clone(),
+        postings: Some(Buried { account: account.clone(), from, to }),
+    };
+    let last = forest.account(&root).version;
     // The child had closed its reservation on the root's account from its own log, and nothing came behind that.
-    assert!(audit.found.iter().all(Found::is_of_integrity));
-    assert!(
-        audit.found.iter().any(|found| matches!(found, Found::Database { account, .. } if account == root)),
-        "{:?}",
-        audit.found
-    );
-    assert!(!audit.found.contains(&missing(root, 1, 1)));
+    let mut gone = vec![of(&root, last, last), of(&done, 2, forest.account(&done).version)];
+    gone.sort_by_key(|gone| gone.to_string());
+    let mut said = audit.gone.clone();
+    said.sort_by_key(|gone| gone.to_string());
+    assert_eq!(said, gone);
+    assert!(!audit.accounts[&root].is_whole && audit.accounts[&open].is_whole);
+    // A database that knows of more than logs and tombstones, or says something else of what is wholly known, is found as before.
+    let tree = audit::tree(&*forest.house.store, &root).unwrap();
+    let found = |change: &dyn Fn(&mut Account), wanted: &ThreadId| {
+        let mut tree = tree.clone();
+        let branch = tree.accounts.iter_mut().find(|branch| branch.account.id == *wanted).unwrap();
+        change(&mut branch.account);
+        audit::audit(&*forest.house.store, &forest.house.trust, &tree).unwrap().found
+    };
+    for thread in [&root, &done] {
+        assert!(matches!(found(&|account| account.version += 1, thread)[..], [Found::Database { .. }]), "{thread}");
+    }
+    assert!(matches!(found(&|account| account.settled = nanos(1), &open)[..], [Found::Database { .. }]));
+    // What comes later follows from what nobody can work out any more, and is still looked at.
+    forest.take(0, Step::Call(5, 5)).unwrap();
+    assert_eq!(forest.audit().found, []);
 }
 
 #[test]

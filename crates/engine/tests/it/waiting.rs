@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 use selvedge_engine::Input;
 use selvedge_engine::standing::{Outcome, Standing, aggregate_results, get_status, list_active};
 use selvedge_engine::wait::wait_threads;
-use selvedge_log::Signer;
+use selvedge_log::{Signer, Trust};
 use selvedge_model::event::{Fields, Handoff, ManifestChanged, Predecessor, SuspendReason, Suspended};
 use selvedge_model::{
     Batch, Cancel, Changeset, Event, Message, NewThread, Reason, Role, RunMeta, RunStatus, Status, Stop, ThreadId,
@@ -27,6 +27,11 @@ const A_MOMENT: Duration = Duration::from_millis(60);
 pub(crate) fn memory() -> MemoryStore {
     let ids = SeededIds::new(1);
     MemoryStore::new(Signer::generate(&ids), Box::new(clock()), Box::new(ids))
+}
+
+/// Whose signatures count in [`memory`].
+pub(crate) fn trust() -> Trust {
+    Trust::of(&[Signer::generate(&SeededIds::new(1)).public()])
 }
 
 /// A thread that somebody runs.
@@ -94,7 +99,7 @@ pub(crate) fn handoff(to: &ThreadId) -> Handoff {
 }
 
 fn wait_for(store: &MemoryStore, thread: &ThreadId) -> Outcome {
-    let waited = wait_threads(store, std::slice::from_ref(thread), LONG, &Cancel::new()).unwrap();
+    let waited = wait_threads(store, &trust(), std::slice::from_ref(thread), LONG, &Cancel::new()).unwrap();
     waited.results[thread].clone()
 }
 
@@ -242,7 +247,7 @@ fn a_successor_that_nobody_starts_is_stalled_and_one_that_somebody_may_start_is_
     let _parent = Running::start(&store, &parent, "r1");
     let child = create_as(&store, "child", NewThread { parent_id: Some(parent), ..new_thread() });
     let brief = Duration::from_millis(2_500);
-    let waited = wait_threads(&store, std::slice::from_ref(&child), brief, &Cancel::new()).unwrap();
+    let waited = wait_threads(&store, &trust(), std::slice::from_ref(&child), brief, &Cancel::new()).unwrap();
     assert_eq!(waited.results[&child].status, Standing::Timeout);
 }
 
@@ -258,7 +263,7 @@ fn the_time_is_kept_and_several_are_waited_for_at_once() {
     store.delete(&gone).unwrap();
     let all = [done.clone(), running.clone(), nobody.clone(), gone.clone()];
     let began = Instant::now();
-    let waited = wait_threads(&store, &all, Duration::from_millis(300), &Cancel::new()).unwrap();
+    let waited = wait_threads(&store, &trust(), &all, Duration::from_millis(300), &Cancel::new()).unwrap();
     assert!((Duration::from_millis(300)..Duration::from_secs(5)).contains(&began.elapsed()), "{:?}", began.elapsed());
     let standing = |thread: &ThreadId| waited.results[thread].status;
     assert_eq!(
@@ -269,13 +274,13 @@ fn the_time_is_kept_and_several_are_waited_for_at_once() {
     assert_eq!(waited.results[&running].result.as_deref(), Some("not yet"), "what was said so far");
     // Nobody waits for a wait that takes no time, and nobody waits once it was called off.
     let began = Instant::now();
-    wait_threads(&store, &all, Duration::ZERO, &Cancel::new()).unwrap();
+    wait_threads(&store, &trust(), &all, Duration::ZERO, &Cancel::new()).unwrap();
     let cancel = Cancel::new();
     cancel.say(Stop::Cancelled);
-    let stopped = wait_threads(&store, &all, LONG, &cancel).unwrap();
+    let stopped = wait_threads(&store, &trust(), &all, LONG, &cancel).unwrap();
     assert_eq!(stopped.results[&running].status, Standing::Interrupted);
     assert!(began.elapsed() < LONG / 4);
-    assert!(wait_threads(&store, &[done], LONG, &Cancel::new()).unwrap().success);
+    assert!(wait_threads(&store, &trust(), &[done], LONG, &Cancel::new()).unwrap().success);
 }
 
 #[test]
@@ -311,11 +316,18 @@ fn chains_that_lead_in_a_circle_or_nowhere_end_every_question() {
         assert_eq!(outcome.status, Standing::Stalled, "{thread}: {outcome:?}");
         assert!(outcome.why.is_some());
         assert_eq!(get_status(&store, thread).unwrap().status, Standing::Stalled);
-        let told = aggregate_results(&store, std::slice::from_ref(thread)).unwrap();
+        let told = aggregate_results(&store, &trust(), std::slice::from_ref(thread)).unwrap();
         assert_eq!(told.results[thread].status, Standing::Stalled);
         let chain = selvedge_engine::chain::get_chain(&store, thread).unwrap();
         assert!(chain.chain_length <= 2 && chain.chain.iter().any(|link| link.thread_id == *thread), "{chain:?}");
         selvedge_engine::chain::get_tree(&store, thread).unwrap();
+        let query = selvedge_engine::search::Query {
+            query: "anything".to_owned(),
+            search_type: selvedge_engine::search::SearchType::Text,
+            is_exact: false,
+            max_results: 10,
+        };
+        assert!(selvedge_engine::search::chain_search(&store, &trust(), thread, &query).unwrap().results.is_empty());
     }
     // Two threads that started each other.
     let (hen, egg) = (id::<ThreadId>("hen"), id::<ThreadId>("egg"));
@@ -381,7 +393,7 @@ fn results_are_gathered_without_waiting() {
     running.answer("r2", "done so far");
     running.end("r2", "natural");
     let _on = Running::start(&store, &on, "r1");
-    let told = aggregate_results(&store, &[a.clone(), on.clone()]).unwrap();
+    let told = aggregate_results(&store, &trust(), &[a.clone(), on.clone()]).unwrap();
     assert!(!told.success);
     assert_eq!((told.results[&a].status, &told.results[&a].thread_id), (Standing::Completed, &b));
     assert_eq!(told.results[&a].result.as_deref(), Some("done so far"));
@@ -399,7 +411,7 @@ fn a_cancel_that_comes_while_the_handoff_is_being_committed_is_not_lost() {
     let (work, _) = small(600, 100, 400);
     let cancels: Meanwhile = Box::new(move |thread| {
         // The canceller has looked: the thread was not continued then, and so it is satisfied.
-        assert_eq!(other.engine.stop(thread, Stop::Cancelled).unwrap(), Status::Running);
+        assert_eq!(other.engine.stop(thread, Stop::Cancelled).unwrap().status, Status::Running);
     });
     *house.store.before_handoff.lock().unwrap() = Some(cancels);
     let ended = house.send(&thread, Input::text("count"), &work).0.unwrap();

@@ -9,13 +9,12 @@ use selvedge_engine::search::{Query, SearchType, chain_search};
 use selvedge_engine::standing::{aggregate_results, get_status, list_active};
 use selvedge_engine::transcript::read_transcript;
 use selvedge_engine::wait::wait_threads;
-use selvedge_engine::{Ended, Input};
+use selvedge_engine::{Ended, Input, Resumed, Stopped};
 use selvedge_model::event::{EffectClass, Process};
 use selvedge_model::tool::{Reconciled, Risk, Started};
 use selvedge_model::{Call, Cancel, Output, Status, Stop, ThreadId, Tool, ToolError, ToolSpec};
-use selvedge_tools::InvalidTool;
 use serde::Serialize;
-use serde_json::{Value, json};
+use serde_json::{Map, Value, json};
 
 use super::{HANDOFF, SPAWN, Shared};
 
@@ -53,9 +52,10 @@ fn thread_id() -> Value {
 }
 
 fn thread_ids(with_timeout: bool) -> Value {
-    let mut properties = json!({"thread_ids": {"type": "array", "items": {"type": "string"}}});
+    let mut properties =
+        json!({"thread_ids": {"type": "array", "items": {"type": "string"}, "description": "The threads."}});
     if with_timeout {
-        properties["timeout"] = json!({"type": "number", "description": "Seconds to wait at most."});
+        properties["timeout"] = json!({"type": "number", "minimum": 0, "description": "Seconds to wait at most."});
     }
     json!({"type": "object", "properties": properties, "required": ["thread_ids"], "additionalProperties": false})
 }
@@ -96,12 +96,10 @@ const SIGNS: [Sign; 12] = [
         class: EffectClass::Pure,
         risk: Risk::Safe,
         act: |shared, call, cancel| {
-            let seconds = call.arguments.get("timeout").and_then(Value::as_f64).filter(|seconds| *seconds >= 0.0);
-            let timeout = seconds.map_or_else(
-                || shared.patience(),
-                |seconds| Duration::try_from_secs_f64(seconds).unwrap_or(Duration::MAX),
-            );
-            value(wait_threads(&*shared.store()?, &threads(call)?, timeout, cancel))
+            let timeout = timeout(shared, call)?;
+            let (asked, failed) = threads(call)?;
+            let waited = wait_threads(&*shared.store()?, shared.engine()?.trust(), &asked, timeout, cancel);
+            value(waited).map(|told| with_failed(told, failed))
         },
     },
     Sign {
@@ -129,7 +127,11 @@ const SIGNS: [Sign; 12] = [
         input_schema: || thread_ids(false),
         class: EffectClass::Pure,
         risk: Risk::Safe,
-        act: |shared, call, _| value(aggregate_results(&*shared.store()?, &threads(call)?)),
+        act: |shared, call, _| {
+            let (asked, failed) = threads(call)?;
+            let gathered = aggregate_results(&*shared.store()?, shared.engine()?.trust(), &asked);
+            value(gathered).map(|told| with_failed(told, failed))
+        },
     },
     Sign {
         name: "get_chain",
@@ -171,9 +173,9 @@ const SIGNS: [Sign; 12] = [
                     }
                 },
                 is_exact: false,
-                max_results: said("max_results").and_then(Value::as_u64).map_or(FOUND_MAX, |most| most as usize),
+                max_results: number(call, "max_results")?.unwrap_or(FOUND_MAX),
             };
-            value(chain_search(&*shared.store()?, &thread(call)?, &query))
+            value(chain_search(&*shared.store()?, shared.engine()?.trust(), &thread(call)?, &query))
         },
     },
     Sign {
@@ -191,8 +193,8 @@ const SIGNS: [Sign; 12] = [
         class: EffectClass::Pure,
         risk: Risk::Safe,
         act: |shared, call, _| {
-            let tail = call.arguments.get("tail_lines").and_then(Value::as_u64).map(|lines| lines as usize);
-            value(read_transcript(&*shared.store()?, &thread(call)?, tail))
+            let tail = number(call, "tail_lines")?;
+            value(read_transcript(&*shared.store()?, shared.engine()?.trust(), &thread(call)?, tail))
         },
     },
     Sign {
@@ -243,17 +245,22 @@ const SIGNS: [Sign; 12] = [
     },
 ];
 
+impl Sign {
+    fn spec(&self) -> ToolSpec {
+        let spec = selvedge_tools::built_in(self.name, self.description, (self.input_schema)(), self.class, self.risk);
+        ToolSpec { capability: self.capability.to_owned(), ..spec }
+    }
+}
+
+/// What is told of each door.
+pub(super) fn specs() -> Vec<ToolSpec> {
+    SIGNS.iter().map(Sign::spec).collect()
+}
+
 /// All doors.
-pub(super) fn all(shared: &Arc<Shared>) -> Result<Vec<Arc<dyn Tool>>, InvalidTool> {
-    SIGNS
-        .iter()
-        .map(|sign| {
-            let spec =
-                selvedge_tools::built_in(sign.name, sign.description, (sign.input_schema)(), sign.class, sign.risk);
-            let spec = ToolSpec { capability: sign.capability.to_owned(), ..spec };
-            Ok(Arc::new(Door { spec, act: sign.act, shared: shared.clone() }) as Arc<dyn Tool>)
-        })
-        .collect()
+pub(super) fn all(shared: &Arc<Shared>) -> Vec<Arc<dyn Tool>> {
+    let door = |sign: &Sign| Door { spec: sign.spec(), act: sign.act, shared: shared.clone() };
+    SIGNS.iter().map(|sign| Arc::new(door(sign)) as Arc<dyn Tool>).collect()
 }
 
 fn value<T: Serialize, E: std::fmt::Display>(found: Result<T, E>) -> Result<Value, String> {
@@ -266,13 +273,53 @@ fn thread(call: &Call) -> Result<ThreadId, String> {
     ThreadId::new(text).map_err(|error| error.to_string())
 }
 
-fn threads(call: &Call) -> Result<Vec<ThreadId>, String> {
+/// The threads that a call names; and under `__failed_` and its place in the list, why what stands there can't be one.
+fn threads(call: &Call) -> Result<(Vec<ThreadId>, Map<String, Value>), String> {
     let listed = call.arguments.get("thread_ids").and_then(Value::as_array).ok_or("`thread_ids` is missing")?;
     let one = |listed: &Value| {
         let text = listed.as_str().ok_or_else(|| format!("{listed} is no thread's id"))?;
         ThreadId::new(text).map_err(|error| error.to_string())
     };
-    listed.iter().map(one).collect()
+    let (mut threads, mut failed) = (Vec::new(), Map::new());
+    for (index, listed) in listed.iter().enumerate() {
+        match one(listed) {
+            Ok(thread) => threads.push(thread),
+            Err(error) => _ = failed.insert(format!("__failed_{index}"), json!({"status": "error", "error": error})),
+        }
+    }
+    Ok((threads, failed))
+}
+
+/// What is told of threads, and of what could not be one.
+fn with_failed(mut told: Value, failed: Map<String, Value>) -> Value {
+    if !failed.is_empty() {
+        told["success"] = json!(false);
+        if let Some(results) = told.get_mut("results").and_then(Value::as_object_mut) {
+            results.extend(failed);
+        }
+    }
+    told
+}
+
+/// A whole number above nothing, if a call has it.
+fn number(call: &Call, name: &str) -> Result<Option<usize>, String> {
+    let given = call.arguments.get(name).filter(|given| !given.is_null());
+    let whole =
+        |given: &Value| given.as_u64().filter(|number| *number > 0).and_then(|number| usize::try_from(number).ok());
+    given
+        .map(|given| whole(given).ok_or_else(|| format!("`{name}` must be a whole number above 0, not {given}")))
+        .transpose()
+}
+
+/// How long a call is to wait.
+fn timeout(shared: &Shared, call: &Call) -> Result<Duration, String> {
+    match call.arguments.get("timeout").filter(|given| !given.is_null()) {
+        None => Ok(shared.patience()),
+        Some(given) => match given.as_f64().filter(|seconds| *seconds >= 0.0) {
+            Some(seconds) => Ok(Duration::try_from_secs_f64(seconds).unwrap_or(Duration::MAX)),
+            None => Err(format!("`timeout` must be a number of seconds, not {given}")),
+        },
+    }
 }
 
 /// The thread that a call names, if the calling one started it, or one that it started did.
@@ -298,8 +345,11 @@ fn own(shared: &Shared, call: &Call) -> Result<ThreadId, String> {
 
 fn stop(shared: &Arc<Shared>, call: &Call, stop: Stop, word: &str) -> Result<Value, String> {
     let thread = own(shared, call)?;
-    let status = shared.engine()?.stop(&thread, stop).map_err(|error| error.to_string())?;
+    let Stopped { status, pid } = shared.engine()?.stop(&thread, stop).map_err(|error| error.to_string())?;
     let mut told = json!({"success": true, "thread_id": thread, "status": status});
+    if stop == Stop::Killed {
+        told["pid"] = json!(pid);
+    }
     // One that had come to an end before stays as it was.
     told[word] =
         json!(!matches!(status, Status::Completed | Status::CompletedWithErrors | Status::Error | Status::Continued));
@@ -314,7 +364,17 @@ fn resume(shared: &Arc<Shared>, call: &Call, cancel: &Cancel) -> Result<Value, S
     let work = super::Orchestrator { shared: shared.clone() };
     let work = work.assignment(&end.manifest).map_err(|error| error.to_string())?;
     let ended = shared.engine()?.resume(&thread, Input::text(message), &work, cancel, &mut |_| {});
-    Ok(resumed(&ended.map_err(|error| error.to_string())?))
+    let mut ended = ended.map_err(|error| error.to_string())?;
+    // One that waited goes on by itself: it is its own successor, and took along everything.
+    ended.resumed.get_or_insert_with(|| Resumed {
+        old_thread_id: end.manifest.thread_id.clone(),
+        new_thread_id: end.manifest.thread_id.clone(),
+        original_thread_id: Some(thread).filter(|asked| *asked != end.manifest.thread_id),
+        resolved_thread_id: end.manifest.thread_id.clone(),
+        directive: end.manifest.directive.clone(),
+        reconstructed_turns: end.manifest.cost.turns,
+    });
+    Ok(resumed(&ended))
 }
 
 /// What is told of a thread that was resumed.
@@ -346,7 +406,8 @@ impl Started for Entered {
         }
         Ok(match (self.act)(&self.shared, &self.call, cancel) {
             Ok(content) => {
-                let is_error = content.get("success") == Some(&Value::Bool(false));
+                // That a child failed is no failure of whoever waited for it.
+                let is_error = content.get("error").is_some();
                 Output { content, is_error, ..Output::default() }
             }
             Err(error) => {

@@ -9,14 +9,34 @@ use selvedge_items::directive::Directive;
 use selvedge_items::input::bind;
 use selvedge_items::interpolate::{Environment, Scope, render};
 use selvedge_model::DirectiveId;
-use serde_json::{Value, json};
+use serde_json::{Map, Value, json};
+
+/// What a thread was told to do.
+pub(super) struct Original<'a> {
+    pub(super) directive: Option<&'a Directive>,
+    /// What the directive was given.
+    pub(super) inputs: &'a Map<String, Value>,
+    /// What it may see of the environment.
+    pub(super) environment: Environment<'a>,
+}
+
+impl Original<'_> {
+    /// The name of the directive, and its body as the thread was told it. One that was changed since, so that the inputs don't fill it
+    /// any more, stands as it is written.
+    fn told(&self) -> (String, String) {
+        let Some(directive) = self.directive else { return (String::new(), String::new()) };
+        let values = json!({"inputs": self.inputs});
+        let rendered = render(&directive.body, &Scope { values: &values, environment: self.environment });
+        (directive.name.clone(), rendered.map_or_else(|_| directive.body.clone(), |rendered| rendered.text))
+    }
+}
 
 /// How threads of a directive go on in others.
 pub(super) fn continuation(
     library: &Library,
     coordination: &Coordination,
     window: Option<u64>,
-    directive: Option<&Directive>,
+    original: &Original<'_>,
 ) -> Continuation {
     let said = &coordination.continuation;
     Continuation {
@@ -24,18 +44,18 @@ pub(super) fn continuation(
         ceiling_tokens: said.resume_ceiling_tokens,
         window_tokens: window.unwrap_or(said.context_tokens),
         chain_max: said.chain_max,
-        seed: seed(library, &said.directive, directive),
+        seed: seed(library, &said.directive, original),
         ..Continuation::default()
     }
 }
 
 /// The word of the continuation directive; without one that can be read and rendered, the plain message does.
-fn seed(library: &Library, default: &str, directive: Option<&Directive>) -> Seed {
-    let own = directive.and_then(|directive| directive.continuation_directive.clone());
+fn seed(library: &Library, default: &str, original: &Original<'_>) -> Seed {
+    let own = original.directive.and_then(|directive| directive.continuation_directive.clone());
     let id = own.as_ref().map_or(default, |own| own.as_str()).to_owned();
     let found = DirectiveId::new(&id).ok().and_then(|id| library.directive(&id).ok());
     let Some(found) = found else { return Arc::new(|_| None) };
-    let original = directive.map(|directive| (directive.name.clone(), directive.body.clone())).unwrap_or_default();
+    let original = original.told();
     Arc::new(move |left| word(&found.item, &original, left))
 }
 

@@ -562,6 +562,27 @@ fn so_many_older_ones_are_kept_and_none_that_is_too_old() {
 }
 
 #[test]
+fn a_damaged_snapshot_counts_for_none_of_those_that_are_kept() {
+    let house = House::new(|config| {
+        config.checkpoint.performance.coalesce = Coalesce::Always;
+        config.retention.max_checkpoints = 4;
+    });
+    let (thread, _) = house.run_with(None, 99, "hm", Then::Done, |work| work.limits.turns = Some(5));
+    // Names that say they are the newest of all, and are as young as can be.
+    let damaged: Vec<PathBuf> = [900, 901, 902, 903]
+        .map(|version| {
+            let name = selvedge::store::snapshot::name_of(version, house.clock.now(), None);
+            house.folder_of(&thread).join("checkpoints").join(name)
+        })
+        .into();
+    damaged.iter().for_each(|file| fs::write(file, "{\"log_version\":900}").unwrap());
+    house.run_with(Some(&thread), 99, "hm", Then::Done, |work| work.limits.turns = Some(2));
+    let older: Vec<_> = house.kept(&thread).into_iter().filter(|kept| kept.place == Place::Older).collect();
+    let good = older.iter().filter(|kept| kept.version < 900).count();
+    assert_eq!((good, older.len()), (4, 8), "all that are good are kept, and whoever looks finds the others");
+}
+
+#[test]
 fn when_a_thread_is_completed_its_snapshots_are_archived_deleted_or_kept() {
     for (action, places) in [
         (Action::Archive, vec![Place::Archived; 4]),

@@ -8,8 +8,8 @@ use selvedge::log::{Head, Line};
 use selvedge::model::account::{Account, AccountId, Reservation};
 use selvedge::model::{Batch, CommitKey, Committed, Digest, Note, OwnerId, Run, ThreadId};
 use selvedge::store::{
-    Acquire, Commit, Commitment, Cursor, Feed, Filter, Lease, Leases, Ledger, Logs, Notes, Page, Registry, Result,
-    Store, Summary, Tombstone,
+    Acquire, Alive, Commit, Commitment, Cursor, Feed, Filter, Lease, Leases, Ledger, Logs, Notes, Page, Registry,
+    Result, Store, Summary, Tombstone,
 };
 
 /// A store that somebody watches.
@@ -81,6 +81,13 @@ impl<S: Store> Leases for Watched<S> {
     }
     fn renew(&self, lease: &Lease) -> Result<()> {
         self.asked().renew(lease)
+    }
+    fn keep_alive(&self, lease: &Lease, alive: Alive) -> Result<()> {
+        // Not counted: somebody says so once a second, beside the run.
+        self.inner.keep_alive(lease, alive)
+    }
+    fn last_alive(&self, thread: &ThreadId) -> Result<Option<Alive>> {
+        self.inner.last_alive(thread)
     }
     fn release(&self, lease: &Lease) -> Result<()> {
         self.asked().release(lease)

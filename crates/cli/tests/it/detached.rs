@@ -1,0 +1,80 @@
+//! A thread that runs in a process of its own: who that is stands on record before it may act, and by that alone it is ended.
+
+use std::fs;
+use std::process::Command;
+
+use serde_json::{Value, json};
+
+use crate::running::{put, status};
+use crate::spawned::{SLEEPS, calling, eventually, family, has};
+use crate::support::Sandbox;
+
+fn signal(name: &str, pid: u64) {
+    assert!(Command::new("kill").args([name, &pid.to_string()]).status().unwrap().success());
+}
+
+/// Starts a thread that sleeps, in a process of its own; gives both.
+fn sleeper(sandbox: &Sandbox) -> (String, u64) {
+    let started = sandbox.run(&["run", "child", "--detach", "--json"]).json();
+    let thread = started["thread_id"].as_str().unwrap().to_owned();
+    eventually("it runs", || has(sandbox, "begun.txt"));
+    let log = sandbox.run(&["log", &thread, "--json"]).records();
+    assert_eq!(log[0]["event_type"], "thread_created");
+    let process = &log[0]["payload"]["process"];
+    assert!(process["start_time"].is_u64() && process["boot_id"].is_string(), "{}", log[0]);
+    (thread, process["pid"].as_u64().unwrap())
+}
+
+#[test]
+fn a_detached_run_that_does_not_hear_is_killed_by_the_identity_in_its_own_log() {
+    let sandbox = family(&calling(""), SLEEPS);
+    let (thread, pid) = sleeper(&sandbox);
+    signal("-STOP", pid);
+    let ran = sandbox.run(&["kill", &thread, "--json"]);
+    let told = ran.json();
+    assert_eq!((ran.code, &told["status"], &told["pid"]), (Some(0), &json!("killed"), &json!(pid)), "{ran:?}");
+    assert_eq!(status(&sandbox, &thread), "killed");
+    let stat = fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
+    assert!(stat.is_empty() || stat.contains(") Z"), "it lives: {stat}");
+    assert_eq!(sandbox.run(&["verify", "--all"]).code, Some(0));
+}
+
+#[test]
+fn a_thread_that_is_held_says_by_which_process() {
+    let sandbox = family(&calling(""), SLEEPS);
+    let (thread, pid) = sleeper(&sandbox);
+    let error = sandbox.run(&["resume", &thread, "--json"]).error(4, "lease_held");
+    let message = error["message"].as_str().unwrap();
+    assert!(message.contains(&format!("held by process {pid}")), "{message}");
+    // And what is told to do helps.
+    let hint = error["hint"].as_str().unwrap();
+    assert!(hint.contains(&format!("`selvedge cancel {thread}`")), "{hint}");
+    sandbox.run(&["cancel", &thread, "--json"]).json();
+    eventually("it has ended", || status(&sandbox, &thread) == "cancelled");
+}
+
+/// Edits the last words of a model in a log, which stays as long as it was.
+fn edit(sandbox: &Sandbox, thread: &str) {
+    let log = sandbox.threads().join(thread).join("transcript.jsonl");
+    let text = fs::read_to_string(&log).unwrap();
+    assert!(text.contains("The child is done."));
+    fs::write(&log, text.replace("The child is done.", "The child is gone.")).unwrap();
+}
+
+#[test]
+fn nothing_of_a_log_that_was_edited_is_shown_by_those_who_wait_or_search() {
+    let sandbox = family(&calling(""), "turns:\n  - { say: The child is done., repeat: forever }\n");
+    let of = |ran: &Value| ran["thread_id"].as_str().unwrap().to_owned();
+    let edited = of(sandbox.run(&["run", "child", "--json"]).records().last().unwrap());
+    let sound = of(sandbox.run(&["run", "child", "--json"]).records().last().unwrap());
+    edit(&sandbox, &edited);
+    let ran = sandbox.run(&["wait", &edited, &sound, "--json"]);
+    ran.error_beside_data(6, "integrity");
+    let results = &ran.records()[0]["results"];
+    assert_eq!((&results[&edited]["status"], &results[&edited]["result"]), (&json!("unverified"), &Value::Null));
+    assert_eq!(results[&sound]["result"], "The child is done.", "one that is damaged keeps nobody from the others");
+    assert!(!ran.stdout.contains("gone"), "{ran:?}");
+    let ran = sandbox.run(&["chain", "search", &edited, "gone", "--json"]);
+    assert!(ran.code == Some(6) && !ran.stdout.contains("gone"), "{ran:?}");
+    put(&sandbox, "fast", "");
+}
