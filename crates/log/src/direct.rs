@@ -138,7 +138,7 @@ impl<'a> Look<'a> {
 
 /// How many bytes can be passed over that neither end a string nor escape: all up to one that does, or fewer. Many at a time are
 /// looked at, which the compiler makes a few instructions of.
-fn ordinary(bytes: &[u8]) -> usize {
+pub(crate) fn ordinary(bytes: &[u8]) -> usize {
     let is_special = |byte: &u8| matches!(byte, b'"' | b'\\');
     let (blocks, rest) = bytes.as_chunks::<32>();
     let clear = |block: &&[u8; 32]| block.iter().fold(0, |found, byte| found | u8::from(is_special(byte))) == 0;

@@ -13,6 +13,7 @@ use serde_json::Value;
 
 use super::stamp::Stamp;
 use super::{DocumentError, DocumentKind, LIMITS, SIGNATURE_MEMBER, Verified, verify_json};
+use crate::direct::ordinary;
 use crate::hash::{RunningHash, sha256};
 use crate::keys::Signer;
 use crate::strict::{self, StrictError};
@@ -127,15 +128,16 @@ fn hash_respelt(before: &[u8], text: &[u8]) -> Digest {
 
 /// Where a string ends whose first quotation mark stands before `at`.
 fn end_of_string(text: &[u8], mut at: usize) -> usize {
-    while let Some(found) = text[at..].iter().position(|byte| matches!(byte, b'"' | b'\\')) {
-        at += found + 1;
-        if text[at - 1] == b'"' {
-            return at;
+    loop {
+        at += ordinary(&text[at..]);
+        match text.get(at) {
+            Some(b'"') => return at + 1,
+            // What is escaped ends nothing.
+            Some(b'\\') => at = (at + 2).min(text.len()),
+            Some(_) => {}
+            None => return text.len(),
         }
-        // What is escaped ends nothing.
-        at = (at + 1).min(text.len());
     }
-    text.len()
 }
 
 fn is_of_number(byte: u8) -> bool {
