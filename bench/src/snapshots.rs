@@ -59,6 +59,10 @@ fn cost(folder: &Path, rounds: usize, report: &mut Report) -> Outcome<()> {
     let what = format!("snapshots over {TURNS} turns, of the time of a turn without them");
     report.figure("snapshots_share", &what, Unit::Share, &Spread::of(&shares.collect::<Vec<_>>()), Goal::AtMost(0.05));
     report.figure("snapshots_turn_us", "  of a turn in snapshots", Unit::Micros, &Spread::of(&costs), Goal::None);
+    // What is saved beside a run takes its share of the disk and of the processor all the same.
+    let whole = found.iter().map(|(without, with)| with.whole_us / without.whole_us).collect::<Vec<_>>();
+    let what = "  a whole run with them ÷ one without";
+    report.figure("snapshots_run_ratio", what, Unit::Times, &Spread::of(&whole), Goal::AtMost(1.05));
     report.number("snapshots_kept", found.iter().map(|(_, with)| with.kept).collect());
     Ok(())
 }

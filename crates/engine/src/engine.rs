@@ -58,7 +58,7 @@ pub struct Engine {
     pub(crate) scopes: Scopes,
     pub(crate) redactor: Redactor,
     pub(crate) folds: Folds,
-    pub(crate) snapshots: Option<Keeper>,
+    pub(crate) snapshots: Option<Arc<Keeper>>,
     /// What is done before a thread's first run.
     prepare: Option<Prepare>,
     /// What is running in this process, and how to stop it.
@@ -96,7 +96,7 @@ impl Engine {
     /// The same engine, saving snapshots of its threads and beginning with them.
     #[must_use]
     pub fn keeping(mut self, snapshots: Keeper) -> Self {
-        self.snapshots = Some(snapshots);
+        self.snapshots = Some(Arc::new(snapshots));
         self
     }
 
@@ -110,7 +110,7 @@ impl Engine {
 
     /// What is known of a thread without its messages, by its verified log: what a database says of it does not count.
     pub fn manifest(&self, thread: &ThreadId) -> Result<Manifest> {
-        let fold = self.folds.get(self.snapshots.as_ref(), &*self.store, thread, &self.trust)?;
+        let fold = self.folds.get(self.snapshots.as_deref(), &*self.store, thread, &self.trust)?;
         let manifest = fold.manifest().clone();
         self.folds.keep(thread, fold);
         Ok(manifest)
@@ -369,7 +369,7 @@ impl Engine {
 
     /// A thread whose lease was just taken; a run whose process is gone is settled first.
     pub(crate) fn take(&self, lease: selvedge_store::Lease, tell: &mut dyn FnMut(Told<'_>)) -> Result<Held<'_>> {
-        let fold = match self.folds.get(self.snapshots.as_ref(), &*self.store, &lease.thread, &self.trust) {
+        let fold = match self.folds.get(self.snapshots.as_deref(), &*self.store, &lease.thread, &self.trust) {
             Ok(fold) => fold,
             Err(error) => {
                 _ = self.store.release(&lease);

@@ -8,8 +8,7 @@ use selvedge_log::Head;
 use selvedge_model::account::Posting;
 use selvedge_model::event::Place;
 use selvedge_model::{
-    Batch, Changeset, Event, Expect, Message, Note, NoteKey, Part, Patch, Reason, RunId, RunMeta, Status, Stop,
-    ThreadId,
+    Batch, Changeset, Event, Expect, Message, Note, NoteKey, Part, Patch, Reason, RunId, RunMeta, Stop, ThreadId,
 };
 use selvedge_store::{Error as StoreError, Lease};
 use serde_json::Value;
@@ -19,7 +18,7 @@ use crate::error::{Error, Result};
 use crate::fold::Fold;
 use crate::ledger::Hold;
 use crate::pulse::{Heart, Pulse};
-use crate::snapshot::{Keeper, Trigger};
+use crate::saving::Saving;
 use crate::told::Told;
 
 /// What has happened and is not committed yet.
@@ -82,6 +81,8 @@ pub(crate) struct Held<'e> {
     pub(crate) hold: Option<Hold>,
     /// How many calls were paid for.
     pub(crate) attempts: u64,
+    /// The snapshot that is being saved; it is waited for before the lease goes.
+    pub(crate) saving: Option<Saving>,
     lease: Guard<'e>,
     /// What it committed last, and when.
     pulse: Pulse,
@@ -116,7 +117,17 @@ impl<'e> Held<'e> {
     pub(crate) fn new(engine: &'e Engine, lease: Lease, fold: Fold) -> Self {
         let lease = Guard { engine, lease, is_held: true };
         let pulse = Pulse::at(fold.head.version);
-        Self { engine, fold, delta: Delta::default(), hooks: Vec::new(), hold: None, attempts: 0, lease, pulse }
+        Self {
+            engine,
+            fold,
+            delta: Delta::default(),
+            hooks: Vec::new(),
+            hold: None,
+            attempts: 0,
+            saving: None,
+            lease,
+            pulse,
+        }
     }
 
     /// What says, beside a run, that whoever holds the thread lives.
@@ -178,7 +189,7 @@ impl<'e> Held<'e> {
             self.fold = fold.with_saved(std::mem::take(&mut self.fold.saved));
         }
         tell(Told::Committed { thread: &self.lease.lease.thread, version, reason, seq, events: &events });
-        self.committed(reason, status, tell);
+        self.keep_snapshot(reason, status, tell);
         Ok(version)
     }
 
@@ -194,31 +205,6 @@ impl<'e> Held<'e> {
         *events =
             lines.into_iter().take_while(|line| line.seq < head.lines).map(|line| line.event).filter(is_told).collect();
         Ok(())
-    }
-
-    /// Saves a snapshot, if what was just committed is worth one. Whatever becomes of that, the run goes on.
-    fn committed(&mut self, reason: Reason, before: Status, tell: &mut dyn FnMut(Told<'_>)) {
-        let Some(keeper) = &self.engine.snapshots else { return };
-        let (now, is_over) = (self.fold.manifest().status, self.fold.manifest().run_id.is_none());
-        if let Some(trigger) = Trigger::of(reason, before, now).filter(|trigger| keeper.is_due(&self.fold, *trigger)) {
-            match keeper.save(&self.fold, trigger, &self.hooks, self.engine.clock.now()) {
-                Ok(saved) => self.fold.saved = saved,
-                Err(failure) => {
-                    self.fold.saved = Keeper::tried(&self.fold);
-                    let record = [("snapshot_failed".to_owned(), failure.record(trigger))];
-                    self.delta.events.push(Event::ContextInjected(record.into_iter().collect()));
-                    tell(Told::Snapshot { why: &format!("a snapshot could not be saved: {}", failure.why) });
-                    if is_over {
-                        // There is no next commit to say it with. A disk that is full may refuse this one too, and then it was told.
-                        _ = self.commit(Reason::Lifecycle, Of::default(), tell);
-                        self.delta = Delta::default();
-                    }
-                }
-            }
-        }
-        if before != now && matches!(now, Status::Completed | Status::CompletedWithErrors | Status::Continued) {
-            keeper.complete(self.fold.thread_id(), self.engine.clock.now());
-        }
     }
 
     fn changeset(&self, reason: Reason, of: Of) -> Changeset {
@@ -269,6 +255,7 @@ impl<'e> Held<'e> {
 
     /// Gives the lease back, keeping what is known of the thread; refused while somebody waits to be heard.
     pub(crate) fn release(mut self) -> std::result::Result<(), (Box<Self>, StoreError)> {
+        self.collect_snapshot(true, &mut |_| {});
         match self.lease.give_back() {
             Ok(()) => {
                 self.engine.folds.keep(&self.lease.lease.thread, self.fold);

@@ -14,7 +14,7 @@
 //!   and those that an earlier life left open.
 //! - [`chain`], [`search`], [`wait`], [`standing`], [`transcript`]: what is asked of threads and their chains by whoever does not run
 //!   them; they only read, and are the same through every door.
-//! - [`snapshot`]: the fold of a log, saved and read back.
+//! - [`snapshot`]: the fold of a log, saved and read back; `saving`: when, beside a run or before it goes on.
 //! - [`replay`]: a recorded thread run again, offline, and compared step by step.
 //! - [`redact`]: what must never reach a log; `mask` keeps it from whoever watches. [`told`]: what is told to whoever watches.
 //!
@@ -49,6 +49,7 @@ mod pulse;
 pub mod redact;
 pub mod replay;
 mod run;
+mod saving;
 pub mod search;
 pub mod snapshot;
 pub mod spawn;

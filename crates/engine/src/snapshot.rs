@@ -23,7 +23,7 @@ pub mod schema;
 pub mod trigger;
 
 pub use keeper::Keeper;
-pub(crate) use keeper::Last;
+pub(crate) use keeper::{Failure, Last};
 pub(crate) use open::Begun;
 pub use open::{Newest, from_log, newest};
 pub use schema::{Schema, SchemaError};

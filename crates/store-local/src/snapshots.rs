@@ -30,8 +30,12 @@ const MOST_BYTES: u64 = 256 << 20;
 pub(crate) const CHECKPOINTS: &str = "checkpoints";
 
 impl Snapshots for LocalStore {
-    fn save(&self, thread: &ThreadId, at: &Head, body: &mut Value) -> Result<Saved> {
-        self.core.save_snapshot(thread, at, body)
+    fn seal(&self, thread: &ThreadId, at: &Head) -> Result<Option<String>> {
+        self.core.seal_at(thread, at)
+    }
+
+    fn save(&self, thread: &ThreadId, body: &Value) -> Result<Saved> {
+        self.core.save_snapshot(thread, body)
     }
 
     fn kept(&self, thread: &ThreadId, archive: &str) -> Result<Vec<Kept>> {
@@ -77,11 +81,10 @@ impl Snapshots for LocalStore {
 }
 
 impl Core {
-    fn save_snapshot(&self, thread: &ThreadId, at: &Head, body: &mut Value) -> Result<Saved> {
+    fn save_snapshot(&self, thread: &ThreadId, body: &Value) -> Result<Saved> {
         let folder = self.layout.thread(thread);
         check_folder(&folder)?;
-        let (text, hash) =
-            snapshot::sign(thread, body, self.seal_at(thread, at)?, &self.signing()?.signer, self.clock.now())?;
+        let (text, hash) = snapshot::sign(thread, body, &self.signing()?.signer, self.clock.now())?;
         let path = folder.join(NEWEST);
         let fresh = folder.join(format!(".{NEWEST}.tmp"));
         self.disk.remove(&fresh).map_err(io_error("remove", &fresh))?;

@@ -127,9 +127,12 @@ pub struct Behind {
 
 /// Keeping snapshots. An ability of its own: a thread is as safe without it.
 pub trait Snapshots: Send + Sync {
-    /// Signs a snapshot of the log up to `at` and makes it the newest; the one before it becomes an older one. On return it is whole and
-    /// durable; after a crash or an error there is the one before it, or this one, and never a part of either. `body` gets the store's seal.
-    fn save(&self, thread: &ThreadId, at: &Head, body: &mut Value) -> Result<Saved>;
+    /// The store's own word on the running hash of the log up to `at`, for the `seal` of a snapshot; nothing if the log has gone on.
+    fn seal(&self, thread: &ThreadId, at: &Head) -> Result<Option<String>>;
+
+    /// Signs a snapshot and makes it the newest; the one before it becomes an older one. On return it is whole and durable; after a
+    /// crash or an error there is the one before it, or this one, and never a part of either.
+    fn save(&self, thread: &ThreadId, body: &Value) -> Result<Saved>;
 
     /// All snapshots of a thread, the newest version first; `archive` is the folder of those that were put away. What stands in the place
     /// of the newest and does not look like one comes before them all.
@@ -162,17 +165,8 @@ fn binding(at: &Head) -> Binding<'_> {
     Binding { log_id: at.log_id.as_str(), segment: at.segment, version: at.version, offset: at.bytes }
 }
 
-/// Signs a snapshot as every backend does: with the store's seal on the running hash in it, if it has one.
-pub fn sign(
-    thread: &ThreadId,
-    body: &mut Value,
-    seal: Option<String>,
-    signer: &Signer,
-    at: Timestamp,
-) -> Result<(Vec<u8>, Digest)> {
-    if let (Some(members), Some(seal)) = (body.as_object_mut(), seal) {
-        members.insert("seal".to_owned(), Value::String(seal));
-    }
+/// Signs a snapshot as every backend does.
+pub fn sign(thread: &ThreadId, body: &Value, signer: &Signer, at: Timestamp) -> Result<(Vec<u8>, Digest)> {
     sign_exact(KIND, thread.as_str(), body, signer, at).map_err(|error| refused(thread, NEWEST, &error))
 }
 

@@ -48,6 +48,15 @@ impl Last {
     }
 }
 
+/// A snapshot that is to be saved.
+pub(crate) struct Order {
+    fold: Fold,
+    seal: Option<String>,
+    trigger: Trigger,
+    hooks: Vec<Value>,
+    now: Timestamp,
+}
+
 /// A snapshot that could not be saved.
 #[derive(Debug)]
 pub(crate) struct Failure {
@@ -91,8 +100,20 @@ impl Keeper {
         trigger.is_due(&self.config.checkpoint, &progress)
     }
 
+    /// Whether a trigger saves before the run goes on.
+    pub(crate) fn is_at_once(&self, trigger: Trigger) -> bool {
+        trigger.is_at_once(&self.config.checkpoint)
+    }
+
+    /// What is to be saved: what is known now, with the store's seal of now. A store that can't seal says so when it saves.
+    pub(crate) fn order(&self, fold: &Fold, trigger: Trigger, hooks: &[Value], now: Timestamp) -> Order {
+        let seal = self.store.seal(fold.thread_id(), &fold.head).ok().flatten();
+        Order { fold: fold.clone(), seal, trigger, hooks: hooks.to_vec(), now }
+    }
+
     /// Saves a snapshot. On return it is durable, and those that are superfluous now are gone.
-    pub(crate) fn save(&self, fold: &Fold, trigger: Trigger, hooks: &[Value], now: Timestamp) -> Result<Last, Failure> {
+    pub(crate) fn save(&self, order: Order) -> Result<Last, Failure> {
+        let Order { ref fold, ref seal, trigger, ref hooks, now } = order;
         let schema = Some(self.schema.digest());
         let body = body::of(fold, trigger.as_str(), &self.config.schema_version, schema, hooks, now);
         let refused = |error: SchemaError| Failure { code: error.code(), why: error.to_string(), attempts: 0 };
@@ -109,12 +130,12 @@ impl Keeper {
         let packed = (performance.compress || check_canonicalizable(whole).is_err()).then(|| form::pack(whole));
         let text_bytes = packed.as_ref().and_then(|packed| packed["packed"]["bytes"].as_u64());
         let (hash, bytes) = match (packed, document) {
-            (Some(mut packed), _) => self.write(fold, &mut packed)?,
-            (None, Some(mut change)) => self.write(fold, &mut change)?,
-            (None, None) if performance.incremental => self.write(fold, &mut body.clone())?,
+            (Some(mut packed), _) => self.write(fold, seal, &mut packed)?,
+            (None, Some(mut change)) => self.write(fold, seal, &mut change)?,
+            (None, None) if performance.incremental => self.write(fold, seal, &mut body.clone())?,
             (None, None) => {
                 let mut body = body;
-                let (_, bytes) = self.write(fold, &mut body)?;
+                let (_, bytes) = self.write(fold, seal, &mut body)?;
                 self.tidy(fold.thread_id(), now);
                 return Ok(Last::whole(fold.head.version, fold.head.bytes, bytes));
             }
@@ -134,12 +155,15 @@ impl Keeper {
     }
 
     /// Writes with patience.
-    fn write(&self, fold: &Fold, document: &mut Value) -> Result<(Digest, u64), Failure> {
+    fn write(&self, fold: &Fold, seal: &Option<String>, document: &mut Value) -> Result<(Digest, u64), Failure> {
+        if let (Some(members), Some(seal)) = (document.as_object_mut(), seal) {
+            members.insert("seal".to_owned(), Value::String(seal.clone()));
+        }
         let retry = &self.config.checkpoint.performance.retry;
         let mut attempts = 0;
         loop {
             attempts += 1;
-            let error = match self.store.save(fold.thread_id(), &fold.head, document) {
+            let error = match self.store.save(fold.thread_id(), document) {
                 Ok(saved) => return Ok((saved.hash, saved.bytes)),
                 Err(error) => error,
             };

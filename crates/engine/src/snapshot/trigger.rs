@@ -84,6 +84,13 @@ impl Trigger {
         matches!(self, Self::OnSuspend | Self::OnError | Self::OnCancel)
     }
 
+    /// Whether its snapshot is saved before the run goes on; else it may be saved beside it.
+    pub fn is_at_once(self, config: &Checkpoint) -> bool {
+        self.is_bound()
+            || self.rule(config).priority >= PRIORITY_SYNC
+            || config.performance.coalesce == Coalesce::Always
+    }
+
     /// Whether a snapshot is saved now.
     pub fn is_due(self, config: &Checkpoint, progress: &Progress) -> bool {
         // There is nothing that the last one does not say.

@@ -1,16 +1,20 @@
 //! Snapshots on a store without a disk: every trigger, and a thread that is taken up from one.
 
-use std::sync::Arc;
+use std::sync::mpsc::{Receiver, Sender, channel};
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
 
 use selvedge_engine::snapshot::Keeper;
 use selvedge_engine::{Assignment, Input};
 use selvedge_items::config::state_persistence::{Action, Coalesce, StatePersistence};
+use selvedge_log::Head;
 use selvedge_model::event::EffectClass;
 use selvedge_model::limits::Limits;
-use selvedge_model::{Cancel, ModelError, Status, Stop, ThreadId};
-use selvedge_store::Snapshots;
-use selvedge_store::snapshot::Place;
-use serde_json::json;
+use selvedge_model::{Cancel, Event, ModelError, Reason, Status, Stop, ThreadId};
+use selvedge_store::memory::MemoryStore;
+use selvedge_store::snapshot::{Away, Behind, Kept, Place, Read, Saved};
+use selvedge_store::{Error, Result, Snapshots};
+use serde_json::{Value, json};
 
 use crate::support::{Counting, House, Reply, agent};
 
@@ -94,4 +98,96 @@ fn a_thread_is_taken_up_from_a_snapshot_that_only_memory_holds() {
     assert_eq!(other.loaded(&thread).messages.len(), 4);
     let kept = other.store.inner.kept(&thread, ARCHIVE).unwrap();
     assert_eq!(kept.iter().filter(|kept| kept.place == Place::Newest).count(), 1);
+}
+
+/// Saves only when it is told to, and perhaps not even then.
+struct Slow {
+    store: MemoryStore,
+    go: Mutex<Receiver<()>>,
+    is_full: bool,
+}
+
+impl Snapshots for Slow {
+    fn seal(&self, thread: &ThreadId, at: &Head) -> Result<Option<String>> {
+        self.store.seal(thread, at)
+    }
+
+    fn save(&self, thread: &ThreadId, body: &Value) -> Result<Saved> {
+        let full =
+            || Error::Io { what: "write", path: "state.json".into(), source: std::io::ErrorKind::StorageFull.into() };
+        // Whoever is waited for longer than this will not come: the run does not go on.
+        let told = self.go.lock().unwrap().recv_timeout(Duration::from_secs(20));
+        match told.is_ok() && !self.is_full {
+            true => self.store.save(thread, body),
+            false => Err(full()),
+        }
+    }
+
+    fn kept(&self, thread: &ThreadId, archive: &str) -> Result<Vec<Kept>> {
+        self.store.kept(thread, archive)
+    }
+
+    fn read_snapshot(&self, thread: &ThreadId, kept: &Kept, archive: &str) -> Result<Read> {
+        self.store.read_snapshot(thread, kept, archive)
+    }
+
+    fn put_away(&self, thread: &ThreadId, kept: &[Kept], archive: &str, away: Away<'_>) -> Result<()> {
+        self.store.put_away(thread, kept, archive, away)
+    }
+
+    fn behind(&self, thread: &ThreadId, at: &Head, seal: &str) -> Result<Option<Behind>> {
+        self.store.behind(thread, at, seal)
+    }
+}
+
+/// Runs a thread whose first commit is worth a snapshot, which is not saved before the model has answered.
+fn beside_a_run(is_full: bool) -> (House, ThreadId) {
+    let mut house = House::new();
+    let (say, go): (Sender<()>, _) = channel();
+    let slow = Slow { store: house.store.inner.another(), go: Mutex::new(go), is_full };
+    let mut config = StatePersistence::builtin();
+    config.retention.on_completion.action = Action::Keep;
+    house.engine = house.engine.keeping(Keeper::new(Arc::new(slow), config).unwrap());
+    let thread = house.thread();
+    let long = "a long story ".repeat(6_000);
+    let work = looking(Reply::Says("done"));
+    let ended = house.engine.send(&thread, Input::text(long), &work, &Cancel::new(), &mut |told| {
+        if matches!(told, selvedge_engine::Told::Committed { reason: Reason::AssistantTurnCommitted, .. }) {
+            // As often as it may be tried.
+            (0..3).for_each(|_| say.send(()).unwrap());
+        }
+    });
+    assert_eq!(ended.unwrap().status, Status::Completed);
+    (house, thread)
+}
+
+#[test]
+fn a_snapshot_that_only_spares_a_load_is_saved_while_the_run_goes_on() {
+    let (house, thread) = beside_a_run(false);
+    let store = &house.store.inner;
+    let kept = store.kept(&thread, ARCHIVE).unwrap();
+    assert_eq!(triggers(&house, &thread), ["pre_turn"]);
+    let body = store.read_snapshot(&thread, &kept[0], ARCHIVE).unwrap().body().unwrap();
+    assert!(body["seal"].is_string(), "it has the seal of the moment that it shows");
+    let head = selvedge_store::Logs::head(store, &thread).unwrap();
+    assert!(kept[0].version < head.version);
+    // Whoever takes the thread up begins with it.
+    let sent = keeping(house.another()).send(&thread, Input::text("and?"), &looking(Reply::Says("yes")));
+    assert_eq!(sent.0.unwrap().status, Status::Completed);
+}
+
+#[test]
+fn one_that_fails_beside_a_run_is_recorded_by_it() {
+    let (house, thread) = beside_a_run(true);
+    assert_eq!(house.store.inner.kept(&thread, ARCHIVE).unwrap(), []);
+    let lines = selvedge_store::Logs::read(&house.store.inner, &thread, 0, usize::MAX).unwrap();
+    let failures: Vec<Value> = lines
+        .iter()
+        .filter_map(|line| match &line.event {
+            Event::ContextInjected(fields) => fields.get("snapshot_failed").cloned(),
+            _ => None,
+        })
+        .collect();
+    assert_eq!(failures.len(), 1, "{failures:?}");
+    assert_eq!((&failures[0]["trigger"], &failures[0]["attempts"]), (&json!("pre_turn"), &json!(3)));
 }

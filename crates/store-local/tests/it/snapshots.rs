@@ -14,8 +14,10 @@ use crate::support::{Home, thread_with};
 
 fn save(store: &LocalStore, thread: &ThreadId, what: &str) {
     let head = store.head(thread).unwrap();
-    let mut body = json!({"log_version": head.version, "log_hash": head.hash, "messages": [what]});
-    store.save(thread, &head, &mut body).unwrap();
+    let seal = store.seal(thread, &head).unwrap();
+    store
+        .save(thread, &json!({"log_version": head.version, "log_hash": head.hash, "messages": [what], "seal": seal}))
+        .unwrap();
 }
 
 /// Signs a snapshot with the right key and puts it in the place of the newest.
@@ -185,7 +187,7 @@ fn a_link_in_its_place_is_replaced_and_not_followed() {
     std::os::unix::fs::symlink(home.folder.path().join("out"), home.threads().join("one/checkpoints")).unwrap();
     append(&store, &one);
     let head = store.head(&one).unwrap();
-    assert!(store.save(&one, &head, &mut json!({"log_version": head.version})).is_err());
+    assert!(store.save(&one, &json!({"log_version": head.version})).is_err());
     assert!(fs::read_dir(home.folder.path().join("out")).unwrap().next().is_none());
 }
 

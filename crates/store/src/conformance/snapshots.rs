@@ -17,8 +17,9 @@ const ARCHIVE: &str = "archive";
 /// Saves a snapshot that says this, of the log as it is.
 fn save(store: &(impl Logs + Snapshots), thread: &ThreadId, what: &str) -> crate::snapshot::Saved {
     let head = store.head(thread).unwrap();
-    let mut body = json!({"log_version": head.version, "log_hash": head.hash, "messages": [what]});
-    store.save(thread, &head, &mut body).unwrap()
+    let seal = store.seal(thread, &head).unwrap();
+    let body = json!({"log_version": head.version, "log_hash": head.hash, "messages": [what], "seal": seal});
+    store.save(thread, &body).unwrap()
 }
 
 fn body(store: &impl Snapshots, thread: &ThreadId, kept: &Kept) -> Value {
@@ -113,10 +114,8 @@ where
     for (place, seal) in [(&head, seal.as_str()), (&at, &flipped), (&at, "no hex"), (&at, "")] {
         assert!(store.behind(&thread, place, seal).unwrap().is_none());
     }
-    // A snapshot of a place that the log has left gets no seal: nobody vouches for it any more.
-    let mut late = json!({"log_version": at.version, "log_hash": at.hash});
-    store.save(&thread, &at, &mut late).unwrap();
-    assert_eq!(late.get("seal"), None);
+    // For a place that the log has left nobody vouches any more.
+    assert_eq!(store.seal(&thread, &at).unwrap(), None);
 }
 
 /// Snapshots go with their thread, and another thread has its own.

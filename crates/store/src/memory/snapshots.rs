@@ -72,13 +72,17 @@ fn place_of(kept: &Kept, archive: &str) -> Option<(String, String)> {
 }
 
 impl Snapshots for MemoryStore {
-    fn save(&self, thread: &ThreadId, at: &Head, body: &mut Value) -> Result<Saved> {
+    fn seal(&self, thread: &ThreadId, at: &Head) -> Result<Option<String>> {
+        let inner = self.inner();
+        let tail = &inner.slot(thread)?.tail;
+        let is_there = tail.head.as_ref() == Some(at);
+        Ok(is_there.then(|| snapshot::seal(&self.shared.signer.seal_key(), at, &tail.hash)))
+    }
+
+    fn save(&self, thread: &ThreadId, body: &Value) -> Result<Saved> {
         let mut inner = self.inner();
-        let signer = &self.shared.signer;
         let slot = inner.slot_mut(thread)?;
-        let is_there = slot.tail.head.as_ref() == Some(at);
-        let seal = is_there.then(|| snapshot::seal(&signer.seal_key(), at, &slot.tail.hash));
-        let (text, hash) = snapshot::sign(thread, body, seal, signer, self.shared.clock.now())?;
+        let (text, hash) = snapshot::sign(thread, body, &self.shared.signer, self.shared.clock.now())?;
         let saved = Saved { hash, bytes: text.len() as u64 };
         let before = slot.snapshots.newest_kept().zip(slot.snapshots.newest.replace(text));
         if let Some((kept, bytes)) = before {

@@ -1,0 +1,102 @@
+//! Saving snapshots of a thread under lease, beside its run where that is allowed.
+//!
+//! What a commit triggers is saved at once if somebody may wait for it (the thread waits, failed or was stopped), or if the
+//! configuration wants every one. A snapshot that only spares a later load is made on a thread of its own, and the run goes on; while one is
+//! being made, no other is begun. Whatever becomes of one, the run goes on, and a failure is recorded with its next commit.
+//!
+//! - A snapshot says what was folded when it was begun, and has the store's seal of that moment.
+//! - Nothing is saved without the lease: whoever gives a thread back, or loses it to a panic, waits for what is being saved.
+
+use std::sync::Arc;
+use std::thread::{Builder, JoinHandle};
+
+use selvedge_model::{Event, Reason, Status, Timestamp};
+use serde_json::Value;
+
+use crate::fold::Fold;
+use crate::held::{Delta, Held, Of};
+use crate::snapshot::{Failure, Keeper, Last, Trigger};
+use crate::told::Told;
+
+/// A snapshot that is being saved beside a run.
+pub(crate) struct Saving {
+    trigger: Trigger,
+    maker: Option<JoinHandle<Result<Last, Failure>>>,
+}
+
+impl Saving {
+    /// Begins to save what is known now; nothing if there is no thread to be had.
+    fn begin(keeper: Arc<Keeper>, fold: &Fold, trigger: Trigger, hooks: &[Value], now: Timestamp) -> Option<Self> {
+        let order = keeper.order(fold, trigger, hooks, now);
+        let maker = Builder::new().name("snapshot".to_owned()).spawn(move || keeper.save(order)).ok()?;
+        Some(Self { trigger, maker: Some(maker) })
+    }
+
+    fn is_done(&self) -> bool {
+        self.maker.as_ref().is_none_or(JoinHandle::is_finished)
+    }
+
+    /// Waits for what comes of it; nothing if it panicked.
+    fn wait(mut self) -> Option<Result<Last, Failure>> {
+        self.maker.take()?.join().ok()
+    }
+}
+
+impl Drop for Saving {
+    fn drop(&mut self) {
+        if let Some(maker) = self.maker.take() {
+            // A panic was told where it happened.
+            _ = maker.join();
+        }
+    }
+}
+
+impl Held<'_> {
+    /// Saves a snapshot, or begins to, if what was just committed is worth one.
+    pub(crate) fn keep_snapshot(&mut self, reason: Reason, before: Status, tell: &mut dyn FnMut(Told<'_>)) {
+        let Some(keeper) = self.engine.snapshots.clone() else { return };
+        let (now, is_over) = (self.fold.manifest().status, self.fold.manifest().run_id.is_none());
+        let is_completed = matches!(now, Status::Completed | Status::CompletedWithErrors | Status::Continued);
+        self.collect_snapshot(is_over, tell);
+        if let Some(trigger) = Trigger::of(reason, before, now).filter(|trigger| keeper.is_due(&self.fold, *trigger)) {
+            let at = self.engine.clock.now();
+            if keeper.is_at_once(trigger) {
+                self.collect_snapshot(true, tell);
+                let saved = keeper.save(keeper.order(&self.fold, trigger, &self.hooks, at));
+                self.saved(trigger, saved, tell);
+            } else if self.saving.is_none() {
+                self.saving = Saving::begin(keeper.clone(), &self.fold, trigger, &self.hooks, at);
+            }
+        }
+        if is_over && !self.delta.events.is_empty() {
+            // There is no next commit to say it with. A disk that is full may refuse this one too, and then it was told.
+            _ = self.commit(Reason::Lifecycle, Of::default(), tell);
+            self.delta = Delta::default();
+        }
+        if before != now && is_completed {
+            keeper.complete(self.fold.thread_id(), self.engine.clock.now());
+        }
+    }
+
+    /// Takes note of what came of the snapshot that is being saved, if that is known, or waits for it.
+    pub(crate) fn collect_snapshot(&mut self, waits: bool, tell: &mut dyn FnMut(Told<'_>)) {
+        if let Some(saving) = self.saving.take_if(|saving| waits || saving.is_done()) {
+            let trigger = saving.trigger;
+            if let Some(saved) = saving.wait() {
+                self.saved(trigger, saved, tell);
+            }
+        }
+    }
+
+    fn saved(&mut self, trigger: Trigger, saved: Result<Last, Failure>, tell: &mut dyn FnMut(Told<'_>)) {
+        match saved {
+            Ok(saved) => self.fold.saved = saved,
+            Err(failure) => {
+                self.fold.saved = Keeper::tried(&self.fold);
+                let record = [("snapshot_failed".to_owned(), failure.record(trigger))];
+                self.delta.events.push(Event::ContextInjected(record.into_iter().collect()));
+                tell(Told::Snapshot { why: &format!("a snapshot could not be saved: {}", failure.why) });
+            }
+        }
+    }
+}
