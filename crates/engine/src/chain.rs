@@ -105,7 +105,8 @@ pub struct Tree {
 impl Tree {
     /// Whether somebody runs anything in it.
     pub fn is_active(&self) -> bool {
-        self.chain.iter().any(|link| link.status == Standing::Running) || self.children.iter().any(Self::is_active)
+        self.chain.iter().any(|link| link.status == Standing::Is(Status::Running))
+            || self.children.iter().any(Self::is_active)
     }
 }
 
@@ -203,7 +204,7 @@ fn links(store: &dyn Store, thread: &ThreadId) -> Result<Vec<Link>> {
 fn link(store: &dyn Store, manifest: Manifest, is_deleted: bool) -> Result<Link> {
     let status = if is_deleted { Standing::Deleted } else { standing(store, &manifest)? };
     let continued = match status {
-        Standing::Continued => how_continued(store, &manifest.thread_id)?,
+        Standing::Is(Status::Continued) => how_continued(store, &manifest.thread_id)?,
         _ => None,
     };
     Ok(Link {

@@ -23,27 +23,10 @@ pub const RESULT_CHARS_MAX: usize = 4000;
 const PAGE: usize = 200;
 
 /// How a thread stands, in one word.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize)]
-#[serde(rename_all = "snake_case")]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Standing {
-    /// It exists; nothing has run.
-    Created,
-    /// A run is active, and somebody alive runs it.
-    Running,
-    /// It waits for somebody.
-    Suspended,
-    /// Its last run ended well.
-    Completed,
-    /// Its last run ended, and something in it had failed.
-    CompletedWithErrors,
-    /// Its last run failed.
-    Error,
-    /// Somebody stopped it.
-    Cancelled,
-    /// Somebody ended it by force.
-    Killed,
-    /// Another thread goes on in its place.
-    Continued,
+    /// As its status says; if that is running, somebody alive runs it.
+    Is(Status),
     /// It should go on, and nobody is there who does.
     Stalled,
     /// It was deleted.
@@ -62,15 +45,7 @@ impl Standing {
     /// The word for it.
     pub fn as_str(self) -> &'static str {
         match self {
-            Self::Created => "created",
-            Self::Running => "running",
-            Self::Suspended => "suspended",
-            Self::Completed => "completed",
-            Self::CompletedWithErrors => "completed_with_errors",
-            Self::Error => "error",
-            Self::Cancelled => "cancelled",
-            Self::Killed => "killed",
-            Self::Continued => "continued",
+            Self::Is(status) => status.as_str(),
             Self::Stalled => "stalled",
             Self::Deleted => "deleted",
             Self::NotFound => "not_found",
@@ -82,23 +57,22 @@ impl Standing {
 
     /// The status of a thread of which this is said, if it has one.
     pub fn status(self) -> Option<Status> {
-        Status::ALL.into_iter().find(|status| status.as_str() == self.as_str())
+        match self {
+            Self::Is(status) => Some(status),
+            _ => None,
+        }
     }
 }
 
 impl From<Status> for Standing {
     fn from(status: Status) -> Self {
-        match status {
-            Status::Created => Self::Created,
-            Status::Running => Self::Running,
-            Status::Suspended => Self::Suspended,
-            Status::Completed => Self::Completed,
-            Status::CompletedWithErrors => Self::CompletedWithErrors,
-            Status::Error => Self::Error,
-            Status::Cancelled => Self::Cancelled,
-            Status::Killed => Self::Killed,
-            Status::Continued => Self::Continued,
-        }
+        Self::Is(status)
+    }
+}
+
+impl Serialize for Standing {
+    fn serialize<S: serde::Serializer>(&self, serializer: S) -> std::result::Result<S::Ok, S::Error> {
+        serializer.serialize_str(self.as_str())
     }
 }
 
@@ -207,7 +181,7 @@ pub struct Outcomes {
 
 impl Outcomes {
     pub(crate) fn new(results: BTreeMap<ThreadId, Outcome>) -> Self {
-        let success = results.values().all(|outcome| outcome.status == Standing::Completed);
+        let success = results.values().all(|outcome| outcome.status == Standing::Is(Status::Completed));
         Self { success, results }
     }
 }

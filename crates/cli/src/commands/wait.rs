@@ -5,7 +5,7 @@ use std::time::Duration;
 use selvedge::Ended;
 use selvedge_engine::standing::{Outcome, Standing};
 use selvedge_engine::wait::wait_threads;
-use selvedge_model::{Cancel, ThreadId};
+use selvedge_model::{Cancel, Status, ThreadId};
 use selvedge_store::{Error as StoreError, Registry};
 use selvedge_store_local::{Access, LocalStore};
 
@@ -88,9 +88,11 @@ fn show(outcome: &Outcome, context: &Context<'_>) -> Result<()> {
 /// How a thread stands, for people.
 pub(crate) fn standing(standing: Standing) -> String {
     match standing {
-        Standing::Completed => paint(GOOD, standing),
-        Standing::Created | Standing::Running | Standing::Continued => standing.to_string(),
-        Standing::Suspended | Standing::Cancelled | Standing::Timeout | Standing::Interrupted => paint(WARN, standing),
+        Standing::Is(Status::Completed) => paint(GOOD, standing),
+        Standing::Is(Status::Created | Status::Running | Status::Continued) => standing.to_string(),
+        Standing::Is(Status::Suspended | Status::Cancelled) | Standing::Timeout | Standing::Interrupted => {
+            paint(WARN, standing)
+        }
         _ => paint(BAD, standing),
     }
 }

@@ -7,7 +7,9 @@ use selvedge_engine::transcript::read_transcript;
 use selvedge_model::event::Predecessor;
 use selvedge_model::limits::Cost;
 use selvedge_model::message::Block;
-use selvedge_model::{CallId, Changeset, Classify, Event, Kind, Message, NewThread, Reason, Role, RunMeta, ThreadId};
+use selvedge_model::{
+    CallId, Changeset, Classify, Event, Kind, Message, NewThread, Reason, Role, RunMeta, Status, ThreadId,
+};
 use selvedge_store::conformance::support::{
     append, batch, birth, create, create_as, finishes, id, new_thread, part_at, records, says, tells,
 };
@@ -78,12 +80,19 @@ fn a_chain_says_how_each_thread_went_on() {
             chain.chain.iter().map(|link| link.continued.as_ref().map(|how| (how.how, how.trailing_turns))).collect();
         assert_eq!(how, [Some(("handoff", 2)), Some(("resume", 2)), None]);
         let statuses: Vec<_> = chain.chain.iter().map(|link| link.status).collect();
-        assert_eq!(statuses, [Standing::Continued, Standing::Continued, Standing::Created]);
+        assert_eq!(
+            statuses,
+            [Standing::Is(Status::Continued), Standing::Is(Status::Continued), Standing::Is(Status::Created)]
+        );
     }
     store.delete(&threads[1]).unwrap();
     let chain = get_chain(&store, &threads[0]).unwrap();
     let statuses: Vec<_> = chain.chain.iter().map(|link| link.status).collect();
-    assert_eq!(statuses, [Standing::Continued, Standing::Deleted, Standing::Created], "a walk passes through it");
+    assert_eq!(
+        statuses,
+        [Standing::Is(Status::Continued), Standing::Deleted, Standing::Is(Status::Created)],
+        "a walk passes through it"
+    );
     let shown = serde_json::to_value(&chain).unwrap();
     assert_eq!(shown["chain"][0]["continued"]["details"]["kept"], 3);
     assert_eq!(shown["chain_length"], 3);

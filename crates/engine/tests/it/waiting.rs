@@ -126,13 +126,17 @@ fn waiting_on_a_while_a_b_and_c_happen_gives_what_c_said_and_returned() {
         assert!(!waiting.is_finished(), "the end has not ended");
         running.end("r3", "natural");
         let outcome = waiting.join().unwrap();
-        assert_eq!((outcome.status, &outcome.thread_id), (Standing::Completed, &c));
+        assert_eq!((outcome.status, &outcome.thread_id), (Standing::Is(Status::Completed), &c));
         assert_eq!((outcome.result.as_deref(), &outcome.outputs), (Some("found it"), &Some(json!({"leads": 15}))));
     });
     // Afterwards any link gives the same.
     for link in ["a", "b", "c"] {
         let outcome = wait_for(&other, &id(link));
-        assert_eq!((outcome.status, outcome.thread_id.as_str()), (Standing::Completed, "c"), "waiting on {link}");
+        assert_eq!(
+            (outcome.status, outcome.thread_id.as_str()),
+            (Standing::Is(Status::Completed), "c"),
+            "waiting on {link}"
+        );
         assert_eq!(outcome.result.as_deref(), Some("found it"));
     }
 }
@@ -146,12 +150,12 @@ fn every_way_to_end_ends_a_wait() {
     };
     let waits = RunMeta { status: RunStatus::Waiting, ..RunMeta::started(id("scribe"), "user") };
     let cases = [
-        (ended("natural", None), Standing::Completed),
-        (ended("natural", Some(Status::CompletedWithErrors)), Standing::CompletedWithErrors),
-        (ended("error", None), Standing::Error),
-        (ended("cancelled", None), Standing::Cancelled),
-        (ended("killed", None), Standing::Killed),
-        (waits, Standing::Suspended),
+        (ended("natural", None), Standing::Is(Status::Completed)),
+        (ended("natural", Some(Status::CompletedWithErrors)), Standing::Is(Status::CompletedWithErrors)),
+        (ended("error", None), Standing::Is(Status::Error)),
+        (ended("cancelled", None), Standing::Is(Status::Cancelled)),
+        (ended("killed", None), Standing::Is(Status::Killed)),
+        (waits, Standing::Is(Status::Suspended)),
     ];
     for (number, (meta, expected)) in cases.into_iter().enumerate() {
         let thread = create(&store, &format!("t{number}"));
@@ -160,14 +164,14 @@ fn every_way_to_end_ends_a_wait() {
             let waiting = scope.spawn(|| wait_for(&store, &thread));
             thread::sleep(Duration::from_millis(20));
             let mut last = Changeset { reason: Reason::RunFinished, ..records("r1", meta) };
-            if expected == Standing::Suspended {
+            if expected == Standing::Is(Status::Suspended) {
                 last.events.push(Event::Suspended(Suspended::because(SuspendReason::Budget, "spend_exceeded")));
             }
             running.commit(last);
             let outcome = waiting.join().unwrap();
             assert_eq!(outcome.status, expected);
             let reason = outcome.suspended.map(|why| why.reason);
-            assert_eq!(reason, (expected == Standing::Suspended).then_some(SuspendReason::Budget));
+            assert_eq!(reason, (expected == Standing::Is(Status::Suspended)).then_some(SuspendReason::Budget));
         });
         assert_eq!(wait_for(&store, &thread).status, expected, "and who waits afterwards hears the same");
     }
@@ -187,7 +191,7 @@ fn a_wait_ends_with_the_run_that_was_active_whatever_runs_next() {
         running.commit(starts("r2"));
         running.answer("r2", "two");
         let outcome = waiting.join().unwrap();
-        assert_eq!((outcome.status, outcome.result.as_deref()), (Standing::Completed, Some("one")));
+        assert_eq!((outcome.status, outcome.result.as_deref()), (Standing::Is(Status::Completed), Some("one")));
         assert_eq!(store.get(&thread).unwrap().manifest.status, Status::Running);
     });
 }
@@ -209,7 +213,7 @@ fn a_run_that_ended_before_somebody_resumed_its_thread_is_not_the_one_that_goes_
         store.commit(batch([resumed, born])).unwrap();
         let _next = Running::start(&store, &to, "r2");
         let outcome = waiting.join().unwrap();
-        assert_eq!((outcome.status, outcome.result.as_deref()), (Standing::Completed, Some("the answer")));
+        assert_eq!((outcome.status, outcome.result.as_deref()), (Standing::Is(Status::Completed), Some("the answer")));
     });
 }
 
@@ -268,7 +272,7 @@ fn the_time_is_kept_and_several_are_waited_for_at_once() {
     let standing = |thread: &ThreadId| waited.results[thread].status;
     assert_eq!(
         all.each_ref().map(standing),
-        [Standing::Completed, Standing::Timeout, Standing::NotFound, Standing::Deleted]
+        [Standing::Is(Status::Completed), Standing::Timeout, Standing::NotFound, Standing::Deleted]
     );
     assert!(!waited.success);
     assert_eq!(waited.results[&running].result.as_deref(), Some("not yet"), "what was said so far");
@@ -350,7 +354,7 @@ fn a_wait_passes_through_deleted_threads() {
         store.delete(gone).unwrap();
         for link in [&a, &b, &c] {
             let outcome = wait_for(&store, link);
-            let expected = (Standing::Completed, &c, Some("here"));
+            let expected = (Standing::Is(Status::Completed), &c, Some("here"));
             assert_eq!((outcome.status, &outcome.thread_id, outcome.result.as_deref()), expected, "{link}");
         }
     }
@@ -377,7 +381,7 @@ fn what_runs_in_any_process_is_listed_and_what_nobody_runs_is_not() {
         assert_eq!(listed(store), [elsewhere.clone(), here.clone()], "the newest first, whoever asks");
     }
     let shown = get_status(&store, &elsewhere).unwrap();
-    assert_eq!((shown.status, shown.holder), (Standing::Running, Some(running.lease.owner.clone())));
+    assert_eq!((shown.status, shown.holder), (Standing::Is(Status::Running), Some(running.lease.owner.clone())));
     running.end("r1", "natural");
     assert_eq!(listed(&store), [here]);
     let missing = get_status(&store, &id("nobody")).unwrap();
@@ -395,9 +399,9 @@ fn results_are_gathered_without_waiting() {
     let _on = Running::start(&store, &on, "r1");
     let told = aggregate_results(&store, &trust(), &[a.clone(), on.clone()]).unwrap();
     assert!(!told.success);
-    assert_eq!((told.results[&a].status, &told.results[&a].thread_id), (Standing::Completed, &b));
+    assert_eq!((told.results[&a].status, &told.results[&a].thread_id), (Standing::Is(Status::Completed), &b));
     assert_eq!(told.results[&a].result.as_deref(), Some("done so far"));
-    assert_eq!(told.results[&on].status, Standing::Running);
+    assert_eq!(told.results[&on].status, Standing::Is(Status::Running));
     let shown = serde_json::to_value(&told).unwrap();
     assert_eq!(shown["results"]["a"]["thread_id"], "b");
     assert_eq!(shown["results"]["on"]["status"], "running");
