@@ -1,12 +1,13 @@
 //! What a successor takes along of a conversation: pure, and counted in bytes of text.
 //!
-//! The original task always, then the newest whole exchanges that fit: a call never goes without its result. At least the last
-//! exchange goes along; what is too long in it is shortened, and the whole goes to a blob. The task is what a user said first, so
-//! a provider that wants a user to begin is content, and the end of a long chain still knows what it is for.
+//! The original task always, and what a user said last; then the newest whole exchanges that fit: a call never goes without its result.
+//! At least the last exchange goes along; what is too long in it is shortened, and the whole goes to a blob. The task is what a user said
+//! first, so a provider that wants a user to begin is content, and the end of a long chain still knows what it is for, and what
+//! was said since.
 
 use std::sync::Arc;
 
-use selvedge_model::message::Block;
+use selvedge_model::message::{Block, Visibility};
 use selvedge_model::{Digest, Message, Role};
 use serde_json::{Value, json};
 
@@ -50,12 +51,14 @@ impl Carry {
             let message = carry.fitting(message, room / 2 / head.len().max(1), put)?;
             carry.messages.push(message);
         }
-        let mut left = room.saturating_sub(carry.size());
         let units = exchanges(rest);
-        let mut first = units.len();
-        while first > 0 && size(units[first - 1]) <= left {
-            first -= 1;
-            left -= size(units[first]);
+        let (mut first, mut left) = newest(&units, room.saturating_sub(carry.size()));
+        // What was asked for last may be older than all that fits, and counts for more.
+        let word = units.iter().rposition(|unit| is_word(&unit[0])).filter(|word| *word < first.min(units.len() - 1));
+        if let Some(word) = word {
+            let message = carry.fitting(&units[word][0], room / 4, put)?;
+            carry.messages.push(message);
+            (first, left) = newest(&units, room.saturating_sub(carry.size()));
         }
         if let (true, Some(last)) = (first == units.len(), units.last()) {
             first -= 1;
@@ -67,7 +70,8 @@ impl Carry {
         } else {
             carry.messages.extend(units[first..].iter().flat_map(|unit| unit.iter()).map(|message| plain(message)));
         }
-        carry.dropped = units[..first].iter().map(|unit| unit.len() as u64).sum();
+        let left_out: usize = units[..first].iter().map(|unit| unit.len()).sum();
+        carry.dropped = left_out.saturating_sub(word.iter().count()) as u64;
         Ok(carry)
     }
 
@@ -116,6 +120,21 @@ fn exchanges(messages: &[Arc<Message>]) -> Vec<&[Arc<Message>]> {
         rest = after;
     }
     units
+}
+
+/// Where the newest exchanges begin that fit into `room` bytes together, and how much of it they leave.
+fn newest(units: &[&[Arc<Message>]], room: usize) -> (usize, usize) {
+    let (mut first, mut left) = (units.len(), room);
+    while first > 0 && size(units[first - 1]) <= left {
+        first -= 1;
+        left -= size(units[first]);
+    }
+    (first, left)
+}
+
+/// Whether a user said it, and not who seeded a successor.
+fn is_word(message: &Message) -> bool {
+    message.role == Role::User && message.visibility != Visibility::Internal
 }
 
 fn size(messages: &[Arc<Message>]) -> usize {
@@ -200,6 +219,32 @@ mod tests {
         assert_eq!(carry.messages[0].plain_text(), "count the stars");
         assert_eq!((carry.dropped, carry.turns(), blobs.len()), (90, 5, 0));
         assert!(carry.size() <= 700);
+    }
+
+    #[test]
+    fn what_a_user_said_last_goes_along_however_long_ago_and_a_seed_is_no_users_word() {
+        let seed = Message { visibility: Visibility::Internal, ..Message::text(Role::User, "go on") };
+        let mut messages = vec![says(Role::User, "count the stars"), says(Role::Assistant, "done")];
+        messages.extend([says(Role::User, "now count the moons"), Arc::new(seed)]);
+        for n in 0..50 {
+            messages.extend([calls(&format!("c{n}")), result(&format!("c{n}"), &"x".repeat(100))]);
+        }
+        let (carry, _) = carried(&messages, 700);
+        assert_eq!(roles(&carry), "uuatatatatat");
+        assert_eq!(carry.messages[1].plain_text(), "now count the moons");
+        assert_eq!(carry.dropped + carry.messages.len() as u64, messages.len() as u64);
+        assert!(carry.size() <= 700);
+        // From hop to hop.
+        let again: Vec<_> = carry.messages.into_iter().map(Arc::new).chain(messages[4..].iter().cloned()).collect();
+        assert_eq!(carried(&again, 700).0.messages[1].plain_text(), "now count the moons");
+        // A long one is shortened, and one among the newest stays in its place.
+        messages[2] = says(Role::User, &"m".repeat(5_000));
+        let (carry, blobs) = carried(&messages, 2_000);
+        assert!(blobs.len() == 1 && carry.size() < 2_300 && roles(&carry).starts_with("uua"), "{}", carry.size());
+        messages.push(says(Role::User, "and the suns"));
+        assert!(
+            roles(&carried(&messages, 700).0).ends_with("tu") && roles(&carried(&messages, 700).0).starts_with("ua")
+        );
     }
 
     #[test]

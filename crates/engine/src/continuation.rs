@@ -5,6 +5,8 @@
 //! batch, the successor waits as `created` and goes on when somebody resumes it. It is no child of the old thread but its sibling,
 //! and runs when the old one has been given back, not inside it.
 
+use std::convert::Infallible;
+
 use selvedge_model::event::{Fields, Handoff, Predecessor};
 use selvedge_model::limits::Meter;
 use selvedge_model::message::{Block, Visibility};
@@ -28,8 +30,6 @@ pub(crate) struct Successor {
     /// How many answers of the model it takes along.
     pub(crate) turns: u64,
     pub(crate) details: Fields,
-    /// How many bytes of text it begins with.
-    pub(crate) size: usize,
 }
 
 impl Held<'_> {
@@ -43,13 +43,24 @@ impl Held<'_> {
         let (kept, turns) = (carry.messages.len(), carry.turns());
         let details = json!({"kept": kept, "dropped": carry.dropped, "shortened": carry.shortened, "summarised": 0});
         let mut messages = carry.messages;
-        let left = Left { previous_thread_id: self.thread().clone(), message: work.continuation.message.clone() };
-        // A word that would take most of the room says less than what it would push out.
-        let seed = (work.continuation.seed)(&left).filter(|seed| seed.len() <= room / 2).unwrap_or(left.message);
-        messages.push(Message { visibility: Visibility::Internal, ..Message::text(Role::User, seed) });
+        messages.push(self.seed(work, room));
         self.engine.redactor.messages(&mut messages);
         let meter = Some(self.fold.meter().carried(running_ms));
         self.with(thread, messages, meter, turns, details)
+    }
+
+    /// How many bytes of text such a successor would begin with. Nothing is written for it.
+    pub(crate) fn successor_size(&self, work: &Assignment, room: usize) -> usize {
+        let mut put = |_: &str| Ok::<_, Infallible>(Digest([0; 32]));
+        let Ok(carry) = Carry::of(self.fold.conversation.messages(), room, &mut put);
+        carry.size() + size_of(&self.seed(work, room))
+    }
+
+    /// The word that seeds a successor's first turn. One that would take most of the room says less than what it would push out.
+    fn seed(&self, work: &Assignment, room: usize) -> Message {
+        let left = Left { previous_thread_id: self.thread().clone(), message: work.continuation.message.clone() };
+        let seed = (work.continuation.seed)(&left).filter(|seed| seed.len() <= room / 2).unwrap_or(left.message);
+        Message { visibility: Visibility::Internal, ..Message::text(Role::User, seed) }
     }
 
     /// The successor of a thread that came to an end and that somebody resumes with these messages: everything that was said, and
@@ -96,7 +107,6 @@ impl Held<'_> {
         details: Value,
     ) -> Result<Successor> {
         self.copy_blobs(&thread, &mut messages)?;
-        let size = messages.iter().map(size_of).sum();
         let mut state = self.fold.state().clone();
         let scopes = &self.engine.scopes;
         // What lived for a run or a call ends here; a patch that only deletes what is there applies.
@@ -118,7 +128,7 @@ impl Held<'_> {
             Value::Object(details) => details,
             _ => Fields::new(),
         };
-        Ok(Successor { thread, more: More { parts: vec![part], posted, consumed: moved }, turns, details, size })
+        Ok(Successor { thread, more: More { parts: vec![part], posted, consumed: moved }, turns, details })
     }
 
     fn successor_birth(&self, meter: Option<Meter>) -> NewThread {

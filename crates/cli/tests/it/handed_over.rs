@@ -248,6 +248,10 @@ fn a_context_that_is_too_small_for_anything_ends_in_words_and_not_in_a_loop() {
     assert!(error["message"].as_str().unwrap().contains("context_too_small"), "{error}");
     let chains = sandbox.run(&["thread", "list", "--json"]).json()["threads"].as_array().unwrap().len();
     assert!(chains <= 2, "{chains}");
+    // Nothing is left of a successor that was not made.
+    let entries = fs::read_dir(sandbox.threads()).unwrap().map(|entry| entry.unwrap().file_name());
+    let folders = entries.filter(|name| name.to_string_lossy().starts_with("count-"));
+    assert_eq!(folders.count(), chains);
 }
 
 #[test]
