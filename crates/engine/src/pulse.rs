@@ -1,23 +1,21 @@
 //! How long whoever holds a thread has been running since its last commit, and who is told of it.
 //!
 //! A commit says for itself how long a run went on. What comes after the last one is known to nobody if the process dies, unless it
-//! left a sign of life: once a second, beside the run, it writes down how long it has been running since that commit. Whoever settles
-//! the lost run adds it to what the run used, and from then on it stands in the log.
+//! left a sign of life: each time that whoever watches the run looks up, ten times a second, it writes down how long it has been running
+//! since that commit. Whoever settles the lost run adds it to what the run used, and from then on it stands in the log.
 //!
-//! - What is lost of the running time at a death is one [`BEAT`] at most; at a power cut, all since the last commit.
+//! - What is lost of the running time at a death is what passed since that one last looked up, never a quarter of a second unless the
+//!   machine itself is stuck; at a power cut, all since the last commit.
 //! - It is measured on a clock that nobody sets and that stands still while the machine sleeps, and is never taken for more than the
 //!   time that really passed between the last commit and now.
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use selvedge_model::{ThreadId, Timestamp};
 use selvedge_store::{Alive, Lease};
 
 use crate::engine::Engine;
-
-/// How often whoever runs a thread says that it lives.
-pub(crate) const BEAT: Duration = Duration::from_secs(1);
 
 /// What a holder committed last, and when; shared with whoever says that it lives.
 #[derive(Clone, Debug)]
@@ -44,16 +42,15 @@ impl Pulse {
     }
 }
 
-/// Says once a [`BEAT`] that a holder lives.
+/// Says that a holder lives.
 pub(crate) struct Heart {
     pulse: Pulse,
     lease: Lease,
-    next: Instant,
 }
 
 impl Heart {
     pub(crate) fn new(pulse: Pulse, lease: Lease) -> Self {
-        Self { pulse, lease, next: Instant::now() + BEAT }
+        Self { pulse, lease }
     }
 
     /// The thread that is held.
@@ -61,13 +58,9 @@ impl Heart {
         &self.lease.thread
     }
 
-    /// Says it, if it is time to. One that can't be written costs nothing but the time it would have saved.
-    pub(crate) fn beat(&mut self, engine: &Engine) {
-        let now = Instant::now();
-        if now >= self.next {
-            self.next = now + BEAT;
-            _ = engine.store.keep_alive(&self.lease, self.pulse.alive());
-        }
+    /// Says it. One that can't be written costs nothing but the time it would have saved.
+    pub(crate) fn beat(&self, engine: &Engine) {
+        _ = engine.store.keep_alive(&self.lease, self.pulse.alive());
     }
 }
 

@@ -1,10 +1,11 @@
 //! Saving snapshots of a thread under lease, beside its run where that is allowed.
 //!
-//! What a commit triggers is saved at once if somebody may wait for it (the thread waits, failed or was stopped), or if the
-//! configuration wants every one. A snapshot that only spares a later load is made on a thread of its own, and the run goes on; while one is
+//! What a commit triggers, or the next call of the model, is saved at once if somebody may wait for it (the thread waits, failed or was
+//! stopped), or if the configuration wants every one. A snapshot that only spares a later load is made on a thread of its own, and the run goes on; while one is
 //! being made, no other is begun. Whatever becomes of one, the run goes on, and a failure is recorded with its next commit.
 //!
 //! - A snapshot says what was folded when it was begun, and has the store's seal of that moment.
+//! - One version is saved once, whatever triggers it: a turn that begins where its last tools ended is saved by whichever is enabled.
 //! - Nothing is saved without the lease: whoever gives a thread back, or loses it to a panic, waits for what is being saved.
 
 use std::sync::Arc;
@@ -58,15 +59,8 @@ impl Held<'_> {
         let (now, is_over) = (self.fold.manifest().status, self.fold.manifest().run_id.is_none());
         let is_completed = matches!(now, Status::Completed | Status::CompletedWithErrors | Status::Continued);
         self.collect_snapshot(is_over, tell);
-        if let Some(trigger) = Trigger::of(reason, before, now).filter(|trigger| keeper.is_due(&self.fold, *trigger)) {
-            let at = self.engine.clock.now();
-            if keeper.is_at_once(trigger) {
-                self.collect_snapshot(true, tell);
-                let saved = keeper.save(keeper.order(&self.fold, trigger, &self.hooks, at));
-                self.saved(trigger, saved, tell);
-            } else if self.saving.is_none() {
-                self.saving = Saving::begin(keeper.clone(), &self.fold, trigger, &self.hooks, at);
-            }
+        if let Some(trigger) = Trigger::of(reason, before, now) {
+            self.save_for(trigger, &keeper, tell);
         }
         if is_over && !self.delta.events.is_empty() {
             // There is no next commit to say it with. A disk that is full may refuse this one too, and then it was told.
@@ -75,6 +69,32 @@ impl Held<'_> {
         }
         if before != now && is_completed {
             keeper.complete(self.fold.thread_id(), self.engine.clock.now());
+        }
+    }
+
+    /// Saves a snapshot, or begins to, before the model is called for the next turn, if that is worth one.
+    pub(crate) fn keep_before_turn(&mut self, tell: &mut dyn FnMut(Told<'_>)) {
+        if let Some(keeper) = self.engine.snapshots.clone() {
+            self.collect_snapshot(false, tell);
+            self.save_for(Trigger::PreTurn, &keeper, tell);
+        }
+    }
+
+    fn save_for(&mut self, trigger: Trigger, keeper: &Arc<Keeper>, tell: &mut dyn FnMut(Told<'_>)) {
+        let is_at_once = keeper.is_at_once(trigger);
+        if is_at_once && keeper.is_due(&self.fold, trigger) {
+            // What is being saved may be this very version.
+            self.collect_snapshot(true, tell);
+        }
+        if self.saving.is_some() || !keeper.is_due(&self.fold, trigger) {
+            return;
+        }
+        let at = self.engine.clock.now();
+        if is_at_once {
+            let saved = keeper.save(keeper.order(&self.fold, trigger, &self.hooks, at));
+            self.saved(trigger, saved, tell);
+        } else {
+            self.saving = Saving::begin(keeper.clone(), &self.fold, trigger, &self.hooks, at);
         }
     }
 
@@ -90,7 +110,12 @@ impl Held<'_> {
 
     fn saved(&mut self, trigger: Trigger, saved: Result<Last, Failure>, tell: &mut dyn FnMut(Told<'_>)) {
         match saved {
-            Ok(saved) => self.fold.saved = saved,
+            Ok(mut saved) => {
+                if let Some(why) = saved.notice.take().filter(|_| !self.fold.saved.is_told) {
+                    tell(Told::Snapshot { why: &why });
+                }
+                self.fold.saved = saved;
+            }
             Err(failure) => {
                 self.fold.saved = Keeper::tried(&self.fold);
                 let record = [("snapshot_failed".to_owned(), failure.record(trigger))];
