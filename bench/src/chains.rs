@@ -15,6 +15,7 @@ use selvedge_model::{
 };
 use selvedge_store::{Acquire, Commit, Leases, Logs};
 use selvedge_store_local::{Access, LocalStore};
+use selvedge_tools::ProcessGroups;
 use serde_json::{Value, json};
 
 use crate::home::Home;
@@ -100,7 +101,8 @@ pub(crate) fn waiter(folder: &Path) -> Outcome<()> {
     child::say(&json!({"ready": true}))?;
     let mut input = BufReader::new(stdin());
     while let Ok(thread) = ThreadId::new(child::hear(&mut input)?) {
-        let waited = wait_threads(&store, store.trust(), &[thread], Duration::from_secs(60), &Cancel::new())?;
+        let waited =
+            wait_threads(&store, store.trust(), &ProcessGroups, &[thread], Duration::from_secs(60), &Cancel::new())?;
         child::say(&json!({"at": now(), "success": waited.success}))?;
     }
     Ok(())

@@ -88,7 +88,7 @@ impl Model for Watched {
             }
             None => End::Finished,
         };
-        Ok(Answer { content, end, usage: Usage::default(), session: None })
+        Ok(Answer { content, end, usage: Some(Usage::default()), session: None })
     }
 
     fn context_tokens_max(&self, _: &str) -> Option<u64> {

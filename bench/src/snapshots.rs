@@ -170,7 +170,7 @@ impl Model for Talker {
         if end == End::ToolCalls {
             content.push(Block::ToolCall { id, name: "look".to_owned(), arguments: serde_json::json!({"turn": turn}) });
         }
-        Ok(Answer { content, end, usage: Usage::default(), session: None })
+        Ok(Answer { content, end, usage: Some(Usage::default()), session: None })
     }
 
     fn context_tokens_max(&self, _: &str) -> Option<u64> {

@@ -13,7 +13,7 @@ use selvedge_model::tool::Started;
 use selvedge_model::{Call, Cancel, Manifest, Message, Money, NewThread, Price, Reason, Role, Status, ThreadId};
 use selvedge_store::Registry;
 use selvedge_store_local::Access;
-use selvedge_tools::Detached;
+use selvedge_tools::{Detached, ProcessGroups};
 use serde_json::{Value, json};
 
 use crate::bare::Bare;
@@ -151,6 +151,7 @@ fn detached(home: &Home, engine: &Engine, store: &Timed, plan: Plan, report: &mu
         let waited = wait_threads(
             store,
             store.inner().trust(),
+            &ProcessGroups,
             std::slice::from_ref(&child),
             Duration::from_secs(60),
             &Cancel::new(),

@@ -71,7 +71,7 @@ impl Model for Metronome {
             }
             _ => (Block::Text { text: "That is all.".to_owned() }, End::Finished),
         };
-        Ok(Answer { content: vec![block], end, usage: Usage::default(), session: None })
+        Ok(Answer { content: vec![block], end, usage: Some(Usage::default()), session: None })
     }
 
     fn context_tokens_max(&self, _: &str) -> Option<u64> {

@@ -1,7 +1,7 @@
 //! What happened, on one line.
 
 use selvedge_model::account::Record;
-use selvedge_model::event::{Checkpoint, Fields, Handoff, ManifestChanged, Suspended, ThreadCreated};
+use selvedge_model::event::{Checkpoint, Decision, Fields, Handoff, ManifestChanged, Suspended, ThreadCreated};
 use selvedge_model::message::Block;
 use selvedge_model::run::RunRecorded;
 use selvedge_model::{CallId, Event, Message, Patch};
@@ -33,7 +33,7 @@ pub(crate) fn gist(event: &Event) -> String {
             None => format!("call {} answered", outcome.call_id),
         },
         Event::Suspended(suspended) => waits(suspended),
-        Event::Decision(decision) => format!("{} said {} to call {}", decision.who, decision.action, decision.call_id),
+        Event::Decision(decision) => decided(decision),
         Event::ManifestChanged(change) => changed(change),
         Event::ThreadHandoff(handoff) | Event::ThreadResumed(handoff) => goes_on(handoff),
         Event::BlobErased(erased) => format!("blob {} erased: {}", erased.blob.short(), erased.reason),
@@ -43,6 +43,11 @@ pub(crate) fn gist(event: &Event) -> String {
         other => other.posting().map_or_else(|| fields(other), |(_, record)| posting(record)),
     };
     one_line(&text, WIDTH)
+}
+
+fn decided(decision: &Decision) -> String {
+    let with = decision.result.as_ref().map(|result| format!(", with {result}")).unwrap_or_default();
+    format!("{} said {} to call {}{with}", decision.who, decision.action, decision.call_id)
 }
 
 fn posting(record: &Record) -> String {

@@ -21,9 +21,9 @@ use selvedge::{Assignment, Ended, Engine, EngineOptions, Input, Redactor, Told};
 use selvedge_engine::engine::Prepare;
 use selvedge_engine::redact::Pattern;
 use selvedge_engine::spawn::Children;
-use selvedge_model::ThreadId;
-use selvedge_model::event::{SuspendReason, Suspended};
+use selvedge_model::event::{Ask, SuspendReason, Suspended};
 use selvedge_model::tool::Started;
+use selvedge_model::{Clock, ThreadId};
 use selvedge_store_local::system::{SystemClock, SystemIds};
 use selvedge_store_local::{Access, LocalStore};
 use serde_json::{Value, json};
@@ -66,7 +66,7 @@ impl Running {
             scopes: workshop.config.scopes.clone(),
             redactor: redactor.clone(),
         });
-        let engine = engine.keeping(
+        let engine = engine.sealing(User::find()?.signer()?.seal_key()).keeping(
             Keeper::new(store.clone(), workshop.config.state_persistence.clone())
                 .map_err(|error| Failure::of(&error))?,
         );
@@ -92,20 +92,19 @@ impl Running {
     /// What the next run of a thread, or of the end of its chain, is done with; if it is the first, what it may call is written down. What was
     /// written down and edited since is refused.
     pub(crate) fn assignment(&self, thread: &ThreadId) -> Result<Assignment> {
-        let mut end = thread.clone();
-        if self.store.get(thread)?.manifest.status == Status::Continued
-            && let Some(last) = self.store.chain(thread)?.pop()
-        {
-            end = last.manifest.thread_id;
-        }
+        let end = self.engine.end_of_chain(thread).map_err(|error| Failure::of(&error))?;
         // By its verified log: what the database says a thread may do does not count.
         let manifest = self.engine.manifest(&end).map_err(|error| Failure::of(&error))?;
         let work = self.orchestrator.assignment(&manifest)?;
         let last = self.store.runs(&manifest.thread_id)?.pop();
-        let note = last.and_then(|run| changed_since(&self.workshop.config, &run));
+        let missing = last.as_ref().and_then(|_| self.store.missing_manifest(&manifest.thread_id));
+        let changed = last.and_then(|run| changed_since(&self.workshop.config, &run));
         let mut notes = self.notes.borrow_mut();
-        let is_new = note.as_ref().is_some_and(|note| !notes.contains(note));
-        notes.extend(note.filter(|_| is_new));
+        for note in missing.into_iter().chain(changed) {
+            if !notes.contains(&note) {
+                notes.push(note);
+            }
+        }
         drop(notes);
         self.write_capabilities(&manifest.thread_id, &work)?;
         Ok(work)
@@ -133,6 +132,7 @@ impl Running {
         let mut screen = Screen { context, is_drafting: false };
         let ended = run(&self, &cancel, &mut |told| screen.show(&told));
         screen.end_draft();
+        self.store.take_amiss().iter().for_each(|amiss| context.output.say(clean(amiss)));
         let ended = ended.map_err(|error| match error {
             // Whoever interrupts the waiting is not told that it was not allowed.
             error @ selvedge_engine::Error::NotHeardYet { .. } => {
@@ -140,10 +140,25 @@ impl Running {
             }
             error => Failure::of(&error),
         });
+        let short = ended.as_ref().ok().and_then(|ended| self.short_above(ended));
         self.close(context);
         let ended = ended?;
         tell_end(context, &ended)?;
-        outcome(&ended)
+        outcome(&ended).map_err(|failure| match short {
+            Some(account) => failure.hint(format!(
+                "its money comes from `{account}`, which has nothing left: `selvedge resume {account} --raise spend=…` \
+                 first, and then `selvedge resume {} --raise spend=…`",
+                ended.thread
+            )),
+            None => failure,
+        })
+    }
+
+    /// The account that has to be raised before that of a thread can be, which waits for money.
+    fn short_above(&self, ended: &Ended) -> Option<ThreadId> {
+        let waits = ended.suspended.as_ref().is_some_and(|why| why.reason == SuspendReason::Budget);
+        let account = self.store.get(&ended.thread).ok().filter(|_| waits)?.manifest.chain_root_id;
+        selvedge_engine::ledger::short_above(&*self.store, &account).ok()?
     }
 
     /// Closes the store, so that the transcripts alone hold everything.
@@ -167,7 +182,7 @@ pub(crate) fn plain_engine(context: &Context<'_>) -> Result<(Arc<LocalStore>, En
         scopes: Scopes::builtin(),
         redactor: Redactor::new(secrets(&environment()), Vec::new()),
     });
-    Ok((store, engine))
+    Ok((store, engine.sealing(User::find()?.signer()?.seal_key())))
 }
 
 /// Writes down, signed and once, what a thread may call, before its first run.
@@ -328,6 +343,7 @@ impl Screen<'_> {
             }
             Told::Retrying { why } => output.record(&json!({"told": "retrying", "why": why})),
             Told::Snapshot { why } => output.record(&json!({"told": "snapshot", "why": why})),
+            Told::Dropped { why } => output.record(&json!({"told": "dropped", "why": why})),
             Told::StateError { why } => output.record(&json!({"told": "state_error", "why": why})),
         }
     }
@@ -355,7 +371,7 @@ impl Screen<'_> {
                     one_line(&arguments.to_string(), 100)
                 ))
             }
-            Told::Retrying { why } | Told::Snapshot { why } => {
+            Told::Retrying { why } | Told::Snapshot { why } | Told::Dropped { why } => {
                 self.end_draft();
                 self.context.output.say(clean(why));
                 Ok(())
@@ -458,7 +474,11 @@ fn resumption(resumed: &selvedge::Resumed, ended: &Ended) -> Value {
 fn used(cost: &Cost) -> String {
     let tokens = cost.input_tokens.saturating_add(cost.output_tokens);
     let seconds = cost.duration_ms as f64 / 1000.0;
-    format!("{}, {}, ${}, {seconds:.1} s", count(cost.turns, "turn"), count(tokens, "token"), cost.spend)
+    let unknown = match cost.spend_unknown.is_zero() {
+        true => String::new(),
+        false => format!(" (${} of it for calls that nobody counted)", cost.spend_unknown),
+    };
+    format!("{}, {}, ${}{unknown}, {seconds:.1} s", count(cost.turns, "turn"), count(tokens, "token"), cost.spend)
 }
 
 /// How a command ends whose run ended so.
@@ -508,9 +528,16 @@ pub(crate) fn outcome(ended: &Ended) -> Result<()> {
 
 /// What a command fails with whose thread waits for somebody to decide about calls.
 pub(crate) fn needs_decision(thread: &ThreadId, suspended: Option<&Suspended>) -> Failure {
+    let now = SystemClock.now();
     let asks = suspended.map(|suspended| suspended.asks.as_slice()).unwrap_or_default();
-    let unknown = suspended.and_then(|suspended| suspended.calls.first());
-    match (asks, unknown) {
+    let unknown = suspended.and_then(|why| why.calls.iter().find(|call| asks.iter().all(|ask| ask.call_id != **call)));
+    let (over, asks): (Vec<&Ask>, Vec<&Ask>) = asks.iter().partition(|ask| ask.is_over(now));
+    match (asks.as_slice(), unknown) {
+        ([], None) if !over.is_empty() => {
+            let message = format!("nobody's word on what `{thread}` asked about counts any more: its time is over");
+            Failure::new(Exit::Decision, "needs_decision", message)
+                .hint(format!("`selvedge resume {thread}` goes on without it"))
+        }
         ([], None) => {
             let message = format!("everything that `{thread}` asked is answered, and nobody goes on with it");
             Failure::new(Exit::Failed, "run_suspended", message).hint(format!("`selvedge resume {thread}` goes on"))

@@ -3,7 +3,7 @@
 use std::cmp::Reverse;
 use std::time::Duration;
 
-use selvedge_model::event::{Ask, SuspendReason, Suspended};
+use selvedge_model::event::{Ask, ResumeMode, SuspendReason, Suspended};
 use selvedge_model::{CallId, Clock, Manifest, Status, ThreadId, Timestamp};
 use selvedge_store::{Filter, Registry, Store};
 use selvedge_store_local::system::SystemClock;
@@ -31,6 +31,8 @@ pub(crate) struct Need {
     pub(crate) why: Option<String>,
     pub(crate) since: Timestamp,
     pub(crate) expires_at: Option<Timestamp>,
+    /// What becomes of the call once it is allowed.
+    pub(crate) resume_mode: Option<ResumeMode>,
     /// Whether that moment is over, so that nobody can decide about the call any more.
     pub(crate) expired: bool,
     /// What to type.
@@ -95,6 +97,7 @@ fn lost(store: &dyn Store, thread: Manifest) -> Result<Option<Need>> {
         why: Some(why.to_owned()),
         since: thread.updated_at,
         expires_at: None,
+        resume_mode: None,
         expired: false,
         thread_id: thread.thread_id,
     }))
@@ -113,14 +116,15 @@ fn needs_of(thread: &Manifest, now: Timestamp) -> Vec<Need> {
         why: None,
         since: thread.updated_at,
         expires_at: None,
+        resume_mode: None,
         expired: false,
         commands,
     };
     let Some(why) = &thread.suspended else { return Vec::new() };
     let asks = why.asks.iter().map(|ask: &Ask| {
-        let Ask { call_id, tool, arguments, expires_at, .. } = ask.clone();
+        let Ask { call_id, tool, arguments, expires_at, resume_mode, .. } = ask.clone();
         let reason = why_asked(ask);
-        let expired = expires_at.is_some_and(|until| until <= now);
+        let expired = ask.is_over(now);
         // Nobody's word counts any more: the thread goes on without the call.
         let commands = match expired {
             true => vec![format!("selvedge resume {id}")],
@@ -133,6 +137,7 @@ fn needs_of(thread: &Manifest, now: Timestamp) -> Vec<Need> {
             arguments,
             why: reason,
             expires_at,
+            resume_mode: Some(resume_mode),
             expired,
             ..of(why, commands)
         }
@@ -165,10 +170,15 @@ pub(crate) fn limit_of(why: &Suspended) -> Option<&str> {
 pub(crate) fn values(why: &Suspended) -> Option<String> {
     let (current, maximum) = (why.current.as_ref()?, why.maximum.as_ref()?);
     Some(match limit_of(why) {
-        Some("spend") => format!("${current} of ${maximum}"),
+        Some("spend") => format!("${} of ${}", dollars(current), dollars(maximum)),
         Some("duration") => format!("{current} of {maximum} s"),
         _ => format!("{current} of {maximum}"),
     })
+}
+
+/// An amount of money, written out.
+fn dollars(amount: &serde_json::Value) -> String {
+    selvedge_model::money::decimal::deserialize(amount).map_or_else(|_| amount.to_string(), |money| money.to_string())
 }
 
 /// The one thread in which a call waits for somebody.

@@ -6,9 +6,8 @@
 
 use std::time::Duration;
 
-use selvedge_items::config::ResumeMode;
 use selvedge_log::hash::sha256;
-use selvedge_model::event::{Ask, Decision};
+use selvedge_model::event::{Ask, Decision, ResumeMode};
 use selvedge_model::fold::Call as Known;
 use selvedge_model::{Digest, LogId, Output, Timestamp, ToolSpec};
 use serde_json::{Value, json};
@@ -44,6 +43,7 @@ pub(crate) fn ask(asking: &Asking, action_hash: Digest, call: &OpenCall, now: Ti
         why: asking.why.clone(),
         redefined: false,
         expires_at: asking.expires_after.and_then(|after| later(now, after)),
+        resume_mode: asking.mode,
     }
 }
 
@@ -63,19 +63,13 @@ pub(crate) fn said<'d>(known: Option<&'d Known>, action_hash: &Digest) -> Option
 /// Whether the time is over in which somebody could have answered what was asked.
 pub(crate) fn is_expired(known: Option<&Known>, action_hash: &Digest, now: Timestamp) -> bool {
     let ask = known.and_then(|known| known.ask.as_ref()).filter(|ask| ask.action_hash == *action_hash);
-    ask.and_then(|ask| ask.expires_at).is_some_and(|expires_at| now >= expires_at)
+    ask.is_some_and(|ask| ask.is_over(now))
 }
 
 /// What somebody's word on an action means for its call.
-pub(crate) fn word(
-    mode: ResumeMode,
-    call: &OpenCall,
-    known: Option<&Known>,
-    action_hash: &Digest,
-    now: Timestamp,
-) -> Word {
+pub(crate) fn word(call: &OpenCall, known: Option<&Known>, action_hash: &Digest, now: Timestamp) -> Word {
     match said(known, action_hash) {
-        Some(decision) => meaning(mode, call, decision),
+        Some(decision) => meaning(call, decision),
         None if is_expired(known, action_hash, now) => {
             Word::Answer(Output::error("not made: nobody allowed this call in time"))
         }
@@ -84,18 +78,19 @@ pub(crate) fn word(
 }
 
 /// What a call is made with that was allowed before it was dispatched.
-pub(crate) fn allowed_with(mode: ResumeMode, call: &OpenCall, known: Option<&Known>) -> (Value, Option<String>) {
+pub(crate) fn allowed_with(call: &OpenCall, known: Option<&Known>) -> (Value, Option<String>) {
     let last = known.and_then(|known| known.decisions.iter().rev().find(|decision| decision.is_word()));
-    match last.map(|decision| meaning(mode, call, decision)) {
+    match last.map(|decision| meaning(call, decision)) {
         Some(Word::Given { arguments, changed_by }) => (arguments, changed_by),
         _ => (call.arguments.clone(), None),
     }
 }
 
-fn meaning(mode: ResumeMode, call: &OpenCall, decision: &Decision) -> Word {
+/// What a decision does with its call: as was said when it was made, whatever a rule says by now.
+fn meaning(call: &OpenCall, decision: &Decision) -> Word {
     let by = || Some(decision.who.clone());
     let as_asked = || Word::Given { arguments: call.arguments.clone(), changed_by: None };
-    match (decision.action.as_str(), mode, &decision.result) {
+    match (decision.action.as_str(), decision.resume_mode, &decision.result) {
         (Decision::DENY, ..) => {
             let why = decision.reason.as_ref().map(|reason| format!(": {reason}")).unwrap_or_default();
             Word::Answer(Output::error(format!("denied by {}{why}", decision.who)))
@@ -162,12 +157,14 @@ mod tests {
             action_hash: Some(hash),
             reason: None,
             result,
+            resume_mode: ResumeMode::default(),
         }
     }
 
-    fn heard(mode: ResumeMode, decisions: Vec<Decision>) -> Word {
+    fn heard(mode: ResumeMode, mut decisions: Vec<Decision>) -> Word {
+        decisions.iter_mut().for_each(|decision| decision.resume_mode = mode);
         let known = Known { decisions, ..Known::default() };
-        word(mode, &call(), Some(&known), &HASH, Timestamp::from_micros(0))
+        word(&call(), Some(&known), &HASH, Timestamp::from_micros(0))
     }
 
     fn given(arguments: Value, changed_by: Option<&str>) -> Word {
@@ -234,10 +231,10 @@ mod tests {
         let now = |micros| Timestamp::from_micros(micros);
         let asking = Asking { expires_after: Some(Duration::from_secs(1)), ..Asking::default() };
         let known = Known { ask: Some(ask(&asking, HASH, &call(), now(0))), ..Known::default() };
-        let at = |micros| word(ResumeMode::default(), &call(), Some(&known), &HASH, now(micros));
+        let at = |micros| word(&call(), Some(&known), &HASH, now(micros));
         assert_eq!(at(999_999), Word::Awaited);
         assert_eq!(at(1_000_000), Word::Answer(Output::error("not made: nobody allowed this call in time")));
         let forever = Known { ask: Some(ask(&Asking::default(), HASH, &call(), now(0))), ..Known::default() };
-        assert_eq!(word(ResumeMode::default(), &call(), Some(&forever), &HASH, now(i64::MAX / 2000)), Word::Awaited);
+        assert_eq!(word(&call(), Some(&forever), &HASH, now(i64::MAX / 2000)), Word::Awaited);
     }
 }

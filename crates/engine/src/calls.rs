@@ -193,13 +193,13 @@ impl Running<'_, '_> {
                 return Need::Answer(Output::error(format!("not allowed: {why}")), Some(denied));
             }
             // It was allowed before it was dispatched.
-            Permission::Ask(asking) if intent.is_some() => {
-                let (arguments, changed_by) = approval::allowed_with(asking.mode, open, known);
+            Permission::Ask(_) if intent.is_some() => {
+                let (arguments, changed_by) = approval::allowed_with(open, known);
                 (arguments, changed_by, true)
             }
             Permission::Ask(asking) => {
                 let hash = approval::action_hash(&self.held.fold.head.log_id, open, tool.spec());
-                match approval::word(asking.mode, open, known, &hash, now) {
+                match approval::word(open, known, &hash, now) {
                     Word::Given { arguments, changed_by } => (arguments, changed_by, true),
                     Word::Answer(output) => return Need::Answer(output, None),
                     Word::Awaited => {
@@ -376,7 +376,9 @@ impl Running<'_, '_> {
     /// Dispatches everything that is ready, at once.
     fn dispatch(&mut self, flights: &mut [Flight]) {
         for flight in flights.iter().filter(|flight| flight.started.is_some()) {
-            let OpenCall { id, name, arguments, .. } = &flight.open;
+            let OpenCall { id, name, .. } = &flight.open;
+            // Somebody may have changed them.
+            let arguments = flight.call.as_ref().map_or(&flight.open.arguments, |call| &call.arguments);
             (self.tell)(Told::Calling { call: id, tool: name, arguments });
         }
         let (cancel, engine) = (self.cancel, self.held.engine);

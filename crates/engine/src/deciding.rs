@@ -4,8 +4,8 @@
 //! open, a time that is over, a word that was given before and a decision about another action change nothing. Who can't have the
 //! lease leaves a note, and whoever holds the thread judges it with the next batch.
 
-use selvedge_model::event::Decision;
-use selvedge_model::{Call, CallId, Digest, Event, Note, Reason, RunId, ThreadId};
+use selvedge_model::event::{Decision, ResumeMode};
+use selvedge_model::{Call, CallId, Digest, Event, Note, NoteKey, Reason, RunId, ThreadId, Timestamp};
 use selvedge_store::{Acquire, Error as StoreError};
 use serde_json::{Value, json};
 
@@ -42,6 +42,8 @@ pub struct Decided {
     pub recorded: Recorded,
     /// The calls of the thread that still wait for somebody.
     pub undecided: Vec<CallId>,
+    /// What becomes of the call once it is allowed.
+    pub mode: ResumeMode,
 }
 
 /// Where a decision stands.
@@ -76,8 +78,15 @@ impl Choice {
             Self::Deny(reason) => (reason, None),
             Self::NotDone | Self::Unknown => (None, None),
         };
-        Decision { call_id, action, who: who.to_owned(), action_hash: None, reason, result }
+        let resume_mode = ResumeMode::default();
+        Decision { call_id, action, who: who.to_owned(), action_hash: None, reason, result, resume_mode }
     }
+}
+
+/// The action that somebody is asked about, and what becomes of it once it is allowed.
+struct Asked {
+    action_hash: Digest,
+    mode: ResumeMode,
 }
 
 /// The kind of note that carries a decision.
@@ -94,9 +103,7 @@ impl Engine {
         who: &str,
         work: &Assignment,
     ) -> Result<Decided> {
-        if let Choice::Edit(arguments) = &choice {
-            self.check_edit(thread, call, arguments, work)?;
-        }
+        self.check_value(thread, call, &choice, work)?;
         let mut decision = choice.of(call.clone(), who);
         decision.result.iter_mut().for_each(|result| self.redactor.value(result));
         decision.reason.iter_mut().for_each(|reason| {
@@ -107,7 +114,9 @@ impl Engine {
         match self.store.acquire(thread, Acquire::default()) {
             Ok(lease) => {
                 let mut held = self.take(lease, &mut |_| {})?;
-                let decided = held.decide(decision, work);
+                // Whoever left a word with a process that died said it first.
+                let heard = held.hear(Some(work), Of::default(), &mut |_| {});
+                let decided = heard.and_then(|_| held.decide(decision, work));
                 self.give_back(held)?;
                 decided
             }
@@ -116,18 +125,30 @@ impl Engine {
         }
     }
 
-    /// Whether a call could be made with other arguments: it is made ready, and not made.
-    fn check_edit(&self, thread: &ThreadId, id: &CallId, arguments: &Value, work: &Assignment) -> Result<()> {
+    /// Whether what comes with a decision can be used as it will be: arguments are made ready, and not made.
+    fn check_value(&self, thread: &ThreadId, id: &CallId, choice: &Choice, work: &Assignment) -> Result<()> {
+        let (Choice::Edit(value) | Choice::Approve(Some(value))) = choice else { return Ok(()) };
         let fold = Fold::load(&*self.store, thread, &self.trust)?;
         let open = fold.conversation.open().iter().find(|open| open.id == *id);
-        let Some(tool) = open.and_then(|open| work.tool(&open.name)) else { return Ok(()) };
+        let tool = open.and_then(|open| work.tool(&open.name));
+        // Whoever judges the decision says why nobody is asked.
+        let (Some(tool), Some(asked)) = (tool, asked(&fold, id, Some(work))) else { return Ok(()) };
+        match (choice, asked.mode) {
+            (Choice::Approve(_), ResumeMode::ReplayToolCall) => {
+                return Err(Error::ValueUnused { thread: thread.clone(), call: id.clone() });
+            }
+            (Choice::Approve(_), ResumeMode::UseDecisionAsToolResult) => return Ok(()),
+            // A plain yes.
+            (Choice::Approve(_), ResumeMode::PassDecisionToTool) if value.is_boolean() => return Ok(()),
+            _ => {}
+        }
         let call = Call {
             thread: thread.clone(),
             // Nothing runs under it.
             run: RunId::new("none").map_err(|_| StoreError::BadBatch)?,
             id: id.clone(),
             name: tool.spec().name.clone(),
-            arguments: arguments.clone(),
+            arguments: value.clone(),
             key: String::new(),
         };
         match tool.start(&call) {
@@ -136,49 +157,82 @@ impl Engine {
         }
     }
 
-    /// Leaves a decision with whoever holds the thread; if nobody does any more, takes it in here.
+    /// Leaves a decision with whoever holds the thread; if nobody does any more, takes it in here. The first that was left counts.
     fn leave_decision(&self, thread: &ThreadId, decision: Decision, work: &Assignment) -> Result<Decided> {
-        let fold = Fold::load(&*self.store, thread, &self.trust)?;
-        let Some(decision) = judge(&fold, decision, Some(work), self.clock.now())? else {
-            return Ok(Decided { recorded: Recorded::Before, undecided: undecided(&fold) });
+        let (fold, now) = (Fold::load(&*self.store, thread, &self.trust)?, self.clock.now());
+        let mode = asked(&fold, &decision.call_id, Some(work)).map(|asked| asked.mode).unwrap_or_default();
+        let Some(decision) = judge(&fold, decision, Some(work), now)? else {
+            return Ok(Decided { recorded: Recorded::Before, undecided: undecided(&fold, now), mode });
         };
-        let left = |note: &Note| note.kind == DECIDE && decision_of(note).is_some_and(|other| other == decision);
-        if !self.store.pending(thread)?.iter().any(left) {
-            self.post(thread, DECIDE, &self.ids.hex12(), json!({"decision": decision}))?;
+        match self.left_before(&decision, &fold, None)? {
+            Some(before) if is_same(&before, &decision) => {}
+            Some(before) => return Err(already_decided(thread, &before)),
+            None => {
+                let key = self.post(thread, DECIDE, &self.ids.hex12(), json!({"decision": decision}))?;
+                // Somebody may have left another one at the same moment.
+                let before = self.left_before(&decision, &fold, Some(&key))?;
+                if let Some(before) = before.filter(|before| !is_same(before, &decision)) {
+                    return Err(already_decided(thread, &before));
+                }
+            }
         }
         match self.store.acquire(thread, Acquire::default()) {
             Ok(lease) => {
                 let mut held = self.take(lease, &mut |_| {})?;
-                held.hear(Some(work), Of::default(), &mut |_| {})?;
-                let undecided = undecided(&held.fold);
+                let heard = held.hear(Some(work), Of::default(), &mut |_| {});
+                let undecided = undecided(&held.fold, now);
+                let counts = judge(&held.fold, decision, Some(work), now);
                 self.give_back(held)?;
-                Ok(Decided { recorded: Recorded::Now, undecided })
+                heard?;
+                match counts {
+                    Err(error @ Error::AlreadyDecided { .. }) => Err(error),
+                    _ => Ok(Decided { recorded: Recorded::Now, undecided, mode }),
+                }
             }
             // It can't give the thread back before it has heard this.
-            Err(StoreError::LeaseHeld { .. }) => Ok(Decided { recorded: Recorded::Left, undecided: Vec::new() }),
+            Err(StoreError::LeaseHeld { .. }) => Ok(Decided { recorded: Recorded::Left, undecided: Vec::new(), mode }),
             Err(error) => Err(error.into()),
         }
+    }
+
+    /// What was left about the same action and not heard yet, before the note of this name if it is still there.
+    fn left_before(&self, decision: &Decision, fold: &Fold, own: Option<&NoteKey>) -> Result<Option<Decision>> {
+        let manifest = fold.manifest();
+        let notes = self.store.pending(&manifest.thread_id)?;
+        let until = match own {
+            None => notes.len(),
+            Some(own) => notes.iter().position(|note| note.key == *own).unwrap_or(0),
+        };
+        let counts = |note: &&Note| note.kind == DECIDE && self.is_vouched(&manifest.chain_root_id, note);
+        let mut earlier = notes[..until].iter().filter(counts).filter_map(decision_of);
+        Ok(earlier.find(|other| is_rival(other, decision)))
     }
 }
 
 impl Held<'_> {
     fn decide(&mut self, decision: Decision, work: &Assignment) -> Result<Decided> {
-        let decision = judge(&self.fold, decision, Some(work), self.engine.clock.now())?;
+        let now = self.engine.clock.now();
+        let mode = asked(&self.fold, &decision.call_id, Some(work)).map(|asked| asked.mode).unwrap_or_default();
+        let decision = judge(&self.fold, decision, Some(work), now)?;
         let recorded = if decision.is_some() { Recorded::Now } else { Recorded::Before };
         if let Some(decision) = decision {
             self.delta.events.push(Event::Decision(decision));
             self.commit(Reason::Lifecycle, Of::default(), &mut |_| {})?;
         }
-        Ok(Decided { recorded, undecided: undecided(&self.fold) })
+        Ok(Decided { recorded, undecided: undecided(&self.fold, now), mode })
     }
 
     /// Takes in what others decided and raised meanwhile; gives whether anything changed. What does not count is answered by being
-    /// consumed.
+    /// consumed; a word on a call that nobody was asked about yet stays until somebody hears it who knows the rules.
     pub(crate) fn hear(&mut self, work: Option<&Assignment>, of: Of, tell: &mut dyn FnMut(Told<'_>)) -> Result<bool> {
         let notes = self.engine.store.pending(self.thread())?;
         let mut changed = false;
         for note in notes {
+            if !self.is_vouched(&note) {
+                continue;
+            }
             let event = match note.kind.as_str() {
+                DECIDE if work.is_none() && self.is_too_early(&note) => continue,
                 DECIDE => decision_of(&note)
                     .and_then(|decision| judge(&self.fold, decision, work, self.engine.clock.now()).ok().flatten())
                     .map(Event::Decision),
@@ -194,24 +248,28 @@ impl Held<'_> {
         }
         Ok(changed)
     }
+
+    /// Whether only the rules of a run can tell if a decision is about something that somebody is asked.
+    fn is_too_early(&self, note: &Note) -> bool {
+        let Some(decision) = decision_of(note).filter(Decision::is_word) else { return false };
+        let known = self.fold.call(&decision.call_id);
+        let is_open = self.fold.conversation.open().iter().any(|open| open.id == decision.call_id);
+        is_open && known.is_none_or(|known| known.ask.is_none() && known.intent.is_none())
+    }
 }
 
 fn decision_of(note: &Note) -> Option<Decision> {
     serde_json::from_value(note.body.get("decision")?.clone()).ok()
 }
 
-/// The calls of a thread that wait for somebody.
-pub(crate) fn undecided(fold: &Fold) -> Vec<CallId> {
-    fold.manifest().suspended.as_ref().map(|why| why.calls.clone()).unwrap_or_default()
+/// The calls of a thread that wait for somebody; one whose time is over is decided.
+pub(crate) fn undecided(fold: &Fold, now: Timestamp) -> Vec<CallId> {
+    let why = fold.manifest().suspended.as_ref();
+    why.map(|why| why.undecided(now).cloned().collect()).unwrap_or_default()
 }
 
 /// What is to be recorded of a decision: nothing if the very same is on record.
-fn judge(
-    fold: &Fold,
-    mut decision: Decision,
-    work: Option<&Assignment>,
-    now: selvedge_model::Timestamp,
-) -> Result<Option<Decision>> {
+fn judge(fold: &Fold, mut decision: Decision, work: Option<&Assignment>, now: Timestamp) -> Result<Option<Decision>> {
     let (thread, call) = (&fold.manifest().thread_id, decision.call_id.clone());
     let no_open_call = || Error::NoOpenCall { thread: thread.clone(), call: call.clone() };
     let known = fold.call(&call);
@@ -221,47 +279,59 @@ fn judge(
     }
     if decision.is_word() {
         let asked = asked(fold, &call, work).ok_or_else(no_open_call)?;
-        // A decision that names another action than the one that is asked about is about something else.
-        if decision.action_hash.is_some_and(|hash| hash != asked) {
+        // A decision that names another action than the one that is asked about, or was to do something else with it, is about
+        // something else.
+        if decision.action_hash.is_some_and(|hash| hash != asked.action_hash || decision.resume_mode != asked.mode) {
             return Err(no_open_call());
         }
-        if approval::is_expired(known, &asked, now) {
+        if approval::is_expired(known, &asked.action_hash, now) {
             return Err(Error::TooLate { thread: thread.clone(), call });
         }
-        decision.action_hash = Some(asked);
+        (decision.action_hash, decision.resume_mode) = (Some(asked.action_hash), asked.mode);
     } else if known.is_some_and(|known| known.outcome.is_some()) {
         return Err(no_open_call());
     }
-    let is_rival =
-        |other: &&Decision| other.is_word() == decision.is_word() && other.action_hash == decision.action_hash;
-    match known.and_then(|known| known.decisions.iter().find(is_rival)) {
+    match known.and_then(|known| known.decisions.iter().find(|other| is_rival(other, &decision))) {
         None => Ok(Some(decision)),
-        Some(before) if (&before.action, &before.result) == (&decision.action, &decision.result) => Ok(None),
-        Some(before) => {
-            let said = match before.action.as_str() {
-                Decision::APPROVE => "may be made",
-                Decision::EDIT => "may be made with other arguments",
-                Decision::DENY => "must not be made",
-                "done" => "was done",
-                "not_done" => "was not done",
-                _ => "is unknown to everybody",
-            };
-            let said = said.to_owned();
-            Err(Error::AlreadyDecided { thread: thread.clone(), call, said })
-        }
+        Some(before) if is_same(before, &decision) => Ok(None),
+        Some(before) => Err(already_decided(thread, before)),
     }
 }
 
-/// The action that somebody is asked about, or will be once the run comes to it.
-fn asked(fold: &Fold, call: &CallId, work: Option<&Assignment>) -> Option<Digest> {
+/// Whether two decisions are about the same thing, so that the first of them counts.
+fn is_rival(one: &Decision, other: &Decision) -> bool {
+    (&one.call_id, one.is_word(), one.action_hash) == (&other.call_id, other.is_word(), other.action_hash)
+}
+
+fn is_same(one: &Decision, other: &Decision) -> bool {
+    (&one.action, &one.result) == (&other.action, &other.result)
+}
+
+fn already_decided(thread: &ThreadId, before: &Decision) -> Error {
+    let said = match before.action.as_str() {
+        Decision::APPROVE => "may be made",
+        Decision::EDIT => "may be made with other arguments",
+        Decision::DENY => "must not be made",
+        "done" => "was done",
+        "not_done" => "was not done",
+        _ => "is unknown to everybody",
+    };
+    Error::AlreadyDecided { thread: thread.clone(), call: before.call_id.clone(), said: said.to_owned() }
+}
+
+/// What somebody is asked about, or will be once the run comes to it.
+fn asked(fold: &Fold, call: &CallId, work: Option<&Assignment>) -> Option<Asked> {
     let open = fold.conversation.open().iter().find(|open| open.id == *call)?;
     if let Some(ask) = fold.call(call).and_then(|known| known.ask.as_ref()) {
-        return Some(ask.action_hash);
+        return Some(Asked { action_hash: ask.action_hash, mode: ask.resume_mode });
     }
     let work = work?;
     let tool = work.tool(&open.name)?;
     match (work.gate)(tool.spec(), &open.arguments) {
-        Permission::Ask(_) => Some(approval::action_hash(&fold.head.log_id, open, tool.spec())),
+        Permission::Ask(asking) => {
+            let action_hash = approval::action_hash(&fold.head.log_id, open, tool.spec());
+            Some(Asked { action_hash, mode: asking.mode })
+        }
         _ => None,
     }
 }

@@ -7,6 +7,7 @@ use std::time::{Duration, Instant};
 
 use selvedge_items::config::Wait;
 use selvedge_log::Trust;
+use selvedge_log::hash::SealKey;
 use selvedge_model::event::{Ask, Process, SuspendReason};
 use selvedge_model::limits::Cost;
 use selvedge_model::scope::Scopes;
@@ -19,15 +20,18 @@ use selvedge_store::{Acquire, Error as StoreError, Filter, Store};
 use serde_json::json;
 
 use crate::assignment::Assignment;
+use crate::chain;
 use crate::error::{Error, Result};
-use crate::fold::{Fold, Folds};
+use crate::fold::Folds;
 use crate::hearing::Watch;
 use crate::held::{Held, More, Of};
 use crate::input::Input;
 use crate::mask::Mask;
+use crate::places::Places;
 use crate::redact::Redactor;
 use crate::run;
 use crate::snapshot::Keeper;
+use crate::standing::started_for;
 use crate::told::{Ended, Resumed, Stopped, Told};
 
 /// What an engine is made of.
@@ -59,10 +63,14 @@ pub struct Engine {
     pub(crate) redactor: Redactor,
     pub(crate) folds: Folds,
     pub(crate) snapshots: Option<Arc<Keeper>>,
+    /// What shows that a note comes from somebody who holds the key.
+    pub(crate) seal: Option<SealKey>,
     /// What is done before a thread's first run.
     prepare: Option<Prepare>,
     /// What is running in this process, and how to stop it.
     active: Mutex<HashMap<ThreadId, Cancel>>,
+    /// The children that it let go.
+    pub(crate) places: Places,
 }
 
 /// How long a thread that is to be killed may take to stop by itself.
@@ -90,7 +98,9 @@ impl Engine {
     pub fn new(options: Options) -> Self {
         let Options { store, trust, clock, ids, processes, scopes, redactor } = options;
         let (folds, active) = (Folds::default(), Mutex::default());
-        Self { store, trust, clock, ids, processes, scopes, redactor, folds, snapshots: None, prepare: None, active }
+        let (snapshots, seal, prepare) = (None, None, None);
+        let places = Places::default();
+        Self { store, trust, clock, ids, processes, scopes, redactor, folds, snapshots, seal, prepare, active, places }
     }
 
     /// The same engine, saving snapshots of its threads and beginning with them.
@@ -199,17 +209,24 @@ impl Engine {
         cancel: &Cancel,
         tell: &mut dyn FnMut(Told<'_>),
     ) -> Result<Ended> {
-        let thread = self.end_of_chain(asked)?;
-        let status = self.store.get(&thread)?.manifest.status;
-        if status.is_terminal() && input.messages.is_empty() {
-            return Err(nothing_to_resume(thread, status));
-        }
-        // Whoever only looks at it, or tells it something, has it for a moment.
-        let lease = self.store.acquire(&thread, Acquire { wait: A_MOMENT, take_over: false })?;
-        if !status.is_terminal() {
-            return self.run_held(lease, input, work, cancel, tell);
-        }
-        let mut held = self.take(lease, tell)?;
+        let (thread, mut held) = loop {
+            let thread = self.end_of_chain(asked)?;
+            let status = self.store.get(&thread)?.manifest.status;
+            if status.is_terminal() && input.messages.is_empty() {
+                return Err(nothing_to_resume(thread, status));
+            }
+            // Whoever only looks at it, or tells it something, has it for a moment.
+            let lease = self.store.acquire(&thread, Acquire { wait: A_MOMENT, take_over: false })?;
+            if !status.is_terminal() {
+                return self.run_held(lease, input, work, cancel, tell);
+            }
+            let held = self.take(lease, tell)?;
+            // Somebody may have gone on with it between the two looks; then this is for whatever goes on.
+            match held.fold.manifest().status {
+                now if now.is_terminal() && now != Status::Continued => break (thread, held),
+                _ => self.give_back(held)?,
+            }
+        };
         let successor = held.resumed(input.messages)?;
         let resumed = Resumed {
             old_thread_id: thread.clone(),
@@ -238,6 +255,12 @@ impl Engine {
     /// Asks whoever runs a thread to stop, and those who run what it started; a thread that waits is cancelled at once.
     pub fn stop(&self, thread: &ThreadId, stop: Stop) -> Result<Stopped> {
         let stopped = self.stop_chain(thread, stop)?;
+        self.stop_below(thread, stop)?;
+        Ok(stopped)
+    }
+
+    /// Stops everything that a chain started.
+    fn stop_below(&self, thread: &ThreadId, stop: Stop) -> Result<()> {
         let mut known = HashSet::from([thread.clone()]);
         let mut open = vec![thread.clone()];
         while let Some(next) = open.pop() {
@@ -252,7 +275,7 @@ impl Engine {
                 }
             }
         }
-        Ok(stopped)
+        Ok(())
     }
 
     /// Stops the end of a chain.
@@ -314,19 +337,8 @@ impl Engine {
         Ok(())
     }
 
-    /// The process that was started to run a thread, or the chain that it is a part of: the parent's log names that of a child, the
-    /// root's own log that of a chain which nobody started.
     fn process_of(&self, thread: &ThreadId) -> Result<Option<Process>> {
-        let manifest = self.store.get(thread)?.manifest;
-        let root = manifest.chain_root_id;
-        let recorded = Fold::load(&*self.store, manifest.parent_id.as_ref().unwrap_or(&root), &self.trust);
-        match recorded {
-            Ok(fold) if manifest.parent_id.is_some() => Ok(fold.process_of(&root).cloned()),
-            Ok(fold) => Ok(fold.thread().process.clone()),
-            // Who said so is gone, and a number alone names nobody.
-            Err(StoreError::Deleted(_) | StoreError::NoThread(_)) => Ok(None),
-            Err(error) => Err(error.into()),
-        }
+        started_for(&*self.store, &self.trust, &self.store.get(thread)?.manifest)
     }
 
     /// Settles every thread whose process is gone while it ran; gives those it settled. A thread that can't be settled is left for
@@ -359,9 +371,17 @@ impl Engine {
         }
     }
 
-    pub(crate) fn end_of_chain(&self, thread: &ThreadId) -> Result<ThreadId> {
-        if self.store.get(thread)?.manifest.status != Status::Continued {
-            return Ok(thread.clone());
+    /// The thread that goes on in the place of another one, also of one that was deleted: its tombstone knows.
+    pub fn end_of_chain(&self, thread: &ThreadId) -> Result<ThreadId> {
+        match self.store.get(thread) {
+            Ok(found) if found.manifest.status != Status::Continued => return Ok(thread.clone()),
+            Ok(_) => {}
+            Err(error @ StoreError::Deleted(_)) => {
+                let end = chain::end(&*self.store, thread)?;
+                let is_there = end.manifest.is_some() && !end.is_deleted;
+                return is_there.then_some(end.thread).ok_or(error.into());
+            }
+            Err(error) => return Err(error.into()),
         }
         let chain = self.store.chain(thread)?;
         Ok(chain.into_iter().next_back().map_or_else(|| thread.clone(), |end| end.manifest.thread_id))
@@ -412,6 +432,12 @@ impl Engine {
                 ended = Ended { cost, ..later };
             }
         }
+        if let (Some(stop @ (Stop::Cancelled | Stop::Killed)), Status::Cancelled | Status::Killed) =
+            (cancel.said(), ended.status)
+        {
+            // What it started in processes of their own did not hear it. Who can't be reached does not change how this one ended.
+            _ = self.stop_below(&ended.thread, stop);
+        }
         Ok(ended)
     }
 
@@ -439,8 +465,9 @@ impl Engine {
         if let (Some(prepare), Status::Created) = (&self.prepare, held.fold.manifest().status) {
             prepare(held.fold.manifest(), work)?;
         }
+        self.settle_unstarted(&held);
         let mut unsaid = Input::continuing();
-        let earlier = self.hear_earlier(&mut held, input.note.as_ref(), work);
+        let earlier = self.hear_earlier(&mut held, input.note.as_ref(), work, tell);
         let ended = match earlier {
             // What was heard before has filled the thread; its successor hears this.
             Ok(Some(heard)) if heard.status == Status::Continued => {
@@ -458,7 +485,7 @@ impl Engine {
             Err(error) => Err(error),
         };
         // What could not be recorded is settled by whoever takes the thread next; dropping it gives the lease back.
-        let heard = ended.and_then(|ended| Ok((ended, self.hear_others(held, work, cancel)?)));
+        let heard = ended.and_then(|ended| Ok((ended, self.hear_others(held, work, cancel, tell)?)));
         self.lock_active().remove(&thread);
         if matches!(&heard, Ok((_, None))) {
             // If the parent can't be told now, whoever takes it next hears it.
@@ -548,7 +575,7 @@ pub(crate) fn stop_waiting(held: &mut Held<'_>, stop: Stop) -> Result<()> {
     let status = if stop == Stop::Killed { Status::Killed } else { Status::Cancelled };
     match held.fold.manifest().status {
         Status::Suspended => {}
-        Status::Created => return stop_unborn(held, status),
+        Status::Created => return end_unborn(held, status, None),
         _ => return Ok(()),
     }
     held.interrupt_calls("interrupted: the thread was stopped before this call was made")?;
@@ -558,10 +585,12 @@ pub(crate) fn stop_waiting(held: &mut Held<'_>, stop: Stop) -> Result<()> {
     held.commit_with(Reason::Lifecycle, Of::default(), more, &mut |_| {}).map(|_| ())
 }
 
-fn stop_unborn(held: &mut Held<'_>, status: Status) -> Result<()> {
+/// Ends a thread that never ran, with a run that did nothing.
+pub(crate) fn end_unborn(held: &mut Held<'_>, status: Status, why: Option<&str>) -> Result<()> {
     // Thirty-two hex characters are a run's name.
     let run = RunId::new(held.engine.ids.hex32()).map_err(|_| StoreError::BadBatch)?;
     let meta = RunMeta::started(held.fold.manifest().agent_id.clone(), "user").finished(status.to_string());
+    let meta = RunMeta { termination_detail: why.map(str::to_owned), ..meta };
     let more = More { posted: held.settles(status).into_iter().collect(), ..More::default() };
     let of = Of { run: Some(run), meta: Some(meta), turn: None };
     held.commit_with(Reason::RunFinished, of, more, &mut |_| {}).map(|_| ())

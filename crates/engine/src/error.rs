@@ -1,5 +1,6 @@
 //! What keeps a run from being made. What a model or a tool has to say is no error of the engine.
 
+use selvedge_model::account::PostingError;
 use selvedge_model::error::{Classify, Kind};
 use selvedge_model::{CallId, Reason, Status, ThreadId};
 
@@ -66,6 +67,16 @@ pub enum Error {
         /// Why not.
         why: String,
     },
+    /// A value for a call that is made as it was asked for.
+    #[error(
+        "call `{call}` of thread `{thread}` is made as it was asked for once it is allowed: a value would be used for nothing"
+    )]
+    ValueUnused {
+        /// The thread.
+        thread: ThreadId,
+        /// The call.
+        call: CallId,
+    },
     /// A raise that would lower a ceiling.
     #[error("`{limit}` of thread `{thread}` would be lower than it is")]
     NotRaised {
@@ -73,6 +84,18 @@ pub enum Error {
         thread: ThreadId,
         /// The ceiling.
         limit: &'static str,
+    },
+    /// A raise of a child above what its parent may.
+    #[error("`{limit}` of thread `{thread}` would be higher than its parent `{parent}` allows")]
+    AboveParent {
+        /// The thread.
+        thread: ThreadId,
+        /// The ceiling.
+        limit: &'static str,
+        /// Whoever started it, or goes on in its place.
+        parent: ThreadId,
+        /// What that one's would have to be.
+        needs: u64,
     },
     /// A model without a price under a ceiling of money.
     #[error("nobody knows what the model `{model}` costs, and thread `{thread}` has a ceiling of money")]
@@ -117,10 +140,12 @@ impl Classify for Error {
             // Whatever kept it from being committed: the run is not what it should be.
             Self::Commit { source, .. } if source.kind() == Kind::Integrity => Kind::Integrity,
             Self::Commit { .. } | Self::NotStarted { .. } => Kind::Broken,
-            Self::NotRunnable { .. } | Self::NotHeardYet { .. } | Self::TooLate { .. } | Self::NoPrice { .. } => {
-                Kind::Denied
-            }
-            Self::NotRaised { .. } | Self::EditRefused { .. } => Kind::Invalid,
+            Self::NotRunnable { .. }
+            | Self::NotHeardYet { .. }
+            | Self::TooLate { .. }
+            | Self::NoPrice { .. }
+            | Self::AboveParent { .. } => Kind::Denied,
+            Self::NotRaised { .. } | Self::EditRefused { .. } | Self::ValueUnused { .. } => Kind::Invalid,
             Self::AlreadyDecided { .. } => Kind::Conflict,
             Self::NoOpenCall { .. } => Kind::Absent,
         }
@@ -136,7 +161,9 @@ impl Classify for Error {
             Self::NotHeardYet { .. } => "not_heard_yet",
             Self::TooLate { .. } => "too_late",
             Self::NotRaised { .. } => "not_raised",
+            Self::AboveParent { .. } => "above_parent",
             Self::EditRefused { .. } => "edit_refused",
+            Self::ValueUnused { .. } => "value_unused",
             Self::NoPrice { .. } => "no_price",
             Self::NotStarted { .. } => "not_started",
         }
@@ -151,6 +178,10 @@ impl Classify for Error {
 
     fn hint(&self) -> Option<String> {
         match self {
+            Self::Store(selvedge_store::Error::Posting(PostingError::Insufficient { account, .. })) => Some(format!(
+                "ask for less, or give the account it comes from more first: `selvedge resume {account} --raise spend=…`; \
+                 `selvedge thread show {account}` shows what it holds"
+            )),
             Self::Store(source) => source.hint(),
             Self::Commit { source, .. } => source.hint(),
             Self::NotRunnable { hint, .. } => Some(hint.clone()),
@@ -164,8 +195,14 @@ impl Classify for Error {
             Self::EditRefused { .. } => {
                 Some("mend the arguments; `selvedge inbox` shows the call as it was asked for".to_owned())
             }
+            Self::ValueUnused { thread, call } => Some(format!(
+                "`selvedge approve {call} --thread {thread}` allows it as it is, `--edit FILE` with other arguments"
+            )),
             Self::NotRaised { thread, .. } => {
                 Some(format!("`selvedge thread show {thread}` shows its limits; a raise sets a higher one"))
+            }
+            Self::AboveParent { limit, parent, needs, .. } => {
+                Some(format!("raise that of its parent first: `selvedge resume {parent} --raise {limit}={needs}`"))
             }
             Self::NoPrice { model, .. } => Some(format!(
                 "give `{model}` a price in `config/agent/models.yaml` (`selvedge config explain models.known`)"

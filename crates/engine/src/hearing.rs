@@ -84,7 +84,7 @@ impl Engine {
 
     /// Looks at notes and at the time until the run is over, and says that whoever runs it lives. `cancel` is whose word ends more than
     /// this run, `own` is this run's.
-    pub(crate) fn watch(&self, mut heart: Heart, cancel: &Cancel, own: &Cancel, watch: &Watch, over: &Cancel) {
+    pub(crate) fn watch(&self, heart: Heart, cancel: &Cancel, own: &Cancel, watch: &Watch, over: &Cancel) {
         loop {
             let left = watch.time_left();
             if over.wait(left.filter(|left| !left.is_zero()).unwrap_or(LOOK).min(LOOK)).is_some() {
@@ -112,12 +112,17 @@ impl Engine {
         held: &mut Held<'_>,
         own: Option<&NoteKey>,
         work: &Assignment,
+        tell: &mut dyn FnMut(Told<'_>),
     ) -> Result<Option<Ended>> {
+        held.drop_unvouched(tell)?;
         held.hear(Some(work), Of::default(), &mut |_| {})?;
         let notes = self.store.pending(held.thread())?;
         let earlier = notes.into_iter().filter(|note| note.kind == "send").take_while(|note| Some(&note.key) != own);
         let mut heard = None;
         for note in earlier {
+            if !held.is_vouched(&note) {
+                continue;
+            }
             heard = Some(self.run_once(held, input_of(note), work, &Cancel::new(), &mut |_| {})?);
             if held.fold.manifest().status == Status::Continued {
                 // Its successor has the rest of the notes.
@@ -134,6 +139,7 @@ impl Engine {
         mut held: Held<'_>,
         work: &Assignment,
         cancel: &Cancel,
+        tell: &mut dyn FnMut(Told<'_>),
     ) -> Result<Option<ThreadId>> {
         loop {
             let thread = held.thread().clone();
@@ -149,11 +155,13 @@ impl Engine {
             if !held.delta.consumed.is_empty() {
                 held.commit(Reason::Lifecycle, Of::default(), &mut |_| {})?;
             }
+            held.drop_unvouched(tell)?;
             let was_answered = held.hear(Some(work), Of::default(), &mut |_| {})?;
             if cancel.said() == Some(Stop::Killed) {
                 return self.give_back(held).map(|()| None);
             }
             let notes = self.store.pending(&thread)?;
+            let notes: Vec<Note> = notes.into_iter().filter(|note| held.is_vouched(note)).collect();
             let sent = notes.into_iter().filter(|note| note.kind == "send").map(input_of);
             let goes_on = was_answered && held.fold.manifest().status == Status::Suspended;
             let goes_on = goes_on && !self.waits_for_word(&held, work);
@@ -288,7 +296,9 @@ impl Engine {
 
     pub(crate) fn post(&self, thread: &ThreadId, kind: &str, name: &str, body: serde_json::Value) -> Result<NoteKey> {
         let key = NoteKey::new(format!("{kind}-{name}")).map_err(|_| StoreError::BadBatch)?;
-        self.store.post(Note { thread: thread.clone(), key: key.clone(), kind: kind.to_owned(), body })?;
+        let chain = self.store.get(thread)?.manifest.chain_root_id;
+        let note = Note { thread: thread.clone(), key: key.clone(), kind: kind.to_owned(), body };
+        self.store.post(self.vouched(&chain, note))?;
         Ok(key)
     }
 }
@@ -299,12 +309,30 @@ impl Held<'_> {
         self.fold.manifest().limits.as_ref().map_or_else(|| work.limits.clone(), |own| own.over(&work.limits))
     }
 
-    /// The change of ceilings that a raise means; refused if it lowers one.
+    /// Whoever started this thread, or goes on in its place, and what its ceilings are.
+    fn parent_limits(&self) -> Option<(ThreadId, Limits)> {
+        let mut parent = self.fold.manifest().parent_id.clone()?;
+        loop {
+            // One that is gone allows what it allowed.
+            let manifest = self.engine.store.get(&parent).ok()?.manifest;
+            match manifest.continuation_thread_id {
+                Some(next) => parent = next,
+                None => return Some((parent, manifest.limits?)),
+            }
+        }
+    }
+
+    /// The change of ceilings that a raise means; refused if it lowers one, or lifts one above its parent's.
     pub(crate) fn raised(&self, raise: &Limits, work: &Assignment) -> Result<ManifestChanged> {
         self.raised_over(raise, &self.limits(work))
     }
 
     fn raised_over(&self, raise: &Limits, limits: &Limits) -> Result<ManifestChanged> {
+        if let Some((parent, most)) = self.parent_limits()
+            && let Some((limit, needs)) = raise.beyond(&most)
+        {
+            return Err(Error::AboveParent { thread: self.thread().clone(), limit, parent, needs });
+        }
         match limits.lowered_by(raise) {
             Some(limit) => Err(Error::NotRaised { thread: self.thread().clone(), limit }),
             None => Ok(ManifestChanged { limits: Some(raise.over(limits)), ..ManifestChanged::default() }),

@@ -154,6 +154,7 @@ impl<'e> Held<'e> {
     ) -> Result<u64> {
         if let Some(why) = self.fold.notice.take() {
             tell(Told::Snapshot { why: &why });
+            self.fold.saved.is_told = true;
         }
         let status = self.fold.manifest().status;
         let mut changeset = self.changeset(reason, of);

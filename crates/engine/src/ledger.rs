@@ -22,8 +22,10 @@ use selvedge_model::answer::Usage;
 use selvedge_model::event::{SuspendReason, Suspended};
 use selvedge_model::id::ReservationId;
 use selvedge_model::limits::{Limits, SPEND_EXCEEDED};
-use selvedge_model::{Batch, Committed, Event, ModelError, Money, Price, Reason, RunId, Status};
-use selvedge_store::Error as StoreError;
+use selvedge_model::{
+    Batch, Changeset, Committed, Event, Expect, Ids, ModelError, Money, Part, Price, Reason, RunId, Status, ThreadId,
+};
+use selvedge_store::{Error as StoreError, Store};
 
 use crate::assignment::Assignment;
 use crate::error::{Error, Result};
@@ -32,8 +34,9 @@ use crate::told::Told;
 
 pub mod audit;
 pub mod book;
+mod differences;
 
-pub use book::Book;
+pub use book::{Book, short_above};
 
 /// How many tokens a model may answer with when nobody says how many.
 pub const OUTPUT_TOKENS: u64 = 8_192;
@@ -89,6 +92,21 @@ pub(crate) enum Spent {
     Unknown,
 }
 
+/// What a call was settled at.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Settled {
+    pub(crate) amount: Money,
+    /// Whether nobody knows, and the amount is the most it can have cost.
+    is_unknown: bool,
+}
+
+impl Settled {
+    /// What of it nobody knows.
+    pub(crate) fn unknown(self) -> Money {
+        if self.is_unknown { self.amount } else { Money::ZERO }
+    }
+}
+
 impl Spent {
     /// What a call that failed so has spent.
     pub(crate) fn by(error: &ModelError) -> Self {
@@ -106,6 +124,33 @@ impl Spent {
             ModelError::Transient { .. } | ModelError::Cut { .. } | ModelError::Stopped { .. } => Self::Unknown,
         }
     }
+}
+
+/// Says in the log of a chain's end what a call of it really cost whose answer was lost, also when all of that has ended: durable on
+/// return, together with what goes back up the tree. Gives the account.
+pub fn correct(
+    store: &dyn Store,
+    ids: &dyn Ids,
+    thread: &ThreadId,
+    (lost, amount): (&ReservationId, Money),
+    evidence: &str,
+) -> std::result::Result<Account, StoreError> {
+    let account = store.get(thread)?.manifest.chain_root_id;
+    // A thread that is continued takes nothing any more.
+    let mut chain = crate::chain::walk(store, thread)?.into_iter().filter(|(_, is_deleted)| !is_deleted);
+    let thread = &chain.next_back().map_or_else(|| thread.clone(), |(manifest, _)| manifest.thread_id);
+    for _ in 0..TRIES {
+        let mut book = Book::over(store, ids);
+        book.correct(&account, lost.clone(), amount, evidence.to_owned())?;
+        let after = book.account(&account)?;
+        let part = Part::new(thread.clone(), Expect::Any, Changeset::empty(Reason::Lifecycle));
+        match (store.commit(Batch::of(Part { postings: book.into_postings(), ..part })), after) {
+            (Ok(_), Some(after)) => return Ok(after),
+            (Err(error), _) if !book::is_overtaken(&error) => return Err(error),
+            _ => {}
+        }
+    }
+    Err(StoreError::AccountBusy(account))
 }
 
 impl Held<'_> {
@@ -253,9 +298,9 @@ impl Held<'_> {
         Ok(Refused { suspended, detail })
     }
 
-    /// Puts into the delta what became of the call that was reserved for last, if there is one.
-    pub(crate) fn settle(&mut self, spent: Spent) -> Result<()> {
-        let Some(Hold { reservation, bound, price }) = self.hold.take() else { return Ok(()) };
+    /// Puts into the delta what became of the call that was reserved for last, if there is one; gives what it is settled at.
+    pub(crate) fn settle(&mut self, spent: Spent) -> Result<Settled> {
+        let Some(Hold { reservation, bound, price }) = self.hold.take() else { return Ok(Settled::default()) };
         let (amount, unknown) = match spent {
             Spent::Counted(usage) => (price.cost(&usage), false),
             Spent::Nothing => (Money::ZERO, false),
@@ -265,21 +310,21 @@ impl Held<'_> {
         let settled = Posting::Settle { account: account.clone(), reservation, amount, unknown };
         if amount <= bound {
             self.delta.postings.push(settled);
-            return Ok(());
+            return Ok(Settled { amount, is_unknown: unknown });
         }
         let engine = self.engine;
         let mut book = Book::over(&*engine.store, &*engine.ids);
         book.post(settled)?;
         book.stop_tree(&account)?;
         self.delta.postings.extend(book.into_postings());
-        Ok(())
+        Ok(Settled { amount, is_unknown: unknown })
     }
 
     /// Puts into the delta what became of the calls of a run whose process is gone: what was never sent is given back, what may have
-    /// been sent is counted at the most it can have cost.
-    pub(crate) fn settle_lost_calls(&mut self, run: Option<&RunId>) -> Result<()> {
-        let (Some(run), account) = (run, self.account_id()) else { return Ok(()) };
-        let own = format!("{run}.");
+    /// been sent is counted at the most it can have cost. Gives the sum of that.
+    pub(crate) fn settle_lost_calls(&mut self, run: Option<&RunId>) -> Result<Money> {
+        let (Some(run), account) = (run, self.account_id()) else { return Ok(Money::ZERO) };
+        let (own, mut lost) = (format!("{run}."), Money::ZERO);
         for held in self.engine.store.reservations(&account)? {
             if !held.id.as_str().starts_with(&own) || held.child.is_some() {
                 continue;
@@ -288,12 +333,13 @@ impl Held<'_> {
             self.delta.postings.extend(match held.state {
                 ReservationState::Reserved => Some(Posting::Release { account, reservation }),
                 ReservationState::Issued => {
+                    lost = lost.saturating_add(held.amount);
                     Some(Posting::Settle { account, reservation, amount: held.amount, unknown: true })
                 }
                 ReservationState::Unknown => None,
             });
         }
-        Ok(())
+        Ok(lost)
     }
 
     /// Commits a batch; one that ends the chain closes its account as well, as far as the children allow.

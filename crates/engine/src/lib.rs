@@ -7,7 +7,7 @@
 //! - `held`: a thread under lease; the one place where a run commits. `fold` and `conversation`: what is known of it,
 //!   kept between commits and between runs, so that the next turn costs what the first did.
 //! - `hearing`: what others say to a thread that somebody runs. [`deciding`]: what people decide about calls; `approval`: what such
-//!   a decision is bound to and what it means.
+//!   a decision is bound to and what it means; `vouching`: that what was left for a run comes from somebody who holds the key.
 //! - `pulse`: how long a run went on whose process died.
 //! - `continuation`: a thread that goes on in another one; `carry`: what that one takes along; `context`: how full a model is.
 //! - `run`: one run as a list of named steps. `stops`: when it is stopped that goes in circles. `turn`: one answer of the model. `calls`: the tool calls of a turn, new ones
@@ -45,6 +45,7 @@ mod held;
 pub mod input;
 pub mod ledger;
 mod mask;
+mod places;
 mod pulse;
 pub mod redact;
 pub mod replay;
@@ -58,6 +59,7 @@ mod stops;
 pub mod told;
 pub mod transcript;
 mod turn;
+mod vouching;
 pub mod wait;
 
 pub use assignment::{Assignment, Permission};

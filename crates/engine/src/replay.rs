@@ -64,7 +64,9 @@ pub struct How {
     pub scopes: Scopes,
     /// What must never reach a log.
     pub redactor: Redactor,
-    /// The version up to which everything is taken over as it is; a run that goes on there is taken over to its end.
+    /// The version up to which nothing is compared. Everything up to there is taken over as it is, except of a run that goes on there: it
+    /// is done again from its beginning, with what the model, the tools and people said. If it takes another way before this version,
+    /// nothing can be compared, and [`Report::ended_at`] is not above it.
     pub from: Option<u64>,
 }
 
@@ -125,7 +127,7 @@ pub fn replay(recording: Recording, how: How) -> Result<Report> {
         state_now: nothing,
     };
     let tape = Arc::new(Tape::new(Arc::new(recording)));
-    let judge = Judge::new(tape.clone(), report);
+    let judge = Judge::new(tape.clone(), how.from, report);
     let mut driver = Driver::new(tape, how, judge);
     driver.drive()?;
     Ok(driver.judge.conclude())

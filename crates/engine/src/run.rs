@@ -9,7 +9,7 @@
 
 use std::time::Duration;
 
-use selvedge_model::answer::{End, Usage};
+use selvedge_model::answer::End;
 use selvedge_model::event::{Fields, ManifestChanged, SuspendReason, Suspended, TurnUsage};
 use selvedge_model::limits::{self, Cost, Limits, Reached};
 use selvedge_model::message::Block;
@@ -31,7 +31,7 @@ use crate::ledger::{Bid, OUTPUT_TOKENS, Refused, Spent};
 use crate::pulse;
 use crate::stops::{self, Met, Round};
 use crate::told::{Ended, Told};
-use crate::turn::{self, Asked, Asking};
+use crate::turn::{self, Asked, Asking, Used};
 
 /// What stands in place of an answer when a run was stopped, and how it begins when one failed.
 const STOPPED: &str = "(stopped by user)";
@@ -261,10 +261,9 @@ impl Running<'_, '_> {
             return Ok(Some(Why::Suspended(trouble("chain_too_deep", chain, rules.chain_max))));
         }
         let room = self.gauge.bytes(rules.ceiling(window));
-        let successor = self.held.successor(self.work, room, self.running_ms())?;
-        let begins_with = self.gauge.tokens(self.base_size() + successor.size);
+        let begins_with = self.gauge.tokens(self.base_size() + self.held.successor_size(self.work, room));
         Ok(Some(match begins_with < most {
-            true => Why::Continued(Box::new(successor)),
+            true => Why::Continued(Box::new(self.held.successor(self.work, room, self.running_ms())?)),
             false => Why::Suspended(trouble("context_too_small", begins_with, most)),
         }))
     }
@@ -323,7 +322,8 @@ impl Running<'_, '_> {
             self.turns -= 1;
         } else {
             self.gauge.counted(used.last_input_tokens, size);
-            self.count(&used.usage, asked_at);
+            let used = self.estimated(used, &asked, size);
+            self.count(&used, asked_at);
         }
         let conversation = &self.held.fold.conversation;
         let answer = match asked {
@@ -367,14 +367,31 @@ impl Running<'_, '_> {
         Some(Bid { price, input_tokens: self.gauge.tokens_at_most(size), output_tokens })
     }
 
+    /// What a turn used, with the tokens of an answer estimated that its provider did not count, where tokens count.
+    fn estimated(&self, mut used: Used, asked: &Asked, size: usize) -> Used {
+        let counts =
+            self.work.price.is_some_and(|price| !price.is_free()) || self.held.limits(self.work).tokens.is_some();
+        used.is_uncounted &= counts;
+        if let (true, Asked::Answered(answer)) = (used.is_uncounted, asked)
+            && answer.usage.is_none()
+        {
+            let said = serde_json::to_string(&answer.content).map_or(0, |text| text.len());
+            used.usage.input_tokens = used.usage.input_tokens.saturating_add(self.gauge.tokens(size));
+            used.usage.output_tokens = used.usage.output_tokens.saturating_add(self.gauge.tokens(said));
+        }
+        used
+    }
+
     /// Records what a turn used, so that no restart forgets it.
-    fn count(&mut self, usage: &Usage, asked_at: Timestamp) {
+    fn count(&mut self, used: &Used, asked_at: Timestamp) {
+        let usage = &used.usage;
         let took = self.held.engine.clock.now().as_micros().saturating_sub(asked_at.as_micros()) / 1000;
         let cost = Cost {
             turns: 1,
             input_tokens: usage.input_tokens,
             output_tokens: usage.output_tokens,
-            spend: self.work.price.map(|price| price.cost(usage)).unwrap_or_default(),
+            spend: used.spend,
+            spend_unknown: used.spend_unknown,
             duration_ms: u64::try_from(took).unwrap_or(0),
         };
         self.used.add(&cost);
@@ -383,6 +400,7 @@ impl Running<'_, '_> {
             cost,
             cache_read_tokens: usage.cache_read_tokens,
             cache_write_tokens: usage.cache_write_tokens,
+            estimated: used.is_uncounted,
         }));
     }
 
@@ -444,7 +462,9 @@ impl Running<'_, '_> {
     /// not tell, and where the run stands.
     fn record(&mut self, why: Why) -> Result<(String, Option<String>, Option<Status>, RunStatus)> {
         // A call whose answer could not be recorded may have been charged for.
-        self.held.settle(Spent::Unknown)?;
+        let settled = self.held.settle(Spent::Unknown)?;
+        self.used.spend = self.used.spend.saturating_add(settled.amount);
+        self.used.spend_unknown = self.used.spend_unknown.saturating_add(settled.unknown());
         let done = RunStatus::Done;
         Ok(match why {
             Why::Completed => ("completed".to_owned(), None, None, done),
@@ -529,7 +549,7 @@ pub(crate) fn settle_lost(held: &mut Held<'_>, tell: &mut dyn FnMut(Told<'_>)) -
     let reason = if unknown.is_empty() { SuspendReason::Error } else { SuspendReason::OutcomeUnknown };
     let suspended = Suspended { calls: unknown, ..Suspended::because(reason, "process_lost") };
     held.delta.events.push(Event::Suspended(suspended));
-    held.settle_lost_calls(lost.as_ref())?;
+    let charged = held.settle_lost_calls(lost.as_ref())?;
     // Whoever asked the dead run to stop did not mean the next one.
     held.delta.consumed = held.stops()?;
     let used = &held.fold.meter().active;
@@ -538,7 +558,8 @@ pub(crate) fn settle_lost(held: &mut Held<'_>, tell: &mut dyn FnMut(Told<'_>)) -
         let ran = run.updated_at.as_micros().saturating_sub(run.created_at.as_micros()) / 1000;
         let ran_on = pulse::ran_on_ms(alive, held.fold.head.version, run.updated_at, held.engine.clock.now());
         let duration_ms = u64::try_from(ran).unwrap_or(0).saturating_add(ran_on);
-        let cost = Cost { duration_ms, ..used.clone() };
+        let mut cost = Cost { duration_ms, ..used.clone() };
+        cost.add(&Cost { spend: charged, spend_unknown: charged, ..Cost::default() });
         RunMeta {
             status: RunStatus::Waiting,
             termination_code: Some("process_lost".to_owned()),

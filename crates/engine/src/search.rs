@@ -91,6 +91,8 @@ pub enum SearchError {
         pattern: String,
         /// Why.
         why: String,
+        /// Whether it was to be read as a regular expression, and can't be.
+        is_regex: bool,
     },
     /// A log can't be read.
     #[error(transparent)]
@@ -127,7 +129,10 @@ impl Classify for SearchError {
 
     fn hint(&self) -> Option<String> {
         match self {
-            Self::Pattern { .. } => Some("leave out `--regex` to search for exactly these words".to_owned()),
+            Self::Pattern { is_regex: true, .. } => {
+                Some("leave out `--regex` to search for exactly these words".to_owned())
+            }
+            Self::Pattern { .. } => Some("name a few words to look for".to_owned()),
             Self::Store(source) => source.hint(),
             Self::Engine(source) => source.hint(),
         }
@@ -215,14 +220,14 @@ struct Needle {
 
 impl Needle {
     fn new(query: &Query) -> Result<Self, SearchError> {
-        let refused = |why: String| SearchError::Pattern { pattern: query.query.clone(), why };
+        let refused = |why: String, is_regex| SearchError::Pattern { pattern: query.query.clone(), why, is_regex };
         if query.query.is_empty() {
-            return Err(refused("it is empty".to_owned()));
+            return Err(refused("it is empty".to_owned(), false));
         }
         if query.query.chars().count() > PATTERN_CHARS_MAX {
             let pattern: String = query.query.chars().take(40).chain(['…']).collect();
             let why = format!("it is longer than {PATTERN_CHARS_MAX} characters");
-            return Err(SearchError::Pattern { pattern, why });
+            return Err(SearchError::Pattern { pattern, why, is_regex: false });
         }
         let is_text = query.search_type == SearchType::Text;
         let source = if is_text { regex::escape(&query.query) } else { query.query.clone() };
@@ -232,7 +237,7 @@ impl Needle {
             .size_limit(COMPILED_BYTES_MAX)
             .dfa_size_limit(COMPILED_BYTES_MAX)
             .build()
-            .map_err(|error| refused(reason(&error)))?;
+            .map_err(|error| refused(reason(&error), !is_text))?;
         Ok(Self { pattern })
     }
 

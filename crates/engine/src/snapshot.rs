@@ -25,7 +25,7 @@ pub mod trigger;
 pub use keeper::Keeper;
 pub(crate) use keeper::{Failure, Last};
 pub(crate) use open::Begun;
-pub use open::{Newest, from_log, newest};
+pub use open::{Newest, examined, from_log, newest};
 pub use schema::{Schema, SchemaError};
 pub use trigger::Trigger;
 

@@ -7,6 +7,8 @@
 //! - A child that is waited for runs in this process, on a thread of its own; whoever takes up the parent goes on with it.
 //! - A child that is not waited for is a process of its own, started behind a gate: its identity stands in the intent, and it runs
 //!   once the batch is durable. It lives on without its parent.
+//! - Only so many children of a thread run at the same time; others wait their turn, behind their gate if they have one.
+//! - A child whose process died before it began is settled by whoever goes on with its parent, which hears of it.
 //! - A child may do no more than its parent: ceilings by the lower of both, capabilities by intersection, one level deeper.
 
 use std::sync::Arc;
@@ -14,23 +16,25 @@ use std::sync::Arc;
 use selvedge_items::capability::{Capabilities, Capability};
 use selvedge_model::account::Posting;
 use selvedge_model::event::{Fields, Suspended};
+use selvedge_model::fold::Call as Known;
 use selvedge_model::limits::Limits;
 use selvedge_model::tool::Started;
 use selvedge_model::{
     Call, CallId, Cancel, Changeset, Event, Expect, Manifest, Message, NewThread, Note, NoteKey, Output, Part, Role,
-    Status, ThreadId,
+    Status, Stop, ThreadId,
 };
-use selvedge_store::Error as StoreError;
+use selvedge_store::{Acquire, Error as StoreError, Filter};
 use serde_json::{Value, json};
 
 use crate::assignment::Assignment;
-use crate::engine::Engine;
+use crate::engine::{Engine, end_unborn};
 use crate::error::{Error, Result};
 use crate::fold::Fold;
 use crate::held::Held;
 use crate::input::Input;
 use crate::ledger::Book;
 use crate::run::over;
+use crate::standing::started_for;
 use crate::told::Ended;
 
 /// Makes the arguments of a call into a child, and knows how its runs are done.
@@ -105,6 +109,9 @@ pub(crate) enum Refused {
 /// The kind of note that tells a parent what became of a child.
 pub(crate) const CHILD_SETTLED: &str = "child_settled";
 
+/// How many children that never ran are looked at in one go.
+const UNSTARTED_MAX: usize = 1000;
+
 /// How much of a child's last words its parent is told.
 const TOLD_BYTES: usize = 4000;
 
@@ -142,12 +149,6 @@ impl Held<'_> {
         order.thread.capabilities = narrowed(order.thread.capabilities.take(), parent.capabilities.as_deref());
         order.thread.acknowledged.retain(|risk| parent.acknowledged.iter().any(|known| known >= risk));
         order.thread.parent_id = Some(parent.thread_id.clone());
-        if order.detached && self.active_children()? + before >= spawning.at_once as u64 {
-            let most = spawning.at_once;
-            return told(format!(
-                "{most} children run already, and no more may at the same time; wait for one with `wait_threads`"
-            ));
-        }
         let launched = match order.detached.then(|| spawning.children.launch(&thread)).transpose() {
             Ok(launched) => launched,
             Err(why) => return told(format!("{NOT_LAUNCHED}{why}")),
@@ -157,13 +158,6 @@ impl Held<'_> {
         let changeset = Changeset { messages: order.messages, ..Changeset::creating(order.thread) };
         let birth = Part::new(thread.clone(), Expect::Absent, changeset);
         Ok(Ok(Child { thread, birth: Some((birth, book.take_postings())), launched, is_detached: order.detached }))
-    }
-
-    /// How many children of this thread run, or are about to.
-    fn active_children(&self) -> Result<u64> {
-        let children = self.engine.store.children(self.thread())?;
-        let is_active = |status: Status| matches!(status, Status::Created | Status::Running);
-        Ok(children.iter().filter(|child| is_active(child.manifest.status)).count() as u64)
     }
 
     /// The child that a call asks for, with the ceilings that are wished for it and those that it may have.
@@ -258,13 +252,25 @@ impl Child {
 
     /// Runs it, or lets it run; gives what its parent is told.
     pub(crate) fn go(self, engine: &Engine, spawning: &Spawning, cancel: &Cancel) -> Output {
+        let process = self.launched.as_ref().and_then(|launched| launched.process());
+        // Where it can't be known who runs, it is not kept from running.
+        let has_place = engine.take_place(&self.thread, process, spawning.at_once, cancel).unwrap_or(true);
         if let Some(launched) = self.launched {
+            if !has_place {
+                // Its gate never opens.
+                drop(launched);
+                _ = engine.stop(&self.thread, cancel.said().unwrap_or(Stop::Cancelled));
+                return Output::error("interrupted: the thread was stopped before the child could be started");
+            }
             return match launched.dispatch(cancel) {
                 Ok(_) => running(&self.thread),
                 Err(error) => Output::error(error.to_string()),
             };
         }
-        match engine.run_child(&self.thread, spawning, cancel) {
+        // One that has no place because somebody said to stop hears that at once.
+        let ended = engine.run_child(&self.thread, spawning, cancel);
+        engine.leave_place(&self.thread);
+        match ended {
             Ok(ended) => told_of(&ended),
             Err(why) => Output::error(format!("child `{}` could not be run: {why}", self.thread)),
         }
@@ -279,6 +285,55 @@ impl Engine {
         let work = spawning.children.assignment(&manifest)?;
         // Whoever stops the parent stops the child; whoever stops the child does not stop its parent.
         self.resume(&end, Input::nothing(), &work, &cancel.child(), &mut |_| {}).map_err(words)
+    }
+
+    /// Ends the children of a thread, and of those it continues, whose processes died before they began: nobody else would start them,
+    /// and money is set aside for them. One whose call is open is started again by that call. What can't be ended now is ended by
+    /// whoever takes the thread next.
+    pub(crate) fn settle_unstarted(&self, held: &Held<'_>) {
+        let is_detached = |call: &Known| call.child.as_ref().is_some_and(|child| child.detached);
+        let is_first = held.fold.manifest().continuation_of.is_none();
+        if is_first && !held.fold.thread().calls.values().any(is_detached) {
+            return;
+        }
+        let is_open = |child: &ThreadId| {
+            let open = held.fold.conversation.open();
+            let known = open.iter().filter_map(|open| held.fold.call(&open.id)?.child.as_ref());
+            known.into_iter().any(|known| known.thread_id == *child)
+        };
+        for child in self.unstarted(held.thread()).unwrap_or_default() {
+            if !is_open(&child.thread_id) {
+                _ = self.settle_dead(&child);
+            }
+        }
+    }
+
+    /// The children of a chain that are there and that nobody has.
+    fn unstarted(&self, parent: &ThreadId) -> Result<Vec<Manifest>> {
+        let mut found = Vec::new();
+        for link in self.store.chain(parent)? {
+            let parent_id = Some(link.manifest.thread_id);
+            let filter = Filter { status: Some(Status::Created), parent_id, ..Filter::default() };
+            let created = self.store.list(&filter, None, UNSTARTED_MAX)?.items;
+            found.extend(created.into_iter().map(|child| child.manifest).filter(|it| it.continuation_of.is_none()));
+        }
+        Ok(found)
+    }
+
+    /// Ends a child that never ran, if the process that was started for it is dead.
+    fn settle_dead(&self, child: &Manifest) -> Result<()> {
+        if self.store.holder(&child.thread_id)?.is_some() {
+            return Ok(());
+        }
+        match started_for(&*self.store, &self.trust, child)? {
+            Some(process) if !self.processes.may_live(&process) => {}
+            _ => return Ok(()),
+        }
+        let mut held = self.take(self.store.acquire(&child.thread_id, Acquire::default())?, &mut |_| {})?;
+        if held.fold.manifest().status == Status::Created {
+            end_unborn(&mut held, Status::Error, Some("the process that was to run it died before it began"))?;
+        }
+        self.give_back(held)
     }
 
     /// What became of a child that was started before; nothing if it must be gone on with.

@@ -6,7 +6,7 @@ use std::collections::BTreeMap;
 
 use selvedge_log::Trust;
 use selvedge_model::error::{Classify, Kind};
-use selvedge_model::event::Suspended;
+use selvedge_model::event::{Process, Suspended};
 use selvedge_model::limits::Cost;
 use selvedge_model::{DirectiveId, Manifest, Message, OwnerId, Role, RunId, Status, ThreadId, Timestamp};
 use selvedge_store::load::load;
@@ -16,6 +16,7 @@ use serde_json::Value;
 
 use crate::chain;
 use crate::error::Result;
+use crate::fold::Fold;
 
 /// The most characters of a thread's last words that are given.
 pub const RESULT_CHARS_MAX: usize = 4000;
@@ -229,6 +230,19 @@ pub(crate) fn standing(store: &dyn Store, manifest: &Manifest) -> Result<Standin
             }))
         }
         status => Ok(status.into()),
+    }
+}
+
+/// The process that was started to run a thread, or the chain that it is a part of: the parent's log names that of a child, the root's
+/// own log that of a chain which nobody started. None if whoever started it runs it too, or if who said so is gone.
+pub(crate) fn started_for(store: &dyn Store, trust: &Trust, manifest: &Manifest) -> Result<Option<Process>> {
+    let root = &manifest.chain_root_id;
+    match Fold::load(store, manifest.parent_id.as_ref().unwrap_or(root), trust) {
+        Ok(fold) if manifest.parent_id.is_some() => Ok(fold.process_of(root).cloned()),
+        Ok(fold) => Ok(fold.thread().process.clone()),
+        // A number alone names nobody.
+        Err(StoreError::Deleted(_) | StoreError::NoThread(_)) => Ok(None),
+        Err(error) => Err(error.into()),
     }
 }
 

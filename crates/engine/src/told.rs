@@ -42,6 +42,11 @@ pub enum Told<'a> {
         /// What happened.
         why: &'a str,
     },
+    /// A note that nobody vouches for was dropped; it changed nothing.
+    Dropped {
+        /// What happened.
+        why: &'a str,
+    },
     /// Something could not be committed. Nothing of it is in the log.
     StateError {
         /// What happened.

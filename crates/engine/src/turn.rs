@@ -4,13 +4,13 @@ use std::collections::HashSet;
 
 use selvedge_model::answer::{Answer, End, Usage};
 use selvedge_model::message::Block;
-use selvedge_model::{CallId, Cancel, Classify, Draft, Ids, ModelError, Prompt, ToolSpec};
+use selvedge_model::{CallId, Cancel, Classify, Draft, Ids, ModelError, Money, Prompt, ToolSpec};
 
 use crate::assignment::Assignment;
 use crate::conversation::Conversation;
 use crate::error::Result;
 use crate::held::{Held, Of};
-use crate::ledger::{Allowed, Bid, Refused, Spent};
+use crate::ledger::{Allowed, Bid, Refused, Settled, Spent};
 use crate::redact::Redactor;
 use crate::told::Told;
 
@@ -47,9 +47,20 @@ pub(crate) struct Used {
     pub(crate) attempts: u32,
     /// What the last attempt was sent, as its provider counts.
     pub(crate) last_input_tokens: u64,
+    /// Whether the provider did not say what its answer used.
+    pub(crate) is_uncounted: bool,
+    /// What it was all settled at.
+    pub(crate) spend: Money,
+    /// Of that, what nobody knows.
+    pub(crate) spend_unknown: Money,
 }
 
 impl Used {
+    fn pay(&mut self, settled: Settled) {
+        self.spend = self.spend.saturating_add(settled.amount);
+        self.spend_unknown = self.spend_unknown.saturating_add(settled.unknown());
+    }
+
     fn add(&mut self, usage: &Usage) {
         self.last_input_tokens = usage.input_tokens;
         self.usage.input_tokens = self.usage.input_tokens.saturating_add(usage.input_tokens);
@@ -74,6 +85,9 @@ pub(crate) fn ask(held: &mut Held<'_>, asking: &Asking<'_>, tell: &mut dyn FnMut
             },
             None => None,
         };
+        if used.attempts == 0 {
+            held.keep_before_turn(tell);
+        }
         used.attempts += 1;
         let attempt = used.attempts;
         let prompt = Prompt {
@@ -91,13 +105,18 @@ pub(crate) fn ask(held: &mut Held<'_>, asking: &Asking<'_>, tell: &mut dyn FnMut
         };
         let error = match work.model.answer(&prompt, &mut draft, cancel) {
             Ok(answer) => {
-                used.add(&answer.usage);
-                held.settle(Spent::Counted(answer.usage))?;
+                let counted = answer.usage.filter(|usage| !usage.estimated);
+                used.add(&answer.usage.unwrap_or_default());
+                if counted.is_none() {
+                    (used.is_uncounted, used.last_input_tokens) = (true, 0);
+                }
+                // A provider that does not count has not worked for nothing.
+                used.pay(held.settle(counted.map_or(Spent::Unknown, Spent::Counted))?);
                 return Ok((Asked::Answered(answer), used));
             }
             Err(error) => error,
         };
-        held.settle(Spent::by(&error))?;
+        used.pay(held.settle(Spent::by(&error))?);
         // What a model had said when it was told to stop is kept.
         if drafted && !matches!(error, ModelError::Stopped { .. }) {
             tell(Told::Draft(&Draft::Void));

@@ -5,7 +5,8 @@
 //! - A wait ends with the run that was active when it began, whatever runs afterwards; where no run is active it ends at once with how
 //!   the thread stands. A run that hands itself over goes on in the successor's first run, as often as that happens.
 //! - Whatever ends a run ends the wait, a suspension too: it may last for ever, and somebody is needed.
-//! - Nobody waits for the dead: a run whose process is gone, and a successor that nobody starts, are `stalled`.
+//! - Nobody waits for the dead: a run whose process is gone, a child whose process died before it began, and a successor that nobody
+//!   starts, are `stalled`.
 //! - What is given was signed: whoever has ended is read and checked once, at the end of the wait and not while it lasts.
 //! - No wake-up is lost: the place in the feed is taken before the first look. Deaths are in no feed, so everybody looks twice a second.
 //!
@@ -15,12 +16,14 @@ use std::collections::{BTreeMap, HashSet};
 use std::time::{Duration, Instant};
 
 use selvedge_log::Trust;
+use selvedge_model::tool::Processes;
 use selvedge_model::{Cancel, Manifest, Run, RunId, RunStatus, Status, ThreadId};
 use selvedge_store::{Error as StoreError, Store};
 
 use crate::chain;
+use crate::engine::Engine;
 use crate::error::Result;
-use crate::standing::{Outcome, Outcomes, Standing, holder};
+use crate::standing::{Outcome, Outcomes, Standing, holder, started_for};
 
 /// How often everybody looks, told or not.
 const LOOK: Duration = Duration::from_millis(500);
@@ -33,10 +36,18 @@ const FEED: usize = 1000;
 /// How many threads of a chain are followed at most.
 const LINKS_MAX: usize = 10_000;
 
+impl Engine {
+    /// Waits for threads, at most this long; gives what came of each.
+    pub fn wait(&self, threads: &[ThreadId], timeout: Duration, cancel: &Cancel) -> Result<Outcomes> {
+        wait_threads(&*self.store, &self.trust, &*self.processes, threads, timeout, cancel)
+    }
+}
+
 /// Waits for threads, at most this long; gives what came of each.
 pub fn wait_threads(
     store: &dyn Store,
     trust: &Trust,
+    processes: &dyn Processes,
     threads: &[ThreadId],
     timeout: Duration,
     cancel: &Cancel,
@@ -52,7 +63,7 @@ pub fn wait_threads(
         let mut still_open = Vec::new();
         for mut waiting in open {
             let is_news = news.as_ref().is_none_or(|news| news.contains(&waiting.at));
-            match if is_news { waiting.look(store, trust)? } else { None } {
+            match if is_news { waiting.look(store, trust, processes)? } else { None } {
                 Some(outcome) => _ = results.insert(waiting.asked, outcome),
                 None => still_open.push(waiting),
             }
@@ -179,14 +190,14 @@ impl Waiting {
     }
 
     /// Looks as far as the chain goes; gives what came of it, once it is over.
-    fn look(&mut self, store: &dyn Store, trust: &Trust) -> Result<Option<Outcome>> {
+    fn look(&mut self, store: &dyn Store, trust: &Trust, processes: &dyn Processes) -> Result<Option<Outcome>> {
         loop {
             let Some((manifest, is_deleted)) = chain::known(store, &self.at)? else {
                 return Ok(Some(self.lost()));
             };
             let next = chain::next(&manifest).filter(|_| is_deleted);
             let step = match (is_deleted, next) {
-                (false, _) => match see(store, manifest.clone())? {
+                (false, _) => match see(store, trust, processes, manifest.clone())? {
                     Some(seen) => decide(&self.target, &seen),
                     // It was deleted just now.
                     None => continue,
@@ -261,12 +272,12 @@ impl Waiting {
 }
 
 /// What the registry says of a thread; nothing if it was deleted meanwhile.
-fn see(store: &dyn Store, mut manifest: Manifest) -> Result<Option<Seen>> {
+fn see(store: &dyn Store, trust: &Trust, processes: &dyn Processes, mut manifest: Manifest) -> Result<Option<Seen>> {
     loop {
         let thread = manifest.thread_id.clone();
         let is_held = match manifest.status {
             Status::Running => holder(store, &thread)?.is_some(),
-            Status::Created => may_be_started(store, &manifest)?,
+            Status::Created => may_be_started(store, trust, processes, &manifest)?,
             _ => false,
         };
         let runs = match store.runs(&thread) {
@@ -284,16 +295,22 @@ fn see(store: &dyn Store, mut manifest: Manifest) -> Result<Option<Seen>> {
     }
 }
 
-/// Whether somebody alive has a thread that has not run, or the one it continues, or the one that started it.
-fn may_be_started(store: &dyn Store, manifest: &Manifest) -> Result<bool> {
+/// Whether somebody alive has a thread that has not run, or is to run it: the process that was started for it, whoever has the thread it
+/// continues, or whoever started it and waits for it.
+fn may_be_started(store: &dyn Store, trust: &Trust, processes: &dyn Processes, manifest: &Manifest) -> Result<bool> {
     if holder(store, &manifest.thread_id)?.is_some() {
         return Ok(true);
     }
-    for other in [&manifest.continuation_of, &manifest.parent_id].into_iter().flatten() {
+    let is_held = |other: &ThreadId| -> Result<bool> {
         let end = chain::end(store, other)?.thread;
-        if end != manifest.thread_id && holder(store, &end)?.is_some() {
-            return Ok(true);
-        }
+        Ok(end != manifest.thread_id && holder(store, &end)?.is_some())
+    };
+    if let Some(before) = &manifest.continuation_of {
+        return is_held(before);
     }
-    Ok(false)
+    // Where it can't be known who was started for it, whoever has its parent may be the one.
+    match started_for(store, trust, manifest).ok().flatten() {
+        Some(process) => Ok(processes.may_live(&process)),
+        None => manifest.parent_id.as_ref().map_or(Ok(false), is_held),
+    }
 }

@@ -269,7 +269,7 @@ pub struct Record {
     pub evidence: Option<String>,
 }
 
-fn is_false(flag: &bool) -> bool {
+pub(crate) fn is_false(flag: &bool) -> bool {
     !flag
 }
 

@@ -66,6 +66,9 @@ pub struct Usage {
     /// Of the tokens sent, those written to the provider's cache.
     #[serde(default)]
     pub cache_write_tokens: u64,
+    /// Whether the provider did not count, and this was estimated.
+    #[serde(default, skip_serializing_if = "crate::account::is_false")]
+    pub estimated: bool,
 }
 
 /// Why an answer ended.
@@ -89,8 +92,8 @@ pub struct Answer {
     pub content: Vec<Block>,
     /// Why it ended.
     pub end: End,
-    /// What it used, as the provider counts.
-    pub usage: Usage,
+    /// What it used, as the provider counts; nothing if it does not say.
+    pub usage: Option<Usage>,
     /// The session of an outside engine that now knows the conversation.
     pub session: Option<String>,
 }

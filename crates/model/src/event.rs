@@ -422,6 +422,12 @@ impl Suspended {
         self.asks.retain(|ask| ask.call_id != *call);
     }
 
+    /// The calls that somebody can still decide about at a moment: of the others the time is over.
+    pub fn undecided(&self, now: Timestamp) -> impl Iterator<Item = &CallId> {
+        let is_over = move |call: &CallId| self.asks.iter().any(|ask| ask.call_id == *call && ask.is_over(now));
+        self.calls.iter().filter(move |call| !is_over(call))
+    }
+
     /// A run that waits for this reason, of which nothing else is said.
     pub fn because(reason: SuspendReason, code: impl Into<String>) -> Self {
         Self { reason, code: Some(code.into()), current: None, maximum: None, calls: Vec::new(), asks: Vec::new() }
@@ -449,6 +455,36 @@ pub struct Ask {
     /// After this moment nobody's word counts any more, and the call is not made.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub expires_at: Option<Timestamp>,
+    /// What becomes of the call once it is allowed; what a rule says later does not count.
+    #[serde(default, skip_serializing_if = "ResumeMode::is_replay")]
+    pub resume_mode: ResumeMode,
+}
+
+impl Ask {
+    /// Whether nobody's word counts any more.
+    pub fn is_over(&self, now: Timestamp) -> bool {
+        self.expires_at.is_some_and(|expires_at| now >= expires_at)
+    }
+}
+
+/// What becomes of a call that was approved.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum ResumeMode {
+    /// It is made as the model asked for it.
+    #[default]
+    ReplayToolCall,
+    /// It is not made: the decision is its result.
+    UseDecisionAsToolResult,
+    /// It is made with the decision for its arguments.
+    PassDecisionToTool,
+}
+
+impl ResumeMode {
+    /// Whether it is made as the model asked for it, which needs no saying.
+    pub fn is_replay(&self) -> bool {
+        *self == Self::ReplayToolCall
+    }
 }
 
 /// What one turn of the model used, failed attempts included.
@@ -465,6 +501,9 @@ pub struct TurnUsage {
     /// Of the tokens sent, those written to the provider's cache.
     #[serde(default)]
     pub cache_write_tokens: u64,
+    /// Whether the provider did not say what its answer used, so that its tokens are an estimate.
+    #[serde(default, skip_serializing_if = "crate::account::is_false")]
+    pub estimated: bool,
 }
 
 /// Somebody decided about a call.
@@ -485,6 +524,9 @@ pub struct Decision {
     /// What came with it.
     #[serde(default, deserialize_with = "present", skip_serializing_if = "Option::is_none")]
     pub result: Option<Value>,
+    /// What it was said to do with the call, if it allows it.
+    #[serde(default, skip_serializing_if = "ResumeMode::is_replay")]
+    pub resume_mode: ResumeMode,
 }
 
 impl Decision {

@@ -234,6 +234,7 @@ impl Thread {
         if message.role == Role::User && self.manifest.run_id.is_some() {
             self.meter.heard();
         }
+        self.manifest.answered(message);
     }
 
     fn interrupted(&mut self, fields: &Fields) {

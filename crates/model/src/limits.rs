@@ -47,6 +47,9 @@ pub struct Cost {
     /// Dollars.
     #[serde(default, with = "money::decimal")]
     pub spend: Money,
+    /// Of the dollars, those put down for calls of which nobody knows what they cost.
+    #[serde(default, skip_serializing_if = "is_nothing", with = "money::decimal")]
+    pub spend_unknown: Money,
     /// Milliseconds of running time.
     #[serde(default)]
     pub duration_ms: u64,
@@ -81,6 +84,21 @@ impl Limits {
             depth: least(self.depth, depth_left),
             duration_seconds: least(self.duration_seconds, parent.duration_seconds),
         })
+    }
+
+    /// The first of these ceilings that lies above what a child of a thread with the ceilings of `parent` may have, and what the
+    /// parent's would have to be. Money is not looked at: an account never gives more than it holds.
+    pub fn beyond(&self, parent: &Self) -> Option<(&'static str, u64)> {
+        let needs = |name, own: Option<u64>, parent: Option<u64>| {
+            let parent = parent?;
+            own.filter(|own| *own > parent).map(|own| (name, own))
+        };
+        let depth = self.depth.map(|depth| depth.saturating_add(1));
+        needs("turns", self.turns, parent.turns)
+            .or_else(|| needs("tokens", self.tokens, parent.tokens))
+            .or_else(|| needs("spawns", self.spawns, parent.spawns))
+            .or_else(|| needs("depth", depth, parent.depth))
+            .or_else(|| needs("duration", self.duration_seconds, parent.duration_seconds))
     }
 
     /// The first ceiling that what was used has reached: nothing further may be begun.
@@ -236,8 +254,13 @@ impl Cost {
         self.input_tokens = self.input_tokens.saturating_add(other.input_tokens);
         self.output_tokens = self.output_tokens.saturating_add(other.output_tokens);
         self.spend = self.spend.saturating_add(other.spend);
+        self.spend_unknown = self.spend_unknown.saturating_add(other.spend_unknown);
         self.duration_ms = self.duration_ms.saturating_add(other.duration_ms);
     }
+}
+
+fn is_nothing(money: &Money) -> bool {
+    money.is_zero()
 }
 
 #[cfg(test)]
@@ -321,6 +344,15 @@ mod tests {
         assert_eq!((limits().lowered_by(&raise(4)), limits().lowered_by(&raise(6))), (Some("turns"), None));
         // Without a ceiling every number is lower.
         assert_eq!(Limits::default().lowered_by(&raise(6)), Some("turns"));
+    }
+
+    #[test]
+    fn a_child_has_no_ceiling_above_its_parent_s() {
+        let parent = Limits { turns: Some(5), depth: Some(2), ..Limits::default() };
+        let beyond = |own: Limits| own.beyond(&parent);
+        assert_eq!(beyond(Limits { turns: Some(5), depth: Some(1), tokens: Some(9), ..Limits::default() }), None);
+        assert_eq!(beyond(Limits { turns: Some(6), ..Limits::default() }), Some(("turns", 6)));
+        assert_eq!(beyond(Limits { depth: Some(2), ..Limits::default() }), Some(("depth", 3)));
     }
 
     #[test]

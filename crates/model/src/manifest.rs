@@ -7,6 +7,7 @@ use crate::error::{Classify, Kind};
 use crate::event::{Event, Fields, Handoff, ManifestChanged, Suspended, ThreadCreated, ThreadKind};
 use crate::id::{AgentId, DirectiveId, RunId, TaskId, ThreadId};
 use crate::limits::{Cost, Limits};
+use crate::message::{Block, Message};
 use crate::run::RunRecorded;
 use crate::status::{InvalidTransition, Status};
 use crate::time::Timestamp;
@@ -166,6 +167,8 @@ impl Manifest {
             }
             // Whoever decides about a call makes one less that waits.
             Event::Decision(decision) => self.suspended.iter_mut().for_each(|why| why.forget(&decision.call_id)),
+            // So does whoever answers one in its tool's place.
+            Event::Message(message) => self.answered(message),
             Event::ManifestChanged(change) => self.changed(change, at)?,
             Event::ThreadHandoff(handoff) | Event::ThreadResumed(handoff) => self.handed_off(handoff, at)?,
             _ => {}
@@ -213,6 +216,16 @@ impl Manifest {
         self.cost.add(&run.meta.total_cost());
         self.run_id = None;
         Ok(())
+    }
+
+    /// Takes in that calls were answered: they wait for nobody any more.
+    pub(crate) fn answered(&mut self, message: &Message) {
+        let Some(why) = &mut self.suspended else { return };
+        for block in &message.content {
+            if let Block::ToolResult { call_id, .. } = block {
+                why.forget(call_id);
+            }
+        }
     }
 
     fn changed(&mut self, change: &ManifestChanged, at: Timestamp) -> Result<(), Misfit> {

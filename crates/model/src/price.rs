@@ -91,12 +91,8 @@ mod tests {
             cache_read: Some("0.3".parse().unwrap()),
             cache_write: None,
         };
-        let usage = Usage {
-            input_tokens: 1_000_000,
-            output_tokens: 200_000,
-            cache_read_tokens: 500_000,
-            cache_write_tokens: 0,
-        };
+        let usage =
+            Usage { input_tokens: 1_000_000, output_tokens: 200_000, cache_read_tokens: 500_000, ..Usage::default() };
         assert_eq!(price.cost(&usage), "4.65".parse().unwrap());
     }
 
@@ -108,7 +104,7 @@ mod tests {
             cache_read: Some("0.3".parse().unwrap()),
             cache_write: Some("3.75".parse().unwrap()),
         };
-        let written = Usage { input_tokens: 1000, output_tokens: 100, cache_read_tokens: 0, cache_write_tokens: 1000 };
+        let written = Usage { input_tokens: 1000, output_tokens: 100, cache_write_tokens: 1000, ..Usage::default() };
         assert_eq!(price.bound(1000, 100), price.cost(&written));
         let money: Money = "0.01".parse().unwrap();
         let most = price.affordable(1000, 8192, money).unwrap();

@@ -210,4 +210,10 @@ pub trait Processes: Send + Sync {
     /// Ends the group of a recorded process, if it is still that process, and returns once it is gone. `false` means that there
     /// was none.
     fn end(&self, process: &Process) -> Result<bool, ToolError>;
+
+    /// Whether a recorded process, or one of its group, may live still. Whoever can't tell says that it may.
+    fn may_live(&self, process: &Process) -> bool {
+        _ = process;
+        true
+    }
 }

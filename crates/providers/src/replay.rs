@@ -151,6 +151,7 @@ fn usage(used: &TurnUsage) -> Usage {
         output_tokens: used.cost.output_tokens,
         cache_read_tokens: used.cache_read_tokens,
         cache_write_tokens: used.cache_write_tokens,
+        estimated: used.estimated,
     }
 }
 
@@ -162,7 +163,7 @@ fn answer(events: &[Event], used: &TurnUsage) -> Option<Answer> {
         _ => None,
     });
     let end = if asks { End::ToolCalls } else { End::Finished };
-    Some(Answer { content: said.content.clone(), end, usage: usage(used), session })
+    Some(Answer { content: said.content.clone(), end, usage: Some(usage(used)), session })
 }
 
 fn termination(events: &[Event]) -> Option<&str> {

@@ -95,7 +95,7 @@ struct Speech<'a> {
     draft: &'a mut dyn FnMut(Draft),
     cancel: &'a Cancel,
     content: Vec<Block>,
-    usage: Usage,
+    usage: Option<Usage>,
 }
 
 impl Speech<'_> {
@@ -127,9 +127,11 @@ impl Speech<'_> {
                 ModelError::RateLimited { why: why(text), retry_after: retry_after_ms.map(Duration::from_millis) }
             }
             Failure::Cut { why: text, say, usage } => {
-                self.usage = *usage;
+                self.usage = Some(*usage);
                 match self.say(say) {
-                    Ok(()) => ModelError::Cut { why: why(text), partial: self.content, usage: self.usage },
+                    Ok(()) => {
+                        ModelError::Cut { why: why(text), partial: self.content, usage: self.usage.unwrap_or_default() }
+                    }
                     Err(stopped) => stopped,
                 }
             }
@@ -201,7 +203,10 @@ impl Speech<'_> {
     fn pause(&mut self, milliseconds: u64) -> Result<(), ModelError> {
         match self.cancel.wait(Duration::from_millis(milliseconds)) {
             None => Ok(()),
-            Some(_) => Err(ModelError::Stopped { partial: std::mem::take(&mut self.content), usage: self.usage }),
+            Some(_) => Err(ModelError::Stopped {
+                partial: std::mem::take(&mut self.content),
+                usage: self.usage.unwrap_or_default(),
+            }),
         }
     }
 }

@@ -216,6 +216,8 @@ impl Ledger for LocalStore {
 
     fn tree(&self, id: &AccountId) -> Result<Vec<Account>> {
         self.core.read(|connection| {
+            // One moment for all of them: a parent and its child are posted to together.
+            let _moment = connection.unchecked_transaction().map_err(database)?;
             let mut found = rows::accounts(connection, "thread_id = ?", id.as_str())?;
             let mut next = 0;
             while let Some(parent) = found.get(next).map(|account| account.id.clone()) {

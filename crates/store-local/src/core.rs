@@ -60,6 +60,8 @@ pub(crate) struct Core {
     pub(crate) spares: Mutex<Spares>,
     /// Those who wait to hear of what is committed, here or by another process.
     pub(crate) watch: Watch,
+    /// What was found amiss and mended on the way, until somebody asks for it.
+    pub(crate) amiss: Mutex<Vec<String>>,
 }
 
 /// The key of this store and what is derived from it.

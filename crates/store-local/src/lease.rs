@@ -67,7 +67,7 @@ impl Core {
         }
     }
 
-    /// Writes a sign of life over the one before, in one write of always the same length and without a sync: once a second is nothing, and
+    /// Writes a sign of life over the one before, in one write of always the same length and without a sync: a few a second are nothing, and
     /// after a power cut the log says how long the run went on until its last commit.
     pub(crate) fn keep_alive(&self, lease: &Lease, alive: Alive) -> Result<()> {
         self.renew(lease)?;

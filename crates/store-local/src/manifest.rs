@@ -2,6 +2,10 @@
 //!
 //! It names the version and hash of the log it shows. Older than the log, or signed by a key that does not count, it is
 //! written again; newer, it remembers a log that was cut; differing from the log at its own version, or badly signed, it is refused.
+//! One that is badly signed is evidence: it is moved aside before a new one takes its place. Killed in between, there is none, and a
+//! later commit writes it.
+
+use std::sync::PoisonError;
 
 use rusqlite::{Connection, OptionalExtension};
 use selvedge_log::Trust;
@@ -12,12 +16,14 @@ use selvedge_store::{Error, Result};
 use serde_json::Value;
 
 use crate::commit::Manifested;
+use crate::copied::MANIFEST;
 use crate::core::{Core, Durability, PendingThread, io_error};
 use crate::disk::{self, Disk};
 use crate::layout::Layout;
 use crate::open::LocalStore;
 use crate::rows::{self, Row, bad_row};
 use crate::schema::{self, database};
+use crate::settle::free_name;
 
 /// What a `thread.json` is signed as.
 pub(crate) const KIND: DocumentKind = DocumentKind::new("thread");
@@ -87,7 +93,28 @@ impl Core {
             .map_err(|error| refused(thread, &error))?;
         crate::layout::check_folder(&self.layout.thread(thread))?;
         let path = self.layout.manifest(thread);
+        self.keep_forged(thread, row.head.version)?;
         disk::replace(&*self.disk, &path, text.as_bytes()).map_err(io_error("write", &path))
+    }
+
+    /// Keeps a manifest that is not what was signed beside the one that is about to be written: it shows what somebody tried.
+    fn keep_forged(&self, thread: &ThreadId, version: u64) -> Result<()> {
+        let Err(Error::Integrity { why, .. }) = read(&self.layout, &*self.disk, &self.trust, thread) else {
+            return Ok(());
+        };
+        let path = self.layout.manifest(thread);
+        let aside = free_name(&path.with_file_name(format!("{MANIFEST}.aside-{version}")));
+        self.disk.rename(&path, &aside).map_err(io_error("move aside", &path))?;
+        let name = aside.file_name().unwrap_or_default().to_string_lossy().into_owned();
+        self.note_amiss(format!(
+            "{} was not what was signed ({why}); it is kept as `{name}`, and written anew",
+            named(thread)
+        ));
+        Ok(())
+    }
+
+    fn note_amiss(&self, what: String) {
+        self.amiss.lock().unwrap_or_else(PoisonError::into_inner).push(what);
     }
 
     /// What a thread's manifest remembers of its log, if there is one; one that is badly signed is refused, and one of a key that does
@@ -112,7 +139,9 @@ impl LocalStore {
             });
         }
         let Some(shown) = read(&core.layout, &*core.disk, &core.trust, thread)? else {
-            return core.write_manifest(thread).map(|_| ());
+            core.write_manifest(thread)?;
+            core.note_amiss(missing(thread));
+            return Ok(());
         };
         let Some(manifest) = &shown.manifest else {
             return Err(damaged(thread, "it is signed, but can't be understood"));
@@ -124,6 +153,23 @@ impl LocalStore {
             false => Err(damaged(thread, "it says that the thread may do something else than its log says")),
         }
     }
+}
+
+impl LocalStore {
+    /// What was found amiss and mended on the way since this was last asked, in words.
+    pub fn take_amiss(&self) -> Vec<String> {
+        std::mem::take(&mut *self.core.amiss.lock().unwrap_or_else(PoisonError::into_inner))
+    }
+
+    /// What is to be said before a thread that has been shown goes on, if its `thread.json` is gone.
+    pub fn missing_manifest(&self, thread: &ThreadId) -> Option<String> {
+        let is_gone = std::fs::symlink_metadata(self.core.layout.manifest(thread));
+        is_gone.is_err_and(|error| error.kind() == std::io::ErrorKind::NotFound).then(|| missing(thread))
+    }
+}
+
+fn missing(thread: &ThreadId) -> String {
+    format!("{} was not there any more, and is written anew by what its log says", named(thread))
 }
 
 /// What a manifest says that a thread may do, for as long as it lives.

@@ -163,6 +163,7 @@ impl LocalStore {
             pending_changed: Condvar::new(),
             spares: Mutex::default(),
             watch: crate::watch::Watch::default(),
+            amiss: Mutex::default(),
         };
         let mut store = Self {
             core: Arc::new(core),

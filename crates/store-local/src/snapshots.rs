@@ -13,7 +13,7 @@ use std::sync::Arc;
 use selvedge_log::Head;
 use selvedge_log::recovery::Remembered as Memory;
 use selvedge_model::{Digest, ThreadId};
-use selvedge_store::snapshot::{self, Away, Behind, GLANCE_BYTES, Kept, NEWEST, Place, Read, Saved};
+use selvedge_store::snapshot::{self, Away, Before, Behind, GLANCE_BYTES, Kept, NEWEST, Place, Read, Saved};
 use selvedge_store::{Error, Result, Snapshots};
 use serde::Deserialize;
 use serde_json::Value;
@@ -90,30 +90,38 @@ impl Core {
         self.disk.remove(&fresh).map_err(io_error("remove", &fresh))?;
         let file = self.disk.open(&fresh, How::MakeNew).map_err(io_error("make", &fresh))?;
         let written = file.write_at(&text, 0).and_then(|()| file.sync()).map_err(io_error("write", &fresh));
-        let placed = written.and_then(|()| self.step_aside(thread, &path)).and_then(|()| {
+        let placed = written.and_then(|()| self.step_aside(thread, &path)).and_then(|before| {
             self.disk.rename(&fresh, &path).map_err(io_error("rename", &fresh))?;
-            self.disk.sync_folder(&folder).map_err(io_error("sync", &folder))
+            self.disk.sync_folder(&folder).map_err(io_error("sync", &folder))?;
+            Ok(before)
         });
         if placed.is_err() {
             // The one before is untouched, or among the older ones.
             _ = self.disk.remove(&fresh);
         }
-        placed.map(|()| Saved { hash, bytes: text.len() as u64 })
+        placed.map(|before| Saved { hash, bytes: text.len() as u64, before })
     }
 
     /// Moves the newest snapshot, if it is a good one, among the older ones. A folder in its place is moved out of the way; anything else
-    /// that stands there is worth nothing.
-    fn step_aside(&self, thread: &ThreadId, path: &Path) -> Result<()> {
-        match self.newest_snapshot(thread) {
-            Ok(Some(kept)) if self.checked_snapshot(thread, &kept, path).is_ok() => {
-                self.move_snapshot(thread, path, &kept, CHECKPOINTS)
-            }
-            _ if fs::symlink_metadata(path).is_ok_and(|found| found.is_dir()) => {
-                let aside = path.with_extension(format!("json.aside-{}", self.clock.now().as_micros()));
-                self.disk.rename(path, &aside).map_err(io_error("rename", path))
-            }
-            _ => Ok(()),
+    /// that stands there is worth nothing. Gives what stood there.
+    fn step_aside(&self, thread: &ThreadId, path: &Path) -> Result<Option<Before>> {
+        let why = match self.in_place_of_newest(thread) {
+            Ok(None) => return Ok(None),
+            Ok(Some(kept)) if !kept.is_told() => "it does not look like a snapshot".to_owned(),
+            Ok(Some(kept)) => match self.checked_snapshot(thread, &kept, path) {
+                Ok(_) => {
+                    self.move_snapshot(thread, path, &kept, CHECKPOINTS)?;
+                    return Ok(Some(Before::Kept(kept.version)));
+                }
+                Err(error) => error.to_string(),
+            },
+            Err(error) => error.to_string(),
+        };
+        if fs::symlink_metadata(path).is_ok_and(|found| found.is_dir()) {
+            let aside = path.with_extension(format!("json.aside-{}", self.clock.now().as_micros()));
+            self.disk.rename(path, &aside).map_err(io_error("rename", path))?;
         }
+        Ok(Some(Before::Bad(why)))
     }
 
     /// Reads a snapshot and checks its signature.

@@ -1,7 +1,7 @@
 //! What the postings of a batch make of accounts, before anything is durable.
 //!
 //! Each posting builds on the ones before it, over all parts of the batch. In the end both sides of every child account that was
-//! closed, opened again or had a reservation ended must agree; if they don't, whoever made the batch decided by what is no longer
+//! closed, opened again, corrected or had a reservation ended must agree; if they don't, whoever made the batch decided by what is no longer
 //! true, and decides anew.
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -19,7 +19,7 @@ pub(crate) struct Books<'v> {
     accounts: BTreeMap<AccountId, PreparedAccount>,
     /// What parents were charged for child accounts and given back, by child.
     charges: BTreeMap<AccountId, (Money, Money)>,
-    /// Accounts whose status changed.
+    /// Accounts whose status changed, or what they have spent although they may be closed.
     moved: BTreeSet<AccountId>,
 }
 
@@ -51,7 +51,8 @@ impl<'v> Books<'v> {
         };
         let posted = account::post(entry.after.as_ref(), reservation.as_ref(), posting)?;
         let was = entry.after.as_ref().map(|account| account.status);
-        if was.is_some_and(|was| was != posted.account.status) {
+        let is_correction = matches!(posting, Posting::Correct { .. });
+        if is_correction || was.is_some_and(|was| was != posted.account.status) {
             self.moved.insert(id.clone());
         }
         if let Some(name) = posting.reservation() {

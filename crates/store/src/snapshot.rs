@@ -80,12 +80,23 @@ impl Kept {
 }
 
 /// A snapshot that was saved.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Saved {
     /// What is signed; a snapshot that builds on it names it by this.
     pub hash: Digest,
     /// How long it is.
     pub bytes: u64,
+    /// What it took the place of; nothing if nothing stood there.
+    pub before: Option<Before>,
+}
+
+/// What stood in the place of the newest snapshot when another one was saved.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Before {
+    /// One that is rightly signed, of this version of the log; it is among the older ones now.
+    Kept(u64),
+    /// Something that is worth nothing, because of this.
+    Bad(String),
 }
 
 /// A snapshot whose signature was checked.

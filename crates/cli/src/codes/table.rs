@@ -8,6 +8,18 @@ use crate::error::Exit;
 /// Every page.
 pub(crate) const PAGES: &[Page] = &[
     Page {
+        code: "above_parent",
+        exits: &[Exit::NotAllowed],
+        retry: Retry::Never,
+        means: "A child may not be given more than its parent has.",
+        cause: "A raise names a limit above that of the thread that started this one; depth is one less than the parent's.",
+        remedies: &[
+            "raise the parent first: the error has the command",
+            "see the limits of both: `selvedge thread show THREAD`",
+        ],
+        related: &["not_raised", "budget_exceeded"],
+    },
+    Page {
         code: "account_busy",
         exits: &[Exit::Conflict],
         retry: Retry::Helps,
@@ -20,9 +32,9 @@ pub(crate) const PAGES: &[Page] = &[
         code: "account_closed",
         exits: &[Exit::NotAllowed],
         retry: Retry::Never,
-        means: "The account is closed and takes no more postings.",
-        cause: "The execution that it paid for has ended.",
-        remedies: &["open an account of its own for new work"],
+        means: "The account is closed: nothing is reserved from it, and it is not raised.",
+        cause: "The execution that it paid for has ended; what a lost call cost can still be corrected.",
+        remedies: &["go on with the thread, which opens it again: `selvedge resume THREAD MESSAGE`"],
         related: &["account_unknown", "account_not_closed"],
     },
     Page {
@@ -223,8 +235,8 @@ pub(crate) const PAGES: &[Page] = &[
         means: "The account has less left than is needed, so nothing was spent.",
         cause: "The budget is used up or reserved by others.",
         remedies: &[
-            "give the account more in a posting, or ask for less",
-            "see what was spent: `selvedge thread show THREAD`",
+            "give the account that the message names more: `selvedge resume ACCOUNT --raise spend=…`, before those below it",
+            "see which account of the tree has nothing left: `selvedge budget THREAD`",
         ],
         related: &["account_busy", "account_too_large"],
     },
@@ -945,7 +957,8 @@ pub(crate) const PAGES: &[Page] = &[
         cause: "The database or a log was edited, a log that held postings is gone without a tombstone, or a part of the store was restored without the rest.",
         remedies: &[
             "`selvedge verify --all` says whether every log is as it was signed",
-            "`selvedge reindex` rebuilds the accounts from the logs",
+            "`selvedge repair THREAD` mends what may be mended of a log that was cut; a copy brings back the rest: `selvedge restore BACKUP`",
+            "`selvedge reindex` rebuilds the accounts once the logs are whole",
         ],
         related: &["database_differs", "integrity"],
     },
@@ -1224,6 +1237,18 @@ pub(crate) const PAGES: &[Page] = &[
         cause: "Somebody left a note, such as a new title, while the thread was held.",
         remedies: &["consume the notes in a batch, then release", "see them: `selvedge thread show THREAD`"],
         related: &["note_gone", "lease_held"],
+    },
+    Page {
+        code: "nothing_to_compare",
+        exits: &[Exit::Usage],
+        retry: Retry::Never,
+        means: "Behind the version that was given, a replay has nothing to compare.",
+        cause: "No run begins or goes on there, or the one that goes on takes another way before that version and is the last.",
+        remedies: &[
+            "give an earlier version: the error names the last one that can be used",
+            "see which runs there are with `selvedge log THREAD`",
+        ],
+        related: &["replay_diverged"],
     },
     Page {
         code: "op_missing",
@@ -1791,6 +1816,18 @@ pub(crate) const PAGES: &[Page] = &[
         cause: "A word is misspelt, missing, or does not go with another.",
         remedies: &["see what can be typed: `selvedge help COMMAND`", "see all commands: `selvedge help`"],
         related: &["json_form", "not_confirmed"],
+    },
+    Page {
+        code: "value_unused",
+        exits: &[Exit::Usage],
+        retry: Retry::Never,
+        means: "The value would be used for nothing: the call is made as it was asked for.",
+        cause: "`approve --with VALUE` is for calls whose rule had the mode `pass_decision_to_tool` or `use_decision_as_tool_result` when they were asked about. Nothing was recorded.",
+        remedies: &[
+            "allow it as it is: `selvedge approve CALL`",
+            "make it with other arguments: `selvedge approve CALL --edit FILE`",
+        ],
+        related: &["edit_refused", "needs_decision"],
     },
     Page {
         code: "version_conflict",

@@ -7,9 +7,9 @@ use std::str::FromStr;
 use std::time::Duration;
 
 use selvedge_log::strict::{self, MAX_LINE_BYTES};
-use selvedge_model::{Batch, Changeset, CommitKey, Committed, Expect, Part, ThreadId};
+use selvedge_model::{Batch, Changeset, CommitKey, Committed, Expect, Part, Status, ThreadId};
 use selvedge_store::{Error, Registry};
-use selvedge_store_local::Access;
+use selvedge_store_local::{Access, LocalStore};
 use serde::Serialize;
 
 use crate::commit::commit_within;
@@ -83,9 +83,21 @@ pub(crate) fn run(args: Args, context: &Context<'_>) -> Result<()> {
     let part = Part::new(thread.clone(), args.expect, changeset);
     let batch = Batch { key: args.key, ..Batch::of(part) };
     let wait = Duration::from_secs(args.wait.into());
-    let committed = commit_within(&store, &batch, wait).map_err(|error| failed(error, &batch))?;
+    let committed = commit_within(&store, &batch, wait).map_err(|error| match (&error, going_on(&store, &thread)) {
+        (Error::Fold { .. }, Some(next)) => {
+            failed(error, &batch).hint(format!("it goes on as `{next}`: `selvedge append {next}`"))
+        }
+        _ => failed(error, &batch),
+    })?;
     context.close(store);
     show(&thread, &committed, context)
+}
+
+/// The thread that goes on in the place of one that takes nothing any more.
+fn going_on(store: &LocalStore, thread: &ThreadId) -> Option<ThreadId> {
+    let is_continued = store.get(thread).is_ok_and(|found| found.manifest.status == Status::Continued);
+    let end = store.chain(thread).ok().filter(|_| is_continued)?.pop()?.manifest.thread_id;
+    (end != *thread).then_some(end)
 }
 
 fn failed(error: Error, batch: &Batch) -> Failure {

@@ -1,10 +1,14 @@
 //! `selvedge budget`: what a tree of threads may spend, has spent and holds; and whether the signed logs say so.
 
-use selvedge_engine::ledger::audit::{self, Audit, Branch, Tree};
-use selvedge_model::account::{Account, AccountId, AccountStatus, Posting, ReservationState};
+use std::collections::BTreeSet;
+
+use selvedge_engine::ledger;
+use selvedge_engine::ledger::audit::{self, Audit, Branch, Found, Tree};
+use selvedge_model::account::{Account, AccountId, AccountStatus, ReservationState};
 use selvedge_model::id::ReservationId;
-use selvedge_model::{Batch, Changeset, Expect, Money, Part, Reason, ThreadId};
-use selvedge_store::{Commit, Ledger, Registry};
+use selvedge_model::{Money, ThreadId};
+use selvedge_store::Registry;
+use selvedge_store_local::system::SystemIds;
 use selvedge_store_local::{Access, LocalStore};
 use serde::Serialize;
 use serde_json::json;
@@ -24,7 +28,7 @@ use crate::text::count;
 /// deleted, as its signed tombstone says, can't be worked out any more: that is said, and is no failure.
 ///
 /// A call whose answer was lost is counted at the most it can have cost. --correct says what it really cost, with --evidence, and only
-/// downward; the thread's log has both.
+/// downward; the thread's log has both. That can be said after everything has ended too: what was charged up the tree goes back.
 ///
 /// JSON: {"root", "accounts":[{"account", "parent", "depth", "status", "version", "threads":[ID…], "max_nanos" (null is without limit),
 /// "own_nanos", "children_nanos", "reserved_nanos", "remaining_nanos", "reservations":[{"reservation", "amount_nanos", "state",
@@ -81,7 +85,7 @@ struct Shown {
 impl Shown {
     fn of(tree: &Tree, audit: Option<&Audit>) -> Self {
         let account = |branch: &Branch| {
-            let Branch { account, reservations, depth, threads } = branch;
+            let Branch { account, reservations, depth, threads, .. } = branch;
             let held = |held: &selvedge_model::account::Reservation| json!({"reservation": held.id, "amount_nanos": held.amount, "state": held.state, "child": held.child});
             json!({
                 "account": account.id,
@@ -149,7 +153,7 @@ fn show(thread: &ThreadId, store: &LocalStore, tree: &Tree, audit: Option<&Audit
 const BAR: usize = 24;
 
 fn line(branch: &Branch, is_own: bool, output: &Output) -> Result<()> {
-    let Branch { account, reservations, depth, threads } = branch;
+    let Branch { account, reservations, depth, threads, .. } = branch;
     let indent = "  ".repeat(*depth);
     let name = if is_own { paint(BOLD, &account.id) } else { account.id.to_string() };
     let status = match account.status {
@@ -159,6 +163,7 @@ fn line(branch: &Branch, is_own: bool, output: &Output) -> Result<()> {
     };
     output.text(format_args!("{indent}{name}{status}"))?;
     let of = match (account.remaining(), account.max) {
+        (_, Some(max)) if account.used() > max => format!("stopped at ${max}: nothing more is reserved"),
         (Some(left), Some(max)) => format!("${left} left of ${max}"),
         _ => "without limit".to_owned(),
     };
@@ -183,9 +188,13 @@ fn line(branch: &Branch, is_own: bool, output: &Output) -> Result<()> {
 }
 
 fn holders(open: u64, reservations: &[selvedge_model::account::Reservation]) -> String {
-    let children = reservations.iter().filter(|held| held.child.is_some()).count() as u64;
+    let for_children = reservations.iter().filter(|held| held.state != ReservationState::Unknown);
+    let for_children: Vec<_> = for_children.filter_map(|held| held.child.as_ref()).collect();
+    let calls = open.saturating_sub(for_children.len() as u64);
+    // A child that was raised has more than one.
+    let children = for_children.into_iter().collect::<BTreeSet<_>>().len() as u64;
     let child = |number: u64| if number == 1 { "1 child".to_owned() } else { format!("{number} children") };
-    match (children, open.saturating_sub(children)) {
+    match (children, calls) {
         (0, calls) => count(calls, "call"),
         (children, 0) => child(children),
         (children, calls) => format!("{} and {}", child(children), count(calls, "call")),
@@ -220,10 +229,24 @@ fn judge(thread: &ThreadId, audit: &Audit) -> Result<()> {
         1 => String::new(),
         number => format!(", and {} more", number - 1),
     };
-    if audit.found.iter().any(audit::Found::is_of_integrity) {
+    if audit.found.iter().any(Found::is_of_integrity) {
         let failure = Failure::new(Exit::Integrity, "ledger_differs", format!("{first}{more}"));
-        return Err(failure
-            .hint("`selvedge verify --all` checks every log; `selvedge reindex` rebuilds the database from them"));
+        let is_of_database = |found: &Found| matches!(found, Found::Database { .. }) || !found.is_of_integrity();
+        let log = audit.found.iter().find_map(|found| match found {
+            Found::Log { thread, .. } => Some(thread.as_str()),
+            _ => None,
+        });
+        // A database is built anew from logs, so they have to be whole.
+        let hint = match (log, audit.found.iter().all(is_of_database)) {
+            (None, true) => "`selvedge reindex` rebuilds the database from the logs".to_owned(),
+            (log, _) => format!(
+                "`selvedge verify {}` says what is wrong with the log, and `selvedge repair {}` mends what may be \
+                 mended; the rest comes from a copy: `selvedge restore BACKUP`",
+                log.unwrap_or("--all"),
+                log.unwrap_or("THREAD")
+            ),
+        };
+        return Err(failure.hint(hint));
     }
     let failure = Failure::new(Exit::Limit, "ceiling_crossed", format!("{first}{more}"));
     Err(failure.hint(format!("a provider charged more than was reserved; `selvedge log {thread}` shows the call")))
@@ -239,15 +262,10 @@ fn correct(
 ) -> Result<()> {
     let store = context.open(Access::ReadWrite)?;
     let thread = store.resolve(thread)?;
-    let account = store.get(&thread)?.manifest.chain_root_id;
-    let (reservation, evidence) = (reservation.clone(), evidence.to_owned());
-    let posting = Posting::Correct { account: account.clone(), reservation, amount, evidence };
-    let part = Part::new(thread.clone(), Expect::Any, Changeset::empty(Reason::Lifecycle));
-    let committed = store.commit(Batch::of(Part { postings: vec![posting], ..part }));
-    let now = store.account(&account);
+    let corrected = ledger::correct(&store, &SystemIds, &thread, (reservation, amount), evidence);
     context.close(store);
-    committed?;
-    let spent = now?.map(|account| account.spent()).unwrap_or_default();
+    let account = corrected?;
+    let (spent, account) = (account.spent(), account.id);
     if context.output.is_json() {
         return context.output.record(&json!({"account": account, "spent_nanos": spent}));
     }

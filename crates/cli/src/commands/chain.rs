@@ -1,7 +1,6 @@
 //! `selvedge chain`: the threads of one execution, from its root to its end.
 
 use selvedge_engine::chain::{Chain, Link, get_chain};
-use selvedge_store::Registry;
 use selvedge_store_local::Access;
 
 use crate::commands::chain_search;
@@ -37,7 +36,7 @@ pub(crate) fn run(args: &Args, context: &Context<'_>) -> Result<()> {
         return chain_search::run(args, context);
     }
     let store = context.open(Access::ReadOnly)?;
-    let thread = store.resolve(args.thread.as_deref().unwrap_or_default())?;
+    let thread = super::wait::find(&store, args.thread.as_deref().unwrap_or_default())?;
     let chain = get_chain(&store, &thread).map_err(|error| Failure::of(&error))?;
     match context.output.is_json() {
         true => context.output.record(&chain),

@@ -1,7 +1,6 @@
 //! `selvedge chain search`: what was said and done in a whole chain.
 
 use selvedge_engine::search::{Found, Query, SearchType, chain_search};
-use selvedge_store::Registry;
 use selvedge_store_local::Access;
 
 use crate::context::Context;
@@ -39,7 +38,7 @@ pub(crate) struct Args {
 
 pub(crate) fn run(args: &Args, context: &Context<'_>) -> Result<()> {
     let store = context.open(Access::ReadOnly)?;
-    let thread = store.resolve(&args.thread)?;
+    let thread = super::wait::find(&store, &args.thread)?;
     let query = Query {
         query: args.pattern.clone(),
         search_type: if args.regex { SearchType::Regex } else { SearchType::Text },

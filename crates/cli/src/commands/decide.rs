@@ -5,14 +5,17 @@ use std::time::{Duration, Instant};
 
 use selvedge::items::config::Wait;
 use selvedge::{Assignment, Choice, Input, Recorded};
-use selvedge_model::{CallId, Status, ThreadId};
+use selvedge_model::event::{ResumeMode, Suspended};
+use selvedge_model::{CallId, Clock, Status, ThreadId};
 use selvedge_store::Registry;
+use selvedge_store_local::system::SystemClock;
 use serde::Serialize;
 use serde_json::Value;
 
 use crate::context::Context;
 use crate::error::{Exit, Failure, Result};
 use crate::running::{Running, needs_decision};
+use crate::text::one_line;
 use crate::waiting::thread_of;
 
 /// Which calls, and what happens once they are decided about.
@@ -38,8 +41,13 @@ pub(crate) struct Calls {
 /// the call. Once nothing of the thread is undecided it goes on at once, in the foreground, and the command ends as
 /// `selvedge run` does; while something is, it ends with 7. If somebody else runs the thread, the word is left with that process.
 ///
-/// JSON: {"thread_id", "call_id", "decision", "recorded", "undecided":[…]} for each call; "recorded" is "now", "before" if the very same
-/// was said before, or "left" with whoever runs the thread; then, if it goes on, as `selvedge run`.
+/// What becomes of the call was settled when it was asked about, and `selvedge inbox` shows it: it is made as it was asked for, it is made
+/// with the VALUE of `--with`, or it is not made and VALUE is its result.
+///
+/// JSON: {"thread_id", "call_id", "decision", "resume_mode", "arguments", "recorded", "undecided":[…]} for each call; "resume_mode" is
+/// "replay_tool_call", "pass_decision_to_tool" or "use_decision_as_tool_result", or null without an approval; "arguments" are those that
+/// take the place of the call's own, or null; "recorded" is "now", "before" if the very same was said before, or "left" with whoever
+/// runs the thread; then, if it goes on, as `selvedge run`.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Approve {
     #[command(flatten)]
@@ -47,7 +55,7 @@ pub(crate) struct Approve {
     /// Make the call with the arguments in FILE (JSON; `-` is stdin) instead; the model is told
     #[arg(long, value_name = "FILE")]
     edit: Option<PathBuf>,
-    /// What the call is given, or answered with, where its rule says so; JSON or text
+    /// What the call is made with, or answered with, where that was asked; JSON or text
     #[arg(long, value_name = "VALUE", conflicts_with = "edit")]
     with: Option<String>,
 }
@@ -100,6 +108,8 @@ struct Decided<'a> {
     thread_id: &'a ThreadId,
     call_id: &'a CallId,
     decision: &'a str,
+    resume_mode: Option<ResumeMode>,
+    arguments: Option<&'a Value>,
     recorded: &'a str,
     undecided: &'a [CallId],
 }
@@ -159,7 +169,9 @@ fn decide(of: Calls, choice: &Choice, context: &Context<'_>) -> Result<()> {
             return Err(failure);
         }
     };
-    let waits = running.store.get(&thread)?.manifest.suspended.filter(|why| !why.calls.is_empty());
+    // A call whose time is over waits for nobody: the thread goes on without it.
+    let is_undecided = |why: &Suspended| why.undecided(SystemClock.now()).next().is_some();
+    let waits = running.store.get(&thread)?.manifest.suspended.filter(is_undecided);
     let is_each = running.workshop.config.approvals.wait == Wait::Each;
     if !left && !of.no_run && (waits.is_none() || is_each) {
         let work = running.assignment(&thread)?;
@@ -241,30 +253,67 @@ fn tell(
     };
     let decision = choice.as_str();
     if context.output.is_json() {
-        let undecided = &decided.undecided;
-        return context.output.record(&Decided { thread_id: thread, call_id: call, decision, recorded, undecided });
+        let resume_mode = matches!(choice, Choice::Approve(_)).then_some(decided.mode);
+        let (arguments, undecided) = (arguments_of(choice, decided.mode), &decided.undecided);
+        let thread_id = thread;
+        return context.output.record(&Decided {
+            thread_id,
+            call_id: call,
+            decision,
+            resume_mode,
+            arguments,
+            recorded,
+            undecided,
+        });
     }
-    let said = match choice {
-        Choice::Approve(_) => "may be made",
-        Choice::Edit(_) => "may be made with other arguments",
-        Choice::Deny(_) => "will not be made",
-        Choice::Done(_) => "was done",
-        Choice::NotDone => "was not done",
-        Choice::Unknown => "is unknown to everybody",
-    };
+    let said = said(choice, decided.mode);
     let before = if decided.recorded == Recorded::Before { ", as was said before" } else { "" };
     context.output.text(format_args!("call {call} of {thread} {said}{before}"))
 }
+
+/// What a call is made with instead of its own arguments.
+fn arguments_of(choice: &Choice, mode: ResumeMode) -> Option<&Value> {
+    match choice {
+        Choice::Edit(arguments) => Some(arguments),
+        Choice::Approve(Some(value)) if mode == ResumeMode::PassDecisionToTool && !value.is_boolean() => Some(value),
+        _ => None,
+    }
+}
+
+/// What becomes of a call, in words.
+fn said(choice: &Choice, mode: ResumeMode) -> String {
+    if let Some(arguments) = arguments_of(choice, mode) {
+        return format!("may be made with {}", one_line(&arguments.to_string(), SHOWN));
+    }
+    match choice {
+        Choice::Approve(value) if mode == ResumeMode::UseDecisionAsToolResult => {
+            let result = value.as_ref().map_or_else(|| "\"approved\"".to_owned(), ToString::to_string);
+            format!("is answered with {} and not made", one_line(&result, SHOWN))
+        }
+        Choice::Approve(_) | Choice::Edit(_) => "may be made".to_owned(),
+        Choice::Deny(_) => "will not be made".to_owned(),
+        Choice::Done(_) => "was done".to_owned(),
+        Choice::NotDone => "was not done".to_owned(),
+        Choice::Unknown => "is unknown to everybody".to_owned(),
+    }
+}
+
+/// How much of arguments and results is shown.
+const SHOWN: usize = 100;
 
 /// The thread and its calls.
 fn which(running: &Running, of: &Calls) -> Result<(ThreadId, Vec<CallId>)> {
     if let Some(prefix) = &of.all {
         let thread = running.resolve(prefix)?;
         let why = running.store.get(&thread)?.manifest.suspended;
-        let calls: Vec<CallId> = why.into_iter().flat_map(|why| why.asks).map(|ask| ask.call_id).collect();
-        return match calls.is_empty() {
-            false => Ok((thread, calls)),
-            true => {
+        let (now, asks) = (SystemClock.now(), why.map(|why| why.asks).unwrap_or_default());
+        let calls: Vec<CallId> = asks.iter().filter(|ask| !ask.is_over(now)).map(|ask| ask.call_id.clone()).collect();
+        return match (calls.is_empty(), asks.first()) {
+            (false, _) => Ok((thread, calls)),
+            (true, Some(ask)) => {
+                Err(Failure::of(&selvedge_engine::Error::TooLate { thread, call: ask.call_id.clone() }))
+            }
+            (true, None) => {
                 let message = format!("no call of `{thread}` waits for somebody's word");
                 Err(Failure::new(Exit::NotFound, "no_open_call", message).hint("`selvedge inbox` shows what waits"))
             }

@@ -3,6 +3,7 @@
 use std::collections::HashSet;
 use std::time::Duration;
 
+use selvedge_model::event::ResumeMode;
 use selvedge_model::{CallId, ThreadId, Timestamp};
 use selvedge_store::Feed;
 use selvedge_store_local::Access;
@@ -22,8 +23,10 @@ const LISTEN: Duration = Duration::from_millis(500);
 /// with the command that answers it.
 ///
 /// JSON: one object per need: {"thread_id", "title", "reason", "code", "call_id", "tool", "arguments", "why", "since", "expires_at",
-/// "expired", "commands"}. "arguments" is null if they are long: `selvedge log` has them. "expired" says that the time to decide is over:
-/// the thread goes on without the call.
+/// "resume_mode", "expired", "commands"}. "arguments" is null if they are long: `selvedge log` has them. "resume_mode" is what becomes of a call once it
+/// is allowed: "replay_tool_call" makes it as it was asked for, "pass_decision_to_tool" with what `approve --with` gives, and
+/// "use_decision_as_tool_result" does not make it and takes that for its result. "expired" says that the time to decide is over: the
+/// thread goes on without the call.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
     /// Go on with what comes, until interrupted
@@ -76,6 +79,14 @@ fn show(need: &Need, context: &Context<'_>) -> Result<()> {
     output.text(format_args!("  {}{title}", need.thread_id))?;
     if let Some(why) = &need.why {
         output.text(format_args!("  {}", clean(why)))?;
+    }
+    let becomes = match need.resume_mode {
+        Some(ResumeMode::UseDecisionAsToolResult) => "if allowed, it is not made: what `--with` gives is its result",
+        Some(ResumeMode::PassDecisionToTool) => "if allowed, it is made with what `--with` gives, or else as it is",
+        Some(ResumeMode::ReplayToolCall) | None => "",
+    };
+    if !becomes.is_empty() {
+        output.text(format_args!("  {becomes}"))?;
     }
     if let Some(expires_at) = need.expires_at {
         let word = if need.expired { "expired" } else { "until" };

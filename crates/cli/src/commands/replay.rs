@@ -41,6 +41,9 @@ use crate::text::{clean, count, one_line};
 /// Prompts are not in a log, so a changed prompt does not count as a difference; what can be known of it is said: a first message that
 /// would be another one today, and tools that are offered otherwise than `capabilities.md` has it.
 ///
+/// With --from, nothing up to that version is compared. If the run that goes on there takes another way before it, that run is taken over to
+/// its end, which is said, and the runs behind it are compared. If nothing is left to compare, that is an error with exit code 2.
+///
 /// JSON: {"thread_id", "version", "identical", "compared", "given", "differences":[{"version", "line", "reason", "what", "recorded",
 /// "now"}], "differences_count", "ended_at", "state_differs_at", "state_recorded", "state_now", "redefined":[…], "prompt":[{"what", "recorded",
 /// "now"}]}. "identical" means that nothing of what was compared differs: look at "compared", it may be 0. "ended_at" is the version from
@@ -50,7 +53,7 @@ use crate::text::{clean, count, one_line};
 pub(crate) struct Args {
     /// Any unique beginning of the thread's id or its hex
     thread: String,
-    /// Take everything over up to this version, and compare what follows; a run that goes on there is taken over to its end
+    /// Compare only what follows this version; a run that goes on there is done again from its beginning
     #[arg(long, value_name = "VERSION")]
     from: Option<u64>,
     /// As if the thread had been given this limit: turns, tokens, spend (dollars), spawns, depth or duration (seconds)
@@ -95,19 +98,49 @@ pub(crate) fn run(args: &Args, context: &Context<'_>) -> Result<()> {
     born.limits = with_limits(born.limits, &mut recording, &args.limits);
     let work = assignment(&workshop, &born)?;
     let last_run = last_run(&recording);
-    let how = How {
-        work,
-        model: Arc::new(recorded(&recording)),
-        scopes: workshop.config.scopes.clone(),
-        redactor,
-        from: args.from,
+    let again = |from| {
+        let (model, scopes) = (Arc::new(recorded(&recording)), workshop.config.scopes.clone());
+        let how = How { work: work.clone(), model, scopes, redactor: redactor.clone(), from };
+        replay(recording.clone(), how).map_err(|error| Failure::of(&error))
     };
-    let report = replay(recording, how).map_err(|error| Failure::of(&error))?;
+    let mut report = again(args.from)?;
+    let other_way = report.ended_at.filter(|ended| args.from.is_some_and(|from| *ended <= from));
+    if let Some(version) = other_way {
+        let end = end_of_run(&recording, version);
+        report = again(Some(end))?;
+        context.output.say(format_args!(
+            "the run takes another way at version {version} already: it is taken over up to its end, version {end}"
+        ));
+    }
     match context.output.is_json() {
         true => context.output.record(&Record { identical: report.is_identical(), report: &report, prompt: &told })?,
         false => show(&report, &told, args.from, context)?,
     }
+    if let (Some(from), 0) = (args.from, report.compared + report.count) {
+        return Err(nothing_left(&thread, from, last_run));
+    }
     outcome(&report, last_run)
+}
+
+/// Why nothing was compared, and from where on something can be.
+fn nothing_left(thread: &ThreadId, from: u64, last_run: Option<u64>) -> Failure {
+    let message = format!("nothing of `{thread}` could be compared behind version {from}");
+    let hint = match last_run.and_then(|begins| begins.checked_sub(1)) {
+        Some(last) if last < from => {
+            format!(
+                "its last run begins behind version {last}: `selvedge replay {thread} --from {last}`, or any version before, compares it"
+            )
+        }
+        _ => format!("no run of an engine follows; `selvedge log {thread}` shows what is recorded"),
+    };
+    Failure::new(Exit::Usage, "nothing_to_compare", message).hint(hint)
+}
+
+/// The last version of the run that a version belongs to.
+fn end_of_run(recording: &Recording, version: u64) -> u64 {
+    let run = recording.steps.iter().find(|step| step.version() == version).and_then(Step::run);
+    let of_run = recording.steps.iter().filter(|step| run.is_some() && step.run() == run).map(Step::version);
+    of_run.max().unwrap_or(version)
 }
 
 /// Other ceilings than those that the thread was born with.

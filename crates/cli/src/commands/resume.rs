@@ -32,8 +32,11 @@ pub(crate) struct Args {
 }
 
 pub(crate) fn run(args: &Args, context: &Context<'_>) -> Result<()> {
+    if args.message.as_ref().is_some_and(|message| message.trim().is_empty()) {
+        return Err(Failure::usage("the message is empty").hint("say something, or leave it out"));
+    }
     let running = Running::open(context)?;
-    let thread = running.resolve(&args.thread)?;
+    let thread = super::wait::find(&running.store, &args.thread)?;
     let work = running.assignment(&thread)?;
     let input = args.message.clone().map_or_else(Input::nothing, Input::text);
     if args.raise.is_empty() {
@@ -41,10 +44,11 @@ pub(crate) fn run(args: &Args, context: &Context<'_>) -> Result<()> {
             .show(context, |running, cancel, tell| running.engine.resume(&thread, input, &work, cancel, tell));
     }
     let raise = crate::limit::all(&args.raise);
-    if input.is_empty() && is_run_elsewhere(&running, &thread)? {
-        running.engine.leave_raise(&thread, &raise).map_err(|error| Failure::of(&error))?;
+    let end = running.engine.end_of_chain(&thread).map_err(|error| Failure::of(&error))?;
+    if input.is_empty() && is_run_elsewhere(&running, &end)? {
+        running.engine.leave_raise(&end, &raise).map_err(|error| Failure::of(&error))?;
         running.close(context);
-        context.output.tell(format!("left with whoever runs {thread}, who goes by it"));
+        context.output.tell(format!("left with whoever runs {end}, who goes by it"));
         return Ok(());
     }
     let input = input.raising(raise);

@@ -1,14 +1,15 @@
 //! `selvedge snapshots`: the snapshots that are kept of a thread.
 
+use selvedge::snapshot::{Schema, examined};
 use selvedge_model::{ThreadId, Timestamp};
+use selvedge_store::Registry;
 use selvedge_store::snapshot::Kept;
-use selvedge_store::{Registry, Snapshots};
 use selvedge_store_local::Access;
 use serde::Serialize;
 
 use crate::config::configuration;
 use crate::context::Context;
-use crate::error::Result;
+use crate::error::{Failure, Result};
 use crate::output::table;
 use crate::text::{clean, grouped, local_minute};
 
@@ -18,7 +19,8 @@ use crate::text::{clean, grouped, local_minute};
 /// `archive/`. Nothing depends on them; delete any, and the log says the same. `selvedge state THREAD --snapshot` shows the newest.
 ///
 /// JSON: {"thread_id", "log_version", "snapshots":[{"log_version", "saved_at", "place", "name", "base", "bytes", "good", "why"}]}; "place" is
-/// newest, older or archived, "base" the version of the snapshot that it builds on or null, "good" whether its signature holds, and "why" why not.
+/// newest, older or archived, "base" the version of the snapshot that it builds on or null, "good" whether it can be used (its signature
+/// holds, what it builds on is there, its format is known, and it fits the schema), and "why" why not.
 /// "log_version" and "saved_at" are null for what stands in the place of the newest and does not look like a snapshot.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
@@ -71,11 +73,9 @@ pub(crate) fn run(args: &Args, context: &Context<'_>) -> Result<()> {
     let thread_id = store.resolve(&args.thread)?;
     let config = configuration(context)?.state_persistence;
     let archive = config.retention.on_completion.archive_folder().unwrap_or("archive");
-    let check = |kept: Kept| {
-        let why = store.read_snapshot(&thread_id, &kept, archive).err().map(|error| error.to_string());
-        One::of(kept, why)
-    };
-    let snapshots: Vec<One> = store.kept(&thread_id, archive)?.into_iter().map(check).collect();
+    let schema = Schema::new(&config.state).map_err(|error| Failure::of(&error))?;
+    let found = examined(&store, &schema, archive, &thread_id)?;
+    let snapshots: Vec<One> = found.into_iter().map(|(kept, why)| One::of(kept, why)).collect();
     let log_version = store.get(&thread_id)?.version;
     if context.output.is_json() {
         return context.output.record(&Listed { thread_id, log_version, snapshots });
@@ -85,5 +85,5 @@ pub(crate) fn run(args: &Args, context: &Context<'_>) -> Result<()> {
         return Ok(());
     }
     let rows = snapshots.iter().map(One::row);
-    context.output.text(table(&["VERSION", "SAVED", "PLACE", "FORM", "BYTES", "SIGNATURE"], &[0, 4], rows))
+    context.output.text(table(&["VERSION", "SAVED", "PLACE", "FORM", "BYTES", "STATE"], &[0, 4], rows))
 }

@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use selvedge::Ended;
+use selvedge::tools::ProcessGroups;
 use selvedge_engine::standing::{Outcome, Standing};
 use selvedge_engine::wait::wait_threads;
 use selvedge_model::{Cancel, Status, ThreadId};
@@ -54,7 +55,7 @@ pub(crate) fn run(args: &Args, context: &Context<'_>) -> Result<()> {
         None => configuration(context)?.coordination.wait_threads.default_timeout,
     };
     let timeout = Duration::from_secs_f64(timeout.clamp(0.0, SECONDS_MAX));
-    let waited = wait_threads(&store, store.trust(), &threads, timeout, &Cancel::new());
+    let waited = wait_threads(&store, store.trust(), &ProcessGroups, &threads, timeout, &Cancel::new());
     let waited = waited.map_err(|error| Failure::of(&error))?;
     let outcomes = || threads.iter().filter_map(|thread| waited.results.get(thread));
     match context.output.is_json() {
@@ -65,7 +66,7 @@ pub(crate) fn run(args: &Args, context: &Context<'_>) -> Result<()> {
 }
 
 /// The thread that a prefix names. A deleted one may go on elsewhere.
-fn find(store: &LocalStore, prefix: &str) -> Result<ThreadId> {
+pub(crate) fn find(store: &LocalStore, prefix: &str) -> Result<ThreadId> {
     match store.resolve(prefix) {
         Err(StoreError::Deleted(thread)) => Ok(thread),
         other => Ok(other?),

@@ -6,6 +6,8 @@ use std::process::{Child, Stdio};
 use std::thread;
 use std::time::Duration;
 
+use selvedge_model::{Note, NoteKey};
+use selvedge_store::{Notes, Registry};
 use serde_json::{Value, json};
 
 use crate::running::{TASK, killed_in_the_middle, pay, project, put, start_and_await, status, thread_of};
@@ -37,6 +39,11 @@ fn paid(sandbox: &Sandbox) -> Vec<String> {
 
 fn inbox(sandbox: &Sandbox) -> Vec<Value> {
     sandbox.run(&["inbox", "--json"]).records()
+}
+
+/// The thread that has the newest need.
+fn inbox_thread(sandbox: &Sandbox) -> String {
+    inbox(sandbox)[0]["thread_id"].as_str().unwrap().to_owned()
 }
 
 /// The last object of a command that ran a thread to its end.
@@ -121,14 +128,7 @@ fn people_are_told_what_was_decided_what_still_waits_and_what_to_type() {
 
 #[test]
 fn a_word_is_left_with_whoever_runs_the_thread_and_goes_into_that_very_run() {
-    let script = "turns:\n  - { calls: [{ tool: slow, arguments: {} }, { tool: pay, arguments: { to: anna } }] }\n  - { say: Done., repeat: forever }\n";
-    let sandbox = asking(script);
-    put(&sandbox, ".ai/directives/task.md", &TASK.replace("[tool.pay]", "[tool.pay, tool.slow]"));
-    let tool = json!({
-        "name": "slow", "description": "Takes its time.", "class": "pure", "input_schema": {"type": "object"},
-        "environment": ["PATH"], "command": ["sh", "-c", "while [ ! -e fast ]; do sleep 0.02; done"],
-    });
-    put(&sandbox, ".ai/tools/slow.yaml", &tool.to_string());
+    let sandbox = busy();
     let (child, told) = until(&sandbox, &RUN, |record| record["told"] == "calling");
     let thread = told[0]["thread_id"].as_str().unwrap();
     for _ in 0..2 {
@@ -262,6 +262,18 @@ fn the_model_is_told_why_a_call_was_denied_and_with_what_it_was_made_instead() {
     let log = sandbox.run(&["log", &thread, "--json"]).records();
     let decision = log.iter().find(|line| line["event_type"] == "decision").unwrap();
     assert_eq!(decision["payload"]["action"], "edit");
+    assert!(sandbox.run(&["log", &thread]).stdout.contains("said edit to call call_1, with {\"to\":\"cara\"}"));
+
+    waiting(&sandbox);
+    let ran = sandbox.run(&["approve", "call_1", "--edit", "other.json", "--no-run"]);
+    assert!(ran.stdout.contains("may be made with {\"to\":\"cara\"}"), "{ran:?}");
+    let again =
+        sandbox.run(&["approve", "call_1", "--thread", &inbox_thread(&sandbox), "--edit", "other.json", "--json"]);
+    let told = again.records();
+    let called: Vec<_> = told.iter().filter(|record| record["told"] == "calling").collect();
+    assert_eq!((&told[0]["arguments"], &called[0]["arguments"]), (&json!({"to": "cara"}), &json!({"to": "cara"})));
+    fs::remove_file(sandbox.project().join("paid.txt")).unwrap();
+    put(&sandbox, "paid.txt", "paid cara\n");
 
     waiting(&sandbox);
     put(&sandbox, "broken.json", "to cara");
@@ -370,6 +382,7 @@ fn the_inbox_shows_the_newest_thread_first_and_its_calls_in_order() {
         "expired",
         "expires_at",
         "reason",
+        "resume_mode",
         "since",
         "thread_id",
         "title",
@@ -421,4 +434,123 @@ fn whoever_follows_the_inbox_hears_of_what_comes() {
     assert_eq!((next()["thread_id"].clone(), paid(&sandbox).len()), (json!(third), 1));
     child.kill().unwrap();
     child.wait().unwrap();
+}
+
+/// A project whose payments need somebody's word, and in which a slow tool keeps the run busy until there is a file `fast`.
+fn busy() -> Sandbox {
+    let script = "turns:\n  - { calls: [{ tool: slow, arguments: {} }, { tool: pay, arguments: { to: anna } }] }\n  - { say: Done., repeat: forever }\n";
+    let sandbox = asking(script);
+    put(&sandbox, ".ai/directives/task.md", &TASK.replace("[tool.pay]", "[tool.pay, tool.slow]"));
+    let tool = json!({
+        "name": "slow", "description": "Takes its time.", "class": "pure", "input_schema": {"type": "object"},
+        "environment": ["PATH"], "command": ["sh", "-c", "while [ ! -e fast ]; do sleep 0.02; done"],
+    });
+    put(&sandbox, ".ai/tools/slow.yaml", &tool.to_string());
+    sandbox
+}
+
+/// Whoever found the thread settled it and forgot the word; the thread asked again.
+#[test]
+fn a_word_left_with_a_process_that_is_killed_is_not_lost() {
+    let sandbox = busy();
+    let (mut child, told) = until(&sandbox, &RUN, |record| record["told"] == "calling");
+    let thread = told[0]["thread_id"].as_str().unwrap();
+    let left = sandbox.run(&["approve", "call_2", "--thread", thread, "--json"]).json();
+    assert_eq!(left["recorded"], "left");
+    // Another word is refused also while nobody has heard the first.
+    sandbox.run(&["deny", "call_2", "--thread", thread, "--json"]).error(5, "already_decided");
+    child.kill().unwrap();
+    child.wait().unwrap();
+    put(&sandbox, "fast", "");
+    ended(&sandbox.run(&["resume", thread, "--json"]));
+    assert_eq!(paid(&sandbox), ["paid anna"]);
+}
+
+#[test]
+fn what_becomes_of_an_allowed_call_is_shown_said_and_not_changed_by_a_later_rule() {
+    let sandbox = asking(PAY_ONE);
+    let rule = ASK.replace("action: ask", "action: ask, resume_mode: use_decision_as_tool_result");
+    put(&sandbox, ".ai/config/agent/approvals.yaml", &rule);
+    let thread = waiting(&sandbox);
+    assert_eq!(inbox(&sandbox)[0]["resume_mode"], "use_decision_as_tool_result");
+    let shown = sandbox.run(&["inbox"]).stdout;
+    assert!(shown.contains("if allowed, it is not made: what `--with` gives is its result"), "{shown}");
+    put(&sandbox, ".ai/config/agent/approvals.yaml", ASK);
+    let ran = sandbox.run(&["approve", "call_1", "--with", "paid by hand", "--no-run"]);
+    assert!(ran.stdout.contains("is answered with \"paid by hand\" and not made"), "{ran:?}");
+    assert_eq!(ended(&sandbox.run(&["resume", &thread, "--json"]))["text"], "Heard: paid by hand");
+    assert_eq!(paid(&sandbox).len(), 0);
+
+    let thread = waiting(&sandbox);
+    let error =
+        sandbox.run(&["approve", "call_1", "--with", "5", "--thread", &thread, "--json"]).error(2, "value_unused");
+    assert!(error["hint"].as_str().unwrap().contains("selvedge approve call_1"), "{error}");
+    assert_eq!((paid(&sandbox).len(), inbox(&sandbox).len()), (0, 1));
+    ended(&sandbox.run(&["approve", "call_1", "--thread", &thread, "--json"]));
+    assert_eq!(paid(&sandbox), ["paid anna"]);
+}
+
+#[test]
+fn a_call_that_another_program_answered_waits_for_nobody() {
+    let sandbox = asking(PAY_ONE);
+    let thread = waiting(&sandbox);
+    let result = json!({"type": "tool_result", "call_id": "call_1", "content": "paid by hand"});
+    let changeset =
+        json!({"reason": "ToolResultsCommitted", "messages": [{"role": "tool", "content": [result]}]}).to_string();
+    let version = sandbox.run(&["thread", "show", &thread, "--json"]).json()["version"].to_string();
+    let appended = sandbox.run_with(&["append", &thread, "--expect", &version, "--json"], changeset.as_bytes());
+    assert_eq!(appended.code, Some(0), "{appended:?}");
+    let needs = inbox(&sandbox);
+    assert_eq!((needs.len(), &needs[0]["call_id"]), (1, &json!(null)), "{needs:?}");
+    assert_eq!(needs[0]["commands"], json!([format!("selvedge resume {thread}")]));
+    assert_eq!(ended(&sandbox.run(&["resume", &thread, "--json"]))["text"], "Heard: paid by hand");
+    assert_eq!((paid(&sandbox).len(), inbox(&sandbox).len()), (0, 0));
+}
+
+#[test]
+fn a_call_whose_time_is_over_does_not_keep_the_others_waiting() {
+    let script = "turns:\n  - { calls: [{ tool: gift, arguments: {} }, { tool: pay, arguments: { to: anna } }, { tool: pay, arguments: { to: ben } }] }\n  - { say: Done., repeat: forever }\n";
+    let sandbox = asking(script);
+    put(&sandbox, ".ai/directives/task.md", &TASK.replace("[tool.pay]", "[tool.pay, tool.gift]"));
+    let tool = json!({
+        "name": "gift", "description": "Gives.", "class": "pure", "input_schema": {"type": "object"},
+        "environment": ["PATH"], "command": ["sh", "-c", "echo gave >> paid.txt"],
+    });
+    put(&sandbox, ".ai/tools/gift.yaml", &tool.to_string());
+    let rules = format!("{ASK}  - {{ id: gifts, tool: gift, action: ask, expires_after_seconds: 1 }}\n");
+    put(&sandbox, ".ai/config/agent/approvals.yaml", &rules);
+    let (one, all) = (waiting(&sandbox), waiting(&sandbox));
+    thread::sleep(Duration::from_millis(1100));
+    // What it says to type is about the call that can still be decided about.
+    let ran = sandbox.run(&["approve", "call_2", "--thread", &one, "--json"]);
+    let error = ran.error_beside_data(7, "needs_decision");
+    assert!(error["hint"].as_str().unwrap().starts_with("`selvedge approve call_3 --thread"), "{error}");
+    assert_eq!(ran.records()[0]["undecided"], json!(["call_3"]));
+    ended(&sandbox.run(&["approve", "call_3", "--thread", &one, "--json"]));
+    assert_eq!(paid(&sandbox).len(), 2);
+    ended(&sandbox.run(&["approve", "--all", &all, "--json"]));
+    let paid = paid(&sandbox);
+    assert_eq!((paid.len(), paid.contains(&"gave".to_owned())), (4, false), "{paid:?}");
+}
+
+/// A row that somebody wrote into the database by hand was executed as an approval, and signed.
+#[test]
+fn a_decision_that_was_written_into_the_database_is_dropped_and_told() {
+    let sandbox = asking(PAY_ONE);
+    let thread = waiting(&sandbox);
+    let store = sandbox.open();
+    let thread_id = selvedge_model::ThreadId::new(&thread).unwrap();
+    let ask = store.get(&thread_id).unwrap().manifest.suspended.unwrap().asks.remove(0);
+    let body =
+        json!({"decision": {"call_id": "call_1", "action": "approve", "who": "you", "action_hash": ask.action_hash}});
+    let key = NoteKey::new("decide-1").unwrap();
+    store.post(Note { thread: thread_id, key, kind: "decide".to_owned(), body }).unwrap();
+    drop(store);
+    let ran = sandbox.run(&["resume", &thread, "--json"]);
+    ran.error_beside_data(7, "needs_decision");
+    let told = ran.records();
+    let dropped: Vec<_> = told.iter().filter(|record| record["told"] == "dropped").collect();
+    assert_eq!((dropped.len(), paid(&sandbox).len()), (1, 0), "{ran:?}");
+    ended(&sandbox.run(&["approve", "call_1", "--json"]));
+    assert_eq!(paid(&sandbox).len(), 1);
 }

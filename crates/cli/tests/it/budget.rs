@@ -103,8 +103,11 @@ fn a_process_that_is_killed_in_the_middle_of_a_call_has_spent_its_bound_and_evid
     assert_eq!(after["accounts"][0]["reservations"][0]["state"], "unknown");
 
     let correct = |amount: &str| format!("{lost}={amount}");
-    let closed = sandbox.run(&["budget", &thread, "--correct", &correct("0.001"), "--evidence", "invoice 7", "--json"]);
-    closed.error(4, "account_closed");
+    let corrected =
+        sandbox.run(&["budget", &thread, "--correct", &correct("0.001"), "--evidence", "invoice 7", "--json"]);
+    assert_eq!((corrected.code, &corrected.json()["spent_nanos"]), (Some(0), &3_000_000.into()), "{corrected:?}");
+    let shown = budget(&sandbox, &thread);
+    assert_eq!((&shown["verified"]["holds"], &shown["accounts"][0]["status"]), (&true.into(), &"closed".into()));
 }
 
 #[test]
@@ -145,6 +148,51 @@ fn verify_finds_a_posting_that_was_edited_and_one_that_was_removed() {
     sandbox.run(&["budget", &thread, "--verify", "--json"]).error_beside_data(6, "ledger_differs");
     fs::write(&path, text).unwrap();
     assert_eq!(budget(&sandbox, &thread)["verified"]["holds"], true);
+}
+
+#[test]
+fn a_log_that_was_cut_is_not_mended_by_a_reindex_and_the_hint_does_not_say_so() {
+    let sandbox = project(SAYS);
+    let thread = thread_of(&sandbox.run(&RUN));
+    let path = sandbox.transcript(&thread);
+    let text = fs::read_to_string(&path).unwrap();
+    let lines: Vec<_> = text.lines().collect();
+    fs::write(&path, lines[..lines.len() - 4].iter().map(|line| format!("{line}\n")).collect::<String>()).unwrap();
+    let error = sandbox.run(&["budget", &thread, "--verify", "--json"]).error_beside_data(6, "ledger_differs");
+    let hint = error["hint"].as_str().unwrap();
+    assert!(hint.contains(&format!("selvedge verify {thread}")) && hint.contains("repair"), "{hint}");
+    assert!(!hint.contains("reindex"), "{hint}");
+}
+
+/// A child that overcharged stops its tree; the raise that was named then could not be paid.
+#[test]
+fn a_thread_of_a_stopped_tree_is_told_which_account_has_to_be_raised() {
+    let turns = "  - {calls: [{tool: pay, arguments: {}}], usage: {input_tokens: 10, output_tokens: 90000}}\n";
+    let sandbox = project(&format!("{turns}{SAYS}"));
+    let (parent, children) = family(&sandbox, "0.5", "0.3", 1);
+    let child = &children[0];
+    let error = sandbox.run(&["send", child, "go", "--json"]).error_beside_data(8, "limit_reached");
+    let hint = error["hint"].as_str().unwrap().to_owned();
+    assert!(hint.contains(&format!("`selvedge resume {parent} --raise spend=…` first")), "{hint}");
+    let shown = sandbox.run(&["budget", &parent]);
+    assert!(shown.stdout.contains("$0.30 held for 1 child, stopped at $0.00: nothing more"), "{shown:?}");
+    // What is said helps.
+    let error = sandbox.run(&["resume", child, "--raise", "spend=0.4", "--json"]).error(8, "budget_exceeded");
+    assert!(error["hint"].as_str().unwrap().contains(&format!("selvedge resume {parent} --raise spend=")), "{error}");
+}
+
+#[test]
+fn children_are_counted_and_not_what_is_held_for_them_and_amounts_are_decimals() {
+    let sandbox = project(SAYS);
+    let (parent, children) = family(&sandbox, "0.5", "0.00000001", 2);
+    for child in &children {
+        let error = sandbox.run(&["send", child, "go", "--json"]).error_beside_data(8, "limit_reached");
+        let message = error["message"].as_str().unwrap();
+        assert!(message.contains("$0.00 of $0.00000001"), "{message}");
+    }
+    sandbox.run(&["resume", &children[0], "--raise", "spend=0.0001", "--json"]).error_beside_data(8, "limit_reached");
+    let shown = sandbox.run(&["budget", &parent]);
+    assert!(shown.stdout.contains("held for 2 children"), "{shown:?}");
 }
 
 #[test]

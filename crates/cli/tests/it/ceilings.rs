@@ -10,7 +10,7 @@ use serde_json::{Value, json};
 use crate::running::{TASK, is_orphaned, paid, pay, project, status, thread_of};
 use crate::support::{Ran, Sandbox};
 
-const PAY_SIX: &str = "turns:\n  - { calls: [{ tool: pay, arguments: { to: \"n{turn}\" } }], usage: { input_tokens: 90, output_tokens: 10 }, repeat: 6 }\n  - { say: Done., repeat: forever }\n";
+const PAY_SIX: &str = "turns:\n  - { calls: [{ tool: pay, arguments: { to: \"n{turn}\" } }], usage: { input_tokens: 90, output_tokens: 10 }, repeat: 6 }\n  - { say: Done., usage: {}, repeat: forever }\n";
 const PRICE: &str = "price: { input_per_million_tokens: 100, output_per_million_tokens: 1000 }\n";
 
 fn run(sandbox: &Sandbox, limit: &str) -> Ran {

@@ -7,7 +7,7 @@ use serde_json::json;
 
 use crate::handed_over::{MOST, RUN, chain, counted, counting};
 use crate::running::put;
-use crate::spawned::{PAYS, SPAWN, calling, family};
+use crate::spawned::{PAYS, SPAWN, SPAWN_ASYNC, calling, eventually, family};
 use crate::support::Sandbox;
 
 fn set(sandbox: &Sandbox, text: &str) {
@@ -118,6 +118,30 @@ fn so_many_children_run_at_the_same_time_and_no_more() {
     };
     assert!(!clashes(1), "two were at the till at once");
     assert!(clashes(8), "they waited for one another");
+}
+
+/// Children that are waited for and those that are not share the places, and whoever finds none waits.
+#[test]
+fn so_many_children_of_both_kinds_run_at_the_same_time_and_no_more() {
+    let calls = [[SPAWN_ASYNC; 3], [SPAWN, SPAWN_ASYNC, SPAWN]].concat().join(", ");
+    let sandbox = family(&calling(&calls), PAYS);
+    let tool = json!({
+        "name": "pay", "description": "Pays.", "class": "at_most_once", "environment": ["PATH"],
+        "input_schema": {"type": "object"},
+        "command": ["sh", "-c", "echo in >> door.txt; sleep 0.4; echo out >> door.txt; echo ok"],
+    });
+    put(&sandbox, ".ai/tools/pay.yaml", &tool.to_string());
+    set(&sandbox, "coordination: { concurrency: { children_max: 2 } }\n");
+    let ran = sandbox.run(&["run", "parent"]);
+    assert_eq!(ran.code, Some(0), "{ran:?}");
+    let door = || fs::read_to_string(sandbox.project().join("door.txt")).unwrap();
+    eventually("all six came and went", || door().lines().filter(|line| *line == "out").count() == 6);
+    let (mut inside, mut most) = (0, 0);
+    for line in door().lines() {
+        inside = if line == "in" { inside + 1 } else { inside - 1 };
+        most = most.max(inside);
+    }
+    assert_eq!(most, 2, "{}", door());
 }
 
 #[test]

@@ -7,7 +7,7 @@ use serde_json::{Value, json};
 
 use crate::running::{put, status};
 use crate::spawned::{SLEEPS, calling, eventually, family, has};
-use crate::support::Sandbox;
+use crate::support::{Ran, Sandbox};
 
 fn signal(name: &str, pid: u64) {
     assert!(Command::new("kill").args([name, &pid.to_string()]).status().unwrap().success());
@@ -77,4 +77,68 @@ fn nothing_of_a_log_that_was_edited_is_shown_by_those_who_wait_or_search() {
     let ran = sandbox.run(&["chain", "search", &edited, "gone", "--json"]);
     assert!(ran.code == Some(6) && !ran.stdout.contains("gone"), "{ran:?}");
     put(&sandbox, "fast", "");
+}
+
+const SAYS: &str = "turns:\n  - { say: The child is done., repeat: forever }\n";
+
+fn ended(sandbox: &Sandbox, args: &[&str]) -> String {
+    let ran = sandbox.run(args);
+    assert_eq!(ran.code, Some(0), "{ran:?}");
+    ran.records().last().unwrap()["thread_id"].as_str().unwrap().to_owned()
+}
+
+#[test]
+fn a_chain_is_the_same_from_each_of_its_threads_also_when_one_was_deleted() {
+    let sandbox = family(&calling(""), SAYS);
+    let first = ended(&sandbox, &["run", "child", "--json"]);
+    let second = ended(&sandbox, &["resume", &first, "and now?", "--json"]);
+    assert_eq!(sandbox.run(&["thread", "delete", &first, "--yes"]).code, Some(0));
+    let chain = |thread: &str| sandbox.run(&["chain", thread, "--json"]).json();
+    assert_eq!((chain(&first), &chain(&first)["chain_length"]), (chain(&second), &json!(2)));
+    let found = |thread: &str| sandbox.run(&["chain", "search", thread, "done", "--json"]).json();
+    assert_eq!(found(&first), found(&second));
+    let third = ended(&sandbox, &["resume", &first, "go on", "--json"]);
+    assert!(third != first && third != second);
+    assert_eq!(chain(&first)["chain_length"], 3);
+    // One whose whole chain is gone is gone.
+    for thread in [&third, &second] {
+        assert_eq!(sandbox.run(&["thread", "delete", thread, "--yes"]).code, Some(0));
+    }
+    sandbox.run(&["resume", &first, "go on", "--json"]).error(3, "thread_deleted");
+}
+
+#[test]
+fn of_many_who_resume_a_thread_at_once_nobody_is_told_that_something_broke() {
+    let sandbox = family(&calling(""), SAYS);
+    let first = ended(&sandbox, &["run", "child", "--json"]);
+    let resume = ["resume", &first, "and now?", "--json"];
+    let started: Vec<_> =
+        (0..6).map(|_| sandbox.command(&resume).stdin(std::process::Stdio::null()).spawn().unwrap()).collect();
+    let ran: Vec<Ran> = started.into_iter().map(Ran::of).collect();
+    assert!(ran.iter().any(|ran| ran.code == Some(0)), "{ran:?}");
+    for ran in &ran {
+        let is_held = ran.code == Some(4) && ran.stderr.contains("lease_held");
+        assert!(ran.code == Some(0) || is_held, "{ran:?}");
+    }
+    assert_eq!(sandbox.run(&["verify", "--all"]).code, Some(0));
+    // Whoever appends to what was continued is told where it goes on.
+    let end = sandbox.run(&["chain", &first, "--json"]).json()["chain"].as_array().unwrap().last().unwrap().clone();
+    put(&sandbox, "said.json", r#"{"reason":"UserMessage","messages":[{"role":"user","content":"hello"}]}"#);
+    let refused = sandbox.run(&["append", &first, "--expect", "any", "--file", "said.json", "--json"]);
+    let last = refused.stderr.lines().last().unwrap_or_default();
+    assert!(last.contains(end["thread_id"].as_str().unwrap()), "{refused:?}");
+}
+
+#[test]
+fn nothing_is_no_message_and_nothing_is_not_searched_for() {
+    let sandbox = family(&calling(""), SAYS);
+    let thread = ended(&sandbox, &["run", "child", "--json"]);
+    for nothing in ["", " \n"] {
+        sandbox.run(&["resume", &thread, nothing, "--json"]).error(2, "usage");
+    }
+    assert_eq!(sandbox.run(&["chain", &thread, "--json"]).json()["chain_length"], 1);
+    let error = sandbox.run(&["chain", "search", &thread, "", "--json"]).error(2, "bad_pattern");
+    assert!(!error["hint"].as_str().unwrap_or_default().contains("--regex"), "{error}");
+    let error = sandbox.run(&["chain", "search", &thread, "(", "--regex", "--json"]).error(2, "bad_pattern");
+    assert!(error["hint"].as_str().unwrap().contains("--regex"), "{error}");
 }

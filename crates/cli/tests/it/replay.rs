@@ -72,6 +72,10 @@ fn a_rule_of_today_is_tried_on_a_thread_of_yesterday() {
     let version = difference["version"].to_string();
     let nothing = sandbox.run(&["replay", &thread, "--from", &version]);
     assert!(nothing.stdout.starts_with("nothing compared: no run of "), "{nothing:?}");
+    let nothing = replay(&sandbox, &thread, &["--from", &version]);
+    let error = nothing.error_beside_data(2, "nothing_to_compare");
+    assert!(error["hint"].as_str().unwrap().contains(&format!("selvedge replay {thread} --from 0")), "{error}");
+    replay(&sandbox, &thread, &["--from", "0"]).error_beside_data(1, "replay_diverged");
 }
 
 #[test]
@@ -84,6 +88,25 @@ fn the_runs_behind_a_difference_are_compared_by_the_command_that_is_hinted_at() 
     assert!(error["hint"].as_str().unwrap().contains(&format!("--from {version}")), "{error}");
     let report = replay(&sandbox, &thread, &["--from", &version]).json();
     assert!(report["identical"] == true && report["compared"].as_u64() > Some(0), "{report}");
+}
+
+#[test]
+fn a_replay_from_the_middle_of_a_run_compares_what_follows() {
+    let (sandbox, thread) = payer();
+    let whole = replay(&sandbox, &thread, &[]).json();
+    let (last, compared) = (whole["version"].as_u64().unwrap(), whole["compared"].as_u64().unwrap());
+    for from in 1..last {
+        let report = replay(&sandbox, &thread, &["--from", &from.to_string()]).json();
+        assert_eq!((&report["identical"], &report["given"]), (&json!(true), &json!(from + 1)), "{report}");
+        assert_eq!(report["compared"], json!(compared - from), "{report}");
+    }
+    let nothing = replay(&sandbox, &thread, &["--from", &last.to_string()]);
+    nothing.error_beside_data(2, "nothing_to_compare");
+    // What differs before that version is not looked at; what differs behind it is found.
+    put(&sandbox, ".ai/config/agent/approvals.yaml", "rules:\n  - { id: money, tool: pay, action: ask }\n");
+    let ran = replay(&sandbox, &thread, &["--from", "2"]);
+    let error = ran.error_beside_data(1, "replay_diverged");
+    assert!(error["version"].as_u64() > Some(2) && ran.records()[0]["given"] == json!(3), "{error}");
 }
 
 /// What is said beside a replay, by its name.

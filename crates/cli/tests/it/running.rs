@@ -149,8 +149,10 @@ fn a_thread_killed_in_the_middle_needs_a_decision_and_goes_on_with_it() {
     let settled = sandbox.run(&["settle", "call_1", "--done", "paid by hand", "--json"]);
     let records = settled.records();
     assert_eq!(settled.code, Some(0), "{settled:?}");
-    let said =
-        json!({"thread_id": thread, "call_id": "call_1", "decision": "done", "recorded": "now", "undecided": []});
+    let said = json!({
+        "thread_id": thread, "call_id": "call_1", "decision": "done", "resume_mode": null, "arguments": null,
+        "recorded": "now", "undecided": [],
+    });
     assert_eq!(records[0], said);
     assert_eq!(records.last().unwrap()["status"], "completed");
     assert!(settled.stdout.contains("paid by hand"));

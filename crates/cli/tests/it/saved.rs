@@ -56,6 +56,24 @@ fn a_snapshot_that_was_edited_is_named_and_not_shown() {
 }
 
 #[test]
+fn a_snapshot_whose_base_is_gone_is_not_called_good_by_one_command_and_refused_by_another() {
+    let directive = TASK.replace("permissions", "limits: { turns: 1 }\npermissions");
+    let sandbox = project(&directive, &pay("true"), PAY_ONCE);
+    let config = "checkpoint:\n  performance: { incremental: true, coalesce: always }\n";
+    put(&sandbox, ".ai/config/state_persistence.yaml", config);
+    sandbox.run(&RUN).error_beside_data(8, "limit_reached");
+    let threads = sandbox.run(&["thread", "list", "--json"]).json();
+    let thread = threads["threads"][0]["thread_id"].as_str().unwrap();
+    let newest = || sandbox.run(&["snapshots", thread, "--json"]).json()["snapshots"][0].clone();
+    assert!(newest()["good"] == json!(true) && newest()["base"].is_u64(), "{}", newest());
+    fs::remove_dir_all(sandbox.threads().join(thread).join("checkpoints")).unwrap();
+    assert_eq!(newest()["good"], json!(false));
+    let why = newest()["why"].as_str().unwrap().to_owned();
+    let shown = sandbox.run(&["state", thread, "--snapshot", "--json"]);
+    assert!(why.contains("that it stands on is not there") && shown.stderr.contains(&why), "{why}: {shown:?}");
+}
+
+#[test]
 fn what_is_no_snapshot_any_more_is_named_as_not_usable() {
     let (sandbox, thread) = suspended();
     let path = sandbox.threads().join(&thread).join("state.json");

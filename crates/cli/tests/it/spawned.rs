@@ -44,7 +44,7 @@ pub(crate) fn calling(calls: &str) -> String {
 }
 
 pub(crate) const SPAWN: &str = "{ tool: spawn_thread, arguments: { directive: child } }";
-const SPAWN_ASYNC: &str = "{ tool: spawn_thread, arguments: { directive: child, async: true } }";
+pub(crate) const SPAWN_ASYNC: &str = "{ tool: spawn_thread, arguments: { directive: child, async: true } }";
 pub(crate) const SLEEPS: &str =
     "turns:\n  - { calls: [{ tool: slow, arguments: {} }] }\n  - { say: The child is done., repeat: forever }\n";
 
@@ -140,6 +140,14 @@ fn a_parent_whose_papers_were_forged_starts_nobody() {
     let heard = ran.records().pop().unwrap()["text"].as_str().unwrap().to_owned();
     assert!(heard.contains("can't start a child"), "{heard}");
     assert_eq!(of_status(&sandbox, "child").len(), 0);
+    // What was forged is kept, and told of, when the end of the run writes another one.
+    let folder = sandbox.threads().join(thread_of(&ran));
+    let kept = std::fs::read_dir(&folder).unwrap().map(|entry| entry.unwrap().path());
+    let kept: Vec<_> = kept.filter(|path| path.to_string_lossy().contains("thread.json.aside-")).collect();
+    assert_eq!(kept.len(), 1, "{kept:?}");
+    assert!(std::fs::read_to_string(&kept[0]).unwrap().replace(' ', "").contains("\"depth\":90"));
+    assert!(ran.stderr.contains("thread.json.aside-"), "{}", ran.stderr);
+    assert_eq!(sandbox.run(&["verify", "--all"]).code, Some(0));
 }
 
 /// `thread.json` is a projection of the log: one that was taken away is there again, signed, before the child is.
@@ -155,6 +163,14 @@ fn a_parent_whose_papers_are_gone_gets_new_ones_before_it_starts_a_child() {
     assert!(heard.contains("The child is done."), "{heard}");
     assert!(std::fs::read_to_string(sandbox.project().join("seen.txt")).unwrap().contains("thread.json"));
     assert_eq!(sandbox.run(&["verify", "--all"]).code, Some(0));
+    let word = "`thread.json` of `parent-";
+    assert!(ran.stderr.contains(word) && ran.stderr.contains("written anew"), "{}", ran.stderr);
+    // And when it is gone before the thread goes on.
+    let parent = thread_of(&ran);
+    std::fs::remove_file(sandbox.threads().join(&parent).join("thread.json")).unwrap();
+    let ran = sandbox.run(&["resume", &parent, "go on", "--json"]);
+    assert!(ran.stderr.contains(word) && ran.stderr.contains("written anew"), "{}", ran.stderr);
+    assert!(sandbox.threads().join(&parent).join("thread.json").is_file());
 }
 
 #[test]
@@ -191,6 +207,51 @@ fn whoever_stops_a_parent_stops_its_children_in_other_processes() {
     for thread in [&parent, &below] {
         assert_eq!(sandbox.run(&["verify", thread]).code, Some(0));
     }
+}
+
+/// Ctrl-C means the same as `selvedge cancel`.
+#[test]
+fn ctrl_c_on_a_parent_stops_its_children_in_other_processes() {
+    let sandbox = family(&calling(&format!("{SPAWN_ASYNC}, {{ tool: pay, arguments: {{ to: me }} }}")), PAYS);
+    put(&sandbox, ".ai/tools/pay.yaml", &pay("while [ ! -e fast ]; do sleep 0.02; done"));
+    let child = sandbox.command(&RUN).stdin(Stdio::null()).spawn().unwrap();
+    eventually("both run", || paid(&sandbox) == 2);
+    let below = id(&of_status(&sandbox, "child")[0]);
+    let interrupted = std::process::Command::new("kill").args(["-INT", &child.id().to_string()]).status().unwrap();
+    assert!(interrupted.success());
+    let ran = Ran::of(child);
+    assert_eq!(ran.code, Some(130), "{ran:?}");
+    eventually("the child is cancelled", || status(&sandbox, &below) == "cancelled");
+}
+
+/// Its parent was told that it runs, and nobody else would ever start it.
+#[test]
+fn a_child_whose_process_died_before_it_began_is_settled_when_its_parent_goes_on() {
+    let script = format!(
+        "turns:\n  - {{ calls: [{{ tool: pay, arguments: {{ to: anna }} }}] }}\n  - {{ calls: [{SPAWN_ASYNC}] }}\n  - {{ say: \"Heard: {{result}}\", repeat: forever }}\n"
+    );
+    let sandbox = family(&script, PAYS);
+    // The configuration is broken when the child's process reads it.
+    let config = ".ai/config/agent/coordination.yaml";
+    let breaks = format!("mkdir -p .ai/config/agent; echo 'coordination: [' > {config}");
+    put(&sandbox, ".ai/tools/pay.yaml", &pay(&breaks));
+    let ran = sandbox.run(&RUN);
+    assert_eq!(ran.code, Some(0), "{ran:?}");
+    let (parent, child) = (thread_of(&ran), id(&of_status(&sandbox, "child")[0]));
+    sandbox.run(&["wait", &child, "--timeout", "60", "--json"]).error_beside_data(1, "thread_stalled");
+    assert_eq!(status(&sandbox, &child), "created");
+    std::fs::remove_file(sandbox.project().join(config)).unwrap();
+    let calls = format!("{{ tool: wait_threads, arguments: {{ thread_ids: [{child}, {parent}] }} }}");
+    let script = calling(&calls).replacen("- { ", "- { when: { user: { equals: wait } }, ", 1);
+    put(&sandbox, "script.yaml", &script);
+    let ran = sandbox.run(&["send", &parent, "wait", "--json"]);
+    let heard = ran.records().pop().unwrap()["text"].as_str().unwrap().to_owned();
+    assert!(heard.contains("died before it began"), "{heard}");
+    assert!(heard.contains("a thread can't wait for itself") && heard.contains("__failed_1"), "{heard}");
+    assert_eq!(status(&sandbox, &child), "error");
+    let books = sandbox.run(&["budget", &parent, "--verify", "--json"]).json();
+    assert_eq!(books["accounts"][0]["reserved_nanos"].as_u64().unwrap_or_default(), 0, "{books}");
+    assert_eq!(sandbox.run(&["verify", "--all"]).code, Some(0));
 }
 
 #[test]

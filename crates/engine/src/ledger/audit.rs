@@ -4,6 +4,9 @@
 //! something is missing then, every other log of the store is asked as well: a posting stands in the log of whoever made it.
 //! What stood in a log that was deleted is gone, and that is said and no flaw, as far as the log's signed tombstone says so and no log that
 //! is left contradicts it. Last, what the logs tell is held against what the database has. Nothing is written.
+//!
+//! A tree may be posted to meanwhile. All accounts of a [`Tree`] are of one moment, and the logs are read behind it, so they have every
+//! posting of that moment and perhaps later ones; those are left out, by their accounts' versions.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
@@ -13,10 +16,11 @@ use selvedge_log::recovery::{Evidence, Finding, Mode, judge};
 use selvedge_log::scan::{Scanner, Signatures, examine};
 use selvedge_model::ThreadId;
 use selvedge_model::account::replay::{Buried, Flaw, History, Replayed, Seen, replay_without, unburied};
-use selvedge_model::account::{Account, AccountId, Reservation};
+use selvedge_model::account::{Account, AccountId, Record, Reservation};
 use selvedge_store::{Error, Filter, Result, Store};
 
 use crate::chain;
+use crate::ledger::differences::{differences, other_parent};
 
 /// A tree of accounts and the threads that spend from them.
 #[derive(Clone, Debug, Default)]
@@ -34,6 +38,8 @@ pub struct Branch {
     pub account: Account,
     /// What it holds.
     pub reservations: Vec<Reservation>,
+    /// Whether it was posted to before its reservations could be read, so that they are of a later moment.
+    pub has_moved: bool,
     /// How far below the top it is.
     pub depth: usize,
     /// The threads that spend from it, in the order of their chain.
@@ -137,6 +143,20 @@ pub fn tree(store: &dyn Store, thread: &ThreadId) -> Result<Tree> {
             None => break,
         }
     }
+    let mut tree = tree_once(store, &root)?;
+    for _ in 1..TRIES {
+        if tree.accounts.iter().all(|branch| !branch.has_moved) {
+            break;
+        }
+        tree = tree_once(store, &root)?;
+    }
+    Ok(tree)
+}
+
+/// How often a tree is read that is posted to meanwhile.
+const TRIES: u32 = 4;
+
+fn tree_once(store: &dyn Store, root: &Account) -> Result<Tree> {
     let found = store.tree(&root.id)?;
     let mut below: BTreeMap<Option<AccountId>, Vec<Account>> = BTreeMap::new();
     for account in found {
@@ -150,46 +170,55 @@ pub fn tree(store: &dyn Store, thread: &ThreadId) -> Result<Tree> {
         let children = below.remove(&Some(account.id.clone())).unwrap_or_default();
         waiting.extend(children.into_iter().rev().map(|child| (depth + 1, child)));
         let reservations = store.reservations(&account.id)?;
+        let has_moved = store.account(&account.id)?.is_some_and(|now| now.version != account.version);
         let threads = chain_of(store, &account.id)?;
-        accounts.push(Branch { account, reservations, depth, threads });
+        accounts.push(Branch { account, reservations, has_moved, depth, threads });
     }
-    Ok(Tree { root: Some(root.id), accounts })
+    Ok(Tree { root: Some(root.id.clone()), accounts })
 }
 
 /// Works out a tree from the signed logs alone, and holds the database against that.
 pub fn audit(store: &dyn Store, trust: &Trust, tree: &Tree) -> Result<Audit> {
     let mut reader = Reader { store, trust, seen: Vec::new(), read: BTreeSet::new(), found: Vec::new() };
     let roots: Vec<_> = tree.accounts.iter().map(|branch| branch.account.id.clone()).collect();
-    let mut accounts: BTreeSet<AccountId> = roots.iter().cloned().collect();
     let gone = gone(store, &roots)?;
     for thread in below(store, roots)? {
         reader.read(&thread)?;
     }
-    let mut buried = buried(&gone, &accounts);
-    let mut replayed = reader.replay(&mut accounts, &buried);
+    let mut extent = reader.extent(tree)?;
+    let mut buried = buried(&gone, &extent);
+    let mut replayed = reader.replay(&extent, &buried);
     if replayed.flaws.iter().any(|flaw| matches!(flaw, Flaw::Missing { .. })) || reader.is_behind(tree, &buried) {
         for thread in every_thread(store)? {
             reader.read(&thread)?;
         }
-        buried = self::buried(&gone, &accounts);
-        replayed = reader.replay(&mut accounts, &buried);
+        extent = reader.extent(tree)?;
+        buried = self::buried(&gone, &extent);
+        replayed = reader.replay(&extent, &buried);
     }
     let Replayed { accounts, flaws } = replayed;
     let mut found = std::mem::take(&mut reader.found);
     found.extend(flaws.into_iter().map(Found::Records));
     found.extend(gone.iter().filter_map(|gone| reader.contradicts(gone)));
     for branch in &tree.accounts {
-        found.extend(reader.differs(branch, accounts.get(&branch.account.id), &buried));
+        found.extend(reader.differs(branch, accounts.get(&branch.account.id), &buried)?);
     }
-    for (account, history) in &accounts {
-        if store.account(account)?.is_none() {
-            let why =
-                format!("the logs have {} postings of it, and the database has no such account", history.postings);
-            found.push(Found::Database { account: account.clone(), why });
-        }
+    let is_of_tree = |id: &AccountId| tree.accounts.iter().any(|branch| branch.account.id == *id);
+    for (id, history) in accounts.iter().filter(|(id, _)| !is_of_tree(id)) {
+        let why = match store.account(id)? {
+            None => format!("the logs have {} postings of it, and the database has no such account", history.postings),
+            Some(known) => match other_parent(&known, &history.account) {
+                Some(why) => why,
+                None => continue,
+            },
+        };
+        found.push(Found::Database { account: id.clone(), why });
     }
     Ok(Audit { logs: reader.read.len(), accounts, gone, found })
 }
+
+/// The accounts that are looked at, each with the last of its postings that counts.
+type Extent = BTreeMap<AccountId, u64>;
 
 /// What of these chains was deleted, as the signed tombstones say.
 fn gone(store: &dyn Store, roots: &[AccountId]) -> Result<Vec<Gone>> {
@@ -212,11 +241,11 @@ fn gone(store: &dyn Store, roots: &[AccountId]) -> Result<Vec<Gone>> {
 }
 
 /// The postings that are gone; a tombstone that is too old to say which may mean any of these accounts.
-fn buried(gone: &[Gone], accounts: &BTreeSet<AccountId>) -> Vec<Buried> {
+fn buried(gone: &[Gone], extent: &Extent) -> Vec<Buried> {
     let any = |account: &AccountId| Buried { account: account.clone(), from: 1, to: u64::MAX };
     let one = |gone: &Gone| match &gone.postings {
         Some(postings) => vec![postings.clone()],
-        None => accounts.iter().map(any).collect(),
+        None => extent.keys().map(any).collect(),
     };
     gone.iter().flat_map(one).collect()
 }
@@ -315,52 +344,74 @@ impl Reader<'_> {
     }
 
     /// What the database says of an account that the logs don't.
-    fn differs(&self, branch: &Branch, told: Option<&History>, buried: &[Buried]) -> Option<Found> {
-        let Branch { account, reservations, .. } = branch;
-        let differs = |why: String| Some(Found::Database { account: account.id.clone(), why });
+    fn differs(&self, branch: &Branch, told: Option<&History>, buried: &[Buried]) -> Result<Option<Found>> {
+        let Branch { account, reservations, has_moved, .. } = branch;
+        let differs = |why: String| Ok(Some(Found::Database { account: account.id.clone(), why }));
+        let counted = |ours: u64, last: u64| {
+            differs(format!("the database has {ours} postings of it, and the logs tell of {last}"))
+        };
         let last = self.last(&account.id, buried);
         if last < account.version {
-            return differs(format!(
-                "the database has {} postings of it, and the logs tell of {last}",
-                account.version
-            ));
+            return counted(account.version, last);
+        }
+        // What was posted since the database was read is in the database by now.
+        let (read, now) = (self.last(&account.id, &[]), self.store.account(&account.id)?);
+        match now.map_or(0, |now| now.version) {
+            now if now < read => return counted(now, read),
+            _ => {}
         }
         let Some(told) = told else {
-            let missing = unburied(&account.id, 1, account.version, buried)?;
+            let Some((missing, _)) = unburied(&account.id, 1, account.version, buried) else { return Ok(None) };
             return differs(format!(
-                "the database has {} postings of it, and no log has posting {}",
-                account.version, missing.0
+                "the database has {} postings of it, and no log has posting {missing}",
+                account.version
             ));
         };
         // Of an account that is not wholly known something was found already, or is gone.
-        if !told.is_whole || (told.account == *account && told.reservations.values().eq(reservations)) {
-            return None;
+        if !told.is_whole {
+            return Ok(None);
         }
         if told.account.version != account.version {
-            return differs(format!(
-                "the database has {} postings of it, and the logs tell of {}",
-                account.version, told.account.version
-            ));
+            return counted(account.version, told.account.version);
         }
-        let shown = |account: &Account| {
-            let max = account.max.map_or_else(|| "no limit".to_owned(), |max| max.to_string());
-            format!("{} spent, {} reserved, {max} at most", account.spent(), account.reserved)
-        };
-        differs(format!("the database says {}, and the logs {}", shown(account), shown(&told.account)))
+        let reservations = (!has_moved).then_some(reservations.as_slice());
+        match differences(account, reservations, told) {
+            found if found.is_empty() => Ok(None),
+            found => differs(found.join("; ")),
+        }
     }
 
-    /// Posts again what concerns these accounts and all that have their money from them.
-    fn replay(&self, accounts: &mut BTreeSet<AccountId>, buried: &[Buried]) -> Replayed {
+    /// The accounts of a tree, up to the postings that the database had; and those that have their money from one of them by what the
+    /// logs say, and not by what the database says.
+    fn extent(&self, tree: &Tree) -> Result<Extent> {
+        let of_tree: Extent =
+            tree.accounts.iter().map(|branch| (branch.account.id.clone(), branch.account.version)).collect();
+        let (mut extent, mut newer) = (of_tree.clone(), BTreeSet::new());
         loop {
-            let is_below = |one: &Seen| one.record.parent.as_ref().is_some_and(|parent| accounts.contains(parent));
-            let more: Vec<_> =
-                self.seen.iter().filter(|one| is_below(one)).map(|one| one.record.account.clone()).collect();
-            let before = accounts.len();
-            accounts.extend(more);
-            if accounts.len() == before {
-                break;
+            let before = extent.len();
+            for Record { account, parent, .. } in self.seen.iter().map(|one| &one.record) {
+                let Some(parent) = parent.as_ref().filter(|parent| extent.contains_key(*parent)) else { continue };
+                if extent.contains_key(account) || newer.contains(account) {
+                    continue;
+                }
+                let known = self.store.account(account)?;
+                // The tree would have it, had it been opened before.
+                let is_newer = known.is_some_and(|known| known.parent.as_ref() == Some(parent));
+                match is_newer && of_tree.contains_key(parent) {
+                    true => drop(newer.insert(account.clone())),
+                    false => drop(extent.insert(account.clone(), u64::MAX)),
+                }
+            }
+            if extent.len() == before {
+                return Ok(extent);
             }
         }
-        replay_without(self.seen.iter().filter(|one| accounts.contains(&one.record.account)).cloned(), buried)
+    }
+
+    /// Posts again what concerns these accounts.
+    fn replay(&self, extent: &Extent, buried: &[Buried]) -> Replayed {
+        let counts =
+            |one: &&Seen| extent.get(&one.record.account).is_some_and(|last| one.record.account_version <= *last);
+        replay_without(self.seen.iter().filter(counts).cloned(), buried)
     }
 }

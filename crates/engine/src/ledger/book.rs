@@ -16,6 +16,15 @@ use selvedge_store::{Error, Ledger, Result};
 /// How deep a tree of accounts may be; deeper is a circle.
 const DEPTH_MAX: usize = 1000;
 
+/// How much is held again for an account that was closed.
+#[derive(Clone, Copy, Debug)]
+enum Again {
+    /// All that it may spend.
+    Whole,
+    /// What it has spent.
+    Spent,
+}
+
 /// Postings that are being worked out.
 pub struct Book<'s> {
     ledger: &'s dyn Ledger,
@@ -81,7 +90,7 @@ impl<'s> Book<'s> {
             Some(AccountStatus::Active) => Ok(()),
             Some(AccountStatus::Closing) => self.post(Posting::Reopen { account: id.clone() }),
             Some(AccountStatus::Closed) => {
-                self.reserve_again(id)?;
+                self.reserve_again(id, Again::Whole)?;
                 self.post(Posting::Reopen { account: id.clone() })
             }
         }
@@ -128,6 +137,17 @@ impl<'s> Book<'s> {
             }
             _ => Ok(()),
         }
+    }
+
+    /// Says what a call really cost whose answer was lost. If the account is closed, its parent was charged what it had spent; what that
+    /// was too much is given back there, and so on up the tree.
+    pub fn correct(&mut self, id: &AccountId, lost: ReservationId, amount: Money, evidence: String) -> Result<()> {
+        let is_charged = self.account(id)?.is_some_and(|account| account.status == AccountStatus::Closed);
+        if is_charged {
+            self.reserve_again(id, Again::Spent)?;
+        }
+        self.post(Posting::Correct { account: id.clone(), reservation: lost, amount, evidence })?;
+        if is_charged { self.charge_parent(id) } else { Ok(()) }
     }
 
     /// Keeps anything from being reserved by an account, by all that its money comes from, and by all below those; done when a provider
@@ -180,21 +200,24 @@ impl<'s> Book<'s> {
     }
 
     /// Makes the parent of a closed account hold money for it again, and the parent's parent for that one if it was closed too.
-    fn reserve_again(&mut self, id: &AccountId) -> Result<()> {
-        self.reserve_again_below(id, DEPTH_MAX)
+    fn reserve_again(&mut self, id: &AccountId, again: Again) -> Result<()> {
+        self.reserve_again_below(id, again, DEPTH_MAX)
     }
 
-    fn reserve_again_below(&mut self, id: &AccountId, depth: usize) -> Result<()> {
+    fn reserve_again_below(&mut self, id: &AccountId, again: Again, depth: usize) -> Result<()> {
         // Parents that lead in a circle have no money to give.
         let depth = depth.checked_sub(1).ok_or(Error::BadBatch)?;
         let Some(account) = self.account(id)? else { return Ok(()) };
         let Some(parent) = account.parent.clone() else { return Ok(()) };
         let Some(above) = self.account(&parent)? else { return Ok(()) };
         if above.status == AccountStatus::Closed {
-            self.reserve_again_below(&parent, depth)?;
+            self.reserve_again_below(&parent, again, depth)?;
         }
         let returned = account.spent();
-        let amount = account.max.unwrap_or(returned).max(returned);
+        let amount = match again {
+            Again::Whole => account.max.unwrap_or(returned).max(returned),
+            Again::Spent => returned,
+        };
         let reservation = self.name()?;
         self.post(Posting::ReserveAgain { account: parent, reservation, amount, child: id.clone(), returned })
     }
@@ -219,6 +242,20 @@ impl<'s> Book<'s> {
         // Thirty-two hex characters are a name.
         ReservationId::new(self.ids.hex32()).map_err(|_| Error::BadBatch)
     }
+}
+
+/// The topmost of the accounts that the money of an account comes from and that have nothing left: as long as it has not, no raise below
+/// it can be paid.
+pub fn short_above(ledger: &dyn Ledger, id: &AccountId) -> Result<Option<AccountId>> {
+    let (mut short, mut at) = (None, ledger.account(id)?);
+    for _ in 0..DEPTH_MAX {
+        let Some(parent) = at.and_then(|account| account.parent) else { break };
+        at = ledger.account(&parent)?;
+        if at.as_ref().is_some_and(|account| account.remaining() == Some(Money::ZERO)) {
+            short = Some(parent);
+        }
+    }
+    Ok(short)
 }
 
 /// Whether a batch was refused because of postings that were worked out from what is no longer true.

@@ -4,7 +4,7 @@
 //! else; see the list in [`super`].
 
 use selvedge_model::event::Suspended;
-use selvedge_model::limits::DURATION_EXCEEDED;
+use selvedge_model::limits::{Cost, DURATION_EXCEEDED};
 use selvedge_model::{Event, Reason};
 use serde::Serialize;
 use serde_json::{Value, json};
@@ -65,7 +65,11 @@ fn comparable(event: &Event) -> Option<(String, Value)> {
         Event::ToolIntent(intent) => (intent.process, intent.tool_hash) = (None, None),
         Event::ToolOutcome(outcome) => outcome.blob = None,
         Event::Decision(decision) => decision.action_hash = None,
-        Event::RunStarted(run) | Event::RunFinished(run) => run.meta.config = None,
+        Event::RunStarted(run) | Event::RunFinished(run) => {
+            run.meta.config = None;
+            run.meta.cost.iter_mut().for_each(without_unknown);
+        }
+        Event::Usage(used) => without_unknown(&mut used.cost),
         Event::Suspended(suspended) if suspended.code.as_deref() == Some(DURATION_EXCEEDED) => suspended.current = None,
         _ => {}
     }
@@ -78,6 +82,11 @@ fn comparable(event: &Event) -> Option<(String, Value)> {
         asks.for_each(|ask| ask.retain(|name, _| name != "action_hash" && name != "redefined"));
     }
     Some((kind, payload))
+}
+
+/// What calls cost of which nobody knows is not asked again: attempts that failed are not made a second time.
+fn without_unknown(cost: &mut Cost) {
+    cost.spend = cost.spend.saturating_sub(std::mem::take(&mut cost.spend_unknown));
 }
 
 /// Everything in which what came now is not what the record says; nothing if it is the same. Both were committed for the same reason.

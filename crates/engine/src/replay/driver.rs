@@ -78,7 +78,8 @@ impl Driver {
         let (thread, foreign) = (tape.recording.thread.clone(), tape.recording.foreign_runs());
         let work = offline(how.work, how.model, &tape);
         let other = store.another();
-        let from = how.from.unwrap_or_default();
+        // What stands before in the same run is done again, but not compared.
+        let from = tape.recording.before_run(how.from.unwrap_or_default());
         Self { tape, thread, engine, store, other, work, runs, logs, foreign, from, judge }
     }
 

@@ -19,14 +19,16 @@ pub(crate) struct Judge {
     tape: Arc<Tape>,
     recorded: Value,
     now: Value,
+    /// Nothing up to this version is compared.
+    from: Option<u64>,
     pub(crate) report: Report,
     /// Whether the two can't be laid side by side any more.
     pub(crate) is_over: bool,
 }
 
 impl Judge {
-    pub(crate) fn new(tape: Arc<Tape>, report: Report) -> Self {
-        Self { tape, recorded: empty_state(), now: empty_state(), report, is_over: false }
+    pub(crate) fn new(tape: Arc<Tape>, from: Option<u64>, report: Report) -> Self {
+        Self { tape, recorded: empty_state(), now: empty_state(), from, report, is_over: false }
     }
 
     /// Takes in what was committed now.
@@ -38,6 +40,9 @@ impl Judge {
         let Some(step) = tape.next_step() else { return };
         if step.reason() != reason {
             return self.over(Difference::of_step(step, Some(outline(reason, events))));
+        }
+        if self.from.is_some_and(|from| step.version() <= from) {
+            return self.given();
         }
         let found = differences(step, events);
         // What is changed alike from the same beginning has the same end.

@@ -66,6 +66,14 @@ impl Recording {
         foreign
     }
 
+    /// The version before the run that goes on at this one, or the version itself if none does.
+    pub(crate) fn before_run(&self, version: u64) -> u64 {
+        let next = self.steps.iter().find(|step| step.version() > version).filter(|step| !step.begins_run());
+        let Some(run) = next.and_then(Step::run) else { return version };
+        let begin = self.steps.iter().find(|step| step.begins_run() && step.run() == Some(run));
+        begin.and_then(|step| step.version().checked_sub(1)).map_or(version, |before| before.min(version))
+    }
+
     /// Who decided about which call.
     pub(crate) fn deciders(&self) -> BTreeMap<CallId, Vec<String>> {
         let mut deciders: BTreeMap<CallId, Vec<String>> = BTreeMap::new();

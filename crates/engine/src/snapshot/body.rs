@@ -67,6 +67,8 @@ pub(super) fn of(
 #[derive(Deserialize)]
 pub(super) struct Body {
     pub(super) thread_id: ThreadId,
+    /// The version of its format.
+    pub(super) version: String,
     pub(super) log_version: u64,
     pub(super) log_hash: Digest,
     messages: Vec<Message>,

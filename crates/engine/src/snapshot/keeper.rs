@@ -6,8 +6,8 @@ use std::time::Duration;
 use selvedge_items::config::state_persistence::{Action, Backoff, StatePersistence};
 use selvedge_log::strict::check_canonicalizable;
 use selvedge_model::error::Classify;
-use selvedge_model::{Cancel, Digest, ThreadId, Timestamp};
-use selvedge_store::snapshot::{Away, Kept, Place};
+use selvedge_model::{Cancel, ThreadId, Timestamp};
+use selvedge_store::snapshot::{Away, Before, Kept, NEWEST, Place, Saved};
 use selvedge_store::{Error as StoreError, Snapshots};
 use serde_json::{Value, json};
 
@@ -39,12 +39,16 @@ pub(crate) struct Last {
     pub(super) state_bytes: u64,
     /// What the next one can stand on, if it says only what changed.
     under: Option<(Arc<Value>, Base)>,
+    /// What was wrong with what stood in its place, if anything was.
+    pub(crate) notice: Option<String>,
+    /// Whether it was told already that what stands there is not good.
+    pub(crate) is_told: bool,
 }
 
 impl Last {
     /// A whole snapshot of this length, of a log that was as long as this.
     pub(super) fn whole(version: u64, log_bytes: u64, state_bytes: u64) -> Self {
-        Self { saved_version: Some(version), tried_bytes: log_bytes, state_bytes, under: None }
+        Self { saved_version: Some(version), tried_bytes: log_bytes, state_bytes, ..Self::default() }
     }
 }
 
@@ -129,22 +133,24 @@ impl Keeper {
         // What can't be signed as it is can be signed as the text that it is.
         let packed = (performance.compress || check_canonicalizable(whole).is_err()).then(|| form::pack(whole));
         let text_bytes = packed.as_ref().and_then(|packed| packed["packed"]["bytes"].as_u64());
-        let (hash, bytes) = match (packed, document) {
+        let saved = match (packed, document) {
             (Some(mut packed), _) => self.write(fold, seal, &mut packed)?,
             (None, Some(mut change)) => self.write(fold, seal, &mut change)?,
             (None, None) if performance.incremental => self.write(fold, seal, &mut body.clone())?,
             (None, None) => {
                 let mut body = body;
-                let (_, bytes) = self.write(fold, seal, &mut body)?;
-                self.tidy(fold.thread_id(), now);
-                return Ok(Last::whole(fold.head.version, fold.head.bytes, bytes));
+                let saved = self.write(fold, seal, &mut body)?;
+                let notice = self.tidy(fold, saved.before, now);
+                return Ok(Last { notice, ..Last::whole(fold.head.version, fold.head.bytes, saved.bytes) });
             }
         };
-        self.tidy(fold.thread_id(), now);
+        let Saved { hash, bytes, before: stood } = saved;
+        let notice = self.tidy(fold, stood, now);
         let before = if depth > 0 { fold.saved.state_bytes } else { 0 };
         let base = Base { log_version: fold.head.version, hash, depth: depth + 1 };
         Ok(Last {
             under: performance.incremental.then(|| (Arc::new(body), base)),
+            notice,
             ..Last::whole(fold.head.version, fold.head.bytes, before + text_bytes.unwrap_or(bytes))
         })
     }
@@ -155,7 +161,7 @@ impl Keeper {
     }
 
     /// Writes with patience.
-    fn write(&self, fold: &Fold, seal: &Option<String>, document: &mut Value) -> Result<(Digest, u64), Failure> {
+    fn write(&self, fold: &Fold, seal: &Option<String>, document: &mut Value) -> Result<Saved, Failure> {
         if let (Some(members), Some(seal)) = (document.as_object_mut(), seal) {
             members.insert("seal".to_owned(), Value::String(seal.clone()));
         }
@@ -164,7 +170,7 @@ impl Keeper {
         loop {
             attempts += 1;
             let error = match self.store.save(fold.thread_id(), document) {
-                Ok(saved) => return Ok((saved.hash, saved.bytes)),
+                Ok(saved) => return Ok(saved),
                 Err(error) => error,
             };
             let passes = matches!(error, StoreError::Io { .. } | StoreError::Database { .. });
@@ -179,18 +185,21 @@ impl Keeper {
         }
     }
 
-    /// Takes superfluous snapshots away. What can't be taken away now is so after the next save. One that is not good counts for nothing,
+    /// Takes superfluous snapshots away, and says what was wrong with what `stood` in the place of the newest, if anything was. What can't be taken away now is so after the next save. One that is not good counts for nothing,
     /// and is left for whoever looks into it; they are only read when something would go.
-    fn tidy(&self, thread: &ThreadId, now: Timestamp) {
-        let Ok(kept) = self.store.kept(thread, &self.archive) else { return };
+    fn tidy(&self, fold: &Fold, stood: Option<Before>, now: Timestamp) -> Option<String> {
+        let thread = fold.thread_id();
+        let kept = self.store.kept(thread, &self.archive).unwrap_or_default();
+        let notice = stood.and_then(|stood| wrong(&stood, fold, &kept));
         let newest = kept.iter().find(|kept| kept.place == Place::Newest);
         let mut older = at(&kept, Place::Older);
         if superfluous(&older, newest, &self.config.retention, now).is_empty() {
-            return;
+            return notice;
         }
         older.retain(|kept| self.is_good(thread, kept));
         let gone = superfluous(&older, newest, &self.config.retention, now);
         _ = self.store.put_away(thread, &gone, &self.archive, Away::Delete);
+        notice
     }
 
     fn is_good(&self, thread: &ThreadId, kept: &Kept) -> bool {
@@ -219,6 +228,20 @@ impl Keeper {
         let Ok(kept) = self.store.kept(thread, &self.archive) else { return };
         let gone = superfluous(&at(&kept, Place::Archived), None, &self.config.retention, now);
         _ = self.store.put_away(thread, &gone, &self.archive, Away::Delete);
+    }
+}
+
+/// What was wrong with what stood in the place of the newest snapshot: it was not good, or older than one that is known.
+fn wrong(stood: &Before, fold: &Fold, kept: &[Kept]) -> Option<String> {
+    match stood {
+        Before::Bad(why) => Some(format!("`{NEWEST}` was not good, and is made anew: {why}")),
+        Before::Kept(version) => {
+            let others = kept.iter().filter(|kept| kept.place == Place::Older).map(|kept| kept.version);
+            let known = others.chain(fold.saved.saved_version).filter(|known| *known < fold.head.version).max();
+            known.filter(|known| known > version).map(|known| {
+                format!("`{NEWEST}` was that of version {version}, though one of version {known} was saved after it; it is made anew")
+            })
+        }
     }
 }
 

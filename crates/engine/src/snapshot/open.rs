@@ -1,5 +1,6 @@
 //! A thread from its newest good snapshot and the log behind it; and that snapshot by itself, for whoever wants to look at it.
 
+use selvedge_items::config::state_persistence::is_known_version;
 use selvedge_log::Trust;
 use selvedge_log::scan::{Scanner, examine};
 use selvedge_model::{Event, ThreadId, Timestamp};
@@ -36,6 +37,18 @@ pub fn newest(
 ) -> selvedge_store::Result<Newest> {
     let shelf = Shelf { store, schema, archive, thread, kept: store.kept(thread, archive)? };
     Ok(shelf.first(|one| shelf.whole(one, shelf.read(one)?)))
+}
+
+/// Every snapshot of a thread, the newest first, with why it can't be used, if it can't.
+pub fn examined(
+    store: &dyn Snapshots,
+    schema: &Schema,
+    archive: &str,
+    thread: &ThreadId,
+) -> selvedge_store::Result<Vec<(Kept, Option<String>)>> {
+    let shelf = Shelf { store, schema, archive, thread, kept: store.kept(thread, archive)? };
+    let check = |one: &Kept| (one.clone(), shelf.read(one).and_then(|read| shelf.whole(one, read)).err());
+    Ok(shelf.kept.iter().map(check).collect())
 }
 
 /// What a snapshot of a thread would say now, made from its log. Nothing is saved.
@@ -81,7 +94,9 @@ impl Shelf<'_> {
     fn body(&self, one: &Kept) -> Result<Body, String> {
         let read = self.read(one)?;
         match serde_json::from_slice::<Body>(&read.text) {
-            Ok(body) if body.schema() == Some(self.schema.digest()) && body.thread_id == *self.thread => Ok(body),
+            Ok(body) if body.schema() == Some(self.schema.digest()) && body.thread_id == *self.thread => {
+                known(&body.version).map(|()| body)
+            }
             _ => serde_json::from_value(self.whole(one, read)?)
                 .map_err(|error| format!("a run can't go on from it: {error}")),
         }
@@ -112,11 +127,20 @@ impl Shelf<'_> {
         for change in changes.iter().rev() {
             body = form::changed(body, change).map_err(|error| error.to_string())?;
         }
+        known(body.get("version").and_then(Value::as_str).unwrap_or_default())?;
         self.schema.check(&body).map_err(|error| error.to_string())?;
         match body.get("thread_id").and_then(Value::as_str) == Some(self.thread.as_str()) {
             true => Ok(body),
             false => Err("it is of another thread".to_owned()),
         }
+    }
+}
+
+/// Refuses a snapshot of a format that is not known: what it says may mean something else there.
+fn known(version: &str) -> Result<(), String> {
+    match is_known_version(version) {
+        true => Ok(()),
+        false => Err(format!("its format has the version `{}`, which is not known", version.escape_debug())),
     }
 }
 

@@ -42,13 +42,13 @@ impl Trigger {
     pub const ALL: [Self; 6] =
         [Self::PreTurn, Self::PostLlm, Self::PostTools, Self::OnSuspend, Self::OnError, Self::OnCancel];
 
-    /// What a commit for this reason triggers, when the thread's status went from `before` to `now`.
+    /// What a commit for this reason triggers, when the thread's status went from `before` to `now`. No commit triggers [`Self::PreTurn`]:
+    /// a turn begins without one, unless the call is paid for.
     pub fn of(reason: Reason, before: Status, now: Status) -> Option<Self> {
         match (now, reason) {
             (Status::Suspended, _) if before != now => Some(Self::OnSuspend),
             (Status::Error, _) if before != now => Some(Self::OnError),
             (Status::Cancelled | Status::Killed, _) if before != now => Some(Self::OnCancel),
-            (Status::Running, Reason::UserMessage | Reason::Reserved) => Some(Self::PreTurn),
             (Status::Running, Reason::AssistantTurnCommitted) => Some(Self::PostLlm),
             (Status::Running, Reason::ToolResultsCommitted) => Some(Self::PostTools),
             _ => None,
@@ -104,7 +104,8 @@ impl Trigger {
         let grown = progress.log_bytes.saturating_sub(progress.tried_bytes);
         rule.enabled
             && match config.performance.coalesce {
-                Coalesce::Always => true,
+                // What could not be saved is not tried again before there is more to say.
+                Coalesce::Always => grown > 0,
                 Coalesce::Auto => grown >= progress.state_bytes.max(WORTH_BYTES),
             }
     }
@@ -165,7 +166,7 @@ mod tests {
     fn what_was_committed_says_what_is_triggered() {
         use Status::{Cancelled, Completed, Error, Killed, Running, Suspended};
         let of = |reason, now| Trigger::of(reason, Running, now);
-        assert_eq!(of(Reason::UserMessage, Running), Some(Trigger::PreTurn));
+        assert_eq!((of(Reason::UserMessage, Running), of(Reason::Reserved, Running)), (None, None));
         assert_eq!(of(Reason::AssistantTurnCommitted, Running), Some(Trigger::PostLlm));
         assert_eq!(of(Reason::ToolResultsCommitted, Running), Some(Trigger::PostTools));
         assert_eq!(of(Reason::RunFinished, Suspended), Some(Trigger::OnSuspend));

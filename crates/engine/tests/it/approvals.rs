@@ -10,9 +10,10 @@ use selvedge_items::config::{ResumeMode, Wait};
 use selvedge_model::event::{Decision, EffectClass, SuspendReason};
 use selvedge_model::message::Block;
 use selvedge_model::{
-    Call, CallId, Cancel, Classify, Digest, Note, NoteKey, Output, Role, Status, Stop, ThreadId, Tool,
+    Batch, Call, CallId, Cancel, Changeset, Classify, Digest, Expect, Message, Note, NoteKey, Output, Part, Reason,
+    Role, Status, Stop, ThreadId, Tool,
 };
-use selvedge_store::{Notes, Registry};
+use selvedge_store::{Commit, Leases, Notes, Registry};
 use serde_json::{Value, json};
 
 use crate::support::{Counting, House, Reply, agent};
@@ -222,6 +223,7 @@ fn a_note_that_was_made_up_is_consumed_and_changes_nothing() {
         action_hash: Some(Digest([9; 32])),
         reason: None,
         result: None,
+        resume_mode: ResumeMode::default(),
     };
     for (name, body) in [("decide-x", json!({"decision": forged})), ("decide-y", json!("nonsense"))] {
         let note = Note { thread: thread.clone(), key: NoteKey::new(name).unwrap(), kind: "decide".to_owned(), body };
@@ -366,4 +368,230 @@ fn nobody_s_word_counts_after_the_time_that_was_set() {
     assert_eq!(house.decide(&thread, "p1", Choice::Approve(None), &payer).unwrap_err().code(), "too_late");
     assert_eq!((house.go_on(&thread, &payer).status, payer.paid.load(Ordering::SeqCst)), (Status::Completed, 0));
     assert!(house.results(&thread)[0].1.contains("in time"));
+}
+
+/// Whoever found the thread settled it without knowing its rules, and the word that had been left was consumed for nothing.
+#[test]
+fn a_word_that_was_left_with_a_process_that_died_counts_in_the_next_one() {
+    let (house, mut payer) = (House::new(), payer(two()));
+    let other = house.another();
+    let thread = house.thread();
+    let mut look = Counting::new("look", EffectClass::Pure);
+    let (at, work) = (thread.clone(), payer.work.clone());
+    look.meanwhile = Arc::new(move |_| {
+        for (id, choice) in [("p1", Choice::Approve(None)), ("p2", Choice::Deny(None))] {
+            let decided = other.engine.decide(&at, &call(id), choice, "bob", &work).unwrap();
+            assert_eq!(decided.recorded, Recorded::Left);
+        }
+        panic!("the process dies here");
+    });
+    let whole = payer.work.tools.clone();
+    payer.work.tools[1] = Arc::new(look);
+    let run = || house.send(&thread, Input::text("pay"), &payer.work);
+    assert!(std::panic::catch_unwind(std::panic::AssertUnwindSafe(run)).is_err());
+    payer.work.tools = whole;
+    let later = house.another();
+    assert_eq!(later.engine.recover().unwrap(), std::slice::from_ref(&thread));
+    // What was left is what was said first.
+    assert_eq!(later.decide(&thread, "p1", Choice::Deny(None), &payer).unwrap_err().code(), "already_decided");
+    let ended = later.go_on(&thread, &payer);
+    assert_eq!((ended.status, payer.paid.load(Ordering::SeqCst)), (Status::Completed, 1));
+    assert_eq!(payer.seen.lock().unwrap()[0].id, call("p1"));
+    assert!(later.store.pending(&thread).unwrap().is_empty());
+}
+
+/// Both were told that their word was left, and the second one that the call would not be made.
+#[test]
+fn another_word_than_the_one_that_was_left_is_refused() {
+    let (house, mut payer) = (House::new(), payer(two()));
+    let other = house.another();
+    let thread = house.thread();
+    let mut look = Counting::new("look", EffectClass::Pure);
+    let (at, work) = (thread.clone(), payer.work.clone());
+    look.meanwhile = Arc::new(move |_| {
+        let say = |id: &str, choice| other.engine.decide(&at, &call(id), choice, "bob", &work);
+        say("p1", Choice::Approve(None)).unwrap();
+        say("p2", Choice::Deny(None)).unwrap();
+        assert_eq!(say("p1", Choice::Deny(None)).unwrap_err().code(), "already_decided");
+        assert_eq!(say("p2", Choice::Approve(None)).unwrap_err().code(), "already_decided");
+        assert_eq!(say("p1", Choice::Edit(json!({"amount": 9}))).unwrap_err().code(), "already_decided");
+        assert_eq!(say("p1", Choice::Approve(None)).unwrap().recorded, Recorded::Left);
+        assert_eq!(other.store.pending(&at).unwrap().len(), 2);
+    });
+    payer.work.tools[1] = Arc::new(look);
+    house.send(&thread, Input::text("pay"), &payer.work).0.unwrap();
+    let seen: Vec<_> = payer.seen.lock().unwrap().iter().map(|call| call.id.clone()).collect();
+    assert_eq!(seen, [call("p1")]);
+}
+
+/// An answer that somebody gave in a tool's place became a call of the tool when the rule was changed before the thread went on.
+#[test]
+fn what_a_decision_does_is_what_was_asked_whatever_a_rule_says_later() {
+    let modes = [
+        (ResumeMode::UseDecisionAsToolResult, 0),
+        (ResumeMode::PassDecisionToTool, 1),
+        (ResumeMode::ReplayToolCall, 1),
+    ];
+    let paid_after = |asked: ResumeMode, later: ResumeMode, is_decided_before: bool| {
+        let (house, mut payer) = (House::new(), payer(one()));
+        payer.work.gate = asks(Asking { mode: asked, ..Asking::default() });
+        let thread = house.asked(&payer);
+        assert_eq!(house.loaded(&thread).manifest.suspended.unwrap().asks[0].resume_mode, asked);
+        let value = (asked != ResumeMode::ReplayToolCall).then(|| json!({"amount": 4}));
+        let later = asks(Asking { mode: later, ..Asking::default() });
+        if !is_decided_before {
+            payer.work.gate = later.clone();
+        }
+        let choice = Choice::Approve(value);
+        let decided = house.engine.decide(&thread, &call("p1"), choice, "ann", &payer.work).unwrap();
+        assert_eq!(decided.mode, asked);
+        payer.work.gate = later;
+        assert_eq!(house.go_on(&thread, &payer).status, Status::Completed);
+        let seen: Vec<_> = payer.seen.lock().unwrap().iter().map(|call| call.arguments["amount"].clone()).collect();
+        let amount = if asked == ResumeMode::PassDecisionToTool { 4 } else { 1 };
+        assert!(seen.iter().all(|made| *made == amount), "{seen:?}");
+        seen.len()
+    };
+    for (asked, made) in modes {
+        for (later, _) in modes {
+            for is_decided_before in [true, false] {
+                assert_eq!(paid_after(asked, later, is_decided_before), made, "{asked:?} {later:?}");
+            }
+        }
+    }
+}
+
+#[test]
+fn a_value_that_is_used_for_nothing_or_that_the_tool_does_not_take_is_not_recorded() {
+    for (mode, value, code) in [
+        (ResumeMode::ReplayToolCall, json!({"amount": 1}), "value_unused"),
+        (ResumeMode::PassDecisionToTool, json!({"amount": "much"}), "edit_refused"),
+    ] {
+        let (house, mut payer) = (House::new(), payer(one()));
+        payer.work.gate = asks(Asking { mode, ..Asking::default() });
+        let thread = house.asked(&payer);
+        payer.work.tools[0] = Arc::new(Picky(Counting::new("pay", EffectClass::AtMostOnce)));
+        let version = house.loaded(&thread).version;
+        assert_eq!(house.decide(&thread, "p1", Choice::Approve(Some(value)), &payer).unwrap_err().code(), code);
+        assert_eq!(house.loaded(&thread).version, version);
+        assert_eq!(house.decide(&thread, "p1", Choice::Approve(None), &payer).unwrap(), Recorded::Now);
+    }
+}
+
+/// It waited for ever for a word on a call that nobody could decide about any more.
+#[test]
+fn a_thread_goes_on_whose_call_was_answered_by_somebody_else() {
+    let (house, payer) = (House::new(), payer(one()));
+    let thread = house.asked(&payer);
+    let block = Block::ToolResult { call_id: call("p1"), content: json!("paid by hand"), is_error: false };
+    let message = Message { content: vec![block], ..Message::text(Role::Tool, "") };
+    let changeset = Changeset { messages: vec![message], ..Changeset::empty(Reason::ToolResultsCommitted) };
+    let expect = Expect::Exact(house.loaded(&thread).version.unwrap());
+    house.store.commit(Batch::of(Part::new(thread.clone(), expect, changeset))).unwrap();
+    let why = house.store.get(&thread).unwrap().manifest.suspended.unwrap();
+    assert_eq!((why.calls, why.asks), (vec![], vec![]));
+    assert_eq!(house.decide(&thread, "p1", Choice::Approve(None), &payer).unwrap_err().code(), "no_open_call");
+    let ended = house.go_on(&thread, &payer);
+    assert_eq!((ended.status, ended.text.as_deref()), (Status::Completed, Some("done")), "{ended:?}");
+    assert_eq!(payer.paid.load(Ordering::SeqCst), 0);
+}
+
+#[test]
+fn a_call_whose_time_is_over_is_none_that_waits_for_somebody() {
+    let (house, mut payer) = (House::new(), payer(two()));
+    payer.work.gate = Arc::new(|spec, arguments| match spec.name.as_str() {
+        "pay" => Permission::Ask(Asking {
+            expires_after: (arguments["amount"] == 2).then_some(Duration::from_millis(1)),
+            ..Asking::default()
+        }),
+        _ => Permission::Allowed,
+    });
+    let thread = house.asked(&payer);
+    let decided = house.engine.decide(&thread, &call("p1"), Choice::Approve(None), "ann", &payer.work).unwrap();
+    assert_eq!((decided.recorded, decided.undecided), (Recorded::Now, vec![]));
+    assert_eq!((house.go_on(&thread, &payer).status, payer.paid.load(Ordering::SeqCst)), (Status::Completed, 1));
+}
+
+#[test]
+fn what_is_told_of_a_call_that_somebody_changed_is_what_is_called() {
+    let (house, payer) = (House::new(), payer(one()));
+    let thread = house.asked(&payer);
+    house.decide(&thread, "p1", Choice::Edit(json!({"amount": 7})), &payer).unwrap();
+    let mut called = Vec::new();
+    let mut tell = |told: selvedge_engine::Told<'_>| {
+        if let selvedge_engine::Told::Calling { arguments, .. } = told {
+            called.push(arguments.clone());
+        }
+    };
+    house.engine.resume(&thread, Input::nothing(), &payer.work, &Cancel::new(), &mut tell).unwrap();
+    assert_eq!(called, [json!({"amount": 7})]);
+}
+
+/// A house whose engine hears only what was left by somebody who holds the key.
+fn sealed(mut house: House) -> House {
+    let key = selvedge_log::Signer::generate(&selvedge_store::conformance::support::SeededIds::new(9)).seal_key();
+    house.engine = house.engine.sealing(key);
+    house
+}
+
+/// A row that somebody wrote into the database by hand was executed as an approval, and signed.
+#[test]
+fn what_nobody_who_holds_the_key_left_is_dropped_told_and_changes_nothing() {
+    let (house, payer) = (sealed(House::new()), payer(one()));
+    let (thread, other) = (house.asked(&payer), house.thread());
+    let ask = house.loaded(&thread).manifest.suspended.unwrap().asks.remove(0);
+    let approve = json!({
+        "call_id": "p1", "action": "approve", "who": "mallory", "action_hash": ask.action_hash,
+    });
+    // A mark that was made for something else.
+    let held = house.store.acquire(&other, selvedge_store::Acquire::default()).unwrap();
+    house
+        .engine
+        .leave_raise(&other, &selvedge_model::limits::Limits { turns: Some(99), ..Default::default() })
+        .unwrap();
+    let raise = house.store.pending(&other).unwrap().remove(0);
+    house.store.abandon(&held).unwrap();
+    let mark = raise.body["mark"].clone();
+    assert!(mark.is_string(), "{raise:?}");
+    for (kind, name, body) in [
+        ("decide", "decide-1", json!({"decision": approve})),
+        ("decide", "decide-2", json!({"decision": approve, "mark": mark})),
+        ("decide", "decide-3", json!({"decision": approve, "mark": 7})),
+        ("raise", raise.key.as_str(), raise.body.clone()),
+    ] {
+        let (thread, key) = (thread.clone(), NoteKey::new(name).unwrap());
+        house.store.post(Note { thread, key, kind: kind.to_owned(), body }).unwrap();
+    }
+    let mut dropped = Vec::new();
+    let mut tell = |told: selvedge_engine::Told<'_>| {
+        if let selvedge_engine::Told::Dropped { why } = told {
+            dropped.push(why.to_owned());
+        }
+    };
+    let ended = house.engine.resume(&thread, Input::nothing(), &payer.work, &Cancel::new(), &mut tell).unwrap();
+    assert_eq!((ended.status, payer.paid.load(Ordering::SeqCst)), (Status::Suspended, 0));
+    assert_eq!((dropped.len(), house.store.pending(&thread).unwrap().len()), (4, 0), "{dropped:?}");
+    let loaded = house.loaded(&thread);
+    assert!(loaded.calls[&call("p1")].decisions.is_empty() && loaded.manifest.limits.is_none());
+    assert_eq!(loaded.messages.iter().filter(|message| message.role == Role::User).count(), 1);
+}
+
+#[test]
+fn what_somebody_who_holds_the_key_leaves_is_heard() {
+    let (house, payer) = (sealed(House::new()), payer(one()));
+    let other = sealed(house.another());
+    let thread = house.thread();
+    let mut is_told = false;
+    let mut tell = |told: selvedge_engine::Told<'_>| match told {
+        selvedge_engine::Told::Committed { reason: Reason::RunFinished, .. }
+            if !std::mem::replace(&mut is_told, true) =>
+        {
+            let decided = other.decide(&thread, "p1", Choice::Approve(None), &payer).unwrap();
+            assert_eq!(decided, Recorded::Left);
+        }
+        selvedge_engine::Told::Dropped { why } => panic!("{why}"),
+        _ => {}
+    };
+    house.engine.send(&thread, Input::text("pay"), &payer.work, &Cancel::new(), &mut tell).unwrap();
+    assert_eq!(payer.paid.load(Ordering::SeqCst), 1);
 }

@@ -39,7 +39,7 @@ impl Model for Small {
             }
             false => (vec![Block::Text { text: "that was all".to_owned() }], End::Finished),
         };
-        Ok(Answer { content, end, usage, session: None })
+        Ok(Answer { content, end, usage: Some(usage), session: None })
     }
 
     fn context_tokens_max(&self, _: &str) -> Option<u64> {

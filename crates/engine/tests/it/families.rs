@@ -1,19 +1,19 @@
 //! Children and those who take them up: killed, refused by the store, and taken up twice.
 
-use std::sync::Arc;
+use std::sync::{Arc, mpsc};
 use std::time::Duration;
 
 use selvedge_engine::Input;
 use selvedge_model::limits::Limits;
 use selvedge_model::{
-    AgentId, Answer, Batch, Cancel, Changeset, Draft, Event, Expect, Message, Model, ModelError, Money, NewThread,
-    Part, Price, Prompt, Reason, Role, RunId, RunMeta, Status, Stop, ThreadId,
+    AgentId, Answer, Batch, Cancel, Changeset, Classify, Draft, Event, Expect, Message, Model, ModelError, Money,
+    NewThread, Part, Price, Prompt, Reason, Role, RunId, RunMeta, Status, Stop, ThreadId,
 };
 use selvedge_store::{Acquire, Commit, Leases, Ledger, Logs, Registry};
 use serde_json::json;
 
 use crate::spawning::{nursery, parent};
-use crate::support::{House, Reply, agent};
+use crate::support::{House, Meanwhile, Reply, agent};
 
 /// A model in whose call the process dies.
 struct Deadly;
@@ -121,4 +121,33 @@ fn whoever_waits_to_go_on_with_a_thread_that_comes_to_its_end_meanwhile_runs_not
     });
     assert!(matches!(late, Err(selvedge_engine::Error::NotRunnable { .. })), "{late:?}");
     assert_eq!(house.store.runs(&thread).unwrap().len(), 1);
+}
+
+/// The later one has looked while the thread could still be continued, and gets it when that is over.
+#[test]
+fn of_two_who_resume_a_thread_at_once_the_later_goes_on_with_its_successor() {
+    let house = House::new();
+    let (thread, other) = (house.thread(), house.another());
+    let work = || agent(vec![Reply::Says("well")], Vec::new());
+    house.send(&thread, Input::text("go"), &work()).0.unwrap();
+    let (sender, receiver) = mpsc::channel();
+    let later: Meanwhile = Box::new(move |thread| {
+        let thread = thread.clone();
+        std::thread::spawn(move || {
+            let resumed = other.engine.resume(&thread, Input::text("two"), &work(), &Cancel::new(), &mut |_| {});
+            sender.send(resumed).unwrap();
+        });
+        std::thread::sleep(Duration::from_millis(100));
+    });
+    *house.store.before_handoff.lock().unwrap() = Some(later);
+    let first = house.taken_up(&thread, Input::text("one"), &work());
+    // It is heard by the successor, or by one of its own; or whoever is faster has the successor.
+    let mut chain = vec![thread.clone(), first.thread];
+    match receiver.recv().unwrap() {
+        Ok(second) => chain.push(second.thread),
+        Err(error) => assert_eq!(error.code(), "lease_held", "{error}"),
+    }
+    chain.dedup();
+    let found = house.store.chain(&thread).unwrap().into_iter().map(|link| link.manifest.thread_id);
+    assert_eq!(found.collect::<Vec<_>>(), chain);
 }

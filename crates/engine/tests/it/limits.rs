@@ -10,7 +10,8 @@ use selvedge_model::event::{EffectClass, Process, SuspendReason};
 use selvedge_model::limits::Limits;
 use selvedge_model::tool::{Reconciled, Started};
 use selvedge_model::{
-    Call, Cancel, Classify, Clock, Event, Output, Price, Status, ThreadId, Timestamp, Tool, ToolError, ToolSpec,
+    AgentId, Call, Cancel, Classify, Clock, Event, NewThread, Output, Price, Status, ThreadId, Timestamp, Tool,
+    ToolError, ToolSpec,
 };
 use selvedge_store::Registry;
 use serde_json::{Value, json};
@@ -337,6 +338,59 @@ fn a_run_that_is_killed_again_and_again_still_comes_to_the_end_of_its_time() {
     );
     let counted = durations(&house, &thread);
     assert!(counted.len() == 3 && counted[..2].iter().sum::<u64>() >= 2000 && counted[2] < 100, "{counted:?}");
+}
+
+#[test]
+fn lives_shorter_than_a_second_come_to_the_end_of_their_time_too() {
+    let house = House::new();
+    let thread = house.thread();
+    let mut work = dying_after(Duration::from_millis(400));
+    work.limits = Limits { duration_seconds: Some(1), ..Limits::default() };
+    dies(|| _ = house.another().send(&thread, Input::text("go"), &work));
+    let mut now = house.clock.now();
+    let mut deaths = 1;
+    let ended = loop {
+        let next = house.another();
+        now = after(now, Duration::from_secs(3600));
+        next.clock.set(now);
+        let resume = || next.engine.resume(&thread, Input::nothing(), &work, &Cancel::new(), &mut |_| {});
+        match std::panic::catch_unwind(std::panic::AssertUnwindSafe(resume)) {
+            Ok(ended) => break ended.unwrap(),
+            Err(_) => deaths += 1,
+        }
+        assert!(deaths < 10, "{:?}", durations(&house, &thread));
+    };
+    assert_eq!(ended.suspended.unwrap().code.as_deref(), Some("duration_exceeded"));
+    // Each lasted 400 ms, of which less than a quarter of a second was lost.
+    let counted = durations(&house, &thread);
+    assert!(counted[..deaths].iter().all(|lived| *lived > 150), "{counted:?}");
+}
+
+#[test]
+fn a_child_is_raised_as_far_as_its_parent_and_no_further() {
+    let house = House::new();
+    let of = |limits, parent_id| {
+        let new = NewThread { limits: Some(limits), parent_id, ..NewThread::of(AgentId::new("scribe").unwrap()) };
+        house.engine.create(new, Vec::new()).unwrap()
+    };
+    let parent = of(turns(3), None);
+    let child = of(turns(1), Some(parent.clone()));
+    let (work, _) = restless(Limits::default());
+    let raise = |thread: &ThreadId, most| {
+        house.engine.resume(thread, Input::nothing().raising(turns(most)), &work, &Cancel::new(), &mut |_| {})
+    };
+    assert_eq!(house.send(&child, Input::text("go"), &work).0.unwrap().cost.turns, 1);
+    let refused = raise(&child, 4).unwrap_err();
+    assert_eq!((refused.code(), refused.kind()), ("above_parent", selvedge_model::Kind::Denied));
+    let command = format!("`selvedge resume {parent} --raise turns=4`");
+    assert!(refused.hint().is_some_and(|hint| hint.contains(&command)), "{:?}", refused.hint());
+    assert_eq!(house.loaded(&child).manifest.limits, Some(turns(1)), "nothing was recorded");
+    assert_eq!(raise(&child, 3).unwrap().status, Status::Suspended);
+    // The command that is hinted at helps.
+    house.send(&parent, Input::text("go"), &work).0.unwrap();
+    raise(&parent, 4).unwrap();
+    assert_eq!(raise(&child, 4).unwrap().status, Status::Suspended);
+    assert_eq!(house.loaded(&child).manifest.limits, Some(turns(4)));
 }
 
 #[test]

@@ -461,9 +461,12 @@ fn what_stands_before_a_version_is_given() {
     for from in [version, version - 1, 1] {
         let report = again(recording(&house, &thread), &work, |how| how.from = Some(from));
         assert!(report.is_identical());
-        assert_eq!(report.given, version + 1, "a run that goes on at the version is given to its end");
-        assert!(report.compared > 0);
+        assert_eq!(report.given, from + 1, "a run that goes on at the version is done again, and compared behind it");
+        assert_eq!(report.compared + report.given, report.version + 1);
     }
+    // One that takes another way before the version can't be laid beside anything behind it.
+    let report = again(recording(&house, &thread), &asking(worker()), |how| how.from = Some(version - 1));
+    assert!(report.ended_at.is_some_and(|ended| ended < version) && report.compared == 0, "{report:?}");
     // Differences before it are not looked for.
     let report = again(recording(&house, &thread), &asking(work), |how| how.from = Some(version));
     assert!(report.is_identical(), "{:?}", report.differences);

@@ -10,7 +10,7 @@ use selvedge_items::config::state_persistence::{Action, Coalesce, StatePersisten
 use selvedge_log::Head;
 use selvedge_model::event::EffectClass;
 use selvedge_model::limits::Limits;
-use selvedge_model::{Cancel, Event, ModelError, Reason, Status, Stop, ThreadId};
+use selvedge_model::{Cancel, Event, ModelError, Price, Reason, Status, Stop, ThreadId};
 use selvedge_store::memory::MemoryStore;
 use selvedge_store::snapshot::{Away, Behind, Kept, Place, Read, Saved};
 use selvedge_store::{Error, Result, Snapshots};
@@ -26,11 +26,16 @@ fn saving() -> House {
     keeping(house)
 }
 
-fn keeping(mut house: House) -> House {
+fn keeping(house: House) -> House {
+    keeping_as(house, |_| {})
+}
+
+fn keeping_as(mut house: House, change: impl Fn(&mut StatePersistence)) -> House {
     let mut config = StatePersistence::builtin();
     config.checkpoint.performance.coalesce = Coalesce::Always;
     config.retention.cleanup.enabled = false;
     config.retention.on_completion.action = Action::Keep;
+    change(&mut config);
     let keeper = Keeper::new(Arc::new(house.store.inner.another()), config).unwrap();
     house.engine = house.engine.keeping(keeper);
     house
@@ -75,6 +80,38 @@ fn every_trigger_saves() {
     check(&stopped, &Cancel::new(), Status::Cancelled, &["pre_turn", "on_cancel"]);
     for trigger in selvedge_engine::snapshot::Trigger::ALL {
         assert!(seen.iter().any(|seen| seen == trigger.as_str()), "{trigger:?} was never seen");
+    }
+}
+
+#[test]
+fn each_call_of_the_model_is_saved_before_it_is_made_when_nothing_else_saves() {
+    for (coalesce, priority, is_paid) in
+        [(Coalesce::Always, 1, false), (Coalesce::Always, 1, true), (Coalesce::Auto, 10, false)]
+    {
+        let house = keeping_as(House::new(), |config| {
+            let triggers = &mut config.checkpoint.triggers;
+            (triggers.post_llm.enabled, triggers.post_tools.enabled) = (false, false);
+            (triggers.pre_turn.priority, config.checkpoint.performance.coalesce) = (priority, coalesce);
+        });
+        let thread = house.thread();
+        let tool = Arc::new(Counting::new("look", EffectClass::Pure));
+        let call = |id| Reply::Calls(vec![(id, "look", json!({}))]);
+        let mut work = agent(vec![call("a"), call("b"), call("c"), Reply::Says("done")], vec![tool]);
+        if is_paid {
+            work.price = Some(Price { input: "1".parse().unwrap(), output: "2".parse().unwrap(), ..Price::default() });
+            work.limits.spend = Some("1".parse().unwrap());
+        }
+        let mut before = Vec::new();
+        let store = house.store.inner.another();
+        let ended = house.engine.send(&thread, Input::text("go"), &work, &Cancel::new(), &mut |told| {
+            if let selvedge_engine::Told::Committed { reason: Reason::AssistantTurnCommitted, version, .. } = told {
+                let newest = store.kept(&thread, ARCHIVE).unwrap()[0].version;
+                before.push(version - newest);
+            }
+        });
+        assert_eq!(ended.unwrap().status, Status::Completed);
+        assert_eq!(triggers(&house, &thread), ["pre_turn"; 4]);
+        assert!(before.iter().all(|behind| *behind == 1) && before.len() == 4, "{before:?}");
     }
 }
 

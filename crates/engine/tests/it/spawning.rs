@@ -346,15 +346,108 @@ fn a_process_that_never_came_to_life_is_started_again() {
     assert_eq!((launched.load(Ordering::SeqCst), house.children_of(&thread).len()), (1, 1));
 }
 
+/// Waits until something holds.
+#[track_caller]
+fn until(what: &str, holds: impl Fn() -> bool) {
+    let began = std::time::Instant::now();
+    while !holds() {
+        assert!(began.elapsed() < Duration::from_secs(30), "it never came to this: {what}");
+        std::thread::sleep(Duration::from_millis(5));
+    }
+}
+
+/// The first two run in processes of their own, or here; the others wait, whichever kind they are.
 #[test]
-fn so_many_processes_at_once_and_no_more() {
+fn so_many_children_at_once_and_no_more_whether_they_are_waited_for_or_not() {
+    let house = House::new();
+    let (thread, own) = (house.thread(), house.another());
+    let calls = [("s1", true), ("s2", true), ("s3", true), ("s4", false)];
+    let calls = calls.map(|(id, detached)| (id, json!({"task": "one", "detached": detached})));
+    let nursery = nursery(vec![Reply::Says("three")]);
+    let launched = nursery.launched.clone();
+    let work = parent(calls.to_vec(), nursery);
+    let statuses = || own.children_of(&thread).into_iter().map(|child| (child.thread_id, child.status));
+    std::thread::scope(|scope| {
+        let run = scope.spawn(|| house.send(&thread, Input::text("go"), &work).0.unwrap());
+        until("two are let go", || launched.load(Ordering::SeqCst) == 2);
+        std::thread::sleep(Duration::from_millis(300));
+        assert_eq!(launched.load(Ordering::SeqCst), 2, "a third one was let go");
+        assert!(statuses().all(|(_, status)| status == Status::Created), "a third one runs");
+        // Their own processes bring the first two to their end.
+        for (child, _) in statuses().take(2).collect::<Vec<_>>() {
+            own.taken_up(&child, Input::nothing(), &agent(vec![Reply::Says("three")], Vec::new()));
+        }
+        assert_eq!(run.join().unwrap().status, Status::Completed);
+    });
+    assert_eq!(launched.load(Ordering::SeqCst), 3);
+    assert_eq!(house.told(&thread, "s4")["status"], "completed");
+}
+
+/// The parent was told that it runs, and nobody else would ever start it.
+#[test]
+fn a_child_whose_process_died_before_it_began_is_settled_by_whoever_goes_on_with_its_parent() {
+    let house = House::new();
+    let limits = Some(Limits { spend: Some("100".parse().unwrap()), ..Limits::default() });
+    let new = NewThread { limits, ..NewThread::of(AgentId::new("scribe").unwrap()) };
+    let thread = house.engine.create(new, Vec::new()).unwrap();
+    let mut work = parent(
+        vec![("s", json!({"task": "count", "detached": true, "spend": "60"}))],
+        nursery(vec![Reply::Says("three")]),
+    );
+    work.price = Some(Price::default());
+    house.send(&thread, Input::text("go"), &work).0.unwrap();
+    let status = || house.children_of(&thread)[0].status;
+    let reserved = || house.store.account(&thread).unwrap().unwrap().reserved;
+    assert_eq!((status(), reserved()), (Status::Created, "60".parse().unwrap()));
+    let mut later = agent(vec![Reply::Says("well")], Vec::new());
+    later.price = Some(Price::default());
+    house.send(&thread, Input::text("and now?"), &later).0.unwrap();
+    assert_eq!(status(), Status::Created, "its process lives and is only slow");
+    house.processes.1.store(true, Ordering::SeqCst);
+    house.send(&thread, Input::text("and now?"), &later).0.unwrap();
+    assert_eq!((status(), reserved()), (Status::Error, Money::ZERO));
+    let lines = house.store.read(&thread, 0, 100).unwrap();
+    let settled =
+        lines.iter().filter(|line| matches!(&line.event, Event::ChildSettled(fields) if fields["status"] == "error"));
+    assert_eq!(settled.count(), 1, "its parent is told");
+}
+
+#[test]
+fn a_parent_that_waits_for_a_child_whose_process_died_before_it_began_is_told_that_it_is_stalled() {
     let house = House::new();
     let thread = house.thread();
-    let calls = ["s1", "s2", "s3"].map(|id| (id, json!({"task": "one", "detached": true})));
-    let work = parent(calls.to_vec(), nursery(vec![Reply::Says("three")]));
+    let work = parent(vec![("s", json!({"task": "count", "detached": true}))], nursery(Vec::new()));
     house.send(&thread, Input::text("go"), &work).0.unwrap();
-    assert_eq!(house.children_of(&thread).len(), 2);
-    assert!(house.told(&thread, "s3")["error"].as_str().unwrap().contains("wait_threads"));
+    let child = house.children_of(&thread).remove(0).thread_id;
+    // Its parent runs, as when it is the one who waits.
+    let other = house.another();
+    let lease = other.store.acquire(&thread, Acquire::default()).unwrap();
+    let wait =
+        |most| house.engine.wait(std::slice::from_ref(&child), most, &Cancel::new()).unwrap().results[&child].status;
+    assert_eq!(wait(Duration::from_millis(2500)).as_str(), "timeout", "its process lives and is only slow");
+    house.processes.1.store(true, Ordering::SeqCst);
+    assert_eq!(wait(Duration::from_secs(30)).as_str(), "stalled");
+    other.store.abandon(&lease).unwrap();
+}
+
+/// One that goes on by itself does not hear what is said to its parent's run.
+#[test]
+fn a_run_that_is_stopped_by_its_own_cancel_stops_what_it_started_elsewhere() {
+    let house = House::new();
+    let thread = house.thread();
+    let mut work = parent(vec![("s", json!({"task": "count", "detached": true}))], nursery(Vec::new()));
+    let calls = vec![("s", "spawn", json!({"task": "count", "detached": true}))];
+    let spawn = Counting::new("spawn", EffectClass::AtMostOnce);
+    let waits = agent(vec![Reply::Calls(calls), Reply::Waits], vec![Arc::new(spawn)]);
+    work = Assignment { spawning: work.spawning.take(), ..waits };
+    let cancel = Cancel::new();
+    std::thread::scope(|scope| {
+        let run = scope.spawn(|| house.engine.send(&thread, Input::text("go"), &work, &cancel, &mut |_| {}).unwrap());
+        until("the child is there", || !house.children_of(&thread).is_empty());
+        cancel.say(Stop::Cancelled);
+        assert_eq!(run.join().unwrap().status, Status::Cancelled);
+    });
+    assert_eq!(house.children_of(&thread)[0].status, Status::Cancelled);
 }
 
 /// A process of a thread that nobody started: dispatching it looks whether it is on record.

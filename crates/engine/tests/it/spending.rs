@@ -143,14 +143,14 @@ fn a_call_that_the_account_does_not_hold_is_not_made_and_one_that_fits_when_shor
 
 /// A model that uses what it is told to, and does something in the middle of its call.
 struct Using {
-    usage: Usage,
+    usage: Option<Usage>,
     meanwhile: Box<dyn Fn(&Prompt<'_>) + Send + Sync>,
     asked: AtomicUsize,
 }
 
 impl Using {
     fn tokens(input_tokens: u64, output_tokens: u64) -> Self {
-        let usage = Usage { input_tokens, output_tokens, ..Usage::default() };
+        let usage = Some(Usage { input_tokens, output_tokens, ..Usage::default() });
         Self { usage, meanwhile: Box::new(|_| {}), asked: AtomicUsize::new(0) }
     }
 
@@ -212,6 +212,35 @@ fn each_attempt_is_reserved_and_what_nobody_knows_of_it_is_counted_at_its_bound(
     assert_eq!(settled.iter().map(|record| record.amount).collect::<Vec<_>>(), bounds);
     let reasons = house.reasons(&thread);
     assert_eq!(reasons[1..], [Reason::Reserved, Reason::Reserved, Reason::Reserved, Reason::RunFinished]);
+    // The run, the thread and the account say the same.
+    let settled = account(&house, &thread).settled;
+    assert!(!settled.is_zero());
+    assert_eq!((ended.cost.spend, ended.cost.spend_unknown), (settled, settled));
+    assert_eq!(house.loaded(&thread).manifest.cost.spend, settled);
+}
+
+/// An answer without a count was settled at nothing, and no ceiling ever held.
+#[test]
+fn an_answer_that_nobody_counted_is_not_free_and_its_tokens_are_estimated() {
+    let house = House::new();
+    let thread = house.thread();
+    let (mut work, _) = paid_by(Using { usage: None, ..Using::tokens(0, 0) }, "1");
+    let ended = house.send(&thread, Input::text("hi"), &work).0.unwrap();
+    let told = postings(&house, &thread);
+    assert!(told[3].1.unknown && told[3].1.amount == told[1].1.amount, "{:?}", told[3]);
+    let settled = account(&house, &thread).settled;
+    assert_eq!((ended.cost.spend, ended.cost.spend_unknown), (settled, settled));
+    assert!(ended.cost.input_tokens > 0 && ended.cost.output_tokens > 0, "{:?}", ended.cost);
+    // The same for a ceiling of tokens, whatever they cost.
+    let free = house.thread();
+    (work.price, work.limits) = (None, Limits { tokens: Some(1), ..Limits::default() });
+    let ended = house.send(&free, Input::text("hi"), &work).0.unwrap();
+    assert!(ended.cost.input_tokens > 0 && ended.cost.spend.is_zero(), "{:?}", ended.cost);
+    // Zeros that a provider says are zeros.
+    let thread = house.thread();
+    let (work, _) = paid_by(Using::tokens(0, 0), "1");
+    let ended = house.send(&thread, Input::text("hi"), &work).0.unwrap();
+    assert_eq!((account(&house, &thread).settled, ended.cost.input_tokens), (Money::ZERO, 0));
 }
 
 #[test]
@@ -281,6 +310,7 @@ fn what_a_killed_run_had_issued_is_counted_at_its_bound_and_what_it_had_only_res
     let account_now = account(&house, &thread);
     assert_eq!((account_now.settled, account_now.reserved, account_now.open), (bound, Money::ZERO, 0));
     assert_eq!(account_now.status, AccountStatus::Active, "a thread that waits keeps its account");
+    assert_eq!(house.loaded(&thread).manifest.cost.spend, bound, "the thread says what its account says");
     let told = postings(&house, &thread);
     let (settled, released) = (&told[told.len() - 2], &told[told.len() - 1]);
     assert_eq!((settled.0, settled.1.unknown, settled.1.amount), ("settled", true, Some(bound)));
@@ -527,6 +557,8 @@ fn a_child_that_is_raised_reserves_the_difference_or_is_refused() {
     house.send(&child, Input::text("go"), &work).0.unwrap();
     let error = resume(&house, &child, Input::nothing().raising(spend("0.2")), &work).unwrap_err();
     assert_eq!((error.code(), error.kind()), ("budget_exceeded", selvedge_model::Kind::Exhausted));
+    let command = format!("`selvedge resume {parent} --raise spend=");
+    assert!(error.hint().is_some_and(|hint| hint.contains(&command)), "{:?}", error.hint());
     assert_eq!(house.loaded(&child).manifest.status, Status::Suspended, "nothing was recorded");
     assert_eq!(account(&house, &child).max, Some(dollars("0.0001")));
     let ended = resume(&house, &child, Input::nothing().raising(spend("0.05")), &work).unwrap();

@@ -1,7 +1,7 @@
 //! A house to run in: a store, a model that answers from a list, tools that remember.
 
 use std::io::BufRead;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
@@ -29,10 +29,12 @@ use serde_json::{Value, json};
 pub(crate) struct Refusing {
     pub(crate) inner: MemoryStore,
     pub(crate) refuse: Mutex<Option<Reason>>,
-    /// Done right before the next commit that hands a thread over.
+    /// Done right before the next commit by which a thread goes on in another one.
     pub(crate) before_handoff: Mutex<Option<Meanwhile>>,
     /// Done right before the next commit that stops an account.
     pub(crate) before_stop: Mutex<Option<Meanwhile>>,
+    /// An account of which it says that it has no parent.
+    pub(crate) orphan: Mutex<Option<AccountId>>,
 }
 
 /// What somebody else does to a thread at a certain moment.
@@ -46,7 +48,8 @@ impl Refusing {
 
 impl Commit for Refusing {
     fn commit(&self, batch: Batch) -> Result<Committed> {
-        let hands_over = |event: &selvedge_model::Event| matches!(event, selvedge_model::Event::ThreadHandoff(_));
+        use selvedge_model::Event::{ThreadHandoff, ThreadResumed};
+        let hands_over = |event: &selvedge_model::Event| matches!(event, ThreadHandoff(_) | ThreadResumed(_));
         if let Some(part) = batch.parts.iter().find(|part| part.changeset.events.iter().any(hands_over))
             && let Some(meanwhile) = self.before_handoff.lock().unwrap().take()
         {
@@ -167,10 +170,19 @@ impl Ledger for Refusing {
         self.inner.reservations(account)
     }
     fn account(&self, id: &AccountId) -> Result<Option<Account>> {
-        self.inner.account(id)
+        let is_orphan = self.orphan.lock().unwrap().as_ref() == Some(id);
+        let found = self.inner.account(id)?;
+        Ok(found.map(|account| if is_orphan { Account { parent: None, ..account } } else { account }))
     }
     fn tree(&self, id: &AccountId) -> Result<Vec<Account>> {
-        self.inner.tree(id)
+        let orphan = self.orphan.lock().unwrap().clone();
+        let mut found = self.inner.tree(id)?;
+        found.retain(|account| account.id == *id || Some(&account.id) != orphan.as_ref());
+        found
+            .iter_mut()
+            .filter(|account| Some(&account.id) == orphan.as_ref())
+            .for_each(|account| account.parent = None);
+        Ok(found)
     }
 }
 
@@ -246,7 +258,7 @@ impl Model for Listed {
                 return Err(ModelError::Stopped { partial, usage });
             }
         };
-        Ok(Answer { content, end, usage, session: None })
+        Ok(Answer { content, end, usage: Some(usage), session: None })
     }
 
     fn context_tokens_max(&self, _: &str) -> Option<u64> {
@@ -328,12 +340,18 @@ impl Tool for Counting {
     }
 }
 
-pub(crate) struct NoProcesses(pub(crate) Mutex<Vec<Process>>);
+/// Notes whom it was to end. All live, until they are said to be dead.
+#[derive(Default)]
+pub(crate) struct NoProcesses(pub(crate) Mutex<Vec<Process>>, pub(crate) AtomicBool);
 
 impl Processes for NoProcesses {
     fn end(&self, process: &Process) -> std::result::Result<bool, ToolError> {
         self.0.lock().unwrap().push(process.clone());
         Ok(false)
+    }
+
+    fn may_live(&self, _: &Process) -> bool {
+        !self.1.load(Ordering::SeqCst)
     }
 }
 
@@ -367,8 +385,9 @@ impl House {
             refuse: Mutex::new(None),
             before_handoff: Mutex::default(),
             before_stop: Mutex::default(),
+            orphan: Mutex::default(),
         });
-        let processes = Arc::new(NoProcesses(Mutex::default()));
+        let processes = Arc::new(NoProcesses::default());
         let clock = clock();
         let engine = Engine::new(Options {
             store: store.clone() as Arc<dyn Store>,
@@ -446,6 +465,7 @@ fn heard_as(told: &Told<'_>) -> String {
         Told::Draft(_) => "draft".to_owned(),
         Told::Calling { tool, .. } => format!("calling {tool}"),
         Told::Retrying { .. } => "retrying".to_owned(),
+        Told::Dropped { why } => format!("dropped: {why}"),
         Told::Snapshot { why } => format!("snapshot: {why}"),
         Told::StateError { .. } => "state error".to_owned(),
     }

@@ -117,7 +117,8 @@ impl Forest {
                 };
                 let (account, reservation) = (thread.clone(), lost.id);
                 let evidence = "the provider's page".to_owned();
-                self.post(&thread, vec![Posting::Correct { account, reservation, amount: nanos(cost), evidence }])?;
+                let postings = self.plan(|book| book.correct(&account, reservation, nanos(cost), evidence))?;
+                self.post(&thread, postings)?;
                 *self.spent.entry(thread).or_default() -= lost.amount.nanos() - cost;
                 Ok(())
             }
@@ -294,6 +295,90 @@ fn an_audit_finds_a_database_that_says_something_else() {
     ] {
         assert!(matches!(found(change)[..], [Found::Database { .. }]), "{:?}", found(change));
     }
+}
+
+#[test]
+fn an_audit_says_what_differs() {
+    let forest = small();
+    let [root, done, open] = [0, 1, 2].map(|index| forest.threads[index].clone());
+    let tree = audit::tree(&*forest.house.store, &root).unwrap();
+    let found = |wanted: &ThreadId, change: &dyn Fn(&mut audit::Branch)| {
+        let mut tree = tree.clone();
+        change(tree.accounts.iter_mut().find(|branch| branch.account.id == *wanted).unwrap());
+        let found = audit::audit(&*forest.house.store, &forest.house.trust, &tree).unwrap().found;
+        found.iter().map(ToString::to_string).collect::<Vec<_>>().join("\n")
+    };
+    let parent = found(&done, &|branch| branch.account.parent = None);
+    assert!(parent.contains(&format!("comes from no other account, and the logs that its money comes from `{root}`")));
+    let status = found(&done, &|branch| branch.account.status = AccountStatus::Active);
+    assert!(status.contains("says that it is active, and the logs that it is closed"), "{status}");
+    let lacks = found(&open, &|branch| branch.reservations.clear());
+    assert!(lacks.contains("the database lacks reservation `call-2`"), "{lacks}");
+    let other = found(&open, &|branch| branch.reservations[0].state = ReservationState::Issued);
+    assert!(other.contains("`call-2` is 0.000000009 dollars, issued, and the logs"), "{other}");
+}
+
+#[test]
+fn an_audit_finds_a_child_whose_parent_the_database_forgot_from_either_side() {
+    let forest = small();
+    let [root, done] = [0, 1].map(|index| forest.threads[index].clone());
+    *forest.house.store.orphan.lock().unwrap() = Some(done.clone());
+    for thread in [&root, &done] {
+        let tree = audit::tree(&*forest.house.store, thread).unwrap();
+        let found = audit::audit(&*forest.house.store, &forest.house.trust, &tree).unwrap().found;
+        assert!(
+            matches!(&found[..], [Found::Database { account, why }] if *account == done && why.contains("comes from")),
+            "{found:?}"
+        );
+    }
+}
+
+#[test]
+fn a_correction_after_the_end_goes_back_up_the_tree_and_none_stops_half_way() {
+    let mut forest = Forest::new(Some(100));
+    for (index, step) in [
+        (0, Step::Spawn(60)),
+        (1, Step::Spawn(50)),
+        (2, Step::Lost(40)),
+        (2, Step::Call(9, 3)),
+        (2, Step::End),
+        (1, Step::End),
+        (0, Step::End),
+    ] {
+        forest.take(index, step).unwrap();
+    }
+    let [root, middle, leaf] = [0, 1, 2].map(|index| forest.threads[index].clone());
+    let spent = |forest: &Forest| [&root, &middle, &leaf].map(|id| forest.account(id).spent().nanos());
+    assert_eq!((forest.account(&root).status, spent(&forest)), (AccountStatus::Closed, [43, 43, 43]));
+    let reservation = ReservationId::new("call-1").unwrap();
+    let alone = Posting::Correct { account: leaf.clone(), reservation, amount: nanos(5), evidence: "seen".to_owned() };
+    assert!(matches!(forest.post(&leaf, vec![alone]), Err(Error::AccountBusy(_))), "its parent paid for it");
+    forest.take(2, Step::Learn(5)).unwrap();
+    assert_eq!((forest.account(&root).status, spent(&forest)), (AccountStatus::Closed, [8, 8, 8]));
+    assert_eq!((forest.account(&root).reserved, forest.account(&middle).reserved), (Money::ZERO, Money::ZERO));
+    assert_eq!(forest.audit().found, []);
+}
+
+/// A tree that ran on while its logs were read was said to be damaged: "the database has 73 postings of it, and the logs tell of 76".
+#[test]
+fn a_tree_that_is_posted_to_while_it_is_audited_is_sound() {
+    let mut forest = small();
+    let tree = audit::tree(&*forest.house.store, &forest.threads[0]).unwrap();
+    for (index, step) in [
+        (0, Step::Call(4, 4)),
+        (2, Step::Spawn(10)),
+        (3, Step::Call(5, 2)),
+        (0, Step::Spawn(5)),
+        (3, Step::End),
+        (2, Step::End),
+        (1, Step::GoOn),
+    ] {
+        forest.take(index, step).unwrap();
+        let audit = audit::audit(&*forest.house.store, &forest.house.trust, &tree).unwrap();
+        assert_eq!(audit.found, [], "behind {step:?}");
+        assert_eq!(audit.accounts.len(), tree.accounts.len(), "only what was there is told");
+    }
+    assert_eq!(forest.audit().found, []);
 }
 
 #[test]

@@ -19,7 +19,7 @@ use selvedge_store::{Acquire, Commit, Lease, Leases, Logs, Registry};
 use serde_json::json;
 
 use crate::chains::small;
-use crate::support::{House, Meanwhile, clock};
+use crate::support::{House, Meanwhile, NoProcesses, clock};
 
 const LONG: Duration = Duration::from_secs(20);
 const A_MOMENT: Duration = Duration::from_millis(60);
@@ -99,7 +99,9 @@ pub(crate) fn handoff(to: &ThreadId) -> Handoff {
 }
 
 fn wait_for(store: &MemoryStore, thread: &ThreadId) -> Outcome {
-    let waited = wait_threads(store, &trust(), std::slice::from_ref(thread), LONG, &Cancel::new()).unwrap();
+    let waited =
+        wait_threads(store, &trust(), &NoProcesses::default(), std::slice::from_ref(thread), LONG, &Cancel::new())
+            .unwrap();
     waited.results[thread].clone()
 }
 
@@ -251,7 +253,9 @@ fn a_successor_that_nobody_starts_is_stalled_and_one_that_somebody_may_start_is_
     let _parent = Running::start(&store, &parent, "r1");
     let child = create_as(&store, "child", NewThread { parent_id: Some(parent), ..new_thread() });
     let brief = Duration::from_millis(2_500);
-    let waited = wait_threads(&store, &trust(), std::slice::from_ref(&child), brief, &Cancel::new()).unwrap();
+    let waited =
+        wait_threads(&store, &trust(), &NoProcesses::default(), std::slice::from_ref(&child), brief, &Cancel::new())
+            .unwrap();
     assert_eq!(waited.results[&child].status, Standing::Timeout);
 }
 
@@ -267,7 +271,9 @@ fn the_time_is_kept_and_several_are_waited_for_at_once() {
     store.delete(&gone).unwrap();
     let all = [done.clone(), running.clone(), nobody.clone(), gone.clone()];
     let began = Instant::now();
-    let waited = wait_threads(&store, &trust(), &all, Duration::from_millis(300), &Cancel::new()).unwrap();
+    let waited =
+        wait_threads(&store, &trust(), &NoProcesses::default(), &all, Duration::from_millis(300), &Cancel::new())
+            .unwrap();
     assert!((Duration::from_millis(300)..Duration::from_secs(5)).contains(&began.elapsed()), "{:?}", began.elapsed());
     let standing = |thread: &ThreadId| waited.results[thread].status;
     assert_eq!(
@@ -278,13 +284,13 @@ fn the_time_is_kept_and_several_are_waited_for_at_once() {
     assert_eq!(waited.results[&running].result.as_deref(), Some("not yet"), "what was said so far");
     // Nobody waits for a wait that takes no time, and nobody waits once it was called off.
     let began = Instant::now();
-    wait_threads(&store, &trust(), &all, Duration::ZERO, &Cancel::new()).unwrap();
+    wait_threads(&store, &trust(), &NoProcesses::default(), &all, Duration::ZERO, &Cancel::new()).unwrap();
     let cancel = Cancel::new();
     cancel.say(Stop::Cancelled);
-    let stopped = wait_threads(&store, &trust(), &all, LONG, &cancel).unwrap();
+    let stopped = wait_threads(&store, &trust(), &NoProcesses::default(), &all, LONG, &cancel).unwrap();
     assert_eq!(stopped.results[&running].status, Standing::Interrupted);
     assert!(began.elapsed() < LONG / 4);
-    assert!(wait_threads(&store, &trust(), &[done], LONG, &Cancel::new()).unwrap().success);
+    assert!(wait_threads(&store, &trust(), &NoProcesses::default(), &[done], LONG, &Cancel::new()).unwrap().success);
 }
 
 #[test]

@@ -4,6 +4,7 @@
 //! says, else its default; the project may have none. The more careful of the two counts, so a project can ask for more care
 //! than its user and never for less.
 
+pub use selvedge_model::event::ResumeMode;
 use selvedge_model::tool::{Risk, ToolSpec};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
@@ -56,19 +57,6 @@ pub enum Wait {
     All,
     /// Each by itself.
     Each,
-}
-
-/// What becomes of a call that was approved.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub enum ResumeMode {
-    /// It is made as the model asked for it.
-    #[default]
-    ReplayToolCall,
-    /// It is not made: the decision is its result.
-    UseDecisionAsToolResult,
-    /// It is made with the decision for its arguments.
-    PassDecisionToTool,
 }
 
 /// What becomes of some calls. What it names must all fit.

@@ -12,7 +12,7 @@ pub struct Coordination {
     pub continuation: Continuation,
     /// How long somebody waits for threads.
     pub wait_threads: WaitThreads,
-    /// How a log with bytes beyond its last checkpoint is taken.
+    /// How a log is taken that nobody who is trusted signed.
     pub transcript_integrity: TranscriptIntegrity,
     /// How much goes on at the same time.
     pub concurrency: Concurrency,
@@ -46,10 +46,10 @@ pub struct WaitThreads {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum TranscriptIntegrity {
-    /// They are put aside and count for nothing.
+    /// It is refused.
     #[default]
     Strict,
-    /// Whole lines among them may be used, marked as provisional.
+    /// It may be looked at, with a loud word, as long as its bytes agree with its checkpoints. It is never run.
     Lenient,
 }
 
@@ -80,7 +80,8 @@ const CONTINUATION: &[Key] = &[
     Key::new(
         "chain_max",
         Shape::Whole { min: 1, max: 10_000 },
-        "The most threads of one chain; a thread that would be one more is suspended instead.",
+        "How long a chain may be that a thread still hands itself over: one that would make it longer is suspended instead. Somebody \
+         who resumes a thread may make it longer.",
     ),
     Key::new("directive", Shape::NAME, "The directive that makes a successor's first message."),
 ];
@@ -103,8 +104,8 @@ pub(super) const KEYS: &[Key] = &[
     Key::new(
         "transcript_integrity",
         Shape::Word(&["lenient", "strict"]),
-        "How bytes beyond the last checkpoint of a log are taken: `strict` puts them aside, `lenient` may use whole lines of them, \
-         marked as provisional.",
+        "How a log is taken whose bytes agree with its checkpoints and whose signatures can't be believed: `strict` refuses it, \
+         `lenient` lets it be looked at, with a loud word, and never run. Bytes beyond the last checkpoint are put aside in both.",
     )
     .says(Say::MoreCare),
     Key::new("concurrency", Shape::Fields(CONCURRENCY), "How much goes on at the same time."),

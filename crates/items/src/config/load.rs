@@ -172,8 +172,7 @@ impl Loader<'_> {
     fn tell_stranger(&mut self, file: File, name: &str) {
         let path = self.name(&file);
         let is_known = |section: &Section| section.place == file.place || section.older_place == Some(&file.place);
-        // What is extended lies elsewhere than where files are read by name.
-        let is_extended = self.seen.contains(&path) && !file.place.starts_with("agent/");
+        let is_extended = self.seen.contains(&path);
         if is_extended || SECTIONS.iter().any(is_known) {
             return;
         }

@@ -61,6 +61,7 @@ fn of_shape(shape: &Shape, default: &Value) -> Value {
         Shape::True => json!({"const": true}),
         Shape::Whole { min, max: u64::MAX } => json!({"type": "integer", "minimum": min}),
         Shape::Whole { min, max } => json!({"type": "integer", "minimum": min, "maximum": max}),
+        Shape::NeverOr(min) => json!({"anyOf": [{"const": 0}, {"type": "integer", "minimum": min}]}),
         Shape::Number { min, max } => json!({"type": "number", "minimum": min, "maximum": max}),
         Shape::Dollars => json!({"type": ["string", "number"], "pattern": "^[0-9]+(\\.[0-9]{1,9})?$", "minimum": 0}),
         Shape::Text(_) => json!({"type": "string", "minLength": 1}),

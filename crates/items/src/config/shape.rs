@@ -49,6 +49,8 @@ pub(super) enum Shape {
         /// The greatest.
         max: u64,
     },
+    /// 0, which is never, or a whole number from this one on.
+    NeverOr(u64),
     /// A number.
     Number {
         /// The least.
@@ -185,6 +187,9 @@ impl Shape {
             Self::Whole { min, max } => {
                 value.as_u64().filter(|number| number >= min && number <= max).map(drop).ok_or_else(not_that)
             }
+            Self::NeverOr(min) => {
+                value.as_u64().filter(|number| *number == 0 || number >= min).map(drop).ok_or_else(not_that)
+            }
             Self::Number { min, max } => {
                 value.as_f64().filter(|number| number >= min && number <= max).map(drop).ok_or_else(not_that)
             }
@@ -266,6 +271,7 @@ impl fmt::Display for Shape {
             Self::True => f.write_str("`true`"),
             Self::Whole { min, max: u64::MAX } => write!(f, "a whole number from {min} on"),
             Self::Whole { min, max } => write!(f, "a whole number from {min} to {max}"),
+            Self::NeverOr(min) => write!(f, "0 or a whole number from {min} on"),
             Self::Number { min, max } => write!(f, "a number from {min} to {max}"),
             Self::Dollars => f.write_str("an amount of dollars such as `0.50`"),
             Self::Text(rule) => f.write_str(rule.what),

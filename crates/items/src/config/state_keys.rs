@@ -1,7 +1,7 @@
 //! The keys of `state_persistence.yaml`; their types are in [`super::state_persistence`].
 
 use super::shape::{Check, Key, Shape};
-use super::state_persistence::{Action, OnCompletion};
+use super::state_persistence::{Action, OnCompletion, is_known_version};
 
 const STATE: &[Key] = &[
     Key::new("required", Shape::List(&Shape::NAME), "What must be in a snapshot, whatever the schema says of it."),
@@ -97,8 +97,16 @@ const RETENTION: &[Key] = &[
     Key::new("on_completion", Shape::Fields(ON_COMPLETION), "What becomes of them when the thread is completed."),
 ];
 
+const SCHEMA_VERSION: Shape = Shape::Text(Check {
+    what: "a version such as `1.1.0`, with `1.0` or `1.1` before the last number",
+    check: |text| match is_known_version(text) {
+        true => Ok(()),
+        false => Err("nobody could read such a snapshot; 1.0.x and 1.1.x are known".to_owned()),
+    },
+});
+
 pub(super) const KEYS: &[Key] = &[
-    Key::new("schema_version", Shape::NAME, "The version of a snapshot's format."),
+    Key::new("schema_version", SCHEMA_VERSION, "The version of a snapshot's format."),
     Key::new("state", Shape::Fields(STATE), "What a snapshot holds."),
     Key::new("checkpoint", Shape::Fields(CHECKPOINT), "When a snapshot is saved, and how."),
     Key::new("retention", Shape::Fields(RETENTION), "How long older ones stay."),

@@ -16,6 +16,12 @@ const ARCHIVE_BELOW: [&str; 2] = [".ai/agent/threads/{thread_id}/", ".ai/threads
 /// Folders of a thread that hold something else.
 const TAKEN: [&str; 2] = ["blobs", "checkpoints"];
 
+/// Whether a version of a snapshot's format is one that is known: 1.0 is the published one, 1.1 has what Selvedge adds to it.
+pub fn is_known_version(version: &str) -> bool {
+    let patch = ["1.0.", "1.1."].iter().find_map(|known| version.strip_prefix(known));
+    patch.is_some_and(|patch| !patch.is_empty() && patch.bytes().all(|byte| byte.is_ascii_digit()))
+}
+
 /// How snapshots are made, saved and kept.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]

@@ -10,7 +10,7 @@ use super::shape::{Key, Shape};
 pub struct Stops {
     /// After this many rounds in a row in which every tool failed; 0 is never.
     pub consecutive_errors: u64,
-    /// After this many rounds in a row that call the same tools with the same arguments; 0 is never.
+    /// After this many rounds in a row that call the same tools with the same arguments; 0 is never, and 1 is refused.
     pub repeated_calls: u64,
     /// After a round in which one of these tools was called.
     pub stop_on_tools: Vec<String>,
@@ -26,8 +26,8 @@ pub(super) const KEYS: &[Key] = &[
     ),
     Key::new(
         "repeated_calls",
-        Shape::COUNT,
-        "Stop after this many rounds in a row that call the same tools with the same arguments. 0 is never; 1 would stop the first round.",
+        Shape::NeverOr(2),
+        "Stop after this many rounds in a row that call the same tools with the same arguments. 0 is never; a first round repeats nothing, so that it takes two at least.",
     ),
     Key::new(
         "stop_on_tools",

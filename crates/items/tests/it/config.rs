@@ -208,7 +208,30 @@ fn a_file_extends_another_beside_it_and_the_user_s() {
     assert_eq!((config.limits.turns, config.limits.tokens, config.limits.spawns), (Some(5), Some(40), Some(1)));
     let said: Vec<_> = config.explain("limits.turns").unwrap().values.into_iter().map(|said| said.value).collect();
     assert_eq!(said, [json!(25), json!(3), json!(4), json!(5)]);
-    assert_eq!(config.notices().len(), 1, "`base.yaml` lies where files are read by name: {:?}", config.notices());
+    assert_eq!(config.notices(), [""; 0], "`base.yaml` is read, though by no name of its own");
+}
+
+#[test]
+fn one_round_repeats_nothing_so_that_a_stop_takes_two() {
+    let (message, _) = wrong(&[("project/config/agent/stops.yaml", "repeated_calls: 1\n")]);
+    assert!(
+        message.contains("`stops.repeated_calls` can't be `1`: it must be 0 or a whole number from 2 on"),
+        "{message}"
+    );
+    for most in [0, 2, 3] {
+        let config = load(&[("project/config/agent/stops.yaml", &format!("repeated_calls: {most}\n"))]);
+        assert_eq!(config.stops.repeated_calls, most);
+    }
+}
+
+#[test]
+fn a_format_of_snapshots_that_nobody_knows_is_refused() {
+    let file = "project/config/state_persistence.yaml";
+    for version in ["9.9.9", "1.2.0", "1.1", "1.1.x"] {
+        let (message, _) = wrong(&[(file, &format!("schema_version: \"{version}\"\n"))]);
+        assert!(message.contains("1.0.x and 1.1.x are known"), "{message}");
+    }
+    assert_eq!(load(&[(file, "schema_version: \"1.0.0\"\n")]).state_persistence.schema_version, "1.0.0");
 }
 
 #[test]

@@ -138,7 +138,8 @@ pub fn post(
             release(account, held(account, reservation, posting)?)
         }
         Posting::Correct { reservation: id, amount, evidence, .. } => {
-            let account = unclosed(account, posting)?;
+            // Evidence may come long after the end.
+            let account = known(account, posting)?;
             match reservation.filter(|held| held.account == account.id && held.state == ReservationState::Unknown) {
                 Some(reservation) => correct(account, reservation, *amount, evidence),
                 None => Err(PostingError::UnknownReservation { account: account.id.clone(), reservation: id.clone() }),
@@ -195,6 +196,16 @@ fn reserve(
     if let Some(remaining) = account.remaining().filter(|remaining| *remaining < amount) {
         return Err(PostingError::Insufficient { account: account.id.clone(), remaining, requested: amount });
     }
+    set_aside(account, id, amount, child)
+}
+
+/// The account once so much is reserved, whether it is there or not.
+fn set_aside(
+    account: &Account,
+    id: &ReservationId,
+    amount: Money,
+    child: Option<&AccountId>,
+) -> Result<Posted, PostingError> {
     let mut account = account.clone();
     account.reserved = sum(&account, account.reserved, amount)?;
     account.open += 1;
@@ -218,7 +229,11 @@ fn reserve_again(
     };
     let status = if account.status == AccountStatus::Closed { AccountStatus::Closing } else { account.status };
     let account = Account { settled_children, status, ..account.clone() };
-    let mut posted = reserve(&account, known, id, amount, Some(child))?;
+    // What was spent before can always be held again, even if it was more than is allowed.
+    let mut posted = match known.is_none() && *child != account.id && amount <= returned {
+        true => set_aside(&account, id, amount, Some(child))?,
+        false => reserve(&account, known, id, amount, Some(child))?,
+    };
     posted.record.returned = Some(returned);
     Ok(posted)
 }

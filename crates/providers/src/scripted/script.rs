@@ -138,8 +138,8 @@ pub struct Turn {
     #[serde(default)]
     pub calls: Vec<ScriptedCall>,
     /// What it claims to have used.
-    #[serde(default, deserialize_with = "usage")]
-    pub usage: Usage,
+    #[serde(default, deserialize_with = "said_usage")]
+    pub usage: Option<Usage>,
     /// Why it ended; else what follows from the calls.
     #[serde(default)]
     pub end: Option<End>,
@@ -363,6 +363,10 @@ fn pieces<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Vec<Piece>, D::E
     })
 }
 
+fn said_usage<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<Usage>, D::Error> {
+    usage(deserializer).map(Some)
+}
+
 /// Reads what was used; what is not said is nothing.
 fn usage<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Usage, D::Error> {
     #[derive(Default, Deserialize)]
@@ -380,5 +384,6 @@ fn usage<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Usage, D::Error> 
         output_tokens: said.output_tokens,
         cache_read_tokens: said.cache_read_tokens,
         cache_write_tokens: said.cache_write_tokens,
+        estimated: false,
     })
 }

@@ -33,7 +33,13 @@ fn said(text: &str) -> (Reason, Vec<Event>) {
 
 fn used(input_tokens: u64) -> Event {
     let cost = Cost { turns: 1, input_tokens, ..Cost::default() };
-    Event::Usage(TurnUsage { model: "m".to_owned(), cost, cache_read_tokens: 0, cache_write_tokens: 0 })
+    Event::Usage(TurnUsage {
+        model: "m".to_owned(),
+        cost,
+        cache_read_tokens: 0,
+        cache_write_tokens: 0,
+        estimated: false,
+    })
 }
 
 fn answered(text: &str) -> (Reason, Vec<Event>) {
@@ -58,7 +64,7 @@ fn it_says_again_what_it_said_at_that_place_and_nothing_elsewhere() {
     let model = model(&record);
     // Whoever begins later finds the later answer.
     let later = asked(&model, 3).unwrap();
-    assert_eq!((text(&later).as_str(), later.end, later.usage.input_tokens), ("no", End::Finished, 3));
+    assert_eq!((text(&later).as_str(), later.end, later.usage.unwrap().input_tokens), ("no", End::Finished, 3));
     assert_eq!(text(&asked(&model, 1).unwrap()), "hello");
     assert!(matches!(asked(&model, 1), Err(ModelError::Permanent { .. })), "it said it once");
     assert!(matches!(asked(&model, 2), Err(ModelError::Permanent { .. })), "nobody asked it then");

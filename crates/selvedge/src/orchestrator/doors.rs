@@ -8,7 +8,6 @@ use selvedge_engine::chain::get_chain;
 use selvedge_engine::search::{Query, SearchType, chain_search};
 use selvedge_engine::standing::{aggregate_results, get_status, list_active};
 use selvedge_engine::transcript::read_transcript;
-use selvedge_engine::wait::wait_threads;
 use selvedge_engine::{Ended, Input, Resumed, Stopped};
 use selvedge_model::event::{EffectClass, Process};
 use selvedge_model::tool::{Reconciled, Risk, Started};
@@ -97,8 +96,13 @@ const SIGNS: [Sign; 12] = [
         risk: Risk::Safe,
         act: |shared, call, cancel| {
             let timeout = timeout(shared, call)?;
-            let (asked, failed) = threads(call)?;
-            let waited = wait_threads(&*shared.store()?, shared.engine()?.trust(), &asked, timeout, cancel);
+            let (mut asked, mut failed) = threads(call)?;
+            // Nobody waits for the end of the run in which it waits.
+            let own = shared.store()?.chain(&call.thread).map_err(|error| error.to_string())?;
+            let is_own = |thread: &str| own.iter().any(|link| link.manifest.thread_id.as_str() == thread);
+            asked.retain(|thread| !is_own(thread.as_str()));
+            failed.extend(places(call, is_own).map(|index| refusal(index, "a thread can't wait for itself")));
+            let waited = shared.engine()?.wait(&asked, timeout, cancel);
             value(waited).map(|told| with_failed(told, failed))
         },
     },
@@ -284,10 +288,21 @@ fn threads(call: &Call) -> Result<(Vec<ThreadId>, Map<String, Value>), String> {
     for (index, listed) in listed.iter().enumerate() {
         match one(listed) {
             Ok(thread) => threads.push(thread),
-            Err(error) => _ = failed.insert(format!("__failed_{index}"), json!({"status": "error", "error": error})),
+            Err(error) => failed.extend([refusal(index, &error)]),
         }
     }
     Ok((threads, failed))
+}
+
+/// What is said of something in a list that can't be done.
+fn refusal(index: usize, error: &str) -> (String, Value) {
+    (format!("__failed_{index}"), json!({"status": "error", "error": error}))
+}
+
+/// Where a call names threads of which this holds.
+fn places(call: &Call, holds: impl Fn(&str) -> bool) -> impl Iterator<Item = usize> {
+    let listed = call.arguments.get("thread_ids").and_then(Value::as_array).into_iter().flatten().enumerate();
+    listed.filter(move |(_, listed)| listed.as_str().is_some_and(&holds)).map(|(index, _)| index)
 }
 
 /// What is told of threads, and of what could not be one.
@@ -359,6 +374,9 @@ fn stop(shared: &Arc<Shared>, call: &Call, stop: Stop, word: &str) -> Result<Val
 fn resume(shared: &Arc<Shared>, call: &Call, cancel: &Cancel) -> Result<Value, String> {
     let thread = own(shared, call)?;
     let message = call.arguments.get("message").and_then(Value::as_str).ok_or("`message` is missing")?;
+    if message.trim().is_empty() {
+        return Err("`message` is empty".to_owned());
+    }
     let store = shared.store()?;
     let end = store.chain(&thread).map_err(|error| error.to_string())?.pop().ok_or("there is no such thread")?;
     let work = super::Orchestrator { shared: shared.clone() };

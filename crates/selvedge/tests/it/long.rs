@@ -60,7 +60,7 @@ impl Model for Busy {
             }
             false => (Block::Text { text: "Enough.".to_owned() }, End::Finished),
         };
-        Ok(Answer { content: vec![content], end, usage: Usage::default(), session: None })
+        Ok(Answer { content: vec![content], end, usage: Some(Usage::default()), session: None })
     }
 
     fn context_tokens_max(&self, _: &str) -> Option<u64> {

@@ -21,7 +21,7 @@ use selvedge::model::{
     AgentId, Answer, Call, CallId, Cancel, Clock, Digest, Draft, Model, ModelError, NewThread, Output, Prompt, Status,
     Stop, ThreadId, Timestamp, Tool, ToolError, ToolSpec,
 };
-use selvedge::snapshot::{Keeper, Schema, newest};
+use selvedge::snapshot::{Keeper, Schema, examined, newest};
 use selvedge::store::snapshot::{Kept, Place};
 use selvedge::store::{Logs, Snapshots};
 use selvedge::store_local::disk::{Disk, DiskFile, How, RealDisk};
@@ -114,7 +114,7 @@ impl Model for Talker {
         Ok(Answer {
             content,
             end,
-            usage: Usage { input_tokens: 10, output_tokens: 5, ..Usage::default() },
+            usage: Some(Usage { input_tokens: 10, output_tokens: 5, ..Usage::default() }),
             session: None,
         })
     }
@@ -314,6 +314,17 @@ fn every_trigger_saves_when_it_is_due() {
 }
 
 #[test]
+fn every_call_of_the_model_is_preceded_by_a_snapshot_when_only_that_is_wanted() {
+    let mut house = House::saving_always();
+    let triggers = &mut house.config.checkpoint.triggers;
+    (triggers.post_llm.enabled, triggers.post_tools.enabled) = (false, false);
+    let (thread, ran) = house.run_with(None, 9, "hm", Then::Done, |work| work.limits.turns = Some(4));
+    assert_eq!(ran.ended.status, Status::Suspended);
+    let expected = ["pre_turn", "pre_turn", "pre_turn", "pre_turn", "on_suspend"];
+    assert_eq!(house.triggers(&thread), expected);
+}
+
+#[test]
 fn a_thread_that_waits_is_saved_with_all_that_somebody_needs_to_decide() {
     let house = House::new(|_| {});
     let (thread, ran) = house.run_with(None, 9, "hm", Then::Done, |work| work.limits.turns = Some(2));
@@ -436,6 +447,65 @@ fn a_snapshot_that_was_changed_cut_or_forged_is_noticed_and_the_log_is_read() {
     }
 }
 
+/// A short thread that waits, with its newest snapshot.
+fn short(house: &House) -> (ThreadId, PathBuf) {
+    let (thread, ran) = house.run_with(None, 9, "hm", Then::Done, |work| work.limits.turns = Some(1));
+    assert_eq!(ran.ended.status, Status::Suspended);
+    let path = house.folder_of(&thread).join("state.json");
+    (thread, path)
+}
+
+/// Signs a snapshot with something in it changed, by the key that counts.
+fn resigned(house: &House, thread: &ThreadId, path: &Path, change: impl FnOnce(&mut Value)) {
+    let mut state: Value = serde_json::from_slice(&fs::read(path).unwrap()).unwrap();
+    state.as_object_mut().unwrap().remove("_signature");
+    change(&mut state);
+    let kind = selvedge::store::snapshot::KIND;
+    let text = selvedge::log::document::sign_exact(kind, thread.as_str(), &state, &house.signer, house.clock.now());
+    fs::write(path, text.unwrap().0).unwrap();
+}
+
+#[test]
+fn what_a_short_thread_has_in_place_of_its_newest_snapshot_is_told_before_it_is_replaced() {
+    let house = House::new(|_| {});
+    let (thread, path) = short(&house);
+    let good = String::from_utf8(fs::read(&path).unwrap()).unwrap();
+    let changed = good.replace("\"status\":\"suspended\"", "\"status\":\"completed\"");
+    assert_ne!(good, changed);
+    for bad in [changed.as_str(), "{}", "", &good[..good.len() / 2]] {
+        fs::write(&path, bad).unwrap();
+        let (_, ran) = house.run_with(Some(&thread), 0, "x", Then::Fails, |work| work.limits.turns = None);
+        assert!(ran.told.len() == 1 && ran.told[0].contains("`state.json` was not good"), "{:?}", ran.told);
+        assert_eq!(house.snapshot(&thread)["status"], "error");
+    }
+    // A good one is nothing to talk about.
+    let (_, ran) = house.run_with(Some(&thread), 0, "x", Then::Fails, |work| work.limits.turns = None);
+    assert_eq!(ran.told, [""; 0]);
+    // One that was good once, and is not the one that was saved last.
+    fs::write(&path, &good).unwrap();
+    let (_, ran) = house.run_with(Some(&thread), 0, "x", Then::Fails, |work| work.limits.turns = None);
+    assert!(ran.told.len() == 1 && ran.told[0].contains("`state.json` was that of version"), "{:?}", ran.told);
+}
+
+#[test]
+fn a_snapshot_of_a_format_that_is_not_known_is_refused() {
+    let house = House::new(|_| {});
+    for (version, is_known) in [("9.9.9", false), ("1.2.0", false), ("1.0.0", true), ("1.1.7", true)] {
+        let thread = waiting(&house);
+        let path = house.folder_of(&thread).join("state.json");
+        fs::remove_dir_all(house.folder_of(&thread).join("checkpoints")).ok();
+        resigned(&house, &thread, &path, |state| state["version"] = json!(version));
+        let schema = Schema::new(&house.config.state).unwrap();
+        let found = newest(&house.open(), &schema, "archive", &thread).unwrap();
+        assert_eq!(found.good.is_some(), is_known, "{:?}", found.bad);
+        let listed = examined(&house.open(), &schema, "archive", &thread).unwrap();
+        assert_eq!(listed[0].1.is_none(), is_known, "{listed:?}");
+        let (_, ran) = house.run_with(Some(&thread), 0, "x", Then::Fails, |work| work.limits.turns = None);
+        let told = ran.told.iter().filter(|told| told.contains("not known")).count();
+        assert_eq!((ran.reads, told), (u64::from(!is_known), usize::from(!is_known)), "{:?}", ran.told);
+    }
+}
+
 #[test]
 fn a_snapshot_of_another_thread_is_not_taken_for_its_own() {
     let house = House::new(|_| {});
@@ -544,6 +614,12 @@ fn a_change_whose_base_is_gone_or_another_is_noticed() {
     assert!(found.bad[0].1.contains("is not there"), "{:?}", found.bad);
     fs::write(&path, good).unwrap();
     house.snapshot(&thread);
+    // Without it, neither that one nor any that stands on it is good, and that is what everybody is told.
+    fs::remove_file(&path).unwrap();
+    let listed = examined(&house.open(), &schema, "archive", &thread).unwrap();
+    let why = listed[0].1.as_deref().unwrap_or_default();
+    assert!(why.contains(&format!("version {} that it stands on is not there", base.version)), "{listed:?}");
+    assert_eq!(listed.last().unwrap().1, None);
 }
 
 #[test]

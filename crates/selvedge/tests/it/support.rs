@@ -212,6 +212,7 @@ fn word(told: &Told<'_>) -> String {
         Told::Draft(_) => "draft".to_owned(),
         Told::Calling { tool, .. } => format!("calling {tool}"),
         Told::Retrying { .. } => "retrying".to_owned(),
+        Told::Dropped { why } => format!("dropped: {why}"),
         Told::Snapshot { why } => format!("snapshot: {why}"),
         Told::StateError { why } => format!("state error: {why}"),
     }

@@ -11,7 +11,7 @@ use serde_json::Value;
 use super::MemoryStore;
 use super::inner::head_of;
 use crate::error::{Error, Result};
-use crate::snapshot::{self, Away, Behind, Kept, Place, Read, Saved, Snapshots};
+use crate::snapshot::{self, Away, Before, Behind, Kept, Place, Read, Saved, Snapshots};
 
 /// The snapshots of one thread.
 #[derive(Default)]
@@ -83,12 +83,13 @@ impl Snapshots for MemoryStore {
         let mut inner = self.inner();
         let slot = inner.slot_mut(thread)?;
         let (text, hash) = snapshot::sign(thread, body, &self.shared.signer, self.shared.clock.now())?;
-        let saved = Saved { hash, bytes: text.len() as u64 };
+        let bytes = text.len() as u64;
         let before = slot.snapshots.newest_kept().zip(slot.snapshots.newest.replace(text));
-        if let Some((kept, bytes)) = before {
+        let before = before.map(|(kept, bytes)| {
             slot.snapshots.put(&kept, CHECKPOINTS, bytes);
-        }
-        Ok(saved)
+            Before::Kept(kept.version)
+        });
+        Ok(Saved { hash, bytes, before })
     }
 
     fn kept(&self, thread: &ThreadId, archive: &str) -> Result<Vec<Kept>> {

@@ -196,7 +196,7 @@ impl Model for Before {
         let answered = blocks().filter(|block| matches!(block, Block::ToolResult { .. })).count();
         if called && self.after == 0 {
             let content = vec![Block::Text { text: "it is done".to_owned() }];
-            return Ok(Answer { content, end: End::Finished, usage: USAGE, session: None });
+            return Ok(Answer { content, end: End::Finished, usage: Some(USAGE), session: None });
         }
         if called || answered < self.after {
             return Payer.answer(prompt, draft, cancel);
@@ -204,7 +204,7 @@ impl Model for Before {
         let id = CallId::new(format!("{}_1", self.tool))
             .map_err(|error| ModelError::Permanent { why: error.to_string() })?;
         let block = Block::ToolCall { id, name: self.tool.to_owned(), arguments: json!({}) };
-        Ok(Answer { content: vec![block], end: End::ToolCalls, usage: USAGE, session: None })
+        Ok(Answer { content: vec![block], end: End::ToolCalls, usage: Some(USAGE), session: None })
     }
 
     fn context_tokens_max(&self, _: &str) -> Option<u64> {

@@ -40,7 +40,7 @@ const SPEND_DOLLARS_MAX: i64 = 1;
 
 /// What each answer uses.
 pub(super) const USAGE: Usage =
-    Usage { input_tokens: 10, output_tokens: 5, cache_read_tokens: 0, cache_write_tokens: 0 };
+    Usage { input_tokens: 10, output_tokens: 5, cache_read_tokens: 0, cache_write_tokens: 0, estimated: false };
 
 /// A thread that has not run yet, and a world in which nothing is paid.
 pub(super) fn unpaid(home: &Home) -> Tried {
@@ -238,7 +238,7 @@ impl Model for Payer {
             }
             None => (Block::Text { text: "all is paid".to_owned() }, End::Finished),
         };
-        Ok(Answer { content: vec![block], end, usage: USAGE, session: None })
+        Ok(Answer { content: vec![block], end, usage: Some(USAGE), session: None })
     }
 
     fn context_tokens_max(&self, _: &str) -> Option<u64> {

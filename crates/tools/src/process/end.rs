@@ -52,6 +52,10 @@ impl Processes for ProcessGroups {
         }
         Err(lost(process, "it does not die".to_owned()))
     }
+
+    fn may_live(&self, process: &Process) -> bool {
+        !matches!(living(process), Ok(None))
+    }
 }
 
 /// The group of a recorded process, if it is still that one and somebody in it lives.

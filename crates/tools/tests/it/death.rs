@@ -126,9 +126,9 @@ fn an_at_most_once_tool_outlives_its_engine_and_is_ended_by_its_record() {
     assert_eq!(pid_in(&root.join("pid")), process.pid);
     engine.kill();
     std::thread::sleep(Duration::from_millis(200));
-    assert!(is_alive(process.pid));
+    assert!(is_alive(process.pid) && ProcessGroups.may_live(&process));
     assert_eq!(ProcessGroups.end(&process), Ok(true));
-    assert!(!is_alive(process.pid));
+    assert!(!is_alive(process.pid) && !ProcessGroups.may_live(&process));
     assert_eq!(ProcessGroups.end(&process), Ok(false));
 }
 

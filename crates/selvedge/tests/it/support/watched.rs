@@ -83,7 +83,7 @@ impl<S: Store> Leases for Watched<S> {
         self.asked().renew(lease)
     }
     fn keep_alive(&self, lease: &Lease, alive: Alive) -> Result<()> {
-        // Not counted: somebody says so once a second, beside the run.
+        // Not counted: somebody says so several times a second, beside the run.
         self.inner.keep_alive(lease, alive)
     }
     fn last_alive(&self, thread: &ThreadId) -> Result<Option<Alive>> {

@@ -1,0 +1,76 @@
+//! What a database says of an account that its postings don't, in words.
+
+use std::collections::BTreeSet;
+
+use selvedge_model::Money;
+use selvedge_model::account::replay::History;
+use selvedge_model::account::{Account, AccountStatus, Reservation, ReservationState};
+
+/// Everything in which an account and its reservations differ from what was told of them; reservations that are of another moment are
+/// not given.
+pub(super) fn differences(known: &Account, reservations: Option<&[Reservation]>, told: &History) -> Vec<String> {
+    let mut found: Vec<String> = other_parent(known, &told.account).into_iter().collect();
+    let (ours, theirs) = (status(known.status), status(told.account.status));
+    if ours != theirs {
+        found.push(format!("the database says that it is {ours}, and the logs that it is {theirs}"));
+    }
+    let (ours, theirs) = (figures(known), figures(&told.account));
+    if ours != theirs {
+        found.push(format!("the database says {ours}, and the logs {theirs}"));
+    }
+    found.extend(reservations.into_iter().flat_map(|known| other_reservations(known, told)));
+    found
+}
+
+/// That the money of an account comes from elsewhere than was told.
+pub(super) fn other_parent(known: &Account, told: &Account) -> Option<String> {
+    let shown = |account: &Account| match &account.parent {
+        Some(parent) => format!("its money comes from `{parent}`"),
+        None => "its money comes from no other account".to_owned(),
+    };
+    (known.parent != told.parent)
+        .then(|| format!("the database says that {}, and the logs that {}", shown(known), shown(told)))
+}
+
+fn figures(account: &Account) -> String {
+    let max = account.max.map_or_else(|| "no limit".to_owned(), |max| format!("{max} at most"));
+    let children = match account.settled_children {
+        Money::ZERO => String::new(),
+        children => format!(" ({children} by children)"),
+    };
+    format!("{} spent{children}, {} reserved by {}, {max}", account.spent(), account.reserved, account.open)
+}
+
+fn other_reservations(known: &[Reservation], told: &History) -> Vec<String> {
+    let ours = |name: &str| known.iter().find(|held| held.id.as_str() == name);
+    let names: BTreeSet<&str> = known.iter().chain(told.reservations.values()).map(|held| held.id.as_str()).collect();
+    let told = |name: &str| told.reservations.values().find(|held| held.id.as_str() == name);
+    let one = |name: &str| match (ours(name), told(name)) {
+        (Some(_), None) => Some(format!("the database has reservation `{name}`, and the logs have not")),
+        (None, Some(_)) => Some(format!("the database lacks reservation `{name}`")),
+        (Some(ours), Some(theirs)) if ours != theirs => {
+            let (ours, theirs) = (reservation(ours), reservation(theirs));
+            Some(format!("the database says that reservation `{name}` is {ours}, and the logs {theirs}"))
+        }
+        _ => None,
+    };
+    names.into_iter().filter_map(one).collect()
+}
+
+fn reservation(held: &Reservation) -> String {
+    let state = match held.state {
+        ReservationState::Reserved => "not issued",
+        ReservationState::Issued => "issued",
+        ReservationState::Unknown => "settled as unknown",
+    };
+    let child = held.child.as_ref().map(|child| format!(" for `{child}`")).unwrap_or_default();
+    format!("{} dollars{child}, {state}", held.amount)
+}
+
+fn status(status: AccountStatus) -> &'static str {
+    match status {
+        AccountStatus::Active => "active",
+        AccountStatus::Closing => "closing",
+        AccountStatus::Closed => "closed",
+    }
+}

@@ -1,0 +1,98 @@
+//! How many children of a thread run at the same time, whether they are waited for or not.
+//!
+//! Who runs stands in the store. A child that was let go and is not on record as running yet is known here: this process has its
+//! parent, and nobody else starts children for it. What is kept here is lost with the process, and then nobody is about to be started.
+
+use std::collections::{HashMap, HashSet};
+use std::sync::{Mutex, PoisonError};
+use std::time::Duration;
+
+use selvedge_model::event::Process;
+use selvedge_model::{Cancel, Status, ThreadId};
+use selvedge_store::{Filter, Store};
+
+use crate::engine::Engine;
+use crate::error::Result;
+use crate::standing::holder;
+
+/// How often is looked whether a place is free.
+const LOOK: Duration = Duration::from_millis(50);
+
+/// The children that this process let go.
+#[derive(Debug, Default)]
+pub(crate) struct Places {
+    /// Those that are waited for, until they are over; those that are not, with the process that was to run them.
+    gone: Mutex<HashMap<ThreadId, Gone>>,
+}
+
+#[derive(Debug)]
+struct Gone {
+    parent: ThreadId,
+    process: Option<Process>,
+}
+
+impl Engine {
+    /// Waits until fewer than so many children of a child's parent run, and takes the place; `false` if somebody says to stop before
+    /// there is one.
+    pub(crate) fn take_place(
+        &self,
+        child: &ThreadId,
+        process: Option<Process>,
+        at_once: usize,
+        cancel: &Cancel,
+    ) -> Result<bool> {
+        let Some(parent) = self.store.get(child)?.manifest.parent_id else { return Ok(true) };
+        loop {
+            let mut gone = self.places.gone.lock().unwrap_or_else(PoisonError::into_inner);
+            if self.active(&parent, &mut gone)? < at_once.max(1) {
+                gone.insert(child.clone(), Gone { parent, process });
+                return Ok(true);
+            }
+            drop(gone);
+            if cancel.wait(LOOK).is_some() {
+                return Ok(false);
+            }
+        }
+    }
+
+    /// Gives the place of a child back that was waited for.
+    pub(crate) fn leave_place(&self, child: &ThreadId) {
+        self.places.gone.lock().unwrap_or_else(PoisonError::into_inner).remove(child);
+    }
+
+    /// How many children of a thread, and of those it continues, run or are about to.
+    fn active(&self, parent: &ThreadId, gone: &mut HashMap<ThreadId, Gone>) -> Result<usize> {
+        let mut active = HashSet::new();
+        for link in self.store.chain(parent)? {
+            active.extend(running(&*self.store, &link.manifest.thread_id)?);
+        }
+        gone.retain(|child, gone| match &gone.process {
+            None => true,
+            // Once it is on record as running, the record counts.
+            Some(process) => {
+                let status = self.store.get(child).map(|found| found.manifest.status);
+                matches!(status, Ok(Status::Created)) && self.processes.may_live(process)
+            }
+        });
+        active.extend(gone.iter().filter(|(_, gone)| gone.parent == *parent).map(|(child, _)| child.clone()));
+        Ok(active.len())
+    }
+}
+
+/// The children of a thread that somebody alive runs, each by the first thread of its chain.
+fn running(store: &dyn Store, parent: &ThreadId) -> Result<Vec<ThreadId>> {
+    let filter = Filter { status: Some(Status::Running), parent_id: Some(parent.clone()), ..Filter::default() };
+    let (mut found, mut after) = (Vec::new(), None);
+    loop {
+        let page = store.list(&filter, after, 100)?;
+        for manifest in page.items.into_iter().map(|summary| summary.manifest) {
+            if holder(store, &manifest.thread_id)?.is_some() {
+                found.push(manifest.chain_root_id);
+            }
+        }
+        after = page.next;
+        if after.is_none() {
+            return Ok(found);
+        }
+    }
+}
