@@ -13,7 +13,9 @@ use std::thread;
 
 use selvedge_items::config::Wait;
 use selvedge_log::hash::sha256;
-use selvedge_model::event::{Ask, EffectClass, Fields, Process, SuspendReason, Suspended, ToolIntent, ToolOutcome};
+use selvedge_model::event::{
+    Ask, Decision, EffectClass, Fields, Process, SuspendReason, Suspended, ToolIntent, ToolOutcome,
+};
 use selvedge_model::fold::{Call as Known, Spawned};
 use selvedge_model::message::Block;
 use selvedge_model::scope::call_cleanup;
@@ -186,23 +188,25 @@ impl Running<'_, '_> {
         };
         let intent = known.and_then(|known| known.intent.as_ref());
         let now = self.held.engine.clock.now();
+        // What was asked and said counts, whatever a rule says by now; only a rule that refuses counts for more.
+        let was_asked = known.is_some_and(|known| known.ask.is_some() || known.decisions.iter().any(Decision::is_word));
         let (arguments, changed_by, by_word) = match (self.work.gate)(tool.spec(), &open.arguments) {
-            Permission::Allowed => (open.arguments.clone(), None, false),
+            Permission::Allowed if !was_asked => (open.arguments.clone(), None, false),
             Permission::Denied(why) => {
                 let denied = denied(open, &tool.spec().capability, &why);
                 return Need::Answer(Output::error(format!("not allowed: {why}")), Some(denied));
             }
             // It was allowed before it was dispatched.
-            Permission::Ask(_) if intent.is_some() => {
+            Permission::Allowed | Permission::Ask(_) if intent.is_some() => {
                 let (arguments, changed_by) = approval::allowed_with(open, known);
                 (arguments, changed_by, true)
             }
-            Permission::Ask(asking) => {
+            permission => {
                 let hash = approval::action_hash(&self.held.fold.head.log_id, open, tool.spec());
-                match approval::word(open, known, &hash, now) {
-                    Word::Given { arguments, changed_by } => (arguments, changed_by, true),
-                    Word::Answer(output) => return Need::Answer(output, None),
-                    Word::Awaited => {
+                match (approval::word(open, known, &hash, now), permission) {
+                    (Word::Given { arguments, changed_by }, _) => (arguments, changed_by, true),
+                    (Word::Answer(output), _) => return Need::Answer(output, None),
+                    (Word::Awaited, Permission::Ask(asking)) => {
                         return Need::Word(match known.and_then(|known| known.ask.as_ref()) {
                             // What was asked before is asked again as it was, its time included.
                             Some(ask) if ask.action_hash == hash => ask.clone(),
@@ -211,6 +215,7 @@ impl Running<'_, '_> {
                             None => approval::ask(&asking, hash, open, now),
                         });
                     }
+                    (Word::Awaited, _) => (open.arguments.clone(), None, false),
                 }
             }
         };

@@ -212,6 +212,17 @@ impl Engine {
         let (thread, mut held) = loop {
             let thread = self.end_of_chain(asked)?;
             let status = self.store.get(&thread)?.manifest.status;
+            if status == Status::Continued {
+                // It went on between two looks, or what went on with it was deleted or can't be found.
+                let end = chain::end(&*self.store, &thread)?;
+                match end.is_deleted {
+                    true => return Err(StoreError::Deleted(end.thread).into()),
+                    false if end.thread == thread || end.why.is_some() => {
+                        return Err(nothing_to_resume(thread, status));
+                    }
+                    false => continue,
+                }
+            }
             if status.is_terminal() && input.messages.is_empty() {
                 return Err(nothing_to_resume(thread, status));
             }

@@ -9,6 +9,7 @@ use selvedge_model::account::Posting;
 use selvedge_model::event::Place;
 use selvedge_model::{
     Batch, Changeset, Event, Expect, Message, Note, NoteKey, Part, Patch, Reason, RunId, RunMeta, Stop, ThreadId,
+    Timestamp,
 };
 use selvedge_store::{Error as StoreError, Lease};
 use serde_json::Value;
@@ -170,9 +171,9 @@ impl<'e> Held<'e> {
         let born: Vec<ThreadId> = more.parts.iter().map(|part| part.thread.clone()).collect();
         let committed = self.commit_closing(self.batch(changeset, more), &events);
         let head = self.engine.store.head(self.thread());
-        let head = match (committed, head) {
-            (Ok(_), head) => head?,
-            (Err(StoreError::OutcomeUnknown { .. }), Ok(head)) if self.is_next(&head) => head,
+        let (head, at) = match (committed, head) {
+            (Ok(committed), head) => (head?, committed.at),
+            (Err(StoreError::OutcomeUnknown { .. }), Ok(head)) if self.is_next(&head) => (head, None),
             (Err(source), _) => {
                 self.delta.forget(&born);
                 return Err(Error::Commit { reason, source });
@@ -184,7 +185,12 @@ impl<'e> Held<'e> {
         let seq = head.lines.saturating_sub(events.len() as u64 + 1);
         let version = head.version;
         self.pulse.committed(version);
-        if self.fold.take(&events, head, run.as_ref(), self.engine.clock.now()).is_err() {
+        // What is folded here is what whoever reads the log folds, its times included.
+        let at = match at {
+            Some(at) => at,
+            None => self.time_of(&head)?,
+        };
+        if self.fold.take(&events, head, run.as_ref(), at).is_err() {
             // The store folded the same events before it signed them; what it has is what counts.
             let fold = Fold::load(&*self.engine.store, self.thread(), &self.engine.trust)?;
             self.fold = fold.with_saved(std::mem::take(&mut self.fold.saved));
@@ -192,6 +198,12 @@ impl<'e> Held<'e> {
         tell(Told::Committed { thread: &self.lease.lease.thread, version, reason, seq, events: &events });
         self.keep_snapshot(reason, status, tell);
         Ok(version)
+    }
+
+    /// The time of the last line of the log.
+    fn time_of(&self, head: &Head) -> Result<Timestamp> {
+        let last = self.engine.store.read(self.thread(), head.lines.saturating_sub(1), 1)?.pop();
+        Ok(last.map_or_else(|| self.engine.clock.now(), |line| line.timestamp))
     }
 
     /// Puts what the ledger recorded among the events that were committed, as it stands in the log.

@@ -6,6 +6,7 @@ use serde_json::Value;
 use crate::account::Posting;
 use crate::changeset::Changeset;
 use crate::id::{CommitKey, NoteKey, ThreadId};
+use crate::time::Timestamp;
 
 /// What must be true of a thread for its part to be committed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -105,6 +106,9 @@ pub struct Committed {
     /// Whether this is the answer to an earlier commit of the same key.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub replayed: bool,
+    /// The time that its lines bear; only told to whoever committed it.
+    #[serde(skip)]
+    pub at: Option<Timestamp>,
 }
 
 impl Committed {

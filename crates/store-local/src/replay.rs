@@ -121,7 +121,7 @@ impl<'a> Replay<'a> {
             versions.push((self.thread.clone(), checkpoint.version));
             versions.sort();
             // The mates of this changeset tell the same; who comes first puts it in.
-            rows::put_key(self.connection, key, request, &Committed { versions, replayed: false })?;
+            rows::put_key(self.connection, key, request, &Committed { versions, replayed: false, at: None })?;
         }
         self.gathered.memories.extend(checkpoint.with.iter().cloned());
         let latest = self.gathered.arrivals.last().map_or(at, |(_, latest)| at.max(*latest));

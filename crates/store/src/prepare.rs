@@ -121,7 +121,8 @@ impl Prepared {
     /// What the commit answers.
     pub fn committed(&self) -> Committed {
         let versions = self.parts.iter().map(|part| (part.thread.clone(), part.written.head.version)).collect();
-        Committed { versions, replayed: false }
+        let at = self.parts.first().map(|part| part.manifest.updated_at);
+        Committed { versions, replayed: false, at }
     }
 }
 

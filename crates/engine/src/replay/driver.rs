@@ -156,8 +156,11 @@ impl Driver {
         use selvedge_store::Registry;
         let counted = step.finished().and_then(|meta| meta.cost.as_ref()).map_or(0, |cost| cost.duration_ms);
         let lost = self.store.runs(&self.thread)?.into_iter().find(|run| Some(&run.run_id) == step.run());
-        let committed = lost.map_or(0, |run| run.updated_at.as_micros() - run.created_at.as_micros()) / 1000;
-        let ran_ms = counted.saturating_sub(u64::try_from(committed).unwrap_or(0));
+        let (began, committed) = lost.map_or((step.at, step.at), |run| (run.created_at, run.updated_at));
+        let known = u64::try_from((committed.as_micros() - began.as_micros()) / 1000).unwrap_or(0);
+        let ran_ms = counted.saturating_sub(known);
+        // Whoever settled it came later than that, whatever the clock of the store showed then.
+        self.tape.not_before(committed, ran_ms);
         Ok(Alive { version: self.store.head(&self.thread)?.version, ran_ms })
     }
 

@@ -83,6 +83,12 @@ impl Tape {
         }
     }
 
+    /// Makes it no earlier than so many milliseconds after a moment.
+    pub(crate) fn not_before(&self, moment: Timestamp, millis: u64) {
+        let mut place = self.place();
+        place.now = place.now.max(later(moment, millis));
+    }
+
     /// Goes on behind the next changeset.
     pub(crate) fn advance(&self) {
         let mut place = self.place();

@@ -462,6 +462,27 @@ fn what_a_decision_does_is_what_was_asked_whatever_a_rule_says_later() {
 }
 
 #[test]
+fn what_was_said_counts_when_nobody_would_be_asked_any_more() {
+    let edited = json!({"to": "ben", "amount": 9});
+    for (mode, choice, amounts) in [
+        (ResumeMode::ReplayToolCall, Choice::Deny(Some("no".to_owned())), vec![]),
+        (ResumeMode::ReplayToolCall, Choice::Edit(edited), vec![json!(9)]),
+        (ResumeMode::UseDecisionAsToolResult, Choice::Approve(Some(json!("42"))), vec![]),
+        (ResumeMode::PassDecisionToTool, Choice::Approve(Some(json!({"amount": 4}))), vec![json!(4)]),
+        (ResumeMode::ReplayToolCall, Choice::Approve(None), vec![json!(1)]),
+    ] {
+        let (house, mut payer) = (House::new(), payer(one()));
+        payer.work.gate = asks(Asking { mode, ..Asking::default() });
+        let thread = house.asked(&payer);
+        assert_eq!(house.decide(&thread, "p1", choice.clone(), &payer).unwrap(), Recorded::Now);
+        payer.work.gate = Arc::new(|_, _| Permission::Allowed);
+        assert_eq!(house.go_on(&thread, &payer).status, Status::Completed);
+        let seen: Vec<_> = payer.seen.lock().unwrap().iter().map(|call| call.arguments["amount"].clone()).collect();
+        assert_eq!(seen, amounts, "{choice:?}");
+    }
+}
+
+#[test]
 fn a_value_that_is_used_for_nothing_or_that_the_tool_does_not_take_is_not_recorded() {
     for (mode, value, code) in [
         (ResumeMode::ReplayToolCall, json!({"amount": 1}), "value_unused"),

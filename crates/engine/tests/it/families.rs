@@ -151,3 +151,18 @@ fn of_two_who_resume_a_thread_at_once_the_later_goes_on_with_its_successor() {
     let found = house.store.chain(&thread).unwrap().into_iter().map(|link| link.manifest.thread_id);
     assert_eq!(found.collect::<Vec<_>>(), chain);
 }
+
+#[test]
+fn a_thread_whose_successor_was_deleted_is_not_resumed_and_nobody_waits_for_ever() {
+    let house = House::new();
+    let thread = house.thread();
+    let work = agent(vec![Reply::Says("well")], Vec::new());
+    house.send(&thread, Input::text("go"), &work).0.unwrap();
+    let next = house.taken_up(&thread, Input::text("one"), &work).thread;
+    selvedge_store::Commit::delete(&*house.store, &next).unwrap();
+    for input in [Input::text("two"), Input::nothing()] {
+        let refused = house.engine.resume(&thread, input, &work, &Cancel::new(), &mut |_| {}).unwrap_err();
+        assert_eq!(refused.code(), "thread_deleted", "{refused}");
+        assert!(refused.to_string().contains(next.as_str()), "{refused}");
+    }
+}

@@ -228,3 +228,17 @@ fn one_that_fails_beside_a_run_is_recorded_by_it() {
     assert_eq!(failures.len(), 1, "{failures:?}");
     assert_eq!((&failures[0]["trigger"], &failures[0]["attempts"]), (&json!("pre_turn"), &json!(3)));
 }
+
+#[test]
+fn a_snapshot_has_the_times_that_the_log_has() {
+    let house = saving();
+    let thread = house.thread();
+    house.send(&thread, Input::text("go"), &looking(Reply::Says("done"))).0.unwrap();
+    let store = &house.store.inner;
+    let kept = store.kept(&thread, ARCHIVE).unwrap();
+    let body = store.read_snapshot(&thread, &kept[0], ARCHIVE).unwrap().body().unwrap();
+    let lines = selvedge_store::Logs::read(store, &thread, 0, usize::MAX).unwrap();
+    let checkpoint = |line: &&selvedge_log::Line| matches!(&line.event, Event::Checkpoint(checkpoint) if checkpoint.version == kept[0].version);
+    let at = lines.iter().find(checkpoint).unwrap().timestamp;
+    assert_eq!(body["thread"]["fold"]["manifest"]["updated_at"], json!(at));
+}
