@@ -1,10 +1,10 @@
 //! What happened, on one line.
 
 use selvedge_model::account::Record;
-use selvedge_model::event::{Checkpoint, Decision, Fields, Handoff, ManifestChanged, Suspended, ThreadCreated};
+use selvedge_model::event::{Ask, Checkpoint, Decision, Fields, Handoff, ManifestChanged, Suspended, ThreadCreated};
 use selvedge_model::message::Block;
 use selvedge_model::run::RunRecorded;
-use selvedge_model::{CallId, Event, Message, Patch};
+use selvedge_model::{Event, Message, Patch};
 use serde_json::Value;
 
 use crate::text::{count, one_line};
@@ -33,6 +33,7 @@ pub(crate) fn gist(event: &Event) -> String {
             None => format!("call {} answered", outcome.call_id),
         },
         Event::Suspended(suspended) => waits(suspended),
+        Event::Asked(ask) => asked(ask),
         Event::Decision(decision) => decided(decision),
         Event::ManifestChanged(change) => changed(change),
         Event::ThreadHandoff(handoff) | Event::ThreadResumed(handoff) => goes_on(handoff),
@@ -109,11 +110,14 @@ fn waits(suspended: &Suspended) -> String {
     let code = suspended.code.as_ref().filter(|code| **code != reason).map(|code| format!(" ({code})"));
     let values = suspended.current.as_ref().zip(suspended.maximum.as_ref());
     let values = values.map(|(current, maximum)| format!(", {current} of {maximum}"));
-    let tool =
-        |call: &CallId| suspended.asks.iter().find(|ask| ask.call_id == *call).map(|ask| format!(" ({})", ask.tool));
-    let calls = suspended.calls.iter().map(|call| format!(", {call}{}", tool(call).unwrap_or_default()));
+    let calls = suspended.calls.iter().map(|call| format!(", {call}"));
     let more: String = code.into_iter().chain(values).chain(calls).collect();
     one_line(&format!("waits: {reason}{more}"), WIDTH)
+}
+
+fn asked(ask: &Ask) -> String {
+    let why = ask.why.as_ref().map(|why| format!(": {why}")).unwrap_or_default();
+    one_line(&format!("asks about {} ({}){why}", ask.call_id, ask.tool), WIDTH)
 }
 
 fn changed(change: &ManifestChanged) -> String {

@@ -441,6 +441,7 @@ fn tell_end(context: &Context<'_>, ended: &Ended) -> Result<()> {
             "text": ended.text,
             "outputs": ended.outputs,
             "suspended": ended.suspended,
+            "asks": ended.asks,
             "resumed": ended.resumed.as_ref().map(|resumed| resumption(resumed, ended)),
             "turns": ended.cost.turns,
             "input_tokens": ended.cost.input_tokens,
@@ -500,7 +501,7 @@ pub(crate) fn outcome(ended: &Ended) -> Result<()> {
             Err(Failure::new(Exit::Interrupted, "run_cancelled", format!("the run of `{thread}` was stopped")))
         }
         (Status::Suspended, Some(SuspendReason::Approval | SuspendReason::OutcomeUnknown)) => {
-            Err(needs_decision(thread, suspended))
+            Err(needs_decision(thread, suspended, &ended.asks))
         }
         (Status::Suspended, Some(SuspendReason::Limit | SuspendReason::Budget)) => {
             let values = suspended.and_then(crate::waiting::values).map(|values| format!(", {values}"));
@@ -527,9 +528,8 @@ pub(crate) fn outcome(ended: &Ended) -> Result<()> {
 }
 
 /// What a command fails with whose thread waits for somebody to decide about calls.
-pub(crate) fn needs_decision(thread: &ThreadId, suspended: Option<&Suspended>) -> Failure {
+pub(crate) fn needs_decision(thread: &ThreadId, suspended: Option<&Suspended>, asks: &[Ask]) -> Failure {
     let now = SystemClock.now();
-    let asks = suspended.map(|suspended| suspended.asks.as_slice()).unwrap_or_default();
     let unknown = suspended.and_then(|why| why.calls.iter().find(|call| asks.iter().all(|ask| ask.call_id != **call)));
     let (over, asks): (Vec<&Ask>, Vec<&Ask>) = asks.iter().partition(|ask| ask.is_over(now));
     match (asks.as_slice(), unknown) {

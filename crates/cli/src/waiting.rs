@@ -48,6 +48,8 @@ pub(crate) fn needs(store: &dyn Store) -> Result<Vec<Need>> {
     let waiting = of_status(store, Status::Suspended)?;
     let mut needs: Vec<Need> = waiting.iter().flat_map(|thread| needs_of(thread, now)).collect();
     for thread in of_status(store, Status::Running)?.into_iter().chain(late(store)?) {
+        // Its other calls run meanwhile.
+        needs.extend(thread.asks.iter().filter(|ask| !ask.is_over(now)).map(|ask| asked(&thread, ask, now)));
         needs.extend(lost(store, thread)?);
     }
     needs.sort_by_key(|need| Reverse(need.since));
@@ -86,30 +88,20 @@ fn lost(store: &dyn Store, thread: Manifest) -> Result<Option<Need>> {
         Status::Created => "nobody has begun to run it",
         _ => "the process that ran it is gone",
     };
+    let commands = vec![format!("selvedge resume {}", thread.thread_id)];
     Ok(is_lost.then(|| Need {
-        commands: vec![format!("selvedge resume {}", thread.thread_id)],
-        title: thread.title,
-        reason: SuspendReason::Error,
-        code: Some("process_lost".to_owned()),
-        call_id: None,
-        tool: None,
-        arguments: None,
         why: Some(why.to_owned()),
-        since: thread.updated_at,
-        expires_at: None,
-        resume_mode: None,
-        expired: false,
-        thread_id: thread.thread_id,
+        ..need(&thread, SuspendReason::Error, Some("process_lost".to_owned()), commands)
     }))
 }
 
-fn needs_of(thread: &Manifest, now: Timestamp) -> Vec<Need> {
-    let id = &thread.thread_id;
-    let of = |why: &Suspended, commands: Vec<String>| Need {
-        thread_id: id.clone(),
+/// A need of a thread of which nothing else is said.
+fn need(thread: &Manifest, reason: SuspendReason, code: Option<String>, commands: Vec<String>) -> Need {
+    Need {
+        thread_id: thread.thread_id.clone(),
         title: thread.title.clone(),
-        reason: why.reason,
-        code: why.code.clone(),
+        reason,
+        code,
         call_id: None,
         tool: None,
         arguments: None,
@@ -119,30 +111,37 @@ fn needs_of(thread: &Manifest, now: Timestamp) -> Vec<Need> {
         resume_mode: None,
         expired: false,
         commands,
+    }
+}
+
+/// Somebody's word that a thread asks for.
+fn asked(thread: &Manifest, ask: &Ask, now: Timestamp) -> Need {
+    let Ask { call_id, tool, arguments, expires_at, resume_mode, .. } = ask.clone();
+    let (id, expired) = (&thread.thread_id, ask.is_over(now));
+    // Nobody's word counts any more: the thread goes on without the call.
+    let commands = match expired {
+        true => vec![format!("selvedge resume {id}")],
+        false => ["approve", "deny"].map(|word| format!("selvedge {word} {call_id} --thread {id}")).into(),
     };
+    let code = thread.suspended.as_ref().map_or_else(|| Some("approval".to_owned()), |why| why.code.clone());
+    Need {
+        call_id: Some(call_id),
+        tool: Some(tool),
+        arguments,
+        why: why_asked(ask),
+        expires_at,
+        resume_mode: Some(resume_mode),
+        expired,
+        ..need(thread, SuspendReason::Approval, code, commands)
+    }
+}
+
+fn needs_of(thread: &Manifest, now: Timestamp) -> Vec<Need> {
+    let id = &thread.thread_id;
     let Some(why) = &thread.suspended else { return Vec::new() };
-    let asks = why.asks.iter().map(|ask: &Ask| {
-        let Ask { call_id, tool, arguments, expires_at, resume_mode, .. } = ask.clone();
-        let reason = why_asked(ask);
-        let expired = ask.is_over(now);
-        // Nobody's word counts any more: the thread goes on without the call.
-        let commands = match expired {
-            true => vec![format!("selvedge resume {id}")],
-            false => ["approve", "deny"].map(|word| format!("selvedge {word} {call_id} --thread {id}")).into(),
-        };
-        Need {
-            reason: SuspendReason::Approval,
-            call_id: Some(call_id),
-            tool: Some(tool),
-            arguments,
-            why: reason,
-            expires_at,
-            resume_mode: Some(resume_mode),
-            expired,
-            ..of(why, commands)
-        }
-    });
-    let is_asked = |call: &&CallId| why.asks.iter().any(|ask| ask.call_id == **call);
+    let of = |why: &Suspended, commands| need(thread, why.reason, why.code.clone(), commands);
+    let asks = thread.asks.iter().map(|ask| asked(thread, ask, now));
+    let is_asked = |call: &&CallId| thread.asks.iter().any(|ask| ask.call_id == **call);
     let unknown = why.calls.iter().filter(|call| !is_asked(call)).map(|call| {
         let commands =
             ["--done", "--not-done", "--unknown"].map(|word| format!("selvedge settle {call} {word} --thread {id}"));
@@ -183,9 +182,12 @@ fn dollars(amount: &serde_json::Value) -> String {
 
 /// The one thread in which a call waits for somebody.
 pub(crate) fn thread_of(store: &dyn Registry, call: &CallId) -> Result<ThreadId> {
-    let waits = |thread: &Manifest| thread.suspended.as_ref().is_some_and(|why| why.calls.contains(call));
-    let found: Vec<ThreadId> =
-        of_status(store, Status::Suspended)?.into_iter().filter(waits).map(|thread| thread.thread_id).collect();
+    let waits = |thread: &Manifest| {
+        let is_asked = thread.asks.iter().any(|ask| ask.call_id == *call);
+        is_asked || thread.suspended.as_ref().is_some_and(|why| why.calls.contains(call))
+    };
+    let threads = of_status(store, Status::Suspended)?.into_iter().chain(of_status(store, Status::Running)?);
+    let found: Vec<ThreadId> = threads.filter(waits).map(|thread| thread.thread_id).collect();
     match found.as_slice() {
         [one] => Ok(one.clone()),
         [] => {

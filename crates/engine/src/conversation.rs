@@ -46,6 +46,11 @@ impl Conversation {
         self.size
     }
 
+    /// A call that the next message is going to ask for.
+    pub(crate) fn next_call(&self, id: &CallId, name: &str, arguments: Value) -> OpenCall {
+        OpenCall { id: id.clone(), name: name.to_owned(), arguments, at: self.messages.len() }
+    }
+
     pub(crate) fn messages(&self) -> &[Arc<Message>] {
         &self.messages
     }

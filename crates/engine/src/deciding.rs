@@ -4,13 +4,13 @@
 //! open, a time that is over, a word that was given before and a decision about another action change nothing. Who can't have the
 //! lease leaves a note, and whoever holds the thread judges it with the next batch.
 
-use selvedge_model::event::{Decision, ResumeMode};
-use selvedge_model::{Call, CallId, Digest, Event, Note, NoteKey, Reason, RunId, ThreadId, Timestamp};
+use selvedge_model::event::{Ask, Decision, ResumeMode};
+use selvedge_model::{Call, CallId, Event, Note, NoteKey, Reason, RunId, ThreadId, Timestamp};
 use selvedge_store::{Acquire, Error as StoreError};
 use serde_json::{Value, json};
 
 use crate::approval;
-use crate::assignment::{Assignment, Permission};
+use crate::assignment::Assignment;
 use crate::engine::Engine;
 use crate::error::{Error, Result};
 use crate::fold::Fold;
@@ -83,12 +83,6 @@ impl Choice {
     }
 }
 
-/// The action that somebody is asked about, and what becomes of it once it is allowed.
-struct Asked {
-    action_hash: Digest,
-    mode: ResumeMode,
-}
-
 /// The kind of note that carries a decision.
 pub(crate) const DECIDE: &str = "decide";
 
@@ -116,7 +110,7 @@ impl Engine {
                 let mut held = self.take(lease, &mut |_| {})?;
                 // Whoever left a word with a process that died said it first.
                 let heard = held.hear(Some(work), Of::default(), &mut |_| {});
-                let decided = heard.and_then(|_| held.decide(decision, work));
+                let decided = heard.and_then(|_| held.decide(decision));
                 self.give_back(held)?;
                 decided
             }
@@ -132,8 +126,8 @@ impl Engine {
         let open = fold.conversation.open().iter().find(|open| open.id == *id);
         let tool = open.and_then(|open| work.tool(&open.name));
         // Whoever judges the decision says why nobody is asked.
-        let (Some(tool), Some(asked)) = (tool, asked(&fold, id, Some(work))) else { return Ok(()) };
-        match (choice, asked.mode) {
+        let (Some(tool), Some(asked)) = (tool, asked(&fold, id)) else { return Ok(()) };
+        match (choice, asked.resume_mode) {
             (Choice::Approve(_), ResumeMode::ReplayToolCall) => {
                 return Err(Error::ValueUnused { thread: thread.clone(), call: id.clone() });
             }
@@ -160,8 +154,8 @@ impl Engine {
     /// Leaves a decision with whoever holds the thread; if nobody does any more, takes it in here. The first that was left counts.
     fn leave_decision(&self, thread: &ThreadId, decision: Decision, work: &Assignment) -> Result<Decided> {
         let (fold, now) = (Fold::load(&*self.store, thread, &self.trust)?, self.clock.now());
-        let mode = asked(&fold, &decision.call_id, Some(work)).map(|asked| asked.mode).unwrap_or_default();
-        let Some(decision) = judge(&fold, decision, Some(work), now)? else {
+        let mode = asked(&fold, &decision.call_id).map(|ask| ask.resume_mode).unwrap_or_default();
+        let Some(decision) = judge(&fold, decision, now)? else {
             return Ok(Decided { recorded: Recorded::Before, undecided: undecided(&fold, now), mode });
         };
         match self.left_before(&decision, &fold, None)? {
@@ -181,7 +175,7 @@ impl Engine {
                 let mut held = self.take(lease, &mut |_| {})?;
                 let heard = held.hear(Some(work), Of::default(), &mut |_| {});
                 let undecided = undecided(&held.fold, now);
-                let counts = judge(&held.fold, decision, Some(work), now);
+                let counts = judge(&held.fold, decision, now);
                 self.give_back(held)?;
                 heard?;
                 match counts {
@@ -210,10 +204,10 @@ impl Engine {
 }
 
 impl Held<'_> {
-    fn decide(&mut self, decision: Decision, work: &Assignment) -> Result<Decided> {
+    fn decide(&mut self, decision: Decision) -> Result<Decided> {
         let now = self.engine.clock.now();
-        let mode = asked(&self.fold, &decision.call_id, Some(work)).map(|asked| asked.mode).unwrap_or_default();
-        let decision = judge(&self.fold, decision, Some(work), now)?;
+        let mode = asked(&self.fold, &decision.call_id).map(|ask| ask.resume_mode).unwrap_or_default();
+        let decision = judge(&self.fold, decision, now)?;
         let recorded = if decision.is_some() { Recorded::Now } else { Recorded::Before };
         if let Some(decision) = decision {
             self.delta.events.push(Event::Decision(decision));
@@ -223,7 +217,7 @@ impl Held<'_> {
     }
 
     /// Takes in what others decided and raised meanwhile; gives whether anything changed. What does not count is answered by being
-    /// consumed; a word on a call that nobody was asked about yet stays until somebody hears it who knows the rules.
+    /// consumed.
     pub(crate) fn hear(&mut self, work: Option<&Assignment>, of: Of, tell: &mut dyn FnMut(Told<'_>)) -> Result<bool> {
         let notes = self.engine.store.pending(self.thread())?;
         let mut changed = false;
@@ -232,9 +226,8 @@ impl Held<'_> {
                 continue;
             }
             let event = match note.kind.as_str() {
-                DECIDE if work.is_none() && self.is_too_early(&note) => continue,
                 DECIDE => decision_of(&note)
-                    .and_then(|decision| judge(&self.fold, decision, work, self.engine.clock.now()).ok().flatten())
+                    .and_then(|decision| judge(&self.fold, decision, self.engine.clock.now()).ok().flatten())
                     .map(Event::Decision),
                 crate::hearing::RAISE => self.raise_of(&note, work),
                 spawn::CHILD_SETTLED => spawn::settled_of(&note),
@@ -248,14 +241,6 @@ impl Held<'_> {
         }
         Ok(changed)
     }
-
-    /// Whether only the rules of a run can tell if a decision is about something that somebody is asked.
-    fn is_too_early(&self, note: &Note) -> bool {
-        let Some(decision) = decision_of(note).filter(Decision::is_word) else { return false };
-        let known = self.fold.call(&decision.call_id);
-        let is_open = self.fold.conversation.open().iter().any(|open| open.id == decision.call_id);
-        is_open && known.is_none_or(|known| known.ask.is_none() && known.intent.is_none())
-    }
 }
 
 fn decision_of(note: &Note) -> Option<Decision> {
@@ -264,12 +249,11 @@ fn decision_of(note: &Note) -> Option<Decision> {
 
 /// The calls of a thread that wait for somebody; one whose time is over is decided.
 pub(crate) fn undecided(fold: &Fold, now: Timestamp) -> Vec<CallId> {
-    let why = fold.manifest().suspended.as_ref();
-    why.map(|why| why.undecided(now).cloned().collect()).unwrap_or_default()
+    fold.manifest().undecided(now).cloned().collect()
 }
 
 /// What is to be recorded of a decision: nothing if the very same is on record.
-fn judge(fold: &Fold, mut decision: Decision, work: Option<&Assignment>, now: Timestamp) -> Result<Option<Decision>> {
+fn judge(fold: &Fold, mut decision: Decision, now: Timestamp) -> Result<Option<Decision>> {
     let (thread, call) = (&fold.manifest().thread_id, decision.call_id.clone());
     let no_open_call = || Error::NoOpenCall { thread: thread.clone(), call: call.clone() };
     let known = fold.call(&call);
@@ -278,16 +262,19 @@ fn judge(fold: &Fold, mut decision: Decision, work: Option<&Assignment>, now: Ti
         return Err(no_open_call());
     }
     if decision.is_word() {
-        let asked = asked(fold, &call, work).ok_or_else(no_open_call)?;
+        let asked = asked(fold, &call).ok_or_else(no_open_call)?;
         // A decision that names another action than the one that is asked about, or was to do something else with it, is about
         // something else.
-        if decision.action_hash.is_some_and(|hash| hash != asked.action_hash || decision.resume_mode != asked.mode) {
+        if decision
+            .action_hash
+            .is_some_and(|hash| hash != asked.action_hash || decision.resume_mode != asked.resume_mode)
+        {
             return Err(no_open_call());
         }
         if approval::is_expired(known, &asked.action_hash, now) {
             return Err(Error::TooLate { thread: thread.clone(), call });
         }
-        (decision.action_hash, decision.resume_mode) = (Some(asked.action_hash), asked.mode);
+        (decision.action_hash, decision.resume_mode) = (Some(asked.action_hash), asked.resume_mode);
     } else if known.is_some_and(|known| known.outcome.is_some()) {
         return Err(no_open_call());
     }
@@ -319,19 +306,8 @@ fn already_decided(thread: &ThreadId, before: &Decision) -> Error {
     Error::AlreadyDecided { thread: thread.clone(), call: before.call_id.clone(), said: said.to_owned() }
 }
 
-/// What somebody is asked about, or will be once the run comes to it.
-fn asked(fold: &Fold, call: &CallId, work: Option<&Assignment>) -> Option<Asked> {
-    let open = fold.conversation.open().iter().find(|open| open.id == *call)?;
-    if let Some(ask) = fold.call(call).and_then(|known| known.ask.as_ref()) {
-        return Some(Asked { action_hash: ask.action_hash, mode: ask.resume_mode });
-    }
-    let work = work?;
-    let tool = work.tool(&open.name)?;
-    match (work.gate)(tool.spec(), &open.arguments) {
-        Permission::Ask(asking) => {
-            let action_hash = approval::action_hash(&fold.head.log_id, open, tool.spec());
-            Some(Asked { action_hash, mode: asking.mode })
-        }
-        _ => None,
-    }
+/// What somebody is asked about an open call.
+fn asked<'f>(fold: &'f Fold, call: &CallId) -> Option<&'f Ask> {
+    let is_open = fold.conversation.open().iter().any(|open| open.id == *call);
+    fold.call(call).filter(|_| is_open)?.ask.as_ref()
 }

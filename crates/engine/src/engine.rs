@@ -555,11 +555,11 @@ impl Engine {
     /// Whether a thread waits for somebody's word whose time is not over, and can't go on without it.
     pub(crate) fn waits_for_word(&self, held: &Held<'_>, work: &Assignment) -> bool {
         let now = self.clock.now();
-        let is_over = |ask: &Ask| ask.expires_at.is_some_and(|expires_at| now >= expires_at);
-        let Some(why) = held.fold.manifest().suspended.as_ref() else { return false };
+        let is_over = |ask: &Ask| ask.is_over(now);
+        let Manifest { suspended: Some(why), asks, .. } = held.fold.manifest() else { return false };
         let is_decided = held.fold.conversation.open().len() > why.calls.len();
         let goes_on = work.wait == Wait::Each && is_decided;
-        why.reason == SuspendReason::Approval && !why.asks.is_empty() && !why.asks.iter().any(is_over) && !goes_on
+        why.reason == SuspendReason::Approval && !asks.is_empty() && !asks.iter().any(is_over) && !goes_on
     }
 
     pub(crate) fn lock_active(&self) -> MutexGuard<'_, HashMap<ThreadId, Cancel>> {
@@ -622,6 +622,7 @@ fn ended_elsewhere(manifest: Manifest) -> Ended {
         code: if manifest.status == Status::Suspended { "waiting" } else { "already_said" }.to_owned(),
         detail: None,
         suspended: manifest.suspended,
+        asks: manifest.asks,
         outputs: manifest.outputs,
         cost: Cost::default(),
         resumed: None,

@@ -288,6 +288,7 @@ impl Engine {
             code: run.meta.termination_code.clone().unwrap_or_default(),
             detail: run.meta.termination_detail.clone(),
             suspended: manifest.suspended,
+            asks: manifest.asks,
             outputs: manifest.outputs,
             cost: run.meta.total_cost(),
             resumed: None,

@@ -342,12 +342,14 @@ impl Running<'_, '_> {
         let (content, end) =
             turn::with_own_ids(answer, conversation, &self.held.engine.redactor, &*self.held.engine.ids);
         let message = Message { content, ..Message::text(Role::Assistant, "") };
-        let asks = message.content.iter().any(|block| matches!(block, Block::ToolCall { .. }));
+        let calls = message.content.iter().any(|block| matches!(block, Block::ToolCall { .. }));
         let text = message.plain_text();
         self.text = (!text.is_empty()).then(|| self.held.engine.redactor.text(&text).unwrap_or(text));
+        let asks = self.asks(&message);
+        self.held.delta.events.extend(asks);
         self.held.delta.messages.push(message);
         self.commit(Reason::AssistantTurnCommitted)?;
-        Ok(match (asks, end) {
+        Ok(match (calls, end) {
             (true, _) => None,
             (false, End::Refused) => {
                 Some(Why::Failed { code: "model_refused", why: "the model refuses to answer".to_owned() })
@@ -452,6 +454,7 @@ impl Running<'_, '_> {
             code,
             detail,
             suspended: manifest.suspended.clone(),
+            asks: manifest.asks.clone(),
             outputs: manifest.outputs.clone(),
             cost,
             resumed: None,

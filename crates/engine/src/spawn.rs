@@ -401,6 +401,7 @@ fn told_of(ended: &Ended) -> Output {
         "result": text,
         "code": ended.code,
         "suspended": ended.suspended,
+        "asks": ended.asks,
         "cost": ended.cost,
     });
     Output { content, is_error: !is_done, ..Output::default() }

@@ -6,7 +6,7 @@ use std::collections::BTreeMap;
 
 use selvedge_log::Trust;
 use selvedge_model::error::{Classify, Kind};
-use selvedge_model::event::{Process, Suspended};
+use selvedge_model::event::{Ask, Process, Suspended};
 use selvedge_model::limits::Cost;
 use selvedge_model::{DirectiveId, Manifest, Message, OwnerId, Role, RunId, Status, ThreadId, Timestamp};
 use selvedge_store::load::load;
@@ -102,6 +102,8 @@ pub struct Outcome {
     pub cost: Cost,
     /// Why it waits.
     pub suspended: Option<Suspended>,
+    /// What somebody is asked about its calls.
+    pub asks: Vec<Ask>,
 }
 
 impl Outcome {
@@ -116,6 +118,7 @@ impl Outcome {
             outputs: None,
             cost: Cost::default(),
             suspended: None,
+            asks: Vec::new(),
         }
     }
 
@@ -167,6 +170,7 @@ impl Outcome {
             outputs: loaded.manifest.outputs,
             cost: chain::cost(store, thread)?,
             suspended: loaded.manifest.suspended,
+            asks: loaded.manifest.asks,
         })
     }
 }
@@ -280,6 +284,8 @@ pub struct StatusShown {
     pub cost: Cost,
     /// Why it waits.
     pub suspended: Option<Suspended>,
+    /// What somebody is asked about its calls.
+    pub asks: Vec<Ask>,
 }
 
 /// Where a thread, or the end of its chain, stands.
@@ -303,6 +309,7 @@ pub fn get_status(store: &dyn Store, thread: &ThreadId) -> Result<StatusShown> {
         holder: holder(store, &end.thread)?,
         cost: if manifest.is_some() { chain::cost(store, &end.thread)? } else { Cost::default() },
         suspended: manifest.and_then(|manifest| manifest.suspended.clone()),
+        asks: manifest.map(|manifest| manifest.asks.clone()).unwrap_or_default(),
         thread_id: end.thread,
     })
 }

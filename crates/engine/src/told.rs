@@ -1,6 +1,6 @@
 //! What is told to whoever watches a run.
 
-use selvedge_model::event::Suspended;
+use selvedge_model::event::{Ask, Suspended};
 use selvedge_model::limits::Cost;
 use selvedge_model::{CallId, DirectiveId, Draft, Event, Reason, RunId, Status, ThreadId};
 use serde_json::Value;
@@ -71,6 +71,8 @@ pub struct Ended {
     pub detail: Option<String>,
     /// Why it waits.
     pub suspended: Option<Suspended>,
+    /// What somebody is asked about its calls.
+    pub asks: Vec<Ask>,
     /// What it returned.
     pub outputs: Option<Value>,
     /// What this run used.

@@ -52,6 +52,8 @@ pub enum Event {
     Suspended(Suspended),
     /// Somebody decided about a call.
     Decision(Decision),
+    /// A call may be made once somebody says so.
+    Asked(Ask),
     /// A turn of the model used something.
     Usage(TurnUsage),
     /// An account was opened.
@@ -410,27 +412,12 @@ pub struct Suspended {
     /// The calls that wait; those somebody has decided about are not among them.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub calls: Vec<CallId>,
-    /// What is asked about those that wait for somebody's word.
-    #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    pub asks: Vec<Ask>,
 }
 
 impl Suspended {
-    /// Takes a call out of those that wait.
-    pub fn forget(&mut self, call: &CallId) {
-        self.calls.retain(|waits| waits != call);
-        self.asks.retain(|ask| ask.call_id != *call);
-    }
-
-    /// The calls that somebody can still decide about at a moment: of the others the time is over.
-    pub fn undecided(&self, now: Timestamp) -> impl Iterator<Item = &CallId> {
-        let is_over = move |call: &CallId| self.asks.iter().any(|ask| ask.call_id == *call && ask.is_over(now));
-        self.calls.iter().filter(move |call| !is_over(call))
-    }
-
     /// A run that waits for this reason, of which nothing else is said.
     pub fn because(reason: SuspendReason, code: impl Into<String>) -> Self {
-        Self { reason, code: Some(code.into()), current: None, maximum: None, calls: Vec::new(), asks: Vec::new() }
+        Self { reason, code: Some(code.into()), current: None, maximum: None, calls: Vec::new() }
     }
 }
 

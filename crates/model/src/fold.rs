@@ -196,9 +196,9 @@ impl Thread {
                 call.decisions.retain(Decision::is_word);
                 (call.intent, call.outcome) = (Some(intent.clone()), None);
             }
-            Event::Suspended(suspended) => {
+            Event::Asked(ask) => {
                 self.manifest.apply(event, at)?;
-                suspended.asks.iter().for_each(|ask| self.call(&ask.call_id).ask = Some(ask.clone()));
+                self.call(&ask.call_id).ask = Some(ask.clone());
             }
             Event::Decision(decision) => {
                 self.manifest.apply(event, at)?;

@@ -4,8 +4,8 @@ use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
 use crate::error::{Classify, Kind};
-use crate::event::{Event, Fields, Handoff, ManifestChanged, Suspended, ThreadCreated, ThreadKind};
-use crate::id::{AgentId, DirectiveId, RunId, TaskId, ThreadId};
+use crate::event::{Ask, Event, Fields, Handoff, ManifestChanged, Suspended, ThreadCreated, ThreadKind};
+use crate::id::{AgentId, CallId, DirectiveId, RunId, TaskId, ThreadId};
 use crate::limits::{Cost, Limits};
 use crate::message::{Block, Message};
 use crate::run::RunRecorded;
@@ -73,6 +73,9 @@ pub struct Manifest {
     /// Why it waits.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub suspended: Option<Suspended>,
+    /// What somebody is asked about its open calls, and has not said yet; it may run meanwhile.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub asks: Vec<Ask>,
     /// When it was created.
     pub created_at: Timestamp,
     /// When its last changeset was written.
@@ -149,6 +152,7 @@ impl Manifest {
             outputs: None,
             run_id: None,
             suspended: None,
+            asks: Vec::new(),
             created_at: at,
             updated_at: at,
             completed_at: None,
@@ -166,9 +170,13 @@ impl Manifest {
                 self.suspended = Some(suspended.clone());
             }
             // Whoever decides about a call makes one less that waits.
-            Event::Decision(decision) => self.suspended.iter_mut().for_each(|why| why.forget(&decision.call_id)),
+            Event::Decision(decision) => self.forget(&decision.call_id),
             // So does whoever answers one in its tool's place.
             Event::Message(message) => self.answered(message),
+            Event::Asked(ask) => {
+                self.asks.retain(|before| before.call_id != ask.call_id);
+                self.asks.push(ask.clone());
+            }
             Event::ManifestChanged(change) => self.changed(change, at)?,
             Event::ThreadHandoff(handoff) | Event::ThreadResumed(handoff) => self.handed_off(handoff, at)?,
             _ => {}
@@ -220,12 +228,24 @@ impl Manifest {
 
     /// Takes in that calls were answered: they wait for nobody any more.
     pub(crate) fn answered(&mut self, message: &Message) {
-        let Some(why) = &mut self.suspended else { return };
         for block in &message.content {
             if let Block::ToolResult { call_id, .. } = block {
-                why.forget(call_id);
+                self.forget(call_id);
             }
         }
+    }
+
+    /// Takes a call out of those that wait.
+    fn forget(&mut self, call: &CallId) {
+        self.suspended.iter_mut().for_each(|why| why.calls.retain(|waits| waits != call));
+        self.asks.retain(|ask| ask.call_id != *call);
+    }
+
+    /// The calls that a suspended thread waits with and that somebody can still decide about at a moment: of the others the time is
+    /// over.
+    pub fn undecided(&self, now: Timestamp) -> impl Iterator<Item = &CallId> {
+        let is_over = move |call: &CallId| self.asks.iter().any(|ask| ask.call_id == *call && ask.is_over(now));
+        self.suspended.iter().flat_map(|why| &why.calls).filter(move |call| !is_over(call))
     }
 
     fn changed(&mut self, change: &ManifestChanged, at: Timestamp) -> Result<(), Misfit> {

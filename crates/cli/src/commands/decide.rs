@@ -5,8 +5,8 @@ use std::time::{Duration, Instant};
 
 use selvedge::items::config::Wait;
 use selvedge::{Assignment, Choice, Input, Recorded};
-use selvedge_model::event::{ResumeMode, Suspended};
-use selvedge_model::{CallId, Clock, Status, ThreadId};
+use selvedge_model::event::ResumeMode;
+use selvedge_model::{CallId, Clock, Manifest, Status, ThreadId};
 use selvedge_store::Registry;
 use selvedge_store_local::system::SystemClock;
 use serde::Serialize;
@@ -170,8 +170,8 @@ fn decide(of: Calls, choice: &Choice, context: &Context<'_>) -> Result<()> {
         }
     };
     // A call whose time is over waits for nobody: the thread goes on without it.
-    let is_undecided = |why: &Suspended| why.undecided(SystemClock.now()).next().is_some();
-    let waits = running.store.get(&thread)?.manifest.suspended.filter(is_undecided);
+    let is_undecided = |manifest: &Manifest| manifest.undecided(SystemClock.now()).next().is_some();
+    let waits = Some(running.store.get(&thread)?.manifest).filter(is_undecided);
     let is_each = running.workshop.config.approvals.wait == Wait::Each;
     if !left && !of.no_run && (waits.is_none() || is_each) {
         let work = running.assignment(&thread)?;
@@ -194,7 +194,9 @@ fn decide(of: Calls, choice: &Choice, context: &Context<'_>) -> Result<()> {
         (false, Some(_)) if of.no_run => {
             context.output.tell(format!("{thread} waits for more: `selvedge inbox` shows everything that waits"));
         }
-        (false, Some(_)) => return Err(needs_decision(&thread, waits.as_ref())),
+        (false, Some(manifest)) => {
+            return Err(needs_decision(&thread, manifest.suspended.as_ref(), &manifest.asks));
+        }
     }
     Ok(())
 }
@@ -305,8 +307,7 @@ const SHOWN: usize = 100;
 fn which(running: &Running, of: &Calls) -> Result<(ThreadId, Vec<CallId>)> {
     if let Some(prefix) = &of.all {
         let thread = running.resolve(prefix)?;
-        let why = running.store.get(&thread)?.manifest.suspended;
-        let (now, asks) = (SystemClock.now(), why.map(|why| why.asks).unwrap_or_default());
+        let (now, asks) = (SystemClock.now(), running.store.get(&thread)?.manifest.asks);
         let calls: Vec<CallId> = asks.iter().filter(|ask| !ask.is_over(now)).map(|ask| ask.call_id.clone()).collect();
         return match (calls.is_empty(), asks.first()) {
             (false, _) => Ok((thread, calls)),

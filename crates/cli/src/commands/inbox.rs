@@ -19,7 +19,7 @@ const LISTEN: Duration = Duration::from_millis(500);
 
 /// Show what waits for somebody, the newest first
 ///
-/// Calls that need somebody's word, calls of which nobody knows what became, threads that reached a limit or whose process died; each
+/// Calls that need somebody's word (also while the other calls of their thread run), calls of which nobody knows what became, threads that reached a limit or whose process died; each
 /// with the command that answers it.
 ///
 /// JSON: one object per need: {"thread_id", "title", "reason", "code", "call_id", "tool", "arguments", "why", "since", "expires_at",

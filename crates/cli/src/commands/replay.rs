@@ -258,9 +258,11 @@ fn outcome(report: &Report, last_run: Option<u64>) -> Result<()> {
     let Some(first) = report.differences.first() else { return Ok(()) };
     let (thread, version): (&ThreadId, u64) = (&report.thread_id, first.version);
     let message = format!("`{thread}` came out otherwise at version {version}: {}", count(report.count, "difference"));
+    // Up to there it can't be told what would have come of it.
+    let from = report.ended_at.unwrap_or(version);
     let hint = match last_run {
-        Some(last) if last > version => format!(
-            "`selvedge replay {thread} --from {version}` takes over what is recorded and compares the runs that follow"
+        Some(last) if last > from => format!(
+            "`selvedge replay {thread} --from {from}` takes over what is recorded and compares the runs that follow"
         ),
         _ => format!("no run follows that could be compared; `selvedge log {thread}` shows what is recorded"),
     };

@@ -21,7 +21,7 @@ use crate::running::Running;
 ///
 /// JSON: one object per line, each with "told": "committed" with the event, its "thread_id", "version", "seq" and "reason";
 /// "draft" for what is not committed yet; "calling"; "retrying"; "dropped"; "state_error"; and last "ended" with "thread_id", "run_id",
-/// "status", "code", "detail", "text", "outputs", "suspended", "resumed", and what the run used: "turns", "input_tokens",
+/// "status", "code", "detail", "text", "outputs", "suspended", "asks", "resumed", and what the run used: "turns", "input_tokens",
 /// "output_tokens", "spend" in dollars and "duration_ms".
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {

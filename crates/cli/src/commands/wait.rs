@@ -29,7 +29,7 @@ const SECONDS_MAX: f64 = 31_536_000.0;
 /// Ends as the commands that run threads: 0 completed; 1 error, killed, completed_with_errors, stalled, deleted or timeout; 3 not found; 6
 /// unverified; 7 needs a decision; 8 limit or budget; 130 cancelled. Of several threads the first counts that did not complete.
 ///
-/// JSON: {"success", "results":{ID:{"status", "thread_id", "run_id", "why", "result", "outputs", "cost", "suspended"}}}. ID is what was
+/// JSON: {"success", "results":{ID:{"status", "thread_id", "run_id", "why", "result", "outputs", "cost", "suspended", "asks"}}}. ID is what was
 /// asked for, "thread_id" the end of its chain, "cost" that of the whole chain; "status" may also be stalled, deleted, unverified,
 /// not_found or timeout.
 #[derive(Debug, clap::Args)]
@@ -132,6 +132,7 @@ fn ended(outcome: &Outcome) -> Result<()> {
             code: outcome.why.clone().unwrap_or_else(|| status.to_string()),
             detail: None,
             suspended: outcome.suspended.clone(),
+            asks: outcome.asks.clone(),
             outputs: None,
             cost: outcome.cost.clone(),
             resumed: None,

@@ -108,7 +108,8 @@ fn people_are_told_what_was_decided_what_still_waits_and_what_to_type() {
     let sandbox = asking(PAY_TWO);
     let ran = sandbox.run(&RUN[..4]);
     assert_eq!(ran.code, Some(7), "{ran:?}");
-    assert!(ran.stdout.contains("waits: approval, call_1 (pay), call_2 (pay)"), "{ran:?}");
+    assert!(ran.stdout.contains("waits: approval, call_1, call_2"), "{ran:?}");
+    assert!(ran.stderr.contains("somebody's word on `call_1` (pay), `call_2` (pay)"), "{ran:?}");
     assert!(ran.stderr.contains("`selvedge approve --all task-"), "{ran:?}");
     let shown = sandbox.run(&["inbox"]).stdout;
     assert!(shown.contains("approval pay {\"to\":\"anna\"}"), "{shown}");
@@ -131,8 +132,12 @@ fn a_word_is_left_with_whoever_runs_the_thread_and_goes_into_that_very_run() {
     let sandbox = busy();
     let (child, told) = until(&sandbox, &RUN, |record| record["told"] == "calling");
     let thread = told[0]["thread_id"].as_str().unwrap();
+    // Whoever may say it sees it at once, and needs not know where it is asked.
+    let needs = inbox(&sandbox);
+    assert_eq!((needs.len(), &needs[0]["call_id"], &needs[0]["reason"]), (1, &json!("call_2"), &json!("approval")));
+    assert_eq!(needs[0]["thread_id"], thread);
     for _ in 0..2 {
-        let left = sandbox.run(&["approve", "call_2", "--thread", thread, "--json"]).json();
+        let left = sandbox.run(&["approve", "call_2", "--json"]).json();
         assert_eq!((&left["recorded"], &left["decision"]), (&json!("left"), &json!("approve")));
     }
     assert_eq!(paid(&sandbox).len(), 0);
@@ -141,7 +146,8 @@ fn a_word_is_left_with_whoever_runs_the_thread_and_goes_into_that_very_run() {
     assert_eq!((ran.code, paid(&sandbox)), (Some(0), vec!["paid anna".to_owned()]), "{ran:?}");
     let log = sandbox.run(&["log", thread, "--json"]).records();
     let count = |kind: &str| log.iter().filter(|line| line["event_type"] == kind).count();
-    assert_eq!((count("decision"), count("suspended"), count("run_started")), (1, 0, 1), "{log:?}");
+    assert_eq!((count("asked"), count("decision"), count("suspended")), (1, 1, 0), "{log:?}");
+    assert_eq!(count("run_started"), 1, "{log:?}");
 }
 
 /// Each of them found the other's call undecided and went away, and nobody went on.
@@ -540,7 +546,7 @@ fn a_decision_that_was_written_into_the_database_is_dropped_and_told() {
     let thread = waiting(&sandbox);
     let store = sandbox.open();
     let thread_id = selvedge_model::ThreadId::new(&thread).unwrap();
-    let ask = store.get(&thread_id).unwrap().manifest.suspended.unwrap().asks.remove(0);
+    let ask = store.get(&thread_id).unwrap().manifest.asks.remove(0);
     let body =
         json!({"decision": {"call_id": "call_1", "action": "approve", "who": "you", "action_hash": ask.action_hash}});
     let key = NoteKey::new("decide-1").unwrap();

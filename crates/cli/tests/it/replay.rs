@@ -57,9 +57,10 @@ fn a_rule_of_today_is_tried_on_a_thread_of_yesterday() {
     let ran = replay(&sandbox, &thread, &[]);
     let error = ran.error_beside_data(1, "replay_diverged");
     let report = &ran.records()[0];
-    let difference = &report["differences"][0];
+    let (asked, difference) = (&report["differences"][0], &report["differences"][1]);
+    assert_eq!((&asked["what"], &asked["reason"]), (&json!("asked"), &json!("AssistantTurnCommitted")), "{report}");
     assert_eq!((&difference["what"], &difference["reason"]), (&json!("changeset"), &json!("ToolIntentCommitted")));
-    assert_eq!((&report["ended_at"], &error["version"]), (&difference["version"], &difference["version"]));
+    assert_eq!((&report["ended_at"], &error["version"]), (&difference["version"], &asked["version"]));
     assert_eq!(difference["now"]["events"][0]["suspended"]["code"], "approval", "{report}");
     assert_eq!(paid(&sandbox), 1);
     let screen = sandbox.run(&["replay", &thread]);
@@ -84,9 +85,9 @@ fn the_runs_behind_a_difference_are_compared_by_the_command_that_is_hinted_at() 
     assert_eq!(sandbox.run(&["send", &thread, "more"]).code, Some(0));
     put(&sandbox, ".ai/config/agent/approvals.yaml", "rules:\n  - { id: money, tool: pay, action: ask }\n");
     let error = replay(&sandbox, &thread, &[]).error_beside_data(1, "replay_diverged");
-    let version = error["version"].to_string();
-    assert!(error["hint"].as_str().unwrap().contains(&format!("--from {version}")), "{error}");
-    let report = replay(&sandbox, &thread, &["--from", &version]).json();
+    let hint = error["hint"].as_str().unwrap();
+    let words: Vec<&str> = hint.split('`').nth(1).unwrap().split(' ').skip(1).chain(["--json"]).collect();
+    let report = sandbox.run(&words).json();
     assert!(report["identical"] == true && report["compared"].as_u64() > Some(0), "{report}");
 }
 

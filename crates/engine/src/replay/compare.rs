@@ -3,7 +3,6 @@
 //! One function makes an event comparable, one compares two changesets. What legitimately differs is left out here and nowhere
 //! else; see the list in [`super`].
 
-use selvedge_model::event::Suspended;
 use selvedge_model::limits::{Cost, DURATION_EXCEEDED};
 use selvedge_model::{Event, Reason};
 use serde::Serialize;
@@ -76,10 +75,9 @@ fn comparable(event: &Event) -> Option<(String, Value)> {
     let mut value = serde_json::to_value(&event).unwrap_or_default();
     let kind = value.get("event_type").and_then(Value::as_str).unwrap_or_default().to_owned();
     let mut payload = value.get_mut("payload").map(Value::take).unwrap_or_default();
-    if let Some(asks) = payload.get_mut("asks").and_then(Value::as_array_mut) {
-        let asks = asks.iter_mut().filter_map(Value::as_object_mut);
+    if let (Event::Asked(_), Value::Object(ask)) = (&event, &mut payload) {
         // Today's tools are the same all along.
-        asks.for_each(|ask| ask.retain(|name, _| name != "action_hash" && name != "redefined"));
+        ask.retain(|name, _| name != "action_hash" && name != "redefined");
     }
     Some((kind, payload))
 }
@@ -133,20 +131,18 @@ fn numbered(events: &[Event]) -> Vec<(usize, String, Value)> {
 
 /// An event with the recorded moment where its own is next to it: the record does not say when exactly the clock was read.
 fn timed_as(event: &Event, recorded: &[Event]) -> Event {
-    let Event::Suspended(suspended) = event else { return event.clone() };
+    let Event::Asked(ask) = event else { return event.clone() };
     let before = recorded.iter().find_map(|event| match event {
-        Event::Suspended(suspended) => Some(suspended),
+        Event::Asked(before) if before.call_id == ask.call_id => before.expires_at,
         _ => None,
     });
-    let mut suspended: Suspended = suspended.clone();
-    for (ask, was) in suspended.asks.iter_mut().zip(before.iter().flat_map(|before| &before.asks)) {
-        if let (Some(at), Some(was)) = (ask.expires_at, was.expires_at)
-            && at.as_micros().abs_diff(was.as_micros()) <= NEAR_MICROS.unsigned_abs()
-        {
-            ask.expires_at = Some(was);
-        }
+    let mut ask = ask.clone();
+    if let (Some(at), Some(was)) = (ask.expires_at, before)
+        && at.as_micros().abs_diff(was.as_micros()) <= NEAR_MICROS.unsigned_abs()
+    {
+        ask.expires_at = Some(was);
     }
-    Event::Suspended(suspended)
+    Event::Asked(ask)
 }
 
 /// A place, with what is there in the one and in the other.

@@ -7,11 +7,12 @@ use std::time::Duration;
 use selvedge_engine::assignment::Asking;
 use selvedge_engine::{Assignment, Choice, Ended, Input, Permission, Recorded};
 use selvedge_items::config::{ResumeMode, Wait};
+use selvedge_log::Line;
 use selvedge_model::event::{Decision, EffectClass, SuspendReason};
 use selvedge_model::message::Block;
 use selvedge_model::{
-    Batch, Call, CallId, Cancel, Changeset, Classify, Digest, Expect, Message, Note, NoteKey, Output, Part, Reason,
-    Role, Status, Stop, ThreadId, Tool,
+    Batch, Call, CallId, Cancel, Changeset, Classify, Clock, Digest, Event, Expect, Message, Note, NoteKey, Output,
+    Part, Reason, Role, Status, Stop, ThreadId, Timestamp, Tool,
 };
 use selvedge_store::{Commit, Leases, Notes, Registry};
 use serde_json::{Value, json};
@@ -88,10 +89,11 @@ impl House {
 fn several_calls_wait_together_and_are_made_in_the_order_of_their_names_once_all_are_allowed() {
     let (house, payer) = (House::new(), payer(two()));
     let thread = house.asked(&payer);
-    let why = house.loaded(&thread).manifest.suspended.unwrap();
+    let manifest = house.loaded(&thread).manifest;
+    let (why, asks) = (manifest.suspended.unwrap(), manifest.asks);
     assert_eq!((why.reason, why.calls.len()), (SuspendReason::Approval, 2));
     assert_eq!(
-        (why.asks[0].arguments.as_ref(), why.asks[0].why.as_deref()),
+        (asks[0].arguments.as_ref(), asks[0].why.as_deref()),
         (Some(&json!({"amount": 2})), Some("it is money"))
     );
     assert_eq!(house.results(&thread), [("l".to_owned(), "done".to_owned())], "what nobody is asked about is made");
@@ -194,18 +196,18 @@ fn a_call_of_another_thread_and_a_cancelled_one_can_not_be_allowed() {
 fn a_tool_that_was_redefined_after_it_was_allowed_is_asked_about_again() {
     let (house, mut payer) = (House::new(), payer(one()));
     let thread = house.asked(&payer);
-    let asked = house.loaded(&thread).manifest.suspended.unwrap().asks[0].action_hash;
+    let asked = house.loaded(&thread).manifest.asks[0].action_hash;
     house.decide(&thread, "p1", Choice::Approve(None), &payer).unwrap();
     let mut other = Counting::new("pay", EffectClass::AtMostOnce);
     other.redefine();
     let ran = other.ran.clone();
     payer.work.tools = vec![Arc::new(other) as Arc<dyn Tool>];
-    let ended = house.go_on(&thread, &payer);
+    let mut ended = house.go_on(&thread, &payer);
     assert_eq!((ended.status, ran.load(Ordering::SeqCst)), (Status::Suspended, 0));
-    let again = ended.suspended.unwrap().asks.remove(0);
+    let again = ended.asks.remove(0);
     assert!(again.action_hash != asked && again.redefined, "whoever is asked again is told why: {again:?}");
     // It is asked once more as it was, and that it changed is still said.
-    assert_eq!(house.go_on(&thread, &payer).suspended.unwrap().asks, [again]);
+    assert_eq!(house.go_on(&thread, &payer).asks, [again]);
     house.decide(&thread, "p1", Choice::Approve(None), &payer).unwrap();
     assert_eq!((house.go_on(&thread, &payer).status, ran.load(Ordering::SeqCst)), (Status::Completed, 1));
     let told = house.answer_of(&thread, &call("p1")).unwrap().to_string();
@@ -252,6 +254,40 @@ fn what_another_process_allows_while_the_thread_is_busy_is_heard_by_the_same_run
     assert_eq!((ended.status, payer.paid.load(Ordering::SeqCst)), (Status::Completed, 2));
     assert_eq!(house.loaded(&thread).runs.len(), 1);
     assert!(house.store.pending(&thread).unwrap().is_empty());
+}
+
+/// Nobody could see what would be asked before the slowest call of the round had ended.
+#[test]
+fn what_is_asked_is_on_record_with_the_answer_that_asks_for_it() {
+    let (house, mut payer) = (House::new(), payer(two()));
+    let thread = house.thread();
+    let mut look = Counting::new("look", EffectClass::Pure);
+    let (at, other) = (thread.clone(), house.another());
+    let seen = Arc::new(AtomicUsize::new(0));
+    let asked = seen.clone();
+    look.meanwhile = Arc::new(move |_| {
+        let manifest = other.store.get(&at).unwrap().manifest;
+        assert_eq!(manifest.status, Status::Running);
+        assert_eq!(manifest.asks.iter().map(|ask| &ask.call_id).collect::<Vec<_>>(), [&call("p2"), &call("p1")]);
+        asked.fetch_add(1, Ordering::SeqCst);
+    });
+    payer.work.tools[1] = Arc::new(look);
+    house.send(&thread, Input::text("pay"), &payer.work).0.unwrap();
+    assert_eq!(seen.load(Ordering::SeqCst), 1);
+    let lines = selvedge_store::conformance::support::lines_of(&house.store.inner, &thread);
+    let is_ask = |line: &Line| matches!(line.event, Event::Asked(_));
+    let first = lines.iter().position(is_ask).unwrap();
+    assert_eq!(lines.iter().filter(|line| is_ask(line)).count(), 2, "once each");
+    let end = lines[first..].iter().find_map(|line| match &line.event {
+        Event::Checkpoint(checkpoint) => Some(checkpoint.reason),
+        _ => None,
+    });
+    assert_eq!(end, Some(Reason::AssistantTurnCommitted));
+    // What nobody has said a word about is taken along; what was said is not.
+    house.decide(&thread, "p1", Choice::Deny(None), &payer).unwrap();
+    assert_eq!(house.loaded(&thread).manifest.asks.len(), 1);
+    house.decide(&thread, "p2", Choice::Deny(None), &payer).unwrap();
+    assert_eq!((house.go_on(&thread, &payer).asks.len(), house.loaded(&thread).manifest.asks.len()), (0, 0));
 }
 
 #[test]
@@ -363,8 +399,9 @@ fn a_call_that_was_allowed_and_cut_short_is_not_asked_about_again() {
 #[test]
 fn nobody_s_word_counts_after_the_time_that_was_set() {
     let (house, mut payer) = (House::new(), payer(one()));
-    payer.work.gate = asks(Asking { expires_after: Some(Duration::from_millis(1)), ..Asking::default() });
+    payer.work.gate = asks(Asking { expires_after: Some(Duration::from_secs(60)), ..Asking::default() });
     let thread = house.asked(&payer);
+    house.clock.set(Timestamp::from_micros(house.clock.now().as_micros() + 60_000_000));
     assert_eq!(house.decide(&thread, "p1", Choice::Approve(None), &payer).unwrap_err().code(), "too_late");
     assert_eq!((house.go_on(&thread, &payer).status, payer.paid.load(Ordering::SeqCst)), (Status::Completed, 0));
     assert!(house.results(&thread)[0].1.contains("in time"));
@@ -436,7 +473,7 @@ fn what_a_decision_does_is_what_was_asked_whatever_a_rule_says_later() {
         let (house, mut payer) = (House::new(), payer(one()));
         payer.work.gate = asks(Asking { mode: asked, ..Asking::default() });
         let thread = house.asked(&payer);
-        assert_eq!(house.loaded(&thread).manifest.suspended.unwrap().asks[0].resume_mode, asked);
+        assert_eq!(house.loaded(&thread).manifest.asks[0].resume_mode, asked);
         let value = (asked != ResumeMode::ReplayToolCall).then(|| json!({"amount": 4}));
         let later = asks(Asking { mode: later, ..Asking::default() });
         if !is_decided_before {
@@ -509,8 +546,8 @@ fn a_thread_goes_on_whose_call_was_answered_by_somebody_else() {
     let changeset = Changeset { messages: vec![message], ..Changeset::empty(Reason::ToolResultsCommitted) };
     let expect = Expect::Exact(house.loaded(&thread).version.unwrap());
     house.store.commit(Batch::of(Part::new(thread.clone(), expect, changeset))).unwrap();
-    let why = house.store.get(&thread).unwrap().manifest.suspended.unwrap();
-    assert_eq!((why.calls, why.asks), (vec![], vec![]));
+    let manifest = house.store.get(&thread).unwrap().manifest;
+    assert_eq!((manifest.suspended.unwrap().calls, manifest.asks), (vec![], vec![]));
     assert_eq!(house.decide(&thread, "p1", Choice::Approve(None), &payer).unwrap_err().code(), "no_open_call");
     let ended = house.go_on(&thread, &payer);
     assert_eq!((ended.status, ended.text.as_deref()), (Status::Completed, Some("done")), "{ended:?}");
@@ -560,7 +597,7 @@ fn sealed(mut house: House) -> House {
 fn what_nobody_who_holds_the_key_left_is_dropped_told_and_changes_nothing() {
     let (house, payer) = (sealed(House::new()), payer(one()));
     let (thread, other) = (house.asked(&payer), house.thread());
-    let ask = house.loaded(&thread).manifest.suspended.unwrap().asks.remove(0);
+    let ask = house.loaded(&thread).manifest.asks.remove(0);
     let approve = json!({
         "call_id": "p1", "action": "approve", "who": "mallory", "action_hash": ask.action_hash,
     });

@@ -128,7 +128,7 @@ fn take_up(home: &Home, store: &Arc<LocalStore>, teller: &mut Teller, work: &Ass
                 engine.send(thread, Input::messages(vec![task]), work, &nobody, &mut tell)?;
             }
             Status::Suspended | Status::Created => {
-                for ask in end.suspended.iter().flat_map(|why| &why.asks) {
+                for ask in &end.asks {
                     engine.decide(thread, &ask.call_id, Choice::Approve(None), "ann", work)?;
                 }
                 engine.resume(thread, Input::nothing(), work, &nobody, &mut tell)?;

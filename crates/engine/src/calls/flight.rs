@@ -1,0 +1,151 @@
+//! A call of a turn on its way: what it needs, how it is made, and what it came to.
+
+use selvedge_model::event::{Ask, EffectClass, Process, Suspended};
+use selvedge_model::tool::{Output, Reconciled, Started};
+use selvedge_model::{Cancel, Event, ToolError};
+
+use crate::approval;
+use crate::calls::need::{Need, Ready};
+use crate::conversation::OpenCall;
+use crate::engine::Engine;
+use crate::spawn::{Child, Spawning};
+use crate::stops::Round;
+
+/// A call on its way.
+pub(super) struct Flight {
+    pub(super) open: OpenCall,
+    /// With what it is made, if it may be.
+    pub(super) ready: Option<Ready>,
+    pub(super) started: Option<Way>,
+    pub(super) landed: Landed,
+    /// Whether it was dispatched.
+    was_made: bool,
+    /// What else is recorded with its result.
+    pub(super) event: Option<Event>,
+}
+
+/// How a call is made.
+pub(super) enum Way {
+    Tool(Box<dyn Started>),
+    Child(Box<Child>),
+}
+
+/// Where a call has come to.
+pub(super) enum Landed {
+    /// It is not decided yet.
+    No,
+    Output(Output),
+    /// Somebody must allow it first.
+    Asked(Ask),
+    /// A ceiling keeps it from being made.
+    Limited(Suspended),
+    Unknown,
+}
+
+/// What the calls of a turn were and whether all of them failed, once all of them have answered.
+pub(super) fn round(flights: &[Flight]) -> Option<Round> {
+    let has_failed = |flight: &Flight| match &flight.landed {
+        Landed::Output(output) => Some(output.is_error),
+        _ => None,
+    };
+    let failed: Option<Vec<bool>> = flights.iter().map(has_failed).collect();
+    let calls = flights.iter().map(|flight| (flight.open.name.clone(), flight.open.arguments.clone())).collect();
+    failed
+        .filter(|failed| !failed.is_empty())
+        .map(|failed| Round { calls, has_failed: failed.into_iter().all(|one| one) })
+}
+
+impl Flight {
+    /// A call that needs this.
+    pub(super) fn of(open: OpenCall, need: Need) -> Self {
+        let (mut ready, mut event) = (None, None);
+        let landed = match need {
+            Need::Answer(output, said) => {
+                event = said;
+                Landed::Output(output)
+            }
+            Need::Dispatch(call) => {
+                ready = Some(call);
+                Landed::No
+            }
+            Need::Word(ask) => Landed::Asked(ask),
+            Need::Unknown => Landed::Unknown,
+        };
+        Self { open, ready, started: None, landed, was_made: false, event }
+    }
+
+    /// What is asked about it, if somebody must allow it first.
+    pub(super) fn ask(&self) -> Option<&Ask> {
+        match &self.landed {
+            Landed::Asked(ask) => Some(ask),
+            _ => None,
+        }
+    }
+
+    /// Whether somebody allowed it, and it was not made yet.
+    pub(super) fn is_allowed(&self) -> bool {
+        matches!(self.landed, Landed::No) && self.ready.as_ref().is_some_and(|ready| ready.by_word)
+    }
+
+    pub(super) fn is_child(&self) -> bool {
+        matches!(self.started, Some(Way::Child(_)))
+    }
+
+    /// Asks its tool what became of it, if it was lost on the way.
+    pub(super) fn look_again(&mut self, cancel: &Cancel) {
+        if let (Landed::Unknown, Some(Ready { tool, call, .. })) = (&self.landed, &self.ready)
+            && let Reconciled::Done(output) = tool.reconcile(call, cancel)
+        {
+            self.landed = Landed::Output(output);
+        }
+    }
+
+    /// What the model is told that it came to.
+    pub(super) fn told(&self, output: Output) -> Output {
+        match &self.ready {
+            Some(ready) if self.was_made => told_of_change(output, ready),
+            _ => output,
+        }
+    }
+
+    /// Dispatches it and waits for what it comes to.
+    pub(super) fn go(&mut self, engine: &Engine, spawning: Option<&Spawning>, cancel: &Cancel) {
+        self.was_made = true;
+        let started = match (self.started.take(), spawning) {
+            (Some(Way::Tool(started)), _) => started,
+            (Some(Way::Child(child)), Some(spawning)) => {
+                self.landed = Landed::Output(child.go(engine, spawning, cancel));
+                return;
+            }
+            _ => return,
+        };
+        let is_once = self.ready.as_ref().is_none_or(|ready| ready.tool.spec().class == EffectClass::AtMostOnce);
+        self.landed = match started.dispatch(cancel) {
+            Ok(output) => Landed::Output(output),
+            Err(ToolError::Lost { .. }) if is_once => Landed::Unknown,
+            Err(ToolError::Stopped { .. }) => Landed::Output(Output::error(
+                "interrupted: the call was stopped; what it had done by then is not known",
+            )),
+            Err(error) => Landed::Output(Output::error(error.to_string())),
+        };
+    }
+}
+
+impl Way {
+    /// The process that makes it, if one does.
+    pub(super) fn process(&self) -> Option<Process> {
+        match self {
+            Self::Tool(started) => started.process(),
+            Self::Child(child) => child.launched.as_ref().and_then(|launched| launched.process()),
+        }
+    }
+}
+
+/// An answer of a call; if somebody changed its arguments, or its tool, the model is told.
+pub(super) fn told_of_change(output: Output, ready: &Ready) -> Output {
+    let output = if ready.redefined { approval::with_redefinition(output) } else { output };
+    match &ready.changed_by {
+        Some(who) => approval::with_change(output, who, &ready.call.arguments),
+        None => output,
+    }
+}

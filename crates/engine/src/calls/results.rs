@@ -1,0 +1,99 @@
+//! What a call came to, as it is recorded: its message, its outcome, what it changes, and what its call leaves behind.
+
+use selvedge_model::event::ToolOutcome;
+use selvedge_model::message::Block;
+use selvedge_model::scope::call_cleanup;
+use selvedge_model::tool::Output;
+use selvedge_model::{CallId, Event, Message, Patch, Role};
+use serde_json::Value;
+
+use crate::carry::shortened;
+use crate::conversation::OpenCall;
+use crate::error::Result;
+use crate::held::Held;
+
+/// Above this many bytes a result goes to a blob, and the model sees its beginning and its end.
+const INLINE_MAX: usize = 32 << 10;
+/// How many bytes of such a result the model sees at each end.
+const SHOWN_BYTES: usize = 4 << 10;
+
+impl Held<'_> {
+    /// Puts one result into the delta: its message, its outcome, what it changes, and what its call leaves behind.
+    pub(super) fn add_result(&mut self, open: &OpenCall, mut output: Output, state: &mut Value) -> Result<()> {
+        let patches = std::mem::take(&mut output.patches);
+        match self.routed(&open.id, patches, state) {
+            Ok(patches) => self.delta.patches.extend(patches),
+            Err(why) => output = Output::error(format!("the tool's change of state does not apply: {why}")),
+        }
+        self.delta.patches.extend(call_cleanup(state, &open.id).inspect(|patch| {
+            // It deletes what is there.
+            _ = patch.apply_to(state);
+        }));
+        let mut outcome = ToolOutcome { call_id: open.id.clone(), result: None, error: None, blob: None };
+        let bytes = output.content.as_str().map_or_else(|| output.content.to_string(), str::to_owned);
+        if bytes.len() > INLINE_MAX {
+            let mut kept = Value::String(bytes);
+            self.engine.redactor.value(&mut kept);
+            let bytes = kept.as_str().unwrap_or_default();
+            let blob = self.engine.store.put_blob(self.thread(), bytes.as_bytes())?;
+            output.content = Value::String(shortened(bytes, 2 * SHOWN_BYTES, &blob));
+            outcome.blob = Some(blob);
+        }
+        match output.is_error {
+            true => {
+                outcome.error = Some(output.content.as_str().map_or_else(|| output.content.to_string(), str::to_owned))
+            }
+            false => outcome.result = Some(output.content.clone()),
+        }
+        let block = Block::ToolResult { call_id: open.id.clone(), content: output.content, is_error: output.is_error };
+        self.delta.messages.push(Message { content: vec![block], ..Message::text(Role::Tool, "") });
+        self.delta.events.push(Event::ToolOutcome(outcome));
+        Ok(())
+    }
+
+    /// A tool's patches, each write at the place where its scope keeps it; all of them or none.
+    fn routed(
+        &self,
+        call: &CallId,
+        mut patches: Vec<Patch>,
+        state: &mut Value,
+    ) -> std::result::Result<Vec<Patch>, String> {
+        let mut after = state.clone();
+        for patch in &mut patches {
+            for op in &mut patch.ops {
+                let place = self.engine.scopes.route(op.path(), Some(call));
+                *op.path_mut() = place;
+            }
+            patch.apply_to(&mut after).map_err(|error| error.to_string())?;
+        }
+        *state = after;
+        Ok(patches)
+    }
+
+    /// Answers every open call with words, as when a run is stopped: no call is left dangling. A result that could not be committed
+    /// by itself is still in the delta, and counts.
+    pub(crate) fn interrupt_calls(&mut self, text: &str) -> Result<()> {
+        let mut state = self.fold.state().clone();
+        let answered: Vec<CallId> = results_in(&self.delta.messages).cloned().collect();
+        for open in self.fold.conversation.open().to_vec() {
+            let is_dispatched = self.fold.call(&open.id).is_some_and(|known| known.intent.is_some());
+            match () {
+                () if answered.contains(&open.id) => {}
+                () if is_dispatched => {
+                    let text = "interrupted: this call was dispatched, and what became of it is not known";
+                    self.add_result(&open, Output::error(text), &mut state)?;
+                }
+                () => self.add_result(&open, Output::error(text), &mut state)?,
+            }
+        }
+        Ok(())
+    }
+}
+
+/// The calls that these messages answer.
+fn results_in(messages: &[Message]) -> impl Iterator<Item = &CallId> {
+    messages.iter().flat_map(|message| &message.content).filter_map(|block| match block {
+        Block::ToolResult { call_id, .. } => Some(call_id),
+        _ => None,
+    })
+}
