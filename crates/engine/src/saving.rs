@@ -19,15 +19,18 @@ use crate::held::{Delta, Held, Of};
 use crate::snapshot::{Failure, Keeper, Last, Trigger};
 use crate::told::Told;
 
+/// What a snapshot is saved for that takes the place of one that is not good when its thread is completed.
+const ON_COMPLETION: &str = "on_completion";
+
 /// A snapshot that is being saved beside a run.
 pub(crate) struct Saving {
-    trigger: Trigger,
+    trigger: &'static str,
     maker: Option<JoinHandle<Result<Last, Failure>>>,
 }
 
 impl Saving {
     /// Begins to save what is known now; nothing if there is no thread to be had.
-    fn begin(keeper: Arc<Keeper>, fold: &Fold, trigger: Trigger, hooks: &[Value], now: Timestamp) -> Option<Self> {
+    fn begin(keeper: Arc<Keeper>, fold: &Fold, trigger: &'static str, hooks: &[Value], now: Timestamp) -> Option<Self> {
         let order = keeper.order(fold, trigger, hooks, now);
         let maker = Builder::new().name("snapshot".to_owned()).spawn(move || keeper.save(order)).ok()?;
         Some(Self { trigger, maker: Some(maker) })
@@ -61,6 +64,9 @@ impl Held<'_> {
         self.collect_snapshot(is_over, tell);
         if let Some(trigger) = Trigger::of(reason, before, now) {
             self.save_for(trigger, &keeper, tell);
+        } else if before != now && is_completed && keeper.is_newest_bad(self.fold.thread_id()) {
+            // Nothing is saved of a thread that is completed. What can't be read must not stand there, nor vanish unheard.
+            self.save_now(ON_COMPLETION, &keeper, tell);
         }
         if is_over && !self.delta.events.is_empty() {
             // There is no next commit to say it with. A disk that is full may refuse this one too, and then it was told.
@@ -89,13 +95,17 @@ impl Held<'_> {
         if self.saving.is_some() || !keeper.is_due(&self.fold, trigger) {
             return;
         }
-        let at = self.engine.clock.now();
         if is_at_once {
-            let saved = keeper.save(keeper.order(&self.fold, trigger, &self.hooks, at));
-            self.saved(trigger, saved, tell);
+            self.save_now(trigger.as_str(), keeper, tell);
         } else {
-            self.saving = Saving::begin(keeper.clone(), &self.fold, trigger, &self.hooks, at);
+            let at = self.engine.clock.now();
+            self.saving = Saving::begin(keeper.clone(), &self.fold, trigger.as_str(), &self.hooks, at);
         }
+    }
+
+    fn save_now(&mut self, trigger: &'static str, keeper: &Keeper, tell: &mut dyn FnMut(Told<'_>)) {
+        let saved = keeper.save(keeper.order(&self.fold, trigger, &self.hooks, self.engine.clock.now()));
+        self.saved(trigger, saved, tell);
     }
 
     /// Takes note of what came of the snapshot that is being saved, if that is known, or waits for it.
@@ -108,7 +118,7 @@ impl Held<'_> {
         }
     }
 
-    fn saved(&mut self, trigger: Trigger, saved: Result<Last, Failure>, tell: &mut dyn FnMut(Told<'_>)) {
+    fn saved(&mut self, trigger: &str, saved: Result<Last, Failure>, tell: &mut dyn FnMut(Told<'_>)) {
         match saved {
             Ok(mut saved) => {
                 if let Some(why) = saved.notice.take().filter(|_| !self.fold.saved.is_told) {

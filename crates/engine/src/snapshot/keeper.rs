@@ -56,7 +56,8 @@ impl Last {
 pub(crate) struct Order {
     fold: Fold,
     seal: Option<String>,
-    trigger: Trigger,
+    /// What it is saved for.
+    trigger: &'static str,
     hooks: Vec<Value>,
     now: Timestamp,
 }
@@ -71,9 +72,9 @@ pub(crate) struct Failure {
 
 impl Failure {
     /// As it is recorded in the thread.
-    pub(crate) fn record(&self, trigger: Trigger) -> Value {
+    pub(crate) fn record(&self, trigger: &str) -> Value {
         let Self { code, why, attempts } = self;
-        json!({"trigger": trigger.as_str(), "code": code, "why": why, "attempts": attempts})
+        json!({"trigger": trigger, "code": code, "why": why, "attempts": attempts})
     }
 }
 
@@ -110,7 +111,7 @@ impl Keeper {
     }
 
     /// What is to be saved: what is known now, with the store's seal of now. A store that can't seal says so when it saves.
-    pub(crate) fn order(&self, fold: &Fold, trigger: Trigger, hooks: &[Value], now: Timestamp) -> Order {
+    pub(crate) fn order(&self, fold: &Fold, trigger: &'static str, hooks: &[Value], now: Timestamp) -> Order {
         let seal = self.store.seal(fold.thread_id(), &fold.head).ok().flatten();
         Order { fold: fold.clone(), seal, trigger, hooks: hooks.to_vec(), now }
     }
@@ -119,7 +120,7 @@ impl Keeper {
     pub(crate) fn save(&self, order: Order) -> Result<Last, Failure> {
         let Order { ref fold, ref seal, trigger, ref hooks, now } = order;
         let schema = Some(self.schema.digest());
-        let body = body::of(fold, trigger.as_str(), &self.config.schema_version, schema, hooks, now);
+        let body = body::of(fold, trigger, &self.config.schema_version, schema, hooks, now);
         let refused = |error: SchemaError| Failure { code: error.code(), why: error.to_string(), attempts: 0 };
         self.schema.check(&body).map_err(refused)?;
         let performance = &self.config.checkpoint.performance;
@@ -200,6 +201,12 @@ impl Keeper {
         let gone = superfluous(&older, newest, &self.config.retention, now);
         _ = self.store.put_away(thread, &gone, &self.archive, Away::Delete);
         notice
+    }
+
+    /// Whether what stands in the place of the newest snapshot is not good.
+    pub(crate) fn is_newest_bad(&self, thread: &ThreadId) -> bool {
+        let kept = self.store.kept(thread, &self.archive).unwrap_or_default();
+        kept.iter().any(|kept| kept.place == Place::Newest && !self.is_good(thread, kept))
     }
 
     fn is_good(&self, thread: &ThreadId, kept: &Kept) -> bool {

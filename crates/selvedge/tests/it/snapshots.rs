@@ -487,6 +487,29 @@ fn what_a_short_thread_has_in_place_of_its_newest_snapshot_is_told_before_it_is_
     assert!(ran.told.len() == 1 && ran.told[0].contains("`state.json` was that of version"), "{:?}", ran.told);
 }
 
+/// It stayed where it was, and was mentioned by nobody.
+#[test]
+fn a_snapshot_that_is_not_good_is_made_anew_when_its_thread_is_completed() {
+    for action in [Action::Keep, Action::Archive] {
+        let house = House::new(|config| config.retention.on_completion.action = action);
+        let (thread, path) = short(&house);
+        let good = fs::read(&path).unwrap();
+        for bad in [&b"{}"[..], b"", &good[..good.len() / 2]] {
+            fs::write(&path, bad).unwrap();
+            let (_, ran) = house.run_with(Some(&thread), 0, "x", Then::Done, |work| work.limits.turns = None);
+            assert_eq!(ran.ended.status, Status::Completed);
+            assert!(ran.told.len() == 1 && ran.told[0].contains("`state.json` was not good"), "{:?}", ran.told);
+            assert_eq!(path.exists(), action == Action::Keep);
+            let newest = house.kept(&thread).remove(0);
+            assert_eq!(newest.version, house.open().head(&thread).unwrap().version, "it says what its thread came to");
+        }
+        // What is good is not saved again, and is nothing to talk about.
+        let before = house.kept(&thread);
+        let (_, ran) = house.run_with(Some(&thread), 0, "x", Then::Done, |work| work.limits.turns = None);
+        assert_eq!((ran.told.len(), house.kept(&thread).len()), (0, before.len()));
+    }
+}
+
 #[test]
 fn a_snapshot_of_a_format_that_is_not_known_is_refused() {
     let house = House::new(|_| {});
