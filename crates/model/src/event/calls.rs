@@ -1,0 +1,88 @@
+//! What calls of models and tools are, and what they come to.
+
+use serde::{Deserialize, Serialize};
+use serde_json::Value;
+
+use super::present;
+use crate::digest::Digest;
+use crate::id::CallId;
+use crate::limits::Cost;
+
+/// How often a tool may run for one call.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum EffectClass {
+    /// It changes nothing.
+    Pure,
+    /// The same key gives the same effect.
+    Idempotent,
+    /// It must never run twice.
+    #[default]
+    AtMostOnce,
+}
+
+/// A tool is about to be dispatched.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct ToolIntent {
+    /// The call.
+    pub call_id: CallId,
+    /// The tool.
+    pub tool: String,
+    /// How often it may run.
+    pub class: EffectClass,
+    /// What the tool is told so that it can recognise a repetition.
+    pub key: String,
+    /// The definition of the tool.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub tool_hash: Option<Digest>,
+    /// The process that runs it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub process: Option<Process>,
+}
+
+/// A process, named so that a reused number is not mistaken for it.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Process {
+    /// Its number.
+    pub pid: u32,
+    /// When it started, as the operating system counts.
+    pub start_time: u64,
+    /// The start of the machine that both are counted from, if it has a name.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub boot_id: Option<String>,
+}
+
+/// A tool call came to an end.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct ToolOutcome {
+    /// The call.
+    pub call_id: CallId,
+    /// What it answered.
+    #[serde(default, deserialize_with = "present", skip_serializing_if = "Option::is_none")]
+    pub result: Option<Value>,
+    /// Why it failed.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub error: Option<String>,
+    /// The blob that holds the whole answer, if it was too long for a line.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub blob: Option<Digest>,
+}
+
+/// What one turn of the model used, failed attempts included.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct TurnUsage {
+    /// The model.
+    pub model: String,
+    /// What counts against ceilings.
+    #[serde(flatten)]
+    pub cost: Cost,
+    /// Of the tokens sent, those read from the provider's cache.
+    #[serde(default)]
+    pub cache_read_tokens: u64,
+    /// Of the tokens sent, those written to the provider's cache.
+    #[serde(default)]
+    pub cache_write_tokens: u64,
+    /// Whether the provider did not say what its answer used, so that its tokens are an estimate.
+    #[serde(default, skip_serializing_if = "crate::account::is_false")]
+    pub estimated: bool,
+}
