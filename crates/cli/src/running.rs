@@ -66,7 +66,8 @@ impl Running {
             scopes: workshop.config.scopes.clone(),
             redactor: redactor.clone(),
         });
-        let engine = engine.sealing(User::find()?.signer()?.seal_key()).keeping(
+        let (seal, former) = User::find()?.seals()?;
+        let engine = engine.sealing(seal).hearing(former).keeping(
             Keeper::new(store.clone(), workshop.config.state_persistence.clone())
                 .map_err(|error| Failure::of(&error))?,
         );
@@ -182,7 +183,8 @@ pub(crate) fn plain_engine(context: &Context<'_>) -> Result<(Arc<LocalStore>, En
         scopes: Scopes::builtin(),
         redactor: Redactor::new(secrets(&environment()), Vec::new()),
     });
-    Ok((store, engine.sealing(User::find()?.signer()?.seal_key())))
+    let (seal, former) = User::find()?.seals()?;
+    Ok((store, engine.sealing(seal).hearing(former)))
 }
 
 /// Writes down, signed and once, what a thread may call, before its first run.

@@ -554,3 +554,34 @@ fn a_decision_that_was_written_into_the_database_is_dropped_and_told() {
     ended(&sandbox.run(&["approve", "call_1", "--json"]));
     assert_eq!(paid(&sandbox).len(), 1);
 }
+
+/// It was dropped as if somebody had forged it.
+#[test]
+fn a_word_that_was_left_before_the_key_was_rotated_counts() {
+    for is_kept in [true, false] {
+        let sandbox = busy();
+        let (mut child, told) = until(&sandbox, &RUN, |record| record["told"] == "calling");
+        let thread = told[0]["thread_id"].as_str().unwrap();
+        let left = sandbox.run(&["approve", "call_2", "--thread", thread, "--json"]).json();
+        assert_eq!(left["recorded"], "left");
+        child.kill().unwrap();
+        child.wait().unwrap();
+        put(&sandbox, "fast", "");
+        let rotated = sandbox.run(&["keys", "rotate", "--json"]).json();
+        if is_kept {
+            ended(&sandbox.run(&["resume", thread, "--json"]));
+        } else {
+            // Nobody can check it any more: whoever said it is told what was dropped, and is asked again.
+            fs::remove_file(rotated["retired"].as_str().unwrap()).unwrap();
+            let ran = sandbox.run(&["resume", thread, "--json"]);
+            ran.error_beside_data(7, "needs_decision");
+            let dropped = ran.records().into_iter().find(|record| record["told"] == "dropped");
+            assert!(
+                dropped.is_some_and(|told| told["why"].as_str().unwrap().contains("about call `call_2`")),
+                "{ran:?}"
+            );
+            ended(&sandbox.run(&["approve", "call_2", "--thread", thread, "--json"]));
+        }
+        assert_eq!(paid(&sandbox), ["paid anna"]);
+    }
+}
