@@ -393,6 +393,7 @@ impl Running<'_, '_> {
             spend: used.spend,
             spend_unknown: used.spend_unknown,
             duration_ms: u64::try_from(took).unwrap_or(0),
+            ..Cost::default()
         };
         self.used.add(&cost);
         self.held.delta.events.push(Event::Usage(TurnUsage {

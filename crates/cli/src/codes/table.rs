@@ -119,6 +119,15 @@ pub(crate) const PAGES: &[Page] = &[
         related: &["account_exists", "account_closed"],
     },
     Page {
+        code: "already_corrected",
+        exits: &[Exit::Conflict],
+        retry: Retry::Never,
+        means: "What this call cost was said before, with evidence.",
+        cause: "A call whose answer was lost is corrected once; the error names who said what, when, and in which log.",
+        remedies: &["look at what the account has spent: `selvedge budget THREAD --verify`"],
+        related: &["not_corrected", "reservation_unknown"],
+    },
+    Page {
         code: "already_decided",
         exits: &[Exit::Conflict],
         retry: Retry::Never,

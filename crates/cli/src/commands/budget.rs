@@ -264,7 +264,7 @@ fn correct(
     let thread = store.resolve(thread)?;
     let corrected = ledger::correct(&store, &SystemIds, &thread, (reservation, amount), evidence);
     context.close(store);
-    let account = corrected?;
+    let account = corrected.map_err(|error| Failure::of(&error))?;
     let (spent, account) = (account.spent(), account.id);
     if context.output.is_json() {
         return context.output.record(&json!({"account": account, "spent_nanos": spent}));

@@ -130,7 +130,123 @@ fn what_a_waiting_threads_lost_call_cost_is_corrected_downward_and_stands_in_the
     assert_eq!(corrected["spent_nanos"], 1_000_000 + other, "{corrected}");
     assert!(fs::read_to_string(sandbox.transcript(&thread)).unwrap().contains("invoice 7"));
     assert_eq!(budget(&sandbox, &thread)["verified"]["holds"], true);
-    correct("0.0001", "invoice 8").error(3, "reservation_unknown");
+    let again = correct("0.0001", "invoice 8").error(5, "already_corrected");
+    let message = again["message"].as_str().unwrap();
+    assert!(message.contains("to $0.001") && message.contains("invoice 7") && message.contains(&thread), "{message}");
+    let other = sandbox.run(&["budget", &thread, "--correct", "nobody.1=0", "--evidence", "x", "--json"]);
+    other.error(3, "reservation_unknown");
+}
+
+const FAILS: &str = "  - {error: {transient: no route}, repeat: forever}\n";
+
+/// A thread that has ended, with one call that was lost on the way and one of two thousandths of a dollar.
+fn with_a_lost_call() -> (Sandbox, String) {
+    let sandbox = project(FAILS);
+    // Nothing is left for a second try.
+    let ran = sandbox.run(&[&RUN[..], &["--limit", "spend=0.017"]].concat());
+    ran.error_beside_data(8, "limit_reached");
+    let thread = thread_of(&ran);
+    put(&sandbox, "script.yaml", &script(SAYS));
+    let resumed = sandbox.run(&["resume", &thread, "--raise", "spend=1", "--json"]);
+    assert_eq!(resumed.code, Some(0), "{resumed:?}");
+    (sandbox, thread)
+}
+
+/// The reservation of the one lost call of an account, and what was put down for it.
+fn lost_call(sandbox: &Sandbox, thread: &str) -> (String, i64) {
+    let shown = budget(sandbox, thread);
+    let reservations = shown["accounts"][0]["reservations"].as_array().unwrap();
+    assert_eq!(reservations.len(), 1, "{shown}");
+    let lost = &reservations[0];
+    (lost["reservation"].as_str().unwrap().to_owned(), lost["amount_nanos"].as_i64().unwrap())
+}
+
+fn manifest(sandbox: &Sandbox, thread: &str) -> Value {
+    serde_json::from_str(&fs::read_to_string(sandbox.threads().join(thread).join("thread.json")).unwrap()).unwrap()
+}
+
+#[test]
+fn what_a_correction_says_is_shown_at_every_door() {
+    let (sandbox, thread) = with_a_lost_call();
+    let (lost, bound) = lost_call(&sandbox, &thread);
+    let before = manifest(&sandbox, &thread);
+    assert_eq!(before["cost"]["spend"].as_f64(), Some((bound + 2_000_000) as f64 / 1e9), "{before}");
+
+    let correction = format!("{lost}=0.001");
+    let corrected = sandbox.run(&["budget", &thread, "--correct", &correction, "--evidence", "invoice 7", "--json"]);
+    assert_eq!((corrected.code, &corrected.json()["spent_nanos"]), (Some(0), &3_000_000.into()), "{corrected:?}");
+
+    // Read before anything else opens the store for writing.
+    let shown = manifest(&sandbox, &thread);
+    assert_eq!(shown["cost"]["spend"], 0.003, "{shown}");
+    assert!(shown["cost"]["spend_unknown"].is_null(), "{shown}");
+    let show = sandbox.run(&["thread", "show", &thread, "--json"]).json();
+    assert_eq!(shown["log_version"], show["version"], "{show}");
+    assert_eq!(show["cost"]["spend"], 0.003, "{show}");
+    assert!(sandbox.run(&["thread", "show", &thread]).stdout.contains("spent     $0.003\n"));
+    let tree = sandbox.run(&["tree", &thread, "--json"]).json();
+    assert_eq!((&tree["cost"]["spend"], &tree["chain"][0]["cost"]["spend"]), (&0.003.into(), &0.003.into()), "{tree}");
+    let chain = sandbox.run(&["chain", &thread, "--json"]).json();
+    assert_eq!(chain["chain"][0]["cost"]["spend"], 0.003, "{chain}");
+    let waited = sandbox.run(&["wait", &thread, "--json"]).json();
+    assert_eq!(waited["results"][&thread]["cost"]["spend"], 0.003, "{waited}");
+
+    // The log alone tells the same.
+    assert_eq!(sandbox.run(&["verify", &thread]).code, Some(0));
+    sandbox.run(&["reindex", "--json"]).json();
+    let show = sandbox.run(&["thread", "show", &thread, "--json"]).json();
+    assert_eq!(show["cost"]["spend"], 0.003, "{show}");
+}
+
+#[test]
+fn a_correction_at_the_end_of_a_continued_chain_counts_for_the_chain() {
+    let (sandbox, first) = with_a_lost_call();
+    let (lost, bound) = lost_call(&sandbox, &first);
+    let resumed = sandbox.run(&["resume", &first, "And now?", "--json"]);
+    assert_eq!(resumed.code, Some(0), "{resumed:?}");
+    let last = resumed.records().last().unwrap()["thread_id"].as_str().unwrap().to_owned();
+    assert_ne!(first, last);
+    let chain = |field: &str| {
+        let tree = sandbox.run(&["tree", &first, "--json"]).json();
+        tree["cost"][field].as_f64().map(|dollars| (dollars * 1e9).round() as i64)
+    };
+    assert_eq!((chain("spend"), chain("spend_unknown")), (Some(bound + 4_000_000), Some(bound)));
+
+    // Asked of the thread that made the call, said in the log of the one that goes on.
+    let correction = format!("{lost}=0.001");
+    let corrected = sandbox.run(&["budget", &first, "--correct", &correction, "--evidence", "invoice 7", "--json"]);
+    assert_eq!((corrected.code, &corrected.json()["spent_nanos"]), (Some(0), &5_000_000.into()), "{corrected:?}");
+    assert!(fs::read_to_string(sandbox.transcript(&last)).unwrap().contains("invoice 7"));
+    assert_eq!((chain("spend"), chain("spend_unknown")), (Some(5_000_000), None));
+    for thread in [&first, &last] {
+        let waited = sandbox.run(&["wait", thread, "--json"]).json();
+        assert_eq!(waited["results"][thread]["cost"]["spend"], 0.005, "{waited}");
+    }
+    let shown = manifest(&sandbox, &last);
+    assert_eq!((&shown["cost"]["spend"], &shown["cost"]["corrected"]["to"]), (&0.002.into(), &0.001.into()), "{shown}");
+    let less = sandbox.run(&["thread", "show", &last]);
+    assert!(less.stdout.contains("$0.002, less $") && less.stdout.contains("of earlier threads"), "{less:?}");
+    assert_eq!(budget(&sandbox, &last)["verified"]["holds"], true);
+    // Named by whichever thread of the chain, it was said before.
+    let again = ["budget", &last, "--correct", &correction, "--evidence", "invoice 8", "--json"];
+    sandbox.run(&again).error(5, "already_corrected");
+}
+
+#[test]
+fn a_ceiling_of_money_counts_what_evidence_says_and_not_what_was_feared() {
+    let sandbox = project(FAILS);
+    let ran = sandbox.run(&[&RUN[..], &["--limit", "spend=0.02"]].concat());
+    ran.error_beside_data(8, "limit_reached");
+    let thread = thread_of(&ran);
+    let shown = budget(&sandbox, &thread);
+    for lost in shown["accounts"][0]["reservations"].as_array().unwrap() {
+        let correction = format!("{}=0", lost["reservation"].as_str().unwrap());
+        sandbox.run(&["budget", &thread, "--correct", &correction, "--evidence", "no invoice", "--json"]).json();
+    }
+    put(&sandbox, "script.yaml", &script(SAYS));
+    let resumed = sandbox.run(&["resume", &thread, "--json"]);
+    assert_eq!(resumed.code, Some(0), "{resumed:?}");
+    assert_eq!(budget(&sandbox, &thread)["accounts"][0]["own_nanos"], 2_000_000);
 }
 
 #[test]
