@@ -966,7 +966,7 @@ pub(crate) const PAGES: &[Page] = &[
         cause: "The database or a log was edited, a log that held postings is gone without a tombstone, or a part of the store was restored without the rest.",
         remedies: &[
             "`selvedge verify --all` says whether every log is as it was signed",
-            "`selvedge repair THREAD` mends what may be mended of a log that was cut; a copy brings back the rest: `selvedge restore BACKUP`",
+            "`selvedge repair THREAD` mends what may be mended of a log that was cut; a copy brings back the rest: `selvedge -C DIR restore BACKUP`",
             "`selvedge reindex` rebuilds the accounts once the logs are whole",
         ],
         related: &["database_differs", "integrity"],

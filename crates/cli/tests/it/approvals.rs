@@ -203,7 +203,8 @@ fn the_first_word_counts_also_when_it_is_said_again() {
     let say = |args: &[&str]| sandbox.run(&[args, &["call_1", "--thread", &thread, "--no-run", "--json"]].concat());
     assert_eq!(say(&["approve"]).json()["recorded"], "now");
     assert_eq!(say(&["approve"]).json()["recorded"], "before");
-    say(&["deny"]).error(5, "already_decided");
+    let error = say(&["deny"]).error(5, "already_decided");
+    assert!(error["hint"].as_str().unwrap().contains(&format!("`selvedge resume {thread}`")), "{error}");
     put(&sandbox, "other.json", "{\"to\": \"cara\"}");
     say(&["approve", "--edit", "other.json"]).error(5, "already_decided");
     // Nothing ran, and nothing was decided about the other call.
@@ -340,6 +341,8 @@ fn nobodys_word_counts_after_the_time_that_was_set() {
         shown.contains("  expired 20") && shown.contains(&resume) && !shown.contains("selvedge approve"),
         "{shown}"
     );
+    let waited = sandbox.run(&["wait", &thread, "--json"]).error_beside_data(7, "needs_decision");
+    assert!(waited["hint"].as_str().unwrap().contains(&format!("`selvedge resume {thread}`")), "{waited}");
     let error = sandbox.run(&["approve", "call_1", "--thread", &thread, "--json"]).error(4, "too_late");
     assert!(error["hint"].as_str().unwrap().contains(&format!("`selvedge resume {thread}`")), "{error}");
     let told = ended(&sandbox.run(&["resume", &thread, "--json"]));
@@ -458,7 +461,9 @@ fn a_word_left_with_a_process_that_is_killed_is_not_lost() {
     let left = sandbox.run(&["approve", "call_2", "--thread", thread, "--json"]).json();
     assert_eq!(left["recorded"], "left");
     // Another word is refused also while nobody has heard the first.
-    sandbox.run(&["deny", "call_2", "--thread", thread, "--json"]).error(5, "already_decided");
+    let error = sandbox.run(&["deny", "call_2", "--thread", thread, "--json"]).error(5, "already_decided");
+    let hint = error["hint"].as_str().unwrap();
+    assert!(hint.contains(&format!("`selvedge log {thread} --follow`")) && !hint.contains("resume"), "{hint}");
     child.kill().unwrap();
     child.wait().unwrap();
     put(&sandbox, "fast", "");

@@ -289,12 +289,55 @@ fn a_thread_of_a_stopped_tree_is_told_which_account_has_to_be_raised() {
     let child = &children[0];
     let error = sandbox.run(&["send", child, "go", "--json"]).error_beside_data(8, "limit_reached");
     let hint = error["hint"].as_str().unwrap().to_owned();
-    assert!(hint.contains(&format!("`selvedge resume {parent} --raise spend=…` first")), "{hint}");
+    assert!(hint.contains(&format!("`selvedge resume {parent} \"…\" --raise spend=…` first")), "{hint}");
     let shown = sandbox.run(&["budget", &parent]);
     assert!(shown.stdout.contains("$0.30 held for 1 child, stopped at $0.00: nothing more"), "{shown:?}");
-    // What is said helps.
+    // So it is wherever somebody meets it.
+    let waited = sandbox.run(&["wait", child, "--json"]).error_beside_data(8, "limit_reached");
+    assert_eq!(waited["hint"].as_str(), Some(hint.as_str()));
+    let need = sandbox.run(&["inbox", "--json"]).records().pop().unwrap();
+    let commands: Vec<String> =
+        need["commands"].as_array().unwrap().iter().map(|command| command.as_str().unwrap().to_owned()).collect();
+    let raise = |thread: &str| format!("selvedge resume {thread} --raise spend=…");
+    assert_eq!(commands, [raise(&format!("{parent} \"…\"")), raise(child)], "{need}");
+    // In another order it does not help.
     let error = sandbox.run(&["resume", child, "--raise", "spend=0.4", "--json"]).error(8, "budget_exceeded");
-    assert!(error["hint"].as_str().unwrap().contains(&format!("selvedge resume {parent} --raise spend=")), "{error}");
+    assert!(error["hint"].as_str().unwrap().contains(&commands[0]), "{error}");
+    put(&sandbox, "script.yaml", &script(SAYS));
+    for (command, dollars) in commands.iter().zip(["2", "1"]) {
+        let ran = follow(&sandbox, &command.replace('…', dollars));
+        assert_eq!(ran.code, Some(0), "{command}: {ran:?}");
+    }
+}
+
+/// Somebody who deleted a folder by hand was told to look at a log that is not there.
+#[test]
+fn an_audit_of_a_tree_one_of_whose_logs_was_removed_names_what_helps() {
+    let sandbox = project(SAYS);
+    let thread = thread_of(&sandbox.run(&RUN));
+    let backup = sandbox.root().join("copy");
+    assert_eq!(sandbox.run(&["backup", backup.to_str().unwrap()]).code, Some(0));
+    fs::remove_dir_all(sandbox.threads().join(&thread)).unwrap();
+    let ran = sandbox.run(&["budget", &thread, "--verify", "--json"]);
+    let error = ran.error_beside_data(6, "ledger_differs");
+    assert!(error["message"].as_str().unwrap().starts_with(&format!("the log of `{thread}` is gone")), "{error}");
+    let hint = error["hint"].as_str().unwrap();
+    assert!(hint.contains(&format!("`selvedge verify {thread}`")), "{hint}");
+    sandbox.run(&["verify", &thread, "--json"]).error_beside_data(6, "truncated");
+    // A copy is laid out elsewhere, and the folder taken from there.
+    assert!(hint.contains("`selvedge -C DIR restore BACKUP`"), "{hint}");
+    let elsewhere = sandbox.root().join("elsewhere");
+    fs::create_dir(&elsewhere).unwrap();
+    let restored = sandbox.run(&["-C", elsewhere.to_str().unwrap(), "restore", backup.to_str().unwrap()]);
+    assert_eq!(restored.code, Some(0), "{restored:?}");
+    crate::support::copy(&elsewhere.join(".ai/agent/threads").join(&thread), &sandbox.threads().join(&thread));
+    assert_eq!(budget(&sandbox, &thread)["verified"]["holds"], true);
+}
+
+/// Types what a hint says.
+pub(crate) fn follow(sandbox: &Sandbox, command: &str) -> Ran {
+    let words: Vec<&str> = command.split(' ').skip(1).map(|word| word.trim_matches('"')).collect();
+    sandbox.run(&[&words[..], &["--json"]].concat())
 }
 
 #[test]
@@ -322,7 +365,10 @@ fn a_thread_that_pays_for_nothing_has_no_account() {
 /// An account that may spend this much, and threads that its thread started and that were given no account of their own.
 fn family(sandbox: &Sandbox, most: &str, limit: &str, children: usize) -> (String, Vec<String>) {
     let store = sandbox.open();
-    let scribe = || NewThread::of(AgentId::new("scribe").unwrap());
+    let scribe = || NewThread {
+        model: Some("scripted:script.yaml".to_owned()),
+        ..NewThread::of(AgentId::new("scribe").unwrap())
+    };
     let born = |name: String, new: NewThread, postings: Vec<Posting>| {
         let thread = ThreadId::new(name).unwrap();
         let part = Part::new(thread.clone(), Expect::Absent, Changeset::creating(new));
@@ -334,12 +380,7 @@ fn family(sandbox: &Sandbox, most: &str, limit: &str, children: usize) -> (Strin
     born(parent.to_string(), scribe(), vec![open]);
     let limits = Limits { spend: Some(limit.parse().unwrap()), ..Limits::default() };
     let child = |number: usize| {
-        let new = NewThread {
-            parent_id: Some(parent.clone()),
-            model: Some("scripted:script.yaml".to_owned()),
-            limits: Some(limits.clone()),
-            ..scribe()
-        };
+        let new = NewThread { parent_id: Some(parent.clone()), limits: Some(limits.clone()), ..scribe() };
         born(format!("child-00000000000{number}"), new, Vec::new()).to_string()
     };
     let children = (0..children).map(child).collect();
