@@ -1,12 +1,13 @@
-//! What every error code means, what usually causes it, and what to do.
+//! What every error code means, what usually causes it, and what to do; and every word for how a thread stands.
 //!
-//! `table` is the one place for these texts. A test collects every code of the sources and compares; another one asks the
+//! `table`, `findings` and `words` are the one place for these texts. A test collects every code of the sources and compares; another one asks the
 //! errors themselves for their exit codes.
 
 mod findings;
 mod table;
 #[cfg(test)]
 mod tests;
+mod words;
 
 use std::fmt;
 
@@ -16,6 +17,7 @@ use crate::error::Exit;
 
 pub(crate) use findings::FINDINGS;
 pub(crate) use table::PAGES;
+pub(crate) use words::WORDS;
 
 /// What is known of one error code.
 #[derive(Debug, Serialize)]
@@ -68,7 +70,7 @@ impl Page {
 
     /// Every page, those of errors first.
     pub(crate) fn all() -> impl Iterator<Item = &'static Self> {
-        PAGES.iter().chain(FINDINGS)
+        PAGES.iter().chain(FINDINGS).chain(WORDS)
     }
 
     /// What the code means, in one sentence.

@@ -17,6 +17,7 @@ mod context;
 mod document;
 mod error;
 mod gist;
+mod hints;
 mod imported;
 mod items;
 mod limit;

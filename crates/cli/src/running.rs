@@ -32,6 +32,7 @@ use crate::config::{changed_since, configuration};
 use crate::context::{Context, User};
 use crate::error::{Exit, Failure, Result};
 use crate::gist::{event_type, gist};
+use crate::hints;
 use crate::output::{BAD, BOLD, DIM, GOOD, WARN, paint};
 use crate::text::{clean, count, one_line};
 
@@ -66,7 +67,8 @@ impl Running {
             scopes: workshop.config.scopes.clone(),
             redactor: redactor.clone(),
         });
-        let engine = engine.sealing(User::find()?.signer()?.seal_key()).keeping(
+        let (seal, former) = User::find()?.seals()?;
+        let engine = engine.sealing(seal).hearing(former).keeping(
             Keeper::new(store.clone(), workshop.config.state_persistence.clone())
                 .map_err(|error| Failure::of(&error))?,
         );
@@ -133,32 +135,11 @@ impl Running {
         let ended = run(&self, &cancel, &mut |told| screen.show(&told));
         screen.end_draft();
         self.store.take_amiss().iter().for_each(|amiss| context.output.say(clean(amiss)));
-        let ended = ended.map_err(|error| match error {
-            // Whoever interrupts the waiting is not told that it was not allowed.
-            error @ selvedge_engine::Error::NotHeardYet { .. } => {
-                Failure { exit: Exit::Interrupted, ..Failure::of(&error) }
-            }
-            error => Failure::of(&error),
-        });
-        let short = ended.as_ref().ok().and_then(|ended| self.short_above(ended));
+        let ended = ended.map_err(|error| hints::refused(&*self.store, &error));
+        let outcome = ended.as_ref().map_or(Ok(()), |ended| hints::ended(&*self.store, ended));
         self.close(context);
-        let ended = ended?;
-        tell_end(context, &ended)?;
-        outcome(&ended).map_err(|failure| match short {
-            Some(account) => failure.hint(format!(
-                "its money comes from `{account}`, which has nothing left: `selvedge resume {account} --raise spend=…` \
-                 first, and then `selvedge resume {} --raise spend=…`",
-                ended.thread
-            )),
-            None => failure,
-        })
-    }
-
-    /// The account that has to be raised before that of a thread can be, which waits for money.
-    fn short_above(&self, ended: &Ended) -> Option<ThreadId> {
-        let waits = ended.suspended.as_ref().is_some_and(|why| why.reason == SuspendReason::Budget);
-        let account = self.store.get(&ended.thread).ok().filter(|_| waits)?.manifest.chain_root_id;
-        selvedge_engine::ledger::short_above(&*self.store, &account).ok()?
+        tell_end(context, &ended?)?;
+        outcome
     }
 
     /// Closes the store, so that the transcripts alone hold everything.
@@ -182,7 +163,8 @@ pub(crate) fn plain_engine(context: &Context<'_>) -> Result<(Arc<LocalStore>, En
         scopes: Scopes::builtin(),
         redactor: Redactor::new(secrets(&environment()), Vec::new()),
     });
-    Ok((store, engine.sealing(User::find()?.signer()?.seal_key())))
+    let (seal, former) = User::find()?.seals()?;
+    Ok((store, engine.sealing(seal).hearing(former)))
 }
 
 /// Writes down, signed and once, what a thread may call, before its first run.

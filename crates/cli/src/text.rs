@@ -3,6 +3,7 @@
 use std::path::Path;
 
 use selvedge_log::Trust;
+use selvedge_model::limits::Cost;
 use selvedge_model::{Digest, Timestamp};
 use serde::Serializer;
 
@@ -38,6 +39,15 @@ pub(crate) fn grouped(number: u64) -> String {
         text.push(digit);
     }
     text
+}
+
+/// What was spent. What a correction took off a call of an earlier thread of the chain is said beside it.
+pub(crate) fn spent(cost: &Cost) -> String {
+    let Cost { spend, corrected, .. } = cost;
+    match corrected.is_empty() {
+        true => format!("${spend}"),
+        false => format!("${spend}, less ${} of earlier threads", corrected.from.saturating_sub(corrected.to)),
+    }
 }
 
 /// Text from elsewhere, made safe to show: nothing in it can move the cursor, change colours or reorder the line.

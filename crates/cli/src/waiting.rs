@@ -11,6 +11,7 @@ use serde::Serialize;
 use serde_json::Value;
 
 use crate::error::{Exit, Failure, Result};
+use crate::hints;
 
 /// How many threads are looked at in one go.
 const PAGE: usize = 500;
@@ -46,7 +47,7 @@ const TO_BEGIN: Duration = Duration::from_secs(10);
 pub(crate) fn needs(store: &dyn Store) -> Result<Vec<Need>> {
     let now = SystemClock.now();
     let waiting = of_status(store, Status::Suspended)?;
-    let mut needs: Vec<Need> = waiting.iter().flat_map(|thread| needs_of(thread, now)).collect();
+    let mut needs: Vec<Need> = waiting.iter().flat_map(|thread| needs_of(store, thread, now)).collect();
     for thread in of_status(store, Status::Running)?.into_iter().chain(late(store)?) {
         // Its other calls run meanwhile.
         needs.extend(thread.asks.iter().filter(|ask| !ask.is_over(now)).map(|ask| asked(&thread, ask, now)));
@@ -136,7 +137,7 @@ fn asked(thread: &Manifest, ask: &Ask, now: Timestamp) -> Need {
     }
 }
 
-fn needs_of(thread: &Manifest, now: Timestamp) -> Vec<Need> {
+fn needs_of(store: &dyn Store, thread: &Manifest, now: Timestamp) -> Vec<Need> {
     let id = &thread.thread_id;
     let Some(why) = &thread.suspended else { return Vec::new() };
     let of = |why: &Suspended, commands| need(thread, why.reason, why.code.clone(), commands);
@@ -148,14 +149,16 @@ fn needs_of(thread: &Manifest, now: Timestamp) -> Vec<Need> {
         Need { call_id: Some(call.clone()), ..of(why, commands.into()) }
     });
     let mut needs: Vec<Need> = asks.chain(unknown).collect();
-    if needs.is_empty() {
-        let command = match (why.reason, limit_of(why)) {
-            (SuspendReason::Limit | SuspendReason::Budget, Some(limit)) => {
-                format!("selvedge resume {id} --raise {limit}=…")
+    // What it asks about is not why it waits, if no call of it does.
+    if why.calls.is_empty() {
+        let commands = match (hints::money(store, id, why), why.reason, limit_of(why)) {
+            (Some(in_order), ..) => in_order.into(),
+            (None, SuspendReason::Limit | SuspendReason::Budget, Some(limit)) => {
+                vec![format!("selvedge resume {id} --raise {limit}=…")]
             }
-            _ => format!("selvedge resume {id}"),
+            _ => vec![format!("selvedge resume {id}")],
         };
-        needs.push(Need { why: values(why), ..of(why, vec![command]) });
+        needs.push(Need { why: values(why), ..of(why, commands) });
     }
     needs
 }

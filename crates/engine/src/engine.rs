@@ -65,6 +65,8 @@ pub struct Engine {
     pub(crate) snapshots: Option<Arc<Keeper>>,
     /// What shows that a note comes from somebody who holds the key.
     pub(crate) seal: Option<SealKey>,
+    /// What showed it before a key took over.
+    pub(crate) former: Vec<SealKey>,
     /// What is done before a thread's first run.
     prepare: Option<Prepare>,
     /// What is running in this process, and how to stop it.
@@ -98,9 +100,24 @@ impl Engine {
     pub fn new(options: Options) -> Self {
         let Options { store, trust, clock, ids, processes, scopes, redactor } = options;
         let (folds, active) = (Folds::default(), Mutex::default());
-        let (snapshots, seal, prepare) = (None, None, None);
+        let (snapshots, seal, former, prepare) = (None, None, Vec::new(), None);
         let places = Places::default();
-        Self { store, trust, clock, ids, processes, scopes, redactor, folds, snapshots, seal, prepare, active, places }
+        Self {
+            store,
+            trust,
+            clock,
+            ids,
+            processes,
+            scopes,
+            redactor,
+            folds,
+            snapshots,
+            seal,
+            former,
+            prepare,
+            active,
+            places,
+        }
     }
 
     /// The same engine, saving snapshots of its threads and beginning with them.

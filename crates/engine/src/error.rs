@@ -2,7 +2,8 @@
 
 use selvedge_model::account::PostingError;
 use selvedge_model::error::{Classify, Kind};
-use selvedge_model::{CallId, Reason, Status, ThreadId};
+use selvedge_model::id::ReservationId;
+use selvedge_model::{CallId, Digest, Money, Reason, Status, ThreadId, Timestamp};
 
 /// The result of asking the engine.
 pub type Result<T, E = Error> = std::result::Result<T, E>;
@@ -50,6 +51,25 @@ pub enum Error {
         call: CallId,
         /// What was said.
         said: String,
+    },
+    /// What a call really cost was said before.
+    #[error(
+        "the call of reservation `{reservation}` was corrected already: to ${amount}, at {at} in the log of `{thread}`, signed by \
+         `{}`, by this evidence: {evidence}", .signer.short()
+    )]
+    AlreadyCorrected {
+        /// What was reserved for the call.
+        reservation: ReservationId,
+        /// The thread whose log says so.
+        thread: ThreadId,
+        /// What it cost, as was said.
+        amount: Money,
+        /// How that was known.
+        evidence: String,
+        /// When it was said.
+        at: Timestamp,
+        /// Whose key signed it.
+        signer: Digest,
     },
     /// The time in which somebody could decide is over.
     #[error("the time in which call `{call}` of thread `{thread}` could be decided about is over")]
@@ -146,7 +166,7 @@ impl Classify for Error {
             | Self::NoPrice { .. }
             | Self::AboveParent { .. } => Kind::Denied,
             Self::NotRaised { .. } | Self::EditRefused { .. } | Self::ValueUnused { .. } => Kind::Invalid,
-            Self::AlreadyDecided { .. } => Kind::Conflict,
+            Self::AlreadyDecided { .. } | Self::AlreadyCorrected { .. } => Kind::Conflict,
             Self::NoOpenCall { .. } => Kind::Absent,
         }
     }
@@ -158,6 +178,7 @@ impl Classify for Error {
             Self::NotRunnable { .. } => "not_runnable",
             Self::NoOpenCall { .. } => "no_open_call",
             Self::AlreadyDecided { .. } => "already_decided",
+            Self::AlreadyCorrected { .. } => "already_corrected",
             Self::NotHeardYet { .. } => "not_heard_yet",
             Self::TooLate { .. } => "too_late",
             Self::NotRaised { .. } => "not_raised",
@@ -188,6 +209,9 @@ impl Classify for Error {
             Self::NoOpenCall { thread, .. } => Some(format!("`selvedge log {thread}` shows its calls")),
             Self::AlreadyDecided { thread, .. } => {
                 Some(format!("what was said counts; `selvedge resume {thread}` goes on with it"))
+            }
+            Self::AlreadyCorrected { thread, .. } => {
+                Some(format!("what was said stays; `selvedge budget {thread}` shows what the account has spent"))
             }
             Self::TooLate { thread, .. } => {
                 Some(format!("`selvedge resume {thread}` goes on without it; the model may ask again"))

@@ -14,18 +14,16 @@
 //!   not enough the call is not made and the thread waits.
 //! - Killed anywhere, what was reserved is either still reserved under the name of the lost run, or settled.
 //!
-//! [`book`] works out postings that concern more than one account: what a spawn, a raise and the end of a chain need. [`audit`] shows what
-//! was posted, by the database and by the signed logs alone.
+//! [`book`] works out postings that concern more than one account: what a spawn, a raise and the end of a chain need. [`correct`] says what a
+//! lost call really cost. [`audit`] shows what was posted, by the database and by the signed logs alone.
 
 use selvedge_model::account::{Account, AccountId, AccountStatus, Posting, PostingError, ReservationState};
 use selvedge_model::answer::Usage;
 use selvedge_model::event::{SuspendReason, Suspended};
 use selvedge_model::id::ReservationId;
 use selvedge_model::limits::{Limits, SPEND_EXCEEDED};
-use selvedge_model::{
-    Batch, Changeset, Committed, Event, Expect, Ids, ModelError, Money, Part, Price, Reason, RunId, Status, ThreadId,
-};
-use selvedge_store::{Error as StoreError, Store};
+use selvedge_model::{Batch, Committed, Event, ModelError, Money, Price, Reason, RunId, Status};
+use selvedge_store::Error as StoreError;
 
 use crate::assignment::Assignment;
 use crate::error::{Error, Result};
@@ -34,9 +32,11 @@ use crate::told::Told;
 
 pub mod audit;
 pub mod book;
+mod correction;
 mod differences;
 
 pub use book::{Book, short_above};
+pub use correction::correct;
 
 /// How many tokens a model may answer with when nobody says how many.
 pub const OUTPUT_TOKENS: u64 = 8_192;
@@ -124,33 +124,6 @@ impl Spent {
             ModelError::Transient { .. } | ModelError::Cut { .. } | ModelError::Stopped { .. } => Self::Unknown,
         }
     }
-}
-
-/// Says in the log of a chain's end what a call of it really cost whose answer was lost, also when all of that has ended: durable on
-/// return, together with what goes back up the tree. Gives the account.
-pub fn correct(
-    store: &dyn Store,
-    ids: &dyn Ids,
-    thread: &ThreadId,
-    (lost, amount): (&ReservationId, Money),
-    evidence: &str,
-) -> std::result::Result<Account, StoreError> {
-    let account = store.get(thread)?.manifest.chain_root_id;
-    // A thread that is continued takes nothing any more.
-    let mut chain = crate::chain::walk(store, thread)?.into_iter().filter(|(_, is_deleted)| !is_deleted);
-    let thread = &chain.next_back().map_or_else(|| thread.clone(), |(manifest, _)| manifest.thread_id);
-    for _ in 0..TRIES {
-        let mut book = Book::over(store, ids);
-        book.correct(&account, lost.clone(), amount, evidence.to_owned())?;
-        let after = book.account(&account)?;
-        let part = Part::new(thread.clone(), Expect::Any, Changeset::empty(Reason::Lifecycle));
-        match (store.commit(Batch::of(Part { postings: book.into_postings(), ..part })), after) {
-            (Ok(_), Some(after)) => return Ok(after),
-            (Err(error), _) if !book::is_overtaken(&error) => return Err(error),
-            _ => {}
-        }
-    }
-    Err(StoreError::AccountBusy(account))
 }
 
 impl Held<'_> {

@@ -379,7 +379,7 @@ impl Running<'_, '_> {
         {
             let said = serde_json::to_string(&answer.content).map_or(0, |text| text.len());
             used.usage.input_tokens = used.usage.input_tokens.saturating_add(self.gauge.tokens(size));
-            used.usage.output_tokens = used.usage.output_tokens.saturating_add(self.gauge.tokens(said));
+            used.usage.output_tokens = used.usage.output_tokens.saturating_add(self.gauge.tokens_of_text(said));
         }
         used
     }
@@ -395,6 +395,7 @@ impl Running<'_, '_> {
             spend: used.spend,
             spend_unknown: used.spend_unknown,
             duration_ms: u64::try_from(took).unwrap_or(0),
+            ..Cost::default()
         };
         self.used.add(&cost);
         self.held.delta.events.push(Event::Usage(TurnUsage {

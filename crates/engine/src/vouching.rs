@@ -2,7 +2,8 @@
 //!
 //! Notes lie in the database until they are heard, and whoever can write there need not be able to sign. So a note that allows something,
 //! a decision or a raise, carries a mark that only the key can make, over all of it and for one chain of threads. One without it
-//! changes nothing: it is dropped by the next run, and that is told; so is one whose key was rotated meanwhile, and it is said again.
+//! changes nothing: it is dropped by the next run, and that is told. One whose key was rotated meanwhile counts as long as that key is at
+//! hand among the retired ones.
 //! A message allows nothing, and is never dropped. An engine that was handed no key vouches for nothing and hears every note.
 
 use selvedge_log::hash::{Binding, SealKey};
@@ -27,6 +28,13 @@ impl Engine {
         self
     }
 
+    /// The same engine, hearing also what was left by somebody who held one of these keys, which that one took over from.
+    #[must_use]
+    pub fn hearing(mut self, former: Vec<SealKey>) -> Self {
+        self.former = former;
+        self
+    }
+
     /// A note with its mark.
     pub(crate) fn vouched(&self, chain: &ThreadId, mut note: Note) -> Note {
         if let (Some(key), true) = (&self.seal, needs_mark(&note.kind)) {
@@ -42,7 +50,9 @@ impl Engine {
     pub(crate) fn is_vouched(&self, chain: &ThreadId, note: &Note) -> bool {
         let Some(key) = self.seal.as_ref().filter(|_| needs_mark(&note.kind)) else { return true };
         let mark = note.body.get(MARK).cloned().and_then(|mark| serde_json::from_value::<Digest>(mark).ok());
-        mark.is_some_and(|mark| key.is_marked(&place(chain), &content(note), &mark))
+        let Some(mark) = mark else { return false };
+        let mut keys = std::iter::once(key).chain(&self.former);
+        keys.any(|key| key.is_marked(&place(chain), &content(note), &mark))
     }
 }
 
@@ -57,8 +67,13 @@ impl Held<'_> {
         for note in self.engine.store.pending(self.thread())? {
             if !self.is_vouched(&note) {
                 let (thread, Note { key, kind, .. }) = (self.thread(), &note);
+                let of = match note.body.pointer("/decision/call_id").and_then(Value::as_str) {
+                    Some(call) => format!(" about call `{call}`"),
+                    None => String::new(),
+                };
                 let why = format!(
-                    "note `{key}` (`{kind}`) for `{thread}` was not left by anybody who holds the key; it was dropped"
+                    "note `{key}` (`{kind}`){of} for `{thread}` was not left by anybody who holds the key; it was dropped: whoever \
+                     meant it says it again"
                 );
                 self.delta.consumed.push(note.key);
                 self.commit(Reason::Lifecycle, Of::default(), tell)?;

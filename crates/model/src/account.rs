@@ -261,7 +261,7 @@ pub struct Record {
     /// Whether nobody knows what was spent.
     #[serde(default, skip_serializing_if = "is_false")]
     pub unknown: bool,
-    /// What a child account had spent before money was set aside for it again.
+    /// What a child account had spent before money was set aside for it again; for a corrected reservation what was put down too much.
     #[serde(rename = "returned_nanos", default, skip_serializing_if = "Option::is_none")]
     pub returned: Option<Money>,
     /// How it is known what was spent.

@@ -175,6 +175,10 @@ impl Thread {
                 self.meter.run_ended(&run.meta.total_cost());
             }
             Event::Usage(usage) => self.meter.turn(&usage.cost),
+            Event::Corrected(record) => {
+                self.manifest.apply(event, at)?;
+                self.meter.returned(record.returned.unwrap_or_default());
+            }
             Event::ChildSpawned(fields) => {
                 self.manifest.apply(event, at)?;
                 // Who wrote it says more than is needed here, or less.

@@ -50,9 +50,30 @@ pub struct Cost {
     /// Of the dollars, those put down for calls of which nobody knows what they cost.
     #[serde(default, skip_serializing_if = "is_nothing", with = "money::decimal")]
     pub spend_unknown: Money,
+    /// What evidence corrected that stands in another log of the same chain: taken off where both are added up.
+    #[serde(default, skip_serializing_if = "Corrections::is_empty")]
+    pub corrected: Corrections,
     /// Milliseconds of running time.
     #[serde(default)]
     pub duration_ms: u64,
+}
+
+/// What was put down for calls of which nobody knew what they cost, and what they really cost.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Corrections {
+    /// What was put down.
+    #[serde(with = "money::decimal")]
+    pub from: Money,
+    /// What it really was.
+    #[serde(with = "money::decimal")]
+    pub to: Money,
+}
+
+impl Corrections {
+    /// Whether nothing was corrected.
+    pub fn is_empty(&self) -> bool {
+        *self == Self::default()
+    }
 }
 
 impl Limits {
@@ -232,6 +253,11 @@ impl Meter {
         self.spend = self.spend.saturating_add(cost.spend);
     }
 
+    /// So much of what was spent was found not to have been.
+    pub fn returned(&mut self, money: Money) {
+        self.spend = self.spend.saturating_sub(money);
+    }
+
     /// A run ended that used this much in all.
     pub fn run_ended(&mut self, cost: &Cost) {
         // What no turn told of comes with the end of the run.
@@ -248,6 +274,11 @@ impl Cost {
         self.input_tokens.saturating_add(self.output_tokens)
     }
 
+    /// Whether there is anything to say of money.
+    pub fn has_spent(&self) -> bool {
+        !self.spend.is_zero() || !self.corrected.is_empty()
+    }
+
     /// Adds another cost to this one; a sum that no longer fits stays at the greatest number.
     pub fn add(&mut self, other: &Self) {
         self.turns = self.turns.saturating_add(other.turns);
@@ -256,6 +287,20 @@ impl Cost {
         self.spend = self.spend.saturating_add(other.spend);
         self.spend_unknown = self.spend_unknown.saturating_add(other.spend_unknown);
         self.duration_ms = self.duration_ms.saturating_add(other.duration_ms);
+        self.correct(other.corrected);
+    }
+
+    /// Takes in what evidence corrected. It is taken off as far as it is of what nobody knew here; what a call of an earlier thread of the
+    /// chain cost waits until that one's cost is added.
+    pub fn correct(&mut self, more: Corrections) {
+        let from = self.corrected.from.saturating_add(more.from);
+        let to = self.corrected.to.saturating_add(more.to);
+        self.corrected = Corrections { from, to };
+        if let Some(unknown) = self.spend_unknown.checked_sub(from) {
+            self.spend_unknown = unknown;
+            self.spend = self.spend.saturating_sub(from.saturating_sub(to));
+            self.corrected = Corrections::default();
+        }
     }
 }
 
@@ -282,6 +327,25 @@ mod tests {
             depth: Some(1),
             duration_seconds: Some(60),
         }
+    }
+
+    #[test]
+    fn what_was_corrected_is_taken_off_where_the_lost_call_is_counted() {
+        let money = |text: &str| text.parse::<Money>().unwrap();
+        let lost = Cost { spend: money("0.7"), spend_unknown: money("0.5"), ..Cost::default() };
+        let mut own = lost.clone();
+        own.correct(Corrections { from: money("0.4"), to: money("0.1") });
+        assert_eq!((own.spend, own.spend_unknown), (money("0.4"), money("0.1")));
+        assert!(own.corrected.is_empty());
+
+        // Said in the log of a later thread, it leaves what that one spent alone.
+        let mut later = Cost { spend: money("0.2"), ..Cost::default() };
+        later.correct(Corrections { from: money("0.5"), to: money("0.1") });
+        assert_eq!((later.spend, later.corrected.from), (money("0.2"), money("0.5")));
+        let mut chain = lost;
+        chain.add(&later);
+        assert_eq!((chain.spend, chain.spend_unknown), (money("0.5"), Money::ZERO));
+        assert!(chain.corrected.is_empty());
     }
 
     #[test]

@@ -3,10 +3,11 @@
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
+use crate::account::Record;
 use crate::error::{Classify, Kind};
 use crate::event::{Ask, Event, Fields, Handoff, ManifestChanged, Suspended, ThreadCreated, ThreadKind};
 use crate::id::{AgentId, CallId, DirectiveId, RunId, TaskId, ThreadId};
-use crate::limits::{Cost, Limits};
+use crate::limits::{Corrections, Cost, Limits};
 use crate::message::{Block, Message};
 use crate::run::RunRecorded;
 use crate::status::{InvalidTransition, Status};
@@ -62,7 +63,7 @@ pub struct Manifest {
     /// The risks of its tools that somebody acknowledged.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub acknowledged: Vec<Risk>,
-    /// What its runs used.
+    /// What its runs used, after what was corrected since.
     pub cost: Cost,
     /// What it returned.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -179,6 +180,7 @@ impl Manifest {
             }
             Event::ManifestChanged(change) => self.changed(change, at)?,
             Event::ThreadHandoff(handoff) | Event::ThreadResumed(handoff) => self.handed_off(handoff, at)?,
+            Event::Corrected(record) => self.corrected(record),
             _ => {}
         }
         self.updated_at = at;
@@ -191,6 +193,7 @@ impl Manifest {
             != (before.status, &before.title, &before.outputs, &before.session_id, &before.limits)
             || self.suspended != before.suspended
             || self.continuation_thread_id != before.continuation_thread_id
+            || self.cost != before.cost
             || (self.run_id != before.run_id && self.run_id.is_none())
     }
 
@@ -267,6 +270,11 @@ impl Manifest {
         self.enter(Status::Continued, at)?;
         self.continuation_thread_id = Some(handoff.new_thread_id.clone());
         Ok(())
+    }
+
+    fn corrected(&mut self, record: &Record) {
+        let (to, returned) = (record.amount.unwrap_or_default(), record.returned.unwrap_or_default());
+        self.cost.correct(Corrections { from: to.saturating_add(returned), to });
     }
 
     fn enter(&mut self, next: Status, at: Timestamp) -> Result<(), InvalidTransition> {

@@ -27,6 +27,15 @@ pub(crate) const FINDINGS: &[Page] = &[
         related: &["blob_damaged"],
     },
     Page {
+        code: "capabilities_missing",
+        exits: &[Exit::Failed],
+        retry: Retry::Never,
+        means: "The `capabilities.md` of a thread that has run is gone.",
+        cause: "It was deleted from outside. What the thread may call stands in its log and is not changed by this.",
+        remedies: &["nothing: the next run writes it anew"],
+        related: &["capabilities_refused", "manifest_missing"],
+    },
+    Page {
         code: "capabilities_refused",
         exits: &[Exit::Integrity],
         retry: Retry::Never,

@@ -119,6 +119,15 @@ pub(crate) const PAGES: &[Page] = &[
         related: &["account_exists", "account_closed"],
     },
     Page {
+        code: "already_corrected",
+        exits: &[Exit::Conflict],
+        retry: Retry::Never,
+        means: "What this call cost was said before, with evidence.",
+        cause: "A call whose answer was lost is corrected once; the error names who said what, when, and in which log.",
+        remedies: &["look at what the account has spent: `selvedge budget THREAD --verify`"],
+        related: &["not_corrected", "reservation_unknown"],
+    },
+    Page {
         code: "already_decided",
         exits: &[Exit::Conflict],
         retry: Retry::Never,
@@ -957,7 +966,7 @@ pub(crate) const PAGES: &[Page] = &[
         cause: "The database or a log was edited, a log that held postings is gone without a tombstone, or a part of the store was restored without the rest.",
         remedies: &[
             "`selvedge verify --all` says whether every log is as it was signed",
-            "`selvedge repair THREAD` mends what may be mended of a log that was cut; a copy brings back the rest: `selvedge restore BACKUP`",
+            "`selvedge repair THREAD` mends what may be mended of a log that was cut; a copy brings back the rest: `selvedge -C DIR restore BACKUP`",
             "`selvedge reindex` rebuilds the accounts once the logs are whole",
         ],
         related: &["database_differs", "integrity"],

@@ -241,7 +241,8 @@ fn judge(thread: &ThreadId, audit: &Audit) -> Result<()> {
             (None, true) => "`selvedge reindex` rebuilds the database from the logs".to_owned(),
             (log, _) => format!(
                 "`selvedge verify {}` says what is wrong with the log, and `selvedge repair {}` mends what may be \
-                 mended; the rest comes from a copy: `selvedge restore BACKUP`",
+                 mended; the rest comes from a copy: `selvedge -C DIR restore BACKUP` lays one out elsewhere, and a thread's folder \
+                 is copied back from there",
                 log.unwrap_or("--all"),
                 log.unwrap_or("THREAD")
             ),
@@ -264,7 +265,7 @@ fn correct(
     let thread = store.resolve(thread)?;
     let corrected = ledger::correct(&store, &SystemIds, &thread, (reservation, amount), evidence);
     context.close(store);
-    let account = corrected?;
+    let account = corrected.map_err(|error| Failure::of(&error))?;
     let (spent, account) = (account.spent(), account.id);
     if context.output.is_json() {
         return context.output.record(&json!({"account": account, "spent_nanos": spent}));

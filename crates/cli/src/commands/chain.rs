@@ -7,6 +7,7 @@ use crate::commands::chain_search;
 use crate::context::Context;
 use crate::error::{Failure, Result};
 use crate::output::{Output, table};
+use crate::text::spent;
 
 /// Show the chain of a thread, or search it
 ///
@@ -51,7 +52,7 @@ fn show(chain: &Chain, output: &Output) -> Result<()> {
             link.status.to_string(),
             link.directive.as_ref().map(ToString::to_string).unwrap_or_default(),
             link.cost.turns.to_string(),
-            format!("${}", link.cost.spend),
+            spent(&link.cost),
             how(link),
         ]
     });

@@ -14,6 +14,7 @@ use serde_json::Value;
 
 use crate::context::Context;
 use crate::error::{Exit, Failure, Result};
+use crate::hints;
 use crate::running::{Running, needs_decision};
 use crate::text::one_line;
 use crate::waiting::thread_of;
@@ -230,7 +231,7 @@ fn decide_one(
             (Ok(decided), _) => decided,
             // Whoever it was left with has gone by it.
             (Err(selvedge_engine::Error::NoOpenCall { .. }), Some(left)) => return Ok(left),
-            (Err(error), _) => return Err(Failure::of(&error)),
+            (Err(error), _) => return Err(hints::refused(&*running.store, &error)),
         };
         let is_run = running.store.get(thread)?.manifest.status == Status::Running;
         if decided.recorded != Recorded::Left || is_run || Instant::now() > deadline {

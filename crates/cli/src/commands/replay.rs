@@ -42,7 +42,8 @@ use crate::text::{clean, count, one_line};
 /// would be another one today, and tools that are offered otherwise than `capabilities.md` has it.
 ///
 /// With --from, nothing up to that version is compared. If the run that goes on there takes another way before it, that run is taken over to
-/// its end, which is said, and the runs behind it are compared. If nothing is left to compare, that is an error with exit code 2.
+/// its end, which is said, and the runs behind it are compared. If nothing is left to compare, nothing but that is said: an error with exit
+/// code 2.
 ///
 /// JSON: {"thread_id", "version", "identical", "compared", "given", "differences":[{"version", "line", "reason", "what", "recorded",
 /// "now"}], "differences_count", "ended_at", "state_differs_at", "state_recorded", "state_now", "redefined":[…], "prompt":[{"what", "recorded",
@@ -112,12 +113,13 @@ pub(crate) fn run(args: &Args, context: &Context<'_>) -> Result<()> {
             "the run takes another way at version {version} already: it is taken over up to its end, version {end}"
         ));
     }
-    match context.output.is_json() {
-        true => context.output.record(&Record { identical: report.is_identical(), report: &report, prompt: &told })?,
-        false => show(&report, &told, args.from, context)?,
-    }
+    // Of nothing it can't be said that it is the same.
     if let (Some(from), 0) = (args.from, report.compared + report.count) {
         return Err(nothing_left(&thread, from, last_run));
+    }
+    match context.output.is_json() {
+        true => context.output.record(&Record { identical: report.is_identical(), report: &report, prompt: &told })?,
+        false => show(&report, &told, context)?,
     }
     outcome(&report, last_run)
 }
@@ -181,7 +183,7 @@ fn recorded(recording: &Recording) -> Replay {
     Replay::new(recording.steps.iter().map(|step| Recorded { reason: step.reason(), events: &step.events }))
 }
 
-fn show(report: &Report, told: &[Told], from: Option<u64>, context: &Context<'_>) -> Result<()> {
+fn show(report: &Report, told: &[Told], context: &Context<'_>) -> Result<()> {
     let output = context.output;
     let mut version = None;
     for difference in &report.differences {
@@ -210,19 +212,14 @@ fn show(report: &Report, told: &[Told], from: Option<u64>, context: &Context<'_>
     for tool in &report.redefined {
         output.say(format!("`{}` is defined otherwise than when it was called", clean(tool)));
     }
-    output.text(closing(report, from))
+    output.text(closing(report))
 }
 
-fn closing(report: &Report, from: Option<u64>) -> String {
+fn closing(report: &Report) -> String {
     let (compared, given) = (count(report.compared, "changeset"), count(report.given, "changeset"));
     let (thread, state) = (&report.thread_id, report.state_now.short());
     match (report.is_identical(), report.compared) {
-        (true, 0) => match from {
-            Some(from) => {
-                format!("nothing compared: no run of {thread} begins behind version {from}; {given} taken over")
-            }
-            None => format!("nothing in {thread} was decided by an engine: {given} taken over"),
-        },
+        (true, 0) => format!("nothing in {thread} was decided by an engine: {given} taken over"),
         (true, _) => {
             let word = paint(GOOD, "identical:");
             format!("{word} {compared} of {thread} decided as recorded, state {state}; {given} taken over")

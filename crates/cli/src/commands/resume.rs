@@ -7,6 +7,7 @@ use selvedge_store::Registry;
 
 use crate::context::Context;
 use crate::error::{Failure, Result};
+use crate::hints;
 use crate::running::Running;
 
 /// Go on with a thread that waits, or that has ended
@@ -46,7 +47,7 @@ pub(crate) fn run(args: &Args, context: &Context<'_>) -> Result<()> {
     let raise = crate::limit::all(&args.raise);
     let end = running.engine.end_of_chain(&thread).map_err(|error| Failure::of(&error))?;
     if input.is_empty() && is_run_elsewhere(&running, &end)? {
-        running.engine.leave_raise(&end, &raise).map_err(|error| Failure::of(&error))?;
+        running.engine.leave_raise(&end, &raise).map_err(|error| hints::refused(&*running.store, &error))?;
         running.close(context);
         context.output.tell(format!("left with whoever runs {end}, who goes by it"));
         return Ok(());

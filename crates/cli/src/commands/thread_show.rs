@@ -14,7 +14,7 @@ use crate::context::Context;
 use crate::error::Result;
 use crate::imported;
 use crate::output::{BOLD, Output, paint};
-use crate::text::{clean, count, key, local};
+use crate::text::{clean, count, key, local, spent};
 
 /// Show what is known of a thread
 ///
@@ -88,7 +88,7 @@ fn show(shown: &Shown, key: &str, output: &Output) -> Result<()> {
         ("created", Some(local(manifest.created_at))),
         ("updated", Some(local(manifest.updated_at))),
         ("runs", (runs > 0).then(|| runs.to_string())),
-        ("spent", (!manifest.cost.spend.is_zero()).then(|| format!("${}", manifest.cost.spend))),
+        ("spent", manifest.cost.has_spent().then(|| spent(&manifest.cost))),
         ("parent", manifest.parent_id.as_ref().map(ToString::to_string)),
         ("children", listed(&shown.children)),
         ("chain", in_chain),

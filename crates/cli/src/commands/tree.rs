@@ -10,7 +10,7 @@ use crate::commands::wait::standing;
 use crate::context::Context;
 use crate::error::{Failure, Result};
 use crate::output::{BOLD, DIM, paint};
-use crate::text::count;
+use crate::text::{count, spent};
 
 /// How long to wait for news before looking whether anybody still listens, and whether what runs still lives.
 const LISTEN: Duration = Duration::from_millis(500);
@@ -79,6 +79,6 @@ fn line(tree: &Tree) -> String {
     let ids: Vec<String> = tree.chain.iter().map(|link: &Link| link.thread_id.to_string()).collect();
     let (end, earlier) = ids.split_last().map_or(("", &[][..]), |(end, earlier)| (end.as_str(), earlier));
     let earlier: String = earlier.iter().map(|id| format!("{id} → ")).collect();
-    let used = format!("{}, ${}", count(tree.cost.turns, "turn"), tree.cost.spend);
+    let used = format!("{}, {}", count(tree.cost.turns, "turn"), spent(&tree.cost));
     format!("{}{} {} {}", paint(DIM, earlier), paint(BOLD, end), standing(tree.status), paint(DIM, used))
 }

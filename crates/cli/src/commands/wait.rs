@@ -13,8 +13,8 @@ use selvedge_store_local::{Access, LocalStore};
 use crate::config::configuration;
 use crate::context::Context;
 use crate::error::{Exit, Failure, Result};
+use crate::hints;
 use crate::output::{BAD, BOLD, GOOD, WARN, paint};
-use crate::running;
 use crate::text::clean;
 
 /// The longest that anybody waits: a year.
@@ -62,7 +62,7 @@ pub(crate) fn run(args: &Args, context: &Context<'_>) -> Result<()> {
         true => context.output.record(&waited)?,
         false => outcomes().try_for_each(|outcome| show(outcome, context))?,
     }
-    outcomes().try_for_each(ended)
+    outcomes().try_for_each(|outcome| ended(&store, outcome))
 }
 
 /// The thread that a prefix names. A deleted one may go on elsewhere.
@@ -99,7 +99,7 @@ pub(crate) fn standing(standing: Standing) -> String {
 }
 
 /// How a wait for one thread ends.
-fn ended(outcome: &Outcome) -> Result<()> {
+fn ended(store: &LocalStore, outcome: &Outcome) -> Result<()> {
     let thread = &outcome.thread_id;
     let why = outcome.why.as_deref().unwrap_or("nobody goes on with it");
     match (outcome.status, outcome.status.status()) {
@@ -124,18 +124,21 @@ fn ended(outcome: &Outcome) -> Result<()> {
                 "wait on with `selvedge wait {thread}`; `selvedge log --follow {thread}` shows what it does"
             )))
         }
-        (_, Some(status)) => running::outcome(&Ended {
-            thread: thread.clone(),
-            run: outcome.run_id.clone(),
-            status,
-            text: None,
-            code: outcome.why.clone().unwrap_or_else(|| status.to_string()),
-            detail: None,
-            suspended: outcome.suspended.clone(),
-            asks: outcome.asks.clone(),
-            outputs: None,
-            cost: outcome.cost.clone(),
-            resumed: None,
-        }),
+        (_, Some(status)) => {
+            let ended = Ended {
+                thread: thread.clone(),
+                run: outcome.run_id.clone(),
+                status,
+                text: None,
+                code: outcome.why.clone().unwrap_or_else(|| status.to_string()),
+                detail: None,
+                suspended: outcome.suspended.clone(),
+                asks: outcome.asks.clone(),
+                outputs: None,
+                cost: outcome.cost.clone(),
+                resumed: None,
+            };
+            hints::ended(store, &ended)
+        }
     }
 }

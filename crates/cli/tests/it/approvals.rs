@@ -209,7 +209,8 @@ fn the_first_word_counts_also_when_it_is_said_again() {
     let say = |args: &[&str]| sandbox.run(&[args, &["call_1", "--thread", &thread, "--no-run", "--json"]].concat());
     assert_eq!(say(&["approve"]).json()["recorded"], "now");
     assert_eq!(say(&["approve"]).json()["recorded"], "before");
-    say(&["deny"]).error(5, "already_decided");
+    let error = say(&["deny"]).error(5, "already_decided");
+    assert!(error["hint"].as_str().unwrap().contains(&format!("`selvedge resume {thread}`")), "{error}");
     put(&sandbox, "other.json", "{\"to\": \"cara\"}");
     say(&["approve", "--edit", "other.json"]).error(5, "already_decided");
     // Nothing ran, and nothing was decided about the other call.
@@ -346,6 +347,8 @@ fn nobodys_word_counts_after_the_time_that_was_set() {
         shown.contains("  expired 20") && shown.contains(&resume) && !shown.contains("selvedge approve"),
         "{shown}"
     );
+    let waited = sandbox.run(&["wait", &thread, "--json"]).error_beside_data(7, "needs_decision");
+    assert!(waited["hint"].as_str().unwrap().contains(&format!("`selvedge resume {thread}`")), "{waited}");
     let error = sandbox.run(&["approve", "call_1", "--thread", &thread, "--json"]).error(4, "too_late");
     assert!(error["hint"].as_str().unwrap().contains(&format!("`selvedge resume {thread}`")), "{error}");
     let told = ended(&sandbox.run(&["resume", &thread, "--json"]));
@@ -464,7 +467,9 @@ fn a_word_left_with_a_process_that_is_killed_is_not_lost() {
     let left = sandbox.run(&["approve", "call_2", "--thread", thread, "--json"]).json();
     assert_eq!(left["recorded"], "left");
     // Another word is refused also while nobody has heard the first.
-    sandbox.run(&["deny", "call_2", "--thread", thread, "--json"]).error(5, "already_decided");
+    let error = sandbox.run(&["deny", "call_2", "--thread", thread, "--json"]).error(5, "already_decided");
+    let hint = error["hint"].as_str().unwrap();
+    assert!(hint.contains(&format!("`selvedge log {thread} --follow`")) && !hint.contains("resume"), "{hint}");
     child.kill().unwrap();
     child.wait().unwrap();
     put(&sandbox, "fast", "");
@@ -559,4 +564,35 @@ fn a_decision_that_was_written_into_the_database_is_dropped_and_told() {
     assert_eq!((dropped.len(), paid(&sandbox).len()), (1, 0), "{ran:?}");
     ended(&sandbox.run(&["approve", "call_1", "--json"]));
     assert_eq!(paid(&sandbox).len(), 1);
+}
+
+/// It was dropped as if somebody had forged it.
+#[test]
+fn a_word_that_was_left_before_the_key_was_rotated_counts() {
+    for is_kept in [true, false] {
+        let sandbox = busy();
+        let (mut child, told) = until(&sandbox, &RUN, |record| record["told"] == "calling");
+        let thread = told[0]["thread_id"].as_str().unwrap();
+        let left = sandbox.run(&["approve", "call_2", "--thread", thread, "--json"]).json();
+        assert_eq!(left["recorded"], "left");
+        child.kill().unwrap();
+        child.wait().unwrap();
+        put(&sandbox, "fast", "");
+        let rotated = sandbox.run(&["keys", "rotate", "--json"]).json();
+        if is_kept {
+            ended(&sandbox.run(&["resume", thread, "--json"]));
+        } else {
+            // Nobody can check it any more: whoever said it is told what was dropped, and is asked again.
+            fs::remove_file(rotated["retired"].as_str().unwrap()).unwrap();
+            let ran = sandbox.run(&["resume", thread, "--json"]);
+            ran.error_beside_data(7, "needs_decision");
+            let dropped = ran.records().into_iter().find(|record| record["told"] == "dropped");
+            assert!(
+                dropped.is_some_and(|told| told["why"].as_str().unwrap().contains("about call `call_2`")),
+                "{ran:?}"
+            );
+            ended(&sandbox.run(&["approve", "call_2", "--thread", thread, "--json"]));
+        }
+        assert_eq!(paid(&sandbox), ["paid anna"]);
+    }
 }

@@ -130,7 +130,123 @@ fn what_a_waiting_threads_lost_call_cost_is_corrected_downward_and_stands_in_the
     assert_eq!(corrected["spent_nanos"], 1_000_000 + other, "{corrected}");
     assert!(fs::read_to_string(sandbox.transcript(&thread)).unwrap().contains("invoice 7"));
     assert_eq!(budget(&sandbox, &thread)["verified"]["holds"], true);
-    correct("0.0001", "invoice 8").error(3, "reservation_unknown");
+    let again = correct("0.0001", "invoice 8").error(5, "already_corrected");
+    let message = again["message"].as_str().unwrap();
+    assert!(message.contains("to $0.001") && message.contains("invoice 7") && message.contains(&thread), "{message}");
+    let other = sandbox.run(&["budget", &thread, "--correct", "nobody.1=0", "--evidence", "x", "--json"]);
+    other.error(3, "reservation_unknown");
+}
+
+const FAILS: &str = "  - {error: {transient: no route}, repeat: forever}\n";
+
+/// A thread that has ended, with one call that was lost on the way and one of two thousandths of a dollar.
+fn with_a_lost_call() -> (Sandbox, String) {
+    let sandbox = project(FAILS);
+    // Nothing is left for a second try.
+    let ran = sandbox.run(&[&RUN[..], &["--limit", "spend=0.017"]].concat());
+    ran.error_beside_data(8, "limit_reached");
+    let thread = thread_of(&ran);
+    put(&sandbox, "script.yaml", &script(SAYS));
+    let resumed = sandbox.run(&["resume", &thread, "--raise", "spend=1", "--json"]);
+    assert_eq!(resumed.code, Some(0), "{resumed:?}");
+    (sandbox, thread)
+}
+
+/// The reservation of the one lost call of an account, and what was put down for it.
+fn lost_call(sandbox: &Sandbox, thread: &str) -> (String, i64) {
+    let shown = budget(sandbox, thread);
+    let reservations = shown["accounts"][0]["reservations"].as_array().unwrap();
+    assert_eq!(reservations.len(), 1, "{shown}");
+    let lost = &reservations[0];
+    (lost["reservation"].as_str().unwrap().to_owned(), lost["amount_nanos"].as_i64().unwrap())
+}
+
+fn manifest(sandbox: &Sandbox, thread: &str) -> Value {
+    serde_json::from_str(&fs::read_to_string(sandbox.threads().join(thread).join("thread.json")).unwrap()).unwrap()
+}
+
+#[test]
+fn what_a_correction_says_is_shown_at_every_door() {
+    let (sandbox, thread) = with_a_lost_call();
+    let (lost, bound) = lost_call(&sandbox, &thread);
+    let before = manifest(&sandbox, &thread);
+    assert_eq!(before["cost"]["spend"].as_f64(), Some((bound + 2_000_000) as f64 / 1e9), "{before}");
+
+    let correction = format!("{lost}=0.001");
+    let corrected = sandbox.run(&["budget", &thread, "--correct", &correction, "--evidence", "invoice 7", "--json"]);
+    assert_eq!((corrected.code, &corrected.json()["spent_nanos"]), (Some(0), &3_000_000.into()), "{corrected:?}");
+
+    // Read before anything else opens the store for writing.
+    let shown = manifest(&sandbox, &thread);
+    assert_eq!(shown["cost"]["spend"], 0.003, "{shown}");
+    assert!(shown["cost"]["spend_unknown"].is_null(), "{shown}");
+    let show = sandbox.run(&["thread", "show", &thread, "--json"]).json();
+    assert_eq!(shown["log_version"], show["version"], "{show}");
+    assert_eq!(show["cost"]["spend"], 0.003, "{show}");
+    assert!(sandbox.run(&["thread", "show", &thread]).stdout.contains("spent     $0.003\n"));
+    let tree = sandbox.run(&["tree", &thread, "--json"]).json();
+    assert_eq!((&tree["cost"]["spend"], &tree["chain"][0]["cost"]["spend"]), (&0.003.into(), &0.003.into()), "{tree}");
+    let chain = sandbox.run(&["chain", &thread, "--json"]).json();
+    assert_eq!(chain["chain"][0]["cost"]["spend"], 0.003, "{chain}");
+    let waited = sandbox.run(&["wait", &thread, "--json"]).json();
+    assert_eq!(waited["results"][&thread]["cost"]["spend"], 0.003, "{waited}");
+
+    // The log alone tells the same.
+    assert_eq!(sandbox.run(&["verify", &thread]).code, Some(0));
+    sandbox.run(&["reindex", "--json"]).json();
+    let show = sandbox.run(&["thread", "show", &thread, "--json"]).json();
+    assert_eq!(show["cost"]["spend"], 0.003, "{show}");
+}
+
+#[test]
+fn a_correction_at_the_end_of_a_continued_chain_counts_for_the_chain() {
+    let (sandbox, first) = with_a_lost_call();
+    let (lost, bound) = lost_call(&sandbox, &first);
+    let resumed = sandbox.run(&["resume", &first, "And now?", "--json"]);
+    assert_eq!(resumed.code, Some(0), "{resumed:?}");
+    let last = resumed.records().last().unwrap()["thread_id"].as_str().unwrap().to_owned();
+    assert_ne!(first, last);
+    let chain = |field: &str| {
+        let tree = sandbox.run(&["tree", &first, "--json"]).json();
+        tree["cost"][field].as_f64().map(|dollars| (dollars * 1e9).round() as i64)
+    };
+    assert_eq!((chain("spend"), chain("spend_unknown")), (Some(bound + 4_000_000), Some(bound)));
+
+    // Asked of the thread that made the call, said in the log of the one that goes on.
+    let correction = format!("{lost}=0.001");
+    let corrected = sandbox.run(&["budget", &first, "--correct", &correction, "--evidence", "invoice 7", "--json"]);
+    assert_eq!((corrected.code, &corrected.json()["spent_nanos"]), (Some(0), &5_000_000.into()), "{corrected:?}");
+    assert!(fs::read_to_string(sandbox.transcript(&last)).unwrap().contains("invoice 7"));
+    assert_eq!((chain("spend"), chain("spend_unknown")), (Some(5_000_000), None));
+    for thread in [&first, &last] {
+        let waited = sandbox.run(&["wait", thread, "--json"]).json();
+        assert_eq!(waited["results"][thread]["cost"]["spend"], 0.005, "{waited}");
+    }
+    let shown = manifest(&sandbox, &last);
+    assert_eq!((&shown["cost"]["spend"], &shown["cost"]["corrected"]["to"]), (&0.002.into(), &0.001.into()), "{shown}");
+    let less = sandbox.run(&["thread", "show", &last]);
+    assert!(less.stdout.contains("$0.002, less $") && less.stdout.contains("of earlier threads"), "{less:?}");
+    assert_eq!(budget(&sandbox, &last)["verified"]["holds"], true);
+    // Named by whichever thread of the chain, it was said before.
+    let again = ["budget", &last, "--correct", &correction, "--evidence", "invoice 8", "--json"];
+    sandbox.run(&again).error(5, "already_corrected");
+}
+
+#[test]
+fn a_ceiling_of_money_counts_what_evidence_says_and_not_what_was_feared() {
+    let sandbox = project(FAILS);
+    let ran = sandbox.run(&[&RUN[..], &["--limit", "spend=0.02"]].concat());
+    ran.error_beside_data(8, "limit_reached");
+    let thread = thread_of(&ran);
+    let shown = budget(&sandbox, &thread);
+    for lost in shown["accounts"][0]["reservations"].as_array().unwrap() {
+        let correction = format!("{}=0", lost["reservation"].as_str().unwrap());
+        sandbox.run(&["budget", &thread, "--correct", &correction, "--evidence", "no invoice", "--json"]).json();
+    }
+    put(&sandbox, "script.yaml", &script(SAYS));
+    let resumed = sandbox.run(&["resume", &thread, "--json"]);
+    assert_eq!(resumed.code, Some(0), "{resumed:?}");
+    assert_eq!(budget(&sandbox, &thread)["accounts"][0]["own_nanos"], 2_000_000);
 }
 
 #[test]
@@ -173,12 +289,55 @@ fn a_thread_of_a_stopped_tree_is_told_which_account_has_to_be_raised() {
     let child = &children[0];
     let error = sandbox.run(&["send", child, "go", "--json"]).error_beside_data(8, "limit_reached");
     let hint = error["hint"].as_str().unwrap().to_owned();
-    assert!(hint.contains(&format!("`selvedge resume {parent} --raise spend=…` first")), "{hint}");
+    assert!(hint.contains(&format!("`selvedge resume {parent} \"…\" --raise spend=…` first")), "{hint}");
     let shown = sandbox.run(&["budget", &parent]);
     assert!(shown.stdout.contains("$0.30 held for 1 child, stopped at $0.00: nothing more"), "{shown:?}");
-    // What is said helps.
+    // So it is wherever somebody meets it.
+    let waited = sandbox.run(&["wait", child, "--json"]).error_beside_data(8, "limit_reached");
+    assert_eq!(waited["hint"].as_str(), Some(hint.as_str()));
+    let need = sandbox.run(&["inbox", "--json"]).records().pop().unwrap();
+    let commands: Vec<String> =
+        need["commands"].as_array().unwrap().iter().map(|command| command.as_str().unwrap().to_owned()).collect();
+    let raise = |thread: &str| format!("selvedge resume {thread} --raise spend=…");
+    assert_eq!(commands, [raise(&format!("{parent} \"…\"")), raise(child)], "{need}");
+    // In another order it does not help.
     let error = sandbox.run(&["resume", child, "--raise", "spend=0.4", "--json"]).error(8, "budget_exceeded");
-    assert!(error["hint"].as_str().unwrap().contains(&format!("selvedge resume {parent} --raise spend=")), "{error}");
+    assert!(error["hint"].as_str().unwrap().contains(&commands[0]), "{error}");
+    put(&sandbox, "script.yaml", &script(SAYS));
+    for (command, dollars) in commands.iter().zip(["2", "1"]) {
+        let ran = follow(&sandbox, &command.replace('…', dollars));
+        assert_eq!(ran.code, Some(0), "{command}: {ran:?}");
+    }
+}
+
+/// Somebody who deleted a folder by hand was told to look at a log that is not there.
+#[test]
+fn an_audit_of_a_tree_one_of_whose_logs_was_removed_names_what_helps() {
+    let sandbox = project(SAYS);
+    let thread = thread_of(&sandbox.run(&RUN));
+    let backup = sandbox.root().join("copy");
+    assert_eq!(sandbox.run(&["backup", backup.to_str().unwrap()]).code, Some(0));
+    fs::remove_dir_all(sandbox.threads().join(&thread)).unwrap();
+    let ran = sandbox.run(&["budget", &thread, "--verify", "--json"]);
+    let error = ran.error_beside_data(6, "ledger_differs");
+    assert!(error["message"].as_str().unwrap().starts_with(&format!("the log of `{thread}` is gone")), "{error}");
+    let hint = error["hint"].as_str().unwrap();
+    assert!(hint.contains(&format!("`selvedge verify {thread}`")), "{hint}");
+    sandbox.run(&["verify", &thread, "--json"]).error_beside_data(6, "truncated");
+    // A copy is laid out elsewhere, and the folder taken from there.
+    assert!(hint.contains("`selvedge -C DIR restore BACKUP`"), "{hint}");
+    let elsewhere = sandbox.root().join("elsewhere");
+    fs::create_dir(&elsewhere).unwrap();
+    let restored = sandbox.run(&["-C", elsewhere.to_str().unwrap(), "restore", backup.to_str().unwrap()]);
+    assert_eq!(restored.code, Some(0), "{restored:?}");
+    crate::support::copy(&elsewhere.join(".ai/agent/threads").join(&thread), &sandbox.threads().join(&thread));
+    assert_eq!(budget(&sandbox, &thread)["verified"]["holds"], true);
+}
+
+/// Types what a hint says.
+pub(crate) fn follow(sandbox: &Sandbox, command: &str) -> Ran {
+    let words: Vec<&str> = command.split(' ').skip(1).map(|word| word.trim_matches('"')).collect();
+    sandbox.run(&[&words[..], &["--json"]].concat())
 }
 
 #[test]
@@ -206,7 +365,10 @@ fn a_thread_that_pays_for_nothing_has_no_account() {
 /// An account that may spend this much, and threads that its thread started and that were given no account of their own.
 fn family(sandbox: &Sandbox, most: &str, limit: &str, children: usize) -> (String, Vec<String>) {
     let store = sandbox.open();
-    let scribe = || NewThread::of(AgentId::new("scribe").unwrap());
+    let scribe = || NewThread {
+        model: Some("scripted:script.yaml".to_owned()),
+        ..NewThread::of(AgentId::new("scribe").unwrap())
+    };
     let born = |name: String, new: NewThread, postings: Vec<Posting>| {
         let thread = ThreadId::new(name).unwrap();
         let part = Part::new(thread.clone(), Expect::Absent, Changeset::creating(new));
@@ -218,12 +380,7 @@ fn family(sandbox: &Sandbox, most: &str, limit: &str, children: usize) -> (Strin
     born(parent.to_string(), scribe(), vec![open]);
     let limits = Limits { spend: Some(limit.parse().unwrap()), ..Limits::default() };
     let child = |number: usize| {
-        let new = NewThread {
-            parent_id: Some(parent.clone()),
-            model: Some("scripted:script.yaml".to_owned()),
-            limits: Some(limits.clone()),
-            ..scribe()
-        };
+        let new = NewThread { parent_id: Some(parent.clone()), limits: Some(limits.clone()), ..scribe() };
         born(format!("child-00000000000{number}"), new, Vec::new()).to_string()
     };
     let children = (0..children).map(child).collect();

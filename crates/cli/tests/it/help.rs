@@ -42,6 +42,46 @@ impl Codes {
         }
     }
 
+    /// The words for how a thread stands: those of `fn as_str(self)`, and the names of an enumeration that is written as it is.
+    fn read_standings(&mut self, source: &str) {
+        for rest in source.split("fn as_str(self) -> &'static str {").skip(1) {
+            let end = rest.find("\n    }\n").expect("a method ends with its brace");
+            for word in words_in_quotes(&rest[..end]) {
+                self.add(word);
+            }
+        }
+        let Some((_, reasons)) = source.split_once("pub enum SuspendReason {") else { return };
+        let names = reasons.split('}').next().unwrap_or_default().lines().map(str::trim);
+        for name in names.filter_map(|line| line.strip_suffix(',')).filter(|line| !line.starts_with("//")) {
+            let apart = |c: char| if c.is_uppercase() { format!("_{}", c.to_lowercase()) } else { c.to_string() };
+            self.add(name.chars().map(apart).collect::<String>().trim_start_matches('_'));
+        }
+    }
+
+    /// Why a run ended or a thread waits: the literal behind a name for such a code, or behind the reason of a suspension.
+    fn read_causes(&mut self, source: &str) {
+        let source = source.split("#[cfg(test)]").next().unwrap_or_default();
+        let source: String = source.split_whitespace().collect::<Vec<_>>().join(" ");
+        let marks =
+            [" code: ", "code: Some(", "trouble(", "reached(", "_EXCEEDED: &str = ", "termination_code: Some(", " ("];
+        for mark in marks {
+            let literals = source.split(mark).skip(1).filter_map(|rest| rest.strip_prefix('"')?.split_once('"'));
+            // Behind a bare bracket it is a code if the thread's status comes with it.
+            let is_end = |rest: &str| {
+                rest.split(';').next().unwrap_or_default().split("=>").next().is_some_and(|end| end.contains(", done)"))
+            };
+            let counts = |rest: &str| mark != " (" || (rest.starts_with(".to_owned(), ") && is_end(rest));
+            for (code, _) in literals.filter(|(code, rest)| is_code(code) && counts(rest)) {
+                self.add(code);
+            }
+        }
+        for rest in source.split("SuspendReason::").skip(1) {
+            let rest = rest.trim_start_matches(char::is_alphanumeric);
+            let code = rest.strip_prefix(", \"").and_then(|rest| rest.split('"').next());
+            code.filter(|code| is_code(code)).map(|code| self.add(code));
+        }
+    }
+
     /// The literals that the command line fails with: `Exit::Usage, "code"`, `Failure::new(exit, "code"`, `code: "code"`.
     fn read_failures(&mut self, source: &str) {
         let source: String = source.split_whitespace().collect::<Vec<_>>().join(" ");
@@ -99,6 +139,15 @@ fn codes_of_the_sources() -> Codes {
         for path in sources(&each.join("src")) {
             let source = fs::read_to_string(&path).unwrap();
             codes.read_errors(&source);
+            if ["model/src/status.rs", "model/src/event.rs", "engine/src/standing.rs"]
+                .iter()
+                .any(|file| path.ends_with(file))
+            {
+                codes.read_standings(&source);
+            }
+            if each.ends_with("engine") || path.ends_with("model/src/limits.rs") {
+                codes.read_causes(&source);
+            }
             if path.to_string_lossy().contains("/doctor") {
                 codes.read_findings(&source);
             }
@@ -115,10 +164,15 @@ fn codes_of_the_sources() -> Codes {
 fn every_code_of_the_sources_has_a_page_and_every_page_a_code() {
     let pages = Sandbox::empty().run(&["help", "codes", "--json"]).records();
     let told: BTreeMap<&str, &Value> = pages.iter().map(|page| (page["code"].as_str().unwrap(), page)).collect();
-    let Codes(known) = codes_of_the_sources();
+    let Codes(mut known) = codes_of_the_sources();
+    for word in ["stalled", "completed_with_errors", "context_too_small", "loop_detected", "outputs_missing"] {
+        assert!(known.contains_key(word), "the sources are read: `{word}`");
+    }
+    // The help of the command says what this reason to wait means.
+    assert!(known.remove("budget").is_some());
     assert!(known.len() > 100, "the sources are read: {}", known.len());
     let missing: Vec<&String> = known.keys().filter(|code| !told.contains_key(code.as_str())).collect();
-    assert!(missing.is_empty(), "add these to crates/cli/src/codes/table.rs: {missing:?}");
+    assert!(missing.is_empty(), "add these to a table in crates/cli/src/codes: {missing:?}");
     let stale: Vec<&&str> = told.keys().filter(|code| !known.contains_key(**code)).collect();
     assert!(stale.is_empty(), "no error has these codes any more: {stale:?}");
     for (code, exits) in known {

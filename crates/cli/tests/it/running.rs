@@ -360,3 +360,20 @@ fn a_project_can_ask_for_signatures_and_a_bad_setting_is_named() {
     sandbox.run(&RUN).error(2, "config_invalid");
     assert_eq!(paid(&sandbox), 0);
 }
+
+/// Nothing was said of it until the thread ran again.
+#[test]
+fn doctor_misses_what_was_written_down_of_what_a_thread_may_call() {
+    let sandbox = project(TASK, &pay("echo ok"), "turns:\n  - { say: Done., repeat: forever }\n");
+    let thread = thread_of(&sandbox.run(&RUN));
+    assert_eq!(sandbox.run(&["doctor", "--json"]).code, Some(0));
+    fs::remove_file(capabilities(&sandbox, &thread)).unwrap();
+    let ran = sandbox.run(&["doctor", "--json"]);
+    let found: Value = serde_json::from_str(&ran.stdout).unwrap();
+    let found = found["findings"].as_array().unwrap().iter().find(|one| one["code"] == "capabilities_missing").cloned();
+    let found = found.unwrap_or_else(|| panic!("{ran:?}"));
+    assert_eq!((&found["subject"], &found["severity"]), (&thread.as_str().into(), &"warning".into()), "{found}");
+    // The next run writes it, as is said.
+    assert_eq!(sandbox.run(&["send", &thread, "again", "--json"]).code, Some(0));
+    assert_eq!(sandbox.run(&["doctor", "--json"]).code, Some(0));
+}

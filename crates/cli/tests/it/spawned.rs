@@ -6,6 +6,7 @@ use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
 
+use crate::budget::follow;
 use crate::kills::{Chance, Stand, killed_until_done};
 use crate::running::{paid, pay, put, status, thread_of};
 use crate::support::{Ran, Sandbox};
@@ -514,6 +515,11 @@ fn an_agent_reads_resumes_and_hands_over_through_its_doors() {
         format!("{{ tool: chain_search, arguments: {{ thread_id: {child}, query: \"d.ne\", search_type: regex }} }}");
     assert!(!say("search", &search)["results"].as_array().unwrap().is_empty());
     let resume = format!("{{ tool: resume_thread, arguments: {{ thread_id: {child}, message: once more }} }}");
+    for nothing in ["''", "\" \""] {
+        let told = say(&format!("say {nothing}"), &resume.replace("once more", nothing));
+        assert!(told["error"].as_str().unwrap().contains("`message` is empty"), "{told}");
+    }
+    assert_eq!(say("still", &one("get_chain"))["chain_length"], 1);
     let resumed = say("resume", &resume);
     assert_eq!((&resumed["resumed"], &resumed["old_thread_id"]), (&json!(true), &json!(child)), "{resumed}");
     assert_eq!(say("again", &one("get_chain"))["chain_length"], 2);
@@ -550,4 +556,73 @@ fn an_agent_that_resumes_a_child_that_waits_is_told_of_the_same_thread() {
     let fields = ["success", "resumed", "original_thread_id", "directive", "reconstructed_turns", "new_thread_result"];
     assert!(fields.iter().all(|field| told.get(*field).is_some()), "{told}");
     assert_eq!((&told["original_thread_id"], &told["directive"]), (&Value::Null, &json!("child")));
+}
+
+/// The hint was to resume the parent, which had ended and can't be resumed without a message.
+#[test]
+fn who_raises_a_child_above_a_parent_that_has_ended_is_told_what_helps() {
+    let spawn = "{ tool: spawn_thread, arguments: { directive: child, limits: { turns: 1 } } }";
+    let sandbox = family(&calling(spawn), PAYS);
+    let parent = thread_of(&sandbox.run(&RUN));
+    let child = id(&of_status(&sandbox, "child")[0]);
+    assert_eq!((status(&sandbox, &parent).as_str(), status(&sandbox, &child).as_str()), ("completed", "suspended"));
+    let raise = ["resume", &child, "--raise", "turns=30", "--json"];
+    let error = sandbox.run(&raise).error(4, "above_parent");
+    let hint = error["hint"].as_str().unwrap();
+    assert!(hint.contains(&format!("`selvedge resume {parent} \"…\" --raise turns=30`")), "{hint}");
+    let ran = follow(&sandbox, hint.split('`').nth(1).unwrap());
+    assert_eq!(ran.code, Some(0), "{ran:?}");
+    let ran = sandbox.run(&raise);
+    assert_eq!(ran.code, Some(0), "{ran:?}");
+}
+
+#[test]
+fn an_audit_while_children_spend_in_their_own_processes_finds_nothing() {
+    let price = "price: { input_per_million_tokens: 1, output_per_million_tokens: 1 }\n";
+    let used = "usage: { input_tokens: 1000, output_tokens: 500 }, ";
+    let script = format!("{price}{}", calling(&[SPAWN_ASYNC; 3].join(", ")).replace("- { ", &format!("- {{ {used}")));
+    let turns = format!("  - {{ {used}calls: [{{ tool: pay, arguments: {{ to: anna }} }}] }}\n").repeat(6);
+    let sandbox = family(&script, &format!("{price}turns:\n{turns}  - {{ {used}say: Done., repeat: forever }}\n"));
+    let ran = sandbox.run(&RUN);
+    assert_eq!(ran.code, Some(0), "{ran:?}");
+    let parent = thread_of(&ran);
+    let (mut audits, mut postings, until) = (0, 0, Instant::now() + Duration::from_secs(60));
+    loop {
+        let books = sandbox.run(&["budget", &parent, "--verify", "--json"]);
+        assert_eq!((books.code, &books.json()["verified"]["holds"]), (Some(0), &json!(true)), "{books:?}");
+        let now = books.json()["verified"]["postings"].as_u64().unwrap();
+        audits += usize::from(now > postings);
+        postings = now;
+        if books.json()["accounts"].as_array().unwrap().iter().all(|account| account["status"] == "closed") {
+            break;
+        }
+        assert!(Instant::now() < until, "{books:?}");
+    }
+    assert!(audits > 2, "the books moved between {audits} audits");
+    assert_eq!(of_status(&sandbox, "child").len(), 3);
+}
+
+/// Whoever came second was told that the old thread, or its successor, is held, and by whom; not what to do.
+#[test]
+fn whoever_resumes_an_ended_thread_second_is_told_where_it_goes_on() {
+    let sandbox = family("turns:\n  - { say: Done., repeat: forever }\n", PAYS);
+    let thread = thread_of(&sandbox.run(&RUN));
+    put(&sandbox, "script.yaml", "turns:\n  - { say: [Slowly, { text: now, delay_ms: 60000 }], repeat: forever }\n");
+    let mut winner = sandbox.command(&["resume", &thread, "first", "--json"]).stdin(Stdio::null()).spawn().unwrap();
+    let successor = || {
+        let chain = sandbox.run(&["chain", &thread, "--json"]).json();
+        let end = chain["chain"].as_array().unwrap().last().unwrap().clone();
+        (end["thread_id"] != json!(thread) && end["status"] == "running").then(|| id(&end))
+    };
+    eventually("the first goes on", || successor().is_some());
+    let successor = successor().unwrap();
+    let error = sandbox.run(&["resume", &thread, "second", "--json"]).error(4, "lease_held");
+    assert_eq!(error["thread_id"], json!(successor), "{error}");
+    let send = format!("selvedge send {successor} \"…\"");
+    assert!(error["hint"].as_str().unwrap().contains(&send), "{error}");
+    winner.kill().unwrap();
+    winner.wait().unwrap();
+    put(&sandbox, "script.yaml", "turns:\n  - { say: Done., repeat: forever }\n");
+    let ran = follow(&sandbox, &send);
+    assert_eq!(ran.code, Some(0), "{ran:?}");
 }

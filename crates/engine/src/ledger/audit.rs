@@ -124,7 +124,8 @@ impl Found {
 impl fmt::Display for Found {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::Log { thread, why } => write!(f, "the log of `{thread}`: {why}"),
+            // It names the log itself.
+            Self::Log { why, .. } => f.write_str(why),
             Self::Records(flaw) => flaw.fmt(f),
             Self::Tombstone { thread, why } => write!(f, "the tombstone of `{thread}`: {why}"),
             Self::Database { account, why } => write!(f, "account `{account}`: {why}"),

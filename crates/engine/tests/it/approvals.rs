@@ -14,6 +14,7 @@ use selvedge_model::{
     Batch, Call, CallId, Cancel, Changeset, Classify, Clock, Digest, Event, Expect, Message, Note, NoteKey, Output,
     Part, Reason, Role, Status, Stop, ThreadId, Timestamp, Tool,
 };
+use selvedge_store::conformance::support::SeededIds;
 use selvedge_store::{Commit, Leases, Notes, Registry};
 use serde_json::{Value, json};
 
@@ -586,10 +587,38 @@ fn what_is_told_of_a_call_that_somebody_changed_is_what_is_called() {
 }
 
 /// A house whose engine hears only what was left by somebody who holds the key.
-fn sealed(mut house: House) -> House {
-    let key = selvedge_log::Signer::generate(&selvedge_store::conformance::support::SeededIds::new(9)).seal_key();
-    house.engine = house.engine.sealing(key);
+fn sealed(house: House) -> House {
+    sealed_by(house, 9, &[])
+}
+
+fn sealed_by(mut house: House, current: u64, former: &[u64]) -> House {
+    let key = |seed| selvedge_log::Signer::generate(&SeededIds::new(seed)).seal_key();
+    house.engine = house.engine.sealing(key(current)).hearing(former.iter().map(|seed| key(*seed)).collect());
     house
+}
+
+/// A decision that was left before a key took over was dropped as if somebody had forged it.
+#[test]
+fn what_was_left_under_a_key_counts_after_another_took_over_from_it() {
+    for (former, paid) in [(&[9][..], 1), (&[], 0)] {
+        let (house, payer) = (sealed(House::new()), payer(one()));
+        let thread = house.asked(&payer);
+        let held = house.store.acquire(&thread, selvedge_store::Acquire::default()).unwrap();
+        assert_eq!(house.decide(&thread, "p1", Choice::Approve(None), &payer).unwrap(), Recorded::Left);
+        house.store.abandon(&held).unwrap();
+        let later = sealed_by(house.another(), 10, former);
+        let mut dropped = Vec::new();
+        let mut tell = |told: selvedge_engine::Told<'_>| {
+            if let selvedge_engine::Told::Dropped { why } = told {
+                dropped.push(why.to_owned());
+            }
+        };
+        later.engine.resume(&thread, Input::nothing(), &payer.work, &Cancel::new(), &mut tell).unwrap();
+        assert_eq!(payer.paid.load(Ordering::SeqCst), paid, "{dropped:?}");
+        // Where it can't be checked any more, whoever said it is told which call it was about.
+        assert_eq!(dropped.len(), 1 - paid, "{dropped:?}");
+        assert!(dropped.iter().all(|why| why.contains("call `p1`") && why.contains("says it again")), "{dropped:?}");
+    }
 }
 
 /// A row that somebody wrote into the database by hand was executed as an approval, and signed.

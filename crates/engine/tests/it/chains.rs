@@ -20,6 +20,8 @@ use crate::support::{Counting, House, Reply, agent};
 /// A model with a small window that calls a tool some times, over however many threads, and remembers its prompts.
 pub(crate) struct Small {
     window: u64,
+    /// How many tokens it counts for every prompt, whatever that says.
+    added: u64,
     calls: usize,
     asked: AtomicUsize,
     firsts: std::sync::Mutex<Vec<String>>,
@@ -30,7 +32,7 @@ impl Model for Small {
         let asked = self.asked.fetch_add(1, Ordering::SeqCst);
         self.firsts.lock().unwrap().push(prompt.messages[0].plain_text());
         let bytes: usize = prompt.messages.iter().map(|message| message.content_bytes().len()).sum();
-        let usage = Usage { input_tokens: bytes as u64 / 4, output_tokens: 1, ..Usage::default() };
+        let usage = Usage { input_tokens: self.added + bytes as u64 / 4, output_tokens: 1, ..Usage::default() };
         let (content, end) = match asked < self.calls {
             true => {
                 let id = CallId::new(format!("c{asked}")).unwrap();
@@ -48,7 +50,11 @@ impl Model for Small {
 }
 
 pub(crate) fn small(window: u64, calls: usize, answer: usize) -> (Assignment, Arc<Small>) {
-    let model = Arc::new(Small { window, calls, asked: AtomicUsize::new(0), firsts: Default::default() });
+    adding(window, calls, answer, 0)
+}
+
+fn adding(window: u64, calls: usize, answer: usize, added: u64) -> (Assignment, Arc<Small>) {
+    let model = Arc::new(Small { window, added, calls, asked: AtomicUsize::new(0), firsts: Default::default() });
     let mut work = Assignment::new(AgentId::new("scribe").unwrap(), model.clone(), "small");
     let mut look = Counting::new("look", EffectClass::Pure);
     look.answer = Output::text("x".repeat(answer));
@@ -115,6 +121,23 @@ fn both_sides_of_a_handoff_name_each_other_and_the_successor_is_a_sibling() {
     assert!(handoff.details["dropped"].as_u64().unwrap() > 0);
     assert!(lines.iter().any(|line| matches!(line.event, Event::ContextLimitReached(_))));
     assert_eq!(house.reasons(&thread).last(), Some(&Reason::RunFinished));
+}
+
+/// A short first prompt of which a provider counted many tokens of its own once made every later byte count as many, so that a thread
+/// handed itself over, or waited as one whose task is too long, though everything fitted.
+#[test]
+fn tokens_that_a_provider_adds_to_every_prompt_do_not_fill_a_window() {
+    let house = House::new();
+    let thread = house.thread();
+    let (work, model) = adding(20_000, 3, 8000, 3000);
+    let ended = house.send(&thread, Input::text("count"), &work).0.unwrap();
+    assert_eq!((ended.status, ended.code.as_str()), (Status::Completed, "completed"), "{ended:?}");
+    assert_eq!((house.chain(&thread).len(), model.asked.load(Ordering::SeqCst)), (1, 4));
+    // They count all the same: with less room the same work fills it.
+    let (house, (work, _)) = (House::new(), adding(8000, 3, 8000, 3000));
+    let thread = house.thread();
+    house.send(&thread, Input::text("count"), &work).0.unwrap();
+    assert!(house.chain(&thread).len() > 1);
 }
 
 #[test]

@@ -154,6 +154,15 @@ fn retire(path: &Path, current: &Signer) -> Result<(), KeyChainError> {
     }
 }
 
+/// The private half of a key that signs no more, if it is kept and nobody else can have read or replaced it. Nothing is signed with it: it
+/// shows what was marked with it while it was in place.
+pub fn retired(folders: &Folders, key: &Fingerprint) -> Option<Signer> {
+    let folder = Folder::open(&folders.retired(), ANY_OTHER).ok()?;
+    let bytes = folder.read(&format!("{key}.pem"), ANY_OTHER, MAX_FILE_BYTES).ok()?;
+    let kept = Signer::from_pem(std::str::from_utf8(&bytes).ok()?).ok()?;
+    Some(kept).filter(|kept| kept.fingerprint() == *key)
+}
+
 /// How the key took over that is in place already.
 fn taken_over(folders: &Folders, next: &Signer) -> Result<Step, KeyChainError> {
     let chain = KeyChain::load(&folders.chain(), &Trust::load(&folders.trusted())?)?;

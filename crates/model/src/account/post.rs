@@ -284,6 +284,7 @@ fn correct(
     };
     let mut posted = posted(Account { settled, ..account.clone() }, Some(reservation));
     posted.record.amount = Some(amount);
+    posted.record.returned = Some(too_much);
     posted.record.evidence = Some(evidence.to_owned());
     Ok(posted)
 }

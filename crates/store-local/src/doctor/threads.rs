@@ -298,8 +298,23 @@ impl Examiner<'_> {
                 "look at it; `selvedge repair {thread}` keeps it aside, and the next run writes it anew from what the log says"
             );
             report.add(Finding::new(Severity::Damage, "capabilities_refused", thread, what, why).help(help));
+        } else if self.lacks_capabilities(row)? {
+            let why = "it was written down before the thread first ran; what the thread may call stands in its log";
+            let help = "the next run writes it anew from what the log says";
+            let what = "`capabilities.md` is missing";
+            report.add(Finding::new(Severity::Warning, "capabilities_missing", thread, what, why).help(help));
         }
         Ok(())
+    }
+
+    /// Whether nothing is written down of what a thread may call, though it was told by a directive to do something and did: threads that
+    /// others wrote have no such page.
+    fn lacks_capabilities(&self, row: &Row) -> Result<bool> {
+        let manifest = &row.manifest;
+        let is_ordered = manifest.directive.is_some() && manifest.capabilities.is_some();
+        // What its runs used was counted by an engine.
+        let has_run = manifest.cost.turns > 0 && is_ordered;
+        Ok(has_run && !self.core().has_capabilities(&manifest.thread_id)?)
     }
 
     fn status(&self, row: &Row, report: &mut Report) -> Result<()> {
