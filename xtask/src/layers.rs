@@ -56,7 +56,7 @@ const TABLE: [Row; 16] = [
         name: BENCH,
         may: &[MODEL, LOG, ITEMS, STORE, STORE_LOCAL, STORE_POSTGRES, PROVIDERS, TOOLS, ENGINE, SERVER, FACADE],
     },
-    Row { name: FUZZ, may: &[MODEL, LOG, ITEMS, STORE, STORE_LOCAL] },
+    Row { name: FUZZ, may: &[MODEL, LOG, ITEMS, STORE, STORE_LOCAL, PROVIDERS, ENGINE] },
     // Compiled before anything else, so it imports nothing of ours.
     Row { name: "xtask", may: &[] },
 ];

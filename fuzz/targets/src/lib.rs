@@ -11,7 +11,8 @@
 //! - [`changeset`]: what `selvedge append` reads.
 //! - [`document`], [`trust`], [`keychain`]: what is signed beside a log, and whose word counts.
 //! - [`nova`], [`archive`]: what is imported.
-//! - [`config`]: what a project says about how everything is set.
+//! - [`config`], [`item`]: what a project says about how everything is set, and what its users write.
+//! - [`snapshot`]: what a run begins with instead of a long log.
 
 pub mod archive;
 pub mod changeset;
@@ -19,12 +20,14 @@ pub mod config;
 pub mod differential;
 pub mod document;
 pub mod golden;
+pub mod item;
 pub mod keychain;
 pub mod line;
 pub mod log;
 pub mod mutate;
 pub mod nova;
 pub mod sealed_log;
+pub mod snapshot;
 pub mod trust;
 
 /// One thing that is given anything.
@@ -40,7 +43,7 @@ pub struct Target {
 }
 
 /// All of them.
-pub const TARGETS: [Target; 11] = [
+pub const TARGETS: [Target; 13] = [
     Target { name: "line", run: line::run, seeds: line::seeds, mutations: 4_000 },
     Target { name: "log", run: log::run, seeds: log::seeds, mutations: 2_000 },
     Target { name: "sealed_log", run: sealed_log::run, seeds: sealed_log::seeds, mutations: 2_000 },
@@ -51,5 +54,7 @@ pub const TARGETS: [Target; 11] = [
     Target { name: "nova", run: nova::run, seeds: nova::seeds, mutations: 1_000 },
     Target { name: "archive", run: archive::run, seeds: archive::seeds, mutations: 1_000 },
     Target { name: "config", run: config::run, seeds: config::seeds, mutations: 400 },
+    Target { name: "item", run: item::run, seeds: item::seeds, mutations: 4_000 },
+    Target { name: "snapshot", run: snapshot::run, seeds: snapshot::seeds, mutations: 2_000 },
     Target { name: "differential", run: differential::run, seeds: sealed_log::seeds, mutations: 400 },
 ];
