@@ -12,19 +12,15 @@ use selvedge_engine::snapshot::Keeper;
 use selvedge_engine::{Assignment, Engine, Input, Told};
 use selvedge_items::config::StatePersistence;
 use selvedge_model::answer::{End, Usage};
-use selvedge_model::event::{EffectClass, Process};
 use selvedge_model::message::Block;
-use selvedge_model::tool::{Reconciled, Risk, Started};
-use selvedge_model::{
-    AgentId, Answer, Call, CallId, Cancel, Digest, Draft, Model, ModelError, NewThread, Output, Prompt, Stop, ThreadId,
-    Tool, ToolError, ToolSpec,
-};
+use selvedge_model::{AgentId, Answer, CallId, Cancel, Draft, Model, ModelError, NewThread, Prompt, Stop, ThreadId};
 use selvedge_store::{Registry, Snapshots};
 use selvedge_store_local::{Access, LocalStore};
 
 use crate::home::Home;
 use crate::measure::{Spread, in_turns, settle};
 use crate::report::{Goal, Report, Unit};
+use crate::turns::agent::pure;
 use crate::turns::engine;
 use crate::{Outcome, Plan};
 
@@ -110,7 +106,11 @@ fn run(home: &Home, keeps: bool, turns: usize) -> Outcome<Ran> {
     let (engine, store) = made(home, keeps)?;
     let gauge = Arc::new(Gauge::default());
     let mut work = Assignment::new(AgentId::new("scribe")?, Arc::new(Talker { turns, gauge: gauge.clone() }), "talker");
-    work.tools = vec![Arc::new(Look(spec(), gauge.clone()))];
+    let looked = gauge.clone();
+    work.tools = vec![Arc::new(pure("look", move || {
+        looked.next();
+        text()
+    }))];
     // It stays one thread, however long.
     work.continuation.window_tokens = u64::MAX / 4;
     let thread = engine.create(NewThread::of(work.agent_id.clone()), Vec::new())?;
@@ -175,46 +175,5 @@ impl Model for Talker {
 
     fn context_tokens_max(&self, _: &str) -> Option<u64> {
         None
-    }
-}
-
-fn spec() -> ToolSpec {
-    ToolSpec {
-        name: "look".to_owned(),
-        description: "Looks around.".to_owned(),
-        input_schema: serde_json::json!({"type": "object"}),
-        class: EffectClass::Pure,
-        capability: "tool.look".to_owned(),
-        risk: Risk::Safe,
-        hash: Digest([0; 32]),
-    }
-}
-
-struct Look(ToolSpec, Arc<Gauge>);
-
-impl Tool for Look {
-    fn spec(&self) -> &ToolSpec {
-        &self.0
-    }
-
-    fn start(&self, _: &Call) -> Result<Box<dyn Started>, ToolError> {
-        self.1.next();
-        Ok(Box::new(Looking))
-    }
-
-    fn reconcile(&self, _: &Call, _: &Cancel) -> Reconciled {
-        Reconciled::NotDone
-    }
-}
-
-struct Looking;
-
-impl Started for Looking {
-    fn process(&self) -> Option<Process> {
-        None
-    }
-
-    fn dispatch(self: Box<Self>, _: &Cancel) -> Result<Output, ToolError> {
-        Ok(Output::text(text()))
     }
 }

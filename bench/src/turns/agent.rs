@@ -8,9 +8,9 @@ use selvedge_engine::Assignment;
 use selvedge_model::answer::{End, Usage};
 use selvedge_model::event::{EffectClass, Process};
 use selvedge_model::message::Block;
-use selvedge_model::tool::{Processes, Reconciled, Risk, Started};
+use selvedge_model::tool::{Function, Processes, Risk};
 use selvedge_model::{
-    AgentId, Answer, Call, CallId, Cancel, Digest, Draft, Model, ModelError, Output, Prompt, Tool, ToolError, ToolSpec,
+    AgentId, Answer, CallId, Cancel, Digest, Draft, Model, ModelError, Output, Prompt, Tool, ToolError, ToolSpec,
 };
 use selvedge_providers::{Script, Scripted};
 use serde_json::json;
@@ -96,7 +96,12 @@ pub(crate) fn assigned(model: Arc<dyn Model>) -> Outcome<Assignment> {
 
 /// A tool of this name that changes nothing.
 pub(crate) fn plain(name: &str) -> impl Tool + 'static {
-    Look(ToolSpec {
+    pure(name, || "Everything is as it was.".to_owned())
+}
+
+/// A tool of this name that changes nothing and answers so.
+pub(crate) fn pure(name: &str, answer: impl Fn() -> String + Send + Sync + 'static) -> impl Tool + 'static {
+    let spec = ToolSpec {
         name: name.to_owned(),
         description: "Looks around.".to_owned(),
         input_schema: json!({"type": "object"}),
@@ -104,35 +109,8 @@ pub(crate) fn plain(name: &str) -> impl Tool + 'static {
         capability: format!("tool.{name}"),
         risk: Risk::Safe,
         hash: Digest([0; 32]),
-    })
-}
-
-struct Look(ToolSpec);
-
-impl Tool for Look {
-    fn spec(&self) -> &ToolSpec {
-        &self.0
-    }
-
-    fn start(&self, _: &Call) -> Result<Box<dyn Started>, ToolError> {
-        Ok(Box::new(Looking))
-    }
-
-    fn reconcile(&self, _: &Call, _: &Cancel) -> Reconciled {
-        Reconciled::NotDone
-    }
-}
-
-struct Looking;
-
-impl Started for Looking {
-    fn process(&self) -> Option<Process> {
-        None
-    }
-
-    fn dispatch(self: Box<Self>, _: &Cancel) -> Result<Output, ToolError> {
-        Ok(Output::text("Everything is as it was."))
-    }
+    };
+    Function::new(spec, move |_, _| Ok(Output::text(answer())))
 }
 
 /// Nobody has left a process behind.

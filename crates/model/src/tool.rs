@@ -4,6 +4,8 @@
 //! and does nothing to the world; [`Started::dispatch`] does it. What was started and dropped never ran. After a crash
 //! [`Tool::reconcile`] is asked what became of a call whose intent is on record and whose outcome is not.
 
+mod function;
+
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
@@ -13,6 +15,8 @@ use crate::error::{Classify, Kind};
 use crate::event::{EffectClass, Process};
 use crate::id::{CallId, RunId, ThreadId};
 use crate::patch::Patch;
+
+pub use function::Function;
 
 /// What a tool is, as a model is told and as is recorded.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]

@@ -9,10 +9,10 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use selvedge::log::{Signer, Trust};
-use selvedge::model::event::{EffectClass, Process};
+use selvedge::model::event::EffectClass;
 use selvedge::model::scope::Scopes;
-use selvedge::model::tool::{Reconciled, Risk, Started};
-use selvedge::model::{AgentId, Call, Cancel, Digest, NewThread, Output, Tool, ToolError, ToolSpec};
+use selvedge::model::tool::{Function, Risk};
+use selvedge::model::{AgentId, Cancel, Digest, NewThread, Output, ToolSpec};
 use selvedge::providers::{Script, Scripted};
 use selvedge::store_local::disk::RealDisk;
 use selvedge::store_local::system::{SystemClock, SystemIds};
@@ -21,45 +21,9 @@ use selvedge::tools::ProcessGroups;
 use selvedge::{Assignment, Engine, EngineOptions, Input, Redactor, Told};
 use serde_json::json;
 
-/// A lamp that a model may switch on. Switching it on twice does no harm, so after a crash the call is simply made again.
-struct Lamp {
-    spec: ToolSpec,
-    is_on: Arc<AtomicBool>,
-}
-
-impl Tool for Lamp {
-    fn spec(&self) -> &ToolSpec {
-        &self.spec
-    }
-
-    // Nothing may happen here: a call is made ready, its intent is committed, and only then is it dispatched.
-    fn start(&self, _: &Call) -> Result<Box<dyn Started>, ToolError> {
-        Ok(Box::new(Switch(self.is_on.clone())))
-    }
-
-    // Asked after a crash, of tools that may run at most once.
-    fn reconcile(&self, _: &Call, _: &Cancel) -> Reconciled {
-        match self.is_on.load(Ordering::SeqCst) {
-            true => Reconciled::Done(Output::text("the lights are on")),
-            false => Reconciled::NotDone,
-        }
-    }
-}
-
-struct Switch(Arc<AtomicBool>);
-
-impl Started for Switch {
-    fn process(&self) -> Option<Process> {
-        None
-    }
-
-    fn dispatch(self: Box<Self>, _: &Cancel) -> Result<Output, ToolError> {
-        self.0.store(true, Ordering::SeqCst);
-        Ok(Output::text("the lights are on"))
-    }
-}
-
-fn lamp() -> Lamp {
+/// A lamp that a model may switch on. Switching it on twice does no harm, so after a crash the call is simply made again. A tool that may run at
+/// most once, and can find out whether it did, implements `Tool` itself.
+fn lamp(is_on: Arc<AtomicBool>) -> Function {
     let spec = ToolSpec {
         name: "lights_on".to_owned(),
         description: "Switches the lights on.".to_owned(),
@@ -70,7 +34,10 @@ fn lamp() -> Lamp {
         // Of whatever defines the tool, so that a changed one is noticed.
         hash: Digest([0; 32]),
     };
-    Lamp { spec, is_on: Arc::default() }
+    Function::new(spec, move |_, _| {
+        is_on.store(true, Ordering::SeqCst);
+        Ok(Output::text("the lights are on"))
+    })
 }
 
 const SCRIPT: &str = "turns: [{say: One moment., calls: [{tool: lights_on}]}, {say: 'I did it: {result}.'}]";
@@ -104,7 +71,8 @@ fn main() -> Result<(), Box<dyn Error>> {
     let agent = AgentId::new("butler")?;
     let model = Scripted::new(Script::parse(SCRIPT)?);
     let mut work = Assignment::new(agent.clone(), Arc::new(model), "scripted");
-    work.tools = vec![Arc::new(lamp())];
+    let is_on = Arc::new(AtomicBool::default());
+    work.tools = vec![Arc::new(lamp(is_on.clone()))];
 
     let thread = engine.create(NewThread::of(agent), Vec::new())?;
     let input = Input::text("It is dark in here.");
@@ -115,6 +83,7 @@ fn main() -> Result<(), Box<dyn Error>> {
         }
     })?;
     println!("{}", ended.text.unwrap_or_default());
+    println!("the lamp is {}", if is_on.load(Ordering::SeqCst) { "on" } else { "off" });
     println!("{thread} is {}", ended.status);
     Ok(())
 }

@@ -10,21 +10,16 @@ use std::time::Duration;
 use rustix::time::{ClockId, clock_gettime};
 use selvedge::log::{Signer, Trust};
 use selvedge::model::answer::{End, Usage};
-use selvedge::model::event::{EffectClass, Process};
 use selvedge::model::message::Block;
 use selvedge::model::scope::Scopes;
-use selvedge::model::tool::{Reconciled, Risk, Started};
-use selvedge::model::{
-    AgentId, Answer, Call, CallId, Cancel, Digest, Draft, Model, ModelError, NewThread, Output, Prompt, Status, Tool,
-    ToolError, ToolSpec,
-};
+use selvedge::model::{AgentId, Answer, CallId, Cancel, Draft, Model, ModelError, NewThread, Prompt, Status};
 use selvedge::store::memory::MemoryStore;
 use selvedge::store_local::system::{SystemClock, SystemIds};
 use selvedge::tools::ProcessGroups;
 use selvedge::{Assignment, Engine, EngineOptions, Input, Redactor};
 use serde_json::json;
 
-use crate::support::Watched;
+use crate::support::{Watched, look};
 
 const TURNS: u64 = 5_000;
 
@@ -68,34 +63,6 @@ impl Model for Busy {
     }
 }
 
-struct Look(ToolSpec);
-
-impl Tool for Look {
-    fn spec(&self) -> &ToolSpec {
-        &self.0
-    }
-
-    fn start(&self, _: &Call) -> Result<Box<dyn Started>, ToolError> {
-        Ok(Box::new(Looking))
-    }
-
-    fn reconcile(&self, _: &Call, _: &Cancel) -> Reconciled {
-        Reconciled::NotDone
-    }
-}
-
-struct Looking;
-
-impl Started for Looking {
-    fn process(&self) -> Option<Process> {
-        None
-    }
-
-    fn dispatch(self: Box<Self>, _: &Cancel) -> Result<Output, ToolError> {
-        Ok(Output::text("nothing new"))
-    }
-}
-
 #[test]
 fn turn_five_thousand_costs_what_turn_fifty_did() {
     let signer = Signer::generate(&SystemIds);
@@ -114,15 +81,7 @@ fn turn_five_thousand_costs_what_turn_fifty_did() {
     let agent = AgentId::new("scribe").unwrap();
     let model = Arc::new(Busy { store: store.clone(), turn: AtomicU64::new(0), marks: Mutex::default() });
     let mut work = Assignment::new(agent.clone(), model.clone(), "busy");
-    work.tools = vec![Arc::new(Look(ToolSpec {
-        name: "look".to_owned(),
-        description: String::new(),
-        input_schema: json!({}),
-        class: EffectClass::Pure,
-        capability: "tool.look".to_owned(),
-        risk: Risk::Safe,
-        hash: Digest([0; 32]),
-    }))];
+    work.tools = vec![look()];
     let thread = engine.create(NewThread::of(agent), Vec::new()).unwrap();
     let ended = engine.send(&thread, Input::text("look"), &work, &Cancel::new(), &mut |_| {}).unwrap();
     assert_eq!((ended.status, ended.cost.turns), (Status::Completed, TURNS + 1));

@@ -13,13 +13,12 @@ use std::time::Duration;
 use selvedge::items::config::state_persistence::{Action, Coalesce, StatePersistence};
 use selvedge::log::{Signer, Trust};
 use selvedge::model::answer::{End, Usage};
-use selvedge::model::event::{EffectClass, Event, Process};
+use selvedge::model::event::Event;
 use selvedge::model::message::Block;
 use selvedge::model::scope::Scopes;
-use selvedge::model::tool::{Reconciled, Risk, Started};
 use selvedge::model::{
-    AgentId, Answer, Call, CallId, Cancel, Clock, Digest, Draft, Model, ModelError, NewThread, Output, Prompt, Status,
-    Stop, ThreadId, Timestamp, Tool, ToolError, ToolSpec,
+    AgentId, Answer, CallId, Cancel, Clock, Draft, Model, ModelError, NewThread, Prompt, Status, Stop, ThreadId,
+    Timestamp,
 };
 use selvedge::snapshot::{Keeper, Schema, examined, newest};
 use selvedge::store::snapshot::{Kept, Place};
@@ -32,7 +31,7 @@ use selvedge::{Assignment, Ended, Engine, EngineOptions, Input, Redactor, Told};
 use serde_json::{Value, json};
 use tempfile::TempDir;
 
-use crate::support::Watched;
+use crate::support::{Watched, look};
 
 /// A disk on which snapshots don't fit while it is full.
 #[derive(Debug, Default)]
@@ -123,31 +122,6 @@ impl Model for Talker {
     }
 }
 
-struct Look(ToolSpec);
-
-impl Tool for Look {
-    fn spec(&self) -> &ToolSpec {
-        &self.0
-    }
-    fn start(&self, _: &Call) -> Result<Box<dyn Started>, ToolError> {
-        Ok(Box::new(Looking))
-    }
-    fn reconcile(&self, _: &Call, _: &Cancel) -> Reconciled {
-        Reconciled::NotDone
-    }
-}
-
-struct Looking;
-
-impl Started for Looking {
-    fn process(&self) -> Option<Process> {
-        None
-    }
-    fn dispatch(self: Box<Self>, _: &Cancel) -> Result<Output, ToolError> {
-        Ok(Output::text("nothing new"))
-    }
-}
-
 /// A store in a folder of its own, with a clock and a disk that do as they are told.
 struct House {
     folder: TempDir,
@@ -209,15 +183,7 @@ impl House {
         let mut work = Assignment::new(AgentId::new("scribe").unwrap(), model.clone(), "talker");
         work.patience.wait = Duration::from_millis(1);
         work.hooks = vec![json!({"event": "limit", "directive": "on_limit", "inputs": {}})];
-        work.tools = vec![Arc::new(Look(ToolSpec {
-            name: "look".to_owned(),
-            description: String::new(),
-            input_schema: json!({}),
-            class: EffectClass::Pure,
-            capability: "tool.look".to_owned(),
-            risk: Risk::Safe,
-            hash: Digest([0; 32]),
-        }))];
+        work.tools = vec![look()];
         (work, model)
     }
 

@@ -11,9 +11,13 @@ use std::time::{Duration, Instant};
 use selvedge::items::{Library, Policy};
 use selvedge::log::recovery::Finding;
 use selvedge::log::{Signer, Trust};
+use selvedge::model::event::EffectClass;
 use selvedge::model::message::Block;
 use selvedge::model::scope::Scopes;
-use selvedge::model::{Answer, Cancel, DirectiveId, Draft, Model, ModelError, Prompt, Thread, ThreadId};
+use selvedge::model::tool::{Function, Risk};
+use selvedge::model::{
+    Answer, Cancel, Digest, DirectiveId, Draft, Model, ModelError, Output, Prompt, Thread, ThreadId, Tool, ToolSpec,
+};
 use selvedge::store::{Acquire, Filter, Leases, Registry, Store};
 use selvedge::store_local::disk::RealDisk;
 use selvedge::store_local::system::{SystemClock, SystemIds};
@@ -25,6 +29,20 @@ use serde_json::{Value, json};
 use tempfile::TempDir;
 
 pub(crate) use watched::Watched;
+
+/// A tool that changes nothing, and says so.
+pub(crate) fn look() -> Arc<dyn Tool> {
+    let spec = ToolSpec {
+        name: "look".to_owned(),
+        description: String::new(),
+        input_schema: json!({}),
+        class: EffectClass::Pure,
+        capability: "tool.look".to_owned(),
+        risk: Risk::Safe,
+        hash: Digest([0; 32]),
+    };
+    Arc::new(Function::new(spec, |_, _| Ok(Output::text("nothing new"))))
+}
 
 /// A project.
 pub(crate) struct House {
