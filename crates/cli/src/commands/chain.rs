@@ -15,7 +15,9 @@ use crate::text::spent;
 /// A deleted thread is shown as `deleted`.
 ///
 /// JSON: {"success", "chain_length", "chain":[{"thread_id", "status", "directive", "agent_id", "title", "cost", "continued":{"how":
-/// "handoff" or "resume", "new_thread_id", "trailing_turns", "details"} or null}]}, root first.
+/// "handoff" or "resume", "new_thread_id", "trailing_turns", "details"} or null}]}, root first. "cost" is {"turns", "input_tokens",
+/// "output_tokens", "spend", "duration_ms"}, with "spend_unknown" (of "spend", what was put down for lost calls) and "corrected":{"from",
+/// "to"} (what `selvedge budget --correct` said there of lost calls of earlier threads: "from" less "to" is taken off the chain).
 #[derive(Debug, clap::Args)]
 #[command(args_conflicts_with_subcommands = true, subcommand_negates_reqs = true)]
 pub(crate) struct Args {
