@@ -551,3 +551,28 @@ fn an_agent_that_resumes_a_child_that_waits_is_told_of_the_same_thread() {
     assert!(fields.iter().all(|field| told.get(*field).is_some()), "{told}");
     assert_eq!((&told["original_thread_id"], &told["directive"]), (&Value::Null, &json!("child")));
 }
+
+/// A child that waits for its parent, which waits for the child, once waited until its time was over.
+#[test]
+fn a_child_that_waits_for_a_parent_which_waits_for_it_is_refused_at_once() {
+    let sandbox = family("turns:\n  - { say: Hello., repeat: forever }\n", "");
+    let parent = thread_of(&sandbox.run(&["run", "parent", "--json"]));
+    put(
+        &sandbox,
+        ".ai/directives/child.md",
+        "---\nname: child\nversion: 1.0.0\nmodel: scripted:child.yaml\npermissions: [tool.threads.*]\n---\nWait.\n",
+    );
+    put(
+        &sandbox,
+        "child.yaml",
+        &calling(&format!("{{ tool: wait_threads, arguments: {{ thread_ids: [nobody-000000000000, {parent}] }} }}")),
+    );
+    put(&sandbox, "script.yaml", &calling(SPAWN).replacen("- { ", "- { when: { user: { equals: go } }, ", 1));
+    let began = Instant::now();
+    let ran = sandbox.run(&["send", &parent, "go", "--json"]);
+    assert_eq!((ran.code, status(&sandbox, &parent).as_str()), (Some(0), "completed"), "{ran:?}");
+    assert!(began.elapsed() < Duration::from_secs(60));
+    let heard = ran.records().pop().unwrap()["text"].as_str().unwrap().to_owned();
+    assert!(heard.contains("__failed_1") && heard.contains("it waits for this thread"), "{heard}");
+    assert!(heard.contains("not_found"), "the others are waited for: {heard}");
+}

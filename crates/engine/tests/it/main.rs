@@ -3,6 +3,7 @@
 mod approvals;
 mod asking;
 mod chains;
+mod circles;
 mod commits;
 mod failing;
 mod families;
