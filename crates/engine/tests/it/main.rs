@@ -8,6 +8,7 @@ mod commits;
 mod failing;
 mod families;
 mod limits;
+mod orphans;
 mod recovery;
 mod replay;
 mod saving;
