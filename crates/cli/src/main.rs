@@ -20,6 +20,7 @@ mod gist;
 mod imported;
 mod items;
 mod limit;
+mod orphans;
 mod output;
 mod running;
 mod text;
