@@ -21,6 +21,7 @@ mod hints;
 mod imported;
 mod items;
 mod limit;
+mod orphans;
 mod output;
 mod running;
 mod text;

@@ -11,7 +11,7 @@ use selvedge::items::{Config, Library, Policy};
 use selvedge::model::limits::Cost;
 use selvedge::model::message::Block;
 use selvedge::model::scope::Scopes;
-use selvedge::model::{Cancel, Classify, Draft, Event, Manifest, Role, Status, Stop};
+use selvedge::model::{Cancel, Classify, Draft, Event, Manifest, Role, Run, Status, Stop};
 use selvedge::orchestrator::{Launcher, Orchestrator};
 use selvedge::snapshot::Keeper;
 use selvedge::store::{Registry, Store};
@@ -19,6 +19,7 @@ use selvedge::tools::{Detached, ProcessGroups};
 use selvedge::workshop::{Whose, Workshop, capabilities};
 use selvedge::{Assignment, Ended, Engine, EngineOptions, Input, Redactor, Told};
 use selvedge_engine::engine::Prepare;
+use selvedge_engine::orphans::RECOVERY;
 use selvedge_engine::redact::Pattern;
 use selvedge_engine::spawn::Children;
 use selvedge_model::event::{Ask, SuspendReason, Suspended};
@@ -33,6 +34,7 @@ use crate::context::{Context, User};
 use crate::error::{Exit, Failure, Result};
 use crate::gist::{event_type, gist};
 use crate::hints;
+use crate::orphans::left_running;
 use crate::output::{BAD, BOLD, DIM, GOOD, WARN, paint};
 use crate::text::{clean, count, one_line};
 
@@ -76,7 +78,7 @@ impl Running {
         let orchestrator = orchestrator(context, &workshop, &store)?;
         orchestrator.attach(&engine);
         for thread in engine.recover().map_err(|error| Failure::of(&error))? {
-            context.output.say(format!("thread `{thread}` was left running by a process that is gone; it waits now, and `selvedge resume {thread}` goes on"));
+            context.output.say(left_running(&thread));
         }
         Ok(Self { store, engine, workshop, orchestrator, redactor, notes: RefCell::default() })
     }
@@ -116,7 +118,8 @@ impl Running {
     fn write_capabilities(&self, thread: &ThreadId, work: &Assignment) -> selvedge_store::Result<()> {
         let manifest = self.store.get(thread)?.manifest;
         let page = || capabilities::page(&manifest, work, &self.redactor);
-        if self.store.write_capabilities(thread, page)? && !self.store.runs(thread)?.is_empty() {
+        let has_run = |runs: &[Run]| runs.iter().any(|run| run.meta.origin != RECOVERY);
+        if self.store.write_capabilities(thread, page)? && has_run(&self.store.runs(thread)?) {
             let what = "was not there any more, and is written anew by what its log says";
             self.notes.borrow_mut().push(format!("`capabilities.md` of `{thread}` {what}"));
         }

@@ -12,6 +12,7 @@ use serde_json::Value;
 
 use crate::error::{Exit, Failure, Result};
 use crate::hints;
+use crate::text::clean;
 
 /// How many threads are looked at in one go.
 const PAGE: usize = 500;
@@ -70,14 +71,36 @@ fn of_status(store: &(impl Registry + ?Sized), status: Status) -> Result<Vec<Man
     }
 }
 
+/// What somebody must do first before a thread goes on, if anything.
+pub(crate) fn need_of(store: &dyn Store, thread: Manifest) -> Result<Option<Need>> {
+    match thread.status {
+        Status::Suspended => Ok(needs_of(store, &thread, SystemClock.now()).into_iter().next()),
+        Status::Running => lost(store, thread),
+        Status::Created if is_late(&thread) => lost(store, thread),
+        _ => Ok(None),
+    }
+}
+
+impl Need {
+    /// Why a thread that others set money aside for does not go on, and what to type.
+    pub(crate) fn sentence(&self) -> String {
+        let reason = serde_json::to_value(self.reason).unwrap_or_default();
+        let why = clean(self.code.as_deref().or(reason.as_str()).unwrap_or_default());
+        let thread = &self.thread_id;
+        let go_on = self.commands.first().map_or_else(String::new, |command| format!("`{command}` goes on, "));
+        format!("waits ({why}): {go_on}`selvedge cancel {thread}` ends it and frees its money")
+    }
+}
+
 /// Threads that others started, or that others go on in, and that should have begun long ago.
 fn late(store: &dyn Store) -> Result<Vec<Manifest>> {
-    let since = SystemClock.now().as_micros().saturating_sub(TO_BEGIN.as_micros() as i64);
-    let is_late = |thread: &Manifest| {
-        let is_awaited = thread.parent_id.is_some() || thread.continuation_of.is_some();
-        is_awaited && thread.created_at.as_micros() < since
-    };
     Ok(of_status(store, Status::Created)?.into_iter().filter(is_late).collect())
+}
+
+fn is_late(thread: &Manifest) -> bool {
+    let since = SystemClock.now().as_micros().saturating_sub(TO_BEGIN.as_micros() as i64);
+    let is_awaited = thread.parent_id.is_some() || thread.continuation_of.is_some();
+    is_awaited && thread.created_at.as_micros() < since
 }
 
 /// The need of a thread that should run, if nobody alive does it.

@@ -490,10 +490,10 @@ impl Engine {
             self.lock_active().remove(&thread);
             return Ok((ended_already(&held), Some((next, Input { note, ..input }))));
         }
-        if let (Some(prepare), Status::Created) = (&self.prepare, held.fold.manifest().status) {
+        if let (Some(prepare), true) = (&self.prepare, held.is_unbegun()) {
             prepare(held.fold.manifest(), work)?;
         }
-        self.settle_unstarted(&held);
+        self.settle_children(&held);
         let mut unsaid = Input::continuing();
         let earlier = self.hear_earlier(&mut held, input.note.as_ref(), work, tell);
         let ended = match earlier {
@@ -505,9 +505,7 @@ impl Engine {
             // Hearing it has finished what was open, and there is nothing else to say.
             Ok(Some(heard)) if input.is_empty() => Ok(heard),
             // Somebody stopped it, or went on with it, before it could take over.
-            Ok(_) if input.is_continuing() && held.fold.manifest().status != Status::Created => {
-                Ok(ended_already(&held))
-            }
+            Ok(_) if input.is_continuing() && !held.is_unbegun() => Ok(ended_already(&held)),
             Ok(_) if input.is_empty() && self.waits_for_word(&held, work) => Ok(ended_already(&held)),
             Ok(_) => self.run_once(&mut held, input, work, cancel, tell),
             Err(error) => Err(error),

@@ -12,6 +12,7 @@
 //! - `continuation`: a thread that goes on in another one; `carry`: what that one takes along; `context`: how full a model is.
 //! - `run`: one run as a list of named steps. `stops`: when it is stopped that goes in circles. `turn`: one answer of the model. `calls`: the tool calls of a turn, new ones
 //!   and those that an earlier life left open.
+//! - [`circles`]: whether a wait leads back to whoever waits. [`orphans`]: what dead processes left, settled by whoever finds it.
 //! - [`chain`], [`search`], [`wait`], [`standing`], [`transcript`]: what is asked of threads and their chains by whoever does not run
 //!   them; they only read, and are the same through every door.
 //! - [`snapshot`]: the fold of a log, saved and read back; `saving`: when, beside a run or before it goes on.
@@ -32,6 +33,7 @@ pub mod assignment;
 mod calls;
 mod carry;
 pub mod chain;
+pub mod circles;
 mod context;
 mod continuation;
 mod conversation;
@@ -45,6 +47,7 @@ mod held;
 pub mod input;
 pub mod ledger;
 mod mask;
+pub mod orphans;
 mod places;
 mod pulse;
 pub mod redact;

@@ -427,8 +427,12 @@ impl Running<'_, '_> {
     /// Says how the run ended; always, even when there is nothing else to say.
     fn finish(mut self, mut why: Why) -> Result<Ended> {
         let mut more = match &mut why {
+            // Whoever goes on looks at the children when it begins.
             Why::Continued(successor) => std::mem::take(&mut successor.more),
-            _ => More::default(),
+            _ => {
+                self.held.engine.settle_children(self.held);
+                More::default()
+            }
         };
         let (code, detail, outcome, status) = self.record(why)?;
         let detail = detail.map(|text| self.held.engine.redactor.text(&text).unwrap_or(text));
@@ -548,7 +552,9 @@ pub(crate) fn settle_lost(held: &mut Held<'_>, tell: &mut dyn FnMut(Told<'_>)) -
         |call: &CallId| held.fold.call(call).is_some_and(|known| known.intent.is_some() && known.outcome.is_none());
     let unknown: Vec<_> = open.into_iter().filter(is_dispatched).collect();
     // What it had begun must not go on behind whoever decides about it now. What can't be ended is tried again before it is asked after.
-    let intents = unknown.iter().filter_map(|call| held.fold.call(call)?.intent.as_ref());
+    // A child lives on without its parent.
+    let known = unknown.iter().filter_map(|call| held.fold.call(call)).filter(|known| known.child.is_none());
+    let intents = known.filter_map(|known| known.intent.as_ref());
     intents.filter_map(|intent| intent.process.as_ref()).for_each(|process| _ = held.engine.processes.end(process));
     let reason = if unknown.is_empty() { SuspendReason::Error } else { SuspendReason::OutcomeUnknown };
     let suspended = Suspended { calls: unknown, ..Suspended::because(reason, "process_lost") };

@@ -8,33 +8,32 @@
 //! - A child that is not waited for is a process of its own, started behind a gate: its identity stands in the intent, and it runs
 //!   once the batch is durable. It lives on without its parent.
 //! - Only so many children of a thread run at the same time; others wait their turn, behind their gate if they have one.
-//! - A child whose process died before it began is settled by whoever goes on with its parent, which hears of it.
+//! - A child whose process died is settled by whoever finds it: `orphans`.
 //! - A child may do no more than its parent: ceilings by the lower of both, capabilities by intersection, one level deeper.
 
 use std::sync::Arc;
 
 use selvedge_items::capability::{Capabilities, Capability};
 use selvedge_model::account::Posting;
-use selvedge_model::event::{Fields, Suspended};
-use selvedge_model::fold::Call as Known;
+use selvedge_model::event::{Fields, SuspendReason, Suspended};
 use selvedge_model::limits::Limits;
 use selvedge_model::tool::Started;
 use selvedge_model::{
     Call, CallId, Cancel, Changeset, Event, Expect, Manifest, Message, NewThread, Note, NoteKey, Output, Part, Role,
     Status, Stop, ThreadId,
 };
-use selvedge_store::{Acquire, Error as StoreError, Filter};
+use selvedge_store::Error as StoreError;
 use serde_json::{Value, json};
 
 use crate::assignment::Assignment;
-use crate::engine::{Engine, end_unborn};
+use crate::engine::Engine;
 use crate::error::{Error, Result};
 use crate::fold::Fold;
 use crate::held::Held;
 use crate::input::Input;
 use crate::ledger::Book;
 use crate::run::over;
-use crate::standing::started_for;
+use crate::standing::{holder, started_for};
 use crate::told::Ended;
 
 /// Makes the arguments of a call into a child, and knows how its runs are done.
@@ -108,9 +107,6 @@ pub(crate) enum Refused {
 
 /// The kind of note that tells a parent what became of a child.
 pub(crate) const CHILD_SETTLED: &str = "child_settled";
-
-/// How many children that never ran are looked at in one go.
-const UNSTARTED_MAX: usize = 1000;
 
 /// How much of a child's last words its parent is told.
 const TOLD_BYTES: usize = 4000;
@@ -287,55 +283,6 @@ impl Engine {
         self.resume(&end, Input::nothing(), &work, &cancel.child(), &mut |_| {}).map_err(words)
     }
 
-    /// Ends the children of a thread, and of those it continues, whose processes died before they began: nobody else would start them,
-    /// and money is set aside for them. One whose call is open is started again by that call. What can't be ended now is ended by
-    /// whoever takes the thread next.
-    pub(crate) fn settle_unstarted(&self, held: &Held<'_>) {
-        let is_detached = |call: &Known| call.child.as_ref().is_some_and(|child| child.detached);
-        let is_first = held.fold.manifest().continuation_of.is_none();
-        if is_first && !held.fold.thread().calls.values().any(is_detached) {
-            return;
-        }
-        let is_open = |child: &ThreadId| {
-            let open = held.fold.conversation.open();
-            let known = open.iter().filter_map(|open| held.fold.call(&open.id)?.child.as_ref());
-            known.into_iter().any(|known| known.thread_id == *child)
-        };
-        for child in self.unstarted(held.thread()).unwrap_or_default() {
-            if !is_open(&child.thread_id) {
-                _ = self.settle_dead(&child);
-            }
-        }
-    }
-
-    /// The children of a chain that are there and that nobody has.
-    fn unstarted(&self, parent: &ThreadId) -> Result<Vec<Manifest>> {
-        let mut found = Vec::new();
-        for link in self.store.chain(parent)? {
-            let parent_id = Some(link.manifest.thread_id);
-            let filter = Filter { status: Some(Status::Created), parent_id, ..Filter::default() };
-            let created = self.store.list(&filter, None, UNSTARTED_MAX)?.items;
-            found.extend(created.into_iter().map(|child| child.manifest).filter(|it| it.continuation_of.is_none()));
-        }
-        Ok(found)
-    }
-
-    /// Ends a child that never ran, if the process that was started for it is dead.
-    fn settle_dead(&self, child: &Manifest) -> Result<()> {
-        if self.store.holder(&child.thread_id)?.is_some() {
-            return Ok(());
-        }
-        match started_for(&*self.store, &self.trust, child)? {
-            Some(process) if !self.processes.may_live(&process) => {}
-            _ => return Ok(()),
-        }
-        let mut held = self.take(self.store.acquire(&child.thread_id, Acquire::default())?, &mut |_| {})?;
-        if held.fold.manifest().status == Status::Created {
-            end_unborn(&mut held, Status::Error, Some("the process that was to run it died before it began"))?;
-        }
-        self.give_back(held)
-    }
-
     /// What became of a child that was started before; nothing if it must be gone on with.
     pub(crate) fn child_standing(&self, child: &ThreadId, is_detached: bool) -> Result<Option<Output>> {
         let end = self.end_of_chain(child)?;
@@ -346,11 +293,26 @@ impl Engine {
                 let said = fold.conversation.messages().iter().rev().find(|message| message.role == Role::Assistant);
                 Some(standing(&manifest, said.map(|message| message.plain_text())))
             }
-            // Its process never came to life; it is started again.
-            Status::Created if is_detached && self.store.holder(&end)?.is_none() => None,
-            _ if is_detached => Some(running(&end)),
+            _ if is_detached => self.elsewhere(&manifest)?,
             _ => None,
         })
+    }
+
+    /// What is told of a child that a process of its own was to run; nothing if there is none any more, and it is started again.
+    fn elsewhere(&self, end: &Manifest) -> Result<Option<Output>> {
+        let thread = &end.thread_id;
+        if holder(&*self.store, thread)?.is_some() {
+            return Ok(Some(running(thread)));
+        }
+        if let Some(why) = end.suspended.as_ref().filter(|_| end.status == Status::Suspended) {
+            // One that waits for somebody goes on waiting; one whose process was lost goes on.
+            let is_lost = why.reason == SuspendReason::Error && why.code.as_deref() == Some("process_lost");
+            return Ok((!is_lost).then(|| standing(end, None)));
+        }
+        // One that is about to take it is ended, so that it does not run beside the next. What it did by then is in the log.
+        let process = started_for(&*self.store, &self.trust, end)?;
+        let is_gone = process.is_none_or(|process| self.processes.end(&process).is_ok());
+        Ok((!is_gone).then(|| running(thread)))
     }
 }
 

@@ -6,7 +6,7 @@
 //!   the thread stands. A run that hands itself over goes on in the successor's first run, as often as that happens.
 //! - Whatever ends a run ends the wait, a suspension too: it may last for ever, and somebody is needed.
 //! - Nobody waits for the dead: a run whose process is gone, a child whose process died before it began, and a successor that nobody
-//!   starts, are `stalled`.
+//!   starts, are `stalled`. Whoever waits with an engine settles them before it answers: `orphans`.
 //! - What is given was signed: whoever has ended is read and checked once, at the end of the wait and not while it lasts.
 //! - No wake-up is lost: the place in the feed is taken before the first look. Deaths are in no feed, so everybody looks twice a second.
 //!
@@ -37,9 +37,13 @@ const FEED: usize = 1000;
 const LINKS_MAX: usize = 10_000;
 
 impl Engine {
-    /// Waits for threads, at most this long; gives what came of each.
+    /// Waits for threads, at most this long; gives what came of each. What dead processes left in them and below them is settled
+    /// before that: `stalled` is what it was found as.
     pub fn wait(&self, threads: &[ThreadId], timeout: Duration, cancel: &Cancel) -> Result<Outcomes> {
-        wait_threads(&*self.store, &self.trust, &*self.processes, threads, timeout, cancel)
+        let outcomes = wait_threads(&*self.store, &self.trust, &*self.processes, threads, timeout, cancel)?;
+        // What can't be settled now is settled by the next look.
+        _ = self.settle_orphans(threads);
+        Ok(outcomes)
     }
 }
 

@@ -15,13 +15,17 @@ use serde_json::json;
 
 use crate::context::Context;
 use crate::error::{Exit, Failure, Result};
+use crate::orphans;
 use crate::output::{BAD, BOLD, DIM, GOOD, Output, WARN, paint};
 use crate::text::count;
+use crate::waiting::{self, Need};
 
 /// Show what a thread and all that it started may spend and have spent
 ///
 /// An account belongs to a chain of threads; what a thread starts spends from an account of its own, whose money its parent holds. A
-/// thread that never called a model with a price has none. The bar shows what is spent (█), held (▒) and left (░).
+/// thread that never called a model with a price has none. The bar shows what is spent (█), held (▒) and left (░). A child that waits for
+/// somebody keeps what its parent holds for it, and an account whose chain has ended is closing until all of its children have: who keeps
+/// money so is said, with the command that frees it. What dead processes left running is settled first, and that is said.
 ///
 /// With --verify everything is worked out anew from the signed logs alone: every record in the order of its account's versions,
 /// posted again by the rules; that each ceiling held at every posting; and that the database says the same. What stood in a log that was
@@ -32,7 +36,7 @@ use crate::text::count;
 ///
 /// JSON: {"root", "accounts":[{"account", "parent", "depth", "status", "version", "threads":[ID…], "max_nanos" (null is without limit),
 /// "own_nanos", "children_nanos", "reserved_nanos", "remaining_nanos", "reservations":[{"reservation", "amount_nanos", "state",
-/// "child"}]}], "verified":{"logs", "postings", "holds", "found":[TEXT…],
+/// "child"}], "needs":{"thread_id", "reason", "code", "commands":[TEXT…]} (null if it waits for nobody)}], "verified":{"logs", "postings", "holds", "found":[TEXT…],
 /// "gone":[TEXT…], "peaks":{ACCOUNT: NANOS}}}. Money is whole nano-dollars.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
@@ -61,13 +65,14 @@ pub(crate) fn run(args: &Args, context: &Context<'_>) -> Result<()> {
     }
     let store = context.open(Access::ReadOnly)?;
     let thread = store.resolve(&args.thread)?;
+    orphans::settle(std::slice::from_ref(&thread), &store, context);
     let tree = audit::tree(&store, &thread)?;
     let audit = match args.verify {
         true => Some(audit::audit(&store, store.trust(), &tree)?),
         false => None,
     };
     if context.output.is_json() {
-        context.output.record(&Shown::of(&tree, audit.as_ref()))?;
+        context.output.record(&Shown::of(&tree, audit.as_ref(), &store))?;
     } else {
         show(&thread, &store, &tree, audit.as_ref(), context.output)?;
     }
@@ -83,7 +88,7 @@ struct Shown {
 }
 
 impl Shown {
-    fn of(tree: &Tree, audit: Option<&Audit>) -> Self {
+    fn of(tree: &Tree, audit: Option<&Audit>, store: &LocalStore) -> Self {
         let account = |branch: &Branch| {
             let Branch { account, reservations, depth, threads, .. } = branch;
             let held = |held: &selvedge_model::account::Reservation| json!({"reservation": held.id, "amount_nanos": held.amount, "state": held.state, "child": held.child});
@@ -100,6 +105,7 @@ impl Shown {
                 "reserved_nanos": account.reserved,
                 "remaining_nanos": account.remaining(),
                 "reservations": reservations.iter().map(held).collect::<Vec<_>>(),
+                "needs": need(branch, store).map(|need| json!({"thread_id": need.thread_id, "reason": need.reason, "code": need.code, "commands": need.commands})),
             })
         };
         let verified = |audit: &Audit| {
@@ -128,7 +134,7 @@ fn show(thread: &ThreadId, store: &LocalStore, tree: &Tree, audit: Option<&Audit
     }
     let own = store.get(thread)?.manifest.chain_root_id;
     for branch in &tree.accounts {
-        line(branch, branch.account.id == own, output)?;
+        line(branch, branch.account.id == own, store, output)?;
     }
     let Some(audit) = audit else { return Ok(()) };
     output.text("")?;
@@ -152,7 +158,7 @@ fn show(thread: &ThreadId, store: &LocalStore, tree: &Tree, audit: Option<&Audit
 /// How many characters a bar has.
 const BAR: usize = 24;
 
-fn line(branch: &Branch, is_own: bool, output: &Output) -> Result<()> {
+fn line(branch: &Branch, is_own: bool, store: &LocalStore, output: &Output) -> Result<()> {
     let Branch { account, reservations, depth, threads, .. } = branch;
     let indent = "  ".repeat(*depth);
     let name = if is_own { paint(BOLD, &account.id) } else { account.id.to_string() };
@@ -180,11 +186,21 @@ fn line(branch: &Branch, is_own: bool, output: &Output) -> Result<()> {
         let text = format!("${} for a call whose answer was lost ({})", held.amount, held.id);
         output.text(format_args!("{indent}{}", paint(WARN, text)))?;
     }
+    if let Some(need) = need(branch, store).filter(|_| account.parent.is_some()) {
+        output.text(format_args!("{indent}{}", paint(WARN, need.sentence())))?;
+    }
     if threads.len() > 1 {
         let chain: Vec<_> = threads.iter().map(ToString::to_string).collect();
         output.text(format_args!("{indent}{}", paint(DIM, chain.join(" → "))))?;
     }
     Ok(())
+}
+
+/// What the end of an account's chain needs before it goes on, if it waits for somebody and so keeps the account open.
+fn need(branch: &Branch, store: &LocalStore) -> Option<Need> {
+    let end = branch.threads.last().filter(|_| branch.account.status != AccountStatus::Closed)?;
+    // Who can't be asked any more holds nothing that could be freed here.
+    waiting::need_of(store, store.get(end).ok()?.manifest).ok()?
 }
 
 fn holders(open: u64, reservations: &[selvedge_model::account::Reservation]) -> String {

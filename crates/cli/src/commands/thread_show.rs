@@ -13,10 +13,13 @@ use serde::Serialize;
 use crate::context::Context;
 use crate::error::Result;
 use crate::imported;
+use crate::orphans;
 use crate::output::{BOLD, Output, paint};
 use crate::text::{clean, count, key, local, spent};
 
 /// Show what is known of a thread
+///
+/// What dead processes left running in it and below it is settled first, and that is said.
 ///
 /// JSON: {"thread_id", "agent_id", "status", "version", "title", "created_at", "updated_at", "cost", …, "head":{"version", "lines",
 /// "bytes", "hash", "epoch", "signer", …}, "folder", "chain":[ID…], "children":[ID…], "runs":[…], "notes":[…],
@@ -45,6 +48,7 @@ struct Shown {
 pub(crate) fn run(args: &Args, context: &Context<'_>) -> Result<()> {
     let store = context.open(Access::ReadOnly)?;
     let thread = store.resolve(&args.thread)?;
+    orphans::settle(std::slice::from_ref(&thread), &store, context);
     let shown = look(&thread, &store)?;
     if context.output.is_json() {
         return context.output.record(&shown);

@@ -4,21 +4,24 @@ use std::time::Duration;
 
 use selvedge_engine::chain::{Link, Tree, get_tree};
 use selvedge_store::{Feed, Registry};
-use selvedge_store_local::Access;
+use selvedge_store_local::{Access, LocalStore};
 
 use crate::commands::wait::standing;
 use crate::context::Context;
 use crate::error::{Failure, Result};
-use crate::output::{BOLD, DIM, paint};
+use crate::orphans;
+use crate::output::{BOLD, DIM, WARN, paint};
 use crate::text::{count, spent};
+use crate::waiting::{self, Need};
 
 /// How long to wait for news before looking whether anybody still listens, and whether what runs still lives.
 const LISTEN: Duration = Duration::from_millis(500);
 
 /// Show a thread, its chain and everything it started, as a tree
 ///
-/// Each line is a chain: its threads from root to end, how the end stands, and what it and all below it used. A run whose process is gone
-/// is `stalled`.
+/// Each line is a chain: its threads from root to end, how the end stands, and what it and all below it used. What dead processes left
+/// running in it is settled first, and that is said; where that can't be done it is `stalled`. Below a child that waits for somebody stands
+/// what to type: it keeps its money until then.
 ///
 /// JSON: {"thread_id", "status", "cost", "chain":[…], "children":[…], "truncated"}: "chain" as `selvedge chain` has it, "children" like this
 /// object again. With --follow one object for each change.
@@ -34,11 +37,14 @@ pub(crate) struct Args {
 pub(crate) fn run(args: &Args, context: &Context<'_>) -> Result<()> {
     let store = context.open(Access::ReadOnly)?;
     let thread = store.resolve(&args.thread)?;
-    let look = || get_tree(&store, &thread).map_err(|error| Failure::of(&error));
+    let look = || {
+        orphans::settle(std::slice::from_ref(&thread), &store, context);
+        get_tree(&store, &thread).map_err(|error| Failure::of(&error))
+    };
     // Asked before looking: what comes in between is seen now or looked for again, never missed.
     let mut position = store.position()?;
     let mut tree = look()?;
-    show(&tree, context)?;
+    show(&tree, &store, context)?;
     while args.follow && tree.is_active() && !context.output.is_closed() {
         store.wait(position, LISTEN)?;
         position = store.position()?;
@@ -48,31 +54,37 @@ pub(crate) fn run(args: &Args, context: &Context<'_>) -> Result<()> {
             if !context.output.is_json() {
                 context.output.text("")?;
             }
-            show(&tree, context)?;
+            show(&tree, &store, context)?;
         }
     }
     Ok(())
 }
 
-fn show(tree: &Tree, context: &Context<'_>) -> Result<()> {
+fn show(tree: &Tree, store: &LocalStore, context: &Context<'_>) -> Result<()> {
     if context.output.is_json() {
         return context.output.record(tree);
     }
     let mut lines = vec![line(tree)];
-    branch(tree, "", &mut lines);
+    branch(tree, "", store, &mut lines);
     context.output.text(lines.join("\n"))
 }
 
-fn branch(tree: &Tree, before: &str, lines: &mut Vec<String>) {
+fn branch(tree: &Tree, before: &str, store: &LocalStore, lines: &mut Vec<String>) {
     let last = tree.children.len().saturating_sub(1);
     for (number, child) in tree.children.iter().enumerate() {
         let (own, below) = if number == last { ("└─ ", "   ") } else { ("├─ ", "│  ") };
         lines.push(format!("{before}{}{}", paint(DIM, own), line(child)));
-        branch(child, &format!("{before}{below}"), lines);
+        lines.extend(need(child, store).map(|need| format!("{before}{below}{}", paint(WARN, need.sentence()))));
+        branch(child, &format!("{before}{below}"), store, lines);
     }
     if tree.truncated && tree.children.is_empty() {
         lines.push(format!("{before}{}", paint(DIM, "└─ …")));
     }
+}
+
+/// What a child needs before it goes on, if it waits for somebody.
+fn need(child: &Tree, store: &LocalStore) -> Option<Need> {
+    waiting::need_of(store, store.get(&child.thread_id).ok()?.manifest).ok()?
 }
 
 fn line(tree: &Tree) -> String {

@@ -84,12 +84,15 @@ fn a_process_that_is_killed_in_the_middle_of_a_call_has_spent_its_bound_and_evid
             break thread.to_owned();
         }
     };
-    child.kill().unwrap();
-    Ran::of(child);
     let before = budget(&sandbox, &thread);
     let bound = before["accounts"][0]["reserved_nanos"].as_i64().unwrap();
     assert!(bound > 16_000_000, "{before}");
-    // Whoever comes next settles it.
+    child.kill().unwrap();
+    Ran::of(child);
+    // Whoever comes next settles it, also by looking.
+    let found = budget(&sandbox, &thread);
+    let amounts = ["own_nanos", "reserved_nanos"].map(|name| found["accounts"][0][name].as_i64().unwrap());
+    assert_eq!((amounts, &found["verified"]["holds"]), ([bound, 0], &true.into()), "{found}");
     put(&sandbox, "script.yaml", &script(SAYS));
     let ran = sandbox.run(&["resume", &thread, "--json"]);
     assert_eq!(ran.code, Some(0), "{ran:?}");

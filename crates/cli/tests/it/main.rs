@@ -28,6 +28,7 @@ mod log;
 mod many;
 mod nova;
 mod offered;
+mod orphans;
 mod processes;
 mod prune;
 mod reindex;

@@ -451,7 +451,8 @@ fn a_child_whose_process_was_killed_is_stalled_and_goes_on_when_somebody_resumes
     let pid = intent["payload"]["process"]["pid"].as_u64().unwrap();
     assert!(std::process::Command::new("kill").args(["-KILL", &pid.to_string()]).status().unwrap().success());
     sandbox.run(&["wait", &child, "--json"]).error_beside_data(1, "thread_stalled");
-    assert!(sandbox.run(&["tree", &parent]).stdout.contains(&format!("{child} stalled")));
+    // Whoever found it dead has settled it.
+    assert!(sandbox.run(&["tree", &parent]).stdout.contains(&format!("{child} suspended")));
     put(&sandbox, "fast", "");
     let ran = sandbox.run(&["resume", &child, "--json"]);
     assert_eq!((ran.code, status(&sandbox, &child).as_str()), (Some(0), "completed"), "{ran:?}");
@@ -625,4 +626,29 @@ fn whoever_resumes_an_ended_thread_second_is_told_where_it_goes_on() {
     put(&sandbox, "script.yaml", "turns:\n  - { say: Done., repeat: forever }\n");
     let ran = follow(&sandbox, &send);
     assert_eq!(ran.code, Some(0), "{ran:?}");
+}
+
+/// A child that waits for its parent, which waits for the child, once waited until its time was over.
+#[test]
+fn a_child_that_waits_for_a_parent_which_waits_for_it_is_refused_at_once() {
+    let sandbox = family("turns:\n  - { say: Hello., repeat: forever }\n", "");
+    let parent = thread_of(&sandbox.run(&["run", "parent", "--json"]));
+    put(
+        &sandbox,
+        ".ai/directives/child.md",
+        "---\nname: child\nversion: 1.0.0\nmodel: scripted:child.yaml\npermissions: [tool.threads.*]\n---\nWait.\n",
+    );
+    put(
+        &sandbox,
+        "child.yaml",
+        &calling(&format!("{{ tool: wait_threads, arguments: {{ thread_ids: [nobody-000000000000, {parent}] }} }}")),
+    );
+    put(&sandbox, "script.yaml", &calling(SPAWN).replacen("- { ", "- { when: { user: { equals: go } }, ", 1));
+    let began = Instant::now();
+    let ran = sandbox.run(&["send", &parent, "go", "--json"]);
+    assert_eq!((ran.code, status(&sandbox, &parent).as_str()), (Some(0), "completed"), "{ran:?}");
+    assert!(began.elapsed() < Duration::from_secs(60));
+    let heard = ran.records().pop().unwrap()["text"].as_str().unwrap().to_owned();
+    assert!(heard.contains("__failed_1") && heard.contains("it waits for this thread"), "{heard}");
+    assert!(heard.contains("not_found"), "the others are waited for: {heard}");
 }

@@ -145,6 +145,20 @@ impl Sandbox {
         ran.json()["version"].as_u64().unwrap()
     }
 
+    /// Opens the store in this process to look at it.
+    pub(crate) fn open_to_look(&self) -> LocalStore {
+        LocalStore::open(Options {
+            project: self.project(),
+            access: Access::ReadOnly,
+            signer: None,
+            trust: Trust::load(&self.home().join("keys/trusted")).unwrap(),
+            clock: Arc::new(SystemClock),
+            ids: Arc::new(SystemIds),
+            disk: Arc::new(RealDisk),
+        })
+        .unwrap()
+    }
+
     /// Opens the store in this process, as another program would.
     pub(crate) fn open(&self) -> LocalStore {
         let signer = KeyFolder::load(&self.home().join("keys/signing")).unwrap();

@@ -132,8 +132,9 @@ impl Running<'_, '_> {
         let child = known.and_then(|known| known.child.clone());
         let redefined = by_word && approval::was_redefined(known);
         let ready = Ready { tool: tool.clone(), call, changed_by, by_word, redefined, child };
-        // What an earlier life began must not go on beside what is done now, whatever a person or the tool says of it.
-        if let Some(process) = intent.and_then(|intent| intent.process.as_ref())
+        // What an earlier life began must not go on beside what is done now, whatever a person or the tool says of it. A child may.
+        if ready.child.is_none()
+            && let Some(process) = intent.and_then(|intent| intent.process.as_ref())
             && self.held.engine.processes.end(process).is_err()
         {
             return Need::Unknown;

@@ -16,7 +16,7 @@ use crate::spawning::{nursery, parent};
 use crate::support::{House, Meanwhile, Reply, agent};
 
 /// A model in whose call the process dies.
-struct Deadly;
+pub(crate) struct Deadly;
 
 impl Model for Deadly {
     fn answer(&self, _: &Prompt<'_>, _: &mut dyn FnMut(Draft), _: &Cancel) -> Result<Answer, ModelError> {

@@ -3,10 +3,12 @@
 mod approvals;
 mod asking;
 mod chains;
+mod circles;
 mod commits;
 mod failing;
 mod families;
 mod limits;
+mod orphans;
 mod recovery;
 mod replay;
 mod saving;

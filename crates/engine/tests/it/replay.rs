@@ -44,7 +44,7 @@ fn replayed(house: &House, thread: &ThreadId, work: &Assignment) -> Report {
 }
 
 #[track_caller]
-fn assert_identical(house: &House, thread: &ThreadId, work: &Assignment) {
+pub(crate) fn assert_identical(house: &House, thread: &ThreadId, work: &Assignment) {
     let report = replayed(house, thread, work);
     assert!(report.is_identical(), "{}", serde_json::to_string_pretty(&report.differences).unwrap());
     assert_eq!(report.compared + report.given, report.version + 1, "nothing was left out");

@@ -23,7 +23,7 @@ pub(crate) struct Nursery {
     replies: Mutex<Vec<Reply>>,
     tools: Vec<Arc<dyn selvedge_model::Tool>>,
     pub(crate) price: Option<Price>,
-    launched: Arc<AtomicUsize>,
+    pub(crate) launched: Arc<AtomicUsize>,
 }
 
 impl Children for Nursery {

@@ -15,7 +15,7 @@ use selvedge_model::scope::Scopes;
 use selvedge_model::tool::{Processes, Reconciled, Risk, Started};
 use selvedge_model::{
     AgentId, Batch, Call, CallId, Cancel, CommitKey, Committed, Digest, Draft, Model, ModelError, NewThread, Note,
-    Output, OwnerId, Prompt, Reason, Role, Run, ThreadId, Timestamp, Tool, ToolError, ToolSpec,
+    Output, OwnerId, Prompt, Reason, Role, Run, Status, ThreadId, Timestamp, Tool, ToolError, ToolSpec,
 };
 use selvedge_store::conformance::support::{ScriptedClock, SeededIds};
 use selvedge_store::memory::MemoryStore;
@@ -33,6 +33,8 @@ pub(crate) struct Refusing {
     pub(crate) before_handoff: Mutex<Option<Meanwhile>>,
     /// Done right before the next commit that stops an account.
     pub(crate) before_stop: Mutex<Option<Meanwhile>>,
+    /// Done right before the next lease is taken of a thread that goes on in another's place and has not begun.
+    pub(crate) before_successor: Mutex<Option<Meanwhile>>,
     /// An account of which it says that it has no parent.
     pub(crate) orphan: Mutex<Option<AccountId>>,
 }
@@ -95,6 +97,14 @@ impl Logs for Refusing {
 
 impl Leases for Refusing {
     fn acquire(&self, thread: &ThreadId, how: Acquire) -> Result<Lease> {
+        let is_successor = self
+            .inner
+            .get(thread)
+            .is_ok_and(|found| found.manifest.status == Status::Created && found.manifest.continuation_of.is_some());
+        if is_successor {
+            let meanwhile = self.before_successor.lock().unwrap().take();
+            meanwhile.into_iter().for_each(|meanwhile| meanwhile(thread));
+        }
         self.inner.acquire(thread, how)
     }
     fn renew(&self, lease: &Lease) -> Result<()> {
@@ -385,6 +395,7 @@ impl House {
             refuse: Mutex::new(None),
             before_handoff: Mutex::default(),
             before_stop: Mutex::default(),
+            before_successor: Mutex::default(),
             orphan: Mutex::default(),
         });
         let processes = Arc::new(NoProcesses::default());

@@ -17,6 +17,13 @@ use serde_json::{Map, Value, json};
 
 use super::{HANDOFF, SPAWN, Shared};
 
+/// The tools that wait for threads.
+const WAIT: &str = "wait_threads";
+const RESUME: &str = "resume_thread";
+
+/// Why nobody waits for a thread that waits for the calling one.
+const LEADS_BACK: &str = "it waits for this thread: neither would come to an end";
+
 /// How many events a search gives when nobody says.
 const FOUND_MAX: usize = 50;
 
@@ -88,7 +95,7 @@ const SIGNS: [Sign; 12] = [
         act: |_, _, _| Err("a child is started by the engine".to_owned()),
     },
     Sign {
-        name: "wait_threads",
+        name: WAIT,
         capability: "tool.threads.wait",
         description: "Waits until threads have come to an end, following them where they go on, and gives what came of each.",
         input_schema: || thread_ids(true),
@@ -102,7 +109,14 @@ const SIGNS: [Sign; 12] = [
             let is_own = |thread: &str| own.iter().any(|link| link.manifest.thread_id.as_str() == thread);
             asked.retain(|thread| !is_own(thread.as_str()));
             failed.extend(places(call, is_own).map(|index| refusal(index, "a thread can't wait for itself")));
-            let waited = shared.engine()?.wait(&asked, timeout, cancel);
+            // Nor for somebody who waits for it.
+            let engine = shared.engine()?;
+            let leads_back = |thread: &&ThreadId| engine.waits_for(thread, &call.thread, &awaited).unwrap_or(false);
+            let circular: Vec<ThreadId> = asked.iter().filter(leads_back).cloned().collect();
+            asked.retain(|thread| !circular.contains(thread));
+            let is_circular = |thread: &str| circular.iter().any(|known| known.as_str() == thread);
+            failed.extend(places(call, is_circular).map(|index| refusal(index, LEADS_BACK)));
+            let waited = engine.wait(&asked, timeout, cancel);
             value(waited).map(|told| with_failed(told, failed))
         },
     },
@@ -220,7 +234,7 @@ const SIGNS: [Sign; 12] = [
         act: |shared, call, _| stop(shared, call, Stop::Killed, "killed"),
     },
     Sign {
-        name: "resume_thread",
+        name: RESUME,
         capability: "tool.threads.resume",
         description: "Goes on with a thread that this one started, with a message, and waits for what comes of it.",
         input_schema: || {
@@ -292,6 +306,16 @@ fn threads(call: &Call) -> Result<(Vec<ThreadId>, Map<String, Value>), String> {
         }
     }
     Ok((threads, failed))
+}
+
+/// The threads that a call waits for.
+fn awaited(tool: &str, arguments: &Value) -> Vec<ThreadId> {
+    let named = match tool {
+        WAIT => arguments.get("thread_ids").and_then(Value::as_array).map_or(&[][..], Vec::as_slice),
+        RESUME => arguments.get("thread_id").map_or(&[][..], std::slice::from_ref),
+        _ => &[],
+    };
+    named.iter().filter_map(|named| ThreadId::new(named.as_str()?).ok()).collect()
 }
 
 /// What is said of something in a list that can't be done.

@@ -1,0 +1,220 @@
+//! Threads that are said to go on while nobody alive does it: found, and settled by whoever finds them.
+//!
+//! What a dead process left, and what becomes of it:
+//!
+//! ```text
+//! running                                  waits, `process_lost`; what its call of a model may have cost is counted
+//! created, in place of one that went on    waits, `process_lost`: what it takes along is kept
+//! created, as a child                      ends as `error`, once its parent goes on: it did nothing, and its money comes back
+//! created, and its parent's call is open   left as it is: the parent's next run starts it
+//! ```
+//!
+//! A run looks at the children of its chain when it begins and before it ends; a wait at all that it waited for and everything below
+//! that, before it answers. So no run ends, and no wait, while a child it knows of is said to run and was dead when it looked.
+//!
+//! - First nobody alive has a thread, then its log is read: the lease is taken, which nobody gets while its owner lives, and only what
+//!   is read under it counts. What was dead before a look stands still, wherever in its chain it is, so that look finds it.
+//! - Nothing is taken from the living. A process on record that may live keeps its thread; whoever handed a thread over and is slow
+//!   to take the next one goes on with it, though somebody settled it meanwhile.
+//! - What can't be settled now is settled by the next look; no look fails because of it.
+
+use std::collections::{HashMap, HashSet};
+
+use selvedge_log::Trust;
+use selvedge_model::tool::Processes;
+use selvedge_model::{Manifest, Reason, RunId, RunMeta, Status, ThreadId};
+use selvedge_store::{Acquire, Error as StoreError, Filter, Store};
+
+use crate::chain;
+use crate::engine::{Engine, end_unborn};
+use crate::error::Result;
+use crate::fold::Fold;
+use crate::held::{Held, Of};
+use crate::run;
+use crate::standing::holder;
+
+/// Where a run comes from that somebody recorded for a thread which its own process did not live to begin.
+pub const RECOVERY: &str = "recovery";
+
+/// The most threads of one tree that are looked at.
+const THREADS_MAX: usize = 10_000;
+/// How many children are looked at in one go.
+const PAGE: usize = 500;
+
+/// The threads of a chain, and of everything below it, that are said to run or were to go on in another's place, and that nobody alive
+/// has. Only reads.
+pub fn orphans_below(
+    store: &dyn Store,
+    trust: &Trust,
+    processes: &dyn Processes,
+    thread: &ThreadId,
+) -> Result<Vec<ThreadId>> {
+    let mut look = Look { store, trust, processes, own: None, parents: HashMap::new() };
+    let mut open: Vec<Manifest> = Vec::new();
+    for (manifest, is_deleted) in chain::walk(store, thread)? {
+        open.extend((!is_deleted).then_some(manifest));
+    }
+    let mut seen: HashSet<ThreadId> = open.iter().map(|link| link.thread_id.clone()).collect();
+    let mut found = Vec::new();
+    while let Some(next) = open.pop() {
+        // One that never ran can be started still by whoever wants it.
+        let is_unborn = next.status == Status::Created && next.continuation_of.is_none();
+        if !is_unborn && look.is_orphan(&next)? {
+            found.push(next.thread_id.clone());
+        }
+        for child in store.children(&next.thread_id)? {
+            if seen.len() < THREADS_MAX && seen.insert(child.manifest.thread_id.clone()) {
+                open.push(child.manifest);
+            }
+        }
+    }
+    Ok(found)
+}
+
+impl Engine {
+    /// Settles the threads of some chains, and of everything below them, that nobody alive has and that are said to go on; gives those
+    /// that it settled.
+    pub fn settle_orphans(&self, threads: &[ThreadId]) -> Result<Vec<ThreadId>> {
+        let mut settled = Vec::new();
+        for thread in threads {
+            for orphan in orphans_below(&*self.store, &self.trust, &*self.processes, thread)? {
+                if self.settle_orphan(&orphan).is_ok() {
+                    settled.push(orphan);
+                }
+            }
+        }
+        Ok(settled)
+    }
+
+    /// Settles the children of a thread, and of those it continues, that nobody alive has: they are said to go on, money is set aside
+    /// for them, and nobody else would go on with them.
+    pub(crate) fn settle_children(&self, held: &Held<'_>) {
+        let is_first = held.fold.manifest().continuation_of.is_none();
+        if is_first && !held.fold.thread().calls.values().any(|call| call.child.is_some()) {
+            return;
+        }
+        let own = Some(&held.fold);
+        let (store, trust, processes) = (&*self.store, &self.trust, &*self.processes);
+        let mut look = Look { store, trust, processes, own, parents: HashMap::new() };
+        for child in unsettled(store, held.thread()).unwrap_or_default() {
+            if look.is_orphan(&child).unwrap_or(false) {
+                _ = self.settle_orphan(&child.thread_id);
+            }
+        }
+    }
+
+    /// Settles a thread that nobody alive has, by what its log says once it is held.
+    fn settle_orphan(&self, thread: &ThreadId) -> Result<()> {
+        // Taking it settles a run that was lost.
+        let mut held = self.take(self.store.acquire(thread, Acquire::default())?, &mut |_| {})?;
+        let manifest = held.fold.manifest();
+        match (manifest.status, &manifest.continuation_of) {
+            (Status::Created, Some(_)) => suspend_unborn(&mut held)?,
+            (Status::Created, None) => {
+                end_unborn(&mut held, Status::Error, Some("the process that was to run it died before it began"))?;
+            }
+            _ => {}
+        }
+        self.give_back(held)
+    }
+}
+
+impl Held<'_> {
+    /// Whether it has not begun, or was settled before it did.
+    pub(crate) fn is_unbegun(&self) -> bool {
+        let is_idle = || self.fold.thread().runs.values().all(|run| run.meta.origin == RECOVERY);
+        match self.fold.manifest().status {
+            Status::Created => true,
+            Status::Suspended => is_idle(),
+            _ => false,
+        }
+    }
+}
+
+/// Lets a thread wait that was to go on in another's place: as one whose run was lost before it did anything. Cut between the two
+/// commits, it is just that.
+fn suspend_unborn(held: &mut Held<'_>) -> Result<()> {
+    // Thirty-two hex characters are a run's name.
+    let run = RunId::new(held.engine.ids.hex32()).map_err(|_| StoreError::BadBatch)?;
+    let meta = RunMeta::started(held.fold.manifest().agent_id.clone(), RECOVERY);
+    let of = Of { run: Some(run), meta: Some(meta), turn: None };
+    held.commit(Reason::Lifecycle, of, &mut |_| {})?;
+    run::settle_lost(held, &mut |_| {})
+}
+
+/// The children of a chain that are said to go on. A child that goes on in another thread is found as that one: it has the same parent.
+fn unsettled(store: &dyn Store, parent: &ThreadId) -> Result<Vec<Manifest>> {
+    let mut found = Vec::new();
+    for link in store.chain(parent)? {
+        for status in [Status::Created, Status::Running] {
+            let parent_id = Some(link.manifest.thread_id.clone());
+            let filter = Filter { status: Some(status), parent_id, ..Filter::default() };
+            let mut after = None;
+            loop {
+                let page = store.list(&filter, after, PAGE)?;
+                found.extend(page.items.into_iter().map(|child| child.manifest));
+                after = page.next;
+                if after.is_none() {
+                    break;
+                }
+            }
+        }
+    }
+    Ok(found)
+}
+
+/// One look at who is still alive.
+struct Look<'l> {
+    store: &'l dyn Store,
+    trust: &'l Trust,
+    processes: &'l dyn Processes,
+    /// What is known of the thread that looks.
+    own: Option<&'l Fold>,
+    /// What the logs of other parents say; nothing of those that are gone.
+    parents: HashMap<ThreadId, Option<Fold>>,
+}
+
+impl Look<'_> {
+    /// Whether a thread is said to go on, or is to be started, and nobody alive will do it.
+    fn is_orphan(&mut self, thread: &Manifest) -> Result<bool> {
+        let is_left = match (thread.status, &thread.parent_id) {
+            (Status::Running, _) => true,
+            (Status::Created, Some(parent)) => self.is_left(thread, parent)?,
+            _ => false,
+        };
+        // Asked last: who was to take it may have done so meanwhile.
+        Ok(is_left && holder(self.store, &thread.thread_id)?.is_none())
+    }
+
+    /// Whether whoever was to start a thread is dead: the process on record, whoever had the thread it continues, and the call of its
+    /// parent that would start it again.
+    fn is_left(&mut self, thread: &Manifest, parent: &ThreadId) -> Result<bool> {
+        if let Some(before) = &thread.continuation_of
+            && holder(self.store, before)?.is_some()
+        {
+            return Ok(false);
+        }
+        let (root, processes) = (&thread.chain_root_id, self.processes);
+        // Where it can't be known who was started for it, it is left alone.
+        let Some(parent) = self.parent(parent)? else { return Ok(false) };
+        let mut open = parent.conversation.open().iter().filter_map(|open| parent.call(&open.id)?.child.as_ref());
+        let may_live = || parent.process_of(root).is_some_and(|process| processes.may_live(process));
+        Ok(!open.any(|child| child.thread_id == *root) && !may_live())
+    }
+
+    /// What the verified log of a parent says.
+    fn parent(&mut self, parent: &ThreadId) -> Result<Option<&Fold>> {
+        if let Some(own) = self.own.filter(|own| own.thread_id() == parent) {
+            return Ok(Some(own));
+        }
+        if !self.parents.contains_key(parent) {
+            let fold = match Fold::load(self.store, parent, self.trust) {
+                Ok(fold) => Some(fold),
+                Err(StoreError::Deleted(_) | StoreError::NoThread(_)) => None,
+                Err(error) => return Err(error.into()),
+            };
+            self.parents.insert(parent.clone(), fold);
+        }
+        Ok(self.parents.get(parent).and_then(Option::as_ref))
+    }
+}

@@ -1,0 +1,296 @@
+//! Children whose processes die at chosen moments: whoever looks next settles them, and nothing is taken from the living.
+
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::slice::from_ref;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+
+use selvedge_engine::{Assignment, Choice, Input, Told};
+use selvedge_model::limits::Limits;
+use selvedge_model::{AgentId, CallId, Cancel, Event, Money, NewThread, Price, Reason, RunStatus, Status, ThreadId};
+use selvedge_store::{Acquire, Leases, Ledger, Registry};
+use serde_json::json;
+
+use crate::chains::small;
+use crate::families::Deadly;
+use crate::replay::assert_identical;
+use crate::spawning::{nursery, parent};
+use crate::support::{House, Meanwhile, Reply, agent};
+
+fn price() -> Option<Price> {
+    Some(Price { input: "1000".parse().unwrap(), output: "1000".parse().unwrap(), ..Price::default() })
+}
+
+/// A parent with money, and what it is run with: it starts one child that it does not wait for.
+fn family(house: &House) -> (ThreadId, Assignment) {
+    let limits = Some(Limits { spend: Some("100".parse().unwrap()), ..Limits::default() });
+    let new = NewThread { limits, ..NewThread::of(AgentId::new("scribe").unwrap()) };
+    let calls = vec![("s", json!({"task": "count", "detached": true, "spend": "60"}))];
+    let mut work = parent(calls, nursery(Vec::new()));
+    work.price = price();
+    (house.engine.create(new, Vec::new()).unwrap(), work)
+}
+
+/// What a parent is run with that has something else to say.
+fn later() -> Assignment {
+    let mut work = agent(vec![Reply::Says("well")], Vec::new());
+    work.price = price();
+    work
+}
+
+impl House {
+    fn status(&self, thread: &ThreadId) -> Status {
+        self.store.get(thread).unwrap().manifest.status
+    }
+
+    fn why(&self, thread: &ThreadId) -> Option<String> {
+        self.store.get(thread).unwrap().manifest.suspended.and_then(|why| why.code)
+    }
+
+    /// A process that runs a thread and dies in a call of its model.
+    fn dies_running(&self, thread: &ThreadId) {
+        let mut dying = agent(Vec::new(), Vec::new());
+        (dying.model, dying.price) = (Arc::new(Deadly), price());
+        let other = self.another();
+        let run = || other.taken_up(thread, Input::nothing(), &dying);
+        assert!(catch_unwind(AssertUnwindSafe(run)).is_err());
+        assert_eq!((self.status(thread), self.store.holder(thread).unwrap()), (Status::Running, None));
+    }
+
+    /// A process that runs a thread until that has handed itself over, and dies before it takes the successor; gives that one.
+    fn dies_handing_over(&self, thread: &ThreadId) -> ThreadId {
+        let (other, (mut work, _)) = (self.another(), small(600, 12, 400));
+        work.price = Some(Price::default());
+        let run = || {
+            other.engine.resume(thread, Input::nothing(), &work, &Cancel::new(), &mut |told| {
+                let is_handoff = |event: &Event| matches!(event, Event::ThreadHandoff(_));
+                let is_over = matches!(told, Told::Committed { events, .. } if events.iter().any(is_handoff));
+                assert!(!is_over, "the process dies here");
+            })
+        };
+        assert!(catch_unwind(AssertUnwindSafe(run)).is_err());
+        let next = self.store.get(thread).unwrap().manifest.continuation_thread_id.unwrap();
+        assert_eq!((self.status(&next), self.store.holder(&next).unwrap()), (Status::Created, None));
+        next
+    }
+
+    fn only_child(&self, parent: &ThreadId) -> ThreadId {
+        self.children_of(parent).remove(0).thread_id
+    }
+
+    #[track_caller]
+    fn books_agree(&self, thread: &ThreadId) {
+        let tree = selvedge_engine::ledger::audit::tree(&*self.store, thread).unwrap();
+        let found = selvedge_engine::ledger::audit::audit(&*self.store, &self.trust, &tree).unwrap().found;
+        assert!(found.is_empty(), "{found:?}");
+    }
+}
+
+/// A child once died while its parent ran, after the parent had looked: it was said to run, and its call of a model was held, until
+/// somebody typed another command.
+#[test]
+fn a_child_that_dies_at_any_moment_of_its_parents_run_is_settled_before_that_run_ends() {
+    for moment in [Reason::ToolResultsCommitted, Reason::Reserved, Reason::AssistantTurnCommitted] {
+        let house = House::new();
+        let (thread, work) = family(&house);
+        let (mut has_died, mut at_the_end) = (false, None);
+        let ended = house.engine.send(&thread, Input::text("go"), &work, &Cancel::new(), &mut |told| match told {
+            Told::Committed { thread: of, reason, .. } if *of == thread => {
+                let is_there = !house.children_of(&thread).is_empty();
+                if is_there && !has_died && reason == moment {
+                    house.dies_running(&house.only_child(&thread));
+                    has_died = true;
+                }
+                if reason == Reason::RunFinished {
+                    at_the_end = Some(house.status(&house.only_child(&thread)));
+                }
+            }
+            _ => {}
+        });
+        assert_eq!((ended.unwrap().status, has_died), (Status::Completed, true), "{moment:?}");
+        assert_eq!(at_the_end, Some(Status::Suspended), "{moment:?}");
+        let child = house.only_child(&thread);
+        let account = house.store.account(&child).unwrap().unwrap();
+        assert_eq!((account.reserved, house.why(&child).as_deref()), (Money::ZERO, Some("process_lost")));
+        assert!(account.spent() > Money::ZERO, "what its call may have cost is counted");
+        house.books_agree(&thread);
+    }
+}
+
+#[test]
+fn a_child_that_died_before_its_parents_run_is_settled_before_that_asks_its_model() {
+    let house = House::new();
+    let (thread, work) = family(&house);
+    house.send(&thread, Input::text("go"), &work).0.unwrap();
+    let child = house.only_child(&thread);
+    house.dies_running(&child);
+    house.store.refuse(Some(Reason::AssistantTurnCommitted));
+    _ = house.send(&thread, Input::text("and now?"), &later()).0;
+    assert_eq!(house.status(&child), Status::Suspended);
+}
+
+/// It was cut between two threads of its chain: the one that the parent knows has ended, and the next one is nobody's.
+#[test]
+fn a_child_that_died_in_a_handoff_is_settled_at_the_end_of_its_chain_and_can_be_resumed() {
+    for runs_on in [false, true] {
+        let house = House::new();
+        let (thread, work) = family(&house);
+        house.send(&thread, Input::text("go"), &work).0.unwrap();
+        let child = house.only_child(&thread);
+        let next = house.dies_handing_over(&child);
+        house.send(&thread, Input::text("and now?"), &later()).0.unwrap();
+        assert_eq!(house.status(&next), Status::Created, "its process may live and is only slow");
+        if runs_on {
+            house.dies_running(&next);
+        }
+        house.processes.1.store(true, Ordering::SeqCst);
+        house.send(&thread, Input::text("and now?"), &later()).0.unwrap();
+        let expected = (Status::Suspended, Some("process_lost"));
+        assert_eq!((house.status(&next), house.why(&next).as_deref()), expected);
+        house.books_agree(&thread);
+        let ended = house.taken_up(&child, Input::nothing(), &later());
+        assert_eq!((ended.status, &ended.thread), (Status::Completed, &next));
+        if !runs_on {
+            assert_identical(&house, &next, &later());
+        }
+        house.books_agree(&thread);
+        let account = house.store.account(&thread).unwrap().unwrap();
+        assert_eq!((account.reserved, account.open), (Money::ZERO, 0));
+    }
+}
+
+#[test]
+fn nothing_is_taken_from_somebody_alive_who_is_slow_between_two_threads_of_a_chain() {
+    for is_between in [false, true] {
+        let house = House::new();
+        let (thread, work) = family(&house);
+        house.send(&thread, Input::text("go"), &work).0.unwrap();
+        let child = house.only_child(&thread);
+        // Whoever resumed it is not the process on record, which is dead.
+        let (runner, looker) = (house.another(), house.another());
+        looker.processes.1.store(true, Ordering::SeqCst);
+        let (found, root) = (Arc::new(std::sync::Mutex::new(Vec::new())), thread.clone());
+        let settled = found.clone();
+        let look: Meanwhile = Box::new(move |_| {
+            settled.lock().unwrap().extend(looker.engine.settle_orphans(from_ref(&root)).unwrap());
+        });
+        let mut look = Some(look);
+        if is_between {
+            *runner.store.before_successor.lock().unwrap() = look.take();
+        }
+        let (mut small, _) = small(600, 12, 400);
+        small.price = Some(Price::default());
+        let ended = runner.engine.resume(&child, Input::nothing(), &small, &Cancel::new(), &mut |told| {
+            let is_handoff = |event: &Event| matches!(event, Event::ThreadHandoff(_));
+            if matches!(told, Told::Committed { events, .. } if events.iter().any(is_handoff)) {
+                // It has the old thread still, and is about to go on with the new one.
+                look.take().into_iter().for_each(|look| look(&child));
+            }
+        });
+        assert_eq!(ended.unwrap().status, Status::Completed);
+        let found = found.lock().unwrap();
+        assert_eq!(found.len(), usize::from(is_between), "{found:?}");
+        for next in &*found {
+            let first = house.store.runs(next).unwrap().remove(0);
+            assert_eq!((first.meta.status, house.status(next) != Status::Suspended), (RunStatus::Waiting, true));
+        }
+        house.books_agree(&thread);
+    }
+}
+
+#[test]
+fn no_wait_returns_while_what_it_waited_for_or_a_child_of_that_is_said_to_run_and_is_dead() {
+    for waits_for_parent in [false, true] {
+        let house = House::new();
+        let (thread, work) = family(&house);
+        house.send(&thread, Input::text("go"), &work).0.unwrap();
+        let child = house.only_child(&thread);
+        house.dies_running(&child);
+        let asked = if waits_for_parent { &thread } else { &child };
+        let waited = house.engine.wait(from_ref(asked), Duration::from_secs(10), &Cancel::new()).unwrap();
+        let found_as = if waits_for_parent { "completed" } else { "stalled" };
+        assert_eq!(waited.results[asked].status.as_str(), found_as);
+        assert_eq!((house.status(&child), house.why(&child).as_deref()), (Status::Suspended, Some("process_lost")));
+        assert_eq!(house.store.account(&child).unwrap().unwrap().reserved, Money::ZERO);
+        house.books_agree(&thread);
+    }
+}
+
+/// The process of a child stands in the call that started it. Whoever took up a parent that was killed in the middle of that call once
+/// ended the child with it, and went on to tell that it runs; a child that settled its parent ended itself.
+#[test]
+fn whoever_takes_up_a_parent_leaves_the_processes_of_its_children_alone() {
+    let house = House::new();
+    let (thread, work) = family(&house);
+    cut_after_birth(&house, &thread, &work);
+    let child = house.only_child(&thread);
+    let other = house.another();
+    let lease = other.store.acquire(&child, Acquire::default()).unwrap();
+    house.engine.recover().unwrap();
+    assert_eq!(house.status(&thread), Status::Suspended);
+    let ended = house.taken_up(&thread, Input::nothing(), &work);
+    assert_eq!((ended.status, house.told(&thread, "s")["status"].as_str()), (Status::Completed, Some("running")));
+    assert!(house.processes.0.lock().unwrap().is_empty(), "it was ended");
+    other.store.abandon(&lease).unwrap();
+}
+
+/// It was told that the child runs, and nobody did.
+#[test]
+fn a_child_whose_process_was_lost_is_started_again_by_the_call_that_is_open_and_one_that_waits_is_told_as_it_is() {
+    for is_lost in [true, false] {
+        let house = House::new();
+        let (thread, _) = family(&house);
+        let nursery = nursery(Vec::new());
+        let launched = nursery.launched.clone();
+        let mut work = parent(vec![("s", json!({"task": "count", "detached": true, "spend": "60"}))], nursery);
+        work.price = price();
+        cut_after_birth(&house, &thread, &work);
+        let child = house.only_child(&thread);
+        match is_lost {
+            true => house.dies_running(&child),
+            false => {
+                let mut tight = later();
+                tight.limits.turns = Some(0);
+                assert_eq!(house.another().taken_up(&child, Input::nothing(), &tight).status, Status::Suspended);
+            }
+        }
+        house.engine.recover().unwrap();
+        house.taken_up(&thread, Input::nothing(), &work);
+        let told = if is_lost { "running" } else { "suspended" };
+        assert_eq!(house.told(&thread, "s")["status"], told);
+        assert_eq!(launched.load(Ordering::SeqCst), usize::from(is_lost));
+    }
+}
+
+/// Runs a parent whose process dies when its child is on record and nobody has been started for it.
+fn cut_after_birth(house: &House, thread: &ThreadId, work: &Assignment) {
+    let cut = catch_unwind(AssertUnwindSafe(|| {
+        house.engine.send(thread, Input::text("go"), work, &Cancel::new(), &mut |told| {
+            let is_born = matches!(told, Told::Committed { reason: Reason::ToolIntentCommitted, .. });
+            assert!(!is_born, "the process dies here");
+        })
+    }));
+    assert!(cut.is_err());
+}
+
+/// Somebody said that nobody knows what became of the call, and so nobody would ever have started the child.
+#[test]
+fn a_child_that_was_waited_for_and_never_began_ends_once_its_parents_call_is_answered() {
+    let house = House::new();
+    let (thread, _) = family(&house);
+    let mut work = parent(vec![("s", json!({"task": "count", "spend": "60"}))], nursery(Vec::new()));
+    work.price = price();
+    cut_after_birth(&house, &thread, &work);
+    house.engine.recover().unwrap();
+    let child = house.only_child(&thread);
+    house.engine.settle_orphans(from_ref(&thread)).unwrap();
+    assert_eq!(house.status(&child), Status::Created, "its parent's call starts it");
+    house.engine.decide(&thread, &CallId::new("s").unwrap(), Choice::Unknown, "ann", &work).unwrap();
+    house.taken_up(&thread, Input::nothing(), &work);
+    house.send(&thread, Input::text("and now?"), &later()).0.unwrap();
+    assert_eq!(house.status(&child), Status::Error);
+    let account = house.store.account(&thread).unwrap().unwrap();
+    assert_eq!((account.reserved, account.open), (Money::ZERO, 0));
+    house.books_agree(&thread);
+}
