@@ -393,4 +393,25 @@ pub(crate) const FAULTS: &[Fault] = &[
         new: "(&part.thread, &part.changeset, Vec::<u8>::new())",
         by: Tests(LOCAL, "keys"),
     },
+    Fault {
+        name: "whoever settles a parent ends the children it started",
+        file: "crates/engine/src/run.rs",
+        old: ".filter(|known| known.child.is_none());",
+        new: ".filter(|_| true);",
+        by: Tests("selvedge-engine", "orphans"),
+    },
+    Fault {
+        name: "a run ends without a look at its children",
+        file: "crates/engine/src/run.rs",
+        old: "                self.held.engine.settle_children(self.held);\n",
+        new: "",
+        by: Tests("selvedge-engine", "orphans"),
+    },
+    Fault {
+        name: "a successor that somebody settled is left by whoever handed over to it",
+        file: "crates/engine/src/orphans.rs",
+        old: "            Status::Suspended => is_idle(),\n",
+        new: "            Status::Suspended => is_idle() && false,\n",
+        by: Tests("selvedge-engine", "orphans"),
+    },
 ];

@@ -118,8 +118,16 @@ fn whatever_is_typed_next_after_any_kill_nobody_is_said_to_run_who_is_dead() {
     };
     eventually("the parent is there", || find().is_some());
     let (id, mut running) = (ThreadId::new(find().unwrap()).unwrap(), parent);
-    let mut killed = 0;
+    let (mut killed, mut others) = (0, Vec::new());
     for round in 0..rounds {
+        if round == rounds / 2 {
+            // However slow the machine is, the other half is of chains.
+            let is_left = |child: &Manifest| matches!(child.status, Status::Created | Status::Suspended);
+            let waiting = below(&sandbox, &id).into_iter().filter(is_left);
+            others.extend(waiting.map(|child| start(&sandbox, &["resume", child.thread_id.as_str()])));
+            let is_chain = |child: Manifest| child.continuation_of.is_some();
+            eventually("a child has handed itself over", || below(&sandbox, &id).into_iter().any(is_chain));
+        }
         thread::sleep(Duration::from_millis(chance.below(250)));
         let children: Vec<ThreadId> = below(&sandbox, &id).into_iter().map(|child| child.thread_id).collect();
         let kills = 1 + chance.below(3);
@@ -163,7 +171,7 @@ fn whatever_is_typed_next_after_any_kill_nobody_is_said_to_run_who_is_dead() {
             sandbox.run(&["resume", thread.thread_id.as_str()]);
         }
     }
-    _ = running.wait();
+    others.into_iter().chain([running]).for_each(|mut run| _ = run.wait());
     let books = sandbox.run(&["budget", id.as_str(), "--verify", "--json"]).json();
     assert_eq!(books["verified"]["holds"], true, "{books}");
     for account in books["accounts"].as_array().unwrap() {
