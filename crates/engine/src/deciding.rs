@@ -162,7 +162,8 @@ impl Engine {
             Some(before) if is_same(&before, &decision) => {}
             Some(before) => return Err(already_decided(thread, &before)),
             None => {
-                let key = self.post(thread, DECIDE, &self.ids.hex12(), json!({"decision": decision}))?;
+                // It counts as said now, whenever it is heard.
+                let key = self.post(thread, DECIDE, &self.ids.hex12(), json!({"decision": decision, "at": now}))?;
                 // Somebody may have left another one at the same moment.
                 let before = self.left_before(&decision, &fold, Some(&key))?;
                 if let Some(before) = before.filter(|before| !is_same(before, &decision)) {
@@ -227,7 +228,7 @@ impl Held<'_> {
             }
             let event = match note.kind.as_str() {
                 DECIDE => decision_of(&note)
-                    .and_then(|decision| judge(&self.fold, decision, self.engine.clock.now()).ok().flatten())
+                    .and_then(|decision| judge(&self.fold, decision, self.left_at(&note)).ok().flatten())
                     .map(Event::Decision),
                 crate::hearing::RAISE => self.raise_of(&note, work),
                 spawn::CHILD_SETTLED => spawn::settled_of(&note),
@@ -240,6 +241,13 @@ impl Held<'_> {
             self.commit(Reason::Lifecycle, of.clone(), tell)?;
         }
         Ok(changed)
+    }
+
+    /// When a decision was left.
+    fn left_at(&self, note: &Note) -> Timestamp {
+        let now = self.engine.clock.now();
+        let at = note.body.get("at").and_then(|at| serde_json::from_value::<Timestamp>(at.clone()).ok());
+        at.map_or(now, |at| at.min(now))
     }
 }
 

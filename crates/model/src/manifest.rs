@@ -244,11 +244,13 @@ impl Manifest {
         self.asks.retain(|ask| ask.call_id != *call);
     }
 
-    /// The calls that a suspended thread waits with and that somebody can still decide about at a moment: of the others the time is
-    /// over.
+    /// The calls that somebody can decide about at a moment: those that are asked about and whose time is not over, and those of which
+    /// nobody knows what became.
     pub fn undecided(&self, now: Timestamp) -> impl Iterator<Item = &CallId> {
-        let is_over = move |call: &CallId| self.asks.iter().any(|ask| ask.call_id == *call && ask.is_over(now));
-        self.suspended.iter().flat_map(|why| &why.calls).filter(move |call| !is_over(call))
+        let is_asked = |call: &&CallId| self.asks.iter().any(|ask| ask.call_id == **call);
+        let unknown = self.suspended.iter().flat_map(|why| &why.calls).filter(move |call| !is_asked(call));
+        let asked = self.asks.iter().filter(move |ask| !ask.is_over(now)).map(|ask| &ask.call_id);
+        asked.chain(unknown)
     }
 
     fn changed(&mut self, change: &ManifestChanged, at: Timestamp) -> Result<(), Misfit> {

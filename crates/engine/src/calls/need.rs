@@ -3,6 +3,7 @@
 //! Whether somebody must allow a call is on record with the answer that asks for it, so that people see it, and can say their word, while
 //! the other calls of the round still run.
 
+use std::ops::ControlFlow;
 use std::sync::Arc;
 
 use selvedge_log::hash::sha256;
@@ -10,7 +11,7 @@ use selvedge_model::event::{Ask, Decision, Fields};
 use selvedge_model::fold::{Call as Known, Spawned};
 use selvedge_model::message::Block;
 use selvedge_model::tool::{Call, Output, Reconciled};
-use selvedge_model::{CallId, Event, Message, Tool};
+use selvedge_model::{CallId, Event, Message, Tool, ToolSpec};
 use serde_json::{Value, json};
 
 use crate::approval::{self, Word};
@@ -43,6 +44,24 @@ pub(super) struct Ready {
     pub(super) redefined: bool,
     /// The child that it has started already.
     pub(super) child: Option<Spawned>,
+}
+
+/// What a call is made with.
+struct Given {
+    arguments: Value,
+    /// Who changed them before allowing it.
+    changed_by: Option<String>,
+    /// Whether somebody had to allow it.
+    by_word: bool,
+}
+
+impl Given {
+    /// What a call was made with that was dispatched before.
+    fn before(open: &OpenCall, known: Option<&Known>) -> Self {
+        let (arguments, changed_by) = approval::allowed_with(open, known);
+        let by_word = known.is_some_and(|known| known.decisions.iter().any(Decision::is_word));
+        Self { arguments, changed_by, by_word }
+    }
 }
 
 impl Ready {
@@ -88,37 +107,13 @@ impl Running<'_, '_> {
             return Need::Answer(Output::error(text), None);
         };
         let intent = known.and_then(|known| known.intent.as_ref());
-        let now = self.held.engine.clock.now();
-        // What was asked and said counts, whatever a rule says by now; only a rule that refuses counts for more.
-        let was_asked = known.is_some_and(|known| known.ask.is_some() || known.decisions.iter().any(Decision::is_word));
-        let (arguments, changed_by, by_word) = match (self.work.gate)(tool.spec(), &open.arguments) {
-            Permission::Allowed if !was_asked => (open.arguments.clone(), None, false),
-            Permission::Denied(why) => {
-                let denied = denied(open, &tool.spec().capability, &why);
-                return Need::Answer(Output::error(format!("not allowed: {why}")), Some(denied));
-            }
+        let Given { arguments, changed_by, by_word } = match intent {
             // It was allowed before it was dispatched.
-            Permission::Allowed | Permission::Ask(_) if intent.is_some() => {
-                let (arguments, changed_by) = approval::allowed_with(open, known);
-                (arguments, changed_by, true)
-            }
-            permission => {
-                let hash = approval::action_hash(&self.held.fold.head.log_id, open, tool.spec());
-                match (approval::word(open, known, &hash, now), permission) {
-                    (Word::Given { arguments, changed_by }, _) => (arguments, changed_by, true),
-                    (Word::Answer(output), _) => return Need::Answer(output, None),
-                    (Word::Awaited, Permission::Ask(asking)) => {
-                        return Need::Word(match known.and_then(|known| known.ask.as_ref()) {
-                            // What was asked before is asked again as it was, its time included.
-                            Some(ask) if ask.action_hash == hash => ask.clone(),
-                            // The log, the call and its arguments are the same, so it is the tool that is not.
-                            Some(_) => Ask { redefined: true, ..approval::ask(&asking, hash, open, now) },
-                            None => approval::ask(&asking, hash, open, now),
-                        });
-                    }
-                    (Word::Awaited, _) => (open.arguments.clone(), None, false),
-                }
-            }
+            Some(_) => Given::before(open, known),
+            None => match self.permitted(open, known, tool.spec()) {
+                ControlFlow::Continue(given) => given,
+                ControlFlow::Break(need) => return need,
+            },
         };
         let key = intent.map_or_else(|| self.key_of(&open.id), |intent| intent.key.clone());
         let call = Call {
@@ -140,10 +135,46 @@ impl Running<'_, '_> {
             return Need::Unknown;
         }
         let was_dispatched = intent.is_some() && !known.is_some_and(is_not_done);
-        // Only a call that may run at most once has an intent; what its tool says of itself today does not count.
-        match was_dispatched {
-            true => self.reconcile(ready),
-            false => Need::Dispatch(ready),
+        // Only a call that may run at most once has an intent; what its tool says of itself today does not count. What became of it does
+        // not depend on a rule; whether it is made again does.
+        let need = if was_dispatched { self.reconcile(ready) } else { Need::Dispatch(ready) };
+        match (need, (self.work.gate)(tool.spec(), &open.arguments)) {
+            (Need::Dispatch(_), Permission::Denied(why)) => refused(open, tool.spec(), &why),
+            (need, _) => need,
+        }
+    }
+
+    /// What a call that was never dispatched is made with; or what it needs, if it may not be made now.
+    ///
+    /// What was asked is asked until somebody answers it, and what was answered counts, whatever a rule says by now. Only a rule that
+    /// refuses counts for more than a word that allows.
+    fn permitted(&self, open: &OpenCall, known: Option<&Known>, tool: &ToolSpec) -> ControlFlow<Need, Given> {
+        let now = self.held.engine.clock.now();
+        let hash = approval::action_hash(&self.held.fold.head.log_id, open, tool);
+        let asked = known.and_then(|known| known.ask.as_ref());
+        match ((self.work.gate)(tool, &open.arguments), approval::word(open, known, &hash, now)) {
+            (_, Word::Answer(output)) => ControlFlow::Break(Need::Answer(output, None)),
+            (Permission::Denied(why), _) => ControlFlow::Break(refused(open, tool, &why)),
+            (_, Word::Given { arguments, changed_by }) => {
+                ControlFlow::Continue(Given { arguments, changed_by, by_word: true })
+            }
+            (permission, Word::Awaited) => match (permission, asked) {
+                // What was asked before is asked again as it was, its time included.
+                (_, Some(ask)) if ask.action_hash == hash => ControlFlow::Break(Need::Word(ask.clone())),
+                // The log, the call and its arguments are the same, so it is the tool that is not.
+                (Permission::Ask(asking), Some(_)) => {
+                    ControlFlow::Break(Need::Word(Ask { redefined: true, ..approval::ask(&asking, hash, open, now) }))
+                }
+                (_, Some(ask)) => {
+                    ControlFlow::Break(Need::Word(Ask { action_hash: hash, redefined: true, ..ask.clone() }))
+                }
+                (Permission::Ask(asking), None) => {
+                    ControlFlow::Break(Need::Word(approval::ask(&asking, hash, open, now)))
+                }
+                (_, None) => {
+                    ControlFlow::Continue(Given { arguments: open.arguments.clone(), changed_by: None, by_word: false })
+                }
+            },
         }
     }
 
@@ -189,10 +220,12 @@ fn is_not_done(known: &Known) -> bool {
     known.decisions.iter().any(|decision| decision.action == "not_done")
 }
 
-fn denied(open: &OpenCall, capability: &str, why: &str) -> Event {
-    let fields = json!({"call_id": open.id, "tool": open.name, "capability": capability, "why": why});
-    match fields {
+/// A call that a rule refuses.
+fn refused(open: &OpenCall, tool: &ToolSpec, why: &str) -> Need {
+    let fields = json!({"call_id": open.id, "tool": open.name, "capability": tool.capability, "why": why});
+    let denied = match fields {
         Value::Object(fields) => Event::CapabilityDenied(fields),
         _ => Event::CapabilityDenied(Fields::new()),
-    }
+    };
+    Need::Answer(Output::error(format!("not allowed: {why}")), Some(denied))
 }

@@ -13,7 +13,8 @@ use selvedge_log::{Signer, Trust};
 use selvedge_model::event::{Event, ManifestChanged};
 use selvedge_model::message::Block;
 use selvedge_model::{
-    Batch, CallId, Cancel, Expect, Message, Note, NoteKey, Part, Reason, Role, RunId, RunStatus, Status, Stop, ThreadId,
+    Batch, CallId, Cancel, Expect, Message, Note, NoteKey, Part, Reason, Role, RunId, RunStatus, Status, Stop,
+    ThreadId, Timestamp,
 };
 use selvedge_store::memory::MemoryStore;
 use selvedge_store::{Acquire, Alive, Commit, Error as StoreError, Leases, Logs, Notes, Store};
@@ -349,7 +350,8 @@ fn note(thread: &ThreadId, step: &Step) -> Note {
         Some(Event::Decision(decision)) => {
             let mut decision = decision.clone();
             decision.action_hash = None;
-            (DECIDE, json!({"decision": decision}))
+            // It was in time, or it would not stand there.
+            (DECIDE, json!({"decision": decision, "at": Timestamp::from_micros(0)}))
         }
         Some(Event::ManifestChanged(changed)) => (RAISE, json!({"limits": changed.limits})),
         // It was heard and changed nothing.

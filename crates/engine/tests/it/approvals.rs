@@ -408,6 +408,115 @@ fn nobody_s_word_counts_after_the_time_that_was_set() {
     assert!(house.results(&thread)[0].1.contains("in time"));
 }
 
+/// Once its rule was gone, a call was made that nobody had allowed, also against a message and after a deny.
+#[test]
+fn what_was_asked_is_not_made_without_a_word_though_its_rule_is_gone() {
+    let allowed = || Arc::new(|_: &selvedge_model::ToolSpec, _: &Value| Permission::Allowed);
+    // Nobody said anything: it is asked still.
+    let (house, mut payer) = (House::new(), payer(two()));
+    let thread = house.asked(&payer);
+    payer.work.gate = allowed();
+    let ended = house.go_on(&thread, &payer);
+    assert_eq!((ended.status, ended.asks.len()), (Status::Suspended, 2));
+    // One of them is allowed, and each goes by itself.
+    payer.work.wait = Wait::Each;
+    house.decide(&thread, "p2", Choice::Approve(None), &payer).unwrap();
+    let ended = house.go_on(&thread, &payer);
+    assert_eq!((ended.status, ended.asks.len(), payer.paid.load(Ordering::SeqCst)), (Status::Suspended, 1, 1));
+    // Somebody speaks instead.
+    let ended = house.send(&thread, Input::text("pay nobody"), &payer.work).0.unwrap();
+    assert_eq!((ended.status, payer.paid.load(Ordering::SeqCst)), (Status::Completed, 1));
+    assert!(house.results(&thread).iter().any(|(_, text)| text.contains("a new message came")));
+}
+
+#[test]
+fn what_was_denied_is_asked_again_though_tool_and_rule_changed_since() {
+    let (house, mut payer) = (House::new(), payer(one()));
+    let thread = house.asked(&payer);
+    house.decide(&thread, "p1", Choice::Deny(None), &payer).unwrap();
+    let mut other = Counting::new("pay", EffectClass::AtMostOnce);
+    other.redefine();
+    let ran = other.ran.clone();
+    payer.work.tools = vec![Arc::new(other) as Arc<dyn Tool>];
+    payer.work.gate = Arc::new(|_, _| Permission::Allowed);
+    let ended = house.go_on(&thread, &payer);
+    assert_eq!((ended.status, ended.asks.len(), ran.load(Ordering::SeqCst)), (Status::Suspended, 1, 0));
+    assert!(ended.asks[0].redefined && ended.asks[0].why.as_deref() == Some("it is money"), "{:?}", ended.asks);
+}
+
+/// Whoever had denied it was not heard, because a rule denied it by then.
+#[test]
+fn the_model_is_told_why_somebody_denied_a_call_that_a_rule_denies_too() {
+    let (house, mut payer) = (House::new(), payer(one()));
+    let thread = house.asked(&payer);
+    house.decide(&thread, "p1", Choice::Deny(Some("too much".to_owned())), &payer).unwrap();
+    payer.work.gate = Arc::new(|_, _| Permission::Denied("a rule".to_owned()));
+    house.go_on(&thread, &payer);
+    assert!(house.results(&thread)[0].1.contains("too much"), "{:?}", house.results(&thread));
+}
+
+/// It was recorded as not allowed, though it may have been made.
+#[test]
+fn what_became_of_a_dispatched_call_does_not_depend_on_a_later_rule() {
+    let (house, mut payer) = (House::new(), payer(one()));
+    payer.work.gate = Arc::new(|_, _| Permission::Allowed);
+    let mut pay = Counting::new("pay", EffectClass::AtMostOnce);
+    pay.meanwhile = Arc::new(|_| panic!("the process dies here"));
+    payer.work.tools = vec![Arc::new(pay)];
+    let thread = house.thread();
+    let run = || house.send(&thread, Input::text("pay"), &payer.work);
+    assert!(std::panic::catch_unwind(std::panic::AssertUnwindSafe(run)).is_err());
+    let later = house.another();
+    payer.work.gate = Arc::new(|_, _| Permission::Denied("a rule".to_owned()));
+    let ended = later.go_on(&thread, &payer);
+    assert_eq!((ended.status, ended.code.as_str()), (Status::Suspended, "outcome_unknown"));
+    assert_eq!(ended.suspended.unwrap().calls, [call("p1")]);
+    // Who says that it was not made does not have it made against the rule.
+    later.decide(&thread, "p1", Choice::NotDone, &payer).unwrap();
+    assert_eq!(later.go_on(&thread, &payer).status, Status::Completed);
+    assert!(later.results(&thread)[0].1.contains("not allowed: a rule"), "{:?}", later.results(&thread));
+}
+
+/// It was acknowledged, and thrown away because the run came to it too late.
+#[test]
+fn a_word_that_was_left_in_time_counts_whenever_it_is_heard() {
+    let (house, mut payer) = (House::new(), payer(two()));
+    payer.work.gate = asks(Asking { expires_after: Some(Duration::from_secs(60)), ..Asking::default() });
+    let other = house.another();
+    let thread = house.thread();
+    let mut look = Counting::new("look", EffectClass::Pure);
+    let (at, work, clock) = (thread.clone(), payer.work.clone(), house.clock.clone());
+    look.meanwhile = Arc::new(move |_| {
+        let decided = other.engine.decide(&at, &call("p1"), Choice::Approve(None), "bob", &work).unwrap();
+        assert_eq!(decided.recorded, Recorded::Left);
+        clock.set(Timestamp::from_micros(clock.now().as_micros() + 61_000_000));
+    });
+    payer.work.tools[1] = Arc::new(look);
+    let ended = house.send(&thread, Input::text("pay"), &payer.work).0.unwrap();
+    assert_eq!((ended.status, payer.paid.load(Ordering::SeqCst)), (Status::Completed, 1));
+    assert_eq!(payer.seen.lock().unwrap()[0].id, call("p1"));
+}
+
+/// What was asked was forgotten when a thread waited for another reason, and a word on one call ran it.
+#[test]
+fn what_is_asked_is_undecided_whatever_a_thread_waits_for() {
+    let (house, mut payer) = (House::new(), payer(two()));
+    let thread = house.thread();
+    let mut look = Counting::new("look", EffectClass::Pure);
+    look.meanwhile = Arc::new(|_| panic!("the process dies here"));
+    let whole = payer.work.tools.clone();
+    payer.work.tools[1] = Arc::new(look);
+    let run = || house.send(&thread, Input::text("pay"), &payer.work);
+    assert!(std::panic::catch_unwind(std::panic::AssertUnwindSafe(run)).is_err());
+    payer.work.tools = whole;
+    let later = house.another();
+    let decided = later.engine.decide(&thread, &call("p1"), Choice::Approve(None), "ann", &payer.work).unwrap();
+    assert_eq!((decided.recorded, decided.undecided), (Recorded::Now, vec![call("p2")]));
+    let decided = later.engine.decide(&thread, &call("p2"), Choice::Approve(None), "ann", &payer.work).unwrap();
+    assert_eq!(decided.undecided, []);
+    assert_eq!((later.go_on(&thread, &payer).status, payer.paid.load(Ordering::SeqCst)), (Status::Completed, 2));
+}
+
 /// Whoever found the thread settled it without knowing its rules, and the word that had been left was consumed for nothing.
 #[test]
 fn a_word_that_was_left_with_a_process_that_died_counts_in_the_next_one() {
