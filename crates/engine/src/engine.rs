@@ -1,38 +1,35 @@
 //! The handle of the engine, and its verbs.
 
-use std::collections::{HashMap, HashSet};
+use std::collections::HashMap;
 use std::fmt;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use selvedge_items::config::Wait;
 use selvedge_log::Trust;
 use selvedge_log::hash::SealKey;
-use selvedge_model::event::{Ask, Process, SuspendReason};
+use selvedge_model::event::{Ask, SuspendReason};
 use selvedge_model::limits::Cost;
 use selvedge_model::scope::Scopes;
 use selvedge_model::tool::{Processes, Started};
 use selvedge_model::{
-    Batch, Cancel, Changeset, Clock, Event, Expect, Ids, Manifest, Message, NewThread, Part, Reason, RunId, RunMeta,
-    Status, Stop, ThreadId,
+    Batch, Cancel, Changeset, Clock, Expect, Ids, Manifest, Message, NewThread, Part, Reason, Status, Stop, ThreadId,
 };
-use selvedge_store::{Acquire, Error as StoreError, Filter, Store};
-use serde_json::json;
+use selvedge_store::{Acquire, Error as StoreError, Store};
 
 use crate::assignment::Assignment;
 use crate::chain;
 use crate::error::{Error, Result};
 use crate::fold::Folds;
 use crate::hearing::Watch;
-use crate::held::{Held, More, Of};
+use crate::held::{Held, Of};
 use crate::input::Input;
 use crate::mask::Mask;
 use crate::places::Places;
 use crate::redact::Redactor;
 use crate::run;
 use crate::snapshot::Keeper;
-use crate::standing::started_for;
-use crate::told::{Ended, Resumed, Stopped, Told};
+use crate::told::{Ended, Resumed, Told};
 
 /// What an engine is made of.
 pub struct Options {
@@ -74,11 +71,6 @@ pub struct Engine {
     /// The children that it let go.
     pub(crate) places: Places,
 }
-
-/// How long a thread that is to be killed may take to stop by itself.
-const GRACE: Duration = Duration::from_secs(3);
-/// How often is looked whether it has.
-const LOOK: Duration = Duration::from_millis(50);
 
 /// How long somebody who only looks at a thread, or tells it something, may have it.
 const A_MOMENT: Duration = Duration::from_millis(300);
@@ -280,125 +272,6 @@ impl Engine {
         Ok(Ended { resumed: Some(resumed), ..ended })
     }
 
-    /// Asks whoever runs a thread to stop, and those who run what it started; a thread that waits is cancelled at once.
-    pub fn stop(&self, thread: &ThreadId, stop: Stop) -> Result<Stopped> {
-        let stopped = self.stop_chain(thread, stop)?;
-        self.stop_below(thread, stop)?;
-        Ok(stopped)
-    }
-
-    /// Stops everything that a chain started.
-    fn stop_below(&self, thread: &ThreadId, stop: Stop) -> Result<()> {
-        let mut known = HashSet::from([thread.clone()]);
-        let mut open = vec![thread.clone()];
-        while let Some(next) = open.pop() {
-            for link in self.store.chain(&next)? {
-                for child in self.store.children(&link.manifest.thread_id)? {
-                    let child = child.manifest.thread_id;
-                    if known.insert(child.clone()) {
-                        // One that can't be reached keeps nobody from stopping the others.
-                        _ = self.stop_chain(&child, stop);
-                        open.push(child);
-                    }
-                }
-            }
-        }
-        Ok(())
-    }
-
-    /// Stops the end of a chain.
-    fn stop_chain(&self, thread: &ThreadId, stop: Stop) -> Result<Stopped> {
-        loop {
-            let end = self.end_of_chain(thread)?;
-            let stopped = self.stop_link(&end, stop)?;
-            // A thread that was continued at the same moment did not hear it; the one that goes on does.
-            // Where the chain leads nowhere any more, because its end was deleted or its links are damaged, there is nobody to hear it.
-            let is_over = self.store.get(&end)?.manifest.status != Status::Continued;
-            if is_over || self.end_of_chain(thread)? == end {
-                return Ok(stopped);
-            }
-        }
-    }
-
-    fn stop_link(&self, thread: &ThreadId, stop: Stop) -> Result<Stopped> {
-        if let Some(cancel) = self.lock_active().get(thread) {
-            cancel.say(stop);
-        }
-        match self.store.acquire(thread, Acquire::default()) {
-            Ok(lease) => {
-                let mut held = self.take(lease, &mut |_| {})?;
-                let result = stop_waiting(&mut held, stop);
-                let status = held.fold.manifest().status;
-                self.give_back(held)?;
-                result.map(|()| Stopped { status, pid: None })
-            }
-            Err(StoreError::LeaseHeld { holder, .. }) => {
-                let kind = if stop == Stop::Killed { "kill" } else { "cancel" };
-                self.post(thread, kind, &self.ids.hex12(), json!({}))?;
-                self.hear_if_free(thread)?;
-                if stop == Stop::Killed {
-                    self.end_by_force(thread)?;
-                }
-                Ok(Stopped { status: self.store.get(thread)?.manifest.status, pid: holder.pid() })
-            }
-            Err(error) => Err(error.into()),
-        }
-    }
-
-    /// Ends the process that runs a thread and does not hear, by the identity that was recorded before it could act: never by a number
-    /// alone.
-    fn end_by_force(&self, thread: &ThreadId) -> Result<()> {
-        let deadline = Instant::now() + GRACE;
-        let is_run = || Ok::<_, Error>(self.store.holder(thread)?.is_some());
-        while is_run()? && Instant::now() < deadline {
-            std::thread::sleep(LOOK);
-        }
-        let (true, Some(process)) = (is_run()?, self.process_of(thread)?) else { return Ok(()) };
-        if self.processes.end(&process).is_err() {
-            return Ok(());
-        }
-        if let Ok(lease) = self.store.acquire(thread, Acquire { wait: GRACE, take_over: false }) {
-            let mut held = self.take(lease, &mut |_| {})?;
-            stop_waiting(&mut held, Stop::Killed)?;
-            self.give_back(held)?;
-        }
-        Ok(())
-    }
-
-    fn process_of(&self, thread: &ThreadId) -> Result<Option<Process>> {
-        started_for(&*self.store, &self.trust, &self.store.get(thread)?.manifest)
-    }
-
-    /// Settles every thread whose process is gone while it ran; gives those it settled. A thread that can't be settled is left for
-    /// whoever needs it.
-    pub fn recover(&self) -> Result<Vec<ThreadId>> {
-        let mut settled = Vec::new();
-        for thread in self.left_running()? {
-            // Somebody alive holds it.
-            let Ok(lease) = self.store.acquire(&thread, Acquire::default()) else { continue };
-            if let Ok(held) = self.take(lease, &mut |_| {}) {
-                settled.push(thread);
-                _ = self.give_back(held);
-            }
-        }
-        Ok(settled)
-    }
-
-    /// Threads that are said to run and may not.
-    fn left_running(&self) -> Result<Vec<ThreadId>> {
-        let filter = Filter { status: Some(Status::Running), ..Filter::default() };
-        let mut found = Vec::new();
-        let mut after = None;
-        loop {
-            let page = self.store.list(&filter, after, 100)?;
-            found.extend(page.items.into_iter().map(|summary| summary.manifest.thread_id));
-            match page.next {
-                Some(next) => after = Some(next),
-                None => return Ok(found),
-            }
-        }
-    }
-
     /// The thread that goes on in the place of another one, also of one that was deleted: its tombstone knows.
     pub fn end_of_chain(&self, thread: &ThreadId) -> Result<ThreadId> {
         match self.store.get(thread) {
@@ -594,32 +467,6 @@ impl Drop for Over {
     fn drop(&mut self) {
         self.0.say(Stop::Cancelled);
     }
-}
-
-/// Stops a thread that waits for somebody: its open calls are answered, and it ends. One that never ran ends with a run that did nothing.
-pub(crate) fn stop_waiting(held: &mut Held<'_>, stop: Stop) -> Result<()> {
-    let status = if stop == Stop::Killed { Status::Killed } else { Status::Cancelled };
-    match held.fold.manifest().status {
-        Status::Suspended => {}
-        Status::Created => return end_unborn(held, status, None),
-        _ => return Ok(()),
-    }
-    held.interrupt_calls("interrupted: the thread was stopped before this call was made")?;
-    let changed = selvedge_model::event::ManifestChanged { status: Some(status), ..Default::default() };
-    held.delta.events.push(Event::ManifestChanged(changed));
-    let more = More { posted: held.settles(status).into_iter().collect(), ..More::default() };
-    held.commit_with(Reason::Lifecycle, Of::default(), more, &mut |_| {}).map(|_| ())
-}
-
-/// Ends a thread that never ran, with a run that did nothing.
-pub(crate) fn end_unborn(held: &mut Held<'_>, status: Status, why: Option<&str>) -> Result<()> {
-    // Thirty-two hex characters are a run's name.
-    let run = RunId::new(held.engine.ids.hex32()).map_err(|_| StoreError::BadBatch)?;
-    let meta = RunMeta::started(held.fold.manifest().agent_id.clone(), "user").finished(status.to_string());
-    let meta = RunMeta { termination_detail: why.map(str::to_owned), ..meta };
-    let more = More { posted: held.settles(status).into_iter().collect(), ..More::default() };
-    let of = Of { run: Some(run), meta: Some(meta), turn: None };
-    held.commit_with(Reason::RunFinished, of, more, &mut |_| {}).map(|_| ())
 }
 
 /// How a thread stands that there is nothing to do for.

@@ -19,13 +19,14 @@ use serde_json::json;
 
 use crate::assignment::Assignment;
 use crate::deciding::DECIDE;
-use crate::engine::{Engine, ended_already, stop_waiting};
+use crate::engine::{Engine, ended_already};
 use crate::error::{Error, Result};
 use crate::follow::Follow;
 use crate::held::{Held, Of};
 use crate::input::Input;
 use crate::pulse::Heart;
 use crate::spawn::CHILD_SETTLED;
+use crate::stopping::stop_waiting;
 use crate::told::{Ended, Told};
 
 /// The kind of note that raises ceilings.

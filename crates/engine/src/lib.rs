@@ -58,6 +58,7 @@ pub mod search;
 pub mod snapshot;
 pub mod spawn;
 pub mod standing;
+mod stopping;
 mod stops;
 pub mod told;
 pub mod transcript;

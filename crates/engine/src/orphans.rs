@@ -26,12 +26,13 @@ use selvedge_model::{Manifest, Reason, RunId, RunMeta, Status, ThreadId};
 use selvedge_store::{Acquire, Error as StoreError, Filter, Store};
 
 use crate::chain;
-use crate::engine::{Engine, end_unborn};
+use crate::engine::Engine;
 use crate::error::Result;
 use crate::fold::Fold;
 use crate::held::{Held, Of};
 use crate::run;
 use crate::standing::holder;
+use crate::stopping::end_unborn;
 
 /// Where a run comes from that somebody recorded for a thread which its own process did not live to begin.
 pub const RECOVERY: &str = "recovery";
@@ -72,6 +73,36 @@ pub fn orphans_below(
 }
 
 impl Engine {
+    /// Settles every thread whose process is gone while it ran; gives those it settled. A thread that can't be settled is left for
+    /// whoever needs it.
+    pub fn recover(&self) -> Result<Vec<ThreadId>> {
+        let mut settled = Vec::new();
+        for thread in self.left_running()? {
+            // Somebody alive holds it.
+            let Ok(lease) = self.store.acquire(&thread, Acquire::default()) else { continue };
+            if let Ok(held) = self.take(lease, &mut |_| {}) {
+                settled.push(thread);
+                _ = self.give_back(held);
+            }
+        }
+        Ok(settled)
+    }
+
+    /// Threads that are said to run and may not.
+    fn left_running(&self) -> Result<Vec<ThreadId>> {
+        let filter = Filter { status: Some(Status::Running), ..Filter::default() };
+        let mut found = Vec::new();
+        let mut after = None;
+        loop {
+            let page = self.store.list(&filter, after, 100)?;
+            found.extend(page.items.into_iter().map(|summary| summary.manifest.thread_id));
+            match page.next {
+                Some(next) => after = Some(next),
+                None => return Ok(found),
+            }
+        }
+    }
+
     /// Settles the threads of some chains, and of everything below them, that nobody alive has and that are said to go on; gives those
     /// that it settled.
     pub fn settle_orphans(&self, threads: &[ThreadId]) -> Result<Vec<ThreadId>> {
