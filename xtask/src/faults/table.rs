@@ -268,6 +268,27 @@ pub(crate) const FAULTS: &[Fault] = &[
         by: Tests(LOCAL, "messages"),
     },
     Fault {
+        name: "a batch that is refused half-way stays in the transaction",
+        file: "crates/store-local/src/commit.rs",
+        old: "                Err(_) => return Err(Spoiled::ByOne),",
+        new: "                Err(_) => {}",
+        by: Tests(LOCAL, "refused_half_way"),
+    },
+    Fault {
+        name: "a new thread's file is made when somebody may have deleted it",
+        file: "crates/store-local/src/commit.rs",
+        old: "            if let Some(before) = &part.before {\n                let drained = self.write_transcript(&part.thread, before.bytes, ",
+        new: "            {\n                let from = part.before.as_ref().map_or(0, |before| before.bytes);\n                let drained = self.write_transcript(&part.thread, from, ",
+        by: Tests(LOCAL, "comes_late"),
+    },
+    Fault {
+        name: "what is committed is acknowledged before it is drained",
+        file: "crates/store-local/src/commit.rs",
+        old: "let drained = self.write_transcript(&part.thread, before.bytes, &part.written.bytes);",
+        new: "let drained = Ok::<_, Error>(before.bytes);",
+        by: Tests(LOCAL, "comes_late"),
+    },
+    Fault {
         name: "a tombstone's file is not written",
         file: "crates/store-local/src/delete.rs",
         old: "disk::replace(&*self.disk, &path, document.as_bytes()).map_err(io_error(\"write\", &path))?;",
