@@ -289,6 +289,20 @@ pub(crate) const FAULTS: &[Fault] = &[
         by: Tests(LOCAL, "comes_late"),
     },
     Fault {
+        name: "redo of others before ours is not looked for",
+        file: "crates/store-local/src/sync.rs",
+        old: "        match opened == Some(now) {",
+        new: "        match opened == Some(now) || true {",
+        by: Tests(LOCAL, "what_others_wrote_before_ours"),
+    },
+    Fault {
+        name: "the database's log is never moved into it",
+        file: "crates/store-local/src/wal.rs",
+        old: "        if left(connection, \"PRAGMA wal_checkpoint(NOOP)\")? < ENOUGH_FRAMES {",
+        new: "        if left(connection, \"PRAGMA wal_checkpoint(NOOP)\")? < i64::MAX {",
+        by: Tests(LOCAL, "long_log_is_moved"),
+    },
+    Fault {
         name: "a tombstone's file is not written",
         file: "crates/store-local/src/delete.rs",
         old: "disk::replace(&*self.disk, &path, document.as_bytes()).map_err(io_error(\"write\", &path))?;",

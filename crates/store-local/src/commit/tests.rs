@@ -141,3 +141,20 @@ fn a_drain_that_comes_late_does_not_bring_back_what_was_deleted() {
     slow.core.conclude(job, numbers);
     assert!(!is_there(&slow.thread_folder(&thread("two"))), "an append brought its folder back");
 }
+
+/// Somebody else committed, and it is not known whether that ever reached the file: ours behind it must not be all that is
+/// synced.
+#[test]
+fn what_others_wrote_before_ours_is_looked_for_before_ours_is_synced() {
+    let house = House::new();
+    let (other, ours) = (house.open(), house.open());
+    other.commit(birth("one")).unwrap();
+    half_committed(&other, &message("one", "theirs"));
+    ours.commit(message("one", "ours")).unwrap();
+    let mut threads = std::mem::take(&mut lock(&ours.core.pending).threads);
+    let entry = threads.get_mut(&thread("one")).unwrap();
+    let newest = entry.redo.iter().map(redo::Row::offset).max().unwrap();
+    entry.redo.retain(|row| row.offset() == newest);
+    let id = entry.id;
+    assert!(ours.core.undrained(&threads).unwrap().contains(&id));
+}
