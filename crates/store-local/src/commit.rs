@@ -3,10 +3,13 @@
 //! 1. In the caller's thread, in line for each thread it touches: prepare, hash, sign.
 //! 2. With whoever else waits, under `commit.lock` and in one SQLite transaction: compare heads, epochs, accounts, keys
 //!    and notes with what was prepared from; write heads, redo, index and feed; one sync.
-//! 3. Still under `commit.lock`: drain the redo into the transcripts, unsynced. Then acknowledge.
+//! 3. New threads get their folder and file, still under `commit.lock`: nobody can delete one before its file is there,
+//!    and find it made again afterwards.
+//! 4. Back in the caller's thread, while others commit: drain the redo into the transcripts, unsynced. Then acknowledge.
 //!
 //! A crash before the transaction's sync leaves nothing. A crash after it leaves redo, which whoever opens the store next
-//! drains. After the transaction the answer is never "failed": a drain that fails is repeated by whoever comes next.
+//! drains. After the transaction the answer is never "failed": a drain that fails is repeated by whoever comes next. And one
+//! that comes late, when another process has drained the same and gone on, writes what stands there already.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -34,12 +37,14 @@ const ATTEMPTS: [Sight; 10] = {
 pub(crate) struct Job {
     prepared: Prepared,
     seen: HashMap<ThreadId, Arc<Remembered>>,
+    /// The running hash behind each part, sealed.
+    sealed: Vec<Vec<u8>>,
 }
 
 /// What became of a job.
 pub(crate) enum Outcome {
-    /// It is durable.
-    Done(Committed, Vec<Manifested>),
+    /// It is durable; whoever handed it in drains it.
+    Durable(Box<Job>, Vec<Numbers>),
     /// It was prepared from something that has changed; nothing of it was written.
     Stale,
     /// It was refused; nothing of it was written.
@@ -64,6 +69,22 @@ impl From<Error> for Refusal {
     }
 }
 
+/// Why a transaction of several jobs was not written.
+enum Spoiled {
+    /// One of them was refused after some of it was written.
+    ByOne,
+    Because(Error),
+}
+
+impl From<Error> for Spoiled {
+    fn from(error: Error) -> Self {
+        Self::Because(error)
+    }
+}
+
+/// One result per job: the numbers of its rows, per part.
+type Results = Vec<Result<Vec<Numbers>, Refusal>>;
+
 impl Core {
     pub(crate) fn commit(&self, batch: &Batch) -> Result<Committed> {
         let mut threads: Vec<_> = batch.parts.iter().map(|part| &part.thread).collect();
@@ -86,7 +107,8 @@ impl Core {
                 outcome => outcome?,
             };
             match outcome {
-                Outcome::Done(committed, manifested) => {
+                Outcome::Durable(job, numbers) => {
+                    let (committed, manifested) = self.conclude(*job, numbers);
                     self.show_manifests(&manifested);
                     self.erase_committed(batch);
                     return Ok(committed);
@@ -100,8 +122,11 @@ impl Core {
 
     fn job(&self, batch: &Batch, sight: Sight) -> Result<Job> {
         let view = LocalView::new(self, sight);
-        let prepared = prepare(batch.clone(), &view, &self.signing()?.signer, &*self.ids, self.clock.now())?;
-        Ok(Job { prepared, seen: view.into_seen() })
+        let signing = self.signing()?;
+        let prepared = prepare(batch.clone(), &view, &signing.signer, &*self.ids, self.clock.now())?;
+        let seal = |part: &PreparedPart| index::seal(&signing.seal, &part.written.head, &part.written.tail.hash);
+        let sealed = prepared.parts.iter().map(seal).collect();
+        Ok(Job { prepared, seen: view.into_seen(), sealed })
     }
 
     /// The answer to an earlier commit of the same key.
@@ -123,7 +148,7 @@ impl Core {
         self.read(|connection| rows::key(connection, key))
     }
 
-    /// Commits jobs in one transaction and drains them; one outcome per job, in order.
+    /// Commits jobs in one transaction; one outcome per job, in order.
     fn commit_together(&self, jobs: Vec<Job>) -> Vec<Outcome> {
         let count = jobs.len();
         self.commit_made(|| Ok(jobs)).unwrap_or_else(|error| refuse_all(count, &error))
@@ -141,49 +166,72 @@ impl Core {
             let written = self.write_jobs(gate, &jobs);
             let used = written.iter().flatten().flatten().flatten().map(|numbers| numbers.redo.id()).collect();
             lock(&self.spares).settle(&used);
-            let written = written?;
-            Ok(jobs.into_iter().zip(written).map(|(job, result)| self.conclude(job, result)).collect::<Vec<_>>())
+            let outcome = |(job, result): (Job, Result<Vec<Numbers>, Refusal>)| match result {
+                Ok(mut numbers) => {
+                    self.make_files(&job, &mut numbers);
+                    Outcome::Durable(Box::new(job), numbers)
+                }
+                Err(Refusal::Stale) => Outcome::Stale,
+                Err(Refusal::Because(error)) => Outcome::Refused(error),
+            };
+            Ok(jobs.into_iter().zip(written?).map(outcome).collect::<Vec<_>>())
         })?;
         self.tell();
         Ok(outcomes)
     }
 
-    /// One result per job: the numbers of its rows, per part.
-    fn write_jobs(&self, gate: &mut Gate, jobs: &[Job]) -> Result<Vec<Result<Vec<Numbers>, Refusal>>> {
-        if let [job] = jobs {
-            // The transaction is its savepoint.
-            let write = |connection: &Connection| self.write_job(connection, job);
-            return match gate.transaction(&self.layout, Durability::Synced, write) {
-                Ended::Known(result) => Ok(vec![result]),
-                Ended::Unknown(numbers, why) => Ok(self.look_up(jobs, vec![Ok(numbers)], &why)),
-            };
-        }
-        let ended = gate.transaction(&self.layout, Durability::Synced, |connection| {
-            let mut results = Vec::with_capacity(jobs.len());
-            for job in jobs {
-                run(connection, "SAVEPOINT job")?;
-                let result = self.write_job(connection, job);
-                if result.is_err() {
-                    run(connection, "ROLLBACK TO job")?;
-                }
-                run(connection, "RELEASE job")?;
-                results.push(result);
+    /// Writes jobs in one transaction. Few are refused, and most of those before anything of them is written; so places to
+    /// go back to, which cost a copy of every page that is changed, are kept only when it turns out that one is needed.
+    fn write_jobs(&self, gate: &mut Gate, jobs: &[Job]) -> Result<Results> {
+        let at_once = |connection: &Connection| self.write_at_once(connection, jobs);
+        let ended = match gate.transaction(&self.layout, Durability::Synced, at_once) {
+            Ended::Known(Err(Spoiled::ByOne)) => {
+                let each = |connection: &Connection| Ok(self.write_each(connection, jobs)?);
+                gate.transaction(&self.layout, Durability::Synced, each)
             }
-            Ok(results)
-        });
+            ended => ended,
+        };
         match ended {
-            Ended::Known(results) => results,
+            Ended::Known(Ok(results)) => Ok(results),
+            Ended::Known(Err(Spoiled::Because(error))) => Err(error),
+            Ended::Known(Err(Spoiled::ByOne)) => Ok(jobs.iter().map(|_| Err(Refusal::Stale)).collect()),
             Ended::Unknown(results, why) => Ok(self.look_up(jobs, results, &why)),
         }
     }
 
+    /// Writes jobs as long as none is refused of which something was written.
+    fn write_at_once(&self, connection: &Connection, jobs: &[Job]) -> Result<Results, Spoiled> {
+        let mut results = Vec::with_capacity(jobs.len());
+        for job in jobs {
+            let changes = connection.total_changes();
+            let result = self.write_job(connection, job);
+            match &result {
+                Ok(_) => {}
+                Err(Refusal::Stale) if connection.total_changes() == changes => {}
+                Err(_) => return Err(Spoiled::ByOne),
+            }
+            results.push(result);
+        }
+        Ok(results)
+    }
+
+    /// Writes jobs, each with a place to go back to if it is refused.
+    fn write_each(&self, connection: &Connection, jobs: &[Job]) -> Result<Results> {
+        let mut results = Vec::with_capacity(jobs.len());
+        for job in jobs {
+            run(connection, "SAVEPOINT job")?;
+            let result = self.write_job(connection, job);
+            if result.is_err() {
+                run(connection, "ROLLBACK TO job")?;
+            }
+            run(connection, "RELEASE job")?;
+            results.push(result);
+        }
+        Ok(results)
+    }
+
     /// After a commit whose sync failed: what is there was committed, and of the rest nobody knows.
-    fn look_up(
-        &self,
-        jobs: &[Job],
-        results: Vec<Result<Vec<Numbers>, Refusal>>,
-        why: &str,
-    ) -> Vec<Result<Vec<Numbers>, Refusal>> {
+    fn look_up(&self, jobs: &[Job], results: Results, why: &str) -> Results {
         let is_there = |part: &PreparedPart| {
             let row = self.read(|connection| rows::find(connection, &part.thread));
             row.is_ok_and(|row| row.is_some_and(|row| row.head == part.written.head))
@@ -200,9 +248,9 @@ impl Core {
     fn write_job(&self, connection: &Connection, job: &Job) -> Result<Vec<Numbers>, Refusal> {
         let prepared = &job.prepared;
         let mut numbers = Vec::with_capacity(prepared.parts.len());
-        for part in &prepared.parts {
+        for (part, sealed) in prepared.parts.iter().zip(&job.sealed) {
             let seen = job.seen.get(&part.thread).map(Arc::as_ref);
-            numbers.push(self.write_part(connection, part, seen)?);
+            numbers.push(self.write_part(connection, part, sealed, seen)?);
         }
         for (id, account) in &prepared.accounts {
             if let Some(after) = &account.after
@@ -232,13 +280,13 @@ impl Core {
         &self,
         connection: &Connection,
         part: &PreparedPart,
+        sealed: &[u8],
         seen: Option<&Remembered>,
     ) -> Result<Numbers, Refusal> {
         let head = &part.written.head;
-        let seal = &self.signing()?.seal;
         let now = Standing {
             head,
-            sealed: index::seal(seal, head, &part.written.tail.hash),
+            sealed,
             epoch: part.epoch,
             owner: match part.right {
                 Right::Lease(_) => seen.and_then(|seen| seen.row.owner.as_ref()),
@@ -274,7 +322,7 @@ impl Core {
             return Err(Refusal::Stale);
         }
         let saved_state = self.save_state(connection, id, part, seen.and_then(|seen| seen.saved_state))?;
-        Ok(Numbers { id, redo, saved_state })
+        Ok(Numbers { id, redo, saved_state, is_drained: false })
     }
 
     /// Saves a changed state once the log has grown by its size since it was saved last, so that saving costs no more
@@ -296,25 +344,31 @@ impl Core {
         Ok(Some((head.bytes, text.len() as u64)))
     }
 
-    /// Drains a job that was written, and remembers its threads; must be called under `commit.lock`.
-    fn conclude(&self, job: Job, result: Result<Vec<Numbers>, Refusal>) -> Outcome {
-        let numbers = match result {
-            Ok(numbers) => numbers,
-            Err(Refusal::Stale) => return Outcome::Stale,
-            Err(Refusal::Because(error)) => return Outcome::Refused(error),
-        };
+    /// Drains those parts of a job that begin a log; must be called under `commit.lock`.
+    fn make_files(&self, job: &Job, numbers: &mut [Numbers]) {
+        for (part, numbers) in job.prepared.parts.iter().zip(numbers) {
+            if part.before.is_none() {
+                numbers.is_drained = self.write_transcript(&part.thread, 0, &part.written.bytes).is_ok();
+            }
+        }
+    }
+
+    /// Drains a job that is durable, and remembers its threads.
+    fn conclude(&self, job: Job, numbers: Vec<Numbers>) -> (Committed, Vec<Manifested>) {
         let committed = job.prepared.committed();
         let mut manifested = Vec::new();
-        for (part, numbers) in job.prepared.parts.into_iter().zip(numbers) {
-            let offset = part.before.as_ref().map_or(0, |before| before.bytes);
+        for (part, mut numbers) in job.prepared.parts.into_iter().zip(numbers) {
             let is_shown = job.seen.get(&part.thread).is_none_or(|seen| seen.is_shown);
             if part.manifest_shown || !is_shown {
                 manifested.push(Manifested { thread: part.thread.clone(), id: numbers.id });
             }
-            let drained = self.write_transcript(&part.thread, offset, &part.written.bytes);
-            if drained.is_ok() {
-                let pending =
-                    PendingThread { id: numbers.id, redo: vec![numbers.redo], is_new: offset == 0, manifest: None };
+            if let Some(before) = &part.before {
+                let drained = self.write_transcript(&part.thread, before.bytes, &part.written.bytes);
+                numbers.is_drained = drained.is_ok();
+            }
+            if numbers.is_drained {
+                let (redo, is_new) = (vec![numbers.redo], part.before.is_none());
+                let pending = PendingThread { id: numbers.id, redo, is_new, manifest: None };
                 self.await_sync(&part.thread, pending, part.written.bytes.len() as u64);
                 self.remember_part(part, numbers, job.seen.values());
             } else {
@@ -322,7 +376,7 @@ impl Core {
                 self.forget(&part.thread);
             }
         }
-        Outcome::Done(committed, manifested)
+        (committed, manifested)
     }
 
     fn remember_part<'a>(
@@ -358,10 +412,12 @@ impl Core {
 }
 
 /// The numbers of the rows that a part became.
-struct Numbers {
+pub(crate) struct Numbers {
     id: i64,
     redo: redo::Row,
     saved_state: Option<(u64, u64)>,
+    /// Whether its bytes are in the transcript.
+    is_drained: bool,
 }
 
 fn refuse_all(count: usize, error: &Error) -> Vec<Outcome> {
@@ -380,3 +436,6 @@ fn refuse_all(count: usize, error: &Error) -> Vec<Outcome> {
     };
     (0..count).map(|_| Outcome::Refused(copy())).collect()
 }
+
+#[cfg(test)]
+mod tests;

@@ -58,6 +58,8 @@ pub(crate) struct Core {
     pub(crate) pending: Mutex<Pending>,
     pub(crate) pending_changed: Condvar,
     pub(crate) spares: Mutex<Spares>,
+    /// Who had written when this store was opened and all redo there was had been drained; nothing if some was left.
+    pub(crate) opened: Mutex<Option<Others>>,
     /// Those who wait to hear of what is committed, here or by another process.
     pub(crate) watch: Watch,
     /// What was found amiss and mended on the way, until somebody asks for it.
@@ -130,10 +132,20 @@ pub(crate) enum Durability {
 /// The one place where the database is written.
 pub(crate) struct Gate {
     connection: Option<Connection>,
+    /// How many there were before this one.
+    connections: u64,
     durability: Durability,
     /// A sync of SQLite's write-ahead log failed: frames of earlier, unsynced transactions may be lost behind our back.
     log_is_suspect: bool,
     queue: Box<dyn DiskFile>,
+}
+
+/// A number that changes whenever another process has written.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Others {
+    /// Which of our connections says so.
+    connection: u64,
+    version: i64,
 }
 
 /// How a transaction ended.
@@ -159,7 +171,14 @@ impl Gate {
             _ = disk.remove(&layout.owner(owner));
         }
         let (connection, file) = entered?;
-        Ok((Self { connection: Some(connection), durability: Durability::Synced, log_is_suspect: false, queue }, file))
+        let gate = Self {
+            connection: Some(connection),
+            connections: 0,
+            durability: Durability::Synced,
+            log_is_suspect: false,
+            queue,
+        };
+        Ok((gate, file))
     }
 
     /// Runs `work` while no other process writes.
@@ -213,9 +232,21 @@ impl Gate {
         }
     }
 
+    /// What tells whether another process has written; must be called from within [`Gate::alone`].
+    pub(crate) fn others(&mut self, layout: &Layout) -> Result<Others> {
+        let durability = self.durability;
+        let connection = self.ready(layout, durability)?;
+        let asked = connection
+            .prepare_cached("PRAGMA data_version")
+            .and_then(|mut asked| asked.query_row([], |row| row.get(0)));
+        let version = asked.map_err(database)?;
+        Ok(Others { connection: self.connections, version })
+    }
+
     fn ready(&mut self, layout: &Layout, durability: Durability) -> Result<&Connection> {
         if self.connection.is_none() {
             self.connection = Some(schema::open(&layout.database(), Use::Write)?);
+            self.connections += 1;
             self.durability = Durability::Synced;
         }
         if self.log_is_suspect {

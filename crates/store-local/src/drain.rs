@@ -58,8 +58,10 @@ impl Core {
     /// written. A thread that can't be drained keeps its redo and stops nobody else.
     pub(crate) fn drain_all(&self, gate: &mut Gate, notices: &mut Vec<String>) -> Result<Drained> {
         gate.alone(&self.layout, |gate| {
+            let others = gate.others(&self.layout)?;
             let rows = self.read(Rows::read)?;
             let mut drained = Drained::default();
+            let mut all = true;
             for outline in &rows.threads {
                 let (id, head_bytes) = (outline.id, outline.end());
                 let thread = self.read(|connection| rows::name(connection, id))?;
@@ -70,9 +72,13 @@ impl Core {
                         drained.threads += 1;
                         drained.bytes += bytes;
                     }
-                    Err(error) => notices.push(format!("thread `{thread}` could not be drained: {error}")),
+                    Err(error) => {
+                        all = false;
+                        notices.push(format!("thread `{thread}` could not be drained: {error}"));
+                    }
                 }
             }
+            *lock(&self.opened) = Some(others).filter(|_| all);
             if !rows.stale.is_empty() {
                 // They are the spares of a process that died, or of one that lives and makes new ones.
                 let delete = |connection: &Connection| redo::delete(connection, &rows.stale);

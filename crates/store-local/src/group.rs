@@ -69,10 +69,14 @@ impl Group {
     }
 
     fn pass_the_lead(&self) {
-        let mut line = lock(&self.line);
-        match line.waiting.first() {
-            Some((_, seat)) => seat.call(Call::Lead),
-            None => line.led = false,
+        let next = {
+            let mut line = lock(&self.line);
+            line.led = !line.waiting.is_empty();
+            line.waiting.first().map(|(_, seat)| seat.clone())
+        };
+        // Called when the line is free: the first thing a leader does is to take it.
+        if let Some(seat) = next {
+            seat.call(Call::Lead);
         }
     }
 }

@@ -16,7 +16,7 @@ use crate::rows::{self, Row, bad_row, signed};
 pub(crate) struct Standing<'a> {
     pub(crate) head: &'a Head,
     /// The running hash at the head, sealed; empty means that the log is hashed again before it is gone on with.
-    pub(crate) sealed: Vec<u8>,
+    pub(crate) sealed: &'a [u8],
     pub(crate) epoch: u64,
     pub(crate) owner: Option<&'a OwnerId>,
     pub(crate) manifest: &'a Manifest,
@@ -201,7 +201,7 @@ mod tests {
         store.delete(&thread).unwrap();
         let now = Standing {
             head: &row.head,
-            sealed: Vec::new(),
+            sealed: &[],
             epoch: row.epoch,
             owner: None,
             manifest: &row.manifest,

@@ -57,6 +57,7 @@ mod upgrade;
 mod ustar;
 mod verify;
 mod view;
+mod wal;
 mod watch;
 
 pub use backup::{BackedUp, Backup};

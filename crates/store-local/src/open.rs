@@ -162,6 +162,7 @@ impl LocalStore {
             pending: Mutex::new(Pending::default()),
             pending_changed: Condvar::new(),
             spares: Mutex::default(),
+            opened: Mutex::default(),
             watch: crate::watch::Watch::default(),
             amiss: Mutex::default(),
         };

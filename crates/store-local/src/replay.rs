@@ -104,7 +104,7 @@ impl<'a> Replay<'a> {
             None => {
                 let now = Standing {
                     head: &entry.head,
-                    sealed: Vec::new(),
+                    sealed: &[],
                     epoch: entry.head.epoch,
                     owner: None,
                     manifest,
@@ -179,9 +179,10 @@ impl<'a> Replay<'a> {
             return Err(Error::Fold { thread: self.thread.clone(), source: FoldError::NotBorn });
         };
         let seen = rows::existing(self.connection, self.thread)?;
+        let sealed = seal.map(|key| index::seal(key, head, &tail.hash)).unwrap_or_default();
         let now = Standing {
             head,
-            sealed: seal.map(|key| index::seal(key, head, &tail.hash)).unwrap_or_default(),
+            sealed: &sealed,
             epoch: epoch.max(head.epoch),
             owner: seen.owner.as_ref(),
             manifest: &manifest,

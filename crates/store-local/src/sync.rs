@@ -19,6 +19,7 @@ use crate::disk::How;
 use crate::manifest::mark_shown;
 use crate::redo::{self, Outline, Row, Rows};
 use crate::rows;
+use crate::wal::Mover;
 
 /// How long bytes wait for company before they are synced.
 const WAIT: Duration = Duration::from_millis(300);
@@ -35,6 +36,7 @@ pub(crate) fn start(core: &Arc<Core>) -> std::io::Result<thread::JoinHandle<()>>
 }
 
 fn work(core: &Weak<Core>) {
+    let mut mover = Mover::default();
     while let Some(core) = core.upgrade() {
         let pending = lock(&core.pending);
         let idle = |pending: &mut Pending| pending.threads.is_empty() && pending.phase == Phase::Open;
@@ -52,6 +54,8 @@ fn work(core: &Weak<Core>) {
         if phase != Phase::Open {
             return;
         }
+        // A log that could not be moved is moved next time, or by the commit that finds it very long.
+        _ = mover.work(&core);
         // What could not be synced stays pending and is tried again; its redo keeps it safe meanwhile.
         _ = core.sync_pending();
     }
@@ -137,7 +141,18 @@ impl Core {
 
     /// Threads that have older redo than ours which this process neither wrote nor found in the transcript: whoever
     /// committed it may have died, or failed, before its bytes were written.
-    fn undrained(&self, threads: &HashMap<ThreadId, PendingThread>) -> Result<HashSet<i64>> {
+    ///
+    /// Opening the store drained what there was. So as long as nobody else has written since, there is nothing to find.
+    pub(crate) fn undrained(&self, threads: &HashMap<ThreadId, PendingThread>) -> Result<HashSet<i64>> {
+        let opened = *lock(&self.opened);
+        let now = lock(self.gate()?).alone(&self.layout, |gate| gate.others(&self.layout))?;
+        match opened == Some(now) {
+            true => Ok(HashSet::new()),
+            false => self.look_for_undrained(threads),
+        }
+    }
+
+    fn look_for_undrained(&self, threads: &HashMap<ThreadId, PendingThread>) -> Result<HashSet<i64>> {
         let spares = lock(&self.spares).ids();
         let rows = self.read(Rows::read)?;
         let outlines: HashMap<i64, &Outline> = rows.threads.iter().map(|outline| (outline.id, outline)).collect();

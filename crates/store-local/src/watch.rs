@@ -131,7 +131,9 @@ impl Bell {
         let mut state = lock(&self.state);
         state.count += 1;
         state.rung_at = Some(Instant::now());
-        self.rung.notify_all();
+        if state.waiting > 0 {
+            self.rung.notify_all();
+        }
     }
 
     fn count(&self) -> u64 {

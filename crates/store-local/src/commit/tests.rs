@@ -1,0 +1,160 @@
+//! What no caller can bring about at will: what happens between a commit's steps.
+
+use std::fs;
+use std::path::Path;
+
+use selvedge_log::{Signer, Trust};
+use selvedge_model::{AgentId, Changeset, Expect, Message, NewThread, Part, Role};
+use selvedge_store::{Commit, Logs};
+
+use super::*;
+use crate::disk::RealDisk;
+use crate::system::{SystemClock, SystemIds};
+use crate::{Access, LocalStore, Options};
+
+struct House {
+    folder: tempfile::TempDir,
+    pem: String,
+}
+
+impl House {
+    fn new() -> Self {
+        let folder = tempfile::tempdir().unwrap();
+        LocalStore::init(folder.path(), Arc::new(RealDisk)).unwrap();
+        Self { folder, pem: Signer::generate(&SystemIds).to_pem().to_string() }
+    }
+
+    /// A store as another process has it: nothing is shared but the files.
+    fn open(&self) -> LocalStore {
+        let signer = Signer::from_pem(&self.pem).unwrap();
+        LocalStore::open(Options {
+            project: self.folder.path().to_owned(),
+            access: Access::ReadWrite,
+            trust: Trust::of(&[signer.public()]),
+            signer: Some(signer),
+            clock: Arc::new(SystemClock),
+            ids: Arc::new(SystemIds),
+            disk: Arc::new(RealDisk),
+        })
+        .unwrap()
+    }
+}
+
+fn thread(name: &str) -> ThreadId {
+    ThreadId::new(name).unwrap()
+}
+
+fn birth(name: &str) -> Batch {
+    let new = NewThread::of(AgentId::new("scribe").unwrap());
+    Batch::of(Part::new(thread(name), Expect::Absent, Changeset::creating(new)))
+}
+
+fn message(name: &str, text: &str) -> Batch {
+    let messages = vec![Message::text(Role::User, text)];
+    let changeset = Changeset { messages, ..Changeset::empty(selvedge_model::Reason::UserMessage) };
+    Batch::of(Part::new(thread(name), Expect::Any, changeset))
+}
+
+/// Makes a batch durable and stops before it is drained.
+fn half_committed(store: &LocalStore, batch: &Batch) -> (Job, Vec<Numbers>) {
+    let core = &store.core;
+    match core.commit_together(vec![core.job(batch, Sight::Database).unwrap()]).pop() {
+        Some(Outcome::Durable(job, numbers)) => (*job, numbers),
+        _ => panic!("it was not committed"),
+    }
+}
+
+fn transcript(store: &LocalStore, name: &str) -> Vec<u8> {
+    fs::read(store.thread_folder(&thread(name)).join("transcript.jsonl")).unwrap()
+}
+
+#[test]
+fn one_that_is_refused_half_way_leaves_nothing_and_takes_nobody_along() {
+    let house = House::new();
+    let store = house.open();
+    for name in ["one", "two", "three"] {
+        store.commit(birth(name)).unwrap();
+    }
+    let key = CommitKey::new("once").unwrap();
+    let batch = |name: &str| Batch { key: (name == "two").then(|| key.clone()), ..message(name, "hello") };
+    let jobs = ["one", "two", "three"].map(|name| store.core.job(&batch(name), Sight::Database).unwrap());
+    // Its key is used meanwhile, which shows only when its head and its redo are written.
+    store.commit(Batch { key: Some(key.clone()), ..message("three", "first") }).unwrap();
+    let jobs: Vec<_> = jobs.into_iter().take(2).collect();
+    let feed = |store: &LocalStore| -> i64 {
+        let count = |connection: &Connection| {
+            connection.query_row("SELECT count(*) FROM feed", [], |row| row.get(0)).map_err(crate::schema::database)
+        };
+        store.core.read(count).unwrap()
+    };
+    let before = feed(&store);
+    let mut outcomes = store.core.commit_together(jobs);
+    assert!(matches!(outcomes.pop(), Some(Outcome::Stale)));
+    let Some(Outcome::Durable(job, numbers)) = outcomes.pop() else { panic!("the other one was taken along") };
+    store.core.conclude(*job, numbers);
+    assert_eq!(store.head(&thread("one")).unwrap().version, 1);
+    assert_eq!(store.head(&thread("two")).unwrap().version, 0);
+    assert_eq!(feed(&store), before + 1);
+}
+
+#[test]
+fn one_that_was_overtaken_takes_nobody_along() {
+    let house = House::new();
+    let store = house.open();
+    for name in ["one", "two"] {
+        store.commit(birth(name)).unwrap();
+    }
+    let jobs = ["two", "one"].map(|name| store.core.job(&message(name, "late"), Sight::Database).unwrap());
+    house.open().commit(message("two", "faster")).unwrap();
+    let outcomes = store.core.commit_together(jobs.into());
+    assert!(matches!(outcomes[..], [Outcome::Stale, Outcome::Durable(..)]));
+}
+
+#[test]
+fn a_drain_that_comes_late_writes_what_stands_there() {
+    let house = House::new();
+    let (slow, fast) = (house.open(), house.open());
+    slow.commit(birth("one")).unwrap();
+    let (job, numbers) = half_committed(&slow, &message("one", "slow"));
+    let bytes = job.prepared.parts[0].written.bytes.clone();
+    fast.commit(message("one", "fast")).unwrap();
+    let drained = transcript(&fast, "one");
+    assert!(drained.windows(bytes.len()).any(|part| part == bytes), "another process did not drain it");
+    slow.core.conclude(job, numbers);
+    assert_eq!(transcript(&slow, "one"), drained);
+    slow.commit(message("one", "again")).unwrap();
+    assert_eq!(slow.head(&thread("one")).unwrap().bytes, transcript(&slow, "one").len() as u64);
+}
+
+#[test]
+fn a_drain_that_comes_late_does_not_bring_back_what_was_deleted() {
+    let house = House::new();
+    let (slow, fast) = (house.open(), house.open());
+    let is_there = |folder: &Path| folder.exists();
+    let (job, numbers) = half_committed(&slow, &birth("one"));
+    fast.delete(&thread("one")).unwrap();
+    slow.core.conclude(job, numbers);
+    assert!(!is_there(&slow.thread_folder(&thread("one"))), "a birth brought its folder back");
+    slow.commit(birth("two")).unwrap();
+    let (job, numbers) = half_committed(&slow, &message("two", "slow"));
+    fast.delete(&thread("two")).unwrap();
+    slow.core.conclude(job, numbers);
+    assert!(!is_there(&slow.thread_folder(&thread("two"))), "an append brought its folder back");
+}
+
+/// Somebody else committed, and it is not known whether that ever reached the file: ours behind it must not be all that is
+/// synced.
+#[test]
+fn what_others_wrote_before_ours_is_looked_for_before_ours_is_synced() {
+    let house = House::new();
+    let (other, ours) = (house.open(), house.open());
+    other.commit(birth("one")).unwrap();
+    half_committed(&other, &message("one", "theirs"));
+    ours.commit(message("one", "ours")).unwrap();
+    let mut threads = std::mem::take(&mut lock(&ours.core.pending).threads);
+    let entry = threads.get_mut(&thread("one")).unwrap();
+    let newest = entry.redo.iter().map(redo::Row::offset).max().unwrap();
+    entry.redo.retain(|row| row.offset() == newest);
+    let id = entry.id;
+    assert!(ours.core.undrained(&threads).unwrap().contains(&id));
+}

@@ -1,0 +1,108 @@
+//! The database's write-ahead log, moved into the database before a commit has to.
+//!
+//! Left to itself, SQLite does that within whichever commit fills the log, which then waits for thousands of pages and two
+//! syncs, and everybody behind it. Here the worker does it: most of it while others commit, by a connection of its own, and
+//! the little that came meanwhile under `commit.lock`, so that the next commit begins the log anew.
+//!
+//! A page goes into the database only after the log that has it is synced; that is SQLite's own order. So a crash at any
+//! point costs nothing, and what could not be moved is moved next time.
+
+use rusqlite::Connection;
+use selvedge_store::Result;
+
+use crate::core::{Core, lock};
+use crate::schema::{self, Use, database};
+
+/// How many frames make it worth moving them.
+const ENOUGH_FRAMES: i64 = 2_000;
+
+/// Moves the write-ahead log; opened when it is needed first.
+#[derive(Debug, Default)]
+pub(crate) struct Mover {
+    connection: Option<Connection>,
+}
+
+impl Mover {
+    /// Moves the log if it is long.
+    pub(crate) fn work(&mut self, core: &Core) -> Result<()> {
+        let moved = self.try_work(core);
+        if moved.is_err() {
+            // Of a connection that failed to sync nothing is known.
+            self.connection = None;
+        }
+        moved
+    }
+
+    fn try_work(&mut self, core: &Core) -> Result<()> {
+        let connection = match self.connection.take() {
+            Some(connection) => connection,
+            None => schema::open(&core.layout.database(), Use::Write)?,
+        };
+        let connection = self.connection.insert(connection);
+        if left(connection, "PRAGMA wal_checkpoint(NOOP)")? < ENOUGH_FRAMES {
+            return Ok(());
+        }
+        left(connection, "PRAGMA wal_checkpoint(PASSIVE)")?;
+        lock(core.gate()?).alone(&core.layout, |_| left(connection, "PRAGMA wal_checkpoint(PASSIVE)").map(|_| ()))
+    }
+}
+
+/// Runs a statement about the log, and gives how many frames are not in the database afterwards.
+fn left(connection: &Connection, statement: &str) -> Result<i64> {
+    let mut statement = connection.prepare_cached(statement).map_err(database)?;
+    let counted = statement.query_row([], |row| Ok((row.get::<_, i64>(1)?, row.get::<_, i64>(2)?)));
+    let (frames, moved) = counted.map_err(database)?;
+    Ok(frames - moved)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use selvedge_log::Trust;
+
+    use super::*;
+    use crate::core::{Durability, run};
+    use crate::disk::RealDisk;
+    use crate::system::{SystemClock, SystemIds};
+    use crate::{Access, LocalStore, Options};
+
+    /// Fills the log with at least this many frames.
+    fn fill(core: &Core, frames: i64) {
+        let statement = format!(
+            "WITH RECURSIVE n (i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n WHERE i < {frames}) \
+             INSERT INTO redo (thread, offset, bytes) SELECT -1, i, zeroblob(4000) FROM n"
+        );
+        core.write(Durability::Lazy, |connection| run(connection, &statement)).unwrap();
+    }
+
+    #[test]
+    fn a_long_log_is_moved_and_begins_anew_with_the_next_commit() {
+        let folder = tempfile::tempdir().unwrap();
+        LocalStore::init(folder.path(), Arc::new(RealDisk)).unwrap();
+        let store = LocalStore::open(Options {
+            project: folder.path().to_owned(),
+            access: Access::ReadWrite,
+            trust: Trust::of(&[]),
+            signer: None,
+            clock: Arc::new(SystemClock),
+            ids: Arc::new(SystemIds),
+            disk: Arc::new(RealDisk),
+        })
+        .unwrap();
+        let core = &store.core;
+        let look = schema::open(&core.layout.database(), Use::Write).unwrap();
+        let left = || left(&look, "PRAGMA wal_checkpoint(NOOP)").unwrap();
+        let mut mover = Mover::default();
+        fill(core, 100);
+        mover.work(core).unwrap();
+        assert!(left() >= 100, "a short log is not worth it");
+        fill(core, ENOUGH_FRAMES);
+        mover.work(core).unwrap();
+        assert_eq!(left(), 0);
+        let length = || std::fs::metadata(core.layout.database().with_extension("db-wal")).unwrap().len();
+        let before = length();
+        fill(core, 100);
+        assert_eq!((left() < 200, length()), (true, before));
+    }
+}
