@@ -123,7 +123,7 @@ impl Held<'_> {
         let part = Part::new(thread.clone(), Expect::Absent, changeset);
         let notes = self.engine.store.pending(self.thread())?;
         let posted = notes.iter().map(|note| Note { thread: thread.clone(), ..note.clone() }).collect();
-        let moved = notes.into_iter().map(|note| note.key).collect();
+        let moved = notes.into_iter().map(|note| (self.thread().clone(), note.key)).collect();
         let details = match details {
             Value::Object(details) => details,
             _ => Fields::new(),

@@ -105,7 +105,7 @@ impl Engine {
                 *reason = masked;
             }
         });
-        match self.store.acquire(thread, Acquire::default()) {
+        match self.lease(thread, Acquire::default()) {
             Ok(lease) => {
                 let mut held = self.take(lease, &mut |_| {})?;
                 // Whoever left a word with a process that died said it first.
@@ -171,7 +171,7 @@ impl Engine {
                 }
             }
         }
-        match self.store.acquire(thread, Acquire::default()) {
+        match self.lease(thread, Acquire::default()) {
             Ok(lease) => {
                 let mut held = self.take(lease, &mut |_| {})?;
                 let heard = held.hear(Some(work), Of::default(), &mut |_| {});

@@ -15,12 +15,13 @@ use selvedge_model::tool::{Processes, Started};
 use selvedge_model::{
     Batch, Cancel, Changeset, Clock, Expect, Ids, Manifest, Message, NewThread, Part, Reason, Status, Stop, ThreadId,
 };
-use selvedge_store::{Acquire, Error as StoreError, Store};
+use selvedge_store::{Acquire, Error as StoreError, Lease, Store};
 
 use crate::assignment::Assignment;
 use crate::chain;
 use crate::error::{Error, Result};
 use crate::fold::Folds;
+use crate::handover::Awaited;
 use crate::hearing::Watch;
 use crate::held::{Held, Of};
 use crate::input::Input;
@@ -200,7 +201,7 @@ impl Engine {
         tell: &mut dyn FnMut(Told<'_>),
     ) -> Result<Ended> {
         let thread = self.end_of_chain(thread)?;
-        match self.store.acquire(&thread, Acquire::default()) {
+        match self.lease(&thread, Acquire::default()) {
             Ok(lease) => self.run_held(lease, input, work, cancel, tell),
             Err(StoreError::LeaseHeld { .. }) => self.send_note(&thread, input, work, cancel, tell),
             Err(error) => Err(error.into()),
@@ -236,7 +237,7 @@ impl Engine {
                 return Err(nothing_to_resume(thread, status));
             }
             // Whoever only looks at it, or tells it something, has it for a moment.
-            let lease = self.store.acquire(&thread, Acquire { wait: A_MOMENT, take_over: false })?;
+            let lease = self.lease(&thread, Acquire { wait: A_MOMENT, take_over: false })?;
             if !status.is_terminal() {
                 return self.run_held(lease, input, work, cancel, tell);
             }
@@ -257,16 +258,9 @@ impl Engine {
             reconstructed_turns: successor.turns,
         };
         held.resume_in(successor, tell)?;
+        // Taken before the old one is given back: nobody comes in between.
+        let lease = self.store.acquire(&resumed.new_thread_id, Acquire::default())?;
         drop(held);
-        let lease = match self.store.acquire(&resumed.new_thread_id, Acquire::default()) {
-            Ok(lease) => lease,
-            // What was said is on record, and whoever was faster goes on with it.
-            Err(StoreError::LeaseHeld { .. }) => {
-                let manifest = self.store.get(&resumed.new_thread_id)?.manifest;
-                return Ok(Ended { resumed: Some(resumed), ..ended_elsewhere(manifest) });
-            }
-            Err(error) => return Err(error.into()),
-        };
         let input = Input { state: input.state, raise: input.raise, origin: input.origin, ..Input::nothing() };
         let ended = self.run_held(lease, input, work, cancel, tell)?;
         Ok(Ended { resumed: Some(resumed), ..ended })
@@ -289,7 +283,7 @@ impl Engine {
     }
 
     /// A thread whose lease was just taken; a run whose process is gone is settled first.
-    pub(crate) fn take(&self, lease: selvedge_store::Lease, tell: &mut dyn FnMut(Told<'_>)) -> Result<Held<'_>> {
+    pub(crate) fn take(&self, lease: Lease, tell: &mut dyn FnMut(Told<'_>)) -> Result<Held<'_>> {
         let fold = match self.folds.get(self.snapshots.as_deref(), &*self.store, &lease.thread, &self.trust) {
             Ok(fold) => fold,
             Err(error) => {
@@ -309,24 +303,37 @@ impl Engine {
 
     pub(crate) fn run_held(
         &self,
-        lease: selvedge_store::Lease,
+        lease: Lease,
         input: Input,
         work: &Assignment,
         cancel: &Cancel,
         tell: &mut dyn FnMut(Told<'_>),
     ) -> Result<Ended> {
         let (mut ended, mut next) = self.run_link(lease, input, work, cancel, tell)?;
-        // Each link of a chain was given back before the next one runs.
-        while let Some((thread, input)) = next {
+        while let Some((Next { thread, lease }, input)) = next.take() {
             let was_continued = ended.status == Status::Continued;
-            let lease = match self.store.acquire(&thread, Acquire::default()) {
-                Ok(lease) => lease,
-                // Whoever had something to say to it goes on with it.
-                Err(StoreError::LeaseHeld { .. }) => return Ok(ended),
+            let lease = match lease.map_or_else(|| self.lease(&thread, Acquire::default()), Ok) {
+                Ok(lease) => Some(lease),
+                Err(StoreError::LeaseHeld { .. }) => None,
                 Err(error) => return Err(error.into()),
             };
-            let (later, after) = self.run_link(lease, input, work, cancel, tell)?;
-            next = after;
+            let later = match lease {
+                Some(lease) => {
+                    let (later, after) = self.run_link(lease, input, work, cancel, tell)?;
+                    next = after;
+                    later
+                }
+                // Somebody else goes on with it, and hears what is to be said.
+                None if !input.is_continuing() => self.send_note(&thread, input, work, cancel, tell)?,
+                None => match self.await_end(&thread, cancel, tell)? {
+                    Awaited::Ended(ended) => ended,
+                    Awaited::Free(lease) => {
+                        let thread = lease.thread.clone();
+                        next = Some((Next { thread, lease: Some(lease) }, input));
+                        continue;
+                    }
+                },
+            };
             if was_continued {
                 let mut cost = ended.cost;
                 cost.add(&later.cost);
@@ -345,12 +352,12 @@ impl Engine {
     /// Runs one thread of a chain; gives the next one, with what is still to be said to it.
     fn run_link(
         &self,
-        lease: selvedge_store::Lease,
+        lease: Lease,
         input: Input,
         work: &Assignment,
         cancel: &Cancel,
         tell: &mut dyn FnMut(Told<'_>),
-    ) -> Result<(Ended, Option<(ThreadId, Input)>)> {
+    ) -> Result<(Ended, Option<(Next, Input)>)> {
         let mut held = self.take(lease, tell)?;
         let thread = held.thread().clone();
         self.lock_active().insert(thread.clone(), cancel.clone());
@@ -361,12 +368,14 @@ impl Engine {
             let moved = self.store.pending(&next)?;
             let note = input.note.clone().filter(|key| moved.iter().any(|note| note.key == *key));
             self.lock_active().remove(&thread);
+            let next = Next { thread: next, lease: None };
             return Ok((ended_already(&held), Some((next, Input { note, ..input }))));
         }
         if let (Some(prepare), true) = (&self.prepare, held.is_unbegun()) {
             prepare(held.fold.manifest(), work)?;
         }
         self.settle_children(&held);
+        held.heed_predecessor(tell)?;
         let mut unsaid = Input::continuing();
         let earlier = self.hear_earlier(&mut held, input.note.as_ref(), work, tell);
         let ended = match earlier {
@@ -460,6 +469,13 @@ fn nothing_to_resume(thread: ThreadId, status: Status) -> Error {
     Error::NotRunnable { thread, status, why: "there is nothing to resume without a message", hint }
 }
 
+/// The thread that goes on in another's place.
+pub(crate) struct Next {
+    pub(crate) thread: ThreadId,
+    /// Its lease, if it could be had.
+    pub(crate) lease: Option<Lease>,
+}
+
 /// Says that a run is over when it is dropped.
 struct Over(Cancel);
 
@@ -475,7 +491,7 @@ pub(crate) fn ended_already(held: &Held<'_>) -> Ended {
 }
 
 /// How a thread stands that somebody else goes on with.
-fn ended_elsewhere(manifest: Manifest) -> Ended {
+pub(crate) fn ended_elsewhere(manifest: Manifest) -> Ended {
     Ended {
         thread: manifest.thread_id,
         run: None,

@@ -19,7 +19,7 @@ use serde_json::json;
 
 use crate::assignment::Assignment;
 use crate::deciding::DECIDE;
-use crate::engine::{Engine, ended_already};
+use crate::engine::{Engine, Next, ended_already};
 use crate::error::{Error, Result};
 use crate::follow::Follow;
 use crate::held::{Held, Of};
@@ -76,7 +76,7 @@ impl Engine {
 
     /// Answers what was asked of a thread, if whoever had it gave it back before it could hear that.
     pub(crate) fn hear_if_free(&self, thread: &ThreadId) -> Result<()> {
-        match self.store.acquire(thread, Acquire::default()) {
+        match self.lease(thread, Acquire::default()) {
             Ok(lease) => self.give_back(self.take(lease, &mut |_| {})?),
             Err(StoreError::LeaseHeld { .. }) => Ok(()),
             Err(error) => Err(error.into()),
@@ -141,17 +141,19 @@ impl Engine {
         work: &Assignment,
         cancel: &Cancel,
         tell: &mut dyn FnMut(Told<'_>),
-    ) -> Result<Option<ThreadId>> {
+    ) -> Result<Option<Next>> {
         loop {
             let thread = held.thread().clone();
             if let Some(next) = held.fold.manifest().continuation_thread_id.clone() {
-                // Whoever asked it to stop while the handoff was being committed found nothing to follow yet: it is said on.
-                let stops = held.stops()?;
-                for note in self.store.pending(&thread)?.into_iter().filter(|note| stops.contains(&note.key)) {
-                    self.store.post(Note { thread: next.clone(), ..note })?;
-                }
-                return Ok(Some(next));
+                // Taken before this one is given back: nobody comes in between.
+                let lease = match self.store.acquire(&next, Acquire::default()) {
+                    Ok(lease) => Some(lease),
+                    Err(StoreError::LeaseHeld { .. }) => None,
+                    Err(error) => return Err(error.into()),
+                };
+                return Ok(Some(Next { thread: next, lease }));
             }
+            held.heed_predecessor(tell)?;
             held.delta.consumed = held.stops()?;
             if !held.delta.consumed.is_empty() {
                 held.commit(Reason::Lifecycle, Of::default(), &mut |_| {})?;
@@ -247,7 +249,7 @@ impl Engine {
                 return self.heard_elsewhere(&thread, &run, follow.text);
             }
             let note = self.store.pending(&thread)?.into_iter().find(|note| note.key == key);
-            match (note, self.store.acquire(&thread, Acquire::default())) {
+            match (note, self.lease(&thread, Acquire::default())) {
                 (Some(note), Ok(lease)) => return self.run_held(lease, input_of(note), work, cancel, tell),
                 (None, Ok(lease)) => {
                     // Heard, and its run is over or was cut short; taking the thread has settled it.

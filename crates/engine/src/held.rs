@@ -67,8 +67,8 @@ pub(crate) struct More {
     pub(crate) parts: Vec<Part>,
     /// Notes for other threads.
     pub(crate) posted: Vec<Note>,
-    /// Notes of this thread that are answered so.
-    pub(crate) consumed: Vec<NoteKey>,
+    /// Notes that are answered so.
+    pub(crate) consumed: Vec<(ThreadId, NoteKey)>,
 }
 
 /// A thread under lease.
@@ -240,8 +240,9 @@ impl<'e> Held<'e> {
 
     fn batch(&self, changeset: Changeset, more: More) -> Batch {
         let thread = self.thread().clone();
-        let others = more.consumed.iter().filter(|note| !self.delta.consumed.contains(note));
-        let consumed = self.delta.consumed.iter().chain(others).map(|note| (thread.clone(), note.clone())).collect();
+        let own = |note: &NoteKey| (thread.clone(), note.clone());
+        let mut consumed: Vec<_> = self.delta.consumed.iter().map(own).collect();
+        consumed.extend(more.consumed.into_iter().filter(|note| !consumed.contains(note)).collect::<Vec<_>>());
         let expect = Expect::Exact(self.fold.head.version);
         let mut part = Part::new(thread, expect, changeset).under(self.lease.lease.epoch);
         part.postings.clone_from(&self.delta.postings);

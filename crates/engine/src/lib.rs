@@ -42,6 +42,7 @@ pub mod engine;
 pub mod error;
 mod fold;
 mod follow;
+mod handover;
 mod hearing;
 mod held;
 pub mod input;

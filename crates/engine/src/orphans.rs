@@ -137,7 +137,7 @@ impl Engine {
     /// Settles a thread that nobody alive has, by what its log says once it is held.
     fn settle_orphan(&self, thread: &ThreadId) -> Result<()> {
         // Taking it settles a run that was lost.
-        let mut held = self.take(self.store.acquire(thread, Acquire::default())?, &mut |_| {})?;
+        let mut held = self.take(self.lease(thread, Acquire::default())?, &mut |_| {})?;
         let manifest = held.fold.manifest();
         match (manifest.status, &manifest.continuation_of) {
             (Status::Created, Some(_)) => suspend_unborn(&mut held)?,

@@ -68,7 +68,7 @@ impl Engine {
         if let Some(cancel) = self.lock_active().get(thread) {
             cancel.say(stop);
         }
-        match self.store.acquire(thread, Acquire::default()) {
+        match self.lease(thread, Acquire::default()) {
             Ok(lease) => {
                 let mut held = self.take(lease, &mut |_| {})?;
                 let result = stop_waiting(&mut held, stop);
@@ -101,7 +101,7 @@ impl Engine {
         if self.processes.end(&process).is_err() {
             return Ok(());
         }
-        if let Ok(lease) = self.store.acquire(thread, Acquire { wait: GRACE, take_over: false }) {
+        if let Ok(lease) = self.lease(thread, Acquire { wait: GRACE, take_over: false }) {
             let mut held = self.take(lease, &mut |_| {})?;
             stop_waiting(&mut held, Stop::Killed)?;
             self.give_back(held)?;

@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::Duration;
 
 use selvedge_engine::{Assignment, Ended, Input, Told};
 use selvedge_model::answer::{Answer, End, Usage};
@@ -12,7 +13,7 @@ use selvedge_model::{
     AgentId, CallId, Cancel, Classify, Draft, Event, Message, Model, ModelError, NewThread, Output, Prompt, Reason,
     Role, Status, Stop, ThreadId,
 };
-use selvedge_store::{Logs, Notes, Registry};
+use selvedge_store::{Acquire, Leases, Logs, Notes, Registry};
 use serde_json::json;
 
 use crate::support::{Counting, House, Reply, agent};
@@ -250,6 +251,72 @@ fn whoever_cancels_a_thread_while_it_hands_itself_over_reaches_the_one_that_goes
     assert_eq!(ended.unwrap().status, Status::Cancelled);
     assert_eq!(Some(model.asked.load(Ordering::SeqCst)), told_at, "the model was not asked again");
     assert_eq!(house.chain(&thread).len(), 2);
+}
+
+/// Whoever spoke to a chain while it was handed over took it, and whoever ran it said that it had ended as `continued`.
+#[test]
+fn whoever_runs_a_chain_runs_it_to_its_end_whoever_speaks_to_it_or_stops_it_in_between() {
+    for is_stopped in [false, true] {
+        let house = House::new();
+        let thread = house.thread();
+        let other = Arc::new(house.another());
+        let (work, model) = small(600, 12, 400);
+        let (at, said) = (thread.clone(), work.clone());
+        let sender = Arc::new(std::sync::Mutex::new(None));
+        let begun = sender.clone();
+        // The old thread is settled, and its successor not yet taken.
+        *house.store.before_successor.lock().unwrap() = Some(Box::new(move |next| {
+            assert_eq!(other.store.get(next).unwrap().manifest.status, Status::Created);
+            assert_eq!(other.engine.settle_orphans(std::slice::from_ref(&at)).unwrap(), []);
+            if is_stopped {
+                other.engine.stop(&at, Stop::Cancelled).unwrap();
+                return;
+            }
+            let speak = move || other.engine.send(&at, Input::text("and this"), &said, &Cancel::new(), &mut |_| {});
+            *begun.lock().unwrap() = Some(std::thread::spawn(speak));
+            std::thread::sleep(Duration::from_millis(250));
+        }));
+        let ended = house.engine.send(&thread, Input::text("count"), &work, &Cancel::new(), &mut |_| {}).unwrap();
+        let expected = if is_stopped { Status::Cancelled } else { Status::Completed };
+        assert_eq!(ended.status, expected, "{ended:?}");
+        assert_eq!(is_stopped, model.asked.load(Ordering::SeqCst) < 13);
+        if let Some(sender) = sender.lock().unwrap().take() {
+            assert_eq!(sender.join().unwrap().unwrap().status, Status::Completed);
+        }
+        let chain = house.chain(&thread);
+        let runs = chain.iter().flat_map(|(link, _)| house.store.runs(link).unwrap());
+        let heard = runs.filter(|run| run.meta.source_mailbox_entry_id.is_some()).count();
+        assert_eq!(heard, usize::from(!is_stopped), "once");
+        for (link, _) in &chain {
+            assert_eq!(house.store.pending(link).unwrap(), [], "nothing is left behind");
+        }
+    }
+}
+
+/// It reported a thread that had just begun as the end, and the message of who came too late was lost.
+#[test]
+fn who_finds_that_somebody_else_goes_on_with_the_chain_waits_for_what_comes_of_it() {
+    let house = House::new();
+    let thread = house.thread();
+    let other = Arc::new(house.another());
+    let (work, _) = small(600, 12, 400);
+    let said = work.clone();
+    let runner = Arc::new(std::sync::Mutex::new(None));
+    let begun = runner.clone();
+    *house.store.before_successor.lock().unwrap() = Some(Box::new(move |next| {
+        // Somebody who takes what is not given.
+        let lease = other.store.acquire(next, Acquire::default()).unwrap();
+        *begun.lock().unwrap() = Some(std::thread::spawn(move || {
+            std::thread::sleep(Duration::from_millis(250));
+            other.store.abandon(&lease).unwrap();
+            let next = lease.thread.clone();
+            other.engine.resume(&next, Input::nothing(), &said, &Cancel::new(), &mut |_| {})
+        }));
+    }));
+    let ended = house.engine.send(&thread, Input::text("count"), &work, &Cancel::new(), &mut |_| {}).unwrap();
+    assert_eq!((ended.status, ended.text.as_deref()), (Status::Completed, Some("that was all")), "{ended:?}");
+    _ = runner.lock().unwrap().take().map(|runner| runner.join().unwrap());
+    assert_eq!(house.chain(&thread).last().map(|link| link.1), Some(Status::Completed));
 }
 
 #[test]
