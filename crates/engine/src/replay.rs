@@ -65,8 +65,8 @@ pub struct How {
     /// What must never reach a log.
     pub redactor: Redactor,
     /// The version up to which nothing is compared. Everything up to there is taken over as it is, except of a run that goes on there: it
-    /// is done again from its beginning, with what the model, the tools and people said. If anything of it comes out otherwise up to this
-    /// version, what follows does not build on what is recorded: nothing can be compared, and [`Report::ended_at`] is not above it.
+    /// is done again from its beginning, with what the model, the tools and people said. If it takes another way before this version,
+    /// nothing can be compared, and [`Report::ended_at`] is not above it.
     pub from: Option<u64>,
 }
 

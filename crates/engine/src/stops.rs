@@ -11,12 +11,9 @@ use selvedge_model::message::Block;
 use selvedge_model::{CallId, Message, Role};
 use serde_json::Value;
 
-const CONSECUTIVE_ERRORS: &str = "consecutive_errors_exceeded";
-const LOOP: &str = "loop_detected";
-
 /// Whether a thread that waits because of this was stopped here.
 pub(crate) fn is_stop(code: &str) -> bool {
-    [CONSECUTIVE_ERRORS, LOOP].contains(&code)
+    ["consecutive_errors_exceeded", "loop_detected"].contains(&code)
 }
 
 /// One answer of the model and what came of the tools it asked for.
@@ -87,13 +84,13 @@ pub(crate) fn met(stops: &Stops, rounds: &[Round<'_>], text: Option<&str>) -> Op
     }
     let failed = rounds.iter().rev().take_while(|round| round.has_failed).count() as u64;
     if stops.consecutive_errors > 0 && failed >= stops.consecutive_errors {
-        return Some(trouble(CONSECUTIVE_ERRORS, format!("every tool failed, {failed} rounds in a row")));
+        return Some(trouble("consecutive_errors_exceeded", format!("every tool failed, {failed} rounds in a row")));
     }
     let same =
         rounds.iter().rev().take_while(|round| Some(*round).map(|round| &round.calls) == last.map(|last| &last.calls));
     let same = same.count() as u64;
     if stops.repeated_calls > 1 && same >= stops.repeated_calls {
-        return Some(trouble(LOOP, format!("the same calls were made {same} times in a row")));
+        return Some(trouble("loop_detected", format!("the same calls were made {same} times in a row")));
     }
     None
 }

@@ -294,27 +294,6 @@ fn what_a_killed_run_had_asked_is_taken_from_the_record_whatever_the_rule_says_b
 }
 
 #[test]
-fn a_run_that_came_out_otherwise_before_a_version_is_not_compared_behind_it() {
-    let house = House::new();
-    let thread = house.thread();
-    let replies = vec![calls(&[("l.1", "look"), ("p.1", "pay")]), Reply::Says("done")];
-    let look = tool("look", EffectClass::Pure, Output::text("seen"));
-    let work = asking(agent(replies, vec![look, tool("pay", EffectClass::AtMostOnce, Output::text("paid"))]));
-    house.send(&thread, Input::text("go"), &work).0.unwrap();
-    let steps = recording(&house, &thread).steps;
-    let asks = |event: &Event| matches!(event, Event::Asked(_));
-    let asked = steps.iter().find(|step| step.events.iter().any(asks)).unwrap().version();
-    assert!(asked < steps.last().unwrap().version());
-    let mut denied = work;
-    denied.gate = Arc::new(|spec, _| match spec.name.as_str() {
-        "pay" => Permission::Denied("not any more".to_owned()),
-        _ => Permission::Allowed,
-    });
-    let report = again(recording(&house, &thread), &denied, |how| how.from = Some(asked));
-    assert_eq!((report.ended_at, report.compared), (Some(asked), 0), "{report:#?}");
-}
-
-#[test]
 fn a_message_instead_of_a_word_and_a_stop_while_it_waits_are_the_same_again() {
     let house = House::new();
     let thread = house.thread();
