@@ -29,7 +29,7 @@ use crate::run::Running;
 use crate::spawn::{Child, Refused};
 use crate::told::Told;
 
-use flight::{Flight, Landed, Way, round};
+use flight::{Flight, Landed, Way};
 use need::{Need, Ready};
 
 /// How the calls of a turn ended.
@@ -41,9 +41,6 @@ pub(crate) enum Settled {
     /// Somebody must say what became of some, or allow some.
     Waits(Suspended),
 }
-
-/// How many rounds are looked back at when a run is judged.
-const ROUNDS_MAX: usize = 64;
 
 impl Running<'_, '_> {
     /// Brings every open call to a result, as far as that can be known.
@@ -231,10 +228,6 @@ impl Running<'_, '_> {
     fn commit_results(&mut self, flights: Vec<Flight>) -> Result<Settled> {
         let (mut unknown, mut asked, mut limited) = (Vec::new(), Vec::new(), None);
         let mut returned = None;
-        self.rounds.extend(round(&flights));
-        if self.rounds.len() > ROUNDS_MAX {
-            self.rounds.remove(0);
-        }
         let mut state = self.held.fold.state().clone();
         for mut flight in flights {
             let output = match std::mem::replace(&mut flight.landed, Landed::No) {

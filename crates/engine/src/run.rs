@@ -29,7 +29,7 @@ use crate::held::{Held, More, Of};
 use crate::input::Input;
 use crate::ledger::{Bid, OUTPUT_TOKENS, Refused, Spent};
 use crate::pulse;
-use crate::stops::{self, Met, Round};
+use crate::stops::{self, Met};
 use crate::told::{Ended, Told};
 use crate::turn::{self, Asked, Asking, Used};
 
@@ -61,8 +61,8 @@ pub(crate) struct Running<'r, 'e> {
     pub(crate) hands_over: bool,
     /// How the provider counts.
     gauge: Gauge,
-    /// What the tools of this run were called with, for those who judge whether it goes in circles.
-    pub(crate) rounds: Vec<Round>,
+    /// How many messages were judged before: whoever judges whether it goes in circles looks at what follows them.
+    judged: usize,
     text: Option<String>,
 }
 
@@ -124,10 +124,14 @@ pub(crate) fn run(
         used: Cost::default(),
         hands_over: false,
         gauge: Gauge::default(),
-        rounds: Vec::new(),
+        judged: 0,
         text: None,
         held,
     };
+    let suspended = running.held.fold.manifest().suspended.as_ref();
+    if suspended.and_then(|suspended| suspended.code.as_deref()).is_some_and(stops::is_stop) {
+        running.judged = running.held.fold.conversation.messages().len();
+    }
     running.begin(input)?;
     let why = match running.work() {
         Ok(why) => why,
@@ -216,7 +220,7 @@ impl Running<'_, '_> {
             if let Some(why) = self.stopped() {
                 return Ok(why);
             }
-            if let Some(met) = stops::met(&self.work.stops, &self.rounds, self.text.as_deref()) {
+            if let Some(met) = self.met() {
                 return Ok(Why::Reached(met));
             }
             if !self.held.fold.conversation.wants_answer() {
@@ -235,6 +239,13 @@ impl Running<'_, '_> {
                 return Ok(why);
             }
         }
+    }
+
+    /// The policy that stops it here, if one does.
+    fn met(&self) -> Option<Met> {
+        let messages = self.held.fold.conversation.messages().get(self.judged..).unwrap_or_default();
+        let stops = &self.work.stops;
+        stops::met(stops, &stops::rounds(stops, messages), self.text.as_deref())
     }
 
     /// How many bytes the next prompt has, roughly.

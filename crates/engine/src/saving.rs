@@ -19,7 +19,7 @@ use crate::held::{Delta, Held, Of};
 use crate::snapshot::{Failure, Keeper, Last, Trigger};
 use crate::told::Told;
 
-/// What a snapshot is saved for that takes the place of one that is not good when its thread is completed.
+/// What a snapshot is saved for that takes the place of one that is not good when its thread is completed; and what they are put away for.
 const ON_COMPLETION: &str = "on_completion";
 
 /// A snapshot that is being saved beside a run.
@@ -66,15 +66,20 @@ impl Held<'_> {
             self.save_for(trigger, &keeper, tell);
         } else if before != now && is_completed && keeper.is_newest_bad(self.fold.thread_id()) {
             // Nothing is saved of a thread that is completed. What can't be read must not stand there, nor vanish unheard.
+            self.fold.saved.stand_on_nothing();
             self.save_now(ON_COMPLETION, &keeper, tell);
+        }
+        if before != now
+            && is_completed
+            && let Err(failure) = keeper.complete(self.fold.thread_id(), self.engine.clock.now())
+        {
+            let what = "the snapshots of the completed thread could not be put away";
+            self.failed(ON_COMPLETION, &failure, what, tell);
         }
         if is_over && !self.delta.events.is_empty() {
             // There is no next commit to say it with. A disk that is full may refuse this one too, and then it was told.
             _ = self.commit(Reason::Lifecycle, Of::default(), tell);
             self.delta = Delta::default();
-        }
-        if before != now && is_completed {
-            keeper.complete(self.fold.thread_id(), self.engine.clock.now());
         }
     }
 
@@ -124,14 +129,23 @@ impl Held<'_> {
                 if let Some(why) = saved.notice.take().filter(|_| !self.fold.saved.is_told) {
                     tell(Told::Snapshot { why: &why });
                 }
+                // It is so after every save until somebody helps: told once is enough.
+                if let Some(why) = saved.untidy.as_ref().filter(|_| self.fold.saved.untidy.is_none()) {
+                    tell(Told::Snapshot { why });
+                }
                 self.fold.saved = saved;
             }
             Err(failure) => {
                 self.fold.saved = Keeper::tried(&self.fold);
-                let record = [("snapshot_failed".to_owned(), failure.record(trigger))];
-                self.delta.events.push(Event::ContextInjected(record.into_iter().collect()));
-                tell(Told::Snapshot { why: &format!("a snapshot could not be saved: {}", failure.why) });
+                self.failed(trigger, &failure, "a snapshot could not be saved", tell);
             }
         }
+    }
+
+    /// Tells what could not be done, and records it with the next commit.
+    fn failed(&mut self, trigger: &str, failure: &Failure, what: &str, tell: &mut dyn FnMut(Told<'_>)) {
+        let record = [("snapshot_failed".to_owned(), failure.record(trigger))];
+        self.delta.events.push(Event::ContextInjected(record.into_iter().collect()));
+        tell(Told::Snapshot { why: &format!("{what}: {}", failure.why) });
     }
 }

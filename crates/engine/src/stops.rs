@@ -1,18 +1,62 @@
 //! When a run is stopped that only goes in circles, or that has done what it was to do.
 //!
-//! Pure: it looks at the rounds of the run so far. A round is one answer of the model and the tools it asked for; it is judged once
-//! all of them have answered.
+//! Pure: it looks at the rounds since somebody spoke last, as the log has them, so that a decision or a resume without a word does not begin
+//! to count anew. A round is one answer of the model and the tools it asked for; it is judged once all of them have answered. Whoever lets a
+//! thread go on that was stopped here has seen that: the run that follows looks only at its own.
+
+use std::sync::Arc;
 
 use selvedge_items::config::Stops;
+use selvedge_model::message::Block;
+use selvedge_model::{CallId, Message, Role};
 use serde_json::Value;
+
+/// Whether a thread that waits because of this was stopped here.
+pub(crate) fn is_stop(code: &str) -> bool {
+    ["consecutive_errors_exceeded", "loop_detected"].contains(&code)
+}
 
 /// One answer of the model and what came of the tools it asked for.
 #[derive(Clone, Debug, Default, PartialEq)]
-pub(crate) struct Round {
+pub(crate) struct Round<'m> {
     /// The tools, with what they were called with, in the order of the calls.
-    pub(crate) calls: Vec<(String, Value)>,
+    calls: Vec<(&'m str, &'m Value)>,
     /// Whether every call failed.
-    pub(crate) has_failed: bool,
+    has_failed: bool,
+}
+
+/// The rounds at the end of a conversation, since somebody spoke; no more of them than anybody looks at.
+pub(crate) fn rounds<'m>(stops: &Stops, messages: &'m [Arc<Message>]) -> Vec<Round<'m>> {
+    let most = usize::try_from(stops.consecutive_errors.max(stops.repeated_calls).max(1)).unwrap_or(usize::MAX);
+    let mut rounds = Vec::new();
+    let mut failed: Vec<(&CallId, bool)> = Vec::new();
+    for message in messages.iter().rev().take_while(|message| message.role != Role::User) {
+        if rounds.len() == most {
+            break;
+        }
+        failed.extend(message.content.iter().filter_map(|block| match block {
+            Block::ToolResult { call_id, is_error, .. } => Some((call_id, *is_error)),
+            _ => None,
+        }));
+        if message.role == Role::Assistant {
+            rounds.extend(round(message, &std::mem::take(&mut failed)));
+        }
+    }
+    rounds.reverse();
+    rounds
+}
+
+/// What an answer asked for, if it asked for anything and all of it has come.
+fn round<'m>(answer: &'m Message, failed: &[(&CallId, bool)]) -> Option<Round<'m>> {
+    let mut round = Round { calls: Vec::new(), has_failed: true };
+    for block in &answer.content {
+        if let Block::ToolCall { id, name, arguments } = block {
+            let (_, has_failed) = failed.iter().find(|(answered, _)| *answered == id)?;
+            round.has_failed &= has_failed;
+            round.calls.push((name, arguments));
+        }
+    }
+    (!round.calls.is_empty()).then_some(round)
 }
 
 /// A policy that was met.
@@ -24,12 +68,14 @@ pub(crate) struct Met {
     pub(crate) is_trouble: bool,
 }
 
-/// The first policy that the rounds of a run meet; `text` is what the model said last.
-pub(crate) fn met(stops: &Stops, rounds: &[Round], text: Option<&str>) -> Option<Met> {
+/// The first policy that these rounds meet; `text` is what the model said last.
+pub(crate) fn met(stops: &Stops, rounds: &[Round<'_>], text: Option<&str>) -> Option<Met> {
     let last = rounds.last();
     let trouble = |code, detail| Met { code, detail, is_trouble: true };
     let reached = |code, detail| Met { code, detail, is_trouble: false };
-    if let Some(tool) = last.and_then(|round| round.calls.iter().find(|(name, _)| stops.stop_on_tools.contains(name))) {
+    if let Some(tool) =
+        last.and_then(|round| round.calls.iter().find(|(name, _)| stops.stop_on_tools.iter().any(|tool| tool == name)))
+    {
         return Some(reached("tool_called", format!("the tool `{}` was called", tool.0)));
     }
     if let Some(found) = text.and_then(|text| stops.content_match.iter().find(|wanted| text.contains(wanted.as_str())))
@@ -63,40 +109,67 @@ mod tests {
         }
     }
 
-    fn round(name: &str, argument: u64, has_failed: bool) -> Round {
-        Round { calls: vec![(name.to_owned(), json!({"n": argument}))], has_failed }
+    /// Rounds, each of one call of this tool with this argument, and whether it failed.
+    fn said(rounds: &[(&str, u64, bool)]) -> Vec<Arc<Message>> {
+        let mut messages = Vec::new();
+        for (index, (name, n, is_error)) in rounds.iter().enumerate() {
+            let id = CallId::new(format!("c.{index}")).unwrap();
+            let call = Block::ToolCall { id: id.clone(), name: (*name).to_owned(), arguments: json!({"n": n}) };
+            let result = Block::ToolResult { call_id: id, content: Value::Null, is_error: *is_error };
+            messages.push(Arc::new(Message { content: vec![call], ..Message::text(Role::Assistant, "") }));
+            messages.push(Arc::new(Message { content: vec![result], ..Message::text(Role::Tool, "") }));
+        }
+        messages
     }
 
-    fn code(rounds: &[Round]) -> Option<&'static str> {
-        met(&stops(), rounds, None).map(|met| met.code)
+    fn code_of(messages: &[Arc<Message>]) -> Option<&'static str> {
+        met(&stops(), &rounds(&stops(), messages), None).map(|met| met.code)
+    }
+
+    fn code(rounds: &[(&str, u64, bool)]) -> Option<&'static str> {
+        code_of(&said(rounds))
+    }
+
+    #[test]
+    fn only_what_follows_the_last_word_of_somebody_counts_and_only_whole_rounds() {
+        let same = [("a", 1, false); 3];
+        assert_eq!(code(&same), Some("loop_detected"));
+        let mut open = said(&same);
+        open.pop();
+        assert_eq!(code_of(&open), None, "one that has not answered is not judged");
+        for place in [2, 4, 6] {
+            let mut messages = said(&same);
+            messages.insert(place, Arc::new(Message::text(Role::User, "go on")));
+            assert_eq!(code_of(&messages), None);
+        }
     }
 
     #[test]
     fn the_same_calls_are_the_same_by_name_and_arguments() {
-        assert_eq!(code(&[round("a", 1, false), round("a", 1, false)]), None);
-        assert_eq!(code(&[round("a", 1, false), round("a", 1, false), round("a", 1, false)]), Some("loop_detected"));
-        assert_eq!(code(&[round("a", 1, false), round("a", 2, false), round("a", 3, false)]), None);
-        assert_eq!(code(&[round("a", 1, false), round("b", 1, false), round("a", 1, false)]), None);
+        assert_eq!(code(&[("a", 1, false), ("a", 1, false)]), None);
+        assert_eq!(code(&[("a", 1, false), ("a", 1, false), ("a", 1, false)]), Some("loop_detected"));
+        assert_eq!(code(&[("a", 1, false), ("a", 2, false), ("a", 3, false)]), None);
+        assert_eq!(code(&[("a", 1, false), ("b", 1, false), ("a", 1, false)]), None);
     }
 
     #[test]
     fn errors_count_only_in_a_row_and_only_when_everything_failed() {
-        assert_eq!(code(&[round("a", 1, true)]), None);
-        assert_eq!(code(&[round("a", 1, true), round("a", 2, false), round("a", 3, true)]), None);
-        assert_eq!(code(&[round("a", 1, true), round("a", 2, true)]), Some("consecutive_errors_exceeded"));
+        assert_eq!(code(&[("a", 1, true)]), None);
+        assert_eq!(code(&[("a", 1, true), ("a", 2, false), ("a", 3, true)]), None);
+        assert_eq!(code(&[("a", 1, true), ("a", 2, true)]), Some("consecutive_errors_exceeded"));
     }
 
     #[test]
     fn a_named_tool_and_a_named_text_end_a_run_well() {
-        let ended = met(&stops(), &[round("done", 1, false)], None).unwrap();
+        let ended = met(&stops(), &rounds(&stops(), &said(&[("done", 1, false)])), None).unwrap();
         assert_eq!((ended.code, ended.is_trouble), ("tool_called", false));
-        let ended = met(&stops(), &[round("a", 1, false)], Some("and so, THE END.")).unwrap();
+        let ended = met(&stops(), &rounds(&stops(), &said(&[("a", 1, false)])), Some("and so, THE END.")).unwrap();
         assert_eq!((ended.code, ended.is_trouble), ("content_matched", false));
     }
 
     #[test]
     fn nothing_stops_a_run_when_nothing_is_configured() {
-        let circles: Vec<Round> = (0..50).map(|_| round("a", 1, true)).collect();
-        assert_eq!(met(&Stops::default(), &circles, Some("THE END")), None);
+        let (never, circles) = (Stops::default(), said(&[("a", 1, true); 50]));
+        assert_eq!(met(&never, &rounds(&never, &circles), Some("THE END")), None);
     }
 }

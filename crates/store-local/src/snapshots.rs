@@ -80,6 +80,15 @@ impl Snapshots for LocalStore {
     }
 }
 
+impl LocalStore {
+    /// Why snapshots of a thread can't be put where they belong, and none is looked for there: something else stands in the place of the
+    /// folder of older ones, or of those that were put away.
+    pub fn no_snapshot_folders(&self, thread: &ThreadId, archive: &str) -> Vec<Error> {
+        let folder = self.core.layout.thread(thread);
+        [CHECKPOINTS, archive].into_iter().filter_map(|name| check_folder(&folder.join(name)).err()).collect()
+    }
+}
+
 impl Core {
     fn save_snapshot(&self, thread: &ThreadId, body: &Value) -> Result<Saved> {
         let folder = self.layout.thread(thread);
@@ -258,10 +267,12 @@ pub(crate) fn shows_another(version: u64) -> String {
     format!("it shows another log at version {version}")
 }
 
-/// The snapshots in a folder, as far as their names say that they are some.
+/// The snapshots in a folder, as far as their names say that they are some. Something else that stands in its place holds none.
 fn list(folder: &Path, place: Place) -> Result<Vec<Kept>> {
-    if !check_folder(folder)? {
-        return Ok(Vec::new());
+    match check_folder(folder) {
+        Ok(true) => {}
+        Ok(false) | Err(Error::Unusable { .. }) => return Ok(Vec::new()),
+        Err(error) => return Err(error),
     }
     let failed = |error: io::Error| io_error("list", folder)(error);
     let mut found = Vec::new();

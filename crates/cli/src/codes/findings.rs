@@ -331,6 +331,15 @@ pub(crate) const FINDINGS: &[Page] = &[
         related: &["trust_refused"],
     },
     Page {
+        code: "snapshot_folder_refused",
+        exits: &[Exit::Failed],
+        retry: Retry::Never,
+        means: "Something else stands where a folder of snapshots must be.",
+        cause: "`checkpoints` or `archive` in the thread's folder is a file or a link. Snapshots are copies of what the log says: without the folder none is put there, and the log is read.",
+        remedies: &["move it away: the folder is made when it is needed"],
+        related: &["snapshot_refused"],
+    },
+    Page {
         code: "snapshot_refused",
         exits: &[Exit::Failed],
         retry: Retry::Never,

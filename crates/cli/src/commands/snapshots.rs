@@ -18,10 +18,11 @@ use crate::text::{clean, grouped, local_minute};
 /// A snapshot is a copy of what the log says at a version: `state.json`, older ones in `checkpoints/`, and those of completed threads in
 /// `archive/`. Nothing depends on them; delete any, and the log says the same. `selvedge state THREAD --snapshot` shows the newest.
 ///
-/// JSON: {"thread_id", "log_version", "snapshots":[{"log_version", "saved_at", "place", "name", "base", "bytes", "good", "why"}]}; "place" is
+/// JSON: {"thread_id", "log_version", "snapshots":[{"log_version", "saved_at", "place", "name", "base", "bytes", "good", "why"}], "unlisted":[…]}; "place" is
 /// newest, older or archived, "base" the version of the snapshot that it builds on or null, "good" whether it can be used (its signature
 /// holds, what it builds on is there, its format is known, and it fits the schema), and "why" why not.
-/// "log_version" and "saved_at" are null for what stands in the place of the newest and does not look like a snapshot.
+/// "log_version" and "saved_at" are null for what stands in the place of the newest and does not look like a snapshot. "unlisted" says why
+/// there is nothing to be listed where a folder should be.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
     /// Any unique beginning of the thread's id or its hex
@@ -33,6 +34,7 @@ struct Listed {
     thread_id: ThreadId,
     log_version: u64,
     snapshots: Vec<One>,
+    unlisted: Vec<String>,
 }
 
 #[derive(Serialize)]
@@ -77,8 +79,13 @@ pub(crate) fn run(args: &Args, context: &Context<'_>) -> Result<()> {
     let found = examined(&store, &schema, archive, &thread_id)?;
     let snapshots: Vec<One> = found.into_iter().map(|(kept, why)| One::of(kept, why)).collect();
     let log_version = store.get(&thread_id)?.version;
+    let refused = store.no_snapshot_folders(&thread_id, archive);
+    let unlisted: Vec<String> = refused.iter().map(ToString::to_string).collect();
+    for why in &unlisted {
+        context.output.say(format_args!("no snapshot can be put there: {why}; move it away"));
+    }
     if context.output.is_json() {
-        return context.output.record(&Listed { thread_id, log_version, snapshots });
+        return context.output.record(&Listed { thread_id, log_version, snapshots, unlisted });
     }
     if snapshots.is_empty() {
         context.output.tell("no snapshot is kept of it; a thread that waits, fails or grows long gets one");

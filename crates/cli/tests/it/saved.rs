@@ -73,6 +73,28 @@ fn a_snapshot_whose_base_is_gone_is_not_called_good_by_one_command_and_refused_b
     assert!(why.contains("that it stands on is not there") && shown.stderr.contains(&why), "{why}: {shown:?}");
 }
 
+/// The list failed, `doctor` had nothing to report, and the run said nothing of it.
+#[test]
+fn a_file_in_the_place_of_the_archive_is_told_and_everything_else_is_listed() {
+    let (sandbox, thread) = suspended();
+    let file = sandbox.threads().join(&thread).join("archive");
+    fs::write(&file, "mine").unwrap();
+    let ran = sandbox.run(&["resume", &thread, "--raise", "turns=5"]);
+    assert_eq!(ran.code, Some(0), "{ran:?}");
+    assert!(ran.stderr.contains("could not be put away") && ran.stderr.contains("archive"), "{ran:?}");
+    assert!(sandbox.run(&["log", &thread]).stdout.contains("snapshot_failed"));
+    let ran = sandbox.run(&["snapshots", &thread, "--json"]);
+    let listed = ran.json();
+    assert_eq!((&listed["snapshots"][0]["place"], &listed["snapshots"][0]["good"]), (&json!("newest"), &json!(true)));
+    assert!(listed["unlisted"][0].as_str().unwrap().contains("it is no folder"), "{listed}");
+    assert!(sandbox.run(&["snapshots", &thread]).stderr.contains("move it away"));
+    let ran = sandbox.run(&["doctor", "--json"]);
+    assert!(ran.stdout.contains("snapshot_folder_refused"), "{ran:?}");
+    assert_eq!(sandbox.run(&["help", "snapshot_folder_refused"]).code, Some(0));
+    fs::remove_file(&file).unwrap();
+    assert_eq!(sandbox.run(&["snapshots", &thread, "--json"]).json()["unlisted"], json!([]));
+}
+
 #[test]
 fn what_is_no_snapshot_any_more_is_named_as_not_usable() {
     let (sandbox, thread) = suspended();

@@ -9,7 +9,6 @@ use crate::calls::need::{Need, Ready};
 use crate::conversation::OpenCall;
 use crate::engine::Engine;
 use crate::spawn::{Child, Spawning};
-use crate::stops::Round;
 
 /// A call on its way.
 pub(super) struct Flight {
@@ -40,19 +39,6 @@ pub(super) enum Landed {
     /// A ceiling keeps it from being made.
     Limited(Suspended),
     Unknown,
-}
-
-/// What the calls of a turn were and whether all of them failed, once all of them have answered.
-pub(super) fn round(flights: &[Flight]) -> Option<Round> {
-    let has_failed = |flight: &Flight| match &flight.landed {
-        Landed::Output(output) => Some(output.is_error),
-        _ => None,
-    };
-    let failed: Option<Vec<bool>> = flights.iter().map(has_failed).collect();
-    let calls = flights.iter().map(|flight| (flight.open.name.clone(), flight.open.arguments.clone())).collect();
-    failed
-        .filter(|failed| !failed.is_empty())
-        .map(|failed| Round { calls, has_failed: failed.into_iter().all(|one| one) })
 }
 
 impl Flight {

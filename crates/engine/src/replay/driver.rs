@@ -114,7 +114,7 @@ impl Driver {
         let is_running = || self.store_status() == Some(Status::Running);
         match (step.reason(), step.events.as_slice()) {
             (Reason::UserMessage, _) if step.begins_run() => Led::Run,
-            (Reason::RunFinished, _) if is_lost(step) && is_running() => Led::Lost,
+            (Reason::RunFinished, _) if step.is_lost() && is_running() => Led::Lost,
             (Reason::RunFinished, _) if self.store_status() == Some(Status::Created) => stopped(step),
             (Reason::Lifecycle, [Event::Decision(_)]) if step.run().is_none() => Led::Heard,
             (Reason::Lifecycle, [Event::ManifestChanged(changed)]) if raise(changed).is_some() => Led::Heard,
@@ -310,15 +310,11 @@ fn last_name(thread: &str) -> &str {
     thread.rsplit('-').next().unwrap_or_default()
 }
 
-fn is_lost(step: &Step) -> bool {
-    step.code() == Some("process_lost")
-}
-
 /// Whether a changeset of a run is something that the engine decides: not what a dead process left, nor what a failing disk made of it.
 fn is_decided(step: &Step) -> bool {
     let Some(meta) = step.finished() else { return true };
     let failed = meta.outcome == Some(Status::Error) && !step.code().is_some_and(|code| code.starts_with("model_"));
-    !is_lost(step) && !failed
+    !step.is_lost() && !failed
 }
 
 fn stopped(step: &Step) -> Led {

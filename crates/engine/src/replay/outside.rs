@@ -18,7 +18,7 @@ use serde_json::{Value, json};
 
 use super::recording::Step;
 use super::tape::{Fate, Tape};
-use crate::approval::with_change;
+use crate::approval::{with_change, with_redefinition};
 use crate::assignment::Assignment;
 use crate::spawn::{Children, OUTSIDE, Order};
 
@@ -159,9 +159,11 @@ fn output(step: &Step, outcome: &ToolOutcome, call: &Call, tape: &Tape) -> Outpu
         (None, Some(error)) => shown(step, &call.id).filter(|shown| is_text_of(shown, error)).unwrap_or(json!(error)),
         (None, None) => Value::Null,
     };
+    // What was put around it last is taken off first.
     for who in tape.deciders(&call.id) {
-        content = without_change(content, who, &call.arguments);
+        content = without(content, |output| with_change(output, who, &call.arguments));
     }
+    content = without(content, with_redefinition);
     Output { content, is_error: outcome.error.is_some(), patches: patches(step, &call.id) }
 }
 
@@ -181,16 +183,16 @@ fn shown(step: &Step, call: &CallId) -> Option<Value> {
     })
 }
 
-/// An answer without the note that somebody changed the arguments of its call.
-fn without_change(content: Value, who: &str, arguments: &Value) -> Value {
-    let note = |content: Value| with_change(Output { content, ..Output::default() }, who, arguments).content;
+/// An answer without what this adds to one, if it did.
+fn without(content: Value, note: impl Fn(Output) -> Output) -> Value {
+    let noted = |content: Value| note(Output { content, ..Output::default() }).content;
     match content {
         Value::String(text) => {
-            let rest = note(json!("")).as_str().and_then(|prefix| text.strip_prefix(prefix)).map(str::to_owned);
+            let rest = noted(json!("")).as_str().and_then(|prefix| text.strip_prefix(prefix)).map(str::to_owned);
             Value::String(rest.unwrap_or(text))
         }
         other => match other.get("result") {
-            Some(result) if note(result.clone()) == other => result.clone(),
+            Some(result) if noted(result.clone()) == other => result.clone(),
             _ => other,
         },
     }

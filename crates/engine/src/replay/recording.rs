@@ -66,9 +66,10 @@ impl Recording {
         foreign
     }
 
-    /// The version before the run that goes on at this one, or the version itself if none does.
+    /// The version before the run that goes on at this one, or the version itself if none does. One that was lost there does not go on.
     pub(crate) fn before_run(&self, version: u64) -> u64 {
-        let next = self.steps.iter().find(|step| step.version() > version).filter(|step| !step.begins_run());
+        let goes_on = |step: &&Step| !step.begins_run() && !step.is_lost();
+        let next = self.steps.iter().find(|step| step.version() > version).filter(goes_on);
         let Some(run) = next.and_then(Step::run) else { return version };
         let begin = self.steps.iter().find(|step| step.begins_run() && step.run() == Some(run));
         begin.and_then(|step| step.version().checked_sub(1)).map_or(version, |before| before.min(version))
@@ -127,6 +128,11 @@ impl Step {
     /// Why the run that ends here ended, in a word.
     pub(crate) fn code(&self) -> Option<&str> {
         self.finished()?.termination_code.as_deref()
+    }
+
+    /// Whether it settles a run whose process was lost.
+    pub(crate) fn is_lost(&self) -> bool {
+        self.code() == Some("process_lost")
     }
 
     /// How long the model was asked in it, if it was.

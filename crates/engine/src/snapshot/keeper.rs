@@ -43,12 +43,19 @@ pub(crate) struct Last {
     pub(crate) notice: Option<String>,
     /// Whether it was told already that what stands there is not good.
     pub(crate) is_told: bool,
+    /// Why superfluous ones could not be taken away, if they could not.
+    pub(crate) untidy: Option<String>,
 }
 
 impl Last {
     /// A whole snapshot of this length, of a log that was as long as this.
     pub(super) fn whole(version: u64, log_bytes: u64, state_bytes: u64) -> Self {
         Self { saved_version: Some(version), tried_bytes: log_bytes, state_bytes, ..Self::default() }
+    }
+
+    /// The next one says everything, and stands on no other.
+    pub(crate) fn stand_on_nothing(&mut self) {
+        self.under = None;
     }
 }
 
@@ -62,7 +69,7 @@ pub(crate) struct Order {
     now: Timestamp,
 }
 
-/// A snapshot that could not be saved.
+/// A snapshot that could not be saved, or put away.
 #[derive(Debug)]
 pub(crate) struct Failure {
     code: &'static str,
@@ -71,6 +78,10 @@ pub(crate) struct Failure {
 }
 
 impl Failure {
+    fn of(error: &StoreError, attempts: u32) -> Self {
+        Self { code: error.code(), why: error.to_string(), attempts }
+    }
+
     /// As it is recorded in the thread.
     pub(crate) fn record(&self, trigger: &str) -> Value {
         let Self { code, why, attempts } = self;
@@ -141,17 +152,18 @@ impl Keeper {
             (None, None) => {
                 let mut body = body;
                 let saved = self.write(fold, seal, &mut body)?;
-                let notice = self.tidy(fold, saved.before, now);
-                return Ok(Last { notice, ..Last::whole(fold.head.version, fold.head.bytes, saved.bytes) });
+                let Tidied { notice, untidy } = self.tidy(fold, saved.before, now);
+                return Ok(Last { notice, untidy, ..Last::whole(fold.head.version, fold.head.bytes, saved.bytes) });
             }
         };
         let Saved { hash, bytes, before: stood } = saved;
-        let notice = self.tidy(fold, stood, now);
+        let Tidied { notice, untidy } = self.tidy(fold, stood, now);
         let before = if depth > 0 { fold.saved.state_bytes } else { 0 };
         let base = Base { log_version: fold.head.version, hash, depth: depth + 1 };
         Ok(Last {
             under: performance.incremental.then(|| (Arc::new(body), base)),
             notice,
+            untidy,
             ..Last::whole(fold.head.version, fold.head.bytes, before + text_bytes.unwrap_or(bytes))
         })
     }
@@ -176,7 +188,7 @@ impl Keeper {
             };
             let passes = matches!(error, StoreError::Io { .. } | StoreError::Database { .. });
             if !passes || attempts >= retry.attempts() {
-                return Err(Failure { code: error.code(), why: error.to_string(), attempts });
+                return Err(Failure::of(&error, attempts));
             }
             let factor = match retry.backoff {
                 Backoff::Exponential => 2_u32.saturating_pow(attempts - 1),
@@ -186,62 +198,97 @@ impl Keeper {
         }
     }
 
-    /// Takes superfluous snapshots away, and says what was wrong with what `stood` in the place of the newest, if anything was. What can't be taken away now is so after the next save. One that is not good counts for nothing,
-    /// and is left for whoever looks into it; they are only read when something would go.
-    fn tidy(&self, fold: &Fold, stood: Option<Before>, now: Timestamp) -> Option<String> {
+    /// Takes superfluous snapshots away, and says what was wrong with what `stood` in the place of the newest, if anything was. What can't be
+    /// taken away now is so after the next save; that is told, and not recorded, because nothing is missing. One that is not good counts
+    /// for nothing, and is left for whoever looks into it; they are only read when something would go.
+    fn tidy(&self, fold: &Fold, stood: Option<Before>, now: Timestamp) -> Tidied {
         let thread = fold.thread_id();
-        let kept = self.store.kept(thread, &self.archive).unwrap_or_default();
-        let notice = stood.and_then(|stood| wrong(&stood, fold, &kept));
+        let kept = match self.store.kept(thread, &self.archive) {
+            Ok(kept) => kept,
+            Err(error) => return Tidied { notice: stood.and_then(|it| wrong(&it, fold, &[])), untidy: untidy(&error) },
+        };
+        let notice = stood.and_then(|stood| wrong(&stood, fold, &kept).or_else(|| self.unfounded(&stood, fold, &kept)));
         let newest = kept.iter().find(|kept| kept.place == Place::Newest);
         let mut older = at(&kept, Place::Older);
         if superfluous(&older, newest, &self.config.retention, now).is_empty() {
-            return notice;
+            return Tidied { notice, untidy: None };
         }
         older.retain(|kept| self.is_good(thread, kept));
         let gone = superfluous(&older, newest, &self.config.retention, now);
-        _ = self.store.put_away(thread, &gone, &self.archive, Away::Delete);
-        notice
+        let away = self.store.put_away(thread, &gone, &self.archive, Away::Delete);
+        Tidied { notice, untidy: away.err().and_then(|error| untidy(&error)) }
     }
 
-    /// Whether what stands in the place of the newest snapshot is not good.
+    /// What is wrong with what the snapshot stands on that `stood` in the place of the newest. What was saved in this life is not looked at
+    /// again: what it stands on was saved in it too.
+    fn unfounded(&self, stood: &Before, fold: &Fold, kept: &[Kept]) -> Option<String> {
+        let Before::Kept(version) = stood else { return None };
+        let is_it = |one: &&Kept| one.place == Place::Older && one.version == *version && one.base.is_some();
+        let one = kept.iter().find(is_it).filter(|_| fold.saved.under.is_none())?;
+        self.fault(fold.thread_id(), one, kept).map(|why| not_good(&why))
+    }
+
+    /// Whether what stands in the place of the newest snapshot is not good, or stands on one that is not.
     pub(crate) fn is_newest_bad(&self, thread: &ThreadId) -> bool {
+        // What keeps all of them from being read is said by whoever puts them away.
         let kept = self.store.kept(thread, &self.archive).unwrap_or_default();
-        kept.iter().any(|kept| kept.place == Place::Newest && !self.is_good(thread, kept))
+        kept.iter().any(|one| one.place == Place::Newest && self.fault(thread, one, &kept).is_some())
     }
 
     fn is_good(&self, thread: &ThreadId, kept: &Kept) -> bool {
         self.store.read_snapshot(thread, kept, &self.archive).is_ok()
     }
 
-    /// What becomes of the snapshots of a thread that is completed. They are projections: what can't be done is left.
-    pub(crate) fn complete(&self, thread: &ThreadId, now: Timestamp) {
+    /// What becomes of the snapshots of a thread that is completed. They are projections: what can't be done is left, and why is given.
+    /// Older ones that are not good stay where they are, for whoever looks into it: nothing was made of them, and the list of snapshots
+    /// names them.
+    pub(crate) fn complete(&self, thread: &ThreadId, now: Timestamp) -> Result<(), Failure> {
         let action = self.config.retention.on_completion.action;
         if action == Action::Keep {
-            return;
+            return Ok(());
         }
-        let Ok(kept) = self.store.kept(thread, &self.archive) else { return };
+        self.put_all_away(thread, action, now).map_err(|error| Failure::of(&error, 1))
+    }
+
+    fn put_all_away(&self, thread: &ThreadId, action: Action, now: Timestamp) -> selvedge_store::Result<()> {
+        let kept = self.store.kept(thread, &self.archive)?;
         let mut here: Vec<Kept> = kept.iter().filter(|kept| kept.place != Place::Archived).cloned().collect();
         if here.is_empty() {
-            return;
+            return Ok(());
         }
         if action == Action::Delete {
             // What is no snapshot can perhaps not be removed: it comes last.
             here.sort_by_key(|kept| !kept.is_told());
-            _ = self.store.put_away(thread, &here, &self.archive, Away::Delete);
-            return;
+            return self.store.put_away(thread, &here, &self.archive, Away::Delete);
         }
         here.retain(|kept| self.is_good(thread, kept));
-        _ = self.store.put_away(thread, &here, &self.archive, Away::Archive(&self.archive));
-        let Ok(kept) = self.store.kept(thread, &self.archive) else { return };
+        self.store.put_away(thread, &here, &self.archive, Away::Archive(&self.archive))?;
+        let kept = self.store.kept(thread, &self.archive)?;
         let gone = superfluous(&at(&kept, Place::Archived), None, &self.config.retention, now);
-        _ = self.store.put_away(thread, &gone, &self.archive, Away::Delete);
+        self.store.put_away(thread, &gone, &self.archive, Away::Delete)
     }
+}
+
+/// What came of taking superfluous snapshots away.
+struct Tidied {
+    /// What was wrong with what stood in the place of the newest.
+    notice: Option<String>,
+    /// Why they could not be taken away.
+    untidy: Option<String>,
+}
+
+fn untidy(error: &StoreError) -> Option<String> {
+    Some(format!("older snapshots that are superfluous could not be taken away: {error}"))
+}
+
+fn not_good(why: &str) -> String {
+    format!("`{NEWEST}` was not good, and is made anew: {why}")
 }
 
 /// What was wrong with what stood in the place of the newest snapshot: it was not good, or older than one that is known.
 fn wrong(stood: &Before, fold: &Fold, kept: &[Kept]) -> Option<String> {
     match stood {
-        Before::Bad(why) => Some(format!("`{NEWEST}` was not good, and is made anew: {why}")),
+        Before::Bad(why) => Some(not_good(why)),
         Before::Kept(version) => {
             let others = kept.iter().filter(|kept| kept.place == Place::Older).map(|kept| kept.version);
             let known = others.chain(fold.saved.saved_version).filter(|known| *known < fold.head.version).max();

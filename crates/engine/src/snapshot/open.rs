@@ -10,7 +10,7 @@ use serde_json::Value;
 
 use super::WORTH_BYTES;
 use super::body::{self, Body};
-use super::form::{self, CHAIN_MAX};
+use super::form::{self, Base, CHAIN_MAX};
 use super::keeper::{Keeper, Last};
 use super::schema::Schema;
 use crate::fold::Fold;
@@ -104,6 +104,20 @@ impl Shelf<'_> {
 
     /// What one says with everything that it stands on, each one checked.
     fn whole(&self, one: &Kept, read: Read) -> Result<Value, String> {
+        let (mut body, changes) = self.stack(one, read)?;
+        for change in changes.iter().rev() {
+            body = form::changed(body, change).map_err(|error| error.to_string())?;
+        }
+        known(body.get("version").and_then(Value::as_str).unwrap_or_default())?;
+        self.schema.check(&body).map_err(|error| error.to_string())?;
+        match body.get("thread_id").and_then(Value::as_str) == Some(self.thread.as_str()) {
+            true => Ok(body),
+            false => Err("it is of another thread".to_owned()),
+        }
+    }
+
+    /// The whole snapshot that one stands on, and the changes on top of it, the last first; each is rightly signed and the one that is meant.
+    fn stack(&self, one: &Kept, read: Read) -> Result<(Value, Vec<Value>), String> {
         let unpacked = |read: Read| {
             let body = read.body().map_err(|error| error.to_string())?;
             form::unpacked(body).map_err(|error| error.to_string())
@@ -115,24 +129,23 @@ impl Shelf<'_> {
                 return Err(format!("more than {CHAIN_MAX} snapshots stand on each other"));
             }
             changes.push(top);
-            let is_below = |kept: &&Kept| kept.version == base.log_version && kept.version < one.version;
-            let mut below = self.kept.iter().filter(is_below);
-            let found = below.find_map(|kept| self.read(kept).ok().filter(|read| read.hash == base.hash));
-            top =
-                unpacked(found.ok_or_else(|| {
-                    format!("the one of version {} that it stands on is not there", base.log_version)
-                })?)?;
+            top = unpacked(self.below(one, &base)?)?;
         }
-        let mut body = top;
-        for change in changes.iter().rev() {
-            body = form::changed(body, change).map_err(|error| error.to_string())?;
+        Ok((top, changes))
+    }
+
+    /// The one that another stands on, or what is wrong with what is there in its place.
+    fn below(&self, one: &Kept, base: &Base) -> Result<Read, String> {
+        let mut wrong = "is not there".to_owned();
+        let is_below = |kept: &&Kept| kept.version == base.log_version && kept.version < one.version;
+        for kept in self.kept.iter().filter(is_below) {
+            match self.read(kept) {
+                Ok(read) if read.hash == base.hash => return Ok(read),
+                Ok(_) => wrong = "is not there, but another one in its place".to_owned(),
+                Err(why) => wrong = format!("is there and not good: {why}"),
+            }
         }
-        known(body.get("version").and_then(Value::as_str).unwrap_or_default())?;
-        self.schema.check(&body).map_err(|error| error.to_string())?;
-        match body.get("thread_id").and_then(Value::as_str) == Some(self.thread.as_str()) {
-            true => Ok(body),
-            false => Err("it is of another thread".to_owned()),
-        }
+        Err(format!("the one of version {} that it stands on {wrong}", base.log_version))
     }
 }
 
@@ -155,6 +168,16 @@ pub(crate) enum Begun {
 }
 
 impl Keeper {
+    fn shelf<'a>(&'a self, thread: &'a ThreadId, kept: Vec<Kept>) -> Shelf<'a> {
+        Shelf { store: &*self.store, schema: &self.schema, archive: &self.archive, thread, kept }
+    }
+
+    /// What is wrong with a snapshot, or with what it stands on among all that are `kept`, if anything is.
+    pub(super) fn fault(&self, thread: &ThreadId, one: &Kept, kept: &[Kept]) -> Option<String> {
+        let shelf = self.shelf(thread, kept.to_vec());
+        shelf.read(one).and_then(|read| shelf.stack(one, read)).err()
+    }
+
     /// A thread from its newest good snapshot and the log behind it, when its log is long enough for that.
     pub(crate) fn begin(&self, thread: &ThreadId, log_bytes: u64, trust: &Trust) -> Begun {
         if log_bytes < WORTH_BYTES {
@@ -164,7 +187,7 @@ impl Keeper {
             Ok(kept) => kept,
             Err(error) => return Begun::Refused(format!("the snapshots can't be read: {error}")),
         };
-        let shelf = Shelf { store: &*self.store, schema: &self.schema, archive: &self.archive, thread, kept };
+        let shelf = self.shelf(thread, kept);
         let found = shelf.first(|one| shelf.body(one));
         let refused = found.bad.first().map(|(kept, why)| format!("`{}` is not used: {why}", kept.name));
         let fold = found.good.map(|(kept, body)| self.behind(thread, &kept, body, trust));

@@ -4,13 +4,14 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
-use selvedge_engine::{Assignment, Error, Input};
+use selvedge_engine::assignment::Asking;
+use selvedge_engine::{Assignment, Choice, Error, Input, Permission};
 use selvedge_items::config::Stops;
 use selvedge_model::event::{EffectClass, Process, SuspendReason};
 use selvedge_model::limits::Limits;
 use selvedge_model::tool::{Reconciled, Started};
 use selvedge_model::{
-    AgentId, Call, Cancel, Classify, Clock, Event, NewThread, Output, Price, Status, ThreadId, Timestamp, Tool,
+    AgentId, Call, CallId, Cancel, Classify, Clock, Event, NewThread, Output, Price, Status, ThreadId, Timestamp, Tool,
     ToolError, ToolSpec,
 };
 use selvedge_store::Registry;
@@ -430,4 +431,34 @@ fn a_run_that_goes_in_circles_waits_for_somebody_and_goes_on_when_told_to() {
     let ended = house.send(&thread, Input::text("go"), &work).0.unwrap();
     assert_eq!((ended.status, ended.code.as_str(), ended.cost.turns), (Status::Completed, "tool_called", 1));
     assert!(matches!(house.send(&thread, Input::nothing(), &work).0, Ok(_) | Err(Error::NotRunnable { .. })));
+}
+
+/// Every approval begins a run, and every run began to count anew: what was approved again and again never stopped.
+#[test]
+fn a_loop_is_one_also_when_somebody_allows_each_of_its_calls() {
+    for (choice, stops, code) in [
+        (Choice::Approve(None), Stops { repeated_calls: 2, ..Stops::default() }, "loop_detected"),
+        (Choice::Deny(None), Stops { consecutive_errors: 2, ..Stops::default() }, "consecutive_errors_exceeded"),
+    ] {
+        let house = House::new();
+        let thread = house.thread();
+        let same = |id| Reply::Calls(vec![(id, "pay", json!({"to": "anna"}))]);
+        let pay = Arc::new(Counting::new("pay", EffectClass::AtMostOnce));
+        let mut work = agent(vec![same("a"), same("b"), same("c"), same("d"), Reply::Says("ah")], vec![pay]);
+        work.stops = stops;
+        work.gate = Arc::new(|_, _| Permission::Ask(Asking::default()));
+        let allow = |call: &str| {
+            house.engine.decide(&thread, &CallId::new(call).unwrap(), choice.clone(), "ann", &work).unwrap();
+            house.engine.resume(&thread, Input::nothing(), &work, &Cancel::new(), &mut |_| {}).unwrap()
+        };
+        assert_eq!(house.send(&thread, Input::text("go"), &work).0.unwrap().code, "approval");
+        assert_eq!(allow("a").code, "approval");
+        let ended = allow("b");
+        assert_eq!((ended.status, ended.code.as_str()), (Status::Suspended, code));
+        // Whoever speaks begins anew.
+        assert_eq!(house.send(&thread, Input::text("once more"), &work).0.unwrap().code, "approval");
+        assert_eq!(allow("c").code, "approval");
+        assert_eq!(allow("d").code, code);
+        crate::replay::assert_identical(&house, &thread, &work);
+    }
 }

@@ -233,6 +233,67 @@ fn arguments_that_somebody_changed_and_the_tool_refused_are_the_same_again() {
 }
 
 #[test]
+fn a_tool_that_was_redefined_and_asked_about_again_is_the_same_again() {
+    // What a tool says in words is told otherwise than what it says in data.
+    for (answer, choice) in [
+        (json!("paid"), Choice::Approve(None)),
+        (json!({"receipt": 5}), Choice::Approve(None)),
+        (json!("paid"), Choice::Edit(json!({"amount": 2}))),
+        (json!({"receipt": 5}), Choice::Edit(json!({"amount": 2}))),
+    ] {
+        let house = House::new();
+        let thread = house.thread();
+        let replies = || vec![calls(&[("p.1", "pay")]), Reply::Says("done")];
+        let before = asking(agent(replies(), vec![tool("pay", EffectClass::AtMostOnce, Output::text("paid"))]));
+        house.send(&thread, Input::text("go"), &before).0.unwrap();
+        let decide = |choice, work: &Assignment| {
+            house.engine.decide(&thread, &CallId::new("p.1").unwrap(), choice, "ann", work).unwrap();
+        };
+        decide(Choice::Approve(None), &before);
+        let from = recording(&house, &thread).steps.last().unwrap().version();
+        let mut pay = Counting::new("pay", EffectClass::AtMostOnce);
+        pay.answer.content = answer;
+        pay.redefine();
+        let work = Assignment { tools: vec![Arc::new(pay)], ..before };
+        resume(&house, &thread, Input::nothing(), &work);
+        decide(choice, &work);
+        resume(&house, &thread, Input::nothing(), &work);
+        let log = format!("{:?}", recording(&house, &thread).steps);
+        assert!(log.contains("the tool changed since this call was asked about"), "{log}");
+        let report = again(recording(&house, &thread), &work, |how| how.from = Some(from));
+        assert!(report.is_identical() && report.compared > 5, "{report:#?}");
+    }
+}
+
+#[test]
+fn what_a_killed_run_had_asked_is_taken_from_the_record_whatever_the_rule_says_by_now() {
+    let house = House::new();
+    let thread = house.thread();
+    let mut dying = Counting::new("look", EffectClass::Pure);
+    dying.meanwhile = Arc::new(|_| panic!("the process dies here"));
+    let replies = || vec![calls(&[("l.1", "look"), ("p.1", "pay")]), Reply::Says("done")];
+    let pay = || tool("pay", EffectClass::AtMostOnce, Output::text("paid"));
+    let (other, work) = (house.another(), asking(agent(replies(), vec![Arc::new(dying), pay()])));
+    let died = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| other.send(&thread, Input::text("go"), &work)));
+    assert!(died.is_err());
+    let asked = recording(&house, &thread).steps.last().unwrap().version();
+    let mut work = agent(replies(), vec![tool("look", EffectClass::Pure, Output::text("seen")), pay()]);
+    work.gate = Arc::new(|spec, _| match spec.name.as_str() {
+        "pay" => Permission::Denied("not any more".to_owned()),
+        _ => Permission::Allowed,
+    });
+    house.engine.decide(&thread, &CallId::new("p.1").unwrap(), Choice::Approve(None), "ann", &work).unwrap();
+    resume(&house, &thread, Input::nothing(), &work);
+    for from in [asked, asked + 1] {
+        let report = again(recording(&house, &thread), &work, |how| how.from = Some(from));
+        assert!(report.is_identical() && report.given == from + 1, "{report:#?}");
+    }
+    // Where it is compared, it is named.
+    let report = again(recording(&house, &thread), &work, |how| how.from = Some(asked - 1));
+    assert_eq!(report.differences.first().map(|first| first.version), Some(asked), "{report:#?}");
+}
+
+#[test]
 fn a_message_instead_of_a_word_and_a_stop_while_it_waits_are_the_same_again() {
     let house = House::new();
     let thread = house.thread();

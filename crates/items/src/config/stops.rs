@@ -22,12 +22,12 @@ pub(super) const KEYS: &[Key] = &[
     Key::new(
         "consecutive_errors",
         Shape::COUNT,
-        "Stop after this many rounds in a row in which every tool call failed. 0 is never.",
+        "Stop after this many rounds in a row in which every tool call failed. 0 is never. It counts from the last message of a user on, through decisions and resumes without one.",
     ),
     Key::new(
         "repeated_calls",
         Shape::NeverOr(2),
-        "Stop after this many rounds in a row that call the same tools with the same arguments. 0 is never; a first round repeats nothing, so that it takes two at least.",
+        "Stop after this many rounds in a row that call the same tools with the same arguments. 0 is never; a first round repeats nothing, so that it takes two at least. It counts from the last message of a user on, through decisions and resumes without one.",
     ),
     Key::new(
         "stop_on_tools",

@@ -38,6 +38,8 @@ use crate::support::{Watched, look};
 struct Filling {
     is_full: AtomicBool,
     refused: AtomicUsize,
+    /// Whether no snapshot can be removed.
+    keeps_all: AtomicBool,
 }
 
 impl Disk for Filling {
@@ -56,6 +58,10 @@ impl Disk for Filling {
         RealDisk.rename(from, to)
     }
     fn remove(&self, path: &Path) -> io::Result<()> {
+        let is_snapshot = path.ends_with("state.json") || path.to_string_lossy().contains("checkpoints");
+        if is_snapshot && self.keeps_all.load(Ordering::SeqCst) {
+            return Err(io::ErrorKind::PermissionDenied.into());
+        }
         RealDisk.remove(path)
     }
     fn remove_folder(&self, path: &Path) -> io::Result<()> {
@@ -600,7 +606,7 @@ fn a_change_whose_base_is_gone_or_another_is_noticed() {
     fs::copy(house.folder_of(&thread).join("checkpoints").join(&whole.name), &path).unwrap();
     let schema = Schema::new(&house.config.state).unwrap();
     let found = selvedge::snapshot::newest(&house.open(), &schema, "archive", &thread).unwrap();
-    assert!(found.bad[0].1.contains("is not there"), "{:?}", found.bad);
+    assert!(found.bad[0].1.contains("is not there, but another one in its place"), "{:?}", found.bad);
     fs::write(&path, good).unwrap();
     house.snapshot(&thread);
     // Without it, neither that one nor any that stands on it is good, and that is what everybody is told.
@@ -609,6 +615,85 @@ fn a_change_whose_base_is_gone_or_another_is_noticed() {
     let why = listed[0].1.as_deref().unwrap_or_default();
     assert!(why.contains(&format!("version {} that it stands on is not there", base.version)), "{listed:?}");
     assert_eq!(listed.last().unwrap().1, None);
+}
+
+/// A thread that waits, whose newest snapshot says only what changed; and the file that it stands on in the end.
+fn standing(house: &House, text: &str) -> (ThreadId, PathBuf) {
+    let (thread, ran) = house.run_with(None, 99, text, Then::Done, |work| work.limits.turns = Some(2));
+    assert_eq!(ran.ended.status, Status::Suspended);
+    let kept = house.kept(&thread);
+    assert!(kept[0].base.is_some(), "{kept:?}");
+    let base = kept.iter().find(|kept| kept.base.is_none()).unwrap();
+    let path = house.folder_of(&thread).join("checkpoints").join(&base.name);
+    (thread, path)
+}
+
+/// It was made anew, and nobody heard that somebody had changed it.
+#[test]
+fn a_change_whose_base_was_changed_is_told_once_and_made_anew() {
+    for (text, then) in [("hm", Then::Fails), ("hm", Then::Done), (long_text().as_str(), Then::Fails)] {
+        let mut house = House::saving_always();
+        house.config.checkpoint.performance.incremental = true;
+        let (thread, path) = standing(&house, text);
+        let mut bytes = fs::read(&path).unwrap();
+        *bytes.last_mut().unwrap() ^= 1;
+        fs::write(&path, &bytes).unwrap();
+        let schema = Schema::new(&house.config.state).unwrap();
+        let listed = examined(&house.open(), &schema, "archive", &thread).unwrap();
+        let why = listed[0].1.as_deref().unwrap_or_default();
+        assert!(why.contains("that it stands on is there and not good"), "{listed:?}");
+        // On completion nothing is saved unless what is there is not good.
+        let triggers = &mut house.config.checkpoint.triggers;
+        for rule in [&mut triggers.pre_turn, &mut triggers.post_llm, &mut triggers.post_tools] {
+            rule.enabled = false;
+        }
+        let (_, ran) = house.run_with(Some(&thread), 0, "x", then, |work| work.limits.turns = None);
+        assert_eq!(ran.told.len(), 1, "{:?}", ran.told);
+        assert!(ran.told[0].contains("that it stands on is there and not good"), "{:?}", ran.told);
+        house.snapshot(&thread);
+        let (_, ran) = house.run_with(Some(&thread), 0, "x", then, |work| work.limits.turns = None);
+        assert_eq!(ran.told, [""; 0], "it was told once");
+    }
+}
+
+#[test]
+fn snapshots_that_can_not_be_put_away_are_told_and_recorded_and_the_run_is_completed() {
+    for action in [Action::Archive, Action::Delete] {
+        let house = House::new(|config| config.retention.on_completion.action = action);
+        let (thread, path) = short(&house);
+        let archive = house.folder_of(&thread).join("archive");
+        fs::write(&archive, "mine").unwrap();
+        house.disk.keeps_all.store(action == Action::Delete, Ordering::SeqCst);
+        let (_, ran) = house.run_with(Some(&thread), 0, "x", Then::Done, |work| work.limits.turns = None);
+        assert_eq!(ran.ended.status, Status::Completed);
+        assert!(ran.told.len() == 1 && ran.told[0].contains("could not be put away"), "{:?}", ran.told);
+        assert!(path.exists() && fs::read(&archive).unwrap() == b"mine");
+        let lines = house.open().read(&thread, 0, 1000).unwrap();
+        let recorded = lines.iter().find_map(|line| match &line.event {
+            Event::ContextInjected(fields) => fields.get("snapshot_failed").cloned(),
+            _ => None,
+        });
+        let recorded = recorded.unwrap();
+        assert_eq!((&recorded["trigger"], &recorded["attempts"]), (&json!("on_completion"), &json!(1)));
+        // Once it can be done, the next completion does it.
+        fs::remove_file(&archive).unwrap();
+        house.disk.keeps_all.store(false, Ordering::SeqCst);
+        let (_, ran) = house.run_with(Some(&thread), 0, "x", Then::Done, |work| work.limits.turns = None);
+        assert_eq!((ran.told.len(), path.exists()), (0, false));
+    }
+}
+
+#[test]
+fn superfluous_ones_that_can_not_be_taken_away_are_told_once() {
+    let house = House::new(|config| {
+        config.checkpoint.performance.coalesce = Coalesce::Always;
+        config.retention.max_checkpoints = 3;
+    });
+    house.disk.keeps_all.store(true, Ordering::SeqCst);
+    let (thread, ran) = house.run_with(None, 99, "hm", Then::Done, |work| work.limits.turns = Some(5));
+    assert_eq!(ran.ended.status, Status::Suspended);
+    assert!(ran.told.len() == 1 && ran.told[0].contains("could not be taken away"), "{:?}", ran.told);
+    assert!(house.kept(&thread).len() > 5);
 }
 
 #[test]

@@ -22,6 +22,8 @@ use crate::snapshots::shows_another;
 
 /// How far ahead of this clock a log may claim to be, in microseconds.
 const AHEAD_MAX: i64 = 300_000_000;
+/// Where the snapshots of completed threads lie, unless a configuration says otherwise.
+const ARCHIVE: &str = "archive";
 
 /// What the database has that is still to be done, by thread.
 pub(super) struct Pending {
@@ -345,6 +347,11 @@ impl Examiner<'_> {
             let why = "no blob of the thread is read while it stands there";
             let found = Finding::new(Severity::Damage, "blobs_refused", thread, error.to_string(), why);
             report.add(found.help("put the folder itself in its place, from where it was moved or from a backup"));
+        }
+        for error in self.store.no_snapshot_folders(thread, ARCHIVE) {
+            let why = "no snapshot can be put there, and none is looked for there; the log says the same";
+            let found = Finding::new(Severity::Warning, "snapshot_folder_refused", thread, error.to_string(), why);
+            report.add(found.help("move it away: the folder is made when it is needed"));
         }
         for folder in [layout.thread(thread), layout.blobs(thread)] {
             let Ok(entries) = fs::read_dir(&folder) else { continue };

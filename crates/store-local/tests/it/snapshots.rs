@@ -192,6 +192,34 @@ fn a_link_in_its_place_is_replaced_and_not_followed() {
 }
 
 /// A backup has the logs and what can't be made of them; snapshots are made anew.
+/// A file called `archive` made the list fail, and nobody said why the snapshots of a completed thread stayed where they were.
+#[test]
+fn a_file_where_a_folder_must_be_holds_no_snapshots_and_is_named() {
+    let home = Home::new();
+    let store = home.open();
+    let one = thread_with(&store, "one", &["hello"]);
+    save(&store, &one, "x");
+    let file = home.threads().join("one/archive");
+    fs::write(&file, "mine").unwrap();
+    let kept = store.kept(&one, "archive").unwrap();
+    assert_eq!(kept.len(), 1);
+    let refused = store.put_away(&one, &kept, "archive", Away::Archive("archive")).unwrap_err();
+    assert!(matches!(refused, Error::Unusable { .. }), "{refused}");
+    assert_eq!((store.kept(&one, "archive").unwrap(), fs::read(&file).unwrap()), (kept.clone(), b"mine".to_vec()));
+    store.close().unwrap();
+    let report = doctor::examine(home.options(Access::ReadOnly), doctor::Depth::Ends, &mut |_, _| {});
+    assert_eq!(report.findings.len(), 1, "{:?}", report.findings);
+    assert_eq!(report.findings[0].code, "snapshot_folder_refused");
+    assert!(report.findings[0].what.contains("archive"), "{:?}", report.findings);
+    // What helps does.
+    fs::remove_file(&file).unwrap();
+    let store = home.open();
+    store.put_away(&one, &kept, "archive", Away::Archive("archive")).unwrap();
+    store.close().unwrap();
+    let report = doctor::examine(home.options(Access::ReadOnly), doctor::Depth::Ends, &mut |_, _| {});
+    assert_eq!(report.findings, []);
+}
+
 #[test]
 fn copies_and_deletions_take_no_snapshot_along() {
     let home = Home::new();
