@@ -5,11 +5,22 @@ use selvedge_engine::Error;
 use selvedge_engine::ledger::short_above;
 use selvedge_model::account::PostingError;
 use selvedge_model::event::{SuspendReason, Suspended};
-use selvedge_model::{Manifest, Status, ThreadId};
+use selvedge_model::{CallId, Manifest, Status, ThreadId};
 use selvedge_store::{Error as StoreError, Store};
 
 use crate::error::{Exit, Failure, Result};
 use crate::running::outcome;
+use crate::text::shell_word;
+
+/// What to type about a call: a word like `approve`, with what follows it. A model chose the id of the call, and no shell may take it
+/// for anything else.
+pub(crate) fn about(word: &str, call: &CallId, thread: &ThreadId, flags: &str) -> String {
+    let id = shell_word(call.as_str());
+    match call.as_str().starts_with('-') {
+        false => format!("selvedge {word} {id} --thread {thread}{flags}"),
+        true => format!("selvedge {word} --thread {thread}{flags} -- {id}"),
+    }
+}
 
 /// The failure of something that an engine refused.
 pub(crate) fn refused(store: &dyn Store, error: &Error) -> Failure {
@@ -29,6 +40,10 @@ pub(crate) fn refused(store: &dyn Store, error: &Error) -> Failure {
                  its end, `selvedge cancel {end}` asks for one"
             ))
         }
+        Error::ValueUnused { thread, call } => failure.hint(format!(
+            "`{}` allows it as it is, `--edit FILE` with other arguments",
+            about("approve", call, thread, "")
+        )),
         Error::AboveParent { limit, parent, needs, .. } => {
             let first = raise(store, parent, &format!("{limit}={needs}"));
             failure.hint(format!("raise that of its parent first: `{first}`"))

@@ -529,8 +529,10 @@ pub(crate) fn needs_decision(thread: &ThreadId, suspended: Option<&Suspended>, a
         }
         ([], Some(call)) => {
             let message = format!("nobody knows what became of call `{call}` of `{thread}`");
+            let [done, not_done] =
+                [" --done", " --not-done"].map(|verdict| hints::about("settle", call, thread, verdict));
             Failure::new(Exit::Decision, "needs_decision", message).hint(format!(
-                "find out, then say `selvedge settle {call} --thread {thread} --done | --not-done | --unknown`"
+                "find out, then say `{done}` or `{not_done}`; with `--unknown` instead, the model is told that nobody knows"
             ))
         }
         (asks, _) => {
@@ -540,13 +542,12 @@ pub(crate) fn needs_decision(thread: &ThreadId, suspended: Option<&Suspended>, a
             for ask in asks.iter().filter(|ask| ask.redefined) {
                 message += &format!("; tool `{}` changed since `{}` was asked about", clean(&ask.tool), ask.call_id);
             }
-            let which = match asks {
-                [one] => format!("{} --thread {thread}", one.call_id),
-                _ => format!("--all {thread}"),
-            };
-            Failure::new(Exit::Decision, "needs_decision", message).hint(format!(
-                "`selvedge approve {which}` or `selvedge deny {which}`; `selvedge inbox` shows all that waits"
-            ))
+            let [approve, deny] = ["approve", "deny"].map(|word| match asks {
+                [one] => hints::about(word, &one.call_id, thread, ""),
+                _ => format!("selvedge {word} --all {thread}"),
+            });
+            Failure::new(Exit::Decision, "needs_decision", message)
+                .hint(format!("`{approve}` or `{deny}`; `selvedge inbox` shows all that waits"))
         }
     }
 }

@@ -145,7 +145,7 @@ fn asked(thread: &Manifest, ask: &Ask, now: Timestamp) -> Need {
     // Nobody's word counts any more: the thread goes on without the call.
     let commands = match expired {
         true => vec![format!("selvedge resume {id}")],
-        false => ["approve", "deny"].map(|word| format!("selvedge {word} {call_id} --thread {id}")).into(),
+        false => ["approve", "deny"].map(|word| hints::about(word, &call_id, id, "")).into(),
     };
     let code = thread.suspended.as_ref().map_or_else(|| Some("approval".to_owned()), |why| why.code.clone());
     Need {
@@ -167,8 +167,7 @@ fn needs_of(store: &dyn Store, thread: &Manifest, now: Timestamp) -> Vec<Need> {
     let asks = thread.asks.iter().map(|ask| asked(thread, ask, now));
     let is_asked = |call: &&CallId| thread.asks.iter().any(|ask| ask.call_id == **call);
     let unknown = why.calls.iter().filter(|call| !is_asked(call)).map(|call| {
-        let commands =
-            ["--done", "--not-done", "--unknown"].map(|word| format!("selvedge settle {call} {word} --thread {id}"));
+        let commands = [" --done", " --not-done", " --unknown"].map(|flag| hints::about("settle", call, id, flag));
         Need { call_id: Some(call.clone()), ..of(why, commands.into()) }
     });
     let mut needs: Vec<Need> = asks.chain(unknown).collect();

@@ -219,9 +219,9 @@ impl Classify for Error {
             Self::EditRefused { .. } => {
                 Some("mend the arguments; `selvedge inbox` shows the call as it was asked for".to_owned())
             }
-            Self::ValueUnused { thread, call } => Some(format!(
-                "`selvedge approve {call} --thread {thread}` allows it as it is, `--edit FILE` with other arguments"
-            )),
+            Self::ValueUnused { .. } => {
+                Some("without `--with` it is allowed as it is, `--edit FILE` allows it with other arguments".to_owned())
+            }
             Self::NotRaised { thread, .. } => {
                 Some(format!("`selvedge thread show {thread}` shows its limits; a raise sets a higher one"))
             }

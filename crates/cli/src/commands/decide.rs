@@ -16,7 +16,7 @@ use crate::context::Context;
 use crate::error::{Exit, Failure, Result};
 use crate::hints;
 use crate::running::{Running, needs_decision};
-use crate::text::one_line;
+use crate::text::{clean, one_line};
 use crate::waiting::thread_of;
 
 /// Which calls, and what happens once they are decided about.
@@ -271,7 +271,7 @@ fn tell(
     }
     let said = said(choice, decided.mode);
     let before = if decided.recorded == Recorded::Before { ", as was said before" } else { "" };
-    context.output.text(format_args!("call {call} of {thread} {said}{before}"))
+    context.output.text(format_args!("call {} of {thread} {said}{before}", clean(call.as_str())))
 }
 
 /// What a call is made with instead of its own arguments.

@@ -68,7 +68,7 @@ fn show(need: &Need, context: &Context<'_>) -> Result<()> {
     let reason = serde_json::to_value(need.reason).unwrap_or_default();
     let what = match (&need.tool, &need.call_id) {
         (Some(tool), _) => format!("{} {}", paint(BOLD, clean(tool)), arguments(need)),
-        (None, Some(call)) => format!("call {call}"),
+        (None, Some(call)) => format!("call {}", clean(call.as_str())),
         // The code of some is their reason, and is not said twice.
         (None, None) => clean(need.code.as_deref().filter(|code| reason != *code).unwrap_or_default()),
     };

@@ -4,6 +4,7 @@
 use std::fmt;
 
 use selvedge_model::money::Money;
+use selvedge_model::shell;
 use serde_json::Value;
 
 use super::node::{Content, Node};
@@ -175,7 +176,7 @@ impl Shape {
                 advice(word, words)
             }
             (Self::Text(_), Value::Bool(_) | Value::Number(_)) => "put it in quotes".to_owned(),
-            _ => format!("`selvedge config explain {path}` says what it means"),
+            _ => format!("`selvedge config explain {}` says what it means", shell::word(path)),
         }
     }
 
