@@ -42,6 +42,7 @@ pub(crate) fn ask(asking: &Asking, action_hash: Digest, call: &OpenCall, now: Ti
         action_hash,
         why: asking.why.clone(),
         redefined: false,
+        asked_at: Some(now),
         expires_at: asking.expires_after.and_then(|after| later(now, after)),
         resume_mode: asking.mode,
     }
