@@ -15,7 +15,7 @@ use crate::support::{Ran, Sandbox};
 
 const ASK: &str = "rules:\n  - { id: money, tool: pay, action: ask, reason: money leaves the house }\n";
 pub(crate) const PAY_TWO: &str = "turns:\n  - { say: One moment., calls: [{ tool: pay, arguments: { to: anna } }, { tool: pay, arguments: { to: ben } }] }\n  - { say: Done., repeat: forever }\n";
-pub(crate) const PAY_ONE: &str = "turns:\n  - { calls: [{ tool: pay, arguments: { to: anna } }] }\n  - { say: \"Heard: {result}\", repeat: forever }\n";
+const PAY_ONE: &str = "turns:\n  - { calls: [{ tool: pay, arguments: { to: anna } }] }\n  - { say: \"Heard: {result}\", repeat: forever }\n";
 const RUN: [&str; 5] = ["run", "task", "--model", "scripted:script.yaml", "--json"];
 
 /// A project in which every payment needs somebody's word.
@@ -384,6 +384,7 @@ fn the_inbox_shows_the_newest_thread_first_and_its_calls_in_order() {
     let mut fields: Vec<&str> = needs[0].as_object().unwrap().keys().map(String::as_str).collect();
     fields.sort_unstable();
     let documented = [
+        "answered",
         "arguments",
         "call_id",
         "code",

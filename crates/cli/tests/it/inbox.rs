@@ -1,11 +1,13 @@
 //! What the inbox tells people: commands that can be pasted, and all of what they decide about.
 
+use std::io::{BufRead, BufReader};
 use std::path::Path;
+use std::process::Stdio;
 
 use serde_json::{Value, json};
 
-use crate::approvals::{asking, ended, inbox, paid, waiting};
-use crate::running::{TASK, pay, project, put};
+use crate::approvals::{PAY_TWO, asking, busy, ended, inbox, paid, until, waiting};
+use crate::running::{RUN, TASK, killed_in_the_middle, pay, project, put, thread_of};
 use crate::support::{Ran, Sandbox};
 
 /// Names of calls that a shell would make something else of.
@@ -66,7 +68,7 @@ fn commands_can_be_pasted_whatever_a_model_named_its_call() {
 fn hints_can_be_pasted_whatever_a_model_named_its_call() {
     for call in NASTY {
         let sandbox = asking(&script(&[call], &json!("anna")));
-        let error = sandbox.run(&crate::running::RUN).error_beside_data(7, "needs_decision");
+        let error = sandbox.run(&RUN).error_beside_data(7, "needs_decision");
         let commands = named(&error["hint"]);
         assert!(commands.len() >= 2 && commands[1].starts_with("selvedge deny "), "{error}");
         let ran = pasted(&sandbox, &commands[0]);
@@ -80,7 +82,7 @@ fn hints_can_be_pasted_whatever_a_model_named_its_call() {
 fn what_to_say_of_a_call_that_nobody_saw_end_can_be_pasted_too() {
     for (call, verdict) in NASTY.into_iter().zip([0, 1, 0, 1, 2, 0, 2, 1]) {
         let sandbox = project(TASK, &pay("[ -e fast ] || sleep 60"), &script(&[call], &json!("anna")));
-        let thread = crate::running::killed_in_the_middle(&sandbox);
+        let thread = killed_in_the_middle(&sandbox);
         let error = sandbox.run(&["resume", &thread, "--json"]).error_beside_data(7, "needs_decision");
         let commands = inbox(&sandbox)[0]["commands"].clone();
         assert_eq!(json!(named(&error["hint"])), json!([commands[0], commands[1]]), "{error}");
@@ -95,4 +97,114 @@ fn what_to_say_of_a_call_that_nobody_saw_end_can_be_pasted_too() {
         ended(&ran);
         assert!(!sandbox.project().join("pwned").exists());
     }
+}
+
+fn shown(sandbox: &Sandbox, args: &[&str]) -> String {
+    let ran = sandbox.run(args);
+    assert_eq!(ran.code, Some(0), "{ran:?}");
+    ran.stdout
+}
+
+/// Arguments ended in `…` after a hundred characters, and those of more than 2 KiB stood in no command that was named.
+#[test]
+fn whoever_is_asked_can_see_all_of_what_it_is_about() {
+    let text = |words: usize| (0..words).map(|word| format!("w{word}")).collect::<Vec<_>>().join(" ");
+    for words in [100, 1_000, 5_000] {
+        let to = text(words);
+        let sandbox = asking(&script(&["call_1"], &json!(to)));
+        let thread = waiting(&sandbox);
+        assert_eq!(inbox(&sandbox)[0]["arguments"], json!({"to": to}), "programs get all of it");
+        let said = shown(&sandbox, &["inbox"]);
+        assert_eq!(said.contains(&to), words < 5_000, "{said}");
+        if !said.contains(&to) {
+            let more = format!("`selvedge inbox {thread}` shows all of it");
+            assert!(said.contains(&text(1_000)) && said.contains(&more), "{said}");
+        }
+        assert!(shown(&sandbox, &["inbox", &thread]).contains(&to));
+        ended(&sandbox.run(&["deny", "call_1", "--json"]));
+    }
+}
+
+#[test]
+fn the_inbox_of_one_thread_shows_nothing_of_others() {
+    let sandbox = asking(PAY_TWO);
+    let (first, _) = (waiting(&sandbox), waiting(&sandbox));
+    let needs = sandbox.run(&["inbox", &first[..first.len() - 2], "--json"]).records();
+    let of: Vec<&Value> = needs.iter().map(|need| &need["thread_id"]).collect();
+    assert_eq!(of, [&json!(first), &json!(first)]);
+    sandbox.run(&["inbox", "nobody", "--json"]).error(3, "thread_not_found");
+}
+
+/// A word that was left with a running process seemed not to have been said: the inbox went on to ask for it.
+#[test]
+fn a_call_that_was_answered_while_its_thread_runs_is_not_asked_about_again() {
+    let sandbox = busy();
+    let (mut child, told) = until(&sandbox, &RUN, |record| record["told"] == "calling");
+    let thread = told[0]["thread_id"].as_str().unwrap();
+    assert_eq!(inbox(&sandbox)[0]["answered"], Value::Null);
+    assert_eq!(sandbox.run(&["deny", "call_2", "--json"]).json()["recorded"], "left");
+    let need = inbox(&sandbox).remove(0);
+    assert_eq!((&need["answered"], &need["commands"]), (&json!("deny"), &json!([])), "{need}");
+    let said = shown(&sandbox, &["inbox"]);
+    assert!(said.contains("answered (deny)") && !said.contains("selvedge approve"), "{said}");
+    child.kill().unwrap();
+    child.wait().unwrap();
+    let need = inbox(&sandbox).into_iter().find(|need| need["call_id"] == "call_2").unwrap();
+    assert_eq!(need["commands"], json!([format!("selvedge resume {thread}")]), "nobody is left to go by it");
+    put(&sandbox, "fast", "");
+    ended(&sandbox.run(&["resume", thread, "--json"]));
+    assert_eq!((paid(&sandbox).len(), inbox(&sandbox).len()), (0, 0));
+}
+
+/// Whatever was said about one call of a thread made its other, older one the newest need.
+#[test]
+fn needs_are_as_old_as_what_they_ask() {
+    let sandbox = asking(PAY_TWO);
+    let (older, newer) = (waiting(&sandbox), waiting(&sandbox));
+    let since =
+        |thread: &str| inbox(&sandbox).iter().find(|need| need["thread_id"] == thread).unwrap()["since"].clone();
+    let before = since(&older);
+    sandbox.run(&["approve", "call_1", "--thread", &older, "--no-run", "--json"]).json();
+    sandbox.run(&["thread", "rename", &older, "still the same"]);
+    let order: Vec<_> =
+        inbox(&sandbox).iter().map(|need| (need["thread_id"].clone(), need["call_id"].clone())).collect();
+    let expected = [(&newer, "call_1"), (&newer, "call_2"), (&older, "call_2")];
+    assert_eq!(order, expected.map(|(thread, call)| (json!(thread), json!(call))));
+    assert_eq!(since(&older), before);
+}
+
+#[test]
+fn a_thread_that_waits_for_no_word_waits_since_its_run_ended() {
+    let sandbox = project(TASK, &pay("echo ok"), &script(&["a"], &json!("anna")));
+    let limited = || {
+        let ran = sandbox.run(&[&RUN[..], &["--limit", "turns=1"]].concat());
+        ran.error_beside_data(8, "limit_reached");
+        thread_of(&ran)
+    };
+    let (older, newer) = (limited(), limited());
+    let order = || inbox(&sandbox).iter().map(|need| need["thread_id"].clone()).collect::<Vec<_>>();
+    assert_eq!(order(), [json!(newer), json!(older)]);
+    assert_eq!(sandbox.run(&["thread", "rename", &older, "another name"]).code, Some(0));
+    assert_eq!(order(), [json!(newer), json!(older)], "a new name does not make it wait anew");
+}
+
+/// Whoever followed the inbox was shown the calls of a thread backwards.
+#[test]
+fn whoever_follows_the_inbox_is_shown_calls_in_their_order() {
+    let sandbox = asking(PAY_TWO);
+    let first = waiting(&sandbox);
+    let mut child = sandbox.command(&["inbox", "--follow", "--json"]).stdin(Stdio::null()).spawn().unwrap();
+    let mut lines = BufReader::new(child.stdout.take().unwrap()).lines();
+    let mut next = || -> Value { serde_json::from_str(&lines.next().unwrap().unwrap()).unwrap() };
+    let mut both = |thread: &str| {
+        for call in ["call_1", "call_2"] {
+            let need = next();
+            assert_eq!((&need["thread_id"], &need["call_id"]), (&json!(thread), &json!(call)));
+        }
+    };
+    both(&first);
+    both(&waiting(&sandbox));
+    both(&waiting(&sandbox));
+    child.kill().unwrap();
+    child.wait().unwrap();
 }
