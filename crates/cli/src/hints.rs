@@ -40,6 +40,11 @@ pub(crate) fn refused(store: &dyn Store, error: &Error) -> Failure {
                  its end, `selvedge cancel {end}` asks for one"
             ))
         }
+        // Another kind of decision is wanted.
+        Error::NoOpenCall { thread, call } => match wanted(store, thread, call) {
+            Some(hint) => failure.hint(hint),
+            None => failure,
+        },
         Error::ValueUnused { thread, call } => failure.hint(format!(
             "`{}` allows it as it is, `--edit FILE` with other arguments",
             about("approve", call, thread, "")
@@ -57,6 +62,29 @@ pub(crate) fn refused(store: &dyn Store, error: &Error) -> Failure {
         }),
         _ => failure,
     }
+}
+
+/// What to say of a call that waits for somebody, if it does.
+fn wanted(store: &dyn Store, thread: &ThreadId, call: &CallId) -> Option<String> {
+    let manifest = store.get(thread).ok()?.manifest;
+    if !matches!(manifest.status, Status::Suspended | Status::Running) {
+        return None;
+    }
+    let of = |word: &str, flags: &str| about(word, call, thread, flags);
+    if manifest.asks.iter().any(|ask| ask.call_id == *call) {
+        let (approve, deny) = (of("approve", ""), of("deny", ""));
+        return Some(format!("it was not made: `{approve}` allows it, `{deny}` does not"));
+    }
+    let is_open = manifest.suspended.is_some_and(|why| why.calls.contains(call));
+    is_open.then(|| settle(call, thread))
+}
+
+/// How somebody says what became of a call.
+pub(crate) fn settle(call: &CallId, thread: &ThreadId) -> String {
+    let [done, not_done] = [" --done", " --not-done"].map(|verdict| about("settle", call, thread, verdict));
+    format!(
+        "find out what became of it, then say `{done}` or `{not_done}`; with `--unknown` instead, the model is told that nobody knows"
+    )
 }
 
 /// How a command ends whose run ended so.

@@ -529,11 +529,7 @@ pub(crate) fn needs_decision(thread: &ThreadId, suspended: Option<&Suspended>, a
         }
         ([], Some(call)) => {
             let message = format!("nobody knows what became of call `{call}` of `{thread}`");
-            let [done, not_done] =
-                [" --done", " --not-done"].map(|verdict| hints::about("settle", call, thread, verdict));
-            Failure::new(Exit::Decision, "needs_decision", message).hint(format!(
-                "find out, then say `{done}` or `{not_done}`; with `--unknown` instead, the model is told that nobody knows"
-            ))
+            Failure::new(Exit::Decision, "needs_decision", message).hint(hints::settle(call, thread))
         }
         (asks, _) => {
             let asked: Vec<String> =

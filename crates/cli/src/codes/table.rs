@@ -1123,12 +1123,10 @@ pub(crate) const PAGES: &[Page] = &[
         code: "no_open_call",
         exits: &[Exit::NotFound],
         retry: Retry::Never,
-        means: "There is no such call whose outcome is open.",
-        cause: "The call has its outcome already, was never dispatched, or its name is misspelt.",
-        remedies: &[
-            "see which threads wait: `selvedge thread list --status suspended`",
-            "see a thread's calls: `selvedge log THREAD`",
-        ],
+        means: "No such call waits for a decision of this kind.",
+        cause: "The call has its outcome already, or its name is misspelt. One that nobody was asked about, or that was made already, can't be \
+                allowed or denied; of one that was not made there is nothing to settle.",
+        remedies: &["see what waits, and what to say: `selvedge inbox`", "see a thread's calls: `selvedge log THREAD`"],
         related: &["needs_decision", "thread_not_found"],
     },
     Page {

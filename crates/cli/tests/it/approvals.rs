@@ -13,7 +13,7 @@ use serde_json::{Value, json};
 use crate::running::{TASK, killed_in_the_middle, pay, project, put, start_and_await, status, thread_of};
 use crate::support::{Ran, Sandbox};
 
-const ASK: &str = "rules:\n  - { id: money, tool: pay, action: ask, reason: money leaves the house }\n";
+pub(crate) const ASK: &str = "rules:\n  - { id: money, tool: pay, action: ask, reason: money leaves the house }\n";
 pub(crate) const PAY_TWO: &str = "turns:\n  - { say: One moment., calls: [{ tool: pay, arguments: { to: anna } }, { tool: pay, arguments: { to: ben } }] }\n  - { say: Done., repeat: forever }\n";
 const PAY_ONE: &str = "turns:\n  - { calls: [{ tool: pay, arguments: { to: anna } }] }\n  - { say: \"Heard: {result}\", repeat: forever }\n";
 const RUN: [&str; 5] = ["run", "task", "--model", "scripted:script.yaml", "--json"];

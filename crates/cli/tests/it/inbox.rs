@@ -6,7 +6,7 @@ use std::process::Stdio;
 
 use serde_json::{Value, json};
 
-use crate::approvals::{PAY_TWO, asking, busy, ended, inbox, paid, until, waiting};
+use crate::approvals::{ASK, PAY_TWO, asking, busy, ended, inbox, paid, until, waiting};
 use crate::running::{RUN, TASK, killed_in_the_middle, pay, project, put, thread_of};
 use crate::support::{Ran, Sandbox};
 
@@ -97,6 +97,31 @@ fn what_to_say_of_a_call_that_nobody_saw_end_can_be_pasted_too() {
         ended(&ran);
         assert!(!sandbox.project().join("pwned").exists());
     }
+}
+
+/// Of a call that had been made, whoever wanted to allow it was told that the thread has no call whose outcome is open.
+#[test]
+fn whoever_says_the_wrong_kind_of_thing_about_a_call_is_told_the_right_one() {
+    let sandbox = project(TASK, &pay("[ -e fast ] || sleep 60"), &script(&["a call"], &json!("anna")));
+    let thread = killed_in_the_middle(&sandbox);
+    sandbox.run(&["resume", &thread, "--json"]).error_beside_data(7, "needs_decision");
+    for word in ["approve", "deny"] {
+        let error = sandbox.run(&[word, "a call", "--json"]).error(3, "no_open_call");
+        assert_eq!(named(&error["hint"]).len(), 2, "{error}");
+        assert!(named(&error["hint"])[1].contains("settle 'a call'"), "{error}");
+    }
+    put(&sandbox, "fast", "");
+    put(&sandbox, ".ai/config/agent/approvals.yaml", ASK);
+    let error = sandbox.run(&["approve", "a call", "--json"]).error(3, "no_open_call");
+    ended(&pasted(&sandbox, &named(&error["hint"])[0]));
+
+    let thread = waiting(&sandbox);
+    let error = sandbox.run(&["settle", "a call", "--done", "--json"]).error(3, "no_open_call");
+    let hint = error["hint"].as_str().unwrap();
+    assert!(hint.contains(&format!("`selvedge approve 'a call' --thread {thread}` allows it")), "{error}");
+    assert_eq!(sandbox.run(&["cancel", &thread]).code, Some(0));
+    let error = sandbox.run(&["deny", "a call", "--thread", &thread, "--json"]).error(3, "no_open_call");
+    assert!(error["hint"].as_str().unwrap().contains(&format!("`selvedge log {thread}`")), "{error}");
 }
 
 fn shown(sandbox: &Sandbox, args: &[&str]) -> String {
