@@ -494,8 +494,12 @@ pub(crate) const PAGES: &[Page] = &[
         exits: &[Exit::Usage],
         retry: Retry::Never,
         means: "The call can't be made with these arguments.",
-        cause: "The tool does not take them: a field is missing, too much, or of another type. Nothing was recorded.",
-        remedies: &["mend the file and approve again: `selvedge approve CALL --edit FILE`"],
+        cause: "The tool does not take them: a field is missing, too much, or of another type; or they are `false`, which refuses the call. \
+                Nothing was recorded.",
+        remedies: &[
+            "mend the file and approve again: `selvedge approve CALL --edit FILE`",
+            "refuse the call: `selvedge deny CALL`",
+        ],
         related: &["no_open_call", "already_decided"],
     },
     Page {

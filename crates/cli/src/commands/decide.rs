@@ -231,6 +231,15 @@ fn decide_one(
             (Ok(decided), _) => decided,
             // Whoever it was left with has gone by it.
             (Err(selvedge_engine::Error::NoOpenCall { .. }), Some(left)) => return Ok(left),
+            // Whoever means no says so by its own word.
+            (Err(error @ selvedge_engine::Error::EditRefused { .. }), _)
+                if *choice == Choice::Approve(Some(Value::Bool(false))) =>
+            {
+                let deny = hints::about("deny", call, thread, "");
+                return Err(
+                    Failure::of(&error).hint(format!("`{deny}` refuses it; without `--with` it is allowed as it is"))
+                );
+            }
             (Err(error), _) => return Err(hints::refused(&*running.store, &error)),
         };
         let is_run = running.store.get(thread)?.manifest.status == Status::Running;

@@ -124,6 +124,21 @@ fn whoever_says_the_wrong_kind_of_thing_about_a_call_is_told_the_right_one() {
     assert!(error["hint"].as_str().unwrap().contains(&format!("`selvedge log {thread}`")), "{error}");
 }
 
+/// `--with false` was taken for a plain yes.
+#[test]
+fn whoever_allows_a_call_with_false_is_told_how_to_refuse_it() {
+    let sandbox = asking(&script(&["call_1"], &json!("anna")));
+    let rule = ASK.replace("action: ask", "action: ask, resume_mode: pass_decision_to_tool");
+    put(&sandbox, ".ai/config/agent/approvals.yaml", &rule);
+    let thread = waiting(&sandbox);
+    let error = sandbox.run(&["approve", "call_1", "--with", "false", "--json"]).error(2, "edit_refused");
+    let hint = error["hint"].as_str().unwrap();
+    assert!(hint.contains(&format!("`selvedge deny call_1 --thread {thread}` refuses it")), "{error}");
+    assert_eq!((paid(&sandbox).len(), inbox(&sandbox).len()), (0, 1));
+    ended(&sandbox.run(&["approve", "call_1", "--with", "true", "--json"]));
+    assert_eq!(paid(&sandbox).len(), 1);
+}
+
 fn shown(sandbox: &Sandbox, args: &[&str]) -> String {
     let ran = sandbox.run(args);
     assert_eq!(ran.code, Some(0), "{ran:?}");
