@@ -5,11 +5,22 @@ use selvedge_engine::Error;
 use selvedge_engine::ledger::short_above;
 use selvedge_model::account::PostingError;
 use selvedge_model::event::{SuspendReason, Suspended};
-use selvedge_model::{Manifest, Status, ThreadId};
+use selvedge_model::{CallId, Manifest, Status, ThreadId};
 use selvedge_store::{Error as StoreError, Store};
 
 use crate::error::{Exit, Failure, Result};
 use crate::running::outcome;
+use crate::text::shell_word;
+
+/// What to type about a call: a word like `approve`, with what follows it. A model chose the id of the call, and no shell may take it
+/// for anything else.
+pub(crate) fn about(word: &str, call: &CallId, thread: &ThreadId, flags: &str) -> String {
+    let id = shell_word(call.as_str());
+    match call.as_str().starts_with('-') {
+        false => format!("selvedge {word} {id} --thread {thread}{flags}"),
+        true => format!("selvedge {word} --thread {thread}{flags} -- {id}"),
+    }
+}
 
 /// The failure of something that an engine refused.
 pub(crate) fn refused(store: &dyn Store, error: &Error) -> Failure {
@@ -29,6 +40,15 @@ pub(crate) fn refused(store: &dyn Store, error: &Error) -> Failure {
                  its end, `selvedge cancel {end}` asks for one"
             ))
         }
+        // Another kind of decision is wanted.
+        Error::NoOpenCall { thread, call } => match wanted(store, thread, call) {
+            Some(hint) => failure.hint(hint),
+            None => failure,
+        },
+        Error::ValueUnused { thread, call } => failure.hint(format!(
+            "`{}` allows it as it is, `--edit FILE` with other arguments",
+            about("approve", call, thread, "")
+        )),
         Error::AboveParent { limit, parent, needs, .. } => {
             let first = raise(store, parent, &format!("{limit}={needs}"));
             failure.hint(format!("raise that of its parent first: `{first}`"))
@@ -42,6 +62,29 @@ pub(crate) fn refused(store: &dyn Store, error: &Error) -> Failure {
         }),
         _ => failure,
     }
+}
+
+/// What to say of a call that waits for somebody, if it does.
+fn wanted(store: &dyn Store, thread: &ThreadId, call: &CallId) -> Option<String> {
+    let manifest = store.get(thread).ok()?.manifest;
+    if !matches!(manifest.status, Status::Suspended | Status::Running) {
+        return None;
+    }
+    let of = |word: &str, flags: &str| about(word, call, thread, flags);
+    if manifest.asks.iter().any(|ask| ask.call_id == *call) {
+        let (approve, deny) = (of("approve", ""), of("deny", ""));
+        return Some(format!("it was not made: `{approve}` allows it, `{deny}` does not"));
+    }
+    let is_open = manifest.suspended.is_some_and(|why| why.calls.contains(call));
+    is_open.then(|| settle(call, thread))
+}
+
+/// How somebody says what became of a call.
+pub(crate) fn settle(call: &CallId, thread: &ThreadId) -> String {
+    let [done, not_done] = [" --done", " --not-done"].map(|verdict| about("settle", call, thread, verdict));
+    format!(
+        "find out what became of it, then say `{done}` or `{not_done}`; with `--unknown` instead, the model is told that nobody knows"
+    )
 }
 
 /// How a command ends whose run ended so.

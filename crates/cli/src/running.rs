@@ -529,9 +529,7 @@ pub(crate) fn needs_decision(thread: &ThreadId, suspended: Option<&Suspended>, a
         }
         ([], Some(call)) => {
             let message = format!("nobody knows what became of call `{call}` of `{thread}`");
-            Failure::new(Exit::Decision, "needs_decision", message).hint(format!(
-                "find out, then say `selvedge settle {call} --thread {thread} --done | --not-done | --unknown`"
-            ))
+            Failure::new(Exit::Decision, "needs_decision", message).hint(hints::settle(call, thread))
         }
         (asks, _) => {
             let asked: Vec<String> =
@@ -540,13 +538,12 @@ pub(crate) fn needs_decision(thread: &ThreadId, suspended: Option<&Suspended>, a
             for ask in asks.iter().filter(|ask| ask.redefined) {
                 message += &format!("; tool `{}` changed since `{}` was asked about", clean(&ask.tool), ask.call_id);
             }
-            let which = match asks {
-                [one] => format!("{} --thread {thread}", one.call_id),
-                _ => format!("--all {thread}"),
-            };
-            Failure::new(Exit::Decision, "needs_decision", message).hint(format!(
-                "`selvedge approve {which}` or `selvedge deny {which}`; `selvedge inbox` shows all that waits"
-            ))
+            let [approve, deny] = ["approve", "deny"].map(|word| match asks {
+                [one] => hints::about(word, &one.call_id, thread, ""),
+                _ => format!("selvedge {word} --all {thread}"),
+            });
+            Failure::new(Exit::Decision, "needs_decision", message)
+                .hint(format!("`{approve}` or `{deny}`; `selvedge inbox` shows all that waits"))
         }
     }
 }

@@ -4,6 +4,8 @@ use std::path::Path;
 
 use selvedge_log::Trust;
 use selvedge_model::limits::Cost;
+use selvedge_model::shell::drives_the_screen;
+pub(crate) use selvedge_model::shell::word as shell_word;
 use selvedge_model::{Digest, Timestamp};
 use serde::Serializer;
 
@@ -56,10 +58,8 @@ pub(crate) fn clean(text: &str) -> String {
     for c in text.chars() {
         match c {
             '\n' => safe.push('\n'),
-            '\u{061c}' | '\u{200e}' | '\u{200f}' | '\u{2028}'..='\u{202e}' | '\u{2066}'..='\u{2069}' => {
-                safe.extend(c.escape_unicode());
-            }
             c if c.is_control() => safe.extend(c.escape_default()),
+            c if drives_the_screen(c) => safe.extend(c.escape_unicode()),
             c => safe.push(c),
         }
     }
@@ -94,16 +94,6 @@ pub(crate) fn in_json<S: Serializer>(path: impl AsRef<Path>, serializer: S) -> R
     serializer.collect_str(&path.as_ref().display())
 }
 
-/// A path or word as a shell reads it back.
-pub(crate) fn shell_word(text: &str) -> String {
-    let plain = |byte: u8| byte.is_ascii_alphanumeric() || b"/._-+:@%,=~".contains(&byte);
-    if !text.is_empty() && !text.starts_with('~') && text.bytes().all(plain) {
-        text.to_owned()
-    } else {
-        format!("'{}'", text.replace('\'', r"'\''"))
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -119,12 +109,5 @@ mod tests {
         assert_eq!(clean("a\u{1b}[2Jb\r\u{202e}c\nd"), "a\\u{1b}[2Jb\\r\\u{202e}c\nd");
         assert_eq!(one_line("  two\n  words\tand more ", 9), "two word…");
         assert_eq!(one_line("héllo", 5), "héllo");
-    }
-
-    #[test]
-    fn words_come_back_from_a_shell_as_they_were() {
-        assert_eq!(shell_word("/tmp/a-b_1.c"), "/tmp/a-b_1.c");
-        assert_eq!(shell_word("it's here"), r"'it'\''s here'");
-        assert_eq!(shell_word("~x"), "'~x'");
     }
 }

@@ -3,8 +3,11 @@
 use std::cmp::Reverse;
 use std::time::Duration;
 
-use selvedge_model::event::{Ask, ResumeMode, SuspendReason, Suspended};
-use selvedge_model::{CallId, Clock, Manifest, Status, ThreadId, Timestamp};
+use selvedge_log::Trust;
+use selvedge_model::event::{Ask, Decision, ResumeMode, SuspendReason, Suspended};
+use selvedge_model::message::Block;
+use selvedge_model::{CallId, Clock, Event, Manifest, Status, ThreadId, Timestamp};
+use selvedge_store::load::each_changeset;
 use selvedge_store::{Filter, Registry, Store};
 use selvedge_store_local::system::SystemClock;
 use serde::Serialize;
@@ -28,15 +31,19 @@ pub(crate) struct Need {
     /// The call it is about.
     pub(crate) call_id: Option<CallId>,
     pub(crate) tool: Option<String>,
+    /// What it is to be called with; absent where it is too long for the ask.
     pub(crate) arguments: Option<Value>,
     /// Why somebody is asked.
     pub(crate) why: Option<String>,
+    /// Since when: the moment it was asked, or that the thread began to wait.
     pub(crate) since: Timestamp,
     pub(crate) expires_at: Option<Timestamp>,
     /// What becomes of the call once it is allowed.
     pub(crate) resume_mode: Option<ResumeMode>,
     /// Whether that moment is over, so that nobody can decide about the call any more.
     pub(crate) expired: bool,
+    /// What somebody said already, if whoever holds the thread has yet to take it in.
+    pub(crate) answered: Option<String>,
     /// What to type.
     pub(crate) commands: Vec<String>,
 }
@@ -51,9 +58,11 @@ pub(crate) fn needs(store: &dyn Store) -> Result<Vec<Need>> {
     let mut needs: Vec<Need> = waiting.iter().flat_map(|thread| needs_of(store, thread, now)).collect();
     for thread in of_status(store, Status::Running)?.into_iter().chain(late(store)?) {
         // Its other calls run meanwhile.
-        needs.extend(thread.asks.iter().filter(|ask| !ask.is_over(now)).map(|ask| asked(&thread, ask, now)));
+        let open = thread.asks.iter().filter(|ask| !ask.is_over(now));
+        needs.extend(open.map(|ask| asked(store, &thread, ask, now)));
         needs.extend(lost(store, thread)?);
     }
+    // Calls that were asked about together stay in their order.
     needs.sort_by_key(|need| Reverse(need.since));
     Ok(needs)
 }
@@ -134,21 +143,40 @@ fn need(thread: &Manifest, reason: SuspendReason, code: Option<String>, commands
         expires_at: None,
         resume_mode: None,
         expired: false,
+        answered: None,
         commands,
     }
 }
 
+/// When a thread began to wait: with the end of its last run. What is decided about one of its calls meanwhile changes nothing of that.
+fn waits_since(store: &dyn Store, thread: &Manifest) -> Timestamp {
+    let last = store.runs(&thread.thread_id).ok().and_then(|mut runs| runs.pop());
+    last.map_or(thread.updated_at, |run| run.updated_at)
+}
+
+/// What somebody left about a call with whoever holds its thread, if that is not taken in yet.
+fn left(store: &dyn Store, thread: &ThreadId, fits: impl Fn(&Decision) -> bool) -> Option<String> {
+    let notes = store.pending(thread).unwrap_or_default();
+    let mut decisions =
+        notes.into_iter().filter_map(|note| serde_json::from_value(note.body.get("decision")?.clone()).ok());
+    decisions.find(fits).map(|decision: Decision| decision.action)
+}
+
 /// Somebody's word that a thread asks for.
-fn asked(thread: &Manifest, ask: &Ask, now: Timestamp) -> Need {
+fn asked(store: &dyn Store, thread: &Manifest, ask: &Ask, now: Timestamp) -> Need {
     let Ask { call_id, tool, arguments, expires_at, resume_mode, .. } = ask.clone();
     let (id, expired) = (&thread.thread_id, ask.is_over(now));
-    // Nobody's word counts any more: the thread goes on without the call.
-    let commands = match expired {
-        true => vec![format!("selvedge resume {id}")],
-        false => ["approve", "deny"].map(|word| format!("selvedge {word} {call_id} --thread {id}")).into(),
+    let is_about = |left: &Decision| left.call_id == call_id && left.action_hash == Some(ask.action_hash);
+    let answered = left(store, id, is_about).filter(|_| !expired);
+    let commands = match (expired, &answered) {
+        // Nobody's word counts any more: the thread goes on without the call.
+        (true, _) => vec![format!("selvedge resume {id}")],
+        (false, Some(_)) => after(store, id),
+        (false, None) => ["approve", "deny"].map(|word| hints::about(word, &call_id, id, "")).into(),
     };
     let code = thread.suspended.as_ref().map_or_else(|| Some("approval".to_owned()), |why| why.code.clone());
     Need {
+        since: ask.asked_at.unwrap_or_else(|| waits_since(store, thread)),
         call_id: Some(call_id),
         tool: Some(tool),
         arguments,
@@ -156,20 +184,31 @@ fn asked(thread: &Manifest, ask: &Ask, now: Timestamp) -> Need {
         expires_at,
         resume_mode: Some(resume_mode),
         expired,
+        answered,
         ..need(thread, SuspendReason::Approval, code, commands)
+    }
+}
+
+/// What to type once everything is said about a call: nothing, if somebody holds its thread and so goes by it.
+fn after(store: &dyn Store, thread: &ThreadId) -> Vec<String> {
+    match store.holder(thread) {
+        Ok(Some(_)) => Vec::new(),
+        _ => vec![format!("selvedge resume {thread}")],
     }
 }
 
 fn needs_of(store: &dyn Store, thread: &Manifest, now: Timestamp) -> Vec<Need> {
     let id = &thread.thread_id;
     let Some(why) = &thread.suspended else { return Vec::new() };
-    let of = |why: &Suspended, commands| need(thread, why.reason, why.code.clone(), commands);
-    let asks = thread.asks.iter().map(|ask| asked(thread, ask, now));
+    let since = waits_since(store, thread);
+    let of = |why: &Suspended, commands| Need { since, ..need(thread, why.reason, why.code.clone(), commands) };
+    let asks = thread.asks.iter().map(|ask| asked(store, thread, ask, now));
     let is_asked = |call: &&CallId| thread.asks.iter().any(|ask| ask.call_id == **call);
     let unknown = why.calls.iter().filter(|call| !is_asked(call)).map(|call| {
-        let commands =
-            ["--done", "--not-done", "--unknown"].map(|word| format!("selvedge settle {call} {word} --thread {id}"));
-        Need { call_id: Some(call.clone()), ..of(why, commands.into()) }
+        let answered = left(store, id, |left| left.call_id == *call && !left.is_word());
+        let verdicts = || [" --done", " --not-done", " --unknown"].map(|flag| hints::about("settle", call, id, flag));
+        let commands = if answered.is_some() { after(store, id) } else { verdicts().into() };
+        Need { call_id: Some(call.clone()), answered, ..of(why, commands) }
     });
     let mut needs: Vec<Need> = asks.chain(unknown).collect();
     // What it asks about is not why it waits, if no call of it does.
@@ -230,6 +269,29 @@ pub(crate) fn thread_of(store: &dyn Registry, call: &CallId) -> Result<ThreadId>
             Err(failure.hint("say which one with `--thread`"))
         }
     }
+}
+
+/// What a call is made with, as its thread's log has it.
+pub(crate) fn arguments_of(
+    store: &dyn Store,
+    trust: &Trust,
+    thread: &ThreadId,
+    call: &CallId,
+) -> Result<Option<Value>> {
+    let mut found = None;
+    each_changeset(store, thread, trust, |entry| {
+        for line in entry.lines {
+            let Event::Message(message) = line.event else { continue };
+            for block in message.content {
+                match block {
+                    // A model may use the name of a call again: the last one is open.
+                    Block::ToolCall { id, arguments, .. } if id == *call => found = Some(arguments),
+                    _ => {}
+                }
+            }
+        }
+    })?;
+    Ok(found)
 }
 
 /// Why somebody is asked about a call.

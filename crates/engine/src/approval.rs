@@ -42,6 +42,7 @@ pub(crate) fn ask(asking: &Asking, action_hash: Digest, call: &OpenCall, now: Ti
         action_hash,
         why: asking.why.clone(),
         redefined: false,
+        asked_at: Some(now),
         expires_at: asking.expires_after.and_then(|after| later(now, after)),
         resume_mode: asking.mode,
     }
@@ -91,7 +92,8 @@ fn meaning(call: &OpenCall, decision: &Decision) -> Word {
     let by = || Some(decision.who.clone());
     let as_asked = || Word::Given { arguments: call.arguments.clone(), changed_by: None };
     match (decision.action.as_str(), decision.resume_mode, &decision.result) {
-        (Decision::DENY, ..) => {
+        // A plain no is none the less one for being called an approval.
+        (Decision::DENY, ..) | (Decision::APPROVE, ResumeMode::PassDecisionToTool, Some(Value::Bool(false))) => {
             let why = decision.reason.as_ref().map(|reason| format!(": {reason}")).unwrap_or_default();
             Word::Answer(Output::error(format!("denied by {}{why}", decision.who)))
         }
@@ -216,6 +218,8 @@ mod tests {
         let asked = given(json!({"amount": 5}), None);
         assert_eq!(heard(ResumeMode::ReplayToolCall, yes(json!({"amount": 1}))), asked);
         assert_eq!(heard(ResumeMode::PassDecisionToTool, yes(json!(true))), asked);
+        let denied = Word::Answer(Output::error("denied by ann"));
+        assert_eq!(heard(ResumeMode::PassDecisionToTool, yes(json!(false))), denied);
         assert_eq!(
             heard(ResumeMode::PassDecisionToTool, yes(json!({"amount": 1}))),
             given(json!({"amount": 1}), Some("ann"))

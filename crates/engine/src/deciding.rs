@@ -132,8 +132,11 @@ impl Engine {
                 return Err(Error::ValueUnused { thread: thread.clone(), call: id.clone() });
             }
             (Choice::Approve(_), ResumeMode::UseDecisionAsToolResult) => return Ok(()),
-            // A plain yes.
-            (Choice::Approve(_), ResumeMode::PassDecisionToTool) if value.is_boolean() => return Ok(()),
+            // A plain yes, and a plain no, which nobody means who allows a call.
+            (Choice::Approve(Some(Value::Bool(true))), ResumeMode::PassDecisionToTool) => return Ok(()),
+            (Choice::Approve(Some(Value::Bool(false))), ResumeMode::PassDecisionToTool) => {
+                return Err(Error::EditRefused { call: id.clone(), why: "`false` refuses it".to_owned() });
+            }
             _ => {}
         }
         let call = Call {

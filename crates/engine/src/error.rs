@@ -35,7 +35,7 @@ pub enum Error {
         hint: String,
     },
     /// There is no such call that somebody could decide about.
-    #[error("thread `{thread}` has no call `{call}` whose outcome is open")]
+    #[error("no call `{call}` of thread `{thread}` waits for such a decision")]
     NoOpenCall {
         /// The thread.
         thread: ThreadId,
@@ -206,7 +206,9 @@ impl Classify for Error {
             Self::Store(source) => source.hint(),
             Self::Commit { source, .. } => source.hint(),
             Self::NotRunnable { hint, .. } => Some(hint.clone()),
-            Self::NoOpenCall { thread, .. } => Some(format!("`selvedge log {thread}` shows its calls")),
+            Self::NoOpenCall { thread, .. } => Some(format!(
+                "`selvedge inbox {thread}` shows what it waits for, `selvedge log {thread}` what became of its calls"
+            )),
             Self::AlreadyDecided { thread, .. } => {
                 Some(format!("what was said counts; `selvedge resume {thread}` goes on with it"))
             }
@@ -219,9 +221,9 @@ impl Classify for Error {
             Self::EditRefused { .. } => {
                 Some("mend the arguments; `selvedge inbox` shows the call as it was asked for".to_owned())
             }
-            Self::ValueUnused { thread, call } => Some(format!(
-                "`selvedge approve {call} --thread {thread}` allows it as it is, `--edit FILE` with other arguments"
-            )),
+            Self::ValueUnused { .. } => {
+                Some("without `--with` it is allowed as it is, `--edit FILE` allows it with other arguments".to_owned())
+            }
             Self::NotRaised { thread, .. } => {
                 Some(format!("`selvedge thread show {thread}` shows its limits; a raise sets a higher one"))
             }

@@ -5,6 +5,7 @@ use std::io;
 
 use selvedge_model::error::{Classify, Kind};
 use selvedge_model::id::InvalidId;
+use selvedge_model::shell;
 
 /// What is wrong is said in a few lines, however long what is wrong is.
 const WHY_CHARS_MAX: usize = 300;
@@ -155,7 +156,8 @@ impl Classify for ItemError {
             Self::Unsafe { .. } => Some("put the file itself there; links are not followed".to_owned()),
             Self::Cycle { .. } => Some("take `extends` out of one of them".to_owned()),
             Self::NotTrusted { file, what, place, .. } => {
-                Some(format!("read it, and sign it with `selvedge sign '{file}' --kind {what} --id {place}`"))
+                let (file, place) = (shell::word(file), shell::word(place));
+                Some(format!("read it, and sign it with `selvedge sign {file} --kind {what} --id {place}`"))
             }
             Self::Io { .. } => None,
         }

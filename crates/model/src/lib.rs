@@ -7,7 +7,8 @@
 //! - [`event`], [`changeset`], [`batch`]: one line, one thread's share of a commit, one commit. [`blob`]: what a log names.
 //! - [`status`], [`run`], [`limits`], [`manifest`], [`fold`]: what follows from the events.
 //! - [`account`]: postings and the rules that keep a tree of threads within its budget.
-//! - [`error`]: the questions every error answers. [`outside`]: the clock and chance, as they are handed in.
+//! - [`error`]: the questions every error answers. [`outside`]: the clock and chance, as they are handed in. [`shell`]: names in commands
+//!   that people paste.
 //! - [`answer`], [`tool`]: what a language model and a tool must keep to. [`price`]: what tokens cost. [`cancel`]: how both are told to stop.
 
 pub mod account;
@@ -32,6 +33,7 @@ pub mod path;
 pub mod price;
 pub mod run;
 pub mod scope;
+pub mod shell;
 pub mod status;
 pub mod time;
 pub mod tool;

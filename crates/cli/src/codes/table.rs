@@ -494,8 +494,12 @@ pub(crate) const PAGES: &[Page] = &[
         exits: &[Exit::Usage],
         retry: Retry::Never,
         means: "The call can't be made with these arguments.",
-        cause: "The tool does not take them: a field is missing, too much, or of another type. Nothing was recorded.",
-        remedies: &["mend the file and approve again: `selvedge approve CALL --edit FILE`"],
+        cause: "The tool does not take them: a field is missing, too much, or of another type; or they are `false`, which refuses the call. \
+                Nothing was recorded.",
+        remedies: &[
+            "mend the file and approve again: `selvedge approve CALL --edit FILE`",
+            "refuse the call: `selvedge deny CALL`",
+        ],
         related: &["no_open_call", "already_decided"],
     },
     Page {
@@ -1123,12 +1127,10 @@ pub(crate) const PAGES: &[Page] = &[
         code: "no_open_call",
         exits: &[Exit::NotFound],
         retry: Retry::Never,
-        means: "There is no such call whose outcome is open.",
-        cause: "The call has its outcome already, was never dispatched, or its name is misspelt.",
-        remedies: &[
-            "see which threads wait: `selvedge thread list --status suspended`",
-            "see a thread's calls: `selvedge log THREAD`",
-        ],
+        means: "No such call waits for a decision of this kind.",
+        cause: "The call has its outcome already, or its name is misspelt. One that nobody was asked about, or that was made already, can't be \
+                allowed or denied; of one that was not made there is nothing to settle.",
+        remedies: &["see what waits, and what to say: `selvedge inbox`", "see a thread's calls: `selvedge log THREAD`"],
         related: &["needs_decision", "thread_not_found"],
     },
     Page {

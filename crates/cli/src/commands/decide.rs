@@ -16,7 +16,7 @@ use crate::context::Context;
 use crate::error::{Exit, Failure, Result};
 use crate::hints;
 use crate::running::{Running, needs_decision};
-use crate::text::one_line;
+use crate::text::{clean, one_line};
 use crate::waiting::thread_of;
 
 /// Which calls, and what happens once they are decided about.
@@ -231,6 +231,15 @@ fn decide_one(
             (Ok(decided), _) => decided,
             // Whoever it was left with has gone by it.
             (Err(selvedge_engine::Error::NoOpenCall { .. }), Some(left)) => return Ok(left),
+            // Whoever means no says so by its own word.
+            (Err(error @ selvedge_engine::Error::EditRefused { .. }), _)
+                if *choice == Choice::Approve(Some(Value::Bool(false))) =>
+            {
+                let deny = hints::about("deny", call, thread, "");
+                return Err(
+                    Failure::of(&error).hint(format!("`{deny}` refuses it; without `--with` it is allowed as it is"))
+                );
+            }
             (Err(error), _) => return Err(hints::refused(&*running.store, &error)),
         };
         let is_run = running.store.get(thread)?.manifest.status == Status::Running;
@@ -271,7 +280,7 @@ fn tell(
     }
     let said = said(choice, decided.mode);
     let before = if decided.recorded == Recorded::Before { ", as was said before" } else { "" };
-    context.output.text(format_args!("call {call} of {thread} {said}{before}"))
+    context.output.text(format_args!("call {} of {thread} {said}{before}", clean(call.as_str())))
 }
 
 /// What a call is made with instead of its own arguments.

@@ -3,16 +3,17 @@
 use std::collections::HashSet;
 use std::time::Duration;
 
+use selvedge_log::Trust;
 use selvedge_model::event::ResumeMode;
 use selvedge_model::{CallId, ThreadId, Timestamp};
-use selvedge_store::Feed;
-use selvedge_store_local::Access;
+use selvedge_store::{Feed, Registry};
+use selvedge_store_local::{Access, LocalStore};
 
-use crate::context::Context;
+use crate::context::{Context, User};
 use crate::error::Result;
-use crate::output::{BOLD, DIM, WARN, paint};
-use crate::text::{clean, local, local_minute, one_line};
-use crate::waiting::{Need, needs};
+use crate::output::{BOLD, DIM, Output, WARN, paint};
+use crate::text::{clean, count, local, local_minute};
+use crate::waiting::{Need, arguments_of, needs};
 
 /// How long to wait for news before looking again, and whether anybody still listens.
 const LISTEN: Duration = Duration::from_millis(500);
@@ -20,15 +21,20 @@ const LISTEN: Duration = Duration::from_millis(500);
 /// Show what waits for somebody, the newest first
 ///
 /// Calls that need somebody's word (also while the other calls of their thread run), calls of which nobody knows what became, threads that reached a limit or whose process died; each
-/// with the command that answers it.
+/// with the command that answers it. A call that somebody has answered, and whose thread has yet to take that in, is shown as answered. What
+/// is asked about is shown whole if it is no longer than a few pages; with THREAD, whatever its length.
 ///
 /// JSON: one object per need: {"thread_id", "title", "reason", "code", "call_id", "tool", "arguments", "why", "since", "expires_at",
-/// "resume_mode", "expired", "commands"}. "arguments" is null if they are long: `selvedge log` has them. "resume_mode" is what becomes of a call once it
+/// "resume_mode", "expired", "answered", "commands"}. "arguments" are whole, whatever their length; they are null where nothing is asked
+/// about a call, or where the log can't be read. "since" is when it was asked, or when the thread began to wait. "answered" is what somebody said of the call ("approve", "edit",
+/// "deny", "done", "not_done", "unknown") that the thread has yet to take in, or null. "resume_mode" is what becomes of a call once it
 /// is allowed: "replay_tool_call" makes it as it was asked for, "pass_decision_to_tool" with what `approve --with` gives, and
 /// "use_decision_as_tool_result" does not make it and takes that for its result. "expired" says that the time to decide is over: the
 /// thread goes on without the call.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
+    /// Only what this thread waits for: any unique beginning of its id or its hex
+    thread: Option<String>,
     /// Go on with what comes, until interrupted
     #[arg(short, long)]
     follow: bool,
@@ -36,68 +42,132 @@ pub(crate) struct Args {
 
 pub(crate) fn run(args: &Args, context: &Context<'_>) -> Result<()> {
     let store = context.open(Access::ReadOnly)?;
+    let thread = args.thread.as_ref().map(|prefix| store.resolve(prefix)).transpose()?;
+    let screen =
+        Screen { store: &store, trust: User::find()?.trust()?, output: context.output, whole: thread.is_some() };
+    let is_meant = |need: &Need| thread.as_ref().is_none_or(|thread| need.thread_id == *thread);
+    let look = || -> Result<Vec<Need>> { Ok(needs(&store)?.into_iter().filter(is_meant).collect()) };
     // Asked before looking: what comes in between is seen now or looked for again, never missed.
     let mut position = store.position()?;
-    let now = needs(&store)?;
+    let now = look()?;
     let mut known: HashSet<_> = now.iter().map(key).collect();
-    now.iter().try_for_each(|need| show(need, context))?;
     if now.is_empty() {
         context.output.tell("nothing waits for anybody");
     }
+    now.into_iter().try_for_each(|need| screen.show(need))?;
     while args.follow && !context.output.is_closed() {
         // A process that dies says nothing: who wants to hear of it looks again now and then.
         store.wait(position, LISTEN)?;
         position = store.position()?;
-        let now = needs(&store)?;
-        now.iter().rev().filter(|need| !known.contains(&key(need))).try_for_each(|need| show(need, context))?;
-        known = now.iter().map(key).collect();
+        let now = look()?;
+        let keys = now.iter().map(key).collect();
+        let mut news: Vec<Need> = now.into_iter().filter(|need| !known.contains(&key(need))).collect();
+        // As it came: the oldest first, and calls that were asked about together in their order.
+        news.sort_by_key(|need| need.since);
+        news.into_iter().try_for_each(|need| screen.show(need))?;
+        known = keys;
     }
     Ok(())
 }
 
-/// What tells one need from another; a thread that waits again waits anew, and a call that has expired is news.
-fn key(need: &Need) -> (ThreadId, Option<CallId>, Option<Timestamp>, bool) {
-    (need.thread_id.clone(), need.call_id.clone(), need.call_id.is_none().then_some(need.since), need.expired)
+/// What tells one need from another; a thread that waits again waits anew, a call that is asked about again is asked anew, and one that
+/// has expired is news.
+fn key(need: &Need) -> (ThreadId, Option<CallId>, Timestamp, bool) {
+    (need.thread_id.clone(), need.call_id.clone(), need.since, need.expired)
 }
 
-fn show(need: &Need, context: &Context<'_>) -> Result<()> {
-    let output = context.output;
-    if output.is_json() {
-        return output.record(need);
+/// Where needs are shown.
+struct Screen<'a> {
+    store: &'a LocalStore,
+    trust: Trust,
+    output: &'a Output,
+    /// Whether arguments are shown whatever their length.
+    whole: bool,
+}
+
+impl Screen<'_> {
+    fn show(&self, mut need: Need) -> Result<()> {
+        if let (Some(_), Some(call), None) = (&need.tool, &need.call_id, &need.arguments) {
+            // One log that can't be read does not hide what else waits.
+            need.arguments = arguments_of(self.store, &self.trust, &need.thread_id, call).ok().flatten();
+        }
+        match self.output.is_json() {
+            true => self.output.record(&need),
+            false => self.text(&need),
+        }
     }
-    let reason = serde_json::to_value(need.reason).unwrap_or_default();
-    let what = match (&need.tool, &need.call_id) {
-        (Some(tool), _) => format!("{} {}", paint(BOLD, clean(tool)), arguments(need)),
-        (None, Some(call)) => format!("call {call}"),
-        // The code of some is their reason, and is not said twice.
-        (None, None) => clean(need.code.as_deref().filter(|code| reason != *code).unwrap_or_default()),
-    };
-    let reason = paint(WARN, reason.as_str().unwrap_or_default());
-    let line = format!("{} {reason} {what}", paint(DIM, local_minute(need.since)));
-    output.text(line.trim_end())?;
-    let title = need.title.as_deref().map(|title| format!(" {}", clean(title))).unwrap_or_default();
-    output.text(format_args!("  {}{title}", need.thread_id))?;
-    if let Some(why) = &need.why {
-        output.text(format_args!("  {}", clean(why)))?;
+
+    fn text(&self, need: &Need) -> Result<()> {
+        let output = self.output;
+        let reason = serde_json::to_value(need.reason).unwrap_or_default();
+        let arguments = need.tool.as_ref().map(|_| arguments(need, self.whole)).unwrap_or_default();
+        let what = match (&need.tool, &need.call_id) {
+            (Some(tool), _) => match arguments.as_slice() {
+                [one] => format!("{} {one}", paint(BOLD, clean(tool))),
+                _ => paint(BOLD, clean(tool)),
+            },
+            (None, Some(call)) => format!("call {}", clean(call.as_str())),
+            // The code of some is their reason, and is not said twice.
+            (None, None) => clean(need.code.as_deref().filter(|code| reason != *code).unwrap_or_default()),
+        };
+        let reason = paint(WARN, reason.as_str().unwrap_or_default());
+        let line = format!("{} {reason} {what}", paint(DIM, local_minute(need.since)));
+        output.text(line.trim_end())?;
+        if arguments.len() > 1 {
+            arguments.iter().try_for_each(|line| output.text(format_args!("    {line}")))?;
+        }
+        let title = need.title.as_deref().map(|title| format!(" {}", clean(title))).unwrap_or_default();
+        output.text(format_args!("  {}{title}", need.thread_id))?;
+        for said in said(need) {
+            output.text(format_args!("  {said}"))?;
+        }
+        need.commands.iter().try_for_each(|command| output.text(format_args!("  {}", paint(DIM, command))))
     }
+}
+
+/// What else there is to know of a need, line by line.
+fn said(need: &Need) -> Vec<String> {
     let becomes = match need.resume_mode {
-        Some(ResumeMode::UseDecisionAsToolResult) => "if allowed, it is not made: what `--with` gives is its result",
-        Some(ResumeMode::PassDecisionToTool) => "if allowed, it is made with what `--with` gives, or else as it is",
-        Some(ResumeMode::ReplayToolCall) | None => "",
+        Some(ResumeMode::UseDecisionAsToolResult) => {
+            Some("if allowed, it is not made: what `--with` gives is its result".to_owned())
+        }
+        Some(ResumeMode::PassDecisionToTool) => {
+            Some("if allowed, it is made with what `--with` gives, or else as it is".to_owned())
+        }
+        Some(ResumeMode::ReplayToolCall) | None => None,
     };
-    if !becomes.is_empty() {
-        output.text(format_args!("  {becomes}"))?;
-    }
-    if let Some(expires_at) = need.expires_at {
+    let time = need.expires_at.map(|expires_at| {
         let word = if need.expired { "expired" } else { "until" };
-        output.text(format_args!("  {word} {}", local(expires_at)))?;
-    }
-    need.commands.iter().try_for_each(|command| output.text(format_args!("  {}", paint(DIM, command))))
+        format!("{word} {}", local(expires_at))
+    });
+    let answered = need.answered.as_ref().map(|word| {
+        let by =
+            if need.commands.is_empty() { "whoever runs the thread goes by it" } else { "nobody has gone by it yet" };
+        format!("answered ({}): {by}", clean(word))
+    });
+    [need.why.as_deref().map(clean), becomes, time, answered].into_iter().flatten().collect()
 }
 
-fn arguments(need: &Need) -> String {
-    need.arguments.as_ref().map_or_else(
-        || format!("(`selvedge log {}` has its arguments)", need.thread_id),
-        |arguments| one_line(&arguments.to_string(), 100),
-    )
+/// How many characters of arguments stand beside the name of their tool, and how many bytes of them are shown below it.
+const BESIDE: usize = 100;
+const SHOWN_BYTES: usize = 8 << 10;
+
+/// The arguments of a call, line by line: somebody decides by them, so they are whole, or it is said what shows the rest.
+fn arguments(need: &Need, whole: bool) -> Vec<String> {
+    let thread = &need.thread_id;
+    let Some(arguments) = &need.arguments else {
+        return vec![format!("(its arguments can't be read: `selvedge verify {thread}` says why)")];
+    };
+    let line = clean(&arguments.to_string());
+    if line.chars().count() <= BESIDE {
+        return vec![line];
+    }
+    let text = clean(&serde_json::to_string_pretty(arguments).unwrap_or_default());
+    if whole || text.len() <= SHOWN_BYTES {
+        return text.lines().map(str::to_owned).collect();
+    }
+    let cut = &text[..text.floor_char_boundary(SHOWN_BYTES)];
+    let rest = count((text.len() - cut.len()) as u64, "byte");
+    let more = format!("… and {rest} more: `selvedge inbox {thread}` shows all of it");
+    cut.lines().map(str::to_owned).chain([more]).collect()
 }

@@ -1,19 +1,22 @@
 //! `selvedge resume`: goes on with a thread that waits.
 
 use selvedge::Input;
+use selvedge_engine::Error;
+use selvedge_model::Status;
 use selvedge_model::limits::Limits;
-use selvedge_model::{Status, ThreadId};
-use selvedge_store::Registry;
+use selvedge_store::{Error as StoreError, Registry};
 
 use crate::context::Context;
 use crate::error::{Failure, Result};
-use crate::hints;
 use crate::running::Running;
 
 /// Go on with a thread that waits, or that has ended
 ///
 /// A thread waits because a limit was reached, because somebody must decide, or because its process died. What has an outcome
 /// is not done again: calls that may run at most once are asked after, others are repeated. A message is optional.
+///
+/// A limit is raised also while somebody else runs the thread: that is left with whoever does, who goes by it, and a message waits for
+/// its turn.
 ///
 /// A thread that has ended goes on in another one, which knows all that was said and is told the message; without one there is
 /// nothing to do. Of a chain, any thread may be named: its end goes on.
@@ -45,18 +48,27 @@ pub(crate) fn run(args: &Args, context: &Context<'_>) -> Result<()> {
             .show(context, |running, cancel, tell| running.engine.resume(&thread, input, &work, cancel, tell));
     }
     let raise = crate::limit::all(&args.raise);
-    let end = running.engine.end_of_chain(&thread).map_err(|error| Failure::of(&error))?;
-    if input.is_empty() && is_run_elsewhere(&running, &end)? {
-        running.engine.leave_raise(&end, &raise).map_err(|error| hints::refused(&*running.store, &error))?;
-        running.close(context);
-        context.output.tell(format!("left with whoever runs {end}, who goes by it"));
-        return Ok(());
+    let mut is_left = false;
+    let shown = running.show(context, |running, cancel, tell| {
+        let engine = &running.engine;
+        let raised = engine.resume(&thread, input.clone().raising(raise.clone()), &work, cancel, tell);
+        let Err(Error::Store(StoreError::LeaseHeld { .. })) = raised else { return raised };
+        // Whoever has it can't give it back before it has heard this.
+        let end = engine.end_of_chain(&thread)?;
+        engine.leave_raise(&end, &raise)?;
+        is_left = true;
+        match (input.is_empty(), running.store.get(&end)?.manifest.status) {
+            (false, _) => engine.send(&thread, input, &work, cancel, tell),
+            (true, Status::Running) => raised,
+            // Whoever had it did not run it, or has done so by now.
+            (true, _) => engine.resume(&thread, input, &work, cancel, tell),
+        }
+    });
+    match shown {
+        Err(failure) if is_left && matches!(failure.code, "lease_held" | "not_runnable") => {
+            context.output.tell(format!("left with whoever runs {thread}, who goes by it"));
+            Ok(())
+        }
+        shown => shown,
     }
-    let input = input.raising(raise);
-    running.show(context, |running, cancel, tell| running.engine.resume(&thread, input, &work, cancel, tell))
-}
-
-/// Whether somebody alive runs a thread right now; those whose process is gone were settled when the project was opened.
-fn is_run_elsewhere(running: &Running, thread: &ThreadId) -> Result<bool> {
-    Ok(running.store.get(thread)?.manifest.status == Status::Running)
 }

@@ -13,31 +13,31 @@ use serde_json::{Value, json};
 use crate::running::{TASK, killed_in_the_middle, pay, project, put, start_and_await, status, thread_of};
 use crate::support::{Ran, Sandbox};
 
-const ASK: &str = "rules:\n  - { id: money, tool: pay, action: ask, reason: money leaves the house }\n";
-const PAY_TWO: &str = "turns:\n  - { say: One moment., calls: [{ tool: pay, arguments: { to: anna } }, { tool: pay, arguments: { to: ben } }] }\n  - { say: Done., repeat: forever }\n";
+pub(crate) const ASK: &str = "rules:\n  - { id: money, tool: pay, action: ask, reason: money leaves the house }\n";
+pub(crate) const PAY_TWO: &str = "turns:\n  - { say: One moment., calls: [{ tool: pay, arguments: { to: anna } }, { tool: pay, arguments: { to: ben } }] }\n  - { say: Done., repeat: forever }\n";
 const PAY_ONE: &str = "turns:\n  - { calls: [{ tool: pay, arguments: { to: anna } }] }\n  - { say: \"Heard: {result}\", repeat: forever }\n";
 const RUN: [&str; 5] = ["run", "task", "--model", "scripted:script.yaml", "--json"];
 
 /// A project in which every payment needs somebody's word.
-fn asking(script: &str) -> Sandbox {
+pub(crate) fn asking(script: &str) -> Sandbox {
     let sandbox = project(TASK, &pay("echo ok"), script);
     put(&sandbox, ".ai/config/agent/approvals.yaml", ASK);
     sandbox
 }
 
 /// Runs the task until it waits; gives its thread.
-fn waiting(sandbox: &Sandbox) -> String {
+pub(crate) fn waiting(sandbox: &Sandbox) -> String {
     let ran = sandbox.run(&RUN);
     ran.error_beside_data(7, "needs_decision");
     thread_of(&ran)
 }
 
-fn paid(sandbox: &Sandbox) -> Vec<String> {
+pub(crate) fn paid(sandbox: &Sandbox) -> Vec<String> {
     let text = fs::read_to_string(sandbox.project().join("paid.txt")).unwrap_or_default();
     text.lines().map(str::to_owned).collect()
 }
 
-fn inbox(sandbox: &Sandbox) -> Vec<Value> {
+pub(crate) fn inbox(sandbox: &Sandbox) -> Vec<Value> {
     sandbox.run(&["inbox", "--json"]).records()
 }
 
@@ -48,7 +48,7 @@ fn inbox_thread(sandbox: &Sandbox) -> String {
 
 /// The last object of a command that ran a thread to its end.
 #[track_caller]
-fn ended(ran: &Ran) -> Value {
+pub(crate) fn ended(ran: &Ran) -> Value {
     assert_eq!(ran.code, Some(0), "{ran:?}");
     let last = ran.records().pop().unwrap();
     assert_eq!((&last["told"], &last["status"]), (&json!("ended"), &json!("completed")), "{ran:?}");
@@ -56,7 +56,7 @@ fn ended(ran: &Ran) -> Value {
 }
 
 /// Starts a command and reads what it tells until something fits.
-fn until(sandbox: &Sandbox, args: &[&str], fits: impl Fn(&Value) -> bool) -> (Child, Vec<Value>) {
+pub(crate) fn until(sandbox: &Sandbox, args: &[&str], fits: impl Fn(&Value) -> bool) -> (Child, Vec<Value>) {
     let mut child = sandbox.command(args).stdin(Stdio::null()).spawn().unwrap();
     let mut told = Vec::new();
     for line in BufReader::new(child.stdout.as_mut().unwrap()).lines() {
@@ -384,6 +384,7 @@ fn the_inbox_shows_the_newest_thread_first_and_its_calls_in_order() {
     let mut fields: Vec<&str> = needs[0].as_object().unwrap().keys().map(String::as_str).collect();
     fields.sort_unstable();
     let documented = [
+        "answered",
         "arguments",
         "call_id",
         "code",
@@ -446,7 +447,7 @@ fn whoever_follows_the_inbox_hears_of_what_comes() {
 }
 
 /// A project whose payments need somebody's word, and in which a slow tool keeps the run busy until there is a file `fast`.
-fn busy() -> Sandbox {
+pub(crate) fn busy() -> Sandbox {
     let script = "turns:\n  - { calls: [{ tool: slow, arguments: {} }, { tool: pay, arguments: { to: anna } }] }\n  - { say: Done., repeat: forever }\n";
     let sandbox = asking(script);
     put(&sandbox, ".ai/directives/task.md", &TASK.replace("[tool.pay]", "[tool.pay, tool.slow]"));

@@ -135,6 +135,61 @@ fn a_raise_reaches_a_run_that_goes_on_elsewhere() {
     assert_eq!((&shown["limits"]["turns"], &shown["notes"]), (&json!(9), &json!([])));
 }
 
+/// All but one of several raises that came at once were refused, because somebody had the thread.
+#[test]
+fn raises_that_come_at_once_all_count() {
+    const RAISES: [&str; 6] = ["turns=50", "tokens=300000", "spend=3", "spawns=60", "depth=12", "duration=3000"];
+    for round in 0..5 {
+        let sandbox = project(TASK, &pay("[ ! -e slow ] || while [ ! -e go ]; do sleep 0.02; done; echo ok"), PAY_SIX);
+        let ran = run(&sandbox, "turns=2");
+        let (thread, _) = (thread_of(&ran), reached(&ran));
+        fs::write(sandbox.project().join("slow"), "").unwrap();
+        let raise = |raise| sandbox.command(&["resume", &thread, "--raise", raise, "--json"]).spawn().unwrap();
+        let mut raising = RAISES.map(raise);
+        // One of them goes on, whoever it is.
+        while raising.iter_mut().filter_map(|child| child.try_wait().unwrap()).count() < RAISES.len() - 1 {
+            thread::sleep(Duration::from_millis(10));
+        }
+        fs::write(sandbox.project().join("go"), "").unwrap();
+        let raised = raising.map(Ran::of);
+        for (ran, raise) in raised.iter().zip(RAISES) {
+            // Whoever comes before the turns are raised is told that they are used up.
+            assert!(matches!(ran.code, Some(0 | 8)), "round {round}, {raise}: {ran:?}");
+        }
+        let shown = sandbox.run(&["thread", "show", &thread, "--json"]).json();
+        let names = ["turns", "tokens", "spend", "spawns", "depth", "duration_seconds"];
+        let limits = names.map(|name| shown["limits"][name].as_f64().unwrap());
+        assert_eq!(limits, [50.0, 300_000.0, 3.0, 60.0, 12.0, 3_000.0], "round {round}: {raised:?}");
+        assert_eq!(shown["notes"], json!([]));
+        assert_eq!(status(&sandbox, &thread), "completed", "round {round}: {raised:?}");
+        assert_eq!(paid(&sandbox), 6);
+    }
+}
+
+#[test]
+fn a_raise_with_a_message_reaches_a_run_that_goes_on_elsewhere_and_the_message_waits_for_its_turn() {
+    let sandbox = project(TASK, &pay("[ -e fast ] || while [ ! -e go ]; do sleep 0.02; done; echo ok"), PAY_SIX);
+    let mut command =
+        sandbox.command(&["run", "task", "--model", "scripted:script.yaml", "--limit", "turns=2", "--json"]);
+    let child = command.stdin(Stdio::null()).spawn().unwrap();
+    while paid(&sandbox) == 0 {
+        thread::sleep(Duration::from_millis(10));
+    }
+    let mut command = sandbox.command(&["resume", "task", "and thank them", "--raise", "turns=9", "--json"]);
+    let raising = command.stdin(Stdio::null()).spawn().unwrap();
+    let shown = || sandbox.run(&["thread", "show", "task", "--json"]).json();
+    while shown()["notes"].as_array().unwrap().len() < 2 {
+        thread::sleep(Duration::from_millis(10));
+    }
+    fs::write(sandbox.project().join("fast"), "").unwrap();
+    fs::write(sandbox.project().join("go"), "").unwrap();
+    let (ran, raised) = (Ran::of(child), Ran::of(raising));
+    assert_eq!((ran.code, raised.code, paid(&sandbox)), (Some(0), Some(0), 6), "{ran:?} {raised:?}");
+    assert_eq!((&shown()["limits"]["turns"], &shown()["notes"]), (&json!(9), &json!([])));
+    let log = sandbox.run(&["log", "task", "--json"]).stdout;
+    assert_eq!(log.matches("and thank them").count(), 1, "{log}");
+}
+
 #[test]
 fn a_tool_that_is_stuck_is_ended_when_the_time_is_over() {
     let sandbox = project(TASK, &pay("sleep 600"), PAY_SIX);

@@ -19,6 +19,7 @@ mod handed_over;
 mod help;
 mod hints;
 mod house;
+mod inbox;
 mod init;
 mod interrupted;
 mod items;

@@ -4,7 +4,7 @@
 //! else; see the list in [`super`].
 
 use selvedge_model::limits::{Cost, DURATION_EXCEEDED};
-use selvedge_model::{Event, Reason};
+use selvedge_model::{Event, Reason, Timestamp};
 use serde::Serialize;
 use serde_json::{Value, json};
 
@@ -129,20 +129,29 @@ fn numbered(events: &[Event]) -> Vec<(usize, String, Value)> {
     events.iter().enumerate().filter_map(comparable).collect()
 }
 
-/// An event with the recorded moment where its own is next to it: the record does not say when exactly the clock was read.
+/// An event with the recorded moments where its own are next to them: the record does not say when exactly the clock was read. A moment
+/// that an older version did not record is not compared.
 fn timed_as(event: &Event, recorded: &[Event]) -> Event {
     let Event::Asked(ask) = event else { return event.clone() };
     let before = recorded.iter().find_map(|event| match event {
-        Event::Asked(before) if before.call_id == ask.call_id => before.expires_at,
+        Event::Asked(before) if before.call_id == ask.call_id => Some(before),
         _ => None,
     });
+    let Some(before) = before else { return event.clone() };
     let mut ask = ask.clone();
-    if let (Some(at), Some(was)) = (ask.expires_at, before)
-        && at.as_micros().abs_diff(was.as_micros()) <= NEAR_MICROS.unsigned_abs()
-    {
-        ask.expires_at = Some(was);
+    ask.asked_at = ask.asked_at.zip(before.asked_at).map(|(at, was)| nearly(at, was));
+    if let (Some(at), Some(was)) = (ask.expires_at, before.expires_at) {
+        ask.expires_at = Some(nearly(at, was));
     }
     Event::Asked(ask)
+}
+
+/// The recorded moment, if the other one is next to it.
+fn nearly(at: Timestamp, was: Timestamp) -> Timestamp {
+    match at.as_micros().abs_diff(was.as_micros()) <= NEAR_MICROS.unsigned_abs() {
+        true => was,
+        false => at,
+    }
 }
 
 /// A place, with what is there in the one and in the other.
@@ -164,5 +173,37 @@ fn apart<'v>(place: &str, was: Option<&'v Value>, is: Option<&'v Value>, found: 
         }
         (was, is) if was == is => {}
         (was, is) => found.push((place.to_owned(), was, is)),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use selvedge_model::event::{Ask, ResumeMode};
+    use selvedge_model::{CallId, Digest};
+
+    fn asked(asked_at: Option<i64>, expires_at: Option<i64>) -> Event {
+        Event::Asked(Ask {
+            call_id: CallId::new("c").unwrap(),
+            tool: "pay".to_owned(),
+            arguments: None,
+            action_hash: Digest([7; 32]),
+            why: None,
+            redefined: false,
+            asked_at: asked_at.map(Timestamp::from_micros),
+            expires_at: expires_at.map(Timestamp::from_micros),
+            resume_mode: ResumeMode::default(),
+        })
+    }
+
+    #[test]
+    fn moments_next_to_each_other_are_the_same_and_one_that_was_not_recorded_is_none() {
+        let recorded = asked(Some(5), Some(50));
+        assert_eq!(timed_as(&asked(Some(7), Some(52)), std::slice::from_ref(&recorded)), recorded);
+        let later = asked(Some(5 + NEAR_MICROS + 1), Some(50 + NEAR_MICROS + 1));
+        assert_eq!(timed_as(&later, std::slice::from_ref(&recorded)), later);
+        let older = asked(None, None);
+        assert_eq!(timed_as(&asked(Some(7), None), std::slice::from_ref(&older)), older);
+        assert_eq!(timed_as(&asked(Some(7), Some(9)), &[older]), asked(None, Some(9)), "it did not expire then");
     }
 }

@@ -634,6 +634,7 @@ fn a_value_that_is_used_for_nothing_or_that_the_tool_does_not_take_is_not_record
     for (mode, value, code) in [
         (ResumeMode::ReplayToolCall, json!({"amount": 1}), "value_unused"),
         (ResumeMode::PassDecisionToTool, json!({"amount": "much"}), "edit_refused"),
+        (ResumeMode::PassDecisionToTool, json!(false), "edit_refused"),
     ] {
         let (house, mut payer) = (House::new(), payer(one()));
         payer.work.gate = asks(Asking { mode, ..Asking::default() });

@@ -4,6 +4,7 @@
 use std::fmt;
 
 use selvedge_model::money::Money;
+use selvedge_model::shell;
 use serde_json::Value;
 
 use super::node::{Content, Node};
@@ -157,7 +158,8 @@ impl Shape {
             (Self::Entries(_), Content::List(items)) => check_entries(path, self, items, wrong),
             (_, Content::Scalar(value)) => {
                 if let Err(why) = self.check_scalar(value) {
-                    let flaw = Flaw::new(format!("`{path}` can't be {}: {why}", shown(value)));
+                    let text = if self.fits_unquoted(value) { "the text " } else { "" };
+                    let flaw = Flaw::new(format!("`{path}` can't be {text}{}: {why}", shown(value)));
                     wrong.push((node.at.line, flaw.hint(self.advice(path, value))));
                 }
             }
@@ -175,8 +177,15 @@ impl Shape {
                 advice(word, words)
             }
             (Self::Text(_), Value::Bool(_) | Value::Number(_)) => "put it in quotes".to_owned(),
-            _ => format!("`selvedge config explain {path}` says what it means"),
+            _ if self.fits_unquoted(value) => "take the quotes away".to_owned(),
+            _ => format!("`selvedge config explain {}` says what it means", shell::word(path)),
         }
+    }
+
+    /// Whether a text is what is wanted but for its quotes.
+    fn fits_unquoted(&self, value: &Value) -> bool {
+        let plain = value.as_str().and_then(|text| serde_json::from_str(text).ok());
+        plain.is_some_and(|plain: Value| !plain.is_string() && self.check_scalar(&plain).is_ok())
     }
 
     fn check_scalar(&self, value: &Value) -> Result<(), String> {

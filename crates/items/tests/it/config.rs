@@ -141,6 +141,7 @@ fn a_value_that_does_not_fit_is_named_with_its_line_and_what_would_fit() {
         (LIMITS, "turns: 0\n", 1, "from 1 on"),
         (LIMITS, "turns: -1\n", 1, "from 1 on"),
         (LIMITS, "turns: 1.5\n", 1, "whole number"),
+        (LIMITS, "turns: \"5\"\n", 1, "`limits.turns` can't be the text `5`: it must be a whole number"),
         (LIMITS, "turns: [1]\n", 1, "whole number"),
         (LIMITS, "spend: lots\n", 1, "dollars"),
         (RUN, "unsigned: perhaps\n", 1, "one of `allow`, `refuse`"),

@@ -98,7 +98,7 @@ fn a_changed_body_or_another_place_never_runs() {
 
 #[test]
 fn an_ancestor_that_may_not_run_keeps_its_heirs_from_running() {
-    let root = tempfile::tempdir().unwrap();
+    let root = tempfile::Builder::new().prefix("it's; here").tempdir().unwrap();
     put(root.path(), "pay.md", &signed("---\nname: pay\nextends: base\n---\nPay.\n", 1, ".ai/directives/pay.md"));
     put(root.path(), "base.md", "---\nname: base\npermissions: ['*']\n---\n");
     let id = DirectiveId::new("pay").unwrap();
@@ -106,6 +106,7 @@ fn an_ancestor_that_may_not_run_keeps_its_heirs_from_running() {
     assert!(matches!(&error, ItemError::NotTrusted { file, .. } if file.ends_with("base.md")), "{error}");
     let hint = error.hint().unwrap();
     assert!(hint.contains("base.md' --kind directive --id .ai/directives/base.md"), "{hint}");
+    assert!(hint.contains(r"it'\''s; here"), "a shell takes the file for one word: {hint}");
     let resolved = library(root.path(), Policy::AllowUnsigned).directive(&id).unwrap();
     let files: Vec<_> = resolved.sources.iter().map(|source| source.id.as_str()).collect();
     assert_eq!(files, ["pay", "base"]);

@@ -68,6 +68,9 @@ pub struct Ask {
     /// Whether it was asked about before, and its tool was defined anew since: what was said of it then does not count.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub redefined: bool,
+    /// When it was asked; what older versions wrote does not say.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub asked_at: Option<Timestamp>,
     /// After this moment nobody's word counts any more, and the call is not made.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub expires_at: Option<Timestamp>,
