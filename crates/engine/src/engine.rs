@@ -326,7 +326,7 @@ impl Engine {
                 // Somebody else goes on with it, and hears what is to be said.
                 None if !input.is_continuing() => self.send_note(&thread, input, work, cancel, tell)?,
                 None => match self.await_end(&thread, cancel, tell)? {
-                    Awaited::Ended(ended) => ended,
+                    Awaited::Ended(ended) => *ended,
                     Awaited::Free(lease) => {
                         let thread = lease.thread.clone();
                         next = Some((Next { thread, lease: Some(lease) }, input));

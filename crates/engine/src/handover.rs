@@ -24,7 +24,7 @@ const SOON: Duration = Duration::from_millis(5);
 /// What became of a chain that somebody else went on with.
 pub(crate) enum Awaited {
     /// It came to its end, or waits.
-    Ended(Ended),
+    Ended(Box<Ended>),
     /// Nobody goes on with it any more, and this thread of it has not begun.
     Free(Lease),
 }
@@ -75,7 +75,7 @@ impl Engine {
                     let is_over = ended.status != Status::Continued;
                     self.give_back(held)?;
                     if is_over {
-                        return Ok(Awaited::Ended(ended));
+                        return Ok(Awaited::Ended(Box::new(ended)));
                     }
                 }
                 Err(StoreError::LeaseHeld { .. }) => {}
