@@ -387,7 +387,9 @@ impl Engine {
             // Hearing it has finished what was open, and there is nothing else to say.
             Ok(Some(heard)) if input.is_empty() => Ok(heard),
             // Somebody stopped it, or went on with it, before it could take over.
-            Ok(_) if input.is_continuing() && !held.is_unbegun() => Ok(ended_already(&held)),
+            Ok(_) if input.is_continuing() && held.fold.manifest().status != Status::Created => {
+                Ok(ended_already(&held))
+            }
             Ok(_) if input.is_empty() && self.waits_for_word(&held, work) => Ok(ended_already(&held)),
             Ok(_) => self.run_once(&mut held, input, work, cancel, tell),
             Err(error) => Err(error),

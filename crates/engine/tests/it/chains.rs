@@ -10,8 +10,8 @@ use selvedge_model::event::EffectClass;
 use selvedge_model::limits::Limits;
 use selvedge_model::message::Block;
 use selvedge_model::{
-    AgentId, CallId, Cancel, Classify, Draft, Event, Message, Model, ModelError, NewThread, Output, Prompt, Reason,
-    Role, Status, Stop, ThreadId,
+    AgentId, CallId, Cancel, Classify, Draft, Event, Message, Model, ModelError, NewThread, Note, NoteKey, Output,
+    Prompt, Reason, Role, Status, Stop, ThreadId,
 };
 use selvedge_store::{Acquire, Leases, Logs, Notes, Registry};
 use serde_json::json;
@@ -289,6 +289,39 @@ fn whoever_runs_a_chain_runs_it_to_its_end_whoever_speaks_to_it_or_stops_it_in_b
         assert_eq!(heard, usize::from(!is_stopped), "once");
         for (link, _) in &chain {
             assert_eq!(house.store.pending(link).unwrap(), [], "nothing is left behind");
+        }
+    }
+}
+
+/// They stayed there for ever: a thread that went on has no further commit.
+#[test]
+fn what_is_left_for_a_thread_that_went_on_is_heard_once_by_the_one_that_goes_on() {
+    for is_known in [false, true] {
+        let house = House::new();
+        let thread = house.thread();
+        let (work, _) = small(600, 12, 400);
+        house.engine.send(&thread, Input::text("count"), &work, &Cancel::new(), &mut |_| {}).unwrap();
+        let chain = house.chain(&thread);
+        let (last, before) = (&chain[chain.len() - 1].0, &chain[chain.len() - 2].0);
+        let note = |thread: &ThreadId, kind: &str, body| Note {
+            thread: thread.clone(),
+            key: NoteKey::new(format!("{kind}-late")).unwrap(),
+            kind: kind.to_owned(),
+            body,
+        };
+        let message = json!({"messages": [{"role": "user", "content": "late"}], "origin": "user"});
+        house.store.post(note(before, "send", message.clone())).unwrap();
+        house.store.post(note(before, "cancel", json!({}))).unwrap();
+        if is_known {
+            house.store.post(note(last, "send", message)).unwrap();
+        }
+        house.engine.send(&thread, Input::text("and this"), &work, &Cancel::new(), &mut |_| {}).unwrap();
+        let runs =
+            house.chain(&thread).iter().flat_map(|(link, _)| house.store.runs(link).unwrap()).collect::<Vec<_>>();
+        let heard = runs.iter().filter(|run| run.meta.source_mailbox_entry_id.as_deref() == Some("send-late")).count();
+        assert_eq!(heard, 1);
+        for (link, _) in house.chain(&thread) {
+            assert_eq!(house.store.pending(&link).unwrap(), [], "of {link}");
         }
     }
 }
