@@ -178,7 +178,8 @@ fn a_raise_with_a_message_reaches_a_run_that_goes_on_elsewhere_and_the_message_w
     let mut command = sandbox.command(&["resume", "task", "and thank them", "--raise", "turns=9", "--json"]);
     let raising = command.stdin(Stdio::null()).spawn().unwrap();
     let shown = || sandbox.run(&["thread", "show", "task", "--json"]).json();
-    while shown()["notes"].as_array().unwrap().len() < 2 {
+    let deadline = Instant::now() + Duration::from_secs(20);
+    while shown()["notes"].as_array().unwrap().len() < 2 && Instant::now() < deadline {
         thread::sleep(Duration::from_millis(10));
     }
     fs::write(sandbox.project().join("fast"), "").unwrap();
