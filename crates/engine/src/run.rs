@@ -286,10 +286,12 @@ impl Running<'_, '_> {
         }
     }
 
-    /// The ceiling that the next turn would break.
+    /// The ceiling that the next turn would break. No ceiling of money keeps a call from being made that costs none.
     fn limit(&self) -> Option<Suspended> {
         let used = self.held.fold.meter().used(self.running_ms());
-        self.held.limits(self.work).reached(&used).map(over)
+        let limits = self.held.limits(self.work);
+        let spend = limits.spend.filter(|_| self.work.is_paid());
+        Limits { spend, ..limits }.reached(&used).map(over)
     }
 
     fn is_out_of_time(&self) -> bool {
@@ -371,8 +373,7 @@ impl Running<'_, '_> {
 
     /// What a turn used, with the tokens of an answer estimated that its provider did not count, where tokens count.
     fn estimated(&self, mut used: Used, asked: &Asked, size: usize) -> Used {
-        let counts =
-            self.work.price.is_some_and(|price| !price.is_free()) || self.held.limits(self.work).tokens.is_some();
+        let counts = self.work.is_paid() || self.held.limits(self.work).tokens.is_some();
         used.is_uncounted &= counts;
         if let (true, Asked::Answered(answer)) = (used.is_uncounted, asked)
             && answer.usage.is_none()

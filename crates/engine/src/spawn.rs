@@ -200,7 +200,7 @@ impl Held<'_> {
     }
 
     /// Sets the money of a child aside; gives its ceilings. A child of which nobody says how much it may spend gets an equal share of
-    /// what is left.
+    /// what is left, among as many as may run side by side and their parent: so something is left for the parent and for the next one.
     fn fund_child(
         &self,
         child: &ThreadId,
@@ -217,8 +217,8 @@ impl Held<'_> {
         book.ensure(parent, self.limits(work).spend)?;
         let left = book.account(parent)?.and_then(|account| account.remaining());
         if let (None, Some(left)) = (wished.spend, left) {
-            let shares = work.spawning.as_ref().map_or(1, |spawning| spawning.at_once.max(1));
-            limits.spend = Some(left.share(shares as u64));
+            let children = work.spawning.as_ref().map_or(1, |spawning| spawning.at_once.max(1));
+            limits.spend = Some(left.share((children as u64).saturating_add(1)));
         }
         book.spawn(parent, child, limits.spend)?;
         Ok(limits)
