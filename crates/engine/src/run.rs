@@ -545,16 +545,18 @@ pub(crate) fn over(reached: Reached) -> Suspended {
     Suspended { current, maximum, ..Suspended::because(SuspendReason::Limit, reached.code) }
 }
 
-/// Settles a run whose process is gone: the thread waits for somebody to take it up.
+/// Settles a run whose process is gone: the thread waits for somebody to take it up. What became of a call that started a child nobody
+/// need say: the child tells, and lives on without its parent.
 pub(crate) fn settle_lost(held: &mut Held<'_>, tell: &mut dyn FnMut(Told<'_>)) -> Result<(), Error> {
     let lost = held.fold.manifest().run_id.clone();
     let open: Vec<_> = held.fold.conversation.open().iter().map(|open| open.id.clone()).collect();
-    let is_dispatched =
-        |call: &CallId| held.fold.call(call).is_some_and(|known| known.intent.is_some() && known.outcome.is_none());
-    let unknown: Vec<_> = open.into_iter().filter(is_dispatched).collect();
+    let is_unknown = |call: &CallId| {
+        let known = held.fold.call(call);
+        known.is_some_and(|known| known.intent.is_some() && known.outcome.is_none() && known.child.is_none())
+    };
+    let unknown: Vec<_> = open.into_iter().filter(is_unknown).collect();
     // What it had begun must not go on behind whoever decides about it now. What can't be ended is tried again before it is asked after.
-    // A child lives on without its parent.
-    let known = unknown.iter().filter_map(|call| held.fold.call(call)).filter(|known| known.child.is_none());
+    let known = unknown.iter().filter_map(|call| held.fold.call(call));
     let intents = known.filter_map(|known| known.intent.as_ref());
     intents.filter_map(|intent| intent.process.as_ref()).for_each(|process| _ = held.engine.processes.end(process));
     let reason = if unknown.is_empty() { SuspendReason::Error } else { SuspendReason::OutcomeUnknown };

@@ -7,8 +7,11 @@ use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use selvedge_engine::{Assignment, Choice, Input, Told};
+use selvedge_model::event::SuspendReason;
 use selvedge_model::limits::Limits;
-use selvedge_model::{AgentId, CallId, Cancel, Event, Money, NewThread, Price, Reason, RunStatus, Status, ThreadId};
+use selvedge_model::{
+    AgentId, CallId, Cancel, Event, Message, Money, NewThread, Price, Reason, Role, RunStatus, Status, ThreadId,
+};
 use selvedge_store::{Acquire, Leases, Ledger, Registry};
 use serde_json::json;
 
@@ -272,6 +275,35 @@ fn cut_after_birth(house: &House, thread: &ThreadId, work: &Assignment) {
         })
     }));
     assert!(cut.is_err());
+}
+
+/// Somebody was once asked what became of the call, and whatever he said lost what the child had come to.
+#[test]
+fn a_parent_that_died_in_a_spawn_asks_nobody_and_is_told_what_became_of_its_child() {
+    for (is_detached, says_not_done) in [(false, false), (false, true), (true, false), (true, true)] {
+        let house = House::new();
+        let (thread, _) = family(&house);
+        let nursery = nursery(Vec::new());
+        let launched = nursery.launched.clone();
+        let mut work = parent(vec![("s", json!({"task": "count", "detached": is_detached, "spend": "60"}))], nursery);
+        work.price = price();
+        cut_after_birth(&house, &thread, &work);
+        let child = house.only_child(&thread);
+        let mut counts = agent(vec![Reply::Says("three")], Vec::new());
+        counts.price = price();
+        assert_eq!(house.another().taken_up(&child, Input::nothing(), &counts).status, Status::Completed);
+        house.engine.recover().unwrap();
+        let why = house.store.get(&thread).unwrap().manifest.suspended.unwrap();
+        assert_eq!((why.reason, why.code.as_deref(), why.calls.len()), (SuspendReason::Error, Some("process_lost"), 0));
+        if says_not_done {
+            house.engine.decide(&thread, &CallId::new("s").unwrap(), Choice::NotDone, "ann", &work).unwrap();
+        }
+        assert_eq!(house.taken_up(&thread, Input::nothing(), &work).status, Status::Completed);
+        let told = house.told(&thread, "s");
+        assert_eq!((&told["status"], &told["result"]), (&json!("completed"), &json!("three")), "{told}");
+        assert_eq!((launched.load(Ordering::SeqCst), house.children_of(&thread).len()), (0, 1));
+        house.books_agree(&thread);
+    }
 }
 
 /// Somebody said that nobody knows what became of the call, and so nobody would ever have started the child.
