@@ -163,6 +163,32 @@ fn a_child_that_died_in_a_handoff_is_settled_at_the_end_of_its_chain_and_can_be_
     }
 }
 
+/// Nobody's child, it was nobody's to look for: it stood as `created` for ever.
+#[test]
+fn the_cut_successor_of_a_chain_that_nobody_started_is_settled_by_whoever_looks_and_goes_on() {
+    for waits in [false, true] {
+        let house = House::new();
+        let messages = vec![Message::text(Role::User, "go")];
+        let thread = house.engine.create(NewThread::of(AgentId::new("scribe").unwrap()), messages).unwrap();
+        let next = house.dies_handing_over(&thread);
+        let other = house.another();
+        let lease = other.store.acquire(&thread, Acquire::default()).unwrap();
+        assert!(
+            house.engine.settle_orphans(from_ref(&thread)).unwrap().is_empty(),
+            "somebody is about to go on with it"
+        );
+        other.store.release(&lease).unwrap();
+        match waits {
+            true => _ = house.engine.wait(from_ref(&thread), Duration::ZERO, &Cancel::new()).unwrap(),
+            false => assert_eq!(house.engine.settle_orphans(from_ref(&thread)).unwrap(), from_ref(&next)),
+        }
+        let expected = (Status::Suspended, Some("process_lost"));
+        assert_eq!((house.status(&next), house.why(&next).as_deref()), expected);
+        let ended = house.taken_up(&thread, Input::nothing(), &later());
+        assert_eq!((ended.status, &ended.thread), (Status::Completed, &next));
+    }
+}
+
 #[test]
 fn nothing_is_taken_from_somebody_alive_who_is_slow_between_two_threads_of_a_chain() {
     for is_between in [false, true] {
