@@ -32,6 +32,7 @@ use crate::fold::Fold;
 use crate::held::Held;
 use crate::input::Input;
 use crate::ledger::Book;
+use crate::places::Place;
 use crate::run::over;
 use crate::standing::{holder, started_for};
 use crate::told::Ended;
@@ -250,9 +251,16 @@ impl Child {
     pub(crate) fn go(self, engine: &Engine, spawning: &Spawning, cancel: &Cancel) -> Output {
         let process = self.launched.as_ref().and_then(|launched| launched.process());
         // Where it can't be known who runs, it is not kept from running.
-        let has_place = engine.take_place(&self.thread, process, spawning.at_once, cancel).unwrap_or(true);
+        let place = engine.take_place(&self.thread, process, spawning.at_once, cancel).unwrap_or(Place::Taken);
+        if place == Place::Over {
+            // Somebody ended it, or brought it to its end, while it waited for its place. If there is a gate, it never opens.
+            return match engine.child_standing(&self.thread, self.is_detached) {
+                Ok(standing) => standing.unwrap_or_else(|| running(&self.thread)),
+                Err(error) => Output::error(format!("what became of the child is not known: {error}")),
+            };
+        }
         if let Some(launched) = self.launched {
-            if !has_place {
+            if place == Place::Stopped {
                 // Its gate never opens.
                 drop(launched);
                 _ = engine.stop(&self.thread, cancel.said().unwrap_or(Stop::Cancelled));
