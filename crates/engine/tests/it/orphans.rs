@@ -52,7 +52,7 @@ impl House {
     }
 
     /// A process that runs a thread and dies in a call of its model.
-    fn dies_running(&self, thread: &ThreadId) {
+    pub(crate) fn dies_running(&self, thread: &ThreadId) {
         let mut dying = agent(Vec::new(), Vec::new());
         (dying.model, dying.price) = (Arc::new(Deadly), price());
         let other = self.another();
