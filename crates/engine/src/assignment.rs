@@ -190,6 +190,11 @@ impl Assignment {
         }
     }
 
+    /// Whether calls of its model cost money.
+    pub(crate) fn is_paid(&self) -> bool {
+        self.price.is_some_and(|price| !price.is_free())
+    }
+
     /// What the model is told of: the tools that the gate does not deny.
     pub fn offered(&self) -> impl Iterator<Item = &ToolSpec> {
         let is_allowed = |spec: &&ToolSpec| !matches!((self.gate)(spec, &Value::Null), Permission::Denied(_));

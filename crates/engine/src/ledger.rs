@@ -137,10 +137,9 @@ impl Held<'_> {
     pub(crate) fn fund(&mut self, work: &Assignment, raise: Option<&Limits>) -> Result<()> {
         let engine = self.engine;
         let id = self.account_id();
-        let is_paid = work.price.is_some_and(|price| !price.is_free());
         let raised = raise.and_then(|raise| raise.spend);
         let mut book = Book::over(&*engine.store, &*engine.ids);
-        if is_paid {
+        if work.is_paid() {
             let max = raised.or(self.limits(work).spend);
             match self.payer(&mut book)? {
                 Some(parent) => {

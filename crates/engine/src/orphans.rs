@@ -31,7 +31,7 @@ use crate::error::Result;
 use crate::fold::Fold;
 use crate::held::{Held, Of};
 use crate::run;
-use crate::standing::holder;
+use crate::standing::{holder, started_for};
 use crate::stopping::end_unborn;
 
 /// Where a run comes from that somebody recorded for a thread which its own process did not live to begin.
@@ -208,23 +208,26 @@ struct Look<'l> {
 impl Look<'_> {
     /// Whether a thread is said to go on, or is to be started, and nobody alive will do it.
     fn is_orphan(&mut self, thread: &Manifest) -> Result<bool> {
-        let is_left = match (thread.status, &thread.parent_id) {
-            (Status::Running, _) => true,
-            (Status::Created, Some(parent)) => self.is_left(thread, parent)?,
+        let is_left = match (thread.status, &thread.parent_id, &thread.continuation_of) {
+            (Status::Running, ..) => true,
+            (Status::Created, _, Some(before)) if holder(self.store, before)?.is_some() => false,
+            (Status::Created, Some(parent), _) => self.is_left(thread, parent)?,
+            (Status::Created, None, Some(_)) => self.is_root_left(thread),
             _ => false,
         };
         // Asked last: who was to take it may have done so meanwhile.
         Ok(is_left && holder(self.store, &thread.thread_id)?.is_none())
     }
 
-    /// Whether whoever was to start a thread is dead: the process on record, whoever had the thread it continues, and the call of its
-    /// parent that would start it again.
+    /// Whether whoever was to go on with a chain that nobody started is dead: the process on record.
+    fn is_root_left(&self, thread: &Manifest) -> bool {
+        // Where it can't be known who was started for it, it is left alone.
+        started_for(self.store, self.trust, thread)
+            .is_ok_and(|process| process.is_none_or(|process| !self.processes.may_live(&process)))
+    }
+
+    /// Whether whoever was to start a thread is dead: the process on record, and the call of its parent that would start it again.
     fn is_left(&mut self, thread: &Manifest, parent: &ThreadId) -> Result<bool> {
-        if let Some(before) = &thread.continuation_of
-            && holder(self.store, before)?.is_some()
-        {
-            return Ok(false);
-        }
         let (root, processes) = (&thread.chain_root_id, self.processes);
         // Where it can't be known who was started for it, it is left alone.
         let Some(parent) = self.parent(parent)? else { return Ok(false) };

@@ -31,26 +31,39 @@ struct Gone {
     process: Option<Process>,
 }
 
+/// Whether a child may begin.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Place {
+    /// It has a place.
+    Taken,
+    /// Somebody said to stop before there was one.
+    Stopped,
+    /// It came to its end before there was one.
+    Over,
+}
+
 impl Engine {
-    /// Waits until fewer than so many children of a child's parent run, and takes the place; `false` if somebody says to stop before
-    /// there is one.
+    /// Waits until fewer than so many children of a child's parent run, and takes the place.
     pub(crate) fn take_place(
         &self,
         child: &ThreadId,
         process: Option<Process>,
         at_once: usize,
         cancel: &Cancel,
-    ) -> Result<bool> {
-        let Some(parent) = self.store.get(child)?.manifest.parent_id else { return Ok(true) };
+    ) -> Result<Place> {
+        let Some(parent) = self.store.get(child)?.manifest.parent_id else { return Ok(Place::Taken) };
         loop {
+            if self.store.get(&self.end_of_chain(child)?)?.manifest.status.is_terminal() {
+                return Ok(Place::Over);
+            }
             let mut gone = self.places.gone.lock().unwrap_or_else(PoisonError::into_inner);
             if self.active(&parent, &mut gone)? < at_once.max(1) {
                 gone.insert(child.clone(), Gone { parent, process });
-                return Ok(true);
+                return Ok(Place::Taken);
             }
             drop(gone);
             if cancel.wait(LOOK).is_some() {
-                return Ok(false);
+                return Ok(Place::Stopped);
             }
         }
     }
@@ -62,10 +75,7 @@ impl Engine {
 
     /// How many children of a thread, and of those it continues, run or are about to.
     fn active(&self, parent: &ThreadId, gone: &mut HashMap<ThreadId, Gone>) -> Result<usize> {
-        let mut active = HashSet::new();
-        for link in self.store.chain(parent)? {
-            active.extend(running(&*self.store, &link.manifest.thread_id)?);
-        }
+        let mut active = running_below(&*self.store, parent)?;
         gone.retain(|child, gone| match &gone.process {
             None => true,
             // Once it is on record as running, the record counts.
@@ -77,6 +87,15 @@ impl Engine {
         active.extend(gone.iter().filter(|(_, gone)| gone.parent == *parent).map(|(child, _)| child.clone()));
         Ok(active.len())
     }
+}
+
+/// The children of a thread, and of those it continues, that somebody alive runs, each by the first thread of its chain.
+pub(crate) fn running_below(store: &dyn Store, parent: &ThreadId) -> Result<HashSet<ThreadId>> {
+    let mut found = HashSet::new();
+    for link in store.chain(parent)? {
+        found.extend(running(store, &link.manifest.thread_id)?);
+    }
+    Ok(found)
 }
 
 /// The children of a thread that somebody alive runs, each by the first thread of its chain.

@@ -297,10 +297,12 @@ impl Running<'_, '_> {
         }
     }
 
-    /// The ceiling that the next turn would break.
+    /// The ceiling that the next turn would break. No ceiling of money keeps a call from being made that costs none.
     fn limit(&self) -> Option<Suspended> {
         let used = self.held.fold.meter().used(self.running_ms());
-        self.held.limits(self.work).reached(&used).map(over)
+        let limits = self.held.limits(self.work);
+        let spend = limits.spend.filter(|_| self.work.is_paid());
+        Limits { spend, ..limits }.reached(&used).map(over)
     }
 
     fn is_out_of_time(&self) -> bool {
@@ -382,8 +384,7 @@ impl Running<'_, '_> {
 
     /// What a turn used, with the tokens of an answer estimated that its provider did not count, where tokens count.
     fn estimated(&self, mut used: Used, asked: &Asked, size: usize) -> Used {
-        let counts =
-            self.work.price.is_some_and(|price| !price.is_free()) || self.held.limits(self.work).tokens.is_some();
+        let counts = self.work.is_paid() || self.held.limits(self.work).tokens.is_some();
         used.is_uncounted &= counts;
         if let (true, Asked::Answered(answer)) = (used.is_uncounted, asked)
             && answer.usage.is_none()
@@ -555,16 +556,18 @@ pub(crate) fn over(reached: Reached) -> Suspended {
     Suspended { current, maximum, ..Suspended::because(SuspendReason::Limit, reached.code) }
 }
 
-/// Settles a run whose process is gone: the thread waits for somebody to take it up.
+/// Settles a run whose process is gone: the thread waits for somebody to take it up. What became of a call that started a child nobody
+/// need say: the child tells, and lives on without its parent.
 pub(crate) fn settle_lost(held: &mut Held<'_>, tell: &mut dyn FnMut(Told<'_>)) -> Result<(), Error> {
     let lost = held.fold.manifest().run_id.clone();
     let open: Vec<_> = held.fold.conversation.open().iter().map(|open| open.id.clone()).collect();
-    let is_dispatched =
-        |call: &CallId| held.fold.call(call).is_some_and(|known| known.intent.is_some() && known.outcome.is_none());
-    let unknown: Vec<_> = open.into_iter().filter(is_dispatched).collect();
+    let is_unknown = |call: &CallId| {
+        let known = held.fold.call(call);
+        known.is_some_and(|known| known.intent.is_some() && known.outcome.is_none() && known.child.is_none())
+    };
+    let unknown: Vec<_> = open.into_iter().filter(is_unknown).collect();
     // What it had begun must not go on behind whoever decides about it now. What can't be ended is tried again before it is asked after.
-    // A child lives on without its parent.
-    let known = unknown.iter().filter_map(|call| held.fold.call(call)).filter(|known| known.child.is_none());
+    let known = unknown.iter().filter_map(|call| held.fold.call(call));
     let intents = known.filter_map(|known| known.intent.as_ref());
     intents.filter_map(|intent| intent.process.as_ref()).for_each(|process| _ = held.engine.processes.end(process));
     let reason = if unknown.is_empty() { SuspendReason::Error } else { SuspendReason::OutcomeUnknown };

@@ -32,6 +32,7 @@ use crate::fold::Fold;
 use crate::held::Held;
 use crate::input::Input;
 use crate::ledger::Book;
+use crate::places::Place;
 use crate::run::over;
 use crate::standing::{holder, started_for};
 use crate::told::Ended;
@@ -200,7 +201,7 @@ impl Held<'_> {
     }
 
     /// Sets the money of a child aside; gives its ceilings. A child of which nobody says how much it may spend gets an equal share of
-    /// what is left.
+    /// what is left, among as many as may run side by side and their parent: so something is left for the parent and for the next one.
     fn fund_child(
         &self,
         child: &ThreadId,
@@ -217,8 +218,8 @@ impl Held<'_> {
         book.ensure(parent, self.limits(work).spend)?;
         let left = book.account(parent)?.and_then(|account| account.remaining());
         if let (None, Some(left)) = (wished.spend, left) {
-            let shares = work.spawning.as_ref().map_or(1, |spawning| spawning.at_once.max(1));
-            limits.spend = Some(left.share(shares as u64));
+            let children = work.spawning.as_ref().map_or(1, |spawning| spawning.at_once.max(1));
+            limits.spend = Some(left.share((children as u64).saturating_add(1)));
         }
         book.spawn(parent, child, limits.spend)?;
         Ok(limits)
@@ -250,9 +251,16 @@ impl Child {
     pub(crate) fn go(self, engine: &Engine, spawning: &Spawning, cancel: &Cancel) -> Output {
         let process = self.launched.as_ref().and_then(|launched| launched.process());
         // Where it can't be known who runs, it is not kept from running.
-        let has_place = engine.take_place(&self.thread, process, spawning.at_once, cancel).unwrap_or(true);
+        let place = engine.take_place(&self.thread, process, spawning.at_once, cancel).unwrap_or(Place::Taken);
+        if place == Place::Over {
+            // Somebody ended it, or brought it to its end, while it waited for its place. If there is a gate, it never opens.
+            return match engine.child_standing(&self.thread, self.is_detached) {
+                Ok(standing) => standing.unwrap_or_else(|| running(&self.thread)),
+                Err(error) => Output::error(format!("what became of the child is not known: {error}")),
+            };
+        }
         if let Some(launched) = self.launched {
-            if !has_place {
+            if place == Place::Stopped {
                 // Its gate never opens.
                 drop(launched);
                 _ = engine.stop(&self.thread, cancel.said().unwrap_or(Stop::Cancelled));

@@ -81,11 +81,10 @@ impl Orchestrator {
     fn equip(&self, work: &mut Assignment) {
         work.tools.extend(doors::all(&self.shared));
         work.handoff_tool = Some(HANDOFF.to_owned());
-        let concurrency = &self.shared.workshop.config.coordination.concurrency;
         work.spawning = Some(Spawning {
             tool: SPAWN.to_owned(),
             children: Arc::new(self.clone()),
-            at_once: usize::try_from(concurrency.children_max).unwrap_or(usize::MAX),
+            at_once: self.shared.at_once(),
             vouch: self.shared.vouch.clone(),
         });
     }
@@ -112,6 +111,11 @@ impl Shared {
 
     fn store(&self) -> Result<Arc<dyn Store>, String> {
         self.engine().map(|engine| engine.store().clone())
+    }
+
+    /// How many children of a thread run at the same time.
+    fn at_once(&self) -> usize {
+        usize::try_from(self.workshop.config.coordination.concurrency.children_max).unwrap_or(usize::MAX)
     }
 
     /// How long a wait lasts when nobody says.

@@ -134,7 +134,9 @@ impl Running<'_, '_> {
         {
             return Need::Unknown;
         }
-        let was_dispatched = intent.is_some() && !known.is_some_and(is_not_done);
+        // A child that is there was started, whatever a person says.
+        let is_undone = known.is_some_and(is_not_done) && (ready.child.is_none() || self.has_recorded_children());
+        let was_dispatched = intent.is_some() && !is_undone;
         // Only a call that may run at most once has an intent; what its tool says of itself today does not count. What became of it does
         // not depend on a rule; whether it is made again does.
         let need = if was_dispatched { self.reconcile(ready) } else { Need::Dispatch(ready) };
@@ -184,10 +186,13 @@ impl Running<'_, '_> {
         sha256(format!("{log}:{call}").as_bytes()).to_string()
     }
 
+    fn has_recorded_children(&self) -> bool {
+        self.work.spawning.as_ref().is_some_and(|spawning| spawning.children.are_recorded())
+    }
+
     fn reconcile(&self, ready: Ready) -> Need {
         // What became of a call that started a child is what became of the child.
-        let is_recorded = self.work.spawning.as_ref().is_some_and(|spawning| spawning.children.are_recorded());
-        if let Some(child) = ready.child.as_ref().filter(|_| !is_recorded) {
+        if let Some(child) = ready.child.as_ref().filter(|_| !self.has_recorded_children()) {
             return match self.held.engine.child_standing(&child.thread_id, child.detached) {
                 Ok(Some(output)) => Need::Answer(ready.told(output), None),
                 Ok(None) => Need::Dispatch(ready),

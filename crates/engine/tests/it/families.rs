@@ -64,6 +64,55 @@ fn a_killed_childs_reservation_comes_back_before_a_call_is_issued_and_is_counted
     }
 }
 
+/// With one child at a time the first one once got all that there was: its parent waited for money at its next call.
+#[test]
+fn children_without_a_ceiling_of_their_own_leave_something_to_their_parent_and_to_the_next() {
+    let house = House::new();
+    let price = Some(Price { input: "1000".parse().unwrap(), output: "1000".parse().unwrap(), ..Price::default() });
+    let calls = ["one", "two", "three"].map(|task| (task, json!({"task": task, "detached": true})));
+    let mut work = parent(calls.to_vec(), nursery(Vec::new()));
+    (work.price, work.spawning.as_mut().unwrap().at_once) = (price, 3);
+    let limits = Some(Limits { spend: Some("100".parse().unwrap()), ..Limits::default() });
+    let new = NewThread { limits, ..NewThread::of(AgentId::new("scribe").unwrap()) };
+    let thread = house.engine.create(new, Vec::new()).unwrap();
+    let ended = house.send(&thread, Input::text("go"), &work).0.unwrap();
+    assert_eq!(ended.status, Status::Completed, "{ended:?}");
+    let account = |thread: &ThreadId| house.store.account(thread).unwrap().unwrap();
+    let given: Vec<_> = house.children_of(&thread).iter().map(|child| account(&child.thread_id).max.unwrap()).collect();
+    // What the parent's first call cost was spent before.
+    let mut left = given[0].nanos() * 4;
+    for share in &given {
+        assert!((share.nanos() - left / 4).abs() <= 4, "{given:?}");
+        left -= share.nanos();
+    }
+    assert!(account(&thread).remaining().unwrap() > "30".parse().unwrap());
+    let tree = selvedge_engine::ledger::audit::tree(&*house.store, &thread).unwrap();
+    let found = selvedge_engine::ledger::audit::audit(&*house.store, &house.trust, &tree).unwrap().found;
+    assert!(found.is_empty(), "{found:?}");
+}
+
+/// A child that got no money once waited for some, though it needed none.
+#[test]
+fn a_child_whose_model_costs_nothing_needs_no_money() {
+    let house = House::new();
+    let mut nursery = nursery(vec![Reply::Says("three")]);
+    nursery.price = Some(Price::default());
+    let calls = ["one", "two", "three", "four"].map(|task| (task, json!({"task": task})));
+    let mut work = parent(calls.to_vec(), nursery);
+    (work.price, work.spawning.as_mut().unwrap().at_once) = (Some(Price::default()), 1);
+    let limits = Some(Limits { spend: Some(Money::ZERO), ..Limits::default() });
+    let new = NewThread { limits, ..NewThread::of(AgentId::new("scribe").unwrap()) };
+    let thread = house.engine.create(new, Vec::new()).unwrap();
+    let ended = house.send(&thread, Input::text("go"), &work).0.unwrap();
+    assert_eq!(ended.status, Status::Completed, "{ended:?}");
+    for child in house.children_of(&thread) {
+        assert_eq!((child.status, child.limits.unwrap().spend), (Status::Completed, Some(Money::ZERO)));
+    }
+    let tree = selvedge_engine::ledger::audit::tree(&*house.store, &thread).unwrap();
+    let found = selvedge_engine::ledger::audit::audit(&*house.store, &house.trust, &tree).unwrap().found;
+    assert!(found.is_empty(), "{found:?}");
+}
+
 /// The batch once failed, and what it had said of the child was committed with the end of the run: a child that nobody could find, and
 /// money set aside for it for ever.
 #[test]

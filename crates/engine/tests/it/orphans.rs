@@ -7,8 +7,11 @@ use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use selvedge_engine::{Assignment, Choice, Input, Told};
+use selvedge_model::event::SuspendReason;
 use selvedge_model::limits::Limits;
-use selvedge_model::{AgentId, CallId, Cancel, Event, Money, NewThread, Price, Reason, Status, ThreadId};
+use selvedge_model::{
+    AgentId, CallId, Cancel, Event, Message, Money, NewThread, Price, Reason, Role, Status, ThreadId,
+};
 use selvedge_store::{Acquire, Leases, Ledger, Registry};
 use serde_json::json;
 
@@ -49,7 +52,7 @@ impl House {
     }
 
     /// A process that runs a thread and dies in a call of its model.
-    fn dies_running(&self, thread: &ThreadId) {
+    pub(crate) fn dies_running(&self, thread: &ThreadId) {
         let mut dying = agent(Vec::new(), Vec::new());
         (dying.model, dying.price) = (Arc::new(Deadly), price());
         let other = self.another();
@@ -157,6 +160,32 @@ fn a_child_that_died_in_a_handoff_is_settled_at_the_end_of_its_chain_and_can_be_
         house.books_agree(&thread);
         let account = house.store.account(&thread).unwrap().unwrap();
         assert_eq!((account.reserved, account.open), (Money::ZERO, 0));
+    }
+}
+
+/// Nobody's child, it was nobody's to look for: it stood as `created` for ever.
+#[test]
+fn the_cut_successor_of_a_chain_that_nobody_started_is_settled_by_whoever_looks_and_goes_on() {
+    for waits in [false, true] {
+        let house = House::new();
+        let messages = vec![Message::text(Role::User, "go")];
+        let thread = house.engine.create(NewThread::of(AgentId::new("scribe").unwrap()), messages).unwrap();
+        let next = house.dies_handing_over(&thread);
+        let other = house.another();
+        let lease = other.store.acquire(&thread, Acquire::default()).unwrap();
+        assert!(
+            house.engine.settle_orphans(from_ref(&thread)).unwrap().is_empty(),
+            "somebody is about to go on with it"
+        );
+        other.store.release(&lease).unwrap();
+        match waits {
+            true => _ = house.engine.wait(from_ref(&thread), Duration::ZERO, &Cancel::new()).unwrap(),
+            false => assert_eq!(house.engine.settle_orphans(from_ref(&thread)).unwrap(), from_ref(&next)),
+        }
+        let expected = (Status::Suspended, Some("process_lost"));
+        assert_eq!((house.status(&next), house.why(&next).as_deref()), expected);
+        let ended = house.taken_up(&thread, Input::nothing(), &later());
+        assert_eq!((ended.status, &ended.thread), (Status::Completed, &next));
     }
 }
 
@@ -268,6 +297,35 @@ fn cut_after_birth(house: &House, thread: &ThreadId, work: &Assignment) {
         })
     }));
     assert!(cut.is_err());
+}
+
+/// Somebody was once asked what became of the call, and whatever he said lost what the child had come to.
+#[test]
+fn a_parent_that_died_in_a_spawn_asks_nobody_and_is_told_what_became_of_its_child() {
+    for (is_detached, says_not_done) in [(false, false), (false, true), (true, false), (true, true)] {
+        let house = House::new();
+        let (thread, _) = family(&house);
+        let nursery = nursery(Vec::new());
+        let launched = nursery.launched.clone();
+        let mut work = parent(vec![("s", json!({"task": "count", "detached": is_detached, "spend": "60"}))], nursery);
+        work.price = price();
+        cut_after_birth(&house, &thread, &work);
+        let child = house.only_child(&thread);
+        let mut counts = agent(vec![Reply::Says("three")], Vec::new());
+        counts.price = price();
+        assert_eq!(house.another().taken_up(&child, Input::nothing(), &counts).status, Status::Completed);
+        house.engine.recover().unwrap();
+        let why = house.store.get(&thread).unwrap().manifest.suspended.unwrap();
+        assert_eq!((why.reason, why.code.as_deref(), why.calls.len()), (SuspendReason::Error, Some("process_lost"), 0));
+        if says_not_done {
+            house.engine.decide(&thread, &CallId::new("s").unwrap(), Choice::NotDone, "ann", &work).unwrap();
+        }
+        assert_eq!(house.taken_up(&thread, Input::nothing(), &work).status, Status::Completed);
+        let told = house.told(&thread, "s");
+        assert_eq!((&told["status"], &told["result"]), (&json!("completed"), &json!("three")), "{told}");
+        assert_eq!((launched.load(Ordering::SeqCst), house.children_of(&thread).len()), (0, 1));
+        house.books_agree(&thread);
+    }
 }
 
 /// Somebody said that nobody knows what became of the call, and so nobody would ever have started the child.

@@ -383,6 +383,39 @@ fn so_many_children_at_once_and_no_more_whether_they_are_waited_for_or_not() {
     assert_eq!(house.told(&thread, "s4")["status"], "completed");
 }
 
+/// Its parent was told that it runs.
+#[test]
+fn a_child_that_is_stopped_while_it_waits_for_its_place_is_told_as_it_stands() {
+    let house = House::new();
+    let (thread, own) = (house.thread(), house.another());
+    let calls = [("s1", true), ("s2", true), ("s3", true), ("s4", false)];
+    let calls = calls.map(|(id, detached)| (id, json!({"task": "one", "detached": detached})));
+    let nursery = nursery(vec![Reply::Says("three")]);
+    let launched = nursery.launched.clone();
+    let work = parent(calls.to_vec(), nursery);
+    let child_of = |call: &str| {
+        let lines = own.store.read(&thread, 0, 100).unwrap();
+        let child = lines.iter().find_map(|line| match &line.event {
+            Event::ChildSpawned(fields) if fields["call_id"] == call => fields["thread_id"].as_str(),
+            _ => None,
+        });
+        ThreadId::new(child.unwrap()).unwrap()
+    };
+    std::thread::scope(|scope| {
+        let run = scope.spawn(|| house.send(&thread, Input::text("go"), &work).0.unwrap());
+        until("two are let go", || launched.load(Ordering::SeqCst) == 2);
+        own.engine.stop(&child_of("s3"), Stop::Cancelled).unwrap();
+        own.engine.stop(&child_of("s4"), Stop::Killed).unwrap();
+        // Those who have the places still have them.
+        assert_eq!(run.join().unwrap().status, Status::Completed);
+    });
+    assert_eq!(launched.load(Ordering::SeqCst), 2, "its gate was opened");
+    for (call, status) in [("s3", "cancelled"), ("s4", "killed")] {
+        let told = house.told(&thread, call);
+        assert_eq!((&told["status"], &told["success"]), (&json!(status), &json!(false)), "{told}");
+    }
+}
+
 /// The parent was told that it runs, and nobody else would ever start it.
 #[test]
 fn a_child_whose_process_died_before_it_began_is_settled_by_whoever_goes_on_with_its_parent() {

@@ -95,7 +95,9 @@ const WAIT_THREADS: &[Key] = &[Key::new(
 const CONCURRENCY: &[Key] = &[Key::new(
     "children_max",
     Shape::Whole { min: 1, max: 1000 },
-    "The most children of one thread that run at the same time; others wait their turn.",
+    "The most children of one thread that run at the same time; others wait their turn. A child that is started without a ceiling of \
+     its own for money gets an equal share of what its parent has left then, among so many children and the parent itself: half of it \
+     if this is 1, a ninth if it is 8.",
 )];
 
 pub(super) const KEYS: &[Key] = &[

@@ -110,8 +110,9 @@ const SIGNS: [Sign; 12] = [
             asked.retain(|thread| !is_own(thread.as_str()));
             failed.extend(places(call, is_own).map(|index| refusal(index, "a thread can't wait for itself")));
             // Nor for somebody who waits for it.
-            let engine = shared.engine()?;
-            let leads_back = |thread: &&ThreadId| engine.waits_for(thread, &call.thread, &awaited).unwrap_or(false);
+            let (engine, at_once) = (shared.engine()?, shared.at_once());
+            let leads_back =
+                |thread: &&ThreadId| engine.waits_for(thread, &call.thread, &awaited, at_once).unwrap_or(false);
             let circular: Vec<ThreadId> = asked.iter().filter(leads_back).cloned().collect();
             asked.retain(|thread| !circular.contains(thread));
             let is_circular = |thread: &str| circular.iter().any(|known| known.as_str() == thread);
