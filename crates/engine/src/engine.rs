@@ -247,7 +247,9 @@ impl Engine {
                 _ => self.give_back(held)?,
             }
         };
-        let successor = held.resumed(input.messages)?;
+        // Whatever this may be refused for is known before anything is said: what is refused has changed nothing.
+        let limits = held.fund_successor(work, input.raise.as_ref())?;
+        let successor = held.resumed(input.messages, limits)?;
         let resumed = Resumed {
             old_thread_id: thread.clone(),
             new_thread_id: successor.thread.clone(),
@@ -267,7 +269,7 @@ impl Engine {
             }
             Err(error) => return Err(error.into()),
         };
-        let input = Input { state: input.state, raise: input.raise, origin: input.origin, ..Input::nothing() };
+        let input = Input { state: input.state, origin: input.origin, ..Input::nothing() };
         let ended = self.run_held(lease, input, work, cancel, tell)?;
         Ok(Ended { resumed: Some(resumed), ..ended })
     }
