@@ -227,7 +227,8 @@ impl Engine {
                 match end.is_deleted {
                     true => return Err(StoreError::Deleted(end.thread).into()),
                     false if end.thread == thread || end.why.is_some() => {
-                        return Err(nothing_to_resume(thread, status));
+                        let why = end.why.unwrap_or_else(|| "it does not say what goes on in its place".to_owned());
+                        return Err(Error::ChainDamaged { thread: end.thread, why });
                     }
                     false => continue,
                 }
