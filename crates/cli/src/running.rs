@@ -529,8 +529,10 @@ pub(crate) fn needs_decision(thread: &ThreadId, suspended: Option<&Suspended>, a
         }
         ([], Some(call)) => {
             let message = format!("nobody knows what became of call `{call}` of `{thread}`");
+            let settle = format!("selvedge settle {call} --thread {thread}");
             Failure::new(Exit::Decision, "needs_decision", message).hint(format!(
-                "find out, then say `selvedge settle {call} --thread {thread} --done | --not-done | --unknown`"
+                "find out, then say that it was done (`{settle} --done`), that it was not (`{settle} --not-done`) or that nobody can know \
+                 (`{settle} --unknown`)"
             ))
         }
         (asks, _) => {
