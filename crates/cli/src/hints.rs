@@ -5,7 +5,7 @@ use selvedge_engine::Error;
 use selvedge_engine::ledger::short_above;
 use selvedge_model::account::PostingError;
 use selvedge_model::event::{SuspendReason, Suspended};
-use selvedge_model::{CallId, Manifest, Status, ThreadId};
+use selvedge_model::{CallId, Classify, Manifest, Status, ThreadId};
 use selvedge_store::{Error as StoreError, Store};
 
 use crate::error::{Exit, Failure, Result};
@@ -106,6 +106,17 @@ pub(crate) fn money(store: &dyn Store, thread: &ThreadId, why: &Suspended) -> Op
     let account = store.get(thread).ok()?.manifest.chain_root_id;
     let short = short_above(store, &account).ok()??;
     Some([raise(store, &short, "spend=…"), raise(store, thread, "spend=…")])
+}
+
+/// What to do about a thread that nobody goes on with. One that went on in others which lead nowhere can't be resumed.
+pub(crate) fn stalled(store: &dyn Store, thread: &ThreadId) -> String {
+    match store.get(thread).map(|found| found.manifest.status) {
+        Ok(Status::Continued) | Err(StoreError::NoThread(_)) => {
+            let broken = Error::ChainDamaged { thread: thread.clone(), why: String::new() };
+            broken.hint().unwrap_or_default()
+        }
+        _ => format!("`selvedge resume {thread}` goes on; `selvedge chain {thread}` shows where its chain ends"),
+    }
 }
 
 /// What to type so that a thread, or whatever goes on in its place, may use more. One that has ended goes on only if it is told something,

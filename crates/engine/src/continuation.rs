@@ -4,11 +4,14 @@
 //! it takes along. So there is never a thread without its successor, nor a successor without its thread; killed right after the
 //! batch, the successor waits as `created` and goes on when somebody resumes it. It is no child of the old thread but its sibling,
 //! and runs when the old one has been given back, not inside it.
+//!
+//! What somebody resumes has the money and the ceilings of its successor in the same batch: if either is refused, nothing was said and
+//! nobody goes on.
 
 use std::convert::Infallible;
 
 use selvedge_model::event::{Fields, Handoff, Predecessor};
-use selvedge_model::limits::Meter;
+use selvedge_model::limits::{Limits, Meter};
 use selvedge_model::message::{Block, Visibility};
 use selvedge_model::{Changeset, Digest, Event, Expect, Message, NewThread, Note, Part, Reason, Role, ThreadId};
 use serde_json::{Value, json};
@@ -16,7 +19,7 @@ use serde_json::{Value, json};
 use crate::assignment::{Assignment, Left};
 use crate::carry::{Carry, WHOLE_IS_IN, size_of};
 use crate::conversation::OpenCall;
-use crate::error::Result;
+use crate::error::{Error, Result};
 use crate::held::{Held, More, Of};
 use crate::told::Told;
 
@@ -46,7 +49,8 @@ impl Held<'_> {
         messages.push(self.seed(work, room));
         self.engine.redactor.messages(&mut messages);
         let meter = Some(self.fold.meter().carried(running_ms));
-        self.with(thread, messages, meter, turns, details)
+        let birth = NewThread { meter, ..self.successor_birth() };
+        self.with(thread, messages, birth, turns, details)
     }
 
     /// How many bytes of text such a successor would begin with. Nothing is written for it.
@@ -63,9 +67,18 @@ impl Held<'_> {
         Message { visibility: Visibility::Internal, ..Message::text(Role::User, seed) }
     }
 
-    /// The successor of a thread that came to an end and that somebody resumes with these messages: everything that was said, and
-    /// they.
-    pub(crate) fn resumed(&self, mut said: Vec<Message>) -> Result<Successor> {
+    /// Puts into the delta what a successor needs that somebody resumes this thread in: its money, and that it may use more. Gives its
+    /// ceilings; refused for whatever its first run would be refused for.
+    pub(crate) fn fund_successor(&mut self, work: &Assignment, raise: Option<&Limits>) -> Result<Option<Limits>> {
+        self.check_price(work)?;
+        let raised = raise.map(|raise| self.raised(raise, work)).transpose()?;
+        self.fund(work, raise)?;
+        Ok(raised.map_or_else(|| self.fold.manifest().limits.clone(), |changed| changed.limits))
+    }
+
+    /// The successor of a thread that came to an end and that somebody resumes with these messages, under these ceilings: everything
+    /// that was said, and they.
+    pub(crate) fn resumed(&self, mut said: Vec<Message>, limits: Option<Limits>) -> Result<Successor> {
         let thread = self.successor_id();
         let preview = said.first().map(|message| preview(&message.plain_text())).unwrap_or_default();
         let mut messages: Vec<Message> = self
@@ -88,8 +101,9 @@ impl Held<'_> {
         messages.extend(said);
         let details = json!({"message_preview": preview, "reconstructed_turns": turns});
         // Somebody spoke: only money counts on.
-        let meter = Meter { spend: self.fold.meter().spend, ..Meter::default() };
-        self.with(thread, messages, Some(meter), turns, details)
+        let meter = Some(Meter { spend: self.fold.meter().spend, ..Meter::default() });
+        let birth = NewThread { meter, limits, ..self.successor_birth() };
+        self.with(thread, messages, birth, turns, details)
     }
 
     fn successor_id(&self) -> ThreadId {
@@ -102,7 +116,7 @@ impl Held<'_> {
         &self,
         thread: ThreadId,
         mut messages: Vec<Message>,
-        meter: Option<Meter>,
+        birth: NewThread,
         turns: u64,
         details: Value,
     ) -> Result<Successor> {
@@ -115,11 +129,7 @@ impl Held<'_> {
             fields.remove(selvedge_model::scope::TOOL_CALL_KEY);
         }
         let is_empty = state.as_object().is_some_and(serde_json::Map::is_empty);
-        let changeset = Changeset {
-            snapshot: (!is_empty).then_some(state),
-            messages,
-            ..Changeset::creating(self.successor_birth(meter))
-        };
+        let changeset = Changeset { snapshot: (!is_empty).then_some(state), messages, ..Changeset::creating(birth) };
         let part = Part::new(thread.clone(), Expect::Absent, changeset);
         let notes = self.engine.store.pending(self.thread())?;
         let posted = notes.iter().map(|note| Note { thread: thread.clone(), ..note.clone() }).collect();
@@ -131,7 +141,7 @@ impl Held<'_> {
         Ok(Successor { thread, more: More { parts: vec![part], posted, consumed: moved }, turns, details })
     }
 
-    fn successor_birth(&self, meter: Option<Meter>) -> NewThread {
+    fn successor_birth(&self) -> NewThread {
         let old = self.fold.manifest().clone();
         let head = &self.fold.head;
         NewThread {
@@ -145,7 +155,6 @@ impl Held<'_> {
             limits: old.limits,
             capabilities: old.capabilities,
             acknowledged: old.acknowledged,
-            meter,
             continuation_of: Some(Predecessor { thread_id: old.thread_id, version: head.version, hash: head.hash }),
             chain_root_id: Some(old.chain_root_id),
             ..NewThread::of(old.agent_id)
@@ -188,7 +197,7 @@ impl Held<'_> {
         self.interrupt_calls("interrupted: the thread ended before this call was made")?;
         let handoff = successor.handoff(self);
         self.delta.events.push(Event::ThreadResumed(handoff));
-        self.commit_with(Reason::Lifecycle, Of::default(), successor.more, tell).map(|_| ())
+        self.commit_with(Reason::Lifecycle, Of::default(), successor.more, tell).map_err(Error::unfunded).map(|_| ())
     }
 }
 

@@ -228,7 +228,8 @@ impl Engine {
                 match end.is_deleted {
                     true => return Err(StoreError::Deleted(end.thread).into()),
                     false if end.thread == thread || end.why.is_some() => {
-                        return Err(nothing_to_resume(thread, status));
+                        let why = end.why.unwrap_or_else(|| "it does not say what goes on in its place".to_owned());
+                        return Err(Error::ChainDamaged { thread: end.thread, why });
                     }
                     false => continue,
                 }
@@ -248,7 +249,9 @@ impl Engine {
                 _ => self.give_back(held)?,
             }
         };
-        let successor = held.resumed(input.messages)?;
+        // Whatever this may be refused for is known before anything is said: what is refused has changed nothing.
+        let limits = held.fund_successor(work, input.raise.as_ref())?;
+        let successor = held.resumed(input.messages, limits)?;
         let resumed = Resumed {
             old_thread_id: thread.clone(),
             new_thread_id: successor.thread.clone(),
@@ -261,7 +264,7 @@ impl Engine {
         // Taken before the old one is given back: nobody comes in between.
         let lease = self.store.acquire(&resumed.new_thread_id, Acquire::default())?;
         drop(held);
-        let input = Input { state: input.state, raise: input.raise, origin: input.origin, ..Input::nothing() };
+        let input = Input { state: input.state, origin: input.origin, ..Input::nothing() };
         let ended = self.run_held(lease, input, work, cancel, tell)?;
         Ok(Ended { resumed: Some(resumed), ..ended })
     }

@@ -34,6 +34,14 @@ pub enum Error {
         /// What to do instead.
         hint: String,
     },
+    /// A thread went on in others, and they don't lead to one that goes on.
+    #[error("`{thread}` can't be gone on with, because the links of its chain are damaged: {why}")]
+    ChainDamaged {
+        /// The last thread that could be reached.
+        thread: ThreadId,
+        /// What is wrong with its link.
+        why: String,
+    },
     /// There is no such call that somebody could decide about.
     #[error("no call `{call}` of thread `{thread}` waits for such a decision")]
     NoOpenCall {
@@ -159,6 +167,7 @@ impl Classify for Error {
             Self::Store(source) => source.kind(),
             // Whatever kept it from being committed: the run is not what it should be.
             Self::Commit { source, .. } if source.kind() == Kind::Integrity => Kind::Integrity,
+            Self::ChainDamaged { .. } => Kind::Integrity,
             Self::Commit { .. } | Self::NotStarted { .. } => Kind::Broken,
             Self::NotRunnable { .. }
             | Self::NotHeardYet { .. }
@@ -176,6 +185,7 @@ impl Classify for Error {
             Self::Store(source) => source.code(),
             Self::Commit { .. } => "state_error",
             Self::NotRunnable { .. } => "not_runnable",
+            Self::ChainDamaged { .. } => "chain_damaged",
             Self::NoOpenCall { .. } => "no_open_call",
             Self::AlreadyDecided { .. } => "already_decided",
             Self::AlreadyCorrected { .. } => "already_corrected",
@@ -206,6 +216,10 @@ impl Classify for Error {
             Self::Store(source) => source.hint(),
             Self::Commit { source, .. } => source.hint(),
             Self::NotRunnable { hint, .. } => Some(hint.clone()),
+            Self::ChainDamaged { .. } => Some(
+                "`selvedge doctor` says what is damaged; if it is not a log, `selvedge reindex` builds the links anew from the logs"
+                    .to_owned(),
+            ),
             Self::NoOpenCall { thread, .. } => Some(format!(
                 "`selvedge inbox {thread}` shows what it waits for, `selvedge log {thread}` what became of its calls"
             )),

@@ -132,6 +132,14 @@ impl Held<'_> {
         self.fold.manifest().chain_root_id.clone()
     }
 
+    /// Refuses a model without a price under a ceiling of money.
+    pub(crate) fn check_price(&self, work: &Assignment) -> Result<()> {
+        if self.limits(work).spend.is_some() && work.price.is_none() {
+            return Err(Error::NoPrice { thread: self.thread().clone(), model: work.model_name.clone() });
+        }
+        Ok(())
+    }
+
     /// Puts into the delta what the account of the chain needs for a run: it is opened or opened again if the model costs anything, and
     /// raised if somebody says so.
     pub(crate) fn fund(&mut self, work: &Assignment, raise: Option<&Limits>) -> Result<()> {

@@ -101,9 +101,7 @@ pub(crate) fn run(
     tell: &mut dyn FnMut(Told<'_>),
 ) -> Result<Ended> {
     let engine = held.engine;
-    if held.limits(work).spend.is_some() && work.price.is_none() {
-        return Err(Error::NoPrice { thread: held.thread().clone(), model: work.model_name.clone() });
-    }
+    held.check_price(work)?;
     held.hooks.clone_from(&work.hooks);
     held.hooks.iter_mut().for_each(|hook| engine.redactor.value(hook));
     // Thirty-two hex characters are a run's name.

@@ -59,7 +59,9 @@ struct Kept {
 
 impl Kept {
     fn add(&mut self, text: &str) {
-        for line in text.split_inclusive('\n') {
+        // An empty line stands between two messages; behind the last one it would be the last line.
+        let between = if self.lines.is_empty() { "" } else { "\n" };
+        for line in between.split_inclusive('\n').chain(text.split_inclusive('\n')) {
             self.bytes += line.len();
             self.lines.push_back(line.to_owned());
         }
@@ -80,7 +82,7 @@ fn shown(message: &Message) -> String {
     };
     let internal = if message.visibility == Visibility::Internal { " (internal)" } else { "" };
     let blocks: Vec<String> = message.content.iter().map(block).collect();
-    format!("## {who}{internal}\n\n{}\n\n", blocks.join("\n\n").trim_end())
+    format!("## {who}{internal}\n\n{}\n", blocks.join("\n\n").trim_end())
 }
 
 fn block(block: &Block) -> String {

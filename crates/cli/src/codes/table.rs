@@ -271,6 +271,19 @@ pub(crate) const PAGES: &[Page] = &[
         related: &["budget_exceeded", "limit_reached"],
     },
     Page {
+        code: "chain_damaged",
+        exits: &[Exit::Integrity],
+        retry: Retry::Never,
+        means: "The thread went on in others, and they don't lead to one that goes on.",
+        cause: "The links of its chain lead in a circle or to a thread that nobody knows: the database, or a log, is not what it was.",
+        remedies: &[
+            "see what is damaged: `selvedge doctor`",
+            "if it is not a log, build the links anew from the logs: `selvedge reindex`",
+            "a thread whose log is gone comes back from a copy: `selvedge -C DIR restore BACKUP` lays one out elsewhere",
+        ],
+        related: &["thread_stalled", "integrity"],
+    },
+    Page {
         code: "config_cycle",
         exits: &[Exit::Usage],
         retry: Retry::Never,
@@ -1679,7 +1692,7 @@ pub(crate) const PAGES: &[Page] = &[
         remedies: &[
             "go on with it: `selvedge resume THREAD`",
             "see where its chain ends: `selvedge chain THREAD`",
-            "look for damage: `selvedge doctor`",
+            "look for damage: `selvedge doctor`; links are built anew from sound logs: `selvedge reindex`",
         ],
         related: &["wait_timeout", "run_suspended"],
     },

@@ -9,6 +9,15 @@ use crate::error::Exit;
 /// Every page.
 pub(crate) const WORDS: &[Page] = &[
     Page {
+        code: "already_said",
+        exits: &[],
+        retry: Retry::Never,
+        means: "Nothing was run, for what was said had been said before or somebody else goes on with it.",
+        cause: "A message with the same id stands in the log, or whoever was faster has the thread; how that stands is its status.",
+        remedies: &["see what came of it: `selvedge log THREAD`", "or wait for it: `selvedge wait THREAD`"],
+        related: &["waiting", "completed"],
+    },
+    Page {
         code: "approval",
         exits: &[Exit::Decision],
         retry: Retry::Never,

@@ -2,12 +2,14 @@
 
 use std::collections::BTreeSet;
 
+use selvedge_engine::Error;
 use selvedge_engine::ledger;
 use selvedge_engine::ledger::audit::{self, Audit, Branch, Found, Tree};
-use selvedge_model::account::{Account, AccountId, AccountStatus, ReservationState};
+use selvedge_model::account::replay::Flaw;
+use selvedge_model::account::{Account, AccountId, AccountStatus, PostingError, ReservationState};
 use selvedge_model::id::ReservationId;
 use selvedge_model::{Money, ThreadId};
-use selvedge_store::Registry;
+use selvedge_store::{Error as StoreError, Registry};
 use selvedge_store_local::system::SystemIds;
 use selvedge_store_local::{Access, LocalStore};
 use serde::Serialize;
@@ -76,7 +78,7 @@ pub(crate) fn run(args: &Args, context: &Context<'_>) -> Result<()> {
     } else {
         show(&thread, &store, &tree, audit.as_ref(), context.output)?;
     }
-    audit.map_or(Ok(()), |audit| judge(&thread, &audit))
+    audit.map_or(Ok(()), |audit| judge(&thread, &tree, &audit))
 }
 
 #[derive(Serialize)]
@@ -239,7 +241,7 @@ fn bar(account: &Account) -> String {
 }
 
 /// How a verification ends.
-fn judge(thread: &ThreadId, audit: &Audit) -> Result<()> {
+fn judge(thread: &ThreadId, tree: &Tree, audit: &Audit) -> Result<()> {
     let Some(first) = audit.found.first() else { return Ok(()) };
     let more = match audit.found.len() {
         1 => String::new(),
@@ -266,7 +268,19 @@ fn judge(thread: &ThreadId, audit: &Audit) -> Result<()> {
         return Err(failure.hint(hint));
     }
     let failure = Failure::new(Exit::Limit, "ceiling_crossed", format!("{first}{more}"));
-    Err(failure.hint(format!("a provider charged more than was reserved; `selvedge log {thread}` shows the call")))
+    let log = crossed_in(tree, audit).unwrap_or(thread);
+    Err(failure.hint(format!("a provider charged more than was reserved; `selvedge log {log}` shows the call")))
+}
+
+/// The thread whose log has the call that crossed a ceiling. What a child crosses, those above it cross with it.
+fn crossed_in<'a>(tree: &Tree, audit: &'a Audit) -> Option<&'a ThreadId> {
+    let depth =
+        |id: &AccountId| tree.accounts.iter().find(|branch| branch.account.id == *id).map(|branch| branch.depth);
+    let crossed = audit.found.iter().filter_map(|found| match found {
+        Found::Records(Flaw::Crossed { account, place: (thread, _), .. }) => Some((depth(account), thread)),
+        _ => None,
+    });
+    crossed.max_by_key(|(depth, _)| *depth).map(|(_, thread)| thread)
 }
 
 /// Says what a call really cost.
@@ -279,12 +293,36 @@ fn correct(
 ) -> Result<()> {
     let store = context.open(Access::ReadWrite)?;
     let thread = store.resolve(thread)?;
-    let corrected = ledger::correct(&store, &SystemIds, &thread, (reservation, amount), evidence);
+    let corrected = ledger::correct(&store, &SystemIds, &thread, (reservation, amount), evidence)
+        .map_err(|error| not_corrected(&store, &thread, (reservation, amount), &error));
     context.close(store);
-    let account = corrected.map_err(|error| Failure::of(&error))?;
+    let account = corrected?;
     let (spent, account) = (account.spent(), account.id);
     if context.output.is_json() {
         return context.output.record(&json!({"account": account, "spent_nanos": spent}));
     }
     context.output.text(format_args!("account {account} has spent ${spent}"))
+}
+
+/// The failure of a correction that was refused. What is lost may be a call of a child, which the thread's own budget shows too.
+fn not_corrected(
+    store: &LocalStore,
+    thread: &ThreadId,
+    (reservation, amount): (&ReservationId, Money),
+    error: &Error,
+) -> Failure {
+    let failure = Failure::of(error);
+    if !matches!(error, Error::Store(StoreError::Posting(PostingError::UnknownReservation { .. }))) {
+        return failure;
+    }
+    let is_it = |branch: &&Branch| branch.reservations.iter().any(|held| held.id == *reservation);
+    let tree = audit::tree(store, thread).unwrap_or_default();
+    failure.hint(match tree.accounts.iter().find(is_it) {
+        Some(Branch { account, threads, .. }) => format!(
+            "account `{}` has it: `selvedge budget {} --correct {reservation}={amount} --evidence …`",
+            account.id,
+            threads.last().unwrap_or(&account.id)
+        ),
+        None => format!("`selvedge budget {thread}` shows the calls whose answer was lost"),
+    })
 }

@@ -115,9 +115,8 @@ fn ended(store: &LocalStore, outcome: &Outcome) -> Result<()> {
                 .hint(format!("`selvedge verify {thread} --explain` says how far its log can be relied on")))
         }
         (Standing::Stalled, _) => {
-            Err(Failure::new(Exit::Failed, "thread_stalled", format!("`{thread}` does not go on: {why}")).hint(
-                format!("`selvedge resume {thread}` goes on; `selvedge chain {thread}` shows where its chain ends"),
-            ))
+            Err(Failure::new(Exit::Failed, "thread_stalled", format!("`{thread}` does not go on: {why}"))
+                .hint(hints::stalled(store, thread)))
         }
         (Standing::Timeout | Standing::Interrupted, _) | (_, None) => {
             let message = format!("`{thread}` had not ended when the time was up: {why}");

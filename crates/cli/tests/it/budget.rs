@@ -140,6 +140,27 @@ fn what_a_waiting_threads_lost_call_cost_is_corrected_downward_and_stands_in_the
     other.error(3, "reservation_unknown");
 }
 
+/// The budget of a parent shows what its children lost too, and could not correct it.
+#[test]
+fn whoever_corrects_a_call_of_a_child_by_its_parent_is_told_where_it_is() {
+    let sandbox = project(FAILS);
+    let (parent, children) = family(&sandbox, "0.5", "0.017", 1);
+    sandbox.run(&["send", &children[0], "go", "--json"]).error_beside_data(8, "limit_reached");
+    let shown = budget(&sandbox, &parent);
+    let lost = shown["accounts"][1]["reservations"][0]["reservation"].as_str().unwrap();
+    let correct = |thread: &str, lost: &str| {
+        sandbox.run(&["budget", thread, "--correct", &format!("{lost}=0.001"), "--evidence", "invoice", "--json"])
+    };
+    let error = correct(&parent, lost).error(3, "reservation_unknown");
+    let hint = error["hint"].as_str().unwrap();
+    let command = hint.split('`').find(|word| word.starts_with("selvedge ")).unwrap();
+    assert!(command.starts_with(&format!("selvedge budget {} --correct {lost}=0.001", children[0])), "{hint}");
+    assert_eq!(follow(&sandbox, command).code, Some(0), "{command}");
+    // One that nobody has is looked for where those are shown that there are.
+    let error = correct(&parent, "nobody.1").error(3, "reservation_unknown");
+    assert!(error["hint"].as_str().unwrap().contains(&format!("`selvedge budget {parent}`")), "{error}");
+}
+
 const FAILS: &str = "  - {error: {transient: no route}, repeat: forever}\n";
 
 /// A thread that has ended, with one call that was lost on the way and one of two thousandths of a dollar.
@@ -311,6 +332,19 @@ fn a_thread_of_a_stopped_tree_is_told_which_account_has_to_be_raised() {
         let ran = follow(&sandbox, &command.replace('…', dollars));
         assert_eq!(ran.code, Some(0), "{command}: {ran:?}");
     }
+}
+
+/// The log of the parent was named, which has nothing of the call.
+#[test]
+fn an_audit_of_a_tree_in_which_a_child_was_overcharged_names_the_childs_log() {
+    let turns = "  - {say: Done., usage: {input_tokens: 10, output_tokens: 200000}, repeat: forever}\n";
+    let sandbox = project(turns);
+    let (parent, children) = family(&sandbox, "0.35", "0.3", 1);
+    assert_eq!(sandbox.run(&["send", &children[0], "go", "--json"]).code, Some(0));
+    let ran = sandbox.run(&["budget", &parent, "--verify", "--json"]);
+    assert_eq!(ran.records()[0]["verified"]["found"].as_array().unwrap().len(), 2, "both are crossed: {ran:?}");
+    let error = ran.error_beside_data(8, "ceiling_crossed");
+    assert!(error["hint"].as_str().unwrap().contains(&format!("`selvedge log {}`", children[0])), "{error}");
 }
 
 /// Somebody who deleted a folder by hand was told to look at a log that is not there.

@@ -75,6 +75,12 @@ impl Codes {
                 self.add(code);
             }
         }
+        // One of two, whichever holds.
+        for rest in source.split(" code: if ").skip(1) {
+            for code in words_in_quotes(rest.split(", ").next().unwrap_or_default()) {
+                self.add(code);
+            }
+        }
         for rest in source.split("SuspendReason::").skip(1) {
             let rest = rest.trim_start_matches(char::is_alphanumeric);
             let code = rest.strip_prefix(", \"").and_then(|rest| rest.split('"').next());
@@ -164,7 +170,9 @@ fn every_code_of_the_sources_has_a_page_and_every_page_a_code() {
     let pages = Sandbox::empty().run(&["help", "codes", "--json"]).records();
     let told: BTreeMap<&str, &Value> = pages.iter().map(|page| (page["code"].as_str().unwrap(), page)).collect();
     let Codes(mut known) = codes_of_the_sources();
-    for word in ["stalled", "completed_with_errors", "context_too_small", "loop_detected", "outputs_missing"] {
+    for word in
+        ["stalled", "completed_with_errors", "context_too_small", "loop_detected", "outputs_missing", "already_said"]
+    {
         assert!(known.contains_key(word), "the sources are read: `{word}`");
     }
     // The help of the command says what this reason to wait means.

@@ -4,8 +4,12 @@ use std::fs;
 use std::os::unix::fs::symlink;
 use std::process::Command;
 
+use selvedge_model::event::Handoff;
+use selvedge_model::{Batch, Changeset, Event, Expect, Part, Reason, ThreadId};
+use selvedge_store::Commit;
 use serde_json::Value;
 
+use crate::running::{RUN, put, thread_of};
 use crate::support::{HELLO, Sandbox};
 
 fn pipe(path: &std::path::Path) {
@@ -83,5 +87,26 @@ fn every_finding_has_a_page() {
     let sandbox = Sandbox::empty();
     for code in ["thread_unknown", "manifest_unbelieved", "owners_dead"] {
         assert_eq!(sandbox.run(&["help", code]).code, Some(0), "{code}");
+    }
+}
+
+/// `resume` asked for a message that it had been given, and `wait` named a `resume` that could not help.
+#[test]
+fn a_chain_that_leads_nowhere_is_said_to_be_damaged_wherever_somebody_meets_it() {
+    let sandbox = Sandbox::new();
+    put(&sandbox, ".ai/directives/task.md", "---\nname: task\nversion: 1.0.0\n---\nDo it.\n");
+    put(&sandbox, "script.yaml", "turns:\n  - {say: Done., repeat: forever}\n");
+    let thread = thread_of(&sandbox.run(&RUN));
+    let nobody = ThreadId::new("nobody-0123456789ab").unwrap();
+    let to = Handoff { new_thread_id: nobody, directive: None, trailing_turns: 0, details: Default::default() };
+    let changeset = Changeset { events: vec![Event::ThreadHandoff(to)], ..Changeset::empty(Reason::Lifecycle) };
+    let store = sandbox.open();
+    store.commit(Batch::of(Part::new(ThreadId::new(&*thread).unwrap(), Expect::Any, changeset))).unwrap();
+    store.close().unwrap();
+    let resumed = sandbox.run(&["resume", &thread, "again", "--json"]).error(6, "chain_damaged");
+    let waited = sandbox.run(&["wait", &thread, "--json"]).error_beside_data(1, "thread_stalled");
+    for error in [resumed, waited] {
+        let hint = error["hint"].as_str().unwrap();
+        assert!(hint.contains("`selvedge doctor`") && hint.contains("`selvedge reindex`"), "{error}");
     }
 }

@@ -142,7 +142,9 @@ fn a_thread_killed_in_the_middle_needs_a_decision_and_goes_on_with_it() {
     let refused = sandbox.run(&["resume", &thread, "--json"]);
     let error = refused.error_beside_data(7, "needs_decision");
     let hint = error["hint"].as_str().unwrap();
-    assert!(hint.contains(&format!("selvedge settle call_1 --thread {thread} --done")), "{hint}");
+    for word in ["--done", "--not-done", "--unknown"] {
+        assert!(hint.contains(&format!("`selvedge settle call_1 --thread {thread} {word}`")), "{hint}");
+    }
     assert_eq!(status(&sandbox, &thread), "suspended");
     sandbox.run(&["settle", "call_9", "--done", "--json"]).error(3, "no_open_call");
     // The call is known by its name alone, and the thread goes on at once.

@@ -219,9 +219,12 @@ fn a_transcript_is_readable_and_its_end_can_be_asked_for() {
     append(&store, &thread, Changeset { messages: vec![answer], ..Changeset::empty(Reason::AssistantTurnCommitted) });
     append(&store, &thread, finishes("r1", "natural"));
     let whole = read_transcript(&store, &trust(), &thread, None).unwrap();
-    assert_eq!(whole.content, "## user\n\nWhat is in the box?\n\n## assistant\n\nA cat.\nAsleep.\n\n");
+    assert_eq!(whole.content, "## user\n\nWhat is in the box?\n\n## assistant\n\nA cat.\nAsleep.\n");
     assert_eq!((whole.success, whole.truncated), (true, false));
-    let last = read_transcript(&store, &trust(), &thread, Some(3)).unwrap();
-    assert_eq!((last.content.as_str(), last.truncated), ("A cat.\nAsleep.\n\n", true));
+    let last = read_transcript(&store, &trust(), &thread, Some(2)).unwrap();
+    assert_eq!((last.content.as_str(), last.truncated), ("A cat.\nAsleep.\n", true));
+    // What stands between two messages is not the last line of the last one.
+    let last = read_transcript(&store, &trust(), &thread, Some(1)).unwrap();
+    assert_eq!((last.content.as_str(), last.truncated), ("Asleep.\n", true));
     assert_eq!(read_transcript(&store, &trust(), &id("nobody"), None).unwrap_err().kind(), Kind::Absent);
 }

@@ -4,9 +4,10 @@ use std::sync::{Arc, mpsc};
 use std::time::Duration;
 
 use selvedge_engine::Input;
+use selvedge_model::event::Handoff;
 use selvedge_model::limits::Limits;
 use selvedge_model::{
-    AgentId, Answer, Batch, Cancel, Changeset, Classify, Draft, Event, Expect, Message, Model, ModelError, Money,
+    AgentId, Answer, Batch, Cancel, Changeset, Classify, Draft, Event, Expect, Kind, Message, Model, ModelError, Money,
     NewThread, Part, Price, Prompt, Reason, Role, RunId, RunMeta, Status, Stop, ThreadId,
 };
 use selvedge_store::{Acquire, Commit, Leases, Ledger, Logs, Registry};
@@ -213,5 +214,22 @@ fn a_thread_whose_successor_was_deleted_is_not_resumed_and_nobody_waits_for_ever
         let refused = house.engine.resume(&thread, input, &work, &Cancel::new(), &mut |_| {}).unwrap_err();
         assert_eq!(refused.code(), "thread_deleted", "{refused}");
         assert!(refused.to_string().contains(next.as_str()), "{refused}");
+    }
+}
+
+#[test]
+fn a_thread_whose_chain_leads_nowhere_is_told_to_be_damaged_and_not_to_need_a_message() {
+    let house = House::new();
+    let thread = house.thread();
+    let work = agent(vec![Reply::Says("one")], Vec::new());
+    house.send(&thread, Input::text("go"), &work).0.unwrap();
+    let to = Handoff { new_thread_id: thread.clone(), directive: None, trailing_turns: 0, details: Default::default() };
+    let changeset = Changeset { events: vec![Event::ThreadHandoff(to)], ..Changeset::empty(Reason::Lifecycle) };
+    house.store.commit(Batch::of(Part::new(thread.clone(), Expect::Any, changeset))).unwrap();
+    for input in [Input::text("again"), Input::nothing()] {
+        let error = house.engine.resume(&thread, input, &work, &Cancel::new(), &mut |_| {}).unwrap_err();
+        assert_eq!((error.code(), error.kind()), ("chain_damaged", Kind::Integrity), "{error}");
+        assert!(error.to_string().contains("leads in a circle"), "{error}");
+        assert!(error.hint().is_some_and(|hint| hint.contains("`selvedge reindex`")), "{error:?}");
     }
 }

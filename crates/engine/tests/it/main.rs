@@ -10,6 +10,7 @@ mod families;
 mod limits;
 mod orphans;
 mod recovery;
+mod refusing;
 mod replay;
 mod saving;
 mod sending;

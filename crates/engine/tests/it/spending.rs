@@ -26,22 +26,22 @@ fn price() -> Price {
     Price { input: dollars("1"), output: dollars("2"), ..Price::default() }
 }
 
-fn dollars(text: &str) -> Money {
+pub(crate) fn dollars(text: &str) -> Money {
     text.parse().unwrap()
 }
 
-fn spend(most: &str) -> Limits {
+pub(crate) fn spend(most: &str) -> Limits {
     Limits { spend: Some(dollars(most)), ..Limits::default() }
 }
 
 /// A model that costs something, under a ceiling.
-fn paid(replies: Vec<Reply>, most: &str) -> Assignment {
+pub(crate) fn paid(replies: Vec<Reply>, most: &str) -> Assignment {
     let mut work = agent(replies, Vec::new());
     (work.price, work.limits) = (Some(price()), spend(most));
     work
 }
 
-fn account(house: &House, thread: &ThreadId) -> Account {
+pub(crate) fn account(house: &House, thread: &ThreadId) -> Account {
     house.store.account(thread).unwrap().expect("the chain has an account")
 }
 
@@ -55,7 +55,12 @@ fn names(house: &House, thread: &ThreadId) -> Vec<&'static str> {
     postings(house, thread).into_iter().map(|(name, _)| name).collect()
 }
 
-fn resume(house: &House, thread: &ThreadId, input: Input, work: &Assignment) -> selvedge_engine::Result<Ended> {
+pub(crate) fn resume(
+    house: &House,
+    thread: &ThreadId,
+    input: Input,
+    work: &Assignment,
+) -> selvedge_engine::Result<Ended> {
     house.engine.resume(thread, input, work, &Cancel::new(), &mut |_| {})
 }
 
@@ -325,7 +330,7 @@ fn posts(house: &House, thread: &ThreadId, postings: Vec<Posting>) -> selvedge_s
 }
 
 /// A thread whose account may spend this much.
-fn parent(house: &House, most: &str) -> ThreadId {
+pub(crate) fn parent(house: &House, most: &str) -> ThreadId {
     let thread = house.thread();
     let open = Posting::Open { account: thread.clone(), parent: None, max: Some(dollars(most)) };
     posts(house, &thread, vec![open]).unwrap();
@@ -333,7 +338,7 @@ fn parent(house: &House, most: &str) -> ThreadId {
 }
 
 /// A thread that another one started, with this much of its money.
-fn child(house: &House, parent: &ThreadId, most: &str) -> ThreadId {
+pub(crate) fn child(house: &House, parent: &ThreadId, most: &str) -> ThreadId {
     let new = NewThread { parent_id: Some(parent.clone()), ..NewThread::of(AgentId::new("scribe").unwrap()) };
     let thread = house.engine.create(new, Vec::new()).unwrap();
     let ids = SeededIds::new(thread.as_str().bytes().map(u64::from).sum());

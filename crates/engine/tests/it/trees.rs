@@ -400,7 +400,8 @@ fn an_overcharge_is_no_forgery_and_the_audit_says_that_the_ceiling_was_crossed()
     let name = forest.reserve(&root, 90).unwrap();
     forest.settle(&root, &name, 130, false).unwrap();
     let audit = forest.audit();
-    let expected = Flaw::Crossed { account: root, version: 4, used: nanos(130), ceiling: nanos(100) };
+    let expected =
+        Flaw::Crossed { account: root.clone(), version: 4, place: (root, 7), used: nanos(130), ceiling: nanos(100) };
     assert_eq!(audit.found, [Found::Records(expected)]);
     assert!(!audit.found[0].is_of_integrity());
 }

@@ -128,6 +128,8 @@ pub enum Flaw {
         account: AccountId,
         /// The version at which that was so first.
         version: u64,
+        /// Where it stands.
+        place: (ThreadId, u64),
         /// What was spent and reserved.
         used: Money,
         /// What was allowed.
@@ -168,7 +170,7 @@ impl fmt::Display for Flaw {
             Self::Misfit { account, version, place: (thread, line), why } => {
                 write!(f, "account `{account}`: posting {version} in `{thread}` line {line} does not follow: {why}")
             }
-            Self::Crossed { account, version, used, ceiling } => {
+            Self::Crossed { account, version, used, ceiling, .. } => {
                 write!(f, "account `{account}`: at posting {version} {used} dollars were used, and {ceiling} allowed")
             }
             Self::Unpaired { parent, child: Some(child), why } => {
@@ -237,7 +239,7 @@ fn replay_account(
         }
         match take(history.as_ref(), &one) {
             Ok(after) => {
-                flaws.extend(crossed(&after, history.as_ref()));
+                flaws.extend(crossed(&after, history.as_ref(), (one.thread, one.line)));
                 history = Some(after);
             }
             Err(why) => {
@@ -297,11 +299,11 @@ fn difference(due: &Record, found: &Record) -> String {
 }
 
 /// That a ceiling was crossed, if this posting is the first at which it was.
-fn crossed(after: &History, before: Option<&History>) -> Option<Flaw> {
+fn crossed(after: &History, before: Option<&History>, place: (ThreadId, u64)) -> Option<Flaw> {
     let is_over = |history: &History| history.ceiling.is_some_and(|ceiling| history.account.used() > ceiling);
     let ceiling = after.ceiling.filter(|_| is_over(after) && !before.is_some_and(is_over))?;
     let (account, version) = (after.account.id.clone(), after.account.version);
-    Some(Flaw::Crossed { account, version, used: after.account.used(), ceiling })
+    Some(Flaw::Crossed { account, version, place, used: after.account.used(), ceiling })
 }
 
 /// What parents and children disagree on, as far as both are wholly known.
