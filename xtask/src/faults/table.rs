@@ -429,11 +429,25 @@ pub(crate) const FAULTS: &[Fault] = &[
         by: Tests(LOCAL, "keys"),
     },
     Fault {
-        name: "whoever settles a parent ends the children it started",
+        name: "whoever settles a parent asks after the children it started, and ends them",
         file: "crates/engine/src/run.rs",
-        old: ".filter(|known| known.child.is_none());",
-        new: ".filter(|_| true);",
+        old: "known.outcome.is_none() && known.child.is_none()",
+        new: "known.outcome.is_none()",
         by: Tests("selvedge-engine", "orphans"),
+    },
+    Fault {
+        name: "a child gets all that its parent has left",
+        file: "crates/engine/src/spawn.rs",
+        old: "(children as u64).saturating_add(1)",
+        new: "children as u64",
+        by: Tests("selvedge-engine", "families"),
+    },
+    Fault {
+        name: "a child that waits for a place waits for nobody",
+        file: "crates/engine/src/circles.rs",
+        old: "Status::Created if self.is_queued_behind(&manifest, wanted)? => return Ok(true),",
+        new: "Status::Created if false && self.is_queued_behind(&manifest, wanted)? => return Ok(true),",
+        by: Tests("selvedge-engine", "circles"),
     },
     Fault {
         name: "a run ends without a look at its children",
