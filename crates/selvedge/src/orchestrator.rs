@@ -7,6 +7,7 @@
 
 mod doors;
 mod order;
+mod resuming;
 
 use std::sync::{Arc, OnceLock, Weak};
 use std::time::Duration;

@@ -14,6 +14,7 @@ mod demo;
 mod detached;
 mod doctor;
 mod documents;
+mod doors;
 mod erase;
 mod handed_over;
 mod help;

@@ -11,7 +11,7 @@ use crate::kills::{Chance, Stand, killed_until_done};
 use crate::running::{paid, pay, put, status, thread_of};
 use crate::support::{Ran, Sandbox};
 
-const PARENT: &str = "---\nname: parent\nversion: 1.0.0\nmodel: scripted:script.yaml\npermissions: [tool.threads.*, tool.pay]\n---\nLet somebody pay.\n";
+pub(crate) const PARENT: &str = "---\nname: parent\nversion: 1.0.0\nmodel: scripted:script.yaml\npermissions: [tool.threads.*, tool.pay]\n---\nLet somebody pay.\n";
 const CHILD: &str =
     "---\nname: child\nversion: 1.0.0\nmodel: scripted:child.yaml\npermissions: [tool.pay, tool.slow]\n---\nPay.\n";
 pub(crate) const PAYS: &str = "turns:\n  - { calls: [{ tool: pay, arguments: { to: anna } }] }\n  - { say: The child is done., repeat: forever }\n";

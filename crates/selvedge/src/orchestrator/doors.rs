@@ -4,18 +4,18 @@ use std::collections::HashSet;
 use std::sync::Arc;
 use std::time::Duration;
 
+use selvedge_engine::Stopped;
 use selvedge_engine::chain::get_chain;
 use selvedge_engine::search::{Query, SearchType, chain_search};
 use selvedge_engine::standing::{aggregate_results, get_status, list_active};
 use selvedge_engine::transcript::read_transcript;
-use selvedge_engine::{Ended, Input, Resumed, Stopped};
 use selvedge_model::event::{EffectClass, Process};
 use selvedge_model::tool::{Reconciled, Risk, Started};
 use selvedge_model::{Call, Cancel, Output, Status, Stop, ThreadId, Tool, ToolError, ToolSpec};
 use serde::Serialize;
 use serde_json::{Map, Value, json};
 
-use super::{HANDOFF, SPAWN, Shared};
+use super::{HANDOFF, SPAWN, Shared, resuming};
 
 /// The tools that wait for threads.
 const WAIT: &str = "wait_threads";
@@ -248,7 +248,7 @@ const SIGNS: [Sign; 12] = [
         },
         class: EffectClass::AtMostOnce,
         risk: Risk::Write,
-        act: resume,
+        act: resuming::resume,
     },
     Sign {
         name: HANDOFF,
@@ -363,7 +363,7 @@ fn timeout(shared: &Shared, call: &Call) -> Result<Duration, String> {
 }
 
 /// The thread that a call names, if the calling one started it, or one that it started did.
-fn own(shared: &Shared, call: &Call) -> Result<ThreadId, String> {
+pub(super) fn own(shared: &Shared, call: &Call) -> Result<ThreadId, String> {
     let wanted = thread(call)?;
     let (store, words) = (shared.store()?, |error: selvedge_store::Error| error.to_string());
     let mut known: HashSet<ThreadId> = HashSet::new();
@@ -394,42 +394,6 @@ fn stop(shared: &Arc<Shared>, call: &Call, stop: Stop, word: &str) -> Result<Val
     told[word] =
         json!(!matches!(status, Status::Completed | Status::CompletedWithErrors | Status::Error | Status::Continued));
     Ok(told)
-}
-
-fn resume(shared: &Arc<Shared>, call: &Call, cancel: &Cancel) -> Result<Value, String> {
-    let thread = own(shared, call)?;
-    let message = call.arguments.get("message").and_then(Value::as_str).ok_or("`message` is missing")?;
-    if message.trim().is_empty() {
-        return Err("`message` is empty".to_owned());
-    }
-    let store = shared.store()?;
-    let end = store.chain(&thread).map_err(|error| error.to_string())?.pop().ok_or("there is no such thread")?;
-    let work = super::Orchestrator { shared: shared.clone() };
-    let work = work.assignment(&end.manifest).map_err(|error| error.to_string())?;
-    let ended = shared.engine()?.resume(&thread, Input::text(message), &work, cancel, &mut |_| {});
-    let mut ended = ended.map_err(|error| error.to_string())?;
-    // One that waited goes on by itself: it is its own successor, and took along everything.
-    ended.resumed.get_or_insert_with(|| Resumed {
-        old_thread_id: end.manifest.thread_id.clone(),
-        new_thread_id: end.manifest.thread_id.clone(),
-        original_thread_id: Some(thread).filter(|asked| *asked != end.manifest.thread_id),
-        resolved_thread_id: end.manifest.thread_id.clone(),
-        directive: end.manifest.directive.clone(),
-        reconstructed_turns: end.manifest.cost.turns,
-    });
-    Ok(resumed(&ended))
-}
-
-/// What is told of a thread that was resumed.
-fn resumed(ended: &Ended) -> Value {
-    let result = json!({"status": ended.status, "thread_id": ended.thread, "outputs": ended.outputs, "result": ended.text, "cost": ended.cost});
-    let mut told = json!({"success": true, "resumed": true, "thread_id": ended.thread, "new_thread_result": result});
-    if let (Some(resumed), Some(fields)) = (&ended.resumed, told.as_object_mut())
-        && let Ok(Value::Object(more)) = serde_json::to_value(resumed)
-    {
-        fields.extend(more);
-    }
-    told
 }
 
 struct Entered {
@@ -469,7 +433,10 @@ impl Tool for Door {
         Ok(Box::new(Entered { act: self.act, call: call.clone(), shared: self.shared.clone() }))
     }
 
-    fn reconcile(&self, _: &Call, _: &Cancel) -> Reconciled {
-        Reconciled::Unknown
+    fn reconcile(&self, call: &Call, cancel: &Cancel) -> Reconciled {
+        match self.spec.name == RESUME {
+            true => resuming::reconcile(&self.shared, call, cancel),
+            false => Reconciled::Unknown,
+        }
     }
 }

@@ -1,0 +1,101 @@
+//! An agent that goes on with a thread it started, and is killed on the way.
+//!
+//! Nobody saw what became of such a call, and a person was asked for it; but the other thread's log knows whether it was told.
+
+use std::process::Stdio;
+
+use serde_json::{Value, json};
+
+use crate::kills::{Chance, Stand, killed_until_done};
+use crate::running::{put, status, thread_of};
+use crate::spawned::{PARENT, SPAWN, calling, eventually, family, has, keyed, keys_are_unique};
+use crate::support::{Ran, Sandbox};
+
+const GO: &str = "go on with it";
+const MORE: &str = "once more";
+
+/// A parent whose child has ended or waits, and which goes on with it as soon as it is told to.
+fn with_child(spawn: &str, child: &str) -> (Sandbox, String, String) {
+    let sandbox = family(&calling(spawn), child);
+    put(&sandbox, ".ai/tools/pay.yaml", &keyed());
+    put(&sandbox, ".ai/directives/parent.md", &PARENT.replace("tool.pay", "tool.pay, tool.slow"));
+    let ran = sandbox.run(&["run", "parent", "--json"]);
+    let (parent, child) = (thread_of(&ran), heard(&ran)["thread_id"].as_str().unwrap().to_owned());
+    let resume = format!("{{ tool: resume_thread, arguments: {{ thread_id: {child}, message: {MORE} }} }}");
+    let when = format!("- {{ when: {{ user: {{ equals: {GO} }} }}, ");
+    put(&sandbox, "script.yaml", &calling(&resume).replacen("- { ", &when, 1));
+    (sandbox, parent, child)
+}
+
+fn heard(ran: &Ran) -> Value {
+    let text = ran.records().pop().unwrap()["text"].as_str().unwrap().to_owned();
+    serde_json::from_str(text.strip_prefix("Heard: ").unwrap()).unwrap()
+}
+
+/// How often something was said to a thread.
+fn said(sandbox: &Sandbox, thread: &str, text: &str) -> usize {
+    let log = sandbox.run(&["log", thread, "--json"]).records();
+    let is_it =
+        |line: &&Value| line["event_type"] == "message" && line["payload"]["content"].to_string().contains(text);
+    log.iter().filter(is_it).filter(|line| line["payload"]["role"] == "user").count()
+}
+
+fn chain(sandbox: &Sandbox, thread: &str) -> Vec<String> {
+    let chain = sandbox.run(&["chain", thread, "--json"]).json();
+    chain["chain"].as_array().unwrap().iter().map(|link| link["thread_id"].as_str().unwrap().to_owned()).collect()
+}
+
+const PAYS_TWICE: &str = "turns:
+  - { calls: [{ tool: pay, arguments: { to: anna } }] }
+  - { say: Paid. }
+  - { calls: [{ tool: pay, arguments: { to: anna } }] }
+  - { say: Paid again., repeat: forever }
+";
+
+/// Kills an agent again and again that goes on with its child; the child has these many threads afterwards, and has paid so often.
+fn goes_on_once(spawn: &str, links: usize, paid: usize) {
+    let (sandbox, parent, child) = with_child(spawn, PAYS_TWICE);
+    let was_told = || said(&sandbox, &parent, GO) > 0;
+    let next = || match was_told() {
+        false => ["send", &parent, GO, "--json"].map(str::to_owned).to_vec(),
+        true => ["resume", &parent, "--json"].map(str::to_owned).to_vec(),
+    };
+    let look = || match (was_told(), status(&sandbox, &parent).as_str()) {
+        (false, _) => Stand::Unborn,
+        (true, "completed") => Stand::Done(()),
+        _ => Stand::Going,
+    };
+    let (_, kills) = killed_until_done(&sandbox, &mut Chance::new(0xd00f), next, look);
+    let chain = chain(&sandbox, &child);
+    let told = chain.last().unwrap();
+    assert_eq!((chain.len(), said(&sandbox, told, MORE)), (links, 1), "after {kills} kills: {chain:?}");
+    keys_are_unique(&sandbox, paid);
+    assert_eq!(sandbox.run(&["verify", "--all"]).code, Some(0));
+}
+
+#[test]
+fn killed_again_and_again_an_agent_goes_on_with_an_ended_child_once() {
+    goes_on_once(SPAWN, 2, 2);
+}
+
+#[test]
+fn killed_again_and_again_an_agent_goes_on_with_a_waiting_child_once() {
+    goes_on_once("{ tool: spawn_thread, arguments: { directive: child, limits: { turns: 1 } } }", 1, 1);
+}
+
+#[test]
+fn an_agent_killed_while_the_child_it_resumed_works_is_told_what_came_of_it() {
+    let child = "turns:\n  - { say: One. }\n  - { calls: [{ tool: slow, arguments: {} }] }\n  - { say: Two., repeat: forever }\n";
+    let (sandbox, parent, child) = with_child(SPAWN, child);
+    let mut running = sandbox.command(&["send", &parent, GO, "--json"]).stdin(Stdio::null()).spawn().unwrap();
+    eventually("the child works", || has(&sandbox, "begun.txt"));
+    running.kill().unwrap();
+    running.wait().unwrap();
+    put(&sandbox, "fast", "");
+    let ran = sandbox.run(&["resume", &parent, "--json"]);
+    assert_eq!(ran.code, Some(0), "{ran:?}");
+    let (told, chain) = (heard(&ran), chain(&sandbox, &child));
+    assert_eq!((chain.len(), said(&sandbox, &chain[1], MORE)), (2, 1), "{told}");
+    assert_eq!((&told["old_thread_id"], &told["new_thread_id"]), (&json!(child), &json!(chain[1])), "{told}");
+    assert_eq!((&told["new_thread_result"]["result"], &told["reconstructed_turns"]), (&json!("Two."), &json!(1)));
+}
