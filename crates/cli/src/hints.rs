@@ -81,9 +81,10 @@ fn wanted(store: &dyn Store, thread: &ThreadId, call: &CallId) -> Option<String>
 
 /// How somebody says what became of a call.
 pub(crate) fn settle(call: &CallId, thread: &ThreadId) -> String {
-    let [done, not_done] = [" --done", " --not-done"].map(|verdict| about("settle", call, thread, verdict));
+    let verdicts = [" --done", " --not-done", " --unknown"];
+    let [done, not_done, unknown] = verdicts.map(|verdict| about("settle", call, thread, verdict));
     format!(
-        "find out what became of it, then say `{done}` or `{not_done}`; with `--unknown` instead, the model is told that nobody knows"
+        "find out, then say that it was done (`{done}`), that it was not (`{not_done}`) or that nobody can know (`{unknown}`)"
     )
 }
 

@@ -37,7 +37,8 @@ fn named(hint: &Value) -> Vec<String> {
     let hint = hint.as_str().unwrap();
     let begins = hint.match_indices("`selvedge ").map(|(at, _)| &hint[at + 1..]);
     // A name may have backticks of its own; those of the text are followed by a space, or by nothing that goes on.
-    begins.filter_map(|rest| Some(rest.split_once("` or ").or(rest.split_once("`;"))?.0.to_owned())).collect()
+    let end = |rest: &str| ["` or ", "`;", "`)"].iter().filter_map(|end| rest.find(end)).min();
+    begins.filter_map(|rest| Some(rest[..end(rest)?].to_owned())).collect()
 }
 
 /// A model names its calls, and what it named `x;touch pwned #` ran when the command of the inbox was pasted.
@@ -85,7 +86,7 @@ fn what_to_say_of_a_call_that_nobody_saw_end_can_be_pasted_too() {
         let thread = killed_in_the_middle(&sandbox);
         let error = sandbox.run(&["resume", &thread, "--json"]).error_beside_data(7, "needs_decision");
         let commands = inbox(&sandbox)[0]["commands"].clone();
-        assert_eq!(json!(named(&error["hint"])), json!([commands[0], commands[1]]), "{error}");
+        assert_eq!(json!(named(&error["hint"])), json!([commands[0], commands[1], commands[2]]), "{error}");
         put(&sandbox, "fast", "");
         let ran = pasted(&sandbox, commands[verdict].as_str().unwrap());
         let word = ["done", "not_done", "unknown"][verdict];
@@ -107,7 +108,7 @@ fn whoever_says_the_wrong_kind_of_thing_about_a_call_is_told_the_right_one() {
     sandbox.run(&["resume", &thread, "--json"]).error_beside_data(7, "needs_decision");
     for word in ["approve", "deny"] {
         let error = sandbox.run(&[word, "a call", "--json"]).error(3, "no_open_call");
-        assert_eq!(named(&error["hint"]).len(), 2, "{error}");
+        assert_eq!(named(&error["hint"]).len(), 3, "{error}");
         assert!(named(&error["hint"])[1].contains("settle 'a call'"), "{error}");
     }
     put(&sandbox, "fast", "");

@@ -338,7 +338,8 @@ fn short_threads_are_not_saved_turn_by_turn_and_long_ones_rarely() {
     assert_eq!(house.kept(&short), []);
     let (long, _) = house.run_with(None, 60, &long_text(), Then::Done, |work| work.limits.turns = None);
     let kept = house.kept(&long).len();
-    assert!((3..=8).contains(&kept), "{kept} of 180 triggers saved");
+    // While one is being saved, no other is begun.
+    assert!((1..=8).contains(&kept), "{kept} of 180 triggers saved");
 }
 
 #[test]
