@@ -56,9 +56,11 @@ fn later(now: Timestamp, after: Duration) -> Option<Timestamp> {
     Some(Timestamp::from_micros(micros))
 }
 
-/// What was said about an action, if anything.
+/// What was said about an action, if anything. What was refused stays refused, whatever its tool is by now.
 pub(crate) fn said<'d>(known: Option<&'d Known>, action_hash: &Digest) -> Option<&'d Decision> {
-    known?.decisions.iter().find(|decision| decision.is_word() && decision.action_hash.as_ref() == Some(action_hash))
+    let is_of_it =
+        |decision: &&Decision| decision.action_hash.as_ref() == Some(action_hash) || decision.action == Decision::DENY;
+    known?.decisions.iter().filter(|decision| decision.is_word()).find(is_of_it)
 }
 
 /// Whether the time is over in which somebody could have answered what was asked.

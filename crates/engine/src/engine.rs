@@ -327,7 +327,15 @@ impl Engine {
                     later
                 }
                 // Somebody else goes on with it, and hears what is to be said.
-                None if !input.is_continuing() => self.send_note(&thread, input, work, cancel, tell)?,
+                None if !input.messages.is_empty() && input.raise.is_none() => {
+                    self.send_note(&thread, input, work, cancel, tell)?
+                }
+                // There is nothing to be heard: whoever has it goes on anyway.
+                None if !input.is_continuing() => {
+                    let holder = self.store.holder(&thread)?;
+                    let held = holder.map(|holder| StoreError::LeaseHeld { thread: thread.clone(), holder });
+                    return held.map_or(Ok(ended), |held| Err(held.into()));
+                }
                 None => match self.await_end(&thread, cancel, tell)? {
                     Awaited::Ended(ended) => *ended,
                     Awaited::Free(lease) => {

@@ -144,10 +144,12 @@ pub enum Error {
         is_there: bool,
     },
     /// Whoever waited for a message to be heard stopped waiting; the message stays, and is heard.
-    #[error("whoever runs thread `{thread}` has not heard the message yet")]
+    #[error("whoever runs thread `{thread}` has {} the message", if *.is_heard { "heard" } else { "not yet heard" })]
     NotHeardYet {
         /// The thread.
         thread: ThreadId,
+        /// Whether it was heard, and only its answer is still to come.
+        is_heard: bool,
     },
 }
 
@@ -249,7 +251,10 @@ impl Classify for Error {
             )),
             Self::NotStarted { thread, is_there: true, .. } => Some(format!("`selvedge resume {thread}` runs it here")),
             Self::NotStarted { .. } => Some("nothing was created; without `--detach` it runs here".to_owned()),
-            Self::NotHeardYet { thread } => {
+            Self::NotHeardYet { thread, is_heard: true } => {
+                Some(format!("what comes of it is shown by `selvedge wait {thread}`; `selvedge cancel {thread}` stops it"))
+            }
+            Self::NotHeardYet { thread, .. } => {
                 Some(format!("it is heard once that run ends; `selvedge log {thread}` shows what became of it"))
             }
         }

@@ -17,8 +17,10 @@ pub(crate) struct Follow {
     next: u64,
     /// The lines of a changeset whose checkpoint has not been read yet.
     open: Vec<Line>,
-    /// The run that answers the note, once it is known.
-    run: Option<RunId>,
+    /// The run that answers the note, or goes on for one that did, once it is known.
+    pub(crate) run: Option<RunId>,
+    /// Whether the next run to begin goes on for one that answered it.
+    pub(crate) is_handed_on: bool,
     /// The last words of the model in that run.
     pub(crate) text: Option<String>,
 }
@@ -26,7 +28,18 @@ pub(crate) struct Follow {
 impl Follow {
     /// Follows from this line on.
     pub(crate) fn from(next: u64) -> Self {
-        Self { next, open: Vec::new(), run: None, text: None }
+        Self { next, open: Vec::new(), run: None, is_handed_on: false, text: None }
+    }
+
+    /// Follows on in the thread that goes on.
+    pub(crate) fn on(self) -> Self {
+        let is_handed_on = self.was_heard();
+        Self { is_handed_on, text: self.text, ..Self::from(0) }
+    }
+
+    /// Whether somebody has heard the note.
+    pub(crate) fn was_heard(&self) -> bool {
+        self.run.is_some() || self.is_handed_on
     }
 
     /// Tells what was committed since by the run that answers `note`.
@@ -68,7 +81,10 @@ impl Follow {
         let events: Vec<Event> = lines.into_iter().map(|line| line.event).collect();
         for event in &events {
             match event {
-                Event::RunStarted(run) if run.meta.source_mailbox_entry_id.as_deref() == Some(note.as_str()) => {
+                Event::RunStarted(run)
+                    if std::mem::take(&mut self.is_handed_on)
+                        || run.meta.source_mailbox_entry_id.as_deref() == Some(note.as_str()) =>
+                {
                     self.run = Some(run.run_id.clone());
                 }
                 Event::Message(message) if message.role == Role::Assistant && self.run == checkpoint.run_id => {

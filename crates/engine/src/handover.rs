@@ -71,7 +71,7 @@ impl Engine {
                 }
                 Ok(lease) => {
                     let held = self.take(lease, tell)?;
-                    let ended = held.ended()?;
+                    let ended = held.ended();
                     let is_over = ended.status != Status::Continued;
                     self.give_back(held)?;
                     if is_over {
@@ -91,13 +91,13 @@ impl Engine {
 
 impl Held<'_> {
     /// How its last run ended, whoever ran it.
-    fn ended(&self) -> Result<Ended> {
+    pub(crate) fn ended(&self) -> Ended {
         let manifest = self.fold.manifest().clone();
         let said = self.fold.conversation.messages().iter().rev().find(|message| message.role == Role::Assistant);
         let text = said.map(|message| message.plain_text()).filter(|text| !text.is_empty());
         let ended = Ended { text, ..ended_elsewhere(manifest) };
         let run = self.fold.thread().runs.values().max_by_key(|run| run.created_at).cloned();
-        Ok(match run {
+        match run {
             Some(run) => Ended {
                 run: Some(run.run_id.clone()),
                 code: run.meta.termination_code.clone().unwrap_or(ended.code),
@@ -106,7 +106,7 @@ impl Held<'_> {
                 ..ended
             },
             None => ended,
-        })
+        }
     }
 
     /// Takes over what was left for the thread that this one goes on for, by somebody who came when that had ended already: in one

@@ -13,16 +13,16 @@ use std::time::{Duration, Instant};
 
 use selvedge_model::event::ManifestChanged;
 use selvedge_model::limits::Limits;
-use selvedge_model::{Cancel, Event, Note, NoteKey, Reason, Run, RunStatus, Status, Stop, ThreadId};
+use selvedge_model::{Cancel, Event, Note, NoteKey, Reason, Run, RunId, RunStatus, Status, Stop, ThreadId};
 use selvedge_store::{Acquire, Error as StoreError};
 use serde_json::json;
 
 use crate::assignment::Assignment;
 use crate::deciding::DECIDE;
-use crate::engine::{Engine, Next, ended_already};
+use crate::engine::{Engine, Next};
 use crate::error::{Error, Result};
 use crate::follow::Follow;
-use crate::held::{Held, Of};
+use crate::held::{Delta, Held, Of};
 use crate::input::Input;
 use crate::pulse::Heart;
 use crate::spawn::CHILD_SETTLED;
@@ -124,13 +124,38 @@ impl Engine {
             if !held.is_vouched(&note) {
                 continue;
             }
-            heard = Some(self.run_once(held, input_of(note), work, &Cancel::new(), &mut |_| {})?);
+            heard = self.hear_note(held, note, work, &Cancel::new(), tell)?.or(heard);
             if held.fold.manifest().status == Status::Continued {
                 // Its successor has the rest of the notes.
                 break;
             }
         }
         Ok(heard)
+    }
+
+    /// Runs what somebody sent. What can't be run so, as a raise that is none, is answered by being dropped, and told: whoever runs the
+    /// thread has nothing to do with it.
+    fn hear_note(
+        &self,
+        held: &mut Held<'_>,
+        note: Note,
+        work: &Assignment,
+        cancel: &Cancel,
+        tell: &mut dyn FnMut(Told<'_>),
+    ) -> Result<Option<Ended>> {
+        let key = note.key.clone();
+        match self.run_once(held, input_of(note), work, cancel, &mut |_| {}) {
+            Ok(ended) => Ok(Some(ended)),
+            Err(error @ (Error::Store(_) | Error::Commit { .. })) => Err(error),
+            Err(refused) => {
+                // Nothing of it was committed.
+                held.delta = Delta { consumed: vec![key.clone()], ..Delta::default() };
+                held.commit(Reason::Lifecycle, Of::default(), tell)?;
+                let why = format!("what was sent to `{}` (`{key}`) is dropped: {refused}", held.thread());
+                tell(Told::Dropped { why: &why });
+                Ok(None)
+            }
+        }
     }
 
     /// Runs what others sent meanwhile, in order, answers what was asked, and gives the lease back: it can't be given back while
@@ -165,14 +190,17 @@ impl Engine {
             }
             let notes = self.store.pending(&thread)?;
             let notes: Vec<Note> = notes.into_iter().filter(|note| held.is_vouched(note)).collect();
-            let sent = notes.into_iter().filter(|note| note.kind == "send").map(input_of);
+            let sent = notes.into_iter().filter(|note| note.kind == "send").map(Some);
             let goes_on = was_answered && held.fold.manifest().status == Status::Suspended;
             let goes_on = goes_on && !self.waits_for_word(&held, work);
-            for input in goes_on.then(Input::nothing).into_iter().chain(sent) {
+            for note in goes_on.then_some(None).into_iter().chain(sent) {
                 // Whoever stopped the run before did not mean this one; whoever stops this process does.
                 let fresh = if cancel.said().is_none() { cancel.clone() } else { Cancel::new() };
                 self.lock_active().insert(thread.clone(), fresh.clone());
-                self.run_once(&mut held, input, work, &fresh, &mut |_| {})?;
+                match note {
+                    Some(note) => _ = self.hear_note(&mut held, note, work, &fresh, tell)?,
+                    None => _ = self.run_once(&mut held, Input::nothing(), work, &fresh, &mut |_| {})?,
+                }
                 if held.fold.manifest().status == Status::Continued {
                     break;
                 }
@@ -234,51 +262,61 @@ impl Engine {
         let key = self.post(&thread, "send", &name, body.clone())?;
         let mut position = self.store.position()?;
         loop {
-            let end = self.end_of_chain(&thread)?;
-            if end != thread {
-                // It went on in another thread, which has the notes it had then; what came later is left there too.
-                if self.store.pending(&thread)?.iter().any(|note| note.key == key) {
-                    self.post(&end, "send", &name, body.clone())?;
-                }
-                follow = Follow::from(0);
-                thread = end;
-            }
             follow.tell(&*self.store, &thread, &key, tell)?;
-            if let Some(run) = self.run_of(&thread, &key)? {
+            let manifest = self.store.get(&thread)?.manifest;
+            if let (Status::Continued, Some(next)) = (manifest.status, manifest.continuation_thread_id) {
+                // What was heard goes on there; what was not is there too, or was left here when this had ended already.
                 follow.tell(&*self.store, &thread, &key, tell)?;
-                return self.heard_elsewhere(&thread, &run, follow.text);
+                if !follow.was_heard() && self.store.pending(&thread)?.iter().any(|note| note.key == key) {
+                    self.post(&next, "send", &name, body.clone())?;
+                }
+                follow = follow.on();
+                thread = next;
+                continue;
+            }
+            if let Some(run) = self.run_over(&thread, &key, follow.run.as_ref())? {
+                follow.tell(&*self.store, &thread, &key, tell)?;
+                match self.store.get(&thread)?.manifest.status {
+                    Status::Continued => continue,
+                    _ => return self.heard_elsewhere(&thread, &run, follow.text),
+                }
             }
             let note = self.store.pending(&thread)?.into_iter().find(|note| note.key == key);
+            let is_heard = note.is_none();
             match (note, self.lease(&thread, Acquire::default())) {
                 (Some(note), Ok(lease)) => return self.run_held(lease, input_of(note), work, cancel, tell),
+                // Whoever handed it over did not live to go on with it.
+                (None, Ok(lease)) if follow.is_handed_on && manifest.status == Status::Created => {
+                    return self.run_held(lease, Input::continuing(), work, cancel, tell);
+                }
                 (None, Ok(lease)) => {
                     // Heard, and its run is over or was cut short; taking the thread has settled it.
                     let held = self.take(lease, tell)?;
-                    let ended = ended_already(&held);
+                    let ended = held.ended();
                     self.give_back(held)?;
-                    follow.tell(&*self.store, &thread, &key, tell)?;
-                    return match self.run_of(&thread, &key)? {
-                        Some(run) => self.heard_elsewhere(&thread, &run, follow.text),
-                        None => Ok(ended),
-                    };
+                    if ended.status != Status::Continued {
+                        follow.tell(&*self.store, &thread, &key, tell)?;
+                        return Ok(ended);
+                    }
                 }
                 (_, Err(StoreError::LeaseHeld { .. })) => {}
                 (_, Err(error)) => return Err(error.into()),
             }
             if cancel.said().is_some() {
-                return Err(Error::NotHeardYet { thread });
+                return Err(Error::NotHeardYet { thread, is_heard });
             }
             self.store.wait(position, LOOK)?;
             position = self.store.position()?;
         }
     }
 
-    /// The run that answered a note, once it is over.
-    fn run_of(&self, thread: &ThreadId, note: &NoteKey) -> Result<Option<Run>> {
-        let ours = |run: &Run| {
-            run.meta.status != RunStatus::Running && run.meta.source_mailbox_entry_id.as_deref() == Some(note.as_str())
+    /// The run that answered a note, or goes on for it, once it is over.
+    fn run_over(&self, thread: &ThreadId, note: &NoteKey, run: Option<&RunId>) -> Result<Option<Run>> {
+        let is_its = |other: &Run| {
+            let answers = other.meta.source_mailbox_entry_id.as_deref() == Some(note.as_str());
+            other.meta.status != RunStatus::Running && (answers || Some(&other.run_id) == run)
         };
-        Ok(self.store.runs(thread)?.into_iter().rev().find(ours))
+        Ok(self.store.runs(thread)?.into_iter().rev().find(is_its))
     }
 
     fn heard_elsewhere(&self, thread: &ThreadId, run: &Run, text: Option<String>) -> Result<Ended> {

@@ -430,10 +430,25 @@ fn what_was_asked_is_not_made_without_a_word_though_its_rule_is_gone() {
 }
 
 #[test]
-fn what_was_denied_is_asked_again_though_tool_and_rule_changed_since() {
+fn what_was_denied_stays_denied_though_tool_and_rule_changed_since() {
     let (house, mut payer) = (House::new(), payer(one()));
     let thread = house.asked(&payer);
     house.decide(&thread, "p1", Choice::Deny(None), &payer).unwrap();
+    let mut other = Counting::new("pay", EffectClass::AtMostOnce);
+    other.redefine();
+    let ran = other.ran.clone();
+    payer.work.tools = vec![Arc::new(other) as Arc<dyn Tool>];
+    payer.work.gate = Arc::new(|_, _| Permission::Allowed);
+    let ended = house.go_on(&thread, &payer);
+    assert_eq!((ended.status, ran.load(Ordering::SeqCst)), (Status::Completed, 0));
+    assert!(house.results(&thread)[0].1.contains("denied by ann"), "{:?}", house.results(&thread));
+}
+
+#[test]
+fn what_was_allowed_is_asked_again_though_the_rule_of_its_changed_tool_is_gone() {
+    let (house, mut payer) = (House::new(), payer(one()));
+    let thread = house.asked(&payer);
+    house.decide(&thread, "p1", Choice::Approve(None), &payer).unwrap();
     let mut other = Counting::new("pay", EffectClass::AtMostOnce);
     other.redefine();
     let ran = other.ran.clone();

@@ -293,6 +293,61 @@ fn whoever_runs_a_chain_runs_it_to_its_end_whoever_speaks_to_it_or_stops_it_in_b
     }
 }
 
+/// Whoever wanted to go on with a chain that somebody runs left a note that ended that run, or kept everybody from it.
+#[test]
+fn what_somebody_else_wants_of_a_chain_and_can_not_have_does_not_end_its_run() {
+    let house = House::new();
+    let thread = house.thread();
+    let (work, _) = small(600, 12, 400);
+    let bodies = [json!({"messages": [], "origin": "user"}), json!({"messages": [], "raise": {"turns": 1}})];
+    for (index, body) in bodies.into_iter().enumerate() {
+        let key = NoteKey::new(format!("send-{index}")).unwrap();
+        house.store.post(Note { thread: thread.clone(), key, kind: "send".to_owned(), body }).unwrap();
+    }
+    let mut dropped = 0;
+    let mut tell = |told: Told<'_>| dropped += usize::from(matches!(told, Told::Dropped { .. }));
+    let ended = house.engine.send(&thread, Input::text("count"), &work, &Cancel::new(), &mut tell).unwrap();
+    assert_eq!((ended.status, ended.text.as_deref()), (Status::Completed, Some("that was all")));
+    assert_eq!(dropped, 2);
+    assert!(house.chain(&thread).iter().all(|(link, _)| house.store.pending(link).unwrap().is_empty()));
+}
+
+/// It said that everything was said already, and never what came of it.
+#[test]
+fn whoever_speaks_to_a_chain_that_hands_itself_over_is_told_its_end() {
+    let house = House::new();
+    let thread = house.thread();
+    let other = Arc::new(house.another());
+    let (work, _) = small(600, 12, 400);
+    let (at, said) = (thread.clone(), work.clone());
+    let sender = Arc::new(std::sync::Mutex::new(None));
+    let begun = sender.clone();
+    let mut is_begun = false;
+    let ended = house.engine.send(&thread, Input::text("count"), &work, &Cancel::new(), &mut |told| {
+        if matches!(told, Told::Committed { reason: Reason::ToolResultsCommitted, .. })
+            && !std::mem::replace(&mut is_begun, true)
+        {
+            let (other, at, said) = (other.clone(), at.clone(), said.clone());
+            *begun.lock().unwrap() = Some(std::thread::spawn(move || {
+                let mut links = std::collections::HashSet::new();
+                let mut tell = |told: Told<'_>| {
+                    if let Told::Committed { thread, .. } = told {
+                        links.insert(thread.clone());
+                    }
+                };
+                let ended = other.engine.send(&at, Input::text("and this"), &said, &Cancel::new(), &mut tell);
+                (ended, links.len())
+            }));
+            std::thread::sleep(Duration::from_millis(200));
+        }
+    });
+    ended.unwrap();
+    let (told, links) = sender.lock().unwrap().take().unwrap().join().unwrap();
+    let told = told.unwrap();
+    assert_eq!((told.status, told.text.as_deref()), (Status::Completed, Some("that was all")), "{told:?}");
+    assert!(links >= 1);
+}
+
 /// They stayed there for ever: a thread that went on has no further commit.
 #[test]
 fn what_is_left_for_a_thread_that_went_on_is_heard_once_by_the_one_that_goes_on() {
