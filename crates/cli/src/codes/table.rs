@@ -1197,8 +1197,8 @@ pub(crate) const PAGES: &[Page] = &[
         code: "not_heard_yet",
         exits: &[Exit::Interrupted],
         retry: Retry::Never,
-        means: "You stopped waiting before the thread had heard your message.",
-        cause: "Another process runs the thread. The message is kept and is heard once that run ends.",
+        means: "You stopped waiting before the thread had heard your message, or before its answer came.",
+        cause: "Another process runs the thread. The message is kept and is heard once that run ends; one that was heard is not to be said again.",
         remedies: &[
             "see what became of it: `selvedge log THREAD`",
             "stop the run that it waits for: `selvedge cancel THREAD`",
