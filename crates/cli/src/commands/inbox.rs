@@ -4,7 +4,7 @@ use std::collections::HashSet;
 use std::time::Duration;
 
 use selvedge_log::Trust;
-use selvedge_model::event::ResumeMode;
+use selvedge_model::event::{ResumeMode, SuspendReason};
 use selvedge_model::{CallId, ThreadId, Timestamp};
 use selvedge_store::{Feed, Registry};
 use selvedge_store_local::{Access, LocalStore};
@@ -51,6 +51,7 @@ pub(crate) fn run(args: &Args, context: &Context<'_>) -> Result<()> {
     let mut position = store.position()?;
     let now = look()?;
     let mut known: HashSet<_> = now.iter().map(key).collect();
+    let mut passing = HashSet::new();
     if now.is_empty() {
         context.output.tell("nothing waits for anybody");
     }
@@ -60,14 +61,23 @@ pub(crate) fn run(args: &Args, context: &Context<'_>) -> Result<()> {
         store.wait(position, LISTEN)?;
         position = store.position()?;
         let now = look()?;
-        let keys = now.iter().map(key).collect();
-        let mut news: Vec<Need> = now.into_iter().filter(|need| !known.contains(&key(need))).collect();
+        // Whoever said the last word goes on with the thread in a moment; only what is still there at the next look waits.
+        let came: HashSet<_> = now.iter().filter(|need| is_answered(need)).map(key).collect();
+        let first: HashSet<_> = came.difference(&passing).filter(|need| !known.contains(*need)).cloned().collect();
+        let keys = now.iter().map(key).filter(|need| !first.contains(need)).collect();
+        let is_news = |need: &Need| !known.contains(&key(need)) && !first.contains(&key(need));
+        let mut news: Vec<Need> = now.into_iter().filter(is_news).collect();
         // As it came: the oldest first, and calls that were asked about together in their order.
         news.sort_by_key(|need| need.since);
         news.into_iter().try_for_each(|need| screen.show(need))?;
-        known = keys;
+        (known, passing) = (keys, came);
     }
     Ok(())
+}
+
+/// Whether everything that a thread asked is answered, and only nobody goes on with it.
+fn is_answered(need: &Need) -> bool {
+    need.reason == SuspendReason::Approval && need.call_id.is_none()
 }
 
 /// What tells one need from another; a thread that waits again waits anew, a call that is asked about again is asked anew, and one that

@@ -9,12 +9,13 @@
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
+use selvedge_log::hash::sha256;
 use selvedge_log::{Signer, Trust};
 use selvedge_model::event::{Event, ManifestChanged};
 use selvedge_model::message::Block;
 use selvedge_model::{
     Batch, CallId, Cancel, Expect, Message, Note, NoteKey, Part, Reason, Role, RunId, RunStatus, Status, Stop,
-    ThreadId, Timestamp,
+    ThreadId, Timestamp, ToolSpec,
 };
 use selvedge_store::memory::MemoryStore;
 use selvedge_store::{Acquire, Alive, Commit, Error as StoreError, Leases, Logs, Notes, Store};
@@ -189,8 +190,26 @@ impl Driver {
         Ok(())
     }
 
+    /// Lets the tools be others from a run on that found them defined anew and asked again about their calls. As what they were defined
+    /// then is not on record; that it was something else is.
+    fn redefine(&mut self, step: &Step) {
+        let of_run = |other: &&Step| other.version() >= step.version() && other.run() == step.run();
+        let asked = self.tape.recording.steps.iter().filter(of_run).flat_map(|step| &step.events);
+        let asked = asked.filter_map(|event| match event {
+            Event::Asked(ask) if ask.redefined => Some(ask.tool.clone()),
+            _ => None,
+        });
+        let redefined: BTreeSet<String> = asked.collect();
+        for tool in self.work.tools.iter_mut().filter(|tool| redefined.contains(&tool.spec().name)) {
+            let hash = sha256(&tool.spec().hash.0);
+            let spec = ToolSpec { hash, ..tool.spec().clone() };
+            *tool = Arc::new(Recorded { spec, tape: self.tape.clone() });
+        }
+    }
+
     /// Runs again what was run, from its input to its end.
     fn run(&mut self, step: &Step) -> Result<()> {
+        self.redefine(step);
         let input = input(step);
         if let Some(key) = input.note.clone() {
             let (thread, kind) = (self.thread.clone(), "send".to_owned());

@@ -262,6 +262,9 @@ fn a_tool_that_was_redefined_and_asked_about_again_is_the_same_again() {
         assert!(log.contains("the tool changed since this call was asked about"), "{log}");
         let report = again(recording(&house, &thread), &work, |how| how.from = Some(from));
         assert!(report.is_identical() && report.compared > 5, "{report:#?}");
+        // From its beginning too: what was allowed of another definition did not count.
+        let report = again(recording(&house, &thread), &work, |_| {});
+        assert!(report.is_identical() && report.compared > 8, "{report:#?}");
     }
 }
 
