@@ -13,7 +13,7 @@ use std::time::{Duration, Instant};
 
 use selvedge_model::event::ManifestChanged;
 use selvedge_model::limits::Limits;
-use selvedge_model::{Cancel, Event, Note, NoteKey, Reason, Run, RunId, RunStatus, Status, Stop, ThreadId};
+use selvedge_model::{Cancel, Event, Manifest, Note, NoteKey, Reason, Run, RunId, RunStatus, Status, Stop, ThreadId};
 use selvedge_store::{Acquire, Error as StoreError};
 use serde_json::json;
 
@@ -68,10 +68,35 @@ impl Watch {
 }
 
 impl Engine {
-    /// Raises ceilings of a thread that somebody runs: they count from its next batch on.
+    /// Raises ceilings of a thread that somebody runs: they count from its next batch on. What is no raise is refused at once.
     pub fn leave_raise(&self, thread: &ThreadId, raise: &Limits) -> Result<()> {
+        let manifest = self.store.get(thread)?.manifest;
+        if let Some(limits) = &manifest.limits {
+            self.check_raise(&manifest, raise, limits)?;
+        }
         self.post(thread, RAISE, &self.ids.hex12(), json!({"limits": raise}))?;
         self.hear_if_free(thread)
+    }
+
+    /// Refuses a raise that lowers a ceiling of a thread, or lifts one above its parent's.
+    fn check_raise(&self, manifest: &Manifest, raise: &Limits, limits: &Limits) -> Result<()> {
+        let thread = &manifest.thread_id;
+        if let Some((parent, most)) = self.parent_limits(manifest)
+            && let Some((limit, needs)) = raise.beyond(&most)
+        {
+            return Err(Error::AboveParent { thread: thread.clone(), limit, parent, needs });
+        }
+        match limits.lowered_by(raise) {
+            Some(limit) => Err(Error::NotRaised { thread: thread.clone(), limit }),
+            None => Ok(()),
+        }
+    }
+
+    /// Whoever started a thread, or goes on in its place, and what its ceilings are. One that is gone allows what it allowed.
+    fn parent_limits(&self, manifest: &Manifest) -> Option<(ThreadId, Limits)> {
+        let parent = self.end_of_chain(manifest.parent_id.as_ref()?).ok()?;
+        let limits = self.store.get(&parent).ok()?.manifest.limits?;
+        Some((parent, limits))
     }
 
     /// Answers what was asked of a thread, if whoever had it gave it back before it could hear that.
@@ -351,34 +376,14 @@ impl Held<'_> {
         self.fold.manifest().limits.as_ref().map_or_else(|| work.limits.clone(), |own| own.over(&work.limits))
     }
 
-    /// Whoever started this thread, or goes on in its place, and what its ceilings are.
-    fn parent_limits(&self) -> Option<(ThreadId, Limits)> {
-        let mut parent = self.fold.manifest().parent_id.clone()?;
-        loop {
-            // One that is gone allows what it allowed.
-            let manifest = self.engine.store.get(&parent).ok()?.manifest;
-            match manifest.continuation_thread_id {
-                Some(next) => parent = next,
-                None => return Some((parent, manifest.limits?)),
-            }
-        }
-    }
-
     /// The change of ceilings that a raise means; refused if it lowers one, or lifts one above its parent's.
     pub(crate) fn raised(&self, raise: &Limits, work: &Assignment) -> Result<ManifestChanged> {
         self.raised_over(raise, &self.limits(work))
     }
 
     fn raised_over(&self, raise: &Limits, limits: &Limits) -> Result<ManifestChanged> {
-        if let Some((parent, most)) = self.parent_limits()
-            && let Some((limit, needs)) = raise.beyond(&most)
-        {
-            return Err(Error::AboveParent { thread: self.thread().clone(), limit, parent, needs });
-        }
-        match limits.lowered_by(raise) {
-            Some(limit) => Err(Error::NotRaised { thread: self.thread().clone(), limit }),
-            None => Ok(ManifestChanged { limits: Some(raise.over(limits)), ..ManifestChanged::default() }),
-        }
+        self.engine.check_raise(self.fold.manifest(), raise, limits)?;
+        Ok(ManifestChanged { limits: Some(raise.over(limits)), ..ManifestChanged::default() })
     }
 
     /// What a note that raises ceilings changes, if anything; nothing if it lowers one, or if the money for it is not there.

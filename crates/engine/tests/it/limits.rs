@@ -178,6 +178,23 @@ fn a_raise_for_a_thread_that_runs_elsewhere_counts_at_once() {
     assert_eq!((ended.cost.turns, ended.status), (3, Status::Suspended));
 }
 
+/// It was said to be left with whoever runs the thread, and was dropped there in silence.
+#[test]
+fn what_is_no_raise_is_refused_also_while_somebody_else_runs_the_thread() {
+    let house = House::new();
+    let new = NewThread { limits: Some(turns(5)), ..NewThread::of(AgentId::new("scribe").unwrap()) };
+    let thread = house.engine.create(new, Vec::new()).unwrap();
+    let other = house.another();
+    let mut tool = Counting::new("look", EffectClass::Pure);
+    let at = thread.clone();
+    tool.meanwhile = Arc::new(move |_| {
+        assert_eq!(other.engine.leave_raise(&at, &turns(3)).unwrap_err().code(), "not_raised");
+        assert_eq!(selvedge_store::Notes::pending(&*other.store, &at).unwrap(), []);
+    });
+    let work = agent(vec![Reply::Calls(vec![("a", "look", json!(1))]), Reply::Says("done")], vec![Arc::new(tool)]);
+    assert_eq!(house.send(&thread, Input::text("go"), &work).0.unwrap().status, Status::Completed);
+}
+
 /// A tool that never answers by itself.
 struct Stuck(ToolSpec);
 
