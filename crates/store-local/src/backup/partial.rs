@@ -57,15 +57,17 @@ impl Partial {
         Ok(Self { folder, _lock: lock })
     }
 
-    /// Gives the backup its name. On return that is durable, as far as the folder around it can be synced.
+    /// Gives the backup its name. On return that is durable, if the folder around it is one that can be synced at all.
     pub(super) fn finish(&self, target: &Path, disk: &dyn Disk) -> Result<()> {
         let lock = self.folder.join(LOCK);
         disk.remove(&lock).map_err(io_error("remove", &lock))?;
         disk.sync_folder(&self.folder).map_err(io_error("sync", &self.folder))?;
         // An empty folder may be in the way; a rename replaces it.
         disk.rename(&self.folder, target).map_err(io_error("put in place", target))?;
-        sync_above(disk, target);
-        Ok(())
+        sync_above(disk, target).inspect_err(|_| {
+            // Nobody is to take it for one that will be there tomorrow.
+            _ = disk.rename(target, &self.folder);
+        })
     }
 }
 
@@ -74,9 +76,15 @@ fn is_part(name: &str) -> bool {
     [THREADS, FILE, LOCK].contains(&name) || (name.starts_with(&format!(".{FILE}.")) && name.ends_with(".tmp"))
 }
 
-/// The name of a new folder is durable once the one above it is synced; one that can't be synced is not ours.
-fn sync_above(disk: &dyn Disk, folder: &Path) {
-    if let Some(above) = folder.parent() {
-        _ = disk.sync_folder(above);
+/// The name of a new folder is durable once the one above it is synced; one that nobody lets us sync is not ours.
+fn sync_above(disk: &dyn Disk, folder: &Path) -> Result<()> {
+    use std::io::ErrorKind::{InvalidInput, PermissionDenied, Unsupported};
+    let Some(above) = folder.parent() else { return Ok(()) };
+    let above = if above.as_os_str().is_empty() { Path::new(".") } else { above };
+    match disk.sync_folder(above) {
+        Err(error) if !matches!(error.kind(), InvalidInput | PermissionDenied | Unsupported) => {
+            Err(io_error("sync", above)(error))
+        }
+        _ => Ok(()),
     }
 }

@@ -1,9 +1,10 @@
 //! Backups of live stores, and what is made of them elsewhere.
 
 use std::fs;
+use std::io;
 use std::path::Path;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU64, Ordering};
 use std::thread;
 
 use selvedge_log::recovery::Finding;
@@ -455,4 +456,31 @@ fn a_backup_keeps_nothing_that_was_erased_while_it_was_made() {
     let copy = LocalStore::open(options(restored.path(), home.pem(), Access::ReadOnly)).unwrap();
     assert_eq!(copy.blob(&thread, &blob).unwrap_err().code(), "blob_erased");
     assert_sound(&copy, &thread);
+}
+
+/// The folder that holds the backup could not be synced, and its name was said to be durable all the same.
+#[test]
+fn a_backup_is_not_said_to_be_made_when_a_folder_of_it_could_not_be_synced() {
+    let home = Home::new();
+    thread_with(&home.open(), "kept-0123456789ab", &["one", "two"]);
+    let left = Arc::new(AtomicI64::new(i64::MAX));
+    let failing = crate::world::Failing { what: "folder sync once", left: left.clone(), error: io::ErrorKind::Other };
+    let mut options = home.options(Access::ReadWrite);
+    options.disk = Arc::new(failing);
+    let store = LocalStore::open(options).unwrap();
+    let target = tempfile::tempdir().unwrap();
+    let made = |n: i64| {
+        left.store(n, Ordering::SeqCst);
+        let folder = target.path().join(n.to_string());
+        let made = store.backup(&folder, &mut |_, _| {});
+        assert_eq!(made.is_ok(), folder.exists());
+        made
+    };
+    let mut syncs = 0;
+    // Each of them fails once, until there are no more.
+    while made(syncs).is_err() {
+        syncs += 1;
+    }
+    assert!(syncs >= 5 && left.load(Ordering::SeqCst) <= syncs, "{syncs}");
+    assert_eq!(left.load(Ordering::SeqCst), 0, "as many as there are, the one above it among them");
 }

@@ -87,6 +87,7 @@ impl Disk for Failing {
         RealDisk.remove_folder(path)
     }
     fn sync_folder(&self, path: &Path) -> io::Result<()> {
+        self.check("folder sync")?;
         RealDisk.sync_folder(path)
     }
 }
