@@ -465,16 +465,16 @@ pub(crate) const FAULTS: &[Fault] = &[
     },
     Fault {
         name: "what was left for a thread that went on is heard by nobody",
-        file: "crates/engine/src/engine.rs",
-        old: "        held.heed_predecessor(tell)?;\n",
-        new: "",
+        file: "crates/engine/src/handover.rs",
+        old: "more.posted.extend((!is_known).then(",
+        new: "more.posted.extend((!is_known && false).then(",
         by: Tests("selvedge-engine", "chains"),
     },
     Fault {
         name: "a rule that is gone lets through what somebody was asked about",
         file: "crates/engine/src/calls/need.rs",
-        old: "(_, Some(ask)) if ask.action_hash == hash => ",
-        new: "(Permission::Ask(_), Some(ask)) if ask.action_hash == hash => ",
+        old: "let asked = known.and_then(|known| known.ask.as_ref());",
+        new: "let asked = known.and_then(|known| known.ask.as_ref()).filter(|_| matches!((self.work.gate)(tool, &open.arguments), Permission::Ask(_)));",
         by: Tests("selvedge-engine", "approvals"),
     },
 ];
