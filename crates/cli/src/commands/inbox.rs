@@ -1,7 +1,7 @@
 //! `selvedge inbox`: what waits for somebody, over all threads.
 
-use std::collections::HashSet;
-use std::time::Duration;
+use std::collections::{HashMap, HashSet};
+use std::time::{Duration, Instant};
 
 use selvedge_log::Trust;
 use selvedge_model::event::{ResumeMode, SuspendReason};
@@ -17,6 +17,8 @@ use crate::waiting::{Need, arguments_of, needs};
 
 /// How long to wait for news before looking again, and whether anybody still listens.
 const LISTEN: Duration = Duration::from_millis(500);
+/// How long whoever said the last word may take to go on with the thread.
+const TO_GO_ON: Duration = Duration::from_secs(3);
 
 /// Show what waits for somebody, the newest first
 ///
@@ -51,7 +53,7 @@ pub(crate) fn run(args: &Args, context: &Context<'_>) -> Result<()> {
     let mut position = store.position()?;
     let now = look()?;
     let mut known: HashSet<_> = now.iter().map(key).collect();
-    let mut passing = HashSet::new();
+    let mut answered = HashMap::new();
     if now.is_empty() {
         context.output.tell("nothing waits for anybody");
     }
@@ -61,16 +63,19 @@ pub(crate) fn run(args: &Args, context: &Context<'_>) -> Result<()> {
         store.wait(position, LISTEN)?;
         position = store.position()?;
         let now = look()?;
-        // Whoever said the last word goes on with the thread in a moment; only what is still there at the next look waits.
-        let came: HashSet<_> = now.iter().filter(|need| is_answered(need)).map(key).collect();
-        let first: HashSet<_> = came.difference(&passing).filter(|need| !known.contains(*need)).cloned().collect();
-        let keys = now.iter().map(key).filter(|need| !first.contains(need)).collect();
-        let is_news = |need: &Need| !known.contains(&key(need)) && !first.contains(&key(need));
-        let mut news: Vec<Need> = now.into_iter().filter(is_news).collect();
+        // Whoever said the last word goes on with the thread in a moment; only what stays waits.
+        let since = |key| {
+            let since = answered.get(&key).copied().unwrap_or_else(Instant::now);
+            (key, since)
+        };
+        let still: HashMap<_, Instant> = now.iter().filter(|need| is_answered(need)).map(key).map(since).collect();
+        let waits = |need: &Need| still.get(&key(need)).is_none_or(|since| since.elapsed() >= TO_GO_ON);
+        let keys = now.iter().filter(|need| known.contains(&key(need)) || waits(need)).map(key).collect();
+        let mut news: Vec<Need> = now.into_iter().filter(|need| !known.contains(&key(need)) && waits(need)).collect();
         // As it came: the oldest first, and calls that were asked about together in their order.
         news.sort_by_key(|need| need.since);
         news.into_iter().try_for_each(|need| screen.show(need))?;
-        (known, passing) = (keys, came);
+        (known, answered) = (keys, still);
     }
     Ok(())
 }

@@ -40,6 +40,15 @@ fn payer(calls: Vec<(&'static str, &'static str, Value)>) -> Payer {
     Payer { work, paid, seen }
 }
 
+impl Payer {
+    /// Lets this be done in the middle of each call of `look`.
+    fn while_looking(&mut self, meanwhile: impl Fn(&Call) + Send + Sync + 'static) {
+        let mut look = Counting::new("look", EffectClass::Pure);
+        look.meanwhile = Arc::new(meanwhile);
+        self.work.tools[1] = Arc::new(look);
+    }
+}
+
 fn asks(asking: Asking) -> selvedge_engine::assignment::Gate {
     Arc::new(move |spec, _| match spec.name.as_str() {
         "pay" => Permission::Ask(asking.clone()),
@@ -242,15 +251,13 @@ fn what_another_process_allows_while_the_thread_is_busy_is_heard_by_the_same_run
     let (house, mut payer) = (House::new(), payer(two()));
     let other = house.another();
     let thread = house.thread();
-    let mut look = Counting::new("look", EffectClass::Pure);
     let (at, work) = (thread.clone(), payer.work.clone());
-    look.meanwhile = Arc::new(move |_| {
+    payer.while_looking(move |_| {
         for id in ["p1", "p2", "p1"] {
             let decided = other.engine.decide(&at, &call(id), Choice::Approve(None), "bob", &work).unwrap();
             assert_eq!(decided.recorded, Recorded::Left);
         }
     });
-    payer.work.tools[1] = Arc::new(look);
     let ended = house.send(&thread, Input::text("pay"), &payer.work).0.unwrap();
     assert_eq!((ended.status, payer.paid.load(Ordering::SeqCst)), (Status::Completed, 2));
     assert_eq!(house.loaded(&thread).runs.len(), 1);
@@ -262,17 +269,15 @@ fn what_another_process_allows_while_the_thread_is_busy_is_heard_by_the_same_run
 fn what_is_asked_is_on_record_with_the_answer_that_asks_for_it() {
     let (house, mut payer) = (House::new(), payer(two()));
     let thread = house.thread();
-    let mut look = Counting::new("look", EffectClass::Pure);
     let (at, other) = (thread.clone(), house.another());
     let seen = Arc::new(AtomicUsize::new(0));
     let asked = seen.clone();
-    look.meanwhile = Arc::new(move |_| {
+    payer.while_looking(move |_| {
         let manifest = other.store.get(&at).unwrap().manifest;
         assert_eq!(manifest.status, Status::Running);
         assert_eq!(manifest.asks.iter().map(|ask| &ask.call_id).collect::<Vec<_>>(), [&call("p2"), &call("p1")]);
         asked.fetch_add(1, Ordering::SeqCst);
     });
-    payer.work.tools[1] = Arc::new(look);
     house.send(&thread, Input::text("pay"), &payer.work).0.unwrap();
     assert_eq!(seen.load(Ordering::SeqCst), 1);
     let lines = selvedge_store::conformance::support::lines_of(&house.store.inner, &thread);
@@ -499,14 +504,12 @@ fn a_word_that_was_left_in_time_counts_whenever_it_is_heard() {
     payer.work.gate = asks(Asking { expires_after: Some(Duration::from_secs(60)), ..Asking::default() });
     let other = house.another();
     let thread = house.thread();
-    let mut look = Counting::new("look", EffectClass::Pure);
     let (at, work, clock) = (thread.clone(), payer.work.clone(), house.clock.clone());
-    look.meanwhile = Arc::new(move |_| {
+    payer.while_looking(move |_| {
         let decided = other.engine.decide(&at, &call("p1"), Choice::Approve(None), "bob", &work).unwrap();
         assert_eq!(decided.recorded, Recorded::Left);
         clock.set(Timestamp::from_micros(clock.now().as_micros() + 61_000_000));
     });
-    payer.work.tools[1] = Arc::new(look);
     let ended = house.send(&thread, Input::text("pay"), &payer.work).0.unwrap();
     assert_eq!((ended.status, payer.paid.load(Ordering::SeqCst)), (Status::Completed, 1));
     assert_eq!(payer.seen.lock().unwrap()[0].id, call("p1"));
@@ -517,10 +520,8 @@ fn a_word_that_was_left_in_time_counts_whenever_it_is_heard() {
 fn what_is_asked_is_undecided_whatever_a_thread_waits_for() {
     let (house, mut payer) = (House::new(), payer(two()));
     let thread = house.thread();
-    let mut look = Counting::new("look", EffectClass::Pure);
-    look.meanwhile = Arc::new(|_| panic!("the process dies here"));
     let whole = payer.work.tools.clone();
-    payer.work.tools[1] = Arc::new(look);
+    payer.while_looking(|_| panic!("the process dies here"));
     let run = || house.send(&thread, Input::text("pay"), &payer.work);
     assert!(std::panic::catch_unwind(std::panic::AssertUnwindSafe(run)).is_err());
     payer.work.tools = whole;
@@ -538,17 +539,15 @@ fn a_word_that_was_left_with_a_process_that_died_counts_in_the_next_one() {
     let (house, mut payer) = (House::new(), payer(two()));
     let other = house.another();
     let thread = house.thread();
-    let mut look = Counting::new("look", EffectClass::Pure);
     let (at, work) = (thread.clone(), payer.work.clone());
-    look.meanwhile = Arc::new(move |_| {
+    let whole = payer.work.tools.clone();
+    payer.while_looking(move |_| {
         for (id, choice) in [("p1", Choice::Approve(None)), ("p2", Choice::Deny(None))] {
             let decided = other.engine.decide(&at, &call(id), choice, "bob", &work).unwrap();
             assert_eq!(decided.recorded, Recorded::Left);
         }
         panic!("the process dies here");
     });
-    let whole = payer.work.tools.clone();
-    payer.work.tools[1] = Arc::new(look);
     let run = || house.send(&thread, Input::text("pay"), &payer.work);
     assert!(std::panic::catch_unwind(std::panic::AssertUnwindSafe(run)).is_err());
     payer.work.tools = whole;
@@ -568,9 +567,8 @@ fn another_word_than_the_one_that_was_left_is_refused() {
     let (house, mut payer) = (House::new(), payer(two()));
     let other = house.another();
     let thread = house.thread();
-    let mut look = Counting::new("look", EffectClass::Pure);
     let (at, work) = (thread.clone(), payer.work.clone());
-    look.meanwhile = Arc::new(move |_| {
+    payer.while_looking(move |_| {
         let say = |id: &str, choice| other.engine.decide(&at, &call(id), choice, "bob", &work);
         say("p1", Choice::Approve(None)).unwrap();
         say("p2", Choice::Deny(None)).unwrap();
@@ -580,7 +578,6 @@ fn another_word_than_the_one_that_was_left_is_refused() {
         assert_eq!(say("p1", Choice::Approve(None)).unwrap().recorded, Recorded::Left);
         assert_eq!(other.store.pending(&at).unwrap().len(), 2);
     });
-    payer.work.tools[1] = Arc::new(look);
     house.send(&thread, Input::text("pay"), &payer.work).0.unwrap();
     let seen: Vec<_> = payer.seen.lock().unwrap().iter().map(|call| call.id.clone()).collect();
     assert_eq!(seen, [call("p1")]);
