@@ -425,7 +425,9 @@ impl Engine {
         tell: &mut dyn FnMut(Told<'_>),
     ) -> Result<Ended> {
         let is_again = |message: &Message| message.id.as_ref().is_some_and(|id| held.fold.conversation.knows(id));
-        if !input.messages.is_empty() && input.state.is_none() && input.messages.iter().all(is_again) {
+        let is_said = !input.messages.is_empty() && input.state.is_none() && input.messages.iter().all(is_again);
+        // A note is left twice by who did not see that it was moved along its chain, and heard, meanwhile.
+        if is_said || input.note.as_ref().is_some_and(|note| held.has_heard(note)) {
             if let Some(note) = input.note {
                 held.delta.consumed.push(note);
                 held.commit(Reason::Lifecycle, Of::default(), tell)?;

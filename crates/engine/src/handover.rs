@@ -130,7 +130,8 @@ impl Held<'_> {
         self.commit_with(Reason::Lifecycle, Of::default(), more, tell).map(|_| ())
     }
 
-    fn has_heard(&self, note: &NoteKey) -> bool {
+    /// Whether a run of this thread answered a note.
+    pub(crate) fn has_heard(&self, note: &NoteKey) -> bool {
         let is_its = |entry: &String| entry == note.as_str();
         self.fold.thread().runs.values().any(|run| run.meta.source_mailbox_entry_id.as_ref().is_some_and(is_its))
     }

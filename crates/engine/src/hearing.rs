@@ -306,28 +306,40 @@ impl Engine {
                     _ => return self.heard_elsewhere(&thread, &run, follow.text),
                 }
             }
-            let note = self.store.pending(&thread)?.into_iter().find(|note| note.key == key);
-            let is_heard = note.is_none();
-            match (note, self.lease(&thread, Acquire::default())) {
-                (Some(note), Ok(lease)) => return self.run_held(lease, input_of(note), work, cancel, tell),
-                // Whoever handed it over did not live to go on with it.
-                (None, Ok(lease)) if follow.is_handed_on && manifest.status == Status::Created => {
-                    return self.run_held(lease, Input::continuing(), work, cancel, tell);
-                }
-                (None, Ok(lease)) => {
+            match self.lease(&thread, Acquire::default()) {
+                Ok(lease) => {
+                    // Only what is read under the lease counts: whoever had it may have heard the note since the last look.
+                    let note = self.store.pending(&thread)?.into_iter().find(|note| note.key == key);
+                    let was_heard = self.run_over(&thread, &key, follow.run.as_ref())?.is_some();
+                    let is_unbegun = self.store.get(&thread)?.manifest.status == Status::Created;
+                    match note {
+                        Some(note) if !was_heard => return self.run_held(lease, input_of(note), work, cancel, tell),
+                        // Whoever handed it over did not live to go on with it.
+                        None if follow.is_handed_on && is_unbegun => {
+                            return self.run_held(lease, Input::continuing(), work, cancel, tell);
+                        }
+                        _ => {}
+                    }
                     // Heard, and its run is over or was cut short; taking the thread has settled it.
-                    let held = self.take(lease, tell)?;
+                    let mut held = self.take(lease, tell)?;
                     let ended = held.ended();
-                    self.give_back(held)?;
                     if ended.status != Status::Continued {
+                        if let Some(note) = note {
+                            // It was left a second time, by whoever did not see that it was moved and heard meanwhile.
+                            held.delta.consumed.push(note.key);
+                            held.commit(Reason::Lifecycle, Of::default(), tell)?;
+                        }
+                        self.give_back(held)?;
                         follow.tell(&*self.store, &thread, &key, tell)?;
                         return Ok(ended);
                     }
+                    self.give_back(held)?;
                 }
-                (_, Err(StoreError::LeaseHeld { .. })) => {}
-                (_, Err(error)) => return Err(error.into()),
+                Err(StoreError::LeaseHeld { .. }) => {}
+                Err(error) => return Err(error.into()),
             }
             if cancel.said().is_some() {
+                let is_heard = !self.store.pending(&thread)?.iter().any(|note| note.key == key);
                 return Err(Error::NotHeardYet { thread, is_heard });
             }
             self.store.wait(position, LOOK)?;

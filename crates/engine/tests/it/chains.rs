@@ -348,6 +348,69 @@ fn whoever_speaks_to_a_chain_that_hands_itself_over_is_told_its_end() {
     assert!(links >= 1);
 }
 
+/// It took what it had seen before it had the thread for how that stood: the note had been heard since, or the thread that had not begun
+/// had come to its end.
+#[test]
+fn who_gets_a_thread_while_it_speaks_to_it_looks_again() {
+    for slow in 0..6 {
+        let mut house = House::new();
+        let thread = house.thread();
+        let other = Arc::new(house.another());
+        let (work, _) = small(600, 12, 400);
+        let (over, is_over) = std::sync::mpsc::channel::<()>();
+        let (slowly, is_slow) = std::sync::mpsc::channel::<()>();
+        let is_over = std::sync::Mutex::new(is_over);
+        let await_end = move || _ = is_over.lock().unwrap().recv_timeout(Duration::from_secs(20));
+        match slow {
+            // Whoever finds the successor that has not begun gets it when everything is over.
+            0 => {
+                *other.store.before_successor.lock().unwrap() = Some(Box::new(move |_| {
+                    slowly.send(()).unwrap();
+                    await_end();
+                }));
+                let is_slow = std::sync::Mutex::new(Some(is_slow));
+                house.engine = house.engine.preparing(Arc::new(move |manifest, _| {
+                    if manifest.continuation_of.is_some() {
+                        let slow = is_slow.lock().unwrap().take();
+                        _ = slow.map(|slow| slow.recv_timeout(Duration::from_secs(5)));
+                    }
+                    Ok(())
+                }));
+            }
+            // The n-th who would take a thread gets it when everything is over.
+            nth => {
+                let mut left = nth;
+                *other.store.before_lease.lock().unwrap() = Some(Box::new(move |_| {
+                    left -= 1;
+                    if left == 0 {
+                        await_end();
+                    }
+                }));
+            }
+        }
+        let mut sender = None;
+        let ended = house.engine.send(&thread, Input::text("count"), &work, &Cancel::new(), &mut |told| {
+            if matches!(told, Told::Committed { reason: Reason::ToolResultsCommitted, .. }) && sender.is_none() {
+                let (other, at, said) = (other.clone(), thread.clone(), work.clone());
+                sender = Some(std::thread::spawn(move || {
+                    other.engine.send(&at, Input::text("and this"), &said, &Cancel::new(), &mut |_| {})
+                }));
+                std::thread::sleep(Duration::from_millis(50));
+            }
+        });
+        ended.unwrap();
+        drop(over);
+        let told = sender.unwrap().join().unwrap().unwrap();
+        assert_eq!((told.status, told.text.as_deref()), (Status::Completed, Some("that was all")), "{slow}: {told:?}");
+        let runs =
+            house.chain(&thread).iter().flat_map(|(link, _)| house.store.runs(link).unwrap()).collect::<Vec<_>>();
+        assert_eq!(runs.iter().filter(|run| run.meta.origin == "user").count(), 2, "{slow}: each once");
+        for (link, _) in house.chain(&thread) {
+            assert_eq!(house.store.pending(&link).unwrap(), [], "of {link}");
+        }
+    }
+}
+
 /// They stayed there for ever: a thread that went on has no further commit.
 #[test]
 fn what_is_left_for_a_thread_that_went_on_is_heard_once_by_the_one_that_goes_on() {

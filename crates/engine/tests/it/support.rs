@@ -35,12 +35,16 @@ pub(crate) struct Refusing {
     pub(crate) before_stop: Mutex<Option<Meanwhile>>,
     /// Done right before the next lease is taken of a thread that goes on in another's place and has not begun.
     pub(crate) before_successor: Mutex<Option<Meanwhile>>,
+    /// Done right before each lease is taken.
+    pub(crate) before_lease: Mutex<Option<Each>>,
     /// An account of which it says that it has no parent.
     pub(crate) orphan: Mutex<Option<AccountId>>,
 }
 
 /// What somebody else does to a thread at a certain moment.
 pub(crate) type Meanwhile = Box<dyn FnOnce(&ThreadId) + Send>;
+/// The same, each time.
+pub(crate) type Each = Box<dyn FnMut(&ThreadId) + Send>;
 
 impl Refusing {
     pub(crate) fn refuse(&self, reason: Option<Reason>) {
@@ -105,6 +109,7 @@ impl Leases for Refusing {
             let meanwhile = self.before_successor.lock().unwrap().take();
             meanwhile.into_iter().for_each(|meanwhile| meanwhile(thread));
         }
+        self.before_lease.lock().unwrap().iter_mut().for_each(|meanwhile| meanwhile(thread));
         self.inner.acquire(thread, how)
     }
     fn renew(&self, lease: &Lease) -> Result<()> {
@@ -396,6 +401,7 @@ impl House {
             before_handoff: Mutex::default(),
             before_stop: Mutex::default(),
             before_successor: Mutex::default(),
+            before_lease: Mutex::default(),
             orphan: Mutex::default(),
         });
         let processes = Arc::new(NoProcesses::default());
