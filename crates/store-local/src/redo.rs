@@ -25,8 +25,8 @@ use selvedge_store::Result;
 use crate::rows::{self, signed, unsigned};
 use crate::schema::database;
 
-/// How many bytes rows have room for that are used again: two or one of them fill a page of the database.
-const ROOMS: [usize; 2] = [2_000, 4_000];
+/// How many bytes rows have room for that are used again: with what stands around them they fill one or two pages of the database.
+const ROOMS: [usize; 2] = [1_990, 4_000];
 
 /// How many rows are kept for use again at most.
 const SPARES_MAX: usize = 4_096;

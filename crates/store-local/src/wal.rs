@@ -71,7 +71,7 @@ mod tests {
     fn fill(core: &Core, frames: i64) {
         let statement = format!(
             "WITH RECURSIVE n (i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n WHERE i < {frames}) \
-             INSERT INTO redo (thread, offset, bytes) SELECT -1, i, zeroblob(4000) FROM n"
+             INSERT INTO redo (thread, offset, bytes) SELECT -1, i, zeroblob(1900) FROM n"
         );
         core.write(Durability::Lazy, |connection| run(connection, &statement)).unwrap();
     }
