@@ -4,7 +4,7 @@
 //! sequence, thread, order of events, version, epoch, byte offset, hash, log, signer, signature. What it gave back is
 //! unchanged since it was signed; the first thing that does not hold stops it, named by line, byte and version.
 
-use std::io::{self, BufRead, Read};
+mod examine;
 
 use selvedge_model::error::{Classify, Kind};
 use selvedge_model::event::{Checkpoint, Place};
@@ -13,10 +13,11 @@ use selvedge_model::{Digest, Event, LogId, ThreadId};
 use crate::checkpoint;
 use crate::hash::RunningHash;
 use crate::head::{Head, Tail};
-use crate::line::{self, Line};
-use crate::strict::MAX_LINE_BYTES;
+use crate::line::Line;
 use crate::trust::{Status, Trust};
 use crate::writer::FORMAT;
+
+pub use examine::{Examined, examine};
 
 /// Which signatures are checked; the hashes of all checkpoints are checked always.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -215,16 +216,15 @@ impl<'a> Scanner<'a> {
         self.head.as_ref()
     }
 
-    /// Takes one line, its `\n` included, and gives a changeset back when the line closes one.
-    pub fn line(&mut self, bytes: &[u8]) -> Result<Option<Entry>, Damage> {
-        let text = bytes.strip_suffix(b"\n").ok_or_else(|| self.damage(Flaw::Torn))?;
-        let line = line::decode(text).map_err(|error| self.damage(Flaw::Unreadable(error.to_string())))?;
+    /// Takes one line, as its bytes with their `\n`, what was read in them and the hash of everything up to its end, and gives a changeset
+    /// back when it closes one.
+    fn line(&mut self, bytes: &[u8], line: Line, hash: &RunningHash) -> Result<Option<Entry>, Damage> {
         self.check_place(&line)?;
         let entry = match &line.event {
-            Event::Checkpoint(said) => Some(self.check_checkpoint(said, text)?),
+            Event::Checkpoint(said) => Some(self.check_checkpoint(said, &bytes[..bytes.len() - 1])?),
             _ => None,
         };
-        self.hash.update(bytes);
+        self.hash.clone_from(hash);
         self.byte += bytes.len() as u64;
         self.open.push(line);
         Ok(entry.map(|mut head| {
@@ -374,67 +374,4 @@ impl<'a> Scanner<'a> {
         self.former_signers.push(before);
         Ok(())
     }
-}
-
-/// What an examination found.
-#[derive(Debug)]
-pub struct Examined {
-    /// The end of the log behind the last checkpoint that held.
-    pub tail: Option<Tail>,
-    /// The first thing that did not hold; absent when the file ends with a checkpoint that held.
-    pub damage: Option<Damage>,
-    /// The end of the log at the version that was watched for.
-    pub passed: Option<Head>,
-    /// How many bytes the file has.
-    pub bytes: u64,
-    /// What line 0 calls the log; perhaps nothing behind it is signed.
-    pub log_id: Option<LogId>,
-}
-
-impl Examined {
-    /// The end of the log behind the last checkpoint that held.
-    pub fn head(&self) -> Option<&Head> {
-        self.tail.as_ref().and_then(|tail| tail.head.as_ref())
-    }
-}
-
-/// Reads a whole log and hands each changeset that held to `each`. Memory use depends on the longest changeset, not on the log.
-pub fn examine(
-    mut reader: impl BufRead,
-    mut scanner: Scanner<'_>,
-    mut each: impl FnMut(Entry),
-) -> io::Result<Examined> {
-    let mut bytes = 0;
-    let mut damage = None;
-    let mut good = None;
-    let mut buffer = Vec::new();
-    loop {
-        buffer.clear();
-        let read = reader.by_ref().take(MAX_LINE_BYTES as u64 + 1).read_until(b'\n', &mut buffer)?;
-        if read == 0 {
-            break;
-        }
-        bytes += read as u64;
-        match scanner.line(&buffer) {
-            Ok(Some(entry)) => {
-                good = Some((entry.head.clone(), scanner.hash.clone()));
-                each(entry);
-            }
-            Ok(None) => {}
-            Err(found) => {
-                damage = Some(found);
-                bytes += io::copy(&mut reader, &mut io::sink())?;
-                break;
-            }
-        }
-    }
-    if damage.is_none() && !scanner.open.is_empty() {
-        damage = Some(scanner.damage(Flaw::Torn));
-    }
-    if let Err(found) = scanner.check_last_signature() {
-        // Only the last signature was to be checked and it does not hold: nothing before it was checked either.
-        return Ok(Examined { tail: None, damage: Some(found), passed: None, bytes, log_id: scanner.log_id });
-    }
-    let tail = good.map(|(head, hash)| Tail::behind(head, hash));
-    Ok(Examined { tail, damage, passed: scanner.passed, bytes, log_id: scanner.log_id })
 }

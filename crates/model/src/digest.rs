@@ -46,25 +46,36 @@ impl fmt::Debug for Digest {
     }
 }
 
+/// What a byte means that is no digit.
+const NO_DIGIT: u8 = 0x80;
+/// What each byte means as a digit. Every checkpoint that is read has two digests: a table, asked without branches, is worth it.
+const DIGITS: [u8; 256] = {
+    let mut digits = [NO_DIGIT; 256];
+    let mut value = 0;
+    while value < 16 {
+        digits[b"0123456789abcdef"[value as usize] as usize] = value;
+        value += 1;
+    }
+    digits
+};
+
 impl FromStr for Digest {
     type Err = InvalidDigest;
 
     fn from_str(text: &str) -> Result<Self, InvalidDigest> {
-        let digit = |byte: u8| match byte {
-            b'0'..=b'9' => Some(byte - b'0'),
-            b'a'..=b'f' => Some(byte - b'a' + 10),
-            _ => None,
-        };
         let invalid = || InvalidDigest(text.chars().take(80).collect());
         let (pairs, rest) = text.as_bytes().as_chunks::<2>();
         if pairs.len() != 32 || !rest.is_empty() {
             return Err(invalid());
         }
         let mut bytes = [0; 32];
+        let mut all = 0;
         for (byte, [high, low]) in bytes.iter_mut().zip(pairs) {
-            *byte = digit(*high).ok_or_else(invalid)? << 4 | digit(*low).ok_or_else(invalid)?;
+            let (high, low) = (DIGITS[usize::from(*high)], DIGITS[usize::from(*low)]);
+            all |= high | low;
+            *byte = high << 4 | low & 0xf;
         }
-        Ok(Self(bytes))
+        if all & NO_DIGIT == 0 { Ok(Self(bytes)) } else { Err(invalid()) }
     }
 }
 

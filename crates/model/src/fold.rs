@@ -162,6 +162,17 @@ impl Thread {
         })
     }
 
+    /// Takes one event in, with what it carries.
+    pub fn take(&mut self, event: Event, at: Timestamp) -> Result<(), FoldError> {
+        match event {
+            Event::Message(message) => {
+                self.message(message);
+                Ok(())
+            }
+            other => self.apply(&other, at),
+        }
+    }
+
     /// Takes one event in.
     pub fn apply(&mut self, event: &Event, at: Timestamp) -> Result<(), FoldError> {
         match event {
@@ -192,7 +203,7 @@ impl Thread {
                 self.manifest.apply(event, at)?;
                 self.interrupted(fields);
             }
-            Event::Message(message) => self.message(message),
+            Event::Message(message) => self.message(message.clone()),
             Event::Snapshot(_) | Event::Patch(_) => apply_to_state(&mut self.state, event)?,
             Event::ToolIntent(intent) => {
                 let call = self.call(&intent.call_id);
@@ -224,11 +235,11 @@ impl Thread {
         self.runs.insert(run.run_id.clone(), after);
     }
 
-    fn message(&mut self, message: &Message) {
-        self.heard(message);
+    fn message(&mut self, message: Message) {
+        self.heard(&message);
         let is_new = message.id.as_ref().is_none_or(|id| self.known.insert(id.clone()));
         if is_new {
-            self.messages.push(message.clone());
+            self.messages.push(message);
         }
     }
 

@@ -4,6 +4,10 @@
 //! wire a lone text block is written as a plain string, and the shapes of older systems (`tool_calls`, `tool_call_id`,
 //! `metadata`) are read into the one shape here.
 
+use std::fmt;
+
+use serde::de::value::SeqAccessDeserializer;
+use serde::de::{self, SeqAccess, Visitor};
 use serde::ser::SerializeMap;
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 use serde_json::Value;
@@ -175,11 +179,38 @@ struct Wire {
     metadata: Option<WireMetadata>,
 }
 
-#[derive(Deserialize)]
-#[serde(untagged, expecting = "`content` must be a string or a list of blocks")]
 enum Content {
     Text(String),
     Blocks(Vec<Block>),
+}
+
+/// By hand, so that a text is read once: an untagged one would be kept, and then copied.
+impl<'de> Deserialize<'de> for Content {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        struct Either;
+
+        impl<'de> Visitor<'de> for Either {
+            type Value = Content;
+
+            fn expecting(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+                formatter.write_str("`content` to be a string or a list of blocks")
+            }
+
+            fn visit_str<E: de::Error>(self, text: &str) -> Result<Content, E> {
+                Ok(Content::Text(text.to_owned()))
+            }
+
+            fn visit_string<E: de::Error>(self, text: String) -> Result<Content, E> {
+                Ok(Content::Text(text))
+            }
+
+            fn visit_seq<A: SeqAccess<'de>>(self, blocks: A) -> Result<Content, A::Error> {
+                Vec::deserialize(SeqAccessDeserializer::new(blocks)).map(Content::Blocks)
+            }
+        }
+
+        deserializer.deserialize_any(Either)
+    }
 }
 
 impl Default for Content {

@@ -169,7 +169,7 @@ impl LocalStore {
     ///
     /// On return it is durable and can be read; it can be gone on with if our key signed it, or took over from the one that
     /// did. On an error nothing of it is there.
-    pub fn import(&self, archive: &mut dyn Read, keep: bool) -> Result<Arrived> {
+    pub fn import(&self, archive: &mut (dyn Read + Send), keep: bool) -> Result<Arrived> {
         let core = &*self.core;
         let mut each = |_: &_| {};
         if !keep {

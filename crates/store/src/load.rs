@@ -38,7 +38,7 @@ pub fn load_as(
     let mut folded: Option<Result<Thread, FoldError>> = None;
     let fold = |folded: &mut Option<Result<Thread, FoldError>>, entry: Entry| {
         if up_to.is_none_or(|up_to| entry.head.version <= up_to) {
-            fold_entry(folded, thread, &entry);
+            fold_entry(folded, thread, entry);
         }
     };
     let (head, finding) = match read(logs, thread, trust, Signatures::Last, mode, |entry| fold(&mut folded, entry))? {
@@ -92,13 +92,16 @@ fn read(
     }
 }
 
-fn fold_entry(folded: &mut Option<Result<Thread, FoldError>>, thread: &ThreadId, entry: &Entry) {
-    for line in &entry.lines {
-        let next = match folded.take() {
-            None => Thread::begin(thread, &line.event, line.timestamp),
-            Some(Ok(mut so_far)) => so_far.apply(&line.event, line.timestamp).map(|()| so_far),
-            Some(Err(error)) => Err(error),
-        };
-        *folded = Some(next);
+fn fold_entry(folded: &mut Option<Result<Thread, FoldError>>, thread: &ThreadId, entry: Entry) {
+    for line in entry.lines {
+        match folded {
+            None => *folded = Some(Thread::begin(thread, &line.event, line.timestamp)),
+            Some(Err(_)) => return,
+            Some(Ok(so_far)) => {
+                if let Err(error) = so_far.take(line.event, line.timestamp) {
+                    *folded = Some(Err(error));
+                }
+            }
+        }
     }
 }

@@ -76,7 +76,7 @@ impl<'a> Arriving<'a> {
         self
     }
 
-    pub(super) fn read(mut self, archive: &mut dyn Read) -> Result<Self> {
+    pub(super) fn read(mut self, archive: &mut (dyn Read + Send)) -> Result<Self> {
         while let Some(header) = ustar::read_header(archive).map_err(refused)? {
             if header.is_folder {
                 continue;
@@ -115,7 +115,7 @@ impl<'a> Arriving<'a> {
         is_known.then(|| name.to_owned()).ok_or_else(strange)
     }
 
-    fn file(&mut self, name: &str, size: u64, content: &mut dyn Read) -> Result<()> {
+    fn file(&mut self, name: &str, size: u64, content: &mut (dyn Read + Send)) -> Result<()> {
         match name.split_once('/') {
             Some(("blobs", blob)) => self.blob(blob, name, content),
             Some(_) => self.keep(name, &small(size, content)?),
@@ -135,7 +135,7 @@ impl<'a> Arriving<'a> {
     }
 
     /// A reader that writes what it reads to where it belongs, if anything is kept.
-    fn copying<'b>(&self, name: &str, content: &'b mut dyn Read) -> Result<Copying<'b>> {
+    fn copying<'b>(&self, name: &str, content: &'b mut (dyn Read + Send)) -> Result<Copying<'b>> {
         let target = match self.staged {
             Some((core, staged)) => {
                 let path = staged.join(name);
@@ -150,7 +150,7 @@ impl<'a> Arriving<'a> {
         Ok(Copying { content, target })
     }
 
-    fn blob(&mut self, blob: &str, name: &str, content: &mut dyn Read) -> Result<()> {
+    fn blob(&mut self, blob: &str, name: &str, content: &mut (dyn Read + Send)) -> Result<()> {
         let mut copying = self.copying(name, content)?;
         let mut hash = RunningHash::new();
         let mut buffer = vec![0; 1 << 16];
@@ -168,7 +168,7 @@ impl<'a> Arriving<'a> {
         Ok(())
     }
 
-    fn transcript(&mut self, name: &str, content: &mut dyn Read) -> Result<()> {
+    fn transcript(&mut self, name: &str, content: &mut (dyn Read + Send)) -> Result<()> {
         let mut reader = BufReader::with_capacity(1 << 16, self.copying(name, content)?);
         let mut first = Vec::new();
         lines::next_line(&mut reader, &mut first).map_err(refused)?;
@@ -278,7 +278,7 @@ impl Judged {
 
 /// Reads, and writes what it reads.
 struct Copying<'a> {
-    content: &'a mut dyn Read,
+    content: &'a mut (dyn Read + Send),
     target: Option<(Box<dyn DiskFile>, u64)>,
 }
 

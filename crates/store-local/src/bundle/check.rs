@@ -34,7 +34,7 @@ pub struct ArchivedKeys {
 
 impl ArchivedKeys {
     /// Reads the small files of an archive and passes over the others.
-    pub fn read(archive: &mut (impl Read + Seek)) -> Result<Self> {
+    pub fn read(archive: &mut (impl Read + Seek + Send)) -> Result<Self> {
         let mut found = Self::default();
         archive.rewind().map_err(refused)?;
         while let Some(header) = ustar::read_header(archive).map_err(refused)? {
@@ -77,7 +77,7 @@ impl ArchivedKeys {
 /// Judges an archive with the keys that are believed, and those that they vouch for: every signature, every blob. Hands each
 /// changeset that held to `each`. Gives the verdict, and all keys that were believed in the end.
 pub fn verify_archive(
-    archive: &mut (impl Read + Seek),
+    archive: &mut (impl Read + Seek + Send),
     trust: &Trust,
     each: &mut dyn FnMut(&Entry),
 ) -> Result<(Verdict, Trust)> {
