@@ -16,13 +16,14 @@ use selvedge_model::{AgentId, Cancel, NewThread, ThreadId};
 use selvedge_store::Store;
 use selvedge_store_local::Access;
 use selvedge_store_local::system::{SystemClock, SystemIds};
+use selvedge_tools::ProcessGroups;
 use serde_json::{Value, json};
 
 use crate::home::Home;
 use crate::measure::{Spread, in_turns, settle};
 use crate::report::{Goal, Report, Unit};
 use crate::{Outcome, Plan, child};
-use agent::{Metronome, NoProcesses};
+use agent::Metronome;
 use timed::Timed;
 
 /// The crowd that the goal is about.
@@ -166,7 +167,7 @@ pub(crate) fn engine(home: &Home, store: Arc<dyn Store>) -> Outcome<Engine> {
         trust: home.options(Access::ReadWrite)?.trust,
         clock: Arc::new(SystemClock),
         ids: Arc::new(SystemIds),
-        processes: Arc::new(NoProcesses),
+        processes: Arc::new(ProcessGroups),
         scopes: Scopes::builtin(),
         redactor: Redactor::default(),
     }))

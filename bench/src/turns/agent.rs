@@ -6,11 +6,11 @@ use std::time::Instant;
 
 use selvedge_engine::Assignment;
 use selvedge_model::answer::{End, Usage};
-use selvedge_model::event::{EffectClass, Process};
+use selvedge_model::event::EffectClass;
 use selvedge_model::message::Block;
-use selvedge_model::tool::{Function, Processes, Risk};
+use selvedge_model::tool::{Function, Risk};
 use selvedge_model::{
-    AgentId, Answer, CallId, Cancel, Digest, Draft, Model, ModelError, Output, Prompt, Tool, ToolError, ToolSpec,
+    AgentId, Answer, CallId, Cancel, Digest, Draft, Model, ModelError, Output, Prompt, Tool, ToolSpec,
 };
 use selvedge_providers::{Script, Scripted};
 use serde_json::json;
@@ -111,13 +111,4 @@ pub(crate) fn pure(name: &str, answer: impl Fn() -> String + Send + Sync + 'stat
         hash: Digest([0; 32]),
     };
     Function::new(spec, move |_, _| Ok(Output::text(answer())))
-}
-
-/// Nobody has left a process behind.
-pub(super) struct NoProcesses;
-
-impl Processes for NoProcesses {
-    fn end(&self, _: &Process) -> Result<bool, ToolError> {
-        Ok(false)
-    }
 }

@@ -1,4 +1,5 @@
-//! A little of what `cargo xtask load` does, each in a process of its own, whose memory and descriptors nobody else changes.
+//! A little of what `cargo xtask load` and `cargo xtask bench` do, each in a process of its own, whose memory and descriptors nobody else
+//! changes.
 
 use std::process::Command;
 
@@ -33,4 +34,13 @@ fn writers_who_wait_for_one_thread_all_get_a_version_of_their_own() {
 #[test]
 fn memory_and_descriptors_do_not_grow() {
     holds("soak");
+}
+
+/// What is measured only when somebody asks for it failed, and nobody saw it.
+#[test]
+fn what_families_and_chains_cost_can_be_measured() {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_selvedge-bench"));
+    let output =
+        command.args(["--quick", "--only", "chains", "--only", "handoffs", "--only", "spawns"]).output().unwrap();
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
 }

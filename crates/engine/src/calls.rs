@@ -153,7 +153,7 @@ impl Running<'_, '_> {
         Ok(more)
     }
 
-    /// Commits that calls which may run at most once are about to be dispatched.
+    /// Commits that calls which may run at most once, or start a child, are about to be dispatched.
     fn commit_intents(&mut self, flights: &[Flight], more: More) -> Result<()> {
         for flight in flights {
             let (Some(Ready { tool, call, .. }), Some(started)) = (&flight.ready, &flight.started) else { continue };
@@ -161,7 +161,9 @@ impl Running<'_, '_> {
             // A child that is there already has its intent, unless a new process is to run it.
             let is_known = self.held.fold.call(&call.id).is_some_and(|known| known.child.is_some());
             let is_known = is_known && started.process().is_none() && matches!(started, Way::Child(_));
-            if spec.class == EffectClass::AtMostOnce && !is_known {
+            // Who runs a child is on record, whatever the tool that starts it says of itself.
+            let is_recorded = spec.class == EffectClass::AtMostOnce || matches!(started, Way::Child(_));
+            if is_recorded && !is_known {
                 self.held.delta.events.push(Event::ToolIntent(ToolIntent {
                     call_id: call.id.clone(),
                     tool: spec.name.clone(),
