@@ -14,7 +14,7 @@ use std::time::{Duration, Instant};
 use selvedge_model::event::ManifestChanged;
 use selvedge_model::limits::Limits;
 use selvedge_model::{Cancel, Event, Manifest, Note, NoteKey, Reason, Run, RunId, RunStatus, Status, Stop, ThreadId};
-use selvedge_store::{Acquire, Error as StoreError};
+use selvedge_store::{Acquire, Error as StoreError, Lease};
 use serde_json::json;
 
 use crate::assignment::Assignment;
@@ -299,7 +299,11 @@ impl Engine {
                 thread = next;
                 continue;
             }
-            if let Some(run) = self.run_over(&thread, &key, follow.run.as_ref())? {
+            let is_left = || Ok::<_, Error>(self.store.pending(&thread)?.iter().any(|note| note.key == key));
+            // One that was left a second time is taken away first, by whoever has the thread or here.
+            if let Some(run) = self.run_over(&thread, &key, follow.run.as_ref())?
+                && !is_left()?
+            {
                 follow.tell(&*self.store, &thread, &key, tell)?;
                 match self.store.get(&thread)?.manifest.status {
                     Status::Continued => continue,
@@ -308,43 +312,57 @@ impl Engine {
             }
             match self.lease(&thread, Acquire::default()) {
                 Ok(lease) => {
-                    // Only what is read under the lease counts: whoever had it may have heard the note since the last look.
-                    let note = self.store.pending(&thread)?.into_iter().find(|note| note.key == key);
-                    let was_heard = self.run_over(&thread, &key, follow.run.as_ref())?.is_some();
-                    let is_unbegun = self.store.get(&thread)?.manifest.status == Status::Created;
-                    match note {
-                        Some(note) if !was_heard => return self.run_held(lease, input_of(note), work, cancel, tell),
-                        // Whoever handed it over did not live to go on with it.
-                        None if follow.is_handed_on && is_unbegun => {
-                            return self.run_held(lease, Input::continuing(), work, cancel, tell);
-                        }
-                        _ => {}
-                    }
-                    // Heard, and its run is over or was cut short; taking the thread has settled it.
-                    let mut held = self.take(lease, tell)?;
-                    let ended = held.ended();
-                    if ended.status != Status::Continued {
-                        if let Some(note) = note {
-                            // It was left a second time, by whoever did not see that it was moved and heard meanwhile.
-                            held.delta.consumed.push(note.key);
-                            held.commit(Reason::Lifecycle, Of::default(), tell)?;
-                        }
-                        self.give_back(held)?;
-                        follow.tell(&*self.store, &thread, &key, tell)?;
+                    if let Some(ended) = self.speak_held(lease, &key, &mut follow, work, cancel, tell)? {
                         return Ok(ended);
                     }
-                    self.give_back(held)?;
                 }
                 Err(StoreError::LeaseHeld { .. }) => {}
                 Err(error) => return Err(error.into()),
             }
             if cancel.said().is_some() {
-                let is_heard = !self.store.pending(&thread)?.iter().any(|note| note.key == key);
+                let is_heard = !is_left()?;
                 return Err(Error::NotHeardYet { thread, is_heard });
             }
             self.store.wait(position, LOOK)?;
             position = self.store.position()?;
         }
+    }
+
+    /// Goes on for whoever sent a note and got its thread: hears it, or gives what came of it; nothing if the thread went on. Only what is
+    /// read under the lease counts, since whoever had it may have heard the note after the last look.
+    fn speak_held(
+        &self,
+        lease: Lease,
+        key: &NoteKey,
+        follow: &mut Follow,
+        work: &Assignment,
+        cancel: &Cancel,
+        tell: &mut dyn FnMut(Told<'_>),
+    ) -> Result<Option<Ended>> {
+        let thread = lease.thread.clone();
+        let note = self.store.pending(&thread)?.into_iter().find(|note| note.key == *key);
+        let was_heard = self.run_over(&thread, key, follow.run.as_ref())?.is_some();
+        let is_unbegun = self.store.get(&thread)?.manifest.status == Status::Created;
+        match note {
+            Some(note) if !was_heard => return self.run_held(lease, input_of(note), work, cancel, tell).map(Some),
+            // Whoever handed it over did not live to go on with it.
+            None if follow.is_handed_on && is_unbegun => {
+                return self.run_held(lease, Input::continuing(), work, cancel, tell).map(Some);
+            }
+            _ => {}
+        }
+        // Heard, and its run is over or was cut short; taking the thread has settled it.
+        let mut held = self.take(lease, tell)?;
+        let ended = held.ended();
+        let is_over = ended.status != Status::Continued;
+        if is_over && note.is_some() {
+            // It was left a second time, by who did not see that it was moved and heard meanwhile.
+            held.delta.consumed.push(key.clone());
+            held.commit(Reason::Lifecycle, Of::default(), tell)?;
+        }
+        self.give_back(held)?;
+        follow.tell(&*self.store, &thread, key, tell)?;
+        Ok(is_over.then_some(ended))
     }
 
     /// The run that answered a note, or goes on for it, once it is over.
