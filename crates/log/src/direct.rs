@@ -23,7 +23,11 @@ pub(crate) fn decode(bytes: &[u8]) -> Option<Line> {
     let text = std::str::from_utf8(bytes).ok()?;
     let mut look = Look { text, at: 0, keys: Vec::new() };
     look.pass("{\"seq\":")?;
-    let seq = look.number()?.parse().ok()?;
+    let seq = look.number()?;
+    if seq.len() > 1 && seq.starts_with('0') {
+        return None;
+    }
+    let seq = seq.parse().ok()?;
     look.pass(",\"timestamp\":")?;
     let timestamp = exact(look.plain()?)?;
     look.pass(",\"thread_id\":")?;
@@ -226,6 +230,9 @@ mod tests {
             LINES[3].replace("hook_fired", "no_such_event"),
             format!("{}x", LINES[3]),
             format!(" {}", LINES[3]),
+            LINES[0].replace(r#""seq":7,"#, r#""seq":07,"#),
+            LINES[0].replace(r#""seq":7,"#, r#""seq":7.0,"#),
+            LINES[0].replace(r#""seq":7,"#, r#""seq":-7,"#),
         ] {
             assert!(decode(refused.as_bytes()).is_none(), "{refused}");
             assert!(decode_thoroughly(refused.as_bytes()).is_err(), "{refused}");

@@ -53,27 +53,23 @@ fn in_chunks(
 ) -> io::Result<Examined> {
     let mut hash = scanner.hash.clone();
     let mut examination = Examination { scanner, each, good: None, damage: None };
-    let mut first = Chunk::default();
-    let mut bytes = first.fill(&mut reader, &mut hash, length)?;
-    if first.bytes.len() < length {
-        examination.chunk(&first);
-    } else {
-        bytes += thread::scope(|scope| {
-            let (hand, chunks) = mpsc::sync_channel(AHEAD);
-            let (give_back, used) = mpsc::channel();
-            let read = move || read_ahead(reader, hash, length, &hand, &used);
-            let reading = thread::Builder::new().spawn_scoped(scope, read)?;
-            let mut holds = examination.chunk(&first);
-            while holds && let Ok(chunk) = chunks.recv() {
-                holds = examination.chunk(&chunk);
-                // Whoever has come to the end needs none.
-                _ = give_back.send(chunk);
+    let mut chunk = Chunk::default();
+    let mut bytes = chunk.fill(&mut reader, &mut hash, length)?;
+    let mut holds = examination.chunk(&chunk);
+    if chunk.bytes.len() >= length && holds {
+        if let Some(more) = examination.ahead(&mut reader, &hash, length)? {
+            return examination.end(bytes + more);
+        }
+        // Nobody can be had to read ahead.
+        while holds {
+            match chunk.fill(&mut reader, &mut hash, length)? {
+                0 => break,
+                more => bytes += more,
             }
-            // Gone, so that whoever reads stops to hash when something does not hold.
-            drop(chunks);
-            reading.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))
-        })?;
+            holds = examination.chunk(&chunk);
+        }
     }
+    bytes += io::copy(&mut reader, &mut io::sink())?;
     examination.end(bytes)
 }
 
@@ -137,6 +133,30 @@ struct Examination<'s, E> {
 }
 
 impl<E: FnMut(Entry)> Examination<'_, E> {
+    /// Goes through the rest with somebody who reads ahead; gives how many bytes that had, or nothing if there is nobody.
+    fn ahead(
+        &mut self,
+        reader: &mut (impl BufRead + Send),
+        hash: &RunningHash,
+        length: usize,
+    ) -> io::Result<Option<u64>> {
+        thread::scope(|scope| {
+            let (hand, chunks) = mpsc::sync_channel(AHEAD);
+            let (give_back, used) = mpsc::channel();
+            let read = move || read_ahead(reader, hash.clone(), length, &hand, &used);
+            let Ok(reading) = thread::Builder::new().spawn_scoped(scope, read) else { return Ok(None) };
+            while let Ok(chunk) = chunks.recv()
+                && self.chunk(&chunk)
+            {
+                // Whoever has come to the end needs none.
+                _ = give_back.send(chunk);
+            }
+            // Gone, so that whoever reads stops to hash when something does not hold.
+            drop(chunks);
+            reading.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic)).map(Some)
+        })
+    }
+
     /// Takes some lines; says whether all of them held.
     fn chunk(&mut self, chunk: &Chunk) -> bool {
         let mut begin = 0;
