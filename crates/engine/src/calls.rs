@@ -162,7 +162,8 @@ impl Running<'_, '_> {
             let is_known = self.held.fold.call(&call.id).is_some_and(|known| known.child.is_some());
             let is_known = is_known && started.process().is_none() && matches!(started, Way::Child(_));
             // Who runs a child is on record, whatever the tool that starts it says of itself.
-            let is_recorded = spec.class == EffectClass::AtMostOnce || matches!(started, Way::Child(_));
+            let is_spawn = self.work.spawning.as_ref().is_some_and(|spawning| spawning.tool == call.name);
+            let is_recorded = spec.class == EffectClass::AtMostOnce || is_spawn;
             if is_recorded && !is_known {
                 self.held.delta.events.push(Event::ToolIntent(ToolIntent {
                     call_id: call.id.clone(),

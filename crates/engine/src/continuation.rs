@@ -132,7 +132,8 @@ impl Held<'_> {
         let changeset = Changeset { snapshot: (!is_empty).then_some(state), messages, ..Changeset::creating(birth) };
         let part = Part::new(thread.clone(), Expect::Absent, changeset);
         let notes = self.engine.store.pending(self.thread())?;
-        let posted = notes.iter().map(|note| Note { thread: thread.clone(), ..note.clone() }).collect();
+        let unheard = notes.iter().filter(|note| !self.has_answered(note));
+        let posted = unheard.map(|note| Note { thread: thread.clone(), ..note.clone() }).collect();
         let moved = notes.into_iter().map(|note| (self.thread().clone(), note.key)).collect();
         let details = match details {
             Value::Object(details) => details,

@@ -426,8 +426,11 @@ impl Engine {
     ) -> Result<Ended> {
         let is_again = |message: &Message| message.id.as_ref().is_some_and(|id| held.fold.conversation.knows(id));
         let is_said = !input.messages.is_empty() && input.state.is_none() && input.messages.iter().all(is_again);
-        // A note is left twice by who did not see that it was moved along its chain, and heard, meanwhile.
-        if is_said || input.note.as_ref().is_some_and(|note| held.has_heard(note)) {
+        // A note is left twice by who did not see that it was moved along its chain, and heard, meanwhile. One that is named after its
+        // message is judged by that.
+        let is_named = input.messages.first().is_some_and(|message| message.id.is_some());
+        let was_heard = !is_named && input.note.as_ref().is_some_and(|note| held.has_heard(note));
+        if is_said || was_heard {
             if let Some(note) = input.note {
                 held.delta.consumed.push(note);
                 held.commit(Reason::Lifecycle, Of::default(), tell)?;

@@ -8,7 +8,7 @@
 
 use std::time::{Duration, Instant};
 
-use selvedge_model::{Cancel, Note, NoteKey, OwnerId, Reason, Role, Status, ThreadId};
+use selvedge_model::{Cancel, Note, NoteKey, OwnerId, Reason, Role, Run, Status, ThreadId};
 use selvedge_store::{Acquire, Error as StoreError, Lease};
 
 use crate::engine::{Engine, ended_elsewhere};
@@ -66,10 +66,16 @@ impl Engine {
             let position = self.store.position()?;
             let end = self.end_of_chain(thread)?;
             match self.lease(&end, Acquire::default()) {
-                Ok(lease) if self.store.get(&end)?.manifest.status == Status::Created => {
-                    return Ok(Awaited::Free(lease));
-                }
                 Ok(lease) => {
+                    let status = self.store.get(&end).map(|found| found.manifest.status);
+                    match status {
+                        Ok(Status::Created) => return Ok(Awaited::Free(lease)),
+                        Ok(_) => {}
+                        Err(error) => {
+                            _ = self.store.abandon(&lease);
+                            return Err(error.into());
+                        }
+                    }
                     let held = self.take(lease, tell)?;
                     let ended = held.ended();
                     let is_over = ended.status != Status::Continued;
@@ -121,18 +127,34 @@ impl Held<'_> {
             return Ok(());
         }
         let here = self.engine.store.pending(self.thread())?;
+        let runs = self.engine.store.runs(&before)?;
         let mut more = More::default();
         for note in left {
-            let is_known = here.iter().any(|other| other.key == note.key) || self.has_heard(&note.key);
+            let was_answered = is_named_by_chance(&note) && answers(&runs, &note.key);
+            let is_known = here.iter().any(|other| other.key == note.key) || was_answered || self.has_answered(&note);
             more.consumed.push((before.clone(), note.key.clone()));
             more.posted.extend((!is_known).then(|| Note { thread: self.thread().clone(), ..note }));
         }
         self.commit_with(Reason::Lifecycle, Of::default(), more, tell).map(|_| ())
     }
 
-    /// Whether a run of this thread answered a note.
+    /// Whether a run of this thread answered a note of this name.
     pub(crate) fn has_heard(&self, note: &NoteKey) -> bool {
-        let is_its = |entry: &String| entry == note.as_str();
-        self.fold.thread().runs.values().any(|run| run.meta.source_mailbox_entry_id.as_ref().is_some_and(is_its))
+        answers(self.fold.thread().runs.values(), note)
     }
+
+    /// Whether a run of this thread answered a note, which somebody left again who did not see that.
+    pub(crate) fn has_answered(&self, note: &Note) -> bool {
+        is_named_by_chance(note) && self.has_heard(&note.key)
+    }
+}
+
+fn answers<'r>(runs: impl IntoIterator<Item = &'r Run>, note: &NoteKey) -> bool {
+    runs.into_iter().any(|run| run.meta.source_mailbox_entry_id.as_deref() == Some(note.as_str()))
+}
+
+/// Whether a name is of this one note. One that is named after its message may be another one with the same message, and is judged by
+/// what it says.
+fn is_named_by_chance(note: &Note) -> bool {
+    note.kind == "send" && note.body["messages"][0]["id"].is_null()
 }

@@ -170,7 +170,8 @@ impl Engine {
     ) -> Result<Option<Ended>> {
         let key = note.key.clone();
         match self.run_once(held, input_of(note), work, cancel, &mut |_| {}) {
-            Ok(ended) => Ok(Some(ended)),
+            // One that had been heard already was only taken away.
+            Ok(ended) => Ok(Some(ended).filter(|ended| ended.run.is_some())),
             Err(error @ (Error::Store(_) | Error::Commit { .. })) => Err(error),
             Err(refused) => {
                 // Nothing of it was committed.
@@ -340,29 +341,54 @@ impl Engine {
         tell: &mut dyn FnMut(Told<'_>),
     ) -> Result<Option<Ended>> {
         let thread = lease.thread.clone();
-        let note = self.store.pending(&thread)?.into_iter().find(|note| note.key == *key);
-        let was_heard = self.run_over(&thread, key, follow.run.as_ref())?.is_some();
-        let is_unbegun = self.store.get(&thread)?.manifest.status == Status::Created;
-        match note {
-            Some(note) if !was_heard => return self.run_held(lease, input_of(note), work, cancel, tell).map(Some),
-            // Whoever handed it over did not live to go on with it.
-            None if follow.is_handed_on && is_unbegun => {
-                return self.run_held(lease, Input::continuing(), work, cancel, tell).map(Some);
+        let look = || -> Result<_> {
+            let note = self.store.pending(&thread)?.into_iter().find(|note| note.key == *key);
+            Ok((note, self.store.get(&thread)?.manifest.status))
+        };
+        let (note, status) = match look() {
+            Ok(found) => found,
+            Err(error) => {
+                _ = self.store.abandon(&lease);
+                return Err(error);
             }
-            _ => {}
+        };
+        let ended = match (note, status) {
+            // It went on in the moment in which it was free.
+            (_, Status::Continued) => return self.give_back(self.take(lease, tell)?).map(|()| None),
+            (Some(note), _) => self.run_held(lease, input_of(note), work, cancel, tell)?,
+            // Whoever handed it over did not live to go on with it.
+            (None, Status::Created) if follow.is_handed_on => {
+                self.run_held(lease, Input::continuing(), work, cancel, tell)?
+            }
+            (None, _) => {
+                // Heard, and its run is over or was cut short; taking the thread has settled it.
+                let held = self.take(lease, tell)?;
+                let ended = held.ended();
+                self.give_back(held)?;
+                return self.what_came(&thread, key, follow, ended, tell).map(Some);
+            }
+        };
+        match ended.run {
+            Some(_) => Ok(Some(ended)),
+            // It had been left a second time, and was only taken away.
+            None => self.what_came(&thread, key, follow, ended, tell).map(Some),
         }
-        // Heard, and its run is over or was cut short; taking the thread has settled it.
-        let mut held = self.take(lease, tell)?;
-        let ended = held.ended();
-        let is_over = ended.status != Status::Continued;
-        if is_over && note.is_some() {
-            // It was left a second time, by who did not see that it was moved and heard meanwhile.
-            held.delta.consumed.push(key.clone());
-            held.commit(Reason::Lifecycle, Of::default(), tell)?;
+    }
+
+    /// What the run came to that answered a note, whoever was answered after it; how the thread ended if none did.
+    fn what_came(
+        &self,
+        thread: &ThreadId,
+        key: &NoteKey,
+        follow: &mut Follow,
+        ended: Ended,
+        tell: &mut dyn FnMut(Told<'_>),
+    ) -> Result<Ended> {
+        follow.tell(&*self.store, thread, key, tell)?;
+        match self.run_over(thread, key, follow.run.as_ref())? {
+            Some(run) => self.heard_elsewhere(thread, &run, follow.text.take()),
+            None => Ok(ended),
         }
-        self.give_back(held)?;
-        follow.tell(&*self.store, &thread, key, tell)?;
-        Ok(is_over.then_some(ended))
     }
 
     /// The run that answered a note, or goes on for it, once it is over.

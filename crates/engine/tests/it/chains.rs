@@ -10,8 +10,8 @@ use selvedge_model::event::EffectClass;
 use selvedge_model::limits::Limits;
 use selvedge_model::message::Block;
 use selvedge_model::{
-    AgentId, CallId, Cancel, Classify, Draft, Event, Message, Model, ModelError, NewThread, Note, NoteKey, Output,
-    Prompt, Reason, Role, Status, Stop, ThreadId,
+    AgentId, CallId, Cancel, Classify, Draft, Event, Message, MessageId, Model, ModelError, NewThread, Note, NoteKey,
+    Output, Prompt, Reason, Role, Status, Stop, ThreadId,
 };
 use selvedge_store::{Acquire, Leases, Logs, Notes, Registry};
 use serde_json::json;
@@ -396,6 +396,7 @@ fn who_gets_a_thread_while_it_speaks_to_it_looks_again() {
                     other.engine.send(&at, Input::text("and this"), &said, &Cancel::new(), &mut |_| {})
                 }));
                 std::thread::sleep(Duration::from_millis(50));
+                house.store.post(said_later(&chain_end(&house, &thread), "send-later")).unwrap();
             }
         });
         ended.unwrap();
@@ -404,11 +405,77 @@ fn who_gets_a_thread_while_it_speaks_to_it_looks_again() {
         assert_eq!((told.status, told.text.as_deref()), (Status::Completed, Some("that was all")), "{slow}: {told:?}");
         let runs =
             house.chain(&thread).iter().flat_map(|(link, _)| house.store.runs(link).unwrap()).collect::<Vec<_>>();
-        assert_eq!(runs.iter().filter(|run| run.meta.origin == "user").count(), 2, "{slow}: each once");
+        assert_eq!(runs.iter().filter(|run| run.meta.origin == "user").count(), 3, "{slow}: each once");
+        let own = runs.iter().find(|run| Some(&run.run_id) == told.run.as_ref()).unwrap();
+        assert_ne!(
+            own.meta.source_mailbox_entry_id.as_deref(),
+            Some("send-later"),
+            "{slow}: not what somebody else was told"
+        );
         for (link, _) in house.chain(&thread) {
             assert_eq!(house.store.pending(&link).unwrap(), [], "of {link}");
         }
     }
+}
+
+fn said_later(thread: &ThreadId, key: &str) -> Note {
+    let body = json!({"messages": [{"role": "user", "content": "and later this"}], "origin": "user"});
+    Note { thread: thread.clone(), key: NoteKey::new(key).unwrap(), kind: "send".to_owned(), body }
+}
+
+fn chain_end(house: &House, thread: &ThreadId) -> ThreadId {
+    house.chain(thread).last().unwrap().0.clone()
+}
+
+/// It was heard again by the thread that went on: what had answered it stood in the one before.
+#[test]
+fn a_note_that_was_left_again_is_not_heard_again_by_the_thread_that_goes_on() {
+    let house = House::new();
+    let thread = house.thread();
+    let (work, _) = small(60_000, 1, 40);
+    house.store.post(said_later(&thread, "send-once")).unwrap();
+    house.engine.send(&thread, Input::text("count"), &work, &Cancel::new(), &mut |_| {}).unwrap();
+    let answered = |house: &House| {
+        let runs = house.chain(&thread).into_iter().flat_map(|(link, _)| house.store.runs(&link).unwrap());
+        runs.filter(|run| run.meta.source_mailbox_entry_id.as_deref() == Some("send-once")).count()
+    };
+    assert_eq!(answered(&house), 1);
+    // Before it goes on, and when it has gone on already.
+    house.store.post(said_later(&thread, "send-once")).unwrap();
+    house.engine.resume(&thread, Input::text("go on"), &work, &Cancel::new(), &mut |_| {}).unwrap();
+    house.store.post(said_later(&thread, "send-once")).unwrap();
+    house.engine.send(&thread, Input::text("and on"), &work, &Cancel::new(), &mut |_| {}).unwrap();
+    assert_eq!(answered(&house), 1);
+    assert!(house.chain(&thread).iter().all(|(link, _)| house.store.pending(link).unwrap().is_empty()));
+}
+
+/// The first stood still for ever: that a message was known already counted as an answer. The second lost what was new.
+#[test]
+fn a_message_that_is_known_neither_keeps_a_thread_from_going_on_nor_takes_others_along() {
+    let house = House::new();
+    let thread = house.thread();
+    let (work, _) = small(60_000, 1, 40);
+    let known = Message::text(Role::User, "count").with_id(MessageId::new("m1").unwrap());
+    house.engine.send(&thread, Input::messages(vec![known.clone()]), &work, &Cancel::new(), &mut |_| {}).unwrap();
+    let note = |thread: &ThreadId, messages: &[&Message]| Note {
+        body: json!({"messages": messages, "origin": "user"}),
+        ..said_later(thread, "send-m1")
+    };
+    house.store.post(note(&thread, &[&known])).unwrap();
+    let ended = house.engine.resume(&thread, Input::text("go on"), &work, &Cancel::new(), &mut |_| {}).unwrap();
+    assert_eq!((ended.status, ended.text.as_deref()), (Status::Completed, Some("that was all")));
+    let new = Message::text(Role::User, "and this").with_id(MessageId::new("m2").unwrap());
+    let end = chain_end(&house, &thread);
+    for messages in [vec![&new], vec![&new, &known]] {
+        house.store.post(Note { key: NoteKey::new("send-m2").unwrap(), ..note(&end, &messages) }).unwrap();
+        house.engine.send(&end, Input::text("on"), &work, &Cancel::new(), &mut |_| {}).unwrap();
+    }
+    let more = Message::text(Role::User, "and more").with_id(MessageId::new("m3").unwrap());
+    house.store.post(Note { key: NoteKey::new("send-m2").unwrap(), ..note(&end, &[&new, &more]) }).unwrap();
+    house.engine.send(&end, Input::text("on"), &work, &Cancel::new(), &mut |_| {}).unwrap();
+    let loaded = selvedge_store::load::load(&house.store.inner, &end, &house.trust, None).unwrap();
+    let said = |text: &str| loaded.thread.messages.iter().filter(|message| message.plain_text() == text).count();
+    assert_eq!((said("and this"), said("and more")), (1, 1));
 }
 
 /// They stayed there for ever: a thread that went on has no further commit.
