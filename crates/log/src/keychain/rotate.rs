@@ -71,7 +71,12 @@ fn rotate_past(
     let (next, resumed) = find_or_make(&folders.next(), ids)?;
     past(Cut::Made)?;
     let from = if next.fingerprint() == current.fingerprint() {
-        taken_over(folders, &next)?.from
+        // It was put there by a rotation that was cut short. If that could not sync it, a power cut would bring the old one back, beside the
+        // public half of this one: it is put there again.
+        let from = taken_over(folders, &next)?.from;
+        replacing::remove_public(&folders.signing())?;
+        replacing::replace_private(&folders.signing(), &next)?;
+        from
     } else {
         hand_over(folders, &current, &next, at, past)?;
         current.fingerprint()
@@ -309,6 +314,19 @@ mod tests {
             Cut::PublicWritten,
         ];
         assert_eq!(seen, all);
+    }
+
+    /// A power cut brought the old key back, beside the public half of the new one, if the first call could not sync the new one.
+    #[test]
+    fn what_a_rotation_put_in_place_that_was_cut_short_is_put_there_again() {
+        let home = Home::new();
+        assert_eq!(home.cut(5), Some(Cut::PrivateReplaced));
+        let private = home.folders.signing().join("private_key.pem");
+        // Another name keeps its number from being used again.
+        fs::hard_link(&private, home.folders.signing().join("kept")).unwrap();
+        let before = fs::metadata(&private).unwrap().ino();
+        assert!(home.rotate().resumed);
+        assert_ne!(fs::metadata(&private).unwrap().ino(), before);
     }
 
     #[test]
