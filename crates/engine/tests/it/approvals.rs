@@ -434,16 +434,22 @@ fn what_was_asked_is_not_made_without_a_word_though_its_rule_is_gone() {
     assert!(house.results(&thread).iter().any(|(_, text)| text.contains("a new message came")));
 }
 
-#[test]
-fn what_was_denied_stays_denied_though_tool_and_rule_changed_since() {
-    let (house, mut payer) = (House::new(), payer(one()));
-    let thread = house.asked(&payer);
-    house.decide(&thread, "p1", Choice::Deny(None), &payer).unwrap();
+/// Gives the payer another tool of the same name, and no rule about it any more; gives how often that one ran.
+fn defined_anew(payer: &mut Payer) -> Arc<AtomicUsize> {
     let mut other = Counting::new("pay", EffectClass::AtMostOnce);
     other.redefine();
     let ran = other.ran.clone();
     payer.work.tools = vec![Arc::new(other) as Arc<dyn Tool>];
     payer.work.gate = Arc::new(|_, _| Permission::Allowed);
+    ran
+}
+
+#[test]
+fn what_was_denied_stays_denied_though_tool_and_rule_changed_since() {
+    let (house, mut payer) = (House::new(), payer(one()));
+    let thread = house.asked(&payer);
+    house.decide(&thread, "p1", Choice::Deny(None), &payer).unwrap();
+    let ran = defined_anew(&mut payer);
     let ended = house.go_on(&thread, &payer);
     assert_eq!((ended.status, ran.load(Ordering::SeqCst)), (Status::Completed, 0));
     assert!(house.results(&thread)[0].1.contains("denied by ann"), "{:?}", house.results(&thread));
@@ -454,11 +460,7 @@ fn what_was_allowed_is_asked_again_though_the_rule_of_its_changed_tool_is_gone()
     let (house, mut payer) = (House::new(), payer(one()));
     let thread = house.asked(&payer);
     house.decide(&thread, "p1", Choice::Approve(None), &payer).unwrap();
-    let mut other = Counting::new("pay", EffectClass::AtMostOnce);
-    other.redefine();
-    let ran = other.ran.clone();
-    payer.work.tools = vec![Arc::new(other) as Arc<dyn Tool>];
-    payer.work.gate = Arc::new(|_, _| Permission::Allowed);
+    let ran = defined_anew(&mut payer);
     let ended = house.go_on(&thread, &payer);
     assert_eq!((ended.status, ended.asks.len(), ran.load(Ordering::SeqCst)), (Status::Suspended, 1, 0));
     assert!(ended.asks[0].redefined && ended.asks[0].why.as_deref() == Some("it is money"), "{:?}", ended.asks);
