@@ -418,6 +418,44 @@ fn who_gets_a_thread_while_it_speaks_to_it_looks_again() {
     }
 }
 
+/// It was told the answer to whoever had spoken after it.
+#[test]
+fn who_gets_a_thread_after_others_were_heard_is_told_what_its_own_message_came_to() {
+    let house = House::new();
+    let thread = house.thread();
+    let other = Arc::new(house.another());
+    let (work, _) = small(60_000, 3, 40);
+    let (over, is_over) = std::sync::mpsc::channel::<()>();
+    let mut asked = 0;
+    *other.store.before_lease.lock().unwrap() = Some(Box::new(move |_| {
+        asked += 1;
+        // The first look finds that somebody has it; the second comes when everything is over.
+        if asked == 2 {
+            _ = is_over.recv_timeout(Duration::from_secs(20));
+        }
+    }));
+    let mut sender = None;
+    let ended = house.engine.send(&thread, Input::text("count"), &work, &Cancel::new(), &mut |told| {
+        if matches!(told, Told::Committed { reason: Reason::ToolResultsCommitted, .. }) && sender.is_none() {
+            let (other, at, said) = (other.clone(), thread.clone(), work.clone());
+            sender = Some(std::thread::spawn(move || {
+                other.engine.send(&at, Input::text("and this"), &said, &Cancel::new(), &mut |_| {})
+            }));
+            while house.store.pending(&thread).unwrap().is_empty() {
+                std::thread::sleep(Duration::from_millis(1));
+            }
+            house.store.post(said_later(&thread, "send-later")).unwrap();
+        }
+    });
+    ended.unwrap();
+    drop(over);
+    let told = sender.unwrap().join().unwrap().unwrap();
+    let runs = house.store.runs(&thread).unwrap();
+    let own = runs.iter().find(|run| Some(&run.run_id) == told.run.as_ref()).unwrap();
+    let answered = own.meta.source_mailbox_entry_id.as_deref();
+    assert!(answered.is_some_and(|note| note != "send-later"), "{answered:?}");
+}
+
 fn said_later(thread: &ThreadId, key: &str) -> Note {
     let body = json!({"messages": [{"role": "user", "content": "and later this"}], "origin": "user"});
     Note { thread: thread.clone(), key: NoteKey::new(key).unwrap(), kind: "send".to_owned(), body }
