@@ -14,6 +14,7 @@
 
 pub mod folder;
 pub(crate) mod guarded;
+mod swift;
 
 use std::collections::BTreeSet;
 use std::fmt;
@@ -29,6 +30,7 @@ use zeroize::{Zeroize, Zeroizing};
 
 use crate::hash::{SealKey, sha256};
 pub use folder::{KeyError, KeyFolder};
+use swift::Swift;
 
 /// The domain of the signatures that end a changeset.
 pub const DOMAIN_CHECKPOINT: &str = "selvedge/checkpoint/1";
@@ -159,6 +161,7 @@ impl fmt::Debug for PublicKey {
 /// A whole key: signs, and may go on with what the keys signed that it took over from.
 pub struct Signer {
     key: SigningKey,
+    swift: Option<Swift>,
     fingerprint: Fingerprint,
     predecessors: BTreeSet<Fingerprint>,
     is_wary: bool,
@@ -179,7 +182,8 @@ impl Signer {
 
     fn from_key(key: SigningKey) -> Self {
         let fingerprint = sha256(key.verifying_key().as_bytes());
-        Self { key, fingerprint, predecessors: BTreeSet::new(), is_wary: false }
+        let swift = Swift::new(&key);
+        Self { key, swift, fingerprint, predecessors: BTreeSet::new(), is_wary: false }
     }
 
     /// The same key, which took over from these: what
@@ -229,7 +233,12 @@ impl Signer {
 
     /// Signs `message` in `domain`; gives the signature as text.
     pub fn sign(&self, domain: &str, message: &[u8]) -> String {
-        Base64UrlUnpadded::encode_string(&self.key.sign(&in_domain(domain, message)).to_bytes())
+        let message = in_domain(domain, message);
+        let signature = match &self.swift {
+            Some(swift) => swift.sign(&message),
+            None => self.key.sign(&message).to_bytes(),
+        };
+        Base64UrlUnpadded::encode_string(&signature)
     }
 
     /// The key that seals saved hash states of logs this key signs.
@@ -314,11 +323,14 @@ pub(crate) mod tests {
     ];
 
     #[test]
-    fn the_library_signs_as_rfc_8032_says() {
+    fn the_libraries_sign_as_rfc_8032_says() {
         for [secret, public, message, signature] in RFC_8032 {
             let key = SigningKey::from_bytes(&unhex(secret).try_into().unwrap());
             assert_eq!(key.verifying_key().as_bytes().as_slice(), unhex(public));
             assert_eq!(key.sign(&unhex(message)).to_bytes().as_slice(), unhex(signature));
+            if let Some(swift) = Swift::new(&key) {
+                assert_eq!(swift.sign(&unhex(message)).as_slice(), unhex(signature));
+            }
         }
     }
 
