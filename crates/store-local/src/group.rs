@@ -2,6 +2,9 @@
 //!
 //! There is no committing thread. The first to arrive leads: it takes everything that waits, commits it in one
 //! transaction with one sync, tells each what became of it, and hands the lead to one of those who came meanwhile.
+//!
+//! Being told is not being woken. A leader that woke a whole crowd would put it between the next leader, which soon waits for
+//! the disk, and its processor. So it wakes a few, and each of them, before anything else, wakes one more.
 
 use std::sync::{Arc, Condvar, Mutex};
 
@@ -31,11 +34,15 @@ struct Seat {
 
 enum Call {
     Lead,
-    Done(Outcome),
+    /// What became of the job, and who is to be woken next.
+    Done(Outcome, Option<Arc<Seat>>),
 }
 
 /// How many jobs one transaction takes at most, so that a long line does not wait on one sync for ever.
 const TOGETHER_MAX: usize = 256;
+
+/// How many a leader wakes itself: enough that no processor waits for the next in a chain.
+const CHAINS: usize = 3;
 
 impl Group {
     /// Hands a job in and returns its outcome; `commit` is called by whoever leads and must give one outcome per job.
@@ -46,7 +53,8 @@ impl Group {
             line.waiting.push((job, seat.clone()));
             !std::mem::replace(&mut line.led, true)
         };
-        if !leads && let Call::Done(outcome) = seat.wait() {
+        if !leads && let Call::Done(outcome, next) = seat.wait() {
+            next.iter().for_each(|next| next.wake());
             return outcome;
         }
         let (jobs, seats): (Vec<_>, Vec<_>) = {
@@ -59,12 +67,18 @@ impl Group {
         std::mem::forget(led);
         self.pass_the_lead();
         let mut own = Outcome::Stale;
-        for (other, outcome) in seats.iter().zip(outcomes) {
+        let mut chains = [const { None }; CHAINS];
+        // From the last to the first, so that each knows who comes after it and all wake in the order they came in.
+        for (place, (other, outcome)) in seats.iter().zip(outcomes).enumerate().rev() {
             match Arc::ptr_eq(other, &seat) {
                 true => own = outcome,
-                false => other.call(Call::Done(outcome)),
+                false => {
+                    let next = chains[place % CHAINS].replace(other.clone());
+                    other.tell(Call::Done(outcome, next));
+                }
             }
         }
+        chains.iter().flatten().for_each(|first: &Arc<Seat>| first.wake());
         own
     }
 
@@ -76,7 +90,8 @@ impl Group {
         };
         // Called when the line is free: the first thing a leader does is to take it.
         if let Some(seat) = next {
-            seat.call(Call::Lead);
+            seat.tell(Call::Lead);
+            seat.wake();
         }
     }
 }
@@ -93,14 +108,18 @@ impl Drop for Led<'_> {
         self.group.pass_the_lead();
         for seat in self.seats.iter().filter(|seat| !Arc::ptr_eq(seat, self.own)) {
             let why = "the thread that committed for others panicked".to_owned();
-            seat.call(Call::Done(Outcome::Refused(Error::OutcomeUnknown { why })));
+            seat.tell(Call::Done(Outcome::Refused(Error::OutcomeUnknown { why }), None));
+            seat.wake();
         }
     }
 }
 
 impl Seat {
-    fn call(&self, call: Call) {
+    fn tell(&self, call: Call) {
         *lock(&self.call) = Some(call);
+    }
+
+    fn wake(&self) {
         self.called.notify_one();
     }
 

@@ -25,7 +25,7 @@ use crate::wal::Mover;
 const WAIT: Duration = Duration::from_millis(300);
 /// How many bytes per thread make it worth not waiting, and how many at most.
 const ENOUGH_BYTES: u64 = 256 << 10;
-const ENOUGH_BYTES_MAX: u64 = 8 << 20;
+const ENOUGH_BYTES_MAX: u64 = 4 << 20;
 /// How often the worker looks whether its store is still there.
 const LOOK_UP: Duration = Duration::from_secs(5);
 
@@ -50,12 +50,15 @@ fn work(core: &Weak<Core>) {
         }
         let few = |pending: &mut Pending| pending.bytes < enough(pending) && pending.phase == Phase::Open;
         let waited = core.pending_changed.wait_timeout_while(pending, WAIT, few);
-        let phase = waited.unwrap_or_else(std::sync::PoisonError::into_inner).0.phase;
+        let (phase, threads) = {
+            let pending = waited.unwrap_or_else(std::sync::PoisonError::into_inner).0;
+            (pending.phase, pending.threads.len())
+        };
         if phase != Phase::Open {
             return;
         }
         // A log that could not be moved is moved next time, or by the commit that finds it very long.
-        _ = mover.work(&core);
+        _ = mover.work(&core, threads);
         // What could not be synced stays pending and is tried again; its redo keeps it safe meanwhile.
         _ = core.sync_pending();
     }

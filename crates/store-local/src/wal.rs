@@ -13,8 +13,12 @@ use selvedge_store::Result;
 use crate::core::{Core, lock};
 use crate::schema::{self, Use, database};
 
-/// How many frames make it worth moving them.
+/// How many frames make it worth moving them, and how many for each thread that committed of late. The more commit, the more often
+/// the log has the same pages; each is moved once.
 const ENOUGH_FRAMES: i64 = 2_000;
+const ENOUGH_FRAMES_PER_THREAD: i64 = 125;
+/// How many are enough however many threads there are.
+const ENOUGH_FRAMES_MAX: i64 = 8_000;
 
 /// Moves the write-ahead log; opened when it is needed first.
 #[derive(Debug, Default)]
@@ -23,9 +27,10 @@ pub(crate) struct Mover {
 }
 
 impl Mover {
-    /// Moves the log if it is long.
-    pub(crate) fn work(&mut self, core: &Core) -> Result<()> {
-        let moved = self.try_work(core);
+    /// Moves the log if it is long, for a store in which so many threads committed of late.
+    pub(crate) fn work(&mut self, core: &Core, threads: usize) -> Result<()> {
+        let per_thread = ENOUGH_FRAMES_PER_THREAD.saturating_mul(i64::try_from(threads).unwrap_or(i64::MAX));
+        let moved = self.try_work(core, per_thread.clamp(ENOUGH_FRAMES, ENOUGH_FRAMES_MAX));
         if moved.is_err() {
             // Of a connection that failed to sync nothing is known.
             self.connection = None;
@@ -33,13 +38,13 @@ impl Mover {
         moved
     }
 
-    fn try_work(&mut self, core: &Core) -> Result<()> {
+    fn try_work(&mut self, core: &Core, enough: i64) -> Result<()> {
         let connection = match self.connection.take() {
             Some(connection) => connection,
             None => schema::open(&core.layout.database(), Use::Write)?,
         };
         let connection = self.connection.insert(connection);
-        if left(connection, "PRAGMA wal_checkpoint(NOOP)")? < ENOUGH_FRAMES {
+        if left(connection, "PRAGMA wal_checkpoint(NOOP)")? < enough {
             return Ok(());
         }
         left(connection, "PRAGMA wal_checkpoint(PASSIVE)")?;
@@ -95,10 +100,15 @@ mod tests {
         let left = || left(&look, "PRAGMA wal_checkpoint(NOOP)").unwrap();
         let mut mover = Mover::default();
         fill(core, 100);
-        mover.work(core).unwrap();
+        mover.work(core, 1).unwrap();
         assert!(left() >= 100, "a short log is not worth it");
         fill(core, ENOUGH_FRAMES);
-        mover.work(core).unwrap();
+        mover.work(core, 64).unwrap();
+        assert!(left() >= ENOUGH_FRAMES, "it is short for so many");
+        mover.work(core, 1).unwrap();
+        assert_eq!(left(), 0);
+        fill(core, ENOUGH_FRAMES_MAX);
+        mover.work(core, usize::MAX).unwrap();
         assert_eq!(left(), 0);
         let length = || std::fs::metadata(core.layout.database().with_extension("db-wal")).unwrap().len();
         let before = length();
