@@ -1,8 +1,9 @@
 //! Reading a whole log, or the rest of one. Behind its first chunk somebody else reads and hashes ahead, while whoever asked decodes,
-//! checks and folds: of a long log that is a fifth of the work.
+//! checks and folds. That is the greater part of the work, so whoever reads ahead decodes too when there is nothing else to do: two
+//! processors are then as busy as each other, whatever the lines are.
 
 use std::io::{self, BufRead, Read};
-use std::sync::mpsc;
+use std::sync::mpsc::{self, TrySendError};
 use std::thread;
 
 use selvedge_model::LogId;
@@ -55,7 +56,7 @@ fn in_chunks(
     let mut examination = Examination { scanner, each, good: None, damage: None };
     let mut chunk = Chunk::default();
     let mut bytes = chunk.fill(&mut reader, &mut hash, length)?;
-    let mut holds = examination.chunk(&chunk);
+    let mut holds = examination.chunk(&mut chunk);
     if chunk.bytes.len() >= length && holds {
         if let Some(more) = examination.ahead(&mut reader, &hash, length)? {
             return examination.end(bytes + more);
@@ -66,7 +67,7 @@ fn in_chunks(
                 0 => break,
                 more => bytes += more,
             }
-            holds = examination.chunk(&chunk);
+            holds = examination.chunk(&mut chunk);
         }
     }
     bytes += io::copy(&mut reader, &mut io::sink())?;
@@ -88,8 +89,22 @@ fn read_ahead(
             0 => return Ok(bytes),
             more => bytes += more,
         }
-        if hand.send(chunk).is_err() {
+        if !hand_on(chunk, hand) {
             return Ok(bytes + io::copy(&mut reader, &mut io::sink())?);
+        }
+    }
+}
+
+/// Hands a chunk to whoever takes them, and decodes its lines as long as that one has enough; false if nobody takes it.
+fn hand_on(mut chunk: Chunk, hand: &mpsc::SyncSender<Chunk>) -> bool {
+    loop {
+        match hand.try_send(chunk) {
+            Ok(()) => return true,
+            Err(TrySendError::Disconnected(_)) => return false,
+            Err(TrySendError::Full(kept)) => chunk = kept,
+        }
+        if !chunk.decode_one() {
+            return hand.send(chunk).is_ok();
         }
     }
 }
@@ -100,6 +115,8 @@ struct Chunk {
     bytes: Vec<u8>,
     /// Where each line ends, and the hash of everything up to there.
     ends: Vec<(usize, RunningHash)>,
+    /// The first of them, decoded.
+    decoded: Vec<Result<Line, Flaw>>,
 }
 
 impl Chunk {
@@ -107,6 +124,7 @@ impl Chunk {
     fn fill(&mut self, reader: &mut impl BufRead, hash: &mut RunningHash, length: usize) -> io::Result<u64> {
         self.bytes.clear();
         self.ends.clear();
+        self.decoded.clear();
         while self.bytes.len() < length {
             let begin = self.bytes.len();
             if reader.take(MAX_LINE_BYTES as u64 + 1).read_until(b'\n', &mut self.bytes)? == 0 {
@@ -117,9 +135,20 @@ impl Chunk {
         }
         Ok(self.bytes.len() as u64)
     }
+
+    /// Decodes the next line; false if there is none, or none that is worth it behind one that can't be read.
+    fn decode_one(&mut self) -> bool {
+        let next = self.decoded.len();
+        let Some((end, _)) = self.ends.get(next).filter(|_| self.decoded.last().is_none_or(Result::is_ok)) else {
+            return false;
+        };
+        let begin = next.checked_sub(1).map_or(0, |before| self.ends[before].0);
+        self.decoded.push(decode(&self.bytes[begin..*end]));
+        true
+    }
 }
 
-fn read(bytes: &[u8]) -> Result<Line, Flaw> {
+fn decode(bytes: &[u8]) -> Result<Line, Flaw> {
     let text = bytes.strip_suffix(b"\n").ok_or(Flaw::Torn)?;
     line::decode(text).map_err(|error| Flaw::Unreadable(error.to_string()))
 }
@@ -145,8 +174,8 @@ impl<E: FnMut(Entry)> Examination<'_, E> {
             let (give_back, used) = mpsc::channel();
             let read = move || read_ahead(reader, hash.clone(), length, &hand, &used);
             let Ok(reading) = thread::Builder::new().spawn_scoped(scope, read) else { return Ok(None) };
-            while let Ok(chunk) = chunks.recv()
-                && self.chunk(&chunk)
+            while let Ok(mut chunk) = chunks.recv()
+                && self.chunk(&mut chunk)
             {
                 // Whoever has come to the end needs none.
                 _ = give_back.send(chunk);
@@ -158,11 +187,12 @@ impl<E: FnMut(Entry)> Examination<'_, E> {
     }
 
     /// Takes some lines; says whether all of them held.
-    fn chunk(&mut self, chunk: &Chunk) -> bool {
+    fn chunk(&mut self, chunk: &mut Chunk) -> bool {
+        let mut decoded = chunk.decoded.drain(..);
         let mut begin = 0;
         for (end, hash) in &chunk.ends {
             let bytes = &chunk.bytes[std::mem::replace(&mut begin, *end)..*end];
-            let taken = match read(bytes) {
+            let taken = match decoded.next().unwrap_or_else(|| decode(bytes)) {
                 Ok(line) => self.scanner.line(bytes, line, hash),
                 Err(flaw) => Err(self.scanner.damage(flaw)),
             };
