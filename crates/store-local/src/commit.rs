@@ -165,7 +165,7 @@ impl Core {
             let jobs = jobs()?;
             let written = self.write_jobs(gate, &jobs);
             let used = written.iter().flatten().flatten().flatten().map(|numbers| numbers.redo.id()).collect();
-            lock(&self.spares).settle(&used);
+            lock(&self.spares).settle(used);
             let outcome = |(job, result): (Job, Result<Vec<Numbers>, Refusal>)| match result {
                 Ok(mut numbers) => {
                     self.make_files(&job, &mut numbers);

@@ -200,10 +200,11 @@ impl Spares {
         Some(row)
     }
 
-    /// Ends what was lent: rows that were not written over are free again.
-    pub(crate) fn settle(&mut self, used: &HashSet<i64>) {
+    /// Ends what was lent: rows that were not written over are free again. `used` are the numbers of those that were.
+    pub(crate) fn settle(&mut self, mut used: Vec<i64>) {
+        used.sort_unstable();
         for row in std::mem::take(&mut self.lent) {
-            if !used.contains(&row.id) {
+            if used.binary_search(&row.id).is_err() {
                 self.keep(row);
             }
         }
