@@ -222,9 +222,9 @@ impl Spares {
         }
     }
 
-    /// Gives every row away.
-    pub(crate) fn take_all(&mut self) -> Vec<Row> {
-        self.free.iter_mut().flat_map(std::mem::take).collect()
+    /// Gives away what is more than so many of each size.
+    pub(crate) fn take_beyond(&mut self, kept: usize) -> Vec<Row> {
+        self.free.iter_mut().flat_map(|shelf| shelf.split_off(kept.min(shelf.len()))).collect()
     }
 
     pub(crate) fn ids(&self) -> HashSet<i64> {

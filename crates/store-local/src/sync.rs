@@ -28,6 +28,9 @@ const ENOUGH_BYTES: u64 = 256 << 10;
 const ENOUGH_BYTES_MAX: u64 = 4 << 20;
 /// How often the worker looks whether its store is still there.
 const LOOK_UP: Duration = Duration::from_secs(5);
+/// How many rows of each size stay for use again when nobody commits: as many as one thread uses until they are synced. An agent that
+/// waits for its model between two commits finds them there.
+pub(crate) const SPARES_IDLE: usize = 256;
 
 /// Starts the worker of a store. It holds no strong reference, so a store that is dropped takes it along.
 pub(crate) fn start(core: &Arc<Core>) -> std::io::Result<thread::JoinHandle<()>> {
@@ -44,8 +47,8 @@ fn work(core: &Weak<Core>) {
         let (pending, timed_out) = waited.unwrap_or_else(std::sync::PoisonError::into_inner);
         if timed_out.timed_out() {
             drop(pending);
-            // Nobody commits any more; what can't be deleted now is deleted by whoever opens the store next.
-            _ = core.drop_spares();
+            // Nobody commits for now; what can't be deleted is deleted by whoever opens the store next.
+            _ = core.drop_spares(SPARES_IDLE);
             continue;
         }
         let few = |pending: &mut Pending| pending.bytes < enough(pending) && pending.phase == Phase::Open;
@@ -133,9 +136,9 @@ impl Core {
         })
     }
 
-    /// Deletes the rows that are kept for use again.
-    pub(crate) fn drop_spares(&self) -> Result<()> {
-        let spares = lock(&self.spares).take_all();
+    /// Deletes rows that are kept for use again, but for so many of each size.
+    pub(crate) fn drop_spares(&self, kept: usize) -> Result<()> {
+        let spares = lock(&self.spares).take_beyond(kept);
         match spares.is_empty() {
             true => Ok(()),
             false => self.write(Durability::Lazy, |connection| redo::delete(connection, &spares)),

@@ -9,6 +9,7 @@ use selvedge_store::{Commit, Logs};
 
 use super::*;
 use crate::disk::RealDisk;
+use crate::sync::SPARES_IDLE;
 use crate::system::{SystemClock, SystemIds};
 use crate::{Access, LocalStore, Options};
 
@@ -95,6 +96,51 @@ fn one_that_is_refused_half_way_leaves_nothing_and_takes_nobody_along() {
     assert_eq!(store.head(&thread("one")).unwrap().version, 1);
     assert_eq!(store.head(&thread("two")).unwrap().version, 0);
     assert_eq!(feed(&store), before + 1);
+}
+
+/// An agent waits for its model longer than the worker waits for commits; the next one finds a row to write over all the same.
+#[test]
+fn a_pause_leaves_rows_to_be_written_over_and_closing_none() {
+    let house = House::new();
+    let store = house.open();
+    store.commit(birth("one")).unwrap();
+    settle(&store);
+    let before = redo_rows(&store);
+    assert!(before > 0);
+    for text in ["two", "three", "four"] {
+        store.commit(message("one", text)).unwrap();
+        settle(&store);
+    }
+    assert_eq!(redo_rows(&store), before);
+    for _ in 0..2 * SPARES_IDLE {
+        store.commit(message("one", "more")).unwrap();
+    }
+    settle(&store);
+    assert_eq!(redo_rows(&store), SPARES_IDLE);
+    store.close().unwrap();
+    assert_eq!(redo_rows(&house.open()), 0);
+}
+
+/// What the worker has done when nobody commits for long: every row is one that may be written over. It may be about it itself.
+fn settle(store: &LocalStore) {
+    loop {
+        store.core.sync_pending().unwrap();
+        store.core.drop_spares(SPARES_IDLE).unwrap();
+        let spares = lock(&store.core.spares).ids().len();
+        if spares == redo_rows(store) && spares <= SPARES_IDLE {
+            return;
+        }
+        std::thread::sleep(std::time::Duration::from_millis(5));
+    }
+}
+
+fn redo_rows(store: &LocalStore) -> usize {
+    let count = |connection: &Connection| {
+        connection
+            .query_row("SELECT count(*) FROM redo", [], |row| row.get::<_, i64>(0))
+            .map_err(crate::schema::database)
+    };
+    usize::try_from(store.core.read(count).unwrap()).unwrap()
 }
 
 #[test]
