@@ -1,5 +1,8 @@
 //! Calls that somebody must allow first.
 
+mod changed;
+mod left;
+
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
@@ -202,68 +205,6 @@ fn a_call_of_another_thread_and_a_cancelled_one_can_not_be_allowed() {
     assert_eq!(payer.paid.load(Ordering::SeqCst), 0);
 }
 
-#[test]
-fn a_tool_that_was_redefined_after_it_was_allowed_is_asked_about_again() {
-    let (house, mut payer) = (House::new(), payer(one()));
-    let thread = house.asked(&payer);
-    let asked = house.loaded(&thread).manifest.asks[0].action_hash;
-    house.decide(&thread, "p1", Choice::Approve(None), &payer).unwrap();
-    let mut other = Counting::new("pay", EffectClass::AtMostOnce);
-    other.redefine();
-    let ran = other.ran.clone();
-    payer.work.tools = vec![Arc::new(other) as Arc<dyn Tool>];
-    let mut ended = house.go_on(&thread, &payer);
-    assert_eq!((ended.status, ran.load(Ordering::SeqCst)), (Status::Suspended, 0));
-    let again = ended.asks.remove(0);
-    assert!(again.action_hash != asked && again.redefined, "whoever is asked again is told why: {again:?}");
-    // It is asked once more as it was, and that it changed is still said.
-    assert_eq!(house.go_on(&thread, &payer).asks, [again]);
-    house.decide(&thread, "p1", Choice::Approve(None), &payer).unwrap();
-    assert_eq!((house.go_on(&thread, &payer).status, ran.load(Ordering::SeqCst)), (Status::Completed, 1));
-    let told = house.answer_of(&thread, &call("p1")).unwrap().to_string();
-    assert!(told.contains("the tool changed since this call was asked about"), "the model is told too: {told}");
-}
-
-#[test]
-fn a_note_that_was_made_up_is_consumed_and_changes_nothing() {
-    let (house, payer) = (House::new(), payer(one()));
-    let thread = house.asked(&payer);
-    let forged = Decision {
-        call_id: call("p1"),
-        action: "approve".to_owned(),
-        who: "mallory".to_owned(),
-        action_hash: Some(Digest([9; 32])),
-        reason: None,
-        result: None,
-        resume_mode: ResumeMode::default(),
-    };
-    for (name, body) in [("decide-x", json!({"decision": forged})), ("decide-y", json!("nonsense"))] {
-        let note = Note { thread: thread.clone(), key: NoteKey::new(name).unwrap(), kind: "decide".to_owned(), body };
-        house.store.post(note).unwrap();
-    }
-    let ended = house.go_on(&thread, &payer);
-    assert_eq!((ended.status, payer.paid.load(Ordering::SeqCst)), (Status::Suspended, 0));
-    assert!(house.store.pending(&thread).unwrap().is_empty());
-}
-
-#[test]
-fn what_another_process_allows_while_the_thread_is_busy_is_heard_by_the_same_run() {
-    let (house, mut payer) = (House::new(), payer(two()));
-    let other = house.another();
-    let thread = house.thread();
-    let (at, work) = (thread.clone(), payer.work.clone());
-    payer.while_looking(move |_| {
-        for id in ["p1", "p2", "p1"] {
-            let decided = other.engine.decide(&at, &call(id), Choice::Approve(None), "bob", &work).unwrap();
-            assert_eq!(decided.recorded, Recorded::Left);
-        }
-    });
-    let ended = house.send(&thread, Input::text("pay"), &payer.work).0.unwrap();
-    assert_eq!((ended.status, payer.paid.load(Ordering::SeqCst)), (Status::Completed, 2));
-    assert_eq!(house.loaded(&thread).runs.len(), 1);
-    assert!(house.store.pending(&thread).unwrap().is_empty());
-}
-
 /// Nobody could see what would be asked before the slowest call of the round had ended.
 #[test]
 fn what_is_asked_is_on_record_with_the_answer_that_asks_for_it() {
@@ -297,26 +238,6 @@ fn what_is_asked_is_on_record_with_the_answer_that_asks_for_it() {
 }
 
 #[test]
-fn what_is_allowed_in_the_last_moment_starts_a_run_of_whoever_holds_the_thread() {
-    let (house, payer) = (House::new(), payer(one()));
-    let other = house.another();
-    let thread = house.thread();
-    let mut is_told = false;
-    let mut tell = |told: selvedge_engine::Told<'_>| {
-        if let selvedge_engine::Told::Committed { reason: selvedge_model::Reason::RunFinished, .. } = told
-            && !std::mem::replace(&mut is_told, true)
-        {
-            // It is said to wait, and its process still has it.
-            let decided = other.engine.decide(&thread, &call("p1"), Choice::Approve(None), "bob", &payer.work).unwrap();
-            assert_eq!(decided.recorded, Recorded::Left);
-        }
-    };
-    house.engine.send(&thread, Input::text("pay"), &payer.work, &Cancel::new(), &mut tell).unwrap();
-    assert_eq!(house.store.get(&thread).unwrap().manifest.status, Status::Completed);
-    assert_eq!(payer.paid.load(Ordering::SeqCst), 1);
-}
-
-#[test]
 fn what_a_tool_does_not_take_is_not_recorded_as_allowed() {
     let (house, mut payer) = (House::new(), payer(one()));
     let thread = house.asked(&payer);
@@ -344,23 +265,6 @@ impl Tool for Picky {
     fn reconcile(&self, call: &Call, cancel: &Cancel) -> selvedge_model::tool::Reconciled {
         self.0.reconcile(call, cancel)
     }
-}
-
-/// A cancel that came while somebody decided about the thread stayed a note, and the next run consumed it.
-#[test]
-fn whoever_has_a_thread_for_a_moment_does_what_others_asked_of_it_meanwhile() {
-    let (house, payer) = (House::new(), payer(two()));
-    let thread = house.asked(&payer);
-    let note = |kind: &str| Note {
-        thread: thread.clone(),
-        key: NoteKey::new(format!("{kind}-1")).unwrap(),
-        kind: kind.to_owned(),
-        body: json!({}),
-    };
-    house.store.post(note("cancel")).unwrap();
-    house.decide(&thread, "p1", Choice::Deny(None), &payer).unwrap();
-    assert_eq!(house.loaded(&thread).manifest.status, Status::Cancelled);
-    assert!(house.store.pending(&thread).unwrap().is_empty());
 }
 
 #[test]
@@ -413,110 +317,6 @@ fn nobody_s_word_counts_after_the_time_that_was_set() {
     assert!(house.results(&thread)[0].1.contains("in time"));
 }
 
-/// Once its rule was gone, a call was made that nobody had allowed, also against a message and after a deny.
-#[test]
-fn what_was_asked_is_not_made_without_a_word_though_its_rule_is_gone() {
-    let allowed = || Arc::new(|_: &selvedge_model::ToolSpec, _: &Value| Permission::Allowed);
-    // Nobody said anything: it is asked still.
-    let (house, mut payer) = (House::new(), payer(two()));
-    let thread = house.asked(&payer);
-    payer.work.gate = allowed();
-    let ended = house.go_on(&thread, &payer);
-    assert_eq!((ended.status, ended.asks.len()), (Status::Suspended, 2));
-    // One of them is allowed, and each goes by itself.
-    payer.work.wait = Wait::Each;
-    house.decide(&thread, "p2", Choice::Approve(None), &payer).unwrap();
-    let ended = house.go_on(&thread, &payer);
-    assert_eq!((ended.status, ended.asks.len(), payer.paid.load(Ordering::SeqCst)), (Status::Suspended, 1, 1));
-    // Somebody speaks instead.
-    let ended = house.send(&thread, Input::text("pay nobody"), &payer.work).0.unwrap();
-    assert_eq!((ended.status, payer.paid.load(Ordering::SeqCst)), (Status::Completed, 1));
-    assert!(house.results(&thread).iter().any(|(_, text)| text.contains("a new message came")));
-}
-
-/// Gives the payer another tool of the same name, and no rule about it any more; gives how often that one ran.
-fn defined_anew(payer: &mut Payer) -> Arc<AtomicUsize> {
-    let mut other = Counting::new("pay", EffectClass::AtMostOnce);
-    other.redefine();
-    let ran = other.ran.clone();
-    payer.work.tools = vec![Arc::new(other) as Arc<dyn Tool>];
-    payer.work.gate = Arc::new(|_, _| Permission::Allowed);
-    ran
-}
-
-#[test]
-fn what_was_denied_stays_denied_though_tool_and_rule_changed_since() {
-    let (house, mut payer) = (House::new(), payer(one()));
-    let thread = house.asked(&payer);
-    house.decide(&thread, "p1", Choice::Deny(None), &payer).unwrap();
-    let ran = defined_anew(&mut payer);
-    let ended = house.go_on(&thread, &payer);
-    assert_eq!((ended.status, ran.load(Ordering::SeqCst)), (Status::Completed, 0));
-    assert!(house.results(&thread)[0].1.contains("denied by ann"), "{:?}", house.results(&thread));
-}
-
-#[test]
-fn what_was_allowed_is_asked_again_though_the_rule_of_its_changed_tool_is_gone() {
-    let (house, mut payer) = (House::new(), payer(one()));
-    let thread = house.asked(&payer);
-    house.decide(&thread, "p1", Choice::Approve(None), &payer).unwrap();
-    let ran = defined_anew(&mut payer);
-    let ended = house.go_on(&thread, &payer);
-    assert_eq!((ended.status, ended.asks.len(), ran.load(Ordering::SeqCst)), (Status::Suspended, 1, 0));
-    assert!(ended.asks[0].redefined && ended.asks[0].why.as_deref() == Some("it is money"), "{:?}", ended.asks);
-}
-
-/// Whoever had denied it was not heard, because a rule denied it by then.
-#[test]
-fn the_model_is_told_why_somebody_denied_a_call_that_a_rule_denies_too() {
-    let (house, mut payer) = (House::new(), payer(one()));
-    let thread = house.asked(&payer);
-    house.decide(&thread, "p1", Choice::Deny(Some("too much".to_owned())), &payer).unwrap();
-    payer.work.gate = Arc::new(|_, _| Permission::Denied("a rule".to_owned()));
-    house.go_on(&thread, &payer);
-    assert!(house.results(&thread)[0].1.contains("too much"), "{:?}", house.results(&thread));
-}
-
-/// It was recorded as not allowed, though it may have been made.
-#[test]
-fn what_became_of_a_dispatched_call_does_not_depend_on_a_later_rule() {
-    let (house, mut payer) = (House::new(), payer(one()));
-    payer.work.gate = Arc::new(|_, _| Permission::Allowed);
-    let mut pay = Counting::new("pay", EffectClass::AtMostOnce);
-    pay.meanwhile = Arc::new(|_| panic!("the process dies here"));
-    payer.work.tools = vec![Arc::new(pay)];
-    let thread = house.thread();
-    let run = || house.send(&thread, Input::text("pay"), &payer.work);
-    assert!(std::panic::catch_unwind(std::panic::AssertUnwindSafe(run)).is_err());
-    let later = house.another();
-    payer.work.gate = Arc::new(|_, _| Permission::Denied("a rule".to_owned()));
-    let ended = later.go_on(&thread, &payer);
-    assert_eq!((ended.status, ended.code.as_str()), (Status::Suspended, "outcome_unknown"));
-    assert_eq!(ended.suspended.unwrap().calls, [call("p1")]);
-    // Who says that it was not made does not have it made against the rule.
-    later.decide(&thread, "p1", Choice::NotDone, &payer).unwrap();
-    assert_eq!(later.go_on(&thread, &payer).status, Status::Completed);
-    assert!(later.results(&thread)[0].1.contains("not allowed: a rule"), "{:?}", later.results(&thread));
-}
-
-/// It was acknowledged, and thrown away because the run came to it too late.
-#[test]
-fn a_word_that_was_left_in_time_counts_whenever_it_is_heard() {
-    let (house, mut payer) = (House::new(), payer(two()));
-    payer.work.gate = asks(Asking { expires_after: Some(Duration::from_secs(60)), ..Asking::default() });
-    let other = house.another();
-    let thread = house.thread();
-    let (at, work, clock) = (thread.clone(), payer.work.clone(), house.clock.clone());
-    payer.while_looking(move |_| {
-        let decided = other.engine.decide(&at, &call("p1"), Choice::Approve(None), "bob", &work).unwrap();
-        assert_eq!(decided.recorded, Recorded::Left);
-        clock.set(Timestamp::from_micros(clock.now().as_micros() + 61_000_000));
-    });
-    let ended = house.send(&thread, Input::text("pay"), &payer.work).0.unwrap();
-    assert_eq!((ended.status, payer.paid.load(Ordering::SeqCst)), (Status::Completed, 1));
-    assert_eq!(payer.seen.lock().unwrap()[0].id, call("p1"));
-}
-
 /// What was asked was forgotten when a thread waited for another reason, and a word on one call ran it.
 #[test]
 fn what_is_asked_is_undecided_whatever_a_thread_waits_for() {
@@ -533,114 +333,6 @@ fn what_is_asked_is_undecided_whatever_a_thread_waits_for() {
     let decided = later.engine.decide(&thread, &call("p2"), Choice::Approve(None), "ann", &payer.work).unwrap();
     assert_eq!(decided.undecided, []);
     assert_eq!((later.go_on(&thread, &payer).status, payer.paid.load(Ordering::SeqCst)), (Status::Completed, 2));
-}
-
-/// Whoever found the thread settled it without knowing its rules, and the word that had been left was consumed for nothing.
-#[test]
-fn a_word_that_was_left_with_a_process_that_died_counts_in_the_next_one() {
-    let (house, mut payer) = (House::new(), payer(two()));
-    let other = house.another();
-    let thread = house.thread();
-    let (at, work) = (thread.clone(), payer.work.clone());
-    let whole = payer.work.tools.clone();
-    payer.while_looking(move |_| {
-        for (id, choice) in [("p1", Choice::Approve(None)), ("p2", Choice::Deny(None))] {
-            let decided = other.engine.decide(&at, &call(id), choice, "bob", &work).unwrap();
-            assert_eq!(decided.recorded, Recorded::Left);
-        }
-        panic!("the process dies here");
-    });
-    let run = || house.send(&thread, Input::text("pay"), &payer.work);
-    assert!(std::panic::catch_unwind(std::panic::AssertUnwindSafe(run)).is_err());
-    payer.work.tools = whole;
-    let later = house.another();
-    assert_eq!(later.engine.recover().unwrap(), std::slice::from_ref(&thread));
-    // What was left is what was said first.
-    assert_eq!(later.decide(&thread, "p1", Choice::Deny(None), &payer).unwrap_err().code(), "already_decided");
-    let ended = later.go_on(&thread, &payer);
-    assert_eq!((ended.status, payer.paid.load(Ordering::SeqCst)), (Status::Completed, 1));
-    assert_eq!(payer.seen.lock().unwrap()[0].id, call("p1"));
-    assert!(later.store.pending(&thread).unwrap().is_empty());
-}
-
-/// Both were told that their word was left, and the second one that the call would not be made.
-#[test]
-fn another_word_than_the_one_that_was_left_is_refused() {
-    let (house, mut payer) = (House::new(), payer(two()));
-    let other = house.another();
-    let thread = house.thread();
-    let (at, work) = (thread.clone(), payer.work.clone());
-    payer.while_looking(move |_| {
-        let say = |id: &str, choice| other.engine.decide(&at, &call(id), choice, "bob", &work);
-        say("p1", Choice::Approve(None)).unwrap();
-        say("p2", Choice::Deny(None)).unwrap();
-        assert_eq!(say("p1", Choice::Deny(None)).unwrap_err().code(), "already_decided");
-        assert_eq!(say("p2", Choice::Approve(None)).unwrap_err().code(), "already_decided");
-        assert_eq!(say("p1", Choice::Edit(json!({"amount": 9}))).unwrap_err().code(), "already_decided");
-        assert_eq!(say("p1", Choice::Approve(None)).unwrap().recorded, Recorded::Left);
-        assert_eq!(other.store.pending(&at).unwrap().len(), 2);
-    });
-    house.send(&thread, Input::text("pay"), &payer.work).0.unwrap();
-    let seen: Vec<_> = payer.seen.lock().unwrap().iter().map(|call| call.id.clone()).collect();
-    assert_eq!(seen, [call("p1")]);
-}
-
-/// An answer that somebody gave in a tool's place became a call of the tool when the rule was changed before the thread went on.
-#[test]
-fn what_a_decision_does_is_what_was_asked_whatever_a_rule_says_later() {
-    let modes = [
-        (ResumeMode::UseDecisionAsToolResult, 0),
-        (ResumeMode::PassDecisionToTool, 1),
-        (ResumeMode::ReplayToolCall, 1),
-    ];
-    let paid_after = |asked: ResumeMode, later: ResumeMode, is_decided_before: bool| {
-        let (house, mut payer) = (House::new(), payer(one()));
-        payer.work.gate = asks(Asking { mode: asked, ..Asking::default() });
-        let thread = house.asked(&payer);
-        assert_eq!(house.loaded(&thread).manifest.asks[0].resume_mode, asked);
-        let value = (asked != ResumeMode::ReplayToolCall).then(|| json!({"amount": 4}));
-        let later = asks(Asking { mode: later, ..Asking::default() });
-        if !is_decided_before {
-            payer.work.gate = later.clone();
-        }
-        let choice = Choice::Approve(value);
-        let decided = house.engine.decide(&thread, &call("p1"), choice, "ann", &payer.work).unwrap();
-        assert_eq!(decided.mode, asked);
-        payer.work.gate = later;
-        assert_eq!(house.go_on(&thread, &payer).status, Status::Completed);
-        let seen: Vec<_> = payer.seen.lock().unwrap().iter().map(|call| call.arguments["amount"].clone()).collect();
-        let amount = if asked == ResumeMode::PassDecisionToTool { 4 } else { 1 };
-        assert!(seen.iter().all(|made| *made == amount), "{seen:?}");
-        seen.len()
-    };
-    for (asked, made) in modes {
-        for (later, _) in modes {
-            for is_decided_before in [true, false] {
-                assert_eq!(paid_after(asked, later, is_decided_before), made, "{asked:?} {later:?}");
-            }
-        }
-    }
-}
-
-#[test]
-fn what_was_said_counts_when_nobody_would_be_asked_any_more() {
-    let edited = json!({"to": "ben", "amount": 9});
-    for (mode, choice, amounts) in [
-        (ResumeMode::ReplayToolCall, Choice::Deny(Some("no".to_owned())), vec![]),
-        (ResumeMode::ReplayToolCall, Choice::Edit(edited), vec![json!(9)]),
-        (ResumeMode::UseDecisionAsToolResult, Choice::Approve(Some(json!("42"))), vec![]),
-        (ResumeMode::PassDecisionToTool, Choice::Approve(Some(json!({"amount": 4}))), vec![json!(4)]),
-        (ResumeMode::ReplayToolCall, Choice::Approve(None), vec![json!(1)]),
-    ] {
-        let (house, mut payer) = (House::new(), payer(one()));
-        payer.work.gate = asks(Asking { mode, ..Asking::default() });
-        let thread = house.asked(&payer);
-        assert_eq!(house.decide(&thread, "p1", choice.clone(), &payer).unwrap(), Recorded::Now);
-        payer.work.gate = Arc::new(|_, _| Permission::Allowed);
-        assert_eq!(house.go_on(&thread, &payer).status, Status::Completed);
-        let seen: Vec<_> = payer.seen.lock().unwrap().iter().map(|call| call.arguments["amount"].clone()).collect();
-        assert_eq!(seen, amounts, "{choice:?}");
-    }
 }
 
 #[test]
@@ -708,101 +400,4 @@ fn what_is_told_of_a_call_that_somebody_changed_is_what_is_called() {
     };
     house.engine.resume(&thread, Input::nothing(), &payer.work, &Cancel::new(), &mut tell).unwrap();
     assert_eq!(called, [json!({"amount": 7})]);
-}
-
-/// A house whose engine hears only what was left by somebody who holds the key.
-fn sealed(house: House) -> House {
-    sealed_by(house, 9, &[])
-}
-
-fn sealed_by(mut house: House, current: u64, former: &[u64]) -> House {
-    let key = |seed| selvedge_log::Signer::generate(&SeededIds::new(seed)).seal_key();
-    house.engine = house.engine.sealing(key(current)).hearing(former.iter().map(|seed| key(*seed)).collect());
-    house
-}
-
-/// A decision that was left before a key took over was dropped as if somebody had forged it.
-#[test]
-fn what_was_left_under_a_key_counts_after_another_took_over_from_it() {
-    for (former, paid) in [(&[9][..], 1), (&[], 0)] {
-        let (house, payer) = (sealed(House::new()), payer(one()));
-        let thread = house.asked(&payer);
-        let held = house.store.acquire(&thread, selvedge_store::Acquire::default()).unwrap();
-        assert_eq!(house.decide(&thread, "p1", Choice::Approve(None), &payer).unwrap(), Recorded::Left);
-        house.store.abandon(&held).unwrap();
-        let later = sealed_by(house.another(), 10, former);
-        let mut dropped = Vec::new();
-        let mut tell = |told: selvedge_engine::Told<'_>| {
-            if let selvedge_engine::Told::Dropped { why } = told {
-                dropped.push(why.to_owned());
-            }
-        };
-        later.engine.resume(&thread, Input::nothing(), &payer.work, &Cancel::new(), &mut tell).unwrap();
-        assert_eq!(payer.paid.load(Ordering::SeqCst), paid, "{dropped:?}");
-        // Where it can't be checked any more, whoever said it is told which call it was about.
-        assert_eq!(dropped.len(), 1 - paid, "{dropped:?}");
-        assert!(dropped.iter().all(|why| why.contains("call `p1`") && why.contains("says it again")), "{dropped:?}");
-    }
-}
-
-/// A row that somebody wrote into the database by hand was executed as an approval, and signed.
-#[test]
-fn what_nobody_who_holds_the_key_left_is_dropped_told_and_changes_nothing() {
-    let (house, payer) = (sealed(House::new()), payer(one()));
-    let (thread, other) = (house.asked(&payer), house.thread());
-    let ask = house.loaded(&thread).manifest.asks.remove(0);
-    let approve = json!({
-        "call_id": "p1", "action": "approve", "who": "mallory", "action_hash": ask.action_hash,
-    });
-    // A mark that was made for something else.
-    let held = house.store.acquire(&other, selvedge_store::Acquire::default()).unwrap();
-    house
-        .engine
-        .leave_raise(&other, &selvedge_model::limits::Limits { turns: Some(99), ..Default::default() })
-        .unwrap();
-    let raise = house.store.pending(&other).unwrap().remove(0);
-    house.store.abandon(&held).unwrap();
-    let mark = raise.body["mark"].clone();
-    assert!(mark.is_string(), "{raise:?}");
-    for (kind, name, body) in [
-        ("decide", "decide-1", json!({"decision": approve})),
-        ("decide", "decide-2", json!({"decision": approve, "mark": mark})),
-        ("decide", "decide-3", json!({"decision": approve, "mark": 7})),
-        ("raise", raise.key.as_str(), raise.body.clone()),
-    ] {
-        let (thread, key) = (thread.clone(), NoteKey::new(name).unwrap());
-        house.store.post(Note { thread, key, kind: kind.to_owned(), body }).unwrap();
-    }
-    let mut dropped = Vec::new();
-    let mut tell = |told: selvedge_engine::Told<'_>| {
-        if let selvedge_engine::Told::Dropped { why } = told {
-            dropped.push(why.to_owned());
-        }
-    };
-    let ended = house.engine.resume(&thread, Input::nothing(), &payer.work, &Cancel::new(), &mut tell).unwrap();
-    assert_eq!((ended.status, payer.paid.load(Ordering::SeqCst)), (Status::Suspended, 0));
-    assert_eq!((dropped.len(), house.store.pending(&thread).unwrap().len()), (4, 0), "{dropped:?}");
-    let loaded = house.loaded(&thread);
-    assert!(loaded.calls[&call("p1")].decisions.is_empty() && loaded.manifest.limits.is_none());
-    assert_eq!(loaded.messages.iter().filter(|message| message.role == Role::User).count(), 1);
-}
-
-#[test]
-fn what_somebody_who_holds_the_key_leaves_is_heard() {
-    let (house, payer) = (sealed(House::new()), payer(one()));
-    let other = sealed(house.another());
-    let thread = house.thread();
-    let mut is_told = false;
-    let mut tell = |told: selvedge_engine::Told<'_>| match told {
-        selvedge_engine::Told::Committed { reason: Reason::RunFinished, .. }
-            if !std::mem::replace(&mut is_told, true) =>
-        {
-            let decided = other.decide(&thread, "p1", Choice::Approve(None), &payer).unwrap();
-            assert_eq!(decided, Recorded::Left);
-        }
-        selvedge_engine::Told::Dropped { why } => panic!("{why}"),
-        _ => {}
-    };
-    house.engine.send(&thread, Input::text("pay"), &payer.work, &Cancel::new(), &mut tell).unwrap();
-    assert_eq!(payer.paid.load(Ordering::SeqCst), 1);
 }
