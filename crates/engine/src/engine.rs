@@ -15,7 +15,7 @@ use selvedge_model::tool::{Processes, Started};
 use selvedge_model::{
     Batch, Cancel, Changeset, Clock, Expect, Ids, Manifest, Message, NewThread, Part, Reason, Status, Stop, ThreadId,
 };
-use selvedge_store::{Acquire, Error as StoreError, Lease, Store};
+use selvedge_store::{Acquire, Error as StoreError, Store};
 
 use crate::assignment::Assignment;
 use crate::chain;
@@ -23,7 +23,7 @@ use crate::error::{Error, Result};
 use crate::fold::Folds;
 use crate::handover::Awaited;
 use crate::hearing::Watch;
-use crate::held::{Held, Of};
+use crate::held::{Held, Leased, Of};
 use crate::input::Input;
 use crate::mask::Mask;
 use crate::places::Places;
@@ -262,7 +262,7 @@ impl Engine {
         };
         held.resume_in(successor, tell)?;
         // Taken before the old one is given back: nobody comes in between.
-        let lease = self.store.acquire(&resumed.new_thread_id, Acquire::default())?;
+        let lease = self.acquire(&resumed.new_thread_id, Acquire::default())?;
         drop(held);
         let input = Input { state: input.state, origin: input.origin, ..Input::nothing() };
         let ended = self.run_held(lease, input, work, cancel, tell)?;
@@ -286,15 +286,9 @@ impl Engine {
     }
 
     /// A thread whose lease was just taken; a run whose process is gone is settled first.
-    pub(crate) fn take(&self, lease: Lease, tell: &mut dyn FnMut(Told<'_>)) -> Result<Held<'_>> {
-        let fold = match self.folds.get(self.snapshots.as_deref(), &*self.store, &lease.thread, &self.trust) {
-            Ok(fold) => fold,
-            Err(error) => {
-                _ = self.store.release(&lease);
-                return Err(error.into());
-            }
-        };
-        let mut held = Held::new(self, lease, fold);
+    pub(crate) fn take<'e>(&'e self, lease: Leased<'e>, tell: &mut dyn FnMut(Told<'_>)) -> Result<Held<'e>> {
+        let fold = self.folds.get(self.snapshots.as_deref(), &*self.store, lease.thread(), &self.trust)?;
+        let mut held = Held::new(lease, fold);
         if held.fold.manifest().status == Status::Running
             && let Err(error) = run::settle_lost(&mut held, tell)
         {
@@ -304,9 +298,9 @@ impl Engine {
         Ok(held)
     }
 
-    pub(crate) fn run_held(
-        &self,
-        lease: Lease,
+    pub(crate) fn run_held<'e>(
+        &'e self,
+        lease: Leased<'e>,
         input: Input,
         work: &Assignment,
         cancel: &Cancel,
@@ -339,7 +333,7 @@ impl Engine {
                 None => match self.await_end(&thread, cancel, tell)? {
                     Awaited::Ended(ended) => *ended,
                     Awaited::Free(lease) => {
-                        let thread = lease.thread.clone();
+                        let thread = lease.thread().clone();
                         next = Some((Next { thread, lease: Some(lease) }, input));
                         continue;
                     }
@@ -361,14 +355,14 @@ impl Engine {
     }
 
     /// Runs one thread of a chain; gives the next one, with what is still to be said to it.
-    fn run_link(
-        &self,
-        lease: Lease,
+    fn run_link<'e>(
+        &'e self,
+        lease: Leased<'e>,
         input: Input,
         work: &Assignment,
         cancel: &Cancel,
         tell: &mut dyn FnMut(Told<'_>),
-    ) -> Result<(Ended, Option<(Next, Input)>)> {
+    ) -> Result<(Ended, Option<(Next<'e>, Input)>)> {
         let mut held = self.take(lease, tell)?;
         let thread = held.thread().clone();
         self.lock_active().insert(thread.clone(), cancel.clone());
@@ -488,10 +482,10 @@ fn nothing_to_resume(thread: ThreadId, status: Status) -> Error {
 }
 
 /// The thread that goes on in another's place.
-pub(crate) struct Next {
+pub(crate) struct Next<'e> {
     pub(crate) thread: ThreadId,
     /// Its lease, if it could be had.
-    pub(crate) lease: Option<Lease>,
+    pub(crate) lease: Option<Leased<'e>>,
 }
 
 /// Says that a run is over when it is dropped.

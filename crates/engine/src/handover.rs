@@ -9,11 +9,11 @@
 use std::time::{Duration, Instant};
 
 use selvedge_model::{Cancel, Note, NoteKey, OwnerId, Reason, Role, Run, Status, ThreadId};
-use selvedge_store::{Acquire, Error as StoreError, Lease};
+use selvedge_store::{Acquire, Error as StoreError};
 
 use crate::engine::{Engine, ended_elsewhere};
 use crate::error::Result;
-use crate::held::{Held, More, Of};
+use crate::held::{Held, Leased, More, Of};
 use crate::told::{Ended, Told};
 
 /// How often is looked whether somebody has come to an end.
@@ -22,16 +22,16 @@ const LOOK: Duration = Duration::from_millis(100);
 const SOON: Duration = Duration::from_millis(5);
 
 /// What became of a chain that somebody else went on with.
-pub(crate) enum Awaited {
+pub(crate) enum Awaited<'e> {
     /// It came to its end, or waits.
     Ended(Box<Ended>),
     /// Nobody goes on with it any more, and this thread of it has not begun.
-    Free(Lease),
+    Free(Leased<'e>),
 }
 
 impl Engine {
     /// Takes the lease of a thread, as everybody does but whoever just handed its predecessor over.
-    pub(crate) fn lease(&self, thread: &ThreadId, how: Acquire) -> selvedge_store::Result<Lease> {
+    pub(crate) fn lease(&self, thread: &ThreadId, how: Acquire) -> selvedge_store::Result<Leased<'_>> {
         let until = Instant::now() + how.wait;
         while let Some(holder) = self.handed_over_by(thread)?.filter(|_| !how.take_over) {
             if Instant::now() >= until {
@@ -39,7 +39,12 @@ impl Engine {
             }
             std::thread::sleep(SOON);
         }
-        self.store.acquire(thread, how)
+        self.acquire(thread, how)
+    }
+
+    /// Takes the lease of a thread.
+    pub(crate) fn acquire(&self, thread: &ThreadId, how: Acquire) -> selvedge_store::Result<Leased<'_>> {
+        Ok(Leased::new(self, self.store.acquire(thread, how)?))
     }
 
     /// Who holds the predecessor of a thread that has not begun.
@@ -60,21 +65,15 @@ impl Engine {
         thread: &ThreadId,
         cancel: &Cancel,
         tell: &mut dyn FnMut(Told<'_>),
-    ) -> Result<Awaited> {
+    ) -> Result<Awaited<'_>> {
         let mut is_said = false;
         loop {
             let position = self.store.position()?;
             let end = self.end_of_chain(thread)?;
             match self.lease(&end, Acquire::default()) {
                 Ok(lease) => {
-                    let status = self.store.get(&end).map(|found| found.manifest.status);
-                    match status {
-                        Ok(Status::Created) => return Ok(Awaited::Free(lease)),
-                        Ok(_) => {}
-                        Err(error) => {
-                            _ = self.store.abandon(&lease);
-                            return Err(error.into());
-                        }
+                    if self.store.get(&end)?.manifest.status == Status::Created {
+                        return Ok(Awaited::Free(lease));
                     }
                     let held = self.take(lease, tell)?;
                     let ended = held.ended();

@@ -14,7 +14,7 @@ use std::time::{Duration, Instant};
 use selvedge_model::event::ManifestChanged;
 use selvedge_model::limits::Limits;
 use selvedge_model::{Cancel, Event, Manifest, Note, NoteKey, Reason, Run, RunId, RunStatus, Status, Stop, ThreadId};
-use selvedge_store::{Acquire, Error as StoreError, Lease};
+use selvedge_store::{Acquire, Error as StoreError};
 use serde_json::json;
 
 use crate::assignment::Assignment;
@@ -22,7 +22,7 @@ use crate::deciding::DECIDE;
 use crate::engine::{Engine, Next};
 use crate::error::{Error, Result};
 use crate::follow::Follow;
-use crate::held::{Delta, Held, Of};
+use crate::held::{Delta, Held, Leased, Of};
 use crate::input::Input;
 use crate::pulse::Heart;
 use crate::spawn::CHILD_SETTLED;
@@ -192,12 +192,12 @@ impl Engine {
         work: &Assignment,
         cancel: &Cancel,
         tell: &mut dyn FnMut(Told<'_>),
-    ) -> Result<Option<Next>> {
+    ) -> Result<Option<Next<'_>>> {
         loop {
             let thread = held.thread().clone();
             if let Some(next) = held.fold.manifest().continuation_thread_id.clone() {
                 // Taken before this one is given back: nobody comes in between.
-                let lease = match self.store.acquire(&next, Acquire::default()) {
+                let lease = match self.acquire(&next, Acquire::default()) {
                     Ok(lease) => Some(lease),
                     Err(StoreError::LeaseHeld { .. }) => None,
                     Err(error) => return Err(error.into()),
@@ -331,28 +331,18 @@ impl Engine {
 
     /// Goes on for whoever sent a note and got its thread: hears it, or gives what came of it; nothing if the thread went on. Only what is
     /// read under the lease counts, since whoever had it may have heard the note after the last look.
-    fn speak_held(
-        &self,
-        lease: Lease,
+    fn speak_held<'e>(
+        &'e self,
+        lease: Leased<'e>,
         key: &NoteKey,
         follow: &mut Follow,
         work: &Assignment,
         cancel: &Cancel,
         tell: &mut dyn FnMut(Told<'_>),
     ) -> Result<Option<Ended>> {
-        let thread = lease.thread.clone();
-        let look = || -> Result<_> {
-            let note = self.store.pending(&thread)?.into_iter().find(|note| note.key == *key);
-            Ok((note, self.store.get(&thread)?.manifest.status))
-        };
-        let (note, status) = match look() {
-            Ok(found) => found,
-            Err(error) => {
-                _ = self.store.abandon(&lease);
-                return Err(error);
-            }
-        };
-        let ended = match (note, status) {
+        let thread = lease.thread().clone();
+        let note = self.store.pending(&thread)?.into_iter().find(|note| note.key == *key);
+        let ended = match (note, self.store.get(&thread)?.manifest.status) {
             // It went on in the moment in which it was free.
             (_, Status::Continued) => return self.give_back(self.take(lease, tell)?).map(|()| None),
             (Some(note), _) => self.run_held(lease, input_of(note), work, cancel, tell)?,

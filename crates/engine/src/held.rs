@@ -84,20 +84,32 @@ pub(crate) struct Held<'e> {
     pub(crate) attempts: u64,
     /// The snapshot that is being saved; it is waited for before the lease goes.
     pub(crate) saving: Option<Saving>,
-    lease: Guard<'e>,
+    lease: Leased<'e>,
     /// What it committed last, and when.
     pulse: Pulse,
 }
 
-/// A lease that is given back when it is dropped, as far as that is possible: also when a tool or a model of the embedding program
-/// panics. A run that was cut so is settled by whoever takes the thread next.
-struct Guard<'e> {
+/// A lease that is given back when it is dropped, as far as that is possible: when something could not be read, and also when a tool or
+/// a model of the embedding program panics. A run that was cut so is settled by whoever takes the thread next.
+pub(crate) struct Leased<'e> {
     engine: &'e Engine,
     lease: Lease,
     is_held: bool,
 }
 
-impl Guard<'_> {
+impl<'e> Leased<'e> {
+    pub(crate) fn new(engine: &'e Engine, lease: Lease) -> Self {
+        Self { engine, lease, is_held: true }
+    }
+
+    pub(crate) fn thread(&self) -> &ThreadId {
+        &self.lease.thread
+    }
+
+    pub(crate) fn lease(&self) -> &Lease {
+        &self.lease
+    }
+
     fn give_back(&mut self) -> std::result::Result<(), StoreError> {
         self.engine.store.release(&self.lease)?;
         self.is_held = false;
@@ -105,7 +117,7 @@ impl Guard<'_> {
     }
 }
 
-impl Drop for Guard<'_> {
+impl Drop for Leased<'_> {
     fn drop(&mut self) {
         if self.is_held {
             // Nobody is left to be told.
@@ -115,8 +127,8 @@ impl Drop for Guard<'_> {
 }
 
 impl<'e> Held<'e> {
-    pub(crate) fn new(engine: &'e Engine, lease: Lease, fold: Fold) -> Self {
-        let lease = Guard { engine, lease, is_held: true };
+    pub(crate) fn new(lease: Leased<'e>, fold: Fold) -> Self {
+        let engine = lease.engine;
         let pulse = Pulse::at(fold.head.version);
         Self {
             engine,
@@ -137,7 +149,7 @@ impl<'e> Held<'e> {
     }
 
     pub(crate) fn thread(&self) -> &ThreadId {
-        &self.lease.lease.thread
+        self.lease.thread()
     }
 
     /// Commits the delta. On return it is durable, folded and told; on an error nothing of it is, and the delta is as it was.
@@ -195,7 +207,7 @@ impl<'e> Held<'e> {
             let fold = Fold::load(&*self.engine.store, self.thread(), &self.engine.trust)?;
             self.fold = fold.with_saved(std::mem::take(&mut self.fold.saved));
         }
-        tell(Told::Committed { thread: &self.lease.lease.thread, version, reason, seq, events: &events });
+        tell(Told::Committed { thread: self.lease.thread(), version, reason, seq, events: &events });
         self.keep_snapshot(reason, status, tell);
         Ok(version)
     }
@@ -272,7 +284,7 @@ impl<'e> Held<'e> {
         self.collect_snapshot(true, &mut |_| {});
         match self.lease.give_back() {
             Ok(()) => {
-                self.engine.folds.keep(&self.lease.lease.thread, self.fold);
+                self.engine.folds.keep(self.lease.thread(), self.fold);
                 Ok(())
             }
             Err(error) => Err((Box::new(self), error)),

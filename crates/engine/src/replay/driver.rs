@@ -146,8 +146,8 @@ impl Driver {
 
     /// Settles a run that was taken away.
     fn settle(&mut self, step: &Step) -> Result<()> {
-        let lease = self.store.acquire(&self.thread, Acquire::default())?;
-        self.store.keep_alive(&lease, self.left_alive(step)?)?;
+        let lease = self.engine.acquire(&self.thread, Acquire::default())?;
+        self.store.keep_alive(lease.lease(), self.left_alive(step)?)?;
         let judge = &mut self.judge;
         let held = self.engine.take(lease, &mut |told| tell(judge, &told))?;
         self.engine.give_back(held)
@@ -169,7 +169,7 @@ impl Driver {
     /// Says again what somebody decided or raised while nothing ran.
     fn hear(&mut self, step: &Step) -> Result<()> {
         self.store.post(note(&self.thread, step))?;
-        let lease = self.store.acquire(&self.thread, Acquire::default())?;
+        let lease = self.engine.acquire(&self.thread, Acquire::default())?;
         let judge = &mut self.judge;
         let mut held = self.engine.take(lease, &mut |_| {})?;
         let heard = held.hear(Some(&self.work), Of::default(), &mut |told| tell(judge, &told));
@@ -216,7 +216,7 @@ impl Driver {
             self.store.post(Note { thread, key, kind, body: json!({}) })?;
         }
         self.runs.next_are(step.run().map(RunId::as_str));
-        let lease = self.store.acquire(&self.thread, Acquire::default())?;
+        let lease = self.engine.acquire(&self.thread, Acquire::default())?;
         let (cancel, watch) = (Cancel::new(), Watch::default());
         let mut outside = Outside {
             tape: &self.tape,

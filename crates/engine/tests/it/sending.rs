@@ -5,7 +5,8 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 
 use selvedge_engine::Input;
 use selvedge_model::event::EffectClass;
-use selvedge_model::{Message, MessageId, Role, Status};
+use selvedge_model::{Message, MessageId, Note, NoteKey, Role, Status};
+use selvedge_store::{Leases, Notes};
 use serde_json::json;
 
 use crate::support::{Counting, House, Reply, agent, roles};
@@ -23,6 +24,23 @@ fn a_message_sent_again_is_not_answered_again() {
     let again = house.send(&thread, said("m1", "hi"), &work).0.unwrap();
     assert_eq!((again.run, again.code.as_str(), again.status), (None, "already_said", Status::Completed));
     assert_eq!(roles(&house.loaded(&thread)), "ua");
+}
+
+/// The lease stayed with whoever had not been able to read the thread, when somebody else had left a message for it.
+#[test]
+fn whoever_can_not_read_a_thread_does_not_keep_it() {
+    let house = House::new();
+    let thread = house.thread();
+    let work = agent(vec![Reply::Says("hello")], Vec::new());
+    let key = NoteKey::new("send-1").unwrap();
+    for left in [None, Some(Note { thread: thread.clone(), key, kind: "send".to_owned(), body: json!({}) })] {
+        left.into_iter().for_each(|note| house.store.post(note).unwrap());
+        house.store.is_unreadable.store(true, Ordering::SeqCst);
+        let refused = house.send(&thread, said("m1", "hi"), &work).0.unwrap_err();
+        assert!(refused.to_string().contains("the disk is gone"), "{refused}");
+        assert_eq!(house.store.holder(&thread).unwrap(), None);
+        house.store.is_unreadable.store(false, Ordering::SeqCst);
+    }
 }
 
 #[test]

@@ -39,6 +39,8 @@ pub(crate) struct Refusing {
     pub(crate) before_lease: Mutex<Option<Each>>,
     /// An account of which it says that it has no parent.
     pub(crate) orphan: Mutex<Option<AccountId>>,
+    /// Whether its logs can't be read for now.
+    pub(crate) is_unreadable: AtomicBool,
 }
 
 /// What somebody else does to a thread at a certain moment.
@@ -92,7 +94,10 @@ impl Logs for Refusing {
         self.inner.read(thread, from, limit)
     }
     fn transcript(&self, thread: &ThreadId) -> Result<(Head, Box<dyn BufRead + Send>)> {
-        self.inner.transcript(thread)
+        match self.is_unreadable.load(Ordering::SeqCst) {
+            true => Err(Error::Database { why: "the disk is gone".to_owned(), retryable: true }),
+            false => self.inner.transcript(thread),
+        }
     }
     fn blob(&self, thread: &ThreadId, blob: &Digest) -> Result<Vec<u8>> {
         self.inner.blob(thread, blob)
@@ -403,6 +408,7 @@ impl House {
             before_successor: Mutex::default(),
             before_lease: Mutex::default(),
             orphan: Mutex::default(),
+            is_unreadable: AtomicBool::default(),
         });
         let processes = Arc::new(NoProcesses::default());
         let clock = clock();
