@@ -298,8 +298,8 @@ pub(crate) const FAULTS: &[Fault] = &[
     Fault {
         name: "the database's log is never moved into it",
         file: "crates/store-local/src/wal.rs",
-        old: "        if left(connection, \"PRAGMA wal_checkpoint(NOOP)\")? < ENOUGH_FRAMES {",
-        new: "        if left(connection, \"PRAGMA wal_checkpoint(NOOP)\")? < i64::MAX {",
+        old: "        if left(connection, \"PRAGMA wal_checkpoint(NOOP)\")? < enough {",
+        new: "        if left(connection, \"PRAGMA wal_checkpoint(NOOP)\")? < enough.max(i64::MAX) {",
         by: Tests(LOCAL, "long_log_is_moved"),
     },
     Fault {
@@ -476,5 +476,19 @@ pub(crate) const FAULTS: &[Fault] = &[
         old: "let asked = known.and_then(|known| known.ask.as_ref());",
         new: "let asked = known.and_then(|known| known.ask.as_ref()).filter(|_| matches!((self.work.gate)(tool, &open.arguments), Permission::Ask(_)));",
         by: Tests("selvedge-engine", "approvals"),
+    },
+    Fault {
+        name: "what is read ahead is decoded at the wrong place",
+        file: "crates/log/src/scan/examine.rs",
+        old: "let begin = next.checked_sub(1).map_or(0, |before| self.ends[before].0);",
+        new: "let begin = next.checked_sub(2).map_or(0, |before| self.ends[before].0);",
+        by: Tests(LOG, "does_not_depend_on_how_it_is_read"),
+    },
+    Fault {
+        name: "a lease stays with whoever has no use for it",
+        file: "crates/engine/src/held.rs",
+        old: "            _ = self.engine.store.abandon(&self.lease);\n",
+        new: "",
+        by: Tests("selvedge-engine", "can_not_read"),
     },
 ];
