@@ -8,6 +8,7 @@ use serde_json::json;
 use crate::crowd::committed;
 use crate::home::{Home, Writer};
 use crate::measure::Spread;
+use crate::peers::process::Peer;
 use crate::peers::{Kind, Peers};
 use crate::report::{Goal, Report, Unit};
 use crate::{Outcome, Plan};
@@ -32,8 +33,9 @@ pub(crate) fn measure(peers: &Peers, folder: &Path, plan: Plan, report: &mut Rep
         let mut found = Vec::new();
         for _ in 0..rounds {
             let ours = committed(&mut writers, COMMITS)?.per_second;
-            let theirs = running.iter_mut().map(|peer| Ok(peer.ask(&ask)?["per_second"].as_f64().unwrap_or(0.0)));
-            found.push((ours, theirs.collect::<Outcome<Vec<_>>>()?));
+            let pace =
+                |peer: &mut Peer| peer.ask(&ask)?["per_second"].as_f64().ok_or("a peer did not say its pace".into());
+            found.push((ours, running.iter_mut().map(pace).collect::<Outcome<Vec<_>>>()?));
         }
         store.close()?;
         tell(report, threads, &kinds, &found);

@@ -310,6 +310,9 @@ impl Core {
         let offset = part.before.as_ref().map_or(0, |before| before.bytes);
         let spare = lock(&self.spares).lend(part.written.bytes.len());
         let redo = redo::put(connection, spare, id, offset, &part.written.bytes)?;
+        if let Some(lost) = spare.filter(|spare| spare.id() != redo.id()) {
+            lock(&self.spares).forget(&lost);
+        }
         index::announce(connection, id, head.version)?;
         let added = Added {
             messages: &part.messages,

@@ -68,7 +68,7 @@ impl Group {
         self.pass_the_lead();
         let mut own = Outcome::Stale;
         let mut chains = [const { None }; CHAINS];
-        // From the last to the first, so that each knows who comes after it and all wake in the order they came in.
+        // From the last to the first, so that each knows who comes after it; in a chain they wake in the order they came in.
         for (place, (other, outcome)) in seats.iter().zip(outcomes).enumerate().rev() {
             match Arc::ptr_eq(other, &seat) {
                 true => own = outcome,

@@ -223,7 +223,7 @@ impl LocalStore {
         if synced.is_ok() && !lock(&self.core.pending).threads.is_empty() {
             synced = self.core.sync_pending();
         }
-        self.core.drop_spares(0)?;
+        self.core.drop_spares()?;
         self.core.release_all()?;
         let path = self.core.layout.owner(&self.core.owner);
         self.core.disk.remove(&path).map_err(io_error("remove", &path))?;

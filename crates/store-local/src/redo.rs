@@ -15,7 +15,9 @@
 //! - rows of a thread become stale from the oldest on, so the redo of a thread is what leads to its head without a gap.
 //!
 //! Whoever drained a row that another process wrote may delete it. So a row is written over, or deleted, only if it still is
-//! what was seen; one that is gone is made anew.
+//! what was seen; one that is gone is made anew. Rows that stay for use again while nobody commits are nobody's ([`disown`]): as long
+//! as they lead to the head of a thread, whoever reads that takes them for what a crash kept from its file, and a file that somebody
+//! cut for a whole one.
 
 use std::collections::HashSet;
 
@@ -44,6 +46,11 @@ pub(crate) struct Row {
 impl Row {
     pub(crate) fn id(&self) -> i64 {
         self.id
+    }
+
+    /// Whether it belongs to no thread.
+    pub(crate) fn is_nobodys(&self) -> bool {
+        self.thread == NOBODY
     }
 
     /// Where its bytes stand in the log.
@@ -170,6 +177,23 @@ pub(crate) fn put(connection: &Connection, spare: Option<Row>, thread: i64, offs
     Ok(Row { id: connection.last_insert_rowid(), thread, offset, room })
 }
 
+/// The thread of rows that are nobody's.
+const NOBODY: i64 = 0;
+
+/// Makes rows nobody's that still are what was seen; gives those, as they are now.
+pub(crate) fn disown(connection: &Connection, rows: &[Row]) -> Result<Vec<Row>> {
+    let mut disowned = Vec::with_capacity(rows.len());
+    for row in rows {
+        let sql = "UPDATE redo SET thread = ? WHERE id = ? AND thread = ? AND offset = ?";
+        let is_there = row.thread == NOBODY
+            || rows::execute(connection, sql, params![NOBODY, row.id, row.thread, row.offset])? == 1;
+        if is_there {
+            disowned.push(Row { thread: NOBODY, ..*row });
+        }
+    }
+    Ok(disowned)
+}
+
 /// Deletes rows that still are what was seen.
 pub(crate) fn delete(connection: &Connection, rows: &[Row]) -> Result<()> {
     for row in rows {
@@ -200,6 +224,11 @@ impl Spares {
         Some(row)
     }
 
+    /// Forgets a row that was lent and is not there any more, whatever becomes of the transaction that found that out.
+    pub(crate) fn forget(&mut self, lost: &Row) {
+        self.lent.retain(|row| row.id != lost.id);
+    }
+
     /// Ends what was lent: rows that were not written over are free again. `used` are the numbers of those that were.
     pub(crate) fn settle(&mut self, mut used: Vec<i64>) {
         used.sort_unstable();
@@ -222,9 +251,18 @@ impl Spares {
         }
     }
 
-    /// Gives away what is more than so many of each size.
-    pub(crate) fn take_beyond(&mut self, kept: usize) -> Vec<Row> {
-        self.free.iter_mut().flat_map(|shelf| shelf.split_off(kept.min(shelf.len()))).collect()
+    /// Gives every row away.
+    pub(crate) fn take_all(&mut self) -> Vec<Row> {
+        self.free.iter_mut().flat_map(std::mem::take).collect()
+    }
+
+    /// Gives every row away: at most so many of each size, those that were used last, and the others.
+    pub(crate) fn take_apart(&mut self, at_most: usize) -> (Vec<Row>, Vec<Row>) {
+        let mut others = Vec::new();
+        for shelf in &mut self.free {
+            others.extend(shelf.drain(..shelf.len().saturating_sub(at_most)));
+        }
+        (self.take_all(), others)
     }
 
     pub(crate) fn ids(&self) -> HashSet<i64> {

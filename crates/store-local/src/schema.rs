@@ -284,7 +284,7 @@ fn raw(path: &Path, usage: Use) -> Result<Connection> {
     let connection = equip(Connection::open_with_flags(path, flags).map_err(database)?)?;
     if usage == Use::Write {
         connection.pragma_update(None, "synchronous", "FULL").map_err(database)?;
-        // The worker moves the log into the database long before; this is for when it can't.
+        // A worker moves the log into the database long before, here or in another process; this is for when none can.
         connection.pragma_update(None, "wal_autocheckpoint", 24_000).map_err(database)?;
         // Redo rows are used again in turn; what holds them all is not read anew for each commit.
         connection.pragma_update(None, "cache_size", -16_000).map_err(database)?;

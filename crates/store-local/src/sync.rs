@@ -28,8 +28,8 @@ const ENOUGH_BYTES: u64 = 256 << 10;
 const ENOUGH_BYTES_MAX: u64 = 4 << 20;
 /// How often the worker looks whether its store is still there.
 const LOOK_UP: Duration = Duration::from_secs(5);
-/// How many rows of each size stay for use again when nobody commits: as many as one thread uses until they are synced. An agent that
-/// waits for its model between two commits finds them there.
+/// How many rows of each size stay for use again when nobody commits: about as many as one thread uses until they are synced. An agent
+/// that waits for its model between two commits finds them there.
 pub(crate) const SPARES_IDLE: usize = 256;
 
 /// Starts the worker of a store. It holds no strong reference, so a store that is dropped takes it along.
@@ -47,8 +47,9 @@ fn work(core: &Weak<Core>) {
         let (pending, timed_out) = waited.unwrap_or_else(std::sync::PoisonError::into_inner);
         if timed_out.timed_out() {
             drop(pending);
-            // Nobody commits for now; what can't be deleted is deleted by whoever opens the store next.
-            _ = core.drop_spares(SPARES_IDLE);
+            // Nobody commits for now. What can't be done is done next time, or by whoever opens the store next.
+            _ = core.rest_spares();
+            _ = mover.work(&core, 0);
             continue;
         }
         let few = |pending: &mut Pending| pending.bytes < enough(pending) && pending.phase == Phase::Open;
@@ -136,13 +137,33 @@ impl Core {
         })
     }
 
-    /// Deletes rows that are kept for use again, but for so many of each size.
-    pub(crate) fn drop_spares(&self, kept: usize) -> Result<()> {
-        let spares = lock(&self.spares).take_beyond(kept);
+    /// Deletes the rows that are kept for use again.
+    pub(crate) fn drop_spares(&self) -> Result<()> {
+        let spares = lock(&self.spares).take_all();
         match spares.is_empty() {
             true => Ok(()),
             false => self.write(Durability::Lazy, |connection| redo::delete(connection, &spares)),
         }
+    }
+
+    /// Makes the rows that are kept for use again nobody's, for as long as nobody commits, and deletes what is too many.
+    pub(crate) fn rest_spares(&self) -> Result<()> {
+        let (kept, too_many) = lock(&self.spares).take_apart(SPARES_IDLE);
+        if kept.iter().all(Row::is_nobodys) && too_many.is_empty() {
+            self.keep_spares(&kept);
+            return Ok(());
+        }
+        let disowned = self.write(Durability::Lazy, |connection| {
+            redo::delete(connection, &too_many)?;
+            redo::disown(connection, &kept)
+        })?;
+        self.keep_spares(&disowned);
+        Ok(())
+    }
+
+    fn keep_spares(&self, rows: &[Row]) {
+        let mut spares = lock(&self.spares);
+        rows.iter().for_each(|row| _ = spares.keep(*row));
     }
 
     /// Threads that have older redo than ours which this process neither wrote nor found in the transcript: whoever

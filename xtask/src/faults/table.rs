@@ -482,7 +482,7 @@ pub(crate) const FAULTS: &[Fault] = &[
         file: "crates/log/src/scan/examine.rs",
         old: "let begin = next.checked_sub(1).map_or(0, |before| self.ends[before].0);",
         new: "let begin = next.checked_sub(2).map_or(0, |before| self.ends[before].0);",
-        by: Tests(LOG, "does_not_depend_on_how_it_is_read"),
+        by: Tests(LOG, "decoded_ahead"),
     },
     Fault {
         name: "a lease stays with whoever has no use for it",
@@ -490,5 +490,12 @@ pub(crate) const FAULTS: &[Fault] = &[
         old: "            _ = self.engine.store.abandon(&self.lease);\n",
         new: "",
         by: Tests("selvedge-engine", "can_not_read"),
+    },
+    Fault {
+        name: "redo that is durable stays a thread's over a pause",
+        file: "crates/store-local/src/redo.rs",
+        old: "let is_there = row.thread == NOBODY\n",
+        new: "let is_there = row.id > 0\n",
+        by: Tests(LOCAL, "cut_in_a_pause"),
     },
 ];

@@ -1,6 +1,5 @@
 //! Reading a whole log, or the rest of one. Behind its first chunk somebody else reads and hashes ahead, while whoever asked decodes,
-//! checks and folds. That is the greater part of the work, so whoever reads ahead decodes too when there is nothing else to do: two
-//! processors are then as busy as each other, whatever the lines are.
+//! checks and folds. That is the greater part of the work, so whoever reads ahead decodes too when there is nothing else to do.
 
 use std::io::{self, BufRead, Read};
 use std::sync::mpsc::{self, TrySendError};
@@ -274,6 +273,20 @@ mod tests {
         let examined = in_chunks(bytes, scanner, |entry| versions.push(entry.head.version), length).unwrap();
         assert_eq!(examined.bytes, bytes.len() as u64);
         format!("{versions:?} {examined:?}")
+    }
+
+    #[test]
+    fn what_is_decoded_ahead_is_what_stands_there() {
+        let (thread, signer) = (ThreadId::new("scribe-0123456789ab").unwrap(), Signer::from_pem(PEM).unwrap());
+        let mut bytes = log(&thread, &signer);
+        bytes.extend_from_slice(b"not a line\nnor this\n");
+        let mut chunk = Chunk::default();
+        chunk.fill(&mut bytes.as_slice(), &mut RunningHash::new(), usize::MAX).unwrap();
+        while chunk.decode_one() {}
+        let lines: Vec<_> = bytes.split_inclusive(|byte| *byte == b'\n').map(decode).collect();
+        assert_eq!(chunk.decoded.len(), lines.len() - 1, "nothing is decoded behind what can't be");
+        assert!(chunk.decoded.last().is_some_and(Result::is_err));
+        assert!(chunk.decoded.iter().zip(&lines).all(|(ahead, line)| ahead == line));
     }
 
     /// However far ahead it is read, the same is said of a log: a whole one, a damaged one and one that is cut, wherever that is.

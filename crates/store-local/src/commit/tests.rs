@@ -3,11 +3,13 @@
 use std::fs;
 use std::path::Path;
 
+use selvedge_log::recovery::Finding;
 use selvedge_log::{Signer, Trust};
 use selvedge_model::{AgentId, Changeset, Expect, Message, NewThread, Part, Role};
 use selvedge_store::{Commit, Logs};
 
 use super::*;
+use crate::core::Phase;
 use crate::disk::RealDisk;
 use crate::sync::SPARES_IDLE;
 use crate::system::{SystemClock, SystemIds};
@@ -104,34 +106,63 @@ fn a_pause_leaves_rows_to_be_written_over_and_closing_none() {
     let house = House::new();
     let store = house.open();
     store.commit(birth("one")).unwrap();
-    settle(&store);
+    pause(&store);
     let before = redo_rows(&store);
     assert!(before > 0);
     for text in ["two", "three", "four"] {
         store.commit(message("one", text)).unwrap();
-        settle(&store);
+        pause(&store);
     }
     assert_eq!(redo_rows(&store), before);
     for _ in 0..2 * SPARES_IDLE {
         store.commit(message("one", "more")).unwrap();
     }
-    settle(&store);
+    pause(&store);
     assert_eq!(redo_rows(&store), SPARES_IDLE);
     store.close().unwrap();
     assert_eq!(redo_rows(&house.open()), 0);
 }
 
-/// What the worker has done when nobody commits for long: every row is one that may be written over. It may be about it itself.
-fn settle(store: &LocalStore) {
-    loop {
-        store.core.sync_pending().unwrap();
-        store.core.drop_spares(SPARES_IDLE).unwrap();
-        let spares = lock(&store.core.spares).ids().len();
-        if spares == redo_rows(store) && spares <= SPARES_IDLE {
-            return;
-        }
-        std::thread::sleep(std::time::Duration::from_millis(5));
+/// Rows that another process deleted were kept in mind for ever, and those that there were deleted in their place.
+#[test]
+fn rows_that_are_gone_are_forgotten() {
+    let house = House::new();
+    let store = house.open();
+    store.commit(birth("one")).unwrap();
+    pause(&store);
+    // Opening it deletes what is nobody's.
+    house.open().close().unwrap();
+    assert_eq!(redo_rows(&store), 0);
+    for text in ["two", "three"] {
+        store.commit(message("one", text)).unwrap();
+        pause(&store);
+        assert_eq!((redo_rows(&store), lock(&store.core.spares).ids().len()), (1, 1), "{text}");
     }
+}
+
+/// As long as rows led to the head of a thread, what somebody cut from its file was said to be what a crash had kept from it, and
+/// went with the rows when the store was closed.
+#[test]
+fn a_log_that_is_cut_in_a_pause_is_not_taken_for_a_whole_one() {
+    let house = House::new();
+    let store = house.open();
+    store.commit(birth("one")).unwrap();
+    store.commit(message("one", "hello")).unwrap();
+    pause(&store);
+    let is_sound = || store.verify(&thread("one"), &mut |_| {}).unwrap().judgement.finding == Finding::Sound;
+    assert!(is_sound());
+    let path = store.thread_folder(&thread("one")).join("transcript.jsonl");
+    let whole = fs::read(&path).unwrap();
+    fs::write(&path, &whole[..whole.len() - 40]).unwrap();
+    assert!(!is_sound());
+}
+
+/// What the worker does when nobody commits for long, without the worker.
+fn pause(store: &LocalStore) {
+    lock(&store.core.pending).phase = Phase::Abandoned;
+    store.core.pending_changed.notify_all();
+    store.core.sync_pending().unwrap();
+    store.core.rest_spares().unwrap();
 }
 
 fn redo_rows(store: &LocalStore) -> usize {
