@@ -14,9 +14,10 @@ use selvedge_store::{Error, Result};
 
 use crate::blobs::hash_file;
 use crate::core::{Core, Durability, io_error};
+use crate::feed::Place;
 use crate::layout::check_folder;
 use crate::replay::{Gathered, Into, Replay, Replayed, read_log};
-use crate::{index, ledger, manifest, rows};
+use crate::{ledger, manifest, rows};
 
 /// What is asked of a log before it is taken in.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -64,6 +65,7 @@ impl Core {
                 Err(Error::Integrity { .. }) if least == Least::Proven => None,
                 other => other?,
             };
+            let newest = Place::newest(connection)?;
             let mut replay = Replay::new(connection, thread, Into::Fresh);
             let read = read_log(&*self.disk, &self.layout, thread, &self.trust, None, |entry| replay.entry(entry));
             let examined = read.map_err(io_error("read", &path))?;
@@ -79,7 +81,7 @@ impl Core {
             };
             let seal = self.signing.as_ref().map(|signing| &signing.seal);
             let Replayed { id, gathered, .. } = replay.finish(tail, seal, 0)?;
-            take_in(connection, id, gathered)?;
+            take_in(connection, newest, id, gathered)?;
             let has_manifest = fs::symlink_metadata(self.layout.manifest(thread)).is_ok();
             let sql = "UPDATE threads SET manifest_stale = ? WHERE id = ?";
             rows::execute(connection, sql, params![!has_manifest, id])?;
@@ -100,10 +102,11 @@ fn refuse_known(connection: &Connection, thread: &ThreadId) -> Result<()> {
 }
 
 /// Takes in what a log says that belongs to no thread alone. Postings that other logs tell of too are known already; where
-/// some are missing, `reindex` has the exact account once all its logs are there.
-pub(crate) fn take_in(connection: &Connection, id: i64, mut gathered: Gathered) -> Result<()> {
+/// some are missing, `reindex` has the exact account once all its logs are there. `newest` is the newest place in the feed before the head
+/// of the thread was moved.
+pub(crate) fn take_in(connection: &Connection, mut newest: Place, id: i64, mut gathered: Gathered) -> Result<()> {
     for (version, _) in &gathered.arrivals {
-        index::announce(connection, id, *version)?;
+        newest.announce(connection, id, *version)?;
     }
     gathered
         .postings

@@ -282,7 +282,7 @@ impl Work<'_> {
 
 /// Takes a thread out of every table, as deleting it does.
 pub(crate) fn bury(connection: &Connection, id: i64) -> Result<()> {
-    crate::index::withdraw(connection, id, 0)?;
+    crate::feed::withdraw(connection, id, 0)?;
     for (table, column) in TABLES {
         if table != "erasures" || schema::knows_erasures(connection)? {
             rows::execute(connection, &format!("DELETE FROM {table} WHERE {column} = ?"), [id])?;

@@ -20,6 +20,7 @@ use selvedge_store::prepare::{Prepared, PreparedPart, prepare, request_hash};
 use selvedge_store::{Error, Result};
 
 use crate::core::{Core, Durability, Ended, Gate, PendingThread, Remembered, lock, run};
+use crate::feed::Place;
 use crate::index::{self, Added, Standing};
 use crate::redo;
 use crate::rows::{self, Row};
@@ -202,9 +203,10 @@ impl Core {
     /// Writes jobs as long as none is refused of which something was written.
     fn write_at_once(&self, connection: &Connection, jobs: &[Job]) -> Result<Results, Spoiled> {
         let mut results = Vec::with_capacity(jobs.len());
+        let mut newest = Place::newest(connection)?;
         for job in jobs {
             let changes = connection.total_changes();
-            let result = self.write_job(connection, job);
+            let result = self.write_job(connection, &mut newest, job);
             match &result {
                 Ok(_) => {}
                 Err(Refusal::Stale) if connection.total_changes() == changes => {}
@@ -218,11 +220,14 @@ impl Core {
     /// Writes jobs, each with a place to go back to if it is refused.
     fn write_each(&self, connection: &Connection, jobs: &[Job]) -> Result<Results> {
         let mut results = Vec::with_capacity(jobs.len());
+        let mut newest = Place::newest(connection)?;
         for job in jobs {
+            let before = newest;
             run(connection, "SAVEPOINT job")?;
-            let result = self.write_job(connection, job);
+            let result = self.write_job(connection, &mut newest, job);
             if result.is_err() {
                 run(connection, "ROLLBACK TO job")?;
+                newest = before;
             }
             run(connection, "RELEASE job")?;
             results.push(result);
@@ -245,12 +250,13 @@ impl Core {
         jobs.iter().zip(results).map(look).collect()
     }
 
-    fn write_job(&self, connection: &Connection, job: &Job) -> Result<Vec<Numbers>, Refusal> {
+    /// `newest` is the newest place in the feed, of which whoever undoes a job keeps a copy.
+    fn write_job(&self, connection: &Connection, newest: &mut Place, job: &Job) -> Result<Vec<Numbers>, Refusal> {
         let prepared = &job.prepared;
         let mut numbers = Vec::with_capacity(prepared.parts.len());
         for (part, sealed) in prepared.parts.iter().zip(&job.sealed) {
             let seen = job.seen.get(&part.thread).map(Arc::as_ref);
-            numbers.push(self.write_part(connection, part, sealed, seen)?);
+            numbers.push(self.write_part(connection, newest, part, sealed, seen)?);
         }
         for (id, account) in &prepared.accounts {
             if let Some(after) = &account.after
@@ -279,6 +285,7 @@ impl Core {
     fn write_part(
         &self,
         connection: &Connection,
+        newest: &mut Place,
         part: &PreparedPart,
         sealed: &[u8],
         seen: Option<&Remembered>,
@@ -313,7 +320,7 @@ impl Core {
         if let Some(lost) = spare.filter(|spare| spare.id() != redo.id()) {
             lock(&self.spares).forget(&lost);
         }
-        index::announce(connection, id, head.version)?;
+        newest.announce(connection, id, head.version)?;
         let added = Added {
             messages: &part.messages,
             runs: &part.runs,

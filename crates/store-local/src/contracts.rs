@@ -3,7 +3,6 @@
 use std::io::{BufRead, BufReader};
 use std::time::Duration;
 
-use rusqlite::params;
 use selvedge_log::{Head, Line, line, lines};
 use selvedge_model::account::{Account, AccountId, Reservation};
 use selvedge_model::{Batch, CommitKey, Committed, Digest, Note, OwnerId, Run, ThreadId};
@@ -13,9 +12,10 @@ use selvedge_store::{
 };
 
 use crate::core::{Durability, io_error};
+use crate::feed;
 use crate::lease::Hear;
 use crate::open::LocalStore;
-use crate::rows::{self, bad_row, signed, unsigned};
+use crate::rows;
 use crate::schema::database;
 
 impl Commit for LocalStore {
@@ -173,31 +173,11 @@ impl Registry for LocalStore {
 
 impl Feed for LocalStore {
     fn position(&self) -> Result<u64> {
-        self.core.read(|connection| {
-            let mut statement =
-                connection.prepare_cached("SELECT COALESCE(MAX(position), 0) FROM feed").map_err(database)?;
-            statement.query_row([], |row| row.get(0)).map(unsigned).map_err(database)
-        })
+        self.core.read(feed::position)
     }
 
     fn after(&self, position: u64, limit: usize) -> Result<Vec<Commitment>> {
-        self.core.read(|connection| {
-            let sql = "SELECT f.position, t.thread_id, f.version FROM feed AS f JOIN threads AS t ON t.id = f.thread \
-                       WHERE f.position > ? ORDER BY f.position LIMIT ?";
-            let mut statement = connection.prepare_cached(sql).map_err(database)?;
-            let found = statement
-                .query_map(params![signed(position), signed(limit as u64)], |row| {
-                    Ok((row.get::<_, i64>(0)?, row.get::<_, String>(1)?, row.get::<_, i64>(2)?))
-                })
-                .map_err(database)?;
-            found
-                .map(|row| {
-                    let (position, thread, version) = row.map_err(database)?;
-                    let thread = ThreadId::new(thread).map_err(bad_row)?;
-                    Ok(Commitment { position: unsigned(position), thread, version: unsigned(version) })
-                })
-                .collect()
-        })
+        self.core.read(|connection| feed::after(connection, position, limit))
     }
 
     fn wait(&self, position: u64, timeout: Duration) -> Result<()> {

@@ -15,7 +15,7 @@ use selvedge_store::{Error, Result, Tombstone};
 
 use crate::core::{Core, Durability, io_error};
 use crate::disk;
-use crate::index;
+use crate::feed;
 use crate::rows::{self, bad_row, signed};
 use crate::schema::database;
 
@@ -91,7 +91,7 @@ impl Core {
             if let Some(account) = account.filter(Account::is_in_use) {
                 return Err(Error::AccountInUse { thread: thread.clone(), account: account.id });
             }
-            index::withdraw(connection, row.id, 0)?;
+            feed::withdraw(connection, row.id, 0)?;
             for (table, column) in TABLES {
                 rows::execute(connection, &format!("DELETE FROM {table} WHERE {column} = ?"), [row.id])?;
             }

@@ -10,12 +10,13 @@ use rusqlite::Connection;
 use rusqlite::types::ValueRef;
 use selvedge_store::Result;
 
+use crate::feed;
 use crate::open::LocalStore;
 use crate::rows::{self, bad_row};
-use crate::schema::database;
+use crate::schema::{self, database};
 
 /// What is asked of each table; the last word of an answer to a key is put in order.
-const TABLES: [(&str, &str); 10] = [
+const TABLES: [(&str, &str); 9] = [
     ("leads", "SELECT t.thread_id, x.event FROM leads AS x JOIN threads AS t ON t.id = x.thread ORDER BY 1, x.id"),
     (
         "messages",
@@ -33,7 +34,6 @@ const TABLES: [(&str, &str); 10] = [
         "notes",
         "SELECT t.thread_id, key, kind, body FROM notes AS x JOIN threads AS t ON t.id = x.thread ORDER BY 1, x.id",
     ),
-    ("feed", "SELECT t.thread_id, x.version FROM feed AS x JOIN threads AS t ON t.id = x.thread ORDER BY 1, 2"),
     ("tombstones", "SELECT thread_id, tombstone, document, buried FROM tombstones ORDER BY 1"),
     (
         "budget_ledger",
@@ -59,6 +59,11 @@ impl LocalStore {
             for (table, sql) in TABLES {
                 dump_table(connection, table, sql, &mut text)?;
             }
+            let told = feed::every("main", schema::version(connection)?);
+            let sql = format!(
+                "SELECT t.thread_id, x.version FROM ({told}) AS x JOIN threads AS t ON t.id = x.thread ORDER BY 1, 2"
+            );
+            dump_table(connection, "feed", &sql, &mut text)?;
             Ok(text)
         })
     }

@@ -147,23 +147,6 @@ pub(crate) fn add(connection: &Connection, id: i64, added: &Added<'_>) -> Result
     Ok(all_new)
 }
 
-/// Tells followers that a thread came to a version.
-pub(crate) fn announce(connection: &Connection, id: i64, version: u64) -> Result<()> {
-    rows::execute(connection, "INSERT INTO feed (thread, version) VALUES (?, ?)", params![id, signed(version)])?;
-    Ok(())
-}
-
-/// Takes back what followers were told of a thread from a version on. The highest place stays, nobody's: it is where the
-/// feed goes on, and a place is never used twice.
-pub(crate) fn withdraw(connection: &Connection, id: i64, from_version: u64) -> Result<()> {
-    let values = params![id, signed(from_version)];
-    let sql =
-        "UPDATE feed SET thread = 0 WHERE thread = ? AND version >= ? AND position = (SELECT MAX(position) FROM feed)";
-    rows::execute(connection, sql, values)?;
-    rows::execute(connection, "DELETE FROM feed WHERE thread = ? AND version >= ?", values)?;
-    Ok(())
-}
-
 #[cfg(test)]
 mod tests {
     use std::sync::Arc;

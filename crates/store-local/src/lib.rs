@@ -31,6 +31,7 @@ mod delete;
 mod drain;
 mod dump;
 mod erase;
+mod feed;
 mod folded;
 mod group;
 mod handles;

@@ -36,7 +36,7 @@ use crate::adopt::{Least, take_in};
 use crate::blobs::hash_file;
 use crate::core::{Core, Durability, io_error};
 use crate::disk::How;
-use crate::index;
+use crate::feed::{self, Place};
 use crate::open::LocalStore;
 use crate::redo::Redo;
 use crate::replay::{Into, Replay, Replayed, read_log};
@@ -332,6 +332,7 @@ impl Core {
         let path = self.layout.transcript(thread);
         self.write(Durability::Synced, |connection| {
             let row = held(connection, thread, lease)?;
+            let newest = Place::newest(connection)?;
             let mut replay = Replay::new(connection, thread, Into::Known(row.id, Some(row.head.version)));
             let watched = Some(row.head.version);
             let read = read_log(&*self.disk, &self.layout, thread, &self.trust, watched, |entry| replay.entry(entry));
@@ -339,7 +340,7 @@ impl Core {
             let Some(tail) = &examined.tail else { return Err(bad_row("the log changed while it was repaired")) };
             let seal = &self.signing()?.seal;
             let Replayed { id, gathered, .. } = replay.finish(tail, Some(seal), row.epoch)?;
-            take_in(connection, id, gathered)?;
+            take_in(connection, newest, id, gathered)?;
             let bytes = tail.head.as_ref().map_or(0, |head| head.bytes.saturating_sub(row.head.bytes));
             let found = Recovery { found: "database_behind".to_owned(), bytes, ..Recovery::default() };
             put_lead(connection, id, found)
@@ -363,7 +364,7 @@ impl Core {
             for table in ["messages", "states", "runs", "redo"] {
                 rows::execute(connection, &format!("DELETE FROM {table} WHERE thread = ?"), [row.id])?;
             }
-            index::withdraw(connection, row.id, from_version)?;
+            feed::withdraw(connection, row.id, from_version)?;
             let mut replay = Replay::new(connection, thread, Into::Known(row.id, None));
             let read = read_log(&*self.disk, &self.layout, thread, &self.trust, None, |entry| replay.entry(entry));
             let examined = read.map_err(io_error("read", &path))?;

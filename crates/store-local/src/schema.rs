@@ -12,7 +12,7 @@ use rusqlite::{Connection, ErrorCode, OpenFlags};
 use selvedge_store::{Error, Result};
 
 /// The version of the database's form that is written.
-pub(crate) const FORMAT: i64 = 4;
+pub(crate) const FORMAT: i64 = 5;
 
 /// The oldest version that is read.
 pub(crate) const FORMAT_OLDEST: i64 = 1;
@@ -112,9 +112,9 @@ CREATE TABLE notes (
     UNIQUE (thread, key)
 ) STRICT;
 CREATE TABLE feed (
-    position INTEGER PRIMARY KEY, -- the highest is never deleted, so none is used again
+    position INTEGER PRIMARY KEY, -- where a run begins; the highest is never deleted, so no place is used again
     thread   INTEGER NOT NULL,    -- 0 is nobody
-    version  INTEGER NOT NULL
+    version  INTEGER NOT NULL     -- the first of the run
 ) STRICT;
 CREATE TABLE tombstones (
     thread_id TEXT PRIMARY KEY,
@@ -175,6 +175,14 @@ DROP TABLE feed;
 ALTER TABLE feed_of_4 RENAME TO feed;
 ";
 
+/// Since format 5: a row of the feed begins a run. Where rows were missing, and behind the last one if its thread has come further,
+/// nobody's begins.
+pub(crate) const RUNS: &str = "
+INSERT INTO feed SELECT position + 1, 0, 0 FROM feed AS f WHERE NOT EXISTS (SELECT 1 FROM feed WHERE position = f.position + 1)
+    AND (EXISTS (SELECT 1 FROM feed WHERE position > f.position)
+         OR f.version <> (SELECT version FROM heads WHERE id = f.thread));
+";
+
 /// Whether a connection writes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Use {
@@ -182,7 +190,7 @@ pub(crate) enum Use {
     Read,
 }
 
-/// How many bytes a page of a new database has. A commit changes three pages and writes and syncs them whole, so small ones are
+/// How many bytes a page of a new database has. A commit changes two pages or three and writes and syncs them whole, so small ones are
 /// faster; a row of redo as it is used again fills one. Databases that were made with larger ones keep theirs.
 const PAGE: u32 = 2_048;
 

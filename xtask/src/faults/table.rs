@@ -129,9 +129,9 @@ pub(crate) const FAULTS: &[Fault] = &[
     },
     Fault {
         name: "a commit is not announced",
-        file: "crates/store-local/src/index.rs",
-        old: r#"rows::execute(connection, "INSERT INTO feed (thread, version) VALUES (?, ?)", params![id, signed(version)])?;"#,
-        new: "_ = (connection, id, version);",
+        file: "crates/store-local/src/feed.rs",
+        old: "rows::execute(connection, sql, params![now.position, thread, now.version])?;",
+        new: "_ = (connection, sql);",
         by: Tests(LOCAL, "feed"),
     },
     Fault {
@@ -255,10 +255,24 @@ pub(crate) const FAULTS: &[Fault] = &[
     },
     Fault {
         name: "the highest place in the feed goes with its thread",
-        file: "crates/store-local/src/index.rs",
-        old: "UPDATE feed SET thread = 0 WHERE thread = ?",
-        new: "UPDATE feed SET thread = 0 WHERE false AND thread = ?",
+        file: "crates/store-local/src/feed.rs",
+        old: "if newest.thread == thread && newest.version >= from {",
+        new: "if false && newest.thread == thread && newest.version >= from {",
         by: Tests(LOCAL, "redo"),
+    },
+    Fault {
+        name: "a run of the feed goes on over a version that is missing",
+        file: "crates/store-local/src/feed.rs",
+        old: "if before.thread == thread && before.version + 1 == now.version {",
+        new: "if before.thread == thread {",
+        by: Tests(LOCAL, "feed"),
+    },
+    Fault {
+        name: "what is undone in a group keeps its place in the feed",
+        file: "crates/store-local/src/commit.rs",
+        old: "                newest = before;",
+        new: "                _ = before;",
+        by: Tests(LOCAL, "one_that_is_refused_half_way"),
     },
     Fault {
         name: "a message that is there already is written again",

@@ -335,7 +335,7 @@ impl Builder<'_> {
         self.whole(|this| {
             let sql = "INSERT INTO main.feed (thread, version) SELECT thread, version FROM temp.arrivals ORDER BY at, thread, version";
             rows::execute(this.new, sql, [])?;
-            Ok(())
+            this.new.execute_batch(schema::RUNS).map_err(database)
         })
     }
 }

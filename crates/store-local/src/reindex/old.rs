@@ -12,6 +12,7 @@ use super::{Reindexed, check_whole, companions, is_unreadable, refuse_readers};
 use crate::core::io_error;
 use crate::disk::Disk;
 use crate::drain::{lacking, write_transcript};
+use crate::feed;
 use crate::layout::Layout;
 use crate::redo::{Redo, Rows};
 use crate::rows::{self, Row, bad_row};
@@ -124,7 +125,6 @@ impl Old {
             ("messages", "message_id, digest", "message_id"),
             ("states", "version, bytes, state", "version"),
             ("runs", "run_id, parent_run_id, meta, created_at, updated_at", "id"),
-            ("feed", "version", "position"),
         ];
         if matches!(self, Self::Readable(2..)) {
             tables.push(("erasures", "blob, reason, erased_at, done", "blob"));
@@ -132,6 +132,13 @@ impl Old {
         for (table, columns, order) in tables {
             let sql = format!(
                 "INSERT INTO main.{table} (thread, {columns}) SELECT ?, {columns} FROM old.{table} WHERE thread = ? ORDER BY {order}"
+            );
+            rows::execute(new, &sql, [id, row.id])?;
+        }
+        if let Self::Readable(format) = self {
+            let told = feed::every("old", *format);
+            let sql = format!(
+                "INSERT INTO main.feed (thread, version) SELECT ?, version FROM ({told}) WHERE thread = ? ORDER BY position"
             );
             rows::execute(new, &sql, [id, row.id])?;
         }
@@ -185,14 +192,10 @@ impl Old {
 
     /// Lets the feed go on behind every place it had, so that nobody who followed it misses anything.
     pub(super) fn carry_position(&self, new: &Connection) -> Result<()> {
-        if matches!(self, Self::Readable(_)) {
-            // Up to format 3 the highest place could be one that was taken back.
-            let highest = match self {
-                Self::Readable(..=3) => "(SELECT seq FROM old.sqlite_sequence WHERE name = 'feed')",
-                _ => "(SELECT MAX(position) FROM old.feed)",
-            };
+        if let Self::Readable(format) = self {
+            let newest = feed::newest("old", *format);
             let sql = format!(
-                "INSERT INTO main.feed (position, thread, version) SELECT {highest}, 0, 0 WHERE {highest} IS NOT NULL"
+                "INSERT INTO main.feed (position, thread, version) SELECT ({newest}), 0, 0 WHERE ({newest}) IS NOT NULL"
             );
             rows::execute(new, &sql, [])?;
         }
