@@ -54,6 +54,6 @@ impl Tail {
 
     /// The tail behind `head`, whose bytes hashed to `hash`.
     pub fn behind(head: Head, hash: RunningHash) -> Self {
-        Self { log_id: head.log_id.clone(), segment: head.segment, head: Some(head), hash }
+        Self { log_id: head.log_id, segment: head.segment, head: Some(head), hash }
     }
 }

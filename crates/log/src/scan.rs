@@ -197,7 +197,7 @@ impl<'a> Scanner<'a> {
         Self {
             hash,
             byte: head.bytes,
-            log_id: Some(head.log_id.clone()),
+            log_id: Some(head.log_id),
             former_signers: Vec::new(),
             head: Some(head),
             ..Self::new(thread, trust, Signatures::Last)
@@ -234,7 +234,9 @@ impl<'a> Scanner<'a> {
                 self.passed = Some(head.clone());
             }
             self.head = Some(head.clone());
-            Entry { lines: std::mem::take(&mut self.open), head }
+            // One changeset is often as long as the one before.
+            let next = Vec::with_capacity(self.open.len());
+            Entry { lines: std::mem::replace(&mut self.open, next), head }
         }))
     }
 
@@ -306,7 +308,7 @@ impl<'a> Scanner<'a> {
                 if created.segment != 0 {
                     return Err(self.damage(Flaw::Log));
                 }
-                self.log_id = Some(created.log_id.clone());
+                self.log_id = Some(created.log_id);
             }
             Event::ThreadCreated(_) => return Err(self.damage(Flaw::Birth)),
             _ if expected == 0 => return Err(self.damage(Flaw::Birth)),
@@ -341,10 +343,16 @@ impl<'a> Scanner<'a> {
                 checkpoint::verify(text, key).map_err(|_| self.damage(Flaw::Signature))?;
             }
             Signatures::Nobodys => {}
-            Signatures::Last => self.last_checkpoint = Some((text.to_vec(), self.damage(Flaw::Signature))),
+            Signatures::Last => {
+                let damage = self.damage(Flaw::Signature);
+                let mut line = self.last_checkpoint.take().map_or_else(Vec::new, |(line, _)| line);
+                line.clear();
+                line.extend_from_slice(text);
+                self.last_checkpoint = Some((line, damage));
+            }
         }
         Ok(Head {
-            log_id: said.log_id.clone(),
+            log_id: said.log_id,
             segment: said.segment,
             version,
             lines: self.seq() + 1,

@@ -56,7 +56,7 @@ pub struct Written {
 pub fn events(tail: &Tail, lead: Vec<Event>, mut changeset: Changeset, postings: Vec<Event>) -> Vec<Event> {
     let mut events = lead;
     if let Some(thread) = changeset.created.take() {
-        let created = ThreadCreated { format: FORMAT, log_id: tail.log_id.clone(), segment: tail.segment, thread };
+        let created = ThreadCreated { format: FORMAT, log_id: tail.log_id, segment: tail.segment, thread };
         events.push(Event::ThreadCreated(Box::new(created)));
     }
     changeset.events.extend(postings);
@@ -98,7 +98,7 @@ pub fn write(tail: &Tail, addition: Addition<'_>, signer: &Signer, at: Timestamp
         parent_run_id,
         turn,
         epoch,
-        log_id: tail.log_id.clone(),
+        log_id: tail.log_id,
         segment: tail.segment,
         byte_offset: start + line_start as u64,
         hash: hash.digest(),
@@ -110,7 +110,7 @@ pub fn write(tail: &Tail, addition: Addition<'_>, signer: &Signer, at: Timestamp
     checkpoint::encode(&mut bytes, seq, at, thread_id, checkpoint, signer)?;
     hash.update(&bytes[line_start..]);
     let head = Head {
-        log_id: tail.log_id.clone(),
+        log_id: tail.log_id,
         segment: tail.segment,
         version,
         lines: seq + 1,

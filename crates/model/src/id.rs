@@ -56,11 +56,61 @@ fn check_opaque(text: &str) -> Result<(), &'static str> {
     Ok(())
 }
 
-/// The rule for the random names of logs.
-fn check_log_id(text: &str) -> Result<(), &'static str> {
-    match text.len() == 32 && text.bytes().all(|b| matches!(b, b'0'..=b'9' | b'a'..=b'f')) {
-        true => Ok(()),
-        false => Err("it is not 32 lower-case hex characters"),
+/// One random name per log, so that a line can't move to another log, not even of the same thread id. Every checkpoint has it, so
+/// it is carried along by value.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct LogId([u8; 32]);
+
+impl LogId {
+    /// Checks that `text` can be a log id.
+    pub fn new(text: impl AsRef<str>) -> Result<Self, InvalidId> {
+        let text = text.as_ref();
+        match <[u8; 32]>::try_from(text.as_bytes()) {
+            Ok(bytes) if bytes.iter().all(|b| matches!(b, b'0'..=b'9' | b'a'..=b'f')) => Ok(Self(bytes)),
+            _ => Err(InvalidId {
+                what: "log id",
+                text: text.chars().take(80).collect(),
+                why: "it is not 32 lower-case hex characters",
+            }),
+        }
+    }
+
+    /// The name as text.
+    pub fn as_str(&self) -> &str {
+        // Nothing else can be in it.
+        std::str::from_utf8(&self.0).unwrap_or_default()
+    }
+}
+
+impl fmt::Debug for LogId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_tuple("LogId").field(&self.as_str()).finish()
+    }
+}
+
+impl fmt::Display for LogId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(self.as_str())
+    }
+}
+
+impl FromStr for LogId {
+    type Err = InvalidId;
+
+    fn from_str(text: &str) -> Result<Self, InvalidId> {
+        Self::new(text)
+    }
+}
+
+impl Serialize for LogId {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.serialize_str(self.as_str())
+    }
+}
+
+impl<'de> Deserialize<'de> for LogId {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        crate::parsed::parsed(deserializer)
     }
 }
 
@@ -145,10 +195,6 @@ name!(
 name!(
     /// What makes a commit idempotent: the same key and request give the first answer again.
     CommitKey, "commit key", check_opaque
-);
-name!(
-    /// One random name per log, so that a line can't move to another log, not even of the same thread id.
-    LogId, "log id", check_log_id
 );
 name!(
     /// A process that holds leases.

@@ -28,6 +28,7 @@ pub mod message;
 pub mod money;
 pub mod op;
 pub mod outside;
+mod parsed;
 pub mod patch;
 pub mod path;
 pub mod price;
