@@ -365,14 +365,13 @@ impl Engine {
     ) -> Result<(Ended, Option<(Next<'e>, Input)>)> {
         let mut held = self.take(lease, tell)?;
         let thread = held.thread().clone();
-        self.lock_active().insert(thread.clone(), cancel.clone());
+        let active = Active::begin(self, &thread, cancel);
         if let (Status::Continued, Some(next)) =
             (held.fold.manifest().status, held.fold.manifest().continuation_thread_id.clone())
         {
             // It was continued in the very moment in which it was free; what is to be said goes to its successor.
             let moved = self.store.pending(&next)?;
             let note = input.note.clone().filter(|key| moved.iter().any(|note| note.key == *key));
-            self.lock_active().remove(&thread);
             let next = Next { thread: next, lease: None };
             return Ok((ended_already(&held), Some((next, Input { note, ..input }))));
         }
@@ -401,7 +400,7 @@ impl Engine {
         };
         // What could not be recorded is settled by whoever takes the thread next; dropping it gives the lease back.
         let heard = ended.and_then(|ended| Ok((ended, self.hear_others(held, work, cancel, tell)?)));
-        self.lock_active().remove(&thread);
+        drop(active);
         if matches!(&heard, Ok((_, None))) {
             // If the parent can't be told now, whoever takes it next hears it.
             _ = self.tell_parent(&thread);
@@ -473,6 +472,25 @@ impl Engine {
 
     pub(crate) fn lock_active(&self) -> MutexGuard<'_, HashMap<ThreadId, Cancel>> {
         self.active.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// A thread runs in this process, until this is dropped: whoever stops it says so to this `Cancel`.
+struct Active<'e> {
+    engine: &'e Engine,
+    thread: ThreadId,
+}
+
+impl<'e> Active<'e> {
+    fn begin(engine: &'e Engine, thread: &ThreadId, cancel: &Cancel) -> Self {
+        engine.lock_active().insert(thread.clone(), cancel.clone());
+        Self { engine, thread: thread.clone() }
+    }
+}
+
+impl Drop for Active<'_> {
+    fn drop(&mut self) {
+        self.engine.lock_active().remove(&self.thread);
     }
 }
 

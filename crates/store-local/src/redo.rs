@@ -33,6 +33,10 @@ const ROOMS: [usize; 2] = [1_990, 4_000];
 /// How many rows are kept for use again at most.
 const SPARES_MAX: usize = 4_096;
 
+/// How many rows of each size stay for use again when nobody commits: about as many as one thread uses until they are synced. An agent
+/// that waits for its model between two commits finds them there.
+pub(crate) const SPARES_IDLE: usize = 256;
+
 /// One row, by what tells whether it is still the one that was seen: a place in a log is written once.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct Row {
@@ -256,11 +260,11 @@ impl Spares {
         self.free.iter_mut().flat_map(std::mem::take).collect()
     }
 
-    /// Gives every row away: at most so many of each size, those that were used last, and the others.
-    pub(crate) fn take_apart(&mut self, at_most: usize) -> (Vec<Row>, Vec<Row>) {
+    /// Gives every row away: those that stay for use again when nobody commits, which were used last, and the others.
+    pub(crate) fn take_apart(&mut self) -> (Vec<Row>, Vec<Row>) {
         let mut others = Vec::new();
         for shelf in &mut self.free {
-            others.extend(shelf.drain(..shelf.len().saturating_sub(at_most)));
+            others.extend(shelf.drain(..shelf.len().saturating_sub(SPARES_IDLE)));
         }
         (self.take_all(), others)
     }

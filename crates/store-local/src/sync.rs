@@ -28,9 +28,6 @@ const ENOUGH_BYTES: u64 = 256 << 10;
 const ENOUGH_BYTES_MAX: u64 = 4 << 20;
 /// How often the worker looks whether its store is still there.
 const LOOK_UP: Duration = Duration::from_secs(5);
-/// How many rows of each size stay for use again when nobody commits: about as many as one thread uses until they are synced. An agent
-/// that waits for its model between two commits finds them there.
-pub(crate) const SPARES_IDLE: usize = 256;
 
 /// Starts the worker of a store. It holds no strong reference, so a store that is dropped takes it along.
 pub(crate) fn start(core: &Arc<Core>) -> std::io::Result<thread::JoinHandle<()>> {
@@ -148,7 +145,7 @@ impl Core {
 
     /// Makes the rows that are kept for use again nobody's, for as long as nobody commits, and deletes what is too many.
     pub(crate) fn rest_spares(&self) -> Result<()> {
-        let (kept, too_many) = lock(&self.spares).take_apart(SPARES_IDLE);
+        let (kept, too_many) = lock(&self.spares).take_apart();
         if kept.iter().all(Row::is_nobodys) && too_many.is_empty() {
             self.keep_spares(&kept);
             return Ok(());

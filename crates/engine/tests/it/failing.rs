@@ -9,6 +9,7 @@ use selvedge_items::config::{Class, ErrorClass};
 use selvedge_model::event::EffectClass;
 use selvedge_model::scope::Scopes;
 use selvedge_model::{Cancel, Classify, ModelError, Output, Reason, Status, Stop};
+use selvedge_store::Error as StoreError;
 use serde_json::json;
 
 use crate::support::{Counting, House, Reply, agent, roles};
@@ -64,6 +65,20 @@ fn an_end_that_cannot_be_committed_is_told_to_nobody_and_settled_by_whoever_come
     let work = agent(vec![Reply::Says("hello"), Reply::Says("and again")], Vec::new());
     let ended = house.send(&thread, Input::text("still there?"), &work).0.unwrap();
     assert_eq!((ended.status, ended.text.as_deref()), (Status::Completed, Some("and again")));
+}
+
+/// It would be told to stop in the place of whatever its caller does next.
+#[test]
+fn what_could_not_be_prepared_does_not_run_here_any_more() {
+    let mut house = House::new();
+    let thread = house.thread();
+    let refused = |_: &_, _: &_| Err(StoreError::Database { why: "not now".to_owned(), retryable: true });
+    house.engine = house.engine.preparing(Arc::new(refused));
+    let (work, cancel) = (agent(vec![Reply::Says("hello")], Vec::new()), Cancel::new());
+    let ended = house.engine.send(&thread, Input::text("hi"), &work, &cancel, &mut |_| {});
+    assert!(ended.unwrap_err().to_string().contains("not now"));
+    house.engine.stop(&thread, Stop::Cancelled).unwrap();
+    assert_eq!(cancel.said(), None);
 }
 
 #[test]

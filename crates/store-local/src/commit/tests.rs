@@ -11,7 +11,7 @@ use selvedge_store::{Commit, Feed, Logs};
 use super::*;
 use crate::core::Phase;
 use crate::disk::RealDisk;
-use crate::sync::SPARES_IDLE;
+use crate::redo::SPARES_IDLE;
 use crate::system::{SystemClock, SystemIds};
 use crate::{Access, LocalStore, Options};
 
