@@ -44,9 +44,7 @@ fn work(core: &Weak<Core>) {
         let (pending, timed_out) = waited.unwrap_or_else(std::sync::PoisonError::into_inner);
         if timed_out.timed_out() {
             drop(pending);
-            // Nobody commits for now. What can't be done is done next time, or by whoever opens the store next.
-            _ = core.rest_spares();
-            _ = mover.work(&core, 0);
+            rest(&core, &mut mover);
             continue;
         }
         let few = |pending: &mut Pending| pending.bytes < enough(pending) && pending.phase == Phase::Open;
@@ -63,6 +61,12 @@ fn work(core: &Weak<Core>) {
         // What could not be synced stays pending and is tried again; its redo keeps it safe meanwhile.
         _ = core.sync_pending();
     }
+}
+
+/// Tidies while nobody commits. What can't be done is done next time, or by whoever opens the store next.
+pub(crate) fn rest(core: &Core, mover: &mut Mover) {
+    _ = core.rest_spares();
+    _ = mover.work(core, 0);
 }
 
 /// How many bytes make it worth not waiting for more.

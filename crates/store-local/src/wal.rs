@@ -110,6 +110,9 @@ mod tests {
         fill(core, ENOUGH_FRAMES_MAX);
         mover.work(core, usize::MAX).unwrap();
         assert_eq!(left(), 0);
+        fill(core, ENOUGH_FRAMES);
+        crate::sync::rest(core, &mut mover);
+        assert_eq!(left(), 0, "a pause is as good a time");
         let length = || std::fs::metadata(core.layout.database().with_extension("db-wal")).unwrap().len();
         let before = length();
         fill(core, 100);

@@ -71,6 +71,18 @@ mod tests {
 
     use super::Swift;
 
+    const PEM: &str = "-----BEGIN PRIVATE KEY-----\nMC4CAQAwBQYDK2VwBCIEIJ1hsZ3v/VpguoRK9JLsLMREScVpezJpGXA7rAMcrn9g\n-----END PRIVATE KEY-----\n";
+
+    /// Processors of the last ten years have what it wants; whoever tests on an older one loses the speed, not the test.
+    #[test]
+    #[cfg(target_arch = "x86_64")]
+    fn a_processor_of_today_signs_the_faster_way() {
+        use std::arch::is_x86_feature_detected as has;
+        let is_of_today = has!("avx2") && has!("bmi2") && has!("adx") && has!("aes") && has!("pclmulqdq");
+        let signer = crate::Signer::from_pem(PEM).unwrap();
+        assert_eq!(signer.swift.is_some(), is_of_today);
+    }
+
     proptest! {
         /// Messages around the blocks of SHA-512, and keys of every kind.
         #[test]
