@@ -168,7 +168,7 @@ impl<'a> Look<'a> {
         T::deserialize(IntoDeserializer::<'_, Error>::into_deserializer(self.plain()?)).ok()
     }
 
-    /// A string and what its escapes stand for; nothing if one is a number, or if a character is there that must be escaped.
+    /// A string and what its escapes stand for; nothing if one is none, or if a character is there that must be escaped.
     fn unescaped(&mut self) -> Option<String> {
         let start = self.at + 1;
         self.string()?;
@@ -180,7 +180,8 @@ impl<'a> Look<'a> {
         let mut text = String::with_capacity(rest.len());
         while let Some(at) = memchr::memchr(b'\\', rest.as_bytes()) {
             text.push_str(&rest[..at]);
-            text.push(match rest.as_bytes().get(at + 1)? {
+            let (escape, mut end) = (rest.as_bytes().get(at + 1)?, at + 2);
+            text.push(match escape {
                 b'n' => '\n',
                 b'"' => '"',
                 b'\\' => '\\',
@@ -189,9 +190,15 @@ impl<'a> Look<'a> {
                 b'/' => '/',
                 b'b' => '\u{8}',
                 b'f' => '\u{c}',
+                b'u' => {
+                    end = at + 6;
+                    let digits =
+                        rest.get(at + 2..end).filter(|digits| digits.bytes().all(|b| b.is_ascii_hexdigit()))?;
+                    u32::from_str_radix(digits, 16).ok().and_then(char::from_u32)?
+                }
                 _ => return None,
             });
-            rest = &rest[at + 2..];
+            rest = &rest[end..];
         }
         text.push_str(rest);
         Some(text)
@@ -273,7 +280,7 @@ mod tests {
         r#"{"seq":9,"timestamp":"2026-11-15T03:28:58.123456Z","thread_id":"scribe-0123456789ab","event_type":"snapshot","payload":{"state":{"a":[1,2,{"b":true}]}}}"#,
         r#"{"seq":10,"timestamp":"2026-11-15T03:28:58.123456Z","thread_id":"scribe-0123456789ab","event_type":"hook_fired","payload":{"hook":"h","at":1.0}}"#,
         r#"{"seq":5,"timestamp":"2026-11-15T03:28:58.123456Z","thread_id":"scribe-0123456789ab","event_type":"checkpoint","payload":{"version":2,"reason":"UserMessage","epoch":1,"log_id":"0123456789abcdef0123456789abcdef","segment":0,"byte_offset":1000,"hash":"0000000000000000000000000000000000000000000000000000000000000000","settled":false,"signer":"1111111111111111111111111111111111111111111111111111111111111111","sig":"x"}}"#,
-        r#"{"seq":6,"timestamp":"2026-11-15T03:28:58.123456Z","thread_id":"scribe-0123456789ab","event_type":"message","payload":{"id":"m1","role":"tool","content":"a \"b\"\n\t\\ \/","visibility":"internal","run_id":"r1","step":3}}"#,
+        r#"{"seq":6,"timestamp":"2026-11-15T03:28:58.123456Z","thread_id":"scribe-0123456789ab","event_type":"message","payload":{"id":"m1","role":"tool","content":"a \"b\"\n\t\\ \/ \u001b \u20aC","visibility":"internal","run_id":"r1","step":3}}"#,
     ];
 
     /// What is read directly is what the thorough way reads.
@@ -321,6 +328,8 @@ mod tests {
             LINES[5].replace(r"\t", "\u{1f}"),
             LINES[5].replace(r"\t", r"\v"),
             LINES[5].replace(r"\t", r"\u12"),
+            LINES[5].replace(r"\t", r"\u+123"),
+            LINES[5].replace(r"\t", r"\u00é9"),
         ] {
             assert!(decode(refused.as_bytes()).is_none(), "{refused}");
             assert!(decode_thoroughly(refused.as_bytes()).is_err(), "{refused}");

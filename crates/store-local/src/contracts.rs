@@ -181,7 +181,7 @@ impl Feed for LocalStore {
     }
 
     fn wait(&self, position: u64, timeout: Duration) -> Result<()> {
-        self.core.watch.wait(self.core.layout.root(), timeout, || Ok(self.position()? > position))
+        self.core.watch.wait(self.core.layout.root(), timeout, || Ok(!self.after(position, 1)?.is_empty()))
     }
 }
 

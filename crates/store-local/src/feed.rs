@@ -66,11 +66,20 @@ impl Place {
 
 /// The place of the newest commit.
 pub(crate) fn position(connection: &Connection) -> Result<u64> {
-    Place::newest(connection).map(|newest| unsigned(newest.position))
+    let _moment = connection.unchecked_transaction().map_err(database)?;
+    match schema::version(connection)? {
+        FORMAT_OF_RUNS.. => Place::newest(connection).map(|newest| unsigned(newest.position)),
+        _ => {
+            let sql = "SELECT COALESCE(MAX(position), 0) FROM feed";
+            let mut statement = connection.prepare_cached(sql).map_err(database)?;
+            statement.query_row([], |row| row.get(0)).map(unsigned).map_err(database)
+        }
+    }
 }
 
 /// Commits behind `position`, in order, at most `limit`.
 pub(crate) fn after(connection: &Connection, position: u64, limit: usize) -> Result<Vec<Commitment>> {
+    let _moment = connection.unchecked_transaction().map_err(database)?;
     let are_runs = schema::version(connection)? >= FORMAT_OF_RUNS;
     let sql = "SELECT f.position, f.thread, f.version, h.version, t.thread_id FROM feed AS f \
                LEFT JOIN heads AS h ON h.id = f.thread LEFT JOIN threads AS t ON t.id = f.thread \
@@ -141,17 +150,15 @@ pub(crate) fn withdraw(connection: &Connection, thread: i64, from_version: u64) 
         rows::execute(connection, sql, params![newest.position, NOBODY])?;
     }
     // Where a run goes on beyond what stays of it, nobody's begins.
-    let sql = "INSERT INTO feed (position, thread, version) SELECT position + ?2 - version, ?3, 0 FROM \
-                   (SELECT position, thread, version, LEAD(position) OVER (ORDER BY position) AS next FROM feed) \
-               WHERE thread = ?1 AND version < ?2 AND next > position + ?2 - version";
+    let sql = "INSERT INTO feed (position, thread, version) SELECT position + ?2 - version, ?3, 0 FROM feed AS f \
+               WHERE thread = ?1 AND version < ?2 \
+                   AND (SELECT MIN(position) FROM feed WHERE position > f.position) > position + ?2 - version";
     rows::execute(connection, sql, params![thread, from, NOBODY])?;
     let sql = "UPDATE feed SET thread = ?3 WHERE thread = ?1 AND version >= ?2";
     rows::execute(connection, sql, params![thread, from, NOBODY])?;
     // Of rows of nobody's behind each other the first says it all, but for the newest place.
-    let sql = "DELETE FROM feed WHERE position IN (SELECT position FROM \
-                   (SELECT position, thread, LAG(thread, 1, ?1) OVER (ORDER BY position) AS before, \
-                           LEAD(position) OVER (ORDER BY position) AS next FROM feed) \
-               WHERE thread = ?1 AND before = ?1 AND next IS NOT NULL)";
+    let sql = "DELETE FROM feed AS f WHERE thread = ?1 AND position < (SELECT MAX(position) FROM feed) AND ?1 = COALESCE( \
+                   (SELECT thread FROM feed WHERE position < f.position ORDER BY position DESC LIMIT 1), ?1)";
     rows::execute(connection, sql, params![NOBODY])?;
     Ok(())
 }

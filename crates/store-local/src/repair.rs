@@ -365,6 +365,7 @@ impl Core {
                 rows::execute(connection, &format!("DELETE FROM {table} WHERE thread = ?"), [row.id])?;
             }
             feed::withdraw(connection, row.id, from_version)?;
+            let mut newest = Place::newest(connection)?;
             let mut replay = Replay::new(connection, thread, Into::Known(row.id, None));
             let read = read_log(&*self.disk, &self.layout, thread, &self.trust, None, |entry| replay.entry(entry));
             let examined = read.map_err(io_error("read", &path))?;
@@ -374,7 +375,11 @@ impl Core {
             };
             let seal = &self.signing()?.seal;
             let lost = row.head.bytes.saturating_sub(head.bytes);
-            let Replayed { id, .. } = replay.finish(tail, Some(seal), row.epoch)?;
+            let Replayed { id, gathered, .. } = replay.finish(tail, Some(seal), row.epoch)?;
+            // A database that was behind the log as well has not told of all that is proven.
+            for (version, _) in gathered.arrivals.iter().filter(|(version, _)| *version > row.head.version) {
+                newest.announce(connection, id, *version)?;
+            }
             let found = Recovery {
                 found: Recovery::LOSS.to_owned(),
                 bytes: lost,

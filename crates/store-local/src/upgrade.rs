@@ -5,7 +5,8 @@
 //! is moved and its `store.json` is not: both are refused to writers, and running this again completes it. The logs are not
 //! touched: their own format is another matter.
 //!
-//! After a step every table still has the columns that older programs read, so that whoever reads meanwhile is not disturbed.
+//! After a step every table still has the columns that older programs read, so that whoever reads meanwhile is not disturbed. But the rows
+//! of the feed mean something else since format 5: an older program that follows the store meanwhile hears of no more, until it is started anew.
 
 use std::fs;
 use std::path::Path;

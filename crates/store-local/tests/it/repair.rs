@@ -7,10 +7,10 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicI64, Ordering};
 
 use selvedge_log::recovery::Finding;
-use selvedge_model::event::Recovery;
-use selvedge_model::{Batch, Classify, Event, Expect, Kind, Part, ThreadId};
+use selvedge_model::event::{ManifestChanged, Recovery};
+use selvedge_model::{Batch, Changeset, Classify, Event, Expect, Kind, Part, ThreadId};
 use selvedge_store::load::load;
-use selvedge_store::{Acquire, Commit, Error, Leases, Logs, Registry};
+use selvedge_store::{Acquire, Commit, Error, Feed, Leases, Logs, Registry};
 use selvedge_store_local::{Access, LocalStore, Mended, Repair};
 
 use crate::reindex::{Dying, reindex};
@@ -202,6 +202,35 @@ fn a_log_that_is_cut_goes_on_only_if_the_loss_is_accepted_and_says_so_for_ever()
         let rows = |dump: &str| dump.replace(" | epoch 1", " | epoch _");
         assert_eq!(rows(&sample.home.read_only().dump().unwrap()), rows(&before));
     }
+}
+
+/// Both at once: an older database was put back, and the end of the log is lost.
+#[test]
+fn followers_hear_of_every_version_that_is_proven_behind_a_database_that_was_older() {
+    let sample = Sample::new();
+    let store = sample.home.open();
+    let other = thread_with(&store, "other-ba9876543210", &["hello"]);
+    store.close().unwrap();
+    let database = sample.home.threads().join("registry.db");
+    let older = fs::read(&database).unwrap();
+    let store = sample.home.open();
+    for _ in 4..=5 {
+        append(&store, &sample.thread).unwrap();
+    }
+    let proven = fs::read(sample.home.transcript(&sample.thread)).unwrap();
+    let title = ManifestChanged { title: Some("remembered".to_owned()), ..Default::default() };
+    let renamed = Changeset::of_event(Event::ManifestChanged(title));
+    store.commit(Batch::of(Part::new(sample.thread.clone(), Expect::Any, renamed))).unwrap();
+    store.close().unwrap();
+    fs::write(&database, older).unwrap();
+    sample.put(&proven);
+    let store = sample.home.open();
+    let repaired = store.repair(&sample.thread, ACCEPT).unwrap();
+    assert!(matches!(repaired.mended[0], Mended::Loss { from_version: 6, to_version: 6, .. }), "{repaired:?}");
+    append(&store, &other).unwrap();
+    let told = store.after(0, 100).unwrap().into_iter().filter(|told| told.thread == sample.thread);
+    assert_eq!(told.map(|told| told.version).collect::<Vec<_>>(), [0, 1, 2, 3, 4, 5, 7]);
+    store.close().unwrap();
 }
 
 #[test]

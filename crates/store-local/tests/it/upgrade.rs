@@ -121,6 +121,33 @@ fn a_store_of_format_4_is_read_as_it_is_and_moved_and_its_feed_tells_the_same() 
     store.close().unwrap();
 }
 
+/// As a repair that was killed could leave it.
+#[test]
+fn a_feed_that_was_behind_its_thread_never_goes_back() {
+    let kept = Kept::of(4);
+    {
+        let database = rusqlite::Connection::open(kept.threads().join("registry.db")).unwrap();
+        database.execute("DELETE FROM feed WHERE position > 6", []).unwrap();
+        let last =
+            "SELECT h.version - f.version FROM feed AS f JOIN heads AS h ON h.id = f.thread WHERE f.position = 6";
+        assert!(database.query_row(last, [], |row| row.get::<_, i64>(0)).unwrap() > 0, "its thread has come further");
+    }
+    let before = kept.read_only();
+    let (told, position) = (before.after(0, 100).unwrap(), before.position().unwrap());
+    assert_eq!((told.len(), position), (6, 6));
+    drop(before);
+    LocalStore::upgrade(kept.project(), Arc::new(RealDisk)).unwrap();
+    let store = LocalStore::open(kept.options(Access::ReadWrite)).unwrap();
+    assert_eq!(store.after(0, 100).unwrap(), told);
+    let after = store.position().unwrap();
+    assert!(after >= position, "{after}");
+    for thread in ["ann-0123456789ab", "bob-ba9876543210"] {
+        store.commit(Batch::of(Part::new(id(thread), Expect::Any, says("more")))).unwrap();
+    }
+    assert_eq!((store.after(position, 100).unwrap().len(), store.position().unwrap()), (2, after + 2));
+    store.close().unwrap();
+}
+
 /// Opening a store to write once looked at every thread.
 #[test]
 fn stale_manifests_are_found_by_an_index_in_a_new_and_in_an_upgraded_store() {
