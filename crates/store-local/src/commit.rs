@@ -300,6 +300,7 @@ impl Core {
                 Right::Brief => None,
             },
             manifest: &part.manifest,
+            manifest_changed: part.manifest_changed,
             manifest_shown: part.manifest_shown,
         };
         let id = match seen {

@@ -28,12 +28,13 @@ pub(crate) struct Drained {
 impl Core {
     /// Writes `bytes` into a transcript at `offset`, making folder and file if the log is new.
     pub(crate) fn write_transcript(&self, thread: &ThreadId, offset: u64, bytes: &[u8]) -> Result<()> {
-        let path = self.layout.transcript(thread);
-        match self.handles.get(thread, &path) {
-            Some((file, length)) if length >= offset => file.write_at(bytes, offset).map_err(io_error("write", &path)),
+        match self.handles.get(thread) {
+            Some((open, length)) if length >= offset => {
+                open.file.write_at(bytes, offset).map_err(|error| io_error("write", &open.path)(error))
+            }
             _ => {
                 let file = write_transcript(&self.layout, &*self.disk, thread, offset, bytes)?;
-                self.handles.keep(thread, file);
+                self.handles.keep(thread, &self.layout.transcript(thread), file);
                 Ok(())
             }
         }

@@ -20,6 +20,8 @@ pub(crate) struct Standing<'a> {
     pub(crate) epoch: u64,
     pub(crate) owner: Option<&'a OwnerId>,
     pub(crate) manifest: &'a Manifest,
+    /// Whether it differs from what the row has, in more than the time of the last changeset.
+    pub(crate) manifest_changed: bool,
     /// Whether `thread.json` must show the manifest.
     pub(crate) manifest_shown: bool,
 }
@@ -111,7 +113,7 @@ pub(crate) fn move_head(connection: &Connection, now: &Standing<'_>, seen: &Row)
             seen.owner.as_ref().map(OwnerId::as_str),
         ],
     )?;
-    if moved == 1 && changed(now.manifest, &seen.manifest) {
+    if moved == 1 && now.manifest_changed {
         let sql = "UPDATE threads SET manifest = ?, manifest_stale = manifest_stale OR ? WHERE id = ?";
         let manifest = serde_json::to_string(now.manifest).map_err(bad_row)?;
         rows::execute(connection, sql, params![manifest, now.manifest_shown, seen.id])?;
@@ -188,6 +190,7 @@ mod tests {
             epoch: row.epoch,
             owner: None,
             manifest: &row.manifest,
+            manifest_changed: true,
             manifest_shown: true,
         };
         let put = store.core.write(Durability::Lazy, |connection| insert_thread(connection, &thread, &now)).unwrap();

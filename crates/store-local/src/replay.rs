@@ -108,6 +108,7 @@ impl<'a> Replay<'a> {
                     epoch: entry.head.epoch,
                     owner: None,
                     manifest,
+                    manifest_changed: true,
                     manifest_shown: true,
                 };
                 let exists = || Error::Exists(self.thread.clone());
@@ -186,6 +187,7 @@ impl<'a> Replay<'a> {
             epoch: epoch.max(head.epoch),
             owner: seen.owner.as_ref(),
             manifest: &manifest,
+            manifest_changed: index::changed(&manifest, &seen.manifest),
             manifest_shown: true,
         };
         if !index::move_head(self.connection, &now, &seen)? {

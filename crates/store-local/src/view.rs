@@ -254,15 +254,15 @@ impl Core {
     /// Whether a transcript has exactly the length its head says. It is opened as the commit will write it: what can't be
     /// written is refused before anything is committed.
     fn file_is_as_expected(&self, thread: &ThreadId, row: &Row) -> Result<bool> {
-        let path = self.layout.transcript(thread);
-        if let Some((_, length)) = self.handles.get(thread, &path) {
+        if let Some(length) = self.handles.look(thread) {
             return Ok(length == row.head.bytes);
         }
+        let path = self.layout.transcript(thread);
         check_folder(&self.layout.thread(thread))?;
         match self.disk.open(&path, How::Write) {
             Ok(file) => {
                 let length = file.length().map_err(io_error("look at", &path))?;
-                self.handles.keep(thread, file);
+                self.handles.keep(thread, &path, file);
                 Ok(length == row.head.bytes)
             }
             Err(error) if error.kind() == std::io::ErrorKind::NotFound => Ok(false),

@@ -77,6 +77,8 @@ pub struct PreparedPart {
     pub written: Written,
     /// What is known of the thread afterwards.
     pub manifest: Manifest,
+    /// Whether it differs from before in more than the time of the last changeset.
+    pub manifest_changed: bool,
     /// Whether `thread.json` must show it at once.
     pub manifest_shown: bool,
     /// The state afterwards, if it changed.
@@ -163,6 +165,7 @@ struct Folded {
     standing: Standing,
     outline: Changeset,
     events: Vec<Event>,
+    manifest_changed: bool,
     manifest_shown: bool,
     state: Option<Arc<Value>>,
     messages: Vec<(MessageId, Digest)>,
@@ -207,6 +210,7 @@ impl Folded {
             epoch: self.standing.epoch,
             written,
             manifest: self.standing.manifest,
+            manifest_changed: self.manifest_changed,
             manifest_shown: self.manifest_shown,
             state: self.state,
             messages: self.messages,
@@ -266,13 +270,15 @@ fn fold_part(
             runs.push(Run::upsert(known, &thread, run, at));
         }
     }
+    standing.manifest.updated_at = before.updated_at;
+    let manifest_changed = standing.manifest != before;
     standing.manifest.updated_at = at;
     let state = fold_state(&thread, &events, is_new, view).map_err(|error| match error {
         StateError::Fold(source) => refuse(source),
         StateError::Store(error) => error,
     })?;
     let manifest_shown = is_new || standing.manifest.shows_change_since(&before);
-    Ok(Folded { thread, right, standing, outline, events, manifest_shown, state, messages, runs })
+    Ok(Folded { thread, right, standing, outline, events, manifest_changed, manifest_shown, state, messages, runs })
 }
 
 fn check_expectation(thread: &ThreadId, expect: Expect, known: Option<&Standing>, changeset: &Changeset) -> Result<()> {

@@ -213,6 +213,32 @@ fn a_drain_that_comes_late_does_not_bring_back_what_was_deleted() {
     assert!(!is_there(&slow.thread_folder(&thread("two"))), "an append brought its folder back");
 }
 
+/// A process whose sync failed puts a rebuilt file in the old one's place. Whoever committed meanwhile has the old one open, which may have
+/// another name too, as a copy by links gives it.
+#[test]
+fn what_is_drained_goes_to_the_file_that_stands_there_now() {
+    for is_linked in [false, true] {
+        let house = House::new();
+        let store = house.open();
+        store.commit(birth("one")).unwrap();
+        let path = store.thread_folder(&thread("one")).join("transcript.jsonl");
+        if is_linked {
+            fs::hard_link(&path, house.folder.path().join("copy")).unwrap();
+        }
+        store.commit(message("one", "hello")).unwrap();
+        let (job, numbers) = half_committed(&store, &message("one", "and this"));
+        let rebuilt = path.with_extension("rebuild");
+        fs::copy(&path, &rebuilt).unwrap();
+        fs::rename(&rebuilt, &path).unwrap();
+        store.core.conclude(job, numbers);
+        let whole = transcript(&store, "one");
+        assert_eq!(store.head(&thread("one")).unwrap().bytes, whole.len() as u64, "linked: {is_linked}");
+        store.commit(message("one", "more")).unwrap();
+        let verdict = store.verify(&thread("one"), &mut |_| {}).unwrap();
+        assert_eq!(verdict.judgement.finding, Finding::Sound);
+    }
+}
+
 /// Somebody else committed, and it is not known whether that ever reached the file: ours behind it must not be all that is
 /// synced.
 #[test]
