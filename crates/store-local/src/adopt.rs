@@ -13,7 +13,7 @@ use selvedge_model::ThreadId;
 use selvedge_store::{Error, Result};
 
 use crate::blobs::hash_file;
-use crate::core::{Core, Durability, io_error};
+use crate::core::{Core, Durability, io_error, lock};
 use crate::feed::Place;
 use crate::layout::check_folder;
 use crate::replay::{Gathered, Into, Replay, Replayed, read_log};
@@ -49,8 +49,12 @@ impl Core {
             .map_err(io_error("sync", self.layout.root()))
             .and_then(|()| self.index_folder(thread, Least::Whole));
         if taken.is_err() {
-            // Back to where whoever staged it tidies up; if that fails too, it lies where it is not written over.
-            _ = self.disk.rename(&folder, staged);
+            // Back to where whoever staged it tidies up, unless it is known: another process may have found it here and taken it in, or it
+            // is not certain that we did not. Nobody can come between, and if it fails it lies where it is not written over.
+            _ = lock(self.gate()?).alone(&self.layout, |_| {
+                self.read(|connection| refuse_known(connection, thread))?;
+                self.disk.rename(&folder, staged).map_err(io_error("put back", &folder))
+            });
         }
         taken
     }

@@ -1,11 +1,14 @@
 //! A thread as one file: the same bytes elsewhere, checked by whoever receives it, and nothing but that.
 
 use std::fs;
-use std::io::Cursor;
+use std::io::{self, Cursor};
+use std::path::Path;
+use std::sync::{Arc, Mutex};
 
 use selvedge_log::Trust;
 use selvedge_model::{Batch, Classify, Expect, Part, ThreadId};
 use selvedge_store::{Commit, Error, Logs, Registry};
+use selvedge_store_local::disk::{Disk, DiskFile, How, RealDisk};
 use selvedge_store_local::{Access, Arrival, LocalStore};
 
 use crate::support::{Home, id, says, thread_with};
@@ -69,6 +72,62 @@ fn a_thread_arrives_byte_for_byte_and_verifies_with_only_the_public_key() {
     // Rebuilding and what lies beside the threads stay as they should be.
     let left: Vec<_> = fs::read_dir(there.threads()).unwrap().flatten().map(|entry| entry.file_name()).collect();
     assert!(left.iter().all(|name| !name.to_string_lossy().starts_with('.')), "{left:?}");
+}
+
+/// The machine's disk, on which something else happens once a folder was put in place.
+#[derive(Debug)]
+struct Meanwhile(Mutex<Option<Happens>>);
+
+struct Happens(Box<dyn FnOnce() + Send>);
+
+impl std::fmt::Debug for Happens {
+    fn fmt(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        formatter.write_str("Happens")
+    }
+}
+
+impl Disk for Meanwhile {
+    fn open(&self, path: &Path, how: How) -> io::Result<Box<dyn DiskFile>> {
+        RealDisk.open(path, how)
+    }
+    fn make_folder(&self, path: &Path) -> io::Result<()> {
+        RealDisk.make_folder(path)
+    }
+    fn rename(&self, from: &Path, to: &Path) -> io::Result<()> {
+        RealDisk.rename(from, to)?;
+        let happens = self.0.lock().unwrap().take_if(|_| to.is_dir());
+        happens.into_iter().for_each(|happens| happens.0());
+        Ok(())
+    }
+    fn remove(&self, path: &Path) -> io::Result<()> {
+        RealDisk.remove(path)
+    }
+    fn remove_folder(&self, path: &Path) -> io::Result<()> {
+        RealDisk.remove_folder(path)
+    }
+    fn sync_folder(&self, path: &Path) -> io::Result<()> {
+        RealDisk.sync_folder(path)
+    }
+}
+
+/// The slower one found it known, and took away what the other had been told is there.
+#[test]
+fn an_arrival_that_another_process_took_in_meanwhile_stays() {
+    let (home, thread, archive) = exported();
+    let (there, fast) = elsewhere(&home);
+    let fast = Arc::new(fast);
+    let (other, bytes) = (fast.clone(), archive.clone());
+    let happens = Happens(Box::new(move || _ = import(&other, &bytes).unwrap()));
+    let mut options = there.options(Access::ReadWrite);
+    options.trust = Trust::of(&[home.signer().public(), there.signer().public()]);
+    options.disk = Arc::new(Meanwhile(Mutex::new(Some(happens))));
+    let slow = LocalStore::open(options).unwrap();
+    let refused = import(&slow, &archive).unwrap_err();
+    assert!(matches!(refused, Error::Exists(_)), "{refused}");
+    let verdict = fast.verify(&thread, &mut |_| {}).unwrap();
+    assert_eq!(verdict.judgement.unchanged_up_to, Some(2));
+    assert_eq!(export(&fast, &thread), archive);
+    slow.close().unwrap();
 }
 
 #[test]
