@@ -51,11 +51,8 @@ pub trait DiskFile: Send + Sync + Debug {
     /// How long it is.
     fn length(&self) -> io::Result<u64>;
 
-    /// How long it is, if it still is what stands at `path`, and nowhere else; asked without opening anything.
+    /// How long it is, if it still is what stands at `path`; asked without opening anything.
     fn length_at(&self, path: &Path) -> io::Result<Option<u64>>;
-
-    /// How long it is, if it has exactly one name.
-    fn sole_length(&self) -> io::Result<Option<u64>>;
 
     /// Reads at most as many bytes as fit.
     fn read_at(&self, buffer: &mut [u8], offset: u64) -> io::Result<usize>;
@@ -148,55 +145,25 @@ struct RealFile {
     identity: (u64, u64),
 }
 
-/// What is asked about a file on the way of a commit.
-struct Found {
-    /// Device and number.
-    identity: (u64, u64),
-    names: u64,
-    length: u64,
-}
-
-impl Found {
-    /// How long it is, if it has exactly one name.
-    fn sole_length(&self) -> Option<u64> {
-        (self.names == 1).then_some(self.length)
-    }
-}
-
-impl From<fs::Metadata> for Found {
-    fn from(found: fs::Metadata) -> Self {
-        Self { identity: (found.dev(), found.ino()), names: found.nlink(), length: found.len() }
-    }
-}
-
-/// What stands at a path, or what a file is if there is none. When it was changed is not asked on Linux: whoever asks that makes the next
-/// write note a finer time, here and, since that time is everybody's, in the database's log, whose sync then writes its inode each time.
+/// Which file stands at a path, and how long it is. When it was changed is not asked on Linux: whoever asks that makes the next write
+/// note a finer time, here and, since that time is everybody's, in the database's log, whose sync then writes its inode each time.
 #[cfg(target_os = "linux")]
-fn look(file: &File, path: Option<&Path>) -> io::Result<Found> {
+fn identity_and_length(path: &Path) -> io::Result<((u64, u64), u64)> {
     use rustix::fs::{AtFlags, CWD, StatxFlags, makedev, statx};
-    let asked = StatxFlags::INO | StatxFlags::SIZE | StatxFlags::NLINK;
-    let found = match path {
-        Some(path) => statx(CWD, path, AtFlags::SYMLINK_NOFOLLOW, asked),
-        None => statx(file, c"", AtFlags::EMPTY_PATH, asked),
-    };
-    match found {
-        Ok(found) => Ok(Found {
-            identity: (makedev(found.stx_dev_major, found.stx_dev_minor), found.stx_ino),
-            names: found.stx_nlink.into(),
-            length: found.stx_size,
-        }),
-        Err(rustix::io::Errno::NOSYS) => look_at_all(file, path),
+    match statx(CWD, path, AtFlags::SYMLINK_NOFOLLOW, StatxFlags::INO | StatxFlags::SIZE) {
+        Ok(found) => Ok(((makedev(found.stx_dev_major, found.stx_dev_minor), found.stx_ino), found.stx_size)),
+        Err(rustix::io::Errno::NOSYS) => whole_identity_and_length(path),
         Err(error) => Err(error.into()),
     }
 }
 
 #[cfg(not(target_os = "linux"))]
-fn look(file: &File, path: Option<&Path>) -> io::Result<Found> {
-    look_at_all(file, path)
+fn identity_and_length(path: &Path) -> io::Result<((u64, u64), u64)> {
+    whole_identity_and_length(path)
 }
 
-fn look_at_all(file: &File, path: Option<&Path>) -> io::Result<Found> {
-    path.map_or_else(|| file.metadata(), fs::symlink_metadata).map(Found::from)
+fn whole_identity_and_length(path: &Path) -> io::Result<((u64, u64), u64)> {
+    fs::symlink_metadata(path).map(|found| ((found.dev(), found.ino()), found.len()))
 }
 
 impl DiskFile for RealFile {
@@ -205,15 +172,11 @@ impl DiskFile for RealFile {
     }
 
     fn length_at(&self, path: &Path) -> io::Result<Option<u64>> {
-        match look(&self.file, Some(path)) {
-            Ok(found) => Ok(found.sole_length().filter(|_| found.identity == self.identity)),
+        match identity_and_length(path) {
+            Ok((identity, length)) => Ok((identity == self.identity).then_some(length)),
             Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
             Err(error) => Err(error),
         }
-    }
-
-    fn sole_length(&self) -> io::Result<Option<u64>> {
-        look(&self.file, None).map(|found| found.sole_length())
     }
 
     fn read_at(&self, buffer: &mut [u8], offset: u64) -> io::Result<usize> {

@@ -254,7 +254,7 @@ impl Core {
     /// Whether a transcript has exactly the length its head says. It is opened as the commit will write it: what can't be
     /// written is refused before anything is committed.
     fn file_is_as_expected(&self, thread: &ThreadId, row: &Row) -> Result<bool> {
-        if let Some(length) = self.handles.look(thread) {
+        if let Some((_, length)) = self.handles.get(thread) {
             return Ok(length == row.head.bytes);
         }
         let path = self.layout.transcript(thread);

@@ -284,15 +284,8 @@ pub(crate) const FAULTS: &[Fault] = &[
     Fault {
         name: "a transcript that is open is written whatever stands in its place",
         file: "crates/store-local/src/handles.rs",
-        old: "self.ask(thread, |open| open.file.sole_length())",
-        new: "self.ask(thread, |open| open.file.length().map(Some))",
-        by: Tests(LOCAL, "stands_there_now"),
-    },
-    Fault {
-        name: "a transcript that has two names stays open",
-        file: "crates/store-local/src/handles.rs",
-        old: "if !file.sole_length().is_ok_and(|length| length.is_some()) {",
-        new: "if false {",
+        old: "match open.file.length_at(&open.path) {",
+        new: "match open.file.length().map(Some) {",
         by: Tests(LOCAL, "stands_there_now"),
     },
     Fault {

@@ -217,7 +217,7 @@ fn a_drain_that_comes_late_does_not_bring_back_what_was_deleted() {
 /// another name too, as a copy by links gives it.
 #[test]
 fn what_is_drained_goes_to_the_file_that_stands_there_now() {
-    for is_linked in [false, true] {
+    for (is_linked, linked_meanwhile) in [(false, false), (true, false), (false, true)] {
         let house = House::new();
         let store = house.open();
         store.commit(birth("one")).unwrap();
@@ -227,12 +227,19 @@ fn what_is_drained_goes_to_the_file_that_stands_there_now() {
         }
         store.commit(message("one", "hello")).unwrap();
         let (job, numbers) = half_committed(&store, &message("one", "and this"));
+        if linked_meanwhile {
+            fs::hard_link(&path, house.folder.path().join("copy")).unwrap();
+        }
         let rebuilt = path.with_extension("rebuild");
         fs::copy(&path, &rebuilt).unwrap();
         fs::rename(&rebuilt, &path).unwrap();
         store.core.conclude(job, numbers);
         let whole = transcript(&store, "one");
-        assert_eq!(store.head(&thread("one")).unwrap().bytes, whole.len() as u64, "linked: {is_linked}");
+        assert_eq!(
+            store.head(&thread("one")).unwrap().bytes,
+            whole.len() as u64,
+            "linked: {is_linked}, {linked_meanwhile}"
+        );
         store.commit(message("one", "more")).unwrap();
         let verdict = store.verify(&thread("one"), &mut |_| {}).unwrap();
         assert_eq!(verdict.judgement.finding, Finding::Sound);

@@ -353,10 +353,6 @@ impl DiskFile for DyingFile {
     fn length_at(&self, path: &Path) -> io::Result<Option<u64>> {
         self.0.length_at(path)
     }
-
-    fn sole_length(&self) -> io::Result<Option<u64>> {
-        self.0.sole_length()
-    }
     fn read_at(&self, buffer: &mut [u8], offset: u64) -> io::Result<usize> {
         self.0.read_at(buffer, offset)
     }

@@ -99,10 +99,6 @@ impl DiskFile for FailingFile {
     fn length_at(&self, path: &Path) -> io::Result<Option<u64>> {
         self.inner.length_at(path)
     }
-
-    fn sole_length(&self) -> io::Result<Option<u64>> {
-        self.inner.sole_length()
-    }
     fn read_at(&self, buffer: &mut [u8], offset: u64) -> io::Result<usize> {
         self.inner.read_at(buffer, offset)
     }
