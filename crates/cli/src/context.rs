@@ -206,7 +206,10 @@ impl User {
             );
         }
         let chain = KeyChain::load(&self.keys().chain(), &trust).map_err(|error| Failure::of(&error))?;
-        Ok(signer.succeeding(chain.predecessors(&fingerprint)).wary(chain.has_gap_behind(&fingerprint)))
+        let predecessors = chain.predecessors(&fingerprint);
+        let former =
+            predecessors.iter().filter_map(|key| retired(&self.keys(), key)).map(|key| key.seal_key()).collect();
+        Ok(signer.succeeding(predecessors).opening(former).wary(chain.has_gap_behind(&fingerprint)))
     }
 
     /// What shows that a note was left by whoever holds the key: by the one that signs, and by those that it took over from.

@@ -86,6 +86,7 @@ pub struct Binding<'a> {
 }
 
 /// Seals saved states. Made by [`Signer::seal_key`](crate::keys::Signer::seal_key); wiped when dropped.
+#[derive(Clone)]
 pub struct SealKey(Zeroizing<[u8; 32]>);
 
 impl SealKey {
@@ -143,6 +144,30 @@ impl SealKey {
 impl std::fmt::Debug for SealKey {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.write_str("SealKey(..)")
+    }
+}
+
+/// The keys whose marks count: the one that marks now, and retired ones that it took over from and that are still at hand.
+#[derive(Clone, Debug)]
+pub struct Seals {
+    current: SealKey,
+    former: Vec<SealKey>,
+}
+
+impl Seals {
+    /// Marks are made by `current`; those that a former key made count too.
+    pub fn new(current: SealKey, former: Vec<SealKey>) -> Self {
+        Self { current, former }
+    }
+
+    /// A tag that only the current key can make, for content that is kept where others could write and is true at this place.
+    pub fn mark(&self, binding: &Binding<'_>, content: &[u8]) -> Digest {
+        self.current.mark(binding, content)
+    }
+
+    /// Whether `mark` was made by one of the keys for this content at this place.
+    pub fn is_marked(&self, binding: &Binding<'_>, content: &[u8], mark: &Digest) -> bool {
+        std::iter::once(&self.current).chain(&self.former).any(|key| key.is_marked(binding, content, mark))
     }
 }
 

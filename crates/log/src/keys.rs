@@ -28,7 +28,7 @@ use selvedge_model::error::{Classify, Kind};
 use selvedge_model::outside::Ids;
 use zeroize::{Zeroize, Zeroizing};
 
-use crate::hash::{SealKey, sha256};
+use crate::hash::{SealKey, Seals, sha256};
 pub use folder::{KeyError, KeyFolder};
 use swift::Swift;
 
@@ -164,6 +164,8 @@ pub struct Signer {
     swift: Option<Swift>,
     fingerprint: Fingerprint,
     predecessors: BTreeSet<Fingerprint>,
+    /// What retired keys sealed with that are still at hand.
+    former: Vec<SealKey>,
     is_wary: bool,
 }
 
@@ -183,7 +185,7 @@ impl Signer {
     fn from_key(key: SigningKey) -> Self {
         let fingerprint = sha256(key.verifying_key().as_bytes());
         let swift = Swift::new(&key);
-        Self { key, swift, fingerprint, predecessors: BTreeSet::new(), is_wary: false }
+        Self { key, swift, fingerprint, predecessors: BTreeSet::new(), former: Vec::new(), is_wary: false }
     }
 
     /// The same key, which took over from these: what
@@ -191,6 +193,13 @@ impl Signer {
     #[must_use]
     pub fn succeeding(mut self, predecessors: BTreeSet<Fingerprint>) -> Self {
         self.predecessors = predecessors;
+        self
+    }
+
+    /// The same key, believing also what was sealed by these, which it took over from.
+    #[must_use]
+    pub fn opening(mut self, former: Vec<SealKey>) -> Self {
+        self.former = former;
         self
     }
 
@@ -239,6 +248,11 @@ impl Signer {
             None => self.key.sign(&message).to_bytes(),
         };
         Base64UrlUnpadded::encode_string(&signature)
+    }
+
+    /// The keys whose marks on rows of a database count.
+    pub fn seals(&self) -> Seals {
+        Seals::new(self.seal_key(), self.former.clone())
     }
 
     /// The key that seals saved hash states of logs this key signs.

@@ -22,6 +22,7 @@ use selvedge_store::{Error, Result};
 use crate::core::{Core, Durability, Ended, Gate, PendingThread, Remembered, lock, run};
 use crate::feed::Place;
 use crate::index::{self, Added, Standing};
+use crate::leads::Leads;
 use crate::redo;
 use crate::rows::{self, Row};
 use crate::saved_state;
@@ -308,7 +309,7 @@ impl Core {
                 if !index::move_head(connection, &now, &seen.row)? {
                     return Err(Refusal::Stale);
                 }
-                for (lead, _) in &seen.leads {
+                for lead in &seen.leads.rows {
                     rows::execute(connection, "DELETE FROM leads WHERE id = ?", [lead])?;
                 }
                 seen.row.id
@@ -413,7 +414,7 @@ impl Core {
         let remembered = Remembered {
             row,
             tail: part.written.tail,
-            leads: Vec::new(),
+            leads: Leads::default(),
             state,
             saved_state: numbers.saved_state,
             is_shown: true,

@@ -7,9 +7,9 @@ use std::path::Path;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 
 use rusqlite::Connection;
-use selvedge_log::hash::SealKey;
+use selvedge_log::hash::{SealKey, Seals};
 use selvedge_log::{Signer, Tail, Trust};
-use selvedge_model::{Clock, Event, Ids, OwnerId, ThreadId};
+use selvedge_model::{Clock, Ids, OwnerId, ThreadId};
 use selvedge_store::lease::Desk;
 use selvedge_store::queue::Queues;
 use selvedge_store::{Error, Result};
@@ -19,6 +19,7 @@ use crate::disk::{Disk, DiskFile, How};
 use crate::group::Group;
 use crate::handles::Handles;
 use crate::layout::Layout;
+use crate::leads::Leads;
 use crate::redo::{self, Spares};
 use crate::rows::Row;
 use crate::schema::{self, Use, database};
@@ -70,6 +71,8 @@ pub(crate) struct Core {
 pub(crate) struct Signing {
     pub(crate) signer: Signer,
     pub(crate) seal: SealKey,
+    /// The keys whose marks on rows count.
+    pub(crate) seals: Seals,
 }
 
 /// What is remembered of a thread after a commit. Never trusted: a commit compares it with the database.
@@ -77,8 +80,8 @@ pub(crate) struct Signing {
 pub(crate) struct Remembered {
     pub(crate) row: Row,
     pub(crate) tail: Tail,
-    /// What the next changeset leads with, each with the number of its row.
-    pub(crate) leads: Vec<(i64, Event)>,
+    /// What the next changeset leads with.
+    pub(crate) leads: Leads,
     pub(crate) state: Option<Arc<Value>>,
     /// Where the log ended when the state was saved last, and how long it was.
     pub(crate) saved_state: Option<(u64, u64)>,

@@ -10,6 +10,7 @@
 //! - `watch`: waiting for what is committed, here or by another process.
 //! - `contracts`, `lease`, `registry`, `blobs`, `delete`, `manifest`, `capabilities`: the rest of what a store does.
 //! - `verify`: judging a log without writing, with `folded`: what it says against its rows. `strays`: logs that the database does not know.
+//! - `leads`: what the next changeset of a thread leads with.
 //! - `index`: the rows of a thread, written in one place. `replay`, `ledger`: a log read into them. `reindex`: all logs.
 //! - [`doctor`], `backup`, `restore` (with `copied` for both), `erase`, `upgrade`: looking at everything, copies, what must be forgotten, and older stores.
 
@@ -36,6 +37,7 @@ mod folded;
 mod group;
 mod handles;
 mod index;
+mod leads;
 mod lease;
 mod ledger;
 mod manifest;

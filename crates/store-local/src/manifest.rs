@@ -113,7 +113,7 @@ impl Core {
         Ok(())
     }
 
-    fn note_amiss(&self, what: String) {
+    pub(crate) fn note_amiss(&self, what: String) {
         self.amiss.lock().unwrap_or_else(PoisonError::into_inner).push(what);
     }
 

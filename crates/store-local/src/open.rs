@@ -149,7 +149,7 @@ impl LocalStore {
             disk,
             clock,
             ids,
-            signing: signer.map(|signer| Signing { seal: signer.seal_key(), signer }),
+            signing: signer.map(|signer| Signing { seal: signer.seal_key(), seals: signer.seals(), signer }),
             trust,
             owner,
             gate: gate.map(Mutex::new),

@@ -37,6 +37,7 @@ use crate::blobs::hash_file;
 use crate::core::{Core, Durability, io_error};
 use crate::disk::How;
 use crate::feed::{self, Place};
+use crate::leads;
 use crate::open::LocalStore;
 use crate::redo::Redo;
 use crate::replay::{Into, Replay, Replayed, read_log};
@@ -225,11 +226,12 @@ impl LocalStore {
 
     /// The loss that the next changeset leads with.
     fn recorded_loss(&self, thread: &ThreadId) -> Result<Option<Mended>> {
+        let seals = &self.core.signing()?.seals;
         let leads = self.core.read(|connection| {
             let row = rows::existing(connection, thread)?;
-            rows::leads(connection, row.id)
+            leads::read(connection, seals, row.id, &row.head)
         })?;
-        let loss = |(_, event): (i64, Event)| match event {
+        let loss = |event: Event| match event {
             Event::Recovery(found) if found.is_loss() => Some(Mended::Loss {
                 from_version: found.from_version?,
                 to_version: found.to_version?,
@@ -237,7 +239,7 @@ impl LocalStore {
             }),
             _ => None,
         };
-        Ok(leads.into_iter().find_map(loss))
+        Ok(leads.events.into_iter().find_map(loss))
     }
 
     /// What the logs of other threads remember of this one.
@@ -341,9 +343,11 @@ impl Core {
             let seal = &self.signing()?.seal;
             let Replayed { id, gathered, .. } = replay.finish(tail, Some(seal), row.epoch)?;
             take_in(connection, newest, id, gathered)?;
-            let bytes = tail.head.as_ref().map_or(0, |head| head.bytes.saturating_sub(row.head.bytes));
+            let Some(head) = &tail.head else { return Err(bad_row("the log changed while it was repaired")) };
+            let bytes = head.bytes.saturating_sub(row.head.bytes);
             let found = Recovery { found: "database_behind".to_owned(), bytes, ..Recovery::default() };
-            put_lead(connection, id, found)
+            leads::rebind(connection, &self.signing()?.seals, id, &row.head, head)?;
+            self.put_lead(connection, id, head, found)
         })
     }
 
@@ -352,9 +356,10 @@ impl Core {
     fn give_up(&self, thread: &ThreadId, lease: &Lease, from_version: u64, to_version: u64, by: &str) -> Result<()> {
         let (path, row) = (self.layout.transcript(thread), self.read(|connection| rows::existing(connection, thread))?);
         if self
-            .read(|connection| rows::leads(connection, row.id))?
+            .read(|connection| leads::read(connection, &self.signing()?.seals, row.id, &row.head))?
+            .events
             .iter()
-            .any(|(_, event)| matches!(event, Event::Recovery(found) if found.is_loss()))
+            .any(|event| matches!(event, Event::Recovery(found) if found.is_loss()))
         {
             return Ok(());
         }
@@ -388,7 +393,8 @@ impl Core {
                 by: Some(by.to_owned()),
                 ..Recovery::default()
             };
-            put_lead(connection, id, found)
+            leads::rebind(connection, &self.signing()?.seals, id, &row.head, head)?;
+            self.put_lead(connection, id, head, found)
         })
     }
 
@@ -455,15 +461,13 @@ impl Core {
         self.write(Durability::Synced, |connection| {
             let row = held(connection, thread, lease)?;
             rows::execute(connection, "UPDATE threads SET manifest_stale = 1 WHERE id = ?", [row.id])?;
-            put_lead(connection, row.id, found)
+            self.put_lead(connection, row.id, &row.head, found)
         })
     }
-}
 
-fn put_lead(connection: &Connection, id: i64, found: Recovery) -> Result<()> {
-    let event = serde_json::to_string(&Event::Recovery(found)).map_err(bad_row)?;
-    rows::execute(connection, "INSERT INTO leads (thread, event) VALUES (?, ?)", params![id, event])?;
-    Ok(())
+    fn put_lead(&self, connection: &Connection, id: i64, head: &Head, found: Recovery) -> Result<()> {
+        leads::put(connection, &self.signing()?.seals, id, head, &Event::Recovery(found))
+    }
 }
 
 /// The row of a thread, if we still hold its lease.

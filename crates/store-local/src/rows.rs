@@ -5,8 +5,8 @@ use selvedge_log::Head;
 use selvedge_model::account::{Account, AccountId, AccountStatus, Reservation};
 use selvedge_model::id::ReservationId;
 use selvedge_model::{
-    CommitKey, Committed, Digest, Event, LogId, Manifest, MessageId, Money, Note, NoteKey, OwnerId, Run, RunId,
-    ThreadId, Timestamp,
+    CommitKey, Committed, Digest, LogId, Manifest, MessageId, Money, Note, NoteKey, OwnerId, Run, RunId, ThreadId,
+    Timestamp,
 };
 use selvedge_store::{Error, Result, Tombstone};
 
@@ -201,15 +201,6 @@ pub(crate) fn signed_tombstone(connection: &Connection, thread: &ThreadId) -> Re
 pub(crate) fn message(connection: &Connection, thread: i64, message: &MessageId) -> Result<Option<Digest>> {
     let sql = "SELECT digest FROM messages WHERE thread = ? AND message_id = ?";
     one::<Vec<u8>>(connection, sql, params![thread, message.as_str()])?.map(digest).transpose()
-}
-
-/// What the next changeset of a thread must lead with, each with the number of its row.
-pub(crate) fn leads(connection: &Connection, thread: i64) -> Result<Vec<(i64, Event)>> {
-    let mut statement =
-        connection.prepare_cached("SELECT id, event FROM leads WHERE thread = ? ORDER BY id").map_err(database)?;
-    let found = statement.query_map([thread], |row| Ok((row.get::<_, i64>(0)?, row.get::<_, String>(1)?)));
-    let read = |(id, event): (i64, String)| Ok((id, json(&event)?));
-    found.map_err(database)?.map(|row| read(row.map_err(database)?)).collect()
 }
 
 pub(crate) fn saved_state(connection: &Connection, thread: i64) -> Result<Option<SavedState>> {

@@ -12,7 +12,7 @@ use rusqlite::{Connection, ErrorCode, OpenFlags};
 use selvedge_store::{Error, Result};
 
 /// The version of the database's form that is written.
-pub(crate) const FORMAT: i64 = 5;
+pub(crate) const FORMAT: i64 = 6;
 
 /// The oldest version that is read.
 pub(crate) const FORMAT_OLDEST: i64 = 1;
@@ -73,7 +73,8 @@ CREATE TABLE redo (
 CREATE TABLE leads (
     id     INTEGER PRIMARY KEY AUTOINCREMENT,
     thread INTEGER NOT NULL,
-    event  TEXT NOT NULL
+    event  TEXT NOT NULL,
+    mark   BLOB NOT NULL -- made with the key, for this event behind this head
 ) STRICT;
 CREATE TABLE messages (
     thread     INTEGER NOT NULL,
@@ -181,6 +182,11 @@ pub(crate) const RUNS: &str = "
 INSERT INTO feed SELECT position + 1, 0, 0 FROM feed AS f WHERE NOT EXISTS (SELECT 1 FROM feed WHERE position = f.position + 1)
     AND (EXISTS (SELECT 1 FROM feed WHERE position > f.position)
          OR f.version <> (SELECT version FROM heads WHERE id = f.thread));
+";
+
+/// Since format 6: what the next changeset leads with is sealed. What an older program left is not, and is left out.
+pub(crate) const SEALED: &str = "
+ALTER TABLE leads ADD COLUMN mark BLOB NOT NULL DEFAULT x'';
 ";
 
 /// Whether a connection writes.

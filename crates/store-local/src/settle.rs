@@ -7,7 +7,6 @@
 use std::fs;
 use std::io::BufReader;
 
-use rusqlite::params;
 use selvedge_log::hash::RunningHash;
 use selvedge_log::recovery::{Evidence, Finding, Mode, Plan, judge};
 use selvedge_log::scan::{Scanner, Signatures, examine};
@@ -17,8 +16,9 @@ use selvedge_store::{Error, Result};
 
 use crate::core::{Core, Durability, Remembered, io_error, lock};
 use crate::disk::How;
+use crate::leads;
 use crate::overlay::read_fully;
-use crate::rows::{self, Row, bad_row};
+use crate::rows::{self, Row};
 
 impl Core {
     /// Settles a transcript and gives the thread as it then is.
@@ -79,7 +79,7 @@ impl Core {
             hash: Some(hash.digest()),
             ..Recovery::default()
         };
-        let event = serde_json::to_string(&Event::Recovery(found)).map_err(bad_row)?;
+        let (event, seals) = (Event::Recovery(found), &self.signing()?.seals);
         let mut gate = lock(self.gate()?);
         gate.alone(&self.layout, |gate| {
             let written = gate.transaction(&self.layout, Durability::Synced, |connection| {
@@ -87,7 +87,7 @@ impl Core {
                 if now.head != row.head {
                     return Ok(false);
                 }
-                rows::execute(connection, "INSERT INTO leads (thread, event) VALUES (?, ?)", params![row.id, event])?;
+                leads::put(connection, seals, row.id, &row.head, &event)?;
                 Ok(true)
             });
             match written {

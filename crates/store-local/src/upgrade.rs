@@ -23,7 +23,7 @@ use crate::schema::{self, FORMAT, Use, database};
 
 /// What leads from one version of the database to the next; the first leads from version 1 to 2.
 const STEPS: [&str; (FORMAT - schema::FORMAT_OLDEST) as usize] =
-    [schema::ERASURES, schema::STALE, schema::RECYCLED, schema::RUNS];
+    [schema::ERASURES, schema::STALE, schema::RECYCLED, schema::RUNS, schema::SEALED];
 
 /// What an upgrade did.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -21,6 +21,7 @@ use serde_json::Value;
 use crate::core::{Core, Remembered, io_error};
 use crate::disk::How;
 use crate::layout::{check_folder, is_reserved};
+use crate::leads;
 use crate::rows::{self, Row};
 use crate::saved_state;
 
@@ -124,7 +125,7 @@ impl View for LocalView<'_> {
         };
         let seen = self.settled(thread, seen.clone())?;
         let (tail, manifest) = (seen.tail.clone(), seen.row.manifest.clone());
-        let lead = seen.leads.iter().map(|(_, event)| event.clone()).collect();
+        let lead = seen.leads.events.clone();
         Ok(Some(Standing { tail, manifest, epoch, lead }))
     }
 
@@ -173,18 +174,25 @@ impl Core {
         let is_shown = matches!(memory, Ok(Some(_)));
         // One that can't be read remembers nothing, and keeps nobody from writing.
         let snapshot = self.newest_snapshot(thread).ok().flatten();
+        let seals = &self.signing()?.seals;
         let found = self.read(|connection| {
             let Some(row) = rows::find(connection, thread)? else { return Ok(None) };
-            let leads = rows::leads(connection, row.id)?;
+            let leads = leads::read(connection, seals, row.id, &row.head)?;
             let saved_state = rows::saved_state_size(connection, row.id)?;
             Ok(Some((row, leads, saved_state)))
         })?;
         let Some((row, leads, saved_state)) = found else { return Ok(None) };
         self.check_signer(thread, &row)?;
+        if leads.unsealed > 0 {
+            self.note_amiss(format!(
+                "{} event(s) that waited to be recorded in the log of `{thread}` were not sealed with your key: they were left out",
+                leads.unsealed
+            ));
+        }
         // A loss that somebody accepted and that the next changeset will sign is remembered for good reason.
         let is_lost = |version| {
-            let covers = |(_, event): &(i64, Event)| matches!(event, Event::Recovery(found) if found.is_loss() && found.to_version >= Some(version));
-            leads.iter().any(covers)
+            let covers = |event: &Event| matches!(event, Event::Recovery(found) if found.is_loss() && found.to_version >= Some(version));
+            leads.events.iter().any(covers)
         };
         let memory = match memory {
             // A projection that is not believed remembers nothing; it is written anew with the next commit.

@@ -166,6 +166,18 @@ pub(crate) const FINDINGS: &[Page] = &[
         related: &["key_unsafe", "trust_unsafe"],
     },
     Page {
+        code: "leads_unsealed",
+        exits: &[Exit::Integrity],
+        retry: Retry::Never,
+        means: "An event that waits to be recorded was not sealed with your key.",
+        cause: "Something other than Selvedge wrote it into the database, or a key sealed it that is not at hand any more.",
+        remedies: &[
+            "nothing: it is never recorded, and the next append removes it",
+            "find out who can write to the store's folder",
+        ],
+        related: &["leads_waiting"],
+    },
+    Page {
         code: "leads_waiting",
         exits: &[],
         retry: Retry::Never,

@@ -13,8 +13,9 @@ use super::threads::left_over;
 use super::{Depth, Examiner, Finding, Report, Severity, is_old, is_temporary, read_document};
 use crate::delete;
 use crate::layout::{Layout, is_reserved};
-use crate::rows::{Row, bad_row};
-use crate::schema::database;
+use crate::leads::{self, Leads};
+use crate::rows::{self, Row, bad_row};
+use crate::schema::{self, database};
 
 /// Below this there is no room to work in.
 const ROOM_BYTES_MIN: u64 = 64 << 20;
@@ -177,10 +178,23 @@ impl Examiner<'_> {
         Ok(())
     }
 
+    /// What the next changesets of threads lead with. Without a key nothing can be said about seals.
+    fn leads(&self, connection: &Connection) -> Result<Vec<(String, Leads)>> {
+        let (mut found, is_sealed) = (Vec::new(), schema::version(connection)? >= 6);
+        for row in rows::select(connection, "t.id IN (SELECT thread FROM leads) ORDER BY t.id", [])? {
+            let leads = match &self.core().signing {
+                Some(signing) if is_sealed => leads::read(connection, &signing.seals, row.id, &row.head)?,
+                _ => Leads { rows: leads::rows_of(connection, row.id)?, ..Leads::default() },
+            };
+            found.push((row.manifest.thread_id.to_string(), leads));
+        }
+        Ok(found)
+    }
+
     /// What waits in the database for somebody to do it.
     pub(super) fn waiting(&self, report: &mut Report) -> Result<()> {
         let (notes, leads) =
-            self.core().read(|connection| Ok((by_thread(connection, "notes")?, by_thread(connection, "leads")?)))?;
+            self.core().read(|connection| Ok((by_thread(connection, "notes")?, self.leads(connection)?)))?;
         for (thread, count) in notes {
             let why = "a note is consumed by whoever holds the thread, with its next commit";
             report.add(Finding::new(
@@ -191,7 +205,13 @@ impl Examiner<'_> {
                 why,
             ));
         }
-        for (thread, count) in leads {
+        for (thread, Leads { unsealed, .. }) in leads.iter().filter(|(_, leads)| leads.unsealed > 0) {
+            let what = format!("{unsealed} event(s) that wait to be recorded were not sealed with your key");
+            let why = "something else than Selvedge wrote them, or a key that is not at hand; they are never recorded";
+            report.add(Finding::new(Severity::Damage, "leads_unsealed", thread, what, why));
+        }
+        for (thread, leads) in leads.iter().filter(|(_, leads)| leads.rows.len() > leads.unsealed) {
+            let count = leads.rows.len() - leads.unsealed;
             let why = "the next changeset leads with what was found and mended, signed";
             report.add(Finding::new(
                 Severity::Note,

@@ -104,9 +104,10 @@ impl Old {
     pub(super) fn carry_requests(&self, new: &Connection, old_id: i64, id: i64) -> Result<u64> {
         let notes = "INSERT INTO main.notes (thread, key, kind, body) SELECT ?, key, kind, body FROM old.notes WHERE thread = ? ORDER BY id";
         let count = rows::execute(new, notes, [id, old_id])?;
-        let leads =
-            "INSERT INTO main.leads (thread, event) SELECT ?, event FROM old.leads WHERE thread = ? ORDER BY id";
-        rows::execute(new, leads, [id, old_id])?;
+        let leads = "INSERT INTO main.leads (thread, event, mark) SELECT ?, event, mark FROM old.leads WHERE thread = ? ORDER BY id";
+        if matches!(self, Self::Readable(6..)) {
+            rows::execute(new, leads, [id, old_id])?;
+        }
         Ok(count as u64)
     }
 

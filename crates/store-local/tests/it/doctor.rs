@@ -4,7 +4,7 @@ use std::fs;
 use std::sync::Arc;
 
 use selvedge_model::{Batch, Changeset, Expect, Message, MessageId, Note, NoteKey, Part, Reason, Role, RunId, RunMeta};
-use selvedge_store::{Acquire, Commit, Leases, Notes};
+use selvedge_store::{Acquire, Commit, Leases, Logs, Notes};
 use selvedge_store_local::disk::RealDisk;
 use selvedge_store_local::doctor::{Depth, Finding, Report, Severity, examine};
 use selvedge_store_local::{Access, LocalStore, Rebuild};
@@ -54,7 +54,7 @@ fn a_sound_store_has_nothing_to_report_and_stays_as_it_is() {
     for deep in [false, true] {
         let report = look(&home, deep);
         assert_eq!(codes(&report), [], "{:?}", report.findings);
-        assert_eq!((report.threads, report.live_owners, report.store_format), (1, 0, Some(5)));
+        assert_eq!((report.threads, report.live_owners, report.store_format), (1, 0, Some(6)));
     }
     assert!(files(&home.threads()) == before, "looking changes nothing");
 }
@@ -291,12 +291,9 @@ fn what_waits_to_be_recorded_is_named() {
     let home = Home::new();
     let store = home.open();
     let thread = thread_with(&store, "tea", &["one"]);
+    let head = store.head(&thread).unwrap();
     store.close().unwrap();
-    // As a repair leaves it that was killed before its last step.
-    let event = r#"{"event_type":"recovery","payload":{"found":"not_indexed","bytes":0}}"#;
-    let database = rusqlite::Connection::open(home.threads().join("registry.db")).unwrap();
-    database.execute("INSERT INTO leads (thread, event) SELECT id, ? FROM threads", [event]).unwrap();
-    drop(database);
+    crate::leads::leave_recovery(&home, &head);
     let report = look(&home, false);
     assert_eq!(codes(&report), [("leads_waiting", Severity::Note)]);
     assert_eq!(find(&report, "leads_waiting").subject, "tea");
@@ -305,6 +302,9 @@ fn what_waits_to_be_recorded_is_named() {
     store.close().unwrap();
     assert_eq!(codes(&look(&home, true)), []);
     assert!(fs::read_to_string(home.transcript(&thread)).unwrap().contains("not_indexed"));
+    // What was not sealed is damage, and never recorded.
+    crate::leads::plant(&home, r#"{"event_type":"recovery","payload":{"found":"forged","bytes":0}}"#, &[7; 32]);
+    assert_eq!(codes(&look(&home, false)), [("leads_unsealed", Severity::Damage)]);
 }
 
 #[test]

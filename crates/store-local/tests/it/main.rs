@@ -18,6 +18,7 @@ mod erase;
 mod fixture;
 mod hardened;
 mod kill;
+mod leads;
 mod queue;
 mod redo;
 mod reindex;

@@ -59,7 +59,7 @@ fn a_store_of_format_2_is_read_as_it_is_and_moved() {
     _ = fs::remove_dir(kept.threads().join("owners"));
     assert_whole(&kept, &kept.read_only());
     assert_eq!(outdated(&kept).code(), "store_outdated");
-    assert_eq!(LocalStore::upgrade(kept.project(), Arc::new(RealDisk)).unwrap(), Upgraded { from: 2, to: 5 });
+    assert_eq!(LocalStore::upgrade(kept.project(), Arc::new(RealDisk)).unwrap(), Upgraded { from: 2, to: 6 });
     assert!(kept.threads().join("owners").is_dir());
     assert_whole(&kept, &kept.read_only());
     LocalStore::open(kept.options(Access::ReadWrite)).unwrap().close().unwrap();
@@ -80,7 +80,7 @@ fn a_store_of_format_3_is_read_as_it_is_and_moved_and_its_feed_goes_on() {
         database.query_row(sql, [], |row| row.get::<_, i64>(0)).unwrap().try_into().unwrap()
     };
     assert!(highest > told.last().unwrap().position, "the highest place was taken back");
-    assert_eq!(LocalStore::upgrade(kept.project(), Arc::new(RealDisk)).unwrap(), Upgraded { from: 3, to: 5 });
+    assert_eq!(LocalStore::upgrade(kept.project(), Arc::new(RealDisk)).unwrap(), Upgraded { from: 3, to: 6 });
     assert_whole(&kept, &kept.read_only());
     let store = LocalStore::open(kept.options(Access::ReadWrite)).unwrap();
     assert_eq!(store.after(0, 100).unwrap(), told);
@@ -107,7 +107,7 @@ fn a_store_of_format_4_is_read_as_it_is_and_moved_and_its_feed_tells_the_same() 
     assert_eq!(before.after(6, 2).unwrap(), told[5..7]);
     drop(before);
     assert_eq!(outdated(&kept).code(), "store_outdated");
-    assert_eq!(LocalStore::upgrade(kept.project(), Arc::new(RealDisk)).unwrap(), Upgraded { from: 4, to: 5 });
+    assert_eq!(LocalStore::upgrade(kept.project(), Arc::new(RealDisk)).unwrap(), Upgraded { from: 4, to: 6 });
     assert_whole(&kept, &kept.read_only());
     let store = LocalStore::open(kept.options(Access::ReadWrite)).unwrap();
     assert_eq!((store.after(0, 100).unwrap(), store.position().unwrap()), (told.clone(), position));
@@ -167,8 +167,8 @@ fn stale_manifests_are_found_by_an_index_in_a_new_and_in_an_upgraded_store() {
 fn an_upgraded_store_has_everything_it_had_and_is_written_again() {
     let kept = Kept::of(1);
     let upgrade = || LocalStore::upgrade(kept.project(), Arc::new(RealDisk)).unwrap();
-    assert_eq!(upgrade(), Upgraded { from: 1, to: 5 });
-    assert_eq!(upgrade(), Upgraded { from: 5, to: 5 }, "a second time there is nothing to do");
+    assert_eq!(upgrade(), Upgraded { from: 1, to: 6 });
+    assert_eq!(upgrade(), Upgraded { from: 6, to: 6 }, "a second time there is nothing to do");
     assert_whole(&kept, &kept.read_only());
     let store = LocalStore::open(kept.options(Access::ReadWrite)).unwrap();
     let bob = id("bob-ba9876543210");
@@ -187,7 +187,7 @@ fn an_upgrade_cut_between_database_and_store_file_is_completed() {
     fs::write(kept.threads().join("store.json"), named).unwrap();
     assert_eq!(outdated(&kept).code(), "store_outdated");
     assert_whole(&kept, &kept.read_only());
-    assert_eq!(LocalStore::upgrade(kept.project(), Arc::new(RealDisk)).unwrap(), Upgraded { from: 1, to: 5 });
+    assert_eq!(LocalStore::upgrade(kept.project(), Arc::new(RealDisk)).unwrap(), Upgraded { from: 1, to: 6 });
     LocalStore::open(kept.options(Access::ReadWrite)).unwrap().close().unwrap();
 }
 
