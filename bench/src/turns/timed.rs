@@ -3,14 +3,13 @@
 use std::io::BufRead;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Mutex, PoisonError};
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use selvedge_log::{Head, Line};
 use selvedge_model::account::{Account, AccountId, Reservation};
-use selvedge_model::{Batch, CommitKey, Committed, Digest, Note, OwnerId, Run, ThreadId};
+use selvedge_model::{Batch, CommitKey, Digest, OwnerId, Run, ThreadId, Timestamp};
 use selvedge_store::{
-    Acquire, Alive, Commit, Commitment, Cursor, Feed, Filter, Lease, Leases, Ledger, Logs, Notes, Page, Registry,
-    Result, Summary, Tombstone,
+    Acquire, Commit, Committed, Cursor, Filter, Lease, Leases, Ledger, Logs, Page, Registry, Result, Summary, Tombstone,
 };
 use selvedge_store_local::LocalStore;
 
@@ -91,12 +90,15 @@ impl Leases for Timed {
     fn renew(&self, lease: &Lease) -> Result<()> {
         self.timed(|store| store.renew(lease))
     }
-    fn keep_alive(&self, lease: &Lease, alive: Alive) -> Result<()> {
-        // Not timed: somebody else says so, beside the run.
-        self.inner.keep_alive(lease, alive)
+    fn owner(&self) -> &OwnerId {
+        self.inner.owner()
     }
-    fn last_alive(&self, thread: &ThreadId) -> Result<Option<Alive>> {
-        self.inner.last_alive(thread)
+    fn beat(&self, at: Timestamp) -> Result<()> {
+        // Not timed: it happens beside the run.
+        self.inner.beat(at)
+    }
+    fn last_beat(&self, owner: &OwnerId) -> Result<Option<Timestamp>> {
+        self.inner.last_beat(owner)
     }
     fn release(&self, lease: &Lease) -> Result<()> {
         self.timed(|store| store.release(lease))
@@ -109,16 +111,6 @@ impl Leases for Timed {
     }
     fn expired(&self) -> Result<Vec<Lease>> {
         self.timed(|store| store.expired())
-    }
-}
-
-impl Notes for Timed {
-    fn post(&self, note: Note) -> Result<()> {
-        self.timed(|store| store.post(note))
-    }
-    fn pending(&self, thread: &ThreadId) -> Result<Vec<Note>> {
-        // Not timed: somebody else looks, beside the run.
-        self.inner.pending(thread)
     }
 }
 
@@ -146,18 +138,6 @@ impl Registry for Timed {
     }
 }
 
-impl Feed for Timed {
-    fn position(&self) -> Result<u64> {
-        self.timed(|store| store.position())
-    }
-    fn after(&self, position: u64, limit: usize) -> Result<Vec<Commitment>> {
-        self.timed(|store| store.after(position, limit))
-    }
-    fn wait(&self, position: u64, timeout: Duration) -> Result<()> {
-        self.inner.wait(position, timeout)
-    }
-}
-
 impl Ledger for Timed {
     fn reservations(&self, account: &AccountId) -> Result<Vec<Reservation>> {
         self.timed(|store| store.reservations(account))
@@ -169,3 +149,6 @@ impl Ledger for Timed {
         self.timed(|store| store.tree(id))
     }
 }
+
+// Not timed: something else looks, beside the run.
+selvedge_store::forward!([] Timed, inner: Inbox, Feed);

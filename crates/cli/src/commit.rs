@@ -4,9 +4,9 @@
 use std::thread;
 use std::time::{Duration, Instant};
 
+use selvedge_model::Batch;
 use selvedge_model::error::Classify;
-use selvedge_model::{Batch, Committed};
-use selvedge_store::{Commit, Error};
+use selvedge_store::{Commit, Committed, Error};
 
 const PAUSE_MIN: Duration = Duration::from_millis(10);
 const PAUSE_MAX: Duration = Duration::from_millis(200);

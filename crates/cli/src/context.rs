@@ -11,7 +11,6 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::{env, fs};
 
-use selvedge_log::hash::SealKey;
 use selvedge_log::keychain::Folders;
 use selvedge_log::keychain::rotate::retired;
 use selvedge_log::keys::{KeyError, KeyFolder};
@@ -210,15 +209,6 @@ impl User {
         let former =
             predecessors.iter().filter_map(|key| retired(&self.keys(), key)).map(|key| key.seal_key()).collect();
         Ok(signer.succeeding(predecessors).opening(former).wary(chain.has_gap_behind(&fingerprint)))
-    }
-
-    /// What shows that a note was left by whoever holds the key: by the one that signs, and by those that it took over from.
-    pub(crate) fn seals(&self) -> Result<(SealKey, Vec<SealKey>)> {
-        let signer = self.signer()?;
-        let chain = KeyChain::load(&self.keys().chain(), &self.trust()?).map_err(|error| Failure::of(&error))?;
-        let former = chain.predecessors(&signer.fingerprint());
-        let former = former.iter().filter_map(|key| retired(&self.keys(), key)).map(|key| key.seal_key()).collect();
-        Ok((signer.seal_key(), former))
     }
 
     /// The failure of having no key; if there was one once, it says what that means.

@@ -69,8 +69,7 @@ impl Running {
             scopes: workshop.config.scopes.clone(),
             redactor: redactor.clone(),
         });
-        let (seal, former) = User::find()?.seals()?;
-        let engine = engine.sealing(seal).hearing(former).keeping(
+        let engine = engine.keeping(
             Keeper::new(store.clone(), workshop.config.state_persistence.clone())
                 .map_err(|error| Failure::of(&error))?,
         );
@@ -148,13 +147,18 @@ impl Running {
     /// Closes the store, so that the transcripts alone hold everything.
     pub(crate) fn close(self, context: &Context<'_>) {
         drop(self.engine);
-        if let Ok(store) = Arc::try_unwrap(self.store) {
-            context.close(store);
-        }
+        close(self.store, context);
     }
 }
 
-/// An engine that only stops threads: it needs nothing of the configuration.
+/// Closes a store that nothing else uses any more.
+pub(crate) fn close(store: Arc<LocalStore>, context: &Context<'_>) {
+    if let Ok(store) = Arc::try_unwrap(store) {
+        context.close(store);
+    }
+}
+
+/// An engine that runs nothing: it needs nothing of the configuration.
 pub(crate) fn plain_engine(context: &Context<'_>) -> Result<(Arc<LocalStore>, Engine)> {
     let store = Arc::new(context.open(Access::ReadWrite)?);
     let engine = Engine::new(EngineOptions {
@@ -166,8 +170,7 @@ pub(crate) fn plain_engine(context: &Context<'_>) -> Result<(Arc<LocalStore>, En
         scopes: Scopes::builtin(),
         redactor: Redactor::new(secrets(&environment()), Vec::new()),
     });
-    let (seal, former) = User::find()?.seals()?;
-    Ok((store, engine.sealing(seal).hearing(former)))
+    Ok((store, engine))
 }
 
 /// Writes down, signed and once, what a thread may call, before its first run.

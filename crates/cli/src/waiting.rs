@@ -6,7 +6,7 @@ use std::time::Duration;
 use selvedge_log::Trust;
 use selvedge_model::event::{Ask, Decision, ResumeMode, SuspendReason, Suspended};
 use selvedge_model::message::Block;
-use selvedge_model::{CallId, Clock, Event, Manifest, Status, ThreadId, Timestamp};
+use selvedge_model::{CallId, Clock, Event, Manifest, Request, Status, ThreadId, Timestamp};
 use selvedge_store::load::each_changeset;
 use selvedge_store::{Filter, Registry, Store};
 use selvedge_store_local::system::SystemClock;
@@ -154,12 +154,15 @@ fn waits_since(store: &dyn Store, thread: &Manifest) -> Timestamp {
     last.map_or(thread.updated_at, |run| run.updated_at)
 }
 
-/// What somebody left about a call with whoever holds its thread, if that is not taken in yet.
+/// What was left about a call with the process that holds its thread, if that is not recorded yet.
 fn left(store: &dyn Store, thread: &ThreadId, fits: impl Fn(&Decision) -> bool) -> Option<String> {
-    let notes = store.pending(thread).unwrap_or_default();
+    let waiting = store.pending(thread).unwrap_or_default();
     let mut decisions =
-        notes.into_iter().filter_map(|note| serde_json::from_value(note.body.get("decision")?.clone()).ok());
-    decisions.find(fits).map(|decision: Decision| decision.action)
+        waiting.into_iter().filter(|waiting| waiting.is_sealed).filter_map(|waiting| match waiting.posted.request {
+            Request::Decide(decision) | Request::Settle(decision) => Some(decision),
+            _ => None,
+        });
+    decisions.find(fits).map(|decision| decision.action)
 }
 
 /// Somebody's word that a thread asks for.

@@ -13,14 +13,14 @@ use std::convert::Infallible;
 use selvedge_model::event::{Fields, Handoff, Predecessor};
 use selvedge_model::limits::{Limits, Meter};
 use selvedge_model::message::{Block, Visibility};
-use selvedge_model::{Changeset, Digest, Event, Expect, Message, NewThread, Note, Part, Reason, Role, ThreadId};
+use selvedge_model::{Changeset, Digest, Event, Expect, Message, NewThread, Part, Reason, Role, ThreadId};
 use serde_json::{Value, json};
 
 use crate::assignment::{Assignment, Left};
 use crate::carry::{Carry, WHOLE_IS_IN, size_of};
 use crate::conversation::OpenCall;
 use crate::error::{Error, Result};
-use crate::held::{Held, More, Of};
+use crate::held::{BORN_EPOCH, Held, Leased, More, Of};
 use crate::told::Told;
 
 /// How much of a message is shown where it is only mentioned.
@@ -130,16 +130,13 @@ impl Held<'_> {
         }
         let is_empty = state.as_object().is_some_and(serde_json::Map::is_empty);
         let changeset = Changeset { snapshot: (!is_empty).then_some(state), messages, ..Changeset::creating(birth) };
-        let part = Part::new(thread.clone(), Expect::Absent, changeset);
-        let notes = self.engine.store.pending(self.thread())?;
-        let unheard = notes.iter().filter(|note| !self.has_answered(note));
-        let posted = unheard.map(|note| Note { thread: thread.clone(), ..note.clone() }).collect();
-        let moved = notes.into_iter().map(|note| (self.thread().clone(), note.key)).collect();
+        // Held from its first moment on; the store moves what waits for the old thread along.
+        let part = Part::new(thread.clone(), Expect::Absent, changeset).under(BORN_EPOCH);
         let details = match details {
             Value::Object(details) => details,
             _ => Fields::new(),
         };
-        Ok(Successor { thread, more: More { parts: vec![part], posted, consumed: moved }, turns, details })
+        Ok(Successor { thread, more: More { parts: vec![part], ..More::default() }, turns, details })
     }
 
     fn successor_birth(&self) -> NewThread {
@@ -192,13 +189,17 @@ impl Held<'_> {
         }
         Ok(())
     }
+}
 
+impl<'e> Held<'e> {
     /// Commits the end of this thread together with its successor, as something that somebody asked for.
-    pub(crate) fn resume_in(&mut self, successor: Successor, tell: &mut dyn FnMut(Told<'_>)) -> Result<()> {
+    /// Gives the lease of the successor.
+    pub(crate) fn resume_in(&mut self, successor: Successor, tell: &mut dyn FnMut(Told<'_>)) -> Result<Leased<'e>> {
         self.interrupt_calls("interrupted: the thread ended before this call was made")?;
         let handoff = successor.handoff(self);
         self.delta.events.push(Event::ThreadResumed(handoff));
-        self.commit_with(Reason::Lifecycle, Of::default(), successor.more, tell).map_err(Error::unfunded).map(|_| ())
+        self.commit_with(Reason::Lifecycle, Of::default(), successor.more, tell).map_err(Error::unfunded)?;
+        self.successor.take().ok_or_else(|| selvedge_store::Error::BadBatch.into())
     }
 }
 

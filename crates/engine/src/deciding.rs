@@ -5,9 +5,9 @@
 //! lease leaves a note, and whoever holds the thread judges it with the next batch.
 
 use selvedge_model::event::{Ask, Decision, ResumeMode};
-use selvedge_model::{Call, CallId, Event, Note, NoteKey, Reason, RunId, ThreadId, Timestamp};
+use selvedge_model::{Call, CallId, Event, Posted, Reason, Request, RequestId, RunId, ThreadId, Timestamp};
 use selvedge_store::{Acquire, Error as StoreError};
-use serde_json::{Value, json};
+use serde_json::Value;
 
 use crate::approval;
 use crate::assignment::Assignment;
@@ -15,8 +15,6 @@ use crate::engine::Engine;
 use crate::error::{Error, Result};
 use crate::fold::Fold;
 use crate::held::{Held, Of};
-use crate::spawn;
-use crate::told::Told;
 
 /// What a person decides about a call.
 #[derive(Clone, Debug, PartialEq)]
@@ -83,9 +81,6 @@ impl Choice {
     }
 }
 
-/// The kind of note that carries a decision.
-pub(crate) const DECIDE: &str = "decide";
-
 impl Engine {
     /// Records what somebody decides about a call. On return it is durable, or left with whoever runs the thread; nothing has run
     /// because of it. The first decision counts: the same one again changes nothing, another one is refused.
@@ -109,7 +104,7 @@ impl Engine {
             Ok(lease) => {
                 let mut held = self.take(lease, &mut |_| {})?;
                 // Whoever left a word with a process that died said it first.
-                let heard = held.hear(Some(work), Of::default(), &mut |_| {});
+                let heard = held.drain(Some(work), Of::default(), &mut |_| {});
                 let decided = heard.and_then(|_| held.decide(decision));
                 self.give_back(held)?;
                 decided
@@ -165,10 +160,16 @@ impl Engine {
             Some(before) if is_same(&before, &decision) => {}
             Some(before) => return Err(already_decided(thread, &before)),
             None => {
-                // It counts as said now, whenever it is heard.
-                let key = self.post(thread, DECIDE, &self.ids.hex12(), json!({"decision": decision, "at": now}))?;
-                // Somebody may have left another one at the same moment.
-                let before = self.left_before(&decision, &fold, Some(&key))?;
+                // It counts as said now, whenever it is served.
+                let request = match decision.is_word() {
+                    true => Request::Decide(decision.clone()),
+                    false => Request::Settle(decision.clone()),
+                };
+                let posted = self.posted(thread, request)?;
+                let id = posted.id.clone();
+                self.store.post(posted)?;
+                // Another one may have been left at the same moment.
+                let before = self.left_before(&decision, &fold, Some(&id))?;
                 if let Some(before) = before.filter(|before| !is_same(before, &decision)) {
                     return Err(already_decided(thread, &before));
                 }
@@ -177,7 +178,7 @@ impl Engine {
         match self.lease(thread, Acquire::default()) {
             Ok(lease) => {
                 let mut held = self.take(lease, &mut |_| {})?;
-                let heard = held.hear(Some(work), Of::default(), &mut |_| {});
+                let heard = held.drain(Some(work), Of::default(), &mut |_| {});
                 let undecided = undecided(&held.fold, now);
                 let counts = judge(&held.fold, decision, now);
                 self.give_back(held)?;
@@ -193,17 +194,16 @@ impl Engine {
         }
     }
 
-    /// What was left about the same action and not heard yet, before the note of this name if it is still there.
-    fn left_before(&self, decision: &Decision, fold: &Fold, own: Option<&NoteKey>) -> Result<Option<Decision>> {
-        let manifest = fold.manifest();
-        let notes = self.store.pending(&manifest.thread_id)?;
+    /// What was left about the same action and not served yet, before the request of this id if it still waits.
+    fn left_before(&self, decision: &Decision, fold: &Fold, own: Option<&RequestId>) -> Result<Option<Decision>> {
+        let waiting = self.store.pending(&fold.manifest().thread_id)?;
         let until = match own {
-            None => notes.len(),
-            Some(own) => notes.iter().position(|note| note.key == *own).unwrap_or(0),
+            None => waiting.len(),
+            Some(own) => waiting.iter().position(|waiting| waiting.posted.id == *own).unwrap_or(0),
         };
-        let counts = |note: &&Note| note.kind == DECIDE && self.is_vouched(&manifest.chain_root_id, note);
-        let mut earlier = notes[..until].iter().filter(counts).filter_map(decision_of);
-        Ok(earlier.find(|other| is_rival(other, decision)))
+        let earlier = waiting.into_iter().take(until).filter(|waiting| waiting.is_sealed);
+        let decisions = earlier.filter_map(|waiting| decision_of(waiting.posted));
+        Ok(decisions.into_iter().find(|other| is_rival(other, decision)))
     }
 }
 
@@ -219,43 +219,13 @@ impl Held<'_> {
         }
         Ok(Decided { recorded, undecided: undecided(&self.fold, now), mode })
     }
-
-    /// Takes in what others decided and raised meanwhile; gives whether anything changed. What does not count is answered by being
-    /// consumed.
-    pub(crate) fn hear(&mut self, work: Option<&Assignment>, of: Of, tell: &mut dyn FnMut(Told<'_>)) -> Result<bool> {
-        let notes = self.engine.store.pending(self.thread())?;
-        let mut changed = false;
-        for note in notes {
-            if !self.is_vouched(&note) {
-                continue;
-            }
-            let event = match note.kind.as_str() {
-                DECIDE => decision_of(&note)
-                    .and_then(|decision| judge(&self.fold, decision, self.left_at(&note)).ok().flatten())
-                    .map(Event::Decision),
-                crate::hearing::RAISE => self.raise_of(&note, work),
-                spawn::CHILD_SETTLED => spawn::settled_of(&note),
-                _ => continue,
-            };
-            changed |= matches!(event, Some(Event::Decision(_) | Event::ManifestChanged(_)));
-            self.delta.events.extend(event);
-            self.delta.consumed.push(note.key);
-            // One by one, so that each is judged by what the one before it left.
-            self.commit(Reason::Lifecycle, of.clone(), tell)?;
-        }
-        Ok(changed)
-    }
-
-    /// When a decision was left.
-    fn left_at(&self, note: &Note) -> Timestamp {
-        let now = self.engine.clock.now();
-        let at = note.body.get("at").and_then(|at| serde_json::from_value::<Timestamp>(at.clone()).ok());
-        at.map_or(now, |at| at.min(now))
-    }
 }
 
-fn decision_of(note: &Note) -> Option<Decision> {
-    serde_json::from_value(note.body.get("decision")?.clone()).ok()
+fn decision_of(posted: Posted) -> Option<Decision> {
+    match posted.request {
+        Request::Decide(decision) | Request::Settle(decision) => Some(decision),
+        _ => None,
+    }
 }
 
 /// The calls of a thread that wait for somebody; one whose time is over is decided.
@@ -264,10 +234,16 @@ pub(crate) fn undecided(fold: &Fold, now: Timestamp) -> Vec<CallId> {
 }
 
 /// What is to be recorded of a decision: nothing if the very same is on record.
-fn judge(fold: &Fold, mut decision: Decision, now: Timestamp) -> Result<Option<Decision>> {
+pub(crate) fn judge(fold: &Fold, mut decision: Decision, now: Timestamp) -> Result<Option<Decision>> {
     let (thread, call) = (&fold.manifest().thread_id, decision.call_id.clone());
     let no_open_call = || Error::NoOpenCall { thread: thread.clone(), call: call.clone() };
     let known = fold.call(&call);
+    // What was settled before stays settled: the same said again changes nothing, also once the thread went on.
+    if !decision.is_word()
+        && known.is_some_and(|known| known.settled.as_ref().is_some_and(|before| is_same(before, &decision)))
+    {
+        return Ok(None);
+    }
     let is_dispatched = known.is_some_and(|known| known.intent.is_some());
     if is_dispatched == decision.is_word() {
         return Err(no_open_call());

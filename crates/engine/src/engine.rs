@@ -7,29 +7,30 @@ use std::time::Duration;
 
 use selvedge_items::config::Wait;
 use selvedge_log::Trust;
-use selvedge_log::hash::SealKey;
 use selvedge_model::event::{Ask, SuspendReason};
 use selvedge_model::limits::Cost;
 use selvedge_model::scope::Scopes;
 use selvedge_model::tool::{Processes, Started};
 use selvedge_model::{
-    Batch, Cancel, Changeset, Clock, Expect, Ids, Manifest, Message, NewThread, Part, Reason, Status, Stop, ThreadId,
+    Batch, Cancel, Changeset, Clock, Expect, Ids, Input, Manifest, Message, NewThread, Part, Reason, RequestId, Status,
+    Stop, ThreadId, Verdict,
 };
 use selvedge_store::{Acquire, Error as StoreError, Store};
 
 use crate::assignment::Assignment;
+use crate::beat::Beats;
 use crate::chain;
 use crate::error::{Error, Result};
 use crate::fold::Folds;
 use crate::handover::Awaited;
-use crate::hearing::Watch;
 use crate::held::{Held, Leased, Of};
-use crate::input::Input;
+use crate::inbox::Watch;
 use crate::mask::Mask;
 use crate::places::Places;
 use crate::redact::Redactor;
 use crate::run;
 use crate::snapshot::Keeper;
+use crate::start::{Asked, Start};
 use crate::told::{Ended, Resumed, Told};
 
 /// What an engine is made of.
@@ -61,10 +62,7 @@ pub struct Engine {
     pub(crate) redactor: Redactor,
     pub(crate) folds: Folds,
     pub(crate) snapshots: Option<Arc<Keeper>>,
-    /// What shows that a note comes from somebody who holds the key.
-    pub(crate) seal: Option<SealKey>,
-    /// What showed it before a key took over.
-    pub(crate) former: Vec<SealKey>,
+    pub(crate) beats: Beats,
     /// What is done before a thread's first run.
     prepare: Option<Prepare>,
     /// What is running in this process, and how to stop it.
@@ -93,24 +91,9 @@ impl Engine {
     pub fn new(options: Options) -> Self {
         let Options { store, trust, clock, ids, processes, scopes, redactor } = options;
         let (folds, active) = (Folds::default(), Mutex::default());
-        let (snapshots, seal, former, prepare) = (None, None, Vec::new(), None);
+        let (snapshots, prepare, beats) = (None, None, Beats::default());
         let places = Places::default();
-        Self {
-            store,
-            trust,
-            clock,
-            ids,
-            processes,
-            scopes,
-            redactor,
-            folds,
-            snapshots,
-            seal,
-            former,
-            prepare,
-            active,
-            places,
-        }
+        Self { store, trust, clock, ids, processes, scopes, redactor, folds, snapshots, beats, prepare, active, places }
     }
 
     /// The same engine, saving snapshots of its threads and beginning with them.
@@ -200,10 +183,39 @@ impl Engine {
         cancel: &Cancel,
         tell: &mut dyn FnMut(Told<'_>),
     ) -> Result<Ended> {
+        self.start(thread, Start::of(input), work, cancel, tell)
+    }
+
+    /// The same, as a request that its sender may repeat: sent again under the same id it is answered with what came of it, and nothing
+    /// is done a second time.
+    pub fn send_as(
+        &self,
+        thread: &ThreadId,
+        id: RequestId,
+        input: Input,
+        work: &Assignment,
+        cancel: &Cancel,
+        tell: &mut dyn FnMut(Told<'_>),
+    ) -> Result<Ended> {
+        if let Some(ended) = self.served_before(thread, &id)? {
+            return Ok(ended);
+        }
+        let request = Some(Asked { id, is_posted: false });
+        self.start(thread, Start { input, request }, work, cancel, tell)
+    }
+
+    fn start(
+        &self,
+        thread: &ThreadId,
+        start: Start,
+        work: &Assignment,
+        cancel: &Cancel,
+        tell: &mut dyn FnMut(Told<'_>),
+    ) -> Result<Ended> {
         let thread = self.end_of_chain(thread)?;
         match self.lease(&thread, Acquire::default()) {
-            Ok(lease) => self.run_held(lease, input, work, cancel, tell),
-            Err(StoreError::LeaseHeld { .. }) => self.send_note(&thread, input, work, cancel, tell),
+            Ok(lease) => self.run_held(lease, start, work, cancel, tell),
+            Err(StoreError::LeaseHeld { .. }) => self.send_left(&thread, start, work, cancel, tell),
             Err(error) => Err(error.into()),
         }
     }
@@ -240,7 +252,7 @@ impl Engine {
             // Whoever only looks at it, or tells it something, has it for a moment.
             let lease = self.lease(&thread, Acquire { wait: A_MOMENT, take_over: false })?;
             if !status.is_terminal() {
-                return self.run_held(lease, input, work, cancel, tell);
+                return self.run_held(lease, Start::of(input), work, cancel, tell);
             }
             let held = self.take(lease, tell)?;
             // Somebody may have gone on with it between the two looks; then this is for whatever goes on.
@@ -260,12 +272,11 @@ impl Engine {
             directive: held.fold.manifest().directive.clone(),
             reconstructed_turns: successor.turns,
         };
-        held.resume_in(successor, tell)?;
-        // Taken before the old one is given back: nobody comes in between.
-        let lease = self.acquire(&resumed.new_thread_id, Acquire::default())?;
+        // It was granted with the batch that created it: nobody comes in between.
+        let lease = held.resume_in(successor, tell)?;
         drop(held);
         let input = Input { state: input.state, origin: input.origin, ..Input::nothing() };
-        let ended = self.run_held(lease, input, work, cancel, tell)?;
+        let ended = self.run_held(lease, Start::of(input), work, cancel, tell)?;
         Ok(Ended { resumed: Some(resumed), ..ended })
     }
 
@@ -301,13 +312,13 @@ impl Engine {
     pub(crate) fn run_held<'e>(
         &'e self,
         lease: Leased<'e>,
-        input: Input,
+        start: Start,
         work: &Assignment,
         cancel: &Cancel,
         tell: &mut dyn FnMut(Told<'_>),
     ) -> Result<Ended> {
-        let (mut ended, mut next) = self.run_link(lease, input, work, cancel, tell)?;
-        while let Some((Next { thread, lease }, input)) = next.take() {
+        let (mut ended, mut next) = self.run_link(lease, start, work, cancel, tell)?;
+        while let Some((Next { thread, lease }, start)) = next.take() {
             let was_continued = ended.status == Status::Continued;
             let lease = match lease.map_or_else(|| self.lease(&thread, Acquire::default()), Ok) {
                 Ok(lease) => Some(lease),
@@ -316,16 +327,16 @@ impl Engine {
             };
             let later = match lease {
                 Some(lease) => {
-                    let (later, after) = self.run_link(lease, input, work, cancel, tell)?;
+                    let (later, after) = self.run_link(lease, start, work, cancel, tell)?;
                     next = after;
                     later
                 }
                 // Somebody else goes on with it, and hears what is to be said.
-                None if !input.messages.is_empty() && input.raise.is_none() => {
-                    self.send_note(&thread, input, work, cancel, tell)?
+                None if !start.input.messages.is_empty() && start.input.raise.is_none() => {
+                    self.send_left(&thread, start, work, cancel, tell)?
                 }
                 // There is nothing to be heard: whoever has it goes on anyway.
-                None if !input.is_continuing() => {
+                None if !start.is_continuing() => {
                     let holder = self.store.holder(&thread)?;
                     let held = holder.map(|holder| StoreError::LeaseHeld { thread: thread.clone(), holder });
                     return held.map_or(Ok(ended), |held| Err(held.into()));
@@ -334,7 +345,7 @@ impl Engine {
                     Awaited::Ended(ended) => *ended,
                     Awaited::Free(lease) => {
                         let thread = lease.thread().clone();
-                        next = Some((Next { thread, lease: Some(lease) }, input));
+                        next = Some((Next { thread, lease: Some(lease) }, start));
                         continue;
                     }
                 },
@@ -358,48 +369,45 @@ impl Engine {
     fn run_link<'e>(
         &'e self,
         lease: Leased<'e>,
-        input: Input,
+        start: Start,
         work: &Assignment,
         cancel: &Cancel,
         tell: &mut dyn FnMut(Told<'_>),
-    ) -> Result<(Ended, Option<(Next<'e>, Input)>)> {
+    ) -> Result<(Ended, Option<(Next<'e>, Start)>)> {
         let mut held = self.take(lease, tell)?;
         let thread = held.thread().clone();
         let active = Active::begin(self, &thread, cancel);
         if let (Status::Continued, Some(next)) =
             (held.fold.manifest().status, held.fold.manifest().continuation_thread_id.clone())
         {
-            // It was continued in the very moment in which it was free; what is to be said goes to its successor.
-            let moved = self.store.pending(&next)?;
-            let note = input.note.clone().filter(|key| moved.iter().any(|note| note.key == *key));
-            let next = Next { thread: next, lease: None };
-            return Ok((ended_already(&held), Some((next, Input { note, ..input }))));
+            // It was continued in the very moment in which it was free; what is to be said goes to its successor, where it waits by now
+            // if it was posted.
+            return Ok((ended_already(&held), Some((Next { thread: next, lease: None }, start))));
         }
         if let (Some(prepare), true) = (&self.prepare, held.is_unbegun()) {
             prepare(held.fold.manifest(), work)?;
         }
         self.settle_children(&held);
-        held.heed_predecessor(tell)?;
-        let mut unsaid = Input::continuing();
-        let earlier = self.hear_earlier(&mut held, input.note.as_ref(), work, tell);
+        let mut unsaid = Start::continuing();
+        let earlier = self.serve_earlier(&mut held, start.request.as_ref(), work, tell);
         let ended = match earlier {
             // What was heard before has filled the thread; its successor hears this.
             Ok(Some(heard)) if heard.status == Status::Continued => {
-                unsaid = input;
+                unsaid = start;
                 Ok(heard)
             }
             // Hearing it has finished what was open, and there is nothing else to say.
-            Ok(Some(heard)) if input.is_empty() => Ok(heard),
+            Ok(Some(heard)) if start.is_empty() => Ok(heard),
             // Somebody stopped it, or went on with it, before it could take over.
-            Ok(_) if input.is_continuing() && held.fold.manifest().status != Status::Created => {
+            Ok(_) if start.is_continuing() && held.fold.manifest().status != Status::Created => {
                 Ok(ended_already(&held))
             }
-            Ok(_) if input.is_empty() && self.waits_for_word(&held, work) => Ok(ended_already(&held)),
-            Ok(_) => self.run_once(&mut held, input, work, cancel, tell),
+            Ok(_) if start.is_empty() && self.waits_for_word(&held, work) => Ok(ended_already(&held)),
+            Ok(_) => self.run_once(&mut held, start, work, cancel, tell),
             Err(error) => Err(error),
         };
         // What could not be recorded is settled by whoever takes the thread next; dropping it gives the lease back.
-        let heard = ended.and_then(|ended| Ok((ended, self.hear_others(held, work, cancel, tell)?)));
+        let heard = ended.and_then(|ended| Ok((ended, self.serve_others(held, work, cancel, tell)?)));
         drop(active);
         if matches!(&heard, Ok((_, None))) {
             // If the parent can't be told now, whoever takes it next hears it.
@@ -408,24 +416,21 @@ impl Engine {
         heard.map(|(ended, next)| (ended, next.map(|next| (next, unsaid))))
     }
 
-    /// One run, with somebody looking at the notes meanwhile.
+    /// One run, with a thread that watches the inbox meanwhile.
     pub(crate) fn run_once(
         &self,
         held: &mut Held<'_>,
-        input: Input,
+        start: Start,
         work: &Assignment,
         cancel: &Cancel,
         tell: &mut dyn FnMut(Told<'_>),
     ) -> Result<Ended> {
+        let input = &start.input;
         let is_again = |message: &Message| message.id.as_ref().is_some_and(|id| held.fold.conversation.knows(id));
         let is_said = !input.messages.is_empty() && input.state.is_none() && input.messages.iter().all(is_again);
-        // A note is left twice by who did not see that it was moved along its chain, and heard, meanwhile. One that is named after its
-        // message is judged by that.
-        let is_named = input.messages.first().is_some_and(|message| message.id.is_some());
-        let was_heard = !is_named && input.note.as_ref().is_some_and(|note| held.has_heard(note));
-        if is_said || was_heard {
-            if let Some(note) = input.note {
-                held.delta.consumed.push(note);
+        if is_said {
+            if let Some(asked) = start.request {
+                asked.answer(&mut held.delta, Verdict::Unchanged, None);
                 held.commit(Reason::Lifecycle, Of::default(), tell)?;
             }
             return Ok(ended_already(held));
@@ -440,23 +445,23 @@ impl Engine {
             return Err(nothing_to_resume(held.thread().clone(), held.fold.manifest().status));
         }
         match input.is_continuing() {
-            // Whoever asked the thread to stop that goes on here did mean this one.
+            // A stop of the thread that goes on here means this one.
             true => held.said_to_stop()?.into_iter().for_each(|stop| cancel.say(stop)),
-            // Whoever asked an earlier run to stop did not mean this one.
-            false => held.delta.consumed = held.stops()?,
+            // A stop of an earlier run does not.
+            false => _ = held.answer_stops(Verdict::Unchanged)?,
         }
-        let heart = held.heart();
+        let thread = held.thread().clone();
         let over = Over(Cancel::new());
         // That the time of this run is over is nobody else's business.
         let (own, watch) = (cancel.child(), Watch::default());
         std::thread::scope(|scope| {
             let until = over.0.clone();
             let (own, watch) = (&own, &watch);
-            scope.spawn(move || self.watch(heart, cancel, own, watch, &until));
+            scope.spawn(move || self.watch(&thread, cancel, own, watch, &until));
             // Moved in, so that it is said also when a tool panics.
             let _over = over;
             let mut mask = Mask::new(&self.redactor, tell);
-            run::run(held, input, work, run::Heard { cancel: own, watch }, &mut |told| mask.tell(&told))
+            run::run(held, start, work, run::Heard { cancel: own, watch }, &mut |told| mask.tell(&told))
         })
     }
 

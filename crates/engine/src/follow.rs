@@ -2,7 +2,7 @@
 
 use selvedge_log::Line;
 use selvedge_model::event::Checkpoint;
-use selvedge_model::{Event, NoteKey, Role, RunId, ThreadId};
+use selvedge_model::{Event, RequestId, Role, RunId, ThreadId};
 use selvedge_store::{Result, Store};
 
 use crate::told::Told;
@@ -17,7 +17,7 @@ pub(crate) struct Follow {
     next: u64,
     /// The lines of a changeset whose checkpoint has not been read yet.
     open: Vec<Line>,
-    /// The run that answers the note, or goes on for one that did, once it is known.
+    /// The run that serves the request, or goes on for one that did, once it is known.
     pub(crate) run: Option<RunId>,
     /// Whether the next run to begin goes on for one that answered it.
     pub(crate) is_handed_on: bool,
@@ -37,17 +37,17 @@ impl Follow {
         Self { is_handed_on, text: self.text, ..Self::from(0) }
     }
 
-    /// Whether somebody has heard the note.
+    /// Whether somebody has served the request.
     pub(crate) fn was_heard(&self) -> bool {
         self.run.is_some() || self.is_handed_on
     }
 
-    /// Tells what was committed since by the run that answers `note`.
+    /// Tells what was committed since by the run that serves a request.
     pub(crate) fn tell(
         &mut self,
         store: &dyn Store,
         thread: &ThreadId,
-        note: &NoteKey,
+        request: &RequestId,
         tell: &mut dyn FnMut(Told<'_>),
     ) -> Result<()> {
         loop {
@@ -58,7 +58,7 @@ impl Follow {
                 match &line.event {
                     Event::Checkpoint(checkpoint) => {
                         let checkpoint = checkpoint.clone();
-                        self.changeset(thread, note, &checkpoint, tell);
+                        self.changeset(thread, request, &checkpoint, tell);
                     }
                     _ => self.open.push(line),
                 }
@@ -72,7 +72,7 @@ impl Follow {
     fn changeset(
         &mut self,
         thread: &ThreadId,
-        note: &NoteKey,
+        request: &RequestId,
         checkpoint: &Checkpoint,
         tell: &mut dyn FnMut(Told<'_>),
     ) {
@@ -83,7 +83,7 @@ impl Follow {
             match event {
                 Event::RunStarted(run)
                     if std::mem::take(&mut self.is_handed_on)
-                        || run.meta.source_mailbox_entry_id.as_deref() == Some(note.as_str()) =>
+                        || run.meta.source_mailbox_entry_id.as_deref() == Some(request.as_str()) =>
                 {
                     self.run = Some(run.run_id.clone());
                 }

@@ -8,7 +8,7 @@ use selvedge_log::Head;
 use selvedge_model::account::Posting;
 use selvedge_model::event::Place;
 use selvedge_model::{
-    Batch, Changeset, Event, Expect, Message, Note, NoteKey, Part, Patch, Reason, RunId, RunMeta, Stop, ThreadId,
+    Batch, Changeset, Event, Expect, Message, Part, Patch, Posted, Reason, RequestId, Right, RunId, RunMeta, ThreadId,
     Timestamp,
 };
 use selvedge_store::{Error as StoreError, Lease};
@@ -18,7 +18,6 @@ use crate::engine::Engine;
 use crate::error::{Error, Result};
 use crate::fold::Fold;
 use crate::ledger::Hold;
-use crate::pulse::{Heart, Pulse};
 use crate::saving::Saving;
 use crate::told::Told;
 
@@ -29,7 +28,8 @@ pub(crate) struct Delta {
     pub(crate) messages: Vec<Message>,
     pub(crate) patches: Vec<Patch>,
     pub(crate) events: Vec<Event>,
-    pub(crate) consumed: Vec<NoteKey>,
+    /// Requests that the commit takes out of the inbox.
+    pub(crate) consumed: Vec<RequestId>,
     /// What is posted to the ledger, in order.
     pub(crate) postings: Vec<Posting>,
 }
@@ -52,6 +52,9 @@ impl Delta {
     }
 }
 
+/// The epoch of a thread that is created held.
+pub(crate) const BORN_EPOCH: u64 = 1;
+
 /// Which run a commit belongs to, and what is said of the run.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Of {
@@ -65,10 +68,8 @@ pub(crate) struct Of {
 pub(crate) struct More {
     /// What is added to other threads.
     pub(crate) parts: Vec<Part>,
-    /// Notes for other threads.
-    pub(crate) posted: Vec<Note>,
-    /// Notes that are answered so.
-    pub(crate) consumed: Vec<(ThreadId, NoteKey)>,
+    /// Requests to other threads.
+    pub(crate) posted: Vec<Posted>,
 }
 
 /// A thread under lease.
@@ -85,8 +86,8 @@ pub(crate) struct Held<'e> {
     /// The snapshot that is being saved; it is waited for before the lease goes.
     pub(crate) saving: Option<Saving>,
     lease: Leased<'e>,
-    /// What it committed last, and when.
-    pulse: Pulse,
+    /// The lease of the thread that goes on in its place, granted with the batch that created that one.
+    pub(crate) successor: Option<Leased<'e>>,
 }
 
 /// A lease that is given back when it is dropped, as far as that is possible: when something could not be read, and also when a tool or
@@ -106,8 +107,9 @@ impl<'e> Leased<'e> {
         &self.lease.thread
     }
 
-    pub(crate) fn lease(&self) -> &Lease {
-        &self.lease
+    /// Says which dead owner it was taken over from, where a replay knows that from its record.
+    pub(crate) fn set_taken_from(&mut self, owner: &selvedge_model::OwnerId) {
+        self.lease.taken_from = Some(owner.clone());
     }
 
     fn give_back(&mut self) -> std::result::Result<(), StoreError> {
@@ -129,7 +131,6 @@ impl Drop for Leased<'_> {
 impl<'e> Held<'e> {
     pub(crate) fn new(lease: Leased<'e>, fold: Fold) -> Self {
         let engine = lease.engine;
-        let pulse = Pulse::at(fold.head.version);
         Self {
             engine,
             fold,
@@ -139,13 +140,19 @@ impl<'e> Held<'e> {
             attempts: 0,
             saving: None,
             lease,
-            pulse,
+            successor: None,
         }
     }
 
-    /// What says, beside a run, that whoever holds the thread lives.
-    pub(crate) fn heart(&self) -> Heart {
-        Heart::new(self.pulse.clone(), self.lease.lease.clone())
+    /// The owner that died and that the lease was taken over from.
+    pub(crate) fn taken_from(&self) -> Option<&selvedge_model::OwnerId> {
+        self.lease.lease.taken_from.as_ref()
+    }
+
+    /// The lease of a thread that was created held, by a batch of this thread.
+    fn granted(&self, thread: &ThreadId) -> Leased<'e> {
+        let (thread, owner) = (thread.clone(), self.engine.store.owner().clone());
+        Leased::new(self.engine, Lease { thread, owner, epoch: BORN_EPOCH, taken_from: None })
     }
 
     pub(crate) fn thread(&self) -> &ThreadId {
@@ -181,22 +188,31 @@ impl<'e> Held<'e> {
         let run = changeset.run_id.clone();
         let mut events = changeset.clone().into_events();
         let born: Vec<ThreadId> = more.parts.iter().map(|part| part.thread.clone()).collect();
-        let committed = self.commit_closing(self.batch(changeset, more), &events);
-        let head = self.engine.store.head(self.thread());
-        let (head, at) = match (committed, head) {
-            (Ok(committed), head) => (head?, committed.at),
-            (Err(StoreError::OutcomeUnknown { .. }), Ok(head)) if self.is_next(&head) => (head, None),
-            (Err(source), _) => {
-                self.delta.forget(&born);
-                return Err(Error::Commit { reason, source });
-            }
+        let is_granted = |part: &&Part| matches!(part.right, Right::Lease(_));
+        let granted = more.parts.iter().find(is_granted).map(|part| part.thread.clone());
+        let (head, at) = match self.commit_closing(self.batch(changeset, more), &events) {
+            Ok(committed) => match committed.parts.into_iter().find(|part| part.thread == *self.thread()) {
+                Some(part) => {
+                    events = told(part.events);
+                    (part.head, committed.at)
+                }
+                None => (self.engine.store.head(self.thread())?, committed.at),
+            },
+            Err(error @ StoreError::OutcomeUnknown { .. }) => match self.engine.store.head(self.thread()) {
+                Ok(head) if self.is_next(&head) => {
+                    self.read_back(&mut events, &head)?;
+                    (head, None)
+                }
+                _ => return self.not_committed(reason, error, &born),
+            },
+            Err(error) => return self.not_committed(reason, error, &born),
         };
         self.delta = Delta::default();
-        self.with_records(&mut events, &head)?;
+        // Guarded from here on, also if somebody who is told panics.
+        self.successor = granted.map(|thread| self.granted(&thread));
         // Whatever the store put before them (a recovery, a new key), the events are the last lines before the checkpoint.
         let seq = head.lines.saturating_sub(events.len() as u64 + 1);
         let version = head.version;
-        self.pulse.committed(version);
         // What is folded here is what whoever reads the log folds, its times included.
         let at = match at {
             Some(at) => at,
@@ -212,6 +228,12 @@ impl<'e> Held<'e> {
         Ok(version)
     }
 
+    /// Nothing of the delta was committed; what can still be committed stays in it.
+    fn not_committed(&mut self, reason: Reason, source: StoreError, born: &[ThreadId]) -> Result<u64> {
+        self.delta.forget(born);
+        Err(Error::Commit { reason, source })
+    }
+
     /// The time of the last line of the log.
     fn time_of(&self, head: &Head) -> Result<Timestamp> {
         let last = self.engine.store.read(self.thread(), head.lines.saturating_sub(1), 1)?.pop();
@@ -219,16 +241,14 @@ impl<'e> Held<'e> {
     }
 
     /// Puts what the ledger recorded among the events that were committed, as it stands in the log.
-    fn with_records(&self, events: &mut Vec<Event>, head: &Head) -> Result<()> {
+    fn read_back(&self, events: &mut Vec<Event>, head: &Head) -> Result<()> {
         let before = self.fold.head.lines;
         let is_more = head.lines > before + events.len() as u64 + 1;
         if !is_more {
             return Ok(());
         }
         let lines = self.engine.store.read(self.thread(), before, usize::MAX)?;
-        let is_told = |event: &Event| !matches!(event.place(), Place::Lead | Place::End);
-        *events =
-            lines.into_iter().take_while(|line| line.seq < head.lines).map(|line| line.event).filter(is_told).collect();
+        *events = told(lines.into_iter().take_while(|line| line.seq < head.lines).map(|line| line.event).collect());
         Ok(())
     }
 
@@ -252,31 +272,12 @@ impl<'e> Held<'e> {
 
     fn batch(&self, changeset: Changeset, more: More) -> Batch {
         let thread = self.thread().clone();
-        let own = |note: &NoteKey| (thread.clone(), note.clone());
-        let mut consumed: Vec<_> = self.delta.consumed.iter().map(own).collect();
-        consumed.extend(more.consumed.into_iter().filter(|note| !consumed.contains(note)).collect::<Vec<_>>());
+        let consumed = self.delta.consumed.iter().map(|id| (thread.clone(), id.clone())).collect();
         let expect = Expect::Exact(self.fold.head.version);
         let mut part = Part::new(thread, expect, changeset).under(self.lease.lease.epoch);
         part.postings.clone_from(&self.delta.postings);
         let parts = std::iter::once(part).chain(more.parts).collect();
         Batch { key: None, parts, consumed, posted: more.posted }
-    }
-
-    /// The notes that ask a run to stop.
-    pub(crate) fn stops(&self) -> Result<Vec<NoteKey>> {
-        let asks = |note: &Note| matches!(note.kind.as_str(), "cancel" | "kill");
-        let notes = self.engine.store.pending(self.thread())?;
-        Ok(notes.into_iter().filter(asks).map(|note| note.key).collect())
-    }
-
-    /// How urgently it was asked to stop.
-    pub(crate) fn said_to_stop(&self) -> Result<Option<Stop>> {
-        let stop = |note: Note| match note.kind.as_str() {
-            "cancel" => Some(Stop::Cancelled),
-            "kill" => Some(Stop::Killed),
-            _ => None,
-        };
-        Ok(self.engine.store.pending(self.thread())?.into_iter().filter_map(stop).max())
     }
 
     /// Gives the lease back, keeping what is known of the thread; refused while somebody waits to be heard.
@@ -290,4 +291,9 @@ impl<'e> Held<'e> {
             Err(error) => Err((Box::new(self), error)),
         }
     }
+}
+
+/// The events of a changeset that are told: without what the store led it with, and without its checkpoint.
+fn told(events: Vec<Event>) -> Vec<Event> {
+    events.into_iter().filter(|event| !matches!(event.place(), Place::Lead | Place::End)).collect()
 }

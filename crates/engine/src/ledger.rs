@@ -22,8 +22,8 @@ use selvedge_model::answer::Usage;
 use selvedge_model::event::{SuspendReason, Suspended};
 use selvedge_model::id::ReservationId;
 use selvedge_model::limits::{Limits, SPEND_EXCEEDED};
-use selvedge_model::{Batch, Committed, Event, ModelError, Money, Price, Reason, RunId, Status};
-use selvedge_store::Error as StoreError;
+use selvedge_model::{Batch, Event, ModelError, Money, Price, Reason, RunId, Status};
+use selvedge_store::{Committed, Error as StoreError};
 
 use crate::assignment::Assignment;
 use crate::error::{Error, Result};

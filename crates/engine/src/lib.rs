@@ -2,13 +2,13 @@
 //!
 //! In reading order:
 //!
-//! - [`assignment`]: what a run is done with: the model, the tools, the limits. [`input`]: what starts a run.
+//! - [`assignment`]: what a run is done with: the model, the tools, the limits. `start`: what starts a run.
 //! - [`engine`]: the handle, and the verbs: `send`, `resume`, `cancel`, `kill`, `settle`, `recover`.
 //! - `held`: a thread under lease; the one place where a run commits. `fold` and `conversation`: what is known of it,
 //!   kept between commits and between runs, so that the next turn costs what the first did.
-//! - `hearing`: what others say to a thread that somebody runs. [`deciding`]: what people decide about calls; `approval`: what such
-//!   a decision is bound to and what it means; `vouching`: that what was left for a run comes from somebody who holds the key.
-//! - `pulse`: how long a run went on whose process died.
+//! - [`inbox`]: requests to a thread, delivered, drained and answered. [`deciding`]: what people decide about calls; `approval`: what such
+//!   a decision is bound to and what it means.
+//! - `beat`: how long a run went on whose process died.
 //! - `continuation`: a thread that goes on in another one; `carry`: what that one takes along; `context`: how full a model is.
 //! - `run`: one run as a list of named steps. `stops`: when it is stopped that goes in circles. `turn`: one answer of the model. `calls`: the tool calls of a turn, new ones
 //!   and those that an earlier life left open.
@@ -30,6 +30,7 @@
 
 mod approval;
 pub mod assignment;
+mod beat;
 mod calls;
 mod carry;
 pub mod chain;
@@ -43,14 +44,12 @@ pub mod error;
 mod fold;
 mod follow;
 mod handover;
-mod hearing;
 mod held;
-pub mod input;
+pub mod inbox;
 pub mod ledger;
 mod mask;
 pub mod orphans;
 mod places;
-mod pulse;
 pub mod redact;
 pub mod replay;
 mod run;
@@ -59,18 +58,19 @@ pub mod search;
 pub mod snapshot;
 pub mod spawn;
 pub mod standing;
+mod start;
 mod stopping;
 mod stops;
 pub mod told;
 pub mod transcript;
 mod turn;
-mod vouching;
 pub mod wait;
 
 pub use assignment::{Assignment, Permission};
 pub use deciding::{Choice, Decided, Recorded};
 pub use engine::{Engine, Options};
 pub use error::{Error, Result};
-pub use input::Input;
+pub use inbox::Delivered;
 pub use redact::Redactor;
+pub use selvedge_model::Input;
 pub use told::{Ended, Resumed, Stopped, Told};

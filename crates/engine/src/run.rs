@@ -15,20 +15,20 @@ use selvedge_model::limits::{self, Cost, Limits, Reached};
 use selvedge_model::message::Block;
 use selvedge_model::{
     CallId, Cancel, Classify, Event, Message, Reason, Role, RunId, RunMeta, RunStatus, Status, Stop, Timestamp,
-    ToolSpec,
+    ToolSpec, Verdict,
 };
 use serde_json::{Value, json};
 
 use crate::assignment::Assignment;
+use crate::beat;
 use crate::calls::Settled;
 use crate::context::Gauge;
 use crate::continuation::Successor;
 use crate::error::{Error, Result};
-use crate::hearing::Watch;
 use crate::held::{Held, More, Of};
-use crate::input::Input;
+use crate::inbox::Watch;
 use crate::ledger::{Bid, OUTPUT_TOKENS, Refused, Spent};
-use crate::pulse;
+use crate::start::Start;
 use crate::stops::{self, Met};
 use crate::told::{Ended, Told};
 use crate::turn::{self, Asked, Asking, Used};
@@ -95,7 +95,7 @@ enum Why {
 /// Runs a thread that is held, from its input to its end.
 pub(crate) fn run(
     held: &mut Held<'_>,
-    input: Input,
+    start: Start,
     work: &Assignment,
     heard: Heard<'_>,
     tell: &mut dyn FnMut(Told<'_>),
@@ -106,8 +106,8 @@ pub(crate) fn run(
     held.hooks.iter_mut().for_each(|hook| engine.redactor.value(hook));
     // Thirty-two hex characters are a run's name.
     let run = RunId::new(engine.ids.hex32()).map_err(|_| selvedge_store::Error::BadBatch)?;
-    let mut meta = RunMeta::started(work.agent_id.clone(), input.origin.clone());
-    meta.source_mailbox_entry_id = input.note.as_ref().map(ToString::to_string);
+    let mut meta = RunMeta::started(work.agent_id.clone(), start.input.origin.as_str());
+    meta.source_mailbox_entry_id = start.request.as_ref().map(|asked| asked.id.to_string());
     meta.config = work.config;
     let mut running = Running {
         work,
@@ -130,7 +130,7 @@ pub(crate) fn run(
     if suspended.and_then(|suspended| suspended.code.as_deref()).is_some_and(stops::is_stop) {
         running.judged = running.held.fold.conversation.messages().len();
     }
-    running.begin(input)?;
+    running.begin(start)?;
     let why = match running.work() {
         Ok(why) => why,
         Err(error) => {
@@ -159,7 +159,7 @@ impl Running<'_, '_> {
     }
 
     /// Takes the input in, cleans up after earlier runs, and says that this one began.
-    fn begin(&mut self, input: Input) -> Result<()> {
+    fn begin(&mut self, Start { input, request }: Start) -> Result<()> {
         if let Some(raise) = &input.raise {
             let changed = self.held.raised(raise, self.work)?;
             self.held.delta.events.push(Event::ManifestChanged(changed));
@@ -177,7 +177,9 @@ impl Running<'_, '_> {
         held.delta.messages.extend(messages);
         held.delta.patches.extend(cleanup);
         held.delta.state = input.state;
-        held.delta.consumed.extend(input.note);
+        if let Some(asked) = request {
+            asked.answer(&mut held.delta, Verdict::Applied, None);
+        }
         let of = Of { run: Some(self.run.clone()), meta: Some(self.meta.clone()), turn: None };
         held.commit(Reason::UserMessage, of, self.tell).map_err(Error::unfunded)?;
         self.set_time();
@@ -280,7 +282,7 @@ impl Running<'_, '_> {
     /// Takes in what others decided and raised; gives whether anything changed.
     fn hear(&mut self) -> Result<bool> {
         let of = self.of();
-        let changed = self.held.hear(Some(self.work), of, self.tell)?;
+        let changed = self.held.drain(Some(self.work), of, self.tell)?;
         if changed {
             self.set_time();
         }
@@ -437,7 +439,7 @@ impl Running<'_, '_> {
     /// Says how the run ended; always, even when there is nothing else to say.
     fn finish(mut self, mut why: Why) -> Result<Ended> {
         let mut more = match &mut why {
-            // Whoever goes on looks at the children when it begins.
+            // The thread that goes on looks at the children when it begins.
             Why::Continued(successor) => std::mem::take(&mut successor.more),
             _ => {
                 self.held.engine.settle_children(self.held);
@@ -520,6 +522,7 @@ impl Running<'_, '_> {
             Why::Stopped(stop) => {
                 self.held.interrupt_calls("interrupted: the run was stopped before this call was made")?;
                 self.held.delta.messages.push(Message::text(Role::Assistant, STOPPED));
+                self.held.answer_stops(Verdict::Applied)?;
                 let code = if stop == Stop::Killed { "killed" } else { "cancelled" };
                 (code.to_owned(), None, None, done)
             }
@@ -572,13 +575,16 @@ pub(crate) fn settle_lost(held: &mut Held<'_>, tell: &mut dyn FnMut(Told<'_>)) -
     let suspended = Suspended { calls: unknown, ..Suspended::because(reason, "process_lost") };
     held.delta.events.push(Event::Suspended(suspended));
     let charged = held.settle_lost_calls(lost.as_ref())?;
-    // Whoever asked the dead run to stop did not mean the next one.
-    held.delta.consumed = held.stops()?;
+    // A stop of the dead run does not mean the next one.
+    held.answer_stops(Verdict::Unchanged)?;
     let used = &held.fold.meter().active;
-    let alive = held.engine.store.last_alive(held.thread())?;
+    let beat = match held.taken_from() {
+        Some(owner) => held.engine.store.last_beat(owner)?,
+        None => None,
+    };
     let meta = lost.as_ref().and_then(|run| held.fold.run(run)).map(|run| {
         let ran = run.updated_at.as_micros().saturating_sub(run.created_at.as_micros()) / 1000;
-        let ran_on = pulse::ran_on_ms(alive, held.fold.head.version, run.updated_at, held.engine.clock.now());
+        let ran_on = beat::ran_on_ms(beat, run.updated_at, held.engine.clock.now());
         let duration_ms = u64::try_from(ran).unwrap_or(0).saturating_add(ran_on);
         let mut cost = Cost { duration_ms, ..used.clone() };
         cost.add(&Cost { spend: charged, spend_unknown: charged, ..Cost::default() });

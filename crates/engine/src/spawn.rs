@@ -17,10 +17,11 @@ use selvedge_items::capability::{Capabilities, Capability};
 use selvedge_model::account::Posting;
 use selvedge_model::event::{Fields, SuspendReason, Suspended};
 use selvedge_model::limits::Limits;
+use selvedge_model::request::ChildEnd;
 use selvedge_model::tool::Started;
 use selvedge_model::{
-    Call, CallId, Cancel, Changeset, Event, Expect, Manifest, Message, NewThread, Note, NoteKey, Output, Part, Role,
-    Status, Stop, ThreadId,
+    Call, CallId, Cancel, Changeset, Event, Expect, Input, Manifest, Message, NewThread, Output, Part, Posted, Request,
+    Role, Status, Stop, ThreadId,
 };
 use selvedge_store::Error as StoreError;
 use serde_json::{Value, json};
@@ -30,7 +31,6 @@ use crate::engine::Engine;
 use crate::error::{Error, Result};
 use crate::fold::Fold;
 use crate::held::Held;
-use crate::input::Input;
 use crate::ledger::Book;
 use crate::places::Place;
 use crate::run::over;
@@ -105,9 +105,6 @@ pub(crate) enum Refused {
     /// A ceiling is reached, and the thread waits.
     Waits(Box<Suspended>),
 }
-
-/// The kind of note that tells a parent what became of a child.
-pub(crate) const CHILD_SETTLED: &str = "child_settled";
 
 /// How much of a child's last words its parent is told.
 const TOLD_BYTES: usize = 4000;
@@ -325,8 +322,8 @@ impl Engine {
 }
 
 impl Held<'_> {
-    /// The note that tells a parent what became of this thread, if this is its end.
-    pub(crate) fn settles(&self, status: Status) -> Option<Note> {
+    /// The request that tells a parent what became of this thread, if this is its end.
+    pub(crate) fn settles(&self, status: Status) -> Option<Posted> {
         if !status.is_terminal() || status == Status::Continued {
             return None;
         }
@@ -337,19 +334,9 @@ impl Held<'_> {
         let outputs = returned.or_else(|| self.fold.manifest().outputs.clone());
         let parent = self.fold.manifest().parent_id.clone()?;
         let parent = self.engine.end_of_chain(&parent).ok()?;
-        let thread = self.thread();
-        let root = &self.fold.manifest().chain_root_id;
-        let body = json!({"thread_id": root, "end_thread_id": thread, "status": status, "outputs": outputs});
-        let key = NoteKey::new(format!("{CHILD_SETTLED}-{}", self.engine.ids.hex12())).ok()?;
-        Some(Note { thread: parent, key, kind: CHILD_SETTLED.to_owned(), body })
-    }
-}
-
-/// What a parent records of a child that came to an end.
-pub(crate) fn settled_of(note: &Note) -> Option<Event> {
-    match note.body.clone() {
-        Value::Object(fields) => Some(Event::ChildSettled(fields)),
-        _ => None,
+        let (thread_id, end_thread_id) = (self.fold.manifest().chain_root_id.clone(), self.thread().clone());
+        let end = ChildEnd { thread_id, end_thread_id, status, outputs };
+        self.engine.posted(&parent, Request::ChildSettled(end)).ok()
     }
 }
 

@@ -1,6 +1,6 @@
 //! Stopping threads, with everything that they started: asked first, then by force.
 //!
-//! Whoever runs a thread is told by a note, and ends it at the next moment at which nothing is lost. A thread that only waits is ended
+//! The process that runs a thread gets a request, and ends it at the next moment at which nothing is lost. A thread that only waits is ended
 //! here, under its lease. Who is to be killed and does not hear is ended by the identity of its process, which was on record before it could
 //! act.
 
@@ -8,13 +8,13 @@ use std::collections::HashSet;
 use std::time::{Duration, Instant};
 
 use selvedge_model::event::{ManifestChanged, Process};
-use selvedge_model::{Event, Reason, RunId, RunMeta, Status, Stop, ThreadId};
+use selvedge_model::{Event, Reason, Request, RunId, RunMeta, Status, Stop, ThreadId};
 use selvedge_store::{Acquire, Error as StoreError};
-use serde_json::json;
 
 use crate::engine::Engine;
 use crate::error::{Error, Result};
 use crate::held::{Held, More, Of};
+use crate::inbox::Delivered;
 use crate::standing::started_for;
 use crate::told::Stopped;
 
@@ -68,25 +68,14 @@ impl Engine {
         if let Some(cancel) = self.lock_active().get(thread) {
             cancel.say(stop);
         }
-        match self.lease(thread, Acquire::default()) {
-            Ok(lease) => {
-                let mut held = self.take(lease, &mut |_| {})?;
-                let result = stop_waiting(&mut held, stop);
-                let status = held.fold.manifest().status;
-                self.give_back(held)?;
-                result.map(|()| Stopped { status, pid: None })
-            }
-            Err(StoreError::LeaseHeld { holder, .. }) => {
-                let kind = if stop == Stop::Killed { "kill" } else { "cancel" };
-                self.post(thread, kind, &self.ids.hex12(), json!({}))?;
-                self.hear_if_free(thread)?;
-                if stop == Stop::Killed {
-                    self.end_by_force(thread)?;
-                }
-                Ok(Stopped { status: self.store.get(thread)?.manifest.status, pid: holder.pid() })
-            }
-            Err(error) => Err(error.into()),
+        let holder = self.store.holder(thread)?;
+        let request = if stop == Stop::Killed { Request::Kill } else { Request::Cancel };
+        let delivered = self.deliver(thread, request, None)?;
+        if stop == Stop::Killed && matches!(delivered, Delivered::Left(_)) {
+            self.end_by_force(thread)?;
         }
+        let pid = holder.filter(|_| matches!(delivered, Delivered::Left(_))).and_then(|holder| holder.pid());
+        Ok(Stopped { status: self.store.get(thread)?.manifest.status, pid })
     }
 
     /// Ends the process that runs a thread and does not hear, by the identity that was recorded before it could act: never by a number

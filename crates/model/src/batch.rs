@@ -1,12 +1,11 @@
-//! What is committed as one: changesets for one or more threads, postings, notes. All of it or none.
+//! What is committed as one: changesets for one or more threads, postings, requests. All of it or none.
 
 use serde::{Deserialize, Serialize};
-use serde_json::Value;
 
 use crate::account::Posting;
 use crate::changeset::Changeset;
-use crate::id::{CommitKey, NoteKey, ThreadId};
-use crate::time::Timestamp;
+use crate::id::{CommitKey, RequestId, ThreadId};
+use crate::request::Posted;
 
 /// What must be true of a thread for its part to be committed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -23,7 +22,7 @@ pub enum Expect {
 /// Under which right a part is written.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Right {
-    /// Under a lease of this epoch.
+    /// Under a lease of this epoch. A thread that is created so is born held, at this epoch, by the process that commits.
     Lease(u64),
     /// Without one: only if nobody alive holds the lease.
     Brief,
@@ -58,19 +57,6 @@ impl Part {
     }
 }
 
-/// A request to a thread from somebody without the lease.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-pub struct Note {
-    /// The thread it is for.
-    pub thread: ThreadId,
-    /// Its sender's name for it; posted twice it is one note.
-    pub key: NoteKey,
-    /// What is asked: `send`, `cancel`, `rename` and so on.
-    pub kind: String,
-    /// The rest of the request.
-    pub body: Value,
-}
-
 /// What is committed as one.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Batch {
@@ -78,10 +64,10 @@ pub struct Batch {
     pub key: Option<CommitKey>,
     /// What is added to which thread; no thread twice.
     pub parts: Vec<Part>,
-    /// Notes that this commit answers; each must still be pending.
-    pub consumed: Vec<(ThreadId, NoteKey)>,
-    /// Notes that this commit posts.
-    pub posted: Vec<Note>,
+    /// Requests that this commit consumes; each must still be pending.
+    pub consumed: Vec<(ThreadId, RequestId)>,
+    /// Requests that this commit posts.
+    pub posted: Vec<Posted>,
 }
 
 impl Batch {
@@ -95,25 +81,5 @@ impl Batch {
     pub fn with_key(mut self, key: CommitKey) -> Self {
         self.key = Some(key);
         self
-    }
-}
-
-/// What a commit answers.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Committed {
-    /// The version each thread came to, in the order of the parts.
-    pub versions: Vec<(ThreadId, u64)>,
-    /// Whether this is the answer to an earlier commit of the same key.
-    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
-    pub replayed: bool,
-    /// The time that its lines bear; only told to whoever committed it.
-    #[serde(skip)]
-    pub at: Option<Timestamp>,
-}
-
-impl Committed {
-    /// The version `thread` came to.
-    pub fn version_of(&self, thread: &ThreadId) -> Option<u64> {
-        self.versions.iter().find(|(id, _)| id == thread).map(|(_, version)| *version)
     }
 }

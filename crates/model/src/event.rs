@@ -16,6 +16,7 @@ use crate::id::{DirectiveId, ThreadId};
 use crate::limits::Limits;
 use crate::message::Message;
 use crate::patch::Patch;
+use crate::request::Answered;
 use crate::run::RunRecorded;
 use crate::status::Status;
 
@@ -84,6 +85,8 @@ pub enum Event {
     AccountRaised(Record),
     /// An account may spend nothing further.
     AccountStopped(Record),
+    /// A request was consumed.
+    RequestAnswered(Answered),
     /// Title, session, outputs or status changed.
     ManifestChanged(ManifestChanged),
     /// A child thread was started.

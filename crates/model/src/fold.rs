@@ -31,6 +31,9 @@ pub struct Call {
     /// What was decided, in order.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub decisions: Vec<Decision>,
+    /// What was said last to have become of it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub settled: Option<Decision>,
     /// The thread that it started.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub child: Option<Spawned>,
@@ -217,7 +220,11 @@ impl Thread {
             }
             Event::Decision(decision) => {
                 self.manifest.apply(event, at)?;
-                self.call(&decision.call_id).decisions.push(decision.clone());
+                let call = self.call(&decision.call_id);
+                call.decisions.push(decision.clone());
+                if !decision.is_word() {
+                    call.settled = Some(decision.clone());
+                }
             }
             Event::ToolOutcome(ToolOutcome { call_id, error, blob, .. }) => {
                 let ended = ToolOutcome { call_id: call_id.clone(), error: error.clone(), blob: *blob, result: None };

@@ -201,8 +201,8 @@ name!(
     OwnerId, "owner id", check_path_like
 );
 name!(
-    /// A request from somebody without the lease, named by its sender so that it is posted once.
-    NoteKey, "note key", check_opaque
+    /// A request, named by its sender so that it is served once.
+    RequestId, "request id", check_opaque
 );
 name!(
     /// One hold on an account.

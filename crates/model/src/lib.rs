@@ -5,6 +5,7 @@
 //! - [`id`], [`time`], [`digest`], [`money`]: the small values.
 //! - [`message`], [`path`], [`op`], [`patch`], [`scope`]: what a thread says and knows.
 //! - [`event`], [`changeset`], [`batch`]: one line, one thread's share of a commit, one commit. [`blob`]: what a log names.
+//! - [`request`]: what is asked of a thread.
 //! - [`status`], [`run`], [`limits`], [`manifest`], [`fold`]: what follows from the events.
 //! - [`account`]: postings and the rules that keep a tree of threads within its budget.
 //! - [`error`]: the questions every error answers. [`outside`]: the clock and chance, as they are handed in. [`shell`]: names in commands
@@ -32,6 +33,7 @@ mod parsed;
 pub mod patch;
 pub mod path;
 pub mod price;
+pub mod request;
 pub mod run;
 pub mod scope;
 pub mod shell;
@@ -40,7 +42,7 @@ pub mod time;
 pub mod tool;
 
 pub use answer::{Answer, Draft, Model, ModelError, Prompt};
-pub use batch::{Batch, Committed, Expect, Note, Part, Right};
+pub use batch::{Batch, Expect, Part, Right};
 pub use blob::NamedBlobs;
 pub use cancel::{Cancel, Stop};
 pub use changeset::{Changeset, Reason};
@@ -48,13 +50,14 @@ pub use digest::Digest;
 pub use error::{Classify, Kind};
 pub use event::{Event, NewThread};
 pub use fold::Thread;
-pub use id::{AgentId, CallId, CommitKey, DirectiveId, LogId, MessageId, NoteKey, OwnerId, RunId, TaskId, ThreadId};
+pub use id::{AgentId, CallId, CommitKey, DirectiveId, LogId, MessageId, OwnerId, RequestId, RunId, TaskId, ThreadId};
 pub use manifest::Manifest;
 pub use message::{Message, Role};
 pub use money::Money;
 pub use outside::{Clock, Ids};
 pub use patch::Patch;
 pub use price::Price;
+pub use request::{Answered, Input, Origin, Posted, Request, RequestKind, Verdict};
 pub use run::{Run, RunMeta};
 pub use status::{RunStatus, Status};
 pub use time::Timestamp;

@@ -2,7 +2,7 @@
 //!
 //! 1. In the caller's thread, in line for each thread it touches: prepare, hash, sign.
 //! 2. With whoever else waits, under `commit.lock` and in one SQLite transaction: compare heads, epochs, accounts, keys
-//!    and notes with what was prepared from; write heads, redo, index and feed; one sync.
+//!    and requests with what was prepared from; write heads, redo, index and feed; one sync.
 //! 3. New threads get their folder and file, still under `commit.lock`: nobody can delete one before its file is there,
 //!    and find it made again afterwards.
 //! 4. Back in the caller's thread, while others commit: drain the redo into the transcripts, unsynced. Then acknowledge.
@@ -15,12 +15,13 @@ use std::collections::HashMap;
 use std::sync::Arc;
 
 use rusqlite::Connection;
-use selvedge_model::{Batch, CommitKey, Committed, Right, ThreadId};
+use selvedge_model::{Batch, CommitKey, Right, ThreadId};
 use selvedge_store::prepare::{Prepared, PreparedPart, prepare, request_hash};
-use selvedge_store::{Error, Result};
+use selvedge_store::{Committed, Error, Left, Result};
 
 use crate::core::{Core, Durability, Ended, Gate, PendingThread, Remembered, lock, run};
 use crate::feed::Place;
+use crate::inbox;
 use crate::index::{self, Added, Standing};
 use crate::leads::Leads;
 use crate::redo;
@@ -43,10 +44,26 @@ pub(crate) struct Job {
     sealed: Vec<Vec<u8>>,
 }
 
+impl Job {
+    /// A job that needs nothing but what it says.
+    pub(crate) fn of(prepared: Prepared) -> Self {
+        Self { prepared, seen: HashMap::new(), sealed: Vec::new() }
+    }
+}
+
+/// What a job wrote.
+#[derive(Default)]
+pub(crate) struct Written {
+    /// The numbers of the rows of each part.
+    numbers: Vec<Numbers>,
+    /// Where each request was left that it posted.
+    pub(crate) left: Vec<Left>,
+}
+
 /// What became of a job.
 pub(crate) enum Outcome {
     /// It is durable; whoever handed it in drains it.
-    Durable(Box<Job>, Vec<Numbers>),
+    Durable(Box<Job>, Written),
     /// It was prepared from something that has changed; nothing of it was written.
     Stale,
     /// It was refused; nothing of it was written.
@@ -84,8 +101,8 @@ impl From<Error> for Spoiled {
     }
 }
 
-/// One result per job: the numbers of its rows, per part.
-type Results = Vec<Result<Vec<Numbers>, Refusal>>;
+/// One result per job.
+type Results = Vec<Result<Written, Refusal>>;
 
 impl Core {
     pub(crate) fn commit(&self, batch: &Batch) -> Result<Committed> {
@@ -109,8 +126,8 @@ impl Core {
                 outcome => outcome?,
             };
             match outcome {
-                Outcome::Durable(job, numbers) => {
-                    let (committed, manifested) = self.conclude(*job, numbers);
+                Outcome::Durable(job, written) => {
+                    let (committed, manifested) = self.conclude(*job, written.numbers);
                     self.show_manifests(&manifested);
                     self.erase_committed(batch);
                     return Ok(committed);
@@ -151,7 +168,7 @@ impl Core {
     }
 
     /// Commits jobs in one transaction; one outcome per job, in order.
-    fn commit_together(&self, jobs: Vec<Job>) -> Vec<Outcome> {
+    pub(crate) fn commit_together(&self, jobs: Vec<Job>) -> Vec<Outcome> {
         let count = jobs.len();
         self.commit_made(|| Ok(jobs)).unwrap_or_else(|error| refuse_all(count, &error))
     }
@@ -166,12 +183,13 @@ impl Core {
         let outcomes = lock(self.gate()?).alone(&self.layout, |gate| {
             let jobs = jobs()?;
             let written = self.write_jobs(gate, &jobs);
-            let used = written.iter().flatten().flatten().flatten().map(|numbers| numbers.redo.id()).collect();
+            let used = written.iter().flatten().flatten().flat_map(|written| &written.numbers);
+            let used = used.map(|numbers| numbers.redo.id()).collect();
             lock(&self.spares).settle(used);
-            let outcome = |(job, result): (Job, Result<Vec<Numbers>, Refusal>)| match result {
-                Ok(mut numbers) => {
-                    self.make_files(&job, &mut numbers);
-                    Outcome::Durable(Box::new(job), numbers)
+            let outcome = |(job, result): (Job, Result<Written, Refusal>)| match result {
+                Ok(mut written) => {
+                    self.make_files(&job, &mut written.numbers);
+                    Outcome::Durable(Box::new(job), written)
                 }
                 Err(Refusal::Stale) => Outcome::Stale,
                 Err(Refusal::Because(error)) => Outcome::Refused(error),
@@ -242,8 +260,8 @@ impl Core {
             let row = self.read(|connection| rows::find(connection, &part.thread));
             row.is_ok_and(|row| row.is_some_and(|row| row.head == part.written.head))
         };
-        let look = |(job, result): (&Job, Result<Vec<Numbers>, Refusal>)| match result {
-            Ok(_) if !job.prepared.parts.iter().all(is_there) => {
+        let look = |(job, result): (&Job, Result<Written, Refusal>)| match result {
+            Ok(_) if job.prepared.parts.is_empty() || !job.prepared.parts.iter().all(is_there) => {
                 Err(Refusal::Because(Error::OutcomeUnknown { why: why.to_owned() }))
             }
             other => other,
@@ -252,12 +270,12 @@ impl Core {
     }
 
     /// `newest` is the newest place in the feed, of which whoever undoes a job keeps a copy.
-    fn write_job(&self, connection: &Connection, newest: &mut Place, job: &Job) -> Result<Vec<Numbers>, Refusal> {
+    fn write_job(&self, connection: &Connection, newest: &mut Place, job: &Job) -> Result<Written, Refusal> {
         let prepared = &job.prepared;
-        let mut numbers = Vec::with_capacity(prepared.parts.len());
+        let mut written = Written::default();
         for (part, sealed) in prepared.parts.iter().zip(&job.sealed) {
             let seen = job.seen.get(&part.thread).map(Arc::as_ref);
-            numbers.push(self.write_part(connection, newest, part, sealed, seen)?);
+            written.numbers.push(self.write_part(connection, newest, part, sealed, seen)?);
         }
         for (id, account) in &prepared.accounts {
             if let Some(after) = &account.after
@@ -269,18 +287,23 @@ impl Core {
                 rows::put_reservation(connection, id, name, reservation.as_ref())?;
             }
         }
-        for (thread, key) in &prepared.consumed {
-            rows::take_note(connection, thread, key)?;
+        for (thread, id) in &prepared.consumed {
+            inbox::take(connection, thread, id)?;
         }
-        for note in &prepared.posted {
-            rows::put_note(connection, note)?;
+        for (part, numbers) in prepared.parts.iter().zip(&written.numbers) {
+            if let Some(next) = &part.continued_as {
+                inbox::pass_on(connection, numbers.id, next)?;
+            }
+        }
+        for posted in &prepared.posted {
+            written.left.push(self.put_request(connection, posted)?);
         }
         if let Some((key, request)) = &prepared.key
             && !rows::put_key(connection, key, request, &prepared.committed())?
         {
             return Err(Refusal::Stale);
         }
-        Ok(numbers)
+        Ok(written)
     }
 
     fn write_part(
@@ -297,7 +320,7 @@ impl Core {
             sealed,
             epoch: part.epoch,
             owner: match part.right {
-                Right::Lease(_) => seen.and_then(|seen| seen.row.owner.as_ref()),
+                Right::Lease(_) => seen.map_or(Some(&self.owner), |seen| seen.row.owner.as_ref()),
                 Right::Brief => None,
             },
             manifest: &part.manifest,
@@ -333,6 +356,7 @@ impl Core {
         if !index::add(connection, id, &added)? {
             return Err(Refusal::Stale);
         }
+        inbox::remember(connection, id, &part.manifest.chain_root_id, &part.answered, head.version)?;
         let saved_state = self.save_state(connection, id, part, seen.and_then(|seen| seen.saved_state))?;
         Ok(Numbers { id, redo, saved_state, is_drained: false })
     }
@@ -367,9 +391,10 @@ impl Core {
 
     /// Drains a job that is durable, and remembers its threads.
     fn conclude(&self, job: Job, numbers: Vec<Numbers>) -> (Committed, Vec<Manifested>) {
-        let committed = job.prepared.committed();
+        let mut committed = job.prepared.committed();
         let mut manifested = Vec::new();
-        for (part, mut numbers) in job.prepared.parts.into_iter().zip(numbers) {
+        for (mut part, mut numbers) in job.prepared.parts.into_iter().zip(numbers) {
+            committed.parts.push(part.take_committed());
             let is_shown = job.seen.get(&part.thread).is_none_or(|seen| seen.is_shown);
             if part.manifest_shown || !is_shown {
                 manifested.push(Manifested { thread: part.thread.clone(), id: numbers.id });
@@ -399,7 +424,7 @@ impl Core {
     ) {
         let before = seen.find(|seen| seen.row.id == numbers.id);
         let owner = match part.right {
-            Right::Lease(_) => before.and_then(|before| before.row.owner.clone()),
+            Right::Lease(_) => before.map_or(Some(self.owner.clone()), |before| before.row.owner.clone()),
             Right::Brief => None,
         };
         let state = part.state.or_else(|| before.and_then(|before| before.state.clone()));

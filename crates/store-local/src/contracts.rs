@@ -5,14 +5,15 @@ use std::time::Duration;
 
 use selvedge_log::{Head, Line, line, lines};
 use selvedge_model::account::{Account, AccountId, Reservation};
-use selvedge_model::{Batch, CommitKey, Committed, Digest, Note, OwnerId, Run, ThreadId};
+use selvedge_model::{Batch, CommitKey, Digest, OwnerId, Posted, RequestId, Run, ThreadId, Timestamp};
 use selvedge_store::{
-    Acquire, Alive, Commit, Commitment, Cursor, Feed, Filter, Lease, Leases, Ledger, Logs, Notes, Page, Registry,
-    Result, Summary, Tombstone,
+    Acquire, Arrival, Commit, Commitment, Committed, Cursor, Feed, Filter, Inbox, Lease, Leases, Ledger, Left, Logs,
+    Page, Position, Registry, Result, Summary, Tombstone, Waiting,
 };
 
-use crate::core::{Durability, io_error};
+use crate::core::io_error;
 use crate::feed;
+use crate::inbox;
 use crate::lease::Hear;
 use crate::open::LocalStore;
 use crate::rows;
@@ -95,12 +96,16 @@ impl Leases for LocalStore {
         self.core.renew(lease)
     }
 
-    fn keep_alive(&self, lease: &Lease, alive: Alive) -> Result<()> {
-        self.core.keep_alive(lease, alive)
+    fn owner(&self) -> &OwnerId {
+        &self.core.owner
     }
 
-    fn last_alive(&self, thread: &ThreadId) -> Result<Option<Alive>> {
-        self.core.last_alive(thread)
+    fn beat(&self, at: Timestamp) -> Result<()> {
+        self.core.beat(at)
+    }
+
+    fn last_beat(&self, owner: &OwnerId) -> Result<Option<Timestamp>> {
+        self.core.last_beat(owner)
     }
 
     fn release(&self, lease: &Lease) -> Result<()> {
@@ -120,18 +125,28 @@ impl Leases for LocalStore {
     }
 }
 
-impl Notes for LocalStore {
-    fn post(&self, note: Note) -> Result<()> {
-        self.core.write(Durability::Synced, |connection| rows::put_note(connection, &note))?;
-        self.core.tell();
-        Ok(())
+impl Inbox for LocalStore {
+    fn post(&self, posted: Posted) -> Result<Left> {
+        self.core.post(posted)
     }
 
-    fn pending(&self, thread: &ThreadId) -> Result<Vec<Note>> {
+    fn pending(&self, thread: &ThreadId) -> Result<Vec<Waiting>> {
+        self.core.pending(thread)
+    }
+
+    fn answered(&self, thread: &ThreadId, id: &RequestId) -> Result<Option<(ThreadId, u64)>> {
         self.core.read(|connection| {
-            let row = rows::existing(connection, thread)?;
-            rows::notes(connection, row.id, thread)
+            let root = rows::existing(connection, thread)?.manifest.chain_root_id;
+            inbox::answered(connection, &root, id)
         })
+    }
+
+    fn newest(&self) -> Result<u64> {
+        self.core.read(inbox::newest)
+    }
+
+    fn arrivals(&self, after: u64, limit: usize) -> Result<Vec<Arrival>> {
+        self.core.read(|connection| inbox::arrivals(connection, after, limit))
     }
 }
 
@@ -180,8 +195,9 @@ impl Feed for LocalStore {
         self.core.read(|connection| feed::after(connection, position, limit))
     }
 
-    fn wait(&self, position: u64, timeout: Duration) -> Result<()> {
-        self.core.watch.wait(self.core.layout.root(), timeout, || Ok(!self.after(position, 1)?.is_empty()))
+    fn watch(&self, seen: Position, timeout: Duration) -> Result<()> {
+        let is_there = || Ok(!self.after(seen.commits, 1)?.is_empty() || self.newest()? > seen.requests);
+        self.core.watch.wait(self.core.layout.root(), timeout, is_there)
     }
 }
 

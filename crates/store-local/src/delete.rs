@@ -23,13 +23,14 @@ use crate::schema::database;
 pub(crate) const KIND: DocumentKind = DocumentKind::new("tombstone");
 
 /// Every table that has rows of a thread, and their column; what the feed told of it is withdrawn.
-pub(crate) const TABLES: [(&str, &str); 9] = [
+pub(crate) const TABLES: [(&str, &str); 10] = [
     ("redo", "thread"),
     ("leads", "thread"),
     ("messages", "thread"),
     ("states", "thread"),
     ("runs", "thread"),
-    ("notes", "thread"),
+    ("requests", "thread"),
+    ("answers", "thread"),
     ("erasures", "thread"),
     ("heads", "id"),
     ("threads", "id"),

@@ -13,10 +13,10 @@ use selvedge_store::Result;
 use crate::feed;
 use crate::open::LocalStore;
 use crate::rows::{self, bad_row};
-use crate::schema::{self, database};
+use crate::schema::database;
 
 /// What is asked of each table; the last word of an answer to a key is put in order.
-const TABLES: [(&str, &str); 9] = [
+const TABLES: [(&str, &str); 10] = [
     ("leads", "SELECT t.thread_id, x.event FROM leads AS x JOIN threads AS t ON t.id = x.thread ORDER BY 1, x.id"),
     (
         "messages",
@@ -31,8 +31,12 @@ const TABLES: [(&str, &str); 9] = [
         "SELECT key, hex(request), (SELECT group_concat(value, ',') FROM (SELECT value FROM json_each(answer, '$.versions') ORDER BY value)) FROM keys ORDER BY 1",
     ),
     (
-        "notes",
-        "SELECT t.thread_id, key, kind, body FROM notes AS x JOIN threads AS t ON t.id = x.thread ORDER BY 1, x.id",
+        "requests",
+        "SELECT t.thread_id, request_id, posted_at, body FROM requests AS x JOIN threads AS t ON t.id = x.thread ORDER BY 1, x.id",
+    ),
+    (
+        "answers",
+        "SELECT chain_root, request_id, t.thread_id, x.version FROM answers AS x JOIN threads AS t ON t.id = x.thread ORDER BY 1, 2",
     ),
     ("tombstones", "SELECT thread_id, tombstone, document, buried FROM tombstones ORDER BY 1"),
     (
@@ -59,7 +63,7 @@ impl LocalStore {
             for (table, sql) in TABLES {
                 dump_table(connection, table, sql, &mut text)?;
             }
-            let told = feed::every("main", schema::version(connection)?);
+            let told = feed::every("main");
             let sql = format!(
                 "SELECT t.thread_id, x.version FROM ({told}) AS x JOIN threads AS t ON t.id = x.thread ORDER BY 1, 2"
             );

@@ -16,7 +16,7 @@ use crate::core::{Core, Durability, io_error};
 use crate::layout::check_folder;
 use crate::open::LocalStore;
 use crate::rows::{self, bad_row};
-use crate::schema::{self, database};
+use crate::schema::database;
 
 /// A blob whose content was erased.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -94,9 +94,6 @@ impl Core {
     pub(crate) fn erasure(&self, thread: &ThreadId, blob: &Digest) -> Result<Option<Erasure>> {
         self.read(|connection| {
             let row = rows::existing(connection, thread)?;
-            if !schema::knows_erasures(connection)? {
-                return Ok(None);
-            }
             let sql = "SELECT reason, erased_at, done FROM erasures WHERE thread = ? AND blob = ?";
             let mut statement = connection.prepare_cached(sql).map_err(database)?;
             let found = statement.query_row(params![row.id, &blob.0[..]], |row| {
@@ -132,9 +129,6 @@ impl Core {
     /// Erasures that were committed and whose files may still be there.
     pub(crate) fn unfinished_erasures(&self) -> Result<Vec<(i64, ThreadId, Digest)>> {
         self.read(|connection| {
-            if !schema::knows_erasures(connection)? {
-                return Ok(Vec::new());
-            }
             let sql = "SELECT t.id, t.thread_id, e.blob FROM erasures AS e JOIN threads AS t ON t.id = e.thread WHERE e.done = 0";
             let mut statement = connection.prepare_cached(sql).map_err(database)?;
             let found = statement

@@ -14,20 +14,24 @@
 //! - every version has one place, later commits a greater one, and a place is never used twice;
 //! - the head of a thread is never moved but by what is announced here, and what was announced is withdrawn before it is set back.
 //!
-//! The thread of a run that was withdrawn is [`NOBODY`]. Up to format 4 each row was one version, and rows could be missing between.
+//! The thread of a run that was withdrawn is [`NOBODY`].
 
 use rusqlite::{Connection, params};
 use selvedge_model::ThreadId;
 use selvedge_store::{Commitment, Result};
 
 use crate::rows::{self, bad_row, signed, unsigned};
-use crate::schema::{self, database};
+use crate::schema::database;
 
 /// The thread of places that are nobody's.
 const NOBODY: i64 = 0;
 
-/// The first format whose rows are runs.
-const FORMAT_OF_RUNS: i64 = 5;
+/// Lets nobody's begin where rows are missing, and behind the last one if its thread has come further.
+pub(crate) const CLOSE_GAPS: &str = "
+INSERT INTO feed SELECT position + 1, 0, 0 FROM feed AS f WHERE NOT EXISTS (SELECT 1 FROM feed WHERE position = f.position + 1)
+    AND (EXISTS (SELECT 1 FROM feed WHERE position > f.position)
+         OR f.version <> (SELECT version FROM heads WHERE id = f.thread));
+";
 
 /// The newest place, and who came to which version there.
 #[derive(Clone, Copy, Debug)]
@@ -67,20 +71,12 @@ impl Place {
 /// The place of the newest commit.
 pub(crate) fn position(connection: &Connection) -> Result<u64> {
     let _moment = connection.unchecked_transaction().map_err(database)?;
-    match schema::version(connection)? {
-        FORMAT_OF_RUNS.. => Place::newest(connection).map(|newest| unsigned(newest.position)),
-        _ => {
-            let sql = "SELECT COALESCE(MAX(position), 0) FROM feed";
-            let mut statement = connection.prepare_cached(sql).map_err(database)?;
-            statement.query_row([], |row| row.get(0)).map(unsigned).map_err(database)
-        }
-    }
+    Place::newest(connection).map(|newest| unsigned(newest.position))
 }
 
 /// Commits behind `position`, in order, at most `limit`.
 pub(crate) fn after(connection: &Connection, position: u64, limit: usize) -> Result<Vec<Commitment>> {
     let _moment = connection.unchecked_transaction().map_err(database)?;
-    let are_runs = schema::version(connection)? >= FORMAT_OF_RUNS;
     let sql = "SELECT f.position, f.thread, f.version, h.version, t.thread_id FROM feed AS f \
                LEFT JOIN heads AS h ON h.id = f.thread LEFT JOIN threads AS t ON t.id = f.thread \
                WHERE f.position >= (SELECT COALESCE(MAX(position), 0) FROM feed WHERE position <= ?) ORDER BY f.position";
@@ -99,8 +95,7 @@ pub(crate) fn after(connection: &Connection, position: u64, limit: usize) -> Res
         };
         let is_last = next.is_none();
         if let Some((run, Some(name))) = std::mem::replace(&mut begun, next) {
-            let last = if are_runs { run.last() } else { run.position };
-            let places = run.position.max(signed(position).saturating_add(1))..=last;
+            let places = run.position.max(signed(position).saturating_add(1))..=run.last();
             told.extend(places.take(limit - told.len()).map(|place| Commitment {
                 position: unsigned(place),
                 thread: name.clone(),
@@ -163,32 +158,24 @@ pub(crate) fn withdraw(connection: &Connection, thread: i64, from_version: u64) 
     Ok(())
 }
 
-/// A query for every place, thread and version that was told, of the database of this name and format.
-pub(crate) fn every(schema: &str, format: i64) -> String {
-    match format {
-        FORMAT_OF_RUNS.. => format!(
-            "WITH RECURSIVE runs AS (SELECT position, thread, version, COALESCE(LEAD(position) OVER (ORDER BY position), \
-                 1 + position + (SELECT h.version FROM {schema}.heads AS h WHERE h.id = f.thread) - version) AS next \
-                 FROM {schema}.feed AS f), \
-             told AS (SELECT position, thread, version, next FROM runs UNION ALL \
-                 SELECT position + 1, thread, version + 1, next FROM told WHERE position + 1 < next) \
-             SELECT position, thread, version FROM told"
-        ),
-        _ => format!("SELECT position, thread, version FROM {schema}.feed"),
-    }
+/// A query for every place, thread and version that was told, of the database of this name.
+pub(crate) fn every(schema: &str) -> String {
+    format!(
+        "WITH RECURSIVE runs AS (SELECT position, thread, version, COALESCE(LEAD(position) OVER (ORDER BY position), \
+             1 + position + (SELECT h.version FROM {schema}.heads AS h WHERE h.id = f.thread) - version) AS next \
+             FROM {schema}.feed AS f), \
+         told AS (SELECT position, thread, version, next FROM runs UNION ALL \
+             SELECT position + 1, thread, version + 1, next FROM told WHERE position + 1 < next) \
+         SELECT position, thread, version FROM told"
+    )
 }
 
-/// A query for the newest place of the database of this name and format; no row if nothing was told.
-pub(crate) fn newest(schema: &str, format: i64) -> String {
-    match format {
-        FORMAT_OF_RUNS.. => format!(
-            "SELECT f.position + COALESCE((SELECT h.version FROM {schema}.heads AS h WHERE h.id = f.thread) - f.version, 0) \
-             FROM {schema}.feed AS f ORDER BY f.position DESC LIMIT 1"
-        ),
-        4 => format!("SELECT MAX(position) FROM {schema}.feed"),
-        // The highest place could be one that was taken back.
-        _ => format!("SELECT seq FROM {schema}.sqlite_sequence WHERE name = 'feed'"),
-    }
+/// A query for the newest place of the database of this name; no row if nothing was told.
+pub(crate) fn newest(schema: &str) -> String {
+    format!(
+        "SELECT f.position + COALESCE((SELECT h.version FROM {schema}.heads AS h WHERE h.id = f.thread) - f.version, 0) \
+         FROM {schema}.feed AS f ORDER BY f.position DESC LIMIT 1"
+    )
 }
 
 #[cfg(test)]

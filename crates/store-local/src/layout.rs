@@ -79,11 +79,6 @@ impl Layout {
         self.thread(thread).join("thread.json")
     }
 
-    /// The last sign of life of whoever held a thread.
-    pub fn alive(&self, thread: &ThreadId) -> PathBuf {
-        self.thread(thread).join("alive.json")
-    }
-
     /// What a thread was offered to call.
     pub fn capabilities(&self, thread: &ThreadId) -> PathBuf {
         self.thread(thread).join("capabilities.md")

@@ -3,16 +3,17 @@
 //! Lease rows are not synced: a power cut ends every owner, and the epochs that matter stand signed in the logs.
 
 use rusqlite::{Connection, params};
-use selvedge_model::{OwnerId, ThreadId};
+use selvedge_model::{OwnerId, ThreadId, Timestamp};
 use selvedge_store::lease::{Answer, Backend};
-use selvedge_store::{Acquire, Alive, Error, Lease, Result};
+use selvedge_store::{Acquire, Error, Lease, Result};
 
 use crate::core::{Core, Durability, io_error};
 use crate::disk::{self, How};
+use crate::inbox;
 use crate::rows::{self, signed};
 
-/// How long a sign of life is: two numbers of twenty digits with their names, and spaces up to here.
-const ALIVE_BYTES: usize = 80;
+/// How long a beat is on disk: a time, and spaces up to here, so that each is as long as the one before.
+const BEAT_BYTES: usize = 40;
 
 /// Whether a holder must have heard what was sent before it may give a lease back.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -42,7 +43,8 @@ impl Backend for Core {
             let epoch = row.epoch + 1;
             let sql = "UPDATE heads SET owner = ?, epoch = ? WHERE id = ?";
             rows::execute(connection, sql, params![self.owner.as_str(), signed(epoch), row.id])?;
-            Ok(Answer::Granted(Lease { thread: thread.clone(), owner: self.owner.clone(), epoch }))
+            let (thread, owner) = (thread.clone(), self.owner.clone());
+            Ok(Answer::Granted(Lease { thread, owner, epoch, taken_from: row.owner }))
         })?;
         self.forget(thread);
         Ok(answer)
@@ -67,26 +69,25 @@ impl Core {
         }
     }
 
-    /// Writes a sign of life over the one before, in one write of always the same length and without a sync: a few a second are nothing, and
-    /// after a power cut the log says how long the run went on until its last commit.
-    pub(crate) fn keep_alive(&self, lease: &Lease, alive: Alive) -> Result<()> {
-        self.renew(lease)?;
-        let path = self.layout.alive(&lease.thread);
-        let text = format!("{:<width$}\n", serde_json::json!(alive).to_string(), width = ALIVE_BYTES - 1);
-        let file = self.disk.open(&path, How::Make).map_err(io_error("open", &path))?;
+    /// Writes a beat over the one before, into the owner's own file, in one write of always the same length and without a sync: a few a
+    /// second are nothing, and after a power cut the logs say how long runs went on until their last commit.
+    pub(crate) fn beat(&self, at: Timestamp) -> Result<()> {
+        let path = self.layout.owner(&self.owner);
+        let text = format!("{:<width$}\n", at.to_string(), width = BEAT_BYTES - 1);
+        let file = self.disk.open(&path, How::Write).map_err(io_error("open", &path))?;
         file.write_at(text.as_bytes(), 0).map_err(io_error("write", &path))
     }
 
-    /// What can't be read is no sign of life: nothing is counted for it.
-    pub(crate) fn last_alive(&self, thread: &ThreadId) -> Result<Option<Alive>> {
-        self.read(|connection| rows::existing(connection, thread))?;
-        let bytes = disk::read(&*self.disk, &self.layout.alive(thread), ALIVE_BYTES as u64);
-        Ok(bytes.ok().and_then(|bytes| serde_json::from_slice(&bytes).ok()))
+    /// What can't be read is no beat: nothing is counted for it.
+    pub(crate) fn last_beat(&self, owner: &OwnerId) -> Result<Option<Timestamp>> {
+        let bytes = disk::read(&*self.disk, &self.layout.owner(owner), BEAT_BYTES as u64);
+        let text = bytes.ok().and_then(|bytes| String::from_utf8(bytes).ok());
+        Ok(text.and_then(|text| text.trim_end().parse().ok()))
     }
 
     pub(crate) fn release(&self, lease: &Lease, hear: Hear) -> Result<()> {
         match self.hand_back(lease, hear) {
-            Err(refused @ Error::NotesPending { .. }) => return Err(refused),
+            Err(refused @ Error::RequestsPending { .. }) => return Err(refused),
             // A failure that passes must not leave the thread held by somebody who believes to have given it back.
             Err(_) => self.hand_back(lease, hear)?,
             Ok(()) => {}
@@ -103,10 +104,9 @@ impl Core {
             if row.epoch != lease.epoch || row.owner.as_ref() != Some(&lease.owner) {
                 return Ok(());
             }
-            let waiting = rows::notes(connection, row.id, &lease.thread)?;
-            let count = waiting.iter().filter(|note| note.kind == "send").count();
+            let count = inbox::holding(connection, row.id)?;
             if count > 0 && hear == Hear::First {
-                return Err(Error::NotesPending { thread: lease.thread.clone(), count });
+                return Err(Error::RequestsPending { thread: lease.thread.clone(), count });
             }
             rows::execute(connection, "UPDATE heads SET owner = NULL WHERE id = ?", [row.id])?;
             Ok(())
@@ -128,7 +128,7 @@ impl Core {
             if let Some(owner) = row.owner
                 && !self.is_alive(&owner)?
             {
-                dead.push(Lease { thread: row.manifest.thread_id, owner, epoch: row.epoch });
+                dead.push(Lease { thread: row.manifest.thread_id, owner, epoch: row.epoch, taken_from: None });
             }
         }
         Ok(dead)

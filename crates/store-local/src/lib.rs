@@ -8,6 +8,7 @@
 //! - `commit`: how a batch becomes durable and visible, with `view` before it, `group` around it, `drain` and `sync` behind it.
 //! - `redo`: what is committed and perhaps not yet durable in its transcript. `overlay`: a transcript with it laid over. `settle`: a transcript that is not as long as it should be.
 //! - `watch`: waiting for what is committed, here or by another process.
+//! - `inbox`: requests to threads.
 //! - `contracts`, `lease`, `registry`, `blobs`, `delete`, `manifest`, `capabilities`: the rest of what a store does.
 //! - `verify`: judging a log without writing, with `folded`: what it says against its rows. `strays`: logs that the database does not know.
 //! - `leads`: what the next changeset of a thread leads with.
@@ -36,6 +37,7 @@ mod feed;
 mod folded;
 mod group;
 mod handles;
+mod inbox;
 mod index;
 mod leads;
 mod lease;

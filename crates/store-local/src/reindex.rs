@@ -5,7 +5,7 @@
 //! its commits wrote ([`crate::replay`]). Memory depends on the longest changeset and the number of threads, not on the
 //! store.
 //!
-//! - Nothing acknowledged is lost: what the old database has not drained yet is drained and synced first; notes, answers to
+//! - Nothing acknowledged is lost: what the old database has not drained yet is drained and synced first; requests, answers to
 //!   keys and accounts that no log tells of any more are carried over. If it can't be read it is kept aside, and the
 //!   result says what could not be carried over.
 //! - No head is lowered: a log that is shorter than the old database, `thread.json` or another log remembers, or that does not
@@ -63,8 +63,8 @@ pub struct Reindexed {
     pub finished_deletions: u64,
     /// Bytes that were committed and missing in a transcript.
     pub drained_bytes: u64,
-    /// Notes that nobody has consumed yet.
-    pub notes: u64,
+    /// Requests that were not consumed yet.
+    pub requests: u64,
     /// Threads of whose end nobody but the log itself tells: the old database was lost, and `thread.json` is older.
     pub unvouched: u64,
     /// Threads that were not indexed anew.

@@ -12,11 +12,12 @@ use selvedge_log::{Tail, Trust};
 use selvedge_model::account::Record;
 use selvedge_model::event::BlobErased;
 use selvedge_model::fold::{FoldError, apply_to_state, empty_state};
-use selvedge_model::{Committed, Event, Manifest, Run, ThreadId, Timestamp};
-use selvedge_store::{Error, Result};
+use selvedge_model::{Event, Manifest, Run, ThreadId, Timestamp};
+use selvedge_store::{Committed, Error, Result};
 use serde_json::Value;
 
 use crate::disk::{Disk, How};
+use crate::inbox;
 use crate::index::{self, Added, Standing};
 use crate::layout::Layout;
 use crate::overlay::Overlay;
@@ -122,7 +123,7 @@ impl<'a> Replay<'a> {
             versions.push((self.thread.clone(), checkpoint.version));
             versions.sort();
             // The mates of this changeset tell the same; who comes first puts it in.
-            rows::put_key(self.connection, key, request, &Committed { versions, replayed: false, at: None })?;
+            rows::put_key(self.connection, key, request, &Committed { versions, ..Committed::default() })?;
         }
         self.gathered.memories.extend(checkpoint.with.iter().cloned());
         let latest = self.gathered.arrivals.last().map_or(at, |(_, latest)| at.max(*latest));
@@ -152,6 +153,7 @@ impl<'a> Replay<'a> {
         let mut messages = Vec::new();
         let mut runs = Vec::new();
         let mut erased: Vec<BlobErased> = Vec::new();
+        let mut answered = Vec::new();
         for line in &entry.lines {
             match &line.event {
                 Event::Message(message) => {
@@ -162,13 +164,21 @@ impl<'a> Replay<'a> {
                     runs.push(Run::upsert(known, self.thread, run, line.timestamp));
                 }
                 Event::BlobErased(one) => erased.push(one.clone()),
+                Event::RequestAnswered(one) => answered.push(one.request_id.clone()),
                 other => self.gathered.postings.extend(posting(other)),
             }
         }
         let touched_run = entry.checkpoint().and_then(|checkpoint| checkpoint.run_id.as_ref());
         let added = Added { messages: &messages, runs: &runs, erased: &erased, touched_run, at };
         // A log from elsewhere may have a message twice.
-        index::add(self.connection, id, &added).map(|_| ())
+        index::add(self.connection, id, &added)?;
+        match &self.manifest {
+            Some(manifest) => {
+                let root = &manifest.chain_root_id;
+                inbox::remember(self.connection, id, root, &answered, entry.head.version)
+            }
+            None => Ok(()),
+        }
     }
 
     /// Moves the head of the thread to where its log ends. `epoch` is the least that the lease goes on above.

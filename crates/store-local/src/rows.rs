@@ -4,11 +4,8 @@ use rusqlite::{Connection, OptionalExtension, Row as SqlRow, named_params, param
 use selvedge_log::Head;
 use selvedge_model::account::{Account, AccountId, AccountStatus, Reservation};
 use selvedge_model::id::ReservationId;
-use selvedge_model::{
-    CommitKey, Committed, Digest, LogId, Manifest, MessageId, Money, Note, NoteKey, OwnerId, Run, RunId, ThreadId,
-    Timestamp,
-};
-use selvedge_store::{Error, Result, Tombstone};
+use selvedge_model::{CommitKey, Digest, LogId, Manifest, MessageId, Money, OwnerId, Run, RunId, ThreadId, Timestamp};
+use selvedge_store::{Committed, Error, Result, Tombstone};
 
 use crate::schema::database;
 
@@ -290,40 +287,6 @@ pub(crate) fn key(connection: &Connection, key: &CommitKey) -> Result<Option<(Di
 pub(crate) fn put_key(connection: &Connection, key: &CommitKey, request: &Digest, answer: &Committed) -> Result<bool> {
     let sql = "INSERT INTO keys (key, request, answer) VALUES (?, ?, ?) ON CONFLICT DO NOTHING";
     Ok(execute(connection, sql, params![key.as_str(), &request.0[..], to_json(answer)?])? == 1)
-}
-
-pub(crate) fn notes(connection: &Connection, id: i64, thread: &ThreadId) -> Result<Vec<Note>> {
-    let mut statement = connection
-        .prepare_cached("SELECT key, kind, body FROM notes WHERE thread = ? ORDER BY id")
-        .map_err(database)?;
-    let found = statement
-        .query_map([id], |row| Ok((row.get::<_, String>(0)?, row.get::<_, String>(1)?, row.get::<_, String>(2)?)))
-        .map_err(database)?;
-    let read = |(key, kind, body): (String, String, String)| {
-        Ok(Note { thread: thread.clone(), key: text(&key)?, kind, body: json(&body)? })
-    };
-    found.map(|raw| read(raw.map_err(database)?)).collect()
-}
-
-/// Posts a note; one that is there with the same content is fine.
-pub(crate) fn put_note(connection: &Connection, note: &Note) -> Result<()> {
-    let row = existing(connection, &note.thread)?;
-    let sql = "INSERT INTO notes (thread, key, kind, body) VALUES (?, ?, ?, ?) ON CONFLICT DO NOTHING";
-    if execute(connection, sql, params![row.id, note.key.as_str(), note.kind, to_json(&note.body)?])? == 1 {
-        return Ok(());
-    }
-    match notes(connection, row.id, &note.thread)?.contains(note) {
-        true => Ok(()),
-        false => Err(Error::NoteReused { thread: note.thread.clone(), key: note.key.clone() }),
-    }
-}
-
-pub(crate) fn take_note(connection: &Connection, thread: &ThreadId, key: &NoteKey) -> Result<()> {
-    let row = existing(connection, thread)?;
-    match execute(connection, "DELETE FROM notes WHERE thread = ? AND key = ?", params![row.id, key.as_str()])? {
-        1 => Ok(()),
-        _ => Err(Error::NoteGone { thread: thread.clone(), key: key.clone() }),
-    }
 }
 
 fn money(nanos: i64) -> Result<Money> {

@@ -1,6 +1,6 @@
 //! The database: its tables, how it is opened, and what its errors mean.
 //!
-//! What is here can be rebuilt from the logs, except redo that is not drained and notes that are not consumed. `heads`
+//! What is here can be rebuilt from the logs, except redo that is not drained and requests that are not consumed. `heads`
 //! changes with every commit and is narrow; `threads` changes when a thread's manifest does and carries the indexes.
 
 use std::path::Path;
@@ -15,7 +15,7 @@ use selvedge_store::{Error, Result};
 pub(crate) const FORMAT: i64 = 6;
 
 /// The oldest version that is read.
-pub(crate) const FORMAT_OLDEST: i64 = 1;
+pub(crate) const FORMAT_OLDEST: i64 = 5;
 
 /// The oldest SQLite whose write-ahead log can be trusted: older ones have a race when it is reset.
 const SQLITE_AT_LEAST: i32 = 3_051_003;
@@ -104,14 +104,6 @@ CREATE TABLE keys (
     request BLOB NOT NULL,
     answer  TEXT NOT NULL
 ) STRICT, WITHOUT ROWID;
-CREATE TABLE notes (
-    id     INTEGER PRIMARY KEY AUTOINCREMENT,
-    thread INTEGER NOT NULL,
-    key    TEXT NOT NULL,
-    kind   TEXT NOT NULL,
-    body   TEXT NOT NULL,
-    UNIQUE (thread, key)
-) STRICT;
 CREATE TABLE feed (
     position INTEGER PRIMARY KEY, -- where a run begins; the highest is never deleted, so no place is used again
     thread   INTEGER NOT NULL,    -- 0 is nobody
@@ -142,10 +134,6 @@ CREATE TABLE reservations (
     body        TEXT NOT NULL,
     PRIMARY KEY (account, reservation)
 ) STRICT, WITHOUT ROWID;
-";
-
-/// Since format 2: blobs whose content was erased.
-pub(crate) const ERASURES: &str = "
 CREATE TABLE erasures (
     thread    INTEGER NOT NULL,
     blob      BLOB NOT NULL,
@@ -155,39 +143,35 @@ CREATE TABLE erasures (
     PRIMARY KEY (thread, blob)
 ) STRICT, WITHOUT ROWID;
 CREATE INDEX erasures_open ON erasures (done) WHERE done = 0;
-";
-
-/// Since format 3: which manifests are stale, found without looking at every thread.
-pub(crate) const STALE: &str = "
 CREATE INDEX threads_stale ON threads (id) WHERE manifest_stale = 1;
 ";
 
-/// Since format 4: redo rows are written over, and a place in the feed costs no second page.
-pub(crate) const RECYCLED: &str = "
-ALTER TABLE redo ADD COLUMN padding BLOB NOT NULL DEFAULT x'';
-CREATE TABLE feed_of_4 (
-    position INTEGER PRIMARY KEY,
-    thread   INTEGER NOT NULL,
-    version  INTEGER NOT NULL
+/// Requests to threads, and where they were consumed.
+const INBOX: &str = "
+CREATE TABLE requests (
+    id         INTEGER PRIMARY KEY AUTOINCREMENT, -- the order of posting; never used again
+    thread     INTEGER NOT NULL,
+    request_id TEXT NOT NULL,
+    kind       TEXT NOT NULL,
+    posted_at  INTEGER NOT NULL,
+    body       TEXT NOT NULL,
+    mark       BLOB NOT NULL, -- made with the key, for this request to this chain
+    UNIQUE (thread, request_id)
 ) STRICT;
-INSERT INTO feed_of_4 SELECT position, thread, version FROM feed;
-INSERT OR IGNORE INTO feed_of_4 SELECT seq, 0, 0 FROM sqlite_sequence WHERE name = 'feed';
-DROP TABLE feed;
-ALTER TABLE feed_of_4 RENAME TO feed;
+CREATE TABLE answers (
+    chain_root TEXT NOT NULL,
+    request_id TEXT NOT NULL,
+    thread     INTEGER NOT NULL, -- whose log has the verdict
+    version    INTEGER NOT NULL, -- in the changeset of this version
+    PRIMARY KEY (chain_root, request_id)
+) STRICT, WITHOUT ROWID;
+CREATE INDEX answers_thread ON answers (thread);
 ";
 
-/// Since format 5: a row of the feed begins a run. Where rows were missing, and behind the last one if its thread has come further,
-/// nobody's begins.
-pub(crate) const RUNS: &str = "
-INSERT INTO feed SELECT position + 1, 0, 0 FROM feed AS f WHERE NOT EXISTS (SELECT 1 FROM feed WHERE position = f.position + 1)
-    AND (EXISTS (SELECT 1 FROM feed WHERE position > f.position)
-         OR f.version <> (SELECT version FROM heads WHERE id = f.thread));
-";
-
-/// Since format 6: what the next changeset leads with is sealed. What an older program left is not, and is left out.
-pub(crate) const SEALED: &str = "
-ALTER TABLE leads ADD COLUMN mark BLOB NOT NULL DEFAULT x'';
-";
+/// Since format 6: what the next changeset leads with is sealed, and so are requests. What an older program left is neither, and goes.
+pub(crate) fn sealed() -> String {
+    format!("ALTER TABLE leads ADD COLUMN mark BLOB NOT NULL DEFAULT x''; DELETE FROM leads; DROP TABLE notes; {INBOX}")
+}
 
 /// Whether a connection writes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -205,7 +189,7 @@ pub(crate) fn create(path: &Path) -> Result<()> {
     let connection = raw(path, Use::Write)?;
     connection.pragma_update(None, "page_size", PAGE).map_err(database)?;
     connection.pragma_update(None, "journal_mode", "wal").map_err(database)?;
-    let script = format!("BEGIN IMMEDIATE; {TABLES} {ERASURES} {STALE} PRAGMA user_version = {FORMAT}; COMMIT;");
+    let script = format!("BEGIN IMMEDIATE; {TABLES} {INBOX} PRAGMA user_version = {FORMAT}; COMMIT;");
     connection.execute_batch(&script).map_err(database)
 }
 
@@ -252,11 +236,6 @@ pub(crate) fn open_any(path: &Path, usage: Use) -> Result<(Connection, i64)> {
 /// The version that a database says it has.
 pub(crate) fn version(connection: &Connection) -> Result<i64> {
     connection.pragma_query_value(None, "user_version", |row| row.get(0)).map_err(database)
-}
-
-/// Whether a database knows of erased blobs; one of format 1 has none.
-pub(crate) fn knows_erasures(connection: &Connection) -> Result<bool> {
-    Ok(version(connection)? >= 2)
 }
 
 /// What to do about a database that can't be used.

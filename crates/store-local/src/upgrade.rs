@@ -5,8 +5,7 @@
 //! is moved and its `store.json` is not: both are refused to writers, and running this again completes it. The logs are not
 //! touched: their own format is another matter.
 //!
-//! After a step every table still has the columns that older programs read, so that whoever reads meanwhile is not disturbed. But the rows
-//! of the feed mean something else since format 5: an older program that follows the store meanwhile hears of no more, until it is started anew.
+//! Requests that were left in a store of format 5 are not sealed, so they are dropped: their senders send them again.
 
 use std::fs;
 use std::path::Path;
@@ -20,10 +19,6 @@ use crate::disk::{Disk, How};
 use crate::layout::Layout;
 use crate::open::{self, LocalStore};
 use crate::schema::{self, FORMAT, Use, database};
-
-/// What leads from one version of the database to the next; the first leads from version 1 to 2.
-const STEPS: [&str; (FORMAT - schema::FORMAT_OLDEST) as usize] =
-    [schema::ERASURES, schema::STALE, schema::RECYCLED, schema::RUNS, schema::SEALED];
 
 /// What an upgrade did.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -66,13 +61,18 @@ impl LocalStore {
 /// Takes every step that is missing, in one transaction; gives the version that was found.
 fn move_database(path: &Path) -> Result<i64> {
     let (connection, found) = schema::open_any(path, Use::Write)?;
-    let missing = usize::try_from(found - schema::FORMAT_OLDEST).unwrap_or(STEPS.len()).min(STEPS.len());
     if found < FORMAT {
-        let steps = STEPS[missing..].concat();
+        let steps = steps_from(found);
         let script = format!("BEGIN IMMEDIATE; {steps} PRAGMA user_version = {FORMAT}; COMMIT;");
         connection.execute_batch(&script).map_err(database)?;
     }
     Ok(found)
+}
+
+/// What leads from a version of the database to the one that is written.
+fn steps_from(found: i64) -> String {
+    let steps = [(5, schema::sealed())];
+    steps.into_iter().filter(|(from, _)| *from >= found).map(|(_, step)| step).collect()
 }
 
 /// Somebody who has the store open to write.

@@ -10,7 +10,7 @@ use selvedge_log::{Head, Line};
 use selvedge_model::account::replay::Buried;
 use selvedge_model::account::{Account, AccountId, Reservation};
 use selvedge_model::{
-    AgentId, Batch, CommitKey, Committed, Digest, DirectiveId, Manifest, Note, OwnerId, Run, Status, ThreadId,
+    AgentId, Batch, CommitKey, Digest, DirectiveId, Event, Manifest, OwnerId, Posted, RequestId, Run, Status, ThreadId,
     Timestamp,
 };
 use serde::{Deserialize, Serialize};
@@ -37,6 +37,47 @@ pub trait Commit: Send + Sync {
     fn delete(&self, thread: &ThreadId) -> Result<Tombstone>;
 }
 
+/// What a commit answers.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct Committed {
+    /// The version each thread came to, in the order of the parts.
+    pub versions: Vec<(ThreadId, u64)>,
+    /// Whether this is the answer to an earlier commit of the same key.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub replayed: bool,
+    /// The time that its lines bear; only told to the process that committed it.
+    #[serde(skip)]
+    pub at: Option<Timestamp>,
+    /// What was written, in the order of the parts; only told to the process that committed it.
+    #[serde(skip)]
+    pub parts: Vec<CommittedPart>,
+}
+
+/// What a commit wrote to one log.
+#[derive(Clone, Debug, PartialEq)]
+pub struct CommittedPart {
+    /// The thread.
+    pub thread: ThreadId,
+    /// Where its log ends now.
+    pub head: Head,
+    /// The number of the first event's line.
+    pub first_line: u64,
+    /// The events as they stand in the log, without the checkpoint: what the store led them with and what the ledger recorded included.
+    pub events: Vec<Event>,
+}
+
+impl Committed {
+    /// The version `thread` came to.
+    pub fn version_of(&self, thread: &ThreadId) -> Option<u64> {
+        self.versions.iter().find(|(id, _)| id == thread).map(|(_, version)| *version)
+    }
+
+    /// What was written to the log of `thread`.
+    pub fn part_of(&self, thread: &ThreadId) -> Option<&CommittedPart> {
+        self.parts.iter().find(|part| part.thread == *thread)
+    }
+}
+
 /// Reading what was committed.
 pub trait Logs: Send + Sync {
     /// Where a thread's log ends.
@@ -61,16 +102,9 @@ pub struct Lease {
     pub owner: OwnerId,
     /// Rises whenever the lease changes hands by force or death; a commit under an older one is refused.
     pub epoch: u64,
-}
-
-/// How long whoever holds a thread has been seen alive since it last committed. Counted by that one itself, on a clock that stands
-/// still while the machine sleeps and that nobody can set.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Alive {
-    /// The version that it committed last.
-    pub version: u64,
-    /// Milliseconds from then on.
-    pub ran_ms: u64,
+    /// The dead owner that it was taken over from.
+    #[serde(skip)]
+    pub taken_from: Option<OwnerId>,
 }
 
 /// How to ask for a lease.
@@ -90,14 +124,16 @@ pub trait Leases: Send + Sync {
     /// Checks that the lease still stands.
     fn renew(&self, lease: &Lease) -> Result<()>;
 
-    /// Leaves a sign of life beside the thread, in place of the one before; refused when the lease stands no more. It survives its
-    /// process; a power cut may lose it.
-    fn keep_alive(&self, lease: &Lease, alive: Alive) -> Result<()>;
+    /// The owner that this handle holds leases as.
+    fn owner(&self) -> &OwnerId;
 
-    /// The last sign of life that a holder left, whoever that was. One of an older version says nothing of what came later.
-    fn last_alive(&self, thread: &ThreadId) -> Result<Option<Alive>>;
+    /// Records that this owner was alive at a moment, in place of the beat before. It survives the process; a power cut may lose it.
+    fn beat(&self, at: Timestamp) -> Result<()>;
 
-    /// Gives the lease back; refused while a `send` note waits that only its holder can answer.
+    /// When an owner, dead or alive, recorded last that it was alive; absent if that is not known any more.
+    fn last_beat(&self, owner: &OwnerId) -> Result<Option<Timestamp>>;
+
+    /// Gives the lease back; refused while a request waits that only a run of its holder can consume.
     fn release(&self, lease: &Lease) -> Result<()>;
 
     /// Gives the lease back whatever waits, as when its holder dies: who waits takes the thread up.
@@ -110,13 +146,51 @@ pub trait Leases: Send + Sync {
     fn expired(&self) -> Result<Vec<Lease>>;
 }
 
-/// Requests from those without the lease.
-pub trait Notes: Send + Sync {
-    /// Posts a note, durable on return; a note posted twice is one note.
-    fn post(&self, note: Note) -> Result<()>;
+/// Where a request was left.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Left {
+    /// The thread whose inbox it waits in, at the end of the chain; or the thread that consumed it before.
+    pub thread: ThreadId,
+    /// The version whose changeset consumed a request of this id before: then nothing was left.
+    pub answered: Option<u64>,
+}
 
-    /// The notes that wait for a thread, in the order they came.
-    fn pending(&self, thread: &ThreadId) -> Result<Vec<Note>>;
+/// A request that waits, and whether its seal holds.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Waiting {
+    /// The request.
+    pub posted: Posted,
+    /// Whether it was sealed with a key that may sign for the thread; one that was not must change nothing.
+    pub is_sealed: bool,
+}
+
+/// That a request was posted.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Arrival {
+    /// Its place in the order of all requests of the store.
+    pub number: u64,
+    /// The thread it waits for, or waited for.
+    pub thread: ThreadId,
+}
+
+/// Requests to threads. They are consumed by a batch ([`Batch::consumed`]), and move with their chain: the batch that continues a thread
+/// moves what waits for it to the successor, and a request to a continued thread is left with the end of its chain, in one transaction.
+pub trait Inbox: Send + Sync {
+    /// Leaves a request, sealed, durable on return. Left again it is one request; one whose id was consumed before in the chain is not
+    /// left again.
+    fn post(&self, posted: Posted) -> Result<Left>;
+
+    /// The requests that wait for a thread, in the order they came.
+    fn pending(&self, thread: &ThreadId) -> Result<Vec<Waiting>>;
+
+    /// Where in the chain of a thread a request of this id was consumed: the thread, and the version of the changeset.
+    fn answered(&self, thread: &ThreadId, id: &RequestId) -> Result<Option<(ThreadId, u64)>>;
+
+    /// The number of the newest request that was ever posted.
+    fn newest(&self) -> Result<u64>;
+
+    /// Requests posted behind number `after`, as far as they still wait, in order, at most `limit`.
+    fn arrivals(&self, after: u64, limit: usize) -> Result<Vec<Arrival>>;
 }
 
 /// A thread as the registry shows it.
@@ -207,7 +281,16 @@ pub struct Commitment {
     pub version: u64,
 }
 
-/// Following what is committed.
+/// How far somebody has followed a store.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Position {
+    /// The place of the newest commit that was seen.
+    pub commits: u64,
+    /// The number of the newest request that was seen.
+    pub requests: u64,
+}
+
+/// Following what is committed and what is asked.
 pub trait Feed: Send + Sync {
     /// The place of the newest commit.
     fn position(&self) -> Result<u64>;
@@ -215,9 +298,14 @@ pub trait Feed: Send + Sync {
     /// Commits behind `position`, in order, at most `limit`.
     fn after(&self, position: u64, limit: usize) -> Result<Vec<Commitment>>;
 
-    /// Waits for a hint that there may be something behind `position`, at most this long. Call [`Feed::after`] again
-    /// either way: a hint may be late or for nothing, and then no wake-up is lost.
-    fn wait(&self, position: u64, timeout: Duration) -> Result<()>;
+    /// Waits for a hint that there may be a commit or a request behind what was seen, at most this long. Call [`Feed::after`] and
+    /// [`Inbox::arrivals`] again either way: a hint may be late or for nothing, and then no wake-up is lost.
+    fn watch(&self, seen: Position, timeout: Duration) -> Result<()>;
+
+    /// Waits for a hint that there may be a commit behind `position`, as [`Feed::watch`] does.
+    fn wait(&self, position: u64, timeout: Duration) -> Result<()> {
+        self.watch(Position { commits: position, requests: u64::MAX }, timeout)
+    }
 }
 
 /// Reading budgets; writing one is a posting in a batch.
@@ -234,6 +322,6 @@ pub trait Ledger: Send + Sync {
 }
 
 /// Everything a store does.
-pub trait Store: Commit + Logs + Leases + Notes + Registry + Feed + Ledger {}
+pub trait Store: Commit + Logs + Leases + Inbox + Registry + Feed + Ledger {}
 
-impl<T: Commit + Logs + Leases + Notes + Registry + Feed + Ledger> Store for T {}
+impl<T: Commit + Logs + Leases + Inbox + Registry + Feed + Ledger> Store for T {}

@@ -11,7 +11,7 @@ use selvedge_model::account::{AccountId, PostingError};
 use selvedge_model::changeset::InvalidChangeset;
 use selvedge_model::error::{Classify, Kind};
 use selvedge_model::fold::FoldError;
-use selvedge_model::{CommitKey, Digest, MessageId, NoteKey, OwnerId, ThreadId, Timestamp};
+use selvedge_model::{CommitKey, Digest, MessageId, OwnerId, RequestId, ThreadId, Timestamp};
 
 /// The result of asking a store.
 pub type Result<T, E = Error> = std::result::Result<T, E>;
@@ -119,7 +119,7 @@ pub enum Error {
     },
     /// Requests are waiting that only the holder can answer.
     #[error("thread `{thread}` can't be released: {count} request(s) wait for its holder")]
-    NotesPending {
+    RequestsPending {
         /// The thread.
         thread: ThreadId,
         /// How many.
@@ -128,21 +128,29 @@ pub enum Error {
     /// The key belongs to another request.
     #[error("key `{0}` was used before, for another request")]
     KeyReused(CommitKey),
-    /// The note's key belongs to another note.
-    #[error("note `{key}` to thread `{thread}` was posted before, with another content")]
-    NoteReused {
+    /// The id belongs to another request.
+    #[error("request `{id}` to thread `{thread}` was posted before, with another content")]
+    RequestReused {
         /// The thread.
         thread: ThreadId,
-        /// The note.
-        key: NoteKey,
+        /// The request.
+        id: RequestId,
     },
-    /// The note was answered already.
-    #[error("note `{key}` to thread `{thread}` is not pending")]
-    NoteGone {
+    /// The request was consumed already, or never posted.
+    #[error("request `{id}` to thread `{thread}` is not pending")]
+    RequestGone {
         /// The thread.
         thread: ThreadId,
-        /// The note.
-        key: NoteKey,
+        /// The request.
+        id: RequestId,
+    },
+    /// A request is consumed without a word about it in the log.
+    #[error("request `{id}` to thread `{thread}` would be consumed without a verdict in the log")]
+    NoVerdict {
+        /// The thread.
+        thread: ThreadId,
+        /// The request.
+        id: RequestId,
     },
     /// A message of this id is there, with another content.
     #[error("message `{message}` of thread `{thread}` was stored before, with another content")]
@@ -326,11 +334,12 @@ impl Classify for Error {
             | Self::Erased { .. }
             | Self::Deleted(_) => Kind::Absent,
             Self::Exists(_) | Self::Conflict { .. } | Self::StaleEpoch { .. } => Kind::Conflict,
-            Self::KeyReused(_) | Self::NoteReused { .. } | Self::NoteGone { .. } | Self::AccountBusy(_) => {
+            Self::NoVerdict { .. } => Kind::Invalid,
+            Self::KeyReused(_) | Self::RequestReused { .. } | Self::RequestGone { .. } | Self::AccountBusy(_) => {
                 Kind::Conflict
             }
             Self::MessageChanged { .. } | Self::BadBatch | Self::BadBirth => Kind::Invalid,
-            Self::LeaseHeld { .. } | Self::NotesPending { .. } | Self::Running(_) | Self::AccountInUse { .. } => {
+            Self::LeaseHeld { .. } | Self::RequestsPending { .. } | Self::Running(_) | Self::AccountInUse { .. } => {
                 Kind::Denied
             }
             Self::OtherSigner { .. } | Self::Unusable { .. } | Self::Outdated { .. } => Kind::Denied,
@@ -363,10 +372,11 @@ impl Classify for Error {
             Self::StaleEpoch { .. } => "stale_epoch",
             Self::LeaseHeld { .. } => "lease_held",
             Self::AccountInUse { .. } => "account_in_use",
-            Self::NotesPending { .. } => "notes_pending",
+            Self::RequestsPending { .. } => "requests_pending",
             Self::KeyReused(_) => "key_reused",
-            Self::NoteReused { .. } => "note_reused",
-            Self::NoteGone { .. } => "note_gone",
+            Self::RequestReused { .. } => "request_reused",
+            Self::RequestGone { .. } => "request_gone",
+            Self::NoVerdict { .. } => "no_verdict",
             Self::MessageChanged { .. } => "message_changed",
             Self::BadBatch => "bad_batch",
             Self::BadBirth => "bad_birth",

@@ -18,11 +18,11 @@ use selvedge_log::{Signer, Tail};
 use selvedge_model::account::{Account, AccountId, Reservation};
 use selvedge_model::id::ReservationId;
 use selvedge_model::{
-    Clock, CommitKey, Committed, Digest, Ids, Manifest, MessageId, Note, OwnerId, Run, ThreadId, Timestamp,
+    Clock, CommitKey, Digest, Ids, Manifest, MessageId, OwnerId, Posted, RequestId, Run, ThreadId, Timestamp,
 };
 use serde_json::Value;
 
-use crate::contract::{Alive, Commitment, Tombstone};
+use crate::contract::{Commitment, Committed, Tombstone};
 use crate::lease::Desk;
 use snapshots::Drawer;
 
@@ -47,11 +47,16 @@ struct Inner {
     created: u64,
     tombstones: BTreeMap<ThreadId, Tombstone>,
     keys: HashMap<CommitKey, (Digest, Committed)>,
-    notes: Vec<Note>,
+    /// With their numbers, which are never used again.
+    requests: Vec<(u64, Posted)>,
+    requests_posted: u64,
+    /// Where requests were consumed, by the first thread of the chain.
+    answers: HashMap<(ThreadId, RequestId), (ThreadId, u64)>,
     feed: Vec<Commitment>,
     accounts: BTreeMap<AccountId, Account>,
     reservations: BTreeMap<(AccountId, ReservationId), Reservation>,
     alive: HashSet<OwnerId>,
+    beats: HashMap<OwnerId, Timestamp>,
     /// Blobs of threads that are yet to be created.
     unborn: HashMap<ThreadId, HashMap<Digest, Vec<u8>>>,
 }
@@ -68,7 +73,6 @@ struct Slot {
     erased: HashMap<Digest, (String, Timestamp)>,
     epoch: u64,
     holder: Option<OwnerId>,
-    alive: Option<Alive>,
     snapshots: Drawer,
 }
 

@@ -17,12 +17,13 @@ use selvedge_model::fold::{FoldError, apply_to_state, empty_state};
 use selvedge_model::id::ReservationId;
 use selvedge_model::status::InvalidTransition;
 use selvedge_model::{
-    Batch, Changeset, CommitKey, Committed, Digest, Event, Expect, Ids, LogId, Manifest, Message, MessageId, Note,
-    NoteKey, Part, Reason, Right, Run, RunId, RunStatus, Status, ThreadId, Timestamp,
+    Batch, Changeset, CommitKey, Digest, Event, Expect, Ids, LogId, Manifest, Message, MessageId, Part, Posted, Reason,
+    RequestId, Right, Run, RunId, RunStatus, Status, ThreadId, Timestamp,
 };
 use serde_json::Value;
 
 use crate::books::Books;
+use crate::contract::{Committed, CommittedPart};
 use crate::error::{Error, Result};
 
 /// What a backend knows of a thread before a commit.
@@ -91,6 +92,12 @@ pub struct PreparedPart {
     pub erased: Vec<BlobErased>,
     /// The run that the changeset belongs to, whose record is touched if there is one.
     pub touched_run: Option<RunId>,
+    /// Requests that the changeset has a verdict on.
+    pub answered: Vec<RequestId>,
+    /// The thread that goes on in its place from now on, and that what waits for this one moves to.
+    pub continued_as: Option<ThreadId>,
+    /// The events as they stand in the log, without the checkpoint.
+    pub events: Vec<Event>,
 }
 
 /// What becomes of one account.
@@ -113,18 +120,33 @@ pub struct Prepared {
     pub parts: Vec<PreparedPart>,
     /// The accounts.
     pub accounts: BTreeMap<AccountId, PreparedAccount>,
-    /// Notes that must be pending and are answered.
-    pub consumed: Vec<(ThreadId, NoteKey)>,
-    /// Notes that are posted.
-    pub posted: Vec<Note>,
+    /// Requests that must be pending and are consumed.
+    pub consumed: Vec<(ThreadId, RequestId)>,
+    /// Requests that are posted.
+    pub posted: Vec<Posted>,
 }
 
 impl Prepared {
+    /// Nothing but a request that is left for a thread.
+    pub fn posting(posted: Posted) -> Self {
+        let (parts, accounts, consumed) = (Vec::new(), BTreeMap::new(), Vec::new());
+        Self { key: None, parts, accounts, consumed, posted: vec![posted] }
+    }
+
     /// What the commit answers.
     pub fn committed(&self) -> Committed {
         let versions = self.parts.iter().map(|part| (part.thread.clone(), part.written.head.version)).collect();
         let at = self.parts.first().map(|part| part.manifest.updated_at);
-        Committed { versions, replayed: false, at }
+        Committed { versions, replayed: false, at, parts: Vec::new() }
+    }
+}
+
+impl PreparedPart {
+    /// What the commit answers of this part; the events go along.
+    pub fn take_committed(&mut self) -> CommittedPart {
+        let (head, events) = (self.written.head.clone(), std::mem::take(&mut self.events));
+        let first_line = head.lines.saturating_sub(events.len() as u64 + 1);
+        CommittedPart { thread: self.thread.clone(), head, first_line, events }
     }
 }
 
@@ -141,6 +163,7 @@ pub fn prepare(batch: Batch, view: &dyn View, signer: &Signer, ids: &dyn Ids, at
     if parts.is_empty() || parts.iter().enumerate().any(doubled) {
         return Err(Error::BadBatch);
     }
+    check_verdicts(&batch)?;
     let key = key.clone().map(|key| (key, request_hash(&batch)));
     let (consumed, posted) = (consumed.clone(), posted.clone());
     let mut books = Books::new(view);
@@ -170,6 +193,7 @@ struct Folded {
     state: Option<Arc<Value>>,
     messages: Vec<(MessageId, Digest)>,
     runs: Vec<Run>,
+    continued_as: Option<ThreadId>,
 }
 
 impl Folded {
@@ -190,6 +214,11 @@ impl Folded {
             _ => None,
         });
         let erased = erased.collect();
+        let answered = self.events.iter().filter_map(|event| match event {
+            Event::RequestAnswered(answered) => Some(answered.request_id.clone()),
+            _ => None,
+        });
+        let answered = answered.collect();
         let addition = Addition {
             thread_id: &self.thread,
             events: &self.events,
@@ -217,6 +246,9 @@ impl Folded {
             runs: self.runs,
             erased,
             touched_run,
+            answered,
+            continued_as: self.continued_as,
+            events: self.events,
         })
     }
 }
@@ -254,7 +286,7 @@ fn fold_part(
             let events = writer::events(&standing.tail, lead, changeset, postings);
             (standing, events)
         }
-        None => born(&thread, changeset, postings, ids, at)?,
+        None => born(&thread, right, changeset, postings, ids, at)?,
     };
     let refuse = |source: FoldError| Error::Fold { thread: thread.clone(), source };
     let before = standing.manifest.clone();
@@ -278,7 +310,33 @@ fn fold_part(
         StateError::Store(error) => error,
     })?;
     let manifest_shown = is_new || standing.manifest.shows_change_since(&before);
-    Ok(Folded { thread, right, standing, outline, events, manifest_changed, manifest_shown, state, messages, runs })
+    let has_ended = standing.manifest.status == Status::Continued && before.status != Status::Continued;
+    let continued_as = standing.manifest.continuation_thread_id.clone().filter(|_| has_ended);
+    Ok(Folded {
+        thread,
+        right,
+        standing,
+        outline,
+        events,
+        manifest_changed,
+        manifest_shown,
+        state,
+        messages,
+        runs,
+        continued_as,
+    })
+}
+
+/// A request is consumed only by a batch that says in its thread's log what became of it.
+fn check_verdicts(batch: &Batch) -> Result<()> {
+    for (thread, id) in &batch.consumed {
+        let part = batch.parts.iter().find(|part| part.thread == *thread);
+        let is_it = |event: &Event| matches!(event, Event::RequestAnswered(answered) if answered.request_id == *id);
+        if !part.is_some_and(|part| part.changeset.events.iter().any(is_it)) {
+            return Err(Error::NoVerdict { thread: thread.clone(), id: id.clone() });
+        }
+    }
+    Ok(())
 }
 
 fn check_expectation(thread: &ThreadId, expect: Expect, known: Option<&Standing>, changeset: &Changeset) -> Result<()> {
@@ -331,6 +389,7 @@ fn only_erases(changeset: &Changeset) -> bool {
 
 fn born(
     thread: &ThreadId,
+    right: Right,
     changeset: Changeset,
     postings: Vec<Event>,
     ids: &dyn Ids,
@@ -344,7 +403,11 @@ fn born(
         _ => return Err(Error::BadBirth),
     };
     let manifest = Manifest::born(thread, created, at);
-    Ok((Standing { tail, manifest, epoch: 0, lead: Vec::new() }, events))
+    let epoch = match right {
+        Right::Lease(epoch) => epoch,
+        Right::Brief => 0,
+    };
+    Ok((Standing { tail, manifest, epoch, lead: Vec::new() }, events))
 }
 
 /// Drops messages that are stored already and refuses those that changed; gives the new ids.

@@ -44,7 +44,7 @@ pub static ALL: &[Scenario] = &[
     plain("create", appending::empty, appending::create),
     plain("append", appending::two_threads, appending::append),
     plain("batch", appending::two_threads, appending::batch),
-    Scenario { check: spending::notes_agree, ..plain("posting", spending::account, spending::post) },
+    Scenario { check: spending::requests_agree, ..plain("posting", spending::account, spending::post) },
     plain("drain", appending::undrained, appending::drain),
     plain("sync", appending::two_threads, appending::sync),
     plain("lease", appending::two_threads, appending::lease),

@@ -271,15 +271,6 @@ pub(crate) const FINDINGS: &[Page] = &[
         related: &["permission_denied"],
     },
     Page {
-        code: "notes_waiting",
-        exits: &[],
-        retry: Retry::Never,
-        means: "Notes wait to be consumed.",
-        cause: "Whoever holds the thread consumes them with its next commit.",
-        remedies: &["nothing"],
-        related: &["notes_pending"],
-    },
-    Page {
         code: "own_key_retired",
         exits: &[Exit::Failed],
         retry: Retry::Never,
@@ -323,6 +314,15 @@ pub(crate) const FINDINGS: &[Page] = &[
         cause: "A process ended before it synced them. They are safe in the database.",
         remedies: &["nothing: the next writer sees to them"],
         related: &["owners_dead"],
+    },
+    Page {
+        code: "requests_waiting",
+        exits: &[],
+        retry: Retry::Never,
+        means: "Requests wait to be consumed.",
+        cause: "The process that holds the thread consumes them with its next commits; if none does, the next run of the thread does.",
+        remedies: &["nothing"],
+        related: &["requests_pending"],
     },
     Page {
         code: "rotation_unfinished",

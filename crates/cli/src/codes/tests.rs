@@ -14,7 +14,7 @@ use selvedge_log::trust::TrustError;
 use selvedge_model::account::{AccountId, PostingError};
 use selvedge_model::error::Classify;
 use selvedge_model::fold::FoldError;
-use selvedge_model::{CommitKey, Digest, MessageId, NoteKey, OwnerId, ThreadId};
+use selvedge_model::{CommitKey, Digest, MessageId, OwnerId, RequestId, ThreadId};
 use selvedge_store::Error;
 
 use super::{FINDINGS, PAGES, Page, Retry, WORDS};
@@ -46,7 +46,7 @@ fn failed() -> io::Error {
 
 #[test]
 fn every_error_of_a_store_exits_as_its_page_says() {
-    let key = || NoteKey::new("n1").unwrap();
+    let id = || RequestId::new("n1").unwrap();
     let text = || "tea".to_owned();
     let errors = [
         Error::NoStore { path: text() },
@@ -60,10 +60,11 @@ fn every_error_of_a_store_exits_as_its_page_says() {
         Error::Conflict { thread: thread(), expected: 1, actual: 2 },
         Error::StaleEpoch { thread: thread(), held: 1, current: 2 },
         Error::LeaseHeld { thread: thread(), holder: OwnerId::new("o1").unwrap() },
-        Error::NotesPending { thread: thread(), count: 1 },
+        Error::RequestsPending { thread: thread(), count: 1 },
         Error::KeyReused(CommitKey::new("k1").unwrap()),
-        Error::NoteReused { thread: thread(), key: key() },
-        Error::NoteGone { thread: thread(), key: key() },
+        Error::RequestReused { thread: thread(), id: id() },
+        Error::RequestGone { thread: thread(), id: id() },
+        Error::NoVerdict { thread: thread(), id: id() },
         Error::MessageChanged { thread: thread(), message: MessageId::new("m1").unwrap() },
         Error::BadBatch,
         Error::BadBirth,

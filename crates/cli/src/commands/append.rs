@@ -7,8 +7,8 @@ use std::str::FromStr;
 use std::time::Duration;
 
 use selvedge_log::strict::{self, MAX_LINE_BYTES};
-use selvedge_model::{Batch, Changeset, CommitKey, Committed, Expect, Part, Status, ThreadId};
-use selvedge_store::{Error, Registry};
+use selvedge_model::{Batch, Changeset, CommitKey, Expect, Part, Status, ThreadId};
+use selvedge_store::{Committed, Error, Registry};
 use selvedge_store_local::{Access, LocalStore};
 use serde::Serialize;
 

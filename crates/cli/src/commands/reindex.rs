@@ -19,7 +19,7 @@ use crate::text::{clean, count};
 /// in its place; manifests that are missing are written anew. Refused while another process has the store open to write.
 /// Killed anywhere, run it again and it is done.
 ///
-/// What the old database had committed and not yet written to a log is written first, and notes nobody has consumed are
+/// What the old database had committed and not yet written to a log is written first, and requests that were not consumed are
 /// carried over; if it can't be read, it is kept aside and what could not be carried over is said. No head is lowered and no
 /// deleted thread comes back: a log that does not hold, or is shorter than somebody remembers, is named and left alone, and the
 /// command ends with exit code 6.
@@ -27,7 +27,7 @@ use crate::text::{clean, count};
 /// Where the old database is lost and `thread.json` is older than the log, nobody but the log itself says where it ends: one
 /// that was cut at a checkpoint would look the same. How many such threads there are is said.
 ///
-/// JSON: {"threads", "changesets", "tombstones", "finished_deletions", "drained_bytes", "notes", "unvouched", "left_out":[{"thread_id", "why",
+/// JSON: {"threads", "changesets", "tombstones", "finished_deletions", "drained_bytes", "requests", "unvouched", "left_out":[{"thread_id", "why",
 /// "known"}], "incomplete_accounts":[…], "notices":[…]}
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {}
@@ -39,7 +39,7 @@ struct Rebuilt<'a> {
     tombstones: u64,
     finished_deletions: u64,
     drained_bytes: u64,
-    notes: u64,
+    requests: u64,
     unvouched: u64,
     left_out: Vec<Left<'a>>,
     incomplete_accounts: &'a [AccountId],
@@ -88,7 +88,7 @@ fn show(rebuilt: &Reindexed, context: &Context<'_>) -> Result<()> {
             tombstones: rebuilt.tombstones,
             finished_deletions: rebuilt.finished_deletions,
             drained_bytes: rebuilt.drained_bytes,
-            notes: rebuilt.notes,
+            requests: rebuilt.requests,
             unvouched: rebuilt.unvouched,
             left_out: left.map(|left| Left { thread_id: &left.thread, why: &left.why, known: left.is_known }).collect(),
             incomplete_accounts: &rebuilt.incomplete_accounts,

@@ -22,7 +22,7 @@ use crate::text::{clean, count};
 /// signature of every log, every blob, manifest and tombstone. Killed anywhere, there is either no store, and restoring again begins anew, or a whole one.
 ///
 /// A thread or a blob that is not what was signed is left out and named, all else is restored, and the exit code is 6. A database that
-/// is not the right one is built anew from the logs, which loses notes nobody has consumed.
+/// is not the right one is built anew from the logs, which loses requests that were not consumed.
 ///
 /// If the original goes on somewhere else, it and this one part from here on: don't write to both.
 ///

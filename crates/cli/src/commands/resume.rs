@@ -55,7 +55,7 @@ pub(crate) fn run(args: &Args, context: &Context<'_>) -> Result<()> {
         let Err(Error::Store(StoreError::LeaseHeld { .. })) = raised else { return raised };
         // Whoever has it can't give it back before it has heard this.
         let end = engine.end_of_chain(&thread)?;
-        engine.leave_raise(&end, &raise)?;
+        engine.raise(&end, &raise)?;
         is_left = true;
         match (input.is_empty(), running.store.get(&end)?.manifest.status) {
             (false, _) => engine.send(&thread, input, &work, cancel, tell),

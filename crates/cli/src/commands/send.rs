@@ -1,5 +1,7 @@
 //! `selvedge send`: a further run on a thread.
 
+use selvedge_model::RequestId;
+
 use crate::context::Context;
 use crate::error::{Failure, Result};
 use crate::running::{self, Running};
@@ -16,6 +18,9 @@ pub(crate) struct Args {
     thread: String,
     /// What to say
     message: Option<String>,
+    /// A name for this message: sent again under the same name it is answered with what came of it, and nothing is done twice
+    #[arg(long, value_name = "KEY")]
+    key: Option<RequestId>,
 }
 
 pub(crate) fn run(args: &Args, context: &Context<'_>) -> Result<()> {
@@ -25,5 +30,9 @@ pub(crate) fn run(args: &Args, context: &Context<'_>) -> Result<()> {
     let running = Running::open(context)?;
     let thread = running.resolve(&args.thread)?;
     let work = running.assignment(&thread)?;
-    running.show(context, |running, cancel, tell| running.engine.send(&thread, input, &work, cancel, tell))
+    let key = args.key.clone();
+    running.show(context, |running, cancel, tell| match key {
+        Some(key) => running.engine.send_as(&thread, key, input, &work, cancel, tell),
+        None => running.engine.send(&thread, input, &work, cancel, tell),
+    })
 }

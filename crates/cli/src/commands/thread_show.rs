@@ -4,9 +4,9 @@ use std::path::PathBuf;
 
 use selvedge_log::Head;
 use selvedge_model::limits::Limits;
-use selvedge_model::{Note, Run, ThreadId};
+use selvedge_model::{Posted, Run, ThreadId};
 use selvedge_store::nova::Origin;
-use selvedge_store::{Logs, Notes, Registry, Summary};
+use selvedge_store::{Inbox, Logs, Registry, Summary};
 use selvedge_store_local::{Access, LocalStore};
 use serde::Serialize;
 
@@ -22,7 +22,7 @@ use crate::text::{clean, count, key, local, spent};
 /// What dead processes left running in it and below it is settled first, and that is said.
 ///
 /// JSON: {"thread_id", "agent_id", "status", "version", "title", "created_at", "updated_at", "cost", …, "head":{"version", "lines",
-/// "bytes", "hash", "epoch", "signer", …}, "folder", "chain":[ID…], "children":[ID…], "runs":[…], "notes":[…],
+/// "bytes", "hash", "epoch", "signer", …}, "folder", "chain":[ID…], "children":[ID…], "runs":[…], "requests":[…],
 /// "imported":{"format", "source", "at", "witnessed"}}. Fields that say nothing are left out.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
@@ -40,7 +40,7 @@ struct Shown {
     chain: Vec<ThreadId>,
     children: Vec<ThreadId>,
     runs: Vec<Run>,
-    notes: Vec<Note>,
+    requests: Vec<Posted>,
     #[serde(skip_serializing_if = "Option::is_none")]
     imported: Option<Origin>,
 }
@@ -66,7 +66,7 @@ fn look(thread: &ThreadId, store: &LocalStore) -> Result<Shown> {
         chain: ids(store.chain(thread)?),
         children: ids(store.children(thread)?),
         runs: store.runs(thread)?,
-        notes: store.pending(thread)?,
+        requests: store.pending(thread)?.into_iter().map(|waiting| waiting.posted).collect(),
         imported: imported::find(store, thread),
     })
 }
@@ -96,7 +96,7 @@ fn show(shown: &Shown, key: &str, output: &Output) -> Result<()> {
         ("parent", manifest.parent_id.as_ref().map(ToString::to_string)),
         ("children", listed(&shown.children)),
         ("chain", in_chain),
-        ("notes", (!shown.notes.is_empty()).then(|| format!("{} waiting", shown.notes.len()))),
+        ("requests", (!shown.requests.is_empty()).then(|| format!("{} waiting", shown.requests.len()))),
         ("origin", shown.imported.as_ref().map(imported::sentence)),
         ("folder", Some(shown.folder.display().to_string())),
     ];

@@ -6,8 +6,7 @@ use std::process::{Child, Stdio};
 use std::thread;
 use std::time::Duration;
 
-use selvedge_model::{Note, NoteKey};
-use selvedge_store::{Notes, Registry};
+use selvedge_store::Registry;
 use serde_json::{Value, json};
 
 use crate::running::{TASK, killed_in_the_middle, pay, project, put, start_and_await, status, thread_of};
@@ -553,11 +552,13 @@ fn a_decision_that_was_written_into_the_database_is_dropped_and_told() {
     let store = sandbox.open();
     let thread_id = selvedge_model::ThreadId::new(&thread).unwrap();
     let ask = store.get(&thread_id).unwrap().manifest.asks.remove(0);
-    let body =
-        json!({"decision": {"call_id": "call_1", "action": "approve", "who": "you", "action_hash": ask.action_hash}});
-    let key = NoteKey::new("decide-1").unwrap();
-    store.post(Note { thread: thread_id, key, kind: "decide".to_owned(), body }).unwrap();
     drop(store);
+    let body = json!({"kind": "decide", "call_id": "call_1", "action": "approve", "who": "you", "action_hash": ask.action_hash});
+    let forge = "INSERT INTO requests (thread, request_id, kind, posted_at, body, mark) \
+                 SELECT id, 'forged', 'decide', 7, ?, zeroblob(32) FROM threads";
+    let database = rusqlite::Connection::open(sandbox.threads().join("registry.db")).unwrap();
+    database.execute(forge, [body.to_string()]).unwrap();
+    drop(database);
     let ran = sandbox.run(&["resume", &thread, "--json"]);
     ran.error_beside_data(7, "needs_decision");
     let told = ran.records();
@@ -565,6 +566,26 @@ fn a_decision_that_was_written_into_the_database_is_dropped_and_told() {
     assert_eq!((dropped.len(), paid(&sandbox).len()), (1, 0), "{ran:?}");
     ended(&sandbox.run(&["approve", "call_1", "--json"]));
     assert_eq!(paid(&sandbox).len(), 1);
+}
+
+/// An approval that was planted among what the next changeset leads with was signed by `deny`, which then executed the call.
+#[test]
+fn an_approval_that_was_planted_is_not_signed_by_who_denies_the_call() {
+    let sandbox = asking(PAY_ONE);
+    let thread = waiting(&sandbox);
+    let store = sandbox.open();
+    let ask = store.get(&selvedge_model::ThreadId::new(&thread).unwrap()).unwrap().manifest.asks.remove(0);
+    drop(store);
+    let decision = json!({"call_id": "call_1", "action": "approve", "who": "mallory", "action_hash": ask.action_hash});
+    let event = json!({"event_type": "decision", "payload": decision});
+    let database = rusqlite::Connection::open(sandbox.threads().join("registry.db")).unwrap();
+    let plant = "INSERT INTO leads (thread, event, mark) SELECT id, ?, zeroblob(32) FROM threads";
+    database.execute(plant, [event.to_string()]).unwrap();
+    drop(database);
+    let denied = sandbox.run(&["deny", "call_1", "--json"]);
+    assert!(denied.stderr.contains("not sealed with your key"), "{denied:?}");
+    assert_eq!(paid(&sandbox).len(), 0, "{denied:?}");
+    assert!(!sandbox.run(&["log", &thread, "--json"]).stdout.contains("mallory"));
 }
 
 /// It was dropped as if somebody had forged it.

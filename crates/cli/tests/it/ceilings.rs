@@ -132,7 +132,7 @@ fn a_raise_reaches_a_run_that_goes_on_elsewhere() {
     let ran = Ran::of(child);
     assert_eq!((ran.code, paid(&sandbox)), (Some(0), 6), "{ran:?}");
     let shown = sandbox.run(&["thread", "show", &thread_of(&ran), "--json"]).json();
-    assert_eq!((&shown["limits"]["turns"], &shown["notes"]), (&json!(9), &json!([])));
+    assert_eq!((&shown["limits"]["turns"], &shown["requests"]), (&json!(9), &json!([])));
 }
 
 /// All but one of several raises that came at once were refused, because somebody had the thread.
@@ -160,7 +160,7 @@ fn raises_that_come_at_once_all_count() {
         let names = ["turns", "tokens", "spend", "spawns", "depth", "duration_seconds"];
         let limits = names.map(|name| shown["limits"][name].as_f64().unwrap());
         assert_eq!(limits, [50.0, 300_000.0, 3.0, 60.0, 12.0, 3_000.0], "round {round}: {raised:?}");
-        assert_eq!(shown["notes"], json!([]));
+        assert_eq!(shown["requests"], json!([]));
         assert_eq!(status(&sandbox, &thread), "completed", "round {round}: {raised:?}");
         assert_eq!(paid(&sandbox), 6);
     }
@@ -179,14 +179,14 @@ fn a_raise_with_a_message_reaches_a_run_that_goes_on_elsewhere_and_the_message_w
     let raising = command.stdin(Stdio::null()).spawn().unwrap();
     let shown = || sandbox.run(&["thread", "show", "task", "--json"]).json();
     let deadline = Instant::now() + Duration::from_secs(20);
-    while shown()["notes"].as_array().unwrap().len() < 2 && Instant::now() < deadline {
+    while shown()["requests"].as_array().unwrap().len() < 2 && Instant::now() < deadline {
         thread::sleep(Duration::from_millis(10));
     }
     fs::write(sandbox.project().join("fast"), "").unwrap();
     fs::write(sandbox.project().join("go"), "").unwrap();
     let (ran, raised) = (Ran::of(child), Ran::of(raising));
     assert_eq!((ran.code, raised.code, paid(&sandbox)), (Some(0), Some(0), 6), "{ran:?} {raised:?}");
-    assert_eq!((&shown()["limits"]["turns"], &shown()["notes"]), (&json!(9), &json!([])));
+    assert_eq!((&shown()["limits"]["turns"], &shown()["requests"]), (&json!(9), &json!([])));
     let log = sandbox.run(&["log", "task", "--json"]).stdout;
     assert_eq!(log.matches("and thank them").count(), 1, "{log}");
 }

@@ -31,7 +31,7 @@ fn interrupting_a_send_that_waits_ends_with_130_and_the_message_is_heard() {
     let running = start_and_await(&sandbox, 1);
     let mut command = sandbox.command(&["send", "task", "and hurry", "--json"]);
     let waiting = command.stdin(std::process::Stdio::null()).spawn().unwrap();
-    let notes = || sandbox.run(&["doctor", "--json"]).stdout.contains("notes_waiting");
+    let notes = || sandbox.run(&["doctor", "--json"]).stdout.contains("requests_waiting");
     eventually("the message waits", notes);
     interrupt(&waiting);
     let ran = Ran::of(waiting);

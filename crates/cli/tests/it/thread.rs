@@ -149,18 +149,19 @@ fn rename_is_a_change_of_the_log() {
 }
 
 #[test]
-fn rename_leaves_a_note_with_whoever_holds_the_thread() {
+fn rename_queues_a_request_for_the_process_that_holds_the_thread() {
     let (sandbox, thread) = Sandbox::with_thread();
     let store = sandbox.open();
     let lease = store.acquire(&ThreadId::new(&*thread).unwrap(), Acquire::default()).unwrap();
     let renamed = sandbox.run(&["thread", "rename", &thread, "Tea time", "--wait", "0", "--json"]).json();
-    assert_eq!(renamed["version"], serde_json::Value::Null);
-    let notes = sandbox.run(&["thread", "show", &thread, "--json"]).json()["notes"].clone();
-    assert_eq!(
-        (&notes[0]["kind"], &notes[0]["body"]["title"], &notes[0]["key"]),
-        (&"rename".into(), &"Tea time".into(), &renamed["note"])
-    );
+    assert_eq!((&renamed["version"], &renamed["queued"]), (&serde_json::Value::Null, &true.into()));
+    let requests = sandbox.run(&["thread", "show", &thread, "--json"]).json()["requests"].clone();
+    assert_eq!(requests[0]["request"], serde_json::json!({"kind": "rename", "title": "Tea time"}));
     store.release(&lease).unwrap();
+    drop(store);
+    // The next process that takes the thread applies it.
+    assert_eq!(sandbox.run(&["cancel", &thread]).code, Some(0));
+    assert_eq!(sandbox.run(&["thread", "show", &thread, "--json"]).json()["title"], "Tea time");
 }
 
 #[test]

@@ -61,6 +61,8 @@ fn comparable(event: &Event) -> Option<(String, Value)> {
         Event::ContextInjected(fields) if fields.contains_key("snapshot_failed") => return None,
         // Children are not run again.
         Event::ChildSpawned(_) | Event::ChildSettled(_) => return None,
+        // Who asked for something, and under which name, is given.
+        Event::RequestAnswered(_) => return None,
         Event::ToolIntent(intent) => (intent.process, intent.tool_hash) = (None, None),
         Event::ToolOutcome(outcome) => outcome.blob = None,
         Event::Decision(decision) => decision.action_hash = None,

@@ -14,12 +14,12 @@ use selvedge_log::{Signer, Trust};
 use selvedge_model::event::{Event, ManifestChanged};
 use selvedge_model::message::Block;
 use selvedge_model::{
-    Batch, CallId, Cancel, Expect, Message, Note, NoteKey, Part, Reason, Role, RunId, RunStatus, Status, Stop,
-    ThreadId, Timestamp, ToolSpec,
+    Batch, CallId, Cancel, Expect, Input, Message, Part, Posted, Reason, Request, RequestId, Role, RunId, RunStatus,
+    Status, Stop, ThreadId, Timestamp, ToolSpec,
 };
 use selvedge_store::memory::MemoryStore;
-use selvedge_store::{Acquire, Alive, Commit, Error as StoreError, Leases, Logs, Notes, Store};
-use serde_json::{Value, json};
+use selvedge_store::{Acquire, Commit, Error as StoreError, Inbox, Leases, Logs, Store};
+use serde_json::json;
 
 use super::How;
 use super::judge::Judge;
@@ -27,13 +27,12 @@ use super::outside::{self, NoProcesses, Recorded, RecordedChildren, Timed};
 use super::recording::Step;
 use super::tape::{EngineClock, Names, StoreClock, Tape};
 use crate::assignment::Assignment;
-use crate::deciding::DECIDE;
 use crate::engine::{Engine, Options};
 use crate::error::Result;
-use crate::hearing::{RAISE, Watch};
 use crate::held::Of;
-use crate::input::Input;
+use crate::inbox::Watch;
 use crate::run::{self, Heard};
+use crate::start::{Asked, Start};
 use crate::told::Told;
 
 /// Does again what the record has.
@@ -113,7 +112,9 @@ impl Driver {
             return Led::Given;
         }
         let is_running = || self.store_status() == Some(Status::Running);
-        match (step.reason(), step.events.as_slice()) {
+        let is_verdict = |event: &&Event| matches!(event, Event::RequestAnswered(_));
+        let events: Vec<Event> = step.events.iter().filter(|event| !is_verdict(event)).cloned().collect();
+        match (step.reason(), events.as_slice()) {
             (Reason::UserMessage, _) if step.begins_run() => Led::Run,
             (Reason::RunFinished, _) if step.is_lost() && is_running() => Led::Lost,
             (Reason::RunFinished, _) if self.store_status() == Some(Status::Created) => stopped(step),
@@ -146,15 +147,16 @@ impl Driver {
 
     /// Settles a run that was taken away.
     fn settle(&mut self, step: &Step) -> Result<()> {
-        let lease = self.engine.acquire(&self.thread, Acquire::default())?;
-        self.store.keep_alive(lease.lease(), self.left_alive(step)?)?;
+        let mut lease = self.engine.acquire(&self.thread, Acquire::default())?;
+        self.other.beat(self.last_beat(step)?)?;
+        lease.set_taken_from(self.other.owner());
         let judge = &mut self.judge;
         let held = self.engine.take(lease, &mut |told| tell(judge, &told))?;
         self.engine.give_back(held)
     }
 
-    /// The sign of life that a lost run left, as what was counted for it tells.
-    fn left_alive(&self, step: &Step) -> Result<Alive> {
+    /// When a lost run was last alive, as what was counted for it tells.
+    fn last_beat(&self, step: &Step) -> Result<Timestamp> {
         use selvedge_store::Registry;
         let counted = step.finished().and_then(|meta| meta.cost.as_ref()).map_or(0, |cost| cost.duration_ms);
         let lost = self.store.runs(&self.thread)?.into_iter().find(|run| Some(&run.run_id) == step.run());
@@ -163,16 +165,16 @@ impl Driver {
         let ran_ms = counted.saturating_sub(known);
         // Whoever settled it came later than that, whatever the clock of the store showed then.
         self.tape.not_before(committed, ran_ms);
-        Ok(Alive { version: self.store.head(&self.thread)?.version, ran_ms })
+        Ok(Timestamp::from_micros(committed.as_micros() + i64::try_from(ran_ms.saturating_mul(1000)).unwrap_or(0)))
     }
 
     /// Says again what somebody decided or raised while nothing ran.
     fn hear(&mut self, step: &Step) -> Result<()> {
-        self.store.post(note(&self.thread, step))?;
+        self.store.post(request(&self.thread, step))?;
         let lease = self.engine.acquire(&self.thread, Acquire::default())?;
         let judge = &mut self.judge;
         let mut held = self.engine.take(lease, &mut |_| {})?;
-        let heard = held.hear(Some(&self.work), Of::default(), &mut |told| tell(judge, &told));
+        let heard = held.drain(Some(&self.work), Of::default(), &mut |told| tell(judge, &told));
         self.engine.give_back(held)?;
         heard.map(|_| ())
     }
@@ -210,10 +212,10 @@ impl Driver {
     /// Runs again what was run, from its input to its end.
     fn run(&mut self, step: &Step) -> Result<()> {
         self.redefine(step);
-        let input = input(step);
-        if let Some(key) = input.note.clone() {
-            let (thread, kind) = (self.thread.clone(), "send".to_owned());
-            self.store.post(Note { thread, key, kind, body: json!({}) })?;
+        let start = start(step);
+        if let Some(asked) = start.request.as_ref().filter(|asked| asked.is_posted) {
+            let (thread, request) = (self.thread.clone(), Request::Send(start.input.clone()));
+            self.store.post(Posted { thread, id: asked.id.clone(), at: step.at, request })?;
         }
         self.runs.next_are(step.run().map(RunId::as_str));
         let lease = self.engine.acquire(&self.thread, Acquire::default())?;
@@ -229,7 +231,7 @@ impl Driver {
         };
         let mut held = self.engine.take(lease, &mut |told| tell(outside.judge, &told))?;
         let heard = Heard { cancel: &cancel, watch: &watch };
-        let ended = run::run(&mut held, input, &self.work, heard, &mut |told| outside.told(&told));
+        let ended = run::run(&mut held, start, &self.work, heard, &mut |told| outside.told(&told));
         if self.tape.is_beyond() {
             self.judge.missing(Some(json!("the model is asked")));
         }
@@ -293,7 +295,7 @@ impl Outside<'_> {
         let rest = self.tape.recording.steps.get(self.tape.next()..).unwrap_or_default();
         for step in rest.iter().take_while(|step| step.reason() == Reason::Lifecycle && step.run() == run) {
             // A note that is refused is not heard, and that is seen.
-            _ = self.store.post(note(thread, step));
+            _ = self.store.post(request(thread, step));
         }
         self.watch.note();
     }
@@ -358,29 +360,38 @@ fn raise(changed: &ManifestChanged) -> Option<&selvedge_model::limits::Limits> {
     (alone == *changed).then_some(limits)
 }
 
-/// The note that led to a changeset which heard one. What is said of a call is said of it as it is today: of which definition it was
+/// The request that led to a changeset which served one. What is said of a call is said of it as it is today: of which definition it was
 /// said is not repeated.
-fn note(thread: &ThreadId, step: &Step) -> Note {
-    let (kind, body) = match step.events.first() {
-        Some(Event::Decision(decision)) => {
+fn request(thread: &ThreadId, step: &Step) -> Posted {
+    let request = step.events.iter().find_map(|event| match event {
+        Event::Decision(decision) => {
             let mut decision = decision.clone();
             decision.action_hash = None;
-            // It was in time, or it would not stand there.
-            (DECIDE, json!({"decision": decision, "at": Timestamp::from_micros(0)}))
+            Some(if decision.is_word() { Request::Decide(decision) } else { Request::Settle(decision) })
         }
-        Some(Event::ManifestChanged(changed)) => (RAISE, json!({"limits": changed.limits})),
-        // It was heard and changed nothing.
-        _ => (DECIDE, Value::Null),
-    };
-    let key = NoteKey::new(format!("replay-{}", step.version()));
-    // A word and a number are a note's name.
-    let key = key.unwrap_or_else(|error| unreachable!("{error}"));
-    Note { thread: thread.clone(), key, kind: kind.to_owned(), body }
+        Event::ManifestChanged(ManifestChanged { limits: Some(limits), .. }) => {
+            Some(Request::Raise { limits: limits.clone() })
+        }
+        Event::ManifestChanged(ManifestChanged { title: Some(title), .. }) => {
+            Some(Request::Rename { title: title.clone() })
+        }
+        _ => None,
+    });
+    let recorded = step.events.iter().find_map(|event| match event {
+        Event::RequestAnswered(answered) => Some(answered.request_id.clone()),
+        _ => None,
+    });
+    let id = recorded.map_or_else(|| RequestId::new(format!("replay-{}", step.version())), Ok);
+    // A word and a number are a request's name.
+    let id = id.unwrap_or_else(|error| unreachable!("{error}"));
+    // It was in time, or it would not stand there. What it was that changed nothing is not on record; a raise of nothing does not either.
+    let request = request.unwrap_or(Request::Raise { limits: selvedge_model::limits::Limits::default() });
+    Posted { thread: thread.clone(), id, at: Timestamp::from_micros(0), request }
 }
 
 /// What a run began with.
-fn input(step: &Step) -> Input {
-    let mut input = Input::nothing();
+fn start(step: &Step) -> Start {
+    let (mut input, mut request) = (Input::nothing(), None);
     let answered: Vec<&CallId> = step
         .events
         .iter()
@@ -400,11 +411,12 @@ fn input(step: &Step) -> Input {
             Event::Snapshot(snapshot) => input.state = Some(snapshot.state.clone()),
             Event::ManifestChanged(changed) => input.raise = changed.limits.clone().or(input.raise),
             Event::RunStarted(run) => {
-                input.origin.clone_from(&run.meta.origin);
-                input.note = run.meta.source_mailbox_entry_id.as_ref().and_then(|key| NoteKey::new(key).ok());
+                input.origin = run.meta.origin.clone().into();
+                let id = run.meta.source_mailbox_entry_id.as_ref().and_then(|id| RequestId::new(id).ok());
+                request = id.map(|id| Asked { id, is_posted: true });
             }
             _ => {}
         }
     }
-    input
+    Start { input, request }
 }

@@ -14,14 +14,13 @@ use selvedge_log::Line;
 use selvedge_model::event::{Decision, EffectClass, SuspendReason};
 use selvedge_model::message::Block;
 use selvedge_model::{
-    Batch, Call, CallId, Cancel, Changeset, Classify, Clock, Digest, Event, Expect, Message, Note, NoteKey, Output,
-    Part, Reason, Role, Status, Stop, ThreadId, Timestamp, Tool,
+    Batch, Call, CallId, Cancel, Changeset, Classify, Clock, Digest, Event, Expect, Message, Output, Part, Reason,
+    Request, Role, Status, Stop, ThreadId, Timestamp, Tool,
 };
-use selvedge_store::conformance::support::SeededIds;
-use selvedge_store::{Commit, Leases, Notes, Registry};
+use selvedge_store::{Commit, Inbox, Registry};
 use serde_json::{Value, json};
 
-use crate::support::{Counting, House, Reply, agent};
+use crate::support::{Counting, House, Reply, agent, request};
 
 fn call(id: &str) -> CallId {
     CallId::new(id).unwrap()

@@ -10,13 +10,13 @@ use selvedge_model::event::EffectClass;
 use selvedge_model::limits::Limits;
 use selvedge_model::message::Block;
 use selvedge_model::{
-    AgentId, CallId, Cancel, Classify, Draft, Event, Message, MessageId, Model, ModelError, NewThread, Note, NoteKey,
-    Output, Prompt, Reason, Role, Status, Stop, ThreadId,
+    AgentId, CallId, Cancel, Classify, Draft, Event, Message, MessageId, Model, ModelError, NewThread, Output, Posted,
+    Prompt, Reason, Request, Role, Status, Stop, ThreadId,
 };
-use selvedge_store::{Acquire, Leases, Logs, Notes, Registry};
+use selvedge_store::{Acquire, Inbox, Leases, Logs, Registry};
 use serde_json::json;
 
-use crate::support::{Counting, House, Reply, agent};
+use crate::support::{Counting, House, Reply, agent, request};
 
 /// A model with a small window that calls a tool some times, over however many threads, and remembers its prompts.
 pub(crate) struct Small {
@@ -299,10 +299,9 @@ fn what_somebody_else_wants_of_a_chain_and_can_not_have_does_not_end_its_run() {
     let house = House::new();
     let thread = house.thread();
     let (work, _) = small(600, 12, 400);
-    let bodies = [json!({"messages": [], "origin": "user"}), json!({"messages": [], "raise": {"turns": 1}})];
-    for (index, body) in bodies.into_iter().enumerate() {
-        let key = NoteKey::new(format!("send-{index}")).unwrap();
-        house.store.post(Note { thread: thread.clone(), key, kind: "send".to_owned(), body }).unwrap();
+    let turns = selvedge_model::limits::Limits { turns: Some(1), ..Default::default() };
+    for (index, input) in [Input::nothing(), Input::nothing().raising(turns)].into_iter().enumerate() {
+        house.store.post(request(&thread, &format!("send-{index}"), Request::Send(input))).unwrap();
     }
     let mut dropped = 0;
     let mut tell = |told: Told<'_>| dropped += usize::from(matches!(told, Told::Dropped { .. }));
@@ -456,9 +455,8 @@ fn who_gets_a_thread_after_others_were_heard_is_told_what_its_own_message_came_t
     assert!(answered.is_some_and(|note| note != "send-later"), "{answered:?}");
 }
 
-fn said_later(thread: &ThreadId, key: &str) -> Note {
-    let body = json!({"messages": [{"role": "user", "content": "and later this"}], "origin": "user"});
-    Note { thread: thread.clone(), key: NoteKey::new(key).unwrap(), kind: "send".to_owned(), body }
+fn said_later(thread: &ThreadId, id: &str) -> Posted {
+    request(thread, id, Request::Send(Input::text("and later this")))
 }
 
 fn chain_end(house: &House, thread: &ThreadId) -> ThreadId {
@@ -467,7 +465,7 @@ fn chain_end(house: &House, thread: &ThreadId) -> ThreadId {
 
 /// It was heard again by the thread that went on: what had answered it stood in the one before.
 #[test]
-fn a_note_that_was_left_again_is_not_heard_again_by_the_thread_that_goes_on() {
+fn a_request_that_was_left_again_is_not_served_again_by_the_thread_that_goes_on() {
     let house = House::new();
     let thread = house.thread();
     let (work, _) = small(60_000, 1, 40);
@@ -495,21 +493,21 @@ fn a_message_that_is_known_neither_keeps_a_thread_from_going_on_nor_takes_others
     let (work, _) = small(60_000, 1, 40);
     let known = Message::text(Role::User, "count").with_id(MessageId::new("m1").unwrap());
     house.engine.send(&thread, Input::messages(vec![known.clone()]), &work, &Cancel::new(), &mut |_| {}).unwrap();
-    let note = |thread: &ThreadId, messages: &[&Message]| Note {
-        body: json!({"messages": messages, "origin": "user"}),
-        ..said_later(thread, "send-m1")
+    let send = |thread: &ThreadId, id: &str, messages: &[&Message]| {
+        let messages = messages.iter().map(|message| (*message).clone()).collect();
+        house.store.post(request(thread, id, Request::Send(Input::messages(messages)))).unwrap();
     };
-    house.store.post(note(&thread, &[&known])).unwrap();
+    send(&thread, "send-m1", &[&known]);
     let ended = house.engine.resume(&thread, Input::text("go on"), &work, &Cancel::new(), &mut |_| {}).unwrap();
     assert_eq!((ended.status, ended.text.as_deref()), (Status::Completed, Some("that was all")));
     let new = Message::text(Role::User, "and this").with_id(MessageId::new("m2").unwrap());
     let end = chain_end(&house, &thread);
-    for messages in [vec![&new], vec![&new, &known]] {
-        house.store.post(Note { key: NoteKey::new("send-m2").unwrap(), ..note(&end, &messages) }).unwrap();
+    for (id, messages) in [("send-m2", vec![&new]), ("send-m2-again", vec![&new, &known])] {
+        send(&end, id, &messages);
         house.engine.send(&end, Input::text("on"), &work, &Cancel::new(), &mut |_| {}).unwrap();
     }
     let more = Message::text(Role::User, "and more").with_id(MessageId::new("m3").unwrap());
-    house.store.post(Note { key: NoteKey::new("send-m2").unwrap(), ..note(&end, &[&new, &more]) }).unwrap();
+    send(&end, "send-m3", &[&new, &more]);
     house.engine.send(&end, Input::text("on"), &work, &Cancel::new(), &mut |_| {}).unwrap();
     let loaded = selvedge_store::load::load(&house.store.inner, &end, &house.trust, None).unwrap();
     let said = |text: &str| loaded.thread.messages.iter().filter(|message| message.plain_text() == text).count();
@@ -526,17 +524,11 @@ fn what_is_left_for_a_thread_that_went_on_is_heard_once_by_the_one_that_goes_on(
         house.engine.send(&thread, Input::text("count"), &work, &Cancel::new(), &mut |_| {}).unwrap();
         let chain = house.chain(&thread);
         let (last, before) = (&chain[chain.len() - 1].0, &chain[chain.len() - 2].0);
-        let note = |thread: &ThreadId, kind: &str, body| Note {
-            thread: thread.clone(),
-            key: NoteKey::new(format!("{kind}-late")).unwrap(),
-            kind: kind.to_owned(),
-            body,
-        };
-        let message = json!({"messages": [{"role": "user", "content": "late"}], "origin": "user"});
-        house.store.post(note(before, "send", message.clone())).unwrap();
-        house.store.post(note(before, "cancel", json!({}))).unwrap();
+        let late = |thread: &ThreadId| request(thread, "send-late", Request::Send(Input::text("late")));
+        house.store.post(late(before)).unwrap();
+        house.store.post(request(before, "cancel-late", Request::Cancel)).unwrap();
         if is_known {
-            house.store.post(note(last, "send", message)).unwrap();
+            house.store.post(late(last)).unwrap();
         }
         house.engine.send(&thread, Input::text("and this"), &work, &Cancel::new(), &mut |_| {}).unwrap();
         let runs =
@@ -549,30 +541,23 @@ fn what_is_left_for_a_thread_that_went_on_is_heard_once_by_the_one_that_goes_on(
     }
 }
 
-/// It reported a thread that had just begun as the end, and the message of who came too late was lost.
+/// It was free for a moment, and whoever took it then ran it beside the one who had handed it over.
 #[test]
-fn who_finds_that_somebody_else_goes_on_with_the_chain_waits_for_what_comes_of_it() {
+fn a_successor_is_held_from_its_first_moment_on() {
     let house = House::new();
     let thread = house.thread();
     let other = Arc::new(house.another());
     let (work, _) = small(600, 12, 400);
-    let said = work.clone();
-    let runner = Arc::new(std::sync::Mutex::new(None));
-    let begun = runner.clone();
+    let refused = Arc::new(AtomicUsize::new(0));
+    let count = refused.clone();
     *house.store.before_successor.lock().unwrap() = Some(Box::new(move |next| {
-        // Somebody who takes what is not given.
-        let lease = other.store.acquire(next, Acquire::default()).unwrap();
-        *begun.lock().unwrap() = Some(std::thread::spawn(move || {
-            std::thread::sleep(Duration::from_millis(250));
-            other.store.abandon(&lease).unwrap();
-            let next = lease.thread.clone();
-            other.engine.resume(&next, Input::nothing(), &said, &Cancel::new(), &mut |_| {})
-        }));
+        let refusal = other.store.acquire(next, Acquire::default()).unwrap_err();
+        assert_eq!(refusal.code(), "lease_held");
+        count.fetch_add(1, Ordering::SeqCst);
     }));
     let ended = house.engine.send(&thread, Input::text("count"), &work, &Cancel::new(), &mut |_| {}).unwrap();
     assert_eq!((ended.status, ended.text.as_deref()), (Status::Completed, Some("that was all")), "{ended:?}");
-    _ = runner.lock().unwrap().take().map(|runner| runner.join().unwrap());
-    assert_eq!(house.chain(&thread).last().map(|link| link.1), Some(Status::Completed));
+    assert_eq!(refused.load(Ordering::SeqCst), 1);
 }
 
 #[test]

@@ -154,7 +154,7 @@ fn another_process_can_stop_a_run() {
         run.join().unwrap()
     });
     assert_eq!(ended.unwrap().status, Status::Killed);
-    assert!(selvedge_store::Notes::pending(&*house.store, &thread).unwrap().is_empty(), "the note is answered");
+    assert!(house.waiting(&thread).is_empty(), "the request is consumed");
 }
 
 #[test]

@@ -166,7 +166,7 @@ fn a_raise_for_a_thread_that_runs_elsewhere_counts_at_once() {
     let (raised, at) = (std::sync::atomic::AtomicBool::new(false), thread.clone());
     tool.meanwhile = Arc::new(move |_| {
         if !raised.swap(true, Ordering::SeqCst) {
-            other.engine.leave_raise(&at, &turns(3)).unwrap();
+            other.engine.raise(&at, &turns(3)).unwrap();
             // Whoever watches looks every tenth of a second.
             std::thread::sleep(Duration::from_millis(250));
         }
@@ -188,8 +188,8 @@ fn what_is_no_raise_is_refused_also_while_somebody_else_runs_the_thread() {
     let mut tool = Counting::new("look", EffectClass::Pure);
     let at = thread.clone();
     tool.meanwhile = Arc::new(move |_| {
-        assert_eq!(other.engine.leave_raise(&at, &turns(3)).unwrap_err().code(), "not_raised");
-        assert_eq!(selvedge_store::Notes::pending(&*other.store, &at).unwrap(), []);
+        assert_eq!(other.engine.raise(&at, &turns(3)).unwrap_err().code(), "not_raised");
+        assert_eq!(other.waiting(&at), []);
     });
     let work = agent(vec![Reply::Calls(vec![("a", "look", json!(1))]), Reply::Says("done")], vec![Arc::new(tool)]);
     assert_eq!(house.send(&thread, Input::text("go"), &work).0.unwrap().status, Status::Completed);
@@ -292,11 +292,15 @@ fn what_a_run_used_that_was_cut_short_still_counts() {
     assert_eq!((loaded.manifest.cost.turns, loaded.manifest.cost.input_tokens), (3, 30));
 }
 
-/// An agent whose tool works for a while, and then its process dies.
-fn dying_after(work: Duration) -> Assignment {
+/// An agent whose tool works for a while by its process's clock, and then its process dies.
+fn dying_after(process: &House, work: Duration) -> Assignment {
     let mut tool = Counting::new("look", EffectClass::Pure);
+    let (clock, store) = (process.clock.clone(), process.store.clone());
     tool.meanwhile = Arc::new(move |_| {
-        std::thread::sleep(work);
+        clock.set(after(clock.now(), work));
+        // Long enough for a beat.
+        std::thread::sleep(Duration::from_millis(350));
+        store.is_dead.store(true, std::sync::atomic::Ordering::SeqCst);
         panic!("the process dies here")
     });
     agent(vec![Reply::Calls(vec![("a", "look", json!({}))])], vec![Arc::new(tool)])
@@ -320,8 +324,10 @@ fn the_time_that_a_run_went_on_after_its_last_commit_counts_though_its_process_d
     for (later, most) in [(Duration::from_secs(3600), 2500), (Duration::ZERO, 100)] {
         let house = House::new();
         let thread = house.thread();
-        let work = dying_after(Duration::from_millis(1300));
-        dies(|| _ = house.another().send(&thread, Input::text("go"), &work));
+        let first = house.another();
+        let work = dying_after(&first, Duration::from_millis(1300));
+        dies(|| _ = first.send(&thread, Input::text("go"), &work));
+        drop((first, work));
         let late = house.another();
         late.clock.set(after(house.clock.now(), later));
         late.engine.recover().unwrap();
@@ -336,9 +342,14 @@ fn the_time_that_a_run_went_on_after_its_last_commit_counts_though_its_process_d
 fn a_run_that_is_killed_again_and_again_still_comes_to_the_end_of_its_time() {
     let house = House::new();
     let thread = house.thread();
-    let mut work = dying_after(Duration::from_millis(1300));
-    work.limits = Limits { duration_seconds: Some(2), ..Limits::default() };
-    dies(|| _ = house.another().send(&thread, Input::text("go"), &work));
+    let with = |process: &House| {
+        let mut work = dying_after(process, Duration::from_millis(1300));
+        work.limits = Limits { duration_seconds: Some(2), ..Limits::default() };
+        work
+    };
+    let first = house.another();
+    dies(|| _ = first.send(&thread, Input::text("go"), &with(&first)));
+    drop(first);
     let mut now = house.clock.now();
     let mut alive = || {
         let next = house.another();
@@ -346,7 +357,8 @@ fn a_run_that_is_killed_again_and_again_still_comes_to_the_end_of_its_time() {
         next.clock.set(now);
         next
     };
-    let resume = |house: &House| house.engine.resume(&thread, Input::nothing(), &work, &Cancel::new(), &mut |_| {});
+    let resume =
+        |house: &House| house.engine.resume(&thread, Input::nothing(), &with(house), &Cancel::new(), &mut |_| {});
     dies(|| _ = resume(&alive()));
     // With no time left, the call that is still open is not made a third time: it would kill this one too.
     let ended = resume(&alive()).unwrap();
@@ -362,15 +374,21 @@ fn a_run_that_is_killed_again_and_again_still_comes_to_the_end_of_its_time() {
 fn lives_shorter_than_a_second_come_to_the_end_of_their_time_too() {
     let house = House::new();
     let thread = house.thread();
-    let mut work = dying_after(Duration::from_millis(400));
-    work.limits = Limits { duration_seconds: Some(1), ..Limits::default() };
-    dies(|| _ = house.another().send(&thread, Input::text("go"), &work));
+    let with = |process: &House| {
+        let mut work = dying_after(process, Duration::from_millis(400));
+        work.limits = Limits { duration_seconds: Some(1), ..Limits::default() };
+        work
+    };
+    let first = house.another();
+    dies(|| _ = first.send(&thread, Input::text("go"), &with(&first)));
+    drop(first);
     let mut now = house.clock.now();
     let mut deaths = 1;
     let ended = loop {
         let next = house.another();
         now = after(now, Duration::from_secs(3600));
         next.clock.set(now);
+        let work = with(&next);
         let resume = || next.engine.resume(&thread, Input::nothing(), &work, &Cancel::new(), &mut |_| {});
         match std::panic::catch_unwind(std::panic::AssertUnwindSafe(resume)) {
             Ok(ended) => break ended.unwrap(),

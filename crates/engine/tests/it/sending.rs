@@ -5,11 +5,11 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 
 use selvedge_engine::Input;
 use selvedge_model::event::EffectClass;
-use selvedge_model::{Message, MessageId, Note, NoteKey, Role, Status};
-use selvedge_store::{Leases, Notes};
+use selvedge_model::{Message, MessageId, Request, Role, Status};
+use selvedge_store::{Inbox, Leases};
 use serde_json::json;
 
-use crate::support::{Counting, House, Reply, agent, roles};
+use crate::support::{Counting, House, Reply, agent, request, roles};
 
 fn said(id: &str, text: &str) -> Input {
     Input::messages(vec![Message::text(Role::User, text).with_id(MessageId::new(id).unwrap())])
@@ -32,9 +32,8 @@ fn whoever_can_not_read_a_thread_does_not_keep_it() {
     let house = House::new();
     let thread = house.thread();
     let work = agent(vec![Reply::Says("hello")], Vec::new());
-    let key = NoteKey::new("send-1").unwrap();
-    for left in [None, Some(Note { thread: thread.clone(), key, kind: "send".to_owned(), body: json!({}) })] {
-        left.into_iter().for_each(|note| house.store.post(note).unwrap());
+    for left in [None, Some(request(&thread, "send-1", Request::Send(Input::text("before"))))] {
+        left.into_iter().for_each(|posted| drop(house.store.post(posted).unwrap()));
         house.store.is_unreadable.store(true, Ordering::SeqCst);
         let refused = house.send(&thread, said("m1", "hi"), &work).0.unwrap_err();
         assert!(refused.to_string().contains("the disk is gone"), "{refused}");
@@ -76,7 +75,7 @@ fn two_who_send_at_once_are_heard_one_after_the_other() {
         let loaded = house.loaded(&thread);
         assert_eq!(roles(&loaded), "uatauata", "{processes} processes");
         assert_eq!(loaded.runs.len(), 2);
-        assert!(selvedge_store::Notes::pending(&*house.store, &thread).unwrap().is_empty());
+        assert!(house.waiting(&thread).is_empty());
     }
 }
 
@@ -103,11 +102,8 @@ fn what_the_dead_had_sent_is_heard_first_and_keeps_nobody_out() {
     let house = House::new();
     let thread = house.thread();
     let dying = house.another();
-    let note = |key: &str, text: &str| selvedge_model::Note {
-        thread: thread.clone(),
-        key: selvedge_model::NoteKey::new(key).unwrap(),
-        kind: "send".to_owned(),
-        body: json!({"messages": said("m2", text).messages, "state": null, "origin": "user"}),
+    let send = |id: &str, text: &str| {
+        house.store.post(request(&thread, id, Request::Send(said("m2", text)))).unwrap();
     };
     let mut tool = Counting::new("look", EffectClass::Pure);
     tool.meanwhile = Arc::new(|_| panic!("the process dies here"));
@@ -117,7 +113,7 @@ fn what_the_dead_had_sent_is_heard_first_and_keeps_nobody_out() {
         std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| dying.send(&thread, said("m1", "first"), &work)));
     assert!(died.is_err());
     drop(dying);
-    selvedge_store::Notes::post(&*house.store, note("send-m2", "second")).unwrap();
+    send("send-m2", "second");
     assert_eq!(house.engine.recover().unwrap().len(), 1);
     let replies = vec![call(), Reply::Says("one and two"), Reply::Says("three")];
     let work = agent(replies, vec![Arc::new(Counting::new("look", EffectClass::Pure))]);
@@ -125,7 +121,53 @@ fn what_the_dead_had_sent_is_heard_first_and_keeps_nobody_out() {
     assert_eq!(ended.text.as_deref(), Some("three"));
     assert_eq!(roles(&house.loaded(&thread)), "uautaua", "the second message was heard before the third");
     // A note whose message was heard already is answered and does nothing.
-    selvedge_store::Notes::post(&*house.store, note("send-again", "second")).unwrap();
+    send("send-again", "second");
     house.send(&thread, said("m4", "fourth"), &work).0.unwrap();
-    assert!(selvedge_store::Notes::pending(&*house.store, &thread).unwrap().is_empty());
+    assert!(house.waiting(&thread).is_empty());
+}
+
+/// A send that was repeated because its answer was lost was a second message.
+#[test]
+fn a_send_that_is_repeated_under_its_id_is_answered_and_not_served_again() {
+    let house = House::new();
+    let thread = house.thread();
+    let work = agent(vec![Reply::Says("hello"), Reply::Says("hello again")], Vec::new());
+    let send = |id: &str| {
+        let id = selvedge_model::RequestId::new(id).unwrap();
+        house
+            .engine
+            .send_as(&thread, id, Input::text("hi"), &work, &selvedge_model::Cancel::new(), &mut |_| {})
+            .unwrap()
+    };
+    let first = send("k1");
+    assert_eq!(first.text.as_deref(), Some("hello"));
+    let again = send("k1");
+    assert_eq!((again.run, again.text, again.status), (first.run, first.text, first.status));
+    assert_eq!(roles(&house.loaded(&thread)), "ua");
+    assert_eq!(send("k2").text.as_deref(), Some("hello again"));
+    assert_eq!(roles(&house.loaded(&thread)), "uaua");
+}
+
+/// It was promised, and never applied.
+#[test]
+fn a_title_that_is_given_to_a_running_thread_is_applied() {
+    let house = House::new();
+    let thread = house.thread();
+    let other = house.another();
+    let mut tool = Counting::new("look", EffectClass::Pure);
+    let at = thread.clone();
+    tool.meanwhile = Arc::new(move |_| {
+        let delivered = other.engine.rename(&at, "Tea", std::time::Duration::ZERO).unwrap();
+        assert!(matches!(delivered, selvedge_engine::Delivered::Left(_)), "{delivered:?}");
+    });
+    let work = agent(vec![Reply::Calls(vec![("a", "look", json!({}))]), Reply::Says("done")], vec![Arc::new(tool)]);
+    house.send(&thread, Input::text("go"), &work).0.unwrap();
+    assert_eq!(house.loaded(&thread).manifest.title.as_deref(), Some("Tea"));
+    assert!(house.waiting(&thread).is_empty());
+    // And at once to one that is free.
+    assert!(matches!(
+        house.engine.rename(&thread, "Coffee", std::time::Duration::ZERO).unwrap(),
+        selvedge_engine::Delivered::Served(_)
+    ));
+    assert_eq!(house.loaded(&thread).manifest.title.as_deref(), Some("Coffee"));
 }

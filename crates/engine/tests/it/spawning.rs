@@ -13,7 +13,7 @@ use selvedge_model::{
     AgentId, Call, CallId, Cancel, Classify, Event, Manifest, Message, Money, NewThread, Output, Price, Reason, Role,
     Status, Stop, ThreadId, ToolError,
 };
-use selvedge_store::{Acquire, Filter, Leases, Ledger, Logs, Notes, Registry};
+use selvedge_store::{Acquire, Filter, Inbox, Leases, Ledger, Logs, Registry};
 use serde_json::{Value, json};
 
 use crate::support::{Counting, House, Refusing, Reply, agent};

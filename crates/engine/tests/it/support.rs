@@ -14,14 +14,14 @@ use selvedge_model::message::Block;
 use selvedge_model::scope::Scopes;
 use selvedge_model::tool::{Processes, Reconciled, Risk, Started};
 use selvedge_model::{
-    AgentId, Batch, Call, CallId, Cancel, CommitKey, Committed, Digest, Draft, Model, ModelError, NewThread, Note,
-    Output, OwnerId, Prompt, Reason, Role, Run, Status, ThreadId, Timestamp, Tool, ToolError, ToolSpec,
+    AgentId, Batch, Call, CallId, Cancel, CommitKey, Digest, Draft, Model, ModelError, NewThread, Output, OwnerId,
+    Posted, Prompt, Reason, Request, RequestId, Role, ThreadId, Timestamp, Tool, ToolError, ToolSpec,
 };
 use selvedge_store::conformance::support::{ScriptedClock, SeededIds};
 use selvedge_store::memory::MemoryStore;
 use selvedge_store::{
-    Acquire, Alive, Commit, Commitment, Cursor, Error, Feed, Filter, Lease, Leases, Ledger, Logs, Notes, Page,
-    Registry, Result, Store, Summary, Tombstone,
+    Acquire, Arrival, Commit, Committed, Error, Inbox, Lease, Leases, Ledger, Left, Logs, Result, Store, Tombstone,
+    Waiting,
 };
 use serde_json::{Value, json};
 
@@ -33,12 +33,16 @@ pub(crate) struct Refusing {
     pub(crate) before_handoff: Mutex<Option<Meanwhile>>,
     /// Done right before the next commit that stops an account.
     pub(crate) before_stop: Mutex<Option<Meanwhile>>,
-    /// Done right before the next lease is taken of a thread that goes on in another's place and has not begun.
+    /// Done right after the next commit that creates a thread which goes on in another's place, before that one runs.
     pub(crate) before_successor: Mutex<Option<Meanwhile>>,
     /// Done right before each lease is taken.
     pub(crate) before_lease: Mutex<Option<Each>>,
     /// An account of which it says that it has no parent.
     pub(crate) orphan: Mutex<Option<AccountId>>,
+    /// Whether its process is dead: it gives no lease back.
+    pub(crate) is_dead: AtomicBool,
+    /// Requests whose seal does not hold.
+    pub(crate) unsealed: Mutex<Vec<RequestId>>,
     /// Whether its logs can't be read for now.
     pub(crate) is_unreadable: AtomicBool,
 }
@@ -72,7 +76,18 @@ impl Commit for Refusing {
         let refused = *self.refuse.lock().unwrap();
         match batch.parts.iter().any(|part| Some(part.changeset.reason) == refused) {
             true => Err(Error::Database { why: "made to fail".to_owned(), retryable: false }),
-            false => self.inner.commit(batch),
+            false => {
+                let is_successor = |part: &&selvedge_model::Part| {
+                    part.changeset.created.as_ref().is_some_and(|created| created.continuation_of.is_some())
+                };
+                let successor = batch.parts.iter().find(is_successor).map(|part| part.thread.clone());
+                let committed = self.inner.commit(batch)?;
+                if let Some(successor) = successor {
+                    let meanwhile = self.before_successor.lock().unwrap().take();
+                    meanwhile.into_iter().for_each(|meanwhile| meanwhile(&successor));
+                }
+                Ok(committed)
+            }
         }
     }
     fn outcome(&self, key: &CommitKey) -> Result<Option<Committed>> {
@@ -106,82 +121,35 @@ impl Logs for Refusing {
 
 impl Leases for Refusing {
     fn acquire(&self, thread: &ThreadId, how: Acquire) -> Result<Lease> {
-        let is_successor = self
-            .inner
-            .get(thread)
-            .is_ok_and(|found| found.manifest.status == Status::Created && found.manifest.continuation_of.is_some());
-        if is_successor {
-            let meanwhile = self.before_successor.lock().unwrap().take();
-            meanwhile.into_iter().for_each(|meanwhile| meanwhile(thread));
-        }
         self.before_lease.lock().unwrap().iter_mut().for_each(|meanwhile| meanwhile(thread));
         self.inner.acquire(thread, how)
     }
     fn renew(&self, lease: &Lease) -> Result<()> {
         self.inner.renew(lease)
     }
-    fn keep_alive(&self, lease: &Lease, alive: Alive) -> Result<()> {
-        self.inner.keep_alive(lease, alive)
+    fn owner(&self) -> &OwnerId {
+        self.inner.owner()
     }
-    fn last_alive(&self, thread: &ThreadId) -> Result<Option<Alive>> {
-        self.inner.last_alive(thread)
+    fn beat(&self, at: Timestamp) -> Result<()> {
+        self.inner.beat(at)
+    }
+    fn last_beat(&self, owner: &OwnerId) -> Result<Option<Timestamp>> {
+        self.inner.last_beat(owner)
     }
     fn release(&self, lease: &Lease) -> Result<()> {
         self.inner.release(lease)
     }
     fn abandon(&self, lease: &Lease) -> Result<()> {
-        self.inner.abandon(lease)
+        match self.is_dead.load(Ordering::SeqCst) {
+            true => Ok(()),
+            false => self.inner.abandon(lease),
+        }
     }
     fn holder(&self, thread: &ThreadId) -> Result<Option<OwnerId>> {
         self.inner.holder(thread)
     }
     fn expired(&self) -> Result<Vec<Lease>> {
         self.inner.expired()
-    }
-}
-
-impl Notes for Refusing {
-    fn post(&self, note: Note) -> Result<()> {
-        self.inner.post(note)
-    }
-    fn pending(&self, thread: &ThreadId) -> Result<Vec<Note>> {
-        self.inner.pending(thread)
-    }
-}
-
-impl Registry for Refusing {
-    fn get(&self, thread: &ThreadId) -> Result<Summary> {
-        self.inner.get(thread)
-    }
-    fn list(&self, filter: &Filter, after: Option<Cursor>, limit: usize) -> Result<Page<Summary>> {
-        self.inner.list(filter, after, limit)
-    }
-    fn chain(&self, thread: &ThreadId) -> Result<Vec<Summary>> {
-        self.inner.chain(thread)
-    }
-    fn children(&self, thread: &ThreadId) -> Result<Vec<Summary>> {
-        self.inner.children(thread)
-    }
-    fn runs(&self, thread: &ThreadId) -> Result<Vec<Run>> {
-        self.inner.runs(thread)
-    }
-    fn resolve(&self, prefix: &str) -> Result<ThreadId> {
-        self.inner.resolve(prefix)
-    }
-    fn tombstone(&self, thread: &ThreadId) -> Result<Option<Tombstone>> {
-        self.inner.tombstone(thread)
-    }
-}
-
-impl Feed for Refusing {
-    fn position(&self) -> Result<u64> {
-        self.inner.position()
-    }
-    fn after(&self, position: u64, limit: usize) -> Result<Vec<Commitment>> {
-        self.inner.after(position, limit)
-    }
-    fn wait(&self, position: u64, timeout: Duration) -> Result<()> {
-        self.inner.wait(position, timeout)
     }
 }
 
@@ -408,6 +376,8 @@ impl House {
             before_successor: Mutex::default(),
             before_lease: Mutex::default(),
             orphan: Mutex::default(),
+            is_dead: AtomicBool::default(),
+            unsealed: Mutex::default(),
             is_unreadable: AtomicBool::default(),
         });
         let processes = Arc::new(NoProcesses::default());
@@ -503,4 +473,40 @@ pub(crate) fn roles(thread: &selvedge_model::Thread) -> String {
         Role::Tool => 't',
     };
     thread.messages.iter().map(letter).collect()
+}
+
+selvedge_store::forward!([] Refusing, inner: Registry, Feed);
+
+impl Inbox for Refusing {
+    fn post(&self, posted: Posted) -> Result<Left> {
+        self.inner.post(posted)
+    }
+    fn pending(&self, thread: &ThreadId) -> Result<Vec<Waiting>> {
+        let unsealed = self.unsealed.lock().unwrap();
+        let mut waiting = self.inner.pending(thread)?;
+        waiting.iter_mut().for_each(|waiting| waiting.is_sealed = !unsealed.contains(&waiting.posted.id));
+        Ok(waiting)
+    }
+    fn answered(&self, thread: &ThreadId, id: &RequestId) -> Result<Option<(ThreadId, u64)>> {
+        self.inner.answered(thread, id)
+    }
+    fn newest(&self) -> Result<u64> {
+        self.inner.newest()
+    }
+    fn arrivals(&self, after: u64, limit: usize) -> Result<Vec<Arrival>> {
+        self.inner.arrivals(after, limit)
+    }
+}
+
+/// A request as somebody leaves it.
+pub(crate) fn request(thread: &ThreadId, id: &str, request: Request) -> Posted {
+    let id = RequestId::new(id).unwrap();
+    Posted { thread: thread.clone(), id, at: Timestamp::from_micros(1), request }
+}
+
+impl House {
+    /// The requests that wait for a thread.
+    pub(crate) fn waiting(&self, thread: &ThreadId) -> Vec<Posted> {
+        self.store.pending(thread).unwrap().into_iter().map(|waiting| waiting.posted).collect()
+    }
 }

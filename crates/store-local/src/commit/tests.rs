@@ -62,7 +62,7 @@ fn message(name: &str, text: &str) -> Batch {
 fn half_committed(store: &LocalStore, batch: &Batch) -> (Job, Vec<Numbers>) {
     let core = &store.core;
     match core.commit_together(vec![core.job(batch, Sight::Database).unwrap()]).pop() {
-        Some(Outcome::Durable(job, numbers)) => (*job, numbers),
+        Some(Outcome::Durable(job, numbers)) => (*job, numbers.numbers),
         _ => panic!("it was not committed"),
     }
 }
@@ -87,7 +87,7 @@ fn one_that_is_refused_half_way_leaves_nothing_and_takes_nobody_along() {
     let mut outcomes = store.core.commit_together(jobs.into());
     let Some(Outcome::Durable(job, numbers)) = outcomes.pop() else { panic!("the other one was taken along") };
     assert!(matches!(outcomes.pop(), Some(Outcome::Stale)));
-    store.core.conclude(*job, numbers);
+    store.core.conclude(*job, numbers.numbers);
     assert_eq!(store.head(&thread("one")).unwrap().version, 1);
     assert_eq!(store.head(&thread("two")).unwrap().version, 0);
     let told: Vec<_> = store.after(before, 10).unwrap().into_iter().map(|told| (told.position, told.thread)).collect();

@@ -193,15 +193,14 @@ impl Examiner<'_> {
 
     /// What waits in the database for somebody to do it.
     pub(super) fn waiting(&self, report: &mut Report) -> Result<()> {
-        let (notes, leads) =
-            self.core().read(|connection| Ok((by_thread(connection, "notes")?, self.leads(connection)?)))?;
-        for (thread, count) in notes {
-            let why = "a note is consumed by whoever holds the thread, with its next commit";
+        let (requests, leads) = self.core().read(|connection| Ok((waiting(connection)?, self.leads(connection)?)))?;
+        for (thread, count) in requests {
+            let why = "a request is consumed by the process that holds the thread, with its next commit";
             report.add(Finding::new(
                 Severity::Note,
-                "notes_waiting",
+                "requests_waiting",
                 thread,
-                format!("{count} note(s) wait to be consumed"),
+                format!("{count} request(s) wait to be consumed"),
                 why,
             ));
         }
@@ -231,11 +230,13 @@ impl Examiner<'_> {
     }
 }
 
-fn by_thread(connection: &Connection, table: &str) -> Result<Vec<(String, i64)>> {
-    let sql = format!(
-        "SELECT t.thread_id, COUNT(*) FROM {table} AS x JOIN threads AS t ON t.id = x.thread GROUP BY t.id ORDER BY t.id"
-    );
-    let mut statement = connection.prepare(&sql).map_err(database)?;
+/// How many requests wait for which thread.
+fn waiting(connection: &Connection) -> Result<Vec<(String, i64)>> {
+    if schema::version(connection)? < schema::FORMAT {
+        return Ok(Vec::new());
+    }
+    let sql = "SELECT t.thread_id, COUNT(*) FROM requests AS x JOIN threads AS t ON t.id = x.thread GROUP BY t.id ORDER BY t.id";
+    let mut statement = connection.prepare(sql).map_err(database)?;
     let found = statement.query_map([], |row| Ok((row.get(0)?, row.get(1)?))).map_err(database)?;
     found.collect::<rusqlite::Result<_>>().map_err(database)
 }

@@ -16,7 +16,7 @@ use super::{Examiner, Finding, Report, Severity};
 use crate::blobs::hash_file;
 use crate::layout::check_folder;
 use crate::rows::{self, Row};
-use crate::schema::{self, database};
+use crate::schema::database;
 
 /// How many bytes of a thread's blobs are hashed.
 const HASHED_MAX: u64 = 1 << 20;
@@ -111,9 +111,6 @@ impl Examiner<'_> {
 
     fn was_erased(&self, row: &Row, blob: &Digest) -> Result<bool> {
         self.core().read(|connection| {
-            if !schema::knows_erasures(connection)? {
-                return Ok(false);
-            }
             let sql = "SELECT 1 FROM erasures WHERE thread = ? AND blob = ?";
             let mut statement = connection.prepare_cached(sql).map_err(database)?;
             statement.exists(params![row.id, &blob.0[..]]).map_err(database)

@@ -49,7 +49,7 @@ impl Examiner<'_> {
             let name = entry.file_name().to_string_lossy().into_owned();
             if name.starts_with("registry.db.unreadable") && !name.ends_with("-wal") && !name.ends_with("-shm") {
                 let what = format!("`{name}` is a database that could not be read and was put aside");
-                let why = "it may hold notes that nobody consumed; the store does not need it";
+                let why = "it may hold requests that were not consumed; the store does not need it";
                 let found = Finding::new(Severity::Note, "database_aside", "the store", what, why);
                 report.add(found.help("look at it, and remove it when it is of no use"));
             }

@@ -122,12 +122,12 @@ fn tells_the_same(steps: &[Step]) {
             assert_eq!(after(&connection, from, 2).unwrap(), behind[..behind.len().min(2)], "two behind {from}");
         }
         let mut statement =
-            connection.prepare(&format!("{} WHERE thread > 0 ORDER BY position", every("main", 5))).unwrap();
+            connection.prepare(&format!("{} WHERE thread > 0 ORDER BY position", every("main"))).unwrap();
         let listed = statement.query_map([], |row| Ok((row.get(0)?, row.get(1)?, row.get(2)?))).unwrap();
         let listed: Vec<(i64, i64, i64)> = listed.map(Result::unwrap).collect();
         let expected = (1..).zip(&places).filter_map(|(position, place)| place.map(|(t, v)| (position, t, v)));
         assert_eq!(listed, expected.collect::<Vec<_>>(), "listed after {step:?}");
-        let highest: Option<u64> = connection.query_row(&newest("main", 5), [], |row| row.get(0)).ok().map(unsigned);
+        let highest: Option<u64> = connection.query_row(&newest("main"), [], |row| row.get(0)).ok().map(unsigned);
         assert_eq!(highest.unwrap_or(0), places.len() as u64);
     }
 }

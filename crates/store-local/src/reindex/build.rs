@@ -19,6 +19,7 @@ use super::tombs;
 use super::{LeftOut, Rebuild, Reindexed};
 use crate::core::io_error;
 use crate::disk::How;
+use crate::feed;
 use crate::layout::{Layout, check_folder, is_reserved};
 use crate::ledger::{self, Fit};
 use crate::manifest::{self, Shown};
@@ -184,9 +185,9 @@ impl Builder<'_> {
     }
 
     fn keep_old(&mut self, thread: &ThreadId, why: String) -> Result<()> {
-        let notes = self.whole(|this| this.old.carry_thread(this.new, thread))?;
-        self.result.notes += notes.unwrap_or_default();
-        self.leave_out(thread, why, notes.is_some());
+        let requests = self.whole(|this| this.old.carry_thread(this.new, thread))?;
+        self.result.requests += requests.unwrap_or_default();
+        self.leave_out(thread, why, requests.is_some());
         Ok(())
     }
 
@@ -217,7 +218,7 @@ impl Builder<'_> {
         let epoch = old.as_ref().map_or(0, |old| old.epoch);
         let Replayed { id, manifest, gathered } = replay.finish(tail, self.seal.as_ref(), epoch)?;
         if let Some(old) = old {
-            self.result.notes += self.old.carry_requests(self.new, old.id, id)?;
+            self.result.requests += self.old.carry_requests(self.new, old.id, id)?;
         }
         self.mark(thread, id, &manifest, shown.as_ref())?;
         let changesets = gathered.arrivals.len() as u64;
@@ -335,7 +336,7 @@ impl Builder<'_> {
         self.whole(|this| {
             let sql = "INSERT INTO main.feed (thread, version) SELECT thread, version FROM temp.arrivals ORDER BY at, thread, version";
             rows::execute(this.new, sql, [])?;
-            this.new.execute_batch(schema::RUNS).map_err(database)
+            this.new.execute_batch(feed::CLOSE_GAPS).map_err(database)
         })
     }
 }

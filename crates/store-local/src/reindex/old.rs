@@ -35,12 +35,12 @@ impl Old {
     pub(super) fn look(layout: &Layout, disk: &dyn Disk, result: &mut Reindexed) -> Result<Self> {
         let path = layout.database();
         if fs::symlink_metadata(&path).is_err() {
-            result.notices.push("there was no database: notes nobody had consumed and bytes that were committed but not yet written to a transcript, if there were any, are gone".to_owned());
+            result.notices.push("there was no database: requests that were not consumed and bytes that were committed but not yet written to a transcript, if there were any, are gone".to_owned());
             return Ok(Self::Absent);
         }
         match Self::read(layout, disk, result) {
             Err(error) if is_unreadable(&error) => {
-                result.notices.push(format!("the old database could not be read ({error}): its notes, and bytes that were committed but not yet written to a transcript, could not be carried over; it is kept aside"));
+                result.notices.push(format!("the old database could not be read ({error}): its requests, and bytes that were committed but not yet written to a transcript, could not be carried over; it is kept aside"));
                 Ok(Self::Unreadable)
             }
             other => other,
@@ -99,19 +99,23 @@ impl Old {
         found.map(|name| ThreadId::new(name.map_err(database)?).map_err(bad_row)).collect()
     }
 
-    /// Takes over what belongs to a thread and stands in no log: notes and what the next changeset must lead with. Gives
-    /// how many notes there were.
+    /// Takes over what belongs to a thread and stands in no log: requests and what the next changeset must lead with, with their seals.
+    /// Gives how many requests there were. What a store of format 5 has of either is not sealed, and is left behind.
     pub(super) fn carry_requests(&self, new: &Connection, old_id: i64, id: i64) -> Result<u64> {
-        let notes = "INSERT INTO main.notes (thread, key, kind, body) SELECT ?, key, kind, body FROM old.notes WHERE thread = ? ORDER BY id";
-        let count = rows::execute(new, notes, [id, old_id])?;
-        let leads = "INSERT INTO main.leads (thread, event, mark) SELECT ?, event, mark FROM old.leads WHERE thread = ? ORDER BY id";
-        if matches!(self, Self::Readable(6..)) {
-            rows::execute(new, leads, [id, old_id])?;
+        if !matches!(self, Self::Readable(6..)) {
+            return Ok(0);
         }
+        let columns = "request_id, kind, posted_at, body, mark";
+        let requests = format!(
+            "INSERT INTO main.requests (thread, {columns}) SELECT ?, {columns} FROM old.requests WHERE thread = ? ORDER BY id"
+        );
+        let count = rows::execute(new, &requests, [id, old_id])?;
+        let leads = "INSERT INTO main.leads (thread, event, mark) SELECT ?, event, mark FROM old.leads WHERE thread = ? ORDER BY id";
+        rows::execute(new, leads, [id, old_id])?;
         Ok(count as u64)
     }
 
-    /// Takes over a thread as it was; gives how many notes it has, or nothing if it was not known.
+    /// Takes over a thread as it was; gives how many requests it has, or nothing if it was not known.
     pub(super) fn carry_thread(&self, new: &Connection, thread: &ThreadId) -> Result<Option<u64>> {
         let Some(row) = self.row(new, thread)? else { return Ok(None) };
         let sql = "INSERT INTO main.threads (thread_id, hex, log_id, manifest, manifest_stale) \
@@ -121,27 +125,30 @@ impl Old {
         let columns = "version, lines, bytes, hash, segment, signer, head_epoch, sealed, epoch, owner, updated_at";
         let sql = format!("INSERT INTO main.heads (id, {columns}) SELECT ?, {columns} FROM old.heads WHERE id = ?");
         rows::execute(new, &sql, [id, row.id])?;
-        let mut tables = vec![
+        let tables = [
             ("redo", "offset, bytes", "id"),
             ("messages", "message_id, digest", "message_id"),
             ("states", "version, bytes, state", "version"),
             ("runs", "run_id, parent_run_id, meta, created_at, updated_at", "id"),
+            ("erasures", "blob, reason, erased_at, done", "blob"),
         ];
-        if matches!(self, Self::Readable(2..)) {
-            tables.push(("erasures", "blob, reason, erased_at, done", "blob"));
-        }
         for (table, columns, order) in tables {
             let sql = format!(
                 "INSERT INTO main.{table} (thread, {columns}) SELECT ?, {columns} FROM old.{table} WHERE thread = ? ORDER BY {order}"
             );
             rows::execute(new, &sql, [id, row.id])?;
         }
-        if let Self::Readable(format) = self {
-            let told = feed::every("old", *format);
+        if matches!(self, Self::Readable(_)) {
+            let told = feed::every("old");
             let sql = format!(
                 "INSERT INTO main.feed (thread, version) SELECT ?, version FROM ({told}) WHERE thread = ? ORDER BY position"
             );
             rows::execute(new, &sql, [id, row.id])?;
+        }
+        if matches!(self, Self::Readable(6..)) {
+            let sql = "INSERT INTO main.answers (chain_root, request_id, thread, version) \
+                       SELECT chain_root, request_id, ?, version FROM old.answers WHERE thread = ? ON CONFLICT DO NOTHING";
+            rows::execute(new, sql, [id, row.id])?;
         }
         self.carry_requests(new, row.id, id).map(Some)
     }
@@ -193,8 +200,8 @@ impl Old {
 
     /// Lets the feed go on behind every place it had, so that nobody who followed it misses anything.
     pub(super) fn carry_position(&self, new: &Connection) -> Result<()> {
-        if let Self::Readable(format) = self {
-            let newest = feed::newest("old", *format);
+        if matches!(self, Self::Readable(_)) {
+            let newest = feed::newest("old");
             let sql = format!(
                 "INSERT INTO main.feed (position, thread, version) SELECT ({newest}), 0, 0 WHERE ({newest}) IS NOT NULL"
             );

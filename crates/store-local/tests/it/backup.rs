@@ -324,10 +324,10 @@ fn a_backup_that_was_cut_short_is_begun_anew_and_nothing_else_is_removed() {
 
 #[test]
 fn a_store_of_an_older_format_is_backed_up_as_it_is() {
-    let kept = Kept::of(1);
+    let kept = Kept::of(5);
     let target = tempfile::tempdir().unwrap();
     let made = kept.read_only().backup(&target.path().join("b"), &mut |_, _| {}).unwrap();
-    assert_eq!((made.store_format, made.threads.len(), made.blobs), (1, 2, 1));
+    assert_eq!((made.store_format, made.threads.len(), made.blobs), (5, 2, 1));
     let trust = selvedge_log::Trust::of(&[selvedge_log::Signer::from_pem(&kept.pem).unwrap().public()]);
     let folder = tempfile::tempdir().unwrap();
     LocalStore::restore(&target.path().join("b"), folder.path(), &trust, Arc::new(RealDisk), &mut |_, _| {}).unwrap();

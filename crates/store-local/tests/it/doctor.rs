@@ -3,8 +3,8 @@
 use std::fs;
 use std::sync::Arc;
 
-use selvedge_model::{Batch, Changeset, Expect, Message, MessageId, Note, NoteKey, Part, Reason, Role, RunId, RunMeta};
-use selvedge_store::{Acquire, Commit, Leases, Logs, Notes};
+use selvedge_model::{Batch, Changeset, Expect, Message, MessageId, Part, Reason, Role, RunId, RunMeta};
+use selvedge_store::{Acquire, Commit, Inbox, Leases, Logs};
 use selvedge_store_local::disk::RealDisk;
 use selvedge_store_local::doctor::{Depth, Finding, Report, Severity, examine};
 use selvedge_store_local::{Access, LocalStore, Rebuild};
@@ -165,26 +165,20 @@ fn what_the_dead_left_is_named() {
         ..Changeset::empty(Reason::UserMessage)
     };
     store.commit(Batch::of(Part::new(thread.clone(), Expect::Any, run).under(lease.epoch))).unwrap();
-    let note = Note {
-        thread: thread.clone(),
-        key: NoteKey::new("n1").unwrap(),
-        kind: "rename".to_owned(),
-        body: serde_json::json!({ "title": "t" }),
-    };
-    store.post(note).unwrap();
+    store.post(crate::reindex::request(&thread)).unwrap();
     let report = look(&home, false);
-    assert_eq!(codes(&report), [("notes_waiting", Severity::Note)], "its holder lives");
+    assert_eq!(codes(&report), [("requests_waiting", Severity::Note)], "its holder lives");
     // As a crash would leave it.
     drop(store);
     let report = look(&home, false);
-    let named = ["lease_orphaned", "left_running", "notes_waiting", "owners_dead", "redo_pending"];
+    let named = ["lease_orphaned", "left_running", "owners_dead", "redo_pending", "requests_waiting"];
     assert_eq!(codes(&report).iter().map(|(code, _)| *code).collect::<Vec<_>>(), named);
     assert_eq!(report.worst(), Some(Severity::Warning));
 }
 
 #[test]
 fn an_older_store_and_clocks_that_were_wrong_are_named() {
-    let kept = Kept::of(1);
+    let kept = Kept::of(5);
     let report = examine(kept.options(Access::ReadOnly), Depth::Whole, &mut |_, _| {});
     assert_eq!(codes(&report), [("store_outdated", Severity::Warning)], "{:?}", report.findings);
     assert!(find(&report, "store_outdated").help.as_ref().unwrap().contains("selvedge upgrade"));

@@ -17,6 +17,7 @@ mod doctor;
 mod erase;
 mod fixture;
 mod hardened;
+mod inbox;
 mod kill;
 mod leads;
 mod queue;

@@ -15,9 +15,9 @@ use std::{io, thread};
 
 use selvedge_log::Trust;
 use selvedge_log::recovery::Finding;
-use selvedge_model::{Batch, Classify, CommitKey, Expect, Ids, Kind, Note, NoteKey, Part, ThreadId};
+use selvedge_model::{Batch, Classify, CommitKey, Expect, Ids, Kind, Part, Posted, Request, RequestId, ThreadId};
 use selvedge_store::conformance::Harness;
-use selvedge_store::{Acquire, Commit, Error, Feed, Leases, Logs, Notes};
+use selvedge_store::{Acquire, Commit, Error, Feed, Inbox, Leases, Logs};
 use selvedge_store_local::disk::{Disk, DiskFile, How, RealDisk};
 use selvedge_store_local::system::SystemIds;
 use selvedge_store_local::{LocalStore, Rebuild, Reindexed};
@@ -58,7 +58,7 @@ fn lose_database(home: &Home) {
 fn in_logs(dump: &str) -> Vec<String> {
     let deleted = dump.lines().any(|line| line.starts_with("tombstones"));
     let outside = |line: &str| {
-        ["notes", "leads"].iter().any(|table| line.starts_with(table))
+        ["requests", "leads"].iter().any(|table| line.starts_with(table))
             || (deleted && ["keys", "budget_ledger", "reservations"].iter().any(|table| line.starts_with(table)))
     };
     let text = |line: &str| line.split(" | epoch ").next().unwrap_or_default().to_owned();
@@ -113,14 +113,14 @@ fn busy() -> (Home, Vec<ThreadId>) {
     store.commit(batch.with_key(CommitKey::new("k1").unwrap())).unwrap();
     let gone = thread_with(&store, "gone-0123456789ab", &["first"]);
     store.delete(&gone).unwrap();
-    store.post(note(&threads[0])).unwrap();
+    store.post(request(&threads[0])).unwrap();
     store.close().unwrap();
     (home, threads)
 }
 
-fn note(thread: &ThreadId) -> Note {
-    let key = NoteKey::new("n1").unwrap();
-    Note { thread: thread.clone(), key, kind: "rename".to_owned(), body: serde_json::json!({"title": "new"}) }
+pub(crate) fn request(thread: &ThreadId) -> Posted {
+    let (id, at) = (RequestId::new("n1").unwrap(), selvedge_model::Timestamp::from_micros(7));
+    Posted { thread: thread.clone(), id, at, request: Request::Rename { title: "new".to_owned() } }
 }
 
 fn append(store: &LocalStore, thread: &ThreadId) -> Result<u64, Error> {
@@ -172,7 +172,7 @@ fn it_is_said_of_how_many_threads_only_the_log_tells_where_it_ends() {
 }
 
 #[test]
-fn notes_epochs_and_places_in_the_feed_are_carried_over() {
+fn requests_epochs_and_places_in_the_feed_are_carried_over() {
     let (home, threads) = busy();
     let store = home.open();
     let lease = store.acquire(&threads[1], Acquire::default()).unwrap();
@@ -181,10 +181,11 @@ fn notes_epochs_and_places_in_the_feed_are_carried_over() {
     store.close().unwrap();
     let before = dump(&home);
     let rebuilt = reindex(&home);
-    assert_eq!((rebuilt.notes, rebuilt.notices.as_slice()), (1, &[][..]));
+    assert_eq!((rebuilt.requests, rebuilt.notices.as_slice()), (1, &[][..]));
     assert_eq!(dump(&home), before);
     let store = home.open();
-    assert_eq!(store.pending(&threads[0]).unwrap(), [note(&threads[0])]);
+    let carried = selvedge_store::Waiting { posted: request(&threads[0]), is_sealed: true };
+    assert_eq!(store.pending(&threads[0]).unwrap(), [carried]);
     assert!(store.acquire(&threads[1], Acquire::default()).unwrap().epoch > lease.epoch);
     assert!(store.after(position, 100).unwrap().len() >= 12, "a follower misses nothing");
 }

@@ -7,7 +7,7 @@ use selvedge_log::recovery::Finding;
 use selvedge_model::account::AccountId;
 use selvedge_model::{Batch, Classify, CommitKey, Expect, Kind, Part};
 use selvedge_store::load::load;
-use selvedge_store::{Commit, Error, Feed, Filter, Ledger, Logs, Notes, Registry};
+use selvedge_store::{Commit, Error, Feed, Filter, Inbox, Ledger, Logs, Registry};
 use selvedge_store_local::disk::RealDisk;
 use selvedge_store_local::{Access, LocalStore, Upgraded};
 
@@ -44,114 +44,50 @@ fn assert_whole(kept: &Kept, store: &LocalStore) {
 }
 
 #[test]
-fn a_store_of_format_1_is_read_as_it_is() {
-    let kept = Kept::of(1);
-    assert_whole(&kept, &kept.read_only());
+fn a_store_of_format_5_is_read_as_it_is_and_moved_and_its_feed_goes_on() {
+    let kept = Kept::of(5);
+    let before = kept.read_only();
+    assert_whole(&kept, &before);
+    let (told, position) = (before.after(0, 100).unwrap(), before.position().unwrap());
+    drop(before);
     let error = outdated(&kept);
     assert_eq!((error.code(), error.kind()), ("store_outdated", Kind::Denied));
     assert!(error.hint().unwrap().contains("selvedge upgrade"), "{error:?}");
-}
-
-#[test]
-fn a_store_of_format_2_is_read_as_it_is_and_moved() {
-    let kept = Kept::of(2);
-    // Version control keeps no empty folder.
-    _ = fs::remove_dir(kept.threads().join("owners"));
-    assert_whole(&kept, &kept.read_only());
-    assert_eq!(outdated(&kept).code(), "store_outdated");
-    assert_eq!(LocalStore::upgrade(kept.project(), Arc::new(RealDisk)).unwrap(), Upgraded { from: 2, to: 6 });
-    assert!(kept.threads().join("owners").is_dir());
-    assert_whole(&kept, &kept.read_only());
-    LocalStore::open(kept.options(Access::ReadWrite)).unwrap().close().unwrap();
-}
-
-/// The thread that was created last is gone: its place in the feed must not be used again.
-#[test]
-fn a_store_of_format_3_is_read_as_it_is_and_moved_and_its_feed_goes_on() {
-    let kept = Kept::of(3);
-    let before = kept.read_only();
-    assert_whole(&kept, &before);
-    let told = before.after(0, 100).unwrap();
-    drop(before);
-    assert_eq!(outdated(&kept).code(), "store_outdated");
-    let highest: u64 = {
-        let database = rusqlite::Connection::open(kept.threads().join("registry.db")).unwrap();
-        let sql = "SELECT seq FROM sqlite_sequence WHERE name = 'feed'";
-        database.query_row(sql, [], |row| row.get::<_, i64>(0)).unwrap().try_into().unwrap()
-    };
-    assert!(highest > told.last().unwrap().position, "the highest place was taken back");
-    assert_eq!(LocalStore::upgrade(kept.project(), Arc::new(RealDisk)).unwrap(), Upgraded { from: 3, to: 6 });
+    assert_eq!(LocalStore::upgrade(kept.project(), Arc::new(RealDisk)).unwrap(), Upgraded { from: 5, to: 6 });
     assert_whole(&kept, &kept.read_only());
     let store = LocalStore::open(kept.options(Access::ReadWrite)).unwrap();
-    assert_eq!(store.after(0, 100).unwrap(), told);
+    assert_eq!((store.after(0, 100).unwrap(), store.position().unwrap()), (told, position));
     store.commit(Batch::of(Part::new(id("bob-ba9876543210"), Expect::Exact(2), says("more")))).unwrap();
-    assert_eq!(store.after(0, 100).unwrap().last().unwrap().position, highest + 1);
+    assert_eq!(store.after(position, 100).unwrap()[0].position, position + 1);
     store.close().unwrap();
 }
 
-/// Each row was one version, and of threads that were gone none was left.
+/// What an older program left was not sealed: nothing of it is consumed or signed.
 #[test]
-fn a_store_of_format_4_is_read_as_it_is_and_moved_and_its_feed_tells_the_same() {
-    let kept = Kept::of(4);
-    {
-        // As if a thread that was written between the others had been deleted.
-        let database = rusqlite::Connection::open(kept.threads().join("registry.db")).unwrap();
-        for sql in ["position = -position - 3 WHERE position > 5", "position = -position WHERE position < 0"] {
-            database.execute(&format!("UPDATE feed SET {sql}"), []).unwrap();
-        }
-    }
-    let before = kept.read_only();
-    assert_whole(&kept, &before);
-    let (told, position) = (before.after(0, 100).unwrap(), before.position().unwrap());
-    assert_eq!((told.len(), told.last().map(|last| last.position)), (10, Some(position - 1)), "{told:?}");
-    assert_eq!(before.after(6, 2).unwrap(), told[5..7]);
-    drop(before);
-    assert_eq!(outdated(&kept).code(), "store_outdated");
-    assert_eq!(LocalStore::upgrade(kept.project(), Arc::new(RealDisk)).unwrap(), Upgraded { from: 4, to: 6 });
-    assert_whole(&kept, &kept.read_only());
-    let store = LocalStore::open(kept.options(Access::ReadWrite)).unwrap();
-    assert_eq!((store.after(0, 100).unwrap(), store.position().unwrap()), (told.clone(), position));
-    let bob = id("bob-ba9876543210");
-    for version in [2, 3] {
-        store.commit(Batch::of(Part::new(bob.clone(), Expect::Exact(version), says("more")))).unwrap();
-    }
-    let news: Vec<_> = store.after(told[9].position, 100).unwrap();
-    let news: Vec<_> = news.into_iter().map(|told| (told.position, told.thread, told.version)).collect();
-    assert_eq!(news, [(position + 1, bob.clone(), 3), (position + 2, bob, 4)]);
-    store.close().unwrap();
-}
-
-/// As a repair that was killed could leave it.
-#[test]
-fn a_feed_that_was_behind_its_thread_never_goes_back() {
-    let kept = Kept::of(4);
-    {
-        let database = rusqlite::Connection::open(kept.threads().join("registry.db")).unwrap();
-        database.execute("DELETE FROM feed WHERE position > 6", []).unwrap();
-        let last =
-            "SELECT h.version - f.version FROM feed AS f JOIN heads AS h ON h.id = f.thread WHERE f.position = 6";
-        assert!(database.query_row(last, [], |row| row.get::<_, i64>(0)).unwrap() > 0, "its thread has come further");
-    }
-    let before = kept.read_only();
-    let (told, position) = (before.after(0, 100).unwrap(), before.position().unwrap());
-    assert_eq!((told.len(), position), (6, 6));
-    drop(before);
+fn what_a_store_of_format_5_left_unsealed_goes() {
+    let kept = Kept::of(5);
+    let database = rusqlite::Connection::open(kept.threads().join("registry.db")).unwrap();
+    let body = r#"{"decision":{"call_id":"c","action":"approve","who":"mallory"}}"#;
+    database
+        .execute("INSERT INTO notes (thread, key, kind, body) SELECT id, 'n', 'decide', ? FROM threads", [body])
+        .unwrap();
+    let event = r#"{"event_type":"decision","payload":{"call_id":"c","action":"approve","who":"mallory"}}"#;
+    database.execute("INSERT INTO leads (thread, event) SELECT id, ? FROM threads", [event]).unwrap();
+    drop(database);
     LocalStore::upgrade(kept.project(), Arc::new(RealDisk)).unwrap();
     let store = LocalStore::open(kept.options(Access::ReadWrite)).unwrap();
-    assert_eq!(store.after(0, 100).unwrap(), told);
-    let after = store.position().unwrap();
-    assert!(after >= position, "{after}");
-    for thread in ["ann-0123456789ab", "bob-ba9876543210"] {
-        store.commit(Batch::of(Part::new(id(thread), Expect::Any, says("more")))).unwrap();
-    }
-    assert_eq!((store.after(position, 100).unwrap().len(), store.position().unwrap()), (2, after + 2));
+    let bob = id("bob-ba9876543210");
+    assert_eq!(store.pending(&bob).unwrap(), []);
+    store.commit(Batch::of(Part::new(bob.clone(), Expect::Any, says("more")))).unwrap();
     store.close().unwrap();
+    let log = fs::read_to_string(kept.threads().join(bob.folder()).join("transcript.jsonl")).unwrap();
+    assert!(!log.contains("mallory"));
 }
 
 /// Opening a store to write once looked at every thread.
 #[test]
 fn stale_manifests_are_found_by_an_index_in_a_new_and_in_an_upgraded_store() {
-    let kept = Kept::of(1);
+    let kept = Kept::of(5);
     LocalStore::upgrade(kept.project(), Arc::new(RealDisk)).unwrap();
     let fresh = crate::support::Home::new();
     for threads in [kept.threads(), fresh.threads()] {
@@ -165,9 +101,9 @@ fn stale_manifests_are_found_by_an_index_in_a_new_and_in_an_upgraded_store() {
 
 #[test]
 fn an_upgraded_store_has_everything_it_had_and_is_written_again() {
-    let kept = Kept::of(1);
+    let kept = Kept::of(5);
     let upgrade = || LocalStore::upgrade(kept.project(), Arc::new(RealDisk)).unwrap();
-    assert_eq!(upgrade(), Upgraded { from: 1, to: 6 });
+    assert_eq!(upgrade(), Upgraded { from: 5, to: 6 });
     assert_eq!(upgrade(), Upgraded { from: 6, to: 6 }, "a second time there is nothing to do");
     assert_whole(&kept, &kept.read_only());
     let store = LocalStore::open(kept.options(Access::ReadWrite)).unwrap();
@@ -181,19 +117,19 @@ fn an_upgraded_store_has_everything_it_had_and_is_written_again() {
 
 #[test]
 fn an_upgrade_cut_between_database_and_store_file_is_completed() {
-    let kept = Kept::of(1);
+    let kept = Kept::of(5);
     let named = fs::read(kept.threads().join("store.json")).unwrap();
     LocalStore::upgrade(kept.project(), Arc::new(RealDisk)).unwrap();
     fs::write(kept.threads().join("store.json"), named).unwrap();
     assert_eq!(outdated(&kept).code(), "store_outdated");
     assert_whole(&kept, &kept.read_only());
-    assert_eq!(LocalStore::upgrade(kept.project(), Arc::new(RealDisk)).unwrap(), Upgraded { from: 1, to: 6 });
+    assert_eq!(LocalStore::upgrade(kept.project(), Arc::new(RealDisk)).unwrap(), Upgraded { from: 5, to: 6 });
     LocalStore::open(kept.options(Access::ReadWrite)).unwrap().close().unwrap();
 }
 
 #[test]
 fn a_store_that_somebody_has_open_to_write_is_not_moved() {
-    let kept = Kept::of(1);
+    let kept = Kept::of(5);
     let path = kept.threads().join("owners").join("0".repeat(32));
     let owner = fs::File::create(&path).unwrap();
     owner.lock().unwrap();
@@ -206,7 +142,7 @@ fn a_store_that_somebody_has_open_to_write_is_not_moved() {
 
 #[test]
 fn a_newer_store_is_neither_read_nor_moved() {
-    let kept = Kept::of(1);
+    let kept = Kept::of(5);
     fs::write(kept.threads().join("store.json"), r#"{"kind":"selvedge-local","format":99}"#).unwrap();
     assert_eq!(LocalStore::upgrade(kept.project(), Arc::new(RealDisk)).unwrap_err().code(), "store_unusable");
     assert!(LocalStore::open(kept.options(Access::ReadOnly)).is_err());
@@ -222,7 +158,7 @@ fn child() {
 #[test]
 fn an_upgrade_killed_at_any_moment_is_done_by_running_it_again() {
     for round in 0..24 {
-        let kept = Kept::of(1);
+        let kept = Kept::of(5);
         let mut child = std::process::Command::new(std::env::current_exe().unwrap())
             .args(["--exact", "upgrade::child", "--test-threads=1"])
             .env("SELVEDGE_TEST_UPGRADE", kept.project())

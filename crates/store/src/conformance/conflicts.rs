@@ -8,7 +8,7 @@ use serde_json::json;
 use super::Harness;
 use super::ledger::{open, posts};
 use super::support::*;
-use crate::contract::{Commit, Logs, Notes, Registry};
+use crate::contract::{Commit, Inbox, Logs, Registry};
 use crate::error::Error;
 
 /// A conflict says which version was expected and which one is there.
@@ -34,16 +34,17 @@ pub fn nothing_of_the_loser_is_visible<H: Harness>(harness: &H) {
     let store = harness.open();
     let (thread, other) = (create(&store, "won"), create(&store, "other"));
     append(&store, &thread, patches([set("n", json!(1))]));
-    store.post(note(&thread, "asked", "cancel")).unwrap();
+    store.post(request(&thread, "asked", "cancel")).unwrap();
     let lost = Changeset { snapshot: Some(json!({"n": 100})), ..says_as("m1", "lost") };
     let lost = Changeset { run_id: starts("run-9").run_id, run_meta: starts("run-9").run_meta, ..lost };
     let lost = Changeset { patches: patches([set("n", json!(101))]).patches, ..lost };
+    let lost = Changeset { events: vec![super::inbox::verdict("asked")], ..lost };
     leaves_no_trace(&store, &[&thread, &other], || {
         let mut part = part_at(&thread, 0, lost.clone());
         part.postings = vec![open(&thread, None)];
         let mut batch = batch([part, posts(&other, [open(&other, None)])]).with_key(id("key-of-the-loser"));
         batch.consumed = vec![(thread.clone(), id("asked"))];
-        batch.posted = vec![note(&other, "posted", "send")];
+        batch.posted = vec![request(&other, "posted", "send")];
         assert_refused!(store.commit(batch), Error::Conflict { expected: 0, actual: 1, .. }, "a batch that comes late");
     });
     assert_eq!(store.outcome(&id("key-of-the-loser")).unwrap(), None, "the key was not used");

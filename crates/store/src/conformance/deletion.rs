@@ -8,7 +8,7 @@ use super::Harness;
 use super::chains::hands_off;
 use super::ledger::{open, posts, release, reserve};
 use super::support::*;
-use crate::contract::{Acquire, Commit, Filter, Leases, Ledger, Logs, Notes, Registry, Summary};
+use crate::contract::{Acquire, Commit, Filter, Inbox, Leases, Ledger, Logs, Registry, Summary};
 use crate::error::{Error, Result};
 
 /// A deleted thread is gone for every reader, and its tombstone says what it was.
@@ -17,7 +17,7 @@ pub fn a_deleted_thread_leaves_a_tombstone<H: Harness>(harness: &H) {
     let thread = create(&store, "gone");
     append(&store, &thread, says("soon gone"));
     let blob = store.put_blob(&thread, b"gone too").unwrap();
-    store.post(note(&thread, "n1", "send")).unwrap();
+    store.post(request(&thread, "n1", "send")).unwrap();
     let (summary, head) = (store.get(&thread).unwrap(), store.head(&thread).unwrap());
     assert_eq!(store.tombstone(&thread).unwrap(), None, "the living have none");
     let tombstone = store.delete(&thread).unwrap();
@@ -32,7 +32,7 @@ pub fn a_deleted_thread_leaves_a_tombstone<H: Harness>(harness: &H) {
             ("runs", handle.runs(&thread).map(drop)),
             ("blob", handle.blob(&thread, &blob).map(drop)),
             ("pending", handle.pending(&thread).map(drop)),
-            ("post", handle.post(note(&thread, "n2", "send"))),
+            ("post", handle.post(request(&thread, "n2", "send")).map(drop)),
             ("delete", handle.delete(&thread).map(drop)),
         ];
         for (question, answer) in answers {
@@ -126,7 +126,7 @@ pub fn a_late_writer_brings_nothing_back<H: Harness>(harness: &H) {
             assert_refused!(late.commit(together), Error::Deleted(_), "a batch with what was deleted");
         }
         assert_refused!(late.put_blob(&thread, b"late"), Error::Deleted(_), "a late blob");
-        let telling = Batch { posted: vec![note(&thread, "n1", "send")], ..Batch::of(part(&mate, empty())) };
+        let telling = Batch { posted: vec![request(&thread, "n1", "send")], ..Batch::of(part(&mate, empty())) };
         assert_refused!(late.commit(telling), Error::Deleted(_), "a batch that posts to what was deleted");
     });
 }

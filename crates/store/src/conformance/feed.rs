@@ -7,7 +7,7 @@ use selvedge_model::{Batch, ThreadId};
 
 use super::Harness;
 use super::support::*;
-use crate::contract::{Commit, Commitment, Feed, Notes, Store};
+use crate::contract::{Commit, Commitment, Feed, Inbox, Store};
 use crate::error::Error;
 
 fn heard(store: &impl Feed, position: u64) -> Vec<Commitment> {
@@ -74,7 +74,7 @@ pub fn the_feed_tells_only_of_commits<H: Harness>(harness: &H) {
     let position = store.position().unwrap();
     commit(&store, request);
     assert_refused!(store.commit(Batch::of(part_at(&thread, 9, empty()))), Error::Conflict { .. }, "a wrong version");
-    store.post(note(&thread, "n1", "cancel")).unwrap();
+    store.post(super::support::request(&thread, "n1", "cancel")).unwrap();
     store.put_blob(&thread, b"blob").unwrap();
     assert_eq!((heard(&store, position), store.position().unwrap()), (vec![], position));
 }

@@ -9,7 +9,7 @@ use serde_json::{Value, json};
 
 use super::Harness;
 use super::support::*;
-use crate::contract::{Commit, Notes, Registry, Store};
+use crate::contract::{Commit, Inbox, Registry, Store};
 
 /// Texts that a careless backend changes or trips over.
 const TEXTS: [&str; 9] = [
@@ -68,7 +68,7 @@ pub fn odd_names_come_back_exactly<H: Harness>(harness: &H) {
     for (number, name) in names.into_iter().enumerate() {
         let changeset = Changeset { run_id: Some(id(name)), ..says_as(name, &number.to_string()) };
         commit(&store, Batch::of(part(&thread, changeset)).with_key(id(name)));
-        store.post(note(&thread, name, "cancel")).unwrap();
+        store.post(request(&thread, name, "cancel")).unwrap();
     }
     let found = loaded(&store, &harness.trust(), &thread);
     let pending = store.pending(&thread).unwrap();
@@ -79,7 +79,7 @@ pub fn odd_names_come_back_exactly<H: Harness>(harness: &H) {
         assert_eq!(message.plain_text(), number.to_string());
         let outcome = store.outcome(&id(name)).unwrap().unwrap_or_else(|| panic!("key `{name}` is known"));
         assert_eq!(outcome.version_of(&thread), Some(number as u64 + 1));
-        assert_eq!(pending[number], note(&thread, name, "cancel"));
+        assert_eq!(pending[number].posted, request(&thread, name, "cancel"));
     }
 }
 

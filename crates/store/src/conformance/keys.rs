@@ -6,7 +6,7 @@ use serde_json::json;
 use super::Harness;
 use super::ledger::{open, posts, reserve};
 use super::support::*;
-use crate::contract::{Acquire, Commit, Leases, Ledger, Notes, Registry};
+use crate::contract::{Acquire, Commit, Inbox, Leases, Ledger, Registry};
 use crate::error::Error;
 use crate::prepare::request_hash;
 
@@ -152,12 +152,13 @@ pub fn a_retry_repeats_no_side_effect<H: Harness>(harness: &H) {
     let store = harness.open();
     let (thread, other) = (create(&store, "effects"), create(&store, "other"));
     append(&store, &thread, patches([set("n", json!(0))]));
-    store.post(note(&thread, "asked", "send")).unwrap();
+    store.post(request(&thread, "asked", "send")).unwrap();
     let mut part = posts(&thread, [open(&thread, Some(10)), reserve(&thread, "a", 10)]);
-    part.changeset = patches([count("n")]);
+    part.changeset =
+        selvedge_model::Changeset { events: vec![super::inbox::verdict("asked")], ..patches([count("n")]) };
     let request = Batch {
         consumed: vec![(thread.clone(), id("asked"))],
-        posted: vec![note(&other, "told", "child_settled")],
+        posted: vec![request(&other, "told", "child_settled")],
         ..Batch::of(part).with_key(id("k1"))
     };
     commit(&store, request.clone());

@@ -6,7 +6,7 @@ use selvedge_model::{Batch, Classify, Kind, Part, ThreadId};
 
 use super::Harness;
 use super::support::*;
-use crate::contract::{Acquire, Alive, Commit, Lease, Leases, Logs};
+use crate::contract::{Acquire, Commit, Lease, Leases, Logs};
 use crate::error::Error;
 
 const AT_ONCE: Acquire = Acquire { wait: Duration::ZERO, take_over: false };
@@ -41,25 +41,23 @@ pub fn a_lease_is_acquired_renewed_and_released<H: Harness>(harness: &H) {
     two.renew(&second).unwrap();
 }
 
-/// A sign of life stands until the next one, outlives whoever left it, and nobody leaves one who lost the lease.
-pub fn a_sign_of_life_outlives_whoever_left_it<H: Harness>(harness: &H) {
+/// A beat stands until the next one and is seen by others; whoever takes a lease over knows whose beat to look for.
+pub fn a_beat_is_seen_by_others<H: Harness>(harness: &H) {
     let (old, new) = (harness.open(), harness.open());
     let thread = create(&old, "alive");
     let first = old.acquire(&thread, AT_ONCE).unwrap();
-    assert_eq!(new.last_alive(&thread).unwrap(), None, "nobody ran it yet");
-    let last = Alive { version: 7, ran_ms: 1000 };
-    for alive in [Alive { version: u64::MAX, ran_ms: u64::MAX }, last] {
-        old.keep_alive(&first, alive).unwrap();
-        assert_eq!(new.last_alive(&thread).unwrap(), Some(alive));
+    assert_eq!(first.owner, *old.owner());
+    assert_eq!((new.last_beat(old.owner()).unwrap(), first.taken_from), (None, None), "nobody ran it yet");
+    for at in [9_000_000, 7_000_000].map(selvedge_model::Timestamp::from_micros) {
+        old.beat(at).unwrap();
+        assert_eq!(new.last_beat(old.owner()).unwrap(), Some(at));
     }
-    let second = new.acquire(&thread, BY_FORCE).unwrap();
-    assert_eq!(new.last_alive(&thread).unwrap(), Some(last), "taking a thread over forgets nothing");
-    let late = old.keep_alive(&first, Alive { version: 8, ran_ms: 1 });
-    assert_refused!(late, Error::StaleEpoch { .. }, "a sign of life of one that was taken over");
-    assert_eq!(new.last_alive(&thread).unwrap(), Some(last));
+    let owner = old.owner().clone();
     drop(old);
-    new.release(&second).unwrap();
-    assert_eq!(harness.open().last_alive(&thread).unwrap(), Some(last));
+    let second = new.acquire(&thread, AT_ONCE).unwrap();
+    assert_eq!(second.taken_from.as_ref(), Some(&owner), "whoever takes over knows whom it took over from");
+    // One that closes its store in order may take its beat along.
+    assert!(new.last_beat(&owner).unwrap().is_none_or(|at| at == selvedge_model::Timestamp::from_micros(7_000_000)));
 }
 
 /// What is committed under a lease carries its epoch.

@@ -32,12 +32,12 @@ pub mod conflicts;
 pub mod deletion;
 pub mod feed;
 pub mod fidelity;
+pub mod inbox;
 pub mod keys;
 pub mod leases;
 pub mod ledger;
 pub mod listing;
 pub mod messages;
-pub mod notes;
 pub mod reading;
 pub mod resolving;
 pub mod runs;
@@ -204,7 +204,7 @@ macro_rules! conformance_suite {
             }
             leases {
                 a_lease_is_acquired_renewed_and_released
-                a_sign_of_life_outlives_whoever_left_it
+                a_beat_is_seen_by_others
                 a_commit_under_a_lease_carries_its_epoch
                 a_stale_epoch_cannot_write
                 a_released_lease_cannot_write
@@ -234,17 +234,23 @@ macro_rules! conformance_suite {
                 waiting_may_be_for_ever
                 whoever_gives_up_in_line_hears_who_holds_it
             }
-            notes {
-                a_posted_note_is_pending
-                a_note_posted_twice_is_one
-                another_note_under_a_known_key_is_refused
-                a_batch_cannot_post_two_notes_under_one_key
-                the_same_key_to_two_threads_is_two_notes
-                notes_wait_in_the_order_they_came
-                a_note_is_answered_once
+            inbox {
+                a_posted_request_waits
+                a_request_posted_twice_is_one
+                another_request_under_a_known_id_is_refused
+                a_batch_cannot_post_two_requests_under_one_id
+                the_same_id_to_two_threads_is_two_requests
+                requests_wait_in_the_order_they_came
+                a_request_is_not_consumed_without_a_verdict
+                a_request_that_was_consumed_is_not_left_again
+                requests_go_along_with_their_chain
+                a_posted_request_is_told_of
+                a_thread_can_be_born_held
+                a_commit_tells_what_it_wrote
+                a_request_is_consumed_once
                 of_two_answers_at_once_one_counts
-                notes_go_with_their_batch
-                a_note_to_nobody_is_refused
+                requests_go_with_their_batch
+                a_request_to_nobody_is_refused
                 a_lease_stays_while_a_message_waits
                 no_message_falls_between_two_holders
             }

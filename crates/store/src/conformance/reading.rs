@@ -12,7 +12,7 @@ use serde_json::json;
 
 use super::Harness;
 use super::support::*;
-use crate::contract::{Logs, Notes, Registry, Store};
+use crate::contract::{Inbox, Logs, Registry, Store};
 use crate::error::{Error, Result};
 use crate::load::{each_changeset, load};
 

@@ -15,12 +15,12 @@ use selvedge_model::id::InvalidId;
 use selvedge_model::op::Op;
 use selvedge_model::path::Path;
 use selvedge_model::{
-    Batch, Changeset, Classify, Committed, Event, Expect, Message, NewThread, Note, Part, Patch, Reason, Role, RunMeta,
-    ThreadId,
+    Batch, Changeset, Classify, Event, Expect, Input, Message, NewThread, Part, Patch, Posted, Reason, Request, Role,
+    RunMeta, ThreadId, Timestamp,
 };
-use serde_json::{Value, json};
+use serde_json::Value;
 
-use crate::contract::Commit;
+use crate::contract::{Commit, Committed};
 use crate::error::Result;
 pub use outside::{ScriptedClock, SeededIds};
 pub use seen::{Sight, bytes_of, leaves_no_trace, lines_of, loaded, sight, verified};
@@ -115,8 +115,21 @@ pub fn records(run: &str, meta: RunMeta) -> Changeset {
 }
 
 /// A request to a thread.
-pub fn note(thread: &ThreadId, key: &str, kind: &str) -> Note {
-    Note { thread: thread.clone(), key: id(key), kind: kind.to_owned(), body: json!({"text": key}) }
+pub fn request(thread: &ThreadId, key: &str, kind: &str) -> Posted {
+    let request = match kind {
+        "send" => Request::Send(Input::text(key)),
+        "cancel" => Request::Cancel,
+        "kill" => Request::Kill,
+        "rename" => Request::Rename { title: key.to_owned() },
+        "child_settled" => Request::ChildSettled(selvedge_model::request::ChildEnd {
+            thread_id: thread.clone(),
+            end_thread_id: thread.clone(),
+            status: selvedge_model::Status::Completed,
+            outputs: None,
+        }),
+        other => panic!("`{other}` is no kind of request that is tried here"),
+    };
+    Posted { thread: thread.clone(), id: id(key), at: Timestamp::from_micros(7), request }
 }
 
 /// Commits what must be committed.

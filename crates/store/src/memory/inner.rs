@@ -7,12 +7,12 @@ use selvedge_log::Head;
 use selvedge_model::account::{Account, AccountId, Reservation};
 use selvedge_model::fold::empty_state;
 use selvedge_model::id::ReservationId;
-use selvedge_model::{Committed, Digest, MessageId, Note, NoteKey, OwnerId, Right, Run, RunId, ThreadId};
+use selvedge_model::{Digest, MessageId, OwnerId, Posted, RequestId, Right, Run, RunId, Status, ThreadId};
 use serde_json::Value;
 
 use super::snapshots::Drawer;
 use super::{Inner, Slot};
-use crate::contract::{Commitment, Summary};
+use crate::contract::{Commitment, Committed, Left, Summary};
 use crate::error::{Error, Result};
 use crate::prepare::{Prepared, Standing, View};
 
@@ -38,47 +38,78 @@ impl Inner {
         slot.holder.clone().filter(|holder| self.alive.contains(holder))
     }
 
-    pub(super) fn pending(&self, thread: &ThreadId, key: &NoteKey) -> Option<&Note> {
-        self.notes.iter().find(|note| note.thread == *thread && note.key == *key)
+    pub(super) fn pending(&self, thread: &ThreadId, id: &RequestId) -> Option<&Posted> {
+        self.requests.iter().map(|(_, posted)| posted).find(|posted| posted.thread == *thread && posted.id == *id)
     }
 
-    pub(super) fn post(&mut self, note: Note) -> Result<()> {
-        self.slot(&note.thread)?;
-        match self.pending(&note.thread, &note.key) {
-            Some(known) if *known == note => Ok(()),
-            Some(_) => Err(Error::NoteReused { thread: note.thread, key: note.key }),
-            None => {
-                self.notes.push(note);
-                Ok(())
-            }
+    /// The end of the chain of a thread, as far as it is there.
+    fn tail(&self, thread: &ThreadId) -> Result<ThreadId> {
+        let (mut at, mut seen) = (self.slot(thread)?, vec![thread.clone()]);
+        while let Some(next) = next(at).filter(|next| !seen.contains(next)) {
+            let Some(slot) = self.threads.get(next) else { break };
+            seen.push(next.clone());
+            at = slot;
         }
+        Ok(at.manifest.thread_id.clone())
     }
 
-    pub(super) fn check_notes(&self, prepared: &Prepared) -> Result<()> {
-        for (thread, key) in &prepared.consumed {
-            self.pending(thread, key).ok_or_else(|| Error::NoteGone { thread: thread.clone(), key: key.clone() })?;
+    pub(super) fn post(&mut self, posted: Posted) -> Result<Left> {
+        let thread = self.tail(&posted.thread)?;
+        if let Some((thread, version)) = self.answered(&thread, &posted.id)? {
+            return Ok(Left { thread, answered: Some(version) });
         }
-        for note in &prepared.posted {
-            let created = prepared.parts.iter().any(|part| part.thread == note.thread);
-            if !created {
-                self.slot(&note.thread)?;
-            }
-            let same_key = |other: &&Note| other.thread == note.thread && other.key == note.key;
-            let known = self.pending(&note.thread, &note.key).or(prepared.posted.iter().find(same_key));
-            if known.is_some_and(|known| known != note) {
-                return Err(Error::NoteReused { thread: note.thread.clone(), key: note.key.clone() });
+        let posted = Posted { thread: thread.clone(), ..posted };
+        match self.pending(&thread, &posted.id) {
+            Some(known) if known.request == posted.request => {}
+            Some(_) => return Err(Error::RequestReused { thread, id: posted.id }),
+            None => self.put(posted),
+        }
+        Ok(Left { thread, answered: None })
+    }
+
+    fn put(&mut self, posted: Posted) {
+        self.requests_posted += 1;
+        self.requests.push((self.requests_posted, posted));
+    }
+
+    pub(super) fn answered(&self, thread: &ThreadId, id: &RequestId) -> Result<Option<(ThreadId, u64)>> {
+        let root = self.slot(thread)?.manifest.chain_root_id.clone();
+        Ok(self.answers.get(&(root, id.clone())).cloned())
+    }
+
+    pub(super) fn check_requests(&self, prepared: &Prepared) -> Result<()> {
+        for (thread, id) in &prepared.consumed {
+            self.pending(thread, id).ok_or_else(|| Error::RequestGone { thread: thread.clone(), id: id.clone() })?;
+        }
+        for posted in &prepared.posted {
+            let is_created = prepared.parts.iter().any(|part| part.thread == posted.thread);
+            let thread = if is_created { posted.thread.clone() } else { self.tail(&posted.thread)? };
+            let is_same = |other: &&Posted| other.thread == posted.thread && other.id == posted.id;
+            let known = self.pending(&thread, &posted.id).or(prepared.posted.iter().find(is_same));
+            if known.is_some_and(|known| known.request != posted.request) {
+                return Err(Error::RequestReused { thread, id: posted.id.clone() });
             }
         }
         Ok(())
     }
 
     /// Applies what was prepared under the same lock; from here on nothing can fail.
-    pub(super) fn apply(&mut self, prepared: Prepared) -> Committed {
-        let committed = prepared.committed();
+    pub(super) fn apply(&mut self, prepared: Prepared, owner: &OwnerId) -> Committed {
+        let mut committed = prepared.committed();
         if let Some((key, request)) = prepared.key {
             self.keys.insert(key, (request, committed.clone()));
         }
-        for part in prepared.parts {
+        self.requests.retain(|(_, posted)| !prepared.consumed.contains(&(posted.thread.clone(), posted.id.clone())));
+        for mut part in prepared.parts {
+            committed.parts.push(part.take_committed());
+            for id in &part.answered {
+                let at = (part.thread.clone(), part.written.head.version);
+                self.answers.entry((part.manifest.chain_root_id.clone(), id.clone())).or_insert(at);
+            }
+            if let Some(next) = &part.continued_as {
+                let waits = self.requests.iter_mut().filter(|(_, posted)| posted.thread == part.thread);
+                waits.for_each(|(_, posted)| posted.thread = next.clone());
+            }
             let number = self.created;
             let unborn = self.unborn.remove(&part.thread).unwrap_or_default();
             let slot = self.threads.entry(part.thread.clone()).or_insert_with(|| Slot {
@@ -93,7 +124,6 @@ impl Inner {
                 erased: HashMap::new(),
                 epoch: 0,
                 holder: None,
-                alive: None,
                 snapshots: Drawer::default(),
             });
             self.created += u64::from(part.before.is_none());
@@ -115,8 +145,10 @@ impl Inner {
             if let Some(run) = slot.runs.iter_mut().find(|run| Some(&run.run_id) == part.touched_run.as_ref()) {
                 run.updated_at = slot.manifest.updated_at;
             }
-            if part.right == Right::Brief {
-                slot.holder = None;
+            match part.right {
+                Right::Brief => slot.holder = None,
+                Right::Lease(_) if part.before.is_none() => slot.holder = Some(owner.clone()),
+                Right::Lease(_) => {}
             }
             slot.epoch = part.epoch;
             let (position, version) = (self.feed.len() as u64 + 1, part.written.head.version);
@@ -131,11 +163,9 @@ impl Inner {
                 };
             }
         }
-        self.notes.retain(|note| !prepared.consumed.contains(&(note.thread.clone(), note.key.clone())));
-        for note in prepared.posted {
-            if self.pending(&note.thread, &note.key).is_none() {
-                self.notes.push(note);
-            }
+        for posted in prepared.posted {
+            // It was looked at before; a thread that was continued by this very batch has passed it on.
+            _ = self.post(posted);
         }
         committed
     }
@@ -149,6 +179,11 @@ impl Inner {
         slots.sort_by_key(|slot| slot.number);
         slots
     }
+}
+
+/// The thread that goes on in the place of one that is continued.
+fn next(slot: &Slot) -> Option<&ThreadId> {
+    slot.manifest.continuation_thread_id.as_ref().filter(|_| slot.manifest.status == Status::Continued)
 }
 
 pub(super) fn head_of(slot: &Slot) -> Head {

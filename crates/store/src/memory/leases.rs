@@ -1,9 +1,9 @@
 //! Who may write, and what those ask for who may not.
 
-use selvedge_model::{Note, OwnerId, ThreadId};
+use selvedge_model::{OwnerId, Posted, RequestId, ThreadId, Timestamp};
 
 use super::{MemoryStore, Slot};
-use crate::contract::{Acquire, Alive, Lease, Leases, Notes};
+use crate::contract::{Acquire, Arrival, Inbox, Lease, Leases, Left, Waiting};
 use crate::error::{Error, Result};
 use crate::lease::{Answer, Backend};
 
@@ -16,8 +16,9 @@ impl Backend for MemoryStore {
         let missing = inner.missing(thread);
         let slot = inner.threads.get_mut(thread).ok_or(missing)?;
         slot.epoch += 1;
-        slot.holder = Some(self.owner.clone());
-        Ok(Answer::Granted(Lease { thread: thread.clone(), owner: self.owner.clone(), epoch: slot.epoch }))
+        let taken_from = slot.holder.replace(self.owner.clone());
+        let (thread, owner, epoch) = (thread.clone(), self.owner.clone(), slot.epoch);
+        Ok(Answer::Granted(Lease { thread, owner, epoch, taken_from }))
     }
 
     fn holder(&self, thread: &ThreadId) -> Result<Option<(OwnerId, u64)>> {
@@ -41,25 +42,26 @@ impl Leases for MemoryStore {
         }
     }
 
-    fn keep_alive(&self, lease: &Lease, alive: Alive) -> Result<()> {
-        self.renew(lease)?;
-        if let Some(slot) = self.inner().threads.get_mut(&lease.thread) {
-            slot.alive = Some(alive);
-        }
+    fn owner(&self) -> &OwnerId {
+        &self.owner
+    }
+
+    fn beat(&self, at: Timestamp) -> Result<()> {
+        self.inner().beats.insert(self.owner.clone(), at);
         Ok(())
     }
 
-    fn last_alive(&self, thread: &ThreadId) -> Result<Option<Alive>> {
-        Ok(self.inner().slot(thread)?.alive)
+    fn last_beat(&self, owner: &OwnerId) -> Result<Option<Timestamp>> {
+        Ok(self.inner().beats.get(owner).copied())
     }
 
     fn release(&self, lease: &Lease) -> Result<()> {
         let inner = self.inner();
         let stands = |slot: &Slot| slot.epoch == lease.epoch && slot.holder.as_ref() == Some(&lease.owner);
-        let waits = |note: &&Note| note.thread == lease.thread && note.kind == "send";
-        let count = inner.notes.iter().filter(waits).count();
+        let waits = |(_, posted): &&(u64, Posted)| posted.thread == lease.thread && posted.request.kind().holds_lease();
+        let count = inner.requests.iter().filter(waits).count();
         if count > 0 && inner.threads.get(&lease.thread).is_some_and(stands) {
-            return Err(Error::NotesPending { thread: lease.thread.clone(), count });
+            return Err(Error::RequestsPending { thread: lease.thread.clone(), count });
         }
         drop(inner);
         self.abandon(lease)
@@ -86,22 +88,38 @@ impl Leases for MemoryStore {
         let inner = self.inner();
         let dead = inner.threads.iter().filter_map(|(thread, slot)| {
             let owner = slot.holder.clone().filter(|holder| !inner.alive.contains(holder))?;
-            Some(Lease { thread: thread.clone(), owner, epoch: slot.epoch })
+            Some(Lease { thread: thread.clone(), owner, epoch: slot.epoch, taken_from: None })
         });
         Ok(dead.collect())
     }
 }
 
-impl Notes for MemoryStore {
-    fn post(&self, note: Note) -> Result<()> {
-        self.inner().post(note)?;
+impl Inbox for MemoryStore {
+    fn post(&self, posted: Posted) -> Result<Left> {
+        let left = self.inner().post(posted)?;
         self.shared.committed.notify_all();
-        Ok(())
+        Ok(left)
     }
 
-    fn pending(&self, thread: &ThreadId) -> Result<Vec<Note>> {
+    fn pending(&self, thread: &ThreadId) -> Result<Vec<Waiting>> {
         let inner = self.inner();
         inner.slot(thread)?;
-        Ok(inner.notes.iter().filter(|note| note.thread == *thread).cloned().collect())
+        let waits = inner.requests.iter().map(|(_, posted)| posted).filter(|posted| posted.thread == *thread);
+        // Nothing but this process can write here.
+        Ok(waits.map(|posted| Waiting { posted: posted.clone(), is_sealed: true }).collect())
+    }
+
+    fn answered(&self, thread: &ThreadId, id: &RequestId) -> Result<Option<(ThreadId, u64)>> {
+        self.inner().answered(thread, id)
+    }
+
+    fn newest(&self) -> Result<u64> {
+        Ok(self.inner().requests_posted)
+    }
+
+    fn arrivals(&self, after: u64, limit: usize) -> Result<Vec<Arrival>> {
+        let inner = self.inner();
+        let later = inner.requests.iter().filter(|(number, _)| *number > after).take(limit);
+        Ok(later.map(|(number, posted)| Arrival { number: *number, thread: posted.thread.clone() }).collect())
     }
 }

@@ -3,13 +3,13 @@
 use std::io::{BufRead, Cursor as Bytes};
 
 use selvedge_log::{Head, Line, line};
-use selvedge_model::{Batch, CommitKey, Committed, Digest, Status, ThreadId};
+use selvedge_model::{Batch, CommitKey, Digest, Status, ThreadId};
 
 use super::MemoryStore;
 use super::inner::head_of;
 use crate::blob;
 use crate::buried::postings_of;
-use crate::contract::{Commit, Logs, Tombstone};
+use crate::contract::{Commit, Committed, Logs, Tombstone};
 use crate::error::{Error, Result};
 use crate::prepare::{prepare, request_hash};
 
@@ -18,14 +18,14 @@ impl Commit for MemoryStore {
         let mut inner = self.inner();
         if let Some((request, committed)) = batch.key.as_ref().and_then(|key| inner.keys.get(key)) {
             return match *request == request_hash(&batch) {
-                true => Ok(Committed { replayed: true, ..committed.clone() }),
+                true => Ok(Committed { replayed: true, parts: Vec::new(), ..committed.clone() }),
                 false => Err(Error::KeyReused(batch.key.unwrap_or_else(|| unreachable!("it was just looked up")))),
             };
         }
         let shared = &self.shared;
         let prepared = prepare(batch, &*inner, &shared.signer, &*shared.ids, shared.clock.now())?;
-        inner.check_notes(&prepared)?;
-        let committed = inner.apply(prepared);
+        inner.check_requests(&prepared)?;
+        let committed = inner.apply(prepared, &self.owner);
         shared.committed.notify_all();
         Ok(committed)
     }
@@ -65,7 +65,8 @@ impl Commit for MemoryStore {
             postings: postings_of(&*slot.bytes).ok(),
         };
         inner.threads.remove(thread);
-        inner.notes.retain(|note| note.thread != *thread);
+        inner.requests.retain(|(_, posted)| posted.thread != *thread);
+        inner.answers.retain(|_, (at, _)| at != thread);
         inner.tombstones.insert(thread.clone(), tombstone.clone());
         self.shared.committed.notify_all();
         Ok(tombstone)

@@ -7,7 +7,7 @@ use selvedge_model::account::{Account, AccountId, Reservation};
 use selvedge_model::{Manifest, Run, ThreadId};
 
 use super::{Inner, MemoryStore, Slot};
-use crate::contract::{Commitment, Cursor, Feed, Filter, Ledger, Page, Registry, Summary, Tombstone};
+use crate::contract::{Commitment, Cursor, Feed, Filter, Ledger, Page, Position, Registry, Summary, Tombstone};
 use crate::error::{Error, Result};
 use crate::prepare::View;
 
@@ -96,10 +96,11 @@ impl Feed for MemoryStore {
         Ok(self.inner().feed.iter().skip(skip).take(limit).cloned().collect())
     }
 
-    fn wait(&self, position: u64, timeout: Duration) -> Result<()> {
+    fn watch(&self, seen: Position, timeout: Duration) -> Result<()> {
         let inner = self.inner();
-        let waiting =
-            self.shared.committed.wait_timeout_while(inner, timeout, |inner| inner.feed.len() as u64 <= position);
+        let is_idle =
+            |inner: &mut Inner| inner.feed.len() as u64 <= seen.commits && inner.requests_posted <= seen.requests;
+        let waiting = self.shared.committed.wait_timeout_while(inner, timeout, is_idle);
         drop(waiting.unwrap_or_else(PoisonError::into_inner));
         Ok(())
     }

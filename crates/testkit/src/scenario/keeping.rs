@@ -168,7 +168,7 @@ pub(super) fn import(home: &Home, teller: &mut Teller) -> Tried {
 
 pub(super) fn reindex(home: &Home, teller: &mut Teller) -> Tried {
     let rebuilt = teller.attempt(|| patiently(|| Ok(LocalStore::reindex(&home.rebuild()?, &mut |_, _| {})?)))?;
-    if !rebuilt.left_out.is_empty() || rebuilt.threads != 2 || rebuilt.notes != 1 {
+    if !rebuilt.left_out.is_empty() || rebuilt.threads != 2 || rebuilt.requests != 1 {
         return Err(format!("not everything was rebuilt: {rebuilt:?}").into());
     }
     teller.tell(Fact::Own { what: "rebuilt".to_owned() })?;

@@ -1,12 +1,15 @@
-//! Money, notes and chains: what must move together with the threads.
+//! Money, requests and chains: what must move together with the threads.
 
 use selvedge_model::account::{AccountId, Posting};
 use selvedge_model::event::{Fields, Handoff, Predecessor};
-use selvedge_model::{Batch, Changeset, CommitKey, Event, Money, NewThread, Part, Reason, Status, ThreadId};
-use selvedge_store::conformance::support::{
-    batch as of, birth, finishes, id, new_thread, note, part, part_at, says, starts,
+use selvedge_model::{
+    Answered, Batch, Changeset, CommitKey, Event, Money, NewThread, Part, Reason, RequestKind, Status, ThreadId,
+    Verdict,
 };
-use selvedge_store::{Commit, Ledger, Logs, Notes, Registry};
+use selvedge_store::conformance::support::{
+    batch as of, birth, finishes, id, new_thread, part, part_at, request, says, starts,
+};
+use selvedge_store::{Commit, Inbox, Ledger, Logs, Registry};
 use selvedge_store_local::LocalStore;
 
 use super::appending::{long, one, two, two_threads};
@@ -23,11 +26,18 @@ fn posts(thread: &ThreadId, postings: Vec<Posting>) -> Part {
     Part { postings, ..part(thread, Changeset::empty(Reason::Reserved)) }
 }
 
+/// The same part, with its verdict on the request.
+fn answering(mut part: Part) -> Part {
+    let (kind, verdict) = (RequestKind::Rename, Verdict::Applied);
+    part.changeset.events.push(Event::RequestAnswered(Answered { request_id: id("wish"), kind, verdict, why: None }));
+    part
+}
+
 fn account_of() -> AccountId {
     one()
 }
 
-/// An account with one reservation, and a note that nobody has answered.
+/// An account with one reservation, and a request that was not consumed.
 pub(super) fn account(home: &Home) -> Tried {
     two_threads(home)?;
     let store = home.open()?;
@@ -36,11 +46,11 @@ pub(super) fn account(home: &Home) -> Tried {
         Posting::Reserve { account: account.clone(), reservation: id("call-0"), amount: money(30)?, child: None };
     let postings = vec![Posting::Open { account, parent: None, max }, reserve];
     Teller::default().commit(&store, "opened", Batch::of(posts(&one(), postings)))?;
-    store.post(note(&one(), "wish", "rename"))?;
+    store.post(request(&one(), "wish", "rename"))?;
     Ok(store.close()?)
 }
 
-/// A settlement that answers a note and posts another, in a batch over two threads; then a reservation by the second thread.
+/// A settlement that consumes a request and posts another, in a batch over two threads; then a reservation by the second thread.
 pub(super) fn post(home: &Home, teller: &mut Teller) -> Tried {
     let store = teller.attempt(|| home.open())?;
     let account = account_of();
@@ -49,8 +59,8 @@ pub(super) fn post(home: &Home, teller: &mut Teller) -> Tried {
         Posting::Settle { account: account.clone(), reservation: id("call-0"), amount: money(25)?, unknown: false };
     let settled = Batch {
         consumed: vec![(one(), id("wish"))],
-        posted: vec![note(&two(), "answer", "cancel")],
-        ..of([posts(&one(), vec![issue, settle]), part(&two(), says(&long("paid ")))])
+        posted: vec![request(&two(), "answer", "cancel")],
+        ..of([answering(posts(&one(), vec![issue, settle])), part(&two(), says(&long("paid ")))])
     };
     teller.commit(&store, "settled", settled)?;
     let reserve = Posting::Reserve { account, reservation: id("call-1"), amount: money(75)?, child: None };
@@ -58,16 +68,16 @@ pub(super) fn post(home: &Home, teller: &mut Teller) -> Tried {
     teller.close(store)
 }
 
-/// The batch that settles, its note that is gone, its note that came: all or none.
-pub(super) fn notes_agree(_: &Home, store: &LocalStore, _: &[Fact]) -> Held {
+/// The batch that settles, its request that is gone, its request that came: all or none.
+pub(super) fn requests_agree(_: &Home, store: &LocalStore, _: &[Fact]) -> Held {
     let key = |text: &str| CommitKey::new(text).map_err(or(Kind::Broken, "a key"));
     let has =
         |text: &str| Ok(store.outcome(&key(text)?).map_err(or(Kind::Broken, "a key can't be looked up"))?.is_some());
     let waits =
-        |thread: &ThreadId| Ok(!store.pending(thread).map_err(or(Kind::Broken, "notes can't be read"))?.is_empty());
+        |thread: &ThreadId| Ok(!store.pending(thread).map_err(or(Kind::Broken, "requests can't be read"))?.is_empty());
     let settled = has("settled")?;
     if waits(&one())? == settled || waits(&two())? != settled {
-        return Err(breach(Kind::Blended, format!("settled: {settled}, and the notes say otherwise")));
+        return Err(breach(Kind::Blended, format!("settled: {settled}, and the requests say otherwise")));
     }
     let account = store.account(&account_of()).map_err(or(Kind::Broken, "the account can't be read"))?;
     let spent = account.map(|account| (account.settled.nanos(), account.reserved.nanos()));

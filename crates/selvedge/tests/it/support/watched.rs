@@ -2,14 +2,13 @@
 
 use std::io::BufRead;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::time::Duration;
 
 use selvedge::log::{Head, Line};
 use selvedge::model::account::{Account, AccountId, Reservation};
-use selvedge::model::{Batch, CommitKey, Committed, Digest, Note, OwnerId, Run, ThreadId};
+use selvedge::model::{Batch, CommitKey, Digest, OwnerId, Run, ThreadId, Timestamp};
 use selvedge::store::{
-    Acquire, Alive, Commit, Commitment, Cursor, Feed, Filter, Lease, Leases, Ledger, Logs, Notes, Page, Registry,
-    Result, Store, Summary, Tombstone,
+    Acquire, Commit, Committed, Cursor, Filter, Lease, Leases, Ledger, Logs, Page, Registry, Result, Store, Summary,
+    Tombstone,
 };
 
 /// A store that somebody watches.
@@ -82,12 +81,15 @@ impl<S: Store> Leases for Watched<S> {
     fn renew(&self, lease: &Lease) -> Result<()> {
         self.asked().renew(lease)
     }
-    fn keep_alive(&self, lease: &Lease, alive: Alive) -> Result<()> {
-        // Not counted: somebody says so several times a second, beside the run.
-        self.inner.keep_alive(lease, alive)
+    fn owner(&self) -> &OwnerId {
+        self.inner.owner()
     }
-    fn last_alive(&self, thread: &ThreadId) -> Result<Option<Alive>> {
-        self.inner.last_alive(thread)
+    fn beat(&self, at: Timestamp) -> Result<()> {
+        // Not counted: that happens several times a second, beside the run.
+        self.inner.beat(at)
+    }
+    fn last_beat(&self, owner: &OwnerId) -> Result<Option<Timestamp>> {
+        self.inner.last_beat(owner)
     }
     fn release(&self, lease: &Lease) -> Result<()> {
         self.asked().release(lease)
@@ -100,16 +102,6 @@ impl<S: Store> Leases for Watched<S> {
     }
     fn expired(&self) -> Result<Vec<Lease>> {
         self.asked().expired()
-    }
-}
-
-impl<S: Store> Notes for Watched<S> {
-    fn post(&self, note: Note) -> Result<()> {
-        self.asked().post(note)
-    }
-    fn pending(&self, thread: &ThreadId) -> Result<Vec<Note>> {
-        // Not counted: somebody looks a few times a second, however many turns that are.
-        self.inner.pending(thread)
     }
 }
 
@@ -137,18 +129,6 @@ impl<S: Store> Registry for Watched<S> {
     }
 }
 
-impl<S: Store> Feed for Watched<S> {
-    fn position(&self) -> Result<u64> {
-        self.asked().position()
-    }
-    fn after(&self, position: u64, limit: usize) -> Result<Vec<Commitment>> {
-        self.asked().after(position, limit)
-    }
-    fn wait(&self, position: u64, timeout: Duration) -> Result<()> {
-        self.inner.wait(position, timeout)
-    }
-}
-
 impl<S: Store> Ledger for Watched<S> {
     fn reservations(&self, account: &AccountId) -> Result<Vec<Reservation>> {
         self.asked().reservations(account)
@@ -160,3 +140,6 @@ impl<S: Store> Ledger for Watched<S> {
         self.asked().tree(id)
     }
 }
+
+// Not counted: somebody looks a few times a second, however many turns that are.
+selvedge::store::forward!([S: Store] Watched<S>, inner: Inbox, Feed);

@@ -5,7 +5,7 @@ use std::io::Read;
 use selvedge_log::scan::{Entry, Scanner, Signatures, examine};
 use selvedge_log::{Head, Line, Trust};
 use selvedge_model::account::Account;
-use selvedge_model::{Classify, Note, Run, Thread, ThreadId};
+use selvedge_model::{Classify, Run, Thread, ThreadId};
 
 use crate::contract::{Filter, Logs, Store, Summary};
 use crate::error::{Error, Result};
@@ -47,7 +47,7 @@ pub struct Sight {
     threads: Vec<Result<Seen, &'static str>>,
     accounts: Vec<Option<Account>>,
     listed: Vec<Summary>,
-    position: u64,
+    position: (u64, u64),
 }
 
 #[derive(Debug, PartialEq)]
@@ -56,7 +56,7 @@ struct Seen {
     head: Head,
     log: String,
     runs: Vec<Run>,
-    notes: Vec<Note>,
+    requests: Vec<crate::contract::Waiting>,
 }
 
 /// Looks at everything there is of `threads`.
@@ -65,13 +65,13 @@ pub fn sight(store: &impl Store, threads: &[&ThreadId]) -> Sight {
         let summary = store.get(thread)?;
         let (head, bytes) = bytes_of(store, thread);
         let log = String::from_utf8(bytes).unwrap();
-        Ok(Seen { summary, head, log, runs: store.runs(thread)?, notes: store.pending(thread)? })
+        Ok(Seen { summary, head, log, runs: store.runs(thread)?, requests: store.pending(thread)? })
     };
     Sight {
         threads: threads.iter().map(|thread| seen(thread).map_err(|error: Error| error.code())).collect(),
         accounts: threads.iter().map(|thread| store.account(thread).unwrap()).collect(),
         listed: store.list(&Filter::default(), None, 1_000).unwrap().items,
-        position: store.position().unwrap(),
+        position: (store.position().unwrap(), store.newest().unwrap()),
     }
 }
 

@@ -1,0 +1,646 @@
+//! Requests: delivered, drained, answered.
+//!
+//! There is one way in for each, whichever door it comes through. `deliver` takes the thread if it is free and serves the request, else it
+//! leaves it, sealed, with the process that holds the thread. `drain` serves what waits, in the order it came:
+//!
+//! | kind | served by | where it waits |
+//! |---|---|---|
+//! | send | a run of its own, before the lease is released | the inbox |
+//! | resume | a run | nowhere: refused while the thread is held |
+//! | decide, settle, raise, rename, child settled | the holder's next batch; a suspended thread goes on if it waited for that | the inbox |
+//! | cancel, kill | the active run, which ends; a suspended or new thread ends at once | the inbox |
+//!
+//! Every request that is consumed leaves its verdict in the log. A lease can't be released while a send waits, so none is lost; if the
+//! holder dies, the next process that takes the thread serves what is left.
+
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Mutex, PoisonError};
+use std::time::{Duration, Instant};
+
+use selvedge_model::event::{Fields, ManifestChanged};
+use selvedge_model::limits::Limits;
+use selvedge_model::{
+    Answered, Cancel, Event, Input, Manifest, Posted, Reason, Request, RequestId, RequestKind, Run, RunId, RunStatus,
+    Status, Stop, ThreadId, Verdict,
+};
+use selvedge_store::{Acquire, Error as StoreError, Left, Waiting};
+use serde_json::Value;
+
+use crate::assignment::Assignment;
+use crate::deciding;
+use crate::engine::{Engine, Next};
+use crate::error::{Error, Result};
+use crate::follow::Follow;
+use crate::held::{Delta, Held, Leased, Of};
+use crate::start::{Asked, Start};
+use crate::stopping::stop_waiting;
+use crate::told::{Ended, Told};
+
+/// How often a waiting sender and a running thread look at their inbox.
+const LOOK: Duration = Duration::from_millis(100);
+
+/// What a run and the thread that watches it tell each other.
+#[derive(Debug, Default)]
+pub(crate) struct Watch {
+    /// A request came that the run can serve.
+    noted: AtomicBool,
+    /// When the running time is over.
+    until: Mutex<Option<Instant>>,
+}
+
+impl Watch {
+    /// Whether a request came since this was last asked.
+    pub(crate) fn was_noted(&self) -> bool {
+        self.noted.swap(false, Ordering::SeqCst)
+    }
+
+    /// Says that a request came.
+    pub(crate) fn note(&self) {
+        self.noted.store(true, Ordering::SeqCst);
+    }
+
+    /// Gives the run this much time from now on.
+    pub(crate) fn set_time(&self, left: Option<Duration>) {
+        *self.until.lock().unwrap_or_else(PoisonError::into_inner) =
+            left.and_then(|left| Instant::now().checked_add(left));
+    }
+
+    fn time_left(&self) -> Option<Duration> {
+        let until = *self.until.lock().unwrap_or_else(PoisonError::into_inner);
+        until.map(|until| until.saturating_duration_since(Instant::now()))
+    }
+}
+
+/// What became of a request that was delivered.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Delivered {
+    /// It was served here, and this is its verdict.
+    Served(Answered),
+    /// The process that holds the thread will serve it.
+    Left(Left),
+}
+
+impl Engine {
+    /// Delivers a request that needs no run of its own: serves it if the thread is free, else leaves it with the process that holds the
+    /// thread. What is refused where it is served changes nothing and is the error; `work` is what a run of the thread goes by, where
+    /// that is known.
+    pub fn deliver(&self, thread: &ThreadId, request: Request, work: Option<&Assignment>) -> Result<Delivered> {
+        self.deliver_within(thread, request, work, Duration::ZERO)
+    }
+
+    /// The same, waiting this long for the thread before the request is left with its holder.
+    fn deliver_within(
+        &self,
+        thread: &ThreadId,
+        request: Request,
+        work: Option<&Assignment>,
+        wait: Duration,
+    ) -> Result<Delivered> {
+        let posted = self.posted(thread, request)?;
+        match self.lease(&self.end_of_chain(thread)?, Acquire { wait, take_over: false }) {
+            Ok(lease) => {
+                let mut held = self.take(lease, &mut |_| {})?;
+                // What was left before was asked before.
+                let drained = held.drain(work, Of::default(), &mut |_| {});
+                let served = drained.and_then(|_| held.serve_now(&posted, work));
+                self.give_back(held)?;
+                served.map(Delivered::Served)
+            }
+            Err(StoreError::LeaseHeld { .. }) => {
+                let left = self.store.post(posted)?;
+                self.drain_if_free(&left.thread)?;
+                Ok(Delivered::Left(left))
+            }
+            Err(error) => Err(error.into()),
+        }
+    }
+
+    /// Raises limits of a thread; what is no raise is refused at once.
+    pub fn raise(&self, thread: &ThreadId, raise: &Limits) -> Result<Delivered> {
+        let manifest = self.store.get(thread)?.manifest;
+        if let Some(limits) = &manifest.limits {
+            self.check_raise(&manifest, raise, limits)?;
+        }
+        self.deliver(thread, Request::Raise { limits: raise.clone() }, None)
+    }
+
+    /// Gives a thread another title, waiting this long for it before its holder is asked to.
+    pub fn rename(&self, thread: &ThreadId, title: &str, wait: Duration) -> Result<Delivered> {
+        let title = self.redactor.text(title).unwrap_or_else(|| title.to_owned());
+        self.deliver_within(thread, Request::Rename { title }, None, wait)
+    }
+
+    /// A request under a name of its own.
+    pub(crate) fn posted(&self, thread: &ThreadId, request: Request) -> Result<Posted> {
+        let id = RequestId::new(self.ids.hex32()).map_err(|_| StoreError::BadBatch)?;
+        Ok(Posted { thread: thread.clone(), id, at: self.clock.now(), request })
+    }
+
+    /// Refuses a raise that lowers a limit of a thread, or lifts one above its parent's.
+    fn check_raise(&self, manifest: &Manifest, raise: &Limits, limits: &Limits) -> Result<()> {
+        let thread = &manifest.thread_id;
+        if let Some((parent, most)) = self.parent_limits(manifest)
+            && let Some((limit, needs)) = raise.beyond(&most)
+        {
+            return Err(Error::AboveParent { thread: thread.clone(), limit, parent, needs });
+        }
+        match limits.lowered_by(raise) {
+            Some(limit) => Err(Error::NotRaised { thread: thread.clone(), limit }),
+            None => Ok(()),
+        }
+    }
+
+    /// The parent of a thread, or the thread that goes on in its place, and its limits. One that is gone allows what it allowed.
+    fn parent_limits(&self, manifest: &Manifest) -> Option<(ThreadId, Limits)> {
+        let parent = self.end_of_chain(manifest.parent_id.as_ref()?).ok()?;
+        let limits = self.store.get(&parent).ok()?.manifest.limits?;
+        Some((parent, limits))
+    }
+
+    /// Serves what was left for a thread, if its holder released it before it could.
+    pub(crate) fn drain_if_free(&self, thread: &ThreadId) -> Result<()> {
+        match self.lease(thread, Acquire::default()) {
+            Ok(lease) => self.give_back(self.take(lease, &mut |_| {})?),
+            Err(StoreError::LeaseHeld { .. }) => Ok(()),
+            Err(error) => Err(error.into()),
+        }
+    }
+
+    /// Looks at the inbox and at the time until the run is over. `cancel` ends more than this run, `own` ends this run alone.
+    pub(crate) fn watch(&self, thread: &ThreadId, cancel: &Cancel, own: &Cancel, watch: &Watch, over: &Cancel) {
+        loop {
+            let left = watch.time_left();
+            if over.wait(left.filter(|left| !left.is_zero()).unwrap_or(LOOK).min(LOOK)).is_some() {
+                return;
+            }
+            if watch.time_left().is_some_and(|left| left.is_zero()) {
+                own.say(Stop::OutOfTime);
+            }
+            self.beat();
+            for waiting in self.store.pending(thread).unwrap_or_default().iter().filter(|waiting| waiting.is_sealed) {
+                match &waiting.posted.request {
+                    Request::Cancel => cancel.say(Stop::Cancelled),
+                    Request::Kill => cancel.say(Stop::Killed),
+                    Request::Decide(_)
+                    | Request::Settle(_)
+                    | Request::Raise { .. }
+                    | Request::Rename { .. }
+                    | Request::ChildSettled(_) => watch.note(),
+                    Request::Send(_) | Request::Resume(_) => {}
+                }
+            }
+        }
+    }
+
+    /// Serves what was sent before, by senders that did not live to see it served, up to the request that is being served itself; gives
+    /// how the last of those runs ended.
+    pub(crate) fn serve_earlier(
+        &self,
+        held: &mut Held<'_>,
+        own: Option<&Asked>,
+        work: &Assignment,
+        tell: &mut dyn FnMut(Told<'_>),
+    ) -> Result<Option<Ended>> {
+        held.drop_unsealed(tell)?;
+        held.drain(Some(work), Of::default(), &mut |_| {})?;
+        let earlier = held.sends()?.into_iter().take_while(|(id, _)| own.is_none_or(|own| own.id != *id));
+        let mut served = None;
+        for (id, input) in earlier {
+            served = self.serve_send(held, id, input, work, &Cancel::new(), tell)?.or(served);
+            if held.fold.manifest().status == Status::Continued {
+                // Its successor has the rest of the inbox.
+                break;
+            }
+        }
+        Ok(served)
+    }
+
+    /// Runs what was sent. What can't be run, such as a raise that lowers a limit, is refused, recorded and told: it must not keep the
+    /// holder of the thread from going on.
+    fn serve_send(
+        &self,
+        held: &mut Held<'_>,
+        id: RequestId,
+        input: Input,
+        work: &Assignment,
+        cancel: &Cancel,
+        tell: &mut dyn FnMut(Told<'_>),
+    ) -> Result<Option<Ended>> {
+        let asked = Asked { id: id.clone(), is_posted: true };
+        match self.run_once(held, Start { input, request: Some(asked.clone()) }, work, cancel, &mut |_| {}) {
+            // One that had been served already was only taken away.
+            Ok(ended) => Ok(Some(ended).filter(|ended| ended.run.is_some())),
+            Err(error @ (Error::Store(_) | Error::Commit { .. })) => Err(error),
+            Err(refused) => {
+                // Nothing of it was committed.
+                held.delta = Delta::default();
+                asked.answer(&mut held.delta, Verdict::Refused, Some(refused.to_string()));
+                held.commit(Reason::Lifecycle, Of::default(), tell)?;
+                let why = format!("what was sent to `{}` (request `{id}`) was refused: {refused}", held.thread());
+                tell(Told::Dropped { why: &why });
+                Ok(None)
+            }
+        }
+    }
+
+    /// Serves what was left meanwhile, in order, and releases the lease: it can't be released while a send waits. Gives the thread that
+    /// goes on in its place, which then has the rest of the inbox.
+    pub(crate) fn serve_others<'e>(
+        &'e self,
+        mut held: Held<'e>,
+        work: &Assignment,
+        cancel: &Cancel,
+        tell: &mut dyn FnMut(Told<'_>),
+    ) -> Result<Option<Next<'e>>> {
+        loop {
+            let thread = held.thread().clone();
+            if let Some(next) = held.fold.manifest().continuation_thread_id.clone() {
+                // It was granted with the batch that created it, unless this thread was found continued.
+                let lease = match held.successor.take().map_or_else(|| self.acquire(&next, Acquire::default()), Ok) {
+                    Ok(lease) => Some(lease),
+                    Err(StoreError::LeaseHeld { .. }) => None,
+                    Err(error) => return Err(error.into()),
+                };
+                return Ok(Some(Next { thread: next, lease }));
+            }
+            if held.answer_stops(Verdict::Unchanged)? {
+                held.commit(Reason::Lifecycle, Of::default(), &mut |_| {})?;
+            }
+            held.drop_unsealed(tell)?;
+            let was_answered = held.drain(Some(work), Of::default(), &mut |_| {})?;
+            if cancel.said() == Some(Stop::Killed) {
+                return self.give_back(held).map(|()| None);
+            }
+            let sent = held.sends()?.into_iter().map(Some);
+            let goes_on = was_answered && held.fold.manifest().status == Status::Suspended;
+            let goes_on = goes_on && !self.waits_for_word(&held, work);
+            for send in goes_on.then_some(None).into_iter().chain(sent) {
+                // The stop of the run before did not mean this one; a stop of this process does.
+                let fresh = if cancel.said().is_none() { cancel.clone() } else { Cancel::new() };
+                self.lock_active().insert(thread.clone(), fresh.clone());
+                match send {
+                    Some((id, input)) => _ = self.serve_send(&mut held, id, input, work, &fresh, tell)?,
+                    None => {
+                        _ = self.run_once(&mut held, Start::default(), work, &fresh, &mut |_| {})?;
+                    }
+                }
+                if held.fold.manifest().status == Status::Continued {
+                    break;
+                }
+            }
+            if held.fold.manifest().status == Status::Continued {
+                continue;
+            }
+            held = match held.release() {
+                Ok(()) => return Ok(None),
+                Err((held, StoreError::RequestsPending { .. })) => *held,
+                Err((_, error)) => return Err(error.into()),
+            };
+        }
+    }
+
+    /// Releases a thread that was only looked at or settled. What was asked of it meanwhile and needs no run is done first. A send waits:
+    /// dropping the lease gives it up, and its sender, or the next process that runs the thread, serves it.
+    pub(crate) fn give_back(&self, mut held: Held<'_>) -> Result<()> {
+        if let Some(stop) = held.said_to_stop()? {
+            held.answer_stops(Verdict::Applied)?;
+            stop_waiting(&mut held, stop)?;
+        }
+        held.drain(None, Of::default(), &mut |_| {})?;
+        match held.release() {
+            Ok(()) | Err((_, StoreError::RequestsPending { .. })) => Ok(()),
+            Err((_, error)) => Err(error.into()),
+        }
+    }
+
+    /// Lets the parent of a thread that has ended record that, if the parent is not held.
+    pub(crate) fn tell_parent(&self, thread: &ThreadId) -> Result<()> {
+        let manifest = self.store.get(thread)?.manifest;
+        let Some(parent) = manifest.parent_id.filter(|_| manifest.status.is_terminal()) else { return Ok(()) };
+        let parent = self.end_of_chain(&parent)?;
+        let is_told = |waiting: &Waiting| waiting.posted.request.kind() == RequestKind::ChildSettled;
+        if !self.store.pending(&parent)?.iter().any(is_told) {
+            return Ok(());
+        }
+        self.drain_if_free(&parent)
+    }
+
+    /// Leaves a message with the process that holds the thread and waits until it was served; if that process is gone, serves it here.
+    pub(crate) fn send_left(
+        &self,
+        thread: &ThreadId,
+        start: Start,
+        work: &Assignment,
+        cancel: &Cancel,
+        tell: &mut dyn FnMut(Told<'_>),
+    ) -> Result<Ended> {
+        let mut input = start.input;
+        self.redactor.messages(&mut input.messages);
+        input.state.iter_mut().for_each(|state| self.redactor.value(state));
+        let mut posted = self.posted(thread, Request::Send(input))?;
+        if let Some(asked) = start.request {
+            posted.id = asked.id;
+        }
+        let id = posted.id.clone();
+        let mut follow = Follow::from(self.store.head(thread)?.lines);
+        let left = self.store.post(posted)?;
+        let mut thread = left.thread;
+        let mut position = self.store.position()?;
+        loop {
+            follow.tell(&*self.store, &thread, &id, tell)?;
+            let manifest = self.store.get(&thread)?.manifest;
+            if let (Status::Continued, Some(next)) = (manifest.status, manifest.continuation_thread_id) {
+                // What was served goes on there, and what was not moved there.
+                follow.tell(&*self.store, &thread, &id, tell)?;
+                follow = follow.on();
+                thread = next;
+                continue;
+            }
+            if let Some(run) = self.run_over(&thread, &id, follow.run.as_ref())? {
+                follow.tell(&*self.store, &thread, &id, tell)?;
+                match self.store.get(&thread)?.manifest.status {
+                    Status::Continued => continue,
+                    _ => return self.served_elsewhere(&thread, &run, follow.text),
+                }
+            }
+            match self.lease(&thread, Acquire::default()) {
+                Ok(lease) => {
+                    if let Some(ended) = self.speak_held(lease, &id, &mut follow, work, cancel, tell)? {
+                        return Ok(ended);
+                    }
+                }
+                Err(StoreError::LeaseHeld { .. }) => {}
+                Err(error) => return Err(error.into()),
+            }
+            if cancel.said().is_some() {
+                let is_heard = !self.store.pending(&thread)?.iter().any(|waiting| waiting.posted.id == id);
+                return Err(Error::NotHeardYet { thread, is_heard });
+            }
+            self.store.wait(position, LOOK)?;
+            position = self.store.position()?;
+        }
+    }
+
+    /// Goes on for the sender of a request that got its thread: serves it, or gives what came of it; nothing if the thread went on. Only
+    /// what is read under the lease counts, since the holder before may have served it after the last look.
+    fn speak_held<'e>(
+        &'e self,
+        lease: Leased<'e>,
+        id: &RequestId,
+        follow: &mut Follow,
+        work: &Assignment,
+        cancel: &Cancel,
+        tell: &mut dyn FnMut(Told<'_>),
+    ) -> Result<Option<Ended>> {
+        let thread = lease.thread().clone();
+        let waiting = self.store.pending(&thread)?.into_iter().find(|waiting| waiting.posted.id == *id);
+        let input = waiting.and_then(|waiting| match waiting.posted.request {
+            Request::Send(input) if waiting.is_sealed => Some(input),
+            _ => None,
+        });
+        let ended = match (input, self.store.get(&thread)?.manifest.status) {
+            // It went on in the moment in which it was free.
+            (_, Status::Continued) => return self.give_back(self.take(lease, tell)?).map(|()| None),
+            (Some(input), _) => {
+                let asked = Asked { id: id.clone(), is_posted: true };
+                self.run_held(lease, Start { input, request: Some(asked) }, work, cancel, tell)?
+            }
+            // The process that handed it over did not live to go on with it.
+            (None, Status::Created) if follow.is_handed_on => {
+                self.run_held(lease, Start::continuing(), work, cancel, tell)?
+            }
+            (None, _) => {
+                // Served, and its run is over or was cut short; taking the thread has settled it.
+                let held = self.take(lease, tell)?;
+                let ended = held.ended();
+                self.give_back(held)?;
+                return self.what_came(&thread, id, follow, ended, tell).map(Some);
+            }
+        };
+        match ended.run {
+            Some(_) => Ok(Some(ended)),
+            // It had been served before, and was only taken away.
+            None => self.what_came(&thread, id, follow, ended, tell).map(Some),
+        }
+    }
+
+    /// What came of the run that served a request, whatever was served after it; how the thread ended if none did.
+    fn what_came(
+        &self,
+        thread: &ThreadId,
+        id: &RequestId,
+        follow: &mut Follow,
+        ended: Ended,
+        tell: &mut dyn FnMut(Told<'_>),
+    ) -> Result<Ended> {
+        follow.tell(&*self.store, thread, id, tell)?;
+        match self.run_over(thread, id, follow.run.as_ref())? {
+            Some(run) => self.served_elsewhere(thread, &run, follow.text.take()),
+            None => Ok(ended),
+        }
+    }
+
+    /// The run that served a request, or goes on for it, once it is over.
+    fn run_over(&self, thread: &ThreadId, id: &RequestId, run: Option<&RunId>) -> Result<Option<Run>> {
+        let is_its = |other: &Run| {
+            let answers = other.meta.source_mailbox_entry_id.as_deref() == Some(id.as_str());
+            other.meta.status != RunStatus::Running && (answers || Some(&other.run_id) == run)
+        };
+        Ok(self.store.runs(thread)?.into_iter().rev().find(is_its))
+    }
+
+    /// What came of a request that was served before, if it was: the sender that repeats it is told, and nothing is done again.
+    pub(crate) fn served_before(&self, thread: &ThreadId, id: &RequestId) -> Result<Option<Ended>> {
+        let Some((at, _)) = self.store.answered(thread, id)? else { return Ok(None) };
+        let runs = self.store.runs(&at)?;
+        let is_its = |run: &&Run| run.meta.source_mailbox_entry_id.as_deref() == Some(id.as_str());
+        match runs.iter().find(is_its) {
+            Some(run) => {
+                let messages = selvedge_store::load::load(&*self.store, &at, &self.trust, None)?.thread.messages;
+                let is_said = |message: &&selvedge_model::Message| {
+                    message.role == selvedge_model::Role::Assistant && message.run_id.as_ref() == Some(&run.run_id)
+                };
+                let text = messages.iter().rev().find(is_said).map(selvedge_model::Message::plain_text);
+                self.served_elsewhere(&at, run, text.filter(|text| !text.is_empty())).map(Some)
+            }
+            None => Ok(Some(crate::engine::ended_elsewhere(self.store.get(&at)?.manifest))),
+        }
+    }
+
+    fn served_elsewhere(&self, thread: &ThreadId, run: &Run, text: Option<String>) -> Result<Ended> {
+        let manifest = self.store.get(thread)?.manifest;
+        Ok(Ended {
+            thread: thread.clone(),
+            run: Some(run.run_id.clone()),
+            status: manifest.status,
+            text,
+            code: run.meta.termination_code.clone().unwrap_or_default(),
+            detail: run.meta.termination_detail.clone(),
+            suspended: manifest.suspended,
+            asks: manifest.asks,
+            outputs: manifest.outputs,
+            cost: run.meta.total_cost(),
+            resumed: None,
+        })
+    }
+}
+
+impl Held<'_> {
+    /// The limits that count: the thread's own, and those it is run with where it has none.
+    pub(crate) fn limits(&self, work: &Assignment) -> Limits {
+        self.fold.manifest().limits.as_ref().map_or_else(|| work.limits.clone(), |own| own.over(&work.limits))
+    }
+
+    /// The change of limits that a raise means; refused if it lowers one, or lifts one above its parent's.
+    pub(crate) fn raised(&self, raise: &Limits, work: &Assignment) -> Result<ManifestChanged> {
+        self.raised_over(raise, &self.limits(work))
+    }
+
+    fn raised_over(&self, raise: &Limits, limits: &Limits) -> Result<ManifestChanged> {
+        self.engine.check_raise(self.fold.manifest(), raise, limits)?;
+        Ok(ManifestChanged { limits: Some(raise.over(limits)), ..ManifestChanged::default() })
+    }
+
+    /// What waits in the inbox and is sealed.
+    fn waiting(&self) -> Result<Vec<Posted>> {
+        let waiting = self.engine.store.pending(self.thread())?;
+        Ok(waiting.into_iter().filter(|waiting| waiting.is_sealed).map(|waiting| waiting.posted).collect())
+    }
+
+    /// What was sent and waits for its run.
+    fn sends(&self) -> Result<Vec<(RequestId, Input)>> {
+        let send = |posted: Posted| match posted.request {
+            Request::Send(input) => Some((posted.id, input)),
+            _ => None,
+        };
+        Ok(self.waiting()?.into_iter().filter_map(send).collect())
+    }
+
+    /// How urgently it was asked to stop.
+    pub(crate) fn said_to_stop(&self) -> Result<Option<Stop>> {
+        let stop = |posted: Posted| match posted.request {
+            Request::Cancel => Some(Stop::Cancelled),
+            Request::Kill => Some(Stop::Killed),
+            _ => None,
+        };
+        Ok(self.waiting()?.into_iter().filter_map(stop).max())
+    }
+
+    /// Puts into the delta that the requests to stop are consumed; gives whether there are any.
+    pub(crate) fn answer_stops(&mut self, verdict: Verdict) -> Result<bool> {
+        let stops = self.waiting()?;
+        let stops: Vec<Posted> =
+            stops.into_iter().filter(|posted| matches!(posted.request, Request::Cancel | Request::Kill)).collect();
+        for posted in stops.iter().filter(|posted| !self.delta.consumed.contains(&posted.id)).collect::<Vec<_>>() {
+            self.delta.events.push(Event::RequestAnswered(Answered::new(posted, verdict, None)));
+            self.delta.consumed.push(posted.id.clone());
+        }
+        Ok(!self.delta.consumed.is_empty())
+    }
+
+    /// Drops the requests that were not sealed with the key, and says so.
+    pub(crate) fn drop_unsealed(&mut self, tell: &mut dyn FnMut(Told<'_>)) -> Result<()> {
+        for Waiting { posted, is_sealed } in self.engine.store.pending(self.thread())? {
+            if is_sealed {
+                continue;
+            }
+            let about = match &posted.request {
+                Request::Decide(decision) | Request::Settle(decision) => format!(" about call `{}`", decision.call_id),
+                _ => String::new(),
+            };
+            let why = format!(
+                "request `{}` (`{}`){about} to `{}` was not sealed with your key and was dropped: its sender must send it again",
+                posted.id,
+                posted.request.kind(),
+                self.thread()
+            );
+            let answered = Answered::new(&posted, Verdict::Unsealed, None);
+            self.delta.events.push(Event::RequestAnswered(answered));
+            self.delta.consumed.push(posted.id);
+            self.commit(Reason::Lifecycle, Of::default(), tell)?;
+            tell(Told::Dropped { why: &why });
+        }
+        Ok(())
+    }
+
+    /// Serves what waits and needs no run; gives whether anything changed that a run goes by. What is refused is consumed with that
+    /// verdict.
+    pub(crate) fn drain(&mut self, work: Option<&Assignment>, of: Of, tell: &mut dyn FnMut(Told<'_>)) -> Result<bool> {
+        let mut changed = false;
+        for posted in self.waiting()? {
+            let events = match &posted.request {
+                Request::Send(_) | Request::Resume(_) | Request::Cancel | Request::Kill => continue,
+                Request::Decide(_)
+                | Request::Settle(_)
+                | Request::Raise { .. }
+                | Request::Rename { .. }
+                | Request::ChildSettled(_) => self.serve(&posted, work),
+            };
+            let answered = match events {
+                Ok(Some(event)) => {
+                    let is_limits = matches!(&event, Event::ManifestChanged(changed) if changed.limits.is_some());
+                    changed |= is_limits || matches!(event, Event::Decision(_));
+                    self.delta.events.push(event);
+                    Answered::applied(&posted)
+                }
+                Ok(None) => Answered::new(&posted, Verdict::Unchanged, None),
+                Err(error @ (Error::Store(StoreError::Io { .. }) | Error::Commit { .. })) => return Err(error),
+                Err(refused) => Answered::new(&posted, Verdict::Refused, Some(refused.to_string())),
+            };
+            self.delta.events.push(Event::RequestAnswered(answered));
+            self.delta.consumed.push(posted.id);
+            // One by one, so that each is judged by what the one before it left.
+            self.commit(Reason::Lifecycle, of.clone(), tell)?;
+        }
+        Ok(changed)
+    }
+
+    /// Serves a request that was not left in the inbox; refused, it changes nothing.
+    fn serve_now(&mut self, posted: &Posted, work: Option<&Assignment>) -> Result<Answered> {
+        if let Request::Cancel | Request::Kill = &posted.request {
+            let stop = if posted.request == Request::Kill { Stop::Killed } else { Stop::Cancelled };
+            let before = self.fold.head.version;
+            stop_waiting(self, stop)?;
+            let verdict = if self.fold.head.version > before { Verdict::Applied } else { Verdict::Unchanged };
+            return Ok(Answered::new(posted, verdict, None));
+        }
+        match self.serve(posted, work)? {
+            Some(event) => {
+                self.delta.events.push(event);
+                self.commit(Reason::Lifecycle, Of::default(), &mut |_| {})?;
+                Ok(Answered::applied(posted))
+            }
+            None => Ok(Answered::new(posted, Verdict::Unchanged, None)),
+        }
+    }
+
+    /// What a request changes, if anything; the postings that go with it are in the delta.
+    fn serve(&mut self, posted: &Posted, work: Option<&Assignment>) -> Result<Option<Event>> {
+        match &posted.request {
+            Request::Decide(decision) | Request::Settle(decision) => {
+                let at = posted.at.min(self.engine.clock.now());
+                Ok(deciding::judge(&self.fold, decision.clone(), at)?.map(Event::Decision))
+            }
+            Request::Raise { limits: raise } => {
+                let limits = match work {
+                    Some(work) => self.limits(work),
+                    None => self.fold.manifest().limits.clone().unwrap_or_default(),
+                };
+                let changed = self.raised_over(raise, &limits)?;
+                self.fund_raise(raise)?;
+                Ok(Some(Event::ManifestChanged(changed)))
+            }
+            Request::Rename { title } => {
+                let title = Some(title.clone()).filter(|title| self.fold.manifest().title.as_ref() != Some(title));
+                Ok(title
+                    .map(|title| Event::ManifestChanged(ManifestChanged { title: Some(title), ..Default::default() })))
+            }
+            Request::ChildSettled(end) => Ok(Some(Event::ChildSettled(match serde_json::to_value(end) {
+                Ok(Value::Object(fields)) => fields,
+                _ => Fields::new(),
+            }))),
+            // These are served by a run, or end one.
+            Request::Send(_) | Request::Resume(_) | Request::Cancel | Request::Kill => Ok(None),
+        }
+    }
+}

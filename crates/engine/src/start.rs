@@ -1,0 +1,52 @@
+//! What starts a run: an input, and the request that asked for it.
+
+use selvedge_model::{Answered, Event, Input, RequestId, RequestKind, Verdict};
+
+use crate::held::Delta;
+
+/// What starts a run.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub(crate) struct Start {
+    pub(crate) input: Input,
+    /// The request that asked for it, if it has an id that its sender may use again.
+    pub(crate) request: Option<Asked>,
+}
+
+/// A request that asks for a run.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Asked {
+    pub(crate) id: RequestId,
+    /// Whether it waits in the inbox, from which the commit that answers it takes it.
+    pub(crate) is_posted: bool,
+}
+
+impl Start {
+    /// A run that nobody else asks for.
+    pub(crate) fn of(input: Input) -> Self {
+        Self { input, request: None }
+    }
+
+    /// A thread goes on that took over from another one.
+    pub(crate) fn continuing() -> Self {
+        Self::of(Input::continuing())
+    }
+
+    pub(crate) fn is_continuing(&self) -> bool {
+        self.input.is_continuing()
+    }
+
+    pub(crate) fn is_empty(&self) -> bool {
+        self.input.is_empty()
+    }
+}
+
+impl Asked {
+    /// Puts into a delta what becomes of the request.
+    pub(crate) fn answer(self, delta: &mut Delta, verdict: Verdict, why: Option<String>) {
+        let request_id = self.id.clone();
+        delta.events.push(Event::RequestAnswered(Answered { request_id, kind: RequestKind::Send, verdict, why }));
+        if self.is_posted {
+            delta.consumed.push(self.id);
+        }
+    }
+}

@@ -1,0 +1,48 @@
+//! Requests in the database: what was not sealed with the key counts for nothing, wherever it stands.
+
+use rusqlite::Connection;
+use selvedge_model::{Posted, Request, RequestId, ThreadId, Timestamp};
+use selvedge_store::Inbox;
+
+use crate::support::{Home, thread_with};
+
+fn change(home: &Home, sql: &str) {
+    Connection::open(home.threads().join("registry.db")).unwrap().execute_batch(sql).unwrap();
+}
+
+fn post(store: &impl Inbox, thread: &ThreadId, id: &str, request: Request) {
+    let (id, at) = (RequestId::new(id).unwrap(), Timestamp::from_micros(7));
+    store.post(Posted { thread: thread.clone(), id, at, request }).unwrap();
+}
+
+/// A raise, a decision or a stop that anybody could write into the database was taken for its owner's.
+#[test]
+fn a_request_that_was_planted_altered_or_moved_is_not_sealed() {
+    let home = Home::new();
+    let store = home.open();
+    let (one, two) = (thread_with(&store, "one", &["hi"]), thread_with(&store, "two", &["hi"]));
+    let seals = |thread: &ThreadId| -> Vec<bool> {
+        store.pending(thread).unwrap().into_iter().map(|waiting| waiting.is_sealed).collect()
+    };
+    let plant = "INSERT INTO requests (thread, request_id, kind, posted_at, body, mark) \
+                 SELECT id, 'planted', 'kill', 7, '{\"kind\":\"kill\"}', zeroblob(32) FROM threads WHERE thread_id = 'one'";
+    change(&home, plant);
+    assert_eq!(seals(&one), [false]);
+    change(&home, "DELETE FROM requests");
+    for alter in [
+        "UPDATE requests SET body = '{\"kind\":\"kill\"}'",
+        "UPDATE requests SET request_id = 'other'",
+        "UPDATE requests SET posted_at = 8",
+        "UPDATE requests SET mark = zeroblob(32)",
+        "UPDATE requests SET mark = x''",
+    ] {
+        post(&store, &one, "genuine", Request::Cancel);
+        assert_eq!(seals(&one), [true]);
+        change(&home, alter);
+        assert_eq!(seals(&one), [false], "{alter}");
+        change(&home, "DELETE FROM requests");
+    }
+    post(&store, &one, "genuine", Request::Cancel);
+    change(&home, "UPDATE requests SET thread = (SELECT id FROM threads WHERE thread_id = 'two')");
+    assert_eq!((seals(&one), seals(&two)), (vec![], vec![false]), "it was for another chain");
+}
