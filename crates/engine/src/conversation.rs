@@ -83,7 +83,7 @@ impl Conversation {
         self.size += size_of(&message);
         for block in &message.content {
             match block {
-                Block::ToolCall { id, name, arguments } => {
+                Block::ToolCall { id, name, arguments, .. } => {
                     self.calls.insert(id.clone());
                     let (name, arguments) = (name.clone(), arguments.clone());
                     self.open.push(OpenCall { id: id.clone(), name, arguments, at: place });
@@ -115,13 +115,12 @@ mod tests {
     use super::*;
 
     fn asks(ids: &[&str]) -> Message {
-        let call =
-            |id: &&str| Block::ToolCall { id: CallId::new(*id).unwrap(), name: "t".into(), arguments: Value::Null };
+        let call = |id: &&str| Block::tool_call(CallId::new(*id).unwrap(), "t", Value::Null);
         Message { content: ids.iter().map(call).collect(), ..Message::text(Role::Assistant, "") }
     }
 
     fn answers(id: &str) -> Message {
-        let block = Block::ToolResult { call_id: CallId::new(id).unwrap(), content: Value::Null, is_error: false };
+        let block = Block::tool_result(CallId::new(id).unwrap(), Value::Null);
         Message { content: vec![block], ..Message::text(Role::Tool, "") }
     }
 

@@ -6,14 +6,14 @@ use std::time::Duration;
 
 use selvedge_engine::{Assignment, Ended, Input, Told};
 use selvedge_model::answer::{Answer, End, Usage};
-use selvedge_model::event::EffectClass;
+use selvedge_model::event::{BlobErased, EffectClass};
 use selvedge_model::limits::Limits;
 use selvedge_model::message::Block;
 use selvedge_model::{
-    AgentId, CallId, Cancel, Classify, Draft, Event, Message, MessageId, Model, ModelError, NewThread, Note, NoteKey,
-    Output, Prompt, Reason, Role, Status, Stop, ThreadId,
+    AgentId, Batch, CallId, Cancel, Changeset, Classify, Draft, Event, Expect, Message, MessageId, Model, ModelError,
+    NewThread, Note, NoteKey, Output, Part, Prompt, Reason, Role, Status, Stop, ThreadId,
 };
-use selvedge_store::{Acquire, Leases, Logs, Notes, Registry};
+use selvedge_store::{Acquire, Commit, Leases, Logs, Notes, Registry};
 use serde_json::json;
 
 use crate::support::{Counting, House, Reply, agent};
@@ -37,10 +37,10 @@ impl Model for Small {
         let (content, end) = match asked < self.calls {
             true => {
                 let id = CallId::new(format!("c{asked}")).unwrap();
-                let call = Block::ToolCall { id, name: "look".to_owned(), arguments: json!({"n": asked}) };
+                let call = Block::tool_call(id, "look", json!({"n": asked}));
                 (vec![call], End::ToolCalls)
             }
-            false => (vec![Block::Text { text: "that was all".to_owned() }], End::Finished),
+            false => (vec![Block::text("that was all")], End::Finished),
         };
         Ok(Answer { content, end, usage: Some(usage), session: None })
     }
@@ -648,7 +648,7 @@ fn a_resumed_thread_that_is_too_big_hands_itself_over() {
 #[test]
 fn a_call_that_dangles_is_shown_as_interrupted_in_the_successor() {
     let house = House::new();
-    let block = Block::ToolCall { id: CallId::new("lost").unwrap(), name: "look".to_owned(), arguments: json!({}) };
+    let block = Block::tool_call(CallId::new("lost").unwrap(), "look", json!({}));
     let dangling = Message { content: vec![block], ..Message::text(Role::Assistant, "") };
     let new = NewThread::of(AgentId::new("scribe").unwrap());
     let thread = house.engine.create(new, vec![Message::text(Role::User, "go"), dangling]).unwrap();
@@ -670,10 +670,54 @@ fn a_successor_has_its_own_copy_of_what_was_too_long_for_a_line() {
     let ended = house.send(&thread, Input::text("count"), &work).0.unwrap();
     assert!(house.chain(&thread).len() > 1);
     let messages = house.loaded(&ended.thread).messages;
-    let text = messages.iter().map(|message| String::from_utf8(message.content_bytes()).unwrap()).collect::<String>();
-    let named: Vec<_> = text.split("the whole is in blob ").skip(1).map(|rest| rest[..64].parse().unwrap()).collect();
+    let blocks: Vec<_> = messages.iter().flat_map(|message| &message.content).collect();
+    let named: Vec<_> = blocks.iter().filter_map(|block| block.blob()).collect();
     assert!(!named.is_empty());
     assert!(named.iter().all(|blob| house.store.blob(&ended.thread, blob).is_ok()));
+    // What the model reads names the same blobs, and no other.
+    let text = serde_json::to_string(&blocks).unwrap();
+    let told: Vec<_> = text.split("the whole is in blob ").skip(1).map(|rest| rest[..64].parse().unwrap()).collect();
+    assert!(told.iter().all(|blob| named.contains(&blob)), "{told:?}");
+}
+
+/// Blobs that a successor's messages were shortened into were named only in prose: one that was deleted passed `verify`.
+#[test]
+fn a_log_names_every_blob_that_its_messages_were_shortened_into() {
+    let house = House::new();
+    let thread = house.thread();
+    let (mut work, _) = small(3000, 2, 100_000);
+    work.continuation.threshold = 0.6;
+    let task = "t".repeat(50_000);
+    let ended = house.send(&thread, Input::text(&task), &work).0.unwrap();
+    for (thread, _) in house.chain(&thread) {
+        let mut named = selvedge_model::blob::NamedBlobs::default();
+        let lines = house.store.read(&thread, 0, usize::MAX).unwrap();
+        lines.iter().for_each(|line| named.take(0, &line.event));
+        let named: Vec<_> = named.must_be_there().map(|(blob, _)| blob).collect();
+        let text = serde_json::to_string(&house.loaded(&thread).messages).unwrap();
+        let told = text.split("the whole is in blob ").skip(1).map(|rest| rest[..64].parse().unwrap());
+        let told: Vec<selvedge_model::Digest> = told.collect();
+        assert!(thread != ended.thread || told.len() >= 2, "{told:?}");
+        assert!(told.iter().all(|blob| named.contains(blob)), "{thread}: {told:?} {named:?}");
+    }
+}
+
+#[test]
+fn a_blob_that_was_erased_is_not_named_in_the_successor() {
+    let house = House::new();
+    let thread = house.thread();
+    let mut look = Counting::new("look", EffectClass::Pure);
+    look.answer = Output::text("x".repeat(100_000));
+    let work = agent(vec![Reply::Calls(vec![("a", "look", json!({}))]), Reply::Says("read")], vec![Arc::new(look)]);
+    house.send(&thread, Input::text("read it"), &work).0.unwrap();
+    let blob = house.loaded(&thread).messages.iter().flat_map(|m| &m.content).find_map(|b| b.blob().copied()).unwrap();
+    let erased = Event::BlobErased(BlobErased { blob, reason: "asked to".to_owned() });
+    house.store.commit(Batch::of(Part::new(thread.clone(), Expect::Any, Changeset::of_event(erased)))).unwrap();
+    let work = agent(vec![Reply::Says("never"), Reply::Says("never"), Reply::Says("on")], Vec::new());
+    let ended = house.resume(&thread, Input::text("go on"), &work).unwrap();
+    let messages = house.loaded(&ended.thread).messages;
+    assert!(messages.iter().flat_map(|message| &message.content).all(|block| block.blob().is_none()));
+    assert!(serde_json::to_string(&messages).unwrap().contains(&format!("{blob} (gone)")));
 }
 
 #[test]

@@ -102,17 +102,17 @@ impl Model for Talker {
         self.shown.store(prompt.messages.len(), Ordering::SeqCst);
         let asked = prompt.messages.iter().flat_map(|message| &message.content);
         let asked = asked.filter(|block| matches!(block, Block::ToolCall { .. })).count();
-        let text = Block::Text { text: self.text.clone() };
+        let text = Block::text(self.text.clone());
         let (content, end) = match (asked < self.calls, self.then) {
             (true, _) => {
                 let id = CallId::new(format!("call_{asked}")).unwrap();
-                (vec![text, Block::ToolCall { id, name: "look".to_owned(), arguments: json!({}) }], End::ToolCalls)
+                (vec![text, Block::tool_call(id, "look", json!({}))], End::ToolCalls)
             }
             (false, Then::Done) => (vec![text], End::Finished),
             (false, Then::Fails) => return Err(ModelError::Permanent { why: "no more".to_owned() }),
             (false, Then::Stopped) => {
                 cancel.say(Stop::Cancelled);
-                let partial = vec![Block::Text { text: "half of it".to_owned() }];
+                let partial = vec![Block::text("half of it")];
                 return Err(ModelError::Stopped { partial, usage: Usage::default() });
             }
         };
