@@ -34,7 +34,6 @@ mod calls;
 mod carry;
 pub mod chain;
 pub mod circles;
-mod context;
 mod continuation;
 mod conversation;
 pub mod deciding;

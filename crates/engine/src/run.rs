@@ -21,7 +21,6 @@ use serde_json::{Value, json};
 
 use crate::assignment::Assignment;
 use crate::calls::Settled;
-use crate::context::Gauge;
 use crate::continuation::Successor;
 use crate::error::{Error, Result};
 use crate::hearing::Watch;
@@ -59,8 +58,6 @@ pub(crate) struct Running<'r, 'e> {
     used: Cost,
     /// Whether the model asked for a successor.
     pub(crate) hands_over: bool,
-    /// How the provider counts.
-    gauge: Gauge,
     /// How many messages were judged before: whoever judges whether it goes in circles looks at what follows them.
     judged: usize,
     text: Option<String>,
@@ -121,7 +118,6 @@ pub(crate) fn run(
         turns: 0,
         used: Cost::default(),
         hands_over: false,
-        gauge: Gauge::default(),
         judged: 0,
         text: None,
         held,
@@ -262,15 +258,15 @@ impl Running<'_, '_> {
         let rules = &self.work.continuation;
         let window = self.work.model.context_tokens_max(&self.work.model_name).unwrap_or(rules.window_tokens);
         let most = (rules.threshold * window as f64) as u64;
-        if self.gauge.tokens(self.prompt_size()) < most && !self.hands_over {
+        if self.held.fold.gauge().tokens(self.prompt_size()) < most && !self.hands_over {
             return Ok(None);
         }
         let chain = self.held.engine.store.chain(self.held.thread())?.len() as u64;
         if chain >= rules.chain_max {
             return Ok(Some(Why::Suspended(trouble("chain_too_deep", chain, rules.chain_max))));
         }
-        let room = self.gauge.bytes(rules.ceiling(window));
-        let begins_with = self.gauge.tokens(self.base_size() + self.held.successor_size(self.work, room));
+        let room = self.held.fold.gauge().bytes(rules.ceiling(window));
+        let begins_with = self.held.fold.gauge().tokens(self.base_size() + self.held.successor_size(self.work, room));
         Ok(Some(match begins_with < most {
             true => Why::Continued(Box::new(self.held.successor(self.work, room, self.running_ms())?)),
             false => Why::Suspended(trouble("context_too_small", begins_with, most)),
@@ -332,9 +328,8 @@ impl Running<'_, '_> {
         if used.attempts == 0 {
             self.turns -= 1;
         } else {
-            self.gauge.counted(used.last_input_tokens, size);
             let used = self.estimated(used, &asked, size);
-            self.count(&used, asked_at);
+            self.count(&used, asked_at, size);
         }
         let conversation = &self.held.fold.conversation;
         let answer = match asked {
@@ -377,7 +372,7 @@ impl Running<'_, '_> {
     fn bid(&self, size: usize) -> Option<Bid> {
         let price = self.work.price.filter(|price| !price.is_free())?;
         let output_tokens = self.work.output_tokens_max.unwrap_or(OUTPUT_TOKENS);
-        Some(Bid { price, input_tokens: self.gauge.tokens_at_most(size), output_tokens })
+        Some(Bid { price, input_tokens: self.held.fold.gauge().tokens_at_most(size), output_tokens })
     }
 
     /// What a turn used, with the tokens of an answer estimated that its provider did not count, where tokens count.
@@ -388,14 +383,15 @@ impl Running<'_, '_> {
             && answer.usage.is_none()
         {
             let said = serde_json::to_string(&answer.content).map_or(0, |text| text.len());
-            used.usage.input_tokens = used.usage.input_tokens.saturating_add(self.gauge.tokens(size));
-            used.usage.output_tokens = used.usage.output_tokens.saturating_add(self.gauge.tokens_of_text(said));
+            used.usage.input_tokens = used.usage.input_tokens.saturating_add(self.held.fold.gauge().tokens(size));
+            used.usage.output_tokens =
+                used.usage.output_tokens.saturating_add(self.held.fold.gauge().tokens_of_text(said));
         }
         used
     }
 
     /// Records what a turn used, so that no restart forgets it.
-    fn count(&mut self, used: &Used, asked_at: Timestamp) {
+    fn count(&mut self, used: &Used, asked_at: Timestamp, prompt_bytes: usize) {
         let usage = &used.usage;
         let took = self.held.engine.clock.now().as_micros().saturating_sub(asked_at.as_micros()) / 1000;
         let cost = Cost {
@@ -413,6 +409,8 @@ impl Running<'_, '_> {
             cost,
             cache_read_tokens: usage.cache_read_tokens,
             cache_write_tokens: usage.cache_write_tokens,
+            prompt_bytes: prompt_bytes as u64,
+            prompt_tokens: used.last_input_tokens,
             estimated: used.is_uncounted,
         }));
     }
@@ -510,7 +508,7 @@ impl Running<'_, '_> {
                 (code, None, None, RunStatus::Waiting)
             }
             Why::Continued(successor) => {
-                let used = self.gauge.tokens(self.prompt_size());
+                let used = self.held.fold.gauge().tokens(self.prompt_size());
                 self.held.delta.events.push(Event::ContextLimitReached(limit_reached(used, self.work)));
                 let handoff = successor.handoff(self.held);
                 let detail = format!("thread `{}` goes on", handoff.new_thread_id);

@@ -75,7 +75,11 @@ fn comparable(event: &Event) -> Option<(String, Value)> {
             run.meta.config = None;
             run.meta.cost.iter_mut().for_each(without_unknown);
         }
-        Event::Usage(used) => without_unknown(&mut used.cost),
+        Event::Usage(used) => {
+            // Prompts are not recorded.
+            (used.prompt_bytes, used.prompt_tokens) = (0, 0);
+            without_unknown(&mut used.cost);
+        }
         Event::Suspended(suspended) if suspended.code.as_deref() == Some(DURATION_EXCEEDED) => suspended.current = None,
         _ => {}
     }

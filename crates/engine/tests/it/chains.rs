@@ -702,6 +702,46 @@ fn a_log_names_every_blob_that_its_messages_were_shortened_into() {
     }
 }
 
+/// A model that counts a token for every byte.
+struct Dense {
+    asked: AtomicUsize,
+}
+
+impl Model for Dense {
+    fn answer(&self, prompt: &Prompt<'_>, _: &mut dyn FnMut(Draft), _: &Cancel) -> Result<Answer, ModelError> {
+        self.asked.fetch_add(1, Ordering::SeqCst);
+        let bytes: usize = prompt.messages.iter().map(|message| message.plain_text().len()).sum();
+        let usage = Usage { input_tokens: bytes as u64, output_tokens: 1, ..Usage::default() };
+        Ok(Answer { content: vec![Block::text("so")], end: End::Finished, usage: Some(usage), session: None })
+    }
+
+    fn context_tokens_max(&self, _: &str) -> Option<u64> {
+        Some(2400)
+    }
+}
+
+/// What a run had learnt of its provider was gone with it: the next one sent a prompt that was known to fill the context.
+#[test]
+fn the_next_run_knows_how_the_provider_counts() {
+    let house = House::new();
+    let thread = house.thread();
+    let model = Arc::new(Dense { asked: AtomicUsize::new(0) });
+    let mut work = Assignment::new(AgentId::new("scribe").unwrap(), model.clone(), "dense");
+    work.continuation.threshold = 0.8;
+    house.send(&thread, Input::text("x".repeat(2000)), &work).0.unwrap();
+    assert_eq!(house.chain(&thread).len(), 1);
+    let ended = house.send(&thread, Input::text("and now?"), &work).0.unwrap();
+    assert_eq!((ended.status, house.chain(&thread).len()), (Status::Completed, 2));
+    assert_eq!(model.asked.load(Ordering::SeqCst), 2);
+    // A process that reads the log knows the same.
+    let lines = house.store.read(&thread, 0, usize::MAX).unwrap();
+    let usage = lines.iter().find_map(|line| match &line.event {
+        Event::Usage(usage) => Some((usage.prompt_tokens, usage.prompt_bytes >= 2000)),
+        _ => None,
+    });
+    assert_eq!(usage, Some((2000, true)));
+}
+
 #[test]
 fn a_blob_that_was_erased_is_not_named_in_the_successor() {
     let house = House::new();

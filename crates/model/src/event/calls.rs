@@ -82,7 +82,18 @@ pub struct TurnUsage {
     /// Of the tokens sent, those written to the provider's cache.
     #[serde(default)]
     pub cache_write_tokens: u64,
+    /// The size of the prompt in bytes, as the engine estimates it.
+    #[serde(default, skip_serializing_if = "is_zero")]
+    pub prompt_bytes: u64,
+    /// How many tokens the provider counted for that prompt, in the last attempt; nothing if it does not count.
+    #[serde(default, skip_serializing_if = "is_zero")]
+    pub prompt_tokens: u64,
     /// Whether the provider did not say what its answer used, so that its tokens are an estimate.
     #[serde(default, skip_serializing_if = "crate::account::is_false")]
     pub estimated: bool,
+}
+
+#[expect(clippy::trivially_copy_pass_by_ref, reason = "serde calls it by reference")]
+fn is_zero(number: &u64) -> bool {
+    *number == 0
 }

@@ -34,6 +34,8 @@ fn said(text: &str) -> (Reason, Vec<Event>) {
 fn used(input_tokens: u64) -> Event {
     let cost = Cost { turns: 1, input_tokens, ..Cost::default() };
     Event::Usage(TurnUsage {
+        prompt_bytes: 0,
+        prompt_tokens: 0,
         model: "m".to_owned(),
         cost,
         cache_read_tokens: 0,
