@@ -14,7 +14,9 @@ use std::convert::Infallible;
 use selvedge_model::event::{Fields, Handoff, Predecessor};
 use selvedge_model::limits::{Limits, Meter};
 use selvedge_model::message::{Block, Visibility};
-use selvedge_model::{Changeset, Digest, Event, Expect, Message, NewThread, Note, Part, Reason, Role, ThreadId};
+use selvedge_model::{
+    Changeset, Digest, Event, Expect, Message, MessageId, NewThread, Note, Part, Reason, Role, ThreadId,
+};
 use serde_json::{Value, json};
 
 use crate::assignment::{Assignment, Left};
@@ -22,6 +24,7 @@ use crate::carry::{Carry, size_of};
 use crate::conversation::OpenCall;
 use crate::error::{Error, Result};
 use crate::held::{Held, More, Of};
+use crate::names::Named;
 use crate::told::Told;
 
 /// How much of a message is shown where it is only mentioned.
@@ -67,7 +70,8 @@ impl Held<'_> {
     fn seed(&self, work: &Assignment, room: usize) -> Message {
         let left = Left { previous_thread_id: self.thread().clone(), message: work.continuation.message.clone() };
         let seed = (work.continuation.seed)(&left).filter(|seed| seed.len() <= room / 2).unwrap_or(left.message);
-        Message { visibility: Visibility::Internal, ..Message::text(Role::User, seed) }
+        let id = MessageId::new(self.name(Named::Seed, 0)).ok();
+        Message { id, visibility: Visibility::Internal, ..Message::text(Role::User, seed) }
     }
 
     /// Puts into the delta what a successor needs that somebody resumes this thread in: its money, and that it may use more. Gives its
@@ -97,8 +101,11 @@ impl Held<'_> {
         let interrupted = |open: &OpenCall| {
             Block::tool_error(open.id.clone(), json!("interrupted: what became of this call is not known"))
         };
-        let results = self.fold.conversation.open().iter().map(interrupted);
-        messages.extend(results.map(|block| Message { content: vec![block], ..Message::text(Role::Tool, "") }));
+        let results = self.fold.conversation.open().iter().map(interrupted).enumerate();
+        messages.extend(results.map(|(index, block)| {
+            let id = MessageId::new(self.name(Named::Seed, index)).ok();
+            Message { id, content: vec![block], ..Message::text(Role::Tool, "") }
+        }));
         messages.extend(said);
         self.copy_blobs(&thread, &mut messages, &BTreeSet::new())?;
         let details = json!({"message_preview": preview, "reconstructed_turns": turns});
@@ -146,10 +153,14 @@ impl Held<'_> {
     fn successor_birth(&self) -> NewThread {
         let old = self.fold.manifest().clone();
         let head = &self.fold.head;
+        let family_root_id = Some(old.family_root().clone());
         NewThread {
             kind: old.kind,
             directive: old.directive,
             parent_id: old.parent_id,
+            parent_run_id: old.parent_run_id,
+            family_root_id,
+            chain_position: old.chain_position.saturating_add(1),
             task_id: old.task_id,
             title: old.title,
             model: old.model,

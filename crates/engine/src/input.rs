@@ -4,8 +4,15 @@ use selvedge_model::limits::Limits;
 use selvedge_model::{Message, NoteKey, Role};
 use serde_json::Value;
 
+use crate::held::Held;
+
 /// Who starts the run of a thread that took over from another one.
 const CONTINUATION: &str = "continuation";
+
+/// Who starts the run of a thread that another thread started.
+const SUBAGENT: &str = "subagent";
+/// Who starts a run when nothing else is said.
+const USER: &str = "user";
 
 /// What starts a run.
 #[derive(Clone, Debug, PartialEq)]
@@ -28,6 +35,11 @@ impl Input {
         Self::messages(vec![Message::text(Role::User, text)])
     }
 
+    /// Nothing new: a child goes on with what its parent asked for.
+    pub(crate) fn of_parent() -> Self {
+        Self { origin: SUBAGENT.to_owned(), ..Self::nothing() }
+    }
+
     /// Nothing new: a thread goes on that took over from another one.
     pub(crate) fn continuing() -> Self {
         Self { origin: CONTINUATION.to_owned(), ..Self::nothing() }
@@ -39,7 +51,7 @@ impl Input {
 
     /// Some messages of a user.
     pub fn messages(messages: Vec<Message>) -> Self {
-        Self { messages, state: None, raise: None, origin: "user".to_owned(), note: None }
+        Self { messages, state: None, raise: None, origin: USER.to_owned(), note: None }
     }
 
     /// Nothing new: what is open is finished.
@@ -56,5 +68,14 @@ impl Input {
     /// Whether it says anything; higher ceilings only let the thread go on with what it was doing.
     pub fn is_empty(&self) -> bool {
         self.messages.is_empty() && self.state.is_none()
+    }
+}
+
+impl Held<'_> {
+    /// Who starts a run with this input. The first run of a child goes on with what its parent asked for, in whichever process it is.
+    pub(crate) fn origin(&self, input: &Input) -> String {
+        let is_child = self.fold.manifest().parent_run_id.is_some();
+        let is_first = is_child && input.is_empty() && input.origin == USER && self.is_unbegun();
+        if is_first { SUBAGENT.to_owned() } else { input.origin.clone() }
     }
 }

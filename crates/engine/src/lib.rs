@@ -47,6 +47,7 @@ mod held;
 pub mod input;
 pub mod ledger;
 mod mask;
+mod names;
 pub mod orphans;
 mod places;
 mod pulse;

@@ -101,9 +101,8 @@ pub(crate) fn run(
     held.check_price(work)?;
     held.hooks.clone_from(&work.hooks);
     held.hooks.iter_mut().for_each(|hook| engine.redactor.value(hook));
-    // Thirty-two hex characters are a run's name.
-    let run = RunId::new(engine.ids.hex32()).map_err(|_| selvedge_store::Error::BadBatch)?;
-    let mut meta = RunMeta::started(work.agent_id.clone(), input.origin.clone());
+    let run = held.next_run()?;
+    let mut meta = RunMeta::started(work.agent_id.clone(), held.origin(&input));
     meta.source_mailbox_entry_id = input.note.as_ref().map(ToString::to_string);
     meta.config = work.config;
     let mut running = Running {
@@ -261,7 +260,7 @@ impl Running<'_, '_> {
         if self.held.fold.gauge().tokens(self.prompt_size()) < most && !self.hands_over {
             return Ok(None);
         }
-        let chain = self.held.engine.store.chain(self.held.thread())?.len() as u64;
+        let chain = self.held.fold.manifest().chain_position.saturating_add(1);
         if chain >= rules.chain_max {
             return Ok(Some(Why::Suspended(trouble("chain_too_deep", chain, rules.chain_max))));
         }
@@ -331,7 +330,6 @@ impl Running<'_, '_> {
             let used = self.estimated(used, &asked, size);
             self.count(&used, asked_at, size);
         }
-        let conversation = &self.held.fold.conversation;
         let answer = match asked {
             Asked::Answered(answer) => answer,
             Asked::Stopped(partial) => {
@@ -345,8 +343,7 @@ impl Running<'_, '_> {
             let changed = ManifestChanged { session_id: answer.session.clone(), ..ManifestChanged::default() };
             self.held.delta.events.push(Event::ManifestChanged(changed));
         }
-        let (content, end) =
-            turn::with_own_ids(answer, conversation, &self.held.engine.redactor, &*self.held.engine.ids);
+        let (content, end) = turn::with_own_ids(answer, self.held);
         let message = Message { content, ..Message::text(Role::Assistant, "") };
         let calls = message.content.iter().any(|block| matches!(block, Block::ToolCall { .. }));
         let text = message.plain_text();
@@ -452,6 +449,8 @@ impl Running<'_, '_> {
         (meta.input_tokens, meta.output_tokens) = (cost.input_tokens, cost.output_tokens);
         meta.cost = Some(cost.clone());
         more.posted.extend(self.held.settles(meta.thread_status()));
+        let step = u32::try_from(self.turns).ok().filter(|turn| *turn > 0);
+        self.held.delta.messages.iter_mut().for_each(|message| message.step = message.step.or(step));
         let of = Of { run: Some(self.run.clone()), meta: Some(meta), turn: None };
         if let Err(error) = self.held.commit_with(Reason::RunFinished, of, more, self.tell) {
             let text = error.to_string();

@@ -146,6 +146,8 @@ impl Held<'_> {
         order.thread.capabilities = narrowed(order.thread.capabilities.take(), parent.capabilities.as_deref());
         order.thread.acknowledged.retain(|risk| parent.acknowledged.iter().any(|known| known >= risk));
         order.thread.parent_id = Some(parent.thread_id.clone());
+        order.thread.parent_run_id = Some(call.run.clone());
+        order.thread.family_root_id = Some(parent.family_root().clone());
         let launched = match order.detached.then(|| spawning.children.launch(&thread)).transpose() {
             Ok(launched) => launched,
             Err(why) => return told(format!("{NOT_LAUNCHED}{why}")),
@@ -288,7 +290,7 @@ impl Engine {
         let manifest = self.store.get(&end).map_err(|error| error.to_string())?.manifest;
         let work = spawning.children.assignment(&manifest)?;
         // Whoever stops the parent stops the child; whoever stops the child does not stop its parent.
-        self.resume(&end, Input::nothing(), &work, &cancel.child(), &mut |_| {}).map_err(words)
+        self.resume(&end, Input::of_parent(), &work, &cancel.child(), &mut |_| {}).map_err(words)
     }
 
     /// What became of a child that was started before; nothing if it must be gone on with.

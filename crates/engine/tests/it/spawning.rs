@@ -130,6 +130,48 @@ fn a_child_is_started_by_one_batch_and_its_end_is_told() {
     assert!(house.store.pending(&thread).unwrap().is_empty());
 }
 
+/// The record of a child's run did not say which run it belongs under, and that a user had started it.
+#[test]
+fn the_run_of_a_child_names_the_run_that_started_it() {
+    let house = House::new();
+    let thread = house.thread();
+    let work = parent(vec![("s", json!({"task": "count"}))], nursery(vec![Reply::Says("three")]));
+    let ended = house.send(&thread, Input::text("go"), &work).0.unwrap();
+    let [child] = house.children_of(&thread).try_into().unwrap();
+    let [run] = house.store.runs(&child.thread_id).unwrap().try_into().unwrap();
+    assert_eq!((run.parent_run_id, run.meta.parent_thread_id), (ended.run, Some(thread.clone())));
+    assert_eq!(run.meta.origin, "subagent");
+    let [own] = house.store.runs(&thread).unwrap().try_into().unwrap();
+    assert_eq!((own.parent_run_id, own.meta.origin.as_str()), (None, "user"));
+    // Whoever speaks to the child later is who started that run; it still belongs under the same one.
+    let again = house.send(&child.thread_id, Input::text("and?"), &agent(vec![], vec![])).0.unwrap();
+    let runs = house.store.runs(&child.thread_id).unwrap();
+    let later = runs.iter().find(|run| Some(&run.run_id) == again.run.as_ref()).unwrap();
+    assert_eq!((later.meta.origin.as_str(), &later.parent_run_id), ("user", &own.run_id.into()));
+}
+
+#[test]
+fn a_thread_names_the_first_thread_of_its_family() {
+    let house = House::new();
+    let thread = house.thread();
+    let work = parent(vec![("s", json!({"task": "count"}))], nursery(vec![Reply::Says("three")]));
+    house.send(&thread, Input::text("go"), &work).0.unwrap();
+    let [child] = house.children_of(&thread).try_into().unwrap();
+    assert_eq!((&child.family_root_id, &child.chain_root_id), (&Some(thread.clone()), &child.thread_id));
+    // The child goes on in another thread, and has a child of its own there.
+    let work = parent(vec![("t", json!({"task": "count"}))], nursery(vec![Reply::Says("three")]));
+    let (says, calls) = (Reply::Says("three"), Reply::Calls(vec![("t", "spawn", json!({"task": "count"}))]));
+    let mut work = Assignment { ..work };
+    work.model = agent(vec![says, calls], vec![]).model;
+    let ended = house.taken_up(&child.thread_id, Input::text("go on"), &work);
+    let successor = house.loaded(&ended.thread).manifest;
+    assert_eq!((successor.chain_position, successor.family_root()), (1, &thread));
+    assert_eq!(successor.chain_root_id, child.thread_id);
+    let [grandchild] = house.children_of(&ended.thread).try_into().unwrap();
+    assert_eq!((grandchild.chain_position, grandchild.family_root()), (0, &thread));
+    assert_eq!(house.loaded(&thread).manifest.family_root_id, None);
+}
+
 #[test]
 fn a_child_may_do_no_more_than_its_parent() {
     let house = House::new();

@@ -3,7 +3,7 @@
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
-use super::present;
+use super::{is_zero, present};
 use crate::digest::Digest;
 use crate::id::CallId;
 use crate::limits::Cost;
@@ -91,9 +91,4 @@ pub struct TurnUsage {
     /// Whether the provider did not say what its answer used, so that its tokens are an estimate.
     #[serde(default, skip_serializing_if = "crate::account::is_false")]
     pub estimated: bool,
-}
-
-#[expect(clippy::trivially_copy_pass_by_ref, reason = "serde calls it by reference")]
-fn is_zero(number: &u64) -> bool {
-    *number == 0
 }
