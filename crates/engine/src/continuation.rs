@@ -11,7 +11,7 @@
 use std::collections::BTreeSet;
 use std::convert::Infallible;
 
-use selvedge_model::event::{Fields, Handoff, Predecessor};
+use selvedge_model::event::{Fields, Handoff, HandoffReason, Predecessor};
 use selvedge_model::limits::{Limits, Meter};
 use selvedge_model::message::{Block, Visibility};
 use selvedge_model::{
@@ -209,7 +209,7 @@ impl Held<'_> {
     /// Commits the end of this thread together with its successor, as something that somebody asked for.
     pub(crate) fn resume_in(&mut self, successor: Successor, tell: &mut dyn FnMut(Told<'_>)) -> Result<()> {
         self.interrupt_calls("interrupted: the thread ended before this call was made")?;
-        let handoff = successor.handoff(self);
+        let handoff = successor.handoff(self, None);
         self.delta.events.push(Event::ThreadResumed(handoff));
         self.commit_with(Reason::Lifecycle, Of::default(), successor.more, tell).map_err(Error::unfunded).map(|_| ())
     }
@@ -217,9 +217,10 @@ impl Held<'_> {
 
 impl Successor {
     /// What the old thread says of it.
-    pub(crate) fn handoff(&self, held: &Held<'_>) -> Handoff {
+    pub(crate) fn handoff(&self, held: &Held<'_>, reason: Option<HandoffReason>) -> Handoff {
         Handoff {
             new_thread_id: self.thread.clone(),
+            reason,
             directive: held.fold.manifest().directive.clone(),
             trailing_turns: self.turns,
             details: self.details.clone(),

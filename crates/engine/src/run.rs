@@ -10,11 +10,11 @@
 use std::time::Duration;
 
 use selvedge_model::answer::End;
-use selvedge_model::event::{Fields, ManifestChanged, SuspendReason, Suspended, TurnUsage};
+use selvedge_model::event::{Fields, HandoffReason, ManifestChanged, SuspendReason, Suspended, TurnUsage};
 use selvedge_model::limits::{self, Cost, Limits, Reached};
 use selvedge_model::message::Block;
 use selvedge_model::{
-    CallId, Cancel, Classify, Event, Message, Reason, Role, RunId, RunMeta, RunStatus, Status, Stop, Timestamp,
+    CallId, Cancel, Classify, Event, Message, Money, Reason, Role, RunId, RunMeta, RunStatus, Status, Stop, Timestamp,
     ToolSpec,
 };
 use serde_json::{Value, json};
@@ -80,8 +80,8 @@ enum Why {
     Reached(Met),
     Suspended(Suspended),
     Refused(Refused),
-    /// The context is full, and another thread goes on.
-    Continued(Box<Successor>),
+    /// Another thread goes on.
+    Continued(Box<Successor>, HandoffReason),
     Stopped(Stop),
     Failed {
         code: &'static str,
@@ -252,14 +252,16 @@ impl Running<'_, '_> {
         self.work.system.len() + self.tools.iter().map(tool).sum::<usize>()
     }
 
-    /// Why the run ends here, if the context is full: another thread goes on, unless that would not help.
+    /// Why the run ends here, if the context is full or the model asked for a successor: another thread goes on, unless that would not help.
     fn full(&self) -> Result<Option<Why>> {
         let rules = &self.work.continuation;
         let window = self.work.model.context_tokens_max(&self.work.model_name).unwrap_or(rules.window_tokens);
         let most = (rules.threshold * window as f64) as u64;
-        if self.held.fold.gauge().tokens(self.prompt_size()) < most && !self.hands_over {
-            return Ok(None);
-        }
+        let reason = match self.held.fold.gauge().tokens(self.prompt_size()) >= most {
+            true => HandoffReason::ContextFull,
+            false if self.hands_over => HandoffReason::Requested,
+            false => return Ok(None),
+        };
         let chain = self.held.fold.manifest().chain_position.saturating_add(1);
         if chain >= rules.chain_max {
             return Ok(Some(Why::Suspended(trouble("chain_too_deep", chain, rules.chain_max))));
@@ -267,7 +269,7 @@ impl Running<'_, '_> {
         let room = self.held.fold.gauge().bytes(rules.ceiling(window));
         let begins_with = self.held.fold.gauge().tokens(self.base_size() + self.held.successor_size(self.work, room));
         Ok(Some(match begins_with < most {
-            true => Why::Continued(Box::new(self.held.successor(self.work, room, self.running_ms())?)),
+            true => Why::Continued(Box::new(self.held.successor(self.work, room, self.running_ms())?), reason),
             false => Why::Suspended(trouble("context_too_small", begins_with, most)),
         }))
     }
@@ -372,6 +374,12 @@ impl Running<'_, '_> {
         Some(Bid { price, input_tokens: self.held.fold.gauge().tokens_at_most(size), output_tokens })
     }
 
+    /// What the next turn may cost at most.
+    pub(crate) fn next_turn_cost(&self) -> Money {
+        let bid = self.bid(self.prompt_size());
+        bid.map_or(Money::ZERO, |bid| bid.price.bound(bid.input_tokens, bid.output_tokens))
+    }
+
     /// What a turn used, with the tokens of an answer estimated that its provider did not count, where tokens count.
     fn estimated(&self, mut used: Used, asked: &Asked, size: usize) -> Used {
         let counts = self.work.is_paid() || self.held.limits(self.work).tokens.is_some();
@@ -433,7 +441,7 @@ impl Running<'_, '_> {
     fn finish(mut self, mut why: Why) -> Result<Ended> {
         let mut more = match &mut why {
             // Whoever goes on looks at the children when it begins.
-            Why::Continued(successor) => std::mem::take(&mut successor.more),
+            Why::Continued(successor, _) => std::mem::take(&mut successor.more),
             _ => {
                 self.held.engine.settle_children(self.held);
                 More::default()
@@ -506,10 +514,12 @@ impl Running<'_, '_> {
                 self.held.delta.events.push(Event::Suspended(suspended));
                 (code, None, None, RunStatus::Waiting)
             }
-            Why::Continued(successor) => {
-                let used = self.held.fold.gauge().tokens(self.prompt_size());
-                self.held.delta.events.push(Event::ContextLimitReached(limit_reached(used, self.work)));
-                let handoff = successor.handoff(self.held);
+            Why::Continued(successor, reason) => {
+                if reason == HandoffReason::ContextFull {
+                    let used = self.held.fold.gauge().tokens(self.prompt_size());
+                    self.held.delta.events.push(Event::ContextLimitReached(limit_reached(used, self.work)));
+                }
+                let handoff = successor.handoff(self.held, Some(reason));
                 let detail = format!("thread `{}` goes on", handoff.new_thread_id);
                 self.held.delta.events.push(Event::ThreadHandoff(handoff));
                 ("continued".to_owned(), Some(detail), Some(Status::Continued), done)

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use selvedge_engine::{Assignment, Ended, Input, Told};
 use selvedge_model::answer::{Answer, End, Usage};
-use selvedge_model::event::{BlobErased, EffectClass};
+use selvedge_model::event::{BlobErased, EffectClass, HandoffReason};
 use selvedge_model::limits::Limits;
 use selvedge_model::message::Block;
 use selvedge_model::{
@@ -121,7 +121,27 @@ fn both_sides_of_a_handoff_name_each_other_and_the_successor_is_a_sibling() {
     assert!(handoff.trailing_turns > 0 && handoff.details["kept"].as_u64().unwrap() > 1);
     assert!(handoff.details["dropped"].as_u64().unwrap() > 0);
     assert!(lines.iter().any(|line| matches!(line.event, Event::ContextLimitReached(_))));
+    assert_eq!(handoff.reason, Some(HandoffReason::ContextFull));
     assert_eq!(house.reasons(&thread).last(), Some(&Reason::RunFinished));
+}
+
+/// A thread that its agent handed over said that its context was full.
+#[test]
+fn a_handoff_that_an_agent_asks_for_does_not_say_that_the_context_is_full() {
+    let house = House::new();
+    let thread = house.thread();
+    let replies = vec![Reply::Calls(vec![("h", "hand_over", json!({}))]), Reply::Says("I took over")];
+    let mut work = agent(replies, vec![Arc::new(Counting::new("hand_over", EffectClass::Pure))]);
+    work.handoff_tool = Some("hand_over".to_owned());
+    let ended = house.send(&thread, Input::text("go"), &work).0.unwrap();
+    assert_eq!((ended.text.as_deref(), house.chain(&thread).len()), (Some("I took over"), 2));
+    let lines = house.store.read(&thread, 0, 1000).unwrap();
+    let reason = lines.iter().find_map(|line| match &line.event {
+        Event::ThreadHandoff(handoff) => Some(handoff.reason),
+        _ => None,
+    });
+    assert_eq!(reason, Some(Some(HandoffReason::Requested)));
+    assert!(!lines.iter().any(|line| matches!(line.event, Event::ContextLimitReached(_))));
 }
 
 /// A short first prompt of which a provider counted many tokens of its own once made every later byte count as many, so that a thread

@@ -144,7 +144,7 @@ pub fn what_could_not_be_read_back_is_refused<H: Harness>(harness: &H) {
 pub fn a_detail_under_the_name_of_a_field_is_refused<H: Harness>(harness: &H) {
     let store = harness.open();
     let details: Fields = serde_json::from_value(json!({"new_thread_id": "elsewhere"})).unwrap();
-    let handoff = Handoff { new_thread_id: id("next"), directive: None, trailing_turns: 0, details };
+    let handoff = Handoff { new_thread_id: id("next"), reason: None, directive: None, trailing_turns: 0, details };
     refused_or_readable(harness, &store, "twice", tells(Event::ThreadHandoff(handoff)));
 }
 
