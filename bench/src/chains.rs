@@ -137,8 +137,13 @@ fn long_chain(store: &LocalStore, threads: usize) -> Outcome<ThreadId> {
             continue;
         }
         let (head, next) = (store.head(&thread)?, name(number + 1)?);
-        let handoff =
-            Handoff { new_thread_id: next.clone(), directive: None, trailing_turns: 0, details: Fields::new() };
+        let handoff = Handoff {
+            new_thread_id: next.clone(),
+            reason: None,
+            directive: None,
+            trailing_turns: 0,
+            details: Fields::new(),
+        };
         let ended = Changeset {
             run_id: Some(RunId::new("r1")?),
             run_meta: Some(RunMeta::started(agent.clone(), "user").finished("continued")),

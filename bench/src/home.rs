@@ -125,11 +125,7 @@ impl<'a> Writer<'a> {
             0 => (Reason::UserMessage, Message::text(Role::User, text)),
             1 => (Reason::AssistantTurnCommitted, Message::text(Role::Assistant, text)),
             _ => {
-                let result = Block::ToolResult {
-                    call_id: CallId::new(format!("call-{turn}"))?,
-                    content: text.into(),
-                    is_error: false,
-                };
+                let result = Block::tool_result(CallId::new(format!("call-{turn}"))?, text.into());
                 (Reason::ToolResultsCommitted, Message { content: vec![result], ..Message::text(Role::Tool, "") })
             }
         };

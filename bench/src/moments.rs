@@ -78,12 +78,12 @@ impl Model for Watched {
         let mut asked = self.asked.lock().unwrap_or_else(PoisonError::into_inner);
         let turn = *asked;
         *asked += 1;
-        let mut content = vec![Block::Text { text: self.text.clone() }];
+        let mut content = vec![Block::text(self.text.clone())];
         let id =
             CallId::new(format!("call_{turn}")).map_err(|error| ModelError::Permanent { why: error.to_string() })?;
         let end = match self.calls.get(turn).cloned() {
             Some((name, arguments)) => {
-                content.push(Block::ToolCall { id, name: name.to_owned(), arguments });
+                content.push(Block::tool_call(id, name.to_owned(), arguments));
                 End::ToolCalls
             }
             None => End::Finished,

@@ -163,12 +163,12 @@ impl Model for Talker {
     fn answer(&self, prompt: &Prompt<'_>, _: &mut dyn FnMut(Draft), _: &Cancel) -> Result<Answer, ModelError> {
         self.gauge.next();
         let turn = prompt.messages.len() / 2;
-        let mut content = vec![Block::Text { text: text() }];
+        let mut content = vec![Block::text(text())];
         let id =
             CallId::new(format!("call_{turn}")).map_err(|error| ModelError::Permanent { why: error.to_string() })?;
         let end = if turn + 1 < self.turns { End::ToolCalls } else { End::Finished };
         if end == End::ToolCalls {
-            content.push(Block::ToolCall { id, name: "look".to_owned(), arguments: serde_json::json!({"turn": turn}) });
+            content.push(Block::tool_call(id, "look", serde_json::json!({"turn": turn})));
         }
         Ok(Answer { content, end, usage: Some(Usage::default()), session: None })
     }

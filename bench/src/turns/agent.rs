@@ -66,10 +66,8 @@ impl Model for Metronome {
         asked.push(Instant::now());
         let id = CallId::new(format!("call_{}", prompt.messages.len()));
         let (block, end) = match id {
-            Ok(id) if asked.len() <= self.turns => {
-                (Block::ToolCall { id, name: "look".to_owned(), arguments: json!({}) }, End::ToolCalls)
-            }
-            _ => (Block::Text { text: "That is all.".to_owned() }, End::Finished),
+            Ok(id) if asked.len() <= self.turns => (Block::tool_call(id, "look", json!({})), End::ToolCalls),
+            _ => (Block::text("That is all."), End::Finished),
         };
         Ok(Answer { content: vec![block], end, usage: Some(Usage::default()), session: None })
     }

@@ -88,7 +88,7 @@ fn said(message: &Message) -> String {
     let role = serde_json::to_value(message.role).ok();
     let role = role.as_ref().and_then(Value::as_str).unwrap_or("message").to_owned();
     let blocks = message.content.iter().map(|block| match block {
-        Block::Text { text } => text.clone(),
+        Block::Text { text, .. } => text.clone(),
         Block::Thinking { text, .. } => format!("(thinks) {text}"),
         Block::ToolCall { name, arguments, .. } => format!("(calls {name} {arguments})"),
         Block::ToolResult { content: Value::String(text), .. } => format!("(result) {text}"),

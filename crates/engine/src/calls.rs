@@ -17,6 +17,7 @@ use std::thread;
 use selvedge_items::config::Wait;
 use selvedge_model::event::{EffectClass, SuspendReason, Suspended, ToolIntent};
 use selvedge_model::fold::Spawned;
+use selvedge_model::limits::Limits;
 use selvedge_model::tool::Output;
 use selvedge_model::{Event, Reason};
 use serde_json::{Value, json};
@@ -26,7 +27,7 @@ use crate::error::Result;
 use crate::held::More;
 use crate::ledger::Book;
 use crate::run::Running;
-use crate::spawn::{Child, Refused};
+use crate::spawn::{Child, Own, Refused};
 use crate::told::Told;
 
 use flight::{Flight, Landed, Way};
@@ -101,6 +102,7 @@ impl Running<'_, '_> {
     fn start(&mut self, flights: &mut [Flight]) -> Result<More> {
         let engine = self.held.engine;
         let mut book = Book::over(&*engine.store, &*engine.ids);
+        let own_turn = self.next_turn_cost();
         let (mut more, mut born) = (More::default(), 0);
         for flight in flights {
             let Some(Ready { tool, call, child, .. }) = &mut flight.ready else { continue };
@@ -123,12 +125,20 @@ impl Running<'_, '_> {
                 }
                 (Some(spawning), Some(Spawned { thread_id: thread, detached: is_detached, .. })) => {
                     let launched = is_detached.then(|| spawning.children.launch(&thread)).transpose();
-                    let way = |launched| Way::Child(Box::new(Child { thread, birth: None, launched, is_detached }));
+                    let way = |launched| {
+                        Way::Child(Box::new(Child {
+                            thread,
+                            birth: None,
+                            launched,
+                            is_detached,
+                            lowered: Limits::default(),
+                        }))
+                    };
                     launched.map(way).map_err(Refused::Told)
                 }
                 (Some(spawning), None) => self
                     .held
-                    .child(call, self.work, spawning, born, &mut book)?
+                    .child(call, self.work, spawning, Own { born, turn: own_turn }, &mut book)?
                     .map(|child| Way::Child(Box::new(child))),
             };
             match way {

@@ -24,9 +24,6 @@ pub(crate) struct Carry {
 /// Where the whole of something shortened is put; gives its name.
 pub(crate) type Put<'p, E> = &'p mut dyn FnMut(&str) -> Result<Digest, E>;
 
-/// What stands before the name of a blob that holds the whole of something shortened.
-pub(crate) const WHOLE_IS_IN: &str = "; the whole is in blob ";
-
 /// The least of a piece that is shown, however little room there is.
 const SHOWN_MIN: usize = 256;
 
@@ -85,16 +82,18 @@ impl Carry {
         for block in message.content.iter_mut().filter(|block| block_size(block) > share) {
             self.shortened += 1;
             match block {
-                Block::Text { text } => *text = shortened(text, share, &put(text)?),
+                Block::Text { text, blob } => *text = fitted(text, share, blob, put)?,
                 // A thought without its end is none; its seal would not hold.
                 Block::Thinking { text, signature } => (*text, *signature) = (String::new(), None),
-                Block::ToolCall { arguments, .. } => {
-                    let whole = put(&arguments.to_string())?;
-                    *arguments = json!({"left_out": format!("the whole is in blob {whole}")});
+                Block::ToolCall { arguments, blob, .. } => {
+                    let whole = match *blob {
+                        Some(whole) => whole,
+                        None => put(&arguments.to_string())?,
+                    };
+                    (*arguments, *blob) = (json!({"left_out": format!("the whole is in blob {whole}")}), Some(whole));
                 }
-                Block::ToolResult { content, .. } => {
-                    let text = text_of(content);
-                    *content = Value::String(shortened(&text, share, &put(&text)?));
+                Block::ToolResult { content, blob, .. } => {
+                    *content = Value::String(fitted(&text_of(content), share, blob, put)?);
                 }
                 Block::Image { .. } => {}
             }
@@ -148,7 +147,7 @@ pub(crate) fn size_of(message: &Message) -> usize {
 
 fn block_size(block: &Block) -> usize {
     match block {
-        Block::Text { text } | Block::Thinking { text, .. } => text.len(),
+        Block::Text { text, .. } | Block::Thinking { text, .. } => text.len(),
         Block::ToolCall { name, arguments, .. } => name.len() + arguments.to_string().len(),
         Block::ToolResult { content, .. } => content.as_str().map_or_else(|| content.to_string().len(), str::len),
         // What providers count for a picture of ordinary size.
@@ -161,12 +160,29 @@ pub(crate) fn text_of(value: &Value) -> String {
     value.as_str().map_or_else(|| value.to_string(), str::to_owned)
 }
 
+/// A long text shortened to about `shown` bytes. The whole goes to a blob, unless the text is already a part of what is in one.
+fn fitted<E>(text: &str, shown: usize, blob: &mut Option<Digest>, put: Put<'_, E>) -> Result<String, E> {
+    if let Some(whole) = blob {
+        let (head, _, tail) = ends(text, shown);
+        return Ok(format!("{head}\n[… shortened; the whole is in blob {whole} …]\n{tail}"));
+    }
+    let whole = put(text)?;
+    *blob = Some(whole);
+    Ok(shortened(text, shown, &whole))
+}
+
 /// The beginning and the end of a long text, together about `shown` bytes, and where the whole is.
 pub(crate) fn shortened(text: &str, shown: usize, blob: &Digest) -> String {
+    let (head, left_out, tail) = ends(text, shown);
+    let whole = text.len();
+    format!("{head}\n[… {left_out} of {whole} bytes left out; the whole is in blob {blob} …]\n{tail}")
+}
+
+/// The beginning and the end of a text, together about `shown` bytes, and how many bytes are between them.
+fn ends(text: &str, shown: usize) -> (&str, usize, &str) {
     let end = text.floor_char_boundary(shown / 2);
     let tail = text.ceil_char_boundary(text.len().saturating_sub(shown / 2)).max(end);
-    let (left_out, whole) = (tail - end, text.len());
-    format!("{}\n[… {left_out} of {whole} bytes left out{WHOLE_IS_IN}{blob} …]\n{}", &text[..end], &text[tail..])
+    (&text[..end], tail - end, &text[tail..])
 }
 
 #[cfg(test)]
@@ -180,12 +196,12 @@ mod tests {
     }
 
     fn calls(id: &str) -> Arc<Message> {
-        let block = Block::ToolCall { id: CallId::new(id).unwrap(), name: "look".into(), arguments: json!({}) };
+        let block = Block::tool_call(CallId::new(id).unwrap(), "look", json!({}));
         Arc::new(Message { content: vec![block], ..Message::text(Role::Assistant, "") })
     }
 
     fn result(id: &str, text: &str) -> Arc<Message> {
-        let block = Block::ToolResult { call_id: CallId::new(id).unwrap(), content: json!(text), is_error: false };
+        let block = Block::tool_result(CallId::new(id).unwrap(), json!(text));
         Arc::new(Message { content: vec![block], ..Message::text(Role::Tool, "") })
     }
 
@@ -270,6 +286,14 @@ mod tests {
         assert!(blobs.iter().all(|blob| *blob == long) && blobs.len() == 2);
         assert!(carry.size() < 4600, "{}", carry.size());
         assert!(carry.messages[2].content_bytes().windows(12).any(|text| text == b"bytes left o"));
+        assert_eq!(carry.messages[0].content[0].blob(), Some(&Digest([1; 32])));
+        assert_eq!(carry.messages[2].content[0].blob(), Some(&Digest([2; 32])));
+        // Shortened once more, the whole is still the whole.
+        let again: Vec<_> = carry.messages.iter().cloned().map(Arc::new).collect();
+        let (shorter, blobs) = carried(&again, 1000);
+        assert_eq!((blobs.len(), shorter.shortened), (0, 2));
+        assert_eq!(shorter.messages[2].content[0].blob(), Some(&Digest([2; 32])));
+        assert!(String::from_utf8(shorter.messages[2].content_bytes()).unwrap().contains(&Digest([2; 32]).to_string()));
     }
 
     #[test]

@@ -5,7 +5,7 @@
 
 use std::collections::HashSet;
 
-use selvedge_model::event::Handoff;
+use selvedge_model::event::{Handoff, HandoffReason};
 use selvedge_model::limits::Cost;
 use selvedge_model::{AgentId, DirectiveId, Event, Manifest, Status, ThreadId};
 use selvedge_store::{Error as StoreError, Store};
@@ -66,6 +66,8 @@ pub struct Link {
 pub struct Continued {
     /// `handoff` if it handed itself over, `resume` if somebody resumed it.
     pub how: &'static str,
+    /// Why, if it handed itself over.
+    pub reason: Option<HandoffReason>,
     /// The thread that goes on.
     pub new_thread_id: ThreadId,
     /// How many turns that one took along.
@@ -233,6 +235,7 @@ fn how_continued(store: &dyn Store, thread: &ThreadId) -> Result<Option<Continue
     let last = store.read(thread, lines.saturating_sub(LAST_LINES), LAST_LINES as usize)?;
     let continued = |how, handoff: Handoff| Continued {
         how,
+        reason: handoff.reason,
         new_thread_id: handoff.new_thread_id,
         trailing_turns: handoff.trailing_turns,
         details: Value::Object(handoff.details),

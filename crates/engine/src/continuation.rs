@@ -8,19 +8,21 @@
 //! What somebody resumes has the money and the ceilings of its successor in the same batch: if either is refused, nothing was said and
 //! nobody goes on.
 
+use std::collections::BTreeSet;
 use std::convert::Infallible;
 
-use selvedge_model::event::{Fields, Handoff, Predecessor};
+use selvedge_model::event::{Fields, Handoff, HandoffReason, Predecessor};
 use selvedge_model::limits::{Limits, Meter};
 use selvedge_model::message::{Block, Visibility};
-use selvedge_model::{Changeset, Digest, Event, Expect, Message, NewThread, Part, Reason, Role, ThreadId};
+use selvedge_model::{Changeset, Digest, Event, Expect, Message, MessageId, NewThread, Part, Reason, Role, ThreadId};
 use serde_json::{Value, json};
 
 use crate::assignment::{Assignment, Left};
-use crate::carry::{Carry, WHOLE_IS_IN, size_of};
+use crate::carry::{Carry, size_of};
 use crate::conversation::OpenCall;
 use crate::error::{Error, Result};
 use crate::held::{BORN_EPOCH, Held, Leased, More, Of};
+use crate::names::Named;
 use crate::told::Told;
 
 /// How much of a message is shown where it is only mentioned.
@@ -41,13 +43,15 @@ impl Held<'_> {
     pub(crate) fn successor(&self, work: &Assignment, room: usize, running_ms: u64) -> Result<Successor> {
         let thread = self.successor_id();
         let store = &self.engine.store;
-        let mut put = |text: &str| store.put_blob(&thread, text.as_bytes());
+        let mut own = BTreeSet::new();
+        let mut put = |text: &str| store.put_blob(&thread, text.as_bytes()).inspect(|blob| _ = own.insert(*blob));
         let carry = Carry::of(self.fold.conversation.messages(), room, &mut put)?;
         let (kept, turns) = (carry.messages.len(), carry.turns());
         let details = json!({"kept": kept, "dropped": carry.dropped, "shortened": carry.shortened, "summarised": 0});
         let mut messages = carry.messages;
         messages.push(self.seed(work, room));
         self.engine.redactor.messages(&mut messages);
+        self.copy_blobs(&thread, &mut messages, &own)?;
         let meter = Some(self.fold.meter().carried(running_ms));
         let birth = NewThread { meter, ..self.successor_birth() };
         self.with(thread, messages, birth, turns, details)
@@ -64,7 +68,8 @@ impl Held<'_> {
     fn seed(&self, work: &Assignment, room: usize) -> Message {
         let left = Left { previous_thread_id: self.thread().clone(), message: work.continuation.message.clone() };
         let seed = (work.continuation.seed)(&left).filter(|seed| seed.len() <= room / 2).unwrap_or(left.message);
-        Message { visibility: Visibility::Internal, ..Message::text(Role::User, seed) }
+        let id = MessageId::new(self.name(Named::Seed, 0)).ok();
+        Message { id, visibility: Visibility::Internal, ..Message::text(Role::User, seed) }
     }
 
     /// Puts into the delta what a successor needs that somebody resumes this thread in: its money, and that it may use more. Gives its
@@ -91,14 +96,16 @@ impl Held<'_> {
         let turns = messages.iter().filter(|message| message.role == Role::Assistant).count() as u64;
         self.engine.redactor.messages(&mut said);
         // No call dangles in a successor: whoever reads it puts the results behind their calls.
-        let interrupted = |open: &OpenCall| Block::ToolResult {
-            call_id: open.id.clone(),
-            content: json!("interrupted: what became of this call is not known"),
-            is_error: true,
+        let interrupted = |open: &OpenCall| {
+            Block::tool_error(open.id.clone(), json!("interrupted: what became of this call is not known"))
         };
-        let results = self.fold.conversation.open().iter().map(interrupted);
-        messages.extend(results.map(|block| Message { content: vec![block], ..Message::text(Role::Tool, "") }));
+        let results = self.fold.conversation.open().iter().map(interrupted).enumerate();
+        messages.extend(results.map(|(index, block)| {
+            let id = MessageId::new(self.name(Named::Seed, index)).ok();
+            Message { id, content: vec![block], ..Message::text(Role::Tool, "") }
+        }));
         messages.extend(said);
+        self.copy_blobs(&thread, &mut messages, &BTreeSet::new())?;
         let details = json!({"message_preview": preview, "reconstructed_turns": turns});
         // Somebody spoke: only money counts on.
         let meter = Some(Meter { spend: self.fold.meter().spend, ..Meter::default() });
@@ -115,12 +122,11 @@ impl Held<'_> {
     fn with(
         &self,
         thread: ThreadId,
-        mut messages: Vec<Message>,
+        messages: Vec<Message>,
         birth: NewThread,
         turns: u64,
         details: Value,
     ) -> Result<Successor> {
-        self.copy_blobs(&thread, &mut messages)?;
         let mut state = self.fold.state().clone();
         let scopes = &self.engine.scopes;
         // What lived for a run or a call ends here; a patch that only deletes what is there applies.
@@ -142,10 +148,14 @@ impl Held<'_> {
     fn successor_birth(&self) -> NewThread {
         let old = self.fold.manifest().clone();
         let head = &self.fold.head;
+        let family_root_id = Some(old.family_root().clone());
         NewThread {
             kind: old.kind,
             directive: old.directive,
             parent_id: old.parent_id,
+            parent_run_id: old.parent_run_id,
+            family_root_id,
+            chain_position: old.chain_position.saturating_add(1),
             task_id: old.task_id,
             title: old.title,
             model: old.model,
@@ -159,32 +169,33 @@ impl Held<'_> {
         }
     }
 
-    /// Gives the successor its own copies of the pictures it takes along, and of what its messages say is in a blob.
-    fn copy_blobs(&self, thread: &ThreadId, messages: &mut [Message]) -> Result<()> {
+    /// Gives the successor its own copies of the blobs that its messages name; `own` are in its folder already. What was erased, or is
+    /// gone, is not named any more.
+    fn copy_blobs(&self, thread: &ThreadId, messages: &mut [Message], own: &BTreeSet<Digest>) -> Result<()> {
         for block in messages.iter_mut().flat_map(|message| &mut message.content) {
-            match block {
-                Block::Image { blob, .. } => match self.engine.store.blob(self.thread(), blob) {
-                    Ok(bytes) => *blob = self.engine.store.put_blob(thread, &bytes)?,
-                    // What was erased, or is gone, is not made up.
-                    Err(_) => *block = Block::Text { text: format!("[a picture that is gone: blob {blob}]") },
-                },
-                Block::Text { text } | Block::ToolResult { content: Value::String(text), .. } => {
-                    self.copy_named(thread, text)?;
+            let Some(named) = block.blob().copied().filter(|named| !own.contains(named)) else { continue };
+            let copy = match self.engine.store.blob(self.thread(), &named) {
+                Ok(bytes) => Some(self.engine.store.put_blob(thread, &bytes)?),
+                Err(_) => None,
+            };
+            // What the model reads names the copy, too.
+            let name = copy.map_or_else(|| format!("{named} (gone)"), |copy| copy.to_string());
+            let renamed = |text: &str| text.replace(&named.to_string(), &name);
+            match (block, copy) {
+                (Block::Image { blob, .. }, Some(copy)) => *blob = copy,
+                (block @ Block::Image { .. }, None) => {
+                    *block = Block::text(format!("[a picture that is gone: blob {named}]"));
                 }
-                _ => {}
-            }
-        }
-        Ok(())
-    }
-
-    /// Copies the blobs that a shortened text names, and names the copies instead. What is not a blob of this thread stays as it is.
-    fn copy_named(&self, thread: &ThreadId, text: &mut String) -> Result<()> {
-        let names: Vec<Digest> =
-            text.split(WHOLE_IS_IN).skip(1).filter_map(|rest| rest.get(..64)?.parse().ok()).collect();
-        for name in names {
-            if let Ok(bytes) = self.engine.store.blob(self.thread(), &name) {
-                let copy = self.engine.store.put_blob(thread, &bytes)?;
-                *text = text.replace(&name.to_string(), &copy.to_string());
+                (Block::Text { text, blob }, copy) => (*text, *blob) = (renamed(text), copy),
+                (Block::ToolCall { arguments, blob, .. }, copy) => {
+                    each_text(arguments, &renamed);
+                    *blob = copy;
+                }
+                (Block::ToolResult { content, blob, .. }, copy) => {
+                    each_text(content, &renamed);
+                    *blob = copy;
+                }
+                (Block::Thinking { .. }, _) => {}
             }
         }
         Ok(())
@@ -196,7 +207,7 @@ impl<'e> Held<'e> {
     /// Gives the lease of the successor.
     pub(crate) fn resume_in(&mut self, successor: Successor, tell: &mut dyn FnMut(Told<'_>)) -> Result<Leased<'e>> {
         self.interrupt_calls("interrupted: the thread ended before this call was made")?;
-        let handoff = successor.handoff(self);
+        let handoff = successor.handoff(self, None);
         self.delta.events.push(Event::ThreadResumed(handoff));
         self.commit_with(Reason::Lifecycle, Of::default(), successor.more, tell).map_err(Error::unfunded)?;
         self.successor.take().ok_or_else(|| selvedge_store::Error::BadBatch.into())
@@ -205,13 +216,24 @@ impl<'e> Held<'e> {
 
 impl Successor {
     /// What the old thread says of it.
-    pub(crate) fn handoff(&self, held: &Held<'_>) -> Handoff {
+    pub(crate) fn handoff(&self, held: &Held<'_>, reason: Option<HandoffReason>) -> Handoff {
         Handoff {
             new_thread_id: self.thread.clone(),
+            reason,
             directive: held.fold.manifest().directive.clone(),
             trailing_turns: self.turns,
             details: self.details.clone(),
         }
+    }
+}
+
+/// Changes every text in a value.
+fn each_text(value: &mut Value, change: &dyn Fn(&str) -> String) {
+    match value {
+        Value::String(text) => *text = change(text),
+        Value::Array(items) => items.iter_mut().for_each(|item| each_text(item, change)),
+        Value::Object(fields) => fields.values_mut().for_each(|field| each_text(field, change)),
+        _ => {}
     }
 }
 

@@ -3,9 +3,18 @@
 //! The order of the log, except that the result of a call stands directly behind its call: providers insist on it, and a result
 //! that came late (after a crash, or behind a new message) would stand elsewhere. Which calls have no result yet is known
 //! without looking through the messages again.
+//!
+//! ```text
+//! units      message ─ results (messages of tools directly behind it)
+//!               └───── inserted: other messages that answer one of its calls, the latest first
+//! messages   all units in order, flattened when it is asked for; what comes at the end is added to it
+//! ```
+//!
+//! Taking a message in costs the same however many messages and open calls there are, apart from the search in the tree of open
+//! calls.
 
-use std::collections::HashSet;
-use std::sync::Arc;
+use std::collections::{BTreeMap, HashMap, HashSet};
+use std::sync::{Arc, OnceLock};
 
 use selvedge_model::message::Block;
 use selvedge_model::{CallId, Message, MessageId, Role};
@@ -19,24 +28,91 @@ pub(crate) struct OpenCall {
     pub(crate) id: CallId,
     pub(crate) name: String,
     pub(crate) arguments: Value,
-    /// Where the message stands that asks for it.
-    at: usize,
+    /// The unit of the message that asks for it.
+    unit: usize,
 }
 
 impl OpenCall {
     #[cfg(test)]
     pub(crate) fn new(id: CallId, name: &str, arguments: Value) -> Self {
-        Self { id, name: name.to_owned(), arguments, at: 0 }
+        Self { id, name: name.to_owned(), arguments, unit: 0 }
     }
+}
+
+/// Calls that have no result, in the order they were asked for, and by their ids.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct OpenCalls {
+    /// By a number that rises with every call.
+    calls: BTreeMap<u64, OpenCall>,
+    numbers: HashMap<CallId, Vec<u64>>,
+    next: u64,
+}
+
+impl OpenCalls {
+    pub(crate) fn iter(&self) -> impl Iterator<Item = &OpenCall> {
+        self.calls.values()
+    }
+
+    pub(crate) fn len(&self) -> usize {
+        self.calls.len()
+    }
+
+    pub(crate) fn is_empty(&self) -> bool {
+        self.calls.is_empty()
+    }
+
+    pub(crate) fn to_vec(&self) -> Vec<OpenCall> {
+        self.iter().cloned().collect()
+    }
+
+    /// The first call of this id.
+    fn get(&self, id: &CallId) -> Option<&OpenCall> {
+        self.calls.get(self.numbers.get(id)?.first()?)
+    }
+
+    fn push(&mut self, call: OpenCall) {
+        self.numbers.entry(call.id.clone()).or_default().push(self.next);
+        self.calls.insert(self.next, call);
+        self.next += 1;
+    }
+
+    fn close(&mut self, id: &CallId) {
+        for number in self.numbers.remove(id).unwrap_or_default() {
+            self.calls.remove(&number);
+        }
+    }
+}
+
+impl<'c> IntoIterator for &'c OpenCalls {
+    type Item = &'c OpenCall;
+    type IntoIter = std::collections::btree_map::Values<'c, u64, OpenCall>;
+
+    fn into_iter(self) -> Self::IntoIter {
+        self.calls.values()
+    }
+}
+
+/// A message and what stands behind it because it belongs there.
+#[derive(Clone, Debug)]
+struct Unit {
+    message: Arc<Message>,
+    /// The messages of tools directly behind it.
+    results: Vec<Arc<Message>>,
+    /// Units that were put behind those, each before the ones that were there.
+    inserted: Vec<usize>,
 }
 
 /// The messages of a thread, as a model is shown them.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Conversation {
-    messages: Vec<Arc<Message>>,
+    units: Vec<Unit>,
+    /// The units that are not inserted behind another one, in order.
+    order: Vec<usize>,
+    /// All messages in order, once somebody asked for them and until one comes that does not stand at the end.
+    flat: OnceLock<Vec<Arc<Message>>>,
     known: HashSet<MessageId>,
     calls: HashSet<CallId>,
-    open: Vec<OpenCall>,
+    open: OpenCalls,
     size: usize,
 }
 
@@ -48,15 +124,25 @@ impl Conversation {
 
     /// A call that the next message is going to ask for.
     pub(crate) fn next_call(&self, id: &CallId, name: &str, arguments: Value) -> OpenCall {
-        OpenCall { id: id.clone(), name: name.to_owned(), arguments, at: self.messages.len() }
+        OpenCall { id: id.clone(), name: name.to_owned(), arguments, unit: self.units.len() }
     }
 
     pub(crate) fn messages(&self) -> &[Arc<Message>] {
-        &self.messages
+        self.flat.get_or_init(|| {
+            let mut flat = Vec::new();
+            let mut waiting: Vec<usize> = self.order.iter().rev().copied().collect();
+            while let Some(Unit { message, results, inserted }) = waiting.pop().map(|unit| &self.units[unit]) {
+                flat.push(message.clone());
+                flat.extend(results.iter().cloned());
+                // The last one stands first.
+                waiting.extend(inserted);
+            }
+            flat
+        })
     }
 
-    /// Calls that have no result, in the order they were asked for.
-    pub(crate) fn open(&self) -> &[OpenCall] {
+    /// Calls that have no result.
+    pub(crate) fn open(&self) -> &OpenCalls {
         &self.open
     }
 
@@ -71,7 +157,8 @@ impl Conversation {
 
     /// Whether the model has the next word: somebody spoke, or a tool answered, since it did.
     pub(crate) fn wants_answer(&self) -> bool {
-        self.messages.last().is_some_and(|last| last.role != Role::Assistant)
+        let last = self.last().map(|last| &self.units[last]);
+        last.is_some_and(|last| last.results.last().unwrap_or(&last.message).role != Role::Assistant)
     }
 
     /// Takes a message in, unless one of its id is there already.
@@ -79,49 +166,70 @@ impl Conversation {
         if message.id.as_ref().is_some_and(|id| !self.known.insert(id.clone())) {
             return;
         }
-        let place = self.place_of(&message);
         self.size += size_of(&message);
+        let message = Arc::new(message);
+        let unit = self.put(message.clone());
         for block in &message.content {
             match block {
-                Block::ToolCall { id, name, arguments } => {
+                Block::ToolCall { id, name, arguments, .. } => {
                     self.calls.insert(id.clone());
                     let (name, arguments) = (name.clone(), arguments.clone());
-                    self.open.push(OpenCall { id: id.clone(), name, arguments, at: place });
+                    self.open.push(OpenCall { id: id.clone(), name, arguments, unit });
                 }
-                Block::ToolResult { call_id, .. } => self.open.retain(|open| open.id != *call_id),
+                Block::ToolResult { call_id, .. } => self.open.close(call_id),
                 _ => {}
             }
         }
-        if place < self.messages.len() {
-            self.open.iter_mut().filter(|open| open.at >= place).for_each(|open| open.at += 1);
-        }
-        self.messages.insert(place, Arc::new(message));
     }
 
-    /// Results go behind their call and the results that are there already; everything else goes to the end.
-    fn place_of(&self, message: &Message) -> usize {
+    /// Puts a message where it belongs: a result behind its call and the results that are there already, everything else at the
+    /// end. Gives its unit.
+    fn put(&mut self, message: Arc<Message>) -> usize {
         let answered = message.content.iter().find_map(|block| match block {
-            Block::ToolResult { call_id, .. } => self.open.iter().find(|open| open.id == *call_id),
+            Block::ToolResult { call_id, .. } => self.open.get(call_id).map(|open| open.unit),
             _ => None,
         });
-        let Some(call) = answered else { return self.messages.len() };
-        let is_result = |message: &&Arc<Message>| message.role == Role::Tool;
-        call.at + 1 + self.messages[call.at + 1..].iter().take_while(is_result).count()
+        let last = self.last();
+        match &mut self.flat.get_mut() {
+            Some(flat) if answered.is_none() || answered == last => flat.push(message.clone()),
+            _ => _ = self.flat.take(),
+        }
+        let is_result = message.role == Role::Tool;
+        if let Some(unit) = answered.or(last).filter(|_| is_result) {
+            self.units[unit].results.push(message);
+            return unit;
+        }
+        let unit = self.units.len();
+        self.units.push(Unit { message, results: Vec::new(), inserted: Vec::new() });
+        match answered {
+            Some(asking) => self.units[asking].inserted.push(unit),
+            None => self.order.push(unit),
+        }
+        unit
+    }
+
+    /// The unit that stands last.
+    fn last(&self) -> Option<usize> {
+        let mut last = *self.order.last()?;
+        while let Some(inserted) = self.units[last].inserted.first() {
+            last = *inserted;
+        }
+        Some(last)
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use proptest::prelude::*;
 
     fn asks(ids: &[&str]) -> Message {
-        let call =
-            |id: &&str| Block::ToolCall { id: CallId::new(*id).unwrap(), name: "t".into(), arguments: Value::Null };
+        let call = |id: &&str| Block::tool_call(CallId::new(*id).unwrap(), "t", Value::Null);
         Message { content: ids.iter().map(call).collect(), ..Message::text(Role::Assistant, "") }
     }
 
     fn answers(id: &str) -> Message {
-        let block = Block::ToolResult { call_id: CallId::new(id).unwrap(), content: Value::Null, is_error: false };
+        let block = Block::tool_result(CallId::new(id).unwrap(), Value::Null);
         Message { content: vec![block], ..Message::text(Role::Tool, "") }
     }
 
@@ -150,6 +258,87 @@ mod tests {
         conversation.push(answers("d"));
         assert_eq!(roles(&conversation), "uattuat");
         assert!(conversation.knows_call(&CallId::new("b.c").unwrap()));
+    }
+
+    /// The order by its definition: every message is looked at for every message.
+    #[derive(Default)]
+    struct Naive {
+        messages: Vec<Message>,
+        /// Each with where the message stands that asks for it.
+        open: Vec<(CallId, usize)>,
+    }
+
+    impl Naive {
+        fn push(&mut self, message: Message) {
+            let answered = message.content.iter().find_map(|block| match block {
+                Block::ToolResult { call_id, .. } => self.open.iter().find(|(id, _)| id == call_id),
+                _ => None,
+            });
+            let place = answered.map_or(self.messages.len(), |(_, at)| {
+                at + 1 + self.messages[at + 1..].iter().take_while(|message| message.role == Role::Tool).count()
+            });
+            self.open.iter_mut().filter(|(_, at)| *at >= place).for_each(|(_, at)| *at += 1);
+            for block in &message.content {
+                match block {
+                    Block::ToolCall { id, .. } => self.open.push((id.clone(), place)),
+                    Block::ToolResult { call_id, .. } => self.open.retain(|(id, _)| id != call_id),
+                    _ => {}
+                }
+            }
+            self.messages.insert(place, message);
+        }
+    }
+
+    /// A message of anybody that asks for some calls and answers others, of few ids so that they meet.
+    fn any_message() -> impl Strategy<Value = Message> {
+        let role = prop_oneof![Just(Role::User), Just(Role::Assistant), Just(Role::Tool), Just(Role::Tool)];
+        let id = |n: u8| CallId::new(format!("c{n}")).unwrap();
+        let block = prop_oneof![
+            (0..6u8).prop_map(move |n| Block::tool_call(id(n), "t", Value::Null)),
+            (0..6u8).prop_map(move |n| Block::tool_result(id(n), Value::Null)),
+            "[a-z]{1,3}".prop_map(Block::text),
+        ];
+        let content = proptest::collection::vec(block, 0..3);
+        (role, content).prop_map(|(role, content)| Message { content, ..Message::text(role, "") })
+    }
+
+    proptest! {
+        #[test]
+        fn the_order_is_the_one_that_looking_through_everything_gives(
+            messages in proptest::collection::vec(any_message(), 0..40),
+            looks in proptest::collection::vec(any::<bool>(), 40),
+        ) {
+            let (mut conversation, mut naive) = (Conversation::default(), Naive::default());
+            for (message, looks) in messages.into_iter().zip(looks) {
+                conversation.push(message.clone());
+                naive.push(message);
+                // Whether somebody looked in between changes nothing.
+                if looks {
+                    conversation.messages();
+                }
+                let last = naive.messages.last();
+                prop_assert_eq!(conversation.wants_answer(), last.is_some_and(|last| last.role != Role::Assistant));
+            }
+            let shown: Vec<Message> = conversation.messages().iter().map(|message| (**message).clone()).collect();
+            prop_assert_eq!(shown, naive.messages);
+            let open: Vec<CallId> = conversation.open().iter().map(|open| open.id.clone()).collect();
+            prop_assert_eq!(open, naive.open.into_iter().map(|(id, _)| id).collect::<Vec<_>>());
+        }
+    }
+
+    /// With every open call looked at for every result, this took minutes.
+    #[test]
+    fn a_result_costs_the_same_with_a_hundred_thousand_open_calls() {
+        let calls: Vec<String> = (0..100_000).map(|n| format!("c{n}")).collect();
+        let mut conversation = Conversation::default();
+        conversation.push(asks(&calls.iter().map(String::as_str).collect::<Vec<_>>()));
+        calls.iter().rev().for_each(|call| conversation.push(answers(call)));
+        // Also where each stands in a message of its own, with others behind it.
+        for call in &calls {
+            conversation.push(asks(&[&format!("{call}.late")]));
+        }
+        calls.iter().for_each(|call| conversation.push(answers(&format!("{call}.late"))));
+        assert!(conversation.open().is_empty() && conversation.messages().len() == 300_001);
     }
 
     #[test]

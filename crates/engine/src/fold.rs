@@ -9,6 +9,7 @@ use selvedge_log::scan::Entry;
 use selvedge_log::{Head, Trust};
 use selvedge_model::event::Process;
 use selvedge_model::fold::{Call, FoldError};
+use selvedge_model::gauge::Gauge;
 use selvedge_model::limits::Meter;
 use selvedge_model::{CallId, Event, Manifest, Message, RunId, Thread, ThreadId, Timestamp};
 use selvedge_store::load::load;
@@ -89,6 +90,11 @@ impl Fold {
     pub(crate) fn process_of(&self, child: &ThreadId) -> Option<&Process> {
         let started = |call: &&Call| call.child.as_ref().is_some_and(|spawned| spawned.thread_id == *child);
         self.thread.calls.values().find(started)?.intent.as_ref()?.process.as_ref()
+    }
+
+    /// How its provider counts.
+    pub(crate) fn gauge(&self) -> &Gauge {
+        &self.thread.gauge
     }
 
     /// What it has used.

@@ -178,6 +178,7 @@ impl<'e> Held<'e> {
         }
         let status = self.fold.manifest().status;
         let mut changeset = self.changeset(reason, of);
+        self.name_messages(&mut changeset.messages, changeset.turn);
         let redactor = &self.engine.redactor;
         redactor.messages(&mut changeset.messages);
         redactor.patches(&mut changeset.patches);
@@ -254,9 +255,19 @@ impl<'e> Held<'e> {
 
     fn changeset(&self, reason: Reason, of: Of) -> Changeset {
         let delta = self.delta.clone();
+        let manifest = self.fold.manifest();
+        // A run of a thread that a run started belongs under that one, whoever lets it go on.
+        let parent_run_id = manifest.parent_run_id.clone().filter(|_| of.meta.is_some());
+        let run_meta = of.meta.map(|meta| RunMeta {
+            parent_thread_id: meta
+                .parent_thread_id
+                .or_else(|| manifest.parent_run_id.as_ref().and(manifest.parent_id.clone())),
+            ..meta
+        });
         Changeset {
             run_id: of.run,
-            run_meta: of.meta,
+            parent_run_id,
+            run_meta,
             turn: of.turn,
             snapshot: delta.state,
             messages: delta.messages,

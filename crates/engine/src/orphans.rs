@@ -22,7 +22,7 @@ use std::collections::{HashMap, HashSet};
 
 use selvedge_log::Trust;
 use selvedge_model::tool::Processes;
-use selvedge_model::{Manifest, Reason, RunId, RunMeta, Status, ThreadId};
+use selvedge_model::{Manifest, Reason, RunMeta, Status, ThreadId};
 use selvedge_store::{Acquire, Error as StoreError, Filter, Store};
 
 use crate::chain;
@@ -165,8 +165,7 @@ impl Held<'_> {
 /// Lets a thread wait that was to go on in another's place: as one whose run was lost before it did anything. Cut between the two
 /// commits, it is just that.
 fn suspend_unborn(held: &mut Held<'_>) -> Result<()> {
-    // Thirty-two hex characters are a run's name.
-    let run = RunId::new(held.engine.ids.hex32()).map_err(|_| StoreError::BadBatch)?;
+    let run = held.next_run()?;
     let meta = RunMeta::started(held.fold.manifest().agent_id.clone(), RECOVERY);
     let of = Of { run: Some(run), meta: Some(meta), turn: None };
     held.commit(Reason::Lifecycle, of, &mut |_| {})?;

@@ -91,7 +91,7 @@ impl Redactor {
     pub(crate) fn messages(&self, messages: &mut [Message]) {
         for block in messages.iter_mut().flat_map(|message| &mut message.content) {
             match block {
-                Block::Text { text } | Block::Thinking { text, .. } => self.string(text),
+                Block::Text { text, .. } | Block::Thinking { text, .. } => self.string(text),
                 Block::ToolCall { arguments, .. } => self.value(arguments),
                 Block::ToolResult { content, .. } => self.value(content),
                 Block::Image { .. } => {}

@@ -10,11 +10,11 @@
 use std::time::Duration;
 
 use selvedge_model::answer::End;
-use selvedge_model::event::{Fields, ManifestChanged, SuspendReason, Suspended, TurnUsage};
+use selvedge_model::event::{Fields, HandoffReason, ManifestChanged, SuspendReason, Suspended, TurnUsage};
 use selvedge_model::limits::{self, Cost, Limits, Reached};
 use selvedge_model::message::Block;
 use selvedge_model::{
-    CallId, Cancel, Classify, Event, Message, Reason, Role, RunId, RunMeta, RunStatus, Status, Stop, Timestamp,
+    CallId, Cancel, Classify, Event, Message, Money, Reason, Role, RunId, RunMeta, RunStatus, Status, Stop, Timestamp,
     ToolSpec, Verdict,
 };
 use serde_json::{Value, json};
@@ -22,7 +22,6 @@ use serde_json::{Value, json};
 use crate::assignment::Assignment;
 use crate::beat;
 use crate::calls::Settled;
-use crate::context::Gauge;
 use crate::continuation::Successor;
 use crate::error::{Error, Result};
 use crate::held::{Held, More, Of};
@@ -59,8 +58,6 @@ pub(crate) struct Running<'r, 'e> {
     used: Cost,
     /// Whether the model asked for a successor.
     pub(crate) hands_over: bool,
-    /// How the provider counts.
-    gauge: Gauge,
     /// How many messages were judged before: whoever judges whether it goes in circles looks at what follows them.
     judged: usize,
     text: Option<String>,
@@ -83,8 +80,8 @@ enum Why {
     Reached(Met),
     Suspended(Suspended),
     Refused(Refused),
-    /// The context is full, and another thread goes on.
-    Continued(Box<Successor>),
+    /// Another thread goes on.
+    Continued(Box<Successor>, HandoffReason),
     Stopped(Stop),
     Failed {
         code: &'static str,
@@ -104,9 +101,8 @@ pub(crate) fn run(
     held.check_price(work)?;
     held.hooks.clone_from(&work.hooks);
     held.hooks.iter_mut().for_each(|hook| engine.redactor.value(hook));
-    // Thirty-two hex characters are a run's name.
-    let run = RunId::new(engine.ids.hex32()).map_err(|_| selvedge_store::Error::BadBatch)?;
-    let mut meta = RunMeta::started(work.agent_id.clone(), start.input.origin.as_str());
+    let run = held.next_run()?;
+    let mut meta = RunMeta::started(work.agent_id.clone(), held.origin(&start.input));
     meta.source_mailbox_entry_id = start.request.as_ref().map(|asked| asked.id.to_string());
     meta.config = work.config;
     let mut running = Running {
@@ -121,7 +117,6 @@ pub(crate) fn run(
         turns: 0,
         used: Cost::default(),
         hands_over: false,
-        gauge: Gauge::default(),
         judged: 0,
         text: None,
         held,
@@ -259,22 +254,24 @@ impl Running<'_, '_> {
         self.work.system.len() + self.tools.iter().map(tool).sum::<usize>()
     }
 
-    /// Why the run ends here, if the context is full: another thread goes on, unless that would not help.
+    /// Why the run ends here, if the context is full or the model asked for a successor: another thread goes on, unless that would not help.
     fn full(&self) -> Result<Option<Why>> {
         let rules = &self.work.continuation;
         let window = self.work.model.context_tokens_max(&self.work.model_name).unwrap_or(rules.window_tokens);
         let most = (rules.threshold * window as f64) as u64;
-        if self.gauge.tokens(self.prompt_size()) < most && !self.hands_over {
-            return Ok(None);
-        }
-        let chain = self.held.engine.store.chain(self.held.thread())?.len() as u64;
+        let reason = match self.held.fold.gauge().tokens(self.prompt_size()) >= most {
+            true => HandoffReason::ContextFull,
+            false if self.hands_over => HandoffReason::Requested,
+            false => return Ok(None),
+        };
+        let chain = self.held.fold.manifest().chain_position.saturating_add(1);
         if chain >= rules.chain_max {
             return Ok(Some(Why::Suspended(trouble("chain_too_deep", chain, rules.chain_max))));
         }
-        let room = self.gauge.bytes(rules.ceiling(window));
-        let begins_with = self.gauge.tokens(self.base_size() + self.held.successor_size(self.work, room));
+        let room = self.held.fold.gauge().bytes(rules.ceiling(window));
+        let begins_with = self.held.fold.gauge().tokens(self.base_size() + self.held.successor_size(self.work, room));
         Ok(Some(match begins_with < most {
-            true => Why::Continued(Box::new(self.held.successor(self.work, room, self.running_ms())?)),
+            true => Why::Continued(Box::new(self.held.successor(self.work, room, self.running_ms())?), reason),
             false => Why::Suspended(trouble("context_too_small", begins_with, most)),
         }))
     }
@@ -334,11 +331,9 @@ impl Running<'_, '_> {
         if used.attempts == 0 {
             self.turns -= 1;
         } else {
-            self.gauge.counted(used.last_input_tokens, size);
             let used = self.estimated(used, &asked, size);
-            self.count(&used, asked_at);
+            self.count(&used, asked_at, size);
         }
-        let conversation = &self.held.fold.conversation;
         let answer = match asked {
             Asked::Answered(answer) => answer,
             Asked::Stopped(partial) => {
@@ -352,8 +347,7 @@ impl Running<'_, '_> {
             let changed = ManifestChanged { session_id: answer.session.clone(), ..ManifestChanged::default() };
             self.held.delta.events.push(Event::ManifestChanged(changed));
         }
-        let (content, end) =
-            turn::with_own_ids(answer, conversation, &self.held.engine.redactor, &*self.held.engine.ids);
+        let (content, end) = turn::with_own_ids(answer, self.held);
         let message = Message { content, ..Message::text(Role::Assistant, "") };
         let calls = message.content.iter().any(|block| matches!(block, Block::ToolCall { .. }));
         let text = message.plain_text();
@@ -379,7 +373,13 @@ impl Running<'_, '_> {
     fn bid(&self, size: usize) -> Option<Bid> {
         let price = self.work.price.filter(|price| !price.is_free())?;
         let output_tokens = self.work.output_tokens_max.unwrap_or(OUTPUT_TOKENS);
-        Some(Bid { price, input_tokens: self.gauge.tokens_at_most(size), output_tokens })
+        Some(Bid { price, input_tokens: self.held.fold.gauge().tokens_at_most(size), output_tokens })
+    }
+
+    /// What the next turn may cost at most.
+    pub(crate) fn next_turn_cost(&self) -> Money {
+        let bid = self.bid(self.prompt_size());
+        bid.map_or(Money::ZERO, |bid| bid.price.bound(bid.input_tokens, bid.output_tokens))
     }
 
     /// What a turn used, with the tokens of an answer estimated that its provider did not count, where tokens count.
@@ -390,14 +390,15 @@ impl Running<'_, '_> {
             && answer.usage.is_none()
         {
             let said = serde_json::to_string(&answer.content).map_or(0, |text| text.len());
-            used.usage.input_tokens = used.usage.input_tokens.saturating_add(self.gauge.tokens(size));
-            used.usage.output_tokens = used.usage.output_tokens.saturating_add(self.gauge.tokens_of_text(said));
+            used.usage.input_tokens = used.usage.input_tokens.saturating_add(self.held.fold.gauge().tokens(size));
+            used.usage.output_tokens =
+                used.usage.output_tokens.saturating_add(self.held.fold.gauge().tokens_of_text(said));
         }
         used
     }
 
     /// Records what a turn used, so that no restart forgets it.
-    fn count(&mut self, used: &Used, asked_at: Timestamp) {
+    fn count(&mut self, used: &Used, asked_at: Timestamp, prompt_bytes: usize) {
         let usage = &used.usage;
         let took = self.held.engine.clock.now().as_micros().saturating_sub(asked_at.as_micros()) / 1000;
         let cost = Cost {
@@ -415,6 +416,8 @@ impl Running<'_, '_> {
             cost,
             cache_read_tokens: usage.cache_read_tokens,
             cache_write_tokens: usage.cache_write_tokens,
+            prompt_bytes: prompt_bytes as u64,
+            prompt_tokens: used.last_input_tokens,
             estimated: used.is_uncounted,
         }));
     }
@@ -440,7 +443,7 @@ impl Running<'_, '_> {
     fn finish(mut self, mut why: Why) -> Result<Ended> {
         let mut more = match &mut why {
             // The thread that goes on looks at the children when it begins.
-            Why::Continued(successor) => std::mem::take(&mut successor.more),
+            Why::Continued(successor, _) => std::mem::take(&mut successor.more),
             _ => {
                 self.held.engine.settle_children(self.held);
                 More::default()
@@ -456,6 +459,8 @@ impl Running<'_, '_> {
         (meta.input_tokens, meta.output_tokens) = (cost.input_tokens, cost.output_tokens);
         meta.cost = Some(cost.clone());
         more.posted.extend(self.held.settles(meta.thread_status()));
+        let step = u32::try_from(self.turns).ok().filter(|turn| *turn > 0);
+        self.held.delta.messages.iter_mut().for_each(|message| message.step = message.step.or(step));
         let of = Of { run: Some(self.run.clone()), meta: Some(meta), turn: None };
         if let Err(error) = self.held.commit_with(Reason::RunFinished, of, more, self.tell) {
             let text = error.to_string();
@@ -511,10 +516,12 @@ impl Running<'_, '_> {
                 self.held.delta.events.push(Event::Suspended(suspended));
                 (code, None, None, RunStatus::Waiting)
             }
-            Why::Continued(successor) => {
-                let used = self.gauge.tokens(self.prompt_size());
-                self.held.delta.events.push(Event::ContextLimitReached(limit_reached(used, self.work)));
-                let handoff = successor.handoff(self.held);
+            Why::Continued(successor, reason) => {
+                if reason == HandoffReason::ContextFull {
+                    let used = self.held.fold.gauge().tokens(self.prompt_size());
+                    self.held.delta.events.push(Event::ContextLimitReached(limit_reached(used, self.work)));
+                }
+                let handoff = successor.handoff(self.held, Some(reason));
                 let detail = format!("thread `{}` goes on", handoff.new_thread_id);
                 self.held.delta.events.push(Event::ThreadHandoff(handoff));
                 ("continued".to_owned(), Some(detail), Some(Status::Continued), done)

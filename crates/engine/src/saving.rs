@@ -16,10 +16,10 @@ use serde_json::Value;
 
 use crate::fold::Fold;
 use crate::held::{Delta, Held, Of};
-use crate::snapshot::{Failure, Keeper, Last, Trigger};
+use crate::snapshot::{Failure, Keeper, Last, NewestIs, Trigger};
 use crate::told::Told;
 
-/// What a snapshot is saved for that takes the place of one that is not good when its thread is completed; and what they are put away for.
+/// What a snapshot is saved for when its thread is completed; and what they are put away for.
 const ON_COMPLETION: &str = "on_completion";
 
 /// A snapshot that is being saved beside a run.
@@ -64,10 +64,8 @@ impl Held<'_> {
         self.collect_snapshot(is_over, tell);
         if let Some(trigger) = Trigger::of(reason, before, now) {
             self.save_for(trigger, &keeper, tell);
-        } else if before != now && is_completed && keeper.is_newest_bad(self.fold.thread_id()) {
-            // Nothing is saved of a thread that is completed. What can't be read must not stand there, nor vanish unheard.
-            self.fold.saved.stand_on_nothing();
-            self.save_now(ON_COMPLETION, &keeper, tell);
+        } else if before != now && is_completed {
+            self.save_completed(&keeper, tell);
         }
         if before != now
             && is_completed
@@ -80,6 +78,19 @@ impl Held<'_> {
             // There is no next commit to say it with. A disk that is full may refuse this one too, and then it was told.
             _ = self.commit(Reason::Lifecycle, Of::default(), tell);
             self.delta = Delta::default();
+        }
+    }
+
+    /// Saves a snapshot of a thread that is completed where one stays that is not good, or that would say for ever that it runs. A thread
+    /// of which nothing was saved needs none now.
+    fn save_completed(&mut self, keeper: &Keeper, tell: &mut dyn FnMut(Told<'_>)) {
+        let newest = keeper.newest(self.fold.thread_id());
+        if newest == NewestIs::Bad {
+            // What can't be read must not stand there, nor vanish unheard.
+            self.fold.saved.stand_on_nothing();
+        }
+        if newest == NewestIs::Bad || (newest == NewestIs::Good && keeper.keeps_completed()) {
+            self.save_now(ON_COMPLETION, keeper, tell);
         }
     }
 

@@ -206,7 +206,7 @@ fn each_said(event: &Event, each: &mut dyn FnMut(&str) -> bool) {
 
 fn each_of_block(block: &Block, each: &mut dyn FnMut(&str) -> bool) -> bool {
     match block {
-        Block::Text { text } | Block::Thinking { text, .. } => each(text),
+        Block::Text { text, .. } | Block::Thinking { text, .. } => each(text),
         Block::ToolCall { name, arguments, .. } => each(name) && each_text(arguments, each),
         Block::ToolResult { content, .. } => each_text(content, each),
         Block::Image { .. } => true,

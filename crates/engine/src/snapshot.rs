@@ -23,7 +23,7 @@ pub mod schema;
 pub mod trigger;
 
 pub use keeper::Keeper;
-pub(crate) use keeper::{Failure, Last};
+pub(crate) use keeper::{Failure, Last, NewestIs};
 pub(crate) use open::Begun;
 pub use open::{Newest, examined, from_log, newest};
 pub use schema::{Schema, SchemaError};

@@ -9,7 +9,8 @@
 //!   once the batch is durable. It lives on without its parent.
 //! - Only so many children of a thread run at the same time; others wait their turn, behind their gate if they have one.
 //! - A child whose process died is settled by whoever finds it: `orphans`.
-//! - A child may do no more than its parent: ceilings by the lower of both, capabilities by intersection, one level deeper.
+//! - A child may do no more than its parent: ceilings by the lower of both, capabilities by intersection, one level deeper. It has no more
+//!   money than its parent has left, less a share that the parent keeps; what it has less than was asked for is in the answer.
 
 use std::sync::Arc;
 
@@ -20,8 +21,8 @@ use selvedge_model::limits::Limits;
 use selvedge_model::request::ChildEnd;
 use selvedge_model::tool::Started;
 use selvedge_model::{
-    Call, CallId, Cancel, Changeset, Event, Expect, Input, Manifest, Message, NewThread, Output, Part, Posted, Request,
-    Role, Status, Stop, ThreadId,
+    Call, CallId, Cancel, Changeset, Event, Expect, Input, Manifest, Message, Money, NewThread, Origin, Output, Part,
+    Posted, Request, Role, Status, Stop, ThreadId,
 };
 use selvedge_store::Error as StoreError;
 use serde_json::{Value, json};
@@ -96,6 +97,17 @@ pub(crate) struct Child {
     /// The process that runs it, if its parent does not wait.
     pub(crate) launched: Option<Box<dyn Started>>,
     pub(crate) is_detached: bool,
+    /// The ceilings that are lower than was asked for it.
+    pub(crate) lowered: Limits,
+}
+
+/// What a parent has to do with beside a child.
+#[derive(Clone, Copy)]
+pub(crate) struct Own {
+    /// How many children of the same batch come first.
+    pub(crate) born: u64,
+    /// What its own next turn may cost.
+    pub(crate) turn: Money,
 }
 
 /// Why a child is not started.
@@ -116,33 +128,36 @@ const TOO_DEAR: &str = "the budget does not hold: ";
 const NOT_LAUNCHED: &str = "the child could not be started: ";
 
 impl Held<'_> {
-    /// The child that a call asks for, made ready; `before` children of the same batch come first.
+    /// The child that a call asks for, made ready.
     pub(crate) fn child(
         &self,
         call: &Call,
         work: &Assignment,
         spawning: &Spawning,
-        before: u64,
+        own: Own,
         book: &mut Book<'_>,
     ) -> Result<std::result::Result<Child, Refused>> {
         let parent = self.fold.manifest();
         let told = |why: String| Ok(Err(Refused::Told(why)));
-        let (mut order, wished, limits) = match self.ordered(call, work, spawning, before) {
+        let (mut order, wished, limits) = match self.ordered(call, work, spawning, own.born) {
             Ok(ordered) => ordered,
             Err(refused) => return Ok(Err(refused)),
         };
         let thread = self.child_id(&order.thread);
-        let limits = match self.fund_child(&thread, wished, limits, work, book) {
+        let limits = match self.fund_child(&thread, &wished, limits, work, own.turn, book) {
             Ok(limits) => limits,
             Err(Error::Store(error @ StoreError::Posting(_))) => {
                 return told(format!("{TOO_DEAR}{error}"));
             }
             Err(error) => return Err(error),
         };
+        let lowered = limits.below(&wished);
         order.thread.limits = Some(limits);
         order.thread.capabilities = narrowed(order.thread.capabilities.take(), parent.capabilities.as_deref());
         order.thread.acknowledged.retain(|risk| parent.acknowledged.iter().any(|known| known >= risk));
         order.thread.parent_id = Some(parent.thread_id.clone());
+        order.thread.parent_run_id = Some(call.run.clone());
+        order.thread.family_root_id = Some(parent.family_root().clone());
         let launched = match order.detached.then(|| spawning.children.launch(&thread)).transpose() {
             Ok(launched) => launched,
             Err(why) => return told(format!("{NOT_LAUNCHED}{why}")),
@@ -151,7 +166,8 @@ impl Held<'_> {
         self.engine.redactor.messages(&mut order.messages);
         let changeset = Changeset { messages: order.messages, ..Changeset::creating(order.thread) };
         let birth = Part::new(thread.clone(), Expect::Absent, changeset);
-        Ok(Ok(Child { thread, birth: Some((birth, book.take_postings())), launched, is_detached: order.detached }))
+        let birth = Some((birth, book.take_postings()));
+        Ok(Ok(Child { thread, birth, launched, is_detached: order.detached, lowered }))
     }
 
     /// The child that a call asks for, with the ceilings that are wished for it and those that it may have.
@@ -188,7 +204,8 @@ impl Held<'_> {
     ) -> std::result::Result<Event, Refused> {
         let (order, ..) = self.ordered(call, work, spawning, before)?;
         let thread = self.child_id(&order.thread);
-        let child = Child { thread, birth: None, launched: None, is_detached: order.detached };
+        let lowered = Limits::default();
+        let child = Child { thread, birth: None, launched: None, is_detached: order.detached, lowered };
         Ok(child.spawned(&call.id))
     }
 
@@ -198,13 +215,15 @@ impl Held<'_> {
     }
 
     /// Sets the money of a child aside; gives its ceilings. A child of which nobody says how much it may spend gets an equal share of
-    /// what is left, among as many as may run side by side and their parent: so something is left for the parent and for the next one.
+    /// what is left, among as many as may run side by side and their parent: so something is left for the parent and for the next one. One
+    /// that asks for more gets no more than what is left without one such share, or without what the parent's own next turn may cost.
     fn fund_child(
         &self,
         child: &ThreadId,
-        wished: Limits,
+        wished: &Limits,
         mut limits: Limits,
         work: &Assignment,
+        own_turn: Money,
         book: &mut Book<'_>,
     ) -> Result<Limits> {
         let parent = &self.fold.manifest().chain_root_id;
@@ -214,9 +233,16 @@ impl Held<'_> {
         }
         book.ensure(parent, self.limits(work).spend)?;
         let left = book.account(parent)?.and_then(|account| account.remaining());
-        if let (None, Some(left)) = (wished.spend, left) {
+        if let Some(left) = left {
             let children = work.spawning.as_ref().map_or(1, |spawning| spawning.at_once.max(1));
-            limits.spend = Some(left.share((children as u64).saturating_add(1)));
+            let share = left.share((children as u64).saturating_add(1));
+            let most = left.saturating_sub(share.max(own_turn));
+            limits.spend = match wished.spend {
+                None => Some(share),
+                // Of nothing, nothing can be given: the account says so.
+                Some(_) if most.is_zero() => limits.spend,
+                Some(_) => limits.spend.map(|spend| spend.min(most)),
+            };
         }
         book.spawn(parent, child, limits.spend)?;
         Ok(limits)
@@ -246,6 +272,11 @@ impl Child {
 
     /// Runs it, or lets it run; gives what its parent is told.
     pub(crate) fn go(self, engine: &Engine, spawning: &Spawning, cancel: &Cancel) -> Output {
+        let lowered = self.lowered.clone();
+        with_lowered(self.run(engine, spawning, cancel), &lowered)
+    }
+
+    fn run(self, engine: &Engine, spawning: &Spawning, cancel: &Cancel) -> Output {
         let process = self.launched.as_ref().and_then(|launched| launched.process());
         // Where it can't be known who runs, it is not kept from running.
         let place = engine.take_place(&self.thread, process, spawning.at_once, cancel).unwrap_or(Place::Taken);
@@ -285,7 +316,8 @@ impl Engine {
         let manifest = self.store.get(&end).map_err(|error| error.to_string())?.manifest;
         let work = spawning.children.assignment(&manifest)?;
         // Whoever stops the parent stops the child; whoever stops the child does not stop its parent.
-        self.resume(&end, Input::nothing(), &work, &cancel.child(), &mut |_| {}).map_err(words)
+        self.resume(&end, Input { origin: Origin::Subagent, ..Input::nothing() }, &work, &cancel.child(), &mut |_| {})
+            .map_err(words)
     }
 
     /// What became of a child that was started before; nothing if it must be gone on with.
@@ -338,6 +370,17 @@ impl Held<'_> {
         let end = ChildEnd { thread_id, end_thread_id, status, outputs };
         self.engine.posted(&parent, Request::ChildSettled(end)).ok()
     }
+}
+
+/// What a parent is told of a child, with the ceilings that are lower than it asked for.
+fn with_lowered(mut output: Output, lowered: &Limits) -> Output {
+    if let (true, Some(fields)) = (*lowered != Limits::default(), output.content.as_object_mut()) {
+        fields.insert("limits".to_owned(), json!(lowered));
+        let note = "these ceilings are lower than you asked for: a child has no more than its parent, and no more money than the \
+                    parent has left without what it needs itself";
+        fields.insert("note".to_owned(), json!(note));
+    }
+    output
 }
 
 /// What a parent is told of a child that goes on by itself.

@@ -1,8 +1,8 @@
 //! What starts a run: an input, and the request that asked for it.
 
-use selvedge_model::{Answered, Event, Input, RequestId, RequestKind, Verdict};
+use selvedge_model::{Answered, Event, Input, Origin, RequestId, RequestKind, Verdict};
 
-use crate::held::Delta;
+use crate::held::{Delta, Held};
 
 /// What starts a run.
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -48,5 +48,15 @@ impl Asked {
         if self.is_posted {
             delta.consumed.push(self.id);
         }
+    }
+}
+
+impl Held<'_> {
+    /// Where a run with this input comes from. The first run of a child goes on with what its parent asked for, in whichever process it is.
+    pub(crate) fn origin(&self, input: &Input) -> String {
+        let is_child = self.fold.manifest().parent_run_id.is_some();
+        let is_first = is_child && input.is_empty() && input.origin == Origin::User && self.is_unbegun();
+        let origin = if is_first { &Origin::Subagent } else { &input.origin };
+        origin.as_str().to_owned()
     }
 }

@@ -50,7 +50,7 @@ pub(crate) fn rounds<'m>(stops: &Stops, messages: &'m [Arc<Message>]) -> Vec<Rou
 fn round<'m>(answer: &'m Message, failed: &[(&CallId, bool)]) -> Option<Round<'m>> {
     let mut round = Round { calls: Vec::new(), has_failed: true };
     for block in &answer.content {
-        if let Block::ToolCall { id, name, arguments } = block {
+        if let Block::ToolCall { id, name, arguments, .. } = block {
             let (_, has_failed) = failed.iter().find(|(answered, _)| *answered == id)?;
             round.has_failed &= has_failed;
             round.calls.push((name, arguments));
@@ -114,8 +114,8 @@ mod tests {
         let mut messages = Vec::new();
         for (index, (name, n, is_error)) in rounds.iter().enumerate() {
             let id = CallId::new(format!("c.{index}")).unwrap();
-            let call = Block::ToolCall { id: id.clone(), name: (*name).to_owned(), arguments: json!({"n": n}) };
-            let result = Block::ToolResult { call_id: id, content: Value::Null, is_error: *is_error };
+            let call = Block::tool_call(id.clone(), (*name).to_owned(), json!({"n": n}));
+            let result = Block::ToolResult { call_id: id, content: Value::Null, is_error: *is_error, blob: None };
             messages.push(Arc::new(Message { content: vec![call], ..Message::text(Role::Assistant, "") }));
             messages.push(Arc::new(Message { content: vec![result], ..Message::text(Role::Tool, "") }));
         }

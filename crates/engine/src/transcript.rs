@@ -88,10 +88,12 @@ fn shown(message: &Message) -> String {
 fn block(block: &Block) -> String {
     let plain = |value: &Value| value.as_str().map_or_else(|| value.to_string(), str::to_owned);
     match block {
-        Block::Text { text } => text.clone(),
+        Block::Text { text, .. } => text.clone(),
         Block::Thinking { text, .. } => format!("(thinks) {text}"),
-        Block::ToolCall { id, name, arguments } => format!("(calls `{name}` as {id}) {arguments}"),
-        Block::ToolResult { call_id, content, is_error: false } => format!("(result of {call_id}) {}", plain(content)),
+        Block::ToolCall { id, name, arguments, .. } => format!("(calls `{name}` as {id}) {arguments}"),
+        Block::ToolResult { call_id, content, is_error: false, .. } => {
+            format!("(result of {call_id}) {}", plain(content))
+        }
         Block::ToolResult { call_id, content, .. } => format!("(error of {call_id}) {}", plain(content)),
         Block::Image { media_type, blob } => format!("({media_type}, {})", blob.short()),
     }

@@ -4,14 +4,12 @@ use std::collections::HashSet;
 
 use selvedge_model::answer::{Answer, End, Usage};
 use selvedge_model::message::Block;
-use selvedge_model::{CallId, Cancel, Classify, Draft, Ids, ModelError, Money, Prompt, ToolSpec};
+use selvedge_model::{Cancel, Classify, Draft, ModelError, Money, Prompt, ToolSpec};
 
 use crate::assignment::Assignment;
-use crate::conversation::Conversation;
 use crate::error::Result;
 use crate::held::{Held, Of};
 use crate::ledger::{Allowed, Bid, Refused, Settled, Spent};
-use crate::redact::Redactor;
 use crate::told::Told;
 
 /// What came of asking the model.
@@ -155,20 +153,16 @@ fn is_retryable(work: &Assignment, error: &ModelError) -> bool {
 
 /// The content of an answer as it is recorded: every call has an id that no call of the thread had before. Providers use ids
 /// again, and an id names a call for ever here.
-pub(crate) fn with_own_ids(
-    answer: Answer,
-    conversation: &Conversation,
-    redactor: &Redactor,
-    ids: &dyn Ids,
-) -> (Vec<Block>, End) {
-    let mut here = HashSet::new();
+pub(crate) fn with_own_ids(answer: Answer, held: &Held<'_>) -> (Vec<Block>, End) {
+    let (conversation, redactor) = (&held.fold.conversation, &held.engine.redactor);
+    let (mut here, mut made_up) = (HashSet::new(), 0);
     let mut content = answer.content;
     for block in &mut content {
         let Block::ToolCall { id, .. } = block else { continue };
         while conversation.knows_call(id) || redactor.text(id.as_str()).is_some() || !here.insert(id.clone()) {
-            let fresh = CallId::new(format!("call_{}", ids.hex12()));
             // A name made of letters, digits and an underscore is an id.
-            let Ok(fresh) = fresh else { break };
+            let Some(fresh) = held.next_call(made_up) else { break };
+            made_up += 1;
             *id = fresh;
         }
     }

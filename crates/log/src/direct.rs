@@ -146,7 +146,7 @@ impl<'a> Look<'a> {
         self.pass(if id.is_some() { ",\"role\":" } else { "\"role\":" })?;
         let role = self.word()?;
         self.pass(",\"content\":")?;
-        let content = vec![Block::Text { text: self.unescaped()? }];
+        let content = vec![Block::text(self.unescaped()?)];
         let visibility = match self.pass(",\"visibility\":") {
             Some(()) => self.word()?,
             None => Visibility::All,

@@ -2,7 +2,7 @@
 //!
 //! A log names a blob in
 //!
-//! - the image blocks of its messages;
+//! - the image blocks of its messages, and the blocks that were shortened: `blob` holds their whole content;
 //! - the outcome of a tool whose answer was too long for a line;
 //! - the record of an import, `__import` in its state: the lists `blobs` and `head_blobs`, wherever a patch or a snapshot writes
 //!   them. What was named once stays named, whatever a later patch puts in its place.
@@ -30,10 +30,7 @@ impl Event {
     pub fn blobs(&self) -> Vec<Digest> {
         let mut found = Vec::new();
         match self {
-            Self::Message(message) => found.extend(message.content.iter().filter_map(|block| match block {
-                Block::Image { blob, .. } => Some(*blob),
-                _ => None,
-            })),
+            Self::Message(message) => found.extend(message.content.iter().filter_map(Block::blob)),
             Self::ToolOutcome(outcome) => found.extend(outcome.blob),
             Self::Patch(patch) => patch.ops.iter().for_each(|op| of_op(op, &mut found)),
             Self::Snapshot(snapshot) => of_state(&snapshot.state, &mut found),
@@ -126,6 +123,7 @@ mod tests {
 
     use super::*;
     use crate::event::{BlobErased, Snapshot};
+    use crate::id::CallId;
     use crate::message::{Message, Role};
     use crate::patch::Patch;
 
@@ -142,6 +140,20 @@ mod tests {
         let image = Block::Image { blob: digest(1), media_type: "image/png".to_owned() };
         let message = Message { content: vec![image], ..Message::text(Role::User, "") };
         assert_eq!(Event::Message(message).blobs(), [digest(1)]);
+    }
+
+    #[test]
+    fn messages_name_the_whole_of_what_was_shortened() {
+        let call = CallId::new("c").unwrap();
+        let blob = |byte| Some(digest(byte));
+        let content = vec![
+            Block::Text { text: String::new(), blob: blob(1) },
+            Block::ToolCall { id: call.clone(), name: "t".to_owned(), arguments: Value::Null, blob: blob(2) },
+            Block::ToolResult { call_id: call, content: Value::Null, is_error: false, blob: blob(3) },
+            Block::text(digest(4).to_string()),
+        ];
+        let message = Message { content, ..Message::text(Role::User, "") };
+        assert_eq!(Event::Message(message).blobs(), [digest(1), digest(2), digest(3)]);
     }
 
     #[test]

@@ -33,6 +33,12 @@ fn present<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<Value>, 
     Value::deserialize(deserializer).map(Some)
 }
 
+/// Whether a number need not be written.
+#[expect(clippy::trivially_copy_pass_by_ref, reason = "serde calls it by reference")]
+pub(crate) fn is_zero(number: &u64) -> bool {
+    *number == 0
+}
+
 /// One event.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(tag = "event_type", content = "payload", rename_all = "snake_case")]
@@ -226,11 +232,24 @@ pub struct ManifestChanged {
     pub limits: Option<Limits>,
 }
 
+/// Why a thread handed itself over.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum HandoffReason {
+    /// The context of its model is full.
+    ContextFull,
+    /// Its agent asked for it.
+    Requested,
+}
+
 /// Another thread goes on in this one's place.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Handoff {
     /// The thread that goes on.
     pub new_thread_id: ThreadId,
+    /// Why, if the thread handed itself over.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub reason: Option<HandoffReason>,
     /// What it is told to do.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub directive: Option<DirectiveId>,
@@ -244,7 +263,7 @@ pub struct Handoff {
 
 impl Handoff {
     /// The names that no detail may have.
-    pub const FIELDS: [&str; 3] = ["new_thread_id", "directive", "trailing_turns"];
+    pub const FIELDS: [&str; 4] = ["new_thread_id", "reason", "directive", "trailing_turns"];
 }
 
 #[cfg(test)]

@@ -11,6 +11,7 @@ use serde_json::{Map, Value};
 
 use crate::error::{Classify, Kind};
 use crate::event::{Ask, Checkpoint, Decision, Event, Fields, Process, ToolIntent, ToolOutcome};
+use crate::gauge::Gauge;
 use crate::id::{CallId, MessageId, RunId, ThreadId};
 use crate::limits::{Cost, Meter};
 use crate::manifest::{Manifest, Misfit};
@@ -72,6 +73,9 @@ pub struct Thread {
     pub calls: BTreeMap<CallId, Call>,
     /// What it has used.
     pub meter: Meter,
+    /// How its provider counts.
+    #[serde(default, skip_serializing_if = "Gauge::is_unset")]
+    pub gauge: Gauge,
     /// What a model had said when its run was stopped, until the next run.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub partial: Option<String>,
@@ -158,6 +162,7 @@ impl Thread {
             runs: BTreeMap::new(),
             calls: BTreeMap::new(),
             meter: created.thread.meter.clone().unwrap_or_default(),
+            gauge: Gauge::default(),
             partial: None,
             process: created.thread.process.clone(),
             known: HashSet::new(),
@@ -188,7 +193,10 @@ impl Thread {
                 self.manifest.apply(event, at).map(|()| self.run(run, at))?;
                 self.meter.run_ended(&run.meta.total_cost());
             }
-            Event::Usage(usage) => self.meter.turn(&usage.cost),
+            Event::Usage(usage) => {
+                self.meter.turn(&usage.cost);
+                self.gauge.turn(usage);
+            }
             Event::Corrected(record) => {
                 self.manifest.apply(event, at)?;
                 self.meter.returned(record.returned.unwrap_or_default());

@@ -22,6 +22,7 @@ pub mod digest;
 pub mod error;
 pub mod event;
 pub mod fold;
+pub mod gauge;
 pub mod id;
 pub mod limits;
 pub mod manifest;

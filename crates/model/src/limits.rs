@@ -107,6 +107,22 @@ impl Limits {
         })
     }
 
+    /// Those of these ceilings that are lower than what was wished for; a child is always one level deeper.
+    #[must_use]
+    pub fn below(&self, wished: &Self) -> Self {
+        fn lower<T: PartialOrd>(own: Option<T>, wished: Option<&T>) -> Option<T> {
+            own.filter(|own| wished.is_some_and(|wished| own < wished))
+        }
+        Self {
+            turns: lower(self.turns, wished.turns.as_ref()),
+            tokens: lower(self.tokens, wished.tokens.as_ref()),
+            spend: lower(self.spend, wished.spend.as_ref()),
+            spawns: lower(self.spawns, wished.spawns.as_ref()),
+            depth: None,
+            duration_seconds: lower(self.duration_seconds, wished.duration_seconds.as_ref()),
+        }
+    }
+
     /// The first of these ceilings that lies above what a child of a thread with the ceilings of `parent` may have, and what the
     /// parent's would have to be. Money is not looked at: an account never gives more than it holds.
     pub fn beyond(&self, parent: &Self) -> Option<(&'static str, u64)> {
@@ -394,6 +410,13 @@ mod tests {
         assert_eq!((child.turns, child.depth, child.spend), (Some(5), Some(0), limits().spend));
         assert_eq!(wide.under(&child), None);
         assert_eq!(limits().under(&Limits::default()), Some(limits()));
+    }
+
+    #[test]
+    fn what_is_lower_than_was_wished_for_is_told() {
+        let wished = Limits { turns: Some(9), tokens: Some(100), ..Limits::default() };
+        assert_eq!(limits().below(&wished), Limits { turns: Some(5), ..Limits::default() });
+        assert_eq!(limits().below(&Limits::default()), Limits::default());
     }
 
     #[test]

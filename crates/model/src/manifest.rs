@@ -5,7 +5,7 @@ use serde_json::Value;
 
 use crate::account::Record;
 use crate::error::{Classify, Kind};
-use crate::event::{Ask, Event, Fields, Handoff, ManifestChanged, Suspended, ThreadCreated, ThreadKind};
+use crate::event::{Ask, Event, Fields, Handoff, ManifestChanged, Suspended, ThreadCreated, ThreadKind, is_zero};
 use crate::id::{AgentId, CallId, DirectiveId, RunId, TaskId, ThreadId};
 use crate::limits::{Corrections, Cost, Limits};
 use crate::message::{Block, Message};
@@ -43,6 +43,9 @@ pub struct Manifest {
     /// The thread that started it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub parent_id: Option<ThreadId>,
+    /// The run that started it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub parent_run_id: Option<RunId>,
     /// The thread it continues.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub continuation_of: Option<ThreadId>,
@@ -51,6 +54,12 @@ pub struct Manifest {
     pub continuation_thread_id: Option<ThreadId>,
     /// The first thread of its chain.
     pub chain_root_id: ThreadId,
+    /// How many threads of its chain come before it.
+    #[serde(default, skip_serializing_if = "is_zero")]
+    pub chain_position: u64,
+    /// The first thread of the tree it belongs to; absent if that is this one.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub family_root_id: Option<ThreadId>,
     /// What the directive was given.
     #[serde(default, skip_serializing_if = "Fields::is_empty")]
     pub inputs: Fields,
@@ -142,9 +151,12 @@ impl Manifest {
             session_id: None,
             model: thread.model,
             parent_id: thread.parent_id,
+            parent_run_id: thread.parent_run_id,
             continuation_of: thread.continuation_of.map(|predecessor| predecessor.thread_id),
             continuation_thread_id: None,
             chain_root_id: thread.chain_root_id.unwrap_or_else(|| thread_id.clone()),
+            chain_position: thread.chain_position,
+            family_root_id: thread.family_root_id.filter(|root| root != thread_id),
             inputs: thread.inputs,
             limits: thread.limits,
             capabilities: thread.capabilities,
@@ -158,6 +170,11 @@ impl Manifest {
             updated_at: at,
             completed_at: None,
         }
+    }
+
+    /// The first thread of the tree it belongs to.
+    pub fn family_root(&self) -> &ThreadId {
+        self.family_root_id.as_ref().unwrap_or(&self.thread_id)
     }
 
     /// Takes one event in. A misfit leaves the manifest as it was.

@@ -1,7 +1,7 @@
 //! One message of a thread.
 //!
 //! A message with an id is stored once however often it is sent; a message without one is always a new message. On the
-//! wire a lone text block is written as a plain string, and the shapes of older systems (`tool_calls`, `tool_call_id`,
+//! wire a lone text block that names no blob is written as a plain string, and the shapes of older systems (`tool_calls`, `tool_call_id`,
 //! `metadata`) are read into the one shape here.
 
 use std::fmt;
@@ -41,6 +41,8 @@ pub enum Visibility {
 }
 
 /// A piece of a message.
+///
+/// What was shortened names in `blob` where its whole content is kept. The text says the same for the model; only the field counts.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(tag = "type", rename_all = "snake_case")]
 pub enum Block {
@@ -48,6 +50,9 @@ pub enum Block {
     Text {
         /// The text.
         text: String,
+        /// The blob that holds the whole text, if this is a part of it.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        blob: Option<Digest>,
     },
     /// What a model thought before it answered.
     Thinking {
@@ -65,6 +70,9 @@ pub enum Block {
         name: String,
         /// What it is called with.
         arguments: Value,
+        /// The blob that holds the whole arguments, if these stand in their place.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        blob: Option<Digest>,
     },
     /// What a tool answered.
     ToolResult {
@@ -75,6 +83,9 @@ pub enum Block {
         /// Whether the answer is an error.
         #[serde(default, skip_serializing_if = "std::ops::Not::not")]
         is_error: bool,
+        /// The blob that holds the whole answer, if this is a part of it.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        blob: Option<Digest>,
     },
     /// A picture, kept beside the log.
     Image {
@@ -83,6 +94,37 @@ pub enum Block {
         /// Its media type.
         media_type: String,
     },
+}
+
+impl Block {
+    /// A whole text.
+    pub fn text(text: impl Into<String>) -> Self {
+        Self::Text { text: text.into(), blob: None }
+    }
+
+    /// A call with all its arguments.
+    pub fn tool_call(id: CallId, name: impl Into<String>, arguments: Value) -> Self {
+        Self::ToolCall { id, name: name.into(), arguments, blob: None }
+    }
+
+    /// A whole answer of a tool.
+    pub fn tool_result(call_id: CallId, content: Value) -> Self {
+        Self::ToolResult { call_id, content, is_error: false, blob: None }
+    }
+
+    /// A whole error of a tool.
+    pub fn tool_error(call_id: CallId, content: Value) -> Self {
+        Self::ToolResult { call_id, content, is_error: true, blob: None }
+    }
+
+    /// The blob that the block names: a picture, or the whole of what was shortened.
+    pub fn blob(&self) -> Option<&Digest> {
+        match self {
+            Self::Text { blob, .. } | Self::ToolCall { blob, .. } | Self::ToolResult { blob, .. } => blob.as_ref(),
+            Self::Image { blob, .. } => Some(blob),
+            Self::Thinking { .. } => None,
+        }
+    }
 }
 
 /// One message.
@@ -105,14 +147,7 @@ pub struct Message {
 impl Message {
     /// A message of one text block.
     pub fn text(role: Role, text: impl Into<String>) -> Self {
-        Self {
-            id: None,
-            role,
-            content: vec![Block::Text { text: text.into() }],
-            visibility: Visibility::All,
-            run_id: None,
-            step: None,
-        }
+        Self { id: None, role, content: vec![Block::text(text)], visibility: Visibility::All, run_id: None, step: None }
     }
 
     /// The same message under an id.
@@ -131,7 +166,7 @@ impl Message {
     /// All text blocks, joined by line breaks.
     pub fn plain_text(&self) -> String {
         let texts = self.content.iter().filter_map(|block| match block {
-            Block::Text { text } => Some(text.as_str()),
+            Block::Text { text, .. } => Some(text.as_str()),
             _ => None,
         });
         texts.collect::<Vec<_>>().join("\n")
@@ -146,7 +181,7 @@ impl Serialize for Message {
         }
         map.serialize_entry("role", &self.role)?;
         match self.content.as_slice() {
-            [Block::Text { text }] => map.serialize_entry("content", text)?,
+            [Block::Text { text, blob: None }] => map.serialize_entry("content", text)?,
             blocks => map.serialize_entry("content", blocks)?,
         }
         if self.visibility != Visibility::All {
@@ -237,18 +272,13 @@ impl<'de> Deserialize<'de> for Message {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
         let wire = Wire::deserialize(deserializer)?;
         let mut content = match (wire.content, wire.tool_call_id) {
-            (Content::Text(text), Some(call_id)) => {
-                vec![Block::ToolResult { call_id, content: Value::String(text), is_error: false }]
-            }
+            (Content::Text(text), Some(call_id)) => vec![Block::tool_result(call_id, Value::String(text))],
             (Content::Text(text), None) if text.is_empty() && !wire.tool_calls.is_empty() => Vec::new(),
-            (Content::Text(text), None) => vec![Block::Text { text }],
+            (Content::Text(text), None) => vec![Block::text(text)],
             (Content::Blocks(blocks), _) => blocks,
         };
-        content.extend(wire.tool_calls.into_iter().map(|call| Block::ToolCall {
-            id: call.id,
-            name: call.name,
-            arguments: call.arguments,
-        }));
+        let calls = wire.tool_calls.into_iter();
+        content.extend(calls.map(|call| Block::tool_call(call.id, call.name, call.arguments)));
         let (run_id, step) = match wire.metadata {
             Some(metadata) => (wire.run_id.or(metadata.run_id), wire.step.or(metadata.step_index)),
             None => (wire.run_id, wire.step),
@@ -266,6 +296,18 @@ mod tests {
         let message = Message::text(Role::User, "hello").with_id(MessageId::new("m1").unwrap());
         let text = serde_json::to_string(&message).unwrap();
         assert_eq!(text, r#"{"id":"m1","role":"user","content":"hello"}"#);
+        assert_eq!(serde_json::from_str::<Message>(&text).unwrap(), message);
+    }
+
+    #[test]
+    fn a_shortened_text_is_written_as_a_block_that_names_its_blob() {
+        let blob = Digest([7; 32]);
+        let block = Block::Text { text: "begin … end".to_owned(), blob: Some(blob) };
+        let message = Message { content: vec![block], ..Message::text(Role::User, "") };
+        let text = serde_json::to_string(&message).unwrap();
+        let expected =
+            format!(r#"{{"role":"user","content":[{{"type":"text","text":"begin … end","blob":"{blob}"}}]}}"#);
+        assert_eq!(text, expected);
         assert_eq!(serde_json::from_str::<Message>(&text).unwrap(), message);
     }
 

@@ -23,7 +23,13 @@ pub trait Ids: Send + Sync {
         hex(&bytes)
     }
 
-    /// Thirty-two random hex characters, as logs, runs and messages are named by.
+    /// The version that names are derived from which are made up for the changeset that comes to `version`. Another one where what is
+    /// done again has fewer changesets than its record.
+    fn derived_at(&self, version: u64) -> u64 {
+        version
+    }
+
+    /// Thirty-two random hex characters, as logs and reservations are named by.
     fn hex32(&self) -> String {
         let mut bytes = [0; 16];
         self.fill(&mut bytes);

@@ -214,7 +214,7 @@ fn partial(events: &[Event]) -> Option<Block> {
     events.iter().find_map(|event| match event {
         Event::ContextInjected(fields) => {
             let text = fields.get("partial_cognition")?.get("text")?.as_str()?.to_owned();
-            Some(Block::Text { text })
+            Some(Block::text(text))
         }
         _ => None,
     })

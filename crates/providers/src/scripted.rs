@@ -155,10 +155,10 @@ impl Speech<'_> {
             pieces,
             |text| Draft::Text { text },
             |block| match block {
-                Block::Text { text } => Some(text),
+                Block::Text { text, .. } => Some(text),
                 _ => None,
             },
-            || Block::Text { text: String::new() },
+            || Block::text(String::new()),
         )
     }
 
@@ -194,7 +194,7 @@ impl Speech<'_> {
                     .map_err(|error| ModelError::Permanent { why: error.to_string() })?,
             };
             let arguments = self.sent.fill_value(&call.arguments);
-            self.content.push(Block::ToolCall { id, name: call.tool.clone(), arguments });
+            self.content.push(Block::tool_call(id, call.tool.clone(), arguments));
         }
         Ok(())
     }

@@ -64,7 +64,9 @@ fn create(args: Args, store: &LocalStore) -> Result<(ThreadId, u64, AgentId)> {
     let parent_id = args.parent.map(|prefix| store.resolve(&prefix)).transpose()?;
     let name = args.directive.as_ref().map_or(args.agent.as_str(), DirectiveId::as_str);
     let thread_id = args.id.unwrap_or_else(|| ThreadId::generate(name, &SystemIds.hex12()));
+    let parent = parent_id.as_ref().map(|parent| store.get(parent)).transpose()?;
     let new = NewThread {
+        family_root_id: parent.map(|parent| parent.manifest.family_root().clone()),
         directive: args.directive,
         task_id: args.task,
         title: args.title,

@@ -61,7 +61,13 @@ impl Runner {
         let (from, to) = (&lease.thread, ThreadId::new(to).unwrap());
         let head = self.0.head(from).unwrap();
         let predecessor = Predecessor { thread_id: from.clone(), version: head.version, hash: head.hash };
-        let handoff = Handoff { new_thread_id: to.clone(), directive: None, trailing_turns: 4, details: Fields::new() };
+        let handoff = Handoff {
+            new_thread_id: to.clone(),
+            reason: None,
+            directive: None,
+            trailing_turns: 4,
+            details: Fields::new(),
+        };
         let settling = Changeset {
             events: vec![Event::ThreadHandoff(handoff)],
             ..of_run(Some(meta().finished("continued")), Reason::RunFinished)

@@ -97,6 +97,25 @@ fn a_run_goes_on_in_thread_after_thread_and_still_knows_its_task() {
     assert!(!found["results"].as_array().unwrap().is_empty(), "{found}");
 }
 
+/// The blobs of what a successor took along in short were named in prose only: with all of them deleted, `verify` found nothing.
+#[test]
+fn a_blob_that_a_successor_took_along_is_missed_when_it_is_deleted() {
+    let sandbox = counting(440);
+    let most = format!("most=16 {}", "and not further ".repeat(200));
+    let ran = sandbox.run(&["run", "count", "--input", &most, "--json"]);
+    assert_eq!(ran.code, Some(0), "{ran:?}");
+    let links = chain(&sandbox, ran.records()[0]["thread_id"].as_str().unwrap());
+    is_whole(&sandbox, &links);
+    let last = &links.last().unwrap().0;
+    let blobs: Vec<_> = fs::read_dir(sandbox.threads().join(last).join("blobs")).unwrap().collect();
+    assert!(!blobs.is_empty());
+    for blob in blobs {
+        fs::remove_file(blob.unwrap().path()).unwrap();
+    }
+    assert_ne!(sandbox.run(&["verify", last]).code, Some(0));
+    assert_ne!(sandbox.run(&["doctor", "--deep"]).code, Some(0));
+}
+
 #[test]
 fn whoever_waits_for_the_first_thread_hears_what_the_last_one_said() {
     let sandbox = counting(440);

@@ -98,7 +98,13 @@ fn a_chain_that_leads_nowhere_is_said_to_be_damaged_wherever_somebody_meets_it()
     put(&sandbox, "script.yaml", "turns:\n  - {say: Done., repeat: forever}\n");
     let thread = thread_of(&sandbox.run(&RUN));
     let nobody = ThreadId::new("nobody-0123456789ab").unwrap();
-    let to = Handoff { new_thread_id: nobody, directive: None, trailing_turns: 0, details: Default::default() };
+    let to = Handoff {
+        new_thread_id: nobody,
+        reason: None,
+        directive: None,
+        trailing_turns: 0,
+        details: Default::default(),
+    };
     let changeset = Changeset { events: vec![Event::ThreadHandoff(to)], ..Changeset::empty(Reason::Lifecycle) };
     let store = sandbox.open();
     store.commit(Batch::of(Part::new(ThreadId::new(&*thread).unwrap(), Expect::Any, changeset))).unwrap();

@@ -50,8 +50,13 @@ fn a_message_to_a_thread_that_goes_on_elsewhere_writes_there_what_may_be_called(
     let store = sandbox.open();
     let (id, next) = (ThreadId::new(old.as_str()).unwrap(), ThreadId::new("next").unwrap());
     let head = store.head(&id).unwrap();
-    let handoff =
-        Handoff { new_thread_id: next.clone(), directive: None, trailing_turns: 0, details: Default::default() };
+    let handoff = Handoff {
+        new_thread_id: next.clone(),
+        reason: None,
+        directive: None,
+        trailing_turns: 0,
+        details: Default::default(),
+    };
     let leaves = Part::new(id.clone(), Expect::Any, Changeset::of_event(Event::ThreadResumed(handoff)));
     let born = NewThread {
         continuation_of: Some(Predecessor { thread_id: id.clone(), version: head.version, hash: head.hash }),

@@ -117,8 +117,13 @@ fn a_thread_that_others_still_need_is_kept() {
     let store = sandbox.open();
     let (id, next) = (ThreadId::new(old.as_str()).unwrap(), ThreadId::new("next").unwrap());
     let head = store.head(&id).unwrap();
-    let handoff =
-        Handoff { new_thread_id: next.clone(), directive: None, trailing_turns: 0, details: Default::default() };
+    let handoff = Handoff {
+        new_thread_id: next.clone(),
+        reason: None,
+        directive: None,
+        trailing_turns: 0,
+        details: Default::default(),
+    };
     let leaves = Part::new(id.clone(), Expect::Any, Changeset::of_event(Event::ThreadResumed(handoff)));
     let continuation_of = Some(Predecessor { thread_id: id.clone(), version: head.version, hash: head.hash });
     let of = NewThread::of(AgentId::new("scribe").unwrap());

@@ -75,7 +75,7 @@ impl Running<'_, '_> {
     pub(crate) fn asks(&self, answer: &Message) -> Vec<Event> {
         let now = self.held.engine.clock.now();
         let calls = answer.content.iter().filter_map(|block| match block {
-            Block::ToolCall { id, name, arguments } => Some((id, name, arguments)),
+            Block::ToolCall { id, name, arguments, .. } => Some((id, name, arguments)),
             _ => None,
         });
         let asks = calls.filter_map(|(id, name, arguments)| {

@@ -45,7 +45,8 @@ impl Held<'_> {
             }
             false => outcome.result = Some(output.content.clone()),
         }
-        let block = Block::ToolResult { call_id: open.id.clone(), content: output.content, is_error: output.is_error };
+        let Output { content, is_error, .. } = output;
+        let block = Block::ToolResult { call_id: open.id.clone(), content, is_error, blob: outcome.blob };
         self.delta.messages.push(Message { content: vec![block], ..Message::text(Role::Tool, "") });
         self.delta.events.push(Event::ToolOutcome(outcome));
         Ok(())

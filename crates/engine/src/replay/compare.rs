@@ -4,6 +4,7 @@
 //! else; see the list in [`super`].
 
 use selvedge_model::limits::{Cost, DURATION_EXCEEDED};
+use selvedge_model::message::Block;
 use selvedge_model::{Event, Reason, Timestamp};
 use serde::Serialize;
 use serde_json::{Value, json};
@@ -65,12 +66,22 @@ fn comparable(event: &Event) -> Option<(String, Value)> {
         Event::RequestAnswered(_) => return None,
         Event::ToolIntent(intent) => (intent.process, intent.tool_hash) = (None, None),
         Event::ToolOutcome(outcome) => outcome.blob = None,
+        // A long answer was shortened when it was recorded; its blob is not there to be named again.
+        Event::Message(message) => message.content.iter_mut().for_each(|block| {
+            if let Block::ToolResult { blob, .. } = block {
+                *blob = None;
+            }
+        }),
         Event::Decision(decision) => decision.action_hash = None,
         Event::RunStarted(run) | Event::RunFinished(run) => {
             run.meta.config = None;
             run.meta.cost.iter_mut().for_each(without_unknown);
         }
-        Event::Usage(used) => without_unknown(&mut used.cost),
+        Event::Usage(used) => {
+            // Prompts are not recorded.
+            (used.prompt_bytes, used.prompt_tokens) = (0, 0);
+            without_unknown(&mut used.cost);
+        }
         Event::Suspended(suspended) if suspended.code.as_deref() == Some(DURATION_EXCEEDED) => suspended.current = None,
         _ => {}
     }

@@ -63,7 +63,7 @@ enum Led {
 
 impl Driver {
     pub(crate) fn new(tape: Arc<Tape>, how: How, judge: Judge) -> Self {
-        let (runs, logs) = (Names::default(), Names::default());
+        let (runs, logs) = (Names::of(tape.clone()), Names::default());
         let signer = Signer::generate(&logs);
         let trust = Trust::of(&[signer.public()]);
         let store = Arc::new(MemoryStore::new(signer, Box::new(StoreClock(tape.clone())), Box::new(logs.clone())));

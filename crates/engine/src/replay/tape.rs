@@ -70,6 +70,11 @@ impl Tape {
         self.place().next
     }
 
+    /// The version that the recorded changeset before the next one came to.
+    fn version_before(&self) -> Option<u64> {
+        self.recording.steps.get(self.next().checked_sub(1)?).map(Step::version)
+    }
+
     /// The changeset that comes next.
     pub(crate) fn next_step(&self) -> Option<&Step> {
         self.recording.steps.get(self.next())
@@ -204,7 +209,12 @@ impl Clock for StoreClock {
 
 /// Names from the record, and where it has none such as nobody else has.
 #[derive(Clone, Default)]
-pub(crate) struct Names(Arc<Named>);
+pub(crate) struct Names {
+    named: Arc<Named>,
+    /// Where the versions are looked up that names are derived from: changesets that only set money aside are passed over, so what is
+    /// done again comes to other versions.
+    tape: Option<Arc<Tape>>,
+}
 
 #[derive(Default)]
 struct Named {
@@ -213,26 +223,35 @@ struct Named {
 }
 
 impl Names {
+    /// Names that are derived from the versions of this record.
+    pub(crate) fn of(tape: Arc<Tape>) -> Self {
+        Self { named: Arc::default(), tape: Some(tape) }
+    }
+
     /// The next names, each for whoever asks for one of its length; what is not written in hex is left out.
     pub(crate) fn next_are<'n>(&self, names: impl IntoIterator<Item = &'n str>) {
         let bytes = |hex: &str| -> Option<Vec<u8>> {
             let byte = |at: usize| u8::from_str_radix(hex.get(at..at + 2)?, 16).ok();
             (0..hex.len()).step_by(2).map(byte).collect()
         };
-        let mut queue = self.0.queue.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut queue = self.named.queue.lock().unwrap_or_else(PoisonError::into_inner);
         *queue = names.into_iter().filter_map(bytes).collect();
     }
 }
 
 impl Ids for Names {
+    fn derived_at(&self, version: u64) -> u64 {
+        self.tape.as_ref().and_then(|tape| tape.version_before()).map_or(version, |before| before.saturating_add(1))
+    }
+
     fn fill(&self, bytes: &mut [u8]) {
-        let mut queue = self.0.queue.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut queue = self.named.queue.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(at) = queue.iter().position(|name| name.len() == bytes.len())
             && let Some(name) = queue.remove(at)
         {
             return bytes.copy_from_slice(&name);
         }
-        let count = self.0.count.fetch_add(1, Ordering::SeqCst) + 1;
+        let count = self.named.count.fetch_add(1, Ordering::SeqCst) + 1;
         bytes.fill(0);
         for (place, byte) in bytes.iter_mut().rev().zip(count.to_le_bytes()) {
             *place = byte;

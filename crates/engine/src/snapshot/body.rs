@@ -109,11 +109,13 @@ impl Body {
     }
 }
 
-/// What its runs used, the active one included.
+/// What its runs used, the active one included; that has been running from its first commit to its last.
 fn spent(thread: &Thread) -> Cost {
     let mut cost = thread.manifest.cost.clone();
-    if thread.manifest.run_id.is_some() {
-        cost.add(&thread.meter.active);
+    if let Some(run) = thread.manifest.run_id.as_ref().and_then(|run| thread.runs.get(run)) {
+        let ran_micros = run.updated_at.as_micros().saturating_sub(run.created_at.as_micros());
+        let duration_ms = u64::try_from(ran_micros / 1000).unwrap_or(0);
+        cost.add(&Cost { duration_ms, ..thread.meter.active.clone() });
     }
     cost
 }
@@ -143,7 +145,7 @@ fn metadata(suspended: &Suspended) -> Value {
     };
     let codes = [TURNS_EXCEEDED, TOKENS_EXCEEDED, SPEND_EXCEEDED, SPAWNS_EXCEEDED, DEPTH_EXCEEDED, DURATION_EXCEEDED];
     let code = suspended.code.as_deref();
-    if suspended.reason == SuspendReason::Limit {
+    if matches!(suspended.reason, SuspendReason::Limit | SuspendReason::Budget) {
         say("limit_code", json!(code.filter(|code| codes.contains(code))));
     }
     say("code", json!(code));

@@ -59,6 +59,14 @@ impl Last {
     }
 }
 
+/// What stands in the place of the newest snapshot.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum NewestIs {
+    Absent,
+    Good,
+    Bad,
+}
+
 /// A snapshot that is to be saved.
 pub(crate) struct Order {
     fold: Fold,
@@ -228,11 +236,20 @@ impl Keeper {
         self.fault(fold.thread_id(), one, kept).map(|why| not_good(&why))
     }
 
-    /// Whether what stands in the place of the newest snapshot is not good, or stands on one that is not.
-    pub(crate) fn is_newest_bad(&self, thread: &ThreadId) -> bool {
+    /// What stands in the place of the newest snapshot; it is not good either if it stands on one that is not.
+    pub(crate) fn newest(&self, thread: &ThreadId) -> NewestIs {
         // What keeps all of them from being read is said by whoever puts them away.
         let kept = self.store.kept(thread, &self.archive).unwrap_or_default();
-        kept.iter().any(|one| one.place == Place::Newest && self.fault(thread, one, &kept).is_some())
+        match kept.iter().find(|one| one.place == Place::Newest) {
+            Some(one) if self.fault(thread, one, &kept).is_some() => NewestIs::Bad,
+            Some(_) => NewestIs::Good,
+            None => NewestIs::Absent,
+        }
+    }
+
+    /// Whether the snapshots of a thread that is completed stay where they are.
+    pub(crate) fn keeps_completed(&self) -> bool {
+        self.config.retention.on_completion.action == Action::Keep
     }
 
     fn is_good(&self, thread: &ThreadId, kept: &Kept) -> bool {

@@ -357,7 +357,7 @@ fn a_value_that_is_used_for_nothing_or_that_the_tool_does_not_take_is_not_record
 fn a_thread_goes_on_whose_call_was_answered_by_somebody_else() {
     let (house, payer) = (House::new(), payer(one()));
     let thread = house.asked(&payer);
-    let block = Block::ToolResult { call_id: call("p1"), content: json!("paid by hand"), is_error: false };
+    let block = Block::tool_result(call("p1"), json!("paid by hand"));
     let message = Message { content: vec![block], ..Message::text(Role::Tool, "") };
     let changeset = Changeset { messages: vec![message], ..Changeset::empty(Reason::ToolResultsCommitted) };
     let expect = Expect::Exact(house.loaded(&thread).version.unwrap());

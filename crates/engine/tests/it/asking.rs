@@ -49,11 +49,11 @@ fn chain(store: &MemoryStore) -> [ThreadId; 3] {
     append(store, &b, says("nothing to see, \"quoted\\path\" aside"));
     append(store, &b, used("r2", 3));
     let c = goes_on(store, &b, "c", Event::ThreadResumed(handoff(&id("c"))));
-    let call = Block::ToolCall {
-        id: CallId::new("c1").unwrap(),
-        name: "fetch".to_owned(),
-        arguments: json!({"url": "http://example.test/error", "tries": 4711}),
-    };
+    let call = Block::tool_call(
+        CallId::new("c1").unwrap(),
+        "fetch",
+        json!({"url": "http://example.test/error", "tries": 4711}),
+    );
     let asks = Message { content: vec![call], ..Message::text(Role::Assistant, "") };
     append(store, &c, Changeset { messages: vec![asks], ..Changeset::empty(Reason::Lifecycle) });
     [a, b, c]

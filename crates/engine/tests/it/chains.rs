@@ -6,14 +6,14 @@ use std::time::Duration;
 
 use selvedge_engine::{Assignment, Ended, Input, Told};
 use selvedge_model::answer::{Answer, End, Usage};
-use selvedge_model::event::EffectClass;
+use selvedge_model::event::{BlobErased, EffectClass, HandoffReason};
 use selvedge_model::limits::Limits;
 use selvedge_model::message::Block;
 use selvedge_model::{
-    AgentId, CallId, Cancel, Classify, Draft, Event, Message, MessageId, Model, ModelError, NewThread, Output, Posted,
-    Prompt, Reason, Request, Role, Status, Stop, ThreadId,
+    AgentId, Batch, CallId, Cancel, Changeset, Classify, Draft, Event, Expect, Message, MessageId, Model, ModelError,
+    NewThread, Output, Part, Posted, Prompt, Reason, Request, Role, Status, Stop, ThreadId,
 };
-use selvedge_store::{Acquire, Inbox, Leases, Logs, Registry};
+use selvedge_store::{Acquire, Commit, Inbox, Leases, Logs, Registry};
 use serde_json::json;
 
 use crate::support::{Counting, House, Reply, agent, request};
@@ -37,10 +37,10 @@ impl Model for Small {
         let (content, end) = match asked < self.calls {
             true => {
                 let id = CallId::new(format!("c{asked}")).unwrap();
-                let call = Block::ToolCall { id, name: "look".to_owned(), arguments: json!({"n": asked}) };
+                let call = Block::tool_call(id, "look", json!({"n": asked}));
                 (vec![call], End::ToolCalls)
             }
-            false => (vec![Block::Text { text: "that was all".to_owned() }], End::Finished),
+            false => (vec![Block::text("that was all")], End::Finished),
         };
         Ok(Answer { content, end, usage: Some(usage), session: None })
     }
@@ -121,7 +121,27 @@ fn both_sides_of_a_handoff_name_each_other_and_the_successor_is_a_sibling() {
     assert!(handoff.trailing_turns > 0 && handoff.details["kept"].as_u64().unwrap() > 1);
     assert!(handoff.details["dropped"].as_u64().unwrap() > 0);
     assert!(lines.iter().any(|line| matches!(line.event, Event::ContextLimitReached(_))));
+    assert_eq!(handoff.reason, Some(HandoffReason::ContextFull));
     assert_eq!(house.reasons(&thread).last(), Some(&Reason::RunFinished));
+}
+
+/// A thread that its agent handed over said that its context was full.
+#[test]
+fn a_handoff_that_an_agent_asks_for_does_not_say_that_the_context_is_full() {
+    let house = House::new();
+    let thread = house.thread();
+    let replies = vec![Reply::Calls(vec![("h", "hand_over", json!({}))]), Reply::Says("I took over")];
+    let mut work = agent(replies, vec![Arc::new(Counting::new("hand_over", EffectClass::Pure))]);
+    work.handoff_tool = Some("hand_over".to_owned());
+    let ended = house.send(&thread, Input::text("go"), &work).0.unwrap();
+    assert_eq!((ended.text.as_deref(), house.chain(&thread).len()), (Some("I took over"), 2));
+    let lines = house.store.read(&thread, 0, 1000).unwrap();
+    let reason = lines.iter().find_map(|line| match &line.event {
+        Event::ThreadHandoff(handoff) => Some(handoff.reason),
+        _ => None,
+    });
+    assert_eq!(reason, Some(Some(HandoffReason::Requested)));
+    assert!(!lines.iter().any(|line| matches!(line.event, Event::ContextLimitReached(_))));
 }
 
 /// A short first prompt of which a provider counted many tokens of its own once made every later byte count as many, so that a thread
@@ -633,7 +653,7 @@ fn a_resumed_thread_that_is_too_big_hands_itself_over() {
 #[test]
 fn a_call_that_dangles_is_shown_as_interrupted_in_the_successor() {
     let house = House::new();
-    let block = Block::ToolCall { id: CallId::new("lost").unwrap(), name: "look".to_owned(), arguments: json!({}) };
+    let block = Block::tool_call(CallId::new("lost").unwrap(), "look", json!({}));
     let dangling = Message { content: vec![block], ..Message::text(Role::Assistant, "") };
     let new = NewThread::of(AgentId::new("scribe").unwrap());
     let thread = house.engine.create(new, vec![Message::text(Role::User, "go"), dangling]).unwrap();
@@ -655,10 +675,94 @@ fn a_successor_has_its_own_copy_of_what_was_too_long_for_a_line() {
     let ended = house.send(&thread, Input::text("count"), &work).0.unwrap();
     assert!(house.chain(&thread).len() > 1);
     let messages = house.loaded(&ended.thread).messages;
-    let text = messages.iter().map(|message| String::from_utf8(message.content_bytes()).unwrap()).collect::<String>();
-    let named: Vec<_> = text.split("the whole is in blob ").skip(1).map(|rest| rest[..64].parse().unwrap()).collect();
+    let blocks: Vec<_> = messages.iter().flat_map(|message| &message.content).collect();
+    let named: Vec<_> = blocks.iter().filter_map(|block| block.blob()).collect();
     assert!(!named.is_empty());
     assert!(named.iter().all(|blob| house.store.blob(&ended.thread, blob).is_ok()));
+    // What the model reads names the same blobs, and no other.
+    let text = serde_json::to_string(&blocks).unwrap();
+    let told: Vec<_> = text.split("the whole is in blob ").skip(1).map(|rest| rest[..64].parse().unwrap()).collect();
+    assert!(told.iter().all(|blob| named.contains(&blob)), "{told:?}");
+}
+
+/// Blobs that a successor's messages were shortened into were named only in prose: one that was deleted passed `verify`.
+#[test]
+fn a_log_names_every_blob_that_its_messages_were_shortened_into() {
+    let house = House::new();
+    let thread = house.thread();
+    let (mut work, _) = small(3000, 2, 100_000);
+    work.continuation.threshold = 0.6;
+    let task = "t".repeat(50_000);
+    let ended = house.send(&thread, Input::text(&task), &work).0.unwrap();
+    for (thread, _) in house.chain(&thread) {
+        let mut named = selvedge_model::blob::NamedBlobs::default();
+        let lines = house.store.read(&thread, 0, usize::MAX).unwrap();
+        lines.iter().for_each(|line| named.take(0, &line.event));
+        let named: Vec<_> = named.must_be_there().map(|(blob, _)| blob).collect();
+        let text = serde_json::to_string(&house.loaded(&thread).messages).unwrap();
+        let told = text.split("the whole is in blob ").skip(1).map(|rest| rest[..64].parse().unwrap());
+        let told: Vec<selvedge_model::Digest> = told.collect();
+        assert!(thread != ended.thread || told.len() >= 2, "{told:?}");
+        assert!(told.iter().all(|blob| named.contains(blob)), "{thread}: {told:?} {named:?}");
+    }
+}
+
+/// A model that counts a token for every byte.
+struct Dense {
+    asked: AtomicUsize,
+}
+
+impl Model for Dense {
+    fn answer(&self, prompt: &Prompt<'_>, _: &mut dyn FnMut(Draft), _: &Cancel) -> Result<Answer, ModelError> {
+        self.asked.fetch_add(1, Ordering::SeqCst);
+        let bytes: usize = prompt.messages.iter().map(|message| message.plain_text().len()).sum();
+        let usage = Usage { input_tokens: bytes as u64, output_tokens: 1, ..Usage::default() };
+        Ok(Answer { content: vec![Block::text("so")], end: End::Finished, usage: Some(usage), session: None })
+    }
+
+    fn context_tokens_max(&self, _: &str) -> Option<u64> {
+        Some(2400)
+    }
+}
+
+/// What a run had learnt of its provider was gone with it: the next one sent a prompt that was known to fill the context.
+#[test]
+fn the_next_run_knows_how_the_provider_counts() {
+    let house = House::new();
+    let thread = house.thread();
+    let model = Arc::new(Dense { asked: AtomicUsize::new(0) });
+    let mut work = Assignment::new(AgentId::new("scribe").unwrap(), model.clone(), "dense");
+    work.continuation.threshold = 0.8;
+    house.send(&thread, Input::text("x".repeat(2000)), &work).0.unwrap();
+    assert_eq!(house.chain(&thread).len(), 1);
+    let ended = house.send(&thread, Input::text("and now?"), &work).0.unwrap();
+    assert_eq!((ended.status, house.chain(&thread).len()), (Status::Completed, 2));
+    assert_eq!(model.asked.load(Ordering::SeqCst), 2);
+    // A process that reads the log knows the same.
+    let lines = house.store.read(&thread, 0, usize::MAX).unwrap();
+    let usage = lines.iter().find_map(|line| match &line.event {
+        Event::Usage(usage) => Some((usage.prompt_tokens, usage.prompt_bytes >= 2000)),
+        _ => None,
+    });
+    assert_eq!(usage, Some((2000, true)));
+}
+
+#[test]
+fn a_blob_that_was_erased_is_not_named_in_the_successor() {
+    let house = House::new();
+    let thread = house.thread();
+    let mut look = Counting::new("look", EffectClass::Pure);
+    look.answer = Output::text("x".repeat(100_000));
+    let work = agent(vec![Reply::Calls(vec![("a", "look", json!({}))]), Reply::Says("read")], vec![Arc::new(look)]);
+    house.send(&thread, Input::text("read it"), &work).0.unwrap();
+    let blob = house.loaded(&thread).messages.iter().flat_map(|m| &m.content).find_map(|b| b.blob().copied()).unwrap();
+    let erased = Event::BlobErased(BlobErased { blob, reason: "asked to".to_owned() });
+    house.store.commit(Batch::of(Part::new(thread.clone(), Expect::Any, Changeset::of_event(erased)))).unwrap();
+    let work = agent(vec![Reply::Says("never"), Reply::Says("never"), Reply::Says("on")], Vec::new());
+    let ended = house.resume(&thread, Input::text("go on"), &work).unwrap();
+    let messages = house.loaded(&ended.thread).messages;
+    assert!(messages.iter().flat_map(|message| &message.content).all(|block| block.blob().is_none()));
+    assert!(serde_json::to_string(&messages).unwrap().contains(&format!("{blob} (gone)")));
 }
 
 #[test]

@@ -223,7 +223,13 @@ fn a_thread_whose_chain_leads_nowhere_is_told_to_be_damaged_and_not_to_need_a_me
     let thread = house.thread();
     let work = agent(vec![Reply::Says("one")], Vec::new());
     house.send(&thread, Input::text("go"), &work).0.unwrap();
-    let to = Handoff { new_thread_id: thread.clone(), directive: None, trailing_turns: 0, details: Default::default() };
+    let to = Handoff {
+        new_thread_id: thread.clone(),
+        reason: None,
+        directive: None,
+        trailing_turns: 0,
+        details: Default::default(),
+    };
     let changeset = Changeset { events: vec![Event::ThreadHandoff(to)], ..Changeset::empty(Reason::Lifecycle) };
     house.store.commit(Batch::of(Part::new(thread.clone(), Expect::Any, changeset))).unwrap();
     for input in [Input::text("again"), Input::nothing()] {

@@ -116,6 +116,41 @@ fn a_thread_of_two_runs_is_the_same_again_and_no_tool_is_called() {
     assert_eq!(head(&before), head(&house.store.inner), "nothing touches the thread");
 }
 
+/// Names were random: whoever did the same again made others.
+#[test]
+fn messages_runs_and_calls_that_the_engine_names_have_the_same_names_again() {
+    let house = House::new();
+    let new = NewThread { limits: Some(spend("100")), ..NewThread::of(AgentId::new("scribe").unwrap()) };
+    let thread = house.engine.create(new, Vec::new()).unwrap();
+    // The second turn uses the id of a call again, so that the engine makes one up; calls are paid for, so that versions differ.
+    let mut work = worker();
+    let replies = vec![calls(&[("p.1", "pay")]), calls(&[("p.1", "pay")]), Reply::Says("done")];
+    work.model = agent(replies, Vec::new()).model;
+    work.price = Some(Price { input: "1".parse().unwrap(), output: "1".parse().unwrap(), ..Price::default() });
+    house.send(&thread, Input::text("go"), &work).0.unwrap();
+    let messages = house.loaded(&thread).messages;
+    let steps: Vec<_> = messages.iter().map(|message| (message.id.is_some(), message.step)).collect();
+    let turn = |turn| (true, Some(turn));
+    assert_eq!(steps, [(false, None), turn(1), turn(1), turn(2), turn(2), turn(3)]);
+    let made_up = messages.iter().flat_map(|message| &message.content).filter_map(|block| match block {
+        Block::ToolCall { id, .. } if id.as_str().starts_with("call_") => Some(id),
+        _ => None,
+    });
+    assert_eq!(made_up.count(), 1);
+    assert_identical(&house, &thread, &work);
+    // A run that is stopped says so in a message of its own.
+    let work = agent(vec![Reply::Fails(ModelError::Permanent { why: "no".to_owned() })], Vec::new());
+    let thread = house.thread();
+    house.send(&thread, Input::text("go"), &work).0.unwrap();
+    let last = house.loaded(&thread).messages.pop().unwrap();
+    assert_eq!((last.id.is_some(), last.step), (true, Some(1)));
+    assert_identical(&house, &thread, &work);
+}
+
+fn spend(most: &str) -> Limits {
+    Limits { spend: Some(most.parse().unwrap()), ..Limits::default() }
+}
+
 #[test]
 fn one_changed_tool_result_is_named_at_its_step() {
     let house = House::new();

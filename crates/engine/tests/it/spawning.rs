@@ -130,6 +130,48 @@ fn a_child_is_started_by_one_batch_and_its_end_is_told() {
     assert!(house.store.pending(&thread).unwrap().is_empty());
 }
 
+/// The record of a child's run did not say which run it belongs under, and that a user had started it.
+#[test]
+fn the_run_of_a_child_names_the_run_that_started_it() {
+    let house = House::new();
+    let thread = house.thread();
+    let work = parent(vec![("s", json!({"task": "count"}))], nursery(vec![Reply::Says("three")]));
+    let ended = house.send(&thread, Input::text("go"), &work).0.unwrap();
+    let [child] = house.children_of(&thread).try_into().unwrap();
+    let [run] = house.store.runs(&child.thread_id).unwrap().try_into().unwrap();
+    assert_eq!((run.parent_run_id, run.meta.parent_thread_id), (ended.run, Some(thread.clone())));
+    assert_eq!(run.meta.origin, "subagent");
+    let [own] = house.store.runs(&thread).unwrap().try_into().unwrap();
+    assert_eq!((own.parent_run_id, own.meta.origin.as_str()), (None, "user"));
+    // Whoever speaks to the child later is who started that run; it still belongs under the same one.
+    let again = house.send(&child.thread_id, Input::text("and?"), &agent(vec![], vec![])).0.unwrap();
+    let runs = house.store.runs(&child.thread_id).unwrap();
+    let later = runs.iter().find(|run| Some(&run.run_id) == again.run.as_ref()).unwrap();
+    assert_eq!((later.meta.origin.as_str(), &later.parent_run_id), ("user", &own.run_id.into()));
+}
+
+#[test]
+fn a_thread_names_the_first_thread_of_its_family() {
+    let house = House::new();
+    let thread = house.thread();
+    let work = parent(vec![("s", json!({"task": "count"}))], nursery(vec![Reply::Says("three")]));
+    house.send(&thread, Input::text("go"), &work).0.unwrap();
+    let [child] = house.children_of(&thread).try_into().unwrap();
+    assert_eq!((&child.family_root_id, &child.chain_root_id), (&Some(thread.clone()), &child.thread_id));
+    // The child goes on in another thread, and has a child of its own there.
+    let work = parent(vec![("t", json!({"task": "count"}))], nursery(vec![Reply::Says("three")]));
+    let (says, calls) = (Reply::Says("three"), Reply::Calls(vec![("t", "spawn", json!({"task": "count"}))]));
+    let mut work = Assignment { ..work };
+    work.model = agent(vec![says, calls], vec![]).model;
+    let ended = house.taken_up(&child.thread_id, Input::text("go on"), &work);
+    let successor = house.loaded(&ended.thread).manifest;
+    assert_eq!((successor.chain_position, successor.family_root()), (1, &thread));
+    assert_eq!(successor.chain_root_id, child.thread_id);
+    let [grandchild] = house.children_of(&ended.thread).try_into().unwrap();
+    assert_eq!((grandchild.chain_position, grandchild.family_root()), (0, &thread));
+    assert_eq!(house.loaded(&thread).manifest.family_root_id, None);
+}
+
 #[test]
 fn a_child_may_do_no_more_than_its_parent() {
     let house = House::new();
@@ -290,6 +332,7 @@ fn no_child_gets_money_that_is_not_there_and_what_is_left_comes_back() {
         ("s1", json!({"task": "one", "spend": "60"})),
         ("s2", json!({"task": "two", "spend": "60"})),
         ("s3", json!({"task": "three", "spend": "20"})),
+        ("s4", json!({"task": "four", "spend": "20"})),
     ];
     let mut work = parent(calls, nursery);
     work.price = Some(price);
@@ -298,14 +341,21 @@ fn no_child_gets_money_that_is_not_there_and_what_is_left_comes_back() {
         house.engine.create(NewThread { limits, ..NewThread::of(AgentId::new("scribe").unwrap()) }, Vec::new());
     let thread = thread.unwrap();
     let ended = house.send(&thread, Input::text("go"), &work).0.unwrap();
-    assert_eq!(house.children_of(&thread).len(), 2, "the second one does not fit beside the first");
-    assert!(house.told(&thread, "s2")["error"].as_str().unwrap().contains("budget"), "{}", house.told(&thread, "s2"));
+    // The second and the third get what is left, less what the parent needs; for the fourth there is nothing.
+    let children = house.children_of(&thread);
+    let granted = children.iter().map(|child| child.limits.as_ref().unwrap().spend.unwrap());
+    let granted = granted.fold(Money::ZERO, Money::saturating_add);
+    assert!(children.len() == 3 && granted < "95".parse().unwrap(), "{granted}");
+    assert!(house.told(&thread, "s1")["limits"].is_null());
+    assert!(house.told(&thread, "s2")["limits"]["spend"].as_f64().is_some_and(|spend| (26.0..27.0).contains(&spend)));
+    assert!(house.told(&thread, "s3")["limits"]["spend"].as_f64().is_some_and(|spend| spend < 10.0));
+    assert!(house.told(&thread, "s4")["error"].as_str().unwrap().contains("budget"), "{}", house.told(&thread, "s4"));
     assert_eq!(ended.status, Status::Completed);
     let account = house.store.account(&thread).unwrap().unwrap();
     assert_eq!((account.reserved, account.open), (Money::ZERO, 0));
     // Fifteen tokens a turn, at a thousandth of a dollar each.
     let turns = |turns: i64| Money::from_nanos(turns * 15_000_000).unwrap();
-    assert_eq!((account.settled, account.settled_children), (turns(2), turns(2)));
+    assert_eq!((account.settled, account.settled_children), (turns(2), turns(3)));
 }
 
 /// A parent whose own calls are free once let every child have all of its ceiling.
@@ -322,9 +372,37 @@ fn a_ceiling_holds_for_priced_children_of_a_free_parent() {
     let new = NewThread { limits, ..NewThread::of(AgentId::new("scribe").unwrap()) };
     let thread = house.engine.create(new, Vec::new()).unwrap();
     house.send(&thread, Input::text("go"), &work).0.unwrap();
-    assert_eq!(house.children_of(&thread).len(), 1, "two of them do not fit beside the first");
+    let children = house.children_of(&thread);
+    let granted: Vec<_> = children.iter().map(|child| child.limits.as_ref().unwrap().spend.unwrap()).collect();
+    let together = granted.iter().fold(Money::ZERO, |sum, spend| sum.saturating_add(*spend));
+    assert!(granted.len() == 3 && together < "100".parse().unwrap(), "{granted:?}");
+    assert_eq!(granted.iter().max(), Some(&"60".parse().unwrap()));
     let account = house.store.account(&thread).unwrap().unwrap();
-    assert_eq!((account.settled_children.nanos(), account.open), (15_000_000, 0));
+    assert_eq!((account.settled_children.nanos(), account.open), (45_000_000, 0));
+}
+
+/// A child that asked for all that its parent may spend could never be started: the parent had spent some of it.
+#[test]
+fn a_child_that_asks_for_as_much_as_its_parent_gets_what_is_left_less_a_share() {
+    let house = House::new();
+    let price = Price { input: "1000".parse().unwrap(), output: "1000".parse().unwrap(), ..Price::default() };
+    let mut nursery = nursery(vec![Reply::Says("three")]);
+    nursery.price = Some(price);
+    let mut work = parent(vec![("s", json!({"task": "one", "spend": "100", "turns": 7}))], nursery);
+    (work.price, work.output_tokens_max) = (Some(price), Some(1000));
+    let limits = Some(Limits { spend: Some("100".parse().unwrap()), turns: Some(9), ..Limits::default() });
+    let new = NewThread { limits, ..NewThread::of(AgentId::new("scribe").unwrap()) };
+    let thread = house.engine.create(new, Vec::new()).unwrap();
+    let ended = house.send(&thread, Input::text("go"), &work).0.unwrap();
+    assert_eq!((ended.status, ended.text.as_deref()), (Status::Completed, Some("done")));
+    let [child] = house.children_of(&thread).try_into().unwrap();
+    // One turn of fifteen tokens is spent; of the rest, a third stays with the parent, which may have two children at once.
+    let granted = child.limits.unwrap().spend.unwrap();
+    let left = Money::from_nanos(100_000_000_000 - 15_000_000).unwrap();
+    assert_eq!(granted, left.saturating_sub(left.share(3)));
+    let told = house.told(&thread, "s");
+    assert_eq!((&told["limits"], &told["success"]), (&json!({"spend": granted.to_json()}), &json!(true)), "{told}");
+    assert!(told["note"].as_str().unwrap().contains("lower than you asked for"), "{told}");
 }
 
 #[test]

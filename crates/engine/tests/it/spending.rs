@@ -168,7 +168,7 @@ impl Model for Using {
     fn answer(&self, prompt: &Prompt<'_>, _: &mut dyn FnMut(Draft), _: &Cancel) -> Result<Answer, ModelError> {
         self.asked.fetch_add(1, Ordering::SeqCst);
         (self.meanwhile)(prompt);
-        let content = vec![Block::Text { text: "so it is".to_owned() }];
+        let content = vec![Block::text("so it is")];
         Ok(Answer { content, end: End::Finished, usage: self.usage, session: None })
     }
 

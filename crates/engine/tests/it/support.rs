@@ -228,13 +228,11 @@ impl Model for Listed {
         let (content, end) = match self.0.get(turn).cloned().unwrap_or(Reply::Says("that is all")) {
             Reply::Says(text) => {
                 draft(Draft::Text { text: text.to_owned() });
-                (vec![Block::Text { text: text.to_owned() }], End::Finished)
+                (vec![Block::text(text)], End::Finished)
             }
             Reply::Calls(calls) => {
-                let block = |(id, name, arguments): (&str, &str, Value)| Block::ToolCall {
-                    id: CallId::new(id).unwrap(),
-                    name: name.to_owned(),
-                    arguments,
+                let block = |(id, name, arguments): (&str, &str, Value)| {
+                    Block::tool_call(CallId::new(id).unwrap(), name, arguments)
                 };
                 (calls.into_iter().map(block).collect(), End::ToolCalls)
             }
@@ -242,7 +240,7 @@ impl Model for Listed {
             Reply::Waits => {
                 draft(Draft::Text { text: "let me think".to_owned() });
                 cancel.wait(Duration::from_secs(20));
-                let partial = vec![Block::Text { text: "let me think".to_owned() }];
+                let partial = vec![Block::text("let me think")];
                 return Err(ModelError::Stopped { partial, usage });
             }
         };

@@ -118,7 +118,7 @@ impl Children for Unruly {
         let (kind, mut chance) = self.kind(number(child));
         let cut = || ModelError::Cut {
             why: why(),
-            partial: vec![Block::Text { text: "I".to_owned() }],
+            partial: vec![Block::text("I")],
             usage: Usage { input_tokens: 10, ..Usage::default() },
         };
         let replies = match kind {

@@ -95,7 +95,7 @@ fn handing_off(store: &MemoryStore, from: &ThreadId, run: &str, to: &ThreadId, e
 
 pub(crate) fn handoff(to: &ThreadId) -> Handoff {
     let details = [("kept".to_owned(), json!(3))].into_iter().collect::<Fields>();
-    Handoff { new_thread_id: to.clone(), directive: None, trailing_turns: 2, details }
+    Handoff { new_thread_id: to.clone(), reason: None, directive: None, trailing_turns: 2, details }
 }
 
 fn wait_for(store: &MemoryStore, thread: &ThreadId) -> Outcome {

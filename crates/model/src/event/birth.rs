@@ -3,10 +3,10 @@
 use serde::{Deserialize, Serialize};
 use serde_json::Map;
 
-use super::{Fields, Process};
+use super::{Fields, Process, is_zero};
 use crate::account::AccountId;
 use crate::digest::Digest;
-use crate::id::{AgentId, DirectiveId, LogId, TaskId, ThreadId};
+use crate::id::{AgentId, DirectiveId, LogId, RunId, TaskId, ThreadId};
 use crate::limits::{Limits, Meter};
 use crate::money::Money;
 use crate::tool::Risk;
@@ -36,6 +36,9 @@ pub struct NewThread {
     /// The thread that started it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub parent_id: Option<ThreadId>,
+    /// The run that started it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub parent_run_id: Option<RunId>,
     /// The task it is bound to.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub task_id: Option<TaskId>,
@@ -69,6 +72,12 @@ pub struct NewThread {
     /// The first thread of its chain, when that is not this one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub chain_root_id: Option<ThreadId>,
+    /// How many threads of its chain come before it.
+    #[serde(default, skip_serializing_if = "is_zero")]
+    pub chain_position: u64,
+    /// The first thread of the tree it belongs to, when that is not this one.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub family_root_id: Option<ThreadId>,
     /// The process that was started to run it, and that waited until this was on record.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub process: Option<Process>,
@@ -82,6 +91,7 @@ impl NewThread {
             agent_id,
             directive: None,
             parent_id: None,
+            parent_run_id: None,
             task_id: None,
             title: None,
             model: None,
@@ -93,6 +103,8 @@ impl NewThread {
             continuation_of: None,
             meter: None,
             chain_root_id: None,
+            chain_position: 0,
+            family_root_id: None,
             process: None,
         }
     }

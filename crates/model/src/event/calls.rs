@@ -3,7 +3,7 @@
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
-use super::present;
+use super::{is_zero, present};
 use crate::digest::Digest;
 use crate::id::CallId;
 use crate::limits::Cost;
@@ -82,6 +82,12 @@ pub struct TurnUsage {
     /// Of the tokens sent, those written to the provider's cache.
     #[serde(default)]
     pub cache_write_tokens: u64,
+    /// The size of the prompt in bytes, as the engine estimates it.
+    #[serde(default, skip_serializing_if = "is_zero")]
+    pub prompt_bytes: u64,
+    /// How many tokens the provider counted for that prompt, in the last attempt; nothing if it does not count.
+    #[serde(default, skip_serializing_if = "is_zero")]
+    pub prompt_tokens: u64,
     /// Whether the provider did not say what its answer used, so that its tokens are an estimate.
     #[serde(default, skip_serializing_if = "crate::account::is_false")]
     pub estimated: bool,

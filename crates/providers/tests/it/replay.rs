@@ -34,6 +34,8 @@ fn said(text: &str) -> (Reason, Vec<Event>) {
 fn used(input_tokens: u64) -> Event {
     let cost = Cost { turns: 1, input_tokens, ..Cost::default() };
     Event::Usage(TurnUsage {
+        prompt_bytes: 0,
+        prompt_tokens: 0,
         model: "m".to_owned(),
         cost,
         cache_read_tokens: 0,
@@ -102,7 +104,7 @@ fn a_call_that_was_stopped_gives_what_had_been_said() {
     let fields = [("partial_cognition".to_owned(), json!({"text": "let me"}))];
     let events = vec![Event::ContextInjected(fields.into_iter().collect()), used(7)];
     let record = vec![said("hi"), finished("cancelled", "", events)];
-    let partial = vec![Block::Text { text: "let me".to_owned() }];
+    let partial = vec![Block::text("let me")];
     let usage = Usage { input_tokens: 7, ..Usage::default() };
     assert_eq!(asked(&model(&record), 1), Err(ModelError::Stopped { partial, usage }));
 }

@@ -32,7 +32,7 @@ impl Talk {
     }
 
     fn and_result(mut self, call: &str, content: Value) -> Self {
-        let block = Block::ToolResult { call_id: CallId::new(call).unwrap(), content, is_error: false };
+        let block = Block::tool_result(CallId::new(call).unwrap(), content);
         self.add(Role::Tool, vec![block]);
         self
     }
@@ -68,7 +68,7 @@ impl Talk {
 }
 
 fn text(text: &str) -> Block {
-    Block::Text { text: text.to_owned() }
+    Block::text(text)
 }
 
 #[test]
@@ -144,6 +144,7 @@ turns:
     let answer = answer.unwrap();
     let arguments = json!({"path": "a{turn}.txt", "deep": ["1", 7, {"{user}": "{nobody} {"}]});
     let call = |id: &str, name: &str, arguments| Block::ToolCall {
+        blob: None,
         id: CallId::new(id).unwrap(),
         name: name.to_owned(),
         arguments,

@@ -51,9 +51,9 @@ impl Model for Busy {
         let (content, end) = match turn < TURNS {
             true => {
                 let id = CallId::new(format!("call_{turn}")).unwrap();
-                (Block::ToolCall { id, name: "look".to_owned(), arguments: json!({"turn": turn}) }, End::ToolCalls)
+                (Block::tool_call(id, "look", json!({"turn": turn})), End::ToolCalls)
             }
-            false => (Block::Text { text: "Enough.".to_owned() }, End::Finished),
+            false => (Block::text("Enough."), End::Finished),
         };
         Ok(Answer { content: vec![content], end, usage: Some(Usage::default()), session: None })
     }

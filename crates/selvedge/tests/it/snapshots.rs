@@ -17,7 +17,7 @@ use selvedge::model::event::Event;
 use selvedge::model::message::Block;
 use selvedge::model::scope::Scopes;
 use selvedge::model::{
-    AgentId, Answer, CallId, Cancel, Clock, Draft, Model, ModelError, NewThread, Prompt, Status, Stop, ThreadId,
+    AgentId, Answer, CallId, Cancel, Clock, Draft, Model, ModelError, NewThread, Price, Prompt, Status, Stop, ThreadId,
     Timestamp,
 };
 use selvedge::snapshot::{Keeper, Schema, examined, newest};
@@ -27,7 +27,7 @@ use selvedge::store_local::disk::{Disk, DiskFile, How, RealDisk};
 use selvedge::store_local::system::SystemIds;
 use selvedge::store_local::{Access, LocalStore, Options};
 use selvedge::tools::ProcessGroups;
-use selvedge::{Assignment, Ended, Engine, EngineOptions, Input, Redactor, Told};
+use selvedge::{Assignment, Ended, Engine, EngineOptions, Input, Permission, Redactor, Told};
 use serde_json::{Value, json};
 use tempfile::TempDir;
 
@@ -102,17 +102,17 @@ impl Model for Talker {
         self.shown.store(prompt.messages.len(), Ordering::SeqCst);
         let asked = prompt.messages.iter().flat_map(|message| &message.content);
         let asked = asked.filter(|block| matches!(block, Block::ToolCall { .. })).count();
-        let text = Block::Text { text: self.text.clone() };
+        let text = Block::text(self.text.clone());
         let (content, end) = match (asked < self.calls, self.then) {
             (true, _) => {
                 let id = CallId::new(format!("call_{asked}")).unwrap();
-                (vec![text, Block::ToolCall { id, name: "look".to_owned(), arguments: json!({}) }], End::ToolCalls)
+                (vec![text, Block::tool_call(id, "look", json!({}))], End::ToolCalls)
             }
             (false, Then::Done) => (vec![text], End::Finished),
             (false, Then::Fails) => return Err(ModelError::Permanent { why: "no more".to_owned() }),
             (false, Then::Stopped) => {
                 cancel.say(Stop::Cancelled);
-                let partial = vec![Block::Text { text: "half of it".to_owned() }];
+                let partial = vec![Block::text("half of it")];
                 return Err(ModelError::Stopped { partial, usage: Usage::default() });
             }
         };
@@ -276,13 +276,63 @@ fn every_trigger_saves_when_it_is_due() {
     let house = House::saving_always();
     let (thread, ran) = house.run(None, 1, "hm", Then::Done);
     assert_eq!(ran.ended.status, Status::Completed);
-    assert_eq!(house.triggers(&thread), ["pre_turn", "post_llm", "post_tools", "post_llm"]);
+    assert_eq!(house.triggers(&thread), ["pre_turn", "post_llm", "post_tools", "post_llm", "on_completion"]);
+    assert_eq!(house.snapshot(&thread)["status"], "completed");
     let (thread, ran) = house.run(None, 0, "hm", Then::Fails);
     assert_eq!(ran.ended.status, Status::Error);
     assert_eq!(house.triggers(&thread), ["pre_turn", "on_error"]);
     let (thread, ran) = house.run(None, 0, "hm", Then::Stopped);
     assert_eq!(ran.ended.status, Status::Cancelled);
     assert_eq!(house.triggers(&thread), ["pre_turn", "on_cancel"]);
+}
+
+/// With `on_completion: keep`, the `state.json` of a thread that had ended said `running` for ever.
+#[test]
+fn a_snapshot_that_stays_says_that_its_thread_is_completed() {
+    let house = House::new(|config| config.retention.on_completion.action = Action::Keep);
+    let (thread, _) = house.run_with(None, 30, &long_text(), Then::Done, |work| work.limits.turns = None);
+    let state = house.snapshot(&thread);
+    assert_eq!((&state["status"], &state["trigger"]), (&json!("completed"), &json!("on_completion")));
+    assert_eq!(state["log_version"], json!(house.open().head(&thread).unwrap().version));
+}
+
+/// A snapshot of a run that goes on counted no time for it.
+#[test]
+fn a_snapshot_counts_the_time_of_the_run_that_goes_on() {
+    let mut house = House::saving_always();
+    house.config.checkpoint.triggers.post_llm.enabled = false;
+    let clock = house.clock.clone();
+    let (thread, _) = house.run_with(None, 3, "hm", Then::Done, move |work| {
+        // Whoever judges a call takes a second, or more.
+        work.gate = Arc::new(move |_, _| {
+            clock.0.fetch_add(1_000_000, Ordering::SeqCst);
+            Permission::Allowed
+        });
+    });
+    let seconds: Vec<f64> = {
+        let (store, mut kept) = (house.open(), house.kept(&thread));
+        kept.reverse();
+        let body = |kept: &Kept| store.read_snapshot(&thread, kept, "archive").unwrap().body().unwrap();
+        let running = kept.iter().map(body).filter(|state| state["status"] == "running");
+        running.map(|state| state["cost"]["duration_seconds"].as_f64().unwrap()).collect()
+    };
+    assert!(seconds.last().is_some_and(|last| *last >= 2.0), "{seconds:?}");
+    assert!(seconds.is_sorted(), "{seconds:?}");
+}
+
+/// What a thread waits for that has spent all of its money was not said under the name that ceilings have.
+#[test]
+fn a_thread_whose_money_is_spent_names_the_ceiling() {
+    let house = House::new(|_| {});
+    let (thread, ran) = house.run_with(None, 9, "hm", Then::Done, |work| {
+        work.price =
+            Some(Price { input: "1000".parse().unwrap(), output: "1000".parse().unwrap(), ..Price::default() });
+        work.limits.spend = Some("0.001".parse().unwrap());
+    });
+    assert_eq!(ran.ended.status, Status::Suspended);
+    let state = house.snapshot(&thread);
+    assert_eq!(state["suspend_reason"], "budget");
+    assert_eq!(state["suspend_metadata"]["limit_code"], "spend_exceeded");
 }
 
 #[test]
@@ -476,10 +526,11 @@ fn a_snapshot_that_is_not_good_is_made_anew_when_its_thread_is_completed() {
             let newest = house.kept(&thread).remove(0);
             assert_eq!(newest.version, house.open().head(&thread).unwrap().version, "it says what its thread came to");
         }
-        // What is good is not saved again, and is nothing to talk about.
+        // What is good is nothing to talk about. Where it stays, it says how the thread ended; else it is not saved again.
         let before = house.kept(&thread);
         let (_, ran) = house.run_with(Some(&thread), 0, "x", Then::Done, |work| work.limits.turns = None);
-        assert_eq!((ran.told.len(), house.kept(&thread).len()), (0, before.len()));
+        let saved = usize::from(action == Action::Keep);
+        assert_eq!((ran.told.len(), house.kept(&thread).len()), (0, before.len() + saved));
     }
 }
 
@@ -738,7 +789,8 @@ fn when_a_thread_is_completed_its_snapshots_are_archived_deleted_or_kept() {
     for (action, places) in [
         (Action::Archive, vec![Place::Archived; 4]),
         (Action::Delete, Vec::new()),
-        (Action::Keep, vec![Place::Newest, Place::Older, Place::Older, Place::Older]),
+        // The newest says how it ended.
+        (Action::Keep, vec![Place::Newest, Place::Older, Place::Older, Place::Older, Place::Older]),
     ] {
         let house = House::new(|config| {
             config.checkpoint.performance.coalesce = Coalesce::Always;

@@ -109,8 +109,13 @@ fn what_must_be_forgotten_can_be_in_a_thread_that_goes_on_elsewhere() {
     let home = Home::new();
     let (store, thread, blob) = with_blob(&home);
     let next = crate::support::id("next");
-    let handoff =
-        Handoff { new_thread_id: next.clone(), directive: None, trailing_turns: 0, details: Default::default() };
+    let handoff = Handoff {
+        new_thread_id: next.clone(),
+        reason: None,
+        directive: None,
+        trailing_turns: 0,
+        details: Default::default(),
+    };
     let begin = selvedge_model::RunMeta::started(selvedge_model::AgentId::new("scribe").unwrap(), "user");
     let run = Changeset {
         run_id: Some(selvedge_model::RunId::new("r1").unwrap()),

@@ -12,7 +12,7 @@ use crate::error::Error;
 
 /// The word that another thread goes on.
 pub(super) fn handoff(to: &ThreadId) -> Handoff {
-    Handoff { new_thread_id: to.clone(), directive: None, trailing_turns: 0, details: Fields::new() }
+    Handoff { new_thread_id: to.clone(), reason: None, directive: None, trailing_turns: 0, details: Fields::new() }
 }
 
 /// The batch that ends a thread's run and lets a new thread go on in its place.

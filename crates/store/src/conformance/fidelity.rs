@@ -34,7 +34,7 @@ pub fn numbers_come_back_exactly<H: Harness>(harness: &H) {
     let mut numbers: Vec<Value> = known.into_iter().chain(drawn).map(|number| json!(number)).collect();
     numbers.extend([json!(u64::MAX), json!(i64::MIN), json!(i64::MAX), json!((1_u64 << 53) + 1), json!(0)]);
     append(&store, &thread, patches([set("numbers", json!(numbers))]));
-    let result = Block::ToolResult { call_id: id("c"), content: json!(numbers), is_error: false };
+    let result = Block::tool_result(id("c"), json!(numbers));
     let message = Message { content: vec![result], ..Message::text(Role::Tool, "").with_id(id("m")) };
     append(&store, &thread, Changeset { messages: vec![message.clone()], ..empty() });
     let found = loaded(&store, &harness.trust(), &thread);
@@ -91,9 +91,9 @@ pub fn every_kind_of_content_comes_back<H: Harness>(harness: &H) {
     let content = vec![
         Block::Thinking { text: "hm".to_owned(), signature: Some("seal".to_owned()) },
         Block::Thinking { text: String::new(), signature: None },
-        Block::Text { text: "I look.".to_owned() },
-        Block::ToolCall { id: id("call.1"), name: "read".to_owned(), arguments },
-        Block::ToolResult { call_id: id("call.1"), content: Value::Null, is_error: true },
+        Block::text("I look."),
+        Block::tool_call(id("call.1"), "read", arguments),
+        Block::tool_error(id("call.1"), Value::Null),
         Block::Image { blob: Digest([7; 32]), media_type: "image/png".to_owned() },
     ];
     let hidden = Message { visibility: Visibility::Internal, step: Some(4), ..Message::text(Role::System, "hidden") };
@@ -144,7 +144,7 @@ pub fn what_could_not_be_read_back_is_refused<H: Harness>(harness: &H) {
 pub fn a_detail_under_the_name_of_a_field_is_refused<H: Harness>(harness: &H) {
     let store = harness.open();
     let details: Fields = serde_json::from_value(json!({"new_thread_id": "elsewhere"})).unwrap();
-    let handoff = Handoff { new_thread_id: id("next"), directive: None, trailing_turns: 0, details };
+    let handoff = Handoff { new_thread_id: id("next"), reason: None, directive: None, trailing_turns: 0, details };
     refused_or_readable(harness, &store, "twice", tells(Event::ThreadHandoff(handoff)));
 }
 

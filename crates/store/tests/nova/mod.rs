@@ -370,10 +370,10 @@ fn a_thread_of_ours_is_exported_as_near_as_the_form_allows() {
     let (store, trust) = memory();
     let thread = create(&store, "scribe-0123456789ab");
     append(&store, &thread, says("hello"));
-    let call = Block::ToolCall { id: id("c1"), name: "dig".to_owned(), arguments: json!({"depth": 2}) };
-    let text = Block::Text { text: "I dig.".to_owned() };
+    let call = Block::tool_call(id("c1"), "dig", json!({"depth": 2}));
+    let text = Block::text("I dig.");
     let asks = Message { content: vec![text, call], ..Message::text(Role::Assistant, "") };
-    let result = Block::ToolResult { call_id: id("c1"), content: json!("done"), is_error: false };
+    let result = Block::tool_result(id("c1"), json!("done"));
     let answers = Message { content: vec![result], ..Message::text(Role::Tool, "") };
     append(&store, &thread, selvedge_model::Changeset { messages: vec![asks, answers], ..says("") });
     append(

@@ -195,7 +195,7 @@ impl Model for Before {
         let called = blocks().any(|block| matches!(block, Block::ToolCall { name, .. } if name == self.tool));
         let answered = blocks().filter(|block| matches!(block, Block::ToolResult { .. })).count();
         if called && self.after == 0 {
-            let content = vec![Block::Text { text: "it is done".to_owned() }];
+            let content = vec![Block::text("it is done")];
             return Ok(Answer { content, end: End::Finished, usage: Some(USAGE), session: None });
         }
         if called || answered < self.after {
@@ -203,7 +203,7 @@ impl Model for Before {
         }
         let id = CallId::new(format!("{}_1", self.tool))
             .map_err(|error| ModelError::Permanent { why: error.to_string() })?;
-        let block = Block::ToolCall { id, name: self.tool.to_owned(), arguments: json!({}) };
+        let block = Block::tool_call(id, self.tool.to_owned(), json!({}));
         Ok(Answer { content: vec![block], end: End::ToolCalls, usage: Some(USAGE), session: None })
     }
 

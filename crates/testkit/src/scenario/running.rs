@@ -234,9 +234,9 @@ impl Model for Payer {
         let (block, end) = match due {
             Some(amount) => {
                 let arguments = json!({ "amount": amount });
-                (Block::ToolCall { id: id?, name: "pay".to_owned(), arguments }, End::ToolCalls)
+                (Block::tool_call(id?, "pay", arguments), End::ToolCalls)
             }
-            None => (Block::Text { text: "all is paid".to_owned() }, End::Finished),
+            None => (Block::text("all is paid"), End::Finished),
         };
         Ok(Answer { content: vec![block], end, usage: Some(USAGE), session: None })
     }

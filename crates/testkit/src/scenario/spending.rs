@@ -101,7 +101,13 @@ pub(super) fn handoff(home: &Home, teller: &mut Teller) -> Tried {
         let head = store.head(&one())?;
         let from = Predecessor { thread_id: one(), version: head.version, hash: head.hash };
         let new = NewThread { continuation_of: Some(from), chain_root_id: Some(one()), ..new_thread() };
-        let to = Handoff { new_thread_id: next.clone(), directive: None, trailing_turns: 0, details: Fields::new() };
+        let to = Handoff {
+            new_thread_id: next.clone(),
+            reason: None,
+            directive: None,
+            trailing_turns: 0,
+            details: Fields::new(),
+        };
         let ended = Changeset { events: vec![Event::ThreadHandoff(to)], ..finishes("run-1", "natural") };
         Ok(of([part_at(&one(), head.version, ended), birth(&next, new)]))
     })?;
