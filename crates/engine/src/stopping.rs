@@ -8,8 +8,8 @@ use std::collections::HashSet;
 use std::time::{Duration, Instant};
 
 use selvedge_model::event::{ManifestChanged, Process};
-use selvedge_model::{Event, Reason, Request, RunId, RunMeta, Status, Stop, ThreadId};
-use selvedge_store::{Acquire, Error as StoreError};
+use selvedge_model::{Event, Reason, Request, RunMeta, Status, Stop, ThreadId};
+use selvedge_store::Acquire;
 
 use crate::engine::Engine;
 use crate::error::{Error, Result};
@@ -120,8 +120,7 @@ pub(crate) fn stop_waiting(held: &mut Held<'_>, stop: Stop) -> Result<()> {
 
 /// Ends a thread that never ran, with a run that did nothing.
 pub(crate) fn end_unborn(held: &mut Held<'_>, status: Status, why: Option<&str>) -> Result<()> {
-    // Thirty-two hex characters are a run's name.
-    let run = RunId::new(held.engine.ids.hex32()).map_err(|_| StoreError::BadBatch)?;
+    let run = held.next_run()?;
     let meta = RunMeta::started(held.fold.manifest().agent_id.clone(), "user").finished(status.to_string());
     let meta = RunMeta { termination_detail: why.map(str::to_owned), ..meta };
     let more = More { posted: held.settles(status).into_iter().collect(), ..More::default() };

@@ -11,7 +11,7 @@ use std::sync::Arc;
 
 use selvedge_log::hash::sha256;
 use selvedge_log::{Signer, Trust};
-use selvedge_model::event::{Event, ManifestChanged};
+use selvedge_model::event::{Decision, Event, ManifestChanged, ResumeMode};
 use selvedge_model::message::Block;
 use selvedge_model::{
     Batch, CallId, Cancel, Expect, Input, Message, Part, Posted, Reason, Request, RequestId, Role, RunId, RunStatus,
@@ -375,6 +375,9 @@ fn request(thread: &ThreadId, step: &Step) -> Posted {
         Event::ManifestChanged(ManifestChanged { title: Some(title), .. }) => {
             Some(Request::Rename { title: title.clone() })
         }
+        Event::ChildSettled(fields) => {
+            serde_json::from_value(serde_json::Value::Object(fields.clone())).ok().map(Request::ChildSettled)
+        }
         _ => None,
     });
     let recorded = step.events.iter().find_map(|event| match event {
@@ -384,9 +387,18 @@ fn request(thread: &ThreadId, step: &Step) -> Posted {
     let id = recorded.map_or_else(|| RequestId::new(format!("replay-{}", step.version())), Ok);
     // A word and a number are a request's name.
     let id = id.unwrap_or_else(|error| unreachable!("{error}"));
-    // It was in time, or it would not stand there. What it was that changed nothing is not on record; a raise of nothing does not either.
-    let request = request.unwrap_or(Request::Raise { limits: selvedge_model::limits::Limits::default() });
+    // It was in time, or it would not stand there. What it was that changed nothing is not on record; a word on no call does not either.
+    let request = request.unwrap_or_else(|| Request::Decide(word_on_nothing()));
     Posted { thread: thread.clone(), id, at: Timestamp::from_micros(0), request }
+}
+
+/// A decision about a call that there is not.
+fn word_on_nothing() -> Decision {
+    // One letter is a call's name.
+    let call_id = CallId::new("-").unwrap_or_else(|error| unreachable!("{error}"));
+    let (action, who) = (Decision::DENY.to_owned(), String::new());
+    let resume_mode = ResumeMode::default();
+    Decision { call_id, action, who, action_hash: None, reason: None, result: None, resume_mode }
 }
 
 /// What a run began with.
