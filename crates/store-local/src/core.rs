@@ -8,20 +8,19 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 
 use rusqlite::Connection;
 use selvedge_log::hash::{SealKey, Seals};
-use selvedge_log::{Signer, Tail, Trust};
+use selvedge_log::{Signer, Trust};
 use selvedge_model::{Clock, Ids, OwnerId, ThreadId};
 use selvedge_store::lease::Desk;
 use selvedge_store::queue::Queues;
 use selvedge_store::{Error, Result};
-use serde_json::Value;
 
 use crate::disk::{Disk, DiskFile, How};
 use crate::group::Group;
 use crate::handles::Handles;
 use crate::layout::Layout;
-use crate::leads::Leads;
+use crate::memory::Memory;
+pub(crate) use crate::memory::Remembered;
 use crate::redo::{self, Spares};
-use crate::rows::Row;
 use crate::schema::{self, Use, database};
 use crate::watch::Watch;
 
@@ -54,7 +53,7 @@ pub(crate) struct Core {
     pub(crate) turns: Arc<Queues>,
     pub(crate) desk: Desk,
     pub(crate) group: Group,
-    pub(crate) memory: Mutex<HashMap<ThreadId, Arc<Remembered>>>,
+    pub(crate) memory: Mutex<Memory>,
     pub(crate) handles: Handles,
     pub(crate) pending: Mutex<Pending>,
     pub(crate) pending_changed: Condvar,
@@ -74,23 +73,6 @@ pub(crate) struct Signing {
     /// The keys whose marks on rows count.
     pub(crate) seals: Seals,
 }
-
-/// What is remembered of a thread after a commit. Never trusted: a commit compares it with the database.
-#[derive(Debug)]
-pub(crate) struct Remembered {
-    pub(crate) row: Row,
-    pub(crate) tail: Tail,
-    /// What the next changeset leads with.
-    pub(crate) leads: Leads,
-    pub(crate) state: Option<Arc<Value>>,
-    /// Where the log ended when the state was saved last, and how long it was.
-    pub(crate) saved_state: Option<(u64, u64)>,
-    /// Whether there is a `thread.json` that is believed.
-    pub(crate) is_shown: bool,
-}
-
-/// How many threads are remembered at most; beyond it all are forgotten, which costs a few reads each.
-const REMEMBERED_MAX: usize = 4096;
 
 /// What is written to transcripts and not synced yet.
 #[derive(Debug, Default)]
@@ -376,23 +358,6 @@ impl Core {
         self.signing
             .as_ref()
             .ok_or_else(|| schema::unusable("the store", "there is no key to sign with".to_owned(), hint))
-    }
-
-    pub(crate) fn remembered(&self, thread: &ThreadId) -> Option<Arc<Remembered>> {
-        lock(&self.memory).get(thread).cloned()
-    }
-
-    pub(crate) fn remember(&self, thread: &ThreadId, remembered: Remembered) {
-        let mut memory = lock(&self.memory);
-        if memory.len() >= REMEMBERED_MAX && !memory.contains_key(thread) {
-            memory.clear();
-        }
-        memory.insert(thread.clone(), Arc::new(remembered));
-    }
-
-    pub(crate) fn forget(&self, thread: &ThreadId) {
-        lock(&self.memory).remove(thread);
-        self.handles.close(thread);
     }
 
     /// Whether the process that made `owner` lives; asked of the operating system, not of a clock.

@@ -64,9 +64,9 @@ impl Core {
             let mut drained = Drained::default();
             let mut all = true;
             for outline in &rows.threads {
-                let (id, head_bytes) = (outline.id, outline.end());
+                let id = outline.id;
                 let thread = self.read(|connection| rows::name(connection, id))?;
-                let Some(redo) = self.read(|connection| Redo::read(connection, id, head_bytes))? else { continue };
+                let Some(redo) = self.read(|connection| Redo::of(connection, outline))? else { continue };
                 match self.drain_redo(&thread, id, &redo) {
                     Ok(0) => {}
                     Ok(bytes) => {

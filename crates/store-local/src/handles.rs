@@ -3,7 +3,6 @@
 //! A handle is never trusted for what stands at its path: before each use the path is asked whether it still is that file,
 //! since another process may have put a rebuilt one in its place, or removed it. The file itself could not tell: it may have a second name.
 
-use std::collections::HashMap;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex};
 
@@ -11,14 +10,18 @@ use selvedge_model::ThreadId;
 
 use crate::core::lock;
 use crate::disk::DiskFile;
+use crate::recent::Recent;
 
-/// How many stay open at most; beyond it all are closed, which costs an opening each.
+/// How many stay open at most, and at most which part of the files that this process may have open: the rest is for the database, for what is
+/// being read and for the program around the store. Beyond it the one that was used longest ago is closed.
 const OPEN_MAX: usize = 256;
+const OPEN_SHARE: u64 = 4;
 
 /// Open transcripts by thread.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(crate) struct Handles {
-    open: Mutex<HashMap<ThreadId, Arc<Open>>>,
+    most: usize,
+    open: Mutex<Recent<Arc<Open>>>,
 }
 
 /// A transcript that is open, and where.
@@ -26,6 +29,14 @@ pub(crate) struct Handles {
 pub(crate) struct Open {
     pub(crate) file: Box<dyn DiskFile>,
     pub(crate) path: PathBuf,
+}
+
+impl Default for Handles {
+    fn default() -> Self {
+        let limit = rustix::process::getrlimit(rustix::process::Resource::Nofile).current;
+        let share = limit.map_or(OPEN_MAX, |limit| usize::try_from(limit / OPEN_SHARE).unwrap_or(OPEN_MAX));
+        Self { most: share.min(OPEN_MAX), open: Mutex::default() }
+    }
 }
 
 impl Handles {
@@ -44,14 +55,41 @@ impl Handles {
 
     /// Keeps a transcript open.
     pub(crate) fn keep(&self, thread: &ThreadId, path: &Path, file: Box<dyn DiskFile>) {
+        let kept = Arc::new(Open { file, path: path.to_owned() });
         let mut open = lock(&self.open);
-        if open.len() >= OPEN_MAX && !open.contains_key(thread) {
-            open.clear();
-        }
-        open.insert(thread.clone(), Arc::new(Open { file, path: path.to_owned() }));
+        open.insert(thread, kept);
+        let closed = open.drop_oldest(self.most);
+        // Closing takes the kernel's time, not that of the others who wait for this lock.
+        drop(open);
+        drop(closed);
     }
 
     pub(crate) fn close(&self, thread: &ThreadId) {
-        lock(&self.open).remove(thread);
+        let closed = lock(&self.open).remove(thread);
+        drop(closed);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::disk::{Disk, How, RealDisk};
+
+    #[test]
+    fn beyond_the_bound_the_file_that_was_used_longest_ago_is_closed_and_no_other() {
+        let folder = tempfile::tempdir().unwrap();
+        let handles = Handles { most: 3, ..Handles::default() };
+        let thread = |number: usize| ThreadId::new(format!("t-{number}")).unwrap();
+        let keep = |number: usize| {
+            let path = folder.path().join(number.to_string());
+            handles.keep(&thread(number), &path, RealDisk.open(&path, How::Make).unwrap());
+        };
+        (0..3).for_each(keep);
+        assert!(handles.get(&thread(0)).is_some());
+        keep(3);
+        let open: Vec<usize> = (0..4).filter(|number| handles.get(&thread(*number)).is_some()).collect();
+        assert_eq!(open, [0, 2, 3]);
+        (4..100).for_each(keep);
+        assert_eq!((0..100).filter(|number| handles.get(&thread(*number)).is_some()).count(), 3);
     }
 }

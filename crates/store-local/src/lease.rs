@@ -10,7 +10,7 @@ use selvedge_store::{Acquire, Error, Lease, Result};
 use crate::core::{Core, Durability, io_error};
 use crate::disk::{self, How};
 use crate::inbox;
-use crate::rows::{self, signed};
+use crate::rows::{self, Row, signed};
 
 /// How long a beat is on disk: a time, and spaces up to here, so that each is as long as the one before.
 const BEAT_BYTES: usize = 40;
@@ -35,19 +35,32 @@ impl Backend for Core {
         if let Err(holder) = self.read(held)? {
             return Ok(Answer::HeldBy(holder));
         }
-        let answer = self.write(Durability::Lazy, |connection| {
+        let taken = self.write(Durability::Lazy, |connection| {
             let row = match held(connection)? {
                 Ok(row) => row,
-                Err(holder) => return Ok(Answer::HeldBy(holder)),
+                Err(holder) => return Ok(Err(holder)),
             };
-            let epoch = row.epoch + 1;
             let sql = "UPDATE heads SET owner = ?, epoch = ? WHERE id = ?";
-            rows::execute(connection, sql, params![self.owner.as_str(), signed(epoch), row.id])?;
-            let (thread, owner) = (thread.clone(), self.owner.clone());
-            Ok(Answer::Granted(Lease { thread, owner, epoch, taken_from: row.owner }))
+            rows::execute(connection, sql, params![self.owner.as_str(), signed(row.epoch + 1), row.id])?;
+            // What another process left for the next changeset to lead with does not show in the row.
+            let is_led = rows::exists(connection, "SELECT 1 FROM leads WHERE thread = ?", [row.id])?;
+            Ok(Ok((row, is_led)))
         })?;
-        self.forget(thread);
-        Ok(answer)
+        let (row, is_led) = match taken {
+            Ok(taken) => taken,
+            Err(holder) => {
+                self.forget(thread);
+                return Ok(Answer::HeldBy(holder));
+            }
+        };
+        let epoch = row.epoch + 1;
+        if is_led {
+            self.forget(thread);
+        } else {
+            self.remember_lease(thread, &row, Some(self.owner.clone()), epoch);
+        }
+        let (thread, owner) = (thread.clone(), self.owner.clone());
+        Ok(Answer::Granted(Lease { thread, owner, epoch, taken_from: row.owner }))
     }
 
     fn holder(&self, thread: &ThreadId) -> Result<Option<(OwnerId, u64)>> {
@@ -86,30 +99,35 @@ impl Core {
     }
 
     pub(crate) fn release(&self, lease: &Lease, hear: Hear) -> Result<()> {
-        match self.hand_back(lease, hear) {
+        let handed_back = match self.hand_back(lease, hear) {
             Err(refused @ Error::RequestsPending { .. }) => return Err(refused),
             // A failure that passes must not leave the thread held by somebody who believes to have given it back.
             Err(_) => self.hand_back(lease, hear)?,
-            Ok(()) => {}
+            Ok(row) => row,
+        };
+        match handed_back {
+            Some(row) => self.remember_lease(&lease.thread, &row, None, row.epoch),
+            None => self.forget(&lease.thread),
         }
-        self.forget(&lease.thread);
+        self.handles.close(&lease.thread);
         self.desk.leave(lease);
         Ok(())
     }
 
-    fn hand_back(&self, lease: &Lease, hear: Hear) -> Result<()> {
+    /// Gives the row as it was before, if there was a lease to give back.
+    fn hand_back(&self, lease: &Lease, hear: Hear) -> Result<Option<Row>> {
         self.write(Durability::Lazy, |connection| {
             // A thread that was deleted or taken over has nothing to give back.
-            let Some(row) = rows::find(connection, &lease.thread)? else { return Ok(()) };
+            let Some(row) = rows::find(connection, &lease.thread)? else { return Ok(None) };
             if row.epoch != lease.epoch || row.owner.as_ref() != Some(&lease.owner) {
-                return Ok(());
+                return Ok(None);
             }
             let count = inbox::holding(connection, row.id)?;
             if count > 0 && hear == Hear::First {
                 return Err(Error::RequestsPending { thread: lease.thread.clone(), count });
             }
             rows::execute(connection, "UPDATE heads SET owner = NULL WHERE id = ?", [row.id])?;
-            Ok(())
+            Ok(Some(row))
         })
     }
 

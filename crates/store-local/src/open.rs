@@ -1,6 +1,5 @@
 //! Making and opening a store, and closing it.
 
-use std::collections::HashMap;
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Condvar, Mutex};
@@ -157,7 +156,7 @@ impl LocalStore {
             turns: Arc::new(Queues::default()),
             desk: Desk::default(),
             group: Group::default(),
-            memory: Mutex::new(HashMap::new()),
+            memory: Mutex::default(),
             handles: Handles::default(),
             pending: Mutex::new(Pending::default()),
             pending_changed: Condvar::new(),

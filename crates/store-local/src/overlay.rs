@@ -69,7 +69,8 @@ impl Core {
         Ok(Shot { row, overlay, file_bytes, healed_bytes })
     }
 
-    fn open_transcript(&self, path: &std::path::Path) -> Result<Option<Box<dyn DiskFile>>> {
+    /// The transcript at a path, if there is one.
+    pub(crate) fn open_transcript(&self, path: &std::path::Path) -> Result<Option<Box<dyn DiskFile>>> {
         match self.disk.open(path, How::Read) {
             Ok(file) => Ok(Some(file)),
             Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),

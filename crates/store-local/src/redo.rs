@@ -93,6 +93,20 @@ impl Redo {
         Ok((!redo.rows.is_empty() && redo.end() == head_bytes).then_some(redo))
     }
 
+    /// The redo of an outline, if its rows still are what was seen. Only they are read, where [`Redo::read`] looks at all there are.
+    pub(crate) fn of(connection: &Connection, outline: &Outline) -> Result<Option<Self>> {
+        let sql = "SELECT bytes FROM redo WHERE id = ? AND thread = ? AND offset = ?";
+        let mut statement = connection.prepare_cached(sql).map_err(database)?;
+        let mut redo = Self { from: outline.from, rows: outline.rows.clone(), ..Self::default() };
+        for row in &outline.rows {
+            let bytes =
+                statement.query_row([row.id, row.thread, row.offset], |row| row.get::<_, Vec<u8>>(0)).optional();
+            let Some(bytes) = bytes.map_err(database)? else { return Ok(None) };
+            redo.bytes.extend_from_slice(&bytes);
+        }
+        Ok((redo.end() == outline.end()).then_some(redo))
+    }
+
     pub(crate) fn end(&self) -> u64 {
         self.from + self.bytes.len() as u64
     }

@@ -180,6 +180,11 @@ fn one<T: rusqlite::types::FromSql>(
     statement.query_row(values, |row| row.get(0)).optional().map_err(database)
 }
 
+/// Whether a query finds anything.
+pub(crate) fn exists(connection: &Connection, sql: &str, values: impl rusqlite::Params) -> Result<bool> {
+    connection.prepare_cached(sql).map_err(database)?.exists(values).map_err(database)
+}
+
 pub(crate) fn execute(connection: &Connection, sql: &str, values: impl rusqlite::Params) -> Result<usize> {
     connection.prepare_cached(sql).map_err(database)?.execute(values).map_err(database)
 }

@@ -6,7 +6,7 @@
 
 use std::collections::{HashMap, HashSet};
 use std::io::{BufReader, Read};
-use std::sync::{Arc, Weak};
+use std::sync::{Arc, Mutex, PoisonError, Weak};
 use std::thread;
 use std::time::Duration;
 
@@ -26,6 +26,11 @@ const WAIT: Duration = Duration::from_millis(300);
 /// How many bytes per thread make it worth not waiting, and how many at most.
 const ENOUGH_BYTES: u64 = 256 << 10;
 const ENOUGH_BYTES_MAX: u64 = 4 << 20;
+/// How many transcripts are synced before their redo is freed and the database's log is looked at.
+const AT_A_TIME: usize = 1_024;
+/// How many transcripts make it worth syncing some of them on another thread, and how many threads sync at most.
+const EACH_HAND: usize = 64;
+const HANDS_MAX: usize = 8;
 /// How often the worker looks whether its store is still there.
 const LOOK_UP: Duration = Duration::from_secs(5);
 
@@ -41,7 +46,7 @@ fn work(core: &Weak<Core>) {
         let pending = lock(&core.pending);
         let idle = |pending: &mut Pending| pending.threads.is_empty() && pending.phase == Phase::Open;
         let waited = core.pending_changed.wait_timeout_while(pending, LOOK_UP, idle);
-        let (pending, timed_out) = waited.unwrap_or_else(std::sync::PoisonError::into_inner);
+        let (pending, timed_out) = waited.unwrap_or_else(PoisonError::into_inner);
         if timed_out.timed_out() {
             drop(pending);
             rest(&core, &mut mover);
@@ -50,7 +55,7 @@ fn work(core: &Weak<Core>) {
         let few = |pending: &mut Pending| pending.bytes < enough(pending) && pending.phase == Phase::Open;
         let waited = core.pending_changed.wait_timeout_while(pending, WAIT, few);
         let (phase, threads) = {
-            let pending = waited.unwrap_or_else(std::sync::PoisonError::into_inner).0;
+            let pending = waited.unwrap_or_else(PoisonError::into_inner).0;
             (pending.phase, pending.threads.len())
         };
         if phase != Phase::Open {
@@ -59,7 +64,7 @@ fn work(core: &Weak<Core>) {
         // A log that could not be moved is moved next time, or by the commit that finds it very long.
         _ = mover.work(&core, threads);
         // What could not be synced stays pending and is tried again; its redo keeps it safe meanwhile.
-        _ = core.sync_pending();
+        _ = core.sync_pending_and(|| _ = mover.work(&core, threads));
     }
 }
 
@@ -92,33 +97,81 @@ impl Core {
 
     /// Makes everything that is pending durable in its transcript; its redo is free from then on.
     pub(crate) fn sync_pending(&self) -> Result<()> {
+        self.sync_pending_and(|| {})
+    }
+
+    /// The same, calling `between` again and again if there is much to do.
+    fn sync_pending_and(&self, mut between: impl FnMut()) -> Result<()> {
         let threads = {
             let mut pending = lock(&self.pending);
             pending.bytes = 0;
             std::mem::take(&mut pending.threads)
         };
         let undrained = self.undrained(&threads);
-        let mut done = Vec::new();
         let mut failed = undrained.as_ref().err().map(|error| error.to_string());
-        for (thread, entry) in threads {
-            let result = match &undrained {
-                // What is drained now is synced next time, together with what was pending.
-                Ok(undrained) if undrained.contains(&entry.id) => self.drain_thread(&thread).map(|()| false),
-                Ok(_) => self.sync_thread(&thread, &entry).map(|()| true),
-                Err(_) => Ok(false),
-            };
-            failed = result.as_ref().err().map(ToString::to_string).or(failed);
-            match result {
-                Ok(true) => done.push(entry),
-                _ => self.await_sync(&thread, entry, 0),
+        let mut left = threads.into_iter().peekable();
+        while left.peek().is_some() {
+            let some: Vec<_> = left.by_ref().take(AT_A_TIME).collect();
+            let (done, why) = self.sync_some(some, undrained.as_ref().ok());
+            failed = why.or(failed);
+            if let Err(error) = self.free_redo(&done) {
+                left.for_each(|(thread, entry)| self.await_sync(&thread, entry, 0));
+                return Err(error);
+            }
+            if left.peek().is_some() {
+                between();
             }
         }
+        failed.map_or(Ok(()), |why| Err(Error::Unusable { what: "a transcript".to_owned(), why, hint: None }))
+    }
+
+    /// Frees the redo of transcripts that are durable, once the names of new ones are too.
+    fn free_redo(&self, done: &[PendingThread]) -> Result<()> {
         if done.iter().any(|entry| entry.is_new) {
             let root = self.layout.root();
             self.disk.sync_folder(root).map_err(io_error("sync", root))?;
         }
-        self.settle_rows(&done)?;
-        failed.map_or(Ok(()), |why| Err(Error::Unusable { what: "a transcript".to_owned(), why, hint: None }))
+        self.settle_rows(done)
+    }
+
+    /// Makes some transcripts durable; gives those that are, and why another one is not. What is not durable stays pending.
+    ///
+    /// Many are synced side by side: the kernel makes one journal entry and one flush of the disk of syncs that come together.
+    fn sync_some(
+        &self,
+        threads: Vec<(ThreadId, PendingThread)>,
+        undrained: Option<&HashSet<i64>>,
+    ) -> (Vec<PendingThread>, Option<String>) {
+        let hands = (threads.len() / EACH_HAND).clamp(1, HANDS_MAX);
+        let line = Mutex::new(threads.into_iter());
+        let next = || lock(&line).next();
+        let found = Mutex::new((Vec::new(), None));
+        let work = || {
+            while let Some((thread, entry)) = next() {
+                let result = match undrained {
+                    // What is drained now is synced next time, together with what was pending.
+                    Some(undrained) if undrained.contains(&entry.id) => self.drain_thread(&thread).map(|()| false),
+                    Some(_) => self.sync_thread(&thread, &entry).map(|()| true),
+                    None => Ok(false),
+                };
+                match result {
+                    Ok(true) => lock(&found).0.push(entry),
+                    Ok(false) => self.await_sync(&thread, entry, 0),
+                    Err(error) => {
+                        lock(&found).1 = Some(error.to_string());
+                        self.await_sync(&thread, entry, 0);
+                    }
+                }
+            }
+        };
+        thread::scope(|scope| {
+            for _ in 1..hands {
+                // One that can't be had is not missed: whoever is here does it all.
+                _ = thread::Builder::new().name("selvedge-sync".to_owned()).spawn_scoped(scope, work);
+            }
+            work();
+        });
+        found.into_inner().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Keeps redo rows whose bytes are durable in their transcripts for use again, and deletes what is too many.
@@ -253,3 +306,6 @@ impl Core {
         })
     }
 }
+
+#[cfg(test)]
+mod tests;

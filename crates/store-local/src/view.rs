@@ -22,6 +22,7 @@ use crate::core::{Core, Remembered, io_error};
 use crate::disk::How;
 use crate::layout::{check_folder, is_reserved};
 use crate::leads;
+use crate::overlay::Overlay;
 use crate::rows::{self, Row};
 use crate::saved_state;
 
@@ -215,15 +216,23 @@ impl Core {
         Ok(Some(Remembered { row, tail, leads, state: None, saved_state, is_shown }))
     }
 
-    /// Whether the bytes of a log hash to what its head says.
+    /// Whether the bytes of a log hash to what its head says. The file is looked at first, and its redo only if that does not suffice:
+    /// finding the redo of a thread means looking at all redo there is.
     fn is_unchanged(&self, thread: &ThreadId, row: &Row) -> Result<bool> {
         let path = self.layout.transcript(thread);
-        let mut bytes = Vec::new();
-        let (_, overlay) = self.shot(thread)?.committed();
-        overlay.take(row.head.bytes).read_to_end(&mut bytes).map_err(io_error("read", &path))?;
-        let mut hash = RunningHash::new();
-        hash.update(&bytes);
-        Ok(hash.digest() == row.head.hash)
+        let is_signed = |log: Overlay| -> Result<bool> {
+            let mut bytes = Vec::new();
+            log.take(row.head.bytes).read_to_end(&mut bytes).map_err(io_error("read", &path))?;
+            let mut hash = RunningHash::new();
+            hash.update(&bytes);
+            Ok(hash.digest() == row.head.hash)
+        };
+        check_folder(&self.layout.thread(thread))?;
+        let file = Overlay::of_file(self.open_transcript(&path)?).map_err(io_error("look at", &path))?;
+        if is_signed(file)? {
+            return Ok(true);
+        }
+        is_signed(self.shot(thread)?.committed().1)
     }
 
     /// The saved running hash, if it was sealed with our key for exactly this head.

@@ -1,6 +1,6 @@
 //! How every backend hands out leases: those of one process wait in line, and the first of them asks the backend.
 
-use std::collections::HashMap;
+use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread;
 use std::time::{Duration, Instant};
@@ -38,7 +38,8 @@ pub trait Backend {
 #[derive(Debug, Default)]
 pub struct Desk {
     queues: Arc<Queues>,
-    turns: Mutex<HashMap<(ThreadId, u64), Turn>>,
+    /// By thread and epoch, in order: of thousands of leases those of one thread are found at once.
+    turns: Mutex<BTreeMap<(ThreadId, u64), Turn>>,
 }
 
 impl Desk {
@@ -85,7 +86,7 @@ impl Desk {
     }
 
     fn dismiss_stale(&self, thread: &ThreadId, us: &OwnerId, backend: &dyn Backend) {
-        if self.turns().keys().any(|(held, _)| held == thread) {
+        if !self.held_epochs(thread).is_empty() {
             // If the backend can't say, the turn stays; the wait is bounded.
             let now = backend.holder(thread);
             let stands = |epoch| now.as_ref().is_ok_and(|now| *now == Some((us.clone(), epoch))) || now.is_err();
@@ -95,12 +96,17 @@ impl Desk {
 
     /// Ends the turn of whoever has one for a lease that does not stand any more, and gives it.
     fn dismiss(&self, thread: &ThreadId, stands: impl Fn(u64) -> bool) -> Option<Turn> {
-        let held: Vec<_> = self.turns().keys().filter(|(held, _)| held == thread).cloned().collect();
-        let stale = held.into_iter().find(|(_, epoch)| !stands(*epoch))?;
-        self.turns().remove(&stale)
+        let stale = self.held_epochs(thread).into_iter().find(|epoch| !stands(*epoch))?;
+        self.turns().remove(&(thread.clone(), stale))
     }
 
-    fn turns(&self) -> std::sync::MutexGuard<'_, HashMap<(ThreadId, u64), Turn>> {
+    /// The epochs under which somebody here has a turn for a thread.
+    fn held_epochs(&self, thread: &ThreadId) -> Vec<u64> {
+        let all = (thread.clone(), 0)..=(thread.clone(), u64::MAX);
+        self.turns().range(all).map(|((_, epoch), _)| *epoch).collect()
+    }
+
+    fn turns(&self) -> std::sync::MutexGuard<'_, BTreeMap<(ThreadId, u64), Turn>> {
         self.turns.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
