@@ -159,8 +159,12 @@ impl<'a> Look<'a> {
             Some(()) => Some(self.whole()?),
             None => None,
         };
+        let marker = match self.pass(",\"marker\":") {
+            Some(()) => Some(self.word()?),
+            None => None,
+        };
         self.pass("}")?;
-        Some(Message { id, role, content, visibility, run_id, step })
+        Some(Message { id, role, content, visibility, run_id, step, marker })
     }
 
     /// One of a few words.

@@ -110,7 +110,7 @@ fn a_word_that_was_left_with_a_process_that_died_counts_in_the_next_one() {
             let decided = other.engine.decide(&at, &call(id), choice, "bob", &work).unwrap();
             assert_eq!(decided.recorded, Recorded::Left);
         }
-        panic!("the process dies here");
+        die();
     });
     let run = || house.send(&thread, Input::text("pay"), &payer.work);
     assert!(std::panic::catch_unwind(std::panic::AssertUnwindSafe(run)).is_err());
