@@ -107,6 +107,7 @@ pub(crate) fn run(
     let mut meta = RunMeta::started(work.agent_id.clone(), held.origin(&input));
     meta.source_mailbox_entry_id = input.note.as_ref().map(ToString::to_string);
     meta.config = work.config;
+    meta.system = Some(work.system_digest());
     let mut running = Running {
         work,
         run,

@@ -87,6 +87,9 @@ pub struct RunMeta {
     /// The configuration it runs under.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub config: Option<Digest>,
+    /// The system prompt it runs under, for comparing only.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub system: Option<Digest>,
 }
 
 impl RunMeta {
@@ -106,6 +109,7 @@ impl RunMeta {
             outcome: None,
             cost: None,
             config: None,
+            system: None,
         }
     }
 
@@ -187,6 +191,7 @@ impl Run {
             run.meta.parent_thread_id = before.meta.parent_thread_id.or(run.meta.parent_thread_id);
             run.meta.source_mailbox_entry_id = before.meta.source_mailbox_entry_id.or(run.meta.source_mailbox_entry_id);
             run.meta.config = before.meta.config.or(run.meta.config);
+            run.meta.system = before.meta.system.or(run.meta.system);
         }
         run
     }
