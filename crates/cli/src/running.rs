@@ -16,7 +16,7 @@ use selvedge::orchestrator::{Launcher, Orchestrator};
 use selvedge::snapshot::Keeper;
 use selvedge::store::{Registry, Store};
 use selvedge::tools::{Detached, ProcessGroups};
-use selvedge::workshop::{Whose, Workshop, capabilities};
+use selvedge::workshop::{Whose, Workshop, capabilities, prompt_changed_since};
 use selvedge::{Assignment, Ended, Engine, EngineOptions, Input, Redactor, Told};
 use selvedge_engine::engine::Prepare;
 use selvedge_engine::orphans::RECOVERY;
@@ -99,11 +99,14 @@ impl Running {
         // By its verified log: what the database says a thread may do does not count.
         let manifest = self.engine.manifest(&end).map_err(|error| Failure::of(&error))?;
         let work = self.orchestrator.assignment(&manifest)?;
-        let last = self.store.runs(&manifest.thread_id)?.pop();
-        let missing = last.as_ref().and_then(|_| self.store.missing_manifest(&manifest.thread_id));
-        let changed = last.and_then(|run| changed_since(&self.workshop.config, &run));
+        let runs = self.store.runs(&manifest.thread_id)?;
+        let missing = runs.last().and_then(|_| self.store.missing_manifest(&manifest.thread_id));
+        let changed = runs.last().and_then(|run| changed_since(&self.workshop.config, run));
+        // What is gone changes the prompt, and says why.
+        let prompt = prompt_changed_since(&runs, &work).filter(|_| work.notices.is_empty());
+        let about_work = work.notices.iter().cloned().chain(prompt).map(|note| clean(&note));
         let mut notes = self.notes.borrow_mut();
-        for note in missing.into_iter().chain(changed) {
+        for note in missing.into_iter().chain(changed).chain(about_work) {
             if !notes.contains(&note) {
                 notes.push(note);
             }

@@ -5,6 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use selvedge_items::config::{ErrorClass, ResumeMode, Stops, Wait};
+use selvedge_log::hash::sha256;
 use selvedge_model::limits::Limits;
 use selvedge_model::{AgentId, Digest, Model, Price, ThreadId, Tool, ToolSpec};
 use serde_json::Value;
@@ -77,6 +78,8 @@ pub struct Assignment {
     pub config: Option<Digest>,
     /// How failures of the model are met.
     pub patience: Patience,
+    /// What somebody should know who lets a run begin: what of all this is gone since the thread was created.
+    pub notices: Vec<String>,
 }
 
 /// When a thread whose context is full goes on in another one, and how.
@@ -187,7 +190,13 @@ impl Assignment {
             hooks: Vec::new(),
             config: None,
             patience: Patience::default(),
+            notices: Vec::new(),
         }
+    }
+
+    /// The digest of the system prompt, as the record of a run has it.
+    pub fn system_digest(&self) -> Digest {
+        sha256(self.system.as_bytes())
     }
 
     /// Whether calls of its model cost money.

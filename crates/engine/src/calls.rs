@@ -9,6 +9,7 @@
 //! - What nobody knows suspends the thread until a person says what became of it.
 
 mod flight;
+mod guarded;
 mod need;
 mod results;
 
@@ -27,7 +28,7 @@ use crate::error::Result;
 use crate::held::More;
 use crate::ledger::Book;
 use crate::run::Running;
-use crate::spawn::{Child, Own, Refused};
+use crate::spawn::{Child, Own, Refusal, Refused};
 use crate::told::Told;
 
 use flight::{Flight, Landed, Way};
@@ -109,19 +110,19 @@ impl Running<'_, '_> {
             let (tool, call) = (&*tool, &*call);
             let spawning = self.work.spawning.as_ref().filter(|spawning| spawning.tool == call.name);
             let way = match (spawning, child.take()) {
-                (None, _) => tool.start(call).map(Way::Tool).map_err(|error| Refused::Told(error.to_string())),
+                (None, _) => guarded::start(&**tool, call).map(Way::Tool).map_err(Refused::from),
                 (Some(spawning), None) if spawning.children.are_recorded() => {
                     match self.held.recorded_child(call, self.work, spawning, born) {
                         Ok(spawned) => {
                             born += 1;
                             self.held.delta.events.push(spawned);
-                            tool.start(call).map(Way::Tool).map_err(|error| Refused::Told(error.to_string()))
+                            guarded::start(&**tool, call).map(Way::Tool).map_err(Refused::from)
                         }
                         Err(refused) => Err(refused),
                     }
                 }
                 (Some(spawning), Some(_)) if spawning.children.are_recorded() => {
-                    tool.start(call).map(Way::Tool).map_err(|error| Refused::Told(error.to_string()))
+                    guarded::start(&**tool, call).map(Way::Tool).map_err(Refused::from)
                 }
                 (Some(spawning), Some(Spawned { thread_id: thread, detached: is_detached, .. })) => {
                     let launched = is_detached.then(|| spawning.children.launch(&thread)).transpose();
@@ -134,7 +135,7 @@ impl Running<'_, '_> {
                             lowered: Limits::default(),
                         }))
                     };
-                    launched.map(way).map_err(Refused::Told)
+                    launched.map(way).map_err(Refused::told)
                 }
                 (Some(spawning), None) => self
                     .held
@@ -152,11 +153,12 @@ impl Running<'_, '_> {
                     flight.started = Some(Way::Child(child));
                 }
                 Ok(way) => flight.started = Some(way),
-                Err(Refused::Told(error)) if spawning.is_some() => {
-                    let content = json!({"success": false, "error": error});
+                Err(Refused::Told(Refusal { text, failure })) => {
+                    let content =
+                        if spawning.is_some() { json!({"success": false, "error": text}) } else { json!(text) };
                     flight.landed = Landed::Output(Output { content, is_error: true, ..Output::default() });
+                    flight.failure = failure;
                 }
-                Err(Refused::Told(why)) => flight.landed = Landed::Output(Output::error(why)),
                 Err(Refused::Waits(suspended)) => flight.landed = Landed::Limited(*suspended),
             }
         }
@@ -265,7 +267,7 @@ impl Running<'_, '_> {
                 self.hands_over = true;
             }
             self.held.delta.events.extend(flight.event);
-            self.held.add_result(&flight.open, output, &mut state)?;
+            self.held.add_outcome(&flight.open, output, flight.failure, &mut state)?;
         }
         if !self.held.delta.messages.is_empty() {
             self.commit(Reason::ToolResultsCommitted)?;

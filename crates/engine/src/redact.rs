@@ -125,6 +125,7 @@ impl Redactor {
             match event {
                 Event::ToolOutcome(outcome) => {
                     self.option(&mut outcome.error);
+                    outcome.failure.iter_mut().for_each(|failure| self.string(&mut failure.why));
                     outcome.result.iter_mut().for_each(|result| self.value(result));
                 }
                 Event::Decision(decision) => {

@@ -12,10 +12,11 @@ use std::time::Duration;
 use selvedge_model::answer::End;
 use selvedge_model::event::{Fields, HandoffReason, ManifestChanged, SuspendReason, Suspended, TurnUsage};
 use selvedge_model::limits::{self, Cost, Limits, Reached};
-use selvedge_model::message::Block;
+use selvedge_model::message::{Block, Marker};
+use selvedge_model::run::{Failure, FailureClass};
 use selvedge_model::{
-    CallId, Cancel, Classify, Event, Message, Money, Reason, Role, RunId, RunMeta, RunStatus, Status, Stop, Timestamp,
-    ToolSpec, Verdict,
+    CallId, Cancel, Classify, Event, Message, ModelError, Money, Reason, Role, RunId, RunMeta, RunStatus, Status, Stop,
+    Timestamp, ToolSpec, Verdict,
 };
 use serde_json::{Value, json};
 
@@ -31,15 +32,6 @@ use crate::start::Start;
 use crate::stops::{self, Met};
 use crate::told::{Ended, Told};
 use crate::turn::{self, Asked, Asking, Used};
-
-/// What stands in place of an answer when a run was stopped, and how it begins when one failed.
-const STOPPED: &str = "(stopped by user)";
-const FAILED: &str = "(error: ";
-
-/// Whether a message of the assistant is no answer, but says how a run ended without one.
-pub(crate) fn is_marker(text: &str) -> bool {
-    text == STOPPED || (text.starts_with(FAILED) && text.ends_with(')'))
-}
 
 /// A run that goes on.
 pub(crate) struct Running<'r, 'e> {
@@ -86,7 +78,17 @@ enum Why {
     Failed {
         code: &'static str,
         why: String,
+        failure: Failure,
     },
+}
+
+impl Why {
+    /// The model failed for good.
+    fn of_model(error: &ModelError) -> Self {
+        let why = error.to_string();
+        let unknown = || Failure { class: FailureClass::ModelFailed, why: why.clone() };
+        Self::Failed { code: error.code(), failure: error.failure().unwrap_or_else(unknown), why }
+    }
 }
 
 /// Runs a thread that is held, from its input to its end.
@@ -105,6 +107,7 @@ pub(crate) fn run(
     let mut meta = RunMeta::started(work.agent_id.clone(), held.origin(&start.input));
     meta.source_mailbox_entry_id = start.request.as_ref().map(|asked| asked.id.to_string());
     meta.config = work.config;
+    meta.system = Some(work.system_digest());
     let mut running = Running {
         work,
         run,
@@ -132,7 +135,8 @@ pub(crate) fn run(
             let why = error.to_string();
             (running.tell)(Told::StateError { why: &why });
             let code = error.code();
-            match running.finish(Why::Failed { code, why }) {
+            let failure = Failure { class: FailureClass::Engine, why: why.clone() };
+            match running.finish(Why::Failed { code, why, failure }) {
                 // The first failure says what happened; that the end could not be recorded either adds nothing.
                 Err(_) => return Err(error),
                 Ok(ended) => return Ok(ended),
@@ -340,7 +344,7 @@ impl Running<'_, '_> {
                 self.keep_partial(&partial);
                 return Ok(Some(self.stopped().unwrap_or(Why::Stopped(Stop::Cancelled))));
             }
-            Asked::Failed(error) => return Ok(Some(Why::Failed { code: error.code(), why: error.to_string() })),
+            Asked::Failed(error) => return Ok(Some(Why::of_model(&error))),
             Asked::Refused(refused) => return Ok(Some(Why::Refused(refused))),
         };
         if answer.session.is_some() && answer.session != session {
@@ -359,12 +363,15 @@ impl Running<'_, '_> {
         Ok(match (calls, end) {
             (true, _) => None,
             (false, End::Refused) => {
-                Some(Why::Failed { code: "model_refused", why: "the model refuses to answer".to_owned() })
+                let why = "the model refuses to answer".to_owned();
+                let failure = Failure { class: FailureClass::ModelDeclined, why: String::new() };
+                Some(Why::Failed { code: "model_refused", why, failure })
             }
-            (false, End::Length) => Some(Why::Failed {
-                code: "model_length",
-                why: "the answer ran into the most tokens it may have".to_owned(),
-            }),
+            (false, End::Length) => {
+                let why = "the answer ran into the most tokens it may have".to_owned();
+                let failure = Failure { class: FailureClass::ModelLength, why: String::new() };
+                Some(Why::Failed { code: "model_length", why, failure })
+            }
             (false, _) => Some(self.completed()),
         })
     }
@@ -528,14 +535,16 @@ impl Running<'_, '_> {
             }
             Why::Stopped(stop) => {
                 self.held.interrupt_calls("interrupted: the run was stopped before this call was made")?;
-                self.held.delta.messages.push(Message::text(Role::Assistant, STOPPED));
+                self.held.delta.messages.push(Message::marker(Marker::Stopped, "(stopped by user)"));
                 self.held.answer_stops(Verdict::Applied)?;
                 let code = if stop == Stop::Killed { "killed" } else { "cancelled" };
                 (code.to_owned(), None, None, done)
             }
-            Why::Failed { code, why } => {
+            Why::Failed { code, why, failure } => {
                 self.held.interrupt_calls("interrupted: the run failed before this call was made")?;
-                self.held.delta.messages.push(Message::text(Role::Assistant, format!("{FAILED}{why})")));
+                self.held.delta.messages.push(Message::marker(Marker::Failed, format!("(error: {why})")));
+                let redacted = self.held.engine.redactor.text(&failure.why);
+                self.meta.failure = Some(Failure { why: redacted.unwrap_or(failure.why), ..failure });
                 (code.to_owned(), Some(why), Some(Status::Error), done)
             }
         })

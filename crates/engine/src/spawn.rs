@@ -16,13 +16,13 @@ use std::sync::Arc;
 
 use selvedge_items::capability::{Capabilities, Capability};
 use selvedge_model::account::Posting;
-use selvedge_model::event::{Fields, SuspendReason, Suspended};
+use selvedge_model::event::{Fields, SuspendReason, Suspended, ToolFailure, ToolFailureClass};
 use selvedge_model::limits::Limits;
 use selvedge_model::request::ChildEnd;
 use selvedge_model::tool::Started;
 use selvedge_model::{
     Call, CallId, Cancel, Changeset, Event, Expect, Input, Manifest, Message, Money, NewThread, Origin, Output, Part,
-    Posted, Request, Role, Status, Stop, ThreadId,
+    Posted, Request, Role, Status, Stop, ThreadId, ToolError,
 };
 use selvedge_store::Error as StoreError;
 use serde_json::{Value, json};
@@ -48,6 +48,12 @@ pub trait Children: Send + Sync {
 
     /// A process that will run a child, behind a gate: dispatching it opens the gate and does not wait. Dropped, it never ran.
     fn launch(&self, child: &ThreadId) -> std::result::Result<Box<dyn Started>, String>;
+
+    /// Why the outside, and not the thread's own record, kept the child of a call from being started, where that is on record.
+    fn refused(&self, call: &Call) -> Option<ToolFailure> {
+        _ = call;
+        None
+    }
 
     /// Whether children are only known from a record: whether one may be started is decided, but none is, and the tool answers.
     fn are_recorded(&self) -> bool {
@@ -113,19 +119,49 @@ pub(crate) struct Own {
 /// Why a child is not started.
 pub(crate) enum Refused {
     /// The model is told.
-    Told(String),
+    Told(Refusal),
     /// A ceiling is reached, and the thread waits.
     Waits(Box<Suspended>),
 }
 
+/// What the model is told instead of an answer, and how that is recorded.
+pub(crate) struct Refusal {
+    pub(crate) text: String,
+    pub(crate) failure: Option<ToolFailure>,
+}
+
+impl Refused {
+    /// In words that help a model.
+    pub(crate) fn told(text: impl Into<String>) -> Self {
+        Self::Told(Refusal { text: text.into(), failure: None })
+    }
+
+    /// By something outside of the thread's own record.
+    fn outside(failure: ToolFailure) -> Self {
+        let ToolFailure { class, why } = &failure;
+        let text = match class {
+            ToolFailureClass::ParentUnverified => format!("the thread can't start a child: {why}"),
+            ToolFailureClass::OverBudget => format!("the budget does not hold: {why}"),
+            ToolFailureClass::NotLaunched | ToolFailureClass::NotStarted | ToolFailureClass::Panicked => {
+                format!("the child could not be started: {why}")
+            }
+        };
+        Self::Told(Refusal { text, failure: Some(failure) })
+    }
+
+    fn because(class: ToolFailureClass, why: impl ToString) -> Self {
+        Self::outside(ToolFailure { class, why: why.to_string() })
+    }
+}
+
+impl From<ToolError> for Refused {
+    fn from(error: ToolError) -> Self {
+        Self::Told(Refusal { text: error.to_string(), failure: error.failure() })
+    }
+}
+
 /// How much of a child's last words its parent is told.
 const TOLD_BYTES: usize = 4000;
-
-/// How words begin that say why the outside, and not the thread's own record, keeps a child from being started.
-pub(crate) const OUTSIDE: [&str; 3] = [FORGED, TOO_DEAR, NOT_LAUNCHED];
-const FORGED: &str = "the thread can't start a child: ";
-const TOO_DEAR: &str = "the budget does not hold: ";
-const NOT_LAUNCHED: &str = "the child could not be started: ";
 
 impl Held<'_> {
     /// The child that a call asks for, made ready.
@@ -138,7 +174,6 @@ impl Held<'_> {
         book: &mut Book<'_>,
     ) -> Result<std::result::Result<Child, Refused>> {
         let parent = self.fold.manifest();
-        let told = |why: String| Ok(Err(Refused::Told(why)));
         let (mut order, wished, limits) = match self.ordered(call, work, spawning, own.born) {
             Ok(ordered) => ordered,
             Err(refused) => return Ok(Err(refused)),
@@ -147,7 +182,7 @@ impl Held<'_> {
         let limits = match self.fund_child(&thread, &wished, limits, work, own.turn, book) {
             Ok(limits) => limits,
             Err(Error::Store(error @ StoreError::Posting(_))) => {
-                return told(format!("{TOO_DEAR}{error}"));
+                return Ok(Err(Refused::because(ToolFailureClass::OverBudget, error)));
             }
             Err(error) => return Err(error),
         };
@@ -160,7 +195,7 @@ impl Held<'_> {
         order.thread.family_root_id = Some(parent.family_root().clone());
         let launched = match order.detached.then(|| spawning.children.launch(&thread)).transpose() {
             Ok(launched) => launched,
-            Err(why) => return told(format!("{NOT_LAUNCHED}{why}")),
+            Err(why) => return Ok(Err(Refused::because(ToolFailureClass::NotLaunched, why))),
         };
         self.engine.redactor.thread(&mut order.thread);
         self.engine.redactor.messages(&mut order.messages);
@@ -179,8 +214,11 @@ impl Held<'_> {
         before: u64,
     ) -> std::result::Result<(Order, Limits, Limits), Refused> {
         let parent = self.fold.manifest();
-        (spawning.vouch)(parent).map_err(|why| Refused::Told(format!("{FORGED}{why}")))?;
-        let mut order = spawning.children.order(call, parent).map_err(Refused::Told)?;
+        (spawning.vouch)(parent).map_err(|why| Refused::because(ToolFailureClass::ParentUnverified, why))?;
+        if let Some(failure) = spawning.children.refused(call) {
+            return Err(Refused::outside(failure));
+        }
+        let mut order = spawning.children.order(call, parent).map_err(Refused::told)?;
         let ceilings = self.limits(work);
         let mut used = self.fold.meter().used(0);
         used.spawns = used.spawns.saturating_add(before);
@@ -190,7 +228,7 @@ impl Held<'_> {
         let wished = order.thread.limits.take().unwrap_or_default();
         match wished.under(&ceilings) {
             Some(limits) => Ok((order, wished, limits)),
-            None => Err(Refused::Told("children may not go deeper".to_owned())),
+            None => Err(Refused::told("children may not go deeper")),
         }
     }
 

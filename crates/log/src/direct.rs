@@ -159,8 +159,12 @@ impl<'a> Look<'a> {
             Some(()) => Some(self.whole()?),
             None => None,
         };
+        let marker = match self.pass(",\"marker\":") {
+            Some(()) => Some(self.word()?),
+            None => None,
+        };
         self.pass("}")?;
-        Some(Message { id, role, content, visibility, run_id, step })
+        Some(Message { id, role, content, visibility, run_id, step, marker })
     }
 
     /// One of a few words.
@@ -270,17 +274,21 @@ fn exact(text: &str) -> Option<Timestamp> {
 #[cfg(test)]
 mod tests {
     use proptest::prelude::*;
+    use selvedge_model::message::Marker;
+    use selvedge_model::{Digest, Role};
 
     use super::*;
     use crate::line::decode_thoroughly;
 
-    const LINES: [&str; 6] = [
+    const LINES: [&str; 8] = [
         r#"{"seq":7,"timestamp":"2026-11-15T03:28:58.123456Z","thread_id":"scribe-0123456789ab","event_type":"message","payload":{"id":"m1","role":"user","content":"a \"quoted\"\nline \u00e9"}}"#,
         r#"{"seq":8,"timestamp":"2026-11-15T03:28:58.123456Z","thread_id":"scribe-0123456789ab","event_type":"message","payload":{"role":"assistant","content":[{"type":"tool_call","id":"c1","name":"read","arguments":{"n":-1,"f":1.5,"big":1844674407370955,"nested":[[],{}],"none":null}}]}}"#,
         r#"{"seq":9,"timestamp":"2026-11-15T03:28:58.123456Z","thread_id":"scribe-0123456789ab","event_type":"snapshot","payload":{"state":{"a":[1,2,{"b":true}]}}}"#,
         r#"{"seq":10,"timestamp":"2026-11-15T03:28:58.123456Z","thread_id":"scribe-0123456789ab","event_type":"hook_fired","payload":{"hook":"h","at":1.0}}"#,
         r#"{"seq":5,"timestamp":"2026-11-15T03:28:58.123456Z","thread_id":"scribe-0123456789ab","event_type":"checkpoint","payload":{"version":2,"reason":"UserMessage","epoch":1,"log_id":"0123456789abcdef0123456789abcdef","segment":0,"byte_offset":1000,"hash":"0000000000000000000000000000000000000000000000000000000000000000","settled":false,"signer":"1111111111111111111111111111111111111111111111111111111111111111","sig":"x"}}"#,
         r#"{"seq":6,"timestamp":"2026-11-15T03:28:58.123456Z","thread_id":"scribe-0123456789ab","event_type":"message","payload":{"id":"m1","role":"tool","content":"a \"b\"\n\t\\ \/ \u001b \u20aC","visibility":"internal","run_id":"r1","step":3}}"#,
+        r#"{"seq":6,"timestamp":"2026-11-15T03:28:58.123456Z","thread_id":"scribe-0123456789ab","event_type":"message","payload":{"id":"m2","role":"assistant","content":"(stopped by user)","step":3,"marker":"stopped"}}"#,
+        r#"{"seq":6,"timestamp":"2026-11-15T03:28:58.123456Z","thread_id":"scribe-0123456789ab","event_type":"message","payload":{"role":"user","content":[{"type":"text","text":"a … z","blob":"0000000000000000000000000000000000000000000000000000000000000000"}]}}"#,
     ];
 
     /// What is read directly is what the thorough way reads.
@@ -323,6 +331,9 @@ mod tests {
             LINES[5].replace(r#""step":3"#, r#""step":4294967296"#),
             LINES[5].replace(r#""step":3"#, r#""step":3,"step":3"#),
             LINES[5].replace(r#""m1""#, r#""""#),
+            LINES[6].replace(r#""marker":"stopped""#, r#""marker":"asleep""#),
+            LINES[6].replace(r#""marker":"stopped""#, r#""marker":"stopped","marker":"stopped""#),
+            LINES[7].replace(r#""blob":"00"#, r#""blob":"0"#),
             LINES[5].replace("internal", "inward"),
             LINES[5].replace(r"\t", "\t"),
             LINES[5].replace(r"\t", "\u{1f}"),
@@ -369,10 +380,14 @@ mod tests {
         }
 
         #[test]
-        fn a_text_is_read_as_it_was_written(text in any::<String>(), id in prop::option::of("[a-z ]{1,9}"), step in any::<Option<u32>>()) {
+        fn a_text_is_read_as_it_was_written(
+            text in any::<String>(), id in prop::option::of("[a-z ]{1,9}"), step in any::<Option<u32>>(),
+            marker in prop::option::of(prop_oneof![Just(Marker::Stopped), Just(Marker::Failed)]), blob in any::<Option<[u8; 32]>>(),
+        ) {
             let thread = ThreadId::new("scribe-0123456789ab").unwrap();
             let id = id.map(|id| MessageId::new(id).unwrap());
-            let message = Message { id, step, ..Message::text(selvedge_model::Role::User, text) };
+            let content = vec![Block::Text { text, blob: blob.map(Digest) }];
+            let message = Message { id, step, marker, content, ..Message::text(Role::User, "") };
             let mut bytes = Vec::new();
             crate::line::encode(&mut bytes, 7, Timestamp::from_micros(0), &thread, &Event::Message(message.clone())).unwrap();
             bytes.pop();

@@ -11,6 +11,7 @@ use serde::{Deserialize, Serialize};
 use crate::cancel::Cancel;
 use crate::error::{Classify, Kind};
 use crate::message::{Block, Message};
+use crate::run::{Failure, FailureClass};
 use crate::tool::ToolSpec;
 
 /// What a model is asked.
@@ -172,6 +173,40 @@ impl ModelError {
             Self::Status { status, .. } => Some(*status),
             _ => None,
         }
+    }
+
+    /// How it is recorded; nothing if it was told to stop.
+    pub fn failure(&self) -> Option<Failure> {
+        let (class, why) = match self {
+            Self::Transient { why } | Self::Unreached { why } => (FailureClass::ModelFailed, why.clone()),
+            Self::Status { status, why, .. } => {
+                let class = match said(*status) {
+                    Said::Patience => FailureClass::ModelRateLimited,
+                    Said::Failed => FailureClass::ModelFailed,
+                    Said::No => FailureClass::ModelRefused,
+                };
+                (class, format!("HTTP {status}: {why}"))
+            }
+            Self::RateLimited { why, .. } => (FailureClass::ModelRateLimited, why.clone()),
+            Self::Cut { why, .. } => (FailureClass::ModelCut, why.clone()),
+            Self::SessionRefused { why } => (FailureClass::ModelSessionRefused, why.clone()),
+            Self::Permanent { why } => (FailureClass::ModelRefused, why.clone()),
+            Self::Stopped { .. } => return None,
+        };
+        Some(Failure { class, why })
+    }
+
+    /// The error that was recorded so; nothing if it was none of a call.
+    pub fn recorded(failure: &Failure) -> Option<Self> {
+        let why = failure.why.clone();
+        Some(match failure.class {
+            FailureClass::ModelFailed => Self::Transient { why },
+            FailureClass::ModelRateLimited => Self::RateLimited { why, retry_after: None },
+            FailureClass::ModelCut => Self::Cut { why, partial: Vec::new(), usage: Usage::default() },
+            FailureClass::ModelSessionRefused => Self::SessionRefused { why },
+            FailureClass::ModelRefused => Self::Permanent { why },
+            FailureClass::ModelDeclined | FailureClass::ModelLength | FailureClass::Engine => return None,
+        })
     }
 
     /// How long to wait before it is tried again, if the provider said so.

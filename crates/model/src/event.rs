@@ -21,7 +21,7 @@ use crate::run::RunRecorded;
 use crate::status::Status;
 
 pub use birth::{Hold, NewThread, Predecessor, ThreadCreated, ThreadKind};
-pub use calls::{EffectClass, Process, ToolIntent, ToolOutcome, TurnUsage};
+pub use calls::{EffectClass, Process, ToolFailure, ToolFailureClass, ToolIntent, ToolOutcome, TurnUsage};
 pub use integrity::{BlobErased, Checkpoint, KeyRotated, Recovery};
 pub use waiting::{Ask, Decision, ResumeMode, SuspendReason, Suspended};
 
@@ -274,7 +274,7 @@ mod tests {
     #[test]
     fn a_tool_that_answered_null_has_answered() {
         let call_id = CallId::new("c").unwrap();
-        let answered = ToolOutcome { call_id, result: Some(Value::Null), error: None, blob: None };
+        let answered = ToolOutcome { call_id, result: Some(Value::Null), error: None, failure: None, blob: None };
         let text = serde_json::to_string(&answered).unwrap();
         assert_eq!(serde_json::from_str::<ToolOutcome>(&text).unwrap(), answered);
         let silent = ToolOutcome { result: None, ..answered };

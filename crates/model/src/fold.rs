@@ -234,9 +234,10 @@ impl Thread {
                     call.settled = Some(decision.clone());
                 }
             }
-            Event::ToolOutcome(ToolOutcome { call_id, error, blob, .. }) => {
-                let ended = ToolOutcome { call_id: call_id.clone(), error: error.clone(), blob: *blob, result: None };
-                self.call(call_id).outcome = Some(ended);
+            Event::ToolOutcome(ToolOutcome { call_id, error, failure, blob, .. }) => {
+                let (call_id, error, failure) = (call_id.clone(), error.clone(), failure.clone());
+                let call = self.call(&call_id);
+                call.outcome = Some(ToolOutcome { call_id, error, failure, blob: *blob, result: None });
             }
             Event::Checkpoint(checkpoint) => self.checkpoint(checkpoint, at),
             other => self.manifest.apply(other, at)?,

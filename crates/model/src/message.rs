@@ -40,6 +40,16 @@ pub enum Visibility {
     Internal,
 }
 
+/// A message of the assistant that is no answer, but says how a run ended without one.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Marker {
+    /// The run was stopped.
+    Stopped,
+    /// The run failed.
+    Failed,
+}
+
 /// A piece of a message.
 ///
 /// What was shortened names in `blob` where its whole content is kept. The text says the same for the model; only the field counts.
@@ -142,12 +152,20 @@ pub struct Message {
     pub run_id: Option<RunId>,
     /// The step of that run.
     pub step: Option<u32>,
+    /// Whether it is no answer, but says how a run ended.
+    pub marker: Option<Marker>,
 }
 
 impl Message {
     /// A message of one text block.
     pub fn text(role: Role, text: impl Into<String>) -> Self {
-        Self { id: None, role, content: vec![Block::text(text)], visibility: Visibility::All, run_id: None, step: None }
+        let content = vec![Block::text(text)];
+        Self { id: None, role, content, visibility: Visibility::All, run_id: None, step: None, marker: None }
+    }
+
+    /// What stands in place of an answer when a run ended without one.
+    pub fn marker(marker: Marker, text: impl Into<String>) -> Self {
+        Self { marker: Some(marker), ..Self::text(Role::Assistant, text) }
     }
 
     /// The same message under an id.
@@ -193,6 +211,9 @@ impl Serialize for Message {
         if let Some(step) = self.step {
             map.serialize_entry("step", &step)?;
         }
+        if let Some(marker) = self.marker {
+            map.serialize_entry("marker", &marker)?;
+        }
         map.end()
     }
 }
@@ -208,6 +229,7 @@ struct Wire {
     visibility: Visibility,
     run_id: Option<RunId>,
     step: Option<u32>,
+    marker: Option<Marker>,
     #[serde(default)]
     tool_calls: Vec<WireCall>,
     tool_call_id: Option<CallId>,
@@ -283,7 +305,8 @@ impl<'de> Deserialize<'de> for Message {
             Some(metadata) => (wire.run_id.or(metadata.run_id), wire.step.or(metadata.step_index)),
             None => (wire.run_id, wire.step),
         };
-        Ok(Self { id: wire.id, role: wire.role, content, visibility: wire.visibility, run_id, step })
+        let Wire { id, role, visibility, marker, .. } = wire;
+        Ok(Self { id, role, content, visibility, run_id, step, marker })
     }
 }
 
@@ -309,6 +332,15 @@ mod tests {
             format!(r#"{{"role":"user","content":[{{"type":"text","text":"begin … end","blob":"{blob}"}}]}}"#);
         assert_eq!(text, expected);
         assert_eq!(serde_json::from_str::<Message>(&text).unwrap(), message);
+    }
+
+    #[test]
+    fn what_says_how_a_run_ended_is_told_from_an_answer_that_reads_alike() {
+        let marker = Message::marker(Marker::Stopped, "(stopped by user)");
+        let text = serde_json::to_string(&marker).unwrap();
+        assert_eq!(text, r#"{"role":"assistant","content":"(stopped by user)","marker":"stopped"}"#);
+        assert_eq!(serde_json::from_str::<Message>(&text).unwrap(), marker);
+        assert_ne!(Message::text(Role::Assistant, "(stopped by user)"), marker);
     }
 
     #[test]

@@ -8,6 +8,45 @@ use crate::limits::Cost;
 use crate::status::{RunStatus, Status};
 use crate::time::Timestamp;
 
+/// What failed, when a run ended in an error.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Failure {
+    /// What kind of failure it is.
+    pub class: FailureClass,
+    /// What went wrong, without the words that the class stands for.
+    pub why: String,
+}
+
+/// What kind of failure ended a run.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum FailureClass {
+    /// The model could not be reached or failed, however often it was asked.
+    ModelFailed,
+    /// The provider limits the rate.
+    ModelRateLimited,
+    /// The answer broke off.
+    ModelCut,
+    /// The outside engine does not know the session.
+    ModelSessionRefused,
+    /// The provider refused the request.
+    ModelRefused,
+    /// The model declined to answer.
+    ModelDeclined,
+    /// The answer had more tokens than it may have.
+    ModelLength,
+    /// Something else than the model failed: the store, the disk, this program.
+    Engine,
+}
+
+impl FailureClass {
+    /// Whether the model failed, and not what runs it.
+    pub fn is_of_model(self) -> bool {
+        self != Self::Engine
+    }
+}
+
 /// What a changeset says about its run. Present on the first changeset of a run and on its last.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -27,6 +66,9 @@ pub struct RunMeta {
     /// Why it ended, in a sentence.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub termination_detail: Option<String>,
+    /// What failed, if it ended in an error.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub failure: Option<Failure>,
     /// The request that started it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub source_mailbox_entry_id: Option<String>,
@@ -45,6 +87,9 @@ pub struct RunMeta {
     /// The configuration it runs under.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub config: Option<Digest>,
+    /// The system prompt it runs under, for comparing only.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub system: Option<Digest>,
 }
 
 impl RunMeta {
@@ -57,12 +102,14 @@ impl RunMeta {
             parent_thread_id: None,
             termination_code: None,
             termination_detail: None,
+            failure: None,
             source_mailbox_entry_id: None,
             input_tokens: 0,
             output_tokens: 0,
             outcome: None,
             cost: None,
             config: None,
+            system: None,
         }
     }
 
@@ -144,6 +191,7 @@ impl Run {
             run.meta.parent_thread_id = before.meta.parent_thread_id.or(run.meta.parent_thread_id);
             run.meta.source_mailbox_entry_id = before.meta.source_mailbox_entry_id.or(run.meta.source_mailbox_entry_id);
             run.meta.config = before.meta.config.or(run.meta.config);
+            run.meta.system = before.meta.system.or(run.meta.system);
         }
         run
     }

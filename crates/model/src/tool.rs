@@ -12,7 +12,7 @@ use serde_json::Value;
 use crate::cancel::Cancel;
 use crate::digest::Digest;
 use crate::error::{Classify, Kind};
-use crate::event::{EffectClass, Process};
+use crate::event::{EffectClass, Process, ToolFailure, ToolFailureClass};
 use crate::id::{CallId, RunId, ThreadId};
 use crate::patch::Patch;
 
@@ -158,6 +158,14 @@ pub enum ToolError {
         /// What went wrong.
         why: String,
     },
+    /// It panicked before it was dispatched, or is one that may run again.
+    #[error("tool `{tool}` panicked: {why}")]
+    Panicked {
+        /// The tool.
+        tool: String,
+        /// What it said.
+        why: String,
+    },
     /// It was told to stop and did; what it had done by then, nobody knows.
     #[error("tool `{tool}` was stopped")]
     Stopped {
@@ -174,6 +182,18 @@ pub enum ToolError {
     },
 }
 
+impl ToolError {
+    /// How it is recorded; nothing if what became of the call is not known.
+    pub fn failure(&self) -> Option<ToolFailure> {
+        let (class, why) = match self {
+            Self::NotStarted { why, .. } => (ToolFailureClass::NotStarted, why),
+            Self::Panicked { why, .. } => (ToolFailureClass::Panicked, why),
+            Self::Stopped { .. } | Self::Lost { .. } => return None,
+        };
+        Some(ToolFailure { class, why: why.clone() })
+    }
+}
+
 impl Classify for ToolError {
     fn kind(&self) -> Kind {
         Kind::Broken
@@ -182,6 +202,7 @@ impl Classify for ToolError {
     fn code(&self) -> &'static str {
         match self {
             Self::NotStarted { .. } => "tool_not_started",
+            Self::Panicked { .. } => "tool_panicked",
             Self::Stopped { .. } => "tool_stopped",
             Self::Lost { .. } => "tool_lost",
         }

@@ -15,6 +15,7 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use selvedge_model::answer::{End, Usage};
 use selvedge_model::event::TurnUsage;
 use selvedge_model::message::Block;
+use selvedge_model::run::FailureClass;
 use selvedge_model::{Answer, Cancel, Draft, Event, Message, Model, ModelError, Prompt, Reason, Role};
 
 /// One changeset of a record, as far as a model is concerned.
@@ -108,10 +109,14 @@ impl Turn {
 
     /// Takes in how the run went on behind an answer.
     fn ended(&mut self, next: &[Event]) {
-        if let (Self::Answered(answer), Some(code)) = (self, termination(next)) {
-            answer.end = match code {
-                "model_length" => End::Length,
-                "model_refused" => End::Refused,
+        let failure = next.iter().find_map(|event| match event {
+            Event::RunFinished(run) => run.meta.failure.as_ref(),
+            _ => None,
+        });
+        if let (Self::Answered(answer), Some(failure)) = (self, failure) {
+            answer.end = match failure.class {
+                FailureClass::ModelLength => End::Length,
+                FailureClass::ModelDeclined => End::Refused,
                 _ => answer.end,
             };
         }
@@ -166,47 +171,20 @@ fn answer(events: &[Event], used: &TurnUsage) -> Option<Answer> {
     Some(Answer { content: said.content.clone(), end, usage: Some(usage(used)), session })
 }
 
-fn termination(events: &[Event]) -> Option<&str> {
-    events.iter().find_map(|event| match event {
-        Event::RunFinished(run) => run.meta.termination_code.as_deref(),
-        _ => None,
-    })
-}
-
 /// Why there was no answer: the run ended with the call.
 fn failure(events: &[Event]) -> Option<ModelError> {
-    let code = termination(events)?;
-    let detail = events.iter().find_map(|event| match event {
-        Event::RunFinished(run) => run.meta.termination_detail.clone(),
+    let meta = events.iter().find_map(|event| match event {
+        Event::RunFinished(run) => Some(&run.meta),
         _ => None,
-    });
-    let said = |shown: &ModelError| {
-        // The detail is the error in words, with what the provider said at the end.
-        let whole = shown.to_string();
-        detail.as_ref().map(|detail| detail.strip_prefix(&whole).unwrap_or(detail).to_owned()).unwrap_or_default()
-    };
-    let nothing = String::new;
-    Some(match code {
-        "model_failed" => ModelError::Transient { why: said(&ModelError::Transient { why: nothing() }) },
-        "model_rate_limited" => {
-            let why = said(&ModelError::RateLimited { why: nothing(), retry_after: None });
-            ModelError::RateLimited { why, retry_after: None }
-        }
-        "model_cut" => cut(said(&cut(nothing()))),
-        "model_session_refused" => {
-            ModelError::SessionRefused { why: said(&ModelError::SessionRefused { why: nothing() }) }
-        }
-        "model_refused" => ModelError::Permanent { why: said(&ModelError::Permanent { why: nothing() }) },
-        "cancelled" | "killed" | "duration_exceeded" => {
-            ModelError::Stopped { partial: partial(events).into_iter().collect(), usage: Usage::default() }
+    })?;
+    match (&meta.failure, meta.termination_code.as_deref()) {
+        (Some(failure), _) => ModelError::recorded(failure),
+        (None, Some("cancelled" | "killed" | "duration_exceeded")) => {
+            Some(ModelError::Stopped { partial: partial(events).into_iter().collect(), usage: Usage::default() })
         }
         // What ended the run was not the model.
-        _ => return None,
-    })
-}
-
-fn cut(why: String) -> ModelError {
-    ModelError::Cut { why, partial: Vec::new(), usage: Usage::default() }
+        (None, _) => None,
+    }
 }
 
 /// What had been said by a model that was stopped.

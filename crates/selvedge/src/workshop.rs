@@ -29,7 +29,7 @@ use selvedge_items::library::{Kind, Library};
 use selvedge_items::{Agent, Config, ItemError};
 use selvedge_model::limits::Limits;
 use selvedge_model::tool::Risk;
-use selvedge_model::{AgentId, DirectiveId, Manifest, Model, NewThread, Price, TaskId, Tool, ToolSpec};
+use selvedge_model::{AgentId, DirectiveId, Manifest, Model, NewThread, Price, Run, TaskId, Tool, ToolSpec};
 use selvedge_providers::{Script, Scripted};
 use selvedge_tools::{
     CommandTool, DeclaredOutput, DirectiveReturn, FileList, FileRead, FileWrite, Folders, Surroundings,
@@ -161,16 +161,28 @@ impl Workshop {
         Ok(Order { thread, assignment, task: task.text, notices })
     }
 
-    /// What a thread's next run is done with, by what its own record says.
+    /// What a thread's next run is done with, by what its own record says; its `notices` name what is gone since.
     pub fn assignment(&self, thread: &Manifest) -> Result<Assignment, OrderError> {
+        let mut gone = Vec::new();
         // A directive that is gone makes no thread unusable: what it was told stands in the thread.
         let directive = match thread.directive.as_ref().map(|id| self.library.directive(id)).transpose() {
-            Err(ItemError::NotFound { .. }) => None,
+            Err(ItemError::NotFound { id, .. }) => {
+                gone.push(format!(
+                    "directive `{id}` is gone: the run goes on without its description, context and outputs"
+                ));
+                None
+            }
             directive => directive?,
         };
         let agent = match self.library.agent(&thread.agent_id) {
             Ok(agent) => agent.item,
-            Err(ItemError::NotFound { .. }) => Agent::default(),
+            Err(ItemError::NotFound { id, .. }) => {
+                // The default agent need not be written down.
+                if id != DEFAULT_AGENT {
+                    gone.push(format!("agent `{id}` is gone: the run goes on without its identity and instructions"));
+                }
+                Agent::default()
+            }
             Err(error) => return Err(error.into()),
         };
         let recorded = thread.capabilities.iter().flatten().filter_map(|token| token.parse::<Capability>().ok());
@@ -179,7 +191,11 @@ impl Workshop {
         let directive = directive.as_ref().map(|directive| &directive.item).zip(brought.as_ref());
         let task = match thread.task_id.as_ref().map(|task| self.task(task)).transpose() {
             // Nor does a task that nobody wrote down here.
-            Err(OrderError::Item(ItemError::NotFound { .. } | ItemError::Name(_))) => None,
+            Err(OrderError::Item(ItemError::NotFound { .. } | ItemError::Name(_))) => {
+                let id = thread.task_id.as_ref().map_or("", TaskId::as_str);
+                gone.push(format!("task `{id}` is gone: the run goes on without its text"));
+                None
+            }
             task => task?,
         };
         let kept = Kept {
@@ -190,7 +206,8 @@ impl Workshop {
             task,
             inputs: &thread.inputs,
         };
-        self.assign(thread.agent_id.clone(), &agent, directive, kept).map(|(work, _)| work)
+        let (work, _) = self.assign(thread.agent_id.clone(), &agent, directive, kept)?;
+        Ok(Assignment { notices: gone, ..work })
     }
 
     /// The text of a task: the entry of that name among the knowledge about tasks.
@@ -347,6 +364,17 @@ impl Workshop {
         });
         chosen(Scripted::new(script), name, price)
     }
+}
+
+/// What to say if the last of a thread's runs whose system prompt is on record had another one than its next run. Nobody keeps the old
+/// one: the record has its digest.
+pub fn prompt_changed_since(runs: &[Run], work: &Assignment) -> Option<String> {
+    let before = runs.iter().rev().find_map(|run| run.meta.system)?;
+    let now = work.system_digest();
+    (before != now).then(|| {
+        let (before, now) = (before.short(), now.short());
+        format!("the system prompt changed since the last run ({before} then, {now} now): its directive, agent, task or knowledge was edited")
+    })
 }
 
 fn declared(output: &selvedge_items::input::Output) -> DeclaredOutput {

@@ -1742,6 +1742,15 @@ pub(crate) const PAGES: &[Page] = &[
         related: &["tool_lost"],
     },
     Page {
+        code: "tool_panicked",
+        exits: &[Exit::Failed],
+        retry: Retry::Never,
+        means: "A tool panicked before it was dispatched, or while it did something that may be done again.",
+        cause: "A bug of the program that the tool is part of.",
+        remedies: &["report it to whoever made the tool, with what it said"],
+        related: &["tool_lost", "tool_not_started"],
+    },
+    Page {
         code: "tool_stopped",
         exits: &[Exit::Failed],
         retry: Retry::Never,

@@ -15,7 +15,7 @@ use crate::text::spent;
 /// A deleted thread is shown as `deleted`.
 ///
 /// JSON: {"success", "chain_length", "chain":[{"thread_id", "status", "directive", "agent_id", "title", "cost", "continued":{"how":
-/// "handoff" or "resume", "new_thread_id", "trailing_turns", "details"} or null}]}, root first. "cost" is {"turns", "input_tokens",
+/// "handoff" or "resume", "reason": "context_full", "requested" or null, "new_thread_id", "trailing_turns", "details"} or null}]}, root first. "cost" is {"turns", "input_tokens",
 /// "output_tokens", "spend", "duration_ms"}, with "spend_unknown" (of "spend", what was put down for lost calls) and "corrected":{"from",
 /// "to"} (what `selvedge budget --correct` said there of lost calls of earlier threads: "from" less "to" is taken off the chain).
 #[derive(Debug, clap::Args)]

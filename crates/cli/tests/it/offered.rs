@@ -87,6 +87,33 @@ fn a_run_bound_to_a_task_is_told_of_it() {
     assert_eq!(sandbox.run(&["thread", "show", &thread_of(&ran), "--json"]).json()["task_id"], "7");
 }
 
+/// Whoever resumed it was told nothing, and its model was not told what it is for.
+#[test]
+fn what_is_gone_or_changed_since_the_last_run_is_told_when_the_next_begins() {
+    let sandbox = project(TASK, &pay("echo ok"), PAY_ONCE);
+    put(&sandbox, "script.yaml", "turns:\n  - say: Done.\n    repeat: forever\n");
+    put(&sandbox, ".ai/knowledge/tasks/7.md", "Pay Anna before Friday.\n");
+    put(&sandbox, ".ai/agents/clerk.yaml", "identity: You are a clerk.\n");
+    let run = [&RUN[..], &["--task", "7", "--agent", "clerk"]].concat();
+    let thread = thread_of(&sandbox.run(&run));
+    let send = || sandbox.run(&["send", &thread, "and now?"]).stderr;
+    let is_told = |told: &str| ["is gone", "changed since"].iter().any(|word| told.contains(word));
+    let told = send();
+    assert!(!is_told(&told), "{told}");
+    put(&sandbox, ".ai/agents/clerk.yaml", "identity: You are a thief.\n");
+    let told = send();
+    assert!(told.contains("the system prompt changed since the last run"), "{told}");
+    let told = send();
+    assert!(!is_told(&told), "{told}");
+    for file in ["agents/clerk.yaml", "knowledge/tasks/7.md", "directives/task.md"] {
+        fs::remove_file(sandbox.project().join(".ai").join(file)).unwrap();
+    }
+    let told = send();
+    for gone in ["agent `clerk` is gone", "task `7` is gone", "directive `task` is gone"] {
+        assert!(told.contains(gone), "{told}");
+    }
+}
+
 #[test]
 fn a_thread_in_which_another_goes_on_has_a_page_of_its_own() {
     let sandbox = project(TASK, &pay("echo ok"), PAY_ONCE);

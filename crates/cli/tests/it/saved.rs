@@ -135,12 +135,13 @@ fn a_project_overrides_when_and_how_snapshots_are_saved() {
         sandbox.run(&["thread", "list", "--json"]).json()["threads"][0]["thread_id"].as_str().unwrap().to_owned();
     let listed = sandbox.run(&["snapshots", &thread, "--json"]).json();
     let bases: Vec<bool> = listed["snapshots"].as_array().unwrap().iter().map(|one| one["base"].is_null()).collect();
-    // The answer, the result, the last answer; nothing before the first turn. The first is whole, the others are changes.
-    assert_eq!(bases, [false, false, true], "{listed}");
+    // The answer, the result, the last answer, the end; nothing before the first turn. The first is whole, the others are changes.
+    assert_eq!(bases, [false, false, false, true], "{listed}");
     let file = fs::read_to_string(sandbox.threads().join(&thread).join("state.json")).unwrap();
     assert!(file.contains("deflate+base64") && !file.contains("One moment."), "{file}");
     let state = sandbox.run(&["state", &thread, "--snapshot", "--json"]).json();
-    assert_eq!((&state["trigger"], state["messages"].as_array().unwrap().len()), (&json!("post_llm"), 4));
+    assert_eq!((&state["trigger"], state["messages"].as_array().unwrap().len()), (&json!("on_completion"), 4));
+    assert_eq!(state["status"], "completed");
     let get = |key: &str| sandbox.run(&["config", "get", key]).stdout.trim().to_owned();
     assert_eq!(get("state_persistence.retention.max_checkpoints"), "20");
     assert_eq!(get("state_persistence.retention.cleanup.keep_last_n"), "5");

@@ -1,10 +1,11 @@
 //! A call of a turn on its way: what it needs, how it is made, and what it came to.
 
-use selvedge_model::event::{Ask, EffectClass, Process, Suspended};
+use selvedge_model::event::{Ask, EffectClass, Process, Suspended, ToolFailure};
 use selvedge_model::tool::{Output, Reconciled, Started};
 use selvedge_model::{Cancel, Event, ToolError};
 
 use crate::approval;
+use crate::calls::guarded;
 use crate::calls::need::{Need, Ready};
 use crate::conversation::OpenCall;
 use crate::engine::Engine;
@@ -21,6 +22,8 @@ pub(super) struct Flight {
     was_made: bool,
     /// What else is recorded with its result.
     pub(super) event: Option<Event>,
+    /// Why its tool did not answer.
+    pub(super) failure: Option<ToolFailure>,
 }
 
 /// How a call is made.
@@ -57,7 +60,7 @@ impl Flight {
             Need::Word(ask) => Landed::Asked(ask),
             Need::Unknown => Landed::Unknown,
         };
-        Self { open, ready, started: None, landed, was_made: false, event }
+        Self { open, ready, started: None, landed, was_made: false, event, failure: None }
     }
 
     /// What is asked about it, if somebody must allow it first.
@@ -80,7 +83,7 @@ impl Flight {
     /// Asks its tool what became of it, if it was lost on the way.
     pub(super) fn look_again(&mut self, cancel: &Cancel) {
         if let (Landed::Unknown, Some(Ready { tool, call, .. })) = (&self.landed, &self.ready)
-            && let Reconciled::Done(output) = tool.reconcile(call, cancel)
+            && let Reconciled::Done(output) = guarded::reconcile(&**tool, call, cancel)
         {
             self.landed = Landed::Output(output);
         }
@@ -105,14 +108,18 @@ impl Flight {
             }
             _ => return,
         };
-        let is_once = self.ready.as_ref().is_none_or(|ready| ready.tool.spec().class == EffectClass::AtMostOnce);
-        self.landed = match started.dispatch(cancel) {
+        let class = self.ready.as_ref().map_or(EffectClass::AtMostOnce, |ready| ready.tool.spec().class);
+        let is_once = class == EffectClass::AtMostOnce;
+        self.landed = match guarded::dispatch(started, &self.open.name, class, cancel) {
             Ok(output) => Landed::Output(output),
             Err(ToolError::Lost { .. }) if is_once => Landed::Unknown,
             Err(ToolError::Stopped { .. }) => Landed::Output(Output::error(
                 "interrupted: the call was stopped; what it had done by then is not known",
             )),
-            Err(error) => Landed::Output(Output::error(error.to_string())),
+            Err(error) => {
+                self.failure = error.failure();
+                Landed::Output(Output::error(error.to_string()))
+            }
         };
     }
 }

@@ -17,6 +17,7 @@ use serde_json::{Value, json};
 use crate::approval::{self, Word};
 use crate::assignment::Permission;
 use crate::calls::flight::told_of_change;
+use crate::calls::guarded;
 use crate::conversation::OpenCall;
 use crate::run::Running;
 
@@ -201,7 +202,7 @@ impl Running<'_, '_> {
                 }
             };
         }
-        match ready.tool.reconcile(&ready.call, self.cancel) {
+        match guarded::reconcile(&*ready.tool, &ready.call, self.cancel) {
             Reconciled::Done(output) => Need::Answer(ready.told(output), None),
             Reconciled::NotDone => Need::Dispatch(ready),
             Reconciled::Unknown => Need::Unknown,

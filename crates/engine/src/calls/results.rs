@@ -1,6 +1,6 @@
 //! What a call came to, as it is recorded: its message, its outcome, what it changes, and what its call leaves behind.
 
-use selvedge_model::event::ToolOutcome;
+use selvedge_model::event::{ToolFailure, ToolOutcome};
 use selvedge_model::message::Block;
 use selvedge_model::scope::call_cleanup;
 use selvedge_model::tool::Output;
@@ -19,7 +19,18 @@ const SHOWN_BYTES: usize = 4 << 10;
 
 impl Held<'_> {
     /// Puts one result into the delta: its message, its outcome, what it changes, and what its call leaves behind.
-    pub(super) fn add_result(&mut self, open: &OpenCall, mut output: Output, state: &mut Value) -> Result<()> {
+    pub(super) fn add_result(&mut self, open: &OpenCall, output: Output, state: &mut Value) -> Result<()> {
+        self.add_outcome(open, output, None, state)
+    }
+
+    /// The same, of a call that its tool perhaps did not answer.
+    pub(super) fn add_outcome(
+        &mut self,
+        open: &OpenCall,
+        mut output: Output,
+        failure: Option<ToolFailure>,
+        state: &mut Value,
+    ) -> Result<()> {
         let patches = std::mem::take(&mut output.patches);
         match self.routed(&open.id, patches, state) {
             Ok(patches) => self.delta.patches.extend(patches),
@@ -29,7 +40,7 @@ impl Held<'_> {
             // It deletes what is there.
             _ = patch.apply_to(state);
         }));
-        let mut outcome = ToolOutcome { call_id: open.id.clone(), result: None, error: None, blob: None };
+        let mut outcome = ToolOutcome { call_id: open.id.clone(), result: None, error: None, failure, blob: None };
         let bytes = output.content.as_str().map_or_else(|| output.content.to_string(), str::to_owned);
         if bytes.len() > INLINE_MAX {
             let mut kept = Value::String(bytes);

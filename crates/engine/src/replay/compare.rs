@@ -74,7 +74,8 @@ fn comparable(event: &Event) -> Option<(String, Value)> {
         }),
         Event::Decision(decision) => decision.action_hash = None,
         Event::RunStarted(run) | Event::RunFinished(run) => {
-            run.meta.config = None;
+            // Nor are prompts compared.
+            (run.meta.config, run.meta.system) = (None, None);
             run.meta.cost.iter_mut().for_each(without_unknown);
         }
         Event::Usage(used) => {

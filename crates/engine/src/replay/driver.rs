@@ -334,8 +334,8 @@ fn last_name(thread: &str) -> &str {
 /// Whether a changeset of a run is something that the engine decides: not what a dead process left, nor what a failing disk made of it.
 fn is_decided(step: &Step) -> bool {
     let Some(meta) = step.finished() else { return true };
-    let failed = meta.outcome == Some(Status::Error) && !step.code().is_some_and(|code| code.starts_with("model_"));
-    !step.is_lost() && !failed
+    let is_of_model = meta.failure.as_ref().is_some_and(|failure| failure.class.is_of_model());
+    !step.is_lost() && (meta.outcome != Some(Status::Error) || is_of_model)
 }
 
 fn stopped(step: &Step) -> Led {

@@ -5,7 +5,7 @@
 
 use std::sync::Arc;
 
-use selvedge_model::event::{Process, ToolOutcome};
+use selvedge_model::event::{Process, ToolFailure, ToolFailureClass, ToolOutcome};
 use selvedge_model::message::Block;
 use selvedge_model::path::Path;
 use selvedge_model::scope::{CALL_CLEANUP_SOURCE, tool_call_path};
@@ -20,7 +20,7 @@ use super::recording::Step;
 use super::tape::{Fate, Tape};
 use crate::approval::{with_change, with_redefinition};
 use crate::assignment::Assignment;
-use crate::spawn::{Children, OUTSIDE, Order};
+use crate::spawn::{Children, Order};
 
 /// The recorded model, in the time that the record has.
 pub(crate) struct Timed {
@@ -80,9 +80,14 @@ impl Tool for Recorded {
 
     fn start(&self, call: &Call) -> Result<Box<dyn Started>, ToolError> {
         let tool = self.spec.name.clone();
-        let empty = ToolError::NotStarted { tool: tool.clone(), why: String::new() }.to_string();
-        if let Some(why) = failed(&self.tape, call).as_ref().and_then(|told| told.as_str()?.strip_prefix(&empty)) {
-            return Err(ToolError::NotStarted { tool, why: why.to_owned() });
+        match failure(&self.tape, call) {
+            Some(ToolFailure { class: ToolFailureClass::NotStarted, why }) => {
+                return Err(ToolError::NotStarted { tool, why });
+            }
+            Some(ToolFailure { class: ToolFailureClass::Panicked, why }) => {
+                return Err(ToolError::Panicked { tool, why });
+            }
+            _ => {}
         }
         Ok(Box::new(Ready { tool, call: call.clone(), tape: self.tape.clone() }))
     }
@@ -124,11 +129,12 @@ impl Children for RecordedChildren {
             let thread = NewThread::of(parent.agent_id.clone());
             return Ok(Order { thread, messages: Vec::new(), detached: false });
         }
-        let told = failed(&self.tape, call).unwrap_or_default();
-        match told.as_str().or_else(|| told.get("error")?.as_str()) {
-            Some(why) if OUTSIDE.iter().any(|beginning| why.starts_with(beginning)) => Err(why.to_owned()),
-            _ => self.today.order(call, parent),
-        }
+        self.today.order(call, parent)
+    }
+
+    fn refused(&self, call: &Call) -> Option<ToolFailure> {
+        let outside = [ToolFailureClass::ParentUnverified, ToolFailureClass::OverBudget, ToolFailureClass::NotLaunched];
+        failure(&self.tape, call).filter(|failure| outside.contains(&failure.class))
     }
 
     fn assignment(&self, _: &Manifest) -> Result<Assignment, String> {
@@ -144,10 +150,10 @@ impl Children for RecordedChildren {
     }
 }
 
-/// What a call answered that failed and was not dispatched, without what the engine added for the model.
-fn failed(tape: &Tape, call: &Call) -> Option<Value> {
+/// How a call failed that its tool did not answer.
+fn failure(tape: &Tape, call: &Call) -> Option<ToolFailure> {
     match tape.fate(&call.id) {
-        Fate::Ended(step, outcome) if outcome.error.is_some() => Some(output(step, outcome, call, tape).content),
+        Fate::Ended(_, outcome) => outcome.failure.clone(),
         _ => None,
     }
 }

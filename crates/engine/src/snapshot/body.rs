@@ -3,6 +3,8 @@
 //! The fields of the published form come first. What a run goes on with beyond them is in `thread`, and `messages` are kept once, in the
 //! order in which a model is shown them.
 
+use std::sync::Arc;
+
 use selvedge_log::Head;
 use selvedge_model::event::{SuspendReason, Suspended};
 use selvedge_model::limits::{
@@ -14,7 +16,6 @@ use serde_json::{Map, Value, json};
 
 use crate::conversation::Conversation;
 use crate::fold::Fold;
-use crate::run::is_marker;
 
 /// How many characters an answer has when none is known to compare with.
 const ANSWER_CHARS: usize = 4_000;
@@ -160,10 +161,26 @@ fn metadata(suspended: &Suspended) -> Value {
 /// What a model had said when it was stopped. How much of its answer that is nobody knows: it is compared with what its answers in this
 /// thread had on average, and never said to be all of it.
 fn partial(text: &str, conversation: &Conversation) -> Value {
-    let answers = conversation.messages().iter().filter(|message| message.role == Role::Assistant);
-    let texts = answers.map(|answer| answer.plain_text()).filter(|text| !text.is_empty() && !is_marker(text));
+    let is_answer = |message: &&Arc<Message>| message.role == Role::Assistant && message.marker.is_none();
+    let answers = conversation.messages().iter().filter(is_answer);
+    let texts = answers.map(|answer| answer.plain_text()).filter(|text| !text.is_empty());
     let lengths: Vec<usize> = texts.map(|text| text.chars().count()).collect();
     let usual = lengths.iter().sum::<usize>().checked_div(lengths.len()).unwrap_or(ANSWER_CHARS).max(1);
     let percent = (text.chars().count().saturating_mul(100) / usual).clamp(1, 99);
     json!({"text": text, "is_partial": true, "completion_percentage": percent})
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use selvedge_model::message::Marker;
+
+    /// What says how a run ended was told from an answer by its text.
+    #[test]
+    fn an_answer_that_reads_like_the_end_of_a_run_is_an_answer() {
+        let mut conversation = Conversation::default();
+        conversation.push(Message::marker(Marker::Failed, "a text of any length, which is no answer"));
+        conversation.push(Message::text(Role::Assistant, "(stopped by user)"));
+        assert_eq!(partial("(stopped", &conversation)["completion_percentage"], 47, "8 of 17 letters");
+    }
 }

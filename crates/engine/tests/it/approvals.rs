@@ -20,7 +20,7 @@ use selvedge_model::{
 use selvedge_store::{Commit, Inbox, Registry};
 use serde_json::{Value, json};
 
-use crate::support::{Counting, House, Reply, agent, request};
+use crate::support::{Counting, House, Reply, agent, die, request};
 
 fn call(id: &str) -> CallId {
     CallId::new(id).unwrap()
@@ -292,7 +292,7 @@ fn a_call_that_was_allowed_and_cut_short_is_not_asked_about_again() {
     let thread = house.asked(&payer);
     house.decide(&thread, "p1", Choice::Edit(json!({"amount": 3})), &payer).unwrap();
     let mut dies = Counting::new("pay", EffectClass::AtMostOnce);
-    dies.meanwhile = Arc::new(|_| panic!("the process dies here"));
+    dies.meanwhile = Arc::new(|_| die());
     payer.work.tools[0] = Arc::new(dies);
     let cut = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| house.go_on(&thread, &payer)));
     assert!(cut.is_err());
@@ -322,7 +322,7 @@ fn what_is_asked_is_undecided_whatever_a_thread_waits_for() {
     let (house, mut payer) = (House::new(), payer(two()));
     let thread = house.thread();
     let whole = payer.work.tools.clone();
-    payer.while_looking(|_| panic!("the process dies here"));
+    payer.while_looking(|_| die());
     let run = || house.send(&thread, Input::text("pay"), &payer.work);
     assert!(std::panic::catch_unwind(std::panic::AssertUnwindSafe(run)).is_err());
     payer.work.tools = whole;

@@ -17,7 +17,7 @@ use selvedge_model::{
 use selvedge_store::Registry;
 use serde_json::{Value, json};
 
-use crate::support::{Counting, House, Reply, agent, roles};
+use crate::support::{Counting, House, Reply, agent, die, roles};
 
 /// An agent that would call a tool for ever; each of its turns uses fifteen tokens.
 fn restless(limits: Limits) -> (Assignment, Arc<std::sync::atomic::AtomicUsize>) {
@@ -277,7 +277,7 @@ fn what_a_run_used_that_was_cut_short_still_counts() {
     let mut tool = Counting::new("look", EffectClass::Pure);
     tool.meanwhile = Arc::new(|call| {
         if call.id.as_str() == "b" {
-            panic!("the process dies here")
+            die()
         }
     });
     let call = |id| Reply::Calls(vec![(id, "look", json!({}))]);
@@ -301,7 +301,7 @@ fn dying_after(process: &House, work: Duration) -> Assignment {
         // Long enough for a beat.
         std::thread::sleep(Duration::from_millis(350));
         store.is_dead.store(true, std::sync::atomic::Ordering::SeqCst);
-        panic!("the process dies here")
+        die()
     });
     agent(vec![Reply::Calls(vec![("a", "look", json!({}))])], vec![Arc::new(tool)])
 }

@@ -9,6 +9,7 @@ mod failing;
 mod families;
 mod limits;
 mod orphans;
+mod panicking;
 mod recovery;
 mod refusing;
 mod replay;

@@ -9,7 +9,7 @@ use selvedge_model::tool::Reconciled;
 use selvedge_model::{CallId, Cancel, Classify, Kind, Output, Status, Stop, ThreadId};
 use serde_json::json;
 
-use crate::support::{Counting, House, Reply, agent, roles};
+use crate::support::{Counting, House, Reply, agent, die, roles};
 
 fn paying() -> Vec<Reply> {
     vec![Reply::Calls(vec![("pay.1", "pay", json!({"dollars": 5}))]), Reply::Says("paid")]
@@ -19,7 +19,7 @@ fn paying() -> Vec<Reply> {
 fn die_in_the_call(house: &House, thread: &ThreadId, class: EffectClass) {
     let dying = house.another();
     let mut tool = Counting::new("pay", class);
-    tool.meanwhile = Arc::new(|_| panic!("the process dies here"));
+    tool.meanwhile = Arc::new(|_| die());
     let work = agent(paying(), vec![Arc::new(tool)]);
     let died = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| dying.send(thread, Input::text("pay"), &work)));
     assert!(died.is_err());
@@ -139,12 +139,13 @@ fn a_call_whose_tool_is_gone_does_not_make_a_thread_unusable() {
     assert!(outcome.error.unwrap().starts_with("interrupted"));
 }
 
+/// A process that is cut down in the middle of a tool has its lease given back, and is not the last to have the thread.
 #[test]
-fn a_tool_that_panics_leaves_the_thread_to_whoever_comes_next() {
+fn a_run_that_is_cut_short_leaves_the_thread_to_whoever_comes_next() {
     let house = House::new();
     let thread = house.thread();
     let mut tool = Counting::new("pay", EffectClass::Pure);
-    tool.meanwhile = Arc::new(|_| panic!("a bug of the embedding program"));
+    tool.meanwhile = Arc::new(|_| die());
     let work = agent(paying(), vec![Arc::new(tool)]);
     let died =
         std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| house.send(&thread, Input::text("pay"), &work)));

@@ -23,7 +23,7 @@ use selvedge_providers::Replay;
 use selvedge_providers::replay::Recorded;
 use serde_json::{Value, json};
 
-use crate::support::{Counting, House, Reply, agent};
+use crate::support::{Counting, House, Reply, agent, die};
 
 fn recording(house: &House, thread: &ThreadId) -> Recording {
     Recording::read(&house.store.inner, thread, &house.trust).unwrap()
@@ -308,7 +308,7 @@ fn what_a_killed_run_had_asked_is_taken_from_the_record_whatever_the_rule_says_b
     let house = House::new();
     let thread = house.thread();
     let mut dying = Counting::new("look", EffectClass::Pure);
-    dying.meanwhile = Arc::new(|_| panic!("the process dies here"));
+    dying.meanwhile = Arc::new(|_| die());
     let replies = || vec![calls(&[("l.1", "look"), ("p.1", "pay")]), Reply::Says("done")];
     let pay = || tool("pay", EffectClass::AtMostOnce, Output::text("paid"));
     let (other, work) = (house.another(), asking(agent(replies(), vec![Arc::new(dying), pay()])));
@@ -410,7 +410,7 @@ fn runs_that_were_killed_and_what_people_said_of_them_are_the_same_again() {
                     vec![Arc::new(pay), tool("look", EffectClass::Pure, Output::text("ok"))]
                 };
                 let mut dying = Counting::new("pay", class);
-                dying.meanwhile = Arc::new(|_| panic!("the process dies here"));
+                dying.meanwhile = Arc::new(|_| die());
                 let other = house.another();
                 let work = agent(replies(), tools(dying));
                 let died = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
@@ -601,13 +601,13 @@ fn every_thread_of_a_chain_is_the_same_again() {
     assert_eq!((last.reason, last.now.clone()), (Reason::RunFinished, Some(json!("the model is asked"))));
 }
 
-/// Children that say one word.
-struct Wordy;
+/// Children that say one word; and what is said of one that can't be.
+struct Wordy(&'static str);
 
 impl Children for Wordy {
     fn order(&self, call: &Call, _: &Manifest) -> Result<Order, String> {
         if call.arguments["of"] == "no" {
-            return Err("nobody is called so".to_owned());
+            return Err(self.0.to_owned());
         }
         let messages = vec![Message::text(Role::User, "say it")];
         Ok(Order { thread: NewThread::of(AgentId::new("child").unwrap()), messages, detached: false })
@@ -629,7 +629,7 @@ fn children_are_not_started_again_and_answer_what_they_answered() {
     let spawn = Counting::new("spawn", EffectClass::AtMostOnce);
     let mut work =
         agent(vec![calls(&[("s.1", "spawn"), ("s.2", "spawn")]), Reply::Says("done")], vec![Arc::new(spawn)]);
-    let (tool, children) = ("spawn".to_owned(), Arc::new(Wordy));
+    let (tool, children) = ("spawn".to_owned(), Arc::new(Wordy("nobody is called so")));
     work.spawning = Some(Spawning { tool, children, at_once: 2, vouch: Arc::new(|_| Ok(())) });
     house.send(&thread, Input::text("go"), &work).0.unwrap();
     assert_eq!(selvedge_store::Registry::children(&*house.store, &thread).unwrap().len(), 2);
@@ -643,7 +643,7 @@ fn children_that_were_refused_or_too_many_are_so_again() {
     let spawn = Counting::new("spawn", EffectClass::AtMostOnce);
     let replies = vec![calls(&[("no", "spawn")]), calls(&[("s.1", "spawn")]), calls(&[("s.2", "spawn")])];
     let mut work = agent([replies, vec![Reply::Says("done")]].concat(), vec![Arc::new(spawn)]);
-    let (tool, children) = ("spawn".to_owned(), Arc::new(Wordy));
+    let (tool, children) = ("spawn".to_owned(), Arc::new(Wordy("nobody is called so")));
     work.spawning = Some(Spawning { tool, children, at_once: 2, vouch: Arc::new(|_| Ok(())) });
     work.limits = Limits { spawns: Some(1), ..Limits::default() };
     house.send(&thread, Input::text("go"), &work).0.unwrap();
@@ -659,6 +659,48 @@ fn children_that_were_refused_or_too_many_are_so_again() {
     let report = replayed(&house, &thread, &work);
     let now = report.differences[0].now.clone().unwrap();
     assert!(now.to_string().contains("spawns_exceeded"), "{now}");
+}
+
+/// Whether the outside had refused a child was told by how the words began.
+#[test]
+fn words_of_todays_rules_are_not_taken_for_those_of_the_outside() {
+    let house = House::new();
+    let spawning = |words| {
+        let children = Arc::new(Wordy(words));
+        let spawn = Counting::new("spawn", EffectClass::AtMostOnce);
+        let mut work = agent(vec![calls(&[("no", "spawn")]), Reply::Says("done")], vec![Arc::new(spawn)]);
+        work.spawning = Some(Spawning { tool: "spawn".to_owned(), children, at_once: 2, vouch: Arc::new(|_| Ok(())) });
+        work
+    };
+    let thread = house.thread();
+    house.send(&thread, Input::text("go"), &spawning("the budget does not hold: of letters")).0.unwrap();
+    let report = replayed(&house, &thread, &spawning("nobody is called so"));
+    assert!(report.differences.iter().any(|found| found.what.starts_with("tool_outcome.error")), "{report:?}");
+    // What the outside did say is taken from the record, in the same words.
+    let thread = house.thread();
+    let mut work = spawning("nobody is called so");
+    work.spawning.as_mut().unwrap().vouch = Arc::new(|_| Err("its `thread.json` was edited".to_owned()));
+    house.send(&thread, Input::text("go"), &work).0.unwrap();
+    assert_identical(&house, &thread, &work);
+}
+
+/// What a provider had said was cut out of the words of the error.
+#[test]
+fn a_model_that_failed_fails_again_in_the_same_words() {
+    for error in [
+        ModelError::Status { status: 503, why: "busy".to_owned(), retry_after: None },
+        ModelError::Status { status: 429, why: "slow down".to_owned(), retry_after: None },
+        ModelError::Permanent { why: "the model refused the request: twice".to_owned() },
+        ModelError::Unreached { why: "no route".to_owned() },
+    ] {
+        let house = House::new();
+        let thread = house.thread();
+        let work = agent(vec![Reply::Fails(error.clone())], Vec::new());
+        house.send(&thread, Input::text("go"), &work).0.unwrap();
+        let run = house.loaded(&thread).runs.into_values().next().unwrap();
+        assert_eq!(run.meta.failure, error.failure());
+        assert_identical(&house, &thread, &work);
+    }
 }
 
 /// Numbers from a seed.
@@ -710,7 +752,7 @@ fn random_agent(dice: &mut Dice, dies: bool) -> Assignment {
     note.answer = Output::error("no paper");
     if dies {
         for tool in [&mut pay, &mut look, &mut note] {
-            tool.meanwhile = Arc::new(|_| panic!("the process dies here"));
+            tool.meanwhile = Arc::new(|_| die());
         }
     }
     let work = agent(replies, vec![Arc::new(pay), Arc::new(look), Arc::new(note)]);

@@ -9,7 +9,7 @@ use selvedge_model::{Message, MessageId, Request, Role, Status};
 use selvedge_store::{Inbox, Leases};
 use serde_json::json;
 
-use crate::support::{Counting, House, Reply, agent, request, roles};
+use crate::support::{Counting, House, Reply, agent, die, request, roles};
 
 fn said(id: &str, text: &str) -> Input {
     Input::messages(vec![Message::text(Role::User, text).with_id(MessageId::new(id).unwrap())])
@@ -106,7 +106,7 @@ fn what_the_dead_had_sent_is_heard_first_and_keeps_nobody_out() {
         house.store.post(request(&thread, id, Request::Send(said("m2", text)))).unwrap();
     };
     let mut tool = Counting::new("look", EffectClass::Pure);
-    tool.meanwhile = Arc::new(|_| panic!("the process dies here"));
+    tool.meanwhile = Arc::new(|_| die());
     let call = || Reply::Calls(vec![("a", "look", json!({}))]);
     let work = agent(vec![call()], vec![Arc::new(tool)]);
     let died =

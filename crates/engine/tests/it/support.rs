@@ -252,6 +252,20 @@ impl Model for Listed {
     }
 }
 
+/// Lets the process die, as far as that can be done in a test: in the middle of a tool, too, whose panic is caught. What is thrown panics
+/// once more when whoever caught it is done with it.
+pub(crate) fn die() -> ! {
+    struct Death;
+
+    impl Drop for Death {
+        fn drop(&mut self) {
+            assert!(std::thread::panicking(), "the process dies here");
+        }
+    }
+
+    std::panic::panic_any(Death)
+}
+
 /// A tool that counts its calls and answers what it is told to.
 pub(crate) struct Counting {
     spec: ToolSpec,

@@ -63,9 +63,37 @@ pub struct ToolOutcome {
     /// Why it failed.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub error: Option<String>,
+    /// What kind of failure it is, if the tool did not answer.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub failure: Option<ToolFailure>,
     /// The blob that holds the whole answer, if it was too long for a line.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub blob: Option<Digest>,
+}
+
+/// Why a call failed that its tool did not answer.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ToolFailure {
+    /// What kind of failure it is.
+    pub class: ToolFailureClass,
+    /// What went wrong, without the words that the class stands for.
+    pub why: String,
+}
+
+/// What kind of failure kept a call from being made or answered.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum ToolFailureClass {
+    /// The tool could not be made ready; nothing happened.
+    NotStarted,
+    /// The tool panicked.
+    Panicked,
+    /// What is signed about the thread is not what its log says, so it starts no child.
+    ParentUnverified,
+    /// The account does not hold what a child may spend.
+    OverBudget,
+    /// The process of a child could not be started.
+    NotLaunched,
 }
 
 /// What one turn of the model used, failed attempts included.

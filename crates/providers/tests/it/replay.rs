@@ -6,7 +6,7 @@ use selvedge_model::answer::{Answer, End, Usage};
 use selvedge_model::event::TurnUsage;
 use selvedge_model::limits::Cost;
 use selvedge_model::message::Block;
-use selvedge_model::run::RunRecorded;
+use selvedge_model::run::{Failure, FailureClass, RunRecorded};
 use selvedge_model::{
     AgentId, Cancel, Event, Message, MessageId, Model, ModelError, Prompt, Reason, Role, RunId, RunMeta,
 };
@@ -48,9 +48,9 @@ fn answered(text: &str) -> (Reason, Vec<Event>) {
     (Reason::AssistantTurnCommitted, vec![Event::Message(Message::text(Role::Assistant, text)), used(3)])
 }
 
-fn finished(code: &str, detail: &str, mut events: Vec<Event>) -> (Reason, Vec<Event>) {
+fn finished(code: &str, failure: Option<Failure>, mut events: Vec<Event>) -> (Reason, Vec<Event>) {
     let mut meta = RunMeta::started(AgentId::new("a").unwrap(), "user").finished(code);
-    meta.termination_detail = Some(detail.to_owned());
+    meta.failure = failure;
     let run_id = RunId::new("r1").unwrap();
     events.push(Event::RunFinished(RunRecorded { run_id, parent_run_id: None, meta }));
     (Reason::RunFinished, events)
@@ -62,7 +62,8 @@ fn text(answer: &Answer) -> String {
 
 #[test]
 fn it_says_again_what_it_said_at_that_place_and_nothing_elsewhere() {
-    let record = vec![said("hi"), answered("hello"), finished("completed", "", vec![]), said("more?"), answered("no")];
+    let record =
+        vec![said("hi"), answered("hello"), finished("completed", None, vec![]), said("more?"), answered("no")];
     let model = model(&record);
     // Whoever begins later finds the later answer.
     let later = asked(&model, 3).unwrap();
@@ -81,8 +82,15 @@ fn a_message_that_is_stored_once_counts_once() {
 
 #[test]
 fn how_an_answer_ended_is_read_from_how_the_run_went_on() {
-    for (code, end) in [("model_length", End::Length), ("model_refused", End::Refused), ("completed", End::Finished)] {
-        let record = vec![said("hi"), answered("hel"), finished(code, "", vec![])];
+    let failed = |class| Some(Failure { class, why: String::new() });
+    for (code, failure, end) in [
+        ("model_length", failed(FailureClass::ModelLength), End::Length),
+        ("model_refused", failed(FailureClass::ModelDeclined), End::Refused),
+        ("completed", None, End::Finished),
+        // What counts is the class, not the word.
+        ("model_length", None, End::Finished),
+    ] {
+        let record = vec![said("hi"), answered("hel"), finished(code, failure, vec![])];
         assert_eq!(asked(&model(&record), 1).unwrap().end, end);
     }
 }
@@ -90,7 +98,7 @@ fn how_an_answer_ended_is_read_from_how_the_run_went_on() {
 #[test]
 fn a_call_that_failed_fails_in_the_same_words_and_tells_once_what_it_used() {
     let error = ModelError::RateLimited { why: "slowly".to_owned(), retry_after: None };
-    let record = vec![said("hi"), finished("model_rate_limited", &error.to_string(), vec![used(7)])];
+    let record = vec![said("hi"), finished("model_rate_limited", error.failure(), vec![used(7)])];
     let model = model(&record);
     let Err(ModelError::Cut { usage, .. }) = asked(&model, 1) else {
         panic!("what it used is told by an attempt that broke off")
@@ -103,7 +111,7 @@ fn a_call_that_failed_fails_in_the_same_words_and_tells_once_what_it_used() {
 fn a_call_that_was_stopped_gives_what_had_been_said() {
     let fields = [("partial_cognition".to_owned(), json!({"text": "let me"}))];
     let events = vec![Event::ContextInjected(fields.into_iter().collect()), used(7)];
-    let record = vec![said("hi"), finished("cancelled", "", events)];
+    let record = vec![said("hi"), finished("cancelled", None, events)];
     let partial = vec![Block::text("let me")];
     let usage = Usage { input_tokens: 7, ..Usage::default() };
     assert_eq!(asked(&model(&record), 1), Err(ModelError::Stopped { partial, usage }));

@@ -39,7 +39,7 @@ impl Talk {
 
     fn add(&mut self, role: Role, content: Vec<Block>) {
         let visibility = Visibility::All;
-        self.messages.push(Arc::new(Message { id: None, role, content, visibility, run_id: None, step: None }));
+        self.messages.push(Arc::new(Message { content, visibility, ..Message::text(role, "") }));
     }
 
     fn ask(&self, model: &Scripted) -> Result<Answer, ModelError> {

@@ -113,7 +113,9 @@ fn the_text_of_a_task_stands_in_the_rules_of_every_run_that_is_bound_to_it() {
     house.write(".ai/knowledge/tasks/17.md", "Make coffee for Anna.\n");
     assert!(house.workshop().assignment(&manifest).unwrap().system.contains("Make coffee"));
     std::fs::remove_file(house.root.join(".ai/knowledge/tasks/17.md")).unwrap();
-    assert_eq!(house.workshop().assignment(&manifest).unwrap().system, "Uses things.");
+    let work = house.workshop().assignment(&manifest).unwrap();
+    assert_eq!((work.system.as_str(), work.notices.len()), ("Uses things.", 1));
+    assert!(work.notices[0].contains("task `17` is gone"), "{:?}", work.notices);
 }
 
 /// The line was counted from the body, and the file was not named.

@@ -42,7 +42,8 @@ pub fn a_changeset_is_read_back_as_it_was_handed_in<H: Harness>(harness: &H) {
     let store = harness.open();
     let thread = create(&store, "whole");
     let fields: Fields = serde_json::from_value(json!({"hook": "after_step", "n": 1})).unwrap();
-    let outcome = ToolOutcome { call_id: id("call.1"), result: Some(json!([1, "two"])), error: None, blob: None };
+    let outcome =
+        ToolOutcome { call_id: id("call.1"), result: Some(json!([1, "two"])), error: None, failure: None, blob: None };
     let given = Changeset {
         run_id: Some(id("run-1")),
         parent_run_id: Some(id("run-0")),

@@ -53,7 +53,8 @@ pub fn what_a_call_kept_goes_with_its_result<H: Harness>(harness: &H) {
     write(&store, &thread, &["scratch", "n"], json!(2), Some(&two));
     let before = loaded(&store, &trust, &thread);
     let cleanup = call_cleanup(&before.state, &one).expect("the call has kept something");
-    let outcome = ToolOutcome { call_id: one.clone(), result: Some(json!("done")), error: None, blob: None };
+    let outcome =
+        ToolOutcome { call_id: one.clone(), result: Some(json!("done")), error: None, failure: None, blob: None };
     let result = Changeset {
         patches: vec![cleanup],
         events: vec![Event::ToolOutcome(outcome)],

@@ -94,7 +94,7 @@ fn what_became_of_a_dispatched_call_does_not_depend_on_a_later_rule() {
     let (house, mut payer) = (House::new(), payer(one()));
     payer.work.gate = Arc::new(|_, _| Permission::Allowed);
     let mut pay = Counting::new("pay", EffectClass::AtMostOnce);
-    pay.meanwhile = Arc::new(|_| panic!("the process dies here"));
+    pay.meanwhile = Arc::new(|_| die());
     payer.work.tools = vec![Arc::new(pay)];
     let thread = house.thread();
     let run = || house.send(&thread, Input::text("pay"), &payer.work);

@@ -101,7 +101,7 @@ fn a_word_that_was_left_with_a_process_that_died_counts_in_the_next_one() {
             let decided = other.engine.decide(&at, &call(id), choice, "bob", &work).unwrap();
             assert_eq!(decided.recorded, Recorded::Left);
         }
-        panic!("the process dies here");
+        die();
     });
     let run = || house.send(&thread, Input::text("pay"), &payer.work);
     assert!(std::panic::catch_unwind(std::panic::AssertUnwindSafe(run)).is_err());
@@ -188,7 +188,7 @@ fn what_was_not_sealed_is_dropped_told_and_changes_nothing() {
 fn what_was_settled_can_be_said_again_whenever_and_changes_nothing() {
     let house = House::new();
     let mut tool = Counting::new("pay", EffectClass::AtMostOnce);
-    tool.meanwhile = Arc::new(|_| panic!("the process dies here"));
+    tool.meanwhile = Arc::new(|_| die());
     let calls = || Reply::Calls(vec![("p1", "pay", json!({}))]);
     let thread = house.thread();
     let dying = house.another();

@@ -1,0 +1,48 @@
+//! Calls of a tool that may panic: a tool is somebody else's code, and its panic is the end of a call, not of the run or the process.
+//!
+//! - What panics before it is dispatched never ran: that is the call's error.
+//! - What panics on the way may have done something: it is lost, if it may run at most once, and an error else.
+//! - What panics when it is asked after does not know.
+//!
+//! The panic itself is reported where it happened, by the panic hook of the program.
+
+use std::any::Any;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+
+use selvedge_model::event::EffectClass;
+use selvedge_model::tool::{Call, Output, Reconciled, Started};
+use selvedge_model::{Cancel, Tool, ToolError};
+
+/// Makes a call ready.
+pub(super) fn start(tool: &dyn Tool, call: &Call) -> Result<Box<dyn Started>, ToolError> {
+    // Nothing that the engine goes on with was touched by a tool that panicked.
+    let started = catch_unwind(AssertUnwindSafe(|| tool.start(call)));
+    started.unwrap_or_else(|panic| Err(ToolError::Panicked { tool: call.name.clone(), why: words(&*panic) }))
+}
+
+/// Dispatches a call and waits for its answer.
+pub(super) fn dispatch(
+    started: Box<dyn Started>,
+    tool: &str,
+    class: EffectClass,
+    cancel: &Cancel,
+) -> Result<Output, ToolError> {
+    catch_unwind(AssertUnwindSafe(|| started.dispatch(cancel))).unwrap_or_else(|panic| {
+        let (tool, why) = (tool.to_owned(), words(&*panic));
+        Err(match class {
+            EffectClass::AtMostOnce => ToolError::Lost { tool, why: format!("it panicked: {why}") },
+            EffectClass::Pure | EffectClass::Idempotent => ToolError::Panicked { tool, why },
+        })
+    })
+}
+
+/// Asks a tool what became of a call.
+pub(super) fn reconcile(tool: &dyn Tool, call: &Call, cancel: &Cancel) -> Reconciled {
+    catch_unwind(AssertUnwindSafe(|| tool.reconcile(call, cancel))).unwrap_or(Reconciled::Unknown)
+}
+
+/// What a panic says.
+fn words(panic: &(dyn Any + Send)) -> String {
+    let text = panic.downcast_ref::<&str>().map(|text| (*text).to_owned());
+    text.or_else(|| panic.downcast_ref::<String>().cloned()).unwrap_or_else(|| "it did not say why".to_owned())
+}
