@@ -218,6 +218,15 @@ impl From<OrderError> for Failure {
     }
 }
 
+impl From<selvedge::EngineError> for Failure {
+    fn from(error: selvedge::EngineError) -> Self {
+        match error {
+            selvedge::EngineError::Store(error) => error.into(),
+            error => Self::of(&error),
+        }
+    }
+}
+
 impl From<selvedge_store::Error> for Failure {
     fn from(error: selvedge_store::Error) -> Self {
         use selvedge_store::Error;

@@ -22,8 +22,8 @@ pub mod workshop;
 pub use selvedge_engine::replay;
 pub use selvedge_engine::snapshot;
 pub use selvedge_engine::{
-    Assignment, Choice, Decided, Delivered, Ended, Engine, Input, Options as EngineOptions, Permission, Recorded,
-    Redactor, Resumed, Stopped, Told,
+    Assignment, Choice, Decided, Delivered, Ended, Engine, Error as EngineError, Input, Options as EngineOptions,
+    Permission, Recorded, Redactor, Resumed, Stopped, Told,
 };
 pub use selvedge_items as items;
 pub use selvedge_log as log;

@@ -8,7 +8,7 @@ use selvedge_store::Registry;
 use serde::Serialize;
 
 use crate::context::Context;
-use crate::error::{Failure, Result};
+use crate::error::Result;
 use crate::running::plain_engine;
 use crate::text::clean;
 
@@ -57,7 +57,7 @@ pub(crate) fn run(args: Args, context: &Context<'_>) -> Result<()> {
     let (store, engine) = plain_engine(context)?;
     let thread = store.resolve(&args.thread)?;
     let wait = Duration::from_secs(args.wait.into());
-    let delivered = engine.rename(&thread, &args.title, wait).map_err(|error| Failure::of(&error))?;
+    let delivered = engine.rename(&thread, &args.title, wait)?;
     let queued = matches!(delivered, Delivered::Left(_));
     let version = if queued { None } else { Some(store.get(&thread)?.version) };
     drop(engine);

@@ -103,5 +103,7 @@ fn the_first_word_about_a_call_counts() {
         settle(other).error(5, "already_decided");
     }
     assert_eq!(sandbox.run(&["resume", &thread]).code, Some(0));
-    settle(&["--done", "receipt 7"]).error(3, "no_open_call");
+    // The thread went on: the same said again changes nothing, and something else is refused.
+    assert_eq!(settle(&["--done", "receipt 7"]).json()["recorded"], "before");
+    settle(&["--not-done"]).error(3, "no_open_call");
 }

@@ -6,9 +6,9 @@ use std::path::Path;
 
 use crate::support::{HELLO, Sandbox, copy};
 
-/// A sandbox with the kept store of format 1 and its key.
+/// A sandbox with the kept store of format 5 and its key.
 fn kept() -> Sandbox {
-    let fixture = Path::new(env!("CARGO_MANIFEST_DIR")).join("../store-local/tests/fixtures/store-1");
+    let fixture = Path::new(env!("CARGO_MANIFEST_DIR")).join("../store-local/tests/fixtures/store-5");
     let sandbox = Sandbox::empty();
     copy(&fixture.join("threads"), &sandbox.threads());
     // Version control keeps no empty folder.
@@ -40,7 +40,7 @@ fn an_older_store_is_read_refused_to_writers_and_moved() {
     sandbox.run(&["thread", "delete", "bob", "--yes", "--json"]).error(4, "store_outdated");
     assert_eq!(sandbox.run(&["doctor"]).code, Some(1));
     let moved = sandbox.run(&["upgrade", "--json"]).json();
-    assert_eq!(moved, serde_json::json!({ "from": 1, "to": 5, "changed": true }));
+    assert_eq!(moved, serde_json::json!({ "from": 5, "to": 6, "changed": true }));
     assert_eq!(sandbox.run(&["upgrade", "--json"]).json()["changed"], false);
     assert_eq!(sandbox.append("bob", "any", HELLO), 3);
     assert_eq!(sandbox.run(&["doctor", "--deep"]).code, Some(0));
