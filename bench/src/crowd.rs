@@ -91,11 +91,15 @@ pub(crate) fn committed(writers: &mut [Writer<'_>], commits: usize) -> Outcome<P
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Pace {
     pub(crate) per_second: f64,
-    cpu_us: f64,
+    pub(crate) cpu_us: f64,
 }
 
 /// Lets every worker do `work` this often, all at once.
-fn together<T: Send>(workers: &mut [T], times: usize, work: impl Fn(&mut T) -> Outcome<()> + Sync) -> Outcome<Pace> {
+pub(crate) fn together<T: Send>(
+    workers: &mut [T],
+    times: usize,
+    work: impl Fn(&mut T) -> Outcome<()> + Sync,
+) -> Outcome<Pace> {
     let start = Barrier::new(workers.len() + 1);
     let total = (workers.len() * times) as f64;
     let go = |worker: &mut T| {

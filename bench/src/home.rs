@@ -117,6 +117,12 @@ impl<'a> Writer<'a> {
         Ok(self.store.release(&self.lease)?)
     }
 
+    /// Takes the lease again.
+    pub(crate) fn acquire(&mut self) -> Outcome<()> {
+        self.lease = self.store.acquire(&self.thread, Acquire::default())?;
+        Ok(())
+    }
+
     /// The next commit of a thread that is all turns: input, answer, results, and again.
     pub(crate) fn of_turn(&mut self) -> Outcome<Batch> {
         let turn = self.version / 3;

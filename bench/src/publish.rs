@@ -5,7 +5,7 @@ use std::fmt::Write;
 use crate::report::{Report, Row, Section, Unit};
 
 /// The goals of the project, in its words, and the figures that answer them.
-const GOALS: [(&str, &[&str]); 13] = [
+const GOALS: [(&str, &[&str]); 14] = [
     ("one thread, warm: signed, durable commit against bare append + fdatasync of the same bytes", &["warm_ratio"]),
     ("same against the Agents SDK's `add_items` (unsigned): how much faster", &["peer_session_ratio"]),
     (
@@ -15,6 +15,10 @@ const GOALS: [(&str, &[&str]); 13] = [
     (
         "64 threads in one process against 64 unsigned bare loops; against `SqliteSaver.put` and `add_items` by 64 threads",
         &["crowd_ratio", "peer_crowd_64_sqlite_ratio", "peer_crowd_64_session_ratio"],
+    ),
+    (
+        "10,000 live threads in one store: commits a second against 64 live threads; threads created a second, with a first message",
+        &["live_10000_ratio", "live_created_per_second"],
     ),
     ("four processes of 16 threads: slowest process against the fastest", &["processes_ratio"]),
     (
@@ -144,6 +148,8 @@ mod tests {
             "peer_session_ratio",
             "peer_sqlite_long_ratio",
             "crowd_ratio",
+            "live_10000_ratio",
+            "live_created_per_second",
             "turns_64_per_second",
             "peer_crowd_64_sqlite_ratio",
             "peer_crowd_64_session_ratio",

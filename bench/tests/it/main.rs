@@ -36,6 +36,15 @@ fn memory_and_descriptors_do_not_grow() {
     holds("soak");
 }
 
+/// A store that held more threads than it remembered was twenty times slower, and nobody measured it.
+#[test]
+fn what_many_live_threads_cost_can_be_measured() {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_selvedge-bench"));
+    let output = command.args(["--quick", "--only", "live"]).output().unwrap();
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    assert!(String::from_utf8_lossy(&output.stdout).contains("320 live threads"));
+}
+
 /// What is measured only when somebody asks for it failed, and nobody saw it.
 #[test]
 fn what_families_and_chains_cost_can_be_measured() {
