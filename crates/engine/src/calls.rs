@@ -1,29 +1,29 @@
-//! The tool calls of a turn: those just asked for, and those that an earlier life of the thread left open.
+//! How the calls of a turn are made: all that a decision names, at once.
 //!
-//! Both are one question: what does each call without a result need? Looking at what is on record answers it, and looking
-//! changes nothing (`Need`). Then everything that must run is made ready, intents are committed, all of it is dispatched at
-//! once, and the results are committed together, in the order of the calls.
-//!
-//! - A call without an intent never ran, if it may run at most once: it runs now. Pure and idempotent ones run again.
-//! - A call with an intent and no outcome may have run. Its process, if one is on record, is ended first; then the tool is asked.
-//! - What nobody knows suspends the thread until a person says what became of it.
+//! Everything that must run is made ready, intents are committed, all of it is dispatched, and the results are committed together, in the
+//! order of the calls. What a call needs is decided elsewhere (`decide/calls.rs`); what became of one that an earlier life dispatched is
+//! found out here.
 
 mod flight;
 mod guarded;
-mod need;
 mod results;
 
+use std::sync::{Arc, Mutex, PoisonError};
 use std::thread;
 
-use selvedge_items::config::Wait;
-use selvedge_model::event::{EffectClass, SuspendReason, Suspended, ToolIntent};
+use selvedge_model::event::{EffectClass, ToolIntent};
 use selvedge_model::fold::Spawned;
 use selvedge_model::limits::Limits;
-use selvedge_model::tool::Output;
-use selvedge_model::{Event, Reason};
-use serde_json::{Value, json};
+use selvedge_model::message::Block;
+use selvedge_model::tool::{Output, Reconciled};
+use selvedge_model::{Event, Message, Reason};
+use serde_json::json;
 
+use crate::approval;
+use crate::assignment::Permission;
 use crate::conversation::OpenCall;
+use crate::decide::Trace;
+use crate::decide::calls::{self, Plan, Planned, Probe, Ready};
 use crate::error::Result;
 use crate::held::More;
 use crate::ledger::Book;
@@ -32,38 +32,16 @@ use crate::spawn::{Child, Own, Refusal, Refused};
 use crate::told::Told;
 
 use flight::{Flight, Landed, Way};
-use need::{Need, Ready};
 
-/// How the calls of a turn ended.
-pub(crate) enum Settled {
-    /// Every call has a result.
-    All,
-    /// The run ends with these outputs.
-    Returned(Value),
-    /// Somebody must say what became of some, or allow some.
-    Waits(Suspended),
-}
+/// How many calls run at the same time at most; the others follow as these end.
+const AT_ONCE_MAX: usize = 64;
 
 impl Running<'_, '_> {
-    /// Brings every open call to a result, as far as that can be known.
-    pub(crate) fn settle_calls(&mut self) -> Result<Settled> {
-        let mut open = self.held.fold.conversation.open().to_vec();
-        if open.is_empty() {
-            return Ok(Settled::All);
-        }
-        if self.turns == 0 {
-            // What an earlier run left, and what was allowed meanwhile, goes in the order of the calls' names.
-            open.sort_by(|one, other| one.id.cmp(&other.id));
-        }
-        let plan = |open: OpenCall| {
-            let need = self.need(&open);
-            Flight::of(open, need)
-        };
-        let mut flights: Vec<Flight> = open.into_iter().map(plan).collect();
-        self.ask_anew(&flights);
-        if self.work.wait == Wait::All && flights.iter().any(|flight| flight.ask().is_some()) {
-            // What was allowed waits for the others that are asked about; it stays allowed.
-            flights.retain(|flight| !flight.is_allowed());
+    /// Makes these calls and commits what they come to; what is known of the others then, this process alone knows.
+    pub(crate) fn make(&mut self, planned: Vec<Planned>) -> Result<()> {
+        let mut flights: Vec<Flight> = planned.into_iter().map(Flight::of).collect();
+        for ask in flights.iter().filter_map(Flight::ask).filter(|ask| !calls::is_on_record(&self.held.fold, ask)) {
+            self.held.delta.events.push(Event::Asked(ask.clone()));
         }
         let more = self.start(&mut flights)?;
         self.commit_intents(&flights, more)?;
@@ -71,14 +49,54 @@ impl Running<'_, '_> {
         self.commit_results(flights)
     }
 
-    /// What was not asked when the model asked for the call, because a rule or the tool was another one then, is asked now.
-    fn ask_anew(&mut self, flights: &[Flight]) {
-        for ask in flights.iter().filter_map(Flight::ask) {
-            let before = self.held.fold.call(&ask.call_id).and_then(|known| known.ask.as_ref());
-            if before != Some(ask) {
-                self.held.delta.events.push(Event::Asked(ask.clone()));
-            }
+    /// Finds out what became of calls that an earlier life dispatched.
+    pub(crate) fn probe(&mut self, probes: Vec<Probe>) {
+        for Probe { ready, process, is_undone } in probes {
+            let engine = self.held.engine;
+            let trace = match process.map(|process| engine.processes.end(&process)) {
+                Some(Err(_)) => Trace::Unknown,
+                _ if is_undone => Trace::NotDone,
+                _ => self.reconcile(&ready),
+            };
+            self.live.traces.insert(ready.call.id, trace);
         }
+    }
+
+    fn reconcile(&self, Ready { tool, call, child, .. }: &Ready) -> Trace {
+        // What became of a call that started a child is what became of the child.
+        if let Some(child) = child.as_ref().filter(|_| !calls::has_recorded_children(self.work)) {
+            return match self.held.engine.child_standing(&child.thread_id, child.detached) {
+                Ok(Some(output)) => Trace::Done(output),
+                Ok(None) => Trace::NotDone,
+                Err(error) => Trace::Done(Output::error(format!("what became of the child is not known: {error}"))),
+            };
+        }
+        match guarded::reconcile(&**tool, call, self.cancel) {
+            Reconciled::Done(output) => Trace::Done(output),
+            Reconciled::NotDone => Trace::NotDone,
+            Reconciled::Unknown => Trace::Unknown,
+        }
+    }
+
+    /// What somebody is asked about the calls of an answer that is about to be committed. It is on record with the answer, so that people
+    /// see it, and can say their word, while the other calls of the round still run.
+    pub(crate) fn asks(&self, answer: &Message) -> Vec<Event> {
+        let now = self.held.engine.clock.now();
+        let calls = answer.content.iter().filter_map(|block| match block {
+            Block::ToolCall { id, name, arguments, .. } => Some((id, name, arguments)),
+            _ => None,
+        });
+        let asks = calls.filter_map(|(id, name, arguments)| {
+            let tool = self.work.tool(name)?;
+            // As they will be on record.
+            let mut arguments = arguments.clone();
+            self.held.engine.redactor.value(&mut arguments);
+            let Permission::Ask(asking) = (self.work.gate)(tool.spec(), &arguments) else { return None };
+            let open = self.held.fold.conversation.next_call(id, name, arguments);
+            let hash = approval::action_hash(&self.held.fold.head.log_id, &open, tool.spec());
+            Some(Event::Asked(approval::ask(&asking, hash, &open, now)))
+        });
+        asks.collect()
     }
 
     /// Answers the calls that still wait for somebody's word: a message came instead of it.
@@ -88,7 +106,7 @@ impl Running<'_, '_> {
         let awaited = |call: &OpenCall| {
             let known = self.held.fold.call(&call.id);
             let is_asked = known.is_some_and(|known| known.ask.is_some() && known.intent.is_none());
-            is_asked && matches!(self.need(call), Need::Word(_))
+            is_asked && matches!(calls::plan(&self.held.fold, &self.live, self.work, call), Plan::Word(_))
         };
         let awaited: Vec<OpenCall> = open.into_iter().filter(awaited).collect();
         for call in awaited {
@@ -211,26 +229,12 @@ impl Running<'_, '_> {
         }
         let (cancel, engine) = (self.cancel, self.held.engine);
         let spawning = self.work.spawning.as_ref();
-        let (children, tools): (Vec<_>, Vec<_>) =
+        let (children, calls): (Vec<_>, Vec<_>) =
             flights.iter_mut().filter(|flight| flight.started.is_some()).partition(|flight| flight.is_child());
         let has_children = !children.is_empty();
-        let all_at_once = |flights: &mut [&mut Flight]| match flights {
-            [] => {}
-            [alone] => alone.go(engine, spawning, cancel),
-            several => thread::scope(|scope| {
-                for flight in several.iter_mut() {
-                    scope.spawn(|| flight.go(engine, spawning, cancel));
-                }
-            }),
-        };
-        let (mut children, mut tools) = (children, tools);
-        // As many children as may run side by side, and the other calls with the first of them.
-        let at_once = spawning.map_or(1, |spawning| spawning.at_once.max(1)).min(children.len().max(1));
-        let later = children.split_off(at_once.min(children.len()));
-        tools.extend(children);
-        all_at_once(&mut tools);
-        let mut later = later;
-        later.chunks_mut(at_once).for_each(all_at_once);
+        let children_at_once = spawning.map_or(1, |spawning| spawning.at_once.max(1));
+        let go = |flight: &mut Flight| flight.go(engine, spawning, cancel);
+        side_by_side([(calls, AT_ONCE_MAX), (children, children_at_once.min(AT_ONCE_MAX))], go);
         // Whoever stopped the thread stopped its children after it; that they ended must not be heard before that.
         if has_children && let Ok(Some(stop)) = self.held.said_to_stop() {
             cancel.say(stop);
@@ -240,49 +244,80 @@ impl Running<'_, '_> {
     }
 
     /// Commits every result there is, in the order of the calls.
-    fn commit_results(&mut self, flights: Vec<Flight>) -> Result<Settled> {
-        let (mut unknown, mut asked, mut limited) = (Vec::new(), Vec::new(), None);
-        let mut returned = None;
+    fn commit_results(&mut self, flights: Vec<Flight>) -> Result<()> {
         let mut state = self.held.fold.state().clone();
         for mut flight in flights {
             let output = match std::mem::replace(&mut flight.landed, Landed::No) {
                 Landed::Output(output) => flight.told(output),
-                Landed::Asked(ask) => {
-                    asked.push(ask.call_id);
-                    continue;
-                }
+                // It is on record that somebody is asked.
+                Landed::Asked(_) => continue,
                 Landed::Limited(suspended) => {
-                    limited = Some(suspended);
+                    self.live.traces.insert(flight.open.id, Trace::Limited(suspended));
                     continue;
                 }
                 Landed::No | Landed::Unknown => {
-                    unknown.push(flight.open.id);
+                    self.live.traces.insert(flight.open.id, Trace::Unknown);
                     continue;
                 }
             };
             if self.work.return_tool.as_deref() == Some(flight.open.name.as_str()) && !output.is_error {
-                returned = Some(output.content.get("outputs").unwrap_or(&output.content).clone());
+                self.live.returned = Some(output.content.get("outputs").unwrap_or(&output.content).clone());
             }
             if self.work.handoff_tool.as_deref() == Some(flight.open.name.as_str()) && !output.is_error {
-                self.hands_over = true;
+                self.live.hands_over = true;
             }
             self.held.delta.events.extend(flight.event);
             self.held.add_outcome(&flight.open, output, flight.failure, &mut state)?;
         }
-        if !self.held.delta.messages.is_empty() {
-            self.commit(Reason::ToolResultsCommitted)?;
+        match self.held.delta.messages.is_empty() {
+            true => Ok(()),
+            false => self.commit(Reason::ToolResultsCommitted),
         }
-        if let (Some(limited), true, true) = (limited, unknown.is_empty(), asked.is_empty()) {
-            return Ok(Settled::Waits(limited));
+    }
+}
+
+/// Lets everything of each group go, so many of it at the same time, and waits until all of it has ended.
+fn side_by_side<T: Send, const N: usize>(groups: [(Vec<T>, usize); N], go: impl Fn(T) + Sync) {
+    if groups.iter().map(|(group, _)| group.len()).sum::<usize>() <= 1 {
+        groups.into_iter().flat_map(|(group, _)| group).for_each(go);
+        return;
+    }
+    let go = &go;
+    thread::scope(|scope| {
+        for (group, most) in groups {
+            let workers = group.len().min(most);
+            let queue = Arc::new(Mutex::new(group.into_iter()));
+            for _ in 0..workers {
+                let queue = queue.clone();
+                scope.spawn(move || {
+                    let next = || queue.lock().unwrap_or_else(PoisonError::into_inner).next();
+                    while let Some(item) = next() {
+                        go(item);
+                    }
+                });
+            }
         }
-        if unknown.is_empty() && asked.is_empty() {
-            return Ok(returned.map_or(Settled::All, Settled::Returned));
-        }
-        let (reason, code) = match unknown.is_empty() {
-            true => (SuspendReason::Approval, "approval"),
-            false => (SuspendReason::OutcomeUnknown, "outcome_unknown"),
-        };
-        let calls = unknown.into_iter().chain(asked).collect();
-        Ok(Settled::Waits(Suspended { calls, ..Suspended::because(reason, code) }))
+    });
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::atomic::{AtomicUsize, Ordering};
+
+    use super::*;
+
+    #[test]
+    fn everything_goes_once_and_no_more_at_the_same_time_than_allowed() {
+        let (inside, most, done) = (AtomicUsize::new(0), AtomicUsize::new(0), Mutex::new(Vec::new()));
+        side_by_side([((0..200).collect(), 7), ((200..203).collect(), 2), (Vec::new(), 5)], |item| {
+            most.fetch_max(inside.fetch_add(1, Ordering::SeqCst) + 1, Ordering::SeqCst);
+            thread::yield_now();
+            done.lock().unwrap().push(item);
+            inside.fetch_sub(1, Ordering::SeqCst);
+        });
+        let mut done = done.into_inner().unwrap();
+        done.sort_unstable();
+        assert_eq!(done, (0..203).collect::<Vec<_>>());
+        assert!(most.into_inner() <= 9);
     }
 }

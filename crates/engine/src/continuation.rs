@@ -21,6 +21,7 @@ use crate::assignment::{Assignment, Left};
 use crate::carry::{Carry, size_of};
 use crate::conversation::OpenCall;
 use crate::error::{Error, Result};
+use crate::fold::Fold;
 use crate::held::{BORN_EPOCH, Held, Leased, More, Of};
 use crate::names::Named;
 use crate::told::Told;
@@ -35,6 +36,20 @@ pub(crate) struct Successor {
     /// How many answers of the model it takes along.
     pub(crate) turns: u64,
     pub(crate) details: Fields,
+}
+
+/// How many bytes of text the successor of a thread whose context is full would begin with. Nothing is written for it.
+pub(crate) fn successor_size(fold: &Fold, work: &Assignment, room: usize) -> usize {
+    let mut put = |_: &str| Ok::<_, Infallible>(Digest([0; 32]));
+    let Ok(carry) = Carry::of(fold.conversation.messages(), room, &mut put);
+    carry.size() + size_of(&seed(fold, work, room))
+}
+
+/// The word that seeds a successor's first turn. One that would take most of the room says less than what it would push out.
+fn seed(fold: &Fold, work: &Assignment, room: usize) -> Message {
+    let left = Left { previous_thread_id: fold.thread_id().clone(), message: work.continuation.message.clone() };
+    let seed = (work.continuation.seed)(&left).filter(|seed| seed.len() <= room / 2).unwrap_or(left.message);
+    Message { visibility: Visibility::Internal, ..Message::text(Role::User, seed) }
 }
 
 impl Held<'_> {
@@ -57,19 +72,9 @@ impl Held<'_> {
         self.with(thread, messages, birth, turns, details)
     }
 
-    /// How many bytes of text such a successor would begin with. Nothing is written for it.
-    pub(crate) fn successor_size(&self, work: &Assignment, room: usize) -> usize {
-        let mut put = |_: &str| Ok::<_, Infallible>(Digest([0; 32]));
-        let Ok(carry) = Carry::of(self.fold.conversation.messages(), room, &mut put);
-        carry.size() + size_of(&self.seed(work, room))
-    }
-
-    /// The word that seeds a successor's first turn. One that would take most of the room says less than what it would push out.
     fn seed(&self, work: &Assignment, room: usize) -> Message {
-        let left = Left { previous_thread_id: self.thread().clone(), message: work.continuation.message.clone() };
-        let seed = (work.continuation.seed)(&left).filter(|seed| seed.len() <= room / 2).unwrap_or(left.message);
         let id = MessageId::new(self.name(Named::Seed, 0)).ok();
-        Message { id, visibility: Visibility::Internal, ..Message::text(Role::User, seed) }
+        Message { id, ..seed(&self.fold, work, room) }
     }
 
     /// Puts into the delta what a successor needs that somebody resumes this thread in: its money, and that it may use more. Gives its

@@ -27,6 +27,7 @@ use selvedge_store::{Acquire, Error as StoreError, Left, Waiting};
 use serde_json::Value;
 
 use crate::assignment::Assignment;
+use crate::decide::ending;
 use crate::deciding;
 use crate::engine::{Engine, Next};
 use crate::error::{Error, Result};
@@ -488,7 +489,7 @@ impl Engine {
 impl Held<'_> {
     /// The limits that count: the thread's own, and those it is run with where it has none.
     pub(crate) fn limits(&self, work: &Assignment) -> Limits {
-        self.fold.manifest().limits.as_ref().map_or_else(|| work.limits.clone(), |own| own.over(&work.limits))
+        ending::limits(&self.fold, work)
     }
 
     /// The change of limits that a raise means; refused if it lowers one, or lifts one above its parent's.

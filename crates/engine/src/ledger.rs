@@ -67,7 +67,7 @@ pub(crate) enum Allowed {
 }
 
 /// A call that was not made.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub(crate) struct Refused {
     pub(crate) suspended: Suspended,
     pub(crate) detail: String,

@@ -1,29 +1,31 @@
-//! One run, as a list of named steps.
+//! One run: it begins, does what `decide` says until that is to end, and ends.
 //!
 //! ```text
 //! begin    UserMessage              what arrived, and the run's own clean-up
 //! calls    ToolResultsCommitted     what an earlier life left open
-//! loop     limits · ask · AssistantTurnCommitted · (ToolIntentCommitted) · ToolResultsCommitted
+//! turns    AssistantTurnCommitted · (ToolIntentCommitted) · ToolResultsCommitted
 //! finish   RunFinished              always, even when there is nothing to say
 //! ```
 
+use std::collections::HashMap;
 use std::time::Duration;
 
-use selvedge_model::answer::End;
+use selvedge_model::answer::Answer;
 use selvedge_model::event::{Fields, HandoffReason, ManifestChanged, SuspendReason, Suspended, TurnUsage};
-use selvedge_model::limits::{self, Cost, Limits, Reached};
+use selvedge_model::limits::{self, Cost};
 use selvedge_model::message::{Block, Marker};
 use selvedge_model::run::{Failure, FailureClass};
 use selvedge_model::{
-    CallId, Cancel, Classify, Event, Message, ModelError, Money, Reason, Role, RunId, RunMeta, RunStatus, Status, Stop,
-    Timestamp, ToolSpec, Verdict,
+    CallId, Cancel, Classify, Event, Message, Money, Reason, Role, RunId, RunMeta, RunStatus, Status, Stop, Timestamp,
+    ToolSpec, Verdict,
 };
 use serde_json::{Value, json};
 
 use crate::assignment::Assignment;
 use crate::beat;
-use crate::calls::Settled;
 use crate::continuation::Successor;
+use crate::decide::ending::{Failed, Trouble, Why};
+use crate::decide::{Inbox, Live, Step, context, decide};
 use crate::error::{Error, Result};
 use crate::held::{Held, More, Of};
 use crate::inbox::Watch;
@@ -45,14 +47,10 @@ pub(crate) struct Running<'r, 'e> {
     tools: Vec<ToolSpec>,
     meta: RunMeta,
     began: Timestamp,
-    pub(crate) turns: u64,
     /// What the turns of this run used.
     used: Cost,
-    /// Whether the model asked for a successor.
-    pub(crate) hands_over: bool,
-    /// How many messages were judged before: whoever judges whether it goes in circles looks at what follows them.
-    judged: usize,
-    text: Option<String>,
+    /// What is known of it and not on record.
+    pub(crate) live: Live,
 }
 
 /// How a run hears what happens beside it.
@@ -64,31 +62,11 @@ pub(crate) struct Heard<'r> {
     pub(crate) watch: &'r Watch,
 }
 
-/// Why a run ends.
-enum Why {
-    Completed,
-    Unreturned,
-    Returned(Value),
-    Reached(Met),
-    Suspended(Suspended),
-    Refused(Refused),
+/// How a run is over.
+enum Over {
+    Ended(Why),
     /// Another thread goes on.
     Continued(Box<Successor>, HandoffReason),
-    Stopped(Stop),
-    Failed {
-        code: &'static str,
-        why: String,
-        failure: Failure,
-    },
-}
-
-impl Why {
-    /// The model failed for good.
-    fn of_model(error: &ModelError) -> Self {
-        let why = error.to_string();
-        let unknown = || Failure { class: FailureClass::ModelFailed, why: why.clone() };
-        Self::Failed { code: error.code(), failure: error.failure().unwrap_or_else(unknown), why }
-    }
 }
 
 /// Runs a thread that is held, from its input to its end.
@@ -108,42 +86,57 @@ pub(crate) fn run(
     meta.source_mailbox_entry_id = start.request.as_ref().map(|asked| asked.id.to_string());
     meta.config = work.config;
     meta.system = Some(work.system_digest());
+    let tools: Vec<ToolSpec> = work.offered().cloned().collect();
+    let began = engine.clock.now();
+    let live = Live {
+        run: run.clone(),
+        now: began,
+        running_ms: 0,
+        stop: None,
+        inbox: Inbox::Unread,
+        turns: 0,
+        judged: 0,
+        prompt_base: base_size(work, &tools),
+        text: None,
+        answered: None,
+        trouble: None,
+        hands_over: false,
+        returned: None,
+        traces: HashMap::new(),
+    };
     let mut running = Running {
         work,
         run,
         cancel: heard.cancel,
         watch: heard.watch,
         tell,
-        tools: work.offered().cloned().collect(),
+        tools,
         meta,
-        began: engine.clock.now(),
-        turns: 0,
+        began,
         used: Cost::default(),
-        hands_over: false,
-        judged: 0,
-        text: None,
+        live,
         held,
     };
     let suspended = running.held.fold.manifest().suspended.as_ref();
     if suspended.and_then(|suspended| suspended.code.as_deref()).is_some_and(stops::is_stop) {
-        running.judged = running.held.fold.conversation.messages().len();
+        running.live.judged = running.held.fold.conversation.messages().len();
     }
     running.begin(start)?;
-    let why = match running.work() {
-        Ok(why) => why,
+    let over = match running.work() {
+        Ok(over) => over,
         Err(error) => {
             let why = error.to_string();
             (running.tell)(Told::StateError { why: &why });
             let code = error.code();
             let failure = Failure { class: FailureClass::Engine, why: why.clone() };
-            match running.finish(Why::Failed { code, why, failure }) {
+            match running.finish(Over::Ended(Why::Failed(Failed { code, why, failure }))) {
                 // The first failure says what happened; that the end could not be recorded either adds nothing.
                 Err(_) => return Err(error),
                 Ok(ended) => return Ok(ended),
             }
         }
     };
-    running.finish(why)
+    running.finish(over)
 }
 
 impl Running<'_, '_> {
@@ -154,7 +147,7 @@ impl Running<'_, '_> {
     }
 
     pub(crate) fn of(&self) -> Of {
-        Of { run: Some(self.run.clone()), meta: None, turn: (self.turns > 0).then_some(self.turns) }
+        Of { run: Some(self.run.clone()), meta: None, turn: (self.live.turns > 0).then_some(self.live.turns) }
     }
 
     /// Takes the input in, cleans up after earlier runs, and says that this one began.
@@ -198,130 +191,53 @@ impl Running<'_, '_> {
         u64::try_from(elapsed / 1000).unwrap_or(0)
     }
 
-    /// Everything between beginning and end.
-    fn work(&mut self) -> Result<Why> {
-        // Without time left, nothing is begun again that an earlier life left open.
-        if !self.held.fold.conversation.open().is_empty() && self.is_out_of_time() && !self.hear()? {
-            return Ok(Why::Suspended(self.out_of_time()));
-        }
+    /// Everything between beginning and end: whatever is decided, until that is to end.
+    fn work(&mut self) -> Result<Over> {
         loop {
-            if self.watch.was_noted() {
-                self.hear()?;
-            }
-            match self.settle_calls()? {
-                Settled::All => {}
-                Settled::Returned(outputs) => return Ok(Why::Returned(outputs)),
-                // What was decided before the thread waits is heard by this very run.
-                Settled::Waits(_) if self.cancel.said().is_none() && self.hear()? => continue,
-                Settled::Waits(suspended) if self.stopped().is_none() => return Ok(Why::Suspended(suspended)),
-                Settled::Waits(_) => {}
-            }
-            if let Some(why) = self.stopped() {
-                return Ok(why);
-            }
-            if let Some(met) = self.met() {
-                return Ok(Why::Reached(met));
-            }
-            if !self.held.fold.conversation.wants_answer() {
-                return Ok(self.completed());
-            }
-            if let Some(suspended) = self.limit() {
-                match self.hear()? {
-                    true => continue,
-                    false => return Ok(Why::Suspended(suspended)),
+            self.look();
+            let step = decide(&self.held.fold, &self.live, self.work);
+            // Whatever is done now takes its time, and somebody may say something meanwhile.
+            self.live.inbox = Inbox::Unread;
+            match step {
+                Step::Hear => self.hear()?,
+                Step::Probe(probes) => self.probe(probes),
+                Step::Calls(planned) => self.make(planned)?,
+                Step::Ask => self.ask()?,
+                Step::HandOver { reason, room } => {
+                    let successor = self.held.successor(self.work, room, self.running_ms())?;
+                    return Ok(Over::Continued(Box::new(successor), reason));
                 }
-            }
-            if let Some(why) = self.full()? {
-                return Ok(why);
-            }
-            if let Some(why) = self.turn()? {
-                return Ok(why);
+                Step::End(why) => return Ok(Over::Ended(why)),
             }
         }
     }
 
-    /// The policy that stops it here, if one does.
-    fn met(&self) -> Option<Met> {
-        let messages = self.held.fold.conversation.messages().get(self.judged..).unwrap_or_default();
-        let stops = &self.work.stops;
-        stops::met(stops, &stops::rounds(stops, messages), self.text.as_deref())
-    }
-
-    /// How many bytes the next prompt has, roughly.
-    fn prompt_size(&self) -> usize {
-        self.base_size() + self.held.fold.conversation.size()
-    }
-
-    /// How many bytes of a prompt are there before anybody has said anything.
-    fn base_size(&self) -> usize {
-        let tool = |spec: &ToolSpec| spec.name.len() + spec.description.len() + spec.input_schema.to_string().len();
-        self.work.system.len() + self.tools.iter().map(tool).sum::<usize>()
-    }
-
-    /// Why the run ends here, if the context is full or the model asked for a successor: another thread goes on, unless that would not help.
-    fn full(&self) -> Result<Option<Why>> {
-        let rules = &self.work.continuation;
-        let window = self.work.model.context_tokens_max(&self.work.model_name).unwrap_or(rules.window_tokens);
-        let most = (rules.threshold * window as f64) as u64;
-        let reason = match self.held.fold.gauge().tokens(self.prompt_size()) >= most {
-            true => HandoffReason::ContextFull,
-            false if self.hands_over => HandoffReason::Requested,
-            false => return Ok(None),
-        };
-        let chain = self.held.fold.manifest().chain_position.saturating_add(1);
-        if chain >= rules.chain_max {
-            return Ok(Some(Why::Suspended(trouble("chain_too_deep", chain, rules.chain_max))));
+    /// Looks at the time, and at whether anybody said anything.
+    fn look(&mut self) {
+        self.live.now = self.held.engine.clock.now();
+        self.live.running_ms = self.running_ms();
+        self.live.stop = self.cancel.said();
+        if self.watch.was_noted() {
+            self.live.inbox = Inbox::Noted;
         }
-        let room = self.held.fold.gauge().bytes(rules.ceiling(window));
-        let begins_with = self.held.fold.gauge().tokens(self.base_size() + self.held.successor_size(self.work, room));
-        Ok(Some(match begins_with < most {
-            true => Why::Continued(Box::new(self.held.successor(self.work, room, self.running_ms())?), reason),
-            false => Why::Suspended(trouble("context_too_small", begins_with, most)),
-        }))
     }
 
-    /// Takes in what others decided and raised; gives whether anything changed.
-    fn hear(&mut self) -> Result<bool> {
+    /// Takes in what others decided and raised.
+    fn hear(&mut self) -> Result<()> {
         let of = self.of();
-        let changed = self.held.drain(Some(self.work), of, self.tell)?;
-        if changed {
+        self.live.inbox = Inbox::Heard;
+        if self.held.drain(Some(self.work), of, self.tell)? {
+            // What was found out and refused before is looked at again.
+            self.live.traces.clear();
             self.set_time();
         }
-        Ok(changed)
+        Ok(())
     }
 
-    /// Why the run ends now, if it was told to stop.
-    fn stopped(&self) -> Option<Why> {
-        match self.cancel.said()? {
-            Stop::OutOfTime => Some(Why::Suspended(self.out_of_time())),
-            stop => Some(Why::Stopped(stop)),
-        }
-    }
-
-    /// The ceiling that the next turn would break. No ceiling of money keeps a call from being made that costs none.
-    fn limit(&self) -> Option<Suspended> {
-        let used = self.held.fold.meter().used(self.running_ms());
-        let limits = self.held.limits(self.work);
-        let spend = limits.spend.filter(|_| self.work.is_paid());
-        Limits { spend, ..limits }.reached(&used).map(over)
-    }
-
-    fn is_out_of_time(&self) -> bool {
-        let most = Limits { duration_seconds: self.held.limits(self.work).duration_seconds, ..Limits::default() };
-        most.reached(&self.held.fold.meter().used(self.running_ms())).is_some()
-    }
-
-    fn out_of_time(&self) -> Suspended {
-        let most = self.held.limits(self.work).duration_seconds.unwrap_or_default();
-        let used = self.held.fold.meter().used(self.running_ms()).cost.duration_ms / 1000;
-        let current = used.max(most).into();
-        over(Reached { code: limits::DURATION_EXCEEDED, current, maximum: most.into() })
-    }
-
-    /// Asks the model and commits what it answered; gives why the run ends, if it does.
-    fn turn(&mut self) -> Result<Option<Why>> {
-        self.turns += 1;
-        let (asked_at, size) = (self.held.engine.clock.now(), self.prompt_size());
+    /// Asks the model and commits what it answered.
+    fn ask(&mut self) -> Result<()> {
+        self.live.turns += 1;
+        let (asked_at, size) = (self.held.engine.clock.now(), context::prompt_size(&self.held.fold, &self.live));
         let session = self.held.fold.manifest().session_id.clone();
         let asking = Asking {
             work: self.work,
@@ -333,47 +249,42 @@ impl Running<'_, '_> {
         };
         let (asked, used) = turn::ask(self.held, &asking, self.tell)?;
         if used.attempts == 0 {
-            self.turns -= 1;
+            self.live.turns -= 1;
         } else {
             let used = self.estimated(used, &asked, size);
             self.count(&used, asked_at, size);
         }
-        let answer = match asked {
-            Asked::Answered(answer) => answer,
+        let trouble = match asked {
+            Asked::Answered(answer) => return self.answered(answer, session.as_deref()),
             Asked::Stopped(partial) => {
                 self.keep_partial(&partial);
-                return Ok(Some(self.stopped().unwrap_or(Why::Stopped(Stop::Cancelled))));
+                Trouble::Stopped
             }
-            Asked::Failed(error) => return Ok(Some(Why::of_model(&error))),
-            Asked::Refused(refused) => return Ok(Some(Why::Refused(refused))),
+            Asked::Failed(error) => Trouble::Failed(Failed::of_model(&error)),
+            Asked::Exhausted(error) => Trouble::Exhausted(Failed::of_model(&error)),
+            Asked::Refused(refused) => Trouble::Refused(refused),
         };
-        if answer.session.is_some() && answer.session != session {
+        self.live.trouble = Some(trouble);
+        Ok(())
+    }
+
+    /// Commits an answer.
+    fn answered(&mut self, answer: Answer, session: Option<&str>) -> Result<()> {
+        if answer.session.is_some() && answer.session.as_deref() != session {
             let changed = ManifestChanged { session_id: answer.session.clone(), ..ManifestChanged::default() };
             self.held.delta.events.push(Event::ManifestChanged(changed));
         }
         let (content, end) = turn::with_own_ids(answer, self.held);
         let message = Message { content, ..Message::text(Role::Assistant, "") };
-        let calls = message.content.iter().any(|block| matches!(block, Block::ToolCall { .. }));
+        let has_calls = message.content.iter().any(|block| matches!(block, Block::ToolCall { .. }));
         let text = message.plain_text();
-        self.text = (!text.is_empty()).then(|| self.held.engine.redactor.text(&text).unwrap_or(text));
+        self.live.text = (!text.is_empty()).then(|| self.held.engine.redactor.text(&text).unwrap_or(text));
         let asks = self.asks(&message);
         self.held.delta.events.extend(asks);
         self.held.delta.messages.push(message);
         self.commit(Reason::AssistantTurnCommitted)?;
-        Ok(match (calls, end) {
-            (true, _) => None,
-            (false, End::Refused) => {
-                let why = "the model refuses to answer".to_owned();
-                let failure = Failure { class: FailureClass::ModelDeclined, why: String::new() };
-                Some(Why::Failed { code: "model_refused", why, failure })
-            }
-            (false, End::Length) => {
-                let why = "the answer ran into the most tokens it may have".to_owned();
-                let failure = Failure { class: FailureClass::ModelLength, why: String::new() };
-                Some(Why::Failed { code: "model_length", why, failure })
-            }
-            (false, _) => Some(self.completed()),
-        })
+        self.live.answered = (!has_calls).then_some(end);
+        Ok(())
     }
 
     /// What the next call may cost at most; nothing for a model that costs nothing.
@@ -385,7 +296,7 @@ impl Running<'_, '_> {
 
     /// What the next turn may cost at most.
     pub(crate) fn next_turn_cost(&self) -> Money {
-        let bid = self.bid(self.prompt_size());
+        let bid = self.bid(context::prompt_size(&self.held.fold, &self.live));
         bid.map_or(Money::ZERO, |bid| bid.price.bound(bid.input_tokens, bid.output_tokens))
     }
 
@@ -429,14 +340,6 @@ impl Running<'_, '_> {
         }));
     }
 
-    /// A run that owes outputs and gives none has not done what it was told.
-    fn completed(&self) -> Why {
-        match self.work.return_tool.is_some() && self.held.fold.manifest().outputs.is_none() {
-            true => Why::Unreturned,
-            false => Why::Completed,
-        }
-    }
-
     /// What a stopped model had said is kept beside its thread's messages, not as one of them.
     fn keep_partial(&mut self, partial: &[Block]) {
         let text = Message { content: partial.to_vec(), ..Message::text(Role::Assistant, "") }.plain_text();
@@ -447,26 +350,26 @@ impl Running<'_, '_> {
     }
 
     /// Says how the run ended; always, even when there is nothing else to say.
-    fn finish(mut self, mut why: Why) -> Result<Ended> {
-        let mut more = match &mut why {
+    fn finish(mut self, mut over: Over) -> Result<Ended> {
+        let mut more = match &mut over {
             // The thread that goes on looks at the children when it begins.
-            Why::Continued(successor, _) => std::mem::take(&mut successor.more),
-            _ => {
+            Over::Continued(successor, _) => std::mem::take(&mut successor.more),
+            Over::Ended(_) => {
                 self.held.engine.settle_children(self.held);
                 More::default()
             }
         };
-        let (code, detail, outcome, status) = self.record(why)?;
+        let (code, detail, outcome, status) = self.record(over)?;
         let detail = detail.map(|text| self.held.engine.redactor.text(&text).unwrap_or(text));
         let mut meta = self.meta.clone().finished(code.clone());
         meta.status = status;
         meta.outcome = outcome;
         meta.termination_detail.clone_from(&detail);
-        let cost = Cost { turns: self.turns, duration_ms: self.running_ms(), ..self.used.clone() };
+        let cost = Cost { turns: self.live.turns, duration_ms: self.running_ms(), ..self.used.clone() };
         (meta.input_tokens, meta.output_tokens) = (cost.input_tokens, cost.output_tokens);
         meta.cost = Some(cost.clone());
         more.posted.extend(self.held.settles(meta.thread_status()));
-        let step = u32::try_from(self.turns).ok().filter(|turn| *turn > 0);
+        let step = u32::try_from(self.live.turns).ok().filter(|turn| *turn > 0);
         self.held.delta.messages.iter_mut().for_each(|message| message.step = message.step.or(step));
         let of = Of { run: Some(self.run.clone()), meta: Some(meta), turn: None };
         if let Err(error) = self.held.commit_with(Reason::RunFinished, of, more, self.tell) {
@@ -479,7 +382,7 @@ impl Running<'_, '_> {
             thread: manifest.thread_id.clone(),
             run: Some(self.run),
             status: manifest.status,
-            text: self.text,
+            text: self.live.text,
             code,
             detail,
             suspended: manifest.suspended.clone(),
@@ -492,12 +395,25 @@ impl Running<'_, '_> {
 
     /// Puts into the delta what the end of a run leaves in the log; gives its code, its detail, the thread's status when the code does
     /// not tell, and where the run stands.
-    fn record(&mut self, why: Why) -> Result<(String, Option<String>, Option<Status>, RunStatus)> {
+    fn record(&mut self, over: Over) -> Result<(String, Option<String>, Option<Status>, RunStatus)> {
         // A call whose answer could not be recorded may have been charged for.
         let settled = self.held.settle(Spent::Unknown)?;
         self.used.spend = self.used.spend.saturating_add(settled.amount);
         self.used.spend_unknown = self.used.spend_unknown.saturating_add(settled.unknown());
         let done = RunStatus::Done;
+        let why = match over {
+            Over::Ended(why) => why,
+            Over::Continued(successor, reason) => {
+                if reason == HandoffReason::ContextFull {
+                    let used = self.held.fold.gauge().tokens(context::prompt_size(&self.held.fold, &self.live));
+                    self.held.delta.events.push(Event::ContextLimitReached(limit_reached(used, self.work)));
+                }
+                let handoff = successor.handoff(self.held, Some(reason));
+                let detail = format!("thread `{}` goes on", handoff.new_thread_id);
+                self.held.delta.events.push(Event::ThreadHandoff(handoff));
+                return Ok(("continued".to_owned(), Some(detail), Some(Status::Continued), done));
+            }
+        };
         Ok(match why {
             Why::Completed => ("completed".to_owned(), None, None, done),
             Why::Unreturned => {
@@ -523,16 +439,6 @@ impl Running<'_, '_> {
                 self.held.delta.events.push(Event::Suspended(suspended));
                 (code, None, None, RunStatus::Waiting)
             }
-            Why::Continued(successor, reason) => {
-                if reason == HandoffReason::ContextFull {
-                    let used = self.held.fold.gauge().tokens(self.prompt_size());
-                    self.held.delta.events.push(Event::ContextLimitReached(limit_reached(used, self.work)));
-                }
-                let handoff = successor.handoff(self.held, Some(reason));
-                let detail = format!("thread `{}` goes on", handoff.new_thread_id);
-                self.held.delta.events.push(Event::ThreadHandoff(handoff));
-                ("continued".to_owned(), Some(detail), Some(Status::Continued), done)
-            }
             Why::Stopped(stop) => {
                 self.held.interrupt_calls("interrupted: the run was stopped before this call was made")?;
                 self.held.delta.messages.push(Message::marker(Marker::Stopped, "(stopped by user)"));
@@ -540,37 +446,41 @@ impl Running<'_, '_> {
                 let code = if stop == Stop::Killed { "killed" } else { "cancelled" };
                 (code.to_owned(), None, None, done)
             }
-            Why::Failed { code, why, failure } => {
+            Why::Exhausted(Failed { code, why, failure }) => {
+                self.held.delta.events.push(Event::Suspended(Suspended::because(SuspendReason::Error, code)));
+                self.meta.failure = Some(self.shown(failure));
+                (code.to_owned(), Some(why), None, RunStatus::Waiting)
+            }
+            Why::Failed(Failed { code, why, failure }) => {
                 self.held.interrupt_calls("interrupted: the run failed before this call was made")?;
                 self.held.delta.messages.push(Message::marker(Marker::Failed, format!("(error: {why})")));
-                let redacted = self.held.engine.redactor.text(&failure.why);
-                self.meta.failure = Some(Failure { why: redacted.unwrap_or(failure.why), ..failure });
+                self.meta.failure = Some(self.shown(failure));
                 (code.to_owned(), Some(why), Some(Status::Error), done)
             }
         })
     }
+
+    /// A failure without what must not be shown.
+    fn shown(&self, failure: Failure) -> Failure {
+        let why = self.held.engine.redactor.text(&failure.why).unwrap_or(failure.why);
+        Failure { why, ..failure }
+    }
 }
 
-/// A thread that waits because it can't go on in another one either.
-fn trouble(code: &str, current: u64, maximum: u64) -> Suspended {
-    let (current, maximum) = (Some(current.into()), Some(maximum.into()));
-    Suspended { current, maximum, ..Suspended::because(SuspendReason::Error, code) }
+/// How many bytes of a prompt are there before anybody has said anything.
+fn base_size(work: &Assignment, tools: &[ToolSpec]) -> usize {
+    let tool = |spec: &ToolSpec| spec.name.len() + spec.description.len() + spec.input_schema.to_string().len();
+    work.system.len() + tools.iter().map(tool).sum::<usize>()
 }
 
 /// How full the context is.
 fn limit_reached(tokens_used: u64, work: &Assignment) -> Fields {
-    let window = work.model.context_tokens_max(&work.model_name).unwrap_or(work.continuation.window_tokens);
+    let window = context::window(work);
     let usage_ratio = tokens_used as f64 / window.max(1) as f64;
     match json!({"tokens_used": tokens_used, "tokens_limit": window, "usage_ratio": usage_ratio}) {
         Value::Object(fields) => fields,
         _ => Fields::new(),
     }
-}
-
-/// A thread that waits because it reached a ceiling.
-pub(crate) fn over(reached: Reached) -> Suspended {
-    let (current, maximum) = (Some(reached.current), Some(reached.maximum));
-    Suspended { current, maximum, ..Suspended::because(SuspendReason::Limit, reached.code) }
 }
 
 /// Settles a run whose process is gone: the thread waits for somebody to take it up. What became of a call that started a child nobody

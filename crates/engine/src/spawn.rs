@@ -28,13 +28,13 @@ use selvedge_store::Error as StoreError;
 use serde_json::{Value, json};
 
 use crate::assignment::Assignment;
+use crate::decide::ending::over;
 use crate::engine::Engine;
 use crate::error::{Error, Result};
 use crate::fold::Fold;
 use crate::held::Held;
 use crate::ledger::Book;
 use crate::places::Place;
-use crate::run::over;
 use crate::standing::{holder, started_for};
 use crate::told::Ended;
 

@@ -4,9 +4,10 @@ use std::collections::HashSet;
 
 use selvedge_model::answer::{Answer, End, Usage};
 use selvedge_model::message::Block;
-use selvedge_model::{Cancel, Classify, Draft, ModelError, Money, Prompt, ToolSpec};
+use selvedge_model::{Cancel, Draft, ModelError, Money, Prompt, ToolSpec};
 
 use crate::assignment::Assignment;
+use crate::decide::asking::{self, Again};
 use crate::error::Result;
 use crate::held::{Held, Of};
 use crate::ledger::{Allowed, Bid, Refused, Settled, Spent};
@@ -19,8 +20,10 @@ pub(crate) enum Asked {
     Answered(Answer),
     /// It was told to stop; what it had said by then.
     Stopped(Vec<Block>),
-    /// It failed for good.
+    /// It failed, and asking again does not help.
     Failed(ModelError),
+    /// It failed, and was asked often enough.
+    Exhausted(ModelError),
     /// It was not asked, or not asked again: the account does not hold what that may cost.
     Refused(Refused),
 }
@@ -119,36 +122,26 @@ pub(crate) fn ask(held: &mut Held<'_>, asking: &Asking<'_>, tell: &mut dyn FnMut
         if drafted && !matches!(error, ModelError::Stopped { .. }) {
             tell(Told::Draft(&Draft::Void));
         }
-        let wait = match &error {
-            ModelError::Stopped { partial, usage } => {
-                used.add(usage);
-                return Ok((Asked::Stopped(partial.clone()), used));
-            }
-            // The log has everything that the session knew.
-            ModelError::SessionRefused { .. } if session.take().is_some() => continue,
-            ModelError::Cut { usage, .. } => {
-                used.add(usage);
-                work.patience.wait_after(attempt, None)
-            }
-            _ => work.patience.wait_after(attempt, error.retry_after()),
-        };
-        if !is_retryable(work, &error) || attempt >= work.patience.attempts_max {
-            return Ok((Asked::Failed(error), used));
+        if let ModelError::Stopped { usage, .. } | ModelError::Cut { usage, .. } = &error {
+            used.add(usage);
         }
+        if let ModelError::Stopped { partial, .. } = error {
+            return Ok((Asked::Stopped(partial), used));
+        }
+        let wait = match asking::again(work, &error, attempt, session.is_some()) {
+            Again::WithoutSession => {
+                session = None;
+                continue;
+            }
+            Again::After(wait) => wait,
+            Again::Exhausted => return Ok((Asked::Exhausted(error), used)),
+            Again::Never => return Ok((Asked::Failed(error), used)),
+        };
         tell(Told::Retrying { why: &error.to_string() });
         if cancel.wait(wait).is_some() {
             return Ok((Asked::Stopped(Vec::new()), used));
         }
     }
-}
-
-/// Whether trying again may help: the configured classes are asked first, then the provider's own word counts.
-fn is_retryable(work: &Assignment, error: &ModelError) -> bool {
-    let text = error.to_string().to_lowercase();
-    work.classes
-        .iter()
-        .find(|class| class.fits(error.status(), &text))
-        .map_or(error.retryable(), |class| class.class.is_retryable())
 }
 
 /// The content of an answer as it is recorded: every call has an id that no call of the thread had before. Providers use ids

@@ -4,10 +4,9 @@ use selvedge_model::event::{Ask, EffectClass, Process, Suspended, ToolFailure};
 use selvedge_model::tool::{Output, Reconciled, Started};
 use selvedge_model::{Cancel, Event, ToolError};
 
-use crate::approval;
 use crate::calls::guarded;
-use crate::calls::need::{Need, Ready};
 use crate::conversation::OpenCall;
+use crate::decide::calls::{Plan, Planned, Ready};
 use crate::engine::Engine;
 use crate::spawn::{Child, Spawning};
 
@@ -46,19 +45,20 @@ pub(super) enum Landed {
 
 impl Flight {
     /// A call that needs this.
-    pub(super) fn of(open: OpenCall, need: Need) -> Self {
+    pub(super) fn of(Planned { open, plan }: Planned) -> Self {
         let (mut ready, mut event) = (None, None);
-        let landed = match need {
-            Need::Answer(output, said) => {
+        let landed = match plan {
+            Plan::Answer(output, said) => {
                 event = said;
                 Landed::Output(output)
             }
-            Need::Dispatch(call) => {
+            Plan::Make(call) => {
                 ready = Some(call);
                 Landed::No
             }
-            Need::Word(ask) => Landed::Asked(ask),
-            Need::Unknown => Landed::Unknown,
+            Plan::Word(ask) => Landed::Asked(ask),
+            Plan::Limited(suspended) => Landed::Limited(suspended),
+            Plan::Unknown | Plan::Probe(_) => Landed::Unknown,
         };
         Self { open, ready, started: None, landed, was_made: false, event, failure: None }
     }
@@ -69,11 +69,6 @@ impl Flight {
             Landed::Asked(ask) => Some(ask),
             _ => None,
         }
-    }
-
-    /// Whether somebody allowed it, and it was not made yet.
-    pub(super) fn is_allowed(&self) -> bool {
-        matches!(self.landed, Landed::No) && self.ready.as_ref().is_some_and(|ready| ready.by_word)
     }
 
     pub(super) fn is_child(&self) -> bool {
@@ -92,7 +87,7 @@ impl Flight {
     /// What the model is told that it came to.
     pub(super) fn told(&self, output: Output) -> Output {
         match &self.ready {
-            Some(ready) if self.was_made => told_of_change(output, ready),
+            Some(ready) if self.was_made => ready.told(output),
             _ => output,
         }
     }
@@ -131,14 +126,5 @@ impl Way {
             Self::Tool(started) => started.process(),
             Self::Child(child) => child.launched.as_ref().and_then(|launched| launched.process()),
         }
-    }
-}
-
-/// An answer of a call; if somebody changed its arguments, or its tool, the model is told.
-pub(super) fn told_of_change(output: Output, ready: &Ready) -> Output {
-    let output = if ready.redefined { approval::with_redefinition(output) } else { output };
-    match &ready.changed_by {
-        Some(who) => approval::with_change(output, who, &ready.call.arguments),
-        None => output,
     }
 }

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use selvedge_engine::{Input, Redactor};
 use selvedge_items::config::{Class, ErrorClass};
-use selvedge_model::event::EffectClass;
+use selvedge_model::event::{EffectClass, SuspendReason};
 use selvedge_model::scope::Scopes;
 use selvedge_model::{Cancel, Classify, ModelError, Output, Reason, Status, Stop};
 use selvedge_store::Error as StoreError;
@@ -89,11 +89,18 @@ fn a_model_that_fails_for_a_while_is_asked_again_and_drafts_are_void() {
     let work = agent(vec![Reply::Fails(failing)], Vec::new());
     let (ended, heard) = house.send(&thread, Input::text("hi"), &work);
     let ended = ended.unwrap();
-    assert_eq!((ended.status, ended.code.as_str()), (Status::Error, "model_failed"));
+    assert_eq!((ended.status, ended.code.as_str()), (Status::Suspended, "model_failed"));
+    assert_eq!(ended.suspended.unwrap().reason, SuspendReason::Error);
+    assert!(ended.detail.unwrap().contains("busy"));
     assert_eq!(heard.iter().filter(|heard| *heard == "retrying").count(), 2, "three attempts");
     let loaded = house.loaded(&thread);
-    assert!(loaded.messages[1].plain_text().starts_with("(error: "), "{:?}", loaded.messages[1]);
+    assert_eq!(loaded.messages.len(), 1, "nothing is written that the model would read: {:?}", loaded.messages);
     assert_eq!(loaded.manifest.session_id, None);
+    // Whoever resumes it without a word asks again.
+    let work = agent(vec![Reply::Says("here I am")], Vec::new());
+    let ended = house.engine.resume(&thread, Input::nothing(), &work, &Cancel::new(), &mut |_| {}).unwrap();
+    assert_eq!((ended.status, ended.text.as_deref()), (Status::Completed, Some("here I am")));
+    assert_eq!(house.loaded(&thread).messages.len(), 2);
 }
 
 #[test]
