@@ -7,30 +7,7 @@
 //! - What is lost of the running time at a death is what passed since the last beat; at a power cut, all since the last commit.
 //! - It is never taken for more than the time that passed between the last commit and now.
 
-use std::sync::{Mutex, PoisonError};
-use std::time::{Duration, Instant};
-
 use selvedge_model::Timestamp;
-
-use crate::engine::Engine;
-
-/// How often a beat is recorded.
-const EVERY: Duration = Duration::from_millis(100);
-
-/// When the last beat was recorded.
-#[derive(Debug, Default)]
-pub(crate) struct Beats(Mutex<Option<Instant>>);
-
-impl Engine {
-    /// Records a beat, unless one was recorded just now. One that can't be written costs nothing but the time it would have saved.
-    pub(crate) fn beat(&self) {
-        let mut last = self.beats.0.lock().unwrap_or_else(PoisonError::into_inner);
-        if last.is_none_or(|last| last.elapsed() >= EVERY) {
-            *last = Some(Instant::now());
-            _ = self.store.beat(self.clock.now());
-        }
-    }
-}
 
 /// How long a lost run went on after its last commit.
 pub(crate) fn ran_on_ms(beat: Option<Timestamp>, committed: Timestamp, now: Timestamp) -> u64 {

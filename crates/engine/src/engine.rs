@@ -18,13 +18,11 @@ use selvedge_model::{
 use selvedge_store::{Acquire, Error as StoreError, Store};
 
 use crate::assignment::Assignment;
-use crate::beat::Beats;
 use crate::chain;
 use crate::error::{Error, Result};
 use crate::fold::Folds;
 use crate::handover::Awaited;
 use crate::held::{Held, Leased, Of};
-use crate::inbox::Watch;
 use crate::mask::Mask;
 use crate::places::Places;
 use crate::redact::Redactor;
@@ -32,6 +30,7 @@ use crate::run;
 use crate::snapshot::Keeper;
 use crate::start::{Asked, Start};
 use crate::told::{Ended, Resumed, Told};
+use crate::watcher::Watcher;
 
 /// What an engine is made of.
 pub struct Options {
@@ -62,7 +61,7 @@ pub struct Engine {
     pub(crate) redactor: Redactor,
     pub(crate) folds: Folds,
     pub(crate) snapshots: Option<Arc<Keeper>>,
-    pub(crate) beats: Beats,
+    watcher: Watcher,
     /// What is done before a thread's first run.
     prepare: Option<Prepare>,
     /// What is running in this process, and how to stop it.
@@ -91,9 +90,24 @@ impl Engine {
     pub fn new(options: Options) -> Self {
         let Options { store, trust, clock, ids, processes, scopes, redactor } = options;
         let (folds, active) = (Folds::default(), Mutex::default());
-        let (snapshots, prepare, beats) = (None, None, Beats::default());
+        let (snapshots, prepare) = (None, None);
+        let watcher = Watcher::new(store.clone(), clock.clone());
         let places = Places::default();
-        Self { store, trust, clock, ids, processes, scopes, redactor, folds, snapshots, beats, prepare, active, places }
+        Self {
+            store,
+            trust,
+            clock,
+            ids,
+            processes,
+            scopes,
+            redactor,
+            folds,
+            snapshots,
+            watcher,
+            prepare,
+            active,
+            places,
+        }
     }
 
     /// The same engine, saving snapshots of its threads and beginning with them.
@@ -416,7 +430,7 @@ impl Engine {
         heard.map(|(ended, next)| (ended, next.map(|next| (next, unsaid))))
     }
 
-    /// One run, with a thread that watches the inbox meanwhile.
+    /// One run, watched meanwhile.
     pub(crate) fn run_once(
         &self,
         held: &mut Held<'_>,
@@ -450,19 +464,11 @@ impl Engine {
             // A stop of an earlier run does not.
             false => _ = held.answer_stops(Verdict::Unchanged)?,
         }
-        let thread = held.thread().clone();
-        let over = Over(Cancel::new());
         // That the time of this run is over is nobody else's business.
-        let (own, watch) = (cancel.child(), Watch::default());
-        std::thread::scope(|scope| {
-            let until = over.0.clone();
-            let (own, watch) = (&own, &watch);
-            scope.spawn(move || self.watch(&thread, cancel, own, watch, &until));
-            // Moved in, so that it is said also when a tool panics.
-            let _over = over;
-            let mut mask = Mask::new(&self.redactor, tell);
-            run::run(held, start, work, run::Heard { cancel: own, watch }, &mut |told| mask.tell(&told))
-        })
+        let own = cancel.child();
+        let watch = self.watcher.watch(held.thread(), cancel, &own);
+        let mut mask = Mask::new(&self.redactor, tell);
+        run::run(held, start, work, run::Heard { cancel: &own, watch: &watch }, &mut |told| mask.tell(&told))
     }
 
     /// Whether a thread waits for somebody's word whose time is not over, and can't go on without it.
@@ -509,15 +515,6 @@ pub(crate) struct Next<'e> {
     pub(crate) thread: ThreadId,
     /// Its lease, if it could be had.
     pub(crate) lease: Option<Leased<'e>>,
-}
-
-/// Says that a run is over when it is dropped.
-struct Over(Cancel);
-
-impl Drop for Over {
-    fn drop(&mut self) {
-        self.0.say(Stop::Cancelled);
-    }
 }
 
 /// How a thread stands that there is nothing to do for.

@@ -29,11 +29,6 @@ pub(crate) enum Awaited<'e> {
 impl Engine {
     /// Takes the lease of a thread.
     pub(crate) fn lease(&self, thread: &ThreadId, how: Acquire) -> selvedge_store::Result<Leased<'_>> {
-        self.acquire(thread, how)
-    }
-
-    /// Takes the lease of a thread.
-    pub(crate) fn acquire(&self, thread: &ThreadId, how: Acquire) -> selvedge_store::Result<Leased<'_>> {
         Ok(Leased::new(self, self.store.acquire(thread, how)?))
     }
 

@@ -13,9 +13,7 @@
 //! Every request that is consumed leaves its verdict in the log. A lease can't be released while a send waits, so none is lost; if the
 //! holder dies, the next process that takes the thread serves what is left.
 
-use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Mutex, PoisonError};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use selvedge_model::event::{Fields, ManifestChanged};
 use selvedge_model::limits::Limits;
@@ -37,40 +35,8 @@ use crate::start::{Asked, Start};
 use crate::stopping::stop_waiting;
 use crate::told::{Ended, Told};
 
-/// How often a waiting sender and a running thread look at their inbox.
+/// How often a waiting sender looks whether it was heard.
 const LOOK: Duration = Duration::from_millis(100);
-
-/// What a run and the thread that watches it tell each other.
-#[derive(Debug, Default)]
-pub(crate) struct Watch {
-    /// A request came that the run can serve.
-    noted: AtomicBool,
-    /// When the running time is over.
-    until: Mutex<Option<Instant>>,
-}
-
-impl Watch {
-    /// Whether a request came since this was last asked.
-    pub(crate) fn was_noted(&self) -> bool {
-        self.noted.swap(false, Ordering::SeqCst)
-    }
-
-    /// Says that a request came.
-    pub(crate) fn note(&self) {
-        self.noted.store(true, Ordering::SeqCst);
-    }
-
-    /// Gives the run this much time from now on.
-    pub(crate) fn set_time(&self, left: Option<Duration>) {
-        *self.until.lock().unwrap_or_else(PoisonError::into_inner) =
-            left.and_then(|left| Instant::now().checked_add(left));
-    }
-
-    fn time_left(&self) -> Option<Duration> {
-        let until = *self.until.lock().unwrap_or_else(PoisonError::into_inner);
-        until.map(|until| until.saturating_duration_since(Instant::now()))
-    }
-}
 
 /// What became of a request that was delivered.
 #[derive(Clone, Debug, PartialEq)]
@@ -167,32 +133,6 @@ impl Engine {
         }
     }
 
-    /// Looks at the inbox and at the time until the run is over. `cancel` ends more than this run, `own` ends this run alone.
-    pub(crate) fn watch(&self, thread: &ThreadId, cancel: &Cancel, own: &Cancel, watch: &Watch, over: &Cancel) {
-        loop {
-            let left = watch.time_left();
-            if over.wait(left.filter(|left| !left.is_zero()).unwrap_or(LOOK).min(LOOK)).is_some() {
-                return;
-            }
-            if watch.time_left().is_some_and(|left| left.is_zero()) {
-                own.say(Stop::OutOfTime);
-            }
-            self.beat();
-            for waiting in self.store.pending(thread).unwrap_or_default().iter().filter(|waiting| waiting.is_sealed) {
-                match &waiting.posted.request {
-                    Request::Cancel => cancel.say(Stop::Cancelled),
-                    Request::Kill => cancel.say(Stop::Killed),
-                    Request::Decide(_)
-                    | Request::Settle(_)
-                    | Request::Raise { .. }
-                    | Request::Rename { .. }
-                    | Request::ChildSettled(_) => watch.note(),
-                    Request::Send(_) | Request::Resume(_) => {}
-                }
-            }
-        }
-    }
-
     /// Serves what was sent before, by senders that did not live to see it served, up to the request that is being served itself; gives
     /// how the last of those runs ended.
     pub(crate) fn serve_earlier(
@@ -257,7 +197,7 @@ impl Engine {
             let thread = held.thread().clone();
             if let Some(next) = held.fold.manifest().continuation_thread_id.clone() {
                 // It was granted with the batch that created it, unless this thread was found continued.
-                let lease = match held.successor.take().map_or_else(|| self.acquire(&next, Acquire::default()), Ok) {
+                let lease = match held.successor.take().map_or_else(|| self.lease(&next, Acquire::default()), Ok) {
                     Ok(lease) => Some(lease),
                     Err(StoreError::LeaseHeld { .. }) => None,
                     Err(error) => return Err(error.into()),

@@ -66,6 +66,7 @@ pub mod told;
 pub mod transcript;
 mod turn;
 pub mod wait;
+mod watcher;
 
 pub use assignment::{Assignment, Permission};
 pub use deciding::{Choice, Decided, Recorded};

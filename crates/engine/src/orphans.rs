@@ -79,7 +79,7 @@ impl Engine {
         let mut settled = Vec::new();
         for thread in self.left_running()? {
             // Somebody alive holds it.
-            let Ok(lease) = self.acquire(&thread, Acquire::default()) else { continue };
+            let Ok(lease) = self.lease(&thread, Acquire::default()) else { continue };
             if let Ok(held) = self.take(lease, &mut |_| {}) {
                 settled.push(thread);
                 _ = self.give_back(held);

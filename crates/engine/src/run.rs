@@ -28,12 +28,12 @@ use crate::decide::ending::{Failed, Trouble, Why};
 use crate::decide::{Inbox, Live, Step, context, decide};
 use crate::error::{Error, Result};
 use crate::held::{Held, More, Of};
-use crate::inbox::Watch;
 use crate::ledger::{Bid, OUTPUT_TOKENS, Refused, Spent};
 use crate::start::Start;
 use crate::stops::{self, Met};
 use crate::told::{Ended, Told};
 use crate::turn::{self, Asked, Asking, Used};
+use crate::watcher::Watch;
 
 /// A run that goes on.
 pub(crate) struct Running<'r, 'e> {
@@ -42,7 +42,7 @@ pub(crate) struct Running<'r, 'e> {
     pub(crate) run: RunId,
     pub(crate) cancel: &'r Cancel,
     pub(crate) tell: &'r mut dyn FnMut(Told<'_>),
-    watch: &'r Watch,
+    watch: &'r Watch<'r>,
     /// What the model is told of its tools.
     tools: Vec<ToolSpec>,
     meta: RunMeta,
@@ -59,7 +59,7 @@ pub(crate) struct Heard<'r> {
     /// Whether it is to stop.
     pub(crate) cancel: &'r Cancel,
     /// Whether somebody decided something, and how much time is left.
-    pub(crate) watch: &'r Watch,
+    pub(crate) watch: &'r Watch<'r>,
 }
 
 /// How a run is over.

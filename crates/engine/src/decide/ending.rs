@@ -42,10 +42,6 @@ impl Failed {
         let unknown = || Failure { class: FailureClass::ModelFailed, why: why.clone() };
         Self { code: error.code(), failure: error.failure().unwrap_or_else(unknown), why }
     }
-
-    fn declined(code: &'static str, class: FailureClass, why: &str) -> Self {
-        Self { code, why: why.to_owned(), failure: Failure { class, why: String::new() } }
-    }
 }
 
 /// Why there is no answer of the model.
@@ -77,14 +73,16 @@ pub(super) fn ended(fold: &Fold, live: &Live, rules: &Assignment) -> Option<Why>
         return Some(Why::Returned(outputs.clone()));
     }
     Some(match live.answered? {
-        End::Refused => {
-            Why::Failed(Failed::declined("model_refused", FailureClass::ModelDeclined, "the model refuses to answer"))
-        }
-        End::Length => Why::Failed(Failed::declined(
-            "model_length",
-            FailureClass::ModelLength,
-            "the answer ran into the most tokens it may have",
-        )),
+        End::Refused => Why::Failed(Failed {
+            code: "model_refused",
+            why: "the model refuses to answer".to_owned(),
+            failure: Failure { class: FailureClass::ModelDeclined, why: String::new() },
+        }),
+        End::Length => Why::Failed(Failed {
+            code: "model_length",
+            why: "the answer ran into the most tokens it may have".to_owned(),
+            failure: Failure { class: FailureClass::ModelLength, why: String::new() },
+        }),
         _ => completed(fold, rules),
     })
 }

@@ -30,10 +30,10 @@ use crate::assignment::Assignment;
 use crate::engine::{Engine, Options};
 use crate::error::Result;
 use crate::held::Of;
-use crate::inbox::Watch;
 use crate::run::{self, Heard};
 use crate::start::{Asked, Start};
 use crate::told::Told;
+use crate::watcher::Watch;
 
 /// Does again what the record has.
 pub(crate) struct Driver {
@@ -147,7 +147,7 @@ impl Driver {
 
     /// Settles a run that was taken away.
     fn settle(&mut self, step: &Step) -> Result<()> {
-        let mut lease = self.engine.acquire(&self.thread, Acquire::default())?;
+        let mut lease = self.engine.lease(&self.thread, Acquire::default())?;
         self.other.beat(self.last_beat(step)?)?;
         lease.set_taken_from(self.other.owner());
         let judge = &mut self.judge;
@@ -171,7 +171,7 @@ impl Driver {
     /// Says again what somebody decided or raised while nothing ran.
     fn hear(&mut self, step: &Step) -> Result<()> {
         self.store.post(request(&self.thread, step))?;
-        let lease = self.engine.acquire(&self.thread, Acquire::default())?;
+        let lease = self.engine.lease(&self.thread, Acquire::default())?;
         let judge = &mut self.judge;
         let mut held = self.engine.take(lease, &mut |_| {})?;
         let heard = held.drain(Some(&self.work), Of::default(), &mut |told| tell(judge, &told));
@@ -218,8 +218,8 @@ impl Driver {
             self.store.post(Posted { thread, id: asked.id.clone(), at: step.at, request })?;
         }
         self.runs.next_are(step.run().map(RunId::as_str));
-        let lease = self.engine.acquire(&self.thread, Acquire::default())?;
-        let (cancel, watch) = (Cancel::new(), Watch::default());
+        let lease = self.engine.lease(&self.thread, Acquire::default())?;
+        let (cancel, watch) = (Cancel::new(), Watch::by_hand());
         let mut outside = Outside {
             tape: &self.tape,
             judge: &mut self.judge,
@@ -257,7 +257,7 @@ struct Outside<'d> {
     other: &'d MemoryStore,
     runs: &'d Names,
     cancel: &'d Cancel,
-    watch: &'d Watch,
+    watch: &'d Watch<'d>,
 }
 
 impl Outside<'_> {

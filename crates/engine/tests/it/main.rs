@@ -22,3 +22,4 @@ mod support;
 mod thousand;
 mod trees;
 mod waiting;
+mod watching;

@@ -7,7 +7,7 @@ use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use selvedge::model::event::SuspendReason;
-use selvedge::model::{Cancel, Status, Stop};
+use selvedge::model::{Cancel, Role, Status, Stop};
 use serde_json::{Value, json};
 
 use crate::support::{House, Listening, Ran, eventually, processes_of, results};
@@ -168,15 +168,15 @@ fn a_model_that_cuts_in_the_middle_is_asked_again_and_its_drafts_are_void() {
 }
 
 #[test]
-fn a_model_that_only_cuts_is_an_error_and_the_thread_goes_on() {
+fn a_thread_whose_model_only_cuts_waits_and_goes_on() {
     let house = House::new();
     house.directive("use", &[], "Speak.");
     let cut = json!({"cut": {"why": "the line went dead", "say": "Half an ans"}});
     house.script(&json!([{"when": {"user": {"contains": "Speak"}}, "error": cut, "repeat": "forever"}, {"say": "Going on.", "repeat": "forever"}]));
     let ran = house.run("use");
-    assert_eq!((ran.ended.status, ran.ended.code.as_str()), (Status::Error, "model_cut"));
+    assert_eq!((ran.ended.status, ran.ended.code.as_str()), (Status::Suspended, "model_cut"));
     assert!(ran.ended.detail.as_ref().unwrap().contains("the line went dead"), "{:?}", ran.ended.detail);
     assert_eq!(ran.told.iter().filter(|told| *told == "void").count(), 3, "{:?}", ran.told);
-    assert!(ran.thread.messages.last().unwrap().plain_text().starts_with("(error: "));
+    assert_eq!(ran.thread.messages.last().unwrap().role, Role::User, "nothing is said in the model's name");
     assert_goes_on(&house, &ran);
 }

@@ -1,0 +1,123 @@
+//! One thread of the operating system watches for all runs of a process.
+
+use std::fs;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::Duration;
+
+use selvedge_engine::Input;
+use selvedge_model::answer::{Answer, Prompt};
+use selvedge_model::limits::Limits;
+use selvedge_model::{AgentId, Cancel, Draft, Model, ModelError, NewThread, Request, Status, Stop};
+use selvedge_store::Inbox;
+
+use crate::support::{House, Reply, agent, request};
+
+/// A model that answers when it is told to stop, and counts how many are being asked.
+#[derive(Default)]
+struct Waiting(AtomicUsize);
+
+impl Model for Waiting {
+    fn answer(&self, _: &Prompt<'_>, _: &mut dyn FnMut(Draft), cancel: &Cancel) -> Result<Answer, ModelError> {
+        self.0.fetch_add(1, Ordering::SeqCst);
+        _ = cancel.wait(Duration::MAX);
+        Err(ModelError::Stopped { partial: Vec::new(), usage: Default::default() })
+    }
+
+    fn context_tokens_max(&self, _: &str) -> Option<u64> {
+        None
+    }
+}
+
+/// How many threads this process has.
+fn threads() -> usize {
+    fs::read_dir("/proc/self/task").unwrap().count()
+}
+
+/// Each had a thread that watched it, and asked the store ten times a second.
+#[test]
+fn a_run_that_waits_needs_no_thread_but_its_callers() {
+    const RUNS: usize = 40;
+    let house = House::new();
+    let model = Arc::new(Waiting::default());
+    let mut work = agent(Vec::new(), Vec::new());
+    work.model = model.clone();
+    let threads_of: Vec<_> = (0..RUNS).map(|_| house.thread()).collect();
+    let before = threads();
+    let asked = std::thread::scope(|scope| {
+        for thread in &threads_of {
+            let (house, work) = (&house, &work);
+            scope.spawn(move || {
+                let ended = house.engine.send(thread, Input::text("go"), work, &Cancel::new(), &mut |_| {}).unwrap();
+                assert_eq!(ended.status, Status::Cancelled);
+            });
+        }
+        while model.0.load(Ordering::SeqCst) < RUNS {
+            std::thread::yield_now();
+        }
+        let during = threads();
+        // Asked of the inbox, as another process does.
+        for thread in &threads_of {
+            house.store.post(request(thread, "stop", Request::Cancel)).unwrap();
+        }
+        during - before
+    });
+    assert_eq!(asked, RUNS + 1, "the callers, and one that watches for all of them");
+    drop(house);
+    // The system shows a thread for a moment after it was waited for.
+    while threads() > before {
+        std::thread::yield_now();
+    }
+}
+
+#[test]
+fn a_request_is_seen_whether_it_came_before_its_run_was_watched_or_after() {
+    let house = House::new();
+    for posts_first in [true, false] {
+        let (thread, model) = (house.thread(), Arc::new(Waiting::default()));
+        let mut work = agent(vec![Reply::Waits], Vec::new());
+        work.model = model.clone();
+        let post = || house.store.post(request(&thread, "stop", Request::Kill)).unwrap();
+        std::thread::scope(|scope| {
+            let waited = scope.spawn(|| {
+                while model.0.load(Ordering::SeqCst) == 0 {
+                    std::thread::yield_now();
+                }
+                (!posts_first).then(post)
+            });
+            let mut is_posted = false;
+            let mut tell = |_: selvedge_engine::Told<'_>| {
+                // The run has begun: a stop from now on means it.
+                if posts_first && !std::mem::replace(&mut is_posted, true) {
+                    post();
+                }
+            };
+            let ended = house.engine.send(&thread, Input::text("go"), &work, &Cancel::new(), &mut tell).unwrap();
+            assert_eq!(ended.status, Status::Killed);
+            waited.join().unwrap();
+        });
+        assert!(house.store.pending(&thread).unwrap().is_empty());
+    }
+}
+
+#[test]
+fn running_time_ends_for_each_run_by_itself() {
+    let house = House::new();
+    let limits = |seconds| Some(Limits { duration_seconds: Some(seconds), ..Limits::default() });
+    let of = |limits| {
+        let new = NewThread { limits, ..NewThread::of(AgentId::new("scribe").unwrap()) };
+        house.engine.create(new, Vec::new()).unwrap()
+    };
+    let (short, long) = (of(limits(0)), of(limits(3600)));
+    let mut work = agent(Vec::new(), Vec::new());
+    work.model = Arc::new(Waiting::default());
+    let stop = Cancel::new();
+    std::thread::scope(|scope| {
+        let long = scope.spawn(|| house.engine.send(&long, Input::text("go"), &work, &stop, &mut |_| {}).unwrap());
+        let ended = house.engine.send(&short, Input::text("go"), &work, &Cancel::new(), &mut |_| {}).unwrap();
+        assert_eq!((ended.status, ended.code.as_str()), (Status::Suspended, "duration_exceeded"));
+        assert!(!long.is_finished());
+        stop.say(Stop::Cancelled);
+        assert_eq!(long.join().unwrap().status, Status::Cancelled);
+    });
+}
