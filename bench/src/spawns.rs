@@ -9,7 +9,7 @@ use selvedge_engine::spawn::{Children, Order, Spawning};
 use selvedge_engine::wait::wait_threads;
 use selvedge_engine::{Assignment, Engine, Input, Told};
 use selvedge_model::limits::Limits;
-use selvedge_model::tool::Started;
+use selvedge_model::tool::{Started, ToolKind};
 use selvedge_model::{Call, Cancel, Manifest, Message, Money, NewThread, Price, Reason, Role, Status, ThreadId};
 use selvedge_store::Registry;
 use selvedge_store_local::Access;
@@ -213,8 +213,8 @@ fn asked_file(folder: &Path, child: &ThreadId) -> PathBuf {
 
 fn parent(model: Arc<Watched>, children: Arc<Nursery>) -> Outcome<Assignment> {
     let mut work = assigned(model)?;
-    work.tools.push(Arc::new(plain(SPAWN)));
-    work.spawning = Some(Spawning { tool: SPAWN.to_owned(), children, at_once: 8, vouch: Arc::new(|_| Ok(())) });
+    work.tools.push(Arc::new(plain(SPAWN).of_kind(ToolKind::Child)));
+    work.spawning = Some(Spawning { children, at_once: 8, vouch: Arc::new(|_| Ok(())) });
     // The models cost nothing, and yet the parent's ceiling holds for all below it, so every child is given money.
     (work.price, work.limits.spend) = (Some(Price::default()), Some(Money::from_nanos(1_000_000_000_000)?));
     Ok(work)

@@ -9,9 +9,7 @@ use selvedge_model::answer::{End, Usage};
 use selvedge_model::event::EffectClass;
 use selvedge_model::message::Block;
 use selvedge_model::tool::{Function, Risk};
-use selvedge_model::{
-    AgentId, Answer, CallId, Cancel, Digest, Draft, Model, ModelError, Output, Prompt, Tool, ToolSpec,
-};
+use selvedge_model::{AgentId, Answer, CallId, Cancel, Digest, Draft, Model, ModelError, Output, Prompt, ToolSpec};
 use selvedge_providers::{Script, Scripted};
 use serde_json::json;
 
@@ -93,12 +91,12 @@ pub(crate) fn assigned(model: Arc<dyn Model>) -> Outcome<Assignment> {
 }
 
 /// A tool of this name that changes nothing.
-pub(crate) fn plain(name: &str) -> impl Tool + 'static {
+pub(crate) fn plain(name: &str) -> Function {
     pure(name, || "Everything is as it was.".to_owned())
 }
 
 /// A tool of this name that changes nothing and answers so.
-pub(crate) fn pure(name: &str, answer: impl Fn() -> String + Send + Sync + 'static) -> impl Tool + 'static {
+pub(crate) fn pure(name: &str, answer: impl Fn() -> String + Send + Sync + 'static) -> Function {
     let spec = ToolSpec {
         name: name.to_owned(),
         description: "Looks around.".to_owned(),

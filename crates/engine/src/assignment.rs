@@ -7,7 +7,7 @@ use std::time::Duration;
 use selvedge_items::config::{ErrorClass, ResumeMode, Stops, Wait};
 use selvedge_log::hash::sha256;
 use selvedge_model::limits::Limits;
-use selvedge_model::{AgentId, Digest, Model, Price, ThreadId, Tool, ToolSpec};
+use selvedge_model::{AgentId, Digest, Model, Price, ThreadId, Tool, ToolKind, ToolSpec};
 use serde_json::Value;
 
 use crate::spawn::Spawning;
@@ -52,10 +52,6 @@ pub struct Assignment {
     pub tools: Vec<Arc<dyn Tool>>,
     /// Whether a call may be made; asked with null for arguments, whether the model is told of the tool.
     pub gate: Gate,
-    /// The name of the tool that ends a run with outputs: `outputs` of its answer, or all of it.
-    pub return_tool: Option<String>,
-    /// The name of the tool by which a thread hands itself over.
-    pub handoff_tool: Option<String>,
     /// Ceilings of the run, where the thread's own record has none.
     pub limits: Limits,
     /// What the model's tokens cost; without it nothing may be spent under a ceiling of money.
@@ -177,8 +173,6 @@ impl Assignment {
             model_name: model_name.into(),
             tools: Vec::new(),
             gate: Arc::new(|_, _| Permission::Allowed),
-            return_tool: None,
-            handoff_tool: None,
             limits: Limits::default(),
             price: None,
             output_tokens_max: None,
@@ -208,6 +202,16 @@ impl Assignment {
     pub fn offered(&self) -> impl Iterator<Item = &ToolSpec> {
         let is_allowed = |spec: &&ToolSpec| !matches!((self.gate)(spec, &Value::Null), Permission::Denied(_));
         self.tools.iter().map(|tool| tool.spec()).filter(is_allowed)
+    }
+
+    /// Whether a run owes outputs: there is a tool that gives them back.
+    pub(crate) fn owes_outputs(&self) -> bool {
+        self.tools.iter().any(|tool| tool.kind() == ToolKind::Return)
+    }
+
+    /// What a call of the tool of this name is to a run.
+    pub(crate) fn kind(&self, name: &str) -> ToolKind {
+        self.tool(name).map(|tool| tool.kind()).unwrap_or_default()
     }
 
     /// The tool of this name.

@@ -16,7 +16,7 @@ use selvedge_model::fold::Spawned;
 use selvedge_model::limits::Limits;
 use selvedge_model::message::Block;
 use selvedge_model::tool::{Output, Reconciled};
-use selvedge_model::{Event, Message, Reason};
+use selvedge_model::{Event, Message, Reason, ToolKind};
 use serde_json::json;
 
 use crate::approval;
@@ -126,7 +126,7 @@ impl Running<'_, '_> {
         for flight in flights {
             let Some(Ready { tool, call, child, .. }) = &mut flight.ready else { continue };
             let (tool, call) = (&*tool, &*call);
-            let spawning = self.work.spawning.as_ref().filter(|spawning| spawning.tool == call.name);
+            let spawning = self.work.spawning.as_ref().filter(|_| tool.kind() == ToolKind::Child);
             let way = match (spawning, child.take()) {
                 (None, _) => guarded::start(&**tool, call).map(Way::Tool).map_err(Refused::from),
                 (Some(spawning), None) if spawning.children.are_recorded() => {
@@ -192,8 +192,7 @@ impl Running<'_, '_> {
             let is_known = self.held.fold.call(&call.id).is_some_and(|known| known.child.is_some());
             let is_known = is_known && started.process().is_none() && matches!(started, Way::Child(_));
             // Who runs a child is on record, whatever the tool that starts it says of itself.
-            let is_spawn = self.work.spawning.as_ref().is_some_and(|spawning| spawning.tool == call.name);
-            let is_recorded = spec.class == EffectClass::AtMostOnce || is_spawn;
+            let is_recorded = spec.class == EffectClass::AtMostOnce || tool.kind() == ToolKind::Child;
             if is_recorded && !is_known {
                 self.held.delta.events.push(Event::ToolIntent(ToolIntent {
                     call_id: call.id.clone(),
@@ -260,11 +259,12 @@ impl Running<'_, '_> {
                     continue;
                 }
             };
-            if self.work.return_tool.as_deref() == Some(flight.open.name.as_str()) && !output.is_error {
-                self.live.returned = Some(output.content.get("outputs").unwrap_or(&output.content).clone());
-            }
-            if self.work.handoff_tool.as_deref() == Some(flight.open.name.as_str()) && !output.is_error {
-                self.live.hands_over = true;
+            match self.work.kind(&flight.open.name) {
+                ToolKind::Return if !output.is_error => {
+                    self.live.returned = Some(output.content.get("outputs").unwrap_or(&output.content).clone());
+                }
+                ToolKind::Handoff if !output.is_error => self.live.hands_over = true,
+                _ => {}
             }
             self.held.delta.events.extend(flight.event);
             self.held.add_outcome(&flight.open, output, flight.failure, &mut state)?;

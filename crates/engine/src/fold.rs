@@ -2,7 +2,7 @@
 //!
 //! Never trusted: it names the head it folds, and whoever takes the thread up again compares that with the store's.
 
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
 use std::sync::{Mutex, PoisonError};
 
 use selvedge_log::scan::Entry;
@@ -147,13 +147,41 @@ impl Fold {
     }
 }
 
-/// How many folds are kept at most; beyond it all are forgotten, which costs a read each.
+/// How many folds of threads that nobody runs are kept at most; those that were run longest ago are forgotten, which costs a read each.
 const KEPT_MAX: usize = 128;
 
-/// Folds of threads that nobody runs right now.
+/// Folds of threads that nobody runs right now. That of a thread that runs is with its run, however many those are.
 #[derive(Debug, Default)]
 pub(crate) struct Folds {
-    kept: Mutex<HashMap<ThreadId, Fold>>,
+    kept: Mutex<Kept>,
+}
+
+#[derive(Debug, Default)]
+struct Kept {
+    /// Each with its number in the order in which they were kept.
+    of: HashMap<ThreadId, (u64, Fold)>,
+    order: BTreeMap<u64, ThreadId>,
+    next: u64,
+}
+
+impl Kept {
+    fn take(&mut self, thread: &ThreadId) -> Option<Fold> {
+        let (number, fold) = self.of.remove(thread)?;
+        self.order.remove(&number);
+        Some(fold)
+    }
+
+    fn put(&mut self, thread: &ThreadId, fold: Fold) {
+        self.take(thread);
+        self.next += 1;
+        self.order.insert(self.next, thread.clone());
+        self.of.insert(thread.clone(), (self.next, fold));
+        while self.of.len() > KEPT_MAX
+            && let Some((_, oldest)) = self.order.pop_first()
+        {
+            self.of.remove(&oldest);
+        }
+    }
 }
 
 impl Folds {
@@ -165,7 +193,7 @@ impl Folds {
         thread: &ThreadId,
         trust: &Trust,
     ) -> Result<Fold> {
-        let kept = self.lock().remove(thread);
+        let kept = self.lock().take(thread);
         match kept {
             Some(fold) if fold.head == logs.head(thread)? => Ok(fold),
             _ => Fold::open(keeper, logs, thread, trust),
@@ -173,14 +201,50 @@ impl Folds {
     }
 
     pub(crate) fn keep(&self, thread: &ThreadId, fold: Fold) {
-        let mut kept = self.lock();
-        if kept.len() >= KEPT_MAX {
-            kept.clear();
-        }
-        kept.insert(thread.clone(), fold);
+        self.lock().put(thread, fold);
     }
 
-    fn lock(&self) -> std::sync::MutexGuard<'_, HashMap<ThreadId, Fold>> {
+    fn lock(&self) -> std::sync::MutexGuard<'_, Kept> {
         self.kept.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use selvedge_model::event::ThreadCreated;
+    use selvedge_model::{AgentId, Digest, LogId, NewThread};
+
+    use super::*;
+
+    fn fold(thread: &ThreadId) -> Fold {
+        let log_id = LogId::new("0".repeat(32)).unwrap();
+        let head = Head {
+            log_id: log_id.clone(),
+            segment: 0,
+            version: 0,
+            lines: 2,
+            bytes: 100,
+            hash: Digest([0; 32]),
+            epoch: 0,
+            signer: Digest([1; 32]),
+        };
+        let new = NewThread::of(AgentId::new("agent").unwrap());
+        let created = Event::ThreadCreated(Box::new(ThreadCreated { format: 1, log_id, segment: 0, thread: new }));
+        Fold::of(Thread::begin(thread, &created, Timestamp::from_micros(0)).unwrap(), Conversation::default(), head)
+    }
+
+    #[test]
+    fn what_was_kept_longest_ago_is_forgotten_first_and_one_at_a_time() {
+        let name = |number: usize| ThreadId::new(format!("t{number}")).unwrap();
+        let mut kept = Kept::default();
+        (0..KEPT_MAX).for_each(|number| kept.put(&name(number), fold(&name(number))));
+        // The first is used again.
+        let again = kept.take(&name(0)).unwrap();
+        kept.put(&name(0), again);
+        kept.put(&name(KEPT_MAX), fold(&name(KEPT_MAX)));
+        assert_eq!((kept.of.len(), kept.order.len()), (KEPT_MAX, KEPT_MAX));
+        assert!(kept.take(&name(1)).is_none());
+        assert!(kept.take(&name(0)).is_some() && kept.take(&name(2)).is_some());
+        assert_eq!(kept.order.len(), KEPT_MAX - 2);
     }
 }

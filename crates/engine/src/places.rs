@@ -75,7 +75,7 @@ impl Engine {
 
     /// How many children of a thread, and of those it continues, run or are about to.
     fn active(&self, parent: &ThreadId, gone: &mut HashMap<ThreadId, Gone>) -> Result<usize> {
-        let mut active = running_below(&*self.store, parent)?;
+        // Before those that run are listed: one that begins in between is counted twice rather than not at all.
         gone.retain(|child, gone| match &gone.process {
             None => true,
             // Once it is on record as running, the record counts.
@@ -84,6 +84,7 @@ impl Engine {
                 matches!(status, Ok(Status::Created)) && self.processes.may_live(process)
             }
         });
+        let mut active = running_below(&*self.store, parent)?;
         active.extend(gone.iter().filter(|(_, gone)| gone.parent == *parent).map(|(child, _)| child.clone()));
         Ok(active.len())
     }
@@ -98,9 +99,17 @@ pub(crate) fn running_below(store: &dyn Store, parent: &ThreadId) -> Result<Hash
     Ok(found)
 }
 
-/// The children of a thread that somebody alive runs, each by the first thread of its chain.
+/// The children of a thread that somebody alive runs, or has taken to run, each by the first thread of its chain. Those that are not
+/// begun are looked at first, so that none is missed that begins meanwhile; the end of a chain that just passed on is one of them.
 fn running(store: &dyn Store, parent: &ThreadId) -> Result<Vec<ThreadId>> {
-    let filter = Filter { status: Some(Status::Running), parent_id: Some(parent.clone()), ..Filter::default() };
+    let mut found = held(store, parent, Status::Created)?;
+    found.extend(held(store, parent, Status::Running)?);
+    Ok(found)
+}
+
+/// The children of a thread in this status that somebody alive holds.
+fn held(store: &dyn Store, parent: &ThreadId, status: Status) -> Result<Vec<ThreadId>> {
+    let filter = Filter { status: Some(status), parent_id: Some(parent.clone()), ..Filter::default() };
     let (mut found, mut after) = (Vec::new(), None);
     loop {
         let page = store.list(&filter, after, 100)?;

@@ -79,9 +79,7 @@ pub type Vouch = Arc<dyn Fn(&Manifest) -> std::result::Result<(), String> + Send
 /// How a run starts children.
 #[derive(Clone)]
 pub struct Spawning {
-    /// The name of the tool that starts one.
-    pub tool: String,
-    /// Who knows how.
+    /// Who knows how; the tool that starts one is of the kind [`ToolKind::Child`](selvedge_model::ToolKind::Child).
     pub children: Arc<dyn Children>,
     /// How many children of a thread run at the same time.
     pub at_once: usize,
@@ -91,7 +89,7 @@ pub struct Spawning {
 
 impl std::fmt::Debug for Spawning {
     fn fmt(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        formatter.debug_struct("Spawning").field("tool", &self.tool).finish_non_exhaustive()
+        formatter.debug_struct("Spawning").field("at_once", &self.at_once).finish_non_exhaustive()
     }
 }
 

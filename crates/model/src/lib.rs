@@ -62,4 +62,4 @@ pub use request::{Answered, Input, Origin, Posted, Request, RequestKind, Verdict
 pub use run::{Run, RunMeta};
 pub use status::{RunStatus, Status};
 pub use time::Timestamp;
-pub use tool::{Call, Output, Tool, ToolError, ToolSpec};
+pub use tool::{Call, Output, Tool, ToolError, ToolKind, ToolSpec};

@@ -209,10 +209,30 @@ impl Classify for ToolError {
     }
 }
 
+/// What a call of a tool is to the run that makes it.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum ToolKind {
+    /// It does something, and the model hears what came of it.
+    #[default]
+    Work,
+    /// It starts a child.
+    Child,
+    /// The thread is to hand itself over.
+    Handoff,
+    /// The run ends with outputs: `outputs` of its answer, or all of it.
+    Return,
+}
+
 /// Something a model may ask for.
 pub trait Tool: Send + Sync {
     /// What it is.
     fn spec(&self) -> &ToolSpec;
+
+    /// What a call of it is to the run that makes it.
+    fn kind(&self) -> ToolKind {
+        ToolKind::Work
+    }
 
     /// Makes a call ready. On return nothing has happened to the world, and nothing will unless it is dispatched.
     fn start(&self, call: &Call) -> Result<Box<dyn Started>, ToolError>;

@@ -81,9 +81,7 @@ impl Orchestrator {
     /// Adds what an agent may do with threads; what it has no capability for is not offered.
     fn equip(&self, work: &mut Assignment) {
         work.tools.extend(doors::all(&self.shared));
-        work.handoff_tool = Some(HANDOFF.to_owned());
         work.spawning = Some(Spawning {
-            tool: SPAWN.to_owned(),
             children: Arc::new(self.clone()),
             at_once: self.shared.at_once(),
             vouch: self.shared.vouch.clone(),

@@ -33,7 +33,6 @@ use selvedge_model::{AgentId, DirectiveId, Manifest, Model, NewThread, Price, Ru
 use selvedge_providers::{Script, Scripted};
 use selvedge_tools::{
     CommandTool, DeclaredOutput, DirectiveReturn, FileList, FileRead, FileWrite, Folders, Surroundings,
-    directive_return,
 };
 use serde_json::{Map, Value};
 
@@ -255,7 +254,6 @@ impl Workshop {
         let mut work = Assignment::new(agent_id, model, name);
         if !outputs.is_empty() {
             tools.push(Arc::new(DirectiveReturn::new(outputs.iter().map(declared).collect())?));
-            work.return_tool = Some(directive_return::NAME.to_owned());
         }
         work.system = prompt::system(agent, directive, kept.task.as_deref());
         work.tools = tools;

@@ -5,7 +5,7 @@
 //! - What is not is an error that names all that is wrong, so that the model can mend it at once.
 
 use selvedge_model::event::EffectClass;
-use selvedge_model::tool::{Reconciled, Risk, Started};
+use selvedge_model::tool::{Reconciled, Risk, Started, ToolKind};
 use selvedge_model::{Call, Cancel, Output, Tool, ToolError, ToolSpec};
 use serde_json::{Map, Value, json};
 
@@ -121,6 +121,10 @@ fn is_a(value: &Value, json_type: &str) -> bool {
 impl Tool for DirectiveReturn {
     fn spec(&self) -> &ToolSpec {
         &self.spec
+    }
+
+    fn kind(&self) -> ToolKind {
+        ToolKind::Return
     }
 
     fn start(&self, call: &Call) -> Result<Box<dyn Started>, ToolError> {

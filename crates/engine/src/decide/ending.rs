@@ -89,7 +89,7 @@ pub(super) fn ended(fold: &Fold, live: &Live, rules: &Assignment) -> Option<Why>
 
 /// A run that owes outputs and gives none has not done what it was told.
 pub(super) fn completed(fold: &Fold, rules: &Assignment) -> Why {
-    match rules.return_tool.is_some() && fold.manifest().outputs.is_none() {
+    match rules.owes_outputs() && fold.manifest().outputs.is_none() {
         true => Why::Unreturned,
         false => Why::Completed,
     }

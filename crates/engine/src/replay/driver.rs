@@ -205,7 +205,7 @@ impl Driver {
         for tool in self.work.tools.iter_mut().filter(|tool| redefined.contains(&tool.spec().name)) {
             let hash = sha256(&tool.spec().hash.0);
             let spec = ToolSpec { hash, ..tool.spec().clone() };
-            *tool = Arc::new(Recorded { spec, tape: self.tape.clone() });
+            *tool = Arc::new(Recorded { spec, kind: tool.kind(), tape: self.tape.clone() });
         }
     }
 
@@ -313,7 +313,7 @@ impl Outside<'_> {
 fn offline(mut work: Assignment, model: Arc<dyn selvedge_model::Model>, tape: &Arc<Tape>) -> Assignment {
     work.model = Arc::new(Timed { today: work.model, recorded: model, tape: tape.clone() });
     for tool in &mut work.tools {
-        *tool = Arc::new(Recorded { spec: tool.spec().clone(), tape: tape.clone() });
+        *tool = Arc::new(Recorded { spec: tool.spec().clone(), kind: tool.kind(), tape: tape.clone() });
     }
     // Children are not run again: what they gave back is what their call answered.
     if let Some(spawning) = &mut work.spawning {

@@ -9,7 +9,7 @@ use selvedge_model::event::{Process, ToolFailure, ToolFailureClass, ToolOutcome}
 use selvedge_model::message::Block;
 use selvedge_model::path::Path;
 use selvedge_model::scope::{CALL_CLEANUP_SOURCE, tool_call_path};
-use selvedge_model::tool::{Call, Processes, Reconciled, Started};
+use selvedge_model::tool::{Call, Processes, Reconciled, Started, ToolKind};
 use selvedge_model::{
     Answer, CallId, Cancel, Draft, Event, Manifest, Model, ModelError, NewThread, Output, Patch, Prompt, Stop,
     ThreadId, Tool, ToolError, ToolSpec,
@@ -63,6 +63,7 @@ pub(crate) fn stop(step: &Step) -> Option<Stop> {
 /// A tool that answers what it answered.
 pub(crate) struct Recorded {
     pub(crate) spec: ToolSpec,
+    pub(crate) kind: ToolKind,
     pub(crate) tape: Arc<Tape>,
 }
 
@@ -76,6 +77,10 @@ struct Ready {
 impl Tool for Recorded {
     fn spec(&self) -> &ToolSpec {
         &self.spec
+    }
+
+    fn kind(&self) -> ToolKind {
+        self.kind
     }
 
     fn start(&self, call: &Call) -> Result<Box<dyn Started>, ToolError> {

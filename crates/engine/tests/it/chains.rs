@@ -5,6 +5,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use selvedge_engine::{Assignment, Ended, Input, Told};
+use selvedge_model::ToolKind;
 use selvedge_model::answer::{Answer, End, Usage};
 use selvedge_model::event::{BlobErased, EffectClass, HandoffReason};
 use selvedge_model::limits::Limits;
@@ -131,8 +132,7 @@ fn a_handoff_that_an_agent_asks_for_does_not_say_that_the_context_is_full() {
     let house = House::new();
     let thread = house.thread();
     let replies = vec![Reply::Calls(vec![("h", "hand_over", json!({}))]), Reply::Says("I took over")];
-    let mut work = agent(replies, vec![Arc::new(Counting::new("hand_over", EffectClass::Pure))]);
-    work.handoff_tool = Some("hand_over".to_owned());
+    let work = agent(replies, vec![Arc::new(Counting::new("hand_over", EffectClass::Pure).of_kind(ToolKind::Handoff))]);
     let ended = house.send(&thread, Input::text("go"), &work).0.unwrap();
     assert_eq!((ended.text.as_deref(), house.chain(&thread).len()), (Some("I took over"), 2));
     let lines = house.store.read(&thread, 0, 1000).unwrap();

@@ -4,6 +4,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use selvedge_engine::{Input, Permission};
+use selvedge_model::ToolKind;
 use selvedge_model::event::EffectClass;
 use selvedge_model::{Event, Output, Reason, Status};
 use serde_json::json;
@@ -150,12 +151,11 @@ fn a_long_answer_goes_to_a_blob_and_both_ends_are_shown() {
 fn a_run_that_returns_ends_with_its_outputs() {
     let house = House::new();
     let thread = house.thread();
-    let mut tool = Counting::new("directive_return", EffectClass::Idempotent);
+    let mut tool = Counting::new("directive_return", EffectClass::Idempotent).of_kind(ToolKind::Return);
     tool.answer = Output { content: json!({"answer": 42}), ..Output::default() };
     let replies =
         vec![Reply::Calls(vec![("r", "directive_return", json!({"answer": 42}))]), Reply::Says("never asked")];
-    let mut work = agent(replies, vec![Arc::new(tool)]);
-    work.return_tool = Some("directive_return".to_owned());
+    let work = agent(replies, vec![Arc::new(tool)]);
     let ended = house.send(&thread, Input::text("go"), &work).0.unwrap();
     assert_eq!((ended.cost.turns, ended.outputs), (1, Some(json!({"answer": 42}))));
     assert_eq!(house.loaded(&thread).manifest.status, Status::Completed);

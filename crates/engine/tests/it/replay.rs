@@ -14,7 +14,7 @@ use selvedge_model::message::Block;
 use selvedge_model::op::Op;
 use selvedge_model::path::Path;
 use selvedge_model::scope::{Scope, Scopes};
-use selvedge_model::tool::{Call, Reconciled, Started};
+use selvedge_model::tool::{Call, Reconciled, Started, ToolKind};
 use selvedge_model::{
     AgentId, CallId, Cancel, Manifest, Message, ModelError, NewThread, Output, Patch, Price, Reason, Role, Stop,
     ThreadId, Tool, ToolError, ToolSpec,
@@ -626,11 +626,11 @@ impl Children for Wordy {
 fn children_are_not_started_again_and_answer_what_they_answered() {
     let house = House::new();
     let thread = house.thread();
-    let spawn = Counting::new("spawn", EffectClass::AtMostOnce);
+    let spawn = Counting::new("spawn", EffectClass::AtMostOnce).of_kind(ToolKind::Child);
     let mut work =
         agent(vec![calls(&[("s.1", "spawn"), ("s.2", "spawn")]), Reply::Says("done")], vec![Arc::new(spawn)]);
-    let (tool, children) = ("spawn".to_owned(), Arc::new(Wordy("nobody is called so")));
-    work.spawning = Some(Spawning { tool, children, at_once: 2, vouch: Arc::new(|_| Ok(())) });
+    let children = Arc::new(Wordy("nobody is called so"));
+    work.spawning = Some(Spawning { children, at_once: 2, vouch: Arc::new(|_| Ok(())) });
     house.send(&thread, Input::text("go"), &work).0.unwrap();
     assert_eq!(selvedge_store::Registry::children(&*house.store, &thread).unwrap().len(), 2);
     assert_identical(&house, &thread, &work);
@@ -640,11 +640,11 @@ fn children_are_not_started_again_and_answer_what_they_answered() {
 fn children_that_were_refused_or_too_many_are_so_again() {
     let house = House::new();
     let thread = house.thread();
-    let spawn = Counting::new("spawn", EffectClass::AtMostOnce);
+    let spawn = Counting::new("spawn", EffectClass::AtMostOnce).of_kind(ToolKind::Child);
     let replies = vec![calls(&[("no", "spawn")]), calls(&[("s.1", "spawn")]), calls(&[("s.2", "spawn")])];
     let mut work = agent([replies, vec![Reply::Says("done")]].concat(), vec![Arc::new(spawn)]);
-    let (tool, children) = ("spawn".to_owned(), Arc::new(Wordy("nobody is called so")));
-    work.spawning = Some(Spawning { tool, children, at_once: 2, vouch: Arc::new(|_| Ok(())) });
+    let children = Arc::new(Wordy("nobody is called so"));
+    work.spawning = Some(Spawning { children, at_once: 2, vouch: Arc::new(|_| Ok(())) });
     work.limits = Limits { spawns: Some(1), ..Limits::default() };
     house.send(&thread, Input::text("go"), &work).0.unwrap();
     resume(&house, &thread, Input::nothing().raising(Limits { spawns: Some(2), ..Limits::default() }), &work);
@@ -667,9 +667,9 @@ fn words_of_todays_rules_are_not_taken_for_those_of_the_outside() {
     let house = House::new();
     let spawning = |words| {
         let children = Arc::new(Wordy(words));
-        let spawn = Counting::new("spawn", EffectClass::AtMostOnce);
+        let spawn = Counting::new("spawn", EffectClass::AtMostOnce).of_kind(ToolKind::Child);
         let mut work = agent(vec![calls(&[("no", "spawn")]), Reply::Says("done")], vec![Arc::new(spawn)]);
-        work.spawning = Some(Spawning { tool: "spawn".to_owned(), children, at_once: 2, vouch: Arc::new(|_| Ok(())) });
+        work.spawning = Some(Spawning { children, at_once: 2, vouch: Arc::new(|_| Ok(())) });
         work
     };
     let thread = house.thread();

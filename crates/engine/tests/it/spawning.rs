@@ -8,7 +8,7 @@ use selvedge_engine::spawn::{Children, Order, Spawning};
 use selvedge_engine::{Assignment, Ended, Input, Told};
 use selvedge_model::event::{EffectClass, Process};
 use selvedge_model::limits::Limits;
-use selvedge_model::tool::{Risk, Started};
+use selvedge_model::tool::{Risk, Started, ToolKind};
 use selvedge_model::{
     AgentId, Call, CallId, Cancel, Classify, Event, Manifest, Message, Money, NewThread, Output, Price, Reason, Role,
     Status, Stop, ThreadId, ToolError,
@@ -75,14 +75,9 @@ pub(crate) fn nursery(replies: Vec<Reply>) -> Nursery {
 /// An agent that starts these children in one turn, and then says that it is done.
 pub(crate) fn parent(calls: Vec<(&'static str, Value)>, nursery: Nursery) -> Assignment {
     let calls = calls.into_iter().map(|(id, arguments)| (id, "spawn", arguments)).collect();
-    let spawn = Counting::new("spawn", EffectClass::AtMostOnce);
+    let spawn = Counting::new("spawn", EffectClass::AtMostOnce).of_kind(ToolKind::Child);
     let mut work = agent(vec![Reply::Calls(calls), Reply::Says("done")], vec![Arc::new(spawn)]);
-    work.spawning = Some(Spawning {
-        tool: "spawn".to_owned(),
-        children: Arc::new(nursery),
-        at_once: 2,
-        vouch: Arc::new(|_| Ok(())),
-    });
+    work.spawning = Some(Spawning { children: Arc::new(nursery), at_once: 2, vouch: Arc::new(|_| Ok(())) });
     work
 }
 
@@ -553,7 +548,7 @@ fn a_run_that_is_stopped_by_its_own_cancel_stops_what_it_started_elsewhere() {
     let thread = house.thread();
     let mut work = parent(vec![("s", json!({"task": "count", "detached": true}))], nursery(Vec::new()));
     let calls = vec![("s", "spawn", json!({"task": "count", "detached": true}))];
-    let spawn = Counting::new("spawn", EffectClass::AtMostOnce);
+    let spawn = Counting::new("spawn", EffectClass::AtMostOnce).of_kind(ToolKind::Child);
     let waits = agent(vec![Reply::Calls(calls), Reply::Waits], vec![Arc::new(spawn)]);
     work = Assignment { spawning: work.spawning.take(), ..waits };
     let cancel = Cancel::new();

@@ -12,7 +12,7 @@ use selvedge_model::answer::{Answer, End, Usage};
 use selvedge_model::event::{EffectClass, Process};
 use selvedge_model::message::Block;
 use selvedge_model::scope::Scopes;
-use selvedge_model::tool::{Processes, Reconciled, Risk, Started};
+use selvedge_model::tool::{Processes, Reconciled, Risk, Started, ToolKind};
 use selvedge_model::{
     AgentId, Batch, Call, CallId, Cancel, CommitKey, Digest, Draft, Model, ModelError, NewThread, Output, OwnerId,
     Posted, Prompt, Reason, Request, RequestId, Role, ThreadId, Timestamp, Tool, ToolError, ToolSpec,
@@ -275,6 +275,7 @@ pub(crate) struct Counting {
     pub(crate) known: Reconciled,
     /// Run in the middle of a call.
     pub(crate) meanwhile: Arc<dyn Fn(&Call) + Send + Sync>,
+    pub(crate) kind: ToolKind,
 }
 
 impl Counting {
@@ -295,7 +296,13 @@ impl Counting {
             answer: Output::text("done"),
             known: Reconciled::Unknown,
             meanwhile: Arc::new(|_| {}),
+            kind: ToolKind::Work,
         }
+    }
+
+    /// The same, being this to a run.
+    pub(crate) fn of_kind(self, kind: ToolKind) -> Self {
+        Self { kind, ..self }
     }
 
     /// Makes it another tool of the same name.
@@ -328,6 +335,10 @@ impl Started for Ready {
 impl Tool for Counting {
     fn spec(&self) -> &ToolSpec {
         &self.spec
+    }
+
+    fn kind(&self) -> ToolKind {
+        self.kind
     }
 
     fn start(&self, call: &Call) -> std::result::Result<Box<dyn Started>, ToolError> {

@@ -3,7 +3,7 @@
 use std::fmt;
 use std::sync::Arc;
 
-use super::{Call, Output, Reconciled, Started, Tool, ToolError, ToolSpec};
+use super::{Call, Output, Reconciled, Started, Tool, ToolError, ToolKind, ToolSpec};
 use crate::cancel::Cancel;
 use crate::event::{EffectClass, Process};
 
@@ -14,6 +14,7 @@ type Run = dyn Fn(&Call, &Cancel) -> Result<Output, ToolError> + Send + Sync;
 /// unless its class says that it may be made again; a tool that can find out implements [`Tool`] itself.
 pub struct Function {
     spec: ToolSpec,
+    kind: ToolKind,
     run: Arc<Run>,
 }
 
@@ -29,13 +30,23 @@ impl Function {
         spec: ToolSpec,
         run: impl Fn(&Call, &Cancel) -> Result<Output, ToolError> + Send + Sync + 'static,
     ) -> Self {
-        Self { spec, run: Arc::new(run) }
+        Self { spec, kind: ToolKind::Work, run: Arc::new(run) }
+    }
+
+    /// The same, being this to the run that calls it.
+    #[must_use]
+    pub fn of_kind(self, kind: ToolKind) -> Self {
+        Self { kind, ..self }
     }
 }
 
 impl Tool for Function {
     fn spec(&self) -> &ToolSpec {
         &self.spec
+    }
+
+    fn kind(&self) -> ToolKind {
+        self.kind
     }
 
     fn start(&self, call: &Call) -> Result<Box<dyn Started>, ToolError> {

@@ -10,7 +10,7 @@ use selvedge_engine::search::{Query, SearchType, chain_search};
 use selvedge_engine::standing::{aggregate_results, get_status, list_active};
 use selvedge_engine::transcript::read_transcript;
 use selvedge_model::event::{EffectClass, Process};
-use selvedge_model::tool::{Reconciled, Risk, Started};
+use selvedge_model::tool::{Reconciled, Risk, Started, ToolKind};
 use selvedge_model::{Call, Cancel, Output, Status, Stop, ThreadId, Tool, ToolError, ToolSpec};
 use serde::Serialize;
 use serde_json::{Map, Value, json};
@@ -33,6 +33,7 @@ type Act = fn(&Arc<Shared>, &Call, &Cancel) -> Result<Value, String>;
 /// A tool that acts on threads.
 struct Door {
     spec: ToolSpec,
+    kind: ToolKind,
     act: Act,
     shared: Arc<Shared>,
 }
@@ -44,6 +45,7 @@ struct Sign {
     description: &'static str,
     input_schema: fn() -> Value,
     class: EffectClass,
+    kind: ToolKind,
     risk: Risk,
     act: Act,
 }
@@ -91,6 +93,7 @@ const SIGNS: [Sign; 12] = [
             })
         },
         class: EffectClass::AtMostOnce,
+        kind: ToolKind::Child,
         risk: Risk::Write,
         act: |_, _, _| Err("a child is started by the engine".to_owned()),
     },
@@ -100,6 +103,7 @@ const SIGNS: [Sign; 12] = [
         description: "Waits until threads have come to an end, following them where they go on, and gives what came of each.",
         input_schema: || thread_ids(true),
         class: EffectClass::Pure,
+        kind: ToolKind::Work,
         risk: Risk::Safe,
         act: |shared, call, cancel| {
             let timeout = timeout(shared, call)?;
@@ -127,6 +131,7 @@ const SIGNS: [Sign; 12] = [
         description: "How a thread stands.",
         input_schema: thread_id,
         class: EffectClass::Pure,
+        kind: ToolKind::Work,
         risk: Risk::Safe,
         act: |shared, call, _| value(get_status(&*shared.store()?, &thread(call)?)),
     },
@@ -136,6 +141,7 @@ const SIGNS: [Sign; 12] = [
         description: "The threads that run now, in any process.",
         input_schema: || json!({"type": "object", "properties": {}, "additionalProperties": false}),
         class: EffectClass::Pure,
+        kind: ToolKind::Work,
         risk: Risk::Safe,
         act: |shared, _, _| value(list_active(&*shared.store()?)),
     },
@@ -145,6 +151,7 @@ const SIGNS: [Sign; 12] = [
         description: "What came of threads so far, without waiting.",
         input_schema: || thread_ids(false),
         class: EffectClass::Pure,
+        kind: ToolKind::Work,
         risk: Risk::Safe,
         act: |shared, call, _| {
             let (asked, failed) = threads(call)?;
@@ -158,6 +165,7 @@ const SIGNS: [Sign; 12] = [
         description: "The threads of one execution, from the first to the one that goes on.",
         input_schema: thread_id,
         class: EffectClass::Pure,
+        kind: ToolKind::Work,
         risk: Risk::Safe,
         act: |shared, call, _| value(get_chain(&*shared.store()?, &thread(call)?)),
     },
@@ -179,6 +187,7 @@ const SIGNS: [Sign; 12] = [
             })
         },
         class: EffectClass::Pure,
+        kind: ToolKind::Work,
         risk: Risk::Safe,
         act: |shared, call, _| {
             let said = |name: &str| call.arguments.get(name);
@@ -210,6 +219,7 @@ const SIGNS: [Sign; 12] = [
             })
         },
         class: EffectClass::Pure,
+        kind: ToolKind::Work,
         risk: Risk::Safe,
         act: |shared, call, _| {
             let tail = number(call, "tail_lines")?;
@@ -222,6 +232,7 @@ const SIGNS: [Sign; 12] = [
         description: "Asks a thread that this one started, and all that it started, to stop.",
         input_schema: thread_id,
         class: EffectClass::Idempotent,
+        kind: ToolKind::Work,
         risk: Risk::Write,
         act: |shared, call, _| stop(shared, call, Stop::Cancelled, "cancelled"),
     },
@@ -231,6 +242,7 @@ const SIGNS: [Sign; 12] = [
         description: "Ends a thread that this one started, and all that it started, by force.",
         input_schema: thread_id,
         class: EffectClass::Idempotent,
+        kind: ToolKind::Work,
         risk: Risk::Write,
         act: |shared, call, _| stop(shared, call, Stop::Killed, "killed"),
     },
@@ -247,6 +259,7 @@ const SIGNS: [Sign; 12] = [
             })
         },
         class: EffectClass::AtMostOnce,
+        kind: ToolKind::Work,
         risk: Risk::Write,
         act: resuming::resume,
     },
@@ -256,6 +269,7 @@ const SIGNS: [Sign; 12] = [
         description: "Hands this thread's work over to a successor that begins with the newest part of this conversation.",
         input_schema: || json!({"type": "object", "properties": {}, "additionalProperties": false}),
         class: EffectClass::Idempotent,
+        kind: ToolKind::Handoff,
         risk: Risk::Safe,
         act: |_, call, _| match call.arguments.as_object().is_none_or(serde_json::Map::is_empty) {
             true => Ok(json!({"success": true})),
@@ -278,7 +292,7 @@ pub(super) fn specs() -> Vec<ToolSpec> {
 
 /// All doors.
 pub(super) fn all(shared: &Arc<Shared>) -> Vec<Arc<dyn Tool>> {
-    let door = |sign: &Sign| Door { spec: sign.spec(), act: sign.act, shared: shared.clone() };
+    let door = |sign: &Sign| Door { spec: sign.spec(), kind: sign.kind, act: sign.act, shared: shared.clone() };
     SIGNS.iter().map(|sign| Arc::new(door(sign)) as Arc<dyn Tool>).collect()
 }
 
@@ -427,6 +441,10 @@ impl Started for Entered {
 impl Tool for Door {
     fn spec(&self) -> &ToolSpec {
         &self.spec
+    }
+
+    fn kind(&self) -> ToolKind {
+        self.kind
     }
 
     fn start(&self, call: &Call) -> Result<Box<dyn Started>, ToolError> {

@@ -10,7 +10,7 @@ use selvedge_model::answer::End;
 use selvedge_model::event::EffectClass;
 use selvedge_model::message::Block;
 use selvedge_model::scope::Scopes;
-use selvedge_model::tool::Started;
+use selvedge_model::tool::{Started, ToolKind};
 use selvedge_model::{
     AgentId, Answer, Call, CallId, Cancel, Draft, Manifest, Message, MessageId, Model, ModelError, NewThread, Prompt,
     Role, Status, ThreadId,
@@ -42,8 +42,7 @@ pub(super) fn approve(home: &Home, teller: &mut Teller) -> Tried {
 pub(super) fn hand_over(home: &Home, teller: &mut Teller) -> Tried {
     drive(home, teller, |home| {
         let mut work = payer(home, Arc::new(Before { tool: "hand_over", after: 1 }));
-        work.tools.push(Arc::new(Plain::new("hand_over", EffectClass::Pure)));
-        work.handoff_tool = Some("hand_over".to_owned());
+        work.tools.push(Arc::new(Plain::new("hand_over", EffectClass::Pure).of_kind(ToolKind::Handoff)));
         work
     })
 }
@@ -69,8 +68,8 @@ enum Waiting {
 fn parent(home: &Home, waiting: Waiting) -> Assignment {
     let mut work = priced(payer(home, Arc::new(Before { tool: "spawn", after: 0 })));
     let children = Arc::new(Nursery { home: home.clone(), waiting });
-    work.tools = vec![Arc::new(Plain::new("spawn", EffectClass::AtMostOnce))];
-    work.spawning = Some(Spawning { tool: "spawn".to_owned(), children, at_once: 2, vouch: Arc::new(|_| Ok(())) });
+    work.tools = vec![Arc::new(Plain::new("spawn", EffectClass::AtMostOnce).of_kind(ToolKind::Child))];
+    work.spawning = Some(Spawning { children, at_once: 2, vouch: Arc::new(|_| Ok(())) });
     work
 }
 

@@ -17,7 +17,7 @@ use selvedge_model::answer::{End, Usage};
 use selvedge_model::event::{EffectClass, Process};
 use selvedge_model::message::Block;
 use selvedge_model::scope::Scopes;
-use selvedge_model::tool::{Processes, Reconciled, Risk, Started};
+use selvedge_model::tool::{Processes, Reconciled, Risk, Started, ToolKind};
 use selvedge_model::{
     Answer, Batch, Call, CallId, Cancel, Digest, Draft, Message, MessageId, Model, ModelError, Money, Output, Price,
     Prompt, Role, Status, Tool, ToolError, ToolSpec,
@@ -349,12 +349,17 @@ impl Processes for NoProcesses {
 }
 
 /// A tool that does nothing but answer.
-pub(super) struct Plain(ToolSpec);
+pub(super) struct Plain(ToolSpec, ToolKind);
 
 impl Plain {
     pub(super) fn new(name: &str, class: EffectClass) -> Self {
         let spec = ToolSpec { name: name.to_owned(), class, ..Pay::into(Path::new("")).spec };
-        Self(spec)
+        Self(spec, ToolKind::Work)
+    }
+
+    /// The same, being this to a run.
+    pub(super) fn of_kind(self, kind: ToolKind) -> Self {
+        Self(self.0, kind)
     }
 
     /// A call of it that waits to be let go.
@@ -366,6 +371,10 @@ impl Plain {
 impl Tool for Plain {
     fn spec(&self) -> &ToolSpec {
         &self.0
+    }
+
+    fn kind(&self) -> ToolKind {
+        self.1
     }
 
     fn start(&self, _: &Call) -> Result<Box<dyn Started>, ToolError> {
