@@ -29,12 +29,11 @@ use selvedge_store_local::system::{SystemClock, SystemIds};
 use selvedge_store_local::{Access, LocalStore};
 use serde_json::{Value, json};
 
-use crate::config::{changed_since, configuration};
+use crate::config::{changed_since, configuration, folders};
 use crate::context::{Context, User};
 use crate::error::{Exit, Failure, Result};
 use crate::gist::{event_type, gist};
 use crate::hints;
-use crate::orphans::left_running;
 use crate::output::{BAD, BOLD, DIM, GOOD, WARN, paint};
 use crate::text::{clean, count, one_line};
 
@@ -161,7 +160,15 @@ pub(crate) fn close(store: Arc<LocalStore>, context: &Context<'_>) {
     }
 }
 
-/// An engine that runs nothing: it needs nothing of the configuration.
+/// What is said of a thread that a dead process left and that was settled.
+fn left_running(thread: &ThreadId) -> String {
+    format!(
+        "thread `{thread}` was left running by a process that is gone; it waits now, and `selvedge resume {thread}` goes on"
+    )
+}
+
+/// An engine that runs nothing: it works whatever the configuration says. What it settles gets its snapshot, by the built-in rules if the
+/// project's can't be read.
 pub(crate) fn plain_engine(context: &Context<'_>) -> Result<(Arc<LocalStore>, Engine)> {
     let store = Arc::new(context.open(Access::ReadWrite)?);
     let engine = Engine::new(EngineOptions {
@@ -173,6 +180,13 @@ pub(crate) fn plain_engine(context: &Context<'_>) -> Result<(Arc<LocalStore>, En
         scopes: Scopes::builtin(),
         redactor: Redactor::new(secrets(&environment()), Vec::new()),
     });
+    let config = folders(context).ok().and_then(|folders| Config::load(&folders).ok());
+    let config = config.or_else(|| Config::load(&Folders { user: None, project: None }).ok());
+    let keeper = config.and_then(|config| Keeper::new(store.clone(), config.state_persistence).ok());
+    let engine = match keeper {
+        Some(keeper) => engine.keeping(keeper),
+        None => engine,
+    };
     Ok((store, engine))
 }
 

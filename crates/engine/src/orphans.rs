@@ -1,4 +1,4 @@
-//! Threads that are said to go on while nobody alive does it: found, and settled by whoever finds them.
+//! Threads whose process died: found and settled by processes that run threads.
 //!
 //! What a dead process left, and what becomes of it:
 //!
@@ -9,8 +9,9 @@
 //! created, and its parent's call is open   left as it is: the parent's next run starts it
 //! ```
 //!
-//! A run looks at the children of its chain when it begins and before it ends; a wait at all that it waited for and everything below
-//! that, before it answers. So no run ends, and no wait, while a child it knows of is said to run and was dead when it looked.
+//! Reading never writes: commands and tools that only look report such a thread as `stalled`. It is settled by the next process that
+//! takes its lease to write (`Engine::take`), by `recover` when a process that runs threads starts, and by a run, which looks at the
+//! children of its chain when it begins and before it ends.
 //!
 //! - First nobody alive has a thread, then its log is read: the lease is taken, which nobody gets while its owner lives, and only what
 //!   is read under it counts. What was dead before a look stands still, wherever in its chain it is, so that look finds it.
@@ -18,14 +19,13 @@
 //!   to take the next one goes on with it, though somebody settled it meanwhile.
 //! - What can't be settled now is settled by the next look; no look fails because of it.
 
-use std::collections::{HashMap, HashSet};
+use std::collections::HashMap;
 
 use selvedge_log::Trust;
 use selvedge_model::tool::Processes;
 use selvedge_model::{Manifest, Reason, RunMeta, Status, ThreadId};
 use selvedge_store::{Acquire, Error as StoreError, Filter, Store};
 
-use crate::chain;
 use crate::engine::Engine;
 use crate::error::Result;
 use crate::fold::Fold;
@@ -37,40 +37,8 @@ use crate::stopping::end_unborn;
 /// Where a run comes from that somebody recorded for a thread which its own process did not live to begin.
 pub const RECOVERY: &str = "recovery";
 
-/// The most threads of one tree that are looked at.
-const THREADS_MAX: usize = 10_000;
 /// How many children are looked at in one go.
 const PAGE: usize = 500;
-
-/// The threads of a chain, and of everything below it, that are said to run or were to go on in another's place, and that nobody alive
-/// has. Only reads.
-pub fn orphans_below(
-    store: &dyn Store,
-    trust: &Trust,
-    processes: &dyn Processes,
-    thread: &ThreadId,
-) -> Result<Vec<ThreadId>> {
-    let mut look = Look { store, trust, processes, own: None, parents: HashMap::new() };
-    let mut open: Vec<Manifest> = Vec::new();
-    for (manifest, is_deleted) in chain::walk(store, thread)? {
-        open.extend((!is_deleted).then_some(manifest));
-    }
-    let mut seen: HashSet<ThreadId> = open.iter().map(|link| link.thread_id.clone()).collect();
-    let mut found = Vec::new();
-    while let Some(next) = open.pop() {
-        // One that never ran can be started still by whoever wants it.
-        let is_unborn = next.status == Status::Created && next.continuation_of.is_none();
-        if !is_unborn && look.is_orphan(&next)? {
-            found.push(next.thread_id.clone());
-        }
-        for child in store.children(&next.thread_id)? {
-            if seen.len() < THREADS_MAX && seen.insert(child.manifest.thread_id.clone()) {
-                open.push(child.manifest);
-            }
-        }
-    }
-    Ok(found)
-}
 
 impl Engine {
     /// Settles every thread whose process is gone while it ran; gives those it settled. A thread that can't be settled is left for
@@ -88,7 +56,7 @@ impl Engine {
         Ok(settled)
     }
 
-    /// Threads that are said to run and may not.
+    /// Threads that are running and whose process may be gone.
     fn left_running(&self) -> Result<Vec<ThreadId>> {
         let filter = Filter { status: Some(Status::Running), ..Filter::default() };
         let mut found = Vec::new();
@@ -101,20 +69,6 @@ impl Engine {
                 None => return Ok(found),
             }
         }
-    }
-
-    /// Settles the threads of some chains, and of everything below them, that nobody alive has and that are said to go on; gives those
-    /// that it settled.
-    pub fn settle_orphans(&self, threads: &[ThreadId]) -> Result<Vec<ThreadId>> {
-        let mut settled = Vec::new();
-        for thread in threads {
-            for orphan in orphans_below(&*self.store, &self.trust, &*self.processes, thread)? {
-                if self.settle_orphan(&orphan).is_ok() {
-                    settled.push(orphan);
-                }
-            }
-        }
-        Ok(settled)
     }
 
     /// Settles the children of a thread, and of those it continues, that nobody alive has: they are said to go on, money is set aside

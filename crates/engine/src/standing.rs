@@ -223,7 +223,7 @@ fn outcome_now(store: &dyn Store, trust: &Trust, thread: &ThreadId) -> Result<Ou
 }
 
 /// How a thread stands; one that runs and that nobody alive holds is stalled.
-pub(crate) fn standing(store: &dyn Store, manifest: &Manifest) -> Result<Standing> {
+pub fn standing(store: &dyn Store, manifest: &Manifest) -> Result<Standing> {
     match manifest.status {
         Status::Running if holder(store, &manifest.thread_id)?.is_none() => {
             // Whoever ran it may have ended it and left in between.

@@ -5,8 +5,8 @@
 //! - A wait ends with the run that was active when it began, whatever runs afterwards; where no run is active it ends at once with how
 //!   the thread stands. A run that hands itself over goes on in the successor's first run, as often as that happens.
 //! - Whatever ends a run ends the wait, a suspension too: it may last for ever, and somebody is needed.
-//! - Nobody waits for the dead: a run whose process is gone, a child whose process died before it began, and a successor that nobody
-//!   starts, are `stalled`. Whoever waits with an engine settles them before it answers: `orphans`.
+//! - A wait never lasts for a dead process: a run whose process is gone, a child whose process died before it began, and a successor
+//!   that no process starts, are `stalled`. A wait only reads: the next process that takes the thread's lease settles it.
 //! - What is given was signed: whoever has ended is read and checked once, at the end of the wait and not while it lasts.
 //! - No wake-up is lost: the place in the feed is taken before the first look. Deaths are in no feed, so everybody looks twice a second.
 //!
@@ -37,13 +37,9 @@ const FEED: usize = 1000;
 const LINKS_MAX: usize = 10_000;
 
 impl Engine {
-    /// Waits for threads, at most this long; gives what came of each. What dead processes left in them and below them is settled
-    /// before that: `stalled` is what it was found as.
+    /// Waits for threads, at most this long; gives the outcome of each. Only reads.
     pub fn wait(&self, threads: &[ThreadId], timeout: Duration, cancel: &Cancel) -> Result<Outcomes> {
-        let outcomes = wait_threads(&*self.store, &self.trust, &*self.processes, threads, timeout, cancel)?;
-        // What can't be settled now is settled by the next look.
-        _ = self.settle_orphans(threads);
-        Ok(outcomes)
+        wait_threads(&*self.store, &self.trust, &*self.processes, threads, timeout, cancel)
     }
 }
 

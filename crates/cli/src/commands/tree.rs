@@ -3,13 +3,13 @@
 use std::time::Duration;
 
 use selvedge_engine::chain::{Link, Tree, get_tree};
+use selvedge_engine::standing::Standing;
 use selvedge_store::{Feed, Registry};
 use selvedge_store_local::{Access, LocalStore};
 
 use crate::commands::wait::standing;
 use crate::context::Context;
 use crate::error::{Failure, Result};
-use crate::orphans;
 use crate::output::{BOLD, DIM, WARN, paint};
 use crate::text::{count, spent};
 use crate::waiting::{self, Need};
@@ -19,9 +19,9 @@ const LISTEN: Duration = Duration::from_millis(500);
 
 /// Show a thread, its chain and everything it started, as a tree
 ///
-/// Each line is a chain: its threads from root to end, how the end stands, and what it and all below it used. What dead processes left
-/// running in it is settled first, and that is said; where that can't be done it is `stalled`. Below a child that waits for somebody stands
-/// what to type: it keeps its money until then.
+/// Each line is a chain: its threads from root to end, how the end stands, and what it and all below it used. A thread whose
+/// process is gone is `stalled`. Below a thread that is stalled, and below a child that waits for somebody, stands what to type: it keeps its
+/// money until then. Nothing is written.
 ///
 /// JSON: {"thread_id", "status", "cost", "chain":[…], "children":[…], "truncated"}: "chain" as `selvedge chain` has it, "children" like this
 /// object again. With --follow one object for each change.
@@ -37,10 +37,7 @@ pub(crate) struct Args {
 pub(crate) fn run(args: &Args, context: &Context<'_>) -> Result<()> {
     let store = context.open(Access::ReadOnly)?;
     let thread = store.resolve(&args.thread)?;
-    let look = || {
-        orphans::settle(std::slice::from_ref(&thread), &store, context);
-        get_tree(&store, &thread).map_err(|error| Failure::of(&error))
-    };
+    let look = || get_tree(&store, &thread).map_err(|error| Failure::of(&error));
     // Asked before looking: what comes in between is seen now or looked for again, never missed.
     let mut position = store.position()?;
     let mut tree = look()?;
@@ -65,6 +62,9 @@ fn show(tree: &Tree, store: &LocalStore, context: &Context<'_>) -> Result<()> {
         return context.output.record(tree);
     }
     let mut lines = vec![line(tree)];
+    if tree.status == Standing::Stalled {
+        lines.extend(need(tree, store).map(|need| paint(WARN, need.sentence())));
+    }
     branch(tree, "", store, &mut lines);
     context.output.text(lines.join("\n"))
 }

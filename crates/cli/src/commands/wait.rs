@@ -14,7 +14,6 @@ use crate::config::configuration;
 use crate::context::Context;
 use crate::error::{Exit, Failure, Result};
 use crate::hints;
-use crate::orphans;
 use crate::output::{BAD, BOLD, GOOD, WARN, paint};
 use crate::text::clean;
 
@@ -24,8 +23,8 @@ const SECONDS_MAX: f64 = 31_536_000.0;
 /// Wait until threads have ended
 ///
 /// The wait for a thread ends with the run that is active when it begins; a thread that goes on in others is followed to the end of its
-/// chain. One that waits for somebody ends the wait too, and one whose process is gone is `stalled`: it, and whatever else dead processes
-/// left below what was waited for, is settled before the wait ends. Nothing else is written. What is shown was checked against its signature; of a log that is not what was signed nothing is shown, and it is `unverified`.
+/// chain. One that waits for somebody ends the wait too, and one whose process is gone is `stalled`: `selvedge resume` takes it up.
+/// Nothing is written. What is shown was checked against its signature; of a log that is not what was signed nothing is shown, and it is `unverified`.
 ///
 /// Ends as the commands that run threads: 0 completed; 1 error, killed, completed_with_errors, stalled, deleted or timeout; 3 not found; 6
 /// unverified; 7 needs a decision; 8 limit or budget; 130 cancelled. Of several threads the first counts that did not complete.
@@ -58,7 +57,6 @@ pub(crate) fn run(args: &Args, context: &Context<'_>) -> Result<()> {
     let timeout = Duration::from_secs_f64(timeout.clamp(0.0, SECONDS_MAX));
     let waited = wait_threads(&store, store.trust(), &ProcessGroups, &threads, timeout, &Cancel::new());
     let waited = waited.map_err(|error| Failure::of(&error))?;
-    orphans::settle(&threads, &store, context);
     let outcomes = || threads.iter().filter_map(|thread| waited.results.get(thread));
     match context.output.is_json() {
         true => context.output.record(&waited)?,

@@ -455,8 +455,7 @@ fn a_child_whose_process_was_killed_is_stalled_and_goes_on_when_somebody_resumes
     let pid = intent["payload"]["process"]["pid"].as_u64().unwrap();
     assert!(std::process::Command::new("kill").args(["-KILL", &pid.to_string()]).status().unwrap().success());
     sandbox.run(&["wait", &child, "--json"]).error_beside_data(1, "thread_stalled");
-    // Whoever found it dead has settled it.
-    assert!(sandbox.run(&["tree", &parent]).stdout.contains(&format!("{child} suspended")));
+    assert!(sandbox.run(&["tree", &parent]).stdout.contains(&format!("{child} stalled")));
     put(&sandbox, "fast", "");
     let ran = sandbox.run(&["resume", &child, "--json"]);
     assert_eq!((ran.code, status(&sandbox, &child).as_str()), (Some(0), "completed"), "{ran:?}");

@@ -287,7 +287,7 @@ fn whoever_runs_a_chain_runs_it_to_its_end_whoever_speaks_to_it_or_stops_it_in_b
         // The old thread is settled, and its successor not yet taken.
         *house.store.before_successor.lock().unwrap() = Some(Box::new(move |next| {
             assert_eq!(other.store.get(next).unwrap().manifest.status, Status::Created);
-            assert_eq!(other.engine.settle_orphans(std::slice::from_ref(&at)).unwrap(), []);
+            assert_eq!(other.engine.recover().unwrap(), []);
             if is_stopped {
                 other.engine.stop(&at, Stop::Cancelled).unwrap();
                 return;
