@@ -114,9 +114,10 @@ fn is_late(thread: &Manifest) -> bool {
 
 /// The need of a thread that should run, if nobody alive does it.
 fn lost(store: &dyn Store, thread: Manifest) -> Result<Option<Need>> {
-    // Whoever ran it may have ended it and left in between.
-    let is_lost =
-        store.holder(&thread.thread_id)?.is_none() && store.get(&thread.thread_id)?.manifest.status == thread.status;
+    // A run that no engine makes is its writer's own. And who ran it may have ended it and left in between.
+    let is_lost = !thread.is_run_outside()
+        && store.holder(&thread.thread_id)?.is_none()
+        && store.get(&thread.thread_id)?.manifest.status == thread.status;
     let why = match thread.status {
         Status::Created => "nobody has begun to run it",
         _ => "the process that ran it is gone",

@@ -213,6 +213,7 @@ impl Engine {
         tell: &mut dyn FnMut(Told<'_>),
     ) -> Result<Ended> {
         let thread = self.end_of_chain(thread)?;
+        self.refuse_outside(&self.store.get(&thread)?.manifest)?;
         match self.lease(&thread, Acquire::default()) {
             Ok(lease) => self.run_held(lease, start, work, cancel, tell),
             Err(StoreError::LeaseHeld { .. }) => self.send_left(&thread, start, work, cancel, tell),
@@ -233,7 +234,9 @@ impl Engine {
     ) -> Result<Ended> {
         let (thread, mut held) = loop {
             let thread = self.end_of_chain(asked)?;
-            let status = self.store.get(&thread)?.manifest.status;
+            let manifest = self.store.get(&thread)?.manifest;
+            let status = manifest.status;
+            self.refuse_outside(&manifest)?;
             if status == Status::Continued {
                 // It went on between two looks, or what went on with it was deleted or can't be found.
                 let end = chain::end(&*self.store, &thread)?;
@@ -296,11 +299,21 @@ impl Engine {
         Ok(chain.into_iter().next_back().map_or_else(|| thread.clone(), |end| end.manifest.thread_id))
     }
 
-    /// A thread whose lease was just taken; a run whose process is gone is settled first.
+    /// Refuses a thread whose active run no engine makes, unless a live process holds it: that one hears what is sent.
+    pub(crate) fn refuse_outside(&self, manifest: &Manifest) -> Result<()> {
+        if manifest.is_run_outside() && self.store.holder(&manifest.thread_id)?.is_none() {
+            return Err(run_outside(&manifest.thread_id));
+        }
+        Ok(())
+    }
+
+    /// A thread whose lease was just taken; a run whose process is gone is settled first. A run that no engine makes is left as it is.
     pub(crate) fn take<'e>(&'e self, lease: Leased<'e>, tell: &mut dyn FnMut(Told<'_>)) -> Result<Held<'e>> {
         let fold = self.folds.get(self.snapshots.as_deref(), &*self.store, lease.thread(), &self.trust)?;
         let mut held = Held::new(lease, fold);
-        if held.fold.manifest().status == Status::Running
+        let manifest = held.fold.manifest();
+        if manifest.status == Status::Running
+            && !manifest.is_run_outside()
             && let Err(error) = run::settle_lost(&mut held, tell)
         {
             _ = held.release();
@@ -376,6 +389,9 @@ impl Engine {
     ) -> Result<(Ended, Option<(Next<'e>, Start)>)> {
         let mut held = self.take(lease, tell)?;
         let thread = held.thread().clone();
+        if held.fold.manifest().is_run_outside() {
+            return Err(run_outside(&thread));
+        }
         let active = Active::begin(self, &thread, cancel);
         if let (Status::Continued, Some(next)) =
             (held.fold.manifest().status, held.fold.manifest().continuation_thread_id.clone())
@@ -497,6 +513,13 @@ impl Drop for Active<'_> {
     fn drop(&mut self) {
         self.engine.lock_active().remove(&self.thread);
     }
+}
+
+/// Why no engine goes on with a thread, or stops it, whose active run it does not make.
+fn run_outside(thread: &ThreadId) -> Error {
+    let hint = "that program ends its run with a changeset of reason `RunFinished`: `selvedge append`".to_owned();
+    let why = "its active run was recorded by another program, without a lease";
+    Error::NotRunnable { thread: thread.clone(), status: Status::Running, why, hint }
 }
 
 fn nothing_to_resume(thread: ThreadId, status: Status) -> Error {

@@ -300,13 +300,16 @@ impl Engine {
     }
 
     /// Releases a thread that was only looked at or settled. What was asked of it meanwhile and needs no run is done first. A send waits:
-    /// dropping the lease gives it up, and its sender, or the next process that runs the thread, serves it.
+    /// dropping the lease gives it up, and its sender, or the next process that runs the thread, serves it. To a run that no engine makes
+    /// nothing is added: its writer expects the version that it wrote.
     pub(crate) fn give_back(&self, mut held: Held<'_>) -> Result<()> {
-        if let Some(stop) = held.said_to_stop()? {
-            held.answer_stops(Verdict::Applied)?;
-            stop_waiting(&mut held, stop)?;
+        if !held.fold.manifest().is_run_outside() {
+            if let Some(stop) = held.said_to_stop()? {
+                held.answer_stops(Verdict::Applied)?;
+                stop_waiting(&mut held, stop)?;
+            }
+            held.drain(None, Of::default(), &mut |_| {})?;
         }
-        held.drain(None, Of::default(), &mut |_| {})?;
         match held.release() {
             Ok(()) | Err((_, StoreError::RequestsPending { .. })) => Ok(()),
             Err((_, error)) => Err(error.into()),

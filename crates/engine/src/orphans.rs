@@ -17,6 +17,7 @@
 //!   is read under it counts. What was dead before a look stands still, wherever in its chain it is, so that look finds it.
 //! - Nothing is taken from the living. A process on record that may live keeps its thread; whoever handed a thread over and is slow
 //!   to take the next one goes on with it, though somebody settled it meanwhile.
+//! - A run that was recorded without a lease (`RunMeta::held` is false) is its writer's own: it is never settled.
 //! - What can't be settled now is settled by the next look; no look fails because of it.
 
 use std::collections::HashMap;
@@ -63,7 +64,8 @@ impl Engine {
         let mut after = None;
         loop {
             let page = self.store.list(&filter, after, 100)?;
-            found.extend(page.items.into_iter().map(|summary| summary.manifest.thread_id));
+            let manifests = page.items.into_iter().map(|summary| summary.manifest);
+            found.extend(manifests.filter(|thread| !thread.is_run_outside()).map(|thread| thread.thread_id));
             match page.next {
                 Some(next) => after = Some(next),
                 None => return Ok(found),
@@ -120,7 +122,7 @@ impl Held<'_> {
 /// commits, it is just that.
 fn suspend_unborn(held: &mut Held<'_>) -> Result<()> {
     let run = held.next_run()?;
-    let meta = RunMeta::started(held.fold.manifest().agent_id.clone(), RECOVERY);
+    let meta = RunMeta::started(held.fold.manifest().agent_id.clone(), RECOVERY).under_lease();
     let of = Of { run: Some(run), meta: Some(meta), turn: None };
     held.commit(Reason::Lifecycle, of, &mut |_| {})?;
     run::settle_lost(held, &mut |_| {})
@@ -162,7 +164,7 @@ impl Look<'_> {
     /// Whether a thread is said to go on, or is to be started, and nobody alive will do it.
     fn is_orphan(&mut self, thread: &Manifest) -> Result<bool> {
         let is_left = match (thread.status, &thread.parent_id, &thread.continuation_of) {
-            (Status::Running, ..) => true,
+            (Status::Running, ..) => !thread.is_run_outside(),
             (Status::Created, _, Some(before)) if holder(self.store, before)?.is_some() => false,
             (Status::Created, Some(parent), _) => self.is_left(thread, parent)?,
             (Status::Created, None, Some(_)) => self.is_root_left(thread),

@@ -104,7 +104,7 @@ pub(crate) fn run(
     held.hooks.clone_from(&work.hooks);
     held.hooks.iter_mut().for_each(|hook| engine.redactor.value(hook));
     let run = held.next_run()?;
-    let mut meta = RunMeta::started(work.agent_id.clone(), held.origin(&start.input));
+    let mut meta = RunMeta::started(work.agent_id.clone(), held.origin(&start.input)).under_lease();
     meta.source_mailbox_entry_id = start.request.as_ref().map(|asked| asked.id.to_string());
     meta.config = work.config;
     meta.system = Some(work.system_digest());

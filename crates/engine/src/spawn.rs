@@ -376,7 +376,7 @@ impl Engine {
     /// What is told of a child that a process of its own was to run; nothing if there is none any more, and it is started again.
     fn elsewhere(&self, end: &Manifest) -> Result<Option<Output>> {
         let thread = &end.thread_id;
-        if holder(&*self.store, thread)?.is_some() {
+        if end.is_run_outside() || holder(&*self.store, thread)?.is_some() {
             return Ok(Some(running(thread)));
         }
         if let Some(why) = end.suspended.as_ref().filter(|_| end.status == Status::Suspended) {

@@ -222,10 +222,10 @@ fn outcome_now(store: &dyn Store, trust: &Trust, thread: &ThreadId) -> Result<Ou
     }
 }
 
-/// How a thread stands; one that runs and that nobody alive holds is stalled.
+/// How a thread stands. One that an engine runs and that no live process holds is stalled; a run that no engine makes is its writer's own.
 pub fn standing(store: &dyn Store, manifest: &Manifest) -> Result<Standing> {
     match manifest.status {
-        Status::Running if holder(store, &manifest.thread_id)?.is_none() => {
+        Status::Running if !manifest.is_run_outside() && holder(store, &manifest.thread_id)?.is_none() => {
             // Whoever ran it may have ended it and left in between.
             let now = store.get(&manifest.thread_id).map(|summary| summary.manifest.status);
             Ok(now.map_or(Standing::Stalled, |now| match now {

@@ -7,6 +7,7 @@
 //! - Whatever ends a run ends the wait, a suspension too: it may last for ever, and somebody is needed.
 //! - A wait never lasts for a dead process: a run whose process is gone, a child whose process died before it began, and a successor
 //!   that no process starts, are `stalled`. A wait only reads: the next process that takes the thread's lease settles it.
+//! - A run that no engine makes is waited for: its writer ends it.
 //! - What is given was signed: whoever has ended is read and checked once, at the end of the wait and not while it lasts.
 //! - No wake-up is lost: the place in the feed is taken before the first look. Deaths are in no feed, so everybody looks twice a second.
 //!
@@ -276,7 +277,7 @@ fn see(store: &dyn Store, trust: &Trust, processes: &dyn Processes, mut manifest
     loop {
         let thread = manifest.thread_id.clone();
         let is_held = match manifest.status {
-            Status::Running => holder(store, &thread)?.is_some(),
+            Status::Running => manifest.is_run_outside() || holder(store, &thread)?.is_some(),
             Status::Created => may_be_started(store, trust, processes, &manifest)?,
             _ => false,
         };

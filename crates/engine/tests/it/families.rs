@@ -163,7 +163,7 @@ fn whoever_waits_to_go_on_with_a_thread_that_comes_to_its_end_meanwhile_runs_not
             let part = Part::new(thread.clone(), Expect::Any, changeset);
             house.store.commit(Batch::of(part.under(lease.epoch))).unwrap();
         };
-        let meta = RunMeta::started(AgentId::new("scribe").unwrap(), "user");
+        let meta = RunMeta::started(AgentId::new("scribe").unwrap(), "user").under_lease();
         run(meta.clone(), Reason::UserMessage);
         run(meta.finished("natural"), Reason::RunFinished);
         house.store.release(&lease).unwrap();
