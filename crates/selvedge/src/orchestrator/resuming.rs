@@ -26,7 +26,8 @@ pub(super) fn resume(shared: &Arc<Shared>, call: &Call, cancel: &Cancel) -> Resu
     let end = chain.last().ok_or("there is no such thread")?;
     let message = Message::text(Role::User, message).with_id(id(call)?);
     let (input, work) = (Input::messages(vec![message]), work(shared, end)?);
-    let ended = shared.engine()?.resume(&thread, input, &work, cancel, &mut |_| {});
+    // A stop of the calling thread stops the child; a stop of the child does not stop the calling thread.
+    let ended = shared.engine()?.resume(&thread, input, &work, &cancel.child(), &mut |_| {});
     let ended = ended.map_err(|error| error.to_string())?;
     let resumed = ended.resumed.clone().unwrap_or_else(|| in_itself(&thread, end));
     Ok(told(&resumed, &ended.thread, result(&ended)))
@@ -52,7 +53,7 @@ fn finish(shared: &Arc<Shared>, resumed: &Resumed, cancel: &Cancel) -> Result<Va
     let chain = chain(shared, thread)?;
     if let Some(end) = chain.last().filter(|end| !end.status.is_terminal()) {
         let work = work(shared, end)?;
-        match shared.engine()?.resume(thread, Input::nothing(), &work, cancel, &mut |_| {}) {
+        match shared.engine()?.resume(thread, Input::nothing(), &work, &cancel.child(), &mut |_| {}) {
             Ok(ended) => return Ok(told(resumed, &ended.thread, result(&ended))),
             // Somebody else does.
             Err(Error::Store(StoreError::LeaseHeld { .. })) => {}
