@@ -7,12 +7,13 @@ use std::collections::HashSet;
 
 use selvedge_model::event::{Handoff, HandoffReason};
 use selvedge_model::limits::Cost;
-use selvedge_model::{AgentId, DirectiveId, Event, Manifest, Status, ThreadId};
+use selvedge_model::{AgentId, Event, Manifest, Status, ThreadId};
 use selvedge_store::{Error as StoreError, Store};
 use serde::Serialize;
 use serde_json::Value;
 
 use crate::error::{Error, Result};
+use crate::outcome::Outcome;
 use crate::standing::{Standing, standing};
 
 /// The most links of a chain that are followed: more than any configuration lets a chain have.
@@ -45,18 +46,11 @@ pub(crate) struct End {
 /// One thread of a chain.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Link {
-    /// The thread.
-    pub thread_id: ThreadId,
-    /// How it stands.
-    pub status: Standing,
-    /// What it is told to do.
-    pub directive: Option<DirectiveId>,
+    /// How it stands, by the registry; its cost is its own.
+    #[serde(flatten)]
+    pub outcome: Outcome,
     /// Its agent.
     pub agent_id: AgentId,
-    /// What people call it.
-    pub title: Option<String>,
-    /// What it used.
-    pub cost: Cost,
     /// How it went on in the next one.
     pub continued: Option<Continued>,
 }
@@ -90,12 +84,9 @@ pub struct Chain {
 /// A chain and what it started.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Tree {
-    /// The end of the chain.
-    pub thread_id: ThreadId,
-    /// How that stands.
-    pub status: Standing,
-    /// What the chain and all below it used.
-    pub cost: Cost,
+    /// How the end of the chain stands, by the registry; its cost is that of the chain and all below it.
+    #[serde(flatten)]
+    pub outcome: Outcome,
     /// The chain, root first.
     pub chain: Vec<Link>,
     /// What it started, oldest first.
@@ -107,7 +98,7 @@ pub struct Tree {
 impl Tree {
     /// Whether somebody runs anything in it.
     pub fn is_active(&self) -> bool {
-        self.chain.iter().any(|link| link.status == Standing::Is(Status::Running))
+        self.chain.iter().any(|link| link.outcome.status == Status::Running)
             || self.children.iter().any(Self::is_active)
     }
 }
@@ -209,15 +200,7 @@ fn link(store: &dyn Store, manifest: Manifest, is_deleted: bool) -> Result<Link>
         Standing::Is(Status::Continued) => how_continued(store, &manifest.thread_id)?,
         _ => None,
     };
-    Ok(Link {
-        thread_id: manifest.thread_id,
-        status,
-        directive: manifest.directive,
-        agent_id: manifest.agent_id,
-        title: manifest.title,
-        cost: manifest.cost,
-        continued,
-    })
+    Ok(Link { outcome: Outcome::of_manifest(&manifest, status), agent_id: manifest.agent_id, continued })
 }
 
 /// Whether a thread that is continued handed itself over.
@@ -249,11 +232,11 @@ fn how_continued(store: &dyn Store, thread: &ThreadId) -> Result<Option<Continue
 
 /// The tree below a chain. Whatever was seen is not shown again, so that a circle of children ends too.
 fn grow(store: &dyn Store, chain: Vec<Link>, seen: &mut HashSet<ThreadId>, generation: usize) -> Result<Tree> {
-    seen.extend(chain.iter().map(|link| link.thread_id.clone()));
+    seen.extend(chain.iter().map(|link| link.outcome.thread_id.clone()));
     let mut cost = Cost::default();
-    chain.iter().for_each(|link| cost.add(&link.cost));
+    chain.iter().for_each(|link| cost.add(&link.outcome.cost));
     let (mut children, mut truncated) = (Vec::new(), false);
-    for parent in chain.iter().filter(|link| link.status != Standing::Deleted) {
+    for parent in chain.iter().map(|link| &link.outcome).filter(|link| link.status != Standing::Deleted) {
         for child in store.children(&parent.thread_id)? {
             if seen.contains(&child.manifest.thread_id) {
                 continue;
@@ -263,14 +246,14 @@ fn grow(store: &dyn Store, chain: Vec<Link>, seen: &mut HashSet<ThreadId>, gener
                 break;
             }
             let below = links(store, &child.manifest.thread_id)?;
-            let below = below.into_iter().filter(|link| !seen.contains(&link.thread_id)).collect();
+            let below = below.into_iter().filter(|link| !seen.contains(&link.outcome.thread_id)).collect();
             let child = grow(store, below, seen, generation + 1)?;
             truncated |= child.truncated;
-            cost.add(&child.cost);
+            cost.add(&child.outcome.cost);
             children.push(child);
         }
     }
     // A chain has at least the thread it was asked for.
     let Some(end) = chain.last() else { return Err(StoreError::NoThread(String::new()).into()) };
-    Ok(Tree { thread_id: end.thread_id.clone(), status: end.status, cost, chain, children, truncated })
+    Ok(Tree { outcome: Outcome { cost, ..end.outcome.clone() }, chain, children, truncated })
 }

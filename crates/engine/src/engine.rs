@@ -8,7 +8,6 @@ use std::time::Duration;
 use selvedge_items::config::Wait;
 use selvedge_log::Trust;
 use selvedge_model::event::{Ask, SuspendReason};
-use selvedge_model::limits::Cost;
 use selvedge_model::scope::Scopes;
 use selvedge_model::tool::{Processes, Started};
 use selvedge_model::{
@@ -26,12 +25,13 @@ use crate::handover::Awaited;
 use crate::held::{Held, Leased, Of};
 use crate::inbox::Watch;
 use crate::mask::Mask;
+use crate::outcome::{Outcome, Resumed};
 use crate::places::Places;
 use crate::redact::Redactor;
 use crate::run;
 use crate::snapshot::Keeper;
 use crate::start::{Asked, Start};
-use crate::told::{Ended, Resumed, Told};
+use crate::told::Told;
 
 /// What an engine is made of.
 pub struct Options {
@@ -182,7 +182,7 @@ impl Engine {
         work: &Assignment,
         cancel: &Cancel,
         tell: &mut dyn FnMut(Told<'_>),
-    ) -> Result<Ended> {
+    ) -> Result<Outcome> {
         self.start(thread, Start::of(input), work, cancel, tell)
     }
 
@@ -196,7 +196,7 @@ impl Engine {
         work: &Assignment,
         cancel: &Cancel,
         tell: &mut dyn FnMut(Told<'_>),
-    ) -> Result<Ended> {
+    ) -> Result<Outcome> {
         if let Some(ended) = self.served_before(thread, &id)? {
             return Ok(ended);
         }
@@ -211,7 +211,7 @@ impl Engine {
         work: &Assignment,
         cancel: &Cancel,
         tell: &mut dyn FnMut(Told<'_>),
-    ) -> Result<Ended> {
+    ) -> Result<Outcome> {
         let thread = self.end_of_chain(thread)?;
         self.refuse_outside(&self.store.get(&thread)?.manifest)?;
         match self.lease(&thread, Acquire::default()) {
@@ -231,7 +231,7 @@ impl Engine {
         work: &Assignment,
         cancel: &Cancel,
         tell: &mut dyn FnMut(Told<'_>),
-    ) -> Result<Ended> {
+    ) -> Result<Outcome> {
         let (thread, mut held) = loop {
             let thread = self.end_of_chain(asked)?;
             let manifest = self.store.get(&thread)?.manifest;
@@ -280,7 +280,7 @@ impl Engine {
         drop(held);
         let input = Input { state: input.state, origin: input.origin, ..Input::nothing() };
         let ended = self.run_held(lease, Start::of(input), work, cancel, tell)?;
-        Ok(Ended { resumed: Some(resumed), ..ended })
+        Ok(Outcome { resumed: Some(resumed), ..ended })
     }
 
     /// The thread that goes on in the place of another one, also of one that was deleted: its tombstone knows.
@@ -329,7 +329,7 @@ impl Engine {
         work: &Assignment,
         cancel: &Cancel,
         tell: &mut dyn FnMut(Told<'_>),
-    ) -> Result<Ended> {
+    ) -> Result<Outcome> {
         let (mut ended, mut next) = self.run_link(lease, start, work, cancel, tell)?;
         while let Some((Next { thread, lease }, start)) = next.take() {
             let was_continued = ended.status == Status::Continued;
@@ -364,16 +364,16 @@ impl Engine {
                 },
             };
             if was_continued {
-                let mut cost = ended.cost;
-                cost.add(&later.cost);
-                ended = Ended { cost, ..later };
+                let mut run_cost = ended.run_cost.unwrap_or_default();
+                run_cost.add(&later.run_cost.clone().unwrap_or_default());
+                ended = Outcome { run_cost: Some(run_cost), ..later };
             }
         }
-        if let (Some(stop @ (Stop::Cancelled | Stop::Killed)), Status::Cancelled | Status::Killed) =
-            (cancel.said(), ended.status)
+        if let (Some(stop @ (Stop::Cancelled | Stop::Killed)), Some(Status::Cancelled | Status::Killed)) =
+            (cancel.said(), ended.status.status())
         {
             // What it started in processes of their own did not hear it. Who can't be reached does not change how this one ended.
-            _ = self.stop_below(&ended.thread, stop);
+            _ = self.stop_below(&ended.thread_id, stop);
         }
         Ok(ended)
     }
@@ -386,7 +386,7 @@ impl Engine {
         work: &Assignment,
         cancel: &Cancel,
         tell: &mut dyn FnMut(Told<'_>),
-    ) -> Result<(Ended, Option<(Next<'e>, Start)>)> {
+    ) -> Result<(Outcome, Option<(Next<'e>, Start)>)> {
         let mut held = self.take(lease, tell)?;
         let thread = held.thread().clone();
         if held.fold.manifest().is_run_outside() {
@@ -398,7 +398,7 @@ impl Engine {
         {
             // It was continued in the very moment in which it was free; what is to be said goes to its successor, where it waits by now
             // if it was posted.
-            return Ok((ended_already(&held), Some((Next { thread: next, lease: None }, start))));
+            return Ok((held.nothing_done(), Some((Next { thread: next, lease: None }, start))));
         }
         if let (Some(prepare), true) = (&self.prepare, held.is_unbegun()) {
             prepare(held.fold.manifest(), work)?;
@@ -415,10 +415,8 @@ impl Engine {
             // Hearing it has finished what was open, and there is nothing else to say.
             Ok(Some(heard)) if start.is_empty() => Ok(heard),
             // Somebody stopped it, or went on with it, before it could take over.
-            Ok(_) if start.is_continuing() && held.fold.manifest().status != Status::Created => {
-                Ok(ended_already(&held))
-            }
-            Ok(_) if start.is_empty() && self.waits_for_word(&held, work) => Ok(ended_already(&held)),
+            Ok(_) if start.is_continuing() && held.fold.manifest().status != Status::Created => Ok(held.nothing_done()),
+            Ok(_) if start.is_empty() && self.waits_for_word(&held, work) => Ok(held.nothing_done()),
             Ok(_) => self.run_once(&mut held, start, work, cancel, tell),
             Err(error) => Err(error),
         };
@@ -440,7 +438,7 @@ impl Engine {
         work: &Assignment,
         cancel: &Cancel,
         tell: &mut dyn FnMut(Told<'_>),
-    ) -> Result<Ended> {
+    ) -> Result<Outcome> {
         let input = &start.input;
         let is_again = |message: &Message| message.id.as_ref().is_some_and(|id| held.fold.conversation.knows(id));
         let is_said = !input.messages.is_empty() && input.state.is_none() && input.messages.iter().all(is_again);
@@ -449,7 +447,7 @@ impl Engine {
                 asked.answer(&mut held.delta, Verdict::Unchanged, None);
                 held.commit(Reason::Lifecycle, Of::default(), tell)?;
             }
-            return Ok(ended_already(held));
+            return Ok(held.nothing_done());
         }
         if input.is_empty() && held.fold.conversation.messages().is_empty() {
             let (thread, status) = (held.thread().clone(), held.fold.manifest().status);
@@ -540,27 +538,5 @@ struct Over(Cancel);
 impl Drop for Over {
     fn drop(&mut self) {
         self.0.say(Stop::Cancelled);
-    }
-}
-
-/// How a thread stands that there is nothing to do for.
-pub(crate) fn ended_already(held: &Held<'_>) -> Ended {
-    ended_elsewhere(held.fold.manifest().clone())
-}
-
-/// How a thread stands that somebody else goes on with.
-pub(crate) fn ended_elsewhere(manifest: Manifest) -> Ended {
-    Ended {
-        thread: manifest.thread_id,
-        run: None,
-        status: manifest.status,
-        text: None,
-        code: if manifest.status == Status::Suspended { "waiting" } else { "already_said" }.to_owned(),
-        detail: None,
-        suspended: manifest.suspended,
-        asks: manifest.asks,
-        outputs: manifest.outputs,
-        cost: Cost::default(),
-        resumed: None,
     }
 }

@@ -28,9 +28,10 @@ use crate::error::{Error, Result};
 use crate::held::{Held, More, Of};
 use crate::inbox::Watch;
 use crate::ledger::{Bid, OUTPUT_TOKENS, Refused, Spent};
+use crate::outcome::Outcome;
 use crate::start::Start;
 use crate::stops::{self, Met};
-use crate::told::{Ended, Told};
+use crate::told::Told;
 use crate::turn::{self, Asked, Asking, Used};
 
 /// A run that goes on.
@@ -98,7 +99,7 @@ pub(crate) fn run(
     work: &Assignment,
     heard: Heard<'_>,
     tell: &mut dyn FnMut(Told<'_>),
-) -> Result<Ended> {
+) -> Result<Outcome> {
     let engine = held.engine;
     held.check_price(work)?;
     held.hooks.clone_from(&work.hooks);
@@ -447,7 +448,7 @@ impl Running<'_, '_> {
     }
 
     /// Says how the run ended; always, even when there is nothing else to say.
-    fn finish(mut self, mut why: Why) -> Result<Ended> {
+    fn finish(mut self, mut why: Why) -> Result<Outcome> {
         let mut more = match &mut why {
             // The thread that goes on looks at the children when it begins.
             Why::Continued(successor, _) => std::mem::take(&mut successor.more),
@@ -474,20 +475,7 @@ impl Running<'_, '_> {
             (self.tell)(Told::StateError { why: &text });
             return Err(error);
         }
-        let manifest = self.held.fold.manifest();
-        Ok(Ended {
-            thread: manifest.thread_id.clone(),
-            run: Some(self.run),
-            status: manifest.status,
-            text: self.text,
-            code,
-            detail,
-            suspended: manifest.suspended.clone(),
-            asks: manifest.asks.clone(),
-            outputs: manifest.outputs.clone(),
-            cost,
-            resumed: None,
-        })
+        Ok(self.held.outcome(&self.run, self.text))
     }
 
     /// Puts into the delta what the end of a run leaves in the log; gives its code, its detail, the thread's status when the code does

@@ -24,7 +24,8 @@ use selvedge_store::{Error as StoreError, Store};
 use crate::chain;
 use crate::engine::Engine;
 use crate::error::Result;
-use crate::standing::{Outcome, Outcomes, Standing, holder, started_for};
+use crate::outcome::{self, Outcome, Outcomes};
+use crate::standing::{Standing, holder, started_for};
 
 /// How often everybody looks, told or not.
 const LOOK: Duration = Duration::from_millis(500);
@@ -65,7 +66,7 @@ pub fn wait_threads(
         for mut waiting in open {
             let is_news = news.as_ref().is_none_or(|news| news.contains(&waiting.at));
             match if is_news { waiting.look(store, trust, processes)? } else { None } {
-                Some(outcome) => _ = results.insert(waiting.asked, outcome),
+                Some(outcome) => _ = results.insert(waiting.asked.clone(), waiting.asked_for(outcome)),
                 None => still_open.push(waiting),
             }
         }
@@ -79,7 +80,7 @@ pub fn wait_threads(
         if let Some(status) = ended_as {
             for waiting in open.drain(..) {
                 let outcome = waiting.unfinished(store, trust, status)?;
-                results.insert(waiting.asked, outcome);
+                results.insert(waiting.asked.clone(), waiting.asked_for(outcome));
             }
         }
         if open.is_empty() {
@@ -218,7 +219,7 @@ impl Waiting {
                         return Ok(None);
                     }
                     let why = "nobody has started it".to_owned();
-                    let outcome = Outcome::of(store, trust, &self.at, Standing::Stalled, None)?;
+                    let outcome = Outcome::of_log(store, trust, &self.at, Standing::Stalled, None)?;
                     return Ok(Some(outcome.because(Some(why))));
                 }
                 Step::Follow(next, target) => {
@@ -231,21 +232,20 @@ impl Waiting {
                     }
                     (self.at, self.target, self.unheld_since) = (next, target, None);
                 }
-                Step::Over(Standing::Deleted, _) => {
-                    let outcome = Outcome::bare(Standing::Deleted, self.at.clone(), Some("it was deleted".to_owned()));
-                    return Ok(Some(Outcome {
-                        outputs: manifest.outputs,
-                        cost: chain::cost(store, &self.at)?,
-                        ..outcome
-                    }));
-                }
+                Step::Over(Standing::Deleted, _) => return outcome::deleted(store, &manifest).map(Some),
                 Step::Over(standing, run) => {
-                    let outcome = Outcome::of(store, trust, &self.at, standing, run)?;
+                    let outcome = Outcome::of_log(store, trust, &self.at, standing, run.as_ref())?;
                     let why = (standing == Standing::Stalled).then(|| "the process that ran it is gone".to_owned());
                     return Ok(Some(outcome.because(why)));
                 }
             }
         }
+    }
+
+    /// The outcome, with the thread that was asked for.
+    fn asked_for(&self, outcome: Outcome) -> Outcome {
+        let original_thread_id = Some(self.asked.clone()).filter(|asked| *asked != outcome.thread_id);
+        Outcome { original_thread_id, ..outcome }
     }
 
     /// What is said of a thread that nobody knows.
@@ -264,7 +264,7 @@ impl Waiting {
         match chain::known(store, &self.at)? {
             Some((manifest, false)) => {
                 let run = manifest.run_id.clone();
-                let outcome = Outcome::of(store, trust, &self.at, status, run)?;
+                let outcome = Outcome::of_log(store, trust, &self.at, status, run.as_ref())?;
                 Ok(outcome.because(Some(format!("it is {} still", manifest.status))))
             }
             _ => Ok(Outcome::bare(status, self.at.clone(), None)),

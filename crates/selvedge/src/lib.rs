@@ -22,7 +22,7 @@ pub mod workshop;
 pub use selvedge_engine::replay;
 pub use selvedge_engine::snapshot;
 pub use selvedge_engine::{
-    Assignment, Choice, Decided, Delivered, Ended, Engine, Input, Options as EngineOptions, Permission, Recorded,
+    Assignment, Choice, Decided, Delivered, Engine, Input, Options as EngineOptions, Outcome, Permission, Recorded,
     Redactor, Resumed, Stopped, Told,
 };
 pub use selvedge_items as items;

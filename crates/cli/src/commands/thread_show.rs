@@ -2,6 +2,8 @@
 
 use std::path::PathBuf;
 
+use selvedge::Outcome;
+use selvedge_engine::outcome::of_thread;
 use selvedge_engine::standing::{Standing, standing};
 use selvedge_log::Head;
 use selvedge_model::limits::Limits;
@@ -24,7 +26,7 @@ use crate::waiting::{self, Need};
 ///
 /// JSON: {"thread_id", "agent_id", "status", "version", "title", "created_at", "updated_at", "cost", …, "head":{"version", "lines",
 /// "bytes", "hash", "epoch", "signer", …}, "folder", "chain":[ID…], "children":[ID…], "runs":[…], "requests":[…],
-/// "imported":{"format", "source", "at", "witnessed"}, "needs":{"reason", "code", "why", "commands":[TEXT…], …}}. Fields that say nothing are left out.
+/// "imported":{"format", "source", "at", "witnessed"}, "needs":{"reason", "code", "why", "commands":[TEXT…], …}, "outcome":{…} (as the last object of `selvedge run`)}. Fields that say nothing are left out.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
     /// Any unique beginning of the thread's id or its hex
@@ -47,6 +49,9 @@ struct Shown {
     /// What somebody must do before it goes on.
     #[serde(skip_serializing_if = "Option::is_none")]
     needs: Option<Need>,
+    /// How it ended or stands, by its verified log; absent if that can't be read.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    outcome: Option<Outcome>,
     /// In place of the status that the registry has: a thread whose process is gone is stalled.
     #[serde(skip)]
     standing: Standing,
@@ -69,6 +74,7 @@ fn look(thread: &ThreadId, store: &LocalStore) -> Result<Shown> {
     let ids = |summaries: Vec<Summary>| summaries.into_iter().map(|summary| summary.manifest.thread_id).collect();
     let summary = store.get(thread)?;
     Ok(Shown {
+        outcome: of_thread(store, store.trust(), &summary.manifest).ok(),
         standing: standing(store, &summary.manifest).map_err(|error| Failure::of(&error))?,
         needs: waiting::need_of(store, summary.manifest.clone())?,
         summary,

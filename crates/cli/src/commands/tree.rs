@@ -23,8 +23,9 @@ const LISTEN: Duration = Duration::from_millis(500);
 /// process is gone is `stalled`. Below a thread that is stalled, and below a child that waits for somebody, stands what to type: it keeps its
 /// money until then. Nothing is written.
 ///
-/// JSON: {"thread_id", "status", "cost", "chain":[…], "children":[…], "truncated"}: "chain" as `selvedge chain` has it, "children" like this
-/// object again. With --follow one object for each change.
+/// JSON: as the last object of `selvedge run`, for the end of the chain, without "result"; with "cost" of the chain and all below it, and
+/// {"chain":[…], "children":[…], "truncated"}: "chain" as `selvedge chain` has it, "children" like this object again. With --follow one
+/// object for each change.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
     /// Any unique beginning of the thread's id or its hex
@@ -62,7 +63,7 @@ fn show(tree: &Tree, store: &LocalStore, context: &Context<'_>) -> Result<()> {
         return context.output.record(tree);
     }
     let mut lines = vec![line(tree)];
-    if tree.status == Standing::Stalled {
+    if tree.outcome.status == Standing::Stalled {
         lines.extend(need(tree, store).map(|need| paint(WARN, need.sentence())));
     }
     branch(tree, "", store, &mut lines);
@@ -84,13 +85,13 @@ fn branch(tree: &Tree, before: &str, store: &LocalStore, lines: &mut Vec<String>
 
 /// What a child needs before it goes on, if it waits for somebody.
 fn need(child: &Tree, store: &LocalStore) -> Option<Need> {
-    waiting::need_of(store, store.get(&child.thread_id).ok()?.manifest).ok()?
+    waiting::need_of(store, store.get(&child.outcome.thread_id).ok()?.manifest).ok()?
 }
 
 fn line(tree: &Tree) -> String {
-    let ids: Vec<String> = tree.chain.iter().map(|link: &Link| link.thread_id.to_string()).collect();
+    let ids: Vec<String> = tree.chain.iter().map(|link: &Link| link.outcome.thread_id.to_string()).collect();
     let (end, earlier) = ids.split_last().map_or(("", &[][..]), |(end, earlier)| (end.as_str(), earlier));
     let earlier: String = earlier.iter().map(|id| format!("{id} → ")).collect();
-    let used = format!("{}, {}", count(tree.cost.turns, "turn"), spent(&tree.cost));
-    format!("{}{} {} {}", paint(DIM, earlier), paint(BOLD, end), standing(tree.status), paint(DIM, used))
+    let used = format!("{}, {}", count(tree.outcome.cost.turns, "turn"), spent(&tree.outcome.cost));
+    format!("{}{} {} {}", paint(DIM, earlier), paint(BOLD, end), standing(tree.outcome.status), paint(DIM, used))
 }

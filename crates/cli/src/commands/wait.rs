@@ -2,9 +2,9 @@
 
 use std::time::Duration;
 
-use selvedge::Ended;
+use selvedge::Outcome;
 use selvedge::tools::ProcessGroups;
-use selvedge_engine::standing::{Outcome, Standing};
+use selvedge_engine::standing::Standing;
 use selvedge_engine::wait::wait_threads;
 use selvedge_model::{Cancel, Status, ThreadId};
 use selvedge_store::{Error as StoreError, Registry};
@@ -29,9 +29,8 @@ const SECONDS_MAX: f64 = 31_536_000.0;
 /// Ends as the commands that run threads: 0 completed; 1 error, killed, completed_with_errors, stalled, deleted or timeout; 3 not found; 6
 /// unverified; 7 needs a decision; 8 limit or budget; 130 cancelled. Of several threads the first counts that did not complete.
 ///
-/// JSON: {"success", "results":{ID:{"status", "thread_id", "run_id", "why", "result", "outputs", "cost", "suspended", "asks"}}}. ID is what was
-/// asked for, "thread_id" the end of its chain, "cost" that of the whole chain; "status" may also be stalled, deleted, unverified,
-/// not_found or timeout.
+/// JSON: {"success", "results":{ID:{…}}}: each as the last object of `selvedge run`. ID is what was asked for; "status" may also be stalled,
+/// deleted, unverified, not_found or timeout.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
     /// Any unique beginnings of the threads' ids or their hex
@@ -123,21 +122,6 @@ fn ended(store: &LocalStore, outcome: &Outcome) -> Result<()> {
                 "wait on with `selvedge wait {thread}`; `selvedge log --follow {thread}` shows what it does"
             )))
         }
-        (_, Some(status)) => {
-            let ended = Ended {
-                thread: thread.clone(),
-                run: outcome.run_id.clone(),
-                status,
-                text: None,
-                code: outcome.why.clone().unwrap_or_else(|| status.to_string()),
-                detail: None,
-                suspended: outcome.suspended.clone(),
-                asks: outcome.asks.clone(),
-                outputs: None,
-                cost: outcome.cost.clone(),
-                resumed: None,
-            };
-            hints::ended(store, &ended)
-        }
+        (_, Some(_)) => hints::ended(store, outcome),
     }
 }

@@ -64,7 +64,7 @@ fn an_end_that_cannot_be_committed_is_told_to_nobody_and_settled_by_whoever_come
     assert_eq!(house.loaded(&thread).manifest.status, Status::Running);
     let work = agent(vec![Reply::Says("hello"), Reply::Says("and again")], Vec::new());
     let ended = house.send(&thread, Input::text("still there?"), &work).0.unwrap();
-    assert_eq!((ended.status, ended.text.as_deref()), (Status::Completed, Some("and again")));
+    assert_eq!((ended.status.status().unwrap(), ended.result.as_deref()), (Status::Completed, Some("and again")));
 }
 
 /// It would be told to stop in the place of whatever its caller does next.
@@ -89,7 +89,7 @@ fn a_model_that_fails_for_a_while_is_asked_again_and_drafts_are_void() {
     let work = agent(vec![Reply::Fails(failing)], Vec::new());
     let (ended, heard) = house.send(&thread, Input::text("hi"), &work);
     let ended = ended.unwrap();
-    assert_eq!((ended.status, ended.code.as_str()), (Status::Error, "model_failed"));
+    assert_eq!((ended.status.status().unwrap(), ended.code.as_deref().unwrap()), (Status::Error, "model_failed"));
     assert_eq!(heard.iter().filter(|heard| *heard == "retrying").count(), 2, "three attempts");
     let loaded = house.loaded(&thread);
     assert!(loaded.messages[1].plain_text().starts_with("(error: "), "{:?}", loaded.messages[1]);
@@ -118,7 +118,7 @@ fn what_is_tried_again_follows_from_the_code_unless_somebody_says_otherwise() {
         work.classes = classes;
         let (ended, heard) = house.send(&thread, Input::text("hi"), &work);
         let tried = 1 + heard.iter().filter(|heard| *heard == "retrying").count();
-        assert_eq!((tried, ended.unwrap().code.as_str()), (attempts, code), "{failure}");
+        assert_eq!((tried, ended.unwrap().code.as_deref().unwrap()), (attempts, code), "{failure}");
     }
 }
 

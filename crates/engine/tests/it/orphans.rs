@@ -111,7 +111,7 @@ fn a_child_that_dies_at_any_moment_of_its_parents_run_is_settled_before_that_run
             }
             _ => {}
         });
-        assert_eq!((ended.unwrap().status, has_died), (Status::Completed, true), "{moment:?}");
+        assert_eq!((ended.unwrap().status.status().unwrap(), has_died), (Status::Completed, true), "{moment:?}");
         assert_eq!(at_the_end, Some(Status::Suspended), "{moment:?}");
         let child = house.only_child(&thread);
         let account = house.store.account(&child).unwrap().unwrap();
@@ -153,7 +153,7 @@ fn a_child_that_died_in_a_handoff_is_settled_at_the_end_of_its_chain_and_can_be_
         assert_eq!((house.status(&next), house.why(&next).as_deref()), expected);
         house.books_agree(&thread);
         let ended = house.taken_up(&child, Input::nothing(), &later());
-        assert_eq!((ended.status, &ended.thread), (Status::Completed, &next));
+        assert_eq!((ended.status.status().unwrap(), &ended.thread_id), (Status::Completed, &next));
         if !runs_on {
             assert_identical(&house, &next, &later());
         }
@@ -175,7 +175,7 @@ fn the_cut_successor_of_a_chain_that_nobody_started_is_stalled_and_goes_on_when_
     assert_eq!((found.status.as_str(), &found.thread_id), ("stalled", &next));
     assert_eq!((house.status(&next), house.store.head(&next).unwrap().version), (Status::Created, 0));
     let ended = house.taken_up(&thread, Input::nothing(), &later());
-    assert_eq!((ended.status, &ended.thread), (Status::Completed, &next));
+    assert_eq!((ended.status.status().unwrap(), &ended.thread_id), (Status::Completed, &next));
 }
 
 #[test]
@@ -250,7 +250,10 @@ fn whoever_takes_up_a_parent_leaves_the_processes_of_its_children_alone() {
     house.engine.recover().unwrap();
     assert_eq!(house.status(&thread), Status::Suspended);
     let ended = house.taken_up(&thread, Input::nothing(), &work);
-    assert_eq!((ended.status, house.told(&thread, "s")["status"].as_str()), (Status::Completed, Some("running")));
+    assert_eq!(
+        (ended.status.status().unwrap(), house.told(&thread, "s")["status"].as_str()),
+        (Status::Completed, Some("running"))
+    );
     assert!(house.processes.0.lock().unwrap().is_empty(), "it was ended");
     other.store.abandon(&lease).unwrap();
 }
