@@ -290,7 +290,7 @@ impl Engine {
             Ok(_) => {}
             Err(error @ StoreError::Deleted(_)) => {
                 let end = chain::end(&*self.store, thread)?;
-                let is_there = end.manifest.is_some() && !end.is_deleted;
+                let is_there = end.summary.is_some() && !end.is_deleted;
                 return is_there.then_some(end.thread).ok_or(error.into());
             }
             Err(error) => return Err(error.into()),

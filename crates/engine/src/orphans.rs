@@ -25,7 +25,7 @@ use std::collections::HashMap;
 use selvedge_log::Trust;
 use selvedge_model::tool::Processes;
 use selvedge_model::{Manifest, Reason, RunMeta, Status, ThreadId};
-use selvedge_store::{Acquire, Error as StoreError, Filter, Store};
+use selvedge_store::{Acquire, Error as StoreError, Filter, Store, Summary};
 
 use crate::engine::Engine;
 use crate::error::Result;
@@ -57,15 +57,15 @@ impl Engine {
         Ok(settled)
     }
 
-    /// Threads that are running and whose process may be gone.
+    /// Threads that are running and whose process is gone.
     fn left_running(&self) -> Result<Vec<ThreadId>> {
         let filter = Filter { status: Some(Status::Running), ..Filter::default() };
         let mut found = Vec::new();
         let mut after = None;
         loop {
             let page = self.store.list(&filter, after, 100)?;
-            let manifests = page.items.into_iter().map(|summary| summary.manifest);
-            found.extend(manifests.filter(|thread| !thread.is_run_outside()).map(|thread| thread.thread_id));
+            let stalled = page.items.into_iter().filter(Summary::is_stalled);
+            found.extend(stalled.map(|thread| thread.manifest.thread_id));
             match page.next {
                 Some(next) => after = Some(next),
                 None => return Ok(found),

@@ -14,14 +14,14 @@ use selvedge_model::event::{Ask, Suspended};
 use selvedge_model::limits::Cost;
 use selvedge_model::{DirectiveId, Manifest, Message, OwnerId, Role, Run, RunId, RunMeta, Status, ThreadId};
 use selvedge_store::load::load;
-use selvedge_store::{Error as StoreError, Store};
+use selvedge_store::{Error as StoreError, Store, Summary};
 use serde::Serialize;
 use serde_json::Value;
 
 use crate::chain;
 use crate::error::Result;
 use crate::held::Held;
-use crate::standing::{Standing, holder, shortened, standing};
+use crate::standing::{Standing, holder, shortened};
 
 /// The most characters of a thread's last words that are given.
 pub const RESULT_CHARS_MAX: usize = 4000;
@@ -275,26 +275,27 @@ pub fn aggregate_results(store: &dyn Store, trust: &Trust, threads: &[ThreadId])
 pub fn get_status(store: &dyn Store, trust: &Trust, thread: &ThreadId) -> Result<Outcome> {
     let end = chain::end(store, thread)?;
     let original_thread_id = (end.thread != *thread).then(|| thread.clone());
-    let outcome = match end.manifest {
-        Some(manifest) if !end.is_deleted => {
-            let outcome = of_thread(store, trust, &manifest)?;
+    let outcome = match end.summary {
+        Some(summary) if !end.is_deleted => {
+            let outcome = of_thread(store, trust, &summary)?;
             let is_cut = end.why.is_some() && outcome.status != Standing::Unverified;
             let status = if is_cut { Standing::Stalled } else { outcome.status };
             Outcome { status, ..outcome }.because(end.why)
         }
-        Some(manifest) => deleted(store, &manifest)?,
+        Some(summary) => deleted(store, &summary.manifest)?,
         None => Outcome::unknown(end.thread),
     };
     Ok(Outcome { original_thread_id, ..outcome })
 }
 
 /// How a thread stands, whatever its chain went on to: its active run, or its last one.
-pub fn of_thread(store: &dyn Store, trust: &Trust, manifest: &Manifest) -> Result<Outcome> {
+pub fn of_thread(store: &dyn Store, trust: &Trust, thread: &Summary) -> Result<Outcome> {
+    let manifest = &thread.manifest;
     let run = match &manifest.run_id {
         Some(active) => Some(active.clone()),
         None => store.runs(&manifest.thread_id)?.pop().map(|run| run.run_id),
     };
-    Outcome::of_log(store, trust, &manifest.thread_id, standing(store, manifest)?, run.as_ref())
+    Outcome::of_log(store, trust, &manifest.thread_id, Standing::from(thread), run.as_ref())
 }
 
 /// What is said of a thread that was deleted: what its tombstone knows.

@@ -24,7 +24,7 @@ use selvedge_model::{
     Call, CallId, Cancel, Changeset, Event, Expect, Input, Manifest, Message, Money, NewThread, Origin, Output, Part,
     Posted, Request, Status, Stop, ThreadId, ToolError,
 };
-use selvedge_store::Error as StoreError;
+use selvedge_store::{Error as StoreError, Summary};
 use serde_json::{Value, json};
 
 use crate::assignment::Assignment;
@@ -35,7 +35,7 @@ use crate::ledger::Book;
 use crate::outcome::{Outcome, get_status};
 use crate::places::Place;
 use crate::run::over;
-use crate::standing::{holder, started_for};
+use crate::standing::started_for;
 
 /// Makes the arguments of a call into a child, and knows how its runs are done.
 pub trait Children: Send + Sync {
@@ -362,10 +362,10 @@ impl Engine {
     /// What became of a child that was started before; nothing if it must be gone on with.
     pub(crate) fn child_standing(&self, child: &ThreadId, is_detached: bool) -> Result<Option<Output>> {
         let end = self.end_of_chain(child)?;
-        let manifest = self.store.get(&end)?.manifest;
-        Ok(match manifest.status {
+        let summary = self.store.get(&end)?;
+        Ok(match summary.manifest.status {
             status if status.is_terminal() => Some(told_of(&self.child_outcome(&end)?)),
-            _ if is_detached => self.elsewhere(&manifest)?,
+            _ if is_detached => self.elsewhere(&summary)?,
             _ => None,
         })
     }
@@ -376,9 +376,9 @@ impl Engine {
     }
 
     /// What is told of a child that a process of its own was to run; nothing if there is none any more, and it is started again.
-    fn elsewhere(&self, end: &Manifest) -> Result<Option<Output>> {
-        let thread = &end.thread_id;
-        if end.is_run_outside() || holder(&*self.store, thread)?.is_some() {
+    fn elsewhere(&self, child: &Summary) -> Result<Option<Output>> {
+        let (end, thread) = (&child.manifest, &child.manifest.thread_id);
+        if end.is_run_outside() || child.holder.is_some() {
             return Ok(Some(running(thread)));
         }
         if let Some(why) = end.suspended.as_ref().filter(|_| end.status == Status::Suspended) {

@@ -5,7 +5,7 @@
 use selvedge_log::Trust;
 use selvedge_model::event::Process;
 use selvedge_model::{DirectiveId, Manifest, OwnerId, RunId, Status, ThreadId, Timestamp};
-use selvedge_store::{Error as StoreError, Filter, Store};
+use selvedge_store::{Error as StoreError, Filter, Store, Summary};
 use serde::Serialize;
 
 use crate::error::Result;
@@ -62,6 +62,14 @@ impl PartialEq<Status> for Standing {
     }
 }
 
+impl From<&Summary> for Standing {
+    /// How a thread stands. One that an engine runs and that no live process holds is stalled; a run that no engine makes is its writer's
+    /// own.
+    fn from(thread: &Summary) -> Self {
+        if thread.is_stalled() { Self::Stalled } else { Self::Is(thread.manifest.status) }
+    }
+}
+
 impl From<Status> for Standing {
     fn from(status: Status) -> Self {
         Self::Is(status)
@@ -80,21 +88,6 @@ impl std::fmt::Display for Standing {
     }
 }
 
-/// How a thread stands. One that an engine runs and that no live process holds is stalled; a run that no engine makes is its writer's own.
-pub fn standing(store: &dyn Store, manifest: &Manifest) -> Result<Standing> {
-    match manifest.status {
-        Status::Running if !manifest.is_run_outside() && holder(store, &manifest.thread_id)?.is_none() => {
-            // Whoever ran it may have ended it and left in between.
-            let now = store.get(&manifest.thread_id).map(|summary| summary.manifest.status);
-            Ok(now.map_or(Standing::Stalled, |now| match now {
-                Status::Running => Standing::Stalled,
-                other => other.into(),
-            }))
-        }
-        status => Ok(status.into()),
-    }
-}
-
 /// The process that was started to run a thread, or the chain that it is a part of: the parent's log names that of a child, the root's
 /// own log that of a chain which nobody started. None if whoever started it runs it too, or if who said so is gone.
 pub(crate) fn started_for(store: &dyn Store, trust: &Trust, manifest: &Manifest) -> Result<Option<Process>> {
@@ -108,11 +101,12 @@ pub(crate) fn started_for(store: &dyn Store, trust: &Trust, manifest: &Manifest)
     }
 }
 
-/// Who holds a thread and lives; nobody holds what is not there.
+/// The live process that holds a thread; none holds a thread that is not there.
 pub(crate) fn holder(store: &dyn Store, thread: &ThreadId) -> Result<Option<OwnerId>> {
-    match store.holder(thread) {
+    match store.get(thread) {
+        Ok(found) => Ok(found.holder),
         Err(StoreError::NoThread(_) | StoreError::Deleted(_)) => Ok(None),
-        other => Ok(other?),
+        Err(error) => Err(error.into()),
     }
 }
 
@@ -152,8 +146,8 @@ pub fn list_active(store: &dyn Store) -> Result<ActiveThreads> {
     let (mut active_threads, mut after) = (Vec::new(), None);
     loop {
         let page = store.list(&running, after, PAGE)?;
-        for manifest in page.items.into_iter().map(|summary| summary.manifest) {
-            if let Some(holder) = holder(store, &manifest.thread_id)? {
+        for Summary { manifest, holder, .. } in page.items {
+            if let Some(holder) = holder {
                 active_threads.push(Active {
                     thread_id: manifest.thread_id,
                     directive: manifest.directive,

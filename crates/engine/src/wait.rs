@@ -19,13 +19,13 @@ use std::time::{Duration, Instant};
 use selvedge_log::Trust;
 use selvedge_model::tool::Processes;
 use selvedge_model::{Cancel, Manifest, Run, RunId, RunStatus, Status, ThreadId};
-use selvedge_store::{Error as StoreError, Store};
+use selvedge_store::{Error as StoreError, Store, Summary};
 
 use crate::chain;
 use crate::engine::Engine;
 use crate::error::Result;
 use crate::outcome::{self, Outcome, Outcomes};
-use crate::standing::{Standing, holder, started_for};
+use crate::standing::{Standing, started_for};
 
 /// How often everybody looks, told or not.
 const LOOK: Duration = Duration::from_millis(500);
@@ -194,12 +194,12 @@ impl Waiting {
     /// Looks as far as the chain goes; gives what came of it, once it is over.
     fn look(&mut self, store: &dyn Store, trust: &Trust, processes: &dyn Processes) -> Result<Option<Outcome>> {
         loop {
-            let Some((manifest, is_deleted)) = chain::known(store, &self.at)? else {
+            let Some((summary, is_deleted)) = chain::known(store, &self.at)? else {
                 return Ok(Some(self.lost()));
             };
-            let next = chain::next(&manifest).filter(|_| is_deleted);
+            let next = chain::next(&summary.manifest).filter(|_| is_deleted);
             let step = match (is_deleted, next) {
-                (false, _) => match see(store, trust, processes, manifest.clone())? {
+                (false, _) => match see(store, trust, processes, summary.clone())? {
                     Some(seen) => decide(&self.target, &seen),
                     // It was deleted just now.
                     None => continue,
@@ -232,7 +232,7 @@ impl Waiting {
                     }
                     (self.at, self.target, self.unheld_since) = (next, target, None);
                 }
-                Step::Over(Standing::Deleted, _) => return outcome::deleted(store, &manifest).map(Some),
+                Step::Over(Standing::Deleted, _) => return outcome::deleted(store, &summary.manifest).map(Some),
                 Step::Over(standing, run) => {
                     let outcome = Outcome::of_log(store, trust, &self.at, standing, run.as_ref())?;
                     let why = (standing == Standing::Stalled).then(|| "the process that ran it is gone".to_owned());
@@ -262,7 +262,7 @@ impl Waiting {
     /// What is said of a thread that has not ended.
     fn unfinished(&self, store: &dyn Store, trust: &Trust, status: Standing) -> Result<Outcome> {
         match chain::known(store, &self.at)? {
-            Some((manifest, false)) => {
+            Some((Summary { manifest, .. }, false)) => {
                 let run = manifest.run_id.clone();
                 let outcome = Outcome::of_log(store, trust, &self.at, status, run.as_ref())?;
                 Ok(outcome.because(Some(format!("it is {} still", manifest.status))))
@@ -273,12 +273,12 @@ impl Waiting {
 }
 
 /// What the registry says of a thread; nothing if it was deleted meanwhile.
-fn see(store: &dyn Store, trust: &Trust, processes: &dyn Processes, mut manifest: Manifest) -> Result<Option<Seen>> {
+fn see(store: &dyn Store, trust: &Trust, processes: &dyn Processes, mut summary: Summary) -> Result<Option<Seen>> {
     loop {
-        let thread = manifest.thread_id.clone();
-        let is_held = match manifest.status {
-            Status::Running => manifest.is_run_outside() || holder(store, &thread)?.is_some(),
-            Status::Created => may_be_started(store, trust, processes, &manifest)?,
+        let thread = summary.manifest.thread_id.clone();
+        let is_held = match summary.manifest.status {
+            Status::Running => !summary.is_stalled(),
+            Status::Created => may_be_started(store, trust, processes, &summary)?,
             _ => false,
         };
         let runs = match store.runs(&thread) {
@@ -286,30 +286,33 @@ fn see(store: &dyn Store, trust: &Trust, processes: &dyn Processes, mut manifest
             Err(StoreError::Deleted(_) | StoreError::NoThread(_)) => return Ok(None),
             Err(error) => return Err(error.into()),
         };
-        // Whoever ran it may have ended it and left between two of these questions.
+        // The process that ran it may have ended it and left between two of these questions.
         let Some((now, false)) = chain::known(store, &thread)? else { return Ok(None) };
-        if is_held || (now.status, &now.run_id) == (manifest.status, &manifest.run_id) {
-            let is_handed_over = now.status == Status::Continued && chain::is_handed_over(store, &thread)?;
-            return Ok(Some(Seen { manifest: now, runs, is_held, is_handed_over }));
+        let is_same =
+            (now.manifest.status, &now.manifest.run_id) == (summary.manifest.status, &summary.manifest.run_id);
+        if is_held || is_same {
+            let is_handed_over = now.manifest.status == Status::Continued && chain::is_handed_over(store, &thread)?;
+            return Ok(Some(Seen { manifest: now.manifest, runs, is_held, is_handed_over }));
         }
-        manifest = now;
+        summary = now;
     }
 }
 
-/// Whether somebody alive has a thread that has not run, or is to run it: the process that was started for it, whoever has the thread it
-/// continues, or whoever started it and waits for it.
-fn may_be_started(store: &dyn Store, trust: &Trust, processes: &dyn Processes, manifest: &Manifest) -> Result<bool> {
-    if holder(store, &manifest.thread_id)?.is_some() {
+/// Whether a live process has a thread that has not run, or is to run it: the process that was started for it, the holder of the thread
+/// it continues, or the holder of its parent, which waits for it.
+fn may_be_started(store: &dyn Store, trust: &Trust, processes: &dyn Processes, thread: &Summary) -> Result<bool> {
+    let manifest = &thread.manifest;
+    if thread.holder.is_some() {
         return Ok(true);
     }
     let is_held = |other: &ThreadId| -> Result<bool> {
-        let end = chain::end(store, other)?.thread;
-        Ok(end != manifest.thread_id && holder(store, &end)?.is_some())
+        let end = chain::end(store, other)?;
+        Ok(end.thread != manifest.thread_id && end.summary.is_some_and(|end| end.holder.is_some()))
     };
     if let Some(before) = &manifest.continuation_of {
         return is_held(before);
     }
-    // Where it can't be known who was started for it, whoever has its parent may be the one.
+    // Where it can't be known who was started for it, the holder of its parent may be the one.
     match started_for(store, trust, manifest).ok().flatten() {
         Some(process) => Ok(processes.may_live(&process)),
         None => manifest.parent_id.as_ref().map_or(Ok(false), is_held),

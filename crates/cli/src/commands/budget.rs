@@ -200,7 +200,7 @@ fn line(branch: &Branch, is_own: bool, store: &LocalStore, output: &Output) -> R
 fn need(branch: &Branch, store: &LocalStore) -> Option<Need> {
     let end = branch.threads.last().filter(|_| branch.account.status != AccountStatus::Closed)?;
     // Who can't be asked any more holds nothing that could be freed here.
-    waiting::need_of(store, store.get(end).ok()?.manifest).ok()?
+    waiting::need_of(store, &store.get(end).ok()?)
 }
 
 fn holders(open: u64, reservations: &[selvedge_model::account::Reservation]) -> String {

@@ -4,7 +4,7 @@ use std::path::PathBuf;
 
 use selvedge::Outcome;
 use selvedge_engine::outcome::of_thread;
-use selvedge_engine::standing::{Standing, standing};
+use selvedge_engine::standing::Standing;
 use selvedge_log::Head;
 use selvedge_model::limits::Limits;
 use selvedge_model::{Posted, Run, ThreadId};
@@ -14,7 +14,7 @@ use selvedge_store_local::{Access, LocalStore};
 use serde::Serialize;
 
 use crate::context::Context;
-use crate::error::{Failure, Result};
+use crate::error::Result;
 use crate::imported;
 use crate::output::{BOLD, Output, paint};
 use crate::text::{clean, count, key, local, spent};
@@ -74,9 +74,9 @@ fn look(thread: &ThreadId, store: &LocalStore) -> Result<Shown> {
     let ids = |summaries: Vec<Summary>| summaries.into_iter().map(|summary| summary.manifest.thread_id).collect();
     let summary = store.get(thread)?;
     Ok(Shown {
-        outcome: of_thread(store, store.trust(), &summary.manifest).ok(),
-        standing: standing(store, &summary.manifest).map_err(|error| Failure::of(&error))?,
-        needs: waiting::need_of(store, summary.manifest.clone())?,
+        outcome: of_thread(store, store.trust(), &summary).ok(),
+        standing: Standing::from(&summary),
+        needs: waiting::need_of(store, &summary),
         summary,
         head: store.head(thread)?,
         folder: store.thread_folder(thread),
@@ -89,7 +89,7 @@ fn look(thread: &ThreadId, store: &LocalStore) -> Result<Shown> {
 }
 
 fn show(shown: &Shown, key: &str, output: &Output) -> Result<()> {
-    let Summary { manifest, version } = &shown.summary;
+    let Summary { manifest, version, .. } = &shown.summary;
     let optional = |value: Option<&str>| value.map(clean);
     let listed = |ids: &[ThreadId]| {
         (!ids.is_empty()).then(|| ids.iter().map(ToString::to_string).collect::<Vec<_>>().join(", "))

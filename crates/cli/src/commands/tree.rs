@@ -85,7 +85,7 @@ fn branch(tree: &Tree, before: &str, store: &LocalStore, lines: &mut Vec<String>
 
 /// What a child needs before it goes on, if it waits for somebody.
 fn need(child: &Tree, store: &LocalStore) -> Option<Need> {
-    waiting::need_of(store, store.get(&child.outcome.thread_id).ok()?.manifest).ok()?
+    waiting::need_of(store, &store.get(&child.outcome.thread_id).ok()?)
 }
 
 fn line(tree: &Tree) -> String {
