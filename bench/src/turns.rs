@@ -113,9 +113,12 @@ fn round(engine: &Engine, work: &Assignment, threads: &[ThreadId], turns: usize)
     let go = |thread: &ThreadId| -> Outcome<()> {
         start.wait();
         let ended = engine.send(thread, Input::text("look around"), work, &Cancel::new(), &mut |_| {})?;
-        match ended.cost.turns == turns as u64 {
+        match ended.run_cost.clone().unwrap().turns == turns as u64 {
             true => Ok(()),
-            false => Err(format!("a run had {} turns, not {turns}: {:?}", ended.cost.turns, ended.detail).into()),
+            false => {
+                Err(format!("a run had {} turns, not {turns}: {:?}", ended.run_cost.clone().unwrap().turns, ended.why)
+                    .into())
+            }
         }
     };
     let (began, outcomes) = thread::scope(|scope| {

@@ -1,6 +1,6 @@
 //! What helps, where that depends on how threads stand: the command that is named is one that works now.
 
-use selvedge::Ended;
+use selvedge::Outcome;
 use selvedge_engine::Error;
 use selvedge_engine::ledger::short_above;
 use selvedge_model::account::PostingError;
@@ -9,7 +9,7 @@ use selvedge_model::{CallId, Classify, Manifest, Status, ThreadId};
 use selvedge_store::{Error as StoreError, Store};
 
 use crate::error::{Exit, Failure, Result};
-use crate::running::outcome;
+use crate::running;
 use crate::text::shell_word;
 
 /// What to type about a call: a word like `approve`, with what follows it. A model chose the id of the call, and no shell may take it
@@ -89,9 +89,9 @@ pub(crate) fn settle(call: &CallId, thread: &ThreadId) -> String {
 }
 
 /// How a command ends whose run ended so.
-pub(crate) fn ended(store: &dyn Store, ended: &Ended) -> Result<()> {
-    let money = ended.suspended.as_ref().and_then(|why| money(store, &ended.thread, why));
-    outcome(ended).map_err(|failure| match money {
+pub(crate) fn ended(store: &dyn Store, outcome: &Outcome) -> Result<()> {
+    let money = outcome.suspended.as_ref().and_then(|why| money(store, &outcome.thread_id, why));
+    running::ended(outcome).map_err(|failure| match money {
         Some([first, then]) => failure.hint(format!(
             "the account that its money comes from has nothing left: `{first}` first, and then `{then}`"
         )),

@@ -21,7 +21,6 @@ mod hints;
 mod imported;
 mod items;
 mod limit;
-mod orphans;
 mod output;
 mod running;
 mod text;

@@ -17,7 +17,7 @@ use selvedge::snapshot::Keeper;
 use selvedge::store::{Registry, Store};
 use selvedge::tools::{Detached, ProcessGroups};
 use selvedge::workshop::{Whose, Workshop, capabilities, prompt_changed_since};
-use selvedge::{Assignment, Ended, Engine, EngineOptions, Input, Redactor, Told};
+use selvedge::{Assignment, Engine, EngineOptions, Input, Outcome, Redactor, Told};
 use selvedge_engine::engine::Prepare;
 use selvedge_engine::orphans::RECOVERY;
 use selvedge_engine::redact::Pattern;
@@ -29,12 +29,11 @@ use selvedge_store_local::system::{SystemClock, SystemIds};
 use selvedge_store_local::{Access, LocalStore};
 use serde_json::{Value, json};
 
-use crate::config::{changed_since, configuration};
+use crate::config::{changed_since, configuration, folders};
 use crate::context::{Context, User};
 use crate::error::{Exit, Failure, Result};
 use crate::gist::{event_type, gist};
 use crate::hints;
-use crate::orphans::left_running;
 use crate::output::{BAD, BOLD, DIM, GOOD, WARN, paint};
 use crate::text::{clean, count, one_line};
 
@@ -132,7 +131,7 @@ impl Running {
     pub(crate) fn show(
         self,
         context: &Context<'_>,
-        run: impl FnOnce(&Self, &Cancel, &mut dyn FnMut(Told<'_>)) -> selvedge_engine::Result<Ended>,
+        run: impl FnOnce(&Self, &Cancel, &mut dyn FnMut(Told<'_>)) -> selvedge_engine::Result<Outcome>,
     ) -> Result<()> {
         self.notes.take().iter().for_each(|note| context.output.say(note));
         let cancel = stop_when_interrupted();
@@ -161,7 +160,15 @@ pub(crate) fn close(store: Arc<LocalStore>, context: &Context<'_>) {
     }
 }
 
-/// An engine that runs nothing: it needs nothing of the configuration.
+/// What is said of a thread that a dead process left and that was settled.
+fn left_running(thread: &ThreadId) -> String {
+    format!(
+        "thread `{thread}` was left running by a process that is gone; it waits now, and `selvedge resume {thread}` goes on"
+    )
+}
+
+/// An engine that runs nothing: it works whatever the configuration says. What it settles gets its snapshot, by the built-in rules if the
+/// project's can't be read.
 pub(crate) fn plain_engine(context: &Context<'_>) -> Result<(Arc<LocalStore>, Engine)> {
     let store = Arc::new(context.open(Access::ReadWrite)?);
     let engine = Engine::new(EngineOptions {
@@ -173,6 +180,13 @@ pub(crate) fn plain_engine(context: &Context<'_>) -> Result<(Arc<LocalStore>, En
         scopes: Scopes::builtin(),
         redactor: Redactor::new(secrets(&environment()), Vec::new()),
     });
+    let config = folders(context).ok().and_then(|folders| Config::load(&folders).ok());
+    let config = config.or_else(|| Config::load(&Folders { user: None, project: None }).ok());
+    let keeper = config.and_then(|config| Keeper::new(store.clone(), config.state_persistence).ok());
+    let engine = match keeper {
+        Some(keeper) => engine.keeping(keeper),
+        None => engine,
+    };
     Ok((store, engine))
 }
 
@@ -420,46 +434,21 @@ impl Screen<'_> {
 }
 
 /// Says how a run ended.
-fn tell_end(context: &Context<'_>, ended: &Ended) -> Result<()> {
+fn tell_end(context: &Context<'_>, outcome: &Outcome) -> Result<()> {
     if context.output.is_json() {
-        return context.output.record(&json!({
-            "told": "ended",
-            "thread_id": ended.thread,
-            "run_id": ended.run,
-            "status": ended.status,
-            "code": ended.code,
-            "detail": ended.detail,
-            "text": ended.text,
-            "outputs": ended.outputs,
-            "suspended": ended.suspended,
-            "asks": ended.asks,
-            "resumed": ended.resumed.as_ref().map(|resumed| resumption(resumed, ended)),
-            "turns": ended.cost.turns,
-            "input_tokens": ended.cost.input_tokens,
-            "output_tokens": ended.cost.output_tokens,
-            "spend": ended.cost.spend.to_json(),
-            "duration_ms": ended.cost.duration_ms,
-        }));
+        let mut record = serde_json::to_value(outcome).unwrap_or_default();
+        record["told"] = json!("ended");
+        return context.output.record(&record);
     }
-    if let Some(outputs) = &ended.outputs {
+    if let Some(outputs) = &outcome.outputs {
         context.output.text(format_args!("{} {outputs}", paint(BOLD, "outputs")))?;
     }
-    if let Some(resumed) = &ended.resumed {
+    if let Some(resumed) = &outcome.resumed {
         context.output.tell(format!("{} had ended and went on in {}", resumed.old_thread_id, resumed.new_thread_id));
     }
-    context.output.tell(format!("{} is {}: {}", ended.thread, ended.status, used(&ended.cost)));
+    let used = used(&outcome.run_cost.clone().unwrap_or_default());
+    context.output.tell(format!("{} is {}: {used}", outcome.thread_id, outcome.status));
     Ok(())
-}
-
-/// What became of a thread that had ended and was resumed.
-fn resumption(resumed: &selvedge::Resumed, ended: &Ended) -> Value {
-    let result =
-        json!({"thread_id": ended.thread, "status": ended.status, "text": ended.text, "outputs": ended.outputs});
-    let mut told = json!({"success": true, "resumed": true, "new_thread_result": result});
-    if let (Some(told), Ok(Value::Object(resumed))) = (told.as_object_mut(), serde_json::to_value(resumed)) {
-        told.extend(resumed);
-    }
-    told
 }
 
 /// What a run used, in a line.
@@ -474,17 +463,14 @@ fn used(cost: &Cost) -> String {
 }
 
 /// How a command ends whose run ended so.
-pub(crate) fn outcome(ended: &Ended) -> Result<()> {
-    let thread = &ended.thread;
-    let why = ended.detail.clone().unwrap_or_else(|| ended.code.clone());
-    let suspended = ended.suspended.as_ref();
-    match (ended.status, suspended.map(|suspended| suspended.reason)) {
+pub(crate) fn ended(outcome: &Outcome) -> Result<()> {
+    let (thread, Some(status)) = (&outcome.thread_id, outcome.status.status()) else { return Ok(()) };
+    let why = outcome.reason().map_or_else(|| status.to_string(), str::to_owned);
+    let suspended = outcome.suspended.as_ref();
+    match (status, suspended.map(|suspended| suspended.reason)) {
         (Status::Error | Status::Killed | Status::CompletedWithErrors, _) => {
-            let failure = Failure::new(
-                Exit::Failed,
-                "run_failed",
-                format!("the run of `{thread}` ended as {}: {why}", ended.status),
-            );
+            let failure =
+                Failure::new(Exit::Failed, "run_failed", format!("the run of `{thread}` ended as {status}: {why}"));
             Err(failure
                 .hint(format!("`selvedge log {thread}` shows what happened; `selvedge send {thread} \"…\"` goes on")))
         }
@@ -492,7 +478,7 @@ pub(crate) fn outcome(ended: &Ended) -> Result<()> {
             Err(Failure::new(Exit::Interrupted, "run_cancelled", format!("the run of `{thread}` was stopped")))
         }
         (Status::Suspended, Some(SuspendReason::Approval | SuspendReason::OutcomeUnknown)) => {
-            Err(needs_decision(thread, suspended, &ended.asks))
+            Err(needs_decision(thread, suspended, &outcome.asks))
         }
         (Status::Suspended, Some(SuspendReason::Limit | SuspendReason::Budget)) => {
             let values = suspended.and_then(crate::waiting::values).map(|values| format!(", {values}"));
@@ -503,7 +489,7 @@ pub(crate) fn outcome(ended: &Ended) -> Result<()> {
         }
         (Status::Suspended, _) => {
             let failure = Failure::new(Exit::Failed, "run_suspended", format!("`{thread}` waits: {why}"));
-            Err(failure.hint(match ended.code.as_str() {
+            Err(failure.hint(match outcome.code.as_deref().unwrap_or_default() {
                 "context_too_small" => format!(
                     "what it must be told does not fit the model's window; shorten it, take a model with a larger one, or correct \
                      `models.known` or `coordination.continuation.context_tokens`, then `selvedge resume {thread}`"

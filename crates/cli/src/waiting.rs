@@ -8,7 +8,7 @@ use selvedge_model::event::{Ask, Decision, ResumeMode, SuspendReason, Suspended}
 use selvedge_model::message::Block;
 use selvedge_model::{CallId, Clock, Event, Manifest, Request, Status, ThreadId, Timestamp};
 use selvedge_store::load::each_changeset;
-use selvedge_store::{Filter, Registry, Store};
+use selvedge_store::{Filter, Registry, Store, Summary};
 use selvedge_store_local::system::SystemClock;
 use serde::Serialize;
 use serde_json::Value;
@@ -55,24 +55,24 @@ const TO_BEGIN: Duration = Duration::from_secs(10);
 pub(crate) fn needs(store: &dyn Store) -> Result<Vec<Need>> {
     let now = SystemClock.now();
     let waiting = of_status(store, Status::Suspended)?;
-    let mut needs: Vec<Need> = waiting.iter().flat_map(|thread| needs_of(store, thread, now)).collect();
+    let mut needs: Vec<Need> = waiting.iter().flat_map(|thread| needs_of(store, &thread.manifest, now)).collect();
     for thread in of_status(store, Status::Running)?.into_iter().chain(late(store)?) {
         // Its other calls run meanwhile.
-        let open = thread.asks.iter().filter(|ask| !ask.is_over(now));
-        needs.extend(open.map(|ask| asked(store, &thread, ask, now)));
-        needs.extend(lost(store, thread)?);
+        let open = thread.manifest.asks.iter().filter(|ask| !ask.is_over(now));
+        needs.extend(open.map(|ask| asked(store, &thread.manifest, ask, now)));
+        needs.extend(lost(&thread));
     }
     // Calls that were asked about together stay in their order.
     needs.sort_by_key(|need| Reverse(need.since));
     Ok(needs)
 }
 
-fn of_status(store: &(impl Registry + ?Sized), status: Status) -> Result<Vec<Manifest>> {
+fn of_status(store: &(impl Registry + ?Sized), status: Status) -> Result<Vec<Summary>> {
     let waiting = Filter { status: Some(status), ..Filter::default() };
     let (mut found, mut cursor) = (Vec::new(), None);
     loop {
         let page = store.list(&waiting, cursor, PAGE)?;
-        found.extend(page.items.into_iter().map(|summary| summary.manifest));
+        found.extend(page.items);
         cursor = page.next;
         if cursor.is_none() {
             return Ok(found);
@@ -81,12 +81,12 @@ fn of_status(store: &(impl Registry + ?Sized), status: Status) -> Result<Vec<Man
 }
 
 /// What somebody must do first before a thread goes on, if anything.
-pub(crate) fn need_of(store: &dyn Store, thread: Manifest) -> Result<Option<Need>> {
-    match thread.status {
-        Status::Suspended => Ok(needs_of(store, &thread, SystemClock.now()).into_iter().next()),
-        Status::Running => lost(store, thread),
-        Status::Created if is_late(&thread) => lost(store, thread),
-        _ => Ok(None),
+pub(crate) fn need_of(store: &dyn Store, thread: &Summary) -> Option<Need> {
+    match thread.manifest.status {
+        Status::Suspended => needs_of(store, &thread.manifest, SystemClock.now()).into_iter().next(),
+        Status::Running => lost(thread),
+        Status::Created if is_late(thread) => lost(thread),
+        _ => None,
     }
 }
 
@@ -102,30 +102,28 @@ impl Need {
 }
 
 /// Threads that others started, or that others go on in, and that should have begun long ago.
-fn late(store: &dyn Store) -> Result<Vec<Manifest>> {
+fn late(store: &dyn Store) -> Result<Vec<Summary>> {
     Ok(of_status(store, Status::Created)?.into_iter().filter(is_late).collect())
 }
 
-fn is_late(thread: &Manifest) -> bool {
+fn is_late(thread: &Summary) -> bool {
+    let thread = &thread.manifest;
     let since = SystemClock.now().as_micros().saturating_sub(TO_BEGIN.as_micros() as i64);
     let is_awaited = thread.parent_id.is_some() || thread.continuation_of.is_some();
     is_awaited && thread.created_at.as_micros() < since
 }
 
-/// The need of a thread that should run, if nobody alive does it.
-fn lost(store: &dyn Store, thread: Manifest) -> Result<Option<Need>> {
-    // Whoever ran it may have ended it and left in between.
-    let is_lost =
-        store.holder(&thread.thread_id)?.is_none() && store.get(&thread.thread_id)?.manifest.status == thread.status;
-    let why = match thread.status {
-        Status::Created => "nobody has begun to run it",
-        _ => "the process that ran it is gone",
+/// The need of a thread that should run, if no live process runs it.
+fn lost(thread: &Summary) -> Option<Need> {
+    let manifest = &thread.manifest;
+    let why = match manifest.status {
+        Status::Created if thread.holder.is_none() => "no process has begun to run it",
+        Status::Running if thread.is_stalled() => "the process that ran it is gone",
+        _ => return None,
     };
-    let commands = vec![format!("selvedge resume {}", thread.thread_id)];
-    Ok(is_lost.then(|| Need {
-        why: Some(why.to_owned()),
-        ..need(&thread, SuspendReason::Error, Some("process_lost".to_owned()), commands)
-    }))
+    let commands = vec![format!("selvedge resume {}", manifest.thread_id)];
+    let need = need(manifest, SuspendReason::Error, Some("process_lost".to_owned()), commands);
+    Some(Need { why: Some(why.to_owned()), ..need })
 }
 
 /// A need of a thread of which nothing else is said.
@@ -194,8 +192,8 @@ fn asked(store: &dyn Store, thread: &Manifest, ask: &Ask, now: Timestamp) -> Nee
 
 /// What to type once everything is said about a call: nothing, if somebody holds its thread and so goes by it.
 fn after(store: &dyn Store, thread: &ThreadId) -> Vec<String> {
-    match store.holder(thread) {
-        Ok(Some(_)) => Vec::new(),
+    match store.get(thread) {
+        Ok(found) if found.holder.is_some() => Vec::new(),
         _ => vec![format!("selvedge resume {thread}")],
     }
 }
@@ -250,12 +248,13 @@ fn dollars(amount: &serde_json::Value) -> String {
 
 /// The one thread in which a call waits for somebody.
 pub(crate) fn thread_of(store: &dyn Registry, call: &CallId) -> Result<ThreadId> {
-    let waits = |thread: &Manifest| {
+    let waits = |thread: &Summary| {
+        let thread = &thread.manifest;
         let is_asked = thread.asks.iter().any(|ask| ask.call_id == *call);
         is_asked || thread.suspended.as_ref().is_some_and(|why| why.calls.contains(call))
     };
     let threads = of_status(store, Status::Suspended)?.into_iter().chain(of_status(store, Status::Running)?);
-    let found: Vec<ThreadId> = threads.filter(waits).map(|thread| thread.thread_id).collect();
+    let found: Vec<ThreadId> = threads.filter(waits).map(|thread| thread.manifest.thread_id).collect();
     match found.as_slice() {
         [one] => Ok(one.clone()),
         [] => {

@@ -7,13 +7,14 @@ use std::collections::HashSet;
 
 use selvedge_model::event::{Handoff, HandoffReason};
 use selvedge_model::limits::Cost;
-use selvedge_model::{AgentId, DirectiveId, Event, Manifest, Status, ThreadId};
-use selvedge_store::{Error as StoreError, Store};
+use selvedge_model::{AgentId, Event, Manifest, Status, ThreadId};
+use selvedge_store::{Error as StoreError, Store, Summary, Tombstone};
 use serde::Serialize;
 use serde_json::Value;
 
 use crate::error::{Error, Result};
-use crate::standing::{Standing, standing};
+use crate::outcome::Outcome;
+use crate::standing::Standing;
 
 /// The most links of a chain that are followed: more than any configuration lets a chain have.
 const LINKS_MAX: usize = 10_000;
@@ -28,7 +29,7 @@ const LAST_LINES: u64 = 32;
 const HANDOFF: &str = "handoff";
 
 /// What is known of a thread; whether it was deleted.
-type Known = Option<(Manifest, bool)>;
+type Known = Option<(Summary, bool)>;
 
 /// Where a chain ends.
 #[derive(Clone, Debug)]
@@ -36,7 +37,7 @@ pub(crate) struct End {
     /// The last thread that could be reached.
     pub(crate) thread: ThreadId,
     /// What is known of it.
-    pub(crate) manifest: Option<Manifest>,
+    pub(crate) summary: Option<Summary>,
     pub(crate) is_deleted: bool,
     /// Why the chain can't be followed further, though it goes on.
     pub(crate) why: Option<String>,
@@ -45,18 +46,11 @@ pub(crate) struct End {
 /// One thread of a chain.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Link {
-    /// The thread.
-    pub thread_id: ThreadId,
-    /// How it stands.
-    pub status: Standing,
-    /// What it is told to do.
-    pub directive: Option<DirectiveId>,
+    /// How it stands, by the registry; its cost is its own.
+    #[serde(flatten)]
+    pub outcome: Outcome,
     /// Its agent.
     pub agent_id: AgentId,
-    /// What people call it.
-    pub title: Option<String>,
-    /// What it used.
-    pub cost: Cost,
     /// How it went on in the next one.
     pub continued: Option<Continued>,
 }
@@ -90,12 +84,9 @@ pub struct Chain {
 /// A chain and what it started.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Tree {
-    /// The end of the chain.
-    pub thread_id: ThreadId,
-    /// How that stands.
-    pub status: Standing,
-    /// What the chain and all below it used.
-    pub cost: Cost,
+    /// How the end of the chain stands, by the registry; its cost is that of the chain and all below it.
+    #[serde(flatten)]
+    pub outcome: Outcome,
     /// The chain, root first.
     pub chain: Vec<Link>,
     /// What it started, oldest first.
@@ -107,7 +98,7 @@ pub struct Tree {
 impl Tree {
     /// Whether somebody runs anything in it.
     pub fn is_active(&self) -> bool {
-        self.chain.iter().any(|link| link.status == Standing::Is(Status::Running))
+        self.chain.iter().any(|link| link.outcome.status == Status::Running)
             || self.children.iter().any(Self::is_active)
     }
 }
@@ -126,13 +117,13 @@ pub fn get_tree(store: &dyn Store, thread: &ThreadId) -> Result<Tree> {
 /// The threads of a chain that are still there, root first.
 pub(crate) fn threads(store: &dyn Store, thread: &ThreadId) -> Result<Vec<ThreadId>> {
     let found = walk(store, thread)?;
-    Ok(found.into_iter().filter(|(_, is_deleted)| !is_deleted).map(|(manifest, _)| manifest.thread_id).collect())
+    Ok(found.into_iter().filter(|(_, is_deleted)| !is_deleted).map(|(link, _)| link.manifest.thread_id).collect())
 }
 
 /// What a whole chain used.
 pub(crate) fn cost(store: &dyn Store, thread: &ThreadId) -> Result<Cost> {
     let mut total = Cost::default();
-    walk(store, thread)?.iter().for_each(|(manifest, _)| total.add(&manifest.cost));
+    walk(store, thread)?.iter().for_each(|(link, _)| total.add(&link.manifest.cost));
     Ok(total)
 }
 
@@ -141,10 +132,10 @@ pub(crate) fn end(store: &dyn Store, thread: &ThreadId) -> Result<End> {
     let (mut at, mut seen) = (thread.clone(), HashSet::new());
     loop {
         seen.insert(at.clone());
-        let Some((manifest, is_deleted)) = known(store, &at)? else {
-            return Ok(End { thread: at, manifest: None, is_deleted: false, why: None });
+        let Some((summary, is_deleted)) = known(store, &at)? else {
+            return Ok(End { thread: at, summary: None, is_deleted: false, why: None });
         };
-        let why = match next(&manifest) {
+        let why = match next(&summary.manifest) {
             Some(next) if seen.contains(&next) => format!("its chain leads in a circle, back to `{next}`"),
             Some(_) if seen.len() >= LINKS_MAX => format!("its chain has more than {LINKS_MAX} threads"),
             Some(next) if known(store, &next)?.is_none() => format!("it goes on as `{next}`, which nobody knows"),
@@ -152,9 +143,9 @@ pub(crate) fn end(store: &dyn Store, thread: &ThreadId) -> Result<End> {
                 at = next;
                 continue;
             }
-            None => return Ok(End { thread: at, manifest: Some(manifest), is_deleted, why: None }),
+            None => return Ok(End { thread: at, summary: Some(summary), is_deleted, why: None }),
         };
-        return Ok(End { thread: at, manifest: Some(manifest), is_deleted, why: Some(why) });
+        return Ok(End { thread: at, summary: Some(summary), is_deleted, why: Some(why) });
     }
 }
 
@@ -166,15 +157,18 @@ pub(crate) fn next(manifest: &Manifest) -> Option<ThreadId> {
 /// What is known of a thread, also when it was deleted.
 pub(crate) fn known(store: &dyn Store, thread: &ThreadId) -> selvedge_store::Result<Known> {
     match store.get(thread) {
-        Ok(summary) => Ok(Some((summary.manifest, false))),
-        Err(StoreError::Deleted(_)) => Ok(store.tombstone(thread)?.map(|tombstone| (tombstone.manifest, true))),
+        Ok(summary) => Ok(Some((summary, false))),
+        Err(StoreError::Deleted(_)) => Ok(store.tombstone(thread)?.map(|tombstone| {
+            let Tombstone { manifest, head, .. } = tombstone;
+            (Summary { manifest, version: head.version, holder: None }, true)
+        })),
         Err(StoreError::NoThread(_)) => Ok(None),
         Err(error) => Err(error),
     }
 }
 
 /// Everything that is known of the chain of a thread, root first, the deleted among it.
-pub(crate) fn walk(store: &dyn Store, thread: &ThreadId) -> selvedge_store::Result<Vec<(Manifest, bool)>> {
+pub(crate) fn walk(store: &dyn Store, thread: &ThreadId) -> selvedge_store::Result<Vec<(Summary, bool)>> {
     let Some(here) = known(store, thread)? else { return Ok(Vec::new()) };
     let mut seen = HashSet::from([thread.clone()]);
     let mut follow =
@@ -182,14 +176,14 @@ pub(crate) fn walk(store: &dyn Store, thread: &ThreadId) -> selvedge_store::Resu
             let mut found = Vec::new();
             while let Some(id) = at.take().filter(|id| found.len() < LINKS_MAX && seen.insert(id.clone())) {
                 let Some(link) = known(store, &id)? else { break };
-                at = step(&link.0);
+                at = step(&link.0.manifest);
                 found.push(link);
             }
             Ok(found)
         };
-    let mut chain = follow(here.0.continuation_of.clone(), |manifest| manifest.continuation_of.clone())?;
+    let mut chain = follow(here.0.manifest.continuation_of.clone(), |manifest| manifest.continuation_of.clone())?;
     chain.reverse();
-    let later = follow(next(&here.0), next)?;
+    let later = follow(next(&here.0.manifest), next)?;
     chain.push(here);
     chain.extend(later);
     Ok(chain)
@@ -200,24 +194,19 @@ fn links(store: &dyn Store, thread: &ThreadId) -> Result<Vec<Link>> {
     if found.is_empty() {
         return Err(StoreError::NoThread(thread.to_string()).into());
     }
-    found.into_iter().map(|(manifest, is_deleted)| link(store, manifest, is_deleted)).collect()
+    found.into_iter().map(|(summary, is_deleted)| link(store, summary, is_deleted)).collect()
 }
 
-fn link(store: &dyn Store, manifest: Manifest, is_deleted: bool) -> Result<Link> {
-    let status = if is_deleted { Standing::Deleted } else { standing(store, &manifest)? };
+fn link(store: &dyn Store, summary: Summary, is_deleted: bool) -> Result<Link> {
+    let status = if is_deleted { Standing::Deleted } else { Standing::from(&summary) };
+    let Summary { manifest, holder, .. } = summary;
+    let holder = holder.filter(|_| manifest.status == Status::Running);
     let continued = match status {
         Standing::Is(Status::Continued) => how_continued(store, &manifest.thread_id)?,
         _ => None,
     };
-    Ok(Link {
-        thread_id: manifest.thread_id,
-        status,
-        directive: manifest.directive,
-        agent_id: manifest.agent_id,
-        title: manifest.title,
-        cost: manifest.cost,
-        continued,
-    })
+    let outcome = Outcome { holder, ..Outcome::of_manifest(&manifest, status) };
+    Ok(Link { outcome, agent_id: manifest.agent_id, continued })
 }
 
 /// Whether a thread that is continued handed itself over.
@@ -249,11 +238,11 @@ fn how_continued(store: &dyn Store, thread: &ThreadId) -> Result<Option<Continue
 
 /// The tree below a chain. Whatever was seen is not shown again, so that a circle of children ends too.
 fn grow(store: &dyn Store, chain: Vec<Link>, seen: &mut HashSet<ThreadId>, generation: usize) -> Result<Tree> {
-    seen.extend(chain.iter().map(|link| link.thread_id.clone()));
+    seen.extend(chain.iter().map(|link| link.outcome.thread_id.clone()));
     let mut cost = Cost::default();
-    chain.iter().for_each(|link| cost.add(&link.cost));
+    chain.iter().for_each(|link| cost.add(&link.outcome.cost));
     let (mut children, mut truncated) = (Vec::new(), false);
-    for parent in chain.iter().filter(|link| link.status != Standing::Deleted) {
+    for parent in chain.iter().map(|link| &link.outcome).filter(|link| link.status != Standing::Deleted) {
         for child in store.children(&parent.thread_id)? {
             if seen.contains(&child.manifest.thread_id) {
                 continue;
@@ -263,14 +252,14 @@ fn grow(store: &dyn Store, chain: Vec<Link>, seen: &mut HashSet<ThreadId>, gener
                 break;
             }
             let below = links(store, &child.manifest.thread_id)?;
-            let below = below.into_iter().filter(|link| !seen.contains(&link.thread_id)).collect();
+            let below = below.into_iter().filter(|link| !seen.contains(&link.outcome.thread_id)).collect();
             let child = grow(store, below, seen, generation + 1)?;
             truncated |= child.truncated;
-            cost.add(&child.cost);
+            cost.add(&child.outcome.cost);
             children.push(child);
         }
     }
     // A chain has at least the thread it was asked for.
     let Some(end) = chain.last() else { return Err(StoreError::NoThread(String::new()).into()) };
-    Ok(Tree { thread_id: end.thread_id.clone(), status: end.status, cost, chain, children, truncated })
+    Ok(Tree { outcome: Outcome { cost, ..end.outcome.clone() }, chain, children, truncated })
 }

@@ -16,7 +16,6 @@ use crate::engine::Engine;
 use crate::error::Result;
 use crate::fold::Fold;
 use crate::places::running_below;
-use crate::standing::holder;
 
 /// The most threads that are asked whom they wait for.
 const THREADS_MAX: usize = 1000;
@@ -57,26 +56,25 @@ impl Look<'_> {
             if wanted.contains(&end.thread) {
                 return Ok(true);
             }
-            let Some(manifest) = end.manifest.filter(|_| !end.is_deleted) else { continue };
+            let Some(summary) = end.summary.filter(|_| !end.is_deleted) else { continue };
             if self.left == 0 || !seen.insert(end.thread) {
                 continue;
             }
             self.left -= 1;
+            let manifest = &summary.manifest;
             match manifest.status {
-                Status::Running => open.extend(self.awaited_by(&manifest.thread_id)?),
-                Status::Created if self.is_queued_behind(&manifest, wanted)? => return Ok(true),
+                // The dead wait for nobody.
+                Status::Running if summary.holder.is_some() => open.extend(self.awaited_by(&manifest.thread_id)?),
+                Status::Created if self.is_queued_behind(manifest, wanted)? => return Ok(true),
                 _ => {}
             }
         }
         Ok(false)
     }
 
-    /// The threads that a thread waits for. The dead wait for nobody, and nobody knows what a log says that does not hold.
+    /// The threads that a thread waits for, by its log; none, if that does not hold.
     fn awaited_by(&self, thread: &ThreadId) -> Result<Vec<ThreadId>> {
         let store = &*self.engine.store;
-        if holder(store, thread)?.is_none() {
-            return Ok(Vec::new());
-        }
         let Ok(fold) = Fold::load(store, thread, &self.engine.trust) else { return Ok(Vec::new()) };
         // One that is not waited for is waited for until it has its place.
         let has_begun = |child: &ThreadId| store.get(child).is_ok_and(|found| found.manifest.status != Status::Created);
@@ -97,7 +95,7 @@ impl Look<'_> {
         let (Some(parent), None) = (&child.parent_id, &child.continuation_of) else { return Ok(false) };
         let placed = running_below(store, parent)?;
         // One for whom there is a place is about to begin, and one whose parent is gone waits for nobody.
-        if placed.len() < self.at_once || holder(store, &chain::end(store, parent)?.thread)?.is_none() {
+        if placed.len() < self.at_once || chain::end(store, parent)?.summary.is_none_or(|end| end.holder.is_none()) {
             return Ok(false);
         }
         let mut wanted = wanted.clone();

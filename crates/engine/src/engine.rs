@@ -8,7 +8,6 @@ use std::time::Duration;
 use selvedge_items::config::Wait;
 use selvedge_log::Trust;
 use selvedge_model::event::{Ask, SuspendReason};
-use selvedge_model::limits::Cost;
 use selvedge_model::scope::Scopes;
 use selvedge_model::tool::{Processes, Started};
 use selvedge_model::{
@@ -24,12 +23,13 @@ use crate::fold::Folds;
 use crate::handover::Awaited;
 use crate::held::{Held, Leased, Of};
 use crate::mask::Mask;
+use crate::outcome::{Outcome, Resumed};
 use crate::places::Places;
 use crate::redact::Redactor;
 use crate::run;
 use crate::snapshot::Keeper;
 use crate::start::{Asked, Start};
-use crate::told::{Ended, Resumed, Told};
+use crate::told::Told;
 use crate::watcher::Watcher;
 
 /// What an engine is made of.
@@ -196,7 +196,7 @@ impl Engine {
         work: &Assignment,
         cancel: &Cancel,
         tell: &mut dyn FnMut(Told<'_>),
-    ) -> Result<Ended> {
+    ) -> Result<Outcome> {
         self.start(thread, Start::of(input), work, cancel, tell)
     }
 
@@ -210,7 +210,7 @@ impl Engine {
         work: &Assignment,
         cancel: &Cancel,
         tell: &mut dyn FnMut(Told<'_>),
-    ) -> Result<Ended> {
+    ) -> Result<Outcome> {
         if let Some(ended) = self.served_before(thread, &id)? {
             return Ok(ended);
         }
@@ -225,8 +225,9 @@ impl Engine {
         work: &Assignment,
         cancel: &Cancel,
         tell: &mut dyn FnMut(Told<'_>),
-    ) -> Result<Ended> {
+    ) -> Result<Outcome> {
         let thread = self.end_of_chain(thread)?;
+        self.refuse_outside(&self.store.get(&thread)?.manifest)?;
         match self.lease(&thread, Acquire::default()) {
             Ok(lease) => self.run_held(lease, start, work, cancel, tell),
             Err(StoreError::LeaseHeld { .. }) => self.send_left(&thread, start, work, cancel, tell),
@@ -244,10 +245,12 @@ impl Engine {
         work: &Assignment,
         cancel: &Cancel,
         tell: &mut dyn FnMut(Told<'_>),
-    ) -> Result<Ended> {
+    ) -> Result<Outcome> {
         let (thread, mut held) = loop {
             let thread = self.end_of_chain(asked)?;
-            let status = self.store.get(&thread)?.manifest.status;
+            let manifest = self.store.get(&thread)?.manifest;
+            let status = manifest.status;
+            self.refuse_outside(&manifest)?;
             if status == Status::Continued {
                 // It went on between two looks, or what went on with it was deleted or can't be found.
                 let end = chain::end(&*self.store, &thread)?;
@@ -291,7 +294,7 @@ impl Engine {
         drop(held);
         let input = Input { state: input.state, origin: input.origin, ..Input::nothing() };
         let ended = self.run_held(lease, Start::of(input), work, cancel, tell)?;
-        Ok(Ended { resumed: Some(resumed), ..ended })
+        Ok(Outcome { resumed: Some(resumed), ..ended })
     }
 
     /// The thread that goes on in the place of another one, also of one that was deleted: its tombstone knows.
@@ -301,7 +304,7 @@ impl Engine {
             Ok(_) => {}
             Err(error @ StoreError::Deleted(_)) => {
                 let end = chain::end(&*self.store, thread)?;
-                let is_there = end.manifest.is_some() && !end.is_deleted;
+                let is_there = end.summary.is_some() && !end.is_deleted;
                 return is_there.then_some(end.thread).ok_or(error.into());
             }
             Err(error) => return Err(error.into()),
@@ -310,11 +313,21 @@ impl Engine {
         Ok(chain.into_iter().next_back().map_or_else(|| thread.clone(), |end| end.manifest.thread_id))
     }
 
-    /// A thread whose lease was just taken; a run whose process is gone is settled first.
+    /// Refuses a thread whose active run no engine makes, unless a live process holds it: that one hears what is sent.
+    pub(crate) fn refuse_outside(&self, manifest: &Manifest) -> Result<()> {
+        if manifest.is_run_outside() && self.store.holder(&manifest.thread_id)?.is_none() {
+            return Err(run_outside(&manifest.thread_id));
+        }
+        Ok(())
+    }
+
+    /// A thread whose lease was just taken; a run whose process is gone is settled first. A run that no engine makes is left as it is.
     pub(crate) fn take<'e>(&'e self, lease: Leased<'e>, tell: &mut dyn FnMut(Told<'_>)) -> Result<Held<'e>> {
         let fold = self.folds.get(self.snapshots.as_deref(), &*self.store, lease.thread(), &self.trust)?;
         let mut held = Held::new(lease, fold);
-        if held.fold.manifest().status == Status::Running
+        let manifest = held.fold.manifest();
+        if manifest.status == Status::Running
+            && !manifest.is_run_outside()
             && let Err(error) = run::settle_lost(&mut held, tell)
         {
             _ = held.release();
@@ -330,7 +343,7 @@ impl Engine {
         work: &Assignment,
         cancel: &Cancel,
         tell: &mut dyn FnMut(Told<'_>),
-    ) -> Result<Ended> {
+    ) -> Result<Outcome> {
         let (mut ended, mut next) = self.run_link(lease, start, work, cancel, tell)?;
         while let Some((Next { thread, lease }, start)) = next.take() {
             let was_continued = ended.status == Status::Continued;
@@ -365,16 +378,16 @@ impl Engine {
                 },
             };
             if was_continued {
-                let mut cost = ended.cost;
-                cost.add(&later.cost);
-                ended = Ended { cost, ..later };
+                let mut run_cost = ended.run_cost.unwrap_or_default();
+                run_cost.add(&later.run_cost.clone().unwrap_or_default());
+                ended = Outcome { run_cost: Some(run_cost), ..later };
             }
         }
-        if let (Some(stop @ (Stop::Cancelled | Stop::Killed)), Status::Cancelled | Status::Killed) =
-            (cancel.said(), ended.status)
+        if let (Some(stop @ (Stop::Cancelled | Stop::Killed)), Some(Status::Cancelled | Status::Killed)) =
+            (cancel.said(), ended.status.status())
         {
             // What it started in processes of their own did not hear it. Who can't be reached does not change how this one ended.
-            _ = self.stop_below(&ended.thread, stop);
+            _ = self.stop_below(&ended.thread_id, stop);
         }
         Ok(ended)
     }
@@ -387,16 +400,19 @@ impl Engine {
         work: &Assignment,
         cancel: &Cancel,
         tell: &mut dyn FnMut(Told<'_>),
-    ) -> Result<(Ended, Option<(Next<'e>, Start)>)> {
+    ) -> Result<(Outcome, Option<(Next<'e>, Start)>)> {
         let mut held = self.take(lease, tell)?;
         let thread = held.thread().clone();
+        if held.fold.manifest().is_run_outside() {
+            return Err(run_outside(&thread));
+        }
         let active = Active::begin(self, &thread, cancel);
         if let (Status::Continued, Some(next)) =
             (held.fold.manifest().status, held.fold.manifest().continuation_thread_id.clone())
         {
             // It was continued in the very moment in which it was free; what is to be said goes to its successor, where it waits by now
             // if it was posted.
-            return Ok((ended_already(&held), Some((Next { thread: next, lease: None }, start))));
+            return Ok((held.nothing_done(), Some((Next { thread: next, lease: None }, start))));
         }
         if let (Some(prepare), true) = (&self.prepare, held.is_unbegun()) {
             prepare(held.fold.manifest(), work)?;
@@ -413,10 +429,8 @@ impl Engine {
             // Hearing it has finished what was open, and there is nothing else to say.
             Ok(Some(heard)) if start.is_empty() => Ok(heard),
             // Somebody stopped it, or went on with it, before it could take over.
-            Ok(_) if start.is_continuing() && held.fold.manifest().status != Status::Created => {
-                Ok(ended_already(&held))
-            }
-            Ok(_) if start.is_empty() && self.waits_for_word(&held, work) => Ok(ended_already(&held)),
+            Ok(_) if start.is_continuing() && held.fold.manifest().status != Status::Created => Ok(held.nothing_done()),
+            Ok(_) if start.is_empty() && self.waits_for_word(&held, work) => Ok(held.nothing_done()),
             Ok(_) => self.run_once(&mut held, start, work, cancel, tell),
             Err(error) => Err(error),
         };
@@ -438,7 +452,7 @@ impl Engine {
         work: &Assignment,
         cancel: &Cancel,
         tell: &mut dyn FnMut(Told<'_>),
-    ) -> Result<Ended> {
+    ) -> Result<Outcome> {
         let input = &start.input;
         let is_again = |message: &Message| message.id.as_ref().is_some_and(|id| held.fold.conversation.knows(id));
         let is_said = !input.messages.is_empty() && input.state.is_none() && input.messages.iter().all(is_again);
@@ -447,7 +461,7 @@ impl Engine {
                 asked.answer(&mut held.delta, Verdict::Unchanged, None);
                 held.commit(Reason::Lifecycle, Of::default(), tell)?;
             }
-            return Ok(ended_already(held));
+            return Ok(held.nothing_done());
         }
         if input.is_empty() && held.fold.conversation.messages().is_empty() {
             let (thread, status) = (held.thread().clone(), held.fold.manifest().status);
@@ -505,6 +519,13 @@ impl Drop for Active<'_> {
     }
 }
 
+/// Why no engine goes on with a thread, or stops it, whose active run it does not make.
+fn run_outside(thread: &ThreadId) -> Error {
+    let hint = "that program ends its run with a changeset of reason `RunFinished`: `selvedge append`".to_owned();
+    let why = "its active run was recorded by another program, without a lease";
+    Error::NotRunnable { thread: thread.clone(), status: Status::Running, why, hint }
+}
+
 fn nothing_to_resume(thread: ThreadId, status: Status) -> Error {
     let hint = format!("`selvedge resume {thread} \"…\"` says what to go on with");
     Error::NotRunnable { thread, status, why: "there is nothing to resume without a message", hint }
@@ -515,26 +536,4 @@ pub(crate) struct Next<'e> {
     pub(crate) thread: ThreadId,
     /// Its lease, if it could be had.
     pub(crate) lease: Option<Leased<'e>>,
-}
-
-/// How a thread stands that there is nothing to do for.
-pub(crate) fn ended_already(held: &Held<'_>) -> Ended {
-    ended_elsewhere(held.fold.manifest().clone())
-}
-
-/// How a thread stands that somebody else goes on with.
-pub(crate) fn ended_elsewhere(manifest: Manifest) -> Ended {
-    Ended {
-        thread: manifest.thread_id,
-        run: None,
-        status: manifest.status,
-        text: None,
-        code: if manifest.status == Status::Suspended { "waiting" } else { "already_said" }.to_owned(),
-        detail: None,
-        suspended: manifest.suspended,
-        asks: manifest.asks,
-        outputs: manifest.outputs,
-        cost: Cost::default(),
-        resumed: None,
-    }
 }

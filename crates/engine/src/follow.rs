@@ -2,7 +2,7 @@
 
 use selvedge_log::Line;
 use selvedge_model::event::Checkpoint;
-use selvedge_model::{Event, RequestId, Role, RunId, ThreadId};
+use selvedge_model::{Event, RequestId, RunId, ThreadId};
 use selvedge_store::{Result, Store};
 
 use crate::told::Told;
@@ -21,20 +21,18 @@ pub(crate) struct Follow {
     pub(crate) run: Option<RunId>,
     /// Whether the next run to begin goes on for one that answered it.
     pub(crate) is_handed_on: bool,
-    /// The last words of the model in that run.
-    pub(crate) text: Option<String>,
 }
 
 impl Follow {
     /// Follows from this line on.
     pub(crate) fn from(next: u64) -> Self {
-        Self { next, open: Vec::new(), run: None, is_handed_on: false, text: None }
+        Self { next, open: Vec::new(), run: None, is_handed_on: false }
     }
 
     /// Follows on in the thread that goes on.
     pub(crate) fn on(self) -> Self {
         let is_handed_on = self.was_heard();
-        Self { is_handed_on, text: self.text, ..Self::from(0) }
+        Self { is_handed_on, ..Self::from(0) }
     }
 
     /// Whether somebody has served the request.
@@ -86,9 +84,6 @@ impl Follow {
                         || run.meta.source_mailbox_entry_id.as_deref() == Some(request.as_str()) =>
                 {
                     self.run = Some(run.run_id.clone());
-                }
-                Event::Message(message) if message.role == Role::Assistant && self.run == checkpoint.run_id => {
-                    self.text = Some(message.plain_text()).filter(|text| !text.is_empty()).or(self.text.take());
                 }
                 _ => {}
             }

@@ -7,13 +7,14 @@
 
 use std::time::Duration;
 
-use selvedge_model::{Cancel, Role, Status, ThreadId};
+use selvedge_model::{Cancel, Status, ThreadId};
 use selvedge_store::{Acquire, Error as StoreError};
 
-use crate::engine::{Engine, ended_elsewhere};
+use crate::engine::Engine;
 use crate::error::Result;
-use crate::held::{Held, Leased};
-use crate::told::{Ended, Told};
+use crate::held::Leased;
+use crate::outcome::Outcome;
+use crate::told::Told;
 
 /// How often is looked whether somebody has come to an end.
 const LOOK: Duration = Duration::from_millis(100);
@@ -21,7 +22,7 @@ const LOOK: Duration = Duration::from_millis(100);
 /// What became of a chain that somebody else went on with.
 pub(crate) enum Awaited<'e> {
     /// It came to its end, or waits.
-    Ended(Box<Ended>),
+    Ended(Box<Outcome>),
     /// Nobody goes on with it any more, and this thread of it has not begun.
     Free(Leased<'e>),
 }
@@ -49,7 +50,7 @@ impl Engine {
                         return Ok(Awaited::Free(lease));
                     }
                     let held = self.take(lease, tell)?;
-                    let ended = held.ended();
+                    let ended = held.last_outcome();
                     let is_over = ended.status != Status::Continued;
                     self.give_back(held)?;
                     if is_over {
@@ -63,27 +64,6 @@ impl Engine {
                 self.stop(&end, stop)?;
             }
             self.store.wait(position, LOOK)?;
-        }
-    }
-}
-
-impl Held<'_> {
-    /// How its last run ended, whoever ran it.
-    pub(crate) fn ended(&self) -> Ended {
-        let manifest = self.fold.manifest().clone();
-        let said = self.fold.conversation.messages().iter().rev().find(|message| message.role == Role::Assistant);
-        let text = said.map(|message| message.plain_text()).filter(|text| !text.is_empty());
-        let ended = Ended { text, ..ended_elsewhere(manifest) };
-        let run = self.fold.thread().runs.values().max_by_key(|run| run.created_at).cloned();
-        match run {
-            Some(run) => Ended {
-                run: Some(run.run_id.clone()),
-                code: run.meta.termination_code.clone().unwrap_or(ended.code),
-                detail: run.meta.termination_detail.clone(),
-                cost: run.meta.total_cost(),
-                ..ended
-            },
-            None => ended,
         }
     }
 }

@@ -31,9 +31,10 @@ use crate::engine::{Engine, Next};
 use crate::error::{Error, Result};
 use crate::follow::Follow;
 use crate::held::{Delta, Held, Leased, Of};
+use crate::outcome::{self, Outcome};
 use crate::start::{Asked, Start};
 use crate::stopping::stop_waiting;
-use crate::told::{Ended, Told};
+use crate::told::Told;
 
 /// How often a waiting sender looks whether it was heard.
 const LOOK: Duration = Duration::from_millis(100);
@@ -141,7 +142,7 @@ impl Engine {
         own: Option<&Asked>,
         work: &Assignment,
         tell: &mut dyn FnMut(Told<'_>),
-    ) -> Result<Option<Ended>> {
+    ) -> Result<Option<Outcome>> {
         held.drop_unsealed(tell)?;
         held.drain(Some(work), Of::default(), &mut |_| {})?;
         let earlier = held.sends()?.into_iter().take_while(|(id, _)| own.is_none_or(|own| own.id != *id));
@@ -166,11 +167,11 @@ impl Engine {
         work: &Assignment,
         cancel: &Cancel,
         tell: &mut dyn FnMut(Told<'_>),
-    ) -> Result<Option<Ended>> {
+    ) -> Result<Option<Outcome>> {
         let asked = Asked { id: id.clone(), is_posted: true };
         match self.run_once(held, Start { input, request: Some(asked.clone()) }, work, cancel, &mut |_| {}) {
             // One that had been served already was only taken away.
-            Ok(ended) => Ok(Some(ended).filter(|ended| ended.run.is_some())),
+            Ok(ended) => Ok(Some(ended).filter(|ended| ended.run_id.is_some())),
             Err(error @ (Error::Store(_) | Error::Commit { .. })) => Err(error),
             Err(refused) => {
                 // Nothing of it was committed.
@@ -241,13 +242,16 @@ impl Engine {
     }
 
     /// Releases a thread that was only looked at or settled. What was asked of it meanwhile and needs no run is done first. A send waits:
-    /// dropping the lease gives it up, and its sender, or the next process that runs the thread, serves it.
+    /// dropping the lease gives it up, and its sender, or the next process that runs the thread, serves it. To a run that no engine makes
+    /// nothing is added: its writer expects the version that it wrote.
     pub(crate) fn give_back(&self, mut held: Held<'_>) -> Result<()> {
-        if let Some(stop) = held.said_to_stop()? {
-            held.answer_stops(Verdict::Applied)?;
-            stop_waiting(&mut held, stop)?;
+        if !held.fold.manifest().is_run_outside() {
+            if let Some(stop) = held.said_to_stop()? {
+                held.answer_stops(Verdict::Applied)?;
+                stop_waiting(&mut held, stop)?;
+            }
+            held.drain(None, Of::default(), &mut |_| {})?;
         }
-        held.drain(None, Of::default(), &mut |_| {})?;
         match held.release() {
             Ok(()) | Err((_, StoreError::RequestsPending { .. })) => Ok(()),
             Err((_, error)) => Err(error.into()),
@@ -274,7 +278,7 @@ impl Engine {
         work: &Assignment,
         cancel: &Cancel,
         tell: &mut dyn FnMut(Told<'_>),
-    ) -> Result<Ended> {
+    ) -> Result<Outcome> {
         let mut input = start.input;
         self.redactor.messages(&mut input.messages);
         input.state.iter_mut().for_each(|state| self.redactor.value(state));
@@ -301,7 +305,7 @@ impl Engine {
                 follow.tell(&*self.store, &thread, &id, tell)?;
                 match self.store.get(&thread)?.manifest.status {
                     Status::Continued => continue,
-                    _ => return self.served_elsewhere(&thread, &run, follow.text),
+                    _ => return self.served_elsewhere(&thread, &run.run_id),
                 }
             }
             match self.lease(&thread, Acquire::default()) {
@@ -332,7 +336,7 @@ impl Engine {
         work: &Assignment,
         cancel: &Cancel,
         tell: &mut dyn FnMut(Told<'_>),
-    ) -> Result<Option<Ended>> {
+    ) -> Result<Option<Outcome>> {
         let thread = lease.thread().clone();
         let waiting = self.store.pending(&thread)?.into_iter().find(|waiting| waiting.posted.id == *id);
         let input = waiting.and_then(|waiting| match waiting.posted.request {
@@ -353,12 +357,12 @@ impl Engine {
             (None, _) => {
                 // Served, and its run is over or was cut short; taking the thread has settled it.
                 let held = self.take(lease, tell)?;
-                let ended = held.ended();
+                let ended = held.last_outcome();
                 self.give_back(held)?;
                 return self.what_came(&thread, id, follow, ended, tell).map(Some);
             }
         };
-        match ended.run {
+        match ended.run_id {
             Some(_) => Ok(Some(ended)),
             // It had been served before, and was only taken away.
             None => self.what_came(&thread, id, follow, ended, tell).map(Some),
@@ -371,12 +375,12 @@ impl Engine {
         thread: &ThreadId,
         id: &RequestId,
         follow: &mut Follow,
-        ended: Ended,
+        ended: Outcome,
         tell: &mut dyn FnMut(Told<'_>),
-    ) -> Result<Ended> {
+    ) -> Result<Outcome> {
         follow.tell(&*self.store, thread, id, tell)?;
         match self.run_over(thread, id, follow.run.as_ref())? {
-            Some(run) => self.served_elsewhere(thread, &run, follow.text.take()),
+            Some(run) => self.served_elsewhere(thread, &run.run_id),
             None => Ok(ended),
         }
     }
@@ -391,38 +395,20 @@ impl Engine {
     }
 
     /// What came of a request that was served before, if it was: the sender that repeats it is told, and nothing is done again.
-    pub(crate) fn served_before(&self, thread: &ThreadId, id: &RequestId) -> Result<Option<Ended>> {
+    pub(crate) fn served_before(&self, thread: &ThreadId, id: &RequestId) -> Result<Option<Outcome>> {
         let Some((at, _)) = self.store.answered(thread, id)? else { return Ok(None) };
         let runs = self.store.runs(&at)?;
         let is_its = |run: &&Run| run.meta.source_mailbox_entry_id.as_deref() == Some(id.as_str());
         match runs.iter().find(is_its) {
-            Some(run) => {
-                let messages = selvedge_store::load::load(&*self.store, &at, &self.trust, None)?.thread.messages;
-                let is_said = |message: &&selvedge_model::Message| {
-                    message.role == selvedge_model::Role::Assistant && message.run_id.as_ref() == Some(&run.run_id)
-                };
-                let text = messages.iter().rev().find(is_said).map(selvedge_model::Message::plain_text);
-                self.served_elsewhere(&at, run, text.filter(|text| !text.is_empty())).map(Some)
-            }
-            None => Ok(Some(crate::engine::ended_elsewhere(self.store.get(&at)?.manifest))),
+            Some(run) => self.served_elsewhere(&at, &run.run_id).map(Some),
+            None => Ok(Some(outcome::nothing_done(&self.store.get(&at)?.manifest))),
         }
     }
 
-    fn served_elsewhere(&self, thread: &ThreadId, run: &Run, text: Option<String>) -> Result<Ended> {
-        let manifest = self.store.get(thread)?.manifest;
-        Ok(Ended {
-            thread: thread.clone(),
-            run: Some(run.run_id.clone()),
-            status: manifest.status,
-            text,
-            code: run.meta.termination_code.clone().unwrap_or_default(),
-            detail: run.meta.termination_detail.clone(),
-            suspended: manifest.suspended,
-            asks: manifest.asks,
-            outputs: manifest.outputs,
-            cost: run.meta.total_cost(),
-            resumed: None,
-        })
+    /// The outcome of a run that another process made.
+    fn served_elsewhere(&self, thread: &ThreadId, run: &RunId) -> Result<Outcome> {
+        let status = self.store.get(thread)?.manifest.status;
+        Outcome::of_log(&*self.store, &self.trust, thread, status.into(), Some(run))
     }
 }
 

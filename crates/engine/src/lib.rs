@@ -13,6 +13,7 @@
 //! - `run`: one run as a list of named steps. `stops`: when it is stopped that goes in circles. `turn`: one answer of the model. `calls`: the tool calls of a turn, new ones
 //!   and those that an earlier life left open.
 //! - [`circles`]: whether a wait leads back to whoever waits. [`orphans`]: what dead processes left, settled by whoever finds it.
+//! - [`outcome`]: how a thread ended or stands, in one form for every door.
 //! - [`chain`], [`search`], [`wait`], [`standing`], [`transcript`]: what is asked of threads and their chains by whoever does not run
 //!   them; they only read, and are the same through every door.
 //! - [`snapshot`]: the fold of a log, saved and read back; `saving`: when, beside a run or before it goes on.
@@ -50,6 +51,7 @@ pub mod ledger;
 mod mask;
 mod names;
 pub mod orphans;
+pub mod outcome;
 mod places;
 pub mod redact;
 pub mod replay;
@@ -73,6 +75,7 @@ pub use deciding::{Choice, Decided, Recorded};
 pub use engine::{Engine, Options};
 pub use error::{Error, Result};
 pub use inbox::Delivered;
+pub use outcome::{Outcome, Resumed};
 pub use redact::Redactor;
 pub use selvedge_model::Input;
-pub use told::{Ended, Resumed, Stopped, Told};
+pub use told::{Stopped, Told};

@@ -1,4 +1,4 @@
-//! Threads that are said to go on while nobody alive does it: found, and settled by whoever finds them.
+//! Threads whose process died: found and settled by processes that run threads.
 //!
 //! What a dead process left, and what becomes of it:
 //!
@@ -9,23 +9,24 @@
 //! created, and its parent's call is open   left as it is: the parent's next run starts it
 //! ```
 //!
-//! A run looks at the children of its chain when it begins and before it ends; a wait at all that it waited for and everything below
-//! that, before it answers. So no run ends, and no wait, while a child it knows of is said to run and was dead when it looked.
+//! Reading never writes: commands and tools that only look report such a thread as `stalled`. It is settled by the next process that
+//! takes its lease to write (`Engine::take`), by `recover` when a process that runs threads starts, and by a run, which looks at the
+//! children of its chain when it begins and before it ends.
 //!
 //! - First nobody alive has a thread, then its log is read: the lease is taken, which nobody gets while its owner lives, and only what
 //!   is read under it counts. What was dead before a look stands still, wherever in its chain it is, so that look finds it.
 //! - Nothing is taken from the living. A process on record that may live keeps its thread; whoever handed a thread over and is slow
 //!   to take the next one goes on with it, though somebody settled it meanwhile.
+//! - A run that was recorded without a lease (`RunMeta::held` is false) is its writer's own: it is never settled.
 //! - What can't be settled now is settled by the next look; no look fails because of it.
 
-use std::collections::{HashMap, HashSet};
+use std::collections::HashMap;
 
 use selvedge_log::Trust;
 use selvedge_model::tool::Processes;
 use selvedge_model::{Manifest, Reason, RunMeta, Status, ThreadId};
-use selvedge_store::{Acquire, Error as StoreError, Filter, Store};
+use selvedge_store::{Acquire, Error as StoreError, Filter, Store, Summary};
 
-use crate::chain;
 use crate::engine::Engine;
 use crate::error::Result;
 use crate::fold::Fold;
@@ -37,40 +38,8 @@ use crate::stopping::end_unborn;
 /// Where a run comes from that somebody recorded for a thread which its own process did not live to begin.
 pub const RECOVERY: &str = "recovery";
 
-/// The most threads of one tree that are looked at.
-const THREADS_MAX: usize = 10_000;
 /// How many children are looked at in one go.
 const PAGE: usize = 500;
-
-/// The threads of a chain, and of everything below it, that are said to run or were to go on in another's place, and that nobody alive
-/// has. Only reads.
-pub fn orphans_below(
-    store: &dyn Store,
-    trust: &Trust,
-    processes: &dyn Processes,
-    thread: &ThreadId,
-) -> Result<Vec<ThreadId>> {
-    let mut look = Look { store, trust, processes, own: None, parents: HashMap::new() };
-    let mut open: Vec<Manifest> = Vec::new();
-    for (manifest, is_deleted) in chain::walk(store, thread)? {
-        open.extend((!is_deleted).then_some(manifest));
-    }
-    let mut seen: HashSet<ThreadId> = open.iter().map(|link| link.thread_id.clone()).collect();
-    let mut found = Vec::new();
-    while let Some(next) = open.pop() {
-        // One that never ran can be started still by whoever wants it.
-        let is_unborn = next.status == Status::Created && next.continuation_of.is_none();
-        if !is_unborn && look.is_orphan(&next)? {
-            found.push(next.thread_id.clone());
-        }
-        for child in store.children(&next.thread_id)? {
-            if seen.len() < THREADS_MAX && seen.insert(child.manifest.thread_id.clone()) {
-                open.push(child.manifest);
-            }
-        }
-    }
-    Ok(found)
-}
 
 impl Engine {
     /// Settles every thread whose process is gone while it ran; gives those it settled. A thread that can't be settled is left for
@@ -88,33 +57,20 @@ impl Engine {
         Ok(settled)
     }
 
-    /// Threads that are said to run and may not.
+    /// Threads that are running and whose process is gone.
     fn left_running(&self) -> Result<Vec<ThreadId>> {
         let filter = Filter { status: Some(Status::Running), ..Filter::default() };
         let mut found = Vec::new();
         let mut after = None;
         loop {
             let page = self.store.list(&filter, after, 100)?;
-            found.extend(page.items.into_iter().map(|summary| summary.manifest.thread_id));
+            let stalled = page.items.into_iter().filter(Summary::is_stalled);
+            found.extend(stalled.map(|thread| thread.manifest.thread_id));
             match page.next {
                 Some(next) => after = Some(next),
                 None => return Ok(found),
             }
         }
-    }
-
-    /// Settles the threads of some chains, and of everything below them, that nobody alive has and that are said to go on; gives those
-    /// that it settled.
-    pub fn settle_orphans(&self, threads: &[ThreadId]) -> Result<Vec<ThreadId>> {
-        let mut settled = Vec::new();
-        for thread in threads {
-            for orphan in orphans_below(&*self.store, &self.trust, &*self.processes, thread)? {
-                if self.settle_orphan(&orphan).is_ok() {
-                    settled.push(orphan);
-                }
-            }
-        }
-        Ok(settled)
     }
 
     /// Settles the children of a thread, and of those it continues, that nobody alive has: they are said to go on, money is set aside
@@ -166,7 +122,7 @@ impl Held<'_> {
 /// commits, it is just that.
 fn suspend_unborn(held: &mut Held<'_>) -> Result<()> {
     let run = held.next_run()?;
-    let meta = RunMeta::started(held.fold.manifest().agent_id.clone(), RECOVERY);
+    let meta = RunMeta::started(held.fold.manifest().agent_id.clone(), RECOVERY).under_lease();
     let of = Of { run: Some(run), meta: Some(meta), turn: None };
     held.commit(Reason::Lifecycle, of, &mut |_| {})?;
     run::settle_lost(held, &mut |_| {})
@@ -208,7 +164,7 @@ impl Look<'_> {
     /// Whether a thread is said to go on, or is to be started, and nobody alive will do it.
     fn is_orphan(&mut self, thread: &Manifest) -> Result<bool> {
         let is_left = match (thread.status, &thread.parent_id, &thread.continuation_of) {
-            (Status::Running, ..) => true,
+            (Status::Running, ..) => !thread.is_run_outside(),
             (Status::Created, _, Some(before)) if holder(self.store, before)?.is_some() => false,
             (Status::Created, Some(parent), _) => self.is_left(thread, parent)?,
             (Status::Created, None, Some(_)) => self.is_root_left(thread),

@@ -13,7 +13,6 @@ use selvedge_store::{Filter, Store};
 
 use crate::engine::Engine;
 use crate::error::Result;
-use crate::standing::holder;
 
 /// How often is looked whether a place is free.
 const LOOK: Duration = Duration::from_millis(50);
@@ -113,11 +112,8 @@ fn held(store: &dyn Store, parent: &ThreadId, status: Status) -> Result<Vec<Thre
     let (mut found, mut after) = (Vec::new(), None);
     loop {
         let page = store.list(&filter, after, 100)?;
-        for manifest in page.items.into_iter().map(|summary| summary.manifest) {
-            if holder(store, &manifest.thread_id)?.is_some() {
-                found.push(manifest.chain_root_id);
-            }
-        }
+        let held = page.items.into_iter().filter(|child| child.holder.is_some());
+        found.extend(held.map(|child| child.manifest.chain_root_id));
         after = page.next;
         if after.is_none() {
             return Ok(found);

@@ -29,9 +29,10 @@ use crate::decide::{Inbox, Live, Step, context, decide};
 use crate::error::{Error, Result};
 use crate::held::{Held, More, Of};
 use crate::ledger::{Bid, OUTPUT_TOKENS, Refused, Spent};
+use crate::outcome::Outcome;
 use crate::start::Start;
 use crate::stops::{self, Met};
-use crate::told::{Ended, Told};
+use crate::told::Told;
 use crate::turn::{self, Asked, Asking, Used};
 use crate::watcher::Watch;
 
@@ -76,13 +77,13 @@ pub(crate) fn run(
     work: &Assignment,
     heard: Heard<'_>,
     tell: &mut dyn FnMut(Told<'_>),
-) -> Result<Ended> {
+) -> Result<Outcome> {
     let engine = held.engine;
     held.check_price(work)?;
     held.hooks.clone_from(&work.hooks);
     held.hooks.iter_mut().for_each(|hook| engine.redactor.value(hook));
     let run = held.next_run()?;
-    let mut meta = RunMeta::started(work.agent_id.clone(), held.origin(&start.input));
+    let mut meta = RunMeta::started(work.agent_id.clone(), held.origin(&start.input)).under_lease();
     meta.source_mailbox_entry_id = start.request.as_ref().map(|asked| asked.id.to_string());
     meta.config = work.config;
     meta.system = Some(work.system_digest());
@@ -350,7 +351,7 @@ impl Running<'_, '_> {
     }
 
     /// Says how the run ended; always, even when there is nothing else to say.
-    fn finish(mut self, mut over: Over) -> Result<Ended> {
+    fn finish(mut self, mut over: Over) -> Result<Outcome> {
         let mut more = match &mut over {
             // The thread that goes on looks at the children when it begins.
             Over::Continued(successor, _) => std::mem::take(&mut successor.more),
@@ -377,20 +378,7 @@ impl Running<'_, '_> {
             (self.tell)(Told::StateError { why: &text });
             return Err(error);
         }
-        let manifest = self.held.fold.manifest();
-        Ok(Ended {
-            thread: manifest.thread_id.clone(),
-            run: Some(self.run),
-            status: manifest.status,
-            text: self.live.text,
-            code,
-            detail,
-            suspended: manifest.suspended.clone(),
-            asks: manifest.asks.clone(),
-            outputs: manifest.outputs.clone(),
-            cost,
-            resumed: None,
-        })
+        Ok(self.held.outcome(&self.run, self.live.text))
     }
 
     /// Puts into the delta what the end of a run leaves in the log; gives its code, its detail, the thread's status when the code does

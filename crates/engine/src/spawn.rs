@@ -22,21 +22,20 @@ use selvedge_model::request::ChildEnd;
 use selvedge_model::tool::Started;
 use selvedge_model::{
     Call, CallId, Cancel, Changeset, Event, Expect, Input, Manifest, Message, Money, NewThread, Origin, Output, Part,
-    Posted, Request, Role, Status, Stop, ThreadId, ToolError,
+    Posted, Request, Status, Stop, ThreadId, ToolError,
 };
-use selvedge_store::Error as StoreError;
+use selvedge_store::{Error as StoreError, Summary};
 use serde_json::{Value, json};
 
 use crate::assignment::Assignment;
 use crate::decide::ending::over;
 use crate::engine::Engine;
 use crate::error::{Error, Result};
-use crate::fold::Fold;
 use crate::held::Held;
 use crate::ledger::Book;
+use crate::outcome::{Outcome, get_status};
 use crate::places::Place;
-use crate::standing::{holder, started_for};
-use crate::told::Ended;
+use crate::standing::started_for;
 
 /// Makes the arguments of a call into a child, and knows how its runs are done.
 pub trait Children: Send + Sync {
@@ -157,9 +156,6 @@ impl From<ToolError> for Refused {
         Self::Told(Refusal { text: error.to_string(), failure: error.failure() })
     }
 }
-
-/// How much of a child's last words its parent is told.
-const TOLD_BYTES: usize = 4000;
 
 impl Held<'_> {
     /// The child that a call asks for, made ready.
@@ -346,7 +342,12 @@ impl Child {
 }
 
 impl Engine {
-    fn run_child(&self, child: &ThreadId, spawning: &Spawning, cancel: &Cancel) -> std::result::Result<Ended, String> {
+    fn run_child(
+        &self,
+        child: &ThreadId,
+        spawning: &Spawning,
+        cancel: &Cancel,
+    ) -> std::result::Result<Outcome, String> {
         let words = |error: Error| error.to_string();
         let end = self.end_of_chain(child).map_err(words)?;
         let manifest = self.store.get(&end).map_err(|error| error.to_string())?.manifest;
@@ -359,28 +360,29 @@ impl Engine {
     /// What became of a child that was started before; nothing if it must be gone on with.
     pub(crate) fn child_standing(&self, child: &ThreadId, is_detached: bool) -> Result<Option<Output>> {
         let end = self.end_of_chain(child)?;
-        let manifest = self.store.get(&end)?.manifest;
-        Ok(match manifest.status {
-            status if status.is_terminal() => {
-                let fold = Fold::load(&*self.store, &end, &self.trust)?;
-                let said = fold.conversation.messages().iter().rev().find(|message| message.role == Role::Assistant);
-                Some(standing(&manifest, said.map(|message| message.plain_text())))
-            }
-            _ if is_detached => self.elsewhere(&manifest)?,
+        let summary = self.store.get(&end)?;
+        Ok(match summary.manifest.status {
+            status if status.is_terminal() => Some(told_of(&self.child_outcome(&end)?)),
+            _ if is_detached => self.elsewhere(&summary)?,
             _ => None,
         })
     }
 
+    /// The outcome of a child that has ended or waits.
+    fn child_outcome(&self, end: &ThreadId) -> Result<Outcome> {
+        get_status(&*self.store, &self.trust, end)
+    }
+
     /// What is told of a child that a process of its own was to run; nothing if there is none any more, and it is started again.
-    fn elsewhere(&self, end: &Manifest) -> Result<Option<Output>> {
-        let thread = &end.thread_id;
-        if holder(&*self.store, thread)?.is_some() {
+    fn elsewhere(&self, child: &Summary) -> Result<Option<Output>> {
+        let (end, thread) = (&child.manifest, &child.manifest.thread_id);
+        if end.is_run_outside() || child.holder.is_some() {
             return Ok(Some(running(thread)));
         }
         if let Some(why) = end.suspended.as_ref().filter(|_| end.status == Status::Suspended) {
             // One that waits for somebody goes on waiting; one whose process was lost goes on.
             let is_lost = why.reason == SuspendReason::Error && why.code.as_deref() == Some("process_lost");
-            return Ok((!is_lost).then(|| standing(end, None)));
+            return if is_lost { Ok(None) } else { Ok(Some(told_of(&self.child_outcome(thread)?))) };
         }
         // One that is about to take it is ended, so that it does not run beside the next. What it did by then is in the log.
         let process = started_for(&*self.store, &self.trust, end)?;
@@ -421,39 +423,14 @@ fn with_lowered(mut output: Output, lowered: &Limits) -> Output {
 
 /// What a parent is told of a child that goes on by itself.
 fn running(thread: &ThreadId) -> Output {
-    let content = json!({"success": true, "thread_id": thread, "status": "running"});
+    let content = json!({"success": true, "thread_id": thread, "status": Status::Running});
     Output { content, ..Output::default() }
 }
 
-/// What a parent is told of a child that came to an end in this process.
-fn told_of(ended: &Ended) -> Output {
-    let is_done = ended.status == Status::Completed;
-    let text = ended.text.as_deref().map(|text| &text[..text.floor_char_boundary(TOLD_BYTES)]);
-    let content = json!({
-        "success": is_done,
-        "thread_id": ended.thread,
-        "status": ended.status,
-        "outputs": ended.outputs,
-        "result": text,
-        "code": ended.code,
-        "suspended": ended.suspended,
-        "asks": ended.asks,
-        "cost": ended.cost,
-    });
-    Output { content, is_error: !is_done, ..Output::default() }
-}
-
-/// What a parent is told of a child that came to an end somewhere.
-fn standing(child: &Manifest, text: Option<String>) -> Output {
-    let is_done = child.status == Status::Completed;
-    let text = text.map(|text| text[..text.floor_char_boundary(TOLD_BYTES)].to_owned());
-    let content = json!({
-        "success": is_done,
-        "thread_id": child.thread_id,
-        "status": child.status,
-        "outputs": child.outputs,
-        "result": text,
-        "cost": child.cost,
-    });
+/// What a parent is told of a child that ended or waits.
+fn told_of(outcome: &Outcome) -> Output {
+    let is_done = outcome.is_completed();
+    let mut content = json!(outcome);
+    content["success"] = json!(is_done);
     Output { content, is_error: !is_done, ..Output::default() }
 }

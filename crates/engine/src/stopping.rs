@@ -26,9 +26,9 @@ const LOOK: Duration = Duration::from_millis(50);
 impl Engine {
     /// Asks whoever runs a thread to stop, and those who run what it started; a thread that waits is cancelled at once.
     pub fn stop(&self, thread: &ThreadId, stop: Stop) -> Result<Stopped> {
-        let stopped = self.stop_chain(thread, stop)?;
+        let stopped = self.stop_chain(thread, stop);
         self.stop_below(thread, stop)?;
-        Ok(stopped)
+        stopped
     }
 
     /// Stops everything that a chain started.
@@ -65,6 +65,7 @@ impl Engine {
     }
 
     fn stop_link(&self, thread: &ThreadId, stop: Stop) -> Result<Stopped> {
+        self.refuse_outside(&self.store.get(thread)?.manifest)?;
         if let Some(cancel) = self.lock_active().get(thread) {
             cancel.say(stop);
         }
@@ -121,7 +122,8 @@ pub(crate) fn stop_waiting(held: &mut Held<'_>, stop: Stop) -> Result<()> {
 /// Ends a thread that never ran, with a run that did nothing.
 pub(crate) fn end_unborn(held: &mut Held<'_>, status: Status, why: Option<&str>) -> Result<()> {
     let run = held.next_run()?;
-    let meta = RunMeta::started(held.fold.manifest().agent_id.clone(), "user").finished(status.to_string());
+    let meta = RunMeta::started(held.fold.manifest().agent_id.clone(), "user").under_lease();
+    let meta = meta.finished(status.to_string());
     let meta = RunMeta { termination_detail: why.map(str::to_owned), ..meta };
     let more = More { posted: held.settles(status).into_iter().collect(), ..More::default() };
     let of = Of { run: Some(run), meta: Some(meta), turn: None };

@@ -5,8 +5,9 @@
 //! - A wait ends with the run that was active when it began, whatever runs afterwards; where no run is active it ends at once with how
 //!   the thread stands. A run that hands itself over goes on in the successor's first run, as often as that happens.
 //! - Whatever ends a run ends the wait, a suspension too: it may last for ever, and somebody is needed.
-//! - Nobody waits for the dead: a run whose process is gone, a child whose process died before it began, and a successor that nobody
-//!   starts, are `stalled`. Whoever waits with an engine settles them before it answers: `orphans`.
+//! - A wait never lasts for a dead process: a run whose process is gone, a child whose process died before it began, and a successor
+//!   that no process starts, are `stalled`. A wait only reads: the next process that takes the thread's lease settles it.
+//! - A run that no engine makes is waited for: its writer ends it.
 //! - What is given was signed: whoever has ended is read and checked once, at the end of the wait and not while it lasts.
 //! - No wake-up is lost: the place in the feed is taken before the first look. Deaths are in no feed, so everybody looks twice a second.
 //!
@@ -18,12 +19,13 @@ use std::time::{Duration, Instant};
 use selvedge_log::Trust;
 use selvedge_model::tool::Processes;
 use selvedge_model::{Cancel, Manifest, Run, RunId, RunStatus, Status, ThreadId};
-use selvedge_store::{Error as StoreError, Store};
+use selvedge_store::{Error as StoreError, Store, Summary};
 
 use crate::chain;
 use crate::engine::Engine;
 use crate::error::Result;
-use crate::standing::{Outcome, Outcomes, Standing, holder, started_for};
+use crate::outcome::{self, Outcome, Outcomes};
+use crate::standing::{Standing, started_for};
 
 /// How often everybody looks, told or not.
 const LOOK: Duration = Duration::from_millis(500);
@@ -37,13 +39,9 @@ const FEED: usize = 1000;
 const LINKS_MAX: usize = 10_000;
 
 impl Engine {
-    /// Waits for threads, at most this long; gives what came of each. What dead processes left in them and below them is settled
-    /// before that: `stalled` is what it was found as.
+    /// Waits for threads, at most this long; gives the outcome of each. Only reads.
     pub fn wait(&self, threads: &[ThreadId], timeout: Duration, cancel: &Cancel) -> Result<Outcomes> {
-        let outcomes = wait_threads(&*self.store, &self.trust, &*self.processes, threads, timeout, cancel)?;
-        // What can't be settled now is settled by the next look.
-        _ = self.settle_orphans(threads);
-        Ok(outcomes)
+        wait_threads(&*self.store, &self.trust, &*self.processes, threads, timeout, cancel)
     }
 }
 
@@ -68,7 +66,7 @@ pub fn wait_threads(
         for mut waiting in open {
             let is_news = news.as_ref().is_none_or(|news| news.contains(&waiting.at));
             match if is_news { waiting.look(store, trust, processes)? } else { None } {
-                Some(outcome) => _ = results.insert(waiting.asked, outcome),
+                Some(outcome) => _ = results.insert(waiting.asked.clone(), waiting.asked_for(outcome)),
                 None => still_open.push(waiting),
             }
         }
@@ -82,7 +80,7 @@ pub fn wait_threads(
         if let Some(status) = ended_as {
             for waiting in open.drain(..) {
                 let outcome = waiting.unfinished(store, trust, status)?;
-                results.insert(waiting.asked, outcome);
+                results.insert(waiting.asked.clone(), waiting.asked_for(outcome));
             }
         }
         if open.is_empty() {
@@ -196,12 +194,12 @@ impl Waiting {
     /// Looks as far as the chain goes; gives what came of it, once it is over.
     fn look(&mut self, store: &dyn Store, trust: &Trust, processes: &dyn Processes) -> Result<Option<Outcome>> {
         loop {
-            let Some((manifest, is_deleted)) = chain::known(store, &self.at)? else {
+            let Some((summary, is_deleted)) = chain::known(store, &self.at)? else {
                 return Ok(Some(self.lost()));
             };
-            let next = chain::next(&manifest).filter(|_| is_deleted);
+            let next = chain::next(&summary.manifest).filter(|_| is_deleted);
             let step = match (is_deleted, next) {
-                (false, _) => match see(store, trust, processes, manifest.clone())? {
+                (false, _) => match see(store, trust, processes, summary.clone())? {
                     Some(seen) => decide(&self.target, &seen),
                     // It was deleted just now.
                     None => continue,
@@ -221,7 +219,7 @@ impl Waiting {
                         return Ok(None);
                     }
                     let why = "nobody has started it".to_owned();
-                    let outcome = Outcome::of(store, trust, &self.at, Standing::Stalled, None)?;
+                    let outcome = Outcome::of_log(store, trust, &self.at, Standing::Stalled, None)?;
                     return Ok(Some(outcome.because(Some(why))));
                 }
                 Step::Follow(next, target) => {
@@ -234,21 +232,20 @@ impl Waiting {
                     }
                     (self.at, self.target, self.unheld_since) = (next, target, None);
                 }
-                Step::Over(Standing::Deleted, _) => {
-                    let outcome = Outcome::bare(Standing::Deleted, self.at.clone(), Some("it was deleted".to_owned()));
-                    return Ok(Some(Outcome {
-                        outputs: manifest.outputs,
-                        cost: chain::cost(store, &self.at)?,
-                        ..outcome
-                    }));
-                }
+                Step::Over(Standing::Deleted, _) => return outcome::deleted(store, &summary.manifest).map(Some),
                 Step::Over(standing, run) => {
-                    let outcome = Outcome::of(store, trust, &self.at, standing, run)?;
+                    let outcome = Outcome::of_log(store, trust, &self.at, standing, run.as_ref())?;
                     let why = (standing == Standing::Stalled).then(|| "the process that ran it is gone".to_owned());
                     return Ok(Some(outcome.because(why)));
                 }
             }
         }
+    }
+
+    /// The outcome, with the thread that was asked for.
+    fn asked_for(&self, outcome: Outcome) -> Outcome {
+        let original_thread_id = Some(self.asked.clone()).filter(|asked| *asked != outcome.thread_id);
+        Outcome { original_thread_id, ..outcome }
     }
 
     /// What is said of a thread that nobody knows.
@@ -265,9 +262,9 @@ impl Waiting {
     /// What is said of a thread that has not ended.
     fn unfinished(&self, store: &dyn Store, trust: &Trust, status: Standing) -> Result<Outcome> {
         match chain::known(store, &self.at)? {
-            Some((manifest, false)) => {
+            Some((Summary { manifest, .. }, false)) => {
                 let run = manifest.run_id.clone();
-                let outcome = Outcome::of(store, trust, &self.at, status, run)?;
+                let outcome = Outcome::of_log(store, trust, &self.at, status, run.as_ref())?;
                 Ok(outcome.because(Some(format!("it is {} still", manifest.status))))
             }
             _ => Ok(Outcome::bare(status, self.at.clone(), None)),
@@ -276,12 +273,12 @@ impl Waiting {
 }
 
 /// What the registry says of a thread; nothing if it was deleted meanwhile.
-fn see(store: &dyn Store, trust: &Trust, processes: &dyn Processes, mut manifest: Manifest) -> Result<Option<Seen>> {
+fn see(store: &dyn Store, trust: &Trust, processes: &dyn Processes, mut summary: Summary) -> Result<Option<Seen>> {
     loop {
-        let thread = manifest.thread_id.clone();
-        let is_held = match manifest.status {
-            Status::Running => holder(store, &thread)?.is_some(),
-            Status::Created => may_be_started(store, trust, processes, &manifest)?,
+        let thread = summary.manifest.thread_id.clone();
+        let is_held = match summary.manifest.status {
+            Status::Running => !summary.is_stalled(),
+            Status::Created => may_be_started(store, trust, processes, &summary)?,
             _ => false,
         };
         let runs = match store.runs(&thread) {
@@ -289,30 +286,33 @@ fn see(store: &dyn Store, trust: &Trust, processes: &dyn Processes, mut manifest
             Err(StoreError::Deleted(_) | StoreError::NoThread(_)) => return Ok(None),
             Err(error) => return Err(error.into()),
         };
-        // Whoever ran it may have ended it and left between two of these questions.
+        // The process that ran it may have ended it and left between two of these questions.
         let Some((now, false)) = chain::known(store, &thread)? else { return Ok(None) };
-        if is_held || (now.status, &now.run_id) == (manifest.status, &manifest.run_id) {
-            let is_handed_over = now.status == Status::Continued && chain::is_handed_over(store, &thread)?;
-            return Ok(Some(Seen { manifest: now, runs, is_held, is_handed_over }));
+        let is_same =
+            (now.manifest.status, &now.manifest.run_id) == (summary.manifest.status, &summary.manifest.run_id);
+        if is_held || is_same {
+            let is_handed_over = now.manifest.status == Status::Continued && chain::is_handed_over(store, &thread)?;
+            return Ok(Some(Seen { manifest: now.manifest, runs, is_held, is_handed_over }));
         }
-        manifest = now;
+        summary = now;
     }
 }
 
-/// Whether somebody alive has a thread that has not run, or is to run it: the process that was started for it, whoever has the thread it
-/// continues, or whoever started it and waits for it.
-fn may_be_started(store: &dyn Store, trust: &Trust, processes: &dyn Processes, manifest: &Manifest) -> Result<bool> {
-    if holder(store, &manifest.thread_id)?.is_some() {
+/// Whether a live process has a thread that has not run, or is to run it: the process that was started for it, the holder of the thread
+/// it continues, or the holder of its parent, which waits for it.
+fn may_be_started(store: &dyn Store, trust: &Trust, processes: &dyn Processes, thread: &Summary) -> Result<bool> {
+    let manifest = &thread.manifest;
+    if thread.holder.is_some() {
         return Ok(true);
     }
     let is_held = |other: &ThreadId| -> Result<bool> {
-        let end = chain::end(store, other)?.thread;
-        Ok(end != manifest.thread_id && holder(store, &end)?.is_some())
+        let end = chain::end(store, other)?;
+        Ok(end.thread != manifest.thread_id && end.summary.is_some_and(|end| end.holder.is_some()))
     };
     if let Some(before) = &manifest.continuation_of {
         return is_held(before);
     }
-    // Where it can't be known who was started for it, whoever has its parent may be the one.
+    // Where it can't be known who was started for it, the holder of its parent may be the one.
     match started_for(store, trust, manifest).ok().flatten() {
         Some(process) => Ok(processes.may_live(&process)),
         None => manifest.parent_id.as_ref().map_or(Ok(false), is_held),

@@ -80,6 +80,9 @@ pub struct Manifest {
     /// The active run.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub run_id: Option<RunId>,
+    /// Whether an engine makes the active run, under a lease.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub run_held: bool,
     /// Why it waits.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub suspended: Option<Suspended>,
@@ -164,6 +167,7 @@ impl Manifest {
             cost: Cost::default(),
             outputs: None,
             run_id: None,
+            run_held: false,
             suspended: None,
             asks: Vec::new(),
             created_at: at,
@@ -175,6 +179,11 @@ impl Manifest {
     /// The first thread of the tree it belongs to.
     pub fn family_root(&self) -> &ThreadId {
         self.family_root_id.as_ref().unwrap_or(&self.thread_id)
+    }
+
+    /// Whether it is running by a run that no engine makes: that run is its writer's own, and only its writer goes on with it or ends it.
+    pub fn is_run_outside(&self) -> bool {
+        self.status == Status::Running && !self.run_held
     }
 
     /// Takes one event in. A misfit leaves the manifest as it was.
@@ -223,6 +232,7 @@ impl Manifest {
         }
         self.status = self.status.become_(Status::Running)?;
         self.run_id = Some(run.run_id.clone());
+        self.run_held = run.meta.held;
         self.suspended = None;
         self.completed_at = None;
         Ok(())
@@ -243,6 +253,7 @@ impl Manifest {
         }
         self.cost.add(&run.meta.total_cost());
         self.run_id = None;
+        self.run_held = false;
         Ok(())
     }
 
@@ -275,6 +286,7 @@ impl Manifest {
             self.enter(status, at)?;
             if status.is_terminal() {
                 self.run_id = None;
+                self.run_held = false;
             }
         }
         self.title = change.title.clone().or(self.title.take());

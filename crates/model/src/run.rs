@@ -57,6 +57,9 @@ pub struct RunMeta {
     pub origin: String,
     /// Where the run stands.
     pub status: RunStatus,
+    /// An engine makes the run under a lease; otherwise it is its writer's own and never settled by an engine.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub held: bool,
     /// The thread that asked for it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub parent_thread_id: Option<ThreadId>,
@@ -99,6 +102,7 @@ impl RunMeta {
             agent_id,
             origin: origin.into(),
             status: RunStatus::Running,
+            held: false,
             parent_thread_id: None,
             termination_code: None,
             termination_detail: None,
@@ -132,6 +136,12 @@ impl RunMeta {
             (RunStatus::Done, None, Some("killed")) => Status::Killed,
             (RunStatus::Done, None, _) => Status::Completed,
         }
+    }
+
+    /// The same run, made by an engine under a lease.
+    #[must_use]
+    pub fn under_lease(self) -> Self {
+        Self { held: true, ..self }
     }
 
     /// What the run used, tokens included.

@@ -44,7 +44,8 @@ fn main() -> Result<(), Box<dyn Error>> {
     // Under a lease nobody else writes; if this process dies, another one takes over, and this one can't write any more.
     let lease = store.acquire(&thread, Acquire::default())?;
     let run = RunId::new(SystemIds.hex32())?;
-    let began = RunMeta::started(agent, "user");
+    // So that an engine may settle the run if this process dies; a run without it stays its writer's own.
+    let began = RunMeta::started(agent, "user").under_lease();
     let steps = [
         said(Reason::UserMessage, Role::User, "A line about threads, please.").of_run(&run, Some(began.clone())),
         said(Reason::AssistantTurnCommitted, Role::Assistant, "What is woven holds.").of_run(&run, None),

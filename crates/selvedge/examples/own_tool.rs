@@ -82,7 +82,7 @@ fn main() -> Result<(), Box<dyn Error>> {
             println!("version {version}: {}", reason.as_str());
         }
     })?;
-    println!("{}", ended.text.unwrap_or_default());
+    println!("{}", ended.result.unwrap_or_default());
     println!("the lamp is {}", if is_on.load(Ordering::SeqCst) { "on" } else { "off" });
     println!("{thread} is {}", ended.status);
     Ok(())

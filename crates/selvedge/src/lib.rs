@@ -22,7 +22,7 @@ pub mod workshop;
 pub use selvedge_engine::replay;
 pub use selvedge_engine::snapshot;
 pub use selvedge_engine::{
-    Assignment, Choice, Decided, Delivered, Ended, Engine, Error as EngineError, Input, Options as EngineOptions,
+    Assignment, Choice, Decided, Delivered, Engine, Error as EngineError, Input, Options as EngineOptions, Outcome,
     Permission, Recorded, Redactor, Resumed, Stopped, Told,
 };
 pub use selvedge_items as items;

@@ -152,7 +152,7 @@ impl Inbox for LocalStore {
 
 impl Registry for LocalStore {
     fn get(&self, thread: &ThreadId) -> Result<Summary> {
-        self.core.read(|connection| Ok(crate::registry::summary(rows::existing(connection, thread)?)))
+        self.core.summary(thread)
     }
 
     fn list(&self, filter: &Filter, after: Option<Cursor>, limit: usize) -> Result<Page<Summary>> {
@@ -164,10 +164,7 @@ impl Registry for LocalStore {
     }
 
     fn children(&self, thread: &ThreadId) -> Result<Vec<Summary>> {
-        let found = self
-            .core
-            .read(|connection| rows::select(connection, "t.parent_id = ? ORDER BY t.id", [thread.as_str()]))?;
-        Ok(found.into_iter().map(crate::registry::summary).collect())
+        self.core.children(thread)
     }
 
     fn runs(&self, thread: &ThreadId) -> Result<Vec<Run>> {

@@ -1,18 +1,62 @@
 //! Finding threads.
 
+use std::collections::HashMap;
+
 use rusqlite::named_params;
-use selvedge_model::{AgentId, DirectiveId, Status, ThreadId};
+use selvedge_model::{AgentId, DirectiveId, OwnerId, Status, ThreadId};
 use selvedge_store::{Cursor, Error, Filter, Page, Result, Summary};
 
 use crate::core::Core;
 use crate::rows::{self, Row, signed, unsigned};
 use crate::schema::database;
 
-pub(crate) fn summary(row: Row) -> Summary {
-    Summary { version: row.head.version, manifest: row.manifest }
-}
-
 impl Core {
+    /// What the registry shows of threads. Whether an owner lives is asked once for each owner, not for each thread.
+    pub(crate) fn summaries(&self, rows: Vec<Row>) -> Result<Vec<Summary>> {
+        let mut known: HashMap<OwnerId, bool> = HashMap::new();
+        let mut found = Vec::with_capacity(rows.len());
+        for mut row in rows {
+            let was_held = row.owner.is_some();
+            let mut holder = self.live(row.owner.take(), &mut known)?;
+            if was_held && holder.is_none() && row.manifest.status == Status::Running {
+                // Its owner may have ended the run after the row was read, and died after that.
+                let Some(mut now) = self.read(|connection| rows::find(connection, &row.manifest.thread_id))? else {
+                    continue;
+                };
+                holder = self.live(now.owner.take(), &mut known)?;
+                row = now;
+            }
+            found.push(Summary { version: row.head.version, manifest: row.manifest, holder });
+        }
+        Ok(found)
+    }
+
+    fn live(&self, owner: Option<OwnerId>, known: &mut HashMap<OwnerId, bool>) -> Result<Option<OwnerId>> {
+        let Some(owner) = owner else { return Ok(None) };
+        let lives = match known.get(&owner) {
+            Some(lives) => *lives,
+            None => {
+                let lives = self.is_alive(&owner)?;
+                known.insert(owner.clone(), lives);
+                lives
+            }
+        };
+        Ok(lives.then_some(owner))
+    }
+
+    pub(crate) fn summary(&self, thread: &ThreadId) -> Result<Summary> {
+        let row = self.read(|connection| rows::existing(connection, thread))?;
+        match self.summaries(vec![row])?.pop() {
+            Some(summary) => Ok(summary),
+            None => Err(self.read(|connection| Ok(rows::missing(connection, thread)))?),
+        }
+    }
+
+    pub(crate) fn children(&self, thread: &ThreadId) -> Result<Vec<Summary>> {
+        let condition = "t.parent_id = ? ORDER BY t.id";
+        self.summaries(self.read(|connection| rows::select(connection, condition, [thread.as_str()]))?)
+    }
+
     pub(crate) fn list(&self, filter: &Filter, after: Option<Cursor>, limit: usize) -> Result<Page<Summary>> {
         let Filter { agent_id, directive, status, parent_id, text } = filter;
         let mut conditions = vec!["t.id < :before"];
@@ -45,11 +89,11 @@ impl Core {
         let more = found.len() > limit;
         found.truncate(limit);
         let next = found.last().filter(|_| more).map(|last| Cursor(unsigned(last.id)));
-        Ok(Page { items: found.into_iter().map(summary).collect(), next })
+        Ok(Page { items: self.summaries(found)?, next })
     }
 
     pub(crate) fn chain(&self, thread: &ThreadId) -> Result<Vec<Summary>> {
-        self.read(|connection| {
+        let rows = self.read(|connection| {
             rows::existing(connection, thread)?;
             let manifest = |id: &ThreadId| match rows::find(connection, id)? {
                 Some(row) => Ok(Some(row.manifest)),
@@ -57,8 +101,9 @@ impl Core {
             };
             let ids = selvedge_store::chain::walk(thread, manifest)?;
             let found = ids.iter().filter_map(|id| rows::find(connection, id).transpose());
-            found.map(|row| row.map(summary)).collect()
-        })
+            found.collect()
+        })?;
+        self.summaries(rows)
     }
 
     pub(crate) fn resolve(&self, prefix: &str) -> Result<ThreadId> {

@@ -201,6 +201,16 @@ pub struct Summary {
     pub manifest: Manifest,
     /// How many changesets it has had since it was created.
     pub version: u64,
+    /// The owner of its lease, if that lives. What is known of the thread is not older than the death of an owner that does not.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub holder: Option<OwnerId>,
+}
+
+impl Summary {
+    /// Whether an engine's run is active that no live process makes: the next process that takes the lease settles it.
+    pub fn is_stalled(&self) -> bool {
+        self.manifest.status == Status::Running && !self.manifest.is_run_outside() && self.holder.is_none()
+    }
 }
 
 /// Which threads to list; an absent field asks for nothing.

@@ -1228,7 +1228,8 @@ pub(crate) const PAGES: &[Page] = &[
         exits: &[Exit::NotAllowed],
         retry: Retry::Never,
         means: "The thread can't be run as it stands.",
-        cause: "It has ended, so there is nothing to resume; or nobody has said anything to it yet.",
+        cause: "It has ended, so there is nothing to resume; or nothing was said to it yet; or its active run was recorded by another \
+                program, without a lease, and only that program ends it.",
         remedies: &[
             "start a further run on a thread that has ended: `selvedge send THREAD`",
             "see where it stands: `selvedge thread show THREAD`",

@@ -17,7 +17,6 @@ use serde_json::json;
 
 use crate::context::Context;
 use crate::error::{Exit, Failure, Result};
-use crate::orphans;
 use crate::output::{BAD, BOLD, DIM, GOOD, Output, WARN, paint};
 use crate::text::count;
 use crate::waiting::{self, Need};
@@ -27,7 +26,7 @@ use crate::waiting::{self, Need};
 /// An account belongs to a chain of threads; what a thread starts spends from an account of its own, whose money its parent holds. A
 /// thread that never called a model with a price has none. The bar shows what is spent (█), held (▒) and left (░). A child that waits for
 /// somebody keeps what its parent holds for it, and an account whose chain has ended is closing until all of its children have: who keeps
-/// money so is said, with the command that frees it. What dead processes left running is settled first, and that is said.
+/// money so is said, with the command that frees it. Nothing is written.
 ///
 /// With --verify everything is worked out anew from the signed logs alone: every record in the order of its account's versions,
 /// posted again by the rules; that each ceiling held at every posting; and that the database says the same. What stood in a log that was
@@ -67,7 +66,6 @@ pub(crate) fn run(args: &Args, context: &Context<'_>) -> Result<()> {
     }
     let store = context.open(Access::ReadOnly)?;
     let thread = store.resolve(&args.thread)?;
-    orphans::settle(std::slice::from_ref(&thread), &store, context);
     let tree = audit::tree(&store, &thread)?;
     let audit = match args.verify {
         true => Some(audit::audit(&store, store.trust(), &tree)?),
@@ -202,7 +200,7 @@ fn line(branch: &Branch, is_own: bool, store: &LocalStore, output: &Output) -> R
 fn need(branch: &Branch, store: &LocalStore) -> Option<Need> {
     let end = branch.threads.last().filter(|_| branch.account.status != AccountStatus::Closed)?;
     // Who can't be asked any more holds nothing that could be freed here.
-    waiting::need_of(store, store.get(end).ok()?.manifest).ok()?
+    waiting::need_of(store, &store.get(end).ok()?)
 }
 
 fn holders(open: u64, reservations: &[selvedge_model::account::Reservation]) -> String {

@@ -14,8 +14,8 @@ use crate::text::spent;
 /// A chain is one execution over several threads: each was handed over, or somebody resumed it. It is the same from each of its threads.
 /// A deleted thread is shown as `deleted`.
 ///
-/// JSON: {"success", "chain_length", "chain":[{"thread_id", "status", "directive", "agent_id", "title", "cost", "continued":{"how":
-/// "handoff" or "resume", "reason": "context_full", "requested" or null, "new_thread_id", "trailing_turns", "details"} or null}]}, root first. "cost" is {"turns", "input_tokens",
+/// JSON: {"success", "chain_length", "chain":[{…, "agent_id", "continued":{"how":
+/// "handoff" or "resume", "reason": "context_full", "requested" or null, "new_thread_id", "trailing_turns", "details"} or null}]}, root first; each as the last object of `selvedge run`, without "result", and with "cost" of that thread alone. "cost" is {"turns", "input_tokens",
 /// "output_tokens", "spend", "duration_ms"}, with "spend_unknown" (of "spend", what was put down for lost calls) and "corrected":{"from",
 /// "to"} (what `selvedge budget --correct` said there of lost calls of earlier threads: "from" less "to" is taken off the chain).
 #[derive(Debug, clap::Args)]
@@ -50,11 +50,11 @@ pub(crate) fn run(args: &Args, context: &Context<'_>) -> Result<()> {
 fn show(chain: &Chain, output: &Output) -> Result<()> {
     let rows = chain.chain.iter().map(|link| {
         vec![
-            link.thread_id.to_string(),
-            link.status.to_string(),
-            link.directive.as_ref().map(ToString::to_string).unwrap_or_default(),
-            link.cost.turns.to_string(),
-            spent(&link.cost),
+            link.outcome.thread_id.to_string(),
+            link.outcome.status.to_string(),
+            link.outcome.directive.as_ref().map(ToString::to_string).unwrap_or_default(),
+            link.outcome.cost.turns.to_string(),
+            spent(&link.outcome.cost),
             how(link),
         ]
     });

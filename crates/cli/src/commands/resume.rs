@@ -21,7 +21,7 @@ use crate::running::Running;
 /// A thread that has ended goes on in another one, which knows all that was said and is told the message; without one there is
 /// nothing to do. Of a chain, any thread may be named: its end goes on.
 ///
-/// JSON: as `selvedge run`. If a thread that had ended goes on, "resumed" of the last object is {"old_thread_id", "new_thread_id",
+/// JSON: as `selvedge run`. If a thread that had ended goes on, "resumed" of the outcome is {"old_thread_id", "new_thread_id",
 /// "original_thread_id", "resolved_thread_id", "directive", "reconstructed_turns"}; "original_thread_id" is the one that was named, or null
 /// if that was the end of its chain.
 #[derive(Debug, clap::Args)]

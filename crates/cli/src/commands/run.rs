@@ -20,9 +20,13 @@ use crate::running::Running;
 /// a script of yours.
 ///
 /// JSON: one object per line, each with "told": "committed" with the event, its "thread_id", "version", "seq" and "reason";
-/// "draft" for what is not committed yet; "calling"; "retrying"; "dropped"; "state_error"; and last "ended" with "thread_id", "run_id",
-/// "status", "code", "detail", "text", "outputs", "suspended", "asks", "resumed", and what the run used: "turns", "input_tokens",
-/// "output_tokens", "spend" in dollars and "duration_ms".
+/// "draft" for what is not committed yet; "calling"; "retrying"; "dropped"; "state_error"; and last "ended" with the outcome.
+///
+/// An outcome is the same object everywhere: "thread_id" (the end of the chain), "original_thread_id" (what was asked for, if that is
+/// another one), "status", "run_id", "code" and "why" (why it ended or waits, in a word and in a sentence), "result" (the last words of the
+/// model, at most 4,000 characters), "outputs", "cost" (of the whole chain) and "run_cost" (of the run), each {"turns", "input_tokens",
+/// "output_tokens", "spend" in dollars, "duration_ms"}, "suspended", "asks", "resumed" (if a thread that had ended went on in another one),
+/// "holder" (the process that runs it), "directive" and "title". Fields that say nothing are left out.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
     /// The directive, such as `reports/weekly`

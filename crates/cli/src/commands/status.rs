@@ -57,7 +57,7 @@ fn next_steps(ready: bool, threads: &[Summary]) -> Vec<String> {
     let steps = match (ready, threads.first()) {
         (false, _) => vec!["selvedge init".to_owned(), "selvedge demo".to_owned()],
         (true, None) => vec!["selvedge thread new --agent scribe".to_owned(), "selvedge demo".to_owned()],
-        (true, Some(Summary { manifest, version })) => {
+        (true, Some(Summary { manifest, version, .. })) => {
             let id = &manifest.thread_id;
             vec![
                 format!("selvedge log {id}"),

@@ -1,9 +1,11 @@
 //! `selvedge thread list`: threads, the newest first.
 
+use selvedge_engine::standing::Standing;
 use selvedge_model::{AgentId, DirectiveId, Status};
 use selvedge_store::{Cursor, Filter, Page, Registry, Summary};
 use selvedge_store_local::Access;
 use serde::Serialize;
+use serde_json::{Value, json};
 
 use crate::context::Context;
 use crate::error::Result;
@@ -17,7 +19,7 @@ const TITLE_WIDTH: usize = 50;
 /// Example: selvedge thread list --agent scribe --status suspended
 ///
 /// JSON: {"threads":[…], "next":CURSOR or null}; each thread has at least "thread_id", "agent_id", "status", "version",
-/// "created_at" and "updated_at". Hand "next" to --after for the next page.
+/// "created_at" and "updated_at", and "holder" if a live process holds it; the status of one whose process is gone is stalled. Hand "next" to --after for the next page.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
     /// Only of this agent
@@ -64,24 +66,33 @@ pub(crate) fn run(args: Args, context: &Context<'_>) -> Result<()> {
 }
 
 #[derive(Serialize)]
-struct Listed<'a> {
-    threads: &'a [Summary],
+struct Listed {
+    threads: Vec<Value>,
     next: Option<Cursor>,
+}
+
+/// A thread as it is listed: one whose process is gone is stalled.
+pub(crate) fn listed(summary: &Summary) -> Value {
+    let mut shown = serde_json::to_value(summary).unwrap_or_default();
+    shown["status"] = json!(Standing::from(summary));
+    shown
 }
 
 /// Shows a page of threads.
 pub(crate) fn show(page: &Page<Summary>, output: &Output) -> Result<()> {
     if output.is_json() {
-        return output.record(&Listed { threads: &page.items, next: page.next });
+        let threads = page.items.iter().map(listed).collect();
+        return output.record(&Listed { threads, next: page.next });
     }
     if page.items.is_empty() {
         return Ok(());
     }
-    let rows = page.items.iter().map(|Summary { manifest, version }| {
+    let rows = page.items.iter().map(|summary| {
+        let Summary { manifest, version, .. } = summary;
         vec![
             manifest.thread_id.to_string(),
             manifest.agent_id.to_string(),
-            manifest.status.to_string(),
+            Standing::from(summary).to_string(),
             version.to_string(),
             local_minute(manifest.updated_at),
             one_line(manifest.title.as_deref().unwrap_or_default(), TITLE_WIDTH),

@@ -2,6 +2,9 @@
 
 use std::path::PathBuf;
 
+use selvedge::Outcome;
+use selvedge_engine::outcome::of_thread;
+use selvedge_engine::standing::Standing;
 use selvedge_log::Head;
 use selvedge_model::limits::Limits;
 use selvedge_model::{Posted, Run, ThreadId};
@@ -13,17 +16,17 @@ use serde::Serialize;
 use crate::context::Context;
 use crate::error::Result;
 use crate::imported;
-use crate::orphans;
 use crate::output::{BOLD, Output, paint};
 use crate::text::{clean, count, key, local, spent};
+use crate::waiting::{self, Need};
 
 /// Show what is known of a thread
 ///
-/// What dead processes left running in it and below it is settled first, and that is said.
+/// A thread whose process is gone is `stalled`, and the command that takes it up is shown. Nothing is written.
 ///
 /// JSON: {"thread_id", "agent_id", "status", "version", "title", "created_at", "updated_at", "cost", …, "head":{"version", "lines",
 /// "bytes", "hash", "epoch", "signer", …}, "folder", "chain":[ID…], "children":[ID…], "runs":[…], "requests":[…],
-/// "imported":{"format", "source", "at", "witnessed"}}. Fields that say nothing are left out.
+/// "imported":{"format", "source", "at", "witnessed"}, "needs":{"reason", "code", "why", "commands":[TEXT…], …}, "outcome":{…} (as the last object of `selvedge run`)}. Fields that say nothing are left out.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
     /// Any unique beginning of the thread's id or its hex
@@ -43,15 +46,25 @@ struct Shown {
     requests: Vec<Posted>,
     #[serde(skip_serializing_if = "Option::is_none")]
     imported: Option<Origin>,
+    /// What somebody must do before it goes on.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    needs: Option<Need>,
+    /// How it ended or stands, by its verified log; absent if that can't be read.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    outcome: Option<Outcome>,
+    /// In place of the status that the registry has: a thread whose process is gone is stalled.
+    #[serde(skip)]
+    standing: Standing,
 }
 
 pub(crate) fn run(args: &Args, context: &Context<'_>) -> Result<()> {
     let store = context.open(Access::ReadOnly)?;
     let thread = store.resolve(&args.thread)?;
-    orphans::settle(std::slice::from_ref(&thread), &store, context);
     let shown = look(&thread, &store)?;
     if context.output.is_json() {
-        return context.output.record(&shown);
+        let mut record = serde_json::to_value(&shown).unwrap_or_default();
+        record["status"] = serde_json::json!(shown.standing);
+        return context.output.record(&record);
     }
     let key = key(&shown.head.signer, store.trust());
     show(&shown, &key, context.output)
@@ -59,8 +72,12 @@ pub(crate) fn run(args: &Args, context: &Context<'_>) -> Result<()> {
 
 fn look(thread: &ThreadId, store: &LocalStore) -> Result<Shown> {
     let ids = |summaries: Vec<Summary>| summaries.into_iter().map(|summary| summary.manifest.thread_id).collect();
+    let summary = store.get(thread)?;
     Ok(Shown {
-        summary: store.get(thread)?,
+        outcome: of_thread(store, store.trust(), &summary).ok(),
+        standing: Standing::from(&summary),
+        needs: waiting::need_of(store, &summary),
+        summary,
         head: store.head(thread)?,
         folder: store.thread_folder(thread),
         chain: ids(store.chain(thread)?),
@@ -72,7 +89,7 @@ fn look(thread: &ThreadId, store: &LocalStore) -> Result<Shown> {
 }
 
 fn show(shown: &Shown, key: &str, output: &Output) -> Result<()> {
-    let Summary { manifest, version } = &shown.summary;
+    let Summary { manifest, version, .. } = &shown.summary;
     let optional = |value: Option<&str>| value.map(clean);
     let listed = |ids: &[ThreadId]| {
         (!ids.is_empty()).then(|| ids.iter().map(ToString::to_string).collect::<Vec<_>>().join(", "))
@@ -85,7 +102,8 @@ fn show(shown: &Shown, key: &str, output: &Output) -> Result<()> {
         ("agent", Some(manifest.agent_id.to_string())),
         ("directive", manifest.directive.as_ref().map(ToString::to_string)),
         ("task", optional(manifest.task_id.as_ref().map(|task| task.as_str()))),
-        ("status", Some(manifest.status.to_string())),
+        ("status", Some(shown.standing.to_string())),
+        ("next", shown.needs.as_ref().and_then(|need| need.commands.first()).map(|command| format!("`{command}`"))),
         ("limits", manifest.limits.as_ref().map(limits)),
         ("version", Some(version.to_string())),
         ("log", Some(format!("{}, {}, signed by {key}", count(head.lines, "line"), count(head.bytes, "byte")))),

@@ -3,13 +3,13 @@
 use std::time::Duration;
 
 use selvedge_engine::chain::{Link, Tree, get_tree};
+use selvedge_engine::standing::Standing;
 use selvedge_store::{Feed, Registry};
 use selvedge_store_local::{Access, LocalStore};
 
 use crate::commands::wait::standing;
 use crate::context::Context;
 use crate::error::{Failure, Result};
-use crate::orphans;
 use crate::output::{BOLD, DIM, WARN, paint};
 use crate::text::{count, spent};
 use crate::waiting::{self, Need};
@@ -19,12 +19,13 @@ const LISTEN: Duration = Duration::from_millis(500);
 
 /// Show a thread, its chain and everything it started, as a tree
 ///
-/// Each line is a chain: its threads from root to end, how the end stands, and what it and all below it used. What dead processes left
-/// running in it is settled first, and that is said; where that can't be done it is `stalled`. Below a child that waits for somebody stands
-/// what to type: it keeps its money until then.
+/// Each line is a chain: its threads from root to end, how the end stands, and what it and all below it used. A thread whose
+/// process is gone is `stalled`. Below a thread that is stalled, and below a child that waits for somebody, stands what to type: it keeps its
+/// money until then. Nothing is written.
 ///
-/// JSON: {"thread_id", "status", "cost", "chain":[…], "children":[…], "truncated"}: "chain" as `selvedge chain` has it, "children" like this
-/// object again. With --follow one object for each change.
+/// JSON: as the last object of `selvedge run`, for the end of the chain, without "result"; with "cost" of the chain and all below it, and
+/// {"chain":[…], "children":[…], "truncated"}: "chain" as `selvedge chain` has it, "children" like this object again. With --follow one
+/// object for each change.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
     /// Any unique beginning of the thread's id or its hex
@@ -37,10 +38,7 @@ pub(crate) struct Args {
 pub(crate) fn run(args: &Args, context: &Context<'_>) -> Result<()> {
     let store = context.open(Access::ReadOnly)?;
     let thread = store.resolve(&args.thread)?;
-    let look = || {
-        orphans::settle(std::slice::from_ref(&thread), &store, context);
-        get_tree(&store, &thread).map_err(|error| Failure::of(&error))
-    };
+    let look = || get_tree(&store, &thread).map_err(|error| Failure::of(&error));
     // Asked before looking: what comes in between is seen now or looked for again, never missed.
     let mut position = store.position()?;
     let mut tree = look()?;
@@ -65,6 +63,9 @@ fn show(tree: &Tree, store: &LocalStore, context: &Context<'_>) -> Result<()> {
         return context.output.record(tree);
     }
     let mut lines = vec![line(tree)];
+    if tree.outcome.status == Standing::Stalled {
+        lines.extend(need(tree, store).map(|need| paint(WARN, need.sentence())));
+    }
     branch(tree, "", store, &mut lines);
     context.output.text(lines.join("\n"))
 }
@@ -84,13 +85,13 @@ fn branch(tree: &Tree, before: &str, store: &LocalStore, lines: &mut Vec<String>
 
 /// What a child needs before it goes on, if it waits for somebody.
 fn need(child: &Tree, store: &LocalStore) -> Option<Need> {
-    waiting::need_of(store, store.get(&child.thread_id).ok()?.manifest).ok()?
+    waiting::need_of(store, &store.get(&child.outcome.thread_id).ok()?)
 }
 
 fn line(tree: &Tree) -> String {
-    let ids: Vec<String> = tree.chain.iter().map(|link: &Link| link.thread_id.to_string()).collect();
+    let ids: Vec<String> = tree.chain.iter().map(|link: &Link| link.outcome.thread_id.to_string()).collect();
     let (end, earlier) = ids.split_last().map_or(("", &[][..]), |(end, earlier)| (end.as_str(), earlier));
     let earlier: String = earlier.iter().map(|id| format!("{id} → ")).collect();
-    let used = format!("{}, {}", count(tree.cost.turns, "turn"), spent(&tree.cost));
-    format!("{}{} {} {}", paint(DIM, earlier), paint(BOLD, end), standing(tree.status), paint(DIM, used))
+    let used = format!("{}, {}", count(tree.outcome.cost.turns, "turn"), spent(&tree.outcome.cost));
+    format!("{}{} {} {}", paint(DIM, earlier), paint(BOLD, end), standing(tree.outcome.status), paint(DIM, used))
 }

@@ -2,9 +2,9 @@
 
 use std::time::Duration;
 
-use selvedge::Ended;
+use selvedge::Outcome;
 use selvedge::tools::ProcessGroups;
-use selvedge_engine::standing::{Outcome, Standing};
+use selvedge_engine::standing::Standing;
 use selvedge_engine::wait::wait_threads;
 use selvedge_model::{Cancel, Status, ThreadId};
 use selvedge_store::{Error as StoreError, Registry};
@@ -14,7 +14,6 @@ use crate::config::configuration;
 use crate::context::Context;
 use crate::error::{Exit, Failure, Result};
 use crate::hints;
-use crate::orphans;
 use crate::output::{BAD, BOLD, GOOD, WARN, paint};
 use crate::text::clean;
 
@@ -24,15 +23,14 @@ const SECONDS_MAX: f64 = 31_536_000.0;
 /// Wait until threads have ended
 ///
 /// The wait for a thread ends with the run that is active when it begins; a thread that goes on in others is followed to the end of its
-/// chain. One that waits for somebody ends the wait too, and one whose process is gone is `stalled`: it, and whatever else dead processes
-/// left below what was waited for, is settled before the wait ends. Nothing else is written. What is shown was checked against its signature; of a log that is not what was signed nothing is shown, and it is `unverified`.
+/// chain. One that waits for somebody ends the wait too, and one whose process is gone is `stalled`: `selvedge resume` takes it up.
+/// Nothing is written. What is shown was checked against its signature; of a log that is not what was signed nothing is shown, and it is `unverified`.
 ///
 /// Ends as the commands that run threads: 0 completed; 1 error, killed, completed_with_errors, stalled, deleted or timeout; 3 not found; 6
 /// unverified; 7 needs a decision; 8 limit or budget; 130 cancelled. Of several threads the first counts that did not complete.
 ///
-/// JSON: {"success", "results":{ID:{"status", "thread_id", "run_id", "why", "result", "outputs", "cost", "suspended", "asks"}}}. ID is what was
-/// asked for, "thread_id" the end of its chain, "cost" that of the whole chain; "status" may also be stalled, deleted, unverified,
-/// not_found or timeout.
+/// JSON: {"success", "results":{ID:{…}}}: each as the last object of `selvedge run`. ID is what was asked for; "status" may also be stalled,
+/// deleted, unverified, not_found or timeout.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
     /// Any unique beginnings of the threads' ids or their hex
@@ -58,7 +56,6 @@ pub(crate) fn run(args: &Args, context: &Context<'_>) -> Result<()> {
     let timeout = Duration::from_secs_f64(timeout.clamp(0.0, SECONDS_MAX));
     let waited = wait_threads(&store, store.trust(), &ProcessGroups, &threads, timeout, &Cancel::new());
     let waited = waited.map_err(|error| Failure::of(&error))?;
-    orphans::settle(&threads, &store, context);
     let outcomes = || threads.iter().filter_map(|thread| waited.results.get(thread));
     match context.output.is_json() {
         true => context.output.record(&waited)?,
@@ -125,21 +122,6 @@ fn ended(store: &LocalStore, outcome: &Outcome) -> Result<()> {
                 "wait on with `selvedge wait {thread}`; `selvedge log --follow {thread}` shows what it does"
             )))
         }
-        (_, Some(status)) => {
-            let ended = Ended {
-                thread: thread.clone(),
-                run: outcome.run_id.clone(),
-                status,
-                text: None,
-                code: outcome.why.clone().unwrap_or_else(|| status.to_string()),
-                detail: None,
-                suspended: outcome.suspended.clone(),
-                asks: outcome.asks.clone(),
-                outputs: None,
-                cost: outcome.cost.clone(),
-                resumed: None,
-            };
-            hints::ended(store, &ended)
-        }
+        (_, Some(_)) => hints::ended(store, outcome),
     }
 }

@@ -134,6 +134,32 @@ fn a_second_run_beside_an_active_one_is_not_allowed() {
     sandbox.run_with(&["append", &thread, "--expect", "1", "--json"], run("r2").as_bytes()).error(4, "run_active");
 }
 
+/// A run that another program records through `append` was once settled as lost by whoever looked at it, and the program's next append was
+/// a conflict.
+#[test]
+fn a_run_that_another_program_records_is_left_to_it_whatever_is_typed() {
+    let (sandbox, thread) = Sandbox::with_thread();
+    let meta =
+        |status: &str| format!(r#""run_id":"r1","run_meta":{{"agent_id":"a","origin":"user","status":"{status}"}}"#);
+    sandbox.append(&thread, "0", &format!(r#"{{"reason":"UserMessage",{}}}"#, meta("running")));
+    let shown = sandbox.run(&["thread", "show", &thread, "--json"]).json();
+    assert_eq!((&shown["status"], shown.get("needs")), (&"running".into(), None), "{shown}");
+    assert_eq!(sandbox.run(&["tree", &thread, "--json"]).json()["status"], "running");
+    assert_eq!(sandbox.run(&["thread", "list", "--json"]).json()["threads"][0]["status"], "running");
+    sandbox.run(&["wait", &thread, "--timeout", "0.7", "--json"]).error_beside_data(1, "wait_timeout");
+    assert_eq!(sandbox.run(&["budget", &thread]).code, Some(0));
+    assert_eq!(sandbox.run(&["inbox", "--json"]).records().len(), 0);
+    assert!(!sandbox.run(&["doctor", "--json"]).stdout.contains("left_running"));
+    for verb in [&["cancel"][..], &["kill"], &["resume"], &["send"]] {
+        let said: &[&str] = if verb == ["send"] { &["hello"] } else { &[] };
+        let error = sandbox.run(&[verb, &[&thread], said, &["--json"]].concat()).error(4, "not_runnable");
+        assert!(error["message"].as_str().unwrap().contains("recorded by another program"), "{error}");
+    }
+    sandbox.append(&thread, "1", &format!(r#"{{"reason":"RunFinished",{}}}"#, meta("done")));
+    assert_eq!(sandbox.run(&["verify", &thread]).code, Some(0));
+    assert_eq!(sandbox.run(&["send", &thread, "hello"]).code, Some(0), "it is nobody's run any more");
+}
+
 #[test]
 fn a_thread_that_somebody_holds_is_waited_for_and_then_not_allowed() {
     let (sandbox, thread) = Sandbox::with_thread();

@@ -230,7 +230,7 @@ fn a_call_of_a_thread_that_was_stopped_or_spoken_to_can_not_be_allowed_any_more(
     }
     let thread = waiting(&sandbox);
     let told = ended(&sandbox.run(&["send", &thread, "never mind", "--json"]));
-    assert!(told["text"].as_str().unwrap().starts_with("Heard: "), "{told}");
+    assert!(told["result"].as_str().unwrap().starts_with("Heard: "), "{told}");
     sandbox.run(&["approve", "call_1", "--thread", &thread, "--json"]).error(3, "no_open_call");
     assert_eq!((paid(&sandbox).len(), inbox(&sandbox).len()), (0, 0));
 }
@@ -255,14 +255,14 @@ fn the_model_is_told_why_a_call_was_denied_and_with_what_it_was_made_instead() {
     let sandbox = asking(PAY_ONE);
     let thread = waiting(&sandbox);
     let denied = ended(&sandbox.run(&["deny", "--all", &thread, "--reason", "too much", "--json"]));
-    let heard = denied["text"].as_str().unwrap();
+    let heard = denied["result"].as_str().unwrap();
     assert!(heard.contains("denied by ") && heard.ends_with(": too much"), "{heard}");
     assert_eq!(paid(&sandbox).len(), 0);
 
     let thread = waiting(&sandbox);
     put(&sandbox, "other.json", "{\"to\": \"cara\"}");
     let edited = ended(&sandbox.run(&["approve", "call_1", "--edit", "other.json", "--json"]));
-    let heard = edited["text"].as_str().unwrap();
+    let heard = edited["result"].as_str().unwrap();
     assert!(heard.contains("changed the arguments") && heard.contains("{\"to\":\"cara\"}"), "{heard}");
     assert_eq!(paid(&sandbox), ["paid cara"]);
     let log = sandbox.run(&["log", &thread, "--json"]).records();
@@ -351,7 +351,7 @@ fn nobodys_word_counts_after_the_time_that_was_set() {
     let error = sandbox.run(&["approve", "call_1", "--thread", &thread, "--json"]).error(4, "too_late");
     assert!(error["hint"].as_str().unwrap().contains(&format!("`selvedge resume {thread}`")), "{error}");
     let told = ended(&sandbox.run(&["resume", &thread, "--json"]));
-    assert!(told["text"].as_str().unwrap().contains("nobody allowed this call in time"), "{told}");
+    assert!(told["result"].as_str().unwrap().contains("nobody allowed this call in time"), "{told}");
     assert_eq!(paid(&sandbox).len(), 0);
 }
 
@@ -368,7 +368,7 @@ fn a_project_can_not_allow_what_its_user_wants_to_be_asked_about() {
     // It may be stricter.
     put(&sandbox, ".ai/config/agent/approvals.yaml", &allow.replace("action: allow", "action: deny, reason: not here"));
     let told = ended(&sandbox.run(&RUN));
-    assert!(told["text"].as_str().unwrap().contains("not here"), "{told}");
+    assert!(told["result"].as_str().unwrap().contains("not here"), "{told}");
     assert_eq!(paid(&sandbox).len(), 0);
 }
 
@@ -489,7 +489,7 @@ fn what_becomes_of_an_allowed_call_is_shown_said_and_not_changed_by_a_later_rule
     put(&sandbox, ".ai/config/agent/approvals.yaml", ASK);
     let ran = sandbox.run(&["approve", "call_1", "--with", "paid by hand", "--no-run"]);
     assert!(ran.stdout.contains("is answered with \"paid by hand\" and not made"), "{ran:?}");
-    assert_eq!(ended(&sandbox.run(&["resume", &thread, "--json"]))["text"], "Heard: paid by hand");
+    assert_eq!(ended(&sandbox.run(&["resume", &thread, "--json"]))["result"], "Heard: paid by hand");
     assert_eq!(paid(&sandbox).len(), 0);
 
     let thread = waiting(&sandbox);
@@ -514,7 +514,7 @@ fn a_call_that_another_program_answered_waits_for_nobody() {
     let needs = inbox(&sandbox);
     assert_eq!((needs.len(), &needs[0]["call_id"]), (1, &json!(null)), "{needs:?}");
     assert_eq!(needs[0]["commands"], json!([format!("selvedge resume {thread}")]));
-    assert_eq!(ended(&sandbox.run(&["resume", &thread, "--json"]))["text"], "Heard: paid by hand");
+    assert_eq!(ended(&sandbox.run(&["resume", &thread, "--json"]))["result"], "Heard: paid by hand");
     assert_eq!((paid(&sandbox).len(), inbox(&sandbox).len()), (0, 0));
 }
 

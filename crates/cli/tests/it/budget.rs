@@ -89,10 +89,12 @@ fn a_process_that_is_killed_in_the_middle_of_a_call_has_spent_its_bound_and_evid
     assert!(bound > 16_000_000, "{before}");
     child.kill().unwrap();
     Ran::of(child);
-    // Whoever comes next settles it, also by looking.
+    // Looking settles nothing; it names the command that does.
     let found = budget(&sandbox, &thread);
     let amounts = ["own_nanos", "reserved_nanos"].map(|name| found["accounts"][0][name].as_i64().unwrap());
-    assert_eq!((amounts, &found["verified"]["holds"]), ([bound, 0], &true.into()), "{found}");
+    assert_eq!((amounts, &found["verified"]["holds"]), ([0, bound], &true.into()), "{found}");
+    let take_up = serde_json::json!([format!("selvedge resume {thread}")]);
+    assert_eq!(found["accounts"][0]["needs"]["commands"], take_up, "{found}");
     put(&sandbox, "script.yaml", &script(SAYS));
     let ran = sandbox.run(&["resume", &thread, "--json"]);
     assert_eq!(ran.code, Some(0), "{ran:?}");

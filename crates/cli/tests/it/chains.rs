@@ -19,7 +19,7 @@ fn new() -> NewThread {
 }
 
 fn meta() -> RunMeta {
-    RunMeta::started(AgentId::new("scribe").unwrap(), "user")
+    RunMeta::started(AgentId::new("scribe").unwrap(), "user").under_lease()
 }
 
 fn of_run(meta: Option<RunMeta>, reason: Reason) -> Changeset {

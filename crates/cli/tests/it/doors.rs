@@ -28,7 +28,7 @@ fn with_child(spawn: &str, child: &str) -> (Sandbox, String, String) {
 }
 
 fn heard(ran: &Ran) -> Value {
-    let text = ran.records().pop().unwrap()["text"].as_str().unwrap().to_owned();
+    let text = ran.records().pop().unwrap()["result"].as_str().unwrap().to_owned();
     serde_json::from_str(text.strip_prefix("Heard: ").unwrap()).unwrap()
 }
 
@@ -96,6 +96,25 @@ fn an_agent_killed_while_the_child_it_resumed_works_is_told_what_came_of_it() {
     assert_eq!(ran.code, Some(0), "{ran:?}");
     let (told, chain) = (heard(&ran), chain(&sandbox, &child));
     assert_eq!((chain.len(), said(&sandbox, &chain[1], MORE)), (2, 1), "{told}");
-    assert_eq!((&told["old_thread_id"], &told["new_thread_id"]), (&json!(child), &json!(chain[1])), "{told}");
-    assert_eq!((&told["new_thread_result"]["result"], &told["reconstructed_turns"]), (&json!("Two."), &json!(1)));
+    let resumed = &told["resumed"];
+    assert_eq!((&resumed["old_thread_id"], &resumed["new_thread_id"]), (&json!(child), &json!(chain[1])), "{told}");
+    assert_eq!((&told["result"], &resumed["reconstructed_turns"]), (&json!("Two."), &json!(1)));
+}
+
+/// A stop of a child that its parent had resumed once ended the parent with it.
+#[test]
+fn stopping_a_child_that_its_parent_resumes_stops_the_child_alone() {
+    for (verb, ended_as) in [("cancel", "cancelled"), ("kill", "killed")] {
+        let twice = "turns:\n  - { say: The child is done. }\n  - { calls: [{ tool: slow, arguments: {} }], repeat: forever }\n";
+        let (sandbox, parent, child) = with_child(SPAWN, twice);
+        let mut command = sandbox.command(&["send", &parent, GO, "--json"]);
+        let running = command.stdin(Stdio::null()).spawn().unwrap();
+        eventually("the child runs", || has(&sandbox, "begun.txt"));
+        let next = chain(&sandbox, &child).pop().unwrap();
+        assert_eq!(sandbox.run(&[verb, &next]).code, Some(0));
+        let ran = Ran::of(running);
+        assert_eq!((ran.code, status(&sandbox, &next).as_str()), (Some(0), ended_as), "{ran:?}");
+        assert_eq!(status(&sandbox, &parent), "completed");
+        assert_eq!(heard(&ran)["status"], ended_as, "the parent is told");
+    }
 }

@@ -69,7 +69,7 @@ fn a_run_goes_on_in_thread_after_thread_and_still_knows_its_task() {
     assert_eq!(ran.code, Some(0), "{ran:?}");
     let records = ran.records();
     let ended = records.last().unwrap();
-    assert_eq!((&ended["status"], &ended["text"]), (&json!("completed"), &json!("Done.")));
+    assert_eq!((&ended["status"], &ended["result"]), (&json!("completed"), &json!("Done.")));
     let first = records[0]["thread_id"].as_str().unwrap();
     let links = chain(&sandbox, first);
     assert!(links.len() >= 4, "{links:?}");
@@ -168,7 +168,7 @@ fn whoever_resumes_the_first_thread_resumes_the_last_and_is_told_both() {
     let resumed = &ended["resumed"];
     assert_eq!(resumed["original_thread_id"], json!(first), "{ended}");
     assert_eq!((&resumed["resolved_thread_id"], &resumed["old_thread_id"]), (&json!(last), &json!(last)));
-    assert_eq!((&resumed["directive"], &ended["text"]), (&json!("count"), &json!("Heard.")));
+    assert_eq!((&resumed["directive"], &ended["result"]), (&json!("count"), &json!("Heard.")));
     let links = chain(&sandbox, &first);
     assert_eq!(json!(links.last().unwrap().0), ended["thread_id"]);
     assert_eq!(links[links.len() - 2].0, last);
@@ -238,7 +238,7 @@ fn what_is_sent_to_the_first_thread_is_heard_by_the_last_and_makes_no_other() {
     let before = chain(&sandbox, &first);
     let ran = sandbox.run(&["send", &first, "once again", "--json"]);
     let ended = ran.records().pop().unwrap();
-    assert_eq!((ran.code, &ended["text"]), (Some(0), &json!("Heard.")), "{ran:?}");
+    assert_eq!((ran.code, &ended["result"]), (Some(0), &json!("Heard.")), "{ran:?}");
     assert_eq!((&ended["thread_id"], &ended["resumed"]), (&json!(before.last().unwrap().0), &Value::Null));
     assert_eq!(chain(&sandbox, &first), before);
 }

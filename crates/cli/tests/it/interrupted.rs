@@ -90,6 +90,30 @@ fn what_doctor_advises_about_a_dead_run_really_helps() {
     assert!(!report.stdout.contains("left_running"), "{report:?}");
 }
 
+/// Looking at a dead run once settled it, without the snapshot that a suspension promises.
+#[test]
+fn looking_at_a_dead_run_writes_nothing_and_the_next_command_that_takes_it_settles_it_with_its_snapshot() {
+    let sandbox = project(TASK, &pay("[ -e fast ] || sleep 60"), PAY_ONCE);
+    let thread = killed_in_the_middle(&sandbox);
+    let log = || std::fs::read(sandbox.threads().join(&thread).join("transcript.jsonl")).unwrap();
+    let (before, take_up) = (log(), format!("selvedge resume {thread}"));
+    for look in [&["thread", "show"][..], &["tree"], &["wait", "--timeout", "5"], &["budget"], &["thread", "list"]] {
+        let named: &[&str] = if look == ["thread", "list"] { &[] } else { &[&thread] };
+        let ran = sandbox.run(&[look, named].concat());
+        let shown = format!("{}{}", ran.stdout, ran.stderr);
+        let is_told = shown.contains("stalled") || shown.contains("does not go on");
+        assert!(look == ["budget"] || look == ["thread", "list"] || is_told, "{look:?}: {ran:?}");
+        assert!(look == ["budget"] || look == ["thread", "list"] || shown.contains(&take_up), "{look:?}: {ran:?}");
+        assert_eq!(log(), before, "{look:?} wrote to the log");
+    }
+    let shown = sandbox.run(&["thread", "show", &thread, "--json"]).json();
+    assert_eq!((&shown["status"], &shown["needs"]["commands"]), (&json!("stalled"), &json!([take_up])), "{shown}");
+    assert!(!sandbox.threads().join(&thread).join("state.json").exists());
+    assert_eq!(sandbox.run(&["resume", &thread]).code, Some(7), "a person must decide about the call");
+    let state = sandbox.run(&["state", &thread, "--snapshot", "--json"]).json();
+    assert_eq!((&state["status"], &state["trigger"]), (&json!("suspended"), &json!("on_suspend")), "{state}");
+}
+
 /// The second word replaced the first, though somebody may have acted on it.
 #[test]
 fn the_first_word_about_a_call_counts() {

@@ -97,9 +97,15 @@ fn a_run_is_told_as_it_is_committed_and_ends_with_0() {
     assert_eq!(told("calling").len(), 1);
     assert!(!told("draft").is_empty() && told("draft").iter().all(|record| record["seq"].is_null()));
     let ended = records.last().unwrap();
-    assert_eq!((&ended["told"], &ended["status"], &ended["turns"]), (&json!("ended"), &json!("completed"), &json!(2)));
-    assert!(ended["spend"].is_number() && ended["duration_ms"].is_u64() && ended["output_tokens"].is_u64(), "{ended}");
-    assert_eq!((&ended["text"], paid(&sandbox)), (&json!("Done."), 1));
+    assert_eq!(
+        (&ended["told"], &ended["status"], &ended["run_cost"]["turns"]),
+        (&json!("ended"), &json!("completed"), &json!(2))
+    );
+    assert!(
+        ["spend", "duration_ms", "output_tokens"].iter().all(|name| ended["run_cost"][name].is_number()),
+        "{ended}"
+    );
+    assert_eq!((&ended["result"], paid(&sandbox)), (&json!("Done."), 1));
     // What was told is what the log says.
     let log = sandbox.run(&["log", &thread_of(&ran), "--json"]).records();
     let logged: Vec<u64> =
@@ -378,4 +384,22 @@ fn doctor_misses_what_was_written_down_of_what_a_thread_may_call() {
     // The next run writes it, as is said.
     assert_eq!(sandbox.run(&["send", &thread, "again", "--json"]).code, Some(0));
     assert_eq!(sandbox.run(&["doctor", "--json"]).code, Some(0));
+}
+
+/// How a thread ended had seven forms: each command and each tool of an agent had names and fields of its own.
+#[test]
+fn how_a_thread_ended_is_the_same_object_wherever_it_is_asked_for() {
+    let sandbox = project(TASK, &pay("true"), PAY_ONCE);
+    let ran = sandbox.run(&RUN);
+    let mut ended = ran.records().pop().unwrap();
+    assert_eq!(ended.as_object_mut().unwrap().remove("told"), Some(json!("ended")));
+    assert_eq!((&ended["status"], &ended["result"]), (&json!("completed"), &json!("Done.")), "{ended}");
+    let thread = thread_of(&ran);
+    let waited = sandbox.run(&["wait", &thread, "--json"]).json();
+    assert_eq!(waited["results"][&thread], ended);
+    assert_eq!(sandbox.run(&["thread", "show", &thread, "--json"]).json()["outcome"], ended);
+    let tree = sandbox.run(&["tree", &thread, "--json"]).json();
+    for (name, value) in tree.as_object().unwrap() {
+        assert!(["chain", "children", "truncated"].contains(&name.as_str()) || ended[name] == *value, "{name}: {tree}");
+    }
 }

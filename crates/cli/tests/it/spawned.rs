@@ -77,7 +77,7 @@ fn a_child_that_is_waited_for_gives_its_last_words_to_its_parent() {
     let sandbox = family(&calling(SPAWN), PAYS);
     let ran = sandbox.run(&RUN);
     assert_eq!(ran.code, Some(0), "{ran:?}");
-    let heard = ran.records().pop().unwrap()["text"].as_str().unwrap().to_owned();
+    let heard = ran.records().pop().unwrap()["result"].as_str().unwrap().to_owned();
     let answer: Value = serde_json::from_str(heard.strip_prefix("Heard: ").unwrap()).unwrap();
     assert_eq!((&answer["success"], &answer["result"]), (&json!(true), &json!("The child is done.")));
     assert_eq!(paid(&sandbox), 1);
@@ -138,7 +138,7 @@ fn a_parent_whose_papers_were_forged_starts_nobody() {
     let forge = "sed -i 's/\"depth\": *10/\"depth\":90/' .ai/agent/threads/parent-*/thread.json";
     put(&sandbox, ".ai/tools/pay.yaml", &pay(forge));
     let ran = sandbox.run(&RUN);
-    let heard = ran.records().pop().unwrap()["text"].as_str().unwrap().to_owned();
+    let heard = ran.records().pop().unwrap()["result"].as_str().unwrap().to_owned();
     assert!(heard.contains("can't start a child"), "{heard}");
     assert_eq!(of_status(&sandbox, "child").len(), 0);
     // What was forged is kept, and told of, when the end of the run writes another one.
@@ -160,7 +160,7 @@ fn a_parent_whose_papers_are_gone_gets_new_ones_before_it_starts_a_child() {
     let takes = format!("if [ -e once ]; then ls {papers} > seen.txt; else touch once; rm {papers}; fi");
     put(&sandbox, ".ai/tools/pay.yaml", &pay(&takes));
     let ran = sandbox.run(&RUN);
-    let heard = ran.records().pop().unwrap()["text"].as_str().unwrap().to_owned();
+    let heard = ran.records().pop().unwrap()["result"].as_str().unwrap().to_owned();
     assert!(heard.contains("The child is done."), "{heard}");
     assert!(std::fs::read_to_string(sandbox.project().join("seen.txt")).unwrap().contains("thread.json"));
     assert_eq!(sandbox.run(&["verify", "--all"]).code, Some(0));
@@ -250,7 +250,7 @@ fn a_child_whose_process_died_before_it_began_is_settled_when_its_parent_goes_on
     let script = calling(&calls).replacen("- { ", "- { when: { user: { equals: wait } }, ", 1);
     put(&sandbox, "script.yaml", &script);
     let ran = sandbox.run(&["send", &parent, "wait", "--json"]);
-    let heard = ran.records().pop().unwrap()["text"].as_str().unwrap().to_owned();
+    let heard = ran.records().pop().unwrap()["result"].as_str().unwrap().to_owned();
     assert!(heard.contains("died before it began"), "{heard}");
     assert!(heard.contains("a thread can't wait for itself") && heard.contains("__failed_1"), "{heard}");
     assert_eq!(status(&sandbox, &child), "error");
@@ -273,7 +273,7 @@ fn an_agent_sees_what_runs_elsewhere_and_stops_only_its_own() {
         put(&sandbox, "script.yaml", &script);
         let ran = sandbox.run(&["send", &parent, word, "--json"]);
         assert_eq!(ran.code, Some(0), "{ran:?}");
-        ran.records().pop().unwrap()["text"].as_str().unwrap().to_owned()
+        ran.records().pop().unwrap()["result"].as_str().unwrap().to_owned()
     };
     let heard = say("look", "{ tool: list_active, arguments: {} }");
     assert!(heard.contains(&own) && heard.contains(&stranger), "{heard}");
@@ -320,7 +320,7 @@ fn a_parent_that_was_killed_goes_on_with_the_very_child_it_waited_for() {
     put(&sandbox, "fast", "");
     let ran = sandbox.run(&["resume", &parent, "--json"]);
     assert_eq!(ran.code, Some(0), "{ran:?}");
-    let heard = ran.records().pop().unwrap()["text"].as_str().unwrap().to_owned();
+    let heard = ran.records().pop().unwrap()["result"].as_str().unwrap().to_owned();
     assert!(heard.contains("The child is done.") && heard.contains(&before), "{heard}");
     assert_eq!(of_status(&sandbox, "child").len(), 1, "not a second one");
     assert_eq!(status(&sandbox, &before), "completed");
@@ -455,8 +455,7 @@ fn a_child_whose_process_was_killed_is_stalled_and_goes_on_when_somebody_resumes
     let pid = intent["payload"]["process"]["pid"].as_u64().unwrap();
     assert!(std::process::Command::new("kill").args(["-KILL", &pid.to_string()]).status().unwrap().success());
     sandbox.run(&["wait", &child, "--json"]).error_beside_data(1, "thread_stalled");
-    // Whoever found it dead has settled it.
-    assert!(sandbox.run(&["tree", &parent]).stdout.contains(&format!("{child} suspended")));
+    assert!(sandbox.run(&["tree", &parent]).stdout.contains(&format!("{child} stalled")));
     put(&sandbox, "fast", "");
     let ran = sandbox.run(&["resume", &child, "--json"]);
     assert_eq!((ran.code, status(&sandbox, &child).as_str()), (Some(0), "completed"), "{ran:?}");
@@ -489,7 +488,7 @@ fn an_agent_reads_resumes_and_hands_over_through_its_doors() {
         put(&sandbox, "script.yaml", &script);
         let ran = sandbox.run(&["send", &parent, word, "--json"]);
         assert_eq!(ran.code, Some(0), "{ran:?}");
-        let heard = ran.records().pop().unwrap()["text"].as_str().unwrap().to_owned();
+        let heard = ran.records().pop().unwrap()["result"].as_str().unwrap().to_owned();
         serde_json::from_str(heard.strip_prefix("Heard: ").unwrap()).unwrap_or_else(|error| panic!("{error}: {heard}"))
     };
     let one = |tool: &str| format!("{{ tool: {tool}, arguments: {{ thread_id: {child} }} }}");
@@ -526,7 +525,7 @@ fn an_agent_reads_resumes_and_hands_over_through_its_doors() {
     }
     assert_eq!(say("still", &one("get_chain"))["chain_length"], 1);
     let resumed = say("resume", &resume);
-    assert_eq!((&resumed["resumed"], &resumed["old_thread_id"]), (&json!(true), &json!(child)), "{resumed}");
+    assert_eq!(resumed["resumed"]["old_thread_id"], json!(child), "{resumed}");
     assert_eq!(say("again", &one("get_chain"))["chain_length"], 2);
     // It hands its own work over, and its successor says the last word.
     put(
@@ -536,7 +535,7 @@ fn an_agent_reads_resumes_and_hands_over_through_its_doors() {
     );
     let ran = sandbox.run(&["send", &parent, "enough", "--json"]);
     let ended = ran.records().pop().unwrap();
-    assert_eq!((ran.code, &ended["text"]), (Some(0), &json!("I took over.")), "{ran:?}");
+    assert_eq!((ran.code, &ended["result"]), (Some(0), &json!("I took over.")), "{ran:?}");
     assert_ne!(ended["thread_id"], json!(parent));
     assert_eq!(status(&sandbox, &parent), "continued");
 }
@@ -553,14 +552,14 @@ fn an_agent_that_resumes_a_child_that_waits_is_told_of_the_same_thread() {
     let script = calling(&resume).replacen("- { ", "- { when: { user: { equals: go } }, ", 1);
     put(&sandbox, "script.yaml", &script);
     let ran = sandbox.run(&["send", &parent, "go", "--json"]);
-    let heard = ran.records().pop().unwrap()["text"].as_str().unwrap().to_owned();
+    let heard = ran.records().pop().unwrap()["result"].as_str().unwrap().to_owned();
     let told: Value = serde_json::from_str(heard.strip_prefix("Heard: ").unwrap()).unwrap();
     for field in ["old_thread_id", "new_thread_id", "resolved_thread_id"] {
-        assert_eq!(told[field], json!(child), "{field}: {told}");
+        assert_eq!(told["resumed"][field], json!(child), "{field}: {told}");
     }
-    let fields = ["success", "resumed", "original_thread_id", "directive", "reconstructed_turns", "new_thread_result"];
-    assert!(fields.iter().all(|field| told.get(*field).is_some()), "{told}");
-    assert_eq!((&told["original_thread_id"], &told["directive"]), (&Value::Null, &json!("child")));
+    let fields = ["original_thread_id", "directive", "reconstructed_turns"];
+    assert!(fields.iter().all(|field| told["resumed"].get(*field).is_some()), "{told}");
+    assert_eq!((&told["resumed"]["original_thread_id"], &told["directive"]), (&Value::Null, &json!("child")));
 }
 
 /// The hint was to resume the parent, which had ended and can't be resumed without a message.
@@ -652,7 +651,7 @@ fn a_child_that_waits_for_a_parent_which_waits_for_it_is_refused_at_once() {
     let ran = sandbox.run(&["send", &parent, "go", "--json"]);
     assert_eq!((ran.code, status(&sandbox, &parent).as_str()), (Some(0), "completed"), "{ran:?}");
     assert!(began.elapsed() < Duration::from_secs(60));
-    let heard = ran.records().pop().unwrap()["text"].as_str().unwrap().to_owned();
+    let heard = ran.records().pop().unwrap()["result"].as_str().unwrap().to_owned();
     assert!(heard.contains("__failed_1") && heard.contains("it waits for this thread"), "{heard}");
     assert!(heard.contains("not_found"), "the others are waited for: {heard}");
 }

@@ -17,7 +17,7 @@ use selvedge_log::scan::{Scanner, Signatures, examine};
 use selvedge_model::ThreadId;
 use selvedge_model::account::replay::{Buried, Flaw, History, Replayed, Seen, replay_without, unburied};
 use selvedge_model::account::{Account, AccountId, Record, Reservation};
-use selvedge_store::{Error, Filter, Result, Store};
+use selvedge_store::{Error, Filter, Result, Store, Summary};
 
 use crate::chain;
 use crate::ledger::differences::{differences, other_parent};
@@ -225,7 +225,7 @@ type Extent = BTreeMap<AccountId, u64>;
 fn gone(store: &dyn Store, roots: &[AccountId]) -> Result<Vec<Gone>> {
     let mut gone = Vec::new();
     for root in roots {
-        for (manifest, is_deleted) in chain::walk(store, root)? {
+        for (Summary { manifest, .. }, is_deleted) in chain::walk(store, root)? {
             let tombstone = match is_deleted {
                 true => store.tombstone(&manifest.thread_id)?,
                 false => None,
@@ -254,7 +254,7 @@ fn buried(gone: &[Gone], extent: &Extent) -> Vec<Buried> {
 /// The threads of a chain that are there, in order.
 fn chain_of(store: &dyn Store, root: &AccountId) -> Result<Vec<ThreadId>> {
     let found = chain::walk(store, root)?;
-    Ok(found.into_iter().filter(|(_, is_deleted)| !is_deleted).map(|(manifest, _)| manifest.thread_id).collect())
+    Ok(found.into_iter().filter(|(_, is_deleted)| !is_deleted).map(|(link, _)| link.manifest.thread_id).collect())
 }
 
 /// The threads of these chains and of all that they started.

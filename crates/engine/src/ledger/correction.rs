@@ -27,8 +27,8 @@ pub fn correct(
     evidence: &str,
 ) -> Result<Account> {
     let account = store.get(thread)?.manifest.chain_root_id;
-    let chain: Vec<Manifest> =
-        chain::walk(store, thread)?.into_iter().filter(|(_, is_deleted)| !is_deleted).map(|(link, _)| link).collect();
+    let chain = chain::walk(store, thread)?.into_iter().filter(|(_, is_deleted)| !is_deleted);
+    let chain: Vec<Manifest> = chain.map(|(link, _)| link.manifest).collect();
     let end = chain.last().map_or(thread, |link| &link.thread_id);
     for _ in 0..TRIES {
         let mut book = Book::over(store, ids);

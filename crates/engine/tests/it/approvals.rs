@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use selvedge_engine::assignment::Asking;
-use selvedge_engine::{Assignment, Choice, Ended, Input, Permission, Recorded};
+use selvedge_engine::{Assignment, Choice, Input, Outcome, Permission, Recorded};
 use selvedge_items::config::{ResumeMode, Wait};
 use selvedge_log::Line;
 use selvedge_model::event::{Decision, EffectClass, SuspendReason};
@@ -70,7 +70,7 @@ impl House {
     fn asked(&self, payer: &Payer) -> ThreadId {
         let thread = self.thread();
         let ended = self.send(&thread, Input::text("pay"), &payer.work).0.unwrap();
-        assert_eq!((ended.status, ended.code.as_str()), (Status::Suspended, "approval"));
+        assert_eq!((ended.status.status().unwrap(), ended.code.as_deref().unwrap()), (Status::Suspended, "approval"));
         assert_eq!(payer.paid.load(Ordering::SeqCst), 0, "nothing is done before somebody allows it");
         thread
     }
@@ -79,7 +79,7 @@ impl House {
         self.engine.decide(thread, &call(id), choice, "ann", &payer.work).map(|decided| decided.recorded)
     }
 
-    fn go_on(&self, thread: &ThreadId, payer: &Payer) -> Ended {
+    fn go_on(&self, thread: &ThreadId, payer: &Payer) -> Outcome {
         self.engine.resume(thread, Input::nothing(), &payer.work, &Cancel::new(), &mut |_| {}).unwrap()
     }
 
@@ -112,10 +112,10 @@ fn several_calls_wait_together_and_are_made_in_the_order_of_their_names_once_all
     let decided = house.engine.decide(&thread, &call("p2"), Choice::Approve(None), "ann", &payer.work).unwrap();
     assert_eq!((decided.recorded, decided.undecided), (Recorded::Now, vec![call("p1")]));
     // It waits for the other, and no run is made of it.
-    assert_eq!((house.go_on(&thread, &payer).run, payer.paid.load(Ordering::SeqCst)), (None, 0));
+    assert_eq!((house.go_on(&thread, &payer).run_id, payer.paid.load(Ordering::SeqCst)), (None, 0));
     house.decide(&thread, "p1", Choice::Approve(None), &payer).unwrap();
     let ended = house.go_on(&thread, &payer);
-    assert_eq!((ended.status, ended.text.as_deref()), (Status::Completed, Some("done")));
+    assert_eq!((ended.status.status().unwrap(), ended.result.as_deref()), (Status::Completed, Some("done")));
     let results: Vec<_> = house.results(&thread).into_iter().map(|(id, _)| id).collect();
     assert_eq!(results, ["l", "p1", "p2"]);
     assert_eq!(payer.paid.load(Ordering::SeqCst), 2);
@@ -128,7 +128,7 @@ fn each_allowed_call_can_be_made_by_itself() {
     let thread = house.asked(&payer);
     house.decide(&thread, "p2", Choice::Approve(None), &payer).unwrap();
     let ended = house.engine.resume(&thread, Input::nothing(), &payer.work, &Cancel::new(), &mut |_| {}).unwrap();
-    assert_eq!((ended.status, payer.paid.load(Ordering::SeqCst)), (Status::Suspended, 1));
+    assert_eq!((ended.status.status().unwrap(), payer.paid.load(Ordering::SeqCst)), (Status::Suspended, 1));
     assert_eq!(ended.suspended.unwrap().calls, [call("p1")]);
 }
 
@@ -271,7 +271,7 @@ fn a_message_comes_instead_of_somebodys_word() {
     let (house, payer) = (House::new(), payer(one()));
     let thread = house.asked(&payer);
     let ended = house.send(&thread, Input::text("never mind"), &payer.work).0.unwrap();
-    assert_eq!((ended.status, payer.paid.load(Ordering::SeqCst)), (Status::Completed, 0));
+    assert_eq!((ended.status.status().unwrap(), payer.paid.load(Ordering::SeqCst)), (Status::Completed, 0));
     assert!(house.results(&thread)[0].1.contains("a new message came"));
     assert_eq!(house.decide(&thread, "p1", Choice::Approve(None), &payer).unwrap_err().code(), "no_open_call");
 }
@@ -283,7 +283,10 @@ fn what_was_allowed_before_a_restart_is_made_once_after_it() {
     house.decide(&thread, "p1", Choice::Approve(None), &payer).unwrap();
     let later = house.another();
     later.decide(&thread, "p2", Choice::Deny(None), &payer).unwrap();
-    assert_eq!((later.go_on(&thread, &payer).status, payer.paid.load(Ordering::SeqCst)), (Status::Completed, 1));
+    assert_eq!(
+        (later.go_on(&thread, &payer).status.status().unwrap(), payer.paid.load(Ordering::SeqCst)),
+        (Status::Completed, 1)
+    );
 }
 
 #[test]
@@ -312,7 +315,10 @@ fn nobody_s_word_counts_after_the_time_that_was_set() {
     let thread = house.asked(&payer);
     house.clock.set(Timestamp::from_micros(house.clock.now().as_micros() + 60_000_000));
     assert_eq!(house.decide(&thread, "p1", Choice::Approve(None), &payer).unwrap_err().code(), "too_late");
-    assert_eq!((house.go_on(&thread, &payer).status, payer.paid.load(Ordering::SeqCst)), (Status::Completed, 0));
+    assert_eq!(
+        (house.go_on(&thread, &payer).status.status().unwrap(), payer.paid.load(Ordering::SeqCst)),
+        (Status::Completed, 0)
+    );
     assert!(house.results(&thread)[0].1.contains("in time"));
 }
 
@@ -331,7 +337,10 @@ fn what_is_asked_is_undecided_whatever_a_thread_waits_for() {
     assert_eq!((decided.recorded, decided.undecided), (Recorded::Now, vec![call("p2")]));
     let decided = later.engine.decide(&thread, &call("p2"), Choice::Approve(None), "ann", &payer.work).unwrap();
     assert_eq!(decided.undecided, []);
-    assert_eq!((later.go_on(&thread, &payer).status, payer.paid.load(Ordering::SeqCst)), (Status::Completed, 2));
+    assert_eq!(
+        (later.go_on(&thread, &payer).status.status().unwrap(), payer.paid.load(Ordering::SeqCst)),
+        (Status::Completed, 2)
+    );
 }
 
 #[test]
@@ -366,7 +375,11 @@ fn a_thread_goes_on_whose_call_was_answered_by_somebody_else() {
     assert_eq!((manifest.suspended.unwrap().calls, manifest.asks), (vec![], vec![]));
     assert_eq!(house.decide(&thread, "p1", Choice::Approve(None), &payer).unwrap_err().code(), "no_open_call");
     let ended = house.go_on(&thread, &payer);
-    assert_eq!((ended.status, ended.text.as_deref()), (Status::Completed, Some("done")), "{ended:?}");
+    assert_eq!(
+        (ended.status.status().unwrap(), ended.result.as_deref()),
+        (Status::Completed, Some("done")),
+        "{ended:?}"
+    );
     assert_eq!(payer.paid.load(Ordering::SeqCst), 0);
 }
 
@@ -383,7 +396,10 @@ fn a_call_whose_time_is_over_is_none_that_waits_for_somebody() {
     let thread = house.asked(&payer);
     let decided = house.engine.decide(&thread, &call("p1"), Choice::Approve(None), "ann", &payer.work).unwrap();
     assert_eq!((decided.recorded, decided.undecided), (Recorded::Now, vec![]));
-    assert_eq!((house.go_on(&thread, &payer).status, payer.paid.load(Ordering::SeqCst)), (Status::Completed, 1));
+    assert_eq!(
+        (house.go_on(&thread, &payer).status.status().unwrap(), payer.paid.load(Ordering::SeqCst)),
+        (Status::Completed, 1)
+    );
 }
 
 #[test]

@@ -74,12 +74,12 @@ fn a_chain_says_how_each_thread_went_on() {
     for thread in &threads {
         let chain = get_chain(&store, thread).unwrap();
         assert_eq!((chain.success, chain.chain_length), (true, 3));
-        let ids: Vec<_> = chain.chain.iter().map(|link| link.thread_id.clone()).collect();
+        let ids: Vec<_> = chain.chain.iter().map(|link| link.outcome.thread_id.clone()).collect();
         assert_eq!(ids, threads, "from `{thread}`, root first");
         let how: Vec<_> =
             chain.chain.iter().map(|link| link.continued.as_ref().map(|how| (how.how, how.trailing_turns))).collect();
         assert_eq!(how, [Some(("handoff", 2)), Some(("resume", 2)), None]);
-        let statuses: Vec<_> = chain.chain.iter().map(|link| link.status).collect();
+        let statuses: Vec<_> = chain.chain.iter().map(|link| link.outcome.status).collect();
         assert_eq!(
             statuses,
             [Standing::Is(Status::Continued), Standing::Is(Status::Continued), Standing::Is(Status::Created)]
@@ -87,7 +87,7 @@ fn a_chain_says_how_each_thread_went_on() {
     }
     store.delete(&threads[1]).unwrap();
     let chain = get_chain(&store, &threads[0]).unwrap();
-    let statuses: Vec<_> = chain.chain.iter().map(|link| link.status).collect();
+    let statuses: Vec<_> = chain.chain.iter().map(|link| link.outcome.status).collect();
     assert_eq!(
         statuses,
         [Standing::Is(Status::Continued), Standing::Deleted, Standing::Is(Status::Created)],
@@ -114,12 +114,13 @@ fn a_tree_has_chains_children_and_what_they_used() {
     child_of("grandchild", &second);
     for thread in [&a, &c] {
         let tree = get_tree(&store, thread).unwrap();
-        assert_eq!((tree.thread_id.as_str(), tree.chain.len()), ("c", 3));
-        let below: Vec<_> = tree.children.iter().map(|child| (child.thread_id.as_str(), child.chain.len())).collect();
+        assert_eq!((tree.outcome.thread_id.as_str(), tree.chain.len()), ("c", 3));
+        let below: Vec<_> =
+            tree.children.iter().map(|child| (child.outcome.thread_id.as_str(), child.chain.len())).collect();
         assert_eq!(below, [("second", 2), ("late", 1)], "a successor is no further child");
-        assert_eq!(tree.children[0].children[0].thread_id.as_str(), "grandchild");
-        assert_eq!(tree.children[0].cost.turns, 10);
-        assert_eq!(tree.cost.turns, 2 + 3 + 5 + 5 + 5);
+        assert_eq!(tree.children[0].children[0].outcome.thread_id.as_str(), "grandchild");
+        assert_eq!(tree.children[0].outcome.cost.turns, 10);
+        assert_eq!(tree.outcome.cost.turns, 2 + 3 + 5 + 5 + 5);
         assert!(!tree.truncated && !tree.is_active());
     }
 }

@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
-use selvedge_engine::{Assignment, Ended, Input, Told};
+use selvedge_engine::{Assignment, Input, Outcome, Told};
 use selvedge_model::ToolKind;
 use selvedge_model::answer::{Answer, End, Usage};
 use selvedge_model::event::{BlobErased, EffectClass, HandoffReason};
@@ -70,7 +70,7 @@ impl House {
         chain.into_iter().map(|link| (link.manifest.thread_id, link.manifest.status)).collect()
     }
 
-    fn resume(&self, thread: &ThreadId, input: Input, work: &Assignment) -> selvedge_engine::Result<Ended> {
+    fn resume(&self, thread: &ThreadId, input: Input, work: &Assignment) -> selvedge_engine::Result<Outcome> {
         self.engine.resume(thread, input, work, &Cancel::new(), &mut |_| {})
     }
 }
@@ -82,15 +82,15 @@ fn a_chain_of_many_hops_still_knows_its_first_task_and_ends() {
     let (mut work, model) = small(1500, 40, 400);
     work.limits = Limits { turns: Some(100), ..Limits::default() };
     let ended = house.send(&thread, Input::text("count the stars"), &work).0.unwrap();
-    assert_eq!((ended.status, ended.text.as_deref()), (Status::Completed, Some("that was all")));
+    assert_eq!((ended.status.status().unwrap(), ended.result.as_deref()), (Status::Completed, Some("that was all")));
     let chain = house.chain(&thread);
     assert!(chain.len() > 5, "{} hops", chain.len());
-    assert_eq!(ended.thread, chain.last().unwrap().0);
+    assert_eq!(ended.thread_id, chain.last().unwrap().0);
     assert!(chain[..chain.len() - 1].iter().all(|(_, status)| *status == Status::Continued));
     assert!(model.firsts.lock().unwrap().iter().all(|first| first == "count the stars"));
     // Nothing was asked twice, and the turns of all links count together.
     assert_eq!(model.asked.load(Ordering::SeqCst), 41);
-    assert_eq!(house.loaded(&ended.thread).meter.ended.turns, 41);
+    assert_eq!(house.loaded(&ended.thread_id).meter.ended.turns, 41);
 }
 
 #[test]
@@ -112,7 +112,7 @@ fn both_sides_of_a_handoff_name_each_other_and_the_successor_is_a_sibling() {
     assert_eq!(next.manifest.chain_root_id, thread);
     assert_eq!((next.manifest.parent_id, next.manifest.title), (Some(parent), Some("stars".to_owned())));
     assert_eq!(next.manifest.inputs, old.manifest.inputs);
-    assert_ne!(ended.thread, thread);
+    assert_ne!(ended.thread_id, thread);
     let lines = house.store.read(&thread, 0, 1000).unwrap();
     let handoff = lines.iter().find_map(|line| match &line.event {
         Event::ThreadHandoff(handoff) => Some(handoff.clone()),
@@ -134,7 +134,7 @@ fn a_handoff_that_an_agent_asks_for_does_not_say_that_the_context_is_full() {
     let replies = vec![Reply::Calls(vec![("h", "hand_over", json!({}))]), Reply::Says("I took over")];
     let work = agent(replies, vec![Arc::new(Counting::new("hand_over", EffectClass::Pure).of_kind(ToolKind::Handoff))]);
     let ended = house.send(&thread, Input::text("go"), &work).0.unwrap();
-    assert_eq!((ended.text.as_deref(), house.chain(&thread).len()), (Some("I took over"), 2));
+    assert_eq!((ended.result.as_deref(), house.chain(&thread).len()), (Some("I took over"), 2));
     let lines = house.store.read(&thread, 0, 1000).unwrap();
     let reason = lines.iter().find_map(|line| match &line.event {
         Event::ThreadHandoff(handoff) => Some(handoff.reason),
@@ -152,7 +152,11 @@ fn tokens_that_a_provider_adds_to_every_prompt_do_not_fill_a_window() {
     let thread = house.thread();
     let (work, model) = adding(20_000, 3, 8000, 3000);
     let ended = house.send(&thread, Input::text("count"), &work).0.unwrap();
-    assert_eq!((ended.status, ended.code.as_str()), (Status::Completed, "completed"), "{ended:?}");
+    assert_eq!(
+        (ended.status.status().unwrap(), ended.code.as_deref().unwrap()),
+        (Status::Completed, "completed"),
+        "{ended:?}"
+    );
     assert_eq!((house.chain(&thread).len(), model.asked.load(Ordering::SeqCst)), (1, 4));
     // They count all the same: with less room the same work fills it.
     let (house, (work, _)) = (House::new(), adding(8000, 3, 8000, 3000));
@@ -168,7 +172,7 @@ fn limits_count_through_handoffs() {
     let (mut work, model) = small(600, 100, 400);
     work.limits = Limits { turns: Some(12), ..Limits::default() };
     let ended = house.send(&thread, Input::text("count"), &work).0.unwrap();
-    assert_eq!((ended.status, ended.code.as_str()), (Status::Suspended, "turns_exceeded"));
+    assert_eq!((ended.status.status().unwrap(), ended.code.as_deref().unwrap()), (Status::Suspended, "turns_exceeded"));
     assert_eq!(model.asked.load(Ordering::SeqCst), 12);
     assert!(house.chain(&thread).len() > 1);
 }
@@ -182,7 +186,11 @@ fn a_window_that_is_too_small_ends_in_a_clear_word_and_never_in_a_loop() {
         work.system = "s".repeat(500);
         let ended = house.send(&thread, Input::text("count the stars"), &work).0.unwrap();
         let why = ended.suspended.unwrap();
-        assert_eq!((ended.status, why.code.as_deref()), (Status::Suspended, Some("context_too_small")), "{window}");
+        assert_eq!(
+            (ended.status.status().unwrap(), why.code.as_deref()),
+            (Status::Suspended, Some("context_too_small")),
+            "{window}"
+        );
         assert_eq!(house.chain(&thread).len(), 1);
     }
 }
@@ -199,7 +207,7 @@ fn a_huge_message_goes_along_shortened_and_its_whole_is_kept_by_the_successor() 
     let first = model.firsts.lock().unwrap()[0].clone();
     assert!(first.starts_with("count the stars") && first.len() < 5000);
     let blob = first.split("blob ").nth(1).unwrap().split(' ').next().unwrap().parse().unwrap();
-    assert_eq!(house.store.blob(&ended.thread, &blob).unwrap(), long.as_bytes());
+    assert_eq!(house.store.blob(&ended.thread_id, &blob).unwrap(), long.as_bytes());
 }
 
 #[test]
@@ -209,7 +217,7 @@ fn chains_have_an_end() {
     let (mut work, _) = small(1500, 1000, 400);
     work.continuation.chain_max = 4;
     let ended = house.send(&thread, Input::text("count"), &work).0.unwrap();
-    assert_eq!((ended.status, ended.code.as_str()), (Status::Suspended, "chain_too_deep"));
+    assert_eq!((ended.status.status().unwrap(), ended.code.as_deref().unwrap()), (Status::Suspended, "chain_too_deep"));
     assert_eq!(house.chain(&thread).len(), 4);
 }
 
@@ -248,7 +256,7 @@ fn a_cut_handoff_goes_on_where_it_was_cut() {
     assert_eq!(chain.iter().map(|link| link.1).collect::<Vec<_>>(), [Status::Continued, Status::Created]);
     let later = house.another();
     let ended = later.resume(&thread, Input::nothing(), &work).unwrap();
-    assert_eq!((ended.status, ended.text.as_deref()), (Status::Completed, Some("that was all")));
+    assert_eq!((ended.status.status().unwrap(), ended.result.as_deref()), (Status::Completed, Some("that was all")));
     assert_eq!(model.asked.load(Ordering::SeqCst), 13);
 }
 
@@ -287,7 +295,7 @@ fn whoever_runs_a_chain_runs_it_to_its_end_whoever_speaks_to_it_or_stops_it_in_b
         // The old thread is settled, and its successor not yet taken.
         *house.store.before_successor.lock().unwrap() = Some(Box::new(move |next| {
             assert_eq!(other.store.get(next).unwrap().manifest.status, Status::Created);
-            assert_eq!(other.engine.settle_orphans(std::slice::from_ref(&at)).unwrap(), []);
+            assert_eq!(other.engine.recover().unwrap(), []);
             if is_stopped {
                 other.engine.stop(&at, Stop::Cancelled).unwrap();
                 return;
@@ -298,7 +306,7 @@ fn whoever_runs_a_chain_runs_it_to_its_end_whoever_speaks_to_it_or_stops_it_in_b
         }));
         let ended = house.engine.send(&thread, Input::text("count"), &work, &Cancel::new(), &mut |_| {}).unwrap();
         let expected = if is_stopped { Status::Cancelled } else { Status::Completed };
-        assert_eq!(ended.status, expected, "{ended:?}");
+        assert_eq!(ended.status.status().unwrap(), expected, "{ended:?}");
         assert_eq!(is_stopped, model.asked.load(Ordering::SeqCst) < 13);
         if let Some(sender) = sender.lock().unwrap().take() {
             assert_eq!(sender.join().unwrap().unwrap().status, Status::Completed);
@@ -326,7 +334,7 @@ fn what_somebody_else_wants_of_a_chain_and_can_not_have_does_not_end_its_run() {
     let mut dropped = 0;
     let mut tell = |told: Told<'_>| dropped += usize::from(matches!(told, Told::Dropped { .. }));
     let ended = house.engine.send(&thread, Input::text("count"), &work, &Cancel::new(), &mut tell).unwrap();
-    assert_eq!((ended.status, ended.text.as_deref()), (Status::Completed, Some("that was all")));
+    assert_eq!((ended.status.status().unwrap(), ended.result.as_deref()), (Status::Completed, Some("that was all")));
     assert_eq!(dropped, 2);
     assert!(house.chain(&thread).iter().all(|(link, _)| house.store.pending(link).unwrap().is_empty()));
 }
@@ -363,7 +371,11 @@ fn whoever_speaks_to_a_chain_that_hands_itself_over_is_told_its_end() {
     ended.unwrap();
     let (told, links) = sender.lock().unwrap().take().unwrap().join().unwrap();
     let told = told.unwrap();
-    assert_eq!((told.status, told.text.as_deref()), (Status::Completed, Some("that was all")), "{told:?}");
+    assert_eq!(
+        (told.status.status().unwrap(), told.result.as_deref()),
+        (Status::Completed, Some("that was all")),
+        "{told:?}"
+    );
     assert!(links >= 1);
 }
 
@@ -421,11 +433,15 @@ fn who_gets_a_thread_while_it_speaks_to_it_looks_again() {
         ended.unwrap();
         drop(over);
         let told = sender.unwrap().join().unwrap().unwrap();
-        assert_eq!((told.status, told.text.as_deref()), (Status::Completed, Some("that was all")), "{slow}: {told:?}");
+        assert_eq!(
+            (told.status.status().unwrap(), told.result.as_deref()),
+            (Status::Completed, Some("that was all")),
+            "{slow}: {told:?}"
+        );
         let runs =
             house.chain(&thread).iter().flat_map(|(link, _)| house.store.runs(link).unwrap()).collect::<Vec<_>>();
         assert_eq!(runs.iter().filter(|run| run.meta.origin == "user").count(), 3, "{slow}: each once");
-        let own = runs.iter().find(|run| Some(&run.run_id) == told.run.as_ref()).unwrap();
+        let own = runs.iter().find(|run| Some(&run.run_id) == told.run_id.as_ref()).unwrap();
         assert_ne!(
             own.meta.source_mailbox_entry_id.as_deref(),
             Some("send-later"),
@@ -470,7 +486,7 @@ fn who_gets_a_thread_after_others_were_heard_is_told_what_its_own_message_came_t
     drop(over);
     let told = sender.unwrap().join().unwrap().unwrap();
     let runs = house.store.runs(&thread).unwrap();
-    let own = runs.iter().find(|run| Some(&run.run_id) == told.run.as_ref()).unwrap();
+    let own = runs.iter().find(|run| Some(&run.run_id) == told.run_id.as_ref()).unwrap();
     let answered = own.meta.source_mailbox_entry_id.as_deref();
     assert!(answered.is_some_and(|note| note != "send-later"), "{answered:?}");
 }
@@ -519,7 +535,7 @@ fn a_message_that_is_known_neither_keeps_a_thread_from_going_on_nor_takes_others
     };
     send(&thread, "send-m1", &[&known]);
     let ended = house.engine.resume(&thread, Input::text("go on"), &work, &Cancel::new(), &mut |_| {}).unwrap();
-    assert_eq!((ended.status, ended.text.as_deref()), (Status::Completed, Some("that was all")));
+    assert_eq!((ended.status.status().unwrap(), ended.result.as_deref()), (Status::Completed, Some("that was all")));
     let new = Message::text(Role::User, "and this").with_id(MessageId::new("m2").unwrap());
     let end = chain_end(&house, &thread);
     for (id, messages) in [("send-m2", vec![&new]), ("send-m2-again", vec![&new, &known])] {
@@ -576,7 +592,11 @@ fn a_successor_is_held_from_its_first_moment_on() {
         count.fetch_add(1, Ordering::SeqCst);
     }));
     let ended = house.engine.send(&thread, Input::text("count"), &work, &Cancel::new(), &mut |_| {}).unwrap();
-    assert_eq!((ended.status, ended.text.as_deref()), (Status::Completed, Some("that was all")), "{ended:?}");
+    assert_eq!(
+        (ended.status.status().unwrap(), ended.result.as_deref()),
+        (Status::Completed, Some("that was all")),
+        "{ended:?}"
+    );
     assert_eq!(refused.load(Ordering::SeqCst), 1);
 }
 
@@ -622,12 +642,12 @@ fn resuming_the_first_of_a_chain_resumes_its_end_and_reports_both() {
     let second = house.resume(&first, Input::text("The key is fixed. Retry."), &work).unwrap();
     let resumed = second.resumed.clone().unwrap();
     assert_eq!((&resumed.old_thread_id, resumed.original_thread_id), (&first, None));
-    assert_eq!((second.text.as_deref(), resumed.reconstructed_turns), (Some("two"), 1));
+    assert_eq!((second.result.as_deref(), resumed.reconstructed_turns), (Some("two"), 1));
     let third = house.resume(&first, Input::text("again"), &work).unwrap();
     let resumed = third.resumed.unwrap();
     assert_eq!(resumed.original_thread_id, Some(first.clone()));
-    assert_eq!((resumed.resolved_thread_id, resumed.reconstructed_turns), (second.thread, 2));
-    assert_eq!(third.text.as_deref(), Some("three"));
+    assert_eq!((resumed.resolved_thread_id, resumed.reconstructed_turns), (second.thread_id, 2));
+    assert_eq!(third.result.as_deref(), Some("three"));
     assert_eq!(house.chain(&first).len(), 3);
     let lines = house.store.read(&first, 0, 100).unwrap();
     let preview = lines.iter().find_map(|line| match &line.event {
@@ -660,8 +680,8 @@ fn a_call_that_dangles_is_shown_as_interrupted_in_the_successor() {
     house.engine.stop(&thread, Stop::Cancelled).unwrap();
     let work = agent(vec![Reply::Says("never"), Reply::Says("on")], Vec::new());
     let ended = house.resume(&thread, Input::text("go on"), &work).unwrap();
-    assert_eq!((ended.status, ended.text.as_deref()), (Status::Completed, Some("on")));
-    let shown = house.loaded(&ended.thread).messages;
+    assert_eq!((ended.status.status().unwrap(), ended.result.as_deref()), (Status::Completed, Some("on")));
+    let shown = house.loaded(&ended.thread_id).messages;
     assert!(shown.iter().any(|message| String::from_utf8(message.content_bytes()).unwrap().contains("interrupted")));
 }
 
@@ -674,11 +694,11 @@ fn a_successor_has_its_own_copy_of_what_was_too_long_for_a_line() {
     work.continuation.threshold = 0.6;
     let ended = house.send(&thread, Input::text("count"), &work).0.unwrap();
     assert!(house.chain(&thread).len() > 1);
-    let messages = house.loaded(&ended.thread).messages;
+    let messages = house.loaded(&ended.thread_id).messages;
     let blocks: Vec<_> = messages.iter().flat_map(|message| &message.content).collect();
     let named: Vec<_> = blocks.iter().filter_map(|block| block.blob()).collect();
     assert!(!named.is_empty());
-    assert!(named.iter().all(|blob| house.store.blob(&ended.thread, blob).is_ok()));
+    assert!(named.iter().all(|blob| house.store.blob(&ended.thread_id, blob).is_ok()));
     // What the model reads names the same blobs, and no other.
     let text = serde_json::to_string(&blocks).unwrap();
     let told: Vec<_> = text.split("the whole is in blob ").skip(1).map(|rest| rest[..64].parse().unwrap()).collect();
@@ -702,7 +722,7 @@ fn a_log_names_every_blob_that_its_messages_were_shortened_into() {
         let text = serde_json::to_string(&house.loaded(&thread).messages).unwrap();
         let told = text.split("the whole is in blob ").skip(1).map(|rest| rest[..64].parse().unwrap());
         let told: Vec<selvedge_model::Digest> = told.collect();
-        assert!(thread != ended.thread || told.len() >= 2, "{told:?}");
+        assert!(thread != ended.thread_id || told.len() >= 2, "{told:?}");
         assert!(told.iter().all(|blob| named.contains(blob)), "{thread}: {told:?} {named:?}");
     }
 }
@@ -736,7 +756,7 @@ fn the_next_run_knows_how_the_provider_counts() {
     house.send(&thread, Input::text("x".repeat(2000)), &work).0.unwrap();
     assert_eq!(house.chain(&thread).len(), 1);
     let ended = house.send(&thread, Input::text("and now?"), &work).0.unwrap();
-    assert_eq!((ended.status, house.chain(&thread).len()), (Status::Completed, 2));
+    assert_eq!((ended.status.status().unwrap(), house.chain(&thread).len()), (Status::Completed, 2));
     assert_eq!(model.asked.load(Ordering::SeqCst), 2);
     // A process that reads the log knows the same.
     let lines = house.store.read(&thread, 0, usize::MAX).unwrap();
@@ -760,7 +780,7 @@ fn a_blob_that_was_erased_is_not_named_in_the_successor() {
     house.store.commit(Batch::of(Part::new(thread.clone(), Expect::Any, Changeset::of_event(erased)))).unwrap();
     let work = agent(vec![Reply::Says("never"), Reply::Says("never"), Reply::Says("on")], Vec::new());
     let ended = house.resume(&thread, Input::text("go on"), &work).unwrap();
-    let messages = house.loaded(&ended.thread).messages;
+    let messages = house.loaded(&ended.thread_id).messages;
     assert!(messages.iter().flat_map(|message| &message.content).all(|block| block.blob().is_none()));
     assert!(serde_json::to_string(&messages).unwrap().contains(&format!("{blob} (gone)")));
 }
@@ -771,6 +791,6 @@ fn whoever_stops_a_chain_whose_end_is_gone_is_not_kept_waiting() {
     let thread = house.thread();
     let (work, _) = small(600, 12, 400);
     let ended = house.send(&thread, Input::text("count"), &work).0.unwrap();
-    selvedge_store::Commit::delete(&*house.store, &ended.thread).unwrap();
+    selvedge_store::Commit::delete(&*house.store, &ended.thread_id).unwrap();
     assert_eq!(house.engine.stop(&thread, Stop::Cancelled).unwrap().status, Status::Continued);
 }

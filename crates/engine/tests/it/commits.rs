@@ -22,7 +22,10 @@ fn a_pure_tool_round_is_five_commits() {
     let work = agent(one_round(), vec![Arc::new(Counting::new("look", EffectClass::Pure))]);
     let (ended, heard) = house.send(&thread, Input::text("look"), &work);
     let ended = ended.unwrap();
-    assert_eq!((ended.status, ended.text.as_deref(), ended.cost.turns), (Status::Completed, Some("found it"), 2));
+    assert_eq!(
+        (ended.status.status().unwrap(), ended.result.as_deref(), ended.run_cost.clone().unwrap().turns),
+        (Status::Completed, Some("found it"), 2)
+    );
     use Reason::{AssistantTurnCommitted, RunFinished, ToolResultsCommitted, UserMessage};
     let expected = [UserMessage, AssistantTurnCommitted, ToolResultsCommitted, AssistantTurnCommitted, RunFinished];
     assert_eq!(house.reasons(&thread), expected);
@@ -115,7 +118,7 @@ fn what_is_not_allowed_is_not_dispatched_and_the_model_is_told() {
     let mut work = agent(one_round(), vec![Arc::new(tool)]);
     work.gate = Arc::new(|spec, _| Permission::Denied(format!("`{}` is not granted", spec.capability)));
     let ended = house.send(&thread, Input::text("look"), &work).0.unwrap();
-    assert_eq!((ended.status, ran.load(Ordering::SeqCst)), (Status::Completed, 0));
+    assert_eq!((ended.status.status().unwrap(), ran.load(Ordering::SeqCst)), (Status::Completed, 0));
     let loaded = house.loaded(&thread);
     let error = loaded.calls.values().next().unwrap().outcome.as_ref().unwrap().error.clone().unwrap();
     assert!(error.contains("tool.look"), "{error}");
@@ -126,7 +129,7 @@ fn a_tool_that_does_not_exist_is_said_to_the_model() {
     let house = House::new();
     let thread = house.thread();
     let ended = house.send(&thread, Input::text("look"), &agent(one_round(), Vec::new())).0.unwrap();
-    assert_eq!((ended.status, ended.text.as_deref()), (Status::Completed, Some("found it")));
+    assert_eq!((ended.status.status().unwrap(), ended.result.as_deref()), (Status::Completed, Some("found it")));
     assert_eq!(roles(&house.loaded(&thread)), "uata");
 }
 
@@ -157,7 +160,7 @@ fn a_run_that_returns_ends_with_its_outputs() {
         vec![Reply::Calls(vec![("r", "directive_return", json!({"answer": 42}))]), Reply::Says("never asked")];
     let work = agent(replies, vec![Arc::new(tool)]);
     let ended = house.send(&thread, Input::text("go"), &work).0.unwrap();
-    assert_eq!((ended.cost.turns, ended.outputs), (1, Some(json!({"answer": 42}))));
+    assert_eq!((ended.run_cost.clone().unwrap().turns, ended.outputs), (1, Some(json!({"answer": 42}))));
     assert_eq!(house.loaded(&thread).manifest.status, Status::Completed);
 }
 
@@ -168,10 +171,10 @@ fn a_ceiling_of_turns_suspends_and_says_so() {
     let mut work = agent(one_round(), vec![Arc::new(Counting::new("look", EffectClass::Pure))]);
     work.limits.turns = Some(1);
     let ended = house.send(&thread, Input::text("look"), &work).0.unwrap();
-    assert_eq!((ended.status, ended.code.as_str()), (Status::Suspended, "turns_exceeded"));
+    assert_eq!((ended.status.status().unwrap(), ended.code.as_deref().unwrap()), (Status::Suspended, "turns_exceeded"));
     assert_eq!(ended.suspended.unwrap().maximum, Some(json!(1)));
     work.limits.turns = None;
     let ended =
         house.engine.resume(&thread, Input::nothing(), &work, &selvedge_model::Cancel::new(), &mut |_| {}).unwrap();
-    assert_eq!((ended.status, ended.text.as_deref()), (Status::Completed, Some("found it")));
+    assert_eq!((ended.status.status().unwrap(), ended.result.as_deref()), (Status::Completed, Some("found it")));
 }

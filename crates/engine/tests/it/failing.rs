@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use selvedge_engine::{Input, Redactor};
 use selvedge_items::config::{Class, ErrorClass};
-use selvedge_model::event::{EffectClass, SuspendReason};
+use selvedge_model::event::EffectClass;
 use selvedge_model::scope::Scopes;
 use selvedge_model::{Cancel, Classify, ModelError, Output, Reason, Status, Stop};
 use selvedge_store::Error as StoreError;
@@ -64,7 +64,7 @@ fn an_end_that_cannot_be_committed_is_told_to_nobody_and_settled_by_whoever_come
     assert_eq!(house.loaded(&thread).manifest.status, Status::Running);
     let work = agent(vec![Reply::Says("hello"), Reply::Says("and again")], Vec::new());
     let ended = house.send(&thread, Input::text("still there?"), &work).0.unwrap();
-    assert_eq!((ended.status, ended.text.as_deref()), (Status::Completed, Some("and again")));
+    assert_eq!((ended.status.status().unwrap(), ended.result.as_deref()), (Status::Completed, Some("and again")));
 }
 
 /// It would be told to stop in the place of whatever its caller does next.
@@ -89,9 +89,8 @@ fn a_model_that_fails_for_a_while_is_asked_again_and_drafts_are_void() {
     let work = agent(vec![Reply::Fails(failing)], Vec::new());
     let (ended, heard) = house.send(&thread, Input::text("hi"), &work);
     let ended = ended.unwrap();
-    assert_eq!((ended.status, ended.code.as_str()), (Status::Suspended, "model_failed"));
-    assert_eq!(ended.suspended.unwrap().reason, SuspendReason::Error);
-    assert!(ended.detail.unwrap().contains("busy"));
+    assert_eq!((ended.status.status().unwrap(), ended.code.as_deref().unwrap()), (Status::Suspended, "model_failed"));
+    assert!(ended.why.unwrap().contains("busy"));
     assert_eq!(heard.iter().filter(|heard| *heard == "retrying").count(), 2, "three attempts");
     let loaded = house.loaded(&thread);
     assert_eq!(loaded.messages.len(), 1, "nothing is written that the model would read: {:?}", loaded.messages);
@@ -99,7 +98,7 @@ fn a_model_that_fails_for_a_while_is_asked_again_and_drafts_are_void() {
     // Whoever resumes it without a word asks again.
     let work = agent(vec![Reply::Says("here I am")], Vec::new());
     let ended = house.engine.resume(&thread, Input::nothing(), &work, &Cancel::new(), &mut |_| {}).unwrap();
-    assert_eq!((ended.status, ended.text.as_deref()), (Status::Completed, Some("here I am")));
+    assert_eq!((ended.status.status().unwrap(), ended.result.as_deref()), (Status::Completed, Some("here I am")));
     assert_eq!(house.loaded(&thread).messages.len(), 2);
 }
 
@@ -125,7 +124,7 @@ fn what_is_tried_again_follows_from_the_code_unless_somebody_says_otherwise() {
         work.classes = classes;
         let (ended, heard) = house.send(&thread, Input::text("hi"), &work);
         let tried = 1 + heard.iter().filter(|heard| *heard == "retrying").count();
-        assert_eq!((tried, ended.unwrap().code.as_str()), (attempts, code), "{failure}");
+        assert_eq!((tried, ended.unwrap().code.as_deref().unwrap()), (attempts, code), "{failure}");
     }
 }
 

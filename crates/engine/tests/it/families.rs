@@ -163,7 +163,7 @@ fn whoever_waits_to_go_on_with_a_thread_that_comes_to_its_end_meanwhile_runs_not
             let part = Part::new(thread.clone(), Expect::Any, changeset);
             house.store.commit(Batch::of(part.under(lease.epoch))).unwrap();
         };
-        let meta = RunMeta::started(AgentId::new("scribe").unwrap(), "user");
+        let meta = RunMeta::started(AgentId::new("scribe").unwrap(), "user").under_lease();
         run(meta.clone(), Reason::UserMessage);
         run(meta.finished("natural"), Reason::RunFinished);
         house.store.release(&lease).unwrap();
@@ -192,9 +192,9 @@ fn of_two_who_resume_a_thread_at_once_the_later_goes_on_with_its_successor() {
     *house.store.before_handoff.lock().unwrap() = Some(later);
     let first = house.taken_up(&thread, Input::text("one"), &work());
     // It is heard by the successor, or by one of its own; or whoever is faster has the successor.
-    let mut chain = vec![thread.clone(), first.thread];
+    let mut chain = vec![thread.clone(), first.thread_id];
     match receiver.recv().unwrap() {
-        Ok(second) => chain.push(second.thread),
+        Ok(second) => chain.push(second.thread_id),
         Err(error) => assert_eq!(error.code(), "lease_held", "{error}"),
     }
     chain.dedup();
@@ -208,7 +208,7 @@ fn a_thread_whose_successor_was_deleted_is_not_resumed_and_nobody_waits_for_ever
     let thread = house.thread();
     let work = agent(vec![Reply::Says("well")], Vec::new());
     house.send(&thread, Input::text("go"), &work).0.unwrap();
-    let next = house.taken_up(&thread, Input::text("one"), &work).thread;
+    let next = house.taken_up(&thread, Input::text("one"), &work).thread_id;
     selvedge_store::Commit::delete(&*house.store, &next).unwrap();
     for input in [Input::text("two"), Input::nothing()] {
         let refused = house.engine.resume(&thread, input, &work, &Cancel::new(), &mut |_| {}).unwrap_err();

@@ -1,4 +1,4 @@
-//! Children whose processes die at chosen moments: whoever looks next settles them, and nothing is taken from the living.
+//! Children whose processes die at chosen moments: the next run settles them, looking does not, and nothing is taken from the living.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::slice::from_ref;
@@ -10,9 +10,9 @@ use selvedge_engine::{Assignment, Choice, Input, Told};
 use selvedge_model::event::SuspendReason;
 use selvedge_model::limits::Limits;
 use selvedge_model::{
-    AgentId, CallId, Cancel, Event, Message, Money, NewThread, Price, Reason, Role, Status, ThreadId,
+    AgentId, CallId, Cancel, Event, Message, Money, NewThread, Price, Reason, Role, Run, Status, ThreadId,
 };
-use selvedge_store::{Acquire, Leases, Ledger, Registry};
+use selvedge_store::{Acquire, Feed, Leases, Ledger, Logs, Registry};
 use serde_json::json;
 
 use crate::chains::small;
@@ -111,7 +111,7 @@ fn a_child_that_dies_at_any_moment_of_its_parents_run_is_settled_before_that_run
             }
             _ => {}
         });
-        assert_eq!((ended.unwrap().status, has_died), (Status::Completed, true), "{moment:?}");
+        assert_eq!((ended.unwrap().status.status().unwrap(), has_died), (Status::Completed, true), "{moment:?}");
         assert_eq!(at_the_end, Some(Status::Suspended), "{moment:?}");
         let child = house.only_child(&thread);
         let account = house.store.account(&child).unwrap().unwrap();
@@ -153,7 +153,7 @@ fn a_child_that_died_in_a_handoff_is_settled_at_the_end_of_its_chain_and_can_be_
         assert_eq!((house.status(&next), house.why(&next).as_deref()), expected);
         house.books_agree(&thread);
         let ended = house.taken_up(&child, Input::nothing(), &later());
-        assert_eq!((ended.status, &ended.thread), (Status::Completed, &next));
+        assert_eq!((ended.status.status().unwrap(), &ended.thread_id), (Status::Completed, &next));
         if !runs_on {
             assert_identical(&house, &next, &later());
         }
@@ -163,30 +163,19 @@ fn a_child_that_died_in_a_handoff_is_settled_at_the_end_of_its_chain_and_can_be_
     }
 }
 
-/// Nobody's child, it was nobody's to look for: it stood as `created` for ever.
+/// It stands as `created`, and looking at it must not write.
 #[test]
-fn the_cut_successor_of_a_chain_that_nobody_started_is_settled_by_whoever_looks_and_goes_on() {
-    for waits in [false, true] {
-        let house = House::new();
-        let messages = vec![Message::text(Role::User, "go")];
-        let thread = house.engine.create(NewThread::of(AgentId::new("scribe").unwrap()), messages).unwrap();
-        let next = house.dies_handing_over(&thread);
-        let other = house.another();
-        let lease = other.store.acquire(&thread, Acquire::default()).unwrap();
-        assert!(
-            house.engine.settle_orphans(from_ref(&thread)).unwrap().is_empty(),
-            "somebody is about to go on with it"
-        );
-        other.store.release(&lease).unwrap();
-        match waits {
-            true => _ = house.engine.wait(from_ref(&thread), Duration::ZERO, &Cancel::new()).unwrap(),
-            false => assert_eq!(house.engine.settle_orphans(from_ref(&thread)).unwrap(), from_ref(&next)),
-        }
-        let expected = (Status::Suspended, Some("process_lost"));
-        assert_eq!((house.status(&next), house.why(&next).as_deref()), expected);
-        let ended = house.taken_up(&thread, Input::nothing(), &later());
-        assert_eq!((ended.status, &ended.thread), (Status::Completed, &next));
-    }
+fn the_cut_successor_of_a_chain_that_nobody_started_is_stalled_and_goes_on_when_it_is_resumed() {
+    let house = House::new();
+    let messages = vec![Message::text(Role::User, "go")];
+    let thread = house.engine.create(NewThread::of(AgentId::new("scribe").unwrap()), messages).unwrap();
+    let next = house.dies_handing_over(&thread);
+    let waited = house.engine.wait(from_ref(&thread), Duration::from_secs(10), &Cancel::new()).unwrap();
+    let found = &waited.results[&thread];
+    assert_eq!((found.status.as_str(), &found.thread_id), ("stalled", &next));
+    assert_eq!((house.status(&next), house.store.head(&next).unwrap().version), (Status::Created, 0));
+    let ended = house.taken_up(&thread, Input::nothing(), &later());
+    assert_eq!((ended.status.status().unwrap(), &ended.thread_id), (Status::Completed, &next));
 }
 
 #[test]
@@ -199,11 +188,9 @@ fn nothing_is_taken_from_somebody_alive_who_is_slow_between_two_threads_of_a_cha
         // Whoever resumed it is not the process on record, which is dead.
         let (runner, looker) = (house.another(), house.another());
         looker.processes.1.store(true, Ordering::SeqCst);
-        let (found, root) = (Arc::new(std::sync::Mutex::new(Vec::new())), thread.clone());
-        let settled = found.clone();
-        let look: Meanwhile = Box::new(move |_| {
-            settled.lock().unwrap().extend(looker.engine.settle_orphans(from_ref(&root)).unwrap());
-        });
+        let root = thread.clone();
+        // A run of the parent looks at its children.
+        let look: Meanwhile = Box::new(move |_| _ = looker.send(&root, Input::text("and now?"), &later()).0.unwrap());
         let mut look = Some(look);
         if is_between {
             *runner.store.before_successor.lock().unwrap() = look.take();
@@ -218,14 +205,18 @@ fn nothing_is_taken_from_somebody_alive_who_is_slow_between_two_threads_of_a_cha
             }
         });
         assert_eq!(ended.unwrap().status, Status::Completed);
-        let found = found.lock().unwrap();
-        assert!(found.is_empty(), "it belongs to whoever hands it over: {found:?}");
+        for link in house.store.chain(&child).unwrap() {
+            let runs = house.store.runs(&link.manifest.thread_id).unwrap();
+            let is_settled = |run: &Run| run.meta.termination_code.as_deref() == Some("process_lost");
+            assert!(!runs.iter().any(is_settled), "it belongs to the process that hands it over: {runs:?}");
+        }
         house.books_agree(&thread);
     }
 }
 
+/// A wait once settled the dead before it answered, without the snapshot that a suspension promises.
 #[test]
-fn no_wait_returns_while_what_it_waited_for_or_a_child_of_that_is_said_to_run_and_is_dead() {
+fn a_wait_says_that_a_dead_run_is_stalled_and_writes_nothing_and_the_next_that_takes_it_settles_it() {
     for waits_for_parent in [false, true] {
         let house = House::new();
         let (thread, work) = family(&house);
@@ -233,11 +224,15 @@ fn no_wait_returns_while_what_it_waited_for_or_a_child_of_that_is_said_to_run_an
         let child = house.only_child(&thread);
         house.dies_running(&child);
         let asked = if waits_for_parent { &thread } else { &child };
+        let before = house.store.position().unwrap();
         let waited = house.engine.wait(from_ref(asked), Duration::from_secs(10), &Cancel::new()).unwrap();
         let found_as = if waits_for_parent { "completed" } else { "stalled" };
         assert_eq!(waited.results[asked].status.as_str(), found_as);
-        assert_eq!((house.status(&child), house.why(&child).as_deref()), (Status::Suspended, Some("process_lost")));
-        assert_eq!(house.store.account(&child).unwrap().unwrap().reserved, Money::ZERO);
+        assert_eq!((house.status(&child), house.store.position().unwrap()), (Status::Running, before));
+        let ended = house.taken_up(&child, Input::nothing(), &later());
+        assert_eq!(ended.status, Status::Completed);
+        let is_lost = |run: &Run| run.meta.termination_code.as_deref() == Some("process_lost");
+        assert!(house.store.runs(&child).unwrap().iter().any(is_lost), "it was settled first");
         house.books_agree(&thread);
     }
 }
@@ -255,7 +250,10 @@ fn whoever_takes_up_a_parent_leaves_the_processes_of_its_children_alone() {
     house.engine.recover().unwrap();
     assert_eq!(house.status(&thread), Status::Suspended);
     let ended = house.taken_up(&thread, Input::nothing(), &work);
-    assert_eq!((ended.status, house.told(&thread, "s")["status"].as_str()), (Status::Completed, Some("running")));
+    assert_eq!(
+        (ended.status.status().unwrap(), house.told(&thread, "s")["status"].as_str()),
+        (Status::Completed, Some("running"))
+    );
     assert!(house.processes.0.lock().unwrap().is_empty(), "it was ended");
     other.store.abandon(&lease).unwrap();
 }
@@ -338,7 +336,6 @@ fn a_child_that_was_waited_for_and_never_began_ends_once_its_parents_call_is_ans
     cut_after_birth(&house, &thread, &work);
     house.engine.recover().unwrap();
     let child = house.only_child(&thread);
-    house.engine.settle_orphans(from_ref(&thread)).unwrap();
     assert_eq!(house.status(&child), Status::Created, "its parent's call starts it");
     house.engine.decide(&thread, &CallId::new("s").unwrap(), Choice::Unknown, "ann", &work).unwrap();
     house.taken_up(&thread, Input::nothing(), &work);

@@ -61,7 +61,7 @@ fn a_tool_that_may_run_again_and_panics_has_failed_and_the_others_have_answered(
         let thread = house.thread();
         let work = paying(Arc::new(panicking(class)));
         let ended = house.send(&thread, Input::text("go"), &work).0.unwrap();
-        assert_eq!((ended.status, ended.text.as_deref()), (Status::Completed, Some("done")));
+        assert_eq!((ended.status.status().unwrap(), ended.result.as_deref()), (Status::Completed, Some("done")));
         assert!(told(&house, &thread, "p").contains("tool `pay` panicked: no ink"));
         assert!(told(&house, &thread, "l").contains("done"));
         assert_eq!(failure(&house, &thread), Some(ToolFailureClass::Panicked));
@@ -75,7 +75,10 @@ fn what_became_of_a_call_that_panicked_on_the_way_and_may_run_once_is_not_known(
     let thread = house.thread();
     let ended = house.send(&thread, Input::text("go"), &paying(Arc::new(panicking(EffectClass::AtMostOnce)))).0;
     let ended = ended.unwrap();
-    assert_eq!((ended.status, ended.code.as_str()), (Status::Suspended, "outcome_unknown"));
+    assert_eq!(
+        (ended.status.status().unwrap(), ended.code.as_deref().unwrap()),
+        (Status::Suspended, "outcome_unknown")
+    );
     assert!(told(&house, &thread, "l").contains("done"), "the other call is done");
     // A tool that knows is believed.
     let thread = house.thread();
@@ -94,7 +97,7 @@ fn a_tool_that_panics_before_it_is_dispatched_never_ran() {
     let ran = inner.ran.clone();
     let work = paying(Arc::new(Bad { inner, starts: false }));
     let ended = house.send(&thread, Input::text("go"), &work).0.unwrap();
-    assert_eq!((ended.status, ran.load(std::sync::atomic::Ordering::SeqCst)), (Status::Completed, 0));
+    assert_eq!((ended.status.status().unwrap(), ran.load(std::sync::atomic::Ordering::SeqCst)), (Status::Completed, 0));
     assert!(told(&house, &thread, "p").contains("panicked: no paper"));
     assert_eq!(failure(&house, &thread), Some(ToolFailureClass::Panicked));
     let lines = house.store.read(&thread, 0, 100).unwrap();
@@ -114,5 +117,8 @@ fn a_tool_that_panics_when_it_is_asked_after_does_not_know() {
     let bad = Bad { inner: Counting::new("pay", EffectClass::AtMostOnce), starts: true };
     let work = paying(Arc::new(bad));
     let ended = house.engine.resume(&thread, Input::nothing(), &work, &Cancel::new(), &mut |_| {}).unwrap();
-    assert_eq!((ended.status, ended.code.as_str()), (Status::Suspended, "outcome_unknown"));
+    assert_eq!(
+        (ended.status.status().unwrap(), ended.code.as_deref().unwrap()),
+        (Status::Suspended, "outcome_unknown")
+    );
 }

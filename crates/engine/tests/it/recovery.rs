@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-use selvedge_engine::{Choice, Ended, Input, Recorded};
+use selvedge_engine::{Choice, Input, Outcome, Recorded};
 use selvedge_model::event::{EffectClass, SuspendReason};
 use selvedge_model::tool::Reconciled;
 use selvedge_model::{CallId, Cancel, Classify, Kind, Output, Status, Stop, ThreadId};
@@ -25,7 +25,7 @@ fn die_in_the_call(house: &House, thread: &ThreadId, class: EffectClass) {
     assert!(died.is_err());
 }
 
-fn resume(house: &House, thread: &ThreadId, tool: Counting) -> (Ended, usize) {
+fn resume(house: &House, thread: &ThreadId, tool: Counting) -> (Outcome, usize) {
     let ran = tool.ran.clone();
     let work = agent(paying(), vec![Arc::new(tool)]);
     let ended = house.engine.resume(thread, Input::nothing(), &work, &Cancel::new(), &mut |_| {}).unwrap();
@@ -46,7 +46,11 @@ fn a_call_that_may_run_once_is_reconciled_and_not_repeated() {
     let mut tool = Counting::new("pay", EffectClass::AtMostOnce);
     tool.known = Reconciled::Done(Output::text("paid already"));
     let (ended, ran) = resume(&house, &thread, tool);
-    assert_eq!((ended.status, ran), (Status::Completed, 0), "the payment was made once, by the process that died");
+    assert_eq!(
+        (ended.status.status().unwrap(), ran),
+        (Status::Completed, 0),
+        "the payment was made once, by the process that died"
+    );
     assert_eq!(roles(&house.loaded(&thread)), "uata");
 }
 
@@ -60,7 +64,7 @@ fn a_call_that_was_not_done_is_done_under_the_same_key() {
     tool.known = Reconciled::NotDone;
     let seen = tool.seen.clone();
     let (ended, ran) = resume(&house, &thread, tool);
-    assert_eq!((ended.status, ran), (Status::Completed, 1));
+    assert_eq!((ended.status.status().unwrap(), ran), (Status::Completed, 1));
     assert_eq!(seen.lock().unwrap()[0].key, recorded);
 }
 
@@ -86,7 +90,10 @@ fn what_nobody_knows_waits_for_a_person() {
         let thread = house.thread();
         die_in_the_call(&house, &thread, EffectClass::AtMostOnce);
         let (ended, ran) = resume(&house, &thread, Counting::new("pay", EffectClass::AtMostOnce));
-        assert_eq!((ended.status, ended.code.as_str(), ran), (Status::Suspended, "outcome_unknown", 0));
+        assert_eq!(
+            (ended.status.status().unwrap(), ended.code.as_deref().unwrap(), ran),
+            (Status::Suspended, "outcome_unknown", 0)
+        );
         // A message does not change that, and is not lost.
         let work = agent(paying(), vec![Arc::new(Counting::new("pay", EffectClass::AtMostOnce))]);
         assert_eq!(house.send(&thread, Input::text("well?"), &work).0.unwrap().status, Status::Suspended);
@@ -94,7 +101,7 @@ fn what_nobody_knows_waits_for_a_person() {
         let is_same = verdict == Choice::NotDone;
         settle(&house, &thread, &call, verdict, "anna").unwrap();
         let (ended, ran) = resume(&house, &thread, Counting::new("pay", EffectClass::AtMostOnce));
-        assert_eq!((ended.status, ran), (Status::Completed, runs));
+        assert_eq!((ended.status.status().unwrap(), ran), (Status::Completed, runs));
         let text = house.answer_of(&thread, &call).unwrap().as_str().unwrap().to_owned();
         assert!(text.contains(told), "{text}");
         let (late, before) = (settle(&house, &thread, &call, Choice::NotDone, "anna"), house.loaded(&thread).version);
@@ -110,7 +117,7 @@ fn pure_and_idempotent_calls_run_again() {
         let thread = house.thread();
         die_in_the_call(&house, &thread, class);
         let (ended, ran) = resume(&house, &thread, Counting::new("pay", class));
-        assert_eq!((ended.status, ran), (Status::Completed, 1));
+        assert_eq!((ended.status.status().unwrap(), ran), (Status::Completed, 1));
     }
 }
 
@@ -122,7 +129,7 @@ fn a_new_message_first_finishes_what_is_open() {
     let tool = Counting::new("pay", EffectClass::Pure);
     let work = agent(paying(), vec![Arc::new(tool)]);
     let ended = house.send(&thread, Input::text("are you there?"), &work).0.unwrap();
-    assert_eq!(ended.text.as_deref(), Some("paid"));
+    assert_eq!(ended.result.as_deref(), Some("paid"));
     let loaded = house.loaded(&thread);
     // In the order of the log the result came late; the model was shown it behind its call.
     assert_eq!(roles(&loaded), "uauta");
@@ -152,7 +159,7 @@ fn a_run_that_is_cut_short_leaves_the_thread_to_whoever_comes_next() {
     assert!(died.is_err());
     // The same process still has the store open.
     let (ended, ran) = resume(&house, &thread, Counting::new("pay", EffectClass::Pure));
-    assert_eq!((ended.status, ran), (Status::Completed, 1));
+    assert_eq!((ended.status.status().unwrap(), ran), (Status::Completed, 1));
 }
 
 /// Whoever settled a call twice changed his mind behind the back of whoever had acted on the first word.

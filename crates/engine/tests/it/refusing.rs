@@ -60,9 +60,9 @@ fn a_raise_that_is_too_low_leaves_an_ended_thread_as_it_was() {
     let error = refuse(&house, &thread, Some(spend("0.1")), &work, &[&thread]);
     assert_eq!((error.code(), error.kind()), ("not_raised", Kind::Invalid));
     let ended = resume(&house, &thread, Input::text("again").raising(spend("0.6")), &work).unwrap();
-    assert_eq!((ended.status, ended.text.as_deref()), (Status::Completed, Some("two")));
-    assert_eq!(said(&house, &ended.thread, "again"), 1);
-    assert_eq!(house.loaded(&ended.thread).manifest.limits, Some(spend("0.6")));
+    assert_eq!((ended.status.status().unwrap(), ended.result.as_deref()), (Status::Completed, Some("two")));
+    assert_eq!(said(&house, &ended.thread_id, "again"), 1);
+    assert_eq!(house.loaded(&ended.thread_id).manifest.limits, Some(spend("0.6")));
     assert_eq!(account(&house, &thread).max, Some(dollars("0.6")));
     assert_eq!(house.store.chain(&thread).unwrap().len(), 2);
 }
@@ -77,7 +77,7 @@ fn a_raise_that_its_parent_can_not_pay_leaves_an_ended_child_as_it_was() {
     let error = refuse(&house, &child, Some(spend("5")), &work, &[&child, &parent]);
     assert_eq!((error.code(), error.kind()), ("budget_exceeded", Kind::Exhausted));
     let ended = resume(&house, &child, Input::text("again").raising(spend("0.08")), &work).unwrap();
-    assert_eq!((ended.status, said(&house, &ended.thread, "again")), (Status::Completed, 1));
+    assert_eq!((ended.status.status().unwrap(), said(&house, &ended.thread_id, "again")), (Status::Completed, 1));
     assert_eq!(account(&house, &child).max, Some(dollars("0.08")));
     assert!(account(&house, &parent).reserved.is_zero());
 }
@@ -107,8 +107,8 @@ fn a_raise_above_its_parent_leaves_an_ended_child_as_it_was() {
     let error = refuse(&house, &child, Some(turns(9)), &work, &[]);
     assert!(matches!(&error, Error::AboveParent { thread, needs: 9, .. } if *thread == child), "{error:?}");
     let ended = resume(&house, &child, Input::text("again").raising(turns(4)), &work).unwrap();
-    assert_eq!((ended.status, said(&house, &ended.thread, "again")), (Status::Completed, 1));
-    assert_eq!(house.loaded(&ended.thread).manifest.limits, Some(turns(4)));
+    assert_eq!((ended.status.status().unwrap(), said(&house, &ended.thread_id, "again")), (Status::Completed, 1));
+    assert_eq!(house.loaded(&ended.thread_id).manifest.limits, Some(turns(4)));
 }
 
 #[test]

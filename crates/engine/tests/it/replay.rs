@@ -498,13 +498,13 @@ fn a_word_that_came_while_it_ran_and_time_that_ran_out_are_the_same_again() {
     let pay = tool("pay", EffectClass::AtMostOnce, Output::text("paid"));
     let replies = vec![calls(&[("l.1", "look"), ("p.1", "pay"), ("p.2", "pay")]), Reply::Says("done"), Reply::Waits];
     let mut work = asking(agent(replies, vec![Arc::new(look), pay]));
-    assert_eq!(house.send(&thread, Input::text("go"), &work).0.unwrap().text.as_deref(), Some("done"));
+    assert_eq!(house.send(&thread, Input::text("go"), &work).0.unwrap().result.as_deref(), Some("done"));
     let heard = |step: &&selvedge_engine::replay::Step| step.reason() == Reason::Lifecycle && step.run().is_some();
     assert_eq!(recording(&house, &thread).steps.iter().filter(heard).count(), 2);
     assert_identical(&house, &thread, &work);
     work.limits.duration_seconds = Some(1);
     let ended = house.send(&thread, Input::text("go on"), &work).0.unwrap();
-    assert_eq!(ended.code, "duration_exceeded");
+    assert_eq!(ended.code.as_deref(), Some("duration_exceeded"));
     let raise = Limits { duration_seconds: Some(2), ..Limits::default() };
     resume(&house, &thread, Input::nothing().raising(raise), &work);
     assert_identical(&house, &thread, &work);

@@ -131,7 +131,10 @@ fn a_thread_is_taken_up_from_a_snapshot_that_only_memory_holds() {
         }
     });
     let ended = ended.unwrap();
-    assert_eq!((ended.status, ended.text.as_deref(), told), (Status::Completed, Some("seen"), Vec::new()));
+    assert_eq!(
+        (ended.status.status().unwrap(), ended.result.as_deref(), told),
+        (Status::Completed, Some("seen"), Vec::new())
+    );
     assert_eq!(other.loaded(&thread).messages.len(), 4);
     let kept = other.store.inner.kept(&thread, ARCHIVE).unwrap();
     assert_eq!(kept.iter().filter(|kept| kept.place == Place::Newest).count(), 1);

@@ -22,7 +22,10 @@ fn a_message_sent_again_is_not_answered_again() {
     let work = agent(vec![Reply::Says("hello"), Reply::Says("again?")], Vec::new());
     house.send(&thread, said("m1", "hi"), &work).0.unwrap();
     let again = house.send(&thread, said("m1", "hi"), &work).0.unwrap();
-    assert_eq!((again.run, again.code.as_str(), again.status), (None, "already_said", Status::Completed));
+    assert_eq!(
+        (again.run_id, again.code.as_deref().unwrap(), again.status.status().unwrap()),
+        (None, "already_said", Status::Completed)
+    );
     assert_eq!(roles(&house.loaded(&thread)), "ua");
 }
 
@@ -92,7 +95,7 @@ fn different_threads_run_side_by_side() {
     };
     std::thread::scope(|scope| {
         let runs = [&one, &two].map(|thread| scope.spawn(|| house.send(thread, Input::text("go"), &work()).0));
-        runs.into_iter().for_each(|run| assert_eq!(run.join().unwrap().unwrap().text.as_deref(), Some("met")));
+        runs.into_iter().for_each(|run| assert_eq!(run.join().unwrap().unwrap().result.as_deref(), Some("met")));
     });
 }
 
@@ -118,7 +121,7 @@ fn what_the_dead_had_sent_is_heard_first_and_keeps_nobody_out() {
     let replies = vec![call(), Reply::Says("one and two"), Reply::Says("three")];
     let work = agent(replies, vec![Arc::new(Counting::new("look", EffectClass::Pure))]);
     let ended = house.send(&thread, said("m3", "third"), &work).0.unwrap();
-    assert_eq!(ended.text.as_deref(), Some("three"));
+    assert_eq!(ended.result.as_deref(), Some("three"));
     assert_eq!(roles(&house.loaded(&thread)), "uautaua", "the second message was heard before the third");
     // A note whose message was heard already is answered and does nothing.
     send("send-again", "second");
@@ -140,11 +143,11 @@ fn a_send_that_is_repeated_under_its_id_is_answered_and_not_served_again() {
             .unwrap()
     };
     let first = send("k1");
-    assert_eq!(first.text.as_deref(), Some("hello"));
+    assert_eq!(first.result.as_deref(), Some("hello"));
     let again = send("k1");
-    assert_eq!((again.run, again.text, again.status), (first.run, first.text, first.status));
+    assert_eq!((again.run_id, again.result, again.status), (first.run_id, first.result, first.status));
     assert_eq!(roles(&house.loaded(&thread)), "ua");
-    assert_eq!(send("k2").text.as_deref(), Some("hello again"));
+    assert_eq!(send("k2").result.as_deref(), Some("hello again"));
     assert_eq!(roles(&house.loaded(&thread)), "uaua");
 }
 

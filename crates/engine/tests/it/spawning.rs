@@ -5,7 +5,7 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use selvedge_engine::spawn::{Children, Order, Spawning};
-use selvedge_engine::{Assignment, Ended, Input, Told};
+use selvedge_engine::{Assignment, Input, Outcome, Told};
 use selvedge_model::event::{EffectClass, Process};
 use selvedge_model::limits::Limits;
 use selvedge_model::tool::{Risk, Started, ToolKind};
@@ -93,7 +93,7 @@ impl House {
         }
     }
 
-    pub(crate) fn taken_up(&self, thread: &ThreadId, input: Input, work: &Assignment) -> Ended {
+    pub(crate) fn taken_up(&self, thread: &ThreadId, input: Input, work: &Assignment) -> Outcome {
         self.engine.resume(thread, input, work, &Cancel::new(), &mut |_| {}).unwrap()
     }
 }
@@ -104,7 +104,7 @@ fn a_child_is_started_by_one_batch_and_its_end_is_told() {
     let thread = house.thread();
     let work = parent(vec![("s", json!({"task": "count"}))], nursery(vec![Reply::Says("three")]));
     let ended = house.send(&thread, Input::text("go"), &work).0.unwrap();
-    assert_eq!((ended.status, ended.text.as_deref()), (Status::Completed, Some("done")));
+    assert_eq!((ended.status.status().unwrap(), ended.result.as_deref()), (Status::Completed, Some("done")));
     let [child] = house.children_of(&thread).try_into().unwrap();
     let told = house.told(&thread, "s");
     assert_eq!((told["thread_id"].as_str(), &told["status"]), (Some(child.thread_id.as_str()), &json!("completed")));
@@ -134,14 +134,14 @@ fn the_run_of_a_child_names_the_run_that_started_it() {
     let ended = house.send(&thread, Input::text("go"), &work).0.unwrap();
     let [child] = house.children_of(&thread).try_into().unwrap();
     let [run] = house.store.runs(&child.thread_id).unwrap().try_into().unwrap();
-    assert_eq!((run.parent_run_id, run.meta.parent_thread_id), (ended.run, Some(thread.clone())));
+    assert_eq!((run.parent_run_id, run.meta.parent_thread_id), (ended.run_id, Some(thread.clone())));
     assert_eq!(run.meta.origin, "subagent");
     let [own] = house.store.runs(&thread).unwrap().try_into().unwrap();
     assert_eq!((own.parent_run_id, own.meta.origin.as_str()), (None, "user"));
     // Whoever speaks to the child later is who started that run; it still belongs under the same one.
     let again = house.send(&child.thread_id, Input::text("and?"), &agent(vec![], vec![])).0.unwrap();
     let runs = house.store.runs(&child.thread_id).unwrap();
-    let later = runs.iter().find(|run| Some(&run.run_id) == again.run.as_ref()).unwrap();
+    let later = runs.iter().find(|run| Some(&run.run_id) == again.run_id.as_ref()).unwrap();
     assert_eq!((later.meta.origin.as_str(), &later.parent_run_id), ("user", &own.run_id.into()));
 }
 
@@ -159,10 +159,10 @@ fn a_thread_names_the_first_thread_of_its_family() {
     let mut work = Assignment { ..work };
     work.model = agent(vec![says, calls], vec![]).model;
     let ended = house.taken_up(&child.thread_id, Input::text("go on"), &work);
-    let successor = house.loaded(&ended.thread).manifest;
+    let successor = house.loaded(&ended.thread_id).manifest;
     assert_eq!((successor.chain_position, successor.family_root()), (1, &thread));
     assert_eq!(successor.chain_root_id, child.thread_id);
-    let [grandchild] = house.children_of(&ended.thread).try_into().unwrap();
+    let [grandchild] = house.children_of(&ended.thread_id).try_into().unwrap();
     assert_eq!((grandchild.chain_position, grandchild.family_root()), (0, &thread));
     assert_eq!(house.loaded(&thread).manifest.family_root_id, None);
 }
@@ -206,11 +206,15 @@ fn children_have_ceilings_that_can_be_raised() {
         let mut work = parent(calls, nursery(vec![Reply::Says("three")]));
         work.limits = limits;
         let ended = house.send(&thread, Input::text("go"), &work).0.unwrap();
-        assert_eq!((ended.status, ended.code.as_str()), (Status::Suspended, code));
+        assert_eq!((ended.status.status().unwrap(), ended.code.as_deref().unwrap()), (Status::Suspended, code));
         let before = house.children_of(&thread).len();
         assert_eq!(before, usize::from(code == "spawns_exceeded"), "those below the ceiling were started");
         let ended = house.taken_up(&thread, Input::nothing().raising(raise), &work);
-        assert_eq!((ended.status, house.children_of(&thread).len()), (Status::Completed, 2), "{code}");
+        assert_eq!(
+            (ended.status.status().unwrap(), house.children_of(&thread).len()),
+            (Status::Completed, 2),
+            "{code}"
+        );
     }
 }
 
@@ -272,7 +276,7 @@ fn killed_right_after_the_batch_the_child_is_run_once_by_whoever_goes_on() {
     assert_eq!(house.children_of(&thread)[0].status, Status::Created);
     let later = house.another();
     let ended = later.taken_up(&thread, Input::nothing(), &work);
-    assert_eq!((ended.status, later.children_of(&thread).len()), (Status::Completed, 1));
+    assert_eq!((ended.status.status().unwrap(), later.children_of(&thread).len()), (Status::Completed, 1));
     assert_eq!(later.told(&thread, "s")["result"], "three");
 }
 
@@ -389,7 +393,7 @@ fn a_child_that_asks_for_as_much_as_its_parent_gets_what_is_left_less_a_share() 
     let new = NewThread { limits, ..NewThread::of(AgentId::new("scribe").unwrap()) };
     let thread = house.engine.create(new, Vec::new()).unwrap();
     let ended = house.send(&thread, Input::text("go"), &work).0.unwrap();
-    assert_eq!((ended.status, ended.text.as_deref()), (Status::Completed, Some("done")));
+    assert_eq!((ended.status.status().unwrap(), ended.result.as_deref()), (Status::Completed, Some("done")));
     let [child] = house.children_of(&thread).try_into().unwrap();
     // One turn of fifteen tokens is spent; of the rest, a third stays with the parent, which may have two children at once.
     let granted = child.limits.unwrap().spend.unwrap();

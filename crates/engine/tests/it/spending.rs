@@ -4,7 +4,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 
 use selvedge_engine::ledger::{Book, audit};
-use selvedge_engine::{Assignment, Ended, Input};
+use selvedge_engine::{Assignment, Input, Outcome};
 use selvedge_model::account::{Account, AccountStatus, Posting, Record};
 use selvedge_model::answer::{Answer, End, Usage};
 use selvedge_model::event::SuspendReason;
@@ -60,7 +60,7 @@ pub(crate) fn resume(
     thread: &ThreadId,
     input: Input,
     work: &Assignment,
-) -> selvedge_engine::Result<Ended> {
+) -> selvedge_engine::Result<Outcome> {
     house.engine.resume(thread, input, work, &Cancel::new(), &mut |_| {})
 }
 
@@ -128,17 +128,21 @@ fn a_call_that_the_account_does_not_hold_is_not_made_and_one_that_fits_when_shor
     let ended = house.send(&thread, Input::text("hi"), &work).0.unwrap();
     let why = ended.suspended.unwrap();
     assert_eq!(
-        (ended.status, why.reason, why.code.as_deref()),
+        (ended.status.status().unwrap(), why.reason, why.code.as_deref()),
         (Status::Suspended, SuspendReason::Budget, Some("spend_exceeded"))
     );
     assert_eq!((why.current, why.maximum), (Some(json!(0.0)), Some(json!(0.0005))));
-    assert!(ended.detail.unwrap().contains("has 0.0005 dollars left"));
-    assert_eq!((ended.cost.turns, names(&house, &thread)), (0, vec!["account_opened"]), "nothing was asked");
+    assert!(ended.why.unwrap().contains("has 0.0005 dollars left"));
+    assert_eq!(
+        (ended.run_cost.clone().unwrap().turns, names(&house, &thread)),
+        (0, vec!["account_opened"]),
+        "nothing was asked"
+    );
     assert_eq!(account(&house, &thread).status, AccountStatus::Active, "a chain that waits keeps its account");
 
     let raise = Input::nothing().raising(spend("0.002"));
     let ended = resume(&house, &thread, raise, &work).unwrap();
-    assert_eq!((ended.status, ended.text.as_deref()), (Status::Completed, Some("never asked")));
+    assert_eq!((ended.status.status().unwrap(), ended.result.as_deref()), (Status::Completed, Some("never asked")));
     let told = postings(&house, &thread);
     assert_eq!(told[1].0, "account_raised");
     assert_eq!((told[1].1.amount, told[1].1.remaining), (Some(dollars("0.002")), Some(dollars("0.002"))));
@@ -219,7 +223,10 @@ fn each_attempt_is_reserved_and_what_nobody_knows_of_it_is_counted_at_its_bound(
     // The run, the thread and the account say the same.
     let settled = account(&house, &thread).settled;
     assert!(!settled.is_zero());
-    assert_eq!((ended.cost.spend, ended.cost.spend_unknown), (settled, settled));
+    assert_eq!(
+        (ended.run_cost.clone().unwrap().spend, ended.run_cost.clone().unwrap().spend_unknown),
+        (settled, settled)
+    );
     assert_eq!(house.loaded(&thread).manifest.cost.spend, settled);
 }
 
@@ -233,18 +240,29 @@ fn an_answer_that_nobody_counted_is_not_free_and_its_tokens_are_estimated() {
     let told = postings(&house, &thread);
     assert!(told[3].1.unknown && told[3].1.amount == told[1].1.amount, "{:?}", told[3]);
     let settled = account(&house, &thread).settled;
-    assert_eq!((ended.cost.spend, ended.cost.spend_unknown), (settled, settled));
-    assert!(ended.cost.input_tokens > 0 && ended.cost.output_tokens > 0, "{:?}", ended.cost);
+    assert_eq!(
+        (ended.run_cost.clone().unwrap().spend, ended.run_cost.clone().unwrap().spend_unknown),
+        (settled, settled)
+    );
+    assert!(
+        ended.run_cost.clone().unwrap().input_tokens > 0 && ended.run_cost.clone().unwrap().output_tokens > 0,
+        "{:?}",
+        ended.run_cost.clone().unwrap()
+    );
     // The same for a ceiling of tokens, whatever they cost.
     let free = house.thread();
     (work.price, work.limits) = (None, Limits { tokens: Some(1), ..Limits::default() });
     let ended = house.send(&free, Input::text("hi"), &work).0.unwrap();
-    assert!(ended.cost.input_tokens > 0 && ended.cost.spend.is_zero(), "{:?}", ended.cost);
+    assert!(
+        ended.run_cost.clone().unwrap().input_tokens > 0 && ended.run_cost.clone().unwrap().spend.is_zero(),
+        "{:?}",
+        ended.run_cost.clone().unwrap()
+    );
     // Zeros that a provider says are zeros.
     let thread = house.thread();
     let (work, _) = paid_by(Using::tokens(0, 0), "1");
     let ended = house.send(&thread, Input::text("hi"), &work).0.unwrap();
-    assert_eq!((account(&house, &thread).settled, ended.cost.input_tokens), (Money::ZERO, 0));
+    assert_eq!((account(&house, &thread).settled, ended.run_cost.clone().unwrap().input_tokens), (Money::ZERO, 0));
 }
 
 #[test]
@@ -361,7 +379,10 @@ fn an_overcharge_is_recorded_as_it_was_and_nothing_further_is_reserved_in_the_tr
     // Far more than the 8,192 tokens that were allowed.
     let (work, _) = paid_by(Using::tokens(10, 20_000), "0.4");
     let ended = house.send(&dear, Input::text("go"), &work).0.unwrap();
-    assert_eq!((ended.status, ended.cost.spend), (Status::Completed, dollars("0.04001")));
+    assert_eq!(
+        (ended.status.status().unwrap(), ended.run_cost.clone().unwrap().spend),
+        (Status::Completed, dollars("0.04001"))
+    );
     assert_eq!(account(&house, &dear).settled, dollars("0.04001"), "the real figure is kept");
     for stopped in [&parent, &sibling] {
         assert_eq!(account(&house, stopped).remaining(), Some(Money::ZERO), "{stopped}");

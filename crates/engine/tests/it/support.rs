@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use selvedge_engine::{Assignment, Ended, Engine, Input, Options, Redactor, Told};
+use selvedge_engine::{Assignment, Engine, Input, Options, Outcome, Redactor, Told};
 use selvedge_log::{Head, Line, Signer, Trust};
 use selvedge_model::account::{Account, AccountId, Posting, Reservation};
 use selvedge_model::answer::{Answer, End, Usage};
@@ -432,7 +432,7 @@ impl House {
         thread: &ThreadId,
         input: Input,
         work: &Assignment,
-    ) -> (selvedge_engine::Result<Ended>, Vec<String>) {
+    ) -> (selvedge_engine::Result<Outcome>, Vec<String>) {
         let mut heard = Vec::new();
         let ended = self.engine.send(thread, input, work, &Cancel::new(), &mut |told| heard.push(heard_as(&told)));
         (ended, heard)

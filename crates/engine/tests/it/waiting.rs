@@ -4,7 +4,8 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use selvedge_engine::Input;
-use selvedge_engine::standing::{Outcome, Standing, aggregate_results, get_status, list_active};
+use selvedge_engine::outcome::{Outcome, aggregate_results, get_status};
+use selvedge_engine::standing::{Standing, list_active};
 use selvedge_engine::wait::wait_threads;
 use selvedge_log::{Signer, Trust};
 use selvedge_model::event::{Fields, Handoff, ManifestChanged, Predecessor, SuspendReason, Suspended};
@@ -236,7 +237,7 @@ fn a_run_whose_process_is_gone_is_stalled() {
         assert!(outcome.why.unwrap().contains("gone"));
     });
     assert!(began.elapsed() < LONG / 4, "it took {:?}", began.elapsed());
-    assert_eq!(get_status(&store, &thread).unwrap().status, Standing::Stalled);
+    assert_eq!(get_status(&store, &trust(), &thread).unwrap().status, Standing::Stalled);
 }
 
 #[test]
@@ -325,11 +326,14 @@ fn chains_that_lead_in_a_circle_or_nowhere_end_every_question() {
         let outcome = wait_for(&store, thread);
         assert_eq!(outcome.status, Standing::Stalled, "{thread}: {outcome:?}");
         assert!(outcome.why.is_some());
-        assert_eq!(get_status(&store, thread).unwrap().status, Standing::Stalled);
+        assert_eq!(get_status(&store, &trust(), thread).unwrap().status, Standing::Stalled);
         let told = aggregate_results(&store, &trust(), std::slice::from_ref(thread)).unwrap();
         assert_eq!(told.results[thread].status, Standing::Stalled);
         let chain = selvedge_engine::chain::get_chain(&store, thread).unwrap();
-        assert!(chain.chain_length <= 2 && chain.chain.iter().any(|link| link.thread_id == *thread), "{chain:?}");
+        assert!(
+            chain.chain_length <= 2 && chain.chain.iter().any(|link| link.outcome.thread_id == *thread),
+            "{chain:?}"
+        );
         selvedge_engine::chain::get_tree(&store, thread).unwrap();
         let query = selvedge_engine::search::Query {
             query: "anything".to_owned(),
@@ -344,7 +348,7 @@ fn chains_that_lead_in_a_circle_or_nowhere_end_every_question() {
     create_as(&store, "hen", NewThread { parent_id: Some(egg.clone()), ..new_thread() });
     create_as(&store, "egg", NewThread { parent_id: Some(hen.clone()), ..new_thread() });
     let tree = selvedge_engine::chain::get_tree(&store, &hen).unwrap();
-    assert_eq!((tree.thread_id, tree.children.len(), tree.children[0].children.len()), (hen, 1, 0));
+    assert_eq!((tree.outcome.thread_id, tree.children.len(), tree.children[0].children.len()), (hen, 1, 0));
 }
 
 #[test]
@@ -386,12 +390,12 @@ fn what_runs_in_any_process_is_listed_and_what_nobody_runs_is_not() {
     for store in [&store, &other] {
         assert_eq!(listed(store), [elsewhere.clone(), here.clone()], "the newest first, whoever asks");
     }
-    let shown = get_status(&store, &elsewhere).unwrap();
+    let shown = get_status(&store, &trust(), &elsewhere).unwrap();
     assert_eq!((shown.status, shown.holder), (Standing::Is(Status::Running), Some(running.lease.owner.clone())));
     running.end("r1", "natural");
     assert_eq!(listed(&store), [here]);
-    let missing = get_status(&store, &id("nobody")).unwrap();
-    assert_eq!((missing.success, missing.status), (false, Standing::NotFound));
+    let missing = get_status(&store, &trust(), &id("nobody")).unwrap();
+    assert_eq!(missing.status, Standing::NotFound);
 }
 
 #[test]
@@ -426,6 +430,6 @@ fn a_cancel_that_comes_while_the_handoff_is_being_committed_is_not_lost() {
     *house.store.before_handoff.lock().unwrap() = Some(cancels);
     let ended = house.send(&thread, Input::text("count"), &work).0.unwrap();
     assert_eq!(ended.status, Status::Cancelled, "{ended:?}");
-    assert_ne!(ended.thread, thread, "it reached the one that goes on");
+    assert_ne!(ended.thread_id, thread, "it reached the one that goes on");
     assert_eq!(house.store.chain(&thread).unwrap().len(), 2, "and that was the last");
 }

@@ -49,7 +49,7 @@ fn a_run_that_waits_needs_no_thread_but_its_callers() {
             let (house, work) = (&house, &work);
             scope.spawn(move || {
                 let ended = house.engine.send(thread, Input::text("go"), work, &Cancel::new(), &mut |_| {}).unwrap();
-                assert_eq!(ended.status, Status::Cancelled);
+                assert_eq!(ended.status.status(), Some(Status::Cancelled));
             });
         }
         while model.0.load(Ordering::SeqCst) < RUNS {
@@ -93,7 +93,7 @@ fn a_request_is_seen_whether_it_came_before_its_run_was_watched_or_after() {
                 }
             };
             let ended = house.engine.send(&thread, Input::text("go"), &work, &Cancel::new(), &mut tell).unwrap();
-            assert_eq!(ended.status, Status::Killed);
+            assert_eq!(ended.status.status(), Some(Status::Killed));
             waited.join().unwrap();
         });
         assert!(house.store.pending(&thread).unwrap().is_empty());
@@ -115,9 +115,12 @@ fn running_time_ends_for_each_run_by_itself() {
     std::thread::scope(|scope| {
         let long = scope.spawn(|| house.engine.send(&long, Input::text("go"), &work, &stop, &mut |_| {}).unwrap());
         let ended = house.engine.send(&short, Input::text("go"), &work, &Cancel::new(), &mut |_| {}).unwrap();
-        assert_eq!((ended.status, ended.code.as_str()), (Status::Suspended, "duration_exceeded"));
+        assert_eq!(
+            (ended.status.status(), ended.code.as_deref()),
+            (Some(Status::Suspended), Some("duration_exceeded"))
+        );
         assert!(!long.is_finished());
         stop.say(Stop::Cancelled);
-        assert_eq!(long.join().unwrap().status, Status::Cancelled);
+        assert_eq!(long.join().unwrap().status.status(), Some(Status::Cancelled));
     });
 }

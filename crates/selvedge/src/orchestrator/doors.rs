@@ -6,8 +6,9 @@ use std::time::Duration;
 
 use selvedge_engine::Stopped;
 use selvedge_engine::chain::get_chain;
+use selvedge_engine::outcome::{aggregate_results, get_status};
 use selvedge_engine::search::{Query, SearchType, chain_search};
-use selvedge_engine::standing::{aggregate_results, get_status, list_active};
+use selvedge_engine::standing::{Standing, list_active};
 use selvedge_engine::transcript::read_transcript;
 use selvedge_model::event::{EffectClass, Process};
 use selvedge_model::tool::{Reconciled, Risk, Started, ToolKind};
@@ -133,7 +134,17 @@ const SIGNS: [Sign; 12] = [
         class: EffectClass::Pure,
         kind: ToolKind::Work,
         risk: Risk::Safe,
-        act: |shared, call, _| value(get_status(&*shared.store()?, &thread(call)?)),
+        act: |shared, call, _| {
+            let outcome = get_status(&*shared.store()?, shared.engine()?.trust(), &thread(call)?);
+            let outcome = outcome.map_err(|error| error.to_string())?;
+            let is_known = outcome.status != Standing::NotFound;
+            let mut told = json!(outcome);
+            told["success"] = json!(is_known);
+            if !is_known {
+                told["error"] = json!(outcome.why);
+            }
+            Ok(told)
+        },
     },
     Sign {
         name: "list_active",

@@ -6,7 +6,7 @@
 use std::sync::Arc;
 
 use selvedge_engine::chain::{Continued, get_chain};
-use selvedge_engine::{Assignment, Ended, Error, Input, Resumed};
+use selvedge_engine::{Assignment, Error, Input, Outcome, Resumed};
 use selvedge_model::tool::Reconciled;
 use selvedge_model::{Call, Cancel, Event, Manifest, Message, MessageId, Output, Role, ThreadId};
 use selvedge_store::Error as StoreError;
@@ -26,17 +26,18 @@ pub(super) fn resume(shared: &Arc<Shared>, call: &Call, cancel: &Cancel) -> Resu
     let end = chain.last().ok_or("there is no such thread")?;
     let message = Message::text(Role::User, message).with_id(id(call)?);
     let (input, work) = (Input::messages(vec![message]), work(shared, end)?);
-    let ended = shared.engine()?.resume(&thread, input, &work, cancel, &mut |_| {});
+    // A stop of the calling thread stops the child; a stop of the child does not stop the calling thread.
+    let ended = shared.engine()?.resume(&thread, input, &work, &cancel.child(), &mut |_| {});
     let ended = ended.map_err(|error| error.to_string())?;
     let resumed = ended.resumed.clone().unwrap_or_else(|| in_itself(&thread, end));
-    Ok(told(&resumed, &ended.thread, result(&ended)))
+    Ok(told(resumed, ended))
 }
 
 /// What became of a call that nobody saw end.
 pub(super) fn reconcile(shared: &Arc<Shared>, call: &Call, cancel: &Cancel) -> Reconciled {
     match said(shared, call) {
         Ok(None) => Reconciled::NotDone,
-        Ok(Some(resumed)) if cancel.said().is_none() => Reconciled::Done(match finish(shared, &resumed, cancel) {
+        Ok(Some(resumed)) if cancel.said().is_none() => Reconciled::Done(match finish(shared, resumed, cancel) {
             Ok(content) => Output { content, ..Output::default() },
             Err(error) => {
                 Output { content: json!({"success": false, "error": error}), is_error: true, ..Output::default() }
@@ -47,13 +48,13 @@ pub(super) fn reconcile(shared: &Arc<Shared>, call: &Call, cancel: &Cancel) -> R
 }
 
 /// Goes on with what a call began, if nobody does, and waits for what comes of it.
-fn finish(shared: &Arc<Shared>, resumed: &Resumed, cancel: &Cancel) -> Result<Value, String> {
+fn finish(shared: &Arc<Shared>, resumed: Resumed, cancel: &Cancel) -> Result<Value, String> {
     let thread = &resumed.new_thread_id;
     let chain = chain(shared, thread)?;
     if let Some(end) = chain.last().filter(|end| !end.status.is_terminal()) {
         let work = work(shared, end)?;
-        match shared.engine()?.resume(thread, Input::nothing(), &work, cancel, &mut |_| {}) {
-            Ok(ended) => return Ok(told(resumed, &ended.thread, result(&ended))),
+        match shared.engine()?.resume(thread, Input::nothing(), &work, &cancel.child(), &mut |_| {}) {
+            Ok(ended) => return Ok(told(resumed, ended)),
             // Somebody else does.
             Err(Error::Store(StoreError::LeaseHeld { .. })) => {}
             Err(error) => return Err(error.to_string()),
@@ -62,8 +63,7 @@ fn finish(shared: &Arc<Shared>, resumed: &Resumed, cancel: &Cancel) -> Result<Va
     let waited = shared.engine()?.wait(std::slice::from_ref(thread), shared.patience(), cancel);
     let mut waited = waited.map_err(|error| error.to_string())?;
     let outcome = waited.results.remove(thread).ok_or("there is no such thread")?;
-    let result = json!({"status": outcome.status, "thread_id": outcome.thread_id, "outputs": outcome.outputs, "result": outcome.result, "cost": outcome.cost});
-    Ok(told(resumed, &outcome.thread_id, result))
+    Ok(told(resumed, outcome))
 }
 
 /// What the end of a chain is run with.
@@ -91,7 +91,11 @@ fn said(shared: &Arc<Shared>, call: &Call) -> Result<Option<Resumed>, String> {
         let before = (changeset == 0).then(|| place.checked_sub(1)).flatten();
         let Some(old) = before.and_then(|before| chain.get(before)) else { return Ok(Some(in_itself(&asked, link))) };
         let shown = get_chain(&*store, &old.thread_id).map_err(|error| error.to_string())?;
-        let how = shown.chain.into_iter().find(|shown| shown.thread_id == old.thread_id).and_then(|old| old.continued);
+        let how = shown
+            .chain
+            .into_iter()
+            .find(|shown| shown.outcome.thread_id == old.thread_id)
+            .and_then(|old| old.continued);
         return Ok(Some(Resumed {
             new_thread_id: link.thread_id.clone(),
             reconstructed_turns: how.map_or(0, |Continued { trailing_turns, .. }| trailing_turns),
@@ -123,15 +127,9 @@ fn id(call: &Call) -> Result<MessageId, String> {
     MessageId::new(call.key.clone()).map_err(|error| error.to_string())
 }
 
-fn result(ended: &Ended) -> Value {
-    json!({"status": ended.status, "thread_id": ended.thread, "outputs": ended.outputs, "result": ended.text, "cost": ended.cost})
-}
-
-/// What is told of a thread that was resumed, and of what goes on in its place.
-fn told(resumed: &Resumed, end: &ThreadId, result: Value) -> Value {
-    let mut told = json!({"success": true, "resumed": true, "thread_id": end, "new_thread_result": result});
-    if let (Some(fields), Ok(Value::Object(more))) = (told.as_object_mut(), serde_json::to_value(resumed)) {
-        fields.extend(more);
-    }
+/// What is told of a thread that was resumed: the outcome of what goes on in its place.
+fn told(resumed: Resumed, outcome: Outcome) -> Value {
+    let mut told = json!(Outcome { resumed: Some(resumed), ..outcome });
+    told["success"] = json!(true);
     told
 }

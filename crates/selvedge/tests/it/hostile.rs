@@ -15,8 +15,11 @@ use crate::support::{House, Listening, Ran, eventually, processes_of, results};
 /// The thread can be spoken to, answers, and its log is whole.
 #[track_caller]
 fn assert_goes_on(house: &House, ran: &Ran) {
-    let next = house.send(&ran.ended.thread, "And now?");
-    assert_eq!((next.ended.status, next.ended.text.as_deref()), (Status::Completed, Some("Going on.")));
+    let next = house.send(&ran.ended.thread_id, "And now?");
+    assert_eq!(
+        (next.ended.status.status().unwrap(), next.ended.result.as_deref()),
+        (Status::Completed, Some("Going on."))
+    );
     house.assert_settled();
 }
 
@@ -45,7 +48,7 @@ fn a_hostile_body_is_only_text() {
     assert!(ran.thread.manifest.capabilities.as_ref().is_some_and(Vec::is_empty), "a body grants nothing");
     assert!(results(&ran.thread).iter().all(|(_, failed)| *failed));
     assert!(!house.root.join("hit").exists());
-    assert_goes_on(&house, &house.send(&ran.ended.thread, "Still there?"));
+    assert_goes_on(&house, &house.send(&ran.ended.thread_id, "Still there?"));
 }
 
 #[test]
@@ -87,7 +90,7 @@ fn a_tool_that_forks_a_daemon_leaves_nobody_behind() {
         let house = with_tool(class, script, json!({}));
         let ran = house.run("use");
         assert_eq!(results(&ran.thread), [("begun\n".to_owned(), false)]);
-        assert_eq!(processes_of(&ran.ended.thread), Vec::<u32>::new());
+        assert_eq!(processes_of(&ran.ended.thread_id), Vec::<u32>::new());
         assert_goes_on(&house, &ran);
     }
 }
@@ -114,7 +117,7 @@ fn a_tool_that_ignores_term_is_ended_by_cancel() {
         let (text, failed) = results(&ran.thread).remove(0);
         assert!(failed && text.starts_with("interrupted: "), "{text}");
         assert_eq!(ran.thread.messages.last().unwrap().plain_text(), "(stopped by user)");
-        assert_goes_on(&house, &house.send(&ran.ended.thread, "Still there?"));
+        assert_goes_on(&house, &house.send(&ran.ended.thread_id, "Still there?"));
     }
 }
 
@@ -123,7 +126,7 @@ fn a_tool_that_ignores_term_is_ended_by_its_time_limit() {
     let began = Instant::now();
     let house = with_tool("pure", STUBBORN, json!({"timeout_seconds": 1}));
     let ran = house.run("use");
-    assert_eq!((ran.ended.status, ran.ended.text.as_deref()), (Status::Completed, Some("Done.")));
+    assert_eq!((ran.ended.status.status().unwrap(), ran.ended.result.as_deref()), (Status::Completed, Some("Done.")));
     let (text, failed) = results(&ran.thread).remove(0);
     assert!(failed && text.contains("took longer"), "{text}");
     assert_goes_on(&house, &ran);
@@ -161,7 +164,10 @@ fn a_model_that_cuts_in_the_middle_is_asked_again_and_its_drafts_are_void() {
     let cut = json!({"cut": {"say": "Half an ans"}});
     house.script(&json!([{"fail": [cut, cut], "say": "A whole answer."}, {"say": "Going on.", "repeat": "forever"}]));
     let ran = house.run("use");
-    assert_eq!((ran.ended.status, ran.ended.text.as_deref()), (Status::Completed, Some("A whole answer.")));
+    assert_eq!(
+        (ran.ended.status.status().unwrap(), ran.ended.result.as_deref()),
+        (Status::Completed, Some("A whole answer."))
+    );
     assert_eq!(ran.told.iter().filter(|told| *told == "void").count(), 2, "{:?}", ran.told);
     assert!(ran.thread.messages.iter().all(|message| !message.plain_text().contains("Half an ans")));
     assert_goes_on(&house, &ran);
@@ -174,8 +180,11 @@ fn a_thread_whose_model_only_cuts_waits_and_goes_on() {
     let cut = json!({"cut": {"why": "the line went dead", "say": "Half an ans"}});
     house.script(&json!([{"when": {"user": {"contains": "Speak"}}, "error": cut, "repeat": "forever"}, {"say": "Going on.", "repeat": "forever"}]));
     let ran = house.run("use");
-    assert_eq!((ran.ended.status, ran.ended.code.as_str()), (Status::Suspended, "model_cut"));
-    assert!(ran.ended.detail.as_ref().unwrap().contains("the line went dead"), "{:?}", ran.ended.detail);
+    assert_eq!(
+        (ran.ended.status.status().unwrap(), ran.ended.code.as_deref().unwrap()),
+        (Status::Suspended, "model_cut")
+    );
+    assert!(ran.ended.why.as_ref().unwrap().contains("the line went dead"), "{:?}", ran.ended.why);
     assert_eq!(ran.told.iter().filter(|told| *told == "void").count(), 3, "{:?}", ran.told);
     assert_eq!(ran.thread.messages.last().unwrap().role, Role::User, "nothing is said in the model's name");
     assert_goes_on(&house, &ran);

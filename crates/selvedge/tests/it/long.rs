@@ -84,7 +84,7 @@ fn turn_five_thousand_costs_what_turn_fifty_did() {
     work.tools = vec![look()];
     let thread = engine.create(NewThread::of(agent), Vec::new()).unwrap();
     let ended = engine.send(&thread, Input::text("look"), &work, &Cancel::new(), &mut |_| {}).unwrap();
-    assert_eq!((ended.status, ended.cost.turns), (Status::Completed, TURNS + 1));
+    assert_eq!((ended.status.status().unwrap(), ended.run_cost.clone().unwrap().turns), (Status::Completed, TURNS + 1));
     let marks = model.marks.lock().unwrap();
     let cost = |turn: usize| {
         let (before, after) = (marks[turn], marks[turn + 1]);

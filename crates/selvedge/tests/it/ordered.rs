@@ -46,8 +46,8 @@ fn a_risk_that_is_acknowledged_today_does_not_widen_a_thread_of_yesterday() {
         let ran = house.run("use");
         assert_eq!(ran.thread.manifest.acknowledged, recorded);
         house.write(".ai/directives/use.md", today);
-        let ran = house.send(&ran.ended.thread, "Again.");
-        assert_eq!((ran.ended.status, results(&ran.thread).len()), (Status::Completed, 2));
+        let ran = house.send(&ran.ended.thread_id, "Again.");
+        assert_eq!((ran.ended.status.status().unwrap(), results(&ran.thread).len()), (Status::Completed, 2));
         let wiped = std::fs::read_to_string(house.root.join("wiped")).unwrap_or_default();
         assert_eq!(wiped.lines().count(), runs, "{recorded:?}");
     }

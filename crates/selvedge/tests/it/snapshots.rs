@@ -27,7 +27,7 @@ use selvedge::store_local::disk::{Disk, DiskFile, How, RealDisk};
 use selvedge::store_local::system::SystemIds;
 use selvedge::store_local::{Access, LocalStore, Options};
 use selvedge::tools::ProcessGroups;
-use selvedge::{Assignment, Ended, Engine, EngineOptions, Input, Permission, Redactor, Told};
+use selvedge::{Assignment, Engine, EngineOptions, Input, Outcome, Permission, Redactor, Told};
 use serde_json::{Value, json};
 use tempfile::TempDir;
 
@@ -139,7 +139,7 @@ struct House {
 
 /// What came of a run.
 struct Ran {
-    ended: Ended,
+    ended: Outcome,
     told: Vec<String>,
     /// How many messages the model was shown last.
     shown: usize,
@@ -461,7 +461,7 @@ fn a_snapshot_that_was_changed_cut_or_forged_is_noticed_and_the_log_is_read() {
     for bad in [other, half, forged, b"{}".to_vec(), cut(0), cut(1), cut(100), cut(400)] {
         fs::write(&path, bad).unwrap();
         let (_, ran) = house.run_with(Some(&thread), 0, "x", Then::Fails, |work| work.limits.turns = None);
-        assert_eq!((ran.reads, ran.shown, ran.ended.status), (1, shown, Status::Error));
+        assert_eq!((ran.reads, ran.shown, ran.ended.status.status().unwrap()), (1, shown, Status::Error));
         assert!(ran.told.len() == 1 && ran.told[0].contains("`state.json` is not used"), "{:?}", ran.told);
         // What is there afterwards is good again.
         assert_eq!(house.snapshot(&thread)["status"], "error");
@@ -611,7 +611,7 @@ fn a_full_disk_costs_the_snapshot_and_not_the_run() {
     drop(store);
     // In the middle of a run it is recorded with the next commit, and the disk is asked again once there is more to save.
     let (_, ran) = house.run_with(None, 12, &long_text(), Then::Done, |work| work.limits.turns = None);
-    assert_eq!((ran.ended.status, ran.told.is_empty()), (Status::Completed, false));
+    assert_eq!((ran.ended.status.status().unwrap(), ran.told.is_empty()), (Status::Completed, false));
     house.disk.is_full.store(false, Ordering::SeqCst);
     let (_, ran) = house.run_with(Some(&thread), 0, "hm", Then::Fails, |work| work.limits.turns = None);
     assert_eq!((ran.told.len(), house.kept(&thread).len()), (0, 1));

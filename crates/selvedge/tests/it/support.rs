@@ -24,7 +24,7 @@ use selvedge::store_local::system::{SystemClock, SystemIds};
 use selvedge::store_local::{Access, LocalStore, Options};
 use selvedge::tools::ProcessGroups;
 use selvedge::workshop::{Order, OrderError, Wishes, Workshop};
-use selvedge::{Ended, Engine, EngineOptions, Input, Redactor, Told};
+use selvedge::{Engine, EngineOptions, Input, Outcome, Redactor, Told};
 use serde_json::{Value, json};
 use tempfile::TempDir;
 
@@ -54,7 +54,7 @@ pub(crate) struct House {
 
 /// What came of a run.
 pub(crate) struct Ran {
-    pub(crate) ended: Ended,
+    pub(crate) ended: Outcome,
     pub(crate) told: Vec<String>,
     pub(crate) thread: Thread,
 }

@@ -328,7 +328,8 @@ impl Examiner<'_> {
             report.add(Finding::new(Severity::Note, "lease_orphaned", thread, what, why));
         }
         let now = || self.core().read(|connection| rows::existing(connection, thread));
-        if row.manifest.status == Status::Running && !holder_lives && now()?.head == row.head {
+        let is_running = row.manifest.status == Status::Running && !row.manifest.is_run_outside();
+        if is_running && !holder_lives && now()?.head == row.head {
             let run = row.manifest.run_id.as_ref().map_or_else(String::new, |run| format!(" (run `{run}`)"));
             let what = format!("it is `running`{run}, and nobody runs it");
             let why = "its process ended without saying how the run ended";

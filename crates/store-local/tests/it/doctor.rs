@@ -158,7 +158,7 @@ fn what_the_dead_left_is_named() {
     let store = home.open();
     let thread = thread_with(&store, "scribe-0123456789ab", &["one"]);
     let lease = store.acquire(&thread, Acquire::default()).unwrap();
-    let meta = RunMeta::started(selvedge_model::AgentId::new("scribe").unwrap(), "user");
+    let meta = RunMeta::started(selvedge_model::AgentId::new("scribe").unwrap(), "user").under_lease();
     let run = Changeset {
         run_id: Some(RunId::new("r1").unwrap()),
         run_meta: Some(meta),

@@ -1,11 +1,11 @@
 //! Listing threads: the newest first, page by page, and only those that were asked for.
 
 use selvedge_model::event::ManifestChanged;
-use selvedge_model::{Event, NewThread, Status, ThreadId};
+use selvedge_model::{Event, NewThread, RunMeta, Status, ThreadId};
 
 use super::Harness;
 use super::support::*;
-use crate::contract::{Commit, Cursor, Filter, Registry};
+use crate::contract::{Acquire, Commit, Cursor, Filter, Leases, Registry};
 
 fn names(store: &impl Registry, filter: &Filter) -> Vec<String> {
     let page = store.list(filter, None, 1_000).unwrap();
@@ -29,6 +29,33 @@ pub fn the_newest_comes_first<H: Harness>(harness: &H) {
     assert_eq!(names(&other, &Filter::default()), ["k", "a", "z", "m"]);
     let newest = &store.list(&Filter::default(), None, 1).unwrap().items[0];
     assert_eq!(*newest, store.get(&id("k")).unwrap(), "a list shows what `get` shows");
+}
+
+/// A thread names the live owner of its lease, and is stalled once an engine's run has none.
+pub fn a_thread_names_its_live_holder<H: Harness>(harness: &H) {
+    let (store, other) = (harness.open(), harness.open());
+    let thread = create(&store, "held");
+    assert_eq!(store.get(&thread).unwrap().holder, None);
+    let lease = other.acquire(&thread, Acquire::default()).unwrap();
+    other.commit(batch([part(&thread, starts("r1")).under(lease.epoch)])).unwrap();
+    let everywhere = || {
+        let listed = store.list(&Filter::default(), None, 10).unwrap().items;
+        let found = [vec![store.get(&thread).unwrap()], listed, store.chain(&thread).unwrap()].concat();
+        assert_eq!(found.len(), 3);
+        found
+    };
+    for found in everywhere() {
+        assert_eq!((found.holder.as_ref(), found.is_stalled()), (Some(other.owner()), false));
+    }
+    // As a crash would leave it.
+    drop(other);
+    for found in everywhere() {
+        assert_eq!((&found.holder, found.is_stalled()), (&None, true));
+    }
+    let outside = create(&store, "outside");
+    append(&store, &outside, records("r1", RunMeta::started(id("scribe"), "user")));
+    let found = store.get(&outside).unwrap();
+    assert_eq!((found.manifest.status, found.is_stalled()), (Status::Running, false), "it is its writer's own");
 }
 
 /// Pages follow each other without repeating or skipping, and the last one says that it is the last.

@@ -268,6 +268,7 @@ macro_rules! conformance_suite {
             }
             listing {
                 the_newest_comes_first
+                a_thread_names_its_live_holder
                 pages_follow_each_other
                 a_cursor_stays_where_it_is
                 filters_choose

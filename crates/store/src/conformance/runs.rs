@@ -11,7 +11,7 @@ use crate::contract::{Commit, Registry};
 use crate::error::Error;
 
 fn started() -> RunMeta {
-    RunMeta::started(id("scribe"), "user")
+    RunMeta::started(id("scribe"), "user").under_lease()
 }
 
 fn run(store: &impl Registry, thread: &ThreadId, name: &str) -> Run {

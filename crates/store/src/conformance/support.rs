@@ -98,14 +98,14 @@ pub fn count(key: &str) -> Op {
     Op::Increment { path: Path::keys([key]), amount: 1.into() }
 }
 
-/// The changeset that starts a run.
+/// The changeset that starts a run, as an engine does under its lease.
 pub fn starts(run: &str) -> Changeset {
-    records(run, RunMeta::started(id("scribe"), "user"))
+    records(run, RunMeta::started(id("scribe"), "user").under_lease())
 }
 
 /// The changeset that ends a run for this reason.
 pub fn finishes(run: &str, termination_code: &str) -> Changeset {
-    let meta = RunMeta::started(id("scribe"), "user").finished(termination_code);
+    let meta = RunMeta::started(id("scribe"), "user").under_lease().finished(termination_code);
     Changeset { reason: Reason::RunFinished, ..records(run, meta) }
 }
 

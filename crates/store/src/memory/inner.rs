@@ -170,8 +170,9 @@ impl Inner {
         committed
     }
 
-    pub(super) fn summary(slot: &Slot) -> Summary {
-        Summary { manifest: slot.manifest.clone(), version: head_of(slot).version }
+    pub(super) fn summary(&self, slot: &Slot) -> Summary {
+        let holder = self.live_holder(slot);
+        Summary { manifest: slot.manifest.clone(), version: head_of(slot).version, holder }
     }
 
     pub(super) fn by_age(&self) -> Vec<&Slot> {

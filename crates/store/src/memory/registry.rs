@@ -13,7 +13,8 @@ use crate::prepare::View;
 
 impl Registry for MemoryStore {
     fn get(&self, thread: &ThreadId) -> Result<Summary> {
-        Ok(Inner::summary(self.inner().slot(thread)?))
+        let inner = self.inner();
+        Ok(inner.summary(inner.slot(thread)?))
     }
 
     fn list(&self, filter: &Filter, after: Option<Cursor>, limit: usize) -> Result<Page<Summary>> {
@@ -23,7 +24,7 @@ impl Registry for MemoryStore {
         slots.retain(|slot| slot.number < before && matches(filter, &slot.manifest));
         slots.reverse();
         let next = slots.get(limit).and_then(|_| slots.get(limit.checked_sub(1)?)).map(|last| Cursor(last.number));
-        Ok(Page { items: slots.into_iter().take(limit).map(Inner::summary).collect(), next })
+        Ok(Page { items: slots.into_iter().take(limit).map(|slot| inner.summary(slot)).collect(), next })
     }
 
     fn chain(&self, thread: &ThreadId) -> Result<Vec<Summary>> {
@@ -34,13 +35,13 @@ impl Registry for MemoryStore {
             inner.threads.get(id).map(|slot| slot.manifest.clone()).or_else(buried)
         };
         let ids = crate::chain::walk(thread, |id| Ok(manifest(id)))?;
-        Ok(ids.iter().filter_map(|id| inner.threads.get(id)).map(Inner::summary).collect())
+        Ok(ids.iter().filter_map(|id| inner.threads.get(id)).map(|slot| inner.summary(slot)).collect())
     }
 
     fn children(&self, thread: &ThreadId) -> Result<Vec<Summary>> {
         let inner = self.inner();
         let is_child = |slot: &&Slot| slot.manifest.parent_id.as_ref() == Some(thread);
-        Ok(inner.by_age().into_iter().filter(is_child).map(Inner::summary).collect())
+        Ok(inner.by_age().into_iter().filter(is_child).map(|slot| inner.summary(slot)).collect())
     }
 
     fn runs(&self, thread: &ThreadId) -> Result<Vec<Run>> {

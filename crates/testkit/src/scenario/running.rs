@@ -10,7 +10,7 @@ use std::sync::Arc;
 
 use selvedge_engine::ledger::audit;
 use selvedge_engine::snapshot::{Keeper, Schema, newest};
-use selvedge_engine::{Assignment, Ended, Engine, Input, Options, Redactor, Told};
+use selvedge_engine::{Assignment, Engine, Input, Options, Outcome, Redactor, Told};
 use selvedge_items::config::state_persistence::{Coalesce, StatePersistence};
 use selvedge_model::account::AccountStatus;
 use selvedge_model::answer::{End, Usage};
@@ -129,16 +129,16 @@ fn take_up(home: &Home, store: &Arc<LocalStore>, teller: &mut Teller, price: Pri
         }
     };
     let task = Message::text(Role::User, "pay what is due").with_id(MessageId::new("task")?);
-    let Ended { status, detail, .. } = match manifest.status {
+    let outcome: Outcome = match manifest.status {
         Status::Created => engine.send(&one(), Input::messages(vec![task]), &work, &Cancel::new(), &mut tell)?,
         Status::Suspended => engine.resume(&one(), Input::nothing(), &work, &Cancel::new(), &mut tell)?,
         Status::Completed => return Ok(()),
         _ => engine.send(&one(), Input::text("go on"), &work, &Cancel::new(), &mut tell)?,
     };
     told?;
-    match status {
-        Status::Completed => Ok(()),
-        other => Err(format!("the run ended as {other}: {detail:?}").into()),
+    match outcome.is_completed() {
+        true => Ok(()),
+        false => Err(format!("the run ended as {}: {:?}", outcome.status, outcome.why).into()),
     }
 }
 

@@ -17,7 +17,7 @@ fn a_note_that_was_made_up_is_consumed_and_changes_nothing() {
     };
     house.store.post(request(&thread, "decide-x", Request::Decide(forged))).unwrap();
     let ended = house.go_on(&thread, &payer);
-    assert_eq!((ended.status, payer.paid.load(Ordering::SeqCst)), (Status::Suspended, 0));
+    assert_eq!((ended.status.status().unwrap(), payer.paid.load(Ordering::SeqCst)), (Status::Suspended, 0));
     assert!(house.store.pending(&thread).unwrap().is_empty());
 }
 
@@ -34,7 +34,7 @@ fn what_another_process_allows_while_the_thread_is_busy_is_heard_by_the_same_run
         }
     });
     let ended = house.send(&thread, Input::text("pay"), &payer.work).0.unwrap();
-    assert_eq!((ended.status, payer.paid.load(Ordering::SeqCst)), (Status::Completed, 2));
+    assert_eq!((ended.status.status().unwrap(), payer.paid.load(Ordering::SeqCst)), (Status::Completed, 2));
     assert_eq!(house.loaded(&thread).runs.len(), 1);
     assert!(house.store.pending(&thread).unwrap().is_empty());
 }
@@ -84,7 +84,7 @@ fn a_word_that_was_left_in_time_counts_whenever_it_is_heard() {
         clock.set(Timestamp::from_micros(clock.now().as_micros() + 61_000_000));
     });
     let ended = house.send(&thread, Input::text("pay"), &payer.work).0.unwrap();
-    assert_eq!((ended.status, payer.paid.load(Ordering::SeqCst)), (Status::Completed, 1));
+    assert_eq!((ended.status.status().unwrap(), payer.paid.load(Ordering::SeqCst)), (Status::Completed, 1));
     assert_eq!(payer.seen.lock().unwrap()[0].id, call("p1"));
 }
 
@@ -111,7 +111,7 @@ fn a_word_that_was_left_with_a_process_that_died_counts_in_the_next_one() {
     // What was left is what was said first.
     assert_eq!(later.decide(&thread, "p1", Choice::Deny(None), &payer).unwrap_err().code(), "already_decided");
     let ended = later.go_on(&thread, &payer);
-    assert_eq!((ended.status, payer.paid.load(Ordering::SeqCst)), (Status::Completed, 1));
+    assert_eq!((ended.status.status().unwrap(), payer.paid.load(Ordering::SeqCst)), (Status::Completed, 1));
     assert_eq!(payer.seen.lock().unwrap()[0].id, call("p1"));
     assert!(later.store.pending(&thread).unwrap().is_empty());
 }
@@ -174,7 +174,7 @@ fn what_was_not_sealed_is_dropped_told_and_changes_nothing() {
         }
     };
     let ended = house.engine.resume(&thread, Input::nothing(), &payer.work, &Cancel::new(), &mut tell).unwrap();
-    assert_eq!((ended.status, payer.paid.load(Ordering::SeqCst)), (Status::Suspended, 0));
+    assert_eq!((ended.status.status().unwrap(), payer.paid.load(Ordering::SeqCst)), (Status::Suspended, 0));
     assert_eq!((dropped.len(), house.waiting(&thread).len()), (6, 0), "{dropped:?}");
     assert!(dropped[0].contains("call `p1`") && dropped[0].contains("send it again"), "{dropped:?}");
     let loaded = house.loaded(&thread);

@@ -1,0 +1,305 @@
+//! How a thread ended or stands: one type and one JSON form for every command, every tool and every embedding program.
+//!
+//! It is built in two places:
+//!
+//! - [`Held::outcome`]: of a run that this process made, from what it holds in memory.
+//! - [`Outcome::of_log`]: of a run that any process made, from the verified log. Nothing is given of a log that does not hold.
+
+use std::borrow::Borrow;
+use std::collections::BTreeMap;
+
+use selvedge_log::Trust;
+use selvedge_model::error::{Classify, Kind};
+use selvedge_model::event::{Ask, Suspended};
+use selvedge_model::limits::Cost;
+use selvedge_model::{DirectiveId, Manifest, Message, OwnerId, Role, Run, RunId, RunMeta, Status, ThreadId};
+use selvedge_store::load::load;
+use selvedge_store::{Error as StoreError, Store, Summary};
+use serde::Serialize;
+use serde_json::Value;
+
+use crate::chain;
+use crate::error::Result;
+use crate::held::Held;
+use crate::standing::{Standing, holder, shortened};
+
+/// The most characters of a thread's last words that are given.
+pub const RESULT_CHARS_MAX: usize = 4000;
+
+/// How a thread ended or stands. Fields that say nothing are left out of the JSON.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct Outcome {
+    /// The thread at the end of the chain.
+    pub thread_id: ThreadId,
+    /// The thread that was asked for, if that is another one.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub original_thread_id: Option<ThreadId>,
+    /// How it stands.
+    pub status: Standing,
+    /// The run that this is about; absent if there was nothing to do.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub run_id: Option<RunId>,
+    /// Why it ended or waits, in a word.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub code: Option<String>,
+    /// Why it ended or waits, in a sentence.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub why: Option<String>,
+    /// The last words of the model in that run, shortened if they are long.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub result: Option<String>,
+    /// What it returned.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub outputs: Option<Value>,
+    /// What its whole chain used so far.
+    pub cost: Cost,
+    /// What the run used, with the runs that it went on in.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub run_cost: Option<Cost>,
+    /// Why it waits.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub suspended: Option<Suspended>,
+    /// What a person is asked about its calls.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub asks: Vec<Ask>,
+    /// What was resumed, if a thread that had ended goes on in a successor.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub resumed: Option<Resumed>,
+    /// The live process that holds it, while it runs.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub holder: Option<OwnerId>,
+    /// What it is told to do.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub directive: Option<DirectiveId>,
+    /// What people call it.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub title: Option<String>,
+}
+
+/// A thread that had ended and goes on in a successor.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct Resumed {
+    /// The thread that was resumed.
+    pub old_thread_id: ThreadId,
+    /// The thread that goes on.
+    pub new_thread_id: ThreadId,
+    /// The thread that was asked for, if that one was an earlier link of the chain.
+    pub original_thread_id: Option<ThreadId>,
+    /// The end of its chain, which was resumed.
+    pub resolved_thread_id: ThreadId,
+    /// What it is told to do.
+    pub directive: Option<DirectiveId>,
+    /// How many answers of the model it takes along.
+    pub reconstructed_turns: u64,
+}
+
+impl Outcome {
+    /// What can be said of a thread of which there is nothing to show.
+    pub(crate) fn bare(status: Standing, thread_id: ThreadId, why: Option<String>) -> Self {
+        Self {
+            thread_id,
+            original_thread_id: None,
+            status,
+            run_id: None,
+            code: None,
+            why,
+            result: None,
+            outputs: None,
+            cost: Cost::default(),
+            run_cost: None,
+            suspended: None,
+            asks: Vec::new(),
+            resumed: None,
+            holder: None,
+            directive: None,
+            title: None,
+        }
+    }
+
+    /// What is said of a thread that is not known.
+    pub(crate) fn unknown(thread: ThreadId) -> Self {
+        let why = StoreError::NoThread(thread.to_string()).to_string();
+        Self::bare(Standing::NotFound, thread, Some(why))
+    }
+
+    /// What a manifest says, of no run in particular. Its cost is that of the thread alone.
+    pub(crate) fn of_manifest(manifest: &Manifest, status: Standing) -> Self {
+        Self {
+            outputs: manifest.outputs.clone(),
+            cost: manifest.cost.clone(),
+            suspended: manifest.suspended.clone(),
+            asks: manifest.asks.clone(),
+            directive: manifest.directive.clone(),
+            title: manifest.title.clone(),
+            ..Self::bare(status, manifest.thread_id.clone(), None)
+        }
+    }
+
+    /// What a manifest and the record of a run say, and the last words of the model in it.
+    fn of_run(
+        manifest: &Manifest,
+        status: Standing,
+        run: &RunId,
+        meta: Option<&RunMeta>,
+        text: Option<String>,
+    ) -> Self {
+        Self {
+            run_id: Some(run.clone()),
+            code: meta.and_then(|meta| meta.termination_code.clone()),
+            why: meta.and_then(|meta| meta.termination_detail.clone()),
+            result: text.filter(|text| !text.is_empty()).map(|text| shortened(text, RESULT_CHARS_MAX)),
+            run_cost: meta.map(RunMeta::total_cost),
+            ..Self::of_manifest(manifest, status)
+        }
+    }
+
+    /// The same, for this reason; why a log can't be shown counts more than any other.
+    pub(crate) fn because(self, why: Option<String>) -> Self {
+        match self.status {
+            Standing::Unverified => self,
+            _ => Self { why: why.or(self.why), ..self },
+        }
+    }
+
+    /// The outcome of a run of a thread, by its log: every hash and the last signature of it are checked, once. Of a log that does not
+    /// hold nothing is given.
+    pub(crate) fn of_log(
+        store: &dyn Store,
+        trust: &Trust,
+        thread: &ThreadId,
+        status: Standing,
+        run: Option<&RunId>,
+    ) -> Result<Self> {
+        let loaded = match load(store, thread, trust, None) {
+            Ok(loaded) => loaded.thread,
+            Err(StoreError::Deleted(_)) => return Ok(Self::bare(Standing::Deleted, thread.clone(), None)),
+            Err(error) if error.kind() == Kind::Integrity => {
+                return Ok(Self::bare(Standing::Unverified, thread.clone(), Some(error.to_string())));
+            }
+            Err(error) => return Err(error.into()),
+        };
+        let manifest = &loaded.manifest;
+        let outcome = match run {
+            Some(run) => {
+                let meta = loaded.runs.get(run).map(|run| &run.meta);
+                Self::of_run(manifest, status, run, meta, last_words(&loaded.messages, run))
+            }
+            None => Self::of_manifest(manifest, status),
+        };
+        let holder = if manifest.status == Status::Running { holder(store, thread)? } else { None };
+        Ok(Self { holder, cost: chain::cost(store, thread)?, ..outcome })
+    }
+
+    /// Whether the thread completed.
+    pub fn is_completed(&self) -> bool {
+        self.status == Status::Completed
+    }
+
+    /// Why it ended or waits, in as many words as there are.
+    pub fn reason(&self) -> Option<&str> {
+        self.why.as_deref().or(self.code.as_deref())
+    }
+}
+
+/// The last words of the model in a run.
+fn last_words<M: Borrow<Message>>(messages: &[M], run: &RunId) -> Option<String> {
+    let mut said = messages.iter().rev().map(Borrow::borrow);
+    let is_last = |message: &&Message| {
+        message.run_id.as_ref() == Some(run) && message.role == Role::Assistant && !message.plain_text().is_empty()
+    };
+    said.find(is_last).map(Message::plain_text)
+}
+
+impl Held<'_> {
+    /// The outcome of a run of this thread, by what is in memory; these were the last words of its model.
+    pub(crate) fn outcome(&self, run: &RunId, text: Option<String>) -> Outcome {
+        let manifest = self.fold.manifest();
+        let meta = self.fold.run(run).map(|run| &run.meta);
+        Outcome { cost: self.chain_cost(), ..Outcome::of_run(manifest, manifest.status.into(), run, meta, text) }
+    }
+
+    /// The outcome of its last run, whichever process made it.
+    pub(crate) fn last_outcome(&self) -> Outcome {
+        let last = self.fold.thread().runs.values().max_by_key(|run: &&Run| run.created_at);
+        let words = |run: &RunId| last_words(self.fold.conversation.messages(), run);
+        last.map_or_else(|| self.nothing_done(), |run| self.outcome(&run.run_id, words(&run.run_id)))
+    }
+
+    /// How the thread stands, where there was nothing to do for it.
+    pub(crate) fn nothing_done(&self) -> Outcome {
+        let manifest = self.fold.manifest();
+        Outcome { cost: self.chain_cost(), ..nothing_done(manifest) }
+    }
+
+    /// What the whole chain used. Where it can't be read, what this thread used.
+    fn chain_cost(&self) -> Cost {
+        let own = self.fold.manifest();
+        let is_alone = own.continuation_of.is_none() && own.continuation_thread_id.is_none();
+        let chain = if is_alone { None } else { chain::cost(&*self.engine.store, self.thread()).ok() };
+        chain.unwrap_or_else(|| own.cost.clone())
+    }
+}
+
+/// How a thread stands, where there was nothing to do for it.
+pub(crate) fn nothing_done(manifest: &Manifest) -> Outcome {
+    match manifest.status {
+        status @ Status::Suspended => {
+            Outcome { code: Some("waiting".to_owned()), ..Outcome::of_manifest(manifest, status.into()) }
+        }
+        status => Outcome { code: Some("already_said".to_owned()), ..Outcome::of_manifest(manifest, status.into()) },
+    }
+}
+
+/// The outcomes of several threads.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct Outcomes {
+    /// Whether all of them completed.
+    pub success: bool,
+    /// Each by the id that was asked for.
+    pub results: BTreeMap<ThreadId, Outcome>,
+}
+
+impl Outcomes {
+    pub(crate) fn new(results: BTreeMap<ThreadId, Outcome>) -> Self {
+        Self { success: results.values().all(Outcome::is_completed), results }
+    }
+}
+
+/// How threads stand, without waiting.
+pub fn aggregate_results(store: &dyn Store, trust: &Trust, threads: &[ThreadId]) -> Result<Outcomes> {
+    let outcome = |thread: &ThreadId| Ok((thread.clone(), get_status(store, trust, thread)?));
+    Ok(Outcomes::new(threads.iter().map(outcome).collect::<Result<_>>()?))
+}
+
+/// How a thread, or the end of its chain, stands.
+pub fn get_status(store: &dyn Store, trust: &Trust, thread: &ThreadId) -> Result<Outcome> {
+    let end = chain::end(store, thread)?;
+    let original_thread_id = (end.thread != *thread).then(|| thread.clone());
+    let outcome = match end.summary {
+        Some(summary) if !end.is_deleted => {
+            let outcome = of_thread(store, trust, &summary)?;
+            let is_cut = end.why.is_some() && outcome.status != Standing::Unverified;
+            let status = if is_cut { Standing::Stalled } else { outcome.status };
+            Outcome { status, ..outcome }.because(end.why)
+        }
+        Some(summary) => deleted(store, &summary.manifest)?,
+        None => Outcome::unknown(end.thread),
+    };
+    Ok(Outcome { original_thread_id, ..outcome })
+}
+
+/// How a thread stands, whatever its chain went on to: its active run, or its last one.
+pub fn of_thread(store: &dyn Store, trust: &Trust, thread: &Summary) -> Result<Outcome> {
+    let manifest = &thread.manifest;
+    let run = match &manifest.run_id {
+        Some(active) => Some(active.clone()),
+        None => store.runs(&manifest.thread_id)?.pop().map(|run| run.run_id),
+    };
+    Outcome::of_log(store, trust, &manifest.thread_id, Standing::from(thread), run.as_ref())
+}
+
+/// What is said of a thread that was deleted: what its tombstone knows.
+pub(crate) fn deleted(store: &dyn Store, manifest: &Manifest) -> Result<Outcome> {
+    let bare = Outcome::bare(Standing::Deleted, manifest.thread_id.clone(), Some("it was deleted".to_owned()));
+    Ok(Outcome { outputs: manifest.outputs.clone(), cost: chain::cost(store, &manifest.thread_id)?, ..bare })
+}
