@@ -21,6 +21,7 @@ use crate::assignment::Assignment;
 use crate::beat::Beats;
 use crate::chain;
 use crate::error::{Error, Result};
+use crate::events::{Birth, Born, Bus, RunPublisher, Subscription, Watched};
 use crate::fold::Folds;
 use crate::handover::Awaited;
 use crate::held::{Held, Leased, Of};
@@ -69,6 +70,8 @@ pub struct Engine {
     active: Mutex<HashMap<ThreadId, Cancel>>,
     /// The children that it let go.
     pub(crate) places: Places,
+    /// The subscriptions to its events.
+    pub(crate) bus: Arc<Bus>,
 }
 
 /// How long somebody who only looks at a thread, or tells it something, may have it.
@@ -92,8 +95,23 @@ impl Engine {
         let Options { store, trust, clock, ids, processes, scopes, redactor } = options;
         let (folds, active) = (Folds::default(), Mutex::default());
         let (snapshots, prepare, beats) = (None, None, Beats::default());
-        let places = Places::default();
-        Self { store, trust, clock, ids, processes, scopes, redactor, folds, snapshots, beats, prepare, active, places }
+        let (places, bus) = (Places::default(), Arc::default());
+        Self {
+            store,
+            trust,
+            clock,
+            ids,
+            processes,
+            scopes,
+            redactor,
+            folds,
+            snapshots,
+            beats,
+            prepare,
+            active,
+            places,
+            bus,
+        }
     }
 
     /// The same engine, saving snapshots of its threads and beginning with them.
@@ -127,6 +145,17 @@ impl Engine {
     /// The store.
     pub fn store(&self) -> &Arc<dyn Store> {
         &self.store
+    }
+
+    /// Subscribes to what this engine does from now on: see [`crate::events`]. A thread that can't be found now is watched all the same,
+    /// and its chain is known from the first event of it on.
+    pub fn subscribe(&self, watched: Watched) -> Subscription {
+        let end = match &watched {
+            Watched::Thread(thread) => self.end_of_chain(thread).ok(),
+            Watched::All => None,
+        };
+        let chain = end.and_then(|end| self.store.get(&end).ok()).map(|found| found.manifest.chain_root_id);
+        self.bus.subscribe(watched, chain)
     }
 
     /// Creates a thread named after its directive or agent, with the messages it begins with; it is durable on return and nothing has
@@ -169,7 +198,10 @@ impl Engine {
         self.redactor.thread(&mut thread);
         self.redactor.messages(&mut messages);
         let changeset = Changeset { messages, ..Changeset::creating(thread) };
-        self.store.commit(Batch::of(Part::new(id.clone(), Expect::Absent, changeset)))?;
+        let part = Part::new(id.clone(), Expect::Absent, changeset);
+        let born = [Born::of(&part)];
+        let committed = self.store.commit(Batch::of(part))?;
+        Birth::among(committed.parts, &born).into_iter().for_each(|birth| self.publish_birth(birth));
         Ok(())
     }
 
@@ -451,6 +483,7 @@ impl Engine {
             false => _ = held.answer_stops(Verdict::Unchanged)?,
         }
         let thread = held.thread().clone();
+        let publisher = RunPublisher::new(&self.bus, thread.clone(), held.fold.manifest().chain_root_id.clone());
         let over = Over(Cancel::new());
         // That the time of this run is over is nobody else's business.
         let (own, watch) = (cancel.child(), Watch::default());
@@ -460,7 +493,7 @@ impl Engine {
             scope.spawn(move || self.watch(&thread, cancel, own, watch, &until));
             // Moved in, so that it is said also when a tool panics.
             let _over = over;
-            let mut mask = Mask::new(&self.redactor, tell);
+            let mut mask = Mask::new(&self.redactor, publisher, tell);
             run::run(held, start, work, run::Heard { cancel: own, watch }, &mut |told| mask.tell(&told))
         })
     }
