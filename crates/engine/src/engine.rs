@@ -19,6 +19,7 @@ use selvedge_store::{Acquire, Error as StoreError, Store};
 use crate::assignment::Assignment;
 use crate::chain;
 use crate::error::{Error, Result};
+use crate::events::{Birth, Born, Bus, RunPublisher, Subscription, Watched};
 use crate::fold::Folds;
 use crate::handover::Awaited;
 use crate::held::{Held, Leased, Of};
@@ -68,6 +69,8 @@ pub struct Engine {
     active: Mutex<HashMap<ThreadId, Cancel>>,
     /// The children that it let go.
     pub(crate) places: Places,
+    /// The subscriptions to its events.
+    pub(crate) bus: Arc<Bus>,
 }
 
 /// How long somebody who only looks at a thread, or tells it something, may have it.
@@ -92,7 +95,7 @@ impl Engine {
         let (folds, active) = (Folds::default(), Mutex::default());
         let (snapshots, prepare) = (None, None);
         let watcher = Watcher::new(store.clone(), clock.clone());
-        let places = Places::default();
+        let (places, bus) = (Places::default(), Arc::default());
         Self {
             store,
             trust,
@@ -107,6 +110,7 @@ impl Engine {
             prepare,
             active,
             places,
+            bus,
         }
     }
 
@@ -141,6 +145,17 @@ impl Engine {
     /// The store.
     pub fn store(&self) -> &Arc<dyn Store> {
         &self.store
+    }
+
+    /// Subscribes to what this engine does from now on: see [`crate::events`]. A thread that can't be found now is watched all the same,
+    /// and its chain is known from the first event of it on.
+    pub fn subscribe(&self, watched: Watched) -> Subscription {
+        let end = match &watched {
+            Watched::Thread(thread) => self.end_of_chain(thread).ok(),
+            Watched::All => None,
+        };
+        let chain = end.and_then(|end| self.store.get(&end).ok()).map(|found| found.manifest.chain_root_id);
+        self.bus.subscribe(watched, chain)
     }
 
     /// Creates a thread named after its directive or agent, with the messages it begins with; it is durable on return and nothing has
@@ -183,7 +198,10 @@ impl Engine {
         self.redactor.thread(&mut thread);
         self.redactor.messages(&mut messages);
         let changeset = Changeset { messages, ..Changeset::creating(thread) };
-        self.store.commit(Batch::of(Part::new(id.clone(), Expect::Absent, changeset)))?;
+        let part = Part::new(id.clone(), Expect::Absent, changeset);
+        let born = [Born::of(&part)];
+        let committed = self.store.commit(Batch::of(part))?;
+        Birth::among(committed.parts, &born).into_iter().for_each(|birth| self.publish_birth(birth));
         Ok(())
     }
 
@@ -478,10 +496,12 @@ impl Engine {
             // A stop of an earlier run does not.
             false => _ = held.answer_stops(Verdict::Unchanged)?,
         }
+        let thread = held.thread().clone();
+        let publisher = RunPublisher::new(&self.bus, thread.clone(), held.fold.manifest().chain_root_id.clone());
         // That the time of this run is over is nobody else's business.
         let own = cancel.child();
-        let watch = self.watcher.watch(held.thread(), cancel, &own);
-        let mut mask = Mask::new(&self.redactor, tell);
+        let watch = self.watcher.watch(&thread, cancel, &own);
+        let mut mask = Mask::new(&self.redactor, publisher, tell);
         run::run(held, start, work, run::Heard { cancel: &own, watch: &watch }, &mut |told| mask.tell(&told))
     }
 

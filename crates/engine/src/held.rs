@@ -11,11 +11,12 @@ use selvedge_model::{
     Batch, Changeset, Event, Expect, Message, Part, Patch, Posted, Reason, RequestId, Right, RunId, RunMeta, ThreadId,
     Timestamp,
 };
-use selvedge_store::{Error as StoreError, Lease};
+use selvedge_store::{Committed, Error as StoreError, Lease};
 use serde_json::Value;
 
 use crate::engine::Engine;
 use crate::error::{Error, Result};
+use crate::events::{Birth, Born, NoticeKind, Publication, Written, notice};
 use crate::fold::Fold;
 use crate::ledger::Hold;
 use crate::saving::Saving;
@@ -37,16 +38,16 @@ pub(crate) struct Delta {
 impl Delta {
     /// Forgets threads that were to be born with a commit that failed. Everything else is committed with what comes next; these would
     /// be named, and paid for, without being there.
-    fn forget(&mut self, unborn: &[ThreadId]) {
-        let is_unborn = |thread: &str| unborn.iter().any(|unborn| unborn.as_str() == thread);
+    fn forget(&mut self, unborn: &[Born]) {
+        let is_unborn = |thread: &str| unborn.iter().any(|unborn| unborn.thread.as_str() == thread);
         self.events.retain(|event| match event {
             Event::ChildSpawned(fields) => !fields.get("thread_id").and_then(Value::as_str).is_some_and(is_unborn),
-            Event::ThreadHandoff(to) | Event::ThreadResumed(to) => !unborn.contains(&to.new_thread_id),
+            Event::ThreadHandoff(to) | Event::ThreadResumed(to) => !is_unborn(to.new_thread_id.as_str()),
             _ => true,
         });
         self.postings.retain(|posting| match posting {
-            Posting::Open { account, .. } => !unborn.contains(account),
-            Posting::Reserve { child: Some(child), .. } => !unborn.contains(child),
+            Posting::Open { account, .. } => !is_unborn(account.as_str()),
+            Posting::Reserve { child: Some(child), .. } => !is_unborn(child.as_str()),
             _ => true,
         });
     }
@@ -70,6 +71,16 @@ pub(crate) struct More {
     pub(crate) parts: Vec<Part>,
     /// Requests to other threads.
     pub(crate) posted: Vec<Posted>,
+}
+
+/// What a commit wrote.
+struct Landed {
+    head: Head,
+    /// The time of its lines, if the store said it.
+    at: Option<Timestamp>,
+    /// What the store put before the events of the thread.
+    lead: Vec<Event>,
+    births: Vec<Birth>,
 }
 
 /// A thread under lease.
@@ -173,6 +184,7 @@ impl<'e> Held<'e> {
         tell: &mut dyn FnMut(Told<'_>),
     ) -> Result<u64> {
         if let Some(why) = self.fold.notice.take() {
+            self.notice(NoticeKind::Snapshot, &why);
             tell(Told::Snapshot { why: &why });
             self.fold.saved.is_told = true;
         }
@@ -188,26 +200,31 @@ impl<'e> Held<'e> {
         }
         let run = changeset.run_id.clone();
         let mut events = changeset.clone().into_events();
-        let born: Vec<ThreadId> = more.parts.iter().map(|part| part.thread.clone()).collect();
+        let born: Vec<Born> = more.parts.iter().map(Born::of).collect();
         let is_granted = |part: &&Part| matches!(part.right, Right::Lease(_));
         let granted = more.parts.iter().find(is_granted).map(|part| part.thread.clone());
-        let (head, at) = match self.commit_closing(self.batch(changeset, more), &events) {
-            Ok(committed) => match committed.parts.into_iter().find(|part| part.thread == *self.thread()) {
-                Some(part) => {
-                    events = told(part.events);
-                    (part.head, committed.at)
-                }
-                None => (self.engine.store.head(self.thread())?, committed.at),
-            },
-            Err(error @ StoreError::OutcomeUnknown { .. }) => match self.engine.store.head(self.thread()) {
-                Ok(head) if self.is_next(&head) => {
-                    self.read_back(&mut events, &head)?;
-                    (head, None)
-                }
-                _ => return self.not_committed(reason, error, &born),
-            },
-            Err(error) => return self.not_committed(reason, error, &born),
+        let answer = self.commit_closing(self.batch(changeset, more), &events);
+        let Landed { head, at, lead, births } = match self.landed(answer, &mut events, &born)? {
+            Ok(landed) => landed,
+            Err(source) => {
+                // What can still be committed stays in the delta.
+                self.delta.forget(&born);
+                return Err(Error::Commit { reason, source });
+            }
         };
+        let written = Written {
+            thread: self.thread(),
+            chain: &self.fold.manifest().chain_root_id,
+            run: run.as_ref(),
+            reason,
+            version: head.version,
+            end: head.lines.saturating_sub(1),
+            bytes: head.bytes.saturating_sub(self.fold.head.bytes),
+            lead,
+            events: &events,
+        };
+        // Published also if what follows fails: it is committed.
+        let publication = Publication::new(self.engine, written, births);
         self.delta = Delta::default();
         // Guarded from here on, also if somebody who is told panics.
         self.successor = granted.map(|thread| self.granted(&thread));
@@ -224,15 +241,62 @@ impl<'e> Held<'e> {
             let fold = Fold::load(&*self.engine.store, self.thread(), &self.engine.trust)?;
             self.fold = fold.with_saved(std::mem::take(&mut self.fold.saved));
         }
+        // Told first: the mask lets go of what it held back of the drafts, and they come before the commit.
         tell(Told::Committed { thread: self.lease.thread(), version, reason, seq, events: &events });
+        publication.publish();
         self.keep_snapshot(reason, status, tell);
         Ok(version)
     }
 
-    /// Nothing of the delta was committed; what can still be committed stays in it.
-    fn not_committed(&mut self, reason: Reason, source: StoreError, born: &[ThreadId]) -> Result<u64> {
-        self.delta.forget(born);
-        Err(Error::Commit { reason, source })
+    /// Publishes something about the thread that does not end a run.
+    pub(crate) fn notice(&self, kind: NoticeKind, why: &str) {
+        notice(self.engine, self.thread(), &self.fold.manifest().chain_root_id, kind, why);
+    }
+
+    /// Tells subscribers that a commit of this thread can't be shown, nor the births that came with it.
+    fn publish_missed(&self, born: &[Born]) {
+        let bus = &self.engine.bus;
+        bus.publish_missed(self.thread(), &self.fold.manifest().chain_root_id, self.fold.head.lines);
+        born.iter().for_each(|born| bus.publish_missed(&born.thread, &born.chain, 0));
+    }
+
+    /// What the answer to a commit means. One that was lost is looked up, and what was committed is put into `events` as it stands in the
+    /// log; the inner error says that nothing was committed.
+    fn landed(
+        &self,
+        answer: std::result::Result<Committed, StoreError>,
+        events: &mut Vec<Event>,
+        born: &[Born],
+    ) -> Result<std::result::Result<Landed, StoreError>> {
+        let error = match answer {
+            Ok(Committed { parts, at, .. }) => {
+                let (own, others): (Vec<_>, Vec<_>) = parts.into_iter().partition(|part| part.thread == *self.thread());
+                let births = Birth::among(others, born);
+                let Some(part) = own.into_iter().next() else {
+                    let head = self.engine.store.head(self.thread()).inspect_err(|_| self.publish_missed(born))?;
+                    return Ok(Ok(Landed { head, at, lead: Vec::new(), births }));
+                };
+                let lead;
+                (lead, *events) = without_lead(part.events);
+                return Ok(Ok(Landed { head: part.head, at, lead, births }));
+            }
+            Err(error) => error,
+        };
+        if !matches!(error, StoreError::OutcomeUnknown { .. }) {
+            return Ok(Err(error));
+        }
+        match self.engine.store.head(self.thread()) {
+            Ok(head) if self.is_next(&head) => {
+                let lead = self.read_back(events, &head).inspect_err(|_| self.publish_missed(born))?;
+                Ok(Ok(Landed { head, at: None, lead, births: self.engine.read_births(born) }))
+            }
+            Ok(_) => Ok(Err(error)),
+            Err(_) => {
+                // It may be committed: subscribers look it up.
+                self.publish_missed(born);
+                Ok(Err(error))
+            }
+        }
     }
 
     /// The time of the last line of the log.
@@ -241,16 +305,18 @@ impl<'e> Held<'e> {
         Ok(last.map_or_else(|| self.engine.clock.now(), |line| line.timestamp))
     }
 
-    /// Puts what the ledger recorded among the events that were committed, as it stands in the log.
-    fn read_back(&self, events: &mut Vec<Event>, head: &Head) -> Result<()> {
+    /// Puts what the ledger recorded among the events that were committed, as it stands in the log; gives what the store led them with.
+    fn read_back(&self, events: &mut Vec<Event>, head: &Head) -> Result<Vec<Event>> {
         let before = self.fold.head.lines;
         let is_more = head.lines > before + events.len() as u64 + 1;
         if !is_more {
-            return Ok(());
+            return Ok(Vec::new());
         }
         let lines = self.engine.store.read(self.thread(), before, usize::MAX)?;
-        *events = told(lines.into_iter().take_while(|line| line.seq < head.lines).map(|line| line.event).collect());
-        Ok(())
+        let lead;
+        (lead, *events) =
+            without_lead(lines.into_iter().take_while(|line| line.seq < head.lines).map(|line| line.event).collect());
+        Ok(lead)
     }
 
     fn changeset(&self, reason: Reason, of: Of) -> Changeset {
@@ -304,7 +370,8 @@ impl<'e> Held<'e> {
     }
 }
 
-/// The events of a changeset that are told: without what the store led it with, and without its checkpoint.
-fn told(events: Vec<Event>) -> Vec<Event> {
-    events.into_iter().filter(|event| !matches!(event.place(), Place::Lead | Place::End)).collect()
+/// What the store led a changeset with, and its events without that and without its checkpoint.
+fn without_lead(events: Vec<Event>) -> (Vec<Event>, Vec<Event>) {
+    let events = events.into_iter().filter(|event| event.place() != Place::End);
+    events.partition(|event| event.place() == Place::Lead)
 }

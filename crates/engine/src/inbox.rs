@@ -29,6 +29,7 @@ use crate::decide::ending;
 use crate::deciding;
 use crate::engine::{Engine, Next};
 use crate::error::{Error, Result};
+use crate::events::NoticeKind;
 use crate::follow::Follow;
 use crate::held::{Delta, Held, Leased, Of};
 use crate::outcome::{self, Outcome};
@@ -179,6 +180,7 @@ impl Engine {
                 asked.answer(&mut held.delta, Verdict::Refused, Some(refused.to_string()));
                 held.commit(Reason::Lifecycle, Of::default(), tell)?;
                 let why = format!("what was sent to `{}` (request `{id}`) was refused: {refused}", held.thread());
+                held.notice(NoticeKind::Dropped, &why);
                 tell(Told::Dropped { why: &why });
                 Ok(None)
             }
@@ -485,6 +487,7 @@ impl Held<'_> {
             self.delta.events.push(Event::RequestAnswered(answered));
             self.delta.consumed.push(posted.id);
             self.commit(Reason::Lifecycle, Of::default(), tell)?;
+            self.notice(NoticeKind::Dropped, &why);
             tell(Told::Dropped { why: &why });
         }
         Ok(())

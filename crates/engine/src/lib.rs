@@ -18,6 +18,7 @@
 //!   them; they only read, and are the same through every door.
 //! - [`snapshot`]: the fold of a log, saved and read back; `saving`: when, beside a run or before it goes on.
 //! - [`replay`]: a recorded thread run again, offline, and compared step by step.
+//! - [`events`]: what runs do and what is committed, for any number of subscribers.
 //! - [`redact`]: what must never reach a log; `mask` keeps it from whoever watches. [`told`]: what is told to whoever watches.
 //!
 //! What holds:
@@ -42,6 +43,7 @@ pub mod decide;
 mod deciding;
 pub mod engine;
 pub mod error;
+pub mod events;
 mod fold;
 mod follow;
 mod handover;
@@ -74,6 +76,7 @@ pub use assignment::{Assignment, Permission};
 pub use deciding::{Choice, Decided, Recorded};
 pub use engine::{Engine, Options};
 pub use error::{Error, Result};
+pub use events::{NoticeKind, RunEvent, Subscription, Watched};
 pub use inbox::Delivered;
 pub use outcome::{Outcome, Resumed};
 pub use redact::Redactor;

@@ -14,6 +14,7 @@ use std::thread::{Builder, JoinHandle};
 use selvedge_model::{Event, Reason, Status, Timestamp};
 use serde_json::Value;
 
+use crate::events::NoticeKind;
 use crate::fold::Fold;
 use crate::held::{Delta, Held, Of};
 use crate::snapshot::{Failure, Keeper, Last, NewestIs, Trigger};
@@ -138,10 +139,12 @@ impl Held<'_> {
         match saved {
             Ok(mut saved) => {
                 if let Some(why) = saved.notice.take().filter(|_| !self.fold.saved.is_told) {
+                    self.notice(NoticeKind::Snapshot, &why);
                     tell(Told::Snapshot { why: &why });
                 }
                 // It is so after every save until somebody helps: told once is enough.
                 if let Some(why) = saved.untidy.as_ref().filter(|_| self.fold.saved.untidy.is_none()) {
+                    self.notice(NoticeKind::Snapshot, why);
                     tell(Told::Snapshot { why });
                 }
                 self.fold.saved = saved;
@@ -157,6 +160,8 @@ impl Held<'_> {
     fn failed(&mut self, trigger: &str, failure: &Failure, what: &str, tell: &mut dyn FnMut(Told<'_>)) {
         let record = [("snapshot_failed".to_owned(), failure.record(trigger))];
         self.delta.events.push(Event::ContextInjected(record.into_iter().collect()));
-        tell(Told::Snapshot { why: &format!("{what}: {}", failure.why) });
+        let why = format!("{what}: {}", failure.why);
+        self.notice(NoticeKind::Snapshot, &why);
+        tell(Told::Snapshot { why: &why });
     }
 }

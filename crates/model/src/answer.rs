@@ -10,6 +10,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::cancel::Cancel;
 use crate::error::{Classify, Kind};
+use crate::id::CallId;
 use crate::message::{Block, Message};
 use crate::run::{Failure, FailureClass};
 use crate::tool::ToolSpec;
@@ -32,8 +33,12 @@ pub struct Prompt<'a> {
 }
 
 /// A piece of an answer while it is being made.
+///
+/// Calls are drafted under the ids that the provider gives them; an id that the thread has used before is replaced when the answer is
+/// committed.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 #[serde(tag = "draft", rename_all = "snake_case")]
+#[non_exhaustive]
 pub enum Draft {
     /// More text.
     Text {
@@ -45,10 +50,21 @@ pub enum Draft {
         /// The thought.
         text: String,
     },
-    /// A tool will be asked for.
+    /// A tool call begins.
     ToolCall {
         /// The tool.
         name: String,
+        /// The call, if the provider names it.
+        #[serde(skip_serializing_if = "Option::is_none")]
+        id: Option<CallId>,
+    },
+    /// More of a tool call's arguments, as JSON text.
+    Arguments {
+        /// The call; the one that began last if the provider names none.
+        #[serde(skip_serializing_if = "Option::is_none")]
+        id: Option<CallId>,
+        /// The text.
+        text: String,
     },
     /// Everything drafted so far is void: the call is made again.
     Void,

@@ -187,13 +187,14 @@ impl Speech<'_> {
     fn call(&mut self, turn: &Turn) -> Result<(), ModelError> {
         for (index, call) in turn.calls.iter().enumerate() {
             self.pause(0)?;
-            (self.draft)(Draft::ToolCall { name: call.tool.clone() });
             let id = match &call.id {
                 Some(id) => id.clone(),
                 None => CallId::new(format!("call_{}", self.sent.calls + index + 1))
                     .map_err(|error| ModelError::Permanent { why: error.to_string() })?,
             };
+            (self.draft)(Draft::ToolCall { name: call.tool.clone(), id: Some(id.clone()) });
             let arguments = self.sent.fill_value(&call.arguments);
+            (self.draft)(Draft::Arguments { id: Some(id.clone()), text: arguments.to_string() });
             self.content.push(Block::tool_call(id, call.tool.clone(), arguments));
         }
         Ok(())

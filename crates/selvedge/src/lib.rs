@@ -11,6 +11,7 @@
 //!   `examples/own_tool.rs`.
 //! - **A project's directives**, as the command line runs them: [`workshop::Workshop`].
 //!
+//! Watching what an engine does, drafts included, by any number of subscribers: [`Engine::subscribe`]. See `examples/watch.rs`.
 //! Following what is committed, from any process: [`store::Feed`]. See `examples/follow.rs`.
 //!
 //! What holds everywhere: when a commit returns, its lines are signed, durable and visible; on an error nothing of it is there,
@@ -19,11 +20,12 @@
 pub mod orchestrator;
 pub mod workshop;
 
+pub use selvedge_engine::events;
 pub use selvedge_engine::replay;
 pub use selvedge_engine::snapshot;
 pub use selvedge_engine::{
-    Assignment, Choice, Decided, Delivered, Engine, Error as EngineError, Input, Options as EngineOptions, Outcome,
-    Permission, Recorded, Redactor, Resumed, Stopped, Told,
+    Assignment, Choice, Decided, Delivered, Engine, Error as EngineError, Input, NoticeKind, Options as EngineOptions,
+    Outcome, Permission, Recorded, Redactor, Resumed, RunEvent, Stopped, Subscription, Told, Watched,
 };
 pub use selvedge_items as items;
 pub use selvedge_log as log;

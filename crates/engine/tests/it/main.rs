@@ -5,6 +5,7 @@ mod asking;
 mod chains;
 mod circles;
 mod commits;
+mod events;
 mod failing;
 mod families;
 mod limits;

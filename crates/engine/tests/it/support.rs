@@ -45,6 +45,8 @@ pub(crate) struct Refusing {
     pub(crate) unsealed: Mutex<Vec<RequestId>>,
     /// Whether its logs can't be read for now.
     pub(crate) is_unreadable: AtomicBool,
+    /// Whether what it commits is committed and the answer to it lost.
+    pub(crate) are_answers_lost: AtomicBool,
 }
 
 /// What somebody else does to a thread at a certain moment.
@@ -86,7 +88,10 @@ impl Commit for Refusing {
                     let meanwhile = self.before_successor.lock().unwrap().take();
                     meanwhile.into_iter().for_each(|meanwhile| meanwhile(&successor));
                 }
-                Ok(committed)
+                match self.are_answers_lost.load(Ordering::SeqCst) {
+                    true => Err(Error::OutcomeUnknown { why: "the answer was lost".to_owned() }),
+                    false => Ok(committed),
+                }
             }
         }
     }
@@ -402,6 +407,7 @@ impl House {
             is_dead: AtomicBool::default(),
             unsealed: Mutex::default(),
             is_unreadable: AtomicBool::default(),
+            are_answers_lost: AtomicBool::default(),
         });
         let processes = Arc::new(NoProcesses::default());
         let clock = clock();

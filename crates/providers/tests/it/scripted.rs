@@ -150,16 +150,20 @@ turns:
         arguments,
     };
     let thought = Block::Thinking { text: "hm".to_owned(), signature: None };
-    let calls = [call("call_1", "read", arguments), call("my.own", "write", json!({}))];
+    let calls = [call("call_1", "read", arguments.clone()), call("my.own", "write", json!({}))];
     assert_eq!(answer.content[..2], [thought, text("One moment please.")]);
     assert_eq!(answer.content[2..], calls);
     assert_eq!((answer.end, answer.session.as_deref()), (End::ToolCalls, Some("s1")));
     let usage = Usage { input_tokens: 10, output_tokens: 4, cache_read_tokens: 3, ..Usage::default() };
     assert_eq!(answer.usage, Some(usage));
     let said = |text: &str| Draft::Text { text: text.to_owned() };
-    let asked = |name: &str| Draft::ToolCall { name: name.to_owned() };
+    let asked = |name: &str, id: &str| Draft::ToolCall { name: name.to_owned(), id: CallId::new(id).ok() };
+    let given = |id: &str, text: String| Draft::Arguments { id: CallId::new(id).ok(), text };
     let thought = Draft::Thinking { text: "hm".to_owned() };
-    assert_eq!(drafts, [thought, said("One moment"), said(" please."), asked("read"), asked("write")]);
+    assert_eq!(drafts[..3], [thought, said("One moment"), said(" please.")]);
+    let first = [asked("read", "call_1"), given("call_1", arguments.to_string())];
+    assert_eq!(drafts[3..5], first);
+    assert_eq!(drafts[5..], [asked("write", "my.own"), given("my.own", "{}".to_owned())]);
     talk.add(Role::Assistant, answer.content);
     let answer = talk.ask(&model).unwrap();
     assert_eq!(answer.end, End::Length);

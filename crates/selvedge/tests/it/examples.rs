@@ -36,3 +36,13 @@ fn a_thread_is_followed_from_elsewhere() {
     let said = said_by("follow");
     assert!(said.contains("user: hello") && said.contains("assistant: "), "{said}");
 }
+
+#[test]
+fn one_subscriber_watches_two_threads() {
+    let said = said_by("watch");
+    let has = |text: &str| assert!(said.contains(text), "{text}: {said}");
+    ["a river] draft \"Slow water\"", "a mountain] draft \"Old", "UserMessage", "RunFinished"]
+        .into_iter()
+        .for_each(has);
+    assert_eq!(said.matches("ended: completed").count(), 2, "{said}");
+}

@@ -1,0 +1,253 @@
+//! Makes events of what runs tell and of what is committed.
+//!
+//! Two sources, so that nothing is published twice: what a run tells and does not commit comes out of the mask ([`RunPublisher`]); what
+//! belongs to a thread (commits, the ends of runs, notices) comes from where the thread is held ([`Publication`],
+//! [`notice`]).
+
+use std::sync::Arc;
+
+use selvedge_model::{Draft, Event, Part, Reason, RunId, ThreadId};
+use selvedge_store::CommittedPart;
+
+use super::{Bus, NoticeKind, RunEvent};
+use crate::engine::Engine;
+use crate::told::Told;
+
+/// Publishes what one run tells. It has no secrets any more.
+pub(crate) struct RunPublisher<'a> {
+    bus: &'a Bus,
+    thread: ThreadId,
+    chain: ThreadId,
+    /// Known from its first commit on.
+    run: Option<RunId>,
+    attempt: u32,
+    /// Whether the last attempt was voided and the next one has not shown yet.
+    is_void: bool,
+}
+
+impl<'a> RunPublisher<'a> {
+    pub(crate) fn new(bus: &'a Bus, thread: ThreadId, chain: ThreadId) -> Self {
+        Self { bus, thread, chain, run: None, attempt: 1, is_void: false }
+    }
+
+    pub(crate) fn publish(&mut self, told: &Told<'_>) {
+        self.follow(told);
+        if !self.bus.is_watched() {
+            return;
+        }
+        let Some(run) = self.run.clone() else { return };
+        let thread = self.thread.clone();
+        let event = match told {
+            Told::Draft(draft) => RunEvent::Draft { thread, run, attempt: self.attempt, draft: (*draft).clone() },
+            Told::Calling { call, tool, arguments } => RunEvent::Calling {
+                thread,
+                run,
+                call: (*call).clone(),
+                tool: (*tool).to_owned(),
+                arguments: Arc::new((*arguments).clone()),
+            },
+            Told::Retrying { why } => RunEvent::Retrying { thread, run, why: (*why).to_owned() },
+            Told::StateError { why } => {
+                RunEvent::Notice { thread, kind: NoticeKind::StateError, why: (*why).to_owned() }
+            }
+            // Published where the thread is held.
+            Told::Committed { .. } | Told::Snapshot { .. } | Told::Dropped { .. } => return,
+        };
+        self.bus.publish(&self.chain, &event);
+    }
+
+    /// Follows which run this is, and how often its model was asked for the answer of this turn.
+    fn follow(&mut self, told: &Told<'_>) {
+        match told {
+            Told::Committed { reason, events, .. } => {
+                let begun = events.iter().find_map(|event| match event {
+                    Event::RunStarted(run) => Some(run.run_id.clone()),
+                    _ => None,
+                });
+                self.run = begun.or(self.run.take());
+                if *reason == Reason::AssistantTurnCommitted {
+                    (self.attempt, self.is_void) = (1, false);
+                }
+            }
+            Told::Draft(Draft::Void) => self.is_void = true,
+            Told::Draft(_) if self.is_void => {
+                (self.attempt, self.is_void) = (self.attempt.saturating_add(1), false);
+            }
+            Told::Retrying { .. } => (self.attempt, self.is_void) = (self.attempt.saturating_add(1), false),
+            _ => {}
+        }
+    }
+}
+
+/// A thread that a commit creates.
+pub(crate) struct Born {
+    pub(crate) thread: ThreadId,
+    /// The first thread of its chain.
+    pub(crate) chain: ThreadId,
+    reason: Reason,
+}
+
+impl Born {
+    pub(crate) fn of(part: &Part) -> Self {
+        let chain = part.changeset.created.as_ref().and_then(|created| created.chain_root_id.clone());
+        let chain = chain.unwrap_or_else(|| part.thread.clone());
+        Self { thread: part.thread.clone(), chain, reason: part.changeset.reason }
+    }
+}
+
+/// The first changeset of a thread.
+pub(crate) struct Birth {
+    part: CommittedPart,
+    chain: ThreadId,
+    reason: Reason,
+}
+
+impl Birth {
+    /// The births among the parts of a commit.
+    pub(crate) fn among(parts: Vec<CommittedPart>, born: &[Born]) -> Vec<Self> {
+        let birth = |part: CommittedPart| {
+            let Born { chain, reason, .. } = born.iter().find(|born| born.thread == part.thread)?;
+            Some(Self { part, chain: chain.clone(), reason: *reason })
+        };
+        parts.into_iter().filter_map(birth).collect()
+    }
+}
+
+/// A commit of a held thread, published with what it did to other threads.
+///
+/// Dropped, it is published all the same: an error, or a panic of the closure that is told, does not undo the commit.
+pub(crate) struct Publication<'e> {
+    engine: &'e Engine,
+    /// None without a subscriber, or once it was published.
+    own: Option<Own>,
+}
+
+struct Own {
+    thread: ThreadId,
+    chain: ThreadId,
+    run: Option<RunId>,
+    reason: Reason,
+    version: u64,
+    first_line: u64,
+    bytes: usize,
+    events: Vec<Event>,
+    births: Vec<Birth>,
+}
+
+/// What a commit of a held thread wrote to its log.
+pub(crate) struct Written<'a> {
+    pub(crate) thread: &'a ThreadId,
+    pub(crate) chain: &'a ThreadId,
+    pub(crate) run: Option<&'a RunId>,
+    pub(crate) reason: Reason,
+    pub(crate) version: u64,
+    /// The number of the line after the last event's.
+    pub(crate) end: u64,
+    pub(crate) bytes: u64,
+    /// What the store put before the events.
+    pub(crate) lead: Vec<Event>,
+    pub(crate) events: &'a [Event],
+}
+
+impl<'e> Publication<'e> {
+    /// A publication of what was written to a thread, and of the threads that were created with it.
+    pub(crate) fn new(engine: &'e Engine, written: Written<'_>, births: Vec<Birth>) -> Self {
+        if !engine.bus.is_watched() {
+            return Self { engine, own: None };
+        }
+        let Written { thread, chain, run, reason, version, end, bytes, lead, events } = written;
+        // Any caller may run a child from the commit on, so children are published at once. A successor is held, and comes after
+        // the thread that it follows.
+        let (successors, children): (Vec<_>, Vec<_>) = births.into_iter().partition(|birth| birth.chain == *chain);
+        children.into_iter().for_each(|birth| engine.publish_birth(birth));
+        let events: Vec<Event> = lead.into_iter().chain(events.iter().cloned()).collect();
+        let own = Own {
+            thread: thread.clone(),
+            chain: chain.clone(),
+            run: run.cloned(),
+            reason,
+            version,
+            first_line: end.saturating_sub(events.len() as u64),
+            bytes: usize::try_from(bytes).unwrap_or(usize::MAX),
+            events,
+            births: successors,
+        };
+        Self { engine, own: Some(own) }
+    }
+
+    /// Publishes it now.
+    pub(crate) fn publish(self) {
+        drop(self);
+    }
+}
+
+impl Drop for Publication<'_> {
+    fn drop(&mut self) {
+        let Some(own) = self.own.take() else { return };
+        let Own { thread, chain, run, reason, version, first_line, bytes, events, births } = own;
+        let bus = &self.engine.bus;
+        let ended = events.iter().find_map(|event| match event {
+            Event::RunFinished(run) => Some(RunEvent::Ended {
+                thread: thread.clone(),
+                run: run.run_id.clone(),
+                status: run.meta.thread_status(),
+                code: run.meta.termination_code.clone().unwrap_or_default(),
+            }),
+            _ => None,
+        });
+        let events = events.into();
+        let committed = RunEvent::Committed { thread, run, version, reason, first_line, events };
+        bus.publish_sized(&chain, &committed, bytes);
+        if let Some(ended) = ended {
+            bus.publish(&chain, &ended);
+        }
+        births.into_iter().for_each(|birth| self.engine.publish_birth(birth));
+    }
+}
+
+impl Engine {
+    /// Publishes the first changeset of a thread.
+    pub(crate) fn publish_birth(&self, birth: Birth) {
+        if !self.bus.is_watched() {
+            return;
+        }
+        let Birth { part: CommittedPart { thread, head, first_line, events }, chain, reason } = birth;
+        let bytes = usize::try_from(head.bytes).unwrap_or(usize::MAX);
+        let (version, events) = (head.version, events.into());
+        let committed = RunEvent::Committed { thread, run: None, version, reason, first_line, events };
+        self.bus.publish_sized(&chain, &committed, bytes);
+    }
+
+    /// The first changesets of these threads, read from the store because the answer to their commit was lost. One that can't be read is
+    /// missed.
+    pub(crate) fn read_births(&self, born: &[Born]) -> Vec<Birth> {
+        if !self.bus.is_watched() {
+            return Vec::new();
+        }
+        let read = |Born { thread, chain, reason }: &Born| {
+            let (Ok(lines), Ok(mut head)) = (self.store.read(thread, 0, usize::MAX), self.store.head(thread)) else {
+                self.bus.publish_missed(thread, chain, 0);
+                return None;
+            };
+            let mut events = Vec::new();
+            for line in lines {
+                if let Event::Checkpoint(checkpoint) = line.event {
+                    head.version = checkpoint.version;
+                    break;
+                }
+                events.push(line.event);
+            }
+            let part = CommittedPart { thread: thread.clone(), head, first_line: 0, events };
+            Some(Birth { part, chain: chain.clone(), reason: *reason })
+        };
+        born.iter().filter_map(read).collect()
+    }
+}
+
+/// Publishes a notice about a thread.
+pub(crate) fn notice(engine: &Engine, thread: &ThreadId, chain: &ThreadId, kind: NoticeKind, why: &str) {
+    if engine.bus.is_watched() {
+        let why = engine.redactor.text(why).unwrap_or_else(|| why.to_owned());
+        engine.bus.publish(chain, &RunEvent::Notice { thread: thread.clone(), kind, why });
+    }
+}
