@@ -144,7 +144,7 @@ impl Engine {
         work: &Assignment,
         tell: &mut dyn FnMut(Told<'_>),
     ) -> Result<Option<Outcome>> {
-        held.drop_unsealed(tell)?;
+        held.drop_unserved(tell)?;
         held.drain(Some(work), Of::default(), &mut |_| {})?;
         let earlier = held.sends()?.into_iter().take_while(|(id, _)| own.is_none_or(|own| own.id != *id));
         let mut served = None;
@@ -210,7 +210,7 @@ impl Engine {
             if held.answer_stops(Verdict::Unchanged)? {
                 held.commit(Reason::Lifecycle, Of::default(), &mut |_| {})?;
             }
-            held.drop_unsealed(tell)?;
+            held.drop_unserved(tell)?;
             let was_answered = held.drain(Some(work), Of::default(), &mut |_| {})?;
             if cancel.said() == Some(Stop::Killed) {
                 return self.give_back(held).map(|()| None);
@@ -430,10 +430,15 @@ impl Held<'_> {
         Ok(ManifestChanged { limits: Some(raise.over(limits)), ..ManifestChanged::default() })
     }
 
-    /// What waits in the inbox and is sealed.
+    /// What waits in the inbox, is sealed, and was not answered before.
     fn waiting(&self) -> Result<Vec<Posted>> {
-        let waiting = self.engine.store.pending(self.thread())?;
-        Ok(waiting.into_iter().filter(|waiting| waiting.is_sealed).map(|waiting| waiting.posted).collect())
+        let mut found = Vec::new();
+        for Waiting { posted, is_sealed } in self.engine.store.pending(self.thread())? {
+            if is_sealed && self.engine.store.answered(self.thread(), &posted.id)?.is_none() {
+                found.push(posted);
+            }
+        }
+        Ok(found)
     }
 
     /// What was sent and waits for its run.
@@ -467,10 +472,16 @@ impl Held<'_> {
         Ok(!self.delta.consumed.is_empty())
     }
 
-    /// Drops the requests that were not sealed with the key, and says so.
-    pub(crate) fn drop_unsealed(&mut self, tell: &mut dyn FnMut(Told<'_>)) -> Result<()> {
+    /// Drops the requests that are not served: those that were answered before, by a holder that did not find them in the inbox yet or
+    /// before somebody put them back, and those that were not sealed with the key, which is told.
+    pub(crate) fn drop_unserved(&mut self, tell: &mut dyn FnMut(Told<'_>)) -> Result<()> {
         for Waiting { posted, is_sealed } in self.engine.store.pending(self.thread())? {
             if is_sealed {
+                if self.engine.store.answered(self.thread(), &posted.id)?.is_some() {
+                    self.delta.events.push(Event::RequestAnswered(Answered::new(&posted, Verdict::Unchanged, None)));
+                    self.delta.consumed.push(posted.id);
+                    self.commit(Reason::Lifecycle, Of::default(), tell)?;
+                }
                 continue;
             }
             let about = match &posted.request {

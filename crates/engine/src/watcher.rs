@@ -209,21 +209,32 @@ impl Shared {
         arrivals.into_iter().map(|arrival| arrival.thread).collect()
     }
 
+    /// What is asked of a thread by those who may, and was not answered before.
+    fn unanswered(&self, thread: &ThreadId) -> selvedge_store::Result<Vec<Request>> {
+        let mut found = Vec::new();
+        for waiting in self.store.pending(thread)?.into_iter().filter(|waiting| waiting.is_sealed) {
+            if self.store.answered(thread, &waiting.posted.id)?.is_none() {
+                found.push(waiting.posted.request);
+            }
+        }
+        Ok(found)
+    }
+
     /// Tells runs what their inboxes have for them.
     fn read(&self, threads: BTreeSet<ThreadId>) {
         for thread in threads {
             if !self.lock().of.contains_key(&thread) {
                 continue;
             }
-            let pending = self.store.pending(&thread);
+            let pending = self.unanswered(&thread);
             let mut runs = self.lock();
             let Some(watched) = runs.of.get_mut(&thread) else { continue };
             let Ok(pending) = pending else {
                 runs.unread.insert(thread);
                 continue;
             };
-            for waiting in pending.iter().filter(|waiting| waiting.is_sealed) {
-                match &waiting.posted.request {
+            for request in pending {
+                match request {
                     Request::Cancel => watched.cancel.say(Stop::Cancelled),
                     Request::Kill => watched.cancel.say(Stop::Killed),
                     Request::Decide(_)

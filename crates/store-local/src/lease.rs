@@ -122,7 +122,7 @@ impl Core {
             if row.epoch != lease.epoch || row.owner.as_ref() != Some(&lease.owner) {
                 return Ok(None);
             }
-            let count = inbox::holding(connection, row.id)?;
+            let count = inbox::holding(connection, &row)?;
             if count > 0 && hear == Hear::First {
                 return Err(Error::RequestsPending { thread: lease.thread.clone(), count });
             }

@@ -174,3 +174,19 @@ fn a_title_that_is_given_to_a_running_thread_is_applied() {
     ));
     assert_eq!(house.loaded(&thread).manifest.title.as_deref(), Some("Coffee"));
 }
+
+/// Two processes sent under one key at once: one ran it, found the other's in its inbox, and ran it again.
+#[test]
+fn a_request_that_is_posted_while_the_same_one_is_being_served_is_not_served_again() {
+    let mut house = House::new();
+    let thread = house.thread();
+    let id = selvedge_model::RequestId::new("k1").unwrap();
+    let (store, posted) = (house.store.clone(), request(&thread, "k1", Request::Send(Input::text("hi"))));
+    house.engine = house.engine.preparing(Arc::new(move |_, _| store.post(posted.clone()).map(|_| ())));
+    let work = agent(vec![Reply::Says("hello"), Reply::Says("hello again")], Vec::new());
+    let cancel = selvedge_model::Cancel::new();
+    let ended = house.engine.send_as(&thread, id, Input::text("hi"), &work, &cancel, &mut |_| {}).unwrap();
+    assert_eq!(ended.result.as_deref(), Some("hello"));
+    assert_eq!(roles(&house.loaded(&thread)), "ua");
+    assert!(house.waiting(&thread).is_empty());
+}

@@ -153,3 +153,35 @@ fn prefix_head(bytes: &[u8], lines: &[&[u8]], head: &Head) -> Head {
     let length = lines[..4].concat().len();
     Head { lines: 4, bytes: length as u64, hash: selvedge_log::hash::sha256(&bytes[..length]), ..head.clone() }
 }
+
+/// It refused every log in which a request was answered: somebody had added the event to the one and not to the other.
+#[test]
+fn it_knows_every_event() {
+    let here = Path::new(env!("CARGO_MANIFEST_DIR"));
+    let events = fs::read_to_string(here.join("../model/src/event.rs")).unwrap();
+    let (_, events) = events.split_once("pub enum Event {").unwrap();
+    let variants = events.split("\n}").next().unwrap().lines().filter_map(|line| line.trim().split_once('('));
+    let names: Vec<String> = variants.map(|(variant, _)| variant).filter(|name| is_variant(name)).map(snake).collect();
+    assert!(names.len() > 35 && names.contains(&"run_finished".to_owned()), "the sources are read: {names:?}");
+    let verifier = fs::read_to_string(here.join("../../tests/python/verify.py")).unwrap();
+    let (_, places) = verifier.split_once("PLACES = {}").unwrap();
+    let places = places.split("class Bad").next().unwrap();
+    let known: Vec<&str> = places.split(|c: char| !c.is_ascii_lowercase() && c != '_').collect();
+    let unknown: Vec<&String> = names.iter().filter(|name| !known.contains(&name.as_str())).collect();
+    assert!(unknown.is_empty(), "tests/python/verify.py does not know {unknown:?}");
+}
+
+fn is_variant(name: &str) -> bool {
+    name.starts_with(|c: char| c.is_ascii_uppercase()) && name.chars().all(|c| c.is_ascii_alphanumeric())
+}
+
+fn snake(variant: &str) -> String {
+    let mut name = String::new();
+    for c in variant.chars() {
+        if c.is_ascii_uppercase() && !name.is_empty() {
+            name.push('_');
+        }
+        name.push(c.to_ascii_lowercase());
+    }
+    name
+}

@@ -1,8 +1,8 @@
 //! Requests in the database: what was not sealed with the key counts for nothing, wherever it stands.
 
 use rusqlite::Connection;
-use selvedge_model::{Posted, Request, RequestId, ThreadId, Timestamp};
-use selvedge_store::Inbox;
+use selvedge_model::{Input, Posted, Request, RequestId, ThreadId, Timestamp};
+use selvedge_store::{Acquire, Error, Inbox, Leases};
 
 use crate::support::{Home, thread_with};
 
@@ -45,4 +45,22 @@ fn a_request_that_was_planted_altered_or_moved_is_not_sealed() {
     post(&store, &one, "genuine", Request::Cancel);
     change(&home, "UPDATE requests SET thread = (SELECT id FROM threads WHERE thread_id = 'two')");
     assert_eq!((seals(&one), seals(&two)), (vec![], vec![false]), "it was for another chain");
+}
+
+/// It was counted when the lease was given back and left out when the inbox was read: its holder went round for ever.
+#[test]
+fn a_row_that_nobody_can_read_holds_no_lease() {
+    let home = Home::new();
+    let store = home.open();
+    let thread = thread_with(&store, "one", &["hi"]);
+    let plant = "INSERT INTO requests (thread, request_id, kind, posted_at, body, mark) \
+                 SELECT id, 'planted', 'send', 7, 'x', zeroblob(32) FROM threads";
+    change(&home, plant);
+    let lease = store.acquire(&thread, Acquire::default()).unwrap();
+    assert!(store.pending(&thread).unwrap().is_empty());
+    store.release(&lease).unwrap();
+    let send = Request::Send(Input::text("hi"));
+    post(&store, &thread, "genuine", send);
+    let lease = store.acquire(&thread, Acquire::default()).unwrap();
+    assert!(matches!(store.release(&lease), Err(Error::RequestsPending { count: 1, .. })));
 }
