@@ -140,7 +140,7 @@ impl Running {
         screen.end_draft();
         self.store.take_amiss().iter().for_each(|amiss| context.output.say(clean(amiss)));
         let ended = ended.map_err(|error| hints::refused(&*self.store, &error));
-        let outcome = ended.as_ref().map_or(Ok(()), |ended| hints::ended(&*self.store, ended));
+        let outcome = ended.as_ref().map_or(Ok(()), |ended| crate::commands::wait::ended(&self.store, ended));
         self.close(context);
         tell_end(context, &ended?)?;
         outcome

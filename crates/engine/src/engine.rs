@@ -11,8 +11,8 @@ use selvedge_model::event::{Ask, SuspendReason};
 use selvedge_model::scope::Scopes;
 use selvedge_model::tool::{Processes, Started};
 use selvedge_model::{
-    Batch, Cancel, Changeset, Clock, Expect, Ids, Input, Manifest, Message, NewThread, Part, Reason, RequestId, Status,
-    Stop, ThreadId, Verdict,
+    Batch, Cancel, Changeset, Clock, CommitKey, Expect, Ids, Input, Manifest, Message, NewThread, Part, Reason,
+    RequestId, Status, Stop, ThreadId, Verdict,
 };
 use selvedge_store::{Acquire, Error as StoreError, Store};
 
@@ -24,7 +24,7 @@ use crate::fold::Folds;
 use crate::handover::Awaited;
 use crate::held::{Held, Leased, Of};
 use crate::mask::Mask;
-use crate::outcome::{Outcome, Resumed};
+use crate::outcome::{Outcome, Resumed, get_status};
 use crate::places::Places;
 use crate::redact::Redactor;
 use crate::run;
@@ -162,19 +162,68 @@ impl Engine {
     /// run. [`Engine::resume`] answers what it begins with.
     pub fn create(&self, thread: NewThread, messages: Vec<Message>) -> Result<ThreadId> {
         let id = self.name(&thread);
-        self.create_as(&id, thread, messages)?;
+        self.create_as(&id, thread, messages, None)?;
         Ok(id)
+    }
+
+    /// Creates a thread as [`Engine::create`] does, once for each key: `false` if the key has one already, which is given.
+    pub fn create_once(&self, key: &CommitKey, thread: NewThread, messages: Vec<Message>) -> Result<(ThreadId, bool)> {
+        if let Some(first) = self.created_under(key)? {
+            return Ok((first, false));
+        }
+        let id = self.name(&thread);
+        match self.create_as(&id, thread, messages, Some(key)) {
+            Ok(()) => Ok((id, true)),
+            // Another process was faster.
+            Err(Error::Store(error @ StoreError::KeyReused(_))) => match self.created_under(key)? {
+                Some(first) => Ok((first, false)),
+                None => Err(error.into()),
+            },
+            Err(error) => Err(error),
+        }
+    }
+
+    /// The thread that was created under a key.
+    pub fn created_under(&self, key: &CommitKey) -> Result<Option<ThreadId>> {
+        let committed = self.store.outcome(key)?;
+        Ok(committed.and_then(|committed| committed.versions.into_iter().next()).map(|(thread, _)| thread))
+    }
+
+    /// The outcome of a thread that was created before, for the process that asks again: one that never began is run, one that runs is
+    /// waited for, any other is told as it stands.
+    pub fn outcome_of(
+        &self,
+        thread: &ThreadId,
+        work: &Assignment,
+        cancel: &Cancel,
+        tell: &mut dyn FnMut(Told<'_>),
+    ) -> Result<Outcome> {
+        let end = self.end_of_chain(thread)?;
+        let summary = self.store.get(&end)?;
+        match summary.manifest.status {
+            Status::Created if summary.holder.is_none() => self.resume(thread, Input::nothing(), work, cancel, tell),
+            Status::Created | Status::Running => {
+                let waited = self.wait(std::slice::from_ref(thread), Duration::MAX, cancel)?;
+                let outcome = waited.results.into_values().next();
+                outcome.map_or_else(|| get_status(&*self.store, &self.trust, thread), Ok)
+            }
+            _ => get_status(&*self.store, &self.trust, thread),
+        }
     }
 
     /// Creates a thread as [`Engine::create`] does, and lets a process of its own run it. The process is started behind a gate, its
     /// identity stands in the batch that creates the thread, and the gate opens once that is durable: whoever must end the process by
-    /// force finds it by that record.
+    /// force finds it by that record. With a key it is created once: the thread that the key has already is given, and nothing is started.
     pub fn create_detached(
         &self,
         mut thread: NewThread,
         messages: Vec<Message>,
+        key: Option<&CommitKey>,
         launch: &Launch<'_>,
     ) -> Result<ThreadId> {
+        if let Some(first) = key.map(|key| self.created_under(key)).transpose()?.flatten() {
+            return Ok(first);
+        }
         let id = self.name(&thread);
         let never = |why| Error::NotStarted { thread: id.clone(), why, is_there: false };
         let launched = launch(&id).map_err(never)?;
@@ -182,7 +231,11 @@ impl Engine {
         if thread.process.is_none() {
             return Err(never("its process can't be told from others by anything but its number".to_owned()));
         }
-        self.create_as(&id, thread, messages)?;
+        if let Err(error) = self.create_as(&id, thread, messages, key) {
+            // Another process was faster; the gate of this one never opens.
+            let first = key.map(|key| self.created_under(key)).transpose()?.flatten();
+            return first.ok_or(error);
+        }
         match launched.dispatch(&Cancel::new()) {
             Ok(_) => Ok(id),
             Err(error) => Err(Error::NotStarted { thread: id, why: error.to_string(), is_there: true }),
@@ -194,14 +247,26 @@ impl Engine {
         ThreadId::generate(name, &self.ids.hex12())
     }
 
-    fn create_as(&self, id: &ThreadId, mut thread: NewThread, mut messages: Vec<Message>) -> Result<()> {
+    fn create_as(
+        &self,
+        id: &ThreadId,
+        mut thread: NewThread,
+        mut messages: Vec<Message>,
+        key: Option<&CommitKey>,
+    ) -> Result<()> {
         self.redactor.thread(&mut thread);
         self.redactor.messages(&mut messages);
         let changeset = Changeset { messages, ..Changeset::creating(thread) };
         let part = Part::new(id.clone(), Expect::Absent, changeset);
         let born = [Born::of(&part)];
-        let committed = self.store.commit(Batch::of(part))?;
-        Birth::among(committed.parts, &born).into_iter().for_each(|birth| self.publish_birth(birth));
+        let batch = match key {
+            Some(key) => Batch::of(part).with_key(key.clone()),
+            None => Batch::of(part),
+        };
+        let committed = self.store.commit(batch)?;
+        if !committed.replayed {
+            Birth::among(committed.parts, &born).into_iter().for_each(|birth| self.publish_birth(birth));
+        }
         Ok(())
     }
 

@@ -148,7 +148,11 @@ impl Outcome {
             code: meta.and_then(|meta| meta.termination_code.clone()),
             why: meta.and_then(|meta| meta.termination_detail.clone()),
             result: text.filter(|text| !text.is_empty()).map(|text| shortened(text, RESULT_CHARS_MAX)),
-            run_cost: meta.map(RunMeta::total_cost),
+            run_cost: if manifest.run_id.as_ref() == Some(run) {
+                Some(manifest.run_cost.clone())
+            } else {
+                meta.map(RunMeta::total_cost)
+            },
             ..Self::of_manifest(manifest, status)
         }
     }

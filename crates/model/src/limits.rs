@@ -306,6 +306,21 @@ impl Cost {
         self.correct(other.corrected);
     }
 
+    /// Takes off what was added before.
+    pub fn remove(&mut self, added: &Self) {
+        self.turns = self.turns.saturating_sub(added.turns);
+        self.input_tokens = self.input_tokens.saturating_sub(added.input_tokens);
+        self.output_tokens = self.output_tokens.saturating_sub(added.output_tokens);
+        self.spend = self.spend.saturating_sub(added.spend);
+        self.spend_unknown = self.spend_unknown.saturating_sub(added.spend_unknown);
+        self.duration_ms = self.duration_ms.saturating_sub(added.duration_ms);
+    }
+
+    /// Whether nothing was used.
+    pub fn is_nothing(&self) -> bool {
+        *self == Self::default()
+    }
+
     /// Takes in what evidence corrected. It is taken off as far as it is of what nobody knew here; what a call of an earlier thread of the
     /// chain cost waits until that one's cost is added.
     pub fn correct(&mut self, more: Corrections) {

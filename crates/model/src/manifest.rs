@@ -72,8 +72,11 @@ pub struct Manifest {
     /// The risks of its tools that somebody acknowledged.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub acknowledged: Vec<Risk>,
-    /// What its runs used, after what was corrected since.
+    /// What its runs used, the active one up to its last turn; after what was corrected since.
     pub cost: Cost,
+    /// Of that, what the turns of the active run used.
+    #[serde(default, skip_serializing_if = "Cost::is_nothing")]
+    pub run_cost: Cost,
     /// What it returned.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub outputs: Option<Value>,
@@ -165,6 +168,7 @@ impl Manifest {
             capabilities: thread.capabilities,
             acknowledged: thread.acknowledged,
             cost: Cost::default(),
+            run_cost: Cost::default(),
             outputs: None,
             run_id: None,
             run_held: false,
@@ -207,6 +211,10 @@ impl Manifest {
             Event::ManifestChanged(change) => self.changed(change, at)?,
             Event::ThreadHandoff(handoff) | Event::ThreadResumed(handoff) => self.handed_off(handoff, at)?,
             Event::Corrected(record) => self.corrected(record),
+            Event::Usage(used) if self.run_id.is_some() => {
+                self.cost.add(&used.cost);
+                self.run_cost.add(&used.cost);
+            }
             _ => {}
         }
         self.updated_at = at;
@@ -219,7 +227,8 @@ impl Manifest {
             != (before.status, &before.title, &before.outputs, &before.session_id, &before.limits)
             || self.suspended != before.suspended
             || self.continuation_thread_id != before.continuation_thread_id
-            || self.cost != before.cost
+            // While a run is active every turn adds to it: the file shows it when something else changes.
+            || (self.cost != before.cost && self.run_id.is_none())
             || (self.run_id != before.run_id && self.run_id.is_none())
     }
 
@@ -233,6 +242,7 @@ impl Manifest {
         self.status = self.status.become_(Status::Running)?;
         self.run_id = Some(run.run_id.clone());
         self.run_held = run.meta.held;
+        self.run_cost = Cost::default();
         self.suspended = None;
         self.completed_at = None;
         Ok(())
@@ -251,6 +261,8 @@ impl Manifest {
             self.status = from;
             self.enter(to, at)?;
         }
+        // What its turns used is part of what the run used.
+        self.cost.remove(&std::mem::take(&mut self.run_cost));
         self.cost.add(&run.meta.total_cost());
         self.run_id = None;
         self.run_held = false;
@@ -287,6 +299,7 @@ impl Manifest {
             if status.is_terminal() {
                 self.run_id = None;
                 self.run_held = false;
+                self.run_cost = Cost::default();
             }
         }
         self.title = change.title.clone().or(self.title.take());
@@ -305,7 +318,10 @@ impl Manifest {
 
     fn corrected(&mut self, record: &Record) {
         let (to, returned) = (record.amount.unwrap_or_default(), record.returned.unwrap_or_default());
+        // What the active run used is counted anew when it ends, so a correction is of what was used before.
+        self.cost.remove(&self.run_cost);
         self.cost.correct(Corrections { from: to.saturating_add(returned), to });
+        self.cost.add(&self.run_cost);
     }
 
     fn enter(&mut self, next: Status, at: Timestamp) -> Result<(), InvalidTransition> {

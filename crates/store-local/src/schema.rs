@@ -39,7 +39,8 @@ CREATE TABLE threads (
     result                 TEXT GENERATED ALWAYS AS (manifest->'$.outputs') VIRTUAL,
     cost                   TEXT GENERATED ALWAYS AS (manifest->'$.cost') VIRTUAL,
     created_at             TEXT GENERATED ALWAYS AS (manifest->>'$.created_at') VIRTUAL,
-    completed_at           TEXT GENERATED ALWAYS AS (manifest->>'$.completed_at') VIRTUAL
+    completed_at           TEXT GENERATED ALWAYS AS (manifest->>'$.completed_at') VIRTUAL,
+    updated_at             TEXT GENERATED ALWAYS AS (manifest->>'$.updated_at') VIRTUAL -- of this row; heads has that of the last commit
 ) STRICT;
 CREATE INDEX threads_hex ON threads (hex);
 CREATE INDEX threads_agent ON threads (agent_id);
@@ -170,7 +171,11 @@ CREATE INDEX answers_thread ON answers (thread);
 
 /// Since format 6: what the next changeset leads with is sealed, and so are requests. What an older program left is neither, and goes.
 pub(crate) fn sealed() -> String {
-    format!("ALTER TABLE leads ADD COLUMN mark BLOB NOT NULL DEFAULT x''; DELETE FROM leads; DROP TABLE notes; {INBOX}")
+    let updated_at =
+        "ALTER TABLE threads ADD COLUMN updated_at TEXT GENERATED ALWAYS AS (manifest->>'$.updated_at') VIRTUAL;";
+    format!(
+        "ALTER TABLE leads ADD COLUMN mark BLOB NOT NULL DEFAULT x''; DELETE FROM leads; DROP TABLE notes; {updated_at} {INBOX}"
+    )
 }
 
 /// Whether a connection writes.

@@ -3,7 +3,8 @@
 use selvedge::Input;
 use selvedge::workshop::{Order, Wishes};
 use selvedge_model::limits::Limits;
-use selvedge_model::{AgentId, DirectiveId, Message, NewThread, Role, TaskId};
+use selvedge_model::{AgentId, CommitKey, DirectiveId, Message, NewThread, Role, TaskId};
+use selvedge_store::Registry;
 use serde_json::{Map, Value};
 
 use crate::context::Context;
@@ -49,6 +50,9 @@ pub(crate) struct Args {
     /// Start it in a process of its own and don't wait; `selvedge wait` does
     #[arg(long)]
     detach: bool,
+    /// A name for this run: run again under the same name, no second thread is created, and the answer is the outcome of the first
+    #[arg(long, value_name = "KEY")]
+    key: Option<String>,
     /// What to call the thread
     #[arg(long, value_name = "TITLE", value_parser = super::thread_rename::check_title)]
     title: Option<String>,
@@ -65,6 +69,8 @@ fn pair(text: &str) -> Result<(String, String), String> {
 pub(crate) fn run(args: Args, context: &Context<'_>) -> Result<()> {
     let directive = DirectiveId::new(&args.directive).map_err(|error| Failure::usage(error.to_string()))?;
     let agent = args.agent.map(AgentId::new).transpose().map_err(|error| Failure::usage(error.to_string()))?;
+    let key = args.key.map(|key| CommitKey::new(format!("run:{key}"))).transpose();
+    let key = key.map_err(|error| Failure::usage(error.to_string()))?;
     let running = Running::open(context)?;
     let wishes = Wishes {
         inputs: values(args.inputs),
@@ -83,21 +89,49 @@ pub(crate) fn run(args: Args, context: &Context<'_>) -> Result<()> {
     };
     notices.iter().for_each(|notice| context.output.say(notice));
     thread.title = args.title;
+    if let Some(key) = &key {
+        check_first(&running, key, &directive)?;
+    }
     if args.detach {
-        return detached(running, thread, task, context);
+        return detached(running, thread, task, key.as_ref(), context);
     }
     running.show(context, |running, cancel, tell| {
         // The task is there from the beginning: killed at any moment, the thread knows what it is for.
-        let thread = running.engine.create(thread, vec![Message::text(Role::User, task)])?;
+        let messages = vec![Message::text(Role::User, task)];
+        let (thread, is_new) = match &key {
+            Some(key) => running.engine.create_once(key, thread, messages)?,
+            None => (running.engine.create(thread, messages)?, true),
+        };
         context.output.tell(format!("thread {thread}"));
-        running.engine.resume(&thread, Input::nothing(), &assignment, cancel, tell)
+        match is_new {
+            true => running.engine.resume(&thread, Input::nothing(), &assignment, cancel, tell),
+            false => running.engine.outcome_of(&thread, &assignment, cancel, tell),
+        }
     })
 }
 
+/// Refuses a key under which another directive was run.
+fn check_first(running: &Running, key: &CommitKey, directive: &DirectiveId) -> Result<()> {
+    let Some(first) = running.engine.created_under(key).map_err(|error| Failure::of(&error))? else { return Ok(()) };
+    match running.store.get(&first)?.manifest.directive {
+        Some(other) if other != *directive => {
+            Err(Failure::usage(format!("under this key `{other}` was run, as thread `{first}`"))
+                .hint("use another key for another run"))
+        }
+        _ => Ok(()),
+    }
+}
+
 /// Lets a process of its own run the thread.
-fn detached(running: Running, thread: NewThread, task: String, context: &Context<'_>) -> Result<()> {
+fn detached(
+    running: Running,
+    thread: NewThread,
+    task: String,
+    key: Option<&CommitKey>,
+    context: &Context<'_>,
+) -> Result<()> {
     let task = vec![Message::text(Role::User, task)];
-    let started = running.engine.create_detached(thread, task, &|thread| running.launch(thread));
+    let started = running.engine.create_detached(thread, task, key, &|thread| running.launch(thread));
     running.close(context);
     let thread = started.map_err(|error| Failure::of(&error))?;
     match context.output.is_json() {

@@ -97,8 +97,8 @@ pub(crate) fn standing(standing: Standing) -> String {
     }
 }
 
-/// How a wait for one thread ends.
-fn ended(store: &LocalStore, outcome: &Outcome) -> Result<()> {
+/// How a command ends whose thread stands so.
+pub(crate) fn ended(store: &LocalStore, outcome: &Outcome) -> Result<()> {
     let thread = &outcome.thread_id;
     let why = outcome.why.as_deref().unwrap_or("nobody goes on with it");
     match (outcome.status, outcome.status.status()) {

@@ -403,3 +403,23 @@ fn how_a_thread_ended_is_the_same_object_wherever_it_is_asked_for() {
         assert!(["chain", "children", "truncated"].contains(&name.as_str()) || ended[name] == *value, "{name}: {tree}");
     }
 }
+
+/// A program that did not hear the answer of a run could only run it again.
+#[test]
+fn a_run_that_is_repeated_under_its_key_creates_no_second_thread_and_is_answered_with_the_first() {
+    let sandbox = project(TASK, &pay("true"), PAY_ONCE);
+    let run = |key: &str| sandbox.run(&[&RUN[..], &["--key", key]].concat());
+    let first = run("today");
+    let again = run("today");
+    assert_eq!((first.code, again.code), (Some(0), Some(0)), "{again:?}");
+    assert_eq!(again.records().pop(), first.records().pop(), "the same outcome");
+    let threads = || sandbox.run(&["thread", "list", "--json"]).json()["threads"].as_array().unwrap().len();
+    assert_eq!((threads(), paid(&sandbox)), (1, 1));
+    let thread = thread_of(&first);
+    let detached = sandbox.run(&[&RUN[..], &["--key", "today", "--detach"]].concat());
+    assert_eq!((detached.json()["thread_id"].as_str(), threads()), (Some(&*thread), 1), "{detached:?}");
+    assert_eq!(run("tomorrow").code, Some(0));
+    assert_eq!((threads(), paid(&sandbox)), (2, 2));
+    put(&sandbox, ".ai/directives/other.md", &TASK.replace("name: task", "name: other"));
+    sandbox.run(&["run", "other", "--key", "today", "--json"]).error(2, "usage");
+}

@@ -96,6 +96,23 @@ fn a_child_that_is_waited_for_gives_its_last_words_to_its_parent() {
     assert_eq!((count("child_spawned"), count("child_settled")), (1, 1));
 }
 
+/// What a thread used was nothing, wherever one looked, until its run had ended.
+#[test]
+fn what_a_running_thread_has_used_is_shown_before_its_run_ends() {
+    let sandbox = family(SLEEPS, PAYS);
+    put(&sandbox, ".ai/directives/parent.md", &PARENT.replace("tool.pay", "tool.pay, tool.slow"));
+    let running = sandbox.command(&RUN).stdin(Stdio::null()).spawn().unwrap();
+    eventually("it calls its tool", || has(&sandbox, "begun.txt"));
+    let thread = id(&of_status(&sandbox, "parent")[0]);
+    assert_eq!(of_status(&sandbox, "parent")[0]["cost"]["turns"], 1);
+    assert_eq!(sandbox.run(&["tree", &thread, "--json"]).json()["cost"]["turns"], 1);
+    assert_eq!(sandbox.run(&["chain", &thread, "--json"]).json()["chain"][0]["cost"]["turns"], 1);
+    put(&sandbox, "fast", "");
+    let ended = Ran::of(running).records().pop().unwrap();
+    assert_eq!((&ended["cost"]["turns"], &ended["run_cost"]["turns"]), (&json!(2), &json!(2)), "{ended}");
+    assert_eq!(of_status(&sandbox, "parent")[0]["cost"]["turns"], 2, "counted once");
+}
+
 #[test]
 fn a_child_may_do_no_more_than_its_parent() {
     let sandbox = family(&calling(SPAWN), SLEEPS);

@@ -116,6 +116,7 @@ fn spent(thread: &Thread) -> Cost {
     if let Some(run) = thread.manifest.run_id.as_ref().and_then(|run| thread.runs.get(run)) {
         let ran_micros = run.updated_at.as_micros().saturating_sub(run.created_at.as_micros());
         let duration_ms = u64::try_from(ran_micros / 1000).unwrap_or(0);
+        cost.remove(&thread.manifest.run_cost);
         cost.add(&Cost { duration_ms, ..thread.meter.active.clone() });
     }
     cost

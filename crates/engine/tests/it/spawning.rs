@@ -601,7 +601,7 @@ fn the_process_of_a_detached_thread_is_on_record_before_its_gate_opens_and_is_en
             Ok(Box::new(Gated { store, thread, process, opened: opened.clone() }))
         }
     };
-    let thread = house.engine.create_detached(new(), task(), &gated(Some(process.clone()))).unwrap();
+    let thread = house.engine.create_detached(new(), task(), None, &gated(Some(process.clone()))).unwrap();
     assert_eq!(opened.load(Ordering::SeqCst), 1);
     // Somebody else runs it and hears nothing.
     let other = house.another();
@@ -612,9 +612,10 @@ fn the_process_of_a_detached_thread_is_on_record_before_its_gate_opens_and_is_en
 
     // Without an identity, or without a process, nothing is created and nothing runs.
     let threads = |house: &House| house.store.list(&Filter::default(), None, 10).unwrap().items.len();
-    let error = house.engine.create_detached(new(), task(), &gated(None)).unwrap_err();
+    let error = house.engine.create_detached(new(), task(), None, &gated(None)).unwrap_err();
     assert_eq!((error.code(), threads(&house)), ("not_started", 1));
-    let error = house.engine.create_detached(new(), task(), &|_| Err("no more processes".to_owned())).unwrap_err();
+    let error =
+        house.engine.create_detached(new(), task(), None, &|_| Err("no more processes".to_owned())).unwrap_err();
     assert!(error.to_string().contains("no more processes"));
     assert_eq!((threads(&house), opened.load(Ordering::SeqCst)), (1, 1));
 }

@@ -20,6 +20,7 @@ mod hardened;
 mod inbox;
 mod kill;
 mod leads;
+mod manifest;
 mod queue;
 mod redo;
 mod reindex;

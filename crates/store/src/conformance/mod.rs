@@ -286,6 +286,7 @@ macro_rules! conformance_suite {
             }
             runs {
                 the_first_changeset_makes_a_run_and_the_last_completes_it
+                what_a_run_uses_is_counted_turn_by_turn_and_once
                 where_a_run_came_from_is_written_once
                 a_done_run_stays_done
                 a_waiting_run_goes_on

@@ -3,7 +3,7 @@
 use selvedge_model::fold::FoldError;
 use selvedge_model::limits::Cost;
 use selvedge_model::manifest::Misfit;
-use selvedge_model::{Batch, Changeset, Run, RunMeta, RunStatus, Status, ThreadId};
+use selvedge_model::{Batch, Changeset, Event, Reason, Run, RunMeta, RunStatus, Status, ThreadId};
 
 use super::Harness;
 use super::support::*;
@@ -44,6 +44,28 @@ pub fn the_first_changeset_makes_a_run_and_the_last_completes_it<H: Harness>(har
     assert_eq!(last.created_at, first.created_at);
     assert_ne!(last.updated_at, first.updated_at, "it was heard of again");
     assert_eq!(store.runs(&thread).unwrap().len(), 1);
+}
+
+/// What the turns of an active run use is counted with each of them, and once: its end says what all of it used.
+pub fn what_a_run_uses_is_counted_turn_by_turn_and_once<H: Harness>(harness: &H) {
+    let store = harness.open();
+    let thread = create(&store, "counted");
+    append(&store, &thread, starts("run-1"));
+    let usage = r#"{"model":"m","turns":1,"input_tokens":10,"output_tokens":5,"spend":0.5,"duration_ms":0}"#;
+    let turn = || Changeset {
+        run_id: Some(id("run-1")),
+        events: vec![Event::Usage(serde_json::from_str(usage).unwrap())],
+        ..Changeset::empty(Reason::AssistantTurnCommitted)
+    };
+    for turns in 1..=2 {
+        append(&store, &thread, turn());
+        let cost = store.get(&thread).unwrap().manifest.cost;
+        assert_eq!((cost.turns, cost.input_tokens, cost.output_tokens), (turns, 10 * turns, 5 * turns));
+    }
+    let total = Cost { turns: 2, input_tokens: 20, output_tokens: 10, duration_ms: 7, ..Cost::default() };
+    let total = Cost { spend: "1".parse().unwrap(), ..total };
+    append(&store, &thread, records("run-1", RunMeta { cost: Some(total.clone()), ..started().finished("natural") }));
+    assert_eq!(store.get(&thread).unwrap().manifest.cost, total);
 }
 
 /// Where a run came from is written once.
