@@ -9,7 +9,7 @@ use clap::Subcommand;
 use serde_json::{Value, json};
 
 use crate::machine::own_memory_kib;
-use crate::{Outcome, chains, crowd, live, loading, peers, processes, spawns, startup, turns, under_load};
+use crate::{Outcome, chains, crowd, live, loading, peers, processes, spawns, startup, turns, under_load, waiting};
 
 /// What such a process does. Each says one line of JSON per answer.
 #[derive(Clone, Debug, Subcommand)]
@@ -33,6 +33,9 @@ pub(crate) enum Role {
     /// Many live threads, written in turn.
     #[command(hide = true)]
     Live { folder: PathBuf, rounds: usize, counts: Vec<usize> },
+    /// Many runs that wait.
+    #[command(hide = true)]
+    Waiting { folder: PathBuf, runs: usize, look_ms: u64 },
     /// Whole turns through the engine.
     #[command(hide = true)]
     EngineTurns { folder: PathBuf, threads: usize, rounds: usize, turns: usize },
@@ -68,6 +71,7 @@ impl Role {
             Self::Show { folder, thread } => startup::show(folder, thread)?,
             Self::Crowd { folder, threads, rounds, commits } => crowd::run(folder, *threads, *rounds, *commits)?,
             Self::Live { folder, rounds, counts } => live::run(folder, *rounds, counts)?,
+            Self::Waiting { folder, runs, look_ms } => waiting::run(folder, *runs, Duration::from_millis(*look_ms))?,
             Self::EngineTurns { folder, threads, rounds, turns } => turns::run(folder, *threads, *rounds, *turns)?,
             Self::LateTurn { folder, turn, rounds } => turns::late(folder, *turn, *rounds)?,
             Self::Turns { folder, turns } => peers::turns::write(folder, *turns)?,

@@ -8,7 +8,7 @@
 //!
 //! - [`measure`]: laps, rounds and spread. [`moments`]: when what happened in a run. [`machine`]: where this ran. [`report`]: what is told.
 //! - [`home`]: a store in a folder of its own. [`bare`]: the floor. [`child`]: what is measured in processes of its own.
-//! - One file per measurement: [`warm`], [`history`], [`crowd`], [`live`], [`processes`], [`turns`], [`bytes`], [`loading`], [`snapshots`], [`chains`], [`handoffs`], [`spawns`], [`startup`], [`memory`].
+//! - One file per measurement: [`warm`], [`history`], [`crowd`], [`live`], [`waiting`], [`processes`], [`turns`], [`bytes`], [`loading`], [`snapshots`], [`chains`], [`handoffs`], [`spawns`], [`startup`], [`memory`].
 //! - [`peers`]: the same work done by other libraries. [`publish`]: `BENCHMARKS.md`. [`under_load`]: `cargo xtask load`.
 
 mod bare;
@@ -34,6 +34,7 @@ mod spawns;
 mod startup;
 mod turns;
 mod under_load;
+mod waiting;
 mod warm;
 
 use std::error::Error;
@@ -89,6 +90,8 @@ enum What {
     Crowd,
     /// Ten thousand live threads against 64.
     Live,
+    /// Many runs that wait for their model.
+    Waiting,
     /// Four processes against each other.
     Processes,
     /// Whole turns through the engine.
@@ -159,11 +162,12 @@ fn measure_all(args: &Args) -> Outcome<()> {
     let mut report = Report::new(Machine::look(folder.path())?, plan);
     let all = |what| args.only.is_empty() && (args.publish || what != What::Peers);
     let wanted = |what| all(what) || args.only.contains(&what);
-    let steps: [(What, &str, Measurement); 15] = [
+    let steps: [(What, &str, Measurement); 16] = [
         (What::Warm, "A warm commit", warm::measure),
         (What::History, "Late in a thread", history::measure),
         (What::Crowd, "Many threads", crowd::measure),
         (What::Live, "Live threads", live::measure),
+        (What::Waiting, "Runs that wait", waiting::measure),
         (What::Processes, "Several processes", processes::measure),
         (What::Turns, "Turns", turns::measure),
         (What::Bytes, "Bytes", bytes::measure),

@@ -64,7 +64,7 @@ pub(crate) fn run(filter: &[String]) -> Result<(), Failure> {
     let failed = |what: &'static str| move |error: std::io::Error| Failure(format!("{what}: {error}"));
     let copy = std::env::temp_dir().join("selvedge-faults");
     copy_tree(&root(), &copy).map_err(failed("the tree can't be copied"))?;
-    let mut rows = Vec::new();
+    let (mut rows, tree) = (Vec::new(), commit());
     let chosen: Vec<&Fault> = FAULTS
         .iter()
         .filter(|fault| filter.is_empty() || filter.iter().any(|text| fault.name.contains(text.as_str())))
@@ -80,7 +80,7 @@ pub(crate) fn run(filter: &[String]) -> Result<(), Failure> {
         };
         fs::write(&path, whole).map_err(failed(fault.file))?;
         let text = match &came {
-            Came::Caught(took) => format!("caught in {:.1} s", took.as_secs_f64()),
+            Came::Caught(took) => format!("caught in {:.1} s, at `{tree}`", took.as_secs_f64()),
             Came::Survived => "NOT CAUGHT".to_owned(),
             Came::TookTooLong => format!("NOT CAUGHT within {} s", BUDGET.as_secs()),
             Came::Unusable(why) => format!("UNUSABLE: {why}"),
@@ -97,6 +97,23 @@ pub(crate) fn run(filter: &[String]) -> Result<(), Failure> {
         0 => Ok(()),
         _ => Err(Failure(format!("{missed} of {} faults were not caught: each is a missing test", rows.len()))),
     }
+}
+
+/// The commit that is tried, with a `+` if the tree has more than it.
+fn commit() -> String {
+    let git = |words: &[&str]| {
+        let output = Command::new("git")
+            .args(words)
+            .current_dir(root())
+            .output()
+            .ok()
+            .filter(|output| output.status.success())?;
+        String::from_utf8(output.stdout).ok()
+    };
+    let is_changed = git(&["status", "--porcelain", "--untracked-files=no"]).is_some_and(|changed| !changed.is_empty());
+    let name =
+        git(&["rev-parse", "--short=10", "HEAD"]).map_or_else(|| "unknown".to_owned(), |name| name.trim().to_owned());
+    if is_changed { format!("{name}+") } else { name }
 }
 
 /// The text with the fault in it; the old text must stand there exactly once.
@@ -212,7 +229,7 @@ fn report(rows: &[(&Fault, Came, String)], before: &str) -> String {
     let caught = results.iter().filter(|(_, result)| result.starts_with("caught")).count();
     let mut text = format!(
         "# Seeded faults\n\nWritten by `cargo xtask faults`. Each line below was broken by itself in a copy of the tree, and what stands beside it, which\n\
-         passes as long as nothing is broken, had to notice within {} s, compiling aside. {caught} of {} were caught.\n\n| fault | in | caught by | result |\n|---|---|---|---|\n",
+         passes as long as nothing is broken, had to notice within {} s, compiling aside. {caught} of {} were caught. A row that names no commit is older than this note.\n\n| fault | in | caught by | result |\n|---|---|---|---|\n",
         BUDGET.as_secs(),
         FAULTS.len()
     );

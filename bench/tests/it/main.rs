@@ -45,6 +45,14 @@ fn what_many_live_threads_cost_can_be_measured() {
     assert!(String::from_utf8_lossy(&output.stdout).contains("320 live threads"));
 }
 
+#[test]
+fn what_runs_that_wait_cost_can_be_measured() {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_selvedge-bench"));
+    let output = command.args(["--quick", "--only", "waiting"]).output().unwrap();
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    assert!(String::from_utf8_lossy(&output.stdout).contains("50 runs that wait"));
+}
+
 /// What is measured only when somebody asks for it failed, and nobody saw it.
 #[test]
 fn what_families_and_chains_cost_can_be_measured() {

@@ -2,7 +2,7 @@
 //!
 //! A decision is an event of its own, signed like every other. It is judged where it is recorded, under the lease: a call that is not
 //! open, a time that is over, a word that was given before and a decision about another action change nothing. Who can't have the
-//! lease leaves a note, and whoever holds the thread judges it with the next batch.
+//! lease leaves a request, and the process that holds the thread judges it with its next batch.
 
 use selvedge_model::event::{Ask, Decision, ResumeMode};
 use selvedge_model::{Call, CallId, Event, Posted, Reason, Request, RequestId, RunId, ThreadId, Timestamp};
@@ -188,7 +188,7 @@ impl Engine {
                     _ => Ok(Decided { recorded: Recorded::Now, undecided, mode }),
                 }
             }
-            // It can't give the thread back before it has heard this.
+            // Its holder hears this when it looks at its inbox next, or whoever takes the thread after it.
             Err(StoreError::LeaseHeld { .. }) => Ok(Decided { recorded: Recorded::Left, undecided: Vec::new(), mode }),
             Err(error) => Err(error.into()),
         }

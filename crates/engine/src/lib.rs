@@ -8,10 +8,10 @@
 //!   kept between commits and between runs, so that the next turn costs what the first did.
 //! - [`inbox`]: requests to a thread, delivered, drained and answered. [`deciding`]: what people decide about calls; `approval`: what such
 //!   a decision is bound to and what it means.
-//! - `beat`: how long a run went on whose process died.
-//! - `continuation`: a thread that goes on in another one; `carry`: what that one takes along; `context`: how full a model is.
-//! - `run`: one run as a list of named steps. `stops`: when it is stopped that goes in circles. `turn`: one answer of the model. `calls`: the tool calls of a turn, new ones
-//!   and those that an earlier life left open.
+//! - `watcher`: one thread that looks at the inboxes and the running time of all runs; `beat`: how long a run went on whose process died.
+//! - `continuation`: a thread that goes on in another one; `carry`: what that one takes along.
+//! - `decide`: what a run does next, a pure function of the fold, of what this process knows and of the rules; `stops`: whether it goes in
+//!   circles. `run` does what is decided: `turn` asks the model, `calls` makes the calls of a turn. `names`: the ids that a run makes.
 //! - [`circles`]: whether a wait leads back to whoever waits. [`orphans`]: what dead processes left, settled by whoever finds it.
 //! - [`outcome`]: how a thread ended or stands, in one form for every door.
 //! - [`chain`], [`search`], [`wait`], [`standing`], [`transcript`]: what is asked of threads and their chains by whoever does not run
@@ -39,8 +39,8 @@ pub mod chain;
 pub mod circles;
 mod continuation;
 mod conversation;
-pub mod decide;
-mod deciding;
+mod decide;
+pub mod deciding;
 pub mod engine;
 pub mod error;
 pub mod events;

@@ -40,7 +40,7 @@ pub enum Told<'a> {
         /// What happened.
         why: &'a str,
     },
-    /// A note that nobody vouches for was dropped; it changed nothing.
+    /// A request was dropped: it was not sealed with the key, or can't be served. It changed nothing.
     Dropped {
         /// What happened.
         why: &'a str,

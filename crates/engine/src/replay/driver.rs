@@ -294,7 +294,7 @@ impl Outside<'_> {
     fn say(&self, thread: &ThreadId, run: Option<&RunId>) {
         let rest = self.tape.recording.steps.get(self.tape.next()..).unwrap_or_default();
         for step in rest.iter().take_while(|step| step.reason() == Reason::Lifecycle && step.run() == run) {
-            // A note that is refused is not heard, and that is seen.
+            // A request that is refused is not heard, and that is seen.
             _ = self.store.post(request(thread, step));
         }
         self.watch.note();
