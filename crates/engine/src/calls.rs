@@ -151,6 +151,7 @@ impl Running<'_, '_> {
                             launched,
                             is_detached,
                             lowered: Limits::default(),
+                            place: None,
                         }))
                     };
                     launched.map(way).map_err(Refused::told)
@@ -232,8 +233,9 @@ impl Running<'_, '_> {
             flights.iter_mut().filter(|flight| flight.started.is_some()).partition(|flight| flight.is_child());
         let has_children = !children.is_empty();
         let children_at_once = spawning.map_or(1, |spawning| spawning.at_once.max(1));
+        let enter = |flight: &mut &mut Flight| flight.enter(engine, spawning, cancel);
         let go = |flight: &mut Flight| flight.go(engine, spawning, cancel);
-        side_by_side([(calls, AT_ONCE_MAX), (children, children_at_once.min(AT_ONCE_MAX))], go);
+        side_by_side([(calls, AT_ONCE_MAX), (children, children_at_once.min(AT_ONCE_MAX))], enter, go);
         // Whoever stopped the thread stopped its children after it; that they ended must not be heard before that.
         if has_children && let Ok(Some(stop)) = self.held.said_to_stop() {
             cancel.say(stop);
@@ -276,13 +278,22 @@ impl Running<'_, '_> {
     }
 }
 
-/// Lets everything of each group go, so many of it at the same time, and waits until all of it has ended.
-fn side_by_side<T: Send, const N: usize>(groups: [(Vec<T>, usize); N], go: impl Fn(T) + Sync) {
+/// Lets everything of each group go, so many of it at the same time, and waits until all of it has ended. What comes first in its group
+/// enters first: nothing enters before whatever stands before it has.
+fn side_by_side<T: Send, const N: usize>(
+    groups: [(Vec<T>, usize); N],
+    enter: impl Fn(&mut T) + Sync,
+    go: impl Fn(T) + Sync,
+) {
+    let entered = |mut item: T| {
+        enter(&mut item);
+        item
+    };
     if groups.iter().map(|(group, _)| group.len()).sum::<usize>() <= 1 {
-        groups.into_iter().flat_map(|(group, _)| group).for_each(go);
+        groups.into_iter().flat_map(|(group, _)| group).map(entered).for_each(go);
         return;
     }
-    let go = &go;
+    let (entered, go) = (&entered, &go);
     thread::scope(|scope| {
         for (group, most) in groups {
             let workers = group.len().min(most);
@@ -290,7 +301,10 @@ fn side_by_side<T: Send, const N: usize>(groups: [(Vec<T>, usize); N], go: impl 
             for _ in 0..workers {
                 let queue = queue.clone();
                 scope.spawn(move || {
-                    let next = || queue.lock().unwrap_or_else(PoisonError::into_inner).next();
+                    let next = || {
+                        let mut queue = queue.lock().unwrap_or_else(PoisonError::into_inner);
+                        queue.next().map(entered)
+                    };
                     while let Some(item) = next() {
                         go(item);
                     }
@@ -309,7 +323,9 @@ mod tests {
     #[test]
     fn everything_goes_once_and_no_more_at_the_same_time_than_allowed() {
         let (inside, most, done) = (AtomicUsize::new(0), AtomicUsize::new(0), Mutex::new(Vec::new()));
-        side_by_side([((0..200).collect(), 7), ((200..203).collect(), 2), (Vec::new(), 5)], |item| {
+        let came = Mutex::new(Vec::new());
+        let enter = |item: &mut i32| came.lock().unwrap().push(*item);
+        side_by_side([((0..200).collect(), 7), ((200..203).collect(), 2), (Vec::new(), 5)], enter, |item| {
             most.fetch_max(inside.fetch_add(1, Ordering::SeqCst) + 1, Ordering::SeqCst);
             thread::yield_now();
             done.lock().unwrap().push(item);
@@ -318,6 +334,9 @@ mod tests {
         let mut done = done.into_inner().unwrap();
         done.sort_unstable();
         assert_eq!(done, (0..203).collect::<Vec<_>>());
+        let (first, second): (Vec<i32>, Vec<i32>) =
+            came.into_inner().unwrap().into_iter().partition(|item| *item < 200);
+        assert!(first.is_sorted() && second.is_sorted(), "in the order in which they stand");
         assert!(most.into_inner() <= 9);
     }
 }

@@ -102,6 +102,8 @@ pub(crate) struct Child {
     pub(crate) is_detached: bool,
     /// The ceilings that are lower than was asked for it.
     pub(crate) lowered: Limits,
+    /// Whether it may begin; it waits for that before it does.
+    pub(crate) place: Option<Place>,
 }
 
 /// What a parent has to do with beside a child.
@@ -196,7 +198,7 @@ impl Held<'_> {
         let changeset = Changeset { messages: order.messages, ..Changeset::creating(order.thread) };
         let birth = Part::new(thread.clone(), Expect::Absent, changeset);
         let birth = Some((birth, book.take_postings()));
-        Ok(Ok(Child { thread, birth, launched, is_detached: order.detached, lowered }))
+        Ok(Ok(Child { thread, birth, launched, is_detached: order.detached, lowered, place: None }))
     }
 
     /// The child that a call asks for, with the ceilings that are wished for it and those that it may have.
@@ -237,7 +239,7 @@ impl Held<'_> {
         let (order, ..) = self.ordered(call, work, spawning, before)?;
         let thread = self.child_id(&order.thread);
         let lowered = Limits::default();
-        let child = Child { thread, birth: None, launched: None, is_detached: order.detached, lowered };
+        let child = Child { thread, birth: None, launched: None, is_detached: order.detached, lowered, place: None };
         Ok(child.spawned(&call.id))
     }
 
@@ -308,10 +310,19 @@ impl Child {
         with_lowered(self.run(engine, spawning, cancel), &lowered)
     }
 
-    fn run(self, engine: &Engine, spawning: &Spawning, cancel: &Cancel) -> Output {
+    /// Waits until there is a place for it among the children of its parent.
+    pub(crate) fn enter(&mut self, engine: &Engine, spawning: &Spawning, cancel: &Cancel) {
         let process = self.launched.as_ref().and_then(|launched| launched.process());
         // Where it can't be known who runs, it is not kept from running.
         let place = engine.take_place(&self.thread, process, spawning.at_once, cancel).unwrap_or(Place::Taken);
+        self.place = Some(place);
+    }
+
+    fn run(mut self, engine: &Engine, spawning: &Spawning, cancel: &Cancel) -> Output {
+        if self.place.is_none() {
+            self.enter(engine, spawning, cancel);
+        }
+        let place = self.place.unwrap_or(Place::Taken);
         if place == Place::Over {
             // Somebody ended it, or brought it to its end, while it waited for its place. If there is a gate, it never opens.
             return match engine.child_standing(&self.thread, self.is_detached) {

@@ -92,6 +92,13 @@ impl Flight {
         }
     }
 
+    /// Waits for its place, if it starts a child.
+    pub(super) fn enter(&mut self, engine: &Engine, spawning: Option<&Spawning>, cancel: &Cancel) {
+        if let (Some(Way::Child(child)), Some(spawning)) = (&mut self.started, spawning) {
+            child.enter(engine, spawning, cancel);
+        }
+    }
+
     /// Dispatches it and waits for what it comes to.
     pub(super) fn go(&mut self, engine: &Engine, spawning: Option<&Spawning>, cancel: &Cancel) {
         self.was_made = true;
