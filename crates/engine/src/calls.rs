@@ -25,6 +25,7 @@ use crate::conversation::OpenCall;
 use crate::decide::Trace;
 use crate::decide::calls::{self, Plan, Planned, Probe, Ready};
 use crate::error::Result;
+use crate::events::Born;
 use crate::held::More;
 use crate::ledger::Book;
 use crate::run::Running;
@@ -43,7 +44,12 @@ impl Running<'_, '_> {
         for ask in flights.iter().filter_map(Flight::ask).filter(|ask| !calls::is_on_record(&self.held.fold, ask)) {
             self.held.delta.events.push(Event::Asked(ask.clone()));
         }
-        let more = self.start(&mut flights)?;
+        let mut more = More::default();
+        if let Err(error) = self.start(&mut flights, &mut more) {
+            // Those that were to be born are not.
+            self.held.delta.forget(&more.parts.iter().map(Born::of).collect::<Vec<_>>());
+            return Err(error);
+        }
         self.commit_intents(&flights, more)?;
         self.dispatch(&mut flights);
         self.commit_results(flights)
@@ -116,13 +122,13 @@ impl Running<'_, '_> {
         Ok(())
     }
 
-    /// Makes everything ready that is to be dispatched; what can't be has its answer. Gives what is committed beside the intents: the
+    /// Makes everything ready that is to be dispatched; what can't be has its answer. `more` is what is committed beside the intents: the
     /// births of children.
-    fn start(&mut self, flights: &mut [Flight]) -> Result<More> {
+    fn start(&mut self, flights: &mut [Flight], more: &mut More) -> Result<()> {
         let engine = self.held.engine;
         let mut book = Book::over(&*engine.store, &*engine.ids);
         let own_turn = self.next_turn_cost();
-        let (mut more, mut born) = (More::default(), 0);
+        let mut born = 0;
         for flight in flights {
             let Some(Ready { tool, call, child, .. }) = &mut flight.ready else { continue };
             let (tool, call) = (&*tool, &*call);
@@ -181,7 +187,7 @@ impl Running<'_, '_> {
                 Err(Refused::Waits(suspended)) => flight.landed = Landed::Limited(*suspended),
             }
         }
-        Ok(more)
+        Ok(())
     }
 
     /// Commits that calls which may run at most once, or start a child, are about to be dispatched.
@@ -246,7 +252,7 @@ impl Running<'_, '_> {
 
     /// Commits every result there is, in the order of the calls.
     fn commit_results(&mut self, flights: Vec<Flight>) -> Result<()> {
-        let mut state = self.held.fold.state().clone();
+        let (mut state, mut failed) = (self.held.fold.state().clone(), None);
         for mut flight in flights {
             let output = match std::mem::replace(&mut flight.landed, Landed::No) {
                 Landed::Output(output) => flight.told(output),
@@ -269,11 +275,13 @@ impl Running<'_, '_> {
                 _ => {}
             }
             self.held.delta.events.extend(flight.event);
-            self.held.add_outcome(&flight.open, output, flight.failure, &mut state)?;
+            // What can't be recorded keeps nothing else from being so.
+            failed = failed.or(self.held.add_outcome(&flight.open, output, flight.failure, &mut state).err());
         }
-        match self.held.delta.messages.is_empty() {
-            true => Ok(()),
-            false => self.commit(Reason::ToolResultsCommitted),
+        match failed {
+            Some(error) => Err(error),
+            None if self.held.delta.messages.is_empty() => Ok(()),
+            None => self.commit(Reason::ToolResultsCommitted),
         }
     }
 }

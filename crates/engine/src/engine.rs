@@ -565,7 +565,7 @@ impl Engine {
         let publisher = RunPublisher::new(&self.bus, thread.clone(), held.fold.manifest().chain_root_id.clone());
         // That the time of this run is over is nobody else's business.
         let own = cancel.child();
-        let watch = self.watcher.watch(&thread, cancel, &own);
+        let watch = self.watcher.watch(&thread, cancel, &own, &held.delta.consumed);
         let mut mask = Mask::new(&self.redactor, publisher, tell);
         run::run(held, start, work, run::Heard { cancel: &own, watch: &watch }, &mut |told| mask.tell(&told))
     }

@@ -219,7 +219,7 @@ mod tests {
     fn fold(thread: &ThreadId) -> Fold {
         let log_id = LogId::new("0".repeat(32)).unwrap();
         let head = Head {
-            log_id: log_id.clone(),
+            log_id,
             segment: 0,
             version: 0,
             lines: 2,

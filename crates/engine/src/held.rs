@@ -38,7 +38,7 @@ pub(crate) struct Delta {
 impl Delta {
     /// Forgets threads that were to be born with a commit that failed. Everything else is committed with what comes next; these would
     /// be named, and paid for, without being there.
-    fn forget(&mut self, unborn: &[Born]) {
+    pub(crate) fn forget(&mut self, unborn: &[Born]) {
         let is_unborn = |thread: &str| unborn.iter().any(|unborn| unborn.thread.as_str() == thread);
         self.events.retain(|event| match event {
             Event::ChildSpawned(fields) => !fields.get("thread_id").and_then(Value::as_str).is_some_and(is_unborn),

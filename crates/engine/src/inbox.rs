@@ -207,8 +207,18 @@ impl Engine {
                 };
                 return Ok(Some(Next { thread: next, lease }));
             }
-            if held.answer_stops(Verdict::Unchanged)? {
-                held.commit(Reason::Lifecycle, Of::default(), &mut |_| {})?;
+            match (held.said_to_stop()?, held.fold.manifest().status) {
+                // A thread that waits ends at once.
+                (Some(stop), Status::Suspended) => {
+                    held.answer_stops(Verdict::Applied)?;
+                    stop_waiting(&mut held, stop)?;
+                }
+                // A run that has ended can't be stopped.
+                (Some(_), _) => {
+                    held.answer_stops(Verdict::Unchanged)?;
+                    held.commit(Reason::Lifecycle, Of::default(), &mut |_| {})?;
+                }
+                (None, _) => {}
             }
             held.drop_unserved(tell)?;
             let was_answered = held.drain(Some(work), Of::default(), &mut |_| {})?;

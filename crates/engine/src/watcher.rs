@@ -12,7 +12,7 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-use selvedge_model::{Cancel, Clock, Request, Stop, ThreadId};
+use selvedge_model::{Cancel, Clock, Posted, Request, RequestId, Stop, ThreadId};
 use selvedge_store::Store;
 
 /// How often the watcher looks, and records a beat.
@@ -41,11 +41,17 @@ struct Runs {
     ends: BTreeSet<(Instant, ThreadId)>,
     /// Runs whose inbox is to be read.
     unread: BTreeSet<ThreadId>,
+    /// How many runs were watched so far.
+    begun: u64,
     is_closed: bool,
 }
 
 /// A run that is watched.
 struct Watched {
+    /// Which one it is of those that were watched: runs of one thread follow each other.
+    number: u64,
+    /// Requests that it has taken from the inbox and not answered yet.
+    taken: Vec<RequestId>,
     /// Ends more than this run.
     cancel: Cancel,
     /// Ends this run alone.
@@ -58,7 +64,7 @@ struct Watched {
 pub(crate) struct Watch<'w> {
     is_noted: Arc<AtomicBool>,
     /// Who watches; nobody does for a run that is replayed.
-    watched: Option<(&'w Shared, ThreadId)>,
+    watched: Option<(&'w Shared, ThreadId, u64)>,
 }
 
 impl Watcher {
@@ -67,23 +73,26 @@ impl Watcher {
         Self { shared: Arc::new(shared), thread: Mutex::new(None) }
     }
 
-    /// Watches a run: a stop that is asked for is said to `cancel`, that its time is over to `own`.
-    pub(crate) fn watch(&self, thread: &ThreadId, cancel: &Cancel, own: &Cancel) -> Watch<'_> {
+    /// Watches a run: a stop that is asked for is said to `cancel`, that its time is over to `own`. What it has taken from the inbox
+    /// already, to answer it with its first commit, does not count.
+    pub(crate) fn watch(&self, thread: &ThreadId, cancel: &Cancel, own: &Cancel, taken: &[RequestId]) -> Watch<'_> {
         let is_noted = Arc::<AtomicBool>::default();
-        let (noted, cancel, own) = (is_noted.clone(), cancel.clone(), own.clone());
-        let watched = Watched { cancel, own, is_noted: noted, until: None };
+        let (noted, cancel, own, taken) = (is_noted.clone(), cancel.clone(), own.clone(), taken.to_vec());
         let mut runs = self.shared.lock();
-        runs.of.insert(thread.clone(), watched);
+        runs.begun += 1;
+        let number = runs.begun;
+        runs.of.insert(thread.clone(), Watched { number, taken, cancel, own, is_noted: noted, until: None });
         runs.unread.insert(thread.clone());
         drop(runs);
         let mut running = self.thread.lock().unwrap_or_else(PoisonError::into_inner);
-        if running.is_none() {
+        // One that panicked is followed by another.
+        if running.as_ref().is_none_or(JoinHandle::is_finished) {
             let shared = self.shared.clone();
             *running = Some(std::thread::spawn(move || shared.run()));
         }
         drop(running);
         self.shared.changed.notify_one();
-        Watch { is_noted, watched: Some((&self.shared, thread.clone())) }
+        Watch { is_noted, watched: Some((&self.shared, thread.clone(), number)) }
     }
 }
 
@@ -115,25 +124,27 @@ impl Watch<'_> {
 
     /// Gives the run this much time from now on.
     pub(crate) fn set_time(&self, left: Option<Duration>) {
-        let Some((shared, thread)) = &self.watched else { return };
-        shared.lock().set_time(thread, left.and_then(|left| Instant::now().checked_add(left)));
+        let Some((shared, thread, number)) = &self.watched else { return };
+        shared.lock().set_time(thread, *number, left.and_then(|left| Instant::now().checked_add(left)));
         shared.changed.notify_one();
     }
 }
 
 impl Drop for Watch<'_> {
     fn drop(&mut self) {
-        let Some((shared, thread)) = &self.watched else { return };
+        let Some((shared, thread, number)) = &self.watched else { return };
         let mut runs = shared.lock();
-        runs.set_time(thread, None);
-        runs.unread.remove(thread);
-        runs.of.remove(thread);
+        runs.set_time(thread, *number, None);
+        if runs.of.get(thread).is_some_and(|watched| watched.number == *number) {
+            runs.unread.remove(thread);
+            runs.of.remove(thread);
+        }
     }
 }
 
 impl Runs {
-    fn set_time(&mut self, thread: &ThreadId, until: Option<Instant>) {
-        let Some(watched) = self.of.get_mut(thread) else { return };
+    fn set_time(&mut self, thread: &ThreadId, number: u64, until: Option<Instant>) {
+        let Some(watched) = self.of.get_mut(thread).filter(|watched| watched.number == number) else { return };
         let before = std::mem::replace(&mut watched.until, until);
         before.into_iter().for_each(|before| _ = self.ends.remove(&(before, thread.clone())));
         self.ends.extend(until.map(|until| (until, thread.clone())));
@@ -199,7 +210,8 @@ impl Shared {
     fn arrived(&self, seen: &mut Option<u64>) -> Vec<ThreadId> {
         let Some(after) = *seen else {
             *seen = self.store.newest().ok();
-            return Vec::new();
+            // What came before that is found by reading every inbox.
+            return self.lock().of.keys().cloned().collect();
         };
         let Some(newest) = self.store.newest().ok().filter(|newest| *newest > after) else { return Vec::new() };
         let Ok(arrivals) = self.store.arrivals(after, ARRIVALS) else { return Vec::new() };
@@ -210,11 +222,11 @@ impl Shared {
     }
 
     /// What is asked of a thread by those who may, and was not answered before.
-    fn unanswered(&self, thread: &ThreadId) -> selvedge_store::Result<Vec<Request>> {
+    fn unanswered(&self, thread: &ThreadId) -> selvedge_store::Result<Vec<Posted>> {
         let mut found = Vec::new();
         for waiting in self.store.pending(thread)?.into_iter().filter(|waiting| waiting.is_sealed) {
             if self.store.answered(thread, &waiting.posted.id)?.is_none() {
-                found.push(waiting.posted.request);
+                found.push(waiting.posted);
             }
         }
         Ok(found)
@@ -223,18 +235,17 @@ impl Shared {
     /// Tells runs what their inboxes have for them.
     fn read(&self, threads: BTreeSet<ThreadId>) {
         for thread in threads {
-            if !self.lock().of.contains_key(&thread) {
-                continue;
-            }
+            let Some(number) = self.lock().of.get(&thread).map(|watched| watched.number) else { continue };
             let pending = self.unanswered(&thread);
             let mut runs = self.lock();
-            let Some(watched) = runs.of.get_mut(&thread) else { continue };
+            // What was asked of the run before does not mean the one that follows it.
+            let Some(watched) = runs.of.get_mut(&thread).filter(|watched| watched.number == number) else { continue };
             let Ok(pending) = pending else {
                 runs.unread.insert(thread);
                 continue;
             };
-            for request in pending {
-                match request {
+            for posted in pending.into_iter().filter(|posted| !watched.taken.contains(&posted.id)) {
+                match posted.request {
                     Request::Cancel => watched.cancel.say(Stop::Cancelled),
                     Request::Kill => watched.cancel.say(Stop::Killed),
                     Request::Decide(_)

@@ -32,11 +32,13 @@ impl Held<'_> {
         state: &mut Value,
     ) -> Result<()> {
         let patches = std::mem::take(&mut output.patches);
+        let before = (size(&output.content) > INLINE_MAX).then(|| state.clone());
+        let mut changes = Vec::new();
         match self.routed(&open.id, patches, state) {
-            Ok(patches) => self.delta.patches.extend(patches),
+            Ok(patches) => changes.extend(patches),
             Err(why) => output = Output::error(format!("the tool's change of state does not apply: {why}")),
         }
-        self.delta.patches.extend(call_cleanup(state, &open.id).inspect(|patch| {
+        changes.extend(call_cleanup(state, &open.id).inspect(|patch| {
             // It deletes what is there.
             _ = patch.apply_to(state);
         }));
@@ -46,7 +48,12 @@ impl Held<'_> {
             let mut kept = Value::String(bytes);
             self.engine.redactor.value(&mut kept);
             let bytes = kept.as_str().unwrap_or_default();
-            let blob = self.engine.store.put_blob(self.thread(), bytes.as_bytes())?;
+            // Without its result, what a call changes is not recorded either.
+            let blob = self
+                .engine
+                .store
+                .put_blob(self.thread(), bytes.as_bytes())
+                .inspect_err(|_| *state = before.unwrap_or_default())?;
             output.content = Value::String(shortened(bytes, 2 * SHOWN_BYTES, &blob));
             outcome.blob = Some(blob);
         }
@@ -58,6 +65,7 @@ impl Held<'_> {
         }
         let Output { content, is_error, .. } = output;
         let block = Block::ToolResult { call_id: open.id.clone(), content, is_error, blob: outcome.blob };
+        self.delta.patches.extend(changes);
         self.delta.messages.push(Message { content: vec![block], ..Message::text(Role::Tool, "") });
         self.delta.events.push(Event::ToolOutcome(outcome));
         Ok(())
@@ -108,4 +116,9 @@ fn results_in(messages: &[Message]) -> impl Iterator<Item = &CallId> {
         Block::ToolResult { call_id, .. } => Some(call_id),
         _ => None,
     })
+}
+
+/// How many bytes a result has as text.
+fn size(content: &Value) -> usize {
+    content.as_str().map_or_else(|| content.to_string().len(), str::len)
 }

@@ -62,8 +62,13 @@ pub(super) fn ended(fold: &Fold, live: &Live, rules: &Assignment) -> Option<Why>
     match &live.trouble {
         Some(Trouble::Stopped) => return Some(stopped(fold, live, rules).unwrap_or(Why::Stopped(Stop::Cancelled))),
         Some(Trouble::Failed(failed)) => return Some(Why::Failed(failed.clone())),
-        Some(Trouble::Exhausted(failed)) => return Some(Why::Exhausted(failed.clone())),
-        Some(Trouble::Refused(refused)) => return Some(Why::Refused(refused.clone())),
+        // A thread that is to stop does not wait for anything.
+        Some(Trouble::Exhausted(failed)) => {
+            return Some(stopped(fold, live, rules).unwrap_or_else(|| Why::Exhausted(failed.clone())));
+        }
+        Some(Trouble::Refused(refused)) => {
+            return Some(stopped(fold, live, rules).unwrap_or_else(|| Why::Refused(refused.clone())));
+        }
         None => {}
     }
     if !fold.conversation.open().is_empty() {

@@ -471,3 +471,13 @@ fn a_failed_attempt_is_repeated_while_that_may_help() {
     let permanent = ModelError::Status { status: 400, why: "bad".to_owned(), retry_after: None };
     assert_eq!(again(&rules, &permanent, 1, false), Again::Never);
 }
+
+#[test]
+fn a_thread_that_is_to_stop_does_not_wait_for_a_provider() {
+    let (rules, mut live) = (rules(), live(1));
+    let failed = ending::Failed::of_model(&ModelError::Transient { why: "down".to_owned() });
+    live.trouble = Some(Trouble::Exhausted(failed));
+    assert!(matches!(decide(&born(), &live, &rules), Step::End(Why::Exhausted(_))));
+    live.stop = Some(Stop::Killed);
+    assert!(matches!(decide(&born(), &live, &rules), Step::End(Why::Stopped(Stop::Killed))));
+}

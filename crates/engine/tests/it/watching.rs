@@ -6,8 +6,9 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use selvedge_engine::Input;
-use selvedge_model::answer::{Answer, Prompt};
+use selvedge_model::answer::{Answer, End, Prompt};
 use selvedge_model::limits::Limits;
+use selvedge_model::message::Block;
 use selvedge_model::{AgentId, Cancel, Draft, Model, ModelError, NewThread, Request, Status, Stop};
 use selvedge_store::Inbox;
 
@@ -123,4 +124,53 @@ fn running_time_ends_for_each_run_by_itself() {
         stop.say(Stop::Cancelled);
         assert_eq!(long.join().unwrap().status.status(), Some(Status::Cancelled));
     });
+}
+
+/// It was still in the inbox when the watching of the next run began.
+#[test]
+fn a_stop_of_a_run_that_has_ended_does_not_stop_the_next_one() {
+    let house = House::new();
+    let mut slow = agent(Vec::new(), Vec::new());
+    slow.model = Arc::new(Slow);
+    for number in 0..10 {
+        let thread = house.thread();
+        house.send(&thread, Input::text("go"), &agent(vec![Reply::Says("done")], Vec::new())).0.unwrap();
+        house.store.post(request(&thread, &format!("late-{number}"), Request::Cancel)).unwrap();
+        let ended = house.send(&thread, Input::text("and on"), &slow).0.unwrap();
+        assert_eq!(ended.status.status(), Some(Status::Completed));
+        assert!(house.waiting(&thread).is_empty());
+    }
+}
+
+/// A model that takes a moment, in which the watcher looks, and hears whoever says stop.
+struct Slow;
+
+impl Model for Slow {
+    fn answer(&self, _: &Prompt<'_>, _: &mut dyn FnMut(Draft), cancel: &Cancel) -> Result<Answer, ModelError> {
+        match cancel.wait(Duration::from_millis(30)) {
+            Some(_) => Err(ModelError::Stopped { partial: Vec::new(), usage: Default::default() }),
+            None => Ok(Answer { content: vec![Block::text("here")], end: End::Finished, usage: None, session: None }),
+        }
+    }
+
+    fn context_tokens_max(&self, _: &str) -> Option<u64> {
+        None
+    }
+}
+
+/// It was answered as if the run had ended, and the thread stayed.
+#[test]
+fn a_stop_that_comes_while_a_run_is_suspended_ends_the_thread() {
+    let house = House::new();
+    let thread = house.thread();
+    let failing = ModelError::Transient { why: "busy".to_owned() };
+    let work = agent(vec![Reply::Fails(failing)], Vec::new());
+    let mut tell = |told: selvedge_engine::Told<'_>| {
+        if let selvedge_engine::Told::Committed { reason: selvedge_model::Reason::RunFinished, .. } = told {
+            house.store.post(request(&thread, "stop", Request::Cancel)).unwrap();
+        }
+    };
+    house.engine.send(&thread, Input::text("go"), &work, &Cancel::new(), &mut tell).unwrap();
+    assert_eq!(house.loaded(&thread).manifest.status, Status::Cancelled);
+    assert!(house.waiting(&thread).is_empty());
 }
