@@ -9,6 +9,7 @@
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
+use selvedge_items::config::{Class, ErrorClass};
 use selvedge_log::hash::sha256;
 use selvedge_log::{Signer, Trust};
 use selvedge_model::event::{Decision, Event, ManifestChanged, ResumeMode};
@@ -209,9 +210,22 @@ impl Driver {
         }
     }
 
+    /// Whether asking again might have helped a model that failed in this run. The record has what it was by its class, without the
+    /// code that the provider gave, and how the run ended: one that waits was asked often enough.
+    fn classes(&self, step: &Step) -> Vec<ErrorClass> {
+        let steps = &self.tape.recording.steps;
+        let from = steps.partition_point(|other| other.version() < step.version());
+        let rest = steps[from..].iter().filter(|other| other.run() == step.run());
+        let end = rest.filter_map(|other| other.finished()).next().filter(|meta| meta.failure.is_some());
+        let class = end.map(|meta| if meta.status == RunStatus::Waiting { Class::Transient } else { Class::Permanent });
+        let all = |class| ErrorClass { id: "recorded".to_owned(), class, codes: Vec::new(), texts: Vec::new() };
+        class.map(all).into_iter().collect()
+    }
+
     /// Runs again what was run, from its input to its end.
     fn run(&mut self, step: &Step) -> Result<()> {
         self.redefine(step);
+        self.work.classes = self.classes(step);
         let start = start(step);
         if let Some(asked) = start.request.as_ref().filter(|asked| asked.is_posted) {
             let (thread, request) = (self.thread.clone(), Request::Send(start.input.clone()));

@@ -7,7 +7,7 @@ use selvedge_engine::assignment::Asking;
 use selvedge_engine::replay::{How, Recording, Report, replay};
 use selvedge_engine::spawn::{Children, Order, Spawning};
 use selvedge_engine::{Assignment, Choice, Input, Permission, Redactor};
-use selvedge_items::config::{Stops, Wait};
+use selvedge_items::config::{Class, ErrorClass, Stops, Wait};
 use selvedge_model::event::{EffectClass, Event};
 use selvedge_model::limits::Limits;
 use selvedge_model::message::Block;
@@ -851,4 +851,22 @@ fn a_long_thread_costs_about_as_much_again_as_it_cost() {
     let began = std::time::Instant::now();
     assert_identical(&house, &thread, &work);
     assert!(began.elapsed() < took * 4 + std::time::Duration::from_secs(2), "{took:?}, then {:?}", began.elapsed());
+}
+
+/// The record has no code of the provider, and a class by its code no longer fitted.
+#[test]
+fn a_model_that_failed_by_a_rule_of_the_user_fails_so_again() {
+    for (status, class, ends) in [
+        (400, Class::Transient, selvedge_model::Status::Suspended),
+        (503, Class::Permanent, selvedge_model::Status::Error),
+    ] {
+        let house = House::new();
+        let thread = house.thread();
+        let failure = ModelError::Status { status, why: "so".to_owned(), retry_after: None };
+        let mut work = agent(vec![Reply::Fails(failure)], Vec::new());
+        work.classes = vec![ErrorClass { id: "mine".to_owned(), class, codes: vec![status], texts: Vec::new() }];
+        house.send(&thread, Input::text("hi"), &work).0.unwrap();
+        assert_eq!(house.loaded(&thread).manifest.status, ends);
+        assert_identical(&house, &thread, &work);
+    }
 }
