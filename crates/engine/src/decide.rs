@@ -68,6 +68,28 @@ pub(crate) struct Live {
     pub(crate) traces: HashMap<CallId, Trace>,
 }
 
+impl Live {
+    /// What is known of a run that begins now, whose prompts have so many bytes before anybody has said anything.
+    pub(crate) fn new(run: RunId, now: Timestamp, prompt_base: usize) -> Self {
+        Self {
+            run,
+            now,
+            running_ms: 0,
+            stop: None,
+            inbox: Inbox::Unread,
+            turns: 0,
+            judged: 0,
+            prompt_base,
+            text: None,
+            answered: None,
+            trouble: None,
+            hands_over: false,
+            returned: None,
+            traces: HashMap::new(),
+        }
+    }
+}
+
 /// What is known of the inbox.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Inbox {

@@ -7,7 +7,6 @@
 //! finish   RunFinished              always, even when there is nothing to say
 //! ```
 
-use std::collections::HashMap;
 use std::time::Duration;
 
 use selvedge_model::answer::Answer;
@@ -89,22 +88,7 @@ pub(crate) fn run(
     meta.system = Some(work.system_digest());
     let tools: Vec<ToolSpec> = work.offered().cloned().collect();
     let began = engine.clock.now();
-    let live = Live {
-        run: run.clone(),
-        now: began,
-        running_ms: 0,
-        stop: None,
-        inbox: Inbox::Unread,
-        turns: 0,
-        judged: 0,
-        prompt_base: base_size(work, &tools),
-        text: None,
-        answered: None,
-        trouble: None,
-        hands_over: false,
-        returned: None,
-        traces: HashMap::new(),
-    };
+    let live = Live::new(run.clone(), began, base_size(work, &tools));
     let mut running = Running {
         work,
         run,

@@ -131,22 +131,7 @@ fn head(version: u64) -> Head {
 }
 
 fn live(number: u64) -> Live {
-    Live {
-        run: RunId::new(format!("run{number}")).unwrap(),
-        now: Timestamp::from_micros(0),
-        running_ms: 0,
-        stop: None,
-        inbox: Inbox::Unread,
-        turns: 0,
-        judged: 0,
-        prompt_base: 100,
-        text: None,
-        answered: None,
-        trouble: None,
-        hands_over: false,
-        returned: None,
-        traces: HashMap::new(),
-    }
+    Live::new(RunId::new(format!("run{number}")).unwrap(), Timestamp::from_micros(0), 100)
 }
 
 fn born() -> Fold {
