@@ -2,8 +2,8 @@
 //!
 //! It is built in two places:
 //!
-//! - [`Held::outcome`]: of a run that this process made, from what it holds in memory.
-//! - [`Outcome::of_log`]: of a run that any process made, from the verified log. Nothing is given of a log that does not hold.
+//! - `Held::outcome`: of a run that this process made, from what it holds in memory.
+//! - `Outcome::of_log`: of a run that any process made, from the verified log. Nothing is given of a log that does not hold.
 
 use std::borrow::Borrow;
 use std::collections::BTreeMap;

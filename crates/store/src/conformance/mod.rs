@@ -17,7 +17,7 @@
 //!
 //! In reading order: [`support`], then how threads come to be and grow ([`birth`], [`appending`], [`batches`], [`conflicts`],
 //! [`keys`]), what they say and know ([`messages`], [`state`], [`scopes`]), how they are read ([`reading`], [`fidelity`]),
-//! what they spend ([`ledger`], [`accounts`], [`spending`]), who may write them ([`leases`], [`waiting`], [`notes`]), who hears of it
+//! what they spend ([`ledger`], [`accounts`], [`spending`]), who may write them ([`leases`], [`waiting`], [`inbox`]), who hears of it
 //! ([`feed`]), how they are found ([`listing`], [`resolving`], [`runs`], [`statuses`], [`chains`]), what lies beside them and
 //! how they go ([`blobs`], [`deletion`]), and everything at once ([`storm`]). A store that keeps snapshots runs those of [`snapshots`]
 //! too, with [`snapshot_suite!`](crate::snapshot_suite).
