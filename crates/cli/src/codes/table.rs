@@ -1054,8 +1054,8 @@ pub(crate) const PAGES: &[Page] = &[
         exits: &[Exit::Failed],
         retry: Retry::Helps,
         means: "The model could not be reached, or failed.",
-        cause: "The network, or the provider.",
-        remedies: &["try again in a while"],
+        cause: "The network, or the provider. It was asked as often as `errors.yaml` allows; the thread waits, and nothing was written into its conversation.",
+        remedies: &["in a while, `selvedge resume THREAD` asks again where it was left"],
         related: &["model_rate_limited", "model_refused"],
     },
     Page {
@@ -1064,7 +1064,7 @@ pub(crate) const PAGES: &[Page] = &[
         retry: Retry::Helps,
         means: "The provider asks for patience.",
         cause: "More was asked of it in a short time than it allows.",
-        remedies: &["wait as long as it says, then try again"],
+        remedies: &["wait as long as it says; then `selvedge resume THREAD` asks again where it was left"],
         related: &["model_failed"],
     },
     Page {
