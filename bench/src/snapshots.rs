@@ -123,10 +123,9 @@ fn run(home: &Home, keeps: bool, turns: usize) -> Outcome<Ran> {
     let began = Instant::now();
     let ended = engine.send(&thread, Input::text("look around"), &work, &Cancel::new(), &mut tell)?;
     let whole_us = began.elapsed().as_secs_f64() * 1e6;
-    if ended.run_cost.clone().unwrap().turns != turns as u64 || store.get(&thread)?.manifest.run_id.is_some() {
-        return Err(
-            format!("a run had {} turns, not {turns}: {:?}", ended.run_cost.clone().unwrap().turns, ended.why).into()
-        );
+    let had = ended.run_cost.as_ref().map_or(0, |cost| cost.turns);
+    if had != turns as u64 || store.get(&thread)?.manifest.run_id.is_some() {
+        return Err(format!("a run had {had} turns, not {turns}: {:?}", ended.why).into());
     }
     let kept = store.kept(&thread, "archive")?.len();
     Ok(Ran { thread, whole_us, between_us: gauge.nanos.load(Ordering::Relaxed) as f64 / 1e3, kept })

@@ -113,12 +113,10 @@ fn round(engine: &Engine, work: &Assignment, threads: &[ThreadId], turns: usize)
     let go = |thread: &ThreadId| -> Outcome<()> {
         start.wait();
         let ended = engine.send(thread, Input::text("look around"), work, &Cancel::new(), &mut |_| {})?;
-        match ended.run_cost.clone().unwrap().turns == turns as u64 {
+        let had = ended.run_cost.as_ref().map_or(0, |cost| cost.turns);
+        match had == turns as u64 {
             true => Ok(()),
-            false => {
-                Err(format!("a run had {} turns, not {turns}: {:?}", ended.run_cost.clone().unwrap().turns, ended.why)
-                    .into())
-            }
+            false => Err(format!("a run had {had} turns, not {turns}: {:?}", ended.why).into()),
         }
     };
     let (began, outcomes) = thread::scope(|scope| {

@@ -84,7 +84,7 @@ impl Running<'_, '_> {
         }
     }
 
-    /// What somebody is asked about the calls of an answer that is about to be committed. It is on record with the answer, so that people
+    /// What people are asked about the calls of an answer that is about to be committed. It is on record with the answer, so that people
     /// see it, and can say their word, while the other calls of the round still run.
     pub(crate) fn asks(&self, answer: &Message) -> Vec<Event> {
         let now = self.held.engine.clock.now();
@@ -256,7 +256,7 @@ impl Running<'_, '_> {
         for mut flight in flights {
             let output = match std::mem::replace(&mut flight.landed, Landed::No) {
                 Landed::Output(output) => flight.told(output),
-                // It is on record that somebody is asked.
+                // The ask is on record.
                 Landed::Asked(_) => continue,
                 Landed::Limited(suspended) => {
                     self.live.traces.insert(flight.open.id, Trace::Limited(suspended));

@@ -7,7 +7,7 @@
 //! ```text
 //! ended here?  the model answered without a call, failed for good, or the outputs were given back     ending
 //! calls        what does each call without a result need?                                             calls
-//! stop         somebody said so, or the time is over                                                  ending
+//! stop         a stop was requested, or the running time is over                                       ending
 //! circles      does it only repeat itself?                                                            ending
 //! limits       would the next turn break a ceiling?                                                   ending
 //! context      does the next prompt fit?                                                              context
@@ -50,9 +50,9 @@ pub(crate) struct Live {
     pub(crate) inbox: Inbox,
     /// How many turns this run had.
     pub(crate) turns: u64,
-    /// How many messages were judged before: whoever judges whether it goes in circles looks at what follows them.
+    /// How many messages an earlier run was stopped over: whether it goes in circles is judged by what follows them.
     pub(crate) judged: usize,
-    /// How many bytes of a prompt are there before anybody has said anything.
+    /// How many bytes of a prompt the system prompt and the tools take.
     pub(crate) prompt_base: usize,
     /// What the model said last.
     pub(crate) text: Option<String>,
@@ -69,7 +69,7 @@ pub(crate) struct Live {
 }
 
 impl Live {
-    /// What is known of a run that begins now, whose prompts have so many bytes before anybody has said anything.
+    /// What is known of a run that begins now, whose system prompt and tools take so many bytes.
     pub(crate) fn new(run: RunId, now: Timestamp, prompt_base: usize) -> Self {
         Self {
             run,
@@ -93,7 +93,7 @@ impl Live {
 /// What is known of the inbox.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Inbox {
-    /// Nobody has looked since the last step.
+    /// It was not read since the last step.
     Unread,
     /// A request came that changes something.
     Noted,
@@ -108,7 +108,7 @@ pub(crate) enum Trace {
     Done(Output),
     /// It was dispatched before, and nothing came of it.
     NotDone,
-    /// It was dispatched, and nobody knows what became of it.
+    /// It was dispatched, and what became of it is not known.
     Unknown,
     /// A ceiling keeps it from being made.
     Limited(Suspended),
@@ -157,7 +157,7 @@ pub(crate) fn decide(fold: &Fold, live: &Live, rules: &Assignment) -> Step {
     context::full(fold, live, rules).unwrap_or(Step::Ask)
 }
 
-/// The run waits, unless somebody has said something by now that lets it go on.
+/// The run waits, unless a request that came meanwhile lets it go on.
 fn waits(live: &Live, suspended: Suspended) -> Step {
     match live.inbox {
         Inbox::Heard => Step::End(Why::Suspended(suspended)),

@@ -188,7 +188,7 @@ impl Engine {
                     _ => Ok(Decided { recorded: Recorded::Now, undecided, mode }),
                 }
             }
-            // Its holder hears this when it looks at its inbox next, or whoever takes the thread after it.
+            // The holder serves it when it reads its inbox next, or else the next process that takes the thread.
             Err(StoreError::LeaseHeld { .. }) => Ok(Decided { recorded: Recorded::Left, undecided: Vec::new(), mode }),
             Err(error) => Err(error.into()),
         }

@@ -147,10 +147,10 @@ impl Fold {
     }
 }
 
-/// How many folds of threads that nobody runs are kept at most; those that were run longest ago are forgotten, which costs a read each.
+/// How many folds of threads without a run in this process are kept at most; those that were run longest ago are forgotten, which costs a read each.
 const KEPT_MAX: usize = 128;
 
-/// Folds of threads that nobody runs right now. That of a thread that runs is with its run, however many those are.
+/// Folds of threads without a run in this process. A run has the fold of its thread itself, however many runs there are.
 #[derive(Debug, Default)]
 pub(crate) struct Folds {
     kept: Mutex<Kept>,

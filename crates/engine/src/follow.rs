@@ -35,7 +35,7 @@ impl Follow {
         Self { is_handed_on, ..Self::from(0) }
     }
 
-    /// Whether somebody has served the request.
+    /// Whether the request was served.
     pub(crate) fn was_heard(&self) -> bool {
         self.run.is_some() || self.is_handed_on
     }

@@ -226,7 +226,7 @@ impl<'e> Held<'e> {
         // Published also if what follows fails: it is committed.
         let publication = Publication::new(self.engine, written, births);
         self.delta = Delta::default();
-        // Guarded from here on, also if somebody who is told panics.
+        // Guarded from here on, also if the caller's closure panics.
         self.successor = granted.map(|thread| self.granted(&thread));
         // Whatever the store put before them (a recovery, a new key), the events are the last lines before the checkpoint.
         let seq = head.lines.saturating_sub(events.len() as u64 + 1);

@@ -483,7 +483,7 @@ impl Held<'_> {
     }
 
     /// Drops the requests that are not served: those that were answered before, by a holder that did not find them in the inbox yet or
-    /// before somebody put them back, and those that were not sealed with the key, which is told.
+    /// before their rows were put back, and those that were not sealed with the key, which is told.
     pub(crate) fn drop_unserved(&mut self, tell: &mut dyn FnMut(Told<'_>)) -> Result<()> {
         for Waiting { posted, is_sealed } in self.engine.store.pending(self.thread())? {
             if is_sealed {

@@ -89,7 +89,7 @@ impl Engine {
     }
 }
 
-/// The children of a thread, and of those it continues, that somebody alive runs, each by the first thread of its chain.
+/// The children of a thread, and of those it continues, that a live process holds, each by the first thread of its chain.
 pub(crate) fn running_below(store: &dyn Store, parent: &ThreadId) -> Result<HashSet<ThreadId>> {
     let mut found = HashSet::new();
     for link in store.chain(parent)? {
@@ -98,7 +98,7 @@ pub(crate) fn running_below(store: &dyn Store, parent: &ThreadId) -> Result<Hash
     Ok(found)
 }
 
-/// The children of a thread that somebody alive runs, or has taken to run, each by the first thread of its chain. Those that are not
+/// The children of a thread that a live process holds, running or about to run, each by the first thread of its chain. Those that are not
 /// begun are looked at first, so that none is missed that begins meanwhile; the end of a chain that just passed on is one of them.
 fn running(store: &dyn Store, parent: &ThreadId) -> Result<Vec<ThreadId>> {
     let mut found = held(store, parent, Status::Created)?;
@@ -106,7 +106,7 @@ fn running(store: &dyn Store, parent: &ThreadId) -> Result<Vec<ThreadId>> {
     Ok(found)
 }
 
-/// The children of a thread in this status that somebody alive holds.
+/// The children of a thread in this status that a live process holds.
 fn held(store: &dyn Store, parent: &ThreadId, status: Status) -> Result<Vec<ThreadId>> {
     let filter = Filter { status: Some(status), parent_id: Some(parent.clone()), ..Filter::default() };
     let (mut found, mut after) = (Vec::new(), None);

@@ -181,7 +181,7 @@ impl Running<'_, '_> {
         loop {
             self.look();
             let step = decide(&self.held.fold, &self.live, self.work);
-            // Whatever is done now takes its time, and somebody may say something meanwhile.
+            // Every step takes time, and requests may come meanwhile.
             self.live.inbox = Inbox::Unread;
             match step {
                 Step::Hear => self.hear()?,
@@ -197,7 +197,7 @@ impl Running<'_, '_> {
         }
     }
 
-    /// Looks at the time, and at whether anybody said anything.
+    /// Looks at the time, at the stop, and at whether a request came.
     fn look(&mut self) {
         self.live.now = self.held.engine.clock.now();
         self.live.running_ms = self.running_ms();
@@ -439,7 +439,7 @@ impl Running<'_, '_> {
     }
 }
 
-/// How many bytes of a prompt are there before anybody has said anything.
+/// How many bytes of a prompt the system prompt and the tools take.
 fn base_size(work: &Assignment, tools: &[ToolSpec]) -> usize {
     let tool = |spec: &ToolSpec| spec.name.len() + spec.description.len() + spec.input_schema.to_string().len();
     work.system.len() + tools.iter().map(tool).sum::<usize>()

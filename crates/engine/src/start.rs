@@ -21,7 +21,7 @@ pub(crate) struct Asked {
 }
 
 impl Start {
-    /// A run that nobody else asks for.
+    /// A run that no request asks for.
     pub(crate) fn of(input: Input) -> Self {
         Self { input, request: None }
     }

@@ -63,7 +63,7 @@ struct Watched {
 /// How a run hears that a request came. It is watched until this is dropped.
 pub(crate) struct Watch<'w> {
     is_noted: Arc<AtomicBool>,
-    /// Who watches; nobody does for a run that is replayed.
+    /// Who watches; absent for a run that is replayed.
     watched: Option<(&'w Shared, ThreadId, u64)>,
 }
 
@@ -107,7 +107,7 @@ impl Drop for Watcher {
 }
 
 impl Watch<'_> {
-    /// One that nobody but its owner says anything to.
+    /// One that only its owner notes anything in.
     pub(crate) fn by_hand() -> Self {
         Self { is_noted: Arc::default(), watched: None }
     }
@@ -169,7 +169,7 @@ impl Shared {
         self.runs.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Watches until there is nobody left to watch for.
+    /// Watches until the engine is dropped.
     fn run(&self) {
         // The newest request that was looked at; unknown before the first look.
         let mut seen = None;
@@ -183,7 +183,7 @@ impl Shared {
             let is_idle = runs.of.is_empty();
             drop(runs);
             if is_idle {
-                // Whoever begins reads its inbox from the beginning.
+                // The inbox of the next run is read whole.
                 seen = None;
             } else {
                 // Before any inbox is read, so that what comes meanwhile is seen the next time.

@@ -55,7 +55,7 @@ const GROWTH_BYTES_MIN: u64 = 512;
 const ADDED_TOKENS_MAX: u64 = 256;
 
 impl Default for Rate {
-    /// When nobody knows better.
+    /// Before any provider has counted.
     fn default() -> Self {
         Self { tokens: 1, bytes: 4 }
     }

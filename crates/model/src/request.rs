@@ -98,7 +98,7 @@ pub enum Origin {
     Continuation,
     /// The run was recorded for a thread whose own process did not live to begin it.
     Recovery,
-    /// Something else, named by whoever sent it.
+    /// Something else, named by its sender.
     Other(String),
 }
 

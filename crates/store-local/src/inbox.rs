@@ -122,7 +122,7 @@ pub(crate) fn answered(connection: &Connection, root: &ThreadId, id: &RequestId)
 
 /// How many requests wait that keep a lease from being released.
 pub(crate) fn holding(connection: &Connection, row: &Row) -> Result<usize> {
-    // A row that nobody can read is nobody's request, and must not hold a lease for ever.
+    // A row that can't be read is no request, and must not hold a lease for ever.
     let is_send = |(posted, _): &(Posted, Option<Digest>)| posted.request.kind() == RequestKind::Send;
     Ok(read(connection, row)?.iter().filter(|waiting| is_send(waiting)).count())
 }

@@ -1,6 +1,6 @@
 //! What the next changeset of a thread leads with: what was found and mended before it, sealed until it is signed.
 //!
-//! A row here is signed by the next honest commit, so a row that anybody could have written must not count. What holds:
+//! A row here is signed by the next honest commit, so a row that was not sealed with the key must not count. What holds:
 //!
 //! - only `recovery` and `key_rotated` lead a changeset;
 //! - a row counts if its mark was made with the key for this event, in this log, at this head: one that was planted, altered, moved to

@@ -60,6 +60,8 @@ mod settle;
 mod snapshots;
 mod strays;
 mod sync;
+#[cfg(test)]
+mod testing;
 mod upgrade;
 mod ustar;
 mod verify;

@@ -291,7 +291,7 @@ pub struct Commitment {
     pub version: u64,
 }
 
-/// How far somebody has followed a store.
+/// How far a follower has read a store.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Position {
     /// The place of the newest commit that was seen.

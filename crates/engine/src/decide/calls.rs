@@ -2,7 +2,7 @@
 //!
 //! - A call without an intent never ran, if it may run at most once: it is made now. Pure and idempotent ones are made again.
 //! - A call with an intent and no outcome may have run. What became of it is found out first (`Probe`).
-//! - What nobody knows suspends the thread until a person says what became of it.
+//! - An unknown outcome suspends the thread until a person says what became of the call.
 
 use std::ops::ControlFlow;
 use std::sync::Arc;
@@ -37,9 +37,9 @@ pub(crate) enum Plan {
     Make(Ready),
     /// What became of it must be found out.
     Probe(Probe),
-    /// Somebody must allow it first.
+    /// A person must allow it first.
     Word(Ask),
-    /// Nobody knows what became of it.
+    /// What became of it is not known.
     Unknown,
     /// A ceiling keeps it from being made.
     Limited(Suspended),
@@ -62,9 +62,9 @@ pub(crate) struct Ready {
     pub(crate) call: Call,
     /// Who changed its arguments before allowing it.
     pub(crate) changed_by: Option<String>,
-    /// Whether somebody had to allow it.
+    /// Whether a person had to allow it.
     pub(crate) by_word: bool,
-    /// Whether its tool was defined anew after somebody had allowed it.
+    /// Whether its tool was defined anew after a person had allowed it.
     pub(crate) redefined: bool,
     /// The child that it has started already.
     pub(crate) child: Option<Spawned>,
@@ -81,7 +81,7 @@ impl std::fmt::Debug for Ready {
 }
 
 impl Ready {
-    /// An answer of the call; if somebody changed its arguments, or its tool, the model is told.
+    /// An answer of the call; if a person changed its arguments, or its tool was changed, the model is told.
     pub(crate) fn told(&self, output: Output) -> Output {
         let output = if self.redefined { approval::with_redefinition(output) } else { output };
         match &self.changed_by {
@@ -96,7 +96,7 @@ struct Given {
     arguments: Value,
     /// Who changed them before allowing it.
     changed_by: Option<String>,
-    /// Whether somebody had to allow it.
+    /// Whether a person had to allow it.
     by_word: bool,
 }
 
@@ -153,18 +153,18 @@ pub(super) fn next(fold: &Fold, live: &Live, rules: &Assignment) -> Option<Step>
     if planned.iter().any(is_due) {
         return Some(Step::Calls(planned));
     }
-    // Whoever stops it need not wait for anybody's word.
+    // A run that is to stop waits for no decision.
     live.stop.is_none().then(|| waits(live, left(planned)))
 }
 
-/// Whether a call is answered only because nobody has said a word in time.
+/// Whether a call is answered only because no decision came in time.
 fn is_unanswered(fold: &Fold, now: Timestamp, Planned { open, plan }: &Planned) -> bool {
     let known = fold.call(&open.id).filter(|known| known.decisions.is_empty() && known.intent.is_none());
     let ask = known.and_then(|known| known.ask.as_ref());
     matches!(plan, Plan::Answer(..)) && ask.is_some_and(|ask| ask.is_over(now))
 }
 
-/// Whether somebody was asked exactly this.
+/// Whether exactly this ask is on record.
 pub(crate) fn is_on_record(fold: &Fold, ask: &Ask) -> bool {
     fold.call(&ask.call_id).and_then(|known| known.ask.as_ref()) == Some(ask)
 }
@@ -254,7 +254,7 @@ pub(crate) fn plan(fold: &Fold, live: &Live, rules: &Assignment, open: &OpenCall
 
 /// What a call that was never dispatched is made with; or what it needs, if it may not be made now.
 ///
-/// What was asked is asked until somebody answers it, and what was answered counts, whatever a rule says by now. Only a rule that
+/// What was asked is asked until a person answers it, and what was answered counts, whatever a rule says by now. Only a rule that
 /// refuses counts for more than a word that allows.
 fn permitted(
     fold: &Fold,

@@ -23,7 +23,7 @@ pub(crate) enum Why {
     Suspended(Suspended),
     Refused(Refused),
     Stopped(Stop),
-    /// The model failed, and was asked often enough: the thread waits, and whoever resumes it asks again.
+    /// The model failed, and was asked often enough: the thread waits, and a resume asks again.
     Exhausted(Failed),
     Failed(Failed),
 }

@@ -1,47 +1,13 @@
 //! Which threads stay remembered, and that what stays is still compared with the database.
 
-use selvedge_log::{Signer, Trust};
 use selvedge_model::{AgentId, Batch, Changeset, Expect, Message, NewThread, Part, Reason, Role};
 use selvedge_store::{Acquire, Commit, Error, Lease, Leases, Logs};
 
 use super::*;
+use crate::LocalStore;
 use crate::core::{Durability, run};
-use crate::disk::RealDisk;
 use crate::rows;
-use crate::system::{SystemClock, SystemIds};
-use crate::{Access, LocalStore, Options};
-
-struct House {
-    folder: tempfile::TempDir,
-    pem: String,
-}
-
-impl House {
-    fn new() -> Self {
-        let folder = tempfile::tempdir().unwrap();
-        LocalStore::init(folder.path(), Arc::new(RealDisk)).unwrap();
-        Self { folder, pem: Signer::generate(&SystemIds).to_pem().to_string() }
-    }
-
-    /// A store as another process has it: nothing is shared but the files.
-    fn open(&self) -> LocalStore {
-        let signer = Signer::from_pem(&self.pem).unwrap();
-        LocalStore::open(Options {
-            project: self.folder.path().to_owned(),
-            access: Access::ReadWrite,
-            trust: Trust::of(&[signer.public()]),
-            signer: Some(signer),
-            clock: Arc::new(SystemClock),
-            ids: Arc::new(SystemIds),
-            disk: Arc::new(RealDisk),
-        })
-        .unwrap()
-    }
-}
-
-fn thread(name: &str) -> ThreadId {
-    ThreadId::new(name).unwrap()
-}
+use crate::testing::{House, thread};
 
 fn create(store: &LocalStore, name: &str) -> ThreadId {
     let new = NewThread::of(AgentId::new("scribe").unwrap());
