@@ -34,7 +34,7 @@ fn the_turns_of_a_run_change_the_registry_and_not_the_file() {
     let shown: Value = serde_json::from_slice(&fs::read(&file).unwrap()).unwrap();
     assert!(shown.to_string().contains("\"turns\":5"), "{shown}");
     let registry = rusqlite::Connection::open(home.threads().join("registry.db")).unwrap();
-    let at: i64 = registry.query_row("SELECT updated_at FROM threads", [], |row| row.get(0)).unwrap();
-    assert_eq!(at, store.get(&thread).unwrap().manifest.updated_at.as_micros(), "of the last change of its row");
+    let at: String = registry.query_row("SELECT updated_at FROM threads", [], |row| row.get(0)).unwrap();
+    assert_eq!(Value::from(at), serde_json::json!(store.get(&thread).unwrap().manifest.updated_at));
     store.close().unwrap();
 }
