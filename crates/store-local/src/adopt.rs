@@ -109,8 +109,8 @@ fn refuse_known(connection: &Connection, thread: &ThreadId) -> Result<()> {
 /// some are missing, `reindex` has the exact account once all its logs are there. `newest` is the newest place in the feed before the head
 /// of the thread was moved.
 pub(crate) fn take_in(connection: &Connection, mut newest: Place, id: i64, mut gathered: Gathered) -> Result<()> {
-    for (version, _) in &gathered.arrivals {
-        newest.announce(connection, id, *version)?;
+    for arrival in &gathered.arrivals {
+        newest.announce_moved(connection, id, arrival.version, &arrival.lines)?;
     }
     gathered
         .postings

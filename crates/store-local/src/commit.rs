@@ -241,7 +241,7 @@ impl Core {
         let mut results = Vec::with_capacity(jobs.len());
         let mut newest = Place::newest(connection)?;
         for job in jobs {
-            let before = newest;
+            let before = newest.clone();
             run(connection, "SAVEPOINT job")?;
             let result = self.write_job(connection, &mut newest, job);
             if result.is_err() {
@@ -314,7 +314,8 @@ impl Core {
         sealed: &[u8],
         seen: Option<&Remembered>,
     ) -> Result<Numbers, Refusal> {
-        let head = &part.written.head;
+        let (head, lines) = (&part.written.head, part.lines());
+        let counts = seen.map(|seen| newest.kept(seen.row.id, head.version, &lines));
         let now = Standing {
             head,
             sealed,
@@ -326,6 +327,7 @@ impl Core {
             manifest: &part.manifest,
             manifest_changed: part.manifest_changed,
             manifest_shown: part.manifest_shown,
+            counts: counts.as_deref(),
         };
         let id = match seen {
             Some(seen) => {
@@ -345,7 +347,7 @@ impl Core {
         if let Some(lost) = spare.filter(|spare| spare.id() != redo.id()) {
             lock(&self.spares).forget(&lost);
         }
-        newest.announce(connection, id, head.version)?;
+        newest.announce(connection, id, head.version, &lines)?;
         let added = Added {
             messages: &part.messages,
             runs: &part.runs,

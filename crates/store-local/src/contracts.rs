@@ -189,7 +189,7 @@ impl Feed for LocalStore {
     }
 
     fn after(&self, position: u64, limit: usize) -> Result<Vec<Commitment>> {
-        self.core.read(|connection| feed::after(connection, position, limit))
+        self.core.after(position, limit)
     }
 
     fn watch(&self, seen: Position, timeout: Duration) -> Result<()> {

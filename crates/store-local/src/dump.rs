@@ -8,9 +8,8 @@ use std::fmt::Write;
 
 use rusqlite::Connection;
 use rusqlite::types::ValueRef;
-use selvedge_store::Result;
+use selvedge_store::{Commitment, Result};
 
-use crate::feed;
 use crate::open::LocalStore;
 use crate::rows::{self, bad_row};
 use crate::schema::database;
@@ -53,6 +52,8 @@ const TABLES: [(&str, &str); 10] = [
 impl LocalStore {
     /// The whole content of the database as text, the same for two databases that say the same.
     pub fn dump(&self) -> Result<String> {
+        let mut told = self.core.after(0, usize::MAX)?;
+        told.sort_by(|one, two| (&one.thread, one.version).cmp(&(&two.thread, two.version)));
         self.core.read(|connection| {
             let mut text = String::new();
             for row in rows::select(connection, "true ORDER BY t.thread_id", [])? {
@@ -63,11 +64,10 @@ impl LocalStore {
             for (table, sql) in TABLES {
                 dump_table(connection, table, sql, &mut text)?;
             }
-            let told = feed::every("main");
-            let sql = format!(
-                "SELECT t.thread_id, x.version FROM ({told}) AS x JOIN threads AS t ON t.id = x.thread ORDER BY 1, 2"
-            );
-            dump_table(connection, "feed", &sql, &mut text)?;
+            for told in &told {
+                let Commitment { thread, version, first_line, lines, .. } = told;
+                _ = writeln!(text, "feed | {thread} | {version} | {first_line} | {lines}");
+            }
             Ok(text)
         })
     }

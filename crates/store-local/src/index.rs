@@ -24,6 +24,8 @@ pub(crate) struct Standing<'a> {
     pub(crate) manifest_changed: bool,
     /// Whether `thread.json` must show the manifest.
     pub(crate) manifest_shown: bool,
+    /// What [`crate::feed`] keeps in the head; absent if that stays. A head that is put in has nothing of it.
+    pub(crate) counts: Option<&'a [u8]>,
 }
 
 /// What one changeset adds beside the head.
@@ -85,12 +87,14 @@ pub(crate) fn move_head(connection: &Connection, now: &Standing<'_>, seen: &Row)
     // An owner that stays is not written: that would rewrite its index too.
     let sql = match now.owner == seen.owner.as_ref() {
         true => {
-            "UPDATE heads SET version = ?, lines = ?, bytes = ?, hash = ?, signer = ?, head_epoch = ?, sealed = ?, \
-             epoch = ?, updated_at = ?10 WHERE id = ? AND version = ? AND epoch = ? AND owner IS ? AND ?9 IS ?9"
+            "UPDATE heads SET version = ?1, lines = ?2, bytes = ?3, hash = ?4, signer = ?5, head_epoch = ?6, sealed = ?7, \
+             epoch = ?8, updated_at = ?10, counts = COALESCE(?11, counts) \
+             WHERE id = ?12 AND version = ?13 AND epoch = ?14 AND owner IS ?15 AND ?9 IS ?9"
         }
         false => {
-            "UPDATE heads SET version = ?, lines = ?, bytes = ?, hash = ?, signer = ?, head_epoch = ?, sealed = ?, \
-             epoch = ?, owner = ?, updated_at = ? WHERE id = ? AND version = ? AND epoch = ? AND owner IS ?"
+            "UPDATE heads SET version = ?1, lines = ?2, bytes = ?3, hash = ?4, signer = ?5, head_epoch = ?6, sealed = ?7, \
+             epoch = ?8, owner = ?9, updated_at = ?10, counts = COALESCE(?11, counts) \
+             WHERE id = ?12 AND version = ?13 AND epoch = ?14 AND owner IS ?15"
         }
     };
     let moved = rows::execute(
@@ -107,6 +111,7 @@ pub(crate) fn move_head(connection: &Connection, now: &Standing<'_>, seen: &Row)
             signed(now.epoch),
             now.owner.map(OwnerId::as_str),
             now.manifest.updated_at.as_micros(),
+            now.counts,
             seen.id,
             signed(seen.head.version),
             signed(seen.epoch),
@@ -192,6 +197,7 @@ mod tests {
             manifest: &row.manifest,
             manifest_changed: true,
             manifest_shown: true,
+            counts: None,
         };
         let put = store.core.write(Durability::Lazy, |connection| insert_thread(connection, &thread, &now)).unwrap();
         assert_eq!(put, None);

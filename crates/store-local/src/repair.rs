@@ -382,8 +382,8 @@ impl Core {
             let lost = row.head.bytes.saturating_sub(head.bytes);
             let Replayed { id, gathered, .. } = replay.finish(tail, Some(seal), row.epoch)?;
             // A database that was behind the log as well has not told of all that is proven.
-            for (version, _) in gathered.arrivals.iter().filter(|(version, _)| *version > row.head.version) {
-                newest.announce(connection, id, *version)?;
+            for arrival in gathered.arrivals.iter().filter(|arrival| arrival.version > row.head.version) {
+                newest.announce_moved(connection, id, arrival.version, &arrival.lines)?;
             }
             let found = Recovery {
                 found: Recovery::LOSS.to_owned(),

@@ -4,6 +4,7 @@
 //! postings, the versions of others, and when each version came. Whoever replays decides what becomes of those.
 
 use std::io::{self, BufReader};
+use std::ops::Range;
 
 use rusqlite::Connection;
 use selvedge_log::hash::{SealKey, sha256};
@@ -30,8 +31,18 @@ pub(crate) struct Gathered {
     pub(crate) postings: Vec<(&'static str, Record)>,
     /// Other threads and the versions they had come to.
     pub(crate) memories: Vec<(ThreadId, u64)>,
-    /// Versions and when they came; times never go back within a thread.
-    pub(crate) arrivals: Vec<(u64, Timestamp)>,
+    /// Its versions, in order.
+    pub(crate) arrivals: Vec<Arrival>,
+}
+
+/// That a thread came to a version.
+#[derive(Clone, Debug)]
+pub(crate) struct Arrival {
+    pub(crate) version: u64,
+    /// When; times never go back within a thread.
+    pub(crate) at: Timestamp,
+    /// The numbers of its lines.
+    pub(crate) lines: Range<u64>,
 }
 
 /// The rows that a log is read into.
@@ -111,6 +122,7 @@ impl<'a> Replay<'a> {
                     manifest,
                     manifest_changed: true,
                     manifest_shown: true,
+                    counts: None,
                 };
                 let exists = || Error::Exists(self.thread.clone());
                 index::insert_thread(self.connection, self.thread, &now)?.ok_or_else(exists)?
@@ -126,8 +138,10 @@ impl<'a> Replay<'a> {
             rows::put_key(self.connection, key, request, &Committed { versions, ..Committed::default() })?;
         }
         self.gathered.memories.extend(checkpoint.with.iter().cloned());
-        let latest = self.gathered.arrivals.last().map_or(at, |(_, latest)| at.max(*latest));
-        self.gathered.arrivals.push((entry.head.version, latest));
+        let at = self.gathered.arrivals.last().map_or(at, |latest| at.max(latest.at));
+        let end = entry.head.lines;
+        let lines = end.saturating_sub(entry.lines.len() as u64)..end;
+        self.gathered.arrivals.push(Arrival { version: entry.head.version, at, lines });
         Ok(())
     }
 
@@ -199,6 +213,7 @@ impl<'a> Replay<'a> {
             manifest: &manifest,
             manifest_changed: index::changed(&manifest, &seen.manifest),
             manifest_shown: true,
+            counts: None,
         };
         if !index::move_head(self.connection, &now, &seen)? {
             return Err(bad_row("a head changed while its log was read"));

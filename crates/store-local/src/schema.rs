@@ -60,7 +60,8 @@ CREATE TABLE heads (
     sealed     BLOB NOT NULL,    -- the running hash, sealed
     epoch      INTEGER NOT NULL, -- of the lease
     owner      TEXT,
-    updated_at INTEGER NOT NULL
+    updated_at INTEGER NOT NULL,
+    counts     BLOB NOT NULL DEFAULT x'' -- of the last run of the feed, if it is this thread's: those that are not in its row
 ) STRICT;
 CREATE INDEX heads_owner ON heads (owner) WHERE owner IS NOT NULL;
 
@@ -108,7 +109,9 @@ CREATE TABLE keys (
 CREATE TABLE feed (
     position INTEGER PRIMARY KEY, -- where a run begins; the highest is never deleted, so no place is used again
     thread   INTEGER NOT NULL,    -- 0 is nobody
-    version  INTEGER NOT NULL     -- the first of the run
+    version  INTEGER NOT NULL,    -- the first of the run
+    line     INTEGER NOT NULL DEFAULT 0,  -- the number of its first line
+    counts   BLOB NOT NULL DEFAULT x''    -- how many lines each commit of the run has
 ) STRICT;
 CREATE TABLE tombstones (
     thread_id TEXT PRIMARY KEY,
@@ -170,11 +173,16 @@ CREATE INDEX answers_thread ON answers (thread);
 ";
 
 /// Since format 6: what the next changeset leads with is sealed, and so are requests. What an older program left is neither, and goes.
+/// The feed says which lines each commit has; what an older program told of is asked of the logs.
 pub(crate) fn sealed() -> String {
     let updated_at =
         "ALTER TABLE threads ADD COLUMN updated_at TEXT GENERATED ALWAYS AS (manifest->>'$.updated_at') VIRTUAL;";
+    let lines = "ALTER TABLE feed ADD COLUMN line INTEGER NOT NULL DEFAULT 0;
+         ALTER TABLE feed ADD COLUMN counts BLOB NOT NULL DEFAULT x'';
+         ALTER TABLE heads ADD COLUMN counts BLOB NOT NULL DEFAULT x'';";
     format!(
-        "ALTER TABLE leads ADD COLUMN mark BLOB NOT NULL DEFAULT x''; DELETE FROM leads; DROP TABLE notes; {updated_at} {INBOX}"
+        "ALTER TABLE leads ADD COLUMN mark BLOB NOT NULL DEFAULT x''; DELETE FROM leads; DROP TABLE notes; \
+         {updated_at} {lines} {INBOX}"
     )
 }
 
@@ -240,7 +248,8 @@ pub(crate) fn open_any(path: &Path, usage: Use) -> Result<(Connection, i64)> {
 
 /// The version that a database says it has.
 pub(crate) fn version(connection: &Connection) -> Result<i64> {
-    connection.pragma_query_value(None, "user_version", |row| row.get(0)).map_err(database)
+    let mut statement = connection.prepare_cached("PRAGMA user_version").map_err(database)?;
+    statement.query_row([], |row| row.get(0)).map_err(database)
 }
 
 /// What to do about a database that can't be used.

@@ -4,6 +4,7 @@
 //! is as simple to use from a command line. All contracts are object-safe; [`Store`] is all of them together.
 
 use std::io::BufRead;
+use std::ops::Range;
 use std::time::Duration;
 
 use selvedge_log::{Head, Line};
@@ -280,8 +281,9 @@ pub trait Registry: Send + Sync {
     fn tombstone(&self, thread: &ThreadId) -> Result<Option<Tombstone>>;
 }
 
-/// One commit as followers hear of it.
+/// One commit as followers hear of it: what it added to one log.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[non_exhaustive]
 pub struct Commitment {
     /// Its place in the order of all commits of the store.
     pub position: u64,
@@ -289,6 +291,18 @@ pub struct Commitment {
     pub thread: ThreadId,
     /// The version it came to.
     pub version: u64,
+    /// The number of its first line, as [`Logs::read`] takes it.
+    pub first_line: u64,
+    /// How many lines it has, with its checkpoint. Never 0, except for a commit of an older format whose log can't be read any more.
+    pub lines: u64,
+}
+
+impl Commitment {
+    /// A commit that wrote the lines of these numbers.
+    pub fn new(position: u64, thread: ThreadId, version: u64, lines: Range<u64>) -> Self {
+        let (first_line, lines) = (lines.start, lines.end.saturating_sub(lines.start));
+        Self { position, thread, version, first_line, lines }
+    }
 }
 
 /// How far a follower has read a store.
@@ -305,7 +319,7 @@ pub trait Feed: Send + Sync {
     /// The place of the newest commit.
     fn position(&self) -> Result<u64>;
 
-    /// Commits behind `position`, in order, at most `limit`.
+    /// Commits behind `position`, in order, at most `limit`. The lines of one thread's commits join without a gap.
     fn after(&self, position: u64, limit: usize) -> Result<Vec<Commitment>>;
 
     /// Waits for a hint that there may be a commit or a request behind what was seen, at most this long. Call [`Feed::after`] and

@@ -6,6 +6,7 @@
 //! its own transaction: a [`Prepared`] batch holds for exactly the versions it names.
 
 use std::collections::BTreeMap;
+use std::ops::Range;
 use std::sync::Arc;
 
 use selvedge_log::hash::sha256;
@@ -142,6 +143,11 @@ impl Prepared {
 }
 
 impl PreparedPart {
+    /// The numbers of the lines that it adds to its log.
+    pub fn lines(&self) -> Range<u64> {
+        self.before.as_ref().map_or(0, |before| before.lines)..self.written.head.lines
+    }
+
     /// What the commit answers of this part; the events go along.
     pub fn take_committed(&mut self) -> CommittedPart {
         let (head, events) = (self.written.head.clone(), std::mem::take(&mut self.events));

@@ -102,15 +102,15 @@ pub(crate) const FAULTS: &[Fault] = &[
     Fault {
         name: "a head that has moved is moved again",
         file: "crates/store-local/src/index.rs",
-        old: "AND version = ? AND epoch = ? AND owner IS ? AND ?9 IS ?9",
-        new: "AND version >= ? AND epoch = ? AND owner IS ? AND ?9 IS ?9",
+        old: "AND version = ?13 AND epoch = ?14 AND owner IS ?15 AND ?9 IS ?9",
+        new: "AND version >= ?13 AND epoch = ?14 AND owner IS ?15 AND ?9 IS ?9",
         by: Tests(LOCAL, "conflicts"),
     },
     Fault {
         name: "an older epoch is let in",
         file: "crates/store-local/src/index.rs",
-        old: "AND version = ? AND epoch = ? AND owner IS ? AND ?9 IS ?9",
-        new: "AND version = ? AND epoch >= ? AND (owner IS ? OR 1) AND ?9 IS ?9",
+        old: "AND version = ?13 AND epoch = ?14 AND owner IS ?15 AND ?9 IS ?9",
+        new: "AND version = ?13 AND epoch >= ?14 AND (owner IS ?15 OR 1) AND ?9 IS ?9",
         by: Tests(LOCAL, "leases"),
     },
     Fault {
@@ -130,7 +130,7 @@ pub(crate) const FAULTS: &[Fault] = &[
     Fault {
         name: "a commit is not announced",
         file: "crates/store-local/src/feed.rs",
-        old: "rows::execute(connection, sql, params![now.position, thread, now.version])?;",
+        old: "rows::execute(connection, sql, params![position, thread, version, signed(lines.start), counts])?;",
         new: "_ = (connection, sql);",
         by: Tests(LOCAL, "feed"),
     },
@@ -263,15 +263,22 @@ pub(crate) const FAULTS: &[Fault] = &[
     Fault {
         name: "a run of the feed goes on over a version that is missing",
         file: "crates/store-local/src/feed.rs",
-        old: "if before.thread == thread && before.version + 1 == now.version {",
-        new: "if before.thread == thread {",
+        old: "            && self.version + 1 == signed(version)\n",
+        new: "            && (self.version + 1 == signed(version) || true)\n",
+        by: Tests(LOCAL, "feed"),
+    },
+    Fault {
+        name: "the lines of a run of commits are lost when another one begins",
+        file: "crates/store-local/src/feed.rs",
+        old: "        self.close(connection)?;\n        let counts",
+        new: "        let counts",
         by: Tests(LOCAL, "feed"),
     },
     Fault {
         name: "what a repair finds behind the database is not announced",
         file: "crates/store-local/src/repair.rs",
-        old: "                newest.announce(connection, id, *version)?;",
-        new: "                _ = (&mut newest, version);",
+        old: "                newest.announce_moved(connection, id, arrival.version, &arrival.lines)?;",
+        new: "                _ = (&mut newest, arrival);",
         by: Tests(LOCAL, "followers_hear"),
     },
     Fault {

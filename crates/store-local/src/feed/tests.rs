@@ -30,10 +30,11 @@ fn steps() -> impl Strategy<Value = Vec<Step>> {
 
 fn connect() -> Connection {
     let connection = Connection::open_in_memory().unwrap();
-    let tables = "CREATE TABLE feed (position INTEGER PRIMARY KEY, thread INTEGER NOT NULL, version INTEGER NOT NULL);
-                  CREATE TABLE heads (id INTEGER PRIMARY KEY, version INTEGER NOT NULL);
+    let tables = "CREATE TABLE feed (position INTEGER PRIMARY KEY, thread INTEGER NOT NULL, version INTEGER NOT NULL,
+                      line INTEGER NOT NULL DEFAULT 0, counts BLOB NOT NULL DEFAULT x'');
+                  CREATE TABLE heads (id INTEGER PRIMARY KEY, version INTEGER NOT NULL, counts BLOB NOT NULL DEFAULT x'');
                   CREATE TABLE threads (id INTEGER PRIMARY KEY, thread_id TEXT NOT NULL);
-                  PRAGMA user_version = 5;";
+                  PRAGMA user_version = 6;";
     connection.execute_batch(tables).unwrap();
     connection
 }
@@ -42,15 +43,22 @@ fn name(thread: i64) -> ThreadId {
     ThreadId::new(format!("scribe-00000000000{thread}")).unwrap()
 }
 
+/// How many lines a version has, of which some take two bytes to say.
+fn lines_of(version: i64) -> u64 {
+    [1, 2, 300][usize::try_from(version).unwrap() % 3]
+}
+
 /// Moves the head of a thread as a commit does, and announces it.
-fn commit(connection: &Connection, thread: i64, version: i64) {
+fn commit(connection: &Connection, thread: i64, version: i64, first_line: u64) {
     let mut newest = Place::newest(connection).unwrap();
-    let moved = "INSERT OR REPLACE INTO heads (id, version) VALUES (?, ?)";
-    connection.execute(moved, [thread, version]).unwrap();
+    let lines = first_line..first_line + lines_of(version);
+    let kept = newest.kept(thread, unsigned(version), &lines);
+    let moved = "INSERT OR REPLACE INTO heads (id, version, counts) VALUES (?, ?, ?)";
+    connection.execute(moved, params![thread, version, kept]).unwrap();
     connection
         .execute("INSERT OR IGNORE INTO threads (id, thread_id) VALUES (?, ?)", params![thread, name(thread).as_str()])
         .unwrap();
-    newest.announce(connection, thread, unsigned(version)).unwrap();
+    newest.announce(connection, thread, unsigned(version), &lines).unwrap();
 }
 
 /// Sets a thread back to before a version, which none has if that is the first.
@@ -72,32 +80,32 @@ fn rows(connection: &Connection) -> usize {
 /// Whatever is announced and withdrawn: the feed tells what a list with one entry per version tells.
 fn tells_the_same(steps: &[Step]) {
     let connection = connect();
-    // Every place: who has it, if anybody, and which version.
-    let mut places: Vec<Option<(i64, i64)>> = Vec::new();
-    let mut heads: BTreeMap<i64, i64> = BTreeMap::new();
+    // Every place: who has it, if anybody, which version, and the number of its first line.
+    let mut places: Vec<Option<(i64, i64, u64)>> = Vec::new();
+    // The version of each thread, and how many lines its log has.
+    let mut heads: BTreeMap<i64, (i64, u64)> = BTreeMap::new();
     for step in steps {
         match *step {
             Step::Commit(thread) | Step::Jump(thread) => {
                 let by = if matches!(step, Step::Jump(_)) { 3 } else { 1 };
-                let version = heads.get(&thread).map_or(0, |head| head + by);
-                commit(&connection, thread, version);
-                heads.insert(thread, version);
-                places.push(Some((thread, version)));
+                let (version, line) = heads.get(&thread).map_or((0, 0), |(head, lines)| (head + by, *lines));
+                commit(&connection, thread, version, line);
+                heads.insert(thread, (version, line + lines_of(version)));
+                places.push(Some((thread, version, line)));
             }
             Step::Withdraw(thread, from) => {
-                let kept = |place: &Option<(i64, i64)>| match place {
-                    Some((other, version)) if *other == thread && *version < from => Some(*version),
+                let kept = |place: &Option<(i64, i64, u64)>| match place {
+                    Some((other, version, line)) if *other == thread && *version < from => {
+                        Some((*version, line + lines_of(*version)))
+                    }
                     _ => None,
                 };
-                let head = places.iter().filter_map(kept).max();
-                if head.is_none() {
-                    continue;
-                }
-                set_back(&connection, thread, from, head);
-                heads.extend(head.map(|head| (thread, head)));
+                let Some(head) = places.iter().filter_map(kept).max() else { continue };
+                set_back(&connection, thread, from, Some(head.0));
+                heads.insert(thread, head);
                 places
                     .iter_mut()
-                    .filter(|place| place.is_some_and(|(t, v)| t == thread && v >= from))
+                    .filter(|place| place.is_some_and(|(t, v, _)| t == thread && v >= from))
                     .for_each(|p| *p = None);
             }
             Step::Delete(thread) => {
@@ -105,14 +113,17 @@ fn tells_the_same(steps: &[Step]) {
                 heads.remove(&thread);
                 places
                     .iter_mut()
-                    .filter(|place| place.is_some_and(|(t, _)| t == thread))
+                    .filter(|place| place.is_some_and(|(t, ..)| t == thread))
                     .for_each(|place| *place = None);
             }
         }
         let all: Vec<_> = (1..)
             .zip(&places)
             .filter_map(|(position, place)| {
-                place.map(|(thread, version)| Commitment { position, thread: name(thread), version: unsigned(version) })
+                place.map(|(thread, version, line)| {
+                    let lines = line..line + lines_of(version);
+                    Commitment::new(position, name(thread), unsigned(version), lines)
+                })
             })
             .collect();
         assert_eq!(position(&connection).unwrap(), places.len() as u64, "{step:?}");
@@ -121,12 +132,6 @@ fn tells_the_same(steps: &[Step]) {
             assert_eq!(after(&connection, from, 1_000).unwrap(), behind, "behind {from} after {step:?}");
             assert_eq!(after(&connection, from, 2).unwrap(), behind[..behind.len().min(2)], "two behind {from}");
         }
-        let mut statement =
-            connection.prepare(&format!("{} WHERE thread > 0 ORDER BY position", every("main"))).unwrap();
-        let listed = statement.query_map([], |row| Ok((row.get(0)?, row.get(1)?, row.get(2)?))).unwrap();
-        let listed: Vec<(i64, i64, i64)> = listed.map(Result::unwrap).collect();
-        let expected = (1..).zip(&places).filter_map(|(position, place)| place.map(|(t, v)| (position, t, v)));
-        assert_eq!(listed, expected.collect::<Vec<_>>(), "listed after {step:?}");
         let highest: Option<u64> = connection.query_row(&newest("main"), [], |row| row.get(0)).ok().map(unsigned);
         assert_eq!(highest.unwrap_or(0), places.len() as u64);
     }
@@ -142,23 +147,46 @@ proptest! {
 }
 
 #[test]
-fn a_thread_that_is_written_alone_costs_one_row() {
+fn a_thread_that_is_written_alone_costs_few_rows() {
     let connection = connect();
-    (0..100).for_each(|version| commit(&connection, 1, version));
-    assert_eq!((rows(&connection), position(&connection).unwrap()), (1, 100));
-    commit(&connection, 2, 0);
-    commit(&connection, 1, 100);
-    assert_eq!((rows(&connection), position(&connection).unwrap()), (3, 102));
+    let mut line = 0;
+    for version in 0..100 {
+        commit(&connection, 1, version, line);
+        line += lines_of(version);
+    }
+    assert_eq!((rows(&connection), position(&connection).unwrap()), (4, 100));
+    commit(&connection, 2, 0, 0);
+    commit(&connection, 1, 100, line);
+    assert_eq!((rows(&connection), position(&connection).unwrap()), (6, 102));
+    let told = after(&connection, 0, 1_000).unwrap();
+    let mut end = 0;
+    for told in told.iter().filter(|told| told.thread == name(1)) {
+        assert_eq!((told.first_line, told.lines), (end, lines_of(signed(told.version))), "{told:?}");
+        end += told.lines;
+    }
+}
+
+/// What was told of before rows had counts; a run that goes on would give later counts to earlier commits.
+#[test]
+fn a_run_without_counts_does_not_go_on() {
+    let connection = connect();
+    (0..3).for_each(|version| commit(&connection, 1, version, 0));
+    connection.execute_batch("UPDATE feed SET line = 0, counts = x''; UPDATE heads SET counts = x''").unwrap();
+    commit(&connection, 1, 3, 303);
+    commit(&connection, 1, 4, 304);
+    let told = after(&connection, 0, 10).unwrap();
+    let lines: Vec<_> = told.iter().map(|told| (told.version, told.first_line, told.lines)).collect();
+    assert_eq!(lines, [(0, 0, 0), (1, 0, 0), (2, 0, 0), (3, 303, 1), (4, 304, 2)]);
 }
 
 #[test]
 fn rows_of_nobodys_do_not_pile_up() {
     let connection = connect();
     for thread in 1..50 {
-        commit(&connection, thread, 0);
+        commit(&connection, thread, 0, 0);
         set_back(&connection, thread, 0, None);
     }
-    commit(&connection, 50, 0);
+    commit(&connection, 50, 0, 0);
     assert!(rows(&connection) <= 3, "{}", rows(&connection));
     assert_eq!(after(&connection, 0, 100).unwrap().len(), 1);
     assert_eq!(position(&connection).unwrap(), 50);

@@ -24,7 +24,7 @@ use crate::layout::{Layout, check_folder, is_reserved};
 use crate::ledger::{self, Fit};
 use crate::manifest::{self, Shown};
 use crate::overlay::Overlay;
-use crate::replay::{Gathered, Into, Replay, Replayed, read_log};
+use crate::replay::{Arrival, Gathered, Into, Replay, Replayed, read_log};
 use crate::rows::{self, Row, bad_row, signed};
 use crate::schema::{self, Use, database};
 
@@ -32,7 +32,7 @@ use crate::schema::{self, Use, database};
 const GATHERED: &str = "
 CREATE TEMP TABLE postings (account TEXT, version INTEGER, event_type TEXT, record TEXT);
 CREATE TEMP TABLE memories (thread_id TEXT, version INTEGER, by_thread TEXT);
-CREATE TEMP TABLE arrivals (thread INTEGER, version INTEGER, at INTEGER);
+CREATE TEMP TABLE arrivals (thread INTEGER, version INTEGER, at INTEGER, line INTEGER, counts BLOB);
 ";
 
 /// A new database on its way.
@@ -273,9 +273,10 @@ impl Builder<'_> {
             let sql = "INSERT INTO temp.memories (thread_id, version, by_thread) VALUES (?, ?, ?)";
             rows::execute(self.new, sql, params![other.as_str(), signed(*version), thread.as_str()])?;
         }
-        for (version, at) in &gathered.arrivals {
-            let sql = "INSERT INTO temp.arrivals (thread, version, at) VALUES (?, ?, ?)";
-            rows::execute(self.new, sql, params![id, signed(*version), at.as_micros()])?;
+        for Arrival { version, at, lines } in &gathered.arrivals {
+            let sql = "INSERT INTO temp.arrivals (thread, version, at, line, counts) VALUES (?, ?, ?, ?, ?)";
+            let (line, counts) = (signed(lines.start), feed::packed(lines));
+            rows::execute(self.new, sql, params![id, signed(*version), at.as_micros(), line, counts])?;
         }
         Ok(())
     }
@@ -334,7 +335,8 @@ impl Builder<'_> {
     /// Tells followers of every version, in the order in which the logs claim that they came.
     fn feed(&mut self) -> Result<()> {
         self.whole(|this| {
-            let sql = "INSERT INTO main.feed (thread, version) SELECT thread, version FROM temp.arrivals ORDER BY at, thread, version";
+            let sql = "INSERT INTO main.feed (thread, version, line, counts) \
+                       SELECT thread, version, line, counts FROM temp.arrivals ORDER BY at, thread, version";
             rows::execute(this.new, sql, [])?;
             this.new.execute_batch(feed::CLOSE_GAPS).map_err(database)
         })

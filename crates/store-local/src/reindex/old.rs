@@ -3,7 +3,7 @@
 use std::fs;
 use std::path::PathBuf;
 
-use rusqlite::Connection;
+use rusqlite::{Connection, params};
 use selvedge_model::ThreadId;
 use selvedge_model::account::AccountId;
 use selvedge_store::Result;
@@ -15,7 +15,7 @@ use crate::drain::{lacking, write_transcript};
 use crate::feed;
 use crate::layout::Layout;
 use crate::redo::{Redo, Rows};
-use crate::rows::{self, Row, bad_row};
+use crate::rows::{self, Row, bad_row, signed};
 use crate::schema::{self, Use, database};
 use crate::settle::free_name;
 
@@ -138,12 +138,14 @@ impl Old {
             );
             rows::execute(new, &sql, [id, row.id])?;
         }
-        if matches!(self, Self::Readable(_)) {
-            let told = feed::every("old");
-            let sql = format!(
-                "INSERT INTO main.feed (thread, version) SELECT ?, version FROM ({told}) WHERE thread = ? ORDER BY position"
-            );
-            rows::execute(new, &sql, [id, row.id])?;
+        if let Self::Readable(format) = self {
+            let told = feed::told(new, ("old", *format), 0, usize::MAX)?;
+            for told in told.into_iter().filter(|told| told.thread == row.id) {
+                let sql = "INSERT INTO main.feed (thread, version, line, counts) VALUES (?, ?, ?, ?)";
+                let (line, counts) =
+                    told.lines.map_or_else(Default::default, |lines| (signed(lines.start), feed::packed(&lines)));
+                rows::execute(new, sql, params![id, told.version, line, counts])?;
+            }
         }
         if matches!(self, Self::Readable(6..)) {
             let sql = "INSERT INTO main.answers (chain_root, request_id, thread, version) \

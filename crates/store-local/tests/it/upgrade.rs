@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use selvedge_log::recovery::Finding;
 use selvedge_model::account::AccountId;
-use selvedge_model::{Batch, Classify, CommitKey, Expect, Kind, Part};
+use selvedge_model::{Batch, Classify, CommitKey, Event, Expect, Kind, Part};
 use selvedge_store::load::load;
 use selvedge_store::{Commit, Error, Feed, Filter, Inbox, Ledger, Logs, Registry};
 use selvedge_store_local::disk::RealDisk;
@@ -49,6 +49,12 @@ fn a_store_of_format_5_is_read_as_it_is_and_moved_and_its_feed_goes_on() {
     let before = kept.read_only();
     assert_whole(&kept, &before);
     let (told, position) = (before.after(0, 100).unwrap(), before.position().unwrap());
+    for told in &told {
+        // It did not keep which lines a commit has; the log is asked.
+        let read = before.read(&told.thread, told.first_line, usize::try_from(told.lines).unwrap()).unwrap();
+        let is_it = |line: &selvedge_log::Line| matches!(&line.event, Event::Checkpoint(checkpoint) if checkpoint.version == told.version);
+        assert_eq!(read.iter().position(is_it), read.len().checked_sub(1), "{told:?}");
+    }
     drop(before);
     let error = outdated(&kept);
     assert_eq!((error.code(), error.kind()), ("store_outdated", Kind::Denied));
@@ -56,9 +62,11 @@ fn a_store_of_format_5_is_read_as_it_is_and_moved_and_its_feed_goes_on() {
     assert_eq!(LocalStore::upgrade(kept.project(), Arc::new(RealDisk)).unwrap(), Upgraded { from: 5, to: 6 });
     assert_whole(&kept, &kept.read_only());
     let store = LocalStore::open(kept.options(Access::ReadWrite)).unwrap();
-    assert_eq!((store.after(0, 100).unwrap(), store.position().unwrap()), (told, position));
+    assert_eq!((store.after(0, 100).unwrap(), store.position().unwrap()), (told.clone(), position));
     store.commit(Batch::of(Part::new(id("bob-ba9876543210"), Expect::Exact(2), says("more")))).unwrap();
-    assert_eq!(store.after(position, 100).unwrap()[0].position, position + 1);
+    let next = &store.after(position, 100).unwrap()[0];
+    let last = told.iter().rfind(|told| told.thread == next.thread).unwrap();
+    assert_eq!((next.position, next.first_line, next.lines), (position + 1, last.first_line + last.lines, 2));
     store.close().unwrap();
 }
 

@@ -3,11 +3,11 @@
 use std::thread;
 use std::time::{Duration, Instant};
 
-use selvedge_model::{Batch, ThreadId};
+use selvedge_model::{Batch, Changeset, Message, Role, ThreadId};
 
 use super::Harness;
 use super::support::*;
-use crate::contract::{Commit, Commitment, Feed, Inbox, Store};
+use crate::contract::{Commit, Commitment, Feed, Inbox, Logs, Store};
 use crate::error::Error;
 
 fn heard(store: &impl Feed, position: u64) -> Vec<Commitment> {
@@ -63,6 +63,47 @@ pub fn the_feed_comes_page_by_page<H: Harness>(harness: &H) {
     assert_eq!(store.after(start, 0).unwrap(), [], "a page of none is empty");
     let middle = all[4].position;
     assert_eq!(heard(&store, middle), all[5..], "a follower goes on where it was");
+}
+
+/// A commit names its lines: they join to those of the commit before without a gap, and reading them gives its changeset, from its first
+/// event to its checkpoint. Commits to other threads in between change nothing, and a follower may begin anywhere.
+pub fn a_commit_names_its_lines<H: Harness>(harness: &H) {
+    let (store, other) = (harness.open(), harness.open());
+    let start = store.position().unwrap();
+    let (one, two) = (create(&store, "lines-one"), create(&store, "lines-two"));
+    let long = Changeset { messages: (0..150).map(|_| Message::text(Role::User, "more")).collect(), ..says("first") };
+    // Alone for longer than any store may take together, then in turns, then in one batch.
+    for number in 0..70 {
+        append(&store, &one, if number % 3 == 0 { empty() } else { says("alone") });
+    }
+    append(&other, &one, long);
+    for run in ["r1", "r2", "r3"] {
+        append(&other, &two, says("in turns"));
+        append(&store, &one, starts(run));
+        append(&store, &one, finishes(run, "natural"));
+        append(&other, &one, empty());
+        append(&other, &one, says("and on"));
+    }
+    commit(&store, batch([part(&two, says("b")), part(&one, patches([set("turns", 1.into())]))]));
+    append(&other, &one, empty());
+    let told = heard(&store, start);
+    assert_eq!(heard(&other, start), told, "every handle hears the same");
+    for thread in [&one, &two] {
+        let entries = verified(&store, &harness.trust(), thread);
+        let of_thread: Vec<_> = told.iter().filter(|told| told.thread == *thread).collect();
+        assert_eq!(of_thread.len(), entries.len());
+        let mut end = 0;
+        for (told, entry) in of_thread.into_iter().zip(entries) {
+            assert_eq!((told.version, told.first_line), (entry.head.version, end), "{told:?}");
+            end += told.lines;
+            let limit = usize::try_from(told.lines).unwrap();
+            assert_eq!(store.read(thread, told.first_line, limit).unwrap(), entry.lines, "{told:?}");
+        }
+        assert_eq!(end, store.head(thread).unwrap().lines, "the newest commit of `{thread}` ends its log");
+    }
+    for (before, told_of) in told.iter().zip(&told[1..]) {
+        assert_eq!(store.after(before.position, 1).unwrap(), std::slice::from_ref(told_of), "behind {before:?}");
+    }
 }
 
 /// Nobody hears of what was not committed, nor twice of what was.

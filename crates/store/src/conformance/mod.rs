@@ -257,6 +257,7 @@ macro_rules! conformance_suite {
             feed {
                 positions_strictly_rise
                 the_feed_comes_page_by_page
+                a_commit_names_its_lines
                 the_feed_tells_only_of_commits
                 positions_are_never_given_twice
                 a_commit_before_the_wait_ends_it_at_once

@@ -101,6 +101,7 @@ impl Inner {
         }
         self.requests.retain(|(_, posted)| !prepared.consumed.contains(&(posted.thread.clone(), posted.id.clone())));
         for mut part in prepared.parts {
+            let lines = part.lines();
             committed.parts.push(part.take_committed());
             for id in &part.answered {
                 let at = (part.thread.clone(), part.written.head.version);
@@ -152,7 +153,7 @@ impl Inner {
             }
             slot.epoch = part.epoch;
             let (position, version) = (self.feed.len() as u64 + 1, part.written.head.version);
-            self.feed.push(Commitment { position, thread: part.thread, version });
+            self.feed.push(Commitment::new(position, part.thread, version, lines));
         }
         for (id, account) in prepared.accounts {
             self.accounts.extend(account.after.map(|after| (id.clone(), after)));

@@ -1,0 +1,54 @@
+//! How many lines each commit of a run has, in few bytes: one number behind the other, seven bits to a byte, the lowest first; a byte whose
+//! highest bit is set is not the last one of its number.
+
+use std::ops::Range;
+
+/// Says of a byte that its number goes on.
+const GOES_ON: u8 = 0x80;
+
+/// The count of one commit that has these lines.
+pub(crate) fn packed(lines: &Range<u64>) -> Vec<u8> {
+    let mut counts = Vec::with_capacity(1);
+    push(&mut counts, lines);
+    counts
+}
+
+/// Adds the count of a commit that has these lines.
+pub(super) fn push(counts: &mut Vec<u8>, lines: &Range<u64>) {
+    let mut count = lines.end.saturating_sub(lines.start);
+    while count >= u64::from(GOES_ON) {
+        counts.push(count.to_le_bytes()[0] | GOES_ON);
+        count >>= 7;
+    }
+    counts.push(count.to_le_bytes()[0]);
+}
+
+/// How many counts there are.
+pub(super) fn len(counts: &[u8]) -> u64 {
+    counts.iter().filter(|byte| **byte < GOES_ON).count() as u64
+}
+
+/// The counts, one by one.
+pub(super) fn each(counts: &[u8]) -> impl Iterator<Item = u64> {
+    counts.split_inclusive(|byte| *byte < GOES_ON).map(|number| {
+        let bits = |count: u64, byte: &u8| (count << 7) | u64::from(byte & !GOES_ON);
+        number.iter().rev().fold(0, bits)
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn counts_of_any_size_come_back_in_order() {
+        let numbers = [1, 2, 127, 128, 129, 300, 16_383, 16_384, 1 << 40];
+        let mut counts = Vec::new();
+        for number in numbers {
+            push(&mut counts, &(7..7 + number));
+        }
+        assert_eq!(each(&counts).collect::<Vec<_>>(), numbers);
+        assert_eq!(len(&counts), numbers.len() as u64);
+        assert_eq!((packed(&(3..5)), each(&[]).count()), (vec![2], 0));
+    }
+}
