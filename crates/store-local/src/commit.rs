@@ -316,6 +316,7 @@ impl Core {
     ) -> Result<Numbers, Refusal> {
         let (head, lines) = (&part.written.head, part.lines());
         let counts = seen.map(|seen| newest.kept(seen.row.id, head.version, &lines));
+        let spare = lock(&self.spares).lend(part.written.bytes.len());
         let now = Standing {
             head,
             sealed,
@@ -328,6 +329,7 @@ impl Core {
             manifest_changed: part.manifest_changed,
             manifest_shown: part.manifest_shown,
             counts: counts.as_deref(),
+            redo: spare.map(|spare| spare.id()),
         };
         let id = match seen {
             Some(seen) => {
@@ -342,8 +344,8 @@ impl Core {
             None => index::insert_thread(connection, &part.thread, &now)?.ok_or(Refusal::Stale)?,
         };
         let offset = part.before.as_ref().map_or(0, |before| before.bytes);
-        let spare = lock(&self.spares).lend(part.written.bytes.len());
-        let redo = redo::put(connection, spare, id, offset, &part.written.bytes)?;
+        let before = seen.map_or(redo::NONE, |seen| seen.redo);
+        let redo = redo::put(connection, spare, (id, offset), &part.written.bytes, before)?;
         if let Some(lost) = spare.filter(|spare| spare.id() != redo.id()) {
             lock(&self.spares).forget(&lost);
         }
@@ -444,6 +446,7 @@ impl Core {
             leads: Leads::default(),
             state,
             saved_state: numbers.saved_state,
+            redo: numbers.redo.id(),
             is_shown: true,
         };
         self.remember(&part.thread, remembered);

@@ -74,7 +74,7 @@ impl Place {
         let lines = lines_in(format);
         let sql = format!(
             "SELECT f.position, f.thread, f.version, h.version, {lines} FROM feed AS f LEFT JOIN heads AS h ON h.id = f.thread \
-             ORDER BY f.position DESC LIMIT 1"
+             WHERE f.position = (SELECT MAX(position) FROM feed)"
         );
         let mut statement = connection.prepare_cached(&sql).map_err(database)?;
         let mut found = statement.query([]).map_err(database)?;

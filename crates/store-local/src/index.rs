@@ -26,6 +26,8 @@ pub(crate) struct Standing<'a> {
     pub(crate) manifest_shown: bool,
     /// What [`crate::feed`] keeps in the head; absent if that stays. A head that is put in has nothing of it.
     pub(crate) counts: Option<&'a [u8]>,
+    /// The row of redo that leads to the head; absent if that stays, or is told later.
+    pub(crate) redo: Option<i64>,
 }
 
 /// What one changeset adds beside the head.
@@ -59,7 +61,7 @@ pub(crate) fn insert_thread(connection: &Connection, thread: &ThreadId, now: &St
     }
     let id = connection.last_insert_rowid();
     let sql = "INSERT INTO heads (id, version, lines, bytes, hash, segment, signer, head_epoch, sealed, epoch, owner, \
-               updated_at) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)";
+               updated_at, redo) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)";
     rows::execute(
         connection,
         sql,
@@ -76,6 +78,7 @@ pub(crate) fn insert_thread(connection: &Connection, thread: &ThreadId, now: &St
             signed(now.epoch),
             now.owner.map(OwnerId::as_str),
             now.manifest.updated_at.as_micros(),
+            now.redo.unwrap_or(crate::redo::NONE),
         ],
     )?;
     Ok(Some(id))
@@ -88,12 +91,12 @@ pub(crate) fn move_head(connection: &Connection, now: &Standing<'_>, seen: &Row)
     let sql = match now.owner == seen.owner.as_ref() {
         true => {
             "UPDATE heads SET version = ?1, lines = ?2, bytes = ?3, hash = ?4, signer = ?5, head_epoch = ?6, sealed = ?7, \
-             epoch = ?8, updated_at = ?10, counts = COALESCE(?11, counts) \
+             epoch = ?8, updated_at = ?10, counts = COALESCE(?11, counts), redo = COALESCE(?16, redo) \
              WHERE id = ?12 AND version = ?13 AND epoch = ?14 AND owner IS ?15 AND ?9 IS ?9"
         }
         false => {
             "UPDATE heads SET version = ?1, lines = ?2, bytes = ?3, hash = ?4, signer = ?5, head_epoch = ?6, sealed = ?7, \
-             epoch = ?8, owner = ?9, updated_at = ?10, counts = COALESCE(?11, counts) \
+             epoch = ?8, owner = ?9, updated_at = ?10, counts = COALESCE(?11, counts), redo = COALESCE(?16, redo) \
              WHERE id = ?12 AND version = ?13 AND epoch = ?14 AND owner IS ?15"
         }
     };
@@ -116,6 +119,7 @@ pub(crate) fn move_head(connection: &Connection, now: &Standing<'_>, seen: &Row)
             signed(seen.head.version),
             signed(seen.epoch),
             seen.owner.as_ref().map(OwnerId::as_str),
+            now.redo,
         ],
     )?;
     if moved == 1 && now.manifest_changed {
@@ -198,6 +202,7 @@ mod tests {
             manifest_changed: true,
             manifest_shown: true,
             counts: None,
+            redo: None,
         };
         let put = store.core.write(Durability::Lazy, |connection| insert_thread(connection, &thread, &now)).unwrap();
         assert_eq!(put, None);

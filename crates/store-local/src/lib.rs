@@ -46,6 +46,8 @@ mod manifest;
 mod memory;
 mod open;
 mod overlay;
+#[cfg(test)]
+mod plans;
 mod recent;
 mod redo;
 mod registry;

@@ -26,6 +26,8 @@ pub(crate) struct Remembered {
     pub(crate) state: Option<Arc<Value>>,
     /// Where the log ended when the state was saved last, and how long it was.
     pub(crate) saved_state: Option<(u64, u64)>,
+    /// The row of redo that its head names.
+    pub(crate) redo: i64,
     /// Whether there is a `thread.json` that is believed.
     pub(crate) is_shown: bool,
 }

@@ -12,7 +12,10 @@
 //!
 //! - every committed byte that is not durable in its transcript stands in a row;
 //! - a row says what stands at its place in the log, so writing it there again changes nothing;
-//! - rows of a thread become stale from the oldest on, so the redo of a thread is what leads to its head without a gap.
+//! - rows of a thread become stale from the oldest on, so the redo of a thread is what leads to its head without a gap;
+//! - the head of a thread names its newest row, and each row the one before it in the log. So the redo of a thread is found without a look
+//!   at the rows of others, and without an index, which every commit would have to change. A name leads to a row of this thread that ends
+//!   where the next one begins, or nowhere.
 //!
 //! Whoever drained a row that another process wrote may delete it. So a row is written over, or deleted, only if it still is
 //! what was seen; one that is gone is made anew. Rows that stay for use again while nobody commits are nobody's ([`disown`]): as long
@@ -25,7 +28,7 @@ use rusqlite::{Connection, OptionalExtension, params};
 use selvedge_store::Result;
 
 use crate::rows::{self, signed, unsigned};
-use crate::schema::database;
+use crate::schema::{self, database};
 
 /// How many bytes rows have room for that are used again: with what stands around them they fill one or two pages of the database.
 const ROOMS: [usize; 2] = [1_990, 4_000];
@@ -36,6 +39,21 @@ const SPARES_MAX: usize = 4_096;
 /// How many rows of each size stay for use again when nobody commits: about as many as one thread uses until they are synced. An agent
 /// that waits for its model between two commits finds them there.
 pub(crate) const SPARES_IDLE: usize = 256;
+
+/// What names no row.
+pub(crate) const NONE: i64 = 0;
+
+/// The first format whose heads name their redo.
+const FORMAT_OF_NAMES: i64 = 6;
+
+/// Lets heads name their newest row, and rows those before them.
+pub(crate) const LINK: &str = "
+UPDATE main.redo SET before = named.before
+    FROM (SELECT id, LAG(id, 1, 0) OVER (PARTITION BY thread ORDER BY offset) AS before FROM main.redo) AS named
+    WHERE named.id = redo.id;
+UPDATE main.heads SET redo = newest.id
+    FROM (SELECT id, thread, MAX(offset) FROM main.redo GROUP BY thread) AS newest WHERE newest.thread = heads.id;
+";
 
 /// One row, by what tells whether it is still the one that was seen: a place in a log is written once.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -77,6 +95,32 @@ pub(crate) struct Redo {
 impl Redo {
     /// The redo of the thread of this number, whose log has `head_bytes`.
     pub(crate) fn read(connection: &Connection, thread: i64, head_bytes: u64) -> Result<Option<Self>> {
+        if schema::version(connection)? < FORMAT_OF_NAMES {
+            return Self::search(connection, thread, head_bytes);
+        }
+        let mut next = newest(connection, thread)?;
+        let sql = "SELECT offset, bytes, before FROM redo WHERE id = ? AND thread = ?";
+        let mut statement = connection.prepare_cached(sql).map_err(database)?;
+        let (mut from, mut pieces, mut rows) = (head_bytes, Vec::new(), Vec::new());
+        while next != NONE {
+            let row =
+                statement.query_row([next, thread], |row| Ok((row.get(0)?, row.get::<_, Vec<u8>>(1)?, row.get(2)?)));
+            let Some((offset, bytes, before)) = row.optional().map_err(database)? else { break };
+            let begin = unsigned(offset);
+            if bytes.is_empty() || begin + bytes.len() as u64 != from {
+                break;
+            }
+            rows.push(Row { id: next, thread, offset, room: None });
+            pieces.push(bytes);
+            (from, next) = (begin, before);
+        }
+        pieces.reverse();
+        rows.reverse();
+        Ok((!rows.is_empty()).then(|| Self { from, bytes: pieces.concat(), rows }))
+    }
+
+    /// The same in a store of format 5, whose heads name no row.
+    pub(crate) fn search(connection: &Connection, thread: i64, head_bytes: u64) -> Result<Option<Self>> {
         let sql = "SELECT id, offset, bytes FROM redo WHERE thread = ? AND offset < ? ORDER BY offset";
         let mut statement = connection.prepare_cached(sql).map_err(database)?;
         let mut found = statement.query([thread, signed(head_bytes)]).map_err(database)?;
@@ -93,7 +137,7 @@ impl Redo {
         Ok((!redo.rows.is_empty() && redo.end() == head_bytes).then_some(redo))
     }
 
-    /// The redo of an outline, if its rows still are what was seen. Only they are read, where [`Redo::read`] looks at all there are.
+    /// The redo of an outline, if its rows still are what was seen.
     pub(crate) fn of(connection: &Connection, outline: &Outline) -> Result<Option<Self>> {
         let sql = "SELECT bytes FROM redo WHERE id = ? AND thread = ? AND offset = ?";
         let mut statement = connection.prepare_cached(sql).map_err(database)?;
@@ -178,21 +222,37 @@ impl Rows {
     }
 }
 
-/// Puts committed bytes down: over `spare`, if it still is what was seen, or in a row of their own.
-pub(crate) fn put(connection: &Connection, spare: Option<Row>, thread: i64, offset: u64, bytes: &[u8]) -> Result<Row> {
+/// The number of the newest row of a thread, as its head names it.
+pub(crate) fn newest(connection: &Connection, thread: i64) -> Result<i64> {
+    let mut statement = connection.prepare_cached("SELECT redo FROM heads WHERE id = ?").map_err(database)?;
+    let named = statement.query_row([thread], |row| row.get(0)).optional().map_err(database)?;
+    Ok(named.unwrap_or(NONE))
+}
+
+/// Puts committed bytes down: over `spare`, if it still is what was seen, or in a row of their own, which the head is told then; it must
+/// name `spare` already. `before` is the row that the head named before.
+pub(crate) fn put(
+    connection: &Connection,
+    spare: Option<Row>,
+    (thread, offset): (i64, u64),
+    bytes: &[u8],
+    before: i64,
+) -> Result<Row> {
     let (room, offset) = (room(bytes.len()), signed(offset));
     let padding = signed((room.unwrap_or(bytes.len()) - bytes.len()) as u64);
     if let Some(spare) = spare {
-        let sql = "UPDATE redo SET thread = ?, offset = ?, bytes = ?, padding = zeroblob(?) \
+        let sql = "UPDATE redo SET thread = ?, offset = ?, bytes = ?, padding = zeroblob(?), before = ? \
                    WHERE id = ? AND thread = ? AND offset = ?";
-        let now = params![thread, offset, bytes, padding, spare.id, spare.thread, spare.offset];
+        let now = params![thread, offset, bytes, padding, before, spare.id, spare.thread, spare.offset];
         if rows::execute(connection, sql, now)? == 1 {
             return Ok(Row { id: spare.id, thread, offset, room });
         }
     }
-    let sql = "INSERT INTO redo (thread, offset, bytes, padding) VALUES (?, ?, ?, zeroblob(?))";
-    rows::execute(connection, sql, params![thread, offset, bytes, padding])?;
-    Ok(Row { id: connection.last_insert_rowid(), thread, offset, room })
+    let sql = "INSERT INTO redo (thread, offset, bytes, padding, before) VALUES (?, ?, ?, zeroblob(?), ?)";
+    rows::execute(connection, sql, params![thread, offset, bytes, padding, before])?;
+    let id = connection.last_insert_rowid();
+    rows::execute(connection, "UPDATE heads SET redo = ? WHERE id = ?", [id, thread])?;
+    Ok(Row { id, thread, offset, room })
 }
 
 /// The thread of rows that are nobody's.

@@ -123,6 +123,7 @@ impl<'a> Replay<'a> {
                     manifest_changed: true,
                     manifest_shown: true,
                     counts: None,
+                    redo: None,
                 };
                 let exists = || Error::Exists(self.thread.clone());
                 index::insert_thread(self.connection, self.thread, &now)?.ok_or_else(exists)?
@@ -214,6 +215,7 @@ impl<'a> Replay<'a> {
             manifest_changed: index::changed(&manifest, &seen.manifest),
             manifest_shown: true,
             counts: None,
+            redo: None,
         };
         if !index::move_head(self.connection, &now, &seen)? {
             return Err(bad_row("a head changed while its log was read"));

@@ -61,7 +61,8 @@ CREATE TABLE heads (
     epoch      INTEGER NOT NULL, -- of the lease
     owner      TEXT,
     updated_at INTEGER NOT NULL,
-    counts     BLOB NOT NULL DEFAULT x'' -- of the last run of the feed, if it is this thread's: those that are not in its row
+    counts     BLOB NOT NULL DEFAULT x'', -- of the last run of the feed, if it is this thread's: those that are not in its row
+    redo       INTEGER NOT NULL DEFAULT 0 -- the row of redo that leads to this head, if it still is there
 ) STRICT;
 CREATE INDEX heads_owner ON heads (owner) WHERE owner IS NOT NULL;
 
@@ -70,7 +71,8 @@ CREATE TABLE redo (
     thread  INTEGER NOT NULL,
     offset  INTEGER NOT NULL,
     bytes   BLOB NOT NULL,
-    padding BLOB NOT NULL DEFAULT x''
+    padding BLOB NOT NULL DEFAULT x'',
+    before  INTEGER NOT NULL DEFAULT 0 -- the row that leads to this one, if it still is there
 ) STRICT;
 CREATE TABLE leads (
     id     INTEGER PRIMARY KEY AUTOINCREMENT,
@@ -78,6 +80,7 @@ CREATE TABLE leads (
     event  TEXT NOT NULL,
     mark   BLOB NOT NULL -- made with the key, for this event behind this head
 ) STRICT;
+CREATE INDEX leads_thread ON leads (thread);
 CREATE TABLE messages (
     thread     INTEGER NOT NULL,
     message_id TEXT NOT NULL,
@@ -173,16 +176,21 @@ CREATE INDEX answers_thread ON answers (thread);
 ";
 
 /// Since format 6: what the next changeset leads with is sealed, and so are requests. What an older program left is neither, and goes.
-/// The feed says which lines each commit has; what an older program told of is asked of the logs.
+/// The feed says which lines each commit has; what an older program told of is asked of the logs. The redo of a thread is found from its
+/// head.
 pub(crate) fn sealed() -> String {
     let updated_at =
         "ALTER TABLE threads ADD COLUMN updated_at TEXT GENERATED ALWAYS AS (manifest->>'$.updated_at') VIRTUAL;";
     let lines = "ALTER TABLE feed ADD COLUMN line INTEGER NOT NULL DEFAULT 0;
          ALTER TABLE feed ADD COLUMN counts BLOB NOT NULL DEFAULT x'';
          ALTER TABLE heads ADD COLUMN counts BLOB NOT NULL DEFAULT x'';";
+    let found = "ALTER TABLE redo ADD COLUMN before INTEGER NOT NULL DEFAULT 0;
+         ALTER TABLE heads ADD COLUMN redo INTEGER NOT NULL DEFAULT 0;
+         CREATE INDEX leads_thread ON leads (thread);";
+    let link = crate::redo::LINK;
     format!(
         "ALTER TABLE leads ADD COLUMN mark BLOB NOT NULL DEFAULT x''; DELETE FROM leads; DROP TABLE notes; \
-         {updated_at} {lines} {INBOX}"
+         {updated_at} {lines} {found} {link} {INBOX}"
     )
 }
 
@@ -271,6 +279,8 @@ fn untouched(path: &Path) -> Result<Connection> {
 
 /// Gives a connection what every one has.
 fn equip(connection: Connection) -> Result<Connection> {
+    #[cfg(test)]
+    let connection = crate::testing::overheard(connection);
     connection.busy_timeout(Duration::from_secs(10)).map_err(database)?;
     connection.set_prepared_statement_cache_capacity(64);
     // A plan does not depend on the values that are bound. Else a statement that might profit is prepared anew with each of them.

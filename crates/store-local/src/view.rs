@@ -23,6 +23,7 @@ use crate::disk::How;
 use crate::layout::{check_folder, is_reserved};
 use crate::leads;
 use crate::overlay::Overlay;
+use crate::redo;
 use crate::rows::{self, Row};
 use crate::saved_state;
 
@@ -180,9 +181,10 @@ impl Core {
             let Some(row) = rows::find(connection, thread)? else { return Ok(None) };
             let leads = leads::read(connection, seals, row.id, &row.head)?;
             let saved_state = rows::saved_state_size(connection, row.id)?;
-            Ok(Some((row, leads, saved_state)))
+            let redo = redo::newest(connection, row.id)?;
+            Ok(Some((row, leads, saved_state, redo)))
         })?;
-        let Some((row, leads, saved_state)) = found else { return Ok(None) };
+        let Some((row, leads, saved_state, redo)) = found else { return Ok(None) };
         self.check_signer(thread, &row)?;
         if leads.unsealed > 0 {
             self.note_amiss(format!(
@@ -213,11 +215,10 @@ impl Core {
             _ => self.hash_again(thread, &row)?,
         };
         let tail = Tail::behind(row.head.clone(), hash);
-        Ok(Some(Remembered { row, tail, leads, state: None, saved_state, is_shown }))
+        Ok(Some(Remembered { row, tail, leads, state: None, saved_state, redo, is_shown }))
     }
 
-    /// Whether the bytes of a log hash to what its head says. The file is looked at first, and its redo only if that does not suffice:
-    /// finding the redo of a thread means looking at all redo there is.
+    /// Whether the bytes of a log hash to what its head says. The file is looked at first, and its redo only if that does not suffice.
     fn is_unchanged(&self, thread: &ThreadId, row: &Row) -> Result<bool> {
         let path = self.layout.transcript(thread);
         let is_signed = |log: Overlay| -> Result<bool> {

@@ -235,8 +235,8 @@ pub(crate) const FAULTS: &[Fault] = &[
     Fault {
         name: "the redo of a thread is taken for one piece, gaps or not",
         file: "crates/store-local/src/redo.rs",
-        old: "            if redo.end() != unsigned(offset) {",
-        new: "            if redo.rows.is_empty() {",
+        old: "            if bytes.is_empty() || begin + bytes.len() as u64 != from {",
+        new: "            if bytes.is_empty() {",
         by: Tests(LOCAL, "redo"),
     },
     Fault {

@@ -83,6 +83,48 @@ fn a_pause_leaves_rows_to_be_written_over_and_closing_none() {
     assert_eq!(redo_rows(&house.open()), 0);
 }
 
+/// What a head names is the redo of its thread: all rows that lead to it, as a look at every row finds them, whichever process wrote them
+/// and however often they were written over.
+#[test]
+fn the_redo_that_a_head_names_is_what_a_look_at_all_rows_finds() {
+    let house = House::new();
+    let stores = [house.open(), house.open()];
+    let names = ["one", "two", "three"];
+    for store in &stores {
+        lock(&store.core.pending).phase = Phase::Abandoned;
+        store.core.pending_changed.notify_all();
+    }
+    names.iter().for_each(|name| drop(stores[0].commit(birth(name)).unwrap()));
+    let mut found = 0;
+    for step in 0..120_usize {
+        let store = &stores[step / 7 % 2];
+        // Of sizes that fit one page of the database, two, and more.
+        let text = "x".repeat([10, 2_500, 6_000, 40][step % 4]);
+        store.commit(message(names[step * step % 5 % 3], &text)).unwrap();
+        if step % 11 == 3 {
+            store.core.sync_pending().unwrap();
+        }
+        if step % 37 == 20 {
+            store.core.rest_spares().unwrap();
+        }
+        for name in names {
+            let (named, searched) = store
+                .core
+                .read(|connection| {
+                    let row = rows::existing(connection, &thread(name))?;
+                    let named = redo::Redo::read(connection, row.id, row.head.bytes)?;
+                    Ok((named, redo::Redo::search(connection, row.id, row.head.bytes)?))
+                })
+                .unwrap();
+            let told = |redo: Option<redo::Redo>| redo.map(|redo| (redo.from, redo.bytes, redo.rows));
+            let (named, searched) = (told(named), told(searched));
+            found += usize::from(named.is_some());
+            assert_eq!(named, searched, "`{name}` after step {step}");
+        }
+    }
+    assert!(found > 100, "{found}");
+}
+
 /// Rows that another process deleted were kept in mind for ever, and those that there were deleted in their place.
 #[test]
 fn rows_that_are_gone_are_forgotten() {

@@ -14,7 +14,7 @@ use crate::disk::Disk;
 use crate::drain::{lacking, write_transcript};
 use crate::feed;
 use crate::layout::Layout;
-use crate::redo::{Redo, Rows};
+use crate::redo::{self, Redo, Rows};
 use crate::rows::{self, Row, bad_row, signed};
 use crate::schema::{self, Use, database};
 use crate::settle::free_name;
@@ -52,7 +52,7 @@ impl Old {
         check_whole(&connection)?;
         for outline in Rows::read(&connection)?.threads {
             let thread = rows::name(&connection, outline.id)?;
-            let Some(redo) = Redo::read(&connection, outline.id, outline.end())? else { continue };
+            let Some(redo) = Redo::of(&connection, &outline)? else { continue };
             match drain(layout, disk, &thread, &redo) {
                 Ok(bytes) => result.drained_bytes += bytes,
                 Err(error) => result.notices.push(format!("thread `{thread}` could not be drained: {error}")),
@@ -138,6 +138,7 @@ impl Old {
             );
             rows::execute(new, &sql, [id, row.id])?;
         }
+        new.execute_batch(redo::LINK).map_err(database)?;
         if let Self::Readable(format) = self {
             let told = feed::told(new, ("old", *format), 0, usize::MAX)?;
             for told in told.into_iter().filter(|told| told.thread == row.id) {
