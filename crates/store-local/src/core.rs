@@ -90,7 +90,7 @@ pub(crate) struct PendingThread {
     /// The redo rows whose bytes this process wrote into the transcript, or found there.
     pub(crate) redo: Vec<redo::Row>,
     pub(crate) is_new: bool,
-    /// The manifest that `thread.json` shows, if it was written.
+    /// The manifest that `thread.json` shows, if it was written; it counts as shown once the folder is synced.
     pub(crate) manifest: Option<String>,
 }
 

@@ -225,8 +225,14 @@ fn answer(result: Result<(), fs::TryLockError>) -> io::Result<bool> {
     }
 }
 
-/// Writes a small file so that it is wholly there or not at all, now and after a crash.
+/// Writes a small file so that it is wholly there or not at all, now and after a crash; durable on return.
 pub fn replace(disk: &dyn Disk, path: &Path, bytes: &[u8]) -> io::Result<()> {
+    put_in_place(disk, path, bytes)?;
+    disk.sync_folder(path.parent().unwrap_or(Path::new(".")))
+}
+
+/// The same without the sync of its folder: until that is synced, a power cut leaves the file that was there before, or none, or this one.
+pub(crate) fn put_in_place(disk: &dyn Disk, path: &Path, bytes: &[u8]) -> io::Result<()> {
     let name = path.file_name().unwrap_or_default().to_string_lossy();
     // A name of its own for every call: several may replace the same file at once, also within one process.
     static CALLS: AtomicU64 = AtomicU64::new(0);
@@ -239,8 +245,7 @@ pub fn replace(disk: &dyn Disk, path: &Path, bytes: &[u8]) -> io::Result<()> {
         // The old file is untouched; what can't be tidied now is tidied by the next writer of the same name.
         _ = disk.remove(&temporary);
     }
-    written?;
-    disk.sync_folder(path.parent().unwrap_or(Path::new(".")))
+    written
 }
 
 /// Whether something could not be opened because it is no plain file.

@@ -32,10 +32,11 @@ const MOST_BYTES: u64 = 64 << 20;
 
 impl Core {
     /// Writes the manifests of committed threads. One that can't be written stays marked as stale and is written later: a
-    /// projection never fails a commit.
+    /// projection never fails a commit. Nor does a commit wait for its folder: that is synced together with the transcript, and until then
+    /// the manifest counts as stale, so that the next process to open the store after a power cut writes it.
     pub(crate) fn show_manifests(&self, threads: &[Manifested]) {
         for Manifested { thread, id } in threads {
-            if let Ok(shown) = self.write_manifest(thread) {
+            if let Ok(shown) = self.show(thread) {
                 let pending = PendingThread { id: *id, manifest: Some(shown), ..PendingThread::default() };
                 self.await_sync(thread, pending, 0);
             }
@@ -65,9 +66,17 @@ impl Core {
         row.owner.as_ref().map_or(Ok(false), |owner| self.is_alive(owner))
     }
 
-    /// Writes a thread's manifest and gives what it shows. Of several who write at once, the last one to put its file in
-    /// place looks again, so that what stays is never older than what any of them knew.
+    /// Writes a thread's manifest, durable on return, and gives what it shows.
     pub(crate) fn write_manifest(&self, thread: &ThreadId) -> Result<String> {
+        let shown = self.show(thread)?;
+        let folder = self.layout.thread(thread);
+        self.disk.sync_folder(&folder).map_err(io_error("sync", &folder))?;
+        Ok(shown)
+    }
+
+    /// Puts a thread's manifest in its place and gives what it shows; its folder is not synced. Of several who write at once, the last one
+    /// to put its file in place looks again, so that what stays is never older than what any of them knew.
+    fn show(&self, thread: &ThreadId) -> Result<String> {
         let row = || self.read(|connection| rows::existing(connection, thread));
         let mut now = row()?;
         loop {
@@ -94,7 +103,7 @@ impl Core {
         crate::layout::check_folder(&self.layout.thread(thread))?;
         let path = self.layout.manifest(thread);
         self.keep_forged(thread, row.head.version)?;
-        disk::replace(&*self.disk, &path, text.as_bytes()).map_err(io_error("write", &path))
+        disk::put_in_place(&*self.disk, &path, text.as_bytes()).map_err(io_error("write", &path))
     }
 
     /// Keeps a manifest that is not what was signed beside the one that is about to be written: it shows what somebody tried.

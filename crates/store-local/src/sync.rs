@@ -259,7 +259,7 @@ impl Core {
         if synced.is_err() {
             self.rebuild(thread)?;
         }
-        if entry.is_new {
+        if entry.is_new || entry.manifest.is_some() {
             let folder = self.layout.thread(thread);
             self.disk.sync_folder(&folder).map_err(io_error("sync", &folder))?;
         }

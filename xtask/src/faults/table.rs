@@ -32,9 +32,16 @@ pub(crate) const FAULTS: &[Fault] = &[
     Fault {
         name: "a new thread's folder is not synced",
         file: "crates/store-local/src/sync.rs",
-        old: "        if entry.is_new {",
-        new: "        if false && entry.is_new {",
+        old: "        if entry.is_new || entry.manifest.is_some() {",
+        new: "        if false && (entry.is_new || entry.manifest.is_some()) {",
         by: Lab(&["--experiment", "fail", "--scenario", "create", "--stride", "1", "--states", "24"]),
+    },
+    Fault {
+        name: "a manifest counts as shown before its folder is synced",
+        file: "crates/store-local/src/sync.rs",
+        old: "        if entry.is_new || entry.manifest.is_some() {",
+        new: "        if entry.is_new {",
+        by: Tests(LOCAL, "counts_as_shown"),
     },
     Fault {
         name: "the folder of all threads is not synced",

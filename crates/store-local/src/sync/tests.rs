@@ -1,11 +1,12 @@
 //! Many transcripts that wait for a sync at once.
 
 use std::io;
-use std::path::Path;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
 use selvedge_log::{Signer, Trust};
-use selvedge_model::{AgentId, Batch, Changeset, Expect, NewThread, Part};
+use selvedge_model::event::ManifestChanged;
+use selvedge_model::{AgentId, Batch, Changeset, Event, Expect, NewThread, Part};
 use selvedge_store::Commit;
 
 use super::*;
@@ -13,11 +14,13 @@ use crate::disk::{Disk, DiskFile, RealDisk};
 use crate::system::{SystemClock, SystemIds};
 use crate::{Access, LocalStore, Options};
 
-/// How many files are being synced now, and how many were at most.
+/// How many files are being synced now, and how many were at most; which folders were synced, and whether that fails.
 #[derive(Debug, Default)]
 struct Syncs {
     now: AtomicUsize,
     most: AtomicUsize,
+    folders: Mutex<Vec<PathBuf>>,
+    folders_fail: AtomicBool,
 }
 
 /// A disk whose syncs take a millisecond and are counted.
@@ -49,6 +52,10 @@ impl Disk for Counting {
     }
 
     fn sync_folder(&self, path: &Path) -> io::Result<()> {
+        if self.0.folders_fail.load(Ordering::SeqCst) {
+            return Err(io::ErrorKind::StorageFull.into());
+        }
+        lock(&self.0.folders).push(path.to_owned());
         RealDisk.sync_folder(path)
     }
 }
@@ -141,4 +148,41 @@ fn many_transcripts_are_synced_side_by_side_and_all_their_redo_is_free() {
     assert!(syncs.most.load(Ordering::SeqCst) > 1);
     assert!(lock(&core.pending).threads.is_empty());
     assert_eq!(lock(&core.spares).ids().len(), many);
+}
+
+/// No commit waits for the folder of a `thread.json`. Until that is synced the manifest counts as stale, so that it is written again after a
+/// power cut.
+#[test]
+fn a_manifest_counts_as_shown_once_its_folder_is_synced() {
+    let folder = tempfile::tempdir().unwrap();
+    LocalStore::init(folder.path(), Arc::new(RealDisk)).unwrap();
+    let syncs = Arc::new(Syncs::default());
+    let store = open(folder.path(), &syncs);
+    let core = &store.core;
+    lock(&core.pending).phase = Phase::Abandoned;
+    core.pending_changed.notify_all();
+    let thread = ThreadId::new("t-0").unwrap();
+    let path = core.layout.thread(&thread);
+    let stale = || {
+        let find = |connection: &rusqlite::Connection| {
+            rows::exists(connection, "SELECT 1 FROM threads WHERE manifest_stale = 1", [])
+        };
+        core.read(find).unwrap()
+    };
+    let synced = || lock(&syncs.folders).drain(..).filter(|folder| *folder == path).count();
+    create(&store, 1);
+    assert!(core.layout.manifest(&thread).exists());
+    assert_eq!((synced(), stale()), (0, true), "of a new thread");
+    core.sync_pending().unwrap();
+    assert_eq!((synced(), stale()), (1, false), "of a new thread");
+    let title = ManifestChanged { title: Some("renamed".to_owned()), ..Default::default() };
+    let renamed = Changeset::of_event(Event::ManifestChanged(title));
+    store.commit(Batch::of(Part::new(thread, Expect::Any, renamed))).unwrap();
+    assert_eq!((synced(), stale()), (0, true), "of one that was there");
+    syncs.folders_fail.store(true, Ordering::SeqCst);
+    core.sync_pending().unwrap_err();
+    assert_eq!((synced(), stale()), (0, true), "whose sync fails");
+    syncs.folders_fail.store(false, Ordering::SeqCst);
+    core.sync_pending().unwrap();
+    assert_eq!((synced(), stale()), (1, false), "of one that was there");
 }
