@@ -17,7 +17,7 @@ use selvedge_model::{
 use selvedge_store::{Acquire, Commit, Inbox, Leases, Logs, Registry};
 use serde_json::json;
 
-use crate::support::{Counting, House, Reply, agent, request};
+use crate::support::{Counting, House, Reply, agent, assert_dies, request};
 
 /// A model with a small window that calls a tool some times, over however many threads, and remembers its prompts.
 pub(crate) struct Small {
@@ -240,18 +240,10 @@ fn the_seed_is_made_by_whoever_knows_how_and_the_plain_word_does_else() {
 
 #[test]
 fn a_cut_handoff_goes_on_where_it_was_cut() {
-    let house = House::new();
+    let house = House::new().dying_between_threads();
     let thread = house.thread();
     let (work, model) = small(600, 12, 400);
-    // The process dies right after the batch, before the successor runs.
-    let cut = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
-        house.engine.send(&thread, Input::text("count"), &work, &Cancel::new(), &mut |told| {
-            if let Told::Committed { events, .. } = told {
-                assert!(!events.iter().any(|event| matches!(event, Event::ThreadHandoff(_))), "the process dies here");
-            }
-        })
-    }));
-    assert!(cut.is_err());
+    assert_dies(|| house.send(&thread, Input::text("count"), &work));
     let chain = house.chain(&thread);
     assert_eq!(chain.iter().map(|link| link.1).collect::<Vec<_>>(), [Status::Continued, Status::Created]);
     let later = house.another();
@@ -266,18 +258,15 @@ fn whoever_cancels_a_thread_while_it_hands_itself_over_reaches_the_one_that_goes
     let thread = house.thread();
     let other = house.another();
     let (work, model) = small(600, 1000, 400);
-    let mut told_at = None;
-    let ended = house.engine.send(&thread, Input::text("count"), &work, &Cancel::new(), &mut |told| {
-        if let Told::Committed { events, .. } = told
-            && events.iter().any(|event| matches!(event, Event::ThreadHandoff(_)))
-            && told_at.is_none()
-        {
-            told_at = Some(model.asked.load(Ordering::SeqCst));
-            other.engine.stop(&thread, Stop::Cancelled).unwrap();
-        }
-    });
-    assert_eq!(ended.unwrap().status, Status::Cancelled);
-    assert_eq!(Some(model.asked.load(Ordering::SeqCst)), told_at, "the model was not asked again");
+    let told_at = Arc::new(AtomicUsize::new(0));
+    let (told, asked, at) = (told_at.clone(), model.clone(), thread.clone());
+    *house.store.before_successor.lock().unwrap() = Some(Box::new(move |_| {
+        told.store(asked.asked.load(Ordering::SeqCst), Ordering::SeqCst);
+        other.engine.stop(&at, Stop::Cancelled).unwrap();
+    }));
+    assert_eq!(house.send(&thread, Input::text("count"), &work).0.unwrap().status, Status::Cancelled);
+    let (asked, told_at) = (model.asked.load(Ordering::SeqCst), told_at.load(Ordering::SeqCst));
+    assert!(asked == told_at && asked > 0, "the model was not asked again");
     assert_eq!(house.chain(&thread).len(), 2);
 }
 
@@ -287,7 +276,7 @@ fn whoever_runs_a_chain_runs_it_to_its_end_whoever_speaks_to_it_or_stops_it_in_b
     for is_stopped in [false, true] {
         let house = House::new();
         let thread = house.thread();
-        let other = Arc::new(house.another());
+        let other = house.another();
         let (work, model) = small(600, 12, 400);
         let (at, said) = (thread.clone(), work.clone());
         let sender = Arc::new(std::sync::Mutex::new(None));
@@ -344,31 +333,25 @@ fn what_somebody_else_wants_of_a_chain_and_can_not_have_does_not_end_its_run() {
 fn whoever_speaks_to_a_chain_that_hands_itself_over_is_told_its_end() {
     let house = House::new();
     let thread = house.thread();
-    let other = Arc::new(house.another());
+    let other = house.another();
     let (work, _) = small(600, 12, 400);
     let (at, said) = (thread.clone(), work.clone());
     let sender = Arc::new(std::sync::Mutex::new(None));
     let begun = sender.clone();
-    let mut is_begun = false;
-    let ended = house.engine.send(&thread, Input::text("count"), &work, &Cancel::new(), &mut |told| {
-        if matches!(told, Told::Committed { reason: Reason::ToolResultsCommitted, .. })
-            && !std::mem::replace(&mut is_begun, true)
-        {
-            let (other, at, said) = (other.clone(), at.clone(), said.clone());
-            *begun.lock().unwrap() = Some(std::thread::spawn(move || {
-                let mut links = std::collections::HashSet::new();
-                let mut tell = |told: Told<'_>| {
-                    if let Told::Committed { thread, .. } = told {
-                        links.insert(thread.clone());
-                    }
-                };
-                let ended = other.engine.send(&at, Input::text("and this"), &said, &Cancel::new(), &mut tell);
-                (ended, links.len())
-            }));
-            std::thread::sleep(Duration::from_millis(200));
-        }
+    house.once_after(Reason::ToolResultsCommitted, move |_| {
+        *begun.lock().unwrap() = Some(std::thread::spawn(move || {
+            let mut links = std::collections::HashSet::new();
+            let mut tell = |told: Told<'_>| {
+                if let Told::Committed { thread, .. } = told {
+                    links.insert(thread.clone());
+                }
+            };
+            let ended = other.engine.send(&at, Input::text("and this"), &said, &Cancel::new(), &mut tell);
+            (ended, links.len())
+        }));
+        std::thread::sleep(Duration::from_millis(200));
     });
-    ended.unwrap();
+    house.send(&thread, Input::text("count"), &work).0.unwrap();
     let (told, links) = sender.lock().unwrap().take().unwrap().join().unwrap();
     let told = told.unwrap();
     assert_eq!(
@@ -386,7 +369,7 @@ fn who_gets_a_thread_while_it_speaks_to_it_looks_again() {
     for slow in 0..6 {
         let mut house = House::new();
         let thread = house.thread();
-        let other = Arc::new(house.another());
+        let other = house.another();
         let (work, _) = small(600, 12, 400);
         let (over, is_over) = std::sync::mpsc::channel::<()>();
         let (slowly, is_slow) = std::sync::mpsc::channel::<()>();
@@ -419,20 +402,19 @@ fn who_gets_a_thread_while_it_speaks_to_it_looks_again() {
                 }));
             }
         }
-        let mut sender = None;
-        let ended = house.engine.send(&thread, Input::text("count"), &work, &Cancel::new(), &mut |told| {
-            if matches!(told, Told::Committed { reason: Reason::ToolResultsCommitted, .. }) && sender.is_none() {
-                let (other, at, said) = (other.clone(), thread.clone(), work.clone());
-                sender = Some(std::thread::spawn(move || {
-                    other.engine.send(&at, Input::text("and this"), &said, &Cancel::new(), &mut |_| {})
-                }));
-                std::thread::sleep(Duration::from_millis(50));
-                house.store.post(said_later(&chain_end(&house, &thread), "send-later")).unwrap();
-            }
+        let sender = Arc::new(std::sync::Mutex::new(None));
+        let (begun, third, said) = (sender.clone(), house.another(), work.clone());
+        house.once_after(Reason::ToolResultsCommitted, move |thread| {
+            let at = thread.clone();
+            *begun.lock().unwrap() = Some(std::thread::spawn(move || {
+                other.engine.send(&at, Input::text("and this"), &said, &Cancel::new(), &mut |_| {})
+            }));
+            std::thread::sleep(Duration::from_millis(50));
+            third.store.post(said_later(&chain_end(&third, thread), "send-later")).unwrap();
         });
-        ended.unwrap();
+        house.send(&thread, Input::text("count"), &work).0.unwrap();
         drop(over);
-        let told = sender.unwrap().join().unwrap().unwrap();
+        let told = sender.lock().unwrap().take().unwrap().join().unwrap().unwrap();
         assert_eq!(
             (told.status.status().unwrap(), told.result.as_deref()),
             (Status::Completed, Some("that was all")),
@@ -458,7 +440,7 @@ fn who_gets_a_thread_while_it_speaks_to_it_looks_again() {
 fn who_gets_a_thread_after_others_were_heard_is_told_what_its_own_message_came_to() {
     let house = House::new();
     let thread = house.thread();
-    let other = Arc::new(house.another());
+    let other = house.another();
     let (work, _) = small(60_000, 3, 40);
     let (over, is_over) = std::sync::mpsc::channel::<()>();
     let mut asked = 0;
@@ -469,22 +451,21 @@ fn who_gets_a_thread_after_others_were_heard_is_told_what_its_own_message_came_t
             _ = is_over.recv_timeout(Duration::from_secs(20));
         }
     }));
-    let mut sender = None;
-    let ended = house.engine.send(&thread, Input::text("count"), &work, &Cancel::new(), &mut |told| {
-        if matches!(told, Told::Committed { reason: Reason::ToolResultsCommitted, .. }) && sender.is_none() {
-            let (other, at, said) = (other.clone(), thread.clone(), work.clone());
-            sender = Some(std::thread::spawn(move || {
-                other.engine.send(&at, Input::text("and this"), &said, &Cancel::new(), &mut |_| {})
-            }));
-            while house.store.pending(&thread).unwrap().is_empty() {
-                std::thread::sleep(Duration::from_millis(1));
-            }
-            house.store.post(said_later(&thread, "send-later")).unwrap();
+    let sender = Arc::new(std::sync::Mutex::new(None));
+    let (begun, third, said) = (sender.clone(), house.another(), work.clone());
+    house.once_after(Reason::ToolResultsCommitted, move |thread| {
+        let at = thread.clone();
+        *begun.lock().unwrap() = Some(std::thread::spawn(move || {
+            other.engine.send(&at, Input::text("and this"), &said, &Cancel::new(), &mut |_| {})
+        }));
+        while third.store.pending(thread).unwrap().is_empty() {
+            std::thread::sleep(Duration::from_millis(1));
         }
+        third.store.post(said_later(thread, "send-later")).unwrap();
     });
-    ended.unwrap();
+    house.send(&thread, Input::text("count"), &work).0.unwrap();
     drop(over);
-    let told = sender.unwrap().join().unwrap().unwrap();
+    let told = sender.lock().unwrap().take().unwrap().join().unwrap().unwrap();
     let runs = house.store.runs(&thread).unwrap();
     let own = runs.iter().find(|run| Some(&run.run_id) == told.run_id.as_ref()).unwrap();
     let answered = own.meta.source_mailbox_entry_id.as_deref();
@@ -582,7 +563,7 @@ fn what_is_left_for_a_thread_that_went_on_is_heard_once_by_the_one_that_goes_on(
 fn a_successor_is_held_from_its_first_moment_on() {
     let house = House::new();
     let thread = house.thread();
-    let other = Arc::new(house.another());
+    let other = house.another();
     let (work, _) = small(600, 12, 400);
     let refused = Arc::new(AtomicUsize::new(0));
     let count = refused.clone();
@@ -604,23 +585,20 @@ fn a_successor_is_held_from_its_first_moment_on() {
 fn what_was_sent_to_a_thread_before_it_was_continued_is_heard_by_the_one_that_goes_on() {
     let house = House::new();
     let thread = house.thread();
-    let other = house.another();
+    let (other, third) = (house.another(), house.another());
     let (work, _) = small(600, 12, 400);
-    let mut is_sent = false;
-    let work = &work;
-    std::thread::scope(|scope| {
-        let (thread, other) = (&thread, &other);
-        let ended = house.engine.send(thread, Input::text("count"), work, &Cancel::new(), &mut |told| {
-            if matches!(told, Told::Committed { reason: Reason::AssistantTurnCommitted, .. }) && !is_sent {
-                is_sent = true;
-                scope.spawn(move || other.send(thread, Input::text("and the moons"), work).0.unwrap());
-                while house.store.pending(thread).unwrap().is_empty() {
-                    std::thread::yield_now();
-                }
-            }
-        });
-        assert!(ended.is_ok());
+    let sender = Arc::new(std::sync::Mutex::new(None));
+    let (begun, said) = (sender.clone(), work.clone());
+    house.once_after(Reason::AssistantTurnCommitted, move |thread| {
+        let at = thread.clone();
+        let speak = move || _ = other.send(&at, Input::text("and the moons"), &said).0.unwrap();
+        *begun.lock().unwrap() = Some(std::thread::spawn(speak));
+        while third.store.pending(thread).unwrap().is_empty() {
+            std::thread::yield_now();
+        }
     });
+    house.send(&thread, Input::text("count"), &work).0.unwrap();
+    sender.lock().unwrap().take().unwrap().join().unwrap();
     let heard: Vec<_> = house
         .chain(&thread)
         .into_iter()

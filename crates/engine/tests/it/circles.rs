@@ -1,9 +1,7 @@
 //! Who waits for whom.
 
-use std::panic::{AssertUnwindSafe, catch_unwind};
-
-use selvedge_engine::{Input, Told};
-use selvedge_model::{AgentId, Cancel, Message, NewThread, Reason, Role, ThreadId};
+use selvedge_engine::Input;
+use selvedge_model::{AgentId, Message, NewThread, Reason, Role, ThreadId};
 use selvedge_store::{Acquire, Leases};
 use serde_json::json;
 
@@ -15,13 +13,7 @@ fn a_wait_that_leads_back_is_seen_through_children_and_calls_and_only_while_some
     let house = House::new();
     let thread = house.thread();
     let work = parent(vec![("s", json!({"task": "count"}))], nursery(Vec::new()));
-    let cut = catch_unwind(AssertUnwindSafe(|| {
-        house.engine.send(&thread, Input::text("go"), &work, &Cancel::new(), &mut |told| {
-            let is_born = matches!(told, Told::Committed { reason: Reason::ToolIntentCommitted, .. });
-            assert!(!is_born, "the process dies here");
-        })
-    }));
-    assert!(cut.is_err());
+    house.dies_after(Reason::ToolIntentCommitted, || house.send(&thread, Input::text("go"), &work));
     let child = house.children_of(&thread).remove(0).thread_id;
     let none = |_: &str, _: &serde_json::Value| Vec::new();
     let leads_back = |from: &ThreadId, to: &ThreadId| house.engine.waits_for(from, to, &none, 8).unwrap();
@@ -48,13 +40,7 @@ fn a_wait_for_a_child_that_waits_for_a_place_leads_back_if_nobody_else_makes_roo
     let thread = house.thread();
     let calls = ["s1", "s2", "s3"].map(|id| (id, json!({"task": "count", "detached": true})));
     let work = parent(calls.to_vec(), nursery(Vec::new()));
-    let cut = catch_unwind(AssertUnwindSafe(|| {
-        house.engine.send(&thread, Input::text("go"), &work, &Cancel::new(), &mut |told| {
-            let is_born = matches!(told, Told::Committed { reason: Reason::ToolIntentCommitted, .. });
-            assert!(!is_born, "the process dies here");
-        })
-    }));
-    assert!(cut.is_err());
+    house.dies_after(Reason::ToolIntentCommitted, || house.send(&thread, Input::text("go"), &work));
     let [one, other, queued] = <[_; 3]>::try_from(house.children_of(&thread)).unwrap().map(|child| child.thread_id);
     let none = |_: &str, _: &serde_json::Value| Vec::new();
     let leads_back = |from: &ThreadId, at_once| house.engine.waits_for(from, &one, &none, at_once).unwrap();
@@ -78,20 +64,14 @@ fn those_who_all_wait_for_a_child_without_a_place_never_make_room_for_it() {
     let house = House::new();
     let thread = house.thread();
     let spawns = |call: &'static str| parent(vec![(call, json!({"task": "count"}))], nursery(Vec::new()));
-    let is_born = |told: Told<'_>| {
-        let is_born = matches!(told, Told::Committed { reason: Reason::ToolIntentCommitted, .. });
-        assert!(!is_born, "the process dies here");
-    };
     let calls = ["s1", "s2", "s3"].map(|id| (id, json!({"task": "count", "detached": true})));
     let work = parent(calls.to_vec(), nursery(Vec::new()));
-    let cut = || house.engine.send(&thread, Input::text("go"), &work, &Cancel::new(), &mut |told| is_born(told));
-    assert!(catch_unwind(AssertUnwindSafe(cut)).is_err());
+    house.dies_after(Reason::ToolIntentCommitted, || house.send(&thread, Input::text("go"), &work));
     let [one, other, queued] = <[_; 3]>::try_from(house.children_of(&thread)).unwrap().map(|child| child.thread_id);
     house.dies_running(&one);
     // An open call of the other one names whom it waits for.
     let work = spawns("s");
-    let cut = || house.engine.resume(&other, Input::nothing(), &work, &Cancel::new(), &mut |told| is_born(told));
-    assert!(catch_unwind(AssertUnwindSafe(cut)).is_err());
+    house.dies_after(Reason::ToolIntentCommitted, || house.taken_up(&other, Input::nothing(), &work));
     let alive = house.another();
     let leases = [&thread, &one, &other].map(|thread| alive.store.acquire(thread, Acquire::default()).unwrap());
     let named = |named: &ThreadId| {

@@ -133,13 +133,8 @@ fn a_run_that_is_stopped_says_so_and_keeps_what_was_said() {
     let house = House::new();
     let thread = house.thread();
     let cancel = Cancel::new();
-    let work = agent(vec![Reply::Waits], Vec::new());
-    let stopper = cancel.clone();
-    let ended = house.engine.send(&thread, Input::text("hi"), &work, &cancel, &mut move |told| {
-        if matches!(told, selvedge_engine::Told::Draft(_)) {
-            stopper.say(Stop::Cancelled);
-        }
-    });
+    let work = agent(vec![Reply::Stops(cancel.clone())], Vec::new());
+    let ended = house.engine.send(&thread, Input::text("hi"), &work, &cancel, &mut |_| {});
     assert_eq!(ended.unwrap().status, Status::Cancelled);
     let loaded = house.loaded(&thread);
     assert_eq!(loaded.messages.last().unwrap().plain_text(), "(stopped by user)");

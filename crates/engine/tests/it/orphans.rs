@@ -2,16 +2,14 @@
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::slice::from_ref;
-use std::sync::Arc;
-use std::sync::atomic::Ordering;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use selvedge_engine::{Assignment, Choice, Input, Told};
+use selvedge_engine::{Assignment, Choice, Input};
 use selvedge_model::event::SuspendReason;
 use selvedge_model::limits::Limits;
-use selvedge_model::{
-    AgentId, CallId, Cancel, Event, Message, Money, NewThread, Price, Reason, Role, Run, Status, ThreadId,
-};
+use selvedge_model::{AgentId, CallId, Cancel, Message, Money, NewThread, Price, Reason, Role, Run, Status, ThreadId};
 use selvedge_store::{Acquire, Feed, Leases, Ledger, Logs, Registry};
 use serde_json::json;
 
@@ -19,7 +17,7 @@ use crate::chains::small;
 use crate::families::Deadly;
 use crate::replay::assert_identical;
 use crate::spawning::{nursery, parent};
-use crate::support::{House, Meanwhile, Reply, agent};
+use crate::support::{House, Meanwhile, Reply, agent, assert_dies};
 
 fn price() -> Option<Price> {
     Some(Price { input: "1000".parse().unwrap(), output: "1000".parse().unwrap(), ..Price::default() })
@@ -61,18 +59,11 @@ impl House {
         assert_eq!((self.status(thread), self.store.holder(thread).unwrap()), (Status::Running, None));
     }
 
-    /// A process that runs a thread until that has handed itself over, and dies before it takes the successor; gives that one.
+    /// A process that runs a thread until that has handed itself over, and dies before it runs the successor; gives that one.
     fn dies_handing_over(&self, thread: &ThreadId) -> ThreadId {
-        let (other, (mut work, _)) = (self.another(), small(600, 12, 400));
+        let (other, (mut work, _)) = (self.another().dying_between_threads(), small(600, 12, 400));
         work.price = Some(Price::default());
-        let run = || {
-            other.engine.resume(thread, Input::nothing(), &work, &Cancel::new(), &mut |told| {
-                let is_handoff = |event: &Event| matches!(event, Event::ThreadHandoff(_));
-                let is_over = matches!(told, Told::Committed { events, .. } if events.iter().any(is_handoff));
-                assert!(!is_over, "the process dies here");
-            })
-        };
-        assert!(catch_unwind(AssertUnwindSafe(run)).is_err());
+        assert_dies(|| other.taken_up(thread, Input::nothing(), &work));
         let next = self.store.get(thread).unwrap().manifest.continuation_thread_id.unwrap();
         assert_eq!((self.status(&next), self.store.holder(&next).unwrap()), (Status::Created, None));
         next
@@ -97,22 +88,28 @@ fn a_child_that_dies_at_any_moment_of_its_parents_run_is_settled_before_that_run
     for moment in [Reason::ToolResultsCommitted, Reason::Reserved, Reason::AssistantTurnCommitted] {
         let house = House::new();
         let (thread, work) = family(&house);
-        let (mut has_died, mut at_the_end) = (false, None);
-        let ended = house.engine.send(&thread, Input::text("go"), &work, &Cancel::new(), &mut |told| match told {
-            Told::Committed { thread: of, reason, .. } if *of == thread => {
-                let is_there = !house.children_of(&thread).is_empty();
-                if is_there && !has_died && reason == moment {
-                    house.dies_running(&house.only_child(&thread));
-                    has_died = true;
-                }
-                if reason == Reason::RunFinished {
-                    at_the_end = Some(house.status(&house.only_child(&thread)));
-                }
+        let (has_died, at_the_end) = (Arc::new(AtomicBool::new(false)), Arc::new(Mutex::new(None)));
+        let (dies, ends, of, other) = (has_died.clone(), at_the_end.clone(), thread.clone(), house.another());
+        house.after_commit(move |batch| {
+            let own = &batch.parts[0];
+            if own.thread != of {
+                return;
             }
-            _ => {}
+            let is_there = !other.children_of(&of).is_empty();
+            if is_there && own.changeset.reason == moment && !dies.swap(true, Ordering::SeqCst) {
+                other.dies_running(&other.only_child(&of));
+            }
+            if own.changeset.reason == Reason::RunFinished {
+                *ends.lock().unwrap() = Some(other.status(&other.only_child(&of)));
+            }
         });
-        assert_eq!((ended.unwrap().status.status().unwrap(), has_died), (Status::Completed, true), "{moment:?}");
-        assert_eq!(at_the_end, Some(Status::Suspended), "{moment:?}");
+        let ended = house.send(&thread, Input::text("go"), &work).0.unwrap();
+        assert_eq!(
+            (ended.status.status().unwrap(), has_died.load(Ordering::SeqCst)),
+            (Status::Completed, true),
+            "{moment:?}"
+        );
+        assert_eq!(*at_the_end.lock().unwrap(), Some(Status::Suspended), "{moment:?}");
         let child = house.only_child(&thread);
         let account = house.store.account(&child).unwrap().unwrap();
         assert_eq!((account.reserved, house.why(&child).as_deref()), (Money::ZERO, Some("process_lost")));
@@ -186,25 +183,20 @@ fn nothing_is_taken_from_somebody_alive_who_is_slow_between_two_threads_of_a_cha
         house.send(&thread, Input::text("go"), &work).0.unwrap();
         let child = house.only_child(&thread);
         // Whoever resumed it is not the process on record, which is dead.
-        let (runner, looker) = (house.another(), house.another());
+        let (mut runner, looker) = (house.another(), house.another());
         looker.processes.1.store(true, Ordering::SeqCst);
         let root = thread.clone();
         // A run of the parent looks at its children.
         let look: Meanwhile = Box::new(move |_| _ = looker.send(&root, Input::text("and now?"), &later()).0.unwrap());
-        let mut look = Some(look);
-        if is_between {
-            *runner.store.before_successor.lock().unwrap() = look.take();
+        match is_between {
+            // It has the old thread still, and is about to go on with the new one.
+            false => *runner.store.before_successor.lock().unwrap() = Some(look),
+            // It has given the old one back, and not begun with the new one.
+            true => runner = runner.before_successor_begins(look),
         }
         let (mut small, _) = small(600, 12, 400);
         small.price = Some(Price::default());
-        let ended = runner.engine.resume(&child, Input::nothing(), &small, &Cancel::new(), &mut |told| {
-            let is_handoff = |event: &Event| matches!(event, Event::ThreadHandoff(_));
-            if matches!(told, Told::Committed { events, .. } if events.iter().any(is_handoff)) {
-                // It has the old thread still, and is about to go on with the new one.
-                look.take().into_iter().for_each(|look| look(&child));
-            }
-        });
-        assert_eq!(ended.unwrap().status, Status::Completed);
+        assert_eq!(runner.taken_up(&child, Input::nothing(), &small).status, Status::Completed);
         for link in house.store.chain(&child).unwrap() {
             let runs = house.store.runs(&link.manifest.thread_id).unwrap();
             let is_settled = |run: &Run| run.meta.termination_code.as_deref() == Some("process_lost");
@@ -288,13 +280,7 @@ fn a_child_whose_process_was_lost_is_started_again_by_the_call_that_is_open_and_
 
 /// Runs a parent whose process dies when its child is on record and nobody has been started for it.
 fn cut_after_birth(house: &House, thread: &ThreadId, work: &Assignment) {
-    let cut = catch_unwind(AssertUnwindSafe(|| {
-        house.engine.send(thread, Input::text("go"), work, &Cancel::new(), &mut |told| {
-            let is_born = matches!(told, Told::Committed { reason: Reason::ToolIntentCommitted, .. });
-            assert!(!is_born, "the process dies here");
-        })
-    }));
-    assert!(cut.is_err());
+    house.dies_after(Reason::ToolIntentCommitted, || house.send(thread, Input::text("go"), work));
 }
 
 /// Somebody was once asked what became of the call, and whatever he said lost what the child had come to.

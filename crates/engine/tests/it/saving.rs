@@ -10,10 +10,10 @@ use selvedge_items::config::state_persistence::{Action, Coalesce, StatePersisten
 use selvedge_log::Head;
 use selvedge_model::event::EffectClass;
 use selvedge_model::limits::Limits;
-use selvedge_model::{Cancel, Event, ModelError, Price, Reason, Status, Stop, ThreadId};
+use selvedge_model::{Cancel, Event, ModelError, Part, Price, Reason, Status, ThreadId};
 use selvedge_store::memory::MemoryStore;
 use selvedge_store::snapshot::{Away, Behind, Kept, Place, Read, Saved};
-use selvedge_store::{Error, Result, Snapshots};
+use selvedge_store::{Error, Logs, Result, Snapshots};
 use serde_json::{Value, json};
 
 use crate::support::{Counting, House, Reply, agent};
@@ -60,12 +60,7 @@ fn every_trigger_saves() {
     let mut seen: Vec<String> = Vec::new();
     let mut check = |work: &Assignment, cancel: &Cancel, status: Status, expected: &[&str]| {
         let thread = house.thread();
-        let stop = cancel.clone();
-        let ended = house.engine.send(&thread, Input::text("go"), work, cancel, &mut move |told| {
-            if matches!(told, selvedge_engine::Told::Draft(_)) {
-                stop.say(Stop::Cancelled);
-            }
-        });
+        let ended = house.engine.send(&thread, Input::text("go"), work, cancel, &mut |_| {});
         assert_eq!(ended.unwrap().status, status);
         assert_eq!(triggers(&house, &thread), expected);
         seen.extend(expected.iter().map(|trigger| (*trigger).to_owned()));
@@ -76,8 +71,9 @@ fn every_trigger_saves() {
     let mut short = looking(Reply::Says("on"));
     short.limits = Limits { turns: Some(1), ..Limits::default() };
     check(&short, &never, Status::Suspended, &["pre_turn", "post_llm", "post_tools", "on_suspend"]);
-    let stopped = agent(vec![Reply::Waits], Vec::new());
-    check(&stopped, &Cancel::new(), Status::Cancelled, &["pre_turn", "on_cancel"]);
+    let cancel = Cancel::new();
+    let stopped = agent(vec![Reply::Stops(cancel.clone())], Vec::new());
+    check(&stopped, &cancel, Status::Cancelled, &["pre_turn", "on_cancel"]);
     for trigger in selvedge_engine::snapshot::Trigger::ALL {
         assert!(seen.iter().any(|seen| seen == trigger.as_str()), "{trigger:?} was never seen");
     }
@@ -101,16 +97,18 @@ fn each_call_of_the_model_is_saved_before_it_is_made_when_nothing_else_saves() {
             work.price = Some(Price { input: "1".parse().unwrap(), output: "2".parse().unwrap(), ..Price::default() });
             work.limits.spend = Some("1".parse().unwrap());
         }
-        let mut before = Vec::new();
-        let store = house.store.inner.another();
-        let ended = house.engine.send(&thread, Input::text("go"), &work, &Cancel::new(), &mut |told| {
-            if let selvedge_engine::Told::Committed { reason: Reason::AssistantTurnCommitted, version, .. } = told {
-                let newest = store.kept(&thread, ARCHIVE).unwrap()[0].version;
-                before.push(version - newest);
+        let before = Arc::new(Mutex::new(Vec::new()));
+        let (store, behind) = (house.store.inner.another(), before.clone());
+        house.after_commit(move |batch| {
+            let Part { thread, changeset, .. } = &batch.parts[0];
+            if changeset.reason == Reason::AssistantTurnCommitted {
+                let newest = store.kept(thread, ARCHIVE).unwrap()[0].version;
+                behind.lock().unwrap().push(store.head(thread).unwrap().version - newest);
             }
         });
-        assert_eq!(ended.unwrap().status, Status::Completed);
+        assert_eq!(house.send(&thread, Input::text("go"), &work).0.unwrap().status, Status::Completed);
         assert_eq!(triggers(&house, &thread), ["pre_turn", "pre_turn", "pre_turn", "pre_turn", "on_completion"]);
+        let before = before.lock().unwrap();
         assert!(before.iter().all(|behind| *behind == 1) && before.len() == 4, "{before:?}");
     }
 }
@@ -191,13 +189,13 @@ fn beside_a_run(is_full: bool) -> (House, ThreadId) {
     let thread = house.thread();
     let long = "a long story ".repeat(6_000);
     let work = looking(Reply::Says("done"));
-    let ended = house.engine.send(&thread, Input::text(long), &work, &Cancel::new(), &mut |told| {
-        if matches!(told, selvedge_engine::Told::Committed { reason: Reason::AssistantTurnCommitted, .. }) {
+    house.after_commit(move |batch| {
+        if batch.parts[0].changeset.reason == Reason::AssistantTurnCommitted {
             // As often as it may be tried.
             (0..3).for_each(|_| say.send(()).unwrap());
         }
     });
-    assert_eq!(ended.unwrap().status, Status::Completed);
+    assert_eq!(house.send(&thread, Input::text(long), &work).0.unwrap().status, Status::Completed);
     (house, thread)
 }
 

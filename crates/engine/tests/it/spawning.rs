@@ -5,7 +5,7 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use selvedge_engine::spawn::{Children, Order, Spawning};
-use selvedge_engine::{Assignment, Input, Outcome, Told};
+use selvedge_engine::{Assignment, Input, Outcome};
 use selvedge_model::event::{EffectClass, Process};
 use selvedge_model::limits::Limits;
 use selvedge_model::tool::{Risk, Started, ToolKind};
@@ -236,18 +236,18 @@ fn a_process_of_its_own_is_on_record_before_it_may_act() {
     let nursery = nursery(vec![Reply::Says("three")]);
     let launched = nursery.launched.clone();
     let work = parent(vec![("s", json!({"task": "count", "detached": true}))], nursery);
-    let mut recorded = None;
-    let ended = house.engine.send(&thread, Input::text("go"), &work, &Cancel::new(), &mut |told| {
-        if let Told::Committed { reason: Reason::ToolIntentCommitted, events, .. } = told {
-            let process = events.iter().find_map(|event| match event {
-                Event::ToolIntent(intent) => intent.process.clone(),
-                _ => None,
-            });
-            recorded = Some((process.unwrap().pid, launched.load(Ordering::SeqCst)));
-        }
+    let recorded = Arc::new(Mutex::new(None));
+    let (record, acted, log) = (recorded.clone(), launched.clone(), house.store.inner.another());
+    house.once_after(Reason::ToolIntentCommitted, move |thread| {
+        let lines = log.read(thread, 0, usize::MAX).unwrap();
+        let process = lines.iter().find_map(|line| match &line.event {
+            Event::ToolIntent(intent) => intent.process.clone(),
+            _ => None,
+        });
+        *record.lock().unwrap() = Some((process.unwrap().pid, acted.load(Ordering::SeqCst)));
     });
-    assert_eq!(ended.unwrap().status, Status::Completed);
-    assert_eq!(recorded, Some((7_000_000, 0)));
+    assert_eq!(house.send(&thread, Input::text("go"), &work).0.unwrap().status, Status::Completed);
+    assert_eq!(*recorded.lock().unwrap(), Some((7_000_000, 0)));
     assert_eq!((launched.load(Ordering::SeqCst), house.told(&thread, "s")["status"].clone()), (1, json!("running")));
     let child = house.children_of(&thread)[0].clone();
     assert_eq!(child.status, Status::Created, "nobody here runs it");
@@ -264,15 +264,7 @@ fn killed_right_after_the_batch_the_child_is_run_once_by_whoever_goes_on() {
     let house = House::new();
     let thread = house.thread();
     let work = parent(vec![("s", json!({"task": "count"}))], nursery(vec![Reply::Says("three")]));
-    let cut = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
-        house.engine.send(&thread, Input::text("go"), &work, &Cancel::new(), &mut |told| {
-            assert!(
-                !matches!(told, Told::Committed { reason: Reason::ToolIntentCommitted, .. }),
-                "the process dies here"
-            );
-        })
-    }));
-    assert!(cut.is_err());
+    house.dies_after(Reason::ToolIntentCommitted, || house.send(&thread, Input::text("go"), &work));
     assert_eq!(house.children_of(&thread)[0].status, Status::Created);
     let later = house.another();
     let ended = later.taken_up(&thread, Input::nothing(), &work);
@@ -411,13 +403,8 @@ fn a_process_that_never_came_to_life_is_started_again() {
     let nursery = nursery(vec![Reply::Says("three")]);
     let launched = nursery.launched.clone();
     let work = parent(vec![("s", json!({"task": "count", "detached": true}))], nursery);
-    let cut = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
-        house.engine.send(&thread, Input::text("go"), &work, &Cancel::new(), &mut |told| {
-            let is_intent = matches!(told, Told::Committed { reason: Reason::ToolIntentCommitted, .. });
-            assert!(!is_intent, "the process dies here, before it opens the gate");
-        })
-    }));
-    assert!(cut.is_err());
+    // Before it opens the gate.
+    house.dies_after(Reason::ToolIntentCommitted, || house.send(&thread, Input::text("go"), &work));
     assert_eq!(launched.load(Ordering::SeqCst), 0);
     house.another().taken_up(&thread, Input::nothing(), &work);
     assert_eq!((launched.load(Ordering::SeqCst), house.children_of(&thread).len()), (1, 1));

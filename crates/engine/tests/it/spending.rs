@@ -291,15 +291,9 @@ fn a_provider_that_answers_no_has_charged_nothing() {
 fn an_answer_that_was_stopped_is_counted_at_its_bound_with_the_end_of_the_run() {
     let house = House::new();
     let thread = house.thread();
-    let work = paid(vec![Reply::Waits], "1");
     let cancel = Cancel::new();
-    let stop = cancel.clone();
-    let mut tell = |told: selvedge_engine::Told<'_>| {
-        if matches!(told, selvedge_engine::Told::Draft(_)) {
-            stop.say(Stop::Cancelled);
-        }
-    };
-    let ended = house.engine.send(&thread, Input::text("hi"), &work, &cancel, &mut tell).unwrap();
+    let work = paid(vec![Reply::Stops(cancel.clone())], "1");
+    let ended = house.engine.send(&thread, Input::text("hi"), &work, &cancel, &mut |_| {}).unwrap();
     assert_eq!(ended.status, Status::Cancelled);
     let told = postings(&house, &thread);
     assert_eq!(names(&house, &thread), ["account_opened", "reserved", "issued", "settled", "account_closed"]);

@@ -1,6 +1,7 @@
 //! A house to run in: a store, a model that answers from a list, tools that remember.
 
 use std::io::BufRead;
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
@@ -15,7 +16,7 @@ use selvedge_model::scope::Scopes;
 use selvedge_model::tool::{Processes, Reconciled, Risk, Started, ToolKind};
 use selvedge_model::{
     AgentId, Batch, Call, CallId, Cancel, CommitKey, Digest, Draft, Model, ModelError, NewThread, Output, OwnerId,
-    Posted, Prompt, Reason, Request, RequestId, Role, ThreadId, Timestamp, Tool, ToolError, ToolSpec,
+    Posted, Prompt, Reason, Request, RequestId, Role, Stop, ThreadId, Timestamp, Tool, ToolError, ToolSpec,
 };
 use selvedge_store::conformance::support::{ScriptedClock, SeededIds};
 use selvedge_store::memory::MemoryStore;
@@ -35,6 +36,11 @@ pub(crate) struct Refusing {
     pub(crate) before_stop: Mutex<Option<Meanwhile>>,
     /// Done right after the next commit that creates a thread which goes on in another's place, before that one runs.
     pub(crate) before_successor: Mutex<Option<Meanwhile>>,
+    /// Done right after each commit, which is durable by then and told to nobody yet. It may commit itself; if it panics, the process
+    /// dies there.
+    pub(crate) after_commit: Mutex<Option<AfterCommit>>,
+    /// Done right before lines of a log are read next.
+    pub(crate) before_read: Mutex<Option<Meanwhile>>,
     /// Done right before each lease is taken.
     pub(crate) before_lease: Mutex<Option<Each>>,
     /// An account of which it says that it has no parent.
@@ -53,6 +59,8 @@ pub(crate) struct Refusing {
 pub(crate) type Meanwhile = Box<dyn FnOnce(&ThreadId) + Send>;
 /// The same, each time.
 pub(crate) type Each = Box<dyn FnMut(&ThreadId) + Send>;
+/// What is done after a commit.
+pub(crate) type AfterCommit = Arc<dyn Fn(&Batch) + Send + Sync>;
 
 impl Refusing {
     pub(crate) fn refuse(&self, reason: Option<Reason>) {
@@ -83,11 +91,14 @@ impl Commit for Refusing {
                     part.changeset.created.as_ref().is_some_and(|created| created.continuation_of.is_some())
                 };
                 let successor = batch.parts.iter().find(is_successor).map(|part| part.thread.clone());
+                // Let go of before it is done: it may commit itself.
+                let after = self.after_commit.lock().unwrap().clone().map(|after| (after, batch.clone()));
                 let committed = self.inner.commit(batch)?;
                 if let Some(successor) = successor {
                     let meanwhile = self.before_successor.lock().unwrap().take();
                     meanwhile.into_iter().for_each(|meanwhile| meanwhile(&successor));
                 }
+                after.into_iter().for_each(|(after, batch)| after(&batch));
                 match self.are_answers_lost.load(Ordering::SeqCst) {
                     true => Err(Error::OutcomeUnknown { why: "the answer was lost".to_owned() }),
                     false => Ok(committed),
@@ -111,6 +122,8 @@ impl Logs for Refusing {
         self.inner.head(thread)
     }
     fn read(&self, thread: &ThreadId, from: u64, limit: usize) -> Result<Vec<Line>> {
+        let meanwhile = self.before_read.lock().unwrap().take();
+        meanwhile.into_iter().for_each(|meanwhile| meanwhile(thread));
         self.inner.read(thread, from, limit)
     }
     fn transcript(&self, thread: &ThreadId) -> Result<(Head, Box<dyn BufRead + Send>)> {
@@ -218,6 +231,8 @@ pub(crate) enum Reply {
     Calls(Vec<(&'static str, &'static str, Value)>),
     Fails(ModelError),
     Waits,
+    /// The same, and somebody says stop once it has begun.
+    Stops(Cancel),
 }
 
 impl Model for Listed {
@@ -230,7 +245,8 @@ impl Model for Listed {
         let is_answer = |message: &&Arc<selvedge_model::Message>| message.role == Role::Assistant;
         let turn = prompt.messages.iter().filter(is_answer).count();
         let usage = Usage { input_tokens: 10, output_tokens: 5, ..Usage::default() };
-        let (content, end) = match self.0.get(turn).cloned().unwrap_or(Reply::Says("that is all")) {
+        let reply = self.0.get(turn).cloned().unwrap_or(Reply::Says("that is all"));
+        let (content, end) = match reply {
             Reply::Says(text) => {
                 draft(Draft::Text { text: text.to_owned() });
                 (vec![Block::text(text)], End::Finished)
@@ -242,8 +258,11 @@ impl Model for Listed {
                 (calls.into_iter().map(block).collect(), End::ToolCalls)
             }
             Reply::Fails(error) => return Err(error),
-            Reply::Waits => {
+            Reply::Waits | Reply::Stops(_) => {
                 draft(Draft::Text { text: "let me think".to_owned() });
+                if let Reply::Stops(cancel) = reply {
+                    cancel.say(Stop::Cancelled);
+                }
                 cancel.wait(Duration::from_secs(20));
                 let partial = vec![Block::text("let me think")];
                 return Err(ModelError::Stopped { partial, usage });
@@ -255,6 +274,17 @@ impl Model for Listed {
     fn context_tokens_max(&self, _: &str) -> Option<u64> {
         None
     }
+}
+
+/// What a process says that dies at a moment which a test chose.
+pub(crate) const DEATH: &str = "the process dies here";
+
+/// Does this, whose process dies at the moment that the test chose, and of nothing else.
+#[track_caller]
+pub(crate) fn assert_dies<T>(run: impl FnOnce() -> T) {
+    let Err(died) = catch_unwind(AssertUnwindSafe(run)) else { panic!("it lives on") };
+    let said = died.downcast_ref::<&str>().copied();
+    assert_eq!(said.or_else(|| died.downcast_ref::<String>().map(String::as_str)), Some(DEATH));
 }
 
 /// Lets the process die, as far as that can be done in a test: in the middle of a tool, too, whose panic is caught. What is thrown panics
@@ -402,6 +432,8 @@ impl House {
             before_handoff: Mutex::default(),
             before_stop: Mutex::default(),
             before_successor: Mutex::default(),
+            after_commit: Mutex::default(),
+            before_read: Mutex::default(),
             before_lease: Mutex::default(),
             orphan: Mutex::default(),
             is_dead: AtomicBool::default(),
@@ -431,6 +463,49 @@ impl House {
 
     pub(crate) fn thread(&self) -> ThreadId {
         self.engine.create(NewThread::of(AgentId::new("scribe").unwrap()), Vec::new()).unwrap()
+    }
+
+    /// Has this done right after each commit, see [`Refusing::after_commit`].
+    pub(crate) fn after_commit(&self, then: impl Fn(&Batch) + Send + Sync + 'static) {
+        *self.store.after_commit.lock().unwrap() = Some(Arc::new(then));
+    }
+
+    /// Has this done once, right after the next commit that has this reason.
+    pub(crate) fn once_after(&self, reason: Reason, then: impl FnOnce(&ThreadId) + Send + 'static) {
+        let then = Mutex::new(Some(then));
+        self.after_commit(move |batch| {
+            let own = &batch.parts[0];
+            if own.changeset.reason == reason {
+                let then = then.lock().unwrap().take();
+                then.into_iter().for_each(|then| then(&own.thread));
+            }
+        });
+    }
+
+    /// The same house, where this is done when the next thread that goes on in another's place is about to begin, and the old one was
+    /// given back.
+    pub(crate) fn before_successor_begins(mut self, meanwhile: Meanwhile) -> Self {
+        let meanwhile = Mutex::new(Some(meanwhile));
+        self.engine = self.engine.preparing(Arc::new(move |manifest, _| {
+            if manifest.continuation_of.is_some() {
+                let meanwhile = meanwhile.lock().unwrap().take();
+                meanwhile.into_iter().for_each(|meanwhile| meanwhile(&manifest.thread_id));
+            }
+            Ok(())
+        }));
+        self
+    }
+
+    /// The same house, whose process dies between two threads of a chain: the first has handed itself over, and the second not begun.
+    pub(crate) fn dying_between_threads(self) -> Self {
+        self.before_successor_begins(Box::new(|_| panic!("{DEATH}")))
+    }
+
+    /// Does this, whose process dies right after the next commit that has this reason.
+    #[track_caller]
+    pub(crate) fn dies_after<T>(&self, reason: Reason, run: impl FnOnce() -> T) {
+        self.once_after(reason, |_| panic!("{DEATH}"));
+        assert_dies(run);
     }
 
     pub(crate) fn send(

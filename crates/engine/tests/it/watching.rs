@@ -9,7 +9,7 @@ use selvedge_engine::Input;
 use selvedge_model::answer::{Answer, End, Prompt};
 use selvedge_model::limits::Limits;
 use selvedge_model::message::Block;
-use selvedge_model::{AgentId, Cancel, Draft, Model, ModelError, NewThread, Request, Status, Stop};
+use selvedge_model::{AgentId, Cancel, Draft, Model, ModelError, NewThread, Reason, Request, Status, Stop};
 use selvedge_store::Inbox;
 
 use crate::support::{House, Reply, agent, request};
@@ -79,6 +79,13 @@ fn a_request_is_seen_whether_it_came_before_its_run_was_watched_or_after() {
         let mut work = agent(vec![Reply::Waits], Vec::new());
         work.model = model.clone();
         let post = || house.store.post(request(&thread, "stop", Request::Kill)).unwrap();
+        let store = house.store.inner.another();
+        house.once_after(Reason::UserMessage, move |thread| {
+            // The run has begun: a stop from now on means it.
+            if posts_first {
+                store.post(request(thread, "stop", Request::Kill)).unwrap();
+            }
+        });
         std::thread::scope(|scope| {
             let waited = scope.spawn(|| {
                 while model.0.load(Ordering::SeqCst) == 0 {
@@ -86,14 +93,7 @@ fn a_request_is_seen_whether_it_came_before_its_run_was_watched_or_after() {
                 }
                 (!posts_first).then(post)
             });
-            let mut is_posted = false;
-            let mut tell = |_: selvedge_engine::Told<'_>| {
-                // The run has begun: a stop from now on means it.
-                if posts_first && !std::mem::replace(&mut is_posted, true) {
-                    post();
-                }
-            };
-            let ended = house.engine.send(&thread, Input::text("go"), &work, &Cancel::new(), &mut tell).unwrap();
+            let ended = house.send(&thread, Input::text("go"), &work).0.unwrap();
             assert_eq!(ended.status.status(), Some(Status::Killed));
             waited.join().unwrap();
         });
@@ -165,12 +165,11 @@ fn a_stop_that_comes_while_a_run_is_suspended_ends_the_thread() {
     let thread = house.thread();
     let failing = ModelError::Transient { why: "busy".to_owned() };
     let work = agent(vec![Reply::Fails(failing)], Vec::new());
-    let mut tell = |told: selvedge_engine::Told<'_>| {
-        if let selvedge_engine::Told::Committed { reason: selvedge_model::Reason::RunFinished, .. } = told {
-            house.store.post(request(&thread, "stop", Request::Cancel)).unwrap();
-        }
-    };
-    house.engine.send(&thread, Input::text("go"), &work, &Cancel::new(), &mut tell).unwrap();
+    let store = house.store.inner.another();
+    house.once_after(Reason::RunFinished, move |thread| {
+        store.post(request(thread, "stop", Request::Cancel)).unwrap();
+    });
+    house.send(&thread, Input::text("go"), &work).0.unwrap();
     assert_eq!(house.loaded(&thread).manifest.status, Status::Cancelled);
     assert!(house.waiting(&thread).is_empty());
 }

@@ -44,17 +44,13 @@ fn what_is_allowed_in_the_last_moment_starts_a_run_of_whoever_holds_the_thread()
     let (house, payer) = (House::new(), payer(one()));
     let other = house.another();
     let thread = house.thread();
-    let mut is_told = false;
-    let mut tell = |told: selvedge_engine::Told<'_>| {
-        if let selvedge_engine::Told::Committed { reason: selvedge_model::Reason::RunFinished, .. } = told
-            && !std::mem::replace(&mut is_told, true)
-        {
-            // It is said to wait, and its process still has it.
-            let decided = other.engine.decide(&thread, &call("p1"), Choice::Approve(None), "bob", &payer.work).unwrap();
-            assert_eq!(decided.recorded, Recorded::Left);
-        }
-    };
-    house.engine.send(&thread, Input::text("pay"), &payer.work, &Cancel::new(), &mut tell).unwrap();
+    let work = payer.work.clone();
+    house.once_after(selvedge_model::Reason::RunFinished, move |thread| {
+        // It is said to wait, and its process still has it.
+        let decided = other.engine.decide(thread, &call("p1"), Choice::Approve(None), "bob", &work).unwrap();
+        assert_eq!(decided.recorded, Recorded::Left);
+    });
+    house.send(&thread, Input::text("pay"), &payer.work).0.unwrap();
     assert_eq!(house.store.get(&thread).unwrap().manifest.status, Status::Completed);
     assert_eq!(payer.paid.load(Ordering::SeqCst), 1);
 }
