@@ -12,7 +12,7 @@ use selvedge_store_local::Access;
 use crate::bare::Bare;
 use crate::home::{Home, changesets};
 use crate::measure::{Spread, lap, settle, timed};
-use crate::moments::{Moments, Watched, What, Who, calls, micros};
+use crate::moments::{Moments, Noting, Watched, What, Who, calls, micros};
 use crate::report::{Goal, Report, Unit};
 use crate::turns::agent::assigned;
 use crate::turns::engine;
@@ -27,13 +27,15 @@ const WINDOW_TOKENS: u64 = 40_000;
 pub(crate) fn measure(folder: &Path, plan: Plan, report: &mut Report) -> Outcome<()> {
     let home = Home::make(&folder.join("store"))?;
     let store = Arc::new(Timed::new(home.open(Access::ReadWrite)?));
-    let engine = engine(&home, store.clone())?;
+    let moments = Moments::default();
+    let noted = moments.clone();
+    let engine = engine(&home, Arc::new(Noting::new(store.clone(), move |what| noted.note(what))))?;
     let turns = if plan.quick { 120 } else { 600 };
-    let warm = run(&engine, &store, turns)?;
+    let warm = run(&engine, &store, &moments, turns)?;
     let mut bare = Bare::make(&folder.join("bare"), written(&store, &warm.thread)?)?;
     let mut rounds = Vec::new();
     for _ in 0..plan.rounds {
-        let ran = run(&engine, &store, turns)?;
+        let ran = run(&engine, &store, &moments, turns)?;
         let floor = lap(ran.batches_us.len(), || timed(|| bare.append()))?;
         rounds.push((ran, floor));
     }
@@ -69,17 +71,15 @@ struct Ran {
 }
 
 /// Runs a chain.
-fn run(engine: &Engine, store: &Timed, turns: usize) -> Outcome<Ran> {
-    let moments = Moments::default();
+fn run(engine: &Engine, store: &Timed, moments: &Moments, turns: usize) -> Outcome<Ran> {
     let text = "the quick brown fox jumps over the lazy dog; ".repeat(TEXT_BYTES / 45 + 1);
-    let model = Watched::new(Who::Itself, &text[..TEXT_BYTES], calls("look", turns), &moments);
+    let model = Watched::new(Who::Itself, &text[..TEXT_BYTES], calls("look", turns), moments);
     let mut work = assigned(Arc::new(model))?;
     work.continuation.window_tokens = WINDOW_TOKENS;
     let thread = engine.create(NewThread::of(work.agent_id.clone()), Vec::new())?;
     settle();
-    store.take_batches();
-    let mut tell = |told: selvedge_engine::Told<'_>| moments.hear(&told);
-    engine.send(&thread, Input::text("look around"), &work, &Cancel::new(), &mut tell)?;
+    (_, _) = (store.take_batches(), moments.take());
+    engine.send(&thread, Input::text("look around"), &work, &Cancel::new(), &mut |_| {})?;
     let (batches_us, all) = (store.take_batches(), moments.take());
     let (mut handoffs_us, mut turns_us) = (Vec::new(), Vec::new());
     for (place, moment) in all.iter().enumerate() {

@@ -1,12 +1,15 @@
-//! When what happened in a run: its models say when they are asked, and whoever watches it when something was committed.
+//! When what happened in a run: its models say when they are asked, and its store when something was committed.
 
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Instant;
 
-use selvedge_engine::Told;
-use selvedge_model::answer::{End, Usage};
+use selvedge_model::answer::{Drafts, End, Usage};
+use selvedge_model::blocking::BoxFuture;
 use selvedge_model::message::Block;
-use selvedge_model::{Answer, CallId, Cancel, Draft, Event, Model, ModelError, Prompt, Reason};
+use selvedge_model::{
+    Answer, Batch, CallId, Cancel, CommitKey, Digest, Event, Model, ModelError, Prompt, Reason, ThreadId,
+};
+use selvedge_store::{Commit, Committed, Result as Stored, Store, Tombstone};
 use serde_json::{Value, json};
 
 /// One thing that happened.
@@ -14,7 +17,7 @@ use serde_json::{Value, json};
 pub(crate) enum What {
     /// A model was asked.
     Asked(Who),
-    /// Something was committed for this reason, by a thread that is watched.
+    /// Something was committed for this reason.
     Committed(Reason),
     /// A thread was handed over.
     HandedOver,
@@ -36,14 +39,6 @@ impl Moments {
         self.0.lock().unwrap_or_else(PoisonError::into_inner).push((what, Instant::now()));
     }
 
-    /// Notes what is told of a run.
-    pub(crate) fn hear(&self, told: &Told<'_>) {
-        if let Told::Committed { reason, events, .. } = told {
-            let hands_over = events.iter().any(|event| matches!(event, Event::ThreadHandoff(_)));
-            self.note(if hands_over { What::HandedOver } else { What::Committed(*reason) });
-        }
-    }
-
     /// Everything so far; then nothing has happened.
     pub(crate) fn take(&self) -> Vec<(What, Instant)> {
         std::mem::take(&mut *self.0.lock().unwrap_or_else(PoisonError::into_inner))
@@ -54,6 +49,42 @@ impl Moments {
 pub(crate) fn micros(from: &(What, Instant), to: &(What, Instant)) -> f64 {
     to.1.duration_since(from.1).as_secs_f64() * 1e6
 }
+
+/// A store that says when something was committed: as soon as it is, and not when whoever watches the run hears of it.
+pub(crate) struct Noting {
+    inner: Arc<dyn Store>,
+    note: Box<dyn Fn(What) + Send + Sync>,
+}
+
+impl Noting {
+    pub(crate) fn new(inner: Arc<dyn Store>, note: impl Fn(What) + Send + Sync + 'static) -> Self {
+        Self { inner, note: Box::new(note) }
+    }
+}
+
+impl Commit for Noting {
+    fn commit(&self, batch: Batch) -> Stored<Committed> {
+        let mut events = batch.parts.iter().flat_map(|part| &part.changeset.events);
+        let what = match batch.parts.first() {
+            _ if events.any(|event| matches!(event, Event::ThreadHandoff(_))) => Some(What::HandedOver),
+            first => first.map(|part| What::Committed(part.changeset.reason)),
+        };
+        let committed = self.inner.commit(batch)?;
+        what.into_iter().for_each(|what| (self.note)(what));
+        Ok(committed)
+    }
+    fn outcome(&self, key: &CommitKey) -> Stored<Option<Committed>> {
+        self.inner.outcome(key)
+    }
+    fn put_blob(&self, thread: &ThreadId, bytes: &[u8]) -> Stored<Digest> {
+        self.inner.put_blob(thread, bytes)
+    }
+    fn delete(&self, thread: &ThreadId) -> Stored<Tombstone> {
+        self.inner.delete(thread)
+    }
+}
+
+selvedge_store::forward!([] Noting, inner: Logs, Leases, Inbox, Registry, Feed, Ledger);
 
 /// A model that says when it is asked, calls what it is told to turn by turn, and then is done. It counts its turns by itself, so it
 /// goes on with its list in every thread of a chain.
@@ -73,22 +104,29 @@ impl Watched {
 }
 
 impl Model for Watched {
-    fn answer(&self, _: &Prompt<'_>, _: &mut dyn FnMut(Draft), _: &Cancel) -> Result<Answer, ModelError> {
-        self.moments.note(What::Asked(self.who));
-        let mut asked = self.asked.lock().unwrap_or_else(PoisonError::into_inner);
-        let turn = *asked;
-        *asked += 1;
-        let mut content = vec![Block::text(self.text.clone())];
-        let id =
-            CallId::new(format!("call_{turn}")).map_err(|error| ModelError::Permanent { why: error.to_string() })?;
-        let end = match self.calls.get(turn).cloned() {
-            Some((name, arguments)) => {
-                content.push(Block::tool_call(id, name.to_owned(), arguments));
-                End::ToolCalls
-            }
-            None => End::Finished,
-        };
-        Ok(Answer { content, end, usage: Some(Usage::default()), session: None })
+    fn answer<'a>(
+        &'a self,
+        _: &'a Prompt<'a>,
+        _: &'a mut Drafts<'a>,
+        _: &'a Cancel,
+    ) -> BoxFuture<'a, Result<Answer, ModelError>> {
+        Box::pin(async move {
+            self.moments.note(What::Asked(self.who));
+            let mut asked = self.asked.lock().unwrap_or_else(PoisonError::into_inner);
+            let turn = *asked;
+            *asked += 1;
+            let mut content = vec![Block::text(self.text.clone())];
+            let id = CallId::new(format!("call_{turn}"))
+                .map_err(|error| ModelError::Permanent { why: error.to_string() })?;
+            let end = match self.calls.get(turn).cloned() {
+                Some((name, arguments)) => {
+                    content.push(Block::tool_call(id, name.to_owned(), arguments));
+                    End::ToolCalls
+                }
+                None => End::Finished,
+            };
+            Ok(Answer::new(content, end).using(Usage::default()))
+        })
     }
 
     fn context_tokens_max(&self, _: &str) -> Option<u64> {

@@ -28,6 +28,7 @@ pub(crate) enum Unit {
     Cpu,
     Mebibytes,
     PerSecond,
+    Count,
     /// A part of a whole.
     Share,
 }
@@ -42,6 +43,7 @@ impl Unit {
             Self::Millis => format!("{figure:.1} ms"),
             Self::Mebibytes => format!("{figure:.1} MiB"),
             Self::PerSecond => format!("{figure:.0} /s"),
+            Self::Count => format!("{figure:.0}"),
         }
     }
 }

@@ -1,6 +1,6 @@
 //! What snapshots cost a run, and what they spare whoever loads a long thread.
 //!
-//! What a run pays is the time between a commit that was told and whatever comes next: there is nothing else in between but the
+//! What a run pays is the time between a commit and whatever comes next: there is nothing else in between but the
 //! engine itself, which is measured by the same run without snapshots.
 
 use std::path::Path;
@@ -9,19 +9,21 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Instant;
 
 use selvedge_engine::snapshot::Keeper;
-use selvedge_engine::{Assignment, Engine, Input, Told};
+use selvedge_engine::{Assignment, Engine, Input};
 use selvedge_items::config::StatePersistence;
-use selvedge_model::answer::{End, Usage};
+use selvedge_model::answer::{Drafts, End, Usage};
+use selvedge_model::blocking::BoxFuture;
 use selvedge_model::message::Block;
-use selvedge_model::{AgentId, Answer, CallId, Cancel, Draft, Model, ModelError, NewThread, Prompt, Stop, ThreadId};
+use selvedge_model::{AgentId, Answer, CallId, Cancel, Model, ModelError, NewThread, Prompt, Stop, ThreadId};
 use selvedge_store::{Registry, Snapshots};
 use selvedge_store_local::{Access, LocalStore};
 
 use crate::home::Home;
 use crate::measure::{Spread, in_turns, settle};
+use crate::moments::{Noting, What};
 use crate::report::{Goal, Report, Unit};
 use crate::turns::agent::pure;
-use crate::turns::engine;
+use crate::turns::engine_keeping;
 use crate::{Outcome, Plan};
 
 /// How many turns the cost is spread over.
@@ -68,7 +70,7 @@ fn load(folder: &Path, turns: usize, plan: Plan, report: &mut Report) -> Outcome
     let thread = run(&home, true, turns)?.thread;
     settle();
     let take_up = |keeps: bool| -> Outcome<f64> {
-        let (engine, store) = made(&home, keeps)?;
+        let (engine, store) = made(&home, keeps, |_| {})?;
         let began = Instant::now();
         engine.stop(&thread, Stop::Cancelled)?;
         let took = began.elapsed().as_secs_f64() * 1e3;
@@ -95,16 +97,16 @@ struct Ran {
     kept: usize,
 }
 
-fn made(home: &Home, keeps: bool) -> Outcome<(Engine, Arc<LocalStore>)> {
+fn made(home: &Home, keeps: bool, note: impl Fn(What) + Send + Sync + 'static) -> Outcome<(Engine, Arc<LocalStore>)> {
     let store = Arc::new(home.open(Access::ReadWrite)?);
-    let engine = engine(home, store.clone())?;
-    let keeper = || Keeper::new(store.clone(), StatePersistence::builtin());
-    Ok((if keeps { engine.keeping(keeper()?) } else { engine }, store))
+    let keeper = keeps.then(|| Keeper::new(store.clone(), StatePersistence::builtin())).transpose()?;
+    Ok((engine_keeping(home, Arc::new(Noting::new(store.clone(), note)), keeper)?, store))
 }
 
 fn run(home: &Home, keeps: bool, turns: usize) -> Outcome<Ran> {
-    let (engine, store) = made(home, keeps)?;
     let gauge = Arc::new(Gauge::default());
+    let committed = gauge.clone();
+    let (engine, store) = made(home, keeps, move |_| committed.told())?;
     let mut work = Assignment::new(AgentId::new("scribe")?, Arc::new(Talker { turns, gauge: gauge.clone() }), "talker");
     let looked = gauge.clone();
     work.tools = vec![Arc::new(pure("look", move || {
@@ -115,13 +117,8 @@ fn run(home: &Home, keeps: bool, turns: usize) -> Outcome<Ran> {
     work.continuation.window_tokens = u64::MAX / 4;
     let thread = engine.create(NewThread::of(work.agent_id.clone()), Vec::new())?;
     settle();
-    let mut tell = |told: Told<'_>| {
-        if matches!(told, Told::Committed { .. }) {
-            gauge.told();
-        }
-    };
     let began = Instant::now();
-    let ended = engine.send(&thread, Input::text("look around"), &work, &Cancel::new(), &mut tell)?;
+    let ended = engine.send(&thread, Input::text("look around"), &work, &Cancel::new(), &mut |_| {})?;
     let whole_us = began.elapsed().as_secs_f64() * 1e6;
     let had = ended.run_cost.as_ref().map_or(0, |cost| cost.turns);
     if had != turns as u64 || store.get(&thread)?.manifest.run_id.is_some() {
@@ -131,7 +128,7 @@ fn run(home: &Home, keeps: bool, turns: usize) -> Outcome<Ran> {
     Ok(Ran { thread, whole_us, between_us: gauge.nanos.load(Ordering::Relaxed) as f64 / 1e3, kept })
 }
 
-/// Adds up the time between a commit that was told and whatever comes next.
+/// Adds up the time between a commit and whatever comes next.
 #[derive(Default)]
 struct Gauge {
     told: Mutex<Option<Instant>>,
@@ -161,17 +158,24 @@ fn text() -> String {
 }
 
 impl Model for Talker {
-    fn answer(&self, prompt: &Prompt<'_>, _: &mut dyn FnMut(Draft), _: &Cancel) -> Result<Answer, ModelError> {
-        self.gauge.next();
-        let turn = prompt.messages.len() / 2;
-        let mut content = vec![Block::text(text())];
-        let id =
-            CallId::new(format!("call_{turn}")).map_err(|error| ModelError::Permanent { why: error.to_string() })?;
-        let end = if turn + 1 < self.turns { End::ToolCalls } else { End::Finished };
-        if end == End::ToolCalls {
-            content.push(Block::tool_call(id, "look", serde_json::json!({"turn": turn})));
-        }
-        Ok(Answer { content, end, usage: Some(Usage::default()), session: None })
+    fn answer<'a>(
+        &'a self,
+        prompt: &'a Prompt<'a>,
+        _: &'a mut Drafts<'a>,
+        _: &'a Cancel,
+    ) -> BoxFuture<'a, Result<Answer, ModelError>> {
+        Box::pin(async move {
+            self.gauge.next();
+            let turn = prompt.messages.len() / 2;
+            let mut content = vec![Block::text(text())];
+            let id = CallId::new(format!("call_{turn}"))
+                .map_err(|error| ModelError::Permanent { why: error.to_string() })?;
+            let end = if turn + 1 < self.turns { End::ToolCalls } else { End::Finished };
+            if end == End::ToolCalls {
+                content.push(Block::tool_call(id, "look", serde_json::json!({"turn": turn})));
+            }
+            Ok(Answer::new(content, end).using(Usage::default()))
+        })
     }
 
     fn context_tokens_max(&self, _: &str) -> Option<u64> {

@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 
 use selvedge_engine::spawn::{Children, Order, Spawning};
 use selvedge_engine::wait::wait_threads;
-use selvedge_engine::{Assignment, Engine, Input, Told};
+use selvedge_engine::{Assignment, Engine, Input};
 use selvedge_model::limits::Limits;
 use selvedge_model::tool::{Started, ToolKind};
 use selvedge_model::{Call, Cancel, Manifest, Message, Money, NewThread, Price, Reason, Role, Status, ThreadId};
@@ -20,7 +20,7 @@ use crate::bare::Bare;
 use crate::chains::now;
 use crate::home::{Home, changesets};
 use crate::measure::{Spread, in_turns, lap, settle, timed};
-use crate::moments::{Moments, Watched, What, Who, micros};
+use crate::moments::{Moments, Noting, Watched, What, Who, micros};
 use crate::report::{Goal, Report, Unit};
 use crate::turns::agent::{assigned, plain};
 use crate::turns::engine;
@@ -33,17 +33,26 @@ const SPAWN: &str = "spawn";
 pub(crate) fn measure(folder: &Path, plan: Plan, report: &mut Report) -> Outcome<()> {
     let home = Home::make(&folder.join("store"))?;
     let store = Arc::new(Timed::new(home.open(Access::ReadWrite)?));
-    let engine = engine(&home, store.clone())?;
-    in_process(folder, &engine, &store, plan, report)?;
-    detached(&home, &engine, &store, plan, report)
+    let moments = Moments::default();
+    let noted = moments.clone();
+    let engine = engine(&home, Arc::new(Noting::new(store.clone(), move |what| noted.note(what))))?;
+    in_process(folder, &engine, &store, &moments, plan, report)?;
+    detached(&home, &engine, &store, &moments, plan, report)
 }
 
-fn in_process(folder: &Path, engine: &Engine, store: &Timed, plan: Plan, report: &mut Report) -> Outcome<()> {
+fn in_process(
+    folder: &Path,
+    engine: &Engine,
+    store: &Timed,
+    moments: &Moments,
+    plan: Plan,
+    report: &mut Report,
+) -> Outcome<()> {
     let children = if plan.quick { 20 } else { 100 };
-    let warm = family(engine, store, children)?;
+    let warm = family(engine, store, moments, children)?;
     let mut bare = Bare::make(&folder.join("bare"), written(store, &warm.thread)?)?;
     let floor = |_: &Family| lap(children, || timed(|| bare.append()));
-    let rounds = in_turns(plan.rounds, || family(engine, store, children), floor)?;
+    let rounds = in_turns(plan.rounds, || family(engine, store, moments, children), floor)?;
     let all = |figures: fn(&Family) -> &[f64]| {
         Spread::of(&rounds.iter().flat_map(|(family, _)| figures(family).iter().copied()).collect::<Vec<_>>())
     };
@@ -85,15 +94,14 @@ struct Family {
     batches_us: Vec<f64>,
 }
 
-fn family(engine: &Engine, store: &Timed, children: usize) -> Outcome<Family> {
-    let moments = Moments::default();
+fn family(engine: &Engine, store: &Timed, moments: &Moments, children: usize) -> Outcome<Family> {
     let calls = (0..2 * children).map(|turn| (if turn % 2 == 0 { "look" } else { SPAWN }, json!({}))).collect();
-    let model = Watched::new(Who::Itself, "Let me see.", calls, &moments);
+    let model = Watched::new(Who::Itself, "Let me see.", calls, moments);
     let work = parent(Arc::new(model), Arc::new(Nursery { moments: moments.clone(), outside: None }))?;
     let thread = engine.create(NewThread::of(work.agent_id.clone()), Vec::new())?;
     settle();
-    store.take_batches();
-    engine.send(&thread, Input::text("go"), &work, &Cancel::new(), &mut |told| moments.hear(&told))?;
+    (_, _) = (store.take_batches(), moments.take());
+    engine.send(&thread, Input::text("go"), &work, &Cancel::new(), &mut |_| {})?;
     let (batches_us, all) = (store.take_batches(), moments.take());
     let mut found =
         Family { thread, until_asked_us: Vec::new(), spawning_us: Vec::new(), plain_us: Vec::new(), batches_us };
@@ -131,22 +139,26 @@ fn written(store: &Timed, parent: &ThreadId) -> Outcome<Vec<Vec<u8>>> {
 }
 
 /// Children that live by themselves: this program, started again behind a gate.
-fn detached(home: &Home, engine: &Engine, store: &Timed, plan: Plan, report: &mut Report) -> Outcome<()> {
+fn detached(
+    home: &Home,
+    engine: &Engine,
+    store: &Timed,
+    moments: &Moments,
+    plan: Plan,
+    report: &mut Report,
+) -> Outcome<()> {
     let (mut until_asked, mut at_gate) = (Vec::new(), Vec::new());
     let nothing = child::nothing(plan.starts)?;
     for _ in 0..plan.starts {
         let outside = Arc::new(Outside { folder: home.folder().to_owned(), gates_ms: Mutex::default() });
-        let moments = Moments::default();
-        let model = Watched::new(Who::Itself, "Let me see.", vec![(SPAWN, json!({"detached": true}))], &moments);
-        let work = parent(Arc::new(model), Arc::new(Nursery { moments, outside: Some(outside.clone()) }))?;
+        let model = Watched::new(Who::Itself, "Let me see.", vec![(SPAWN, json!({"detached": true}))], moments);
+        let nursery = Nursery { moments: moments.clone(), outside: Some(outside.clone()) };
+        let work = parent(Arc::new(model), Arc::new(nursery))?;
         let thread = engine.create(NewThread::of(work.agent_id.clone()), Vec::new())?;
-        let mut called = None;
-        let mut tell = |told: Told<'_>| {
-            if let Told::Committed { reason: Reason::AssistantTurnCommitted, .. } = told {
-                called.get_or_insert_with(now);
-            }
-        };
-        engine.send(&thread, Input::text("go"), &work, &Cancel::new(), &mut tell)?;
+        moments.take();
+        engine.send(&thread, Input::text("go"), &work, &Cancel::new(), &mut |_| {})?;
+        let is_call = |(what, _): &&(What, Instant)| *what == What::Committed(Reason::AssistantTurnCommitted);
+        let called = moments.take().iter().find(is_call).map(|(_, at)| on_shared_clock(at));
         let child = store.children(&thread)?.pop().ok_or("a parent of the bench has no child")?.manifest.thread_id;
         let waited = wait_threads(
             store,
@@ -190,21 +202,24 @@ fn detached(home: &Home, engine: &Engine, store: &Timed, plan: Plan, report: &mu
 /// What the process of a child does: it runs its thread, and writes down when its model is asked.
 pub(crate) fn run_child(folder: &Path, thread: &str) -> Outcome<Value> {
     let home = Home::at(folder)?;
-    let engine = engine(&home, Arc::new(home.open(Access::ReadWrite)?))?;
-    let (thread, moments) = (ThreadId::new(thread)?, Moments::default());
-    let (work, mut written) = (childs(&moments)?, Ok(()));
-    // Written before its end is told to anybody: whoever waits for it finds it.
-    let mut tell = |told: Told<'_>| {
-        if let (Told::Committed { reason: Reason::AssistantTurnCommitted, .. }, [(_, asked)]) =
-            (told, &moments.take()[..])
-        {
-            let at = now() - asked.elapsed().as_secs_f64() * 1e3;
-            written = fs::write(asked_file(folder, &thread), at.to_string());
+    let (thread, moments, written) = (ThreadId::new(thread)?, Moments::default(), Arc::new(Mutex::new(Ok(()))));
+    let (asked, file, outcome) = (moments.clone(), asked_file(folder, &thread), written.clone());
+    // Written before its end is committed: whoever waits for it finds it.
+    let note = move |what| {
+        if let (What::Committed(Reason::AssistantTurnCommitted), [(_, asked)]) = (what, &asked.take()[..]) {
+            let done = fs::write(&file, on_shared_clock(asked).to_string());
+            *outcome.lock().unwrap_or_else(PoisonError::into_inner) = done;
         }
     };
-    let ended = engine.resume(&thread, Input::nothing(), &work, &Cancel::new(), &mut tell)?;
-    written?;
+    let engine = engine(&home, Arc::new(Noting::new(Arc::new(home.open(Access::ReadWrite)?), note)))?;
+    let ended = engine.resume(&thread, Input::nothing(), &childs(&moments)?, &Cancel::new(), &mut |_| {})?;
+    std::mem::replace(&mut *written.lock().unwrap_or_else(PoisonError::into_inner), Ok(()))?;
     Ok(json!({"completed": ended.status == Status::Completed}))
+}
+
+/// A moment of this process on the clock that all processes share, in milliseconds.
+fn on_shared_clock(moment: &Instant) -> f64 {
+    now() - moment.elapsed().as_secs_f64() * 1e3
 }
 
 fn asked_file(folder: &Path, child: &ThreadId) -> PathBuf {

@@ -10,6 +10,7 @@ use std::sync::{Arc, Barrier};
 use std::thread;
 use std::time::Instant;
 
+use selvedge_engine::snapshot::Keeper;
 use selvedge_engine::{Assignment, Engine, Input, Options, Redactor};
 use selvedge_model::scope::Scopes;
 use selvedge_model::{AgentId, Cancel, NewThread, ThreadId};
@@ -163,6 +164,11 @@ fn metronome(engine: &Engine, thread: &ThreadId, turns: usize) -> Outcome<Vec<f6
 
 /// An engine on a store of this home.
 pub(crate) fn engine(home: &Home, store: Arc<dyn Store>) -> Outcome<Engine> {
+    engine_keeping(home, store, None)
+}
+
+/// The same, with snapshots if there is something that keeps them.
+pub(crate) fn engine_keeping(home: &Home, store: Arc<dyn Store>, snapshots: Option<Keeper>) -> Outcome<Engine> {
     Ok(Engine::new(Options {
         store,
         trust: home.options(Access::ReadWrite)?.trust,
@@ -171,5 +177,7 @@ pub(crate) fn engine(home: &Home, store: Arc<dyn Store>) -> Outcome<Engine> {
         processes: Arc::new(ProcessGroups),
         scopes: Scopes::builtin(),
         redactor: Redactor::default(),
+        snapshots,
+        prepare: None,
     }))
 }

@@ -1,17 +1,22 @@
 //! Many runs that wait for their model: what a process that does nothing costs.
 
 use std::fs;
+use std::future::{Future, poll_fn};
 use std::path::Path;
+use std::pin::pin;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Arc, Condvar, Mutex, PoisonError};
+use std::task::Poll;
 use std::time::{Duration, Instant};
 
-use selvedge_engine::{Assignment, Input};
-use selvedge_model::answer::{End, Usage};
+use selvedge_engine::{Assignment, Input, Submitted};
+use selvedge_model::answer::{Drafts, End, Usage};
+use selvedge_model::blocking::BoxFuture;
 use selvedge_model::message::Block;
-use selvedge_model::{AgentId, Answer, Cancel, Draft, Model, ModelError, NewThread, Prompt};
+use selvedge_model::{AgentId, Answer, Cancel, Model, ModelError, NewThread, Prompt, Status, Stop, ThreadId};
 use selvedge_store_local::Access;
 use serde_json::{Value, json};
+use tokio::sync::watch;
 
 use crate::home::Home;
 use crate::machine::own_memory_kib;
@@ -20,12 +25,17 @@ use crate::report::{Goal, Report, Unit};
 use crate::{Outcome, Plan, child, turns};
 
 /// How many runs wait, and for how long they are looked at.
-const RUNS: (usize, Duration) = (1_000, Duration::from_secs(5));
+const RUNS: (usize, Duration) = (10_000, Duration::from_secs(5));
 /// The same for a short run.
 const RUNS_QUICK: (usize, Duration) = (50, Duration::from_millis(300));
+/// How long runs may take to begin.
+const PATIENCE: Duration = Duration::from_secs(120);
+/// How many threads submit messages: as many as make large groups of commits.
+const SUBMITTERS: usize = 64;
 
 pub(crate) fn measure(folder: &Path, plan: Plan, report: &mut Report) -> Outcome<()> {
     let (runs, look) = if plan.quick { RUNS_QUICK } else { RUNS };
+    let cancelled = runs / 10;
     let (count, millis) = (runs.to_string(), look.as_millis().to_string());
     let (found, _) = child::run(child::command("waiting", &folder.join("store"), &[&count, &millis])?)?;
     let mut row = |key: &str, what: &str, unit: Unit, goal: Goal| {
@@ -33,13 +43,20 @@ pub(crate) fn measure(folder: &Path, plan: Plan, report: &mut Report) -> Outcome
         report.figure(&format!("waiting_{key}"), what, unit, &figure, goal);
     };
     row("share", &format!("{runs} runs that wait: share of a core"), Unit::Share, Goal::AtMost(0.01));
-    row("threads_each", "  threads of the operating system per run", Unit::Times, Goal::None);
-    row("resident_mib", "  memory", Unit::Mebibytes, Goal::None);
-    row("began_per_second", "  runs begun", Unit::PerSecond, Goal::None);
-    row("ended_per_second", "  runs ended once all are answered", Unit::PerSecond, Goal::None);
+    row("threads", "  threads of the operating system", Unit::Count, Goal::AtMost(100.0));
+    row("resident_mib", "  memory", Unit::Mebibytes, Goal::AtMost(500.0));
+    row("created_per_second", "  threads created", Unit::PerSecond, Goal::AtLeast(1_000.0));
+    row("began_per_second", "  runs begun, each with its message", Unit::PerSecond, Goal::None);
+    row("ended_ms", "  all ended, from the last answer on", Unit::Millis, Goal::AtMost(15_000.0));
+    row(
+        "cancelled_ms",
+        &format!("{cancelled} of them cancelled at once, until all have ended"),
+        Unit::Millis,
+        Goal::AtMost(2_000.0),
+    );
     report.method(
         "waiting",
-        format!("{runs} runs of one turn in one process; once all have asked their model, the process is looked at for {look:?}, then all are answered"),
+        format!("{runs} runs of one turn in one process, submitted by {SUBMITTERS} threads that are gone then; once all have asked their model, the process is looked at for {look:?}, then a tenth of them is cancelled, each by a request, and the others are answered"),
     );
     Ok(())
 }
@@ -48,26 +65,36 @@ pub(crate) fn measure(folder: &Path, plan: Plan, report: &mut Report) -> Outcome
 #[derive(Default)]
 struct Gate {
     asked: AtomicUsize,
-    is_open: Mutex<bool>,
-    opened: Condvar,
+    is_open: watch::Sender<bool>,
 }
 
 impl Gate {
     fn open(&self) {
-        *self.is_open.lock().unwrap_or_else(PoisonError::into_inner) = true;
-        self.opened.notify_all();
+        self.is_open.send_replace(true);
     }
 }
 
 impl Model for Gate {
-    fn answer(&self, _: &Prompt<'_>, _: &mut dyn FnMut(Draft), _: &Cancel) -> Result<Answer, ModelError> {
-        self.asked.fetch_add(1, Ordering::SeqCst);
-        let mut is_open = self.is_open.lock().unwrap_or_else(PoisonError::into_inner);
-        while !*is_open {
-            is_open = self.opened.wait(is_open).unwrap_or_else(PoisonError::into_inner);
-        }
-        let content = vec![Block::text("Done.")];
-        Ok(Answer { content, end: End::Finished, usage: Some(Usage::default()), session: None })
+    fn answer<'a>(
+        &'a self,
+        _: &'a Prompt<'a>,
+        _: &'a mut Drafts<'a>,
+        cancel: &'a Cancel,
+    ) -> BoxFuture<'a, Result<Answer, ModelError>> {
+        Box::pin(async move {
+            self.asked.fetch_add(1, Ordering::SeqCst);
+            let mut is_open = self.is_open.subscribe();
+            let (mut open, mut stopped) = (pin!(is_open.wait_for(|is_open| *is_open)), pin!(cancel.stopped()));
+            let is_stopped = poll_fn(|context| match stopped.as_mut().poll(context) {
+                Poll::Ready(_) => Poll::Ready(true),
+                Poll::Pending => open.as_mut().poll(context).map(|_| false),
+            });
+            if is_stopped.await {
+                return Err(ModelError::Stopped { partial: Vec::new(), usage: Usage::default() });
+            }
+            let content = vec![Block::text("Done.")];
+            Ok(Answer::new(content, End::Finished).using(Usage::default()))
+        })
     }
 
     fn context_tokens_max(&self, _: &str) -> Option<u64> {
@@ -81,41 +108,71 @@ pub(crate) fn run(folder: &Path, runs: usize, look: Duration) -> Outcome<Value> 
     let store = Arc::new(home.open(Access::ReadWrite)?);
     let engine = turns::engine(&home, store.clone())?;
     let gate = Arc::new(Gate::default());
-    let work = Assignment::new(AgentId::new("scribe")?, gate.clone(), "gate");
+    let work = Arc::new(Assignment::new(AgentId::new("scribe")?, gate.clone(), "gate"));
     let create = || Ok(engine.create(NewThread::of(AgentId::new("scribe")?), Vec::new())?);
-    let threads = (0..runs).map(|_| create()).collect::<Outcome<Vec<_>>>()?;
-    let began = Instant::now();
-    let found = std::thread::scope(|scope| -> Outcome<Value> {
-        let running: Vec<_> = threads
-            .iter()
-            .map(|thread| {
-                scope.spawn(|| engine.send(thread, Input::text("Go."), &work, &Cancel::new(), &mut |_| {}).map(|_| ()))
-            })
-            .collect();
-        while gate.asked.load(Ordering::SeqCst) < runs && running.iter().all(|run| !run.is_finished()) {
-            std::thread::sleep(Duration::from_millis(1));
-        }
-        let asked = began.elapsed();
-        // What the beginning left to do in the background is not what waiting costs.
-        std::thread::sleep(Duration::from_millis(500));
-        let (from, used) = (Instant::now(), cpu());
-        std::thread::sleep(look);
-        let share = cpu().saturating_sub(used).as_secs_f64() / from.elapsed().as_secs_f64();
-        let tasks = fs::read_dir("/proc/self/task").map_or(0, Iterator::count);
-        let resident_mib = own_memory_kib("VmRSS") as f64 / 1024.0;
-        let answered = Instant::now();
-        gate.open();
-        for run in running {
-            run.join().map_err(|_| "a run panicked")??;
-        }
-        Ok(json!({
-            "share": share,
-            "threads_each": tasks as f64 / runs as f64,
-            "resident_mib": resident_mib,
-            "began_per_second": runs as f64 / asked.as_secs_f64(),
-            "ended_per_second": runs as f64 / answered.elapsed().as_secs_f64(),
-        }))
+    let creating = Instant::now();
+    let threads: Vec<ThreadId> = std::thread::scope(|scope| -> Outcome<_> {
+        let counts = (0..SUBMITTERS).map(|number| (runs + number) / SUBMITTERS);
+        let create = |count| (0..count).map(|_| create()).collect::<Outcome<Vec<_>>>();
+        let creating: Vec<_> = counts.map(|count| scope.spawn(move || create(count))).collect();
+        let created = creating.into_iter().map(|each| each.join().map_err(|_| "a thread of the bench panicked")?);
+        Ok(created.collect::<Outcome<Vec<_>>>()?.into_iter().flatten().collect())
     })?;
-    drop(engine);
-    Ok(found)
+    let created = creating.elapsed();
+    let began = Instant::now();
+    let submit = |threads: &[ThreadId]| -> Outcome<Vec<Submitted>> {
+        let submit = |thread| Ok(engine.submit(thread, Input::text("Go."), work.clone(), &Cancel::new())?);
+        threads.iter().map(submit).collect()
+    };
+    let running: Vec<Submitted> = std::thread::scope(|scope| -> Outcome<_> {
+        let chunks = threads.chunks(runs.div_ceil(SUBMITTERS));
+        let submitting: Vec<_> = chunks.map(|chunk| scope.spawn(|| submit(chunk))).collect();
+        let submitted = submitting.into_iter().map(|each| each.join().map_err(|_| "a thread of the bench panicked")?);
+        Ok(submitted.collect::<Outcome<Vec<_>>>()?.into_iter().flatten().collect())
+    })?;
+    let until = began + PATIENCE;
+    while gate.asked.load(Ordering::SeqCst) < runs {
+        if Instant::now() > until {
+            return Err("not every run of the bench asked its model".into());
+        }
+        std::thread::sleep(Duration::from_millis(1));
+    }
+    let asked = began.elapsed();
+    // What the beginning left to do in the background is not what waiting costs.
+    std::thread::sleep(Duration::from_millis(500));
+    let (from, used) = (Instant::now(), cpu());
+    std::thread::sleep(look);
+    let share = cpu().saturating_sub(used).as_secs_f64() / from.elapsed().as_secs_f64();
+    let tasks = fs::read_dir("/proc/self/task").map_or(0, Iterator::count);
+    let resident_mib = own_memory_kib("VmRSS") as f64 / 1024.0;
+    let mut running = running;
+    let others = running.split_off(runs / 10);
+    let cancelling = Instant::now();
+    std::thread::scope(|scope| {
+        for chunk in threads[..runs / 10].chunks((runs / 10).div_ceil(SUBMITTERS).max(1)) {
+            // What can't be cancelled is waited for below, and found.
+            scope.spawn(|| chunk.iter().for_each(|thread| _ = engine.stop(thread, Stop::Cancelled)));
+        }
+    });
+    for run in running {
+        if run.wait(&mut |_| {})?.status.status() != Some(Status::Cancelled) {
+            return Err("a run of the bench was not cancelled".into());
+        }
+    }
+    let cancelled = cancelling.elapsed();
+    let answered = Instant::now();
+    gate.open();
+    for run in others {
+        run.wait(&mut |_| {})?;
+    }
+    let ended = answered.elapsed();
+    Ok(json!({
+        "share": share,
+        "threads": tasks,
+        "resident_mib": resident_mib,
+        "created_per_second": runs as f64 / created.as_secs_f64(),
+        "began_per_second": runs as f64 / asked.as_secs_f64(),
+        "cancelled_ms": cancelled.as_secs_f64() * 1e3,
+        "ended_ms": ended.as_secs_f64() * 1e3,
+    }))
 }

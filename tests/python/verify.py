@@ -45,7 +45,7 @@ HEAD = {"log_id": str, "segment": int, "version": int, "lines": int, "bytes": in
 PLACES = {}  # event_type -> its place within a changeset
 for place, names in enumerate((
         "recovery key_rotated", "thread_created", "run_started", "snapshot", "message", "patch", "state_action",
-        "tool_intent tool_outcome suspended asked decision request_answered account_opened reserved issued settled released account_closed"
+        "call_opened tool_intent tool_outcome suspended asked decision request_answered account_opened reserved issued settled released account_closed"
         " corrected account_reopened reserved_again account_raised account_stopped usage"
         " manifest_changed thread_handoff thread_resumed child_spawned child_settled context_limit_reached hook_fired"
         " context_injected capability_denied sandboxed graph_started step_started step_completed foreach_completed"

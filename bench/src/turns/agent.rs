@@ -5,11 +5,12 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Instant;
 
 use selvedge_engine::Assignment;
-use selvedge_model::answer::{End, Usage};
+use selvedge_model::answer::{Drafts, End, Usage};
+use selvedge_model::blocking::BoxFuture;
 use selvedge_model::event::EffectClass;
 use selvedge_model::message::Block;
 use selvedge_model::tool::{Function, Risk};
-use selvedge_model::{AgentId, Answer, CallId, Cancel, Digest, Draft, Model, ModelError, Output, Prompt, ToolSpec};
+use selvedge_model::{AgentId, Answer, CallId, Cancel, Digest, Model, ModelError, Output, Prompt, ToolSpec};
 use selvedge_providers::{Script, Scripted};
 use serde_json::json;
 
@@ -28,11 +29,18 @@ impl Clocked {
 }
 
 impl Model for Clocked {
-    fn answer(&self, prompt: &Prompt<'_>, draft: &mut dyn FnMut(Draft), cancel: &Cancel) -> Result<Answer, ModelError> {
-        let began = Instant::now();
-        let answer = self.inner.answer(prompt, draft, cancel);
-        self.nanos.fetch_add(u64::try_from(began.elapsed().as_nanos()).unwrap_or(u64::MAX), Ordering::Relaxed);
-        answer
+    fn answer<'a>(
+        &'a self,
+        prompt: &'a Prompt<'a>,
+        draft: &'a mut Drafts<'a>,
+        cancel: &'a Cancel,
+    ) -> BoxFuture<'a, Result<Answer, ModelError>> {
+        Box::pin(async move {
+            let began = Instant::now();
+            let answer = self.inner.answer(prompt, draft, cancel).await;
+            self.nanos.fetch_add(u64::try_from(began.elapsed().as_nanos()).unwrap_or(u64::MAX), Ordering::Relaxed);
+            answer
+        })
     }
 
     fn context_tokens_max(&self, model: &str) -> Option<u64> {
@@ -59,15 +67,22 @@ impl Metronome {
 }
 
 impl Model for Metronome {
-    fn answer(&self, prompt: &Prompt<'_>, _: &mut dyn FnMut(Draft), _: &Cancel) -> Result<Answer, ModelError> {
-        let mut asked = self.asked.lock().unwrap_or_else(PoisonError::into_inner);
-        asked.push(Instant::now());
-        let id = CallId::new(format!("call_{}", prompt.messages.len()));
-        let (block, end) = match id {
-            Ok(id) if asked.len() <= self.turns => (Block::tool_call(id, "look", json!({})), End::ToolCalls),
-            _ => (Block::text("That is all."), End::Finished),
-        };
-        Ok(Answer { content: vec![block], end, usage: Some(Usage::default()), session: None })
+    fn answer<'a>(
+        &'a self,
+        prompt: &'a Prompt<'a>,
+        _: &'a mut Drafts<'a>,
+        _: &'a Cancel,
+    ) -> BoxFuture<'a, Result<Answer, ModelError>> {
+        Box::pin(async move {
+            let mut asked = self.asked.lock().unwrap_or_else(PoisonError::into_inner);
+            asked.push(Instant::now());
+            let id = CallId::new(format!("call_{}", prompt.messages.len()));
+            let (block, end) = match id {
+                Ok(id) if asked.len() <= self.turns => (Block::tool_call(id, "look", json!({})), End::ToolCalls),
+                _ => (Block::text("That is all."), End::Finished),
+            };
+            Ok(Answer::new(vec![block], end).using(Usage::default()))
+        })
     }
 
     fn context_tokens_max(&self, _: &str) -> Option<u64> {

@@ -94,6 +94,7 @@ fn said(message: &Message) -> String {
         Block::ToolResult { content: Value::String(text), .. } => format!("(result) {text}"),
         Block::ToolResult { content, .. } => format!("(result) {content}"),
         Block::Image { media_type, .. } => format!("({media_type})"),
+        Block::Opaque { provider, .. } => format!("(data of {provider})"),
     });
     format!("{role}: {}", blocks.collect::<Vec<_>>().join(" "))
 }

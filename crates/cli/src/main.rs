@@ -23,6 +23,7 @@ mod items;
 mod limit;
 mod output;
 mod running;
+mod screen;
 mod text;
 mod waiting;
 

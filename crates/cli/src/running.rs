@@ -1,23 +1,25 @@
-//! What the commands share that run threads: the engine on the project's store, what Ctrl-C means, and showing a run as it happens.
+//! What the commands share that run threads: the engine on the project's store, what Ctrl-C means, and how a run ends.
 
 use std::cell::RefCell;
 use std::collections::BTreeMap;
 use std::path::Path;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, LazyLock};
+use std::time::{Duration, Instant};
 
 use selvedge::items::config::{Folders, SecretPattern, Unsigned};
 use selvedge::items::{Config, Library, Policy};
+use selvedge::log::Trust;
 use selvedge::model::limits::Cost;
-use selvedge::model::message::Block;
 use selvedge::model::scope::Scopes;
-use selvedge::model::{Cancel, Classify, Draft, Event, Manifest, Role, Run, Status, Stop};
+use selvedge::model::{Cancel, Classify, Manifest, Run, Status, Stop};
 use selvedge::orchestrator::{Launcher, Orchestrator};
 use selvedge::snapshot::Keeper;
 use selvedge::store::{Registry, Store};
 use selvedge::tools::{Detached, ProcessGroups};
-use selvedge::workshop::{Whose, Workshop, capabilities, prompt_changed_since};
-use selvedge::{Assignment, Engine, EngineOptions, Input, Outcome, Redactor, Told};
+use selvedge::workshop::{Models, Whose, Workshop, capabilities, prompt_changed_since};
+use selvedge::{Assignment, Engine, EngineOptions, Input, Outcome, Redactor};
+use selvedge_engine::Tell;
 use selvedge_engine::engine::Prepare;
 use selvedge_engine::orphans::RECOVERY;
 use selvedge_engine::redact::Pattern;
@@ -27,15 +29,15 @@ use selvedge_model::tool::Started;
 use selvedge_model::{Clock, ThreadId};
 use selvedge_store_local::system::{SystemClock, SystemIds};
 use selvedge_store_local::{Access, LocalStore};
-use serde_json::{Value, json};
+use serde_json::json;
 
 use crate::config::{changed_since, configuration, folders};
 use crate::context::{Context, User};
 use crate::error::{Exit, Failure, Result};
-use crate::gist::{event_type, gist};
 use crate::hints;
-use crate::output::{BAD, BOLD, DIM, GOOD, WARN, paint};
-use crate::text::{clean, count, one_line};
+use crate::output::{BOLD, paint};
+use crate::screen::Screen;
+use crate::text::{clean, count};
 
 /// Words in the name of a variable whose value is a secret.
 const SECRET_WORDS: [&str; 7] = ["KEY", "TOKEN", "SECRET", "PASS", "CREDENTIAL", "AUTH", "PRIVATE"];
@@ -43,7 +45,7 @@ const SECRET_WORDS: [&str; 7] = ["KEY", "TOKEN", "SECRET", "PASS", "CREDENTIAL",
 /// The engine on a project's store.
 pub(crate) struct Running {
     pub(crate) store: Arc<LocalStore>,
-    pub(crate) engine: Arc<Engine>,
+    pub(crate) engine: Engine,
     pub(crate) workshop: Arc<Workshop>,
     pub(crate) orchestrator: Orchestrator,
     redactor: Redactor,
@@ -59,22 +61,15 @@ impl Running {
         let trust = User::find()?.trust()?;
         let store = Arc::new(context.open(Access::ReadWrite)?);
         let redactor = redactor(&workshop);
+        let keeper = Keeper::new(store.clone(), workshop.config.state_persistence.clone());
         let engine = Engine::new(EngineOptions {
-            store: store.clone() as Arc<dyn Store>,
-            trust,
-            clock: Arc::new(SystemClock),
-            ids: Arc::new(SystemIds),
-            processes: Arc::new(ProcessGroups),
             scopes: workshop.config.scopes.clone(),
             redactor: redactor.clone(),
+            snapshots: Some(keeper.map_err(|error| Failure::of(&error))?),
+            prepare: Some(capabilities_written(&store, &redactor)),
+            ..options(&store, trust)
         });
-        let engine = engine.keeping(
-            Keeper::new(store.clone(), workshop.config.state_persistence.clone())
-                .map_err(|error| Failure::of(&error))?,
-        );
-        let engine = Arc::new(engine.preparing(capabilities_written(&store, &redactor)));
-        let orchestrator = orchestrator(context, &workshop, &store)?;
-        orchestrator.attach(&engine);
+        let orchestrator = orchestrator(context, &engine, &workshop, &store)?;
         for thread in engine.recover().map_err(|error| Failure::of(&error))? {
             context.output.say(left_running(&thread));
         }
@@ -131,16 +126,19 @@ impl Running {
     pub(crate) fn show(
         self,
         context: &Context<'_>,
-        run: impl FnOnce(&Self, &Cancel, &mut dyn FnMut(Told<'_>)) -> selvedge_engine::Result<Outcome>,
+        work: Assignment,
+        run: impl FnOnce(&Self, &Arc<Assignment>, &Cancel, &mut Tell<'_>) -> selvedge_engine::Result<Outcome>,
     ) -> Result<()> {
         self.notes.take().iter().for_each(|note| context.output.say(note));
-        let cancel = stop_when_interrupted();
-        let mut screen = Screen { context, is_drafting: false };
-        let ended = run(&self, &cancel, &mut |told| screen.show(&told));
-        screen.end_draft();
+        let (work, cancel) = (Arc::new(work), stop_when_interrupted());
+        let mut screen = Screen::new(context, &self.store);
+        let ended = run(&self, &work, &cancel, &mut |event| screen.show(&event));
+        screen.finish();
         self.store.take_amiss().iter().for_each(|amiss| context.output.say(clean(amiss)));
         let ended = ended.map_err(|error| hints::refused(&*self.store, &error));
         let outcome = ended.as_ref().map_or(Ok(()), |ended| crate::commands::wait::ended(&self.store, ended));
+        // Its tools have the engine, and so the store.
+        drop(work);
         self.close(context);
         tell_end(context, &ended?)?;
         outcome
@@ -148,15 +146,24 @@ impl Running {
 
     /// Closes the store, so that the transcripts alone hold everything.
     pub(crate) fn close(self, context: &Context<'_>) {
-        drop(self.engine);
+        drop((self.engine, self.orchestrator));
         close(self.store, context);
     }
 }
 
+/// How long a thread of an engine may have its store when the engine is gone.
+const LAST_MOMENT: Duration = Duration::from_millis(500);
+
 /// Closes a store that nothing else uses any more.
-pub(crate) fn close(store: Arc<LocalStore>, context: &Context<'_>) {
-    if let Ok(store) = Arc::try_unwrap(store) {
-        context.close(store);
+pub(crate) fn close(mut store: Arc<LocalStore>, context: &Context<'_>) {
+    let until = Instant::now() + LAST_MOMENT;
+    loop {
+        match Arc::try_unwrap(store) {
+            Ok(store) => return context.close(store),
+            Err(shared) if Instant::now() < until => store = shared,
+            Err(_) => return,
+        }
+        std::thread::sleep(Duration::from_millis(5));
     }
 }
 
@@ -171,23 +178,27 @@ fn left_running(thread: &ThreadId) -> String {
 /// project's can't be read.
 pub(crate) fn plain_engine(context: &Context<'_>) -> Result<(Arc<LocalStore>, Engine)> {
     let store = Arc::new(context.open(Access::ReadWrite)?);
-    let engine = Engine::new(EngineOptions {
+    let config = folders(context).ok().and_then(|folders| Config::load(&folders).ok());
+    let config = config.or_else(|| Config::load(&Folders { user: None, project: None }).ok());
+    let snapshots = config.and_then(|config| Keeper::new(store.clone(), config.state_persistence).ok());
+    let redactor = Redactor::new(secrets(&environment()), Vec::new());
+    let engine = Engine::new(EngineOptions { redactor, snapshots, ..options(&store, User::find()?.trust()?) });
+    Ok((store, engine))
+}
+
+/// What every engine of this program is made of, without anything that is configured.
+pub(crate) fn options(store: &Arc<LocalStore>, trust: Trust) -> EngineOptions {
+    EngineOptions {
         store: store.clone() as Arc<dyn Store>,
-        trust: User::find()?.trust()?,
+        trust,
         clock: Arc::new(SystemClock),
         ids: Arc::new(SystemIds),
         processes: Arc::new(ProcessGroups),
         scopes: Scopes::builtin(),
-        redactor: Redactor::new(secrets(&environment()), Vec::new()),
-    });
-    let config = folders(context).ok().and_then(|folders| Config::load(&folders).ok());
-    let config = config.or_else(|| Config::load(&Folders { user: None, project: None }).ok());
-    let keeper = config.and_then(|config| Keeper::new(store.clone(), config.state_persistence).ok());
-    let engine = match keeper {
-        Some(keeper) => engine.keeping(keeper),
-        None => engine,
-    };
-    Ok((store, engine))
+        redactor: Redactor::default(),
+        snapshots: None,
+        prepare: None,
+    }
 }
 
 /// Writes down, signed and once, what a thread may call, before its first run.
@@ -200,7 +211,12 @@ fn capabilities_written(store: &Arc<LocalStore>, redactor: &Redactor) -> Prepare
 }
 
 /// Who starts threads for agents: each that is not waited for in a process of this very program.
-fn orchestrator(context: &Context<'_>, workshop: &Arc<Workshop>, store: &Arc<LocalStore>) -> Result<Orchestrator> {
+fn orchestrator(
+    context: &Context<'_>,
+    engine: &Engine,
+    workshop: &Arc<Workshop>,
+    store: &Arc<LocalStore>,
+) -> Result<Orchestrator> {
     let launcher = launcher(context, workshop)?;
     let known = Arc::downgrade(store);
     let vouch = Arc::new(move |parent: &Manifest| match known.upgrade() {
@@ -210,7 +226,7 @@ fn orchestrator(context: &Context<'_>, workshop: &Arc<Workshop>, store: &Arc<Loc
         }),
         None => Err("the store is closed".to_owned()),
     });
-    Ok(Orchestrator::new(workshop.clone(), launcher, vouch))
+    Ok(Orchestrator::new(engine.clone(), workshop.clone(), launcher, vouch))
 }
 
 /// Starts a process of this very program that runs a thread, behind a gate.
@@ -245,7 +261,7 @@ pub(crate) fn workshop_of(config: Config, context: &Context<'_>) -> Result<Works
             Unsigned::Refuse => Policy::RequireTrusted,
         },
     };
-    Ok(Workshop { library, project, environment: environment(), config })
+    Ok(Workshop { library, project, environment: environment(), config, models: Models::default() })
 }
 
 fn environment() -> BTreeMap<String, String> {
@@ -305,132 +321,6 @@ fn stop_when_interrupted() -> Cancel {
         });
     }
     cancel
-}
-
-/// Shows a run as it happens.
-struct Screen<'a> {
-    context: &'a Context<'a>,
-    is_drafting: bool,
-}
-
-impl Screen<'_> {
-    fn show(&mut self, told: &Told<'_>) {
-        // A reader that is gone does not end a run.
-        _ = match self.context.output.is_json() {
-            true => self.record(told),
-            false => self.text(told),
-        };
-    }
-
-    fn record(&self, told: &Told<'_>) -> Result<()> {
-        let output = &self.context.output;
-        match told {
-            Told::Committed { thread, version, reason, seq, events } => {
-                for (index, event) in events.iter().enumerate() {
-                    let mut line = serde_json::to_value(event).unwrap_or_default();
-                    let more = json!({"told": "committed", "thread_id": thread, "version": version, "reason": reason.as_str(), "seq": seq + index as u64});
-                    if let (Value::Object(line), Value::Object(more)) = (&mut line, more) {
-                        line.extend(more);
-                    }
-                    output.record(&line)?;
-                }
-                Ok(())
-            }
-            Told::Draft(draft) => {
-                let mut line = serde_json::to_value(draft).unwrap_or_default();
-                if let Value::Object(line) = &mut line {
-                    line.insert("told".to_owned(), json!("draft"));
-                }
-                output.record(&line)
-            }
-            Told::Calling { call, tool, arguments } => {
-                output.record(&json!({"told": "calling", "call_id": call, "tool": tool, "arguments": arguments}))
-            }
-            Told::Retrying { why } => output.record(&json!({"told": "retrying", "why": why})),
-            Told::Snapshot { why } => output.record(&json!({"told": "snapshot", "why": why})),
-            Told::Dropped { why } => output.record(&json!({"told": "dropped", "why": why})),
-            Told::StateError { why } => output.record(&json!({"told": "state_error", "why": why})),
-        }
-    }
-
-    fn text(&mut self, told: &Told<'_>) -> Result<()> {
-        match told {
-            Told::Draft(Draft::Text { text }) => {
-                self.is_drafting = true;
-                self.context.output.bytes(clean(text).as_bytes())
-            }
-            Told::Draft(Draft::Void) if self.is_drafting => {
-                self.end_draft();
-                self.context
-                    .output
-                    .say("the answer broke off and is asked for again; what was drafted counts for nothing");
-                Ok(())
-            }
-            Told::Draft(_) => Ok(()),
-            Told::Calling { tool, arguments, .. } => {
-                self.end_draft();
-                self.line(format_args!(
-                    "{} {} {}",
-                    paint(DIM, "→"),
-                    paint(BOLD, clean(tool)),
-                    one_line(&arguments.to_string(), 100)
-                ))
-            }
-            Told::Retrying { why } | Told::Snapshot { why } | Told::Dropped { why } => {
-                self.end_draft();
-                self.context.output.say(clean(why));
-                Ok(())
-            }
-            Told::StateError { why } => {
-                self.end_draft();
-                self.context.output.say(format!("not committed: {}", clean(why)));
-                Ok(())
-            }
-            Told::Committed { events, .. } => events.iter().try_for_each(|event| self.event(event)),
-        }
-    }
-
-    fn event(&mut self, event: &Event) -> Result<()> {
-        match event {
-            Event::Message(message) if message.role == Role::Assistant => {
-                // What was drafted is committed now, word for word.
-                let was_drafted = std::mem::replace(&mut self.is_drafting, false);
-                let text = message.plain_text();
-                match (was_drafted, text.is_empty()) {
-                    (true, _) => self.context.output.bytes(b"\n"),
-                    (false, true) => Ok(()),
-                    (false, false) => self.context.output.text(clean(&text)),
-                }
-            }
-            Event::Message(message) if message.role == Role::Tool => {
-                message.content.iter().try_for_each(|block| self.result(block))
-            }
-            Event::ThreadHandoff(_) | Event::ThreadResumed(_) => {
-                self.line(format_args!("{} {}", paint(DIM, "⇢"), gist(event)))
-            }
-            Event::CapabilityDenied(_) | Event::Suspended(_) => {
-                self.line(format_args!("{} {}", paint(WARN, event_type(event)), gist(event)))
-            }
-            _ => Ok(()),
-        }
-    }
-
-    fn result(&self, block: &Block) -> Result<()> {
-        let Block::ToolResult { content, is_error, .. } = block else { return Ok(()) };
-        let text = content.as_str().map_or_else(|| content.to_string(), str::to_owned);
-        let mark = if *is_error { paint(BAD, "✗") } else { paint(GOOD, "✓") };
-        self.line(format_args!("{mark} {}", one_line(&text, 100)))
-    }
-
-    fn line(&self, text: std::fmt::Arguments<'_>) -> Result<()> {
-        self.context.output.text(text)
-    }
-
-    fn end_draft(&mut self) {
-        if std::mem::replace(&mut self.is_drafting, false) {
-            _ = self.context.output.bytes(b"\n");
-        }
-    }
 }
 
 /// Says how a run ended.

@@ -220,6 +220,13 @@ impl Assignment {
     }
 }
 
+/// For a program that has one run to make; programs that make many share one.
+impl From<&Assignment> for Arc<Assignment> {
+    fn from(work: &Assignment) -> Self {
+        Self::new(work.clone())
+    }
+}
+
 impl fmt::Debug for Assignment {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
         let tools: Vec<_> = self.tools.iter().map(|tool| &tool.spec().name).collect();

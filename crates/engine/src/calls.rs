@@ -1,86 +1,166 @@
 //! How the calls of a turn are made: all that a decision names, at once.
 //!
-//! Everything that must run is made ready, intents are committed, all of it is dispatched, and the results are committed together, in the
-//! order of the calls. What a call needs is decided elsewhere (`decide/calls.rs`); what became of one that an earlier life dispatched is
-//! found out here.
+//! Everything that must run is made ready (`prepare`) and intents are committed (`make`), all of it is dispatched (`fly`), and the
+//! results are committed (`land`): of a call that may run at most once as soon as it is back, of the others together. What a call needs is decided elsewhere (`decide/calls.rs`); what became of
+//! one that an earlier life dispatched is found out here.
 
 mod flight;
 mod guarded;
 mod results;
 
-use std::sync::{Arc, Mutex, PoisonError};
-use std::thread;
+use std::panic::resume_unwind;
+use std::sync::Arc;
 
-use selvedge_model::event::{EffectClass, ToolIntent};
+use selvedge_model::blocking::on_thread;
+use selvedge_model::event::{EffectClass, ToolFailure, ToolIntent};
 use selvedge_model::fold::Spawned;
 use selvedge_model::limits::Limits;
 use selvedge_model::message::Block;
 use selvedge_model::tool::{Output, Reconciled};
-use selvedge_model::{Event, Message, Reason, ToolKind};
-use serde_json::json;
+use selvedge_model::{CallId, Cancel, Event, Message, Reason, ToolKind};
+use tokio::sync::{Semaphore, oneshot};
+use tokio::task::JoinSet;
 
 use crate::approval;
 use crate::assignment::Permission;
 use crate::conversation::OpenCall;
 use crate::decide::Trace;
 use crate::decide::calls::{self, Plan, Planned, Probe, Ready};
+use crate::engine::Engine;
 use crate::error::Result;
-use crate::events::Born;
+use crate::events::{Born, RunEvent};
 use crate::held::More;
 use crate::ledger::Book;
 use crate::run::Running;
-use crate::spawn::{Child, Own, Refusal, Refused};
-use crate::told::Told;
+use crate::spawn::{Child, Own, Refused, Spawning, Unborn};
 
-use flight::{Flight, Landed, Way};
+pub(crate) use flight::Flight;
+use flight::{Back, Landed, Way};
 
 /// How many calls run at the same time at most; the others follow as these end.
 const AT_ONCE_MAX: usize = 64;
 
-impl Running<'_, '_> {
-    /// Makes these calls and commits what they come to; what is known of the others then, this process alone knows.
-    pub(crate) fn make(&mut self, planned: Vec<Planned>) -> Result<()> {
-        let mut flights: Vec<Flight> = planned.into_iter().map(Flight::of).collect();
+impl Running {
+    /// Takes up what a decision says of calls: those that are to be made must be made ready next.
+    pub(crate) fn plan(&mut self, planned: Vec<Planned>) {
+        let flights: Vec<Flight> = planned.into_iter().map(Flight::of).collect();
         for ask in flights.iter().filter_map(Flight::ask).filter(|ask| !calls::is_on_record(&self.held.fold, ask)) {
             self.held.delta.events.push(Event::Asked(ask.clone()));
         }
-        let mut more = More::default();
-        if let Err(error) = self.start(&mut flights, &mut more) {
-            // Those that were to be born are not.
-            self.held.delta.forget(&more.parts.iter().map(Born::of).collect::<Vec<_>>());
-            return Err(error);
+        self.flights = flights;
+    }
+
+    /// Makes everything ready that is to be dispatched: nothing has happened yet.
+    pub(crate) fn prepare(&mut self) -> Result<Prepared> {
+        let (mut flights, mut more) = (std::mem::take(&mut self.flights), More::default());
+        let started = self.start(&mut flights, &mut more);
+        self.flights = flights;
+        match started {
+            Ok(()) => Ok(Prepared(more)),
+            Err(error) => {
+                // Those that were to be born are not.
+                self.held.delta.forget(&more.parts.iter().map(Born::of).collect::<Vec<_>>());
+                self.flights.clear();
+                Err(error)
+            }
         }
+    }
+
+    /// Commits the intents of what was made ready; gives whether any of it is to be dispatched. What can't be is answered at once.
+    pub(crate) fn make(&mut self, Prepared(more): Prepared) -> Result<bool> {
+        let flights = std::mem::take(&mut self.flights);
         self.commit_intents(&flights, more)?;
-        self.dispatch(&mut flights);
-        self.commit_results(flights)
+        self.publish_calls(&flights);
+        self.flights = flights;
+        match self.flights.iter().any(Flight::is_ready) {
+            true => Ok(true),
+            false => self.land(),
+        }
+    }
+
+    /// Dispatches everything that is ready, and waits until something is back that must be on record at once, or everything is.
+    pub(crate) async fn fly(&mut self) {
+        let at_once = Arc::new(Semaphore::new(AT_ONCE_MAX));
+        // Nothing enters before whatever stands before it has.
+        let mut before = None;
+        for (index, flight) in self.flights.iter_mut().enumerate() {
+            let Some((way, ready)) = flight.leave() else { continue };
+            let (at_once, cancel) = (at_once.clone(), self.cancel.clone());
+            match (way, self.work.spawning.clone()) {
+                (Way::Tool(started), _) => self.flying.spawn(async move {
+                    let _one = at_once.acquire().await;
+                    (index, flight::go(started, ready, cancel).await)
+                }),
+                (Way::Child(child), Some(spawning)) => {
+                    let (entered, next) = oneshot::channel();
+                    let gate = Gate { before: before.replace(next), entered };
+                    let engine = self.held.engine.clone();
+                    self.flying
+                        .spawn(async move { (index, (go_as(child, gate, engine, spawning, cancel).await, None)) })
+                }
+                // Without a way to start children, none was made ready.
+                (Way::Child(_), None) => continue,
+            };
+        }
+        while let Some(back) = self.flying.join_next().await {
+            // What a tool panics with is caught where it is called.
+            let (index, (landed, failure)) = back.unwrap_or_else(|error| resume_unwind(error.into_panic()));
+            let flight = &mut self.flights[index];
+            flight.come_back(landed, failure);
+            // What may run only once must not be forgotten while the others still run.
+            if flight.is_once() {
+                break;
+            }
+        }
+        while let Some(Ok((index, (landed, failure)))) = self.flying.try_join_next() {
+            self.flights[index].come_back(landed, failure);
+        }
+    }
+
+    /// Commits what calls came to that are back, in the order of the calls; gives whether others are still on their way.
+    pub(crate) fn land(&mut self) -> Result<bool> {
+        let mut back = Vec::new();
+        for flight in &mut self.flights {
+            back.extend(flight.land());
+        }
+        let is_more = self.flights.iter().any(Flight::is_open);
+        if !is_more {
+            self.flights.clear();
+        }
+        // Whoever stopped the thread stopped its children after it; that they ended must not be heard before that.
+        if back.iter().any(|back| back.has_child)
+            && let Ok(Some(stop)) = self.held.said_to_stop()
+        {
+            self.cancel.say(stop);
+        }
+        self.commit_results(back).map(|()| is_more)
     }
 
     /// Finds out what became of calls that an earlier life dispatched.
-    pub(crate) fn probe(&mut self, probes: Vec<Probe>) {
-        for Probe { ready, process, is_undone } in probes {
-            let engine = self.held.engine;
-            let trace = match process.map(|process| engine.processes.end(&process)) {
-                Some(Err(_)) => Trace::Unknown,
-                _ if is_undone => Trace::NotDone,
-                _ => self.reconcile(&ready),
-            };
-            self.live.traces.insert(ready.call.id, trace);
-        }
+    pub(crate) async fn probe(&mut self, probes: Vec<Probe>) {
+        let (engine, cancel) = (self.held.engine.clone(), self.cancel.clone());
+        // It may take as long as the tool does.
+        let traces = on_thread(move || find_out(&engine, probes, &cancel)).await;
+        self.live.traces.extend(traces);
     }
 
-    fn reconcile(&self, Ready { tool, call, child, .. }: &Ready) -> Trace {
-        // What became of a call that started a child is what became of the child.
-        if let Some(child) = child.as_ref().filter(|_| !calls::has_recorded_children(self.work)) {
-            return match self.held.engine.child_standing(&child.thread_id, child.detached) {
-                Ok(Some(output)) => Trace::Done(output),
-                Ok(None) => Trace::NotDone,
-                Err(error) => Trace::Done(Output::error(format!("what became of the child is not known: {error}"))),
-            };
+    fn publish_calls(&self, flights: &[Flight]) {
+        if !self.held.is_watched() {
+            return;
         }
-        match guarded::reconcile(&**tool, call, self.cancel) {
-            Reconciled::Done(output) => Trace::Done(output),
-            Reconciled::NotDone => Trace::NotDone,
-            Reconciled::Unknown => Trace::Unknown,
+        for flight in flights.iter().filter(|flight| flight.is_ready()) {
+            let OpenCall { id, name, .. } = &flight.open;
+            // A person may have changed them.
+            let arguments = flight.ready.as_ref().map_or(&flight.open.arguments, |ready| &ready.call.arguments);
+            let mut arguments = arguments.clone();
+            self.held.engine.redactor.value(&mut arguments);
+            self.held.publish(&RunEvent::Calling {
+                thread: self.held.thread().clone(),
+                run: self.run.clone(),
+                call: id.clone(),
+                tool: name.clone(),
+                arguments: arguments.into(),
+            });
         }
     }
 
@@ -112,7 +192,7 @@ impl Running<'_, '_> {
         let awaited = |call: &OpenCall| {
             let known = self.held.fold.call(&call.id);
             let is_asked = known.is_some_and(|known| known.ask.is_some() && known.intent.is_none());
-            is_asked && matches!(calls::plan(&self.held.fold, &self.live, self.work, call), Plan::Word(_))
+            is_asked && matches!(calls::plan(&self.held.fold, &self.live, &self.work, call), Plan::Word(_))
         };
         let awaited: Vec<OpenCall> = open.into_iter().filter(awaited).collect();
         for call in awaited {
@@ -125,29 +205,16 @@ impl Running<'_, '_> {
     /// Makes everything ready that is to be dispatched; what can't be has its answer. `more` is what is committed beside the intents: the
     /// births of children.
     fn start(&mut self, flights: &mut [Flight], more: &mut More) -> Result<()> {
-        let engine = self.held.engine;
+        let (engine, work) = (self.held.engine.clone(), self.work.clone());
         let mut book = Book::over(&*engine.store, &*engine.ids);
         let own_turn = self.next_turn_cost();
         let mut born = 0;
         for flight in flights {
             let Some(Ready { tool, call, child, .. }) = &mut flight.ready else { continue };
             let (tool, call) = (&*tool, &*call);
-            let spawning = self.work.spawning.as_ref().filter(|_| tool.kind() == ToolKind::Child);
+            let spawning = work.spawning.as_ref().filter(|_| tool.kind() == ToolKind::Child);
             let way = match (spawning, child.take()) {
                 (None, _) => guarded::start(&**tool, call).map(Way::Tool).map_err(Refused::from),
-                (Some(spawning), None) if spawning.children.are_recorded() => {
-                    match self.held.recorded_child(call, self.work, spawning, born) {
-                        Ok(spawned) => {
-                            born += 1;
-                            self.held.delta.events.push(spawned);
-                            guarded::start(&**tool, call).map(Way::Tool).map_err(Refused::from)
-                        }
-                        Err(refused) => Err(refused),
-                    }
-                }
-                (Some(spawning), Some(_)) if spawning.children.are_recorded() => {
-                    guarded::start(&**tool, call).map(Way::Tool).map_err(Refused::from)
-                }
                 (Some(spawning), Some(Spawned { thread_id: thread, detached: is_detached, .. })) => {
                     let launched = is_detached.then(|| spawning.children.launch(&thread)).transpose();
                     let way = |launched| {
@@ -164,27 +231,23 @@ impl Running<'_, '_> {
                 }
                 (Some(spawning), None) => self
                     .held
-                    .child(call, self.work, spawning, Own { born, turn: own_turn }, &mut book)?
+                    .child(call, &work, spawning, Own { born, turn: own_turn }, &mut book)?
                     .map(|child| Way::Child(Box::new(child))),
             };
             match way {
                 Ok(Way::Child(mut child)) => {
-                    if let Some((part, postings)) = child.birth.take() {
+                    if let Some(Unborn { part, first, postings }) = child.birth.take() {
                         born += 1;
                         more.parts.push(part);
+                        more.posted.extend(first);
                         self.held.delta.postings.extend(postings);
                         self.held.delta.events.push(child.spawned(&call.id));
                     }
+                    flight.has_child = true;
                     flight.started = Some(Way::Child(child));
                 }
                 Ok(way) => flight.started = Some(way),
-                Err(Refused::Told(Refusal { text, failure })) => {
-                    let content =
-                        if spawning.is_some() { json!({"success": false, "error": text}) } else { json!(text) };
-                    flight.landed = Landed::Output(Output { content, is_error: true, ..Output::default() });
-                    flight.failure = failure;
-                }
-                Err(Refused::Waits(suspended)) => flight.landed = Landed::Limited(*suspended),
+                Err(refused) => flight.refuse(refused, spawning.is_some()),
             }
         }
         Ok(())
@@ -215,7 +278,7 @@ impl Running<'_, '_> {
             true => Ok(()),
             false => {
                 let of = self.of();
-                let committed = self.held.commit_with(Reason::ToolIntentCommitted, of, more, self.tell);
+                let committed = self.held.commit_with(Reason::ToolIntentCommitted, of, more);
                 if committed.is_err() {
                     // Nothing was dispatched, and a call without an intent never ran.
                     self.held.delta.events.retain(|event| !matches!(event, Event::ToolIntent(_)));
@@ -225,126 +288,103 @@ impl Running<'_, '_> {
         }
     }
 
-    /// Dispatches everything that is ready, at once.
-    fn dispatch(&mut self, flights: &mut [Flight]) {
-        for flight in flights.iter().filter(|flight| flight.started.is_some()) {
-            let OpenCall { id, name, .. } = &flight.open;
-            // Somebody may have changed them.
-            let arguments = flight.ready.as_ref().map_or(&flight.open.arguments, |ready| &ready.call.arguments);
-            (self.tell)(Told::Calling { call: id, tool: name, arguments });
-        }
-        let (cancel, engine) = (self.cancel, self.held.engine);
-        let spawning = self.work.spawning.as_ref();
-        let (children, calls): (Vec<_>, Vec<_>) =
-            flights.iter_mut().filter(|flight| flight.started.is_some()).partition(|flight| flight.is_child());
-        let has_children = !children.is_empty();
-        let children_at_once = spawning.map_or(1, |spawning| spawning.at_once.max(1));
-        let enter = |flight: &mut &mut Flight| flight.enter(engine, spawning, cancel);
-        let go = |flight: &mut Flight| flight.go(engine, spawning, cancel);
-        side_by_side([(calls, AT_ONCE_MAX), (children, children_at_once.min(AT_ONCE_MAX))], enter, go);
-        // Whoever stopped the thread stopped its children after it; that they ended must not be heard before that.
-        if has_children && let Ok(Some(stop)) = self.held.said_to_stop() {
-            cancel.say(stop);
-        }
-        // What was lost on the way may be known to the tool.
-        flights.iter_mut().for_each(|flight| flight.look_again(cancel));
-    }
-
     /// Commits every result there is, in the order of the calls.
-    fn commit_results(&mut self, flights: Vec<Flight>) -> Result<()> {
+    fn commit_results(&mut self, back: Vec<Back>) -> Result<()> {
+        if back.is_empty() {
+            return Ok(());
+        }
         let (mut state, mut failed) = (self.held.fold.state().clone(), None);
-        for mut flight in flights {
-            let output = match std::mem::replace(&mut flight.landed, Landed::No) {
-                Landed::Output(output) => flight.told(output),
+        for Back { open, landed, failure, event, .. } in back {
+            let output = match landed {
+                Landed::Output(output) => output,
                 // The ask is on record.
                 Landed::Asked(_) => continue,
                 Landed::Limited(suspended) => {
-                    self.live.traces.insert(flight.open.id, Trace::Limited(suspended));
+                    self.live.traces.insert(open.id, Trace::Limited(suspended));
                     continue;
                 }
                 Landed::No | Landed::Unknown => {
-                    self.live.traces.insert(flight.open.id, Trace::Unknown);
+                    self.live.traces.insert(open.id, Trace::Unknown);
                     continue;
                 }
             };
-            match self.work.kind(&flight.open.name) {
+            match self.work.kind(&open.name) {
                 ToolKind::Return if !output.is_error => {
                     self.live.returned = Some(output.content.get("outputs").unwrap_or(&output.content).clone());
                 }
                 ToolKind::Handoff if !output.is_error => self.live.hands_over = true,
                 _ => {}
             }
-            self.held.delta.events.extend(flight.event);
+            self.held.delta.events.extend(event);
             // What can't be recorded keeps nothing else from being so.
-            failed = failed.or(self.held.add_outcome(&flight.open, output, flight.failure, &mut state).err());
+            failed = failed.or(self.held.add_outcome(&open, output, failure, &mut state).err());
         }
         match failed {
             Some(error) => Err(error),
-            None if self.held.delta.messages.is_empty() => Ok(()),
+            None if self.held.delta.answered().next().is_none() => Ok(()),
             None => self.commit(Reason::ToolResultsCommitted),
         }
     }
 }
 
-/// Lets everything of each group go, so many of it at the same time, and waits until all of it has ended. What comes first in its group
-/// enters first: nothing enters before whatever stands before it has.
-fn side_by_side<T: Send, const N: usize>(
-    groups: [(Vec<T>, usize); N],
-    enter: impl Fn(&mut T) + Sync,
-    go: impl Fn(T) + Sync,
-) {
-    let entered = |mut item: T| {
-        enter(&mut item);
-        item
+/// What is committed beside the intents of calls that were made ready: the births of children.
+#[derive(Default)]
+pub(crate) struct Prepared(More);
+
+/// Finds out what became of calls.
+fn find_out(engine: &Engine, probes: Vec<Probe>, cancel: &Cancel) -> Vec<(CallId, Trace)> {
+    let find_out = |Probe { ready, process, is_undone }: Probe| {
+        let trace = match process.map(|process| engine.processes.end(&process)) {
+            Some(Err(_)) => Trace::Unknown,
+            _ if is_undone => Trace::NotDone,
+            _ => reconcile(engine, &ready, cancel),
+        };
+        (ready.call.id, trace)
     };
-    if groups.iter().map(|(group, _)| group.len()).sum::<usize>() <= 1 {
-        groups.into_iter().flat_map(|(group, _)| group).map(entered).for_each(go);
-        return;
-    }
-    let (entered, go) = (&entered, &go);
-    thread::scope(|scope| {
-        for (group, most) in groups {
-            let workers = group.len().min(most);
-            let queue = Arc::new(Mutex::new(group.into_iter()));
-            for _ in 0..workers {
-                let queue = queue.clone();
-                scope.spawn(move || {
-                    let next = || {
-                        let mut queue = queue.lock().unwrap_or_else(PoisonError::into_inner);
-                        queue.next().map(entered)
-                    };
-                    while let Some(item) = next() {
-                        go(item);
-                    }
-                });
-            }
-        }
-    });
+    probes.into_iter().map(find_out).collect()
 }
 
-#[cfg(test)]
-mod tests {
-    use std::sync::atomic::{AtomicUsize, Ordering};
-
-    use super::*;
-
-    #[test]
-    fn everything_goes_once_and_no_more_at_the_same_time_than_allowed() {
-        let (inside, most, done) = (AtomicUsize::new(0), AtomicUsize::new(0), Mutex::new(Vec::new()));
-        let came = Mutex::new(Vec::new());
-        let enter = |item: &mut i32| came.lock().unwrap().push(*item);
-        side_by_side([((0..200).collect(), 7), ((200..203).collect(), 2), (Vec::new(), 5)], enter, |item| {
-            most.fetch_max(inside.fetch_add(1, Ordering::SeqCst) + 1, Ordering::SeqCst);
-            thread::yield_now();
-            done.lock().unwrap().push(item);
-            inside.fetch_sub(1, Ordering::SeqCst);
-        });
-        let mut done = done.into_inner().unwrap();
-        done.sort_unstable();
-        assert_eq!(done, (0..203).collect::<Vec<_>>());
-        let (first, second): (Vec<i32>, Vec<i32>) =
-            came.into_inner().unwrap().into_iter().partition(|item| *item < 200);
-        assert!(first.is_sorted() && second.is_sorted(), "in the order in which they stand");
-        assert!(most.into_inner() <= 9);
+fn reconcile(engine: &Engine, ready: &Ready, cancel: &Cancel) -> Trace {
+    let Ready { tool, call, child, .. } = ready;
+    // What became of a call that started a child is what became of the child.
+    if let Some(child) = child {
+        return match engine.child_standing(&child.thread_id, child.detached) {
+            Ok(Some(output)) => Trace::Done(output),
+            Ok(None) => Trace::NotDone,
+            Err(error) => Trace::Done(Output::error(format!("what became of the child is not known: {error}"))),
+        };
     }
+    guarded::reconcile(&**tool, call, cancel).into()
+}
+
+impl From<Reconciled> for Trace {
+    fn from(reconciled: Reconciled) -> Self {
+        match reconciled {
+            Reconciled::Done(output) => Self::Done(output),
+            Reconciled::NotDone => Self::NotDone,
+            Reconciled::Unknown => Self::Unknown,
+        }
+    }
+}
+
+/// What calls on their way come to, by their place in the turn.
+pub(crate) type Flying = JoinSet<(usize, (Landed, Option<ToolFailure>))>;
+
+/// Lets children enter in order.
+struct Gate {
+    /// The one before has entered.
+    before: Option<oneshot::Receiver<()>>,
+    /// Says so to the next.
+    entered: oneshot::Sender<()>,
+}
+
+/// Lets a child go once there is a place for it, and waits for what its parent is told.
+async fn go_as(mut child: Box<Child>, gate: Gate, engine: Engine, spawning: Spawning, cancel: Cancel) -> Landed {
+    if let Some(before) = gate.before {
+        // One that panicked has no place either.
+        _ = before.await;
+    }
+    child.enter(&engine, &spawning, &cancel).await;
+    _ = gate.entered.send(());
+    Landed::Output(child.go(&engine, &spawning, &cancel).await)
 }

@@ -79,6 +79,10 @@ impl Carry {
             return Ok(message);
         }
         let share = (room / message.content.len().max(1)).max(SHOWN_MIN);
+        let pieces = message.content.len();
+        // A part of it means nothing to its provider.
+        message.content.retain(|block| !matches!(block, Block::Opaque { .. }) || block_size(block) <= share);
+        self.shortened += (pieces - message.content.len()) as u64;
         for block in message.content.iter_mut().filter(|block| block_size(block) > share) {
             self.shortened += 1;
             match block {
@@ -95,7 +99,7 @@ impl Carry {
                 Block::ToolResult { content, blob, .. } => {
                     *content = Value::String(fitted(&text_of(content), share, blob, put)?);
                 }
-                Block::Image { .. } => {}
+                Block::Image { .. } | Block::Opaque { .. } => {}
             }
         }
         message.content.retain(|block| !matches!(block, Block::Thinking { text, .. } if text.is_empty()));
@@ -149,10 +153,16 @@ fn block_size(block: &Block) -> usize {
     match block {
         Block::Text { text, .. } | Block::Thinking { text, .. } => text.len(),
         Block::ToolCall { name, arguments, .. } => name.len() + arguments.to_string().len(),
-        Block::ToolResult { content, .. } => content.as_str().map_or_else(|| content.to_string().len(), str::len),
+        Block::ToolResult { content, .. } => text_size(content),
         // What providers count for a picture of ordinary size.
         Block::Image { .. } => 6000,
+        Block::Opaque { data, .. } => text_size(data),
     }
+}
+
+/// How many bytes a value is as text.
+fn text_size(value: &Value) -> usize {
+    value.as_str().map_or_else(|| value.to_string().len(), str::len)
 }
 
 /// A value as a model reads it.
@@ -294,6 +304,23 @@ mod tests {
         assert_eq!((blobs.len(), shorter.shortened), (0, 2));
         assert_eq!(shorter.messages[2].content[0].blob(), Some(&Digest([2; 32])));
         assert!(String::from_utf8(shorter.messages[2].content_bytes()).unwrap().contains(&Digest([2; 32]).to_string()));
+    }
+
+    #[test]
+    fn opaque_data_is_taken_along_whole_or_not_at_all() {
+        let opaque = |bytes| Block::Opaque { provider: "p".to_owned(), data: json!({"sealed": "e".repeat(bytes)}) };
+        let answer = |bytes| {
+            let content = vec![opaque(bytes), Block::text("l".repeat(5_000))];
+            Arc::new(Message { content, ..Message::text(Role::Assistant, "") })
+        };
+        let (carry, blobs) = carried(&[says(Role::User, "go"), answer(5_000)], 2_000);
+        assert!(matches!(&carry.messages[1].content[..], [Block::Text { blob: Some(_), .. }]));
+        assert_eq!((carry.shortened, blobs.len()), (2, 1));
+        let (carry, _) = carried(&[says(Role::User, "go"), answer(100)], 2_000);
+        assert_eq!((&carry.messages[1].content[0], carry.shortened), (&opaque(100), 1));
+        // It counts where it fits.
+        let (carry, _) = carried(&[says(Role::User, "go"), answer(5_000)], 20_000);
+        assert!(carry.size() > 10_000 && carry.shortened == 0);
     }
 
     #[test]

@@ -79,7 +79,7 @@ impl Look<'_> {
         // One that is not waited for is waited for until it has its place.
         let has_begun = |child: &ThreadId| store.get(child).is_ok_and(|found| found.manifest.status != Status::Created);
         let mut found = Vec::new();
-        for call in fold.conversation.open() {
+        for call in fold.conversation.open().iter() {
             let child = fold.call(&call.id).and_then(|known| known.child.as_ref());
             let child = child.filter(|child| !child.detached || !has_begun(&child.thread_id));
             found.extend(child.map(|child| child.thread_id.clone()));

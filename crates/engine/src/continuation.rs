@@ -24,7 +24,6 @@ use crate::error::{Error, Result};
 use crate::fold::Fold;
 use crate::held::{BORN_EPOCH, Held, Leased, More, Of};
 use crate::names::Named;
-use crate::told::Told;
 
 /// How much of a message is shown where it is only mentioned.
 const PREVIEW_BYTES: usize = 200;
@@ -52,7 +51,7 @@ fn seed(fold: &Fold, work: &Assignment, room: usize) -> Message {
     Message { visibility: Visibility::Internal, ..Message::text(Role::User, seed) }
 }
 
-impl Held<'_> {
+impl Held {
     /// The successor of a thread whose context is full: the task, the newest exchanges that fit into `room` bytes, and a word that
     /// seeds its first turn.
     pub(crate) fn successor(&self, work: &Assignment, room: usize, running_ms: u64) -> Result<Successor> {
@@ -100,11 +99,13 @@ impl Held<'_> {
             .collect();
         let turns = messages.iter().filter(|message| message.role == Role::Assistant).count() as u64;
         self.engine.redactor.messages(&mut said);
-        // No call dangles in a successor: whoever reads it puts the results behind their calls.
+        // No call dangles in a successor: whoever reads it puts the results behind their calls. What no message asks for ends with the old
+        // thread.
         let interrupted = |open: &OpenCall| {
             Block::tool_error(open.id.clone(), json!("interrupted: what became of this call is not known"))
         };
-        let results = self.fold.conversation.open().iter().map(interrupted).enumerate();
+        let asked = self.fold.conversation.open().iter().filter(|open| open.is_of_message());
+        let results = asked.map(interrupted).enumerate();
         messages.extend(results.map(|(index, block)| {
             let id = MessageId::new(self.name(Named::Seed, index)).ok();
             Message { id, content: vec![block], ..Message::text(Role::Tool, "") }
@@ -200,28 +201,28 @@ impl Held<'_> {
                     each_text(content, &renamed);
                     *blob = copy;
                 }
-                (Block::Thinking { .. }, _) => {}
+                (Block::Thinking { .. } | Block::Opaque { .. }, _) => {}
             }
         }
         Ok(())
     }
 }
 
-impl<'e> Held<'e> {
+impl Held {
     /// Commits the end of this thread together with its successor, as something that somebody asked for.
     /// Gives the lease of the successor.
-    pub(crate) fn resume_in(&mut self, successor: Successor, tell: &mut dyn FnMut(Told<'_>)) -> Result<Leased<'e>> {
+    pub(crate) fn resume_in(&mut self, successor: Successor) -> Result<Leased> {
         self.interrupt_calls("interrupted: the thread ended before this call was made")?;
         let handoff = successor.handoff(self, None);
         self.delta.events.push(Event::ThreadResumed(handoff));
-        self.commit_with(Reason::Lifecycle, Of::default(), successor.more, tell).map_err(Error::unfunded)?;
+        self.commit_with(Reason::Lifecycle, Of::default(), successor.more).map_err(Error::unfunded)?;
         self.successor.take().ok_or_else(|| selvedge_store::Error::BadBatch.into())
     }
 }
 
 impl Successor {
     /// What the old thread says of it.
-    pub(crate) fn handoff(&self, held: &Held<'_>, reason: Option<HandoffReason>) -> Handoff {
+    pub(crate) fn handoff(&self, held: &Held, reason: Option<HandoffReason>) -> Handoff {
         Handoff {
             new_thread_id: self.thread.clone(),
             reason,

@@ -1,4 +1,4 @@
-//! The messages of a thread in the order in which a model is shown them.
+//! The messages of a thread in the order in which a model is shown them, and its calls that have no result.
 //!
 //! The order of the log, except that the result of a call stands directly behind its call: providers insist on it, and a result
 //! that came late (after a crash, or behind a new message) would stand elsewhere. Which calls have no result yet is known
@@ -10,12 +10,16 @@
 //! messages   all units in order, flattened when it is asked for; what comes at the end is added to it
 //! ```
 //!
+//! A call that a message asks for is closed by a result in a message. One that a hook or a graph opened is closed by its outcome; it is
+//! part of no message, and so of no prompt.
+//!
 //! Taking a message in costs the same however many messages and open calls there are, apart from the search in the tree of open
 //! calls.
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::sync::{Arc, OnceLock};
 
+use selvedge_model::event::{CallOpened, CallOrigin};
 use selvedge_model::message::Block;
 use selvedge_model::{CallId, Message, MessageId, Role};
 use serde_json::Value;
@@ -28,43 +32,74 @@ pub(crate) struct OpenCall {
     pub(crate) id: CallId,
     pub(crate) name: String,
     pub(crate) arguments: Value,
-    /// The unit of the message that asks for it.
-    unit: usize,
+    pub(crate) origin: Origin,
+}
+
+/// Where a call comes from.
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) enum Origin {
+    /// A message asks for it, which has this unit.
+    Message { unit: usize },
+    /// It was opened by itself.
+    Opened(CallOrigin),
 }
 
 impl OpenCall {
     #[cfg(test)]
     pub(crate) fn new(id: CallId, name: &str, arguments: Value) -> Self {
-        Self { id, name: name.to_owned(), arguments, unit: 0 }
+        Self { id, name: name.to_owned(), arguments, origin: Origin::Message { unit: 0 } }
+    }
+
+    /// Whether a message asks for it, which gets a result.
+    pub(crate) fn is_of_message(&self) -> bool {
+        matches!(self.origin, Origin::Message { .. })
+    }
+
+    /// Whether the thread waits for a person when nobody knows what became of it.
+    pub(crate) fn suspends(&self) -> bool {
+        match &self.origin {
+            Origin::Message { .. } => true,
+            Origin::Opened(origin) => origin.suspends(),
+        }
     }
 }
 
-/// Calls that have no result, in the order they were asked for, and by their ids.
+/// Calls that have no result: those that messages ask for, then those that were opened by themselves, each in their order. So the order
+/// is the same whether a thread is read from its log or from a snapshot, which keeps the messages apart from the events.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct OpenCalls {
+    asked: Numbered,
+    opened: Numbered,
+}
+
+impl OpenCalls {
+    pub(crate) fn iter(&self) -> impl Iterator<Item = &OpenCall> {
+        self.asked.calls.values().chain(self.opened.calls.values())
+    }
+
+    pub(crate) fn len(&self) -> usize {
+        self.asked.calls.len() + self.opened.calls.len()
+    }
+
+    pub(crate) fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    pub(crate) fn to_vec(&self) -> Vec<OpenCall> {
+        self.iter().cloned().collect()
+    }
+}
+
+/// Calls in the order they came, and by their ids.
+#[derive(Clone, Debug, Default)]
+struct Numbered {
     /// By a number that rises with every call.
     calls: BTreeMap<u64, OpenCall>,
     numbers: HashMap<CallId, Vec<u64>>,
     next: u64,
 }
 
-impl OpenCalls {
-    pub(crate) fn iter(&self) -> impl Iterator<Item = &OpenCall> {
-        self.calls.values()
-    }
-
-    pub(crate) fn len(&self) -> usize {
-        self.calls.len()
-    }
-
-    pub(crate) fn is_empty(&self) -> bool {
-        self.calls.is_empty()
-    }
-
-    pub(crate) fn to_vec(&self) -> Vec<OpenCall> {
-        self.iter().cloned().collect()
-    }
-
+impl Numbered {
     /// The first call of this id.
     fn get(&self, id: &CallId) -> Option<&OpenCall> {
         self.calls.get(self.numbers.get(id)?.first()?)
@@ -80,15 +115,6 @@ impl OpenCalls {
         for number in self.numbers.remove(id).unwrap_or_default() {
             self.calls.remove(&number);
         }
-    }
-}
-
-impl<'c> IntoIterator for &'c OpenCalls {
-    type Item = &'c OpenCall;
-    type IntoIter = std::collections::btree_map::Values<'c, u64, OpenCall>;
-
-    fn into_iter(self) -> Self::IntoIter {
-        self.calls.values()
     }
 }
 
@@ -111,7 +137,6 @@ pub(crate) struct Conversation {
     /// All messages in order, once somebody asked for them and until one comes that does not stand at the end.
     flat: OnceLock<Vec<Arc<Message>>>,
     known: HashSet<MessageId>,
-    calls: HashSet<CallId>,
     open: OpenCalls,
     size: usize,
 }
@@ -124,7 +149,8 @@ impl Conversation {
 
     /// A call that the next message is going to ask for.
     pub(crate) fn next_call(&self, id: &CallId, name: &str, arguments: Value) -> OpenCall {
-        OpenCall { id: id.clone(), name: name.to_owned(), arguments, unit: self.units.len() }
+        let origin = Origin::Message { unit: self.units.len() };
+        OpenCall { id: id.clone(), name: name.to_owned(), arguments, origin }
     }
 
     pub(crate) fn messages(&self) -> &[Arc<Message>] {
@@ -150,11 +176,6 @@ impl Conversation {
         self.known.contains(id)
     }
 
-    /// Whether a call of this id was ever asked for.
-    pub(crate) fn knows_call(&self, id: &CallId) -> bool {
-        self.calls.contains(id)
-    }
-
     /// Whether the model has the next word: somebody spoke, or a tool answered, since it did.
     pub(crate) fn wants_answer(&self) -> bool {
         let last = self.last().map(|last| &self.units[last]);
@@ -172,21 +193,35 @@ impl Conversation {
         for block in &message.content {
             match block {
                 Block::ToolCall { id, name, arguments, .. } => {
-                    self.calls.insert(id.clone());
                     let (name, arguments) = (name.clone(), arguments.clone());
-                    self.open.push(OpenCall { id: id.clone(), name, arguments, unit });
+                    let origin = Origin::Message { unit };
+                    self.open.asked.push(OpenCall { id: id.clone(), name, arguments, origin });
                 }
-                Block::ToolResult { call_id, .. } => self.open.close(call_id),
+                Block::ToolResult { call_id, .. } => self.open.asked.close(call_id),
                 _ => {}
             }
         }
+    }
+
+    /// Takes in a call that no message asks for.
+    pub(crate) fn open_call(&mut self, opened: &CallOpened) {
+        let CallOpened { call_id, origin, tool, arguments } = opened.clone();
+        self.open.opened.push(OpenCall { id: call_id, name: tool, arguments, origin: Origin::Opened(origin) });
+    }
+
+    /// Takes in that a call has its outcome. One that a message asks for stays open until its result is in a message, too.
+    pub(crate) fn close_call(&mut self, id: &CallId) {
+        self.open.opened.close(id);
     }
 
     /// Puts a message where it belongs: a result behind its call and the results that are there already, everything else at the
     /// end. Gives its unit.
     fn put(&mut self, message: Arc<Message>) -> usize {
         let answered = message.content.iter().find_map(|block| match block {
-            Block::ToolResult { call_id, .. } => self.open.get(call_id).map(|open| open.unit),
+            Block::ToolResult { call_id, .. } => match self.open.asked.get(call_id)?.origin {
+                Origin::Message { unit } => Some(unit),
+                Origin::Opened(_) => None,
+            },
             _ => None,
         });
         let last = self.last();
@@ -257,7 +292,36 @@ mod tests {
         conversation.push(asks(&["d"]));
         conversation.push(answers("d"));
         assert_eq!(roles(&conversation), "uattuat");
-        assert!(conversation.knows_call(&CallId::new("b.c").unwrap()));
+    }
+
+    fn opened(id: &str) -> CallOpened {
+        let (call_id, tool) = (CallId::new(id).unwrap(), "t".to_owned());
+        let origin = CallOrigin::Node { graph: "g".to_owned(), node: "n".to_owned() };
+        CallOpened { call_id, origin, tool, arguments: Value::Null }
+    }
+
+    fn open(conversation: &Conversation) -> Vec<&str> {
+        conversation.open().iter().map(|open| open.id.as_str()).collect()
+    }
+
+    #[test]
+    fn an_opened_call_is_open_until_its_outcome_and_is_in_no_message() {
+        let mut conversation = Conversation::default();
+        conversation.push(Message::text(Role::User, "go"));
+        conversation.open_call(&opened("o2"));
+        conversation.open_call(&opened("o1"));
+        conversation.push(asks(&["a"]));
+        assert_eq!(open(&conversation), ["a", "o2", "o1"]);
+        // An outcome does not answer a message, nor a message what was opened by itself.
+        conversation.close_call(&CallId::new("a").unwrap());
+        conversation.push(answers("o1"));
+        assert_eq!(open(&conversation), ["a", "o2", "o1"]);
+        conversation.close_call(&CallId::new("o2").unwrap());
+        conversation.push(answers("a"));
+        assert_eq!(open(&conversation), ["o1"]);
+        conversation.close_call(&CallId::new("o1").unwrap());
+        assert!(conversation.open().is_empty());
+        assert_eq!(roles(&conversation), "uatt");
     }
 
     /// The order by its definition: every message is looked at for every message.
@@ -339,6 +403,10 @@ mod tests {
         }
         calls.iter().for_each(|call| conversation.push(answers(&format!("{call}.late"))));
         assert!(conversation.open().is_empty() && conversation.messages().len() == 300_001);
+        // Nor does one that no message asks for cost more.
+        calls.iter().for_each(|call| conversation.open_call(&opened(call)));
+        calls.iter().rev().for_each(|call| conversation.close_call(&CallId::new(call).unwrap()));
+        assert!(conversation.open().is_empty());
     }
 
     #[test]

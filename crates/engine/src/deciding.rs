@@ -13,6 +13,7 @@ use crate::approval;
 use crate::assignment::Assignment;
 use crate::engine::Engine;
 use crate::error::{Error, Result};
+use crate::events::Audience;
 use crate::fold::Fold;
 use crate::held::{Held, Of};
 
@@ -102,9 +103,9 @@ impl Engine {
         });
         match self.lease(thread, Acquire::default()) {
             Ok(lease) => {
-                let mut held = self.take(lease, &mut |_| {})?;
+                let mut held = self.take(lease, &Audience::default())?;
                 // Whoever left a word with a process that died said it first.
-                let heard = held.drain(Some(work), Of::default(), &mut |_| {});
+                let heard = held.drain(Some(work), Of::default());
                 let decided = heard.and_then(|_| held.decide(decision));
                 self.give_back(held)?;
                 decided
@@ -177,8 +178,8 @@ impl Engine {
         }
         match self.lease(thread, Acquire::default()) {
             Ok(lease) => {
-                let mut held = self.take(lease, &mut |_| {})?;
-                let heard = held.drain(Some(work), Of::default(), &mut |_| {});
+                let mut held = self.take(lease, &Audience::default())?;
+                let heard = held.drain(Some(work), Of::default());
                 let undecided = undecided(&held.fold, now);
                 let counts = judge(&held.fold, decision, now);
                 self.give_back(held)?;
@@ -207,7 +208,7 @@ impl Engine {
     }
 }
 
-impl Held<'_> {
+impl Held {
     fn decide(&mut self, decision: Decision) -> Result<Decided> {
         let now = self.engine.clock.now();
         let mode = asked(&self.fold, &decision.call_id).map(|ask| ask.resume_mode).unwrap_or_default();
@@ -215,7 +216,7 @@ impl Held<'_> {
         let recorded = if decision.is_some() { Recorded::Now } else { Recorded::Before };
         if let Some(decision) = decision {
             self.delta.events.push(Event::Decision(decision));
-            self.commit(Reason::Lifecycle, Of::default(), &mut |_| {})?;
+            self.commit(Reason::Lifecycle, Of::default())?;
         }
         Ok(Decided { recorded, undecided: undecided(&self.fold, now), mode })
     }

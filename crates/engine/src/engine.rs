@@ -2,11 +2,14 @@
 
 use std::collections::HashMap;
 use std::fmt;
+use std::future::Future;
+use std::ops::Deref;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use selvedge_items::config::Wait;
 use selvedge_log::Trust;
+use selvedge_model::blocking::{BoxFuture, on_thread};
 use selvedge_model::event::{Ask, SuspendReason};
 use selvedge_model::scope::Scopes;
 use selvedge_model::tool::{Processes, Started};
@@ -19,18 +22,19 @@ use selvedge_store::{Acquire, Error as StoreError, Store};
 use crate::assignment::Assignment;
 use crate::chain;
 use crate::error::{Error, Result};
-use crate::events::{Birth, Born, Bus, RunPublisher, Subscription, Watched};
+use crate::events::{Audience, Birth, Born, Bus, Subscription, Watched};
+use crate::feed::Feed;
 use crate::fold::Folds;
 use crate::handover::Awaited;
-use crate::held::{Held, Leased, Of};
-use crate::mask::Mask;
+use crate::held::{Held, Leased, Observer, Of};
 use crate::outcome::{Outcome, Resumed, get_status};
 use crate::places::Places;
 use crate::redact::Redactor;
-use crate::run;
+use crate::run::{self, Heard};
 use crate::snapshot::Keeper;
 use crate::start::{Asked, Start};
-use crate::told::Told;
+use crate::submitted::{Closing, Submitted, Tell};
+use crate::tasks::Tasks;
 use crate::watcher::Watcher;
 
 /// What an engine is made of.
@@ -49,10 +53,31 @@ pub struct Options {
     pub scopes: Scopes,
     /// What must never reach a log.
     pub redactor: Redactor,
+    /// Saves snapshots of threads, and begins with them; without it every log is read whole.
+    pub snapshots: Option<Keeper>,
+    /// Done before the first run of every thread, however it came to be; the thread is held meanwhile. If it fails, nothing runs.
+    pub prepare: Option<Prepare>,
 }
 
-/// Runs threads. Shared freely: runs of one thread follow each other, runs of different threads go on side by side.
+/// Runs threads. A handle that is cloned freely: runs of one thread follow each other, runs of different threads go on side by side.
+///
+/// Its verbs block until they are done; [`Engine::submit`] does not. Runs go on in tasks of the engine's own, and end by themselves also
+/// when every handle is dropped.
+#[derive(Clone)]
 pub struct Engine {
+    shared: Arc<Shared>,
+}
+
+impl Deref for Engine {
+    type Target = Shared;
+
+    fn deref(&self) -> &Shared {
+        &self.shared
+    }
+}
+
+/// What the handles of an engine share.
+pub struct Shared {
     pub(crate) store: Arc<dyn Store>,
     pub(crate) trust: Trust,
     pub(crate) clock: Arc<dyn Clock>,
@@ -71,6 +96,10 @@ pub struct Engine {
     pub(crate) places: Places,
     /// The subscriptions to its events.
     pub(crate) bus: Arc<Bus>,
+    /// Where its runs go on.
+    pub(crate) tasks: Tasks,
+    /// Wakes what waits for commits.
+    pub(crate) feed: Feed,
 }
 
 /// How long somebody who only looks at a thread, or tells it something, may have it.
@@ -91,12 +120,12 @@ impl fmt::Debug for Engine {
 impl Engine {
     /// An engine.
     pub fn new(options: Options) -> Self {
-        let Options { store, trust, clock, ids, processes, scopes, redactor } = options;
-        let (folds, active) = (Folds::default(), Mutex::default());
-        let (snapshots, prepare) = (None, None);
-        let watcher = Watcher::new(store.clone(), clock.clone());
-        let (places, bus) = (Places::default(), Arc::default());
-        Self {
+        let Options { store, trust, clock, ids, processes, scopes, redactor, snapshots, prepare } = options;
+        let shared = Shared {
+            folds: Folds::default(),
+            snapshots: snapshots.map(Arc::new),
+            watcher: Watcher::new(store.clone(), clock.clone()),
+            feed: Feed::new(store.clone()),
             store,
             trust,
             clock,
@@ -104,29 +133,13 @@ impl Engine {
             processes,
             scopes,
             redactor,
-            folds,
-            snapshots,
-            watcher,
             prepare,
-            active,
-            places,
-            bus,
-        }
-    }
-
-    /// The same engine, saving snapshots of its threads and beginning with them.
-    #[must_use]
-    pub fn keeping(mut self, snapshots: Keeper) -> Self {
-        self.snapshots = Some(Arc::new(snapshots));
-        self
-    }
-
-    /// The same engine, doing this before the first run of every thread, however it came to be; the thread is held meanwhile. If it
-    /// fails, nothing runs.
-    #[must_use]
-    pub fn preparing(mut self, prepare: Prepare) -> Self {
-        self.prepare = Some(prepare);
-        self
+            active: Mutex::default(),
+            places: Places::default(),
+            bus: Arc::default(),
+            tasks: Tasks::default(),
+        };
+        Self { shared: Arc::new(shared) }
     }
 
     /// What is known of a thread without its messages, by its verified log: what a database says of it does not count.
@@ -135,6 +148,13 @@ impl Engine {
         let manifest = fold.manifest().clone();
         self.folds.keep(thread, fold);
         Ok(manifest)
+    }
+
+    /// Waits until nothing runs in this process any more, at most this long; gives whether nothing does. A program that ends calls it after
+    /// it said to stop to what it does not want to wait for. A run that is cut all the same loses nothing that was committed, and the next
+    /// process takes it up.
+    pub fn wait_idle(&self, most: Duration) -> bool {
+        self.tasks.wait_idle(most)
     }
 
     /// Whose signatures count.
@@ -158,8 +178,8 @@ impl Engine {
         self.bus.subscribe(watched, chain)
     }
 
-    /// Creates a thread named after its directive or agent, with the messages it begins with; it is durable on return and nothing has
-    /// run. [`Engine::resume`] answers what it begins with.
+    /// Creates a thread named after its directive or agent, with the messages it begins with: they wait in its inbox. Both are durable on
+    /// return, and nothing has run; [`Engine::resume`] answers what it begins with.
     pub fn create(&self, thread: NewThread, messages: Vec<Message>) -> Result<ThreadId> {
         let id = self.name(&thread);
         self.create_as(&id, thread, messages, None)?;
@@ -194,9 +214,9 @@ impl Engine {
     pub fn outcome_of(
         &self,
         thread: &ThreadId,
-        work: &Assignment,
+        work: impl Into<Arc<Assignment>>,
         cancel: &Cancel,
-        tell: &mut dyn FnMut(Told<'_>),
+        tell: &mut Tell<'_>,
     ) -> Result<Outcome> {
         let end = self.end_of_chain(thread)?;
         let summary = self.store.get(&end)?;
@@ -236,7 +256,7 @@ impl Engine {
             let first = key.map(|key| self.created_under(key)).transpose()?.flatten();
             return first.ok_or(error);
         }
-        match launched.dispatch(&Cancel::new()) {
+        match launched.dispatch(&Cancel::new()).wait() {
             Ok(_) => Ok(id),
             Err(error) => Err(Error::NotStarted { thread: id, why: error.to_string(), is_there: true }),
         }
@@ -256,13 +276,16 @@ impl Engine {
     ) -> Result<()> {
         self.redactor.thread(&mut thread);
         self.redactor.messages(&mut messages);
-        let changeset = Changeset { messages, ..Changeset::creating(thread) };
-        let part = Part::new(id.clone(), Expect::Absent, changeset);
+        if let (Some(parent), None) = (&thread.parent_id, &thread.family_root_id) {
+            thread.family_root_id = Some(self.store.get(parent)?.manifest.family_root().clone());
+        }
+        let part = Part::new(id.clone(), Expect::Absent, Changeset::creating(thread));
         let born = [Born::of(&part)];
-        let batch = match key {
-            Some(key) => Batch::of(part).with_key(key.clone()),
-            None => Batch::of(part),
-        };
+        let mut batch = Batch::of(part);
+        batch.posted.extend(self.first_send(id, Input::messages(messages))?);
+        if let Some(key) = key {
+            batch = batch.with_key(key.clone());
+        }
         let committed = self.store.commit(batch)?;
         if !committed.replayed {
             Birth::among(committed.parts, &born).into_iter().for_each(|birth| self.publish_birth(birth));
@@ -270,17 +293,17 @@ impl Engine {
         Ok(())
     }
 
-    /// A further run on a thread, or on the end of its chain. If somebody else runs it, the message waits for its turn and is heard
-    /// by whoever holds the thread, or by this process once that one is gone.
+    /// A further run on a thread, or on the end of its chain. If another process runs it, the message waits for its turn and is heard
+    /// by the process that holds the thread, or by this one once that one is gone.
     pub fn send(
         &self,
         thread: &ThreadId,
         input: Input,
-        work: &Assignment,
+        work: impl Into<Arc<Assignment>>,
         cancel: &Cancel,
-        tell: &mut dyn FnMut(Told<'_>),
+        tell: &mut Tell<'_>,
     ) -> Result<Outcome> {
-        self.start(thread, Start::of(input), work, cancel, tell)
+        self.start_send(thread, Start::of(input), work.into(), cancel)?.wait(tell)
     }
 
     /// The same, as a request that its sender may repeat: sent again under the same id it is answered with what came of it, and nothing
@@ -290,45 +313,108 @@ impl Engine {
         thread: &ThreadId,
         id: RequestId,
         input: Input,
-        work: &Assignment,
+        work: impl Into<Arc<Assignment>>,
         cancel: &Cancel,
-        tell: &mut dyn FnMut(Told<'_>),
+        tell: &mut Tell<'_>,
     ) -> Result<Outcome> {
         if let Some(ended) = self.served_before(thread, &id)? {
             return Ok(ended);
         }
         let request = Some(Asked { id, is_posted: false });
-        self.start(thread, Start { input, request }, work, cancel, tell)
+        self.start_send(thread, Start { input, request }, work.into(), cancel)?.wait(tell)
     }
 
-    fn start(
+    /// Accepts a message for a thread, or the end of its chain: durable on return, and answered by a run that goes on by itself. What comes
+    /// of it can be awaited or waited for; dropped, it goes on all the same.
+    pub fn submit(
         &self,
         thread: &ThreadId,
-        start: Start,
-        work: &Assignment,
+        input: Input,
+        work: impl Into<Arc<Assignment>>,
         cancel: &Cancel,
-        tell: &mut dyn FnMut(Told<'_>),
-    ) -> Result<Outcome> {
-        let thread = self.end_of_chain(thread)?;
-        self.refuse_outside(&self.store.get(&thread)?.manifest)?;
-        match self.lease(&thread, Acquire::default()) {
-            Ok(lease) => self.run_held(lease, start, work, cancel, tell),
-            Err(StoreError::LeaseHeld { .. }) => self.send_left(&thread, start, work, cancel, tell),
-            Err(error) => Err(error.into()),
-        }
+    ) -> Result<Submitted> {
+        let end = self.end_of_chain(thread)?;
+        self.refuse_outside(&self.store.get(&end)?.manifest)?;
+        let sent = self.post_send(&end, Start::of(input))?;
+        let (engine, work, cancel) = (self.clone(), work.into(), cancel.clone());
+        self.perform(|audience| async move { engine.await_served(sent, work, cancel, audience).await })
+    }
+
+    fn start_send(&self, thread: &ThreadId, start: Start, work: Arc<Assignment>, cancel: &Cancel) -> Result<Submitted> {
+        let (engine, thread, cancel) = (self.clone(), thread.clone(), cancel.clone());
+        self.perform(|audience| async move {
+            let other = engine.clone();
+            let take = move || {
+                let thread = other.end_of_chain(&thread)?;
+                other.refuse_outside(&other.store.get(&thread)?.manifest)?;
+                match other.lease(&thread, Acquire::default()) {
+                    Ok(lease) => Ok(Ok((lease, start))),
+                    Err(StoreError::LeaseHeld { .. }) => Ok(Err(other.post_send(&thread, start)?)),
+                    Err(error) => Err(Error::from(error)),
+                }
+            };
+            match engine.tasks.block(take).await? {
+                Ok((lease, start)) => engine.run_held(lease, start, work, cancel, audience).await,
+                Err(sent) => engine.await_served(sent, work, cancel, audience).await,
+            }
+        })
+    }
+
+    /// Lets something go on by itself for a caller that may watch it.
+    fn perform<F>(&self, work: impl FnOnce(Audience) -> F) -> Result<Submitted>
+    where
+        F: Future<Output = Result<Outcome>> + Send + 'static,
+    {
+        let (audience, events) = Audience::new();
+        let (work, last) = (work(audience.clone()), Closing(audience));
+        let task = self.tasks.spawn(async move {
+            let _last = last;
+            work.await
+        })?;
+        Ok(Submitted::new(task, events))
     }
 
     /// Goes on with a thread that waits, or whose process is gone; a message is optional. Without one, a thread that waits for
-    /// somebody's word goes on waiting. A thread that came to an end goes on in a successor, with everything that was said and the
+    /// a decision goes on waiting. A thread that came to an end goes on in a successor, with everything that was said and the
     /// message, which is needed then.
     pub fn resume(
+        &self,
+        thread: &ThreadId,
+        input: Input,
+        work: impl Into<Arc<Assignment>>,
+        cancel: &Cancel,
+        tell: &mut Tell<'_>,
+    ) -> Result<Outcome> {
+        let (engine, thread, work, cancel) = (self.clone(), thread.clone(), work.into(), cancel.clone());
+        self.perform(|audience| engine.resumed(thread, input, work, cancel, audience))?.wait(tell)
+    }
+
+    /// The same, as a future. It is boxed because a child is resumed by the run of its parent.
+    pub(crate) fn resumed(
+        self,
+        asked: ThreadId,
+        input: Input,
+        work: Arc<Assignment>,
+        cancel: Cancel,
+        audience: Audience,
+    ) -> BoxFuture<'static, Result<Outcome>> {
+        Box::pin(async move {
+            let (engine, own_work, own) = (self.clone(), work.clone(), audience.clone());
+            let (lease, start, resumed) =
+                self.tasks.block(move || engine.take_resumed(&asked, input, &own_work, own)).await?;
+            let ended = self.run_held(lease, start, work, cancel, audience).await?;
+            Ok(Outcome { resumed, ..ended })
+        })
+    }
+
+    /// Takes the thread that goes on when this one is resumed: itself, or a successor that is created.
+    fn take_resumed(
         &self,
         asked: &ThreadId,
         input: Input,
         work: &Assignment,
-        cancel: &Cancel,
-        tell: &mut dyn FnMut(Told<'_>),
-    ) -> Result<Outcome> {
+        audience: Audience,
+    ) -> Result<(Leased, Start, Option<Resumed>)> {
         let (thread, mut held) = loop {
             let thread = self.end_of_chain(asked)?;
             let manifest = self.store.get(&thread)?.manifest;
@@ -349,13 +435,13 @@ impl Engine {
             if status.is_terminal() && input.messages.is_empty() {
                 return Err(nothing_to_resume(thread, status));
             }
-            // Whoever only looks at it, or tells it something, has it for a moment.
+            // A process that only looks at it, or tells it something, has it for a moment.
             let lease = self.lease(&thread, Acquire { wait: A_MOMENT, take_over: false })?;
             if !status.is_terminal() {
-                return self.run_held(lease, Start::of(input), work, cancel, tell);
+                return Ok((lease, Start::of(input), None));
             }
-            let held = self.take(lease, tell)?;
-            // Somebody may have gone on with it between the two looks; then this is for whatever goes on.
+            let held = self.take(lease, &audience)?;
+            // Another process may have gone on with it between the two looks; then this is for whatever goes on.
             match held.fold.manifest().status {
                 now if now.is_terminal() && now != Status::Continued => break (thread, held),
                 _ => self.give_back(held)?,
@@ -373,11 +459,9 @@ impl Engine {
             reconstructed_turns: successor.turns,
         };
         // It was granted with the batch that created it: nobody comes in between.
-        let lease = held.resume_in(successor, tell)?;
-        drop(held);
+        let lease = held.resume_in(successor)?;
         let input = Input { state: input.state, origin: input.origin, ..Input::nothing() };
-        let ended = self.run_held(lease, Start::of(input), work, cancel, tell)?;
-        Ok(Outcome { resumed: Some(resumed), ..ended })
+        Ok((lease, Start::of(input), Some(resumed)))
     }
 
     /// The thread that goes on in the place of another one, also of one that was deleted: its tombstone knows.
@@ -404,14 +488,26 @@ impl Engine {
         Ok(())
     }
 
-    /// A thread whose lease was just taken; a run whose process is gone is settled first. A run that no engine makes is left as it is.
-    pub(crate) fn take<'e>(&'e self, lease: Leased<'e>, tell: &mut dyn FnMut(Told<'_>)) -> Result<Held<'e>> {
+    /// A thread whose lease was just taken, for a caller; a run whose process is gone is settled first. A run that no engine makes is left
+    /// as it is.
+    pub(crate) fn take(&self, lease: Leased, audience: &Audience) -> Result<Box<Held>> {
+        self.take_observed(lease, audience, None)
+    }
+
+    /// The same, with what a replay does after each commit.
+    pub(crate) fn take_observed(
+        &self,
+        lease: Leased,
+        audience: &Audience,
+        observer: Option<Observer>,
+    ) -> Result<Box<Held>> {
         let fold = self.folds.get(self.snapshots.as_deref(), &*self.store, lease.thread(), &self.trust)?;
-        let mut held = Held::new(lease, fold);
+        let mut held = Box::new(Held::new(lease, fold));
+        (held.audience, held.observer) = (audience.clone(), observer);
         let manifest = held.fold.manifest();
         if manifest.status == Status::Running
             && !manifest.is_run_outside()
-            && let Err(error) = run::settle_lost(&mut held, tell)
+            && let Err(error) = run::settle_lost(&mut held)
         {
             _ = held.release();
             return Err(error);
@@ -419,39 +515,43 @@ impl Engine {
         Ok(held)
     }
 
-    pub(crate) fn run_held<'e>(
-        &'e self,
-        lease: Leased<'e>,
+    pub(crate) async fn run_held(
+        &self,
+        lease: Leased,
         start: Start,
-        work: &Assignment,
-        cancel: &Cancel,
-        tell: &mut dyn FnMut(Told<'_>),
+        work: Arc<Assignment>,
+        cancel: Cancel,
+        audience: Audience,
     ) -> Result<Outcome> {
-        let (mut ended, mut next) = self.run_link(lease, start, work, cancel, tell)?;
+        let (mut ended, mut next) = self.run_link(lease, start, &work, &cancel, &audience).await?;
         while let Some((Next { thread, lease }, start)) = next.take() {
             let was_continued = ended.status == Status::Continued;
-            let lease = match lease.map_or_else(|| self.lease(&thread, Acquire::default()), Ok) {
-                Ok(lease) => Some(lease),
-                Err(StoreError::LeaseHeld { .. }) => None,
-                Err(error) => return Err(error.into()),
+            let (engine, own) = (self.clone(), thread.clone());
+            let acquire = move || match lease.map_or_else(|| engine.lease(&own, Acquire::default()), Ok) {
+                Ok(lease) => Ok(Some(lease)),
+                Err(StoreError::LeaseHeld { .. }) => Ok(None),
+                Err(error) => Err(error),
             };
-            let later = match lease {
+            let later = match self.tasks.block(acquire).await? {
                 Some(lease) => {
-                    let (later, after) = self.run_link(lease, start, work, cancel, tell)?;
+                    let (later, after) = self.run_link(lease, start, &work, &cancel, &audience).await?;
                     next = after;
                     later
                 }
-                // Somebody else goes on with it, and hears what is to be said.
+                // Another process goes on with it, and hears what is to be said.
                 None if !start.input.messages.is_empty() && start.input.raise.is_none() => {
-                    self.send_left(&thread, start, work, cancel, tell)?
+                    let engine = self.clone();
+                    let sent = self.tasks.block(move || engine.post_send(&thread, start)).await?;
+                    Box::pin(self.await_served(sent, work.clone(), cancel.clone(), audience.clone())).await?
                 }
-                // There is nothing to be heard: whoever has it goes on anyway.
+                // There is nothing to be heard: the process that has it goes on anyway.
                 None if !start.is_continuing() => {
-                    let holder = self.store.holder(&thread)?;
+                    let (engine, own) = (self.clone(), thread.clone());
+                    let holder = self.tasks.block(move || engine.store.holder(&own)).await?;
                     let held = holder.map(|holder| StoreError::LeaseHeld { thread: thread.clone(), holder });
                     return held.map_or(Ok(ended), |held| Err(held.into()));
                 }
-                None => match self.await_end(&thread, cancel, tell)? {
+                None => match self.await_end(&thread, &cancel, &audience).await? {
                     Awaited::Ended(ended) => *ended,
                     Awaited::Free(lease) => {
                         let thread = lease.thread().clone();
@@ -469,22 +569,90 @@ impl Engine {
         if let (Some(stop @ (Stop::Cancelled | Stop::Killed)), Some(Status::Cancelled | Status::Killed)) =
             (cancel.said(), ended.status.status())
         {
-            // What it started in processes of their own did not hear it. Who can't be reached does not change how this one ended.
-            _ = self.stop_below(&ended.thread_id, stop);
+            // What it started in processes of their own did not hear it. Who can't be reached does not change how this one ended. Those
+            // that don't stop are waited for.
+            let (engine, thread) = (self.clone(), ended.thread_id.clone());
+            on_thread(move || _ = engine.stop_below(&thread, stop)).await;
         }
         Ok(ended)
     }
 
     /// Runs one thread of a chain; gives the next one, with what is still to be said to it.
-    fn run_link<'e>(
-        &'e self,
-        lease: Leased<'e>,
+    async fn run_link(
+        &self,
+        lease: Leased,
         start: Start,
+        work: &Arc<Assignment>,
+        cancel: &Cancel,
+        audience: &Audience,
+    ) -> Result<(Outcome, Option<(Next, Start)>)> {
+        let (engine, own_work, own_cancel) = (self.clone(), work.clone(), cancel.clone());
+        let (own, request) = (audience.clone(), start.request.clone());
+        let open = move || engine.open(lease, request.as_ref(), &own_work, &own_cancel, &own);
+        let Opened { held, active, mut sends } = match self.tasks.block(open).await? {
+            Ok(opened) => opened,
+            // It was continued in the very moment in which it was free; what is to be said goes to its successor, where it waits by now
+            // if it was posted.
+            Err((ended, next)) => return Ok((*ended, Some((Next { thread: next, lease: None }, start)))),
+        };
+        let thread = held.thread().clone();
+        // What a thread begins with is said by the one that lets it begin.
+        let is_first = held.is_unbegun() && held.fold.conversation.messages().is_empty();
+        let start = match is_first && start.is_empty() && !start.is_continuing() && !sends.is_empty() {
+            true => start.with(sends.remove(0)),
+            false => start,
+        };
+        let (mut held, earlier) = self.serve_earlier(held, sends, work).await?;
+        let mut unsaid = Start::continuing();
+        let ended = match earlier {
+            // What was heard before has filled the thread; its successor hears this.
+            Some(heard) if heard.status == Status::Continued => {
+                unsaid = start;
+                heard
+            }
+            // Hearing it has finished what was open, and there is nothing else to say.
+            Some(heard) if start.is_empty() => heard,
+            // It was stopped, or gone on with, before it could take over.
+            _ if start.is_continuing() && held.fold.manifest().status != Status::Created => held.nothing_done(),
+            _ if start.is_empty() && self.waits_for_word(&held, work) => held.nothing_done(),
+            _ => {
+                let ended;
+                (held, ended) = self.run_once(held, start, work, cancel).await;
+                // What could not be recorded is settled by whoever takes the thread next; dropping it gives the lease back.
+                match ended {
+                    Ok(ended) => ended,
+                    Err(error) => {
+                        self.tasks.block(move || drop((held, active))).await;
+                        return Err(error);
+                    }
+                }
+            }
+        };
+        let next = self.serve_others(held, work, cancel).await?;
+        let (engine, is_over) = (self.clone(), next.is_none());
+        let tell_parent = move || {
+            drop(active);
+            if is_over {
+                // If the parent can't be told now, whoever takes it next hears it.
+                _ = engine.tell_parent(&thread);
+            }
+        };
+        self.tasks.block(tell_parent).await;
+        Ok((ended, next.map(|next| (next, unsaid))))
+    }
+
+    /// Makes a thread ready to run whose lease was just taken: a lost run is settled, what is prepared before the first run is, its
+    /// children are looked after, and what was asked and needs no run is served. One that was continued gives how it stands, and what
+    /// goes on in its place.
+    fn open(
+        &self,
+        lease: Leased,
+        request: Option<&Asked>,
         work: &Assignment,
         cancel: &Cancel,
-        tell: &mut dyn FnMut(Told<'_>),
-    ) -> Result<(Outcome, Option<(Next<'e>, Start)>)> {
-        let mut held = self.take(lease, tell)?;
+        audience: &Audience,
+    ) -> Result<std::result::Result<Opened, (Box<Outcome>, ThreadId)>> {
+        let mut held = self.take(lease, audience)?;
         let thread = held.thread().clone();
         if held.fold.manifest().is_run_outside() {
             return Err(run_outside(&thread));
@@ -493,58 +661,49 @@ impl Engine {
         if let (Status::Continued, Some(next)) =
             (held.fold.manifest().status, held.fold.manifest().continuation_thread_id.clone())
         {
-            // It was continued in the very moment in which it was free; what is to be said goes to its successor, where it waits by now
-            // if it was posted.
-            return Ok((held.nothing_done(), Some((Next { thread: next, lease: None }, start))));
+            return Ok(Err((Box::new(held.nothing_done()), next)));
         }
         if let (Some(prepare), true) = (&self.prepare, held.is_unbegun()) {
             prepare(held.fold.manifest(), work)?;
         }
         self.settle_children(&held);
-        let mut unsaid = Start::continuing();
-        let earlier = self.serve_earlier(&mut held, start.request.as_ref(), work, tell);
-        let ended = match earlier {
-            // What was heard before has filled the thread; its successor hears this.
-            Ok(Some(heard)) if heard.status == Status::Continued => {
-                unsaid = start;
-                Ok(heard)
-            }
-            // Hearing it has finished what was open, and there is nothing else to say.
-            Ok(Some(heard)) if start.is_empty() => Ok(heard),
-            // Somebody stopped it, or went on with it, before it could take over.
-            Ok(_) if start.is_continuing() && held.fold.manifest().status != Status::Created => Ok(held.nothing_done()),
-            Ok(_) if start.is_empty() && self.waits_for_word(&held, work) => Ok(held.nothing_done()),
-            Ok(_) => self.run_once(&mut held, start, work, cancel, tell),
-            Err(error) => Err(error),
-        };
-        // What could not be recorded is settled by whoever takes the thread next; dropping it gives the lease back.
-        let heard = ended.and_then(|ended| Ok((ended, self.serve_others(held, work, cancel, tell)?)));
-        drop(active);
-        if matches!(&heard, Ok((_, None))) {
-            // If the parent can't be told now, whoever takes it next hears it.
-            _ = self.tell_parent(&thread);
-        }
-        heard.map(|(ended, next)| (ended, next.map(|next| (next, unsaid))))
+        let sends = held.earlier_sends(request, work)?;
+        Ok(Ok(Opened { held, active, sends }))
     }
 
     /// One run, watched meanwhile.
-    pub(crate) fn run_once(
+    pub(crate) async fn run_once(
         &self,
-        held: &mut Held<'_>,
+        held: Box<Held>,
         start: Start,
-        work: &Assignment,
+        work: &Arc<Assignment>,
         cancel: &Cancel,
-        tell: &mut dyn FnMut(Told<'_>),
-    ) -> Result<Outcome> {
+    ) -> (Box<Held>, Result<Outcome>) {
+        let (engine, own_cancel) = (self.clone(), cancel.clone());
+        let begin = move || engine.admit(held, start, &own_cancel);
+        match self.tasks.block(begin).await {
+            (held, Ok(Admitted::Run(start, heard))) => run::drive(held, *start, work.clone(), heard).await,
+            (held, Ok(Admitted::Nothing(outcome))) => (held, Ok(*outcome)),
+            (held, Err(error)) => (held, Err(error)),
+        }
+    }
+
+    /// Whether there is something to run, and how its run hears what happens beside it.
+    fn admit(&self, mut held: Box<Held>, start: Start, cancel: &Cancel) -> (Box<Held>, Result<Admitted>) {
+        let admitted = self.admitted(&mut held, start, cancel);
+        (held, admitted)
+    }
+
+    fn admitted(&self, held: &mut Held, start: Start, cancel: &Cancel) -> Result<Admitted> {
         let input = &start.input;
         let is_again = |message: &Message| message.id.as_ref().is_some_and(|id| held.fold.conversation.knows(id));
         let is_said = !input.messages.is_empty() && input.state.is_none() && input.messages.iter().all(is_again);
         if is_said {
             if let Some(asked) = start.request {
                 asked.answer(&mut held.delta, Verdict::Unchanged, None);
-                held.commit(Reason::Lifecycle, Of::default(), tell)?;
+                held.commit(Reason::Lifecycle, Of::default())?;
             }
-            return Ok(held.nothing_done());
+            return Ok(Admitted::Nothing(Box::new(held.nothing_done())));
         }
         if input.is_empty() && held.fold.conversation.messages().is_empty() {
             let (thread, status) = (held.thread().clone(), held.fold.manifest().status);
@@ -561,17 +720,14 @@ impl Engine {
             // A stop of an earlier run does not.
             false => _ = held.answer_stops(Verdict::Unchanged)?,
         }
-        let thread = held.thread().clone();
-        let publisher = RunPublisher::new(&self.bus, thread.clone(), held.fold.manifest().chain_root_id.clone());
         // That the time of this run is over is nobody else's business.
         let own = cancel.child();
-        let watch = self.watcher.watch(&thread, cancel, &own, &held.delta.consumed);
-        let mut mask = Mask::new(&self.redactor, publisher, tell);
-        run::run(held, start, work, run::Heard { cancel: &own, watch: &watch }, &mut |told| mask.tell(&told))
+        let watch = self.watcher.watch(held.thread(), cancel, &own, &held.delta.consumed);
+        Ok(Admitted::Run(Box::new(start), Heard { cancel: own, watch }))
     }
 
     /// Whether a thread waits for somebody's word whose time is not over, and can't go on without it.
-    pub(crate) fn waits_for_word(&self, held: &Held<'_>, work: &Assignment) -> bool {
+    pub(crate) fn waits_for_word(&self, held: &Held, work: &Assignment) -> bool {
         let now = self.clock.now();
         let is_over = |ask: &Ask| ask.is_over(now);
         let Manifest { suspended: Some(why), asks, .. } = held.fold.manifest() else { return false };
@@ -586,19 +742,34 @@ impl Engine {
 }
 
 /// A thread runs in this process, until this is dropped: whoever stops it says so to this `Cancel`.
-struct Active<'e> {
-    engine: &'e Engine,
+struct Active {
+    engine: Engine,
     thread: ThreadId,
 }
 
-impl<'e> Active<'e> {
-    fn begin(engine: &'e Engine, thread: &ThreadId, cancel: &Cancel) -> Self {
+/// A thread that is ready to run.
+struct Opened {
+    held: Box<Held>,
+    active: Active,
+    /// What was sent before.
+    sends: Vec<(RequestId, Input)>,
+}
+
+/// Whether there is something to run.
+enum Admitted {
+    Run(Box<Start>, Heard),
+    /// There is not; how the thread stands.
+    Nothing(Box<Outcome>),
+}
+
+impl Active {
+    fn begin(engine: &Engine, thread: &ThreadId, cancel: &Cancel) -> Self {
         engine.lock_active().insert(thread.clone(), cancel.clone());
-        Self { engine, thread: thread.clone() }
+        Self { engine: engine.clone(), thread: thread.clone() }
     }
 }
 
-impl Drop for Active<'_> {
+impl Drop for Active {
     fn drop(&mut self) {
         self.engine.lock_active().remove(&self.thread);
     }
@@ -617,8 +788,27 @@ fn nothing_to_resume(thread: ThreadId, status: Status) -> Error {
 }
 
 /// The thread that goes on in another's place.
-pub(crate) struct Next<'e> {
+pub(crate) struct Next {
     pub(crate) thread: ThreadId,
     /// Its lease, if it could be had.
-    pub(crate) lease: Option<Leased<'e>>,
+    pub(crate) lease: Option<Leased>,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn size_of_future<F: Future>(_: impl Fn(Engine, Leased, Start, Arc<Assignment>, Cancel, Audience) -> F) -> usize {
+        size_of::<F>()
+    }
+
+    /// Ten thousand runs that wait are ten thousand of these.
+    #[test]
+    fn a_run_that_waits_is_small() {
+        let run = |engine: Engine, lease, start, work, cancel, audience| async move {
+            engine.run_held(lease, start, work, cancel, audience).await
+        };
+        let bytes = size_of_future(run);
+        assert!(bytes <= 10 << 10, "{bytes} bytes");
+    }
 }

@@ -143,6 +143,12 @@ pub enum Error {
         /// Whether the thread was created.
         is_there: bool,
     },
+    /// No run can go on: the threads that runs need could not be started.
+    #[error("runs can't go on: no thread could be started: {why}")]
+    NoRuntime {
+        /// What went wrong.
+        why: String,
+    },
     /// Whoever waited for a message to be heard stopped waiting; the message stays, and is heard.
     #[error("whoever runs thread `{thread}` has {} the message", if *.is_heard { "heard" } else { "not yet heard" })]
     NotHeardYet {
@@ -170,7 +176,7 @@ impl Classify for Error {
             // Whatever kept it from being committed: the run is not what it should be.
             Self::Commit { source, .. } if source.kind() == Kind::Integrity => Kind::Integrity,
             Self::ChainDamaged { .. } => Kind::Integrity,
-            Self::Commit { .. } | Self::NotStarted { .. } => Kind::Broken,
+            Self::Commit { .. } | Self::NotStarted { .. } | Self::NoRuntime { .. } => Kind::Broken,
             Self::NotRunnable { .. }
             | Self::NotHeardYet { .. }
             | Self::TooLate { .. }
@@ -199,6 +205,7 @@ impl Classify for Error {
             Self::ValueUnused { .. } => "value_unused",
             Self::NoPrice { .. } => "no_price",
             Self::NotStarted { .. } => "not_started",
+            Self::NoRuntime { .. } => "no_runtime",
         }
     }
 
@@ -251,6 +258,7 @@ impl Classify for Error {
             )),
             Self::NotStarted { thread, is_there: true, .. } => Some(format!("`selvedge resume {thread}` runs it here")),
             Self::NotStarted { .. } => Some("nothing was created; without `--detach` it runs here".to_owned()),
+            Self::NoRuntime { .. } => Some("end other programs, or raise how many threads you may have (`ulimit -u`)".to_owned()),
             Self::NotHeardYet { thread, is_heard: true } => {
                 Some(format!("what comes of it is shown by `selvedge wait {thread}`; `selvedge cancel {thread}` stops it"))
             }

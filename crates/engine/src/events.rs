@@ -10,6 +10,7 @@
 //! - `Committed` is published after the commit returned, once per changeset, in the order of a thread's lines. (A caller that runs a new
 //!   thread in the instant between its creation and the publishing of that can be published first; `first_line` shows it.)
 //! - Drafts are published without secrets, before the commit of the answer that they belong to.
+//! - What is done for a caller goes to that caller as well, in the same form and within the same bounds ([`crate::Submitted`]).
 //! - Publishing never blocks and never fails. A subscriber that is too slow loses drafts first, then everything that waits for it, and gets
 //!   one `Missed` in their place. Without a subscriber, publishing is one atomic load.
 
@@ -26,7 +27,8 @@ use serde_json::Value;
 
 pub use backlog::{QUEUE_BYTES_MAX, QUEUE_DRAFT_BYTES_MAX, QUEUE_EVENTS_MAX};
 pub(crate) use bus::Bus;
-pub(crate) use publisher::{Birth, Born, Publication, RunPublisher, Written, notice};
+pub(crate) use publisher::{Birth, Born, Publication, Written};
+pub(crate) use subscription::Audience;
 pub use subscription::Subscription;
 
 /// How many threads a `Missed` lists with their first missed line.

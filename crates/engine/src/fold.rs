@@ -42,7 +42,9 @@ impl Fold {
         Ok(Self::of(loaded.thread, conversation, loaded.head))
     }
 
-    pub(crate) fn of(thread: Thread, conversation: Conversation, head: Head) -> Self {
+    /// A thread of which the messages are known, and the calls that they ask for.
+    pub(crate) fn of(thread: Thread, mut conversation: Conversation, head: Head) -> Self {
+        thread.opened().for_each(|opened| conversation.open_call(opened));
         Self { thread, conversation, head, saved: Last::default(), notice: None }
     }
 
@@ -121,7 +123,7 @@ impl Fold {
                     let run_id = message.run_id.clone().or_else(|| run.cloned());
                     self.conversation.push(Message { run_id, ..message.clone() });
                 }
-                other => self.thread.apply(other, at)?,
+                other => self.apply(other, at)?,
             }
         }
         self.thread.committed(head.version, run, at);
@@ -139,11 +141,30 @@ impl Fold {
                     message.run_id = message.run_id.or_else(|| run.clone());
                     self.conversation.push(message);
                 }
-                other => self.thread.apply(&other, line.timestamp)?,
+                other => self.apply(&other, line.timestamp)?,
             }
         }
         self.head = entry.head;
         Ok(())
+    }
+
+    fn apply(&mut self, event: &Event, at: Timestamp) -> Result<(), FoldError> {
+        self.thread.apply(event, at)?;
+        match event {
+            Event::CallOpened(opened) => self.conversation.open_call(opened),
+            Event::ToolOutcome(outcome) => self.conversation.close_call(&outcome.call_id),
+            _ => {}
+        }
+        Ok(())
+    }
+
+    /// A call that these events open though there is one of its id. A store does not know the calls of a thread, so a changeset is held
+    /// against the fold before it is committed.
+    pub(crate) fn reopened<'e>(&self, events: &'e [Event]) -> Option<&'e CallId> {
+        events.iter().find_map(|event| match event {
+            Event::CallOpened(opened) if self.thread.knows_call(&opened.call_id) => Some(&opened.call_id),
+            _ => None,
+        })
     }
 }
 
@@ -211,7 +232,7 @@ impl Folds {
 
 #[cfg(test)]
 mod tests {
-    use selvedge_model::event::ThreadCreated;
+    use selvedge_model::event::{CallOpened, CallOrigin, ThreadCreated, ToolOutcome};
     use selvedge_model::{AgentId, Digest, LogId, NewThread};
 
     use super::*;
@@ -231,6 +252,25 @@ mod tests {
         let new = NewThread::of(AgentId::new("agent").unwrap());
         let created = Event::ThreadCreated(Box::new(ThreadCreated { format: 1, log_id, segment: 0, thread: new }));
         Fold::of(Thread::begin(thread, &created, Timestamp::from_micros(0)).unwrap(), Conversation::default(), head)
+    }
+
+    #[test]
+    fn a_call_is_open_from_its_event_to_its_outcome_and_its_id_is_taken_from_then_on() {
+        let mut fold = fold(&ThreadId::new("t").unwrap());
+        let call_id = CallId::new("o.1").unwrap();
+        let origin = CallOrigin::Node { graph: "g".to_owned(), node: "n".to_owned() };
+        let (tool, arguments) = ("t".to_owned(), Value::Null);
+        let events = [Event::CallOpened(CallOpened { call_id: call_id.clone(), origin, tool, arguments })];
+        assert_eq!(fold.reopened(&events), None);
+        let (head, at) = (fold.head.clone(), Timestamp::from_micros(0));
+        fold.take(&events, head.clone(), None, at).unwrap();
+        assert_eq!((fold.reopened(&events), fold.conversation.open().len()), (Some(&call_id), 1));
+        // As it is read from a snapshot.
+        let again = Fold::of(fold.thread.clone(), Conversation::default(), head.clone());
+        assert_eq!(again.conversation.open().to_vec(), fold.conversation.open().to_vec());
+        let outcome = ToolOutcome { call_id: call_id.clone(), result: None, error: None, failure: None, blob: None };
+        fold.take(&[Event::ToolOutcome(outcome)], head, None, at).unwrap();
+        assert_eq!((fold.reopened(&events), fold.conversation.open().len()), (Some(&call_id), 0));
     }
 
     #[test]

@@ -5,7 +5,7 @@ use selvedge_model::event::Checkpoint;
 use selvedge_model::{Event, RequestId, RunId, ThreadId};
 use selvedge_store::{Result, Store};
 
-use crate::told::Told;
+use crate::events::{Audience, RunEvent};
 
 /// How many lines are read at once.
 const LINES: usize = 256;
@@ -40,13 +40,13 @@ impl Follow {
         self.run.is_some() || self.is_handed_on
     }
 
-    /// Tells what was committed since by the run that serves a request.
+    /// Lets a caller see what was committed since by the run that serves its request.
     pub(crate) fn tell(
         &mut self,
         store: &dyn Store,
         thread: &ThreadId,
         request: &RequestId,
-        tell: &mut dyn FnMut(Told<'_>),
+        audience: &Audience,
     ) -> Result<()> {
         loop {
             let lines = store.read(thread, self.next, LINES)?;
@@ -56,7 +56,7 @@ impl Follow {
                 match &line.event {
                     Event::Checkpoint(checkpoint) => {
                         let checkpoint = checkpoint.clone();
-                        self.changeset(thread, request, &checkpoint, tell);
+                        self.changeset(thread, request, &checkpoint, audience);
                     }
                     _ => self.open.push(line),
                 }
@@ -67,13 +67,7 @@ impl Follow {
         }
     }
 
-    fn changeset(
-        &mut self,
-        thread: &ThreadId,
-        request: &RequestId,
-        checkpoint: &Checkpoint,
-        tell: &mut dyn FnMut(Told<'_>),
-    ) {
+    fn changeset(&mut self, thread: &ThreadId, request: &RequestId, checkpoint: &Checkpoint, audience: &Audience) {
         let lines = std::mem::take(&mut self.open);
         let seq = lines.first().map_or(self.next, |line| line.seq);
         let events: Vec<Event> = lines.into_iter().map(|line| line.event).collect();
@@ -89,13 +83,9 @@ impl Follow {
             }
         }
         if self.run.is_some() && self.run == checkpoint.run_id {
-            tell(Told::Committed {
-                thread,
-                version: checkpoint.version,
-                reason: checkpoint.reason,
-                seq,
-                events: &events,
-            });
+            let (version, reason, events) = (checkpoint.version, checkpoint.reason, events.into());
+            let (thread, run) = (thread.clone(), self.run.clone());
+            audience.push(&RunEvent::Committed { thread, run, version, reason, first_line: seq, events }, 0);
         }
     }
 }

@@ -4,23 +4,25 @@
 //! fold advanced and the commit told. A commit whose answer was lost is looked up, never guessed: under a lease and an exact
 //! version nobody else can have written the next one.
 
+use std::sync::Arc;
+
 use selvedge_log::Head;
 use selvedge_model::account::Posting;
 use selvedge_model::event::Place;
+use selvedge_model::fold::FoldError;
 use selvedge_model::{
-    Batch, Changeset, Event, Expect, Message, Part, Patch, Posted, Reason, RequestId, Right, RunId, RunMeta, ThreadId,
-    Timestamp,
+    Batch, CallId, Changeset, Event, Expect, Message, Part, Patch, Posted, Reason, RequestId, Right, RunId, RunMeta,
+    ThreadId, Timestamp,
 };
 use selvedge_store::{Committed, Error as StoreError, Lease};
 use serde_json::Value;
 
 use crate::engine::Engine;
 use crate::error::{Error, Result};
-use crate::events::{Birth, Born, NoticeKind, Publication, Written, notice};
+use crate::events::{Audience, Birth, Born, NoticeKind, Publication, RunEvent, Written};
 use crate::fold::Fold;
 use crate::ledger::Hold;
 use crate::saving::Saving;
-use crate::told::Told;
 
 /// What has happened and is not committed yet.
 #[derive(Clone, Debug, Default)]
@@ -36,6 +38,14 @@ pub(crate) struct Delta {
 }
 
 impl Delta {
+    /// The calls that it has an outcome of.
+    pub(crate) fn answered(&self) -> impl Iterator<Item = &CallId> {
+        self.events.iter().filter_map(|event| match event {
+            Event::ToolOutcome(outcome) => Some(&outcome.call_id),
+            _ => None,
+        })
+    }
+
     /// Forgets threads that were to be born with a commit that failed. Everything else is committed with what comes next; these would
     /// be named, and paid for, without being there.
     pub(crate) fn forget(&mut self, unborn: &[Born]) {
@@ -83,9 +93,16 @@ struct Landed {
     births: Vec<Birth>,
 }
 
+/// Hears of every commit of a thread, before anything follows from it.
+pub(crate) type Observer = Arc<dyn Fn(&ThreadId, Reason, &[Event]) + Send + Sync>;
+
 /// A thread under lease.
-pub(crate) struct Held<'e> {
-    pub(crate) engine: &'e Engine,
+pub(crate) struct Held {
+    pub(crate) engine: Engine,
+    /// The caller that watches what is done for it.
+    pub(crate) audience: Audience,
+    /// What a replay does after each commit.
+    pub(crate) observer: Option<Observer>,
     pub(crate) fold: Fold,
     pub(crate) delta: Delta,
     /// What its directive wants done at events, as snapshots show it.
@@ -96,22 +113,22 @@ pub(crate) struct Held<'e> {
     pub(crate) attempts: u64,
     /// The snapshot that is being saved; it is waited for before the lease goes.
     pub(crate) saving: Option<Saving>,
-    lease: Leased<'e>,
+    lease: Leased,
     /// The lease of the thread that goes on in its place, granted with the batch that created that one.
-    pub(crate) successor: Option<Leased<'e>>,
+    pub(crate) successor: Option<Leased>,
 }
 
 /// A lease that is given back when it is dropped, as far as that is possible: when something could not be read, and also when a tool or
 /// a model of the embedding program panics. A run that was cut so is settled by whoever takes the thread next.
-pub(crate) struct Leased<'e> {
-    engine: &'e Engine,
+pub(crate) struct Leased {
+    engine: Engine,
     lease: Lease,
     is_held: bool,
 }
 
-impl<'e> Leased<'e> {
-    pub(crate) fn new(engine: &'e Engine, lease: Lease) -> Self {
-        Self { engine, lease, is_held: true }
+impl Leased {
+    pub(crate) fn new(engine: &Engine, lease: Lease) -> Self {
+        Self { engine: engine.clone(), lease, is_held: true }
     }
 
     pub(crate) fn thread(&self) -> &ThreadId {
@@ -130,7 +147,7 @@ impl<'e> Leased<'e> {
     }
 }
 
-impl Drop for Leased<'_> {
+impl Drop for Leased {
     fn drop(&mut self) {
         if self.is_held {
             // Nobody is left to be told.
@@ -139,11 +156,12 @@ impl Drop for Leased<'_> {
     }
 }
 
-impl<'e> Held<'e> {
-    pub(crate) fn new(lease: Leased<'e>, fold: Fold) -> Self {
-        let engine = lease.engine;
+impl Held {
+    pub(crate) fn new(lease: Leased, fold: Fold) -> Self {
         Self {
-            engine,
+            engine: lease.engine.clone(),
+            audience: Audience::default(),
+            observer: None,
             fold,
             delta: Delta::default(),
             hooks: Vec::new(),
@@ -161,9 +179,9 @@ impl<'e> Held<'e> {
     }
 
     /// The lease of a thread that was created held, by a batch of this thread.
-    fn granted(&self, thread: &ThreadId) -> Leased<'e> {
+    fn granted(&self, thread: &ThreadId) -> Leased {
         let (thread, owner) = (thread.clone(), self.engine.store.owner().clone());
-        Leased::new(self.engine, Lease { thread, owner, epoch: BORN_EPOCH, taken_from: None })
+        Leased::new(&self.engine, Lease { thread, owner, epoch: BORN_EPOCH, taken_from: None })
     }
 
     pub(crate) fn thread(&self) -> &ThreadId {
@@ -171,21 +189,14 @@ impl<'e> Held<'e> {
     }
 
     /// Commits the delta. On return it is durable, folded and told; on an error nothing of it is, and the delta is as it was.
-    pub(crate) fn commit(&mut self, reason: Reason, of: Of, tell: &mut dyn FnMut(Told<'_>)) -> Result<u64> {
-        self.commit_with(reason, of, More::default(), tell)
+    pub(crate) fn commit(&mut self, reason: Reason, of: Of) -> Result<u64> {
+        self.commit_with(reason, of, More::default())
     }
 
     /// Commits the delta together with what happens to other threads: all of it or none.
-    pub(crate) fn commit_with(
-        &mut self,
-        reason: Reason,
-        of: Of,
-        more: More,
-        tell: &mut dyn FnMut(Told<'_>),
-    ) -> Result<u64> {
+    pub(crate) fn commit_with(&mut self, reason: Reason, of: Of, more: More) -> Result<u64> {
         if let Some(why) = self.fold.notice.take() {
             self.notice(NoticeKind::Snapshot, &why);
-            tell(Told::Snapshot { why: &why });
             self.fold.saved.is_told = true;
         }
         let status = self.fold.manifest().status;
@@ -201,6 +212,13 @@ impl<'e> Held<'e> {
         let run = changeset.run_id.clone();
         let mut events = changeset.clone().into_events();
         let born: Vec<Born> = more.parts.iter().map(Born::of).collect();
+        if let Some(call) = self.fold.reopened(&events).cloned() {
+            // That one is not opened again; everything else can still be committed.
+            self.delta.events.retain(|event| !matches!(event, Event::CallOpened(opened) if opened.call_id == call));
+            self.delta.forget(&born);
+            let (thread, source) = (self.thread().clone(), FoldError::CallExists(call));
+            return Err(Error::Commit { reason, source: StoreError::Fold { thread, source } });
+        }
         let is_granted = |part: &&Part| matches!(part.right, Right::Lease(_));
         let granted = more.parts.iter().find(is_granted).map(|part| part.thread.clone());
         let answer = self.commit_closing(self.batch(changeset, more), &events);
@@ -224,12 +242,10 @@ impl<'e> Held<'e> {
             events: &events,
         };
         // Published also if what follows fails: it is committed.
-        let publication = Publication::new(self.engine, written, births);
+        let publication = Publication::new(&self.engine, &self.audience, written, births);
         self.delta = Delta::default();
-        // Guarded from here on, also if the caller's closure panics.
+        // Guarded from here on.
         self.successor = granted.map(|thread| self.granted(&thread));
-        // Whatever the store put before them (a recovery, a new key), the events are the last lines before the checkpoint.
-        let seq = head.lines.saturating_sub(events.len() as u64 + 1);
         let version = head.version;
         // What is folded here is what whoever reads the log folds, its times included.
         let at = match at {
@@ -241,16 +257,31 @@ impl<'e> Held<'e> {
             let fold = Fold::load(&*self.engine.store, self.thread(), &self.engine.trust)?;
             self.fold = fold.with_saved(std::mem::take(&mut self.fold.saved));
         }
-        // Told first: the mask lets go of what it held back of the drafts, and they come before the commit.
-        tell(Told::Committed { thread: self.lease.thread(), version, reason, seq, events: &events });
         publication.publish();
-        self.keep_snapshot(reason, status, tell);
+        if let Some(observer) = &self.observer {
+            observer(self.lease.thread(), reason, &events);
+        }
+        self.keep_snapshot(reason, status);
         Ok(version)
     }
 
     /// Publishes something about the thread that does not end a run.
     pub(crate) fn notice(&self, kind: NoticeKind, why: &str) {
-        notice(self.engine, self.thread(), &self.fold.manifest().chain_root_id, kind, why);
+        if self.is_watched() {
+            let why = self.engine.redactor.text(why).unwrap_or_else(|| why.to_owned());
+            self.publish(&RunEvent::Notice { thread: self.thread().clone(), kind, why });
+        }
+    }
+
+    /// Whether anything that is published is received.
+    pub(crate) fn is_watched(&self) -> bool {
+        self.audience.is_some() || self.engine.bus.is_watched()
+    }
+
+    /// Publishes an event of the thread.
+    pub(crate) fn publish(&self, event: &RunEvent) {
+        self.engine.bus.publish(&self.fold.manifest().chain_root_id, event);
+        self.audience.push(event, 0);
     }
 
     /// Tells subscribers that a commit of this thread can't be shown, nor the births that came with it.
@@ -358,14 +389,14 @@ impl<'e> Held<'e> {
     }
 
     /// Gives the lease back, keeping what is known of the thread; refused while somebody waits to be heard.
-    pub(crate) fn release(mut self) -> std::result::Result<(), (Box<Self>, StoreError)> {
-        self.collect_snapshot(true, &mut |_| {});
+    pub(crate) fn release(mut self: Box<Self>) -> std::result::Result<(), (Box<Self>, StoreError)> {
+        self.collect_snapshot(true);
         match self.lease.give_back() {
             Ok(()) => {
                 self.engine.folds.keep(self.lease.thread(), self.fold);
                 Ok(())
             }
-            Err(error) => Err((Box::new(self), error)),
+            Err(error) => Err((self, error)),
         }
     }
 }

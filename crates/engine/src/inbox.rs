@@ -13,6 +13,7 @@
 //! Every request that is consumed leaves its verdict in the log. A lease can't be released while a send waits, so none is lost; if the
 //! holder dies, the next process that takes the thread serves what is left.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use selvedge_model::event::{Fields, ManifestChanged};
@@ -29,15 +30,14 @@ use crate::decide::ending;
 use crate::deciding;
 use crate::engine::{Engine, Next};
 use crate::error::{Error, Result};
-use crate::events::NoticeKind;
+use crate::events::{Audience, NoticeKind};
 use crate::follow::Follow;
 use crate::held::{Delta, Held, Leased, Of};
 use crate::outcome::{self, Outcome};
 use crate::start::{Asked, Start};
 use crate::stopping::stop_waiting;
-use crate::told::Told;
 
-/// How often a waiting sender looks whether it was heard.
+/// How often a waiting sender looks whether the process that holds the thread died: that is in no feed.
 const LOOK: Duration = Duration::from_millis(100);
 
 /// What became of a request that was delivered.
@@ -66,21 +66,31 @@ impl Engine {
         wait: Duration,
     ) -> Result<Delivered> {
         let posted = self.posted(thread, request)?;
-        match self.lease(&self.end_of_chain(thread)?, Acquire { wait, take_over: false }) {
-            Ok(lease) => {
-                let mut held = self.take(lease, &mut |_| {})?;
+        let end = self.end_of_chain(thread)?;
+        // A look is cheaper than a try: the store writes when a lease is taken.
+        let is_held = wait.is_zero() && self.store.holder(&end)?.is_some();
+        let lease = match is_held {
+            true => None,
+            false => match self.lease(&end, Acquire { wait, take_over: false }) {
+                Ok(lease) => Some(lease),
+                Err(StoreError::LeaseHeld { .. }) => None,
+                Err(error) => return Err(error.into()),
+            },
+        };
+        match lease {
+            Some(lease) => {
+                let mut held = self.take(lease, &Audience::default())?;
                 // What was left before was asked before.
-                let drained = held.drain(work, Of::default(), &mut |_| {});
+                let drained = held.drain(work, Of::default());
                 let served = drained.and_then(|_| held.serve_now(&posted, work));
                 self.give_back(held)?;
                 served.map(Delivered::Served)
             }
-            Err(StoreError::LeaseHeld { .. }) => {
+            None => {
                 let left = self.store.post(posted)?;
                 self.drain_if_free(&left.thread)?;
                 Ok(Delivered::Left(left))
             }
-            Err(error) => Err(error.into()),
         }
     }
 
@@ -103,6 +113,14 @@ impl Engine {
     pub(crate) fn posted(&self, thread: &ThreadId, request: Request) -> Result<Posted> {
         let id = RequestId::new(self.ids.hex32()).map_err(|_| StoreError::BadBatch)?;
         Ok(Posted { thread: thread.clone(), id, at: self.clock.now(), request })
+    }
+
+    /// The request by which a new thread is told what it begins with, if that is anything.
+    pub(crate) fn first_send(&self, thread: &ThreadId, input: Input) -> Result<Option<Posted>> {
+        match input.messages.is_empty() {
+            true => Ok(None),
+            false => self.posted(thread, Request::Send(input)).map(Some),
+        }
     }
 
     /// Refuses a raise that lowers a limit of a thread, or lifts one above its parent's.
@@ -128,76 +146,116 @@ impl Engine {
 
     /// Serves what was left for a thread, if its holder released it before it could.
     pub(crate) fn drain_if_free(&self, thread: &ThreadId) -> Result<()> {
+        if self.store.holder(thread)?.is_some() {
+            return Ok(());
+        }
         match self.lease(thread, Acquire::default()) {
-            Ok(lease) => self.give_back(self.take(lease, &mut |_| {})?),
+            Ok(lease) => self.give_back(self.take(lease, &Audience::default())?),
             Err(StoreError::LeaseHeld { .. }) => Ok(()),
             Err(error) => Err(error.into()),
         }
     }
 
-    /// Serves what was sent before, by senders that did not live to see it served, up to the request that is being served itself; gives
-    /// how the last of those runs ended.
-    pub(crate) fn serve_earlier(
+    /// Serves what was sent before, by senders that did not live to see it served; gives how the last of those runs ended.
+    pub(crate) async fn serve_earlier(
         &self,
-        held: &mut Held<'_>,
-        own: Option<&Asked>,
-        work: &Assignment,
-        tell: &mut dyn FnMut(Told<'_>),
-    ) -> Result<Option<Outcome>> {
-        held.drop_unserved(tell)?;
-        held.drain(Some(work), Of::default(), &mut |_| {})?;
-        let earlier = held.sends()?.into_iter().take_while(|(id, _)| own.is_none_or(|own| own.id != *id));
+        mut held: Box<Held>,
+        sends: Vec<(RequestId, Input)>,
+        work: &Arc<Assignment>,
+    ) -> Result<(Box<Held>, Option<Outcome>)> {
         let mut served = None;
-        for (id, input) in earlier {
-            served = self.serve_send(held, id, input, work, &Cancel::new(), tell)?.or(served);
+        for (id, input) in sends {
+            let ended;
+            (held, ended) = self.serve_send(held, id, input, work, &Cancel::new()).await?;
+            served = ended.or(served);
             if held.fold.manifest().status == Status::Continued {
                 // Its successor has the rest of the inbox.
                 break;
             }
         }
-        Ok(served)
+        Ok((held, served))
     }
 
     /// Runs what was sent. What can't be run, such as a raise that lowers a limit, is refused, recorded and told: it must not keep the
     /// holder of the thread from going on.
-    fn serve_send(
+    async fn serve_send(
         &self,
-        held: &mut Held<'_>,
+        mut held: Box<Held>,
         id: RequestId,
         input: Input,
-        work: &Assignment,
+        work: &Arc<Assignment>,
         cancel: &Cancel,
-        tell: &mut dyn FnMut(Told<'_>),
-    ) -> Result<Option<Outcome>> {
+    ) -> Result<(Box<Held>, Option<Outcome>)> {
         let asked = Asked { id: id.clone(), is_posted: true };
-        match self.run_once(held, Start { input, request: Some(asked.clone()) }, work, cancel, &mut |_| {}) {
+        let start = Start { input, request: Some(asked.clone()) };
+        // It is done for another caller than the one that this process has.
+        let audience = std::mem::take(&mut held.audience);
+        let (mut held, ended) = self.run_once(held, start, work, cancel).await;
+        held.audience = audience;
+        let refused = match ended {
             // One that had been served already was only taken away.
-            Ok(ended) => Ok(Some(ended).filter(|ended| ended.run_id.is_some())),
-            Err(error @ (Error::Store(_) | Error::Commit { .. })) => Err(error),
-            Err(refused) => {
-                // Nothing of it was committed.
-                held.delta = Delta::default();
-                asked.answer(&mut held.delta, Verdict::Refused, Some(refused.to_string()));
-                held.commit(Reason::Lifecycle, Of::default(), tell)?;
-                let why = format!("what was sent to `{}` (request `{id}`) was refused: {refused}", held.thread());
-                held.notice(NoticeKind::Dropped, &why);
-                tell(Told::Dropped { why: &why });
-                Ok(None)
+            Ok(ended) => return Ok((held, Some(ended).filter(|ended| ended.run_id.is_some()))),
+            Err(error @ (Error::Store(_) | Error::Commit { .. })) => {
+                self.tasks.block(move || drop(held)).await;
+                return Err(error);
             }
-        }
+            Err(refused) => refused,
+        };
+        let refuse = move || {
+            // Nothing of it was committed.
+            held.delta = Delta::default();
+            asked.answer(&mut held.delta, Verdict::Refused, Some(refused.to_string()));
+            held.commit(Reason::Lifecycle, Of::default())?;
+            let why = format!("what was sent to `{}` (request `{id}`) was refused: {refused}", held.thread());
+            held.notice(NoticeKind::Dropped, &why);
+            Ok((held, None))
+        };
+        self.tasks.block(refuse).await
     }
 
     /// Serves what was left meanwhile, in order, and releases the lease: it can't be released while a send waits. Gives the thread that
     /// goes on in its place, which then has the rest of the inbox.
-    pub(crate) fn serve_others<'e>(
-        &'e self,
-        mut held: Held<'e>,
-        work: &Assignment,
+    pub(crate) async fn serve_others(
+        &self,
+        mut held: Box<Held>,
+        work: &Arc<Assignment>,
         cancel: &Cancel,
-        tell: &mut dyn FnMut(Told<'_>),
-    ) -> Result<Option<Next<'e>>> {
+    ) -> Result<Option<Next>> {
         loop {
-            let thread = held.thread().clone();
+            let (engine, own_work, own_cancel) = (self.clone(), work.clone(), cancel.clone());
+            let others = self.tasks.block(move || engine.close(held, &own_work, &own_cancel)).await?;
+            let (goes_on, sent);
+            (held, goes_on, sent) = match others {
+                Closed::Over(next) => return Ok(next),
+                Closed::More { held, goes_on, sent } => (held, goes_on, sent),
+            };
+            for send in goes_on.then_some(None).into_iter().chain(sent.into_iter().map(Some)) {
+                // The stop of the run before did not mean this one; a stop of this process does.
+                let fresh = if cancel.said().is_none() { cancel.clone() } else { Cancel::new() };
+                self.lock_active().insert(held.thread().clone(), fresh.clone());
+                match send {
+                    Some((id, input)) => (held, _) = self.serve_send(held, id, input, work, &fresh).await?,
+                    None => {
+                        let audience = std::mem::take(&mut held.audience);
+                        let outcome;
+                        (held, outcome) = self.run_once(held, Start::default(), work, &fresh).await;
+                        held.audience = audience;
+                        if let Err(error) = outcome {
+                            self.tasks.block(move || drop(held)).await;
+                            return Err(error);
+                        }
+                    }
+                }
+                if held.fold.manifest().status == Status::Continued {
+                    break;
+                }
+            }
+        }
+    }
+
+    /// Serves what needs no run, and releases the lease of a thread that has run, unless something waits that needs one.
+    fn close(&self, mut held: Box<Held>, work: &Assignment, cancel: &Cancel) -> Result<Closed> {
+        loop {
             if let Some(next) = held.fold.manifest().continuation_thread_id.clone() {
                 // It was granted with the batch that created it, unless this thread was found continued.
                 let lease = match held.successor.take().map_or_else(|| self.lease(&next, Acquire::default()), Ok) {
@@ -205,7 +263,7 @@ impl Engine {
                     Err(StoreError::LeaseHeld { .. }) => None,
                     Err(error) => return Err(error.into()),
                 };
-                return Ok(Some(Next { thread: next, lease }));
+                return Ok(Closed::Over(Some(Next { thread: next, lease })));
             }
             match (held.said_to_stop()?, held.fold.manifest().status) {
                 // A thread that waits ends at once.
@@ -216,38 +274,24 @@ impl Engine {
                 // A run that has ended can't be stopped.
                 (Some(_), _) => {
                     held.answer_stops(Verdict::Unchanged)?;
-                    held.commit(Reason::Lifecycle, Of::default(), &mut |_| {})?;
+                    held.commit(Reason::Lifecycle, Of::default())?;
                 }
                 (None, _) => {}
             }
-            held.drop_unserved(tell)?;
-            let was_answered = held.drain(Some(work), Of::default(), &mut |_| {})?;
+            held.drop_unserved()?;
+            let was_answered = held.drain(Some(work), Of::default())?;
             if cancel.said() == Some(Stop::Killed) {
-                return self.give_back(held).map(|()| None);
+                return self.give_back(held).map(|()| Closed::Over(None));
             }
-            let sent = held.sends()?.into_iter().map(Some);
+            let sent = held.sends()?;
             let goes_on = was_answered && held.fold.manifest().status == Status::Suspended;
             let goes_on = goes_on && !self.waits_for_word(&held, work);
-            for send in goes_on.then_some(None).into_iter().chain(sent) {
-                // The stop of the run before did not mean this one; a stop of this process does.
-                let fresh = if cancel.said().is_none() { cancel.clone() } else { Cancel::new() };
-                self.lock_active().insert(thread.clone(), fresh.clone());
-                match send {
-                    Some((id, input)) => _ = self.serve_send(&mut held, id, input, work, &fresh, tell)?,
-                    None => {
-                        _ = self.run_once(&mut held, Start::default(), work, &fresh, &mut |_| {})?;
-                    }
-                }
-                if held.fold.manifest().status == Status::Continued {
-                    break;
-                }
-            }
-            if held.fold.manifest().status == Status::Continued {
-                continue;
+            if goes_on || !sent.is_empty() {
+                return Ok(Closed::More { held, goes_on, sent });
             }
             held = match held.release() {
-                Ok(()) => return Ok(None),
-                Err((held, StoreError::RequestsPending { .. })) => *held,
+                Ok(()) => return Ok(Closed::Over(None)),
+                Err((held, StoreError::RequestsPending { .. })) => held,
                 Err((_, error)) => return Err(error.into()),
             };
         }
@@ -256,13 +300,13 @@ impl Engine {
     /// Releases a thread that was only looked at or settled. What was asked of it meanwhile and needs no run is done first. A send waits:
     /// dropping the lease gives it up, and its sender, or the next process that runs the thread, serves it. To a run that no engine makes
     /// nothing is added: its writer expects the version that it wrote.
-    pub(crate) fn give_back(&self, mut held: Held<'_>) -> Result<()> {
+    pub(crate) fn give_back(&self, mut held: Box<Held>) -> Result<()> {
         if !held.fold.manifest().is_run_outside() {
             if let Some(stop) = held.said_to_stop()? {
                 held.answer_stops(Verdict::Applied)?;
                 stop_waiting(&mut held, stop)?;
             }
-            held.drain(None, Of::default(), &mut |_| {})?;
+            held.drain(None, Of::default())?;
         }
         match held.release() {
             Ok(()) | Err((_, StoreError::RequestsPending { .. })) => Ok(()),
@@ -282,15 +326,8 @@ impl Engine {
         self.drain_if_free(&parent)
     }
 
-    /// Leaves a message with the process that holds the thread and waits until it was served; if that process is gone, serves it here.
-    pub(crate) fn send_left(
-        &self,
-        thread: &ThreadId,
-        start: Start,
-        work: &Assignment,
-        cancel: &Cancel,
-        tell: &mut dyn FnMut(Told<'_>),
-    ) -> Result<Outcome> {
+    /// Leaves a message with the process that holds a thread, or that takes it next.
+    pub(crate) fn post_send(&self, thread: &ThreadId, start: Start) -> Result<Sent> {
         let mut input = start.input;
         self.redactor.messages(&mut input.messages);
         input.state.iter_mut().for_each(|state| self.redactor.value(state));
@@ -299,100 +336,111 @@ impl Engine {
             posted.id = asked.id;
         }
         let id = posted.id.clone();
-        let mut follow = Follow::from(self.store.head(thread)?.lines);
+        let follow = Follow::from(self.store.head(thread)?.lines);
         let left = self.store.post(posted)?;
-        let mut thread = left.thread;
-        let mut position = self.store.position()?;
+        Ok(Sent { id, thread: left.thread, follow })
+    }
+
+    /// Waits until a message that was left is served; if no process serves it, serves it here.
+    pub(crate) async fn await_served(
+        &self,
+        mut sent: Sent,
+        work: Arc<Assignment>,
+        cancel: Cancel,
+        audience: Audience,
+    ) -> Result<Outcome> {
         loop {
-            follow.tell(&*self.store, &thread, &id, tell)?;
-            let manifest = self.store.get(&thread)?.manifest;
-            if let (Status::Continued, Some(next)) = (manifest.status, manifest.continuation_thread_id) {
-                // What was served goes on there, and what was not moved there.
-                follow.tell(&*self.store, &thread, &id, tell)?;
-                follow = follow.on();
-                thread = next;
-                continue;
-            }
-            if let Some(run) = self.run_over(&thread, &id, follow.run.as_ref())? {
-                follow.tell(&*self.store, &thread, &id, tell)?;
-                match self.store.get(&thread)?.manifest.status {
-                    Status::Continued => continue,
-                    _ => return self.served_elsewhere(&thread, &run.run_id),
-                }
-            }
-            match self.lease(&thread, Acquire::default()) {
-                Ok(lease) => {
-                    if let Some(ended) = self.speak_held(lease, &id, &mut follow, work, cancel, tell)? {
+            let (engine, own, own_cancel) = (self.clone(), audience.clone(), cancel.clone());
+            let (position, looked) = self.tasks.block(move || engine.look_after(sent, &own_cancel, &own)).await?;
+            match looked {
+                Looked::Ended(ended) => return Ok(*ended),
+                Looked::Waits(waits) => sent = waits,
+                Looked::Runs(waits, lease, start) => {
+                    sent = waits;
+                    let run = self.run_held(lease, *start, work.clone(), cancel.clone(), audience.clone());
+                    let ended = Box::pin(run).await?;
+                    if ended.run_id.is_some() {
                         return Ok(ended);
                     }
+                    // It had been served before, and was only taken away.
+                    let (engine, own) = (self.clone(), audience.clone());
+                    return self.tasks.block(move || engine.what_came(sent, ended, &own)).await;
                 }
+            }
+            self.feed.after(position, LOOK).await;
+        }
+    }
+
+    /// Looks what became of a message that was left; with the place in the feed before the look.
+    fn look_after(&self, mut sent: Sent, cancel: &Cancel, audience: &Audience) -> Result<(u64, Looked)> {
+        let position = self.store.position()?;
+        loop {
+            sent.follow.tell(&*self.store, &sent.thread, &sent.id, audience)?;
+            let manifest = self.store.get(&sent.thread)?.manifest;
+            if let (Status::Continued, Some(next)) = (manifest.status, manifest.continuation_thread_id) {
+                // What was served goes on there, and what was not moved there.
+                sent.follow.tell(&*self.store, &sent.thread, &sent.id, audience)?;
+                (sent.follow, sent.thread) = (sent.follow.on(), next);
+                continue;
+            }
+            if let Some(run) = self.run_over(&sent.thread, &sent.id, sent.follow.run.as_ref())? {
+                sent.follow.tell(&*self.store, &sent.thread, &sent.id, audience)?;
+                match self.store.get(&sent.thread)?.manifest.status {
+                    Status::Continued => continue,
+                    _ => {
+                        let ended = self.served_elsewhere(&sent.thread, &run.run_id)?;
+                        return Ok((position, Looked::Ended(Box::new(ended))));
+                    }
+                }
+            }
+            match self.lease(&sent.thread, Acquire::default()) {
+                Ok(lease) => return Ok((position, self.take_sent(lease, sent, audience)?)),
                 Err(StoreError::LeaseHeld { .. }) => {}
                 Err(error) => return Err(error.into()),
             }
             if cancel.said().is_some() {
-                let is_heard = !self.store.pending(&thread)?.iter().any(|waiting| waiting.posted.id == id);
-                return Err(Error::NotHeardYet { thread, is_heard });
+                let is_heard = !self.store.pending(&sent.thread)?.iter().any(|waiting| waiting.posted.id == sent.id);
+                return Err(Error::NotHeardYet { thread: sent.thread, is_heard });
             }
-            self.store.wait(position, LOOK)?;
-            position = self.store.position()?;
+            return Ok((position, Looked::Waits(sent)));
         }
     }
 
-    /// Goes on for the sender of a request that got its thread: serves it, or gives what came of it; nothing if the thread went on. Only
-    /// what is read under the lease counts, since the holder before may have served it after the last look.
-    fn speak_held<'e>(
-        &'e self,
-        lease: Leased<'e>,
-        id: &RequestId,
-        follow: &mut Follow,
-        work: &Assignment,
-        cancel: &Cancel,
-        tell: &mut dyn FnMut(Told<'_>),
-    ) -> Result<Option<Outcome>> {
+    /// Goes on for the sender of a request that got its thread. Only what is read under the lease counts, since the holder before may have
+    /// served it after the last look.
+    fn take_sent(&self, lease: Leased, sent: Sent, audience: &Audience) -> Result<Looked> {
         let thread = lease.thread().clone();
-        let waiting = self.store.pending(&thread)?.into_iter().find(|waiting| waiting.posted.id == *id);
+        let waiting = self.store.pending(&thread)?.into_iter().find(|waiting| waiting.posted.id == sent.id);
         let input = waiting.and_then(|waiting| match waiting.posted.request {
             Request::Send(input) if waiting.is_sealed => Some(input),
             _ => None,
         });
-        let ended = match (input, self.store.get(&thread)?.manifest.status) {
+        match (input, self.store.get(&thread)?.manifest.status) {
             // It went on in the moment in which it was free.
-            (_, Status::Continued) => return self.give_back(self.take(lease, tell)?).map(|()| None),
+            (_, Status::Continued) => self.give_back(self.take(lease, audience)?).map(|()| Looked::Waits(sent)),
             (Some(input), _) => {
-                let asked = Asked { id: id.clone(), is_posted: true };
-                self.run_held(lease, Start { input, request: Some(asked) }, work, cancel, tell)?
+                let asked = Asked { id: sent.id.clone(), is_posted: true };
+                Ok(Looked::Runs(sent, lease, Box::new(Start { input, request: Some(asked) })))
             }
             // The process that handed it over did not live to go on with it.
-            (None, Status::Created) if follow.is_handed_on => {
-                self.run_held(lease, Start::continuing(), work, cancel, tell)?
+            (None, Status::Created) if sent.follow.is_handed_on => {
+                Ok(Looked::Runs(sent, lease, Box::new(Start::continuing())))
             }
             (None, _) => {
                 // Served, and its run is over or was cut short; taking the thread has settled it.
-                let held = self.take(lease, tell)?;
+                let held = self.take(lease, audience)?;
                 let ended = held.last_outcome();
                 self.give_back(held)?;
-                return self.what_came(&thread, id, follow, ended, tell).map(Some);
+                Ok(Looked::Ended(Box::new(self.what_came(sent, ended, audience)?)))
             }
-        };
-        match ended.run_id {
-            Some(_) => Ok(Some(ended)),
-            // It had been served before, and was only taken away.
-            None => self.what_came(&thread, id, follow, ended, tell).map(Some),
         }
     }
 
     /// What came of the run that served a request, whatever was served after it; how the thread ended if none did.
-    fn what_came(
-        &self,
-        thread: &ThreadId,
-        id: &RequestId,
-        follow: &mut Follow,
-        ended: Outcome,
-        tell: &mut dyn FnMut(Told<'_>),
-    ) -> Result<Outcome> {
-        follow.tell(&*self.store, thread, id, tell)?;
-        match self.run_over(thread, id, follow.run.as_ref())? {
-            Some(run) => self.served_elsewhere(thread, &run.run_id),
+    fn what_came(&self, mut sent: Sent, ended: Outcome, audience: &Audience) -> Result<Outcome> {
+        sent.follow.tell(&*self.store, &sent.thread, &sent.id, audience)?;
+        match self.run_over(&sent.thread, &sent.id, sent.follow.run.as_ref())? {
+            Some(run) => self.served_elsewhere(&sent.thread, &run.run_id),
             None => Ok(ended),
         }
     }
@@ -424,7 +472,41 @@ impl Engine {
     }
 }
 
-impl Held<'_> {
+/// A message that was left with a thread.
+pub(crate) struct Sent {
+    id: RequestId,
+    /// Where it is by now.
+    thread: ThreadId,
+    follow: Follow,
+}
+
+/// What became of a message that was left.
+enum Looked {
+    /// The run that served it is over.
+    Ended(Box<Outcome>),
+    /// Nothing yet.
+    Waits(Sent),
+    /// The thread is free, and it is served here.
+    Runs(Sent, Leased, Box<Start>),
+}
+
+/// A thread that has run, and was to be released.
+enum Closed {
+    /// It was; the thread that goes on in its place, if there is one.
+    Over(Option<Next>),
+    /// Something waits that needs a run: what a person decided, and what was sent.
+    More { held: Box<Held>, goes_on: bool, sent: Vec<(RequestId, Input)> },
+}
+
+impl Held {
+    /// What was sent before the request that is to be served, once everything that needs no run is.
+    pub(crate) fn earlier_sends(&mut self, own: Option<&Asked>, work: &Assignment) -> Result<Vec<(RequestId, Input)>> {
+        self.drop_unserved()?;
+        self.drain(Some(work), Of::default())?;
+        let sends = self.sends()?.into_iter();
+        Ok(sends.take_while(|(id, _)| own.is_none_or(|own| own.id != *id)).collect())
+    }
+
     /// The limits that count: the thread's own, and those it is run with where it has none.
     pub(crate) fn limits(&self, work: &Assignment) -> Limits {
         ending::limits(&self.fold, work)
@@ -470,6 +552,15 @@ impl Held<'_> {
         Ok(self.waiting()?.into_iter().filter_map(stop).max())
     }
 
+    /// Puts into the delta what was sent, for a thread that ends before it can answer: its log keeps it.
+    pub(crate) fn hear_sends(&mut self) -> Result<()> {
+        for (id, input) in self.sends()? {
+            self.delta.messages.extend(input.messages);
+            Asked { id, is_posted: true }.answer(&mut self.delta, Verdict::Applied, None);
+        }
+        Ok(())
+    }
+
     /// Puts into the delta that the requests to stop are consumed; gives whether there are any.
     pub(crate) fn answer_stops(&mut self, verdict: Verdict) -> Result<bool> {
         let stops = self.waiting()?;
@@ -484,13 +575,13 @@ impl Held<'_> {
 
     /// Drops the requests that are not served: those that were answered before, by a holder that did not find them in the inbox yet or
     /// before their rows were put back, and those that were not sealed with the key, which is told.
-    pub(crate) fn drop_unserved(&mut self, tell: &mut dyn FnMut(Told<'_>)) -> Result<()> {
+    pub(crate) fn drop_unserved(&mut self) -> Result<()> {
         for Waiting { posted, is_sealed } in self.engine.store.pending(self.thread())? {
             if is_sealed {
                 if self.engine.store.answered(self.thread(), &posted.id)?.is_some() {
                     self.delta.events.push(Event::RequestAnswered(Answered::new(&posted, Verdict::Unchanged, None)));
                     self.delta.consumed.push(posted.id);
-                    self.commit(Reason::Lifecycle, Of::default(), tell)?;
+                    self.commit(Reason::Lifecycle, Of::default())?;
                 }
                 continue;
             }
@@ -507,16 +598,15 @@ impl Held<'_> {
             let answered = Answered::new(&posted, Verdict::Unsealed, None);
             self.delta.events.push(Event::RequestAnswered(answered));
             self.delta.consumed.push(posted.id);
-            self.commit(Reason::Lifecycle, Of::default(), tell)?;
+            self.commit(Reason::Lifecycle, Of::default())?;
             self.notice(NoticeKind::Dropped, &why);
-            tell(Told::Dropped { why: &why });
         }
         Ok(())
     }
 
     /// Serves what waits and needs no run; gives whether anything changed that a run goes by. What is refused is consumed with that
     /// verdict.
-    pub(crate) fn drain(&mut self, work: Option<&Assignment>, of: Of, tell: &mut dyn FnMut(Told<'_>)) -> Result<bool> {
+    pub(crate) fn drain(&mut self, work: Option<&Assignment>, of: Of) -> Result<bool> {
         let mut changed = false;
         for posted in self.waiting()? {
             let events = match &posted.request {
@@ -541,7 +631,7 @@ impl Held<'_> {
             self.delta.events.push(Event::RequestAnswered(answered));
             self.delta.consumed.push(posted.id);
             // One by one, so that each is judged by what the one before it left.
-            self.commit(Reason::Lifecycle, of.clone(), tell)?;
+            self.commit(Reason::Lifecycle, of.clone())?;
         }
         Ok(changed)
     }
@@ -558,7 +648,7 @@ impl Held<'_> {
         match self.serve(posted, work)? {
             Some(event) => {
                 self.delta.events.push(event);
-                self.commit(Reason::Lifecycle, Of::default(), &mut |_| {})?;
+                self.commit(Reason::Lifecycle, Of::default())?;
                 Ok(Answered::applied(posted))
             }
             None => Ok(Answered::new(posted, Verdict::Unchanged, None)),

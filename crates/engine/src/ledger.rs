@@ -18,7 +18,7 @@
 //! lost call really cost. [`audit`] shows what was posted, by the database and by the signed logs alone.
 
 use selvedge_model::account::{Account, AccountId, AccountStatus, Posting, PostingError, ReservationState};
-use selvedge_model::answer::Usage;
+use selvedge_model::answer::{Answer, Usage};
 use selvedge_model::event::{SuspendReason, Suspended};
 use selvedge_model::id::ReservationId;
 use selvedge_model::limits::{Limits, SPEND_EXCEEDED};
@@ -28,7 +28,6 @@ use selvedge_store::{Committed, Error as StoreError};
 use crate::assignment::Assignment;
 use crate::error::{Error, Result};
 use crate::held::{Held, Of};
-use crate::told::Told;
 
 pub mod audit;
 pub mod book;
@@ -86,6 +85,8 @@ pub(crate) struct Hold {
 pub(crate) enum Spent {
     /// The provider counted.
     Counted(Usage),
+    /// The provider said what it charges.
+    Charged(Money),
     /// The provider did nothing.
     Nothing,
     /// Nobody knows.
@@ -108,6 +109,12 @@ impl Settled {
 }
 
 impl Spent {
+    /// What a call has spent that was answered so. A provider that does not count has not worked for nothing.
+    pub(crate) fn on(answer: &Answer) -> Self {
+        let counted = answer.usage.filter(|usage| !usage.estimated).map(Self::Counted);
+        answer.charged.map(Self::Charged).or(counted).unwrap_or(Self::Unknown)
+    }
+
     /// What a call that failed so has spent.
     pub(crate) fn by(error: &ModelError) -> Self {
         match error {
@@ -126,7 +133,7 @@ impl Spent {
     }
 }
 
-impl Held<'_> {
+impl Held {
     /// The account that the thread's chain spends from.
     pub(crate) fn account_id(&self) -> AccountId {
         self.fold.manifest().chain_root_id.clone()
@@ -143,7 +150,7 @@ impl Held<'_> {
     /// Puts into the delta what the account of the chain needs for a run: it is opened or opened again if the model costs anything, and
     /// raised if somebody says so.
     pub(crate) fn fund(&mut self, work: &Assignment, raise: Option<&Limits>) -> Result<()> {
-        let engine = self.engine;
+        let engine = self.engine.clone();
         let id = self.account_id();
         let raised = raise.and_then(|raise| raise.spend);
         let mut book = Book::over(&*engine.store, &*engine.ids);
@@ -180,7 +187,7 @@ impl Held<'_> {
     /// Puts into the delta what a raise of the thread's ceilings needs; refused if the money is not there.
     pub(crate) fn fund_raise(&mut self, raise: &Limits) -> Result<()> {
         let Some(max) = raise.spend else { return Ok(()) };
-        let engine = self.engine;
+        let engine = self.engine.clone();
         let mut book = Book::over(&*engine.store, &*engine.ids);
         let id = self.account_id();
         if book.account(&id)?.is_some_and(|account| account.status != AccountStatus::Closed) {
@@ -192,7 +199,7 @@ impl Held<'_> {
 
     /// Reserves what a call may cost and says that it is about to be made: durable on return, together with whatever waited in the
     /// delta. A call that the account does not hold in full is allowed a shorter answer, or is refused.
-    pub(crate) fn reserve(&mut self, bid: Bid, of: &Of, tell: &mut dyn FnMut(Told<'_>)) -> Result<Allowed> {
+    pub(crate) fn reserve(&mut self, bid: Bid, of: &Of) -> Result<Allowed> {
         let account = self.account_id();
         for _ in 0..TRIES {
             let Some(known) = self.engine.store.account(&account)? else {
@@ -214,7 +221,7 @@ impl Held<'_> {
                 Posting::Reserve { account: account.clone(), reservation: reservation.clone(), amount, child: None },
                 Posting::Issue { account: account.clone(), reservation },
             ]);
-            match self.commit(Reason::Reserved, of.clone(), tell) {
+            match self.commit(Reason::Reserved, of.clone()) {
                 Ok(_) => {
                     self.hold = Some(hold);
                     return Ok(Allowed::Up(tokens));
@@ -236,7 +243,7 @@ impl Held<'_> {
             PostingError::Insufficient { .. } => Ok(true),
             // A child that ended meanwhile closed what nothing was reserved of.
             PostingError::AccountClosed { account: closed } if closed == account => {
-                let engine = self.engine;
+                let engine = self.engine.clone();
                 let mut book = Book::over(&*engine.store, &*engine.ids);
                 book.ensure(account, None)?;
                 self.delta.postings.extend(book.into_postings());
@@ -283,6 +290,7 @@ impl Held<'_> {
         let Some(Hold { reservation, bound, price }) = self.hold.take() else { return Ok(Settled::default()) };
         let (amount, unknown) = match spent {
             Spent::Counted(usage) => (price.cost(&usage), false),
+            Spent::Charged(amount) => (amount, false),
             Spent::Nothing => (Money::ZERO, false),
             Spent::Unknown => (bound, true),
         };
@@ -292,7 +300,7 @@ impl Held<'_> {
             self.delta.postings.push(settled);
             return Ok(Settled { amount, is_unknown: unknown });
         }
-        let engine = self.engine;
+        let engine = self.engine.clone();
         let mut book = Book::over(&*engine.store, &*engine.ids);
         book.post(settled)?;
         book.stop_tree(&account)?;

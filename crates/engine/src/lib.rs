@@ -11,7 +11,10 @@
 //! - `watcher`: one thread that looks at the inboxes and the running time of all runs; `beat`: how long a run went on whose process died.
 //! - `continuation`: a thread that goes on in another one; `carry`: what that one takes along.
 //! - `decide`: what a run does next, a pure function of the fold, of what this process knows and of the rules; `stops`: whether it goes in
-//!   circles. `run` does what is decided: `turn` asks the model, `calls` makes the calls of a turn. `names`: the ids that a run makes.
+//!   circles. `run` does what is decided and waits: `turn` is what it has asked the model, `calls` makes the calls of a turn. `names`: the
+//!   ids that a run makes.
+//! - `tasks`: where runs go on; `within`: how what they wait for is stopped; `feed` wakes what waits for commits. [`submitted`](Submitted):
+//!   what goes on by itself for a caller.
 //! - [`circles`]: whether a wait leads back to whoever waits. [`orphans`]: what dead processes left, settled by whoever finds it.
 //! - [`outcome`]: how a thread ended or stands, in one form for every door.
 //! - [`chain`], [`search`], [`wait`], [`standing`], [`transcript`]: what is asked of threads and their chains by whoever does not run
@@ -19,7 +22,7 @@
 //! - [`snapshot`]: the fold of a log, saved and read back; `saving`: when, beside a run or before it goes on.
 //! - [`replay`]: a recorded thread run again, offline, and compared step by step.
 //! - [`events`]: what runs do and what is committed, for any number of subscribers.
-//! - [`redact`]: what must never reach a log; `mask` keeps it from whoever watches. [`told`]: what is told to whoever watches.
+//! - [`redact`]: what must never reach a log; `mask` keeps it out of drafts.
 //!
 //! What holds:
 //!
@@ -28,7 +31,8 @@
 //! - A call that may run at most once is dispatched only right after its intent was committed.
 //! - A thread can be taken up after a kill at any moment: what has an outcome is not done again.
 //!
-//! Everything here blocks, as the store does; a program with an async runtime gives a run a thread of its own.
+//! The verbs of [`Engine`] block until they are done, and need no runtime of their own; [`Engine::submit`] returns at once, and what it gives
+//! can be awaited on any runtime. Runs go on in tasks of the engine's own, and a run that waits costs no thread.
 
 mod approval;
 pub mod assignment;
@@ -44,6 +48,7 @@ pub mod deciding;
 pub mod engine;
 pub mod error;
 pub mod events;
+mod feed;
 mod fold;
 mod follow;
 mod handover;
@@ -66,11 +71,13 @@ pub mod standing;
 mod start;
 mod stopping;
 mod stops;
-pub mod told;
+mod submitted;
+mod tasks;
 pub mod transcript;
 mod turn;
 pub mod wait;
 mod watcher;
+mod within;
 
 pub use assignment::{Assignment, Permission};
 pub use deciding::{Choice, Decided, Recorded};
@@ -81,4 +88,5 @@ pub use inbox::Delivered;
 pub use outcome::{Outcome, Resumed};
 pub use redact::Redactor;
 pub use selvedge_model::Input;
-pub use told::{Stopped, Told};
+pub use stopping::Stopped;
+pub use submitted::{Submitted, Tell};

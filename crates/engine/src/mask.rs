@@ -1,4 +1,4 @@
-//! What is told while a run goes on, without secrets: to the closure that the run was started with, and to the subscribers of the engine.
+//! Drafts without secrets.
 //!
 //! What was committed is clean already. Drafts are not committed, and come in pieces that may cut a secret in two: text is held
 //! back until a blank shows that a word is whole, and longer if a secret has blanks in it. The arguments of each call are a text of their
@@ -6,36 +6,16 @@
 
 use selvedge_model::{CallId, Draft};
 
-use crate::events::RunPublisher;
 use crate::redact::Redactor;
-use crate::told::Told;
 
-/// Tells on what it is told, without secrets.
-pub(crate) struct Mask<'a> {
-    redactor: &'a Redactor,
-    out: Out<'a>,
+/// Takes drafts as they come and gives them on without secrets.
+#[derive(Default)]
+pub(crate) struct Mask {
     /// The text or thought that is being drafted.
     said: HeldBack,
     is_thinking: bool,
     /// The arguments that are being drafted, by call.
     arguments: Vec<(Option<CallId>, HeldBack)>,
-}
-
-/// Where it goes.
-struct Out<'a> {
-    tell: &'a mut dyn FnMut(Told<'_>),
-    publisher: RunPublisher<'a>,
-}
-
-impl Out<'_> {
-    fn tell(&mut self, told: Told<'_>) {
-        self.publisher.publish(&told);
-        (self.tell)(told);
-    }
-
-    fn draft(&mut self, draft: &Draft) {
-        self.tell(Told::Draft(draft));
-    }
 }
 
 /// Text that is held back.
@@ -84,121 +64,96 @@ impl HeldBack {
     }
 }
 
-impl<'a> Mask<'a> {
-    pub(crate) fn new(redactor: &'a Redactor, publisher: RunPublisher<'a>, tell: &'a mut dyn FnMut(Told<'_>)) -> Self {
-        let out = Out { tell, publisher };
-        Self { redactor, out, said: HeldBack::default(), is_thinking: false, arguments: Vec::new() }
-    }
-
-    pub(crate) fn tell(&mut self, told: &Told<'_>) {
-        if self.redactor.is_empty() {
-            return self.out.tell(told.clone());
+impl Mask {
+    /// Takes a draft; `out` gets what is clean of it and of those before.
+    pub(crate) fn take(&mut self, draft: Draft, redactor: &Redactor, out: &mut dyn FnMut(Draft)) {
+        if redactor.is_empty() {
+            return out(draft);
         }
-        match told {
-            Told::Draft(Draft::Text { text }) => self.say(text, false),
-            Told::Draft(Draft::Thinking { text }) => self.say(text, true),
-            Told::Draft(Draft::ToolCall { name, id }) => self.begin_call(name, id.as_ref()),
-            Told::Draft(Draft::Arguments { id, text }) => self.argue(id.as_ref(), text),
+        match draft {
+            Draft::Text { text } => self.say(&text, false, redactor, out),
+            Draft::Thinking { text } => self.say(&text, true, redactor, out),
+            Draft::ToolCall { name, id } => {
+                self.finish_said(redactor, out);
+                // Arguments without a call's name are those of the call that began last.
+                self.finish_arguments(Option::is_none, redactor, out);
+                let name = redactor.text(&name).unwrap_or(name);
+                out(Draft::ToolCall { name, id: clean_id(id, redactor) });
+            }
+            Draft::Arguments { id, text } => self.argue(id, &text, redactor, out),
             other => {
-                self.finish_said();
-                self.finish_arguments(|_| true);
-                self.tell_masked(other);
+                self.finish(redactor, out);
+                out(other);
             }
         }
     }
 
-    fn say(&mut self, text: &str, is_thinking: bool) {
+    /// Gives what was held back: nothing more comes.
+    pub(crate) fn finish(&mut self, redactor: &Redactor, out: &mut dyn FnMut(Draft)) {
+        self.finish_said(redactor, out);
+        self.finish_arguments(|_| true, redactor, out);
+    }
+
+    fn say(&mut self, text: &str, is_thinking: bool, redactor: &Redactor, out: &mut dyn FnMut(Draft)) {
         if self.is_thinking != is_thinking {
-            self.finish_said();
+            self.finish_said(redactor, out);
             self.is_thinking = is_thinking;
         }
-        let clean = self.said.take(text, self.redactor);
-        self.tell_said(clean);
+        let clean = self.said.take(text, redactor);
+        self.give_said(clean, out);
     }
 
-    fn begin_call(&mut self, name: &str, id: Option<&CallId>) {
-        self.finish_said();
-        // Arguments without a call's name are those of the call that began last.
-        self.finish_arguments(|call| call.is_none());
-        let name = self.redactor.text(name).unwrap_or_else(|| name.to_owned());
-        self.out.draft(&Draft::ToolCall { name, id: self.clean_id(id) });
-    }
-
-    fn argue(&mut self, id: Option<&CallId>, text: &str) {
-        self.finish_said();
-        let id = self.clean_id(id);
+    fn argue(&mut self, id: Option<CallId>, text: &str, redactor: &Redactor, out: &mut dyn FnMut(Draft)) {
+        self.finish_said(redactor, out);
+        let id = clean_id(id, redactor);
         let known = self.arguments.iter().position(|(call, _)| *call == id);
         let at = known.unwrap_or_else(|| {
             self.arguments.push((id.clone(), HeldBack::default()));
             self.arguments.len() - 1
         });
-        if let Some(text) = self.arguments[at].1.take(text, self.redactor) {
-            self.out.draft(&Draft::Arguments { id, text });
+        if let Some(text) = self.arguments[at].1.take(text, redactor) {
+            out(Draft::Arguments { id, text });
         }
     }
 
-    /// The name of a call, unless it has a secret in it.
-    fn clean_id(&self, id: Option<&CallId>) -> Option<CallId> {
-        id.filter(|id| self.redactor.text(id.as_str()).is_none()).cloned()
+    fn finish_said(&mut self, redactor: &Redactor, out: &mut dyn FnMut(Draft)) {
+        let rest = self.said.finish(redactor);
+        self.give_said(rest, out);
     }
 
-    fn finish_said(&mut self) {
-        let rest = self.said.finish(self.redactor);
-        self.tell_said(rest);
-    }
-
-    fn tell_said(&mut self, clean: Option<String>) {
+    fn give_said(&self, clean: Option<String>, out: &mut dyn FnMut(Draft)) {
         let Some(text) = clean else { return };
-        self.out.draft(&if self.is_thinking { Draft::Thinking { text } } else { Draft::Text { text } });
+        out(if self.is_thinking { Draft::Thinking { text } } else { Draft::Text { text } });
     }
 
-    fn finish_arguments(&mut self, is_over: fn(&Option<CallId>) -> bool) {
+    fn finish_arguments(
+        &mut self,
+        is_over: fn(&Option<CallId>) -> bool,
+        redactor: &Redactor,
+        out: &mut dyn FnMut(Draft),
+    ) {
         for (id, mut held) in self.arguments.extract_if(.., |(call, _)| is_over(call)) {
-            if let Some(text) = held.finish(self.redactor) {
-                self.out.draft(&Draft::Arguments { id, text });
+            if let Some(text) = held.finish(redactor) {
+                out(Draft::Arguments { id, text });
             }
-        }
-    }
-
-    fn tell_masked(&mut self, told: &Told<'_>) {
-        match told {
-            Told::Calling { call, tool, arguments } => {
-                let mut arguments = (*arguments).clone();
-                self.redactor.value(&mut arguments);
-                self.out.tell(Told::Calling { call, tool, arguments: &arguments });
-            }
-            Told::Retrying { why } => {
-                let why = self.redactor.text(why).unwrap_or_else(|| (*why).to_owned());
-                self.out.tell(Told::Retrying { why: &why });
-            }
-            Told::StateError { why } => {
-                let why = self.redactor.text(why).unwrap_or_else(|| (*why).to_owned());
-                self.out.tell(Told::StateError { why: &why });
-            }
-            other => self.out.tell(other.clone()),
         }
     }
 }
 
+/// The name of a call, unless it has a secret in it.
+fn clean_id(id: Option<CallId>, redactor: &Redactor) -> Option<CallId> {
+    id.filter(|id| redactor.text(id.as_str()).is_none())
+}
+
 #[cfg(test)]
 mod tests {
-    use selvedge_model::ThreadId;
-
     use super::*;
-    use crate::events::Bus;
 
     fn drafts(secrets: &[&str], pieces: &[Draft]) -> Vec<Draft> {
         let redactor = Redactor::new(secrets.iter().map(|secret| (*secret).to_owned()), Vec::new());
-        let mut heard = Vec::new();
-        let mut tell = |told: Told<'_>| {
-            if let Told::Draft(draft) = told {
-                heard.push(draft.clone());
-            }
-        };
-        let (bus, thread) = (Bus::default(), ThreadId::generate("mask", "0123456789ab"));
-        let mut mask = Mask::new(&redactor, RunPublisher::new(&bus, thread.clone(), thread), &mut tell);
-        pieces.iter().for_each(|piece| mask.tell(&Told::Draft(piece)));
-        mask.tell(&Told::Retrying { why: "the end" });
+        let (mut heard, mut mask) = (Vec::new(), Mask::default());
+        pieces.iter().for_each(|piece| mask.take(piece.clone(), &redactor, &mut |draft| heard.push(draft)));
+        mask.finish(&redactor, &mut |draft| heard.push(draft));
         heard
     }
 

@@ -35,7 +35,7 @@ impl Named {
     }
 }
 
-impl Held<'_> {
+impl Held {
     /// The name of something that the next changeset makes up.
     pub(crate) fn name(&self, named: Named, index: usize) -> String {
         let (kind, log) = (named.as_str(), &self.fold.head.log_id);

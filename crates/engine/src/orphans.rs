@@ -29,6 +29,7 @@ use selvedge_store::{Acquire, Error as StoreError, Filter, Store, Summary};
 
 use crate::engine::Engine;
 use crate::error::Result;
+use crate::events::Audience;
 use crate::fold::Fold;
 use crate::held::{Held, Of};
 use crate::run;
@@ -49,7 +50,7 @@ impl Engine {
         for thread in self.left_running()? {
             // Somebody alive holds it.
             let Ok(lease) = self.lease(&thread, Acquire::default()) else { continue };
-            if let Ok(held) = self.take(lease, &mut |_| {}) {
+            if let Ok(held) = self.take(lease, &Audience::default()) {
                 settled.push(thread);
                 _ = self.give_back(held);
             }
@@ -75,7 +76,7 @@ impl Engine {
 
     /// Settles the children of a thread, and of those it continues, that nobody alive has: they are said to go on, money is set aside
     /// for them, and nobody else would go on with them.
-    pub(crate) fn settle_children(&self, held: &Held<'_>) {
+    pub(crate) fn settle_children(&self, held: &Held) {
         let is_first = held.fold.manifest().continuation_of.is_none();
         if is_first && !held.fold.thread().calls.values().any(|call| call.child.is_some()) {
             return;
@@ -93,7 +94,7 @@ impl Engine {
     /// Settles a thread that nobody alive has, by what its log says once it is held.
     fn settle_orphan(&self, thread: &ThreadId) -> Result<()> {
         // Taking it settles a run that was lost.
-        let mut held = self.take(self.lease(thread, Acquire::default())?, &mut |_| {})?;
+        let mut held = self.take(self.lease(thread, Acquire::default())?, &Audience::default())?;
         let manifest = held.fold.manifest();
         match (manifest.status, &manifest.continuation_of) {
             (Status::Created, Some(_)) => suspend_unborn(&mut held)?,
@@ -106,7 +107,7 @@ impl Engine {
     }
 }
 
-impl Held<'_> {
+impl Held {
     /// Whether it has not begun, or was settled before it did.
     pub(crate) fn is_unbegun(&self) -> bool {
         let is_idle = || self.fold.thread().runs.values().all(|run| run.meta.origin == RECOVERY);
@@ -120,12 +121,12 @@ impl Held<'_> {
 
 /// Lets a thread wait that was to go on in another's place: as one whose run was lost before it did anything. Cut between the two
 /// commits, it is just that.
-fn suspend_unborn(held: &mut Held<'_>) -> Result<()> {
+fn suspend_unborn(held: &mut Held) -> Result<()> {
     let run = held.next_run()?;
     let meta = RunMeta::started(held.fold.manifest().agent_id.clone(), RECOVERY).under_lease();
     let of = Of { run: Some(run), meta: Some(meta), turn: None };
-    held.commit(Reason::Lifecycle, of, &mut |_| {})?;
-    run::settle_lost(held, &mut |_| {})
+    held.commit(Reason::Lifecycle, of)?;
+    run::settle_lost(held)
 }
 
 /// The children of a chain that are said to go on. A child that goes on in another thread is found as that one: it has the same parent.

@@ -214,7 +214,7 @@ fn last_words<M: Borrow<Message>>(messages: &[M], run: &RunId) -> Option<String>
     said.find(is_last).map(Message::plain_text)
 }
 
-impl Held<'_> {
+impl Held {
     /// The outcome of a run of this thread, by what is in memory; these were the last words of its model.
     pub(crate) fn outcome(&self, run: &RunId, text: Option<String>) -> Outcome {
         let manifest = self.fold.manifest();

@@ -4,24 +4,33 @@
 //! parent, and nobody else starts children for it. What is kept here is lost with the process, and then nobody is about to be started.
 
 use std::collections::{HashMap, HashSet};
+use std::future::{Future, poll_fn};
+use std::pin::pin;
 use std::sync::{Mutex, PoisonError};
+use std::task::Poll;
 use std::time::Duration;
 
 use selvedge_model::event::Process;
 use selvedge_model::{Cancel, Status, ThreadId};
 use selvedge_store::{Filter, Store};
+use tokio::sync::Notify;
+use tokio::time::sleep;
 
 use crate::engine::Engine;
 use crate::error::Result;
 
-/// How often is looked whether a place is free.
-const LOOK: Duration = Duration::from_millis(50);
+/// How often is looked whether a child in another process died.
+const LOOK: Duration = Duration::from_millis(500);
+/// How long the next look waits at least: commits may come thick and fast.
+const LOOK_AT_MOST: Duration = Duration::from_millis(20);
 
 /// The children that this process let go.
 #[derive(Debug, Default)]
 pub(crate) struct Places {
     /// Those that are waited for, until they are over; those that are not, with the process that was to run them.
     gone: Mutex<HashMap<ThreadId, Gone>>,
+    /// Told whenever a place is given back.
+    left: Notify,
 }
 
 #[derive(Debug)]
@@ -43,33 +52,65 @@ pub(crate) enum Place {
 
 impl Engine {
     /// Waits until fewer than so many children of a child's parent run, and takes the place.
-    pub(crate) fn take_place(
+    pub(crate) async fn take_place(
         &self,
         child: &ThreadId,
         process: Option<Process>,
         at_once: usize,
         cancel: &Cancel,
     ) -> Result<Place> {
-        let Some(parent) = self.store.get(child)?.manifest.parent_id else { return Ok(Place::Taken) };
         loop {
-            if self.store.get(&self.end_of_chain(child)?)?.manifest.status.is_terminal() {
-                return Ok(Place::Over);
+            let mut left = pin!(self.places.left.notified());
+            // From here on no place that is given back is missed.
+            left.as_mut().enable();
+            let (engine, child, process) = (self.clone(), child.clone(), process.clone());
+            let (position, place) = self.tasks.block(move || engine.look_for_place(&child, process, at_once)).await?;
+            if let Some(place) = place {
+                return Ok(place);
             }
-            let mut gone = self.places.gone.lock().unwrap_or_else(PoisonError::into_inner);
-            if self.active(&parent, &mut gone)? < at_once.max(1) {
-                gone.insert(child.clone(), Gone { parent, process });
-                return Ok(Place::Taken);
-            }
-            drop(gone);
-            if cancel.wait(LOOK).is_some() {
+            // A child of another process gives its place back by its record, or by its death, which is in no feed.
+            let mut elsewhere = pin!(async {
+                sleep(LOOK_AT_MOST).await;
+                self.feed.after(position, LOOK).await;
+            });
+            let mut stopped = pin!(cancel.stopped());
+            poll_fn(|context| {
+                let is_woken = stopped.as_mut().poll(context).is_ready()
+                    || left.as_mut().poll(context).is_ready()
+                    || elsewhere.as_mut().poll(context).is_ready();
+                if is_woken { Poll::Ready(()) } else { Poll::Pending }
+            })
+            .await;
+            if cancel.said().is_some() {
                 return Ok(Place::Stopped);
             }
         }
     }
 
+    /// Takes a place for a child, if there is one; with the place in the feed before the look.
+    fn look_for_place(
+        &self,
+        child: &ThreadId,
+        process: Option<Process>,
+        at_once: usize,
+    ) -> Result<(u64, Option<Place>)> {
+        let position = self.store.position()?;
+        let Some(parent) = self.store.get(child)?.manifest.parent_id else { return Ok((position, Some(Place::Taken))) };
+        if self.store.get(&self.end_of_chain(child)?)?.manifest.status.is_terminal() {
+            return Ok((position, Some(Place::Over)));
+        }
+        let mut gone = self.places.gone.lock().unwrap_or_else(PoisonError::into_inner);
+        if self.active(&parent, &mut gone)? < at_once.max(1) {
+            gone.insert(child.clone(), Gone { parent, process });
+            return Ok((position, Some(Place::Taken)));
+        }
+        Ok((position, None))
+    }
+
     /// Gives the place of a child back that was waited for.
     pub(crate) fn leave_place(&self, child: &ThreadId) {
         self.places.gone.lock().unwrap_or_else(PoisonError::into_inner).remove(child);
+        self.places.left.notify_waiters();
     }
 
     /// How many children of a thread, and of those it continues, run or are about to.

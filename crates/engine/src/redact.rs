@@ -1,7 +1,8 @@
 //! What must never reach a log: secrets that the process was given, and whatever looks like one.
 //!
 //! Runs before anything is hashed or signed, over every string of a changeset, keys of objects included. What is replaced is
-//! gone: the log says that something was there, not what.
+//! gone: the log says that something was there, not what. What only a provider understands is not changed, because the provider would
+//! refuse it: a block of such data that has a secret in it is dropped.
 
 use selvedge_model::message::Block;
 use selvedge_model::op::Op;
@@ -89,13 +90,26 @@ impl Redactor {
 
     /// Takes secrets out of what messages say; who speaks and what calls are called is no free text.
     pub(crate) fn messages(&self, messages: &mut [Message]) {
-        for block in messages.iter_mut().flat_map(|message| &mut message.content) {
-            match block {
-                Block::Text { text, .. } | Block::Thinking { text, .. } => self.string(text),
-                Block::ToolCall { arguments, .. } => self.value(arguments),
-                Block::ToolResult { content, .. } => self.value(content),
-                Block::Image { .. } => {}
+        for message in messages {
+            message.content.retain(|block| !matches!(block, Block::Opaque { data, .. } if self.has_secret(data)));
+            for block in &mut message.content {
+                match block {
+                    Block::Text { text, .. } | Block::Thinking { text, .. } => self.string(text),
+                    Block::ToolCall { arguments, .. } => self.value(arguments),
+                    Block::ToolResult { content, .. } => self.value(content),
+                    Block::Image { .. } | Block::Opaque { .. } => {}
+                }
             }
+        }
+    }
+
+    /// Whether there is anything to be taken out of a value.
+    fn has_secret(&self, value: &Value) -> bool {
+        match value {
+            Value::String(text) => self.text(text).is_some(),
+            Value::Array(items) => items.iter().any(|item| self.has_secret(item)),
+            Value::Object(fields) => fields.iter().any(|(key, item)| self.text(key).is_some() || self.has_secret(item)),
+            _ => false,
         }
     }
 
@@ -123,6 +137,7 @@ impl Redactor {
     pub(crate) fn events(&self, events: &mut [Event]) {
         for event in events {
             match event {
+                Event::CallOpened(opened) => self.value(&mut opened.arguments),
                 Event::ToolOutcome(outcome) => {
                     self.option(&mut outcome.error);
                     outcome.failure.iter_mut().for_each(|failure| self.string(&mut failure.why));
@@ -135,6 +150,10 @@ impl Redactor {
                 Event::ManifestChanged(changed) => {
                     self.option(&mut changed.title);
                     changed.outputs.iter_mut().for_each(|outputs| self.value(outputs));
+                }
+                Event::Usage(usage) => {
+                    self.option(&mut usage.answered_by);
+                    self.option(&mut usage.provider_id);
                 }
                 Event::CapabilityDenied(fields)
                 | Event::ContextInjected(fields)
@@ -199,6 +218,7 @@ impl Pattern {
 
 #[cfg(test)]
 mod tests {
+    use selvedge_model::event::{CallOpened, CallOrigin};
     use serde_json::json;
 
     use super::*;
@@ -230,6 +250,33 @@ mod tests {
         redactor.messages(&mut messages);
         assert_eq!(messages[0].role, selvedge_model::Role::Assistant);
         assert_eq!(messages[0].plain_text(), "I, [redacted], know [redacted]");
+    }
+
+    #[test]
+    fn opaque_data_is_left_as_it_is_or_dropped_whole() {
+        let opaque = |data| Block::Opaque { provider: "p".to_owned(), data };
+        let good = opaque(json!({"sealed": ["gAAA", {"k": 1}]}));
+        let content = vec![
+            opaque(json!({"sealed": [{"hunter22": 1}]})),
+            good.clone(),
+            opaque(json!("x hunter22 y")),
+            Block::text("says hunter22"),
+        ];
+        let mut messages = [Message { content, ..Message::text(selvedge_model::Role::Assistant, "") }];
+        redactor().messages(&mut messages);
+        assert_eq!(messages[0].content, [good, Block::text("says [redacted]")]);
+    }
+
+    #[test]
+    fn the_arguments_of_an_opened_call_are_free_text() {
+        let origin = CallOrigin::Hook { hook: "h".to_owned(), required: false };
+        let (call_id, tool) = (selvedge_model::CallId::new("c").unwrap(), "t".to_owned());
+        let arguments = json!({"token": "x hunter22 y"});
+        let mut events = [Event::CallOpened(CallOpened { call_id, origin, tool, arguments })];
+        redactor().events(&mut events);
+        assert!(
+            matches!(&events[0], Event::CallOpened(opened) if opened.arguments == json!({"token": "x [redacted] y"}))
+        );
     }
 
     #[test]

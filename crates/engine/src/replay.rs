@@ -130,5 +130,5 @@ pub fn replay(recording: Recording, how: How) -> Result<Report> {
     let judge = Judge::new(tape.clone(), how.from, report);
     let mut driver = Driver::new(tape, how, judge);
     driver.drive()?;
-    Ok(driver.judge.conclude())
+    Ok(driver.conclude())
 }

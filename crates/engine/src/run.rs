@@ -6,43 +6,56 @@
 //! turns    AssistantTurnCommitted · (ToolIntentCommitted) · ToolResultsCommitted
 //! finish   RunFinished              always, even when there is nothing to say
 //! ```
+//!
+//! A run goes on in two kinds of pieces. `advance` blocks for moments: it takes in what came, decides, commits, and gives what the run
+//! waits for next ([`Wait`]). `drive` lets it wait without a thread, and lets it advance again with what came. A replay drives the same
+//! run by what is on record.
 
+use std::sync::Arc;
 use std::time::Duration;
 
-use selvedge_model::answer::Answer;
+use selvedge_model::answer::{Answer, Attempt, Blobs};
+use selvedge_model::blocking::BoxFuture;
 use selvedge_model::event::{Fields, HandoffReason, ManifestChanged, SuspendReason, Suspended, TurnUsage};
 use selvedge_model::limits::{self, Cost};
 use selvedge_model::message::{Block, Marker};
 use selvedge_model::run::{Failure, FailureClass};
 use selvedge_model::{
-    CallId, Cancel, Classify, Event, Message, Money, Reason, Role, RunId, RunMeta, RunStatus, Status, Stop, Timestamp,
-    ToolSpec, Verdict,
+    Cancel, Classify, Digest, Draft, Event, Message, ModelError, Money, Prompt, Reason, Role, RunId, RunMeta,
+    RunStatus, Status, Stop, ThreadId, Timestamp, ToolSpec, Verdict,
 };
 use serde_json::{Value, json};
+use tokio::time::timeout;
 
 use crate::assignment::Assignment;
 use crate::beat;
+use crate::calls::{Flight, Flying, Prepared};
 use crate::continuation::Successor;
+use crate::conversation::OpenCall;
+use crate::decide::asking::{self, Again};
+use crate::decide::calls::Probe;
 use crate::decide::ending::{Failed, Trouble, Why};
 use crate::decide::{Inbox, Live, Step, context, decide};
+use crate::engine::Engine;
 use crate::error::{Error, Result};
+use crate::events::{NoticeKind, RunEvent};
 use crate::held::{Held, More, Of};
-use crate::ledger::{Bid, OUTPUT_TOKENS, Refused, Spent};
+use crate::ledger::{Allowed, Bid, OUTPUT_TOKENS, Refused, Spent};
+use crate::mask::Mask;
 use crate::outcome::Outcome;
 use crate::start::Start;
 use crate::stops::{self, Met};
-use crate::told::Told;
-use crate::turn::{self, Asked, Asking, Used};
+use crate::turn::{Turn, with_own_ids};
 use crate::watcher::Watch;
+use crate::within::within_grace;
 
 /// A run that goes on.
-pub(crate) struct Running<'r, 'e> {
-    pub(crate) held: &'r mut Held<'e>,
-    pub(crate) work: &'r Assignment,
+pub(crate) struct Running {
+    pub(crate) held: Box<Held>,
+    pub(crate) work: Arc<Assignment>,
     pub(crate) run: RunId,
-    pub(crate) cancel: &'r Cancel,
-    pub(crate) tell: &'r mut dyn FnMut(Told<'_>),
-    watch: &'r Watch<'r>,
+    pub(crate) cancel: Cancel,
+    watch: Watch,
     /// What the model is told of its tools.
     tools: Vec<ToolSpec>,
     meta: RunMeta,
@@ -51,15 +64,39 @@ pub(crate) struct Running<'r, 'e> {
     used: Cost,
     /// What is known of it and not on record.
     pub(crate) live: Live,
+    /// The turn whose answer is being asked for.
+    turn: Option<Turn>,
+    mask: Mask,
+    /// Calls that are being made ready, on their way, or back and not on record.
+    pub(crate) flights: Vec<Flight>,
+    /// Those that are on their way.
+    pub(crate) flying: Flying,
+    /// What came of making calls ready.
+    pub(crate) prepared: Option<Result<Prepared>>,
 }
 
 /// How a run hears what happens beside it.
-#[derive(Clone, Copy)]
-pub(crate) struct Heard<'r> {
+pub(crate) struct Heard {
     /// Whether it is to stop.
-    pub(crate) cancel: &'r Cancel,
-    /// Whether somebody decided something, and how much time is left.
-    pub(crate) watch: &'r Watch<'r>,
+    pub(crate) cancel: Cancel,
+    /// Whether a request came, and how much time is left.
+    pub(crate) watch: Watch,
+}
+
+/// What a run waits for.
+pub(crate) enum Wait {
+    /// The model's answer.
+    Model,
+    /// The model is asked again after this long.
+    Retry(Duration),
+    /// Calls that are to be made ready; that blocks, and nothing happens.
+    Ready,
+    /// What its calls come to.
+    Calls,
+    /// What became of calls that an earlier life dispatched.
+    Probes(Vec<Probe>),
+    /// Nothing: it is over.
+    Over(Box<Result<Outcome>>),
 }
 
 /// How a run is over.
@@ -69,86 +106,146 @@ enum Over {
     Continued(Box<Successor>, HandoffReason),
 }
 
+/// A run that did not begin: its thread, as it was, and why.
+type Unbegun = Box<(Box<Held>, Error)>;
+
 /// Runs a thread that is held, from its input to its end.
-pub(crate) fn run(
-    held: &mut Held<'_>,
+pub(crate) async fn drive(
+    held: Box<Held>,
     start: Start,
-    work: &Assignment,
-    heard: Heard<'_>,
-    tell: &mut dyn FnMut(Told<'_>),
-) -> Result<Outcome> {
-    let engine = held.engine;
-    held.check_price(work)?;
-    held.hooks.clone_from(&work.hooks);
-    held.hooks.iter_mut().for_each(|hook| engine.redactor.value(hook));
-    let run = held.next_run()?;
-    let mut meta = RunMeta::started(work.agent_id.clone(), held.origin(&start.input)).under_lease();
-    meta.source_mailbox_entry_id = start.request.as_ref().map(|asked| asked.id.to_string());
-    meta.config = work.config;
-    meta.system = Some(work.system_digest());
-    let tools: Vec<ToolSpec> = work.offered().cloned().collect();
-    let began = engine.clock.now();
-    let live = Live::new(run.clone(), began, base_size(work, &tools));
-    let mut running = Running {
-        work,
-        run,
-        cancel: heard.cancel,
-        watch: heard.watch,
-        tell,
-        tools,
-        meta,
-        began,
-        used: Cost::default(),
-        live,
-        held,
+    work: Arc<Assignment>,
+    heard: Heard,
+) -> (Box<Held>, Result<Outcome>) {
+    let engine = held.engine.clone();
+    let begin = move || {
+        let mut running = Running::begin(held, start, work, heard)?;
+        let wait = running.advance_ready();
+        Ok::<_, Unbegun>((running, wait))
     };
-    let suspended = running.held.fold.manifest().suspended.as_ref();
-    if suspended.and_then(|suspended| suspended.code.as_deref()).is_some_and(stops::is_stop) {
-        running.live.judged = running.held.fold.conversation.messages().len();
-    }
-    running.begin(start)?;
-    let over = match running.work() {
-        Ok(over) => over,
-        Err(error) => {
-            let why = error.to_string();
-            (running.tell)(Told::StateError { why: &why });
-            let code = error.code();
-            let failure = Failure { class: FailureClass::Engine, why: why.clone() };
-            match running.finish(Over::Ended(Why::Failed(Failed { code, why, failure }))) {
-                // The first failure says what happened; that the end could not be recorded either adds nothing.
-                Err(_) => return Err(error),
-                Ok(ended) => return Ok(ended),
-            }
+    let (mut running, mut wait) = match engine.tasks.block(begin).await {
+        Ok(begun) => begun,
+        Err(unbegun) => {
+            let (held, error) = *unbegun;
+            return (held, Err(error));
         }
     };
-    running.finish(over)
+    loop {
+        match wait {
+            Wait::Model => running.listen().await,
+            Wait::Retry(pause) => _ = timeout(pause, running.cancel.stopped()).await,
+            Wait::Ready => {}
+            Wait::Calls => running.fly().await,
+            Wait::Probes(probes) => running.probe(probes).await,
+            Wait::Over(outcome) => return (running.held, *outcome),
+        }
+        let advance = move || {
+            let wait = running.advance_ready();
+            (running, wait)
+        };
+        (running, wait) = engine.tasks.block(advance).await;
+    }
 }
 
-impl Running<'_, '_> {
+impl Running {
+    /// Begins a run: takes the input in, cleans up after earlier runs, and says that this one began.
+    pub(crate) fn begin(
+        mut held: Box<Held>,
+        start: Start,
+        work: Arc<Assignment>,
+        heard: Heard,
+    ) -> std::result::Result<Box<Self>, Unbegun> {
+        let run = match held.check_price(&work).and_then(|()| held.next_run()) {
+            Ok(run) => run,
+            Err(error) => return Err(Box::new((held, error))),
+        };
+        let engine = held.engine.clone();
+        held.hooks.clone_from(&work.hooks);
+        held.hooks.iter_mut().for_each(|hook| engine.redactor.value(hook));
+        let mut meta = RunMeta::started(work.agent_id.clone(), held.origin(&start.input)).under_lease();
+        meta.source_mailbox_entry_id = start.request.as_ref().map(|asked| asked.id.to_string());
+        meta.config = work.config;
+        meta.system = Some(work.system_digest());
+        let tools: Vec<ToolSpec> = work.offered().cloned().collect();
+        let began = engine.clock.now();
+        let mut live = Live::new(run.clone(), began, base_size(&work, &tools));
+        let suspended = held.fold.manifest().suspended.as_ref();
+        if suspended.and_then(|suspended| suspended.code.as_deref()).is_some_and(stops::is_stop) {
+            live.judged = held.fold.conversation.messages().len();
+        }
+        let Heard { cancel, watch } = heard;
+        let mut running = Box::new(Self {
+            held,
+            work,
+            run,
+            cancel,
+            watch,
+            tools,
+            meta,
+            began,
+            used: Cost::default(),
+            live,
+            turn: None,
+            mask: Mask::default(),
+            flights: Vec::new(),
+            flying: Flying::new(),
+            prepared: None,
+        });
+        match running.take_in(start) {
+            Ok(()) => Ok(running),
+            Err(error) => Err(Box::new((running.held, error))),
+        }
+    }
+
+    /// Goes on until it waits for something that does not block; calls are made ready behind their gates.
+    fn advance_ready(&mut self) -> Wait {
+        loop {
+            match self.advance() {
+                Wait::Ready => self.prepared = Some(self.prepare()),
+                wait => return wait,
+            }
+        }
+    }
+
+    /// Goes on until it waits for something.
+    pub(crate) fn advance(&mut self) -> Wait {
+        let over = match self.go_on() {
+            Ok(Ok(wait)) => return wait,
+            Ok(Err(over)) => self.finish(over),
+            Err(error) => {
+                let why = error.to_string();
+                self.held.notice(NoticeKind::StateError, &why);
+                let code = error.code();
+                let failure = Failure { class: FailureClass::Engine, why: why.clone() };
+                // The first failure says what happened; that the end could not be recorded either adds nothing.
+                self.finish(Over::Ended(Why::Failed(Failed { code, why, failure }))).map_err(|_| error)
+            }
+        };
+        Wait::Over(Box::new(over))
+    }
+
     /// Commits the delta as a part of this run.
     pub(crate) fn commit(&mut self, reason: Reason) -> Result<()> {
         let of = self.of();
-        self.held.commit(reason, of, self.tell).map(|_| ())
+        self.held.commit(reason, of).map(|_| ())
     }
 
     pub(crate) fn of(&self) -> Of {
         Of { run: Some(self.run.clone()), meta: None, turn: (self.live.turns > 0).then_some(self.live.turns) }
     }
 
-    /// Takes the input in, cleans up after earlier runs, and says that this one began.
-    fn begin(&mut self, Start { input, request }: Start) -> Result<()> {
+    fn take_in(&mut self, Start { input, request }: Start) -> Result<()> {
         if let Some(raise) = &input.raise {
-            let changed = self.held.raised(raise, self.work)?;
+            let changed = self.held.raised(raise, &self.work)?;
             self.held.delta.events.push(Event::ManifestChanged(changed));
         }
-        self.held.fund(self.work, input.raise.as_ref())?;
-        let held = &mut *self.held;
+        self.held.fund(&self.work, input.raise.as_ref())?;
+        let held = &mut self.held;
         let is_known = |message: &Message| message.id.as_ref().is_some_and(|id| held.fold.conversation.knows(id));
         let messages: Vec<Message> = input.messages.into_iter().filter(|message| !is_known(message)).collect();
         if messages.iter().any(|message| message.role == Role::User) {
             self.cancel_awaited()?;
         }
-        let held = &mut *self.held;
+        let held = &mut self.held;
         let state = input.state.as_ref().unwrap_or(held.fold.state());
         let cleanup = held.engine.scopes.run_cleanup(state);
         held.delta.messages.extend(messages);
@@ -158,7 +255,7 @@ impl Running<'_, '_> {
             asked.answer(&mut held.delta, Verdict::Applied, None);
         }
         let of = Of { run: Some(self.run.clone()), meta: Some(self.meta.clone()), turn: None };
-        held.commit(Reason::UserMessage, of, self.tell).map_err(Error::unfunded)?;
+        held.commit(Reason::UserMessage, of).map_err(Error::unfunded)?;
         self.set_time();
         Ok(())
     }
@@ -166,7 +263,7 @@ impl Running<'_, '_> {
     /// Tells whoever watches how much running time is left.
     fn set_time(&self) {
         let before = self.held.fold.meter().ended.duration_ms.saturating_add(self.running_ms());
-        let most = self.held.limits(self.work).duration_seconds.map(|seconds| seconds.saturating_mul(1000));
+        let most = self.held.limits(&self.work).duration_seconds.map(|seconds| seconds.saturating_mul(1000));
         self.watch.set_time(most.map(|most| Duration::from_millis(most.saturating_sub(before))));
     }
 
@@ -176,23 +273,45 @@ impl Running<'_, '_> {
         u64::try_from(elapsed / 1000).unwrap_or(0)
     }
 
-    /// Everything between beginning and end: whatever is decided, until that is to end.
-    fn work(&mut self) -> Result<Over> {
+    /// Takes in what came of what it waited for, and does what is decided until it waits again, or is over.
+    fn go_on(&mut self) -> Result<std::result::Result<Wait, Over>> {
+        if let Some(wait) = self.take_reply()? {
+            return Ok(Ok(wait));
+        }
+        match self.prepared.take() {
+            Some(prepared) => {
+                if self.make(prepared?)? {
+                    return Ok(Ok(Wait::Calls));
+                }
+            }
+            None => {
+                if self.land()? {
+                    return Ok(Ok(Wait::Calls));
+                }
+            }
+        }
         loop {
             self.look();
-            let step = decide(&self.held.fold, &self.live, self.work);
+            let step = decide(&self.held.fold, &self.live, &self.work);
             // Every step takes time, and requests may come meanwhile.
             self.live.inbox = Inbox::Unread;
             match step {
                 Step::Hear => self.hear()?,
-                Step::Probe(probes) => self.probe(probes),
-                Step::Calls(planned) => self.make(planned)?,
-                Step::Ask => self.ask()?,
-                Step::HandOver { reason, room } => {
-                    let successor = self.held.successor(self.work, room, self.running_ms())?;
-                    return Ok(Over::Continued(Box::new(successor), reason));
+                Step::Probe(probes) => return Ok(Ok(Wait::Probes(probes))),
+                Step::Calls(planned) => {
+                    self.plan(planned);
+                    return Ok(Ok(Wait::Ready));
                 }
-                Step::End(why) => return Ok(Over::Ended(why)),
+                Step::Ask => {
+                    if let Some(wait) = self.ask()? {
+                        return Ok(Ok(wait));
+                    }
+                }
+                Step::HandOver { reason, room } => {
+                    let successor = self.held.successor(&self.work, room, self.running_ms())?;
+                    return Ok(Err(Over::Continued(Box::new(successor), reason)));
+                }
+                Step::End(why) => return Ok(Err(Over::Ended(why))),
             }
         }
     }
@@ -211,7 +330,7 @@ impl Running<'_, '_> {
     fn hear(&mut self) -> Result<()> {
         let of = self.of();
         self.live.inbox = Inbox::Heard;
-        if self.held.drain(Some(self.work), of, self.tell)? {
+        if self.held.drain(Some(&self.work.clone()), of)? {
             // What was found out and refused before is looked at again.
             self.live.traces.clear();
             self.set_time();
@@ -219,38 +338,130 @@ impl Running<'_, '_> {
         Ok(())
     }
 
-    /// Asks the model and commits what it answered.
-    fn ask(&mut self) -> Result<()> {
-        self.live.turns += 1;
-        let (asked_at, size) = (self.held.engine.clock.now(), context::prompt_size(&self.held.fold, &self.live));
-        let session = self.held.fold.manifest().session_id.clone();
-        let asking = Asking {
-            work: self.work,
-            tools: &self.tools,
-            session: session.as_deref(),
-            cancel: self.cancel,
-            bid: self.bid(size),
-            of: self.of(),
-        };
-        let (asked, used) = turn::ask(self.held, &asking, self.tell)?;
-        if used.attempts == 0 {
-            self.live.turns -= 1;
-        } else {
-            let used = self.estimated(used, &asked, size);
-            self.count(&used, asked_at, size);
+    /// Sets aside what the next attempt to get an answer may cost; nothing if the account does not hold it.
+    fn ask(&mut self) -> Result<Option<Wait>> {
+        if self.turn.is_none() {
+            self.live.turns += 1;
+            let size = context::prompt_size(&self.held.fold, &self.live);
+            let session = self.held.fold.manifest().session_id.clone();
+            self.turn = Some(Turn::new(self.held.engine.clock.now(), size, self.bid(size), session));
         }
-        let trouble = match asked {
-            Asked::Answered(answer) => return self.answered(answer, session.as_deref()),
-            Asked::Stopped(partial) => {
-                self.keep_partial(&partial);
-                Trouble::Stopped
-            }
-            Asked::Failed(error) => Trouble::Failed(Failed::of_model(&error)),
-            Asked::Exhausted(error) => Trouble::Exhausted(Failed::of_model(&error)),
-            Asked::Refused(refused) => Trouble::Refused(refused),
+        let of = self.of();
+        let Some(turn) = &mut self.turn else { return Ok(None) };
+        turn.output_tokens_max = match turn.bid {
+            Some(bid) => match self.held.reserve(bid, &of)? {
+                Allowed::Up(tokens) => Some(tokens),
+                Allowed::Refused(refused) => {
+                    self.give_up(Trouble::Refused(refused));
+                    return Ok(None);
+                }
+            },
+            None => None,
         };
+        if turn.attempts == 0 {
+            self.held.keep_before_turn();
+        }
+        turn.attempts += 1;
+        Ok(Some(Wait::Model))
+    }
+
+    /// Asks the model, and waits for what it says.
+    pub(crate) async fn listen(&mut self) {
+        let Self { held, work, run, cancel, tools, turn: Some(turn), mask, .. } = self else { return };
+        let (thread, key) =
+            (held.thread(), format!("{}:{run}:{}:{}", held.fold.head.log_id, held.fold.head.version, turn.attempts));
+        let blobs = ThreadBlobs { engine: &held.engine, thread };
+        let mut prompt = Prompt::new(&work.model_name, held.fold.conversation.messages());
+        prompt.attempt = Some(Attempt::new(thread, run, &key));
+        prompt.blobs = &blobs;
+        prompt.system = &work.system;
+        prompt.tools = tools;
+        prompt.output_tokens_max = turn.output_tokens_max;
+        prompt.session = turn.session.as_deref();
+        let attempt = turn.attempts;
+        let publish = |draft: Draft| {
+            if held.is_watched() {
+                held.publish(&RunEvent::Draft { thread: thread.clone(), run: run.clone(), attempt, draft });
+            }
+        };
+        let redactor = &held.engine.redactor;
+        let (mut has_drafted, mut said) = (false, String::new());
+        let mut draft = |draft: Draft| {
+            has_drafted = true;
+            if let Draft::Text { text } = &draft {
+                said.push_str(text);
+            }
+            mask.take(draft, redactor, &mut { publish });
+        };
+        let reply = within_grace(work.model.answer(&prompt, &mut draft, cancel), cancel).await;
+        mask.finish(redactor, &mut { publish });
+        // One that does not hear is dropped: what it said so far is known, what it used is not.
+        let partial = || Some(Block::text(said)).filter(|_| has_drafted).into_iter().collect();
+        let reply = reply.unwrap_or_else(|| Err(ModelError::Stopped { partial: partial(), usage: Default::default() }));
+        // What a model had said when it was told to stop is kept.
+        if has_drafted && !matches!(reply, Ok(_) | Err(ModelError::Stopped { .. })) {
+            publish(Draft::Void);
+        }
+        turn.reply = Some(reply);
+    }
+
+    /// Takes in what came of asking the model; gives what it waits for, if it is asked again.
+    fn take_reply(&mut self) -> Result<Option<Wait>> {
+        let Some(turn) = &mut self.turn else { return Ok(None) };
+        let error = match turn.reply.take() {
+            // It waited to ask again.
+            None => {
+                if self.cancel.said().is_some() {
+                    self.give_up(Trouble::Stopped);
+                    return Ok(None);
+                }
+                return self.ask();
+            }
+            Some(Ok(answer)) => {
+                let settled = self.held.settle(Spent::on(&answer))?;
+                turn.used.answered(&answer, settled);
+                let session = turn.session.take();
+                self.count(Some(&answer));
+                self.answered(answer, session.as_deref())?;
+                return Ok(None);
+            }
+            Some(Err(error)) => error,
+        };
+        let settled = self.held.settle(Spent::by(&error))?;
+        turn.used.failed(&error, settled);
+        match asking::again(&self.work, &error, turn.attempts, turn.session.is_some()) {
+            _ if matches!(error, ModelError::Stopped { .. }) => {
+                if let ModelError::Stopped { partial, .. } = &error {
+                    self.keep_partial(partial);
+                }
+                self.give_up(Trouble::Stopped);
+            }
+            Again::WithoutSession => {
+                turn.session = None;
+                return self.ask();
+            }
+            Again::After(pause) => {
+                let why = error.to_string();
+                let why = self.held.engine.redactor.text(&why).unwrap_or(why);
+                let (thread, run) = (self.held.thread().clone(), self.run.clone());
+                self.held.publish(&RunEvent::Retrying { thread, run, why });
+                return Ok(Some(Wait::Retry(pause)));
+            }
+            Again::Exhausted => self.give_up(Trouble::Exhausted(Failed::of_model(&error))),
+            Again::Never => self.give_up(Trouble::Failed(Failed::of_model(&error))),
+        }
+        Ok(None)
+    }
+
+    /// There is no answer.
+    fn give_up(&mut self, trouble: Trouble) {
+        match self.turn.as_ref().is_some_and(|turn| turn.attempts > 0) {
+            true => self.count(None),
+            // It was never asked.
+            false => self.live.turns = self.live.turns.saturating_sub(1),
+        }
+        self.turn = None;
         self.live.trouble = Some(trouble);
-        Ok(())
     }
 
     /// Commits an answer.
@@ -259,7 +470,7 @@ impl Running<'_, '_> {
             let changed = ManifestChanged { session_id: answer.session.clone(), ..ManifestChanged::default() };
             self.held.delta.events.push(Event::ManifestChanged(changed));
         }
-        let (content, end) = turn::with_own_ids(answer, self.held);
+        let (content, end) = with_own_ids(answer, &self.held);
         let message = Message { content, ..Message::text(Role::Assistant, "") };
         let has_calls = message.content.iter().any(|block| matches!(block, Block::ToolCall { .. }));
         let text = message.plain_text();
@@ -285,23 +496,18 @@ impl Running<'_, '_> {
         bid.map_or(Money::ZERO, |bid| bid.price.bound(bid.input_tokens, bid.output_tokens))
     }
 
-    /// What a turn used, with the tokens of an answer estimated that its provider did not count, where tokens count.
-    fn estimated(&self, mut used: Used, asked: &Asked, size: usize) -> Used {
-        let counts = self.work.is_paid() || self.held.limits(self.work).tokens.is_some();
+    /// Records what a turn used, so that no restart forgets it. The tokens of an answer that its provider did not count are estimated,
+    /// where tokens count.
+    fn count(&mut self, answer: Option<&Answer>) {
+        let Some(Turn { mut used, asked_at, prompt_bytes, .. }) = self.turn.take() else { return };
+        let counts = self.work.is_paid() || self.held.limits(&self.work).tokens.is_some();
         used.is_uncounted &= counts;
-        if let (true, Asked::Answered(answer)) = (used.is_uncounted, asked)
-            && answer.usage.is_none()
-        {
+        let gauge = self.held.fold.gauge();
+        if let Some(answer) = answer.filter(|answer| used.is_uncounted && answer.usage.is_none()) {
             let said = serde_json::to_string(&answer.content).map_or(0, |text| text.len());
-            used.usage.input_tokens = used.usage.input_tokens.saturating_add(self.held.fold.gauge().tokens(size));
-            used.usage.output_tokens =
-                used.usage.output_tokens.saturating_add(self.held.fold.gauge().tokens_of_text(said));
+            used.usage.input_tokens = used.usage.input_tokens.saturating_add(gauge.tokens(prompt_bytes));
+            used.usage.output_tokens = used.usage.output_tokens.saturating_add(gauge.tokens_of_text(said));
         }
-        used
-    }
-
-    /// Records what a turn used, so that no restart forgets it.
-    fn count(&mut self, used: &Used, asked_at: Timestamp, prompt_bytes: usize) {
         let usage = &used.usage;
         let took = self.held.engine.clock.now().as_micros().saturating_sub(asked_at.as_micros()) / 1000;
         let cost = Cost {
@@ -322,6 +528,9 @@ impl Running<'_, '_> {
             prompt_bytes: prompt_bytes as u64,
             prompt_tokens: used.last_input_tokens,
             estimated: used.is_uncounted,
+            answered_by: answer.and_then(|answer| answer.model.clone()),
+            provider_id: answer.and_then(|answer| answer.provider_id.clone()),
+            charged: answer.and_then(|answer| answer.charged),
         }));
     }
 
@@ -335,12 +544,12 @@ impl Running<'_, '_> {
     }
 
     /// Says how the run ended; always, even when there is nothing else to say.
-    fn finish(mut self, mut over: Over) -> Result<Outcome> {
+    fn finish(&mut self, mut over: Over) -> Result<Outcome> {
         let mut more = match &mut over {
             // The thread that goes on looks at the children when it begins.
             Over::Continued(successor, _) => std::mem::take(&mut successor.more),
             Over::Ended(_) => {
-                self.held.engine.settle_children(self.held);
+                self.held.engine.settle_children(&self.held);
                 More::default()
             }
         };
@@ -357,12 +566,11 @@ impl Running<'_, '_> {
         let step = u32::try_from(self.live.turns).ok().filter(|turn| *turn > 0);
         self.held.delta.messages.iter_mut().for_each(|message| message.step = message.step.or(step));
         let of = Of { run: Some(self.run.clone()), meta: Some(meta), turn: None };
-        if let Err(error) = self.held.commit_with(Reason::RunFinished, of, more, self.tell) {
-            let text = error.to_string();
-            (self.tell)(Told::StateError { why: &text });
+        if let Err(error) = self.held.commit_with(Reason::RunFinished, of, more) {
+            self.held.notice(NoticeKind::StateError, &error.to_string());
             return Err(error);
         }
-        Ok(self.held.outcome(&self.run, self.live.text))
+        Ok(self.held.outcome(&self.run, self.live.text.take()))
     }
 
     /// Puts into the delta what the end of a run leaves in the log; gives its code, its detail, the thread's status when the code does
@@ -378,9 +586,9 @@ impl Running<'_, '_> {
             Over::Continued(successor, reason) => {
                 if reason == HandoffReason::ContextFull {
                     let used = self.held.fold.gauge().tokens(context::prompt_size(&self.held.fold, &self.live));
-                    self.held.delta.events.push(Event::ContextLimitReached(limit_reached(used, self.work)));
+                    self.held.delta.events.push(Event::ContextLimitReached(limit_reached(used, &self.work)));
                 }
-                let handoff = successor.handoff(self.held, Some(reason));
+                let handoff = successor.handoff(&self.held, Some(reason));
                 let detail = format!("thread `{}` goes on", handoff.new_thread_id);
                 self.held.delta.events.push(Event::ThreadHandoff(handoff));
                 return Ok(("continued".to_owned(), Some(detail), Some(Status::Continued), done));
@@ -439,6 +647,20 @@ impl Running<'_, '_> {
     }
 }
 
+/// Reads the blobs of a thread for its model.
+struct ThreadBlobs<'a> {
+    engine: &'a Engine,
+    thread: &'a ThreadId,
+}
+
+impl Blobs for ThreadBlobs<'_> {
+    fn read<'a>(&'a self, blob: &'a Digest) -> BoxFuture<'a, std::result::Result<Vec<u8>, String>> {
+        let (engine, thread, blob) = (self.engine.clone(), self.thread.clone(), *blob);
+        let read = move || engine.store.blob(&thread, &blob).map_err(|error| error.to_string());
+        Box::pin(self.engine.tasks.block(read))
+    }
+}
+
 /// How many bytes of a prompt the system prompt and the tools take.
 fn base_size(work: &Assignment, tools: &[ToolSpec]) -> usize {
     let tool = |spec: &ToolSpec| spec.name.len() + spec.description.len() + spec.input_schema.to_string().len();
@@ -457,20 +679,23 @@ fn limit_reached(tokens_used: u64, work: &Assignment) -> Fields {
 
 /// Settles a run whose process is gone: the thread waits for somebody to take it up. What became of a call that started a child nobody
 /// need say: the child tells, and lives on without its parent.
-pub(crate) fn settle_lost(held: &mut Held<'_>, tell: &mut dyn FnMut(Told<'_>)) -> Result<(), Error> {
+pub(crate) fn settle_lost(held: &mut Held) -> Result<(), Error> {
     let lost = held.fold.manifest().run_id.clone();
-    let open: Vec<_> = held.fold.conversation.open().iter().map(|open| open.id.clone()).collect();
-    let is_unknown = |call: &CallId| {
-        let known = held.fold.call(call);
+    let open = held.fold.conversation.open().to_vec();
+    let is_unknown = |call: &OpenCall| {
+        let known = held.fold.call(&call.id);
         known.is_some_and(|known| known.intent.is_some() && known.outcome.is_none() && known.child.is_none())
     };
-    let unknown: Vec<_> = open.into_iter().filter(is_unknown).collect();
+    let mut unknown: Vec<_> = open.into_iter().filter(is_unknown).collect();
     // What it had begun must not go on behind whoever decides about it now. What can't be ended is tried again before it is asked after.
-    let known = unknown.iter().filter_map(|call| held.fold.call(call));
+    let known = unknown.iter().filter_map(|call| held.fold.call(&call.id));
     let intents = known.filter_map(|known| known.intent.as_ref());
     intents.filter_map(|intent| intent.process.as_ref()).for_each(|process| _ = held.engine.processes.end(process));
+    // A person is asked only about what the thread can't go on without.
+    unknown.retain(OpenCall::suspends);
     let reason = if unknown.is_empty() { SuspendReason::Error } else { SuspendReason::OutcomeUnknown };
-    let suspended = Suspended { calls: unknown, ..Suspended::because(reason, "process_lost") };
+    let calls = unknown.into_iter().map(|call| call.id).collect();
+    let suspended = Suspended { calls, ..Suspended::because(reason, "process_lost") };
     held.delta.events.push(Event::Suspended(suspended));
     let charged = held.settle_lost_calls(lost.as_ref())?;
     // A stop of the dead run does not mean the next one.
@@ -493,5 +718,5 @@ pub(crate) fn settle_lost(held: &mut Held<'_>, tell: &mut dyn FnMut(Told<'_>)) -
             ..run.meta.clone()
         }
     });
-    held.commit(Reason::RunFinished, Of { run: lost, meta, turn: None }, tell).map(|_| ())
+    held.commit(Reason::RunFinished, Of { run: lost, meta, turn: None }).map(|_| ())
 }

@@ -209,7 +209,7 @@ fn each_of_block(block: &Block, each: &mut dyn FnMut(&str) -> bool) -> bool {
         Block::Text { text, .. } | Block::Thinking { text, .. } => each(text),
         Block::ToolCall { name, arguments, .. } => each(name) && each_text(arguments, each),
         Block::ToolResult { content, .. } => each_text(content, each),
-        Block::Image { .. } => true,
+        Block::Image { .. } | Block::Opaque { .. } => true,
     }
 }
 

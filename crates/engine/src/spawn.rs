@@ -16,6 +16,7 @@ use std::sync::Arc;
 
 use selvedge_items::capability::{Capabilities, Capability};
 use selvedge_model::account::Posting;
+use selvedge_model::blocking::on_thread;
 use selvedge_model::event::{Fields, SuspendReason, Suspended, ToolFailure, ToolFailureClass};
 use selvedge_model::limits::Limits;
 use selvedge_model::request::ChildEnd;
@@ -31,6 +32,7 @@ use crate::assignment::Assignment;
 use crate::decide::ending::over;
 use crate::engine::Engine;
 use crate::error::{Error, Result};
+use crate::events::Audience;
 use crate::held::Held;
 use crate::ledger::Book;
 use crate::outcome::{Outcome, get_status};
@@ -47,17 +49,6 @@ pub trait Children: Send + Sync {
 
     /// A process that will run a child, behind a gate: dispatching it opens the gate and does not wait. Dropped, it never ran.
     fn launch(&self, child: &ThreadId) -> std::result::Result<Box<dyn Started>, String>;
-
-    /// Why the outside, and not the thread's own record, kept the child of a call from being started, where that is on record.
-    fn refused(&self, call: &Call) -> Option<ToolFailure> {
-        _ = call;
-        None
-    }
-
-    /// Whether children are only known from a record: whether one may be started is decided, but none is, and the tool answers.
-    fn are_recorded(&self) -> bool {
-        false
-    }
 }
 
 /// A child to be started.
@@ -95,8 +86,8 @@ impl std::fmt::Debug for Spawning {
 /// A child on its way.
 pub(crate) struct Child {
     pub(crate) thread: ThreadId,
-    /// Its first changeset and the money for it; nothing once it is there.
-    pub(crate) birth: Option<(Part, Vec<Posting>)>,
+    /// What creates it; nothing once it is there.
+    pub(crate) birth: Option<Unborn>,
     /// The process that runs it, if its parent does not wait.
     pub(crate) launched: Option<Box<dyn Started>>,
     pub(crate) is_detached: bool,
@@ -104,6 +95,16 @@ pub(crate) struct Child {
     pub(crate) lowered: Limits,
     /// Whether it may begin; it waits for that before it does.
     pub(crate) place: Option<Place>,
+}
+
+/// What creates a child.
+pub(crate) struct Unborn {
+    /// Its first changeset.
+    pub(crate) part: Part,
+    /// What it begins with.
+    pub(crate) first: Option<Posted>,
+    /// The money for it.
+    pub(crate) postings: Vec<Posting>,
 }
 
 /// What a parent has to do with beside a child.
@@ -136,7 +137,7 @@ impl Refused {
     }
 
     /// By something outside of the thread's own record.
-    fn outside(failure: ToolFailure) -> Self {
+    pub(crate) fn outside(failure: ToolFailure) -> Self {
         let ToolFailure { class, why } = &failure;
         let text = match class {
             ToolFailureClass::ParentUnverified => format!("the thread can't start a child: {why}"),
@@ -159,7 +160,7 @@ impl From<ToolError> for Refused {
     }
 }
 
-impl Held<'_> {
+impl Held {
     /// The child that a call asks for, made ready.
     pub(crate) fn child(
         &self,
@@ -195,14 +196,17 @@ impl Held<'_> {
         };
         self.engine.redactor.thread(&mut order.thread);
         self.engine.redactor.messages(&mut order.messages);
-        let changeset = Changeset { messages: order.messages, ..Changeset::creating(order.thread) };
-        let birth = Part::new(thread.clone(), Expect::Absent, changeset);
-        let birth = Some((birth, book.take_postings()));
+        let input = Input { origin: Origin::Subagent, ..Input::messages(order.messages) };
+        let birth = Some(Unborn {
+            part: Part::new(thread.clone(), Expect::Absent, Changeset::creating(order.thread)),
+            first: self.engine.first_send(&thread, input)?,
+            postings: book.take_postings(),
+        });
         Ok(Ok(Child { thread, birth, launched, is_detached: order.detached, lowered, place: None }))
     }
 
-    /// The child that a call asks for, with the ceilings that are wished for it and those that it may have.
-    fn ordered(
+    /// The child that a call asks for, with the ceilings that are wished for it and those that it may have; so many are born before it.
+    pub(crate) fn ordered(
         &self,
         call: &Call,
         work: &Assignment,
@@ -211,9 +215,6 @@ impl Held<'_> {
     ) -> std::result::Result<(Order, Limits, Limits), Refused> {
         let parent = self.fold.manifest();
         (spawning.vouch)(parent).map_err(|why| Refused::because(ToolFailureClass::ParentUnverified, why))?;
-        if let Some(failure) = spawning.children.refused(call) {
-            return Err(Refused::outside(failure));
-        }
         let mut order = spawning.children.order(call, parent).map_err(Refused::told)?;
         let ceilings = self.limits(work);
         let mut used = self.fold.meter().used(0);
@@ -228,22 +229,7 @@ impl Held<'_> {
         }
     }
 
-    /// What is said of a child that is only known from a record, if it may be started.
-    pub(crate) fn recorded_child(
-        &self,
-        call: &Call,
-        work: &Assignment,
-        spawning: &Spawning,
-        before: u64,
-    ) -> std::result::Result<Event, Refused> {
-        let (order, ..) = self.ordered(call, work, spawning, before)?;
-        let thread = self.child_id(&order.thread);
-        let lowered = Limits::default();
-        let child = Child { thread, birth: None, launched: None, is_detached: order.detached, lowered, place: None };
-        Ok(child.spawned(&call.id))
-    }
-
-    fn child_id(&self, child: &NewThread) -> ThreadId {
+    pub(crate) fn child_id(&self, child: &NewThread) -> ThreadId {
         let name = child.directive.as_ref().map_or(child.agent_id.as_str(), |directive| directive.as_str());
         ThreadId::generate(name, &self.engine.ids.hex12())
     }
@@ -297,35 +283,29 @@ fn narrowed(wished: Option<Vec<String>>, parent: Option<&[String]>) -> Option<Ve
 impl Child {
     /// What the parent says of it.
     pub(crate) fn spawned(&self, call: &CallId) -> Event {
-        let fields = json!({"call_id": call, "thread_id": self.thread, "detached": self.is_detached});
-        Event::ChildSpawned(match fields {
-            Value::Object(fields) => fields,
-            _ => Fields::new(),
-        })
+        spawned(call, &self.thread, self.is_detached)
     }
 
     /// Runs it, or lets it run; gives what its parent is told.
-    pub(crate) fn go(self, engine: &Engine, spawning: &Spawning, cancel: &Cancel) -> Output {
+    pub(crate) async fn go(self, engine: &Engine, spawning: &Spawning, cancel: &Cancel) -> Output {
         let lowered = self.lowered.clone();
-        with_lowered(self.run(engine, spawning, cancel), &lowered)
+        with_lowered(self.run(engine, spawning, cancel).await, &lowered)
     }
 
     /// Waits until there is a place for it among the children of its parent.
-    pub(crate) fn enter(&mut self, engine: &Engine, spawning: &Spawning, cancel: &Cancel) {
+    pub(crate) async fn enter(&mut self, engine: &Engine, spawning: &Spawning, cancel: &Cancel) {
         let process = self.launched.as_ref().and_then(|launched| launched.process());
         // Where it can't be known who runs, it is not kept from running.
-        let place = engine.take_place(&self.thread, process, spawning.at_once, cancel).unwrap_or(Place::Taken);
-        self.place = Some(place);
+        let place = engine.take_place(&self.thread, process, spawning.at_once, cancel).await;
+        self.place = Some(place.unwrap_or(Place::Taken));
     }
 
-    fn run(mut self, engine: &Engine, spawning: &Spawning, cancel: &Cancel) -> Output {
-        if self.place.is_none() {
-            self.enter(engine, spawning, cancel);
-        }
+    async fn run(self, engine: &Engine, spawning: &Spawning, cancel: &Cancel) -> Output {
         let place = self.place.unwrap_or(Place::Taken);
         if place == Place::Over {
-            // Somebody ended it, or brought it to its end, while it waited for its place. If there is a gate, it never opens.
-            return match engine.child_standing(&self.thread, self.is_detached) {
+            // It was ended, or came to its end, while it waited for its place. If there is a gate, it never opens.
+            let (other, thread) = (engine.clone(), self.thread.clone());
+            return match engine.tasks.block(move || other.child_standing(&thread, self.is_detached)).await {
                 Ok(standing) => standing.unwrap_or_else(|| running(&self.thread)),
                 Err(error) => Output::error(format!("what became of the child is not known: {error}")),
             };
@@ -334,16 +314,17 @@ impl Child {
             if place == Place::Stopped {
                 // Its gate never opens.
                 drop(launched);
-                _ = engine.stop(&self.thread, cancel.said().unwrap_or(Stop::Cancelled));
+                let (engine, stop) = (engine.clone(), cancel.said().unwrap_or(Stop::Cancelled));
+                on_thread(move || _ = engine.stop(&self.thread, stop)).await;
                 return Output::error("interrupted: the thread was stopped before the child could be started");
             }
-            return match launched.dispatch(cancel) {
+            return match launched.dispatch(cancel).wait() {
                 Ok(_) => running(&self.thread),
                 Err(error) => Output::error(error.to_string()),
             };
         }
         // One that has no place because somebody said to stop hears that at once.
-        let ended = engine.run_child(&self.thread, spawning, cancel);
+        let ended = engine.run_child(&self.thread, spawning, cancel).await;
         engine.leave_place(&self.thread);
         match ended {
             Ok(ended) => told_of(&ended),
@@ -352,20 +333,35 @@ impl Child {
     }
 }
 
+/// What a parent says of a child that a call started.
+pub(crate) fn spawned(call: &CallId, child: &ThreadId, is_detached: bool) -> Event {
+    let fields = json!({"call_id": call, "thread_id": child, "detached": is_detached});
+    Event::ChildSpawned(match fields {
+        Value::Object(fields) => fields,
+        _ => Fields::new(),
+    })
+}
+
 impl Engine {
-    fn run_child(
+    async fn run_child(
         &self,
         child: &ThreadId,
         spawning: &Spawning,
         cancel: &Cancel,
     ) -> std::result::Result<Outcome, String> {
-        let words = |error: Error| error.to_string();
-        let end = self.end_of_chain(child).map_err(words)?;
-        let manifest = self.store.get(&end).map_err(|error| error.to_string())?.manifest;
-        let work = spawning.children.assignment(&manifest)?;
+        let (engine, child, children) = (self.clone(), child.clone(), spawning.children.clone());
+        let order = move || {
+            let end = engine.end_of_chain(&child).map_err(|error| error.to_string())?;
+            let manifest = engine.store.get(&end).map_err(|error| error.to_string())?.manifest;
+            children.assignment(&manifest).map(|work| (end, work))
+        };
+        let (end, work) = self.tasks.block(order).await?;
+        let input = Input { origin: Origin::Subagent, ..Input::nothing() };
         // Whoever stops the parent stops the child; whoever stops the child does not stop its parent.
-        self.resume(&end, Input { origin: Origin::Subagent, ..Input::nothing() }, &work, &cancel.child(), &mut |_| {})
-            .map_err(words)
+        let resumed = self.clone().resumed(end, input, Arc::new(work), cancel.child(), Audience::default());
+        // A task of its own: whatever becomes of its parent's, it goes on.
+        let task = self.tasks.spawn(resumed).map_err(|error| error.to_string())?;
+        task.await.map_err(|error| error.to_string())
     }
 
     /// What became of a child that was started before; nothing if it must be gone on with.
@@ -402,7 +398,7 @@ impl Engine {
     }
 }
 
-impl Held<'_> {
+impl Held {
     /// The request that tells a parent what became of this thread, if this is its end.
     pub(crate) fn settles(&self, status: Status) -> Option<Posted> {
         if !status.is_terminal() || status == Status::Continued {

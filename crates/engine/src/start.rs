@@ -26,6 +26,12 @@ impl Start {
         Self { input, request: None }
     }
 
+    /// The same, saying what was sent.
+    pub(crate) fn with(self, (id, sent): (RequestId, Input)) -> Self {
+        let input = Input { raise: self.input.raise.or(sent.raise), ..sent };
+        Self { input, request: Some(Asked { id, is_posted: true }) }
+    }
+
     /// A thread goes on that took over from another one.
     pub(crate) fn continuing() -> Self {
         Self::of(Input::continuing())
@@ -51,7 +57,7 @@ impl Asked {
     }
 }
 
-impl Held<'_> {
+impl Held {
     /// Where a run with this input comes from. The first run of a child goes on with what its parent asked for, in whichever process it is.
     pub(crate) fn origin(&self, input: &Input) -> String {
         let is_child = self.fold.manifest().parent_run_id.is_some();

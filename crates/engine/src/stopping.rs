@@ -13,15 +13,24 @@ use selvedge_store::Acquire;
 
 use crate::engine::Engine;
 use crate::error::{Error, Result};
+use crate::events::Audience;
 use crate::held::{Held, More, Of};
 use crate::inbox::Delivered;
 use crate::standing::started_for;
-use crate::told::Stopped;
 
 /// How long a thread that is to be killed may take to stop by itself.
 const GRACE: Duration = Duration::from_secs(3);
 /// How often is looked whether it has.
 const LOOK: Duration = Duration::from_millis(50);
+
+/// What became of asking a thread to stop.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Stopped {
+    /// Where it stood when that was known.
+    pub status: Status,
+    /// The process that ran it, if it was another one than this.
+    pub pid: Option<u32>,
+}
 
 impl Engine {
     /// Asks whoever runs a thread to stop, and those who run what it started; a thread that waits is cancelled at once.
@@ -66,12 +75,13 @@ impl Engine {
 
     fn stop_link(&self, thread: &ThreadId, stop: Stop) -> Result<Stopped> {
         self.refuse_outside(&self.store.get(thread)?.manifest)?;
-        if let Some(cancel) = self.lock_active().get(thread) {
-            cancel.say(stop);
-        }
         let holder = self.store.holder(thread)?;
         let request = if stop == Stop::Killed { Request::Kill } else { Request::Cancel };
         let delivered = self.deliver(thread, request, None)?;
+        // Said once the request is there, so that the run which ends answers it.
+        if let Some(cancel) = self.lock_active().get(thread) {
+            cancel.say(stop);
+        }
         if stop == Stop::Killed && matches!(delivered, Delivered::Left(_)) {
             self.end_by_force(thread)?;
         }
@@ -92,7 +102,7 @@ impl Engine {
             return Ok(());
         }
         if let Ok(lease) = self.lease(thread, Acquire { wait: GRACE, take_over: false }) {
-            let mut held = self.take(lease, &mut |_| {})?;
+            let mut held = self.take(lease, &Audience::default())?;
             stop_waiting(&mut held, Stop::Killed)?;
             self.give_back(held)?;
         }
@@ -105,7 +115,7 @@ impl Engine {
 }
 
 /// Stops a thread that waits for somebody: its open calls are answered, and it ends. One that never ran ends with a run that did nothing.
-pub(crate) fn stop_waiting(held: &mut Held<'_>, stop: Stop) -> Result<()> {
+pub(crate) fn stop_waiting(held: &mut Held, stop: Stop) -> Result<()> {
     let status = if stop == Stop::Killed { Status::Killed } else { Status::Cancelled };
     match held.fold.manifest().status {
         Status::Suspended => {}
@@ -116,16 +126,17 @@ pub(crate) fn stop_waiting(held: &mut Held<'_>, stop: Stop) -> Result<()> {
     let changed = ManifestChanged { status: Some(status), ..Default::default() };
     held.delta.events.push(Event::ManifestChanged(changed));
     let more = More { posted: held.settles(status).into_iter().collect(), ..More::default() };
-    held.commit_with(Reason::Lifecycle, Of::default(), more, &mut |_| {}).map(|_| ())
+    held.commit_with(Reason::Lifecycle, Of::default(), more).map(|_| ())
 }
 
 /// Ends a thread that never ran, with a run that did nothing.
-pub(crate) fn end_unborn(held: &mut Held<'_>, status: Status, why: Option<&str>) -> Result<()> {
+pub(crate) fn end_unborn(held: &mut Held, status: Status, why: Option<&str>) -> Result<()> {
     let run = held.next_run()?;
+    held.hear_sends()?;
     let meta = RunMeta::started(held.fold.manifest().agent_id.clone(), "user").under_lease();
     let meta = meta.finished(status.to_string());
     let meta = RunMeta { termination_detail: why.map(str::to_owned), ..meta };
     let more = More { posted: held.settles(status).into_iter().collect(), ..More::default() };
     let of = Of { run: Some(run), meta: Some(meta), turn: None };
-    held.commit_with(Reason::RunFinished, of, more, &mut |_| {}).map(|_| ())
+    held.commit_with(Reason::RunFinished, of, more).map(|_| ())
 }

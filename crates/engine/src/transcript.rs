@@ -96,5 +96,6 @@ fn block(block: &Block) -> String {
         }
         Block::ToolResult { call_id, content, .. } => format!("(error of {call_id}) {}", plain(content)),
         Block::Image { media_type, blob } => format!("({media_type}, {})", blob.short()),
+        Block::Opaque { provider, .. } => format!("(data of {provider})"),
     }
 }

@@ -14,16 +14,19 @@
 //! `decide` is pure: what the registry says goes in, what to do comes out.
 
 use std::collections::{BTreeMap, HashSet};
+use std::future::{Future, poll_fn};
+use std::pin::pin;
+use std::task::Poll;
 use std::time::{Duration, Instant};
 
 use selvedge_log::Trust;
 use selvedge_model::tool::Processes;
-use selvedge_model::{Cancel, Manifest, Run, RunId, RunStatus, Status, ThreadId};
+use selvedge_model::{Cancel, Manifest, Run, RunId, RunStatus, Status, Stop, ThreadId};
 use selvedge_store::{Error as StoreError, Store, Summary};
 
 use crate::chain;
 use crate::engine::Engine;
-use crate::error::Result;
+use crate::error::{Error, Result};
 use crate::outcome::{self, Outcome, Outcomes};
 use crate::standing::{Standing, started_for};
 
@@ -43,6 +46,37 @@ impl Engine {
     pub fn wait(&self, threads: &[ThreadId], timeout: Duration, cancel: &Cancel) -> Result<Outcomes> {
         wait_threads(&*self.store, &self.trust, &*self.processes, threads, timeout, cancel)
     }
+
+    /// The same, without a thread that waits. It needs a runtime of tokio with timers, as the tools of a run have.
+    pub async fn wait_async(&self, threads: &[ThreadId], timeout: Duration, cancel: &Cancel) -> Result<Outcomes> {
+        let engine = self.clone();
+        let mut all = All::of(threads, timeout);
+        let mut position = self.tasks.block(move || engine.store.position()).await?;
+        loop {
+            let (engine, said) = (self.clone(), cancel.said());
+            let look = move || {
+                all.look(&*engine.store, &engine.trust, &*engine.processes, said)?;
+                Ok::<_, Error>(all)
+            };
+            all = self.tasks.block(look).await?;
+            if all.open.is_empty() {
+                return Ok(Outcomes::new(all.results));
+            }
+            let mut stopped = pin!(cancel.stopped());
+            let mut woken = pin!(self.feed.after(position, all.left().min(LOOK)));
+            poll_fn(|context| match stopped.as_mut().poll(context) {
+                Poll::Ready(_) => Poll::Ready(()),
+                Poll::Pending => woken.as_mut().poll(context),
+            })
+            .await;
+            let engine = self.clone();
+            let next = move || {
+                all.turn(&*engine.store, &mut position)?;
+                Ok::<_, Error>((all, position))
+            };
+            (all, position) = self.tasks.block(next).await?;
+        }
+    }
 }
 
 /// Waits for threads, at most this long; gives what came of each.
@@ -54,49 +88,78 @@ pub fn wait_threads(
     timeout: Duration,
     cancel: &Cancel,
 ) -> Result<Outcomes> {
-    let deadline = Instant::now().checked_add(timeout);
+    let mut all = All::of(threads, timeout);
     // Asked before the first look: what is committed in between is looked for again, never missed.
     let mut position = store.position()?;
-    let mut open: Vec<Waiting> = threads.iter().collect::<HashSet<_>>().into_iter().map(Waiting::new).collect();
-    let mut results = BTreeMap::new();
-    let mut looked_at = Instant::now();
-    let mut news: Option<HashSet<ThreadId>> = None;
     loop {
-        let mut still_open = Vec::new();
-        for mut waiting in open {
-            let is_news = news.as_ref().is_none_or(|news| news.contains(&waiting.at));
+        all.look(store, trust, processes, cancel.said())?;
+        if all.open.is_empty() {
+            return Ok(Outcomes::new(all.results));
+        }
+        store.wait(position, all.left().min(STOP))?;
+        all.turn(store, &mut position)?;
+    }
+}
+
+/// All threads that are waited for together.
+struct All {
+    open: Vec<Waiting>,
+    results: BTreeMap<ThreadId, Outcome>,
+    deadline: Option<Instant>,
+    /// When everything was looked at last.
+    looked_at: Instant,
+    /// The threads that were committed to since the last look; everything is looked at if that is not known.
+    news: Option<HashSet<ThreadId>>,
+}
+
+impl All {
+    fn of(threads: &[ThreadId], timeout: Duration) -> Self {
+        let open = threads.iter().collect::<HashSet<_>>().into_iter().map(Waiting::new).collect();
+        let deadline = Instant::now().checked_add(timeout);
+        Self { open, results: BTreeMap::new(), deadline, looked_at: Instant::now(), news: None }
+    }
+
+    /// How much time is left.
+    fn left(&self) -> Duration {
+        self.deadline.map_or(LOOK, |deadline| deadline.saturating_duration_since(Instant::now()))
+    }
+
+    /// Looks at every thread of which there is news; if the time is over, or it is to stop, nothing stays open.
+    fn look(&mut self, store: &dyn Store, trust: &Trust, processes: &dyn Processes, stop: Option<Stop>) -> Result<()> {
+        for mut waiting in std::mem::take(&mut self.open) {
+            let is_news = self.news.as_ref().is_none_or(|news| news.contains(&waiting.at));
             match if is_news { waiting.look(store, trust, processes)? } else { None } {
-                Some(outcome) => _ = results.insert(waiting.asked.clone(), waiting.asked_for(outcome)),
-                None => still_open.push(waiting),
+                Some(outcome) => _ = self.results.insert(waiting.asked.clone(), waiting.asked_for(outcome)),
+                None => self.open.push(waiting),
             }
         }
-        open = still_open;
-        let left = deadline.map_or(LOOK, |deadline| deadline.saturating_duration_since(Instant::now()));
-        let ended_as = match (cancel.said(), left.is_zero()) {
+        let ended_as = match (stop, self.left().is_zero()) {
             (Some(_), _) => Some(Standing::Interrupted),
             (None, true) => Some(Standing::Timeout),
             (None, false) => None,
         };
         if let Some(status) = ended_as {
-            for waiting in open.drain(..) {
+            for waiting in self.open.drain(..) {
                 let outcome = waiting.unfinished(store, trust, status)?;
-                results.insert(waiting.asked.clone(), waiting.asked_for(outcome));
+                self.results.insert(waiting.asked.clone(), waiting.asked_for(outcome));
             }
         }
-        if open.is_empty() {
-            return Ok(Outcomes::new(results));
-        }
-        store.wait(position, left.min(STOP))?;
-        news = None;
-        if looked_at.elapsed() < LOOK {
-            let page = store.after(position, FEED)?;
-            position = page.last().map_or(position, |last| last.position);
-            news = Some(page.into_iter().map(|commitment| commitment.thread).collect());
+        Ok(())
+    }
+
+    /// Takes up what was committed behind a place in the feed.
+    fn turn(&mut self, store: &dyn Store, position: &mut u64) -> Result<()> {
+        self.news = None;
+        if self.looked_at.elapsed() < LOOK {
+            let page = store.after(*position, FEED)?;
+            *position = page.last().map_or(*position, |last| last.position);
+            self.news = Some(page.into_iter().map(|commitment| commitment.thread).collect());
         } else {
             // Taken before everything is looked at again.
-            position = store.position()?;
-            looked_at = Instant::now();
+            *position = store.position()?;
+            self.looked_at = Instant::now();
         }
+        Ok(())
     }
 }
 

@@ -61,10 +61,19 @@ struct Watched {
 }
 
 /// How a run hears that a request came. It is watched until this is dropped.
-pub(crate) struct Watch<'w> {
+pub(crate) struct Watch {
     is_noted: Arc<AtomicBool>,
     /// Who watches; absent for a run that is replayed.
-    watched: Option<(&'w Shared, ThreadId, u64)>,
+    watched: Option<(Arc<Shared>, ThreadId, u64)>,
+}
+
+/// Says to a run that a request came.
+pub(crate) struct Note(Arc<AtomicBool>);
+
+impl Note {
+    pub(crate) fn note(&self) {
+        self.0.store(true, Ordering::SeqCst);
+    }
 }
 
 impl Watcher {
@@ -75,7 +84,7 @@ impl Watcher {
 
     /// Watches a run: a stop that is asked for is said to `cancel`, that its time is over to `own`. What it has taken from the inbox
     /// already, to answer it with its first commit, does not count.
-    pub(crate) fn watch(&self, thread: &ThreadId, cancel: &Cancel, own: &Cancel, taken: &[RequestId]) -> Watch<'_> {
+    pub(crate) fn watch(&self, thread: &ThreadId, cancel: &Cancel, own: &Cancel, taken: &[RequestId]) -> Watch {
         let is_noted = Arc::<AtomicBool>::default();
         let (noted, cancel, own, taken) = (is_noted.clone(), cancel.clone(), own.clone(), taken.to_vec());
         let mut runs = self.shared.lock();
@@ -92,7 +101,7 @@ impl Watcher {
         }
         drop(running);
         self.shared.changed.notify_one();
-        Watch { is_noted, watched: Some((&self.shared, thread.clone(), number)) }
+        Watch { is_noted, watched: Some((self.shared.clone(), thread.clone(), number)) }
     }
 }
 
@@ -106,7 +115,7 @@ impl Drop for Watcher {
     }
 }
 
-impl Watch<'_> {
+impl Watch {
     /// One that only its owner notes anything in.
     pub(crate) fn by_hand() -> Self {
         Self { is_noted: Arc::default(), watched: None }
@@ -117,9 +126,9 @@ impl Watch<'_> {
         self.is_noted.swap(false, Ordering::SeqCst)
     }
 
-    /// Says that a request came.
-    pub(crate) fn note(&self) {
-        self.is_noted.store(true, Ordering::SeqCst);
+    /// What says that a request came.
+    pub(crate) fn note(&self) -> Note {
+        Note(self.is_noted.clone())
     }
 
     /// Gives the run this much time from now on.
@@ -130,7 +139,7 @@ impl Watch<'_> {
     }
 }
 
-impl Drop for Watch<'_> {
+impl Drop for Watch {
     fn drop(&mut self) {
         let Some((shared, thread, number)) = &self.watched else { return };
         let mut runs = shared.lock();

@@ -1,25 +1,34 @@
 //! The contract of a language model: a prompt in, drafts while it speaks, one answer or one error out.
 //!
-//! Calls block; who calls from an asynchronous program does so on a thread of its own. A draft is nobody's promise: only what
-//! [`Model::answer`] returns is final, and an answer that was cut off in the middle is an error, never a short answer.
+//! A draft is no promise: only what [`Model::answer`] gives is final, and an answer that was cut off in the middle is an error, never
+//! a short answer.
 
+use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
+use crate::blocking::BoxFuture;
 use crate::cancel::Cancel;
+use crate::digest::Digest;
 use crate::error::{Classify, Kind};
-use crate::id::CallId;
+use crate::id::{CallId, RunId, ThreadId};
 use crate::message::{Block, Message};
+use crate::money::Money;
 use crate::run::{Failure, FailureClass};
 use crate::tool::ToolSpec;
 
 /// What a model is asked.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy)]
+#[non_exhaustive]
 pub struct Prompt<'a> {
     /// The model, by its provider's name for it.
     pub model: &'a str,
+    /// The attempt that this is, where a run asks.
+    pub attempt: Option<Attempt<'a>>,
+    /// Where the blobs are read that the messages name: pictures, and the whole of what was shortened.
+    pub blobs: &'a dyn Blobs,
     /// The rules it answers under.
     pub system: &'a str,
     /// The conversation; every tool call is followed by its result.
@@ -30,6 +39,65 @@ pub struct Prompt<'a> {
     pub output_tokens_max: Option<u64>,
     /// The session of an outside engine that already knows the conversation; an optimisation that may be refused.
     pub session: Option<&'a str>,
+}
+
+impl<'a> Prompt<'a> {
+    /// A conversation, without rules, tools, blobs or a run that asks.
+    pub fn new(model: &'a str, messages: &'a [Arc<Message>]) -> Self {
+        Self {
+            model,
+            attempt: None,
+            blobs: &NoBlobs,
+            system: "",
+            messages,
+            tools: &[],
+            output_tokens_max: None,
+            session: None,
+        }
+    }
+}
+
+impl fmt::Debug for Prompt<'_> {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let mut shown = formatter.debug_struct("Prompt");
+        shown.field("model", &self.model).field("attempt", &self.attempt).field("messages", &self.messages.len());
+        shown.finish_non_exhaustive()
+    }
+}
+
+/// One attempt of a run to get an answer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Attempt<'a> {
+    /// The thread.
+    pub thread: &'a ThreadId,
+    /// The run.
+    pub run: &'a RunId,
+    /// Names this attempt and no other: a provider that is sent it twice can tell.
+    pub key: &'a str,
+}
+
+impl<'a> Attempt<'a> {
+    /// An attempt.
+    pub fn new(thread: &'a ThreadId, run: &'a RunId, key: &'a str) -> Self {
+        Self { thread, run, key }
+    }
+}
+
+/// Reads the blobs that messages name.
+pub trait Blobs: Send + Sync {
+    /// The bytes of a blob; why not, in words.
+    fn read<'a>(&'a self, blob: &'a Digest) -> BoxFuture<'a, Result<Vec<u8>, String>>;
+}
+
+/// A conversation without blobs.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct NoBlobs;
+
+impl Blobs for NoBlobs {
+    fn read<'a>(&'a self, blob: &'a Digest) -> BoxFuture<'a, Result<Vec<u8>, String>> {
+        Box::pin(async move { Err(format!("blob `{blob}` can't be read here")) })
+    }
 }
 
 /// A piece of an answer while it is being made.
@@ -104,6 +172,7 @@ pub enum End {
 
 /// A whole answer.
 #[derive(Clone, Debug, PartialEq)]
+#[non_exhaustive]
 pub struct Answer {
     /// What it says, in order.
     pub content: Vec<Block>,
@@ -113,6 +182,25 @@ pub struct Answer {
     pub usage: Option<Usage>,
     /// The session of an outside engine that now knows the conversation.
     pub session: Option<String>,
+    /// The provider's name for this answer.
+    pub provider_id: Option<String>,
+    /// The model that answered, by its provider's name for it; absent if it is the one that was asked for, or not said.
+    pub model: Option<String>,
+    /// What the provider says that it charges; absent if that follows from the tokens.
+    pub charged: Option<Money>,
+}
+
+impl Answer {
+    /// An answer of which nothing is known but what it says.
+    pub fn new(content: Vec<Block>, end: End) -> Self {
+        Self { content, end, usage: None, session: None, provider_id: None, model: None, charged: None }
+    }
+
+    /// The same, with what it used.
+    #[must_use]
+    pub fn using(self, usage: Usage) -> Self {
+        Self { usage: Some(usage), ..self }
+    }
 }
 
 /// Why there is no answer.
@@ -291,10 +379,22 @@ impl Classify for ModelError {
     }
 }
 
+/// Takes the drafts of an answer.
+pub type Drafts<'a> = dyn FnMut(Draft) + Send + 'a;
+
 /// A language model.
+///
+/// Whoever runs it polls it on a runtime of tokio with timers. Code that blocks must not run in it: see
+/// [`crate::blocking`].
 pub trait Model: Send + Sync {
-    /// Answers a prompt, telling drafts as they come. Returns soon after `cancel` says to stop.
-    fn answer(&self, prompt: &Prompt<'_>, draft: &mut dyn FnMut(Draft), cancel: &Cancel) -> Result<Answer, ModelError>;
+    /// Answers a prompt, telling drafts as they come. Ends soon after `cancel` says to stop, with what was said so far; one that does
+    /// not is dropped, and its answer is lost.
+    fn answer<'a>(
+        &'a self,
+        prompt: &'a Prompt<'a>,
+        draft: &'a mut Drafts<'a>,
+        cancel: &'a Cancel,
+    ) -> BoxFuture<'a, Result<Answer, ModelError>>;
 
     /// How many tokens of conversation `model` can be given; absent when nobody knows.
     fn context_tokens_max(&self, model: &str) -> Option<u64>;

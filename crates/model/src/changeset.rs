@@ -1,12 +1,14 @@
 //! The unit of append: what one commit adds to one thread.
 
+use std::collections::HashSet;
+
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
 use crate::error::{Classify, Kind};
 use crate::event::{Event, Fields, Handoff, NewThread, Place, Snapshot};
-use crate::id::RunId;
-use crate::message::Message;
+use crate::id::{CallId, RunId};
+use crate::message::{Block, Message};
 use crate::patch::Patch;
 use crate::run::{RunMeta, RunRecorded};
 use crate::status::RunStatus;
@@ -98,6 +100,9 @@ pub enum InvalidChangeset {
     /// A detail of an event has the name of one of its fields.
     #[error("a detail of a `thread_handoff` or `thread_resumed` can't be called `{0}`")]
     DoubledField(&'static str),
+    /// A call is opened twice.
+    #[error("the call `{0}` is opened twice; every call has an id of its own")]
+    CallOpenedTwice(CallId),
     /// Events can't be grouped into the changeset they came from.
     #[error("the events of a changeset are out of order: {0}")]
     OutOfOrder(&'static str),
@@ -153,6 +158,7 @@ impl Changeset {
                 return Err(InvalidChangeset::DoubledField(name));
             }
         }
+        self.check_opened()?;
         let misplaced = self.events.iter().find_map(|event| match event.place() {
             Place::Others if event.is_record_of_a_posting() => Some("posting, which the ledger records"),
             Place::Others => None,
@@ -166,6 +172,26 @@ impl Changeset {
             Place::End => Some("checkpoint"),
         });
         misplaced.map_or(Ok(()), |name| Err(InvalidChangeset::MisplacedEvent(name)))
+    }
+
+    /// Refuses an opened call of which there is another one here.
+    fn check_opened(&self) -> Result<(), InvalidChangeset> {
+        let mut opened = HashSet::new();
+        for event in &self.events {
+            if let Event::CallOpened(call) = event
+                && !opened.insert(&call.call_id)
+            {
+                return Err(InvalidChangeset::CallOpenedTwice(call.call_id.clone()));
+            }
+        }
+        for block in self.messages.iter().flat_map(|message| &message.content) {
+            if let Block::ToolCall { id, .. } = block
+                && opened.contains(id)
+            {
+                return Err(InvalidChangeset::CallOpenedTwice(id.clone()));
+            }
+        }
+        Ok(())
     }
 
     /// The events of this changeset after its birth, in the order of their lines; leads, birth and checkpoint are the log's.
@@ -234,6 +260,8 @@ impl Changeset {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::event::{CallOpened, CallOrigin};
+    use crate::message::Role;
 
     #[test]
     fn the_documents_changeset_is_read_under_both_names_of_its_actions() {
@@ -257,5 +285,21 @@ mod tests {
         }
         let sneaked = Changeset::of_event(Event::Snapshot(Snapshot { state: Value::Null }));
         assert!(sneaked.check().is_err());
+    }
+
+    #[test]
+    fn a_changeset_opens_a_call_once() {
+        let id = |name| CallId::new(name).unwrap();
+        let opened = |name| {
+            let origin = CallOrigin::Hook { hook: "h".to_owned(), required: false };
+            Event::CallOpened(CallOpened { call_id: id(name), origin, tool: "t".to_owned(), arguments: Value::Null })
+        };
+        let block = |name| Block::tool_call(id(name), "t", Value::Null);
+        let message = |name| Message { content: vec![block(name)], ..Message::text(Role::Assistant, "") };
+        let of = |events, messages| Changeset { events, messages, ..Changeset::empty(Reason::Lifecycle) }.check();
+        assert_eq!(of(vec![opened("a"), opened("b")], vec![message("c")]), Ok(()));
+        let twice = Err(InvalidChangeset::CallOpenedTwice(id("a")));
+        assert_eq!(of(vec![opened("a"), opened("a")], vec![]), twice);
+        assert_eq!(of(vec![opened("a")], vec![message("a")]), twice);
     }
 }

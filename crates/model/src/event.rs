@@ -21,7 +21,9 @@ use crate::run::RunRecorded;
 use crate::status::Status;
 
 pub use birth::{Hold, NewThread, Predecessor, ThreadCreated, ThreadKind};
-pub use calls::{EffectClass, Process, ToolFailure, ToolFailureClass, ToolIntent, ToolOutcome, TurnUsage};
+pub use calls::{
+    CallOpened, CallOrigin, EffectClass, Process, ToolFailure, ToolFailureClass, ToolIntent, ToolOutcome, TurnUsage,
+};
 pub use integrity::{BlobErased, Checkpoint, KeyRotated, Recovery};
 pub use waiting::{Ask, Decision, ResumeMode, SuspendReason, Suspended};
 
@@ -57,6 +59,8 @@ pub enum Event {
     StateAction(Fields),
     /// The state was replaced, before the patches of the same changeset.
     Snapshot(Snapshot),
+    /// A call was opened that no message asks for.
+    CallOpened(CallOpened),
     /// A tool is about to be dispatched.
     ToolIntent(ToolIntent),
     /// A tool call came to an end.

@@ -10,12 +10,14 @@ use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 
 use crate::error::{Classify, Kind};
-use crate::event::{Ask, Checkpoint, Decision, Event, Fields, Process, ToolIntent, ToolOutcome};
+use crate::event::{
+    Ask, CallOpened, CallOrigin, Checkpoint, Decision, Event, Fields, Process, ToolIntent, ToolOutcome,
+};
 use crate::gauge::Gauge;
 use crate::id::{CallId, MessageId, RunId, ThreadId};
 use crate::limits::{Cost, Meter};
 use crate::manifest::{Manifest, Misfit};
-use crate::message::{Message, Role};
+use crate::message::{Block, Message, Role};
 use crate::patch::PatchError;
 use crate::run::{Run, RunRecorded};
 use crate::time::Timestamp;
@@ -23,6 +25,12 @@ use crate::time::Timestamp;
 /// What is known of one tool call.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Call {
+    /// What opened it, unless a message asks for it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub origin: Option<CallOrigin>,
+    /// Its number among the opened calls that have no outcome.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub number: Option<u64>,
     /// What was about to be dispatched.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub intent: Option<ToolIntent>,
@@ -38,7 +46,7 @@ pub struct Call {
     /// The thread that it started.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub child: Option<Spawned>,
-    /// How it ended. What it answered stands in its message, and is kept there alone.
+    /// How it ended. What a call of a message answered stands in its message, and is kept there alone.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub outcome: Option<ToolOutcome>,
 }
@@ -71,6 +79,9 @@ pub struct Thread {
     pub runs: BTreeMap<RunId, Run>,
     /// Its tool calls.
     pub calls: BTreeMap<CallId, Call>,
+    /// Calls that no message asks for and that have no outcome, by a number that rises with each.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    opened: BTreeMap<u64, CallOpened>,
     /// What it has used.
     pub meter: Meter,
     /// How its provider counts.
@@ -84,6 +95,9 @@ pub struct Thread {
     pub process: Option<Process>,
     #[serde(skip)]
     known: HashSet<MessageId>,
+    /// The calls that its messages ask for.
+    #[serde(skip)]
+    asked: HashSet<CallId>,
     /// Messages of the changeset that has no checkpoint yet, which will tell their run.
     #[serde(skip)]
     open_from: usize,
@@ -101,6 +115,9 @@ pub enum FoldError {
     /// A run that is done stays so.
     #[error("run `{0}` is done and can't go on; start a new one")]
     RunDone(RunId),
+    /// An id names one call for ever.
+    #[error("there is a call `{0}` already; open a new one under an id of its own")]
+    CallExists(CallId),
     /// A patch does not apply.
     #[error(transparent)]
     Patch(#[from] PatchError),
@@ -112,7 +129,7 @@ impl Classify for FoldError {
             Self::NotBorn => Kind::Integrity,
             Self::Misfit(error) => error.kind(),
             Self::RunDone(_) => Kind::Denied,
-            Self::Patch(_) => Kind::Invalid,
+            Self::CallExists(_) | Self::Patch(_) => Kind::Invalid,
         }
     }
 
@@ -121,6 +138,7 @@ impl Classify for FoldError {
             Self::NotBorn => "not_a_log",
             Self::Misfit(error) => error.code(),
             Self::RunDone(_) => "run_done",
+            Self::CallExists(_) => "call_exists",
             Self::Patch(_) => "patch_refused",
         }
     }
@@ -161,11 +179,13 @@ impl Thread {
             state: empty_state(),
             runs: BTreeMap::new(),
             calls: BTreeMap::new(),
+            opened: BTreeMap::new(),
             meter: created.thread.meter.clone().unwrap_or_default(),
             gauge: Gauge::default(),
             partial: None,
             process: created.thread.process.clone(),
             known: HashSet::new(),
+            asked: HashSet::new(),
             open_from: 0,
         })
     }
@@ -216,6 +236,7 @@ impl Thread {
             }
             Event::Message(message) => self.message(message.clone()),
             Event::Snapshot(_) | Event::Patch(_) => apply_to_state(&mut self.state, event)?,
+            Event::CallOpened(opened) => self.open_call(opened)?,
             Event::ToolIntent(intent) => {
                 let call = self.call(&intent.call_id);
                 // What was said of an earlier dispatch does not count for this one; that it may be made does.
@@ -234,10 +255,9 @@ impl Thread {
                     call.settled = Some(decision.clone());
                 }
             }
-            Event::ToolOutcome(ToolOutcome { call_id, error, failure, blob, .. }) => {
-                let (call_id, error, failure) = (call_id.clone(), error.clone(), failure.clone());
-                let call = self.call(&call_id);
-                call.outcome = Some(ToolOutcome { call_id, error, failure, blob: *blob, result: None });
+            Event::ToolOutcome(outcome) => {
+                self.manifest.apply(event, at)?;
+                self.close_call(outcome);
             }
             Event::Checkpoint(checkpoint) => self.checkpoint(checkpoint, at),
             other => self.manifest.apply(other, at)?,
@@ -266,11 +286,45 @@ impl Thread {
             self.meter.heard();
         }
         self.manifest.answered(message);
+        self.asked.extend(asked_by(message).cloned());
     }
 
     fn interrupted(&mut self, fields: &Fields) {
         let partial = fields.get("partial_cognition").and_then(|partial| partial.get("text")).and_then(Value::as_str);
         self.partial = partial.map(str::to_owned).or_else(|| self.partial.take());
+    }
+
+    /// Whether a call of this id was ever asked for or opened.
+    pub fn knows_call(&self, id: &CallId) -> bool {
+        self.asked.contains(id) || self.calls.contains_key(id)
+    }
+
+    /// Calls that no message asks for and that have no outcome, in the order in which they were opened.
+    pub fn opened(&self) -> impl Iterator<Item = &CallOpened> {
+        self.opened.values()
+    }
+
+    fn open_call(&mut self, opened: &CallOpened) -> Result<(), FoldError> {
+        let id = &opened.call_id;
+        if self.knows_call(id) {
+            return Err(FoldError::CallExists(id.clone()));
+        }
+        let number = self.opened.last_key_value().map_or(0, |(last, _)| last + 1);
+        let call = self.call(id);
+        (call.origin, call.number) = (Some(opened.origin.clone()), Some(number));
+        self.opened.insert(number, opened.clone());
+        Ok(())
+    }
+
+    fn close_call(&mut self, outcome: &ToolOutcome) {
+        let ToolOutcome { call_id, result, error, failure, blob } = outcome;
+        let (error, failure, blob) = (error.clone(), failure.clone(), *blob);
+        let call = self.call(call_id);
+        let result = call.origin.as_ref().and_then(|_| result.clone());
+        call.outcome = Some(ToolOutcome { call_id: call_id.clone(), result, error, failure, blob });
+        if let Some(number) = call.number.take() {
+            self.opened.remove(&number);
+        }
     }
 
     fn call(&mut self, id: &CallId) -> &mut Call {
@@ -297,6 +351,7 @@ impl Thread {
     /// Takes note of a message that was folded before this was written, and that somebody else keeps.
     pub fn recall(&mut self, message: &Message) {
         self.known.extend(message.id.clone());
+        self.asked.extend(asked_by(message).cloned());
     }
 
     /// Takes the messages out, for somebody who keeps them in another order; their ids are still known.
@@ -305,3 +360,14 @@ impl Thread {
         std::mem::take(&mut self.messages)
     }
 }
+
+/// The calls that a message asks for.
+fn asked_by(message: &Message) -> impl Iterator<Item = &CallId> {
+    message.content.iter().filter_map(|block| match block {
+        Block::ToolCall { id, .. } => Some(id),
+        _ => None,
+    })
+}
+
+#[cfg(test)]
+mod tests;

@@ -163,6 +163,9 @@ mod tests {
             prompt_bytes,
             prompt_tokens,
             estimated: false,
+            answered_by: None,
+            provider_id: None,
+            charged: None,
         }
     }
 

@@ -16,6 +16,7 @@ pub mod account;
 pub mod answer;
 pub mod batch;
 pub mod blob;
+pub mod blocking;
 pub mod cancel;
 pub mod changeset;
 pub mod digest;

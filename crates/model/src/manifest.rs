@@ -204,6 +204,8 @@ impl Manifest {
             Event::Decision(decision) => self.forget(&decision.call_id),
             // So does whoever answers one in its tool's place.
             Event::Message(message) => self.answered(message),
+            // A call that no message asks for is answered by none.
+            Event::ToolOutcome(outcome) => self.forget(&outcome.call_id),
             Event::Asked(ask) => {
                 self.asks.retain(|before| before.call_id != ask.call_id);
                 self.asks.push(ask.clone());

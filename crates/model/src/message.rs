@@ -104,6 +104,16 @@ pub enum Block {
         /// Its media type.
         media_type: String,
     },
+    /// Data that only its provider understands and must be sent back unchanged: encrypted reasoning, redacted thinking, items of
+    /// its own tools.
+    ///
+    /// It is kept or dropped whole, and never shown: a changed one would be refused.
+    Opaque {
+        /// The provider that gave it; the prompt of another one leaves it out.
+        provider: String,
+        /// The data.
+        data: Value,
+    },
 }
 
 impl Block {
@@ -132,7 +142,7 @@ impl Block {
         match self {
             Self::Text { blob, .. } | Self::ToolCall { blob, .. } | Self::ToolResult { blob, .. } => blob.as_ref(),
             Self::Image { blob, .. } => Some(blob),
-            Self::Thinking { .. } => None,
+            Self::Thinking { .. } | Self::Opaque { .. } => None,
         }
     }
 }
@@ -341,6 +351,22 @@ mod tests {
         assert_eq!(text, r#"{"role":"assistant","content":"(stopped by user)","marker":"stopped"}"#);
         assert_eq!(serde_json::from_str::<Message>(&text).unwrap(), marker);
         assert_ne!(Message::text(Role::Assistant, "(stopped by user)"), marker);
+    }
+
+    #[test]
+    fn opaque_data_comes_back_unchanged_and_is_no_text() {
+        let data = serde_json::json!({"encrypted": "gAAA", "parts": [1, null]});
+        let opaque = Block::Opaque { provider: "openai".to_owned(), data };
+        let content = vec![opaque, Block::text("hello")];
+        let message = Message { content, ..Message::text(Role::Assistant, "") };
+        let text = serde_json::to_string(&message).unwrap();
+        assert!(text.contains(
+            r#"{"type":"opaque","provider":"openai","data":{"encrypted":"gAAA","parts":[1,null]}},{"type":"text""#
+        ));
+        assert_eq!(serde_json::from_str::<Message>(&text).unwrap(), message);
+        assert_eq!(message.plain_text(), "hello");
+        let without = Message { content: message.content[1..].to_vec(), ..message.clone() };
+        assert_ne!(message.content_bytes(), without.content_bytes());
     }
 
     #[test]

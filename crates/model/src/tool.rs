@@ -6,9 +6,12 @@
 
 mod function;
 
+use std::future::Future;
+
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
+use crate::blocking::{BoxFuture, wait};
 use crate::cancel::Cancel;
 use crate::digest::Digest;
 use crate::error::{Classify, Kind};
@@ -246,8 +249,51 @@ pub trait Started: Send {
     /// The process that will do it, if it is one of its own.
     fn process(&self) -> Option<Process>;
 
-    /// Does it and waits for the answer. Returns soon after `cancel` says to stop, with everything it had begun torn down.
-    fn dispatch(self: Box<Self>, cancel: &Cancel) -> Result<Output, ToolError>;
+    /// Does it: the work goes on as what this gives is carried out. It ends soon after `cancel` says to stop, with everything it had
+    /// begun torn down.
+    fn dispatch(self: Box<Self>, cancel: &Cancel) -> Dispatch;
+}
+
+/// A call on its way.
+pub enum Dispatch {
+    /// It has ended.
+    Done(Result<Output, ToolError>),
+    /// It waits without a thread. One that does not end soon after a stop is dropped: when the drop returns, nothing of it goes on, and
+    /// what it had done by then is not known.
+    Future(BoxFuture<'static, Result<Output, ToolError>>),
+    /// It blocks, and gets a thread of its own. It can't be stopped from outside, so it is waited for.
+    Blocking(Box<dyn FnOnce() -> Result<Output, ToolError> + Send>),
+}
+
+impl Dispatch {
+    /// Work that waits without a thread.
+    pub fn future(work: impl Future<Output = Result<Output, ToolError>> + Send + 'static) -> Self {
+        Self::Future(Box::pin(work))
+    }
+
+    /// Work that blocks.
+    pub fn blocking(work: impl FnOnce() -> Result<Output, ToolError> + Send + 'static) -> Self {
+        Self::Blocking(Box::new(work))
+    }
+
+    /// Carries it out on this thread, if it needs no runtime: a future is polled until it ends.
+    pub fn wait(self) -> Result<Output, ToolError> {
+        match self {
+            Self::Done(done) => done,
+            Self::Future(work) => wait(work),
+            Self::Blocking(work) => work(),
+        }
+    }
+}
+
+impl std::fmt::Debug for Dispatch {
+    fn fmt(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        formatter.write_str(match self {
+            Self::Done(_) => "Done",
+            Self::Future(_) => "Future",
+            Self::Blocking(_) => "Blocking",
+        })
+    }
 }
 
 /// Deals with processes that an earlier life of the engine left behind.

@@ -12,11 +12,12 @@
 use std::collections::{BTreeMap, HashSet, VecDeque};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-use selvedge_model::answer::{End, Usage};
+use selvedge_model::answer::{Drafts, End, Usage};
+use selvedge_model::blocking::BoxFuture;
 use selvedge_model::event::TurnUsage;
 use selvedge_model::message::Block;
 use selvedge_model::run::FailureClass;
-use selvedge_model::{Answer, Cancel, Draft, Event, Message, Model, ModelError, Prompt, Reason, Role};
+use selvedge_model::{Answer, Cancel, Event, Message, Model, ModelError, Prompt, Reason, Role};
 
 /// One changeset of a record, as far as a model is concerned.
 #[derive(Clone, Copy, Debug)]
@@ -69,7 +70,23 @@ impl Replay {
 }
 
 impl Model for Replay {
-    fn answer(&self, prompt: &Prompt<'_>, _: &mut dyn FnMut(Draft), _: &Cancel) -> Result<Answer, ModelError> {
+    fn answer<'a>(
+        &'a self,
+        prompt: &'a Prompt<'a>,
+        _: &'a mut Drafts<'a>,
+        _: &'a Cancel,
+    ) -> BoxFuture<'a, Result<Answer, ModelError>> {
+        Box::pin(std::future::ready(self.next(prompt)))
+    }
+
+    fn context_tokens_max(&self, _: &str) -> Option<u64> {
+        None
+    }
+}
+
+impl Replay {
+    /// What comes of asking this.
+    fn next(&self, prompt: &Prompt<'_>) -> Result<Answer, ModelError> {
         let mut turns = self.lock();
         let queue = turns.get_mut(&prompt.messages.len());
         match queue.and_then(|queue| queue.front_mut().map(Turn::next).map(|next| (next, queue))) {
@@ -86,10 +103,6 @@ impl Model for Replay {
             }
             None => Err(ModelError::Permanent { why: "the record has no answer to this prompt".to_owned() }),
         }
-    }
-
-    fn context_tokens_max(&self, _: &str) -> Option<u64> {
-        None
     }
 }
 
@@ -168,7 +181,10 @@ fn answer(events: &[Event], used: &TurnUsage) -> Option<Answer> {
         _ => None,
     });
     let end = if asks { End::ToolCalls } else { End::Finished };
-    Some(Answer { content: said.content.clone(), end, usage: Some(usage(used)), session })
+    let mut answer = Answer::new(said.content.clone(), end).using(usage(used));
+    (answer.session, answer.charged) = (session, used.charged);
+    (answer.model, answer.provider_id) = (used.answered_by.clone(), used.provider_id.clone());
+    Some(answer)
 }
 
 /// Why there was no answer: the run ended with the call.

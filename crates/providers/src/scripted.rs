@@ -16,11 +16,13 @@ use std::hash::{DefaultHasher, Hash, Hasher};
 use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
-use selvedge_model::answer::{End, Usage};
+use selvedge_model::answer::{Drafts, End, Usage};
+use selvedge_model::blocking::BoxFuture;
 use selvedge_model::message::Block;
 use selvedge_model::{Answer, CallId, Cancel, Draft, Model, ModelError, Prompt};
+use tokio::time::timeout;
 
-pub use script::{Failure, Piece, Price, Repeat, Script, ScriptError, Turn, Wanted, When};
+pub use script::{Failure, Piece, Price, Repeat, Script, ScriptError, ScriptedData, Turn, Wanted, When};
 use sent::Sent;
 
 /// A model that answers from a script.
@@ -67,21 +69,28 @@ impl Scripted {
 }
 
 impl Model for Scripted {
-    fn answer(&self, prompt: &Prompt<'_>, draft: &mut dyn FnMut(Draft), cancel: &Cancel) -> Result<Answer, ModelError> {
-        let sent = Sent::of(prompt.messages);
-        let Some(turn) = choose::turn(&self.script, prompt.messages) else {
-            let why = format!(
-                "the script has no turn for this prompt, in which the model has answered {} times; add one, or let one `repeat: forever`",
-                sent.turns
-            );
-            return Err(ModelError::Permanent { why });
-        };
-        let mut speech = Speech { sent: &sent, draft, cancel, content: Vec::new(), usage: turn.usage };
-        speech.pause(turn.delay_ms)?;
-        match self.failure(turn, prompt) {
-            Some(failure) => Err(speech.fail(failure)),
-            None => speech.answer(turn),
-        }
+    fn answer<'a>(
+        &'a self,
+        prompt: &'a Prompt<'a>,
+        draft: &'a mut Drafts<'a>,
+        cancel: &'a Cancel,
+    ) -> BoxFuture<'a, Result<Answer, ModelError>> {
+        Box::pin(async move {
+            let sent = Sent::of(prompt.messages);
+            let Some(turn) = choose::turn(&self.script, prompt.messages) else {
+                let why = format!(
+                    "the script has no turn for this prompt, in which the model has answered {} times; add one, or let one `repeat: forever`",
+                    sent.turns
+                );
+                return Err(ModelError::Permanent { why });
+            };
+            let mut speech = Speech { sent: &sent, draft, cancel, content: Vec::new(), usage: turn.usage };
+            speech.pause(turn.delay_ms).await?;
+            match self.failure(turn, prompt) {
+                Some(failure) => Err(speech.fail(failure).await),
+                None => speech.answer(turn).await,
+            }
+        })
     }
 
     fn context_tokens_max(&self, _model: &str) -> Option<u64> {
@@ -90,29 +99,33 @@ impl Model for Scripted {
 }
 
 /// An answer while it is being given.
-struct Speech<'a> {
+struct Speech<'a, 'd> {
     sent: &'a Sent<'a>,
-    draft: &'a mut dyn FnMut(Draft),
+    draft: &'a mut Drafts<'d>,
     cancel: &'a Cancel,
     content: Vec<Block>,
     usage: Option<Usage>,
 }
 
-impl Speech<'_> {
-    fn answer(mut self, turn: &Turn) -> Result<Answer, ModelError> {
-        self.think(&turn.think)?;
-        self.say(&turn.say)?;
-        self.call(turn)?;
+impl Speech<'_, '_> {
+    async fn answer(mut self, turn: &Turn) -> Result<Answer, ModelError> {
+        self.think(&turn.think).await?;
+        if let Some(ScriptedData { name, data }) = &turn.provider {
+            self.content.push(Block::Opaque { provider: name.clone(), data: data.clone() });
+        }
+        self.say(&turn.say).await?;
+        self.call(turn).await?;
         let end = match turn.calls.is_empty() {
             true => End::Finished,
             false => End::ToolCalls,
         };
-        let session = turn.session.clone();
-        Ok(Answer { content: self.content, end: turn.end.unwrap_or(end), usage: self.usage, session })
+        let mut answer = Answer::new(self.content, turn.end.unwrap_or(end));
+        (answer.usage, answer.session) = (self.usage, turn.session.clone());
+        Ok(answer)
     }
 
     /// Says what was said before the failure, and gives it as an error.
-    fn fail(mut self, failure: &Failure) -> ModelError {
+    async fn fail(mut self, failure: &Failure) -> ModelError {
         let why = |why: &str| why.to_owned();
         match failure {
             Failure::Transient(text) => ModelError::Transient { why: why(text) },
@@ -128,7 +141,7 @@ impl Speech<'_> {
             }
             Failure::Cut { why: text, say, usage } => {
                 self.usage = Some(*usage);
-                match self.say(say) {
+                match self.say(say).await {
                     Ok(()) => {
                         ModelError::Cut { why: why(text), partial: self.content, usage: self.usage.unwrap_or_default() }
                     }
@@ -138,7 +151,7 @@ impl Speech<'_> {
         }
     }
 
-    fn think(&mut self, pieces: &[Piece]) -> Result<(), ModelError> {
+    async fn think(&mut self, pieces: &[Piece]) -> Result<(), ModelError> {
         self.pieces(
             pieces,
             |text| Draft::Thinking { text },
@@ -148,9 +161,10 @@ impl Speech<'_> {
             },
             || Block::Thinking { text: String::new(), signature: None },
         )
+        .await
     }
 
-    fn say(&mut self, pieces: &[Piece]) -> Result<(), ModelError> {
+    async fn say(&mut self, pieces: &[Piece]) -> Result<(), ModelError> {
         self.pieces(
             pieces,
             |text| Draft::Text { text },
@@ -160,10 +174,11 @@ impl Speech<'_> {
             },
             || Block::text(String::new()),
         )
+        .await
     }
 
-    /// Drafts each piece and puts them together in one block, which is there as far as it came when somebody says to stop.
-    fn pieces(
+    /// Drafts each piece and puts them together in one block, which is there as far as it came when it is told to stop.
+    async fn pieces(
         &mut self,
         pieces: &[Piece],
         drafted: fn(String) -> Draft,
@@ -171,7 +186,7 @@ impl Speech<'_> {
         new_block: fn() -> Block,
     ) -> Result<(), ModelError> {
         for (index, piece) in pieces.iter().enumerate() {
-            self.pause(piece.delay_ms)?;
+            self.pause(piece.delay_ms).await?;
             let text = self.sent.fill(&piece.text);
             (self.draft)(drafted(text.clone()));
             if index == 0 {
@@ -184,9 +199,9 @@ impl Speech<'_> {
         Ok(())
     }
 
-    fn call(&mut self, turn: &Turn) -> Result<(), ModelError> {
+    async fn call(&mut self, turn: &Turn) -> Result<(), ModelError> {
         for (index, call) in turn.calls.iter().enumerate() {
-            self.pause(0)?;
+            self.pause(0).await?;
             let id = match &call.id {
                 Some(id) => id.clone(),
                 None => CallId::new(format!("call_{}", self.sent.calls + index + 1))
@@ -200,9 +215,13 @@ impl Speech<'_> {
         Ok(())
     }
 
-    /// Waits, and gives up with what was said so far when somebody says to stop.
-    fn pause(&mut self, milliseconds: u64) -> Result<(), ModelError> {
-        match self.cancel.wait(Duration::from_millis(milliseconds)) {
+    /// Waits, and gives up with what was said so far when it is told to stop.
+    async fn pause(&mut self, milliseconds: u64) -> Result<(), ModelError> {
+        let stop = match milliseconds {
+            0 => self.cancel.said(),
+            _ => timeout(Duration::from_millis(milliseconds), self.cancel.stopped()).await.ok(),
+        };
+        match stop {
             None => Ok(()),
             Some(_) => Err(ModelError::Stopped {
                 partial: std::mem::take(&mut self.content),

@@ -81,5 +81,7 @@ fn engine(project: &Path, key: &str) -> Outcome<Engine> {
         processes: Arc::new(ProcessGroups),
         scopes: Scopes::builtin(),
         redactor: Redactor::default(),
+        snapshots: None,
+        prepare: None,
     }))
 }

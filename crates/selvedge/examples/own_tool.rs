@@ -18,7 +18,7 @@ use selvedge::store_local::disk::RealDisk;
 use selvedge::store_local::system::{SystemClock, SystemIds};
 use selvedge::store_local::{Access, LocalStore, Options};
 use selvedge::tools::ProcessGroups;
-use selvedge::{Assignment, Engine, EngineOptions, Input, Redactor, Told};
+use selvedge::{Assignment, Engine, EngineOptions, Input, Redactor, RunEvent};
 use serde_json::json;
 
 /// A lamp that a model may switch on. Switching it on twice does no harm, so after a crash the call is simply made again. A tool that may run at
@@ -65,6 +65,8 @@ fn main() -> Result<(), Box<dyn Error>> {
         processes: Arc::new(ProcessGroups),
         scopes: Scopes::builtin(),
         redactor: Redactor::default(),
+        snapshots: None,
+        prepare: None,
     });
 
     // An agent with a scripted model and one tool.
@@ -76,9 +78,9 @@ fn main() -> Result<(), Box<dyn Error>> {
 
     let thread = engine.create(NewThread::of(agent), Vec::new())?;
     let input = Input::text("It is dark in here.");
-    let ended = engine.send(&thread, input, &work, &Cancel::new(), &mut |told| {
+    let ended = engine.send(&thread, input, &work, &Cancel::new(), &mut |event| {
         // Nothing is told as committed before it is.
-        if let Told::Committed { version, reason, .. } = told {
+        if let RunEvent::Committed { version, reason, .. } = event {
             println!("version {version}: {}", reason.as_str());
         }
     })?;

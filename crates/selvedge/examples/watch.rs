@@ -95,5 +95,7 @@ fn engine(project: &Path) -> Result<Engine, Box<dyn Error>> {
         processes: Arc::new(ProcessGroups),
         scopes: Scopes::builtin(),
         redactor: Redactor::default(),
+        snapshots: None,
+        prepare: None,
     }))
 }

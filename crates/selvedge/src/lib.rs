@@ -25,7 +25,7 @@ pub use selvedge_engine::replay;
 pub use selvedge_engine::snapshot;
 pub use selvedge_engine::{
     Assignment, Choice, Decided, Delivered, Engine, Error as EngineError, Input, NoticeKind, Options as EngineOptions,
-    Outcome, Permission, Recorded, Redactor, Resumed, RunEvent, Stopped, Subscription, Told, Watched,
+    Outcome, Permission, Recorded, Redactor, Resumed, RunEvent, Stopped, Submitted, Subscription, Watched,
 };
 pub use selvedge_items as items;
 pub use selvedge_log as log;

@@ -9,7 +9,7 @@ mod doors;
 mod order;
 mod resuming;
 
-use std::sync::{Arc, OnceLock, Weak};
+use std::sync::Arc;
 use std::time::Duration;
 
 use selvedge_engine::spawn::{Children, Order as ChildOrder, Spawning, Vouch};
@@ -40,8 +40,8 @@ pub struct Orchestrator {
 }
 
 struct Shared {
+    engine: Engine,
     workshop: Arc<Workshop>,
-    engine: OnceLock<Weak<Engine>>,
     launcher: Launcher,
     vouch: Vouch,
 }
@@ -53,15 +53,9 @@ impl std::fmt::Debug for Orchestrator {
 }
 
 impl Orchestrator {
-    /// An orchestrator of a project's threads; [`Orchestrator::attach`] gives it the engine that runs them.
-    pub fn new(workshop: Arc<Workshop>, launcher: Launcher, vouch: Vouch) -> Self {
-        Self { shared: Arc::new(Shared { workshop, engine: OnceLock::new(), launcher, vouch }) }
-    }
-
-    /// Lets it run threads with this engine; once.
-    pub fn attach(&self, engine: &Arc<Engine>) {
-        // Whoever attaches a second one goes on with the first.
-        _ = self.shared.engine.set(Arc::downgrade(engine));
+    /// An orchestrator of a project's threads, which this engine runs.
+    pub fn new(engine: Engine, workshop: Arc<Workshop>, launcher: Launcher, vouch: Vouch) -> Self {
+        Self { shared: Arc::new(Shared { engine, workshop, launcher, vouch }) }
     }
 
     /// Makes a directive ready to run.
@@ -104,12 +98,8 @@ impl Children for Orchestrator {
 }
 
 impl Shared {
-    fn engine(&self) -> Result<Arc<Engine>, String> {
-        self.engine.get().and_then(Weak::upgrade).ok_or_else(|| "nobody runs threads here".to_owned())
-    }
-
-    fn store(&self) -> Result<Arc<dyn Store>, String> {
-        self.engine().map(|engine| engine.store().clone())
+    fn store(&self) -> &Arc<dyn Store> {
+        self.engine.store()
     }
 
     /// How many children of a thread run at the same time.

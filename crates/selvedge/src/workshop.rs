@@ -9,6 +9,7 @@ pub mod capabilities;
 mod continuation;
 mod error;
 mod gate;
+pub mod models;
 mod prompt;
 mod rules;
 
@@ -29,8 +30,7 @@ use selvedge_items::library::{Kind, Library};
 use selvedge_items::{Agent, Config, ItemError};
 use selvedge_model::limits::Limits;
 use selvedge_model::tool::Risk;
-use selvedge_model::{AgentId, DirectiveId, Manifest, Model, NewThread, Price, Run, TaskId, Tool, ToolSpec};
-use selvedge_providers::{Script, Scripted};
+use selvedge_model::{AgentId, DirectiveId, Manifest, NewThread, Run, TaskId, Tool, ToolSpec};
 use selvedge_tools::{
     CommandTool, DeclaredOutput, DirectiveReturn, FileList, FileRead, FileWrite, Folders, Surroundings,
 };
@@ -38,12 +38,12 @@ use serde_json::{Map, Value};
 
 use continuation::Original;
 pub use error::OrderError;
+pub use models::Models;
+use models::{Provided, SCRIPTED};
 pub use rules::Whose;
 
 /// The agent that runs a directive when nobody says which.
 pub const DEFAULT_AGENT: &str = "agent";
-/// How a scripted model is named: this, and the path of its script.
-pub const SCRIPTED: &str = "scripted:";
 /// How a model is named of which only the tier is known.
 const TIER: &str = "tier:";
 /// The greatest risk of a tool that nobody has to acknowledge.
@@ -97,13 +97,6 @@ struct Kept<'a> {
     inputs: &'a Map<String, Value>,
 }
 
-/// A model, its name, and what it says that it costs.
-struct Chosen {
-    model: Arc<dyn Model>,
-    name: String,
-    price: Option<Price>,
-}
-
 /// Makes what users write into threads and runs.
 #[derive(Debug)]
 pub struct Workshop {
@@ -115,6 +108,8 @@ pub struct Workshop {
     pub environment: BTreeMap<String, String>,
     /// How everything is set.
     pub config: Config,
+    /// Which models there are.
+    pub models: Models,
 }
 
 impl Workshop {
@@ -242,7 +237,8 @@ impl Workshop {
         directive: Option<(&Directive, &Brought)>,
         kept: Kept<'_>,
     ) -> Result<(Assignment, Vec<String>), OrderError> {
-        let Chosen { model, name, price: asked } = self.model(kept.model)?;
+        let name = kept.model.unwrap_or_else(|| SCRIPTED.to_owned());
+        let Provided { model, price: asked } = self.models.make(&name, &self.project)?;
         let risk_max = kept.acknowledged.iter().copied().max().unwrap_or_default().max(UNASKED);
         let Tools { ready: mut tools, mut notices } = self.tools()?;
         let is_unasked = |spec: &&ToolSpec| spec.risk > risk_max && gate::may_call(kept.capabilities, spec).is_ok();
@@ -261,7 +257,7 @@ impl Workshop {
         work.limits = kept.limits;
         work.hooks = directive.iter().flat_map(|(directive, _)| &directive.hooks).flat_map(Hook::shown).collect();
         self.set(&mut work);
-        // What the configuration says counts, then what a script says of itself.
+        // What the configuration says counts, then what a model says of itself.
         work.price = work.price.filter(|price| !price.is_free()).or(asked).or(work.price);
         let window = self.config.models.context_tokens(&work.model_name);
         let original = Original {
@@ -334,33 +330,6 @@ impl Workshop {
         let tier = |tier: &String| self.config.models.tier(tier).map_or_else(|| format!("{TIER}{tier}"), str::to_owned);
         let named = |choice: &ModelChoice| choice.id.clone().or_else(|| choice.tier.as_ref().map(tier));
         directive.model.as_ref().and_then(named).or_else(|| agent.model.as_ref().and_then(named))
-    }
-
-    /// The model of a name, and what it says that it costs.
-    fn model(&self, wished: Option<String>) -> Result<Chosen, OrderError> {
-        let chosen = |script: Scripted, name: String, price| Ok(Chosen { model: Arc::new(script), name, price });
-        let Some(name) = wished else { return chosen(Scripted::offline(), "scripted".to_owned(), None) };
-        let Some(path) = name.strip_prefix(SCRIPTED) else {
-            return match name.as_str() {
-                "scripted" => chosen(Scripted::offline(), name, None),
-                _ => Err(OrderError::NoModel { model: name }),
-            };
-        };
-        let no_script = |why: String| OrderError::NoScript { path: path.to_owned(), why };
-        let file = self.project.join(path).canonicalize().map_err(|error| no_script(error.to_string()))?;
-        let is_inside = self.project.canonicalize().is_ok_and(|project| file.starts_with(project));
-        if !is_inside {
-            return Err(no_script("it lies outside the project".to_owned()));
-        }
-        let text = std::fs::read_to_string(&file).map_err(|error| no_script(error.to_string()))?;
-        let script = Script::parse(&text).map_err(|source| OrderError::Script { path: path.to_owned(), source })?;
-        let price = script.price.map(|price| Price {
-            input: price.input_per_million_tokens,
-            output: price.output_per_million_tokens,
-            cache_read: price.cache_read_per_million_tokens,
-            cache_write: price.cache_write_per_million_tokens,
-        });
-        chosen(Scripted::new(script), name, price)
     }
 }
 

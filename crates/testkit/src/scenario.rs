@@ -16,6 +16,7 @@ mod keeping;
 mod orchestrating;
 mod running;
 mod spending;
+mod witnessed;
 
 /// Something that is done to a store.
 pub struct Scenario {

@@ -17,8 +17,8 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use selvedge_model::event::{EffectClass, Process};
-use selvedge_model::tool::{CommandSpec, Reconciled, Started, Stdin};
-use selvedge_model::{Call, Cancel, Output, Tool, ToolError, ToolSpec};
+use selvedge_model::tool::{CommandSpec, Dispatch, Reconciled, Started, Stdin};
+use selvedge_model::{Call, Cancel, Tool, ToolError, ToolSpec};
 
 use crate::error::InvalidTool;
 use crate::process::{Gated, Plan};
@@ -163,10 +163,11 @@ impl Started for StartedCommand {
         self.gated.process().cloned()
     }
 
-    fn dispatch(self: Box<Self>, cancel: &Cancel) -> Result<Output, ToolError> {
+    fn dispatch(self: Box<Self>, cancel: &Cancel) -> Dispatch {
+        let cancel = cancel.clone();
         match cancel.said() {
-            Some(_) => Err(ToolError::Stopped { tool: self.tool }),
-            None => answer::of(self.gated.run(cancel), self.tool, self.class),
+            Some(_) => Dispatch::Done(Err(ToolError::Stopped { tool: self.tool })),
+            None => Dispatch::blocking(move || answer::of(self.gated.run(&cancel), self.tool, self.class)),
         }
     }
 }

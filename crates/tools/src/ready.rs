@@ -2,7 +2,7 @@
 
 use selvedge_model::digest::Digest;
 use selvedge_model::event::{EffectClass, Process};
-use selvedge_model::tool::{Risk, Started};
+use selvedge_model::tool::{Dispatch, Risk, Started};
 use selvedge_model::{Cancel, Output, ToolError, ToolSpec};
 use serde_json::{Value, json};
 use sha2::{Digest as _, Sha256};
@@ -24,10 +24,10 @@ impl Started for Ready {
         None
     }
 
-    fn dispatch(self: Box<Self>, cancel: &Cancel) -> Result<Output, ToolError> {
+    fn dispatch(self: Box<Self>, cancel: &Cancel) -> Dispatch {
         match cancel.said() {
-            Some(_) => Err(ToolError::Stopped { tool: self.tool }),
-            None => Ok((self.work)()),
+            Some(_) => Dispatch::Done(Err(ToolError::Stopped { tool: self.tool })),
+            None => Dispatch::blocking(move || Ok((self.work)())),
         }
     }
 }

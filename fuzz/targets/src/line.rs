@@ -29,6 +29,7 @@ pub fn seeds() -> Vec<Vec<u8>> {
     let others = [
         r#""state_action","payload":{"kind":"note","n":1.5e-7}"#,
         r#""snapshot","payload":{"state":{"a":[1,{"b":null}]}}"#,
+        r#""call_opened","payload":{"call_id":"c1","origin":{"type":"hook","hook":"h"},"tool":"t","arguments":{}}"#,
         r#""tool_intent","payload":{"call_id":"c1","tool":"t","class":"pure","key":"k"}"#,
         r#""tool_outcome","payload":{"call_id":"c1","result":{"a":1}}"#,
         r#""suspended","payload":{"reason":"limit","code":"turns","current":1,"maximum":2}"#,

@@ -250,6 +250,15 @@ pub(crate) const PAGES: &[Page] = &[
         related: &["account_busy", "account_too_large"],
     },
     Page {
+        code: "call_exists",
+        exits: &[Exit::Usage],
+        retry: Retry::Never,
+        means: "The thread has a call of this id already.",
+        cause: "A program opens two calls under one id.",
+        remedies: &["open every call under an id of its own; `selvedge log THREAD` shows those that there are"],
+        related: &["invalid_changeset"],
+    },
+    Page {
         code: "capability_invalid",
         exits: &[Exit::Usage],
         retry: Retry::Never,
@@ -1156,6 +1165,15 @@ pub(crate) const PAGES: &[Page] = &[
             "give the model a price in `config/agent/models.yaml`: `selvedge config explain models.known` shows how",
         ],
         related: &["budget_exceeded", "limit_reached"],
+    },
+    Page {
+        code: "no_runtime",
+        exits: &[Exit::Failed],
+        retry: Retry::Never,
+        means: "Runs can't go on: the threads of the operating system that they need could not be started.",
+        cause: "The machine has no memory left, or you have as many threads and processes as you may have.",
+        remedies: &["end other programs, or raise the limit (`ulimit -u`); then run the same command again"],
+        related: &["not_started"],
     },
     Page {
         code: "no_store",

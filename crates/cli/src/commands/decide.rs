@@ -176,8 +176,8 @@ fn decide(of: Calls, choice: &Choice, context: &Context<'_>) -> Result<()> {
     let is_each = running.workshop.config.approvals.wait == Wait::Each;
     if !left && !of.no_run && (waits.is_none() || is_each) {
         let work = running.assignment(&thread)?;
-        let shown = running.show(context, |running, cancel, tell| {
-            running.engine.resume(&thread, Input::nothing(), &work, cancel, tell)
+        let shown = running.show(context, work, |running, work, cancel, tell| {
+            running.engine.resume(&thread, Input::nothing(), work.clone(), cancel, tell)
         });
         return match shown {
             // The word is on record, and whoever was faster goes by it.

@@ -5,7 +5,6 @@ mod prompt;
 
 use std::sync::Arc;
 
-use selvedge::Assignment;
 use selvedge::model::limits::Limits;
 use selvedge::model::{Event, Manifest};
 use selvedge::orchestrator::{Launcher, Orchestrator};
@@ -13,6 +12,7 @@ use selvedge::providers::Replay;
 use selvedge::providers::replay::Recorded;
 use selvedge::replay::{Difference, How, Recording, Report, Step, replay};
 use selvedge::workshop::{OrderError, Workshop};
+use selvedge::{Assignment, Engine};
 use selvedge_model::ThreadId;
 use selvedge_store::Registry;
 use selvedge_store::load::load;
@@ -82,22 +82,23 @@ struct Record<'a> {
 }
 
 pub(crate) fn run(args: &Args, context: &Context<'_>) -> Result<()> {
-    let store = context.open(Access::ReadOnly)?;
+    let store = Arc::new(context.open(Access::ReadOnly)?);
     let thread = store.resolve(&args.thread)?;
     super::verify::insist(&thread, &store)?;
     let workshop = Arc::new(running::workshop(context)?);
     let redactor = running::redactor(&workshop);
-    let mut recording = Recording::read(&store, &thread, store.trust())?;
+    let engine = Engine::new(running::options(&store, store.trust().clone()));
+    let mut recording = Recording::read(&*store, &thread, store.trust())?;
     // The thread as it was born: what was raised since is raised again where it was.
-    let mut born = load(&store, &thread, store.trust(), Some(0))?.thread.manifest;
+    let mut born = load(&*store, &thread, store.trust(), Some(0))?.thread.manifest;
     let today = ordered::today(&store, &workshop, &born);
-    let work = assignment(&workshop, &born)?;
+    let work = assignment(&engine, &workshop, &born)?;
     let told = prompt::differences(&store, today.as_ref(), &born, &work, &redactor, &recording);
     if args.as_ordered_now {
         ordered::instead(today, &mut born, &mut recording)?;
     }
     born.limits = with_limits(born.limits, &mut recording, &args.limits);
-    let work = assignment(&workshop, &born)?;
+    let work = assignment(&engine, &workshop, &born)?;
     let last_run = last_run(&recording);
     let again = |from| {
         let (model, scopes) = (Arc::new(recorded(&recording)), workshop.config.scopes.clone());
@@ -159,9 +160,9 @@ fn with_limits(born: Option<Limits>, recording: &mut Recording, wanted: &[Limits
 
 /// What a run of the thread would be done with today, as whoever runs it is equipped; but nobody is launched. Its model need not be
 /// there: it is not asked.
-fn assignment(workshop: &Arc<Workshop>, born: &Manifest) -> Result<Assignment> {
+fn assignment(engine: &Engine, workshop: &Arc<Workshop>, born: &Manifest) -> Result<Assignment> {
     let launcher: Launcher = Arc::new(|_| Err("a replay starts nothing".to_owned()));
-    let orchestrator = Orchestrator::new(workshop.clone(), launcher, Arc::new(|_| Ok(())));
+    let orchestrator = Orchestrator::new(engine.clone(), workshop.clone(), launcher, Arc::new(|_| Ok(())));
     match orchestrator.assignment(born) {
         Err(OrderError::NoModel { .. } | OrderError::NoScript { .. } | OrderError::Script { .. }) => {
             let mut work = orchestrator.assignment(&Manifest { model: None, ..born.clone() })?;

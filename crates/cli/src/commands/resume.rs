@@ -44,24 +44,25 @@ pub(crate) fn run(args: &Args, context: &Context<'_>) -> Result<()> {
     let work = running.assignment(&thread)?;
     let input = args.message.clone().map_or_else(Input::nothing, Input::text);
     if args.raise.is_empty() {
-        return running
-            .show(context, |running, cancel, tell| running.engine.resume(&thread, input, &work, cancel, tell));
+        return running.show(context, work, |running, work, cancel, tell| {
+            running.engine.resume(&thread, input, work.clone(), cancel, tell)
+        });
     }
     let raise = crate::limit::all(&args.raise);
     let mut is_left = false;
-    let shown = running.show(context, |running, cancel, tell| {
+    let shown = running.show(context, work, |running, work, cancel, tell| {
         let engine = &running.engine;
-        let raised = engine.resume(&thread, input.clone().raising(raise.clone()), &work, cancel, tell);
+        let raised = engine.resume(&thread, input.clone().raising(raise.clone()), work.clone(), cancel, tell);
         let Err(Error::Store(StoreError::LeaseHeld { .. })) = raised else { return raised };
         // Whoever has it can't give it back before it has heard this.
         let end = engine.end_of_chain(&thread)?;
         engine.raise(&end, &raise)?;
         is_left = true;
         match (input.is_empty(), running.store.get(&end)?.manifest.status) {
-            (false, _) => engine.send(&thread, input, &work, cancel, tell),
+            (false, _) => engine.send(&thread, input, work.clone(), cancel, tell),
             (true, Status::Running) => raised,
             // Whoever had it did not run it, or has done so by now.
-            (true, _) => engine.resume(&thread, input, &work, cancel, tell),
+            (true, _) => engine.resume(&thread, input, work.clone(), cancel, tell),
         }
     });
     match shown {

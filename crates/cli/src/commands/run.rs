@@ -21,7 +21,8 @@ use crate::running::Running;
 /// a script of yours.
 ///
 /// JSON: one object per line, each with "told": "committed" with the event, its "thread_id", "version", "seq" and "reason";
-/// "draft" for what is not committed yet; "calling"; "retrying"; "dropped"; "state_error"; and last "ended" with the outcome.
+/// "draft" for what is not committed yet; "calling"; "retrying"; "dropped"; "state_error"; "missed" if the reader was too slow for
+/// drafts and other events that are not committed; and last "ended" with the outcome.
 ///
 /// An outcome is the same object everywhere: "thread_id" (the end of the chain), "original_thread_id" (what was asked for, if that is
 /// another one), "status", "run_id", "code" and "why" (why it ended or waits, in a word and in a sentence), "result" (the last words of the
@@ -93,9 +94,11 @@ pub(crate) fn run(args: Args, context: &Context<'_>) -> Result<()> {
         check_first(&running, key, &directive)?;
     }
     if args.detach {
+        // Its tools have the engine, and so the store that is closed.
+        drop(assignment);
         return detached(running, thread, task, key.as_ref(), context);
     }
-    running.show(context, |running, cancel, tell| {
+    running.show(context, assignment, |running, work, cancel, tell| {
         // The task is there from the beginning: killed at any moment, the thread knows what it is for.
         let messages = vec![Message::text(Role::User, task)];
         let (thread, is_new) = match &key {
@@ -104,8 +107,8 @@ pub(crate) fn run(args: Args, context: &Context<'_>) -> Result<()> {
         };
         context.output.tell(format!("thread {thread}"));
         match is_new {
-            true => running.engine.resume(&thread, Input::nothing(), &assignment, cancel, tell),
-            false => running.engine.outcome_of(&thread, &assignment, cancel, tell),
+            true => running.engine.resume(&thread, Input::nothing(), work.clone(), cancel, tell),
+            false => running.engine.outcome_of(&thread, work.clone(), cancel, tell),
         }
     })
 }

@@ -31,8 +31,8 @@ pub(crate) fn run(args: &Args, context: &Context<'_>) -> Result<()> {
     let thread = running.resolve(&args.thread)?;
     let work = running.assignment(&thread)?;
     let key = args.key.clone();
-    running.show(context, |running, cancel, tell| match key {
-        Some(key) => running.engine.send_as(&thread, key, input, &work, cancel, tell),
-        None => running.engine.send(&thread, input, &work, cancel, tell),
+    running.show(context, work, |running, work, cancel, tell| match key {
+        Some(key) => running.engine.send_as(&thread, key, input, work.clone(), cancel, tell),
+        None => running.engine.send(&thread, input, work.clone(), cancel, tell),
     })
 }

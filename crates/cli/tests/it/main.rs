@@ -39,6 +39,7 @@ mod replay;
 mod running;
 mod saved;
 mod screens;
+mod slow_reader;
 mod spawned;
 mod state;
 mod store;

@@ -1,4 +1,7 @@
-//! What a call came to, as it is recorded: its message, its outcome, what it changes, and what its call leaves behind.
+//! What a call came to, as it is recorded: its message, its outcome, what it changes, and what its call leaves behind. A call that no
+//! message asks for gets none.
+
+use std::collections::HashSet;
 
 use selvedge_model::event::{ToolFailure, ToolOutcome};
 use selvedge_model::message::Block;
@@ -17,7 +20,7 @@ const INLINE_MAX: usize = 32 << 10;
 /// How many bytes of such a result the model sees at each end.
 const SHOWN_BYTES: usize = 4 << 10;
 
-impl Held<'_> {
+impl Held {
     /// Puts one result into the delta: its message, its outcome, what it changes, and what its call leaves behind.
     pub(super) fn add_result(&mut self, open: &OpenCall, output: Output, state: &mut Value) -> Result<()> {
         self.add_outcome(open, output, None, state)
@@ -63,10 +66,12 @@ impl Held<'_> {
             }
             false => outcome.result = Some(output.content.clone()),
         }
-        let Output { content, is_error, .. } = output;
-        let block = Block::ToolResult { call_id: open.id.clone(), content, is_error, blob: outcome.blob };
         self.delta.patches.extend(changes);
-        self.delta.messages.push(Message { content: vec![block], ..Message::text(Role::Tool, "") });
+        if open.is_of_message() {
+            let Output { content, is_error, .. } = output;
+            let block = Block::ToolResult { call_id: open.id.clone(), content, is_error, blob: outcome.blob };
+            self.delta.messages.push(Message { content: vec![block], ..Message::text(Role::Tool, "") });
+        }
         self.delta.events.push(Event::ToolOutcome(outcome));
         Ok(())
     }
@@ -94,7 +99,7 @@ impl Held<'_> {
     /// by itself is still in the delta, and counts.
     pub(crate) fn interrupt_calls(&mut self, text: &str) -> Result<()> {
         let mut state = self.fold.state().clone();
-        let answered: Vec<CallId> = results_in(&self.delta.messages).cloned().collect();
+        let answered: HashSet<CallId> = self.delta.answered().cloned().collect();
         for open in self.fold.conversation.open().to_vec() {
             let is_dispatched = self.fold.call(&open.id).is_some_and(|known| known.intent.is_some());
             match () {
@@ -108,14 +113,6 @@ impl Held<'_> {
         }
         Ok(())
     }
-}
-
-/// The calls that these messages answer.
-fn results_in(messages: &[Message]) -> impl Iterator<Item = &CallId> {
-    messages.iter().flat_map(|message| &message.content).filter_map(|block| match block {
-        Block::ToolResult { call_id, .. } => Some(call_id),
-        _ => None,
-    })
 }
 
 /// How many bytes a result has as text.

@@ -2,7 +2,10 @@
 //!
 //! - A call without an intent never ran, if it may run at most once: it is made now. Pure and idempotent ones are made again.
 //! - A call with an intent and no outcome may have run. What became of it is found out first (`Probe`).
-//! - An unknown outcome suspends the thread until a person says what became of the call.
+//! - An unknown outcome suspends the thread until a person says what became of the call. That of a hook which is not required is recorded
+//!   as an error, and the run goes on.
+//!
+//! Whether a message asks for a call or it was opened by itself changes nothing else here.
 
 use std::ops::ControlFlow;
 use std::sync::Arc;
@@ -233,12 +236,12 @@ pub(crate) fn plan(fold: &Fold, live: &Live, rules: &Assignment, open: &OpenCall
         (None, _) => Plan::Make(ready),
         (Some(_), Some(Trace::Done(output))) => Plan::Answer(ready.told(output.clone()), None),
         (Some(_), Some(Trace::NotDone)) => Plan::Make(ready),
-        (Some(_), Some(Trace::Unknown)) => Plan::Unknown,
+        (Some(_), Some(Trace::Unknown)) if open.suspends() => Plan::Unknown,
+        (Some(_), Some(Trace::Unknown)) => Plan::Answer(Output::error("what became of it is not known"), None),
         (Some(intent), None) => {
             let process = intent.process.clone().filter(|_| ready.child.is_none());
             // A child that is there was started, whatever a person says.
-            let is_child = ready.child.is_some() && !has_recorded_children(rules);
-            let is_undone = known.is_some_and(is_not_done) && !is_child;
+            let is_undone = known.is_some_and(is_not_done) && ready.child.is_none();
             match is_undone && process.is_none() {
                 true => Plan::Make(ready),
                 false => Plan::Probe(Probe { ready, process, is_undone }),
@@ -291,10 +294,6 @@ fn permitted(
 /// What tells a tool that two dispatches are the same call: the same in every life of the thread.
 fn key_of(fold: &Fold, call: &CallId) -> String {
     sha256(format!("{}:{call}", fold.head.log_id).as_bytes()).to_string()
-}
-
-pub(crate) fn has_recorded_children(rules: &Assignment) -> bool {
-    rules.spawning.as_ref().is_some_and(|spawning| spawning.children.are_recorded())
 }
 
 /// What a person said became of a call.

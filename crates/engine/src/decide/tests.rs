@@ -1,6 +1,6 @@
 //! The decision alone, against a world made up here: no store, no clock, no process.
 //!
-//! The world does what a step says, badly: calls are lost, tools don't know, people answer late or wrongly, somebody stops the run, and the
+//! The world does what a step says, badly: hooks and nodes open calls of their own, calls are lost, tools don't know, people answer late or wrongly, somebody stops the run, and the
 //! process dies after any commit and before any. What must hold all the same is asserted where it could break.
 
 use std::collections::HashMap;
@@ -8,18 +8,19 @@ use std::sync::Arc;
 
 use proptest::prelude::*;
 use selvedge_log::Head;
-use selvedge_model::answer::{Answer, Prompt};
+use selvedge_model::answer::{Answer, Drafts, Prompt};
+use selvedge_model::blocking::BoxFuture;
 use selvedge_model::event::{
-    Decision, EffectClass, ManifestChanged, ResumeMode, SuspendReason, ThreadCreated, ToolIntent, ToolOutcome,
-    TurnUsage,
+    CallOpened, CallOrigin, Decision, EffectClass, ManifestChanged, ResumeMode, SuspendReason, ThreadCreated,
+    ToolIntent, ToolOutcome, TurnUsage,
 };
 use selvedge_model::limits::{Cost, Limits};
 use selvedge_model::message::Block;
 use selvedge_model::run::RunRecorded;
 use selvedge_model::tool::{Call, Reconciled, Risk, Started};
 use selvedge_model::{
-    AgentId, Cancel, Digest, Draft, Event, LogId, Message, Model, ModelError, NewThread, Role, RunMeta, RunStatus,
-    Thread, ThreadId, Tool, ToolError, ToolSpec,
+    AgentId, Cancel, Digest, Event, LogId, Message, Model, ModelError, NewThread, Role, RunMeta, RunStatus, Thread,
+    ThreadId, Tool, ToolError, ToolSpec,
 };
 use serde_json::json;
 
@@ -33,8 +34,13 @@ use crate::decide::asking::{Again, again};
 struct Nobody;
 
 impl Model for Nobody {
-    fn answer(&self, _: &Prompt<'_>, _: &mut dyn FnMut(Draft), _: &Cancel) -> Result<Answer, ModelError> {
-        Err(ModelError::Transient { why: "nobody asks it".to_owned() })
+    fn answer<'a>(
+        &'a self,
+        _: &'a Prompt<'a>,
+        _: &'a mut Drafts<'a>,
+        _: &'a Cancel,
+    ) -> BoxFuture<'a, Result<Answer, ModelError>> {
+        Box::pin(std::future::ready(Err(ModelError::Transient { why: "nobody asks it".to_owned() })))
     }
 
     fn context_tokens_max(&self, _: &str) -> Option<u64> {
@@ -59,6 +65,8 @@ impl Tool for Named {
     }
 }
 
+const TOKENS_MAX: u64 = 60;
+const SECONDS_MAX: u64 = 4;
 const TURNS_MAX: u64 = 6;
 
 fn rules() -> Assignment {
@@ -85,7 +93,8 @@ fn rules() -> Assignment {
         "never" => Permission::Denied("the rules say so".to_owned()),
         _ => Permission::Allowed,
     });
-    rules.limits = Limits { turns: Some(TURNS_MAX), ..Limits::default() };
+    let (tokens, duration_seconds) = (Some(TOKENS_MAX), Some(SECONDS_MAX));
+    rules.limits = Limits { turns: Some(TURNS_MAX), tokens, duration_seconds, ..Limits::default() };
     rules
 }
 
@@ -179,6 +188,17 @@ impl World {
         self.log.push(events);
     }
 
+    /// What is known, as a snapshot keeps it.
+    fn restored(&self) -> Fold {
+        let mut thread: Thread = serde_json::from_value(json!(self.fold.thread())).unwrap();
+        let mut conversation = Conversation::default();
+        for message in self.fold.conversation.messages() {
+            thread.recall(message);
+            conversation.push((**message).clone());
+        }
+        Fold::of(thread, conversation, self.fold.head.clone())
+    }
+
     /// Everything that was committed, folded anew.
     fn refolded(&self) -> Fold {
         let mut fold = born();
@@ -194,7 +214,10 @@ impl World {
         let recorded = |meta| RunRecorded { run_id: self.live.run.clone(), parent_run_id: None, meta };
         match status {
             RunStatus::Running => Event::RunStarted(recorded(meta)),
-            status => Event::RunFinished(recorded(RunMeta { status, ..meta.finished("over".to_owned()) })),
+            status => {
+                meta.cost = Some(Cost { duration_ms: self.live.running_ms, ..Cost::default() });
+                Event::RunFinished(recorded(RunMeta { status, ..meta.finished("over".to_owned()) }))
+            }
         }
     }
 
@@ -224,6 +247,7 @@ impl World {
                 Why::Stopped(_) => return self,
                 why => {
                     assert!(self.fold.conversation.open().is_empty(), "{why:?} with an open call");
+                    self.assert_opened_calls_are_apart();
                     return self;
                 }
             }
@@ -238,16 +262,23 @@ impl World {
             if self.chance.once_in(61) {
                 self.live.stop = Some(Stop::Cancelled);
             }
+            self.live.running_ms += u64::from(self.chance.below(8)) * 100;
             let step = decide(&self.fold, &self.live, &self.rules);
-            let again = decide(&self.refolded(), &self.live, &self.rules);
-            assert_eq!(format!("{step:?}"), format!("{again:?}"), "what is on record decides, not how it was read");
+            for fold in [self.refolded(), self.restored()] {
+                let again = decide(&fold, &self.live, &self.rules);
+                assert_eq!(format!("{step:?}"), format!("{again:?}"), "what is on record decides, not how it was read");
+            }
             self.live.inbox = Inbox::Unread;
             match step {
                 Step::Hear => self.hear()?,
                 Step::Probe(probes) => self.probe(probes),
                 Step::Calls(planned) => self.make(planned)?,
                 Step::Ask => self.ask()?,
-                Step::HandOver { .. } => panic!("nobody filled the context"),
+                Step::HandOver { .. } => {
+                    assert!(self.live.hands_over, "the context is not full");
+                    // A successor goes on; here it is over.
+                    return Ok(Why::Completed);
+                }
                 Step::End(why) => return Ok(why),
             }
         }
@@ -330,9 +361,11 @@ impl World {
                 Plan::Probe(_) => panic!("a probe among what is made"),
                 Plan::Word(_) | Plan::Unknown | Plan::Limited(_) => continue,
             };
-            let content = output.content;
-            let block = Block::ToolResult { call_id: open.id.clone(), content, is_error: output.is_error, blob: None };
-            results.push(Event::Message(Message { content: vec![block], ..Message::text(Role::Tool, "") }));
+            if open.is_of_message() {
+                let (call_id, content, is_error) = (open.id.clone(), output.content, output.is_error);
+                let block = Block::ToolResult { call_id, content, is_error, blob: None };
+                results.push(Event::Message(Message { content: vec![block], ..Message::text(Role::Tool, "") }));
+            }
             let outcome = ToolOutcome { call_id: open.id, result: None, error: None, failure: None, blob: None };
             results.push(Event::ToolOutcome(outcome));
         }
@@ -362,32 +395,79 @@ impl World {
     }
 
     fn ask(&mut self) -> Result<(), Died> {
-        let used = self.fold.meter().used(0).cost.turns;
-        let most = ending::limits(&self.fold, &self.rules).turns.unwrap();
-        assert!(used < most, "turn {used} of at most {most}");
+        let (used, most) = (self.used(), ending::limits(&self.fold, &self.rules));
+        assert!(used.turns < most.turns.unwrap(), "turn {used:?} of at most {most:?}");
+        assert!(used.input_tokens + used.output_tokens < most.tokens.unwrap(), "tokens {used:?} of at most {most:?}");
+        assert!(used.duration_ms < most.duration_seconds.unwrap() * 1000, "time {used:?} of at most {most:?}");
         assert!(self.fold.conversation.open().is_empty(), "the model is asked with an open call");
         self.live.turns += 1;
         let calls = self.chance.below(4);
         let mut content = vec![Block::text("so")];
         for _ in 0..calls {
-            self.calls += 1;
-            let name = ["look", "set", "pay", "wire", "never", "gone"][usize::from(self.chance.below(6))];
-            let id = CallId::new(format!("c.{}", self.calls)).unwrap();
-            content.push(Block::tool_call(id, name.to_owned(), json!({"n": self.calls})));
+            let (id, name) = self.next_call();
+            content.push(Block::tool_call(id, name, json!({"n": self.calls})));
         }
+        let opened = self.opened();
         let usage = TurnUsage {
             model: "none".to_owned(),
-            cost: Cost { turns: 1, ..Cost::default() },
+            cost: Cost { turns: 1, output_tokens: u64::from(self.chance.below(30)), ..Cost::default() },
             cache_read_tokens: 0,
             cache_write_tokens: 0,
             prompt_bytes: 0,
             prompt_tokens: 0,
             estimated: false,
+            answered_by: None,
+            provider_id: None,
+            charged: None,
         };
         let answer = Message { content, ..Message::text(Role::Assistant, "") };
-        self.commit(vec![Event::Message(answer), Event::Usage(usage)])?;
+        let mut events = vec![Event::Message(answer), Event::Usage(usage)];
+        events.extend(opened);
+        self.commit(events)?;
         self.live.answered = (calls == 0).then_some(End::Finished);
+        self.live.hands_over |= calls > 0 && self.chance.once_in(17);
         Ok(())
+    }
+
+    /// What counts against its limits.
+    fn used(&self) -> Cost {
+        self.fold.meter().used(self.live.running_ms).cost
+    }
+
+    fn next_call(&mut self) -> (CallId, &'static str) {
+        self.calls += 1;
+        let name = ["look", "set", "pay", "wire", "never", "gone"][usize::from(self.chance.below(6))];
+        (CallId::new(format!("c.{}", self.calls)).unwrap(), name)
+    }
+
+    /// Calls that hooks and nodes open with an answer.
+    fn opened(&mut self) -> Vec<Event> {
+        let mut opened = Vec::new();
+        for _ in 0..self.chance.below(3) {
+            let (hook, graph, node) = ("h".to_owned(), "g".to_owned(), "n".to_owned());
+            let origin = match self.chance.below(3) {
+                0 => CallOrigin::Hook { hook, required: false },
+                1 => CallOrigin::Hook { hook, required: true },
+                _ => CallOrigin::Node { graph, node },
+            };
+            let (call_id, tool) = self.next_call();
+            let (tool, arguments) = (tool.to_owned(), json!({"n": self.calls}));
+            opened.push(Event::CallOpened(CallOpened { call_id, origin, tool, arguments }));
+        }
+        opened
+    }
+
+    /// Every call that was opened by itself has an outcome of its own, and no message says anything of it.
+    fn assert_opened_calls_are_apart(&self) {
+        let blocks = || self.fold.conversation.messages().iter().flat_map(|message| &message.content);
+        for (id, known) in self.fold.thread().calls.iter().filter(|(_, known)| known.origin.is_some()) {
+            assert!(known.outcome.is_some(), "{id} has no outcome");
+            let is_of_it = |block: &Block| match block {
+                Block::ToolCall { id: call, .. } | Block::ToolResult { call_id: call, .. } => call == id,
+                _ => false,
+            };
+            assert!(!blocks().any(is_of_it), "{id} is in a message");
+        }
     }
 
     /// Somebody sees that the thread waits, and does something about it.
@@ -395,6 +475,8 @@ impl World {
         for id in &suspended.calls {
             let known = self.fold.call(id);
             let ask = known.filter(|known| known.intent.is_none()).and_then(|known| known.ask.clone());
+            let suspends = known.and_then(|known| known.origin.as_ref()).is_none_or(CallOrigin::suspends);
+            assert!(ask.is_some() || suspends, "nobody is asked what became of a hook's call");
             let said = match ask {
                 Some(ask) if self.chance.once_in(3) => decision(id, Decision::DENY, Some(ask.action_hash)),
                 Some(ask) => decision(id, Decision::APPROVE, Some(ask.action_hash)),
@@ -406,11 +488,19 @@ impl World {
             };
             self.record(vec![Event::Decision(said)]);
         }
-        if suspended.code.as_deref() == Some("turns_exceeded") {
-            let more = self.fold.meter().used(0).cost.turns + 2;
-            let limits = Some(Limits { turns: Some(more), ..Limits::default() });
-            self.record(vec![Event::ManifestChanged(ManifestChanged { limits, ..ManifestChanged::default() })]);
-        }
+        let used = self.fold.meter().used(0).cost;
+        let raise = match suspended.code.as_deref() {
+            Some("turns_exceeded") => Limits { turns: Some(used.turns + 2), ..Limits::default() },
+            Some("tokens_exceeded") => {
+                Limits { tokens: Some(used.input_tokens + used.output_tokens + 40), ..Limits::default() }
+            }
+            Some("duration_exceeded") => {
+                Limits { duration_seconds: Some(used.duration_ms / 1000 + 3), ..Limits::default() }
+            }
+            _ => return,
+        };
+        let limits = Some(raise.over(&ending::limits(&self.fold, &self.rules)));
+        self.record(vec![Event::ManifestChanged(ManifestChanged { limits, ..ManifestChanged::default() })]);
     }
 }
 

@@ -1,83 +1,10 @@
-//! Makes events of what runs tell and of what is committed.
-//!
-//! Two sources, so that nothing is published twice: what a run tells and does not commit comes out of the mask ([`RunPublisher`]); what
-//! belongs to a thread (commits, the ends of runs, notices) comes from where the thread is held ([`Publication`],
-//! [`notice`]).
+//! Makes events of what is committed.
 
-use std::sync::Arc;
-
-use selvedge_model::{Draft, Event, Part, Reason, RunId, ThreadId};
+use selvedge_model::{Event, Part, Reason, RunId, ThreadId};
 use selvedge_store::CommittedPart;
 
-use super::{Bus, NoticeKind, RunEvent};
+use super::{Audience, RunEvent};
 use crate::engine::Engine;
-use crate::told::Told;
-
-/// Publishes what one run tells. It has no secrets any more.
-pub(crate) struct RunPublisher<'a> {
-    bus: &'a Bus,
-    thread: ThreadId,
-    chain: ThreadId,
-    /// Known from its first commit on.
-    run: Option<RunId>,
-    attempt: u32,
-    /// Whether the last attempt was voided and the next one has not shown yet.
-    is_void: bool,
-}
-
-impl<'a> RunPublisher<'a> {
-    pub(crate) fn new(bus: &'a Bus, thread: ThreadId, chain: ThreadId) -> Self {
-        Self { bus, thread, chain, run: None, attempt: 1, is_void: false }
-    }
-
-    pub(crate) fn publish(&mut self, told: &Told<'_>) {
-        self.follow(told);
-        if !self.bus.is_watched() {
-            return;
-        }
-        let Some(run) = self.run.clone() else { return };
-        let thread = self.thread.clone();
-        let event = match told {
-            Told::Draft(draft) => RunEvent::Draft { thread, run, attempt: self.attempt, draft: (*draft).clone() },
-            Told::Calling { call, tool, arguments } => RunEvent::Calling {
-                thread,
-                run,
-                call: (*call).clone(),
-                tool: (*tool).to_owned(),
-                arguments: Arc::new((*arguments).clone()),
-            },
-            Told::Retrying { why } => RunEvent::Retrying { thread, run, why: (*why).to_owned() },
-            Told::StateError { why } => {
-                RunEvent::Notice { thread, kind: NoticeKind::StateError, why: (*why).to_owned() }
-            }
-            // Published where the thread is held.
-            Told::Committed { .. } | Told::Snapshot { .. } | Told::Dropped { .. } => return,
-        };
-        self.bus.publish(&self.chain, &event);
-    }
-
-    /// Follows which run this is, and how often its model was asked for the answer of this turn.
-    fn follow(&mut self, told: &Told<'_>) {
-        match told {
-            Told::Committed { reason, events, .. } => {
-                let begun = events.iter().find_map(|event| match event {
-                    Event::RunStarted(run) => Some(run.run_id.clone()),
-                    _ => None,
-                });
-                self.run = begun.or(self.run.take());
-                if *reason == Reason::AssistantTurnCommitted {
-                    (self.attempt, self.is_void) = (1, false);
-                }
-            }
-            Told::Draft(Draft::Void) => self.is_void = true,
-            Told::Draft(_) if self.is_void => {
-                (self.attempt, self.is_void) = (self.attempt.saturating_add(1), false);
-            }
-            Told::Retrying { .. } => (self.attempt, self.is_void) = (self.attempt.saturating_add(1), false),
-            _ => {}
-        }
-    }
-}
 
 /// A thread that a commit creates.
 pub(crate) struct Born {
@@ -115,9 +42,10 @@ impl Birth {
 
 /// A commit of a held thread, published with what it did to other threads.
 ///
-/// Dropped, it is published all the same: an error, or a panic of the closure that is told, does not undo the commit.
-pub(crate) struct Publication<'e> {
-    engine: &'e Engine,
+/// Dropped, it is published all the same: an error does not undo the commit.
+pub(crate) struct Publication {
+    engine: Engine,
+    audience: Audience,
     /// None without a subscriber, or once it was published.
     own: Option<Own>,
 }
@@ -149,11 +77,12 @@ pub(crate) struct Written<'a> {
     pub(crate) events: &'a [Event],
 }
 
-impl<'e> Publication<'e> {
+impl Publication {
     /// A publication of what was written to a thread, and of the threads that were created with it.
-    pub(crate) fn new(engine: &'e Engine, written: Written<'_>, births: Vec<Birth>) -> Self {
-        if !engine.bus.is_watched() {
-            return Self { engine, own: None };
+    pub(crate) fn new(engine: &Engine, audience: &Audience, written: Written<'_>, births: Vec<Birth>) -> Self {
+        let (engine, audience) = (engine.clone(), audience.clone());
+        if !audience.is_some() && !engine.bus.is_watched() {
+            return Self { engine, audience, own: None };
         }
         let Written { thread, chain, run, reason, version, end, bytes, lead, events } = written;
         // Any caller may run a child from the commit on, so children are published at once. A successor is held, and comes after
@@ -172,7 +101,7 @@ impl<'e> Publication<'e> {
             events,
             births: successors,
         };
-        Self { engine, own: Some(own) }
+        Self { engine, audience, own: Some(own) }
     }
 
     /// Publishes it now.
@@ -181,7 +110,7 @@ impl<'e> Publication<'e> {
     }
 }
 
-impl Drop for Publication<'_> {
+impl Drop for Publication {
     fn drop(&mut self) {
         let Some(own) = self.own.take() else { return };
         let Own { thread, chain, run, reason, version, first_line, bytes, events, births } = own;
@@ -198,8 +127,10 @@ impl Drop for Publication<'_> {
         let events = events.into();
         let committed = RunEvent::Committed { thread, run, version, reason, first_line, events };
         bus.publish_sized(&chain, &committed, bytes);
+        self.audience.push(&committed, bytes);
         if let Some(ended) = ended {
             bus.publish(&chain, &ended);
+            self.audience.push(&ended, 0);
         }
         births.into_iter().for_each(|birth| self.engine.publish_birth(birth));
     }
@@ -241,13 +172,5 @@ impl Engine {
             Some(Birth { part, chain: chain.clone(), reason: *reason })
         };
         born.iter().filter_map(read).collect()
-    }
-}
-
-/// Publishes a notice about a thread.
-pub(crate) fn notice(engine: &Engine, thread: &ThreadId, chain: &ThreadId, kind: NoticeKind, why: &str) {
-    if engine.bus.is_watched() {
-        let why = engine.redactor.text(why).unwrap_or_else(|| why.to_owned());
-        engine.bus.publish(chain, &RunEvent::Notice { thread: thread.clone(), kind, why });
     }
 }

@@ -91,6 +91,36 @@ impl fmt::Debug for Subscription {
     }
 }
 
+/// The caller that something is done for, if it watches.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Audience(Option<Arc<Queue>>);
+
+impl Audience {
+    /// A caller, and where it reads what is done for it; that ends with this.
+    pub(crate) fn new() -> (Self, Subscription) {
+        let queue = Arc::new(Queue::new(Watched::All, None));
+        (Self(Some(queue.clone())), Subscription::new(queue, Weak::new()))
+    }
+
+    pub(crate) fn is_some(&self) -> bool {
+        self.0.is_some()
+    }
+
+    /// Lets it see an event; a commit added this many bytes to its log.
+    pub(crate) fn push(&self, event: &RunEvent, commit_bytes: usize) {
+        if let Some(queue) = &self.0 {
+            queue.change(|backlog| backlog.push(event, commit_bytes));
+        }
+    }
+
+    /// Says that nothing comes any more.
+    pub(crate) fn close(&self) {
+        if let Some(queue) = &self.0 {
+            queue.close();
+        }
+    }
+}
+
 impl Subscription {
     pub(crate) fn new(queue: Arc<Queue>, bus: Weak<Bus>) -> Self {
         Self { queue, bus }

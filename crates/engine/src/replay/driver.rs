@@ -7,34 +7,40 @@
 //! - *Everything else* is given: taken over as it is.
 
 use std::collections::BTreeSet;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use selvedge_items::config::{Class, ErrorClass};
 use selvedge_log::hash::sha256;
 use selvedge_log::{Signer, Trust};
+use selvedge_model::blocking::wait;
 use selvedge_model::event::{Decision, Event, ManifestChanged, ResumeMode};
 use selvedge_model::message::Block;
 use selvedge_model::{
     Batch, CallId, Cancel, Expect, Input, Message, Part, Posted, Reason, Request, RequestId, Role, RunId, RunStatus,
-    Status, Stop, ThreadId, Timestamp, ToolSpec,
+    Status, Stop, ThreadId, Timestamp, ToolKind, ToolSpec,
 };
 use selvedge_store::memory::MemoryStore;
 use selvedge_store::{Acquire, Commit, Error as StoreError, Inbox, Leases, Logs, Store};
 use serde_json::json;
 
-use super::How;
 use super::judge::Judge;
 use super::outside::{self, NoProcesses, Recorded, RecordedChildren, Timed};
 use super::recording::Step;
 use super::tape::{EngineClock, Names, StoreClock, Tape};
+use super::{How, Report};
 use crate::assignment::Assignment;
+use crate::calls::{Flight, Prepared};
+use crate::decide::Trace;
+use crate::decide::calls::{Probe, Ready};
 use crate::engine::{Engine, Options};
 use crate::error::Result;
-use crate::held::Of;
-use crate::run::{self, Heard};
+use crate::events::Audience;
+use crate::held::{Held, Leased, Observer, Of};
+use crate::outcome::Outcome;
+use crate::run::{Heard, Running, Wait};
+use crate::spawn::{Refused, spawned};
 use crate::start::{Asked, Start};
-use crate::told::Told;
-use crate::watcher::Watch;
+use crate::watcher::{Note, Watch};
 
 /// Does again what the record has.
 pub(crate) struct Driver {
@@ -44,13 +50,13 @@ pub(crate) struct Driver {
     store: Arc<MemoryStore>,
     /// Somebody else, who takes a thread away.
     other: MemoryStore,
-    work: Assignment,
+    work: Arc<Assignment>,
     /// The names that the engine and the store give.
     runs: Names,
     logs: Names,
     foreign: BTreeSet<RunId>,
     from: u64,
-    pub(crate) judge: Judge,
+    pub(crate) judge: Arc<Mutex<Judge>>,
 }
 
 /// What led to a changeset.
@@ -76,18 +82,20 @@ impl Driver {
             processes: Arc::new(NoProcesses),
             scopes: how.scopes,
             redactor: how.redactor,
+            snapshots: None,
+            prepare: None,
         });
         let (thread, foreign) = (tape.recording.thread.clone(), tape.recording.foreign_runs());
-        let work = offline(how.work, how.model, &tape);
+        let work = Arc::new(offline(how.work, how.model, &tape));
         let other = store.another();
         // What stands before in the same run is done again, but not compared.
         let from = tape.recording.before_run(how.from.unwrap_or_default());
-        Self { tape, thread, engine, store, other, work, runs, logs, foreign, from, judge }
+        Self { tape, thread, engine, store, other, work, runs, logs, foreign, from, judge: Arc::new(Mutex::new(judge)) }
     }
 
     /// Does everything again, until the record ends or the two can't be laid side by side any more.
     pub(crate) fn drive(&mut self) -> Result<()> {
-        while let Some(step) = self.tape.next_step().filter(|_| !self.judge.is_over).cloned() {
+        while let Some(step) = self.tape.next_step().filter(|_| !self.judge().is_over).cloned() {
             let before = self.tape.next();
             self.tape.wake();
             let done = match self.led(&step) {
@@ -98,8 +106,8 @@ impl Driver {
                 Led::Given => self.give(&step),
             };
             match done {
-                Err(error) => self.judge.missing(Some(json!({"error": error.to_string()}))),
-                Ok(()) if self.tape.next() == before => self.judge.missing(None),
+                Err(error) => self.judge().missing(Some(json!({"error": error.to_string()}))),
+                Ok(()) if self.tape.next() == before => self.judge().missing(None),
                 Ok(()) => {}
             }
         }
@@ -128,6 +136,22 @@ impl Driver {
         }
     }
 
+    /// What came of it.
+    pub(crate) fn conclude(self) -> Report {
+        self.judge().conclude()
+    }
+
+    fn judge(&self) -> MutexGuard<'_, Judge> {
+        lock(&self.judge)
+    }
+
+    /// A thread whose lease was taken, and of which every commit is judged.
+    fn take(&self, lease: Leased) -> Result<Box<Held>> {
+        let judge = self.judge.clone();
+        let observer: Observer = Arc::new(move |_, reason, events| lock(&judge).committed(reason, events));
+        self.engine.take_observed(lease, &Audience::default(), Some(observer))
+    }
+
     fn store_status(&self) -> Option<Status> {
         use selvedge_store::Registry;
         self.store.get(&self.thread).ok().map(|summary| summary.manifest.status)
@@ -142,7 +166,7 @@ impl Driver {
         let changeset = step.changeset().ok_or(StoreError::BadBatch)?;
         let expect = if is_birth { Expect::Absent } else { Expect::Any };
         self.store.commit(Batch::of(Part::new(self.thread.clone(), expect, changeset)))?;
-        self.judge.given();
+        self.judge().given();
         Ok(())
     }
 
@@ -151,8 +175,8 @@ impl Driver {
         let mut lease = self.engine.lease(&self.thread, Acquire::default())?;
         self.other.beat(self.last_beat(step)?)?;
         lease.set_taken_from(self.other.owner());
-        let judge = &mut self.judge;
-        let held = self.engine.take(lease, &mut |told| tell(judge, &told))?;
+        let mut held = self.take(lease)?;
+        held.observer = None;
         self.engine.give_back(held)
     }
 
@@ -173,9 +197,9 @@ impl Driver {
     fn hear(&mut self, step: &Step) -> Result<()> {
         self.store.post(request(&self.thread, step))?;
         let lease = self.engine.lease(&self.thread, Acquire::default())?;
-        let judge = &mut self.judge;
-        let mut held = self.engine.take(lease, &mut |_| {})?;
-        let heard = held.drain(Some(&self.work), Of::default(), &mut |told| tell(judge, &told));
+        let mut held = self.take(lease)?;
+        let heard = held.drain(Some(&self.work), Of::default());
+        held.observer = None;
         self.engine.give_back(held)?;
         heard.map(|_| ())
     }
@@ -188,7 +212,7 @@ impl Driver {
         let lines = self.store.read(&self.thread, lines, usize::MAX)?;
         let mut events: Vec<Event> = lines.into_iter().map(|line| line.event).collect();
         if let Some(Event::Checkpoint(checkpoint)) = events.pop() {
-            self.judge.committed(checkpoint.reason, &events);
+            self.judge().committed(checkpoint.reason, &events);
         }
         Ok(())
     }
@@ -203,7 +227,8 @@ impl Driver {
             _ => None,
         });
         let redefined: BTreeSet<String> = asked.collect();
-        for tool in self.work.tools.iter_mut().filter(|tool| redefined.contains(&tool.spec().name)) {
+        for tool in Arc::make_mut(&mut self.work).tools.iter_mut().filter(|tool| redefined.contains(&tool.spec().name))
+        {
             let hash = sha256(&tool.spec().hash.0);
             let spec = ToolSpec { hash, ..tool.spec().clone() };
             *tool = Arc::new(Recorded { spec, kind: tool.kind(), tape: self.tape.clone() });
@@ -225,7 +250,8 @@ impl Driver {
     /// Runs again what was run, from its input to its end.
     fn run(&mut self, step: &Step) -> Result<()> {
         self.redefine(step);
-        self.work.classes = self.classes(step);
+        let classes = self.classes(step);
+        Arc::make_mut(&mut self.work).classes = classes;
         let start = start(step);
         if let Some(asked) = start.request.as_ref().filter(|asked| asked.is_posted) {
             let (thread, request) = (self.thread.clone(), Request::Send(start.input.clone()));
@@ -234,20 +260,21 @@ impl Driver {
         self.runs.next_are(step.run().map(RunId::as_str));
         let lease = self.engine.lease(&self.thread, Acquire::default())?;
         let (cancel, watch) = (Cancel::new(), Watch::by_hand());
-        let mut outside = Outside {
-            tape: &self.tape,
-            judge: &mut self.judge,
-            store: &self.store,
-            other: &self.other,
-            runs: &self.runs,
-            cancel: &cancel,
-            watch: &watch,
+        let outside = Outside {
+            tape: self.tape.clone(),
+            judge: self.judge.clone(),
+            store: self.store.clone(),
+            other: self.other.another(),
+            runs: self.runs.clone(),
+            cancel: cancel.clone(),
+            note: watch.note(),
         };
-        let mut held = self.engine.take(lease, &mut |told| tell(outside.judge, &told))?;
-        let heard = Heard { cancel: &cancel, watch: &watch };
-        let ended = run::run(&mut held, start, &self.work, heard, &mut |told| outside.told(&told));
+        let mut held = self.take(lease)?;
+        held.observer = Some(Arc::new(move |thread, reason, events| outside.committed(thread, reason, events)));
+        let (mut held, ended) = self.by_the_record(held, start, Heard { cancel, watch });
+        held.observer = None;
         if self.tape.is_beyond() {
-            self.judge.missing(Some(json!("the model is asked")));
+            self.judge().missing(Some(json!("the model is asked")));
         }
         match (ended, self.tape.is_away()) {
             (_, true) => Ok(()),
@@ -255,39 +282,106 @@ impl Driver {
             (Ok(_), false) => self.engine.give_back(held),
         }
     }
-}
 
-fn tell(judge: &mut Judge, told: &Told<'_>) {
-    if let Told::Committed { reason, events, .. } = told {
-        judge.committed(*reason, events);
+    /// Makes a run whose model, tools and children answer from the record: nothing of it waits.
+    fn by_the_record(&self, held: Box<Held>, start: Start, heard: Heard) -> (Box<Held>, Result<Outcome>) {
+        let mut running = match Running::begin(held, start, self.work.clone(), heard) {
+            Ok(running) => running,
+            Err(unbegun) => {
+                let (held, error) = *unbegun;
+                return (held, Err(error));
+            }
+        };
+        loop {
+            match running.advance() {
+                Wait::Model => wait(running.listen()),
+                Wait::Retry(_) => {}
+                Wait::Ready => {
+                    self.make_ready(&mut running);
+                    running.prepared = Some(Ok(Prepared::default()));
+                }
+                Wait::Calls => {
+                    // Those come back next that do so in the record.
+                    let next = self.tape.next_step().filter(|_| !self.tape.is_away()).map(Step::outcomes);
+                    let next = next.unwrap_or_default();
+                    let is_next = |flight: &Flight| flight.is_ready() && next.contains(flight.call());
+                    let has_next = running.flights.iter().any(is_next);
+                    for flight in running.flights.iter_mut().filter(|flight| !has_next || is_next(flight)) {
+                        flight.go_here(&running.cancel);
+                    }
+                }
+                Wait::Probes(probes) => {
+                    let find_out = |Probe { ready, is_undone, .. }: Probe| {
+                        let trace = match is_undone {
+                            true => Trace::NotDone,
+                            false => ready.tool.reconcile(&ready.call, &running.cancel).into(),
+                        };
+                        (ready.call.id, trace)
+                    };
+                    let traces: Vec<_> = probes.into_iter().map(find_out).collect();
+                    running.live.traces.extend(traces);
+                }
+                Wait::Over(outcome) => return (running.held, *outcome),
+            }
+        }
+    }
+
+    /// Makes calls ready by what is on record of them. Children are not started: whether one may be is decided, and its tool answers what
+    /// it answered.
+    fn make_ready(&self, running: &mut Running) {
+        let (mut flights, mut born) = (std::mem::take(&mut running.flights), 0);
+        for flight in &mut flights {
+            let Some(Ready { tool, call, child, .. }) = &flight.ready else { continue };
+            let (tool, call, is_there) = (tool.clone(), call.clone(), child.is_some());
+            let spawning = self.work.spawning.as_ref().filter(|_| tool.kind() == ToolKind::Child);
+            let ordered = match spawning.filter(|_| !is_there) {
+                Some(spawning) => outside::refused(&self.tape, &call)
+                    .map_or_else(|| running.held.ordered(&call, &self.work, spawning, born), Err)
+                    .map(|(order, ..)| {
+                        born += 1;
+                        let thread = running.held.child_id(&order.thread);
+                        running.held.delta.events.push(spawned(&call.id, &thread, order.detached));
+                    }),
+                None => Ok(()),
+            };
+            flight.start_here(ordered.and_then(|()| tool.start(&call).map_err(Refused::from)), spawning.is_some());
+        }
+        running.flights = flights;
     }
 }
 
-/// What comes to a run from outside, when the record has it.
-struct Outside<'d> {
-    tape: &'d Tape,
-    judge: &'d mut Judge,
-    store: &'d MemoryStore,
-    other: &'d MemoryStore,
-    runs: &'d Names,
-    cancel: &'d Cancel,
-    watch: &'d Watch<'d>,
+fn lock(judge: &Mutex<Judge>) -> MutexGuard<'_, Judge> {
+    judge.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-impl Outside<'_> {
-    fn told(&mut self, told: &Told<'_>) {
-        let Told::Committed { thread, reason, .. } = told else { return };
-        tell(self.judge, told);
-        if *reason == Reason::RunFinished || self.tape.is_away() {
+/// What comes to a run from outside, when the record has it.
+struct Outside {
+    tape: Arc<Tape>,
+    judge: Arc<Mutex<Judge>>,
+    store: Arc<MemoryStore>,
+    other: MemoryStore,
+    runs: Names,
+    cancel: Cancel,
+    note: Note,
+}
+
+impl Outside {
+    fn committed(&self, thread: &ThreadId, reason: Reason, events: &[Event]) {
+        let is_over = {
+            let mut judge = lock(&self.judge);
+            judge.committed(reason, events);
+            judge.is_over
+        };
+        if reason == Reason::RunFinished || self.tape.is_away() {
             return;
         }
         let run = self.tape.next().checked_sub(1).and_then(|last| self.tape.recording.steps.get(last)?.run());
-        let next = self.tape.next_step().filter(|step| step.run() == run && !self.judge.is_over && is_decided(step));
+        let next = self.tape.next_step().filter(|step| step.run() == run && !is_over && is_decided(step));
         match next {
             // A process that died while the model was asked had set money aside for that.
-            None if self.tape.is_paid() && *reason != Reason::Reserved && !self.judge.is_over => {}
+            None if self.tape.is_paid() && reason != Reason::Reserved && !is_over => {}
             None => self.take_away(thread),
-            Some(_) if *reason == Reason::Reserved => {}
+            Some(_) if reason == Reason::Reserved => {}
             Some(step) if step.reason() == Reason::Lifecycle => self.say(thread, run),
             Some(step) => {
                 let handoff = step.events.iter().find_map(|event| match event {
@@ -311,7 +405,7 @@ impl Outside<'_> {
             // A request that is refused is not heard, and that is seen.
             _ = self.store.post(request(thread, step));
         }
-        self.watch.note();
+        self.note.note();
     }
 
     /// Takes the thread away: what the run does from here on can't be committed.

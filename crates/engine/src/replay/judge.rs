@@ -108,10 +108,10 @@ impl Judge {
     }
 
     /// What was found.
-    pub(crate) fn conclude(mut self) -> Report {
+    pub(crate) fn conclude(&mut self) -> Report {
         self.report.given += self.tape.passed();
         (self.report.state_recorded, self.report.state_now) = (hash(&self.recorded), hash(&self.now));
-        self.report
+        self.report.clone()
     }
 }
 

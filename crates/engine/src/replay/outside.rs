@@ -5,14 +5,16 @@
 
 use std::sync::Arc;
 
+use selvedge_model::answer::Drafts;
+use selvedge_model::blocking::BoxFuture;
 use selvedge_model::event::{Process, ToolFailure, ToolFailureClass, ToolOutcome};
 use selvedge_model::message::Block;
 use selvedge_model::path::Path;
 use selvedge_model::scope::{CALL_CLEANUP_SOURCE, tool_call_path};
-use selvedge_model::tool::{Call, Processes, Reconciled, Started, ToolKind};
+use selvedge_model::tool::{Call, Dispatch, Processes, Reconciled, Started, ToolKind};
 use selvedge_model::{
-    Answer, CallId, Cancel, Draft, Event, Manifest, Model, ModelError, NewThread, Output, Patch, Prompt, Stop,
-    ThreadId, Tool, ToolError, ToolSpec,
+    Answer, CallId, Cancel, Event, Manifest, Model, ModelError, NewThread, Output, Patch, Prompt, Stop, ThreadId, Tool,
+    ToolError, ToolSpec,
 };
 use serde_json::{Value, json};
 
@@ -20,7 +22,7 @@ use super::recording::Step;
 use super::tape::{Fate, Tape};
 use crate::approval::{with_change, with_redefinition};
 use crate::assignment::Assignment;
-use crate::spawn::{Children, Order};
+use crate::spawn::{Children, Order, Refused};
 
 /// The recorded model, in the time that the record has.
 pub(crate) struct Timed {
@@ -31,18 +33,25 @@ pub(crate) struct Timed {
 }
 
 impl Model for Timed {
-    fn answer(&self, prompt: &Prompt<'_>, draft: &mut dyn FnMut(Draft), cancel: &Cancel) -> Result<Answer, ModelError> {
-        let next = self.tape.next_step().filter(|step| step.asked_ms().is_some() && !self.tape.is_away());
-        let Some(step) = next else {
-            self.tape.go_beyond();
-            return Err(ModelError::Permanent { why: "the record does not ask the model here".to_owned() });
-        };
-        if let Some(stop) = stop(step) {
-            cancel.say(stop);
-        }
-        let answer = self.recorded.answer(prompt, draft, cancel);
-        self.tape.let_answer();
-        answer
+    fn answer<'a>(
+        &'a self,
+        prompt: &'a Prompt<'a>,
+        draft: &'a mut Drafts<'a>,
+        cancel: &'a Cancel,
+    ) -> BoxFuture<'a, Result<Answer, ModelError>> {
+        Box::pin(async move {
+            let next = self.tape.next_step().filter(|step| step.asked_ms().is_some() && !self.tape.is_away());
+            let Some(step) = next else {
+                self.tape.go_beyond();
+                return Err(ModelError::Permanent { why: "the record does not ask the model here".to_owned() });
+            };
+            if let Some(stop) = stop(step) {
+                cancel.say(stop);
+            }
+            let answer = self.recorded.answer(prompt, draft, cancel).await;
+            self.tape.let_answer();
+            answer
+        })
     }
 
     fn context_tokens_max(&self, model: &str) -> Option<u64> {
@@ -111,11 +120,11 @@ impl Started for Ready {
         None
     }
 
-    fn dispatch(self: Box<Self>, _: &Cancel) -> Result<Output, ToolError> {
-        match self.tape.fate(&self.call.id) {
+    fn dispatch(self: Box<Self>, _: &Cancel) -> Dispatch {
+        Dispatch::Done(match self.tape.fate(&self.call.id) {
             Fate::Ended(step, outcome) => Ok(output(step, outcome, &self.call, &self.tape)),
             _ => Err(ToolError::Lost { tool: self.tool, why: "the record has no outcome of it".to_owned() }),
-        }
+        })
     }
 }
 
@@ -137,11 +146,6 @@ impl Children for RecordedChildren {
         self.today.order(call, parent)
     }
 
-    fn refused(&self, call: &Call) -> Option<ToolFailure> {
-        let outside = [ToolFailureClass::ParentUnverified, ToolFailureClass::OverBudget, ToolFailureClass::NotLaunched];
-        failure(&self.tape, call).filter(|failure| outside.contains(&failure.class))
-    }
-
     fn assignment(&self, _: &Manifest) -> Result<Assignment, String> {
         Err("children are not run again".to_owned())
     }
@@ -149,10 +153,12 @@ impl Children for RecordedChildren {
     fn launch(&self, _: &ThreadId) -> Result<Box<dyn Started>, String> {
         Err("children are not run again".to_owned())
     }
+}
 
-    fn are_recorded(&self) -> bool {
-        true
-    }
+/// What kept the child of a call from being started, where the record says that it came from outside.
+pub(crate) fn refused(tape: &Tape, call: &Call) -> Option<Refused> {
+    let outside = [ToolFailureClass::ParentUnverified, ToolFailureClass::OverBudget, ToolFailureClass::NotLaunched];
+    failure(tape, call).filter(|failure| outside.contains(&failure.class)).map(Refused::outside)
 }
 
 /// How a call failed that its tool did not answer.

@@ -112,6 +112,15 @@ impl Step {
         self.checkpoint.run_id.as_ref()
     }
 
+    /// The calls that come to an end here.
+    pub(crate) fn outcomes(&self) -> Vec<CallId> {
+        let call = |event: &Event| match event {
+            Event::ToolOutcome(outcome) => Some(outcome.call_id.clone()),
+            _ => None,
+        };
+        self.events.iter().filter_map(call).collect()
+    }
+
     /// Whether a run begins here.
     pub(crate) fn begins_run(&self) -> bool {
         self.events.iter().any(|event| matches!(event, Event::RunStarted(_)))

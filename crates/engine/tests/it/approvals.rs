@@ -17,7 +17,7 @@ use selvedge_model::{
     Batch, Call, CallId, Cancel, Changeset, Classify, Clock, Digest, Event, Expect, Message, Output, Part, Reason,
     Request, Role, Status, Stop, ThreadId, Timestamp, Tool,
 };
-use selvedge_store::{Commit, Inbox, Registry};
+use selvedge_store::{Commit, Inbox, Logs, Registry};
 use serde_json::{Value, json};
 
 use crate::support::{Counting, House, Reply, agent, die, request};
@@ -116,7 +116,14 @@ fn several_calls_wait_together_and_are_made_in_the_order_of_their_names_once_all
     house.decide(&thread, "p1", Choice::Approve(None), &payer).unwrap();
     let ended = house.go_on(&thread, &payer);
     assert_eq!((ended.status.status().unwrap(), ended.result.as_deref()), (Status::Completed, Some("done")));
-    let results: Vec<_> = house.results(&thread).into_iter().map(|(id, _)| id).collect();
+    let lines = house.store.read(&thread, 0, usize::MAX).unwrap();
+    let made = lines.iter().filter_map(|line| match &line.event {
+        Event::ToolIntent(intent) => Some(intent.call_id.as_str()),
+        _ => None,
+    });
+    assert_eq!(made.collect::<Vec<_>>(), ["p1", "p2"]);
+    let mut results: Vec<_> = house.results(&thread).into_iter().map(|(id, _)| id).collect();
+    results.sort_unstable();
     assert_eq!(results, ["l", "p1", "p2"]);
     assert_eq!(payer.paid.load(Ordering::SeqCst), 2);
 }
@@ -408,11 +415,11 @@ fn what_is_told_of_a_call_that_somebody_changed_is_what_is_called() {
     let thread = house.asked(&payer);
     house.decide(&thread, "p1", Choice::Edit(json!({"amount": 7})), &payer).unwrap();
     let mut called = Vec::new();
-    let mut tell = |told: selvedge_engine::Told<'_>| {
-        if let selvedge_engine::Told::Calling { arguments, .. } = told {
+    let mut tell = |told: selvedge_engine::RunEvent| {
+        if let selvedge_engine::RunEvent::Calling { arguments, .. } = told {
             called.push(arguments.clone());
         }
     };
     house.engine.resume(&thread, Input::nothing(), &payer.work, &Cancel::new(), &mut tell).unwrap();
-    assert_eq!(called, [json!({"amount": 7})]);
+    assert_eq!(called, [Arc::new(json!({"amount": 7}))]);
 }

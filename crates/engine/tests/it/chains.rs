@@ -4,14 +4,14 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
-use selvedge_engine::{Assignment, Input, Outcome, Told};
+use selvedge_engine::{Assignment, Input, NoticeKind, Outcome, RunEvent};
 use selvedge_model::ToolKind;
 use selvedge_model::answer::{Answer, End, Usage};
 use selvedge_model::event::{BlobErased, EffectClass, HandoffReason};
 use selvedge_model::limits::Limits;
 use selvedge_model::message::Block;
 use selvedge_model::{
-    AgentId, Batch, CallId, Cancel, Changeset, Classify, Draft, Event, Expect, Message, MessageId, Model, ModelError,
+    AgentId, Batch, CallId, Cancel, Changeset, Classify, Draft, Event, Expect, Message, MessageId, ModelError,
     NewThread, Output, Part, Posted, Prompt, Reason, Request, Role, Status, Stop, ThreadId,
 };
 use selvedge_store::{Acquire, Commit, Inbox, Leases, Logs, Registry};
@@ -29,7 +29,9 @@ pub(crate) struct Small {
     firsts: std::sync::Mutex<Vec<String>>,
 }
 
-impl Model for Small {
+crate::support::as_model!(Small);
+
+impl crate::support::Blocking for Small {
     fn answer(&self, prompt: &Prompt<'_>, _: &mut dyn FnMut(Draft), _: &Cancel) -> Result<Answer, ModelError> {
         let asked = self.asked.fetch_add(1, Ordering::SeqCst);
         self.firsts.lock().unwrap().push(prompt.messages[0].plain_text());
@@ -43,7 +45,7 @@ impl Model for Small {
             }
             false => (vec![Block::text("that was all")], End::Finished),
         };
-        Ok(Answer { content, end, usage: Some(usage), session: None })
+        Ok(Answer::new(content, end).using(usage))
     }
 
     fn context_tokens_max(&self, _: &str) -> Option<u64> {
@@ -321,7 +323,8 @@ fn what_somebody_else_wants_of_a_chain_and_can_not_have_does_not_end_its_run() {
         house.store.post(request(&thread, &format!("send-{index}"), Request::Send(input))).unwrap();
     }
     let mut dropped = 0;
-    let mut tell = |told: Told<'_>| dropped += usize::from(matches!(told, Told::Dropped { .. }));
+    let mut tell =
+        |told: RunEvent| dropped += usize::from(matches!(told, RunEvent::Notice { kind: NoticeKind::Dropped, .. }));
     let ended = house.engine.send(&thread, Input::text("count"), &work, &Cancel::new(), &mut tell).unwrap();
     assert_eq!((ended.status.status().unwrap(), ended.result.as_deref()), (Status::Completed, Some("that was all")));
     assert_eq!(dropped, 2);
@@ -341,8 +344,8 @@ fn whoever_speaks_to_a_chain_that_hands_itself_over_is_told_its_end() {
     house.once_after(Reason::ToolResultsCommitted, move |_| {
         *begun.lock().unwrap() = Some(std::thread::spawn(move || {
             let mut links = std::collections::HashSet::new();
-            let mut tell = |told: Told<'_>| {
-                if let Told::Committed { thread, .. } = told {
+            let mut tell = |told: RunEvent| {
+                if let RunEvent::Committed { thread, .. } = told {
                     links.insert(thread.clone());
                 }
             };
@@ -383,7 +386,7 @@ fn who_gets_a_thread_while_it_speaks_to_it_looks_again() {
                     await_end();
                 }));
                 let is_slow = std::sync::Mutex::new(Some(is_slow));
-                house.engine = house.engine.preparing(Arc::new(move |manifest, _| {
+                house.prepare(Arc::new(move |manifest, _| {
                     if manifest.continuation_of.is_some() {
                         let slow = is_slow.lock().unwrap().take();
                         _ = slow.map(|slow| slow.recv_timeout(Duration::from_secs(5)));
@@ -710,12 +713,14 @@ struct Dense {
     asked: AtomicUsize,
 }
 
-impl Model for Dense {
+crate::support::as_model!(Dense);
+
+impl crate::support::Blocking for Dense {
     fn answer(&self, prompt: &Prompt<'_>, _: &mut dyn FnMut(Draft), _: &Cancel) -> Result<Answer, ModelError> {
         self.asked.fetch_add(1, Ordering::SeqCst);
         let bytes: usize = prompt.messages.iter().map(|message| message.plain_text().len()).sum();
         let usage = Usage { input_tokens: bytes as u64, output_tokens: 1, ..Usage::default() };
-        Ok(Answer { content: vec![Block::text("so")], end: End::Finished, usage: Some(usage), session: None })
+        Ok(Answer::new(vec![Block::text("so")], End::Finished).using(usage))
     }
 
     fn context_tokens_max(&self, _: &str) -> Option<u64> {

@@ -14,7 +14,7 @@ use selvedge_model::limits::Limits;
 use selvedge_model::message::Block;
 use selvedge_model::scope::Scopes;
 use selvedge_model::{
-    AgentId, CallId, Cancel, Draft, Model, ModelError, Prompt, Reason, Request, Role, RunId, Status, Stop, ThreadId,
+    AgentId, CallId, Cancel, Draft, ModelError, Prompt, Reason, Request, Role, RunId, Status, Stop, ThreadId,
 };
 use selvedge_store::{Inbox, Logs, Registry};
 use serde_json::json;
@@ -46,12 +46,14 @@ impl Drafting {
     }
 }
 
-impl Model for Drafting {
+crate::support::as_model!(Drafting);
+
+impl crate::support::Blocking for Drafting {
     fn answer(&self, prompt: &Prompt<'_>, draft: &mut dyn FnMut(Draft), _: &Cancel) -> Result<Answer, ModelError> {
         let is_answered = prompt.messages.last().is_some_and(|message| message.role == Role::Tool);
         if is_answered {
             let content = vec![Block::text("that is all")];
-            return Ok(Answer { content, end: End::Finished, usage: None, session: None });
+            return Ok(Answer::new(content, End::Finished));
         }
         self.pieces.iter().for_each(|piece| draft(piece.clone()));
         let fails = |left: usize| left.checked_sub(1);
@@ -61,7 +63,7 @@ impl Model for Drafting {
         }
         let has_calls = self.answer.iter().any(|block| matches!(block, Block::ToolCall { .. }));
         let end = if has_calls { End::ToolCalls } else { End::Finished };
-        Ok(Answer { content: self.answer.clone(), end, usage: None, session: None })
+        Ok(Answer::new(self.answer.clone(), end))
     }
 
     fn context_tokens_max(&self, _: &str) -> Option<u64> {

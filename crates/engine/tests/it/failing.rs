@@ -8,8 +8,8 @@ use selvedge_engine::{Input, Redactor};
 use selvedge_items::config::{Class, ErrorClass};
 use selvedge_model::event::EffectClass;
 use selvedge_model::scope::Scopes;
-use selvedge_model::{Cancel, Classify, ModelError, Output, Reason, Status, Stop};
-use selvedge_store::Error as StoreError;
+use selvedge_model::{Call, CallId, Cancel, Classify, Event, ModelError, Output, Reason, Status, Stop};
+use selvedge_store::{Error as StoreError, Logs};
 use serde_json::json;
 
 use crate::support::{Counting, House, Reply, agent, roles};
@@ -73,7 +73,7 @@ fn what_could_not_be_prepared_does_not_run_here_any_more() {
     let mut house = House::new();
     let thread = house.thread();
     let refused = |_: &_, _: &_| Err(StoreError::Database { why: "not now".to_owned(), retryable: true });
-    house.engine = house.engine.preparing(Arc::new(refused));
+    house.prepare(Arc::new(refused));
     let (work, cancel) = (agent(vec![Reply::Says("hello")], Vec::new()), Cancel::new());
     let ended = house.engine.send(&thread, Input::text("hi"), &work, &cancel, &mut |_| {});
     assert!(ended.unwrap_err().to_string().contains("not now"));
@@ -178,4 +178,33 @@ fn secrets_are_in_no_log_and_no_blob() {
     let blob = house.loaded(&thread).calls.values().next().unwrap().outcome.clone().unwrap().blob.unwrap();
     let blob = selvedge_store::Logs::blob(&*house.store, &thread, &blob).unwrap();
     assert!(!String::from_utf8(blob).unwrap().contains("hunter22"));
+}
+
+/// Its outcome was only recorded once all calls of the round were back: a death before that made somebody look for it.
+#[test]
+fn what_may_run_once_is_on_record_while_the_others_of_its_round_still_run() {
+    let house = House::new();
+    let thread = house.thread();
+    let mut look = Counting::new("look", EffectClass::Pure);
+    let store = house.store.clone();
+    look.meanwhile = Arc::new(move |call: &Call| {
+        let is_paid = || {
+            let lines = store.read(&call.thread, 0, usize::MAX).unwrap();
+            lines
+                .iter()
+                .any(|line| matches!(&line.event, Event::ToolOutcome(outcome) if outcome.call_id.as_str() == "p"))
+        };
+        let until = std::time::Instant::now() + Duration::from_secs(20);
+        while !is_paid() && std::time::Instant::now() < until {
+            std::thread::yield_now();
+        }
+        assert!(is_paid(), "the payment is on record before this call ends");
+    });
+    let pay = Arc::new(Counting::new("pay", EffectClass::AtMostOnce));
+    let calls = vec![("l", "look", json!({})), ("p", "pay", json!({}))];
+    let work = agent(vec![Reply::Calls(calls), Reply::Says("done")], vec![Arc::new(look), pay.clone()]);
+    let ended = house.send(&thread, Input::text("go"), &work).0.unwrap();
+    assert_eq!(ended.result.as_deref(), Some("done"));
+    assert_eq!(house.answer_of(&thread, &CallId::new("l").unwrap()), Some(json!("done")));
+    assert_eq!(pay.ran.load(Ordering::SeqCst), 1);
 }

@@ -7,8 +7,8 @@ use selvedge_engine::Input;
 use selvedge_model::event::Handoff;
 use selvedge_model::limits::Limits;
 use selvedge_model::{
-    AgentId, Answer, Batch, Cancel, Changeset, Classify, Draft, Event, Expect, Kind, Message, Model, ModelError, Money,
-    NewThread, Part, Price, Prompt, Reason, Role, RunId, RunMeta, Status, Stop, ThreadId,
+    AgentId, Answer, Answered, Batch, Cancel, Changeset, Classify, Draft, Event, Expect, Kind, Message, ModelError,
+    Money, NewThread, Part, Price, Prompt, Reason, Role, RunId, RunMeta, Status, Stop, ThreadId,
 };
 use selvedge_store::{Acquire, Commit, Leases, Ledger, Logs, Registry};
 use serde_json::json;
@@ -19,7 +19,9 @@ use crate::support::{House, Meanwhile, Reply, agent};
 /// A model in whose call the process dies.
 pub(crate) struct Deadly;
 
-impl Model for Deadly {
+crate::support::as_model!(Deadly);
+
+impl crate::support::Blocking for Deadly {
     fn answer(&self, _: &Prompt<'_>, _: &mut dyn FnMut(Draft), _: &Cancel) -> Result<Answer, ModelError> {
         panic!("the process dies here")
     }
@@ -157,11 +159,17 @@ fn whoever_waits_to_go_on_with_a_thread_that_comes_to_its_end_meanwhile_runs_not
         let late = scope.spawn(|| other.engine.resume(&thread, Input::nothing(), &work, &Cancel::new(), &mut |_| {}));
         // It has seen that the thread has not ended, and waits.
         std::thread::sleep(Duration::from_millis(50));
+        let first = house.waiting(&thread).remove(0);
         let run = |meta, reason| {
-            let changeset =
+            let mut changeset =
                 Changeset { run_id: Some(RunId::new("r1").unwrap()), run_meta: Some(meta), ..Changeset::empty(reason) };
+            let mut consumed = Vec::new();
+            if reason == Reason::UserMessage {
+                changeset.events.push(Event::RequestAnswered(Answered::applied(&first)));
+                consumed.push((thread.clone(), first.id.clone()));
+            }
             let part = Part::new(thread.clone(), Expect::Any, changeset);
-            house.store.commit(Batch::of(part.under(lease.epoch))).unwrap();
+            house.store.commit(Batch { consumed, ..Batch::of(part.under(lease.epoch)) }).unwrap();
         };
         let meta = RunMeta::started(AgentId::new("scribe").unwrap(), "user").under_lease();
         run(meta.clone(), Reason::UserMessage);
@@ -184,7 +192,7 @@ fn of_two_who_resume_a_thread_at_once_the_later_goes_on_with_its_successor() {
     let later: Meanwhile = Box::new(move |thread| {
         let thread = thread.clone();
         std::thread::spawn(move || {
-            let resumed = other.engine.resume(&thread, Input::text("two"), &work(), &Cancel::new(), &mut |_| {});
+            let resumed = other.engine.resume(&thread, Input::text("two"), work(), &Cancel::new(), &mut |_| {});
             sender.send(resumed).unwrap();
         });
         std::thread::sleep(Duration::from_millis(100));

@@ -9,9 +9,9 @@ use selvedge_engine::{Assignment, Choice, Error, Input, Permission};
 use selvedge_items::config::Stops;
 use selvedge_model::event::{EffectClass, Process, SuspendReason};
 use selvedge_model::limits::Limits;
-use selvedge_model::tool::{Reconciled, Started};
+use selvedge_model::tool::{Dispatch, Reconciled, Started};
 use selvedge_model::{
-    AgentId, Call, CallId, Cancel, Classify, Clock, Event, NewThread, Output, Price, Status, ThreadId, Timestamp, Tool,
+    AgentId, Call, CallId, Cancel, Classify, Clock, Event, NewThread, Price, Status, ThreadId, Timestamp, Tool,
     ToolError, ToolSpec,
 };
 use selvedge_store::Registry;
@@ -209,11 +209,12 @@ impl Started for Stuck {
         None
     }
 
-    fn dispatch(self: Box<Self>, cancel: &Cancel) -> Result<Output, ToolError> {
-        match cancel.wait(Duration::from_secs(60)) {
-            Some(_) => Err(ToolError::Stopped { tool: self.0.name.clone() }),
-            None => Ok(Output::text("woke up by itself")),
-        }
+    fn dispatch(self: Box<Self>, cancel: &Cancel) -> Dispatch {
+        let stopped = cancel.stopped();
+        Dispatch::future(async move {
+            stopped.await;
+            Err(ToolError::Stopped { tool: self.0.name.clone() })
+        })
     }
 }
 
@@ -371,7 +372,7 @@ fn a_run_that_is_killed_again_and_again_still_comes_to_the_end_of_its_time() {
         next
     };
     let resume =
-        |house: &House| house.engine.resume(&thread, Input::nothing(), &with(house), &Cancel::new(), &mut |_| {});
+        |house: &House| house.engine.resume(&thread, Input::nothing(), with(house), &Cancel::new(), &mut |_| {});
     dies(|| _ = resume(&alive()));
     // With no time left, the call that is still open is not made a third time: it would kill this one too.
     let ended = resume(&alive()).unwrap();
@@ -451,7 +452,7 @@ fn each_turn_says_what_it_used() {
     house
         .engine
         .send(&thread, Input::text("hi"), &work, &Cancel::new(), &mut |told| {
-            if let selvedge_engine::Told::Committed { events, .. } = told {
+            if let selvedge_engine::RunEvent::Committed { events, .. } = told {
                 used.extend(events.iter().filter_map(|event| match event {
                     Event::Usage(usage) => Some((usage.model.clone(), usage.cost.tokens())),
                     _ => None,

@@ -9,6 +9,8 @@ mod events;
 mod failing;
 mod families;
 mod limits;
+mod opaque;
+mod opened;
 mod orphans;
 mod panicking;
 mod recovery;

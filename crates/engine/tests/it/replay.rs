@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use selvedge_engine::assignment::Asking;
-use selvedge_engine::replay::{How, Recording, Report, replay};
+use selvedge_engine::replay::{How, Recording, Report, Step, replay};
 use selvedge_engine::spawn::{Children, Order, Spawning};
 use selvedge_engine::{Assignment, Choice, Input, Permission, Redactor};
 use selvedge_items::config::{Class, ErrorClass, Stops, Wait};
@@ -196,7 +196,8 @@ fn a_changed_state_is_named_where_it_begins() {
     let begun = recording.steps.iter_mut().find(|step| step.reason() == Reason::UserMessage).unwrap();
     begun.events.insert(1, Event::Snapshot(selvedge_model::event::Snapshot { state: json!({"seen": 0}) }));
     // A state that the run was not given: now it is given one that the record's own patches do not show.
-    let version = recording.steps.iter().find(|step| step.reason() == Reason::ToolResultsCommitted).unwrap().version();
+    let has_patch = |step: &&Step| step.events.iter().any(|event| matches!(event, Event::Patch(_)));
+    let version = recording.steps.iter().find(has_patch).unwrap().version();
     for step in &mut recording.steps {
         for event in &mut step.events {
             if let Event::Patch(patch) = event {

@@ -37,7 +37,7 @@ fn keeping_as(mut house: House, change: impl Fn(&mut StatePersistence)) -> House
     config.retention.on_completion.action = Action::Keep;
     change(&mut config);
     let keeper = Keeper::new(Arc::new(house.store.inner.another()), config).unwrap();
-    house.engine = house.engine.keeping(keeper);
+    house.keep(keeper);
     house
 }
 
@@ -124,7 +124,7 @@ fn a_thread_is_taken_up_from_a_snapshot_that_only_memory_holds() {
     let raise = Input::nothing().raising(Limits { turns: Some(5), ..Limits::default() });
     let mut told = Vec::new();
     let ended = other.engine.resume(&thread, raise, &work, &Cancel::new(), &mut |heard| {
-        if let selvedge_engine::Told::Snapshot { why } = heard {
+        if let selvedge_engine::RunEvent::Notice { why, .. } = heard {
             told.push(why.to_owned());
         }
     });
@@ -185,7 +185,7 @@ fn beside_a_run(is_full: bool) -> (House, ThreadId) {
     let slow = Slow { store: house.store.inner.another(), go: Mutex::new(go), is_full };
     let mut config = StatePersistence::builtin();
     config.retention.on_completion.action = Action::Keep;
-    house.engine = house.engine.keeping(Keeper::new(Arc::new(slow), config).unwrap());
+    house.keep(Keeper::new(Arc::new(slow), config).unwrap());
     let thread = house.thread();
     let long = "a long story ".repeat(6_000);
     let work = looking(Reply::Says("done"));

@@ -3,9 +3,9 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-use selvedge_engine::Input;
+use selvedge_engine::{Input, RunEvent};
 use selvedge_model::event::EffectClass;
-use selvedge_model::{Message, MessageId, Request, Role, Status};
+use selvedge_model::{AgentId, Cancel, Event, Message, MessageId, NewThread, Reason, Request, Role, Status, Stop};
 use selvedge_store::{Inbox, Leases};
 use serde_json::json;
 
@@ -182,11 +182,54 @@ fn a_request_that_is_posted_while_the_same_one_is_being_served_is_not_served_aga
     let thread = house.thread();
     let id = selvedge_model::RequestId::new("k1").unwrap();
     let (store, posted) = (house.store.clone(), request(&thread, "k1", Request::Send(Input::text("hi"))));
-    house.engine = house.engine.preparing(Arc::new(move |_, _| store.post(posted.clone()).map(|_| ())));
+    house.prepare(Arc::new(move |_, _| store.post(posted.clone()).map(|_| ())));
     let work = agent(vec![Reply::Says("hello"), Reply::Says("hello again")], Vec::new());
     let cancel = selvedge_model::Cancel::new();
     let ended = house.engine.send_as(&thread, id, Input::text("hi"), &work, &cancel, &mut |_| {}).unwrap();
     assert_eq!(ended.result.as_deref(), Some("hello"));
     assert_eq!(roles(&house.loaded(&thread)), "ua");
     assert!(house.waiting(&thread).is_empty());
+}
+
+/// It stood in the first changeset, which no run had heard.
+#[test]
+fn what_a_thread_begins_with_is_said_by_its_first_run() {
+    let house = House::new();
+    let new = NewThread::of(AgentId::new("scribe").unwrap());
+    let thread = house.engine.create(new, vec![Message::text(Role::User, "count")]).unwrap();
+    assert!(house.loaded(&thread).messages.is_empty());
+    assert_eq!(house.waiting(&thread).len(), 1, "it waits in the inbox");
+    let work = agent(vec![Reply::Says("one, two")], Vec::new());
+    let mut heard = Vec::new();
+    let ended = house.engine.resume(&thread, Input::nothing(), &work, &Cancel::new(), &mut |told| heard.push(told));
+    assert_eq!(ended.unwrap().result.as_deref(), Some("one, two"));
+    assert!(house.waiting(&thread).is_empty());
+    let first = heard.iter().find_map(|told| match told {
+        RunEvent::Committed { reason: Reason::UserMessage, version, events, .. } => Some((*version, events.clone())),
+        _ => None,
+    });
+    let (version, events) = first.expect("whoever lets it begin sees that");
+    let is_said = |event: &Event| matches!(event, Event::Message(message) if message.plain_text() == "count");
+    assert!(version == 1 && events.iter().any(is_said), "{events:?}");
+    assert!(events.iter().any(|event| matches!(event, Event::RequestAnswered(_))));
+}
+
+#[test]
+fn what_a_thread_was_to_begin_with_stays_when_it_is_stopped_before() {
+    let house = House::new();
+    let new = NewThread::of(AgentId::new("scribe").unwrap());
+    let thread = house.engine.create(new, vec![Message::text(Role::User, "count")]).unwrap();
+    house.engine.stop(&thread, Stop::Cancelled).unwrap();
+    let loaded = house.loaded(&thread);
+    assert_eq!((loaded.manifest.status, roles(&loaded).as_str()), (Status::Cancelled, "u"));
+    assert!(house.waiting(&thread).is_empty());
+}
+
+#[test]
+fn a_child_that_a_program_creates_belongs_to_its_family() {
+    let house = House::new();
+    let parent = house.thread();
+    let new = NewThread { parent_id: Some(parent.clone()), ..NewThread::of(AgentId::new("scribe").unwrap()) };
+    let child = house.engine.create(new, Vec::new()).unwrap();
+    assert_eq!(house.loaded(&child).manifest.family_root(), &parent);
 }

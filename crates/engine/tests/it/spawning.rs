@@ -8,10 +8,10 @@ use selvedge_engine::spawn::{Children, Order, Spawning};
 use selvedge_engine::{Assignment, Input, Outcome};
 use selvedge_model::event::{EffectClass, Process};
 use selvedge_model::limits::Limits;
-use selvedge_model::tool::{Risk, Started, ToolKind};
+use selvedge_model::tool::{Dispatch, Risk, Started, ToolKind};
 use selvedge_model::{
     AgentId, Call, CallId, Cancel, Classify, Event, Manifest, Message, Money, NewThread, Output, Price, Reason, Role,
-    Status, Stop, ThreadId, ToolError,
+    Status, Stop, ThreadId,
 };
 use selvedge_store::{Acquire, Filter, Inbox, Leases, Ledger, Logs, Registry};
 use serde_json::{Value, json};
@@ -62,9 +62,9 @@ impl Started for Launched {
         Some(Process { pid: 7_000_000, start_time: 3, boot_id: None })
     }
 
-    fn dispatch(self: Box<Self>, _: &Cancel) -> Result<Output, ToolError> {
+    fn dispatch(self: Box<Self>, _: &Cancel) -> Dispatch {
         self.0.fetch_add(1, Ordering::SeqCst);
-        Ok(Output::text("let go"))
+        Dispatch::Done(Ok(Output::text("let go")))
     }
 }
 
@@ -565,12 +565,12 @@ impl Started for Gated {
         self.process.clone()
     }
 
-    fn dispatch(self: Box<Self>, _: &Cancel) -> Result<Output, ToolError> {
+    fn dispatch(self: Box<Self>, _: &Cancel) -> Dispatch {
         let first = self.store.read(&self.thread, 0, 1).unwrap().remove(0);
         let Event::ThreadCreated(created) = first.event else { panic!("{first:?}") };
         assert_eq!(created.thread.process, self.process, "who it is stands there before it may act");
         self.opened.fetch_add(1, Ordering::SeqCst);
-        Ok(Output::text("let go"))
+        Dispatch::Done(Ok(Output::text("let go")))
     }
 }
 

@@ -12,8 +12,8 @@ use selvedge_model::id::ReservationId;
 use selvedge_model::limits::Limits;
 use selvedge_model::message::Block;
 use selvedge_model::{
-    AgentId, Batch, Cancel, Changeset, Classify, Draft, Expect, Model, ModelError, Money, NewThread, Part, Price,
-    Prompt, Reason, Status, Stop, ThreadId,
+    AgentId, Batch, Cancel, Changeset, Classify, Draft, Expect, ModelError, Money, NewThread, Part, Price, Prompt,
+    Reason, Status, Stop, ThreadId,
 };
 use selvedge_store::conformance::support::SeededIds;
 use selvedge_store::{Commit, Ledger, Logs};
@@ -107,8 +107,8 @@ fn what_is_told_has_the_numbers_of_the_lines() {
     let thread = house.thread();
     let work = paid(vec![Reply::Says("hello")], "1");
     let mut told = Vec::new();
-    let mut tell = |one: selvedge_engine::Told<'_>| {
-        if let selvedge_engine::Told::Committed { seq, events, .. } = one {
+    let mut tell = |one: selvedge_engine::RunEvent| {
+        if let selvedge_engine::RunEvent::Committed { first_line: seq, events, .. } = one {
             told.extend(events.iter().enumerate().map(|(index, event)| (seq + index as u64, event.clone())));
         }
     };
@@ -168,12 +168,18 @@ impl Using {
     }
 }
 
-impl Model for Using {
+crate::support::as_model!(Using);
+
+impl crate::support::Blocking for Using {
     fn answer(&self, prompt: &Prompt<'_>, _: &mut dyn FnMut(Draft), _: &Cancel) -> Result<Answer, ModelError> {
         self.asked.fetch_add(1, Ordering::SeqCst);
         (self.meanwhile)(prompt);
         let content = vec![Block::text("so it is")];
-        Ok(Answer { content, end: End::Finished, usage: self.usage, session: None })
+        let answer = Answer::new(content, End::Finished);
+        Ok(match self.usage {
+            Some(usage) => answer.using(usage),
+            None => answer,
+        })
     }
 
     fn context_tokens_max(&self, _: &str) -> Option<u64> {

@@ -6,17 +6,20 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use selvedge_engine::{Assignment, Engine, Input, Options, Outcome, Redactor, Told};
+use selvedge_engine::engine::Prepare;
+use selvedge_engine::snapshot::Keeper;
+use selvedge_engine::{Assignment, Engine, Input, NoticeKind, Options, Outcome, Redactor, RunEvent};
 use selvedge_log::{Head, Line, Signer, Trust};
 use selvedge_model::account::{Account, AccountId, Posting, Reservation};
-use selvedge_model::answer::{Answer, End, Usage};
+use selvedge_model::answer::{Answer, Drafts, End, Usage};
+use selvedge_model::blocking::BoxFuture;
 use selvedge_model::event::{EffectClass, Process};
 use selvedge_model::message::Block;
 use selvedge_model::scope::Scopes;
-use selvedge_model::tool::{Processes, Reconciled, Risk, Started, ToolKind};
+use selvedge_model::tool::{Dispatch, Processes, Reconciled, Risk, Started, ToolKind};
 use selvedge_model::{
-    AgentId, Batch, Call, CallId, Cancel, CommitKey, Digest, Draft, Model, ModelError, NewThread, Output, OwnerId,
-    Posted, Prompt, Reason, Request, RequestId, Role, Stop, ThreadId, Timestamp, Tool, ToolError, ToolSpec,
+    AgentId, Batch, Call, CallId, Cancel, CommitKey, Digest, Draft, Message, Model, ModelError, NewThread, Output,
+    OwnerId, Posted, Prompt, Reason, Request, RequestId, Role, Stop, ThreadId, Timestamp, Tool, ToolError, ToolSpec,
 };
 use selvedge_store::conformance::support::{ScriptedClock, SeededIds};
 use selvedge_store::memory::MemoryStore;
@@ -235,7 +238,48 @@ pub(crate) enum Reply {
     Stops(Cancel),
 }
 
-impl Model for Listed {
+/// A model that blocks while it answers, as tests may: the runtime goes on with others meanwhile.
+pub(crate) trait Blocking: Send + Sync {
+    fn answer(
+        &self,
+        prompt: &Prompt<'_>,
+        draft: &mut dyn FnMut(Draft),
+        cancel: &Cancel,
+    ) -> std::result::Result<Answer, ModelError>;
+
+    fn context_tokens_max(&self, _: &str) -> Option<u64> {
+        None
+    }
+}
+
+/// Makes a model of one that blocks.
+macro_rules! as_model {
+    ($blocking:ty) => {
+        impl selvedge_model::Model for $blocking {
+            fn answer<'a>(
+                &'a self,
+                prompt: &'a selvedge_model::Prompt<'a>,
+                draft: &'a mut selvedge_model::answer::Drafts<'a>,
+                cancel: &'a selvedge_model::Cancel,
+            ) -> selvedge_model::blocking::BoxFuture<
+                'a,
+                std::result::Result<selvedge_model::Answer, selvedge_model::ModelError>,
+            > {
+                let answer = move || $crate::support::Blocking::answer(self, prompt, &mut |piece| draft(piece), cancel);
+                Box::pin(async move { tokio::task::block_in_place(answer) })
+            }
+
+            fn context_tokens_max(&self, model: &str) -> Option<u64> {
+                $crate::support::Blocking::context_tokens_max(self, model)
+            }
+        }
+    };
+}
+pub(crate) use as_model;
+
+as_model!(Listed);
+
+impl Blocking for Listed {
     fn answer(
         &self,
         prompt: &Prompt<'_>,
@@ -268,11 +312,42 @@ impl Model for Listed {
                 return Err(ModelError::Stopped { partial, usage });
             }
         };
-        Ok(Answer { content, end, usage: Some(usage), session: None })
+        Ok(Answer::new(content, end).using(usage))
     }
 
     fn context_tokens_max(&self, _: &str) -> Option<u64> {
         None
+    }
+}
+
+/// A model that remembers the messages of every prompt before another one answers it.
+pub(crate) struct Remembering {
+    model: Arc<dyn Model>,
+    pub(crate) prompts: Mutex<Vec<Vec<Arc<Message>>>>,
+}
+
+impl Remembering {
+    /// Puts one before the model of an assignment.
+    pub(crate) fn before(work: &mut Assignment) -> Arc<Self> {
+        let remembering = Arc::new(Self { model: work.model.clone(), prompts: Mutex::default() });
+        work.model = remembering.clone();
+        remembering
+    }
+}
+
+impl Model for Remembering {
+    fn answer<'a>(
+        &'a self,
+        prompt: &'a Prompt<'a>,
+        draft: &'a mut Drafts<'a>,
+        cancel: &'a Cancel,
+    ) -> BoxFuture<'a, std::result::Result<Answer, ModelError>> {
+        self.prompts.lock().unwrap().push(prompt.messages.to_vec());
+        self.model.answer(prompt, draft, cancel)
+    }
+
+    fn context_tokens_max(&self, model: &str) -> Option<u64> {
+        self.model.context_tokens_max(model)
     }
 }
 
@@ -359,11 +434,13 @@ impl Started for Ready {
         Some(Process { pid: 4_000_000, start_time: 1, boot_id: None })
     }
 
-    fn dispatch(self: Box<Self>, _: &Cancel) -> std::result::Result<Output, ToolError> {
-        self.ran.fetch_add(1, Ordering::SeqCst);
-        self.seen.lock().unwrap().push(self.call.clone());
-        (self.meanwhile)(&self.call);
-        Ok(self.answer.clone())
+    fn dispatch(self: Box<Self>, _: &Cancel) -> Dispatch {
+        Dispatch::blocking(move || {
+            self.ran.fetch_add(1, Ordering::SeqCst);
+            self.seen.lock().unwrap().push(self.call.clone());
+            (self.meanwhile)(&self.call);
+            Ok(self.answer.clone())
+        })
     }
 }
 
@@ -410,6 +487,8 @@ pub(crate) struct House {
     /// The engine's own.
     pub(crate) clock: ScriptedClock,
     ids: SeededIds,
+    scopes: Scopes,
+    redactor: Redactor,
 }
 
 impl House {
@@ -449,10 +528,37 @@ impl House {
             clock: Arc::new(clock.clone()),
             ids: Arc::new(ids.clone()),
             processes: processes.clone(),
-            scopes,
-            redactor,
+            scopes: scopes.clone(),
+            redactor: redactor.clone(),
+            snapshots: None,
+            prepare: None,
         });
-        Self { store, engine, processes, trust, clock, ids }
+        Self { store, engine, processes, trust, clock, ids, scopes, redactor }
+    }
+
+    /// What another engine of the same process is made of.
+    pub(crate) fn options(&self) -> Options {
+        Options {
+            store: self.store.clone() as Arc<dyn Store>,
+            trust: self.trust.clone(),
+            clock: Arc::new(self.clock.clone()),
+            ids: Arc::new(self.ids.clone()),
+            processes: self.processes.clone(),
+            scopes: self.scopes.clone(),
+            redactor: self.redactor.clone(),
+            snapshots: None,
+            prepare: None,
+        }
+    }
+
+    /// The same house, doing this before the first run of every thread.
+    pub(crate) fn prepare(&mut self, prepare: Prepare) {
+        self.engine = Engine::new(Options { prepare: Some(prepare), ..self.options() });
+    }
+
+    /// The same house, saving snapshots.
+    pub(crate) fn keep(&mut self, snapshots: Keeper) {
+        self.engine = Engine::new(Options { snapshots: Some(snapshots), ..self.options() });
     }
 
     /// Another process on the same threads.
@@ -486,7 +592,7 @@ impl House {
     /// given back.
     pub(crate) fn before_successor_begins(mut self, meanwhile: Meanwhile) -> Self {
         let meanwhile = Mutex::new(Some(meanwhile));
-        self.engine = self.engine.preparing(Arc::new(move |manifest, _| {
+        self.prepare(Arc::new(move |manifest, _| {
             if manifest.continuation_of.is_some() {
                 let meanwhile = meanwhile.lock().unwrap().take();
                 meanwhile.into_iter().for_each(|meanwhile| meanwhile(&manifest.thread_id));
@@ -515,7 +621,7 @@ impl House {
         work: &Assignment,
     ) -> (selvedge_engine::Result<Outcome>, Vec<String>) {
         let mut heard = Vec::new();
-        let ended = self.engine.send(thread, input, work, &Cancel::new(), &mut |told| heard.push(heard_as(&told)));
+        let ended = self.engine.send(thread, input, work, &Cancel::new(), &mut |told| heard.extend(heard_as(&told)));
         (ended, heard)
     }
 
@@ -555,17 +661,18 @@ pub(crate) fn agent(replies: Vec<Reply>, tools: Vec<Arc<dyn Tool>>) -> Assignmen
     work
 }
 
-fn heard_as(told: &Told<'_>) -> String {
-    match told {
-        Told::Committed { reason, .. } => reason.as_str().to_owned(),
-        Told::Draft(Draft::Void) => "void".to_owned(),
-        Told::Draft(_) => "draft".to_owned(),
-        Told::Calling { tool, .. } => format!("calling {tool}"),
-        Told::Retrying { .. } => "retrying".to_owned(),
-        Told::Dropped { why } => format!("dropped: {why}"),
-        Told::Snapshot { why } => format!("snapshot: {why}"),
-        Told::StateError { .. } => "state error".to_owned(),
-    }
+fn heard_as(told: &RunEvent) -> Option<String> {
+    Some(match told {
+        RunEvent::Committed { reason, .. } => reason.as_str().to_owned(),
+        RunEvent::Draft { draft: Draft::Void, .. } => "void".to_owned(),
+        RunEvent::Draft { .. } => "draft".to_owned(),
+        RunEvent::Calling { tool, .. } => format!("calling {tool}"),
+        RunEvent::Retrying { .. } => "retrying".to_owned(),
+        RunEvent::Notice { kind: NoticeKind::StateError, .. } => "state error".to_owned(),
+        RunEvent::Notice { kind, why, .. } => format!("{}: {why}", kind.as_str()),
+        RunEvent::Missed { .. } => "missed".to_owned(),
+        _ => return None,
+    })
 }
 
 /// The roles of a thread's messages, a letter each.

@@ -17,8 +17,8 @@ use selvedge_model::limits::Limits;
 use selvedge_model::message::Block;
 use selvedge_model::tool::Started;
 use selvedge_model::{
-    AgentId, Answer, Call, Cancel, Draft, Manifest, Message, Model, ModelError, Money, NewThread, Price, Prompt, Role,
-    Status, Stop, ThreadId,
+    AgentId, Answer, Call, Cancel, Draft, Manifest, Message, ModelError, Money, NewThread, Price, Prompt, Role, Status,
+    Stop, ThreadId,
 };
 use selvedge_store::Ledger;
 use serde_json::json;
@@ -157,7 +157,9 @@ struct Slow {
     acting: Arc<Acting>,
 }
 
-impl Model for Slow {
+crate::support::as_model!(Slow);
+
+impl crate::support::Blocking for Slow {
     fn answer(
         &self,
         prompt: &Prompt<'_>,
@@ -171,7 +173,7 @@ impl Model for Slow {
         std::thread::sleep(self.pause);
         let answer = match self.fails_first.swap(false, Ordering::SeqCst) {
             true => Err(ModelError::Transient { why: "not yet".to_owned() }),
-            false => self.inner.answer(prompt, draft, cancel),
+            false => crate::support::Blocking::answer(&self.inner, prompt, draft, cancel),
         };
         self.acting.now.lock().unwrap().retain(|other| *other != self.child);
         answer

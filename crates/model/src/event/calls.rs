@@ -7,6 +7,7 @@ use super::{is_zero, present};
 use crate::digest::Digest;
 use crate::id::CallId;
 use crate::limits::Cost;
+use crate::money::Money;
 
 /// How often a tool may run for one call.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -19,6 +20,50 @@ pub enum EffectClass {
     /// It must never run twice.
     #[default]
     AtMostOnce,
+}
+
+/// A call was opened that no message asks for.
+///
+/// Dispatched by its intent and closed by its outcome, like every other call. Its result is in its outcome alone, never in a message.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct CallOpened {
+    /// The call; an id that no call of the thread had before.
+    pub call_id: CallId,
+    /// What opened it.
+    pub origin: CallOrigin,
+    /// The tool.
+    pub tool: String,
+    /// What it is called with.
+    pub arguments: Value,
+}
+
+/// What opened a call that no message asks for.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(tag = "type", rename_all = "snake_case")]
+#[non_exhaustive]
+pub enum CallOrigin {
+    /// A hook fired.
+    Hook {
+        /// The hook.
+        hook: String,
+        /// Whether the thread can't go on without knowing what became of the call.
+        #[serde(default, skip_serializing_if = "crate::account::is_false")]
+        required: bool,
+    },
+    /// A graph came to a node.
+    Node {
+        /// The graph.
+        graph: String,
+        /// The node.
+        node: String,
+    },
+}
+
+impl CallOrigin {
+    /// Whether an unknown outcome suspends the thread; else it is recorded as an error, and the run goes on.
+    pub fn suspends(&self) -> bool {
+        !matches!(self, Self::Hook { required: false, .. })
+    }
 }
 
 /// A tool is about to be dispatched.
@@ -119,4 +164,13 @@ pub struct TurnUsage {
     /// Whether the provider did not say what its answer used, so that its tokens are an estimate.
     #[serde(default, skip_serializing_if = "crate::account::is_false")]
     pub estimated: bool,
+    /// The model that answered, as its provider names it, where that is another name than the one that was asked for.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub answered_by: Option<String>,
+    /// The provider's name for the answer.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub provider_id: Option<String>,
+    /// What the provider says that it charges for the answer; absent if that follows from the tokens.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub charged: Option<Money>,
 }

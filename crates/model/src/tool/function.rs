@@ -3,7 +3,7 @@
 use std::fmt;
 use std::sync::Arc;
 
-use super::{Call, Output, Reconciled, Started, Tool, ToolError, ToolKind, ToolSpec};
+use super::{Call, Dispatch, Output, Reconciled, Started, Tool, ToolError, ToolKind, ToolSpec};
 use crate::cancel::Cancel;
 use crate::event::{EffectClass, Process};
 
@@ -71,7 +71,8 @@ impl Started for Ready {
         None
     }
 
-    fn dispatch(self: Box<Self>, cancel: &Cancel) -> Result<Output, ToolError> {
-        (self.run)(&self.call, cancel)
+    fn dispatch(self: Box<Self>, cancel: &Cancel) -> Dispatch {
+        let cancel = cancel.clone();
+        Dispatch::blocking(move || (self.run)(&self.call, &cancel))
     }
 }

@@ -6,6 +6,7 @@
 //! turns:
 //!   - when: {user: {contains: pay}}           # all that is given must hold
 //!     think: They want to pay.
+//!     provider: {name: acme, data: {sealed: gAAA}}   # data that must come back unchanged
 //!     say: [One moment, {text: " please.", delay_ms: 20}]
 //!     calls: [{tool: pay, arguments: {amount: 5, note: "{user}"}}]
 //!     usage: {input_tokens: 120, output_tokens: 20}
@@ -131,6 +132,9 @@ pub struct Turn {
     /// What is thought first.
     #[serde(default, deserialize_with = "pieces")]
     pub think: Vec<Piece>,
+    /// Data that must come back unchanged, behind the thoughts.
+    #[serde(default)]
+    pub provider: Option<ScriptedData>,
     /// What is said.
     #[serde(default, deserialize_with = "pieces")]
     pub say: Vec<Piece>,
@@ -153,7 +157,7 @@ pub struct Turn {
 
 impl Turn {
     fn check(&self) -> Result<(), String> {
-        let says = !self.say.is_empty() || !self.think.is_empty() || !self.calls.is_empty();
+        let says = !self.say.is_empty() || !self.think.is_empty() || self.provider.is_some() || !self.calls.is_empty();
         let is_error = self.error.as_ref().is_some_and(|error| !matches!(error, Failure::SessionRefused(_)));
         match () {
             () if self.repeat == Repeat::Times(0) => Err("`repeat: 0` means never; leave the turn out".to_owned()),
@@ -164,7 +168,8 @@ impl Turn {
                 Err("a turn has an answer or an `error`, not both; failures before an answer go into `fail`".to_owned())
             }
             () if !says && self.error.is_none() && self.end.is_none() => {
-                Err("the turn says nothing; give it `say`, `think`, `calls`, `error` or an `end`".to_owned())
+                Err("the turn says nothing; give it `say`, `think`, `provider`, `calls`, `error` or an `end`"
+                    .to_owned())
             }
             () if self.end == Some(End::ToolCalls) && self.calls.is_empty() => {
                 Err("it ends with `tool_calls` and has no `calls`".to_owned())
@@ -271,6 +276,16 @@ pub struct Piece {
     /// How long it takes to come.
     #[serde(default)]
     pub delay_ms: u64,
+}
+
+/// Data of a provider.
+#[derive(Clone, Debug, PartialEq, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct ScriptedData {
+    /// The provider.
+    pub name: String,
+    /// The data; nothing is filled in.
+    pub data: Value,
 }
 
 /// A call of a tool.

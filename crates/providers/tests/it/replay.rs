@@ -22,9 +22,8 @@ fn model(record: &Record) -> Replay {
 
 fn asked(model: &Replay, messages: usize) -> Result<Answer, ModelError> {
     let messages: Vec<_> = (0..messages).map(|_| Arc::new(Message::text(Role::User, "?"))).collect();
-    let prompt =
-        Prompt { model: "m", system: "", messages: &messages, tools: &[], output_tokens_max: None, session: None };
-    model.answer(&prompt, &mut |_| {}, &Cancel::new())
+    let prompt = Prompt::new("m", &messages);
+    selvedge_model::blocking::wait(model.answer(&prompt, &mut |_| {}, &Cancel::new()))
 }
 
 fn said(text: &str) -> (Reason, Vec<Event>) {
@@ -41,6 +40,9 @@ fn used(input_tokens: u64) -> Event {
         cache_read_tokens: 0,
         cache_write_tokens: 0,
         estimated: false,
+        answered_by: None,
+        provider_id: None,
+        charged: None,
     })
 }
 

@@ -48,15 +48,11 @@ impl Talk {
 
     fn ask_drafting(&self, model: &Scripted, cancel: &Cancel) -> (Result<Answer, ModelError>, Vec<Draft>) {
         let mut drafts = Vec::new();
-        let prompt = Prompt {
-            model: "scripted",
-            system: "",
-            messages: &self.messages,
-            tools: &[],
-            output_tokens_max: None,
-            session: self.session,
-        };
-        (model.answer(&prompt, &mut |draft| drafts.push(draft), cancel), drafts)
+        let mut prompt = Prompt::new("scripted", &self.messages);
+        prompt.session = self.session;
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_time().build().unwrap();
+        let answer = runtime.block_on(model.answer(&prompt, &mut |draft| drafts.push(draft), cancel));
+        (answer, drafts)
     }
 
     /// Asks, and keeps the answer in the conversation; gives its text.
@@ -129,6 +125,7 @@ fn an_answer_has_thoughts_text_calls_usage_and_an_end() {
     let script = r#"
 turns:
   - think: hm
+    provider: {name: acme, data: {sealed: "{user}"}}
     say: [One moment, {text: " please.", delay_ms: 1}]
     calls:
       - {tool: read, arguments: {path: "{user}", deep: ["{turn}", 7, {"{user}": "{nobody} {"}]}}
@@ -151,8 +148,9 @@ turns:
     };
     let thought = Block::Thinking { text: "hm".to_owned(), signature: None };
     let calls = [call("call_1", "read", arguments.clone()), call("my.own", "write", json!({}))];
-    assert_eq!(answer.content[..2], [thought, text("One moment please.")]);
-    assert_eq!(answer.content[2..], calls);
+    let opaque = Block::Opaque { provider: "acme".to_owned(), data: json!({"sealed": "{user}"}) };
+    assert_eq!(answer.content[..3], [thought, opaque, text("One moment please.")]);
+    assert_eq!(answer.content[3..], calls);
     assert_eq!((answer.end, answer.session.as_deref()), (End::ToolCalls, Some("s1")));
     let usage = Usage { input_tokens: 10, output_tokens: 4, cache_read_tokens: 3, ..Usage::default() };
     assert_eq!(answer.usage, Some(usage));

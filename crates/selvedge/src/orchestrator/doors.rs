@@ -10,8 +10,9 @@ use selvedge_engine::outcome::{aggregate_results, get_status};
 use selvedge_engine::search::{Query, SearchType, chain_search};
 use selvedge_engine::standing::{Standing, list_active};
 use selvedge_engine::transcript::read_transcript;
+use selvedge_model::blocking::{BoxFuture, on_thread};
 use selvedge_model::event::{EffectClass, Process};
-use selvedge_model::tool::{Reconciled, Risk, Started, ToolKind};
+use selvedge_model::tool::{Dispatch, Reconciled, Risk, Started, ToolKind};
 use selvedge_model::{Call, Cancel, Output, Status, Stop, ThreadId, Tool, ToolError, ToolSpec};
 use serde::Serialize;
 use serde_json::{Map, Value, json};
@@ -28,8 +29,17 @@ const LEADS_BACK: &str = "it waits for this thread: neither would come to an end
 /// How many events a search gives when nobody says.
 const FOUND_MAX: usize = 50;
 
+/// What comes of a door that waits.
+type Came = BoxFuture<'static, Result<Value, String>>;
+
 /// What a door does.
-type Act = fn(&Arc<Shared>, &Call, &Cancel) -> Result<Value, String>;
+#[derive(Clone, Copy)]
+enum Act {
+    /// It reads logs, or changes threads, and blocks meanwhile.
+    Blocks(fn(&Arc<Shared>, &Call, &Cancel) -> Result<Value, String>),
+    /// It waits without a thread.
+    Waits(fn(Arc<Shared>, Call, Cancel) -> Came),
+}
 
 /// A tool that acts on threads.
 struct Door {
@@ -96,7 +106,7 @@ const SIGNS: [Sign; 12] = [
         class: EffectClass::AtMostOnce,
         kind: ToolKind::Child,
         risk: Risk::Write,
-        act: |_, _, _| Err("a child is started by the engine".to_owned()),
+        act: Act::Blocks(|_, _, _| Err("a child is started by the engine".to_owned())),
     },
     Sign {
         name: WAIT,
@@ -106,25 +116,7 @@ const SIGNS: [Sign; 12] = [
         class: EffectClass::Pure,
         kind: ToolKind::Work,
         risk: Risk::Safe,
-        act: |shared, call, cancel| {
-            let timeout = timeout(shared, call)?;
-            let (mut asked, mut failed) = threads(call)?;
-            // Nobody waits for the end of the run in which it waits.
-            let own = shared.store()?.chain(&call.thread).map_err(|error| error.to_string())?;
-            let is_own = |thread: &str| own.iter().any(|link| link.manifest.thread_id.as_str() == thread);
-            asked.retain(|thread| !is_own(thread.as_str()));
-            failed.extend(places(call, is_own).map(|index| refusal(index, "a thread can't wait for itself")));
-            // Nor for somebody who waits for it.
-            let (engine, at_once) = (shared.engine()?, shared.at_once());
-            let leads_back =
-                |thread: &&ThreadId| engine.waits_for(thread, &call.thread, &awaited, at_once).unwrap_or(false);
-            let circular: Vec<ThreadId> = asked.iter().filter(leads_back).cloned().collect();
-            asked.retain(|thread| !circular.contains(thread));
-            let is_circular = |thread: &str| circular.iter().any(|known| known.as_str() == thread);
-            failed.extend(places(call, is_circular).map(|index| refusal(index, LEADS_BACK)));
-            let waited = engine.wait(&asked, timeout, cancel);
-            value(waited).map(|told| with_failed(told, failed))
-        },
+        act: Act::Waits(|shared, call, cancel| Box::pin(wait(shared, call, cancel))),
     },
     Sign {
         name: "get_status",
@@ -134,8 +126,8 @@ const SIGNS: [Sign; 12] = [
         class: EffectClass::Pure,
         kind: ToolKind::Work,
         risk: Risk::Safe,
-        act: |shared, call, _| {
-            let outcome = get_status(&*shared.store()?, shared.engine()?.trust(), &thread(call)?);
+        act: Act::Blocks(|shared, call, _| {
+            let outcome = get_status(&**shared.store(), shared.engine.trust(), &thread(call)?);
             let outcome = outcome.map_err(|error| error.to_string())?;
             let is_known = outcome.status != Standing::NotFound;
             let mut told = json!(outcome);
@@ -144,7 +136,7 @@ const SIGNS: [Sign; 12] = [
                 told["error"] = json!(outcome.why);
             }
             Ok(told)
-        },
+        }),
     },
     Sign {
         name: "list_active",
@@ -154,7 +146,7 @@ const SIGNS: [Sign; 12] = [
         class: EffectClass::Pure,
         kind: ToolKind::Work,
         risk: Risk::Safe,
-        act: |shared, _, _| value(list_active(&*shared.store()?)),
+        act: Act::Blocks(|shared, _, _| value(list_active(&**shared.store()))),
     },
     Sign {
         name: "aggregate_results",
@@ -164,11 +156,11 @@ const SIGNS: [Sign; 12] = [
         class: EffectClass::Pure,
         kind: ToolKind::Work,
         risk: Risk::Safe,
-        act: |shared, call, _| {
+        act: Act::Blocks(|shared, call, _| {
             let (asked, failed) = threads(call)?;
-            let gathered = aggregate_results(&*shared.store()?, shared.engine()?.trust(), &asked);
+            let gathered = aggregate_results(&**shared.store(), shared.engine.trust(), &asked);
             value(gathered).map(|told| with_failed(told, failed))
-        },
+        }),
     },
     Sign {
         name: "get_chain",
@@ -178,7 +170,7 @@ const SIGNS: [Sign; 12] = [
         class: EffectClass::Pure,
         kind: ToolKind::Work,
         risk: Risk::Safe,
-        act: |shared, call, _| value(get_chain(&*shared.store()?, &thread(call)?)),
+        act: Act::Blocks(|shared, call, _| value(get_chain(&**shared.store(), &thread(call)?))),
     },
     Sign {
         name: "chain_search",
@@ -200,7 +192,7 @@ const SIGNS: [Sign; 12] = [
         class: EffectClass::Pure,
         kind: ToolKind::Work,
         risk: Risk::Safe,
-        act: |shared, call, _| {
+        act: Act::Blocks(|shared, call, _| {
             let said = |name: &str| call.arguments.get(name);
             let query = Query {
                 query: said("query").and_then(Value::as_str).ok_or("`query` is missing")?.to_owned(),
@@ -214,8 +206,8 @@ const SIGNS: [Sign; 12] = [
                 is_exact: false,
                 max_results: number(call, "max_results")?.unwrap_or(FOUND_MAX),
             };
-            value(chain_search(&*shared.store()?, shared.engine()?.trust(), &thread(call)?, &query))
-        },
+            value(chain_search(&**shared.store(), shared.engine.trust(), &thread(call)?, &query))
+        }),
     },
     Sign {
         name: "read_transcript",
@@ -232,10 +224,10 @@ const SIGNS: [Sign; 12] = [
         class: EffectClass::Pure,
         kind: ToolKind::Work,
         risk: Risk::Safe,
-        act: |shared, call, _| {
+        act: Act::Blocks(|shared, call, _| {
             let tail = number(call, "tail_lines")?;
-            value(read_transcript(&*shared.store()?, shared.engine()?.trust(), &thread(call)?, tail))
-        },
+            value(read_transcript(&**shared.store(), shared.engine.trust(), &thread(call)?, tail))
+        }),
     },
     Sign {
         name: "cancel_thread",
@@ -245,7 +237,7 @@ const SIGNS: [Sign; 12] = [
         class: EffectClass::Idempotent,
         kind: ToolKind::Work,
         risk: Risk::Write,
-        act: |shared, call, _| stop(shared, call, Stop::Cancelled, "cancelled"),
+        act: Act::Blocks(|shared, call, _| stop(shared, call, Stop::Cancelled, "cancelled")),
     },
     Sign {
         name: "kill_thread",
@@ -255,7 +247,7 @@ const SIGNS: [Sign; 12] = [
         class: EffectClass::Idempotent,
         kind: ToolKind::Work,
         risk: Risk::Write,
-        act: |shared, call, _| stop(shared, call, Stop::Killed, "killed"),
+        act: Act::Blocks(|shared, call, _| stop(shared, call, Stop::Killed, "killed")),
     },
     Sign {
         name: RESUME,
@@ -272,7 +264,7 @@ const SIGNS: [Sign; 12] = [
         class: EffectClass::AtMostOnce,
         kind: ToolKind::Work,
         risk: Risk::Write,
-        act: resuming::resume,
+        act: Act::Blocks(resuming::resume),
     },
     Sign {
         name: HANDOFF,
@@ -282,10 +274,10 @@ const SIGNS: [Sign; 12] = [
         class: EffectClass::Idempotent,
         kind: ToolKind::Handoff,
         risk: Risk::Safe,
-        act: |_, call, _| match call.arguments.as_object().is_none_or(serde_json::Map::is_empty) {
+        act: Act::Blocks(|_, call, _| match call.arguments.as_object().is_none_or(serde_json::Map::is_empty) {
             true => Ok(json!({"success": true})),
             false => Err("it hands over this thread and takes no arguments".to_owned()),
-        },
+        }),
     },
 ];
 
@@ -390,7 +382,7 @@ fn timeout(shared: &Shared, call: &Call) -> Result<Duration, String> {
 /// The thread that a call names, if the calling one started it, or one that it started did.
 pub(super) fn own(shared: &Shared, call: &Call) -> Result<ThreadId, String> {
     let wanted = thread(call)?;
-    let (store, words) = (shared.store()?, |error: selvedge_store::Error| error.to_string());
+    let (store, words) = (shared.store(), |error: selvedge_store::Error| error.to_string());
     let mut known: HashSet<ThreadId> = HashSet::new();
     let mut open = vec![wanted.clone()];
     while let Some(next) = open.pop() {
@@ -410,7 +402,7 @@ pub(super) fn own(shared: &Shared, call: &Call) -> Result<ThreadId, String> {
 
 fn stop(shared: &Arc<Shared>, call: &Call, stop: Stop, word: &str) -> Result<Value, String> {
     let thread = own(shared, call)?;
-    let Stopped { status, pid } = shared.engine()?.stop(&thread, stop).map_err(|error| error.to_string())?;
+    let Stopped { status, pid } = shared.engine.stop(&thread, stop).map_err(|error| error.to_string())?;
     let mut told = json!({"success": true, "thread_id": thread, "status": status});
     if stop == Stop::Killed {
         told["pid"] = json!(pid);
@@ -432,21 +424,63 @@ impl Started for Entered {
         None
     }
 
-    fn dispatch(self: Box<Self>, cancel: &Cancel) -> Result<Output, ToolError> {
-        if cancel.said().is_some() {
-            return Err(ToolError::Stopped { tool: self.call.name.clone() });
+    fn dispatch(self: Box<Self>, cancel: &Cancel) -> Dispatch {
+        let Self { act, call, shared } = *self;
+        let cancel = cancel.clone();
+        match (cancel.said(), act) {
+            (Some(_), _) => Dispatch::Done(Err(ToolError::Stopped { tool: call.name })),
+            (None, Act::Waits(act)) => Dispatch::future(async move { Ok(output(act(shared, call, cancel).await)) }),
+            (None, Act::Blocks(act)) => Dispatch::blocking(move || Ok(output(act(&shared, &call, &cancel)))),
         }
-        Ok(match (self.act)(&self.shared, &self.call, cancel) {
-            Ok(content) => {
-                // That a child failed is no failure of whoever waited for it.
-                let is_error = content.get("error").is_some();
-                Output { content, is_error, ..Output::default() }
-            }
-            Err(error) => {
-                Output { content: json!({"success": false, "error": error}), is_error: true, ..Output::default() }
-            }
-        })
     }
+}
+
+/// What the model is told.
+fn output(came: Result<Value, String>) -> Output {
+    match came {
+        Ok(content) => {
+            // That a child failed is no failure of the thread that waited for it.
+            let is_error = content.get("error").is_some();
+            Output { content, is_error, ..Output::default() }
+        }
+        Err(error) => {
+            Output { content: json!({"success": false, "error": error}), is_error: true, ..Output::default() }
+        }
+    }
+}
+
+/// Waits for threads.
+async fn wait(shared: Arc<Shared>, call: Call, cancel: Cancel) -> Result<Value, String> {
+    let own = shared.clone();
+    let Awaitable { asked, timeout, failed } = on_thread(move || awaitable(&own, &call)).await?;
+    let waited = shared.engine.wait_async(&asked, timeout, &cancel).await;
+    value(waited).map(|told| with_failed(told, failed))
+}
+
+/// What a call may wait for.
+struct Awaitable {
+    asked: Vec<ThreadId>,
+    timeout: Duration,
+    /// Why not for the others.
+    failed: Map<String, Value>,
+}
+
+fn awaitable(shared: &Shared, call: &Call) -> Result<Awaitable, String> {
+    let timeout = timeout(shared, call)?;
+    let (mut asked, mut failed) = threads(call)?;
+    // Nothing waits for the end of the run in which it waits.
+    let own = shared.store().chain(&call.thread).map_err(|error| error.to_string())?;
+    let is_own = |thread: &str| own.iter().any(|link| link.manifest.thread_id.as_str() == thread);
+    asked.retain(|thread| !is_own(thread.as_str()));
+    failed.extend(places(call, is_own).map(|index| refusal(index, "a thread can't wait for itself")));
+    // Nor for what waits for it.
+    let (engine, at_once) = (&shared.engine, shared.at_once());
+    let leads_back = |thread: &&ThreadId| engine.waits_for(thread, &call.thread, &awaited, at_once).unwrap_or(false);
+    let circular: Vec<ThreadId> = asked.iter().filter(leads_back).cloned().collect();
+    asked.retain(|thread| !circular.contains(thread));
+    let is_circular = |thread: &str| circular.iter().any(|known| known.as_str() == thread);
+    failed.extend(places(call, is_circular).map(|index| refusal(index, LEADS_BACK)));
+    Ok(Awaitable { asked, timeout, failed })
 }
 
 impl Tool for Door {

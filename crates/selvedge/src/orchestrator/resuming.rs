@@ -27,7 +27,7 @@ pub(super) fn resume(shared: &Arc<Shared>, call: &Call, cancel: &Cancel) -> Resu
     let message = Message::text(Role::User, message).with_id(id(call)?);
     let (input, work) = (Input::messages(vec![message]), work(shared, end)?);
     // A stop of the calling thread stops the child; a stop of the child does not stop the calling thread.
-    let ended = shared.engine()?.resume(&thread, input, &work, &cancel.child(), &mut |_| {});
+    let ended = shared.engine.resume(&thread, input, &work, &cancel.child(), &mut |_| {});
     let ended = ended.map_err(|error| error.to_string())?;
     let resumed = ended.resumed.clone().unwrap_or_else(|| in_itself(&thread, end));
     Ok(told(resumed, ended))
@@ -53,14 +53,14 @@ fn finish(shared: &Arc<Shared>, resumed: Resumed, cancel: &Cancel) -> Result<Val
     let chain = chain(shared, thread)?;
     if let Some(end) = chain.last().filter(|end| !end.status.is_terminal()) {
         let work = work(shared, end)?;
-        match shared.engine()?.resume(thread, Input::nothing(), &work, &cancel.child(), &mut |_| {}) {
+        match shared.engine.resume(thread, Input::nothing(), &work, &cancel.child(), &mut |_| {}) {
             Ok(ended) => return Ok(told(resumed, ended)),
             // Somebody else does.
             Err(Error::Store(StoreError::LeaseHeld { .. })) => {}
             Err(error) => return Err(error.to_string()),
         }
     }
-    let waited = shared.engine()?.wait(std::slice::from_ref(thread), shared.patience(), cancel);
+    let waited = shared.engine.wait(std::slice::from_ref(thread), shared.patience(), cancel);
     let mut waited = waited.map_err(|error| error.to_string())?;
     let outcome = waited.results.remove(thread).ok_or("there is no such thread")?;
     Ok(told(resumed, outcome))
@@ -74,11 +74,11 @@ fn work(shared: &Arc<Shared>, end: &Manifest) -> Result<Assignment, String> {
 /// How a thread was gone on with by a call, if what the call says stands in the log of one of its chain.
 fn said(shared: &Arc<Shared>, call: &Call) -> Result<Option<Resumed>, String> {
     let (asked, id) = (doors::own(shared, call)?, id(call)?);
-    let (store, engine) = (shared.store()?, shared.engine()?);
+    let (store, engine) = (shared.store(), &shared.engine);
     let chain = chain(shared, &asked)?;
     for (place, link) in chain.iter().enumerate() {
         let (mut changesets, mut said) = (0, None);
-        let read = each_changeset(&*store, &link.thread_id, engine.trust(), |entry| {
+        let read = each_changeset(&**store, &link.thread_id, engine.trust(), |entry| {
             let is_it = |event: &Event| matches!(event, Event::Message(message) if message.id.as_ref() == Some(&id));
             if said.is_none() && entry.lines.iter().any(|line| is_it(&line.event)) {
                 said = Some(changesets);
@@ -90,7 +90,7 @@ fn said(shared: &Arc<Shared>, call: &Call) -> Result<Option<Resumed>, String> {
         // What a thread is born with was said to the one before it, which had ended.
         let before = (changeset == 0).then(|| place.checked_sub(1)).flatten();
         let Some(old) = before.and_then(|before| chain.get(before)) else { return Ok(Some(in_itself(&asked, link))) };
-        let shown = get_chain(&*store, &old.thread_id).map_err(|error| error.to_string())?;
+        let shown = get_chain(&**store, &old.thread_id).map_err(|error| error.to_string())?;
         let how = shown
             .chain
             .into_iter()
@@ -118,7 +118,7 @@ fn in_itself(asked: &ThreadId, link: &Manifest) -> Resumed {
 }
 
 fn chain(shared: &Shared, thread: &ThreadId) -> Result<Vec<Manifest>, String> {
-    let chain = shared.store()?.chain(thread).map_err(|error| error.to_string())?;
+    let chain = shared.store().chain(thread).map_err(|error| error.to_string())?;
     Ok(chain.into_iter().map(|link| link.manifest).collect())
 }
 

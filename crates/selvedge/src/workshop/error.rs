@@ -45,11 +45,13 @@ pub enum OrderError {
         /// What is wrong.
         why: String,
     },
-    /// Nobody here knows the model.
-    #[error("there is no provider for the model `{model}`")]
+    /// No provider here has the model.
+    #[error("there is no provider for the model `{model}`; there is {}", listed(known))]
     NoModel {
         /// The model.
         model: String,
+        /// The providers that there are.
+        known: Vec<String>,
     },
 }
 
@@ -83,7 +85,7 @@ impl Classify for OrderError {
             Self::Tool(error) => error.hint(),
             Self::Script { source, .. } => source.hint(),
             Self::NoScript { .. } => Some("name a file inside the project: `--model scripted:PATH`".to_owned()),
-            Self::NoModel { model } if model.starts_with(TIER) => {
+            Self::NoModel { model, .. } if model.starts_with(TIER) => {
                 let tier = model.trim_start_matches(TIER);
                 Some(format!("say which model it is: `tiers: {{{tier}: MODEL}}` in `.ai/config/agent/models.yaml`"))
             }
@@ -92,4 +94,9 @@ impl Classify for OrderError {
             }
         }
     }
+}
+
+fn listed(known: &[String]) -> String {
+    let known: Vec<String> = known.iter().map(|name| format!("`{name}`")).collect();
+    known.join(", ")
 }

@@ -9,10 +9,11 @@ use std::time::Duration;
 
 use rustix::time::{ClockId, clock_gettime};
 use selvedge::log::{Signer, Trust};
-use selvedge::model::answer::{End, Usage};
+use selvedge::model::answer::{Drafts, End, Usage};
+use selvedge::model::blocking::BoxFuture;
 use selvedge::model::message::Block;
 use selvedge::model::scope::Scopes;
-use selvedge::model::{AgentId, Answer, CallId, Cancel, Draft, Model, ModelError, NewThread, Prompt, Status};
+use selvedge::model::{AgentId, Answer, CallId, Cancel, Model, ModelError, NewThread, Prompt, Status};
 use selvedge::store::memory::MemoryStore;
 use selvedge::store_local::system::{SystemClock, SystemIds};
 use selvedge::tools::ProcessGroups;
@@ -23,7 +24,7 @@ use crate::support::{Watched, look};
 
 const TURNS: u64 = 5_000;
 
-/// What had been done when a turn began: reads of the log, other questions, processor time of this thread.
+/// What had been done when a turn began: reads of the log, other questions, processor time of this process.
 #[derive(Clone, Copy, Debug)]
 struct Mark {
     reads: u64,
@@ -39,23 +40,30 @@ struct Busy {
 }
 
 impl Model for Busy {
-    fn answer(&self, prompt: &Prompt<'_>, _: &mut dyn FnMut(Draft), _: &Cancel) -> Result<Answer, ModelError> {
-        let turn = self.turn.fetch_add(1, Ordering::SeqCst);
-        assert_eq!(prompt.messages.len() as u64, 1 + 2 * turn, "it is shown everything");
-        let now = clock_gettime(ClockId::ThreadCPUTime);
-        self.marks.lock().unwrap().push(Mark {
-            reads: self.store.reads.load(Ordering::SeqCst),
-            questions: self.store.questions.load(Ordering::SeqCst),
-            cpu: Duration::new(now.tv_sec.unsigned_abs(), u32::try_from(now.tv_nsec).unwrap()),
-        });
-        let (content, end) = match turn < TURNS {
-            true => {
-                let id = CallId::new(format!("call_{turn}")).unwrap();
-                (Block::tool_call(id, "look", json!({"turn": turn})), End::ToolCalls)
-            }
-            false => (Block::text("Enough."), End::Finished),
-        };
-        Ok(Answer { content: vec![content], end, usage: Some(Usage::default()), session: None })
+    fn answer<'a>(
+        &'a self,
+        prompt: &'a Prompt<'a>,
+        _: &'a mut Drafts<'a>,
+        _: &'a Cancel,
+    ) -> BoxFuture<'a, Result<Answer, ModelError>> {
+        Box::pin(async move {
+            let turn = self.turn.fetch_add(1, Ordering::SeqCst);
+            assert_eq!(prompt.messages.len() as u64, 1 + 2 * turn, "it is shown everything");
+            let now = clock_gettime(ClockId::ProcessCPUTime);
+            self.marks.lock().unwrap().push(Mark {
+                reads: self.store.reads.load(Ordering::SeqCst),
+                questions: self.store.questions.load(Ordering::SeqCst),
+                cpu: Duration::new(now.tv_sec.unsigned_abs(), u32::try_from(now.tv_nsec).unwrap()),
+            });
+            let (content, end) = match turn < TURNS {
+                true => {
+                    let id = CallId::new(format!("call_{turn}")).unwrap();
+                    (Block::tool_call(id, "look", json!({"turn": turn})), End::ToolCalls)
+                }
+                false => (Block::text("Enough."), End::Finished),
+            };
+            Ok(Answer::new(vec![content], end).using(Usage::default()))
+        })
     }
 
     fn context_tokens_max(&self, _: &str) -> Option<u64> {
@@ -77,6 +85,8 @@ fn turn_five_thousand_costs_what_turn_fifty_did() {
         processes: Arc::new(ProcessGroups),
         scopes: Scopes::builtin(),
         redactor: Redactor::default(),
+        snapshots: None,
+        prepare: None,
     });
     let agent = AgentId::new("scribe").unwrap();
     let model = Arc::new(Busy { store: store.clone(), turn: AtomicU64::new(0), marks: Mutex::default() });

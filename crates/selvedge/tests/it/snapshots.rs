@@ -12,12 +12,13 @@ use std::time::Duration;
 
 use selvedge::items::config::state_persistence::{Action, Coalesce, StatePersistence};
 use selvedge::log::{Signer, Trust};
-use selvedge::model::answer::{End, Usage};
+use selvedge::model::answer::{Drafts, End, Usage};
+use selvedge::model::blocking::BoxFuture;
 use selvedge::model::event::Event;
 use selvedge::model::message::Block;
 use selvedge::model::scope::Scopes;
 use selvedge::model::{
-    AgentId, Answer, CallId, Cancel, Clock, Draft, Model, ModelError, NewThread, Price, Prompt, Status, Stop, ThreadId,
+    AgentId, Answer, CallId, Cancel, Clock, Model, ModelError, NewThread, Price, Prompt, Status, Stop, ThreadId,
     Timestamp,
 };
 use selvedge::snapshot::{Keeper, Schema, examined, newest};
@@ -27,7 +28,7 @@ use selvedge::store_local::disk::{Disk, DiskFile, How, RealDisk};
 use selvedge::store_local::system::SystemIds;
 use selvedge::store_local::{Access, LocalStore, Options};
 use selvedge::tools::ProcessGroups;
-use selvedge::{Assignment, Engine, EngineOptions, Input, Outcome, Permission, Redactor, Told};
+use selvedge::{Assignment, Engine, EngineOptions, Input, NoticeKind, Outcome, Permission, Redactor, RunEvent};
 use serde_json::{Value, json};
 use tempfile::TempDir;
 
@@ -98,29 +99,31 @@ enum Then {
 }
 
 impl Model for Talker {
-    fn answer(&self, prompt: &Prompt<'_>, _: &mut dyn FnMut(Draft), cancel: &Cancel) -> Result<Answer, ModelError> {
-        self.shown.store(prompt.messages.len(), Ordering::SeqCst);
-        let asked = prompt.messages.iter().flat_map(|message| &message.content);
-        let asked = asked.filter(|block| matches!(block, Block::ToolCall { .. })).count();
-        let text = Block::text(self.text.clone());
-        let (content, end) = match (asked < self.calls, self.then) {
-            (true, _) => {
-                let id = CallId::new(format!("call_{asked}")).unwrap();
-                (vec![text, Block::tool_call(id, "look", json!({}))], End::ToolCalls)
-            }
-            (false, Then::Done) => (vec![text], End::Finished),
-            (false, Then::Fails) => return Err(ModelError::Permanent { why: "no more".to_owned() }),
-            (false, Then::Stopped) => {
-                cancel.say(Stop::Cancelled);
-                let partial = vec![Block::text("half of it")];
-                return Err(ModelError::Stopped { partial, usage: Usage::default() });
-            }
-        };
-        Ok(Answer {
-            content,
-            end,
-            usage: Some(Usage { input_tokens: 10, output_tokens: 5, ..Usage::default() }),
-            session: None,
+    fn answer<'a>(
+        &'a self,
+        prompt: &'a Prompt<'a>,
+        _: &'a mut Drafts<'a>,
+        cancel: &'a Cancel,
+    ) -> BoxFuture<'a, Result<Answer, ModelError>> {
+        Box::pin(async move {
+            self.shown.store(prompt.messages.len(), Ordering::SeqCst);
+            let asked = prompt.messages.iter().flat_map(|message| &message.content);
+            let asked = asked.filter(|block| matches!(block, Block::ToolCall { .. })).count();
+            let text = Block::text(self.text.clone());
+            let (content, end) = match (asked < self.calls, self.then) {
+                (true, _) => {
+                    let id = CallId::new(format!("call_{asked}")).unwrap();
+                    (vec![text, Block::tool_call(id, "look", json!({}))], End::ToolCalls)
+                }
+                (false, Then::Done) => (vec![text], End::Finished),
+                (false, Then::Fails) => return Err(ModelError::Permanent { why: "no more".to_owned() }),
+                (false, Then::Stopped) => {
+                    cancel.say(Stop::Cancelled);
+                    let partial = vec![Block::text("half of it")];
+                    return Err(ModelError::Stopped { partial, usage: Usage::default() });
+                }
+            };
+            Ok(Answer::new(content, end).using(Usage { input_tokens: 10, output_tokens: 5, ..Usage::default() }))
         })
     }
     fn context_tokens_max(&self, _: &str) -> Option<u64> {
@@ -216,8 +219,9 @@ impl House {
             processes: Arc::new(ProcessGroups),
             scopes: Scopes::builtin(),
             redactor: Redactor::default(),
-        })
-        .keeping(keeper);
+            snapshots: Some(keeper),
+            prepare: None,
+        });
         let (mut work, model) = self.work(calls, text, then);
         change(&mut work);
         let thread = match thread {
@@ -229,9 +233,9 @@ impl House {
             }
         };
         let mut told = Vec::new();
-        let mut tell = |one: Told<'_>| {
-            if let Told::Snapshot { why } = one {
-                told.push(why.to_owned());
+        let mut tell = |one: RunEvent| {
+            if let RunEvent::Notice { kind: NoticeKind::Snapshot, why, .. } = one {
+                told.push(why);
             }
         };
         let ended = engine.send(&thread, Input::text("go on"), &work, &Cancel::new(), &mut tell).unwrap();

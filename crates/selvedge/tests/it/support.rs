@@ -11,6 +11,8 @@ use std::time::{Duration, Instant};
 use selvedge::items::{Library, Policy};
 use selvedge::log::recovery::Finding;
 use selvedge::log::{Signer, Trust};
+use selvedge::model::answer::Drafts;
+use selvedge::model::blocking::BoxFuture;
 use selvedge::model::event::EffectClass;
 use selvedge::model::message::Block;
 use selvedge::model::scope::Scopes;
@@ -23,8 +25,8 @@ use selvedge::store_local::disk::RealDisk;
 use selvedge::store_local::system::{SystemClock, SystemIds};
 use selvedge::store_local::{Access, LocalStore, Options};
 use selvedge::tools::ProcessGroups;
-use selvedge::workshop::{Order, OrderError, Wishes, Workshop};
-use selvedge::{Engine, EngineOptions, Input, Outcome, Redactor, Told};
+use selvedge::workshop::{Models, Order, OrderError, Wishes, Workshop};
+use selvedge::{Engine, EngineOptions, Input, NoticeKind, Outcome, Redactor, RunEvent};
 use serde_json::{Value, json};
 use tempfile::TempDir;
 
@@ -144,6 +146,7 @@ impl House {
             project: self.root.clone(),
             environment: self.environment.clone(),
             config: selvedge::items::Config::built_in(),
+            models: Models::default(),
         }
     }
 
@@ -156,6 +159,8 @@ impl House {
             processes: Arc::new(ProcessGroups),
             scopes: Scopes::builtin(),
             redactor: self.redactor.clone(),
+            snapshots: None,
+            prepare: None,
         })
     }
 
@@ -200,7 +205,7 @@ impl House {
         cancel: &Cancel,
     ) -> Ran {
         let mut told = Vec::new();
-        let ended = engine.send(thread, input, work, cancel, &mut |one| told.push(word(&one))).unwrap();
+        let ended = engine.send(thread, input, work, cancel, &mut |one| told.extend(word(&one))).unwrap();
         let loaded = selvedge::store::load::load(&**engine.store(), thread, &self.trust(), None).unwrap();
         Ran { ended, told, thread: loaded.thread }
     }
@@ -222,18 +227,19 @@ impl House {
     }
 }
 
-/// What was told, in a word each.
-fn word(told: &Told<'_>) -> String {
-    match told {
-        Told::Committed { reason, .. } => reason.as_str().to_owned(),
-        Told::Draft(Draft::Void) => "void".to_owned(),
-        Told::Draft(_) => "draft".to_owned(),
-        Told::Calling { tool, .. } => format!("calling {tool}"),
-        Told::Retrying { .. } => "retrying".to_owned(),
-        Told::Dropped { why } => format!("dropped: {why}"),
-        Told::Snapshot { why } => format!("snapshot: {why}"),
-        Told::StateError { why } => format!("state error: {why}"),
-    }
+/// What was told, in a word each; that a run ended is known anyway.
+fn word(told: &RunEvent) -> Option<String> {
+    Some(match told {
+        RunEvent::Committed { reason, .. } => reason.as_str().to_owned(),
+        RunEvent::Draft { draft: Draft::Void, .. } => "void".to_owned(),
+        RunEvent::Draft { .. } => "draft".to_owned(),
+        RunEvent::Calling { tool, .. } => format!("calling {tool}"),
+        RunEvent::Retrying { .. } => "retrying".to_owned(),
+        RunEvent::Notice { kind: NoticeKind::StateError, why, .. } => format!("state error: {why}"),
+        RunEvent::Notice { kind, why, .. } => format!("{}: {why}", kind.as_str()),
+        RunEvent::Missed { .. } => "missed".to_owned(),
+        _ => return None,
+    })
 }
 
 /// The results of tools, in order: what was said, and whether it is an error.
@@ -275,11 +281,18 @@ pub(crate) struct Listening {
 }
 
 impl Model for Listening {
-    fn answer(&self, prompt: &Prompt<'_>, draft: &mut dyn FnMut(Draft), cancel: &Cancel) -> Result<Answer, ModelError> {
-        let messages: Vec<_> = prompt.messages.iter().map(|message| &**message).collect();
-        let shown = json!({"system": prompt.system, "messages": messages, "tools": prompt.tools});
-        self.heard.lock().unwrap().push(shown.to_string());
-        self.inner.answer(prompt, draft, cancel)
+    fn answer<'a>(
+        &'a self,
+        prompt: &'a Prompt<'a>,
+        draft: &'a mut Drafts<'a>,
+        cancel: &'a Cancel,
+    ) -> BoxFuture<'a, Result<Answer, ModelError>> {
+        Box::pin(async move {
+            let messages: Vec<_> = prompt.messages.iter().map(|message| &**message).collect();
+            let shown = json!({"system": prompt.system, "messages": messages, "tools": prompt.tools});
+            self.heard.lock().unwrap().push(shown.to_string());
+            self.inner.answer(prompt, draft, cancel).await
+        })
     }
 
     fn context_tokens_max(&self, model: &str) -> Option<u64> {

@@ -95,6 +95,7 @@ pub fn every_kind_of_content_comes_back<H: Harness>(harness: &H) {
         Block::tool_call(id("call.1"), "read", arguments),
         Block::tool_error(id("call.1"), Value::Null),
         Block::Image { blob: Digest([7; 32]), media_type: "image/png".to_owned() },
+        Block::Opaque { provider: "openai".to_owned(), data: json!({"encrypted": ["gAAA", null, 1.5]}) },
     ];
     let hidden = Message { visibility: Visibility::Internal, step: Some(4), ..Message::text(Role::System, "hidden") };
     let foreign = Message { run_id: Some(id("another-run")), ..Message::text(Role::User, "from elsewhere") };

@@ -4,16 +4,17 @@ use std::sync::Arc;
 
 use selvedge_engine::assignment::Asking;
 use selvedge_engine::spawn::{Children, Order, Spawning};
-use selvedge_engine::{Assignment, Choice, Engine, Input, Options, Permission, Redactor, Told};
+use selvedge_engine::{Assignment, Choice, Engine, Input, Options, Permission, Redactor};
 use selvedge_model::account::AccountStatus;
-use selvedge_model::answer::End;
+use selvedge_model::answer::{Drafts, End};
+use selvedge_model::blocking::BoxFuture;
 use selvedge_model::event::EffectClass;
 use selvedge_model::message::Block;
 use selvedge_model::scope::Scopes;
 use selvedge_model::tool::{Started, ToolKind};
 use selvedge_model::{
-    AgentId, Answer, Call, CallId, Cancel, Draft, Manifest, Message, MessageId, Model, ModelError, NewThread, Prompt,
-    Role, Status, ThreadId,
+    AgentId, Answer, Call, CallId, Cancel, Manifest, Message, MessageId, Model, ModelError, NewThread, Prompt, Role,
+    Status, ThreadId,
 };
 use selvedge_store::Registry;
 use selvedge_store_local::LocalStore;
@@ -21,6 +22,7 @@ use serde_json::json;
 
 use super::appending::one;
 use super::running::{NoProcesses, Pay, Payer, Plain, USAGE, books_hold, paid_at_most_once, paid_once, priced};
+use super::witnessed::{Witnessed, witnessed};
 use crate::Tried;
 use crate::check::{Held, Kind, breach, or};
 use crate::fact::{Fact, Teller};
@@ -87,8 +89,8 @@ fn drive(home: &Home, teller: &mut Teller, work: fn(&Home) -> Assignment) -> Tri
     let tries = if teller.stubborn { 2 } else { 1 };
     let mut ended = Err("nothing was tried".into());
     for _ in 0..tries {
-        let work = work(home);
-        ended = take_up(home, &store, teller, &work);
+        let work = Arc::new(work(home));
+        ended = witnessed(&store, teller, |watched| take_up(home, &store, watched, &work));
         if ended.is_ok() {
             break;
         }
@@ -99,24 +101,20 @@ fn drive(home: &Home, teller: &mut Teller, work: fn(&Home) -> Assignment) -> Tri
     ended
 }
 
-fn take_up(home: &Home, store: &Arc<LocalStore>, teller: &mut Teller, work: &Assignment) -> Tried {
+fn take_up(home: &Home, store: &Arc<LocalStore>, watched: &Arc<Witnessed>, work: &Arc<Assignment>) -> Tried {
     let engine = Engine::new(Options {
-        store: store.clone(),
+        store: watched.clone(),
         trust: home.trust()?,
         clock: Arc::new(home.clock().clone()),
         ids: Arc::new(home.ids().clone()),
         processes: Arc::new(NoProcesses),
         scopes: Scopes::builtin(),
         redactor: Redactor::default(),
+        snapshots: None,
+        prepare: None,
     });
     engine.recover()?;
-    let mut told = Ok(());
-    let mut tell = |one: Told<'_>| {
-        if let Told::Committed { thread, version, .. } = one {
-            let fact = Fact::Reached { thread: thread.clone(), version };
-            told = std::mem::replace(&mut told, Ok(())).and_then(|()| teller.tell(fact));
-        }
-    };
+    let mut tell = |event| watched.hear(event);
     for _ in 0..TAKEN_UP_MAX {
         let end = end(store)?;
         let task = Message::text(Role::User, "pay what is due").with_id(MessageId::new("task")?);
@@ -124,15 +122,15 @@ fn take_up(home: &Home, store: &Arc<LocalStore>, teller: &mut Teller, work: &Ass
         match end.status {
             Status::Completed => break,
             Status::Created if *thread == one() => {
-                engine.send(thread, Input::messages(vec![task]), work, &nobody, &mut tell)?;
+                engine.send(thread, Input::messages(vec![task]), work.clone(), &nobody, &mut tell)?;
             }
             Status::Suspended | Status::Created => {
                 for ask in &end.asks {
                     engine.decide(thread, &ask.call_id, Choice::Approve(None), "ann", work)?;
                 }
-                engine.resume(thread, Input::nothing(), work, &nobody, &mut tell)?;
+                engine.resume(thread, Input::nothing(), work.clone(), &nobody, &mut tell)?;
             }
-            _ => _ = engine.send(thread, Input::text("go on"), work, &nobody, &mut tell)?,
+            _ => _ = engine.send(thread, Input::text("go on"), work.clone(), &nobody, &mut tell)?,
         }
     }
     // What a process of its own would do.
@@ -142,7 +140,6 @@ fn take_up(home: &Home, store: &Arc<LocalStore>, teller: &mut Teller, work: &Ass
             engine.resume(child, Input::nothing(), &work, &Cancel::new(), &mut tell)?;
         }
     }
-    told?;
     match end(store)?.status {
         Status::Completed => Ok(()),
         other => Err(format!("the run ended as {other}").into()),
@@ -189,21 +186,28 @@ struct Before {
 }
 
 impl Model for Before {
-    fn answer(&self, prompt: &Prompt<'_>, draft: &mut dyn FnMut(Draft), cancel: &Cancel) -> Result<Answer, ModelError> {
-        let blocks = || prompt.messages.iter().flat_map(|message| &message.content);
-        let called = blocks().any(|block| matches!(block, Block::ToolCall { name, .. } if name == self.tool));
-        let answered = blocks().filter(|block| matches!(block, Block::ToolResult { .. })).count();
-        if called && self.after == 0 {
-            let content = vec![Block::text("it is done")];
-            return Ok(Answer { content, end: End::Finished, usage: Some(USAGE), session: None });
-        }
-        if called || answered < self.after {
-            return Payer.answer(prompt, draft, cancel);
-        }
-        let id = CallId::new(format!("{}_1", self.tool))
-            .map_err(|error| ModelError::Permanent { why: error.to_string() })?;
-        let block = Block::tool_call(id, self.tool.to_owned(), json!({}));
-        Ok(Answer { content: vec![block], end: End::ToolCalls, usage: Some(USAGE), session: None })
+    fn answer<'a>(
+        &'a self,
+        prompt: &'a Prompt<'a>,
+        draft: &'a mut Drafts<'a>,
+        cancel: &'a Cancel,
+    ) -> BoxFuture<'a, Result<Answer, ModelError>> {
+        Box::pin(async move {
+            let blocks = || prompt.messages.iter().flat_map(|message| &message.content);
+            let called = blocks().any(|block| matches!(block, Block::ToolCall { name, .. } if name == self.tool));
+            let answered = blocks().filter(|block| matches!(block, Block::ToolResult { .. })).count();
+            if called && self.after == 0 {
+                let content = vec![Block::text("it is done")];
+                return Ok(Answer::new(content, End::Finished).using(USAGE));
+            }
+            if called || answered < self.after {
+                return Payer.answer(prompt, draft, cancel).await;
+            }
+            let id = CallId::new(format!("{}_1", self.tool))
+                .map_err(|error| ModelError::Permanent { why: error.to_string() })?;
+            let block = Block::tool_call(id, self.tool.to_owned(), json!({}));
+            Ok(Answer::new(vec![block], End::ToolCalls).using(USAGE))
+        })
     }
 
     fn context_tokens_max(&self, _: &str) -> Option<u64> {

@@ -10,17 +10,18 @@ use std::sync::Arc;
 
 use selvedge_engine::ledger::audit;
 use selvedge_engine::snapshot::{Keeper, Schema, newest};
-use selvedge_engine::{Assignment, Engine, Input, Options, Outcome, Redactor, Told};
+use selvedge_engine::{Assignment, Engine, Input, Options, Outcome, Redactor};
 use selvedge_items::config::state_persistence::{Coalesce, StatePersistence};
 use selvedge_model::account::AccountStatus;
-use selvedge_model::answer::{End, Usage};
+use selvedge_model::answer::{Drafts, End, Usage};
+use selvedge_model::blocking::BoxFuture;
 use selvedge_model::event::{EffectClass, Process};
 use selvedge_model::message::Block;
 use selvedge_model::scope::Scopes;
-use selvedge_model::tool::{Processes, Reconciled, Risk, Started, ToolKind};
+use selvedge_model::tool::{Dispatch, Processes, Reconciled, Risk, Started, ToolKind};
 use selvedge_model::{
-    Answer, Batch, Call, CallId, Cancel, Digest, Draft, Message, MessageId, Model, ModelError, Money, Output, Price,
-    Prompt, Role, Status, Tool, ToolError, ToolSpec,
+    Answer, Batch, Call, CallId, Cancel, Digest, Message, MessageId, Model, ModelError, Money, Output, Price, Prompt,
+    Role, Status, Tool, ToolError, ToolSpec,
 };
 use selvedge_store::conformance::support::{birth, new_thread};
 use selvedge_store::{Logs, Registry, Snapshots};
@@ -28,6 +29,7 @@ use selvedge_store_local::LocalStore;
 use serde_json::json;
 
 use super::appending::one;
+use super::witnessed::{Witnessed, witnessed};
 use crate::Tried;
 use crate::check::{Breach, Held, Kind, breach, or};
 use crate::fact::{Fact, Teller};
@@ -52,12 +54,12 @@ pub(super) fn unpaid(home: &Home) -> Tried {
 
 /// Runs the agent, or takes its thread up where it was left.
 pub(super) fn run(home: &Home, teller: &mut Teller) -> Tried {
-    run_as(home, teller, Price::default(), |engine, _| Ok(engine))
+    run_as(home, teller, Price::default(), |_| Ok(None))
 }
 
 /// The same with a model that costs something: every call is reserved, settled, and the account closed with the thread.
 pub(super) fn run_priced(home: &Home, teller: &mut Teller) -> Tried {
-    run_as(home, teller, price(), |engine, _| Ok(engine))
+    run_as(home, teller, price(), |_| Ok(None))
 }
 
 /// What the tokens of a model cost that is not free.
@@ -77,12 +79,12 @@ pub(super) fn priced(mut work: Assignment) -> Assignment {
 
 /// The same, with a snapshot at every step: whole ones and what changed in turns, put away at the end.
 pub(super) fn run_saving(home: &Home, teller: &mut Teller) -> Tried {
-    run_as(home, teller, Price::default(), |engine, store| {
+    run_as(home, teller, Price::default(), |store| {
         let mut config = StatePersistence::builtin();
         config.checkpoint.performance.coalesce = Coalesce::Always;
         config.checkpoint.performance.incremental = true;
         config.retention.max_checkpoints = 2;
-        Ok(engine.keeping(Keeper::new(store.clone(), config)?))
+        Ok(Some(Keeper::new(store.clone(), config)?))
     })
 }
 
@@ -91,7 +93,7 @@ fn run_as(home: &Home, teller: &mut Teller, price: Price, keeping: Keeping) -> T
     let tries = if teller.stubborn { 2 } else { 1 };
     let mut ended = Err("nothing was tried".into());
     for _ in 0..tries {
-        ended = take_up(home, &store, teller, price, keeping);
+        ended = witnessed(&store, teller, |watched| take_up(home, &store, watched, price, keeping));
         if ended.is_ok() {
             break;
         }
@@ -103,31 +105,26 @@ fn run_as(home: &Home, teller: &mut Teller, price: Price, keeping: Keeping) -> T
 }
 
 /// Whether an engine saves snapshots.
-type Keeping = fn(Engine, &Arc<LocalStore>) -> Tried<Engine>;
+type Keeping = fn(&Arc<LocalStore>) -> Tried<Option<Keeper>>;
 
-fn take_up(home: &Home, store: &Arc<LocalStore>, teller: &mut Teller, price: Price, keeping: Keeping) -> Tried {
+fn take_up(home: &Home, store: &Arc<LocalStore>, watched: &Arc<Witnessed>, price: Price, keeping: Keeping) -> Tried {
     let engine = Engine::new(Options {
-        store: store.clone(),
+        store: watched.clone(),
         trust: home.trust()?,
         clock: Arc::new(home.clock().clone()),
         ids: Arc::new(home.ids().clone()),
         processes: Arc::new(NoProcesses),
         scopes: Scopes::builtin(),
         redactor: Redactor::default(),
+        snapshots: keeping(store)?,
+        prepare: None,
     });
-    let engine = keeping(engine, store)?;
     engine.recover()?;
     let manifest = store.get(&one())?.manifest;
     let mut work = Assignment::new(manifest.agent_id, Arc::new(Payer), "payer");
     work.tools = vec![Arc::new(Pay::into(&home.root().join("paid")))];
     (work.price, work.limits.spend) = (Some(price), Some(dollars(SPEND_DOLLARS_MAX)));
-    let mut told = Ok(());
-    let mut tell = |one: Told<'_>| {
-        if let Told::Committed { thread, version, .. } = one {
-            let fact = Fact::Reached { thread: thread.clone(), version };
-            told = std::mem::replace(&mut told, Ok(())).and_then(|()| teller.tell(fact));
-        }
-    };
+    let mut tell = |event| watched.hear(event);
     let task = Message::text(Role::User, "pay what is due").with_id(MessageId::new("task")?);
     let outcome: Outcome = match manifest.status {
         Status::Created => engine.send(&one(), Input::messages(vec![task]), &work, &Cancel::new(), &mut tell)?,
@@ -135,7 +132,6 @@ fn take_up(home: &Home, store: &Arc<LocalStore>, teller: &mut Teller, price: Pri
         Status::Completed => return Ok(()),
         _ => engine.send(&one(), Input::text("go on"), &work, &Cancel::new(), &mut tell)?,
     };
-    told?;
     match outcome.is_completed() {
         true => Ok(()),
         false => Err(format!("the run ended as {}: {:?}", outcome.status, outcome.why).into()),
@@ -222,23 +218,31 @@ fn paid(file: &Path) -> io::Result<Vec<String>> {
 pub(super) struct Payer;
 
 impl Model for Payer {
-    fn answer(&self, prompt: &Prompt<'_>, _: &mut dyn FnMut(Draft), _: &Cancel) -> Result<Answer, ModelError> {
-        let blocks = || prompt.messages.iter().flat_map(|message| &message.content);
-        let is_paid = |amount: &&str| {
-            let text = format!("paid {amount}");
-            blocks().any(|block| matches!(block, Block::ToolResult { content, .. } if *content == json!(text)))
-        };
-        let asked = blocks().filter(|block| matches!(block, Block::ToolCall { .. })).count();
-        let due = AMOUNTS.iter().find(|amount| !is_paid(amount));
-        let id = CallId::new(format!("call_{asked}")).map_err(|error| ModelError::Permanent { why: error.to_string() });
-        let (block, end) = match due {
-            Some(amount) => {
-                let arguments = json!({ "amount": amount });
-                (Block::tool_call(id?, "pay", arguments), End::ToolCalls)
-            }
-            None => (Block::text("all is paid"), End::Finished),
-        };
-        Ok(Answer { content: vec![block], end, usage: Some(USAGE), session: None })
+    fn answer<'a>(
+        &'a self,
+        prompt: &'a Prompt<'a>,
+        _: &'a mut Drafts<'a>,
+        _: &'a Cancel,
+    ) -> BoxFuture<'a, Result<Answer, ModelError>> {
+        Box::pin(async move {
+            let blocks = || prompt.messages.iter().flat_map(|message| &message.content);
+            let is_paid = |amount: &&str| {
+                let text = format!("paid {amount}");
+                blocks().any(|block| matches!(block, Block::ToolResult { content, .. } if *content == json!(text)))
+            };
+            let asked = blocks().filter(|block| matches!(block, Block::ToolCall { .. })).count();
+            let due = AMOUNTS.iter().find(|amount| !is_paid(amount));
+            let id =
+                CallId::new(format!("call_{asked}")).map_err(|error| ModelError::Permanent { why: error.to_string() });
+            let (block, end) = match due {
+                Some(amount) => {
+                    let arguments = json!({ "amount": amount });
+                    (Block::tool_call(id?, "pay", arguments), End::ToolCalls)
+                }
+                None => (Block::text("all is paid"), End::Finished),
+            };
+            Ok(Answer::new(vec![block], end).using(USAGE))
+        })
     }
 
     fn context_tokens_max(&self, _: &str) -> Option<u64> {
@@ -322,11 +326,11 @@ impl Started for Payment {
         None
     }
 
-    fn dispatch(self: Box<Self>, _: &Cancel) -> Result<Output, ToolError> {
-        match self.pay() {
+    fn dispatch(self: Box<Self>, _: &Cancel) -> Dispatch {
+        Dispatch::blocking(move || match self.pay() {
             Ok(()) => Ok(self.receipt()),
             Err(error) => Err(ToolError::Lost { tool: "pay".to_owned(), why: error.to_string() }),
-        }
+        })
     }
 }
 
@@ -393,7 +397,7 @@ impl Started for Answered {
         None
     }
 
-    fn dispatch(self: Box<Self>, _: &Cancel) -> Result<Output, ToolError> {
-        Ok(Output::text("yes"))
+    fn dispatch(self: Box<Self>, _: &Cancel) -> Dispatch {
+        Dispatch::Done(Ok(Output::text("yes")))
     }
 }

@@ -11,7 +11,7 @@ use std::process::{Child, Command, Stdio};
 use command_fds::{CommandFdExt as _, FdMapping};
 use rustix::pipe::{PipeFlags, pipe_with};
 use selvedge_model::event::Process;
-use selvedge_model::tool::Started;
+use selvedge_model::tool::{Dispatch, Started};
 use selvedge_model::{Cancel, Output, ToolError};
 
 use super::identity::identity;
@@ -62,7 +62,13 @@ impl Started for Detached {
         self.process.clone()
     }
 
-    fn dispatch(mut self: Box<Self>, _: &Cancel) -> Result<Output, ToolError> {
+    fn dispatch(self: Box<Self>, _: &Cancel) -> Dispatch {
+        Dispatch::Done(self.let_go())
+    }
+}
+
+impl Detached {
+    fn let_go(mut self) -> Result<Output, ToolError> {
         let opened = self.gate.take().map_or(Err(io::ErrorKind::BrokenPipe.into()), |mut gate| gate.write_all(b"go\n"));
         match (opened, self.child.take()) {
             (Ok(()), Some(mut child)) => {

@@ -41,7 +41,7 @@ fn start(root: &Path, spec: CommandSpec, dispatch: bool) {
     let started = tool_in(root, spec).start(&call("tool", json!({}))).unwrap();
     println!("\nsaid {}", serde_json::to_string(&started.process().unwrap()).unwrap());
     if dispatch {
-        let _ = started.dispatch(&Cancel::new());
+        let _ = started.dispatch(&Cancel::new()).wait();
     }
     std::thread::sleep(Duration::from_secs(60));
 }

@@ -32,7 +32,7 @@ fn the_process_that_is_recorded_is_the_one_that_runs() {
     let process = started.process().unwrap();
     assert!(process.start_time > 0 && process.boot_id.as_ref().is_some_and(|id| id.len() == 36));
     assert_eq!(process, crate::support::identity(process.pid));
-    let output = started.dispatch(&Cancel::new()).unwrap();
+    let output = started.dispatch(&Cancel::new()).wait().unwrap();
     assert_eq!(text(&output).trim(), process.pid.to_string());
 }
 
@@ -43,7 +43,7 @@ fn a_command_that_dies_at_its_gate_never_ran() {
     let pid = rustix::process::Pid::from_raw(i32::try_from(started.process().unwrap().pid).unwrap()).unwrap();
     rustix::process::kill_process(pid, rustix::process::Signal::KILL).unwrap();
     eventually("it died", || !is_alive(pid.as_raw_pid().unsigned_abs()));
-    assert!(matches!(started.dispatch(&Cancel::new()), Err(ToolError::NotStarted { .. })));
+    assert!(matches!(started.dispatch(&Cancel::new()).wait(), Err(ToolError::NotStarted { .. })));
     assert!(!root.join("effect").exists());
 }
 
@@ -53,7 +53,7 @@ fn whoever_says_stop_before_the_gate_opens_keeps_it_shut() {
     let started = tool_in(&root, at_most_once("touch effect")).start(&call("tool", json!({}))).unwrap();
     let cancel = Cancel::new();
     cancel.say(Stop::Cancelled);
-    assert_eq!(started.dispatch(&cancel), Err(ToolError::Stopped { tool: "tool".to_owned() }));
+    assert_eq!(started.dispatch(&cancel).wait(), Err(ToolError::Stopped { tool: "tool".to_owned() }));
     assert!(!root.join("effect").exists());
 }
 
@@ -128,7 +128,7 @@ fn whoever_says_stop_is_heard_and_whoever_kills_does_not_wait() {
         let cancel = Cancel::new();
         let started = tool_in(&root, at_most_once(said)).start(&call("tool", json!({}))).unwrap();
         let (answer, took) = std::thread::scope(|scope| {
-            let answer = scope.spawn(|| started.dispatch(&cancel));
+            let answer = scope.spawn(|| started.dispatch(&cancel).wait());
             let pid = pid_in(&root.join("pid"));
             let begun = Instant::now();
             cancel.say(stop);
@@ -154,7 +154,7 @@ fn a_command_that_ended_leaves_not_even_somebody_to_bury() {
     for class in [script, at_most_once] {
         let started = tool(class("true")).start(&call("tool", json!({}))).unwrap();
         let pid = rustix::process::Pid::from_raw(i32::try_from(started.process().unwrap().pid).unwrap()).unwrap();
-        started.dispatch(&Cancel::new()).unwrap();
+        started.dispatch(&Cancel::new()).wait().unwrap();
         assert_eq!(rustix::process::test_kill_process_group(pid), Err(rustix::io::Errno::SRCH));
     }
 }

@@ -78,7 +78,7 @@ fn what_an_interrupted_write_left_is_taken_away_by_the_same_call() {
     let started = tool.start(&call("file_write", json!({"path": "d/x", "content": "y"}))).unwrap();
     let key = sha256_hex_24("key1");
     fs::write(root.join("d").join(format!(".selvedge-{key}")), "half").unwrap();
-    started.dispatch(&selvedge_model::Cancel::new()).unwrap();
+    started.dispatch(&selvedge_model::Cancel::new()).wait().unwrap();
     let names: Vec<_> = fs::read_dir(root.join("d")).unwrap().map(|entry| entry.unwrap().file_name()).collect();
     assert_eq!(names, ["x"]);
 }

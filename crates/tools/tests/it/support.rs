@@ -24,7 +24,7 @@ pub(crate) fn call(name: &str, arguments: Value) -> Call {
 
 /// Starts and dispatches in one go.
 pub(crate) fn use_tool(tool: &dyn Tool, arguments: Value) -> Result<Output, ToolError> {
-    tool.start(&call(&tool.spec().name, arguments))?.dispatch(&Cancel::new())
+    tool.start(&call(&tool.spec().name, arguments))?.dispatch(&Cancel::new()).wait()
 }
 
 /// A command that runs a shell script with the call's `a` as its first argument, if there is one.

@@ -66,9 +66,9 @@ fn granted(born: &Manifest, order: &Order) -> Vec<Told> {
     pairs.into_iter().filter(|(_, recorded, now)| recorded != now).map(told).collect()
 }
 
+/// The first message of a thread: it was born with it, or its first run took it from the inbox.
 fn first_message(recording: &Recording) -> Option<String> {
-    let birth = recording.steps.first()?;
-    birth.events.iter().find_map(|event| match event {
+    recording.steps.iter().flat_map(|step| &step.events).find_map(|event| match event {
         Event::Message(message) => Some(message.plain_text()),
         _ => None,
     })

@@ -164,8 +164,8 @@ fn what_was_not_sealed_is_dropped_told_and_changes_nothing() {
         house.store.post(posted).unwrap();
     }
     let mut dropped = Vec::new();
-    let mut tell = |told: selvedge_engine::Told<'_>| {
-        if let selvedge_engine::Told::Dropped { why } = told {
+    let mut tell = |told: selvedge_engine::RunEvent| {
+        if let selvedge_engine::RunEvent::Notice { kind: selvedge_engine::NoticeKind::Dropped, why, .. } = told {
             dropped.push(why.to_owned());
         }
     };

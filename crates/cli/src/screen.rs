@@ -1,0 +1,255 @@
+//! Shows a run as it happens.
+//!
+//! Events come from a bounded queue. A reader of stdout that is too slow loses drafts, which is said; committed events are never lost:
+//! what the queue dropped is read from the log and shown before whatever follows it.
+
+use std::collections::BTreeMap;
+
+use selvedge::model::event::Checkpoint;
+use selvedge::model::message::Block;
+use selvedge::model::{Draft, Event, Role, ThreadId};
+use selvedge::store::Logs;
+use selvedge::store_local::LocalStore;
+use selvedge::{NoticeKind, RunEvent};
+use serde_json::{Value, json};
+
+use crate::context::Context;
+use crate::error::Result;
+use crate::gist::{event_type, gist};
+use crate::output::{BAD, BOLD, DIM, GOOD, WARN, paint};
+use crate::text::{clean, one_line};
+
+/// How many lines of a log are read at a time.
+const LINES: usize = 256;
+
+/// Shows a run as it happens.
+pub(crate) struct Screen<'a> {
+    context: &'a Context<'a>,
+    store: &'a LocalStore,
+    is_drafting: bool,
+    /// The text of the draft that is being shown.
+    drafted: String,
+    /// Whether drafts were lost.
+    has_gaps: bool,
+    /// The first line of each thread that was committed and not delivered.
+    missed: BTreeMap<ThreadId, u64>,
+}
+
+/// The events of one changeset.
+struct Changeset<'e> {
+    thread: &'e ThreadId,
+    version: u64,
+    reason: &'static str,
+    first_line: u64,
+    events: &'e [Event],
+}
+
+impl<'a> Screen<'a> {
+    pub(crate) fn new(context: &'a Context<'a>, store: &'a LocalStore) -> Self {
+        let (drafted, missed) = Default::default();
+        Self { context, store, is_drafting: false, drafted, has_gaps: false, missed }
+    }
+
+    /// Shows one event.
+    pub(crate) fn show(&mut self, event: &RunEvent) {
+        // A reader that is gone does not end a run.
+        _ = match event {
+            RunEvent::Committed { thread, version, reason, first_line, events, .. } => {
+                self.catch_up(thread, Some(*first_line));
+                self.changeset(&Changeset {
+                    thread,
+                    version: *version,
+                    reason: reason.as_str(),
+                    first_line: *first_line,
+                    events,
+                })
+            }
+            RunEvent::Missed { drafts, others, first_lines, has_unlisted, .. } => {
+                for (thread, line) in first_lines {
+                    self.missed.entry(thread.clone()).or_insert(*line);
+                }
+                self.gap(*drafts, *others, *has_unlisted)
+            }
+            event if self.context.output.is_json() => self.record(event),
+            event => self.text(event),
+        };
+    }
+
+    /// Ends what was shown in part, and shows what was committed and not delivered.
+    pub(crate) fn finish(mut self) {
+        self.end_draft();
+        for thread in self.missed.keys().cloned().collect::<Vec<_>>() {
+            self.catch_up(&thread, None);
+        }
+    }
+
+    /// Shows what was committed to a thread and not delivered, up to this line or the end of its log.
+    fn catch_up(&mut self, thread: &ThreadId, until: Option<u64>) {
+        let Some(from) = self.missed.remove(thread) else { return };
+        if let Err(error) = self.show_lines(thread, from, until.unwrap_or(u64::MAX)) {
+            let how = format!("`selvedge log {thread}` shows them");
+            self.context.output.say(format!("lines of `{thread}` from {from} on were missed ({error}); {how}"));
+        }
+    }
+
+    fn show_lines(&mut self, thread: &ThreadId, from: u64, until: u64) -> selvedge::store::Result<()> {
+        let (mut next, mut first_line, mut events) = (from, from, Vec::new());
+        while next < until {
+            let lines = self.store.read(thread, next, LINES)?;
+            if lines.is_empty() {
+                break;
+            }
+            for line in lines.into_iter().filter(|line| line.seq < until) {
+                next = line.seq + 1;
+                let Event::Checkpoint(checkpoint) = line.event else {
+                    events.push(line.event);
+                    continue;
+                };
+                let Checkpoint { version, reason, .. } = *checkpoint;
+                // A reader that is gone does not end a run.
+                _ = self.changeset(&Changeset {
+                    thread,
+                    version,
+                    reason: reason.as_str(),
+                    first_line,
+                    events: &events,
+                });
+                events.clear();
+                first_line = next;
+            }
+        }
+        Ok(())
+    }
+
+    /// Says that drafts were lost.
+    fn gap(&mut self, drafts: u64, others: u64, has_unlisted: bool) -> Result<()> {
+        self.has_gaps |= drafts > 0;
+        let output = &self.context.output;
+        if has_unlisted {
+            output.say("commits of more threads were missed than can be listed; `selvedge log` shows them");
+        }
+        match output.is_json() {
+            true if drafts + others > 0 => {
+                output.record(&json!({"told": "missed", "drafts": drafts, "others": others}))
+            }
+            _ => Ok(()),
+        }
+    }
+
+    fn changeset(&mut self, changeset: &Changeset<'_>) -> Result<()> {
+        if !self.context.output.is_json() {
+            return changeset.events.iter().try_for_each(|event| self.event(event));
+        }
+        let Changeset { thread, version, reason, first_line, events } = changeset;
+        for (event, seq) in events.iter().zip(*first_line..) {
+            let mut line = serde_json::to_value(event).unwrap_or_default();
+            let more =
+                json!({"told": "committed", "thread_id": thread, "version": version, "reason": reason, "seq": seq});
+            if let (Value::Object(line), Value::Object(more)) = (&mut line, more) {
+                line.extend(more);
+            }
+            self.context.output.record(&line)?;
+        }
+        Ok(())
+    }
+
+    fn record(&self, event: &RunEvent) -> Result<()> {
+        let output = &self.context.output;
+        match event {
+            RunEvent::Draft { draft, .. } => {
+                let mut line = serde_json::to_value(draft).unwrap_or_default();
+                if let Value::Object(line) = &mut line {
+                    line.insert("told".to_owned(), json!("draft"));
+                }
+                output.record(&line)
+            }
+            RunEvent::Calling { call, tool, arguments, .. } => {
+                output.record(&json!({"told": "calling", "call_id": call, "tool": tool, "arguments": **arguments}))
+            }
+            RunEvent::Retrying { why, .. } => output.record(&json!({"told": "retrying", "why": why})),
+            RunEvent::Notice { kind, why, .. } => output.record(&json!({"told": kind.as_str(), "why": why})),
+            _ => Ok(()),
+        }
+    }
+
+    fn text(&mut self, event: &RunEvent) -> Result<()> {
+        match event {
+            RunEvent::Draft { draft: Draft::Text { text }, .. } => {
+                self.is_drafting = true;
+                self.drafted.push_str(text);
+                self.context.output.bytes(clean(text).as_bytes())
+            }
+            RunEvent::Draft { draft: Draft::Void, .. } if self.is_drafting => {
+                self.end_draft();
+                self.context
+                    .output
+                    .say("the answer broke off and is asked for again; what was drafted counts for nothing");
+                Ok(())
+            }
+            RunEvent::Calling { tool, arguments, .. } => {
+                self.end_draft();
+                self.line(format_args!(
+                    "{} {} {}",
+                    paint(DIM, "→"),
+                    paint(BOLD, clean(tool)),
+                    one_line(&arguments.to_string(), 100)
+                ))
+            }
+            RunEvent::Notice { kind: NoticeKind::StateError, why, .. } => {
+                self.end_draft();
+                self.context.output.say(format!("not committed: {}", clean(why)));
+                Ok(())
+            }
+            RunEvent::Retrying { why, .. } | RunEvent::Notice { why, .. } => {
+                self.end_draft();
+                self.context.output.say(clean(why));
+                Ok(())
+            }
+            _ => Ok(()),
+        }
+    }
+
+    fn event(&mut self, event: &Event) -> Result<()> {
+        match event {
+            Event::Message(message) if message.role == Role::Assistant => {
+                let text = message.plain_text();
+                // What was drafted is committed now, word for word, unless some of it was lost.
+                let is_shown = self.is_drafting && (!self.has_gaps || self.drafted == text);
+                if is_shown || text.is_empty() {
+                    self.end_draft();
+                    return Ok(());
+                }
+                self.end_draft();
+                self.context.output.text(clean(&text))
+            }
+            Event::Message(message) if message.role == Role::Tool => {
+                message.content.iter().try_for_each(|block| self.result(block))
+            }
+            Event::ThreadHandoff(_) | Event::ThreadResumed(_) => {
+                self.line(format_args!("{} {}", paint(DIM, "⇢"), gist(event)))
+            }
+            Event::CapabilityDenied(_) | Event::Suspended(_) => {
+                self.line(format_args!("{} {}", paint(WARN, event_type(event)), gist(event)))
+            }
+            _ => Ok(()),
+        }
+    }
+
+    fn result(&self, block: &Block) -> Result<()> {
+        let Block::ToolResult { content, is_error, .. } = block else { return Ok(()) };
+        let text = content.as_str().map_or_else(|| content.to_string(), str::to_owned);
+        let mark = if *is_error { paint(BAD, "✗") } else { paint(GOOD, "✓") };
+        self.line(format_args!("{mark} {}", one_line(&text, 100)))
+    }
+
+    fn line(&self, text: std::fmt::Arguments<'_>) -> Result<()> {
+        self.context.output.text(text)
+    }
+
+    fn end_draft(&mut self) {
+        self.drafted.clear();
+        if std::mem::replace(&mut self.is_drafting, false) {
+            _ = self.context.output.bytes(b"\n");
+        }
+    }
+}
