@@ -5,7 +5,7 @@ use std::fmt;
 use std::future::Future;
 use std::ops::Deref;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use selvedge_items::config::Wait;
 use selvedge_log::Trust;
@@ -18,6 +18,7 @@ use selvedge_model::{
     RequestId, Status, Stop, ThreadId, Verdict,
 };
 use selvedge_store::{Acquire, Error as StoreError, Store};
+use tokio::time::sleep;
 
 use crate::assignment::Assignment;
 use crate::chain;
@@ -104,6 +105,8 @@ pub struct Shared {
 
 /// How long somebody who only looks at a thread, or tells it something, may have it.
 const A_MOMENT: Duration = Duration::from_millis(300);
+/// How often is looked whether it has been given back.
+const A_LOOK: Duration = Duration::from_millis(10);
 
 /// What is done before a thread's first run.
 pub type Prepare = Arc<dyn Fn(&Manifest, &Assignment) -> selvedge_store::Result<()> + Send + Sync>;
@@ -399,9 +402,16 @@ impl Engine {
         audience: Audience,
     ) -> BoxFuture<'static, Result<Outcome>> {
         Box::pin(async move {
-            let (engine, own_work, own) = (self.clone(), work.clone(), audience.clone());
-            let (lease, start, resumed) =
-                self.tasks.block(move || engine.take_resumed(&asked, input, &own_work, own)).await?;
+            let until = Instant::now() + A_MOMENT;
+            let (lease, start, resumed) = loop {
+                let (engine, asked, input) = (self.clone(), asked.clone(), input.clone());
+                let (own_work, own) = (work.clone(), audience.clone());
+                match self.tasks.block(move || engine.take_resumed(&asked, input, &own_work, own)).await {
+                    // A process that only looks at it, or tells it something, has it for a moment.
+                    Err(Error::Store(StoreError::LeaseHeld { .. })) if Instant::now() < until => sleep(A_LOOK).await,
+                    taken => break taken?,
+                }
+            };
             let ended = self.run_held(lease, start, work, cancel, audience).await?;
             Ok(Outcome { resumed, ..ended })
         })
@@ -435,8 +445,7 @@ impl Engine {
             if status.is_terminal() && input.messages.is_empty() {
                 return Err(nothing_to_resume(thread, status));
             }
-            // A process that only looks at it, or tells it something, has it for a moment.
-            let lease = self.lease(&thread, Acquire { wait: A_MOMENT, take_over: false })?;
+            let lease = self.lease(&thread, Acquire::default())?;
             if !status.is_terminal() {
                 return Ok((lease, Start::of(input), None));
             }

@@ -73,6 +73,8 @@ pub(crate) struct Running {
     pub(crate) flying: Flying,
     /// What came of making calls ready.
     pub(crate) prepared: Option<Result<Prepared>>,
+    /// Why what came back could not be committed, while other calls are on their way.
+    failed: Option<Error>,
 }
 
 /// How a run hears what happens beside it.
@@ -189,6 +191,7 @@ impl Running {
             flights: Vec::new(),
             flying: Flying::new(),
             prepared: None,
+            failed: None,
         });
         match running.take_in(start) {
             Ok(()) => Ok(running),
@@ -284,11 +287,19 @@ impl Running {
                     return Ok(Ok(Wait::Calls));
                 }
             }
-            None => {
-                if self.land()? {
+            None => match self.land() {
+                Ok(true) => return Ok(Ok(Wait::Calls)),
+                Ok(false) => {}
+                // Nothing is over while a call still runs: what it does is known once it is back.
+                Err(error) if self.flights.iter().any(Flight::is_open) => {
+                    self.failed.get_or_insert(error);
                     return Ok(Ok(Wait::Calls));
                 }
-            }
+                Err(error) => return Err(self.failed.take().unwrap_or(error)),
+            },
+        }
+        if let Some(error) = self.failed.take() {
+            return Err(error);
         }
         loop {
             self.look();

@@ -110,7 +110,7 @@ impl Flight {
     }
 
     /// Whether it is on its way, or still to be dispatched.
-    pub(super) fn is_open(&self) -> bool {
+    pub(crate) fn is_open(&self) -> bool {
         self.is_away || self.is_ready()
     }
 

@@ -51,8 +51,10 @@ impl Queue {
     /// Changes what waits, and wakes the subscriber.
     pub(crate) fn change(&self, change: impl FnOnce(&mut Backlog)) {
         let mut state = self.lock();
-        change(&mut state.backlog);
-        self.wake(state);
+        if !state.is_closed {
+            change(&mut state.backlog);
+            self.wake(state);
+        }
     }
 
     /// Says that nothing comes any more.
@@ -163,6 +165,10 @@ impl Subscription {
 
 impl Drop for Subscription {
     fn drop(&mut self) {
+        // Nothing is kept for a caller that is gone.
+        let mut state = self.queue.lock();
+        (state.is_closed, state.backlog) = (true, Backlog::default());
+        drop(state);
         if let Some(bus) = self.bus.upgrade() {
             bus.unsubscribe(&self.queue);
         }

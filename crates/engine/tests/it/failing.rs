@@ -1,7 +1,7 @@
 //! What is heard and what is in the log when a commit, a model or a person says no.
 
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use selvedge_engine::{Input, Redactor};
@@ -9,7 +9,7 @@ use selvedge_items::config::{Class, ErrorClass};
 use selvedge_model::event::EffectClass;
 use selvedge_model::scope::Scopes;
 use selvedge_model::{Call, CallId, Cancel, Classify, Event, ModelError, Output, Reason, Status, Stop};
-use selvedge_store::{Error as StoreError, Logs};
+use selvedge_store::{Error as StoreError, Logs, Registry};
 use serde_json::json;
 
 use crate::support::{Counting, House, Reply, agent, roles};
@@ -207,4 +207,32 @@ fn what_may_run_once_is_on_record_while_the_others_of_its_round_still_run() {
     assert_eq!(ended.result.as_deref(), Some("done"));
     assert_eq!(house.answer_of(&thread, &CallId::new("l").unwrap()), Some(json!("done")));
     assert_eq!(pay.ran.load(Ordering::SeqCst), 1);
+}
+
+#[test]
+fn a_run_that_fails_while_a_call_is_on_its_way_waits_for_it() {
+    let house = House::new();
+    let thread = house.thread();
+    house.store.refuse(Some(Reason::ToolResultsCommitted));
+    let (refused, store) = (Arc::new(AtomicBool::new(false)), house.store.clone());
+    let noted = refused.clone();
+    *house.store.before_refusal.lock().unwrap() = Some(Box::new(move |_| noted.store(true, Ordering::SeqCst)));
+    let mut look = Counting::new("look", EffectClass::Pure);
+    look.meanwhile = Arc::new(move |call: &Call| {
+        while !refused.load(Ordering::SeqCst) {
+            std::thread::yield_now();
+        }
+        // What was paid could not be recorded. The run would end now, if it did not wait.
+        std::thread::sleep(Duration::from_millis(50));
+        assert_eq!(store.get(&call.thread).unwrap().manifest.status, Status::Running);
+        store.refuse(None);
+    });
+    let pay = Arc::new(Counting::new("pay", EffectClass::AtMostOnce));
+    let calls = vec![("l", "look", json!({})), ("p", "pay", json!({}))];
+    let work = agent(vec![Reply::Calls(calls), Reply::Says("done")], vec![Arc::new(look), pay]);
+    let ended = house.send(&thread, Input::text("go"), &work).0.unwrap();
+    assert_eq!((ended.status.status(), ended.code.as_deref()), (Some(Status::Error), Some("state_error")));
+    for call in ["l", "p"] {
+        assert_eq!(house.answer_of(&thread, &CallId::new(call).unwrap()), Some(json!("done")), "{call} is on record");
+    }
 }

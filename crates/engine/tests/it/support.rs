@@ -33,6 +33,8 @@ use serde_json::{Value, json};
 pub(crate) struct Refusing {
     pub(crate) inner: MemoryStore,
     pub(crate) refuse: Mutex<Option<Reason>>,
+    /// Done right before the next commit is refused.
+    pub(crate) before_refusal: Mutex<Option<Meanwhile>>,
     /// Done right before the next commit by which a thread goes on in another one.
     pub(crate) before_handoff: Mutex<Option<Meanwhile>>,
     /// Done right before the next commit that stops an account.
@@ -88,7 +90,14 @@ impl Commit for Refusing {
         }
         let refused = *self.refuse.lock().unwrap();
         match batch.parts.iter().any(|part| Some(part.changeset.reason) == refused) {
-            true => Err(Error::Database { why: "made to fail".to_owned(), retryable: false }),
+            true => {
+                if let Some(part) = batch.parts.first()
+                    && let Some(meanwhile) = self.before_refusal.lock().unwrap().take()
+                {
+                    meanwhile(&part.thread);
+                }
+                Err(Error::Database { why: "made to fail".to_owned(), retryable: false })
+            }
             false => {
                 let is_successor = |part: &&selvedge_model::Part| {
                     part.changeset.created.as_ref().is_some_and(|created| created.continuation_of.is_some())
@@ -508,6 +517,7 @@ impl House {
         let store = Arc::new(Refusing {
             inner: memory,
             refuse: Mutex::new(None),
+            before_refusal: Mutex::default(),
             before_handoff: Mutex::default(),
             before_stop: Mutex::default(),
             before_successor: Mutex::default(),
