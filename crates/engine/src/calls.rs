@@ -11,7 +11,7 @@ mod results;
 use std::panic::resume_unwind;
 use std::sync::Arc;
 
-use selvedge_model::blocking::on_thread;
+use selvedge_model::blocking::try_on_thread;
 use selvedge_model::event::{EffectClass, ToolFailure, ToolIntent};
 use selvedge_model::fold::Spawned;
 use selvedge_model::limits::Limits;
@@ -139,8 +139,12 @@ impl Running {
     /// Finds out what became of calls that an earlier life dispatched.
     pub(crate) async fn probe(&mut self, probes: Vec<Probe>) {
         let (engine, cancel) = (self.held.engine.clone(), self.cancel.clone());
+        let unknown: Vec<_> = probes.iter().map(|probe| (probe.ready.call.id.clone(), Trace::Unknown)).collect();
         // It may take as long as the tool does.
-        let traces = on_thread(move || find_out(&engine, probes, &cancel)).await;
+        let traces = match try_on_thread(move || find_out(&engine, probes, &cancel)) {
+            Ok(asked) => asked.await,
+            Err(_) => unknown,
+        };
         self.live.traces.extend(traces);
     }
 
@@ -293,7 +297,7 @@ impl Running {
         if back.is_empty() {
             return Ok(());
         }
-        let (mut state, mut failed) = (self.held.fold.state().clone(), None);
+        let (mut state, mut failed) = (self.held.next_state(), None);
         for Back { open, landed, failure, event, .. } in back {
             let output = match landed {
                 Landed::Output(output) => output,

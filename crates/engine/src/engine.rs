@@ -607,10 +607,13 @@ impl Engine {
         let thread = held.thread().clone();
         // What a thread begins with is said by the one that lets it begin.
         let is_first = held.is_unbegun() && held.fold.conversation.messages().is_empty();
-        let start = match is_first && start.is_empty() && !start.is_continuing() && !sends.is_empty() {
-            true => start.with(sends.remove(0)),
+        let is_first = is_first && start.is_empty() && !start.is_continuing() && !sends.is_empty();
+        let start = match is_first {
+            // What was sent after it is served after it.
+            true => start.with(std::mem::take(&mut sends).swap_remove(0)),
             false => start,
         };
+        let asked = start.request.clone().filter(|asked| asked.is_posted && !is_first);
         let (mut held, earlier) = self.serve_earlier(held, sends, work).await?;
         let mut unsaid = Start::continuing();
         let ended = match earlier {
@@ -631,8 +634,17 @@ impl Engine {
                 match ended {
                     Ok(ended) => ended,
                     Err(error) => {
-                        self.tasks.block(move || drop((held, active))).await;
-                        return Err(error);
+                        let end = move || {
+                            // Whoever sent it is told that it failed: nobody else is to serve it.
+                            if let Some(asked) =
+                                asked.filter(|_| !matches!(error, Error::Store(_) | Error::Commit { .. }))
+                            {
+                                held.refuse(asked, &error);
+                            }
+                            drop((held, active));
+                            error
+                        };
+                        return Err(self.tasks.block(end).await);
                     }
                 }
             }

@@ -202,10 +202,7 @@ impl Engine {
             Err(refused) => refused,
         };
         let refuse = move || {
-            // Nothing of it was committed.
-            held.delta = Delta::default();
-            asked.answer(&mut held.delta, Verdict::Refused, Some(refused.to_string()));
-            held.commit(Reason::Lifecycle, Of::default())?;
+            held.record_refusal(asked, &refused)?;
             let why = format!("what was sent to `{}` (request `{id}`) was refused: {refused}", held.thread());
             held.notice(NoticeKind::Dropped, &why);
             Ok((held, None))
@@ -550,6 +547,21 @@ impl Held {
             _ => None,
         };
         Ok(self.waiting()?.into_iter().filter_map(stop).max())
+    }
+
+    /// Records that a request is not served, and why.
+    fn record_refusal(&mut self, asked: Asked, why: &Error) -> Result<()> {
+        // Nothing of it was committed.
+        self.delta = Delta::default();
+        asked.answer(&mut self.delta, Verdict::Refused, Some(why.to_string()));
+        self.commit(Reason::Lifecycle, Of::default()).map(|_| ())
+    }
+
+    /// The same; if it can't be recorded, the request stays.
+    pub(crate) fn refuse(&mut self, asked: Asked, why: &Error) {
+        if self.record_refusal(asked, why).is_err() {
+            self.delta = Delta::default();
+        }
     }
 
     /// Puts into the delta what was sent, for a thread that ends before it can answer: its log keeps it.

@@ -39,6 +39,20 @@ struct Gone {
     process: Option<Process>,
 }
 
+/// Gives the place of a child back when it is dropped: also if its run panics.
+pub(crate) struct Leaving {
+    engine: Engine,
+    child: ThreadId,
+}
+
+impl Drop for Leaving {
+    fn drop(&mut self) {
+        let (engine, child) = (self.engine.clone(), self.child.clone());
+        // A look at the places may have them for a moment.
+        self.engine.tasks.soon(move || engine.leave_place(&child));
+    }
+}
+
 /// Whether a child may begin.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Place {
@@ -100,6 +114,8 @@ impl Engine {
             return Ok((position, Some(Place::Over)));
         }
         let mut gone = self.places.gone.lock().unwrap_or_else(PoisonError::into_inner);
+        // What an earlier attempt left of it does not count.
+        gone.remove(child);
         if self.active(&parent, &mut gone)? < at_once.max(1) {
             gone.insert(child.clone(), Gone { parent, process });
             return Ok((position, Some(Place::Taken)));
@@ -107,8 +123,12 @@ impl Engine {
         Ok((position, None))
     }
 
-    /// Gives the place of a child back that was waited for.
-    pub(crate) fn leave_place(&self, child: &ThreadId) {
+    /// What gives the place of a child back that is waited for.
+    pub(crate) fn place_of(&self, child: &ThreadId) -> Leaving {
+        Leaving { engine: self.clone(), child: child.clone() }
+    }
+
+    fn leave_place(&self, child: &ThreadId) {
         self.places.gone.lock().unwrap_or_else(PoisonError::into_inner).remove(child);
         self.places.left.notify_waiters();
     }

@@ -87,6 +87,14 @@ impl Tasks {
         *count == 0
     }
 
+    /// The same, not waited for.
+    pub(crate) fn soon(&self, work: impl FnOnce() + Send + 'static) {
+        self.pool.push(Box::new(move || {
+            // A panic was reported where it happened.
+            _ = catch_unwind(AssertUnwindSafe(work));
+        }));
+    }
+
     /// Does something that blocks, but not for long. A panic of it goes on where it is awaited.
     pub(crate) async fn block<T: Send + 'static>(&self, work: impl FnOnce() -> T + Send + 'static) -> T {
         let (tell, told) = oneshot::channel();

@@ -1,6 +1,7 @@
 //! Between code that blocks and code that awaits, without a runtime.
 
 use std::future::Future;
+use std::io;
 use std::pin::{Pin, pin};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::task::{Context, Poll, Wake, Waker};
@@ -32,16 +33,21 @@ impl Wake for Unpark {
 /// Runs code that blocks on a thread of its own. It begins at once; dropping the future does not stop it. A panic of it goes on where
 /// the future is awaited.
 pub fn on_thread<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) -> OnThread<T> {
+    try_on_thread(work).unwrap_or_else(|error| {
+        let done = Some(Err(Box::new(format!("no thread could be started: {error}")) as _));
+        OnThread { shared: Arc::new(Mutex::new(Shared { done, waker: None })) }
+    })
+}
+
+/// The same; an error if no thread could be started, and then nothing of the work was done.
+pub fn try_on_thread<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) -> io::Result<OnThread<T>> {
     let shared = Arc::new(Mutex::new(Shared { done: None, waker: None }));
     let other = shared.clone();
-    let spawned = thread::Builder::new().name("blocking".to_owned()).spawn(move || {
+    thread::Builder::new().name("blocking".to_owned()).spawn(move || {
         let done = std::panic::catch_unwind(std::panic::AssertUnwindSafe(work));
         finish(&other, done);
-    });
-    if let Err(error) = spawned {
-        finish(&shared, Err(Box::new(format!("no thread could be started: {error}"))));
-    }
-    OnThread { shared }
+    })?;
+    Ok(OnThread { shared })
 }
 
 fn finish<T>(shared: &Mutex<Shared<T>>, done: thread::Result<T>) {

@@ -1,6 +1,6 @@
 //! A call of a turn on its way: what it needs, how it is made, and what it came to.
 
-use selvedge_model::blocking::on_thread;
+use selvedge_model::blocking::try_on_thread;
 use selvedge_model::event::{Ask, EffectClass, Process, Suspended, ToolFailure};
 use selvedge_model::tool::{Output, Reconciled, Started};
 use selvedge_model::{CallId, Cancel, Event, ToolError};
@@ -193,7 +193,8 @@ pub(super) async fn go(
     let (landed, failure) = landed(ended, class == EffectClass::AtMostOnce);
     // What was lost on the way may be known to the tool.
     if let (Landed::Unknown, Some(Ready { tool, call, .. })) = (&landed, ready)
-        && let Reconciled::Done(output) = on_thread(move || guarded::reconcile(&*tool, &call, &cancel)).await
+        && let Ok(asked) = try_on_thread(move || guarded::reconcile(&*tool, &call, &cancel))
+        && let Reconciled::Done(output) = asked.await
     {
         return (Landed::Output(output), None);
     }

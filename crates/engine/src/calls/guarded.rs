@@ -11,7 +11,7 @@ use std::future::poll_fn;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::task::Poll;
 
-use selvedge_model::blocking::{BoxFuture, on_thread};
+use selvedge_model::blocking::{BoxFuture, try_on_thread};
 use selvedge_model::event::EffectClass;
 use selvedge_model::tool::{Call, Dispatch, Output, Reconciled, Started};
 use selvedge_model::{Cancel, Tool, ToolError};
@@ -46,7 +46,11 @@ pub(super) async fn dispatch(
     };
     let ended = match dispatch {
         Dispatch::Done(done) => return done,
-        Dispatch::Blocking(work) => Some(on_thread(move || catch_unwind(AssertUnwindSafe(work))).await),
+        Dispatch::Blocking(work) => match try_on_thread(move || catch_unwind(AssertUnwindSafe(work))) {
+            Ok(blocking) => Some(blocking.await),
+            // It never ran.
+            Err(error) => return Err(ToolError::NotStarted { tool: tool.to_owned(), why: error.to_string() }),
+        },
         Dispatch::Future(work) => within_grace(caught(work), cancel).await,
     };
     match ended {

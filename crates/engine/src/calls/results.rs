@@ -21,6 +21,14 @@ const INLINE_MAX: usize = 32 << 10;
 const SHOWN_BYTES: usize = 4 << 10;
 
 impl Held {
+    /// The state with what waits in the delta: what could not be committed by itself.
+    pub(crate) fn next_state(&self) -> Value {
+        let mut state = self.fold.state().clone();
+        // What is there was applied before.
+        self.delta.patches.iter().for_each(|patch| _ = patch.apply_to(&mut state));
+        state
+    }
+
     /// Puts one result into the delta: its message, its outcome, what it changes, and what its call leaves behind.
     pub(super) fn add_result(&mut self, open: &OpenCall, output: Output, state: &mut Value) -> Result<()> {
         self.add_outcome(open, output, None, state)
@@ -98,7 +106,7 @@ impl Held {
     /// Answers every open call with words, as when a run is stopped: no call is left dangling. A result that could not be committed
     /// by itself is still in the delta, and counts.
     pub(crate) fn interrupt_calls(&mut self, text: &str) -> Result<()> {
-        let mut state = self.fold.state().clone();
+        let mut state = self.next_state();
         let answered: HashSet<CallId> = self.delta.answered().cloned().collect();
         for open in self.fold.conversation.open().to_vec() {
             let is_dispatched = self.fold.call(&open.id).is_some_and(|known| known.intent.is_some());

@@ -26,7 +26,7 @@ use serde_json::json;
 use super::judge::Judge;
 use super::outside::{self, NoProcesses, Recorded, RecordedChildren, Timed};
 use super::recording::Step;
-use super::tape::{EngineClock, Names, StoreClock, Tape};
+use super::tape::{EngineClock, Fate, Names, StoreClock, Tape};
 use super::{How, Report};
 use crate::assignment::Assignment;
 use crate::calls::{Flight, Prepared};
@@ -305,8 +305,18 @@ impl Driver {
                     let next = self.tape.next_step().filter(|_| !self.tape.is_away()).map(Step::outcomes);
                     let next = next.unwrap_or_default();
                     let is_next = |flight: &Flight| flight.is_ready() && next.contains(flight.call());
+                    // One of which nothing is on record came back as unknown.
+                    let is_lost = |flight: &Flight| {
+                        flight.is_ready() && !matches!(self.tape.fate(flight.call()), Fate::Ended(..))
+                    };
                     let has_next = running.flights.iter().any(is_next);
-                    for flight in running.flights.iter_mut().filter(|flight| !has_next || is_next(flight)) {
+                    let has_lost = !has_next && !next.is_empty() && running.flights.iter().any(is_lost);
+                    let goes = |flight: &Flight| match (has_next, has_lost) {
+                        (true, _) => is_next(flight),
+                        (false, true) => is_lost(flight),
+                        (false, false) => true,
+                    };
+                    for flight in running.flights.iter_mut().filter(|flight| goes(flight)) {
                         flight.go_here(&running.cancel);
                     }
                 }

@@ -5,7 +5,9 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 
 use selvedge_engine::{Input, RunEvent};
 use selvedge_model::event::EffectClass;
-use selvedge_model::{AgentId, Cancel, Event, Message, MessageId, NewThread, Reason, Request, Role, Status, Stop};
+use selvedge_model::{
+    AgentId, Cancel, Classify, Event, Message, MessageId, NewThread, Reason, Request, Role, Status, Stop,
+};
 use selvedge_store::{Inbox, Leases};
 use serde_json::json;
 
@@ -232,4 +234,32 @@ fn a_child_that_a_program_creates_belongs_to_its_family() {
     let new = NewThread { parent_id: Some(parent.clone()), ..NewThread::of(AgentId::new("scribe").unwrap()) };
     let child = house.engine.create(new, Vec::new()).unwrap();
     assert_eq!(house.loaded(&child).manifest.family_root(), &parent);
+}
+
+#[test]
+fn what_was_sent_after_what_a_thread_begins_with_is_answered_after_it() {
+    let house = House::new();
+    let new = NewThread::of(AgentId::new("scribe").unwrap());
+    let thread = house.engine.create(new, vec![Message::text(Role::User, "first")]).unwrap();
+    house.store.post(request(&thread, "later", Request::Send(Input::text("second")))).unwrap();
+    let work = agent(vec![Reply::Says("one"), Reply::Says("two")], Vec::new());
+    let ended = house.engine.resume(&thread, Input::nothing(), &work, &Cancel::new(), &mut |_| {}).unwrap();
+    assert_eq!(ended.result.as_deref(), Some("one"));
+    let said: Vec<_> = house.loaded(&thread).messages.iter().map(Message::plain_text).collect();
+    assert_eq!(said, ["first", "one", "second", "two"]);
+}
+
+/// Its sender was told that it failed, and the next process served it all the same.
+#[test]
+fn what_was_submitted_and_refused_is_not_served_later() {
+    let house = House::new();
+    let thread = house.thread();
+    let mut work = agent(vec![Reply::Says("never")], Vec::new());
+    work.limits.spend = Some("1".parse().unwrap());
+    let submitted = house.engine.submit(&thread, Input::text("spend"), &work, &Cancel::new()).unwrap();
+    assert_eq!(submitted.wait(&mut |_| {}).unwrap_err().code(), "no_price");
+    assert!(house.waiting(&thread).is_empty());
+    let work = agent(vec![Reply::Says("hello")], Vec::new());
+    house.send(&thread, Input::text("hi"), &work).0.unwrap();
+    assert_eq!(roles(&house.loaded(&thread)), "ua");
 }

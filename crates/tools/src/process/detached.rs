@@ -73,7 +73,8 @@ impl Detached {
         match (opened, self.child.take()) {
             (Ok(()), Some(mut child)) => {
                 // Nobody waits for it, and it is buried when it ends.
-                std::thread::spawn(move || _ = child.wait());
+                // Without a thread it stays unburied until this process ends.
+                _ = std::thread::Builder::new().spawn(move || _ = child.wait());
                 Ok(Output::text("let go"))
             }
             (Err(error), child) => {
