@@ -127,7 +127,7 @@ impl Running {
         if !is_more {
             self.flights.clear();
         }
-        // Whoever stopped the thread stopped its children after it; that they ended must not be heard before that.
+        // A stop of the thread is said to its children after it; that they ended must not be heard before that.
         if back.iter().any(|back| back.has_child)
             && let Ok(Some(stop)) = self.held.said_to_stop()
         {

@@ -4,7 +4,7 @@
 //!
 //! - [`assignment`]: what a run is done with: the model, the tools, the limits. `start`: what starts a run.
 //! - [`engine`]: the handle, and the verbs: `send`, `resume`, `cancel`, `kill`, `settle`, `recover`.
-//! - `held`: a thread under lease; the one place where a run commits. `fold` and `conversation`: what is known of it,
+//! - `links`: the threads of a chain, run one after another. `held`: a thread under lease; the one place where a run commits. `fold` and `conversation`: what is known of it,
 //!   kept between commits and between runs, so that the next turn costs what the first did.
 //! - [`inbox`]: requests to a thread, delivered, drained and answered. [`deciding`]: what people decide about calls; `approval`: what such
 //!   a decision is bound to and what it means.
@@ -55,6 +55,7 @@ mod handover;
 mod held;
 pub mod inbox;
 pub mod ledger;
+mod links;
 mod mask;
 mod names;
 pub mod orphans;

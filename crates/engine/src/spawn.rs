@@ -4,7 +4,7 @@
 //! `child_spawned`, the child's first changeset, and the money that is set aside for it. So after a crash there is a child with an
 //! intent or neither, and what became of the call is what became of the child.
 //!
-//! - A child that is waited for runs in this process, as a task of its own; whoever takes up the parent goes on with it.
+//! - A child that is waited for runs in this process, as a task of its own; the process that takes up the parent goes on with it.
 //! - A child that is not waited for is a process of its own, started behind a gate: its identity stands in the intent, and it runs
 //!   once the batch is durable. It lives on without its parent.
 //! - Only so many children of a thread run at the same time; others wait their turn, behind their gate if they have one.

@@ -99,7 +99,7 @@ impl Tasks {
     pub(crate) async fn block<T: Send + 'static>(&self, work: impl FnOnce() -> T + Send + 'static) -> T {
         let (tell, told) = oneshot::channel();
         self.pool.push(Box::new(move || {
-            // Whoever asked may be gone; what was done is dropped here then.
+            // The task that asked may be gone; what was done is dropped here then.
             _ = tell.send(catch_unwind(AssertUnwindSafe(work)));
         }));
         match told.await {

@@ -384,7 +384,7 @@ pub type Drafts<'a> = dyn FnMut(Draft) + Send + 'a;
 
 /// A language model.
 ///
-/// Whoever runs it polls it on a runtime of tokio with timers. Code that blocks must not run in it: see
+/// An engine polls it on a runtime of tokio with timers. Code that blocks must not run in it: see
 /// [`crate::blocking`].
 pub trait Model: Send + Sync {
     /// Answers a prompt, telling drafts as they come. Ends soon after `cancel` says to stop, with what was said so far; one that does

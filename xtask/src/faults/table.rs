@@ -213,7 +213,7 @@ pub(crate) const FAULTS: &[Fault] = &[
     },
     Fault {
         name: "whoever waited for a thread that has ended runs it again",
-        file: "crates/engine/src/engine.rs",
+        file: "crates/engine/src/links.rs",
         old: "if input.is_empty() && held.fold.manifest().status.is_terminal() {",
         new: "if false && held.fold.manifest().status.is_terminal() {",
         by: Tests("selvedge-engine", "families"),
