@@ -107,6 +107,7 @@ def check(file, thread, keys, verify):
                     need(is_int(lost_from) and is_int(lost_to) and due == lost_from <= lost_to,
                          "the loss does not begin at version %d" % due)
                     due = lost_to + 1
+                need(is_int(due), "version is beyond 2^63-1")
                 for member, value in (("version", due), ("log_id", first["log_id"]), ("segment", first["segment"]),
                                       ("byte_offset", start), ("hash", running.hexdigest())):
                     found = payload.get(member)
@@ -120,11 +121,7 @@ def check(file, thread, keys, verify):
                     need(by not in left, "signer is a key that was left before")
                     left.add(signer)
                 # 6. the signature
-                cut = len(raw) - len(END) - 86
-                need(raw[cut - len(SIG):cut] == SIG and raw[-len(END):] == END, "sig is not where it must be")
-                sig = unbase64url(raw[cut:-len(END)], 64)
-                need(sig is not None, "sig is not canonical base64url")
-                need(verify(keys[by], DOMAIN + raw[:cut - len(SIG)], sig), "signature does not hold")
+                signed(raw, keys[by], verify)
                 epoch, signer, version, place, rotations, losses = payload["epoch"], by, due, 0, [], []
         except Bad as bad:
             return heads, first, {"line": seq + 1, "byte": start, "what": str(bad)}, isinstance(bad, Torn)
@@ -137,15 +134,27 @@ def check(file, thread, keys, verify):
     return heads, first, None, False
 
 
+def signed(raw, key, verify):
+    """The signature of a checkpoint line stands where it must and holds."""
+    cut = len(raw) - len(END) - 86
+    need(raw[cut - len(SIG):cut] == SIG and raw[-len(END):] == END, "sig is not where it must be")
+    sig = unbase64url(raw[cut:-len(END)], 64)
+    need(sig is not None, "sig is not canonical base64url")
+    need(verify(key, DOMAIN + raw[:cut - len(SIG)], sig), "signature does not hold")
+
+
 def judge(path, thread, keys, head, verify):
     """Checks the log at `path` and, with a head, whether it ends where it should."""
     with open(path, "rb") as file:
         heads, first, problem, torn = check(file, thread, keys, verify)
         size = file.seek(0, 2)
+        inside = problem is not None and signed_after(file, problem["byte"], thread, keys, first, heads, verify)
     last = heads[-1] if heads else {"version": None, "lines": 0, "bytes": 0}
     behind = size - last["bytes"]
     bad = problem is not None and not torn
-    if head is None:
+    if inside:
+        verdict = "damaged"
+    elif head is None:
         verdict = "damaged" if bad else "unsigned" if not heads else "tail" if behind else "unchanged"
     elif heads and head["version"] <= last["version"]:
         here = next((one for one in heads if one["version"] == head["version"]), None)
@@ -166,6 +175,24 @@ def judge(path, thread, keys, head, verify):
         verdict = "damaged" if bad or (torn and size >= head["bytes"]) else "truncated"
     return {"unchanged_up_to": last["version"], "versions": len(heads), "lines": last["lines"], "bytes": last["bytes"],
             "behind": behind, "problem": problem, "verdict": verdict}
+
+
+def signed_after(file, start, thread, keys, first, heads, verify):
+    """Whether a checkpoint of this log, later than those that hold, is rightly signed at `start` or after it: what stands there was committed."""
+    file.seek(start)
+    for raw in file:
+        for begin in {0, max(raw.rfind(b'{"seq":'), 0)}:  # a line may have been put before it without an end of its own
+            try:
+                line = read_line(raw[begin:])
+                said = line["payload"]
+                ours = line["event_type"] == "checkpoint" and line["thread_id"] == thread and is_int(said.get("version"))
+                ours = ours and (first is None or said.get("log_id") == first["log_id"])
+                if ours and (not heads or said["version"] > heads[-1]["version"]) and isinstance(said.get("signer"), str) and said["signer"] in keys:
+                    signed(raw[begin:], keys[said["signer"]], verify)
+                    return True
+            except Bad:
+                pass
+    return False
 
 
 # ---- lines -----------------------------------------------------------------------------------------------------------------
@@ -236,7 +263,8 @@ def constant(name):
 
 
 def is_int(value):
-    return type(value) is int
+    """One of the numbers that the page names: 0 to 2^63-1, without fraction, exponent or sign."""
+    return type(value) is int and 0 <= value < 1 << 63
 
 
 def is_hex(value, size):

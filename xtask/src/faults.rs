@@ -1,13 +1,15 @@
 //! `cargo xtask faults`: one line of our own code is broken at a time, and the tests must notice.
 //!
 //! Each fault is put into a copy of the tree, compiled, and met with what must catch it: an experiment of the laboratory or some named
-//! tests. Before that, those have to pass without any fault, or their failing would say nothing. What comes of it is written to
+//! tests. It counts as caught only if one of those says what is wrong: a broken promise, an assertion. A process that crashes, runs out
+//! of memory or time, or can't be started has caught nothing. Before that, those have to pass without any fault, or their failing would say nothing. What comes of it is written to
 //! `docs/FAULTS.md`. It takes as long as so many compilations take; the ordinary tests only check that every fault still fits.
 
 use std::fmt::Write;
 use std::fs;
+use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
-use std::process::{Command, Stdio};
+use std::process::{Command, ExitStatus, Stdio};
 use std::time::{Duration, Instant};
 
 use crate::step::{Failure, root};
@@ -50,11 +52,15 @@ impl std::fmt::Display for Catcher {
 
 /// How long catching may take, compiling aside.
 const BUDGET: Duration = Duration::from_secs(120);
+/// How much memory it may take: code that is broken may never stop.
+const MEMORY_KIB: u64 = 12 << 20;
 
 /// What came of a fault.
 enum Came {
     Caught(Duration),
     Survived,
+    /// It ended badly, but nothing said what is wrong.
+    Crashed(String),
     TookTooLong,
     /// It does not compile, or the tests can't be started.
     Unusable(String),
@@ -82,6 +88,7 @@ pub(crate) fn run(filter: &[String]) -> Result<(), Failure> {
         let text = match &came {
             Came::Caught(took) => format!("caught in {:.1} s, at `{tree}`", took.as_secs_f64()),
             Came::Survived => "NOT CAUGHT".to_owned(),
+            Came::Crashed(how) => format!("NOT CAUGHT by an assertion: {how}"),
             Came::TookTooLong => format!("NOT CAUGHT within {} s", BUDGET.as_secs()),
             Came::Unusable(why) => format!("UNUSABLE: {why}"),
         };
@@ -153,15 +160,14 @@ fn meet(copy: &Path, by: &Catcher) -> Came {
         }
         command
     };
-    let (build, mut catch) = match by {
+    let (build, catch) = match by {
         Catcher::Lab(words) => {
             let mut catch = Command::new(copy.join("target/debug/lab"));
             catch.args(*words).args(["--seed", "1", "--first"]);
             (vec!["build", "--quiet", "--package", "selvedge-testkit"], catch)
         }
         Catcher::Tests(package, filter) => {
-            let mut catch = cargo(&["test", "--quiet", "--package", package, "--lib", "--tests", "--", filter]);
-            catch.env("RUST_BACKTRACE", "0");
+            let catch = cargo(&["test", "--quiet", "--package", package, "--lib", "--tests", "--", filter]);
             (vec!["test", "--quiet", "--no-run", "--package", package, "--lib", "--tests"], catch)
         }
     };
@@ -174,23 +180,56 @@ fn meet(copy: &Path, by: &Catcher) -> Came {
         Err(error) => return Came::Unusable(error.to_string()),
     }
     let began = Instant::now();
-    let child = catch.stdout(Stdio::null()).stderr(Stdio::null()).spawn();
-    let mut child = match child {
-        Ok(child) => child,
-        Err(error) => return Came::Unusable(error.to_string()),
-    };
-    loop {
-        match child.try_wait() {
-            Ok(Some(status)) if status.success() => return Came::Survived,
-            Ok(Some(_)) => return Came::Caught(began.elapsed()),
-            Ok(None) if began.elapsed() < BUDGET => std::thread::sleep(Duration::from_millis(20)),
-            Ok(None) => {
-                _ = child.kill();
-                _ = child.wait();
-                return Came::TookTooLong;
+    match watched(catch, &copy.join("target/said")) {
+        Ok(None) => Came::TookTooLong,
+        Ok(Some((status, _))) if status.success() => Came::Survived,
+        Ok(Some((status, said))) => match says_what_is_wrong(by, status.code(), &said) {
+            true => Came::Caught(began.elapsed()),
+            false => Came::Crashed(status.to_string()),
+        },
+        Err(error) => Came::Unusable(error.to_string()),
+    }
+}
+
+/// Runs what must catch a fault, within its time and memory; gives how it ended and what it said, or nothing if its time was over.
+fn watched(catch: Command, said: &Path) -> std::io::Result<Option<(ExitStatus, String)>> {
+    let words = std::iter::once(catch.get_program()).chain(catch.get_args());
+    let mut bounded = Command::new("sh");
+    bounded.args(["-c", &format!("ulimit -v {MEMORY_KIB}; exec \"$@\""), "sh"]).args(words);
+    bounded.env("RUST_BACKTRACE", "0");
+    for (name, value) in catch.get_envs() {
+        match value {
+            Some(value) => bounded.env(name, value),
+            None => bounded.env_remove(name),
+        };
+    }
+    if let Some(folder) = catch.get_current_dir() {
+        bounded.current_dir(folder);
+    }
+    let output = fs::File::create(said)?;
+    // Whatever it started ends with it.
+    let mut child = bounded.process_group(0).stdout(output.try_clone()?).stderr(output).spawn()?;
+    let until = Instant::now() + BUDGET;
+    let status = loop {
+        match child.try_wait()? {
+            Some(status) => break status,
+            None if Instant::now() < until => std::thread::sleep(Duration::from_millis(20)),
+            None => {
+                _ = Command::new("kill").args(["-KILL", "--", &format!("-{}", child.id())]).status();
+                child.wait()?;
+                return Ok(None);
             }
-            Err(error) => return Came::Unusable(error.to_string()),
         }
+    };
+    Ok(Some((status, String::from_utf8_lossy(&fs::read(said)?).into_owned())))
+}
+
+/// Whether what ended badly said why: a promise that does not hold, or an assertion of a test.
+fn says_what_is_wrong(by: &Catcher, code: Option<i32>, said: &str) -> bool {
+    match by {
+        // 2 is that it could not be tried.
+        Catcher::Lab(_) => code == Some(1),
+        Catcher::Tests(..) => code == Some(101) && said.contains("test result: FAILED") && said.contains("panicked at"),
     }
 }
 
@@ -229,7 +268,7 @@ fn report(rows: &[(&Fault, Came, String)], before: &str) -> String {
     let caught = results.iter().filter(|(_, result)| result.starts_with("caught")).count();
     let mut text = format!(
         "# Seeded faults\n\nWritten by `cargo xtask faults`. Each line below was broken by itself in a copy of the tree, and what stands beside it, which\n\
-         passes as long as nothing is broken, had to notice within {} s, compiling aside. {caught} of {} were caught. A row that names no commit is older than this note.\n\n| fault | in | caught by | result |\n|---|---|---|---|\n",
+         passes as long as nothing is broken, had to say what is wrong within {} s, compiling aside: a crash counts for nothing. {caught} of {} were caught. A row that names no commit is older than this note.\n\n| fault | in | caught by | result |\n|---|---|---|---|\n",
         BUDGET.as_secs(),
         FAULTS.len()
     );
@@ -251,6 +290,28 @@ mod tests {
             let broken = apply(fault, &whole).unwrap_or_else(|failure| panic!("{failure}"));
             assert_ne!(broken, whole, "{}", fault.name);
         }
+    }
+
+    #[test]
+    fn only_what_says_what_is_wrong_has_caught_something() {
+        let (lab, tests) = (Catcher::Lab(&[]), Catcher::Tests("a", "b"));
+        assert!(says_what_is_wrong(&lab, Some(1), ""));
+        assert!(!says_what_is_wrong(&lab, Some(2), "") && !says_what_is_wrong(&lab, None, ""));
+        let failed = "thread 'a' panicked at b.rs\ntest result: FAILED. 1 passed; 1 failed";
+        assert!(says_what_is_wrong(&tests, Some(101), failed));
+        let aborted = "process didn't exit successfully: `a` (signal: 6, SIGABRT: process abort signal)";
+        assert!(!says_what_is_wrong(&tests, Some(101), aborted) && !says_what_is_wrong(&tests, Some(1), failed));
+    }
+
+    #[test]
+    fn what_takes_too_much_memory_is_ended() {
+        let mut hungry = Command::new("sh");
+        hungry.args(["-c", "ulimit -v"]);
+        let said = std::env::temp_dir().join(format!("selvedge-faults-said-{}", std::process::id()));
+        let (status, bound) = watched(hungry, &said).unwrap().unwrap();
+        fs::remove_file(&said).unwrap();
+        assert!(status.success());
+        assert_eq!(bound.trim(), MEMORY_KIB.to_string());
     }
 
     #[test]

@@ -11,12 +11,13 @@ use clap::{ColorChoice, CommandFactory, FromArgMatches, Parser, Subcommand};
 
 use crate::commands::{
     agent_list, agent_new, append, backup, budget, chain, completions, config_check, config_explain, config_get,
-    config_list, decide, demo, directive_check, directive_list, doctor, erase, export, help, import, inbox, init,
-    keys_export, keys_list, keys_revoke, keys_rotate, keys_trust, log, man, prune, reindex, repair, replay, restore,
-    resume, run, send, sign, snapshots, state, stop, thread_delete, thread_find, thread_list, thread_new,
-    thread_rename, thread_show, tool_list, tree, upgrade, verify, wait,
+    config_list, decide, demo, directive_check, directive_list, doctor, erase, export, heads, help, import, inbox,
+    init, keys_export, keys_list, keys_revoke, keys_rotate, keys_trust, log, man, prune, reindex, repair, replay,
+    restore, resume, run, send, sign, snapshots, state, stop, thread_delete, thread_find, thread_list, thread_new,
+    thread_rename, thread_show, tool_list, tree, verify, wait,
 };
 use crate::error::{Exit, Failure};
+use crate::examples::with_examples;
 use crate::output::Output;
 use crate::running::unsecret;
 
@@ -109,9 +110,11 @@ pub(crate) enum Command {
     Doctor(doctor::Args),
     Backup(backup::Args),
     Restore(restore::Args),
+    /// Remember elsewhere where every log ends, and compare
+    #[command(subcommand)]
+    Heads(HeadsCommand),
     Erase(erase::Args),
     Prune(prune::Args),
-    Upgrade(upgrade::Args),
     Sign(sign::Args),
     /// List, rotate, trust, revoke and export keys
     #[command(subcommand)]
@@ -165,6 +168,13 @@ pub(crate) enum ConfigCommand {
     Check(config_check::Args),
 }
 
+/// What to do with heads.
+#[derive(Debug, Subcommand)]
+pub(crate) enum HeadsCommand {
+    Export(heads::Export),
+    Verify(heads::Verify),
+}
+
 /// What to do with keys.
 #[derive(Debug, Subcommand)]
 pub(crate) enum KeysCommand {
@@ -177,7 +187,7 @@ pub(crate) enum KeysCommand {
 
 /// Everything that can be typed.
 pub(crate) fn command() -> clap::Command {
-    completions::with_candidates(Cli::command())
+    with_examples(completions::with_candidates(Cli::command()))
 }
 
 /// Reads the command line; what can't be read has been reported when this returns.

@@ -9,6 +9,7 @@ use std::cell::OnceCell;
 use std::io::{self, Read};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::time::{Duration, Instant};
 use std::{env, fs};
 
 use selvedge_log::keychain::Folders;
@@ -17,6 +18,7 @@ use selvedge_log::keys::{KeyError, KeyFolder};
 use selvedge_log::trust::Status;
 use selvedge_log::{KeyChain, Trust};
 use selvedge_model::Digest;
+use selvedge_store::Backend;
 use selvedge_store_local::disk::RealDisk;
 use selvedge_store_local::system::{SystemClock, SystemIds};
 use selvedge_store_local::{Access, LocalStore, Opened, Options};
@@ -25,6 +27,9 @@ use crate::args::Global;
 use crate::error::{Exit, Failure, Result};
 use crate::output::Output;
 use crate::text::{count, key};
+
+/// How long a thread of an engine may have its store when the engine is gone.
+const LAST_MOMENT: Duration = Duration::from_millis(500);
 
 /// Where a command works.
 #[derive(Debug)]
@@ -64,7 +69,9 @@ impl<'a> Context<'a> {
         let named = |name: &str| failure.details.get(name).and_then(|key| key.as_str()?.parse::<Digest>().ok());
         let Ok(user) = User::find() else { return false };
         match (failure.code, named("ours"), named("key")) {
-            ("other_signer", Some(ours), _) => user.signer().is_ok_and(|signer| signer.fingerprint() != ours),
+            ("other_signer" | "row_unsealed", Some(ours), _) => {
+                user.signer().is_ok_and(|signer| signer.fingerprint() != ours)
+            }
             // What was shown can't be taken back.
             ("untrusted_key", _, Some(key)) if !self.output.has_written() => {
                 user.trust().is_ok_and(|trust| trust.key(&key).is_some())
@@ -89,7 +96,12 @@ impl<'a> Context<'a> {
     }
 
     /// Opens the store of the project around the folder, and says what a crash had left there.
-    pub(crate) fn open(&self, access: Access) -> Result<LocalStore> {
+    pub(crate) fn open(&self, access: Access) -> Result<Arc<dyn Backend>> {
+        Ok(Arc::new(self.open_local(access)?))
+    }
+
+    /// The same for what is about the files of a local store.
+    pub(crate) fn open_local(&self, access: Access) -> Result<LocalStore> {
         let project = self.project()?;
         let user = User::find()?;
         user.check_apart_from(&project)?;
@@ -106,12 +118,22 @@ impl<'a> Context<'a> {
 
     /// Opens the store of the project around the folder without writing to it, with the key to sign what is written
     /// elsewhere, if there is one.
-    pub(crate) fn open_to_copy(&self) -> Result<LocalStore> {
+    pub(crate) fn open_to_copy(&self) -> Result<Arc<dyn Backend>> {
+        Ok(Arc::new(self.open_local_to_copy()?))
+    }
+
+    /// The same for what copies the files of a local store.
+    pub(crate) fn open_local_to_copy(&self) -> Result<LocalStore> {
         let project = self.project()?;
         let user = User::find()?;
         user.check_apart_from(&project)?;
         let options = self.options_to_look(project, user.trust()?);
         Ok(LocalStore::open(Options { signer: user.signer().ok(), ..options })?)
+    }
+
+    /// Opens the store of a project to look at it, with these keys. Says nothing.
+    pub(crate) fn open_to_look(&self, project: &Path, trust: &Trust) -> selvedge_store::Result<Arc<dyn Backend>> {
+        Ok(Arc::new(LocalStore::open(self.options_to_look(project.to_owned(), trust.clone()))?))
     }
 
     /// How a store is opened by somebody who only looks.
@@ -139,10 +161,18 @@ impl<'a> Context<'a> {
         }
     }
 
-    /// Closes a store that was written to, so that the transcripts alone hold everything. What was committed stays
-    /// committed whatever happens here, so trouble is told and not an error.
-    pub(crate) fn close(&self, store: LocalStore) {
-        if let Err(error) = store.close() {
+    /// Closes a store that was written to and that nothing else uses any more, so that the transcripts alone hold everything. What was
+    /// committed stays committed whatever happens here, so trouble is told and not an error.
+    pub(crate) fn close(&self, mut store: Arc<dyn Backend>) {
+        let until = Instant::now() + LAST_MOMENT;
+        let left = loop {
+            match Arc::get_mut(&mut store) {
+                Some(store) => break store.leave(),
+                None if Instant::now() < until => std::thread::sleep(Duration::from_millis(5)),
+                None => return,
+            }
+        };
+        if let Err(error) = left {
             self.output.say(format!("committed and safe, but the transcripts could not be synced yet: {error}"));
         }
     }
@@ -204,19 +234,23 @@ impl User {
                 failure.hint(format!("take a new one with `selvedge keys rotate`; if it was a mistake, {again}"))
             );
         }
-        let chain = KeyChain::load(&self.keys().chain(), &trust).map_err(|error| Failure::of(&error))?;
+        let chain = KeyChain::load(&self.keys().chain(), &trust)?;
         let predecessors = chain.predecessors(&fingerprint);
-        let former =
-            predecessors.iter().filter_map(|key| retired(&self.keys(), key)).map(|key| key.seal_key()).collect();
+        let mut former = Vec::new();
+        for key in &predecessors {
+            let kept = retired(&self.keys(), key).map_err(|error| Failure::of(&error))?;
+            former.extend(kept.map(|key| key.seal_key()));
+        }
         Ok(signer.succeeding(predecessors).opening(former).wary(chain.has_gap_behind(&fingerprint)))
     }
 
     /// The failure of having no key; if there was one once, it says what that means.
     pub(crate) fn without_key(&self, error: KeyError) -> Failure {
-        let failure = Failure::of(&error);
+        let is_absent = matches!(error, KeyError::Absent { .. });
+        let failure = Failure::from(error);
         let trust = self.trust().unwrap_or_default();
         let known: Vec<_> = trust.iter().map(|(fingerprint, _)| key(fingerprint, &trust)).take(3).collect();
-        if known.is_empty() || !matches!(error, KeyError::Absent { .. }) {
+        if known.is_empty() || !is_absent {
             return failure;
         }
         failure.hint(format!(

@@ -10,6 +10,7 @@ use std::process::ExitCode;
 use selvedge::items::ItemError;
 use selvedge::items::config::ConfigError;
 use selvedge::workshop::OrderError;
+use selvedge_log::keychain::KeyChainError;
 use selvedge_log::keys::KeyError;
 use selvedge_log::recovery::Finding;
 use selvedge_log::scan::{Damage, Flaw};
@@ -17,6 +18,8 @@ use selvedge_log::trust::TrustError;
 use selvedge_model::error::{Classify, Kind};
 use serde::Serialize;
 use serde_json::{Map, Value};
+
+use crate::permission;
 
 /// The result of a command.
 pub(crate) type Result<T, E = Failure> = std::result::Result<T, E>;
@@ -168,13 +171,32 @@ struct Said<'a> {
 
 impl From<KeyError> for Failure {
     fn from(error: KeyError) -> Self {
-        Self::of(&error)
+        match &error {
+            KeyError::Io { path, source } => permission::denied(path, source).unwrap_or_else(|| Self::of(&error)),
+            _ => Self::of(&error),
+        }
     }
 }
 
 impl From<TrustError> for Failure {
     fn from(error: TrustError) -> Self {
-        Self::of(&error)
+        match &error {
+            TrustError::Io { path, source } => permission::denied(path, source).unwrap_or_else(|| Self::of(&error)),
+            _ => Self::of(&error),
+        }
+    }
+}
+
+impl From<KeyChainError> for Failure {
+    fn from(error: KeyChainError) -> Self {
+        match error {
+            KeyChainError::Key(error) => error.into(),
+            KeyChainError::Trust(error) => error.into(),
+            KeyChainError::Io { ref path, ref source } => {
+                permission::denied(path, source).unwrap_or_else(|| Self::of(&error))
+            }
+            error => Self::of(&error),
+        }
     }
 }
 
@@ -185,9 +207,10 @@ impl From<ItemError> for Failure {
             ItemError::Invalid { file, flaw } => {
                 failure.detail("file", file.as_str()).detail("line", flaw.line).detail("column", flaw.column)
             }
-            ItemError::Unsafe { file, .. } | ItemError::NotTrusted { file, .. } | ItemError::Io { file, .. } => {
-                failure.detail("file", file.as_str())
-            }
+            ItemError::Unsafe { file, .. }
+            | ItemError::TooLarge { file, .. }
+            | ItemError::NotTrusted { file, .. }
+            | ItemError::Io { file, .. } => failure.detail("file", file.as_str()),
             _ => failure,
         }
     }
@@ -240,6 +263,7 @@ impl From<selvedge_store::Error> for Failure {
                 let failure = failure.detail("thread_id", thread.as_str()).detail("holder", holder.as_str());
                 failure.detail("pid", holder.pid())
             }
+            Error::Unsealed { ours, .. } => failure.detail("ours", ours.to_string()),
             Error::OtherSigner { thread, theirs, ours } => {
                 let failure = failure.detail("thread_id", thread.as_str());
                 failure.detail("theirs", theirs.to_string()).detail("ours", ours.to_string())

@@ -7,9 +7,8 @@ use selvedge_model::run::RunRecorded;
 use selvedge_model::{Event, Message, Patch};
 use serde_json::Value;
 
+use crate::output::line_width;
 use crate::text::{count, one_line};
-
-const WIDTH: usize = 100;
 
 /// The name of an event's type, as it stands in the log.
 pub(crate) fn event_type(event: &Event) -> String {
@@ -43,7 +42,7 @@ pub(crate) fn gist(event: &Event) -> String {
         Event::Checkpoint(checkpoint) => signed(checkpoint),
         other => other.posting().map_or_else(|| fields(other), |(_, record)| posting(record)),
     };
-    one_line(&text, WIDTH)
+    one_line(&text, line_width())
 }
 
 fn decided(decision: &Decision) -> String {
@@ -52,12 +51,12 @@ fn decided(decision: &Decision) -> String {
 }
 
 fn posting(record: &Record) -> String {
-    let amount = record.amount.map(|amount| format!("${amount}, ")).unwrap_or_default();
+    let unknown = if record.unknown { " (usage not reported, charged at its bound)" } else { "" };
+    let amount = record.amount.map(|amount| format!("${amount}{unknown}, ")).unwrap_or_default();
     let left = record.remaining.map_or_else(|| "without limit".to_owned(), |left| format!("${left} left"));
-    let unknown = if record.unknown { " (nobody knows)" } else { "" };
     let child = record.child.as_ref().map(|child| format!(" for {child}")).unwrap_or_default();
     let why = record.evidence.as_ref().map(|evidence| format!(": {evidence}")).unwrap_or_default();
-    format!("{amount}{left} on account {}, posting {}{child}{unknown}{why}", record.account, record.account_version)
+    format!("{amount}{left} on account {}, posting {}{child}{why}", record.account, record.account_version)
 }
 
 fn birth(created: &ThreadCreated) -> String {
@@ -113,12 +112,12 @@ fn waits(suspended: &Suspended) -> String {
     let values = values.map(|(current, maximum)| format!(", {current} of {maximum}"));
     let calls = suspended.calls.iter().map(|call| format!(", {call}"));
     let more: String = code.into_iter().chain(values).chain(calls).collect();
-    one_line(&format!("waits: {reason}{more}"), WIDTH)
+    one_line(&format!("waits: {reason}{more}"), line_width())
 }
 
 fn asked(ask: &Ask) -> String {
     let why = ask.why.as_ref().map(|why| format!(": {why}")).unwrap_or_default();
-    one_line(&format!("asks about {} ({}){why}", ask.call_id, ask.tool), WIDTH)
+    one_line(&format!("asks about {} ({}){why}", ask.call_id, ask.tool), line_width())
 }
 
 fn changed(change: &ManifestChanged) -> String {

@@ -3,11 +3,13 @@
 use selvedge::Outcome;
 use selvedge_engine::Error;
 use selvedge_engine::ledger::short_above;
+use selvedge_log::Trust;
 use selvedge_model::account::PostingError;
 use selvedge_model::event::{SuspendReason, Suspended};
 use selvedge_model::{CallId, Classify, Manifest, Status, ThreadId};
 use selvedge_store::{Error as StoreError, Store};
 
+use crate::context::User;
 use crate::error::{Exit, Failure, Result};
 use crate::running;
 use crate::text::shell_word;
@@ -56,7 +58,7 @@ pub(crate) fn refused(store: &dyn Store, error: &Error) -> Failure {
         Error::AlreadyDecided { thread, .. } => failure.hint(match status(store, thread) {
             Some(Status::Suspended) => format!("what was said counts; `selvedge resume {thread}` goes on with it"),
             Some(Status::Running) => format!(
-                "what was said counts, and whoever runs the thread goes by it; `selvedge log {thread} --follow` shows what comes of it"
+                "that decision counts, and the process running the thread will apply it; `selvedge log {thread} --follow` shows what comes of it"
             ),
             _ => format!("what was said counts; `selvedge log {thread}` shows what came of it"),
         }),
@@ -79,13 +81,42 @@ fn wanted(store: &dyn Store, thread: &ThreadId, call: &CallId) -> Option<String>
     is_open.then(|| settle(call, thread))
 }
 
-/// How somebody says what became of a call.
+/// The ways to settle a call whose outcome is unknown.
+pub(crate) const VERDICTS: [&str; 3] = [" --done", " --not-done", " --unknown"];
+
+/// How a call is settled whose outcome is unknown.
 pub(crate) fn settle(call: &CallId, thread: &ThreadId) -> String {
-    let verdicts = [" --done", " --not-done", " --unknown"];
-    let [done, not_done, unknown] = verdicts.map(|verdict| about("settle", call, thread, verdict));
+    let [done, not_done, unknown] = VERDICTS.map(|verdict| about("settle", call, thread, verdict));
     format!(
-        "find out, then say that it was done (`{done}`), that it was not (`{not_done}`) or that nobody can know (`{unknown}`)"
+        "find out whether it took effect, then settle it: it did (`{done}`), it did not and is made again (`{not_done}`), or that can't be \
+         found out (`{unknown}`); a result may follow `--done`, and the inbox shows what is known of the call"
     )
+}
+
+/// The same failure; of one for a key that is not trusted, where no key is trusted at all, with the likelier cause: the keys lie elsewhere.
+pub(crate) fn without_trust(failure: Failure) -> Failure {
+    // What is left out of a copy, where no key is trusted, is left out for that.
+    let codes = ["untrusted_key", "document_untrusted_key", "item_not_trusted", "left_out"];
+    if !codes.contains(&failure.code) {
+        return failure;
+    }
+    match no_trust() {
+        Some(why) => failure.hint(why),
+        None => failure,
+    }
+}
+
+/// Why nobody's signature counts, and what to do, if no key is trusted.
+pub(crate) fn no_trust() -> Option<String> {
+    let user = User::find().ok()?;
+    let is_empty = Trust::load(&user.trusted()).ok()?.iter().next().is_none();
+    is_empty.then(|| {
+        format!(
+            "no key is trusted, because `{}` holds none; if your keys lie elsewhere, set SELVEDGE_HOME to the folder that has `keys` in it, \
+             else `selvedge keys trust FILE --owner NAME` trusts a key whose owner you know",
+            user.trusted().display()
+        )
+    })
 }
 
 /// How a command ends whose run ended so.

@@ -1,8 +1,8 @@
 //! Saying of a thread that it was imported: what is signed then is what was imported when, and no more.
 
+use selvedge_legacy::nova::{Origin, origin};
 use selvedge_model::ThreadId;
 use selvedge_store::Logs;
-use selvedge_store::nova::{Origin, origin};
 
 use crate::text::{clean, local_minute};
 

@@ -5,6 +5,7 @@ use selvedge::items::{Layer, Source, Verdict};
 use selvedge_log::Trust;
 use serde_json::Value;
 
+use crate::output::line_width;
 use crate::text::{clean, key, one_line};
 
 /// The place an item was found in.
@@ -33,7 +34,7 @@ pub(crate) fn signature(source: &Source, trust: &Trust) -> String {
 /// What a line of a list says of an item: what it is for, or why it can't be used.
 pub(crate) fn said(description: Option<&str>, error: Option<&Value>) -> String {
     match (description, error) {
-        (Some(description), _) => one_line(description, 80),
+        (Some(description), _) => one_line(description, line_width()),
         (None, error) => one_line(error.and_then(|error| error["message"].as_str()).unwrap_or_default(), 200),
     }
 }

@@ -1,11 +1,11 @@
 //! Ceilings as they are typed: `turns=5`, `spend=0.50`.
 
-use selvedge_model::limits::Limits;
+use selvedge_model::limits::{Limits, whole};
 
 /// Reads one ceiling, such as `turns=5`.
 pub(crate) fn parse(text: &str) -> Result<Limits, String> {
     let (name, value) = text.split_once('=').ok_or("write it as NAME=VALUE, such as `turns=5`")?;
-    let number = || value.parse::<u64>().map(Some).map_err(|_| format!("`{value}` is no whole number"));
+    let number = || whole(value).map(Some);
     let mut limits = Limits::default();
     match name {
         "turns" => limits.turns = number()?,
@@ -18,7 +18,10 @@ pub(crate) fn parse(text: &str) -> Result<Limits, String> {
             return Err(format!("there is no limit `{name}`; there are turns, tokens, spend, spawns, depth, duration"));
         }
     }
-    Ok(limits)
+    match limits.first_zero() {
+        Some(_) => Err(format!("with {name}=0 nothing could run; the least is 1")),
+        None => Ok(limits),
+    }
 }
 
 /// Several of them as one; the later one counts.

@@ -4,7 +4,7 @@
 //!
 //! - `args`: what can be typed. `context`: which project, whose keys, which store. `document`: what a signed file is.
 //! - `commands`: one file each. `commit`: committing with bounded patience.
-//! - `codes`: a page for every error code.
+//! - `codes`: a page for every error code. `examples`: what every command's help ends with.
 //! - `running`: what the commands share that run threads.
 //! - `output`: the one door to the terminal; `text`, `gist`, `imported`, `items`: how things are put into words. `error`: exit codes.
 
@@ -16,12 +16,16 @@ mod config;
 mod context;
 mod document;
 mod error;
+mod examples;
 mod gist;
 mod hints;
 mod imported;
+mod input;
 mod items;
 mod limit;
 mod output;
+mod permission;
+mod project_files;
 mod running;
 mod screen;
 mod text;
@@ -33,13 +37,15 @@ use std::sync::{Arc, LazyLock};
 
 use selvedge_model::Stop;
 
-use crate::args::{AgentCommand, Command, ConfigCommand, DirectiveCommand, KeysCommand, ThreadCommand, ToolCommand};
+use crate::args::{
+    AgentCommand, Command, ConfigCommand, DirectiveCommand, HeadsCommand, KeysCommand, ThreadCommand, ToolCommand,
+};
 use crate::commands::{
     agent_list, agent_new, append, backup, budget, chain, completions, config_check, config_explain, config_get,
-    config_list, decide, demo, directive_check, directive_list, doctor, erase, export, help, import, inbox, init,
-    keys_export, keys_list, keys_revoke, keys_rotate, keys_trust, log, man, prune, reindex, repair, replay, restore,
-    resume, run, send, sign, snapshots, state, status, stop, thread_delete, thread_find, thread_list, thread_new,
-    thread_rename, thread_show, tool_list, tree, upgrade, verify, wait,
+    config_list, decide, demo, directive_check, directive_list, doctor, erase, export, heads, help, import, inbox,
+    init, keys_export, keys_list, keys_revoke, keys_rotate, keys_trust, log, man, prune, reindex, repair, replay,
+    restore, resume, run, send, sign, snapshots, state, status, stop, thread_delete, thread_find, thread_list,
+    thread_new, thread_rename, thread_show, tool_list, tree, verify, wait,
 };
 use crate::context::Context;
 use crate::error::Result;
@@ -67,6 +73,7 @@ fn main() -> ExitCode {
     match outcome {
         Ok(()) => ExitCode::SUCCESS,
         Err(failure) => {
+            let failure = hints::without_trust(failure);
             output.error(&failure);
             failure.exit.into()
         }
@@ -136,9 +143,10 @@ fn run_command(command: Option<Command>, context: &Context<'_>) -> Result<()> {
         Some(Command::Doctor(args)) => doctor::run(&args, context),
         Some(Command::Backup(args)) => backup::run(&args, context),
         Some(Command::Restore(args)) => restore::run(&args, context),
+        Some(Command::Heads(HeadsCommand::Export(args))) => heads::export(&args, context),
+        Some(Command::Heads(HeadsCommand::Verify(args))) => heads::verify(&args, context),
         Some(Command::Erase(args)) => erase::run(&args, context),
         Some(Command::Prune(args)) => prune::run(&args, context),
-        Some(Command::Upgrade(args)) => upgrade::run(args, context),
         Some(Command::Sign(args)) => sign::run(&args, context),
         Some(Command::Keys(KeysCommand::List(args))) => keys_list::run(args, context),
         Some(Command::Keys(KeysCommand::Rotate(args))) => keys_rotate::run(args, context),

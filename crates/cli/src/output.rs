@@ -61,9 +61,15 @@ impl Output {
         self.json
     }
 
+    /// Whether notices on stderr are for a person.
+    pub(crate) fn speaks_to_people(&self) -> bool {
+        !self.json && !self.quiet
+    }
+
     /// Writes text for people to stdout, as one line or several.
     pub(crate) fn text(&self, text: impl Display) -> Result<()> {
-        self.write(|| writeln!(anstream::stdout().lock(), "{text}"))
+        let text = text.to_string();
+        self.write(|| writeln!(anstream::stdout().lock(), "{}", text::guarded(&text)))
     }
 
     /// Writes one JSON object to stdout, on one line.
@@ -118,7 +124,7 @@ impl Output {
         match (self.quiet, self.json) {
             (true, _) => {}
             (false, true) => self.stderr(json!({ "notice": { "message": message.to_string() } })),
-            (false, false) => self.stderr(message),
+            (false, false) => self.stderr(text::guarded(&message.to_string())),
         }
     }
 
@@ -151,7 +157,7 @@ impl Output {
         if self.json || !io::stdin().is_terminal() || !io::stderr().is_terminal() {
             return None;
         }
-        let _ = write!(anstream::stderr().lock(), "{question} ");
+        let _ = write!(anstream::stderr().lock(), "{} ", text::guarded(question));
         let mut answer = String::new();
         io::stdin().read_line(&mut answer).ok()?;
         Some(answer.trim().to_owned())
@@ -172,16 +178,77 @@ impl Output {
     }
 }
 
-/// Rows under a header, without lines; columns named in `right` are aligned to the right.
+/// How many characters a line of the terminal has; absent if stdout is not a terminal.
+pub(crate) fn terminal_width() -> Option<usize> {
+    let stdout = io::stdout();
+    if !stdout.is_terminal() {
+        return None;
+    }
+    let size = rustix::termios::tcgetwinsize(stdout.as_fd()).ok()?;
+    Some(usize::from(size.ws_col)).filter(|width| *width > 0)
+}
+
+/// How many characters a text may take that is shown on one line: the width of the terminal, or 100 in a pipe or file.
+pub(crate) fn line_width() -> usize {
+    terminal_width().unwrap_or(100)
+}
+
+/// Rows under a header, without lines; columns named in `right` are aligned to the right. On a terminal the last column is cut to the
+/// space that is left.
 pub(crate) fn table(header: &[&str], right: &[usize], rows: impl IntoIterator<Item = Vec<String>>) -> String {
+    table_within(terminal_width(), header, right, &[], rows.into_iter().collect())
+}
+
+/// The same, where the columns named in `spare` are left out, in this order, as long as the others don't fit.
+pub(crate) fn table_fitted(header: &[&str], right: &[usize], spare: &[usize], rows: Vec<Vec<String>>) -> String {
+    table_within(terminal_width(), header, right, spare, rows)
+}
+
+/// The spaces between two columns.
+const GAP: usize = 2;
+/// The least that the last column is cut to.
+const LAST_MIN: usize = 16;
+
+fn table_within(
+    width: Option<usize>,
+    header: &[&str],
+    right: &[usize],
+    spare: &[usize],
+    mut rows: Vec<Vec<String>>,
+) -> String {
+    let mut columns: Vec<usize> = (0..header.len()).collect();
+    if let Some(width) = width {
+        let natural = |column: usize| {
+            let cells = rows.iter().filter_map(|row| row.get(column)).map(|cell| cell.chars().count());
+            cells.chain([header[column].len()]).max().unwrap_or(0)
+        };
+        let last = header.len().saturating_sub(1);
+        // What all columns but the last take.
+        let taken = |columns: &[usize]| -> usize {
+            columns.iter().filter(|column| **column != last).map(|column| natural(*column) + GAP).sum()
+        };
+        for left_out in spare {
+            if taken(&columns) + natural(last).min(LAST_MIN) <= width {
+                break;
+            }
+            columns.retain(|column| column != left_out);
+        }
+        let room = width.saturating_sub(taken(&columns)).max(LAST_MIN);
+        for cell in rows.iter_mut().filter_map(|row| row.get_mut(last)).filter(|cell| cell.chars().count() > room) {
+            // Colours would be cut in the middle of their codes.
+            if !cell.contains('\u{1b}') {
+                *cell = cell.chars().take(room - 1).chain(['…']).collect();
+            }
+        }
+    }
     let mut table = Table::new();
-    table.load_style(presets::NOTHING).set_header(header.iter().copied());
+    table.load_style(presets::NOTHING).set_header(columns.iter().map(|column| header[*column]));
     for row in rows {
-        table.add_row(row);
+        table.add_row(columns.iter().map(|column| row.get(*column).cloned().unwrap_or_default()));
     }
     for (index, column) in table.column_iter_mut().enumerate() {
         column.set_padding((0, 2));
-        if right.contains(&index) {
+        if right.contains(&columns[index]) {
             column.set_cell_alignment(CellAlignment::Right);
         }
     }
@@ -189,4 +256,28 @@ pub(crate) fn table(header: &[&str], right: &[usize], rows: impl IntoIterator<It
     let (first, rest) = text.split_once('\n').unwrap_or((&text, ""));
     let separator = if rest.is_empty() { "" } else { "\n" };
     format!("{}{separator}{rest}", paint(DIM, first))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn shown(width: Option<usize>) -> String {
+        let row = |title: &str| ["scribe-0123456789ab", "scribe", "running", "17", title].map(str::to_owned).to_vec();
+        let rows = vec![row("a title that says at some length what the thread is about"), row("short")];
+        table_within(width, &["THREAD", "AGENT", "STATUS", "VERSION", "TITLE"], &[3], &[3, 1], rows)
+    }
+
+    #[test]
+    fn a_table_fits_its_terminal() {
+        let whole = shown(None);
+        assert!(whole.contains("what the thread is about") && whole.contains("VERSION"), "{whole}");
+        assert_eq!(shown(Some(200)), whole, "a wide terminal shows everything");
+        for (width, kept, dropped) in [(70, "VERSION", "~"), (58, "AGENT", "VERSION"), (50, "STATUS", "AGENT")] {
+            let text = shown(Some(width));
+            let lines = text.lines().skip(1);
+            assert!(lines.clone().all(|line| line.chars().count() <= width), "{width}: {text}");
+            assert!(text.contains(kept) && !text.contains(dropped) && text.contains('…'), "{width}: {text}");
+        }
+    }
 }

@@ -2,10 +2,10 @@
 
 use std::cell::RefCell;
 use std::collections::BTreeMap;
+use std::io::Write;
 use std::path::Path;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, LazyLock};
-use std::time::{Duration, Instant};
 
 use selvedge::items::config::{Folders, SecretPattern, Unsigned};
 use selvedge::items::{Config, Library, Policy};
@@ -15,9 +15,9 @@ use selvedge::model::scope::Scopes;
 use selvedge::model::{Cancel, Classify, Manifest, Run, Status, Stop};
 use selvedge::orchestrator::{Launcher, Orchestrator};
 use selvedge::snapshot::Keeper;
-use selvedge::store::{Registry, Store};
+use selvedge::store::Store;
 use selvedge::tools::{Detached, ProcessGroups};
-use selvedge::workshop::{Models, Whose, Workshop, capabilities, prompt_changed_since};
+use selvedge::workshop::{Models, Program, Whose, Workshop, capabilities, prompt_changed_since};
 use selvedge::{Assignment, Engine, EngineOptions, Input, Outcome, Redactor};
 use selvedge_engine::Tell;
 use selvedge_engine::engine::Prepare;
@@ -27,8 +27,9 @@ use selvedge_engine::spawn::Children;
 use selvedge_model::event::{Ask, SuspendReason, Suspended};
 use selvedge_model::tool::Started;
 use selvedge_model::{Clock, ThreadId};
+use selvedge_store::Backend;
+use selvedge_store_local::Access;
 use selvedge_store_local::system::{SystemClock, SystemIds};
-use selvedge_store_local::{Access, LocalStore};
 use serde_json::json;
 
 use crate::config::{changed_since, configuration, folders};
@@ -37,14 +38,14 @@ use crate::error::{Exit, Failure, Result};
 use crate::hints;
 use crate::output::{BOLD, paint};
 use crate::screen::Screen;
-use crate::text::{clean, count};
+use crate::text::{clean, clean_json, count};
 
 /// Words in the name of a variable whose value is a secret.
 const SECRET_WORDS: [&str; 7] = ["KEY", "TOKEN", "SECRET", "PASS", "CREDENTIAL", "AUTH", "PRIVATE"];
 
 /// The engine on a project's store.
 pub(crate) struct Running {
-    pub(crate) store: Arc<LocalStore>,
+    pub(crate) store: Arc<dyn Backend>,
     pub(crate) engine: Engine,
     pub(crate) workshop: Arc<Workshop>,
     pub(crate) orchestrator: Orchestrator,
@@ -59,7 +60,7 @@ impl Running {
         let workshop = Arc::new(workshop(context)?);
         workshop.rules_for_nothing(Whose::Project)?.iter().for_each(|told| context.output.say(clean(told)));
         let trust = User::find()?.trust()?;
-        let store = Arc::new(context.open(Access::ReadWrite)?);
+        let store = context.open(Access::ReadWrite)?;
         let redactor = redactor(&workshop);
         let keeper = Keeper::new(store.clone(), workshop.config.state_persistence.clone());
         let engine = Engine::new(EngineOptions {
@@ -115,7 +116,7 @@ impl Running {
         let manifest = self.store.get(thread)?.manifest;
         let page = || capabilities::page(&manifest, work, &self.redactor);
         let has_run = |runs: &[Run]| runs.iter().any(|run| run.meta.origin != RECOVERY);
-        if self.store.write_capabilities(thread, page)? && has_run(&self.store.runs(thread)?) {
+        if self.store.write_capabilities(thread, &page)? && has_run(&self.store.runs(thread)?) {
             let what = "was not there any more, and is written anew by what its log says";
             self.notes.borrow_mut().push(format!("`capabilities.md` of `{thread}` {what}"));
         }
@@ -130,13 +131,14 @@ impl Running {
         run: impl FnOnce(&Self, &Arc<Assignment>, &Cancel, &mut Tell<'_>) -> selvedge_engine::Result<Outcome>,
     ) -> Result<()> {
         self.notes.take().iter().for_each(|note| context.output.say(note));
-        let (work, cancel) = (Arc::new(work), stop_when_interrupted());
-        let mut screen = Screen::new(context, &self.store);
+        let work = Arc::new(work);
+        let cancel = stop_when_interrupted(context.output.speaks_to_people());
+        let mut screen = Screen::new(context, &*self.store);
         let ended = run(&self, &work, &cancel, &mut |event| screen.show(&event));
         screen.finish();
         self.store.take_amiss().iter().for_each(|amiss| context.output.say(clean(amiss)));
         let ended = ended.map_err(|error| hints::refused(&*self.store, &error));
-        let outcome = ended.as_ref().map_or(Ok(()), |ended| crate::commands::wait::ended(&self.store, ended));
+        let outcome = ended.as_ref().map_or(Ok(()), |ended| crate::commands::wait::ended(&*self.store, ended));
         // Its tools have the engine, and so the store.
         drop(work);
         self.close(context);
@@ -147,23 +149,7 @@ impl Running {
     /// Closes the store, so that the transcripts alone hold everything.
     pub(crate) fn close(self, context: &Context<'_>) {
         drop((self.engine, self.orchestrator));
-        close(self.store, context);
-    }
-}
-
-/// How long a thread of an engine may have its store when the engine is gone.
-const LAST_MOMENT: Duration = Duration::from_millis(500);
-
-/// Closes a store that nothing else uses any more.
-pub(crate) fn close(mut store: Arc<LocalStore>, context: &Context<'_>) {
-    let until = Instant::now() + LAST_MOMENT;
-    loop {
-        match Arc::try_unwrap(store) {
-            Ok(store) => return context.close(store),
-            Err(shared) if Instant::now() < until => store = shared,
-            Err(_) => return,
-        }
-        std::thread::sleep(Duration::from_millis(5));
+        context.close(self.store);
     }
 }
 
@@ -176,8 +162,8 @@ fn left_running(thread: &ThreadId) -> String {
 
 /// An engine that runs nothing: it works whatever the configuration says. What it settles gets its snapshot, by the built-in rules if the
 /// project's can't be read.
-pub(crate) fn plain_engine(context: &Context<'_>) -> Result<(Arc<LocalStore>, Engine)> {
-    let store = Arc::new(context.open(Access::ReadWrite)?);
+pub(crate) fn plain_engine(context: &Context<'_>) -> Result<(Arc<dyn Backend>, Engine)> {
+    let store = context.open(Access::ReadWrite)?;
     let config = folders(context).ok().and_then(|folders| Config::load(&folders).ok());
     let config = config.or_else(|| Config::load(&Folders { user: None, project: None }).ok());
     let snapshots = config.and_then(|config| Keeper::new(store.clone(), config.state_persistence).ok());
@@ -187,7 +173,7 @@ pub(crate) fn plain_engine(context: &Context<'_>) -> Result<(Arc<LocalStore>, En
 }
 
 /// What every engine of this program is made of, without anything that is configured.
-pub(crate) fn options(store: &Arc<LocalStore>, trust: Trust) -> EngineOptions {
+pub(crate) fn options(store: &Arc<dyn Backend>, trust: Trust) -> EngineOptions {
     EngineOptions {
         store: store.clone() as Arc<dyn Store>,
         trust,
@@ -202,11 +188,11 @@ pub(crate) fn options(store: &Arc<LocalStore>, trust: Trust) -> EngineOptions {
 }
 
 /// Writes down, signed and once, what a thread may call, before its first run.
-fn capabilities_written(store: &Arc<LocalStore>, redactor: &Redactor) -> Prepare {
+fn capabilities_written(store: &Arc<dyn Backend>, redactor: &Redactor) -> Prepare {
     let (store, redactor) = (store.clone(), redactor.clone());
     Arc::new(move |manifest, work| {
         let page = || capabilities::page(manifest, work, &redactor);
-        store.write_capabilities(&manifest.thread_id, page).map(|_| ())
+        store.write_capabilities(&manifest.thread_id, &page).map(|_| ())
     })
 }
 
@@ -215,7 +201,7 @@ fn orchestrator(
     context: &Context<'_>,
     engine: &Engine,
     workshop: &Arc<Workshop>,
-    store: &Arc<LocalStore>,
+    store: &Arc<dyn Backend>,
 ) -> Result<Orchestrator> {
     let launcher = launcher(context, workshop)?;
     let known = Arc::downgrade(store);
@@ -261,7 +247,14 @@ pub(crate) fn workshop_of(config: Config, context: &Context<'_>) -> Result<Works
             Unsigned::Refuse => Policy::RequireTrusted,
         },
     };
-    Ok(Workshop { library, project, environment: environment(), config, models: Models::default() })
+    Ok(Workshop {
+        library,
+        project,
+        environment: environment(),
+        config,
+        models: Models::default(),
+        program: Program::default(),
+    })
 }
 
 fn environment() -> BTreeMap<String, String> {
@@ -303,8 +296,9 @@ fn patterns(config: &Config) -> Vec<Pattern> {
     config.redaction.patterns.iter().map(pattern).collect()
 }
 
-/// The first Ctrl-C asks the run to stop, the second tears down what it is doing, the third ends the process.
-fn stop_when_interrupted() -> Cancel {
+/// The first Ctrl-C asks the run to stop, the second tears down what it is doing, the third ends the process. What the next one does is
+/// said on stderr if a person reads it.
+fn stop_when_interrupted(is_said: bool) -> Cancel {
     let cancel = Cancel::new();
     let heard = cancel.clone();
     crate::INTERRUPTS_END.store(false, Ordering::SeqCst);
@@ -312,10 +306,19 @@ fn stop_when_interrupted() -> Cancel {
     if let Ok(mut signals) = signal_hook::iterator::Signals::new([signal_hook::consts::SIGINT]) {
         std::thread::spawn(move || {
             for _ in signals.forever() {
-                match interrupts.fetch_add(1, Ordering::SeqCst) {
-                    0 => heard.say(Stop::Cancelled),
-                    1 => heard.say(Stop::Killed),
+                let notice = match interrupts.fetch_add(1, Ordering::SeqCst) {
+                    0 => {
+                        heard.say(Stop::Cancelled);
+                        "stopping; press Ctrl-C again to kill running tools"
+                    }
+                    1 => {
+                        heard.say(Stop::Killed);
+                        "killing running tools; press Ctrl-C again to exit at once"
+                    }
                     _ => std::process::exit(130),
+                };
+                if is_said {
+                    _ = writeln!(anstream::stderr().lock(), "{notice}");
                 }
             }
         });
@@ -331,7 +334,7 @@ fn tell_end(context: &Context<'_>, outcome: &Outcome) -> Result<()> {
         return context.output.record(&record);
     }
     if let Some(outputs) = &outcome.outputs {
-        context.output.text(format_args!("{} {outputs}", paint(BOLD, "outputs")))?;
+        context.output.text(format_args!("{} {}", paint(BOLD, "outputs"), clean_json(&outputs.to_string())))?;
     }
     if let Some(resumed) = &outcome.resumed {
         context.output.tell(format!("{} had ended and went on in {}", resumed.old_thread_id, resumed.new_thread_id));
@@ -347,7 +350,7 @@ fn used(cost: &Cost) -> String {
     let seconds = cost.duration_ms as f64 / 1000.0;
     let unknown = match cost.spend_unknown.is_zero() {
         true => String::new(),
-        false => format!(" (${} of it for calls that nobody counted)", cost.spend_unknown),
+        false => format!(" (${} of it for calls without reported usage, charged at their bound)", cost.spend_unknown),
     };
     format!("{}, {}, ${}{unknown}, {seconds:.1} s", count(cost.turns, "turn"), count(tokens, "token"), cost.spend)
 }
@@ -365,7 +368,9 @@ pub(crate) fn ended(outcome: &Outcome) -> Result<()> {
                 .hint(format!("`selvedge log {thread}` shows what happened; `selvedge send {thread} \"…\"` goes on")))
         }
         (Status::Cancelled, _) => {
-            Err(Failure::new(Exit::Interrupted, "run_cancelled", format!("the run of `{thread}` was stopped")))
+            Err(Failure::new(Exit::Interrupted, "run_cancelled", format!("the run of `{thread}` was stopped")).hint(
+                format!("continue with `selvedge send {thread} \"…\"`; `selvedge log {thread}` shows what it did"),
+            ))
         }
         (Status::Suspended, Some(SuspendReason::Approval | SuspendReason::OutcomeUnknown)) => {
             Err(needs_decision(thread, suspended, &outcome.asks))
@@ -401,8 +406,8 @@ pub(crate) fn needs_decision(thread: &ThreadId, suspended: Option<&Suspended>, a
     let (over, asks): (Vec<&Ask>, Vec<&Ask>) = asks.iter().partition(|ask| ask.is_over(now));
     match (asks.as_slice(), unknown) {
         ([], None) if !over.is_empty() => {
-            let message = format!("nobody's word on what `{thread}` asked about counts any more: its time is over");
-            Failure::new(Exit::Decision, "needs_decision", message)
+            let message = format!("the approval request of `{thread}` has expired");
+            Failure::new(Exit::Decision, "approval_expired", message)
                 .hint(format!("`selvedge resume {thread}` goes on without it"))
         }
         ([], None) => {
@@ -410,13 +415,13 @@ pub(crate) fn needs_decision(thread: &ThreadId, suspended: Option<&Suspended>, a
             Failure::new(Exit::Failed, "run_suspended", message).hint(format!("`selvedge resume {thread}` goes on"))
         }
         ([], Some(call)) => {
-            let message = format!("nobody knows what became of call `{call}` of `{thread}`");
-            Failure::new(Exit::Decision, "needs_decision", message).hint(hints::settle(call, thread))
+            let message = format!("the outcome of call `{call}` of `{thread}` is unknown");
+            Failure::new(Exit::Decision, "outcome_unknown", message).hint(hints::settle(call, thread))
         }
         (asks, _) => {
             let asked: Vec<String> =
                 asks.iter().map(|ask| format!("`{}` ({})", ask.call_id, clean(&ask.tool))).collect();
-            let mut message = format!("`{thread}` waits for somebody's word on {}", asked.join(", "));
+            let mut message = format!("`{thread}` waits for approval of {}", asked.join(", "));
             for ask in asks.iter().filter(|ask| ask.redefined) {
                 message += &format!("; tool `{}` changed since `{}` was asked about", clean(&ask.tool), ask.call_id);
             }

@@ -8,15 +8,14 @@ use std::collections::BTreeMap;
 use selvedge::model::event::Checkpoint;
 use selvedge::model::message::Block;
 use selvedge::model::{Draft, Event, Role, ThreadId};
-use selvedge::store::Logs;
-use selvedge::store_local::LocalStore;
+use selvedge::store::Backend;
 use selvedge::{NoticeKind, RunEvent};
 use serde_json::{Value, json};
 
 use crate::context::Context;
 use crate::error::Result;
 use crate::gist::{event_type, gist};
-use crate::output::{BAD, BOLD, DIM, GOOD, WARN, paint};
+use crate::output::{BAD, BOLD, DIM, GOOD, WARN, line_width, paint};
 use crate::text::{clean, one_line};
 
 /// How many lines of a log are read at a time.
@@ -25,7 +24,7 @@ const LINES: usize = 256;
 /// Shows a run as it happens.
 pub(crate) struct Screen<'a> {
     context: &'a Context<'a>,
-    store: &'a LocalStore,
+    store: &'a dyn Backend,
     is_drafting: bool,
     /// The text of the draft that is being shown.
     drafted: String,
@@ -45,7 +44,7 @@ struct Changeset<'e> {
 }
 
 impl<'a> Screen<'a> {
-    pub(crate) fn new(context: &'a Context<'a>, store: &'a LocalStore) -> Self {
+    pub(crate) fn new(context: &'a Context<'a>, store: &'a dyn Backend) -> Self {
         let (drafted, missed) = Default::default();
         Self { context, store, is_drafting: false, drafted, has_gaps: false, missed }
     }
@@ -192,7 +191,7 @@ impl<'a> Screen<'a> {
                     "{} {} {}",
                     paint(DIM, "→"),
                     paint(BOLD, clean(tool)),
-                    one_line(&arguments.to_string(), 100)
+                    one_line(&arguments.to_string(), line_width())
                 ))
             }
             RunEvent::Notice { kind: NoticeKind::StateError, why, .. } => {
@@ -239,7 +238,7 @@ impl<'a> Screen<'a> {
         let Block::ToolResult { content, is_error, .. } = block else { return Ok(()) };
         let text = content.as_str().map_or_else(|| content.to_string(), str::to_owned);
         let mark = if *is_error { paint(BAD, "✗") } else { paint(GOOD, "✓") };
-        self.line(format_args!("{mark} {}", one_line(&text, 100)))
+        self.line(format_args!("{mark} {}", one_line(&text, line_width())))
     }
 
     fn line(&self, text: std::fmt::Arguments<'_>) -> Result<()> {

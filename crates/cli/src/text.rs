@@ -1,5 +1,7 @@
 //! Putting things into words: times, numbers, foreign text.
 
+use std::borrow::Cow;
+use std::fmt::Write;
 use std::path::Path;
 
 use selvedge_log::Trust;
@@ -8,6 +10,10 @@ use selvedge_model::shell::drives_the_screen;
 pub(crate) use selvedge_model::shell::word as shell_word;
 use selvedge_model::{Digest, Timestamp};
 use serde::Serializer;
+
+/// What is said of an account of which logs are missing.
+pub(crate) const INCOMPLETE: &str =
+    "incomplete: logs of its family are not here, and what is not known counts as spent; import the rest of its family";
 
 /// A moment in the time zone of whoever looks, to the second.
 pub(crate) fn local(time: Timestamp) -> String {
@@ -66,6 +72,51 @@ pub(crate) fn clean(text: &str) -> String {
     safe
 }
 
+/// JSON made safe to show: what could drive the terminal is written as JSON writes it, so that the text means the same.
+pub(crate) fn clean_json(json: &str) -> String {
+    let mut safe = String::with_capacity(json.len());
+    for c in json.chars() {
+        match c {
+            '\n' => safe.push('\n'),
+            c if drives_the_screen(c) => {
+                for unit in c.encode_utf16(&mut [0; 2]) {
+                    // Writing to a text can't fail.
+                    _ = write!(safe, "\\u{unit:04x}");
+                }
+            }
+            c => safe.push(c),
+        }
+    }
+    safe
+}
+
+/// What is about to be written to a terminal, with its colours: whatever else in it could drive the terminal is spelled out. Text from
+/// elsewhere is cleaned where it is put in; this catches what was forgotten.
+pub(crate) fn guarded(text: &str) -> Cow<'_, str> {
+    if !text.chars().any(|c| c != '\n' && drives_the_screen(c)) {
+        return Cow::Borrowed(text);
+    }
+    let mut safe = String::with_capacity(text.len());
+    let mut rest = text;
+    while let Some(c) = rest.chars().next() {
+        let colour = colour(rest);
+        let (taken, left) = rest.split_at(if colour > 0 { colour } else { c.len_utf8() });
+        match colour > 0 {
+            true => safe.push_str(taken),
+            false => safe.push_str(&clean(taken)),
+        }
+        rest = left;
+    }
+    Cow::Owned(safe)
+}
+
+/// How many bytes of a sequence that sets colours stand at the beginning.
+fn colour(text: &str) -> usize {
+    let Some(inside) = text.strip_prefix("\u{1b}[") else { return 0 };
+    let digits = inside.bytes().take_while(|byte| byte.is_ascii_digit() || *byte == b';').count();
+    if inside[digits..].starts_with('m') { 2 + digits + 1 } else { 0 }
+}
+
 /// Text from elsewhere on one line of at most `width` characters.
 pub(crate) fn one_line(text: &str, width: usize) -> String {
     let text = clean(&text.split_whitespace().collect::<Vec<_>>().join(" "));
@@ -107,6 +158,10 @@ mod tests {
     #[test]
     fn foreign_text_can_not_drive_the_terminal() {
         assert_eq!(clean("a\u{1b}[2Jb\r\u{202e}c\nd"), "a\\u{1b}[2Jb\\r\\u{202e}c\nd");
+        assert_eq!(clean_json("\"a\u{9b}2J\u{202e}\"\n"), "\"a\\u009b2J\\u202e\"\n");
+        let painted = "\u{1b}[1mbold\u{1b}[0m \u{1b}[2J\u{202e}\u{9b}";
+        assert_eq!(guarded(painted), "\u{1b}[1mbold\u{1b}[0m \\u{1b}[2J\\u{202e}\\u{9b}");
+        assert!(matches!(guarded("plain\nlines"), Cow::Borrowed(_)));
         assert_eq!(one_line("  two\n  words\tand more ", 9), "two word…");
         assert_eq!(one_line("héllo", 5), "héllo");
     }

@@ -3,8 +3,11 @@
 use std::cmp::Reverse;
 use std::time::Duration;
 
+use selvedge_engine::probed::{Dispatched, dispatched};
 use selvedge_log::Trust;
-use selvedge_model::event::{Ask, Decision, ResumeMode, SuspendReason, Suspended};
+use selvedge_model::event::{
+    Ask, Decision, Probed, ProcessFate, ReconcileAnswer, ResumeMode, SuspendReason, Suspended,
+};
 use selvedge_model::message::Block;
 use selvedge_model::{CallId, Clock, Event, Manifest, Request, Status, ThreadId, Timestamp};
 use selvedge_store::load::each_changeset;
@@ -15,7 +18,7 @@ use serde_json::Value;
 
 use crate::error::{Exit, Failure, Result};
 use crate::hints;
-use crate::text::clean;
+use crate::text::{clean, local, one_line};
 
 /// How many threads are looked at in one go.
 const PAGE: usize = 500;
@@ -42,6 +45,10 @@ pub(crate) struct Need {
     pub(crate) resume_mode: Option<ResumeMode>,
     /// Whether that moment is over, so that nobody can decide about the call any more.
     pub(crate) expired: bool,
+    /// When it was dispatched, if its outcome is unknown.
+    pub(crate) dispatched_at: Option<Timestamp>,
+    /// What recovery found out about it, if its outcome is unknown and a later process looked.
+    pub(crate) probed: Option<Probed>,
     /// What somebody said already, if whoever holds the thread has yet to take it in.
     pub(crate) answered: Option<String>,
     /// What to type.
@@ -90,12 +97,92 @@ pub(crate) fn need_of(store: &dyn Store, thread: &Summary) -> Option<Need> {
     }
 }
 
+/// The calls of a thread whose outcome is unknown, with all that a person must know to settle them.
+pub(crate) fn unknown_calls(store: &dyn Store, trust: &Trust, thread: &Summary) -> Vec<Need> {
+    if thread.manifest.status != Status::Suspended {
+        return Vec::new();
+    }
+    let mut needs = needs_of(store, &thread.manifest, SystemClock.now());
+    needs.retain(Need::is_unknown_call);
+    needs.iter_mut().for_each(|need| need.read_call(store, trust));
+    needs
+}
+
+/// How many characters of arguments are shown where they are not asked for.
+const ARGUMENTS_SHOWN: usize = 80;
+
 impl Need {
+    /// Whether it is about a call that was dispatched and whose outcome is unknown.
+    pub(crate) fn is_unknown_call(&self) -> bool {
+        self.call_id.is_some() && self.resume_mode.is_none()
+    }
+
+    /// Reads from the log what the manifest does not say of the call: its arguments, and of one that was dispatched its tool and the time
+    /// too. A log that can't be read does not hide that something waits.
+    pub(crate) fn read_call(&mut self, store: &dyn Store, trust: &Trust) {
+        let Some(call) = &self.call_id else { return };
+        if self.is_unknown_call() {
+            if let Ok(Some(Dispatched { tool, arguments, at })) = dispatched(store, trust, &self.thread_id, call) {
+                (self.tool, self.arguments, self.dispatched_at) = (Some(tool), Some(arguments), Some(at));
+            }
+        } else if self.arguments.is_none() {
+            self.arguments = arguments_of(store, trust, &self.thread_id, call).ok().flatten();
+        }
+    }
+
+    /// What is known of a call whose outcome is unknown, on one line: when it was dispatched, and what recovery did.
+    pub(crate) fn found_out(&self) -> String {
+        let when = self.dispatched_at.map(|at| format!("dispatched {}", local(at)));
+        let process = self.probed.as_ref().map(|probed| match probed.process {
+            Some(ProcessFate::Ended) => "its process was still alive, and recovery ended it",
+            Some(ProcessFate::Gone) => "its process was gone when recovery looked",
+            Some(ProcessFate::Alive) => "its process could not be ended and may still be alive",
+            None => "no process of it is on record",
+        });
+        let asked = match &self.probed {
+            Some(Probed { reconciled: Some(ReconcileAnswer::Unknown), .. }) => {
+                "its tool could not say what became of it"
+            }
+            Some(Probed { process: Some(ProcessFate::Alive), .. }) => "its tool was not asked",
+            Some(_) => "its tool has not been asked yet: `selvedge resume` asks it",
+            None => "its own run recorded that the outcome is unknown: the tool failed on the way",
+        };
+        when.into_iter().chain(process.map(str::to_owned)).chain([asked.to_owned()]).collect::<Vec<_>>().join("; ")
+    }
+
+    /// What to type, as people are shown it: with the result that may stand behind `--done`.
+    pub(crate) fn shown_commands(&self) -> impl Iterator<Item = String> {
+        let is_unknown = self.is_unknown_call();
+        self.commands.iter().map(move |command| match is_unknown {
+            true => command.replace(" --done", " --done [RESULT]"),
+            false => command.clone(),
+        })
+    }
+
+    /// A call whose outcome is unknown, line by line: what was called, what was found out, and the ways to settle it.
+    pub(crate) fn unknown_call(&self) -> Vec<String> {
+        let call = self.call_id.as_ref().map(|call| clean(call.as_str())).unwrap_or_default();
+        let what = match (&self.tool, &self.arguments) {
+            (Some(tool), Some(arguments)) => {
+                format!("{} {}", clean(tool), one_line(&arguments.to_string(), ARGUMENTS_SHOWN))
+            }
+            _ => format!("its log can't be read; `selvedge verify {}` says why", self.thread_id),
+        };
+        let mut lines = vec![format!("outcome unknown of call {call}: {what}"), format!("  {}", self.found_out())];
+        lines.extend(self.shown_commands().map(|command| format!("  {command}")));
+        lines
+    }
+
     /// Why a thread that others set money aside for does not go on, and what to type.
     pub(crate) fn sentence(&self) -> String {
         let reason = serde_json::to_value(self.reason).unwrap_or_default();
         let why = clean(self.code.as_deref().or(reason.as_str()).unwrap_or_default());
         let thread = &self.thread_id;
+        if self.is_unknown_call() {
+            return format!(
+                "waits ({why}): settle the call as shown below, or `selvedge cancel {thread}` ends it and frees its money"
+            );
+        }
         let go_on = self.commands.first().map_or_else(String::new, |command| format!("`{command}` goes on, "));
         format!("waits ({why}): {go_on}`selvedge cancel {thread}` ends it and frees its money")
     }
@@ -141,6 +228,8 @@ fn need(thread: &Manifest, reason: SuspendReason, code: Option<String>, commands
         expires_at: None,
         resume_mode: None,
         expired: false,
+        dispatched_at: None,
+        probed: None,
         answered: None,
         commands,
     }
@@ -207,9 +296,15 @@ fn needs_of(store: &dyn Store, thread: &Manifest, now: Timestamp) -> Vec<Need> {
     let is_asked = |call: &&CallId| thread.asks.iter().any(|ask| ask.call_id == **call);
     let unknown = why.calls.iter().filter(|call| !is_asked(call)).map(|call| {
         let answered = left(store, id, |left| left.call_id == *call && !left.is_word());
-        let verdicts = || [" --done", " --not-done", " --unknown"].map(|flag| hints::about("settle", call, id, flag));
-        let commands = if answered.is_some() { after(store, id) } else { verdicts().into() };
-        Need { call_id: Some(call.clone()), answered, ..of(why, commands) }
+        let verdicts = || hints::VERDICTS.map(|flag| hints::about("settle", call, id, flag));
+        let probed = why.probed.iter().find(|probed| probed.call_id == *call).cloned();
+        // A tool that was not asked may know what became of the call.
+        let ask = probed.as_ref().filter(|probed| probed.reconciled.is_none()).map(|_| format!("selvedge resume {id}"));
+        let commands = match answered {
+            Some(_) => after(store, id),
+            None => ask.into_iter().chain(verdicts()).collect(),
+        };
+        Need { call_id: Some(call.clone()), answered, probed, ..of(why, commands) }
     });
     let mut needs: Vec<Need> = asks.chain(unknown).collect();
     // What it asks about is not why it waits, if no call of it does.
@@ -258,7 +353,7 @@ pub(crate) fn thread_of(store: &dyn Registry, call: &CallId) -> Result<ThreadId>
     match found.as_slice() {
         [one] => Ok(one.clone()),
         [] => {
-            let message = format!("no thread waits for somebody to decide about call `{call}`");
+            let message = format!("no thread waits for a decision about call `{call}`");
             let failure = Failure::new(Exit::NotFound, "no_open_call", message);
             Err(failure.hint(
                 "`selvedge inbox` shows what waits; `--thread` names the thread of a call that was decided about",

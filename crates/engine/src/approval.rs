@@ -1,8 +1,8 @@
-//! Somebody's word on a call, and the exact action that it is bound to.
+//! The decision about a call, and the exact action that it is bound to.
 //!
-//! A decision names the hash of what was asked: the log, the call, the tool with its definition, and the arguments. The first one
-//! that names the action as it stands counts; later ones, and those that name another action, change nothing. So a tool that was
-//! redefined, or a decision that was made up for another thread, voids the word and asks again.
+//! A decision names the hash of the action: the log, the call, the tool with its definition, and the arguments. The first decision that
+//! names the current action counts; later ones, and those that name another action, change nothing. So a decision is void, and the approval
+//! is requested again, if the tool was redefined or if the decision was made for another thread.
 
 use std::time::Duration;
 
@@ -15,24 +15,24 @@ use serde_json::{Value, json};
 use crate::assignment::Asking;
 use crate::conversation::OpenCall;
 
-/// What somebody's word means for a call.
+/// What the decisions about a call mean for it.
 #[derive(Clone, Debug, PartialEq)]
-pub(crate) enum Word {
-    /// It is made, with these arguments; whoever changed them is told to the model.
-    Given { arguments: Value, changed_by: Option<String> },
-    /// It is not made: this is its answer.
+pub(crate) enum CallDecision {
+    /// It is made, with these arguments; the model gets to know who changed them.
+    Approved { arguments: Value, changed_by: Option<String> },
+    /// It is not made: this is its result.
     Answer(Output),
-    /// Nobody has said anything yet.
-    Awaited,
+    /// No decision has been made yet.
+    Pending,
 }
 
-/// What a decision about this call is bound to.
+/// The hash of the action that a decision about this call is bound to.
 pub(crate) fn action_hash(log: &LogId, call: &OpenCall, tool: &ToolSpec) -> Digest {
     let action = json!([log, call.id, tool.name, tool.hash, call.arguments]);
     sha256(action.to_string().as_bytes())
 }
 
-/// What is asked about a call.
+/// The approval request for a call.
 pub(crate) fn ask(asking: &Asking, action_hash: Digest, call: &OpenCall, now: Timestamp) -> Ask {
     let is_short = call.arguments.to_string().len() <= SHOWN_BYTES;
     Ask {
@@ -48,7 +48,7 @@ pub(crate) fn ask(asking: &Asking, action_hash: Digest, call: &OpenCall, now: Ti
     }
 }
 
-/// Arguments up to this many bytes stand in the ask itself.
+/// Arguments of up to this many bytes are included in the approval request.
 const SHOWN_BYTES: usize = 2 << 10;
 
 fn later(now: Timestamp, after: Duration) -> Option<Timestamp> {
@@ -56,80 +56,88 @@ fn later(now: Timestamp, after: Duration) -> Option<Timestamp> {
     Some(Timestamp::from_micros(micros))
 }
 
-/// What was said about an action, if anything. What was refused stays refused, whatever its tool is by now.
-pub(crate) fn said<'d>(known: Option<&'d Known>, action_hash: &Digest) -> Option<&'d Decision> {
+/// The decision about an action, if there is one. A denied call stays denied, even if its tool was redefined.
+pub(crate) fn decision_about<'d>(known: Option<&'d Known>, action_hash: &Digest) -> Option<&'d Decision> {
     let is_of_it =
         |decision: &&Decision| decision.action_hash.as_ref() == Some(action_hash) || decision.action == Decision::DENY;
     known?.decisions.iter().filter(|decision| decision.is_word()).find(is_of_it)
 }
 
-/// Whether the time is over in which somebody could have answered what was asked.
+/// Whether the approval request for an action has expired.
 pub(crate) fn is_expired(known: Option<&Known>, action_hash: &Digest, now: Timestamp) -> bool {
     let ask = known.and_then(|known| known.ask.as_ref()).filter(|ask| ask.action_hash == *action_hash);
     ask.is_some_and(|ask| ask.is_over(now))
 }
 
-/// What somebody's word on an action means for its call.
-pub(crate) fn word(call: &OpenCall, known: Option<&Known>, action_hash: &Digest, now: Timestamp) -> Word {
-    match said(known, action_hash) {
+/// What the decisions about an action mean for its call.
+pub(crate) fn decision_on(
+    call: &OpenCall,
+    known: Option<&Known>,
+    action_hash: &Digest,
+    now: Timestamp,
+) -> CallDecision {
+    match decision_about(known, action_hash) {
         Some(decision) => meaning(call, decision),
         None if is_expired(known, action_hash, now) => {
-            Word::Answer(Output::error("not made: nobody allowed this call in time"))
+            CallDecision::Answer(Output::error("not executed: the approval request for this call expired"))
         }
-        None => Word::Awaited,
+        None => CallDecision::Pending,
     }
 }
 
-/// What a call is made with that was allowed before it was dispatched.
+/// The arguments of a call that was approved before it was dispatched, and who changed them.
 pub(crate) fn allowed_with(call: &OpenCall, known: Option<&Known>) -> (Value, Option<String>) {
     let last = known.and_then(|known| known.decisions.iter().rev().find(|decision| decision.is_word()));
     match last.map(|decision| meaning(call, decision)) {
-        Some(Word::Given { arguments, changed_by }) => (arguments, changed_by),
+        Some(CallDecision::Approved { arguments, changed_by }) => (arguments, changed_by),
         _ => (call.arguments.clone(), None),
     }
 }
 
-/// What a decision does with its call: as was said when it was made, whatever a rule says by now.
-fn meaning(call: &OpenCall, decision: &Decision) -> Word {
+/// What a decision means for its call: by the resume mode recorded with it, not by the current rule.
+fn meaning(call: &OpenCall, decision: &Decision) -> CallDecision {
     let by = || Some(decision.who.clone());
-    let as_asked = || Word::Given { arguments: call.arguments.clone(), changed_by: None };
+    let as_asked = || CallDecision::Approved { arguments: call.arguments.clone(), changed_by: None };
     match (decision.action.as_str(), decision.resume_mode, &decision.result) {
-        // A plain no is none the less one for being called an approval.
+        // `false` denies the call, even if it comes as an approval.
         (Decision::DENY, ..) | (Decision::APPROVE, ResumeMode::PassDecisionToTool, Some(Value::Bool(false))) => {
             let why = decision.reason.as_ref().map(|reason| format!(": {reason}")).unwrap_or_default();
-            Word::Answer(Output::error(format!("denied by {}{why}", decision.who)))
+            CallDecision::Answer(Output::error(format!("denied by {}{why}", decision.who)))
         }
-        (Decision::EDIT, _, Some(arguments)) => Word::Given { arguments: arguments.clone(), changed_by: by() },
+        (Decision::EDIT, _, Some(arguments)) => {
+            CallDecision::Approved { arguments: arguments.clone(), changed_by: by() }
+        }
         (_, ResumeMode::UseDecisionAsToolResult, result) => {
             let content = result.clone().unwrap_or_else(|| json!("approved"));
-            Word::Answer(Output { content, ..Output::default() })
+            CallDecision::Answer(Output { content, ..Output::default() })
         }
-        // A plain yes means the call as it was asked for.
+        // `true` means the call with its own arguments.
         (_, ResumeMode::PassDecisionToTool, Some(arguments)) if !arguments.is_boolean() => {
-            Word::Given { arguments: arguments.clone(), changed_by: by() }
+            CallDecision::Approved { arguments: arguments.clone(), changed_by: by() }
         }
         _ => as_asked(),
     }
 }
 
-/// Whether somebody gave a word on a call that does not count, because its tool was defined anew since it was asked about.
+/// Whether a call has a decision that does not count, because its tool was redefined after the approval was requested.
 pub(crate) fn was_redefined(known: Option<&Known>) -> bool {
     let mut words = known.into_iter().flat_map(|known| &known.decisions).filter(|decision| decision.is_word());
     let first = words.next().and_then(|decision| decision.action_hash);
     words.any(|decision| decision.action_hash != first)
 }
 
-/// An answer of a call whose tool was defined anew after it was asked about: the model is told which one it was.
+/// The result of a call whose tool was redefined after the approval was requested, with a note for the model.
 pub(crate) fn with_redefinition(output: Output) -> Output {
-    let note =
-        "the tool changed since this call was asked about; somebody was asked again, and the tool of now made it";
+    let note = "the tool was redefined after the approval of this call was requested; the approval was requested again, \
+                and the call was executed by the current version of the tool";
     with_note(output, note)
 }
 
-/// An answer of a call whose arguments somebody changed: the model is told what was really done.
+/// The result of a call whose arguments the approver changed, with a note for the model about what was executed.
 pub(crate) fn with_change(output: Output, changed_by: &str, arguments: &Value) -> Output {
-    let note =
-        format!("{changed_by} changed the arguments of this call before allowing it; it was made with {arguments}");
+    let note = format!(
+        "{changed_by} changed the arguments of this call before approving it; it was executed with {arguments}"
+    );
     with_note(output, &note)
 }
 
@@ -165,25 +173,26 @@ mod tests {
         }
     }
 
-    fn heard(mode: ResumeMode, mut decisions: Vec<Decision>) -> Word {
+    fn decide_with(mode: ResumeMode, mut decisions: Vec<Decision>) -> CallDecision {
         decisions.iter_mut().for_each(|decision| decision.resume_mode = mode);
         let known = Known { decisions, ..Known::default() };
-        word(&call(), Some(&known), &HASH, Timestamp::from_micros(0))
+        decision_on(&call(), Some(&known), &HASH, Timestamp::from_micros(0))
     }
 
-    fn given(arguments: Value, changed_by: Option<&str>) -> Word {
-        Word::Given { arguments, changed_by: changed_by.map(str::to_owned) }
+    fn approved(arguments: Value, changed_by: Option<&str>) -> CallDecision {
+        CallDecision::Approved { arguments, changed_by: changed_by.map(str::to_owned) }
     }
 
     #[test]
-    fn the_first_word_on_the_very_action_counts() {
-        let (yes, no) = (decision("approve", HASH, None), decision("deny", HASH, None));
+    fn the_first_decision_about_the_exact_action_counts() {
+        let yes = decision("approve", HASH, None);
+        let no = decision("deny", HASH, None);
         let mode = ResumeMode::ReplayToolCall;
-        assert_eq!(heard(mode, vec![]), Word::Awaited);
-        assert_eq!(heard(mode, vec![decision("approve", OTHER, None)]), Word::Awaited);
-        assert_eq!(heard(mode, vec![yes.clone(), no.clone()]), given(json!({"amount": 5}), None));
-        assert_eq!(heard(mode, vec![no, yes]), Word::Answer(Output::error("denied by ann")));
-        assert_eq!(heard(mode, vec![decision("done", HASH, None)]), Word::Awaited);
+        assert_eq!(decide_with(mode, vec![]), CallDecision::Pending);
+        assert_eq!(decide_with(mode, vec![decision("approve", OTHER, None)]), CallDecision::Pending);
+        assert_eq!(decide_with(mode, vec![yes.clone(), no.clone()]), approved(json!({"amount": 5}), None));
+        assert_eq!(decide_with(mode, vec![no, yes]), CallDecision::Answer(Output::error("denied by ann")));
+        assert_eq!(decide_with(mode, vec![decision("done", HASH, None)]), CallDecision::Pending);
     }
 
     #[test]
@@ -210,37 +219,40 @@ mod tests {
         ] {
             assert_ne!(other, asked);
             let known = Known { decisions: vec![decision("approve", other, None)], ..Known::default() };
-            assert!(said(Some(&known), &asked).is_none(), "a word on another action is none on this");
+            assert!(decision_about(Some(&known), &asked).is_none(), "a decision about another action does not count");
         }
     }
 
     #[test]
-    fn what_comes_with_a_decision_is_used_as_the_mode_says() {
+    fn the_value_of_a_decision_is_used_as_the_mode_says() {
         let yes = |result| vec![decision("approve", HASH, Some(result))];
-        let asked = given(json!({"amount": 5}), None);
-        assert_eq!(heard(ResumeMode::ReplayToolCall, yes(json!({"amount": 1}))), asked);
-        assert_eq!(heard(ResumeMode::PassDecisionToTool, yes(json!(true))), asked);
-        let denied = Word::Answer(Output::error("denied by ann"));
-        assert_eq!(heard(ResumeMode::PassDecisionToTool, yes(json!(false))), denied);
+        let asked = approved(json!({"amount": 5}), None);
+        assert_eq!(decide_with(ResumeMode::ReplayToolCall, yes(json!({"amount": 1}))), asked);
+        assert_eq!(decide_with(ResumeMode::PassDecisionToTool, yes(json!(true))), asked);
+        let denied = CallDecision::Answer(Output::error("denied by ann"));
+        assert_eq!(decide_with(ResumeMode::PassDecisionToTool, yes(json!(false))), denied);
         assert_eq!(
-            heard(ResumeMode::PassDecisionToTool, yes(json!({"amount": 1}))),
-            given(json!({"amount": 1}), Some("ann"))
+            decide_with(ResumeMode::PassDecisionToTool, yes(json!({"amount": 1}))),
+            approved(json!({"amount": 1}), Some("ann"))
         );
-        let answer = Word::Answer(Output { content: json!("blue"), ..Output::default() });
-        assert_eq!(heard(ResumeMode::UseDecisionAsToolResult, yes(json!("blue"))), answer);
+        let answer = CallDecision::Answer(Output { content: json!("blue"), ..Output::default() });
+        assert_eq!(decide_with(ResumeMode::UseDecisionAsToolResult, yes(json!("blue"))), answer);
         let edit = vec![decision("edit", HASH, Some(json!({"amount": 2})))];
-        assert_eq!(heard(ResumeMode::ReplayToolCall, edit), given(json!({"amount": 2}), Some("ann")));
+        assert_eq!(decide_with(ResumeMode::ReplayToolCall, edit), approved(json!({"amount": 2}), Some("ann")));
     }
 
     #[test]
-    fn nobody_answers_for_ever_unless_a_time_was_set() {
+    fn an_approval_request_expires_only_if_a_time_was_set() {
         let now = |micros| Timestamp::from_micros(micros);
         let asking = Asking { expires_after: Some(Duration::from_secs(1)), ..Asking::default() };
         let known = Known { ask: Some(ask(&asking, HASH, &call(), now(0))), ..Known::default() };
-        let at = |micros| word(&call(), Some(&known), &HASH, now(micros));
-        assert_eq!(at(999_999), Word::Awaited);
-        assert_eq!(at(1_000_000), Word::Answer(Output::error("not made: nobody allowed this call in time")));
+        let at = |micros| decision_on(&call(), Some(&known), &HASH, now(micros));
+        assert_eq!(at(999_999), CallDecision::Pending);
+        assert_eq!(
+            at(1_000_000),
+            CallDecision::Answer(Output::error("not executed: the approval request for this call expired"))
+        );
         let forever = Known { ask: Some(ask(&Asking::default(), HASH, &call(), now(0))), ..Known::default() };
-        assert_eq!(word(&call(), Some(&forever), &HASH, now(i64::MAX / 2000)), Word::Awaited);
+        assert_eq!(decision_on(&call(), Some(&forever), &HASH, now(i64::MAX / 2000)), CallDecision::Pending);
     }
 }

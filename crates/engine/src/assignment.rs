@@ -1,4 +1,4 @@
-//! What a run is done with.
+//! What a run works with: model, tools, limits and rules.
 
 use std::fmt;
 use std::sync::Arc;
@@ -15,95 +15,95 @@ use crate::spawn::Spawning;
 /// Whether a call may be made.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Permission {
-    /// It may.
+    /// It may be made.
     Allowed,
-    /// It may not, for this reason; the model is told.
+    /// It may not be made, for this reason; the reason is the result that the model gets.
     Denied(String),
-    /// It may once somebody says so.
+    /// It needs an approval.
     Ask(Asking),
 }
 
-/// How somebody is asked about a call.
+/// The approval that a call needs.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Asking {
-    /// Why somebody is asked.
+    /// Why an approval is needed.
     pub why: Option<String>,
-    /// What a decision is to the call.
+    /// How a decision affects the call.
     pub mode: ResumeMode,
-    /// After how long nobody's word counts any more and the call is not made; for ever if nothing is said.
+    /// After how long the approval request expires and the call is not made; never, if absent.
     pub expires_after: Option<Duration>,
 }
 
 /// Decides whether a call of a tool with these arguments may be made.
 pub type Gate = Arc<dyn Fn(&ToolSpec, &Value) -> Permission + Send + Sync>;
 
-/// What a run is done with: who runs, under which rules, with which model and tools.
+/// What a run works with: the agent, its rules, its model and its tools.
 #[derive(Clone)]
 pub struct Assignment {
     /// The agent.
     pub agent_id: AgentId,
-    /// The rules the model answers under.
+    /// The system prompt.
     pub system: String,
     /// The model.
     pub model: Arc<dyn Model>,
-    /// The provider's name for it.
+    /// The provider's name for the model.
     pub model_name: String,
-    /// Every tool there is; the model is told of those that the gate allows.
+    /// Every tool; the model is offered those that the gate does not deny.
     pub tools: Vec<Arc<dyn Tool>>,
-    /// Whether a call may be made; asked with null for arguments, whether the model is told of the tool.
+    /// Whether a call may be made. Called with null arguments it says whether the model is offered the tool.
     pub gate: Gate,
-    /// Ceilings of the run, where the thread's own record has none.
+    /// Limits of the run, where the thread's own record has none.
     pub limits: Limits,
-    /// What the model's tokens cost; without it nothing may be spent under a ceiling of money.
+    /// What the model's tokens cost; without a price, nothing may be spent under a money limit.
     pub price: Option<Price>,
-    /// How many tokens an answer may have, if the model costs anything; a default if nobody says.
+    /// The most tokens of an answer, if the model costs anything; absent: a default.
     pub output_tokens_max: Option<u64>,
-    /// When a run is stopped that goes in circles or has done what it was to do.
+    /// When a run is stopped because it repeats itself or has done its task.
     pub stops: Stops,
-    /// Whether approved calls wait for each other.
+    /// Whether approved calls wait for calls that are still undecided.
     pub wait: Wait,
-    /// What failures of the model are, for somebody who knows better than its provider.
+    /// Classes of model failures that override the provider's own classification.
     pub classes: Vec<ErrorClass>,
-    /// How children are started; without it none are.
+    /// How children are started; without it, none can be.
     pub spawning: Option<Spawning>,
-    /// When a thread whose context is full goes on in another one, and how.
+    /// When and how a thread whose context is full continues in a successor.
     pub continuation: Continuation,
-    /// What its directive wants done at events, as snapshots show it: `{event, directive, inputs}`.
+    /// The hooks of the directive, as snapshots show them: `{event, directive, inputs}`.
     pub hooks: Vec<Value>,
-    /// The configuration that all this was made from; it stands in the record of the run.
+    /// The digest of the configuration all this was made from; recorded with the run.
     pub config: Option<Digest>,
-    /// How failures of the model are met.
+    /// How failures of the model are retried.
     pub patience: Patience,
-    /// What somebody should know who lets a run begin: what of all this is gone since the thread was created.
+    /// Warnings to show when a run begins: which parts of the assignment are gone since the thread was created.
     pub notices: Vec<String>,
 }
 
-/// When a thread whose context is full goes on in another one, and how.
+/// When and how a thread whose context is full continues in a successor.
 #[derive(Clone)]
 pub struct Continuation {
-    /// The share of the context window from which on a thread is handed over.
+    /// The share of the context window at which a thread is handed off.
     pub threshold: f64,
-    /// The most tokens of messages that a successor takes along.
+    /// The most tokens of messages that a successor starts with.
     pub ceiling_tokens: u64,
-    /// The context window, where the model does not say.
+    /// The size of the context window, if the model does not say.
     pub window_tokens: u64,
-    /// The most threads of one chain.
+    /// The most threads in one chain.
     pub chain_max: u64,
-    /// What a successor is told when nothing better is known.
+    /// The default first message of a successor.
     pub message: String,
-    /// Makes the word that seeds a successor's first turn; without one the plain message does.
+    /// Makes the first message of a successor; if it returns none, the default message is used.
     pub seed: Seed,
 }
 
-/// Makes the word that seeds a successor's first turn.
+/// Makes the first message of a successor.
 pub type Seed = Arc<dyn Fn(&Left) -> Option<String> + Send + Sync>;
 
-/// What a successor comes from.
+/// The predecessor of a successor.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Left {
-    /// The thread that was left.
+    /// The thread that is continued.
     pub previous_thread_id: ThreadId,
-    /// What a successor is told when nothing better is known.
+    /// The default first message of a successor.
     pub message: String,
 }
 
@@ -115,7 +115,7 @@ impl Default for Continuation {
             window_tokens: 200_000,
             chain_max: 100,
             message:
-                "The conversation so far has become too long and goes on here. Go on with the task where it was left."
+                "The conversation so far has become too long and continues here. Continue the task where it stopped."
                     .to_owned(),
             seed: Arc::new(|_| None),
         }
@@ -131,21 +131,20 @@ impl fmt::Debug for Continuation {
 }
 
 impl Continuation {
-    /// The most tokens that a successor takes along: never more than half of what fills a context, so that no chain hands itself
-    /// over for ever.
+    /// The most tokens that a successor starts with: at most half of what fills a context, so that no chain hands itself off for ever.
     pub fn ceiling(&self, window: u64) -> u64 {
         self.ceiling_tokens.min((self.threshold * window as f64 / 2.0) as u64)
     }
 }
 
-/// How failures of a model are met.
+/// How failures of a model are retried.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Patience {
-    /// How often a call is made at most.
+    /// The most attempts for one answer.
     pub attempts_max: u32,
-    /// How long to wait after the first failure; twice as long after each further one.
+    /// The wait after the first failure; it doubles with each further one.
     pub wait: Duration,
-    /// How long to wait at most.
+    /// The longest wait.
     pub wait_max: Duration,
 }
 
@@ -156,7 +155,8 @@ impl Default for Patience {
 }
 
 impl Patience {
-    /// How long to wait after the failure of attempt number `attempt`, counted from one, unless the provider said how long.
+    /// The wait after the failure of attempt number `attempt`, counted from one. A wait that the provider asked for replaces the doubled
+    /// one, up to the longest wait.
     pub fn wait_after(&self, attempt: u32, asked: Option<Duration>) -> Duration {
         let doubled = self.wait.saturating_mul(2_u32.saturating_pow(attempt.saturating_sub(1)));
         asked.unwrap_or(doubled).min(self.wait_max)
@@ -164,7 +164,7 @@ impl Patience {
 }
 
 impl Assignment {
-    /// An agent with a model and nothing to call.
+    /// An agent with a model and no tools.
     pub fn new(agent_id: AgentId, model: Arc<dyn Model>, model_name: impl Into<String>) -> Self {
         Self {
             agent_id,
@@ -198,18 +198,18 @@ impl Assignment {
         self.price.is_some_and(|price| !price.is_free())
     }
 
-    /// What the model is told of: the tools that the gate does not deny.
+    /// The tools that the model is offered: those that the gate does not deny.
     pub fn offered(&self) -> impl Iterator<Item = &ToolSpec> {
         let is_allowed = |spec: &&ToolSpec| !matches!((self.gate)(spec, &Value::Null), Permission::Denied(_));
         self.tools.iter().map(|tool| tool.spec()).filter(is_allowed)
     }
 
-    /// Whether a run owes outputs: there is a tool that gives them back.
+    /// Whether a run must return outputs: there is a tool for that.
     pub(crate) fn owes_outputs(&self) -> bool {
         self.tools.iter().any(|tool| tool.kind() == ToolKind::Return)
     }
 
-    /// What a call of the tool of this name is to a run.
+    /// The kind of the tool of this name.
     pub(crate) fn kind(&self, name: &str) -> ToolKind {
         self.tool(name).map(|tool| tool.kind()).unwrap_or_default()
     }
@@ -220,7 +220,7 @@ impl Assignment {
     }
 }
 
-/// For a program that has one run to make; programs that make many share one.
+/// For a program that makes one run; programs that make many share one assignment.
 impl From<&Assignment> for Arc<Assignment> {
     fn from(work: &Assignment) -> Self {
         Self::new(work.clone())
@@ -241,7 +241,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn waiting_doubles_up_to_a_bound_and_the_provider_is_believed_within_it() {
+    fn the_wait_doubles_up_to_a_bound_and_the_provider_may_set_it_within_the_bound() {
         let patience = Patience { attempts_max: 9, wait: Duration::from_secs(2), wait_max: Duration::from_secs(10) };
         let waits: Vec<_> = (1..5).map(|attempt| patience.wait_after(attempt, None).as_secs()).collect();
         assert_eq!(waits, [2, 4, 8, 10]);

@@ -1,367 +1,275 @@
-//! How the calls of a turn are made: all that a decision names, at once.
+//! How the calls of a turn are made: all that a decision names, concurrently.
 //!
-//! Everything that must run is made ready (`prepare`) and intents are committed (`make`), all of it is dispatched (`fly`), and the
-//! results are committed (`land`): of a call that may run at most once as soon as it is back, of the others together. What a call needs is decided elsewhere (`decide/calls.rs`); what became of
-//! one that an earlier life dispatched is found out here.
+//! Every call is made ready behind its gate (`prepare`); after the intents are committed all are dispatched (`dispatch`), and results are
+//! taken as they come (`wait`, `land`). What a call needs, and what is recorded of it, is decided elsewhere (`decide/calls.rs`); the outcome
+//! of a call that an earlier process dispatched is found out here (`probe`).
 
 mod flight;
 mod guarded;
-mod results;
 
-use std::panic::resume_unwind;
+use std::pin::pin;
 use std::sync::Arc;
 
-use selvedge_model::blocking::try_on_thread;
-use selvedge_model::event::{EffectClass, ToolFailure, ToolIntent};
+use futures_util::FutureExt;
+use futures_util::future::{Either, select};
+use futures_util::stream::{FuturesUnordered, StreamExt};
+use selvedge_model::blocking::{BoxFuture, try_on_thread};
+use selvedge_model::event::{Probed, ProcessFate, ReconcileAnswer};
 use selvedge_model::fold::Spawned;
 use selvedge_model::limits::Limits;
-use selvedge_model::message::Block;
 use selvedge_model::tool::{Output, Reconciled};
-use selvedge_model::{CallId, Cancel, Event, Message, Reason, ToolKind};
+use selvedge_model::{CallId, Cancel, Digest, ToolKind};
+use serde_json::Value;
 use tokio::sync::{Semaphore, oneshot};
-use tokio::task::JoinSet;
 
-use crate::approval;
-use crate::assignment::Permission;
+use crate::carryover::shortened;
 use crate::conversation::OpenCall;
-use crate::decide::Trace;
-use crate::decide::calls::{self, Plan, Planned, Probe, Ready};
+use crate::decide::calls::{Planned, Probe, Ready};
+use crate::decide::results::as_text;
+use crate::decide::{CallFinding, Flight, Outcome, Prepared, Stage, money};
 use crate::engine::Engine;
 use crate::error::Result;
-use crate::events::{Born, RunEvent};
-use crate::held::More;
+use crate::events::RunEvent;
+use crate::held::HeldThread;
 use crate::ledger::Book;
+use crate::probed;
 use crate::run::Running;
-use crate::spawn::{Child, Own, Refused, Spawning, Unborn};
+use crate::spawn::{Child, ChildCreation, ParentNeeds, Refused, Spawning};
 
-pub(crate) use flight::Flight;
-use flight::{Back, Landed, Way};
+pub(crate) use flight::{CallEnd, EndedCall, PreparedCall, call_end};
 
-/// How many calls run at the same time at most; the others follow as these end.
+/// The most calls that run at the same time; the rest follow as these end.
 const AT_ONCE_MAX: usize = 64;
 
+/// A result above this many bytes is stored as a blob, and the model gets its beginning and its end.
+const INLINE_MAX: usize = 32 << 10;
+/// How many bytes of such a result the model gets of each end.
+const SHOWN_BYTES: usize = 4 << 10;
+
+/// Calls that are in flight.
+pub(crate) type InFlight = FuturesUnordered<BoxFuture<'static, EndedCall>>;
+
 impl Running {
-    /// Takes up what a decision says of calls: those that are to be made must be made ready next.
-    pub(crate) fn plan(&mut self, planned: Vec<Planned>) {
-        let flights: Vec<Flight> = planned.into_iter().map(Flight::of).collect();
-        for ask in flights.iter().filter_map(Flight::ask).filter(|ask| !calls::is_on_record(&self.held.fold, ask)) {
-            self.held.delta.events.push(Event::Asked(ask.clone()));
+    /// Plans calls, and makes those ready that are to be dispatched: nothing is executed yet.
+    pub(crate) fn prepare(&mut self, planned: Vec<Planned>) {
+        let planned = self.plan(planned).and_then(|ready| self.start(ready));
+        if let Err(error) = planned {
+            self.fail(error);
         }
-        self.flights = flights;
     }
 
-    /// Makes everything ready that is to be dispatched: nothing has happened yet.
-    pub(crate) fn prepare(&mut self) -> Result<Prepared> {
-        let (mut flights, mut more) = (std::mem::take(&mut self.flights), More::default());
-        let started = self.start(&mut flights, &mut more);
-        self.flights = flights;
-        match started {
-            Ok(()) => Ok(Prepared(more)),
-            Err(error) => {
-                // Those that were to be born are not.
-                self.held.delta.forget(&more.parts.iter().map(Born::of).collect::<Vec<_>>());
-                self.flights.clear();
-                Err(error)
+    /// Plans calls; returns those that are to be made ready.
+    pub(crate) fn plan(&mut self, planned: Vec<Planned>) -> Result<Vec<Ready>> {
+        self.live.plan(planned, &self.held.fold);
+        for flight in &mut self.live.flights {
+            if let Stage::Done { output, blob, .. } = &mut flight.stage {
+                *blob = self.held.put_large(output)?;
             }
         }
+        Ok(self.live.flights.iter().filter_map(|flight| flight.ready.clone()).collect())
     }
 
-    /// Commits the intents of what was made ready; gives whether any of it is to be dispatched. What can't be is answered at once.
-    pub(crate) fn make(&mut self, Prepared(more): Prepared) -> Result<bool> {
-        let flights = std::mem::take(&mut self.flights);
-        self.commit_intents(&flights, more)?;
-        self.publish_calls(&flights);
-        self.flights = flights;
-        match self.flights.iter().any(Flight::is_ready) {
-            true => Ok(true),
-            false => self.land(),
+    /// Makes calls ready; one that can't be gets an error as its result.
+    fn start(&mut self, ready: Vec<Ready>) -> Result<()> {
+        let engine = self.held.engine.clone();
+        let rules = self.rules.clone();
+        let mut book = Book::over(&*engine.store, &*engine.ids);
+        let turn = money::next_turn_cost(&self.held.fold, &rules);
+        let mut born = 0;
+        for Ready { tool, call, child, .. } in ready {
+            let spawning = rules.spawning.as_ref().filter(|_| tool.kind() == ToolKind::Child);
+            let way = match (spawning, child) {
+                (None, _) => guarded::start(&*tool, &call).map(PreparedCall::Tool).map_err(Refused::from),
+                (Some(spawning), Some(Spawned { thread_id: thread, detached: is_detached, .. })) => {
+                    let launched = is_detached.then(|| spawning.children.launch(&thread)).transpose();
+                    let lowered = Limits::default();
+                    let child = |launched| Child { thread, birth: None, launched, is_detached, lowered, slot: None };
+                    launched.map(child).map(Box::new).map(PreparedCall::Child).map_err(Refused::told)
+                }
+                (Some(spawning), None) => self
+                    .held
+                    .child(&call, &rules, spawning, ParentNeeds { born, turn }, &mut book)?
+                    .map(|child| PreparedCall::Child(Box::new(child))),
+            };
+            let mut way = match way {
+                Ok(way) => way,
+                Err(refused) => {
+                    self.live.take(Outcome::NotReady(call.id, refused));
+                    continue;
+                }
+            };
+            let mut prepared = Prepared { process: way.process(), ..Prepared::default() };
+            if let PreparedCall::Child(child) = &mut way {
+                prepared.is_child = true;
+                if let Some(ChildCreation { part, first, postings }) = child.birth.take() {
+                    born += 1;
+                    self.births.more.parts.push(part);
+                    self.births.more.posted.extend(first);
+                    self.births.postings.extend(postings);
+                    prepared.born = Some((child.thread.clone(), child.is_detached));
+                }
+            }
+            self.prepared_calls.insert(call.id.clone(), way);
+            self.live.take(Outcome::Ready(call.id, prepared));
         }
+        Ok(())
     }
 
-    /// Dispatches everything that is ready, and waits until something is back that must be on record at once, or everything is.
-    pub(crate) async fn fly(&mut self) {
+    /// Opens the gates of all calls that are ready.
+    pub(crate) fn dispatch(&mut self) {
+        self.publish_calls();
         let at_once = Arc::new(Semaphore::new(AT_ONCE_MAX));
-        // Nothing enters before whatever stands before it has.
+        // Children enter in order: each waits for the one before it.
         let mut before = None;
-        for (index, flight) in self.flights.iter_mut().enumerate() {
-            let Some((way, ready)) = flight.leave() else { continue };
-            let (at_once, cancel) = (at_once.clone(), self.cancel.clone());
-            match (way, self.work.spawning.clone()) {
-                (Way::Tool(started), _) => self.flying.spawn(async move {
-                    let _one = at_once.acquire().await;
-                    (index, flight::go(started, ready, cancel).await)
-                }),
-                (Way::Child(child), Some(spawning)) => {
+        for Flight { open, ready, .. } in self.live.flights.iter().filter(|flight| flight.is_ready()) {
+            let call = open.id.clone();
+            let ready = ready.clone();
+            let cancel = self.cancel.clone();
+            match (self.prepared_calls.remove(&call), self.rules.spawning.clone()) {
+                (Some(PreparedCall::Tool(started)), _) => {
+                    let at_once = at_once.clone();
+                    self.in_flight.push(Box::pin(async move {
+                        let _one = at_once.acquire().await;
+                        let (landed, failure) = flight::execute(started, ready, cancel).await;
+                        EndedCall { call, landed, failure, is_child: false }
+                    }));
+                }
+                (Some(PreparedCall::Child(child)), Some(spawning)) => {
                     let (entered, next) = oneshot::channel();
                     let gate = Gate { before: before.replace(next), entered };
                     let engine = self.held.engine.clone();
-                    self.flying
-                        .spawn(async move { (index, (go_as(child, gate, engine, spawning, cancel).await, None)) })
+                    self.in_flight.push(Box::pin(async move {
+                        let landed = CallEnd::Output(run_in_slot(child, gate, engine, spawning, cancel).await);
+                        EndedCall { call, landed, failure: None, is_child: true }
+                    }));
                 }
-                // Without a way to start children, none was made ready.
-                (Way::Child(_), None) => continue,
-            };
-        }
-        while let Some(back) = self.flying.join_next().await {
-            // What a tool panics with is caught where it is called.
-            let (index, (landed, failure)) = back.unwrap_or_else(|error| resume_unwind(error.into_panic()));
-            let flight = &mut self.flights[index];
-            flight.come_back(landed, failure);
-            // What may run only once must not be forgotten while the others still run.
-            if flight.is_once() {
-                break;
+                // Without a way to spawn children, none was made ready.
+                (Some(PreparedCall::Child(_)) | None, _) => {}
             }
         }
-        while let Some(Ok((index, (landed, failure)))) = self.flying.try_join_next() {
-            self.flights[index].come_back(landed, failure);
+        self.live.dispatched();
+    }
+
+    /// Waits until a call is back, and takes the results of all that are; or until a request arrives.
+    pub(crate) async fn wait(&mut self) {
+        let mut next = {
+            let noted = pin!(self.watch.noted());
+            match select(self.in_flight.next(), noted).await {
+                Either::Left((landing, _)) => landing,
+                Either::Right(_) => return,
+            }
+        };
+        while let Some(landing) = next {
+            self.land(landing);
+            next = self.in_flight.next().now_or_never().flatten();
         }
     }
 
-    /// Commits what calls came to that are back, in the order of the calls; gives whether others are still on their way.
-    pub(crate) fn land(&mut self) -> Result<bool> {
-        let mut back = Vec::new();
-        for flight in &mut self.flights {
-            back.extend(flight.land());
-        }
-        let is_more = self.flights.iter().any(Flight::is_open);
-        if !is_more {
-            self.flights.clear();
-        }
-        // A stop of the thread is said to its children after it; that they ended must not be heard before that.
-        if back.iter().any(|back| back.has_child)
-            && let Ok(Some(stop)) = self.held.said_to_stop()
-        {
+    /// Takes the result of a call.
+    pub(crate) fn land(&mut self, EndedCall { call, landed, failure, is_child }: EndedCall) {
+        // A stop of the thread is passed on to its children; this run must see the stop before it sees that they ended.
+        if is_child && let Ok(Some(stop)) = self.held.requested_stop() {
             self.cancel.say(stop);
         }
-        self.commit_results(back).map(|()| is_more)
+        let CallEnd::Output(output) = landed else { return self.live.take(Outcome::Lost(call)) };
+        let ready = self.live.flight(&call).and_then(|flight| flight.ready.as_ref());
+        let mut output = ready.map(|ready| ready.annotated(output.clone())).unwrap_or(output);
+        match self.held.put_large(&mut output) {
+            Ok(blob) => self.live.take(Outcome::Ended { call, output, blob, failure }),
+            Err(error) => {
+                // Without its result, the patches of a call are not recorded either.
+                self.live.take(Outcome::Lost(call));
+                self.fail(error);
+            }
+        }
     }
 
-    /// Finds out what became of calls that an earlier life dispatched.
+    /// Finds out the outcome of calls that an earlier process dispatched.
     pub(crate) async fn probe(&mut self, probes: Vec<Probe>) {
-        let (engine, cancel) = (self.held.engine.clone(), self.cancel.clone());
-        let unknown: Vec<_> = probes.iter().map(|probe| (probe.ready.call.id.clone(), Trace::Unknown)).collect();
+        let engine = self.held.engine.clone();
+        let cancel = self.cancel.clone();
+        let unknown: Vec<_> = probes.iter().map(|probe| (probe.ready.call.id.clone(), CallFinding::Unknown)).collect();
         // It may take as long as the tool does.
-        let traces = match try_on_thread(move || find_out(&engine, probes, &cancel)) {
+        let (findings, found) = match try_on_thread(move || find_out(&engine, probes, &cancel)) {
             Ok(asked) => asked.await,
-            Err(_) => unknown,
+            Err(_) => (unknown, Vec::new()),
         };
-        self.live.traces.extend(traces);
+        for (call, trace) in findings {
+            self.live.take(Outcome::Found(call, trace));
+        }
+        for found in found {
+            self.held.findings.add(found);
+        }
     }
 
-    fn publish_calls(&self, flights: &[Flight]) {
+    fn publish_calls(&self) {
         if !self.held.is_watched() {
             return;
         }
-        for flight in flights.iter().filter(|flight| flight.is_ready()) {
+        for flight in self.live.flights.iter().filter(|flight| flight.is_ready()) {
             let OpenCall { id, name, .. } = &flight.open;
-            // A person may have changed them.
+            // The approver may have changed them.
             let arguments = flight.ready.as_ref().map_or(&flight.open.arguments, |ready| &ready.call.arguments);
             let mut arguments = arguments.clone();
             self.held.engine.redactor.value(&mut arguments);
             self.held.publish(&RunEvent::Calling {
                 thread: self.held.thread().clone(),
-                run: self.run.clone(),
+                run: self.live.run.clone(),
                 call: id.clone(),
                 tool: name.clone(),
                 arguments: arguments.into(),
             });
         }
     }
+}
 
-    /// What people are asked about the calls of an answer that is about to be committed. It is on record with the answer, so that people
-    /// see it, and can say their word, while the other calls of the round still run.
-    pub(crate) fn asks(&self, answer: &Message) -> Vec<Event> {
-        let now = self.held.engine.clock.now();
-        let calls = answer.content.iter().filter_map(|block| match block {
-            Block::ToolCall { id, name, arguments, .. } => Some((id, name, arguments)),
-            _ => None,
-        });
-        let asks = calls.filter_map(|(id, name, arguments)| {
-            let tool = self.work.tool(name)?;
-            // As they will be on record.
-            let mut arguments = arguments.clone();
-            self.held.engine.redactor.value(&mut arguments);
-            let Permission::Ask(asking) = (self.work.gate)(tool.spec(), &arguments) else { return None };
-            let open = self.held.fold.conversation.next_call(id, name, arguments);
-            let hash = approval::action_hash(&self.held.fold.head.log_id, &open, tool.spec());
-            Some(Event::Asked(approval::ask(&asking, hash, &open, now)))
-        });
-        asks.collect()
-    }
-
-    /// Answers the calls that still wait for somebody's word: a message came instead of it.
-    pub(crate) fn cancel_awaited(&mut self) -> Result<()> {
-        let mut state = self.held.fold.state().clone();
-        let open = self.held.fold.conversation.open().to_vec();
-        let awaited = |call: &OpenCall| {
-            let known = self.held.fold.call(&call.id);
-            let is_asked = known.is_some_and(|known| known.ask.is_some() && known.intent.is_none());
-            is_asked && matches!(calls::plan(&self.held.fold, &self.live, &self.work, call), Plan::Word(_))
-        };
-        let awaited: Vec<OpenCall> = open.into_iter().filter(awaited).collect();
-        for call in awaited {
-            let output = Output::error("not made: a new message came before anybody allowed this call");
-            self.held.add_result(&call, output, &mut state)?;
+impl HeldThread {
+    /// Stores a result that is too large for a line as a blob; its beginning and its end stay.
+    fn put_large(&self, output: &mut Output) -> Result<Option<Digest>> {
+        let text = as_text(&output.content);
+        if text.len() <= INLINE_MAX {
+            return Ok(None);
         }
-        Ok(())
-    }
-
-    /// Makes everything ready that is to be dispatched; what can't be has its answer. `more` is what is committed beside the intents: the
-    /// births of children.
-    fn start(&mut self, flights: &mut [Flight], more: &mut More) -> Result<()> {
-        let (engine, work) = (self.held.engine.clone(), self.work.clone());
-        let mut book = Book::over(&*engine.store, &*engine.ids);
-        let own_turn = self.next_turn_cost();
-        let mut born = 0;
-        for flight in flights {
-            let Some(Ready { tool, call, child, .. }) = &mut flight.ready else { continue };
-            let (tool, call) = (&*tool, &*call);
-            let spawning = work.spawning.as_ref().filter(|_| tool.kind() == ToolKind::Child);
-            let way = match (spawning, child.take()) {
-                (None, _) => guarded::start(&**tool, call).map(Way::Tool).map_err(Refused::from),
-                (Some(spawning), Some(Spawned { thread_id: thread, detached: is_detached, .. })) => {
-                    let launched = is_detached.then(|| spawning.children.launch(&thread)).transpose();
-                    let way = |launched| {
-                        Way::Child(Box::new(Child {
-                            thread,
-                            birth: None,
-                            launched,
-                            is_detached,
-                            lowered: Limits::default(),
-                            place: None,
-                        }))
-                    };
-                    launched.map(way).map_err(Refused::told)
-                }
-                (Some(spawning), None) => self
-                    .held
-                    .child(call, &work, spawning, Own { born, turn: own_turn }, &mut book)?
-                    .map(|child| Way::Child(Box::new(child))),
-            };
-            match way {
-                Ok(Way::Child(mut child)) => {
-                    if let Some(Unborn { part, first, postings }) = child.birth.take() {
-                        born += 1;
-                        more.parts.push(part);
-                        more.posted.extend(first);
-                        self.held.delta.postings.extend(postings);
-                        self.held.delta.events.push(child.spawned(&call.id));
-                    }
-                    flight.has_child = true;
-                    flight.started = Some(Way::Child(child));
-                }
-                Ok(way) => flight.started = Some(way),
-                Err(refused) => flight.refuse(refused, spawning.is_some()),
-            }
-        }
-        Ok(())
-    }
-
-    /// Commits that calls which may run at most once, or start a child, are about to be dispatched.
-    fn commit_intents(&mut self, flights: &[Flight], more: More) -> Result<()> {
-        for flight in flights {
-            let (Some(Ready { tool, call, .. }), Some(started)) = (&flight.ready, &flight.started) else { continue };
-            let spec = tool.spec();
-            // A child that is there already has its intent, unless a new process is to run it.
-            let is_known = self.held.fold.call(&call.id).is_some_and(|known| known.child.is_some());
-            let is_known = is_known && started.process().is_none() && matches!(started, Way::Child(_));
-            // Who runs a child is on record, whatever the tool that starts it says of itself.
-            let is_recorded = spec.class == EffectClass::AtMostOnce || tool.kind() == ToolKind::Child;
-            if is_recorded && !is_known {
-                self.held.delta.events.push(Event::ToolIntent(ToolIntent {
-                    call_id: call.id.clone(),
-                    tool: spec.name.clone(),
-                    class: spec.class,
-                    key: call.key.clone(),
-                    tool_hash: Some(spec.hash),
-                    process: started.process(),
-                }));
-            }
-        }
-        match self.held.delta.events.is_empty() {
-            true => Ok(()),
-            false => {
-                let of = self.of();
-                let committed = self.held.commit_with(Reason::ToolIntentCommitted, of, more);
-                if committed.is_err() {
-                    // Nothing was dispatched, and a call without an intent never ran.
-                    self.held.delta.events.retain(|event| !matches!(event, Event::ToolIntent(_)));
-                }
-                committed.map(|_| ())
-            }
-        }
-    }
-
-    /// Commits every result there is, in the order of the calls.
-    fn commit_results(&mut self, back: Vec<Back>) -> Result<()> {
-        if back.is_empty() {
-            return Ok(());
-        }
-        let (mut state, mut failed) = (self.held.next_state(), None);
-        for Back { open, landed, failure, event, .. } in back {
-            let output = match landed {
-                Landed::Output(output) => output,
-                // The ask is on record.
-                Landed::Asked(_) => continue,
-                Landed::Limited(suspended) => {
-                    self.live.traces.insert(open.id, Trace::Limited(suspended));
-                    continue;
-                }
-                Landed::No | Landed::Unknown => {
-                    self.live.traces.insert(open.id, Trace::Unknown);
-                    continue;
-                }
-            };
-            match self.work.kind(&open.name) {
-                ToolKind::Return if !output.is_error => {
-                    self.live.returned = Some(output.content.get("outputs").unwrap_or(&output.content).clone());
-                }
-                ToolKind::Handoff if !output.is_error => self.live.hands_over = true,
-                _ => {}
-            }
-            self.held.delta.events.extend(event);
-            // What can't be recorded keeps nothing else from being so.
-            failed = failed.or(self.held.add_outcome(&open, output, failure, &mut state).err());
-        }
-        match failed {
-            Some(error) => Err(error),
-            None if self.held.delta.answered().next().is_none() => Ok(()),
-            None => self.commit(Reason::ToolResultsCommitted),
-        }
+        let mut kept = Value::String(text);
+        self.engine.redactor.value(&mut kept);
+        let text = kept.as_str().unwrap_or_default();
+        let blob = self.engine.store.put_blob(self.thread(), text.as_bytes())?;
+        output.content = Value::String(shortened(text, 2 * SHOWN_BYTES, &blob));
+        Ok(Some(blob))
     }
 }
 
-/// What is committed beside the intents of calls that were made ready: the births of children.
-#[derive(Default)]
-pub(crate) struct Prepared(More);
-
-/// Finds out what became of calls.
-fn find_out(engine: &Engine, probes: Vec<Probe>, cancel: &Cancel) -> Vec<(CallId, Trace)> {
+/// Finds out the outcome of calls, and how it was found.
+fn find_out(engine: &Engine, probes: Vec<Probe>, cancel: &Cancel) -> (Vec<(CallId, CallFinding)>, Vec<Probed>) {
     let find_out = |Probe { ready, process, is_undone }: Probe| {
-        let trace = match process.map(|process| engine.processes.end(&process)) {
-            Some(Err(_)) => Trace::Unknown,
-            _ if is_undone => Trace::NotDone,
+        let process = process.map(|process| probed::end(&*engine.processes, &process));
+        let trace = match process {
+            Some(ProcessFate::Alive) => CallFinding::Unknown,
+            _ if is_undone => CallFinding::NotDone,
             _ => reconcile(engine, &ready, cancel),
         };
-        (ready.call.id, trace)
+        let is_asked = process != Some(ProcessFate::Alive) && matches!(trace, CallFinding::Unknown);
+        let reconciled = is_asked.then_some(ReconcileAnswer::Unknown);
+        let call_id = ready.call.id;
+        ((call_id.clone(), trace), Probed { call_id, process, reconciled })
     };
-    probes.into_iter().map(find_out).collect()
+    probes.into_iter().map(find_out).unzip()
 }
 
-fn reconcile(engine: &Engine, ready: &Ready, cancel: &Cancel) -> Trace {
+fn reconcile(engine: &Engine, ready: &Ready, cancel: &Cancel) -> CallFinding {
     let Ready { tool, call, child, .. } = ready;
-    // What became of a call that started a child is what became of the child.
+    // The outcome of a call that spawned a child is the outcome of the child.
     if let Some(child) = child {
-        return match engine.child_standing(&child.thread_id, child.detached) {
-            Ok(Some(output)) => Trace::Done(output),
-            Ok(None) => Trace::NotDone,
-            Err(error) => Trace::Done(Output::error(format!("what became of the child is not known: {error}"))),
+        return match engine.existing_child_result(&child.thread_id, child.detached) {
+            Ok(Some(output)) => CallFinding::Done(output),
+            Ok(None) => CallFinding::NotDone,
+            Err(error) => CallFinding::Done(Output::error(format!("the outcome of the child is unknown: {error}"))),
         };
     }
     guarded::reconcile(&**tool, call, cancel).into()
 }
 
-impl From<Reconciled> for Trace {
+impl From<Reconciled> for CallFinding {
     fn from(reconciled: Reconciled) -> Self {
         match reconciled {
             Reconciled::Done(output) => Self::Done(output),
@@ -371,24 +279,21 @@ impl From<Reconciled> for Trace {
     }
 }
 
-/// What calls on their way come to, by their place in the turn.
-pub(crate) type Flying = JoinSet<(usize, (Landed, Option<ToolFailure>))>;
-
 /// Lets children enter in order.
 struct Gate {
-    /// The one before has entered.
+    /// Resolves when the one before has entered.
     before: Option<oneshot::Receiver<()>>,
-    /// Says so to the next.
+    /// Signals the next one.
     entered: oneshot::Sender<()>,
 }
 
-/// Lets a child go once there is a place for it, and waits for what its parent is told.
-async fn go_as(mut child: Box<Child>, gate: Gate, engine: Engine, spawning: Spawning, cancel: Cancel) -> Landed {
+/// Runs a child once there is a slot for it, and waits for the result that its parent gets.
+async fn run_in_slot(mut child: Box<Child>, gate: Gate, engine: Engine, spawning: Spawning, cancel: Cancel) -> Output {
     if let Some(before) = gate.before {
-        // One that panicked has no place either.
+        // A child that panicked is not waited for.
         _ = before.await;
     }
-    child.enter(&engine, &spawning, &cancel).await;
+    child.wait_for_slot(&engine, &spawning, &cancel).await;
     _ = gate.entered.send(());
-    Landed::Output(child.go(&engine, &spawning, &cancel).await)
+    child.start(&engine, &spawning, &cancel).await
 }

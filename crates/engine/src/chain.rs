@@ -1,7 +1,7 @@
-//! Chains of threads and the trees below them, as they stand.
+//! Chains of threads and the trees below them.
 //!
-//! Only reading. What holds, whatever is on disk: every walk ends. A link that leads in a circle, or to a thread that nobody knows,
-//! ends a chain; a deleted thread in the middle does not, for its tombstone knows what came next.
+//! Only reads. Every walk ends, whatever is on disk. A link that leads in a circle, or to a thread that does not exist, ends a chain; a deleted
+//! thread in the middle does not, because its tombstone names its successor.
 
 use std::collections::HashSet;
 
@@ -13,22 +13,22 @@ use serde::Serialize;
 use serde_json::Value;
 
 use crate::error::{Error, Result};
-use crate::outcome::Outcome;
+use crate::outcome::{Outcome, is_incomplete};
 use crate::standing::Standing;
 
-/// The most links of a chain that are followed: more than any configuration lets a chain have.
+/// The most links of a chain that are followed: more than any configuration allows.
 const LINKS_MAX: usize = 10_000;
 /// The most threads of one tree.
 const THREADS_MAX: usize = 10_000;
 /// How many generations of a tree are shown.
 const GENERATIONS_MAX: usize = 64;
-/// How many lines at the end of a log say how it went on.
+/// How many lines at the end of a log are searched for how the thread was continued.
 const LAST_LINES: u64 = 32;
 
-/// How a thread went on that handed itself over.
+/// The value of `Continued::how` for a thread that handed itself off.
 const HANDOFF: &str = "handoff";
 
-/// What is known of a thread; whether it was deleted.
+/// The summary of a thread, and whether it was deleted.
 type Known = Option<(Summary, bool)>;
 
 /// Where a chain ends.
@@ -36,67 +36,67 @@ type Known = Option<(Summary, bool)>;
 pub(crate) struct End {
     /// The last thread that could be reached.
     pub(crate) thread: ThreadId,
-    /// What is known of it.
+    /// Its summary, if it exists.
     pub(crate) summary: Option<Summary>,
     pub(crate) is_deleted: bool,
-    /// Why the chain can't be followed further, though it goes on.
+    /// Why the chain can't be followed further, although it was continued.
     pub(crate) why: Option<String>,
 }
 
 /// One thread of a chain.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Link {
-    /// How it stands, by the registry; its cost is its own.
+    /// Its state by the registry; the cost is its own.
     #[serde(flatten)]
     pub outcome: Outcome,
     /// Its agent.
     pub agent_id: AgentId,
-    /// How it went on in the next one.
+    /// How it was continued in the next one.
     pub continued: Option<Continued>,
 }
 
-/// How a thread went on in another one.
+/// How a thread was continued in a successor.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Continued {
-    /// `handoff` if it handed itself over, `resume` if somebody resumed it.
+    /// `handoff` if it handed itself off, `resume` if it had ended and was resumed.
     pub how: &'static str,
-    /// Why, if it handed itself over.
+    /// Why, if it handed itself off.
     pub reason: Option<HandoffReason>,
-    /// The thread that goes on.
+    /// The successor.
     pub new_thread_id: ThreadId,
-    /// How many turns that one took along.
+    /// How many turns the successor started with.
     pub trailing_turns: u64,
-    /// Whatever else was recorded.
+    /// Everything else that was recorded.
     pub details: Value,
 }
 
 /// A chain, from its root to its end.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Chain {
-    /// Always: a thread alone is a chain of one.
+    /// Always true: a thread alone is a chain of one.
     pub success: bool,
     /// How many threads it has.
     pub chain_length: usize,
-    /// They, root first.
+    /// Its threads, root first.
     pub chain: Vec<Link>,
 }
 
-/// A chain and what it started.
+/// A chain and the children that it spawned.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Tree {
-    /// How the end of the chain stands, by the registry; its cost is that of the chain and all below it.
+    /// The state of the end of the chain, by the registry; the cost is that of the chain and all below it.
     #[serde(flatten)]
     pub outcome: Outcome,
     /// The chain, root first.
     pub chain: Vec<Link>,
-    /// What it started, oldest first.
+    /// The children, oldest first.
     pub children: Vec<Tree>,
     /// Whether there is more below than is shown.
     pub truncated: bool,
 }
 
 impl Tree {
-    /// Whether somebody runs anything in it.
+    /// Whether any thread in it is running.
     pub fn is_active(&self) -> bool {
         self.chain.iter().any(|link| link.outcome.status == Status::Running)
             || self.children.iter().any(Self::is_active)
@@ -109,7 +109,7 @@ pub fn get_chain(store: &dyn Store, thread: &ThreadId) -> Result<Chain> {
     Ok(Chain { success: true, chain_length: chain.len(), chain })
 }
 
-/// The chain of a thread and everything it started.
+/// The chain of a thread and everything below it.
 pub fn get_tree(store: &dyn Store, thread: &ThreadId) -> Result<Tree> {
     grow(store, links(store, thread)?, &mut HashSet::new(), 0)
 }
@@ -123,13 +123,16 @@ pub(crate) fn threads(store: &dyn Store, thread: &ThreadId) -> Result<Vec<Thread
 /// What a whole chain used.
 pub(crate) fn cost(store: &dyn Store, thread: &ThreadId) -> Result<Cost> {
     let mut total = Cost::default();
-    walk(store, thread)?.iter().for_each(|(link, _)| total.add(&link.manifest.cost));
+    for (link, _) in walk(store, thread)? {
+        total.add(&link.manifest.cost);
+    }
     Ok(total)
 }
 
 /// Where the chain of a thread ends now.
 pub(crate) fn end(store: &dyn Store, thread: &ThreadId) -> Result<End> {
-    let (mut at, mut seen) = (thread.clone(), HashSet::new());
+    let mut at = thread.clone();
+    let mut seen = HashSet::new();
     loop {
         seen.insert(at.clone());
         let Some((summary, is_deleted)) = known(store, &at)? else {
@@ -138,7 +141,9 @@ pub(crate) fn end(store: &dyn Store, thread: &ThreadId) -> Result<End> {
         let why = match next(&summary.manifest) {
             Some(next) if seen.contains(&next) => format!("its chain leads in a circle, back to `{next}`"),
             Some(_) if seen.len() >= LINKS_MAX => format!("its chain has more than {LINKS_MAX} threads"),
-            Some(next) if known(store, &next)?.is_none() => format!("it goes on as `{next}`, which nobody knows"),
+            Some(next) if known(store, &next)?.is_none() => {
+                format!("it was continued as `{next}`, which does not exist")
+            }
             Some(next) => {
                 at = next;
                 continue;
@@ -149,12 +154,12 @@ pub(crate) fn end(store: &dyn Store, thread: &ThreadId) -> Result<End> {
     }
 }
 
-/// The thread that goes on in the place of one that is continued.
+/// The successor of a thread that is continued.
 pub(crate) fn next(manifest: &Manifest) -> Option<ThreadId> {
     manifest.continuation_thread_id.clone().filter(|_| manifest.status == Status::Continued)
 }
 
-/// What is known of a thread, also when it was deleted.
+/// The summary of a thread, also if it was deleted.
 pub(crate) fn known(store: &dyn Store, thread: &ThreadId) -> selvedge_store::Result<Known> {
     match store.get(thread) {
         Ok(summary) => Ok(Some((summary, false))),
@@ -167,7 +172,7 @@ pub(crate) fn known(store: &dyn Store, thread: &ThreadId) -> selvedge_store::Res
     }
 }
 
-/// Everything that is known of the chain of a thread, root first, the deleted among it.
+/// The summaries of a thread's whole chain, root first, including deleted threads.
 pub(crate) fn walk(store: &dyn Store, thread: &ThreadId) -> selvedge_store::Result<Vec<(Summary, bool)>> {
     let Some(here) = known(store, thread)? else { return Ok(Vec::new()) };
     let mut seen = HashSet::from([thread.clone()]);
@@ -205,20 +210,21 @@ fn link(store: &dyn Store, summary: Summary, is_deleted: bool) -> Result<Link> {
         Standing::Is(Status::Continued) => how_continued(store, &manifest.thread_id)?,
         _ => None,
     };
-    let outcome = Outcome { holder, ..Outcome::of_manifest(&manifest, status) };
+    let incomplete = is_incomplete(store, &manifest)?;
+    let outcome = Outcome { holder, incomplete, ..Outcome::of_manifest(&manifest, status) };
     Ok(Link { outcome, agent_id: manifest.agent_id, continued })
 }
 
-/// Whether a thread that is continued handed itself over.
-pub(crate) fn is_handed_over(store: &dyn Store, thread: &ThreadId) -> Result<bool> {
+/// Whether a thread that is continued handed itself off.
+pub(crate) fn is_handed_off(store: &dyn Store, thread: &ThreadId) -> Result<bool> {
     match how_continued(store, thread) {
-        // It was deleted just now; its tombstone says where it goes on.
+        // It was deleted just now; its tombstone names the successor.
         Err(Error::Store(StoreError::Deleted(_) | StoreError::NoThread(_))) => Ok(false),
         how => Ok(how?.is_some_and(|how| how.how == HANDOFF)),
     }
 }
 
-/// What the end of a log says of how the thread went on.
+/// How a thread was continued, by the end of its log.
 fn how_continued(store: &dyn Store, thread: &ThreadId) -> Result<Option<Continued>> {
     let lines = store.head(thread)?.lines;
     let last = store.read(thread, lines.saturating_sub(LAST_LINES), LAST_LINES as usize)?;
@@ -236,12 +242,15 @@ fn how_continued(store: &dyn Store, thread: &ThreadId) -> Result<Option<Continue
     }))
 }
 
-/// The tree below a chain. Whatever was seen is not shown again, so that a circle of children ends too.
+/// The tree below a chain. No thread is shown twice, so that a circle of children ends, too.
 fn grow(store: &dyn Store, chain: Vec<Link>, seen: &mut HashSet<ThreadId>, generation: usize) -> Result<Tree> {
     seen.extend(chain.iter().map(|link| link.outcome.thread_id.clone()));
     let mut cost = Cost::default();
-    chain.iter().for_each(|link| cost.add(&link.outcome.cost));
-    let (mut children, mut truncated) = (Vec::new(), false);
+    for link in &chain {
+        cost.add(&link.outcome.cost);
+    }
+    let mut children = Vec::new();
+    let mut truncated = false;
     for parent in chain.iter().map(|link| &link.outcome).filter(|link| link.status != Standing::Deleted) {
         for child in store.children(&parent.thread_id)? {
             if seen.contains(&child.manifest.thread_id) {
@@ -259,7 +268,8 @@ fn grow(store: &dyn Store, chain: Vec<Link>, seen: &mut HashSet<ThreadId>, gener
             children.push(child);
         }
     }
-    // A chain has at least the thread it was asked for.
+    // A chain has at least the thread that was asked for.
     let Some(end) = chain.last() else { return Err(StoreError::NoThread(String::new()).into()) };
-    Ok(Tree { outcome: Outcome { cost, ..end.outcome.clone() }, chain, children, truncated })
+    let incomplete = end.outcome.incomplete || children.iter().any(|child| child.outcome.incomplete);
+    Ok(Tree { outcome: Outcome { cost, incomplete, ..end.outcome.clone() }, chain, children, truncated })
 }

@@ -1,12 +1,10 @@
-//! One execution over many threads: a thread that hands itself over, and one that somebody resumes.
+//! Successors: of a thread that hands itself off, and of an ended thread that is resumed.
 //!
-//! Both are one batch: the old thread's last changeset, which settles it as continued, and the successor's first, with everything
-//! it takes along. So there is never a thread without its successor, nor a successor without its thread; killed right after the
-//! batch, the successor waits as `created` and goes on when somebody resumes it. It is no child of the old thread but its sibling,
-//! and runs when the old one has been given back, not inside it.
+//! Both are one batch: the last changeset of the old thread, which ends it as continued, and the first of the successor, with all messages
+//! that it starts with. So neither exists without the other. If the process dies right after the batch, the successor is `created` and runs
+//! when it is resumed. It is a sibling of the old thread and not its child, and runs after the old thread was released.
 //!
-//! What somebody resumes has the money and the ceilings of its successor in the same batch: if either is refused, nothing was said and
-//! nobody goes on.
+//! When an ended thread is resumed, the successor's money and limits are in the same batch: if either is refused, nothing is written.
 
 use std::collections::BTreeSet;
 use std::convert::Infallible;
@@ -18,49 +16,50 @@ use selvedge_model::{Changeset, Digest, Event, Expect, Message, MessageId, NewTh
 use serde_json::{Value, json};
 
 use crate::assignment::{Assignment, Left};
-use crate::carry::{Carry, size_of};
+use crate::carryover::{Carryover, size_of};
 use crate::conversation::OpenCall;
+use crate::derived_ids::IdKind;
 use crate::error::{Error, Result};
 use crate::fold::Fold;
-use crate::held::{BORN_EPOCH, Held, Leased, More, Of};
-use crate::names::Named;
+use crate::held::{FIRST_EPOCH, HeldThread, LeaseGuard, OtherThreads, RunContext};
 
-/// How much of a message is shown where it is only mentioned.
+/// How many bytes of a message its preview has.
 const PREVIEW_BYTES: usize = 200;
 
 /// A successor, ready to be committed with the end of the old thread.
 pub(crate) struct Successor {
     pub(crate) thread: ThreadId,
-    pub(crate) more: More,
-    /// How many answers of the model it takes along.
+    pub(crate) more: OtherThreads,
+    /// How many answers of the model it starts with.
     pub(crate) turns: u64,
     pub(crate) details: Fields,
 }
 
-/// How many bytes of text the successor of a thread whose context is full would begin with. Nothing is written for it.
+/// How many bytes of text the successor of a thread whose context is full would start with. Nothing is written for it.
 pub(crate) fn successor_size(fold: &Fold, work: &Assignment, room: usize) -> usize {
     let mut put = |_: &str| Ok::<_, Infallible>(Digest([0; 32]));
-    let Ok(carry) = Carry::of(fold.conversation.messages(), room, &mut put);
+    let Ok(carry) = Carryover::of(fold.conversation.messages(), room, &mut put);
     carry.size() + size_of(&seed(fold, work, room))
 }
 
-/// The word that seeds a successor's first turn. One that would take most of the room says less than what it would push out.
+/// The first message of a successor. If the configured one takes more than half of the room, the default is used.
 fn seed(fold: &Fold, work: &Assignment, room: usize) -> Message {
     let left = Left { previous_thread_id: fold.thread_id().clone(), message: work.continuation.message.clone() };
     let seed = (work.continuation.seed)(&left).filter(|seed| seed.len() <= room / 2).unwrap_or(left.message);
     Message { visibility: Visibility::Internal, ..Message::text(Role::User, seed) }
 }
 
-impl Held {
-    /// The successor of a thread whose context is full: the task, the newest exchanges that fit into `room` bytes, and a word that
+impl HeldThread {
+    /// The successor of a thread whose context is full: the task, the newest exchanges that fit into `room` bytes, and the message that
     /// seeds its first turn.
     pub(crate) fn successor(&self, work: &Assignment, room: usize, running_ms: u64) -> Result<Successor> {
         let thread = self.successor_id();
         let store = &self.engine.store;
         let mut own = BTreeSet::new();
         let mut put = |text: &str| store.put_blob(&thread, text.as_bytes()).inspect(|blob| _ = own.insert(*blob));
-        let carry = Carry::of(self.fold.conversation.messages(), room, &mut put)?;
-        let (kept, turns) = (carry.messages.len(), carry.turns());
+        let carry = Carryover::of(self.fold.conversation.messages(), room, &mut put)?;
+        let kept = carry.messages.len();
+        let turns = carry.turns();
         let details = json!({"kept": kept, "dropped": carry.dropped, "shortened": carry.shortened, "summarised": 0});
         let mut messages = carry.messages;
         messages.push(self.seed(work, room));
@@ -72,12 +71,12 @@ impl Held {
     }
 
     fn seed(&self, work: &Assignment, room: usize) -> Message {
-        let id = MessageId::new(self.name(Named::Seed, 0)).ok();
+        let id = MessageId::new(self.derive_id(IdKind::Seed, 0)).ok();
         Message { id, ..seed(&self.fold, work, room) }
     }
 
-    /// Puts into the delta what a successor needs that somebody resumes this thread in: its money, and that it may use more. Gives its
-    /// ceilings; refused for whatever its first run would be refused for.
+    /// Adds to the delta the postings that fund a successor in which this thread is resumed. Returns the successor's limits; refused for
+    /// every reason its first run would be refused for.
     pub(crate) fn fund_successor(&mut self, work: &Assignment, raise: Option<&Limits>) -> Result<Option<Limits>> {
         self.check_price(work)?;
         let raised = raise.map(|raise| self.raised(raise, work)).transpose()?;
@@ -85,8 +84,8 @@ impl Held {
         Ok(raised.map_or_else(|| self.fold.manifest().limits.clone(), |changed| changed.limits))
     }
 
-    /// The successor of a thread that came to an end and that somebody resumes with these messages, under these ceilings: everything
-    /// that was said, and they.
+    /// The successor of an ended thread that is resumed with these messages, under these limits: the whole conversation, then these
+    /// messages.
     pub(crate) fn resumed(&self, mut said: Vec<Message>, limits: Option<Limits>) -> Result<Successor> {
         let thread = self.successor_id();
         let preview = said.first().map(|message| preview(&message.plain_text())).unwrap_or_default();
@@ -99,21 +98,21 @@ impl Held {
             .collect();
         let turns = messages.iter().filter(|message| message.role == Role::Assistant).count() as u64;
         self.engine.redactor.messages(&mut said);
-        // No call dangles in a successor: whoever reads it puts the results behind their calls. What no message asks for ends with the old
-        // thread.
+        // No call stays without a result in a successor; readers order the results after their calls. Calls that no message contains end
+        // with the old thread.
         let interrupted = |open: &OpenCall| {
-            Block::tool_error(open.id.clone(), json!("interrupted: what became of this call is not known"))
+            Block::tool_error(open.id.clone(), json!("interrupted: the outcome of this call is unknown"))
         };
         let asked = self.fold.conversation.open().iter().filter(|open| open.is_of_message());
         let results = asked.map(interrupted).enumerate();
         messages.extend(results.map(|(index, block)| {
-            let id = MessageId::new(self.name(Named::Seed, index)).ok();
+            let id = MessageId::new(self.derive_id(IdKind::Seed, index)).ok();
             Message { id, content: vec![block], ..Message::text(Role::Tool, "") }
         }));
         messages.extend(said);
         self.copy_blobs(&thread, &mut messages, &BTreeSet::new())?;
         let details = json!({"message_preview": preview, "reconstructed_turns": turns});
-        // Somebody spoke: only money counts on.
+        // A user resumed it: of the usage, only the money counts on.
         let meter = Some(Meter { spend: self.fold.meter().spend, ..Meter::default() });
         let birth = NewThread { meter, limits, ..self.successor_birth() };
         self.with(thread, messages, birth, turns, details)
@@ -135,20 +134,22 @@ impl Held {
     ) -> Result<Successor> {
         let mut state = self.fold.state().clone();
         let scopes = &self.engine.scopes;
-        // What lived for a run or a call ends here; a patch that only deletes what is there applies.
-        scopes.run_cleanup(&state).into_iter().for_each(|patch| _ = patch.apply_to(&mut state));
+        // The state of a run or a call ends here; a patch that only deletes existing fields applies.
+        if let Some(patch) = scopes.run_cleanup(&state) {
+            _ = patch.apply_to(&mut state);
+        }
         if let Some(fields) = state.as_object_mut() {
             fields.remove(selvedge_model::scope::TOOL_CALL_KEY);
         }
         let is_empty = state.as_object().is_some_and(serde_json::Map::is_empty);
         let changeset = Changeset { snapshot: (!is_empty).then_some(state), messages, ..Changeset::creating(birth) };
-        // Held from its first moment on; the store moves what waits for the old thread along.
-        let part = Part::new(thread.clone(), Expect::Absent, changeset).under(BORN_EPOCH);
+        // Held from the start; the store moves the pending requests of the old thread along.
+        let part = Part::new(thread.clone(), Expect::Absent, changeset).under(FIRST_EPOCH);
         let details = match details {
             Value::Object(details) => details,
             _ => Fields::new(),
         };
-        Ok(Successor { thread, more: More { parts: vec![part], ..More::default() }, turns, details })
+        Ok(Successor { thread, more: OtherThreads { parts: vec![part], ..OtherThreads::default() }, turns, details })
     }
 
     fn successor_birth(&self) -> NewThread {
@@ -175,8 +176,8 @@ impl Held {
         }
     }
 
-    /// Gives the successor its own copies of the blobs that its messages name; `own` are in its folder already. What was erased, or is
-    /// gone, is not named any more.
+    /// Copies the blobs that the messages name for the successor; `own` are in its folder already. A blob that was erased, or is missing,
+    /// is not named any more.
     fn copy_blobs(&self, thread: &ThreadId, messages: &mut [Message], own: &BTreeSet<Digest>) -> Result<()> {
         for block in messages.iter_mut().flat_map(|message| &mut message.content) {
             let Some(named) = block.blob().copied().filter(|named| !own.contains(named)) else { continue };
@@ -184,15 +185,18 @@ impl Held {
                 Ok(bytes) => Some(self.engine.store.put_blob(thread, &bytes)?),
                 Err(_) => None,
             };
-            // What the model reads names the copy, too.
+            // The text that the model reads names the copy, too.
             let name = copy.map_or_else(|| format!("{named} (gone)"), |copy| copy.to_string());
             let renamed = |text: &str| text.replace(&named.to_string(), &name);
             match (block, copy) {
                 (Block::Image { blob, .. }, Some(copy)) => *blob = copy,
                 (block @ Block::Image { .. }, None) => {
-                    *block = Block::text(format!("[a picture that is gone: blob {named}]"));
+                    *block = Block::text(format!("[an image that is gone: blob {named}]"));
                 }
-                (Block::Text { text, blob }, copy) => (*text, *blob) = (renamed(text), copy),
+                (Block::Text { text, blob }, copy) => {
+                    *text = renamed(text);
+                    *blob = copy;
+                }
                 (Block::ToolCall { arguments, blob, .. }, copy) => {
                     each_text(arguments, &renamed);
                     *blob = copy;
@@ -208,21 +212,20 @@ impl Held {
     }
 }
 
-impl Held {
-    /// Commits the end of this thread together with its successor, as something that somebody asked for.
-    /// Gives the lease of the successor.
-    pub(crate) fn resume_in(&mut self, successor: Successor) -> Result<Leased> {
-        self.interrupt_calls("interrupted: the thread ended before this call was made")?;
+impl HeldThread {
+    /// Commits the end of this thread together with its successor, for a resume. Returns the lease of the successor.
+    pub(crate) fn resume_in(&mut self, successor: Successor) -> Result<LeaseGuard> {
+        self.interrupt_calls("interrupted: the thread ended before this call was executed");
         let handoff = successor.handoff(self, None);
         self.delta.events.push(Event::ThreadResumed(handoff));
-        self.commit_with(Reason::Lifecycle, Of::default(), successor.more).map_err(Error::unfunded)?;
+        self.commit_with(Reason::Lifecycle, RunContext::default(), successor.more).map_err(Error::unfunded)?;
         self.successor.take().ok_or_else(|| selvedge_store::Error::BadBatch.into())
     }
 }
 
 impl Successor {
-    /// What the old thread says of it.
-    pub(crate) fn handoff(&self, held: &Held, reason: Option<HandoffReason>) -> Handoff {
+    /// The record of the handoff in the old thread.
+    pub(crate) fn handoff(&self, held: &HeldThread, reason: Option<HandoffReason>) -> Handoff {
         Handoff {
             new_thread_id: self.thread.clone(),
             reason,
@@ -237,8 +240,16 @@ impl Successor {
 fn each_text(value: &mut Value, change: &dyn Fn(&str) -> String) {
     match value {
         Value::String(text) => *text = change(text),
-        Value::Array(items) => items.iter_mut().for_each(|item| each_text(item, change)),
-        Value::Object(fields) => fields.values_mut().for_each(|field| each_text(field, change)),
+        Value::Array(items) => {
+            for item in items {
+                each_text(item, change);
+            }
+        }
+        Value::Object(fields) => {
+            for field in fields.values_mut() {
+                each_text(field, change);
+            }
+        }
         _ => {}
     }
 }

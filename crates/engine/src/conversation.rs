@@ -1,20 +1,18 @@
-//! The messages of a thread in the order in which a model is shown them, and its calls that have no result.
+//! The messages of a thread in the order in which they are sent to the model, and its calls without a result.
 //!
-//! The order of the log, except that the result of a call stands directly behind its call: providers insist on it, and a result
-//! that came late (after a crash, or behind a new message) would stand elsewhere. Which calls have no result yet is known
-//! without looking through the messages again.
+//! This is the order of the log, except that the result of a call follows its call directly: providers require it, and a result that came
+//! late (after a crash, or after a new message) would stand elsewhere. The calls without a result are indexed, not searched for.
 //!
 //! ```text
-//! units      message ─ results (messages of tools directly behind it)
+//! units      message ─ results (the tool messages directly after it)
 //!               └───── inserted: other messages that answer one of its calls, the latest first
-//! messages   all units in order, flattened when it is asked for; what comes at the end is added to it
+//! messages   all units in order, flattened on demand; what comes at the end is appended to it
 //! ```
 //!
-//! A call that a message asks for is closed by a result in a message. One that a hook or a graph opened is closed by its outcome; it is
-//! part of no message, and so of no prompt.
+//! A call in a message is closed by a result in a message. One that a hook or a graph opened is closed by its outcome; it is part of no
+//! message, and so of no prompt.
 //!
-//! Taking a message in costs the same however many messages and open calls there are, apart from the search in the tree of open
-//! calls.
+//! Adding a message takes constant time, apart from the search in the tree of open calls.
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::sync::{Arc, OnceLock};
@@ -24,7 +22,7 @@ use selvedge_model::message::Block;
 use selvedge_model::{CallId, Message, MessageId, Role};
 use serde_json::Value;
 
-use crate::carry::size_of;
+use crate::carryover::size_of;
 
 /// A call that has no result yet.
 #[derive(Clone, Debug, PartialEq)]
@@ -38,9 +36,9 @@ pub(crate) struct OpenCall {
 /// Where a call comes from.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) enum Origin {
-    /// A message asks for it, which has this unit.
+    /// A message, which has this unit.
     Message { unit: usize },
-    /// It was opened by itself.
+    /// An event of its own.
     Opened(CallOrigin),
 }
 
@@ -50,12 +48,12 @@ impl OpenCall {
         Self { id, name: name.to_owned(), arguments, origin: Origin::Message { unit: 0 } }
     }
 
-    /// Whether a message asks for it, which gets a result.
+    /// Whether a message asked for it, so that its result goes into a message.
     pub(crate) fn is_of_message(&self) -> bool {
         matches!(self.origin, Origin::Message { .. })
     }
 
-    /// Whether the thread waits for a person when nobody knows what became of it.
+    /// Whether the thread is suspended while its outcome is unknown.
     pub(crate) fn suspends(&self) -> bool {
         match &self.origin {
             Origin::Message { .. } => true,
@@ -64,12 +62,12 @@ impl OpenCall {
     }
 }
 
-/// Calls that have no result: those that messages ask for, then those that were opened by themselves, each in their order. So the order
-/// is the same whether a thread is read from its log or from a snapshot, which keeps the messages apart from the events.
+/// Calls without a result: those of messages, then those opened by an event, each in their order. So the order is the same whether a
+/// thread is read from its log or from a snapshot, which stores messages and events separately.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct OpenCalls {
-    asked: Numbered,
-    opened: Numbered,
+    asked: CallList,
+    opened: CallList,
 }
 
 impl OpenCalls {
@@ -90,17 +88,17 @@ impl OpenCalls {
     }
 }
 
-/// Calls in the order they came, and by their ids.
+/// Calls in order of arrival, indexed by id.
 #[derive(Clone, Debug, Default)]
-struct Numbered {
-    /// By a number that rises with every call.
+struct CallList {
+    /// By an increasing number.
     calls: BTreeMap<u64, OpenCall>,
     numbers: HashMap<CallId, Vec<u64>>,
     next: u64,
 }
 
-impl Numbered {
-    /// The first call of this id.
+impl CallList {
+    /// The first call with this id.
     fn get(&self, id: &CallId) -> Option<&OpenCall> {
         self.calls.get(self.numbers.get(id)?.first()?)
     }
@@ -118,23 +116,23 @@ impl Numbered {
     }
 }
 
-/// A message and what stands behind it because it belongs there.
+/// A message and the messages that must follow it.
 #[derive(Clone, Debug)]
 struct Unit {
     message: Arc<Message>,
-    /// The messages of tools directly behind it.
+    /// The tool messages directly after it.
     results: Vec<Arc<Message>>,
-    /// Units that were put behind those, each before the ones that were there.
+    /// Units that follow those, the latest first.
     inserted: Vec<usize>,
 }
 
-/// The messages of a thread, as a model is shown them.
+/// The messages of a thread in prompt order.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Conversation {
     units: Vec<Unit>,
-    /// The units that are not inserted behind another one, in order.
+    /// The units that are not inserted after another one, in order.
     order: Vec<usize>,
-    /// All messages in order, once somebody asked for them and until one comes that does not stand at the end.
+    /// All messages in order; computed on demand, and dropped when a message is added anywhere but at the end.
     flat: OnceLock<Vec<Arc<Message>>>,
     known: HashSet<MessageId>,
     open: OpenCalls,
@@ -142,12 +140,12 @@ pub(crate) struct Conversation {
 }
 
 impl Conversation {
-    /// How many bytes of text it is to a model, roughly.
+    /// Roughly how many bytes of text the prompt has.
     pub(crate) fn size(&self) -> usize {
         self.size
     }
 
-    /// A call that the next message is going to ask for.
+    /// A call that the next message will contain.
     pub(crate) fn next_call(&self, id: &CallId, name: &str, arguments: Value) -> OpenCall {
         let origin = Origin::Message { unit: self.units.len() };
         OpenCall { id: id.clone(), name: name.to_owned(), arguments, origin }
@@ -167,7 +165,7 @@ impl Conversation {
         })
     }
 
-    /// Calls that have no result.
+    /// Calls without a result.
     pub(crate) fn open(&self) -> &OpenCalls {
         &self.open
     }
@@ -176,13 +174,19 @@ impl Conversation {
         self.known.contains(id)
     }
 
-    /// Whether the model has the next word: somebody spoke, or a tool answered, since it did.
+    /// Whether the model is to answer: the last message is not its own.
     pub(crate) fn wants_answer(&self) -> bool {
         let last = self.last().map(|last| &self.units[last]);
         last.is_some_and(|last| last.results.last().unwrap_or(&last.message).role != Role::Assistant)
     }
 
-    /// Takes a message in, unless one of its id is there already.
+    /// The last message and the results of its calls.
+    pub(crate) fn last_exchange(&self) -> Option<(&Message, &[Arc<Message>])> {
+        let Unit { message, results, .. } = &self.units[self.last()?];
+        Some((message, results))
+    }
+
+    /// Adds a message, unless one with its id is there already.
     pub(crate) fn push(&mut self, message: Message) {
         if message.id.as_ref().is_some_and(|id| !self.known.insert(id.clone())) {
             return;
@@ -193,7 +197,8 @@ impl Conversation {
         for block in &message.content {
             match block {
                 Block::ToolCall { id, name, arguments, .. } => {
-                    let (name, arguments) = (name.clone(), arguments.clone());
+                    let name = name.clone();
+                    let arguments = arguments.clone();
                     let origin = Origin::Message { unit };
                     self.open.asked.push(OpenCall { id: id.clone(), name, arguments, origin });
                 }
@@ -203,19 +208,19 @@ impl Conversation {
         }
     }
 
-    /// Takes in a call that no message asks for.
+    /// Adds a call that was opened by an event.
     pub(crate) fn open_call(&mut self, opened: &CallOpened) {
         let CallOpened { call_id, origin, tool, arguments } = opened.clone();
         self.open.opened.push(OpenCall { id: call_id, name: tool, arguments, origin: Origin::Opened(origin) });
     }
 
-    /// Takes in that a call has its outcome. One that a message asks for stays open until its result is in a message, too.
+    /// Closes a call that has its outcome. A call of a message stays open until its result is in a message, too.
     pub(crate) fn close_call(&mut self, id: &CallId) {
         self.open.opened.close(id);
     }
 
-    /// Puts a message where it belongs: a result behind its call and the results that are there already, everything else at the
-    /// end. Gives its unit.
+    /// Puts a message into its place: a result after its call and the results that are there already, any other at the end. Returns its
+    /// unit.
     fn put(&mut self, message: Arc<Message>) -> usize {
         let answered = message.content.iter().find_map(|block| match block {
             Block::ToolResult { call_id, .. } => match self.open.asked.get(call_id)?.origin {
@@ -279,7 +284,7 @@ mod tests {
     }
 
     #[test]
-    fn a_result_that_came_late_stands_behind_its_call() {
+    fn a_late_result_is_moved_to_its_call() {
         let mut conversation = Conversation::default();
         conversation.push(Message::text(Role::User, "go"));
         conversation.push(asks(&["a", "b.c"]));
@@ -295,7 +300,8 @@ mod tests {
     }
 
     fn opened(id: &str) -> CallOpened {
-        let (call_id, tool) = (CallId::new(id).unwrap(), "t".to_owned());
+        let call_id = CallId::new(id).unwrap();
+        let tool = "t".to_owned();
         let origin = CallOrigin::Node { graph: "g".to_owned(), node: "n".to_owned() };
         CallOpened { call_id, origin, tool, arguments: Value::Null }
     }
@@ -312,7 +318,7 @@ mod tests {
         conversation.open_call(&opened("o1"));
         conversation.push(asks(&["a"]));
         assert_eq!(open(&conversation), ["a", "o2", "o1"]);
-        // An outcome does not answer a message, nor a message what was opened by itself.
+        // An outcome does not close a call of a message, nor does a message close a call opened by an event.
         conversation.close_call(&CallId::new("a").unwrap());
         conversation.push(answers("o1"));
         assert_eq!(open(&conversation), ["a", "o2", "o1"]);
@@ -324,11 +330,11 @@ mod tests {
         assert_eq!(roles(&conversation), "uatt");
     }
 
-    /// The order by its definition: every message is looked at for every message.
+    /// The order by its definition: every message is compared with every message.
     #[derive(Default)]
     struct Naive {
         messages: Vec<Message>,
-        /// Each with where the message stands that asks for it.
+        /// Each with the position of the message that contains it.
         open: Vec<(CallId, usize)>,
     }
 
@@ -353,7 +359,7 @@ mod tests {
         }
     }
 
-    /// A message of anybody that asks for some calls and answers others, of few ids so that they meet.
+    /// A message that contains calls and results, with few ids so that they meet.
     fn any_message() -> impl Strategy<Value = Message> {
         let role = prop_oneof![Just(Role::User), Just(Role::Assistant), Just(Role::Tool), Just(Role::Tool)];
         let id = |n: u8| CallId::new(format!("c{n}")).unwrap();
@@ -368,16 +374,17 @@ mod tests {
 
     proptest! {
         #[test]
-        fn the_order_is_the_one_that_looking_through_everything_gives(
+        fn the_order_equals_that_of_a_full_search(
             messages in proptest::collection::vec(any_message(), 0..40),
-            looks in proptest::collection::vec(any::<bool>(), 40),
+            reads in proptest::collection::vec(any::<bool>(), 40),
         ) {
-            let (mut conversation, mut naive) = (Conversation::default(), Naive::default());
-            for (message, looks) in messages.into_iter().zip(looks) {
+            let mut conversation = Conversation::default();
+            let mut naive = Naive::default();
+            for (message, reads) in messages.into_iter().zip(reads) {
                 conversation.push(message.clone());
                 naive.push(message);
-                // Whether somebody looked in between changes nothing.
-                if looks {
+                // Reading in between changes nothing.
+                if reads {
                     conversation.messages();
                 }
                 let last = naive.messages.last();
@@ -390,22 +397,30 @@ mod tests {
         }
     }
 
-    /// With every open call looked at for every result, this took minutes.
+    /// When every open call was compared with every result, this took minutes.
     #[test]
     fn a_result_costs_the_same_with_a_hundred_thousand_open_calls() {
         let calls: Vec<String> = (0..100_000).map(|n| format!("c{n}")).collect();
         let mut conversation = Conversation::default();
         conversation.push(asks(&calls.iter().map(String::as_str).collect::<Vec<_>>()));
-        calls.iter().rev().for_each(|call| conversation.push(answers(call)));
-        // Also where each stands in a message of its own, with others behind it.
+        for call in calls.iter().rev() {
+            conversation.push(answers(call));
+        }
+        // Also when each call is in a message of its own that is followed by more messages.
         for call in &calls {
             conversation.push(asks(&[&format!("{call}.late")]));
         }
-        calls.iter().for_each(|call| conversation.push(answers(&format!("{call}.late"))));
+        for call in &calls {
+            conversation.push(answers(&format!("{call}.late")));
+        }
         assert!(conversation.open().is_empty() && conversation.messages().len() == 300_001);
-        // Nor does one that no message asks for cost more.
-        calls.iter().for_each(|call| conversation.open_call(&opened(call)));
-        calls.iter().rev().for_each(|call| conversation.close_call(&CallId::new(call).unwrap()));
+        // The same holds for calls opened by an event.
+        for call in &calls {
+            conversation.open_call(&opened(call));
+        }
+        for call in calls.iter().rev() {
+            conversation.close_call(&CallId::new(call).unwrap());
+        }
         assert!(conversation.open().is_empty());
     }
 

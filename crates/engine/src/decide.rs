@@ -1,166 +1,205 @@
 //! What a run does next.
 //!
-//! A pure function of three things: what the log says (`Fold`), what this process knows and a crash forgets (`Live`), and what the run
-//! goes by (`Assignment`). It reads no clock, no store and no inbox, so every answer can be had again, and a test needs nothing but
-//! values. `run.rs` does what it says and asks again.
+//! A pure function of three things: the log (`Fold`), what this process knows and a crash forgets (`Live`), and the rules of the run
+//! (`Rules`). It reads no clock, no store and no inbox, so every decision can be repeated, and a test needs nothing but values. Changesets
+//! are built here; `run.rs` performs a step, passes its outcome to `Live`, and calls `decide` again.
 //!
 //! ```text
-//! ended here?  the model answered without a call, failed for good, or the outputs were given back     ending
-//! calls        what does each call without a result need?                                             calls
-//! stop         a stop was requested, or the running time is over                                       ending
-//! circles      does it only repeat itself?                                                            ending
-//! limits       would the next turn break a ceiling?                                                   ending
-//! context      does the next prompt fit?                                                              context
-//! otherwise    ask the model
+//! under way    commit an outcome that is not on record; continue calls in flight and attempts       calls, asking
+//! ended here?  the model answered without a call, or the outputs were returned                      ending
+//! requests     give verdicts on the requests that were read from the inbox                          requests
+//! calls        what does each call without a result need?                                           calls
+//! stop         a stop was requested, or the running time is over                                    ending
+//! loops        does the run only repeat itself?                                                     ending
+//! limits       would the next turn exceed a limit?                                                  ending
+//! context      does the next prompt fit?                                                            context
+//! otherwise    reserve what an answer may cost, and ask the model                                   asking, money
 //! ```
 
 pub(crate) mod asking;
+mod beginning;
 pub(crate) mod calls;
 pub(crate) mod context;
 pub(crate) mod ending;
+pub(crate) mod live;
+pub(crate) mod money;
+pub(crate) mod requests;
+pub(crate) mod results;
 #[cfg(test)]
 mod tests;
 
-use std::collections::HashMap;
+use std::ops::Deref;
+use std::sync::Arc;
+use std::time::Duration;
 
-use selvedge_model::answer::End;
 use selvedge_model::event::{HandoffReason, Suspended};
-use selvedge_model::tool::Output;
-use selvedge_model::{CallId, RunId, Stop, Timestamp};
-use serde_json::Value;
+use selvedge_model::limits::Limits;
+use selvedge_model::scope::Scopes;
+use selvedge_model::{Reason, RunMeta, ToolSpec};
 
 use crate::assignment::Assignment;
 use crate::fold::Fold;
+use crate::held::Delta;
 
+pub(crate) use asking::Turn;
 use calls::{Planned, Probe};
-use ending::{Trouble, Why};
+use ending::EndReason;
+pub(crate) use live::{CallFinding, Flight, Inbox, Live, Outcome, Prepared, Stage};
 
-/// What this process knows of a run, and a crash forgets.
-#[derive(Clone, Debug)]
-pub(crate) struct Live {
-    /// The run.
-    pub(crate) run: RunId,
-    /// The time.
-    pub(crate) now: Timestamp,
-    /// How long the run has been running.
-    pub(crate) running_ms: u64,
-    /// Whether it is to stop.
-    pub(crate) stop: Option<Stop>,
-    /// What is known of the inbox.
-    pub(crate) inbox: Inbox,
-    /// How many turns this run had.
-    pub(crate) turns: u64,
-    /// How many messages an earlier run was stopped over: whether it goes in circles is judged by what follows them.
-    pub(crate) judged: usize,
+/// The rules of a run: its assignment, and what follows from it. Resolved once, and shared.
+pub(crate) struct Rules {
+    pub(crate) work: Arc<Assignment>,
+    /// The lifetime of each part of the state.
+    pub(crate) scopes: Scopes,
+    /// The tool definitions sent to the model.
+    pub(crate) tools: Vec<ToolSpec>,
     /// How many bytes of a prompt the system prompt and the tools take.
     pub(crate) prompt_base: usize,
-    /// What the model said last.
-    pub(crate) text: Option<String>,
-    /// How the last answer ended, if it asked for nothing.
-    pub(crate) answered: Option<End>,
-    /// Why there is no answer.
-    pub(crate) trouble: Option<Trouble>,
-    /// Whether the model asked for a successor.
-    pub(crate) hands_over: bool,
-    /// What the run gives back.
-    pub(crate) returned: Option<Value>,
-    /// What is known of calls and not on record.
-    pub(crate) traces: HashMap<CallId, Trace>,
 }
 
-impl Live {
-    /// What is known of a run that begins now, whose system prompt and tools take so many bytes.
-    pub(crate) fn new(run: RunId, now: Timestamp, prompt_base: usize) -> Self {
-        Self {
-            run,
-            now,
-            running_ms: 0,
-            stop: None,
-            inbox: Inbox::Unread,
-            turns: 0,
-            judged: 0,
-            prompt_base,
-            text: None,
-            answered: None,
-            trouble: None,
-            hands_over: false,
-            returned: None,
-            traces: HashMap::new(),
-        }
+impl Rules {
+    pub(crate) fn new(work: Arc<Assignment>, scopes: Scopes) -> Self {
+        let tools: Vec<ToolSpec> = work.offered().cloned().collect();
+        let size = |spec: &ToolSpec| spec.name.len() + spec.description.len() + spec.input_schema.to_string().len();
+        let prompt_base = work.system.len() + tools.iter().map(size).sum::<usize>();
+        Self { work, scopes, tools, prompt_base }
     }
 }
 
-/// What is known of the inbox.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Inbox {
-    /// It was not read since the last step.
-    Unread,
-    /// A request came that changes something.
-    Noted,
-    /// Everything in it was heard.
-    Heard,
-}
+impl Deref for Rules {
+    type Target = Assignment;
 
-/// What is known of a call and not on record.
-#[derive(Clone, Debug, PartialEq)]
-pub(crate) enum Trace {
-    /// It was dispatched before, and this became of it.
-    Done(Output),
-    /// It was dispatched before, and nothing came of it.
-    NotDone,
-    /// It was dispatched, and what became of it is not known.
-    Unknown,
-    /// A ceiling keeps it from being made.
-    Limited(Suspended),
+    fn deref(&self) -> &Assignment {
+        &self.work
+    }
 }
 
 /// What a run does next.
 #[derive(Debug)]
 pub(crate) enum Step {
-    /// Hear what is in the inbox.
-    Hear,
-    /// Find out what became of calls that an earlier life dispatched.
+    /// Commit this.
+    Commit(Box<Commit>),
+    /// Read something that is needed and not known.
+    Look(Look),
+    /// Make calls ready behind their gates: nothing is executed yet.
+    Prepare(Vec<Planned>),
+    /// Open the gates of the calls that are ready: their intents are on record.
+    Dispatch,
+    /// Ask the model: the possible cost is reserved.
+    Ask(Box<Turn>),
+    /// Find out the outcome of calls that an earlier process dispatched.
     Probe(Vec<Probe>),
-    /// Make these calls, and commit what they come to.
-    Calls(Vec<Planned>),
-    /// Ask the model.
-    Ask,
-    /// Let another thread go on that takes along this many bytes.
-    HandOver { reason: HandoffReason, room: usize },
-    /// End.
-    End(Why),
+    /// Wait for a call that is in flight, or for this long.
+    Wait(Option<Duration>),
+    /// Nothing: the end of the run is on record.
+    Done,
+}
+
+/// What is read.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Look {
+    /// The inbox.
+    Inbox,
+    /// The account that the run spends from.
+    Account,
+}
+
+/// One commit. The driver adds what can't be known here: ids, the first changesets of new threads, and postings to other accounts than the
+/// thread's own.
+#[derive(Debug)]
+pub(crate) struct Commit {
+    pub(crate) reason: Reason,
+    pub(crate) delta: Delta,
+    /// The turn that it belongs to.
+    pub(crate) turn: Option<u64>,
+    /// The record of the run, where it begins and where it ends.
+    pub(crate) meta: Option<RunMeta>,
+    /// Whether a provider charged more than its bound: all runs that spend from the same account are stopped.
+    pub(crate) is_overcharged: bool,
+    /// What it does besides.
+    pub(crate) with: With,
+}
+
+/// What a commit does besides its delta.
+#[derive(Debug)]
+pub(crate) enum With {
+    Nothing,
+    /// The account is opened, opened again, or raised, as a run begins.
+    Funds {
+        raise: Option<Limits>,
+    },
+    /// The account is raised, as requested.
+    Raise(Limits),
+    /// The prepared children are created.
+    Children,
+    /// The possible cost of an attempt is reserved, and the attempt is issued.
+    Attempt(Box<Turn>),
+    /// The run ends.
+    End {
+        is_stopped: bool,
+    },
+    /// The run ends, and a successor starts with messages of this many bytes.
+    Handoff {
+        reason: HandoffReason,
+        room: usize,
+    },
+}
+
+impl Commit {
+    fn of(live: &Live, reason: Reason, delta: Delta) -> Self {
+        Self { reason, delta, turn: live.turn_number(), meta: None, is_overcharged: false, with: With::Nothing }
+    }
+
+    fn step(self) -> Step {
+        Step::Commit(Box::new(self))
+    }
 }
 
 /// What a run does next.
-pub(crate) fn decide(fold: &Fold, live: &Live, rules: &Assignment) -> Step {
-    if let Some(why) = ending::ended(fold, live, rules) {
-        return Step::End(why);
+pub(crate) fn decide(fold: &Fold, live: &Live, rules: &Rules) -> Step {
+    if live.is_over {
+        return Step::Done;
     }
-    if live.inbox == Inbox::Noted {
-        return Step::Hear;
+    if let Some(start) = &live.start {
+        return beginning::begin(fold, live, rules, start);
+    }
+    if let Some(step) = calls::under_way(fold, live, rules) {
+        return step;
+    }
+    if let Some(step) = asking::under_way(fold, live, rules) {
+        return step;
+    }
+    if let Some(why) = ending::ended(fold, live, rules) {
+        return ending::end(fold, live, rules, why);
+    }
+    if let Some(pending) = live.requests.first() {
+        return requests::serve(fold, live, rules, pending);
+    }
+    if live.inbox == Inbox::Notified {
+        return Step::Look(Look::Inbox);
     }
     if let Some(step) = calls::next(fold, live, rules) {
         return step;
     }
     if let Some(why) = ending::stopped(fold, live, rules) {
-        return Step::End(why);
+        return ending::end(fold, live, rules, why);
     }
     if let Some(met) = ending::met(fold, live, rules) {
-        return Step::End(Why::Reached(met));
+        return ending::end(fold, live, rules, EndReason::Reached(met));
     }
     if !fold.conversation.wants_answer() {
-        return Step::End(ending::completed(fold, rules));
+        return ending::end(fold, live, rules, ending::completed(fold, rules));
     }
     if let Some(suspended) = ending::limit(fold, live, rules) {
-        return waits(live, suspended);
+        return suspend(fold, live, rules, suspended);
     }
-    context::full(fold, live, rules).unwrap_or(Step::Ask)
+    context::full(fold, live, rules).unwrap_or_else(|| asking::ask(fold, live, rules))
 }
 
-/// The run waits, unless a request that came meanwhile lets it go on.
-fn waits(live: &Live, suspended: Suspended) -> Step {
+/// Suspends the run, unless a request that arrived meanwhile lets it continue.
+fn suspend(fold: &Fold, live: &Live, rules: &Rules, suspended: Suspended) -> Step {
     match live.inbox {
-        Inbox::Heard => Step::End(Why::Suspended(suspended)),
-        Inbox::Unread | Inbox::Noted => Step::Hear,
+        Inbox::Read => ending::end(fold, live, rules, EndReason::Suspended(suspended)),
+        Inbox::Unread | Inbox::Notified => Step::Look(Look::Inbox),
     }
 }

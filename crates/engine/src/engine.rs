@@ -1,6 +1,5 @@
-//! The handle of the engine, and its verbs.
+//! The handle of the engine, and its operations.
 
-use std::collections::HashMap;
 use std::fmt;
 use std::future::Future;
 use std::ops::Deref;
@@ -20,47 +19,48 @@ use tokio::time::sleep;
 
 use crate::assignment::Assignment;
 use crate::chain;
+use crate::chain_run::ActiveRuns;
+use crate::child_slots::ChildSlots;
 use crate::error::{Error, Result};
-use crate::events::{Audience, Birth, Born, Bus, Subscription, Watched};
+use crate::events::{Bus, CallerEvents, CreatedThread, FirstChangeset, Subscription, Watched};
 use crate::feed::Feed;
 use crate::fold::Folds;
-use crate::held::{Held, Leased, Observer};
+use crate::held::{HeldThread, LeaseGuard, Observer};
 use crate::outcome::{Outcome, Resumed, get_status};
-use crate::places::Places;
 use crate::redact::Redactor;
 use crate::run;
 use crate::snapshot::Keeper;
-use crate::start::{Asked, Start};
+use crate::start::{RunRequest, Start};
 use crate::submitted::{Closing, Submitted, Tell};
 use crate::tasks::Tasks;
 use crate::watcher::Watcher;
 
-/// What an engine is made of.
+/// What an engine is built from.
 pub struct Options {
     /// Where threads are kept.
     pub store: Arc<dyn Store>,
-    /// Whose signatures count when a log is read.
+    /// The keys whose signatures are trusted when a log is read.
     pub trust: Trust,
-    /// What time it is.
+    /// The clock.
     pub clock: Arc<dyn Clock>,
-    /// Where chance comes from.
+    /// The source of random ids.
     pub ids: Arc<dyn Ids>,
-    /// Who ends processes that an earlier life left behind.
+    /// Ends processes that an earlier process left running.
     pub processes: Arc<dyn Processes>,
-    /// How long what stands in a state lives.
+    /// The lifetime of each part of the state.
     pub scopes: Scopes,
-    /// What must never reach a log.
+    /// Removes secrets before they reach a log.
     pub redactor: Redactor,
-    /// Saves snapshots of threads, and begins with them; without it every log is read whole.
+    /// Saves snapshots of threads and loads threads from them; without it every log is read whole.
     pub snapshots: Option<Keeper>,
-    /// Done before the first run of every thread, however it came to be; the thread is held meanwhile. If it fails, nothing runs.
+    /// Called before the first run of every thread, while its lease is held. If it fails, nothing runs.
     pub prepare: Option<Prepare>,
 }
 
-/// Runs threads. A handle that is cloned freely: runs of one thread follow each other, runs of different threads go on side by side.
+/// Runs threads. A handle that is cheap to clone. Runs of one thread follow each other; runs of different threads are concurrent.
 ///
-/// Its verbs block until they are done; [`Engine::submit`] does not. Runs go on in tasks of the engine's own, and end by themselves also
-/// when every handle is dropped.
+/// Its methods block until they are done, except [`Engine::submit`]. Runs are tasks of the engine, and complete even when every handle is
+/// dropped.
 #[derive(Clone)]
 pub struct Engine {
     shared: Arc<Shared>,
@@ -86,29 +86,29 @@ pub struct Shared {
     pub(crate) folds: Folds,
     pub(crate) snapshots: Option<Arc<Keeper>>,
     pub(crate) watcher: Watcher,
-    /// What is done before a thread's first run.
+    /// Called before a thread's first run.
     pub(crate) prepare: Option<Prepare>,
-    /// What is running in this process, and how to stop it.
-    active: Mutex<HashMap<ThreadId, Cancel>>,
-    /// The children that it let go.
-    pub(crate) places: Places,
+    /// The runs of this process, and how to stop them.
+    active: Mutex<ActiveRuns>,
+    /// The children that may run in this process.
+    pub(crate) child_slots: ChildSlots,
     /// The subscriptions to its events.
     pub(crate) bus: Arc<Bus>,
-    /// Where its runs go on.
+    /// The pool that its runs are polled by.
     pub(crate) tasks: Tasks,
-    /// Wakes what waits for commits.
+    /// Wakes tasks that wait for commits.
     pub(crate) feed: Feed,
 }
 
-/// How long somebody who only looks at a thread, or tells it something, may have it.
-const A_MOMENT: Duration = Duration::from_millis(300);
-/// How often is looked whether it has been given back.
-const A_LOOK: Duration = Duration::from_millis(10);
+/// How long a process may hold a thread just to read it or to deliver a request.
+const BRIEF_HOLD: Duration = Duration::from_millis(300);
+/// How often to check whether it has been released.
+const BRIEF_HOLD_POLL: Duration = Duration::from_millis(10);
 
-/// What is done before a thread's first run.
+/// Called before a thread's first run.
 pub type Prepare = Arc<dyn Fn(&Manifest, &Assignment) -> selvedge_store::Result<()> + Send + Sync>;
 
-/// Starts a process that will run a thread, behind a gate; why not, in words.
+/// Starts a process, behind a gate, that will run a thread; the error says why it could not be started.
 pub type Launch<'a> = dyn Fn(&ThreadId) -> std::result::Result<Box<dyn Started>, String> + 'a;
 
 impl fmt::Debug for Engine {
@@ -118,7 +118,7 @@ impl fmt::Debug for Engine {
 }
 
 impl Engine {
-    /// An engine.
+    /// An engine. Nothing runs and nothing was read when it returns.
     pub fn new(options: Options) -> Self {
         let Options { store, trust, clock, ids, processes, scopes, redactor, snapshots, prepare } = options;
         let shared = Shared {
@@ -135,14 +135,14 @@ impl Engine {
             redactor,
             prepare,
             active: Mutex::default(),
-            places: Places::default(),
+            child_slots: ChildSlots::default(),
             bus: Arc::default(),
             tasks: Tasks::default(),
         };
         Self { shared: Arc::new(shared) }
     }
 
-    /// What is known of a thread without its messages, by its verified log: what a database says of it does not count.
+    /// The manifest of a thread, folded from its verified log and not taken from the database.
     pub fn manifest(&self, thread: &ThreadId) -> Result<Manifest> {
         let fold = self.folds.get(self.snapshots.as_deref(), &*self.store, thread, &self.trust)?;
         let manifest = fold.manifest().clone();
@@ -150,14 +150,14 @@ impl Engine {
         Ok(manifest)
     }
 
-    /// Waits until nothing runs in this process any more, at most this long; gives whether nothing does. A program that ends calls it after
-    /// it said to stop to what it does not want to wait for. A run that is cut all the same loses nothing that was committed, and the next
-    /// process takes it up.
+    /// Waits until nothing runs in this process any more, at most this long; returns whether nothing does. A program that exits calls it
+    /// after cancelling what it does not want to wait for. If the process exits earlier, nothing committed is lost, and the next process
+    /// recovers the run.
     pub fn wait_idle(&self, most: Duration) -> bool {
         self.tasks.wait_idle(most)
     }
 
-    /// Whose signatures count.
+    /// The keys whose signatures are trusted.
     pub fn trust(&self) -> &Trust {
         &self.trust
     }
@@ -167,8 +167,8 @@ impl Engine {
         &self.store
     }
 
-    /// Subscribes to what this engine does from now on: see [`crate::events`]. A thread that can't be found now is watched all the same,
-    /// and its chain is known from the first event of it on.
+    /// Subscribes to everything that this engine does from now on: see [`crate::events`]. A thread that can't be found yet may be watched:
+    /// its chain is known from its first event on.
     pub fn subscribe(&self, watched: Watched) -> Subscription {
         let end = match &watched {
             Watched::Thread(thread) => self.end_of_chain(thread).ok(),
@@ -178,15 +178,15 @@ impl Engine {
         self.bus.subscribe(watched, chain)
     }
 
-    /// Creates a thread named after its directive or agent, with the messages it begins with: they wait in its inbox. Both are durable on
-    /// return, and nothing has run; [`Engine::resume`] answers what it begins with.
+    /// Creates a thread named after its directive or agent; its first messages are posted to its inbox. When this returns, both are durable
+    /// and nothing has run; [`Engine::resume`] runs it.
     pub fn create(&self, thread: NewThread, messages: Vec<Message>) -> Result<ThreadId> {
         let id = self.name(&thread);
         self.create_as(&id, thread, messages, None)?;
         Ok(id)
     }
 
-    /// Creates a thread as [`Engine::create`] does, once for each key: `false` if the key has one already, which is given.
+    /// Creates a thread as [`Engine::create`] does, at most once for each key. Returns `false` with the existing thread if the key was used.
     pub fn create_once(&self, key: &CommitKey, thread: NewThread, messages: Vec<Message>) -> Result<(ThreadId, bool)> {
         if let Some(first) = self.created_under(key)? {
             return Ok((first, false));
@@ -203,14 +203,14 @@ impl Engine {
         }
     }
 
-    /// The thread that was created under a key.
+    /// The thread that was created under a key, if there is one.
     pub fn created_under(&self, key: &CommitKey) -> Result<Option<ThreadId>> {
         let committed = self.store.outcome(key)?;
         Ok(committed.and_then(|committed| committed.versions.into_iter().next()).map(|(thread, _)| thread))
     }
 
-    /// The outcome of a thread that was created before, for the process that asks again: one that never began is run, one that runs is
-    /// waited for, any other is told as it stands.
+    /// The outcome of an existing thread, for a process that asks again: one that never began is run, one that runs is waited for, and for
+    /// any other its current state is returned.
     pub fn outcome_of(
         &self,
         thread: &ThreadId,
@@ -231,9 +231,9 @@ impl Engine {
         }
     }
 
-    /// Creates a thread as [`Engine::create`] does, and lets a process of its own run it. The process is started behind a gate, its
-    /// identity stands in the batch that creates the thread, and the gate opens once that is durable: whoever must end the process by
-    /// force finds it by that record. With a key it is created once: the thread that the key has already is given, and nothing is started.
+    /// Creates a thread as [`Engine::create`] does, and lets a process of its own run it. The process starts behind a gate. Its identity is
+    /// in the batch that creates the thread, and the gate opens once that batch is durable: so the process can be found, and killed, by that
+    /// record. With a key, the thread is created at most once: if the key was used, its thread is returned and nothing is started.
     pub fn create_detached(
         &self,
         mut thread: NewThread,
@@ -245,11 +245,11 @@ impl Engine {
             return Ok(first);
         }
         let id = self.name(&thread);
-        let never = |why| Error::NotStarted { thread: id.clone(), why, is_there: false };
-        let launched = launch(&id).map_err(never)?;
+        let not_started = |why| Error::NotStarted { thread: id.clone(), why, is_there: false };
+        let launched = launch(&id).map_err(not_started)?;
         thread.process = launched.process();
         if thread.process.is_none() {
-            return Err(never("its process can't be told from others by anything but its number".to_owned()));
+            return Err(not_started("its process has no identity besides its process id".to_owned()));
         }
         if let Err(error) = self.create_as(&id, thread, messages, key) {
             // Another process was faster; the gate of this one never opens.
@@ -280,7 +280,7 @@ impl Engine {
             thread.family_root_id = Some(self.store.get(parent)?.manifest.family_root().clone());
         }
         let part = Part::new(id.clone(), Expect::Absent, Changeset::creating(thread));
-        let born = [Born::of(&part)];
+        let born = [CreatedThread::of(&part)];
         let mut batch = Batch::of(part);
         batch.posted.extend(self.first_send(id, Input::messages(messages))?);
         if let Some(key) = key {
@@ -288,13 +288,13 @@ impl Engine {
         }
         let committed = self.store.commit(batch)?;
         if !committed.replayed {
-            Birth::among(committed.parts, &born).into_iter().for_each(|birth| self.publish_birth(birth));
+            FirstChangeset::among(committed.parts, &born).into_iter().for_each(|birth| self.publish_first(birth));
         }
         Ok(())
     }
 
-    /// A further run on a thread, or on the end of its chain. If another process runs it, the message waits for its turn and is heard
-    /// by the process that holds the thread, or by this one once that one is gone.
+    /// Runs a thread, or the end of its chain, with new input. When this returns, the run has ended and is committed. If another process
+    /// holds the thread, the input is posted to its inbox and served by that process, or by this one once that one is gone.
     pub fn send(
         &self,
         thread: &ThreadId,
@@ -306,8 +306,8 @@ impl Engine {
         self.start_send(thread, Start::of(input), work.into(), cancel)?.wait(tell)
     }
 
-    /// The same, as a request that its sender may repeat: sent again under the same id it is answered with what came of it, and nothing
-    /// is done a second time.
+    /// The same, as a request that its sender may repeat: sent again under the same id, it returns the recorded outcome, and nothing is done
+    /// a second time.
     pub fn send_as(
         &self,
         thread: &ThreadId,
@@ -320,12 +320,12 @@ impl Engine {
         if let Some(ended) = self.served_before(thread, &id)? {
             return Ok(ended);
         }
-        let request = Some(Asked { id, is_posted: false });
+        let request = Some(RunRequest { id, is_posted: false });
         self.start_send(thread, Start { input, request }, work.into(), cancel)?.wait(tell)
     }
 
-    /// Accepts a message for a thread, or the end of its chain: durable on return, and answered by a run that goes on by itself. What comes
-    /// of it can be awaited or waited for; dropped, it goes on all the same.
+    /// Accepts input for a thread, or for the end of its chain. When this returns, the input is durable, and a run in the background will
+    /// serve it. The result can be awaited or waited for; when it is dropped, the run continues.
     pub fn submit(
         &self,
         thread: &ThreadId,
@@ -335,38 +335,41 @@ impl Engine {
     ) -> Result<Submitted> {
         let end = self.end_of_chain(thread)?;
         self.refuse_outside(&self.store.get(&end)?.manifest)?;
+        // Input that this process can't run is not accepted.
+        self.tasks.start()?;
         let sent = self.post_send(&end, Start::of(input))?;
-        let (engine, work, cancel) = (self.clone(), work.into(), cancel.clone());
+        let engine = self.clone();
+        let work = work.into();
+        let cancel = cancel.clone();
         self.perform(|audience| async move { engine.await_served(sent, work, cancel, audience).await })
     }
 
     fn start_send(&self, thread: &ThreadId, start: Start, work: Arc<Assignment>, cancel: &Cancel) -> Result<Submitted> {
-        let (engine, thread, cancel) = (self.clone(), thread.clone(), cancel.clone());
+        let engine = self.clone();
+        let thread = thread.clone();
+        let cancel = cancel.clone();
         self.perform(|audience| async move {
-            let other = engine.clone();
-            let take = move || {
-                let thread = other.end_of_chain(&thread)?;
-                other.refuse_outside(&other.store.get(&thread)?.manifest)?;
-                match other.lease(&thread, Acquire::default()) {
-                    Ok(lease) => Ok(Ok((lease, start))),
-                    Err(StoreError::LeaseHeld { .. }) => Ok(Err(other.post_send(&thread, start)?)),
-                    Err(error) => Err(Error::from(error)),
+            let thread = engine.end_of_chain(&thread)?;
+            engine.refuse_outside(&engine.store.get(&thread)?.manifest)?;
+            match engine.lease(&thread, Acquire::default()) {
+                Ok(lease) => engine.run_held(lease, start, work, cancel, audience).await,
+                Err(StoreError::LeaseHeld { .. }) => {
+                    let sent = engine.post_send(&thread, start)?;
+                    engine.await_served(sent, work, cancel, audience).await
                 }
-            };
-            match engine.tasks.block(take).await? {
-                Ok((lease, start)) => engine.run_held(lease, start, work, cancel, audience).await,
-                Err(sent) => engine.await_served(sent, work, cancel, audience).await,
+                Err(error) => Err(error.into()),
             }
         })
     }
 
-    /// Lets something go on by itself for a caller that may watch it.
-    fn perform<F>(&self, work: impl FnOnce(Audience) -> F) -> Result<Submitted>
+    /// Spawns a task for a caller that may watch its events.
+    fn perform<F>(&self, work: impl FnOnce(CallerEvents) -> F) -> Result<Submitted>
     where
         F: Future<Output = Result<Outcome>> + Send + 'static,
     {
-        let (audience, events) = Audience::new();
-        let (work, last) = (work(audience.clone()), Closing(audience));
+        let (audience, events) = CallerEvents::new();
+        let work = work(audience.clone());
+        let last = Closing(audience);
         let task = self.tasks.spawn(async move {
             let _last = last;
             work.await
@@ -374,9 +377,9 @@ impl Engine {
         Ok(Submitted::new(task, events))
     }
 
-    /// Goes on with a thread that waits, or whose process is gone; a message is optional. Without one, a thread that waits for
-    /// a decision goes on waiting. A thread that came to an end goes on in a successor, with everything that was said and the
-    /// message, which is needed then.
+    /// Resumes a thread that is suspended or whose process is gone; a message is optional. Without one, a thread that waits for an
+    /// approval keeps waiting. A thread that ended continues in a successor, which starts with the whole conversation and the message; the
+    /// message is required then. When this returns, the run has ended and is committed.
     pub fn resume(
         &self,
         thread: &ThreadId,
@@ -385,8 +388,23 @@ impl Engine {
         cancel: &Cancel,
         tell: &mut Tell<'_>,
     ) -> Result<Outcome> {
-        let (engine, thread, work, cancel) = (self.clone(), thread.clone(), work.into(), cancel.clone());
-        self.perform(|audience| engine.resumed(thread, input, work, cancel, audience))?.wait(tell)
+        self.submit_resume(thread, input, work, cancel)?.wait(tell)
+    }
+
+    /// Resumes a thread as [`Engine::resume`] does, in a task: returns before anything has run. The outcome can be awaited or waited for;
+    /// if it is dropped, the run continues.
+    pub fn submit_resume(
+        &self,
+        thread: &ThreadId,
+        input: Input,
+        work: impl Into<Arc<Assignment>>,
+        cancel: &Cancel,
+    ) -> Result<Submitted> {
+        let engine = self.clone();
+        let thread = thread.clone();
+        let work = work.into();
+        let cancel = cancel.clone();
+        self.perform(|audience| engine.resumed(thread, input, work, cancel, audience))
     }
 
     /// The same, as a future. It is boxed because a child is resumed by the run of its parent.
@@ -396,16 +414,16 @@ impl Engine {
         input: Input,
         work: Arc<Assignment>,
         cancel: Cancel,
-        audience: Audience,
+        audience: CallerEvents,
     ) -> BoxFuture<'static, Result<Outcome>> {
         Box::pin(async move {
-            let until = Instant::now() + A_MOMENT;
+            let until = Instant::now() + BRIEF_HOLD;
             let (lease, start, resumed) = loop {
-                let (engine, asked, input) = (self.clone(), asked.clone(), input.clone());
-                let (own_work, own) = (work.clone(), audience.clone());
-                match self.tasks.block(move || engine.take_resumed(&asked, input, &own_work, own)).await {
-                    // A process that only looks at it, or tells it something, has it for a moment.
-                    Err(Error::Store(StoreError::LeaseHeld { .. })) if Instant::now() < until => sleep(A_LOOK).await,
+                match self.take_resumed(&asked, input.clone(), &work, audience.clone()) {
+                    // A process that only reads it, or delivers a request, releases it soon.
+                    Err(Error::Store(StoreError::LeaseHeld { .. })) if Instant::now() < until => {
+                        sleep(BRIEF_HOLD_POLL).await;
+                    }
                     taken => break taken?,
                 }
             };
@@ -414,30 +432,30 @@ impl Engine {
         })
     }
 
-    /// Takes the thread that goes on when this one is resumed: itself, or a successor that is created.
+    /// Takes the lease of the thread that runs when this one is resumed: the thread itself, or a successor that is created.
     fn take_resumed(
         &self,
         asked: &ThreadId,
         input: Input,
         work: &Assignment,
-        audience: Audience,
-    ) -> Result<(Leased, Start, Option<Resumed>)> {
+        audience: CallerEvents,
+    ) -> Result<(LeaseGuard, Start, Option<Resumed>)> {
         let (thread, mut held) = loop {
             let thread = self.end_of_chain(asked)?;
             let manifest = self.store.get(&thread)?.manifest;
             let status = manifest.status;
             self.refuse_outside(&manifest)?;
             if status == Status::Continued {
-                // It went on between two looks, or what went on with it was deleted or can't be found.
+                // It was continued between two reads, or its successor was deleted or can't be found.
                 let end = chain::end(&*self.store, &thread)?;
-                match end.is_deleted {
-                    true => return Err(StoreError::Deleted(end.thread).into()),
-                    false if end.thread == thread || end.why.is_some() => {
-                        let why = end.why.unwrap_or_else(|| "it does not say what goes on in its place".to_owned());
-                        return Err(Error::ChainDamaged { thread: end.thread, why });
-                    }
-                    false => continue,
+                if end.is_deleted {
+                    return Err(StoreError::Deleted(end.thread).into());
                 }
+                if end.thread == thread || end.why.is_some() {
+                    let why = end.why.unwrap_or_else(|| "it does not name its successor".to_owned());
+                    return Err(Error::ChainDamaged { thread: end.thread, why });
+                }
+                continue;
             }
             if status.is_terminal() && input.messages.is_empty() {
                 return Err(nothing_to_resume(thread, status));
@@ -447,13 +465,14 @@ impl Engine {
                 return Ok((lease, Start::of(input), None));
             }
             let held = self.take(lease, &audience)?;
-            // Another process may have gone on with it between the two looks; then this is for whatever goes on.
-            match held.fold.manifest().status {
-                now if now.is_terminal() && now != Status::Continued => break (thread, held),
-                _ => self.give_back(held)?,
+            // Another process may have continued it between the two reads; then the successor is resumed.
+            let now = held.fold.manifest().status;
+            if now.is_terminal() && now != Status::Continued {
+                break (thread, held);
             }
+            self.release_thread(held)?;
         };
-        // Whatever this may be refused for is known before anything is said: what is refused has changed nothing.
+        // Every reason to refuse is checked before anything is written: a refused resume has changed nothing.
         let limits = held.fund_successor(work, input.raise.as_ref())?;
         let successor = held.resumed(input.messages, limits)?;
         let resumed = Resumed {
@@ -464,13 +483,13 @@ impl Engine {
             directive: held.fold.manifest().directive.clone(),
             reconstructed_turns: successor.turns,
         };
-        // It was granted with the batch that created it: nobody comes in between.
+        // The lease was granted by the batch that created it: no other process can take it in between.
         let lease = held.resume_in(successor)?;
         let input = Input { state: input.state, origin: input.origin, ..Input::nothing() };
         Ok((lease, Start::of(input), Some(resumed)))
     }
 
-    /// The thread that goes on in the place of another one, also of one that was deleted: its tombstone knows.
+    /// The last thread of a thread's chain; also for a thread that was deleted, by its tombstone.
     pub fn end_of_chain(&self, thread: &ThreadId) -> Result<ThreadId> {
         match self.store.get(thread) {
             Ok(found) if found.manifest.status != Status::Continued => return Ok(thread.clone()),
@@ -486,7 +505,7 @@ impl Engine {
         Ok(chain.into_iter().next_back().map_or_else(|| thread.clone(), |end| end.manifest.thread_id))
     }
 
-    /// Refuses a thread whose active run no engine makes, unless a live process holds it: that one hears what is sent.
+    /// Refuses a thread whose active run is made by another program, unless a live process holds it: that one serves the request.
     pub(crate) fn refuse_outside(&self, manifest: &Manifest) -> Result<()> {
         if manifest.is_run_outside() && self.store.holder(&manifest.thread_id)?.is_none() {
             return Err(run_outside(&manifest.thread_id));
@@ -494,22 +513,23 @@ impl Engine {
         Ok(())
     }
 
-    /// A thread whose lease was just taken, for a caller; a run whose process is gone is settled first. A run that no engine makes is left
-    /// as it is.
-    pub(crate) fn take(&self, lease: Leased, audience: &Audience) -> Result<Box<Held>> {
+    /// Opens a thread whose lease was just acquired, for a caller; a run whose process is gone is settled first. A run that is made by
+    /// another program is left as it is.
+    pub(crate) fn take(&self, lease: LeaseGuard, audience: &CallerEvents) -> Result<Box<HeldThread>> {
         self.take_observed(lease, audience, None)
     }
 
-    /// The same, with what a replay does after each commit.
+    /// The same, with the observer that a replay needs.
     pub(crate) fn take_observed(
         &self,
-        lease: Leased,
-        audience: &Audience,
+        lease: LeaseGuard,
+        audience: &CallerEvents,
         observer: Option<Observer>,
-    ) -> Result<Box<Held>> {
+    ) -> Result<Box<HeldThread>> {
         let fold = self.folds.get(self.snapshots.as_deref(), &*self.store, lease.thread(), &self.trust)?;
-        let mut held = Box::new(Held::new(lease, fold));
-        (held.audience, held.observer) = (audience.clone(), observer);
+        let mut held = Box::new(HeldThread::new(lease, fold));
+        held.audience = audience.clone();
+        held.observer = observer;
         let manifest = held.fold.manifest();
         if manifest.status == Status::Running
             && !manifest.is_run_outside()
@@ -521,12 +541,12 @@ impl Engine {
         Ok(held)
     }
 
-    pub(crate) fn lock_active(&self) -> MutexGuard<'_, HashMap<ThreadId, Cancel>> {
+    pub(crate) fn lock_active(&self) -> MutexGuard<'_, ActiveRuns> {
         self.active.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-/// Why no engine goes on with a thread, or stops it, whose active run it does not make.
+/// The error for a thread whose active run is made by another program, so that no engine resumes or stops it.
 pub(crate) fn run_outside(thread: &ThreadId) -> Error {
     let hint = "that program ends its run with a changeset of reason `RunFinished`: `selvedge append`".to_owned();
     let why = "its active run was recorded by another program, without a lease";
@@ -534,6 +554,9 @@ pub(crate) fn run_outside(thread: &ThreadId) -> Error {
 }
 
 pub(crate) fn nothing_to_resume(thread: ThreadId, status: Status) -> Error {
-    let hint = format!("`selvedge resume {thread} \"…\"` says what to go on with");
+    let hint = format!("`selvedge resume {thread} \"…\"` continues it with a message");
     Error::NotRunnable { thread, status, why: "there is nothing to resume without a message", hint }
 }
+
+#[cfg(test)]
+pub(crate) mod tests;

@@ -1,17 +1,17 @@
-//! What keeps a run from being made. What a model or a tool has to say is no error of the engine.
+//! Why an operation of the engine failed. A failure of a model or a tool is a result, not an error of the engine.
 
 use selvedge_model::account::PostingError;
 use selvedge_model::error::{Classify, Kind};
 use selvedge_model::id::ReservationId;
 use selvedge_model::{CallId, Digest, Money, Reason, Status, ThreadId, Timestamp};
 
-/// The result of asking the engine.
+/// The result of an operation of the engine.
 pub type Result<T, E = Error> = std::result::Result<T, E>;
 
-/// What went wrong.
+/// Why an operation failed.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
-    /// The store could not be read, or the thread could not be taken.
+    /// The store could not be read, or the lease could not be acquired.
     #[error(transparent)]
     Store(#[from] selvedge_store::Error),
     /// A changeset could not be committed; nothing of it is in the log.
@@ -27,22 +27,22 @@ pub enum Error {
     NotRunnable {
         /// The thread.
         thread: ThreadId,
-        /// Where it stands.
+        /// Its status.
         status: Status,
         /// Why not.
         why: &'static str,
         /// What to do instead.
         hint: String,
     },
-    /// A thread went on in others, and they don't lead to one that goes on.
-    #[error("`{thread}` can't be gone on with, because the links of its chain are damaged: {why}")]
+    /// A thread was continued, and its chain does not lead to a thread that can be resumed.
+    #[error("`{thread}` can't be continued, because the links of its chain are damaged: {why}")]
     ChainDamaged {
         /// The last thread that could be reached.
         thread: ThreadId,
         /// What is wrong with its link.
         why: String,
     },
-    /// There is no such call that somebody could decide about.
+    /// No such call needs a decision.
     #[error("no call `{call}` of thread `{thread}` waits for such a decision")]
     NoOpenCall {
         /// The thread.
@@ -50,44 +50,44 @@ pub enum Error {
         /// The call.
         call: CallId,
     },
-    /// Somebody said something else before.
-    #[error("it was already said that call `{call}` of thread `{thread}` {said}")]
+    /// Another decision was recorded before.
+    #[error("it was already decided that call `{call}` of thread `{thread}` {said}")]
     AlreadyDecided {
         /// The thread.
         thread: ThreadId,
         /// The call.
         call: CallId,
-        /// What was said.
+        /// The earlier decision.
         said: String,
     },
-    /// What a call really cost was said before.
+    /// The cost of a call was corrected before.
     #[error(
-        "the call of reservation `{reservation}` was corrected already: to ${amount}, at {at} in the log of `{thread}`, signed by \
-         `{}`, by this evidence: {evidence}", .signer.short()
+        "the cost of the call with reservation `{reservation}` was already corrected: to ${amount}, at {at} in the log of `{thread}`, \
+         signed by `{}`, with this evidence: {evidence}", .signer.short()
     )]
     AlreadyCorrected {
-        /// What was reserved for the call.
+        /// The reservation of the call.
         reservation: ReservationId,
-        /// The thread whose log says so.
+        /// The thread whose log has the correction.
         thread: ThreadId,
-        /// What it cost, as was said.
+        /// The corrected cost.
         amount: Money,
-        /// How that was known.
+        /// The evidence that was given.
         evidence: String,
-        /// When it was said.
+        /// When it was corrected.
         at: Timestamp,
-        /// Whose key signed it.
+        /// The key that signed it.
         signer: Digest,
     },
-    /// The time in which somebody could decide is over.
-    #[error("the time in which call `{call}` of thread `{thread}` could be decided about is over")]
+    /// The approval request has expired.
+    #[error("the approval request for call `{call}` of thread `{thread}` has expired")]
     TooLate {
         /// The thread.
         thread: ThreadId,
         /// The call.
         call: CallId,
     },
-    /// Arguments that a call can't be made with.
+    /// The tool does not accept these arguments.
     #[error("call `{call}` can't be made with these arguments: {why}")]
     EditRefused {
         /// The call.
@@ -95,9 +95,9 @@ pub enum Error {
         /// Why not.
         why: String,
     },
-    /// A value for a call that is made as it was asked for.
+    /// A value was given for a call that does not use one.
     #[error(
-        "call `{call}` of thread `{thread}` is made as it was asked for once it is allowed: a value would be used for nothing"
+        "call `{call}` of thread `{thread}` is made with its own arguments once it is approved: the value would not be used"
     )]
     ValueUnused {
         /// The thread.
@@ -105,28 +105,28 @@ pub enum Error {
         /// The call.
         call: CallId,
     },
-    /// A raise that would lower a ceiling.
+    /// A raise that would lower a limit.
     #[error("`{limit}` of thread `{thread}` would be lower than it is")]
     NotRaised {
         /// The thread.
         thread: ThreadId,
-        /// The ceiling.
+        /// The limit.
         limit: &'static str,
     },
-    /// A raise of a child above what its parent may.
+    /// A raise of a child above its parent's limit.
     #[error("`{limit}` of thread `{thread}` would be higher than its parent `{parent}` allows")]
     AboveParent {
         /// The thread.
         thread: ThreadId,
-        /// The ceiling.
+        /// The limit.
         limit: &'static str,
-        /// Whoever started it, or goes on in its place.
+        /// The end of its parent's chain.
         parent: ThreadId,
-        /// What that one's would have to be.
+        /// What the parent's limit would have to be.
         needs: u64,
     },
-    /// A model without a price under a ceiling of money.
-    #[error("nobody knows what the model `{model}` costs, and thread `{thread}` has a ceiling of money")]
+    /// A model without a price under a money limit.
+    #[error("the price of model `{model}` is unknown, and thread `{thread}` has a money limit")]
     NoPrice {
         /// The thread.
         thread: ThreadId,
@@ -143,24 +143,24 @@ pub enum Error {
         /// Whether the thread was created.
         is_there: bool,
     },
-    /// No run can go on: the threads that runs need could not be started.
-    #[error("runs can't go on: no thread could be started: {why}")]
+    /// Nothing can run: the threads that runs need could not be started.
+    #[error("nothing can run: no thread could be started: {why}")]
     NoRuntime {
         /// What went wrong.
         why: String,
     },
-    /// Whoever waited for a message to be heard stopped waiting; the message stays, and is heard.
-    #[error("whoever runs thread `{thread}` has {} the message", if *.is_heard { "heard" } else { "not yet heard" })]
+    /// The sender stopped waiting for its message to be served; the message stays in the inbox, and will be served.
+    #[error("the process that runs thread `{thread}` has {} the message", if *.is_heard { "taken" } else { "not taken" })]
     NotHeardYet {
         /// The thread.
         thread: ThreadId,
-        /// Whether it was heard, and only its answer is still to come.
+        /// Whether it was taken from the inbox, and only its answer is still to come.
         is_heard: bool,
     },
 }
 
 impl Error {
-    /// The same error; if the ledger refused the first changeset of a run, the run was refused for want of money and not broken.
+    /// The same error; if the ledger refused the first changeset of a run, that is a refusal for lack of money and not a broken run.
     pub(crate) fn unfunded(self) -> Self {
         match self {
             Self::Commit { source: source @ selvedge_store::Error::Posting(_), .. } => Self::Store(source),
@@ -173,7 +173,7 @@ impl Classify for Error {
     fn kind(&self) -> Kind {
         match self {
             Self::Store(source) => source.kind(),
-            // Whatever kept it from being committed: the run is not what it should be.
+            // Any other reason means that the run could not be recorded.
             Self::Commit { source, .. } if source.kind() == Kind::Integrity => Kind::Integrity,
             Self::ChainDamaged { .. } => Kind::Integrity,
             Self::Commit { .. } | Self::NotStarted { .. } | Self::NoRuntime { .. } => Kind::Broken,
@@ -219,33 +219,33 @@ impl Classify for Error {
     fn hint(&self) -> Option<String> {
         match self {
             Self::Store(selvedge_store::Error::Posting(PostingError::Insufficient { account, .. })) => Some(format!(
-                "ask for less, or give the account it comes from more first: `selvedge resume {account} --raise spend=…`; \
+                "ask for less, or raise the account it comes from first: `selvedge resume {account} --raise spend=…`; \
                  `selvedge thread show {account}` shows what it holds"
             )),
             Self::Store(source) => source.hint(),
             Self::Commit { source, .. } => source.hint(),
             Self::NotRunnable { hint, .. } => Some(hint.clone()),
             Self::ChainDamaged { .. } => Some(
-                "`selvedge doctor` says what is damaged; if it is not a log, `selvedge reindex` builds the links anew from the logs"
+                "`selvedge doctor` shows what is damaged; if it is not a log, `selvedge reindex` rebuilds the links from the logs"
                     .to_owned(),
             ),
             Self::NoOpenCall { thread, .. } => Some(format!(
-                "`selvedge inbox {thread}` shows what it waits for, `selvedge log {thread}` what became of its calls"
+                "`selvedge inbox {thread}` shows what it waits for, `selvedge log {thread}` the outcome of its calls"
             )),
             Self::AlreadyDecided { thread, .. } => {
-                Some(format!("what was said counts; `selvedge resume {thread}` goes on with it"))
+                Some(format!("the first decision counts; `selvedge resume {thread}` continues with it"))
             }
             Self::AlreadyCorrected { thread, .. } => {
-                Some(format!("what was said stays; `selvedge budget {thread}` shows what the account has spent"))
+                Some(format!("the first correction counts; `selvedge budget {thread}` shows what the account has spent"))
             }
             Self::TooLate { thread, .. } => {
-                Some(format!("`selvedge resume {thread}` goes on without it; the model may ask again"))
+                Some(format!("`selvedge resume {thread}` continues without it; the model may ask again"))
             }
             Self::EditRefused { .. } => {
-                Some("mend the arguments; `selvedge inbox` shows the call as it was asked for".to_owned())
+                Some("correct the arguments; `selvedge inbox` shows the call as it was requested".to_owned())
             }
             Self::ValueUnused { .. } => {
-                Some("without `--with` it is allowed as it is, `--edit FILE` allows it with other arguments".to_owned())
+                Some("without `--with` it is approved as it is; `--edit FILE` approves it with other arguments".to_owned())
             }
             Self::NotRaised { thread, .. } => {
                 Some(format!("`selvedge thread show {thread}` shows its limits; a raise sets a higher one"))
@@ -254,16 +254,16 @@ impl Classify for Error {
                 Some(format!("raise that of its parent first: `selvedge resume {parent} --raise {limit}={needs}`"))
             }
             Self::NoPrice { model, .. } => Some(format!(
-                "give `{model}` a price in `config/agent/models.yaml` (`selvedge config explain models.known`)"
+                "set a price for `{model}` in `config/agent/models.yaml` (`selvedge config explain models.known`)"
             )),
             Self::NotStarted { thread, is_there: true, .. } => Some(format!("`selvedge resume {thread}` runs it here")),
             Self::NotStarted { .. } => Some("nothing was created; without `--detach` it runs here".to_owned()),
-            Self::NoRuntime { .. } => Some("end other programs, or raise how many threads you may have (`ulimit -u`)".to_owned()),
+            Self::NoRuntime { .. } => Some("end other programs, or raise your limit of threads (`ulimit -u`)".to_owned()),
             Self::NotHeardYet { thread, is_heard: true } => {
-                Some(format!("what comes of it is shown by `selvedge wait {thread}`; `selvedge cancel {thread}` stops it"))
+                Some(format!("`selvedge wait {thread}` shows its outcome; `selvedge cancel {thread}` stops it"))
             }
             Self::NotHeardYet { thread, .. } => {
-                Some(format!("it is heard once that run ends; `selvedge log {thread}` shows what became of it"))
+                Some(format!("it is served when that run ends; `selvedge log {thread}` shows its outcome"))
             }
         }
     }

@@ -3,16 +3,16 @@
 //! In reading order: [`RunEvent`] is what is published, `publisher` makes it of what runs and commits do, `bus` hands it to the
 //! subscriptions that want it, `backlog` bounds what waits for one of them, [`Subscription`] is where it is read.
 //!
-//! What holds:
+//! Invariants:
 //!
-//! - Published is what this engine does, in this process: every run, for any caller, and every commit of a thread that it holds.
-//!   Commits of other processes, and commits that a program makes to the store directly, are in the store's feed only.
-//! - `Committed` is published after the commit returned, once per changeset, in the order of a thread's lines. (A caller that runs a new
-//!   thread in the instant between its creation and the publishing of that can be published first; `first_line` shows it.)
+//! - The events are those of this engine, in this process: every run, for any caller, and every commit of a thread that it holds. Commits of
+//!   other processes, and commits that a program makes to the store directly, are in the store's feed only.
+//! - `Committed` is published after the commit returned, once per changeset, in the order of a thread's lines. (If a caller runs a new thread
+//!   in the instant between its creation and the publishing of that, its first run may be published first; `first_line` shows it.)
 //! - Drafts are published without secrets, before the commit of the answer that they belong to.
-//! - What is done for a caller goes to that caller as well, in the same form and within the same bounds ([`crate::Submitted`]).
-//! - Publishing never blocks and never fails. A subscriber that is too slow loses drafts first, then everything that waits for it, and gets
-//!   one `Missed` in their place. Without a subscriber, publishing is one atomic load.
+//! - The caller of an operation gets its events as well, in the same form and within the same bounds ([`crate::Submitted`]).
+//! - Publishing never blocks and never fails. A subscriber that is too slow loses drafts first, then everything in its queue, and gets one
+//!   `Missed` instead. Without a subscriber, publishing is one atomic load.
 
 mod backlog;
 mod bus;
@@ -27,11 +27,11 @@ use serde_json::Value;
 
 pub use backlog::{QUEUE_BYTES_MAX, QUEUE_DRAFT_BYTES_MAX, QUEUE_EVENTS_MAX};
 pub(crate) use bus::Bus;
-pub(crate) use publisher::{Birth, Born, Publication, Written};
-pub(crate) use subscription::Audience;
+pub(crate) use publisher::{CreatedThread, FirstChangeset, Publication, Written};
+pub(crate) use subscription::CallerEvents;
 pub use subscription::Subscription;
 
-/// How many threads a `Missed` lists with their first missed line.
+/// The most threads that a `Missed` lists with their first missed line.
 pub const MISSED_THREADS_MAX: usize = 1024;
 
 /// What a subscription watches.
@@ -55,7 +55,7 @@ pub enum RunEvent {
         thread: ThreadId,
         /// The run that it belongs to, if any.
         run: Option<RunId>,
-        /// The version that the thread came to.
+        /// The version of the thread after it.
         version: u64,
         /// Why it was committed.
         reason: Reason,
@@ -114,11 +114,11 @@ pub enum RunEvent {
         run: RunId,
         /// The status of the thread after it.
         status: Status,
-        /// Why it ended, in a word.
+        /// Why it ended, as a code.
         code: String,
     },
-    /// Events that this subscriber was too slow for. It comes no later than the place of the first of them. What was drafted before it is
-    /// incomplete; missed commits are in the store from their first line on. Lines that were read there may be delivered once more.
+    /// Events that this subscriber was too slow for. It comes no later than the first of them would have. Drafts before it are incomplete;
+    /// missed commits are in the store from their first line on. Lines that were read there may be delivered once more.
     Missed {
         /// How many drafts.
         drafts: u64,
@@ -126,9 +126,9 @@ pub enum RunEvent {
         commits: u64,
         /// How many other events.
         others: u64,
-        /// The first missed line of each thread that commits were missed of.
+        /// The first missed line of each thread with missed commits.
         first_lines: BTreeMap<ThreadId, u64>,
-        /// Whether commits of further threads were missed than are listed ([`MISSED_THREADS_MAX`]); the store's feed names them.
+        /// Whether there are missed commits of more threads than are listed ([`MISSED_THREADS_MAX`]); the store's feed names them.
         has_unlisted: bool,
     },
 }
@@ -137,7 +137,7 @@ pub enum RunEvent {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum NoticeKind {
-    /// A snapshot could not be saved, or not be used. The log has everything that it would have had.
+    /// A snapshot could not be saved or used. The log has everything that it would have had.
     Snapshot,
     /// A request was refused or dropped.
     Dropped,
@@ -146,7 +146,7 @@ pub enum NoticeKind {
 }
 
 impl NoticeKind {
-    /// The kind as a word.
+    /// Its name.
     pub fn as_str(self) -> &'static str {
         match self {
             Self::Snapshot => "snapshot",

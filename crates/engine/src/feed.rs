@@ -1,6 +1,6 @@
-//! Wakes what waits for commits: of this process, and of any other.
+//! Wakes tasks that wait for commits: of this process, and of any other.
 //!
-//! One thread of the operating system follows the store's feed, as long as anything waits for it.
+//! One thread of the operating system follows the store's feed while there are waiters.
 
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
@@ -9,10 +9,10 @@ use selvedge_store::Store;
 use tokio::sync::watch;
 use tokio::time::timeout;
 
-/// How long the store is waited for at a time: so long the thread may outlive its engine.
+/// How long to wait for the store at a time; the thread may outlive its engine by this.
 const EVERY: Duration = Duration::from_millis(100);
 
-/// Wakes what waits for commits.
+/// Wakes tasks that wait for commits.
 pub(crate) struct Feed {
     shared: Arc<Shared>,
 }
@@ -21,7 +21,7 @@ struct Shared {
     store: Arc<dyn Store>,
     state: Mutex<State>,
     changed: Condvar,
-    /// The place of the newest commit that was seen.
+    /// The feed position of the newest commit that was seen.
     newest: watch::Sender<u64>,
 }
 
@@ -38,11 +38,11 @@ impl Feed {
         Self { shared: Arc::new(shared) }
     }
 
-    /// Waits for a commit behind this place, at most this long.
+    /// Waits for a commit after this position, at most this long.
     pub(crate) async fn after(&self, position: u64, most: Duration) {
         let mut newest = self.shared.newest.subscribe();
         let waiting = Waiting::begin(&self.shared);
-        // Whatever came of it, what was waited for is looked at again.
+        // In either case the caller checks its condition again.
         _ = timeout(most, newest.wait_for(|newest| *newest > position)).await;
         drop(waiting);
     }
@@ -55,7 +55,7 @@ impl Drop for Feed {
     }
 }
 
-/// Something waits, until this is dropped.
+/// Counts a waiter until it is dropped.
 struct Waiting<'f>(&'f Arc<Shared>);
 
 impl<'f> Waiting<'f> {
@@ -64,7 +64,7 @@ impl<'f> Waiting<'f> {
         state.waiting += 1;
         if !state.is_followed {
             let own = shared.clone();
-            // Without it, everything looks when its time is over.
+            // Without the thread, every waiter checks again when its time is over.
             let started = std::thread::Builder::new().name("feed".to_owned()).spawn(move || own.follow());
             state.is_followed = started.is_ok();
         }
@@ -97,7 +97,7 @@ impl Shared {
             match self.store.wait(before, EVERY).and_then(|_| self.store.position()) {
                 Ok(newest) if newest > before => _ = self.newest.send_replace(newest),
                 Ok(_) => {}
-                // What can't be read now is read the next time.
+                // A failed read is repeated after a pause.
                 Err(_) => std::thread::sleep(EVERY),
             }
         }

@@ -1,6 +1,6 @@
-//! What is known of a thread between commits: the fold of its log, kept so that nothing is read twice.
+//! The fold of a thread's log, kept between commits so that nothing is read twice.
 //!
-//! Never trusted: it names the head it folds, and whoever takes the thread up again compares that with the store's.
+//! A kept fold is not trusted: it names the head it folds, and the process that acquires the lease again compares that with the store's.
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::{Mutex, PoisonError};
@@ -17,9 +17,9 @@ use selvedge_store::{Logs, Result};
 use serde_json::Value;
 
 use crate::conversation::Conversation;
-use crate::snapshot::{Begun, Keeper, Last};
+use crate::snapshot::{Keeper, LastSave, Loaded};
 
-/// What is known of a thread.
+/// The folded state of a thread.
 #[derive(Clone, Debug)]
 pub(crate) struct Fold {
     /// Everything but the messages.
@@ -27,9 +27,9 @@ pub(crate) struct Fold {
     pub(crate) conversation: Conversation,
     /// Where the log ends.
     pub(crate) head: Head,
-    /// What is known of its last snapshot.
-    pub(crate) saved: Last,
-    /// What is to be told of how it was loaded.
+    /// Its last snapshot.
+    pub(crate) saved: LastSave,
+    /// A notice about how it was loaded, not published yet.
     pub(crate) notice: Option<String>,
 }
 
@@ -42,27 +42,27 @@ impl Fold {
         Ok(Self::of(loaded.thread, conversation, loaded.head))
     }
 
-    /// A thread of which the messages are known, and the calls that they ask for.
+    /// A thread whose messages are known; the calls that it opened itself are added.
     pub(crate) fn of(thread: Thread, mut conversation: Conversation, head: Head) -> Self {
         thread.opened().for_each(|opened| conversation.open_call(opened));
-        Self { thread, conversation, head, saved: Last::default(), notice: None }
+        Self { thread, conversation, head, saved: LastSave::default(), notice: None }
     }
 
-    /// Reads a thread from its newest good snapshot and the log behind it, or else from its log.
+    /// Reads a thread from its newest valid snapshot and the rest of the log, or else from its whole log.
     pub(crate) fn open(keeper: Option<&Keeper>, logs: &dyn Logs, thread: &ThreadId, trust: &Trust) -> Result<Self> {
-        let begun = match keeper {
+        let loaded = match keeper {
             Some(keeper) => keeper.begin(thread, logs.head(thread)?.bytes, trust),
-            None => Begun::Nothing,
+            None => Loaded::Nothing,
         };
-        match begun {
-            Begun::Fold(fold) => Ok(*fold),
-            Begun::Nothing => Self::load(logs, thread, trust),
-            Begun::Refused(why) => Self::load(logs, thread, trust).map(|fold| Self { notice: Some(why), ..fold }),
+        match loaded {
+            Loaded::Fold(fold) => Ok(*fold),
+            Loaded::Nothing => Self::load(logs, thread, trust),
+            Loaded::Refused(why) => Self::load(logs, thread, trust).map(|fold| Self { notice: Some(why), ..fold }),
         }
     }
 
-    /// The same, with what is known of its last snapshot.
-    pub(crate) fn with_saved(self, saved: Last) -> Self {
+    /// The same, with its last snapshot.
+    pub(crate) fn with_saved(self, saved: LastSave) -> Self {
         Self { saved, ..self }
     }
 
@@ -83,7 +83,7 @@ impl Fold {
         &self.thread.state
     }
 
-    /// What is known of a call beyond its messages.
+    /// The record of a call beyond its messages.
     pub(crate) fn call(&self, id: &CallId) -> Option<&Call> {
         self.thread.calls.get(id)
     }
@@ -94,12 +94,12 @@ impl Fold {
         self.thread.calls.values().find(started)?.intent.as_ref()?.process.as_ref()
     }
 
-    /// How its provider counts.
+    /// The ratio of its provider's token counts to our estimates.
     pub(crate) fn gauge(&self) -> &Gauge {
         &self.thread.gauge
     }
 
-    /// What it has used.
+    /// What it has used of its limits.
     pub(crate) fn meter(&self) -> &Meter {
         &self.thread.meter
     }
@@ -108,7 +108,7 @@ impl Fold {
         self.thread.runs.get(id)
     }
 
-    /// Takes in what was committed.
+    /// Applies what was committed.
     pub(crate) fn take(
         &mut self,
         events: &[Event],
@@ -131,7 +131,7 @@ impl Fold {
         Ok(())
     }
 
-    /// Takes in a changeset as it stands in the log.
+    /// Applies a changeset as it stands in the log.
     pub(crate) fn absorb(&mut self, entry: Entry) -> Result<(), FoldError> {
         let run = entry.checkpoint().and_then(|checkpoint| checkpoint.run_id.clone());
         for line in entry.lines {
@@ -158,8 +158,8 @@ impl Fold {
         Ok(())
     }
 
-    /// A call that these events open though there is one of its id. A store does not know the calls of a thread, so a changeset is held
-    /// against the fold before it is committed.
+    /// The first call that these events open although its id is in use. A store does not know the calls of a thread, so a changeset is
+    /// checked against the fold before it is committed.
     pub(crate) fn reopened<'e>(&self, events: &'e [Event]) -> Option<&'e CallId> {
         events.iter().find_map(|event| match event {
             Event::CallOpened(opened) if self.thread.knows_call(&opened.call_id) => Some(&opened.call_id),
@@ -168,10 +168,10 @@ impl Fold {
     }
 }
 
-/// How many folds of threads without a run in this process are kept at most; those that were run longest ago are forgotten, which costs a read each.
+/// The most folds to keep of threads without a run in this process; the least recently run is dropped, which costs a read of its log.
 const KEPT_MAX: usize = 128;
 
-/// Folds of threads without a run in this process. A run has the fold of its thread itself, however many runs there are.
+/// Folds of threads without a run in this process. A run owns the fold of its thread, however many runs there are.
 #[derive(Debug, Default)]
 pub(crate) struct Folds {
     kept: Mutex<Kept>,
@@ -179,7 +179,7 @@ pub(crate) struct Folds {
 
 #[derive(Debug, Default)]
 struct Kept {
-    /// Each with its number in the order in which they were kept.
+    /// Each with its number in the order of keeping.
     of: HashMap<ThreadId, (u64, Fold)>,
     order: BTreeMap<u64, ThreadId>,
     next: u64,
@@ -259,13 +259,15 @@ mod tests {
         let mut fold = fold(&ThreadId::new("t").unwrap());
         let call_id = CallId::new("o.1").unwrap();
         let origin = CallOrigin::Node { graph: "g".to_owned(), node: "n".to_owned() };
-        let (tool, arguments) = ("t".to_owned(), Value::Null);
+        let tool = "t".to_owned();
+        let arguments = Value::Null;
         let events = [Event::CallOpened(CallOpened { call_id: call_id.clone(), origin, tool, arguments })];
         assert_eq!(fold.reopened(&events), None);
-        let (head, at) = (fold.head.clone(), Timestamp::from_micros(0));
+        let head = fold.head.clone();
+        let at = Timestamp::from_micros(0);
         fold.take(&events, head.clone(), None, at).unwrap();
         assert_eq!((fold.reopened(&events), fold.conversation.open().len()), (Some(&call_id), 1));
-        // As it is read from a snapshot.
+        // As after loading from a snapshot.
         let again = Fold::of(fold.thread.clone(), Conversation::default(), head.clone());
         assert_eq!(again.conversation.open().to_vec(), fold.conversation.open().to_vec());
         let outcome = ToolOutcome { call_id: call_id.clone(), result: None, error: None, failure: None, blob: None };
@@ -274,10 +276,12 @@ mod tests {
     }
 
     #[test]
-    fn what_was_kept_longest_ago_is_forgotten_first_and_one_at_a_time() {
+    fn the_least_recently_kept_fold_is_dropped_first_and_one_at_a_time() {
         let name = |number: usize| ThreadId::new(format!("t{number}")).unwrap();
         let mut kept = Kept::default();
-        (0..KEPT_MAX).for_each(|number| kept.put(&name(number), fold(&name(number))));
+        for number in 0..KEPT_MAX {
+            kept.put(&name(number), fold(&name(number)));
+        }
         // The first is used again.
         let again = kept.take(&name(0)).unwrap();
         kept.put(&name(0), again);

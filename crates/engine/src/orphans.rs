@@ -1,24 +1,24 @@
 //! Threads whose process died: found and settled by processes that run threads.
 //!
-//! What a dead process left, and what becomes of it:
+//! What a dead process left, and how it is settled:
 //!
 //! ```text
-//! running                                  waits, `process_lost`; what its call of a model may have cost is counted
-//! created, in place of one that went on    waits, `process_lost`: what it takes along is kept
-//! created, as a child                      ends as `error`, once its parent goes on: it did nothing, and its money comes back
+//! running                                  suspended, `process_lost`; the possible cost of its model call is counted
+//! created, as a successor                  suspended, `process_lost`: its messages are kept
+//! created, as a child                      ends as `error` when its parent runs: it did nothing, and its money is returned
 //! created, and its parent's call is open   left as it is: the parent's next run starts it
 //! ```
 //!
-//! Reading never writes: commands and tools that only look report such a thread as `stalled`. It is settled by the next process that
-//! takes its lease to write (`Engine::take`), by `recover` when a process that runs threads starts, and by a run, which looks at the
+//! Reading never writes: commands and tools that only read report such a thread as `stalled`. It is settled by the next process that
+//! acquires its lease to write (`Engine::take`), by `recover` when a process that runs threads starts, and by a run, which checks the
 //! children of its chain when it begins and before it ends.
 //!
-//! - First nobody alive has a thread, then its log is read: the lease is taken, which nobody gets while its owner lives, and only what
-//!   is read under it counts. What was dead before a look stands still, wherever in its chain it is, so that look finds it.
-//! - Nothing is taken from the living. A process on record that may live keeps its thread; whoever handed a thread over and is slow
-//!   to take the next one goes on with it, though somebody settled it meanwhile.
-//! - A run that was recorded without a lease (`RunMeta::held` is false) is its writer's own: it is never settled.
-//! - What can't be settled now is settled by the next look; no look fails because of it.
+//! - The lease is acquired first, which fails while its owner lives; then the log is read, and only what is read under the lease counts. A
+//!   thread whose process was dead before a check does not change any more, wherever in its chain it is, so that check finds it.
+//! - Nothing is taken from a live process. A process on record that may be alive keeps its thread; a process that is slow to run a successor
+//!   still runs it, even if the successor was settled meanwhile.
+//! - A run that was recorded without a lease (`RunMeta::held` is false) belongs to the program that wrote it: it is never settled.
+//! - A thread that can't be settled now is settled by the next check; no check fails because of it.
 
 use std::collections::HashMap;
 
@@ -29,37 +29,37 @@ use selvedge_store::{Acquire, Error as StoreError, Filter, Store, Summary};
 
 use crate::engine::Engine;
 use crate::error::Result;
-use crate::events::Audience;
+use crate::events::CallerEvents;
 use crate::fold::Fold;
-use crate::held::{Held, Of};
+use crate::held::{HeldThread, RunContext};
 use crate::run;
 use crate::standing::{holder, started_for};
-use crate::stopping::end_unborn;
+use crate::stop::end_unstarted;
 
-/// Where a run comes from that somebody recorded for a thread which its own process did not live to begin.
+/// The origin of a run that was recorded for a thread whose own process died before it began.
 pub const RECOVERY: &str = "recovery";
 
-/// How many children are looked at in one go.
+/// How many children are read at a time.
 const PAGE: usize = 500;
 
 impl Engine {
-    /// Settles every thread whose process is gone while it ran; gives those it settled. A thread that can't be settled is left for
-    /// whoever needs it.
+    /// Settles every thread that ran when its process died; returns those that were settled, durably. A thread that can't be settled is left
+    /// for the next process that needs it.
     pub fn recover(&self) -> Result<Vec<ThreadId>> {
         let mut settled = Vec::new();
-        for thread in self.left_running()? {
-            // Somebody alive holds it.
+        for thread in self.stalled_threads()? {
+            // If this fails, a live process holds it.
             let Ok(lease) = self.lease(&thread, Acquire::default()) else { continue };
-            if let Ok(held) = self.take(lease, &Audience::default()) {
+            if let Ok(held) = self.take(lease, &CallerEvents::default()) {
                 settled.push(thread);
-                _ = self.give_back(held);
+                _ = self.release_thread(held);
             }
         }
         Ok(settled)
     }
 
     /// Threads that are running and whose process is gone.
-    fn left_running(&self) -> Result<Vec<ThreadId>> {
+    fn stalled_threads(&self) -> Result<Vec<ThreadId>> {
         let filter = Filter { status: Some(Status::Running), ..Filter::default() };
         let mut found = Vec::new();
         let mut after = None;
@@ -74,42 +74,43 @@ impl Engine {
         }
     }
 
-    /// Settles the children of a thread, and of those it continues, that nobody alive has: they are said to go on, money is set aside
-    /// for them, and nobody else would go on with them.
-    pub(crate) fn settle_children(&self, held: &Held) {
+    /// Settles the children of a thread, and of its predecessors, that no live process has: they look active, money is reserved for them, and
+    /// no other process would run them.
+    pub(crate) fn settle_children(&self, held: &HeldThread) {
         let is_first = held.fold.manifest().continuation_of.is_none();
         if is_first && !held.fold.thread().calls.values().any(|call| call.child.is_some()) {
             return;
         }
         let own = Some(&held.fold);
-        let (store, trust, processes) = (&*self.store, &self.trust, &*self.processes);
-        let mut look = Look { store, trust, processes, own, parents: HashMap::new() };
+        let store = &*self.store;
+        let mut search =
+            OrphanSearch { store, trust: &self.trust, processes: &*self.processes, own, parents: HashMap::new() };
         for child in unsettled(store, held.thread()).unwrap_or_default() {
-            if look.is_orphan(&child).unwrap_or(false) {
+            if search.is_orphan(&child).unwrap_or(false) {
                 _ = self.settle_orphan(&child.thread_id);
             }
         }
     }
 
-    /// Settles a thread that nobody alive has, by what its log says once it is held.
+    /// Settles a thread that no live process has, by its log as read under the lease.
     fn settle_orphan(&self, thread: &ThreadId) -> Result<()> {
-        // Taking it settles a run that was lost.
-        let mut held = self.take(self.lease(thread, Acquire::default())?, &Audience::default())?;
+        // Opening it settles a lost run.
+        let mut held = self.take(self.lease(thread, Acquire::default())?, &CallerEvents::default())?;
         let manifest = held.fold.manifest();
         match (manifest.status, &manifest.continuation_of) {
-            (Status::Created, Some(_)) => suspend_unborn(&mut held)?,
+            (Status::Created, Some(_)) => suspend_unstarted(&mut held)?,
             (Status::Created, None) => {
-                end_unborn(&mut held, Status::Error, Some("the process that was to run it died before it began"))?;
+                end_unstarted(&mut held, Status::Error, Some("the process that was to run it died before it began"))?;
             }
             _ => {}
         }
-        self.give_back(held)
+        self.release_thread(held)
     }
 }
 
-impl Held {
+impl HeldThread {
     /// Whether it has not begun, or was settled before it did.
-    pub(crate) fn is_unbegun(&self) -> bool {
+    pub(crate) fn is_unstarted(&self) -> bool {
         let is_idle = || self.fold.thread().runs.values().all(|run| run.meta.origin == RECOVERY);
         match self.fold.manifest().status {
             Status::Created => true,
@@ -119,17 +120,17 @@ impl Held {
     }
 }
 
-/// Lets a thread wait that was to go on in another's place: as one whose run was lost before it did anything. Cut between the two
-/// commits, it is just that.
-fn suspend_unborn(held: &mut Held) -> Result<()> {
+/// Suspends a successor that has not begun, as a thread whose run was lost before it did anything. After a crash between the two commits it
+/// is exactly that.
+fn suspend_unstarted(held: &mut HeldThread) -> Result<()> {
     let run = held.next_run()?;
     let meta = RunMeta::started(held.fold.manifest().agent_id.clone(), RECOVERY).under_lease();
-    let of = Of { run: Some(run), meta: Some(meta), turn: None };
+    let of = RunContext { run: Some(run), meta: Some(meta), turn: None };
     held.commit(Reason::Lifecycle, of)?;
     run::settle_lost(held)
 }
 
-/// The children of a chain that are said to go on. A child that goes on in another thread is found as that one: it has the same parent.
+/// The children of a chain that look active. A child that was continued is found as its successor, which has the same parent.
 fn unsettled(store: &dyn Store, parent: &ThreadId) -> Result<Vec<Manifest>> {
     let mut found = Vec::new();
     for link in store.chain(parent)? {
@@ -150,49 +151,50 @@ fn unsettled(store: &dyn Store, parent: &ThreadId) -> Result<Vec<Manifest>> {
     Ok(found)
 }
 
-/// One look at who is still alive.
-struct Look<'l> {
+/// One check of which processes are still alive.
+struct OrphanSearch<'l> {
     store: &'l dyn Store,
     trust: &'l Trust,
     processes: &'l dyn Processes,
-    /// What is known of the thread that looks.
+    /// The fold of the thread that checks its children.
     own: Option<&'l Fold>,
-    /// What the logs of other parents say; nothing of those that are gone.
+    /// The folds of other parents; none for those that are gone.
     parents: HashMap<ThreadId, Option<Fold>>,
 }
 
-impl Look<'_> {
-    /// Whether a thread is said to go on, or is to be started, and nobody alive will do it.
+impl OrphanSearch<'_> {
+    /// Whether a thread looks active, or is to be started, and no live process will run it.
     fn is_orphan(&mut self, thread: &Manifest) -> Result<bool> {
-        let is_left = match (thread.status, &thread.parent_id, &thread.continuation_of) {
+        let is_abandoned = match (thread.status, &thread.parent_id, &thread.continuation_of) {
             (Status::Running, ..) => !thread.is_run_outside(),
             (Status::Created, _, Some(before)) if holder(self.store, before)?.is_some() => false,
-            (Status::Created, Some(parent), _) => self.is_left(thread, parent)?,
-            (Status::Created, None, Some(_)) => self.is_root_left(thread),
+            (Status::Created, Some(parent), _) => self.is_abandoned(thread, parent)?,
+            (Status::Created, None, Some(_)) => self.is_root_abandoned(thread),
             _ => false,
         };
-        // Asked last: who was to take it may have done so meanwhile.
-        Ok(is_left && holder(self.store, &thread.thread_id)?.is_none())
+        // Checked last: the process that was to run it may have acquired the lease meanwhile.
+        Ok(is_abandoned && holder(self.store, &thread.thread_id)?.is_none())
     }
 
-    /// Whether whoever was to go on with a chain that nobody started is dead: the process on record.
-    fn is_root_left(&self, thread: &Manifest) -> bool {
-        // Where it can't be known who was started for it, it is left alone.
+    /// Whether the process on record that was to run a successor without a parent is dead.
+    fn is_root_abandoned(&self, thread: &Manifest) -> bool {
+        // If it can't be known which process was started for it, it is left alone.
         started_for(self.store, self.trust, thread)
             .is_ok_and(|process| process.is_none_or(|process| !self.processes.may_live(&process)))
     }
 
-    /// Whether whoever was to start a thread is dead: the process on record, and the call of its parent that would start it again.
-    fn is_left(&mut self, thread: &Manifest, parent: &ThreadId) -> Result<bool> {
-        let (root, processes) = (&thread.chain_root_id, self.processes);
-        // Where it can't be known who was started for it, it is left alone.
+    /// Whether a child will not be started: the process on record is dead, and its parent has no open call that would start it.
+    fn is_abandoned(&mut self, thread: &Manifest, parent: &ThreadId) -> Result<bool> {
+        let root = &thread.chain_root_id;
+        let processes = self.processes;
+        // If it can't be known which process was started for it, it is left alone.
         let Some(parent) = self.parent(parent)? else { return Ok(false) };
         let mut open = parent.conversation.open().iter().filter_map(|open| parent.call(&open.id)?.child.as_ref());
         let may_live = || parent.process_of(root).is_some_and(|process| processes.may_live(process));
         Ok(!open.any(|child| child.thread_id == *root) && !may_live())
     }
 
-    /// What the verified log of a parent says.
+    /// The fold of a parent's verified log.
     fn parent(&mut self, parent: &ThreadId) -> Result<Option<&Fold>> {
         if let Some(own) = self.own.filter(|own| own.thread_id() == parent) {
             return Ok(Some(own));

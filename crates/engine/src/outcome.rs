@@ -1,9 +1,9 @@
-//! How a thread ended or stands: one type and one JSON form for every command, every tool and every embedding program.
+//! How a thread ended, or its state: one type and one JSON form for every command, every tool and every embedding program.
 //!
 //! It is built in two places:
 //!
-//! - `Held::outcome`: of a run that this process made, from what it holds in memory.
-//! - `Outcome::of_log`: of a run that any process made, from the verified log. Nothing is given of a log that does not hold.
+//! - `HeldThread::outcome`: for a run of this process, from memory.
+//! - `Outcome::of_log`: for a run of any process, from the verified log. A log that is not valid gives nothing.
 
 use std::borrow::Borrow;
 use std::collections::BTreeMap;
@@ -20,32 +20,32 @@ use serde_json::Value;
 
 use crate::chain;
 use crate::error::Result;
-use crate::held::Held;
+use crate::held::HeldThread;
 use crate::standing::{Standing, holder, shortened};
 
-/// The most characters of a thread's last words that are given.
+/// The most characters of a thread's last answer that are returned.
 pub const RESULT_CHARS_MAX: usize = 4000;
 
-/// How a thread ended or stands. Fields that say nothing are left out of the JSON.
+/// How a thread ended, or its state. Empty fields are left out of the JSON.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Outcome {
     /// The thread at the end of the chain.
     pub thread_id: ThreadId,
-    /// The thread that was asked for, if that is another one.
+    /// The thread that was asked for, if it is another one.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub original_thread_id: Option<ThreadId>,
-    /// How it stands.
+    /// Its state.
     pub status: Standing,
     /// The run that this is about; absent if there was nothing to do.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub run_id: Option<RunId>,
-    /// Why it ended or waits, in a word.
+    /// Why it ended or is suspended, as a code.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub code: Option<String>,
-    /// Why it ended or waits, in a sentence.
+    /// Why it ended or is suspended, as a sentence.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub why: Option<String>,
-    /// The last words of the model in that run, shortened if they are long.
+    /// The last text of the model in that run, shortened if it is long.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub result: Option<String>,
     /// What it returned.
@@ -53,48 +53,51 @@ pub struct Outcome {
     pub outputs: Option<Value>,
     /// What its whole chain used so far.
     pub cost: Cost,
-    /// What the run used, with the runs that it went on in.
+    /// Whether logs of its family are not here, so that what was spent is not wholly known; what is not known counts as spent.
+    #[serde(skip_serializing_if = "is_false")]
+    pub incomplete: bool,
+    /// What the run used, including the runs that continued it.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub run_cost: Option<Cost>,
-    /// Why it waits.
+    /// Why it is suspended.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub suspended: Option<Suspended>,
-    /// What a person is asked about its calls.
+    /// The pending approval requests about its calls.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub asks: Vec<Ask>,
-    /// What was resumed, if a thread that had ended goes on in a successor.
+    /// What was resumed, if a thread that had ended was continued in a successor.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub resumed: Option<Resumed>,
     /// The live process that holds it, while it runs.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub holder: Option<OwnerId>,
-    /// What it is told to do.
+    /// Its directive.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub directive: Option<DirectiveId>,
-    /// What people call it.
+    /// Its title.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub title: Option<String>,
 }
 
-/// A thread that had ended and goes on in a successor.
+/// A thread that had ended and was continued in a successor.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Resumed {
     /// The thread that was resumed.
     pub old_thread_id: ThreadId,
-    /// The thread that goes on.
+    /// The successor.
     pub new_thread_id: ThreadId,
-    /// The thread that was asked for, if that one was an earlier link of the chain.
+    /// The thread that was asked for, if it was an earlier link of the chain.
     pub original_thread_id: Option<ThreadId>,
     /// The end of its chain, which was resumed.
     pub resolved_thread_id: ThreadId,
-    /// What it is told to do.
+    /// Its directive.
     pub directive: Option<DirectiveId>,
-    /// How many answers of the model it takes along.
+    /// How many answers of the model the successor started with.
     pub reconstructed_turns: u64,
 }
 
 impl Outcome {
-    /// What can be said of a thread of which there is nothing to show.
+    /// The outcome of a thread with nothing but a state and a reason.
     pub(crate) fn bare(status: Standing, thread_id: ThreadId, why: Option<String>) -> Self {
         Self {
             thread_id,
@@ -106,6 +109,7 @@ impl Outcome {
             result: None,
             outputs: None,
             cost: Cost::default(),
+            incomplete: false,
             run_cost: None,
             suspended: None,
             asks: Vec::new(),
@@ -116,13 +120,13 @@ impl Outcome {
         }
     }
 
-    /// What is said of a thread that is not known.
+    /// The outcome of a thread that does not exist.
     pub(crate) fn unknown(thread: ThreadId) -> Self {
         let why = StoreError::NoThread(thread.to_string()).to_string();
         Self::bare(Standing::NotFound, thread, Some(why))
     }
 
-    /// What a manifest says, of no run in particular. Its cost is that of the thread alone.
+    /// The outcome by a manifest, of no run in particular. Its cost is that of the thread alone.
     pub(crate) fn of_manifest(manifest: &Manifest, status: Standing) -> Self {
         Self {
             outputs: manifest.outputs.clone(),
@@ -135,7 +139,7 @@ impl Outcome {
         }
     }
 
-    /// What a manifest and the record of a run say, and the last words of the model in it.
+    /// The outcome by a manifest and the record of a run, with the last text of the model in it.
     fn of_run(
         manifest: &Manifest,
         status: Standing,
@@ -157,7 +161,7 @@ impl Outcome {
         }
     }
 
-    /// The same, for this reason; why a log can't be shown counts more than any other.
+    /// The same, for this reason; the reason why a log is not valid takes precedence.
     pub(crate) fn because(self, why: Option<String>) -> Self {
         match self.status {
             Standing::Unverified => self,
@@ -165,8 +169,8 @@ impl Outcome {
         }
     }
 
-    /// The outcome of a run of a thread, by its log: every hash and the last signature of it are checked, once. Of a log that does not
-    /// hold nothing is given.
+    /// The outcome of a run of a thread, by its log: every hash and the last signature are checked, once. Nothing is given of a log that is
+    /// not valid.
     pub(crate) fn of_log(
         store: &dyn Store,
         trust: &Trust,
@@ -178,7 +182,9 @@ impl Outcome {
             Ok(loaded) => loaded.thread,
             Err(StoreError::Deleted(_)) => return Ok(Self::bare(Standing::Deleted, thread.clone(), None)),
             Err(error) if error.kind() == Kind::Integrity => {
-                return Ok(Self::bare(Standing::Unverified, thread.clone(), Some(error.to_string())));
+                let why = Some(error.to_string());
+                let code = Some(error.code().to_owned());
+                return Ok(Self { code, ..Self::bare(Standing::Unverified, thread.clone(), why) });
             }
             Err(error) => return Err(error.into()),
         };
@@ -191,7 +197,8 @@ impl Outcome {
             None => Self::of_manifest(manifest, status),
         };
         let holder = if manifest.status == Status::Running { holder(store, thread)? } else { None };
-        Ok(Self { holder, cost: chain::cost(store, thread)?, ..outcome })
+        let incomplete = is_incomplete(store, manifest)?;
+        Ok(Self { holder, cost: chain::cost(store, thread)?, incomplete, ..outcome })
     }
 
     /// Whether the thread completed.
@@ -199,13 +206,13 @@ impl Outcome {
         self.status == Status::Completed
     }
 
-    /// Why it ended or waits, in as many words as there are.
+    /// Why it ended or is suspended: the sentence if there is one, or the code.
     pub fn reason(&self) -> Option<&str> {
         self.why.as_deref().or(self.code.as_deref())
     }
 }
 
-/// The last words of the model in a run.
+/// The last text of the model in a run.
 fn last_words<M: Borrow<Message>>(messages: &[M], run: &RunId) -> Option<String> {
     let mut said = messages.iter().rev().map(Borrow::borrow);
     let is_last = |message: &&Message| {
@@ -214,28 +221,34 @@ fn last_words<M: Borrow<Message>>(messages: &[M], run: &RunId) -> Option<String>
     said.find(is_last).map(Message::plain_text)
 }
 
-impl Held {
-    /// The outcome of a run of this thread, by what is in memory; these were the last words of its model.
+impl HeldThread {
+    /// The outcome of a run of this thread, from memory; `text` is the last text of its model.
     pub(crate) fn outcome(&self, run: &RunId, text: Option<String>) -> Outcome {
         let manifest = self.fold.manifest();
         let meta = self.fold.run(run).map(|run| &run.meta);
-        Outcome { cost: self.chain_cost(), ..Outcome::of_run(manifest, manifest.status.into(), run, meta, text) }
+        let outcome = Outcome::of_run(manifest, manifest.status.into(), run, meta, text);
+        Outcome { cost: self.chain_cost(), incomplete: self.is_incomplete(), ..outcome }
     }
 
     /// The outcome of its last run, whichever process made it.
     pub(crate) fn last_outcome(&self) -> Outcome {
         let last = self.fold.thread().runs.values().max_by_key(|run: &&Run| run.created_at);
-        let words = |run: &RunId| last_words(self.fold.conversation.messages(), run);
-        last.map_or_else(|| self.nothing_done(), |run| self.outcome(&run.run_id, words(&run.run_id)))
+        let text = |run: &RunId| last_words(self.fold.conversation.messages(), run);
+        last.map_or_else(|| self.nothing_done(), |run| self.outcome(&run.run_id, text(&run.run_id)))
     }
 
-    /// How the thread stands, where there was nothing to do for it.
+    /// The outcome of the thread if there was nothing to run.
     pub(crate) fn nothing_done(&self) -> Outcome {
         let manifest = self.fold.manifest();
-        Outcome { cost: self.chain_cost(), ..nothing_done(manifest) }
+        Outcome { cost: self.chain_cost(), incomplete: self.is_incomplete(), ..nothing_done(manifest) }
     }
 
-    /// What the whole chain used. Where it can't be read, what this thread used.
+    /// Whether its account is incomplete. One that can't be read was named when the run began.
+    fn is_incomplete(&self) -> bool {
+        is_incomplete(&*self.engine.store, self.fold.manifest()).unwrap_or(false)
+    }
+
+    /// What the whole chain used; if it can't be read, what this thread used.
     fn chain_cost(&self) -> Cost {
         let own = self.fold.manifest();
         let is_alone = own.continuation_of.is_none() && own.continuation_thread_id.is_none();
@@ -244,7 +257,16 @@ impl Held {
     }
 }
 
-/// How a thread stands, where there was nothing to do for it.
+/// Whether the account of a thread's chain is incomplete.
+pub(crate) fn is_incomplete(store: &dyn Store, manifest: &Manifest) -> selvedge_store::Result<bool> {
+    Ok(store.account(&manifest.chain_root_id)?.is_some_and(|account| account.incomplete))
+}
+
+fn is_false(flag: &bool) -> bool {
+    !flag
+}
+
+/// The outcome of a thread if there was nothing to run.
 pub(crate) fn nothing_done(manifest: &Manifest) -> Outcome {
     match manifest.status {
         status @ Status::Suspended => {
@@ -269,13 +291,13 @@ impl Outcomes {
     }
 }
 
-/// How threads stand, without waiting.
+/// The outcomes of threads, without waiting.
 pub fn aggregate_results(store: &dyn Store, trust: &Trust, threads: &[ThreadId]) -> Result<Outcomes> {
     let outcome = |thread: &ThreadId| Ok((thread.clone(), get_status(store, trust, thread)?));
     Ok(Outcomes::new(threads.iter().map(outcome).collect::<Result<_>>()?))
 }
 
-/// How a thread, or the end of its chain, stands.
+/// The outcome of a thread, or of the end of its chain.
 pub fn get_status(store: &dyn Store, trust: &Trust, thread: &ThreadId) -> Result<Outcome> {
     let end = chain::end(store, thread)?;
     let original_thread_id = (end.thread != *thread).then(|| thread.clone());
@@ -292,7 +314,7 @@ pub fn get_status(store: &dyn Store, trust: &Trust, thread: &ThreadId) -> Result
     Ok(Outcome { original_thread_id, ..outcome })
 }
 
-/// How a thread stands, whatever its chain went on to: its active run, or its last one.
+/// The outcome of a thread itself, even if it was continued: of its active run, or of its last one.
 pub fn of_thread(store: &dyn Store, trust: &Trust, thread: &Summary) -> Result<Outcome> {
     let manifest = &thread.manifest;
     let run = match &manifest.run_id {
@@ -302,7 +324,7 @@ pub fn of_thread(store: &dyn Store, trust: &Trust, thread: &Summary) -> Result<O
     Outcome::of_log(store, trust, &manifest.thread_id, Standing::from(thread), run.as_ref())
 }
 
-/// What is said of a thread that was deleted: what its tombstone knows.
+/// The outcome of a thread that was deleted, by its tombstone.
 pub(crate) fn deleted(store: &dyn Store, manifest: &Manifest) -> Result<Outcome> {
     let bare = Outcome::bare(Standing::Deleted, manifest.thread_id.clone(), Some("it was deleted".to_owned()));
     Ok(Outcome { outputs: manifest.outputs.clone(), cost: chain::cost(store, &manifest.thread_id)?, ..bare })

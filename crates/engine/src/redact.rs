@@ -1,27 +1,27 @@
-//! What must never reach a log: secrets that the process was given, and whatever looks like one.
+//! Keeps secrets out of logs: those that the process was given, and texts that look like one.
 //!
-//! Runs before anything is hashed or signed, over every string of a changeset, keys of objects included. What is replaced is
-//! gone: the log says that something was there, not what. What only a provider understands is not changed, because the provider would
-//! refuse it: a block of such data that has a secret in it is dropped.
+//! Runs before anything is hashed or signed, over every string of a changeset, including the keys of objects. What is replaced is gone: the
+//! log shows that something was there, not what. Opaque provider data is not changed, because the provider would refuse it: a block of such
+//! data that contains a secret is dropped.
 
 use selvedge_model::message::Block;
 use selvedge_model::op::Op;
 use selvedge_model::{Event, Message, NewThread, Patch};
 use serde_json::{Map, Value};
 
-/// What stands in a secret's place.
+/// What replaces a secret.
 pub const REDACTED: &str = "[redacted]";
 
-/// Something that looks like a secret: a beginning that gives it away, and what may follow.
+/// The form of a secret: a typical prefix, and what may follow.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Pattern {
-    /// How it begins, such as `sk-`.
+    /// Its prefix, such as `sk-`.
     pub prefix: String,
-    /// How many letters, digits, `-` and `_` must follow at least.
+    /// The least number of letters, digits, `-` and `_` that must follow.
     pub length_min: usize,
 }
 
-/// Takes secrets out of what is to be committed.
+/// Removes secrets from what is to be committed.
 #[derive(Clone, Debug, Default)]
 pub struct Redactor {
     secrets: Vec<String>,
@@ -29,28 +29,28 @@ pub struct Redactor {
 }
 
 impl Redactor {
-    /// A redactor for these secrets and patterns. Secrets of fewer than four characters are left out: they stand everywhere. A
-    /// secret is also known as JSON writes it, and each longer line of one that has several is a secret too.
+    /// A redactor for these secrets and patterns. Secrets of fewer than four characters are ignored: they are everywhere. A secret is also
+    /// recognized in its JSON form, and each longer line of a multi-line secret is a secret, too.
     pub fn new(secrets: impl IntoIterator<Item = String>, patterns: Vec<Pattern>) -> Self {
         let mut secrets: Vec<String> = secrets.into_iter().flat_map(forms).collect();
-        // The longest first: one secret may begin like another.
+        // The longest first: one secret may be a prefix of another.
         secrets.sort_unstable_by_key(|secret| std::cmp::Reverse(secret.len()));
         secrets.dedup();
         Self { secrets, patterns: patterns.into_iter().filter(|pattern| !pattern.prefix.is_empty()).collect() }
     }
 
-    /// Whether nothing is ever taken out.
+    /// Whether it never removes anything.
     pub(crate) fn is_empty(&self) -> bool {
         self.secrets.is_empty() && self.patterns.is_empty()
     }
 
-    /// How long the longest secret is that has a blank in it.
+    /// The length of the longest secret that contains a blank.
     pub(crate) fn blank_bytes_max(&self) -> usize {
         let blank = self.secrets.iter().filter(|secret| secret.contains(char::is_whitespace));
         blank.map(String::len).max().unwrap_or(0)
     }
 
-    /// A text without secrets; nothing if it has none.
+    /// A text without secrets; none if it has no secrets.
     pub fn text(&self, text: &str) -> Option<String> {
         let mut found: Option<String> = None;
         for secret in &self.secrets {
@@ -68,7 +68,7 @@ impl Redactor {
         found
     }
 
-    /// Takes secrets out of a value in place.
+    /// Removes secrets from a value in place.
     pub fn value(&self, value: &mut Value) {
         match value {
             Value::String(text) => {
@@ -76,9 +76,13 @@ impl Redactor {
                     *text = clean;
                 }
             }
-            Value::Array(items) => items.iter_mut().for_each(|item| self.value(item)),
+            Value::Array(items) => {
+                for item in items {
+                    self.value(item);
+                }
+            }
             Value::Object(fields) => {
-                fields.values_mut().for_each(|item| self.value(item));
+                self.fields(fields);
                 if fields.keys().any(|key| self.text(key).is_some()) {
                     let cleaned = std::mem::take(fields).into_iter();
                     *fields = cleaned.map(|(key, item)| (self.text(&key).unwrap_or(key), item)).collect::<Map<_, _>>();
@@ -88,7 +92,7 @@ impl Redactor {
         }
     }
 
-    /// Takes secrets out of what messages say; who speaks and what calls are called is no free text.
+    /// Removes secrets from the content of messages; roles and call ids are not free text.
     pub(crate) fn messages(&self, messages: &mut [Message]) {
         for message in messages {
             message.content.retain(|block| !matches!(block, Block::Opaque { data, .. } if self.has_secret(data)));
@@ -103,7 +107,7 @@ impl Redactor {
         }
     }
 
-    /// Whether there is anything to be taken out of a value.
+    /// Whether a value contains a secret.
     fn has_secret(&self, value: &Value) -> bool {
         match value {
             Value::String(text) => self.text(text).is_some(),
@@ -113,13 +117,13 @@ impl Redactor {
         }
     }
 
-    /// Takes secrets out of what a thread is created with.
+    /// Removes secrets from a new thread.
     pub(crate) fn thread(&self, thread: &mut NewThread) {
         self.option(&mut thread.title);
         self.fields(&mut thread.inputs);
     }
 
-    /// Takes secrets out of what patches write.
+    /// Removes secrets from the values of patches.
     pub(crate) fn patches(&self, patches: &mut [Patch]) {
         for op in patches.iter_mut().flat_map(|patch| &mut patch.ops) {
             match op {
@@ -133,23 +137,31 @@ impl Redactor {
         }
     }
 
-    /// Takes secrets out of what events say in free text.
+    /// Removes secrets from the free text of events.
     pub(crate) fn events(&self, events: &mut [Event]) {
         for event in events {
             match event {
                 Event::CallOpened(opened) => self.value(&mut opened.arguments),
                 Event::ToolOutcome(outcome) => {
                     self.option(&mut outcome.error);
-                    outcome.failure.iter_mut().for_each(|failure| self.string(&mut failure.why));
-                    outcome.result.iter_mut().for_each(|result| self.value(result));
+                    if let Some(failure) = &mut outcome.failure {
+                        self.string(&mut failure.why);
+                    }
+                    if let Some(result) = &mut outcome.result {
+                        self.value(result);
+                    }
                 }
                 Event::Decision(decision) => {
                     self.option(&mut decision.reason);
-                    decision.result.iter_mut().for_each(|result| self.value(result));
+                    if let Some(result) = &mut decision.result {
+                        self.value(result);
+                    }
                 }
                 Event::ManifestChanged(changed) => {
                     self.option(&mut changed.title);
-                    changed.outputs.iter_mut().for_each(|outputs| self.value(outputs));
+                    if let Some(outputs) = &mut changed.outputs {
+                        self.value(outputs);
+                    }
                 }
                 Event::Usage(usage) => {
                     self.option(&mut usage.answered_by);
@@ -165,11 +177,15 @@ impl Redactor {
     }
 
     fn fields(&self, fields: &mut Map<String, Value>) {
-        fields.values_mut().for_each(|value| self.value(value));
+        for value in fields.values_mut() {
+            self.value(value);
+        }
     }
 
     fn option(&self, text: &mut Option<String>) {
-        text.iter_mut().for_each(|text| self.string(text));
+        if let Some(text) = text {
+            self.string(text);
+        }
     }
 
     fn string(&self, text: &mut String) {
@@ -179,7 +195,7 @@ impl Redactor {
     }
 }
 
-/// The forms in which a secret may turn up.
+/// The forms in which a secret may appear.
 fn forms(secret: String) -> Vec<String> {
     let long_lines =
         secret.lines().filter(|line| secret.contains('\n') && line.chars().count() >= 8).map(str::to_owned);
@@ -229,14 +245,14 @@ mod tests {
     }
 
     #[test]
-    fn secrets_are_taken_out_wherever_they_stand() {
+    fn secrets_are_removed_wherever_they_are() {
         let mut value = json!({"hunter22": ["x hunter22-long y", {"k": "sk-0123456789 and sk-short"}], "abc": "abc"});
         redactor().value(&mut value);
         assert_eq!(value, json!({"[redacted]": ["x [redacted] y", {"k": "[redacted] and sk-short"}], "abc": "abc"}));
     }
 
     #[test]
-    fn a_secret_of_several_lines_is_known_as_json_writes_it() {
+    fn a_multi_line_secret_is_recognized_in_its_json_form() {
         let redactor = Redactor::new(["-----BEGIN canary\nline-two-canary\n\"quoted\"-END".to_owned()], Vec::new());
         let json = serde_json::to_string("a -----BEGIN canary\nline-two-canary\n\"quoted\"-END b").unwrap();
         assert_eq!(redactor.text(&json).unwrap(), "\"a [redacted] b\"");
@@ -244,7 +260,7 @@ mod tests {
     }
 
     #[test]
-    fn a_secret_that_is_a_word_of_the_format_does_no_harm() {
+    fn a_secret_that_is_a_word_of_the_format_breaks_nothing() {
         let redactor = Redactor::new(["assistant".to_owned(), "canary-1".to_owned()], Vec::new());
         let mut messages = [Message::text(selvedge_model::Role::Assistant, "I, assistant, know canary-1")];
         redactor.messages(&mut messages);
@@ -270,7 +286,8 @@ mod tests {
     #[test]
     fn the_arguments_of_an_opened_call_are_free_text() {
         let origin = CallOrigin::Hook { hook: "h".to_owned(), required: false };
-        let (call_id, tool) = (selvedge_model::CallId::new("c").unwrap(), "t".to_owned());
+        let call_id = selvedge_model::CallId::new("c").unwrap();
+        let tool = "t".to_owned();
         let arguments = json!({"token": "x hunter22 y"});
         let mut events = [Event::CallOpened(CallOpened { call_id, origin, tool, arguments })];
         redactor().events(&mut events);
@@ -280,7 +297,7 @@ mod tests {
     }
 
     #[test]
-    fn what_has_no_secret_is_left_alone() {
+    fn a_text_without_secrets_is_left_alone() {
         assert_eq!(redactor().text("nothing here, not even sk-"), None);
         assert_eq!(Redactor::default().text("hunter22"), None);
     }

@@ -1,35 +1,33 @@
-//! A recorded thread again, without network and without tools: does the engine of today, with the directive, the tools and the
-//! configuration of today, decide as is recorded?
+//! Runs a recorded thread again, without network and without tools: does the current engine, with the current directive, tools and
+//! configuration, decide as recorded?
 //!
-//! In reading order: [`recording`](Recording) is the log, `tape` the place in it and the time there, `outside` the model and the
-//! tools that answer from it, `driver` does again what led to each changeset, in a store in memory, and `judge` and `compare` lay the
-//! two side by side.
+//! In reading order: [`recording`](Recording) is the log, `tape` the position in it and the time there, `outside` the model and the tools
+//! that answer from it. `driver` repeats what led to each changeset, in a store in memory. `judge` and `compare` compare the two.
 //!
 //! What is compared, of every changeset that the engine made:
 //!
-//! - why it was committed, and its events in their order: messages, patches, intents, outcomes, denials, suspensions with their codes
-//!   and values, decisions, usage with what it cost, how runs began and ended, run ids and keys included;
+//! - its reason, and its events in their order: messages, patches, intents, outcomes, denials, suspensions with their codes and values,
+//!   decisions, usage and cost, how runs began and ended, including run ids and keys;
 //! - the state that it folds into.
 //!
-//! What is not, because it differs legitimately: who signed, epochs, process identities, names of blobs, the digest of the
-//! configuration, and the moment at which an ask expires where the two are next to each other. That a tool is defined otherwise than
-//! when it was called is no difference by itself, but said ([`Report::redefined`]). That a snapshot could not be saved, what the ledger
-//! recorded, and that children were started and settled, is left out.
+//! What is not compared, because it differs legitimately: signers, epochs, process identities, names of blobs, the digest of the
+//! configuration, and the expiry of an approval request if the two times are close. That a tool was redefined since it was called is not a
+//! difference by itself, but reported ([`Report::redefined`]). Failed snapshots, ledger records, and spawned and settled children are left
+//! out.
 //!
-//! What can't be: the prompt. A log has no prompts; what a model was shown is made from the messages, which are compared, and from
-//! the rules and tools, which it does not hold. So the recorded answers are given whatever the model would be told today. Attempts of
-//! the model that failed before an answer are one attempt here. An answer of a tool that was too long for a line is given as it was
-//! shown.
+//! What can't be compared: the prompt. A log has no prompts; a prompt is made from the messages, which are compared, and from the rules and
+//! tools, which are not in the log. So the recorded answers are given whatever the prompt would be today. Failed attempts before an answer
+//! are one attempt here. A tool result that was too long for a line is given as it was shown.
 //!
-//! What is done only in part: children are not run again, their call answers what it answered; whether one may be started is asked of
-//! the ceilings, and one that was not started is ordered again unless the outside kept it from being started. The ledger begins empty, so an account
-//! that other threads spend from holds here what it may hold at most; money that this thread spends counts as it did. Changesets
-//! that only set money aside are passed over.
+//! What is done only in part: children are not run again, their call gives its recorded result. Whether one may be spawned is checked
+//! against the limits, and one that was refused is ordered again unless the refusal came from outside. The ledger begins empty, so an
+//! account that other threads spend from holds its maximum here; money that this thread spends counts as it did. Changesets that only
+//! reserve money are skipped.
 //!
-//! What is given, and not compared: the birth of the thread, what was imported or appended by others, what people said, and how a run
-//! ended whose disk failed.
+//! What is given, and not compared: the creation of the thread, changesets that were imported or appended by other programs, what people
+//! wrote, and the end of a run whose disk failed.
 //!
-//! Nothing of it touches the store that the thread is in. Cost and memory grow with the log, and no faster.
+//! Nothing touches the store that the thread is in. Time and memory are linear in the length of the log.
 
 mod compare;
 mod driver;
@@ -54,23 +52,23 @@ use driver::Driver;
 use judge::Judge;
 use tape::Tape;
 
-/// With what a recorded thread is run again.
+/// What a recorded thread is run again with.
 pub struct How {
-    /// What its runs are done with today; of the model only what it can be given is asked, of the tools only what they are.
+    /// The current assignment of its runs; the model is only asked for its context size, the tools only for their definitions.
     pub work: Assignment,
     /// A model that answers from the record.
     pub model: Arc<dyn Model>,
-    /// How long what stands in a state lives.
+    /// The lifetime of each part of the state.
     pub scopes: Scopes,
-    /// What must never reach a log.
+    /// Removes secrets before they reach a log.
     pub redactor: Redactor,
-    /// The version up to which nothing is compared. Everything up to there is taken over as it is, except of a run that goes on there: it
-    /// is done again from its beginning, with what the model, the tools and people said. If it takes another way before this version,
-    /// nothing can be compared, and [`Report::ended_at`] is not above it.
+    /// The version up to which nothing is compared. Everything up to it is taken over as it is, except for a run that is active there: it is
+    /// repeated from its beginning, with the recorded answers and decisions. If it diverges before this version, nothing can be compared, and
+    /// [`Report::ended_at`] is not above it.
     pub from: Option<u64>,
 }
 
-/// What became of a replay.
+/// The result of a replay.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Report {
     /// The thread.
@@ -81,31 +79,31 @@ pub struct Report {
     pub compared: u64,
     /// How many were taken over as they are.
     pub given: u64,
-    /// Everything that came out otherwise, in order; only the first hundred.
+    /// The differences, in order; only the first hundred.
     pub differences: Vec<Difference>,
-    /// How many there were.
+    /// How many differences there were.
     #[serde(rename = "differences_count")]
     pub count: u64,
-    /// The version at which the two could not be laid side by side any more; what follows was not compared.
+    /// The version at which the two diverged; what follows was not compared.
     pub ended_at: Option<u64>,
     /// The version at which the states first differ.
     pub state_differs_at: Option<u64>,
-    /// Tools that were called and are defined otherwise today.
+    /// Tools that were called and have been redefined since.
     pub redefined: Vec<String>,
     /// SHA-256 of the state that the record folds into, as far as it was compared.
     pub state_recorded: Digest,
-    /// SHA-256 of the state that came now.
+    /// SHA-256 of the state that the replay folds into.
     pub state_now: Digest,
 }
 
 impl Report {
-    /// Whether everything was decided as is recorded.
+    /// Whether everything was decided as recorded.
     pub fn is_identical(&self) -> bool {
         self.count == 0
     }
 }
 
-/// Runs a recorded thread again and compares.
+/// Runs a recorded thread again and compares. On return, the store that the thread is in is unchanged.
 pub fn replay(recording: Recording, how: How) -> Result<Report> {
     let version = recording.steps.last().map_or(0, Step::version);
     if let Some(from) = how.from.filter(|from| *from > version) {

@@ -1,8 +1,8 @@
-//! Searching a whole chain: the committed logs of its threads, from the root to the end.
+//! Searches a whole chain: the committed logs of its threads, from the root to the end.
 //!
-//! What is searched is what people, models and tools said: texts, the names and arguments of calls, what came of them, and why a run
-//! ended; not what only the program needs, such as ids, hashes and the names of events. What must not be in a log was taken out before it
-//! was signed. Logs are read as streams and checked on the way, every hash and the last signature, before anything is given.
+//! It searches what users, models and tools wrote: texts, the names, arguments and results of calls, and why a run ended; not what only the
+//! program needs, such as ids, hashes and the names of events. Secrets were removed before the log was signed. Logs are streamed and
+//! verified on the way, every hash and the last signature, before anything is returned.
 
 use regex::{Regex, RegexBuilder};
 use selvedge_log::Trust;
@@ -16,68 +16,68 @@ use serde_json::Value;
 
 use crate::chain;
 
-/// The most characters of what is shown around a match.
+/// The most characters shown around a match.
 pub const SNIPPET_CHARS_MAX: usize = 500;
-/// The most matches that are given of one event.
+/// The most matches returned for one event.
 pub const MATCHES_MAX: usize = 5;
-/// The most characters that are given of one match.
+/// The most characters returned of one match.
 const MATCH_CHARS_MAX: usize = 200;
 /// The most characters of a pattern.
 const PATTERN_CHARS_MAX: usize = 1000;
-/// The most memory that a pattern may become.
+/// The most memory of a compiled pattern.
 const COMPILED_BYTES_MAX: usize = 1 << 20;
 
-/// How a query is to be read.
+/// How a query is interpreted.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum SearchType {
-    /// Exactly these words.
+    /// As a literal text.
     #[default]
     Text,
-    /// A regular expression.
+    /// As a regular expression.
     Regex,
 }
 
-/// What to look for.
+/// What to search for.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Query {
-    /// The words or the pattern.
+    /// The text or the pattern.
     pub query: String,
-    /// How it is to be read.
+    /// How it is interpreted.
     pub search_type: SearchType,
-    /// Whether capitals count.
+    /// Whether it is case-sensitive.
     pub is_exact: bool,
-    /// The most events that are given.
+    /// The most events that are returned.
     pub max_results: usize,
 }
 
-/// One event that was found.
+/// One event that matches.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Found {
     /// The thread.
     pub thread_id: ThreadId,
-    /// What happened.
+    /// The type of the event.
     pub event_type: String,
     /// The number of its line in the log.
     pub line_no: u64,
-    /// What stands around the first match.
+    /// The text around the first match.
     pub snippet: String,
     /// The first matches themselves.
     pub matches: Vec<String>,
 }
 
-/// What was found in a chain.
+/// The result of searching a chain.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct ChainFound {
-    /// Always: there may be nothing.
+    /// Always true, even without any match.
     pub success: bool,
     /// How many threads were searched.
     pub chain_length: usize,
-    /// They, root first.
+    /// These threads, root first.
     pub chain_threads: Vec<ThreadId>,
-    /// What was found, in the order it happened.
+    /// The events that match, in order.
     pub results: Vec<Found>,
-    /// Whether there is more than is given.
+    /// Whether there are more matches than are returned.
     pub truncated: bool,
 }
 
@@ -91,7 +91,7 @@ pub enum SearchError {
         pattern: String,
         /// Why.
         why: String,
-        /// Whether it was to be read as a regular expression, and can't be.
+        /// Whether it was to be a regular expression, and is not one.
         is_regex: bool,
     },
     /// A log can't be read.
@@ -130,16 +130,16 @@ impl Classify for SearchError {
     fn hint(&self) -> Option<String> {
         match self {
             Self::Pattern { is_regex: true, .. } => {
-                Some("leave out `--regex` to search for exactly these words".to_owned())
+                Some("leave out `--regex` to search for the literal text".to_owned())
             }
-            Self::Pattern { .. } => Some("name a few words to look for".to_owned()),
+            Self::Pattern { .. } => Some("give a few words to search for".to_owned()),
             Self::Store(source) => source.hint(),
             Self::Engine(source) => source.hint(),
         }
     }
 }
 
-/// Searches the chain of a thread. Every log is checked while it is searched: what is found is what was signed, or nothing is given.
+/// Searches the chain of a thread. Every log is verified while it is searched: on success, every match is in a valid, signed log.
 pub fn chain_search(
     store: &dyn Store,
     trust: &Trust,
@@ -149,10 +149,11 @@ pub fn chain_search(
     let needle = Needle::new(query)?;
     let chain_threads = chain::threads(store, thread)?;
     if chain_threads.is_empty() {
-        // Says whether it was deleted or never was.
+        // Returns an error that says whether it was deleted or never existed.
         store.get(thread)?;
     }
-    let (mut results, mut truncated) = (Vec::new(), false);
+    let mut results = Vec::new();
+    let mut truncated = false;
     for thread in &chain_threads {
         if truncated {
             break;
@@ -163,7 +164,7 @@ pub fn chain_search(
                     continue;
                 };
                 if results.len() >= query.max_results {
-                    // The rest of the log is still read: what stands in it is checked at its end.
+                    // The rest of the log is still read: it is verified at its end.
                     truncated = true;
                     continue;
                 }
@@ -172,7 +173,7 @@ pub fn chain_search(
             }
         });
         match searched {
-            // Deleted just now.
+            // It was deleted just now.
             Err(StoreError::Deleted(_)) => {}
             searched => _ = searched?,
         }
@@ -180,22 +181,22 @@ pub fn chain_search(
     Ok(ChainFound { success: true, chain_length: chain_threads.len(), chain_threads, results, truncated })
 }
 
-/// The name of what happened.
+/// The type name of an event.
 fn event_type(event: &Event) -> String {
     let named = serde_json::to_value(event).ok();
     let named = named.as_ref().and_then(|event| event.get("event_type")).and_then(Value::as_str);
     named.unwrap_or_default().to_owned()
 }
 
-/// Gives every text of an event that somebody said or was told, in order, as long as `each` wants more. What only the program needs is
-/// none of it: names of events and runs, ids, hashes, what was used.
+/// Passes every text of an event that a user, a model or a tool wrote to `each`, in order, while it returns true; not what only the program
+/// needs: names of events and runs, ids, hashes, usage.
 fn each_said(event: &Event, each: &mut dyn FnMut(&str) -> bool) {
     match event {
         Event::Message(message) => _ = message.content.iter().all(|block| each_of_block(block, each)),
-        // How a run ended stands nowhere else.
+        // The reason why a run ended is recorded nowhere else.
         Event::RunFinished(run) => _ = run.meta.termination_detail.as_deref().is_none_or(each),
         Event::Decision(decision) => _ = decision.reason.as_deref().is_none_or(each),
-        // What a model had said when it was stopped.
+        // The partial text of a stopped model.
         Event::ContextInjected(fields) => {
             let partial = fields.get("partial_cognition").and_then(|partial| partial.get("text"));
             _ = partial.and_then(Value::as_str).is_none_or(each);
@@ -213,7 +214,7 @@ fn each_of_block(block: &Block, each: &mut dyn FnMut(&str) -> bool) -> bool {
     }
 }
 
-/// What is looked for.
+/// A compiled query.
 struct Needle {
     pattern: Regex,
 }
@@ -241,9 +242,10 @@ impl Needle {
         Ok(Self { pattern })
     }
 
-    /// What stands around the first match in an event, and the matches.
+    /// The text around the first match in an event, and the matches.
     fn find(&self, event: &Event) -> Option<(String, Vec<String>)> {
-        let (mut shown, mut matches) = (None, Vec::new());
+        let mut shown = None;
+        let mut matches = Vec::new();
         each_said(event, &mut |text| {
             for found in self.pattern.find_iter(text).filter(|found| !found.is_empty()) {
                 if shown.is_none() {
@@ -263,7 +265,7 @@ impl Needle {
 /// Why a pattern was refused, on one line.
 fn reason(error: &regex::Error) -> String {
     match error {
-        regex::Error::CompiledTooBig(_) => "it becomes too big".to_owned(),
+        regex::Error::CompiledTooBig(_) => "the compiled pattern is too big".to_owned(),
         other => {
             let text = other.to_string();
             let last = text.lines().rev().find(|line| !line.trim().is_empty()).unwrap_or_default();
@@ -272,7 +274,7 @@ fn reason(error: &regex::Error) -> String {
     }
 }
 
-/// Gives every value that is a text or a number, in order, as long as `each` wants more.
+/// Passes every text and number in a value to `each`, in order, while it returns true.
 fn each_text(value: &Value, each: &mut dyn FnMut(&str) -> bool) -> bool {
     match value {
         Value::String(text) => each(text),
@@ -283,7 +285,7 @@ fn each_text(value: &Value, each: &mut dyn FnMut(&str) -> bool) -> bool {
     }
 }
 
-/// At most [`SNIPPET_CHARS_MAX`] characters with the match, as far as it fits, in their middle.
+/// At most [`SNIPPET_CHARS_MAX`] characters with the match in the middle, as far as it fits.
 fn around(text: &str, found: std::ops::Range<usize>) -> String {
     let long = text[found.clone()].chars().take(SNIPPET_CHARS_MAX).count();
     let before = (SNIPPET_CHARS_MAX - long) / 2;

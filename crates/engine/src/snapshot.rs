@@ -1,18 +1,18 @@
-//! Snapshots: `state.json`, the fold of a log at a version, for people, for other programs, and to spare whoever loads a long thread most
-//! of its log.
+//! Snapshots: `state.json`, the fold of a log at a version, for people, for other programs, and to load a long thread without reading most of
+//! its log.
 //!
 //! In reading order:
 //!
-//! - [`trigger`]: when one is saved. `body`: what it says. [`schema`]: whether it may say so.
-//! - [`form`]: only what changed, and packed. [`retain`]: which older ones go.
-//! - `keeper`: saving one. `open`: a thread from one, and the log behind it.
+//! - [`trigger`]: when one is saved. `body`: its content. [`schema`]: checks the content.
+//! - [`form`]: incremental and compressed snapshots. [`retain`]: which older ones are removed.
+//! - `keeper`: saves one. `open`: loads a thread from one, and the rest of the log.
 //!
-//! What holds:
+//! Invariants:
 //!
-//! - A snapshot is never trusted over the log: it is signed, it names the version and the hash of the log that it folds, and the store
-//!   vouches for what stands before it, or the log is read from its beginning.
-//! - Nothing is saved that the schema refuses, and nothing is used that it refuses.
-//! - A snapshot that can't be saved never fails a run. That is recorded in the thread and told to whoever watches.
+//! - A snapshot is never trusted over the log: it is signed, it names the version and the hash of the log that it folds, and the store's
+//!   seal covers the log before that; otherwise the log is read from its beginning.
+//! - Nothing that the schema refuses is saved, or used.
+//! - A snapshot that can't be saved never fails a run. The failure is recorded in the thread and published.
 
 mod body;
 pub mod form;
@@ -23,11 +23,11 @@ pub mod schema;
 pub mod trigger;
 
 pub use keeper::Keeper;
-pub(crate) use keeper::{Failure, Last, NewestIs};
-pub(crate) use open::Begun;
-pub use open::{Newest, examined, from_log, newest};
+pub(crate) use keeper::{Failure, LastSave, NewestState};
+pub(crate) use open::Loaded;
+pub use open::{Newest, examined, from_log, newest, newest_of};
 pub use schema::{Schema, SchemaError};
 pub use trigger::Trigger;
 
-/// A log shorter than this is read whole, which is as fast and checks every byte of it; so that long it is not worth a snapshot by itself.
+/// A log shorter than this is read whole, which is as fast and verifies every byte; it gets no snapshot because of its length alone.
 pub const WORTH_BYTES: u64 = 64 << 10;

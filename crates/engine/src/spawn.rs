@@ -1,16 +1,16 @@
-//! Threads that a thread starts: one batch for both, and what becomes of the call that asked for it.
+//! Spawns children: one batch for parent and child, and the outcome of the call that asked for it.
 //!
-//! Starting a child is a call that may be made once. Its intent is the batch that creates the child: the parent's `tool_intent` and
-//! `child_spawned`, the child's first changeset, and the money that is set aside for it. So after a crash there is a child with an
-//! intent or neither, and what became of the call is what became of the child.
+//! Spawning a child is a call that may be made once. Its intent is the batch that creates the child: the parent's `tool_intent` and
+//! `child_spawned`, the child's first changeset, and the money that is reserved for it. So after a crash there is a child with an intent or
+//! neither, and the outcome of the call is the outcome of the child.
 //!
-//! - A child that is waited for runs in this process, as a task of its own; the process that takes up the parent goes on with it.
-//! - A child that is not waited for is a process of its own, started behind a gate: its identity stands in the intent, and it runs
-//!   once the batch is durable. It lives on without its parent.
-//! - Only so many children of a thread run at the same time; others wait their turn, behind their gate if they have one.
-//! - A child whose process died is settled by whoever finds it: `orphans`.
-//! - A child may do no more than its parent: ceilings by the lower of both, capabilities by intersection, one level deeper. It has no more
-//!   money than its parent has left, less a share that the parent keeps; what it has less than was asked for is in the answer.
+//! - A child that is waited for runs in this process, as a task of its own; the next process that runs the parent resumes it.
+//! - A detached child is a process of its own, started behind a gate: its identity is in the intent, and it runs once the batch is durable. It
+//!   lives on without its parent.
+//! - Only a limited number of children of a thread run at the same time; the rest wait for a slot, behind their gate if they have one.
+//! - A child whose process died is settled by the next process that finds it: `orphans`.
+//! - A child may do no more than its parent: the lower of both limits, the intersection of both capabilities, one level deeper. It has no more
+//!   money than its parent has left, less a share that the parent keeps; what it gets less than it asked for is in the result.
 
 use std::sync::Arc;
 
@@ -29,51 +29,51 @@ use selvedge_store::{Error as StoreError, Summary};
 use serde_json::{Value, json};
 
 use crate::assignment::Assignment;
+use crate::child_slots::Slot;
 use crate::decide::ending::over;
 use crate::engine::Engine;
 use crate::error::{Error, Result};
-use crate::events::Audience;
-use crate::held::Held;
+use crate::events::CallerEvents;
+use crate::held::HeldThread;
 use crate::ledger::Book;
 use crate::outcome::{Outcome, get_status};
-use crate::places::Place;
 use crate::standing::started_for;
 
-/// Makes the arguments of a call into a child, and knows how its runs are done.
+/// Turns the arguments of a call into a child, and knows the assignment of its runs.
 pub trait Children: Send + Sync {
-    /// The child that a call asks for; in words that help a model if it can't be one.
+    /// The child that a call asks for; the error is written for the model.
     fn order(&self, call: &Call, parent: &Manifest) -> std::result::Result<Order, String>;
 
-    /// What the runs of a child are done with.
+    /// The assignment of a child's runs.
     fn assignment(&self, child: &Manifest) -> std::result::Result<Assignment, String>;
 
-    /// A process that will run a child, behind a gate: dispatching it opens the gate and does not wait. Dropped, it never ran.
+    /// A process that will run a child, behind a gate: dispatching it opens the gate and does not wait. If it is dropped, it never ran.
     fn launch(&self, child: &ThreadId) -> std::result::Result<Box<dyn Started>, String>;
 }
 
-/// A child to be started.
+/// A child to be spawned.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Order {
-    /// The thread, with the ceilings and capabilities that are wished for it.
+    /// The thread, with the limits and capabilities that are requested for it.
     pub thread: NewThread,
-    /// What it begins with.
+    /// Its first messages.
     pub messages: Vec<Message>,
-    /// Whether its parent goes on without waiting for it.
+    /// Whether its parent does not wait for it.
     pub detached: bool,
 }
 
-/// Whether what is signed about a thread says the same as its record, which is given as the verified log tells it; why not, in words that
-/// help a model.
+/// Checks whether everything signed about a thread agrees with its manifest, which comes from the verified log; the error is written for the
+/// model.
 pub type Vouch = Arc<dyn Fn(&Manifest) -> std::result::Result<(), String> + Send + Sync>;
 
-/// How a run starts children.
+/// How a run spawns children.
 #[derive(Clone)]
 pub struct Spawning {
-    /// Who knows how; the tool that starts one is of the kind [`ToolKind::Child`](selvedge_model::ToolKind::Child).
+    /// Creates children; a tool that spawns one is of the kind [`ToolKind::Child`](selvedge_model::ToolKind::Child).
     pub children: Arc<dyn Children>,
-    /// How many children of a thread run at the same time.
+    /// The most children of a thread that run at the same time.
     pub at_once: usize,
-    /// Whether what is signed about a thread says the same as its record; a parent that was forged starts nothing.
+    /// Checks the parent's manifest; a parent whose manifest was forged spawns nothing.
     pub vouch: Vouch,
 }
 
@@ -83,65 +83,65 @@ impl std::fmt::Debug for Spawning {
     }
 }
 
-/// A child on its way.
+/// A child that is being spawned.
 pub(crate) struct Child {
     pub(crate) thread: ThreadId,
-    /// What creates it; nothing once it is there.
-    pub(crate) birth: Option<Unborn>,
+    /// What creates it; none once it exists.
+    pub(crate) birth: Option<ChildCreation>,
     /// The process that runs it, if its parent does not wait.
     pub(crate) launched: Option<Box<dyn Started>>,
     pub(crate) is_detached: bool,
-    /// The ceilings that are lower than was asked for it.
+    /// The limits that are lower than requested.
     pub(crate) lowered: Limits,
-    /// Whether it may begin; it waits for that before it does.
-    pub(crate) place: Option<Place>,
+    /// Its slot, once it was waited for.
+    pub(crate) slot: Option<Slot>,
 }
 
 /// What creates a child.
-pub(crate) struct Unborn {
+pub(crate) struct ChildCreation {
     /// Its first changeset.
     pub(crate) part: Part,
-    /// What it begins with.
+    /// Its first input.
     pub(crate) first: Option<Posted>,
     /// The money for it.
     pub(crate) postings: Vec<Posting>,
 }
 
-/// What a parent has to do with beside a child.
+/// What a parent needs besides a child.
 #[derive(Clone, Copy)]
-pub(crate) struct Own {
-    /// How many children of the same batch come first.
+pub(crate) struct ParentNeeds {
+    /// How many children of the same batch come before it.
     pub(crate) born: u64,
     /// What its own next turn may cost.
     pub(crate) turn: Money,
 }
 
-/// Why a child is not started.
+/// Why a child is not spawned.
 pub(crate) enum Refused {
-    /// The model is told.
+    /// The model gets an error.
     Told(Refusal),
-    /// A ceiling is reached, and the thread waits.
+    /// A limit is reached, and the thread is suspended.
     Waits(Box<Suspended>),
 }
 
-/// What the model is told instead of an answer, and how that is recorded.
+/// The error that the model gets, and how it is recorded.
 pub(crate) struct Refusal {
     pub(crate) text: String,
     pub(crate) failure: Option<ToolFailure>,
 }
 
 impl Refused {
-    /// In words that help a model.
+    /// With an error that is written for the model.
     pub(crate) fn told(text: impl Into<String>) -> Self {
         Self::Told(Refusal { text: text.into(), failure: None })
     }
 
-    /// By something outside of the thread's own record.
+    /// For a reason outside of the thread's own record.
     pub(crate) fn outside(failure: ToolFailure) -> Self {
         let ToolFailure { class, why } = &failure;
         let text = match class {
-            ToolFailureClass::ParentUnverified => format!("the thread can't start a child: {why}"),
-            ToolFailureClass::OverBudget => format!("the budget does not hold: {why}"),
+            ToolFailureClass::ParentUnverified => format!("the thread can't spawn a child: {why}"),
+            ToolFailureClass::OverBudget => format!("the budget does not allow it: {why}"),
             ToolFailureClass::NotLaunched | ToolFailureClass::NotStarted | ToolFailureClass::Panicked => {
                 format!("the child could not be started: {why}")
             }
@@ -160,14 +160,14 @@ impl From<ToolError> for Refused {
     }
 }
 
-impl Held {
-    /// The child that a call asks for, made ready.
+impl HeldThread {
+    /// The child that a call asks for, ready to be created.
     pub(crate) fn child(
         &self,
         call: &Call,
         work: &Assignment,
         spawning: &Spawning,
-        own: Own,
+        own: ParentNeeds,
         book: &mut Book<'_>,
     ) -> Result<std::result::Result<Child, Refused>> {
         let parent = self.fold.manifest();
@@ -197,15 +197,15 @@ impl Held {
         self.engine.redactor.thread(&mut order.thread);
         self.engine.redactor.messages(&mut order.messages);
         let input = Input { origin: Origin::Subagent, ..Input::messages(order.messages) };
-        let birth = Some(Unborn {
+        let birth = Some(ChildCreation {
             part: Part::new(thread.clone(), Expect::Absent, Changeset::creating(order.thread)),
             first: self.engine.first_send(&thread, input)?,
             postings: book.take_postings(),
         });
-        Ok(Ok(Child { thread, birth, launched, is_detached: order.detached, lowered, place: None }))
+        Ok(Ok(Child { thread, birth, launched, is_detached: order.detached, lowered, slot: None }))
     }
 
-    /// The child that a call asks for, with the ceilings that are wished for it and those that it may have; so many are born before it.
+    /// The child that a call asks for, with the limits that are requested and those that it gets; `before` children of the batch come first.
     pub(crate) fn ordered(
         &self,
         call: &Call,
@@ -225,7 +225,7 @@ impl Held {
         let wished = order.thread.limits.take().unwrap_or_default();
         match wished.under(&ceilings) {
             Some(limits) => Ok((order, wished, limits)),
-            None => Err(Refused::told("children may not go deeper")),
+            None => Err(Refused::told("the depth limit allows no further children")),
         }
     }
 
@@ -234,9 +234,9 @@ impl Held {
         ThreadId::generate(name, &self.engine.ids.hex12())
     }
 
-    /// Sets the money of a child aside; gives its ceilings. A child of which nobody says how much it may spend gets an equal share of
-    /// what is left, among as many as may run side by side and their parent: so something is left for the parent and for the next one. One
-    /// that asks for more gets no more than what is left without one such share, or without what the parent's own next turn may cost.
+    /// Reserves the money of a child; returns its limits. A child without a requested budget gets an equal share of what is left, among the
+    /// most children that run at the same time and their parent: so something is left for the parent and for the next child. A child that
+    /// asks for more gets no more than what is left without one such share, or without the cost of the parent's own next turn.
     fn fund_child(
         &self,
         child: &ThreadId,
@@ -247,7 +247,7 @@ impl Held {
         book: &mut Book<'_>,
     ) -> Result<Limits> {
         let parent = &self.fold.manifest().chain_root_id;
-        // A ceiling holds for all that is below it, whatever the parent's own calls cost.
+        // A limit holds for everything below it, whatever the parent's own calls cost.
         if self.limits(work).spend.is_none() && book.account(parent)?.is_none() {
             return Ok(limits);
         }
@@ -259,7 +259,7 @@ impl Held {
             let most = left.saturating_sub(share.max(own_turn));
             limits.spend = match wished.spend {
                 None => Some(share),
-                // Of nothing, nothing can be given: the account says so.
+                // Nothing is left to give: the account refuses it.
                 Some(_) if most.is_zero() => limits.spend,
                 Some(_) => limits.spend.map(|spend| spend.min(most)),
             };
@@ -269,7 +269,7 @@ impl Held {
     }
 }
 
-/// What a child may call: what it wishes for and its parent may, too. A parent of which nothing is recorded does not restrict.
+/// The capabilities of a child: those that it requests and its parent has, too. A parent without a record does not restrict it.
 fn narrowed(wished: Option<Vec<String>>, parent: Option<&[String]>) -> Option<Vec<String>> {
     let parse =
         |tokens: &[String]| Capabilities::new(tokens.iter().filter_map(|token| token.parse::<Capability>().ok()));
@@ -281,40 +281,35 @@ fn narrowed(wished: Option<Vec<String>>, parent: Option<&[String]>) -> Option<Ve
 }
 
 impl Child {
-    /// What the parent says of it.
-    pub(crate) fn spawned(&self, call: &CallId) -> Event {
-        spawned(call, &self.thread, self.is_detached)
-    }
-
-    /// Runs it, or lets it run; gives what its parent is told.
-    pub(crate) async fn go(self, engine: &Engine, spawning: &Spawning, cancel: &Cancel) -> Output {
+    /// Runs it, or opens its gate; returns the result that its parent gets.
+    pub(crate) async fn start(self, engine: &Engine, spawning: &Spawning, cancel: &Cancel) -> Output {
         let lowered = self.lowered.clone();
         with_lowered(self.run(engine, spawning, cancel).await, &lowered)
     }
 
-    /// Waits until there is a place for it among the children of its parent.
-    pub(crate) async fn enter(&mut self, engine: &Engine, spawning: &Spawning, cancel: &Cancel) {
+    /// Waits for a slot among the children of its parent.
+    pub(crate) async fn wait_for_slot(&mut self, engine: &Engine, spawning: &Spawning, cancel: &Cancel) {
         let process = self.launched.as_ref().and_then(|launched| launched.process());
-        // Where it can't be known who runs, it is not kept from running.
-        let place = engine.take_place(&self.thread, process, spawning.at_once, cancel).await;
-        self.place = Some(place.unwrap_or(Place::Taken));
+        // If it can't be known which children run, it may run.
+        let slot = engine.take_slot(&self.thread, process, spawning.at_once, cancel).await;
+        self.slot = Some(slot.unwrap_or(Slot::Taken));
     }
 
     async fn run(self, engine: &Engine, spawning: &Spawning, cancel: &Cancel) -> Output {
-        let place = self.place.unwrap_or(Place::Taken);
-        if place == Place::Over {
-            // It was ended, or came to its end, while it waited for its place. If there is a gate, it never opens.
-            let (other, thread) = (engine.clone(), self.thread.clone());
-            return match engine.tasks.block(move || other.child_standing(&thread, self.is_detached)).await {
+        let slot = self.slot.unwrap_or(Slot::Taken);
+        if slot == Slot::Over {
+            // It was stopped, or ended, while it waited for a slot. If there is a gate, it never opens.
+            return match engine.existing_child_result(&self.thread, self.is_detached) {
                 Ok(standing) => standing.unwrap_or_else(|| running(&self.thread)),
-                Err(error) => Output::error(format!("what became of the child is not known: {error}")),
+                Err(error) => Output::error(format!("the outcome of the child is unknown: {error}")),
             };
         }
         if let Some(launched) = self.launched {
-            if place == Place::Stopped {
+            if slot == Slot::Stopped {
                 // Its gate never opens.
                 drop(launched);
-                let (engine, stop) = (engine.clone(), cancel.said().unwrap_or(Stop::Cancelled));
+                let engine = engine.clone();
+                let stop = cancel.said().unwrap_or(Stop::Cancelled);
                 on_thread(move || _ = engine.stop(&self.thread, stop)).await;
                 return Output::error("interrupted: the thread was stopped before the child could be started");
             }
@@ -323,18 +318,18 @@ impl Child {
                 Err(error) => Output::error(error.to_string()),
             };
         }
-        // One that has no place because somebody said to stop hears that at once.
-        let leaving = engine.place_of(&self.thread);
+        // A child that got no slot because of a stop sees the stop at once.
+        let slot = engine.slot_of(&self.thread);
         let ended = engine.run_child(&self.thread, spawning, cancel).await;
-        drop(leaving);
+        drop(slot);
         match ended {
-            Ok(ended) => told_of(&ended),
+            Ok(ended) => child_result(&ended),
             Err(why) => Output::error(format!("child `{}` could not be run: {why}", self.thread)),
         }
     }
 }
 
-/// What a parent says of a child that a call started.
+/// The parent's record of a child that a call spawned.
 pub(crate) fn spawned(call: &CallId, child: &ThreadId, is_detached: bool) -> Event {
     let fields = json!({"call_id": call, "thread_id": child, "detached": is_detached});
     Event::ChildSpawned(match fields {
@@ -350,58 +345,55 @@ impl Engine {
         spawning: &Spawning,
         cancel: &Cancel,
     ) -> std::result::Result<Outcome, String> {
-        let (engine, child, children) = (self.clone(), child.clone(), spawning.children.clone());
-        let order = move || {
-            let end = engine.end_of_chain(&child).map_err(|error| error.to_string())?;
-            let manifest = engine.store.get(&end).map_err(|error| error.to_string())?.manifest;
-            children.assignment(&manifest).map(|work| (end, work))
-        };
-        let (end, work) = self.tasks.block(order).await?;
+        let end = self.end_of_chain(child).map_err(|error| error.to_string())?;
+        let manifest = self.store.get(&end).map_err(|error| error.to_string())?.manifest;
+        let work = spawning.children.assignment(&manifest)?;
         let input = Input { origin: Origin::Subagent, ..Input::nothing() };
-        // Whoever stops the parent stops the child; whoever stops the child does not stop its parent.
-        let resumed = self.clone().resumed(end, input, Arc::new(work), cancel.child(), Audience::default());
-        // A task of its own: whatever becomes of its parent's, it goes on.
+        // A stop of the parent stops the child; a stop of the child does not stop its parent.
+        let resumed = self.clone().resumed(end, input, Arc::new(work), cancel.child(), CallerEvents::default());
+        // A task of its own: it completes even if its parent's task ends.
         let task = self.tasks.spawn(resumed).map_err(|error| error.to_string())?;
         task.await.map_err(|error| error.to_string())
     }
 
-    /// What became of a child that was started before; nothing if it must be gone on with.
-    pub(crate) fn child_standing(&self, child: &ThreadId, is_detached: bool) -> Result<Option<Output>> {
+    /// The result of a child that was spawned before; none if it must be resumed.
+    pub(crate) fn existing_child_result(&self, child: &ThreadId, is_detached: bool) -> Result<Option<Output>> {
         let end = self.end_of_chain(child)?;
         let summary = self.store.get(&end)?;
         Ok(match summary.manifest.status {
-            status if status.is_terminal() => Some(told_of(&self.child_outcome(&end)?)),
-            _ if is_detached => self.elsewhere(&summary)?,
+            status if status.is_terminal() => Some(child_result(&self.child_outcome(&end)?)),
+            _ if is_detached => self.detached_result(&summary)?,
             _ => None,
         })
     }
 
-    /// The outcome of a child that has ended or waits.
+    /// The outcome of a child that has ended or is suspended.
     fn child_outcome(&self, end: &ThreadId) -> Result<Outcome> {
         get_status(&*self.store, &self.trust, end)
     }
 
-    /// What is told of a child that a process of its own was to run; nothing if there is none any more, and it is started again.
-    fn elsewhere(&self, child: &Summary) -> Result<Option<Output>> {
-        let (end, thread) = (&child.manifest, &child.manifest.thread_id);
+    /// The result of a detached child that has not ended; none if its process is gone, and it is started again.
+    fn detached_result(&self, child: &Summary) -> Result<Option<Output>> {
+        let end = &child.manifest;
+        let thread = &child.manifest.thread_id;
         if end.is_run_outside() || child.holder.is_some() {
             return Ok(Some(running(thread)));
         }
         if let Some(why) = end.suspended.as_ref().filter(|_| end.status == Status::Suspended) {
-            // One that waits for somebody goes on waiting; one whose process was lost goes on.
+            // A child that is suspended stays so; one whose process was lost is resumed.
             let is_lost = why.reason == SuspendReason::Error && why.code.as_deref() == Some("process_lost");
-            return if is_lost { Ok(None) } else { Ok(Some(told_of(&self.child_outcome(thread)?))) };
+            return if is_lost { Ok(None) } else { Ok(Some(child_result(&self.child_outcome(thread)?))) };
         }
-        // One that is about to take it is ended, so that it does not run beside the next. What it did by then is in the log.
+        // A process that is about to run it is ended, so that it does not run beside the next one. What it did by then is in the log.
         let process = started_for(&*self.store, &self.trust, end)?;
         let is_gone = process.is_none_or(|process| self.processes.end(&process).is_ok());
         Ok((!is_gone).then(|| running(thread)))
     }
 }
 
-impl Held {
-    /// The request that tells a parent what became of this thread, if this is its end.
-    pub(crate) fn settles(&self, status: Status) -> Option<Posted> {
+impl HeldThread {
+    /// The request that reports this thread's outcome to its parent, if this is its end.
+    pub(crate) fn child_settled_request(&self, status: Status) -> Option<Posted> {
         if !status.is_terminal() || status == Status::Continued {
             return None;
         }
@@ -412,31 +404,34 @@ impl Held {
         let outputs = returned.or_else(|| self.fold.manifest().outputs.clone());
         let parent = self.fold.manifest().parent_id.clone()?;
         let parent = self.engine.end_of_chain(&parent).ok()?;
-        let (thread_id, end_thread_id) = (self.fold.manifest().chain_root_id.clone(), self.thread().clone());
+        let thread_id = self.fold.manifest().chain_root_id.clone();
+        let end_thread_id = self.thread().clone();
         let end = ChildEnd { thread_id, end_thread_id, status, outputs };
         self.engine.posted(&parent, Request::ChildSettled(end)).ok()
     }
 }
 
-/// What a parent is told of a child, with the ceilings that are lower than it asked for.
+/// The result of a child, with the limits that are lower than requested.
 fn with_lowered(mut output: Output, lowered: &Limits) -> Output {
-    if let (true, Some(fields)) = (*lowered != Limits::default(), output.content.as_object_mut()) {
+    if *lowered != Limits::default()
+        && let Some(fields) = output.content.as_object_mut()
+    {
         fields.insert("limits".to_owned(), json!(lowered));
-        let note = "these ceilings are lower than you asked for: a child has no more than its parent, and no more money than the \
-                    parent has left without what it needs itself";
+        let note = "these limits are lower than you requested: a child gets no more than its parent has, and no more money than the \
+                    parent has left after reserving what it needs itself";
         fields.insert("note".to_owned(), json!(note));
     }
     output
 }
 
-/// What a parent is told of a child that goes on by itself.
+/// The result of a child that runs detached.
 fn running(thread: &ThreadId) -> Output {
     let content = json!({"success": true, "thread_id": thread, "status": Status::Running});
     Output { content, ..Output::default() }
 }
 
-/// What a parent is told of a child that ended or waits.
-fn told_of(outcome: &Outcome) -> Output {
+/// The result of a child that ended or is suspended.
+fn child_result(outcome: &Outcome) -> Output {
     let is_done = outcome.is_completed();
     let mut content = json!(outcome);
     content["success"] = json!(is_done);

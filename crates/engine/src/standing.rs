@@ -1,6 +1,6 @@
-//! How a thread stands, in one word, and who runs it.
+//! The state of a thread, in one word, and the process that runs it.
 //!
-//! Everything here only reads: it is what people, programs and agents are told, through whichever door they ask.
+//! Everything here only reads: it is what people, programs and agents get, through the library, the CLI or HTTP.
 
 use selvedge_log::Trust;
 use selvedge_model::event::Process;
@@ -11,30 +11,30 @@ use serde::Serialize;
 use crate::error::Result;
 use crate::fold::Fold;
 
-/// How many threads are looked at in one go.
+/// How many threads are read at a time.
 const PAGE: usize = 200;
 
-/// How a thread stands, in one word.
+/// The state of a thread, in one word.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Standing {
-    /// As its status says; if that is running, somebody alive runs it.
+    /// Its status; if that is running, a live process runs it.
     Is(Status),
-    /// It should go on, and nobody is there who does.
+    /// It should run, and no live process runs it.
     Stalled,
     /// It was deleted.
     Deleted,
-    /// Nobody knows it.
+    /// It does not exist.
     NotFound,
-    /// Its log is not what was signed, or nobody who is trusted signed it: nothing of it is shown.
+    /// Its log was changed after it was signed, or is not signed with a trusted key: nothing of it is shown.
     Unverified,
     /// It had not ended when the time was up.
     Timeout,
-    /// Whoever waited for it was stopped.
+    /// The wait for it was cancelled.
     Interrupted,
 }
 
 impl Standing {
-    /// The word for it.
+    /// Its name, as in JSON.
     pub fn as_str(self) -> &'static str {
         match self {
             Self::Is(status) => status.as_str(),
@@ -47,7 +47,7 @@ impl Standing {
         }
     }
 
-    /// The status of a thread of which this is said, if it has one.
+    /// The status of the thread, if this is one.
     pub fn status(self) -> Option<Status> {
         match self {
             Self::Is(status) => Some(status),
@@ -63,8 +63,8 @@ impl PartialEq<Status> for Standing {
 }
 
 impl From<&Summary> for Standing {
-    /// How a thread stands. One that an engine runs and that no live process holds is stalled; a run that no engine makes is its writer's
-    /// own.
+    /// The state of a thread. One that an engine runs and that no live process holds is stalled; a run that is made by another program is
+    /// not.
     fn from(thread: &Summary) -> Self {
         if thread.is_stalled() { Self::Stalled } else { Self::Is(thread.manifest.status) }
     }
@@ -88,20 +88,20 @@ impl std::fmt::Display for Standing {
     }
 }
 
-/// The process that was started to run a thread, or the chain that it is a part of: the parent's log names that of a child, the root's
-/// own log that of a chain which nobody started. None if whoever started it runs it too, or if who said so is gone.
+/// The process that was started to run a thread, or its chain: for a child, as its parent's log names it; for a chain without a parent, as
+/// the root's own log does. None if the process that created the thread runs it, too, or if that log is gone.
 pub(crate) fn started_for(store: &dyn Store, trust: &Trust, manifest: &Manifest) -> Result<Option<Process>> {
     let root = &manifest.chain_root_id;
     match Fold::load(store, manifest.parent_id.as_ref().unwrap_or(root), trust) {
         Ok(fold) if manifest.parent_id.is_some() => Ok(fold.process_of(root).cloned()),
         Ok(fold) => Ok(fold.thread().process.clone()),
-        // A number alone names nobody.
+        // A process id alone identifies no process.
         Err(StoreError::Deleted(_) | StoreError::NoThread(_)) => Ok(None),
         Err(error) => Err(error.into()),
     }
 }
 
-/// The live process that holds a thread; none holds a thread that is not there.
+/// The live process that holds a thread; none for a thread that does not exist.
 pub(crate) fn holder(store: &dyn Store, thread: &ThreadId) -> Result<Option<OwnerId>> {
     match store.get(thread) {
         Ok(found) => Ok(found.holder),
@@ -110,40 +110,41 @@ pub(crate) fn holder(store: &dyn Store, thread: &ThreadId) -> Result<Option<Owne
     }
 }
 
-/// A thread that somebody runs.
+/// A thread that a live process runs.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Active {
     /// The thread.
     pub thread_id: ThreadId,
-    /// What it is told to do.
+    /// Its directive.
     pub directive: Option<DirectiveId>,
-    /// What people call it.
+    /// Its title.
     pub title: Option<String>,
-    /// The thread that started it.
+    /// Its parent.
     pub parent_id: Option<ThreadId>,
     /// The active run.
     pub run_id: Option<RunId>,
-    /// Who runs it.
+    /// The process that runs it.
     pub holder: OwnerId,
-    /// When something was last heard of it.
+    /// When it last committed.
     pub updated_at: Timestamp,
 }
 
-/// The threads that somebody runs, in whichever process.
+/// The threads that live processes run.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct ActiveThreads {
-    /// Always: there may be none.
+    /// Always true, even if there are none.
     pub success: bool,
-    /// They, the newest first.
+    /// The threads, newest first.
     pub active_threads: Vec<Active>,
-    /// How many.
+    /// How many there are.
     pub count: usize,
 }
 
-/// The threads that somebody alive runs, in whichever process.
+/// The threads that live processes run, in any process.
 pub fn list_active(store: &dyn Store) -> Result<ActiveThreads> {
     let running = Filter { status: Some(Status::Running), ..Filter::default() };
-    let (mut active_threads, mut after) = (Vec::new(), None);
+    let mut active_threads = Vec::new();
+    let mut after = None;
     loop {
         let page = store.list(&running, after, PAGE)?;
         for Summary { manifest, holder, .. } in page.items {

@@ -1,22 +1,31 @@
 //! What starts a run: an input, and the request that asked for it.
 
+use selvedge_model::event::ManifestChanged;
 use selvedge_model::{Answered, Event, Input, Origin, RequestId, RequestKind, Verdict};
 
-use crate::held::{Delta, Held};
+use crate::held::{Delta, HeldThread};
 
 /// What starts a run.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub(crate) struct Start {
     pub(crate) input: Input,
-    /// The request that asked for it, if it has an id that its sender may use again.
-    pub(crate) request: Option<Asked>,
+    /// The request that asked for it, if its sender may send it again under the same id.
+    pub(crate) request: Option<RunRequest>,
+}
+
+/// What a run begins with, after it was admitted.
+#[derive(Clone, Debug)]
+pub(crate) struct Beginning {
+    pub(crate) start: Start,
+    /// The limits after the raise that the input asks for.
+    pub(crate) raised: Option<ManifestChanged>,
 }
 
 /// A request that asks for a run.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Asked {
+pub(crate) struct RunRequest {
     pub(crate) id: RequestId,
-    /// Whether it waits in the inbox, from which the commit that answers it takes it.
+    /// Whether it is pending in the inbox; the commit that answers it consumes it.
     pub(crate) is_posted: bool,
 }
 
@@ -26,13 +35,13 @@ impl Start {
         Self { input, request: None }
     }
 
-    /// The same, saying what was sent.
+    /// The same start, with the input of a request that was sent.
     pub(crate) fn with(self, (id, sent): (RequestId, Input)) -> Self {
         let input = Input { raise: self.input.raise.or(sent.raise), ..sent };
-        Self { input, request: Some(Asked { id, is_posted: true }) }
+        Self { input, request: Some(RunRequest { id, is_posted: true }) }
     }
 
-    /// A thread goes on that took over from another one.
+    /// The first run of a successor.
     pub(crate) fn continuing() -> Self {
         Self::of(Input::continuing())
     }
@@ -46,8 +55,8 @@ impl Start {
     }
 }
 
-impl Asked {
-    /// Puts into a delta what becomes of the request.
+impl RunRequest {
+    /// Adds the verdict on the request to a delta.
     pub(crate) fn answer(self, delta: &mut Delta, verdict: Verdict, why: Option<String>) {
         let request_id = self.id.clone();
         delta.events.push(Event::RequestAnswered(Answered { request_id, kind: RequestKind::Send, verdict, why }));
@@ -57,11 +66,11 @@ impl Asked {
     }
 }
 
-impl Held {
-    /// Where a run with this input comes from. The first run of a child goes on with what its parent asked for, in whichever process it is.
+impl HeldThread {
+    /// The origin of a run with this input. The first run of a child serves its parent's request, in whichever process it runs.
     pub(crate) fn origin(&self, input: &Input) -> String {
         let is_child = self.fold.manifest().parent_run_id.is_some();
-        let is_first = is_child && input.is_empty() && input.origin == Origin::User && self.is_unbegun();
+        let is_first = is_child && input.is_empty() && input.origin == Origin::User && self.is_unstarted();
         let origin = if is_first { &Origin::Subagent } else { &input.origin };
         origin.as_str().to_owned()
     }

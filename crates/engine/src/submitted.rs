@@ -1,4 +1,4 @@
-//! What was given to an engine and goes on by itself: awaited, or waited for.
+//! The handle of work that an engine does in the background: awaited, or waited for.
 
 use std::fmt;
 use std::future::Future;
@@ -9,16 +9,16 @@ use std::time::Duration;
 use selvedge_model::blocking::wait;
 
 use crate::error::Result;
-use crate::events::{Audience, RunEvent, Subscription};
+use crate::events::{CallerEvents, RunEvent, Subscription};
 use crate::outcome::Outcome;
 use crate::tasks::Task;
 
-/// Is told what is done for a caller, on the caller's own thread.
+/// Receives the events of the work done for a caller, on the caller's own thread.
 pub type Tell<'a> = dyn FnMut(RunEvent) + 'a;
 
-/// Something that an engine does for a caller. Awaited on any runtime, or waited for with [`Submitted::wait`], it is what came of it;
-/// dropped, it goes on all the same.
-#[must_use = "how it ended is only known when it is awaited"]
+/// Work that an engine does for a caller. Awaited on any runtime, or waited for with [`Submitted::wait`], it gives its outcome; dropped, the
+/// work continues.
+#[must_use = "the outcome is only known when it is awaited"]
 pub struct Submitted {
     task: Task<Result<Outcome>>,
     events: Subscription,
@@ -35,16 +35,18 @@ impl Submitted {
         Self { task, events }
     }
 
-    /// What is done for the caller, in order, until it is over: the commits of its runs, drafts, calls, notices.
+    /// The events of the work, in order, until it is over: commits of its runs, drafts, calls, notices.
     pub fn events(&mut self) -> &mut Subscription {
         &mut self.events
     }
 
-    /// Waits on this thread until it is over, telling what is done meanwhile. A caller that is too slow misses some of it, and is told
-    /// ([`RunEvent::Missed`]).
+    /// Waits on this thread until the work is over, passing its events to `tell`. A caller that is too slow misses events, and gets
+    /// [`RunEvent::Missed`] instead. On return everything is committed.
     pub fn wait(mut self, tell: &mut Tell<'_>) -> Result<Outcome> {
         while !self.events.is_closed() {
-            self.events.recv(Duration::MAX).into_iter().for_each(&mut *tell);
+            if let Some(event) = self.events.recv(Duration::MAX) {
+                tell(event);
+            }
         }
         wait(self.task)
     }
@@ -58,8 +60,8 @@ impl Future for Submitted {
     }
 }
 
-/// Says to a caller that nothing comes any more, when it is dropped: also if what was done for it panicked.
-pub(crate) struct Closing(pub(crate) Audience);
+/// Closes the caller's event queue on drop: also if the work panicked.
+pub(crate) struct Closing(pub(crate) CallerEvents);
 
 impl Drop for Closing {
     fn drop(&mut self) {

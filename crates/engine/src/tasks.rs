@@ -1,265 +1,245 @@
-//! Where runs go on: tasks of the engine's own runtime, and a private pool for everything that blocks.
+//! Runs are tasks, polled by a private pool of threads.
 //!
-//! - A run is a task. What it waits for (a model, a tool, a child) costs no thread.
-//! - The store blocks. What a run does between two waits runs on the pool: as many threads as make large groups of commits, and no more.
-//!   Nothing that may wait long runs there.
-//! - Code of tools that blocks gets a thread of its own ([`selvedge_model::blocking`]).
+//! - A run is a task. While it waits (for a model, a tool, a child) it occupies no thread.
+//! - The store blocks, so a task may block for moments while it is polled: the pool has as many threads as make large groups of commits, and
+//!   no more. Nothing that may take long happens there.
+//! - Waits for other threads read the store on a few threads of their own, so that a read does not queue after commits.
+//! - Blocking code of tools gets a thread of its own ([`selvedge_model::blocking`]).
+//! - Timers, and the sockets of models that call servers, belong to a small tokio runtime; every task is polled inside it.
 //!
-//! Threads are started when they are needed: an engine that only reads starts none.
+//! Threads are started on demand: an engine that only reads starts none.
 
-use std::collections::VecDeque;
-use std::future::Future;
+use std::any::Any;
+use std::future::{Future, poll_fn};
+use std::io;
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::pin::Pin;
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
-use std::task::{Context, Poll};
+use std::sync::atomic::{AtomicU8, Ordering};
+use std::sync::{Arc, Condvar, Mutex, PoisonError};
+use std::task::{Context, Poll, Wake, Waker};
 use std::thread;
 use std::time::Duration;
 
-use tokio::runtime::{Builder, Runtime};
+use selvedge_model::blocking::{BoxFuture, OnThread, Pool};
+use tokio::runtime::{Builder, Handle, Runtime};
 use tokio::sync::oneshot;
-use tokio::task::JoinHandle;
 
 use crate::error::{Error, Result};
 
-/// How many threads commit at the same time: measured, so many make groups as large as a thread for each run would.
+/// The most threads that commit at the same time: measured, this many make groups as large as one thread for each run would.
 const POOL_THREADS_MAX: usize = 64;
-/// How many threads poll the tasks. They only ever do so for a moment.
+/// The most threads that only read: a read does not queue after commits.
+const READERS_MAX: usize = 4;
+/// The number of threads that serve timers and sockets.
 const WORKERS: usize = 2;
 
-/// The runtime and the pool of an engine.
-#[derive(Default)]
+/// The tasks of an engine, and their threads.
 pub(crate) struct Tasks {
     runtime: Mutex<Option<Runtime>>,
-    pool: Pool,
-    going: Arc<Count>,
+    /// Starts the runtime.
+    starts: fn() -> io::Result<Runtime>,
+    pool: Arc<Pool>,
+    readers: Pool,
+    active: Arc<Count>,
 }
 
-/// How many tasks go on.
+/// The number of active tasks.
 #[derive(Default)]
 struct Count {
     count: Mutex<usize>,
     changed: Condvar,
 }
 
-/// A task goes on, until this is dropped.
-struct Going(Arc<Count>);
+/// Counts a task as active until it is dropped.
+struct ActiveTask(Arc<Count>);
 
-impl Going {
+impl ActiveTask {
     fn begin(count: &Arc<Count>) -> Self {
         *count.count.lock().unwrap_or_else(PoisonError::into_inner) += 1;
         Self(count.clone())
     }
 }
 
-impl Drop for Going {
+impl Drop for ActiveTask {
     fn drop(&mut self) {
         *self.0.count.lock().unwrap_or_else(PoisonError::into_inner) -= 1;
         self.0.changed.notify_all();
     }
 }
 
-impl Tasks {
-    /// Lets something go on by itself. It ends by itself, whatever becomes of what is given.
-    pub(crate) fn spawn<T: Send + 'static>(&self, work: impl Future<Output = T> + Send + 'static) -> Result<Task<T>> {
-        let going = Going::begin(&self.going);
-        let work = async move {
-            let _going = going;
-            work.await
-        };
-        let mut runtime = self.runtime.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some(runtime) = &*runtime {
-            return Ok(Task(runtime.spawn(work)));
+impl Default for Tasks {
+    fn default() -> Self {
+        Self {
+            runtime: Mutex::default(),
+            starts: || Builder::new_multi_thread().worker_threads(WORKERS).thread_name("runs").enable_time().build(),
+            pool: Arc::new(Pool::bounded(POOL_THREADS_MAX)),
+            readers: Pool::bounded(READERS_MAX),
+            active: Arc::default(),
         }
-        let started = Builder::new_multi_thread().worker_threads(WORKERS).thread_name("runs").enable_time().build();
-        let started = started.map_err(|error| Error::NoRuntime { why: error.to_string() })?;
-        Ok(Task(runtime.insert(started).spawn(work)))
+    }
+}
+
+impl Tasks {
+    /// Spawns a task. It runs to its end, even if the handle is dropped.
+    pub(crate) fn spawn<T: Send + 'static>(&self, work: impl Future<Output = T> + Send + 'static) -> Result<Task<T>> {
+        let (tell, told) = oneshot::channel();
+        let runtime = self.runtime()?;
+        let active = ActiveTask::begin(&self.active);
+        let work = async move {
+            let done = catch_panic(Box::pin(work)).await;
+            drop(active);
+            // The receiver may be gone.
+            _ = tell.send(done);
+        };
+        Arc::new(Polled {
+            work: Mutex::new(Some(Box::pin(work))),
+            state: AtomicU8::new(IDLE),
+            pool: self.pool.clone(),
+            runtime,
+        })
+        .wake();
+        Ok(Task(told))
     }
 
-    /// Waits until nothing goes on, at most this long; gives whether nothing does.
+    /// Makes sure that tasks can run.
+    pub(crate) fn start(&self) -> Result<()> {
+        self.runtime().map(|_| ())
+    }
+
+    fn runtime(&self) -> Result<Handle> {
+        let mut runtime = self.runtime.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(runtime) = &*runtime {
+            return Ok(runtime.handle().clone());
+        }
+        let started = (self.starts)().map_err(|error| Error::NoRuntime { why: error.to_string() })?;
+        Ok(runtime.insert(started).handle().clone())
+    }
+
+    /// Waits until no task is active, at most this long; returns whether none is.
     pub(crate) fn wait_idle(&self, most: Duration) -> bool {
-        let count = self.going.count.lock().unwrap_or_else(PoisonError::into_inner);
+        let count = self.active.count.lock().unwrap_or_else(PoisonError::into_inner);
         let (count, _) = self
-            .going
+            .active
             .changed
             .wait_timeout_while(count, most, |count| *count > 0)
             .unwrap_or_else(PoisonError::into_inner);
         *count == 0
     }
 
-    /// The same, not waited for.
-    pub(crate) fn soon(&self, work: impl FnOnce() + Send + 'static) {
-        self.pool.push(Box::new(move || {
-            // A panic was reported where it happened.
-            _ = catch_unwind(AssertUnwindSafe(work));
-        }));
+    /// Reads from the store for code that must not block. A panic is resumed where the result is awaited.
+    pub(crate) fn read<T: Send + 'static>(&self, work: impl FnOnce() -> T + Send + 'static) -> OnThread<T> {
+        self.readers.run(work)
     }
 
-    /// Does something that blocks, but not for long. A panic of it goes on where it is awaited.
-    pub(crate) async fn block<T: Send + 'static>(&self, work: impl FnOnce() -> T + Send + 'static) -> T {
-        let (tell, told) = oneshot::channel();
-        self.pool.push(Box::new(move || {
-            // The task that asked may be gone; what was done is dropped here then.
-            _ = tell.send(catch_unwind(AssertUnwindSafe(work)));
-        }));
-        match told.await {
-            Ok(Ok(done)) => done,
-            Ok(Err(panic)) => resume_unwind(panic),
-            // The pool runs whatever it was given.
-            Err(_) => resume_unwind(Box::new("what was to be done was dropped")),
-        }
+    /// Tasks that can't get any threads.
+    #[cfg(test)]
+    pub(crate) fn without_threads() -> Self {
+        let mut tasks = Self::default();
+        tasks.starts = || Err(io::Error::other("no threads"));
+        tasks
     }
 }
 
 impl Drop for Tasks {
     fn drop(&mut self) {
         let runtime = self.runtime.get_mut().unwrap_or_else(PoisonError::into_inner).take();
-        // The last handle of an engine may be dropped by a task, where waiting is not allowed. No task is left but that one: each holds
-        // a handle.
-        runtime.into_iter().for_each(Runtime::shutdown_background);
+        // The last handle of an engine may be dropped by a task, where waiting is not allowed. No other task is left then: each holds a
+        // handle.
+        if let Some(runtime) = runtime {
+            runtime.shutdown_background();
+        }
     }
 }
 
-/// Something that goes on by itself; awaited, what it comes to.
+/// The handle of a task; awaited, it gives the task's result.
 #[derive(Debug)]
-pub(crate) struct Task<T>(JoinHandle<T>);
+pub(crate) struct Task<T>(oneshot::Receiver<thread::Result<T>>);
 
 impl<T> Future for Task<T> {
     type Output = T;
 
     fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<T> {
         Pin::new(&mut self.0).poll(context).map(|done| match done {
-            Ok(done) => done,
-            Err(error) => match error.try_into_panic() {
-                Ok(panic) => resume_unwind(panic),
-                // Nothing aborts a task but the end of its runtime, which the task itself keeps from ending.
-                Err(_) => resume_unwind(Box::new("the engine was shut down")),
-            },
+            Ok(Ok(done)) => done,
+            Ok(Err(panic)) => resume_unwind(panic),
+            // Nothing drops a task before its end.
+            Err(_) => resume_unwind(Box::new("the engine was shut down")),
         })
     }
 }
 
-type Job = Box<dyn FnOnce() + Send>;
-
-/// Threads that do what they are given, in order; no more of them than are needed.
-#[derive(Default)]
-struct Pool {
-    shared: Arc<Shared>,
+/// The result of a future, or its panic.
+pub(crate) async fn catch_panic<T>(mut work: BoxFuture<'_, T>) -> thread::Result<T> {
+    poll_fn(move |context| match catch_unwind(AssertUnwindSafe(|| work.as_mut().poll(context))) {
+        Ok(Poll::Ready(done)) => Poll::Ready(Ok(done)),
+        Ok(Poll::Pending) => Poll::Pending,
+        Err(panic) => Poll::Ready(Err(panic)),
+    })
+    .await
 }
 
-#[derive(Default)]
-struct Shared {
-    state: Mutex<State>,
-    given: Condvar,
+/// The message of a panic.
+pub(crate) fn panic_message(panic: &(dyn Any + Send)) -> String {
+    let text = panic.downcast_ref::<&str>().map(|text| (*text).to_owned());
+    text.or_else(|| panic.downcast_ref::<String>().cloned()).unwrap_or_else(|| "without a message".to_owned())
 }
 
-#[derive(Default)]
-struct State {
-    jobs: VecDeque<Job>,
-    threads: usize,
-    idle: usize,
-    is_closed: bool,
+/// A task as the pool has it: polled by one thread at a time, once for all wake-ups since the last poll.
+struct Polled {
+    /// None after it has ended.
+    work: Mutex<Option<BoxFuture<'static, ()>>>,
+    state: AtomicU8,
+    pool: Arc<Pool>,
+    runtime: Handle,
 }
 
-impl Shared {
-    fn lock(&self) -> MutexGuard<'_, State> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
-    }
+/// It is neither polled nor queued.
+const IDLE: u8 = 0;
+/// It is polled, or queued for it.
+const QUEUED: u8 = 1;
+/// The same, and it was woken since: it is polled once more.
+const WOKEN: u8 = 2;
 
-    /// Does what is given until the pool is gone.
-    fn work(&self) {
-        let mut state = self.lock();
-        loop {
-            if let Some(job) = state.jobs.pop_front() {
-                drop(state);
-                job();
-                state = self.lock();
-                continue;
-            }
-            if state.is_closed {
-                return;
-            }
-            state.idle += 1;
-            state = self.given.wait(state).unwrap_or_else(PoisonError::into_inner);
-            state.idle = state.idle.saturating_sub(1);
+impl Wake for Polled {
+    fn wake(self: Arc<Self>) {
+        let next = |state| Some(if state == IDLE { QUEUED } else { WOKEN });
+        if self.state.fetch_update(Ordering::AcqRel, Ordering::Acquire, next) == Ok(IDLE) {
+            self.queue();
         }
     }
 }
 
-impl Pool {
-    fn push(&self, job: Job) {
-        let mut state = self.shared.lock();
-        state.jobs.push_back(job);
-        if state.jobs.len() > state.idle && state.threads < POOL_THREADS_MAX {
-            let shared = self.shared.clone();
-            if thread::Builder::new().name("commits".to_owned()).spawn(move || shared.work()).is_ok() {
-                state.threads += 1;
-                return;
-            }
-            if state.threads == 0 {
-                // No thread at all can be had: it is done here.
-                let job = state.jobs.pop_back();
-                drop(state);
-                job.into_iter().for_each(|job| job());
-                return;
-            }
-        }
-        drop(state);
-        self.shared.given.notify_one();
+impl Polled {
+    fn queue(self: Arc<Self>) {
+        self.pool.clone().go(move || self.poll());
     }
-}
 
-impl Drop for Pool {
-    fn drop(&mut self) {
-        // Not waited for: the last handle of an engine may be dropped by one of them.
-        self.shared.lock().is_closed = true;
-        self.shared.given.notify_all();
+    fn poll(self: Arc<Self>) {
+        // This poll sees everything that woke it until now.
+        self.state.swap(QUEUED, Ordering::AcqRel);
+        let waker = Waker::from(self.clone());
+        let _inside = self.runtime.enter();
+        let mut work = self.work.lock().unwrap_or_else(PoisonError::into_inner);
+        let Some(active) = work.as_mut() else { return };
+        if active.as_mut().poll(&mut Context::from_waker(&waker)).is_ready() {
+            *work = None;
+            return;
+        }
+        drop(work);
+        if self.state.compare_exchange(QUEUED, IDLE, Ordering::AcqRel, Ordering::Acquire).is_err() {
+            self.queue();
+        }
     }
 }
 
 #[cfg(test)]
 mod tests {
-    use std::sync::atomic::{AtomicUsize, Ordering};
-
     use selvedge_model::blocking::wait;
 
     use super::*;
 
     #[test]
-    fn everything_that_is_given_is_done_by_no_more_threads_than_allowed() {
-        let tasks = Arc::new(Tasks::default());
-        let (inside, most) = (Arc::new(AtomicUsize::new(0)), Arc::new(AtomicUsize::new(0)));
-        let work = |number: usize| {
-            let (tasks, inside, most) = (tasks.clone(), inside.clone(), most.clone());
-            async move {
-                let blocking = move || {
-                    most.fetch_max(inside.fetch_add(1, Ordering::SeqCst) + 1, Ordering::SeqCst);
-                    thread::sleep(Duration::from_millis(1));
-                    inside.fetch_sub(1, Ordering::SeqCst);
-                    number
-                };
-                tasks.block(blocking).await
-            }
-        };
-        let given: Vec<_> = (0..500).map(|number| tasks.spawn(work(number)).unwrap()).collect();
-        let done: Vec<usize> = given.into_iter().map(wait).collect();
-        assert_eq!(done, (0..500).collect::<Vec<_>>());
-        let (most, threads) = (most.load(Ordering::SeqCst), tasks.pool.shared.lock().threads);
-        assert!((1..=POOL_THREADS_MAX).contains(&most) && threads <= POOL_THREADS_MAX, "{most} of {threads}");
-    }
-
-    #[test]
-    fn a_panic_goes_on_where_it_is_awaited_and_the_pool_goes_on_without_it() {
-        let tasks = Arc::new(Tasks::default());
-        let own = tasks.clone();
-        let panicking = tasks.spawn(async move { own.block(|| resume_unwind(Box::new("so"))).await }).unwrap();
-        let ended: std::thread::Result<()> = catch_unwind(AssertUnwindSafe(|| wait(panicking)));
-        assert_eq!(ended.unwrap_err().downcast_ref::<&str>(), Some(&"so"));
-        assert_eq!(wait(tasks.block(|| 7)), 7);
-    }
-
-    #[test]
-    fn it_is_idle_once_everything_has_ended_also_by_a_panic() {
+    fn it_is_idle_after_every_task_has_ended_also_by_a_panic() {
         let tasks = Tasks::default();
         let (tell, told) = oneshot::channel::<()>();
         let one = tasks.spawn(async { _ = told.await }).unwrap();
@@ -272,10 +252,26 @@ mod tests {
     }
 
     #[test]
+    fn a_read_does_not_queue_after_commits() {
+        let tasks = Arc::new(Tasks::default());
+        let (go_on, held) = std::sync::mpsc::channel::<()>();
+        let held = Arc::new(Mutex::new(held));
+        // As many tasks as there are threads block, as on a slow disk.
+        let block = |_| {
+            let held = held.clone();
+            tasks.spawn(async move { _ = held.lock().unwrap_or_else(PoisonError::into_inner).recv() }).unwrap()
+        };
+        let blocked: Vec<_> = (0..POOL_THREADS_MAX + 1).map(block).collect();
+        assert_eq!(wait(tasks.read(|| 7)), 7);
+        drop(go_on);
+        blocked.into_iter().for_each(wait);
+    }
+
+    #[test]
     fn the_last_handle_may_be_dropped_anywhere() {
         let tasks = Arc::new(Tasks::default());
         let own = tasks.clone();
-        let done = tasks.spawn(async move { own.block(|| 1).await }).unwrap();
+        let done = tasks.spawn(async move { own.read(|| 1).await }).unwrap();
         drop(tasks);
         assert_eq!(wait(done), 1);
     }

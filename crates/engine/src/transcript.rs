@@ -12,13 +12,13 @@ use serde_json::Value;
 
 use crate::error::Result;
 
-/// The most bytes of text that are given; the newest count.
+/// The most bytes of text that are returned; older lines are left out.
 pub const CONTENT_BYTES_MAX: usize = 1 << 20;
 
 /// A thread's messages as readable text.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Transcript {
-    /// Always: there may be no messages yet.
+    /// Always true, even if there are no messages yet.
     pub success: bool,
     /// The thread.
     pub thread_id: ThreadId,
@@ -28,8 +28,8 @@ pub struct Transcript {
     pub truncated: bool,
 }
 
-/// The messages of a thread as readable text, or the last lines of it. The log is read as a stream and checked on the way: what is given is
-/// what was signed.
+/// The messages of a thread as readable text, or the last lines of it. The log is streamed and verified on the way: on success, the text is
+/// that of a valid, signed log.
 pub fn read_transcript(
     store: &dyn Store,
     trust: &Trust,
@@ -59,7 +59,7 @@ struct Kept {
 
 impl Kept {
     fn add(&mut self, text: &str) {
-        // An empty line stands between two messages; behind the last one it would be the last line.
+        // An empty line separates two messages; after the last one it would be the last line.
         let between = if self.lines.is_empty() { "" } else { "\n" };
         for line in between.split_inclusive('\n').chain(text.split_inclusive('\n')) {
             self.bytes += line.len();

@@ -1,17 +1,18 @@
-//! Waiting for threads, in this process or any other.
+//! Waits for threads, in this process or any other.
 //!
-//! What holds:
+//! Invariants:
 //!
-//! - A wait ends with the run that was active when it began, whatever runs afterwards; where no run is active it ends at once with how
-//!   the thread stands. A run that hands itself over goes on in the successor's first run, as often as that happens.
-//! - Whatever ends a run ends the wait, a suspension too: it may last for ever, and somebody is needed.
-//! - A wait never lasts for a dead process: a run whose process is gone, a child whose process died before it began, and a successor
-//!   that no process starts, are `stalled`. A wait only reads: the next process that takes the thread's lease settles it.
-//! - A run that no engine makes is waited for: its writer ends it.
-//! - What is given was signed: whoever has ended is read and checked once, at the end of the wait and not while it lasts.
-//! - No wake-up is lost: the place in the feed is taken before the first look. Deaths are in no feed, so everybody looks twice a second.
+//! - A wait ends with the run that was active when it began, whatever runs afterwards; without an active run it ends at once with the state
+//!   of the thread. A run that hands off continues in the first run of the successor, however often that happens.
+//! - Every end of a run ends the wait, also a suspension: that may last for ever, until a person acts.
+//! - A wait never lasts for a dead process: a run whose process is gone, a child whose process died before it began, and a successor that no
+//!   process starts, are `stalled`. A wait only reads: the next process that acquires the thread's lease settles it.
+//! - A run that is made by another program is waited for: that program ends it.
+//! - Outcomes come from verified logs: the log of a thread that ended is read and verified once, at the end of the wait and not during it.
+//! - No wake-up is lost: the feed position is read before the first check. The feed does not report deaths, so every thread is checked twice
+//!   a second.
 //!
-//! `decide` is pure: what the registry says goes in, what to do comes out.
+//! `decide` is pure: the registry's view goes in, what to do comes out.
 
 use std::collections::{BTreeMap, HashSet};
 use std::future::{Future, poll_fn};
@@ -20,6 +21,7 @@ use std::task::Poll;
 use std::time::{Duration, Instant};
 
 use selvedge_log::Trust;
+use selvedge_model::blocking::BoxFuture;
 use selvedge_model::tool::Processes;
 use selvedge_model::{Cancel, Manifest, Run, RunId, RunStatus, Status, Stop, ThreadId};
 use selvedge_store::{Error as StoreError, Store, Summary};
@@ -30,40 +32,62 @@ use crate::error::{Error, Result};
 use crate::outcome::{self, Outcome, Outcomes};
 use crate::standing::{Standing, started_for};
 
-/// How often everybody looks, told or not.
-const LOOK: Duration = Duration::from_millis(500);
-/// How often somebody looks whether they are still to wait.
-const STOP: Duration = Duration::from_millis(100);
-/// How long nobody need have a thread that is about to be started: between a handoff or a spawn and its first run.
+/// How often every thread is checked, with or without news.
+const CHECK_EVERY: Duration = Duration::from_millis(500);
+/// How often a blocking wait checks whether it was cancelled.
+const CANCEL_POLL: Duration = Duration::from_millis(100);
+/// How long a thread that is about to be started may be without a holder: between a handoff or a spawn and its first run.
 const GRACE: Duration = Duration::from_secs(2);
-/// How many commits are taken from the feed at once.
+/// How many commits are read from the feed at once.
 const FEED: usize = 1000;
-/// How many threads of a chain are followed at most.
+/// The most threads of a chain that are followed.
 const LINKS_MAX: usize = 10_000;
 
 impl Engine {
-    /// Waits for threads, at most this long; gives the outcome of each. Only reads.
+    /// Waits for threads, at most this long; returns the outcome of each. Only reads.
     pub fn wait(&self, threads: &[ThreadId], timeout: Duration, cancel: &Cancel) -> Result<Outcomes> {
         wait_threads(&*self.store, &self.trust, &*self.processes, threads, timeout, cancel)
     }
 
-    /// The same, without a thread that waits. It needs a runtime of tokio with timers, as the tools of a run have.
+    /// Waits for threads in a task, so that the result can be awaited on any runtime. Only `cancel` and the timeout end the wait; dropping
+    /// the future does not.
+    pub fn submit_wait(
+        &self,
+        threads: Vec<ThreadId>,
+        timeout: Duration,
+        cancel: Cancel,
+    ) -> Result<BoxFuture<'static, Result<Outcomes>>> {
+        let engine = self.clone();
+        let task = self.tasks.spawn(async move { engine.wait_async(&threads, timeout, &cancel).await })?;
+        Ok(Box::pin(task))
+    }
+
+    /// Completes when there may be a commit after `position`, or when the timeout is over: the caller reads the feed again either way. It
+    /// can be awaited on any runtime.
+    pub fn submit_feed_wait(&self, position: u64, timeout: Duration) -> Result<BoxFuture<'static, ()>> {
+        let engine = self.clone();
+        let task = self.tasks.spawn(async move { engine.feed.after(position, timeout).await })?;
+        Ok(Box::pin(task))
+    }
+
+    /// The same, without blocking a thread. It needs a tokio runtime with timers, as the tools of a run have.
     pub async fn wait_async(&self, threads: &[ThreadId], timeout: Duration, cancel: &Cancel) -> Result<Outcomes> {
         let engine = self.clone();
-        let mut all = All::of(threads, timeout);
-        let mut position = self.tasks.block(move || engine.store.position()).await?;
+        let mut all = WaitSet::of(threads, timeout);
+        let mut position = self.tasks.read(move || engine.store.position()).await?;
         loop {
-            let (engine, said) = (self.clone(), cancel.said());
+            let engine = self.clone();
+            let said = cancel.said();
             let look = move || {
-                all.look(&*engine.store, &engine.trust, &*engine.processes, said)?;
+                all.check(&*engine.store, &engine.trust, &*engine.processes, said)?;
                 Ok::<_, Error>(all)
             };
-            all = self.tasks.block(look).await?;
+            all = self.tasks.read(look).await?;
             if all.open.is_empty() {
                 return Ok(Outcomes::new(all.results));
             }
             let mut stopped = pin!(cancel.stopped());
-            let mut woken = pin!(self.feed.after(position, all.left().min(LOOK)));
+            let mut woken = pin!(self.feed.after(position, all.left().min(CHECK_EVERY)));
             poll_fn(|context| match stopped.as_mut().poll(context) {
                 Poll::Ready(_) => Poll::Ready(()),
                 Poll::Pending => woken.as_mut().poll(context),
@@ -71,15 +95,15 @@ impl Engine {
             .await;
             let engine = self.clone();
             let next = move || {
-                all.turn(&*engine.store, &mut position)?;
+                all.read_feed(&*engine.store, &mut position)?;
                 Ok::<_, Error>((all, position))
             };
-            (all, position) = self.tasks.block(next).await?;
+            (all, position) = self.tasks.read(next).await?;
         }
     }
 }
 
-/// Waits for threads, at most this long; gives what came of each.
+/// Waits for threads, at most this long; returns the outcome of each. Only reads.
 pub fn wait_threads(
     store: &dyn Store,
     trust: &Trust,
@@ -88,47 +112,47 @@ pub fn wait_threads(
     timeout: Duration,
     cancel: &Cancel,
 ) -> Result<Outcomes> {
-    let mut all = All::of(threads, timeout);
-    // Asked before the first look: what is committed in between is looked for again, never missed.
+    let mut all = WaitSet::of(threads, timeout);
+    // Read before the first check: what is committed in between is seen again, never missed.
     let mut position = store.position()?;
     loop {
-        all.look(store, trust, processes, cancel.said())?;
+        all.check(store, trust, processes, cancel.said())?;
         if all.open.is_empty() {
             return Ok(Outcomes::new(all.results));
         }
-        store.wait(position, all.left().min(STOP))?;
-        all.turn(store, &mut position)?;
+        store.wait(position, all.left().min(CANCEL_POLL))?;
+        all.read_feed(store, &mut position)?;
     }
 }
 
 /// All threads that are waited for together.
-struct All {
-    open: Vec<Waiting>,
+struct WaitSet {
+    open: Vec<WaitEntry>,
     results: BTreeMap<ThreadId, Outcome>,
     deadline: Option<Instant>,
-    /// When everything was looked at last.
+    /// When every thread was checked last.
     looked_at: Instant,
-    /// The threads that were committed to since the last look; everything is looked at if that is not known.
+    /// The threads with commits since the last check; none if that is unknown, and every thread is checked.
     news: Option<HashSet<ThreadId>>,
 }
 
-impl All {
+impl WaitSet {
     fn of(threads: &[ThreadId], timeout: Duration) -> Self {
-        let open = threads.iter().collect::<HashSet<_>>().into_iter().map(Waiting::new).collect();
+        let open = threads.iter().collect::<HashSet<_>>().into_iter().map(WaitEntry::new).collect();
         let deadline = Instant::now().checked_add(timeout);
         Self { open, results: BTreeMap::new(), deadline, looked_at: Instant::now(), news: None }
     }
 
     /// How much time is left.
     fn left(&self) -> Duration {
-        self.deadline.map_or(LOOK, |deadline| deadline.saturating_duration_since(Instant::now()))
+        self.deadline.map_or(CHECK_EVERY, |deadline| deadline.saturating_duration_since(Instant::now()))
     }
 
-    /// Looks at every thread of which there is news; if the time is over, or it is to stop, nothing stays open.
-    fn look(&mut self, store: &dyn Store, trust: &Trust, processes: &dyn Processes, stop: Option<Stop>) -> Result<()> {
+    /// Checks every thread that has news. If the time is over, or the wait is cancelled, nothing stays open.
+    fn check(&mut self, store: &dyn Store, trust: &Trust, processes: &dyn Processes, stop: Option<Stop>) -> Result<()> {
         for mut waiting in std::mem::take(&mut self.open) {
             let is_news = self.news.as_ref().is_none_or(|news| news.contains(&waiting.at));
-            match if is_news { waiting.look(store, trust, processes)? } else { None } {
+            match if is_news { waiting.check(store, trust, processes)? } else { None } {
                 Some(outcome) => _ = self.results.insert(waiting.asked.clone(), waiting.asked_for(outcome)),
                 None => self.open.push(waiting),
             }
@@ -147,15 +171,15 @@ impl All {
         Ok(())
     }
 
-    /// Takes up what was committed behind a place in the feed.
-    fn turn(&mut self, store: &dyn Store, position: &mut u64) -> Result<()> {
+    /// Reads what was committed after a feed position.
+    fn read_feed(&mut self, store: &dyn Store, position: &mut u64) -> Result<()> {
         self.news = None;
-        if self.looked_at.elapsed() < LOOK {
+        if self.looked_at.elapsed() < CHECK_EVERY {
             let page = store.after(*position, FEED)?;
             *position = page.last().map_or(*position, |last| last.position);
             self.news = Some(page.into_iter().map(|commitment| commitment.thread).collect());
         } else {
-            // Taken before everything is looked at again.
+            // Read before every thread is checked again.
             *position = store.position()?;
             self.looked_at = Instant::now();
         }
@@ -166,48 +190,48 @@ impl All {
 /// What is waited for at one thread.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Target {
-    /// Nobody has looked yet.
-    Whatever,
+    /// It has not been checked yet.
+    Unknown,
     /// The end of this run.
     Run(RunId),
     /// The end of the first run.
     First,
 }
 
-/// What the registry says of a thread.
+/// The registry's view of a thread.
 #[derive(Clone, Debug)]
-pub(crate) struct Seen {
+pub(crate) struct ThreadView {
     pub(crate) manifest: Manifest,
     pub(crate) runs: Vec<Run>,
-    /// Whether somebody alive has it, or may be about to start it.
+    /// Whether a live process holds it, or may be about to start it.
     pub(crate) is_held: bool,
-    /// Whether its last run handed it over, as opposed to somebody who resumed it later.
-    pub(crate) is_handed_over: bool,
+    /// Whether its last run handed it off, as opposed to a later resume.
+    pub(crate) is_handed_off: bool,
 }
 
 /// What to do about a thread.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Step {
-    /// Look again later, for this.
+    /// Check again later, for this.
     Wait(Target),
-    /// Look again later, and not for ever: nobody has it.
+    /// Check again later, but not for ever: no process holds it.
     Unheld(Target),
-    /// Go on with this thread.
+    /// Continue with this thread.
     Follow(ThreadId, Target),
-    /// It has ended so.
+    /// It has ended, in this state.
     Over(Standing, Option<RunId>),
 }
 
-/// What to do about a thread that is seen like this.
-pub(crate) fn decide(target: &Target, seen: &Seen) -> Step {
-    let Seen { manifest, runs, is_held, is_handed_over } = seen;
+/// What to do about a thread in this view.
+pub(crate) fn decide(target: &Target, seen: &ThreadView) -> Step {
+    let ThreadView { manifest, runs, is_held, is_handed_off } = seen;
     let next = chain::next(manifest);
     let target = match (target, manifest.status, &manifest.run_id, next.clone()) {
-        // The chain had grown before anybody waited.
-        (Target::Whatever, Status::Continued, _, Some(next)) => return Step::Follow(next, Target::Whatever),
-        (Target::Whatever, Status::Running, Some(run), _) => Target::Run(run.clone()),
-        (Target::Whatever, Status::Running | Status::Created, ..) => Target::First,
-        (Target::Whatever, status, ..) => return Step::Over(status.into(), runs.last().map(|run| run.run_id.clone())),
+        // It was continued before the wait began.
+        (Target::Unknown, Status::Continued, _, Some(next)) => return Step::Follow(next, Target::Unknown),
+        (Target::Unknown, Status::Running, Some(run), _) => Target::Run(run.clone()),
+        (Target::Unknown, Status::Running | Status::Created, ..) => Target::First,
+        (Target::Unknown, status, ..) => return Step::Over(status.into(), runs.last().map(|run| run.run_id.clone())),
         (target, ..) => target.clone(),
     };
     let run = match &target {
@@ -215,13 +239,11 @@ pub(crate) fn decide(target: &Target, seen: &Seen) -> Step {
         _ => runs.first(),
     };
     let is_last = |run: &Run| runs.last().is_some_and(|last| last.run_id == run.run_id);
-    let ended_as =
-        run.filter(|run| run.meta.status != RunStatus::Running).map(|run| match *is_handed_over && is_last(run) {
-            true => Status::Continued,
-            false => run.meta.thread_status(),
-        });
+    let ended_as = run
+        .filter(|run| run.meta.status != RunStatus::Running)
+        .map(|run| if *is_handed_off && is_last(run) { Status::Continued } else { run.meta.thread_status() });
     match (ended_as, manifest.status, next) {
-        // A handoff whose other half was not seen yet is looked for again.
+        // The other half of a handoff is not visible yet: check again.
         (Some(Status::Continued), _, None) => Step::Wait(target),
         (Some(Status::Continued) | None, Status::Continued, Some(next)) => Step::Follow(next, Target::First),
         (Some(Status::Continued), _, Some(next)) => Step::Follow(next, Target::First),
@@ -229,13 +251,13 @@ pub(crate) fn decide(target: &Target, seen: &Seen) -> Step {
         (None, Status::Running | Status::Created, _) if *is_held => Step::Wait(target),
         (None, Status::Running, _) => Step::Over(Standing::Stalled, run.map(|run| run.run_id.clone())),
         (None, Status::Created, _) => Step::Unheld(target),
-        // Somebody settled it without ending its run.
+        // It was settled without an end of its run.
         (None, status, _) => Step::Over(status.into(), run.map(|run| run.run_id.clone())),
     }
 }
 
 /// One thread that is waited for, and how far its chain was followed.
-struct Waiting {
+struct WaitEntry {
     asked: ThreadId,
     at: ThreadId,
     target: Target,
@@ -243,19 +265,19 @@ struct Waiting {
     unheld_since: Option<Instant>,
 }
 
-impl Waiting {
+impl WaitEntry {
     fn new(asked: &ThreadId) -> Self {
         Self {
             asked: asked.clone(),
             at: asked.clone(),
-            target: Target::Whatever,
+            target: Target::Unknown,
             followed: HashSet::new(),
             unheld_since: None,
         }
     }
 
-    /// Looks as far as the chain goes; gives what came of it, once it is over.
-    fn look(&mut self, store: &dyn Store, trust: &Trust, processes: &dyn Processes) -> Result<Option<Outcome>> {
+    /// Follows the chain as far as it goes; returns the outcome, once it is over.
+    fn check(&mut self, store: &dyn Store, trust: &Trust, processes: &dyn Processes) -> Result<Option<Outcome>> {
         loop {
             let Some((summary, is_deleted)) = chain::known(store, &self.at)? else {
                 return Ok(Some(self.lost()));
@@ -267,13 +289,14 @@ impl Waiting {
                     // It was deleted just now.
                     None => continue,
                 },
-                (true, Some(next)) if self.target == Target::Whatever => Step::Follow(next, Target::Whatever),
+                (true, Some(next)) if self.target == Target::Unknown => Step::Follow(next, Target::Unknown),
                 (true, Some(next)) => Step::Follow(next, Target::First),
                 (true, None) => Step::Over(Standing::Deleted, None),
             };
             match step {
                 Step::Wait(target) => {
-                    (self.target, self.unheld_since) = (target, None);
+                    self.target = target;
+                    self.unheld_since = None;
                     return Ok(None);
                 }
                 Step::Unheld(target) => {
@@ -281,7 +304,7 @@ impl Waiting {
                     if self.unheld_since.get_or_insert_with(Instant::now).elapsed() < GRACE {
                         return Ok(None);
                     }
-                    let why = "nobody has started it".to_owned();
+                    let why = "no process has started it".to_owned();
                     let outcome = Outcome::of_log(store, trust, &self.at, Standing::Stalled, None)?;
                     return Ok(Some(outcome.because(Some(why))));
                 }
@@ -293,7 +316,9 @@ impl Waiting {
                         let why = format!("its chain leads in a circle, back to `{next}`");
                         return Ok(Some(Outcome::bare(Standing::Stalled, self.at.clone(), Some(why))));
                     }
-                    (self.at, self.target, self.unheld_since) = (next, target, None);
+                    self.at = next;
+                    self.target = target;
+                    self.unheld_since = None;
                 }
                 Step::Over(Standing::Deleted, _) => return outcome::deleted(store, &summary.manifest).map(Some),
                 Step::Over(standing, run) => {
@@ -311,32 +336,35 @@ impl Waiting {
         Outcome { original_thread_id, ..outcome }
     }
 
-    /// What is said of a thread that nobody knows.
+    /// The outcome of a thread that does not exist.
     fn lost(&self) -> Outcome {
-        match self.at == self.asked {
-            true => Outcome::unknown(self.at.clone()),
-            false => {
-                let why = format!("`{}` goes on as `{}`, which nobody knows", self.asked, self.at);
-                Outcome::bare(Standing::Stalled, self.at.clone(), Some(why))
-            }
+        if self.at == self.asked {
+            return Outcome::unknown(self.at.clone());
         }
+        let why = format!("`{}` was continued as `{}`, which does not exist", self.asked, self.at);
+        Outcome::bare(Standing::Stalled, self.at.clone(), Some(why))
     }
 
-    /// What is said of a thread that has not ended.
+    /// The outcome of a thread that has not ended.
     fn unfinished(&self, store: &dyn Store, trust: &Trust, status: Standing) -> Result<Outcome> {
         match chain::known(store, &self.at)? {
             Some((Summary { manifest, .. }, false)) => {
                 let run = manifest.run_id.clone();
                 let outcome = Outcome::of_log(store, trust, &self.at, status, run.as_ref())?;
-                Ok(outcome.because(Some(format!("it is {} still", manifest.status))))
+                Ok(outcome.because(Some(format!("it is still {}", manifest.status))))
             }
             _ => Ok(Outcome::bare(status, self.at.clone(), None)),
         }
     }
 }
 
-/// What the registry says of a thread; nothing if it was deleted meanwhile.
-fn see(store: &dyn Store, trust: &Trust, processes: &dyn Processes, mut summary: Summary) -> Result<Option<Seen>> {
+/// The registry's view of a thread; none if it was deleted meanwhile.
+fn see(
+    store: &dyn Store,
+    trust: &Trust,
+    processes: &dyn Processes,
+    mut summary: Summary,
+) -> Result<Option<ThreadView>> {
     loop {
         let thread = summary.manifest.thread_id.clone();
         let is_held = match summary.manifest.status {
@@ -349,13 +377,13 @@ fn see(store: &dyn Store, trust: &Trust, processes: &dyn Processes, mut summary:
             Err(StoreError::Deleted(_) | StoreError::NoThread(_)) => return Ok(None),
             Err(error) => return Err(error.into()),
         };
-        // The process that ran it may have ended it and left between two of these questions.
+        // The process that ran it may have ended it and exited between two of these reads.
         let Some((now, false)) = chain::known(store, &thread)? else { return Ok(None) };
         let is_same =
             (now.manifest.status, &now.manifest.run_id) == (summary.manifest.status, &summary.manifest.run_id);
         if is_held || is_same {
-            let is_handed_over = now.manifest.status == Status::Continued && chain::is_handed_over(store, &thread)?;
-            return Ok(Some(Seen { manifest: now.manifest, runs, is_held, is_handed_over }));
+            let is_handed_off = now.manifest.status == Status::Continued && chain::is_handed_off(store, &thread)?;
+            return Ok(Some(ThreadView { manifest: now.manifest, runs, is_held, is_handed_off }));
         }
         summary = now;
     }
@@ -375,7 +403,7 @@ fn may_be_started(store: &dyn Store, trust: &Trust, processes: &dyn Processes, t
     if let Some(before) = &manifest.continuation_of {
         return is_held(before);
     }
-    // Where it can't be known who was started for it, the holder of its parent may be the one.
+    // If it can't be known which process was started for it, the holder of its parent may be the one.
     match started_for(store, trust, manifest).ok().flatten() {
         Some(process) => Ok(processes.may_live(&process)),
         None => manifest.parent_id.as_ref().map_or(Ok(false), is_held),

@@ -1,10 +1,10 @@
-//! What happens beside the runs of this process: requests come, running time ends, and the process is alive.
+//! Watches the runs of this process: requests that arrive, running times that end; and records that the process is alive.
 //!
-//! One thread of the operating system watches for all of them, as long as any thread runs here. Ten times a second it records a beat and
-//! asks for the number of the newest request; only a run to which a request came has its inbox read. So a run that waits costs nothing.
+//! One thread of the operating system does this for all runs, while there are any. Ten times a second it records a heartbeat and reads the
+//! number of the newest request; only the inbox of a run that got a request is read. So a waiting run costs nothing.
 //!
-//! - A request that came before a run was watched is found when its watching begins, and one that comes later by its number: none is missed.
-//! - What can't be read now is read the next time.
+//! - A request that arrived before a run was watched is found when the watching begins, a later one by its number: none is missed.
+//! - An inbox that can't be read is read again the next time.
 
 use std::collections::{BTreeSet, HashMap};
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -12,15 +12,18 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-use selvedge_model::{Cancel, Clock, Posted, Request, RequestId, Stop, ThreadId};
+use selvedge_model::{Cancel, Clock, Request, RequestId, Stop, ThreadId};
 use selvedge_store::Store;
+use tokio::sync::Notify;
 
-/// How often the watcher looks, and records a beat.
+use crate::inbox::unanswered;
+
+/// How often the watcher checks, and records a heartbeat.
 const EVERY: Duration = Duration::from_millis(100);
-/// How many requests are looked up at a time.
+/// The most requests that are looked up at a time.
 const ARRIVALS: usize = 1024;
 
-/// Watches for all runs of this process.
+/// Watches all runs of this process.
 pub(crate) struct Watcher {
     shared: Arc<Shared>,
     /// The thread that watches; absent before the first run.
@@ -37,7 +40,7 @@ struct Shared {
 #[derive(Default)]
 struct Runs {
     of: HashMap<ThreadId, Watched>,
-    /// When running times end, soonest first.
+    /// When running times end, earliest first.
     ends: BTreeSet<(Instant, ThreadId)>,
     /// Runs whose inbox is to be read.
     unread: BTreeSet<ThreadId>,
@@ -48,31 +51,36 @@ struct Runs {
 
 /// A run that is watched.
 struct Watched {
-    /// Which one it is of those that were watched: runs of one thread follow each other.
+    /// Its number among all watched runs: runs of one thread follow each other.
     number: u64,
     /// Requests that it has taken from the inbox and not answered yet.
     taken: Vec<RequestId>,
-    /// Ends more than this run.
+    /// Stops more than this run.
     cancel: Cancel,
-    /// Ends this run alone.
+    /// Stops this run alone.
     own: Cancel,
-    is_noted: Arc<AtomicBool>,
+    signal: Arc<RequestSignal>,
     until: Option<Instant>,
 }
 
-/// How a run hears that a request came. It is watched until this is dropped.
+/// Tells a run whether a request arrived. The run is watched until this is dropped.
 pub(crate) struct Watch {
-    is_noted: Arc<AtomicBool>,
-    /// Who watches; absent for a run that is replayed.
+    signal: Arc<RequestSignal>,
+    /// The watcher; absent for a run that is replayed.
     watched: Option<(Arc<Shared>, ThreadId, u64)>,
 }
 
-/// Says to a run that a request came.
-pub(crate) struct Note(Arc<AtomicBool>);
+/// Signals to a run that a request arrived, and wakes it if it waits.
+#[derive(Default)]
+pub(crate) struct RequestSignal {
+    is_noted: AtomicBool,
+    wake: Notify,
+}
 
-impl Note {
+impl RequestSignal {
     pub(crate) fn note(&self) {
-        self.0.store(true, Ordering::SeqCst);
+        self.is_noted.store(true, Ordering::SeqCst);
+        self.wake.notify_one();
     }
 }
 
@@ -82,26 +90,33 @@ impl Watcher {
         Self { shared: Arc::new(shared), thread: Mutex::new(None) }
     }
 
-    /// Watches a run: a stop that is asked for is said to `cancel`, that its time is over to `own`. What it has taken from the inbox
-    /// already, to answer it with its first commit, does not count.
+    /// Watches a run: a requested stop is signalled to `cancel`, the end of its running time to `own`. The requests in `taken`, which the
+    /// run answers with its first commit, are ignored.
     pub(crate) fn watch(&self, thread: &ThreadId, cancel: &Cancel, own: &Cancel, taken: &[RequestId]) -> Watch {
-        let is_noted = Arc::<AtomicBool>::default();
-        let (noted, cancel, own, taken) = (is_noted.clone(), cancel.clone(), own.clone(), taken.to_vec());
+        let signal = Arc::<RequestSignal>::default();
+        let run = Watched {
+            number: 0,
+            taken: taken.to_vec(),
+            cancel: cancel.clone(),
+            own: own.clone(),
+            signal: signal.clone(),
+            until: None,
+        };
         let mut runs = self.shared.lock();
         runs.begun += 1;
         let number = runs.begun;
-        runs.of.insert(thread.clone(), Watched { number, taken, cancel, own, is_noted: noted, until: None });
+        runs.of.insert(thread.clone(), Watched { number, ..run });
         runs.unread.insert(thread.clone());
         drop(runs);
         let mut running = self.thread.lock().unwrap_or_else(PoisonError::into_inner);
-        // One that panicked is followed by another.
+        // A thread that panicked is replaced.
         if running.as_ref().is_none_or(JoinHandle::is_finished) {
             let shared = self.shared.clone();
             *running = Some(std::thread::spawn(move || shared.run()));
         }
         drop(running);
         self.shared.changed.notify_one();
-        Watch { is_noted, watched: Some((self.shared.clone(), thread.clone(), number)) }
+        Watch { signal, watched: Some((self.shared.clone(), thread.clone(), number)) }
     }
 }
 
@@ -110,28 +125,37 @@ impl Drop for Watcher {
         self.shared.lock().is_closed = true;
         self.shared.changed.notify_one();
         let running = self.thread.get_mut().unwrap_or_else(PoisonError::into_inner).take();
-        // What it panicked with was reported where that happened.
-        running.into_iter().for_each(|thread| _ = thread.join());
+        // A panic was reported where it happened.
+        if let Some(thread) = running {
+            _ = thread.join();
+        }
     }
 }
 
 impl Watch {
-    /// One that only its owner notes anything in.
-    pub(crate) fn by_hand() -> Self {
-        Self { is_noted: Arc::default(), watched: None }
+    /// A watch without a watcher, signalled only by its owner.
+    pub(crate) fn unwatched() -> Self {
+        Self { signal: Arc::default(), watched: None }
     }
 
-    /// Whether a request came since this was last asked.
+    /// Whether a request arrived since the last call.
     pub(crate) fn was_noted(&self) -> bool {
-        self.is_noted.swap(false, Ordering::SeqCst)
+        self.signal.is_noted.swap(false, Ordering::SeqCst)
     }
 
-    /// What says that a request came.
-    pub(crate) fn note(&self) -> Note {
-        Note(self.is_noted.clone())
+    /// Waits until a request has arrived that `was_noted` has not reported.
+    pub(crate) async fn noted(&self) {
+        while !self.signal.is_noted.load(Ordering::SeqCst) {
+            self.signal.wake.notified().await;
+        }
     }
 
-    /// Gives the run this much time from now on.
+    /// The sender of the signal that a request arrived.
+    pub(crate) fn note(&self) -> Arc<RequestSignal> {
+        self.signal.clone()
+    }
+
+    /// Sets how much time the run has from now on.
     pub(crate) fn set_time(&self, left: Option<Duration>) {
         let Some((shared, thread, number)) = &self.watched else { return };
         shared.lock().set_time(thread, *number, left.and_then(|left| Instant::now().checked_add(left)));
@@ -155,11 +179,13 @@ impl Runs {
     fn set_time(&mut self, thread: &ThreadId, number: u64, until: Option<Instant>) {
         let Some(watched) = self.of.get_mut(thread).filter(|watched| watched.number == number) else { return };
         let before = std::mem::replace(&mut watched.until, until);
-        before.into_iter().for_each(|before| _ = self.ends.remove(&(before, thread.clone())));
+        if let Some(before) = before {
+            self.ends.remove(&(before, thread.clone()));
+        }
         self.ends.extend(until.map(|until| (until, thread.clone())));
     }
 
-    /// Says to the runs whose time is over that it is.
+    /// Signals the end of their running time to the runs that reached it.
     fn end(&mut self, now: Instant) {
         while let Some((until, _)) = self.ends.first()
             && *until <= now
@@ -180,7 +206,7 @@ impl Shared {
 
     /// Watches until the engine is dropped.
     fn run(&self) {
-        // The newest request that was looked at; unknown before the first look.
+        // The newest request that was seen; unknown before the first check.
         let mut seen = None;
         loop {
             let mut runs = self.lock();
@@ -192,17 +218,17 @@ impl Shared {
             let is_idle = runs.of.is_empty();
             drop(runs);
             if is_idle {
-                // The inbox of the next run is read whole.
+                // The whole inbox of the next run is read.
                 seen = None;
             } else {
-                // Before any inbox is read, so that what comes meanwhile is seen the next time.
+                // Before any inbox is read, so that what arrives meanwhile is seen the next time.
                 let arrived = self.arrived(&mut seen);
                 self.read(unread.into_iter().chain(arrived).collect());
-                // One that can't be written costs nothing but the time it would have saved.
+                // A heartbeat that can't be written only makes the recorded running time of a lost run shorter.
                 _ = self.store.beat(self.clock.now());
             }
             let runs = self.lock();
-            // A run that has begun meanwhile is looked at with the others.
+            // A run that has begun meanwhile is checked at once.
             let wait = match (runs.ends.first(), is_idle && runs.of.is_empty()) {
                 (_, true) => Duration::MAX,
                 (None, false) => EVERY,
@@ -215,39 +241,28 @@ impl Shared {
         }
     }
 
-    /// The watched threads to which requests came since the last look.
+    /// The watched threads that got requests since the last check.
     fn arrived(&self, seen: &mut Option<u64>) -> Vec<ThreadId> {
         let Some(after) = *seen else {
             *seen = self.store.newest().ok();
-            // What came before that is found by reading every inbox.
+            // Earlier ones are found by reading every inbox.
             return self.lock().of.keys().cloned().collect();
         };
         let Some(newest) = self.store.newest().ok().filter(|newest| *newest > after) else { return Vec::new() };
         let Ok(arrivals) = self.store.arrivals(after, ARRIVALS) else { return Vec::new() };
-        // Those that were consumed meanwhile are not among them.
+        // Requests that were consumed meanwhile are not among them.
         let is_all = arrivals.len() < ARRIVALS;
         *seen = arrivals.last().map(|last| last.number).max(is_all.then_some(newest)).or(*seen);
         arrivals.into_iter().map(|arrival| arrival.thread).collect()
     }
 
-    /// What is asked of a thread by those who may, and was not answered before.
-    fn unanswered(&self, thread: &ThreadId) -> selvedge_store::Result<Vec<Posted>> {
-        let mut found = Vec::new();
-        for waiting in self.store.pending(thread)?.into_iter().filter(|waiting| waiting.is_sealed) {
-            if self.store.answered(thread, &waiting.posted.id)?.is_none() {
-                found.push(waiting.posted);
-            }
-        }
-        Ok(found)
-    }
-
-    /// Tells runs what their inboxes have for them.
+    /// Reads the inboxes of runs and signals what is in them.
     fn read(&self, threads: BTreeSet<ThreadId>) {
         for thread in threads {
             let Some(number) = self.lock().of.get(&thread).map(|watched| watched.number) else { continue };
-            let pending = self.unanswered(&thread);
+            let pending = unanswered(&*self.store, &thread);
             let mut runs = self.lock();
-            // What was asked of the run before does not mean the one that follows it.
+            // A request to the previous run is not for the one that follows it.
             let Some(watched) = runs.of.get_mut(&thread).filter(|watched| watched.number == number) else { continue };
             let Ok(pending) = pending else {
                 runs.unread.insert(thread);
@@ -261,7 +276,7 @@ impl Shared {
                     | Request::Settle(_)
                     | Request::Raise { .. }
                     | Request::Rename { .. }
-                    | Request::ChildSettled(_) => watched.is_noted.store(true, Ordering::SeqCst),
+                    | Request::ChildSettled(_) => watched.signal.note(),
                     Request::Send(_) | Request::Resume(_) => {}
                 }
             }

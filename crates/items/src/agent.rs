@@ -1,4 +1,4 @@
-//! Agents: who runs a directive. `.ai/agents/<id>.yaml`.
+//! Agents, which run directives: `.ai/agents/<id>.yaml`.
 
 use serde::{Deserialize, Serialize};
 
@@ -7,26 +7,26 @@ use crate::directive::ModelChoice;
 use crate::error::Flaw;
 use crate::yaml::parse_yaml;
 
-/// Who runs a directive. The id is the file's name.
+/// An agent, which runs directives. Its id is the name of its file.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Agent {
-    /// What people call it.
+    /// Its name for display.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub name: Option<String>,
-    /// What it is for.
+    /// Its purpose.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub description: String,
-    /// Who it is, in the words that it is told.
+    /// Who it is, as its system prompt says.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub identity: String,
-    /// How it goes about things, in the words that it is told.
+    /// How it works, as its system prompt says.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub instructions: String,
-    /// What it may call at most; absent means that it says nothing, which is not the same as an empty set.
+    /// The most it may call; absent means no restriction of its own, unlike an empty set.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub capabilities: Option<Permissions>,
-    /// The model it uses unless a directive or a call wants another.
+    /// Its model, unless a directive or a call names another.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub model: Option<ModelChoice>,
 }

@@ -1,4 +1,4 @@
-//! What may be called, as tokens of dotted segments, and the pure rules between them.
+//! Capabilities: what may be called, as tokens of dotted segments, and the pure rules between them.
 //!
 //! ```text
 //! selvedge.execute.tool.files.write     one tool                    tool.files.write        the same, shorter
@@ -8,8 +8,8 @@
 //!
 //! Invariants:
 //!
-//! - A wildcard is a whole segment: `a.b*` is refused, so `a.b` never lets `a.bc` through (lesson: shell globs did).
-//! - What a child may call is a true intersection: nothing it gets was not allowed by both.
+//! - A wildcard is a whole segment: `a.b*` is refused, so `a.b` never allows `a.bc` (as shell globs would).
+//! - What a child may call is a true intersection: it never gets what one side did not allow.
 //! - An empty set allows nothing. No verb implies another.
 
 mod permissions;
@@ -25,15 +25,15 @@ pub use permissions::{Acknowledgement, Permissions};
 
 const ROOT: &str = "selvedge";
 const OLDER_ROOT: &str = "rye";
-/// What a token may begin with when root and verb are left out; the verb is then `execute`.
+/// The first segments of a token without root and verb; the verb is then `execute`.
 const ITEM_TYPES: [&str; 4] = ["tool", "directive", "knowledge", "graph"];
 const BYTES_MAX: usize = 300;
-/// More tokens than this are a mistake, and an intersection would take the square of it.
+/// More tokens than this are a mistake, and an intersection takes quadratic time.
 const TOKENS_MAX: usize = 256;
 
-/// A text that is no token.
+/// A text that is not a capability.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("`{}` is no capability: {why}", .text.escape_debug())]
+#[error("`{}` is not a capability: {why}", .text.escape_debug())]
 pub struct InvalidCapability {
     /// The beginning of the text.
     pub text: String,
@@ -51,7 +51,7 @@ impl Classify for InvalidCapability {
     }
 
     fn hint(&self) -> Option<String> {
-        Some("write it like `tool.files.write`, or `tool.files.*` for all below".to_owned())
+        Some("write it like `tool.files.write`, or `tool.files.*` for all tools of `files`".to_owned())
     }
 }
 
@@ -60,7 +60,7 @@ impl Classify for InvalidCapability {
 enum Segment {
     /// Any one segment.
     Any,
-    /// This one.
+    /// Exactly this one.
     Is(String),
 }
 
@@ -82,12 +82,12 @@ pub struct Capability {
 }
 
 impl Capability {
-    /// Whether it stands for exactly one thing.
+    /// Whether it matches exactly one thing.
     pub fn is_exact(&self) -> bool {
         !self.is_open && !self.segments.contains(&Segment::Any)
     }
 
-    /// What both this and `other` stand for; there is always one token for it, or none.
+    /// The intersection with `other`; there is always one token for it, or none.
     pub fn meet(&self, other: &Self) -> Option<Self> {
         let (long, short) = if self.segments.len() >= other.segments.len() { (self, other) } else { (other, self) };
         let same_length = long.segments.len() == short.segments.len();
@@ -104,7 +104,7 @@ impl Capability {
         Some(Self { segments, is_open: long.is_open })
     }
 
-    /// Whether everything that `other` stands for is in this.
+    /// Whether it matches everything that `other` matches.
     pub fn contains(&self, other: &Self) -> bool {
         self.meet(other).as_ref() == Some(other)
     }
@@ -138,7 +138,7 @@ fn parse(text: &str) -> Result<Capability, &'static str> {
         ROOT => {}
         "*" => words.insert(0, ROOT),
         first if ITEM_TYPES.contains(&first) => drop(words.splice(0..0, [ROOT, "execute"])),
-        _ => return Err("it begins with none of `selvedge.`, `tool.`, `directive.`, `knowledge.` and `graph.`"),
+        _ => return Err("it must begin with `selvedge.`, `tool.`, `directive.`, `knowledge.` or `graph.`"),
     }
     let older_fetch = words.len() > 1 && matches!(words[1], "search" | "load");
     if older_fetch {
@@ -175,13 +175,13 @@ impl<'de> Deserialize<'de> for Capability {
     }
 }
 
-/// Everything that may be called; empty means nothing.
+/// A set of tokens; an empty one allows nothing.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
 #[serde(transparent)]
 pub struct Capabilities(Vec<Capability>);
 
 impl Capabilities {
-    /// A set of tokens, sorted, without those that others contain.
+    /// A sorted set of tokens, without those that another token contains.
     pub fn new(tokens: impl IntoIterator<Item = Capability>) -> Self {
         let mut kept: Vec<Capability> = Vec::new();
         for token in tokens {
@@ -194,7 +194,7 @@ impl Capabilities {
         Self(kept)
     }
 
-    /// Reads tokens, for instance those of a thread's record.
+    /// Parses tokens, for instance those in a thread's record.
     pub fn parse<'a>(tokens: impl IntoIterator<Item = &'a str>) -> Result<Self, InvalidCapability> {
         let tokens: Result<Vec<Capability>, _> = tokens.into_iter().map(str::parse).collect();
         Ok(Self::new(tokens?))
@@ -215,34 +215,35 @@ impl Capabilities {
         self.0.is_empty()
     }
 
-    /// Whether a call that needs `needed` may be made. What is needed must be exact; a wildcard needs nothing in particular and
-    /// is not allowed.
+    /// Whether a call that needs `needed` may be made. The needed capability must be exact; one with a wildcard is never
+    /// allowed.
     pub fn allows(&self, needed: &Capability) -> bool {
         needed.is_exact() && self.0.iter().any(|token| token.contains(needed))
     }
 
-    /// What both sets allow: what a child gets that asks for this under a parent that has `other`.
+    /// The intersection: what a child gets that asks for this set under a parent that has `other`.
     #[must_use]
     pub fn meet(&self, other: &Self) -> Self {
         Self::new(self.0.iter().flat_map(|one| other.0.iter().filter_map(|two| one.meet(two))))
     }
 
-    /// What is granted when several have a say: whoever says nothing agrees with the others, and if nobody says anything,
+    /// What is granted by several sources: the intersection of their sets. A source with `None` does not restrict; if all are `None`,
     /// nothing is granted.
-    pub fn granted<'a>(said: impl IntoIterator<Item = Option<&'a Self>>) -> Self {
-        said.into_iter()
-            .flatten()
-            .fold(None, |met: Option<Self>, one| Some(met.map_or_else(|| one.clone(), |met| met.meet(one))))
-            .unwrap_or_default()
+    pub fn granted<'a>(sources: impl IntoIterator<Item = Option<&'a Self>>) -> Self {
+        let mut granted: Option<Self> = None;
+        for set in sources.into_iter().flatten() {
+            granted = Some(granted.map_or_else(|| set.clone(), |granted| granted.meet(set)));
+        }
+        granted.unwrap_or_default()
     }
 }
 
 impl<'de> Deserialize<'de> for Capabilities {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
         let tokens = Vec::<Capability>::deserialize(deserializer)?;
-        match tokens.len() <= TOKENS_MAX {
-            true => Ok(Self::new(tokens)),
-            false => Err(D::Error::custom("there are more than 256 capabilities")),
+        if tokens.len() > TOKENS_MAX {
+            return Err(D::Error::custom("there are more than 256 capabilities"));
         }
+        Ok(Self::new(tokens))
     }
 }

@@ -1,14 +1,14 @@
-//! When something holds: a path into a value, an operator, a value to compare with, joined by `all`, `any` and `not`.
+//! Conditions: a path into a value, an operator, a value to compare with, joined by `all`, `any` and `not`.
 //!
-//! Written as `{path: cost.turns, op: gte, value: 1}`, `{all: […]}`, `{any: […]}` or `{not: …}`; an empty one always holds.
+//! Written as `{path: cost.turns, op: gte, value: 1}`, `{all: […]}`, `{any: […]}` or `{not: …}`; an empty one is always true.
 //! The path is dotted text, or a list where a key itself has dots.
 //!
 //! Invariants:
 //!
-//! - Judging is pure and total: it never fails and never panics. A path that leads nowhere is `null`. What can't be
-//!   compared does not hold: `"5" gt 3` is false, and so is `"5" lt 3`.
-//! - What can be wrong is found when a condition is read: an unknown operator or a bad pattern is an error there (lesson: an
-//!   unknown operator used to be false for ever, and nobody noticed).
+//! - Evaluating is pure and total: it never fails and never panics. A path that does not exist is `null`. Values that can't be
+//!   compared make it false: `"5" gt 3` is false, and so is `"5" lt 3`.
+//! - Errors are found when a condition is parsed: an unknown operator or a bad pattern is refused then. (An
+//!   unknown operator used to be false for ever, unnoticed.)
 
 use std::cmp::Ordering;
 
@@ -22,7 +22,7 @@ use crate::nearest::advice;
 const PATTERN_BYTES_MAX: usize = 1 << 20;
 const PATH_STEPS_MAX: usize = 64;
 
-/// How a value is compared.
+/// A comparison operator.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Op {
     Eq,
@@ -37,7 +37,7 @@ enum Op {
     Exists,
 }
 
-/// Every operator by its name.
+/// All operators and their names.
 const OPS: [(&str, Op); 10] = [
     ("eq", Op::Eq),
     ("ne", Op::Ne),
@@ -51,19 +51,19 @@ const OPS: [(&str, Op); 10] = [
     ("exists", Op::Exists),
 ];
 
-/// When something holds.
+/// A condition.
 #[derive(Clone, Debug, Default)]
 pub enum Condition {
-    /// Always.
+    /// Always true.
     #[default]
     Always,
     /// One comparison.
     Compare(Comparison),
-    /// Every one of these holds.
+    /// All of these are true.
     All(Vec<Condition>),
-    /// At least one of these holds.
+    /// At least one of these is true.
     Any(Vec<Condition>),
-    /// This one does not hold.
+    /// This one is false.
     Not(Box<Condition>),
 }
 
@@ -77,14 +77,14 @@ pub struct Comparison {
 }
 
 impl Comparison {
-    /// A comparison that was checked.
+    /// A checked comparison.
     pub fn new(path: Vec<String>, op: &str, value: Value) -> Result<Self, String> {
         if path.is_empty() || path.len() > PATH_STEPS_MAX || path.iter().any(String::is_empty) {
             return Err("a path has one to 64 steps, none of them empty".to_owned());
         }
         let known = OPS.iter().find(|(name, _)| *name == op).map(|(_, op)| *op);
         let op = known.ok_or_else(|| {
-            format!("`{}` is no operator: {}", op.escape_debug(), advice(op, &OPS.map(|(name, _)| name)))
+            format!("`{}` is not an operator: {}", op.escape_debug(), advice(op, &OPS.map(|(name, _)| name)))
         })?;
         let pattern = match (op, &value) {
             (Op::Regex, Value::String(text)) => Some(pattern(text)?),
@@ -120,7 +120,7 @@ impl Comparison {
 }
 
 impl Condition {
-    /// Whether it holds of these values.
+    /// Whether it is true for these values.
     pub fn holds(&self, context: &Value) -> bool {
         match self {
             Self::Always => true,
@@ -201,7 +201,7 @@ fn steps_of(path: Value) -> Option<Vec<String>> {
     }
 }
 
-/// What stands at a path: keys of objects, and numbers as places in lists.
+/// The value at a path: keys of objects, and indexes of lists.
 pub fn look_up<'a, S: AsRef<str>>(value: &'a Value, path: &[S]) -> Option<&'a Value> {
     path.iter().try_fold(value, |value, step| match value {
         Value::Object(members) => members.get(step.as_ref()),
@@ -210,7 +210,7 @@ pub fn look_up<'a, S: AsRef<str>>(value: &'a Value, path: &[S]) -> Option<&'a Va
     })
 }
 
-/// A pattern that costs a bounded amount of memory and linear time.
+/// A pattern with bounded memory and linear time.
 fn pattern(text: &str) -> Result<Regex, String> {
     let built = RegexBuilder::new(text).size_limit(PATTERN_BYTES_MAX).dfa_size_limit(PATTERN_BYTES_MAX).build();
     built.map_err(|error| {
@@ -219,7 +219,7 @@ fn pattern(text: &str) -> Result<Regex, String> {
     })
 }
 
-/// Numbers are equal by what they are worth, everything else by what it is.
+/// Numbers are compared by value, everything else by type and content.
 fn equal(one: &Value, other: &Value) -> bool {
     match (one, other) {
         (Value::Number(_), Value::Number(_)) => compare(one, other) == Some(Ordering::Equal),
@@ -234,7 +234,7 @@ fn equal(one: &Value, other: &Value) -> bool {
     }
 }
 
-/// The order of two numbers or two texts; nothing else has one.
+/// The order of two numbers or two texts; other values have none.
 fn compare(one: &Value, other: &Value) -> Option<Ordering> {
     match (one, other) {
         (Value::Number(one), Value::Number(other)) => match (whole(one), whole(other)) {

@@ -1,20 +1,20 @@
-//! How everything is set: YAML in three layers, checked, merged and typed, with the file and the line of every word of it.
+//! The configuration: YAML in three layers, checked, merged and typed, with the file and the line of every value.
 //!
 //! ```text
-//! comes with the program      selvedge/agent/threads/config/limits.yaml     readable, and what every key has when nobody says more
-//! the user's                  USER/config/agent/limits.yaml                 over it
-//! the project's               PROJECT/.ai/config/agent/limits.yaml          over that, except for less care than the user's
+//! built in                    selvedge/agent/threads/config/limits.yaml     the defaults, readable
+//! the user's                  USER/config/agent/limits.yaml                 overrides them
+//! the project's               PROJECT/.ai/config/agent/limits.yaml          overrides both, but can't be more lenient than the user
 //! ```
 //!
-//! In reading order: [`Config`]; `section`, what there is; `shape`, what may be said; `node` and `merge`, what was said and how it comes
-//! together; `load`, where it is read; `guard`, what a project may not say; one file for each section, with its type, its keys and what
-//! they mean; `schema` and `page`, the same for editors and for people.
+//! In reading order: [`Config`]; `section`, the sections; `shape`, the allowed values; `node` and `merge`, the parsed files and how they are
+//! merged; `load`, where they are read; `guard`, the restrictions on a project; one file for each section, with its type, its keys and their
+//! meaning; `schema` and `page`, the same for editors and for people.
 //!
 //! Invariants:
 //!
-//! - A key that is not known, or a value that does not fit, is an error with its file and line. Nothing is ever passed over in silence.
-//! - A project asks for more care than its user, never for less.
-//! - Nothing is kept: the files are read when a run begins, and what they say is that run's.
+//! - An unknown key or an invalid value is an error with its file and line. Nothing is ignored silently.
+//! - A project can be stricter than its user, never more lenient.
+//! - Nothing is cached: the files are read when a run starts, and the run keeps what it read.
 
 mod approvals;
 mod coordination;
@@ -67,71 +67,71 @@ pub use schema::{schema, schemas};
 pub use state_persistence::StatePersistence;
 pub use stops::Stops;
 
-/// How everything is set.
+/// The configuration.
 #[derive(Clone, Debug)]
 pub struct Config {
-    /// What holds for every run.
+    /// Settings for every run.
     pub run: Runs,
-    /// What a thread may use when nobody says.
+    /// The default limits of a thread.
     pub limits: Limits,
-    /// When a run stops although the model would go on.
+    /// When a run is stopped although the model would continue.
     pub stops: Stops,
-    /// Which calls are made, refused, or put before a person.
+    /// Which calls are made, denied, or need an approval.
     pub approvals: Approvals,
-    /// How failures of a model are met.
+    /// Retries and classes of model failures.
     pub errors: Errors,
-    /// Which models there are and what they cost.
+    /// The known models and their prices.
     pub models: Models,
-    /// What looks like a secret.
+    /// Patterns of secrets.
     pub redaction: Redaction,
-    /// How long what stands in a state lives.
+    /// Lifetimes of values in a state.
     pub scopes: Scopes,
-    /// How threads go on in others and wait for them.
+    /// Handoffs, waiting and concurrency of threads.
     pub coordination: Coordination,
-    /// When snapshots are saved, and how long they stay.
+    /// When snapshots are saved, and how long they are kept.
     pub state_persistence: StatePersistence,
     loaded: Vec<Loaded>,
     notices: Vec<String>,
 }
 
 impl Default for Config {
-    /// What comes with the program alone.
+    /// The built-in configuration.
     fn default() -> Self {
         Self::built_in()
     }
 }
 
-/// What was said about a section, and what comes of it.
+/// The files of a section, and the result of merging them.
 #[derive(Clone, Debug)]
 struct Loaded {
     section: &'static Section,
-    /// By each file, the lowest first; what a project may not say is taken out.
+    /// The content of each file, the lowest layer first; what a project may not set is removed.
     stack: Vec<Written>,
     merged: Node,
 }
 
 impl Config {
-    /// Reads the configuration below these folders; the first thing that is wrong with it is the error.
+    /// Loads the configuration below these folders; fails with its first error.
     pub fn load(folders: &Folders) -> Result<Self, ConfigError> {
-        Self::check(folders).map_err(|mut wrong| wrong.swap_remove(0))
+        Self::check(folders).map_err(|mut errors| errors.swap_remove(0))
     }
 
-    /// The same with everything that is wrong with it, which is one thing at least.
+    /// The same, but fails with all its errors, of which there is at least one.
     pub fn check(folders: &Folders) -> Result<Self, Vec<ConfigError>> {
-        let mut loader = Loader { folders, wrong: Vec::new(), told: Vec::new(), seen: Vec::new() };
+        let mut loader = Loader { folders, errors: Vec::new(), notices: Vec::new(), seen: Vec::new() };
         let stacks: Vec<_> = SECTIONS.iter().map(|section| (section, loader.section(section))).collect();
-        loader.tell_strangers();
-        let Loader { wrong, told: mut notices, .. } = loader;
-        if !wrong.is_empty() {
-            return Err(wrong);
+        loader.report_unread_files();
+        let Loader { errors, mut notices, .. } = loader;
+        if !errors.is_empty() {
+            return Err(errors);
         }
         let loaded = stacks.into_iter().map(|(section, stack)| Loaded::new(section, stack, &mut notices)).collect();
         Self::typed(loaded, notices).map_err(|error| vec![error])
     }
 
-    /// What comes with the program alone.
+    /// The built-in configuration.
     pub fn built_in() -> Self {
-        Self::load(&Folders::default()).expect("what comes with the program is valid")
+        Self::load(&Folders::default()).expect("the built-in configuration is valid")
     }
 
     fn typed(loaded: Vec<Loaded>, notices: Vec<String>) -> Result<Self, ConfigError> {
@@ -156,13 +156,13 @@ impl Config {
         })
     }
 
-    /// What somebody should know who wrote it: files at older places or with names that nobody reads, words of a project that
-    /// count for nothing.
+    /// Notices for the author of the files: files at older paths or with unknown names, and values of a project that are
+    /// ignored.
     pub fn notices(&self) -> &[String] {
         &self.notices
     }
 
-    /// SHA-256 over everything that is set, whoever set it: two configurations with the same one mean the same.
+    /// SHA-256 over all values, whichever file set them: two configurations with the same digest are equivalent.
     pub fn digest(&self) -> Digest {
         let all: Map<String, Value> =
             self.loaded.iter().map(|loaded| (loaded.section.name.to_owned(), loaded.merged.to_value())).collect();
@@ -175,23 +175,23 @@ impl Loaded {
         let user = merged(&stack, |layer| layer != Layer::Project);
         let mut counted = Vec::with_capacity(stack.len());
         for Written { layer, root } in stack {
-            let (root, told) = match layer {
-                Layer::Project => guard::guarded(section.keys, &user, root),
+            let (root, ignored) = match layer {
+                Layer::Project => guard::restrict(section.keys, &user, root),
                 _ => (root, Vec::new()),
             };
-            notices.extend(told);
+            notices.extend(ignored);
             counted.push(Written { layer, root });
         }
         let merged = merged(&counted, |_| true);
         Self { section, stack: counted, merged }
     }
 
-    /// What only some layers say.
-    fn said_by(&self, is_asked: impl Fn(Layer) -> bool) -> Value {
-        merged(&self.stack, is_asked).to_value()
+    /// The merged value of some layers.
+    fn value_of(&self, is_included: impl Fn(Layer) -> bool) -> Value {
+        merged(&self.stack, is_included).to_value()
     }
 
-    fn wrong(&self, Misfit { key, why }: Misfit) -> ConfigError {
+    fn error(&self, Misfit { key, why }: Misfit) -> ConfigError {
         let blamed = key.as_ref().and_then(|key| self.merged.look_up(key)).map_or(&self.merged, |(_, node)| node);
         let why = match &key {
             Some(key) => format!("`{}.{key}`: {why}", self.section.name),
@@ -201,10 +201,13 @@ impl Loaded {
     }
 }
 
-/// What some layers say together.
-fn merged(stack: &[Written], is_asked: impl Fn(Layer) -> bool) -> Node {
-    let said = stack.iter().filter(|written| is_asked(written.layer));
-    said.fold(Node::nothing(), |below, written| merge(below, written.root.clone()))
+/// The merged content of some layers.
+fn merged(stack: &[Written], is_included: impl Fn(Layer) -> bool) -> Node {
+    let mut merged = Node::nothing();
+    for written in stack.iter().filter(|written| is_included(written.layer)) {
+        merged = merge(merged, written.root.clone());
+    }
+    merged
 }
 
 fn section<'a>(loaded: &'a [Loaded], name: &str) -> &'a Loaded {
@@ -213,12 +216,12 @@ fn section<'a>(loaded: &'a [Loaded], name: &str) -> &'a Loaded {
 
 fn read<T>(loaded: &[Loaded], name: &str, of: impl FnOnce(Value) -> Result<T, Misfit>) -> Result<T, ConfigError> {
     let loaded = section(loaded, name);
-    of(loaded.merged.to_value()).map_err(|misfit| loaded.wrong(misfit))
+    of(loaded.merged.to_value()).map_err(|misfit| loaded.error(misfit))
 }
 
 fn approvals(loaded: &[Loaded]) -> Result<Approvals, ConfigError> {
     let loaded = section(loaded, "approvals");
-    let user = loaded.said_by(|layer| layer != Layer::Project);
-    let project = loaded.said_by(|layer| layer == Layer::Project);
-    Approvals::read(&loaded.merged.to_value(), user, project).map_err(|misfit| loaded.wrong(misfit))
+    let user = loaded.value_of(|layer| layer != Layer::Project);
+    let project = loaded.value_of(|layer| layer == Layer::Project);
+    Approvals::read(&loaded.merged.to_value(), user, project).map_err(|misfit| loaded.error(misfit))
 }

@@ -1,6 +1,6 @@
-//! Directives: what an agent is told to do, and within which bounds.
+//! Directives: the task of an agent, and its bounds.
 //!
-//! A directive is a Markdown file in one of two forms, and one type stands behind both:
+//! A directive is a Markdown file in one of two forms, which are read into one type:
 //!
 //! ~~~text
 //! # Weekly report                                   ---
@@ -13,11 +13,11 @@
 //! Report on {input:city}.
 //! ~~~
 //!
-//! Everything behind the metadata is the body: the text that the agent is told. The file's name is the directive's name. What a
-//! directive does not say, the one that it `extends` says; see [`Directive::inherit`].
+//! Everything after the metadata is the body: the instructions of the agent. The file's name is the directive's name. What a
+//! directive does not set is inherited from the one that it `extends`; see [`Directive::inherit`].
 //!
-//! Invariants: size and nesting are bounded before anything is made of them, document types and entities of its own are
-//! refused, and a key that nobody knows is an error that names the nearest.
+//! Invariants: size and nesting are bounded before anything is parsed, document types and custom entities are
+//! refused, and an unknown key is an error that names the nearest known one.
 
 mod fence;
 mod front_matter;
@@ -36,85 +36,88 @@ use crate::error::Flaw;
 use crate::hook::Hook;
 use crate::input::{Input, Output};
 use crate::interpolate;
+use crate::read::BYTE_ORDER_MARK;
 pub use front_matter::ModelChoice;
 use split::{Metadata, Split};
 
 /// The most bytes that a directive may have.
 pub const BYTES_MAX: usize = 1 << 20;
 
-/// What an agent is told to do.
+/// The task of an agent.
 #[derive(Clone, Debug, Default, PartialEq, Serialize)]
 pub struct Directive {
-    /// Its name, which is its file's.
+    /// Its name, which is that of its file.
     pub name: String,
     /// Its version, as `1.2.3`.
     pub version: String,
-    /// What it is for.
+    /// Its purpose.
     pub description: String,
-    /// The folder it belongs into, if it says so.
+    /// The folder it belongs into, if it names one.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub category: Option<String>,
-    /// Who wrote it.
+    /// Its author.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub author: Option<String>,
-    /// The model it wants.
+    /// The requested model.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub model: Option<ModelChoice>,
-    /// Its ceilings.
+    /// Its limits.
     pub limits: Limits,
-    /// What it may call; absent means that it says nothing, which is not the same as an empty set.
+    /// What it may call; absent means no restriction of its own, unlike an empty set.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub permissions: Option<Permissions>,
-    /// What it is given.
+    /// Its inputs.
     pub inputs: Vec<Input>,
-    /// What it gives back.
+    /// Its outputs.
     pub outputs: Vec<Output>,
-    /// What it wants done at events.
+    /// Its hooks.
     pub hooks: Vec<Hook>,
-    /// Knowledge that goes into its prompts.
+    /// Knowledge that is added to its prompts.
     pub context: Context,
-    /// The directive that says what this one does not.
+    /// The directive that it inherits from.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub extends: Option<DirectiveId>,
-    /// The directive that seeds the first message of a successor.
+    /// The directive that creates the first message of a successor.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub continuation_directive: Option<DirectiveId>,
-    /// What else it says about itself, in plain texts; nothing here has a meaning.
+    /// Other metadata, as plain texts without a meaning to this program.
     #[serde(skip_serializing_if = "BTreeMap::is_empty")]
     pub extra: BTreeMap<String, String>,
     /// The line of its file on which the body begins, from 1.
     pub body_line: u64,
-    /// What the agent is told.
+    /// The instructions of the agent.
     pub body: String,
 }
 
-/// Knowledge that goes into prompts, by its ids.
+/// Knowledge that is added to prompts, by id.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, serde::Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Context {
-    /// Into the rules.
+    /// In the system prompt.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub system: Vec<String>,
     /// Before the first message.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub before: Vec<String>,
-    /// Behind it.
+    /// After it.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub after: Vec<String>,
-    /// Not at all, though an ancestor or a hook would bring it.
+    /// Left out, even if an ancestor or a hook adds it.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub suppress: Vec<String>,
 }
 
 impl Directive {
-    /// Reads a directive in either form; a line that signs it is passed over.
+    /// Parses a directive in either form; a signature line is skipped.
     pub fn parse(text: &str) -> Result<Self, Flaw> {
         if text.len() > BYTES_MAX {
-            return Err(Flaw::new("it is larger than 1 MiB").hint("put long material into knowledge and name it"));
+            return Err(Flaw::new("it is larger than 1 MiB").hint("move long material into knowledge and refer to it"));
         }
+        let text = text.strip_prefix(BYTE_ORDER_MARK).unwrap_or(text);
         let content = Comment::Html.unsigned(text);
         let first_line = if content.len() < text.len() { 2 } else { 1 };
-        let Split { metadata, body, body_line } = split::split(&content, first_line)?;
+        let content = content.strip_prefix(BYTE_ORDER_MARK).unwrap_or(&content);
+        let Split { metadata, body, body_line } = split::split(content, first_line)?;
         let directive = match metadata {
             Metadata::Xml { text, line } => fence::read(text, line)?,
             Metadata::Yaml { text, line } => front_matter::read(text, line)?,
@@ -123,7 +126,7 @@ impl Directive {
         Ok(Self { body: body.to_owned(), body_line, ..directive })
     }
 
-    /// What both forms have to keep to.
+    /// The rules for both forms.
     fn check(&self) -> Result<(), Flaw> {
         let plain = |byte: u8| matches!(byte, b'a'..=b'z' | b'0'..=b'9' | b'_' | b'-');
         if self.name.is_empty() || self.name.len() > 100 || !self.name.bytes().all(plain) {
@@ -131,50 +134,51 @@ impl Directive {
             return Err(Flaw::new(why).hint("use lower-case letters, digits, `_` and `-`, as in its file's name"));
         }
         if !is_version(&self.version) {
-            let why = format!("`{}` is no version", self.version.escape_debug());
+            let why = format!("`{}` is not a version", self.version.escape_debug());
             return Err(Flaw::new(why).hint("write three numbers, such as `1.0.0`"));
+        }
+        if let Some(name) = self.limits.first_zero() {
+            let flaw = Flaw::new(format!("with a limit `{name}` of 0 nothing could run"));
+            return Err(flaw.hint("the minimum is 1; omit it to use the project's default"));
         }
         unique("input", self.inputs.iter().map(|input| &input.name))?;
         unique("output", self.outputs.iter().map(|output| &output.name))?;
         unique("hook", self.hooks.iter().map(|hook| &hook.id))
     }
 
-    /// Whether it may lie where it was found: its name is its file's, and its category, if it has one, its folder.
+    /// Checks that it may be where it was found: its name is that of its file, and its category, if it has one, that of its folder.
     pub fn check_place(&self, id: &DirectiveId) -> Result<(), Flaw> {
         let (folder, name) = id.as_str().rsplit_once('/').unwrap_or(("", id.as_str()));
         if self.name != name {
-            let why = format!("it is named `{}` and lies in the file of `{name}`", self.name);
+            let why = format!("it is named `{}`, but its file `{name}`", self.name);
             return Err(Flaw::new(why).hint("rename one of them"));
         }
         match &self.category {
             Some(category) if category != folder => {
-                let why = format!("its category is `{}` and its folder `{folder}`", category.escape_debug());
-                Err(Flaw::new(why).hint("move it, change the category, or leave it out"))
+                let why = format!("its category is `{}`, but its folder `{folder}`", category.escape_debug());
+                Err(Flaw::new(why).hint("move it, or change or remove the category"))
             }
             _ => Ok(()),
         }
     }
 
-    /// The variables of the environment that its body names.
+    /// The environment variables that its body names.
     pub fn environment_names(&self) -> Vec<String> {
         interpolate::environment_names(&self.body)
     }
 
-    /// What a careful reader would ask about; nothing that keeps it from running.
+    /// Warnings that don't keep it from running.
     pub fn doubts(&self) -> Vec<String> {
         let mut doubts = Vec::new();
         if self.body.trim().is_empty() {
-            doubts.push("its body is empty: the agent is told nothing".to_owned());
+            doubts.push("its body is empty: the agent gets no instructions".to_owned());
         }
         let declared = |name: &String| self.inputs.iter().any(|input| input.name == *name);
         if !self.inputs.is_empty() {
             let named = interpolate::input_names(&self.body);
-            doubts.extend(
-                named
-                    .iter()
-                    .filter(|name| !declared(name))
-                    .map(|name| format!("its body names the input `{name}`, which is not declared")),
-            );
+            for name in named.iter().filter(|name| !declared(name)) {
+                doubts.push(format!("its body names the input `{name}`, which is not declared"));
+            }
         }
         doubts
     }
@@ -192,7 +196,7 @@ fn unique<'a>(what: &str, names: impl Iterator<Item = &'a String>) -> Result<(),
     for name in names {
         if !seen.insert(name) {
             return Err(
-                Flaw::new(format!("the {what} `{}` is there twice", name.escape_debug())).hint("keep one of them")
+                Flaw::new(format!("the {what} `{}` occurs twice", name.escape_debug())).hint("keep one of them")
             );
         }
     }

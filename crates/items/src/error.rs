@@ -1,4 +1,4 @@
-//! What is wrong with an item: the file, the place in it, the reason, and what to do.
+//! Errors of items: the file, the position in it, the reason, and what to do.
 
 use std::fmt;
 use std::io;
@@ -7,10 +7,13 @@ use selvedge_model::error::{Classify, Kind};
 use selvedge_model::id::InvalidId;
 use selvedge_model::shell;
 
-/// What is wrong is said in a few lines, however long what is wrong is.
+/// The maximum length of a reason, even if it quotes a long text.
 const WHY_CHARS_MAX: usize = 300;
 
-/// What is wrong with a text, and where in it.
+/// Why a file is not read that is neither a regular file nor a link.
+pub(crate) const NOT_PLAIN: &str = "it is not a regular file";
+
+/// What is wrong with a text, and its position.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Flaw {
     /// The line, from 1, if it is known.
@@ -24,7 +27,7 @@ pub struct Flaw {
 }
 
 impl Flaw {
-    /// Something is wrong, nobody knows where. A reason that quotes too much is cut, and has one line.
+    /// A flaw without a position. A long reason is truncated, and control characters are removed.
     pub fn new(why: impl Into<String>) -> Self {
         let mut why = why.into().replace(char::is_control, " ");
         if let Some((end, _)) = why.char_indices().nth(WHY_CHARS_MAX) {
@@ -40,20 +43,20 @@ impl Flaw {
         Self { line: Some(line), ..self }
     }
 
-    /// The same, at this place.
+    /// The same, at this position.
     #[must_use]
     pub fn at(self, line: u64, column: u64) -> Self {
         Self { line: Some(line), column: Some(column), ..self }
     }
 
-    /// The same, with something to do about it.
+    /// The same, with a hint.
     #[must_use]
     pub fn hint(self, hint: impl Into<String>) -> Self {
         Self { hint: Some(hint.into()), ..self }
     }
 }
 
-/// The place as editors understand it behind a file's name, then the reason.
+/// The position as editors understand it after a file's name, then the reason.
 impl fmt::Display for Flaw {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match (self.line, self.column) {
@@ -64,10 +67,10 @@ impl fmt::Display for Flaw {
     }
 }
 
-/// Why an item can't be had.
+/// Why an item can't be loaded.
 #[derive(Debug, thiserror::Error)]
 pub enum ItemError {
-    /// It is not written as it must be.
+    /// Its content is invalid.
     #[error("`{file}` is not valid: {flaw}")]
     Invalid {
         /// The file.
@@ -75,43 +78,51 @@ pub enum ItemError {
         /// What is wrong, and where.
         flaw: Flaw,
     },
-    /// There is none of this name.
+    /// There is no item with this name.
     #[error("there is no {what} `{id}`")]
     NotFound {
-        /// What was looked for.
+        /// The kind of item.
         what: &'static str,
         /// Its name.
         id: String,
-        /// One that was perhaps meant.
+        /// A similar name that exists.
         nearest: Option<String>,
     },
-    /// The name can't be one.
+    /// The name is invalid.
     #[error(transparent)]
     Name(#[from] InvalidId),
-    /// It is a link, or no plain file.
+    /// It is a link, or not a regular file.
     #[error("`{file}` is not read: {why}")]
     Unsafe {
         /// The file.
         file: String,
-        /// What it is.
+        /// The reason.
         why: &'static str,
     },
-    /// It goes back to itself.
+    /// It is larger than an item may be.
+    #[error("`{file}` is too large: an item has at most {} bytes", .bytes_max)]
+    TooLarge {
+        /// The file.
+        file: String,
+        /// The most bytes of an item.
+        bytes_max: usize,
+    },
+    /// It extends itself.
     #[error("`{}` extends itself: {}", .chain.first().map_or("", String::as_str), .chain.join(" → "))]
     Cycle {
-        /// The names on the way, the first one again at the end.
+        /// The names in the cycle, the first one again at the end.
         chain: Vec<String>,
     },
-    /// It must not run, by what is known of its signature.
+    /// Its signature does not allow it to run.
     #[error("`{file}` may not run: {why}")]
     NotTrusted {
         /// The file.
         file: String,
-        /// What kind of item it is.
+        /// The kind of item.
         what: &'static str,
-        /// The place that a signature must name.
+        /// The id that a signature must name.
         place: String,
-        /// What is known of its signature.
+        /// What is known about its signature.
         why: String,
     },
     /// It can't be read.
@@ -119,7 +130,7 @@ pub enum ItemError {
     Io {
         /// The file.
         file: String,
-        /// What the operating system said.
+        /// The error of the operating system.
         source: io::Error,
     },
 }
@@ -127,7 +138,7 @@ pub enum ItemError {
 impl Classify for ItemError {
     fn kind(&self) -> Kind {
         match self {
-            Self::Invalid { .. } | Self::Name(_) | Self::Cycle { .. } => Kind::Invalid,
+            Self::Invalid { .. } | Self::TooLarge { .. } | Self::Name(_) | Self::Cycle { .. } => Kind::Invalid,
             Self::NotFound { .. } => Kind::Absent,
             Self::Unsafe { .. } | Self::NotTrusted { .. } => Kind::Denied,
             Self::Io { .. } => Kind::Broken,
@@ -140,6 +151,7 @@ impl Classify for ItemError {
             Self::NotFound { .. } => "item_not_found",
             Self::Name(_) => "item_name_invalid",
             Self::Unsafe { .. } => "item_unsafe",
+            Self::TooLarge { .. } => "item_too_large",
             Self::Cycle { .. } => "item_cycle",
             Self::NotTrusted { .. } => "item_not_trusted",
             Self::Io { .. } => "item_io_failed",
@@ -150,13 +162,22 @@ impl Classify for ItemError {
         match self {
             Self::Invalid { flaw, .. } => flaw.hint.clone(),
             Self::NotFound { nearest: Some(near), .. } => Some(format!("did you mean `{near}`?")),
-            Self::NotFound { what: "knowledge", id, .. } => Some(format!("write it to `.ai/knowledge/{id}.md`")),
-            Self::NotFound { what, .. } => Some(format!("`selvedge {what} list` shows what there is")),
-            Self::Name(_) => Some("name it by its path below its folder, without ending: `reports/weekly`".to_owned()),
+            Self::NotFound { what, id, .. } if id.ends_with(".md") || id.ends_with(".yaml") => {
+                let (name, _) = id.rsplit_once('.').unwrap_or((id, ""));
+                Some(format!("name a {what} without its file extension: `{name}`"))
+            }
+            Self::NotFound { what: "knowledge", id, .. } => Some(format!("create `.ai/knowledge/{id}.md`")),
+            Self::NotFound { what, .. } => Some(format!("`selvedge {what} list` shows all of them")),
+            Self::Name(_) => Some("use its path below its folder, without extension: `reports/weekly`".to_owned()),
+            Self::Unsafe { why: NOT_PLAIN, .. } => Some("put a regular file there".to_owned()),
             Self::Unsafe { .. } => Some("put the file itself there; links are not followed".to_owned()),
-            Self::Cycle { .. } => Some("take `extends` out of one of them".to_owned()),
+            Self::TooLarge { .. } => {
+                Some("shorten it, or move long material into knowledge and refer to it".to_owned())
+            }
+            Self::Cycle { .. } => Some("remove `extends` from one of them".to_owned()),
             Self::NotTrusted { file, what, place, .. } => {
-                let (file, place) = (shell::word(file), shell::word(place));
+                let file = shell::word(file);
+                let place = shell::word(place);
                 Some(format!("read it, and sign it with `selvedge sign {file} --kind {what} --id {place}`"))
             }
             Self::Io { .. } => None,

@@ -1,4 +1,4 @@
-//! What a directive wants done at an event. Hooks are read and kept here; who fires them decides what they do.
+//! Hooks: the actions of a directive at an event. They are parsed here; the engine executes them.
 
 use serde::de::Error as _;
 use serde::{Deserialize, Deserializer, Serialize};
@@ -7,7 +7,7 @@ use serde_json::{Map, Value};
 use crate::condition::Condition;
 use crate::nearest::advice;
 
-/// Every event that a hook can wait for. An unknown one is an error: such a hook would never fire.
+/// All events of hooks. An unknown one is an error: such a hook would never fire.
 pub const EVENTS: [&str; 13] = [
     "resolve_extends",
     "build_system_prompt",
@@ -24,31 +24,31 @@ pub const EVENTS: [&str; 13] = [
     "graph_completed",
 ];
 
-/// Where the content that a hook brings is put.
+/// Where the content of a hook is inserted.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Position {
     /// Before the message it belongs to.
     #[default]
     Before,
-    /// Behind it.
+    /// After it.
     After,
 }
 
-/// One thing that is done.
+/// One action of a hook.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Action {
     /// The verb, such as `execute`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub primary: Option<String>,
-    /// What kind of item it is about.
+    /// The kind of item.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub item_type: Option<String>,
-    /// The item; filled in when the hook fires.
+    /// The item; interpolated when the hook fires.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub item_id: Option<String>,
-    /// What it is given; filled in when the hook fires.
+    /// Its parameters; interpolated when the hook fires.
     #[serde(default, skip_serializing_if = "Map::is_empty")]
     pub params: Map<String, Value>,
     /// The directive to extend, for `resolve_extends`.
@@ -56,28 +56,28 @@ pub struct Action {
     pub set_extends: Option<String>,
 }
 
-/// What happens at an event.
+/// The actions at an event.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Hook {
     /// Its name, unique within the directive.
     pub id: String,
     /// The event.
     pub event: String,
-    /// When it fires; always, if nothing is said.
+    /// When it fires; always by default.
     pub condition: Condition,
-    /// What is done, in order.
+    /// Its actions, in order.
     pub actions: Vec<Action>,
-    /// Where its content goes.
+    /// Where its content is inserted.
     pub position: Position,
     /// Whether its content is wrapped in an element that names it.
     pub wrap: bool,
-    /// What it is for.
+    /// Its purpose.
     #[serde(skip_serializing_if = "String::is_empty")]
     pub description: String,
 }
 
 impl Hook {
-    /// As a snapshot shows it: one entry for each thing that it does.
+    /// Its form in a snapshot: one entry for each action.
     pub fn shown(&self) -> impl Iterator<Item = Value> {
         self.actions.iter().map(|action| {
             let mut entry = Map::from_iter([("event".to_owned(), Value::from(self.event.as_str()))]);
@@ -89,7 +89,7 @@ impl Hook {
     }
 }
 
-/// What is written of a hook, in either form of a directive.
+/// The written form of a hook, in either form of a directive.
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct Fields {
@@ -119,17 +119,17 @@ impl TryFrom<Fields> for Hook {
     fn try_from(fields: Fields) -> Result<Self, String> {
         let Fields { id, event, condition, action, actions, position, wrap, description } = fields;
         if !EVENTS.contains(&event.as_str()) {
-            return Err(format!("`{}` is no event: {}", event.escape_debug(), advice(&event, &EVENTS)));
+            return Err(format!("`{}` is not an event: {}", event.escape_debug(), advice(&event, &EVENTS)));
         }
         let actions: Vec<_> = action.into_iter().chain(actions).collect();
         if id.trim().is_empty() || actions.is_empty() {
-            return Err("a hook has an `id` and at least one action".to_owned());
+            return Err("a hook needs an `id` and at least one action".to_owned());
         }
         for action in &actions {
             let names_item = action.primary.is_some() && action.item_type.is_some() && action.item_id.is_some();
             if names_item == action.set_extends.is_some() {
                 return Err(format!(
-                    "an action of `{id}` has either `primary`, `item_type` and `item_id`, or `set_extends`"
+                    "an action of `{id}` needs either `primary`, `item_type` and `item_id`, or `set_extends`"
                 ));
             }
         }

@@ -1,10 +1,10 @@
-//! What a run is given and what it gives back: declared with types, checked, and brought into the type that was declared.
+//! Inputs and outputs of a run: declared with types, checked, and converted to the declared type.
 //!
-//! A command line gives everything as text, so text is read as what was declared: `--input count=5` is the number 5 where
-//! an integer is wanted. Nothing is dropped silently: what doesn't fit, what is missing and what nobody asked for is said,
-//! all of it at once.
+//! A command line gives every value as text, so text is converted: `--input count=5` is the number 5 where
+//! an integer is declared. Nothing is dropped silently: invalid, missing and undeclared values are reported,
+//! all at once.
 
-mod of;
+mod value_type;
 
 use selvedge_model::error::{Classify, Kind};
 use serde::de::Error as _;
@@ -12,9 +12,9 @@ use serde::{Deserialize, Deserializer, Serialize};
 use serde_json::{Map, Value, json};
 
 use crate::nearest::nearest;
-pub use of::Type;
+pub use value_type::Type;
 
-/// Something a run is given.
+/// A declared input.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Input {
     /// Its name.
@@ -24,15 +24,15 @@ pub struct Input {
     pub of: Type,
     /// Whether it must be given.
     pub required: bool,
-    /// What it is when it is not given.
+    /// Its value if none is given.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub default: Option<Value>,
-    /// What it is for.
+    /// Its purpose.
     #[serde(skip_serializing_if = "String::is_empty")]
     pub description: String,
 }
 
-/// Something a run gives back.
+/// A declared output.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Output {
     /// Its name.
@@ -40,14 +40,14 @@ pub struct Output {
     /// Its type.
     #[serde(flatten)]
     pub of: Type,
-    /// Whether a run is not complete without it.
+    /// Whether a run is incomplete without it.
     pub required: bool,
-    /// What it is.
+    /// Its meaning.
     #[serde(skip_serializing_if = "String::is_empty")]
     pub description: String,
 }
 
-/// What is written of an input or an output, in either form of a directive.
+/// The written form of an input or an output, in either form of a directive.
 #[derive(Clone, Debug, Default, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct Fields {
@@ -86,7 +86,7 @@ impl TryFrom<Fields> for Output {
     fn try_from(fields: Fields) -> Result<Self, String> {
         check_name(&fields.name)?;
         if fields.default.is_some() {
-            return Err(format!("the output `{}` can't have a default: it is what the run found", fields.name));
+            return Err(format!("the output `{}` can't have a default: the run sets it", fields.name));
         }
         let of = Type::new(fields.of.as_deref().unwrap_or("string"), fields.values)?;
         Ok(Self { name: fields.name, of, required: fields.required, description: fields.description })
@@ -105,7 +105,7 @@ impl<'de> Deserialize<'de> for Output {
     }
 }
 
-/// The rule for names that can stand in `{input:name}`.
+/// The rule for names in `{input:name}`.
 pub(crate) fn is_name(name: &str) -> bool {
     let plain = |byte: u8| byte.is_ascii_alphanumeric() || matches!(byte, b'_' | b'-');
     name.starts_with(|first: char| first.is_ascii_alphabetic() || first == '_')
@@ -114,25 +114,26 @@ pub(crate) fn is_name(name: &str) -> bool {
 }
 
 fn check_name(name: &str) -> Result<(), String> {
-    match is_name(name) {
-        true => Ok(()),
-        false => Err(format!("`{}` can't be a name: letters, digits, `_` and `-`, at most 64", name.escape_debug())),
+    if is_name(name) {
+        Ok(())
+    } else {
+        Err(format!("`{}` can't be a name: use at most 64 letters, digits, `_` and `-`", name.escape_debug()))
     }
 }
 
-/// What is wrong with what was given; every reason at once.
+/// Everything that is wrong with the given values.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("the {what} can't be used: {}", .reasons.join("; "))]
 pub struct InputError {
     /// Inputs or outputs.
     pub what: &'static str,
-    /// What is wrong, each by its name.
+    /// The reasons, each with the name of the value.
     pub reasons: Vec<String>,
     missing: Vec<String>,
 }
 
 impl InputError {
-    /// The names that are required and were not given.
+    /// The names of required values that were not given.
     pub fn missing(&self) -> &[String] {
         &self.missing
     }
@@ -153,8 +154,8 @@ impl Classify for InputError {
     }
 }
 
-/// What a run works with: what was given, in the declared types, and the defaults. A directive that declares no inputs takes
-/// anything.
+/// The inputs of a run: the given values in the declared types, and the defaults. A directive that declares no inputs accepts
+/// any.
 pub fn bind(declared: &[Input], given: Map<String, Value>) -> Result<Map<String, Value>, InputError> {
     let slots = declared.iter().map(|input| {
         let Input { name, of, required, default, .. } = input;
@@ -163,8 +164,8 @@ pub fn bind(declared: &[Input], given: Map<String, Value>) -> Result<Map<String,
     take("inputs", slots.collect(), given)
 }
 
-/// What a run gave back, in the declared types; a required one that is missing or `null` is an error. `false`, `0` and empty
-/// text are values (lesson: they used to count as missing).
+/// The outputs of a run in the declared types; a required one that is missing or `null` is an error. `false`, `0` and empty
+/// text are values (they used to count as missing).
 pub fn give_back(declared: &[Output], given: Map<String, Value>) -> Result<Map<String, Value>, InputError> {
     let slots = declared.iter().map(|output| {
         let Output { name, of, required, .. } = output;
@@ -173,7 +174,7 @@ pub fn give_back(declared: &[Output], given: Map<String, Value>) -> Result<Map<S
     take("outputs", slots.collect(), given)
 }
 
-/// What both an input and an output say about a value.
+/// What an input and an output have in common.
 struct Slot<'a> {
     name: &'a str,
     of: &'a Type,
@@ -189,7 +190,9 @@ fn take(
     if declared.is_empty() {
         return Ok(given);
     }
-    let (mut taken, mut reasons, mut wrong) = (Map::new(), Vec::new(), Vec::new());
+    let mut taken = Map::new();
+    let mut reasons = Vec::new();
+    let mut invalid = Vec::new();
     for (name, value) in given {
         match declared.iter().find(|slot| slot.name == name) {
             None => reasons.push(not_declared(&name, &declared)),
@@ -198,7 +201,7 @@ fn take(
                 Ok(value) => drop(taken.insert(name, value)),
                 Err(wanted) => {
                     reasons.push(format!("`{name}` should be {wanted}"));
-                    wrong.push(name);
+                    invalid.push(name);
                 }
             },
         }
@@ -206,26 +209,35 @@ fn take(
     let mut missing = Vec::new();
     for slot in &declared {
         match slot.default {
-            _ if taken.contains_key(slot.name) || wrong.iter().any(|name| name == slot.name) => {}
+            _ if taken.contains_key(slot.name) || invalid.iter().any(|name| name == slot.name) => {}
             Some(default) => drop(taken.insert(slot.name.to_owned(), default.clone())),
             None if slot.required => missing.push(slot.name.to_owned()),
             None => {}
         }
     }
-    reasons.extend(missing.iter().map(|name| format!("`{name}` is required and missing")));
-    match reasons.is_empty() {
-        true => Ok(taken),
-        false => Err(InputError { what, reasons, missing }),
+    for name in &missing {
+        reasons.push(format!("`{name}` is required and missing"));
     }
+    if !reasons.is_empty() {
+        return Err(InputError { what, reasons, missing });
+    }
+    Ok(taken)
 }
 
 fn not_declared(name: &str, declared: &[Slot<'_>]) -> String {
     let near = nearest(name, declared.iter().map(|slot| slot.name));
-    let near = near.map_or(String::new(), |near| format!(" (did you mean `{near}`?)"));
+    let known = || match declared {
+        [] => "; none is".to_owned(),
+        declared => {
+            let names: Vec<_> = declared.iter().map(|slot| format!("`{}`", slot.name)).collect();
+            format!("; declared: {}", names.join(", "))
+        }
+    };
+    let near = near.map_or_else(known, |near| format!(" (did you mean `{near}`?)"));
     format!("`{}` is not declared{near}", name.escape_debug())
 }
 
-/// The JSON Schema of what a run gives back, as the tool that takes it is declared to a model.
+/// The JSON Schema of the outputs, for the tool that returns them.
 pub fn output_schema(declared: &[Output]) -> Value {
     let property = |output: &Output| {
         let mut schema = output.of.schema();

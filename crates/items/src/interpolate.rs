@@ -1,19 +1,19 @@
-//! How values get into a text.
+//! Inserts values into a text.
 //!
 //! ```text
-//! {input:k}          the input `k`; an error if it has no value     {input:k?}       nothing if it has none
+//! {input:k}          the input `k`; an error if it has no value     {input:k?}       empty if it has none
 //! {input:k:default}  `default` if it has none                       {input:k|default} the same, older
-//! ${inputs.k}        a path into what the scope knows               ${a.b.0 || c}    the first that is not null
-//! {env:NAME}         a variable of the environment, if configuration allows it; also {env:NAME:default}
+//! ${inputs.k}        a path into the values of the scope            ${a.b.0 || c}    the first that is not null
+//! {env:NAME}         an environment variable, if the configuration allows it; also {env:NAME:default}
 //! ```
 //!
 //! Invariants:
 //!
-//! - **One pass.** What is put in is never looked at again, so what a tool, a model or a user said expands to nothing.
-//! - Only a text that somebody wrote is a template; never call this on what came in.
-//! - `${x}` whose first name the scope does not know is plain text: a shell example stays what it is. It is reported.
+//! - **One pass.** Inserted text is never parsed again, so the text of a tool, a model or a user is never expanded.
+//! - Only a text by the author of an item is a template; never call this on received text.
+//! - `${x}` whose first name the scope does not know is plain text, so that a shell example is unchanged. It is reported.
 //! - A backslash before an expression makes it plain text: `\{input:k}`.
-//! - Of the environment nothing is seen but what the text names *and* the caller allows.
+//! - Only those environment variables are used that the text names *and* the caller allows.
 
 mod expression;
 
@@ -27,36 +27,36 @@ use expression::{Expression, Form, Found, Otherwise, Piece, Pieces};
 
 const INPUTS: &str = "inputs";
 
-/// What of the environment may be put into a text.
+/// The environment variables that may be inserted into a text.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Environment<'a> {
-    /// The names that configuration allows.
+    /// The names that the configuration allows.
     pub allowed: &'a [String],
-    /// The variables, as whoever started the process was given them.
+    /// The variables of the process.
     pub variables: Option<&'a BTreeMap<String, String>>,
 }
 
-/// What a text may refer to.
+/// The values that a text may refer to.
 #[derive(Clone, Copy, Debug)]
 pub struct Scope<'a> {
     /// Values by their first name; the inputs are `inputs`.
     pub values: &'a Value,
-    /// What of the environment may be seen.
+    /// The environment variables.
     pub environment: Environment<'a>,
 }
 
-/// A text with its values in it.
+/// A text with its values inserted.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Rendered {
     /// The text.
     pub text: String,
-    /// Expressions that found nothing and left nothing.
+    /// Expressions without a value, which are empty in the text.
     pub empty: Vec<String>,
-    /// Expressions whose first name is not known; they stand in the text as they were written.
+    /// Expressions whose first name is unknown, which are unchanged in the text.
     pub unknown: Vec<String>,
 }
 
-/// Why a text can't be filled in.
+/// Why a text can't be rendered.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum InterpolationError {
     /// An input has no value.
@@ -67,7 +67,7 @@ pub enum InterpolationError {
         /// The line within the text, from 1.
         line: usize,
     },
-    /// A variable of the environment has no value.
+    /// An environment variable is not set.
     #[error("line {line}: the environment has no `{name}`")]
     NoVariable {
         /// The variable.
@@ -75,7 +75,7 @@ pub enum InterpolationError {
         /// The line within the text, from 1.
         line: usize,
     },
-    /// A variable of the environment may not be seen.
+    /// An environment variable is not allowed.
     #[error("line {line}: `{{env:{name}}}` is not allowed")]
     NotAllowed {
         /// The variable.
@@ -93,7 +93,7 @@ impl InterpolationError {
         }
     }
 
-    /// The same, with the line counted from the beginning of the file, in which the text begins on line `first`.
+    /// The same, with the line counted from the start of the file, in which the text starts on line `first`.
     #[must_use]
     pub fn below(mut self, first: u64) -> Self {
         match &mut self {
@@ -124,18 +124,18 @@ impl Classify for InterpolationError {
     fn hint(&self) -> Option<String> {
         Some(match self {
             Self::NoInput { name, .. } => {
-                format!("give `--input {name}=…`, or write `{{input:{name}?}}` where it may be left out")
+                format!("give `--input {name}=…`, or write `{{input:{name}?}}` if it is optional")
             }
             Self::NoVariable { name, .. } => format!("set it, or write `{{env:{name}:default}}`"),
             Self::NotAllowed { name, .. } => format!(
-                "whose machine it is may allow it: `environment: [{name}]` in config/agent/run.yaml of the folder that holds your keys; a \
-                 project can't"
+                "allow it with `environment: [{name}]` in config/agent/run.yaml of the folder that holds your keys; a project can't allow \
+                 it"
             ),
         })
     }
 }
 
-/// Puts values into a text that somebody wrote.
+/// Inserts values into a template.
 pub fn render(template: &str, scope: &Scope<'_>) -> Result<Rendered, InterpolationError> {
     let mut done = Rendered { text: String::with_capacity(template.len()), empty: Vec::new(), unknown: Vec::new() };
     for piece in Pieces::of(template) {
@@ -157,8 +157,8 @@ pub fn render(template: &str, scope: &Scope<'_>) -> Result<Rendered, Interpolati
     Ok(done)
 }
 
-/// Puts values into every text of a value that somebody wrote. A text that is one expression becomes its value, of whatever
-/// type; keys stay as they are.
+/// Inserts values into every text of a template value. A text that is a single expression becomes its value, of any
+/// type; keys are unchanged.
 pub fn fill(template: &Value, scope: &Scope<'_>) -> Result<Value, InterpolationError> {
     Ok(match template {
         Value::String(text) => fill_text(text, scope)?,
@@ -183,7 +183,7 @@ fn fill_text(text: &str, scope: &Scope<'_>) -> Result<Value, InterpolationError>
     render(text, scope).map(|rendered| Value::String(rendered.text))
 }
 
-/// The variables of the environment that a text names.
+/// The environment variables that a text names.
 pub fn environment_names(template: &str) -> Vec<String> {
     let name = |piece| match piece {
         Piece::Expression(Expression { kind: Form::Environment { name, .. }, .. }) => Some(name.to_owned()),
@@ -211,7 +211,7 @@ pub fn input_names(template: &str) -> Vec<String> {
     names
 }
 
-/// The variables of the environment that a text names.
+/// The environment variables that a text names.
 pub fn variable_names(template: &str) -> Vec<String> {
     let named = |piece| match piece {
         Piece::Expression(Expression { kind: Form::Environment { name, .. }, .. }) => Some(name.to_owned()),
@@ -223,8 +223,8 @@ pub fn variable_names(template: &str) -> Vec<String> {
     names
 }
 
-/// The inputs that an argument of a command names. What runs commands knows `{input:k}` and `{input:k?}`; any other expression
-/// is given back as an error, since it would reach the command as it is written.
+/// The inputs that an argument of a command names. Commands support `{input:k}` and `{input:k?}` only; any other expression
+/// is returned as an error, since it would reach the command unchanged.
 pub fn argument_inputs(template: &str) -> Result<Vec<String>, String> {
     let expressions = Pieces::of(template).filter_map(|piece| match piece {
         Piece::Expression(expression) => Some(expression),

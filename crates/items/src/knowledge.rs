@@ -1,9 +1,9 @@
-//! Knowledge: words that go into prompts as they are. `.ai/knowledge/<id>.md`.
+//! Knowledge: text that is added to prompts unchanged. `.ai/knowledge/<id>.md`.
 //!
-//! Markdown. Metadata in a first block, between lines of `---` or in a block of `yaml`, is for people and for search, and never goes
-//! into a prompt. Nothing in it is filled in: what it says is what a model is told.
+//! Markdown. Metadata in a first block, between lines of `---` or in a block of `yaml`, is for people and for search, and is never part
+//! of a prompt. Nothing in it is interpolated.
 //!
-//! A directive's `context` names what it needs; [`Library::context`] brings it. The text of a task is the entry `tasks/<task id>`.
+//! A directive's `context` names what it needs; [`Library::context`] loads it. The text of a task is the entry `tasks/<task id>`.
 
 use selvedge_log::document::Comment;
 use selvedge_model::id::DirectiveId;
@@ -12,52 +12,55 @@ use serde::Serialize;
 use crate::directive::Directive;
 use crate::error::{Flaw, ItemError};
 use crate::library::{Kind, Library, Resolved, Source};
+use crate::read::BYTE_ORDER_MARK;
 
-/// The folder of knowledge that holds the texts of tasks.
+/// The folder of knowledge with the texts of tasks.
 pub const TASKS: &str = "tasks";
 
-/// Words for a prompt.
+/// An entry of knowledge.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct Knowledge {
-    /// What a model is told.
+    /// The text for the prompt.
     pub body: String,
 }
 
-/// What a directive's `context` brings into its prompts, each entry marked with its name.
+/// The knowledge of a directive's `context`, each entry marked with its name.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Brought {
-    /// For the rules.
+    /// For the system prompt.
     pub system: Vec<String>,
-    /// To stand before the first message.
+    /// Before the first message.
     pub before: Vec<String>,
-    /// To stand behind it.
+    /// After it.
     pub after: Vec<String>,
 }
 
 impl Knowledge {
-    /// Reads an entry; a line that signs it is passed over.
+    /// Parses an entry; a signature line is skipped.
     pub fn parse(text: &str) -> Result<Self, Flaw> {
+        let text = text.strip_prefix(BYTE_ORDER_MARK).unwrap_or(text);
         let content = Comment::Html.unsigned(text);
         let first_line = if content.len() < text.len() { 2 } else { 1 };
+        let content = content.strip_prefix(BYTE_ORDER_MARK).unwrap_or(&content);
         let body = match content.lines().next().map(str::trim_end) {
-            Some("---") => behind(&content, "---", first_line)?,
-            Some("```yaml") => behind(&content, "```", first_line)?,
-            _ => &content,
+            Some("---") => after_block(content, "---", first_line)?,
+            Some("```yaml") => after_block(content, "```", first_line)?,
+            _ => content,
         };
         match body.trim() {
-            "" => Err(Flaw::new("it says nothing").hint("write what a model should know, below the metadata")),
+            "" => Err(Flaw::new("it has no text").hint("write what the model should know below the metadata")),
             body => Ok(Self { body: body.to_owned() }),
         }
     }
 
-    /// The entry as it stands in a prompt.
+    /// The entry as it appears in a prompt.
     pub fn marked(&self, id: &str) -> String {
         format!("<knowledge id=\"{id}\">\n{}\n</knowledge>", self.body)
     }
 }
 
-/// What stands behind a block that begins on the first line.
-fn behind<'a>(content: &'a str, close: &str, first_line: u64) -> Result<&'a str, Flaw> {
+/// The text after a block that starts on the first line.
+fn after_block<'a>(content: &'a str, close: &str, first_line: u64) -> Result<&'a str, Flaw> {
     let mut end = 0;
     for (index, line) in content.split_inclusive('\n').enumerate() {
         end += line.len();
@@ -70,7 +73,7 @@ fn behind<'a>(content: &'a str, close: &str, first_line: u64) -> Result<&'a str,
 }
 
 impl Library {
-    /// An entry of knowledge that may be used. Names of entries keep to the rule for directives.
+    /// An entry of knowledge that may be used. Its name follows the rule for directives.
     pub fn knowledge(&self, id: &DirectiveId) -> Result<Resolved<Knowledge>, ItemError> {
         let found = self.find(Kind::Knowledge, id.as_str())?;
         let parsed = Knowledge::parse(&found.text);
@@ -78,7 +81,7 @@ impl Library {
         Resolved { item, sources: vec![found.source] }.permitted(self.policy)
     }
 
-    /// What a directive's `context` brings. What is not there is an error that names the file and the line that want it.
+    /// The knowledge of a directive's `context`. A missing entry is an error with the file and the line that name it.
     pub fn context(&self, directive: &Resolved<Directive>) -> Result<Brought, ItemError> {
         let bring = |ids: &[String]| -> Result<Vec<String>, ItemError> {
             ids.iter().map(|id| self.bring(id, &directive.sources)).collect()
@@ -93,8 +96,8 @@ impl Library {
             Ok(found) => Ok(found.item.marked(found.id())),
             Err(error @ (ItemError::NotFound { .. } | ItemError::Name(_))) => {
                 let (file, line) = self.naming(id, named_by);
-                let mut flaw = Flaw::new(format!("its context names `{id}`, and {error}"));
-                flaw = flaw.hint(format!("write `.ai/knowledge/{id}.md`, or take `{id}` out of the context"));
+                let mut flaw = Flaw::new(format!("its context names `{id}`, but {error}"));
+                flaw = flaw.hint(format!("create `.ai/knowledge/{id}.md`, or remove `{id}` from the context"));
                 flaw.line = line;
                 Err(ItemError::Invalid { file, flaw })
             }
@@ -102,7 +105,7 @@ impl Library {
         }
     }
 
-    /// The file that has a directive's body: its own, or that of the nearest directive that it extends and that has one.
+    /// The file with a directive's body: its own, or that of the nearest ancestor that has one.
     pub fn file_of_body<'a>(&self, directive: &'a Resolved<Directive>) -> &'a str {
         let has_it = |source: &&Source| {
             let found = self.look(Kind::Directive, &source.id).ok().flatten();
@@ -112,7 +115,7 @@ impl Library {
         source.map_or("", |source| source.file.as_str())
     }
 
-    /// The file, of a directive and those that it extends, that names an entry, and on which line.
+    /// The file, of a directive and its ancestors, that names an entry, and the line.
     fn naming(&self, id: &str, named_by: &[Source]) -> (String, Option<u64>) {
         let at = |source: &Source| {
             let text = self.look(Kind::Directive, &source.id).ok()??.text;
@@ -124,7 +127,7 @@ impl Library {
     }
 }
 
-/// Whether a line has an id as a word of its own.
+/// Whether a line contains an id as a separate word.
 fn has_word(line: &str, id: &str) -> bool {
     let is_part = |letter: char| letter.is_alphanumeric() || matches!(letter, '_' | '-' | '.' | '/');
     let stands_alone =

@@ -1,15 +1,15 @@
-//! What users write: directives, agents and tools. Found, checked, verified, and filled in with what a run is given.
+//! Items that users write: directives, agents and tools. Found, checked, verified, and filled in with the inputs of a run.
 //!
 //! In reading order:
 //!
-//! - [`error`]: what is wrong with a file, where, and what to do. [`yaml`]: the one reader of YAML.
-//! - [`capability`]: what may be called, and what a child may inherit. [`condition`]: when something holds.
-//! - [`input`], [`interpolate`]: what a run is given, and how it gets into a text.
-//! - [`directive`], [`agent`], [`tool`], [`knowledge`]: the items. [`hook`]: what a directive wants done at an event.
-//! - [`signature`]: whether an item may run. [`library`]: where items are found. [`config`]: how everything is set.
+//! - [`error`]: what is wrong with a file, where, and what to do. [`yaml`]: the only reader of YAML.
+//! - [`capability`]: what may be called, and what a child may inherit. [`condition`]: conditions on values.
+//! - [`input`], [`interpolate`]: the inputs of a run, and how they are inserted into a text.
+//! - [`directive`], [`agent`], [`tool`], [`knowledge`]: the items. [`hook`]: the actions of a directive at an event.
+//! - [`signature`]: whether an item may run. [`library`]: where items are found. [`config`]: the configuration.
 //!
-//! Nothing here prints, writes, or looks at the environment or the home folder. Files are read in one place, `read`, below
-//! folders that the caller hands over, and never through a link. There is nothing to recover after a crash.
+//! Nothing here prints, writes, or reads the environment or the home folder. Files are read in one module, `read`, below
+//! folders that the caller passes in, and never through a link. There is nothing to recover after a crash.
 
 pub mod agent;
 pub mod capability;

@@ -1,19 +1,19 @@
-//! Where items are found: the project's first, then the user's, then those that come with the program.
+//! Finds items: the project's first, then the user's, then the built-in ones.
 //!
 //! ```text
 //! PROJECT/.ai/directives/reports/weekly.md   →  directive `reports/weekly`
 //! USER/.ai/agents/scribe.yaml                →  agent `scribe`
 //! PROJECT/.ai/knowledge/tasks/7.md           →  knowledge `tasks/7`, the text of the task `7`
-//! built in                                   →  `selvedge/agent/continuation`; `rye/…` that nobody has is read as `selvedge/…`
+//! built in                                   →  `selvedge/agent/continuation`; a missing `rye/…` is read as `selvedge/…`
 //! ```
 //!
 //! Invariants:
 //!
-//! - A name is checked before a path is made of it, and no link is followed below the folders that were handed over.
-//! - The first place that has a file of that name counts, also if the file is not valid: a broken item of the project never lets
-//!   one of the user's through.
-//! - What is given back carries what is known of every signature it rests on, its ancestors' included. [`Library::directive`]
-//!   and its like refuse what may not run; [`Library::inspect`] is for looking.
+//! - A name is checked before it becomes part of a path, and no link is followed below the given folders.
+//! - The first folder that has a file with that name counts, even if the file is invalid: a broken item of the project is never
+//!   replaced by one of the user.
+//! - A result includes the verdict on every signature it depends on, including those of its ancestors. [`Library::directive`]
+//!   and the similar methods refuse items that may not run; [`Library::inspect`] does not.
 
 use std::path::{Path, PathBuf};
 
@@ -29,7 +29,7 @@ use crate::agent::Agent;
 use crate::directive::{self, Directive};
 use crate::error::{Flaw, ItemError};
 use crate::nearest::nearest;
-use crate::read::{list_below, read_below};
+use crate::read::{self, Listed, list_below, read_below};
 use crate::signature::{Policy, Verdict, judge};
 use crate::{tool, yaml};
 
@@ -38,7 +38,7 @@ const EXTENDS_MAX: usize = 16;
 const OLDER_PREFIX: &str = "rye/";
 const PREFIX: &str = "selvedge/";
 
-/// What comes with the program.
+/// The built-in directives.
 const BUILT_IN: [(&str, &str); 1] = [("selvedge/agent/continuation", include_str!("builtin/continuation.md"))];
 
 /// Where an item was found.
@@ -49,25 +49,25 @@ pub enum Layer {
     Project,
     /// In the user's own folder.
     User,
-    /// In the program.
+    /// Built into the program.
     BuiltIn,
 }
 
 /// A kind of item.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Kind {
-    /// What an agent is told to do.
+    /// A directive: the task of an agent.
     Directive,
-    /// Who does it.
+    /// An agent.
     Agent,
-    /// What a model may call.
+    /// A tool that a model may call.
     Tool,
-    /// What goes into prompts.
+    /// Knowledge that is added to prompts.
     Knowledge,
 }
 
 impl Kind {
-    /// What people call it.
+    /// Its name.
     pub fn as_str(self) -> &'static str {
         self.document().as_str()
     }
@@ -81,7 +81,7 @@ impl Kind {
         }
     }
 
-    /// Folder, ending, comment, and the most bytes.
+    /// Folder, extension, comment syntax, and the most bytes.
     fn place(self) -> (&'static str, &'static str, Comment, usize) {
         match self {
             Self::Directive => ("directives", ".md", Comment::Html, directive::BYTES_MAX),
@@ -92,37 +92,37 @@ impl Kind {
     }
 }
 
-/// Where an item, or one of its ancestors, comes from.
+/// The origin of an item, or of one of its ancestors.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Source {
-    /// What kind of item it is.
+    /// The kind of item.
     pub what: &'static str,
     /// Its name.
     pub id: String,
-    /// Which place it was found in.
+    /// Where it was found.
     pub layer: Layer,
-    /// Its file, as people would name it.
+    /// Its file, for display.
     pub file: String,
     /// Its path within the project or the user's folder, which is what a signature names.
     pub place: String,
-    /// What is known of its signature.
+    /// The verdict on its signature.
     #[serde(flatten)]
     pub verdict: Verdict,
     /// SHA-256 of its bytes.
     pub hash: Digest,
 }
 
-/// An item and what it rests on.
+/// An item and its sources.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Resolved<T> {
-    /// The item, with what it took from its ancestors.
+    /// The item, including what it inherited.
     pub item: T,
-    /// Its own file, then its ancestors' from the nearest on.
+    /// Its own file, then those of its ancestors, the nearest first.
     pub sources: Vec<Source>,
 }
 
 impl<T> Resolved<T> {
-    /// The name under which it was found.
+    /// The name by which it was found.
     pub fn id(&self) -> &str {
         &self.sources[0].id
     }
@@ -141,40 +141,53 @@ impl<T> Resolved<T> {
 /// One line of a list of items.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Entry {
-    /// Its name; not every name can be used, and whoever loads it says why.
+    /// Its name; loading it fails if the name is invalid.
     pub id: String,
-    /// Which place it lies in.
+    /// Where it is.
     pub layer: Layer,
-    /// Whether an item of the same name in an earlier place hides it.
+    /// Whether an item with the same name in an earlier layer hides it.
     pub hidden: bool,
+    /// The link in place of its file, which is not read. The name of a link to a folder ends in `/`.
+    #[serde(skip)]
+    pub link: Option<PathBuf>,
 }
 
-/// A text as it was found.
+impl Entry {
+    /// Refuses a link.
+    pub fn readable(&self) -> Result<(), ItemError> {
+        match &self.link {
+            Some(link) => Err(ItemError::Unsafe { file: link.display().to_string(), why: "it is a link" }),
+            None => Ok(()),
+        }
+    }
+}
+
+/// The text of an item, and its source.
 pub(crate) struct Found {
     pub(crate) text: String,
     pub(crate) source: Source,
 }
 
-/// The places in which items are found, and what may run.
+/// The folders of items, and the policy on signatures.
 #[derive(Clone, Debug)]
 pub struct Library {
     /// The project's folder of items, `.ai`.
     pub project: Option<PathBuf>,
     /// The user's.
     pub user: Option<PathBuf>,
-    /// Whose signatures count.
+    /// The trusted keys.
     pub trust: Trust,
-    /// What may run.
+    /// Which items may run.
     pub policy: Policy,
 }
 
 impl Library {
-    /// A directive that may run, with what it takes from those that it extends.
+    /// A directive that may run, including what it inherits.
     pub fn directive(&self, id: &DirectiveId) -> Result<Resolved<Directive>, ItemError> {
         self.inspect(id)?.permitted(self.policy)
     }
 
-    /// A directive for looking at, whatever its signature says.
+    /// A directive for inspection, regardless of its signature.
     pub fn inspect(&self, id: &DirectiveId) -> Result<Resolved<Directive>, ItemError> {
         let mut line: Vec<Directive> = Vec::new();
         let mut sources: Vec<Source> = Vec::new();
@@ -207,7 +220,7 @@ impl Library {
         Resolved { item, sources: vec![found.source] }.permitted(self.policy)
     }
 
-    /// The declaration of a tool that may run. Names of tools keep to the rule for directives.
+    /// The declaration of a tool that may run. Its name follows the rule for directives.
     pub fn tool(&self, id: &DirectiveId) -> Result<Resolved<CommandSpec>, ItemError> {
         let found = self.find(Kind::Tool, id.as_str())?;
         let parsed = tool::parse(&found.source.id, &found.text);
@@ -215,16 +228,17 @@ impl Library {
         Resolved { item, sources: vec![found.source] }.permitted(self.policy)
     }
 
-    /// Every item of a kind, by name, those that are hidden included.
+    /// All items of a kind, by name, including hidden ones, and links, which are refused when they are read.
     pub fn list(&self, kind: Kind) -> Result<Vec<Entry>, ItemError> {
         let (folder, ending, ..) = kind.place();
         let mut entries: Vec<Entry> = Vec::new();
         for (layer, root) in self.folders() {
             let ids = list_below(&root.join(folder), ending)?;
-            entries.extend(ids.into_iter().map(|id| Entry { id, layer, hidden: false }));
+            entries.extend(ids.into_iter().map(|Listed { id, link }| Entry { id, layer, hidden: false, link }));
         }
         let built_in = BUILT_IN.iter().filter(|_| kind == Kind::Directive);
-        entries.extend(built_in.map(|(id, _)| Entry { id: (*id).to_owned(), layer: Layer::BuiltIn, hidden: false }));
+        let built_in = built_in.map(|(id, _)| (*id).to_owned());
+        entries.extend(built_in.map(|id| Entry { id, layer: Layer::BuiltIn, hidden: false, link: None }));
         entries.sort_by(|one, next| (&one.id, one.layer).cmp(&(&next.id, next.layer)));
         for index in 1..entries.len() {
             entries[index].hidden = entries[index].id == entries[index - 1].id;
@@ -237,7 +251,7 @@ impl Library {
         project.into_iter().chain(self.user.as_deref().map(|path| (Layer::User, path)))
     }
 
-    /// The first place that has it; a `rye/…` that nobody has is looked for as `selvedge/…`.
+    /// The first match in the layers; a missing `rye/…` is looked up as `selvedge/…`.
     pub(crate) fn find(&self, kind: Kind, id: &str) -> Result<Found, ItemError> {
         let newer = id.strip_prefix(OLDER_PREFIX).map(|rest| format!("{PREFIX}{rest}"));
         for id in [Some(id.to_owned()), newer].into_iter().flatten() {
@@ -261,8 +275,7 @@ impl Library {
             let verdict = judge(kind.document(), &place, comment, &bytes, &self.trust);
             let hash = sha256(&bytes);
             let source = Source { what: kind.as_str(), id: id.to_owned(), layer, file, place, verdict, hash };
-            let flaw = || Flaw::new("it is not UTF-8").hint("save it as UTF-8");
-            let text = String::from_utf8(bytes).map_err(|_| invalid(&source, flaw()))?;
+            let text = read::text(bytes).map_err(|flaw| invalid(&source, flaw))?;
             return Ok(Some(Found { text, source }));
         }
         let built_in = BUILT_IN.iter().find(|(known, _)| kind == Kind::Directive && *known == id);

@@ -1,9 +1,9 @@
-//! The known word that somebody most likely meant.
+//! Suggests the known word that was most likely meant.
 
-/// Longer words are nobody's typing error.
+/// Longer words are not typing errors.
 const CHARS_MAX: usize = 64;
 
-/// The word among `known` that is nearest to `word`, if one is near enough to be meant.
+/// The word among `known` that is nearest to `word`, if one is near enough.
 pub fn nearest<'a>(word: &str, known: impl IntoIterator<Item = &'a str>) -> Option<&'a str> {
     let word: Vec<char> = word.chars().take(CHARS_MAX + 1).collect();
     let enough = (word.len() / 3).max(1);
@@ -15,18 +15,18 @@ pub fn nearest<'a>(word: &str, known: impl IntoIterator<Item = &'a str>) -> Opti
         .map(|(_, other)| other)
 }
 
-/// What to say about a word that is not known: the nearest one, else all.
+/// The hint for an unknown word: the nearest known one, or all.
 pub(crate) fn advice(word: &str, known: &[&str]) -> String {
     match nearest(word, known.iter().copied()) {
         Some(near) => format!("did you mean `{near}`?"),
         None => {
             let all: Vec<_> = known.iter().map(|word| format!("`{word}`")).collect();
-            format!("known are {}", all.join(", "))
+            format!("use one of {}", all.join(", "))
         }
     }
 }
 
-/// How many letters must be changed, added, left out or swapped with their neighbour.
+/// The number of letters that must be changed, added, removed or swapped with their neighbour.
 fn distance(one: &[char], other: &[char]) -> usize {
     let mut before = vec![0; other.len() + 1];
     let mut last: Vec<usize> = (0..=other.len()).collect();
@@ -39,7 +39,8 @@ fn distance(one: &[char], other: &[char]) -> usize {
                 now[j] = now[j].min(before[j - 2] + 1);
             }
         }
-        (before, last) = (last, now);
+        before = last;
+        last = now;
     }
     last[other.len()]
 }
@@ -49,13 +50,13 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_nearest_word_is_found_and_a_far_one_is_not() {
+    fn a_near_word_is_suggested_and_a_far_one_is_not() {
         let known = ["limits", "inputs", "outputs", "model"];
         assert_eq!(nearest("limit", known), Some("limits"));
         assert_eq!(nearest("ipnuts", known), Some("inputs"));
         assert_eq!(nearest("modle", known), Some("model"));
         assert_eq!(nearest("colour", known), None);
         assert_eq!(nearest(&"l".repeat(10_000), known), None);
-        assert_eq!(advice("zzz", &["a_b", "c_d"]), "known are `a_b`, `c_d`");
+        assert_eq!(advice("zzz", &["a_b", "c_d"]), "use one of `a_b`, `c_d`");
     }
 }

@@ -1,58 +1,58 @@
-//! Whether an item may run, by what is known of its signature.
+//! Decides by its signature whether an item may run.
 //!
-//! A signature of this project covers every byte of a file, the body of a directive included, and what it is and where it
-//! lies. The older form may leave the body out and never covers the place, so for running it counts as none; one that does not
-//! match is refused all the same.
+//! A signature of this project covers every byte of a file, including the body of a directive, and its kind and
+//! path. The older form may leave the body out and never covers the path, so for running it counts as unsigned; one that does not
+//! match is refused nevertheless.
 
+use selvedge_legacy::rye::{self, RyeError};
 use selvedge_log::document::{self, Comment, DocumentError, DocumentKind};
 use selvedge_log::keys::Fingerprint;
-use selvedge_log::rye::{self, RyeError};
 use selvedge_log::trust::Trust;
 use serde::Serialize;
 
-/// What is known of an item's signature.
+/// The verdict on an item's signature.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 #[serde(tag = "verdict", rename_all = "snake_case")]
 pub enum Verdict {
-    /// It came with the program.
+    /// It is built in.
     BuiltIn,
-    /// It is what the holder of a trusted key signed, as this kind and in this place.
+    /// It is signed by a trusted key, for this kind and path.
     Trusted {
         /// The key.
         signer: Fingerprint,
     },
-    /// Nobody signed it, or only in the older form.
+    /// It is unsigned, or signed in the older form only.
     Unsigned {
-        /// Whether there is a good signature in the older form.
+        /// Whether it has a valid signature in the older form.
         older: bool,
     },
-    /// It names a key that nobody decided to believe; so nothing is known.
+    /// It is signed by an unknown key, so nothing can be verified.
     Untrusted {
-        /// The key, as far as it is named.
+        /// The key, as far as the signature names it.
         signer: String,
     },
-    /// It was changed after it was signed, belongs elsewhere, or its key was revoked.
+    /// It was changed after it was signed, was signed for another path, or its key was revoked.
     Broken {
         /// What is wrong.
         why: String,
     },
 }
 
-/// What may run. What is [`Verdict::Broken`] never may.
+/// Which items may run. A [`Verdict::Broken`] one never may.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, serde::Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Policy {
-    /// Also what a key signed that nobody decided to believe.
+    /// All items, including those signed by an unknown key.
     AllowUntrusted,
-    /// Also what nobody signed; but who signs must be trusted.
+    /// Unsigned items, and those signed by a trusted key.
     #[default]
     AllowUnsigned,
-    /// Only what the holder of a trusted key signed.
+    /// Only items signed by a trusted key.
     RequireTrusted,
 }
 
 impl Policy {
-    /// Whether it may run; if not, why.
+    /// Whether it may run, or the reason why not.
     pub fn permits(self, verdict: &Verdict) -> Result<(), String> {
         match (verdict, self) {
             (Verdict::BuiltIn | Verdict::Trusted { .. }, _) => Ok(()),
@@ -71,7 +71,7 @@ impl Policy {
     }
 }
 
-/// What is known of the signature of these bytes, as this kind and in this place.
+/// The verdict on the signature of these bytes, for this kind and path.
 pub fn judge(kind: DocumentKind, place: &str, comment: Comment, bytes: &[u8], trust: &Trust) -> Verdict {
     match document::verify_text(kind, place, comment, bytes, trust) {
         Ok(verified) => Verdict::Trusted { signer: verified.signer },

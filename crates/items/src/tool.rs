@@ -1,4 +1,4 @@
-//! Command tools as they are declared: `.ai/tools/<name>.yaml`. Only the checked declaration; who runs it is elsewhere.
+//! Declarations of command tools: `.ai/tools/<name>.yaml`. Only parsed and checked here, not executed.
 //!
 //! ```yaml
 //! name: pay
@@ -7,7 +7,7 @@
 //! command: [./pay.sh, "{input:amount}"]
 //! ```
 //!
-//! A command is a list of arguments and never goes through a shell. The program itself is fixed: what a model says can be an
+//! A command is a list of arguments and never passes through a shell. The program itself is fixed: the model's input can be an
 //! argument, or part of one, and nothing else.
 
 use selvedge_model::event::EffectClass;
@@ -20,10 +20,10 @@ use crate::error::Flaw;
 use crate::interpolate::argument_inputs;
 use crate::yaml::parse_yaml;
 
-/// How long a command may take, unless it says otherwise.
+/// The default timeout of a command.
 pub const TIMEOUT_SECONDS: u64 = 60;
 const TIMEOUT_SECONDS_MAX: u64 = 7 * 24 * 3600;
-/// How much of its output is kept, unless it says otherwise.
+/// How much of its output is kept by default.
 pub const OUTPUT_BYTES_MAX: u64 = 1 << 20;
 const OUTPUT_BYTES_CEILING: u64 = 64 << 20;
 const ARGUMENTS_MAX: usize = 256;
@@ -49,18 +49,19 @@ struct Fields {
     risk: Option<Risk>,
 }
 
-/// Reads a declaration; `id` is its path below the folder of tools, without its ending.
+/// Parses a declaration; `id` is its path below the folder of tools, without its extension.
 pub fn parse(id: &str, text: &str) -> Result<CommandSpec, Flaw> {
     let fields: Fields = parse_yaml(text, 1)?;
     let name = id.rsplit('/').next().unwrap_or(id);
     if fields.name != name {
-        let why = format!("it is named `{}` and lies in the file of `{name}`", fields.name.escape_debug());
+        let why = format!("it is named `{}`, but its file `{name}`", fields.name.escape_debug());
         return Err(Flaw::new(why).hint("rename one of them"));
     }
     let capability = match fields.capability {
         Some(capability) => capability,
         None => format!("tool.{}", id.replace('/', ".")).parse().map_err(|_| {
-            Flaw::new(format!("`{id}` makes no capability")).hint("say which one it needs: `capability: tool.…`")
+            Flaw::new(format!("no capability can be derived from `{id}`"))
+                .hint("set the one it needs: `capability: tool.…`")
         })?,
     };
     let declaration = CommandSpec {
@@ -80,36 +81,37 @@ pub fn parse(id: &str, text: &str) -> Result<CommandSpec, Flaw> {
         capability: capability.to_string(),
         risk: fields.risk.unwrap_or(Risk::Write),
     };
-    match capability.is_exact() {
-        true => check(&declaration).map(|()| declaration),
-        false => Err(Flaw::new("what a tool needs has no `*` in it")),
+    if !capability.is_exact() {
+        return Err(Flaw::new("the capability of a tool can't contain `*`"));
     }
+    check(&declaration)?;
+    Ok(declaration)
 }
 
 fn check(tool: &CommandSpec) -> Result<(), Flaw> {
     let plain = |byte: u8| byte.is_ascii_alphanumeric() || matches!(byte, b'_' | b'-');
     if tool.name.is_empty() || tool.name.len() > 64 || !tool.name.bytes().all(plain) {
         let why = format!("`{}` can't be the name of a tool", tool.name.escape_debug());
-        return Err(Flaw::new(why).hint("use letters, digits, `_` and `-`, at most 64"));
+        return Err(Flaw::new(why).hint("use at most 64 letters, digits, `_` and `-`"));
     }
     if tool.input_schema.get("type") != Some(&json!("object")) {
-        return Err(Flaw::new("`input_schema` does not describe an object").hint("begin it with `type: object`"));
+        return Err(Flaw::new("`input_schema` does not describe an object").hint("start it with `type: object`"));
     }
     check_command(tool, "command", &tool.command)?;
     if let Some(reconcile) = &tool.reconcile {
         check_command(tool, "reconcile", reconcile)?;
     }
     if tool.timeout_seconds == 0 || tool.timeout_seconds > TIMEOUT_SECONDS_MAX {
-        return Err(Flaw::new("`timeout_seconds` is between 1 and a week"));
+        return Err(Flaw::new("`timeout_seconds` must be between 1 and a week"));
     }
     if tool.output_bytes_max == 0 || tool.output_bytes_max > OUTPUT_BYTES_CEILING {
-        return Err(Flaw::new("`output_bytes_max` is between 1 and 64 MiB"));
+        return Err(Flaw::new("`output_bytes_max` must be between 1 and 64 MiB"));
     }
     if let Some(name) = tool.environment.iter().find(|name| !is_variable(name)) {
-        return Err(Flaw::new(format!("`{}` is no name of a variable", name.escape_debug())));
+        return Err(Flaw::new(format!("`{}` is not the name of a variable", name.escape_debug())));
     }
     if let Some(folder) = tool.working_folder.as_deref().filter(|folder| !is_inside(folder)) {
-        let why = format!("`{}` does not lie inside the project", folder.escape_debug());
+        let why = format!("`{}` is outside of the project", folder.escape_debug());
         return Err(Flaw::new(why).hint("give a folder relative to the project, without `..`"));
     }
     Ok(())
@@ -128,8 +130,8 @@ fn check_command(tool: &CommandSpec, what: &str, command: &[String]) -> Result<(
     }
     for argument in arguments {
         let names = argument_inputs(argument).map_err(|other| {
-            let why = format!("`{}` is not known in the arguments of `{what}`", other.escape_debug());
-            Flaw::new(why).hint("write `{input:k}`, or `{input:k?}` where it may be left out")
+            let why = format!("`{}` is not supported in the arguments of `{what}`", other.escape_debug());
+            Flaw::new(why).hint("write `{input:k}`, or `{input:k?}` if it is optional")
         })?;
         let properties = tool.input_schema.get("properties");
         let unknown = |name: &&String| properties.and_then(|known| known.get(name.as_str())).is_none();

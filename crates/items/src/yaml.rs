@@ -1,9 +1,9 @@
-//! The one reader of YAML. It is stricter than YAML, so that a file means what it looks like.
+//! The only reader of YAML. It is stricter than YAML, so that a file means what it looks like.
 //!
-//! - `true` and `false` are the only booleans; what looks like a number is no text unless it is quoted.
-//! - No anchors, aliases, merge keys, foreign tags, second documents or keys that are there twice.
-//! - Size, nesting and number of nodes are bounded before anything is made of them.
-//! - A key that is not known is an error that names the nearest one.
+//! - `true` and `false` are the only booleans; text that looks like a number must be quoted.
+//! - No anchors, aliases, merge keys, custom tags, second documents or duplicate keys.
+//! - Size, nesting and number of nodes are bounded before anything is deserialised.
+//! - An unknown key is an error that names the nearest known one.
 
 use serde::de::DeserializeOwned;
 use serde_saphyr::options::{DuplicateKeyPolicy, MergeKeyPolicy};
@@ -12,13 +12,13 @@ use serde_saphyr::{Error, Options};
 use crate::error::Flaw;
 use crate::nearest::advice;
 
-/// The most bytes of YAML that are looked at.
+/// The most bytes of YAML that are parsed.
 pub const BYTES_MAX: usize = 256 * 1024;
 /// The deepest nesting.
 pub const DEPTH_MAX: usize = 32;
 const NODES_MAX: usize = 10_000;
 
-/// Reads one document; `first_line` is where it begins in its file, from 1.
+/// Parses one document; `first_line` is the line of its file where it starts, from 1.
 pub fn parse_yaml<T: DeserializeOwned>(text: &str, first_line: u64) -> Result<T, Flaw> {
     if text.len() > BYTES_MAX {
         return Err(Flaw::new(format!("it has more than {} KiB of YAML", BYTES_MAX / 1024)).on_line(first_line));
@@ -52,26 +52,26 @@ fn flaw(error: &Error, first_line: u64) -> Flaw {
     let error = error.without_snippet();
     let flaw = match error {
         Error::SerdeUnknownField { field, expected, .. } => {
-            Flaw::new(format!("`{}` is no key here", field.escape_debug())).hint(advice(field, expected))
+            Flaw::new(format!("`{}` is not a known key", field.escape_debug())).hint(advice(field, expected))
         }
         Error::SerdeUnknownVariant { variant, expected, .. } => {
-            Flaw::new(format!("`{}` is not known here", variant.escape_debug())).hint(advice(variant, expected))
+            Flaw::new(format!("`{}` is unknown here", variant.escape_debug())).hint(advice(variant, expected))
         }
         Error::SerdeMissingField { field, .. } => {
             Flaw::new(format!("`{field}` is missing")).hint(format!("add `{field}: …`"))
         }
         Error::DuplicateMappingKey { key: Some(key), .. } => {
-            Flaw::new(format!("`{}` is there twice", key.escape_debug())).hint("keep one of them")
+            Flaw::new(format!("`{}` occurs twice", key.escape_debug())).hint("keep one of them")
         }
         Error::QuotingRequired { .. } => {
-            Flaw::new("text that looks like a number, a boolean or nothing").hint("put it in quotes")
+            Flaw::new("text that looks like a number, a boolean or null").hint("put it in quotes")
         }
         Error::Unexpected { expected: "sequence start", .. } => {
-            Flaw::new("a list is wanted here").hint("write `[one, two]`, or one `- …` on each line")
+            Flaw::new("expected a list").hint("write `[one, two]`, or one `- …` on each line")
         }
-        Error::Unexpected { expected: "mapping start", .. } => Flaw::new("keys with values are wanted here"),
-        Error::Budget { .. } => Flaw::new(format!("more, or stranger, than is read here: {}", reason(error)))
-            .hint("anchors, aliases and second documents are not read; write it out, and less of it"),
+        Error::Unexpected { expected: "mapping start", .. } => Flaw::new("expected keys with values"),
+        Error::Budget { .. } => Flaw::new(format!("too large, or not supported: {}", reason(error)))
+            .hint("anchors, aliases and second documents are not supported; write it out, and shorten it"),
         _ => Flaw::new(reason(error)),
     };
     match error.location().filter(|location| location.line() > 0) {
@@ -80,7 +80,7 @@ fn flaw(error: &Error, first_line: u64) -> Flaw {
     }
 }
 
-/// What the reader says, on one line and without the place, which is said apart.
+/// The reader's message on one line, without the position, which is given separately.
 fn reason(error: &Error) -> String {
     let text = error.to_string().lines().next().unwrap_or_default().to_owned();
     let end = [" at line ", " (line ", ": line "].iter().filter_map(|mark| text.rfind(mark)).min();

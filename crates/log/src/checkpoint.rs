@@ -1,8 +1,7 @@
 //! The signed last line of a changeset.
 //!
-//! A checkpoint line ends in `,"sig":"` + 86 characters + `"}}` + `\n`. What is signed is the line's own bytes before
-//! `,"sig":"`, behind the domain of checkpoints: nothing is serialised a second time to check it, and every field,
-//! known or not, is covered.
+//! A checkpoint line ends in `,"sig":"` + 86 characters + `"}}` + `\n`. The signature covers the domain of checkpoints and the line's own
+//! bytes before `,"sig":"`: verifying serialises nothing again, and every field, known or not, is covered.
 
 use selvedge_model::event::Checkpoint;
 use selvedge_model::{Event, ThreadId, Timestamp};
@@ -14,7 +13,7 @@ const SIG_FIELD: &[u8] = b",\"sig\":\"";
 const SIG_LENGTH: usize = 86;
 const CLOSING: &[u8] = b"\"}}";
 
-/// Appends a signed checkpoint line to `out`; the signature that `checkpoint` carries is replaced by a fresh one.
+/// Appends a signed checkpoint line to `out`; replaces the signature in `checkpoint`.
 pub fn encode(
     out: &mut Vec<u8>,
     seq: u64,
@@ -36,7 +35,7 @@ pub fn encode(
     Ok(())
 }
 
-/// The signed part of a checkpoint line and its signature; the line is given without its `\n`.
+/// Splits a checkpoint line, given without its `\n`, into its signed part and its signature.
 pub fn split(line: &[u8]) -> Option<(&[u8], &str)> {
     let line = line.strip_suffix(CLOSING)?;
     let at = line.len().checked_sub(SIG_LENGTH)?;
@@ -44,7 +43,7 @@ pub fn split(line: &[u8]) -> Option<(&[u8], &str)> {
     Some((line[..at].strip_suffix(SIG_FIELD)?, sig))
 }
 
-/// Checks the signature of a checkpoint line, given without its `\n`.
+/// Verifies the signature of a checkpoint line, given without its `\n`.
 pub fn verify(line: &[u8], key: &PublicKey) -> Result<(), BadSignature> {
     let (signed, sig) = split(line).ok_or(BadSignature)?;
     key.verify(DOMAIN_CHECKPOINT, signed, sig)

@@ -1,4 +1,4 @@
-//! Signed documents: whole files that are rewritten, unlike a log. Manifests, snapshots, readable pages, items.
+//! Signed documents: files that are rewritten as a whole, unlike a log. Manifests, snapshots, readable pages, items.
 //!
 //! A document carries one line of text, its stamp:
 //!
@@ -6,15 +6,15 @@
 //! selvedge:signed:1:KIND:TIME:HASH:SIG:FINGERPRINT
 //!
 //! KIND         [a-z_]+
-//! TIME         YYYY-MM-DDTHH:MM:SSZ, when the signer says it signed
+//! TIME         YYYY-MM-DDTHH:MM:SSZ, when the signer claims it signed
 //! HASH         SHA-256 of the content, 64 lower-case hex characters
 //! SIG          Ed25519, 86 characters of base64url without padding
 //! FINGERPRINT  SHA-256 of the 32 raw bytes of the public key, 64 lower-case hex characters
 //! ```
 //!
-//! Where the stamp stands and what the content is:
+//! The position of the stamp and the content that is hashed:
 //!
-//! | form | stamp | content that is hashed |
+//! | form | stamp | hashed content |
 //! |---|---|---|
 //! | JSON | member `_signature` of the top object | RFC 8785 bytes of the object without `_signature` |
 //! | Markdown, HTML | first line `<!-- STAMP -->` | every byte after the first newline |
@@ -31,15 +31,15 @@
 //! ```
 //!
 //! ID is the item id or path that the reader expects, in UTF-8; it is not part of the stamp. TIME and HASH are the
-//! texts of the stamp. So kind, place, time and content are all covered, and no document passes for one of another kind,
-//! thread or place. The fingerprint is covered by the choice of the key.
+//! texts of the stamp. So kind, id, time and content are all covered, and no document is accepted as one of another kind,
+//! thread or path. The fingerprint is covered by the choice of the key.
 //!
 //! Invariants:
 //!
-//! - JSON is read strictly and holds no number that RFC 8785 would round, when signing and when verifying. What is covered
-//!   is the value: white space, the order of members and how a number is spelt are not (`1.0` is the number `1`).
-//! - What was signed here is within the limits that verifying has.
-//! - Content is given back only after key and signature were checked.
+//! - JSON is read strictly and has no number that RFC 8785 would round, when signing and when verifying. The signature covers
+//!   the value, not white space, the order of members or the spelling of a number (`1.0` is the number `1`).
+//! - Everything that is signed here is within the limits for verifying.
+//! - Content is returned only after key and signature were verified.
 
 mod exact;
 mod form;
@@ -60,24 +60,24 @@ pub use exact::{sign_exact, verify_exact};
 pub use form::{Comment, Form};
 use stamp::{MARK, Stamp};
 
-/// The member of a JSON document that holds its stamp.
+/// The member of a JSON document that contains its stamp.
 pub const SIGNATURE_MEMBER: &str = "_signature";
 
-/// A snapshot holds what many lines said, and some levels around it.
+/// A snapshot has the content of many lines, and some levels around it.
 const LIMITS: Limits = Limits { bytes_max: 256 * 1024 * 1024, depth_max: 96 };
 
-/// What a document is: `[a-z_]+`, a constant of the program.
+/// The kind of a document: `[a-z_]+`, a constant of the program.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct DocumentKind(&'static str);
 
 impl DocumentKind {
     /// Names a kind. Panics if the name is not `[a-z_]+`, which for a constant means it does not compile.
     pub const fn new(name: &'static str) -> Self {
-        assert!(is_kind(name), "a kind of document is named in [a-z_]+");
+        assert!(is_kind(name), "the name of a document kind is [a-z_]+");
         Self(name)
     }
 
-    /// The kinds that this project signs: what users write, and what is written beside logs and keys.
+    /// The kinds that this project signs: items that users write, and files beside logs and keys.
     pub const KNOWN: [Self; 12] = [
         Self("directive"),
         Self("knowledge"),
@@ -93,7 +93,7 @@ impl DocumentKind {
         Self("key_rotation"),
     ];
 
-    /// The kind of this name, if it is one of [`Self::KNOWN`].
+    /// The kind with this name, if it is one of [`Self::KNOWN`].
     pub fn known(name: &str) -> Option<Self> {
         Self::KNOWN.into_iter().find(|kind| kind.0 == name)
     }
@@ -116,59 +116,59 @@ const fn is_kind(name: &str) -> bool {
     !bytes.is_empty()
 }
 
-/// Content that is what its signer signed, as that kind and in that place.
+/// Content that was verified to be what its signer signed, for that kind and id.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Verified<T> {
     /// The content, without the stamp.
     pub value: T,
-    /// Whose key signed it.
+    /// The key that signed it.
     pub signer: Fingerprint,
-    /// When the signer says it was signed.
+    /// When it was signed, as the signer claims.
     pub at: Timestamp,
 }
 
-/// Why a document can't be signed or believed.
+/// Why a document can't be signed or verified.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum DocumentError {
     /// There is no stamp.
     #[error("the document is not signed")]
     Unsigned,
-    /// There is a stamp, or a form, that can't be understood.
+    /// The stamp or the form of the document is not understood.
     #[error("the document is malformed: {why}")]
     Malformed {
         /// What is wrong.
         why: &'static str,
     },
-    /// It was signed as something else.
+    /// It was signed as another kind.
     #[error("the document is signed as `{found}` where `{expected}` is expected")]
     WrongKind {
-        /// What it should be.
+        /// The expected kind.
         expected: String,
-        /// What it says it is.
+        /// The kind in its stamp.
         found: String,
     },
-    /// The content is not what was signed.
-    #[error("the document was changed after it was signed: its hash is {actual}, signed was {signed}")]
+    /// The content differs from what was signed.
+    #[error("the document was changed after it was signed: its hash is {actual}, but {signed} was signed")]
     HashMismatch {
-        /// The hash that the stamp names.
+        /// The hash in the stamp.
         signed: Digest,
-        /// The hash of what is there.
+        /// The hash of the content.
         actual: Digest,
     },
-    /// Nobody decided to believe this key.
+    /// The key is not in the trust store.
     #[error("the document is signed by the key {fingerprint}, which is not trusted")]
     UntrustedKey {
         /// The key.
         fingerprint: Fingerprint,
     },
-    /// The key was trusted once and is no more.
+    /// The key was trusted and has been revoked.
     #[error("the document is signed by the key {fingerprint}, which was revoked")]
     RevokedKey {
         /// The key.
         fingerprint: Fingerprint,
     },
-    /// The signature is not this key's for this content, kind, place and time.
-    #[error("the document's signature does not match: its stamp was changed, or it belongs to another place")]
+    /// The signature is not this key's for this content, kind, id and time.
+    #[error("the document's signature does not match: its stamp was changed, or it was signed for another id")]
     BadSignature,
     /// The JSON is not strict, or can't be signed exactly.
     #[error("the document can't be read or signed as JSON: {0}")]
@@ -199,7 +199,7 @@ impl Classify for DocumentError {
                 Some("if you know whose key it is, trust it with `selvedge keys trust FILE --owner NAME`".to_owned())
             }
             Self::RevokedKey { fingerprint } => Some(format!(
-                "you revoked this key, and `selvedge keys list` says when; if it should count again: `selvedge keys trust --again {}`",
+                "you revoked this key (`selvedge keys list` shows when); to trust it again: `selvedge keys trust --again {}`",
                 fingerprint.short()
             )),
             Self::NotStrict(error) => error.hint(),
@@ -208,7 +208,7 @@ impl Classify for DocumentError {
     }
 }
 
-/// Signs a JSON object; a stamp it already has is replaced. Gives the file's text: two spaces per level, the stamp last.
+/// Signs a JSON object; replaces an existing stamp. Returns the file's text: two spaces per level, the stamp last.
 pub fn sign_json(
     kind: DocumentKind,
     id: &str,
@@ -229,7 +229,7 @@ pub fn sign_json(
     Ok(text)
 }
 
-/// Checks a JSON document and gives back the object without its stamp.
+/// Verifies a JSON document and returns the object without its stamp.
 pub fn verify_json(
     kind: DocumentKind,
     id: &str,
@@ -246,8 +246,8 @@ pub fn verify_json(
     Ok(Verified { value, signer: stamp.fingerprint, at: stamp.at })
 }
 
-/// Signs a text. Gives the file's text: the stamp as a comment, then the body as it is; behind the body's first line, if
-/// that says what runs it.
+/// Signs a text. Returns the file's text: the stamp as a comment, then the unchanged body; a shebang line stays first, before the
+/// stamp.
 pub fn sign_text(kind: DocumentKind, id: &str, comment: Comment, body: &str, signer: &Signer, at: Timestamp) -> String {
     let stamp = Stamp::sign(kind, id, sha256(body.as_bytes()), signer, at);
     let (before, after) = comment.ends();
@@ -255,7 +255,7 @@ pub fn sign_text(kind: DocumentKind, id: &str, comment: Comment, body: &str, sig
     format!("{shebang}{before}{stamp}{after}\n{rest}")
 }
 
-/// Checks a text document and gives back its body.
+/// Verifies a text document and returns its body.
 pub fn verify_text<'a>(
     kind: DocumentKind,
     id: &str,
@@ -266,17 +266,18 @@ pub fn verify_text<'a>(
     let malformed = |why| DocumentError::Malformed { why };
     let (before, after) = comment.ends();
     let shebang = comment.shebang(bytes);
-    let behind = &bytes[shebang.len()..];
-    let Some(line) = behind.strip_prefix(before.as_bytes()).filter(|rest| rest.starts_with(MARK.as_bytes())) else {
+    let after_shebang = &bytes[shebang.len()..];
+    let Some(line) = after_shebang.strip_prefix(before.as_bytes()).filter(|rest| rest.starts_with(MARK.as_bytes()))
+    else {
         return Err(DocumentError::Unsigned);
     };
     let end = line.iter().position(|byte| *byte == b'\n').ok_or(malformed("the line of its signature has no end"))?;
-    let (line, rest) = (&line[..end], &line[end + 1..]);
+    let rest = &line[end + 1..];
+    let line = &line[..end];
     if shebang.is_empty() && !comment.shebang(rest).is_empty() {
-        return Err(malformed("its signature stands before the line that says what runs it"));
+        return Err(malformed("its signature is before its shebang line"));
     }
-    let line =
-        line.strip_suffix(after.as_bytes()).ok_or(malformed("the line of its signature does not end as it should"))?;
+    let line = line.strip_suffix(after.as_bytes()).ok_or(malformed("the comment with its signature is not closed"))?;
     let stamp = Stamp::parse(std::str::from_utf8(line).map_err(|_| malformed("its signature is not text"))?)?;
     let mut hash = RunningHash::new();
     hash.update(shebang);
@@ -342,7 +343,7 @@ mod tests {
     }
 
     #[test]
-    fn a_signed_object_is_given_back_without_its_stamp() {
+    fn a_verified_object_is_returned_without_its_stamp() {
         let verified = verify(signed().as_bytes()).unwrap();
         assert_eq!(verified.value, value());
         assert_eq!((verified.signer, verified.at), (signer(1).fingerprint(), at().whole_seconds()));
@@ -390,7 +391,7 @@ mod tests {
             (Comment::Slash, SCRIPT),
         ] {
             let bytes = sign_text(PAGE, ID, comment, body, &signer(1), at()).into_bytes();
-            assert_eq!(bytes.starts_with(b"#!/bin/sh\n"), body == SCRIPT, "what runs a file stays its first line");
+            assert_eq!(bytes.starts_with(b"#!/bin/sh\n"), body == SCRIPT, "a shebang line stays first");
             assert_eq!(verify_text(PAGE, ID, comment, &bytes, &trust()).unwrap().value, body);
             for position in 0..bytes.len() {
                 for bit in 0..8 {
@@ -418,7 +419,7 @@ mod tests {
     }
 
     #[test]
-    fn a_document_is_refused_in_another_place_and_at_another_time() {
+    fn a_document_is_refused_under_another_id_and_at_another_time() {
         let elsewhere = verify_json(THREAD, "scribe-0123456789ac", signed().as_bytes(), &trust());
         assert_eq!(code(elsewhere), "document_bad_signature");
         let later = signed().replace("03:28:58Z", "03:28:59Z");
@@ -443,14 +444,15 @@ mod tests {
         let revoked = Trust::load(&path).unwrap();
         assert_eq!(code(verify_json(THREAD, ID, signed().as_bytes(), &revoked)), "document_revoked_key");
 
-        let (mine, theirs) = (signer(1).fingerprint().to_string(), signer(2).fingerprint().to_string());
+        let mine = signer(1).fingerprint().to_string();
+        let theirs = signer(2).fingerprint().to_string();
         let borrowed = signed().replace(&mine, &theirs);
         let both = Trust::of(&[signer(1).public(), signer(2).public()]);
         assert_eq!(code(verify_json(THREAD, ID, borrowed.as_bytes(), &both)), "document_bad_signature");
     }
 
     #[test]
-    fn what_is_not_strict_or_not_exact_is_neither_signed_nor_verified() {
+    fn json_that_is_not_strict_or_not_exact_is_neither_signed_nor_verified() {
         let sign = |value| code(sign_json(THREAD, ID, value, &signer(1), at()));
         let deep = (0..96).fold(json!(1), |inner, _| json!({ "a": inner }));
         assert_eq!(sign(deep.clone()), "ok");
@@ -467,7 +469,7 @@ mod tests {
     }
 
     #[test]
-    fn what_has_no_stamp_is_told_from_what_has_a_bad_one() {
+    fn a_missing_stamp_is_distinguished_from_a_bad_one() {
         assert_eq!(code(verify(b"{}")), "document_unsigned");
         assert_eq!(code(verify(b"[]")), "document_malformed");
         let stamp = signed().lines().rev().nth(1).unwrap().trim().to_owned();
@@ -498,7 +500,7 @@ mod tests {
     }
 
     #[test]
-    fn a_stamp_can_not_be_moved_before_the_line_that_says_what_runs_it() {
+    fn a_stamp_can_not_be_moved_before_the_shebang_line() {
         let text = sign_text(PAGE, ID, Comment::Hash, "#!/bin/sh\necho\n", &signer(1), at());
         let lines: Vec<&str> = text.lines().collect();
         let moved = format!("{}\n{}\n{}\n", lines[1], lines[0], lines[2]);
@@ -508,7 +510,7 @@ mod tests {
     }
 
     #[test]
-    fn every_kind_is_refused_as_every_other() {
+    fn every_kind_is_refused_as_every_other_kind() {
         let kinds = DocumentKind::KNOWN;
         for signed_as in kinds {
             let json = sign_json(signed_as, ID, value(), &signer(1), at()).unwrap();
@@ -523,7 +525,7 @@ mod tests {
     }
 
     #[test]
-    fn a_first_line_alone_is_a_document_with_an_empty_body() {
+    fn a_stamp_alone_is_a_document_with_an_empty_body() {
         let text = sign_text(PAGE, ID, Comment::Hash, "", &signer(1), at());
         assert!(text.ends_with('\n'));
         assert_eq!(verify_text(PAGE, ID, Comment::Hash, text.as_bytes(), &trust()).unwrap().value, "");

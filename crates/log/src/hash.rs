@@ -1,14 +1,14 @@
-//! SHA-256 as the log uses it: a hash that grows with the segment, and its state put away between processes.
+//! SHA-256 as the log uses it: a running hash of the segment, whose state is saved between processes.
 //!
-//! A commit needs the hash of everything before it. [`RunningHash`] makes that cost the same at line 10 and at line
+//! A commit needs the hash of everything before it. With [`RunningHash`] that costs the same at line 10 and at line
 //! 100,000; its saved state spares the next process the first pass over the file.
 //!
-//! A saved state is dangerous: whoever could change it would make the next honest commit sign a forgery. So the only way
-//! out and in is [`SealKey`], and the invariants are:
+//! A saved state is dangerous: an attacker who could change it would make the next honest commit sign a forgery. So a state is saved
+//! and restored only through [`SealKey`], and the invariants are:
 //!
-//! - a state is given back only if the tag over it, and over the place it belongs to, is right;
-//! - the key of that tag is derived from the secret signing key, so who can't sign can't seal;
-//! - whatever is wrong gives `None`, and the caller hashes the file again. There is no error to handle.
+//! - a state is returned only if the tag over it and over its position is valid;
+//! - the key of that tag is derived from the secret signing key, so only the signer can seal;
+//! - an invalid state gives `None`, and the caller hashes the file again. There is no error to handle.
 //!
 //! ```text
 //! sealed = state ‖ tag        tag = HMAC-SHA256(key, domain ‖ 0x00 ‖ log id length (u64) ‖ log id
@@ -26,6 +26,8 @@ use zeroize::Zeroizing;
 const DOMAIN_STATE: &[u8] = b"selvedge/hash-state/1";
 /// Separates tags over other content from those over hash states.
 const DOMAIN_CONTENT: &[u8] = b"selvedge/content/1";
+/// Separates the keys of individual stores from the key they are derived from.
+const DOMAIN_STORE: &[u8] = b"selvedge/store/1";
 const DOMAIN_KEY: &[u8] = b"selvedge/hash-state/1/key";
 const TAG_BYTES: usize = 32;
 
@@ -34,12 +36,12 @@ pub fn sha256(bytes: &[u8]) -> Digest {
     Digest(Sha256::digest(bytes).into())
 }
 
-/// A SHA-256 that can be asked at any point and goes on.
+/// A SHA-256 that gives the hash of all bytes so far at any point.
 #[derive(Clone, Default)]
 pub struct RunningHash(Sha256);
 
 impl RunningHash {
-    /// The hash of nothing yet.
+    /// The hash of no bytes.
     pub fn new() -> Self {
         Self::default()
     }
@@ -54,7 +56,7 @@ impl RunningHash {
         Digest(self.0.clone().finalize().into())
     }
 
-    /// The state as bytes. Not public: on a disk it must be sealed.
+    /// The state as bytes. Not public: it must be sealed before it is stored.
     fn save(&self) -> Vec<u8> {
         self.0.serialize().to_vec()
     }
@@ -72,10 +74,10 @@ impl std::fmt::Debug for RunningHash {
     }
 }
 
-/// The place a saved state belongs to; in any other it is worth nothing.
+/// The position that a saved state belongs to; it is valid nowhere else.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Binding<'a> {
-    /// The random name of the log.
+    /// The random id of the log.
     pub log_id: &'a str,
     /// The segment of the log.
     pub segment: u32,
@@ -85,7 +87,7 @@ pub struct Binding<'a> {
     pub offset: u64,
 }
 
-/// Seals saved states. Made by [`Signer::seal_key`](crate::keys::Signer::seal_key); wiped when dropped.
+/// Seals saved states. Derived by [`Signer::seal_key`](crate::keys::Signer::seal_key); wiped when dropped.
 #[derive(Clone)]
 pub struct SealKey(Zeroizing<[u8; 32]>);
 
@@ -97,7 +99,17 @@ impl SealKey {
         Self(Zeroizing::new(mac.finalize().into_bytes().into()))
     }
 
-    /// Makes a state safe to be kept where others could write.
+    /// The key for one store: its seals are invalid in every other store of the same user.
+    #[must_use]
+    pub fn for_store(&self, store: &str) -> Self {
+        let mut mac = keyed(&self.0);
+        mac.update(DOMAIN_STORE);
+        mac.update(&[0]);
+        mac.update(store.as_bytes());
+        Self(Zeroizing::new(mac.finalize().into_bytes().into()))
+    }
+
+    /// Makes a state safe to store where other programs could write.
     pub fn seal(&self, binding: &Binding<'_>, state: &RunningHash) -> Vec<u8> {
         let mut sealed = state.save();
         let tag = self.tag(binding, &sealed).finalize().into_bytes();
@@ -105,20 +117,20 @@ impl SealKey {
         sealed
     }
 
-    /// The state that was sealed with this key for this place; `None` if anything about it is wrong.
+    /// The state that was sealed with this key for this position; `None` if it was not.
     pub fn open(&self, binding: &Binding<'_>, sealed: &[u8]) -> Option<RunningHash> {
         let (state, tag) = sealed.split_last_chunk::<TAG_BYTES>()?;
-        // Compares in constant time.
+        // The comparison takes constant time.
         self.tag(binding, state).verify_slice(tag).ok()?;
         RunningHash::restore(state)
     }
 
-    /// A tag that only this key can make, for content that is kept where others could write and is true at this place.
+    /// A tag that only this key can make, for content at this position that is stored where other programs could write.
     pub fn mark(&self, binding: &Binding<'_>, content: &[u8]) -> Digest {
         Digest(self.tagged(DOMAIN_CONTENT, binding, content).finalize().into_bytes().into())
     }
 
-    /// Whether `mark` was made by this key for this content at this place.
+    /// Whether `mark` was made by this key for this content at this position.
     pub fn is_marked(&self, binding: &Binding<'_>, content: &[u8], mark: &Digest) -> bool {
         self.tagged(DOMAIN_CONTENT, binding, content).verify_slice(&mark.0).is_ok()
     }
@@ -147,7 +159,7 @@ impl std::fmt::Debug for SealKey {
     }
 }
 
-/// The keys whose marks count: the one that marks now, and retired ones that it took over from and that are still at hand.
+/// The keys whose marks are valid: the current one, and the available ones among those it took over from.
 #[derive(Clone, Debug)]
 pub struct Seals {
     current: SealKey,
@@ -155,24 +167,31 @@ pub struct Seals {
 }
 
 impl Seals {
-    /// Marks are made by `current`; those that a former key made count too.
+    /// Marks are made by `current`; those of `former` keys are valid too.
     pub fn new(current: SealKey, former: Vec<SealKey>) -> Self {
         Self { current, former }
     }
 
-    /// A tag that only the current key can make, for content that is kept where others could write and is true at this place.
+    /// The same keys, for one store alone.
+    #[must_use]
+    pub fn for_store(&self, store: &str) -> Self {
+        let former = self.former.iter().map(|key| key.for_store(store)).collect();
+        Self { current: self.current.for_store(store), former }
+    }
+
+    /// A tag that only the current key can make, for content at this position that is stored where other programs could write.
     pub fn mark(&self, binding: &Binding<'_>, content: &[u8]) -> Digest {
         self.current.mark(binding, content)
     }
 
-    /// Whether `mark` was made by one of the keys for this content at this place.
+    /// Whether `mark` was made by one of the keys for this content at this position.
     pub fn is_marked(&self, binding: &Binding<'_>, content: &[u8], mark: &Digest) -> bool {
         std::iter::once(&self.current).chain(&self.former).any(|key| key.is_marked(binding, content, mark))
     }
 }
 
 fn keyed(key: &[u8; 32]) -> Hmac<Sha256> {
-    Hmac::new_from_slice(key).expect("HMAC takes a key of any length")
+    Hmac::new_from_slice(key).expect("HMAC accepts a key of any length")
 }
 
 #[cfg(test)]
@@ -198,7 +217,7 @@ mod tests {
     }
 
     #[test]
-    fn any_flipped_bit_or_missing_byte_of_a_sealed_state_gives_nothing() {
+    fn a_sealed_state_with_a_flipped_bit_or_a_missing_byte_does_not_open() {
         let key = SealKey::derive(&[7; 32]);
         let sealed = key.seal(&HERE, &hash_of(&[1; 130]));
         assert_eq!(key.open(&HERE, &sealed).unwrap().digest(), sha256(&[1; 130]));
@@ -215,7 +234,7 @@ mod tests {
     }
 
     #[test]
-    fn a_sealed_state_opens_with_its_key_in_its_place_only() {
+    fn a_sealed_state_opens_only_with_its_key_at_its_position() {
         let key = SealKey::derive(&[7; 32]);
         let sealed = key.seal(&HERE, &hash_of(b"abc"));
         for elsewhere in [
@@ -232,21 +251,21 @@ mod tests {
 
     /// A state saved by one version of the hash library may meet another. If this fails, give the domains a new number.
     #[test]
-    fn the_layout_of_a_saved_state_is_as_it_always_was() {
-        // Eight words of state, the number of whole blocks, the number of bytes left over, those bytes.
+    fn the_layout_of_a_saved_state_is_unchanged() {
+        // Eight words of state, the number of complete blocks, the number of remaining bytes, those bytes.
         let words = "1cb85bdf26061ee894a845fb310fd44f16685eb2c199d4d6294990ab665e6300";
         let saved = hash_of(&[b'a'; 67]).save();
         assert_eq!(hex(&saved), format!("{words}0100000000000000{}{}", "03616161", "00".repeat(60)));
     }
 
     #[test]
-    fn the_key_does_not_show_in_debug_output() {
+    fn debug_output_does_not_show_the_key() {
         assert_eq!(format!("{:?}", SealKey::derive(&[7; 32])), "SealKey(..)");
     }
 
     proptest! {
         #[test]
-        fn going_on_from_a_restored_state_equals_hashing_everything(
+        fn continuing_from_a_restored_state_equals_hashing_everything(
             before in prop::collection::vec(any::<u8>(), 0..300),
             after in prop::collection::vec(any::<u8>(), 0..300),
         ) {

@@ -1,6 +1,6 @@
-//! The chain of a user's keys: which key took over from which. Part of the user's folder, never of a project.
+//! The chain of a user's keys: which key took over from which. It is in the user's folder, never in a project.
 //!
-//! A rotation is a statement of both keys, one JSON document `chain/<new fingerprint>.json`:
+//! A rotation is a statement by both keys, one JSON document `chain/<new fingerprint>.json`:
 //!
 //! ```text
 //! {"from":"<64 hex>","to":"<64 hex>","public_key":"<base64url of the new key>","rotated_at":"…Z",
@@ -13,16 +13,16 @@
 //! "selvedge/key-rotation/1" ‖ 0x00 ‖ from ‖ 0x0a ‖ to ‖ 0x0a ‖ public_key ‖ 0x0a ‖ rotated_at
 //! ```
 //!
-//! so that nobody can hand their key to somebody who did not ask for it, nor take over one that was not given.
+//! so that no key is handed over to an owner who did not agree, and none is taken over that was not handed over.
 //!
 //! Invariants:
 //!
-//! - A file that is wrong in any way makes the whole load fail and is named. So do two keys that took over from the same
-//!   one, and a circle: with either, two histories of one thread could both look right.
-//! - A step counts only while both its keys are trusted. One that was revoked hands nothing over, and nothing is gone on
-//!   with that it signed.
+//! - A file that is invalid in any way makes the whole load fail and is named. So do two keys that took over from the same
+//!   one, and a cycle: with either, two histories of one thread could both look valid.
+//! - A step counts only while both its keys are trusted. A revoked key hands nothing over, and no log that it signed
+//!   is continued.
 //!
-//! Making a new key and putting it in place is in [`mod@rotate`]; what others are handed of the chain is a [`Voucher`].
+//! [`mod@rotate`] makes a new key and puts it in place; a [`Voucher`] is the part of the chain that is passed to other users.
 
 pub mod rotate;
 mod voucher;
@@ -33,16 +33,16 @@ use std::path::{Path, PathBuf};
 
 use selvedge_model::error::{Classify, Kind};
 use selvedge_model::time::Timestamp;
-use serde::{Deserialize, Serialize};
+use serde::{Deserialize, Deserializer, Serialize};
 
 use crate::document::{self, DocumentKind};
-use crate::keys::guarded::{Failure, Folder, OTHER_WRITE, Trouble};
+use crate::keys::secure_folder::{Folder, FolderError, OTHER_WRITE, Problem};
 use crate::keys::{Fingerprint, KeyError, Signer};
 use crate::trust::{Trust, TrustError};
 pub use rotate::{Rotated, rotate};
 pub use voucher::Voucher;
 
-/// What a step of the chain is signed as.
+/// The document kind of a step.
 pub const KIND: DocumentKind = DocumentKind::new("key_rotation");
 
 /// The domain of the new key's countersignature.
@@ -51,12 +51,12 @@ const DOMAIN: &str = "selvedge/key-rotation/1";
 /// The largest file that is read.
 const MAX_FILE_BYTES: u64 = 64 * 1024;
 
-/// Where a user's keys lie.
+/// The folders of a user's keys.
 #[derive(Clone, Debug)]
 pub struct Folders(PathBuf);
 
 impl Folders {
-    /// The folders below the user's `keys`.
+    /// The folders in the user's `keys` folder.
     pub fn below(keys: impl Into<PathBuf>) -> Self {
         Self(keys.into())
     }
@@ -66,22 +66,22 @@ impl Folders {
         self.0.join("signing")
     }
 
-    /// The keys whose signatures count.
+    /// The trusted keys.
     pub fn trusted(&self) -> PathBuf {
         self.0.join("trusted")
     }
 
-    /// Who took over from whom.
+    /// Which key took over from which.
     pub fn chain(&self) -> PathBuf {
         self.0.join("chain")
     }
 
-    /// The private halves of keys that sign no more.
+    /// The private halves of retired keys.
     pub fn retired(&self) -> PathBuf {
         self.0.join("retired")
     }
 
-    /// A key that is about to take over; only there during a rotation, or after one that was cut short.
+    /// The key that is about to take over; exists only during a rotation, or after an interrupted one.
     pub fn next(&self) -> PathBuf {
         self.0.join(NEXT)
     }
@@ -89,10 +89,10 @@ impl Folders {
 
 const NEXT: &str = "next";
 
-/// Why the chain can't be used or gone on with.
+/// Why the chain can't be loaded or extended.
 #[derive(Debug, thiserror::Error)]
 pub enum KeyChainError {
-    /// A file that is not what it should be.
+    /// An invalid file.
     #[error("the key rotation `{}` is refused: {why}", .path.display())]
     Refused {
         /// The file.
@@ -100,7 +100,7 @@ pub enum KeyChainError {
         /// What is wrong with it.
         why: String,
     },
-    /// Somebody else could have written it.
+    /// Another user could have written it.
     #[error("`{}` can't be relied on: {why}", .path.display())]
     Unsafe {
         /// The file or folder.
@@ -120,12 +120,12 @@ pub enum KeyChainError {
     /// The trust store can't be used.
     #[error(transparent)]
     Trust(#[from] TrustError),
-    /// The operating system failed.
+    /// The operating system reported an error.
     #[error("can't use the keys at `{}`", .path.display())]
     Io {
         /// The file or folder.
         path: PathBuf,
-        /// What the system said.
+        /// The error.
         source: io::Error,
     },
 }
@@ -160,48 +160,48 @@ impl Classify for KeyChainError {
     fn hint(&self) -> Option<String> {
         match self {
             Self::Refused { path, .. } => {
-                Some(format!("put `{}` back from a copy, or move it away if it is not yours", path.display()))
+                Some(format!("restore `{}` from a backup, or move it away if it is not yours", path.display()))
             }
             Self::Unsafe { path, .. } => Some(format!(
-                "make `{}` a real file or folder of your own and take other people's rights away with `chmod go-w {0}`",
+                "make `{}` a real file or folder of your own and remove the access of other users with `chmod go-w {0}`",
                 path.display()
             )),
-            Self::Busy { .. } => Some("let it finish, then try again".to_owned()),
+            Self::Busy { .. } => Some("wait for it to finish, then try again".to_owned()),
             Self::Key(error) => error.hint(),
             Self::Trust(error) => error.hint(),
             Self::Io { path, .. } => {
-                Some(format!("check that `{}` is on a disk that works and has room", path.display()))
+                Some(format!("check that `{}` is on a working disk with free space", path.display()))
             }
         }
     }
 }
 
-impl From<Failure> for KeyChainError {
-    fn from(Failure { path, trouble }: Failure) -> Self {
-        match trouble {
-            Trouble::Unsafe(why) => Self::Unsafe { path, why },
-            Trouble::Damaged(why) => Self::Refused { path, why },
-            Trouble::Absent => Self::Io { path, source: io::ErrorKind::NotFound.into() },
-            Trouble::Exists => Self::Io { path, source: io::ErrorKind::AlreadyExists.into() },
-            Trouble::Io(source) => Self::Io { path, source },
+impl From<FolderError> for KeyChainError {
+    fn from(FolderError { path, problem }: FolderError) -> Self {
+        match problem {
+            Problem::Unsafe(why) => Self::Unsafe { path, why },
+            Problem::Damaged(why) => Self::Refused { path, why },
+            Problem::Absent => Self::Io { path, source: io::ErrorKind::NotFound.into() },
+            Problem::Exists => Self::Io { path, source: io::ErrorKind::AlreadyExists.into() },
+            Problem::Io(source) => Self::Io { path, source },
         }
     }
 }
 
-/// One key taking over from another, as both said.
+/// One key taking over from another, as both signed it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Step {
     /// The key that signed before.
     pub from: Fingerprint,
     /// The key that signs afterwards.
     pub to: Fingerprint,
-    /// When the keys say it happened.
+    /// When it happened, as the keys claim.
     pub rotated_at: Timestamp,
     /// Whether both keys are trusted, so that the step counts.
     pub counts: bool,
 }
 
-/// Who took over from whom, as it was when loaded.
+/// Which key took over from which, as loaded.
 #[derive(Clone, Debug, Default)]
 pub struct KeyChain {
     /// By the key that took over.
@@ -211,10 +211,10 @@ pub struct KeyChain {
 }
 
 impl KeyChain {
-    /// Reads the folder. If there is none, nobody took over from anybody.
+    /// Loads the folder. If there is none, the chain is empty.
     pub fn load(path: &Path, trust: &Trust) -> Result<Self, KeyChainError> {
         let folder = match Folder::open(path, OTHER_WRITE) {
-            Err(Failure { trouble: Trouble::Absent, .. }) => return Ok(Self::default()),
+            Err(FolderError { problem: Problem::Absent, .. }) => return Ok(Self::default()),
             folder => folder?,
         };
         let mut chain = Self::default();
@@ -223,7 +223,7 @@ impl KeyChain {
             chain.vouchers.extend(Some(voucher).filter(|_| step.counts));
             chain.steps.insert(step.to, step);
         }
-        match chain.crooked() {
+        match chain.fork_or_cycle() {
             Some((to, why)) => Err(KeyChainError::Refused { path: folder.path_of(&name_of(&to)), why }),
             None => Ok(chain),
         }
@@ -233,17 +233,17 @@ impl KeyChain {
         Self { steps, vouchers: Vec::new() }
     }
 
-    /// The statements of the steps that count, in the order of the keys that took over.
+    /// The statements of the steps that count, ordered by the new keys' fingerprints.
     pub fn vouchers(&self) -> &[Voucher] {
         &self.vouchers
     }
 
-    /// Every key that the chain leads from to `current`: whose threads it may go on with.
+    /// All keys that `current` took over from, directly or indirectly: it may append to their logs.
     pub fn predecessors(&self, current: &Fingerprint) -> BTreeSet<Fingerprint> {
         let mut found = BTreeSet::new();
         let mut at = *current;
         while let Some(step) = self.steps.get(&at).filter(|step| step.counts) {
-            // Loading refuses circles; this ends even if one should slip through.
+            // Loading refuses cycles; this ends even if there is one.
             if step.from == *current || !found.insert(step.from) {
                 break;
             }
@@ -252,11 +252,11 @@ impl KeyChain {
         found
     }
 
-    /// Whether some step on the way to `current` does not count: a log that `current` went on with may hold what a key signed that is
-    /// not believed any more.
+    /// Whether a step on the way to `current` does not count: a log that `current` continued may contain changesets of a key that is no
+    /// longer trusted.
     pub fn has_gap_behind(&self, current: &Fingerprint) -> bool {
         let mut at = *current;
-        // At most as many steps as there are: this ends even in a circle of steps that don't count.
+        // Bounded by the number of steps, so that it ends even in a cycle of steps that don't count.
         for _ in 0..self.steps.len() {
             match self.steps.get(&at) {
                 Some(step) if step.counts => at = step.from,
@@ -267,21 +267,21 @@ impl KeyChain {
         false
     }
 
-    /// How this key took over, if it did.
+    /// The step by which this key took over, if there is one.
     pub fn step_to(&self, fingerprint: &Fingerprint) -> Option<&Step> {
         self.steps.get(fingerprint)
     }
 
-    /// How this key was taken over from, if it was.
+    /// The step by which another key took over from this one, if there is one.
     pub fn step_from(&self, fingerprint: &Fingerprint) -> Option<&Step> {
         self.steps.values().find(|step| step.from == *fingerprint)
     }
 
-    /// The step, if there is one, with which the chain forks or closes a circle.
-    fn crooked(&self) -> Option<(Fingerprint, String)> {
-        let mut heirs = BTreeMap::new();
+    /// A step at which the chain forks or closes a cycle, if there is one.
+    fn fork_or_cycle(&self) -> Option<(Fingerprint, String)> {
+        let mut successors = BTreeMap::new();
         for step in self.steps.values().filter(|step| step.counts) {
-            if let Some(other) = heirs.insert(step.from, step.to) {
+            if let Some(other) = successors.insert(step.from, step.to) {
                 let why = format!(
                     "two keys, {} and {}, took over from {}",
                     other.short(),
@@ -291,29 +291,40 @@ impl KeyChain {
                 return Some((step.to, why));
             }
         }
-        // Every key has at most one heir now, so whoever walks longer than there are steps goes in a circle.
+        // Every key has at most one successor now, so a walk longer than the number of steps is in a cycle.
         self.steps.values().find_map(|step| {
             let mut at = step.to;
             for _ in 0..=self.steps.len() {
-                match heirs.get(&at) {
-                    Some(heir) => at = *heir,
+                match successors.get(&at) {
+                    Some(successor) => at = *successor,
                     None => return None,
                 }
             }
-            Some((step.to, "the chain of keys goes in a circle".to_owned()))
+            Some((step.to, "the chain of keys has a cycle".to_owned()))
         })
     }
 }
 
-/// What both keys say.
+/// The statement of both keys.
 #[derive(Debug, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 struct Statement {
     from: Fingerprint,
     to: Fingerprint,
     public_key: String,
+    #[serde(deserialize_with = "exact_time")]
     rotated_at: Timestamp,
     countersignature: String,
+}
+
+/// A time in the form that is countersigned.
+fn exact_time<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Timestamp, D::Error> {
+    let text = String::deserialize(deserializer)?;
+    let time: Timestamp = text.parse().map_err(serde::de::Error::custom)?;
+    if time.to_string() != text {
+        return Err(serde::de::Error::custom("`rotated_at` is not in the canonical form"));
+    }
+    Ok(time)
 }
 
 impl Statement {
@@ -345,16 +356,16 @@ fn name_of(to: &Fingerprint) -> String {
 fn read(folder: &Folder, name: &str, trust: &Trust) -> Result<(Step, Voucher), KeyChainError> {
     let refused = |why: String| KeyChainError::Refused { path: folder.path_of(name), why };
     let bytes = folder.read(name, OTHER_WRITE, MAX_FILE_BYTES)?;
-    let said = Voucher::parse(&bytes).map_err(refused)?;
-    if name != name_of(&said.to) {
-        return Err(refused("its name is not the key that took over".to_owned()));
+    let voucher = Voucher::parse(&bytes).map_err(refused)?;
+    if name != name_of(&voucher.to) {
+        return Err(refused("its name is not that of the key that took over".to_owned()));
     }
-    // A key that was revoked still says what it said; a key that nobody knows says nothing that could be checked.
-    if let Some(old) = trust.known(&said.from) {
-        said.check(&old.public).map_err(refused)?;
+    // The statement of a revoked key can still be verified; that of an unknown key can't.
+    if let Some(old) = trust.known(&voucher.from) {
+        voucher.check(&old.public).map_err(refused)?;
     }
-    let counts = trust.key(&said.from).is_some() && trust.key(&said.to).is_some();
-    Ok((Step { from: said.from, to: said.to, rotated_at: said.rotated_at, counts }, said))
+    let counts = trust.key(&voucher.from).is_some() && trust.key(&voucher.to).is_some();
+    Ok((Step { from: voucher.from, to: voucher.to, rotated_at: voucher.rotated_at, counts }, voucher))
 }
 
 #[cfg(test)]
@@ -367,7 +378,7 @@ mod tests {
         "2026-11-15T03:28:58Z".parse().unwrap()
     }
 
-    /// A folder with these steps, and the trust in keys 1 to 4.
+    /// A folder with these steps, and trust in keys 1 to 4.
     fn chain(steps: &[(u8, u8)]) -> (tempfile::TempDir, Trust) {
         let root = tempfile::tempdir().unwrap();
         let folder = Folder::open(root.path(), OTHER_WRITE).unwrap();
@@ -383,7 +394,7 @@ mod tests {
     }
 
     #[test]
-    fn a_key_goes_on_with_what_every_key_before_it_signed() {
+    fn a_key_succeeds_every_key_before_it() {
         let (root, trust) = chain(&[(1, 2), (2, 3)]);
         let chain = KeyChain::load(root.path(), &trust).unwrap();
         for (current, before) in [(1, &[][..]), (2, &[1]), (3, &[1, 2]), (4, &[])] {
@@ -394,13 +405,13 @@ mod tests {
     }
 
     #[test]
-    fn a_step_of_a_key_that_is_not_trusted_does_not_count() {
+    fn a_step_of_an_untrusted_key_does_not_count() {
         let (root, _) = chain(&[(1, 2), (2, 3)]);
         for (trusted, expected) in [(&[2, 3][..], &[2][..]), (&[1, 3], &[]), (&[1, 2], &[])] {
             let publics: Vec<_> = trusted.iter().map(|byte| signer(*byte).public()).collect();
             let chain = KeyChain::load(root.path(), &Trust::of(&publics)).unwrap();
             assert_eq!(chain.predecessors(&signer(3).fingerprint()), keys(expected), "{trusted:?}");
-            // Somewhere behind key 3 there is always one of them, behind key 1 never.
+            // One of the steps to key 3 never counts; key 1 has none.
             assert!(chain.has_gap_behind(&signer(3).fingerprint()), "{trusted:?}");
             assert!(!chain.has_gap_behind(&signer(1).fingerprint()), "{trusted:?}");
         }
@@ -410,15 +421,15 @@ mod tests {
     }
 
     #[test]
-    fn forks_and_circles_are_refused_by_name() {
+    fn forks_and_cycles_are_refused_by_name() {
         let refused = |steps: &[(u8, u8)]| {
             let (root, trust) = chain(steps);
             KeyChain::load(root.path(), &trust).unwrap_err().to_string()
         };
         assert!(refused(&[(1, 2), (1, 3)]).contains("took over from"));
-        assert!(refused(&[(1, 2), (2, 3), (3, 1)]).contains("circle"));
+        assert!(refused(&[(1, 2), (2, 3), (3, 1)]).contains("cycle"));
         assert!(refused(&[(1, 2), (2, 1)]).contains(".json"));
-        // Whoever revokes one of two heirs has decided for the other.
+        // Revoking one of two successors decides for the other.
         let (root, _) = chain(&[(1, 2), (1, 3)]);
         let decided = KeyChain::load(root.path(), &Trust::of(&[signer(1).public(), signer(3).public()])).unwrap();
         assert_eq!(decided.predecessors(&signer(3).fingerprint()), keys(&[1]));
@@ -436,7 +447,7 @@ mod tests {
             fs::write(&file, &changed).unwrap();
             match KeyChain::load(root.path(), &trust) {
                 Err(error) => assert!(error.to_string().contains(&name_of(&signer(2).fingerprint())), "{error}"),
-                // White space is not covered, and nothing else may pass.
+                // White space is not covered; every other byte is.
                 Ok(_) => assert!(bytes[position].is_ascii_whitespace(), "byte {position}"),
             }
         }
@@ -446,8 +457,10 @@ mod tests {
     fn neither_key_can_rotate_without_the_other() {
         let (root, trust) = chain(&[]);
         let folder = Folder::open(root.path(), OTHER_WRITE).unwrap();
-        let (old, new, thief) = (signer(1), signer(2), signer(3));
-        // The thief hands the old key over to the new one; and the old key takes a key over that never agreed.
+        let old = signer(1);
+        let new = signer(2);
+        let thief = signer(3);
+        // First the thief signs in the old key's place; then the new key has not countersigned.
         let stolen = Statement::sign(&thief, &new, at()).unwrap();
         let stolen = stolen.replace(&thief.fingerprint().to_string(), &old.fingerprint().to_string());
         let forced = Statement::sign(&old, &thief, at()).unwrap();

@@ -1,20 +1,20 @@
-//! Ed25519 keys: who signed, and the one way to sign and to verify.
+//! Ed25519 keys: fingerprints, signing and verifying.
 //!
-//! Where keys lie on disk is in [`folder`]; which keys count is the business of [`trust`](crate::trust).
+//! [`folder`] stores keys on disk; [`trust`](crate::trust) decides which keys are trusted.
 //!
 //! Invariants:
 //!
-//! - The message under a signature is always the ASCII domain, one zero byte, then the caller's bytes. No domain holds a
-//!   zero byte, so no signature moves from one kind of thing to another.
-//! - A signature is written as 86 characters of base64url without padding, and there is exactly one way to write it.
-//! - Verifying is strict: no weak keys, no point or scalar written in a second way.
+//! - The message under a signature is always the ASCII domain, one zero byte, then the caller's bytes. No domain contains a
+//!   zero byte, so a signature for one purpose is never valid for another.
+//! - A signature is written as 86 characters of base64url without padding, in exactly one way.
+//! - Verifying is strict: no weak keys, no second encoding of a point or scalar.
 //! - A fingerprint is the SHA-256 of the 32 raw bytes of the public key, compared in full and shortened only for display.
 //! - The secret half leaves a [`Signer`] only as the PEM for its own file; it is wiped when dropped and never shown.
-//! - A [`Signer`] knows the keys it took over from; who they are is decided by the [`keychain`](crate::keychain) alone.
+//! - A [`Signer`] knows the keys it took over from; only the [`keychain`](crate::keychain) determines them.
 
+mod fast_key;
 pub mod folder;
-pub(crate) mod guarded;
-mod swift;
+pub(crate) mod secure_folder;
 
 use std::collections::BTreeSet;
 use std::fmt;
@@ -29,22 +29,22 @@ use selvedge_model::outside::Ids;
 use zeroize::{Zeroize, Zeroizing};
 
 use crate::hash::{SealKey, Seals, sha256};
+use fast_key::FastKey;
 pub use folder::{KeyError, KeyFolder};
-use swift::Swift;
 
 /// The domain of the signatures that end a changeset.
 pub const DOMAIN_CHECKPOINT: &str = "selvedge/checkpoint/1";
 
-/// What the domain of a signed document starts with; its kind follows.
+/// The start of the domain of a signed document; its kind follows.
 pub const DOMAIN_DOCUMENT: &str = "selvedge/document/1/";
 
-/// How many characters a signature has.
+/// The number of characters of a signature.
 pub const SIGNATURE_CHARS: usize = 86;
 
 /// SHA-256 over the 32 raw bytes of a public key. Its `short()` is for display only.
 pub type Fingerprint = Digest;
 
-/// A signature that is not this key's for this message in this domain, or is not written as signatures are.
+/// A signature that is malformed, or not this key's for this message in this domain.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("the signature does not match")]
 pub struct BadSignature;
@@ -59,7 +59,7 @@ impl Classify for BadSignature {
     }
 }
 
-/// Why something can't be a key.
+/// Why a text or bytes are not a valid key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum InvalidKey {
     /// Not 43 characters of base64url without padding.
@@ -68,11 +68,11 @@ pub enum InvalidKey {
     /// Not the PEM of an Ed25519 key.
     #[error("it is not the PEM of an Ed25519 key")]
     Pem,
-    /// No point on the curve, or a point written in a way nobody writes it.
+    /// Not a point on the curve, or a non-canonical encoding of one.
     #[error("it is not an Ed25519 public key")]
     Point,
-    /// A key under which anybody can sign anything.
-    #[error("it is a weak Ed25519 key, under which anybody can sign")]
+    /// A key for which signatures can be forged.
+    #[error("it is a weak Ed25519 key, for which anyone can forge signatures")]
     Weak,
 }
 
@@ -91,7 +91,7 @@ impl Classify for InvalidKey {
 pub struct PublicKey(VerifyingKey);
 
 impl PublicKey {
-    /// Checks that these 32 bytes are a key that can be relied on.
+    /// Checks that these 32 bytes are a strong key.
     pub fn from_bytes(bytes: &[u8; 32]) -> Result<Self, InvalidKey> {
         let key = VerifyingKey::from_bytes(bytes).map_err(|_| InvalidKey::Point)?;
         Self::check(key)
@@ -111,7 +111,7 @@ impl PublicKey {
         if key.is_weak() {
             return Err(InvalidKey::Weak);
         }
-        // The library accepts a coordinate beyond the field's prime; then one key would have two fingerprints.
+        // The library accepts a coordinate beyond the field's prime; one key would then have two fingerprints.
         if VerifyingKey::from(key.to_edwards()).as_bytes() != key.as_bytes() {
             return Err(InvalidKey::Point);
         }
@@ -133,20 +133,20 @@ impl PublicKey {
         self.0.to_public_key_pem(LineEnding::LF).expect("32 bytes always fit into SPKI")
     }
 
-    /// What the key is known by.
+    /// The fingerprint of the key.
     pub fn fingerprint(&self) -> Fingerprint {
         sha256(self.as_bytes())
     }
 
-    /// Checks that this key signed `message` in `domain`.
+    /// Verifies that this key signed `message` in `domain`.
     pub fn verify(&self, domain: &str, message: &[u8], signature: &str) -> Result<(), BadSignature> {
         let signature = Signature::from_bytes(&decode(signature).ok_or(BadSignature)?);
         self.0.verify_strict(&in_domain(domain, message), &signature).map_err(|_| BadSignature)
     }
 
-    /// Checks that this key signed exactly `message`, without a domain. Only for what other programs signed: nothing of
-    /// this project is signed like that.
-    pub(crate) fn verify_bare(&self, message: &[u8], signature: &str) -> Result<(), BadSignature> {
+    /// Verifies that this key signed exactly `message`, without a domain. Only for what other programs signed: this project
+    /// signs nothing like that.
+    pub fn verify_bare(&self, message: &[u8], signature: &str) -> Result<(), BadSignature> {
         let signature = Signature::from_bytes(&decode(signature).ok_or(BadSignature)?);
         self.0.verify_strict(message, &signature).map_err(|_| BadSignature)
     }
@@ -158,13 +158,13 @@ impl fmt::Debug for PublicKey {
     }
 }
 
-/// A whole key: signs, and may go on with what the keys signed that it took over from.
+/// A key pair: signs, and may continue logs of the keys that it took over from.
 pub struct Signer {
     key: SigningKey,
-    swift: Option<Swift>,
+    fast: Option<FastKey>,
     fingerprint: Fingerprint,
     predecessors: BTreeSet<Fingerprint>,
-    /// What retired keys sealed with that are still at hand.
+    /// The seal keys of retired keys that are available.
     former: Vec<SealKey>,
     is_wary: bool,
 }
@@ -184,46 +184,56 @@ impl Signer {
 
     fn from_key(key: SigningKey) -> Self {
         let fingerprint = sha256(key.verifying_key().as_bytes());
-        let swift = Swift::new(&key);
-        Self { key, swift, fingerprint, predecessors: BTreeSet::new(), former: Vec::new(), is_wary: false }
+        let fast = FastKey::new(&key);
+        Self { key, fast, fingerprint, predecessors: BTreeSet::new(), former: Vec::new(), is_wary: false }
     }
 
-    /// The same key, which took over from these: what
-    /// [`KeyChain::predecessors`](crate::keychain::KeyChain::predecessors) says.
+    /// The same key with its predecessors: the result of
+    /// [`KeyChain::predecessors`](crate::keychain::KeyChain::predecessors).
     #[must_use]
     pub fn succeeding(mut self, predecessors: BTreeSet<Fingerprint>) -> Self {
         self.predecessors = predecessors;
         self
     }
 
-    /// The same key, believing also what was sealed by these, which it took over from.
+    /// The key itself and its predecessors.
+    pub fn lineage(&self) -> BTreeSet<Fingerprint> {
+        self.predecessors.iter().copied().chain([self.fingerprint]).collect()
+    }
+
+    /// Whether the seals of all its predecessors can be verified.
+    pub fn opens_all(&self) -> bool {
+        self.former.len() >= self.predecessors.len()
+    }
+
+    /// The same key, which also accepts seals of these retired keys.
     #[must_use]
     pub fn opening(mut self, former: Vec<SealKey>) -> Self {
         self.former = former;
         self
     }
 
-    /// The same key, wary of the logs it goes on with: what [`KeyChain::has_gap_behind`](crate::keychain::KeyChain::has_gap_behind) says.
+    /// The same key, wary of the logs it continues: the result of [`KeyChain::has_gap_behind`](crate::keychain::KeyChain::has_gap_behind).
     #[must_use]
     pub fn wary(mut self, is_wary: bool) -> Self {
         self.is_wary = is_wary;
         self
     }
 
-    /// Whether a log that this key signed last may hold what a key signed whose word counts no more. Such a log is read before it
-    /// is gone on with.
+    /// Whether a log that this key signed last may contain changesets of a key that is no longer trusted. Such a log is verified as a
+    /// whole before it is appended to.
     pub fn is_wary(&self) -> bool {
         self.is_wary
     }
 
-    /// Whether this key took over from that one.
+    /// Whether this key took over from `other`, directly or indirectly.
     pub fn succeeds(&self, other: &Fingerprint) -> bool {
         self.predecessors.contains(other)
     }
 
     /// The key as PKCS#8 PEM, ending in a newline; wiped when dropped.
     pub fn to_pem(&self) -> Zeroizing<String> {
-        // Without the public half: that is version 1 of the format, which every tool reads.
+        // Without the public half: that is version 1 of the format, which every tool supports.
         let mut bytes = KeypairBytes { secret_key: self.key.to_bytes(), public_key: None };
         let pem = bytes.to_pkcs8_pem(LineEnding::LF);
         bytes.secret_key.zeroize();
@@ -235,27 +245,27 @@ impl Signer {
         PublicKey(self.key.verifying_key())
     }
 
-    /// What the key is known by.
+    /// The fingerprint of the key.
     pub fn fingerprint(&self) -> Fingerprint {
         self.fingerprint
     }
 
-    /// Signs `message` in `domain`; gives the signature as text.
+    /// Signs `message` in `domain`; returns the signature as text.
     pub fn sign(&self, domain: &str, message: &[u8]) -> String {
         let message = in_domain(domain, message);
-        let signature = match &self.swift {
-            Some(swift) => swift.sign(&message),
+        let signature = match &self.fast {
+            Some(fast) => fast.sign(&message),
             None => self.key.sign(&message).to_bytes(),
         };
         Base64UrlUnpadded::encode_string(&signature)
     }
 
-    /// The keys whose marks on rows of a database count.
+    /// The keys whose marks on rows of a database are valid.
     pub fn seals(&self) -> Seals {
         Seals::new(self.seal_key(), self.former.clone())
     }
 
-    /// The key that seals saved hash states of logs this key signs.
+    /// The key that seals saved hash states of logs that this key signs.
     pub fn seal_key(&self) -> SealKey {
         SealKey::derive(self.key.as_bytes())
     }
@@ -267,7 +277,7 @@ impl fmt::Debug for Signer {
     }
 }
 
-/// The bytes that Ed25519 sees.
+/// The bytes that Ed25519 signs.
 fn in_domain(domain: &str, message: &[u8]) -> Vec<u8> {
     debug_assert!(domain.is_ascii() && !domain.contains('\0'), "a domain is ASCII without a zero byte");
     let mut bytes = Vec::with_capacity(domain.len() + 1 + message.len());
@@ -280,7 +290,7 @@ fn in_domain(domain: &str, message: &[u8]) -> Vec<u8> {
 /// Decodes exactly `N` bytes from their one base64url text.
 fn decode<const N: usize>(text: &str) -> Option<[u8; N]> {
     let mut bytes = [0; N];
-    // Checking the length first lets the bits that fill up the last character be checked by the library alone.
+    // With the length checked first, the library alone checks the unused bits of the last character.
     if text.len() != (N * 8).div_ceil(6) || Base64UrlUnpadded::decode(text, &mut bytes).ok()?.len() != N {
         return None;
     }
@@ -292,17 +302,17 @@ pub(crate) mod tests {
     use super::*;
     use ed25519_dalek::Verifier as _;
 
-    /// The key whose secret half is this byte 32 times.
+    /// The key whose secret half is this byte, 32 times.
     pub(crate) fn signer(byte: u8) -> Signer {
         Signer::from_key(SigningKey::from_bytes(&[byte; 32]))
     }
 
     #[test]
-    fn what_is_signed_in_one_domain_holds_in_no_other_however_it_is_put() {
+    fn a_signature_in_one_domain_is_valid_in_no_other() {
         let signer = signer(7);
         let signature = signer.sign("selvedge-one", b"text");
         assert!(signer.public().verify("selvedge-one", b"text", &signature).is_ok());
-        // The bytes that were signed are no message of their own either.
+        // The signed bytes as a message are not covered either.
         for (domain, message) in
             [("selvedge-two", &b"text"[..]), ("selvedge-two", b"selvedge-one\0text"), ("", b"selvedge-one\0text")]
         {
@@ -337,13 +347,13 @@ pub(crate) mod tests {
     ];
 
     #[test]
-    fn the_libraries_sign_as_rfc_8032_says() {
+    fn both_libraries_sign_as_in_rfc_8032() {
         for [secret, public, message, signature] in RFC_8032 {
             let key = SigningKey::from_bytes(&unhex(secret).try_into().unwrap());
             assert_eq!(key.verifying_key().as_bytes().as_slice(), unhex(public));
             assert_eq!(key.sign(&unhex(message)).to_bytes().as_slice(), unhex(signature));
-            if let Some(swift) = Swift::new(&key) {
-                assert_eq!(swift.sign(&unhex(message)).as_slice(), unhex(signature));
+            if let Some(fast) = FastKey::new(&key) {
+                assert_eq!(fast.sign(&unhex(message)).as_slice(), unhex(signature));
             }
         }
     }
@@ -356,7 +366,7 @@ pub(crate) mod tests {
     }
 
     #[test]
-    fn a_signature_holds_for_its_key_domain_and_message_only() {
+    fn a_signature_is_valid_only_for_its_key_domain_and_message() {
         let text = signer(1).sign(DOMAIN_CHECKPOINT, b"message");
         assert_eq!(text.len(), SIGNATURE_CHARS);
         let public = signer(1).public();
@@ -389,7 +399,8 @@ pub(crate) mod tests {
         let mut carry = 0;
         for (byte, add) in raw[32..].iter_mut().zip(order) {
             let sum = u16::from(*byte) + u16::from(add) + carry;
-            (*byte, carry) = (sum as u8, sum >> 8);
+            *byte = sum as u8;
+            carry = sum >> 8;
         }
         let text = Base64UrlUnpadded::encode_string(&raw);
         assert_eq!(signer(1).public().verify("d", b"m", &text), Err(BadSignature));
@@ -421,7 +432,8 @@ pub(crate) mod tests {
         // y = p + k for the small k that are on the curve: the second spelling of an ordinary point.
         let refused = (0..19).filter_map(|k| {
             let mut bytes = [0xff; 32];
-            (bytes[0], bytes[31]) = (0xed + k, 0x7f);
+            bytes[0] = 0xed + k;
+            bytes[31] = 0x7f;
             VerifyingKey::from_bytes(&bytes).is_ok().then(|| PublicKey::from_bytes(&bytes))
         });
         let refused: Vec<_> = refused.collect();

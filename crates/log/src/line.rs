@@ -1,4 +1,4 @@
-//! One line of a log: how it is written and what is accepted back.
+//! One line of a log: how it is written and which lines are accepted.
 //!
 //! A line is one JSON object in UTF-8 with its fields in this order, ended by `\n`:
 //!
@@ -10,11 +10,12 @@
 //! unknown fields, unknown event types.
 
 use selvedge_model::error::{Classify, Kind};
+use selvedge_model::event::Place;
 use selvedge_model::{Event, ThreadId, Timestamp};
 use serde::Serialize;
-use serde_json::Value;
+use serde_json::{Map, Value};
 
-use crate::direct;
+use crate::fast_line;
 use crate::strict::{self, MAX_DEPTH, MAX_LINE_BYTES, RESERVED_KEYS, StrictError};
 
 /// One line.
@@ -26,18 +27,45 @@ pub struct Line {
     pub timestamp: Timestamp,
     /// The thread it belongs to.
     pub thread_id: ThreadId,
-    /// What happened.
+    /// The event.
     #[serde(flatten)]
     pub event: Event,
+}
+
+/// A line that is well formed and of a known type, but whose payload this program does not understand.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Outline {
+    /// Its number within the log, from 0.
+    pub seq: u64,
+    /// The thread it belongs to.
+    pub thread_id: ThreadId,
+    /// Its type.
+    pub event_type: String,
+    /// The position of events of this type in a changeset.
+    pub place: Place,
+    /// Its payload.
+    pub payload: Map<String, Value>,
+    /// Why the payload is not understood.
+    pub why: String,
+}
+
+/// A line as far as it is understood.
+#[derive(Clone, Debug, PartialEq)]
+#[expect(clippy::large_enum_variant, reason = "nearly every line is understood, and boxing each would cost time")]
+pub enum Decoded {
+    /// The whole line.
+    Line(Line),
+    /// All but its payload.
+    Outline(Box<Outline>),
 }
 
 /// A line that can't be written or read.
 #[derive(Debug, thiserror::Error)]
 pub enum LineError {
-    /// It is not JSON as strictly as a log needs it.
+    /// It is not strict JSON.
     #[error(transparent)]
     NotStrict(#[from] StrictError),
-    /// It is JSON, but no line of a log.
+    /// It is JSON, but not a line of a log.
     #[error("not a line of a log: {0}")]
     NotALine(#[from] serde_json::Error),
     /// It would be too long.
@@ -46,6 +74,9 @@ pub enum LineError {
         /// How long it would be.
         bytes: usize,
     },
+    /// The log can't have a higher version.
+    #[error("the log has reached the highest possible version, 2^63-1")]
+    TooFar,
     /// It would be nested too deeply.
     #[error("an event is nested {depth} deep; a line may be nested {MAX_DEPTH} deep")]
     TooDeep {
@@ -58,13 +89,14 @@ impl Classify for LineError {
     fn kind(&self) -> Kind {
         match self {
             Self::NotStrict(_) | Self::NotALine(_) => Kind::Integrity,
-            Self::TooLong { .. } | Self::TooDeep { .. } => Kind::Invalid,
+            Self::TooLong { .. } | Self::TooDeep { .. } | Self::TooFar => Kind::Invalid,
         }
     }
 
     fn code(&self) -> &'static str {
         match self {
             Self::NotStrict(_) | Self::NotALine(_) => "bad_line",
+            Self::TooFar => "last_version",
             Self::TooLong { .. } => "line_too_long",
             Self::TooDeep { .. } => "line_too_deep",
         }
@@ -84,7 +116,7 @@ struct Borrowed<'a> {
     event: &'a Event,
 }
 
-/// Appends one line to `out`, its `\n` included.
+/// Appends one line to `out`, including its `\n`.
 pub fn encode(
     out: &mut Vec<u8>,
     seq: u64,
@@ -102,9 +134,9 @@ pub fn encode(
     if depth > MAX_DEPTH {
         return Err(LineError::TooDeep { depth });
     }
-    // A key that the JSON library gives a meaning of its own would make the line unreadable; strict parsing refuses it.
-    let mut behind_dollars = out[start..].split(|byte| *byte == b'$').skip(1);
-    if out[start..].contains(&b'$') && behind_dollars.any(|rest| rest.starts_with(&RESERVED_KEYS.as_bytes()[1..])) {
+    // A key that the JSON library interprets itself would make the line unreadable; strict parsing refuses it.
+    let mut after_dollars = out[start..].split(|byte| *byte == b'$').skip(1);
+    if out[start..].contains(&b'$') && after_dollars.any(|rest| rest.starts_with(&RESERVED_KEYS.as_bytes()[1..])) {
         strict::parse(&out[start..])?;
     }
     out.push(b'\n');
@@ -113,17 +145,110 @@ pub fn encode(
 
 /// Reads one line, given without its `\n`.
 pub fn decode(bytes: &[u8]) -> Result<Line, LineError> {
-    direct::decode(bytes).map_or_else(|| decode_thoroughly(bytes), Ok)
+    fast_line::decode(bytes).map_or_else(|| decode_thoroughly(bytes), Ok)
 }
 
-/// Reads one line by way of a JSON value; says what is wrong with it.
+/// Reads one line, given without its `\n`, as far as it is understood. Text that is not a line is an error.
+pub fn decode_as_far(bytes: &[u8]) -> Result<Decoded, LineError> {
+    if let Some(line) = fast_line::decode(bytes) {
+        return Ok(Decoded::Line(line));
+    }
+    let (seq, timestamp, thread_id, fields) = outer(bytes)?;
+    let event_type = fields.get("event_type").cloned();
+    let payload = fields.get("payload").cloned();
+    match serde_json::from_value(Value::Object(fields)) {
+        Ok(event) => Ok(Decoded::Line(Line { seq, timestamp, thread_id, event })),
+        Err(error) => match (event_type, payload) {
+            (Some(Value::String(event_type)), Some(Value::Object(payload))) => match place_of(&event_type) {
+                Some(place) => {
+                    let why = error.to_string();
+                    Ok(Decoded::Outline(Box::new(Outline { seq, thread_id, event_type, place, payload, why })))
+                }
+                None => Err(error.into()),
+            },
+            _ => Err(error.into()),
+        },
+    }
+}
+
+/// The position of events of a type in a changeset; `None` if there is no such type.
+pub fn place_of(event_type: &str) -> Option<Place> {
+    Some(match event_type {
+        "recovery" | "key_rotated" => Place::Lead,
+        "thread_created" => Place::Birth,
+        "run_started" => Place::RunStart,
+        "snapshot" => Place::Base,
+        "message" => Place::Messages,
+        "patch" => Place::Patches,
+        "state_action" => Place::Actions,
+        "run_finished" => Place::RunEnd,
+        "checkpoint" => Place::End,
+        other if OTHERS.contains(&other) => Place::Others,
+        _ => return None,
+    })
+}
+
+/// The types without a position of their own.
+const OTHERS: [&str; 37] = [
+    "call_opened",
+    "tool_intent",
+    "tool_outcome",
+    "suspended",
+    "decision",
+    "asked",
+    "usage",
+    "account_opened",
+    "reserved",
+    "issued",
+    "settled",
+    "released",
+    "corrected",
+    "account_closed",
+    "account_reopened",
+    "reserved_again",
+    "account_raised",
+    "account_stopped",
+    "request_answered",
+    "manifest_changed",
+    "child_spawned",
+    "child_settled",
+    "thread_handoff",
+    "thread_resumed",
+    "context_limit_reached",
+    "hook_fired",
+    "context_injected",
+    "capability_denied",
+    "sandboxed",
+    "graph_started",
+    "step_started",
+    "step_completed",
+    "foreach_completed",
+    "graph_completed",
+    "graph_error",
+    "graph_cancelled",
+    "blob_erased",
+];
+
+/// Reads one line through a JSON value; reports what is wrong with it.
 pub(crate) fn decode_thoroughly(bytes: &[u8]) -> Result<Line, LineError> {
+    let (seq, timestamp, thread_id, fields) = outer(bytes)?;
+    let event = serde_json::from_value(Value::Object(fields))?;
+    Ok(Line { seq, timestamp, thread_id, event })
+}
+
+/// The members of a line; `event_type` and `payload` unparsed.
+type Outer = (u64, Timestamp, ThreadId, Map<String, Value>);
+
+fn outer(bytes: &[u8]) -> Result<Outer, LineError> {
     let not_a_line = |why: &str| LineError::NotALine(serde::de::Error::custom(why));
+    if bytes.len() >= MAX_LINE_BYTES {
+        return Err(StrictError::TooLong { bytes: bytes.len() + 1, bytes_max: MAX_LINE_BYTES }.into());
+    }
     if !(bytes.starts_with(b"{") && bytes.ends_with(b"}")) {
         return Err(not_a_line("it does not begin with `{` and end with `}`"));
     }
     let Value::Object(mut fields) = strict::parse(bytes)? else {
-        return Err(not_a_line("it is no object"));
+        return Err(not_a_line("it is not an object"));
     };
     let mut take = |name: &'static str| {
         fields.remove(name).ok_or_else(|| LineError::NotALine(serde::de::Error::missing_field(name)))
@@ -132,24 +257,26 @@ pub(crate) fn decode_thoroughly(bytes: &[u8]) -> Result<Line, LineError> {
     let claimed = take("timestamp")?;
     let timestamp: Timestamp = serde_json::from_value(claimed.clone())?;
     if claimed != timestamp.to_string().as_str() {
-        return Err(not_a_line("its timestamp is not of the one form that is written"));
+        return Err(not_a_line("its timestamp is not in the canonical form"));
     }
     let thread_id = serde_json::from_value(take("thread_id")?)?;
     if fields.len() != 2 {
         return Err(not_a_line("it has missing or unknown members"));
     }
-    let event = serde_json::from_value(Value::Object(fields))?;
-    Ok(Line { seq, timestamp, thread_id, event })
+    Ok((seq, timestamp, thread_id, fields))
 }
 
-/// How deeply well-formed JSON is nested, or more than that if it is not too deep.
+/// How deeply well-formed JSON is nested, or an upper bound of that within the limit.
 fn depth(json: &[u8]) -> usize {
-    // What opens few things is not nested deeply; counting is many times faster than following.
+    // Counting the opening brackets is many times faster than tracking them, and gives an upper bound.
     let opened = memchr::memchr2_iter(b'{', b'[', json).count();
     if opened <= MAX_DEPTH {
         return opened;
     }
-    let (mut depth, mut deepest, mut in_string, mut escaped) = (0_usize, 0, false, false);
+    let mut depth = 0_usize;
+    let mut deepest = 0;
+    let mut in_string = false;
+    let mut escaped = false;
     for byte in json {
         match (in_string, byte) {
             (true, _) if escaped => escaped = false,
@@ -194,7 +321,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_line_is_refused() {
+    fn text_that_is_not_a_line_is_refused() {
         for bad in [
             "",
             "{}",
@@ -209,8 +336,20 @@ mod tests {
         }
     }
 
+    /// A line that is one byte longer could be read but not written.
     #[test]
-    fn what_is_too_long_or_too_deep_is_not_written() {
+    fn the_longest_line_that_can_be_written_is_the_longest_that_can_be_read() {
+        let room = MAX_LINE_BYTES - message("").len();
+        let longest = message(&"x".repeat(room));
+        assert_eq!(longest.len(), MAX_LINE_BYTES);
+        assert!(decode(longest.strip_suffix(b"\n").unwrap()).is_ok());
+        let longer = [&longest[..longest.len() - 4], b"x\"}}"].concat();
+        assert_eq!(longer.len(), MAX_LINE_BYTES);
+        assert!(matches!(decode(&longer), Err(LineError::NotStrict(StrictError::TooLong { .. }))));
+    }
+
+    #[test]
+    fn events_that_are_too_long_or_too_deep_are_not_written() {
         let thread = ThreadId::new("t").unwrap();
         let at = Timestamp::from_micros(0);
         let mut out = Vec::new();

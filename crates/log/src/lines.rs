@@ -1,37 +1,37 @@
-//! Reading lines from any byte of a file, forwards and backwards.
+//! Reads lines from any byte of a file, forwards and backwards.
 //!
-//! These readers check nothing: they are for what has been checked already, and for finding the end of a log quickly.
+//! These readers verify nothing: they are for verified data, and for finding the end of a log quickly.
 
 use std::io::{self, BufRead, Read, Seek, SeekFrom};
 
 use crate::strict::MAX_LINE_BYTES;
 
-/// Reads the next line, its `\n` included, or nothing at the end. A line longer than a log may have is an error.
+/// Reads the next line, including its `\n`; returns `false` at the end. A line that exceeds the limit of a log is an error.
 pub fn next_line(reader: &mut impl BufRead, buffer: &mut Vec<u8>) -> io::Result<bool> {
     buffer.clear();
     let read = reader.by_ref().take(MAX_LINE_BYTES as u64 + 1).read_until(b'\n', buffer)?;
     if read > MAX_LINE_BYTES {
-        return Err(io::Error::new(io::ErrorKind::InvalidData, "a line is longer than a log's line may be"));
+        return Err(io::Error::new(io::ErrorKind::InvalidData, "a line is longer than a log allows"));
     }
     Ok(read > 0)
 }
 
-/// Gives the whole lines of a file from its end to its beginning, each with the byte where it begins and without its `\n`.
-/// Bytes behind the last `\n` are passed over.
+/// Returns the complete lines of a file from its end to its start, each with its first byte's position and without its `\n`.
+/// Bytes after the last `\n` are skipped.
 #[derive(Debug)]
 pub struct ReverseLines<R> {
     file: R,
-    /// Where the bytes in `block` begin.
+    /// The position of the first byte of `block`.
     start: u64,
     block: Vec<u8>,
-    /// How many bytes of `block` are not given yet; they end with a `\n`.
+    /// The number of bytes of `block` that were not returned yet; they end with a `\n`.
     left: usize,
 }
 
 const BLOCK: u64 = 64 * 1024;
 
 impl<R: Read + Seek> ReverseLines<R> {
-    /// Begins at byte `end`.
+    /// Starts at byte `end`.
     pub fn new(file: R, end: u64) -> io::Result<Self> {
         let mut lines = Self { file, start: end, block: Vec::new(), left: 0 };
         while lines.left == 0 && lines.grow()? {
@@ -40,7 +40,7 @@ impl<R: Read + Seek> ReverseLines<R> {
         Ok(lines)
     }
 
-    /// The line before the ones given so far.
+    /// The line before those returned so far.
     pub fn next_back(&mut self) -> io::Result<Option<(u64, &[u8])>> {
         if self.left == 0 && self.start == 0 {
             return Ok(None);
@@ -56,13 +56,13 @@ impl<R: Read + Seek> ReverseLines<R> {
                 return Ok(Some((0, &self.block[..body])));
             }
             if self.left > MAX_LINE_BYTES {
-                return Err(io::Error::new(io::ErrorKind::InvalidData, "a line is longer than a log's line may be"));
+                return Err(io::Error::new(io::ErrorKind::InvalidData, "a line is longer than a log allows"));
             }
             self.grow()?;
         }
     }
 
-    /// Puts one more block before what is held.
+    /// Reads one more block in front of the current ones.
     fn grow(&mut self) -> io::Result<bool> {
         let size = self.start.min(BLOCK);
         if size == 0 {
@@ -100,7 +100,7 @@ mod tests {
     }
 
     #[test]
-    fn lines_come_from_the_end_with_their_places() {
+    fn lines_are_returned_from_the_end_with_their_positions() {
         assert_eq!(backwards(b"ab\n\ncd\ntorn"), [(4, b"cd".to_vec()), (3, b"".to_vec()), (0, b"ab".to_vec())]);
         assert_eq!(backwards(b""), []);
         assert_eq!(backwards(b"torn"), []);
@@ -108,7 +108,7 @@ mod tests {
     }
 
     #[test]
-    fn lines_longer_than_a_block_come_whole() {
+    fn lines_longer_than_a_block_are_returned_complete() {
         let long = [vec![b'x'; 200_000], vec![b'\n'], vec![b'y'; 70_000], vec![b'\n'], vec![b'z'; 65_536]].concat();
         let found = backwards(&long);
         assert_eq!(

@@ -1,7 +1,7 @@
-//! What to make of a log, as a pure function: what was found in the file and what others remember in, verdict and plan out.
+//! Judges a log, as a pure function: the content of the file and outside evidence in, finding and plan out.
 //!
-//! The examined bytes are the file with its pending redo laid over it, so that a file that an ordinary crash left behind
-//! is judged as it will be once drained. The scanner must have watched for the head's version. Nothing here writes; whoever holds the lease carries the plan out.
+//! The examined bytes are the file with its pending redo applied, so that a file after an ordinary crash is judged as it will be once
+//! the redo is drained. The scanner must have watched for the head's version. Nothing here writes; the lease holder executes the plan.
 
 use selvedge_model::Digest;
 use serde::Serialize;
@@ -9,71 +9,73 @@ use serde::Serialize;
 use crate::head::Head;
 use crate::scan::{Damage, Examined, Flaw};
 
-/// How much is refused.
+/// How strict the judgement is.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Mode {
     /// A bad signature or an untrusted key is refused.
     #[default]
     Strict,
-    /// It may be read, loudly, and never be gone on with.
+    /// Such a log may be read with a warning, but never continued.
     Lenient,
 }
 
-/// Somebody who remembers how far a log had come.
+/// A witness that knows how far a log had come.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Remembered {
-    /// Who: `thread.json`, a batch mate, a tombstone.
+    /// The witness: `thread.json`, another thread of a batch, a tombstone.
     pub by: String,
-    /// The version it had come to.
+    /// The version that it knows of.
     pub version: u64,
     /// The SHA-256 of the log at that version, if it is known.
     pub hash: Option<Digest>,
 }
 
-/// What is known of a log from outside its file.
+/// What is known of a log apart from its file.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Evidence<'a> {
     /// The head in the database.
     pub head: Option<&'a Head>,
-    /// Where the file itself ends, without the redo that was laid over it.
+    /// The length of the file itself, without the redo.
     pub file_bytes: u64,
-    /// How many bytes of the file the redo changed or added.
+    /// The number of bytes of the file that the redo changed or added.
     pub healed_bytes: u64,
-    /// Others who remember.
+    /// Other witnesses.
     pub remembered: &'a [Remembered],
 }
 
-/// What a log is.
+/// The state of a log.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Finding {
     /// It ends where it should.
     Sound,
-    /// There are bytes behind its end that nobody signed.
+    /// After its end there are bytes that are not signed.
     Foreign {
-        /// How many.
+        /// How many bytes.
         bytes: u64,
     },
-    /// It goes on, signed, behind where the database says it ends.
+    /// It continues, signed, beyond the end that the database knows.
     DatabaseBehind {
         /// The version in the database.
         database: u64,
         /// The version in the file.
         file: u64,
     },
-    /// Something before its end does not hold.
+    /// Data before its end is invalid.
     Damaged(Damage),
-    /// It ends before where it should.
+    /// It ends too early.
     Truncated {
-        /// The version it ends at, if any.
+        /// The version it ends at, if it has any.
         have: Option<u64>,
-        /// The version it had come to.
+        /// The version it had reached.
         version: u64,
-        /// Who remembers.
+        /// The witness of that version.
         by: String,
     },
+    /// It is as it was signed, but this program does not understand it from this line on.
+    Unread(Box<Damage>),
     /// It has no checkpoint at all.
     Unsigned,
-    /// It holds by itself, but a blob that it names is gone or changed, and nobody erased it.
+    /// It is sound by itself, but a blob that it names is missing or changed, and was not erased.
     Blob {
         /// The blob.
         blob: Digest,
@@ -82,16 +84,16 @@ pub enum Finding {
         /// What is wrong with it.
         why: String,
     },
-    /// It holds by itself, but the database does not know it, or tells something else of it.
+    /// It is sound by itself, but the database does not know it, or contradicts it.
     Database {
-        /// What of the database is wrong, as the end of a sentence about it.
+        /// What is wrong with the database, as the end of a sentence about it.
         why: String,
     },
-    /// It holds by itself, but something signed beside it does not agree, or is not rightly signed.
+    /// It is sound by itself, but a signed file beside it contradicts it or is not validly signed.
     Contradicted {
-        /// What: `thread.json`.
+        /// The file: `thread.json`.
         by: String,
-        /// How.
+        /// The contradiction.
         why: String,
     },
 }
@@ -100,23 +102,23 @@ pub enum Finding {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Plan {
-    /// Go on.
+    /// Append to it.
     GoOn,
-    /// Move the bytes behind the end aside, then go on; the next changeset leads with what was found.
+    /// Move the bytes after the end to quarantine, then append; the next changeset starts with a record of them.
     Quarantine {
-        /// Where the log ends.
+        /// The end of the log.
         from: u64,
     },
-    /// Read, loudly; never go on.
+    /// Read it with a warning; never append.
     ReadOnly,
-    /// Refuse.
+    /// Neither read it nor append.
     Refuse,
 }
 
-/// Verdict and plan.
+/// Finding and plan.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Judgement {
-    /// What the log is.
+    /// The state of the log.
     pub finding: Finding,
     /// What may be done with it.
     pub plan: Plan,
@@ -126,7 +128,12 @@ pub struct Judgement {
 
 /// Judges a log.
 pub fn judge(examined: &Examined, evidence: Evidence<'_>, mode: Mode) -> Judgement {
-    let finding = find(examined, evidence);
+    let finding = match (find(examined, evidence), &examined.unread) {
+        (Finding::Sound | Finding::Foreign { .. } | Finding::DatabaseBehind { .. }, Some(unread)) => {
+            Finding::Unread(Box::new(unread.clone()))
+        }
+        (finding, _) => finding,
+    };
     let plan = match &finding {
         Finding::Sound => Plan::GoOn,
         Finding::Foreign { .. } => Plan::Quarantine { from: evidence.head.map_or(0, |head| head.bytes) },
@@ -137,11 +144,11 @@ pub fn judge(examined: &Examined, evidence: Evidence<'_>, mode: Mode) -> Judgeme
         _ => Plan::Refuse,
     };
     let limit = evidence.head.map_or(u64::MAX, |head| head.version);
-    Judgement { finding, plan, unchanged_up_to: examined.head().map(|head| head.version.min(limit)) }
+    Judgement { finding, plan, unchanged_up_to: examined.verified.as_ref().map(|head| head.version.min(limit)) }
 }
 
 fn find(examined: &Examined, evidence: Evidence<'_>) -> Finding {
-    let have = examined.head();
+    let have = examined.verified.as_ref();
     let most = evidence.remembered.iter().max_by_key(|remembered| remembered.version);
     let Some(head) = evidence.head else {
         return find_without_head(examined, most);
@@ -150,8 +157,18 @@ fn find(examined: &Examined, evidence: Evidence<'_>) -> Finding {
         return another_log(other);
     }
     if have.is_none() && examined.log_id.as_ref().is_some_and(|log_id| *log_id != head.log_id) {
-        // The first line of another log, and nothing of it is signed: this one was not cut off, it was put away.
-        return Finding::Damaged(Damage { line: 1, first_line: 1, byte: 0, version: 0, flaw: Flaw::Log });
+        // The first line is of another log, and nothing is signed: the log was not truncated but replaced.
+        return Finding::Damaged(Damage {
+            line: 1,
+            lines_before: 0,
+            byte: 0,
+            version: 0,
+            flaw: Flaw::Log,
+            signed_ahead: None,
+        });
+    }
+    if let Some(damage) = damage_inside(examined) {
+        return damage;
     }
     let reached = have.is_some_and(|have| have.version >= head.version);
     if !reached {
@@ -165,7 +182,7 @@ fn find(examined: &Examined, evidence: Evidence<'_>) -> Finding {
     if let Some(forgotten) = most.filter(|most| most.version > head.version && !reaches(most.version)) {
         return truncated(have, forgotten.version, &forgotten.by);
     }
-    // The same version with other bytes: a whole log was put in this one's place.
+    // The same version with other bytes: the log was replaced by another one.
     if let Some(other) = examined.passed.as_ref().filter(|passed| passed.hash != head.hash) {
         return another_log(other);
     }
@@ -178,8 +195,18 @@ fn find(examined: &Examined, evidence: Evidence<'_>) -> Finding {
     }
 }
 
+/// Damage that is followed by signed checkpoints of the same log. Those were committed, even beyond the end that the database knows, so
+/// what follows the damage is never taken for unsigned bytes.
+fn damage_inside(examined: &Examined) -> Option<Finding> {
+    let inside = examined.damage.as_ref().filter(|damage| damage.signed_ahead.is_some());
+    inside.cloned().map(Finding::Damaged)
+}
+
 fn find_without_head(examined: &Examined, most: Option<&Remembered>) -> Finding {
-    let Some(have) = examined.head() else {
+    if let Some(damage) = damage_inside(examined) {
+        return damage;
+    }
+    let Some(have) = examined.verified.as_ref() else {
         return match &examined.damage {
             Some(damage) if damage.flaw != Flaw::Torn => Finding::Damaged(damage.clone()),
             _ => Finding::Unsigned,
@@ -193,9 +220,16 @@ fn find_without_head(examined: &Examined, most: Option<&Remembered>) -> Finding 
     }
 }
 
-/// Bytes that are signed and are not the ones the head tells of.
+/// Signed bytes other than those that the head describes.
 fn another_log(other: &Head) -> Finding {
-    Finding::Damaged(Damage { line: other.lines, first_line: 1, byte: 0, version: other.version, flaw: Flaw::Hash })
+    Finding::Damaged(Damage {
+        line: other.lines,
+        lines_before: u32::try_from(other.lines.saturating_sub(1)).unwrap_or(u32::MAX),
+        byte: 0,
+        version: other.version,
+        flaw: Flaw::Hash,
+        signed_ahead: None,
+    })
 }
 
 fn truncated(have: Option<&Head>, version: u64, by: &str) -> Finding {

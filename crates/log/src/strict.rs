@@ -1,20 +1,20 @@
-//! Strict JSON: the only reader for anything that was signed or will be.
+//! Strict JSON: the only reader for data that was signed or will be.
 //!
-//! `serde_json` alone keeps the last of two equal keys, so two readers could see two different things under one
-//! signature. This module reads a text in one pass and gives back a value that every careful reader agrees on.
+//! `serde_json` alone keeps the last of two equal keys, so two readers could see different values under one
+//! signature. This module reads a text in one pass and returns a value that every careful reader agrees on.
 //!
-//! What it refuses:
+//! It refuses:
 //!
-//! - more bytes than the limits allow, before looking at any of them;
+//! - more bytes than the limits allow, without reading them;
 //! - invalid UTF-8, also in escapes (`\ud800` alone);
 //! - the same key twice in one object, at any level;
 //! - objects and arrays nested deeper than the limits allow (`[]` is one deep);
 //! - anything but white space around the value;
-//! - keys that `serde_json` gives a meaning of its own ([`RESERVED_KEYS`]): reading such an object as a `Value` for a
-//!   second time would replace it by whatever its text says, unchecked.
+//! - keys that `serde_json` interprets itself ([`RESERVED_KEYS`]): reading such an object as a `Value` for a
+//!   second time would replace it by the value of its text, unchecked.
 //!
-//! An integer beyond 64 bits is read as the nearest double, as `serde_json` does; [`check_canonicalizable`] refuses it.
-//! Whoever writes values made elsewhere asks [`check_writable`] first, so that nothing is written that can't be read.
+//! An integer beyond 64 bits is read as the nearest double, as in `serde_json`; [`check_canonicalizable`] refuses it.
+//! Values that were made elsewhere are passed to [`check_writable`] before they are written, so that they can be read back.
 
 use std::cell::RefCell;
 use std::fmt;
@@ -30,23 +30,23 @@ pub const MAX_LINE_BYTES: usize = 8 * 1024 * 1024;
 /// The deepest nesting of a line of a log.
 pub const MAX_DEPTH: usize = 64;
 
-/// How keys start that `serde_json` keeps for itself.
+/// The start of keys that `serde_json` reserves.
 pub const RESERVED_KEYS: &str = "$serde_json::private::";
 
-/// The largest integer up to which every integer is a double of its own.
+/// Up to this integer, all integers are exact as doubles.
 const MAX_EXACT: u64 = 1 << 53;
 
-/// How long and how deep a text may be.
+/// The limits of a text.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Limits {
-    /// The most bytes.
+    /// The maximum number of bytes.
     pub bytes_max: usize,
-    /// The most objects and arrays around one value. Beyond 127 `serde_json` refuses by itself.
+    /// The maximum nesting of objects and arrays. `serde_json` itself refuses more than 127.
     pub depth_max: usize,
 }
 
 impl Limits {
-    /// For one line of a log.
+    /// For a line of a log.
     pub const LINE: Self = Self { bytes_max: MAX_LINE_BYTES, depth_max: MAX_DEPTH };
 }
 
@@ -54,20 +54,20 @@ impl Limits {
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum StrictError {
     /// More bytes than allowed.
-    #[error("it is {bytes} bytes long and {bytes_max} is the limit")]
+    #[error("it is {bytes} bytes long, and the limit is {bytes_max}")]
     TooLong {
-        /// How many there are.
+        /// The number of bytes.
         bytes: usize,
-        /// How many may be.
+        /// The limit.
         bytes_max: usize,
     },
-    /// A byte that can't stand there in UTF-8.
+    /// Invalid UTF-8.
     #[error("it is not UTF-8 at byte {offset}")]
     NotUtf8 {
-        /// The first such byte.
+        /// The position of the first invalid byte.
         offset: usize,
     },
-    /// Not JSON, or something after the value.
+    /// Not JSON, or text after the value.
     #[error("it is not JSON: {why}")]
     Syntax {
         /// What is wrong, with line and column.
@@ -78,30 +78,30 @@ pub enum StrictError {
     DuplicateKey {
         /// The beginning of the key.
         key: String,
-        /// The line of the second one, from 1.
+        /// The line of the second key, from 1.
         line: usize,
-        /// The column after the second one, from 1.
+        /// The column after the second key, from 1.
         column: usize,
     },
     /// Nested too deep.
     #[error("it is nested deeper than {depth_max} levels")]
     TooDeep {
-        /// How deep it may be.
+        /// The limit.
         depth_max: usize,
     },
-    /// A key that would be read as something else.
+    /// A key that `serde_json` would interpret.
     #[error("the key `{}` is reserved", .key.escape_debug())]
     ReservedKey {
         /// The beginning of the key.
         key: String,
     },
-    /// JSON, but not what was expected in this place.
-    #[error("it has not the expected form: {why}")]
+    /// JSON, but not of the expected form.
+    #[error("it does not have the expected form: {why}")]
     Form {
         /// What was expected.
         why: String,
     },
-    /// A number that RFC 8785 would silently change.
+    /// A number that RFC 8785 would silently round.
     #[error("the number {number} is beyond 2^53 and can't be signed exactly")]
     Inexact {
         /// The number.
@@ -160,7 +160,7 @@ pub fn parse_as<T: DeserializeOwned>(bytes: &[u8]) -> Result<T, StrictError> {
     serde_json::from_value(parse(bytes)?).map_err(|e| StrictError::Form { why: e.to_string() })
 }
 
-/// Checks that a value made elsewhere will be read back when it is written: its depth and its keys, not its length.
+/// Checks that a value made elsewhere can be read back after it is written: its depth and its keys, not its length.
 pub fn check_writable(value: &Value, depth_max: usize) -> Result<(), StrictError> {
     fn check(value: &Value, depth_left: usize, depth_max: usize) -> Result<(), StrictError> {
         let inner = || depth_left.checked_sub(1).ok_or(StrictError::TooDeep { depth_max });
@@ -184,7 +184,7 @@ pub fn check_writable(value: &Value, depth_max: usize) -> Result<(), StrictError
 
 /// Checks that RFC 8785 keeps every number of the value: none is beyond ±2^53, where integers are rounded.
 ///
-/// Doubles beyond that are refused too, because a longer integer in the text has become one by the time it is seen here.
+/// Doubles beyond that are refused too, because a longer integer in the text has already become a double here.
 pub fn check_canonicalizable(value: &Value) -> Result<(), StrictError> {
     match value {
         Value::Array(items) => items.iter().try_for_each(check_canonicalizable),
@@ -200,7 +200,7 @@ fn is_exact(number: &Number) -> bool {
     } else if let Some(signed) = number.as_i64() {
         signed.unsigned_abs() <= MAX_EXACT
     } else {
-        // False for what is not finite; exact, because 2^53 is a double.
+        // False for values that are not finite; the comparison is exact, because 2^53 is a double.
         number.as_f64().is_some_and(|double| double.abs() <= MAX_EXACT as f64)
     }
 }
@@ -213,7 +213,7 @@ fn beginning(key: &str) -> String {
     key.chars().take(80).collect()
 }
 
-/// Builds the value at one level of nesting. A refusal of ours is kept aside in `refused`, because an error that has
+/// Builds the value at one level of nesting. Our own errors are kept in `refused`, because an error that has
 /// passed through serde is only text.
 #[derive(Clone, Copy)]
 struct Level<'a> {
@@ -317,7 +317,7 @@ mod tests {
     }
 
     #[test]
-    fn a_key_twice_is_refused_at_any_level_and_named_with_its_place() {
+    fn a_duplicate_key_is_refused_at_any_level_and_reported_with_its_position() {
         let found = parse(br#"{"a":1,"a":2}"#).unwrap_err();
         let StrictError::DuplicateKey { key, line: 1, column } = &found else { panic!("{found:?}") };
         assert_eq!((key.as_str(), *column), ("a", 10));
@@ -328,7 +328,7 @@ mod tests {
     }
 
     #[test]
-    fn sixty_four_levels_are_read_and_sixty_five_are_not() {
+    fn sixty_four_levels_are_read_and_sixty_five_are_refused() {
         let nested = |depth: usize| "[".repeat(depth) + &"]".repeat(depth);
         let value = parse(nested(64).as_bytes()).unwrap();
         assert_eq!(check_writable(&value, MAX_DEPTH), Ok(()));
@@ -348,7 +348,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_json_is_refused() {
+    fn text_that_is_not_json_is_refused() {
         for text in ["", " ", "{", "1 2", "[1,]", "{\"a\"}", "nul", "01", "NaN", "1e400", "\u{feff}1", "'a'", "{}x"] {
             assert_eq!(parse(text.as_bytes()).unwrap_err().code(), "json_syntax", "{text}");
         }
@@ -365,7 +365,7 @@ mod tests {
     }
 
     #[test]
-    fn another_form_is_told_from_bad_json() {
+    fn an_unexpected_form_is_distinguished_from_bad_json() {
         assert_eq!(parse_as::<Vec<u8>>(b"[1,2]"), Ok(vec![1, 2]));
         assert_eq!(parse_as::<Vec<u8>>(b"[1,256]").unwrap_err().code(), "json_form");
     }

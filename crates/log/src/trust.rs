@@ -1,23 +1,23 @@
-//! Which keys count: a folder of the user, one file `<fingerprint>.json` per key.
+//! The trust store: a folder of the user with one file `<fingerprint>.json` per key.
 //!
 //! ```text
 //! {"fingerprint":"<64 hex>","public_key":"<base64url>","owner":"…","added_at":"…Z","status":"trusted"}
 //! {…,"status":"revoked","revoked_at":"…Z"}
 //! ```
 //!
-//! The folder lies with the user and never in a project: a project can't vouch for itself.
+//! The folder belongs to the user and is never in a project: a project can't vouch for itself.
 //!
 //! Invariants:
 //!
-//! - File name, declared fingerprint and the fingerprint of the key agree; one file that is wrong in any way makes the
-//!   whole load fail and is named, so that nobody believes less, or more, than is written.
-//! - Folder and files are real, belong to the effective user and can't be written by others.
-//! - A [`Trust`] is a value: what is believed does not change in the middle of a verification.
-//! - A revoked key stays in the folder, marked, and adding it again is an error: it counts again only if somebody says so by
-//!   its name. After a crash meanwhile the file says one or the other, whole.
-//! - A trust may carry the statements with which its keys took over from each other, to hand them on; they add nothing to it.
+//! - File name, declared fingerprint and the fingerprint of the key agree. One invalid file makes the
+//!   whole load fail and is named, so that the trusted keys are exactly those in the folder.
+//! - Folder and files are real, belong to the effective user and can't be written by other users.
+//! - A [`Trust`] is a value: it does not change in the middle of a verification.
+//! - A revoked key stays in the folder, marked, and adding it again is an error: it is trusted again only on an explicit request with
+//!   its fingerprint. After a crash the file is either the old one or the new one, complete.
+//! - A trust may carry the rotation statements of its keys, to pass them on; they add no trust.
 //!
-//! Names that start with a dot or don't end in `.json` are not looked at.
+//! Names that start with a dot or don't end in `.json` are ignored.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::io;
@@ -28,7 +28,7 @@ use selvedge_model::time::Timestamp;
 use serde::{Deserialize, Serialize};
 
 use crate::keychain::Voucher;
-use crate::keys::guarded::{Failure, Folder, OTHER_WRITE, Trouble};
+use crate::keys::secure_folder::{Folder, FolderError, OTHER_WRITE, Problem};
 use crate::keys::{Fingerprint, PublicKey};
 use crate::strict;
 
@@ -36,35 +36,35 @@ use crate::strict;
 const MAX_FILE_BYTES: u64 = 64 * 1024;
 const MAX_OWNER_BYTES: usize = 200;
 
-/// Whether a key counts.
+/// Whether a key is trusted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Status {
-    /// What it signed is believed.
+    /// Its signatures are accepted.
     Trusted,
-    /// What it signed is believed no more.
+    /// Its signatures are no longer accepted.
     Revoked,
 }
 
-/// A key somebody decided about.
+/// A key in the trust store.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct TrustedKey {
     /// The key.
     pub public: PublicKey,
-    /// Whose it is, in the user's own words.
+    /// Its owner, as the user named it.
     pub owner: String,
     /// When it was added.
     pub added_at: Timestamp,
-    /// Whether it counts.
+    /// Whether it is trusted.
     pub status: Status,
-    /// When it was revoked, if it was and the file says so.
+    /// When it was revoked, if it was and the file records that.
     pub revoked_at: Option<Timestamp>,
 }
 
 /// Why the trust store can't be used.
 #[derive(Debug, thiserror::Error)]
 pub enum TrustError {
-    /// A file that is not what it should be.
+    /// An invalid file.
     #[error("the trusted key `{}` is refused: {why}", .path.display())]
     Refused {
         /// The file.
@@ -72,7 +72,7 @@ pub enum TrustError {
         /// What is wrong with it.
         why: String,
     },
-    /// Somebody else could have written it.
+    /// Another user could have written it.
     #[error("`{}` can't be trusted: {why}", .path.display())]
     Unsafe {
         /// The file or folder.
@@ -86,21 +86,21 @@ pub enum TrustError {
         /// The key.
         fingerprint: Fingerprint,
     },
-    /// Nothing is known of the key.
+    /// The key is not in the store.
     #[error("the trust store does not know the key {fingerprint}")]
     Unknown {
         /// The key.
         fingerprint: Fingerprint,
     },
-    /// An owner's name that can't be shown or is empty.
-    #[error("an owner is named in 1 to 200 bytes without control characters")]
+    /// An owner's name that is empty, too long or not printable.
+    #[error("an owner's name has 1 to 200 bytes and no control characters")]
     Owner,
-    /// The operating system failed.
+    /// The operating system reported an error.
     #[error("can't use the trust store at `{}`", .path.display())]
     Io {
         /// The file or folder.
         path: PathBuf,
-        /// What the system said.
+        /// The error.
         source: io::Error,
     },
 }
@@ -130,15 +130,13 @@ impl Classify for TrustError {
 
     fn hint(&self) -> Option<String> {
         match self {
-            Self::Refused { path, .. } => {
-                Some(format!("look at `{}`, and remove it if it is not yours", path.display()))
-            }
+            Self::Refused { path, .. } => Some(format!("check `{}`, and remove it if it is not yours", path.display())),
             Self::Unsafe { path, .. } => Some(format!(
-                "make `{}` a real file or folder of your own and take other people's rights away with `chmod go-w {0}`",
+                "make `{}` a real file or folder of your own and remove the access of other users with `chmod go-w {0}`",
                 path.display()
             )),
             Self::Revoked { fingerprint } => Some(format!(
-                "if it should count again, say so by its name: `selvedge keys trust --again {}`",
+                "to trust it again, name it explicitly: `selvedge keys trust --again {}`",
                 fingerprint.short()
             )),
             Self::Unknown { .. } => Some("`selvedge keys list` shows the keys it knows".to_owned()),
@@ -148,19 +146,19 @@ impl Classify for TrustError {
     }
 }
 
-impl From<Failure> for TrustError {
-    fn from(Failure { path, trouble }: Failure) -> Self {
-        match trouble {
-            Trouble::Unsafe(why) => Self::Unsafe { path, why },
-            Trouble::Damaged(why) => Self::Refused { path, why },
-            Trouble::Absent => Self::Io { path, source: io::ErrorKind::NotFound.into() },
-            Trouble::Exists => Self::Io { path, source: io::ErrorKind::AlreadyExists.into() },
-            Trouble::Io(source) => Self::Io { path, source },
+impl From<FolderError> for TrustError {
+    fn from(FolderError { path, problem }: FolderError) -> Self {
+        match problem {
+            Problem::Unsafe(why) => Self::Unsafe { path, why },
+            Problem::Damaged(why) => Self::Refused { path, why },
+            Problem::Absent => Self::Io { path, source: io::ErrorKind::NotFound.into() },
+            Problem::Exists => Self::Io { path, source: io::ErrorKind::AlreadyExists.into() },
+            Problem::Io(source) => Self::Io { path, source },
         }
     }
 }
 
-/// The keys that were decided about, as they were when loaded.
+/// The keys of a trust store, as loaded.
 #[derive(Clone, Debug, Default)]
 pub struct Trust {
     keys: BTreeMap<Fingerprint, TrustedKey>,
@@ -168,10 +166,10 @@ pub struct Trust {
 }
 
 impl Trust {
-    /// Reads the folder. If there is none, nobody is trusted.
+    /// Loads the folder. If there is none, no key is trusted.
     pub fn load(path: &Path) -> Result<Self, TrustError> {
         let folder = match Folder::open(path, OTHER_WRITE) {
-            Err(Failure { trouble: Trouble::Absent, .. }) => return Ok(Self::default()),
+            Err(FolderError { problem: Problem::Absent, .. }) => return Ok(Self::default()),
             folder => folder?,
         };
         let mut keys = BTreeMap::new();
@@ -195,14 +193,24 @@ impl Trust {
         Self { keys, vouchers: Vec::new() }
     }
 
-    /// The same trust, with the statements that are handed on beside what its keys signed.
+    /// The same trust, with the keys that `other` revoked marked as revoked: no trust passes through them. A key that is listed here stays
+    /// trusted.
+    #[must_use]
+    pub fn without_revoked(mut self, other: &Self) -> Self {
+        for (fingerprint, known) in other.keys.iter().filter(|(_, known)| known.status == Status::Revoked) {
+            self.keys.entry(*fingerprint).or_insert_with(|| known.clone());
+        }
+        self
+    }
+
+    /// The same trust, with rotation statements to pass on beside what its keys signed.
     #[must_use]
     pub fn with_vouchers(mut self, vouchers: &[Voucher]) -> Self {
         self.vouchers = vouchers.to_vec();
         self
     }
 
-    /// The statements that lead from these keys to others and back, in the order of the keys that took over.
+    /// The rotation statements that connect these keys to other keys, ordered by the new keys' fingerprints.
     pub fn vouchers_around(&self, keys: &[Fingerprint]) -> Vec<&Voucher> {
         let mut around: BTreeSet<Fingerprint> = keys.iter().copied().collect();
         loop {
@@ -218,35 +226,35 @@ impl Trust {
         }
     }
 
-    /// Believes one more key, which is the same person's as `by`.
+    /// Trusts one more key, which has the same owner as `by`.
     pub(crate) fn believe(&mut self, public: PublicKey, by: &Fingerprint) {
         if let Some(known) = self.keys.get(by).cloned() {
             self.keys.insert(public.fingerprint(), TrustedKey { public, ..known });
         }
     }
 
-    /// The key of this fingerprint, if it is trusted.
+    /// The key with this fingerprint, if it is trusted.
     pub fn key(&self, fingerprint: &Fingerprint) -> Option<&PublicKey> {
         self.keys.get(fingerprint).filter(|key| key.status == Status::Trusted).map(|key| &key.public)
     }
 
-    /// The key of this fingerprint and all that was decided about it, trusted or not.
+    /// The entry of the key with this fingerprint, trusted or revoked.
     pub fn known(&self, fingerprint: &Fingerprint) -> Option<&TrustedKey> {
         self.keys.get(fingerprint)
     }
 
-    /// What was decided about the key of this fingerprint; nothing, if it is unknown.
+    /// The status of the key with this fingerprint; `None` if it is unknown.
     pub fn status(&self, fingerprint: &Fingerprint) -> Option<Status> {
         self.keys.get(fingerprint).map(|key| key.status)
     }
 
-    /// Every key that was decided about, in the order of fingerprints.
+    /// All keys in the store, ordered by fingerprint.
     pub fn iter(&self) -> impl Iterator<Item = (&Fingerprint, &TrustedKey)> {
         self.keys.iter()
     }
 
-    /// Adds a key to the folder, and makes the folder if need be. It is on the disk when this returns. A key that is
-    /// there already stays as it is.
+    /// Adds a key to the folder, which is created if it is missing. When this returns, the key is durable. An existing entry
+    /// stays unchanged.
     pub fn add(path: &Path, public: &PublicKey, owner: &str, at: Timestamp) -> Result<(), TrustError> {
         if !is_owner(owner) {
             return Err(TrustError::Owner);
@@ -263,7 +271,7 @@ impl Trust {
             revoked_at: None,
         };
         match folder.create(&name, entry.text().as_bytes(), 0o600) {
-            Err(Failure { trouble: Trouble::Exists, .. }) => match read(&folder, &name)?.status {
+            Err(FolderError { problem: Problem::Exists, .. }) => match read(&folder, &name)?.status {
                 Status::Trusted => Ok(()),
                 Status::Revoked => Err(TrustError::Revoked { fingerprint }),
             },
@@ -271,14 +279,14 @@ impl Trust {
         }
     }
 
-    /// Marks a key of the folder as revoked; it stays there. It is on the disk when this returns. One that is revoked
-    /// already stays as it is.
+    /// Marks a key of the folder as revoked; it stays there. When this returns, that is durable. An entry that is revoked
+    /// already stays unchanged.
     pub fn revoke(path: &Path, fingerprint: &Fingerprint, at: Timestamp) -> Result<(), TrustError> {
         Self::mark(path, fingerprint, Status::Revoked, Some(at))
     }
 
-    /// Marks a key of the folder that was revoked as trusted again. It is on the disk when this returns. One that is trusted
-    /// stays as it is.
+    /// Marks a revoked key of the folder as trusted again. When this returns, that is durable. An entry that is trusted
+    /// stays unchanged.
     pub fn trust_again(path: &Path, fingerprint: &Fingerprint) -> Result<(), TrustError> {
         Self::mark(path, fingerprint, Status::Trusted, None)
     }
@@ -291,7 +299,7 @@ impl Trust {
     ) -> Result<(), TrustError> {
         let unknown = || TrustError::Unknown { fingerprint: *fingerprint };
         let folder = match Folder::open(path, OTHER_WRITE) {
-            Err(Failure { trouble: Trouble::Absent, .. }) => return Err(unknown()),
+            Err(FolderError { problem: Problem::Absent, .. }) => return Err(unknown()),
             folder => folder?,
         };
         let name = format!("{fingerprint}.json");
@@ -303,8 +311,8 @@ impl Trust {
             return Ok(());
         }
         let TrustedKey { public, owner, added_at, .. } = key;
-        let (fingerprint, public_key) = (*fingerprint, public.to_text());
-        let entry = Entry { fingerprint, public_key, owner, added_at, status, revoked_at };
+        let public_key = public.to_text();
+        let entry = Entry { fingerprint: *fingerprint, public_key, owner, added_at, status, revoked_at };
         Ok(folder.replace(&name, entry.text().as_bytes(), 0o600)?)
     }
 }
@@ -346,7 +354,7 @@ fn read(folder: &Folder, name: &str) -> Result<TrustedKey, TrustError> {
     Ok(TrustedKey { public, owner, added_at, status, revoked_at })
 }
 
-/// Owners are shown in terminals.
+/// Owners' names are shown in terminals.
 fn is_owner(text: &str) -> bool {
     (1..=MAX_OWNER_BYTES).contains(&text.len()) && !text.chars().any(char::is_control)
 }
@@ -377,7 +385,7 @@ mod tests {
     }
 
     #[test]
-    fn an_absent_folder_trusts_nobody() {
+    fn without_a_folder_no_key_is_trusted() {
         let root = tempfile::tempdir().unwrap();
         assert_eq!(Trust::load(&root.path().join("none")).unwrap().iter().count(), 0);
     }
@@ -421,14 +429,14 @@ mod tests {
         assert_eq!((key.status, key.revoked_at, key.owner.as_str()), (Status::Revoked, Some(at()), "Ada"));
         assert_eq!(trust.key(&fingerprint), None);
         Trust::revoke(&path, &fingerprint, "2027-01-01T00:00:00Z".parse().unwrap()).unwrap();
-        assert_eq!(fs::read(&file).unwrap(), revoked, "the first time counts");
+        assert_eq!(fs::read(&file).unwrap(), revoked, "the first revocation counts");
         let unknown = Trust::revoke(&path, &signer(2).fingerprint(), at()).unwrap_err();
         assert_eq!(unknown.code(), "trust_unknown");
         assert_eq!(Trust::revoke(&path.join("none"), &fingerprint, at()).unwrap_err().code(), "trust_unknown");
     }
 
     #[test]
-    fn a_revoked_key_counts_again_when_that_is_said_by_its_name() {
+    fn a_revoked_key_is_trusted_again_on_an_explicit_request() {
         let (_root, path, file) = made();
         let before = fs::read(&file).unwrap();
         let fingerprint = signer(1).fingerprint();
@@ -444,7 +452,8 @@ mod tests {
     fn a_file_whose_name_fingerprint_and_key_disagree_is_refused_by_name() {
         let (_root, path, file) = made();
         let text = fs::read_to_string(&file).unwrap();
-        let (mine, other) = (signer(1), signer(2));
+        let mine = signer(1);
+        let other = signer(2);
         for wrong in [
             text.replace(&mine.public().to_text(), &other.public().to_text()),
             text.replace(&mine.fingerprint().to_string(), &other.fingerprint().to_string()),
@@ -490,7 +499,7 @@ mod tests {
     }
 
     #[test]
-    fn other_names_are_not_looked_at_and_odd_owners_are_not_written() {
+    fn other_names_are_ignored_and_invalid_owners_are_refused() {
         let (_root, path, _file) = made();
         fs::write(path.join("README"), "mine").unwrap();
         fs::write(path.join(".half.json.tmp"), "{").unwrap();
@@ -501,7 +510,7 @@ mod tests {
     }
 
     #[test]
-    fn trust_in_given_keys_needs_no_folder() {
+    fn a_trust_of_given_keys_needs_no_folder() {
         let trust = Trust::of(&[signer(1).public()]);
         assert!(trust.key(&signer(1).fingerprint()).is_some());
         assert!(trust.key(&signer(2).fingerprint()).is_none());

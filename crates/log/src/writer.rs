@@ -1,8 +1,8 @@
-//! The one writer: turns a changeset into signed bytes, for every backend.
+//! The only writer: turns a changeset into signed bytes, for every backend.
 //!
-//! The writer is a pure function of where the log ends, what is to be added, the key and the time. It neither stores nor
-//! locks; a store makes its bytes durable or throws them away. Its cost depends on what is added, never on how long the
-//! log is.
+//! The writer is a pure function of the end of the log, the addition, the key and the time. It neither stores nor
+//! locks; a store makes its bytes durable or discards them. Its cost depends on the addition, never on the length of the
+//! log.
 
 use selvedge_model::event::{Checkpoint, ThreadCreated};
 use selvedge_model::{Changeset, CommitKey, Digest, Event, Reason, RunId, Status, ThreadId, Timestamp};
@@ -12,47 +12,50 @@ use crate::head::{Head, Tail};
 use crate::keys::Signer;
 use crate::line::{self, LineError};
 
-/// The version of the format this writer writes.
+/// The version of the format that this writer writes.
 pub const FORMAT: u32 = 1;
 
-/// What is to be added to one log.
+/// The highest version that a log can have.
+pub const VERSION_MAX: u64 = i64::MAX.cast_unsigned();
+
+/// An addition to one log.
 #[derive(Debug)]
 pub struct Addition<'a> {
     /// The thread.
     pub thread_id: &'a ThreadId,
-    /// The events, in the order of their lines; [`events`] makes them of a changeset.
+    /// The events, in the order of their lines; [`events`] derives them from a changeset.
     pub events: &'a [Event],
     /// Why they are committed.
     pub reason: Reason,
     /// The run they belong to.
     pub run_id: Option<RunId>,
-    /// The run above that one.
+    /// The parent of that run.
     pub parent_run_id: Option<RunId>,
     /// The turn of the run.
     pub turn: Option<u64>,
-    /// What makes the commit idempotent, and the hash of its request.
+    /// The idempotency key of the commit, and the hash of its request.
     pub key: Option<(CommitKey, Digest)>,
-    /// The lease it is written under.
+    /// The epoch of the lease it is written under.
     pub epoch: u64,
-    /// The other threads of the batch and the versions they come to.
+    /// The other threads of the batch and their versions after it.
     pub with: Vec<(ThreadId, u64)>,
-    /// Where the thread stands afterwards.
+    /// The thread's status after it.
     pub status: Status,
 }
 
-/// Signed bytes and where the log ends behind them.
+/// Signed bytes, and the end of the log after them.
 #[derive(Debug)]
 pub struct Written {
     /// The lines of the changeset, the checkpoint last.
     pub bytes: Vec<u8>,
-    /// The end of the log behind them.
+    /// The end of the log after them, with its running hash.
     pub tail: Tail,
-    /// The head behind them.
+    /// The head after them.
     pub head: Head,
 }
 
-/// The events that a changeset puts on lines, in order, without its checkpoint: what leads it, what the ledger recorded
-/// and the thread's birth included.
+/// The events of a changeset in the order of their lines, without its checkpoint: including its lead, the ledger's records
+/// and the thread's creation.
 pub fn events(tail: &Tail, lead: Vec<Event>, mut changeset: Changeset, postings: Vec<Event>) -> Vec<Event> {
     let mut events = lead;
     if let Some(thread) = changeset.created.take() {
@@ -64,7 +67,7 @@ pub fn events(tail: &Tail, lead: Vec<Event>, mut changeset: Changeset, postings:
     events
 }
 
-/// The version that a changeset of these events comes to behind `head`: one more, or one more than the last version that
+/// The version of a changeset of these events after `head`: one higher, or one higher than the last version that
 /// the events record as lost.
 pub fn next_version<'a>(head: Option<&Head>, events: impl IntoIterator<Item = &'a Event>) -> u64 {
     let lost = events.into_iter().find_map(|event| match event {
@@ -75,11 +78,14 @@ pub fn next_version<'a>(head: Option<&Head>, events: impl IntoIterator<Item = &'
     last.max(lost).map_or(0, |last| last.saturating_add(1))
 }
 
-/// Writes one changeset behind `tail`.
+/// Writes one changeset after `tail`.
 pub fn write(tail: &Tail, addition: Addition<'_>, signer: &Signer, at: Timestamp) -> Result<Written, LineError> {
     let Addition { thread_id, events, reason, run_id, parent_run_id, turn, key, epoch, with, status } = addition;
     let (mut seq, start) = tail.head.as_ref().map_or((0, 0), |head| (head.lines, head.bytes));
     let version = next_version(tail.head.as_ref(), events);
+    if version > VERSION_MAX {
+        return Err(LineError::TooFar);
+    }
     let mut bytes = Vec::with_capacity(2048);
     for event in events {
         line::encode(&mut bytes, seq, at, thread_id, event)?;

@@ -1,8 +1,8 @@
-//! Who may spend what: the rules of posting to an account.
+//! The ledger: the rules for posting to an account.
 //!
-//! Owns what a posting does to an account and to a reservation, and the record of it that stands signed in a log. It
-//! looks nothing up and stores nothing: a store hands in what it has, and keeps what comes back only if the account is
-//! still at the version it handed in.
+//! Defines what a posting does to an account and to a reservation, and the signed record of it in a log. It reads and stores nothing:
+//! a store passes in the current account and reservation, and keeps the result only if the account is still at the version that it
+//! passed in.
 //!
 //! ```text
 //!             ┌── release ──▶ gone
@@ -18,19 +18,20 @@
 //! What holds of each account, after any postings in any order:
 //!
 //! - An account belongs to the root thread of a chain and is named by it, so continuation moves no money.
-//! - Every posting raises the account's version by one; records ordered by it tell the account's whole history, and
+//! - Every posting raises the account's version by one. Records ordered by version are the account's whole history;
 //!   [`Posting::from_record`] replays it.
 //! - `reserved` is the sum of the open reservations and `open` their number.
-//! - Nothing is reserved beyond `max`, so `settled + settled_children + reserved` never exceeds the highest that it was, unless somebody
-//!   was charged more than was reserved. That is recorded as it happened; [`Posting::Stop`] then keeps anything from being reserved.
-//! - What was issued may have been spent, so it can't be released. A reservation for a child account settles at what
+//! - No reservation exceeds `max`, so `settled + settled_children + reserved` never exceeds the highest `max` the account has had, unless
+//!   a provider charged more than was reserved. The overcharge is recorded as it happened; [`Posting::Stop`] then blocks every further
+//!   reservation.
+//! - An issued call may have cost money, so its reservation can't be released. A reservation for a child account settles at what
 //!   the child has spent, so it needs no issue.
-//! - What nobody knows is counted at its bound, and corrected only downward, by evidence that stands in the log.
+//! - An unknown cost is counted at its reserved bound, and corrected only downward, with evidence that is in the log.
 //!
-//! What holds of a tree, if its batches keep the two sides of a posting together (a store refuses those that don't, see
+//! What holds of a tree, if its batches keep the two sides of a posting together (a store refuses batches that don't, see
 //! [`pairs`]): while a child account is not closed, its parent holds reservations for it that cover its maximum; once it is closed,
-//! its parent holds none, and what the child spent is in the parent's `settled_children`, once. So all that a tree has spent or may
-//! still spend is within its root's maximum.
+//! its parent holds none, and the child's spending is in the parent's `settled_children`, once. So everything that a tree has spent or
+//! may still spend is within its root's maximum.
 
 use serde::{Deserialize, Serialize};
 
@@ -50,65 +51,69 @@ pub use post::post;
 /// An account, named by the root thread of the chain that it belongs to.
 pub type AccountId = ThreadId;
 
-/// Whether an account still takes postings.
+/// Whether an account still accepts postings.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum AccountStatus {
-    /// It does.
+    /// It accepts every posting.
     Active,
-    /// Its chain is done, and something is still reserved: it takes what ends that, and is closed then.
+    /// Its chain has ended while something is still reserved. It accepts the postings that end those reservations, and is closed after the last.
     Closing,
-    /// Its chain is done, and so is everything below it.
+    /// Its chain and all its child accounts have ended.
     Closed,
 }
 
 /// What a chain may spend and has spent.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Account {
-    /// Whose it is.
+    /// The account's id: the root thread of its chain.
     pub id: AccountId,
-    /// The account that it was given its money from.
+    /// The account that funds it.
     pub parent: Option<AccountId>,
-    /// What may be spent at most; nothing here means without limit.
+    /// The spending limit; `None` means no limit.
     pub max: Option<Money>,
     /// What the chain itself has spent.
     pub settled: Money,
-    /// What child accounts have spent that are done.
+    /// What closed child accounts have spent.
     pub settled_children: Money,
     /// The sum of the open reservations, those for child accounts included.
     pub reserved: Money,
-    /// The number of open reservations; one of a free call has no amount and counts too.
+    /// The number of open reservations; the reservation of a free call counts too, although its amount is zero.
     pub open: u64,
-    /// Whether it still takes postings.
+    /// Whether it still accepts postings.
     pub status: AccountStatus,
-    /// How many postings it has had.
+    /// The number of postings so far.
     pub version: u64,
+    /// Whether postings of it are missing, or a log of its family that may have some is not here: what is not known counts as spent.
+    #[serde(default, skip_serializing_if = "is_false")]
+    pub incomplete: bool,
 }
 
 impl Account {
-    /// What the chain and its children have spent; children that are not done count in `reserved`.
+    /// What the chain and its closed children have spent; children that are still open count in `reserved`.
     pub fn spent(&self) -> Money {
         self.settled.saturating_add(self.settled_children)
     }
 
-    /// What is gone or may go: spent and reserved.
+    /// What was spent or may still be spent: spent and reserved.
     pub fn used(&self) -> Money {
         self.spent().saturating_add(self.reserved)
     }
 
-    /// What can still be reserved, zero when more than the maximum was spent; nothing here means without limit.
+    /// What can still be reserved: zero once the maximum is used up or exceeded, `None` if there is no limit.
     pub fn remaining(&self) -> Option<Money> {
         let max = self.max?;
         Some(max.saturating_sub(self.used()))
     }
 
-    /// Whether money is held by it or for it. Were its threads gone, that would be held for ever, so none of them is deleted.
+    /// Whether the account holds money, or its parent holds money for it. Its threads can't be deleted then: nothing could release that
+    /// money afterwards.
     pub fn is_in_use(&self) -> bool {
         self.status != AccountStatus::Closed && (self.open > 0 || self.parent.is_some())
     }
 }
 
-/// How far an open reservation has come.
+/// The state of a reservation that is kept.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum ReservationState {
@@ -116,26 +121,26 @@ pub enum ReservationState {
     Reserved,
     /// The call was or may have been sent.
     Issued,
-    /// It was settled at its bound because nobody knows what was spent; it is open no more, and kept to be corrected.
+    /// Settled at its bound because the actual cost is unknown. No longer open; kept so that it can be corrected.
     Unknown,
 }
 
-/// An open hold on an account, or one that was settled without anybody knowing what was spent.
+/// An open reservation of an account, or one that was settled with unknown cost.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Reservation {
     /// Its name, which no other open reservation of any account has.
     pub id: ReservationId,
-    /// The account that it holds money of.
+    /// The account whose money it holds.
     pub account: AccountId,
     /// The most that is expected to be spent.
     pub amount: Money,
-    /// How far it has come.
+    /// Its state.
     pub state: ReservationState,
     /// The child account that the money is for.
     pub child: Option<AccountId>,
 }
 
-/// What a caller asks of an account.
+/// A change that a caller requests of an account.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(tag = "kind", rename_all = "snake_case", deny_unknown_fields)]
 pub enum Posting {
@@ -143,14 +148,14 @@ pub enum Posting {
     Open {
         /// The account.
         account: AccountId,
-        /// The account that it is given its money from.
+        /// The account that funds it.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         parent: Option<AccountId>,
-        /// What may be spent at most; absent means without limit.
+        /// The spending limit; absent means no limit.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         max: Option<Money>,
     },
-    /// Sets money aside.
+    /// Reserves money.
     Reserve {
         /// The account.
         account: AccountId,
@@ -162,14 +167,14 @@ pub enum Posting {
         #[serde(default, skip_serializing_if = "Option::is_none")]
         child: Option<AccountId>,
     },
-    /// Says that the reserved call is about to be sent.
+    /// Records that the reserved call is about to be sent.
     Issue {
         /// The account.
         account: AccountId,
         /// The reservation.
         reservation: ReservationId,
     },
-    /// Turns a reservation into what was spent, even if that is more.
+    /// Ends a reservation with the amount that was spent, even if that is more than was reserved.
     Settle {
         /// The account.
         account: AccountId,
@@ -177,26 +182,26 @@ pub enum Posting {
         reservation: ReservationId,
         /// What was spent.
         amount: Money,
-        /// Whether nobody knows what was spent, and the amount is the bound that was reserved.
+        /// Whether the actual cost is unknown, so that the amount is the reserved bound.
         #[serde(default, skip_serializing_if = "is_false")]
         unknown: bool,
     },
-    /// Gives a reservation back of which nothing was spent.
+    /// Ends a reservation of which nothing was spent.
     Release {
         /// The account.
         account: AccountId,
         /// The reservation.
         reservation: ReservationId,
     },
-    /// Says what a settlement that nobody knew really was; only less than was put down.
+    /// Corrects a settlement of unknown cost once the cost is known; only downward.
     Correct {
         /// The account.
         account: AccountId,
-        /// The reservation that was settled so.
+        /// The reservation that was settled with unknown cost.
         reservation: ReservationId,
         /// What was spent.
         amount: Money,
-        /// How that is known.
+        /// The evidence for that amount.
         evidence: String,
     },
     /// Closes an account: at once, or when the last reservation has ended.
@@ -204,67 +209,67 @@ pub enum Posting {
         /// The account.
         account: AccountId,
     },
-    /// Opens an account again that is closed or closing.
+    /// Reopens an account that is closed or closing.
     Reopen {
         /// The account.
         account: AccountId,
     },
-    /// Sets money aside again for a child account that was closed: what it had spent counts as reserved from now on.
+    /// Reserves money again for a child account that was closed: what it had spent counts as reserved from now on.
     ReserveAgain {
         /// The account.
         account: AccountId,
         /// The new reservation's name.
         reservation: ReservationId,
-        /// The most that the child may have spent in the end.
+        /// The new limit of what the child may spend in total.
         amount: Money,
         /// The child account.
         child: AccountId,
-        /// What the child had spent, of all its life.
+        /// What the child has spent in total so far.
         returned: Money,
     },
-    /// Lets more be spent.
+    /// Raises the spending limit.
     Raise {
         /// The account.
         account: AccountId,
-        /// What may be spent at most from now on.
+        /// The new spending limit.
         max: Money,
     },
-    /// Lets nothing further be reserved, whatever is given back: the maximum becomes what is spent.
+    /// Blocks every further reservation, even of money that is released later: the limit becomes what has been spent.
     Stop {
         /// The account.
         account: AccountId,
     },
 }
 
-/// What stands signed in the log about one posting.
+/// The signed record of one posting in a log.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Record {
     /// The account.
     pub account: AccountId,
     /// The account's version after the posting.
     pub account_version: u64,
-    /// What could still be reserved after the posting; absent means without limit.
+    /// What could still be reserved after the posting; absent means no limit.
     #[serde(rename = "remaining_nanos", default, skip_serializing_if = "Option::is_none")]
     pub remaining: Option<Money>,
-    /// The reservation that was made, moved on or ended.
+    /// The reservation that was made, issued or ended.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub reservation: Option<ReservationId>,
-    /// What was reserved; for a settled or corrected reservation what was spent; for an account the new maximum.
+    /// The reserved amount; for a settled or corrected reservation the amount spent; for an account the new limit.
     #[serde(rename = "amount_nanos", default, skip_serializing_if = "Option::is_none")]
     pub amount: Option<Money>,
-    /// The account that an opened one is given its money from.
+    /// The account that funds an opened one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub parent: Option<AccountId>,
     /// The child account that the reservation is for.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub child: Option<AccountId>,
-    /// Whether nobody knows what was spent.
+    /// Whether the actual cost is unknown.
     #[serde(default, skip_serializing_if = "is_false")]
     pub unknown: bool,
-    /// What a child account had spent before money was set aside for it again; for a corrected reservation what was put down too much.
+    /// What a child account had spent before money was reserved for it again; for a correction the amount taken back.
     #[serde(rename = "returned_nanos", default, skip_serializing_if = "Option::is_none")]
     pub returned: Option<Money>,
-    /// How it is known what was spent.
+    /// The evidence for the amount spent.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub evidence: Option<String>,
 }
@@ -273,13 +278,13 @@ pub(crate) fn is_false(flag: &bool) -> bool {
     !flag
 }
 
-/// What a posting makes of an account.
+/// The result of a posting.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Posted {
-    /// The account afterwards, one version on.
+    /// The account after the posting, one version later.
     pub account: Account,
-    /// The reservation, if it is open or unknown afterwards; otherwise it is gone.
+    /// The reservation, if it is open or of unknown cost after the posting; otherwise it has ended.
     pub reservation: Option<Reservation>,
-    /// What goes into the log.
+    /// The record to append to the log.
     pub record: Record,
 }

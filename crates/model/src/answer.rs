@@ -1,7 +1,7 @@
-//! The contract of a language model: a prompt in, drafts while it speaks, one answer or one error out.
+//! The contract of a language model: a prompt in, drafts while it generates, one answer or one error out.
 //!
-//! A draft is no promise: only what [`Model::answer`] gives is final, and an answer that was cut off in the middle is an error, never
-//! a short answer.
+//! A draft is provisional: only the result of [`Model::answer`] is final, and an answer that was cut off is an error, never a short
+//! answer.
 
 use std::fmt;
 use std::sync::Arc;
@@ -19,30 +19,30 @@ use crate::money::Money;
 use crate::run::{Failure, FailureClass};
 use crate::tool::ToolSpec;
 
-/// What a model is asked.
+/// A request to a model.
 #[derive(Clone, Copy)]
 #[non_exhaustive]
 pub struct Prompt<'a> {
     /// The model, by its provider's name for it.
     pub model: &'a str,
-    /// The attempt that this is, where a run asks.
+    /// The run's attempt that sends it, if a run does.
     pub attempt: Option<Attempt<'a>>,
-    /// Where the blobs are read that the messages name: pictures, and the whole of what was shortened.
+    /// Reads the blobs that the messages name: images, and the full content of shortened blocks.
     pub blobs: &'a dyn Blobs,
-    /// The rules it answers under.
+    /// The system prompt.
     pub system: &'a str,
     /// The conversation; every tool call is followed by its result.
     pub messages: &'a [Arc<Message>],
-    /// The tools it may ask for.
+    /// The tools it may call.
     pub tools: &'a [ToolSpec],
-    /// How many tokens it may answer with.
+    /// The maximum number of tokens of the answer.
     pub output_tokens_max: Option<u64>,
-    /// The session of an outside engine that already knows the conversation; an optimisation that may be refused.
+    /// The session of an external engine that already knows the conversation; an optimisation that the engine may refuse.
     pub session: Option<&'a str>,
 }
 
 impl<'a> Prompt<'a> {
-    /// A conversation, without rules, tools, blobs or a run that asks.
+    /// A prompt of a conversation alone: no system prompt, tools, blobs or run.
     pub fn new(model: &'a str, messages: &'a [Arc<Message>]) -> Self {
         Self {
             model,
@@ -73,12 +73,12 @@ pub struct Attempt<'a> {
     pub thread: &'a ThreadId,
     /// The run.
     pub run: &'a RunId,
-    /// Names this attempt and no other: a provider that is sent it twice can tell.
+    /// Unique to this attempt, so that a provider can detect a request that is sent twice.
     pub key: &'a str,
 }
 
 impl<'a> Attempt<'a> {
-    /// An attempt.
+    /// An attempt of `run` in `thread`, identified by `key`.
     pub fn new(thread: &'a ThreadId, run: &'a RunId, key: &'a str) -> Self {
         Self { thread, run, key }
     }
@@ -86,11 +86,11 @@ impl<'a> Attempt<'a> {
 
 /// Reads the blobs that messages name.
 pub trait Blobs: Send + Sync {
-    /// The bytes of a blob; why not, in words.
+    /// The bytes of a blob, or why it can't be read.
     fn read<'a>(&'a self, blob: &'a Digest) -> BoxFuture<'a, Result<Vec<u8>, String>>;
 }
 
-/// A conversation without blobs.
+/// Has no blobs: every read fails.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct NoBlobs;
 
@@ -100,10 +100,9 @@ impl Blobs for NoBlobs {
     }
 }
 
-/// A piece of an answer while it is being made.
+/// A piece of an answer while it is being generated.
 ///
-/// Calls are drafted under the ids that the provider gives them; an id that the thread has used before is replaced when the answer is
-/// committed.
+/// Calls are drafted under the provider's ids; an id that the thread has used before is replaced when the answer is committed.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 #[serde(tag = "draft", rename_all = "snake_case")]
 #[non_exhaustive]
@@ -118,30 +117,30 @@ pub enum Draft {
         /// The thought.
         text: String,
     },
-    /// A tool call begins.
+    /// The start of a tool call.
     ToolCall {
         /// The tool.
         name: String,
-        /// The call, if the provider names it.
+        /// The call's id, if the provider gives one.
         #[serde(skip_serializing_if = "Option::is_none")]
         id: Option<CallId>,
     },
     /// More of a tool call's arguments, as JSON text.
     Arguments {
-        /// The call; the one that began last if the provider names none.
+        /// The call; absent if the provider gives no id, and then it is the one that started last.
         #[serde(skip_serializing_if = "Option::is_none")]
         id: Option<CallId>,
         /// The text.
         text: String,
     },
-    /// Everything drafted so far is void: the call is made again.
+    /// Everything drafted so far is void: the request is sent again.
     Void,
 }
 
-/// What a call used.
+/// The tokens that a call used.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Usage {
-    /// Tokens sent, those from a cache included.
+    /// Tokens sent, including those from a cache.
     pub input_tokens: u64,
     /// Tokens received.
     pub output_tokens: u64,
@@ -151,7 +150,7 @@ pub struct Usage {
     /// Of the tokens sent, those written to the provider's cache.
     #[serde(default)]
     pub cache_write_tokens: u64,
-    /// Whether the provider did not count, and this was estimated.
+    /// Whether the provider reported no count, and this is an estimate.
     #[serde(default, skip_serializing_if = "crate::account::is_false")]
     pub estimated: bool,
 }
@@ -160,13 +159,13 @@ pub struct Usage {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum End {
-    /// The model said all it had to say.
+    /// The model finished its answer.
     Finished,
-    /// It asks for tools.
+    /// It calls tools.
     ToolCalls,
-    /// It ran into the most tokens it may answer with.
+    /// It reached the maximum number of tokens.
     Length,
-    /// It refuses to answer.
+    /// It declined to answer.
     Refused,
 }
 
@@ -174,29 +173,29 @@ pub enum End {
 #[derive(Clone, Debug, PartialEq)]
 #[non_exhaustive]
 pub struct Answer {
-    /// What it says, in order.
+    /// Its blocks, in order.
     pub content: Vec<Block>,
     /// Why it ended.
     pub end: End,
-    /// What it used, as the provider counts; nothing if it does not say.
+    /// The tokens it used, as the provider counts; `None` if the provider does not report them.
     pub usage: Option<Usage>,
-    /// The session of an outside engine that now knows the conversation.
+    /// The session of an external engine that now knows the conversation.
     pub session: Option<String>,
     /// The provider's name for this answer.
     pub provider_id: Option<String>,
-    /// The model that answered, by its provider's name for it; absent if it is the one that was asked for, or not said.
+    /// The model that answered, by its provider's name for it; absent if it is the requested one or not reported.
     pub model: Option<String>,
-    /// What the provider says that it charges; absent if that follows from the tokens.
+    /// The price that the provider reports; absent if it follows from the tokens.
     pub charged: Option<Money>,
 }
 
 impl Answer {
-    /// An answer of which nothing is known but what it says.
+    /// An answer of which only the content is known.
     pub fn new(content: Vec<Block>, end: End) -> Self {
         Self { content, end, usage: None, session: None, provider_id: None, model: None, charged: None }
     }
 
-    /// The same, with what it used.
+    /// The same answer with its usage.
     #[must_use]
     pub fn using(self, usage: Usage) -> Self {
         Self { usage: Some(usage), ..self }
@@ -206,71 +205,70 @@ impl Answer {
 /// Why there is no answer.
 #[derive(Clone, Debug, PartialEq, thiserror::Error)]
 pub enum ModelError {
-    /// It may work when it is tried again.
+    /// A failure that a retry may resolve.
     #[error("the model could not be reached or failed: {why}")]
     Transient {
         /// What happened.
         why: String,
     },
-    /// It was not asked at all: nothing was sent, so nothing is charged. It may work when it is tried again.
+    /// The request was not sent, so nothing is charged. A retry may succeed.
     #[error("the model could not be reached or failed: {why}")]
     Unreached {
         /// What happened.
         why: String,
     },
-    /// The provider answered with a code of HTTP instead of an answer; what it is follows from the code, unless the configuration says
-    /// otherwise.
+    /// The provider responded with an HTTP error status. Its class follows from the status, unless the configuration maps it otherwise.
     #[error("{}: HTTP {status}: {why}", phrase(*status))]
     Status {
-        /// The code.
+        /// The HTTP status.
         status: u16,
-        /// What it said.
+        /// The provider's message.
         why: String,
-        /// How long to wait, if it said so.
+        /// How long to wait before a retry, if the provider says so.
         retry_after: Option<Duration>,
     },
-    /// Too much was asked of it.
-    #[error("the provider asks for patience: {why}")]
+    /// The provider's rate limit was reached.
+    #[error("rate limited by the provider: {why}")]
     RateLimited {
-        /// What it said.
+        /// The provider's message.
         why: String,
-        /// How long to wait, if it said so.
+        /// How long to wait before a retry, if the provider says so.
         retry_after: Option<Duration>,
     },
-    /// The answer broke off. Tokens may have been used, and what was said is no answer.
+    /// The answer was cut off. Tokens may have been used, and the partial content is not an answer.
     #[error("the answer was cut off: {why}")]
     Cut {
         /// What happened.
         why: String,
-        /// What had been said.
+        /// The content received so far.
         partial: Vec<Block>,
-        /// What it used as far as is known.
+        /// The tokens used, as far as is known.
         usage: Usage,
     },
-    /// The outside engine does not know the session; nothing was asked of it.
-    #[error("the session is not known any more: {why}")]
+    /// The external engine no longer knows the session; nothing was sent to the model.
+    #[error("the session is no longer known: {why}")]
     SessionRefused {
-        /// What it said.
+        /// The engine's message.
         why: String,
     },
-    /// It will not work however often it is tried.
+    /// A failure that no retry resolves.
     #[error("the model refused the request: {why}")]
     Permanent {
-        /// What it said.
+        /// The provider's message.
         why: String,
     },
-    /// It was told to stop.
+    /// The call was cancelled.
     #[error("the model was stopped")]
     Stopped {
-        /// What had been said.
+        /// The content received so far.
         partial: Vec<Block>,
-        /// What it used as far as is known.
+        /// The tokens used, as far as is known.
         usage: Usage,
     },
 }
 
 impl ModelError {
-    /// The code of HTTP that came instead of an answer; 0 if nothing was sent, none where there is no such code.
+    /// The HTTP status: 0 if nothing was sent, `None` if the error has no status.
     pub fn status(&self) -> Option<u16> {
         match self {
             Self::Unreached { .. } => Some(0),
@@ -279,15 +277,15 @@ impl ModelError {
         }
     }
 
-    /// How it is recorded; nothing if it was told to stop.
+    /// The failure to record; `None` if the call was cancelled.
     pub fn failure(&self) -> Option<Failure> {
         let (class, why) = match self {
             Self::Transient { why } | Self::Unreached { why } => (FailureClass::ModelFailed, why.clone()),
             Self::Status { status, why, .. } => {
-                let class = match said(*status) {
-                    Said::Patience => FailureClass::ModelRateLimited,
-                    Said::Failed => FailureClass::ModelFailed,
-                    Said::No => FailureClass::ModelRefused,
+                let class = match status_class(*status) {
+                    StatusClass::RateLimited => FailureClass::ModelRateLimited,
+                    StatusClass::Failed => FailureClass::ModelFailed,
+                    StatusClass::Refused => FailureClass::ModelRefused,
                 };
                 (class, format!("HTTP {status}: {why}"))
             }
@@ -300,7 +298,7 @@ impl ModelError {
         Some(Failure { class, why })
     }
 
-    /// The error that was recorded so; nothing if it was none of a call.
+    /// The error behind a recorded failure; `None` if the failure is not one of a model call.
     pub fn recorded(failure: &Failure) -> Option<Self> {
         let why = failure.why.clone();
         Some(match failure.class {
@@ -313,7 +311,7 @@ impl ModelError {
         })
     }
 
-    /// How long to wait before it is tried again, if the provider said so.
+    /// How long to wait before a retry, if the provider says so.
     pub fn retry_after(&self) -> Option<Duration> {
         match self {
             Self::RateLimited { retry_after, .. } | Self::Status { retry_after, .. } => *retry_after,
@@ -322,30 +320,30 @@ impl ModelError {
     }
 }
 
-/// What a code of HTTP says.
-enum Said {
-    /// Wait.
-    Patience,
-    /// It failed there, or took too long.
+/// What an HTTP status means for a call.
+enum StatusClass {
+    /// Wait, then retry.
+    RateLimited,
+    /// The provider failed or timed out.
     Failed,
-    /// No.
-    No,
+    /// The request itself was refused.
+    Refused,
 }
 
-fn said(status: u16) -> Said {
+fn status_class(status: u16) -> StatusClass {
     match status {
-        429 => Said::Patience,
-        408 | 409 | 425 | 500.. => Said::Failed,
-        _ => Said::No,
+        429 => StatusClass::RateLimited,
+        408 | 409 | 425 | 500.. => StatusClass::Failed,
+        _ => StatusClass::Refused,
     }
 }
 
-/// How an error begins, as those without a code do that are of the same class: a record of it reads alike.
+/// How the message of an error with a status begins: the same words as for errors of its class without one.
 fn phrase(status: u16) -> &'static str {
-    match said(status) {
-        Said::Patience => "the provider asks for patience",
-        Said::Failed => "the model could not be reached or failed",
-        Said::No => "the model refused the request",
+    match status_class(status) {
+        StatusClass::RateLimited => "rate limited by the provider",
+        StatusClass::Failed => "the model could not be reached or failed",
+        StatusClass::Refused => "the model refused the request",
     }
 }
 
@@ -360,10 +358,10 @@ impl Classify for ModelError {
 
     fn code(&self) -> &'static str {
         match self {
-            Self::Status { status, .. } => match said(*status) {
-                Said::Patience => "model_rate_limited",
-                Said::Failed => "model_failed",
-                Said::No => "model_refused",
+            Self::Status { status, .. } => match status_class(*status) {
+                StatusClass::RateLimited => "model_rate_limited",
+                StatusClass::Failed => "model_failed",
+                StatusClass::Refused => "model_refused",
             },
             Self::Transient { .. } | Self::Unreached { .. } => "model_failed",
             Self::RateLimited { .. } => "model_rate_limited",
@@ -379,16 +377,16 @@ impl Classify for ModelError {
     }
 }
 
-/// Takes the drafts of an answer.
+/// Receives the drafts of an answer.
 pub type Drafts<'a> = dyn FnMut(Draft) + Send + 'a;
 
 /// A language model.
 ///
-/// An engine polls it on a runtime of tokio with timers. Code that blocks must not run in it: see
+/// An engine polls it on a tokio runtime with timers. Code that blocks must not run in it: see
 /// [`crate::blocking`].
 pub trait Model: Send + Sync {
-    /// Answers a prompt, telling drafts as they come. Ends soon after `cancel` says to stop, with what was said so far; one that does
-    /// not is dropped, and its answer is lost.
+    /// Answers a prompt, and passes drafts to `draft` as they arrive. Ends soon after `cancel` is triggered, with the content so far. A
+    /// call that does not end in time is dropped, and its answer is lost.
     fn answer<'a>(
         &'a self,
         prompt: &'a Prompt<'a>,
@@ -396,6 +394,6 @@ pub trait Model: Send + Sync {
         cancel: &'a Cancel,
     ) -> BoxFuture<'a, Result<Answer, ModelError>>;
 
-    /// How many tokens of conversation `model` can be given; absent when nobody knows.
+    /// The size of `model`'s context window in tokens; `None` if unknown.
     fn context_tokens_max(&self, model: &str) -> Option<u64>;
 }

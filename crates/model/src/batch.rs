@@ -1,4 +1,4 @@
-//! What is committed as one: changesets for one or more threads, postings, requests. All of it or none.
+//! A batch is committed atomically: changesets for one or more threads, postings and requests, all or none.
 
 use serde::{Deserialize, Serialize};
 
@@ -7,7 +7,7 @@ use crate::changeset::Changeset;
 use crate::id::{CommitKey, RequestId, ThreadId};
 use crate::request::Posted;
 
-/// What must be true of a thread for its part to be committed.
+/// The precondition on a thread for its part to be committed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Expect {
@@ -19,27 +19,27 @@ pub enum Expect {
     Any,
 }
 
-/// Under which right a part is written.
+/// The right under which a part is written.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Right {
-    /// Under a lease of this epoch. A thread that is created so is born held, at this epoch, by the process that commits.
+    /// Under a lease of this epoch. A thread that is created so starts with that lease, held by the committing process.
     Lease(u64),
-    /// Without one: only if nobody alive holds the lease.
+    /// Without a lease: only if no live process holds one.
     Brief,
 }
 
-/// What a batch adds to one thread.
+/// What a batch appends to one thread.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Part {
     /// The thread.
     pub thread: ThreadId,
-    /// What must be true of it.
+    /// The precondition on it.
     pub expect: Expect,
-    /// Under which right it is written.
+    /// The right under which it is written.
     pub right: Right,
-    /// What is added.
+    /// What is appended.
     pub changeset: Changeset,
-    /// What is posted to the ledger and stands signed in this thread's log, whichever account it changes.
+    /// What is posted to the ledger and recorded in this thread's log, whichever accounts it changes.
     pub postings: Vec<Posting>,
 }
 
@@ -57,12 +57,12 @@ impl Part {
     }
 }
 
-/// What is committed as one.
+/// Everything that one commit writes.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Batch {
-    /// Makes the commit idempotent.
+    /// Makes the commit idempotent, if present.
     pub key: Option<CommitKey>,
-    /// What is added to which thread; no thread twice.
+    /// What is appended to which thread; each thread at most once.
     pub parts: Vec<Part>,
     /// Requests that this commit consumes; each must still be pending.
     pub consumed: Vec<(ThreadId, RequestId)>,

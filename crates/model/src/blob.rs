@@ -1,14 +1,14 @@
-//! The blobs that a log names: the one definition of what must lie beside it.
+//! The blobs that a log names: the only definition of which blobs must be stored beside it.
 //!
 //! A log names a blob in
 //!
-//! - the image blocks of its messages, and the blocks that were shortened: `blob` holds their whole content;
-//! - the outcome of a tool whose answer was too long for a line;
+//! - the image blocks of its messages, and shortened blocks, whose `blob` holds the full content;
+//! - the outcome of a tool whose result was too long for a line;
 //! - the record of an import, `__import` in its state: the lists `blobs` and `head_blobs`, wherever a patch or a snapshot writes
-//!   them. What was named once stays named, whatever a later patch puts in its place.
+//!   them. A blob that was named once stays named, even if a later patch overwrites the list.
 //!
-//! Whatever was named must be there, unless a `blob_erased` event says that it was erased. Nothing else in a state counts, however
-//! much it looks like a name.
+//! Every named blob must exist, unless a `blob_erased` event records its erasure. Nothing else in a state counts, even if it looks like a
+//! blob's name.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -20,7 +20,7 @@ use crate::message::Block;
 use crate::op::Op;
 use crate::path::Segment;
 
-/// The key of the state under which the record of an import stands.
+/// The key of the state that holds the record of an import.
 const IMPORT: &str = "__import";
 /// The lists of that record that name blobs.
 const LISTS: [&str; 2] = ["blobs", "head_blobs"];
@@ -40,7 +40,7 @@ impl Event {
     }
 }
 
-/// What an op writes of the record of an import.
+/// The blobs in what an op writes to the record of an import.
 fn of_op(op: &Op, found: &mut Vec<Digest>) {
     let (path, value) = match op {
         Op::Set { path, value } | Op::Append { path, value } | Op::Insert { path, value, .. } => (path, value),
@@ -49,7 +49,7 @@ fn of_op(op: &Op, found: &mut Vec<Digest>) {
             [Segment::Key(key)] if key == IMPORT => {
                 return LISTS.iter().filter_map(|list| value.get(*list)).for_each(|list| of_list(list, found));
             }
-            // Entries of one element of a list.
+            // The entries of one element of a list.
             [Segment::Key(key), Segment::Key(list), ..] if key == IMPORT && LISTS.contains(&list.as_str()) => {
                 return found.extend(value.get("blob").and_then(name));
             }
@@ -68,14 +68,18 @@ fn of_op(op: &Op, found: &mut Vec<Digest>) {
 }
 
 fn of_state(state: &Value, found: &mut Vec<Digest>) {
-    state.get(IMPORT).into_iter().for_each(|record| of_record(record, found));
+    if let Some(record) = state.get(IMPORT) {
+        of_record(record, found);
+    }
 }
 
 fn of_record(record: &Value, found: &mut Vec<Digest>) {
-    LISTS.iter().filter_map(|list| record.get(*list)).for_each(|list| of_list(list, found));
+    for list in LISTS.iter().filter_map(|list| record.get(*list)) {
+        of_list(list, found);
+    }
 }
 
-/// A list of pieces, one piece, or the name of one.
+/// A list of pieces, one piece, or a piece's blob name.
 fn of_list(value: &Value, found: &mut Vec<Digest>) {
     match value {
         Value::Array(pieces) => pieces.iter().for_each(|piece| of_list(piece, found)),
@@ -88,7 +92,7 @@ fn name(value: &Value) -> Option<Digest> {
     value.as_str()?.parse().ok()
 }
 
-/// The blobs that a log names and those that it says were erased, gathered event by event.
+/// The blobs that a log names and those that it records as erased, collected event by event.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct NamedBlobs {
     named: BTreeMap<Digest, u64>,
@@ -96,7 +100,7 @@ pub struct NamedBlobs {
 }
 
 impl NamedBlobs {
-    /// Takes in an event of the changeset `version`.
+    /// Adds an event of the changeset `version`.
     pub fn take(&mut self, version: u64, event: &Event) {
         for blob in event.blobs() {
             self.named.entry(blob).or_insert(version);
@@ -106,7 +110,7 @@ impl NamedBlobs {
         }
     }
 
-    /// The blobs that must be there, and the version that first names each.
+    /// The blobs that must exist, and the version that first names each.
     pub fn must_be_there(&self) -> impl Iterator<Item = (Digest, u64)> {
         self.named.iter().filter(|(blob, _)| !self.erased.contains(*blob)).map(|(blob, version)| (*blob, *version))
     }
@@ -143,7 +147,7 @@ mod tests {
     }
 
     #[test]
-    fn messages_name_the_whole_of_what_was_shortened() {
+    fn messages_name_the_full_content_of_shortened_blocks() {
         let call = CallId::new("c").unwrap();
         let blob = |byte| Some(digest(byte));
         let content = vec![
@@ -157,7 +161,7 @@ mod tests {
     }
 
     #[test]
-    fn an_import_names_what_it_keeps_however_its_record_is_written() {
+    fn an_import_names_its_blobs_however_its_record_is_written() {
         let piece = |byte| json!({ "blob": digest(byte), "bytes": 1 });
         let record = json!({ "blobs": [piece(1), piece(2)], "head_blobs": [piece(3)] });
         let all = [digest(1), digest(2), digest(3)];
@@ -178,7 +182,7 @@ mod tests {
     }
 
     #[test]
-    fn what_only_looks_like_a_name_is_none() {
+    fn values_that_only_look_like_a_blob_name_do_not_count() {
         let looks = json!({ "blob": digest(1), "bytes": 1 });
         for ops in [
             json!([{ "op": "set", "path": ["note"], "value": { "blobs": [looks] } }]),
@@ -192,7 +196,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_erased_need_not_be_there() {
+    fn an_erased_blob_need_not_exist() {
         let mut named = NamedBlobs::default();
         let piece =
             json!([{ "op": "append", "path": ["__import", "blobs"], "value": { "blob": digest(1), "bytes": 1 } }]);

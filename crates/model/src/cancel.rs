@@ -1,8 +1,7 @@
-//! Telling work that goes on elsewhere to stop.
+//! Cancels work that runs elsewhere.
 //!
-//! A token is handed to everything that may last: a model's answer, a tool, a wait. It only ever gets more urgent. Work looks at it
-//! between steps, sleeps on it ([`Cancel::wait`]) or awaits it ([`Cancel::stopped`], on any runtime); nothing is interrupted in the
-//! middle of a commit.
+//! A token is passed to everything that may take long: a model's answer, a tool, a wait. It only ever gets more urgent. Work checks it
+//! between steps, blocks on it ([`Cancel::wait`]) or awaits it ([`Cancel::stopped`], on any runtime); a commit is never interrupted.
 
 use std::future::Future;
 use std::pin::Pin;
@@ -10,18 +9,18 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, Weak};
 use std::task::{Context, Poll, Waker};
 use std::time::{Duration, Instant};
 
-/// Why work is to stop; a later variant is more urgent than those before it.
+/// Why work must stop; each variant is more urgent than those before it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Stop {
-    /// The time it was given is over.
+    /// Its deadline has passed.
     OutOfTime,
-    /// It was asked to stop when it can.
+    /// It was asked to stop at the next opportunity.
     Cancelled,
-    /// It was ended: whatever it is doing is torn down.
+    /// It was killed: all its work is torn down at once.
     Killed,
 }
 
-/// A word to stop, shared by who says it and who hears it.
+/// A cancellation token, shared between the code that cancels and the work.
 #[derive(Clone, Debug, Default)]
 pub struct Cancel {
     shared: Arc<Shared>,
@@ -31,16 +30,16 @@ pub struct Cancel {
 struct Shared {
     state: Mutex<State>,
     changed: Condvar,
-    /// Those that hear what is said here.
+    /// The tokens that this one cancels too.
     children: Mutex<Vec<Weak<Shared>>>,
 }
 
 #[derive(Debug, Default)]
 struct State {
-    said: Option<Stop>,
-    /// The futures that wait, each under the number it got.
+    stop: Option<Stop>,
+    /// The waiting futures, each under its number.
     wakers: Vec<(u64, Waker)>,
-    /// How many futures have waited so far.
+    /// The number of the latest waiting future.
     waited: u64,
 }
 
@@ -49,97 +48,101 @@ impl Shared {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn say(&self, stop: Stop) {
+    fn cancel(&self, stop: Stop) {
         let mut state = self.lock();
-        if state.said >= Some(stop) {
+        if state.stop >= Some(stop) {
             return;
         }
-        state.said = Some(stop);
+        state.stop = Some(stop);
         let wakers = std::mem::take(&mut state.wakers);
         self.changed.notify_all();
-        // A waker may run code of its own.
+        // A waker may run arbitrary code.
         drop(state);
-        wakers.into_iter().for_each(|(_, waker)| waker.wake());
+        for (_, waker) in wakers {
+            waker.wake();
+        }
         let children: Vec<_> = {
             let mut children = self.children.lock().unwrap_or_else(PoisonError::into_inner);
             children.retain(|child| child.strong_count() > 0);
             children.iter().filter_map(Weak::upgrade).collect()
         };
-        children.iter().for_each(|child| child.say(stop));
+        for child in children {
+            child.cancel(stop);
+        }
     }
 }
 
 impl Cancel {
-    /// A token that nothing was said to.
+    /// A token that is not cancelled.
     pub fn new() -> Self {
         Self::default()
     }
 
-    /// Says to stop. Said again it changes nothing, unless it is more urgent now.
+    /// Cancels the work. Later calls only have an effect if they are more urgent.
     pub fn say(&self, stop: Stop) {
-        self.shared.say(stop);
+        self.shared.cancel(stop);
     }
 
-    /// A token that hears everything that is said to this one; what is said to it alone stays with it.
+    /// A token that is cancelled whenever this one is; cancelling it alone does not affect this one.
     #[must_use]
     pub fn child(&self) -> Self {
         let child = Self::new();
         let mut children = self.shared.children.lock().unwrap_or_else(PoisonError::into_inner);
-        // Those that are gone are cleared when the list would grow: each costs the same, however many there are.
+        // Dropped children are removed when the list would grow, so that the cost per child stays constant.
         if children.len() == children.capacity() {
             children.retain(|other| other.strong_count() > 0);
         }
         children.push(Arc::downgrade(&child.shared));
         drop(children);
-        // What is said after this line is passed on, and what was said before it is seen here.
+        // A cancellation after this point is passed on by the parent; one before it is seen here.
         if let Some(stop) = self.said() {
             child.say(stop);
         }
         child
     }
 
-    /// What was said, if anything.
+    /// The most urgent reason so far, if any.
     pub fn said(&self) -> Option<Stop> {
-        self.shared.lock().said
+        self.shared.lock().stop
     }
 
-    /// Sleeps until something is said or `most` is over; gives what was said.
+    /// Blocks until the token is cancelled or `most` has passed; returns the reason, if any.
     pub fn wait(&self, most: Duration) -> Option<Stop> {
         self.wait_beyond(None, most)
     }
 
-    /// Sleeps until something more urgent than `known` is said or `most` is over; gives what was said.
+    /// Blocks until the reason is more urgent than `known` or `most` has passed; returns the reason, if any.
     pub fn wait_beyond(&self, known: Option<Stop>, most: Duration) -> Option<Stop> {
         let until = Instant::now().checked_add(most);
         let mut state = self.shared.lock();
-        while state.said <= known {
+        while state.stop <= known {
             let left = until.map_or(Duration::MAX, |until| until.saturating_duration_since(Instant::now()));
             if left.is_zero() {
                 break;
             }
             state = self.shared.changed.wait_timeout(state, left).unwrap_or_else(PoisonError::into_inner).0;
         }
-        state.said
+        state.stop
     }
 
-    /// A future that ends once something is said.
+    /// A future that is ready once the token is cancelled.
     pub fn stopped(&self) -> Stopped {
         self.stopped_beyond(None)
     }
 
-    /// A future that ends once something more urgent than `known` is said.
+    /// A future that is ready once the reason is more urgent than `known`.
     pub fn stopped_beyond(&self, known: Option<Stop>) -> Stopped {
         Stopped { shared: self.shared.clone(), known, number: None }
     }
 }
 
-/// Ends once a token says to stop: see [`Cancel::stopped`]. It needs no runtime of its own.
+/// Ready once a token is cancelled: see [`Cancel::stopped`]. It needs no runtime.
 #[derive(Debug)]
 #[must_use = "it only waits when it is awaited"]
 pub struct Stopped {
     shared: Arc<Shared>,
     known: Option<Stop>,
-    /// The number under which its waker is kept.
+    /// The number under which its waker is stored.
     number: Option<u64>,
 }
 
@@ -149,7 +152,7 @@ impl Future for Stopped {
     fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Stop> {
         let shared = self.shared.clone();
         let mut state = shared.lock();
-        if let Some(stop) = state.said.filter(|stop| Some(*stop) > self.known) {
+        if let Some(stop) = state.stop.filter(|stop| Some(*stop) > self.known) {
             return Poll::Ready(stop);
         }
         let kept = self.number.and_then(|number| state.wakers.iter_mut().find(|(other, _)| *other == number));
@@ -192,7 +195,8 @@ mod tests {
     }
 
     fn awaited<T>(future: impl Future<Output = T>) -> T {
-        let (mut future, waker) = (pin!(future), Waker::from(Arc::new(Unpark(std::thread::current()))));
+        let mut future = pin!(future);
+        let waker = Waker::from(Arc::new(Unpark(std::thread::current())));
         loop {
             match future.as_mut().poll(&mut Context::from_waker(&waker)) {
                 Poll::Ready(done) => return done,
@@ -202,7 +206,7 @@ mod tests {
     }
 
     #[test]
-    fn it_only_gets_more_urgent() {
+    fn a_token_only_gets_more_urgent() {
         let cancel = Cancel::new();
         assert_eq!(cancel.said(), None);
         cancel.say(Stop::Killed);
@@ -211,7 +215,7 @@ mod tests {
     }
 
     #[test]
-    fn a_child_hears_its_parent_and_keeps_its_own_to_itself() {
+    fn a_child_is_cancelled_with_its_parent_but_not_the_other_way_round() {
         let parent = Cancel::new();
         let child = parent.child();
         child.say(Stop::OutOfTime);
@@ -222,7 +226,7 @@ mod tests {
     }
 
     #[test]
-    fn who_sleeps_on_it_is_woken() {
+    fn a_blocked_waiter_is_woken() {
         let cancel = Cancel::new();
         let other = cancel.clone();
         let sleeper = std::thread::spawn(move || other.wait(Duration::from_secs(60)));
@@ -232,7 +236,7 @@ mod tests {
     }
 
     #[test]
-    fn it_can_be_awaited_by_many_without_a_runtime() {
+    fn a_token_can_be_awaited_many_times_without_a_runtime() {
         let cancel = Cancel::new();
         let child = cancel.child();
         let waiting = [cancel.clone(), child.clone(), cancel.clone()];
@@ -246,13 +250,13 @@ mod tests {
     }
 
     #[test]
-    fn a_future_that_is_dropped_leaves_nothing_behind() {
+    fn a_dropped_future_leaves_no_waker() {
         let cancel = Cancel::new();
         {
             let mut stopped = pin!(cancel.stopped());
             let mut context = Context::from_waker(Waker::noop());
             assert!(stopped.as_mut().poll(&mut context).is_pending());
-            assert!(stopped.as_mut().poll(&mut context).is_pending(), "polled again it waits once");
+            assert!(stopped.as_mut().poll(&mut context).is_pending(), "a second poll registers no second waker");
             assert_eq!(cancel.shared.lock().wakers.len(), 1);
         }
         assert!(cancel.shared.lock().wakers.is_empty());

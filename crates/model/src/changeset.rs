@@ -1,4 +1,4 @@
-//! The unit of append: what one commit adds to one thread.
+//! The unit of append: what one commit appends to one thread.
 
 use std::collections::HashSet;
 
@@ -20,11 +20,11 @@ pub enum Reason {
     UserMessage,
     /// The model's turn is final.
     AssistantTurnCommitted,
-    /// The tools of a turn have answered.
+    /// The tools of a turn have returned.
     ToolResultsCommitted,
     /// A run ended.
     RunFinished,
-    /// Money was set aside for the next call.
+    /// Money was reserved for the next call.
     Reserved,
     /// A tool is about to be dispatched.
     ToolIntentCommitted,
@@ -33,7 +33,7 @@ pub enum Reason {
 }
 
 impl Reason {
-    /// The word for it, as stored and shown.
+    /// Its name, as stored and shown.
     pub fn as_str(self) -> &'static str {
         match self {
             Self::UserMessage => "UserMessage",
@@ -47,23 +47,23 @@ impl Reason {
     }
 }
 
-/// What one commit adds to one thread.
+/// What one commit appends to one thread.
 ///
-/// As JSON it is the `ThreadChangeSet` that any program may hand in: `created` and `events` can't be written there,
-/// because the event types they hold are reserved.
+/// Its JSON form is the `ThreadChangeSet` that any program may submit. `created` and `events` can't be set there, because their event
+/// types are reserved.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Changeset {
-    /// The thread's birth; only in its first changeset.
+    /// The thread's creation; only in its first changeset.
     #[serde(skip_deserializing, skip_serializing_if = "Option::is_none")]
     pub created: Option<NewThread>,
     /// The run it belongs to.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub run_id: Option<RunId>,
-    /// The run above that one.
+    /// The parent of that run.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub parent_run_id: Option<RunId>,
-    /// What is said of the run; on its first and its last changeset.
+    /// Describes the run; on its first and its last changeset.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub run_meta: Option<RunMeta>,
     /// Why it was committed.
@@ -71,7 +71,7 @@ pub struct Changeset {
     /// The turn of the run.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub turn: Option<u64>,
-    /// A state that replaces the thread's, before the patches.
+    /// A state that replaces the thread's, before the patches are applied.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub snapshot: Option<Value>,
     /// New messages.
@@ -80,10 +80,10 @@ pub struct Changeset {
     /// Changes of state, in order.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub patches: Vec<Patch>,
-    /// Recorded intents; for audit, never replayed.
+    /// Recorded intents, for audit; never replayed.
     #[serde(default, rename = "actions", alias = "state_actions", skip_serializing_if = "Vec::is_empty")]
     pub state_actions: Vec<Fields>,
-    /// What else happened; written by the engine.
+    /// Everything else; written by the engine.
     #[serde(skip_deserializing, skip_serializing_if = "Vec::is_empty")]
     pub events: Vec<Event>,
 }
@@ -94,14 +94,14 @@ pub enum InvalidChangeset {
     /// The run is described but not named.
     #[error("`run_meta` needs a `run_id`")]
     MetaWithoutRun,
-    /// An event stands where only other fields may put it.
-    #[error("an event of type `{0}` can't be handed in among the other events")]
+    /// An event is among `events` although another field carries it.
+    #[error("an event of type `{0}` can't be submitted in `events`")]
     MisplacedEvent(&'static str),
     /// A detail of an event has the name of one of its fields.
     #[error("a detail of a `thread_handoff` or `thread_resumed` can't be called `{0}`")]
     DoubledField(&'static str),
     /// A call is opened twice.
-    #[error("the call `{0}` is opened twice; every call has an id of its own")]
+    #[error("the call `{0}` is opened twice; every call needs its own id")]
     CallOpenedTwice(CallId),
     /// Events can't be grouped into the changeset they came from.
     #[error("the events of a changeset are out of order: {0}")]
@@ -146,7 +146,7 @@ impl Changeset {
         Self { events: vec![event], ..Self::empty(Reason::Lifecycle) }
     }
 
-    /// Checks what the types don't say.
+    /// Checks the rules that the types don't express.
     pub fn check(&self) -> Result<(), InvalidChangeset> {
         if self.run_meta.is_some() && self.run_id.is_none() {
             return Err(InvalidChangeset::MetaWithoutRun);
@@ -174,7 +174,7 @@ impl Changeset {
         misplaced.map_or(Ok(()), |name| Err(InvalidChangeset::MisplacedEvent(name)))
     }
 
-    /// Refuses an opened call of which there is another one here.
+    /// Refuses a call that is opened here more than once.
     fn check_opened(&self) -> Result<(), InvalidChangeset> {
         let mut opened = HashSet::new();
         for event in &self.events {
@@ -194,7 +194,7 @@ impl Changeset {
         Ok(())
     }
 
-    /// The events of this changeset after its birth, in the order of their lines; leads, birth and checkpoint are the log's.
+    /// The events of this changeset after the creation, in the order of their lines; the log adds leads, creation and checkpoint.
     pub fn into_events(self) -> Vec<Event> {
         let recorded = match (self.run_id.clone(), self.run_meta) {
             (Some(run_id), Some(meta)) => Some(RunRecorded { run_id, parent_run_id: self.parent_run_id.clone(), meta }),
@@ -221,13 +221,13 @@ impl Changeset {
         events
     }
 
-    /// Gives the changeset back from the events between two checkpoints, the closing checkpoint included.
+    /// Rebuilds the changeset from the events between two checkpoints, including the closing checkpoint.
     pub fn from_events(events: impl IntoIterator<Item = Event>) -> Result<Self, InvalidChangeset> {
         let mut changeset = Self::empty(Reason::Lifecycle);
         let mut place = Place::Lead;
         for event in events {
             if event.place() < place {
-                return Err(InvalidChangeset::OutOfOrder("an event stands behind one that must follow it"));
+                return Err(InvalidChangeset::OutOfOrder("an event comes after one that must follow it"));
             }
             place = event.place();
             match event {
@@ -251,7 +251,7 @@ impl Changeset {
             }
         }
         if place != Place::End {
-            return Err(InvalidChangeset::OutOfOrder("there is no checkpoint at the end"));
+            return Err(InvalidChangeset::OutOfOrder("the last event is not a checkpoint"));
         }
         Ok(changeset)
     }
@@ -264,7 +264,7 @@ mod tests {
     use crate::message::Role;
 
     #[test]
-    fn the_documents_changeset_is_read_under_both_names_of_its_actions() {
+    fn a_changeset_is_read_under_both_names_of_its_actions() {
         for name in ["actions", "state_actions"] {
             let text = format!(
                 r#"{{"run_id":"r1","reason":"AssistantTurnCommitted","messages":[{{"role":"user","content":"hi"}}],
@@ -278,7 +278,7 @@ mod tests {
     }
 
     #[test]
-    fn reserved_events_cannot_be_handed_in() {
+    fn reserved_events_cannot_be_submitted() {
         for extra in [r#""events":[]"#, r#""created":{"agent_id":"x"}"#, r#""checkpoint":{}"#] {
             let text = format!(r#"{{"reason":"UserMessage",{extra}}}"#);
             assert!(serde_json::from_str::<Changeset>(&text).is_err(), "{extra}");

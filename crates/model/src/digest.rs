@@ -1,13 +1,13 @@
 //! A SHA-256 value as the model sees it: 32 bytes, written as 64 lower-case hex characters.
 //!
-//! Nothing is hashed here; the log does that.
+//! This module computes no hashes; the log does.
 
 use std::fmt;
 use std::str::FromStr;
 
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
-/// 32 bytes, shown and stored as 64 lower-case hex characters and accepted in no other form.
+/// 32 bytes, shown, stored and accepted only as 64 lower-case hex characters.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Digest(pub [u8; 32]);
 
@@ -46,9 +46,9 @@ impl fmt::Debug for Digest {
     }
 }
 
-/// What a byte means that is no digit.
+/// Marks a byte that is not a hex digit.
 const NO_DIGIT: u8 = 0x80;
-/// What each byte means as a digit. Every checkpoint that is read has two digests: a table, asked without branches, is worth it.
+/// The value of each byte as a hex digit. Every checkpoint has two digests, so a lookup without branches is worth it.
 const DIGITS: [u8; 256] = {
     let mut digits = [NO_DIGIT; 256];
     let mut value = 0;
@@ -71,7 +71,8 @@ impl FromStr for Digest {
         let mut bytes = [0; 32];
         let mut all = 0;
         for (byte, [high, low]) in bytes.iter_mut().zip(pairs) {
-            let (high, low) = (DIGITS[usize::from(*high)], DIGITS[usize::from(*low)]);
+            let high = DIGITS[usize::from(*high)];
+            let low = DIGITS[usize::from(*low)];
             all |= high | low;
             *byte = high << 4 | low & 0xf;
         }

@@ -1,7 +1,7 @@
-//! What can stand on one line of a log.
+//! The events of a log, one per line.
 //!
-//! Every type named here is reserved: a caller hands in messages, patches, state actions and a snapshot, the engine
-//! hands in the rest, and nobody hands in a checkpoint. Written as `"event_type":"…","payload":{…}`.
+//! Every type named here is reserved. A caller submits messages, patches, state actions and a snapshot; the engine submits the rest,
+//! except checkpoints, which only the log writes. Written as `"event_type":"…","payload":{…}`.
 
 mod birth;
 mod calls;
@@ -24,18 +24,18 @@ pub use birth::{Hold, NewThread, Predecessor, ThreadCreated, ThreadKind};
 pub use calls::{
     CallOpened, CallOrigin, EffectClass, Process, ToolFailure, ToolFailureClass, ToolIntent, ToolOutcome, TurnUsage,
 };
-pub use integrity::{BlobErased, Checkpoint, KeyRotated, Recovery};
-pub use waiting::{Ask, Decision, ResumeMode, SuspendReason, Suspended};
+pub use integrity::{BlobErased, Checkpoint, KeyRotated, LostVersions, Recovery};
+pub use waiting::{Ask, Decision, Probed, ProcessFate, ReconcileAnswer, ResumeMode, SuspendReason, Suspended};
 
-/// An object whose fields belong to whoever wrote it.
+/// An object whose fields are defined by its writer.
 pub type Fields = Map<String, Value>;
 
-/// Reads a value that is there, so that a null is told from an absent field.
+/// Reads a value that is present, so that null is distinguished from an absent field.
 fn present<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<Value>, D::Error> {
     Value::deserialize(deserializer).map(Some)
 }
 
-/// Whether a number need not be written.
+/// Whether a number can be omitted.
 #[expect(clippy::trivially_copy_pass_by_ref, reason = "serde calls it by reference")]
 pub(crate) fn is_zero(number: &u64) -> bool {
     *number == 0
@@ -45,55 +45,55 @@ pub(crate) fn is_zero(number: &u64) -> bool {
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(tag = "event_type", content = "payload", rename_all = "snake_case")]
 pub enum Event {
-    /// A thread's birth; the first line of every log.
+    /// The thread was created; the first line of every log.
     ThreadCreated(Box<ThreadCreated>),
     /// A run began.
     RunStarted(RunRecorded),
-    /// A run ended or waits.
+    /// A run ended or was suspended.
     RunFinished(RunRecorded),
     /// One message.
     Message(Message),
     /// A change of state.
     Patch(Patch),
-    /// Somebody's recorded intent; for audit, never replayed.
+    /// A recorded intent, for audit; never replayed.
     StateAction(Fields),
     /// The state was replaced, before the patches of the same changeset.
     Snapshot(Snapshot),
-    /// A call was opened that no message asks for.
+    /// A call was opened that no message requests.
     CallOpened(CallOpened),
     /// A tool is about to be dispatched.
     ToolIntent(ToolIntent),
-    /// A tool call came to an end.
+    /// A tool call ended.
     ToolOutcome(ToolOutcome),
-    /// The run stopped and waits.
+    /// The run was suspended.
     Suspended(Suspended),
-    /// Somebody decided about a call.
+    /// A person decided about a call.
     Decision(Decision),
-    /// A call may be made once somebody says so.
+    /// A call needs an approval.
     Asked(Ask),
-    /// A turn of the model used something.
+    /// The usage of one turn of the model.
     Usage(TurnUsage),
     /// An account was opened.
     AccountOpened(Record),
-    /// Money was set aside.
+    /// Money was reserved.
     Reserved(Record),
     /// The reserved call was sent.
     Issued(Record),
-    /// A reservation became a cost.
+    /// A reservation was settled at its cost.
     Settled(Record),
-    /// A reservation was given back.
+    /// A reservation was released.
     Released(Record),
-    /// It became known what a settlement really was.
+    /// A settlement of unknown cost was corrected.
     Corrected(Record),
     /// An account was closed.
     AccountClosed(Record),
-    /// An account was opened again.
+    /// An account was reopened.
     AccountReopened(Record),
-    /// Money was set aside again for a child account that was closed.
+    /// Money was reserved again for a child account that was closed.
     ReservedAgain(Record),
-    /// An account may spend more.
+    /// The limit of an account was raised.
     AccountRaised(Record),
-    /// An account may spend nothing further.
+    /// An account may reserve no more money.
     AccountStopped(Record),
     /// A request was consumed.
     RequestAnswered(Answered),
@@ -101,11 +101,11 @@ pub enum Event {
     ManifestChanged(ManifestChanged),
     /// A child thread was started.
     ChildSpawned(Fields),
-    /// A child thread came to an end.
+    /// A child thread ended.
     ChildSettled(Fields),
-    /// Another thread goes on.
+    /// The thread was handed off to a successor.
     ThreadHandoff(Handoff),
-    /// Another thread goes on because somebody resumed this one.
+    /// The thread was handed off to a successor by a resume.
     ThreadResumed(Handoff),
     /// The context window is nearly full.
     ContextLimitReached(Fields),
@@ -113,7 +113,7 @@ pub enum Event {
     HookFired(Fields),
     /// Context was added to a prompt.
     ContextInjected(Fields),
-    /// A call was not allowed.
+    /// A call was denied by the thread's capabilities.
     CapabilityDenied(Fields),
     /// A command ran in a sandbox.
     Sandboxed(Fields),
@@ -125,23 +125,23 @@ pub enum Event {
     StepCompleted(Fields),
     /// A loop of a graph ended.
     ForeachCompleted(Fields),
-    /// A graph ended well.
+    /// A graph ended successfully.
     GraphCompleted(Fields),
     /// A graph failed.
     GraphError(Fields),
-    /// A graph was stopped.
+    /// A graph was cancelled.
     GraphCancelled(Fields),
     /// The content of a blob was erased.
     BlobErased(BlobErased),
-    /// Something was found and mended before this changeset.
+    /// Damage was found and repaired before this changeset.
     Recovery(Recovery),
-    /// From here on another key signs.
+    /// The signing key changes here.
     KeyRotated(KeyRotated),
     /// The signed end of a changeset.
     Checkpoint(Box<Checkpoint>),
 }
 
-/// Where an event may stand in its changeset; the order of the variants is the order of the lines.
+/// The position of an event in its changeset; the order of the variants is the order of the lines.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Place {
     /// `recovery` and `key_rotated`.
@@ -167,7 +167,7 @@ pub enum Place {
 }
 
 impl Event {
-    /// Where this event stands in its changeset.
+    /// The position of this event in its changeset.
     pub fn place(&self) -> Place {
         match self {
             Self::Recovery(_) | Self::KeyRotated(_) => Place::Lead,
@@ -185,7 +185,7 @@ impl Event {
 }
 
 impl Event {
-    /// The record of a posting that this event is, with the type of the event; only the ledger writes those.
+    /// The posting's record in this event, with the event's type; only the ledger writes such events.
     pub fn posting(&self) -> Option<(&'static str, &Record)> {
         Some(match self {
             Self::AccountOpened(record) => ("account_opened", record),
@@ -216,13 +216,13 @@ pub struct Snapshot {
     pub state: Value,
 }
 
-/// A change of what `thread.json` shows; absent fields stay as they are.
+/// A change of what `thread.json` shows; absent fields stay unchanged.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct ManifestChanged {
     /// A new title.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub title: Option<String>,
-    /// A new session of an outside engine.
+    /// A new session of an external engine.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub session_id: Option<String>,
     /// New outputs.
@@ -231,42 +231,42 @@ pub struct ManifestChanged {
     /// A new status.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub status: Option<Status>,
-    /// New ceilings.
+    /// New limits.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub limits: Option<Limits>,
 }
 
-/// Why a thread handed itself over.
+/// Why a thread was handed off.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum HandoffReason {
-    /// The context of its model is full.
+    /// The context window of its model is full.
     ContextFull,
-    /// Its agent asked for it.
+    /// Its agent requested it.
     Requested,
 }
 
-/// Another thread goes on in this one's place.
+/// The handoff of a thread to its successor.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Handoff {
-    /// The thread that goes on.
+    /// The successor.
     pub new_thread_id: ThreadId,
-    /// Why, if the thread handed itself over.
+    /// Why, if the thread itself initiated the handoff.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub reason: Option<HandoffReason>,
-    /// What it is told to do.
+    /// The successor's directive.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub directive: Option<DirectiveId>,
-    /// How many turns it carries.
+    /// How many turns are carried over to the successor.
     #[serde(default)]
     pub trailing_turns: u64,
-    /// Whatever else is recorded.
+    /// Other recorded details.
     #[serde(flatten)]
     pub details: Fields,
 }
 
 impl Handoff {
-    /// The names that no detail may have.
+    /// The reserved names, which no detail may have.
     pub const FIELDS: [&str; 4] = ["new_thread_id", "reason", "directive", "trailing_turns"];
 }
 
@@ -276,7 +276,7 @@ mod tests {
     use crate::id::CallId;
 
     #[test]
-    fn a_tool_that_answered_null_has_answered() {
+    fn a_result_of_null_is_distinguished_from_no_result() {
         let call_id = CallId::new("c").unwrap();
         let answered = ToolOutcome { call_id, result: Some(Value::Null), error: None, failure: None, blob: None };
         let text = serde_json::to_string(&answered).unwrap();

@@ -1,8 +1,8 @@
-//! The fold: what a thread is after its events.
+//! The fold: derives a thread from its events.
 //!
-//! Folding in one pass equals folding in pieces: nothing here looks ahead, and nothing depends on where a read began.
-//! An event that can't be applied is refused and leaves the fold as it was; the store applies every changeset to the
-//! fold before it signs it, so that no log holds one.
+//! Folding in one pass equals folding in pieces: the fold never looks ahead, and does not depend on where a read began. An event that
+//! can't be applied is refused and leaves the fold unchanged. The store applies every changeset to the fold before it signs it, so that no
+//! log contains such an event.
 
 use std::collections::{BTreeMap, HashSet};
 
@@ -22,31 +22,31 @@ use crate::patch::PatchError;
 use crate::run::{Run, RunRecorded};
 use crate::time::Timestamp;
 
-/// What is known of one tool call.
+/// The state of one tool call.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Call {
-    /// What opened it, unless a message asks for it.
+    /// What opened it; absent if a message requests it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub origin: Option<CallOrigin>,
-    /// Its number among the opened calls that have no outcome.
+    /// Its number among the opened calls without an outcome.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub number: Option<u64>,
-    /// What was about to be dispatched.
+    /// The intent of its last dispatch.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub intent: Option<ToolIntent>,
-    /// What somebody was last asked about it.
+    /// The last request for its approval.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub ask: Option<Ask>,
-    /// What was decided, in order.
+    /// The decisions about it, in order.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub decisions: Vec<Decision>,
-    /// What was said last to have become of it.
+    /// The last decision that resolved its outcome.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub settled: Option<Decision>,
     /// The thread that it started.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub child: Option<Spawned>,
-    /// How it ended. What a call of a message answered stands in its message, and is kept there alone.
+    /// Its outcome. The result of a call that a message requests is kept only in the message.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub outcome: Option<ToolOutcome>,
 }
@@ -58,17 +58,17 @@ pub struct Spawned {
     pub call_id: CallId,
     /// The thread.
     pub thread_id: ThreadId,
-    /// Whether nobody waits for it.
+    /// Whether the parent does not wait for it.
     #[serde(default)]
     pub detached: bool,
 }
 
-/// A thread after its events. Written without its messages, which whoever reads it back hands over by [`Thread::recall`].
+/// A thread after its events. Serialised without its messages: after reading it back, pass each of them to [`Thread::recall`].
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Thread {
-    /// What is known of it without its messages.
+    /// What is known of it apart from its messages.
     pub manifest: Manifest,
-    /// How many changesets it has had since it was created; absent before the first checkpoint.
+    /// The number of changesets since it was created; absent before the first checkpoint.
     pub version: Option<u64>,
     /// Its messages, each id once.
     #[serde(skip)]
@@ -79,26 +79,26 @@ pub struct Thread {
     pub runs: BTreeMap<RunId, Run>,
     /// Its tool calls.
     pub calls: BTreeMap<CallId, Call>,
-    /// Calls that no message asks for and that have no outcome, by a number that rises with each.
+    /// Calls that no message requests and that have no outcome, by a rising number.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     opened: BTreeMap<u64, CallOpened>,
     /// What it has used.
     pub meter: Meter,
-    /// How its provider counts.
+    /// How its provider counts tokens.
     #[serde(default, skip_serializing_if = "Gauge::is_unset")]
     pub gauge: Gauge,
-    /// What a model had said when its run was stopped, until the next run.
+    /// The partial answer of the model when its run was stopped, until the next run.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub partial: Option<String>,
-    /// The process that was started to run it when it was created.
+    /// The process that was started to run it at its creation.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub process: Option<Process>,
     #[serde(skip)]
     known: HashSet<MessageId>,
-    /// The calls that its messages ask for.
+    /// The calls that its messages request.
     #[serde(skip)]
     asked: HashSet<CallId>,
-    /// Messages of the changeset that has no checkpoint yet, which will tell their run.
+    /// Index of the first message of the changeset that has no checkpoint yet; the checkpoint names the run of those messages.
     #[serde(skip)]
     open_from: usize,
 }
@@ -106,17 +106,17 @@ pub struct Thread {
 /// An event that can't be applied.
 #[derive(Clone, Debug, PartialEq, thiserror::Error)]
 pub enum FoldError {
-    /// The first event is not the thread's birth.
+    /// The first event is not the thread's creation.
     #[error("a log begins with `thread_created`")]
     NotBorn,
-    /// The event does not fit what came before.
+    /// The event contradicts what came before.
     #[error(transparent)]
     Misfit(#[from] Misfit),
-    /// A run that is done stays so.
-    #[error("run `{0}` is done and can't go on; start a new one")]
+    /// A run that has ended can't continue.
+    #[error("run `{0}` has ended and can't continue; start a new one")]
     RunDone(RunId),
-    /// An id names one call for ever.
-    #[error("there is a call `{0}` already; open a new one under an id of its own")]
+    /// The id of a call is never reused.
+    #[error("call `{0}` exists already; open a new one under its own id")]
     CallExists(CallId),
     /// A patch does not apply.
     #[error(transparent)]
@@ -151,12 +151,12 @@ impl Classify for FoldError {
     }
 }
 
-/// The state of a thread to which nothing has happened.
+/// The state of a new thread.
 pub fn empty_state() -> Value {
     Value::Object(Map::new())
 }
 
-/// Applies what an event says about the state, and nothing else of it.
+/// Applies an event to the state alone.
 pub fn apply_to_state(state: &mut Value, event: &Event) -> Result<(), PatchError> {
     match event {
         Event::Snapshot(snapshot) => *state = snapshot.state.clone(),
@@ -190,7 +190,7 @@ impl Thread {
         })
     }
 
-    /// Takes one event in, with what it carries.
+    /// Applies one event, and takes over its content without a copy.
     pub fn take(&mut self, event: Event, at: Timestamp) -> Result<(), FoldError> {
         match event {
             Event::Message(message) => {
@@ -201,7 +201,7 @@ impl Thread {
         }
     }
 
-    /// Takes one event in.
+    /// Applies one event.
     pub fn apply(&mut self, event: &Event, at: Timestamp) -> Result<(), FoldError> {
         match event {
             Event::RunStarted(run) => {
@@ -223,7 +223,7 @@ impl Thread {
             }
             Event::ChildSpawned(fields) => {
                 self.manifest.apply(event, at)?;
-                // Who wrote it says more than is needed here, or less.
+                // The writer may have recorded more fields than these, or fewer.
                 if let Ok(child) = serde_json::from_value::<Spawned>(Value::Object(fields.clone())) {
                     let call = child.call_id.clone();
                     self.call(&call).child = Some(child);
@@ -239,9 +239,10 @@ impl Thread {
             Event::CallOpened(opened) => self.open_call(opened)?,
             Event::ToolIntent(intent) => {
                 let call = self.call(&intent.call_id);
-                // What was said of an earlier dispatch does not count for this one; that it may be made does.
+                // Decisions about the outcome of an earlier dispatch don't apply to this one; approvals do.
                 call.decisions.retain(Decision::is_word);
-                (call.intent, call.outcome) = (Some(intent.clone()), None);
+                call.intent = Some(intent.clone());
+                call.outcome = None;
             }
             Event::Asked(ask) => {
                 self.manifest.apply(event, at)?;
@@ -279,14 +280,14 @@ impl Thread {
         }
     }
 
-    /// Takes in that somebody said something; for who keeps the messages elsewhere. What was used counts anew from what a user says
-    /// to a run.
+    /// Applies everything about a message except storing it, for a caller that keeps the messages elsewhere. A user's message to a run
+    /// resets the usage that counts against limits.
     pub fn heard(&mut self, message: &Message) {
         if message.role == Role::User && self.manifest.run_id.is_some() {
             self.meter.heard();
         }
         self.manifest.answered(message);
-        self.asked.extend(asked_by(message).cloned());
+        self.asked.extend(requested_by(message).cloned());
     }
 
     fn interrupted(&mut self, fields: &Fields) {
@@ -294,12 +295,12 @@ impl Thread {
         self.partial = partial.map(str::to_owned).or_else(|| self.partial.take());
     }
 
-    /// Whether a call of this id was ever asked for or opened.
+    /// Whether a call with this id was ever requested or opened.
     pub fn knows_call(&self, id: &CallId) -> bool {
         self.asked.contains(id) || self.calls.contains_key(id)
     }
 
-    /// Calls that no message asks for and that have no outcome, in the order in which they were opened.
+    /// Calls that no message requests and that have no outcome, in the order in which they were opened.
     pub fn opened(&self) -> impl Iterator<Item = &CallOpened> {
         self.opened.values()
     }
@@ -311,17 +312,22 @@ impl Thread {
         }
         let number = self.opened.last_key_value().map_or(0, |(last, _)| last + 1);
         let call = self.call(id);
-        (call.origin, call.number) = (Some(opened.origin.clone()), Some(number));
+        call.origin = Some(opened.origin.clone());
+        call.number = Some(number);
         self.opened.insert(number, opened.clone());
         Ok(())
     }
 
     fn close_call(&mut self, outcome: &ToolOutcome) {
-        let ToolOutcome { call_id, result, error, failure, blob } = outcome;
-        let (error, failure, blob) = (error.clone(), failure.clone(), *blob);
-        let call = self.call(call_id);
-        let result = call.origin.as_ref().and_then(|_| result.clone());
-        call.outcome = Some(ToolOutcome { call_id: call_id.clone(), result, error, failure, blob });
+        let call = self.call(&outcome.call_id);
+        let is_opened = call.origin.is_some();
+        call.outcome = Some(ToolOutcome {
+            call_id: outcome.call_id.clone(),
+            result: outcome.result.clone().filter(|_| is_opened),
+            error: outcome.error.clone(),
+            failure: outcome.failure.clone(),
+            blob: outcome.blob,
+        });
         if let Some(number) = call.number.take() {
             self.opened.remove(&number);
         }
@@ -335,7 +341,7 @@ impl Thread {
         self.committed(checkpoint.version, checkpoint.run_id.as_ref(), at);
     }
 
-    /// Takes in that the events since the last checkpoint were committed as `version`, by `run_id`.
+    /// Records that the events since the last checkpoint were committed as `version`, by `run_id`.
     pub fn committed(&mut self, version: u64, run_id: Option<&RunId>, at: Timestamp) {
         for message in &mut self.messages[self.open_from..] {
             message.run_id = message.run_id.take().or_else(|| run_id.cloned());
@@ -348,21 +354,21 @@ impl Thread {
         }
     }
 
-    /// Takes note of a message that was folded before this was written, and that somebody else keeps.
+    /// Restores what the fold knows of a message after it was read back; the caller keeps the message.
     pub fn recall(&mut self, message: &Message) {
         self.known.extend(message.id.clone());
-        self.asked.extend(asked_by(message).cloned());
+        self.asked.extend(requested_by(message).cloned());
     }
 
-    /// Takes the messages out, for somebody who keeps them in another order; their ids are still known.
+    /// Takes the messages out, for a caller that keeps them elsewhere; their ids are still known.
     pub fn take_messages(&mut self) -> Vec<Message> {
         self.open_from = 0;
         std::mem::take(&mut self.messages)
     }
 }
 
-/// The calls that a message asks for.
-fn asked_by(message: &Message) -> impl Iterator<Item = &CallId> {
+/// The calls that a message requests.
+fn requested_by(message: &Message) -> impl Iterator<Item = &CallId> {
     message.content.iter().filter_map(|block| match block {
         Block::ToolCall { id, .. } => Some(id),
         _ => None,

@@ -1,7 +1,8 @@
-//! How full a model's context is: by the provider's own count where it has one, else by about four bytes of text to a token.
+//! Estimates how full a model's context window is: from the provider's own token counts, or at four bytes of text per token until there
+//! are any.
 //!
-//! A provider adds tokens of its own to every prompt, however short that is. So its last count is taken as it is, and only what came after
-//! it is estimated: by how the counts have grown, and before they have by four bytes to a token.
+//! A provider adds tokens of its own to every prompt, even a short one. So its last count is used as it is, and only the text added since
+//! is estimated: at the rate at which the counts have grown, or at four bytes per token before they have.
 //!
 //! ```text
 //! tokens ▲            ╱ · estimated, at the rate of growth
@@ -15,59 +16,61 @@ use serde::{Deserialize, Serialize};
 
 use crate::event::TurnUsage;
 
-/// What is known of how a provider counts, folded from the `usage` events of a log. In whole numbers, so that it is the same whether it
-/// was folded or read back.
+/// How a provider counts tokens, folded from the `usage` events of a log. In integers, so that a value that was read back equals one that
+/// was folded.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Gauge {
-    /// The model that was asked.
+    /// The model that was called.
     #[serde(default)]
     model: String,
-    /// Tokens to a further byte of text.
+    /// Tokens per additional byte of text.
     #[serde(default)]
     rate: Rate,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     last: Option<Count>,
 }
 
-/// So many tokens to so many bytes.
+/// A number of tokens per number of bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 struct Rate {
     tokens: u64,
     bytes: u64,
 }
 
-/// How a provider counted a prompt.
+/// A provider's token count for a prompt of `bytes`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 struct Count {
     tokens: u64,
     bytes: u64,
 }
 
-/// Tokens to a byte of text at the very most: none is shorter than a byte.
+/// The highest possible rate: no token is shorter than a byte.
 const RATE_MAX: f64 = 1.0;
-/// How many bytes a token has at the very most.
+/// The greatest plausible number of bytes per token.
 const BYTES_PER_TOKEN_MAX: u64 = 32;
 
-/// By how many bytes a prompt must have grown to tell a rate: of less, most is what surrounds a message.
+/// How much a prompt must have grown to derive a rate: in a smaller difference, most tokens are the framing of messages.
 const GROWTH_BYTES_MIN: u64 = 512;
 
-/// How many tokens a provider adds of its own to a prompt.
+/// How many tokens a provider may add to a prompt.
 const ADDED_TOKENS_MAX: u64 = 256;
 
 impl Default for Rate {
-    /// Before any provider has counted.
+    /// The rate before a provider has counted.
     fn default() -> Self {
         Self { tokens: 1, bytes: 4 }
     }
 }
 
 impl Rate {
-    /// The rate at which counts have grown, within what is possible.
+    /// The rate at which counts have grown, clamped to what is possible.
     fn of_growth(tokens: u64, bytes: u64) -> Self {
-        match () {
-            () if tokens >= bytes => Self { tokens: 1, bytes: 1 },
-            () if tokens.saturating_mul(BYTES_PER_TOKEN_MAX) <= bytes => Self { tokens: 1, bytes: BYTES_PER_TOKEN_MAX },
-            () => Self { tokens, bytes },
+        if tokens >= bytes {
+            Self { tokens: 1, bytes: 1 }
+        } else if tokens.saturating_mul(BYTES_PER_TOKEN_MAX) <= bytes {
+            Self { tokens: 1, bytes: BYTES_PER_TOKEN_MAX }
+        } else {
+            Self { tokens, bytes }
         }
     }
 
@@ -82,7 +85,7 @@ impl Gauge {
         *self == Self::default()
     }
 
-    /// Takes in what a turn used. What another model counted says nothing of this one.
+    /// Adds the usage of a turn. Counts of another model are discarded.
     pub fn turn(&mut self, usage: &TurnUsage) {
         if usage.prompt_tokens == 0 || usage.prompt_bytes == 0 {
             return;
@@ -100,29 +103,30 @@ impl Gauge {
                 self.rate = Rate::of_growth(tokens.saturating_sub(before.tokens), bytes - before.bytes);
             }
             Some(_) => {}
-            // What is above four bytes to a token may be what the provider adds.
+            // A higher rate than four bytes per token may come from the tokens that the provider adds.
             None if now.overall() < self.rate.value() => self.rate = Rate { tokens, bytes },
             None => {}
         }
         self.last = Some(now);
     }
 
-    /// How many tokens a prompt of this many bytes is.
+    /// The estimated number of tokens of a prompt of `bytes`.
     pub fn tokens(&self, bytes: usize) -> u64 {
         let rate = self.rate.value();
         let counted = self.last.map_or(0.0, |last| last.tokens as f64 - last.bytes as f64 * rate);
         (counted + bytes as f64 * rate).max(0.0).ceil() as u64
     }
 
-    /// How many tokens this many bytes are that stand in no prompt yet.
+    /// The estimated number of tokens of text that is not part of a prompt yet.
     pub fn tokens_of_text(&self, bytes: usize) -> u64 {
         (bytes as f64 * self.rate.value()).ceil() as u64
     }
 
-    /// How many tokens a prompt of this many bytes is at the very most, with room for what a provider adds and for text that it counts
-    /// otherwise than what came before.
+    /// An upper bound for the number of tokens of a prompt of `bytes`, with room for what the provider adds and for text with a different
+    /// rate.
     pub fn tokens_at_most(&self, bytes: usize) -> u64 {
-        let (bytes, rate) = (bytes as f64, self.rate.value());
+        let bytes = bytes as f64;
+        let rate = self.rate.value();
         let tokens = match self.last {
             Some(last) => {
                 let steep = last.overall().max(rate) * 1.25;
@@ -134,7 +138,7 @@ impl Gauge {
         tokens.max(0.0).ceil() as u64 + ADDED_TOKENS_MAX
     }
 
-    /// How many bytes of text surely fit into this many tokens.
+    /// How many bytes of text certainly fit into this many tokens.
     pub fn bytes(&self, tokens: u64) -> usize {
         let rate = self.rate.value();
         let rate = self.last.map_or(rate, |last| last.overall().max(rate).min(RATE_MAX));
@@ -143,7 +147,7 @@ impl Gauge {
 }
 
 impl Count {
-    /// Tokens to a byte, what the provider adds among them.
+    /// Tokens per byte, including those that the provider adds.
     fn overall(self) -> f64 {
         self.tokens as f64 / self.bytes as f64
     }
@@ -170,7 +174,7 @@ mod tests {
     }
 
     #[test]
-    fn what_another_model_counted_says_nothing_and_what_was_counted_is_read_back() {
+    fn counts_of_another_model_are_discarded_and_counts_survive_a_round_trip() {
         let mut gauge = Gauge::default();
         gauge.turn(&usage("one", 1000, 1000));
         gauge.turn(&usage("one", 2000, 3000));
@@ -182,35 +186,35 @@ mod tests {
     }
 
     #[test]
-    fn a_provider_that_counts_is_believed() {
+    fn the_counts_of_a_provider_replace_the_estimate() {
         let mut gauge = Gauge::default();
         assert_eq!((gauge.tokens(400), gauge.bytes(100)), (100, 400));
         gauge.turn(&usage("m", 0, 1000));
         assert_eq!(gauge.tokens(400), 100);
         gauge.counted(500, 1000);
         assert_eq!((gauge.tokens(1000), gauge.bytes(100)), (500, 200));
-        // Text of which a token is two bytes shows as the prompt grows.
+        // Text with two bytes per token shows as the prompt grows.
         gauge.counted(1500, 3000);
         assert_eq!((gauge.tokens(3000), gauge.tokens(5000), gauge.tokens_of_text(100)), (1500, 2500, 50));
-        // Text of which one is eight bytes shows at once.
+        // Text with eight bytes per token shows at once.
         let mut gauge = Gauge::default();
         gauge.counted(125, 1000);
         assert_eq!((gauge.tokens(2000), gauge.bytes(100)), (250, 800));
     }
 
     #[test]
-    fn what_a_provider_adds_to_every_prompt_is_not_added_for_every_byte() {
+    fn tokens_added_to_every_prompt_do_not_raise_the_rate() {
         let mut gauge = Gauge::default();
         gauge.counted(3025, 100);
         assert_eq!(gauge.tokens(100), 3025);
-        assert_eq!(gauge.tokens(20_100), 3025 + 5000, "and not six hundred thousand");
+        assert_eq!(gauge.tokens(20_100), 3025 + 5000, "not 600,000");
         assert!(gauge.tokens_at_most(20_100) < 3025 * 2 + 20_000 + ADDED_TOKENS_MAX);
         gauge.counted(8025, 20_100);
         assert_eq!((gauge.tokens(40_100), gauge.tokens_of_text(400)), (13_025, 100));
     }
 
     #[test]
-    fn the_most_a_prompt_may_be_is_never_less_than_what_it_is_thought_to_be() {
+    fn the_upper_bound_is_never_below_the_estimate() {
         let counts = [(1, 1), (25, 100), (3025, 100), (100, 4000), (4000, 4000)];
         for (first, second) in counts.into_iter().zip(counts.into_iter().skip(1)) {
             let mut gauge = Gauge::default();

@@ -1,18 +1,18 @@
-//! Names of things. Every one is a type of its own, so that two strings never stand side by side in a signature, and
-//! every one is checked where it enters, so that nothing unchecked is ever made into a path.
+//! Ids. Each kind is a type of its own, so that two strings never stand side by side in a signature. Each is validated where it enters,
+//! so that no unchecked text ever becomes part of a path.
 
 use std::fmt;
 use std::str::FromStr;
 
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
-/// A text that can't be the name it was offered as.
+/// A text that is not a valid id.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("`{}` is no {what}: {why}", .text.escape_debug())]
+#[error("`{}` is not a valid {what}: {why}", .text.escape_debug())]
 pub struct InvalidId {
-    /// What it should have named.
+    /// The kind of id.
     pub what: &'static str,
-    /// The beginning of what was offered.
+    /// The beginning of the text.
     pub text: String,
     /// The rule it breaks.
     pub why: &'static str,
@@ -20,7 +20,7 @@ pub struct InvalidId {
 
 const MAX_BYTES: usize = 200;
 
-/// The rule for names that become part of a path: segments of `[a-z0-9_.-]` joined by `/`, none empty or starting with a dot.
+/// The rule for ids that become part of a path: segments of `[a-z0-9_.-]` joined by `/`, none empty or starting with a dot.
 fn check_path_like(text: &str) -> Result<(), &'static str> {
     if text.is_empty() {
         return Err("it is empty");
@@ -42,7 +42,7 @@ fn check_path_like(text: &str) -> Result<(), &'static str> {
     Ok(())
 }
 
-/// The rule for names that only ever stand inside a document.
+/// The rule for ids that only occur inside documents.
 fn check_opaque(text: &str) -> Result<(), &'static str> {
     if text.is_empty() {
         return Err("it is empty");
@@ -56,13 +56,13 @@ fn check_opaque(text: &str) -> Result<(), &'static str> {
     Ok(())
 }
 
-/// One random name per log, so that a line can't move to another log, not even of the same thread id. Every checkpoint has it, so
-/// it is carried along by value.
+/// The random id of a log. It keeps a line from being moved to another log, even one of the same thread id. Every checkpoint contains it,
+/// so it is `Copy`.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct LogId([u8; 32]);
 
 impl LogId {
-    /// Checks that `text` can be a log id.
+    /// Checks that `text` is a valid log id.
     pub fn new(text: impl AsRef<str>) -> Result<Self, InvalidId> {
         let text = text.as_ref();
         match <[u8; 32]>::try_from(text.as_bytes()) {
@@ -75,9 +75,9 @@ impl LogId {
         }
     }
 
-    /// The name as text.
+    /// The id as text.
     pub fn as_str(&self) -> &str {
-        // Nothing else can be in it.
+        // Only hex characters are accepted.
         std::str::from_utf8(&self.0).unwrap_or_default()
     }
 }
@@ -121,7 +121,7 @@ macro_rules! name {
         pub struct $name(String);
 
         impl $name {
-            #[doc = concat!("Checks that `text` can be a ", $what, ".")]
+            #[doc = concat!("Checks that `text` is a valid ", $what, ".")]
             pub fn new(text: impl Into<String>) -> Result<Self, InvalidId> {
                 let text = text.into();
                 match $check(&text) {
@@ -130,7 +130,7 @@ macro_rules! name {
                 }
             }
 
-            /// The name as text.
+            /// The id as text.
             pub fn as_str(&self) -> &str {
                 &self.0
             }
@@ -165,35 +165,35 @@ macro_rules! name {
 }
 
 name!(
-    /// One log. Also the name of its folder, with `/` written as `~`.
+    /// A thread, which has one log. Also the name of its folder, with `/` written as `~`.
     ThreadId, "thread id", check_path_like
 );
 name!(
-    /// Who owns a thread.
+    /// An agent, which owns threads.
     AgentId, "agent id", check_path_like
 );
 name!(
-    /// What an agent was told to do.
+    /// A directive: the task of an agent.
     DirectiveId, "directive id", check_path_like
 );
 name!(
-    /// One activation of a thread.
+    /// A run: one activation of a thread.
     RunId, "run id", check_opaque
 );
 name!(
-    /// One message, unique within its thread.
+    /// A message, unique within its thread.
     MessageId, "message id", check_opaque
 );
 name!(
-    /// One tool call.
+    /// A tool call.
     CallId, "call id", check_opaque
 );
 name!(
-    /// A task that a thread is bound to.
+    /// An external task that a thread is bound to.
     TaskId, "task id", check_opaque
 );
 name!(
-    /// What makes a commit idempotent: the same key and request give the first answer again.
+    /// The idempotency key of a commit: the same key and request return the first result again.
     CommitKey, "commit key", check_opaque
 );
 name!(
@@ -201,33 +201,33 @@ name!(
     OwnerId, "owner id", check_path_like
 );
 name!(
-    /// A request, named by its sender so that it is served once.
+    /// A request, named by its sender so that it is handled once.
     RequestId, "request id", check_opaque
 );
 name!(
-    /// One hold on an account.
+    /// A reservation on an account.
     ReservationId, "reservation id", check_opaque
 );
 
 impl OwnerId {
-    /// Makes the id of a process that holds leases: its number, for people, and thirty-two random hex characters, for it is given anew.
+    /// Makes the id of a lease holder: its process id, for people, and 32 random hex characters, because process ids are reused.
     pub fn of_process(pid: u32, hex32: &str) -> Result<Self, InvalidId> {
         Self::new(format!("process-{pid}-{hex32}"))
     }
 
-    /// The number of the process, if its id says so. It names nobody by itself: whether an owner lives is asked of the store.
+    /// The process id in it, if it has one. It does not identify a process by itself: the store decides whether an owner is alive.
     pub fn pid(&self) -> Option<u32> {
         self.0.strip_prefix("process-")?.split_once('-')?.0.parse().ok()
     }
 
-    /// The owner in words that people can use.
+    /// The owner as text for people.
     pub fn in_words(&self) -> String {
         self.pid().map_or_else(|| self.0.clone(), |pid| format!("process {pid}"))
     }
 }
 
 impl ThreadId {
-    /// Makes the id for a new thread: a slug of `name`'s last segment and twelve random hex characters.
+    /// Makes the id of a new thread: a slug of `name`'s last segment and 12 random hex characters.
     pub fn generate(name: &str, hex12: &str) -> Self {
         let last = name.rsplit('/').next().unwrap_or_default();
         let mut slug = String::new();
@@ -248,7 +248,7 @@ impl ThreadId {
         self.0.replace('/', "~")
     }
 
-    /// The id that a folder name stands for.
+    /// The id that belongs to a folder name.
     pub fn from_folder(folder: &str) -> Result<Self, InvalidId> {
         Self::new(folder.replace('~', "/"))
     }
@@ -266,7 +266,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn an_owner_says_which_process_it_is() {
+    fn an_owner_id_contains_its_process_id() {
         let owner = OwnerId::of_process(4711, &"ab".repeat(16)).unwrap();
         assert_eq!((owner.pid(), owner.in_words().as_str()), (Some(4711), "process 4711"));
         let older = OwnerId::new("ab".repeat(16)).unwrap();
@@ -274,7 +274,7 @@ mod tests {
     }
 
     #[test]
-    fn ids_that_would_leave_the_store_are_refused() {
+    fn ids_that_would_escape_the_store_are_refused() {
         for bad in [
             "", "/", "..", "../../x", "a//b", "/a", "a/", ".hidden", "a/.b", "a/../b", "A", "ü", "a b", "a\0b", "a~b",
             "a\\b", "a\n", "thread:1",
@@ -293,7 +293,7 @@ mod tests {
     }
 
     #[test]
-    fn a_generated_id_is_a_slug_and_hex() {
+    fn a_generated_id_is_a_slug_and_hex_digits() {
         let id = ThreadId::generate("Agency Kiwi/Discover leads!", "0123456789ab");
         assert_eq!(id.as_str(), "discover-leads-0123456789ab");
         assert_eq!(id.hex(), Some("0123456789ab"));

@@ -1,16 +1,16 @@
-//! The nouns of Selvedge and the pure rules between them. Nothing here touches a disk, a clock or a network.
+//! The types of Selvedge and the pure rules between them. Nothing here touches a disk, a clock or a network.
 //!
 //! In reading order:
 //!
 //! - [`id`], [`time`], [`digest`], [`money`]: the small values.
-//! - [`message`], [`path`], [`op`], [`patch`], [`scope`]: what a thread says and knows.
-//! - [`event`], [`changeset`], [`batch`]: one line, one thread's share of a commit, one commit. [`blob`]: what a log names.
-//! - [`request`]: what is asked of a thread.
-//! - [`status`], [`run`], [`limits`], [`manifest`], [`fold`]: what follows from the events.
+//! - [`message`], [`path`], [`op`], [`patch`], [`scope`]: the messages and the state of a thread.
+//! - [`event`], [`changeset`], [`batch`]: one line, one thread's part of a commit, one commit. [`blob`]: the blobs that a log names.
+//! - [`request`]: requests to a thread.
+//! - [`status`], [`run`], [`limits`], [`manifest`], [`fold`]: what is derived from the events.
 //! - [`account`]: postings and the rules that keep a tree of threads within its budget.
-//! - [`error`]: the questions every error answers. [`outside`]: the clock and chance, as they are handed in. [`shell`]: names in commands
-//!   that people paste.
-//! - [`answer`], [`tool`]: what a language model and a tool must keep to. [`price`]: what tokens cost. [`cancel`]: how both are told to stop.
+//! - [`error`]: the questions every error answers. [`outside`]: the clock and random numbers, as they are passed in. [`shell`]: quoting in
+//!   commands that people paste.
+//! - [`answer`], [`tool`]: the contracts of a language model and a tool. [`price`]: what tokens cost. [`cancel`]: how both are cancelled.
 
 pub mod account;
 pub mod answer;

@@ -1,14 +1,14 @@
-//! What a thread may use, what it has used, and the ceiling that it reached first.
+//! The limits of a thread, its usage, and the first limit that was reached.
 //!
-//! Turns, tokens, spawns and running time count from the last word of a user, through handoffs, decisions and resumes without a
-//! message; money counts over the whole account. All of it is folded from the log, so that a restart forgets nothing.
+//! Turns, tokens, spawns and running time count from the last message of a user, through handoffs, decisions and resumes without a
+//! message; money counts over the whole account. All of it is folded from the log, so that a restart loses nothing.
 
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
 use crate::money::{self, Money};
 
-/// Ceilings of a thread; an absent one is not set here.
+/// The limits of a thread; an absent one is not set here.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Limits {
@@ -24,7 +24,7 @@ pub struct Limits {
     /// Children started.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub spawns: Option<u64>,
-    /// Levels of children below.
+    /// Levels of children below the thread.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub depth: Option<u64>,
     /// Seconds of running time.
@@ -32,7 +32,7 @@ pub struct Limits {
     pub duration_seconds: Option<u64>,
 }
 
-/// What has been used.
+/// Usage.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Cost {
     /// Model calls.
@@ -47,10 +47,10 @@ pub struct Cost {
     /// Dollars.
     #[serde(default, with = "money::decimal")]
     pub spend: Money,
-    /// Of the dollars, those put down for calls of which nobody knows what they cost.
+    /// The part of `spend` that was settled at a bound because the actual cost is unknown.
     #[serde(default, skip_serializing_if = "is_nothing", with = "money::decimal")]
     pub spend_unknown: Money,
-    /// What evidence corrected that stands in another log of the same chain: taken off where both are added up.
+    /// Corrections of costs in another log of the same chain: subtracted where both are added up.
     #[serde(default, skip_serializing_if = "Corrections::is_empty")]
     pub corrected: Corrections,
     /// Milliseconds of running time.
@@ -58,13 +58,13 @@ pub struct Cost {
     pub duration_ms: u64,
 }
 
-/// What was put down for calls of which nobody knew what they cost, and what they really cost.
+/// The bounds at which calls of unknown cost were settled, and their actual costs.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Corrections {
-    /// What was put down.
+    /// The bounds.
     #[serde(with = "money::decimal")]
     pub from: Money,
-    /// What it really was.
+    /// The actual costs.
     #[serde(with = "money::decimal")]
     pub to: Money,
 }
@@ -76,8 +76,23 @@ impl Corrections {
     }
 }
 
+/// Parses a whole number; the error says whether it is invalid or too large.
+pub fn whole(text: &str) -> Result<u64, String> {
+    text.parse().map_err(|error: std::num::ParseIntError| match error.kind() {
+        std::num::IntErrorKind::PosOverflow => format!("`{text}` is too large: at most {}", u64::MAX),
+        _ => format!("`{text}` is not a whole number of at least 0"),
+    })
+}
+
 impl Limits {
-    /// These ceilings, and those of `lower` where nothing is said here.
+    /// The name of the first limit that is 0 and lets nothing run at all. A thread can run without children, or without money if its model
+    /// is free.
+    pub fn first_zero(&self) -> Option<&'static str> {
+        let named = [("turns", self.turns), ("tokens", self.tokens), ("duration_seconds", self.duration_seconds)];
+        named.into_iter().find_map(|(name, ceiling)| (ceiling == Some(0)).then_some(name))
+    }
+
+    /// These limits, and those of `lower` where none is set here.
     #[must_use]
     pub fn over(&self, lower: &Self) -> Self {
         Self {
@@ -90,8 +105,8 @@ impl Limits {
         }
     }
 
-    /// These ceilings for a child of a thread with the ceilings of `parent`: nowhere above them, and one level deeper. None if the
-    /// parent may have no children.
+    /// These limits for a child of a thread with the limits of `parent`: none above the parent's, and one level less depth. `None` if
+    /// the parent may have no children.
     pub fn under(&self, parent: &Self) -> Option<Self> {
         let depth_left = match parent.depth {
             Some(depth) => Some(depth.checked_sub(1)?),
@@ -107,24 +122,24 @@ impl Limits {
         })
     }
 
-    /// Those of these ceilings that are lower than what was wished for; a child is always one level deeper.
+    /// Those of these limits that are lower than the requested ones. Depth is left out, because a child always has one level less.
     #[must_use]
-    pub fn below(&self, wished: &Self) -> Self {
-        fn lower<T: PartialOrd>(own: Option<T>, wished: Option<&T>) -> Option<T> {
-            own.filter(|own| wished.is_some_and(|wished| own < wished))
+    pub fn below(&self, requested: &Self) -> Self {
+        fn lower<T: PartialOrd>(own: Option<T>, requested: Option<&T>) -> Option<T> {
+            own.filter(|own| requested.is_some_and(|requested| own < requested))
         }
         Self {
-            turns: lower(self.turns, wished.turns.as_ref()),
-            tokens: lower(self.tokens, wished.tokens.as_ref()),
-            spend: lower(self.spend, wished.spend.as_ref()),
-            spawns: lower(self.spawns, wished.spawns.as_ref()),
+            turns: lower(self.turns, requested.turns.as_ref()),
+            tokens: lower(self.tokens, requested.tokens.as_ref()),
+            spend: lower(self.spend, requested.spend.as_ref()),
+            spawns: lower(self.spawns, requested.spawns.as_ref()),
             depth: None,
-            duration_seconds: lower(self.duration_seconds, wished.duration_seconds.as_ref()),
+            duration_seconds: lower(self.duration_seconds, requested.duration_seconds.as_ref()),
         }
     }
 
-    /// The first of these ceilings that lies above what a child of a thread with the ceilings of `parent` may have, and what the
-    /// parent's would have to be. Money is not looked at: an account never gives more than it holds.
+    /// The first of these limits that exceeds what a child of a thread with the limits of `parent` may have, and the value that the
+    /// parent would need. Money is not checked: an account never gives more than it holds.
     pub fn beyond(&self, parent: &Self) -> Option<(&'static str, u64)> {
         let needs = |name, own: Option<u64>, parent: Option<u64>| {
             let parent = parent?;
@@ -138,7 +153,7 @@ impl Limits {
             .or_else(|| needs("duration", self.duration_seconds, parent.duration_seconds))
     }
 
-    /// The first ceiling that what was used has reached: nothing further may be begun.
+    /// The first limit that the usage has reached: nothing further may be started.
     pub fn reached(&self, used: &Used) -> Option<Reached> {
         let Used { cost, .. } = used;
         let count = |code, current: u64, most: Option<u64>| {
@@ -158,7 +173,7 @@ impl Limits {
             .or_else(|| count(DURATION_EXCEEDED, seconds, self.duration_seconds))
     }
 
-    /// The ceiling that keeps a thread that has used this much from starting another child.
+    /// The limit that keeps a thread with this usage from starting another child.
     pub fn reached_by_children(&self, used: &Used) -> Option<Reached> {
         if let Some(most) = self.spawns.filter(|most| used.spawns >= *most) {
             return Some(Reached { code: SPAWNS_EXCEEDED, current: used.spawns.into(), maximum: most.into() });
@@ -166,19 +181,25 @@ impl Limits {
         (self.depth == Some(0)).then(|| Reached { code: DEPTH_EXCEEDED, current: 0.into(), maximum: 0.into() })
     }
 
-    /// The first ceiling of `raised` that lies below the one here: a raise never lowers.
+    /// The name of the first limit of `raised` that is lower than the one here: a raise never lowers.
     pub fn lowered_by(&self, raised: &Self) -> Option<&'static str> {
         fn is_lower<T: PartialOrd>(now: Option<T>, raised: Option<T>) -> bool {
             raised.is_some_and(|raised| now.is_none_or(|now| raised < now))
         }
-        match () {
-            () if is_lower(self.turns, raised.turns) => Some("turns"),
-            () if is_lower(self.tokens, raised.tokens) => Some("tokens"),
-            () if is_lower(self.spend, raised.spend) => Some("spend"),
-            () if is_lower(self.spawns, raised.spawns) => Some("spawns"),
-            () if is_lower(self.depth, raised.depth) => Some("depth"),
-            () if is_lower(self.duration_seconds, raised.duration_seconds) => Some("duration"),
-            () => None,
+        if is_lower(self.turns, raised.turns) {
+            Some("turns")
+        } else if is_lower(self.tokens, raised.tokens) {
+            Some("tokens")
+        } else if is_lower(self.spend, raised.spend) {
+            Some("spend")
+        } else if is_lower(self.spawns, raised.spawns) {
+            Some("spawns")
+        } else if is_lower(self.depth, raised.depth) {
+            Some("depth")
+        } else if is_lower(self.duration_seconds, raised.duration_seconds) {
+            Some("duration")
+        } else {
+            None
         }
     }
 }
@@ -190,7 +211,7 @@ fn least<T: Ord>(one: Option<T>, other: Option<T>) -> Option<T> {
     }
 }
 
-/// No further turn may be begun.
+/// No further turn may be started.
 pub const TURNS_EXCEEDED: &str = "turns_exceeded";
 /// No further token may be used.
 pub const TOKENS_EXCEEDED: &str = "tokens_exceeded";
@@ -198,26 +219,26 @@ pub const TOKENS_EXCEEDED: &str = "tokens_exceeded";
 pub const SPEND_EXCEEDED: &str = "spend_exceeded";
 /// No further child may be started.
 pub const SPAWNS_EXCEEDED: &str = "spawns_exceeded";
-/// Children may not go deeper.
+/// No deeper level of children may be started.
 pub const DEPTH_EXCEEDED: &str = "depth_exceeded";
-/// The running time is over.
+/// The running time is used up.
 pub const DURATION_EXCEEDED: &str = "duration_exceeded";
 
-/// A ceiling that was reached.
+/// A limit that was reached.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Reached {
     /// Which one.
     pub code: &'static str,
-    /// How far it had come.
+    /// The current value.
     pub current: Value,
-    /// How far it may come.
+    /// The limit.
     pub maximum: Value,
 }
 
-/// What counts against ceilings.
+/// The usage that counts against limits.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Used {
-    /// Since somebody last spoke to it.
+    /// Since the last message of a user.
     pub cost: Cost,
     /// Children started since then.
     pub spawns: u64,
@@ -225,16 +246,16 @@ pub struct Used {
     pub spend: Money,
 }
 
-/// What a thread has used, as its log tells: kept by the fold.
+/// The usage of a thread, kept by the fold.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Meter {
-    /// By runs that ended since somebody last spoke.
+    /// By runs that ended since the last message of a user.
     #[serde(default)]
     pub ended: Cost,
     /// By the turns of the active run.
     #[serde(default)]
     pub active: Cost,
-    /// Children started since somebody last spoke.
+    /// Children started since the last message of a user.
     #[serde(default)]
     pub spawns: u64,
     /// Money spent since the thread began.
@@ -243,7 +264,7 @@ pub struct Meter {
 }
 
 impl Meter {
-    /// What counts against ceilings now, when the active run has been running for this long.
+    /// The usage that counts against limits now, if the active run has been running for `running_ms`.
     pub fn used(&self, running_ms: u64) -> Used {
         let mut cost = self.ended.clone();
         cost.add(&self.active);
@@ -251,34 +272,35 @@ impl Meter {
         Used { cost, spawns: self.spawns, spend: self.spend }
     }
 
-    /// What counts on in a thread that takes over from one whose active run has been running for this long.
+    /// The meter of a successor of a thread whose active run has been running for `running_ms`.
     #[must_use]
     pub fn carried(&self, running_ms: u64) -> Self {
         let ended = self.used(running_ms).cost;
         Self { ended, active: Cost::default(), spawns: self.spawns, spend: self.spend }
     }
 
-    /// Somebody spoke: everything but money counts anew.
+    /// A user sent a message: everything but money is counted anew.
     pub fn heard(&mut self) {
-        (self.ended, self.spawns) = (Cost::default(), 0);
+        self.ended = Cost::default();
+        self.spawns = 0;
     }
 
-    /// A turn used this much.
+    /// Adds the usage of a turn.
     pub fn turn(&mut self, cost: &Cost) {
         self.active.add(cost);
         self.spend = self.spend.saturating_add(cost.spend);
     }
 
-    /// So much of what was spent was found not to have been.
+    /// Takes back money that evidence showed was not spent.
     pub fn returned(&mut self, money: Money) {
         self.spend = self.spend.saturating_sub(money);
     }
 
-    /// A run ended that used this much in all.
+    /// Adds a run that ended with this total usage.
     pub fn run_ended(&mut self, cost: &Cost) {
-        // What no turn told of comes with the end of the run.
-        let untold = cost.spend.saturating_sub(self.active.spend);
-        self.spend = self.spend.saturating_add(untold);
+        // The total may include money that no turn has reported.
+        let unreported = cost.spend.saturating_sub(self.active.spend);
+        self.spend = self.spend.saturating_add(unreported);
         self.ended.add(cost);
         self.active = Cost::default();
     }
@@ -290,12 +312,12 @@ impl Cost {
         self.input_tokens.saturating_add(self.output_tokens)
     }
 
-    /// Whether there is anything to say of money.
+    /// Whether there is any spending or correction to report.
     pub fn has_spent(&self) -> bool {
         !self.spend.is_zero() || !self.corrected.is_empty()
     }
 
-    /// Adds another cost to this one; a sum that no longer fits stays at the greatest number.
+    /// Adds another cost to this one; a sum that overflows stays at the maximum.
     pub fn add(&mut self, other: &Self) {
         self.turns = self.turns.saturating_add(other.turns);
         self.input_tokens = self.input_tokens.saturating_add(other.input_tokens);
@@ -306,7 +328,7 @@ impl Cost {
         self.correct(other.corrected);
     }
 
-    /// Takes off what was added before.
+    /// Subtracts a cost that was added before.
     pub fn remove(&mut self, added: &Self) {
         self.turns = self.turns.saturating_sub(added.turns);
         self.input_tokens = self.input_tokens.saturating_sub(added.input_tokens);
@@ -321,8 +343,8 @@ impl Cost {
         *self == Self::default()
     }
 
-    /// Takes in what evidence corrected. It is taken off as far as it is of what nobody knew here; what a call of an earlier thread of the
-    /// chain cost waits until that one's cost is added.
+    /// Applies corrections. They are subtracted as far as they concern unknown costs recorded here; corrections of an earlier thread's
+    /// calls are kept until that thread's cost is added.
     pub fn correct(&mut self, more: Corrections) {
         let from = self.corrected.from.saturating_add(more.from);
         let to = self.corrected.to.saturating_add(more.to);
@@ -361,7 +383,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_corrected_is_taken_off_where_the_lost_call_is_counted() {
+    fn a_correction_is_subtracted_where_the_lost_call_is_counted() {
         let money = |text: &str| text.parse::<Money>().unwrap();
         let lost = Cost { spend: money("0.7"), spend_unknown: money("0.5"), ..Cost::default() };
         let mut own = lost.clone();
@@ -369,7 +391,7 @@ mod tests {
         assert_eq!((own.spend, own.spend_unknown), (money("0.4"), money("0.1")));
         assert!(own.corrected.is_empty());
 
-        // Said in the log of a later thread, it leaves what that one spent alone.
+        // In the log of a later thread, the correction leaves that thread's own spending alone.
         let mut later = Cost { spend: money("0.2"), ..Cost::default() };
         later.correct(Corrections { from: money("0.5"), to: money("0.1") });
         assert_eq!((later.spend, later.corrected.from), (money("0.2"), money("0.5")));
@@ -380,7 +402,7 @@ mod tests {
     }
 
     #[test]
-    fn a_ceiling_is_reached_at_its_bound_and_above_and_not_below() {
+    fn a_limit_is_reached_at_its_value_and_above_but_not_below() {
         let code = |used: Used| limits().reached(&used).map(|reached| reached.code);
         assert_eq!(code(used(4, 99, "0.499999999", 59_999)), None);
         for turns in [5, 6] {
@@ -398,7 +420,7 @@ mod tests {
     }
 
     #[test]
-    fn several_ceilings_are_named_in_one_order_and_with_their_values() {
+    fn several_reached_limits_are_reported_in_a_fixed_order_with_their_values() {
         let reached = limits().reached(&used(9, 900, "9", 900_000)).unwrap();
         assert_eq!((reached.code, reached.current, reached.maximum), (TURNS_EXCEEDED, json!(9), json!(5)));
         let reached = limits().reached(&used(0, 0, "9", 900_000)).unwrap();
@@ -419,7 +441,7 @@ mod tests {
     }
 
     #[test]
-    fn a_child_has_no_higher_ceiling_than_its_parent_and_is_one_level_deeper() {
+    fn a_child_has_no_higher_limit_than_its_parent_and_one_level_less() {
         let wide = Limits { turns: Some(50), depth: Some(9), spend: None, ..limits() };
         let child = wide.under(&limits()).unwrap();
         assert_eq!((child.turns, child.depth, child.spend), (Some(5), Some(0), limits().spend));
@@ -428,14 +450,14 @@ mod tests {
     }
 
     #[test]
-    fn what_is_lower_than_was_wished_for_is_told() {
-        let wished = Limits { turns: Some(9), tokens: Some(100), ..Limits::default() };
-        assert_eq!(limits().below(&wished), Limits { turns: Some(5), ..Limits::default() });
+    fn limits_below_the_requested_ones_are_reported() {
+        let requested = Limits { turns: Some(9), tokens: Some(100), ..Limits::default() };
+        assert_eq!(limits().below(&requested), Limits { turns: Some(5), ..Limits::default() });
         assert_eq!(limits().below(&Limits::default()), Limits::default());
     }
 
     #[test]
-    fn what_is_said_later_wins_and_what_is_not_said_stays() {
+    fn a_later_limit_wins_and_an_unset_one_stays() {
         let over = Limits { turns: Some(7), ..Limits::default() }.over(&limits());
         assert_eq!((over.turns, over.tokens), (Some(7), Some(100)));
     }
@@ -444,12 +466,12 @@ mod tests {
     fn a_raise_never_lowers() {
         let raise = |turns| Limits { turns: Some(turns), ..Limits::default() };
         assert_eq!((limits().lowered_by(&raise(4)), limits().lowered_by(&raise(6))), (Some("turns"), None));
-        // Without a ceiling every number is lower.
+        // Compared with no limit, every number is lower.
         assert_eq!(Limits::default().lowered_by(&raise(6)), Some("turns"));
     }
 
     #[test]
-    fn a_child_has_no_ceiling_above_its_parent_s() {
+    fn a_child_s_limit_above_its_parent_s_is_reported() {
         let parent = Limits { turns: Some(5), depth: Some(2), ..Limits::default() };
         let beyond = |own: Limits| own.beyond(&parent);
         assert_eq!(beyond(Limits { turns: Some(5), depth: Some(1), tokens: Some(9), ..Limits::default() }), None);
@@ -458,7 +480,7 @@ mod tests {
     }
 
     #[test]
-    fn counting_starts_anew_when_somebody_speaks_except_for_money() {
+    fn a_user_message_resets_everything_but_money() {
         let turn = Cost { turns: 1, input_tokens: 10, spend: "0.1".parse().unwrap(), ..Cost::default() };
         let mut meter = Meter::default();
         meter.turn(&turn);

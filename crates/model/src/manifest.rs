@@ -1,11 +1,13 @@
-//! What is known of a thread without its messages: the part of the fold that `thread.json` and the registry show.
+//! What is known of a thread apart from its messages: the part of the fold that `thread.json` and the registry show.
 
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
 use crate::account::Record;
 use crate::error::{Classify, Kind};
-use crate::event::{Ask, Event, Fields, Handoff, ManifestChanged, Suspended, ThreadCreated, ThreadKind, is_zero};
+use crate::event::{
+    Ask, Event, Fields, Handoff, LostVersions, ManifestChanged, Recovery, Suspended, ThreadCreated, ThreadKind, is_zero,
+};
 use crate::id::{AgentId, CallId, DirectiveId, RunId, TaskId, ThreadId};
 use crate::limits::{Corrections, Cost, Limits};
 use crate::message::{Block, Message};
@@ -14,30 +16,30 @@ use crate::status::{InvalidTransition, Status};
 use crate::time::Timestamp;
 use crate::tool::Risk;
 
-/// What is known of a thread without its messages.
+/// What is known of a thread apart from its messages.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Manifest {
     /// The thread.
     pub thread_id: ThreadId,
-    /// What it is.
+    /// What kind of thread it is.
     pub kind: ThreadKind,
     /// The one agent that owns it.
     pub agent_id: AgentId,
-    /// What the agent is told to do.
+    /// The agent's directive.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub directive: Option<DirectiveId>,
-    /// Where it stands.
+    /// Its status.
     pub status: Status,
-    /// What people call it.
+    /// Its title for display.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub title: Option<String>,
     /// The task it is bound to.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub task_id: Option<TaskId>,
-    /// The session of an outside engine.
+    /// The session of an external engine.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub session_id: Option<String>,
-    /// The model it is meant for.
+    /// The model it should use.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub model: Option<String>,
     /// The thread that started it.
@@ -57,65 +59,68 @@ pub struct Manifest {
     /// How many threads of its chain come before it.
     #[serde(default, skip_serializing_if = "is_zero")]
     pub chain_position: u64,
-    /// The first thread of the tree it belongs to; absent if that is this one.
+    /// The first thread of its family (the tree of threads it belongs to); absent if that is this one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub family_root_id: Option<ThreadId>,
-    /// What the directive was given.
+    /// The inputs of the directive.
     #[serde(default, skip_serializing_if = "Fields::is_empty")]
     pub inputs: Fields,
-    /// Its ceilings.
+    /// Its limits.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub limits: Option<Limits>,
-    /// What it may call; an empty list means nothing.
+    /// The capabilities it is granted; an empty list grants nothing.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub capabilities: Option<Vec<String>>,
-    /// The risks of its tools that somebody acknowledged.
+    /// The risks of its tools that were acknowledged.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub acknowledged: Vec<Risk>,
-    /// What its runs used, the active one up to its last turn; after what was corrected since.
+    /// The usage of its runs, including the active one up to its last turn; corrections are applied.
     pub cost: Cost,
-    /// Of that, what the turns of the active run used.
+    /// The part of it that the turns of the active run used.
     #[serde(default, skip_serializing_if = "Cost::is_nothing")]
     pub run_cost: Cost,
-    /// What it returned.
+    /// Its outputs.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub outputs: Option<Value>,
     /// The active run.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub run_id: Option<RunId>,
-    /// Whether an engine makes the active run, under a lease.
+    /// Whether an engine executes the active run, under a lease.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub run_held: bool,
-    /// Why it waits.
+    /// Why it is suspended.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub suspended: Option<Suspended>,
-    /// What somebody is asked about its open calls, and has not said yet; it may run meanwhile.
+    /// The pending approval requests of its calls; it may run meanwhile.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub asks: Vec<Ask>,
+    /// The lost versions of its log, and since when they are lost.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub lost: Vec<LostVersions>,
     /// When it was created.
     pub created_at: Timestamp,
     /// When its last changeset was written.
     pub updated_at: Timestamp,
-    /// When it came to an end.
+    /// When it ended.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub completed_at: Option<Timestamp>,
 }
 
-/// An event that does not fit what came before it.
+/// An event that contradicts what came before it.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Misfit {
-    /// The table of statuses does not have this change.
+    /// The status can't change like this.
     #[error(transparent)]
     Transition(#[from] InvalidTransition),
     /// A run can't start while another is active.
     #[error("run `{new}` can't start: run `{active}` is still active")]
     RunActive {
-        /// The run that is active.
+        /// The active run.
         active: RunId,
-        /// The run that was to start.
+        /// The run that should start.
         new: RunId,
     },
-    /// A log has one birth, and it comes first.
+    /// A thread is created once, by the first event of its log.
     #[error("a thread is created once, in its first event")]
     SecondBirth,
 }
@@ -174,23 +179,24 @@ impl Manifest {
             run_held: false,
             suspended: None,
             asks: Vec::new(),
+            lost: Vec::new(),
             created_at: at,
             updated_at: at,
             completed_at: None,
         }
     }
 
-    /// The first thread of the tree it belongs to.
+    /// The first thread of its family.
     pub fn family_root(&self) -> &ThreadId {
         self.family_root_id.as_ref().unwrap_or(&self.thread_id)
     }
 
-    /// Whether it is running by a run that no engine makes: that run is its writer's own, and only its writer goes on with it or ends it.
+    /// Whether its active run is executed by no engine: an external writer owns the run, and only that writer continues or ends it.
     pub fn is_run_outside(&self) -> bool {
         self.status == Status::Running && !self.run_held
     }
 
-    /// Takes one event in. A misfit leaves the manifest as it was.
+    /// Applies one event. An event that is refused leaves the manifest unchanged.
     pub fn apply(&mut self, event: &Event, at: Timestamp) -> Result<(), Misfit> {
         match event {
             Event::ThreadCreated(_) => return Err(Misfit::SecondBirth),
@@ -200,11 +206,11 @@ impl Manifest {
                 self.enter(Status::Suspended, at)?;
                 self.suspended = Some(suspended.clone());
             }
-            // Whoever decides about a call makes one less that waits.
+            // A call that was decided no longer waits.
             Event::Decision(decision) => self.forget(&decision.call_id),
-            // So does whoever answers one in its tool's place.
+            // Neither does one whose result was submitted in its tool's place.
             Event::Message(message) => self.answered(message),
-            // A call that no message asks for is answered by none.
+            // The result of a call that no message requests is in no message.
             Event::ToolOutcome(outcome) => self.forget(&outcome.call_id),
             Event::Asked(ask) => {
                 self.asks.retain(|before| before.call_id != ask.call_id);
@@ -213,6 +219,7 @@ impl Manifest {
             Event::ManifestChanged(change) => self.changed(change, at)?,
             Event::ThreadHandoff(handoff) | Event::ThreadResumed(handoff) => self.handed_off(handoff, at)?,
             Event::Corrected(record) => self.corrected(record),
+            Event::Recovery(found) => self.recovered(found, at),
             Event::Usage(used) if self.run_id.is_some() => {
                 self.cost.add(&used.cost);
                 self.run_cost.add(&used.cost);
@@ -223,13 +230,14 @@ impl Manifest {
         Ok(())
     }
 
-    /// Whether a change from `before` to `self` is one that `thread.json` must show at once.
+    /// Whether `thread.json` must show the change from `before` to `self` at once.
     pub fn shows_change_since(&self, before: &Self) -> bool {
         (self.status, &self.title, &self.outputs, &self.session_id, &self.limits)
             != (before.status, &before.title, &before.outputs, &before.session_id, &before.limits)
             || self.suspended != before.suspended
+            || self.lost != before.lost
             || self.continuation_thread_id != before.continuation_thread_id
-            // While a run is active every turn adds to it: the file shows it when something else changes.
+            // An active run adds to the cost with every turn: the file shows that when something else changes.
             || (self.cost != before.cost && self.run_id.is_none())
             || (self.run_id != before.run_id && self.run_id.is_none())
     }
@@ -254,16 +262,16 @@ impl Manifest {
         if let Some(active) = self.run_id.as_ref().filter(|active| **active != run.run_id) {
             return Err(Misfit::RunActive { active: active.clone(), new: run.run_id.clone() });
         }
-        // A handoff of the same changeset has settled the thread already.
+        // A handoff in the same changeset has ended the thread already.
         if self.status != Status::Continued {
-            // A run told of only at its end was running until now.
+            // A run that is recorded only at its end was running until now.
             let from = if self.run_id.is_none() { self.status.become_(Status::Running)? } else { self.status };
             let to = run.meta.thread_status();
             from.become_(to)?;
             self.status = from;
             self.enter(to, at)?;
         }
-        // What its turns used is part of what the run used.
+        // The run's total includes what its turns have reported.
         self.cost.remove(&std::mem::take(&mut self.run_cost));
         self.cost.add(&run.meta.total_cost());
         self.run_id = None;
@@ -271,7 +279,7 @@ impl Manifest {
         Ok(())
     }
 
-    /// Takes in that calls were answered: they wait for nobody any more.
+    /// Records that calls were answered: they no longer wait.
     pub(crate) fn answered(&mut self, message: &Message) {
         for block in &message.content {
             if let Block::ToolResult { call_id, .. } = block {
@@ -280,14 +288,16 @@ impl Manifest {
         }
     }
 
-    /// Takes a call out of those that wait.
+    /// Removes a call from those that wait.
     fn forget(&mut self, call: &CallId) {
-        self.suspended.iter_mut().for_each(|why| why.calls.retain(|waits| waits != call));
+        if let Some(suspended) = &mut self.suspended {
+            suspended.calls.retain(|waiting| waiting != call);
+        }
         self.asks.retain(|ask| ask.call_id != *call);
     }
 
-    /// The calls that somebody can decide about at a moment: those that are asked about and whose time is not over, and those of which
-    /// nobody knows what became.
+    /// The calls that a person can decide about at a moment: those with a pending approval request that has not expired, and those whose
+    /// outcome is unknown.
     pub fn undecided(&self, now: Timestamp) -> impl Iterator<Item = &CallId> {
         let is_asked = |call: &&CallId| self.asks.iter().any(|ask| ask.call_id == **call);
         let unknown = self.suspended.iter().flat_map(|why| &why.calls).filter(move |call| !is_asked(call));
@@ -306,10 +316,25 @@ impl Manifest {
         }
         self.title = change.title.clone().or(self.title.take());
         self.session_id = change.session_id.clone().or(self.session_id.take());
-        // A null can't be told from an absent field once it is written.
+        // Once written, null can't be distinguished from an absent field.
         self.outputs = change.outputs.clone().filter(|outputs| !outputs.is_null()).or(self.outputs.take());
         self.limits = change.limits.clone().or(self.limits.take());
         Ok(())
+    }
+
+    fn recovered(&mut self, found: &Recovery, at: Timestamp) {
+        let Some(lost) = found.lost(at) else { return };
+        self.lost.push(lost);
+        // A person stopped the thread in the lost versions: the loss must not let it run again.
+        if let Some(status) = found.status.filter(|status| matches!(status, Status::Killed | Status::Cancelled)) {
+            self.status = status;
+            self.completed_at = Some(at);
+            self.run_id = None;
+            self.run_held = false;
+            self.run_cost = Cost::default();
+            self.suspended = None;
+            self.asks.clear();
+        }
     }
 
     fn handed_off(&mut self, handoff: &Handoff, at: Timestamp) -> Result<(), Misfit> {
@@ -319,8 +344,9 @@ impl Manifest {
     }
 
     fn corrected(&mut self, record: &Record) {
-        let (to, returned) = (record.amount.unwrap_or_default(), record.returned.unwrap_or_default());
-        // What the active run used is counted anew when it ends, so a correction is of what was used before.
+        let to = record.amount.unwrap_or_default();
+        let returned = record.returned.unwrap_or_default();
+        // The active run's usage is counted anew when it ends, so a correction concerns earlier usage only.
         self.cost.remove(&self.run_cost);
         self.cost.correct(Corrections { from: to.saturating_add(returned), to });
         self.cost.add(&self.run_cost);

@@ -1,8 +1,8 @@
 //! One message of a thread.
 //!
-//! A message with an id is stored once however often it is sent; a message without one is always a new message. On the
-//! wire a lone text block that names no blob is written as a plain string, and the shapes of older systems (`tool_calls`, `tool_call_id`,
-//! `metadata`) are read into the one shape here.
+//! A message with an id is stored once, however often it is sent; a message without one is always new. In JSON, a single text block
+//! without a blob is written as a plain string, and the formats of older systems (`tool_calls`, `tool_call_id`, `metadata`) are read into
+//! this one.
 
 use std::fmt;
 
@@ -15,32 +15,32 @@ use serde_json::Value;
 use crate::digest::Digest;
 use crate::id::{CallId, MessageId, RunId};
 
-/// Who speaks.
+/// The author of a message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Role {
-    /// The one who sets the rules.
+    /// The system prompt.
     System,
-    /// Whoever gives input: a person, a scheduler, another agent.
+    /// The source of input: a person, a scheduler, another agent.
     User,
     /// The model.
     Assistant,
-    /// A tool's answer.
+    /// A tool's result.
     Tool,
 }
 
-/// Who may see a message.
+/// Who sees a message.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Visibility {
-    /// Everybody.
+    /// The model and the readers of the conversation.
     #[default]
     All,
-    /// The model, but not those who read the conversation.
+    /// Only the model.
     Internal,
 }
 
-/// A message of the assistant that is no answer, but says how a run ended without one.
+/// Marks an assistant message that is not an answer, but tells how a run ended without one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Marker {
@@ -52,7 +52,7 @@ pub enum Marker {
 
 /// A piece of a message.
 ///
-/// What was shortened names in `blob` where its whole content is kept. The text says the same for the model; only the field counts.
+/// A shortened block names the blob with its full content in `blob`. Its text mentions that too, for the model; only the field counts.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(tag = "type", rename_all = "snake_case")]
 pub enum Block {
@@ -60,56 +60,56 @@ pub enum Block {
     Text {
         /// The text.
         text: String,
-        /// The blob that holds the whole text, if this is a part of it.
+        /// The blob with the full text, if this is a part of it.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         blob: Option<Digest>,
     },
-    /// What a model thought before it answered.
+    /// The reasoning of a model before its answer.
     Thinking {
-        /// The thought.
+        /// The reasoning.
         text: String,
-        /// The provider's own seal on it, sent back unchanged.
+        /// The provider's signature of it, sent back unchanged.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         signature: Option<String>,
     },
-    /// The model asks for a tool.
+    /// The model calls a tool.
     ToolCall {
-        /// Names the call within its thread.
+        /// Identifies the call within its thread.
         id: CallId,
         /// The tool.
         name: String,
-        /// What it is called with.
+        /// The arguments.
         arguments: Value,
-        /// The blob that holds the whole arguments, if these stand in their place.
+        /// The blob with the full arguments, if `arguments` are a placeholder.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         blob: Option<Digest>,
     },
-    /// What a tool answered.
+    /// The result of a tool.
     ToolResult {
-        /// The call it answers.
+        /// The call.
         call_id: CallId,
-        /// The answer.
+        /// The result.
         content: Value,
-        /// Whether the answer is an error.
+        /// Whether the result is an error.
         #[serde(default, skip_serializing_if = "std::ops::Not::not")]
         is_error: bool,
-        /// The blob that holds the whole answer, if this is a part of it.
+        /// The blob with the full result, if this is a part of it.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         blob: Option<Digest>,
     },
-    /// A picture, kept beside the log.
+    /// An image, stored beside the log.
     Image {
         /// The blob that holds it.
         blob: Digest,
         /// Its media type.
         media_type: String,
     },
-    /// Data that only its provider understands and must be sent back unchanged: encrypted reasoning, redacted thinking, items of
-    /// its own tools.
+    /// Data that only its provider understands and that must be sent back unchanged: encrypted reasoning, redacted thinking, items of
+    /// the provider's own tools.
     ///
-    /// It is kept or dropped whole, and never shown: a changed one would be refused.
+    /// It is kept or dropped as a whole, and never shown: the provider would refuse a changed one.
     Opaque {
-        /// The provider that gave it; the prompt of another one leaves it out.
+        /// The provider that created it; it is left out of prompts to other providers.
         provider: String,
         /// The data.
         data: Value,
@@ -117,7 +117,7 @@ pub enum Block {
 }
 
 impl Block {
-    /// A whole text.
+    /// A complete text.
     pub fn text(text: impl Into<String>) -> Self {
         Self::Text { text: text.into(), blob: None }
     }
@@ -127,17 +127,17 @@ impl Block {
         Self::ToolCall { id, name: name.into(), arguments, blob: None }
     }
 
-    /// A whole answer of a tool.
+    /// A complete result of a tool.
     pub fn tool_result(call_id: CallId, content: Value) -> Self {
         Self::ToolResult { call_id, content, is_error: false, blob: None }
     }
 
-    /// A whole error of a tool.
+    /// A complete error of a tool.
     pub fn tool_error(call_id: CallId, content: Value) -> Self {
         Self::ToolResult { call_id, content, is_error: true, blob: None }
     }
 
-    /// The blob that the block names: a picture, or the whole of what was shortened.
+    /// The blob that the block names: an image, or the full content of a shortened block.
     pub fn blob(&self) -> Option<&Digest> {
         match self {
             Self::Text { blob, .. } | Self::ToolCall { blob, .. } | Self::ToolResult { blob, .. } => blob.as_ref(),
@@ -150,19 +150,19 @@ impl Block {
 /// One message.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Message {
-    /// Unique within the thread; absent means the message is never taken for another.
+    /// Unique within the thread; a message without an id never counts as a repetition.
     pub id: Option<MessageId>,
-    /// Who speaks.
+    /// Its author.
     pub role: Role,
-    /// What is said, in order.
+    /// Its blocks, in order.
     pub content: Vec<Block>,
-    /// Who may see it.
+    /// Who sees it.
     pub visibility: Visibility,
     /// The run it belongs to; absent means the run of its changeset.
     pub run_id: Option<RunId>,
     /// The step of that run.
     pub step: Option<u32>,
-    /// Whether it is no answer, but says how a run ended.
+    /// Present if it is not an answer, but tells how a run ended.
     pub marker: Option<Marker>,
 }
 
@@ -173,7 +173,7 @@ impl Message {
         Self { id: None, role, content, visibility: Visibility::All, run_id: None, step: None, marker: None }
     }
 
-    /// What stands in place of an answer when a run ended without one.
+    /// The message in place of an answer when a run ended without one.
     pub fn marker(marker: Marker, text: impl Into<String>) -> Self {
         Self { marker: Some(marker), ..Self::text(Role::Assistant, text) }
     }
@@ -185,7 +185,7 @@ impl Message {
         self
     }
 
-    /// The bytes that decide whether two messages of one id are the same message: everything but id, run and step.
+    /// The bytes that decide whether two messages with the same id are equal: everything but id, run, step and marker.
     pub fn content_bytes(&self) -> Vec<u8> {
         let parts = (self.role, &self.content, self.visibility);
         serde_json::to_vec(&parts).unwrap_or_default()
@@ -251,7 +251,7 @@ enum Content {
     Blocks(Vec<Block>),
 }
 
-/// By hand, so that a text is read once: an untagged one would be kept, and then copied.
+/// Implemented by hand so that a text is read once: an untagged enum would buffer and then copy it.
 impl<'de> Deserialize<'de> for Content {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
         struct Either;
@@ -325,7 +325,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_lone_text_is_written_as_a_string_and_read_back() {
+    fn a_single_text_is_written_as_a_string_and_read_back() {
         let message = Message::text(Role::User, "hello").with_id(MessageId::new("m1").unwrap());
         let text = serde_json::to_string(&message).unwrap();
         assert_eq!(text, r#"{"id":"m1","role":"user","content":"hello"}"#);
@@ -345,7 +345,7 @@ mod tests {
     }
 
     #[test]
-    fn what_says_how_a_run_ended_is_told_from_an_answer_that_reads_alike() {
+    fn a_marker_is_distinguished_from_an_answer_with_the_same_text() {
         let marker = Message::marker(Marker::Stopped, "(stopped by user)");
         let text = serde_json::to_string(&marker).unwrap();
         assert_eq!(text, r#"{"role":"assistant","content":"(stopped by user)","marker":"stopped"}"#);
@@ -354,7 +354,7 @@ mod tests {
     }
 
     #[test]
-    fn opaque_data_comes_back_unchanged_and_is_no_text() {
+    fn opaque_data_survives_a_round_trip_and_is_not_text() {
         let data = serde_json::json!({"encrypted": "gAAA", "parts": [1, null]});
         let opaque = Block::Opaque { provider: "openai".to_owned(), data };
         let content = vec![opaque, Block::text("hello")];
@@ -377,7 +377,7 @@ mod tests {
     }
 
     #[test]
-    fn the_older_shape_of_calls_and_results_is_read() {
+    fn the_older_format_of_calls_and_results_is_read() {
         let call: Message = serde_json::from_str(
             r#"{"role":"assistant","content":"","tool_calls":[{"id":"c.1","name":"read","arguments":{"p":1}}],
                 "metadata":{"run_id":"r1","step_index":2}}"#,
@@ -390,7 +390,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_a_message_is_refused() {
+    fn invalid_messages_are_refused() {
         for bad in [
             r#"{"role":"robot","content":"x"}"#,
             r#"{"content":"x"}"#,

@@ -1,6 +1,6 @@
-//! Dollars, counted in whole billionths.
+//! Amounts of money: dollars in whole billionths.
 //!
-//! Owns the amount and how it is written; who may spend it belongs to [`crate::account`].
+//! Defines the amount and its written forms; [`crate::account`] decides who may spend it.
 //!
 //! - An amount is never negative and never a float; a sum that doesn't fit is refused, never wrapped.
 //! - Where amounts are recorded they are integers of nano-dollars. Where people read or write them they are decimals:
@@ -21,11 +21,11 @@ const FRACTION_DIGITS: usize = 9;
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Money(i64);
 
-/// Something that is no amount of money.
+/// A text or number that is not an amount of money.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("`{}` is not an amount of dollars such as 0.25: {why}", .text.escape_debug())]
 pub struct InvalidMoney {
-    /// The beginning of what was offered.
+    /// The beginning of the text.
     pub text: String,
     /// The rule it breaks.
     pub why: &'static str,
@@ -41,12 +41,12 @@ const NEGATIVE: &str = "it is negative";
 const TOO_LARGE: &str = "it is too large";
 
 impl Money {
-    /// Nothing.
+    /// Zero.
     pub const ZERO: Self = Self(0);
-    /// The largest amount there is, about nine thousand million dollars.
+    /// The largest amount, about 9.2 billion dollars.
     pub const MAX: Self = Self(i64::MAX);
 
-    /// The amount of this many nano-dollars, which must not be negative.
+    /// The amount of `nanos` nano-dollars, which must not be negative.
     pub fn from_nanos(nanos: i64) -> Result<Self, InvalidMoney> {
         if nanos < 0 { Err(InvalidMoney::new(&nanos.to_string(), NEGATIVE)) } else { Ok(Self(nanos)) }
     }
@@ -56,19 +56,19 @@ impl Money {
         self.0
     }
 
-    /// An equal share of this among so many, rounded down.
+    /// An equal share of it for `among` recipients, rounded down.
     #[must_use]
     pub fn share(self, among: u64) -> Self {
         Self(self.0 / i64::try_from(among.max(1)).unwrap_or(i64::MAX))
     }
 
-    /// As a decimal number of dollars, the way limits are shown.
+    /// A decimal number of dollars in JSON, as limits are shown.
     pub fn to_json(self) -> serde_json::Value {
-        // A number of dollars is JSON.
+        // Serialising a finite number can't fail.
         decimal::serialize(&self, serde_json::value::Serializer).unwrap_or_default()
     }
 
-    /// Whether it is nothing.
+    /// Whether it is zero.
     pub fn is_zero(self) -> bool {
         self == Self::ZERO
     }
@@ -89,14 +89,14 @@ impl Money {
         self.checked_add(other).unwrap_or(Self::MAX)
     }
 
-    /// The difference, or nothing.
+    /// The difference, or zero.
     #[must_use]
     pub fn saturating_sub(self, other: Self) -> Self {
         self.checked_sub(other).unwrap_or(Self::ZERO)
     }
 }
 
-/// A decimal with two digits after the point, and more only where they say something: `0.10`, `0.000000001`.
+/// A decimal with two digits after the point, and more only if they are not zero: `0.10`, `0.000000001`.
 impl fmt::Display for Money {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let digits = format!("{:09}", self.0 % NANOS_PER_DOLLAR);
@@ -110,16 +110,15 @@ impl FromStr for Money {
     type Err = InvalidMoney;
 
     fn from_str(text: &str) -> Result<Self, InvalidMoney> {
-        match Decimal::parse(text)? {
-            decimal if decimal.fraction.len() > FRACTION_DIGITS => {
-                Err(InvalidMoney::new(text, "it has more than nine digits after the point"))
-            }
-            decimal => decimal.round(),
+        let decimal = Decimal::parse(text)?;
+        if decimal.fraction.len() > FRACTION_DIGITS {
+            return Err(InvalidMoney::new(text, "it has more than nine digits after the point"));
         }
+        decimal.round()
     }
 }
 
-/// A text that was checked to be digits, with or without a point between them.
+/// A text of digits, with or without a point between them.
 struct Decimal<'a> {
     text: &'a str,
     whole: &'a str,
@@ -136,7 +135,7 @@ impl<'a> Decimal<'a> {
         Ok(Self { text, whole, fraction })
     }
 
-    /// The nearest nano-dollar; a half goes up.
+    /// The nearest nano-dollar; halves are rounded up.
     fn round(&self) -> Result<Money, InvalidMoney> {
         let digit = |index: usize| i64::from(self.fraction.as_bytes().get(index).map_or(0, |byte| byte - b'0'));
         let nanos = (0..FRACTION_DIGITS).fold(0, |nanos, index| nanos * 10 + digit(index));
@@ -178,7 +177,7 @@ impl<'de> Deserialize<'de> for Money {
     }
 }
 
-/// Dollars as a JSON number, for what people read and write: `#[serde(with = "money::decimal")]`.
+/// Dollars as a JSON number, for fields that people read and write: `#[serde(with = "money::decimal")]`.
 ///
 /// Reads a number or a decimal text, both rounded to the nearest nano-dollar.
 pub mod decimal {
@@ -224,7 +223,7 @@ pub mod decimal {
             if dollars < 0.0 {
                 return Err(E::custom(InvalidMoney::new(&dollars.to_string(), NEGATIVE)));
             }
-            // The shortest decimal that means this float is most likely what somebody wrote, so it is read like that text.
+            // The shortest decimal of this float is most likely the text it was written as, so it is parsed as that text.
             self.visit_str(&dollars.abs().to_string())
         }
     }
@@ -241,7 +240,7 @@ pub mod decimal {
             }
         }
 
-        /// Reads dollars from a number or a decimal text; null is no amount.
+        /// Reads dollars from a number or a decimal text; null is `None`.
         pub fn deserialize<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<Money>, D::Error> {
             #[derive(Deserialize)]
             struct Dollars(#[serde(with = "super")] Money);
@@ -274,7 +273,7 @@ mod tests {
     }
 
     #[test]
-    fn money_is_shown_with_as_many_digits_as_it_needs_and_at_least_two() {
+    fn money_is_shown_with_as_many_digits_as_needed_and_at_least_two() {
         for (amount, text) in [
             (0, "0.00"),
             (1, "0.000000001"),
@@ -291,7 +290,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_plain_decimal_is_refused() {
+    fn texts_that_are_not_plain_decimals_are_refused() {
         for bad in [
             "",
             ".",

@@ -1,12 +1,11 @@
 //! One change of a thread's state.
 //!
-//! Owns the ops, how they are written and, in `apply`, what they mean; several of them as one belong to
-//! [`crate::patch`].
+//! Defines the ops, their written form and, in `apply`, their effect; [`crate::patch`] combines several of them.
 //!
-//! - An op that fails leaves the state as it was.
-//! - What is in the way is an error and is never replaced: only what is missing or null is created, and only as an
+//! - An op that fails leaves the state unchanged.
+//! - An op never replaces a value of the wrong type on its path: it fails. Only a missing or null value is created, and only as an
 //!   object, or as the array that `append` needs. An index never creates or extends an array.
-//! - `delete` promises that nothing stands at its path afterwards, so it has nothing to do when the path leads nowhere.
+//! - After `delete` there is nothing at its path, so it does nothing if the path does not exist.
 //! - Integers stay exact over the ranges of `i64` and `u64`; a result outside them is an error, and so is a float that
 //!   is not finite.
 //! - No op nests a state deeper than [`DEPTH_MAX`].
@@ -21,67 +20,67 @@ mod apply;
 #[cfg(test)]
 mod tests;
 
-/// How many arrays and objects may stand around a value of a state.
+/// The maximum nesting of arrays and objects in a state.
 pub const DEPTH_MAX: usize = 60;
 
 /// One change of a state, at one path. Written as an object tagged by `op`; unknown ops and unknown fields are refused.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(tag = "op", rename_all = "snake_case", deny_unknown_fields)]
 pub enum Op {
-    /// Puts a value there, whatever was there before, and creates the objects around it.
+    /// Sets a value, replacing the old one, and creates the objects on its path.
     Set {
-        /// Where.
+        /// Its path.
         path: Path,
         /// The new value.
         value: Value,
     },
-    /// Takes a value away; an element leaves its array, the root becomes null.
+    /// Deletes a value: an element is removed from its array, the root becomes null.
     Delete {
-        /// Where.
+        /// Its path.
         path: Path,
     },
-    /// Adds an element at the end of an array, which is created where it is missing or null.
+    /// Appends an element to an array, which is created if it is missing or null.
     Append {
-        /// Where the array is.
+        /// The path of the array.
         path: Path,
         /// The element.
         value: Value,
     },
-    /// Sets each entry in an object, which is created where it is missing or null. The entries are not merged further.
+    /// Sets each entry in an object, which is created if it is missing or null. The entries are not merged recursively.
     MergeObject {
-        /// Where the object is.
+        /// The path of the object.
         path: Path,
         /// The entries.
         value: Map<String, Value>,
     },
-    /// Adds to a number that exists.
+    /// Adds to an existing number.
     Increment {
-        /// Where the number is.
+        /// The path of the number.
         path: Path,
-        /// How much is added.
+        /// The amount to add.
         amount: Number,
     },
-    /// Subtracts from a number that exists.
+    /// Subtracts from an existing number.
     Decrement {
-        /// Where the number is.
+        /// The path of the number.
         path: Path,
-        /// How much is subtracted.
+        /// The amount to subtract.
         amount: Number,
     },
-    /// Puts an element into an array that exists, before the one at `index` or at the end.
+    /// Inserts an element into an existing array, before the one at `index` or at the end.
     Insert {
-        /// Where the array is.
+        /// The path of the array.
         path: Path,
-        /// The element's place afterwards.
+        /// The element's index afterwards.
         index: usize,
         /// The element.
         value: Value,
     },
-    /// Takes the first element that is equal out of an array that exists; without one there is nothing to do.
+    /// Removes the first equal element from an existing array; does nothing if there is none.
     Remove {
-        /// Where the array is.
+        /// The path of the array.
         path: Path,
-        /// What the element is equal to; numbers are compared by value, so `1` and `1.0` are equal.
+        /// The value to compare with; numbers are compared by value, so `1` and `1.0` are equal.
         value: Value,
     },
 }
@@ -89,38 +88,38 @@ pub enum Op {
 /// Why an op can't be applied to this state.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum OpError {
-    /// Something of another type is there or in the way.
+    /// A value of another type is at the path or on the way to it.
     #[error("`{op}` needs {expected} at `{path}` but found {found}")]
     TypeMismatch {
         /// The op's name.
         op: &'static str,
-        /// Where the value is that doesn't fit.
+        /// The path of that value.
         path: Path,
-        /// What should be there.
+        /// The expected type.
         expected: &'static str,
-        /// What is there.
+        /// The actual type.
         found: &'static str,
     },
-    /// An index leads beyond the end of its array.
+    /// An index is beyond the end of its array.
     #[error("`{op}` can't reach index {index} of the array at `{path}`, which has {length} elements")]
     OutOfBounds {
         /// The op's name.
         op: &'static str,
-        /// Where the array is.
+        /// The path of the array.
         path: Path,
         /// The index.
         index: usize,
-        /// How many elements the array has.
+        /// The number of elements in the array.
         length: usize,
     },
-    /// Nothing is there, and this op doesn't create it.
+    /// There is no value, and this op doesn't create one.
     #[error("`{op}` needs {expected} at `{path}` but nothing is there")]
     Missing {
         /// The op's name.
         op: &'static str,
-        /// Where nothing is.
+        /// The path without a value.
         path: Path,
-        /// What should be there.
+        /// The expected type.
         expected: &'static str,
     },
     /// The result is an integer that neither `i64` nor `u64` holds.
@@ -128,7 +127,7 @@ pub enum OpError {
     Overflow {
         /// The op's name.
         op: &'static str,
-        /// Where the number is.
+        /// The path of the number.
         path: Path,
     },
     /// The result is not a finite number.
@@ -136,7 +135,7 @@ pub enum OpError {
     NotFinite {
         /// The op's name.
         op: &'static str,
-        /// Where the number is.
+        /// The path of the number.
         path: Path,
     },
     /// The state would be nested too deeply.
@@ -144,7 +143,7 @@ pub enum OpError {
     TooDeep {
         /// The op's name.
         op: &'static str,
-        /// Where the op writes.
+        /// The op's path.
         path: Path,
     },
 }
@@ -181,7 +180,7 @@ impl Op {
         }
     }
 
-    /// Where the op applies.
+    /// The op's path.
     pub fn path(&self) -> &Path {
         match self {
             Self::Set { path, .. }
@@ -195,7 +194,7 @@ impl Op {
         }
     }
 
-    /// Where the op applies, to move it elsewhere.
+    /// The op's path, to be changed.
     pub fn path_mut(&mut self) -> &mut Path {
         match self {
             Self::Set { path, .. }

@@ -1,35 +1,35 @@
-//! The outside world as the libraries are handed it: what time it is and where chance comes from.
+//! The clock and the source of random numbers, as they are passed to the libraries.
 //!
-//! No library of this project asks the operating system for either; a test hands in a script.
+//! No library of this project asks the operating system for either; a test passes in scripted ones.
 
 use crate::digest::hex;
 use crate::time::Timestamp;
 
-/// Tells the time.
+/// A clock.
 pub trait Clock: Send + Sync {
-    /// The present moment, as this clock claims it.
+    /// The current time, as this clock claims it.
     fn now(&self) -> Timestamp;
 }
 
-/// Makes values nobody can guess.
+/// A source of unguessable ids.
 pub trait Ids: Send + Sync {
-    /// Fills `bytes` with random ones.
+    /// Fills `bytes` with random bytes.
     fn fill(&self, bytes: &mut [u8]);
 
-    /// Twelve random hex characters, as a thread id ends in.
+    /// Twelve random hex characters: the end of a thread id.
     fn hex12(&self) -> String {
         let mut bytes = [0; 6];
         self.fill(&mut bytes);
         hex(&bytes)
     }
 
-    /// The version that names are derived from which are made up for the changeset that comes to `version`. Another one where what is
-    /// done again has fewer changesets than its record.
+    /// The version from which the names generated for changeset `version` are derived. Differs from `version` only when a replay
+    /// has fewer changesets than its recording.
     fn derived_at(&self, version: u64) -> u64 {
         version
     }
 
-    /// Thirty-two random hex characters, as logs and reservations are named by.
+    /// Thirty-two random hex characters: the name of a log or a reservation.
     fn hex32(&self) -> String {
         let mut bytes = [0; 16];
         self.fill(&mut bytes);

@@ -1,4 +1,4 @@
-//! Reading a value from the text it is written as, without a copy of the text.
+//! Deserialises a value by parsing its text, without copying the text.
 
 use std::fmt;
 use std::marker::PhantomData;
@@ -7,7 +7,7 @@ use std::str::FromStr;
 use serde::Deserializer;
 use serde::de::{Error, Visitor};
 
-/// Reads a text and parses it.
+/// Reads a string and parses it.
 pub(crate) fn parsed<'de, D, T>(deserializer: D) -> Result<T, D::Error>
 where
     D: Deserializer<'de>,

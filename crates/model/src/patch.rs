@@ -1,9 +1,9 @@
-//! Ops that belong together.
+//! Ops that are applied together.
 //!
-//! Owns how a patch is written and that it applies wholly or not at all; what one op means belongs to [`crate::op`].
+//! Defines how a patch is written, and applies it as a whole or not at all; [`crate::op`] defines the effect of one op.
 //!
-//! - A patch whose op fails leaves the state as it was, in place too. In place nothing is copied for that: each op keeps
-//!   what it pushed out, and a failure puts it back, last op first.
+//! - A patch with a failing op leaves the state unchanged, also when it is applied in place. In place nothing is copied for that: each op
+//!   keeps what it replaced, and a failure restores it, last op first.
 //! - Two forms are read, the flat one and the one with the ops inside `patch`; the flat one is written:
 //!
 //! ```text
@@ -21,31 +21,31 @@ use crate::error::{Classify, Kind};
 use crate::op::{Op, OpError};
 use crate::time::Timestamp;
 
-/// Ops that apply together, and who made them.
+/// Ops that are applied together, and their author.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(try_from = "Wire")]
 pub struct Patch {
     /// The changes, in order.
     pub ops: Vec<Op>,
-    /// Its maker's name for it.
+    /// Its author's id for it.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub id: Option<String>,
-    /// When its maker claims to have made it.
+    /// When it was made, as its author claims.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub timestamp: Option<Timestamp>,
     /// What made it, such as `tool:search` or `prepare_run:scope_cleanup`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub source: Option<String>,
-    /// What it is for, in words.
+    /// A description of its purpose.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub description: Option<String>,
 }
 
-/// The op of a patch that can't be applied, and so neither can the patch.
+/// The op of a patch that can't be applied; the patch is not applied either.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("op {index} of the patch fails: {error}")]
 pub struct PatchError {
-    /// Which op it is, counted from zero.
+    /// The op's index, counted from zero.
     pub index: usize,
     /// Why it can't be applied.
     pub error: OpError,
@@ -62,7 +62,7 @@ impl Classify for PatchError {
 }
 
 impl Patch {
-    /// A patch of these ops that names nobody.
+    /// A patch of these ops without an author.
     pub fn new(ops: Vec<Op>) -> Self {
         Self { ops, ..Self::default() }
     }
@@ -83,14 +83,16 @@ impl Patch {
         Ok(copy)
     }
 
-    /// Applies all ops to `state` in order, or fails and leaves it as it was.
+    /// Applies all ops to `state` in order, or fails and leaves it unchanged.
     pub fn apply_to(&self, state: &mut Value) -> Result<(), PatchError> {
         let mut undo = Vec::new();
         for (index, op) in self.ops.iter().enumerate() {
             match op.apply_undoable(state) {
                 Ok(inverse) => undo.extend(inverse),
                 Err(error) => {
-                    undo.into_iter().rev().for_each(|op: Op| op.undo(state));
+                    for op in undo.into_iter().rev() {
+                        Op::undo(&op, state);
+                    }
                     return Err(PatchError { index, error });
                 }
             }
@@ -99,7 +101,7 @@ impl Patch {
     }
 }
 
-/// Both forms at once.
+/// The union of both forms.
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
 struct Wire {
@@ -151,7 +153,7 @@ impl<'de> Deserialize<'de> for TextOrMillis {
 
             fn visit_u64<E: serde::de::Error>(self, millis: u64) -> Result<TextOrMillis, E> {
                 let micros = i64::try_from(millis).ok().and_then(|millis| millis.checked_mul(1_000));
-                // A `Timestamp` clamps what can't be written as a date; here that is an error.
+                // A `Timestamp` clamps a value that has no date; here that is an error.
                 let time = micros.map(Timestamp::from_micros).filter(|time| Some(time.as_micros()) == micros);
                 time.map(TextOrMillis).ok_or_else(|| E::custom("the time is too far in the future"))
             }
@@ -188,7 +190,7 @@ mod tests {
     }
 
     #[test]
-    fn a_patch_that_is_not_understood_is_refused() {
+    fn an_invalid_patch_is_refused() {
         for bad in [
             r#"{}"#,
             r#"{"ops":[],"patch":{"ops":[]}}"#,
@@ -206,7 +208,7 @@ mod tests {
     }
 
     #[test]
-    fn a_failed_patch_names_its_op_and_leaves_no_trace() {
+    fn a_failed_patch_names_its_op_and_changes_nothing() {
         let state = json!({"a": null, "list": [1, 2, 3], "keep": {"x": 1, "y": 2}});
         let failing = patch(json!({"ops": [
             {"op": "set", "path": ["a", "b", "c"], "value": 1},
@@ -229,7 +231,7 @@ mod tests {
     }
 
     #[test]
-    fn a_failed_patch_puts_back_what_was_too_deep_to_write() {
+    fn a_failed_patch_restores_a_value_that_is_too_deep_to_write() {
         let deep = (0..100).fold(json!(1), |inner, _| json!([inner]));
         let state = json!({"deep": deep});
         let failing =
@@ -280,14 +282,13 @@ mod tests {
             _ => Op::Delete { path },
         });
         let merge = (path(), object(value())).prop_map(|(path, value)| Op::MergeObject { path, value });
-        let count = (path(), number(), any::<bool>()).prop_map(|(path, amount, up)| match up {
-            true => Op::Increment { path, amount },
-            false => Op::Decrement { path, amount },
+        let count = (path(), number(), any::<bool>()).prop_map(|(path, amount, up)| {
+            if up { Op::Increment { path, amount } } else { Op::Decrement { path, amount } }
         });
         prop_oneof![5 => at_value, 1 => merge, 1 => count]
     }
 
-    /// Ops that mostly apply: each is kept if it applies after those before it, and some that don't are kept too.
+    /// Ops that mostly apply: an op is kept if it applies after those before it; the last one is always kept.
     fn mostly_applicable(state: &Value, candidates: Vec<Op>) -> Patch {
         let mut folded = state.clone();
         let last = candidates.len();
@@ -299,17 +300,17 @@ mod tests {
         #![proptest_config(ProptestConfig::with_cases(256))]
 
         #[test]
-        fn a_patch_applies_wholly_or_not_at_all(state in value(), ops in prop::collection::vec(op(), 0..8)) {
+        fn a_patch_applies_as_a_whole_or_not_at_all(state in value(), ops in prop::collection::vec(op(), 0..8)) {
             check_in_place_equals_copy(&state, &Patch::new(ops))?;
         }
 
         #[test]
-        fn a_long_patch_applies_wholly_or_not_at_all(state in value(), ops in prop::collection::vec(op(), 1..40)) {
+        fn a_long_patch_applies_as_a_whole_or_not_at_all(state in value(), ops in prop::collection::vec(op(), 1..40)) {
             check_in_place_equals_copy(&state, &mostly_applicable(&state, ops))?;
         }
 
         #[test]
-        fn every_change_can_be_taken_back(state in value(), ops in prop::collection::vec(op(), 1..40)) {
+        fn every_change_can_be_undone(state in value(), ops in prop::collection::vec(op(), 1..40)) {
             let mut changed = state.clone();
             let undo: Vec<_> = ops.iter().filter_map(|op| op.apply_undoable(&mut changed).ok()).flatten().collect();
             undo.into_iter().rev().for_each(|op| op.undo(&mut changed));

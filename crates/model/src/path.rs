@@ -1,11 +1,11 @@
-//! Where something stands in a thread's state.
+//! A path to a value in a thread's state.
 //!
-//! Owns the path and how it is written; what is done at a path belongs to [`crate::op`].
+//! Defines the path and how it is written; [`crate::op`] defines the operations at a path.
 //!
-//! - A path is a list of keys and indexes and is written as a JSON array of strings and non-negative integers. It is
-//!   never a dotted text, so a key may hold any character and stays one key.
-//! - A path that was read has at most [`SEGMENTS_MAX`] segments. One built in memory may be longer; every op refuses it.
-//! - The text that `Display` gives is for people and is never read back.
+//! - A path is a list of keys and indexes, written as a JSON array of strings and non-negative integers. It is
+//!   never a dotted text, so a key may contain any character and stays one key.
+//! - A path that was deserialised has at most [`SEGMENTS_MAX`] segments. One built in memory may be longer; every op refuses it.
+//! - The text of `Display` is for people and is never parsed.
 
 use std::fmt;
 
@@ -28,7 +28,7 @@ pub enum Segment {
     Index(usize),
 }
 
-/// A list of steps from the root of a state to a place in it.
+/// The steps from the root of a state to a value in it.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Path(Vec<Segment>);
 
@@ -57,7 +57,7 @@ impl Path {
         self
     }
 
-    /// This path and all of `rest` behind it.
+    /// This path followed by `rest`.
     #[must_use]
     pub fn join(mut self, rest: &Self) -> Self {
         self.0.extend_from_slice(&rest.0);
@@ -74,12 +74,12 @@ impl Path {
         self.0.is_empty()
     }
 
-    /// Whether `prefix` is this path or leads to a place around it.
+    /// Whether `prefix` is this path or an ancestor of it.
     pub fn starts_with(&self, prefix: &Self) -> bool {
         self.0.starts_with(&prefix.0)
     }
 
-    /// The path to what is around this place, and the last step; nothing is around the root.
+    /// The path of the parent, and the last step; `None` for the root.
     pub fn split_last(&self) -> Option<(Self, &Segment)> {
         let (last, parents) = self.0.split_last()?;
         Some((Self(parents.to_vec()), last))
@@ -90,7 +90,7 @@ impl Path {
         self.0.iter().take(count).cloned().collect()
     }
 
-    /// What stands at this place.
+    /// The value at this path.
     pub fn get<'a>(&self, state: &'a Value) -> Option<&'a Value> {
         self.0.iter().try_fold(state, |here, segment| match (here, segment) {
             (Value::Object(entries), Segment::Key(key)) => entries.get(key),
@@ -99,7 +99,7 @@ impl Path {
         })
     }
 
-    /// What stands at this place, to be changed.
+    /// The value at this path, to be changed.
     pub fn get_mut<'a>(&self, state: &'a mut Value) -> Option<&'a mut Value> {
         self.0.iter().try_fold(state, |here, segment| match (here, segment) {
             (Value::Object(entries), Segment::Key(key)) => entries.get_mut(key),
@@ -115,7 +115,7 @@ impl FromIterator<Segment> for Path {
     }
 }
 
-/// Written as `/a/0/b`, escaped as a JSON pointer is, with long keys cut; the root is `/`.
+/// Written as `/a/0/b`, escaped like a JSON pointer, with long keys truncated; the root is `/`.
 impl fmt::Display for Path {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         if self.is_root() {
@@ -223,7 +223,7 @@ mod tests {
     }
 
     #[test]
-    fn anything_else_is_no_path() {
+    fn other_json_values_are_not_paths() {
         for bad in [r#""a.b""#, "null", "3", "{}", "[-1]", "[1.0]", "[1.5]", "[null]", "[true]", r#"[["a"]]"#, "[1e30]"]
         {
             assert!(serde_json::from_str::<Path>(bad).is_err(), "{bad}");
@@ -254,7 +254,7 @@ mod tests {
     }
 
     #[test]
-    fn a_lookup_never_takes_a_key_for_an_index() {
+    fn a_key_is_never_used_as_an_index() {
         let state = json!({"a": [10, {"0": 20}]});
         assert_eq!(Path::keys(["a"]).index(1).key("0").get(&state), Some(&json!(20)));
         assert_eq!(Path::root().get(&state), Some(&state));

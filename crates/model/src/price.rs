@@ -1,11 +1,11 @@
-//! What tokens cost.
+//! Prices of tokens.
 
 use serde::{Deserialize, Serialize};
 
 use crate::answer::Usage;
 use crate::money::{self, Money};
 
-/// What a million tokens cost, in dollars.
+/// Prices in dollars per million tokens.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Price {
@@ -15,10 +15,10 @@ pub struct Price {
     /// Tokens received.
     #[serde(default, with = "money::decimal")]
     pub output: Money,
-    /// Tokens read from the provider's cache; as tokens sent if nothing is said.
+    /// Tokens read from the provider's cache; the price of tokens sent if absent.
     #[serde(default, skip_serializing_if = "Option::is_none", with = "money::decimal::option")]
     pub cache_read: Option<Money>,
-    /// Tokens written to the provider's cache; as tokens sent if nothing is said.
+    /// Tokens written to the provider's cache; the price of tokens sent if absent.
     #[serde(default, skip_serializing_if = "Option::is_none", with = "money::decimal::option")]
     pub cache_write: Option<Money>,
 }
@@ -26,7 +26,7 @@ pub struct Price {
 const MILLION: i128 = 1_000_000;
 
 impl Price {
-    /// Whether nothing costs anything.
+    /// Whether all prices are zero.
     pub fn is_free(&self) -> bool {
         let read = self.cache_read.unwrap_or_default();
         self.input.is_zero()
@@ -35,33 +35,35 @@ impl Price {
             && self.cache_write.unwrap_or_default().is_zero()
     }
 
-    /// What a call costs at most that sends and receives no more than this, whatever its provider's cache does.
+    /// The most that a call can cost that sends and receives at most this many tokens, however the provider's cache is used.
     pub fn bound(&self, input_tokens: u64, output_tokens: u64) -> Money {
         let worst = [self.cache_read, self.cache_write].into_iter().flatten().fold(self.input, Money::max);
         let uncached = Self { input: worst, output: self.output, cache_read: None, cache_write: None };
         uncached.cost(&Usage { input_tokens, output_tokens, ..Usage::default() })
     }
 
-    /// The most tokens that can be received, up to `wanted`, if a call that sends this many must not cost more than `money`; none if
-    /// sending alone costs more.
+    /// The number of tokens, up to `wanted`, that a call can receive without costing more than `money` if it sends `input_tokens`; `None`
+    /// if sending alone costs more.
     pub fn affordable(&self, input_tokens: u64, wanted: u64, money: Money) -> Option<u64> {
         let fits = |output_tokens: u64| self.bound(input_tokens, output_tokens) <= money;
         if !fits(0) {
             return None;
         }
-        // The greatest number that fits, between one that does and one that may not.
-        let (mut low, mut high) = (0, wanted);
+        // Binary search for the greatest number that fits.
+        let mut low = 0;
+        let mut high = wanted;
         while low < high {
             let middle = low + (high - low).div_ceil(2);
-            match fits(middle) {
-                true => low = middle,
-                false => high = middle - 1,
+            if fits(middle) {
+                low = middle;
+            } else {
+                high = middle - 1;
             }
         }
         Some(low)
     }
 
-    /// What this use costs, rounded up to a whole nano-dollar: nothing is given away.
+    /// The cost of this usage, rounded up to a whole nano-dollar.
     pub fn cost(&self, usage: &Usage) -> Money {
         let cached = usage.cache_read_tokens.saturating_add(usage.cache_write_tokens);
         let plain = usage.input_tokens.saturating_sub(cached);
@@ -74,7 +76,7 @@ impl Price {
         let product = |(tokens, price): (u64, Money)| i128::from(tokens).saturating_mul(i128::from(price.nanos()));
         let millionths = parts.into_iter().map(product).fold(0_i128, i128::saturating_add);
         let nanos = millionths.saturating_add(MILLION - 1) / MILLION;
-        // What no longer fits is the greatest amount there is.
+        // A cost that overflows is the largest amount.
         Money::from_nanos(i64::try_from(nanos).unwrap_or(i64::MAX)).unwrap_or_default()
     }
 }
@@ -97,7 +99,7 @@ mod tests {
     }
 
     #[test]
-    fn the_bound_holds_whatever_the_cache_does_and_no_affordable_call_is_above_it() {
+    fn the_bound_holds_for_every_use_of_the_cache_and_for_every_affordable_call() {
         let price = Price {
             input: "3".parse().unwrap(),
             output: "15".parse().unwrap(),
@@ -121,7 +123,7 @@ mod tests {
         let one = Usage { input_tokens: 1, ..Usage::default() };
         assert_eq!(price.cost(&one).nanos(), 1);
         assert_eq!(price.cost(&Usage::default()).nanos(), 0);
-        let dear = Price { input: Money::from_nanos(i64::MAX).unwrap(), ..Price::default() };
-        assert_eq!(dear.cost(&Usage { input_tokens: u64::MAX, ..Usage::default() }).nanos(), i64::MAX);
+        let expensive = Price { input: Money::from_nanos(i64::MAX).unwrap(), ..Price::default() };
+        assert_eq!(expensive.cost(&Usage { input_tokens: u64::MAX, ..Usage::default() }).nanos(), i64::MAX);
     }
 }

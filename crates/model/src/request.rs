@@ -1,8 +1,8 @@
-//! What is asked of a thread, by a person, a program or another thread.
+//! Requests to a thread, from a person, a program or another thread.
 //!
-//! A request that can't be served at once waits in the thread's inbox until the holder of the lease consumes it. Consuming one leaves its
-//! id and its verdict in the log ([`Answered`]), so that its sender can wait for it, and so that a request that is sent again is answered
-//! from the record and not served a second time.
+//! A request that can't be handled at once waits in the thread's inbox until the lease holder consumes it. Consuming it records its id and
+//! its verdict in the log ([`Answered`]), so that its sender can wait for it, and so that a request that is sent again is answered
+//! from the record and not handled twice.
 
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
@@ -14,31 +14,31 @@ use crate::message::{Message, Role};
 use crate::status::Status;
 use crate::time::Timestamp;
 
-/// What is asked of a thread.
+/// A request to a thread.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(tag = "kind", rename_all = "snake_case")]
 pub enum Request {
-    /// Start a run with this input, after the runs that were asked for before.
+    /// Start a run with this input, after the runs that were requested before.
     Send(Input),
-    /// Go on with a thread that is suspended, was lost or has ended. Never left in an inbox: refused while the thread is held.
+    /// Resume a thread that is suspended, was lost or has ended. Never queued in an inbox: refused while the thread is leased.
     Resume(Input),
-    /// Record whether a call may be made.
+    /// Approve or deny a call.
     Decide(Decision),
-    /// Record what became of a call whose outcome is unknown.
+    /// Resolve a call whose outcome is unknown.
     Settle(Decision),
     /// Raise limits.
     Raise {
-        /// The limits that are higher from now on.
+        /// The new limits; absent ones stay.
         limits: Limits,
     },
-    /// Give the thread another title.
+    /// Change the thread's title.
     Rename {
         /// The title.
         title: String,
     },
-    /// Stop when nothing is lost by it.
+    /// Stop at the next point where no work is lost.
     Cancel,
-    /// Stop now.
+    /// Stop at once.
     Kill,
     /// A child of the thread has ended.
     ChildSettled(ChildEnd),
@@ -68,42 +68,42 @@ pub enum RequestKind {
     ChildSettled,
 }
 
-/// What starts a run.
+/// The input of a run.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Input {
-    /// What is said; a message whose id the thread already has is the same message sent again.
+    /// The messages; one with an id that the thread already has is a repetition.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub messages: Vec<Message>,
     /// A state that replaces the thread's.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub state: Option<Value>,
-    /// Limits that are higher from now on.
+    /// Limits to raise.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub raise: Option<Limits>,
-    /// Where the run comes from.
+    /// What started the run.
     #[serde(default)]
     pub origin: Origin,
 }
 
-/// Where a run comes from.
+/// What started a run.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(from = "String", into = "String")]
 pub enum Origin {
-    /// A person or a program sent something.
+    /// A person or a program sent input.
     #[default]
     User,
     /// A thread started this one as its child.
     Subagent,
-    /// The thread took over from another one of its chain.
+    /// The thread is the successor of another one in its chain.
     Continuation,
-    /// The run was recorded for a thread whose own process did not live to begin it.
+    /// The run was recorded for a thread whose process died before it could start it.
     Recovery,
-    /// Something else, named by its sender.
+    /// Another source, named by the sender.
     Other(String),
 }
 
 impl Origin {
-    /// The word for it, as recorded.
+    /// Its name, as recorded.
     pub fn as_str(&self) -> &str {
         match self {
             Self::User => "user",
@@ -142,7 +142,7 @@ pub struct ChildEnd {
     pub end_thread_id: ThreadId,
     /// How it ended.
     pub status: Status,
-    /// What it returned.
+    /// Its outputs.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub outputs: Option<Value>,
 }
@@ -152,11 +152,11 @@ pub struct ChildEnd {
 pub struct Posted {
     /// The thread it is for.
     pub thread: ThreadId,
-    /// Its sender's name for it; posted twice it is one request.
+    /// The sender's id for it; a request that is posted twice under one id is handled once.
     pub id: RequestId,
     /// When it was posted, by the sender's clock.
     pub at: Timestamp,
-    /// What is asked.
+    /// The request.
     pub request: Request,
 }
 
@@ -165,31 +165,31 @@ pub struct Posted {
 pub struct Answered {
     /// The request.
     pub request_id: RequestId,
-    /// What kind it was.
+    /// Its kind.
     pub kind: RequestKind,
-    /// What became of it.
+    /// The verdict.
     pub verdict: Verdict,
     /// Why it was not applied.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub why: Option<String>,
 }
 
-/// What became of a request.
+/// The result of a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Verdict {
-    /// It was done, with the changeset that says so.
+    /// It was applied, in the changeset with the verdict.
     Applied,
-    /// It changes nothing: what it asks for is the case already.
+    /// It had no effect: the requested state already held.
     Unchanged,
-    /// It can't be done.
+    /// It can't be applied.
     Refused,
     /// It was not sealed with a key that may sign for the thread, and was dropped.
     Unsealed,
 }
 
 impl Request {
-    /// What kind it is.
+    /// Its kind.
     pub fn kind(&self) -> RequestKind {
         match self {
             Self::Send(_) => RequestKind::Send,
@@ -206,7 +206,7 @@ impl Request {
 }
 
 impl RequestKind {
-    /// The word for it, as stored and shown.
+    /// Its name, as stored and shown.
     pub fn as_str(self) -> &'static str {
         match self {
             Self::Send => "send",
@@ -221,7 +221,7 @@ impl RequestKind {
         }
     }
 
-    /// Whether a lease can't be released while such a request waits: only a run consumes it.
+    /// Whether the lease must not be released while such a request waits: only a run consumes it.
     pub fn holds_lease(self) -> bool {
         self == Self::Send
     }
@@ -251,35 +251,49 @@ impl Input {
         Self::messages(vec![Message::text(Role::User, text)])
     }
 
-    /// Some messages of a user.
+    /// Several messages of a user.
     pub fn messages(messages: Vec<Message>) -> Self {
         Self { messages, ..Self::default() }
     }
 
-    /// Nothing new: what is open is finished.
+    /// No new input: the run finishes what is open.
     pub fn nothing() -> Self {
         Self::default()
     }
 
-    /// Nothing new: a thread goes on that took over from another one.
+    /// No new input: the run of a successor.
     pub fn continuing() -> Self {
         Self { origin: Origin::Continuation, ..Self::default() }
     }
 
-    /// The same, with higher limits from now on.
+    /// The same input, with limits to raise.
     #[must_use]
     pub fn raising(self, raise: Limits) -> Self {
         Self { raise: Some(raise), ..self }
     }
 
-    /// Whether it says nothing; higher limits only let the thread go on with what it was doing.
+    /// Whether it has no messages and no state; raised limits alone only let the thread continue its work.
     pub fn is_empty(&self) -> bool {
         self.messages.is_empty() && self.state.is_none()
     }
 
-    /// Whether a thread goes on that took over from another one.
+    /// Whether it is the first input of a successor.
     pub fn is_continuing(&self) -> bool {
         self.origin == Origin::Continuation
+    }
+}
+
+impl From<&str> for Input {
+    /// One message of a user.
+    fn from(text: &str) -> Self {
+        Self::text(text)
+    }
+}
+
+impl From<String> for Input {
+    /// One message of a user.
+    fn from(text: String) -> Self {
+        Self::text(text)
     }
 }
 

@@ -1,4 +1,4 @@
-//! A run: one activation of a thread, and what is recorded of it.
+//! A run: one activation of a thread, and its record.
 
 use serde::{Deserialize, Serialize};
 
@@ -8,68 +8,68 @@ use crate::limits::Cost;
 use crate::status::{RunStatus, Status};
 use crate::time::Timestamp;
 
-/// What failed, when a run ended in an error.
+/// The failure of a run that ended in an error.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Failure {
-    /// What kind of failure it is.
+    /// Its class.
     pub class: FailureClass,
-    /// What went wrong, without the words that the class stands for.
+    /// The details, without the phrase that the class stands for.
     pub why: String,
 }
 
-/// What kind of failure ended a run.
+/// The class of a failure that ended a run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum FailureClass {
-    /// The model could not be reached or failed, however often it was asked.
+    /// The model could not be reached or failed, after all retries.
     ModelFailed,
-    /// The provider limits the rate.
+    /// Rate limited by the provider.
     ModelRateLimited,
-    /// The answer broke off.
+    /// The answer was cut off.
     ModelCut,
-    /// The outside engine does not know the session.
+    /// The external engine no longer knows the session.
     ModelSessionRefused,
     /// The provider refused the request.
     ModelRefused,
     /// The model declined to answer.
     ModelDeclined,
-    /// The answer had more tokens than it may have.
+    /// The answer reached the maximum number of tokens.
     ModelLength,
-    /// Something else than the model failed: the store, the disk, this program.
+    /// Something other than the model failed: the store, the disk, this program.
     Engine,
 }
 
 impl FailureClass {
-    /// Whether the model failed, and not what runs it.
+    /// Whether the model failed, rather than the engine.
     pub fn is_of_model(self) -> bool {
         self != Self::Engine
     }
 }
 
-/// What a changeset says about its run. Present on the first changeset of a run and on its last.
+/// The description of a run in a changeset. Present on the first changeset of a run and on its last.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct RunMeta {
     /// The agent that runs.
     pub agent_id: AgentId,
-    /// Who started it: `user`, `subagent`, `internal` and so on.
+    /// What started it: `user`, `subagent`, `internal` and so on.
     pub origin: String,
-    /// Where the run stands.
+    /// Its status.
     pub status: RunStatus,
-    /// An engine makes the run under a lease; otherwise it is its writer's own and never settled by an engine.
+    /// Whether an engine executes the run under a lease; otherwise its writer owns it, and no engine ever ends it.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub held: bool,
-    /// The thread that asked for it.
+    /// The thread that requested it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub parent_thread_id: Option<ThreadId>,
-    /// Why it ended, in a word.
+    /// Why it ended, as a stable code.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub termination_code: Option<String>,
-    /// Why it ended, in a sentence.
+    /// Why it ended, as a sentence.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub termination_detail: Option<String>,
-    /// What failed, if it ended in an error.
+    /// The failure, if it ended in an error.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub failure: Option<Failure>,
     /// The request that started it.
@@ -81,16 +81,16 @@ pub struct RunMeta {
     /// Tokens received.
     #[serde(default)]
     pub output_tokens: u64,
-    /// The thread's status after this run, when the termination code does not tell.
+    /// The thread's status after this run, if it does not follow from the termination code.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub outcome: Option<Status>,
-    /// What the run used beyond tokens; of a run that waited, since it went on.
+    /// Usage of the run beyond tokens; for a run that was suspended, since it was resumed.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub cost: Option<Cost>,
-    /// The configuration it runs under.
+    /// The hash of its configuration.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub config: Option<Digest>,
-    /// The system prompt it runs under, for comparing only.
+    /// The hash of its system prompt, for comparison only.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub system: Option<Digest>,
 }
@@ -117,7 +117,7 @@ impl RunMeta {
         }
     }
 
-    /// The same run, ended for the reason `termination_code`.
+    /// The same run, ended with `termination_code`.
     #[must_use]
     pub fn finished(mut self, termination_code: impl Into<String>) -> Self {
         self.status = RunStatus::Done;
@@ -138,13 +138,13 @@ impl RunMeta {
         }
     }
 
-    /// The same run, made by an engine under a lease.
+    /// The same run, executed by an engine under a lease.
     #[must_use]
     pub fn under_lease(self) -> Self {
         Self { held: true, ..self }
     }
 
-    /// What the run used, tokens included.
+    /// The usage of the run, including tokens.
     pub fn total_cost(&self) -> Cost {
         let mut cost = self.cost.clone().unwrap_or_default();
         cost.input_tokens = cost.input_tokens.max(self.input_tokens);
@@ -158,34 +158,34 @@ impl RunMeta {
 pub struct RunRecorded {
     /// The run.
     pub run_id: RunId,
-    /// The run it belongs under.
+    /// Its parent run.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub parent_run_id: Option<RunId>,
-    /// What is said of it.
+    /// Its description.
     pub meta: RunMeta,
 }
 
-/// One run as the index shows it.
+/// A run, as the index shows it.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Run {
     /// The run.
     pub run_id: RunId,
     /// The thread it ran on.
     pub thread_id: ThreadId,
-    /// The run it belongs under; written once.
+    /// Its parent run; written once.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub parent_run_id: Option<RunId>,
-    /// The latest word on it.
+    /// Its latest description.
     #[serde(flatten)]
     pub meta: RunMeta,
-    /// When it was first heard of.
+    /// When its first record was written.
     pub created_at: Timestamp,
-    /// When it was last heard of.
+    /// When its last record was written.
     pub updated_at: Timestamp,
 }
 
 impl Run {
-    /// The record after `recorded` was heard at `at`. What says where a run came from is written once.
+    /// The run after the record of `at`. The fields that describe where a run came from are written once.
     pub fn upsert(before: Option<Self>, thread_id: &ThreadId, recorded: &RunRecorded, at: Timestamp) -> Self {
         let mut run = Self {
             run_id: recorded.run_id.clone(),

@@ -1,14 +1,14 @@
-//! How long what stands in a thread's state lives.
+//! Lifetimes of the values in a thread's state.
 //!
-//! Owns which path has which scope, where values of a tool call are kept, and the patches that clean up. When those
-//! patches are committed belongs to whoever runs the thread: the run's with its preparation, the call's with its result.
+//! Defines which path has which scope, where the values of a tool call are kept, and the cleanup patches. The engine decides when
+//! those patches are committed: a run's with its preparation, a call's with its result.
 //!
-//! - Scopes are declared by path; the deepest declaration around a place counts, and an undeclared place is
+//! - Scopes are declared by path. The declaration with the longest matching path counts, and an undeclared path is
 //!   [`Scope::Thread`].
-//! - What to clean is judged on the folded state, never on a snapshot alone, so values of a run that was killed go too.
-//! - A call's values stand under `__tool_call_scope` and the call's id, which is one key whatever characters it has.
-//! - A declaration can't ask for what cleaning would break: the root, an element of an array (the others would move up),
-//!   a place inside `__tool_call_scope`, or a Thread-scoped place inside a Run-scoped one.
+//! - Cleanup looks at the folded state, never at a snapshot alone, so values of a run that was killed are deleted too.
+//! - The values of a call are under `__tool_call_scope` and the call's id, which is one key even if it contains dots or slashes.
+//! - Paths that cleanup would break can't be declared: the root, an element of an array (the elements after it would move),
+//!   a path inside `__tool_call_scope`, or a Thread-scoped path inside a Run-scoped one.
 //!
 //! ```text
 //! declared                                 kept at
@@ -26,7 +26,7 @@ use crate::op::Op;
 use crate::patch::Patch;
 use crate::path::{Path, Segment};
 
-/// The key under which the values of tool calls are kept.
+/// The key that holds the values of tool calls.
 pub const TOOL_CALL_KEY: &str = "__tool_call_scope";
 
 /// The source of the patch that cleans up before a run.
@@ -48,13 +48,13 @@ pub enum Scope {
     ToolCall,
 }
 
-/// The scope of a place and of everything inside it.
+/// The scope of a path and everything below it.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Declaration {
-    /// The place, made of keys only.
+    /// The path, made of keys only.
     pub path: Path,
-    /// How long values there live.
+    /// The lifetime of the values there.
     pub scope: Scope,
 }
 
@@ -67,35 +67,35 @@ pub struct Scopes(Vec<Declaration>);
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum ScopeError {
     /// The root can't be cleaned up.
-    #[error("the whole state can't be {scope:?}-scoped: declare the places inside it")]
+    #[error("the whole state can't be {scope:?}-scoped: declare paths inside it")]
     Root {
-        /// The scope that was asked for.
+        /// The requested scope.
         scope: Scope,
     },
-    /// A place in an array can't be declared.
+    /// A path into an array can't be declared.
     #[error("`{path}` can't be declared: its path has an index, and elements of an array move when one is deleted")]
     Indexed {
-        /// The place.
+        /// The path.
         path: Path,
     },
-    /// What is inside `__tool_call_scope` has its scope from there.
+    /// The scope of everything inside `__tool_call_scope` is fixed.
     #[error("`{path}` can't be declared: everything inside `{TOOL_CALL_KEY}` belongs to its tool call")]
     Reserved {
-        /// The place.
+        /// The path.
         path: Path,
     },
-    /// The place already has another scope.
+    /// The path already has another scope.
     #[error("`{path}` is already declared with another scope")]
     Redeclared {
-        /// The place.
+        /// The path.
         path: Path,
     },
-    /// Cleaning the outer place would delete the inner one, which should live on.
+    /// Cleanup of the outer path would delete the inner one, which should be kept.
     #[error("`{inner}` can't outlive the run inside `{outer}`, which is deleted with it")]
     Outlives {
-        /// The Thread-scoped place.
+        /// The Thread-scoped path.
         inner: Path,
-        /// The Run-scoped place around it.
+        /// The Run-scoped path around it.
         outer: Path,
     },
 }
@@ -122,13 +122,13 @@ impl Scopes {
         Self(Vec::new())
     }
 
-    /// What document 003 declares: `__run` and `stop_policy_runtime` inside `__kernel` are Run-scoped.
+    /// The built-in declarations: `__run` and `__kernel.stop_policy_runtime` are Run-scoped.
     pub fn builtin() -> Self {
         let run = |path| Declaration { path, scope: Scope::Run };
         Self(vec![run(Path::keys(["__run"])), run(Path::keys(["__kernel", "stop_policy_runtime"]))])
     }
 
-    /// Declares the scope of a place and of everything inside it; saying the same again changes nothing.
+    /// Declares the scope of a path and everything below it; declaring the same again has no effect.
     pub fn declare(&mut self, path: Path, scope: Scope) -> Result<(), ScopeError> {
         if path.is_root() && scope != Scope::Thread {
             return Err(ScopeError::Root { scope });
@@ -154,12 +154,12 @@ impl Scopes {
         Ok(())
     }
 
-    /// What has been declared, in order.
+    /// The declarations, in order.
     pub fn declarations(&self) -> &[Declaration] {
         &self.0
     }
 
-    /// The scope of a place.
+    /// The scope of a path.
     pub fn scope_of(&self, path: &Path) -> Scope {
         if path.starts_with(&tool_calls()) {
             return Scope::ToolCall;
@@ -169,8 +169,8 @@ impl Scopes {
         deepest.map(|known| known.scope).unwrap_or_default()
     }
 
-    /// Where a write to `path` goes: a ToolCall-scoped place of `call` is kept under the call, every other one where it
-    /// is. Without a call there is nothing to keep it under, so it stays where it is too.
+    /// The path that a write to `path` uses: a ToolCall-scoped path of `call` is moved below the call, every other one is unchanged.
+    /// Without a call there is nowhere to move it to, so it is unchanged too.
     pub fn route(&self, path: &Path, call: Option<&CallId>) -> Path {
         match call {
             Some(call) if !path.starts_with(&tool_calls()) && self.scope_of(path) == Scope::ToolCall => {
@@ -180,7 +180,7 @@ impl Scopes {
         }
     }
 
-    /// The patch that deletes every Run-scoped place that is present in the folded `state`, if there is one.
+    /// The patch that deletes every Run-scoped path that exists in the folded `state`; `None` if there is none.
     pub fn run_cleanup(&self, state: &Value) -> Option<Patch> {
         let run_scoped = || self.0.iter().filter(|known| known.scope == Scope::Run).map(|known| &known.path);
         let inside_another = |path: &Path| run_scoped().any(|outer| outer != path && path.starts_with(outer));
@@ -189,12 +189,12 @@ impl Scopes {
     }
 }
 
-/// Where what `call` writes to `path` is kept.
+/// The path at which `call` keeps what it writes to `path`.
 pub fn tool_call_path(call: &CallId, path: &Path) -> Path {
     tool_calls().key(call.as_str()).join(path)
 }
 
-/// The patch that deletes everything `call` has kept in the folded `state`, if there is anything.
+/// The patch that deletes everything that `call` keeps in the folded `state`; `None` if there is nothing.
 pub fn call_cleanup(state: &Value, call: &CallId) -> Option<Patch> {
     let kept = tool_call_path(call, &Path::root());
     kept.get(state)?;
@@ -215,7 +215,9 @@ impl TryFrom<Vec<Declaration>> for Scopes {
 
     fn try_from(declarations: Vec<Declaration>) -> Result<Self, ScopeError> {
         let mut scopes = Self::none();
-        declarations.into_iter().try_for_each(|known| scopes.declare(known.path, known.scope))?;
+        for declaration in declarations {
+            scopes.declare(declaration.path, declaration.scope)?;
+        }
         Ok(scopes)
     }
 }
@@ -247,7 +249,7 @@ mod tests {
     }
 
     #[test]
-    fn the_deepest_declaration_counts_and_the_rest_is_thread_scoped() {
+    fn the_longest_declared_path_counts_and_the_rest_is_thread_scoped() {
         let mut scopes = Scopes::builtin();
         scopes.declare(Path::keys(["__kernel"]), Scope::Thread).unwrap();
         scopes.declare(Path::keys(["scratch"]), Scope::ToolCall).unwrap();
@@ -266,7 +268,7 @@ mod tests {
 
     /// A killed run left its values in patches, and the next run found them.
     #[test]
-    fn run_cleanup_sees_what_only_patches_wrote() {
+    fn run_cleanup_deletes_values_that_only_patches_wrote() {
         let base = json!({"notes": 1});
         let set = |path, value| Op::Set { path, value };
         let of_killed_run = Patch::new(vec![
@@ -284,7 +286,7 @@ mod tests {
     }
 
     #[test]
-    fn a_run_scoped_place_inside_another_is_deleted_once() {
+    fn a_run_scoped_path_inside_another_is_deleted_once() {
         let mut scopes = Scopes::none();
         scopes.declare(Path::keys(["a", "b"]), Scope::Run).unwrap();
         scopes.declare(Path::keys(["a"]), Scope::Run).unwrap();
@@ -292,12 +294,13 @@ mod tests {
         assert_eq!(cleanup.ops, [Op::Delete { path: Path::keys(["a"]) }]);
     }
 
-    /// A call id with a dot became nested keys, and the clean-up of one call missed them.
+    /// A call id with a dot became nested keys, and the cleanup of the call missed them.
     #[test]
-    fn a_call_id_with_dots_is_one_key_and_goes_with_its_call() {
+    fn a_call_id_with_dots_is_one_key_and_is_cleaned_up_with_its_call() {
         let mut scopes = Scopes::none();
         scopes.declare(Path::keys(["scratch"]), Scope::ToolCall).unwrap();
-        let (one, two) = (call("call.1/x"), call("call"));
+        let one = call("call.1/x");
+        let two = call("call");
         let path = scopes.route(&Path::keys(["scratch", "n"]), Some(&one));
         assert_eq!(path, Path::keys([TOOL_CALL_KEY, "call.1/x", "scratch", "n"]));
         assert_eq!(scopes.route(&path, Some(&two)), path);
@@ -314,7 +317,7 @@ mod tests {
     }
 
     #[test]
-    fn declarations_that_cleaning_would_break_are_refused() {
+    fn declarations_that_cleanup_would_break_are_refused() {
         for (list, code) in [
             (json!([{"path": [], "scope": "run"}]), "can't be Run-scoped"),
             (json!([{"path": ["a", 0], "scope": "run"}]), "has an index"),

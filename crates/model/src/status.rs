@@ -1,4 +1,4 @@
-//! Where a thread and a run stand, and the one table of what may follow what.
+//! The status of a thread and of a run, and the table of allowed transitions.
 
 use std::fmt;
 
@@ -6,37 +6,37 @@ use serde::{Deserialize, Serialize};
 
 use crate::error::{Classify, Kind};
 
-/// Where a thread stands.
+/// The status of a thread.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Status {
-    /// It exists; nothing has run.
+    /// It exists; nothing has run yet.
     Created,
     /// A run is active.
     Running,
-    /// A run stopped and waits for somebody.
+    /// The run is suspended and waits for a person.
     Suspended,
-    /// The last run ended well.
+    /// The last run ended successfully.
     Completed,
-    /// The last run ended, and something in it had failed.
+    /// The last run ended, but something in it had failed.
     CompletedWithErrors,
     /// The last run failed.
     Error,
-    /// Somebody stopped it.
+    /// It was cancelled.
     Cancelled,
-    /// Somebody ended it by force.
+    /// It was killed.
     Killed,
-    /// Another thread goes on in its place; nothing follows here.
+    /// It was handed off to a successor; nothing follows in this thread.
     Continued,
 }
 
-/// A change of status that the table does not have.
+/// A transition that the table does not allow.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("a thread that is {from} can't become {to}")]
 pub struct InvalidTransition {
-    /// Where the thread stands.
+    /// The current status.
     pub from: Status,
-    /// Where it was to go.
+    /// The refused status.
     pub to: Status,
 }
 
@@ -51,8 +51,8 @@ impl Classify for InvalidTransition {
 
     fn hint(&self) -> Option<String> {
         match self.from {
-            Status::Continued => Some("go on with the thread that continues it".to_owned()),
-            Status::Running => Some("the active run must finish or be settled first".to_owned()),
+            Status::Continued => Some("use the thread that continues it".to_owned()),
+            Status::Running => Some("the active run must end first".to_owned()),
             _ => None,
         }
     }
@@ -72,12 +72,12 @@ impl Status {
         Self::Continued,
     ];
 
-    /// Whether the thread has come to an end, for now.
+    /// Whether the thread has ended, until it is resumed.
     pub fn is_terminal(self) -> bool {
         !matches!(self, Self::Created | Self::Running | Self::Suspended)
     }
 
-    /// Whether a thread that stands here may go to `next`. Staying is always allowed, except that `continued` takes nothing.
+    /// Whether a thread with this status may change to `next`. Staying is always allowed, except that nothing may follow `continued`.
     pub fn may_become(self, next: Self) -> bool {
         use Status::{Cancelled, Continued, Created, Killed, Running, Suspended};
         match (self, next) {
@@ -91,12 +91,12 @@ impl Status {
         }
     }
 
-    /// The status after a change to `next`, if the table has it.
+    /// The status after a change to `next`, if that is allowed.
     pub fn become_(self, next: Self) -> Result<Self, InvalidTransition> {
         if self.may_become(next) { Ok(next) } else { Err(InvalidTransition { from: self, to: next }) }
     }
 
-    /// The word for it, as stored and shown.
+    /// Its name, as stored and shown.
     pub fn as_str(self) -> &'static str {
         match self {
             Self::Created => "created",
@@ -123,29 +123,30 @@ impl std::str::FromStr for Status {
 
     fn from_str(text: &str) -> Result<Self, String> {
         let known = Self::ALL.map(Self::as_str).join(", ");
-        Self::ALL.into_iter().find(|s| s.as_str() == text).ok_or(format!("`{text}` is no status; there are {known}"))
+        let status = Self::ALL.into_iter().find(|status| status.as_str() == text);
+        status.ok_or_else(|| format!("`{text}` is not a status; use one of {known}"))
     }
 }
 
-/// Where a run stands.
+/// The status of a run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum RunStatus {
     /// It is active.
     Running,
-    /// It waits for somebody.
+    /// It is suspended.
     Waiting,
-    /// It is over.
+    /// It has ended.
     Done,
 }
 
 impl RunStatus {
-    /// Whether a run that stands here may go to `next`; a run that is done stays so.
+    /// Whether a run with this status may change to `next`; a run that has ended stays so.
     pub fn may_become(self, next: Self) -> bool {
         self == next || self != Self::Done
     }
 
-    /// The word for it, as stored and shown.
+    /// Its name, as stored and shown.
     pub fn as_str(self) -> &'static str {
         match self {
             Self::Running => "running",
@@ -160,7 +161,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_transition_table_is_exactly_this() {
+    fn the_transition_table_is_complete() {
         let allowed = |from: Status| -> Vec<&str> {
             Status::ALL.into_iter().filter(|to| *to != from && from.may_become(*to)).map(Status::as_str).collect()
         };

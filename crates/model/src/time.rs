@@ -1,4 +1,4 @@
-//! Time as a claim: when somebody says something happened. Order is told by versions and sequence numbers, never by time.
+//! Time as a claim: when its writer says that something happened. Versions and sequence numbers define the order, never time.
 
 use std::fmt;
 use std::str::FromStr;
@@ -9,13 +9,13 @@ use serde::{Deserialize, Deserializer, Serialize, Serializer};
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Timestamp(i64);
 
-/// A text that is no time in UTC.
+/// A text that is not a UTC time.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("`{0}` is not a time such as 2026-11-15T03:28:58.123456Z")]
 pub struct InvalidTimestamp(pub String);
 
 impl Timestamp {
-    /// The moment this many microseconds after 1970, cut to the years that can be written.
+    /// The time `micros` microseconds after 1970, clamped to the years that can be written.
     pub fn from_micros(micros: i64) -> Self {
         let clamp = |t: jiff::Timestamp| t.as_microsecond();
         Self(micros.clamp(clamp(jiff::Timestamp::UNIX_EPOCH), clamp(jiff::Timestamp::MAX)))
@@ -26,7 +26,7 @@ impl Timestamp {
         self.0
     }
 
-    /// The same moment without its fraction of a second.
+    /// The same time without its fraction of a second.
     pub fn whole_seconds(self) -> Self {
         Self(self.0 - self.0.rem_euclid(1_000_000))
     }

@@ -1,8 +1,8 @@
-//! The contract of a tool: what it is, how it is started, and what can be known of a call that nobody saw end.
+//! The contract of a tool: its definition, how a call is dispatched, and how an unknown outcome is reconciled.
 //!
-//! A call is dispatched in two steps, so that an intent can be committed in between: [`Tool::start`] makes everything ready
-//! and does nothing to the world; [`Started::dispatch`] does it. What was started and dropped never ran. After a crash
-//! [`Tool::reconcile`] is asked what became of a call whose intent is on record and whose outcome is not.
+//! A call is dispatched in two steps, so that an intent can be committed in between: [`Tool::start`] prepares everything without any
+//! outside effect; [`Started::dispatch`] executes it. A call that was started and dropped never ran. After a crash,
+//! [`Tool::reconcile`] is asked for the outcome of a call that has a recorded intent and no recorded outcome.
 
 mod function;
 
@@ -21,12 +21,12 @@ use crate::patch::Patch;
 
 pub use function::Function;
 
-/// What a tool is, as a model is told and as is recorded.
+/// The definition of a tool, as it is sent to the model and recorded.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct ToolSpec {
-    /// What a model calls it.
+    /// Its name, by which a model calls it.
     pub name: String,
-    /// What it is for.
+    /// Its purpose.
     pub description: String,
     /// The JSON Schema of its arguments.
     pub input_schema: Value,
@@ -37,7 +37,7 @@ pub struct ToolSpec {
     /// How much harm it can do.
     #[serde(default)]
     pub risk: Risk,
-    /// SHA-256 of its definition, so that a changed tool is noticed.
+    /// SHA-256 of its definition, so that a change is noticed.
     pub hash: Digest,
 }
 
@@ -45,42 +45,42 @@ pub struct ToolSpec {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Risk {
-    /// Nothing that matters.
+    /// No harm.
     #[default]
     Safe,
-    /// It changes what belongs to the project.
+    /// It changes the project.
     Write,
-    /// It reaches other machines or other people's things.
+    /// It reaches other machines or things outside the project.
     External,
-    /// What it does can't be undone, or it can do anything; somebody must have acknowledged that.
+    /// Its effect can't be undone, or it can do anything; a person must have acknowledged that.
     Dangerous,
 }
 
-/// A command of a user, declared as a tool.
+/// A user's command, declared as a tool.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct CommandSpec {
-    /// What a model calls it.
+    /// Its name, by which a model calls it.
     pub name: String,
-    /// What it is for.
+    /// Its purpose.
     pub description: String,
     /// The JSON Schema of its arguments.
     pub input_schema: Value,
-    /// The program and its arguments. `{input:k}` stands for the call's argument `k`; an argument with `{input:k?}` is left out if
-    /// there is none. Put `--` before values that must not be taken for options.
+    /// The program and its arguments. `{input:k}` stands for the call's argument `k`; an argument with `{input:k?}` is omitted if the
+    /// call has no `k`. Put `--` before values that must not be taken for options.
     pub command: Vec<String>,
-    /// What the program is given to read.
+    /// The program's standard input.
     pub stdin: Stdin,
-    /// How long it may take.
+    /// The timeout of a call.
     pub timeout_seconds: u64,
-    /// How much of what it prints is kept.
+    /// How much of its output is kept.
     pub output_bytes_max: u64,
-    /// The variables that it may see.
+    /// The environment variables it may see.
     pub environment: Vec<String>,
-    /// Where it is started, relative to the project; absent means there.
+    /// Its working folder, relative to the project; absent means the project itself.
     pub working_folder: Option<String>,
     /// How often it may run for one call.
     pub class: EffectClass,
-    /// The command that knows what became of a call.
+    /// The command that reports the outcome of an earlier call.
     pub reconcile: Option<Vec<String>>,
     /// The capability that allows it.
     pub capability: String,
@@ -88,7 +88,7 @@ pub struct CommandSpec {
     pub risk: Risk,
 }
 
-/// What a program is given to read.
+/// The standard input of a program.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Stdin {
@@ -110,25 +110,25 @@ pub struct Call {
     pub id: CallId,
     /// The tool.
     pub name: String,
-    /// What it is called with.
+    /// Its arguments.
     pub arguments: Value,
-    /// What the tool is told so that it can recognise a repetition; the same whenever this call is dispatched again.
+    /// The key by which the tool can recognise a repetition; the same whenever this call is dispatched again.
     pub key: String,
 }
 
-/// What a tool answered.
+/// The result of a tool.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Output {
-    /// The answer.
+    /// The result itself.
     pub content: Value,
-    /// Whether the answer is an error.
+    /// Whether the result is an error.
     pub is_error: bool,
-    /// What it changes in the thread's state.
+    /// The changes to the thread's state.
     pub patches: Vec<Patch>,
 }
 
 impl Output {
-    /// An answer in plain text.
+    /// A result in plain text.
     pub fn text(text: impl Into<String>) -> Self {
         Self { content: Value::String(text.into()), ..Self::default() }
     }
@@ -139,21 +139,21 @@ impl Output {
     }
 }
 
-/// What is known of a call that nobody saw end.
+/// What a tool reports about a call whose outcome is unknown.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Reconciled {
-    /// It was done, with this answer.
+    /// It was done, with this result.
     Done(Output),
     /// It was not done, and will not be.
     NotDone,
-    /// Nobody knows; a person must say.
+    /// The tool can't tell; a person must resolve it.
     Unknown,
 }
 
-/// Why a tool has no answer; what the tool itself has to say goes into an [`Output`].
+/// Why a tool has no result; an error of the tool itself is an [`Output`].
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum ToolError {
-    /// It could not be made ready; nothing happened.
+    /// It could not be prepared; nothing happened.
     #[error("tool `{tool}` could not be started: {why}")]
     NotStarted {
         /// The tool.
@@ -166,17 +166,17 @@ pub enum ToolError {
     Panicked {
         /// The tool.
         tool: String,
-        /// What it said.
+        /// The message of the panic.
         why: String,
     },
-    /// It was told to stop and did; what it had done by then, nobody knows.
+    /// It was cancelled and stopped; what it had done by then is unknown.
     #[error("tool `{tool}` was stopped")]
     Stopped {
         /// The tool.
         tool: String,
     },
-    /// It was dispatched, and what became of it can't be known.
-    #[error("tool `{tool}` was dispatched and its outcome is not known: {why}")]
+    /// It was dispatched, and its outcome can't be determined.
+    #[error("tool `{tool}` was dispatched and its outcome is unknown: {why}")]
     Lost {
         /// The tool.
         tool: String,
@@ -186,7 +186,7 @@ pub enum ToolError {
 }
 
 impl ToolError {
-    /// How it is recorded; nothing if what became of the call is not known.
+    /// The failure to record; `None` if the call's outcome is unknown.
     pub fn failure(&self) -> Option<ToolFailure> {
         let (class, why) = match self {
             Self::NotStarted { why, .. } => (ToolFailureClass::NotStarted, why),
@@ -212,56 +212,56 @@ impl Classify for ToolError {
     }
 }
 
-/// What a call of a tool is to the run that makes it.
+/// What a call of a tool means to its run.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum ToolKind {
-    /// It does something, and the model hears what came of it.
+    /// It does some work, and the model gets the result.
     #[default]
     Work,
     /// It starts a child.
     Child,
-    /// The thread is to hand itself over.
+    /// The thread is handed off to a successor.
     Handoff,
-    /// The run ends with outputs: `outputs` of its answer, or all of it.
+    /// The run ends with outputs: the field `outputs` of the result, or the whole result.
     Return,
 }
 
-/// Something a model may ask for.
+/// A tool that a model may call.
 pub trait Tool: Send + Sync {
-    /// What it is.
+    /// Its definition.
     fn spec(&self) -> &ToolSpec;
 
-    /// What a call of it is to the run that makes it.
+    /// What a call of it means to its run.
     fn kind(&self) -> ToolKind {
         ToolKind::Work
     }
 
-    /// Makes a call ready. On return nothing has happened to the world, and nothing will unless it is dispatched.
+    /// Prepares a call. On return nothing has happened outside, and nothing will unless the call is dispatched.
     fn start(&self, call: &Call) -> Result<Box<dyn Started>, ToolError>;
 
-    /// What became of a call that was dispatched and whose answer was lost. Asked only once the recorded process is gone.
+    /// The outcome of a call that was dispatched and whose result was lost. Called only after the recorded process has ended.
     fn reconcile(&self, call: &Call, cancel: &Cancel) -> Reconciled;
 }
 
-/// A call that is ready.
+/// A call that is prepared.
 pub trait Started: Send {
-    /// The process that will do it, if it is one of its own.
+    /// The process that will execute it, if it has its own.
     fn process(&self) -> Option<Process>;
 
-    /// Does it: the work goes on as what this gives is carried out. It ends soon after `cancel` says to stop, with everything it had
-    /// begun torn down.
+    /// Executes the call: the work proceeds as the returned value is driven. It ends soon after `cancel` is triggered, with everything it
+    /// had started torn down.
     fn dispatch(self: Box<Self>, cancel: &Cancel) -> Dispatch;
 }
 
-/// A call on its way.
+/// The execution of a call.
 pub enum Dispatch {
     /// It has ended.
     Done(Result<Output, ToolError>),
-    /// It waits without a thread. One that does not end soon after a stop is dropped: when the drop returns, nothing of it goes on, and
-    /// what it had done by then is not known.
+    /// It waits without a thread. A future that does not end soon after a cancellation is dropped: when the drop returns, nothing of it
+    /// runs any more, and what it had done by then is unknown.
     Future(BoxFuture<'static, Result<Output, ToolError>>),
-    /// It blocks, and gets a thread of its own. It can't be stopped from outside, so it is waited for.
+    /// It blocks, and runs on a thread of its own. It can't be stopped from outside, so the engine waits for it.
     Blocking(Box<dyn FnOnce() -> Result<Output, ToolError> + Send>),
 }
 
@@ -276,7 +276,7 @@ impl Dispatch {
         Self::Blocking(Box::new(work))
     }
 
-    /// Carries it out on this thread, if it needs no runtime: a future is polled until it ends.
+    /// Executes it on this thread, if it needs no runtime: a future is polled until it is ready.
     pub fn wait(self) -> Result<Output, ToolError> {
         match self {
             Self::Done(done) => done,
@@ -296,13 +296,13 @@ impl std::fmt::Debug for Dispatch {
     }
 }
 
-/// Deals with processes that an earlier life of the engine left behind.
+/// Manages processes that an earlier process of the engine left running.
 pub trait Processes: Send + Sync {
-    /// Ends the group of a recorded process, if it is still that process, and returns once it is gone. `false` means that there
+    /// Terminates the group of a recorded process, if it is still that process, and returns once it has ended. Returns `false` if there
     /// was none.
     fn end(&self, process: &Process) -> Result<bool, ToolError>;
 
-    /// Whether a recorded process, or one of its group, may live still. Whoever can't tell says that it may.
+    /// Whether a recorded process, or one of its group, may still be alive. An implementation that can't tell returns `true`.
     fn may_live(&self, process: &Process) -> bool {
         _ = process;
         true

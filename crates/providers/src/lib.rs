@@ -3,7 +3,7 @@
 //! In reading order:
 //!
 //! - [`scripted`]: a model that answers from a script. It needs no network, and the same conversation gets the same answer.
-//! - [`replay`]: a model that answers from a record, what it said once.
+//! - [`replay`]: a model that gives its recorded answers.
 
 pub mod replay;
 pub mod scripted;

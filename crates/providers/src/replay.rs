@@ -1,13 +1,13 @@
-//! A model that answers from a record: what it said once, it says again.
+//! A model that gives its recorded answers.
 //!
-//! - **Which answer comes next is worked out from the prompt alone**: by how many messages it has. So it needs no place of its own, and a
-//!   conversation that took another way finds no answer, rather than one that was meant for another question.
-//! - An answer comes with what it used, as the log has it: the attempts that failed before it included. Of a call that failed for good,
-//!   or that was stopped, the log says how and what was used, and so does this.
-//! - What the log does not have is not made up: drafts, and what was said in an answer that broke off.
-//! - A prompt that was sent twice with the same messages (a run that was stopped and resumed) gets the answers in their order.
+//! - **The next answer depends on the prompt alone**: on the number of its messages. So the model keeps no position, and a conversation that
+//!   diverged finds no answer, rather than one that was meant for another prompt.
+//! - An answer comes with its recorded usage, including that of failed attempts before it. For a call that failed for good, or that was
+//!   stopped, the recorded error and usage are given.
+//! - What the log does not have is not invented: drafts, and the text of an answer that broke off.
+//! - A prompt that was sent twice with the same messages (by a run that was stopped and resumed) gets the answers in their order.
 //!
-//! Nothing is kept on disk and nothing is asked of the network.
+//! Nothing is stored on disk, and the network is not used.
 
 use std::collections::{BTreeMap, HashSet, VecDeque};
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -22,7 +22,7 @@ use selvedge_model::{Answer, Cancel, Event, Message, Model, ModelError, Prompt, 
 /// One changeset of a record, as far as a model is concerned.
 #[derive(Clone, Copy, Debug)]
 pub struct Recorded<'a> {
-    /// Why it was committed.
+    /// Its reason.
     pub reason: Reason,
     /// Its events.
     pub events: &'a [Event],
@@ -31,11 +31,11 @@ pub struct Recorded<'a> {
 /// A model that answers from a record.
 #[derive(Debug)]
 pub struct Replay {
-    /// What was answered, by how many messages the prompt had. A plain lock: it is held for a look-up.
+    /// The recorded turns, by the number of messages in the prompt. A plain lock: it is held for a lookup.
     turns: Mutex<BTreeMap<usize, VecDeque<Turn>>>,
 }
 
-/// What came of asking once.
+/// The result of one model call.
 #[derive(Clone, Debug)]
 enum Turn {
     Answered(Answer),
@@ -43,12 +43,12 @@ enum Turn {
 }
 
 impl Replay {
-    /// A model that answers as the changesets of a log say, in their order.
+    /// A model that answers as recorded in the changesets of a log, in their order.
     pub fn new<'a>(record: impl IntoIterator<Item = Recorded<'a>>) -> Self {
         let mut turns: BTreeMap<usize, VecDeque<Turn>> = BTreeMap::new();
         let mut known = HashSet::new();
         let mut messages = 0;
-        // An answer that ended the run says why it ended only in the next changeset.
+        // Why an answer ended the run is recorded only in the next changeset.
         let mut answered: Option<usize> = None;
         for changeset in record {
             if let Some(turn) = answered.take().and_then(|at| turns.get_mut(&at)?.back_mut()) {
@@ -85,7 +85,7 @@ impl Model for Replay {
 }
 
 impl Replay {
-    /// What comes of asking this.
+    /// The next result for this prompt.
     fn next(&self, prompt: &Prompt<'_>) -> Result<Answer, ModelError> {
         let mut turns = self.lock();
         let queue = turns.get_mut(&prompt.messages.len());
@@ -95,7 +95,7 @@ impl Replay {
                 Ok(answer)
             }
             Some((Err(error), queue)) => {
-                // Who was stopped is not asked again for the same answer; who failed may be.
+                // A call that was stopped is not repeated; one that failed may be.
                 if matches!(error, ModelError::Stopped { .. }) {
                     queue.pop_front();
                 }
@@ -107,7 +107,7 @@ impl Replay {
 }
 
 impl Turn {
-    /// What a changeset says of asking the model; nothing if it was not asked.
+    /// The model call of a changeset; none if it has none.
     fn of(changeset: &Recorded<'_>) -> Option<Self> {
         let used = changeset.events.iter().find_map(|event| match event {
             Event::Usage(used) => Some(used),
@@ -120,7 +120,7 @@ impl Turn {
         }
     }
 
-    /// Takes in how the run went on behind an answer.
+    /// Sets how an answer ended, by the next changeset.
     fn ended(&mut self, next: &[Event]) {
         let failure = next.iter().find_map(|event| match event {
             Event::RunFinished(run) => run.meta.failure.as_ref(),
@@ -135,7 +135,7 @@ impl Turn {
         }
     }
 
-    /// What it answers now. What a failed call used is told once, by an attempt that broke off if the last word can't tell it.
+    /// The next result. The usage of a failed call is given once, by an attempt that broke off if the error itself has no usage.
     fn next(&mut self) -> Result<Answer, ModelError> {
         match self {
             Self::Answered(answer) => Ok(answer.clone()),
@@ -182,12 +182,14 @@ fn answer(events: &[Event], used: &TurnUsage) -> Option<Answer> {
     });
     let end = if asks { End::ToolCalls } else { End::Finished };
     let mut answer = Answer::new(said.content.clone(), end).using(usage(used));
-    (answer.session, answer.charged) = (session, used.charged);
-    (answer.model, answer.provider_id) = (used.answered_by.clone(), used.provider_id.clone());
+    answer.session = session;
+    answer.charged = used.charged;
+    answer.model = used.answered_by.clone();
+    answer.provider_id = used.provider_id.clone();
     Some(answer)
 }
 
-/// Why there was no answer: the run ended with the call.
+/// Why there was no answer: the run ended with the model call.
 fn failure(events: &[Event]) -> Option<ModelError> {
     let meta = events.iter().find_map(|event| match event {
         Event::RunFinished(run) => Some(&run.meta),
@@ -198,12 +200,12 @@ fn failure(events: &[Event]) -> Option<ModelError> {
         (None, Some("cancelled" | "killed" | "duration_exceeded")) => {
             Some(ModelError::Stopped { partial: partial(events).into_iter().collect(), usage: Usage::default() })
         }
-        // What ended the run was not the model.
+        // The model was not the reason why the run ended.
         (None, _) => None,
     }
 }
 
-/// What had been said by a model that was stopped.
+/// The partial text of a model that was stopped.
 fn partial(events: &[Event]) -> Option<Block> {
     events.iter().find_map(|event| match event {
         Event::ContextInjected(fields) => {

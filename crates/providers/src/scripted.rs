@@ -1,11 +1,11 @@
 //! A model that answers from a script: the offline default and the model of tests.
 //!
-//! - **The same prompt gets the same answer**, in this process and in any later one. Which turn of the script comes next is worked
-//!   out from the conversation alone: every answer that stands in it is taken to be the turn that would have been chosen at that
-//!   place. So a run that was killed and resumed goes on where its log is, not where the process was.
-//! - The exception is `fail`: failures before an answer are counted by attempts at one prompt in this process, for a prompt
-//!   that is sent again is still the same prompt. Another process fails anew.
-//! - Nothing is kept on disk and nothing is asked of the network.
+//! - **The same prompt gets the same answer**, in this process and in any later one. The next turn of the script depends on the conversation
+//!   alone: every answer in it counts as the turn that would have been chosen at that place. So a run that was killed and resumed continues
+//!   where its log ends, not where the process was.
+//! - The exception is `fail`: failures before an answer are counted by attempts at one prompt in this process, because a prompt that is sent
+//!   again is still the same prompt. Another process starts counting again.
+//! - Nothing is stored on disk, and the network is not used.
 
 mod choose;
 mod script;
@@ -22,14 +22,16 @@ use selvedge_model::message::Block;
 use selvedge_model::{Answer, CallId, Cancel, Draft, Model, ModelError, Prompt};
 use tokio::time::timeout;
 
-pub use script::{Failure, Piece, Price, Repeat, Script, ScriptError, ScriptedData, Turn, Wanted, When};
+pub use script::{
+    Counted, Failure, Piece, Price, Repeat, Script, ScriptError, ScriptedCall, ScriptedData, Turn, Wanted, When,
+};
 use sent::Sent;
 
 /// A model that answers from a script.
 #[derive(Debug)]
 pub struct Scripted {
     script: Script,
-    /// How often a prompt was sent that has failures before its answer. A plain lock: it is held for a look-up.
+    /// How often a prompt was sent whose answer has failures before it. A plain lock: it is held for a lookup.
     attempts: Mutex<HashMap<u64, usize>>,
 }
 
@@ -39,17 +41,17 @@ impl Scripted {
         Self { script, attempts: Mutex::default() }
     }
 
-    /// The model that is there when no other is: it says that it is scripted, and what it was told.
+    /// The default model: it answers that it is scripted, and repeats what it was sent.
     pub fn offline() -> Self {
         Self::new(Script::offline())
     }
 
-    /// What it answers from.
+    /// Its script.
     pub fn script(&self) -> &Script {
         &self.script
     }
 
-    /// The failure that this attempt meets, if the turn has one left for it.
+    /// The failure of this attempt, if the turn has one left for it.
     fn failure<'s>(&self, turn: &'s Turn, prompt: &Prompt<'_>) -> Option<&'s Failure> {
         // A session that was not offered can't be refused.
         let meets = |failure: &&Failure| !matches!(failure, Failure::SessionRefused(_)) || prompt.session.is_some();
@@ -98,7 +100,7 @@ impl Model for Scripted {
     }
 }
 
-/// An answer while it is being given.
+/// An answer that is being given.
 struct Speech<'a, 'd> {
     sent: &'a Sent<'a>,
     draft: &'a mut Drafts<'d>,
@@ -115,16 +117,14 @@ impl Speech<'_, '_> {
         }
         self.say(&turn.say).await?;
         self.call(turn).await?;
-        let end = match turn.calls.is_empty() {
-            true => End::Finished,
-            false => End::ToolCalls,
-        };
+        let end = if turn.calls.is_empty() { End::Finished } else { End::ToolCalls };
         let mut answer = Answer::new(self.content, turn.end.unwrap_or(end));
-        (answer.usage, answer.session) = (self.usage, turn.session.clone());
+        answer.usage = self.usage;
+        answer.session = turn.session.clone();
         Ok(answer)
     }
 
-    /// Says what was said before the failure, and gives it as an error.
+    /// Drafts the text before the failure, and returns the error.
     async fn fail(mut self, failure: &Failure) -> ModelError {
         let why = |why: &str| why.to_owned();
         match failure {
@@ -177,7 +177,7 @@ impl Speech<'_, '_> {
         .await
     }
 
-    /// Drafts each piece and puts them together in one block, which is there as far as it came when it is told to stop.
+    /// Drafts each piece and joins them in one block; when the answer is stopped, the block has the pieces so far.
     async fn pieces(
         &mut self,
         pieces: &[Piece],
@@ -215,7 +215,7 @@ impl Speech<'_, '_> {
         Ok(())
     }
 
-    /// Waits, and gives up with what was said so far when it is told to stop.
+    /// Waits; when the answer is stopped, returns what was drafted so far as an error.
     async fn pause(&mut self, milliseconds: u64) -> Result<(), ModelError> {
         let stop = match milliseconds {
             0 => self.cancel.said(),
@@ -231,7 +231,7 @@ impl Speech<'_, '_> {
     }
 }
 
-/// Tells one prompt from another, so that attempts at different ones are not mixed up.
+/// Identifies a prompt, so that attempts at different prompts are counted separately.
 fn fingerprint(prompt: &Prompt<'_>) -> u64 {
     let mut hasher = DefaultHasher::new();
     (prompt.system, prompt.messages.len()).hash(&mut hasher);

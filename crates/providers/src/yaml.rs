@@ -1,16 +1,15 @@
-//! The one way in which YAML is read here: strictly.
+//! Strict YAML parsing.
 //!
-//! A key that stands twice, a key that nobody knows, merge keys, aliases, a number that is none and a second document are errors,
-//! and every error names its line.
+//! Duplicate keys, unknown keys, merge keys, aliases, invalid numbers and a second document are errors, and every error names its line.
 
 use serde::de::DeserializeOwned;
 use serde_saphyr::options::{DuplicateKeyPolicy, MergeKeyPolicy, NonFiniteFloatPolicy};
 
 /// Why a text can't be read.
 pub(crate) struct Unreadable {
-    /// The line where it went wrong, if that is known.
+    /// The line of the error, if known.
     pub(crate) line: Option<u64>,
-    /// What is wrong there.
+    /// What is wrong.
     pub(crate) why: String,
 }
 
@@ -31,7 +30,7 @@ pub(crate) fn parse<T: DeserializeOwned>(text: &str) -> Result<T, Unreadable> {
     })
 }
 
-/// What an error says, without the place, which is told apart.
+/// The message of an error without its line, which is reported separately.
 fn reason(error: &serde_saphyr::Error) -> String {
     let text = error.without_snippet().to_string();
     let place = text.rfind(" at line ").filter(|_| error.location().is_some());

@@ -5,50 +5,35 @@
 #![allow(clippy::print_stdout, reason = "an example shows what happens")]
 
 use std::collections::BTreeMap;
-use std::error::Error;
-use std::path::Path;
-use std::sync::Arc;
 use std::time::Duration;
 
-use selvedge::log::{Signer, Trust};
-use selvedge::model::scope::Scopes;
-use selvedge::model::{AgentId, Cancel, Draft, NewThread, ThreadId};
-use selvedge::providers::{Script, Scripted};
-use selvedge::store_local::disk::RealDisk;
-use selvedge::store_local::system::{SystemClock, SystemIds};
-use selvedge::store_local::{Access, LocalStore, Options};
-use selvedge::tools::ProcessGroups;
-use selvedge::{Assignment, Engine, EngineOptions, Input, Redactor, RunEvent, Subscription, Watched};
+use selvedge::{Draft, Input, Job, RunEvent, Script, Scripted, Selvedge, Subscription, ThreadId, Watched};
 
 const POEMS: [(&str, &str); 2] = [
     ("a river", "turns: [{say: [Slow water, {text: ' finds', delay_ms: 20}, {text: ' the sea.', delay_ms: 20}]}]"),
     ("a mountain", "turns: [{say: [Old, {text: ' stone', delay_ms: 20}, {text: ' holds the sky.', delay_ms: 20}]}]"),
 ];
 
-fn main() -> Result<(), Box<dyn Error>> {
+fn main() -> Result<(), Box<dyn std::error::Error>> {
     let folder = tempfile::tempdir()?;
-    let engine = engine(folder.path())?;
-    let agent = AgentId::new("poet")?;
+    let mut builder = Selvedge::builder().project(folder.path());
+    for (title, script) in POEMS {
+        builder = builder.model(title.replace(' ', "-"), Scripted::new(Script::parse(script)?));
+    }
+    let selvedge = builder.open()?;
 
     let mut titles = BTreeMap::new();
-    let mut runs = Vec::new();
-    for (title, script) in POEMS {
-        let thread = engine.create(NewThread::of(agent.clone()), Vec::new())?;
-        let model = Scripted::new(Script::parse(script)?);
-        titles.insert(thread.clone(), title);
-        runs.push((thread, Assignment::new(agent.clone(), Arc::new(model), "scripted")));
+    for (title, _) in POEMS {
+        let job = Job::say(format!("A poem about {title}, please.")).model(title.replace(' ', "-"));
+        titles.insert(selvedge.create(job).join()?, title);
     }
-
     // From here on. `Watched::Thread` follows one thread through its handoffs.
-    let subscription = engine.subscribe(Watched::All);
-    std::thread::scope(|scope| {
-        for (thread, work) in &runs {
-            let engine = &engine;
-            let input = Input::text(format!("A poem about {}, please.", titles[thread]));
-            scope.spawn(move || engine.send(thread, input, work, &Cancel::new(), &mut |_| {}));
-        }
-        watch(subscription, &titles);
-    });
+    let subscription = selvedge.subscribe(Watched::All);
+    let runs: Vec<_> = titles.keys().map(|thread| selvedge.resume(thread, Input::nothing())).collect();
+    watch(subscription, &titles);
+    for run in runs {
+        run.join()?;
+    }
     Ok(())
 }
 
@@ -65,37 +50,11 @@ fn watch(mut subscription: Subscription, titles: &BTreeMap<ThreadId, &str>) {
                 println!("[{title}] ended: {status}");
                 running -= 1;
             }
-            // A subscriber that was too slow reads these lines from the store.
+            // A subscriber that was too slow reads these lines with `Selvedge::follow`.
             RunEvent::Missed { drafts, first_lines, .. } => {
                 println!("missed {drafts} drafts, lines from {first_lines:?}")
             }
             _ => {}
         }
     }
-}
-
-fn engine(project: &Path) -> Result<Engine, Box<dyn Error>> {
-    LocalStore::init(project, Arc::new(RealDisk))?;
-    let signer = Signer::generate(&SystemIds);
-    let trust = Trust::of(&[signer.public()]);
-    let store = LocalStore::open(Options {
-        project: project.to_owned(),
-        access: Access::ReadWrite,
-        signer: Some(signer),
-        trust: trust.clone(),
-        clock: Arc::new(SystemClock),
-        ids: Arc::new(SystemIds),
-        disk: Arc::new(RealDisk),
-    })?;
-    Ok(Engine::new(EngineOptions {
-        store: Arc::new(store),
-        trust,
-        clock: Arc::new(SystemClock),
-        ids: Arc::new(SystemIds),
-        processes: Arc::new(ProcessGroups),
-        scopes: Scopes::builtin(),
-        redactor: Redactor::default(),
-        snapshots: None,
-        prepare: None,
-    }))
 }

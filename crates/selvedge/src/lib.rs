@@ -1,36 +1,236 @@
-//! Agent threads that never lose their place.
+//! Runs AI-agent threads that never lose their place.
 //!
-//! Every step of a thread is committed to a signed, append-only log before anyone hears of it. Kill the process anywhere: the
+//! Every step of a thread is committed to a signed, append-only log before a caller is told of it. Kill the process at any moment: the
 //! same execution goes on, and no finished effect is repeated.
 //!
-//! Three ways in, from the least to the most:
+//! ```
+//! # fn main() -> Result<(), Box<dyn std::error::Error>> {
+//! # let folder = tempfile::tempdir()?;
+//! use selvedge::{Script, Scripted, Selvedge, Tool, json};
+//!
+//! // A model that answers from a script stands in for a real one.
+//! let script = "turns: [{calls: [{tool: add, arguments: {a: 2, b: 3}}]}, {say: 'It is {result}.'}]";
+//!
+//! let selvedge = Selvedge::builder()
+//!     .project(folder.path())
+//!     .model("scripted-adder", Scripted::new(Script::parse(script)?))
+//!     .tool(
+//!         Tool::function(
+//!             "add",
+//!             "Adds two integers.",
+//!             json!({
+//!                 "type": "object",
+//!                 "properties": {"a": {"type": "integer"}, "b": {"type": "integer"}},
+//!                 "required": ["a", "b"],
+//!             }),
+//!             |arguments, _| json!(arguments["a"].as_i64().zip(arguments["b"].as_i64()).map(|(a, b)| a + b)),
+//!         )
+//!         .pure(),
+//!     )
+//!     .open()?;
+//!
+//! let outcome = selvedge.run("What is 2 + 3?").join()?;
+//! assert_eq!(outcome.result.as_deref(), Some("It is 5."));
+//! assert!(selvedge.verify(&outcome.thread_id).join()?.is_sound);
+//! # Ok(())
+//! # }
+//! ```
+//!
+//! # Threads
+//!
+//! A *thread* is one log, owned by one agent. A *run* is one activation of it: a message comes in, the model answers, tools are called, until
+//! the run completes or is suspended. A thread outlives its runs, its process and its machine.
+//!
+//! | call | returns when |
+//! |---|---|
+//! | [`Selvedge::run`] | a new thread has answered |
+//! | [`Selvedge::start`] | a new thread is durable; it answers by itself |
+//! | [`Selvedge::create`] | a new thread is durable; nothing runs |
+//! | [`Selvedge::send`] | the thread has answered a message |
+//! | [`Selvedge::submit`] | the message is durable; the thread answers by itself |
+//! | [`Selvedge::resume`] | a suspended thread has come to the end of its run |
+//! | [`Selvedge::wait`] | the active run, in this process or another, has ended |
+//! | [`Selvedge::cancel`] | the run is told to stop |
+//!
+//! Each gives a [`Pending`]: await it on any runtime, or [`join`](Pending::join) it. It has begun already, and *dropping it stops nothing*.
+//!
+//! ```
+//! # fn main() -> Result<(), Box<dyn std::error::Error>> {
+//! # let folder = tempfile::tempdir()?;
+//! use selvedge::{Job, Limit, Selvedge, Status};
+//!
+//! // Without a model of its own a program gets an offline one, which repeats what it was told.
+//! let selvedge = Selvedge::open(folder.path())?;
+//! let thread = selvedge.start(Job::say("Hello.").title("greeting").limit(Limit::Turns(3))).join()?;
+//! assert_eq!(selvedge.wait(&thread).join()?.status, Status::Completed);
+//! selvedge.send(&thread, "And again.").join()?;
+//! assert_eq!(selvedge.messages(&thread).join()?.len(), 4);
+//! # Ok(())
+//! # }
+//! ```
+//!
+//! How a run ended is an [`Outcome`], and no error: suspended for an approval or a limit is a state to go on from. What fails is an
+//! [`Error`] with a stable [`code`](Error::code).
+//!
+//! When a process dies, the next [`Selvedge::open`] settles the threads that it ran as suspended and names them
+//! ([`Selvedge::recovered`]); [`Selvedge::resume`] with [`Input::nothing`] goes on with one.
+//!
+//! # Models
+//!
+//! A model implements [`Model`]: a prompt in, drafts while it speaks, one answer or one error out. It is registered under a name with
+//! [`Builder::model`], or with its price with [`Builder::priced_model`]; the name stands in the record of each thread. A [`ModelError`] says
+//! whether trying again helps, and the engine does. See `examples/own_model.rs`.
+//!
+//! # Tools
+//!
+//! A tool is a closure ([`Tool::function`], [`Tool::async_function`]) or an implementation of [`model::Tool`]. Its arguments are checked against
+//! its JSON Schema before it is called; the model sees what is wrong with them, with the path and the reason, and can correct itself.
+//!
+//! A tool declares its effect, because that decides what happens after a crash in the middle of a call:
+//!
+//! | declared | after a crash |
+//! |---|---|
+//! | [`Tool::pure`] | the call is made again |
+//! | [`Tool::idempotent`] | the call is made again, with the same [`CallContext::key`] |
+//! | neither: at most once | [`Tool::reconcile`] is asked; without an answer the thread is suspended until a person resolves the call |
+//!
+//! See `examples/own_tool.rs`.
+//!
+//! # Approvals
+//!
+//! [`Tool::needs_approval`], or a rule in the project's configuration, suspends the thread before a call is made. The approval is bound to
+//! the exact call; the first decision counts. It may come a week later, from another process.
+//!
+//! ```
+//! # fn main() -> Result<(), Box<dyn std::error::Error>> {
+//! # let folder = tempfile::tempdir()?;
+//! use selvedge::{Choice, Input, Script, Scripted, Selvedge, Status, Tool, json};
+//!
+//! let script = "turns: [{calls: [{tool: deploy}]}, {say: 'Result: {result}.'}]";
+//! let selvedge = Selvedge::builder()
+//!     .project(folder.path())
+//!     .model("scripted-deployer", Scripted::new(Script::parse(script)?))
+//!     .tool(Tool::function("deploy", "Deploys.", json!({"type": "object"}), |_, _| "deployed").needs_approval("production"))
+//!     .open()?;
+//!
+//! let asked = selvedge.run("Deploy it.").join()?;
+//! assert_eq!(asked.status, Status::Suspended);
+//! let (thread, call) = (&asked.thread_id, &asked.asks[0].call_id);
+//! selvedge.decide(thread, call, Choice::Approve(None), "ann").join()?;
+//! assert_eq!(selvedge.resume(thread, Input::nothing()).join()?.result.as_deref(), Some("Result: deployed."));
+//! # Ok(())
+//! # }
+//! ```
+//!
+//! # Following
+//!
+//! - [`Selvedge::subscribe`] gives what *this process* does as it happens: drafts, calls, commits, ends. A run never waits for a subscriber; one
+//!   that is too slow is told what it missed.
+//! - [`Selvedge::follow`] gives the committed lines of a thread that *any process* runs, each once and in order. A program that only looks
+//!   opens the project with [`Builder::read_only`].
+//!
+//! See `examples/watch.rs` and `examples/follow.rs`.
+//!
+//! # Verifying
+//!
+//! [`Selvedge::verify`] checks every signature and every blob of a thread. [`Selvedge::export`] writes it to one file, which a stranger checks
+//! with the public key and without this program's store. What is read with [`Selvedge::messages`] and [`Selvedge::status`] is checked as well:
+//! of a log that was edited, nothing is given.
+//!
+//! The signing key lies in `.selvedge` in the program's folder, or where [`Builder::home`] says. Keep a copy: without it the threads that it
+//! signed can't go on.
+//!
+//! # In axum and tokio
+//!
+//! Keep one [`Selvedge`] as the state of the router, and await its calls in handlers. Don't wrap them in `spawn_blocking`: its pool is
+//! bounded, runs that last fill it, and then the handler that cancels one of them waits for them to end.
+//!
+//! ```no_run
+//! # mod axum { pub mod extract { pub struct State<T>(pub T); } pub struct Json<T>(pub T); }
+//! use axum::{Json, extract::State};
+//! use selvedge::{Outcome, Result, Selvedge, ThreadId};
+//!
+//! // Durable when the response is sent; a client that hangs up stops nothing.
+//! async fn start(State(selvedge): State<Selvedge>, text: String) -> Result<Json<ThreadId>> {
+//!     Ok(Json(selvedge.start(text).await?))
+//! }
+//!
+//! async fn wait(selvedge: Selvedge, thread: ThreadId) -> Result<Json<Outcome>> {
+//!     Ok(Json(selvedge.wait(&thread).await?))
+//! }
+//!
+//! async fn cancel(selvedge: Selvedge, thread: ThreadId) -> Result<()> {
+//!     selvedge.cancel(&thread).await.map(drop)
+//! }
+//! ```
+//!
+//! - *No call blocks the runtime*: what blocks in the store is done on threads of Selvedge's own, and waiting needs none.
+//! - *Dropping a future stops nothing*, so a timeout around a call, or a client that hangs up, leaves the thread running.
+//! - *Open it inside the runtime*: async tools and models then see the runtime of the program, with its sockets and timers.
+//! - *Shut down in this order*: stop accepting connections (`with_graceful_shutdown`), then [`Selvedge::shut_down`]. Waits end at once, runs may
+//!   end by themselves for as long as the grace lasts; what is cut then goes on in the next process.
+//!
+//! A whole server with these handlers is in `tests/outside/tests/it/axum_handler.rs`.
+//!
+//! # Below the façade
 //!
 //! - **The store alone**, for a program that has an agent loop of its own: [`store::Commit`] on a [`LocalStore`]. See
 //!   `examples/own_loop.rs`.
-//! - **The engine**, for a program that brings its own tools and model: [`Engine`] with an [`Assignment`]. See
-//!   `examples/own_tool.rs`.
+//! - **The engine**, for a program that assembles each run itself: [`Engine`] with an [`Assignment`].
 //! - **A project's directives**, as the command line runs them: [`workshop::Workshop`].
 //!
-//! Watching what an engine does, drafts included, by any number of subscribers: [`Engine::subscribe`]. See `examples/watch.rs`.
-//! Following what is committed, from any process: [`store::Feed`]. See `examples/follow.rs`.
-//!
-//! What holds everywhere: when a commit returns, its lines are signed, durable and visible; on an error nothing of it is there,
-//! now or later. After a crash a thread is taken up with [`Engine::resume`].
+//! The crates below are re-exported whole ([`engine`], [`items`], [`log`], [`mod@model`], [`providers`], [`store`], [`store_local`], [`tools`]), so
+//! that every type can be named through this one.
 
+mod builder;
+mod error;
+mod facade;
+mod follow;
+mod home;
+mod job;
 pub mod orchestrator;
+mod pending;
+mod proof;
+mod runtime;
+mod tool;
 pub mod workshop;
 
+pub use builder::Builder;
+pub use error::{Error, Result};
+pub use facade::Selvedge;
+pub use follow::Follow;
+pub use job::{Job, Limit};
+pub use pending::Pending;
+pub use proof::{Archive, Proof};
+pub use tool::{CallContext, IntoOutput, Tool};
+
+pub use selvedge_engine as engine;
 pub use selvedge_engine::events;
 pub use selvedge_engine::replay;
 pub use selvedge_engine::snapshot;
 pub use selvedge_engine::{
     Assignment, Choice, Decided, Delivered, Engine, Error as EngineError, Input, NoticeKind, Options as EngineOptions,
     Outcome, Permission, Recorded, Redactor, Resumed, RunEvent, Stopped, Submitted, Subscription, Watched,
+    outcome::Outcomes, standing::Standing,
 };
 pub use selvedge_items as items;
 pub use selvedge_log as log;
+pub use selvedge_log::Line;
 pub use selvedge_model as model;
+pub use selvedge_model::answer::{Drafts, End, Usage};
+pub use selvedge_model::blocking::BoxFuture;
+pub use selvedge_model::event::{Ask, EffectClass, SuspendReason, Suspended};
+pub use selvedge_model::limits::{Cost, Limits};
+pub use selvedge_model::message::Block;
+pub use selvedge_model::tool::{Reconciled, Risk};
+pub use selvedge_model::{
+    AgentId, Answer, CallId, Cancel, Digest, DirectiveId, Draft, Event, Kind, Message, Model, ModelError, Money,
+    Output, Price, Prompt, Reason, Role, RunId, Status, Stop, ThreadId, Timestamp,
+};
 pub use selvedge_providers as providers;
+pub use selvedge_providers::{Script, Scripted};
 pub use selvedge_store as store;
+pub use selvedge_store::{Cursor, Filter, Page, Store, Summary};
 pub use selvedge_store_local::{self as store_local, Access, LocalStore};
 pub use selvedge_tools as tools;
+pub use serde_json::{self, Value, json};

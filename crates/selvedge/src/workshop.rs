@@ -10,6 +10,7 @@ mod continuation;
 mod error;
 mod gate;
 pub mod models;
+mod program;
 mod prompt;
 mod rules;
 
@@ -40,6 +41,7 @@ use continuation::Original;
 pub use error::OrderError;
 pub use models::Models;
 use models::{Provided, SCRIPTED};
+pub use program::Program;
 pub use rules::Whose;
 
 /// The agent that runs a directive when nobody says which.
@@ -110,6 +112,8 @@ pub struct Workshop {
     pub config: Config,
     /// Which models there are.
     pub models: Models,
+    /// The tools and instructions that the embedding program brings.
+    pub program: Program,
 }
 
 impl Workshop {
@@ -173,7 +177,9 @@ impl Workshop {
             Err(ItemError::NotFound { id, .. }) => {
                 // The default agent need not be written down.
                 if id != DEFAULT_AGENT {
-                    gone.push(format!("agent `{id}` is gone: the run goes on without its identity and instructions"));
+                    gone.push(format!(
+                        "there is no agent `{id}`: the run goes on without identity and instructions; `selvedge agent new {id}` writes one"
+                    ));
                 }
                 Agent::default()
             }
@@ -253,7 +259,11 @@ impl Workshop {
         }
         work.system = prompt::system(agent, directive, kept.task.as_deref());
         work.tools = tools;
+        if directive.is_none() {
+            self.program.instruct(&mut work.system);
+        }
         work.gate = gate::gate(kept.capabilities.clone(), risk_max, self.config.approvals.clone());
+        work.gate = self.program.gate(work.gate);
         work.limits = kept.limits;
         work.hooks = directive.iter().flat_map(|(directive, _)| &directive.hooks).flat_map(Hook::shown).collect();
         self.set(&mut work);
@@ -291,7 +301,12 @@ impl Workshop {
         let mut tools = self.built_in_tools()?;
         let (mut notices, mut names) = (Vec::new(), BTreeMap::new());
         for entry in self.library.list(Kind::Tool)?.into_iter().filter(|entry| !entry.hidden) {
-            let Ok(id) = DirectiveId::new(&entry.id) else { continue };
+            let Ok(id) = DirectiveId::new(&entry.id) else {
+                // A link to a folder may hide tools that its owner expects.
+                let refused = entry.readable().err();
+                notices.extend(refused.map(|error| format!("tools in `{}` can't be used: {error}", entry.id)));
+                continue;
+            };
             let name = entry.id.rsplit('/').next().unwrap_or_default().to_owned();
             if let Some(other) = names.get(&name) {
                 notices.push(format!("tool `{id}` is not used: `{other}` is called `{name}` too"));
@@ -305,6 +320,10 @@ impl Workshop {
                 Err(error) => notices.push(format!("tool `{id}` can't be used: {error}")),
             }
         }
+        // The program's own come first: its code relies on them.
+        let own = &self.program.tools;
+        tools.retain(|other| own.iter().all(|tool| tool.spec().name != other.spec().name));
+        tools.extend(own.iter().cloned());
         Ok(Tools { ready: tools, notices })
     }
 

@@ -3,6 +3,7 @@
 //! ```text
 //! DIR/
 //! ├── backup.json      (kind backup) signed if there is a key; written last
+//! ├── heads.json       (kind heads) where its logs and accounts end, if there is a key
 //! └── threads/         what `.ai/agent/threads` holds: store.json, registry.db, tombstones, one folder per thread
 //! ```
 //!
@@ -26,19 +27,21 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::path::{Path, PathBuf};
 
-use rusqlite::{Connection, params};
+use rusqlite::params;
 use selvedge_log::Head;
 use selvedge_log::document::{self, DocumentKind};
+use selvedge_log::hash::sha256;
 use selvedge_model::{Digest, ThreadId, Timestamp};
+use selvedge_store::heads::{self, Heads, LogHead};
 use selvedge_store::{Error, Result};
 use serde::{Deserialize, Serialize};
 
 use crate::blobs::hash_file;
 use crate::copied::{Bad, TOMBSTONE, bad_tombstone};
 use crate::core::{Core, io_error};
-use crate::delete::TABLES;
+use crate::db::Db;
 use crate::disk::{self, Disk, DiskFile, How};
-use crate::layout::{Layout, check_folder};
+use crate::layout::{Layout, check_folder, listed};
 use crate::open::LocalStore;
 use crate::overlay::read_fully;
 use crate::rows::{self, bad_row};
@@ -51,6 +54,8 @@ pub(crate) const KIND: DocumentKind = DocumentKind::new("backup");
 pub(crate) const ITEM: &str = "backup";
 /// The file that a finished backup has.
 pub(crate) const FILE: &str = "backup.json";
+/// The list of where its logs and accounts end.
+pub(crate) const HEADS: &str = "heads.json";
 /// The folder of a backup that holds what a store's folder holds.
 pub(crate) const THREADS: &str = "threads";
 
@@ -65,6 +70,9 @@ pub struct Backup {
     pub store_format: i64,
     /// The SHA-256 of its database.
     pub database: Digest,
+    /// The SHA-256 of its `heads.json`, if there was a key to sign one.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub heads: Option<Digest>,
     /// Its threads and where their logs end.
     pub threads: Vec<BackedUp>,
     /// How many blobs it holds.
@@ -162,7 +170,7 @@ impl Work<'_> {
             self.core.disk.make_folder(&folder).map_err(io_error("create", &folder))?;
         }
         let snapshot = self.copy_database()?;
-        let found = rows::select(&snapshot, "1 ORDER BY t.id", [])?;
+        let found = rows::select_any(&snapshot, "1 ORDER BY t.id", [])?;
         let mut copied = Copied::default();
         let erased = erasures(&snapshot)?;
         for (index, row) in found.iter().enumerate() {
@@ -176,6 +184,7 @@ impl Work<'_> {
         self.refuse_erased_meanwhile(&erased)?;
         let format = schema::version(&snapshot)?;
         self.judge_tombstones(&snapshot, &deleted, &mut copied)?;
+        let heads = self.write_heads(&snapshot, &copied, &deleted, made_at)?;
         self.settle_snapshot(snapshot, &copied, &deleted)?;
         let path = self.layout.database();
         let database = hash_file(&*self.core.disk, &path).map_err(io_error("read", &path))?;
@@ -185,26 +194,55 @@ impl Work<'_> {
         }
         let Copied { threads, blobs, bytes, bad, .. } = copied;
         let backup_id = self.core.ids.hex32();
-        Ok(Backup { backup_id, made_at, store_format: format, database, threads, blobs, bytes, bad })
+        Ok(Backup { backup_id, made_at, store_format: format, database, heads, threads, blobs, bytes, bad })
+    }
+
+    /// Writes where the copied logs, tombstones and accounts end, signed; gives the hash of the file. Logs were judged when they were copied;
+    /// what is not what was signed or sealed is not in it.
+    fn write_heads(
+        &self,
+        snapshot: &Db,
+        copied: &Copied,
+        deleted: &BTreeMap<ThreadId, (String, String)>,
+        made_at: Timestamp,
+    ) -> Result<Option<Digest>> {
+        let Some(signing) = &self.core.signing else { return Ok(None) };
+        let is_bad = |thread: &ThreadId| copied.bad.iter().any(|bad| bad.is_log() && bad.thread_id == *thread);
+        let threads = copied.threads.iter().filter(|copy| !is_bad(&copy.thread_id));
+        let mut named = Vec::new();
+        let heads = Heads {
+            version: heads::VERSION,
+            store_id: self.store.store_id()?,
+            made_at,
+            threads: threads.map(|copy| LogHead::new(copy.thread_id.clone(), &copy.head)).collect(),
+            tombstones: crate::heads::tombstones(snapshot, &self.core.trust, &mut named)?,
+            accounts: crate::heads::accounts(snapshot, &mut named)?
+                .into_iter()
+                .filter(|account| !deleted.contains_key(&account.account))
+                .collect(),
+        };
+        let text = heads.sign(&signing.signer).map_err(bad_row)?;
+        let path = self.target.join(HEADS);
+        disk::replace(&*self.core.disk, &path, text.as_bytes()).map_err(io_error("write", &path))?;
+        Ok(Some(sha256(text.as_bytes())))
     }
 
     /// The database as of one moment, others writing on.
-    fn copy_database(&self) -> Result<Connection> {
+    fn copy_database(&self) -> Result<Db> {
         let path = self.layout.database();
         // Made here, so that it has the mode of every other file; SQLite fills an empty one.
         drop(self.core.disk.open(&path, How::MakeNew).map_err(io_error("create", &path))?);
         let target = path.to_str().ok_or_else(|| {
             schema::unusable(&format!("`{}`", path.display()), "its name is not UTF-8".to_owned(), None)
         })?;
-        self.core.read(|connection| {
-            connection.execute("VACUUM INTO ?", [target]).map_err(database)?;
-            Ok(())
-        })?;
-        Ok(schema::open_any(&path, Use::Write)?.0)
+        let source = Db::open(&self.core.layout.database(), Use::Read, None)?;
+        source.execute("VACUUM INTO ?", [target]).map_err(database)?;
+        // Checked as the store itself is; a copy is sealed anew when it is restored.
+        Db::open(&path, Use::Write, self.core.signing.as_ref().map(|signing| signing.rows.clone()))
     }
 
     /// Threads of the snapshot that were deleted since, with their tombstones.
-    fn deleted_meanwhile(&self, snapshot: &Connection) -> Result<BTreeMap<ThreadId, (String, String)>> {
+    fn deleted_meanwhile(&self, snapshot: &Db) -> Result<BTreeMap<ThreadId, (String, String)>> {
         let known = tombstones(snapshot)?;
         let mut now = self.core.read(tombstones)?;
         now.retain(|thread, _| !known.contains_key(thread));
@@ -214,7 +252,7 @@ impl Work<'_> {
     /// Names tombstones that are not what was signed: what the database has, which is copied, and the file of the store.
     fn judge_tombstones(
         &self,
-        snapshot: &Connection,
+        snapshot: &Db,
         deleted: &BTreeMap<ThreadId, (String, String)>,
         copied: &mut Copied,
     ) -> Result<()> {
@@ -240,35 +278,36 @@ impl Work<'_> {
         }
     }
 
-    /// Makes the copied database say what the copied files are: drained, held by nobody, nothing half deleted.
+    /// Makes the copied database say what the copied files are: drained, nothing half deleted.
     fn settle_snapshot(
         &self,
-        snapshot: Connection,
+        snapshot: Db,
         copied: &Copied,
         deleted: &BTreeMap<ThreadId, (String, String)>,
     ) -> Result<()> {
         let work = snapshot.unchecked_transaction().map_err(database)?;
         for (thread, (tombstone, document)) in deleted {
-            if let Some(row) = rows::find(&work, thread)? {
-                bury(&work, row.id)?;
+            if let Some(row) = rows::find_any(&work, thread)? {
+                bury(&snapshot, row.id)?;
             }
             let sql = "INSERT INTO tombstones (thread_id, tombstone, document, buried) VALUES (?, ?, ?, 1)";
             rows::execute(&work, sql, params![thread.as_str(), tombstone, document])?;
             let folder = self.layout.thread(thread);
             self.core.disk.remove_folder(&folder).map_err(io_error("remove", &folder))?;
         }
-        for (thread, (_, document)) in tombstones(&work)? {
+        for (thread, (_, document)) in tombstones(&snapshot)? {
             let path = self.layout.tombstone(&thread);
             disk::replace(&*self.core.disk, &path, document.as_bytes()).map_err(io_error("write", &path))?;
         }
         for id in &copied.stale {
             rows::execute(&work, "UPDATE threads SET manifest_stale = 1 WHERE id = ?", [id])?;
         }
-        for sql in ["DELETE FROM redo", "UPDATE heads SET owner = NULL", "UPDATE tombstones SET buried = 1"] {
+        // Heads stay as they were sealed, leases included: what is restored is derived anew, and held by no process.
+        for sql in ["DELETE FROM redo", "UPDATE tombstones SET buried = 1"] {
             rows::execute(&work, sql, [])?;
         }
         work.commit().map_err(database)?;
-        snapshot.close().map_err(|(_, error)| database(error))?;
+        snapshot.close()?;
         let path = self.layout.database();
         let file = self.core.disk.open(&path, How::Write).map_err(io_error("open", &path))?;
         file.sync().map_err(io_error("sync", &path))
@@ -281,20 +320,13 @@ impl Work<'_> {
 }
 
 /// Takes a thread out of every table, as deleting it does.
-pub(crate) fn bury(connection: &Connection, id: i64) -> Result<()> {
+pub(crate) fn bury(connection: &Db, id: i64) -> Result<()> {
     crate::feed::withdraw(connection, id, 0)?;
-    let is_older = schema::version(connection)? < schema::FORMAT;
-    for (table, column) in TABLES {
-        // A store of format 5 has no inbox of this kind.
-        if !(is_older && ["requests", "answers"].contains(&table)) {
-            rows::execute(connection, &format!("DELETE FROM {table} WHERE {column} = ?"), [id])?;
-        }
-    }
-    Ok(())
+    crate::delete::remove_rows(connection, id)
 }
 
 /// Every tombstone: what it says, and the signed file.
-fn tombstones(connection: &Connection) -> Result<BTreeMap<ThreadId, (String, String)>> {
+fn tombstones(connection: &Db) -> Result<BTreeMap<ThreadId, (String, String)>> {
     let mut statement =
         connection.prepare_cached("SELECT thread_id, tombstone, document FROM tombstones").map_err(database)?;
     let found = statement
@@ -312,7 +344,7 @@ fn tombstones(connection: &Connection) -> Result<BTreeMap<ThreadId, (String, Str
 type Erasures = BTreeSet<(i64, Vec<u8>)>;
 
 /// Every erased blob.
-fn erasures(connection: &Connection) -> Result<Erasures> {
+fn erasures(connection: &Db) -> Result<Erasures> {
     // Those of threads that were deleted since are gone with them.
     let mut statement = connection.prepare_cached("SELECT thread, blob FROM erasures").map_err(database)?;
     let found = statement.query_map([], |row| Ok((row.get(0)?, row.get(1)?))).map_err(database)?;
@@ -321,8 +353,7 @@ fn erasures(connection: &Connection) -> Result<Erasures> {
 
 /// The names in a folder.
 pub(crate) fn entries(folder: &Path) -> Result<Vec<PathBuf>> {
-    let read = fs::read_dir(folder).map_err(io_error("read", folder))?;
-    Ok(read.flatten().map(|entry| PathBuf::from(entry.file_name())).collect())
+    Ok(listed(folder)?.into_iter().map(|entry| PathBuf::from(entry.file_name())).collect())
 }
 
 /// Copies a file to a new one, synced on return; gives its length.

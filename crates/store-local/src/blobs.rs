@@ -1,16 +1,16 @@
 //! Payloads beside a log.
 
+use std::io::{self, BufReader, Read};
 use std::path::Path;
 
 use selvedge_log::hash::RunningHash;
-use selvedge_log::recovery::Finding;
-use selvedge_model::{Digest, NamedBlobs, ThreadId};
+use selvedge_model::{Digest, ThreadId};
 use selvedge_store::{Error, Result, blob};
-use serde::Serialize;
 
 use crate::core::{Core, io_error};
 use crate::disk::{Disk, How};
 use crate::layout::{Layout, check_folder};
+use crate::overlay::Overlay;
 use crate::{disk, rows};
 
 /// How long a blob may be.
@@ -66,40 +66,18 @@ impl Core {
     }
 }
 
-/// A blob that a log names and that is missing or changed, though nobody erased it.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
-pub struct BadBlob {
-    /// The blob.
-    pub blob: Digest,
-    /// The version that first names it.
-    pub version: u64,
-    /// What is wrong with it, as the end of a sentence.
-    pub why: String,
-}
-
-impl BadBlob {
-    pub(crate) fn into_finding(self) -> Finding {
-        Finding::Blob { blob: self.blob, version: self.version, why: self.why }
-    }
-}
-
-/// Hashes every blob that must be there; gives those that are missing, changed or can't be read.
-pub(crate) fn bad_blobs(layout: &Layout, disk: &dyn Disk, thread: &ThreadId, named: &NamedBlobs) -> Vec<BadBlob> {
+/// Opens a blob as it is stored; gives how long it is too.
+pub(crate) fn open_blob(
+    layout: &Layout,
+    disk: &dyn Disk,
+    thread: &ThreadId,
+    blob: &Digest,
+) -> io::Result<(u64, Box<dyn Read + Send>)> {
     // Behind a link there may be anything, now this and now that.
-    let refused = check_folder(&layout.blobs(thread)).err();
-    let look = |(blob, version): (Digest, u64)| {
-        if let Some(refused) = &refused {
-            return Some(BadBlob { blob, version, why: format!("can't be read: {refused}") });
-        }
-        let why = match hash_file(disk, &layout.blob(thread, &blob)) {
-            Ok(found) if found == blob => return None,
-            Ok(_) => "is not what its name says".to_owned(),
-            Err(error) if error.kind() == std::io::ErrorKind::NotFound => "is missing".to_owned(),
-            Err(error) => format!("can't be read: {error}"),
-        };
-        Some(BadBlob { blob, version, why })
-    };
-    named.must_be_there().filter_map(look).collect()
+    check_folder(&layout.blobs(thread)).map_err(io::Error::other)?;
+    let file = disk.open(&layout.blob(thread, blob), How::Read)?;
+    let whole = Overlay::of_file(Some(file))?;
+    Ok((whole.end(), Box::new(BufReader::with_capacity(1 << 16, whole))))
 }
 
 /// The SHA-256 of a whole file, read in pieces.

@@ -14,12 +14,13 @@
 use std::collections::HashMap;
 use std::sync::Arc;
 
-use rusqlite::Connection;
 use selvedge_model::{Batch, CommitKey, Right, ThreadId};
 use selvedge_store::prepare::{Prepared, PreparedPart, prepare, request_hash};
-use selvedge_store::{Committed, Error, Left, Result};
+use selvedge_store::seal::Heard;
+use selvedge_store::{Committed, Error, Left, Result, seal};
 
-use crate::core::{Core, Durability, Ended, Gate, PendingThread, Remembered, lock, run};
+use crate::core::{Core, Durability, Ended, Gate, PendingThread, Remembered, Signing, lock, run};
+use crate::db::Db;
 use crate::feed::Place;
 use crate::inbox;
 use crate::index::{self, Added, Standing};
@@ -27,6 +28,7 @@ use crate::leads::Leads;
 use crate::redo;
 use crate::rows::{self, Row};
 use crate::saved_state;
+use crate::sealed::Mark;
 use crate::view::{LocalView, Sight};
 
 /// Where each attempt to commit a batch looks. Whoever was overtaken by other processes three times prepares under
@@ -40,14 +42,14 @@ const ATTEMPTS: [Sight; 10] = {
 pub(crate) struct Job {
     prepared: Prepared,
     seen: HashMap<ThreadId, Arc<Remembered>>,
-    /// The running hash behind each part, sealed.
-    sealed: Vec<Vec<u8>>,
+    /// The row of each part as it is to be, and the text of its manifest if that changed.
+    rows: Vec<(Row, Option<String>)>,
 }
 
 impl Job {
     /// A job that needs nothing but what it says.
     pub(crate) fn of(prepared: Prepared) -> Self {
-        Self { prepared, seen: HashMap::new(), sealed: Vec::new() }
+        Self { prepared, seen: HashMap::new(), rows: Vec::new() }
     }
 }
 
@@ -68,6 +70,12 @@ pub(crate) enum Outcome {
     Stale,
     /// It was refused; nothing of it was written.
     Refused(Error),
+}
+
+impl From<Error> for Outcome {
+    fn from(error: Error) -> Self {
+        Self::Refused(error)
+    }
 }
 
 /// A thread whose `thread.json` must be written.
@@ -143,9 +151,62 @@ impl Core {
         let view = LocalView::new(self, sight);
         let signing = self.signing()?;
         let prepared = prepare(batch.clone(), &view, &signing.signer, &*self.ids, self.clock.now())?;
-        let seal = |part: &PreparedPart| index::seal(&signing.seal, &part.written.head, &part.written.tail.hash);
-        let sealed = prepared.parts.iter().map(seal).collect();
-        Ok(Job { prepared, seen: view.into_seen(), sealed })
+        let seen = view.into_seen();
+        let heard = self.heard(&prepared, &seen)?;
+        let row = |(part, heard): (&PreparedPart, Heard)| {
+            self.row_after(signing, part, seen.get(&part.thread).map(|seen| &seen.row), heard)
+        };
+        let rows = prepared.parts.iter().zip(heard).map(row).collect::<Result<_>>()?;
+        Ok(Job { prepared, seen, rows })
+    }
+
+    /// The requests that each part has consumed then. A thread that goes on in the place of another has consumed what that one has.
+    fn heard(&self, prepared: &Prepared, seen: &HashMap<ThreadId, Arc<Remembered>>) -> Result<Vec<Heard>> {
+        let after = |part: &PreparedPart| {
+            let consumed: Vec<_> =
+                prepared.consumed.iter().filter(|(at, _)| *at == part.thread).map(|(_, id)| id).collect();
+            match seen.get(&part.thread) {
+                Some(seen) => self.heard_after(&seen.row, &consumed),
+                None => Ok(Heard::default()),
+            }
+        };
+        let mut heard = prepared.parts.iter().map(after).collect::<Result<Vec<_>>>()?;
+        for (index, part) in prepared.parts.iter().enumerate() {
+            let next = part.continued_as.as_ref();
+            let next = next.and_then(|next| prepared.parts.iter().position(|part| part.thread == *next));
+            if let Some(next) = next {
+                heard[next] = heard[index].clone();
+            }
+        }
+        Ok(heard)
+    }
+
+    /// The row of a thread once a part of it is committed, sealed, and the text of its manifest if that changed.
+    fn row_after(
+        &self,
+        signing: &Signing,
+        part: &PreparedPart,
+        seen: Option<&Row>,
+        heard: Heard,
+    ) -> Result<(Row, Option<String>)> {
+        let (text, stored) = match seen.filter(|_| !part.manifest_changed) {
+            Some(seen) => (None, seen.stored),
+            None => index::stored(&part.manifest).map(|(text, digest)| (Some(text), digest))?,
+        };
+        let mut posted = seen.map(|seen| seen.posted.clone()).unwrap_or_default();
+        seal::note_postings(&mut posted, &part.events);
+        let owner = match part.right {
+            Right::Lease(_) => seen.map_or(Some(self.owner.clone()), |seen| seen.owner.clone()),
+            Right::Brief => None,
+        };
+        let (head, manifest) = (part.written.head.clone(), part.manifest.clone());
+        let sealed = index::seal(&signing.seal, &head, &part.written.tail.hash);
+        let (id, epoch, mark) = (seen.map_or(0, |seen| seen.id), part.epoch, Mark::NONE);
+        // What waited to lead a changeset leads this one.
+        let leads = 0;
+        let anchor = seen.map_or(0, |seen| seen.anchor).max(self.anchor.epoch());
+        let row = Row { id, manifest, stored, head, sealed, epoch, owner, posted, heard, leads, anchor, mark };
+        Ok((row.sealed(Some(&signing.rows.seals)), text))
     }
 
     /// The answer to an earlier commit of the same key.
@@ -203,10 +264,10 @@ impl Core {
     /// Writes jobs in one transaction. Few are refused, and most of those before anything of them is written; so places to
     /// go back to, which cost a copy of every page that is changed, are kept only when it turns out that one is needed.
     fn write_jobs(&self, gate: &mut Gate, jobs: &[Job]) -> Result<Results> {
-        let at_once = |connection: &Connection| self.write_at_once(connection, jobs);
+        let at_once = |connection: &Db| self.write_at_once(connection, jobs);
         let ended = match gate.transaction(&self.layout, Durability::Synced, at_once) {
             Ended::Known(Err(Spoiled::ByOne)) => {
-                let each = |connection: &Connection| Ok(self.write_each(connection, jobs)?);
+                let each = |connection: &Db| Ok(self.write_each(connection, jobs)?);
                 gate.transaction(&self.layout, Durability::Synced, each)
             }
             ended => ended,
@@ -220,7 +281,7 @@ impl Core {
     }
 
     /// Writes jobs as long as none is refused of which something was written.
-    fn write_at_once(&self, connection: &Connection, jobs: &[Job]) -> Result<Results, Spoiled> {
+    fn write_at_once(&self, connection: &Db, jobs: &[Job]) -> Result<Results, Spoiled> {
         let mut results = Vec::with_capacity(jobs.len());
         let mut newest = Place::newest(connection)?;
         for job in jobs {
@@ -237,7 +298,7 @@ impl Core {
     }
 
     /// Writes jobs, each with a place to go back to if it is refused.
-    fn write_each(&self, connection: &Connection, jobs: &[Job]) -> Result<Results> {
+    fn write_each(&self, connection: &Db, jobs: &[Job]) -> Result<Results> {
         let mut results = Vec::with_capacity(jobs.len());
         let mut newest = Place::newest(connection)?;
         for job in jobs {
@@ -270,29 +331,31 @@ impl Core {
     }
 
     /// `newest` is the newest place in the feed, of which whoever undoes a job keeps a copy.
-    fn write_job(&self, connection: &Connection, newest: &mut Place, job: &Job) -> Result<Written, Refusal> {
+    fn write_job(&self, connection: &Db, newest: &mut Place, job: &Job) -> Result<Written, Refusal> {
         let prepared = &job.prepared;
         let mut written = Written::default();
-        for (part, sealed) in prepared.parts.iter().zip(&job.sealed) {
+        for (part, (row, manifest)) in prepared.parts.iter().zip(&job.rows) {
             let seen = job.seen.get(&part.thread).map(Arc::as_ref);
-            written.numbers.push(self.write_part(connection, newest, part, sealed, seen)?);
+            written.numbers.push(self.write_part(connection, newest, part, (row, manifest.as_deref()), seen)?);
         }
         for (id, account) in &prepared.accounts {
+            // What is sealed together with the change is what was sealed before it.
+            rows::accounts(connection, "thread_id = ?", id.as_str())?;
+            for (name, reservation) in &account.reservations {
+                rows::put_reservation(connection, id, name, reservation.as_ref())?;
+            }
             if let Some(after) = &account.after
                 && !rows::put_account(connection, account.before, after)?
             {
                 return Err(Refusal::Stale);
             }
-            for (name, reservation) in &account.reservations {
-                rows::put_reservation(connection, id, name, reservation.as_ref())?;
-            }
         }
         for (thread, id) in &prepared.consumed {
             inbox::take(connection, thread, id)?;
         }
-        for (part, numbers) in prepared.parts.iter().zip(&written.numbers) {
+        for part in &prepared.parts {
             if let Some(next) = &part.continued_as {
-                inbox::pass_on(connection, numbers.id, next)?;
+                inbox::pass_on(connection, &part.thread, next)?;
             }
         }
         for posted in &prepared.posted {
@@ -308,25 +371,18 @@ impl Core {
 
     fn write_part(
         &self,
-        connection: &Connection,
+        connection: &Db,
         newest: &mut Place,
         part: &PreparedPart,
-        sealed: &[u8],
+        (row, manifest): (&Row, Option<&str>),
         seen: Option<&Remembered>,
     ) -> Result<Numbers, Refusal> {
         let (head, lines) = (&part.written.head, part.lines());
         let counts = seen.map(|seen| newest.kept(seen.row.id, head.version, &lines));
         let spare = lock(&self.spares).lend(part.written.bytes.len());
         let now = Standing {
-            head,
-            sealed,
-            epoch: part.epoch,
-            owner: match part.right {
-                Right::Lease(_) => seen.map_or(Some(&self.owner), |seen| seen.row.owner.as_ref()),
-                Right::Brief => None,
-            },
-            manifest: &part.manifest,
-            manifest_changed: part.manifest_changed,
+            row,
+            manifest,
             manifest_shown: part.manifest_shown,
             counts: counts.as_deref(),
             redo: spare.map(|spare| spare.id()),
@@ -341,7 +397,7 @@ impl Core {
                 }
                 seen.row.id
             }
-            None => index::insert_thread(connection, &part.thread, &now)?.ok_or(Refusal::Stale)?,
+            None => index::insert_thread(connection, &now)?.ok_or(Refusal::Stale)?,
         };
         let offset = part.before.as_ref().map_or(0, |before| before.bytes);
         let before = seen.map_or(redo::NONE, |seen| seen.redo);
@@ -351,6 +407,7 @@ impl Core {
         }
         newest.announce(connection, id, head.version, &lines)?;
         let added = Added {
+            log: &head.log_id,
             messages: &part.messages,
             runs: &part.runs,
             erased: &part.erased,
@@ -360,7 +417,8 @@ impl Core {
         if !index::add(connection, id, &added)? {
             return Err(Refusal::Stale);
         }
-        inbox::remember(connection, id, &part.manifest.chain_root_id, &part.answered, head.version)?;
+        let chain = (&part.thread, &part.manifest.chain_root_id);
+        inbox::remember(connection, id, chain, &part.answered, head.version)?;
         let saved_state = self.save_state(connection, id, part, seen.and_then(|seen| seen.saved_state))?;
         Ok(Numbers { id, redo, saved_state, is_drained: false })
     }
@@ -369,7 +427,7 @@ impl Core {
     /// than the log itself, however large the state.
     fn save_state(
         &self,
-        connection: &Connection,
+        connection: &Db,
         id: i64,
         part: &PreparedPart,
         saved: Option<(u64, u64)>,
@@ -397,7 +455,7 @@ impl Core {
     fn conclude(&self, job: Job, numbers: Vec<Numbers>) -> (Committed, Vec<Manifested>) {
         let mut committed = job.prepared.committed();
         let mut manifested = Vec::new();
-        for (mut part, mut numbers) in job.prepared.parts.into_iter().zip(numbers) {
+        for ((mut part, (row, _)), mut numbers) in job.prepared.parts.into_iter().zip(job.rows).zip(numbers) {
             committed.parts.push(part.take_committed());
             let is_shown = job.seen.get(&part.thread).is_none_or(|seen| seen.is_shown);
             if part.manifest_shown || !is_shown {
@@ -411,7 +469,7 @@ impl Core {
                 let (redo, is_new) = (vec![numbers.redo], part.before.is_none());
                 let pending = PendingThread { id: numbers.id, redo, is_new, manifest: None };
                 self.await_sync(&part.thread, pending, part.written.bytes.len() as u64);
-                self.remember_part(part, numbers, job.seen.values());
+                self.remember_part(part, row, numbers, job.seen.values());
             } else {
                 // The redo is durable: the next writer or opener drains it.
                 self.forget(&part.thread);
@@ -423,23 +481,13 @@ impl Core {
     fn remember_part<'a>(
         &self,
         part: PreparedPart,
+        row: Row,
         numbers: Numbers,
         mut seen: impl Iterator<Item = &'a Arc<Remembered>>,
     ) {
         let before = seen.find(|seen| seen.row.id == numbers.id);
-        let owner = match part.right {
-            Right::Lease(_) => before.map_or(Some(self.owner.clone()), |before| before.row.owner.clone()),
-            Right::Brief => None,
-        };
         let state = part.state.or_else(|| before.and_then(|before| before.state.clone()));
-        let row = Row {
-            id: numbers.id,
-            manifest: part.manifest,
-            head: part.written.head,
-            sealed: Vec::new(),
-            epoch: part.epoch,
-            owner,
-        };
+        let row = Row { id: numbers.id, ..row };
         let remembered = Remembered {
             row,
             tail: part.written.tail,

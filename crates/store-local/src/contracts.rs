@@ -5,19 +5,20 @@ use std::time::Duration;
 
 use selvedge_log::{Head, Line, line, lines};
 use selvedge_model::account::{Account, AccountId, Reservation};
-use selvedge_model::{Batch, CommitKey, Digest, OwnerId, Posted, RequestId, Run, ThreadId, Timestamp};
+use selvedge_model::{Batch, CommitKey, Digest, Manifest, OwnerId, Posted, RequestId, Run, ThreadId, Timestamp};
+use selvedge_store::heads::{Compared, Depth, Heads, Noted};
 use selvedge_store::{
-    Acquire, Arrival, Commit, Commitment, Committed, Cursor, Feed, Filter, Inbox, Lease, Leases, Ledger, Left, Logs,
-    Page, Position, Registry, Result, Summary, Tombstone, Waiting,
+    Acquire, Arrival, Attest, Commit, Commitment, Committed, Cursor, Erase, Feed, Filter, Handle, Inbox, Lease, Leases,
+    Ledger, Left, Logs, Page, Pages, Position, Registry, Result, Summary, Tombstone, Waiting,
 };
 
+use crate::anchor::Part;
 use crate::core::io_error;
 use crate::feed;
 use crate::inbox;
 use crate::lease::Hear;
 use crate::open::LocalStore;
 use crate::rows;
-use crate::schema::database;
 
 impl Commit for LocalStore {
     fn commit(&self, batch: Batch) -> Result<Committed> {
@@ -39,7 +40,7 @@ impl Commit for LocalStore {
 
 impl Logs for LocalStore {
     fn head(&self, thread: &ThreadId) -> Result<Head> {
-        self.core.read(|connection| rows::head(connection, thread)?.ok_or_else(|| rows::missing(connection, thread)))
+        self.core.read(|connection| Ok(rows::existing(connection, thread)?.head))
     }
 
     fn read(&self, thread: &ThreadId, from: u64, limit: usize) -> Result<Vec<Line>> {
@@ -170,7 +171,7 @@ impl Registry for LocalStore {
     fn runs(&self, thread: &ThreadId) -> Result<Vec<Run>> {
         self.core.read(|connection| {
             let row = rows::existing(connection, thread)?;
-            rows::runs(connection, row.id, thread)
+            rows::runs(connection, &row)
         })
     }
 
@@ -185,7 +186,7 @@ impl Registry for LocalStore {
 
 impl Feed for LocalStore {
     fn position(&self) -> Result<u64> {
-        self.core.read(feed::position)
+        self.core.read(|connection| feed::position(connection))
     }
 
     fn after(&self, position: u64, limit: usize) -> Result<Vec<Commitment>> {
@@ -204,13 +205,15 @@ impl Ledger for LocalStore {
     }
 
     fn account(&self, id: &AccountId) -> Result<Option<Account>> {
-        self.core.read(|connection| Ok(rows::accounts(connection, "thread_id = ?", id.as_str())?.pop()))
+        self.core.read(|connection| {
+            let account = rows::accounts(connection, "thread_id = ?", id.as_str())?.pop();
+            self.core.check_anchor(connection, Part::of_account(id))?;
+            Ok(account)
+        })
     }
 
     fn tree(&self, id: &AccountId) -> Result<Vec<Account>> {
         self.core.read(|connection| {
-            // One moment for all of them: a parent and its child are posted to together.
-            let _moment = connection.unchecked_transaction().map_err(database)?;
             let mut found = rows::accounts(connection, "thread_id = ?", id.as_str())?;
             let mut next = 0;
             while let Some(parent) = found.get(next).map(|account| account.id.clone()) {
@@ -221,5 +224,54 @@ impl Ledger for LocalStore {
             }
             Ok(found)
         })
+    }
+}
+
+impl Attest for LocalStore {
+    fn store_id(&self) -> Result<String> {
+        self.store_id()
+    }
+
+    fn heads(&self) -> Result<Noted> {
+        self.heads()
+    }
+
+    fn sign_heads(&self, heads: &Heads) -> Result<String> {
+        self.sign_heads(heads)
+    }
+
+    fn compare_heads(&self, heads: &Heads, depth: Depth) -> Compared {
+        self.compare_heads(heads, depth)
+    }
+}
+
+impl Erase for LocalStore {
+    fn erase(&self, thread: &ThreadId, blob: &Digest, reason: &str) -> Result<u64> {
+        self.erase(thread, blob, reason)
+    }
+}
+
+impl Pages for LocalStore {
+    fn write_capabilities(&self, thread: &ThreadId, body: &dyn Fn() -> String) -> Result<bool> {
+        self.write_capabilities(thread, body)
+    }
+
+    fn vouch(&self, recorded: &Manifest) -> Result<()> {
+        self.vouch(recorded)
+    }
+
+    fn missing_manifest(&self, thread: &ThreadId) -> Option<String> {
+        self.missing_manifest(thread)
+    }
+
+    fn take_amiss(&self) -> Vec<String> {
+        self.take_amiss()
+    }
+}
+
+impl Handle for LocalStore {
+    /// A short write-ahead log stays for the process that opens the store next, as [`LocalStore::close_briefly`] says.
+    fn leave(&mut self) -> Result<()> {
+        self.end_briefly()
     }
 }

@@ -9,11 +9,12 @@ use selvedge_log::recovery::{Evidence, Finding, Mode, judge};
 use selvedge_log::{Head, Trust, document};
 use selvedge_model::{Digest, NamedBlobs, ThreadId};
 use selvedge_store::error::describe;
+use selvedge_store::verify::{BadBlob, bad_blobs};
 use selvedge_store::{Error, Result};
 use serde::{Deserialize, Serialize};
 
 use crate::backup::entries;
-use crate::blobs::{BadBlob, bad_blobs, hash_file};
+use crate::blobs::{hash_file, open_blob};
 use crate::core::io_error;
 use crate::delete;
 use crate::disk::Disk;
@@ -139,7 +140,7 @@ pub(crate) fn judge_copy(
     }
     let bad_blobs = match named.must_be_there().all(|(blob, _)| blobs.contains(&blob)) {
         true => Vec::new(),
-        false => bad_blobs(layout, disk, thread, &named),
+        false => bad_blobs(&named, |blob| Ok(open_blob(layout, disk, thread, blob)?.1)),
     };
     Ok(Judged { finding, bad_manifest, bad_blobs, blobs })
 }

@@ -7,15 +7,19 @@ use std::path::Path;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 
 use rusqlite::Connection;
-use selvedge_log::hash::{SealKey, Seals};
+use selvedge_log::hash::SealKey;
 use selvedge_log::{Signer, Trust};
+use selvedge_model::account::AccountId;
 use selvedge_model::{Clock, Ids, OwnerId, ThreadId};
+use selvedge_store::group::Group;
 use selvedge_store::lease::Desk;
 use selvedge_store::queue::Queues;
 use selvedge_store::{Error, Result};
 
+use crate::anchor::Known;
+use crate::commit::{Job, Outcome};
+use crate::db::{Db, Sealer};
 use crate::disk::{Disk, DiskFile, How};
-use crate::group::Group;
 use crate::handles::Handles;
 use crate::layout::Layout;
 use crate::memory::Memory;
@@ -52,7 +56,7 @@ pub(crate) struct Core {
     /// Commits of this process to one thread, in line, so that no signature is made in vain.
     pub(crate) turns: Arc<Queues>,
     pub(crate) desk: Desk,
-    pub(crate) group: Group,
+    pub(crate) group: Group<Job, Outcome>,
     pub(crate) memory: Mutex<Memory>,
     pub(crate) handles: Handles,
     pub(crate) pending: Mutex<Pending>,
@@ -62,6 +66,10 @@ pub(crate) struct Core {
     pub(crate) opened: Mutex<Option<Others>>,
     /// Those who wait to hear of what is committed, here or by another process.
     pub(crate) watch: Watch,
+    /// The newest version that is known of each account that was used; the first look compares it with what the logs of its family posted.
+    pub(crate) accounts: Mutex<HashMap<AccountId, u64>>,
+    /// What is known of the anchor.
+    pub(crate) anchor: Known,
     /// What was found amiss and mended on the way, until somebody asks for it.
     pub(crate) amiss: Mutex<Vec<String>>,
 }
@@ -70,8 +78,15 @@ pub(crate) struct Core {
 pub(crate) struct Signing {
     pub(crate) signer: Signer,
     pub(crate) seal: SealKey,
-    /// The keys whose marks on rows count.
-    pub(crate) seals: Seals,
+    /// What rows of this store are sealed and checked with.
+    pub(crate) rows: Arc<Sealer>,
+}
+
+impl Signing {
+    /// What the holder of a key seals and signs with in the store of this id.
+    pub(crate) fn new(signer: Signer, store: &str) -> Self {
+        Self { rows: Sealer::new(&signer, store), seal: signer.seal_key(), signer }
+    }
 }
 
 /// What is written to transcripts and not synced yet.
@@ -116,7 +131,9 @@ pub(crate) enum Durability {
 
 /// The one place where the database is written.
 pub(crate) struct Gate {
-    connection: Option<Connection>,
+    connection: Option<Db>,
+    /// What its rows are sealed with.
+    sealer: Option<Arc<Sealer>>,
     /// How many there were before this one.
     connections: u64,
     durability: Durability,
@@ -144,7 +161,12 @@ pub(crate) enum Ended<T, E = Error> {
 impl Gate {
     /// Says that `owner` lives and opens the database, both while no other process writes: whoever rebuilds the database
     /// holds the same lock, and finds either nobody or somebody alive, never somebody with the database that was.
-    pub(crate) fn enter(layout: &Layout, disk: &dyn Disk, owner: &OwnerId) -> Result<(Self, Box<dyn DiskFile>)> {
+    pub(crate) fn enter(
+        layout: &Layout,
+        disk: &dyn Disk,
+        owner: &OwnerId,
+        sealer: Option<Arc<Sealer>>,
+    ) -> Result<(Self, Box<dyn DiskFile>)> {
         let path = layout.commit_lock();
         let queue = disk.open(&path, How::Make).map_err(io_error("open", &path))?;
         queue.lock().map_err(io_error("lock", &path))?;
@@ -157,7 +179,8 @@ impl Gate {
         }
         let (connection, file) = entered?;
         let gate = Self {
-            connection: Some(connection),
+            connection: Some(Db::new(connection, sealer.clone())),
+            sealer,
             connections: 0,
             durability: Durability::Synced,
             log_is_suspect: false,
@@ -181,13 +204,17 @@ impl Gate {
         &mut self,
         layout: &Layout,
         durability: Durability,
-        work: impl FnOnce(&Connection) -> Result<T, E>,
+        work: impl FnOnce(&Db) -> Result<T, E>,
     ) -> Ended<T, E> {
         let connection = match self.ready(layout, durability) {
             Ok(connection) => connection,
             Err(error) => return Ended::Known(Err(error.into())),
         };
         if let Err(error) = run(connection, "BEGIN IMMEDIATE") {
+            // SQLite opens what it can't open to write for reading, and stays with that, also after a moment of too many open files.
+            if matches!(error, Error::Io { .. }) {
+                self.connection = None;
+            }
             return Ended::Known(Err(error.into()));
         }
         match work(connection) {
@@ -217,6 +244,11 @@ impl Gate {
         }
     }
 
+    /// Lets the write-ahead log stay, if it is short, when the database is closed.
+    pub(crate) fn keep_short_log(&self) -> Result<()> {
+        self.connection.as_ref().map_or(Ok(()), |connection| crate::wal::keep_short(connection))
+    }
+
     /// What tells whether another process has written; must be called from within [`Gate::alone`].
     pub(crate) fn others(&mut self, layout: &Layout) -> Result<Others> {
         let durability = self.durability;
@@ -228,9 +260,9 @@ impl Gate {
         Ok(Others { connection: self.connections, version })
     }
 
-    fn ready(&mut self, layout: &Layout, durability: Durability) -> Result<&Connection> {
+    fn ready(&mut self, layout: &Layout, durability: Durability) -> Result<&Db> {
         if self.connection.is_none() {
-            self.connection = Some(schema::open(&layout.database(), Use::Write)?);
+            self.connection = Some(Db::open(&layout.database(), Use::Write, self.sealer.clone())?);
             self.connections += 1;
             self.durability = Durability::Synced;
         }
@@ -278,6 +310,9 @@ fn say_alive(layout: &Layout, disk: &dyn Disk, owner: &OwnerId) -> Result<Box<dy
 fn open_to_write(layout: &Layout, disk: &dyn Disk) -> Result<Connection> {
     let had_log = layout.database().with_extension("db-wal").exists();
     let connection = schema::open(&layout.database(), Use::Write)?;
+    // What SQLite can't open to write it opens for reading and stays with that, the index of its log for as long as this process has any
+    // connection: that is found out now, while a second try still helps.
+    run(&connection, "BEGIN IMMEDIATE").and_then(|()| run(&connection, "ROLLBACK"))?;
     if !had_log {
         disk.sync_folder(layout.root()).map_err(io_error("sync", layout.root()))?;
     }
@@ -292,7 +327,9 @@ pub(crate) fn run(connection: &Connection, statement: &str) -> Result<()> {
 
 /// Connections that only read, used in turn.
 pub(crate) struct Readers {
-    idle: Mutex<Vec<Connection>>,
+    /// What rows are checked with.
+    sealer: Option<Arc<Sealer>>,
+    idle: Mutex<Vec<Db>>,
     returned: Condvar,
     made: Mutex<usize>,
 }
@@ -301,20 +338,27 @@ pub(crate) struct Readers {
 const READERS_MAX: usize = 4;
 
 impl Readers {
-    pub(crate) fn new() -> Self {
-        Self { idle: Mutex::default(), returned: Condvar::new(), made: Mutex::new(0) }
+    pub(crate) fn new(sealer: Option<Arc<Sealer>>) -> Self {
+        Self { sealer, idle: Mutex::default(), returned: Condvar::new(), made: Mutex::new(0) }
     }
 
-    /// Runs `work` with a connection that only reads.
-    pub(crate) fn with<T>(&self, layout: &Layout, work: impl FnOnce(&Connection) -> Result<T>) -> Result<T> {
+    /// Runs `work` with a connection that only reads, in one transaction: everything it reads is of one moment. Rows that are checked
+    /// against each other would contradict each other if a commit came between them.
+    pub(crate) fn with<T>(&self, layout: &Layout, work: impl FnOnce(&Db) -> Result<T>) -> Result<T> {
         let connection = self.take(layout)?;
-        let result = work(&connection);
-        lock(&self.idle).push(connection);
+        let result = run(&connection, "BEGIN").and_then(|()| work(&connection));
+        // After an error SQLite may have left the transaction by itself.
+        if !connection.is_autocommit() && run(&connection, "COMMIT").is_err() {
+            drop(connection);
+            *lock(&self.made) -= 1;
+        } else {
+            lock(&self.idle).push(connection);
+        }
         self.returned.notify_one();
         result
     }
 
-    fn take(&self, layout: &Layout) -> Result<Connection> {
+    fn take(&self, layout: &Layout) -> Result<Db> {
         let mut idle = lock(&self.idle);
         loop {
             if let Some(connection) = idle.pop() {
@@ -322,7 +366,7 @@ impl Readers {
             }
             let mut made = lock(&self.made);
             if *made < READERS_MAX {
-                let connection = schema::open(&layout.database(), Use::Read)?;
+                let connection = Db::open(&layout.database(), Use::Read, self.sealer.clone())?;
                 *made += 1;
                 return Ok(connection);
             }
@@ -333,13 +377,13 @@ impl Readers {
 }
 
 impl Core {
-    /// Reads the database.
-    pub(crate) fn read<T>(&self, work: impl FnOnce(&Connection) -> Result<T>) -> Result<T> {
+    /// Reads the database as of one moment.
+    pub(crate) fn read<T>(&self, work: impl FnOnce(&Db) -> Result<T>) -> Result<T> {
         self.readers.with(&self.layout, work)
     }
 
     /// Writes the database, for everything that is not a commit.
-    pub(crate) fn write<T>(&self, durability: Durability, work: impl FnOnce(&Connection) -> Result<T>) -> Result<T> {
+    pub(crate) fn write<T>(&self, durability: Durability, work: impl FnOnce(&Db) -> Result<T>) -> Result<T> {
         let mut gate = lock(self.gate()?);
         gate.alone(&self.layout, |gate| match gate.transaction(&self.layout, durability, work) {
             Ended::Known(result) => result,

@@ -14,8 +14,10 @@ use selvedge_store::buried::postings_of;
 use selvedge_store::{Error, Result, Tombstone};
 
 use crate::core::{Core, Durability, io_error};
+use crate::db::Db;
 use crate::disk;
 use crate::feed;
+use crate::inbox;
 use crate::rows::{self, bad_row, signed};
 use crate::schema::database;
 
@@ -23,7 +25,7 @@ use crate::schema::database;
 pub(crate) const KIND: DocumentKind = DocumentKind::new("tombstone");
 
 /// Every table that has rows of a thread, and their column; what the feed told of it is withdrawn.
-pub(crate) const TABLES: [(&str, &str); 10] = [
+const TABLES: [(&str, &str); 10] = [
     ("redo", "thread"),
     ("leads", "thread"),
     ("messages", "thread"),
@@ -35,6 +37,15 @@ pub(crate) const TABLES: [(&str, &str); 10] = [
     ("heads", "id"),
     ("threads", "id"),
 ];
+
+/// Takes the rows of a thread out of every table.
+pub(crate) fn remove_rows(db: &Db, id: i64) -> Result<()> {
+    inbox::remove(db, id)?;
+    for (table, column) in TABLES {
+        rows::execute(db, &format!("DELETE FROM main.{table} WHERE {column} = ?"), [id])?;
+    }
+    Ok(())
+}
 
 impl Core {
     pub(crate) fn delete(&self, thread: &ThreadId) -> Result<Tombstone> {
@@ -53,7 +64,13 @@ impl Core {
         // Whatever lies behind a link would stay; and without its file a tombstone is forgotten when the database is.
         crate::layout::check_folder(&self.layout.thread(thread))?;
         self.make_tombstones()?;
-        let row = self.read(|connection| rows::existing(connection, thread))?;
+        // What a tombstone says is signed, so it is taken from a row that was sealed and a log that ends there.
+        let row = self.read(|connection| {
+            let row = rows::existing(connection, thread)?;
+            row.check_writable(connection)?;
+            Ok(row)
+        })?;
+        self.refuse_behind(thread, &row)?;
         if row.manifest.status == Status::Running {
             return Err(Error::Running(thread.clone()));
         }
@@ -93,9 +110,7 @@ impl Core {
                 return Err(Error::AccountInUse { thread: thread.clone(), account: account.id });
             }
             feed::withdraw(connection, row.id, 0)?;
-            for (table, column) in TABLES {
-                rows::execute(connection, &format!("DELETE FROM {table} WHERE {column} = ?"), [row.id])?;
-            }
+            remove_rows(connection, row.id)?;
             let sql = "INSERT INTO tombstones (thread_id, tombstone, document, buried) VALUES (?, ?, ?, 0)";
             rows::execute(connection, sql, params![thread.as_str(), value.to_string(), document])?;
             Ok(())
@@ -130,7 +145,15 @@ impl Core {
             found.map_err(database)?.collect::<rusqlite::Result<Vec<_>>>().map_err(database)
         })?;
         for (thread, document) in unfinished {
-            self.bury(&ThreadId::new(thread).map_err(bad_row)?, &document)?;
+            let thread = ThreadId::new(thread).map_err(bad_row)?;
+            // Nothing is removed on the word of a row that is not signed, or of a thread that is there.
+            match self.tombstone(&thread) {
+                Err(error) => self.note_amiss(error.to_string()),
+                Ok(_) if self.read(|db| Ok(rows::find_any(db, &thread)?.is_some()))? => {
+                    self.note_amiss(format!("there is a tombstone of `{thread}`, which is not deleted"));
+                }
+                Ok(_) => self.bury(&thread, &document)?,
+            }
         }
         Ok(())
     }

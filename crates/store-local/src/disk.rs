@@ -1,6 +1,8 @@
 //! The one door to files: every write, sync, rename, truncate and lock of this store goes through here, so that a crash
 //! laboratory can stand in for the disk. (SQLite's own files are SQLite's.)
 //!
+//! A call that a signal interrupts is made again here, so no caller sees it; a reading may still give less than was asked for.
+//!
 //! Nothing follows a symbolic link in its last component: what stands where a file should be is refused, not followed.
 
 use std::fmt::Debug;
@@ -54,7 +56,7 @@ pub trait DiskFile: Send + Sync + Debug {
     /// How long it is, if it still is what stands at `path`; asked without opening anything.
     fn length_at(&self, path: &Path) -> io::Result<Option<u64>>;
 
-    /// Reads at most as many bytes as fit.
+    /// Reads at most as many bytes as fit, and none only at the end.
     fn read_at(&self, buffer: &mut [u8], offset: u64) -> io::Result<usize>;
 
     /// Writes all bytes.
@@ -180,7 +182,7 @@ impl DiskFile for RealFile {
     }
 
     fn read_at(&self, buffer: &mut [u8], offset: u64) -> io::Result<usize> {
-        self.file.read_at(buffer, offset)
+        uninterrupted(|| self.file.read_at(buffer, offset))
     }
 
     fn write_at(&self, bytes: &[u8], offset: u64) -> io::Result<()> {
@@ -196,16 +198,16 @@ impl DiskFile for RealFile {
     }
 
     fn lock(&self) -> io::Result<()> {
-        self.file.lock()
+        uninterrupted(|| self.file.lock())
     }
 
     fn try_lock(&self) -> io::Result<bool> {
-        answer(self.file.try_lock())
+        uninterrupted(|| answer(self.file.try_lock()))
     }
 
     fn is_unlocked(&self) -> io::Result<bool> {
         // A shared lock, so that two who ask at once don't take each other for the holder.
-        let free = answer(self.file.try_lock_shared())?;
+        let free = uninterrupted(|| answer(self.file.try_lock_shared()))?;
         if free {
             self.file.unlock()?;
         }
@@ -213,7 +215,18 @@ impl DiskFile for RealFile {
     }
 
     fn unlock(&self) -> io::Result<()> {
-        self.file.unlock()
+        // A lock that stays would keep every other process waiting for as long as the file is open.
+        self.file.unlock().or_else(|_| self.file.unlock())
+    }
+}
+
+/// Makes a call again that a signal interrupted before it did anything.
+fn uninterrupted<T>(mut call: impl FnMut() -> io::Result<T>) -> io::Result<T> {
+    loop {
+        match call() {
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+            other => return other,
+        }
     }
 }
 
@@ -273,4 +286,21 @@ pub fn read(disk: &dyn Disk, path: &Path, most: u64) -> io::Result<Vec<u8>> {
     }
     bytes.truncate(done);
     Ok(bytes)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_call_that_is_interrupted_is_made_again_and_any_other_failure_is_an_error() {
+        let mut answers = vec![Ok(7), Err(io::ErrorKind::Interrupted.into()), Err(io::ErrorKind::Interrupted.into())];
+        assert_eq!(uninterrupted(|| answers.pop().unwrap_or(Ok(0))).ok(), Some(7));
+        let mut asked = 0;
+        let failed = uninterrupted(|| -> io::Result<()> {
+            asked += 1;
+            Err(io::ErrorKind::TimedOut.into())
+        });
+        assert_eq!((failed.map_err(|error| error.kind()), asked), (Err(io::ErrorKind::TimedOut), 1));
+    }
 }

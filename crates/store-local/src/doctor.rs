@@ -4,7 +4,6 @@
 //!   names is there. `around`: what lies between the threads and in the database. `strays`: folders that no row tells of. `places`: what must
 //!   be there, and who may write it.
 //!
-//! A finding is data: how bad it is, a stable word, what it is about, what was found, why that is so, and the command that helps.
 //! Others may go on writing meanwhile; what seems wrong is looked at a second time before it is said.
 //!
 //! How much of a log is read is bounded, unless all of it is asked for: see [`Depth`]. What was not read is said.
@@ -13,134 +12,25 @@ mod around;
 mod blobs;
 mod ends;
 mod places;
+mod seals;
 mod strays;
 mod threads;
 
-use std::collections::BTreeMap;
 use std::path::Path;
 use std::sync::Arc;
 
 use selvedge_log::trust::Status;
-use selvedge_model::{Classify, Clock, Digest, ThreadId};
-use selvedge_store::{Error, Result};
-use serde::Serialize;
+use selvedge_model::Clock;
+use selvedge_store::Result;
+pub use selvedge_store::doctor::{Depth, Finding, Report, Severity};
 
 use crate::core::Core;
 use crate::layout::Layout;
 use crate::open::{self, Access, LocalStore, Options};
-use crate::schema::{self, database};
+use crate::rows::Row;
+use crate::schema::{REBUILD, database};
+use crate::sealed::{Seal, UNSEALED};
 use crate::{disk, rows};
-
-/// How closely logs are looked at.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Depth {
-    /// As [`Depth::Ends`], and no signature is judged, because it is not known whose count.
-    Unsigned,
-    /// Their last lines, the last signature, the hash of the last quarter of a megabyte, and whether the blobs are there that this
-    /// much of a log names, and, of each thread, the hash of as many small ones as a megabyte holds. Most logs are no longer than that.
-    Ends,
-    /// Every byte and every signature of every log, and every byte of every blob it names.
-    Whole,
-}
-
-/// How bad a finding is.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
-#[serde(rename_all = "snake_case")]
-pub enum Severity {
-    /// Worth knowing; nothing need be done.
-    Note,
-    /// Something wants doing, and nothing is lost.
-    Warning,
-    /// Something is not what was written or signed.
-    Damage,
-}
-
-/// One thing that was found.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
-pub struct Finding {
-    /// How bad it is.
-    pub severity: Severity,
-    /// A stable word.
-    pub code: &'static str,
-    /// What it is about: a thread's id, a file, the store.
-    pub subject: String,
-    /// What was found.
-    pub what: String,
-    /// Why that is so, or what follows from it.
-    pub why: String,
-    /// The command that helps, or what to do by hand.
-    pub help: Option<String>,
-}
-
-impl Finding {
-    /// A finding; `help` is added by [`Finding::help`].
-    pub fn new(
-        severity: Severity,
-        code: &'static str,
-        subject: impl ToString,
-        what: impl Into<String>,
-        why: impl Into<String>,
-    ) -> Self {
-        Self { severity, code, subject: subject.to_string(), what: what.into(), why: why.into(), help: None }
-    }
-
-    /// The same finding with what helps.
-    #[must_use]
-    pub fn help(mut self, help: impl Into<String>) -> Self {
-        self.help = Some(help.into());
-        self
-    }
-
-    /// What an error says, as a finding.
-    pub fn of_error(severity: Severity, subject: impl ToString, error: &impl Classify) -> Self {
-        let why = error.source().map_or_else(|| "it was refused".to_owned(), ToString::to_string);
-        let found = Self::new(severity, error.code(), subject, error.to_string(), why);
-        Self { help: error.hint(), ..found }
-    }
-}
-
-/// What a whole examination found.
-#[derive(Clone, Debug, Default)]
-pub struct Report {
-    /// Every finding, the worst first.
-    pub findings: Vec<Finding>,
-    /// The format of the store, if it could be read.
-    pub store_format: Option<i64>,
-    /// How many threads were looked at.
-    pub threads: u64,
-    /// How many logs were longer than what was read of them.
-    pub not_read_whole: u64,
-    /// How many blobs were too many or too large to be hashed; they are there.
-    pub blobs_not_hashed: u64,
-    /// How many processes have the store open to write.
-    pub live_owners: u64,
-    /// Keys that count no more or never did, and the threads whose logs they signed.
-    unbelieved: BTreeMap<Digest, Vec<ThreadId>>,
-}
-
-impl Report {
-    /// How bad the worst finding is.
-    pub fn worst(&self) -> Option<Severity> {
-        self.findings.iter().map(|finding| finding.severity).max()
-    }
-
-    fn add(&mut self, finding: Finding) {
-        self.findings.push(finding);
-    }
-
-    /// Takes in that a log is signed by a key that is not believed; said once for each key.
-    fn unbelieved(&mut self, key: Digest, thread: &ThreadId) {
-        let threads = self.unbelieved.entry(key).or_default();
-        if threads.last() != Some(thread) {
-            threads.push(thread.clone());
-        }
-    }
-
-    /// Whether that was taken in of this key and thread.
-    fn is_unbelieved(&self, key: &Digest, thread: &ThreadId) -> bool {
-        self.unbelieved.get(key).is_some_and(|threads| threads.contains(thread))
-    }
-}
 
 /// The version of SQLite that is used.
 pub fn sqlite_version() -> &'static str {
@@ -157,7 +47,9 @@ pub fn examine(options: Options, depth: Depth, each: &mut dyn FnMut(u64, u64)) -
     match LocalStore::open(Options { access: Access::ReadOnly, ..options }) {
         Ok(store) => {
             let examiner = Examiner { store: &store, depth, clock };
-            if let Err(error) = examiner.look(&mut report, each) {
+            let looked = examiner.look(&mut report, each);
+            let is_said = report.findings.iter().any(|found| found.code.starts_with("database_"));
+            if let Some(error) = looked.err().filter(|error| !(is_said && rows::is_of_database(error))) {
                 report.add(Finding::of_error(Severity::Damage, "the store", &error));
             }
         }
@@ -182,21 +74,63 @@ impl Examiner<'_> {
     }
 
     fn look(&self, report: &mut Report, each: &mut dyn FnMut(u64, u64)) -> Result<()> {
-        self.format(report)?;
         self.database(report)?;
         self.owners(report)?;
-        let found = self.core().read(|connection| rows::select(connection, "1 ORDER BY t.id", []))?;
+        let found = self.sealed(report)?;
         let (pending, imports) = (self.pending()?, self.imports()?);
         report.threads = found.len() as u64;
         for (index, row) in found.iter().enumerate() {
             self.thread(row, &pending, imports.get(&row.id), report);
             each(index as u64 + 1, found.len() as u64);
         }
+        self.unreadable(report);
         self.places(&found, report);
         self.folders(&found, report)?;
         self.tombstones(report)?;
+        self.seals(&found, report)?;
         self.signers(report);
         self.waiting(report)
+    }
+
+    /// The rows of all threads but those whose seal is broken, which are named once, together.
+    fn sealed(&self, report: &mut Report) -> Result<Vec<Row>> {
+        let (found, broken): (Vec<_>, Vec<_>) = self.core().read(|db| {
+            let found = rows::select_any(db, "1 ORDER BY t.id", [])?;
+            Ok(found.into_iter().partition(|row| row.seal(db) != Seal::Broken))
+        })?;
+        if !broken.is_empty() {
+            let names: Vec<_> = broken.iter().map(|row| format!("`{}`", row.manifest.thread_id)).collect();
+            let what = format!("what the database has of {} {}", names.join(", "), UNSEALED);
+            let why = "nothing is signed, spent or answered on the word of such a row";
+            report.add(Finding::new(Severity::Damage, "database_differs", "the store", what, why).help(REBUILD));
+        }
+        Ok(found)
+    }
+
+    /// A database that can't be read is one finding, however many threads could not be looked at.
+    fn unreadable(&self, report: &mut Report) {
+        let (differing, others) = std::mem::take(&mut report.findings)
+            .into_iter()
+            .partition::<Vec<_>, _>(|found| found.code == "database_differs" && found.subject != "the store");
+        report.findings = others;
+        match differing.as_slice() {
+            [] => {}
+            [_] => report.findings.extend(differing),
+            [first, ..] => {
+                let names: Vec<_> = differing.iter().map(|found| format!("`{}`", found.subject)).collect();
+                let what = format!("the database differs from the logs of {}: {}", names.join(", "), first.what);
+                let why = "the logs hold; only the database is wrong";
+                report.add(Finding::new(Severity::Damage, "database_differs", "the store", what, why).help(REBUILD));
+            }
+        }
+        let threads: u64 = report.unreadable.values().sum();
+        let Some((first, _)) = std::mem::take(&mut report.unreadable).into_iter().next() else { return };
+        if report.findings.iter().any(|found| found.code == "database_damaged") {
+            return;
+        }
+        let what = format!("{first}; {threads} thread(s) could not be looked at");
+        let why = "the logs are not touched by that";
+        report.add(Finding::new(Severity::Damage, "database_damaged", "registry.db", what, why).help(REBUILD));
     }
 
     /// What could not be said of each thread alone: whose signatures were not believed, and that none was judged.
@@ -229,19 +163,6 @@ impl Examiner<'_> {
                 Finding::new(Severity::Warning, "signatures_unjudged", "the store", "no signature was judged", why);
             report.add(found.help("mend what is said of your trusted keys, then look again"));
         }
-    }
-
-    fn format(&self, report: &mut Report) -> Result<()> {
-        let in_database = self.core().read(schema::version)?;
-        let named = report.store_format.unwrap_or(in_database);
-        if named.min(in_database) < schema::FORMAT {
-            let (found, current) = (named.min(in_database), schema::FORMAT);
-            let error = Error::Outdated { found, current };
-            let why = "it can be read, verified and backed up, and not be written";
-            let finding = Finding::of_error(Severity::Warning, "the store", &error);
-            report.add(Finding { why: why.to_owned(), ..finding });
-        }
-        Ok(())
     }
 
     /// SQLite's own look at its file.

@@ -40,7 +40,7 @@ const TABLES: [(&str, &str); 10] = [
     ("tombstones", "SELECT thread_id, tombstone, document, buried FROM tombstones ORDER BY 1"),
     (
         "budget_ledger",
-        "SELECT thread_id, parent_id, max_spend, own_spend, children_spend, reserved_spend, open, status, version FROM budget_ledger ORDER BY 1",
+        "SELECT thread_id, parent_id, max_spend, own_spend, children_spend, reserved_spend, open, status, version, incomplete FROM budget_ledger ORDER BY 1",
     ),
     ("reservations", "SELECT account, reservation, body FROM reservations ORDER BY 1, 2"),
     (

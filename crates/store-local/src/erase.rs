@@ -4,19 +4,20 @@
 //! was erased and why. The file is unlinked after that, and the folder synced. Killed in between, whoever opens the store
 //! next to write finds the row and does the rest. Nothing is overwritten: on today's disks that proves nothing.
 
-use std::fs;
 use std::path::Path;
 
-use rusqlite::{Connection, OptionalExtension, params};
+use rusqlite::{OptionalExtension, params};
 use selvedge_model::event::BlobErased;
-use selvedge_model::{Batch, Changeset, Digest, Event, Expect, NamedBlobs, Part, ThreadId, Timestamp};
+use selvedge_model::{Batch, Changeset, Digest, Event, Expect, LogId, NamedBlobs, Part, ThreadId, Timestamp};
 use selvedge_store::{Error, Result};
 
 use crate::core::{Core, Durability, io_error};
-use crate::layout::check_folder;
+use crate::db::Db;
+use crate::layout::{check_folder, is_there, listed};
 use crate::open::LocalStore;
-use crate::rows::{self, bad_row};
+use crate::rows::{self, Row, bad_row};
 use crate::schema::database;
+use crate::sealed::{self, Indexed};
 
 /// A blob whose content was erased.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -38,11 +39,36 @@ impl Erasure {
 }
 
 /// Notes that a blob is erased, in the transaction that commits it. Also what a rebuilt database is filled with.
-pub(crate) fn put(connection: &Connection, thread: i64, erased: &BlobErased, at: Timestamp) -> Result<()> {
-    let sql = "INSERT INTO erasures (thread, blob, reason, erased_at, done) VALUES (?, ?, ?, ?, 0) \
-               ON CONFLICT (thread, blob) DO UPDATE SET done = 0";
-    rows::execute(connection, sql, params![thread, &erased.blob.0[..], erased.reason, at.as_micros()])?;
+pub(crate) fn put(db: &Db, thread: i64, log: &LogId, erased: &BlobErased, at: Timestamp) -> Result<()> {
+    let sql = "INSERT INTO erasures (thread, blob, reason, erased_at, done, mark) VALUES (?, ?, ?, ?, 0, ?) \
+               ON CONFLICT (thread, blob) DO UPDATE SET reason = excluded.reason, erased_at = excluded.erased_at, \
+               done = 0, mark = excluded.mark";
+    let (reason, micros) = (erased.reason.as_str(), at.as_micros());
+    let mark =
+        Indexed { table: "erasures", fields: &fields(log, &erased.blob, reason, &micros.to_be_bytes()) }.mark(db);
+    rows::execute(db, sql, params![thread, &erased.blob.0[..], reason, micros, mark.bytes()])?;
     Ok(())
+}
+
+/// Refuses erasures of a thread that another program put down.
+pub(crate) fn check_all(db: &Db, row: &Row) -> Result<()> {
+    let sql = "SELECT blob, reason, erased_at, mark FROM erasures WHERE thread = ?";
+    let mut statement = db.prepare_cached(sql).map_err(database)?;
+    let mut found = statement.query([row.id]).map_err(database)?;
+    while let Some(one) = found.next().map_err(database)? {
+        let (blob, reason): (Vec<u8>, String) = (one.get(0).map_err(database)?, one.get(1).map_err(database)?);
+        let (at, mark): (i64, Vec<u8>) = (one.get(2).map_err(database)?, one.get(3).map_err(database)?);
+        let at = at.to_be_bytes();
+        let fields = [sealed::log(&row.head.log_id), &blob, reason.as_bytes(), &at];
+        let what = || "an erased blob".to_owned();
+        Indexed { table: "erasures", fields: &fields }.check_of(db, row, mark, what)?;
+    }
+    Ok(())
+}
+
+/// What the mark of an erasure covers.
+fn fields<'a>(log: &'a LogId, blob: &'a Digest, reason: &'a str, at: &'a [u8; 8]) -> [&'a [u8]; 4] {
+    [sealed::log(log), &blob.0, reason.as_bytes(), at]
 }
 
 impl LocalStore {
@@ -56,7 +82,7 @@ impl LocalStore {
             return Err(erasure.into_error(thread));
         }
         // What nobody ever named can't be erased. What is named and lost can: the log says then that it is to be missing.
-        if fs::symlink_metadata(core.layout.blob(thread, blob)).is_err() && !self.names(thread, blob)? {
+        if !is_there(&core.layout.blob(thread, blob))? && !self.names(thread, blob)? {
             return Err(Error::NoBlob { thread: thread.clone(), blob: *blob });
         }
         let event = Event::BlobErased(BlobErased { blob: *blob, reason: reason.to_owned() });
@@ -81,9 +107,9 @@ impl LocalStore {
         if !check_folder(&folder)? {
             return Ok(Vec::new());
         }
-        let entries = fs::read_dir(&folder).map_err(io_error("read", &folder))?;
+        let entries = listed(&folder)?.into_iter();
         let mut names: Vec<_> =
-            entries.flatten().filter_map(|entry| entry.file_name().to_str()?.parse::<Digest>().ok()).collect();
+            entries.filter_map(|entry| entry.file_name().to_str()?.parse::<Digest>().ok()).collect();
         names.sort_unstable();
         Ok(names)
     }
@@ -94,13 +120,16 @@ impl Core {
     pub(crate) fn erasure(&self, thread: &ThreadId, blob: &Digest) -> Result<Option<Erasure>> {
         self.read(|connection| {
             let row = rows::existing(connection, thread)?;
-            let sql = "SELECT reason, erased_at, done FROM erasures WHERE thread = ? AND blob = ?";
+            let sql = "SELECT reason, erased_at, done, mark FROM erasures WHERE thread = ? AND blob = ?";
             let mut statement = connection.prepare_cached(sql).map_err(database)?;
             let found = statement.query_row(params![row.id, &blob.0[..]], |row| {
-                let at = Timestamp::from_micros(row.get(1)?);
-                Ok(Erasure { blob: *blob, reason: row.get(0)?, at, done: row.get::<_, i64>(2)? == 1 })
+                Ok((row.get::<_, String>(0)?, row.get::<_, i64>(1)?, row.get::<_, i64>(2)? == 1, row.get(3)?))
             });
-            found.optional().map_err(database)
+            let Some((reason, at, done, mark)) = found.optional().map_err(database)? else { return Ok(None) };
+            let micros = at.to_be_bytes();
+            let indexed = Indexed { table: "erasures", fields: &fields(&row.head.log_id, blob, &reason, &micros) };
+            indexed.check_of(connection, &row, mark, || format!("the erasure of blob {}", blob.short()))?;
+            Ok(Some(Erasure { blob: *blob, reason, at: Timestamp::from_micros(at), done }))
         })
     }
 
@@ -116,6 +145,11 @@ impl Core {
     /// Removes the file of every blob whose erasure was committed and not carried out yet.
     pub(crate) fn finish_erasures(&self) -> Result<()> {
         for (id, thread, blob) in self.unfinished_erasures()? {
+            // Nothing is removed on the word of a row that another program wrote.
+            if let Err(error) = self.erasure(&thread, &blob) {
+                self.note_amiss(error.to_string());
+                continue;
+            }
             self.remove_blob(&thread, &blob)?;
             self.write(Durability::Lazy, |connection| {
                 let sql = "UPDATE erasures SET done = 1 WHERE thread = ? AND blob = ?";
@@ -152,7 +186,7 @@ impl Core {
             return Ok(());
         }
         let half_written = format!(".{blob}.");
-        for entry in fs::read_dir(&folder).map_err(io_error("read", &folder))?.flatten() {
+        for entry in listed(&folder)? {
             if entry.file_name().to_string_lossy().starts_with(&half_written) {
                 self.remove_file(&entry.path())?;
             }

@@ -15,7 +15,7 @@
 //! - every version has one place, later commits a greater one, and a place is never used twice;
 //! - the head of a thread is never moved but by what is announced here, and what was announced is withdrawn before it is set back;
 //! - the counts of a run stand in its row; those of the last run in its row and, behind them, in the head of its thread;
-//! - where counts are missing, because a store of format 5 did not keep them, the log is asked.
+//! - where counts are missing, the log is asked: the feed is a hint.
 //!
 //! The thread of a run that was withdrawn is [`NOBODY`].
 
@@ -26,7 +26,7 @@ use selvedge_model::ThreadId;
 use selvedge_store::{Commitment, Result};
 
 use crate::rows::{self, bad_row, signed, unsigned};
-use crate::schema::{self, FORMAT, database};
+use crate::schema::database;
 
 mod counts;
 mod missing;
@@ -39,8 +39,8 @@ const NOBODY: i64 = 0;
 /// How many places a run has at most, so that a head stays small.
 const RUN_MAX: i64 = 32;
 
-/// The first format whose rows have lines.
-const FORMAT_OF_LINES: i64 = 6;
+/// The columns that say which lines a run has, of `feed AS f` and `heads AS h`.
+const LINES: &str = "f.line, f.counts, COALESCE(h.counts, x'')";
 
 /// Lets nobody's begin where rows are missing, and behind the last one if its thread has come further.
 pub(crate) const CLOSE_GAPS: &str = "
@@ -67,11 +67,7 @@ pub(crate) struct Place {
 impl Place {
     /// The newest place; must be asked in the transaction that announces, and before it moves a head.
     pub(crate) fn newest(connection: &Connection) -> Result<Self> {
-        Self::newest_in(connection, FORMAT)
-    }
-
-    fn newest_in(connection: &Connection, format: i64) -> Result<Self> {
-        let lines = lines_in(format);
+        let lines = LINES;
         let sql = format!(
             "SELECT f.position, f.thread, f.version, h.version, {lines} FROM feed AS f LEFT JOIN heads AS h ON h.id = f.thread \
              WHERE f.position = (SELECT MAX(position) FROM feed)"
@@ -156,9 +152,7 @@ impl Place {
 
 /// The place of the newest commit.
 pub(crate) fn position(connection: &Connection) -> Result<u64> {
-    let _moment = connection.unchecked_transaction().map_err(database)?;
-    let format = schema::version(connection)?;
-    Place::newest_in(connection, format).map(|newest| unsigned(newest.position))
+    Place::newest(connection).map(|newest| unsigned(newest.position))
 }
 
 /// A commit that was told of, by the number of its thread.
@@ -174,23 +168,16 @@ pub(crate) struct Told {
 
 /// Commits behind `position`, in order, at most `limit`; without their lines where no row has them.
 fn after(connection: &Connection, position: u64, limit: usize) -> Result<Vec<Commitment>> {
-    let _moment = connection.unchecked_transaction().map_err(database)?;
-    let format = schema::version(connection)?;
     let commitment = |told: Told| {
         let thread = ThreadId::new(told.name.unwrap_or_default()).map_err(bad_row)?;
         Ok(Commitment::new(unsigned(told.position), thread, unsigned(told.version), told.lines.unwrap_or(0..0)))
     };
-    told(connection, ("main", format), position, limit)?.into_iter().map(commitment).collect()
+    told(connection, "main", position, limit)?.into_iter().map(commitment).collect()
 }
 
-/// The same of the database of this name and format, threads by their numbers.
-pub(crate) fn told(
-    connection: &Connection,
-    (database_name, format): (&str, i64),
-    position: u64,
-    limit: usize,
-) -> Result<Vec<Told>> {
-    let lines = lines_in(format);
+/// The same of the database of this name, threads by their numbers.
+pub(crate) fn told(connection: &Connection, database_name: &str, position: u64, limit: usize) -> Result<Vec<Told>> {
+    let lines = LINES;
     let sql = format!(
         "SELECT f.position, f.thread, f.version, h.version, {lines}, t.thread_id FROM {database_name}.feed AS f \
          LEFT JOIN {database_name}.heads AS h ON h.id = f.thread LEFT JOIN {database_name}.threads AS t ON t.id = f.thread \
@@ -221,14 +208,6 @@ pub(crate) fn told(
     Ok(told)
 }
 
-/// The columns that say which lines a run has, of `feed AS f` and `heads AS h`.
-fn lines_in(format: i64) -> &'static str {
-    match format < FORMAT_OF_LINES {
-        true => "0, x'', x''",
-        false => "f.line, f.counts, COALESCE(h.counts, x'')",
-    }
-}
-
 /// One row.
 struct Run {
     position: i64,
@@ -245,7 +224,7 @@ struct Run {
 }
 
 impl Run {
-    /// The run that begins at a row of position, thread, version, the version that the thread has now, and [`lines_in`]; the one before
+    /// The run that begins at a row of position, thread, version, the version that the thread has now, and [`LINES`]; the one before
     /// it ends there.
     fn of(row: &rusqlite::Row<'_>, before: Option<&mut Self>) -> rusqlite::Result<Self> {
         let (position, version): (i64, i64) = (row.get(0)?, row.get(2)?);
@@ -280,8 +259,7 @@ impl Run {
 /// Takes back what followers were told of a thread from a version on, before its head goes there. The newest place stays, as
 /// nobody's: it is where the feed goes on.
 pub(crate) fn withdraw(connection: &Connection, thread: i64, from_version: u64) -> Result<()> {
-    let format = schema::version(connection)?;
-    let (newest, from) = (Place::newest_in(connection, format)?, signed(from_version));
+    let (newest, from) = (Place::newest(connection)?, signed(from_version));
     if newest.thread == thread && newest.version >= from {
         newest.close(connection)?;
         let sql = "INSERT OR REPLACE INTO feed (position, thread, version) VALUES (?, ?, 0)";

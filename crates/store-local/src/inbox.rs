@@ -3,21 +3,22 @@
 //! A request is a row of `requests` until a batch consumes it; then the log has its verdict, and a row of `answers` says where, so that
 //! a request that is sent again is answered and not served a second time. `answers` follows from the logs and is rebuilt with them.
 
-use rusqlite::{Connection, OptionalExtension, params};
-use selvedge_model::{Digest, Posted, Request, RequestId, RequestKind, Status, ThreadId, Timestamp};
+use rusqlite::{OptionalExtension, params};
+use selvedge_model::{Posted, Request, RequestId, RequestKind, Status, ThreadId, Timestamp};
 use selvedge_store::prepare::Prepared;
+use selvedge_store::seal::Heard;
 use selvedge_store::{Arrival, Error, Left, Result, Waiting, inbox};
 
+use crate::anchor::{self, Part};
 use crate::commit::{Job, Outcome};
 use crate::core::Core;
+use crate::db::Db;
 use crate::rows::{self, Row, bad_row, signed, unsigned};
-use crate::schema::{self, database};
+use crate::schema::database;
+use crate::sealed::{self, Indexed, Mark};
 
 /// The most threads of a chain that a request is passed along.
 const LINKS_MAX: usize = 10_000;
-
-/// The first format that has these tables.
-const FORMAT_OF_REQUESTS: i64 = 6;
 
 impl Core {
     /// Leaves a request, together with whatever else waits to be committed.
@@ -32,47 +33,176 @@ impl Core {
     }
 
     /// Puts a request into the inbox of the end of its chain; must be called in the transaction that posts it.
-    pub(crate) fn put_request(&self, connection: &Connection, posted: &Posted) -> Result<Left> {
+    pub(crate) fn put_request(&self, connection: &Db, posted: &Posted) -> Result<Left> {
         let row = tail(connection, &posted.thread)?;
         let (root, thread) = (&row.manifest.chain_root_id, row.manifest.thread_id.clone());
         if let Some((thread, version)) = answered(connection, root, &posted.id)? {
             return Ok(Left { thread, answered: Some(version) });
         }
         let posted = Posted { thread: thread.clone(), ..posted.clone() };
-        let body = serde_json::to_string(&posted.request).map_err(bad_row)?;
-        let mark = inbox::mark(&self.signing()?.seals, root, &posted);
-        let sql = "INSERT INTO requests (thread, request_id, kind, posted_at, body, mark) VALUES (?, ?, ?, ?, ?, ?) \
-                   ON CONFLICT DO NOTHING";
-        let kind = posted.request.kind().as_str();
-        let values = params![row.id, posted.id.as_str(), kind, posted.at.as_micros(), body, &mark.0[..]];
-        if rows::execute(connection, sql, values)? == 0 {
-            let known = read(connection, &row)?.into_iter().find(|(known, _)| known.id == posted.id);
-            if known.is_none_or(|(known, _)| known.request != posted.request) {
-                return Err(Error::RequestReused { thread, id: posted.id });
-            }
+        let waiting = read(connection, &row)?;
+        if let Some(known) = waiting.iter().find(|known| known.posted.id == posted.id) {
+            return match known.posted.request == posted.request && known.is_sealed(connection, root) {
+                true => Ok(Left { thread, answered: None }),
+                false => Err(Error::RequestReused { thread, id: posted.id }),
+            };
         }
+        self.signing()?;
+        let numbers = waiting.iter().map(|known| known.number);
+        let highest = numbers.fold(newest(connection)?.max(row.heard.newest), u64::max);
+        put(connection, &row, highest + 1, &posted)?;
         Ok(Left { thread, answered: None })
     }
 
-    /// The requests that wait for a thread. Without a key no seal can be checked, and none counts.
+    /// The requests that wait for a thread. Without a key no seal can be checked, and none counts; nor does one that was consumed before
+    /// and put back.
     pub(crate) fn pending(&self, thread: &ThreadId) -> Result<Vec<Waiting>> {
-        self.read(|connection| {
+        let (found, missing) = self.read(|connection| {
             let row = rows::existing(connection, thread)?;
-            let root = &row.manifest.chain_root_id;
-            let sealed = |posted: &Posted, mark: &Digest| {
-                self.signing.as_ref().is_some_and(|signing| inbox::is_marked(&signing.seals, root, posted, mark))
-            };
-            let waiting = |(posted, mark): (Posted, Option<Digest>)| {
-                let is_sealed = mark.is_some_and(|mark| sealed(&posted, &mark));
-                Waiting { posted, is_sealed }
-            };
-            Ok(read(connection, &row)?.into_iter().map(waiting).collect())
-        })
+            self.note_anchor(self.check_anchor(connection, Part::of_inbox(row.id)))?;
+            let found = read(connection, &row)?;
+            let missing = is_missing(connection, &row, &found)?;
+            let waiting = found.into_iter().map(|one| {
+                let is_sealed = one.is_sealed(connection, &row.manifest.chain_root_id) && !row.heard.has(one.number);
+                Waiting { posted: one.posted, is_sealed }
+            });
+            Ok((waiting.collect(), missing))
+        })?;
+        if missing {
+            self.note_amiss(format!("a request to `{thread}` was removed from the database before it was consumed"));
+        }
+        Ok(found)
+    }
+
+    /// What a thread has consumed once these requests are consumed too.
+    pub(crate) fn heard_after(&self, row: &Row, consumed: &[&RequestId]) -> Result<Heard> {
+        let mut heard = row.heard.clone();
+        if consumed.is_empty() {
+            return Ok(heard);
+        }
+        let waiting = self.read(|connection| read(connection, row))?;
+        let numbers = |counts: &dyn Fn(&Stored) -> bool| -> Vec<u64> {
+            waiting.iter().filter(|one| counts(one)).map(|one| one.number).collect()
+        };
+        heard.consume(&numbers(&|one| consumed.contains(&&one.posted.id)), &numbers(&|_| true));
+        Ok(heard)
     }
 }
 
+/// A request as it is stored.
+pub(crate) struct Stored {
+    pub(crate) number: u64,
+    pub(crate) posted: Posted,
+    mark: Mark,
+}
+
+impl Stored {
+    /// Whether it was posted to this chain by a holder of the key.
+    pub(crate) fn is_sealed(&self, db: &Db, root: &ThreadId) -> bool {
+        let marked = |(seals, mark)| inbox::is_marked(seals, root, self.number, &self.posted, mark);
+        db.seals().zip(self.mark.digest()).is_some_and(marked)
+    }
+}
+
+/// Puts a request down under a number that is higher than any before it.
+pub(crate) fn put(db: &Db, row: &Row, number: u64, posted: &Posted) -> Result<()> {
+    let body = serde_json::to_string(&posted.request).map_err(bad_row)?;
+    let root = &row.manifest.chain_root_id;
+    let mark = db.seals().map_or(Mark::NONE, |seals| inbox::mark(seals, root, number, posted).into());
+    let sql = "INSERT INTO requests (id, thread, request_id, kind, posted_at, body, mark) VALUES (?, ?, ?, ?, ?, ?, ?)";
+    let (kind, at) = (posted.request.kind().as_str(), posted.at.as_micros());
+    rows::execute(db, sql, params![signed(number), row.id, posted.id.as_str(), kind, at, body, mark.bytes()])?;
+    let mut posted = posted_to(db, row)?.unwrap_or_default();
+    posted.retain(|known| !row.heard.has(*known));
+    posted.push(number);
+    set_posted(db, row, &posted)
+}
+
+/// Remembers that a number was posted to a thread, beside those that still wait.
+fn set_posted(db: &Db, row: &Row, posted: &[u64]) -> Result<()> {
+    let text = serde_json::to_string(posted).map_err(bad_row)?;
+    let (before, after) = (stored_newest(db, row.id)?, posted.iter().copied().max().unwrap_or(0));
+    anchor::moved(db, Part::of_inbox(row.id), before, after)?;
+    let number = row.id.to_be_bytes();
+    let fields = fields_of_inbox(row.head.log_id.as_str(), &number, &text);
+    let mark = Indexed { table: "inboxes", fields: &fields }.mark(db);
+    let sql = "INSERT INTO inboxes (thread, posted, mark) VALUES (?, ?, ?) \
+               ON CONFLICT (thread) DO UPDATE SET posted = excluded.posted, mark = excluded.mark";
+    rows::execute(db, sql, params![row.id, text, mark.bytes()])?;
+    Ok(())
+}
+
+/// The numbers that were posted to a thread and waited when the newest one came; nothing if none ever was.
+fn posted_to(db: &Db, row: &Row) -> Result<Option<Vec<u64>>> {
+    let mut statement = db.prepare_cached("SELECT posted, mark FROM inboxes WHERE thread = ?").map_err(database)?;
+    let found = statement.query_row([row.id], |row| Ok((row.get::<_, String>(0)?, row.get(1)?))).optional();
+    let Some((text, mark)) = found.map_err(database)? else { return Ok(None) };
+    let number = row.id.to_be_bytes();
+    let fields = fields_of_inbox(row.head.log_id.as_str(), &number, &text);
+    let what = || "the requests".to_owned();
+    Indexed { table: "inboxes", fields: &fields }.check_of(db, row, mark, what)?;
+    serde_json::from_str(&text).map(Some).map_err(bad_row)
+}
+
+/// What the mark of an inbox covers.
+fn fields_of_inbox<'a>(log: &'a str, number: &'a [u8; 8], posted: &'a str) -> [&'a [u8]; 3] {
+    [log.as_bytes(), number, posted.as_bytes()]
+}
+
+/// The number of the newest request that was posted to a thread, whatever the row's seal says.
+fn stored_newest(db: &Db, thread: i64) -> Result<u64> {
+    let mut statement = db.prepare_cached("SELECT posted FROM inboxes WHERE thread = ?").map_err(database)?;
+    let found = statement.query_row([thread], |row| row.get::<_, String>(0)).optional().map_err(database)?;
+    found.map_or(Ok(0), |text| newest_in(&text))
+}
+
+fn newest_in(posted: &str) -> Result<u64> {
+    let posted: Vec<u64> = serde_json::from_str(posted).map_err(bad_row)?;
+    Ok(posted.into_iter().max().unwrap_or(0))
+}
+
+/// The number of the newest request of each inbox of one part of them; refused if one was not sealed with the key.
+pub(crate) fn newest_of(db: &Db, bucket: u64) -> Result<Vec<u64>> {
+    let sql = "SELECT i.thread, i.posted, i.mark, t.log_id FROM inboxes AS i LEFT JOIN threads AS t ON t.id = i.thread \
+               WHERE i.thread % 32 = ?";
+    let mut statement = db.prepare_cached(sql).map_err(database)?;
+    let mut found = statement.query([signed(bucket)]).map_err(database)?;
+    let mut newest = Vec::new();
+    while let Some(row) = found.next().map_err(database)? {
+        let (thread, posted): (i64, String) = (row.get(0).map_err(database)?, row.get(1).map_err(database)?);
+        let log: Option<String> = row.get(3).map_err(database)?;
+        let (log, number) = (log.unwrap_or_default(), thread.to_be_bytes());
+        let fields = fields_of_inbox(&log, &number, &posted);
+        let mark = row.get(2).map_err(database)?;
+        Indexed { table: "inboxes", fields: &fields }.check(db, mark, || "a row of `inboxes`".to_owned())?;
+        newest.push(newest_in(&posted)?);
+    }
+    Ok(newest)
+}
+
+/// Takes out what is known of the inbox of a thread.
+pub(crate) fn remove(db: &Db, thread: i64) -> Result<()> {
+    // What can't be read has no number that was added up.
+    anchor::moved(db, Part::of_inbox(thread), stored_newest(db, thread).unwrap_or(0), 0)?;
+    rows::execute(db, "DELETE FROM main.inboxes WHERE thread = ?", [thread])?;
+    Ok(())
+}
+
+/// Whether a request that was posted is neither there nor consumed, or one is there that was not posted.
+pub(crate) fn is_missing(db: &Db, row: &Row, waiting: &[Stored]) -> Result<bool> {
+    let Some(posted) = posted_to(db, row)? else {
+        // A thread that has consumed one has had one.
+        return Ok(row.heard.newest > 0 || !waiting.is_empty());
+    };
+    let is_there = |number: &u64| waiting.iter().any(|one| one.number == *number);
+    let is_lost = |number: &&u64| !row.heard.has(**number) && !is_there(number);
+    let newest = posted.iter().copied().max().unwrap_or(0);
+    let is_newer = |one: &Stored| !row.heard.has(one.number) && one.number > newest;
+    Ok(posted.iter().chain(&row.heard.waiting).any(|number| is_lost(&number)) || waiting.iter().any(is_newer))
+}
+
 /// Consumes a request; refused if it does not wait.
-pub(crate) fn take(connection: &Connection, thread: &ThreadId, id: &RequestId) -> Result<()> {
+pub(crate) fn take(connection: &Db, thread: &ThreadId, id: &RequestId) -> Result<()> {
     let row = rows::existing(connection, thread)?;
     let sql = "DELETE FROM requests WHERE thread = ? AND request_id = ?";
     match rows::execute(connection, sql, params![row.id, id.as_str()])? {
@@ -82,63 +212,69 @@ pub(crate) fn take(connection: &Connection, thread: &ThreadId, id: &RequestId) -
 }
 
 /// Moves everything that waits for a thread to the one that goes on in its place.
-pub(crate) fn pass_on(connection: &Connection, thread: i64, next: &ThreadId) -> Result<()> {
-    let sql = "UPDATE requests SET thread = (SELECT id FROM threads WHERE thread_id = ?2) WHERE thread = ?1 \
-               AND EXISTS (SELECT 1 FROM threads WHERE thread_id = ?2)";
-    rows::execute(connection, sql, params![thread, next.as_str()])?;
+pub(crate) fn pass_on(connection: &Db, thread: &ThreadId, next: &ThreadId) -> Result<()> {
+    let Some(next) = rows::find(connection, next)? else { return Ok(()) };
+    let row = rows::existing(connection, thread)?;
+    rows::execute(connection, "UPDATE requests SET thread = ? WHERE thread = ?", [next.id, row.id])?;
+    if let Some(posted) = posted_to(connection, &row)? {
+        set_posted(connection, &next, &posted)?;
+    }
     Ok(())
 }
 
 /// Remembers where requests were consumed.
 pub(crate) fn remember(
-    connection: &Connection,
-    thread: i64,
-    root: &ThreadId,
+    db: &Db,
+    id: i64,
+    (thread, root): (&ThreadId, &ThreadId),
     ids: &[RequestId],
     version: u64,
 ) -> Result<()> {
-    let sql =
-        "INSERT INTO answers (chain_root, request_id, thread, version) VALUES (?, ?, ?, ?) ON CONFLICT DO NOTHING";
-    for id in ids {
-        rows::execute(connection, sql, params![root.as_str(), id.as_str(), thread, signed(version)])?;
+    let sql = "INSERT INTO answers (chain_root, request_id, thread, version, mark) VALUES (?, ?, ?, ?, ?) \
+               ON CONFLICT DO NOTHING";
+    for request in ids {
+        let at = version.to_be_bytes();
+        let fields = [sealed::name(root), request.as_str().as_bytes(), sealed::name(thread), &at];
+        let mark = Indexed { table: "answers", fields: &fields }.mark(db);
+        rows::execute(db, sql, params![root.as_str(), request.as_str(), id, signed(version), mark.bytes()])?;
     }
     Ok(())
 }
 
 /// Where in a chain a request was consumed.
-pub(crate) fn answered(connection: &Connection, root: &ThreadId, id: &RequestId) -> Result<Option<(ThreadId, u64)>> {
-    if is_older(connection)? {
-        return Ok(None);
-    }
-    let sql = "SELECT t.thread_id, a.version FROM answers AS a JOIN threads AS t ON t.id = a.thread \
+pub(crate) fn answered(connection: &Db, root: &ThreadId, id: &RequestId) -> Result<Option<(ThreadId, u64)>> {
+    let sql = "SELECT t.thread_id, a.version, a.mark FROM answers AS a JOIN threads AS t ON t.id = a.thread \
                WHERE a.chain_root = ? AND a.request_id = ?";
     let mut statement = connection.prepare_cached(sql).map_err(database)?;
     let found = statement
-        .query_row([root.as_str(), id.as_str()], |row| Ok((row.get::<_, String>(0)?, row.get::<_, i64>(1)?)))
+        .query_row([root.as_str(), id.as_str()], |row| {
+            Ok((row.get::<_, String>(0)?, row.get::<_, i64>(1)?, row.get(2)?))
+        })
         .optional()
         .map_err(database)?;
-    found.map(|(thread, version)| Ok((ThreadId::new(thread).map_err(bad_row)?, unsigned(version)))).transpose()
+    let Some((thread, version, mark)) = found else { return Ok(None) };
+    let (version, at) = (unsigned(version), version.to_be_bytes());
+    let fields = [sealed::name(root), id.as_str().as_bytes(), thread.as_bytes(), &at];
+    Indexed { table: "answers", fields: &fields }.check(connection, mark, || format!("request `{id}`"))?;
+    Ok(Some((ThreadId::new(thread).map_err(bad_row)?, version)))
 }
 
 /// How many requests wait that keep a lease from being released.
-pub(crate) fn holding(connection: &Connection, row: &Row) -> Result<usize> {
+pub(crate) fn holding(connection: &Db, row: &Row) -> Result<usize> {
     // A row that can't be read is no request, and must not hold a lease for ever.
-    let is_send = |(posted, _): &(Posted, Option<Digest>)| posted.request.kind() == RequestKind::Send;
+    let is_send = |one: &Stored| one.posted.request.kind() == RequestKind::Send;
     Ok(read(connection, row)?.iter().filter(|waiting| is_send(waiting)).count())
 }
 
 /// The number of the newest request that was ever posted.
-pub(crate) fn newest(connection: &Connection) -> Result<u64> {
+pub(crate) fn newest(connection: &Db) -> Result<u64> {
     let sql = "SELECT COALESCE((SELECT seq FROM sqlite_sequence WHERE name = 'requests'), 0)";
     let mut statement = connection.prepare_cached(sql).map_err(database)?;
     statement.query_row([], |row| row.get(0)).map(unsigned).map_err(database)
 }
 
 /// Requests posted behind a number that still wait.
-pub(crate) fn arrivals(connection: &Connection, after: u64, limit: usize) -> Result<Vec<Arrival>> {
-    if is_older(connection)? {
-        return Ok(Vec::new());
-    }
+pub(crate) fn arrivals(connection: &Db, after: u64, limit: usize) -> Result<Vec<Arrival>> {
     let sql = "SELECT r.id, t.thread_id FROM requests AS r JOIN threads AS t ON t.id = r.thread WHERE r.id > ? \
                ORDER BY r.id LIMIT ?";
     let mut statement = connection.prepare_cached(sql).map_err(database)?;
@@ -152,11 +288,8 @@ pub(crate) fn arrivals(connection: &Connection, after: u64, limit: usize) -> Res
 }
 
 /// What waits for a thread, with the marks; a body that can't be read is no request of ours, and is left out.
-fn read(connection: &Connection, row: &Row) -> Result<Vec<(Posted, Option<Digest>)>> {
-    if is_older(connection)? {
-        return Ok(Vec::new());
-    }
-    let sql = "SELECT request_id, posted_at, body, mark FROM requests WHERE thread = ? ORDER BY id";
+pub(crate) fn read(connection: &Db, row: &Row) -> Result<Vec<Stored>> {
+    let sql = "SELECT request_id, posted_at, body, mark, id FROM requests WHERE thread = ? ORDER BY id";
     let mut statement = connection.prepare_cached(sql).map_err(database)?;
     let mut found = statement.query([row.id]).map_err(database)?;
     let mut waiting = Vec::new();
@@ -165,13 +298,14 @@ fn read(connection: &Connection, row: &Row) -> Result<Vec<(Posted, Option<Digest
         let (body, mark): (String, Vec<u8>) = (raw.get(2).map_err(database)?, raw.get(3).map_err(database)?);
         let (Ok(id), Ok(request)) = (RequestId::new(id), serde_json::from_str::<Request>(&body)) else { continue };
         let (thread, at) = (row.manifest.thread_id.clone(), Timestamp::from_micros(at));
-        waiting.push((Posted { thread, id, at, request }, mark.try_into().ok().map(Digest)));
+        let number = unsigned(raw.get(4).map_err(database)?);
+        waiting.push(Stored { number, posted: Posted { thread, id, at, request }, mark: Mark::read(mark) });
     }
     Ok(waiting)
 }
 
 /// The end of the chain of a thread, as far as it is there.
-fn tail(connection: &Connection, thread: &ThreadId) -> Result<Row> {
+fn tail(connection: &Db, thread: &ThreadId) -> Result<Row> {
     let mut row = rows::existing(connection, thread)?;
     for _ in 0..LINKS_MAX {
         let next = row.manifest.continuation_thread_id.as_ref().filter(|_| row.manifest.status == Status::Continued);
@@ -179,8 +313,4 @@ fn tail(connection: &Connection, thread: &ThreadId) -> Result<Row> {
         row = next;
     }
     Ok(row)
-}
-
-fn is_older(connection: &Connection) -> Result<bool> {
-    Ok(schema::version(connection)? < FORMAT_OF_REQUESTS)
 }

@@ -101,6 +101,22 @@ pub fn is_reserved(name: &str) -> bool {
     ["owners", "tombstones"].contains(&name) || starts.iter().any(|start| name.starts_with(start))
 }
 
+/// Whether anything stands at `path`, a link included. What can't be looked at is an error and not absent: another process would take its place.
+pub(crate) fn is_there(path: &Path) -> Result<bool> {
+    match fs::symlink_metadata(path) {
+        Ok(_) => Ok(true),
+        // Below a plain file there is nothing.
+        Err(error) if matches!(error.kind(), io::ErrorKind::NotFound | io::ErrorKind::NotADirectory) => Ok(false),
+        Err(source) => Err(Error::Io { what: "look at", path: path.to_owned(), source }),
+    }
+}
+
+/// Everything in a folder, or an error: half a list is no list.
+pub(crate) fn listed(folder: &Path) -> Result<Vec<fs::DirEntry>> {
+    let failed = |source| Error::Io { what: "read", path: folder.to_owned(), source };
+    fs::read_dir(folder).map_err(failed)?.collect::<io::Result<_>>().map_err(failed)
+}
+
 /// Refuses anything but a real folder at `path`; absent is fine.
 pub fn check_folder(path: &Path) -> Result<bool> {
     match fs::symlink_metadata(path) {
@@ -111,7 +127,13 @@ pub fn check_folder(path: &Path) -> Result<bool> {
                 .to_owned(),
             hint: Some("move it away; Selvedge writes to no place outside its store".to_owned()),
         }),
-        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(false),
+        // Below a plain file there is nothing.
+        Err(error) if matches!(error.kind(), io::ErrorKind::NotFound | io::ErrorKind::NotADirectory) => Ok(false),
         Err(source) => Err(Error::Io { what: "look at", path: path.to_owned(), source }),
     }
+}
+
+/// A path as a shell takes it.
+pub(crate) fn shell_word(path: &Path) -> String {
+    format!("'{}'", path.display().to_string().replace('\'', "'\\''"))
 }

@@ -5,17 +5,21 @@
 //! - only `recovery` and `key_rotated` lead a changeset;
 //! - a row counts if its mark was made with the key for this event, in this log, at this head: one that was planted, altered, moved to
 //!   another thread or put back after its changeset was signed does not;
-//! - rows that don't count are left out of the log, named, and removed by the commit that would have recorded them.
+//! - rows that don't count are left out of the log, named, and removed by the commit that would have recorded them;
+//! - a row that was removed is missed: the head says how many there are.
 
-use rusqlite::{Connection, params};
+use rusqlite::params;
 use selvedge_log::Head;
 use selvedge_log::hash::{Binding, Seals};
 use selvedge_model::event::Place;
 use selvedge_model::{Digest, Event};
 use selvedge_store::Result;
 
-use crate::rows::{self, bad_row};
+use crate::db::Db;
+use crate::index;
+use crate::rows::{self, Row, bad_row};
 use crate::schema::database;
+use crate::sealed::Mark;
 
 /// What the next changeset leads with.
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -26,6 +30,8 @@ pub(crate) struct Leads {
     pub(crate) rows: Vec<i64>,
     /// How many rows don't count.
     pub(crate) unsealed: usize,
+    /// How many there should be and are not.
+    pub(crate) missing: usize,
 }
 
 fn binding(head: &Head) -> Binding<'_> {
@@ -37,47 +43,48 @@ fn content(event: &str) -> Vec<u8> {
     [b"lead\0", event.as_bytes()].concat()
 }
 
-/// Puts down what the next changeset behind `head` must lead with.
-pub(crate) fn put(connection: &Connection, seals: &Seals, thread: i64, head: &Head, event: &Event) -> Result<()> {
+/// Puts down what the next changeset of a thread must lead with; gives its row as it is then.
+pub(crate) fn put(db: &Db, row: &Row, event: &Event) -> Result<Row> {
     let event = serde_json::to_string(event).map_err(bad_row)?;
-    let mark = seals.mark(&binding(head), &content(&event));
+    let mark = db.seals().map_or(Mark::NONE, |seals| seals.mark(&binding(&row.head), &content(&event)).into());
     let sql = "INSERT INTO leads (thread, event, mark) VALUES (?, ?, ?)";
-    rows::execute(connection, sql, params![thread, event, &mark.0[..]])?;
-    Ok(())
+    rows::execute(db, sql, params![row.id, event, mark.bytes()])?;
+    index::set_leads(db, row, row.leads + 1)
 }
 
-/// What the next changeset of the thread that ends at `head` leads with.
-pub(crate) fn read(connection: &Connection, seals: &Seals, thread: i64, head: &Head) -> Result<Leads> {
+/// What the next changeset of a thread leads with. Without a key none counts.
+pub(crate) fn read(db: &Db, row: &Row) -> Result<Leads> {
     let sql = "SELECT id, event, mark FROM leads WHERE thread = ? ORDER BY id";
-    let mut statement = connection.prepare_cached(sql).map_err(database)?;
-    let mut found = statement.query([thread]).map_err(database)?;
-    let mut leads = Leads::default();
+    let mut statement = db.prepare_cached(sql).map_err(database)?;
+    let mut found = statement.query([row.id]).map_err(database)?;
+    let (mut leads, head, expected) = (Leads::default(), &row.head, row.leads);
     while let Some(row) = found.next().map_err(database)? {
         let (text, mark): (String, Vec<u8>) = (row.get(1).map_err(database)?, row.get(2).map_err(database)?);
         leads.rows.push(row.get(0).map_err(database)?);
-        match counted(seals, head, &text, mark) {
+        match db.seals().and_then(|seals| counted(seals, head, &text, mark)) {
             Some(event) => leads.events.push(event),
             None => leads.unsealed += 1,
         }
     }
+    // One that was put in a second time is as genuine as the first.
+    let expected = usize::try_from(expected).unwrap_or(usize::MAX);
+    leads.missing = expected.saturating_sub(leads.events.len());
+    leads.unsealed += leads.events.len().saturating_sub(expected);
+    leads.events.truncate(expected);
     Ok(leads)
 }
 
-/// The numbers of the rows that wait for a thread.
-pub(crate) fn rows_of(connection: &Connection, thread: i64) -> Result<Vec<i64>> {
-    let mut statement =
-        connection.prepare_cached("SELECT id FROM leads WHERE thread = ? ORDER BY id").map_err(database)?;
-    let found = statement.query_map([thread], |row| row.get(0)).map_err(database)?;
-    found.collect::<rusqlite::Result<_>>().map_err(database)
-}
-
-/// Seals what waits anew, for the head that a repair moved a thread to.
-pub(crate) fn rebind(connection: &Connection, seals: &Seals, thread: i64, from: &Head, to: &Head) -> Result<()> {
-    let waiting = read(connection, seals, thread, from)?;
+/// Lets what waited behind the head of `from` lead the changeset behind that of `to`, to which a repair moved the thread.
+pub(crate) fn rebind(db: &Db, from: &Row, to: &Row) -> Result<Row> {
+    let waiting = read(db, from)?;
     for row in &waiting.rows {
-        rows::execute(connection, "DELETE FROM leads WHERE id = ?", [row])?;
+        rows::execute(db, "DELETE FROM leads WHERE id = ?", [row])?;
     }
-    waiting.events.iter().try_for_each(|event| put(connection, seals, thread, to, event))
+    let mut row = index::set_leads(db, to, 0)?;
+    for event in &waiting.events {
+        row = put(db, &row, event)?;
+    }
+    Ok(row)
 }
 
 /// The event of a row, if it counts.

@@ -2,15 +2,16 @@
 //!
 //! Lease rows are not synced: a power cut ends every owner, and the epochs that matter stand signed in the logs.
 
-use rusqlite::{Connection, params};
 use selvedge_model::{OwnerId, ThreadId, Timestamp};
 use selvedge_store::lease::{Answer, Backend};
 use selvedge_store::{Acquire, Error, Lease, Result};
 
 use crate::core::{Core, Durability, io_error};
+use crate::db::Db;
 use crate::disk::{self, How};
-use crate::inbox;
-use crate::rows::{self, Row, signed};
+use crate::rows::{self, Row};
+use crate::sealed::unsealed;
+use crate::{inbox, index};
 
 /// How long a beat is on disk: a time, and spaces up to here, so that each is as long as the one before.
 const BEAT_BYTES: usize = 40;
@@ -24,7 +25,7 @@ pub(crate) enum Hear {
 
 impl Backend for Core {
     fn ask(&self, thread: &ThreadId, take_over: bool) -> Result<Answer> {
-        let held = |connection: &Connection| {
+        let held = |connection: &Db| {
             let row = rows::existing(connection, thread)?;
             match &row.owner {
                 Some(holder) if !take_over && self.is_alive(holder)? => Ok(Err(holder.clone())),
@@ -40,24 +41,25 @@ impl Backend for Core {
                 Ok(row) => row,
                 Err(holder) => return Ok(Err(holder)),
             };
-            let sql = "UPDATE heads SET owner = ?, epoch = ? WHERE id = ?";
-            rows::execute(connection, sql, params![self.owner.as_str(), signed(row.epoch + 1), row.id])?;
+            let Some(now) = index::set_lease(connection, &row, Some(self.owner.clone()), row.epoch + 1)? else {
+                return Err(unsealed(connection, format!("thread `{thread}`")));
+            };
             // What another process left for the next changeset to lead with does not show in the row.
             let is_led = rows::exists(connection, "SELECT 1 FROM leads WHERE thread = ?", [row.id])?;
-            Ok(Ok((row, is_led)))
+            Ok(Ok((row, now, is_led)))
         })?;
-        let (row, is_led) = match taken {
+        let (row, now, is_led) = match taken {
             Ok(taken) => taken,
             Err(holder) => {
                 self.forget(thread);
                 return Ok(Answer::HeldBy(holder));
             }
         };
-        let epoch = row.epoch + 1;
+        let epoch = now.epoch;
         if is_led {
             self.forget(thread);
         } else {
-            self.remember_lease(thread, &row, Some(self.owner.clone()), epoch);
+            self.remember_lease(thread, &row, &now);
         }
         let (thread, owner) = (thread.clone(), self.owner.clone());
         Ok(Answer::Granted(Lease { thread, owner, epoch, taken_from: row.owner }))
@@ -106,7 +108,7 @@ impl Core {
             Ok(row) => row,
         };
         match handed_back {
-            Some(row) => self.remember_lease(&lease.thread, &row, None, row.epoch),
+            Some((before, now)) => self.remember_lease(&lease.thread, &before, &now),
             None => self.forget(&lease.thread),
         }
         self.handles.close(&lease.thread);
@@ -114,8 +116,8 @@ impl Core {
         Ok(())
     }
 
-    /// Gives the row as it was before, if there was a lease to give back.
-    fn hand_back(&self, lease: &Lease, hear: Hear) -> Result<Option<Row>> {
+    /// Gives the row as it was before and as it is then, if there was a lease to give back.
+    fn hand_back(&self, lease: &Lease, hear: Hear) -> Result<Option<(Row, Row)>> {
         self.write(Durability::Lazy, |connection| {
             // A thread that was deleted or taken over has nothing to give back.
             let Some(row) = rows::find(connection, &lease.thread)? else { return Ok(None) };
@@ -126,8 +128,7 @@ impl Core {
             if count > 0 && hear == Hear::First {
                 return Err(Error::RequestsPending { thread: lease.thread.clone(), count });
             }
-            rows::execute(connection, "UPDATE heads SET owner = NULL WHERE id = ?", [row.id])?;
-            Ok(Some(row))
+            Ok(index::set_lease(connection, &row, None, row.epoch)?.map(|now| (row, now)))
         })
     }
 
@@ -140,7 +141,7 @@ impl Core {
     }
 
     pub(crate) fn dead_leases(&self) -> Result<Vec<Lease>> {
-        let held = self.read(|connection| rows::select(connection, "h.owner IS NOT NULL ORDER BY t.id", []))?;
+        let held = self.read(|connection| rows::select_any(connection, "h.owner IS NOT NULL ORDER BY t.id", []))?;
         let mut dead = Vec::new();
         for row in held {
             if let Some(owner) = row.owner

@@ -4,12 +4,79 @@
 //! record is missing, because its log was deleted or lost, the next one still says, signed, what could be reserved after it:
 //! what is not known of the account is put down as spent, so that no ceiling rises.
 
-use rusqlite::Connection;
-use selvedge_model::Money;
-use selvedge_model::account::{Account, AccountStatus, Posting, Record, post};
-use selvedge_store::Result;
+use std::collections::{BTreeMap, BTreeSet};
 
+use selvedge_model::account::replay::Buried;
+use selvedge_model::account::{Account, AccountId, AccountStatus, Posting, Record, post};
+use selvedge_model::{Money, ThreadId};
+use selvedge_store::{Error, Result};
+
+use crate::anchor::Part;
+use crate::core::{Core, lock};
+use crate::db::Db;
 use crate::rows;
+use crate::schema::{REBUILD, database};
+
+impl Core {
+    /// An account as a commit may rely on it. One that was set back to an older row, whose seal is genuine, is told by the heads of its
+    /// family, which remember the newest version that their logs posted to, by what this process has seen, and by the anchor.
+    pub(crate) fn known_account(&self, id: &AccountId) -> Result<Option<Account>> {
+        let seen = lock(&self.accounts).get(id).copied();
+        let (account, least, anchored) = self.read(|db| {
+            let account = rows::accounts(db, "thread_id = ?", id.as_str())?.pop();
+            let anchored = self.check_anchor(db, Part::of_account(id));
+            Ok((account, seen.map_or_else(|| posted(db, id), Ok)?, anchored))
+        })?;
+        let least = match seen {
+            Some(_) => least,
+            None => least.max(self.posted_by_the_deleted(id)?),
+        };
+        let version = account.as_ref().map_or(0, |account| account.version);
+        if version < least {
+            return Err(Error::Integrity {
+                what: format!("what `registry.db` has of the account of `{id}`"),
+                why: format!("it is older than the logs: version {version}, and a log posted to version {least}"),
+                hint: Some(REBUILD.to_owned()),
+            });
+        }
+        // The logs say more of what is wrong, so they are asked first.
+        anchored?;
+        if account.is_some() {
+            let mut known = lock(&self.accounts);
+            let newest = known.entry(id.clone()).or_default();
+            *newest = (*newest).max(version);
+        }
+        Ok(account)
+    }
+}
+
+impl Core {
+    /// The newest version of an account that a log posted to which was deleted since, as its signed tombstone says.
+    fn posted_by_the_deleted(&self, id: &AccountId) -> Result<u64> {
+        let named = self.read(|db| {
+            let sql = "SELECT thread_id FROM tombstones WHERE instr(document, ?) > 0";
+            let mut statement = db.prepare_cached(sql).map_err(database)?;
+            let found = statement.query_map([id.as_str()], |row| row.get::<_, String>(0)).map_err(database)?;
+            found.collect::<rusqlite::Result<Vec<_>>>().map_err(database)
+        })?;
+        let mut newest = 0;
+        for thread in named {
+            let thread = ThreadId::new(thread).map_err(rows::bad_row)?;
+            // One that is not what was signed is named where it is asked for.
+            let postings = self.tombstone(&thread).ok().flatten().and_then(|tombstone| tombstone.postings);
+            let here = postings.unwrap_or_default().into_iter().filter(|posted| posted.account == *id);
+            newest = here.map(|posted| posted.to).fold(newest, u64::max);
+        }
+        Ok(newest)
+    }
+}
+
+/// The newest version of an account that a log of its family posted to: its own chain, and the children that settle on it.
+fn posted(db: &Db, id: &AccountId) -> Result<u64> {
+    let family = "t.chain_root_id = ?1 OR t.parent_id IN (SELECT thread_id FROM threads WHERE chain_root_id = ?1)";
+    let rows = rows::select(db, family, [id.as_str()])?;
+    Ok(rows.iter().filter_map(|row| row.posted.get(id)).copied().max().unwrap_or(0))
+}
 
 /// Whether a record followed from what was known.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -21,7 +88,7 @@ pub(crate) enum Fit {
 }
 
 /// Takes in the record of one posting.
-pub(crate) fn take(connection: &Connection, event_type: &str, record: &Record) -> Result<Fit> {
+pub(crate) fn take(connection: &Db, event_type: &str, record: &Record) -> Result<Fit> {
     let known = rows::accounts(connection, "thread_id = ?", record.account.as_str())?.pop();
     let before = known.as_ref().map(|account| account.version);
     if before.is_some_and(|version| version >= record.account_version) {
@@ -32,16 +99,97 @@ pub(crate) fn take(connection: &Connection, event_type: &str, record: &Record) -
         Some(name) => rows::reservation(connection, &record.account, name)?,
         None => None,
     };
-    let (account, reservation, fit) = match post(known.as_ref(), reservation.as_ref(), &posting) {
+    let (mut account, reservation, fit) = match post(known.as_ref(), reservation.as_ref(), &posting) {
         Ok(posted) if posted.record == *record => (posted.account, posted.reservation, Fit::Exact),
         Ok(posted) => (agreeing(posted.account, record), posted.reservation, Fit::Gap),
         Err(_) => (agreeing(unposted(known, &posting, record), record), reservation, Fit::Gap),
     };
-    rows::put_account(connection, before, &account)?;
+    account.incomplete |= fit == Fit::Gap;
     if let Some(name) = posting.reservation() {
         rows::put_reservation(connection, &record.account, name, reservation.as_ref())?;
     }
+    rows::put_account(connection, before, &account)?;
     Ok(fit)
+}
+
+/// Takes in that postings of an account are lost with the end of a log; true if nothing tells of what came of them. Then all that could still be
+/// spent is put down as spent: no ceiling rises because a log was cut.
+pub(crate) fn give_up(connection: &Db, lost: &Buried) -> Result<bool> {
+    let known = rows::accounts(connection, "thread_id = ?", lost.account.as_str())?.pop();
+    let Some(mut account) = known.filter(|account| account.version < lost.to) else { return Ok(false) };
+    let before = account.version;
+    let unknown = account.remaining().unwrap_or(Money::ZERO);
+    account.settled = account.settled.checked_add(unknown).unwrap_or(account.settled);
+    account.version = lost.to;
+    account.incomplete = true;
+    rows::put_account(connection, Some(before), &account)?;
+    Ok(true)
+}
+
+/// The children that records of an account name: money was set aside for them, and not given back unused.
+#[derive(Default)]
+pub(crate) struct Children(BTreeSet<AccountId>);
+
+impl Children {
+    /// Takes in one record, in the order of the account's versions.
+    pub(crate) fn note(&mut self, event_type: &str, record: &Record) {
+        let Some(child) = &record.child else { return };
+        if event_type == "released" {
+            self.0.remove(child);
+        } else {
+            self.0.insert(child.clone());
+        }
+    }
+}
+
+/// Whether every log that may have postings of an account is here or was deleted: its own chain, its parent's and those of its children.
+fn are_here(connection: &Db, account: &Account, children: &Children) -> Result<bool> {
+    for chain in [&account.id].into_iter().chain(&account.parent).chain(&children.0) {
+        if !is_chain_here(connection, chain)? {
+            return Ok(false);
+        }
+    }
+    Ok(true)
+}
+
+/// Whether the threads of a chain, from its root on, are here or were deleted.
+fn is_chain_here(connection: &Db, root: &AccountId) -> Result<bool> {
+    let is_known = "SELECT 1 FROM threads WHERE thread_id = ?1 UNION ALL SELECT 1 FROM tombstones WHERE thread_id = ?1";
+    if !rows::exists(connection, is_known, [root.as_str()])? {
+        return Ok(false);
+    }
+    let goes_on_elsewhere = "SELECT 1 FROM threads AS t WHERE t.chain_root_id = ? AND t.continuation_thread_id IS NOT NULL \
+                             AND t.continuation_thread_id NOT IN (SELECT thread_id FROM threads) \
+                             AND t.continuation_thread_id NOT IN (SELECT thread_id FROM tombstones)";
+    Ok(!rows::exists(connection, goes_on_elsewhere, [root.as_str()])?)
+}
+
+/// Says in an account whether it is incomplete: postings are missing, or a log that may have some is not here. Gives which it is.
+pub(crate) fn note_incomplete(connection: &Db, id: &AccountId, children: &Children) -> Result<bool> {
+    let Some(account) = rows::accounts(connection, "thread_id = ?", id.as_str())?.pop() else { return Ok(false) };
+    let incomplete = account.incomplete || !are_here(connection, &account, children)?;
+    if incomplete != account.incomplete {
+        rows::put_account(connection, Some(account.version), &Account { incomplete, ..account })?;
+    }
+    Ok(incomplete)
+}
+
+/// Works an account out again from all records of it that there are; false if it is incomplete. What is known of it already stays if that
+/// is more.
+pub(crate) fn settle(connection: &Db, id: &AccountId, records: &BTreeMap<u64, (&'static str, Record)>) -> Result<bool> {
+    let known = rows::accounts(connection, "thread_id = ?", id.as_str())?.pop();
+    let before = rows::reservations(connection, id)?;
+    rows::remove_account(connection, id)?;
+    let (mut is_whole, mut children) = (true, Children::default());
+    for (event_type, record) in records.values() {
+        is_whole &= take(connection, event_type, record)? == Fit::Exact;
+        children.note(event_type, record);
+    }
+    let newest = records.keys().next_back().copied().unwrap_or(0);
+    if let Some(known) = known.filter(|known| known.version > newest || (!is_whole && known.version == newest)) {
+        rows::replace_account(connection, &known, &before)?;
+    }
+    Ok(!note_incomplete(connection, id, &children)?)
 }
 
 /// The account after a posting that does not follow from what is known of it.
@@ -56,6 +204,7 @@ fn unposted(known: Option<Account>, posting: &Posting, record: &Record) -> Accou
         open: 0,
         status: AccountStatus::Active,
         version: 0,
+        incomplete: true,
     });
     match posting {
         Posting::Settle { amount, .. } => {

@@ -7,28 +7,23 @@
 
 use std::sync::PoisonError;
 
-use rusqlite::{Connection, OptionalExtension};
+use rusqlite::OptionalExtension;
 use selvedge_log::Trust;
-use selvedge_log::document::{self, DocumentError, DocumentKind};
 use selvedge_log::recovery::Remembered as Memory;
-use selvedge_model::{Digest, Manifest, ThreadId};
+use selvedge_model::{Manifest, ThreadId};
+use selvedge_store::manifest::{self, BYTES_MAX, Shown};
 use selvedge_store::{Error, Result};
-use serde_json::Value;
 
 use crate::commit::Manifested;
 use crate::copied::MANIFEST;
 use crate::core::{Core, Durability, PendingThread, io_error};
+use crate::db::Db;
 use crate::disk::{self, Disk};
 use crate::layout::Layout;
 use crate::open::LocalStore;
 use crate::rows::{self, Row, bad_row};
 use crate::schema::{self, database};
 use crate::settle::free_name;
-
-/// What a `thread.json` is signed as.
-pub(crate) const KIND: DocumentKind = DocumentKind::new("thread");
-/// How long a manifest may be.
-const MOST_BYTES: u64 = 64 << 20;
 
 impl Core {
     /// Writes the manifests of committed threads. One that can't be written stays marked as stale and is written later: a
@@ -91,15 +86,7 @@ impl Core {
     }
 
     fn put_manifest(&self, thread: &ThreadId, row: &Row) -> Result<()> {
-        let mut value = serde_json::to_value(&row.manifest).map_err(bad_row)?;
-        if let Value::Object(fields) = &mut value {
-            fields.insert("log_id".to_owned(), row.head.log_id.as_str().into());
-            fields.insert("log_version".to_owned(), row.head.version.into());
-            fields.insert("log_hash".to_owned(), row.head.hash.to_string().into());
-        }
-        let signer = &self.signing()?.signer;
-        let text = document::sign_json(KIND, thread.as_str(), value, signer, self.clock.now())
-            .map_err(|error| refused(thread, &error))?;
+        let text = manifest::sign(&row.manifest, &row.head, &self.signing()?.signer, self.clock.now())?;
         crate::layout::check_folder(&self.layout.thread(thread))?;
         let path = self.layout.manifest(thread);
         self.keep_forged(thread, row.head.version)?;
@@ -117,7 +104,7 @@ impl Core {
         let name = aside.file_name().unwrap_or_default().to_string_lossy().into_owned();
         self.note_amiss(format!(
             "{} was not what was signed ({why}); it is kept as `{name}`, and written anew",
-            named(thread)
+            manifest::named(thread)
         ));
         Ok(())
     }
@@ -140,7 +127,7 @@ impl LocalStore {
     pub fn vouch(&self, recorded: &Manifest) -> Result<()> {
         let (core, thread) = (&self.core, &recorded.thread_id);
         let row = core.read(|connection| rows::existing(connection, thread))?;
-        if may(&row.manifest) != may(recorded) {
+        if !manifest::may_same(&row.manifest, recorded) {
             return Err(Error::Integrity {
                 what: format!("what the database has of `{thread}`"),
                 why: "it says that the thread may do something else than its log says".to_owned(),
@@ -149,18 +136,10 @@ impl LocalStore {
         }
         let Some(shown) = read(&core.layout, &*core.disk, &core.trust, thread)? else {
             core.write_manifest(thread)?;
-            core.note_amiss(missing(thread));
+            core.note_amiss(manifest::missing(thread));
             return Ok(());
         };
-        let Some(manifest) = &shown.manifest else {
-            return Err(damaged(thread, "it is signed, but can't be understood"));
-        };
-        // What a thread may spend can be raised after it was shown.
-        let is_of_now = shown.memory.version == row.head.version;
-        match may(manifest) == may(recorded) && (!is_of_now || manifest.limits == row.manifest.limits) {
-            true => Ok(()),
-            false => Err(damaged(thread, "it says that the thread may do something else than its log says")),
-        }
+        shown.check(recorded, &row.manifest, row.head.version)
     }
 }
 
@@ -173,21 +152,12 @@ impl LocalStore {
     /// What is to be said before a thread that has been shown goes on, if its `thread.json` is gone.
     pub fn missing_manifest(&self, thread: &ThreadId) -> Option<String> {
         let is_gone = std::fs::symlink_metadata(self.core.layout.manifest(thread));
-        is_gone.is_err_and(|error| error.kind() == std::io::ErrorKind::NotFound).then(|| missing(thread))
+        is_gone.is_err_and(|error| error.kind() == std::io::ErrorKind::NotFound).then(|| manifest::missing(thread))
     }
 }
 
-fn missing(thread: &ThreadId) -> String {
-    format!("{} was not there any more, and is written anew by what its log says", named(thread))
-}
-
-/// What a manifest says that a thread may do, for as long as it lives.
-fn may(manifest: &Manifest) -> impl PartialEq + '_ {
-    (&manifest.capabilities, &manifest.acknowledged, &manifest.parent_id, &manifest.chain_root_id)
-}
-
 /// Notes that a thread's manifest is shown, unless it has changed since.
-pub(crate) fn mark_shown(connection: &Connection, id: i64, shown: &str) -> Result<()> {
+pub(crate) fn mark_shown(connection: &Db, id: i64, shown: &str) -> Result<()> {
     let sql = "SELECT manifest FROM threads WHERE id = ?";
     let now = connection.prepare_cached(sql).map_err(database)?.query_row([id], |row| row.get::<_, String>(0));
     let now: Manifest = match now.optional().map_err(database)? {
@@ -201,50 +171,20 @@ pub(crate) fn mark_shown(connection: &Connection, id: i64, shown: &str) -> Resul
     Ok(())
 }
 
-/// What a `thread.json` shows.
-pub(crate) struct Shown {
-    /// What it remembers of the log.
-    pub(crate) memory: Memory,
-    /// The manifest, if it is one that this program understands.
-    pub(crate) manifest: Option<Manifest>,
-}
-
 /// Reads a thread's manifest, if there is one; one that is badly signed is refused, and one of a key that does not count is
 /// [`Error::Unbelieved`].
 pub(crate) fn read(layout: &Layout, disk: &dyn Disk, trust: &Trust, thread: &ThreadId) -> Result<Option<Shown>> {
+    bytes(layout, disk, thread)?.map(|bytes| manifest::parse(&bytes, trust, thread)).transpose()
+}
+
+/// The bytes of a thread's manifest, unchecked; nothing if there is none.
+pub(crate) fn bytes(layout: &Layout, disk: &dyn Disk, thread: &ThreadId) -> Result<Option<Vec<u8>>> {
     let path = layout.manifest(thread);
-    match disk::read(disk, &path, MOST_BYTES) {
-        Ok(bytes) => parse(&bytes, trust, thread).map(Some),
+    match disk::read(disk, &path, BYTES_MAX) {
+        Ok(bytes) => Ok(Some(bytes)),
         Err(error) if error.kind() == std::io::ErrorKind::NotFound => Ok(None),
         // A link, a pipe, or something else that is no file of ours: it is in the way of a new one, and nothing is lost with it.
-        Err(error) if disk::is_no_file(&error) => Err(damaged(thread, &error.to_string())),
+        Err(error) if disk::is_no_file(&error) => Err(manifest::damaged(thread, &error.to_string())),
         Err(error) => Err(io_error("read", &path)(error)),
     }
-}
-
-/// Understands the bytes of a manifest, if they are rightly signed.
-pub(crate) fn parse(bytes: &[u8], trust: &Trust, thread: &ThreadId) -> Result<Shown> {
-    let verified =
-        document::verify_json(KIND, thread.as_str(), bytes, trust).map_err(|error| refused(thread, &error))?;
-    let version = verified.value.get("log_version").and_then(Value::as_u64);
-    let hash = verified.value.get("log_hash").and_then(Value::as_str).and_then(|hash| hash.parse::<Digest>().ok());
-    let version = version.ok_or_else(|| damaged(thread, "it does not say which version of the log it shows"))?;
-    let memory = Memory { by: "thread.json".to_owned(), version, hash };
-    Ok(Shown { memory, manifest: serde_json::from_value(verified.value).ok() })
-}
-
-fn damaged(thread: &ThreadId, why: &str) -> Error {
-    Error::Integrity { what: named(thread), why: why.to_owned(), hint: Some(anew(thread)) }
-}
-
-fn refused(thread: &ThreadId, error: &DocumentError) -> Error {
-    Error::of_document(named(thread), error, || anew(thread))
-}
-
-fn named(thread: &ThreadId) -> String {
-    format!("`thread.json` of `{thread}`")
-}
-
-fn anew(thread: &ThreadId) -> String {
-    format!("it is a projection of the log: `selvedge repair {thread}` keeps it aside and writes it anew")
 }

@@ -8,7 +8,7 @@ use std::collections::HashMap;
 use std::sync::Arc;
 
 use selvedge_log::Tail;
-use selvedge_model::{OwnerId, ThreadId};
+use selvedge_model::ThreadId;
 use serde_json::Value;
 
 use crate::core::{Core, lock};
@@ -91,12 +91,12 @@ impl Core {
     }
 
     /// Keeps what is remembered of a thread when its lease changes, if it is what the row says; otherwise forgets it. `before` is the row
-    /// as the transaction found it that wrote `owner` and `epoch`, and nothing else, to it.
-    pub(crate) fn remember_lease(&self, thread: &ThreadId, before: &Row, owner: Option<OwnerId>, epoch: u64) {
+    /// as the transaction found it, and `now` as it left it, with another owner and epoch and everything else as it was.
+    pub(crate) fn remember_lease(&self, thread: &ThreadId, before: &Row, now: &Row) {
         let Some(remembered) = self.remembered(thread).filter(|remembered| remembered.is_of(before)) else {
             return self.forget(thread);
         };
-        let row = Row { owner, epoch, ..remembered.row.clone() };
+        let row = Row { owner: now.owner.clone(), epoch: now.epoch, mark: now.mark, ..remembered.row.clone() };
         self.remember(thread, Remembered { row, ..Remembered::clone(&remembered) });
     }
 }
@@ -105,12 +105,7 @@ impl Remembered {
     /// Whether this is what the row says, with nothing pending that the next changeset must lead with.
     fn is_of(&self, row: &Row) -> bool {
         let ours = &self.row;
-        let same_lease = (ours.epoch, &ours.owner) == (row.epoch, &row.owner);
-        same_lease
-            && ours.id == row.id
-            && ours.head == row.head
-            && ours.manifest == row.manifest
-            && self.leads.rows.is_empty()
+        ours.mark == row.mark && ours.id == row.id && ours.head == row.head && self.leads.rows.is_empty()
     }
 }
 

@@ -1,33 +1,45 @@
 //! Making and opening a store, and closing it.
 
 use std::fs;
+use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Condvar, Mutex};
 use std::thread::JoinHandle;
 
 use selvedge_log::{Signer, Trust};
 use selvedge_model::{Clock, Ids, OwnerId, ThreadId};
+use selvedge_store::group::Group;
 use selvedge_store::lease::Desk;
 use selvedge_store::queue::Queues;
 use selvedge_store::{Error, Result};
 use serde::{Deserialize, Serialize};
 
+use crate::anchor::Known;
 use crate::core::{Core, Durability, Gate, Pending, Phase, Readers, Signing, io_error, lock};
 use crate::disk::{self, Disk, DiskFile, How};
-use crate::group::Group;
 use crate::handles::Handles;
-use crate::layout::{Layout, check_folder};
+use crate::layout::{Layout, check_folder, is_there, listed, shell_word};
 use crate::schema::{self, unusable};
-use crate::{rows, sync};
+use crate::system::SystemIds;
+use crate::{index, rows, sync};
 
 /// What `store.json` says.
 #[derive(Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Kind {
     kind: String,
     pub(crate) format: i64,
+    /// Chance: rows that were sealed for one store count in no other.
+    #[serde(default)]
+    pub(crate) id: String,
 }
 
 const KIND: &str = "selvedge-local";
+
+/// Those besides the owner who may write.
+const OTHER_WRITE: u32 = 0o022;
+
+/// Those besides owner and group who may write.
+const ANYONE_WRITE: u32 = 0o002;
 
 /// Whether a store is opened to write.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -59,7 +71,7 @@ pub struct Options {
 /// What opening a store found.
 #[derive(Clone, Debug, Default)]
 pub struct Opened {
-    /// Bytes that were committed and missing in a transcript.
+    /// Bytes that were committed and missing in a transcript because a process died; those that a live process is about to write don't count.
     pub drained_bytes: u64,
     /// Threads they belong to.
     pub drained_threads: u64,
@@ -87,10 +99,10 @@ impl LocalStore {
     pub fn init(project: &Path, disk: Arc<dyn Disk>) -> Result<bool> {
         let layout = Layout::of(project);
         check_ancestors(project, &layout)?;
-        if fs::symlink_metadata(layout.store_file()).is_ok() {
+        if is_there(&layout.store_file())? {
             check_kind(&layout, &*disk)?;
             // The kind is written last: where it stands there was a database.
-            if fs::symlink_metadata(layout.database()).is_err() {
+            if !is_there(&layout.database())? {
                 return Err(Error::Integrity {
                     what: format!("`{}`", layout.database().display()),
                     why: "the store is there, and its database is missing".to_owned(),
@@ -107,13 +119,13 @@ impl LocalStore {
         let path = layout.commit_lock();
         let queue = disk.open(&path, How::Make).map_err(io_error("create", &path))?;
         queue.lock().map_err(io_error("lock", &path))?;
-        if fs::symlink_metadata(layout.store_file()).is_ok() {
+        if is_there(&layout.store_file())? {
             return Ok(false);
         }
         refuse_orphans(&layout)?;
         make_database(&layout, &*disk)?;
         disk.sync_folder(layout.root()).map_err(io_error("sync", layout.root()))?;
-        write_kind(&layout, &*disk)?;
+        write_kind(&layout, &*disk, &SystemIds.hex32())?;
         Ok(true)
     }
 
@@ -122,12 +134,10 @@ impl LocalStore {
         let Options { project, access, signer, trust, clock, ids, disk } = options;
         let layout = Layout::of(&project);
         check_ancestors(&project, &layout)?;
-        let found = check_kind(&layout, &*disk)?.format;
-        if access == Access::ReadWrite && found < schema::FORMAT {
-            return Err(Error::Outdated { found, current: schema::FORMAT });
-        }
+        let id = check_kind(&layout, &*disk)?.id;
         refuse_network(layout.root())?;
-        if fs::symlink_metadata(layout.database()).is_err() {
+        check_guarded(&layout)?;
+        if !is_there(&layout.database())? {
             return Err(Error::Integrity {
                 what: format!("`{}` is missing", layout.database().display()),
                 why: "the threads are there, their database is not".to_owned(),
@@ -137,9 +147,22 @@ impl LocalStore {
         let owner = OwnerId::of_process(std::process::id(), &ids.hex32()).map_err(rows::bad_row)?;
         if access == Access::ReadWrite {
             make_places(&layout, &*disk)?;
+            if signer.is_some() && schema::is_unsealed(&schema::open(&layout.database(), schema::Use::Read)?)? {
+                return Err(Error::Integrity {
+                    what: "`registry.db`".to_owned(),
+                    why: "a program without a key wrote it, so none of its rows is sealed".to_owned(),
+                    hint: Some(schema::REBUILD.to_owned()),
+                });
+            }
+        }
+        let signing = signer.map(|signer| Signing::new(signer, &id));
+        let mut sealer = signing.as_ref().map(|signing| signing.rows.clone());
+        // What was written without a key can only be looked at; a writer has sealed it by now.
+        if access == Access::ReadOnly && schema::is_unsealed(&schema::open(&layout.database(), schema::Use::Read)?)? {
+            sealer = None;
         }
         let (gate, owner_file) = match access {
-            Access::ReadWrite => Some(Gate::enter(&layout, &*disk, &owner)?),
+            Access::ReadWrite => Some(Gate::enter(&layout, &*disk, &owner, sealer.clone())?),
             Access::ReadOnly => None,
         }
         .unzip();
@@ -148,11 +171,11 @@ impl LocalStore {
             disk,
             clock,
             ids,
-            signing: signer.map(|signer| Signing { seal: signer.seal_key(), seals: signer.seals(), signer }),
+            signing,
             trust,
             owner,
             gate: gate.map(Mutex::new),
-            readers: Readers::new(),
+            readers: Readers::new(sealer),
             turns: Arc::new(Queues::default()),
             desk: Desk::default(),
             group: Group::default(),
@@ -163,6 +186,8 @@ impl LocalStore {
             spares: Mutex::default(),
             opened: Mutex::default(),
             watch: crate::watch::Watch::default(),
+            accounts: Mutex::default(),
+            anchor: Known::default(),
             amiss: Mutex::default(),
         };
         let mut store = Self {
@@ -206,8 +231,21 @@ impl LocalStore {
         self
     }
 
-    /// Makes every transcript durable by itself, gives leases back and closes the store.
+    /// Makes every transcript durable by itself, gives leases back, moves the database's write-ahead log into it and closes the store.
     pub fn close(mut self) -> Result<()> {
+        self.finish()
+    }
+
+    /// The same for a program that ends now and will be started again: a short write-ahead log stays for the next one, which saves four
+    /// syncs. Nothing that was committed depends on it being moved.
+    pub fn close_briefly(mut self) -> Result<()> {
+        self.end_briefly()
+    }
+
+    pub(crate) fn end_briefly(&mut self) -> Result<()> {
+        if let Some(gate) = &self.core.gate {
+            lock(gate).keep_short_log()?;
+        }
         self.finish()
     }
 
@@ -233,8 +271,10 @@ impl LocalStore {
     fn settle(&mut self) -> Result<()> {
         let core = self.core.clone();
         let drained = core.drain_all(&mut lock(core.gate()?), &mut self.opened.notices)?;
-        self.opened.drained_bytes = drained.bytes;
-        self.opened.drained_threads = drained.threads;
+        if drained.is_crash {
+            self.opened.drained_bytes = drained.bytes;
+            self.opened.drained_threads = drained.threads;
+        }
         // What can't be tidied up now stops nobody from writing; it is said, and tried again next time.
         let tidied = [
             ("deletions can't be finished", core.finish_deletions()),
@@ -275,8 +315,13 @@ impl Drop for LocalStore {
 
 impl Core {
     fn release_all(&self) -> Result<()> {
-        self.write(Durability::Lazy, |connection| {
-            rows::execute(connection, "UPDATE heads SET owner = NULL WHERE owner = ?", [self.owner.as_str()])?;
+        self.write(Durability::Lazy, |db| {
+            for row in rows::select_any(db, "h.owner = ?", [self.owner.as_str()])? {
+                // One that was changed stays as it is, for those who look into it.
+                if db.seals().is_some_and(|seals| row.is_sealed(seals)) {
+                    index::set_lease(db, &row, None, row.epoch)?;
+                }
+            }
             Ok(())
         })
     }
@@ -321,6 +366,9 @@ fn make_database(layout: &Layout, disk: &dyn Disk) -> Result<()> {
             return schema::open(&database, schema::Use::Write).map(|_| ());
         }
         Ok(_) => {}
+        Err(error) if error.kind() != std::io::ErrorKind::NotFound => {
+            return Err(io_error("look at", &database)(error));
+        }
         Err(_) => drop(disk.open(&database, How::MakeNew).map_err(io_error("create", &database))?),
     }
     schema::create(&database)
@@ -337,14 +385,14 @@ pub(crate) fn check_ancestors(project: &Path, layout: &Layout) -> Result<()> {
 }
 
 /// What `store.json` says in a store of this format.
-pub(crate) fn kind_text(format: i64) -> Result<String> {
-    let kind = Kind { kind: KIND.to_owned(), format };
+pub(crate) fn kind_text(format: i64, id: &str) -> Result<String> {
+    let kind = Kind { kind: KIND.to_owned(), format, id: id.to_owned() };
     Ok(serde_json::to_string(&kind).map_err(rows::bad_row)? + "\n")
 }
 
 /// Names the kind of a store and the format that this program writes.
-pub(crate) fn write_kind(layout: &Layout, disk: &dyn Disk) -> Result<()> {
-    let text = kind_text(schema::FORMAT)?;
+pub(crate) fn write_kind(layout: &Layout, disk: &dyn Disk, id: &str) -> Result<()> {
+    let text = kind_text(schema::FORMAT, id)?;
     let path = layout.store_file();
     disk::replace(disk, &path, text.as_bytes()).map_err(io_error("write", &path))
 }
@@ -375,17 +423,67 @@ pub(crate) fn check_kind(layout: &Layout, disk: &dyn Disk) -> Result<Kind> {
             format!("the store has format {format}, and this program knows formats up to {}", schema::FORMAT),
             Some("use the newer Selvedge that wrote it"),
         )),
+        Kind { format, .. } if format < schema::FORMAT => {
+            Err(Error::Outdated { found: format, current: schema::FORMAT })
+        }
+        Kind { id, .. } if id.is_empty() => Err(Error::Integrity {
+            what,
+            why: "it does not name the store".to_owned(),
+            hint: Some(schema::REBUILD.to_owned()),
+        }),
         kind => Ok(kind),
     }
 }
 
+/// Refuses a database or a `store.json` that another user could have written: what stands there is not what this user's programs
+/// wrote.
+fn check_guarded(layout: &Layout) -> Result<()> {
+    let user = rustix::process::geteuid().as_raw();
+    let (database, kind) = (layout.database(), layout.store_file());
+    let beside = crate::reindex::companions(&database);
+    for path in [&kind, &database].into_iter().chain(&beside) {
+        // One that is missing is named by those who need it, and so is a link.
+        let Ok(found) = fs::symlink_metadata(path) else { continue };
+        // `store.json` is kept in version control, which writes it with the user's own mask: often the user's own group may write it.
+        let forbidden = if *path == kind { ANYONE_WRITE } else { OTHER_WRITE };
+        let wrong = unguarded(found.uid(), found.mode() & (forbidden | !OTHER_WRITE), user);
+        if let Some((why, help)) = wrong.filter(|_| found.is_file()) {
+            let help = help.replace("FILE", &shell_word(path));
+            return Err(unusable(&format!("`{}`", path.display()), why, Some(&help)));
+        }
+    }
+    Ok(())
+}
+
+/// What is wrong with the owner or the mode of a file that only `user` may write, and what helps.
+fn unguarded(owner: u32, mode: u32, user: u32) -> Option<(String, &'static str)> {
+    if owner != user {
+        let why =
+            format!("it belongs to the user with id {owner}, and you are {user}: that user can write what it says");
+        return Some((
+            why,
+            "look at it; if it is yours all the same, `chown \"$(id -u)\" FILE`, then `selvedge reindex`",
+        ));
+    }
+    if mode & OTHER_WRITE != 0 {
+        let why = format!("its mode is {:04o}: other users can write what it says", mode & 0o777);
+        return Some((why, "`chmod go-w FILE`; if others were in it, `selvedge reindex` builds it anew from the logs"));
+    }
+    None
+}
+
 /// Threads without a database are never taken for a fresh start.
 fn refuse_orphans(layout: &Layout) -> Result<()> {
-    let entries = match fs::read_dir(layout.root()) {
-        Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(()),
-        other => other.map_err(io_error("read", layout.root()))?,
-    };
-    let orphan = entries.flatten().find(|entry| entry.path().join("transcript.jsonl").exists());
+    if !is_there(layout.root())? {
+        return Ok(());
+    }
+    let mut orphan = None;
+    for entry in listed(layout.root())? {
+        let is_folder = entry.file_type().map_err(io_error("look at", &entry.path()))?.is_dir();
+        if orphan.is_none() && is_folder && is_there(&entry.path().join("transcript.jsonl"))? {
+            orphan = Some(entry);
+        }
+    }
     match orphan {
         Some(orphan) => Err(Error::Integrity {
             what: format!("`{}` is missing", layout.store_file().display()),
@@ -416,5 +514,27 @@ pub(crate) fn refuse_network(path: &Path) -> Result<()> {
             Some("use a folder on a local disk"),
         )),
         None => Ok(()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_what_another_user_could_have_written_is_refused() {
+        for (owner, mode) in [(1000, 0o100_600), (1000, 0o100_644), (1000, 0o100_755)] {
+            assert_eq!(unguarded(owner, mode, 1000), None, "{owner} {mode:o}");
+        }
+        for (owner, mode, said) in [
+            (0, 0o100_600, "belongs to the user with id 0"),
+            (1001, 0o100_600, "belongs to the user with id 1001"),
+            (1000, 0o100_620, "mode is 0620"),
+            (1000, 0o100_666, "mode is 0666"),
+        ] {
+            let (why, help) = unguarded(owner, mode, 1000).unwrap();
+            assert!(why.contains(said), "{why}");
+            assert!(help.contains("FILE") && help.contains("selvedge reindex"), "{help}");
+        }
     }
 }

@@ -16,7 +16,6 @@ use crate::core::{Core, io_error};
 use crate::disk::{DiskFile, How};
 use crate::redo::Redo;
 use crate::rows::{self, Row};
-use crate::schema::database;
 
 /// A transcript with its redo laid over it, up to `end`.
 #[derive(Debug)]
@@ -53,9 +52,8 @@ impl Core {
         let file = self.open_transcript(&path)?;
         let file_bytes = length(&file)?;
         let (row, redo) = self.read(|connection| {
-            let transaction = connection.unchecked_transaction().map_err(database)?;
-            let row = rows::existing(&transaction, thread)?;
-            let redo = Redo::read(&transaction, row.id, row.head.bytes)?;
+            let row = rows::existing(connection, thread)?;
+            let redo = Redo::read(connection, row.id, row.head.bytes)?;
             Ok((row, redo))
         })?;
         // Commits that the head tells of may have reached the file since its length was asked.
@@ -92,6 +90,12 @@ impl Overlay {
     pub(crate) fn of_file(file: Option<Box<dyn DiskFile>>) -> io::Result<Self> {
         let end = file.as_ref().map_or(Ok(0), |file| file.length())?;
         Ok(Self { file, redo: Redo::default(), end, at: 0 })
+    }
+
+    /// A file with redo laid over it, to the end of that.
+    pub(crate) fn with(file: Box<dyn DiskFile>, redo: &Redo) -> Self {
+        let redo = Redo { from: redo.from, bytes: redo.bytes.clone(), rows: Vec::new() };
+        Self { file: Some(file), end: redo.end(), redo, at: 0 }
     }
 
     pub(crate) fn end(&self) -> u64 {

@@ -28,7 +28,7 @@ use rusqlite::{Connection, OptionalExtension, params};
 use selvedge_store::Result;
 
 use crate::rows::{self, signed, unsigned};
-use crate::schema::{self, database};
+use crate::schema::database;
 
 /// How many bytes rows have room for that are used again: with what stands around them they fill one or two pages of the database.
 const ROOMS: [usize; 2] = [1_990, 4_000];
@@ -42,9 +42,6 @@ pub(crate) const SPARES_IDLE: usize = 256;
 
 /// What names no row.
 pub(crate) const NONE: i64 = 0;
-
-/// The first format whose heads name their redo.
-const FORMAT_OF_NAMES: i64 = 6;
 
 /// Lets heads name their newest row, and rows those before them.
 pub(crate) const LINK: &str = "
@@ -95,9 +92,6 @@ pub(crate) struct Redo {
 impl Redo {
     /// The redo of the thread of this number, whose log has `head_bytes`.
     pub(crate) fn read(connection: &Connection, thread: i64, head_bytes: u64) -> Result<Option<Self>> {
-        if schema::version(connection)? < FORMAT_OF_NAMES {
-            return Self::search(connection, thread, head_bytes);
-        }
         let mut next = newest(connection, thread)?;
         let sql = "SELECT offset, bytes, before FROM redo WHERE id = ? AND thread = ?";
         let mut statement = connection.prepare_cached(sql).map_err(database)?;
@@ -120,6 +114,7 @@ impl Redo {
     }
 
     /// The same in a store of format 5, whose heads name no row.
+    #[cfg(test)]
     pub(crate) fn search(connection: &Connection, thread: i64, head_bytes: u64) -> Result<Option<Self>> {
         let sql = "SELECT id, offset, bytes FROM redo WHERE thread = ? AND offset < ? ORDER BY offset";
         let mut statement = connection.prepare_cached(sql).map_err(database)?;

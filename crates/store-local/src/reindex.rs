@@ -21,18 +21,19 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use selvedge_log::{Signer, Trust};
-use selvedge_model::ThreadId;
 use selvedge_model::account::AccountId;
+use selvedge_model::{Ids, OwnerId, ThreadId};
 use selvedge_store::{Error, Result};
 
 use crate::core::io_error;
 use crate::disk::{Disk, How};
-use crate::layout::Layout;
+use crate::layout::{Layout, is_there, listed};
 use crate::open::{self, LocalStore};
 use crate::schema;
-use crate::upgrade::live_owner;
+use crate::system::SystemIds;
 
 mod build;
+mod carry;
 mod old;
 mod tombs;
 
@@ -48,6 +49,15 @@ pub struct Rebuild {
     pub signer: Option<Signer>,
     /// The disk.
     pub disk: Arc<dyn Disk>,
+}
+
+/// The stores whose rows are sealed.
+#[derive(Clone, Copy)]
+struct Stores<'a> {
+    /// This one.
+    id: &'a str,
+    /// The one that the old database was sealed for.
+    former: &'a str,
 }
 
 /// What a rebuilt database holds, and what it could not hold.
@@ -91,43 +101,61 @@ impl LocalStore {
     /// many threads of how many are done.
     pub fn reindex(rebuild: &Rebuild, progress: &mut dyn FnMut(u64, u64)) -> Result<Reindexed> {
         let layout = Layout::of(&rebuild.project);
-        let disk = &*rebuild.disk;
         open::check_ancestors(&rebuild.project, &layout)?;
-        if fs::symlink_metadata(layout.root()).is_err() {
+        Self::reindex_at(&layout, rebuild, None, progress)
+    }
+
+    /// The same, of a store that lies here and whose database may have been sealed as that of another store.
+    pub(crate) fn reindex_at(
+        layout: &Layout,
+        rebuild: &Rebuild,
+        former: Option<&str>,
+        progress: &mut dyn FnMut(u64, u64),
+    ) -> Result<Reindexed> {
+        let disk = &*rebuild.disk;
+        if !is_there(layout.root())? {
             return Err(Error::NoStore { path: layout.root().display().to_string() });
         }
         open::refuse_network(layout.root())?;
-        let lost = lost_kind(&layout, disk)?;
+        let (id, lost) = known_kind(layout, disk)?;
         for folder in [layout.owners(), layout.tombstones()] {
             disk.make_folder(&folder).map_err(io_error("create", &folder))?;
         }
         let path = layout.commit_lock();
         let queue = disk.open(&path, How::Make).map_err(io_error("open", &path))?;
         queue.lock().map_err(io_error("lock", &path))?;
-        let rebuilt = rebuild_alone(&layout, rebuild, progress);
+        let rebuilt = rebuild_alone(layout, rebuild, Stores { id: &id, former: former.unwrap_or(&id) }, progress);
         // Closing the file would free the lock as well.
         _ = queue.unlock();
         let mut rebuilt = rebuilt?;
-        open::write_kind(&layout, disk)?;
         rebuilt.notices.extend(lost);
         Ok(rebuilt)
     }
 }
 
-/// What was wrong with `store.json`, which is written anew; one that names another store or a newer one is refused.
-fn lost_kind(layout: &Layout, disk: &dyn Disk) -> Result<Option<String>> {
-    if fs::symlink_metadata(layout.store_file()).is_err() {
-        return Ok(Some("`store.json` was missing, and is written anew".to_owned()));
+/// The id of the store, and what was wrong with `store.json`, which is written anew then, with another id; one that names another kind of
+/// store or a newer format is refused.
+fn known_kind(layout: &Layout, disk: &dyn Disk) -> Result<(String, Option<String>)> {
+    if !is_there(&layout.store_file())? {
+        return Ok((SystemIds.hex32(), Some("`store.json` was missing, and is written anew".to_owned())));
     }
     match open::check_kind(layout, disk) {
-        Ok(_) => Ok(None),
-        Err(Error::Integrity { why, .. }) => Ok(Some(format!("`store.json` is written anew: {why}"))),
+        Ok(kind) => Ok((kind.id, None)),
+        Err(Error::Integrity { why, .. }) => {
+            Ok((SystemIds.hex32(), Some(format!("`store.json` is written anew: {why}"))))
+        }
+        Err(Error::Outdated { found, .. }) => Ok((SystemIds.hex32(), Some(format!("the store had format {found}")))),
         Err(error) => Err(error),
     }
 }
 
 /// Rebuilds while nobody else writes.
-fn rebuild_alone(layout: &Layout, rebuild: &Rebuild, progress: &mut dyn FnMut(u64, u64)) -> Result<Reindexed> {
+fn rebuild_alone(
+    layout: &Layout,
+    rebuild: &Rebuild,
+    stores: Stores<'_>,
+    progress: &mut dyn FnMut(u64, u64),
+) -> Result<Reindexed> {
     let disk = &*rebuild.disk;
     if let Some(owner) = live_owner(layout, disk)? {
         return Err(Error::Unusable {
@@ -137,13 +165,18 @@ fn rebuild_alone(layout: &Layout, rebuild: &Rebuild, progress: &mut dyn FnMut(u6
         });
     }
     let mut result = Reindexed::default();
-    let old = Old::look(layout, disk, &mut result)?;
+    let old = Old::look(layout, disk, &rebuild.trust, &mut result)?;
     let beside = layout.database().with_extension("db.new");
     remove_database(disk, &beside)?;
     disk.open(&beside, How::MakeNew).map_err(io_error("create", &beside))?;
-    build::build(layout, rebuild, &old, &beside, &mut result, progress)?;
+    // Rows of a database that is lost may turn up again: they are sealed for a store that is no more.
+    // So may those of one that another program wrote to: nothing of it counts but what is sealed anew now.
+    let is_kept = old == Old::Readable && old.is_sealed(layout, rebuild, stores.former)?;
+    let id = if is_kept { stores.id.to_owned() } else { SystemIds.hex32() };
+    build::build(layout, rebuild, Stores { id: &id, ..stores }, &old, &beside, &mut result, progress)?;
     let file = disk.open(&beside, How::Write).map_err(io_error("open", &beside))?;
     file.sync().map_err(io_error("sync", &beside))?;
+    open::write_kind(layout, disk, &id)?;
     old.make_way(layout, disk, &mut result)?;
     disk.rename(&beside, &layout.database()).map_err(io_error("replace", &layout.database()))?;
     disk.sync_folder(layout.root()).map_err(io_error("sync", layout.root()))?;
@@ -151,7 +184,7 @@ fn rebuild_alone(layout: &Layout, rebuild: &Rebuild, progress: &mut dyn FnMut(u6
 }
 
 /// The write-ahead log, its index and the journal of a database.
-fn companions(database: &Path) -> [PathBuf; 3] {
+pub(crate) fn companions(database: &Path) -> [PathBuf; 3] {
     ["-wal", "-shm", "-journal"].map(|end| {
         let mut name = database.as_os_str().to_owned();
         name.push(end);
@@ -175,6 +208,7 @@ fn refuse_readers(database: &Path) -> Result<()> {
             why: "somebody reads the database and keeps it from being replaced".to_owned(),
             retryable: true,
         }),
+        Err(error) if error.kind() != std::io::ErrorKind::NotFound => Err(io_error("look at", &log)(error)),
         _ => Ok(()),
     }
 }
@@ -192,4 +226,25 @@ fn check_whole(connection: &rusqlite::Connection) -> Result<()> {
         "ok" => Ok(()),
         _ => Err(crate::rows::bad_row(found)),
     }
+}
+
+/// An owner that has the store open to write.
+fn live_owner(layout: &Layout, disk: &dyn Disk) -> Result<Option<OwnerId>> {
+    let folder = layout.owners();
+    if !is_there(&folder)? {
+        return Ok(None);
+    }
+    for entry in listed(&folder)? {
+        let Ok(owner) = OwnerId::new(entry.file_name().to_string_lossy()) else { continue };
+        let path = layout.owner(&owner);
+        match disk.open(&path, How::Read) {
+            Ok(file) if !file.is_unlocked().map_err(io_error("look at the lock of", &path))? => return Ok(Some(owner)),
+            // One that closed meanwhile has taken its file along, and what is no plain file was not put there by an owner.
+            Err(error) if error.kind() != std::io::ErrorKind::NotFound && !crate::disk::is_no_file(&error) => {
+                return Err(io_error("open", &path)(error));
+            }
+            _ => {}
+        }
+    }
+    Ok(None)
 }

@@ -20,30 +20,37 @@
 //! Each step is one transaction that also puts down what the next changeset must lead with; killed anywhere, whoever appends or
 //! repairs next goes on from there.
 
+mod provisional;
+
 use std::fs;
 use std::path::Path;
 
-use rusqlite::{Connection, params};
 use selvedge_log::Head;
 use selvedge_log::recovery::Finding;
+use selvedge_model::account::replay::Buried;
 use selvedge_model::event::Recovery;
-use selvedge_model::{Batch, Changeset, Event, Expect, Part, Reason, ThreadId};
+use selvedge_model::{Batch, Changeset, Event, Expect, Part, Reason, Status, ThreadId};
 use selvedge_store::snapshot::NEWEST;
+use selvedge_store::verify::Verdict;
 use selvedge_store::{Acquire, Error, Lease, Result};
 use serde::Serialize;
 
 use crate::adopt::{Least, take_in};
 use crate::blobs::hash_file;
 use crate::core::{Core, Durability, io_error};
+use crate::db::Db;
 use crate::disk::How;
 use crate::feed::{self, Place};
+use crate::index;
 use crate::leads;
+use crate::manifest;
 use crate::open::LocalStore;
 use crate::redo::Redo;
 use crate::replay::{Into, Replay, Replayed, read_log};
 use crate::rows::{self, Row, bad_row};
 use crate::settle::free_name;
-use crate::{manifest, verify};
+
+pub use provisional::Provisional;
 
 /// How far a repair goes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -108,6 +115,15 @@ pub enum Mended {
         /// Who remembers.
         by: String,
     },
+    /// What a signed snapshot of a lost version still holds was brought back, provisionally.
+    Provisional {
+        /// The version that it is of.
+        log_version: u64,
+        /// How many messages.
+        messages: u64,
+        /// The snapshot.
+        by: String,
+    },
 }
 
 /// What a repair did, or would do.
@@ -122,8 +138,13 @@ pub struct Repaired {
 }
 
 impl LocalStore {
-    /// Mends what may be mended of a thread. Refused while somebody alive holds it.
+    /// Mends what may be mended of a thread. Refused while a live process holds it.
     pub fn repair(&self, thread: &ThreadId, how: Repair) -> Result<Repaired> {
+        self.repair_from(thread, how, None)
+    }
+
+    /// The same; what a snapshot still holds of versions that are lost is brought back.
+    pub fn repair_from(&self, thread: &ThreadId, how: Repair, from: Option<&Provisional>) -> Result<Repaired> {
         let core = &self.core;
         core.gate()?;
         let known = core.read(|connection| match rows::find(connection, thread)? {
@@ -141,11 +162,14 @@ impl LocalStore {
         let row = core.read(|connection| rows::existing(connection, thread))?;
         check_signer(core, thread, &row)?;
         mended.extend(self.plan(thread, how)?);
+        if let Some(from) = from.filter(|from| is_lost(from.log_version, &mended, &row)) {
+            mended.extend(core.missing_of(thread, from)?);
+        }
         if how.dry_run || mended.is_empty() {
             return Ok(Repaired { thread: thread.clone(), version: row.head.version, mended });
         }
         let lease = core.acquire(thread, Acquire::default())?;
-        let done = core.mend(thread, &lease, &mut mended);
+        let done = core.mend(thread, &lease, &mut mended, from);
         core.give_back(&lease)?;
         Ok(Repaired { thread: thread.clone(), version: done?, mended })
     }
@@ -171,7 +195,7 @@ impl LocalStore {
     /// What is to be done; an error if it may not be mended.
     fn plan(&self, thread: &ThreadId, how: Repair) -> Result<Vec<Mended>> {
         let core = &self.core;
-        let verify::Verdict { judgement, remembered, head, .. } = self.verify(thread, &mut |_| {})?;
+        let Verdict { judgement, remembered, head, .. } = self.verify(thread, &mut |_| {})?;
         let mut plan = Vec::new();
         let refused = |finding| -> Result<Vec<Mended>> { Err(Error::Log { thread: thread.clone(), finding }) };
         let elsewhere = if how.accept_loss { self.remembered_elsewhere(thread)? } else { None };
@@ -226,11 +250,7 @@ impl LocalStore {
 
     /// The loss that the next changeset leads with.
     fn recorded_loss(&self, thread: &ThreadId) -> Result<Option<Mended>> {
-        let seals = &self.core.signing()?.seals;
-        let leads = self.core.read(|connection| {
-            let row = rows::existing(connection, thread)?;
-            leads::read(connection, seals, row.id, &row.head)
-        })?;
+        let leads = self.core.read(|connection| leads::read(connection, &rows::existing(connection, thread)?))?;
         let loss = |event: Event| match event {
             Event::Recovery(found) if found.is_loss() => Some(Mended::Loss {
                 from_version: found.from_version?,
@@ -274,9 +294,27 @@ fn check_signer(core: &Core, thread: &ThreadId, row: &Row) -> Result<()> {
     }
 }
 
+/// Whether a version is lost: by what is to be recorded now, or by what the log says already.
+fn is_lost(version: u64, mended: &[Mended], row: &Row) -> bool {
+    let now = mended.iter().any(
+        |one| matches!(one, Mended::Loss { from_version, to_version, .. } if (*from_version..=*to_version).contains(&version)),
+    );
+    now || row.manifest.lost.iter().any(|lost| lost.contains(version))
+}
+
+/// The versions of accounts that a log had posted before it was cut, and has not any more. Other logs may have some of them.
+fn lost_postings(before: &Row, now: &Row) -> Vec<Buried> {
+    let lost = before.posted.iter().map(|(account, to)| {
+        let kept = now.posted.get(account).copied().unwrap_or(0);
+        Buried { account: account.clone(), from: kept + 1, to: *to }
+    });
+    lost.filter(|lost| lost.from <= lost.to).collect()
+}
+
 impl Core {
     /// Carries a plan out and records it; gives the version that does.
-    fn mend(&self, thread: &ThreadId, lease: &Lease, mended: &mut [Mended]) -> Result<u64> {
+    fn mend(&self, thread: &ThreadId, lease: &Lease, mended: &mut [Mended], from: Option<&Provisional>) -> Result<u64> {
+        let mut changeset = Changeset::empty(Reason::Lifecycle);
         for one in mended.iter_mut() {
             match one {
                 Mended::NotIndexed { .. } => {
@@ -286,6 +324,11 @@ impl Core {
                 Mended::DatabaseBehind { .. } => self.follow(thread, lease)?,
                 Mended::Loss { from_version, to_version, by } => {
                     self.give_up(thread, lease, *from_version, *to_version, by)?
+                }
+                Mended::Provisional { .. } => {
+                    if let Some(from) = from {
+                        changeset = self.bring_back(thread, from)?;
+                    }
                 }
                 Mended::Manifest { why, aside } => {
                     let path = self.layout.manifest(thread);
@@ -304,7 +347,7 @@ impl Core {
         self.forget(thread);
         // The log may have been written under a later epoch than the database knew.
         let epoch = self.read(|connection| rows::existing(connection, thread))?.epoch;
-        let part = Part::new(thread.clone(), Expect::Any, Changeset::empty(Reason::Lifecycle)).under(epoch);
+        let part = Part::new(thread.clone(), Expect::Any, changeset).under(epoch);
         let committed = self.commit(&Batch::of(part))?;
         if mended.iter().any(|one| matches!(one, Mended::Manifest { .. })) {
             self.write_manifest(thread)?;
@@ -316,9 +359,11 @@ impl Core {
     fn give_back(&self, lease: &Lease) -> Result<()> {
         let give = || {
             self.write(Durability::Lazy, |connection| {
-                let sql = "UPDATE heads SET owner = NULL \
-                           WHERE owner = ? AND id = (SELECT id FROM threads WHERE thread_id = ?)";
-                rows::execute(connection, sql, params![lease.owner.as_str(), lease.thread.as_str()])?;
+                if let Some(row) = rows::find(connection, &lease.thread)?
+                    && row.owner.as_ref() == Some(&lease.owner)
+                {
+                    index::set_lease(connection, &row, None, row.epoch)?;
+                }
                 Ok(())
             })
         };
@@ -346,8 +391,8 @@ impl Core {
             let Some(head) = &tail.head else { return Err(bad_row("the log changed while it was repaired")) };
             let bytes = head.bytes.saturating_sub(row.head.bytes);
             let found = Recovery { found: "database_behind".to_owned(), bytes, ..Recovery::default() };
-            leads::rebind(connection, &self.signing()?.seals, id, &row.head, head)?;
-            self.put_lead(connection, id, head, found)
+            let now = leads::rebind(connection, &row, &rows::existing(connection, thread)?)?;
+            leads::put(connection, &now, &Event::Recovery(found)).map(|_| ())
         })
     }
 
@@ -356,7 +401,7 @@ impl Core {
     fn give_up(&self, thread: &ThreadId, lease: &Lease, from_version: u64, to_version: u64, by: &str) -> Result<()> {
         let (path, row) = (self.layout.transcript(thread), self.read(|connection| rows::existing(connection, thread))?);
         if self
-            .read(|connection| leads::read(connection, &self.signing()?.seals, row.id, &row.head))?
+            .read(|connection| leads::read(connection, &row))?
             .events
             .iter()
             .any(|event| matches!(event, Event::Recovery(found) if found.is_loss()))
@@ -364,6 +409,7 @@ impl Core {
             return Ok(());
         }
         self.set_redo_aside(thread, &row)?;
+        let status = self.stopped(thread, &row, from_version)?;
         self.write(Durability::Synced, |connection| {
             let row = held(connection, thread, lease)?;
             for table in ["messages", "states", "runs", "redo"] {
@@ -391,11 +437,25 @@ impl Core {
                 from_version: Some(from_version),
                 to_version: Some(to_version),
                 by: Some(by.to_owned()),
+                status,
+                postings: lost_postings(&row, &rows::existing(connection, thread)?),
                 ..Recovery::default()
             };
-            leads::rebind(connection, &self.signing()?.seals, id, &row.head, head)?;
-            self.put_lead(connection, id, head, found)
+            let now = leads::rebind(connection, &row, &rows::existing(connection, thread)?)?;
+            leads::put(connection, &now, &Event::Recovery(found)).map(|_| ())
         })
+    }
+
+    /// Whether a person stopped the thread in a version that is lost, as its sealed row or its signed manifest says.
+    fn stopped(&self, thread: &ThreadId, row: &Row, from_version: u64) -> Result<Option<Status>> {
+        let shown = match manifest::read(&self.layout, &*self.disk, &self.trust, thread) {
+            Ok(shown) => shown.filter(|shown| shown.memory.version >= from_version).and_then(|shown| shown.manifest),
+            Err(Error::Integrity { .. } | Error::Unbelieved { .. }) => None,
+            Err(error) => return Err(error),
+        };
+        let known = Some(row.manifest.status).filter(|_| row.head.version >= from_version);
+        let mut ended = known.into_iter().chain(shown.map(|shown| shown.status));
+        Ok(ended.find(|status| matches!(status, Status::Killed | Status::Cancelled)))
     }
 
     /// Keeps committed bytes that have no place in the log any more, because something before them is lost.
@@ -461,17 +521,13 @@ impl Core {
         self.write(Durability::Synced, |connection| {
             let row = held(connection, thread, lease)?;
             rows::execute(connection, "UPDATE threads SET manifest_stale = 1 WHERE id = ?", [row.id])?;
-            self.put_lead(connection, row.id, &row.head, found)
+            leads::put(connection, &row, &Event::Recovery(found)).map(|_| ())
         })
-    }
-
-    fn put_lead(&self, connection: &Connection, id: i64, head: &Head, found: Recovery) -> Result<()> {
-        leads::put(connection, &self.signing()?.seals, id, head, &Event::Recovery(found))
     }
 }
 
 /// The row of a thread, if we still hold its lease.
-fn held(connection: &Connection, thread: &ThreadId, lease: &Lease) -> Result<Row> {
+fn held(connection: &Db, thread: &ThreadId, lease: &Lease) -> Result<Row> {
     let row = rows::existing(connection, thread)?;
     match row.owner.as_ref() == Some(&lease.owner) && row.epoch >= lease.epoch {
         true => Ok(row),

@@ -6,29 +6,36 @@
 use std::io::{self, BufReader};
 use std::ops::Range;
 
-use rusqlite::Connection;
 use selvedge_log::hash::{SealKey, sha256};
 use selvedge_log::scan::{Entry, Examined, Scanner, Signatures, examine};
 use selvedge_log::{Tail, Trust};
 use selvedge_model::account::Record;
+use selvedge_model::account::replay::Buried;
 use selvedge_model::event::BlobErased;
 use selvedge_model::fold::{FoldError, apply_to_state, empty_state};
 use selvedge_model::{Event, Manifest, Run, ThreadId, Timestamp};
+use selvedge_store::seal::{self, Heard, PostedVersions};
 use selvedge_store::{Committed, Error, Result};
 use serde_json::Value;
 
+use crate::anchor;
+use crate::db::Db;
 use crate::disk::{Disk, How};
 use crate::inbox;
 use crate::index::{self, Added, Standing};
 use crate::layout::Layout;
 use crate::overlay::Overlay;
-use crate::rows::{self, bad_row};
+use crate::rows::{self, Row, bad_row};
+use crate::saved_state;
+use crate::sealed::Mark;
 
 /// What a log says about things that belong to no thread alone.
 #[derive(Debug, Default)]
 pub(crate) struct Gathered {
     /// Postings, with the type of the event that records them.
     pub(crate) postings: Vec<(&'static str, Record)>,
+    /// Postings that it says it has lost.
+    pub(crate) lost: Vec<Buried>,
     /// Other threads and the versions they had come to.
     pub(crate) memories: Vec<(ThreadId, u64)>,
     /// Its versions, in order.
@@ -56,13 +63,15 @@ pub(crate) enum Into {
 
 /// A log on its way into the database.
 pub(crate) struct Replay<'a> {
-    connection: &'a Connection,
+    connection: &'a Db,
     thread: &'a ThreadId,
     id: Option<i64>,
     known: Option<u64>,
     manifest: Option<Manifest>,
     state: Value,
     state_changed: bool,
+    posted: PostedVersions,
+    heard: Heard,
     gathered: Gathered,
     failed: Option<Error>,
 }
@@ -75,7 +84,7 @@ pub(crate) struct Replayed {
 }
 
 impl<'a> Replay<'a> {
-    pub(crate) fn new(connection: &'a Connection, thread: &'a ThreadId, into: Into) -> Self {
+    pub(crate) fn new(connection: &'a Db, thread: &'a ThreadId, into: Into) -> Self {
         let (id, known) = match into {
             Into::Fresh => (None, None),
             Into::Known(id, known) => (Some(id), known),
@@ -88,9 +97,16 @@ impl<'a> Replay<'a> {
             manifest: None,
             state: empty_state(),
             state_changed: false,
+            posted: PostedVersions::new(),
+            heard: Heard::default(),
             gathered: Gathered::default(),
             failed: None,
         }
+    }
+
+    /// The same, of a thread that has consumed these requests.
+    pub(crate) fn having_heard(self, heard: Heard) -> Self {
+        Self { heard, ..self }
     }
 
     /// Takes one changeset in; what fails is told at the end.
@@ -105,6 +121,7 @@ impl<'a> Replay<'a> {
         let at = last.timestamp;
         for line in &entry.lines {
             self.fold(&line.event, line.timestamp)?;
+            seal::note_postings(&mut self.posted, std::slice::from_ref(&line.event));
         }
         let Some(manifest) = &mut self.manifest else { return Ok(()) };
         manifest.updated_at = at;
@@ -114,19 +131,25 @@ impl<'a> Replay<'a> {
         let id = match self.id {
             Some(id) => id,
             None => {
-                let now = Standing {
-                    head: &entry.head,
-                    sealed: &[],
+                let (text, digest) = index::stored(manifest)?;
+                let row = Row {
+                    id: 0,
+                    manifest: manifest.clone(),
+                    stored: digest,
+                    head: entry.head.clone(),
+                    sealed: Vec::new(),
                     epoch: entry.head.epoch,
                     owner: None,
-                    manifest,
-                    manifest_changed: true,
-                    manifest_shown: true,
-                    counts: None,
-                    redo: None,
-                };
+                    posted: PostedVersions::new(),
+                    heard: self.heard.clone(),
+                    leads: 0,
+                    anchor: anchor::epoch(self.connection)?,
+                    mark: Mark::NONE,
+                }
+                .sealed(self.connection.seals());
+                let now = Standing { row: &row, manifest: Some(&text), manifest_shown: true, counts: None, redo: None };
                 let exists = || Error::Exists(self.thread.clone());
-                index::insert_thread(self.connection, self.thread, &now)?.ok_or_else(exists)?
+                index::insert_thread(self.connection, &now)?.ok_or_else(exists)?
             }
         };
         self.id = Some(id);
@@ -175,29 +198,32 @@ impl<'a> Replay<'a> {
                     messages.extend(message.id.clone().map(|id| (id, sha256(&message.content_bytes()))));
                 }
                 Event::RunStarted(run) | Event::RunFinished(run) => {
-                    let known = rows::run(self.connection, id, self.thread, &run.run_id)?;
+                    let known =
+                        rows::run(self.connection, &rows::existing(self.connection, self.thread)?, &run.run_id)?;
                     runs.push(Run::upsert(known, self.thread, run, line.timestamp));
                 }
                 Event::BlobErased(one) => erased.push(one.clone()),
                 Event::RequestAnswered(one) => answered.push(one.request_id.clone()),
+                Event::Recovery(found) => self.gathered.lost.extend(found.postings.iter().cloned()),
                 other => self.gathered.postings.extend(posting(other)),
             }
         }
         let touched_run = entry.checkpoint().and_then(|checkpoint| checkpoint.run_id.as_ref());
-        let added = Added { messages: &messages, runs: &runs, erased: &erased, touched_run, at };
+        let log = &entry.head.log_id;
+        let added = Added { log, messages: &messages, runs: &runs, erased: &erased, touched_run, at };
         // A log from elsewhere may have a message twice.
         index::add(self.connection, id, &added)?;
         match &self.manifest {
             Some(manifest) => {
                 let root = &manifest.chain_root_id;
-                inbox::remember(self.connection, id, root, &answered, entry.head.version)
+                inbox::remember(self.connection, id, (self.thread, root), &answered, entry.head.version)
             }
             None => Ok(()),
         }
     }
 
     /// Moves the head of the thread to where its log ends. `epoch` is the least that the lease goes on above.
-    pub(crate) fn finish(self, tail: &Tail, seal: Option<&SealKey>, epoch: u64) -> Result<Replayed> {
+    pub(crate) fn finish(self, tail: &Tail, key: Option<&SealKey>, epoch: u64) -> Result<Replayed> {
         if let Some(error) = self.failed {
             return Err(error);
         }
@@ -205,23 +231,32 @@ impl<'a> Replay<'a> {
             return Err(Error::Fold { thread: self.thread.clone(), source: FoldError::NotBorn });
         };
         let seen = rows::existing(self.connection, self.thread)?;
-        let sealed = seal.map(|key| index::seal(key, head, &tail.hash)).unwrap_or_default();
-        let now = Standing {
-            head,
-            sealed: &sealed,
+        let sealed = key.map(|key| index::seal(key, head, &tail.hash)).unwrap_or_default();
+        let (text, digest) = index::stored(&manifest)?;
+        let is_changed = index::changed(&manifest, &seen.manifest);
+        let row = Row {
+            id,
+            manifest: manifest.clone(),
+            stored: if is_changed { digest } else { seen.stored },
+            head: head.clone(),
+            sealed,
             epoch: epoch.max(head.epoch),
-            owner: seen.owner.as_ref(),
-            manifest: &manifest,
-            manifest_changed: index::changed(&manifest, &seen.manifest),
-            manifest_shown: true,
-            counts: None,
-            redo: None,
-        };
+            owner: seen.owner.clone(),
+            posted: self.posted,
+            heard: seen.heard.clone(),
+            leads: seen.leads,
+            anchor: anchor::epoch(self.connection)?.max(seen.anchor),
+            mark: Mark::NONE,
+        }
+        .sealed(self.connection.seals());
+        let text = is_changed.then_some(text.as_str());
+        let now = Standing { row: &row, manifest: text, manifest_shown: true, counts: None, redo: None };
         if !index::move_head(self.connection, &now, &seen)? {
             return Err(bad_row("a head changed while its log was read"));
         }
-        if self.state_changed {
-            let text = serde_json::to_string(&self.state).map_err(bad_row)?;
+        // Without a key it would not count.
+        if let Some(key) = key.filter(|_| self.state_changed) {
+            let text = saved_state::seal(key, head, tail, &self.state)?;
             rows::save_state(self.connection, id, head, &text)?;
         }
         Ok(Replayed { id, manifest, gathered: self.gathered })

@@ -1,5 +1,7 @@
 //! A store from a backup, in a project that has none.
 //!
+//! What is restored is compared with the list of heads in the backup at the end.
+//!
 //! Everything is checked before anything is written: that the backup was finished and, if it is signed, by somebody trusted; that
 //! its database is the one it tells of; every signature of every log and the name of every blob, every manifest and tombstone. What is not what was signed is
 //! left out and named, and keeps nothing else from being restored; a database that is not the right one is built anew from the logs.
@@ -14,22 +16,26 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use selvedge_log::document::DocumentError;
+use selvedge_log::hash::sha256;
 use selvedge_log::recovery::Finding;
-use selvedge_log::{Head, Trust, document};
-use selvedge_model::{Digest, ThreadId};
+use selvedge_log::{Head, Signer, Trust, document};
+use selvedge_model::{Digest, Ids, ThreadId};
+use selvedge_store::heads::{self, Depth, Differs, Heads};
 use selvedge_store::{Error, Result};
 use serde_json::Value;
 
-use crate::backup::{BackedUp, Backup, FILE, ITEM, KIND, THREADS, bury, copy_file, entries};
+use crate::backup::{BackedUp, Backup, FILE, HEADS, ITEM, KIND, THREADS, bury, copy_file, entries};
 use crate::blobs::hash_file;
 use crate::copied::{Bad, MANIFEST, TOMBSTONE, bad_tombstone, belongs, judge_copy};
 use crate::core::io_error;
+use crate::db::Db;
 use crate::disk::{self, Disk, How};
 use crate::layout::{Layout, check_folder};
-use crate::open::{self, LocalStore};
+use crate::open::{self, Access, LocalStore, Options};
 use crate::reindex::Rebuild;
 use crate::rows;
 use crate::schema::{self, Use, database};
+use crate::system::{SystemClock, SystemIds};
 
 /// How long a `backup.json` may be.
 const MOST_BYTES: u64 = 1 << 30;
@@ -49,6 +55,8 @@ pub struct Restored {
     pub bad: Vec<Bad>,
     /// Whether the database has to be built anew from the logs.
     pub is_rebuilt: bool,
+    /// What of the restored store is behind the list of heads in the backup, and was not left out by name.
+    pub differs: Vec<Differs>,
 }
 
 /// What a backup holds that is what was signed.
@@ -58,6 +66,8 @@ struct Checked {
     sound: BTreeMap<ThreadId, Sound>,
     /// Sound tombstones.
     tombstones: Vec<ThreadId>,
+    /// Where its logs and accounts ended.
+    heads: Option<Heads>,
 }
 
 /// A thread whose log is what was signed.
@@ -96,6 +106,7 @@ impl LocalStore {
         backup: &Path,
         project: &Path,
         trust: &Trust,
+        signer: Option<Signer>,
         disk: Arc<dyn Disk>,
         each: &mut dyn FnMut(usize, usize),
     ) -> Result<Restored> {
@@ -107,13 +118,16 @@ impl LocalStore {
         disk.remove_folder(beside.root()).map_err(io_error("remove", beside.root()))?;
         copy_all(&mut checked, &Layout::at(backup.join(THREADS)), &beside, &*disk)?;
         open::refuse_network(beside.root())?;
+        // The rows that were sealed for the store that was backed up are sealed for this one, as far as the logs bear them out.
+        let former = open::check_kind(&Layout::at(backup.join(THREADS)), &*disk)?.id;
+        let rebuild = Rebuild { project: project.to_owned(), trust: trust.clone(), signer, disk: disk.clone() };
+        Self::reindex_at(&beside, &rebuild, Some(&former), &mut |_, _| {})?;
         // An empty folder may be in the way; a rename replaces it.
         disk.rename(beside.root(), layout.root()).map_err(io_error("put in place", layout.root()))?;
         let above = layout.root().parent().unwrap_or(project);
         disk.sync_folder(above).map_err(io_error("sync", above))?;
-        if checked.restored.is_rebuilt {
-            let rebuild = Rebuild { project: project.to_owned(), trust: trust.clone(), signer: None, disk };
-            Self::reindex(&rebuild, &mut |_, _| {})?;
+        if let Some(heads) = &checked.heads {
+            checked.restored.differs = differing(heads, &checked.restored.bad, project, trust, disk)?;
         }
         Ok(checked.restored)
     }
@@ -149,9 +163,10 @@ fn check(backup: &Path, trust: &Trust, disk: &dyn Disk, each: &mut dyn FnMut(usi
     let is_listed = |thread: &ThreadId| found.threads.iter().any(|listed| listed.thread_id == *thread);
     bad.extend(found.bad.iter().filter(|bad| bad.is_log() && !is_listed(&bad.thread_id)).cloned());
     let tombstones = check_tombstones(&layout, trust, disk, &mut bad)?;
+    let heads = read_heads(backup, &found, trust, disk)?;
     let (threads, blobs) = (sound.len() as u64, sound.values().map(|sound| sound.blobs.len() as u64).sum());
-    let restored = Restored { backup: found, is_signed, threads, blobs, bad, is_rebuilt };
-    Ok(Checked { restored, sound, tombstones })
+    let restored = Restored { backup: found, is_signed, threads, blobs, bad, is_rebuilt, differs: Vec::new() };
+    Ok(Checked { restored, sound, tombstones, heads })
 }
 
 /// The threads whose tombstones are rightly signed; others are named.
@@ -186,7 +201,7 @@ fn check_store_file(layout: &Layout, disk: &dyn Disk, format: i64) -> Result<()>
             why: "it is missing or can't be read".to_owned(),
             hint: Some(format!(
                 "nothing was restored; use another backup, or write `{}` into it and restore again",
-                open::kind_text(format)?.trim_end()
+                open::kind_text(format, &SystemIds.hex32())?.trim_end()
             )),
         }),
     }
@@ -230,6 +245,41 @@ fn read_list(backup: &Path, trust: &Trust, disk: &dyn Disk) -> Result<(Backup, b
     Ok((found, is_signed))
 }
 
+/// The list of heads of a backup, which its `backup.json` names by hash. Older backups have none.
+fn read_heads(backup: &Path, found: &Backup, trust: &Trust, disk: &dyn Disk) -> Result<Option<Heads>> {
+    let Some(named) = found.heads else { return Ok(None) };
+    let path = backup.join(HEADS);
+    let bytes = disk::read(disk, &path, heads::BYTES_MAX).map_err(|error| match error.kind() {
+        std::io::ErrorKind::NotFound => damaged(&path, "it is missing, and the backup tells of it"),
+        _ => io_error("read", &path)(error),
+    })?;
+    if sha256(&bytes) != named {
+        return Err(damaged(&path, "it is not the list of heads that the backup tells of"));
+    }
+    let hint = || "nothing was restored; use another backup".to_owned();
+    let read = Heads::read(&bytes, trust);
+    let read = read.map_err(|error| Error::of_document(format!("`{}`", path.display()), &error, hint))?;
+    Ok(Some(read.heads))
+}
+
+/// What a restored store lacks of what the list in its backup tells of. What was left out has been named already.
+fn differing(heads: &Heads, bad: &[Bad], project: &Path, trust: &Trust, disk: Arc<dyn Disk>) -> Result<Vec<Differs>> {
+    let store = LocalStore::open(Options {
+        project: project.to_owned(),
+        access: Access::ReadOnly,
+        signer: None,
+        trust: trust.clone(),
+        clock: Arc::new(SystemClock),
+        ids: Arc::new(SystemIds),
+        disk,
+    })?;
+    let is_named = |thread: &ThreadId| bad.iter().any(|bad| bad.blob.is_none() && bad.thread_id == *thread);
+    let differs = store.compare_heads(heads, Depth::Whole).differs;
+    // An account is derived from the logs of its family: one that was left out may have been any of them.
+    let is_known = |differs: &Differs| is_named(&differs.thread) || (differs.how.is_of_account() && !bad.is_empty());
+    Ok(differs.into_iter().filter(|differs| !is_known(differs)).collect())
+}
+
 fn copy_all(checked: &mut Checked, from: &Layout, to: &Layout, disk: &dyn Disk) -> Result<()> {
     for folder in [to.root().to_owned(), to.owners(), to.tombstones()] {
         disk.make_folder(&folder).map_err(io_error("create", &folder))?;
@@ -258,10 +308,8 @@ fn copy_all(checked: &mut Checked, from: &Layout, to: &Layout, disk: &dyn Disk) 
     }
     if checked.restored.is_rebuilt {
         disk.remove(&to.database()).map_err(io_error("remove", &to.database()))?;
-        open::write_kind(to, disk)?;
-    } else {
-        copy_file(disk, &from.store_file(), &to.store_file())?;
     }
+    open::write_kind(to, disk, &SystemIds.hex32())?;
     if !checked.restored.bad.is_empty() {
         let text = serde_json::to_string_pretty(&checked.restored.bad).map_err(rows::bad_row)? + "\n";
         let path = left_out_file(to);
@@ -283,12 +331,12 @@ pub(crate) fn left_out(layout: &Layout, disk: &dyn Disk) -> Vec<Bad> {
 
 /// Makes the database say what was restored. False if it tells of other logs than these.
 fn settle_database(path: &Path, sound: &BTreeMap<ThreadId, Sound>) -> Result<bool> {
-    let (connection, _) = schema::open_any(path, Use::Write)?;
+    let connection = Db::open(path, Use::Write, None)?;
     // A copied database is not in the mode that a store needs; that stands in its file from here on.
     connection.pragma_update(None, "journal_mode", "wal").map_err(database)?;
     let work = connection.unchecked_transaction().map_err(database)?;
     let mut known = 0;
-    for row in rows::select(&work, "1 ORDER BY t.id", [])? {
+    for row in rows::select_any(&work, "1 ORDER BY t.id", [])? {
         match sound.get(&row.manifest.thread_id) {
             Some(Sound { head, lacks_manifest, .. }) if *head == row.head => {
                 known += 1;
@@ -297,11 +345,11 @@ fn settle_database(path: &Path, sound: &BTreeMap<ThreadId, Sound>) -> Result<boo
                 }
             }
             Some(_) => return Ok(false),
-            None => bury(&work, row.id)?,
+            None => bury(&connection, row.id)?,
         }
     }
     work.commit().map_err(database)?;
-    connection.close().map_err(|(_, error)| database(error))?;
+    connection.close()?;
     Ok(known == sound.len())
 }
 
@@ -311,7 +359,10 @@ fn copy_folder(disk: &dyn Disk, from: &Path, to: &Path, wanted: impl Fn(&str) ->
     disk.make_folder(to).map_err(io_error("create", to))?;
     for name in entries(from)? {
         let path = from.join(&name);
-        if wanted(&name.to_string_lossy()) && fs::symlink_metadata(&path).is_ok_and(|found| found.is_file()) {
+        if !wanted(&name.to_string_lossy()) {
+            continue;
+        }
+        if fs::symlink_metadata(&path).map_err(io_error("look at", &path))?.is_file() {
             copy_file(disk, &path, &to.join(&name))?;
         }
     }

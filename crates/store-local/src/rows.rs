@@ -2,22 +2,37 @@
 
 use rusqlite::{Connection, OptionalExtension, Row as SqlRow, named_params, params};
 use selvedge_log::Head;
+use selvedge_log::hash::sha256;
 use selvedge_model::account::{Account, AccountId, AccountStatus, Reservation};
 use selvedge_model::id::ReservationId;
 use selvedge_model::{CommitKey, Digest, LogId, Manifest, MessageId, Money, OwnerId, Run, RunId, ThreadId, Timestamp};
+use selvedge_store::seal::{self, Heard, PostedVersions};
 use selvedge_store::{Committed, Error, Result, Tombstone};
 
+use crate::anchor;
+use crate::db::Db;
 use crate::schema::database;
+use crate::sealed::{self, Indexed, Mark, unsealed};
 
 /// A thread as the database has it.
 #[derive(Clone, Debug)]
 pub(crate) struct Row {
     pub(crate) id: i64,
     pub(crate) manifest: Manifest,
+    /// The digest of the manifest as the row has it, which may name an older time of the last changeset.
+    pub(crate) stored: Digest,
     pub(crate) head: Head,
     pub(crate) sealed: Vec<u8>,
     pub(crate) epoch: u64,
     pub(crate) owner: Option<OwnerId>,
+    pub(crate) posted: PostedVersions,
+    /// The requests that were consumed.
+    pub(crate) heard: Heard,
+    /// How many events wait to lead the next changeset.
+    pub(crate) leads: u64,
+    /// The newest epoch of the anchor that its writer knew.
+    pub(crate) anchor: u64,
+    pub(crate) mark: Mark,
 }
 
 /// The folded state that was saved last.
@@ -35,6 +50,16 @@ pub(crate) fn bad_row(what: impl std::fmt::Display) -> Error {
         what: "`registry.db` is damaged".to_owned(),
         why: what.to_string(),
         hint: Some(crate::schema::REBUILD.to_owned()),
+    }
+}
+
+/// Whether an error says that the database itself can't be read, and nothing of a thread.
+pub(crate) fn is_of_database(error: &Error) -> bool {
+    match error {
+        Error::Integrity { what, .. } => what.contains("`registry.db`"),
+        Error::Unsealed { .. } => true,
+        Error::Database { retryable, .. } => !retryable,
+        _ => false,
     }
 }
 
@@ -64,59 +89,68 @@ fn to_json<T: serde::Serialize>(value: &T) -> Result<String> {
 
 /// The columns that [`row`] reads, of `threads AS t JOIN heads AS h`.
 pub(crate) const COLUMNS: &str = "t.id, t.log_id, t.manifest, h.version, h.lines, h.bytes, h.hash, h.segment, h.signer, \
-     h.head_epoch, h.sealed, h.epoch, h.owner, h.updated_at";
+     h.head_epoch, h.sealed, h.epoch, h.owner, h.updated_at, h.posted, h.mark, h.heard, h.leads, h.anchor";
 /// The tables of [`COLUMNS`].
 pub(crate) const TABLES: &str = "threads AS t JOIN heads AS h ON h.id = t.id";
 
-type Raw = (i64, String, String, [i64; 3], Vec<u8>, i64, Vec<u8>, i64, Vec<u8>, i64, Option<String>, i64);
+type RawHead = ([i64; 3], Vec<u8>, i64, Vec<u8>, i64);
+type RawRest = (Vec<u8>, i64, Option<String>, i64, String, (Vec<u8>, String, [i64; 2]));
+type Raw = (i64, String, String, RawHead, RawRest);
 
 pub(crate) fn raw(row: &SqlRow<'_>) -> rusqlite::Result<Raw> {
-    Ok((
-        row.get(0)?,
-        row.get(1)?,
-        row.get(2)?,
-        [row.get(3)?, row.get(4)?, row.get(5)?],
-        row.get(6)?,
-        row.get(7)?,
-        row.get(8)?,
-        row.get(9)?,
+    let lengths = [row.get(3)?, row.get(4)?, row.get(5)?];
+    let head = (lengths, row.get(6)?, row.get(7)?, row.get(8)?, row.get(9)?);
+    let rest = (
         row.get(10)?,
         row.get(11)?,
         row.get(12)?,
         row.get(13)?,
-    ))
+        row.get(14)?,
+        (row.get(15)?, row.get(16)?, [row.get(17)?, row.get(18)?]),
+    );
+    Ok((row.get(0)?, row.get(1)?, row.get(2)?, head, rest))
 }
 
-pub(crate) fn row(raw: Raw) -> Result<Row> {
-    let (id, log_id, manifest, lengths, hash, segment, signer, head_epoch, sealed, epoch, owner, updated_at) = raw;
-    let mut manifest: Manifest = json(&manifest)?;
+/// A row as it stands there, whatever its seal says.
+pub(crate) fn row((id, log_id, text_of_manifest, head, rest): Raw) -> Result<Row> {
+    let (lengths, hash, segment, signer, head_epoch) = head;
+    let (sealed, epoch, owner, updated_at, posted, (mark, heard, [leads, anchor])) = rest;
+    let mut manifest: Manifest = json(&text_of_manifest)?;
     manifest.updated_at = Timestamp::from_micros(updated_at);
+    let stored = sha256(text_of_manifest.as_bytes());
     let head = end_of(&log_id, lengths, hash, segment, signer, head_epoch)?;
     let owner = owner.as_deref().map(text).transpose()?;
-    Ok(Row { id, manifest, head, sealed, epoch: unsigned(epoch), owner })
+    let posted = if posted.is_empty() { PostedVersions::new() } else { json(&posted)? };
+    let heard = if heard.is_empty() { Heard::default() } else { json(&heard)? };
+    let (epoch, leads, anchor, mark) = (unsigned(epoch), unsigned(leads), unsigned(anchor), Mark::read(mark));
+    Ok(Row { id, manifest, stored, head, sealed, epoch, owner, posted, heard, leads, anchor, mark })
 }
 
-pub(crate) fn find(connection: &Connection, thread: &ThreadId) -> Result<Option<Row>> {
+/// What a head has of what its log posted, as it is stored.
+pub(crate) fn posted_text(posted: &PostedVersions) -> Result<String> {
+    if posted.is_empty() { Ok(String::new()) } else { to_json(posted) }
+}
+
+/// What a head has of the requests that were consumed, as it is stored.
+pub(crate) fn heard_text(heard: &Heard) -> Result<String> {
+    if *heard == Heard::default() { Ok(String::new()) } else { to_json(heard) }
+}
+
+pub(crate) fn find(db: &Db, thread: &ThreadId) -> Result<Option<Row>> {
+    match find_any(db, thread)? {
+        // The row that is found by a name must be the row of that name.
+        Some(row) if row.manifest.thread_id != *thread => Err(unsealed(db, format!("thread `{thread}`"))),
+        Some(row) => row.checked(db).map(Some),
+        None => Ok(None),
+    }
+}
+
+/// The same, whatever its seal says.
+pub(crate) fn find_any(connection: &Connection, thread: &ThreadId) -> Result<Option<Row>> {
     let sql = const_format(&[COLUMNS, TABLES], "t.thread_id = ?");
     let mut statement = connection.prepare_cached(&sql).map_err(database)?;
     let found = statement.query_row([thread.as_str()], raw).optional().map_err(database)?;
     found.map(row).transpose()
-}
-
-/// Where the log of a thread ends, and nothing else of it.
-pub(crate) fn head(connection: &Connection, thread: &ThreadId) -> Result<Option<Head>> {
-    const SQL: &str = "SELECT t.log_id, h.version, h.lines, h.bytes, h.hash, h.segment, h.signer, h.head_epoch \
-         FROM threads AS t JOIN heads AS h ON h.id = t.id WHERE t.thread_id = ?";
-    let mut statement = connection.prepare_cached(SQL).map_err(database)?;
-    let raw = |row: &SqlRow<'_>| {
-        let lengths = [row.get(1)?, row.get(2)?, row.get(3)?];
-        Ok((row.get::<_, String>(0)?, lengths, row.get(4)?, row.get(5)?, row.get(6)?, row.get(7)?))
-    };
-    let found = statement.query_row([thread.as_str()], raw).optional().map_err(database)?;
-    let head = |(log_id, lengths, hash, segment, signer, epoch): (String, _, _, _, _, _)| {
-        end_of(&log_id, lengths, hash, segment, signer, epoch)
-    };
-    found.map(head).transpose()
 }
 
 /// The end of a log, of its columns.
@@ -144,8 +178,13 @@ fn const_format([columns, tables]: &[&str; 2], condition: &str) -> String {
     format!("SELECT {columns} FROM {tables} WHERE {condition}")
 }
 
-/// Rows that satisfy `condition`.
-pub(crate) fn select(connection: &Connection, condition: &str, values: impl rusqlite::Params) -> Result<Vec<Row>> {
+/// Rows that satisfy `condition`; refused if one of them is not what was sealed.
+pub(crate) fn select(db: &Db, condition: &str, values: impl rusqlite::Params) -> Result<Vec<Row>> {
+    select_any(db, condition, values)?.into_iter().map(|row| row.checked(db)).collect()
+}
+
+/// The same, whatever their seals say.
+pub(crate) fn select_any(connection: &Connection, condition: &str, values: impl rusqlite::Params) -> Result<Vec<Row>> {
     let sql = const_format(&[COLUMNS, TABLES], condition);
     let mut statement = connection.prepare_cached(&sql).map_err(database)?;
     let found = statement.query_map(values, raw).map_err(database)?;
@@ -161,8 +200,8 @@ pub(crate) fn missing(connection: &Connection, thread: &ThreadId) -> Error {
     }
 }
 
-pub(crate) fn existing(connection: &Connection, thread: &ThreadId) -> Result<Row> {
-    find(connection, thread)?.ok_or_else(|| missing(connection, thread))
+pub(crate) fn existing(db: &Db, thread: &ThreadId) -> Result<Row> {
+    find(db, thread)?.ok_or_else(|| missing(db, thread))
 }
 
 /// The name of the thread of this number.
@@ -200,9 +239,42 @@ pub(crate) fn signed_tombstone(connection: &Connection, thread: &ThreadId) -> Re
     one(connection, "SELECT document FROM tombstones WHERE thread_id = ?", [thread.as_str()])
 }
 
-pub(crate) fn message(connection: &Connection, thread: i64, message: &MessageId) -> Result<Option<Digest>> {
-    let sql = "SELECT digest FROM messages WHERE thread = ? AND message_id = ?";
-    one::<Vec<u8>>(connection, sql, params![thread, message.as_str()])?.map(digest).transpose()
+pub(crate) fn message(db: &Db, row: &Row, message: &MessageId) -> Result<Option<Digest>> {
+    let sql = "SELECT digest, mark FROM messages WHERE thread = ? AND message_id = ?";
+    let mut statement = db.prepare_cached(sql).map_err(database)?;
+    let found = statement.query_row(params![row.id, message.as_str()], |row| Ok((row.get(0)?, row.get(1)?)));
+    let Some((found, mark)) = found.optional().map_err(database)? else { return Ok(None) };
+    let found = digest(found)?;
+    let indexed = [sealed::log(&row.head.log_id), message.as_str().as_bytes(), &found.0];
+    indexed_message(&indexed).check_of(db, row, mark, || format!("message `{message}`"))?;
+    Ok(Some(found))
+}
+
+/// Refuses messages of a thread that another program put down.
+pub(crate) fn check_messages(db: &Db, row: &Row) -> Result<()> {
+    let sql = "SELECT message_id, digest, mark FROM messages WHERE thread = ?";
+    let mut statement = db.prepare_cached(sql).map_err(database)?;
+    let mut found = statement.query([row.id]).map_err(database)?;
+    while let Some(one) = found.next().map_err(database)? {
+        let (id, digest): (String, Vec<u8>) = (one.get(0).map_err(database)?, one.get(1).map_err(database)?);
+        let fields: [&[u8]; 3] = [sealed::log(&row.head.log_id), id.as_bytes(), &digest];
+        let mark = one.get(2).map_err(database)?;
+        indexed_message(&fields).check_of(db, row, mark, || format!("message `{id}`"))?;
+    }
+    Ok(())
+}
+
+fn indexed_message<'a>(fields: &'a [&'a [u8]; 3]) -> Indexed<'a> {
+    Indexed { table: "messages", fields }
+}
+
+/// Puts down that a log has a message; false if it was there already.
+pub(crate) fn put_message(db: &Db, thread: i64, log: &LogId, message: &MessageId, digest: &Digest) -> Result<bool> {
+    // Each id is stored once; a log from elsewhere may have one twice, and the first counts, as it does when folded.
+    let sql = "INSERT INTO messages (thread, message_id, digest, mark) VALUES (?, ?, ?, ?) ON CONFLICT DO NOTHING";
+    let fields = [sealed::log(log), message.as_str().as_bytes(), &digest.0];
+    let mark = indexed_message(&fields).mark(db);
+    Ok(execute(db, sql, params![thread, message.as_str(), &digest.0[..], mark.bytes()])? == 1)
 }
 
 pub(crate) fn saved_state(connection: &Connection, thread: i64) -> Result<Option<SavedState>> {
@@ -235,16 +307,19 @@ pub(crate) fn save_state(connection: &Connection, thread: i64, head: &Head, stat
     Ok(())
 }
 
-type RawRun = (String, Option<String>, String, i64, i64);
+type RawRun = (String, Option<String>, String, [i64; 2], Vec<u8>);
 
 fn raw_run(row: &SqlRow<'_>) -> rusqlite::Result<RawRun> {
-    Ok((row.get(0)?, row.get(1)?, row.get(2)?, row.get(3)?, row.get(4)?))
+    Ok((row.get(0)?, row.get(1)?, row.get(2)?, [row.get(3)?, row.get(4)?], row.get(5)?))
 }
 
-fn read_run(thread: &ThreadId, (run_id, parent, meta, created_at, updated_at): RawRun) -> Result<Run> {
+fn read_run(db: &Db, row: &Row, (run_id, parent, meta, [created_at, updated_at], mark): RawRun) -> Result<Run> {
+    let created = created_at.to_be_bytes();
+    let fields = run_fields(&row.head.log_id, &run_id, parent.as_deref(), &meta, &created);
+    Indexed { table: "runs", fields: &fields }.check_of(db, row, mark, || format!("run `{run_id}`"))?;
     Ok(Run {
         run_id: text(&run_id)?,
-        thread_id: thread.clone(),
+        thread_id: row.manifest.thread_id.clone(),
         parent_run_id: parent.as_deref().map(text).transpose()?,
         meta: json(&meta)?,
         created_at: Timestamp::from_micros(created_at),
@@ -252,46 +327,66 @@ fn read_run(thread: &ThreadId, (run_id, parent, meta, created_at, updated_at): R
     })
 }
 
-const RUN_COLUMNS: &str = "SELECT run_id, parent_run_id, meta, created_at, updated_at FROM runs";
+/// What the mark of a run covers; the time of its last commit is a hint.
+fn run_fields<'a>(
+    log: &'a LogId,
+    run: &'a str,
+    parent: Option<&'a str>,
+    meta: &'a str,
+    created: &'a [u8; 8],
+) -> [&'a [u8]; 5] {
+    [sealed::log(log), run.as_bytes(), parent.unwrap_or_default().as_bytes(), meta.as_bytes(), created]
+}
 
-pub(crate) fn run(connection: &Connection, id: i64, thread: &ThreadId, run: &RunId) -> Result<Option<Run>> {
+const RUN_COLUMNS: &str = "SELECT run_id, parent_run_id, meta, created_at, updated_at, mark FROM runs";
+
+pub(crate) fn run(db: &Db, row: &Row, run: &RunId) -> Result<Option<Run>> {
     let sql = format!("{RUN_COLUMNS} WHERE thread = ? AND run_id = ?");
-    let mut statement = connection.prepare_cached(&sql).map_err(database)?;
-    let found = statement.query_row(params![id, run.as_str()], raw_run).optional().map_err(database)?;
-    found.map(|raw| read_run(thread, raw)).transpose()
+    let mut statement = db.prepare_cached(&sql).map_err(database)?;
+    let found = statement.query_row(params![row.id, run.as_str()], raw_run).optional().map_err(database)?;
+    found.map(|raw| read_run(db, row, raw)).transpose()
 }
 
-pub(crate) fn runs(connection: &Connection, id: i64, thread: &ThreadId) -> Result<Vec<Run>> {
+pub(crate) fn runs(db: &Db, row: &Row) -> Result<Vec<Run>> {
     let sql = format!("{RUN_COLUMNS} WHERE thread = ? ORDER BY id");
-    let mut statement = connection.prepare_cached(&sql).map_err(database)?;
-    let found = statement.query_map([id], raw_run).map_err(database)?;
-    found.map(|raw| read_run(thread, raw.map_err(database)?)).collect()
+    let mut statement = db.prepare_cached(&sql).map_err(database)?;
+    let found = statement.query_map([row.id], raw_run).map_err(database)?;
+    found.map(|raw| read_run(db, row, raw.map_err(database)?)).collect()
 }
 
-pub(crate) fn put_run(connection: &Connection, id: i64, run: &Run) -> Result<()> {
-    let sql = "INSERT INTO runs (thread, run_id, parent_run_id, meta, created_at, updated_at) VALUES (?, ?, ?, ?, ?, ?) \
-               ON CONFLICT (thread, run_id) DO UPDATE SET parent_run_id = excluded.parent_run_id, meta = excluded.meta, \
-               updated_at = excluded.updated_at";
-    let parent = run.parent_run_id.as_ref().map(RunId::as_str);
-    let times = (run.created_at.as_micros(), run.updated_at.as_micros());
-    execute(connection, sql, params![id, run.run_id.as_str(), parent, to_json(&run.meta)?, times.0, times.1])?;
+pub(crate) fn put_run(db: &Db, id: i64, log: &LogId, run: &Run) -> Result<()> {
+    let sql = "INSERT INTO runs (thread, run_id, parent_run_id, meta, created_at, updated_at, mark) \
+               VALUES (?, ?, ?, ?, ?, ?, ?) ON CONFLICT (thread, run_id) DO UPDATE SET \
+               parent_run_id = excluded.parent_run_id, meta = excluded.meta, created_at = excluded.created_at, \
+               updated_at = excluded.updated_at, mark = excluded.mark";
+    let (parent, meta) = (run.parent_run_id.as_ref().map(RunId::as_str), to_json(&run.meta)?);
+    let (created, updated) = (run.created_at.as_micros(), run.updated_at.as_micros());
+    let created_bytes = created.to_be_bytes();
+    let fields = run_fields(log, run.run_id.as_str(), parent, &meta, &created_bytes);
+    let mark = Indexed { table: "runs", fields: &fields }.mark(db);
+    execute(db, sql, params![id, run.run_id.as_str(), parent, meta, created, updated, mark.bytes()])?;
     Ok(())
 }
 
-pub(crate) fn key(connection: &Connection, key: &CommitKey) -> Result<Option<(Digest, Committed)>> {
-    let mut statement =
-        connection.prepare_cached("SELECT request, answer FROM keys WHERE key = ?").map_err(database)?;
+pub(crate) fn key(db: &Db, key: &CommitKey) -> Result<Option<(Digest, Committed)>> {
+    let mut statement = db.prepare_cached("SELECT request, answer, mark FROM keys WHERE key = ?").map_err(database)?;
     let found = statement
-        .query_row([key.as_str()], |row| Ok((row.get::<_, Vec<u8>>(0)?, row.get::<_, String>(1)?)))
+        .query_row([key.as_str()], |row| Ok((row.get::<_, Vec<u8>>(0)?, row.get::<_, String>(1)?, row.get(2)?)))
         .optional()
         .map_err(database)?;
-    found.map(|(request, answer)| Ok((digest(request)?, json(&answer)?))).transpose()
+    let Some((request, answer, mark)) = found else { return Ok(None) };
+    let fields = [key.as_str().as_bytes(), &request, answer.as_bytes()];
+    Indexed { table: "keys", fields: &fields }.check(db, mark, || format!("commit key `{key}`"))?;
+    Ok(Some((digest(request)?, json(&answer)?)))
 }
 
 /// Stores a key; false if it was there.
-pub(crate) fn put_key(connection: &Connection, key: &CommitKey, request: &Digest, answer: &Committed) -> Result<bool> {
-    let sql = "INSERT INTO keys (key, request, answer) VALUES (?, ?, ?) ON CONFLICT DO NOTHING";
-    Ok(execute(connection, sql, params![key.as_str(), &request.0[..], to_json(answer)?])? == 1)
+pub(crate) fn put_key(db: &Db, key: &CommitKey, request: &Digest, answer: &Committed) -> Result<bool> {
+    let sql = "INSERT INTO keys (key, request, answer, mark) VALUES (?, ?, ?, ?) ON CONFLICT DO NOTHING";
+    let answer = to_json(answer)?;
+    let fields = [key.as_str().as_bytes(), &request.0[..], answer.as_bytes()];
+    let mark = Indexed { table: "keys", fields: &fields }.mark(db);
+    Ok(execute(db, sql, params![key.as_str(), &request.0[..], answer, mark.bytes()])? == 1)
 }
 
 fn money(nanos: i64) -> Result<Money> {
@@ -299,14 +394,15 @@ fn money(nanos: i64) -> Result<Money> {
 }
 
 fn read_account(row: &SqlRow<'_>) -> rusqlite::Result<RawAccount> {
-    let numbers = [row.get(3)?, row.get(4)?, row.get(5)?, row.get(6)?, row.get(7)?];
-    Ok((row.get(0)?, row.get(1)?, row.get(2)?, numbers, row.get(8)?))
+    let numbers = [row.get(3)?, row.get(4)?, row.get(5)?, row.get(6)?, row.get(7)?, row.get(10)?];
+    Ok((row.get(0)?, row.get(1)?, row.get(2)?, numbers, row.get(8)?, row.get(9)?))
 }
 
-type RawAccount = (String, Option<String>, Option<i64>, [i64; 5], String);
+type RawAccount = (String, Option<String>, Option<i64>, [i64; 6], String, Vec<u8>);
 
-fn to_account((id, parent, max, [own, children, reserved, open, version], status): RawAccount) -> Result<Account> {
-    Ok(Account {
+fn to_account(raw: RawAccount) -> Result<(Account, Mark)> {
+    let (id, parent, max, [own, children, reserved, open, version, incomplete], status, mark) = raw;
+    let account = Account {
         id: text(&id)?,
         parent: parent.as_deref().map(text).transpose()?,
         max: max.map(money).transpose()?,
@@ -317,25 +413,48 @@ fn to_account((id, parent, max, [own, children, reserved, open, version], status
         status: match status.as_str() {
             "closed" => AccountStatus::Closed,
             "closing" => AccountStatus::Closing,
-            _ => AccountStatus::Active,
+            "active" => AccountStatus::Active,
+            other => return Err(bad_row(format!("an account has the status `{other}`"))),
         },
         version: unsigned(version),
-    })
+        incomplete: incomplete != 0,
+    };
+    Ok((account, Mark::read(mark)))
 }
 
-/// Accounts that satisfy `condition`, in the order of their names.
-pub(crate) fn accounts(connection: &Connection, condition: &str, value: &str) -> Result<Vec<Account>> {
+/// Accounts that satisfy `condition`, in the order of their names; refused if one of them, with its reservations, is not what was sealed.
+pub(crate) fn accounts(db: &Db, condition: &str, value: &str) -> Result<Vec<Account>> {
+    let checked = |(account, mark): (Account, Mark)| match is_sealed_account(db, &account, mark)? {
+        true => Ok(account),
+        false => Err(unsealed(db, format!("the account of `{}`", account.id))),
+    };
+    accounts_any(db, condition, value)?.into_iter().map(checked).collect()
+}
+
+/// Whether an account is what was sealed. Without a key nothing can be checked.
+pub(crate) fn is_sealed_account(db: &Db, account: &Account, mark: Mark) -> Result<bool> {
+    let Some(seals) = db.seals() else { return Ok(true) };
+    let Some(mark) = mark.digest() else { return Ok(false) };
+    Ok(seal::is_account(seals, account, &reservations(db, &account.id)?, mark))
+}
+
+/// Accounts and their marks, whatever those say.
+pub(crate) fn accounts_any(connection: &Connection, condition: &str, value: &str) -> Result<Vec<(Account, Mark)>> {
     let sql = format!(
-        "SELECT thread_id, parent_id, max_spend, own_spend, children_spend, reserved_spend, open, version, status \
-         FROM budget_ledger WHERE {condition} ORDER BY thread_id"
+        "SELECT thread_id, parent_id, max_spend, own_spend, children_spend, reserved_spend, open, version, status, mark, \
+         incomplete FROM budget_ledger WHERE {condition} ORDER BY thread_id"
     );
     let mut statement = connection.prepare_cached(&sql).map_err(database)?;
     let found = statement.query_map([value], read_account).map_err(database)?;
     found.map(|raw| to_account(raw.map_err(database)?)).collect()
 }
 
-/// Writes an account if it still has the version it was read at; false if not.
-pub(crate) fn put_account(connection: &Connection, before: Option<u64>, account: &Account) -> Result<bool> {
+/// Writes an account if it still has the version it was read at; false if not. Its reservations must have been written.
+pub(crate) fn put_account(db: &Db, before: Option<u64>, account: &Account) -> Result<bool> {
+    let mark = match db.seals() {
+        Some(seals) => seal::account(seals, account, &reservations(db, &account.id)?).into(),
+        None => Mark::NONE,
+    };
     let status = match account.status {
         AccountStatus::Active => "active",
         AccountStatus::Closing => "closing",
@@ -344,17 +463,18 @@ pub(crate) fn put_account(connection: &Connection, before: Option<u64>, account:
     let sql = match before {
         Some(_) => {
             "UPDATE budget_ledger SET parent_id = :parent, max_spend = :max, own_spend = :own, children_spend = :children, \
-             reserved_spend = :reserved, open = :open, status = :status, version = :version \
-             WHERE thread_id = :id AND version = :before"
+             reserved_spend = :reserved, open = :open, status = :status, version = :version, incomplete = :incomplete, \
+             mark = :mark WHERE thread_id = :id AND version = :before"
         }
         None => {
             "INSERT INTO budget_ledger (thread_id, parent_id, max_spend, own_spend, children_spend, reserved_spend, open, \
-             status, version) SELECT :id, :parent, :max, :own, :children, :reserved, :open, :status, :version \
+             status, version, incomplete, mark) SELECT :id, :parent, :max, :own, :children, :reserved, :open, :status, \
+             :version, :incomplete, :mark \
              WHERE :before IS NULL ON CONFLICT DO NOTHING"
         }
     };
     let changed = execute(
-        connection,
+        db,
         sql,
         named_params! {
             ":id": account.id.as_str(),
@@ -366,10 +486,34 @@ pub(crate) fn put_account(connection: &Connection, before: Option<u64>, account:
             ":open": signed(account.open),
             ":status": status,
             ":version": signed(account.version),
+            ":incomplete": account.incomplete,
             ":before": before.map(signed),
+            ":mark": mark.bytes(),
         },
     )?;
+    if changed == 1 {
+        anchor::moved(db, anchor::Part::of_account(&account.id), before.unwrap_or(0), account.version)?;
+    }
     Ok(changed == 1)
+}
+
+/// Takes an account out, with its reservations.
+pub(crate) fn remove_account(db: &Db, id: &AccountId) -> Result<()> {
+    let version: Option<i64> = one(db, "SELECT version FROM budget_ledger WHERE thread_id = ?", [id.as_str()])?;
+    for (table, column) in [("reservations", "account"), ("budget_ledger", "thread_id")] {
+        execute(db, &format!("DELETE FROM {table} WHERE {column} = ?"), [id.as_str()])?;
+    }
+    anchor::moved(db, anchor::Part::of_account(id), version.map_or(0, unsigned), 0)
+}
+
+/// Writes an account with these reservations, which are all that it has, in the place of what there was of it.
+pub(crate) fn replace_account(db: &Db, account: &Account, reservations: &[Reservation]) -> Result<()> {
+    remove_account(db, &account.id)?;
+    for reservation in reservations {
+        put_reservation(db, &account.id, &reservation.id, Some(reservation))?;
+    }
+    put_account(db, None, account)?;
+    Ok(())
 }
 
 pub(crate) fn reservation(
@@ -378,15 +522,30 @@ pub(crate) fn reservation(
     name: &ReservationId,
 ) -> Result<Option<Reservation>> {
     let sql = "SELECT body FROM reservations WHERE account = ? AND reservation = ?";
-    one::<String>(connection, sql, params![account.as_str(), name.as_str()])?.as_deref().map(json).transpose()
+    let found = one::<String>(connection, sql, params![account.as_str(), name.as_str()])?;
+    found.map(|body| named_reservation(name.as_str(), &body)).transpose()
 }
 
 /// The reservations of an account, in the order of their names.
 pub(crate) fn reservations(connection: &Connection, account: &AccountId) -> Result<Vec<Reservation>> {
-    let sql = "SELECT body FROM reservations WHERE account = ? ORDER BY reservation";
+    let sql = "SELECT reservation, body FROM reservations WHERE account = ? ORDER BY reservation";
     let mut statement = connection.prepare_cached(sql).map_err(database)?;
-    let found = statement.query_map([account.as_str()], |row| row.get::<_, String>(0)).map_err(database)?;
-    found.map(|body| json(&body.map_err(database)?)).collect()
+    let mut found = statement.query([account.as_str()]).map_err(database)?;
+    let mut reservations = Vec::new();
+    while let Some(row) = found.next().map_err(database)? {
+        let (name, body): (String, String) = (row.get(0).map_err(database)?, row.get(1).map_err(database)?);
+        reservations.push(named_reservation(&name, &body)?);
+    }
+    Ok(reservations)
+}
+
+/// A reservation that stands under its own name.
+fn named_reservation(name: &str, body: &str) -> Result<Reservation> {
+    let reservation: Reservation = json(body)?;
+    match reservation.id.as_str() == name {
+        true => Ok(reservation),
+        false => Err(bad_row(format!("the reservation `{name}` is another one"))),
+    }
 }
 
 pub(crate) fn put_reservation(
@@ -420,10 +579,10 @@ mod tests {
         let path = folder.path().join("registry.db");
         std::fs::File::create(&path).unwrap();
         crate::schema::create(&path).unwrap();
-        let connection = crate::schema::open(&path, crate::schema::Use::Read).unwrap();
+        let connection = Db::open(&path, crate::schema::Use::Read, None).unwrap();
         for name in ["a", "b", "a", "c"] {
             let thread = ThreadId::new(name).unwrap();
-            assert!(find(&connection, &thread).unwrap().is_none() && head(&connection, &thread).unwrap().is_none());
+            assert!(find(&connection, &thread).unwrap().is_none());
         }
         let sql = const_format(&[COLUMNS, TABLES], "t.thread_id = ?");
         let statement = connection.prepare_cached(&sql).unwrap();

@@ -12,10 +12,10 @@ use rusqlite::{Connection, ErrorCode, OpenFlags};
 use selvedge_store::{Error, Result};
 
 /// The version of the database's form that is written.
-pub(crate) const FORMAT: i64 = 6;
+pub(crate) const FORMAT: i64 = 7;
 
-/// The oldest version that is read.
-pub(crate) const FORMAT_OLDEST: i64 = 5;
+/// The oldest version whose committed bytes a rebuild still finds.
+const FORMAT_OLDEST: i64 = 5;
 
 /// The oldest SQLite whose write-ahead log can be trusted: older ones have a race when it is reset.
 const SQLITE_AT_LEAST: i32 = 3_051_003;
@@ -58,11 +58,16 @@ CREATE TABLE heads (
     signer     BLOB NOT NULL,
     head_epoch INTEGER NOT NULL, -- of the last checkpoint
     sealed     BLOB NOT NULL,    -- the running hash, sealed
+    posted     TEXT NOT NULL,    -- the newest version of each account that its log posted to
+    heard      TEXT NOT NULL,    -- the requests that were consumed; see store::seal::Heard
+    leads      INTEGER NOT NULL, -- how many rows of leads there are
+    anchor     INTEGER NOT NULL, -- the newest epoch of the anchor that its writer knew
+    mark       BLOB NOT NULL,    -- the seal of the row and of the manifest; see store::seal
     epoch      INTEGER NOT NULL, -- of the lease
     owner      TEXT,
     updated_at INTEGER NOT NULL,
-    counts     BLOB NOT NULL DEFAULT x'', -- of the last run of the feed, if it is this thread's: those that are not in its row
-    redo       INTEGER NOT NULL DEFAULT 0 -- the row of redo that leads to this head, if it still is there
+    counts     BLOB NOT NULL DEFAULT x'', -- a hint: of the last run of the feed, if it is this thread's: those that are not in its row
+    redo       INTEGER NOT NULL DEFAULT 0 -- a hint: the row of redo that leads to this head, if it still is there
 ) STRICT;
 CREATE INDEX heads_owner ON heads (owner) WHERE owner IS NOT NULL;
 
@@ -85,6 +90,7 @@ CREATE TABLE messages (
     thread     INTEGER NOT NULL,
     message_id TEXT NOT NULL,
     digest     BLOB NOT NULL,
+    mark       BLOB NOT NULL,
     PRIMARY KEY (thread, message_id)
 ) STRICT, WITHOUT ROWID;
 CREATE TABLE states (
@@ -101,13 +107,15 @@ CREATE TABLE runs (
     meta          TEXT NOT NULL,
     status        TEXT GENERATED ALWAYS AS (meta->>'$.status') VIRTUAL,
     created_at    INTEGER NOT NULL,
-    updated_at    INTEGER NOT NULL,
+    updated_at    INTEGER NOT NULL, -- a hint: of the last commit of the run
+    mark          BLOB NOT NULL,
     UNIQUE (thread, run_id)
 ) STRICT;
 CREATE TABLE keys (
     key     TEXT PRIMARY KEY,
     request BLOB NOT NULL,
-    answer  TEXT NOT NULL
+    answer  TEXT NOT NULL,
+    mark    BLOB NOT NULL
 ) STRICT, WITHOUT ROWID;
 CREATE TABLE feed (
     position INTEGER PRIMARY KEY, -- where a run begins; the highest is never deleted, so no place is used again
@@ -132,9 +140,14 @@ CREATE TABLE budget_ledger (
     open           INTEGER NOT NULL,
     status         TEXT NOT NULL,
     version        INTEGER NOT NULL,
-    actual_spend   INTEGER GENERATED ALWAYS AS (own_spend + children_spend) VIRTUAL
+    incomplete     INTEGER NOT NULL, -- whether postings are missing, or a log of its family that may have some
+    mark           BLOB NOT NULL, -- the seal of the row and of the account's reservations; see store::seal
+    actual_spend   INTEGER GENERATED ALWAYS AS (own_spend + children_spend) VIRTUAL,
+    bucket         INTEGER GENERATED ALWAYS AS -- see crate::anchor
+        ((unicode(substr(thread_id, -1)) * 16 + COALESCE(unicode(substr(thread_id, -2, 1)), 0)) % 32) VIRTUAL
 ) STRICT, WITHOUT ROWID;
 CREATE INDEX budget_ledger_parent ON budget_ledger (parent_id);
+CREATE INDEX budget_ledger_bucket ON budget_ledger (bucket);
 CREATE TABLE reservations (
     account     TEXT NOT NULL,
     reservation TEXT NOT NULL,
@@ -146,7 +159,8 @@ CREATE TABLE erasures (
     blob      BLOB NOT NULL,
     reason    TEXT NOT NULL,
     erased_at INTEGER NOT NULL,
-    done      INTEGER NOT NULL, -- whether the file is gone
+    done      INTEGER NOT NULL, -- a hint: whether the file is gone
+    mark      BLOB NOT NULL,
     PRIMARY KEY (thread, blob)
 ) STRICT, WITHOUT ROWID;
 CREATE INDEX erasures_open ON erasures (done) WHERE done = 0;
@@ -165,34 +179,28 @@ CREATE TABLE requests (
     mark       BLOB NOT NULL, -- made with the key, for this request to this chain
     UNIQUE (thread, request_id)
 ) STRICT;
+CREATE TABLE inboxes (
+    thread INTEGER PRIMARY KEY,
+    posted TEXT NOT NULL, -- the numbers of the requests that were posted to it, as far as they waited when the newest came
+    mark   BLOB NOT NULL
+) STRICT;
+CREATE INDEX inboxes_bucket ON inboxes (thread % 32);
+CREATE TABLE anchor (
+    id    INTEGER PRIMARY KEY CHECK (id = 1),
+    epoch INTEGER NOT NULL, -- raised by every change of an account or an inbox
+    sums  BLOB NOT NULL,    -- of what their numbers add up to; see crate::anchor
+    mark  BLOB NOT NULL
+) STRICT;
 CREATE TABLE answers (
     chain_root TEXT NOT NULL,
     request_id TEXT NOT NULL,
     thread     INTEGER NOT NULL, -- whose log has the verdict
     version    INTEGER NOT NULL, -- in the changeset of this version
+    mark       BLOB NOT NULL,
     PRIMARY KEY (chain_root, request_id)
 ) STRICT, WITHOUT ROWID;
 CREATE INDEX answers_thread ON answers (thread);
 ";
-
-/// Since format 6: what the next changeset leads with is sealed, and so are requests. What an older program left is neither, and goes.
-/// The feed says which lines each commit has; what an older program told of is asked of the logs. The redo of a thread is found from its
-/// head.
-pub(crate) fn sealed() -> String {
-    let updated_at =
-        "ALTER TABLE threads ADD COLUMN updated_at TEXT GENERATED ALWAYS AS (manifest->>'$.updated_at') VIRTUAL;";
-    let lines = "ALTER TABLE feed ADD COLUMN line INTEGER NOT NULL DEFAULT 0;
-         ALTER TABLE feed ADD COLUMN counts BLOB NOT NULL DEFAULT x'';
-         ALTER TABLE heads ADD COLUMN counts BLOB NOT NULL DEFAULT x'';";
-    let found = "ALTER TABLE redo ADD COLUMN before INTEGER NOT NULL DEFAULT 0;
-         ALTER TABLE heads ADD COLUMN redo INTEGER NOT NULL DEFAULT 0;
-         CREATE INDEX leads_thread ON leads (thread);";
-    let link = crate::redo::LINK;
-    format!(
-        "ALTER TABLE leads ADD COLUMN mark BLOB NOT NULL DEFAULT x''; DELETE FROM leads; DROP TABLE notes; \
-         {updated_at} {lines} {found} {link} {INBOX}"
-    )
-}
 
 /// Whether a connection writes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -214,16 +222,15 @@ pub(crate) fn create(path: &Path) -> Result<()> {
     connection.execute_batch(&script).map_err(database)
 }
 
-/// Opens a database that exists, and checks that it is one of ours; an older one is only read.
+/// Opens a database that exists, and checks that it is one of ours, of the format that is written.
 pub(crate) fn open(path: &Path, usage: Use) -> Result<Connection> {
-    let (connection, found) = open_any(path, usage)?;
-    match usage {
-        Use::Write if found < FORMAT => Err(Error::Outdated { found, current: FORMAT }),
-        _ => Ok(connection),
+    match open_any(path, usage)? {
+        (connection, FORMAT) => Ok(connection),
+        (_, found) => Err(Error::Outdated { found, current: FORMAT }),
     }
 }
 
-/// Opens a database that exists, of any version that is known, and gives that version.
+/// Opens a database that exists, of this format or of an older one whose redo can be read; gives its format.
 pub(crate) fn open_any(path: &Path, usage: Use) -> Result<(Connection, i64)> {
     if rusqlite::version_number() < SQLITE_AT_LEAST {
         return Err(unusable("the SQLite library", format!("version {} is too old", rusqlite::version()), None));
@@ -232,10 +239,19 @@ pub(crate) fn open_any(path: &Path, usage: Use) -> Result<(Connection, i64)> {
     let (connection, found) = match version(&connection) {
         // In a folder that may not be written, SQLite can't make the index of its write-ahead log; a database without
         // such a log can be read as it lies there.
-        Err(_) if usage == Use::Read && is_folded(path) => {
+        Err(Error::Io { .. }) if usage == Use::Read && is_folded(path) && !may_write_beside(path) => {
             let connection = untouched(path)?;
             let found = version(&connection)?;
             (connection, found)
+        }
+        Err(_) if usage == Use::Read && !may_write_beside(path) => {
+            return Err(unusable(
+                &format!("`{}`", path.display()),
+                "its folder can't be written, and its write-ahead log is not moved into it yet".to_owned(),
+                Some(
+                    "copy the project to where it can be written, or run any `selvedge` command there as a user who may write",
+                ),
+            ));
         }
         found => (connection, found?),
     };
@@ -243,7 +259,7 @@ pub(crate) fn open_any(path: &Path, usage: Use) -> Result<(Connection, i64)> {
         FORMAT_OLDEST..=FORMAT => Ok((connection, found)),
         newer if newer > FORMAT => Err(unusable(
             "`registry.db`",
-            format!("it has format {newer}, and this program knows formats up to {FORMAT}"),
+            format!("it has format {newer}, and this program knows format {FORMAT}"),
             Some("use the newer Selvedge that wrote it"),
         )),
         _ => Err(Error::Integrity {
@@ -260,13 +276,36 @@ pub(crate) fn version(connection: &Connection) -> Result<i64> {
     statement.query_row([], |row| row.get(0)).map_err(database)
 }
 
+/// Notes that a program without a key wrote rows, which are not sealed.
+pub(crate) fn set_unsealed(connection: &Connection) -> Result<()> {
+    connection.pragma_update(None, "application_id", UNSEALED).map_err(database)
+}
+
+/// Whether a program without a key wrote rows. It is a hint: the next process that opens the store to write, with a key, derives every row
+/// from the logs and seals it.
+pub(crate) fn is_unsealed(connection: &Connection) -> Result<bool> {
+    let found: i64 = connection.query_row("PRAGMA application_id", [], |row| row.get(0)).map_err(database)?;
+    Ok(found == UNSEALED)
+}
+
+/// In `application_id` of a database that has rows which are not sealed.
+const UNSEALED: i64 = 1;
+
 /// What to do about a database that can't be used.
 pub(crate) const REBUILD: &str =
     "`selvedge reindex` rebuilds `registry.db` from the logs, which are untouched and still verify";
 
-/// Whether nothing waits in the write-ahead log of a database.
+/// Whether files may be made in the folder of a database. Where they may, SQLite failed at something else, which may pass; a connection that
+/// takes the file as it lies there would never see what is committed later.
+fn may_write_beside(path: &Path) -> bool {
+    use rustix::fs::{Access, access};
+    access(path.parent().unwrap_or(Path::new(".")), Access::WRITE_OK).is_ok()
+}
+
+/// Whether nothing waits in the write-ahead log of a database. One that can't be looked at may hold something.
 fn is_folded(path: &Path) -> bool {
-    std::fs::metadata(path.with_extension("db-wal")).map_or(true, |log| log.len() == 0)
+    let absent = |error: &std::io::Error| error.kind() == std::io::ErrorKind::NotFound;
+    std::fs::metadata(path.with_extension("db-wal")).map_or_else(|error| absent(&error), |log| log.len() == 0)
 }
 
 /// Opens a database without making or locking any file.
@@ -300,6 +339,11 @@ fn raw(path: &Path, usage: Use) -> Result<Connection> {
     let flags = access | OpenFlags::SQLITE_OPEN_NO_MUTEX | OpenFlags::SQLITE_OPEN_NOFOLLOW;
     let connection = equip(Connection::open_with_flags(path, flags).map_err(database)?)?;
     if usage == Use::Write {
+        // What it can't open to write SQLite opens for reading, whatever the reason, and would stay with that.
+        if connection.is_readonly("main").map_err(database)? {
+            let why = std::io::Error::new(std::io::ErrorKind::PermissionDenied, "it can't be opened to write");
+            return Err(Error::Io { what: "open", path: path.to_owned(), source: why });
+        }
         connection.pragma_update(None, "synchronous", "FULL").map_err(database)?;
         // A worker moves the log into the database long before, here or in another process; this is for when none can.
         connection.pragma_update(None, "wal_autocheckpoint", 24_000).map_err(database)?;

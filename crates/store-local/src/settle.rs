@@ -18,6 +18,7 @@ use crate::core::{Core, Durability, Remembered, io_error, lock};
 use crate::disk::How;
 use crate::leads;
 use crate::overlay::read_fully;
+use crate::replay::read_log;
 use crate::rows::{self, Row};
 
 impl Core {
@@ -79,7 +80,7 @@ impl Core {
             hash: Some(hash.digest()),
             ..Recovery::default()
         };
-        let (event, seals) = (Event::Recovery(found), &self.signing()?.seals);
+        let event = Event::Recovery(found);
         let mut gate = lock(self.gate()?);
         gate.alone(&self.layout, |gate| {
             let written = gate.transaction(&self.layout, Durability::Synced, |connection| {
@@ -87,7 +88,7 @@ impl Core {
                 if now.head != row.head {
                     return Ok(false);
                 }
-                leads::put(connection, seals, row.id, &row.head, &event)?;
+                leads::put(connection, &now, &event)?;
                 Ok(true)
             });
             match written {
@@ -102,11 +103,32 @@ impl Core {
             }
         })
     }
+
+    /// Refuses a row that is older than its log: the transcript goes on, signed, behind the head that the database still names.
+    pub(crate) fn refuse_behind(&self, thread: &ThreadId, row: &Row) -> Result<()> {
+        let path = self.layout.transcript(thread);
+        let length = self.disk.open(&path, How::Read).and_then(|file| file.length()).unwrap_or(0);
+        if length <= row.head.bytes {
+            return Ok(());
+        }
+        let read = read_log(&*self.disk, &self.layout, thread, &self.trust, Some(row.head.version), |_| {});
+        let examined = read.map_err(io_error("read", &path))?;
+        let Some(head) = examined.head().filter(|head| head.version > row.head.version) else { return Ok(()) };
+        // Bytes reach a file after their commit, so one that came meanwhile is in the database by now.
+        let now = self.read(|db| rows::find_any(db, thread))?;
+        if now.is_none_or(|now| now.head.version != row.head.version) {
+            return Ok(());
+        }
+        let finding = Finding::DatabaseBehind { database: row.head.version, file: head.version };
+        Err(Error::Log { thread: thread.clone(), finding })
+    }
 }
 
 /// The first name of this beginning that is not taken.
 pub(crate) fn free_name(path: &std::path::Path) -> std::path::PathBuf {
-    let taken = |path: &std::path::Path| fs::symlink_metadata(path).is_ok();
+    // What can't be looked at may be there, and nothing is put in its place.
+    let is_absent = |error: std::io::Error| error.kind() == std::io::ErrorKind::NotFound;
+    let taken = |path: &std::path::Path| !fs::symlink_metadata(path).is_err_and(is_absent);
     let numbered = |number: u32| {
         path.with_extension(format!("{}.{number}", path.extension().unwrap_or_default().to_string_lossy()))
     };

@@ -1,8 +1,8 @@
 //! Snapshots on disk: `state.json`, older ones in `checkpoints/`, and those that were put away.
 //!
-//! A snapshot is written beside the newest and synced; then the newest moves to `checkpoints/`, then the new one takes its place, then
-//! the folders are synced. After a crash in between there is a good one in `checkpoints/`, and whoever loads looks there too. What is not
-//! rightly signed is not kept when a new one takes its place; a folder that stands there is moved beside it.
+//! A snapshot is written beside the newest and synced; then the newest is copied, compressed, to `checkpoints/`, then the new one takes
+//! its place, then the folder is synced. So there is always a newest one, whenever the process dies. What is not rightly signed is not
+//! kept when a new one takes its place; a folder that stands there is moved beside it.
 
 use std::cmp::Reverse;
 use std::fs;
@@ -10,12 +10,13 @@ use std::io::{self, BufReader, Seek, SeekFrom};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
+use miniz_oxide::deflate::compress_to_vec_zlib;
+use miniz_oxide::inflate::decompress_to_vec_zlib_with_limit;
 use selvedge_log::Head;
 use selvedge_log::recovery::Remembered as Memory;
-use selvedge_model::{Digest, ThreadId};
-use selvedge_store::snapshot::{self, Away, Before, Behind, GLANCE_BYTES, Kept, NEWEST, Place, Read, Saved};
+use selvedge_model::ThreadId;
+use selvedge_store::snapshot::{self, Away, Before, Behind, GLANCE_BYTES, Kept, NEWEST, PACKED, Place, Read, Saved};
 use selvedge_store::{Error, Result, Snapshots};
-use serde::Deserialize;
 use serde_json::Value;
 
 use crate::core::{Core, Remembered, io_error};
@@ -26,6 +27,8 @@ use crate::replay::read_log;
 
 /// How long a snapshot may be.
 const MOST_BYTES: u64 = 256 << 20;
+/// Fast, and already a fifth of typical snapshots.
+const COMPRESSION_LEVEL: u8 = 3;
 /// Where older ones lie.
 pub(crate) const CHECKPOINTS: &str = "checkpoints";
 
@@ -36,6 +39,11 @@ impl Snapshots for LocalStore {
 
     fn save(&self, thread: &ThreadId, body: &Value) -> Result<Saved> {
         self.core.save_snapshot(thread, body)
+    }
+
+    fn no_snapshot_folders(&self, thread: &ThreadId, archive: &str) -> Vec<Error> {
+        let folder = self.core.layout.thread(thread);
+        [CHECKPOINTS, archive].into_iter().filter_map(|name| check_folder(&folder.join(name)).err()).collect()
     }
 
     fn kept(&self, thread: &ThreadId, archive: &str) -> Result<Vec<Kept>> {
@@ -58,7 +66,10 @@ impl Snapshots for LocalStore {
             let from = core.snapshot_path(thread, kept, archive);
             match away {
                 Away::Delete => core.disk.remove(&from).map_err(io_error("remove", &from))?,
-                Away::Archive(folder) => core.move_snapshot(thread, &from, kept, folder)?,
+                Away::Archive(folder) => {
+                    core.keep_snapshot(thread, &from, kept, folder)?;
+                    core.disk.remove(&from).map_err(io_error("remove", &from))?;
+                }
             }
         }
         Ok(())
@@ -70,22 +81,18 @@ impl Snapshots for LocalStore {
         let Ok(signing) = core.signing() else { return Ok(None) };
         let Some(hash) = snapshot::unseal(&signing.seal, at, seal) else { return Ok(None) };
         let path = core.layout.transcript(thread);
-        let (head, mut overlay) = core.shot(thread)?.committed();
+        let shot = core.shot(thread)?;
+        // Of a version that is lost nothing follows: what stands there now was written after another one.
+        if shot.row.manifest.lost.iter().any(|lost| lost.contains(at.version)) {
+            return Ok(None);
+        }
+        let (head, mut overlay) = shot.committed();
         if head.log_id != at.log_id || head.segment != at.segment || head.bytes < at.bytes {
             return Ok(None);
         }
         overlay.seek(SeekFrom::Start(at.bytes)).map_err(io_error("read", &path))?;
         let bytes = Box::new(BufReader::with_capacity(1 << 16, overlay));
         Ok(Some(Behind { hash, head, bytes }))
-    }
-}
-
-impl LocalStore {
-    /// Why snapshots of a thread can't be put where they belong, and none is looked for there: something else stands in the place of the
-    /// folder of older ones, or of those that were put away.
-    pub fn no_snapshot_folders(&self, thread: &ThreadId, archive: &str) -> Vec<Error> {
-        let folder = self.core.layout.thread(thread);
-        [CHECKPOINTS, archive].into_iter().filter_map(|name| check_folder(&folder.join(name)).err()).collect()
     }
 }
 
@@ -96,10 +103,8 @@ impl Core {
         let (text, hash) = snapshot::sign(thread, body, &self.signing()?.signer, self.clock.now())?;
         let path = folder.join(NEWEST);
         let fresh = folder.join(format!(".{NEWEST}.tmp"));
-        self.disk.remove(&fresh).map_err(io_error("remove", &fresh))?;
-        let file = self.disk.open(&fresh, How::MakeNew).map_err(io_error("make", &fresh))?;
-        let written = file.write_at(&text, 0).and_then(|()| file.sync()).map_err(io_error("write", &fresh));
-        let placed = written.and_then(|()| self.step_aside(thread, &path)).and_then(|before| {
+        self.write_fresh(&fresh, &text)?;
+        let placed = self.step_aside(thread, &path).and_then(|before| {
             self.disk.rename(&fresh, &path).map_err(io_error("rename", &fresh))?;
             self.disk.sync_folder(&folder).map_err(io_error("sync", &folder))?;
             Ok(before)
@@ -111,7 +116,7 @@ impl Core {
         placed.map(|before| Saved { hash, bytes: text.len() as u64, before })
     }
 
-    /// Moves the newest snapshot, if it is a good one, among the older ones. A folder in its place is moved out of the way; anything else
+    /// Copies the newest snapshot, if it is a good one, among the older ones. A folder in its place is moved out of the way; anything else
     /// that stands there is worth nothing. Gives what stood there.
     fn step_aside(&self, thread: &ThreadId, path: &Path) -> Result<Option<Before>> {
         let why = match self.in_place_of_newest(thread) {
@@ -119,7 +124,7 @@ impl Core {
             Ok(Some(kept)) if !kept.is_told() => "it does not look like a snapshot".to_owned(),
             Ok(Some(kept)) => match self.checked_snapshot(thread, &kept, path) {
                 Ok(_) => {
-                    self.move_snapshot(thread, path, &kept, CHECKPOINTS)?;
+                    self.keep_snapshot(thread, path, &kept, CHECKPOINTS)?;
                     return Ok(Some(Before::Kept(kept.version)));
                 }
                 Err(error) => error.to_string(),
@@ -135,18 +140,45 @@ impl Core {
 
     /// Reads a snapshot and checks its signature.
     fn checked_snapshot(&self, thread: &ThreadId, kept: &Kept, path: &Path) -> Result<Read> {
-        let bytes = disk::read(&*self.disk, path, MOST_BYTES).map_err(io_error("read", path))?;
+        let stored = disk::read(&*self.disk, path, MOST_BYTES).map_err(io_error("read", path))?;
+        let bytes = if kept.name.ends_with(PACKED) { self.unpacked(thread, kept, &stored)? } else { stored };
         snapshot::verify(thread, &kept.name, bytes, &self.trust)
     }
 
-    fn move_snapshot(&self, thread: &ThreadId, from: &Path, kept: &Kept, folder: &str) -> Result<()> {
+    fn unpacked(&self, thread: &ThreadId, kept: &Kept, stored: &[u8]) -> Result<Vec<u8>> {
+        let most = usize::try_from(MOST_BYTES).unwrap_or(usize::MAX);
+        decompress_to_vec_zlib_with_limit(stored, most).map_err(|_| Error::Integrity {
+            what: format!("`{}` of `{thread}`", kept.name),
+            why: "it can't be decompressed".to_owned(),
+            hint: None,
+        })
+    }
+
+    /// Copies a snapshot into another folder of its thread, compressed: its signed bytes are the same when they are read again.
+    fn keep_snapshot(&self, thread: &ThreadId, from: &Path, kept: &Kept, folder: &str) -> Result<()> {
         let folder = self.layout.thread(thread).join(folder);
         if !check_folder(&folder)? {
             self.disk.make_folder(&folder).map_err(io_error("make", &folder))?;
         }
-        let to = folder.join(snapshot::name_of(kept.version, kept.saved_at, kept.base));
-        // Not synced: a power cut may lose an older one, and the log says the same.
-        self.disk.rename(from, &to).map_err(io_error("rename", from))
+        let name = snapshot::name_of(kept.version, kept.saved_at, kept.base) + PACKED;
+        let stored = disk::read(&*self.disk, from, MOST_BYTES).map_err(io_error("read", from))?;
+        let packed =
+            if kept.name.ends_with(PACKED) { stored } else { compress_to_vec_zlib(&stored, COMPRESSION_LEVEL) };
+        let fresh = self.layout.thread(thread).join(format!(".{NEWEST}{PACKED}.tmp"));
+        self.write_fresh(&fresh, &packed)?;
+        // The folder is not synced: a power cut may lose an older one, and the log says the same.
+        self.disk.rename(&fresh, &folder.join(name)).map_err(io_error("rename", &fresh))
+    }
+
+    /// Writes a file that nothing refers to yet, and syncs it.
+    fn write_fresh(&self, path: &Path, bytes: &[u8]) -> Result<()> {
+        self.disk.remove(path).map_err(io_error("remove", path))?;
+        let file = self.disk.open(path, How::MakeNew).map_err(io_error("make", path))?;
+        let written = file.write_at(bytes, 0).and_then(|()| file.sync()).map_err(io_error("write", path));
+        if written.is_err() {
+            _ = self.disk.remove(path);
+        }
+        written
     }
 
     fn snapshot_path(&self, thread: &ThreadId, kept: &Kept, archive: &str) -> PathBuf {
@@ -233,38 +265,24 @@ impl Core {
         let examined = read_log(&*self.disk, &self.layout, thread, &self.trust, Some(memory.version), |_| {});
         let passed = examined.map_err(io_error("read", &path))?.passed;
         let differs = passed.is_some_and(|head| memory.hash.is_some_and(|hash| hash != head.hash));
-        Ok(differs.then(|| shows_another(memory.version)))
+        Ok(differs.then(|| snapshot::shows_another(memory.version)))
     }
 
     /// What the newest snapshot remembers of the log, if there is one; one that is not rightly signed is refused.
     pub(crate) fn read_snapshot_memory(&self, thread: &ThreadId) -> Result<Option<Memory>> {
-        let path = self.layout.thread(thread).join(NEWEST);
-        let damaged = |why: String| Error::Integrity { what: format!("`{NEWEST}` of `{thread}`"), why, hint: None };
-        let bytes = match disk::read(&*self.disk, &path, MOST_BYTES) {
-            Ok(bytes) => bytes,
-            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
-            Err(error) if disk::is_no_file(&error) => return Err(damaged(error.to_string())),
-            Err(error) => return Err(io_error("read", &path)(error)),
-        };
-        let read = snapshot::verify(thread, NEWEST, bytes, &self.trust)?;
-        let found: Remembers = serde_json::from_slice(&read.text)
-            .map_err(|_| damaged("it does not say which version of the log it folds".to_owned()))?;
-        let hash = found.log_hash.as_str().and_then(|hash| hash.parse::<Digest>().ok());
-        Ok(Some(Memory { by: NEWEST.to_owned(), version: found.log_version, hash }))
+        self.newest_text(thread)?.map(|text| snapshot::memory(thread, text, &self.trust)).transpose()
     }
-}
 
-/// What a snapshot remembers of its log.
-#[derive(Deserialize)]
-struct Remembers {
-    log_version: u64,
-    #[serde(default)]
-    log_hash: Value,
-}
-
-/// What is said of a projection that is rightly signed, for other bytes.
-pub(crate) fn shows_another(version: u64) -> String {
-    format!("it shows another log at version {version}")
+    /// The bytes of the newest snapshot, unchecked; nothing if there is none.
+    pub(crate) fn newest_text(&self, thread: &ThreadId) -> Result<Option<Vec<u8>>> {
+        let path = self.layout.thread(thread).join(NEWEST);
+        match disk::read(&*self.disk, &path, MOST_BYTES) {
+            Ok(bytes) => Ok(Some(bytes)),
+            Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
+            Err(error) if disk::is_no_file(&error) => Err(snapshot::damaged(thread, error.to_string())),
+            Err(error) => Err(io_error("read", &path)(error)),
+        }
+    }
 }
 
 /// The snapshots in a folder, as far as their names say that they are some. Something else that stands in its place holds none.

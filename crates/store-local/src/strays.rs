@@ -7,8 +7,8 @@ use std::fs;
 use selvedge_model::ThreadId;
 use selvedge_store::Result;
 
-use crate::core::{Core, io_error};
-use crate::layout::is_reserved;
+use crate::core::Core;
+use crate::layout::{is_reserved, is_there, listed};
 use crate::open::LocalStore;
 use crate::rows;
 
@@ -16,6 +16,11 @@ impl LocalStore {
     /// The threads that have a log here and that the database does not know, in the order of their ids.
     pub fn strays(&self) -> Result<Vec<ThreadId>> {
         self.core.strays()
+    }
+
+    /// Whether a thread arrived here in an archive. The others of its family may never have been here.
+    pub fn has_arrived(&self, thread: &ThreadId) -> bool {
+        self.core.has_arrived(thread)
     }
 
     /// Whether a thread has a log here that the database does not know.
@@ -28,7 +33,7 @@ impl Core {
     pub(crate) fn strays(&self) -> Result<Vec<ThreadId>> {
         let root = self.layout.root();
         let mut found = Vec::new();
-        for entry in fs::read_dir(root).map_err(io_error("read", root))?.flatten() {
+        for entry in listed(root)? {
             let name = entry.file_name().to_string_lossy().into_owned();
             let Ok(thread) = ThreadId::from_folder(&name) else { continue };
             if !is_reserved(&name) && self.is_stray(&thread)? {
@@ -42,7 +47,7 @@ impl Core {
     pub(crate) fn is_stray(&self, thread: &ThreadId) -> Result<bool> {
         // A link in a folder's place counts, whatever it leads to: whoever looks at it says so.
         let is_link = fs::symlink_metadata(self.layout.thread(thread)).is_ok_and(|found| found.is_symlink());
-        if !is_link && fs::symlink_metadata(self.layout.transcript(thread)).is_err() {
+        if !is_link && !is_there(&self.layout.transcript(thread))? {
             return Ok(false);
         }
         self.read(|connection| {

@@ -235,7 +235,7 @@ impl Core {
 
     fn look_for_undrained(&self, threads: &HashMap<ThreadId, PendingThread>) -> Result<HashSet<i64>> {
         let spares = lock(&self.spares).ids();
-        let rows = self.read(Rows::read)?;
+        let rows = self.read(|connection| Rows::read(connection))?;
         let outlines: HashMap<i64, &Outline> = rows.threads.iter().map(|outline| (outline.id, outline)).collect();
         let is_undrained = |entry: &&PendingThread| {
             let ours: HashSet<i64> = entry.redo.iter().map(Row::id).collect();

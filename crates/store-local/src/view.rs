@@ -2,7 +2,6 @@
 
 use std::cell::RefCell;
 use std::collections::HashMap;
-use std::fs;
 use std::io::{BufReader, Read};
 use std::sync::Arc;
 
@@ -20,7 +19,7 @@ use serde_json::Value;
 
 use crate::core::{Core, Remembered, io_error};
 use crate::disk::How;
-use crate::layout::{check_folder, is_reserved};
+use crate::layout::{check_folder, is_reserved, is_there};
 use crate::leads;
 use crate::overlay::Overlay;
 use crate::redo;
@@ -90,10 +89,6 @@ impl<'a> LocalView<'a> {
         self.seen.borrow_mut().insert(thread.clone(), settled.clone());
         Ok(settled)
     }
-
-    fn id(&self, thread: &ThreadId) -> Result<Option<i64>> {
-        Ok(self.look(thread)?.map(|seen| seen.row.id))
-    }
 }
 
 impl View for LocalView<'_> {
@@ -102,10 +97,10 @@ impl View for LocalView<'_> {
             // Whatever stands where the new thread's folder goes is refused now, not after the commit.
             check_name(thread)?;
             check_folder(&self.core.layout.thread(thread))?;
-            if fs::symlink_metadata(self.core.layout.tombstone(thread)).is_ok() {
+            if is_there(&self.core.layout.tombstone(thread))? {
                 return Err(Error::Deleted(thread.clone()));
             }
-            let has_log = fs::symlink_metadata(self.core.layout.transcript(thread)).is_ok();
+            let has_log = is_there(&self.core.layout.transcript(thread))?;
             return self.core.read(|connection| match rows::tombstone(connection, thread)? {
                 Some(_) => Err(Error::Deleted(thread.clone())),
                 // Unless somebody just created it, the database is older than this log, which is not to be written over.
@@ -144,17 +139,17 @@ impl View for LocalView<'_> {
             // A message that is there already is rare, and the transaction notices it; then the database is asked.
             return Ok(None);
         }
-        let Some(id) = self.id(thread)? else { return Ok(None) };
-        self.core.read(|connection| rows::message(connection, id, message))
+        let Some(seen) = self.look(thread)? else { return Ok(None) };
+        self.core.read(|connection| rows::message(connection, &seen.row, message))
     }
 
     fn run(&self, thread: &ThreadId, run: &RunId) -> Result<Option<Run>> {
-        let Some(id) = self.id(thread)? else { return Ok(None) };
-        self.core.read(|connection| rows::run(connection, id, thread, run))
+        let Some(seen) = self.look(thread)? else { return Ok(None) };
+        self.core.read(|connection| rows::run(connection, &seen.row, run))
     }
 
     fn account(&self, account: &AccountId) -> Result<Option<Account>> {
-        self.core.read(|connection| Ok(rows::accounts(connection, "thread_id = ?", account.as_str())?.pop()))
+        self.core.known_account(account)
     }
 
     fn reservations(&self, account: &AccountId) -> Result<Vec<Reservation>> {
@@ -176,10 +171,9 @@ impl Core {
         let is_shown = matches!(memory, Ok(Some(_)));
         // One that can't be read remembers nothing, and keeps nobody from writing.
         let snapshot = self.newest_snapshot(thread).ok().flatten();
-        let seals = &self.signing()?.seals;
         let found = self.read(|connection| {
             let Some(row) = rows::find(connection, thread)? else { return Ok(None) };
-            let leads = leads::read(connection, seals, row.id, &row.head)?;
+            let leads = leads::read(connection, &row)?;
             let saved_state = rows::saved_state_size(connection, row.id)?;
             let redo = redo::newest(connection, row.id)?;
             Ok(Some((row, leads, saved_state, redo)))
@@ -190,6 +184,12 @@ impl Core {
             self.note_amiss(format!(
                 "{} event(s) that waited to be recorded in the log of `{thread}` were not sealed with your key: they were left out",
                 leads.unsealed
+            ));
+        }
+        if leads.missing > 0 {
+            self.note_amiss(format!(
+                "{} event(s) that waited to be recorded in the log of `{thread}` were removed from the database",
+                leads.missing
             ));
         }
         // A loss that somebody accepted and that the next changeset will sign is remembered for good reason.
@@ -206,6 +206,8 @@ impl Core {
         let mut memories = memory.into_iter().chain(snapshot);
         let newer = memories.find(|memory| memory.version > row.head.version && !is_lost(memory.version));
         if let Some(memory) = newer {
+            // A log that goes on to where it is remembered was not cut: the database is older.
+            self.refuse_behind(thread, &row)?;
             let (have, version, by) = (Some(row.head.version), memory.version, memory.by);
             return Err(Error::Log { thread: thread.clone(), finding: Finding::Truncated { have, version, by } });
         }
@@ -316,7 +318,7 @@ impl Core {
 }
 
 /// Refuses ids whose folder would be one of the store's own files.
-fn check_name(thread: &ThreadId) -> Result<()> {
+pub(crate) fn check_name(thread: &ThreadId) -> Result<()> {
     match is_reserved(&thread.folder()) {
         true => Err(Error::Unusable {
             what: format!("`{thread}`"),

@@ -8,6 +8,7 @@
 //! point costs nothing, and what could not be moved is moved next time.
 
 use rusqlite::Connection;
+use rusqlite::config::DbConfig;
 use selvedge_store::Result;
 
 use crate::core::{Core, lock};
@@ -52,6 +53,17 @@ impl Mover {
     }
 }
 
+/// How many frames may stay in the log when a store is closed in a hurry: half a megabyte. The next process goes on with it, or moves it.
+const SHORT_FRAMES: i64 = 256;
+
+/// Lets a short log stay when this connection is the last that is closed: moving it costs two syncs, and beginning it anew two more.
+pub(crate) fn keep_short(connection: &Connection) -> Result<()> {
+    if left(connection, "PRAGMA wal_checkpoint(NOOP)")? < SHORT_FRAMES {
+        connection.set_db_config(DbConfig::SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, true).map_err(database)?;
+    }
+    Ok(())
+}
+
 /// Runs a statement about the log, and gives how many frames are not in the database afterwards.
 fn left(connection: &Connection, statement: &str) -> Result<i64> {
     let mut statement = connection.prepare_cached(statement).map_err(database)?;
@@ -72,6 +84,19 @@ mod tests {
     use crate::system::{SystemClock, SystemIds};
     use crate::{Access, LocalStore, Options};
 
+    fn open(folder: &tempfile::TempDir) -> LocalStore {
+        LocalStore::open(Options {
+            project: folder.path().to_owned(),
+            access: Access::ReadWrite,
+            trust: Trust::of(&[]),
+            signer: None,
+            clock: Arc::new(SystemClock),
+            ids: Arc::new(SystemIds),
+            disk: Arc::new(RealDisk),
+        })
+        .unwrap()
+    }
+
     /// Fills the log with at least this many frames.
     fn fill(core: &Core, frames: i64) {
         let statement = format!(
@@ -85,16 +110,7 @@ mod tests {
     fn a_long_log_is_moved_and_begins_anew_with_the_next_commit() {
         let folder = tempfile::tempdir().unwrap();
         LocalStore::init(folder.path(), Arc::new(RealDisk)).unwrap();
-        let store = LocalStore::open(Options {
-            project: folder.path().to_owned(),
-            access: Access::ReadWrite,
-            trust: Trust::of(&[]),
-            signer: None,
-            clock: Arc::new(SystemClock),
-            ids: Arc::new(SystemIds),
-            disk: Arc::new(RealDisk),
-        })
-        .unwrap();
+        let store = open(&folder);
         let core = &store.core;
         let look = schema::open(&core.layout.database(), Use::Write).unwrap();
         let left = || left(&look, "PRAGMA wal_checkpoint(NOOP)").unwrap();
@@ -117,5 +133,26 @@ mod tests {
         let before = length();
         fill(core, 100);
         assert_eq!((left() < 200, length()), (true, before));
+    }
+
+    /// A command that ends at once moved the log into the database and began it anew each time: four syncs more than the commit needs.
+    #[test]
+    fn a_short_log_stays_for_the_next_process_and_a_long_one_is_moved() {
+        let folder = tempfile::tempdir().unwrap();
+        LocalStore::init(folder.path(), Arc::new(RealDisk)).unwrap();
+        let log = folder.path().join(".ai/agent/threads/registry.db-wal");
+        let length = || std::fs::metadata(&log).map_or(0, |found| found.len());
+        let store = open(&folder);
+        fill(&store.core, 10);
+        store.close_briefly().unwrap();
+        assert!(length() > 0, "a short one stays");
+        let store = open(&folder);
+        fill(&store.core, SHORT_FRAMES);
+        store.close_briefly().unwrap();
+        assert_eq!(length(), 0, "a long one is moved");
+        let store = open(&folder);
+        fill(&store.core, 10);
+        store.close().unwrap();
+        assert_eq!(length(), 0, "and any one is if the store is closed in order");
     }
 }

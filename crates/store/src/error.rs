@@ -67,8 +67,8 @@ pub enum Error {
         /// When that was committed.
         at: Timestamp,
     },
-    /// The store has an older format, which is only read.
-    #[error("the store has format {found}, which this program reads but does not write; it writes format {current}")]
+    /// The store has an older format.
+    #[error("the store has format {found}, and this program reads and writes format {current}")]
     Outdated {
         /// The format of the store.
         found: i64,
@@ -189,6 +189,16 @@ pub enum Error {
     /// The account changed under the caller's hands too often.
     #[error("account `{0}` is too busy")]
     AccountBusy(AccountId),
+    /// A row of the database was not sealed by the holder of the key.
+    #[error(
+        "what the database has of {what} was not sealed with your key: it was changed, or another program wrote it"
+    )]
+    Unsealed {
+        /// What the row is about.
+        what: String,
+        /// The key whose seals count.
+        ours: Digest,
+    },
     /// Another key signed this log so far.
     #[error("thread `{thread}` is signed by key {}, and this store signs with key {}", .theirs.short(), .ours.short())]
     OtherSigner {
@@ -314,6 +324,10 @@ pub fn describe(thread: &ThreadId, finding: &Finding) -> String {
         Finding::Truncated { have: None, version, by } => {
             format!("the log of `{thread}` is gone: {by} remembers version {version}")
         }
+        Finding::Unread(damage) => format!(
+            "the log of `{thread}` is as it was signed, but this program does not understand line {} (version {}): {}",
+            damage.line, damage.version, damage.flaw
+        ),
         Finding::Unsigned => format!("the log of `{thread}` has no checkpoint at all"),
         Finding::Blob { blob, version, why } => {
             format!("blob {} of `{thread}`, which version {version} names, {why}", blob.short())
@@ -347,7 +361,9 @@ impl Classify for Error {
             Self::Fold { source, .. } => source.kind(),
             Self::Line(error) => error.kind(),
             Self::Posting(error) => error.kind(),
-            Self::Log { .. } | Self::Integrity { .. } | Self::Unbelieved { .. } => Kind::Integrity,
+            Self::Log { .. } | Self::Integrity { .. } | Self::Unsealed { .. } | Self::Unbelieved { .. } => {
+                Kind::Integrity
+            }
             Self::Io { source, .. }
                 if matches!(source.kind(), io::ErrorKind::PermissionDenied | io::ErrorKind::ReadOnlyFilesystem) =>
             {
@@ -387,11 +403,13 @@ impl Classify for Error {
             Self::Running(_) => "thread_running",
             Self::AccountBusy(_) => "account_busy",
             Self::OtherSigner { .. } => "other_signer",
+            Self::Unsealed { .. } => "row_unsealed",
             Self::Log { finding, .. } => match finding {
                 Finding::Sound | Finding::Foreign { .. } => "foreign_bytes",
                 Finding::DatabaseBehind { .. } => "database_behind",
                 Finding::Damaged(damage) => damage.code(),
                 Finding::Truncated { .. } => "truncated",
+                Finding::Unread(_) => "unknown_payload",
                 Finding::Unsigned => "unsigned_log",
                 Finding::Contradicted { .. } => "contradicted",
                 Finding::Database { .. } => "database_differs",
@@ -404,7 +422,7 @@ impl Classify for Error {
             Self::Io { .. } if self.kind() == Kind::Denied => "permission_denied",
             Self::Io { .. } => "io",
             Self::Database { .. } => "database",
-            Self::OutcomeUnknown { .. } => "outcome_unknown",
+            Self::OutcomeUnknown { .. } => "commit_outcome_unknown",
         }
     }
 
@@ -423,7 +441,9 @@ impl Classify for Error {
             Self::NoThread(_) => "`selvedge thread list` shows what is there",
             Self::Ambiguous { .. } => "type more of the id",
             Self::Erased { .. } => "what was erased is gone; a backup from before may still have it",
-            Self::Outdated { .. } => "make a copy with `selvedge backup`, then move the store with `selvedge upgrade`",
+            Self::Outdated { .. } => {
+                "`selvedge reindex` rebuilds the database from the logs in today's format; the logs are not touched"
+            }
             Self::NoVersion { thread, latest, .. } => {
                 return Some(format!("`selvedge state {thread} --at {latest}` is the latest"));
             }
@@ -452,6 +472,9 @@ impl Classify for Error {
             Self::KeyReused(_) => "use a new key for a new request",
             Self::MessageChanged { .. } => "give the changed message an id of its own",
             Self::Running(_) => "let the run finish first",
+            Self::Unsealed { .. } => {
+                "`selvedge reindex` derives every row from the logs, which are untouched and still verify"
+            }
             Self::OtherSigner { .. } => {
                 "if your key was rotated meanwhile, run this again with the new one; if the thread's key is lost or not \
                  yours, the thread stays readable and verifiable, and a new one can go on from it"
@@ -474,6 +497,9 @@ impl Classify for Error {
                     Finding::Contradicted { by, .. } => format!(
                         "the log holds by itself; `selvedge repair {thread}` keeps {by} aside and writes it anew"
                     ),
+                    Finding::Unread(_) => {
+                        "a newer Selvedge, or another program, wrote it: use that one; nothing is added to it here".to_owned()
+                    }
                     Finding::Blob { .. } => "the log itself holds; put the file back from a backup".to_owned(),
                     Finding::Damaged(Damage { flaw: Flaw::Untrusted(key), .. }) => believe(key, false),
                     Finding::Damaged(Damage { flaw: Flaw::Revoked(key), .. }) => believe(key, true),

@@ -3,8 +3,9 @@
 //! One mutex guards everything, so a commit is prepared and applied in one breath. The bytes are the same signed bytes
 //! that every backend keeps. Several handles may share one memory; each is an owner of its own, and dies when dropped.
 //!
-//! `inner`: what is kept, and how a commit changes it. `logs`, `leases`, `registry`, `snapshots`: the contracts.
+//! `inner`: what is kept, and how a commit changes it. `logs`, `leases`, `registry`, `snapshots`, `backend`: the contracts.
 
+mod backend;
 mod inner;
 mod leases;
 mod logs;
@@ -12,9 +13,9 @@ mod registry;
 mod snapshots;
 
 use std::collections::{BTreeMap, HashMap, HashSet};
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock, PoisonError};
 
-use selvedge_log::{Signer, Tail};
+use selvedge_log::{Signer, Tail, Trust};
 use selvedge_model::account::{Account, AccountId, Reservation};
 use selvedge_model::id::ReservationId;
 use selvedge_model::{
@@ -37,6 +38,9 @@ struct Shared {
     inner: Mutex<Inner>,
     committed: Condvar,
     signer: Signer,
+    trust: Trust,
+    /// The id of the store, once it was asked for.
+    id: OnceLock<String>,
     clock: Box<dyn Clock>,
     ids: Box<dyn Ids>,
 }
@@ -74,12 +78,14 @@ struct Slot {
     epoch: u64,
     holder: Option<OwnerId>,
     snapshots: Drawer,
+    capabilities: Option<Vec<u8>>,
 }
 
 impl MemoryStore {
     /// An empty memory.
     pub fn new(signer: Signer, clock: Box<dyn Clock>, ids: Box<dyn Ids>) -> Self {
-        let shared = Shared { inner: Mutex::default(), committed: Condvar::new(), signer, clock, ids };
+        let (trust, id) = (Trust::of(&[signer.public()]), OnceLock::new());
+        let shared = Shared { inner: Mutex::default(), committed: Condvar::new(), signer, trust, id, clock, ids };
         Self::attach(Arc::new(shared))
     }
 

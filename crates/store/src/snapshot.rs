@@ -12,9 +12,11 @@ use std::io::BufRead;
 
 use selvedge_log::document::{DocumentError, DocumentKind, SIGNATURE_MEMBER, sign_exact, verify_exact};
 use selvedge_log::hash::{Binding, RunningHash, SealKey};
+use selvedge_log::recovery::Remembered;
 use selvedge_log::{Head, Signer, Trust};
 use selvedge_model::digest::hex;
 use selvedge_model::{Digest, ThreadId, Timestamp};
+use serde::Deserialize;
 use serde::de::{DeserializeSeed, Error as _, IgnoredAny, MapAccess, Visitor};
 use serde_json::Value;
 
@@ -145,6 +147,12 @@ pub trait Snapshots: Send + Sync {
     /// crash or an error there is the one before it, or this one, and never a part of either.
     fn save(&self, thread: &ThreadId, body: &Value) -> Result<Saved>;
 
+    /// Why snapshots of a thread can't be put where they belong, and none is looked for there: something else stands in the place of the
+    /// folder of older ones, or of those that were put away.
+    fn no_snapshot_folders(&self, _: &ThreadId, _archive: &str) -> Vec<Error> {
+        Vec::new()
+    }
+
     /// All snapshots of a thread, the newest version first; `archive` is the folder of those that were put away. What stands in the place
     /// of the newest and does not look like one comes before them all.
     fn kept(&self, thread: &ThreadId, archive: &str) -> Result<Vec<Kept>>;
@@ -189,6 +197,33 @@ pub fn verify(thread: &ThreadId, name: &str, text: Vec<u8>, trust: &Trust) -> Re
     }
 }
 
+/// What the newest snapshot remembers of its log; one that is not rightly signed is refused.
+pub fn memory(thread: &ThreadId, text: Vec<u8>, trust: &Trust) -> Result<Remembered> {
+    let read = verify(thread, NEWEST, text, trust)?;
+    let found: Remembers = serde_json::from_slice(&read.text)
+        .map_err(|_| damaged(thread, "it does not say which version of the log it folds".to_owned()))?;
+    let hash = found.log_hash.as_str().and_then(|hash| hash.parse::<Digest>().ok());
+    Ok(Remembered { by: NEWEST.to_owned(), version: found.log_version, hash })
+}
+
+/// What a snapshot remembers of its log.
+#[derive(Deserialize)]
+struct Remembers {
+    log_version: u64,
+    #[serde(default)]
+    log_hash: Value,
+}
+
+/// The error of a newest snapshot that can't be used, because of this.
+pub fn damaged(thread: &ThreadId, why: String) -> Error {
+    Error::Integrity { what: format!("`{NEWEST}` of `{thread}`"), why, hint: None }
+}
+
+/// What is said of a projection that is rightly signed, for other bytes.
+pub fn shows_another(version: u64) -> String {
+    format!("it shows another log at version {version}")
+}
+
 fn refused(thread: &ThreadId, name: &str, error: &DocumentError) -> Error {
     Error::of_document(format!("the snapshot `{name}` of `{thread}`"), error, || {
         "it is a projection of the log: delete it, and the log says the same".to_owned()
@@ -203,9 +238,13 @@ pub fn name_of(version: u64, saved_at: Timestamp, base: Option<u64>) -> String {
     format!("{version:012}-{day}T{hour}Z{on}.json")
 }
 
+/// What the name of a snapshot ends with whose signed bytes are stored compressed (zlib).
+pub const PACKED: &str = ".z";
+
 /// What a name says, if it is the name of a snapshot.
 pub fn kept_as(place: Place, name: &str, bytes: u64) -> Option<Kept> {
-    let stem = name.strip_suffix(".json")?;
+    let plain = name.strip_suffix(PACKED).unwrap_or(name);
+    let stem = plain.strip_suffix(".json")?;
     let (version, rest) = stem.split_once('-')?;
     let (time, base) = match rest.split_once("-on-") {
         Some((time, base)) => (time, Some(base.parse().ok()?)),
@@ -223,7 +262,7 @@ pub fn kept_as(place: Place, name: &str, bytes: u64) -> Option<Kept> {
     );
     let (version, saved_at) = (version.parse().ok()?, text.parse().ok()?);
     // One name only, so that nothing else is taken for a snapshot.
-    (name_of(version, saved_at, base) == name).then(|| Kept {
+    (name_of(version, saved_at, base) == plain).then(|| Kept {
         place,
         name: name.to_owned(),
         version,
@@ -300,12 +339,21 @@ mod tests {
         let at: Timestamp = "2026-11-15T09:30:00.5Z".parse().unwrap();
         for (version, base) in [(42, None), (57, Some(42)), (1_000_000_000_000, Some(0))] {
             let name = name_of(version, at, base);
-            let kept = kept_as(Place::Older, &name, 7).unwrap();
-            assert_eq!((kept.version, kept.base, kept.saved_at), (version, base, at.whole_seconds()));
+            for name in [name.clone(), name + PACKED] {
+                let kept = kept_as(Place::Older, &name, 7).unwrap();
+                assert_eq!((kept.version, kept.base, kept.saved_at), (version, base, at.whole_seconds()));
+                assert_eq!(kept.name, name);
+            }
         }
         assert_eq!(name_of(57, at, Some(42)), "000000000057-20261115T093000Z-on-000000000042.json");
-        for name in ["state.json", "57-20261115T093000Z.json", "000000000057-20261115T093000Z.json.tmp", "", "é-é.json"]
-        {
+        for name in [
+            "state.json",
+            "57-20261115T093000Z.json",
+            "000000000057-20261115T093000Z.json.tmp",
+            "000000000057-20261115T093000Z.json.z.z",
+            "",
+            "é-é.json",
+        ] {
             assert_eq!(kept_as(Place::Older, name, 7), None, "{name}");
         }
     }

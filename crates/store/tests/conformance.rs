@@ -1,7 +1,5 @@
 //! The in-memory store keeps the contracts, and no case of the suite is forgotten.
 
-mod nova;
-
 use std::fs;
 use std::path::Path;
 
@@ -36,6 +34,7 @@ fn memory(clock: ScriptedClock) -> Memory {
 
 selvedge_store::conformance_suite!(memory(ScriptedClock::default()));
 selvedge_store::snapshot_suite!(memory(ScriptedClock::default()));
+selvedge_store::backend_suite!(memory(ScriptedClock::default()));
 
 /// Time is a claim: nothing hangs on it.
 mod under_a_clock_that_runs_backwards {

@@ -1,22 +1,25 @@
-/* The laboratory's hand on a child process.
+/* Fault injection into a child process.
  *
- * Loaded with LD_PRELOAD, it stands between a program and the C library for every call that changes what lies below one
+ * Loaded with LD_PRELOAD, it intercepts every call to the C library that changes files below one
  * folder: SQLite's calls and ours alike. It counts them and, as the environment says, kills the process before, after or in the middle
- * of the n-th one, lets it fail, or only writes down what was done.
+ * of the n-th one, lets it fail, or only records the calls.
  *
  *   SELVEDGE_LAB_ROOT    the folder; everything else passes untouched
- *   SELVEDGE_LAB_TRACE   where to write down what was done; see `record`
+ *   SELVEDGE_LAB_TRACE   the file of the recorded calls; see `record`
  *   SELVEDGE_LAB_ACKS    the file to which the child writes what it acknowledges; its lines are put into the trace in order
- *   SELVEDGE_LAB_MODE    before | after | half | error | short | shutdown; absent: only write down. `shutdown` pulls the plug of
- *                        the file system that the folder lies on, and dies
+ *   SELVEDGE_LAB_MODE    before | after | half | error | short | shutdown; absent: only record. `shutdown` shuts down
+ *                        the file system of the folder, and the process dies
  *   SELVEDGE_LAB_AT      the n of the n-th call, from 1
  *   SELVEDGE_LAB_ERRNO   which error
- *   SELVEDGE_LAB_STICKY  every later call that writes fails too
+ *   SELVEDGE_LAB_STICKY  every later call of the same sort fails too
+ *   SELVEDGE_LAB_LOOKS   the n-th reading call is meant: opening an existing file, reading, querying a length, listing a folder,
+ *                        releasing a lock. Those are counted separately
  *
- * One call at a time: a mutex is held from counting a call to writing it down, so the trace has the order in which things
- * happened. Only waiting for a lock is outside of it.
+ * One call at a time: a mutex is held from counting a call to recording it, so the trace has the actual
+ * order. Only waiting for a lock is outside of it.
  */
 #define _GNU_SOURCE
+#include <dirent.h>
 #include <dlfcn.h>
 #include <errno.h>
 #include <fcntl.h>
@@ -40,7 +43,7 @@
 
 /* The kinds of calls, as the trace names them. */
 enum { CREATE = 'c', WRITE = 'w', SYNC = 's', CUT = 't', RENAME = 'r', UNLINK = 'u', MKDIR = 'm', RMDIR = 'd', LINK = 'l',
-       LOCK = 'k', OPEN = 'o', ACK = 'a' };
+       LOCK = 'k', OPEN = 'o', READ = 'R', STAT = 'S', LIST = 'L', UNLOCK = 'U', ACK = 'a' };
 
 enum mode { WATCH, BEFORE, AFTER, HALF, ERROR, SHORT, SHUTDOWN };
 enum verdict { GO, FAIL, HALVE_AND_DIE, HALVE };
@@ -48,9 +51,9 @@ enum verdict { GO, FAIL, HALVE_AND_DIE, HALVE };
 static pthread_mutex_t turn = PTHREAD_MUTEX_INITIALIZER;
 static char root[PATH_MAX], acks[PATH_MAX];
 static size_t root_length;
-static int trace = -1, sticky, error_number = EIO;
+static int trace = -1, sticky, at_looks, error_number = EIO;
 static enum mode mode = WATCH;
-static uint64_t at, count;
+static uint64_t at, count, looks;
 
 #define REAL(name) static __typeof__(&name) real; if (!real) real = (__typeof__(&name))dlsym(RTLD_NEXT, #name)
 
@@ -67,6 +70,7 @@ __attribute__((constructor)) static void begin(void) {
     if ((value = getenv("SELVEDGE_LAB_AT"))) at = strtoull(value, NULL, 10);
     if ((value = getenv("SELVEDGE_LAB_ERRNO"))) error_number = atoi(value);
     sticky = getenv("SELVEDGE_LAB_STICKY") != NULL;
+    at_looks = getenv("SELVEDGE_LAB_LOOKS") != NULL;
     if ((value = getenv("SELVEDGE_LAB_MODE")))
         mode = !strcmp(value, "before") ? BEFORE : !strcmp(value, "after") ? AFTER : !strcmp(value, "half") ? HALF
              : !strcmp(value, "error") ? ERROR : !strcmp(value, "short") ? SHORT
@@ -94,7 +98,7 @@ static void shut_down(void) {
     die();
 }
 
-/* Where a name leads, as far as a string can tell; nothing here follows links. */
+/* The normalised path of a name; links are not resolved. */
 static int path_of(int folder, const char *name, char *path) {
     if (!root_length || !name) return 0;
     if (name[0] == '/') {
@@ -113,7 +117,7 @@ static int path_of(int folder, const char *name, char *path) {
     return !strncmp(path, root, root_length) && (path[root_length] == '/' || !path[root_length]);
 }
 
-/* What an open file is called now; 2 for the file of acknowledgements. */
+/* The current path of an open file; 2 for the file of acknowledgements. */
 static int path_of_file(int fd, char *path) {
     if (!root_length) return 0;
     char link[64];
@@ -124,6 +128,8 @@ static int path_of_file(int fd, char *path) {
     if (acks[0] && !strcmp(path, acks)) return 2;
     return !strncmp(path, root, root_length) && (path[root_length] == '/' || !path[root_length]);
 }
+
+static int is_look(int kind) { return kind == OPEN || kind == READ || kind == STAT || kind == LIST || kind == UNLOCK; }
 
 /* One record: a header of 40 bytes, then path, second path and data. */
 struct header {
@@ -138,7 +144,7 @@ struct header {
 static void record(int kind, int failed, int fd, const char *path, const char *second, uint64_t offset, const void *data,
                    size_t length) {
     if (trace < 0) return;
-    struct header header = {.kind = (uint8_t)kind, .failed = (uint8_t)failed, .fd = fd, .count = count, .offset = offset,
+    struct header header = {.kind = (uint8_t)kind, .failed = (uint8_t)failed, .fd = fd, .count = is_look(kind) ? looks : count, .offset = offset,
                             .data = length, .path = (uint16_t)strlen(path), .second = (uint16_t)strlen(second)};
     size_t total = sizeof header + header.path + header.second + length;
     header.total = (uint32_t)total;
@@ -152,9 +158,15 @@ static void record(int kind, int failed, int fd, const char *path, const char *s
     free(bytes);
 }
 
-/* Counts a call and says what is to become of it. */
+/* Counts a call and decides what happens to it. */
 static enum verdict judge(int kind) {
+    if (is_look(kind)) {
+        looks++;
+        int is_now = at_looks && at && (looks == at || (sticky && mode == ERROR && looks > at && kind != UNLOCK));
+        return !is_now ? GO : mode == ERROR ? FAIL : mode == SHORT && kind == READ ? HALVE : GO;
+    }
     count++;
+    if (at_looks) return GO;
     int is_now = count == at;
     if (sticky && mode == ERROR && count > at && at && kind != LOCK && kind != UNLINK && kind != RMDIR) is_now = 1;
     if (!is_now) return GO;
@@ -169,10 +181,10 @@ static enum verdict judge(int kind) {
 }
 
 static void done(void) {
-    if (mode == AFTER && count == at) die();
+    if (mode == AFTER && !at_looks && count == at) die();
 }
 
-/* Runs a call that answers with -1 on failure, between counting it and writing it down. */
+/* Runs a call that answers with -1 on failure, between counting it and recording it. */
 #define AROUND(kind, fd, path, second, offset, call)                                                  \
     do {                                                                                              \
         pthread_mutex_lock(&turn);                                                                    \
@@ -186,6 +198,11 @@ static void done(void) {
         return answer;                                                                                \
     } while (0)
 
+static int raw_fstatat(int folder, const char *name, struct stat *found, int flags) {
+    __typeof__(&fstatat) real = (__typeof__(&fstatat))dlsym(RTLD_NEXT, "fstatat");
+    return real(folder, name, found, flags);
+}
+
 /* ---- opening ---- */
 
 static int opened(int folder, const char *name, int flags, mode_t bits) {
@@ -194,17 +211,14 @@ static int opened(int folder, const char *name, int flags, mode_t bits) {
     if (!path_of(folder, name, path)) return real(folder, name, flags, bits);
     pthread_mutex_lock(&turn);
     struct stat found;
-    int makes = (flags & O_CREAT) && fstatat(folder, name, &found, AT_SYMLINK_NOFOLLOW) < 0;
+    int makes = (flags & O_CREAT) && raw_fstatat(folder, name, &found, AT_SYMLINK_NOFOLLOW) < 0;
     int cuts = (flags & O_TRUNC) && !makes;
+    int kind = makes ? CREATE : cuts ? CUT : OPEN;
     int answer = -1, failure = 0;
-    if ((makes || cuts) && judge(makes ? CREATE : CUT) == FAIL) failure = error_number;
+    if (judge(kind) == FAIL) failure = error_number;
     else if ((answer = real(folder, name, flags, bits)) < 0) failure = errno;
-    if (makes || cuts) {
-        record(makes ? CREATE : CUT, failure != 0, answer, path, "", 0, NULL, 0);
-        done();
-    } else if (!failure) {
-        record(OPEN, 0, answer, path, "", 0, NULL, 0);
-    }
+    record(kind, failure != 0, answer, path, "", 0, NULL, 0);
+    done();
     pthread_mutex_unlock(&turn);
     if (failure) errno = failure;
     return answer;
@@ -241,7 +255,7 @@ static ssize_t put(int fd, const void *bytes, size_t length, off64_t offset, int
     }
     off64_t from = positioned ? offset : lseek64(fd, 0, SEEK_CUR);
     enum verdict verdict = judge(WRITE);
-    size_t wanted = verdict == GO ? length : verdict == FAIL ? 0 : length / 2;
+    size_t wanted = verdict == GO ? length : verdict == FAIL ? 0 : verdict == HALVE ? (length + 1) / 2 : length / 2;
     ssize_t answer = -1;
     int failure = verdict == FAIL ? error_number : 0;
     if (!failure) {
@@ -277,7 +291,7 @@ EXPORT ssize_t writev(int fd, const struct iovec *pieces, int number) { return p
 EXPORT ssize_t pwritev(int fd, const struct iovec *pieces, int number, off_t offset) { return put_pieces(fd, pieces, number, offset, 1); }
 EXPORT ssize_t pwritev64(int fd, const struct iovec *pieces, int number, off64_t offset) { return put_pieces(fd, pieces, number, offset, 1); }
 
-/* Copies inside the kernel would pass unseen; whoever asks for them is told to read and write. */
+/* Copies inside the kernel could not be intercepted: they fail, so that the caller reads and writes instead. */
 EXPORT ssize_t copy_file_range(int in, off64_t *from, int out, off64_t *to, size_t length, unsigned flags) {
     REAL(copy_file_range);
     char path[PATH_MAX];
@@ -371,7 +385,109 @@ static int made(int folder, const char *name, mode_t bits) {
 EXPORT int mkdir(const char *name, mode_t bits) { return made(AT_FDCWD, name, bits); }
 EXPORT int mkdirat(int folder, const char *name, mode_t bits) { return made(folder, name, bits); }
 
-/* ---- locks: counted, never traced with data, and waited for without holding up the others ---- */
+/* ---- reading ---- */
+
+static ssize_t raw_read(int fd, void *bytes, size_t length, off64_t offset, int positioned) {
+    REAL(pread64);
+    static __typeof__(&read) plain;
+    if (!plain) plain = (__typeof__(&read))dlsym(RTLD_NEXT, "read");
+    return positioned ? real(fd, bytes, length, offset) : plain(fd, bytes, length);
+}
+
+/* Half of what was requested, but never zero bytes: that would be the end of a file. */
+static ssize_t take(int fd, void *bytes, size_t length, off64_t offset, int positioned) {
+    char path[PATH_MAX];
+    if (!length || path_of_file(fd, path) != 1) return raw_read(fd, bytes, length, offset, positioned);
+    pthread_mutex_lock(&turn);
+    enum verdict verdict = judge(READ);
+    ssize_t answer = -1;
+    int failure = verdict == FAIL ? error_number : 0;
+    if (!failure && (answer = raw_read(fd, bytes, verdict == HALVE ? (length + 1) / 2 : length, offset, positioned)) < 0) failure = errno;
+    record(READ, failure != 0, fd, path, "", positioned ? (uint64_t)offset : 0, NULL, 0);
+    pthread_mutex_unlock(&turn);
+    if (failure) errno = failure;
+    return answer;
+}
+
+EXPORT ssize_t read(int fd, void *bytes, size_t length) { return take(fd, bytes, length, 0, 0); }
+EXPORT ssize_t pread(int fd, void *bytes, size_t length, off_t offset) { return take(fd, bytes, length, offset, 1); }
+EXPORT ssize_t pread64(int fd, void *bytes, size_t length, off64_t offset) { return take(fd, bytes, length, offset, 1); }
+
+/* ---- querying ---- */
+
+/* Runs a reading call. */
+#define LOOK(kind, fd, path, call)                                                                    \
+    do {                                                                                              \
+        pthread_mutex_lock(&turn);                                                                    \
+        int answer = -1, failure = 0;                                                                 \
+        if (judge(kind) == FAIL) failure = error_number;                                              \
+        else if ((answer = (call)) < 0) failure = errno;                                              \
+        record(kind, failure != 0, fd, path, "", 0, NULL, 0);                                         \
+        pthread_mutex_unlock(&turn);                                                                  \
+        if (failure) errno = failure;                                                                 \
+        return answer;                                                                                \
+    } while (0)
+
+EXPORT int fstatat(int folder, const char *name, struct stat *found, int flags) {
+    char path[PATH_MAX];
+    if (!path_of(folder, name, path)) return raw_fstatat(folder, name, found, flags);
+    LOOK(STAT, -1, path, raw_fstatat(folder, name, found, flags));
+}
+EXPORT int fstatat64(int folder, const char *name, struct stat64 *found, int flags) { return fstatat(folder, name, (struct stat *)found, flags); }
+EXPORT int stat(const char *name, struct stat *found) { return fstatat(AT_FDCWD, name, found, 0); }
+EXPORT int stat64(const char *name, struct stat64 *found) { return fstatat(AT_FDCWD, name, (struct stat *)found, 0); }
+EXPORT int lstat(const char *name, struct stat *found) { return fstatat(AT_FDCWD, name, found, AT_SYMLINK_NOFOLLOW); }
+EXPORT int lstat64(const char *name, struct stat64 *found) { return fstatat(AT_FDCWD, name, (struct stat *)found, AT_SYMLINK_NOFOLLOW); }
+EXPORT int fstat(int fd, struct stat *found) {
+    REAL(fstat);
+    char path[PATH_MAX];
+    if (path_of_file(fd, path) != 1) return real(fd, found);
+    LOOK(STAT, fd, path, real(fd, found));
+}
+EXPORT int fstat64(int fd, struct stat64 *found) { return fstat(fd, (struct stat *)found); }
+/* Under a name of its own: Rust asks `statx` about nothing to see whether it is there, and the header's promise that this does not happen
+ * would take the check for it away. */
+EXPORT int asked(int folder, const char *name, int flags, unsigned mask, void *found) __asm__("statx");
+EXPORT int asked(int folder, const char *name, int flags, unsigned mask, void *found) {
+    __typeof__(&asked) real = (__typeof__(&asked))dlsym(RTLD_NEXT, "statx");
+    char path[PATH_MAX];
+    int is_file = name && !*name && folder >= 0;
+    if (!(is_file ? path_of_file(folder, path) == 1 : path_of(folder, name, path))) return real(folder, name, flags, mask, found);
+    LOOK(STAT, is_file ? folder : -1, path, real(folder, name, flags, mask, found));
+}
+EXPORT int access(const char *name, int how) {
+    REAL(access);
+    char path[PATH_MAX];
+    if (!path_of(AT_FDCWD, name, path)) return real(name, how);
+    LOOK(STAT, -1, path, real(name, how));
+}
+
+/* ---- listing: to open a folder and to read from it may each fail ---- */
+
+static int may_list(int fd, const char *path) {
+    pthread_mutex_lock(&turn);
+    int fails = judge(LIST) == FAIL;
+    record(LIST, fails, fd, path, "", 0, NULL, 0);
+    pthread_mutex_unlock(&turn);
+    return !fails;
+}
+
+EXPORT DIR *opendir(const char *name) {
+    REAL(opendir);
+    char path[PATH_MAX];
+    if (!path_of(AT_FDCWD, name, path) || may_list(-1, path)) return real(name);
+    errno = error_number;
+    return NULL;
+}
+EXPORT struct dirent64 *readdir64(DIR *folder) {
+    REAL(readdir64);
+    char path[PATH_MAX];
+    if (path_of_file(dirfd(folder), path) != 1 || may_list(dirfd(folder), path)) return real(folder);
+    errno = error_number;
+    return NULL;
+}
+
+/* ---- locks: counted, never traced with data, and waited for without blocking other calls ---- */
 
 static int may_lock(int fd, const char *path) {
     pthread_mutex_lock(&turn);
@@ -385,7 +501,8 @@ static int may_lock(int fd, const char *path) {
 EXPORT int flock(int fd, int how) {
     REAL(flock);
     char path[PATH_MAX];
-    if ((how & LOCK_UN) || path_of_file(fd, path) != 1) return real(fd, how);
+    if (path_of_file(fd, path) != 1) return real(fd, how);
+    if (how & LOCK_UN) LOOK(UNLOCK, fd, path, real(fd, how));
     int verdict = may_lock(fd, path);
     if (verdict < 0) { errno = error_number; return -1; }
     int answer = real(fd, how);

@@ -1,5 +1,5 @@
-//! What must hold after a cut, whatever was being done: nothing that was told is lost, nothing is blended, everything verifies, and
-//! the store goes on.
+//! What must be true after an interruption, in every scenario: no acknowledged fact is lost, nothing is applied in part, everything
+//! verifies, and the store can be used.
 
 mod family;
 
@@ -15,29 +15,29 @@ use selvedge_store_local::LocalStore;
 use selvedge_store_local::disk::RealDisk;
 
 use self::family::{Links, Member};
-use crate::fact::{Fact, Teller};
+use crate::fact::{Fact, FactRecorder, chain};
 use crate::home::Home;
 use crate::scenario::Scenario;
 
 /// How a promise was broken.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Kind {
-    /// What was acknowledged is not there, or what was refused is.
+    /// An acknowledged change is missing, or a refused one is present.
     Lost,
-    /// Something is there in part.
+    /// A change is present in part.
     Blended,
-    /// A log or what stands beside it does not verify.
+    /// A log or a file beside it does not verify.
     Broken,
-    /// The store can't be opened, or can't be gone on with.
+    /// The store can't be opened, or can't be written to.
     Stuck,
 }
 
 /// A broken promise.
 #[derive(Clone, Debug)]
 pub struct Breach {
-    /// Which.
+    /// The kind.
     pub kind: Kind,
-    /// How it was seen.
+    /// The evidence.
     pub why: String,
 }
 
@@ -47,8 +47,8 @@ impl fmt::Display for Breach {
     }
 }
 
-/// Whether what must hold does.
-pub type Held = Result<(), Breach>;
+/// The result of a check.
+pub type CheckResult = Result<(), Breach>;
 
 /// A breach.
 pub fn breach(kind: Kind, why: impl Into<String>) -> Breach {
@@ -56,64 +56,63 @@ pub fn breach(kind: Kind, why: impl Into<String>) -> Breach {
 }
 
 /// Turns an error into a breach.
-pub fn or<E: Into<crate::Trouble>>(kind: Kind, what: &str) -> impl FnOnce(E) -> Breach {
-    move |error| {
-        let error: crate::Trouble = error.into();
-        let mut text = format!("{what}: {error}");
-        let mut cause = error.source();
-        while let Some(deeper) = cause {
-            text += &format!(": {deeper}");
-            cause = deeper.source();
-        }
-        breach(kind, text)
-    }
+pub fn or<E: Into<crate::LabError>>(kind: Kind, what: &str) -> impl FnOnce(E) -> Breach {
+    move |error| breach(kind, format!("{what}: {}", chain(&error.into())))
 }
 
-/// Checks a home after a cut, lets the scenario be done again, and checks once more.
-pub fn after_cut(home: &Home, scenario: &Scenario, facts: &[Fact]) -> Held {
+/// Checks a home after an interruption, runs the scenario again, and checks once more.
+pub fn after_cut(home: &Home, scenario: &Scenario, facts: &[Fact]) -> CheckResult {
     let opened = home.open();
     match opened {
         Ok(store) => {
             facts_hold(home, &store, facts)?;
             if !scenario.unsettled {
-                all_whole(&store)?;
+                all_consistent(&store)?;
                 (scenario.check)(home, &store, facts)?;
             }
         }
         Err(_) if scenario.unsettled => {}
         Err(error) => return Err(breach(Kind::Stuck, format!("the store can't be opened: {error}"))),
     }
-    let mut again = Teller::default();
-    (scenario.act)(home, &mut again).map_err(or(Kind::Stuck, "done again it fails"))?;
-    let store = home.open().map_err(or(Kind::Stuck, "the store can't be opened after it was done again"))?;
+    let mut again = FactRecorder::default();
+    (scenario.act)(home, &mut again).map_err(or(Kind::Stuck, "the second run fails"))?;
+    let store = home.open().map_err(or(Kind::Stuck, "the store can't be opened after the second run"))?;
     for fact in facts.iter().filter(|fact| matches!(fact, Fact::Committed { .. })) {
-        if !again.told().contains(fact) {
-            return Err(breach(Kind::Lost, format!("{fact:?} was told, and done again {:?}", again.told())));
+        if !again.facts().contains(fact) {
+            return Err(breach(
+                Kind::Lost,
+                format!("{fact:?} was acknowledged, but the second run got {:?}", again.facts()),
+            ));
         }
     }
-    facts_hold(home, &store, again.told())?;
-    all_whole(&store)?;
-    (scenario.check)(home, &store, again.told())?;
-    goes_on(&store)?;
+    facts_hold(home, &store, again.facts())?;
+    all_consistent(&store)?;
+    (scenario.check)(home, &store, again.facts())?;
+    accepts_appends(&store)?;
     Ok(())
 }
 
-/// What was told is so.
-pub fn facts_hold(home: &Home, store: &LocalStore, facts: &[Fact]) -> Held {
-    let deleted: BTreeSet<&ThreadId> = facts
-        .iter()
-        .filter_map(|fact| match fact {
-            Fact::Deleted { thread } => Some(thread),
-            _ => None,
-        })
-        .collect();
+/// Checks that the acknowledged facts are true.
+pub fn facts_hold(home: &Home, store: &LocalStore, facts: &[Fact]) -> CheckResult {
+    let mut deleted: BTreeSet<&ThreadId> = BTreeSet::new();
+    for fact in facts {
+        if let Fact::Deleted { thread } = fact {
+            deleted.insert(thread);
+        }
+    }
     for (place, fact) in facts.iter().enumerate() {
         fact_holds(home, store, fact, &facts[place..], &deleted)?;
     }
     Ok(())
 }
 
-fn fact_holds(home: &Home, store: &LocalStore, fact: &Fact, since: &[Fact], deleted: &BTreeSet<&ThreadId>) -> Held {
+fn fact_holds(
+    home: &Home,
+    store: &LocalStore,
+    fact: &Fact,
+    since: &[Fact],
+    deleted: &BTreeSet<&ThreadId>,
+) -> CheckResult {
     let lost = |why: String| Err(breach(Kind::Lost, format!("{fact:?}: {why}")));
     match fact {
         Fact::Committed { key, versions } => {
@@ -121,22 +120,22 @@ fn fact_holds(home: &Home, store: &LocalStore, fact: &Fact, since: &[Fact], dele
             for (thread, version) in versions.iter().filter(|(thread, _)| !deleted.contains(thread)) {
                 match store.head(thread) {
                     Ok(head) if head.version >= *version => {}
-                    // A deletion that was not told of yet may be there all the same.
+                    // A deletion may have happened before it was acknowledged.
                     Err(_) if store.tombstone(thread).is_ok_and(|found| found.is_some()) => {}
                     other => return lost(format!("its head is {other:?}")),
                 }
             }
             match found {
                 Some(found) if sorted(&found.versions) == sorted(versions) => Ok(()),
-                other => lost(format!("its key says {other:?}")),
+                other => lost(format!("its key gives {other:?}")),
             }
         }
         Fact::Refused { key } => {
             let later = |fact: &Fact| matches!(fact, Fact::Committed { key: done, .. } if done == key);
-            // Tried again and cut before anybody was told: both are fine.
+            // If the retry was interrupted before it was acknowledged, both outcomes are valid.
             let tried_again = since.iter().any(later) || since.iter().filter(|other| *other == fact).count() == 1;
             match store.outcome(key) {
-                Ok(Some(found)) if !tried_again => lost(format!("it is there: {found:?}")),
+                Ok(Some(found)) if !tried_again => lost(format!("it is present: {found:?}")),
                 Ok(_) => Ok(()),
                 Err(error) => lost(error.to_string()),
             }
@@ -156,7 +155,7 @@ fn fact_holds(home: &Home, store: &LocalStore, fact: &Fact, since: &[Fact], dele
             Err(error) => lost(error.to_string()),
         },
         Fact::Erased { thread, blob } => match store.blob(thread, blob) {
-            Ok(_) => lost("its content is still there".to_owned()),
+            Ok(_) => lost("its content still exists".to_owned()),
             Err(_) => Ok(()),
         },
         Fact::Deleted { thread } => match (store.tombstone(thread), store.head(thread)) {
@@ -165,7 +164,7 @@ fn fact_holds(home: &Home, store: &LocalStore, fact: &Fact, since: &[Fact], dele
         },
         Fact::Signs { fingerprint } => match home.signer() {
             Ok(signer) if signer.fingerprint() == *fingerprint => Ok(()),
-            Ok(signer) => lost(format!("{} signs", signer.fingerprint().short())),
+            Ok(signer) => lost(format!("key {} signs", signer.fingerprint().short())),
             Err(error) => lost(error.to_string()),
         },
         Fact::BackedUp { folder } => {
@@ -183,9 +182,9 @@ fn sorted(versions: &[(ThreadId, u64)]) -> Vec<(ThreadId, u64)> {
     versions
 }
 
-/// One log, as far as its mates and accounts are concerned.
+/// What the checks need from one log.
 #[derive(Debug, Default)]
-struct Told {
+struct LogSummary {
     epochs: Vec<u64>,
     with: BTreeMap<u64, Vec<(ThreadId, u64)>>,
     keys: Vec<(CommitKey, u64)>,
@@ -193,16 +192,16 @@ struct Told {
     links: Links,
 }
 
-/// Every log verifies, every batch is in all its threads, every key once, the ledger says what the logs say, and nobody in a chain or
-/// a family is unknown to those who must know it.
-pub fn all_whole(store: &LocalStore) -> Held {
+/// Checks that every log verifies, every batch is in all its threads, every key occurs once, the ledger agrees with the logs, and the
+/// links of chains and families are complete on both sides.
+pub fn all_consistent(store: &LocalStore) -> CheckResult {
     let listed = store.list(&Filter::default(), None, 1000).map_err(or(Kind::Broken, "threads can't be listed"))?;
-    let mut logs: BTreeMap<ThreadId, Told> = BTreeMap::new();
+    let mut logs: BTreeMap<ThreadId, LogSummary> = BTreeMap::new();
     let mut family: BTreeMap<ThreadId, Member> = BTreeMap::new();
     for summary in listed.items {
         let thread = summary.manifest.thread_id.clone();
-        let mut told = Told::default();
-        let verdict = store.verify(&thread, &mut |entry| told.read(entry));
+        let mut log = LogSummary::default();
+        let verdict = store.verify(&thread, &mut |entry| log.read(entry));
         let verdict = verdict.map_err(or(Kind::Broken, "a log can't be verified"))?;
         if verdict.judgement.finding != Finding::Sound {
             return Err(breach(Kind::Broken, format!("`{thread}`: {:?}", verdict.judgement.finding)));
@@ -213,22 +212,22 @@ pub fn all_whole(store: &LocalStore) -> Held {
         if verdict.judgement.unchanged_up_to != Some(summary.version) {
             return Err(breach(Kind::Blended, format!("`{thread}`: {:?} and {}", verdict.judgement, summary.version)));
         }
-        let links = std::mem::take(&mut told.links);
+        let links = std::mem::take(&mut log.links);
         family.insert(thread.clone(), Member { manifest: summary.manifest, links });
-        logs.insert(thread, told);
+        logs.insert(thread, log);
     }
-    for (thread, told) in &logs {
-        if !told.epochs.is_sorted() {
-            return Err(breach(Kind::Blended, format!("`{thread}`: an older epoch wrote again: {:?}", told.epochs)));
+    for (thread, log) in &logs {
+        if !log.epochs.is_sorted() {
+            return Err(breach(Kind::Blended, format!("`{thread}`: an older epoch wrote again: {:?}", log.epochs)));
         }
     }
-    mates_agree(store, &logs)?;
+    batches_agree(store, &logs)?;
     keys_once(store, &logs)?;
     ledger_agrees(store, &logs)?;
     family::agrees(store, &family)
 }
 
-impl Told {
+impl LogSummary {
     fn read(&mut self, entry: &Entry) {
         if let Some(checkpoint) = entry.checkpoint() {
             self.epochs.push(checkpoint.epoch);
@@ -242,14 +241,14 @@ impl Told {
     }
 }
 
-fn mates_agree(store: &LocalStore, logs: &BTreeMap<ThreadId, Told>) -> Held {
-    for (thread, told) in logs {
-        for (version, with) in &told.with {
+fn batches_agree(store: &LocalStore, logs: &BTreeMap<ThreadId, LogSummary>) -> CheckResult {
+    for (thread, log) in logs {
+        for (version, with) in &log.with {
             for (mate, at) in with {
                 let back = logs.get(mate).and_then(|mate| mate.with.get(at));
                 let agrees = back.is_some_and(|back| back.contains(&(thread.clone(), *version)));
                 if !agrees && !store.tombstone(mate).is_ok_and(|found| found.is_some()) {
-                    let why = format!("`{thread}` {version} was committed with `{mate}` {at}, which says {back:?}");
+                    let why = format!("`{thread}` {version} was committed with `{mate}` {at}, which has {back:?}");
                     return Err(breach(Kind::Blended, why));
                 }
             }
@@ -258,17 +257,17 @@ fn mates_agree(store: &LocalStore, logs: &BTreeMap<ThreadId, Told>) -> Held {
     Ok(())
 }
 
-fn keys_once(store: &LocalStore, logs: &BTreeMap<ThreadId, Told>) -> Held {
-    for (thread, told) in logs {
+fn keys_once(store: &LocalStore, logs: &BTreeMap<ThreadId, LogSummary>) -> CheckResult {
+    for (thread, log) in logs {
         let mut seen = BTreeSet::new();
-        for (key, version) in &told.keys {
+        for (key, version) in &log.keys {
             if !seen.insert(key) {
-                return Err(breach(Kind::Blended, format!("`{key}` is in `{thread}` twice")));
+                return Err(breach(Kind::Blended, format!("`{key}` occurs twice in `{thread}`")));
             }
             match store.outcome(key) {
                 Ok(Some(found)) if found.version_of(thread) == Some(*version) => {}
                 other => {
-                    let why = format!("`{thread}` has `{key}` at {version}, and the store answers {other:?}");
+                    let why = format!("`{thread}` has `{key}` at {version}, but the store returns {other:?}");
                     return Err(breach(Kind::Blended, why));
                 }
             }
@@ -277,9 +276,9 @@ fn keys_once(store: &LocalStore, logs: &BTreeMap<ThreadId, Told>) -> Held {
     Ok(())
 }
 
-fn ledger_agrees(store: &LocalStore, logs: &BTreeMap<ThreadId, Told>) -> Held {
+fn ledger_agrees(store: &LocalStore, logs: &BTreeMap<ThreadId, LogSummary>) -> CheckResult {
     let mut accounts: BTreeMap<&AccountId, BTreeMap<u64, &Record>> = BTreeMap::new();
-    for record in logs.values().flat_map(|told| &told.records) {
+    for record in logs.values().flat_map(|log| &log.records) {
         let twice = accounts.entry(&record.account).or_default().insert(record.account_version, record);
         if twice.is_some() {
             let why = format!("account `{}` has two postings {}", record.account, record.account_version);
@@ -292,7 +291,7 @@ fn ledger_agrees(store: &LocalStore, logs: &BTreeMap<ThreadId, Told>) -> Held {
         let known = account.as_ref().map(|account| (account.version, account.remaining()));
         if last != known || postings.len() as u64 != known.map_or(0, |(version, _)| version) {
             let why = format!(
-                "account `{id}`: the logs end at {last:?} with {} postings, the ledger says {known:?}",
+                "account `{id}`: the logs end at {last:?} with {} postings, the ledger has {known:?}",
                 postings.len()
             );
             return Err(breach(Kind::Blended, why));
@@ -301,8 +300,8 @@ fn ledger_agrees(store: &LocalStore, logs: &BTreeMap<ThreadId, Told>) -> Held {
     Ok(())
 }
 
-/// Every thread that can take something takes it.
-pub fn goes_on(store: &LocalStore) -> Held {
+/// Checks that every thread accepts a new changeset, unless it was handed off.
+pub fn accepts_appends(store: &LocalStore) -> CheckResult {
     let listed = store.list(&Filter::default(), None, 1000).map_err(or(Kind::Broken, "threads can't be listed"))?;
     for summary in listed.items.into_iter().filter(|summary| summary.manifest.status != Status::Continued) {
         let thread = summary.manifest.thread_id;
@@ -311,7 +310,7 @@ pub fn goes_on(store: &LocalStore) -> Held {
         let part = Part::new(thread.clone(), Expect::Exact(summary.version), next);
         let committed = store.commit(Batch::of(part)).map_err(or(Kind::Stuck, "the next append fails"))?;
         if committed.version_of(&thread) != Some(summary.version + 1) {
-            return Err(breach(Kind::Blended, format!("behind {} came {committed:?}", summary.version)));
+            return Err(breach(Kind::Blended, format!("after {} came {committed:?}", summary.version)));
         }
         let verdict = store.verify(&thread, &mut |_| {}).map_err(or(Kind::Broken, "a log can't be verified"))?;
         if verdict.judgement.unchanged_up_to != Some(summary.version + 1) {

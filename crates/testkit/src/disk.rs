@@ -1,16 +1,16 @@
-//! A disk that loses power: what a trace made durable, and what else may or may not be there.
+//! A simulated disk that loses power: what a trace made durable, and what else may or may not be left.
 //!
-//! The model, on purpose harsher than any file system we know:
+//! The model is deliberately harsher than any known file system:
 //!
-//! - What was there before the trace is durable.
-//! - A write or a cut of a file is durable once that file was synced after it. Until then it may be there, not be there, be
-//!   there in any of its 512-byte sectors, or be there as zeros; and so each by itself, in no order.
-//! - A name (made, removed, renamed, linked) is durable once its folder was synced; a rename counts for the folder it goes to,
-//!   and is there wholly or not at all. Until then each may or may not be there, by itself and in no order. Syncing a file
+//! - Everything before the trace is durable.
+//! - A write or a truncation of a file is durable once that file was synced after it. Until then it may be present, absent,
+//!   present in any of its 512-byte sectors, or present as zeros; each independently and in no order.
+//! - A name (created, removed, renamed, linked) is durable once its folder was synced; a rename belongs to its target folder,
+//!   and happens as a whole or not at all. Until then each may or may not be present, independently and in no order. Syncing a file
 //!   does not make its name durable.
-//! - After a sync that failed, what waited for it may be lost for ever, also if a later sync of the same file succeeds.
+//! - After a failed sync, the pending changes may be lost for ever, even if a later sync of the same file succeeds.
 //!
-//! [`Disk::after`] takes one call at a time; [`Disk::states`] gives what may be left if the power goes right behind it.
+//! [`Disk::after`] applies one call at a time; [`Disk::states`] gives what may be left if the power fails right after it.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -19,9 +19,9 @@ use std::sync::Arc;
 use selvedge_store::conformance::support::SeededIds;
 
 use crate::trace::{Call, Record};
-use crate::tree::{Node, Tree, is_fleeting};
+use crate::tree::{Node, Tree, is_volatile};
 
-/// Sectors are written whole or not at all.
+/// Sectors are written as a whole or not at all.
 const SECTOR: u64 = 512;
 
 /// One change of a file's content.
@@ -31,39 +31,39 @@ enum Change {
     Cut(u64),
 }
 
-/// How sure a change is.
+/// Whether a change is durable.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Surety {
+enum Durability {
     /// Not synced yet.
-    Open,
+    Pending,
     /// Its sync failed.
-    Doomed,
-    /// Synced, but behind one that is not sure.
-    Sure,
+    SyncFailed,
+    /// Synced, but after one that is not durable.
+    Synced,
 }
 
 #[derive(Clone, Debug)]
 enum Object {
-    File { base: Arc<Vec<u8>>, changes: Vec<(Change, Surety)> },
+    File { base: Arc<Vec<u8>>, changes: Vec<(Change, Durability)> },
     Folder { now: BTreeMap<String, usize>, durable: BTreeMap<String, usize> },
 }
 
-/// A change of names that is there wholly or not at all.
+/// A change of names that happens as a whole or not at all.
 #[derive(Clone, Debug)]
-struct Naming {
+struct NameChange {
     /// The folder whose sync makes it durable.
     home: usize,
     changes: Vec<(usize, String, Option<usize>)>,
 }
 
-/// What may become of one unsure change.
+/// What may happen to a change that is not durable.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Fate {
     Kept,
     Dropped,
-    /// Some sectors of it, chosen by this.
+    /// Some of its sectors, chosen by this number.
     Torn(u64),
-    /// As long as it would be, and zeros.
+    /// Its full length, but zeros.
     Zeros,
 }
 
@@ -71,13 +71,13 @@ enum Fate {
 #[derive(Clone, Debug)]
 pub struct Disk {
     objects: Vec<Object>,
-    namings: Vec<Naming>,
+    name_changes: Vec<NameChange>,
 }
 
 impl Disk {
     /// A disk on which everything is durable.
     pub fn of(tree: &Tree) -> Self {
-        let mut disk = Self { objects: vec![folder()], namings: Vec::new() };
+        let mut disk = Self { objects: vec![folder()], name_changes: Vec::new() };
         for (path, node) in &tree.0 {
             let object = match node {
                 Node::Folder => folder(),
@@ -94,9 +94,9 @@ impl Disk {
         disk
     }
 
-    /// What the next call of a trace did.
+    /// Applies the next call of a trace.
     pub fn after(&mut self, record: &Record) {
-        if is_fleeting(&record.path) || is_fleeting(&record.second) {
+        if is_volatile(&record.path) || is_volatile(&record.second) || record.is_look() {
             return;
         }
         match record.call {
@@ -125,24 +125,28 @@ impl Disk {
                 self.name(&record.second, Some(linked), Vec::new());
             }
             Call::Unlink | Call::RemoveFolder => self.name(&record.path, None, Vec::new()),
-            Call::Lock | Call::Open | Call::Ack => {}
+            Call::Lock | Call::Ack => {}
+            // These change nothing.
+            Call::Open | Call::Read | Call::Stat | Call::List | Call::Unlock => {}
         }
     }
 
-    /// How many changes are unsure.
-    pub fn unsure(&self) -> usize {
+    /// The number of changes that are not durable.
+    pub fn pending(&self) -> usize {
         let open = |object: &Object| match object {
-            Object::File { changes, .. } => changes.iter().filter(|(_, surety)| *surety != Surety::Sure).count(),
+            Object::File { changes, .. } => {
+                changes.iter().filter(|(_, durability)| *durability != Durability::Synced).count()
+            }
             Object::Folder { .. } => 0,
         };
-        self.namings.len() + self.objects.iter().map(open).sum::<usize>()
+        self.name_changes.len() + self.objects.iter().map(open).sum::<usize>()
     }
 
-    /// What may be left: every way to keep and drop if there are few, else both ends; and some more by chance, about `most` in all.
+    /// What may be left: all combinations if there are few, otherwise all and none; and some random ones, about `most` in total.
     pub fn states(&self, most: usize, chance: &SeededIds) -> Vec<Tree> {
-        let unsure = self.unsure();
+        let pending = self.pending();
         let mut states = Vec::new();
-        let all = if unsure < 12 { 1_u64 << unsure } else { u64::MAX };
+        let all = if pending < 12 { 1_u64 << pending } else { u64::MAX };
         if all <= most as u64 {
             for choice in 0..all {
                 let fates = |at: usize| if choice >> at & 1 == 1 { Fate::Kept } else { Fate::Dropped };
@@ -152,11 +156,11 @@ impl Disk {
             states.push(self.state(&|_| Fate::Kept));
             states.push(self.state(&|_| Fate::Dropped));
         }
-        if unsure == 0 {
+        if pending == 0 {
             return states;
         }
         while states.len() < most.max(all.min(most as u64) as usize + 2) {
-            let fates = by_chance(unsure, chance);
+            let fates = by_chance(pending, chance);
             states.push(self.state(&|at| fates[at]));
         }
         states
@@ -167,7 +171,7 @@ impl Disk {
         self.objects.len() - 1
     }
 
-    /// The folder and the name of a path, as things are now.
+    /// The folder and the name of a path, in the current state.
     fn place(&self, path: &Path) -> Option<(usize, String)> {
         let above = self.find(path.parent()?)?;
         Some((above, path.file_name()?.to_string_lossy().into_owned()))
@@ -188,14 +192,14 @@ impl Disk {
                 put(now, name, *object);
             }
         }
-        self.namings.push(Naming { home, changes });
+        self.name_changes.push(NameChange { home, changes });
     }
 
     fn change(&mut self, path: &Path, change: Change) {
         if let Some(at) = self.find(path)
             && let Object::File { changes, .. } = &mut self.objects[at]
         {
-            changes.push((change, Surety::Open));
+            changes.push((change, Durability::Pending));
         }
     }
 
@@ -203,10 +207,10 @@ impl Disk {
         let Some(at) = self.find(path) else { return };
         match &mut self.objects[at] {
             Object::File { base, changes } => {
-                for (_, surety) in changes.iter_mut().filter(|(_, surety)| *surety == Surety::Open) {
-                    *surety = if succeeded { Surety::Sure } else { Surety::Doomed };
+                for (_, durability) in changes.iter_mut().filter(|(_, durability)| *durability == Durability::Pending) {
+                    *durability = if succeeded { Durability::Synced } else { Durability::SyncFailed };
                 }
-                let sure = changes.iter().take_while(|(_, surety)| *surety == Surety::Sure).count();
+                let sure = changes.iter().take_while(|(_, durability)| *durability == Durability::Synced).count();
                 if sure > 0 {
                     let content = Arc::make_mut(base);
                     for (change, _) in changes.drain(..sure) {
@@ -216,9 +220,9 @@ impl Disk {
             }
             Object::Folder { .. } if succeeded => {
                 let (done, open): (Vec<_>, Vec<_>) =
-                    std::mem::take(&mut self.namings).into_iter().partition(|naming| naming.home == at);
-                self.namings = open;
-                for (above, name, object) in done.into_iter().flat_map(|naming| naming.changes) {
+                    std::mem::take(&mut self.name_changes).into_iter().partition(|name_change| name_change.home == at);
+                self.name_changes = open;
+                for (above, name, object) in done.into_iter().flat_map(|name_change| name_change.changes) {
                     if let Object::Folder { durable, .. } = &mut self.objects[above] {
                         put(durable, &name, object);
                     }
@@ -228,7 +232,7 @@ impl Disk {
         }
     }
 
-    /// The tree that these fates leave; they are asked for each unsure change in turn.
+    /// The tree that these fates leave; `fates` is called for each change that is not durable.
     fn state(&self, fates: &dyn Fn(usize) -> Fate) -> Tree {
         let mut asked = 0;
         let mut next = || {
@@ -236,11 +240,11 @@ impl Disk {
             fates(asked - 1)
         };
         let mut names: BTreeMap<usize, BTreeMap<String, usize>> = BTreeMap::new();
-        for naming in &self.namings {
+        for name_change in &self.name_changes {
             if next() == Fate::Dropped {
                 continue;
             }
-            for (above, name, object) in &naming.changes {
+            for (above, name, object) in &name_change.changes {
                 put(names.entry(*above).or_insert_with(|| self.durable(*above)), name, *object);
             }
         }
@@ -250,8 +254,8 @@ impl Disk {
                 && !changes.is_empty()
             {
                 let mut content = base.as_ref().clone();
-                for (change, surety) in changes {
-                    let fate = if *surety == Surety::Sure { Fate::Kept } else { next() };
+                for (change, durability) in changes {
+                    let fate = if *durability == Durability::Synced { Fate::Kept } else { next() };
                     apply(&mut content, change, fate);
                 }
                 contents.insert(at, Arc::new(content));
@@ -266,7 +270,7 @@ impl Disk {
                 match &self.objects[object] {
                     Object::Folder { .. } => {
                         tree.0.insert(path.clone(), Node::Folder);
-                        // A folder that a dropped rename left in two places has one content; a circle can't come about.
+                        // A folder that a dropped rename left at two paths has one content; a cycle is not possible.
                         if depth < 32 {
                             folders.push((object, path, depth + 1));
                         }
@@ -300,17 +304,17 @@ fn put(names: &mut BTreeMap<String, usize>, name: &str, object: Option<usize>) {
     }
 }
 
-/// One fate for each unsure change. Some rolls are of one temper, so that the far corners are reached too.
-fn by_chance(unsure: usize, chance: &SeededIds) -> Vec<Fate> {
-    let temper = chance.below(6);
-    let stop = chance.below(unsure as u64 + 1) as usize;
-    (0..unsure)
-        .map(|at| match temper {
-            // In order, up to somewhere, the one in the middle torn.
+/// A fate for each change that is not durable. Some patterns are fixed, so that unlikely combinations are reached too.
+fn by_chance(pending: usize, chance: &SeededIds) -> Vec<Fate> {
+    let pattern = chance.below(6);
+    let stop = chance.below(pending as u64 + 1) as usize;
+    (0..pending)
+        .map(|at| match pattern {
+            // Kept in order up to a point, the change there torn.
             0 if at < stop => Fate::Kept,
             0 if at == stop => Fate::Torn(chance.below(u64::MAX)),
             0 => Fate::Dropped,
-            // All but one; one alone.
+            // All but one; only one.
             1 if at == stop => Fate::Dropped,
             1 => Fate::Kept,
             2 if at == stop => Fate::Kept,
@@ -331,7 +335,7 @@ fn apply(content: &mut Vec<u8>, change: &Change, fate: Fate) {
     match (change, fate) {
         (_, Fate::Dropped) => {}
         (Change::Cut(length), Fate::Kept) => content.resize(*length as usize, 0),
-        // Half of a cut is no cut.
+        // A partial truncation is none.
         (Change::Cut(_), Fate::Torn(_) | Fate::Zeros) => {}
         (Change::Write { offset, data }, Fate::Kept) => write(content, *offset, data),
         (Change::Write { offset, data }, Fate::Zeros) => {
@@ -356,7 +360,8 @@ fn apply(content: &mut Vec<u8>, change: &Change, fate: Fate) {
 }
 
 fn write(content: &mut Vec<u8>, offset: u64, data: &[u8]) {
-    let (start, end) = (offset as usize, offset as usize + data.len());
+    let start = offset as usize;
+    let end = start + data.len();
     if content.len() < end {
         content.resize(end, 0);
     }
@@ -368,8 +373,16 @@ mod tests {
     use super::*;
 
     fn record(call: Call, path: &str, second: &str, data: &[u8]) -> Record {
-        let (path, second) = (path.into(), second.into());
-        Record { call, failed: false, file: 3, count: 0, path, second, offset: 0, data: data.to_vec() }
+        Record {
+            call,
+            failed: false,
+            file: 3,
+            count: 0,
+            path: path.into(),
+            second: second.into(),
+            offset: 0,
+            data: data.to_vec(),
+        }
     }
 
     fn contents(states: &[Tree], path: &str) -> Vec<Option<String>> {
@@ -384,7 +397,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_not_synced_may_be_there_or_not_and_what_was_is_there() {
+    fn unsynced_changes_may_be_absent_and_synced_ones_are_present() {
         let chance = SeededIds::new(1);
         let mut disk = Disk::of(&Tree::default());
         disk.after(&record(Call::Create, "a", "", b""));
@@ -401,7 +414,7 @@ mod tests {
     }
 
     #[test]
-    fn a_rename_is_whole_and_what_a_failed_sync_waited_for_may_be_lost_for_ever() {
+    fn a_rename_is_atomic_and_changes_of_a_failed_sync_may_be_lost_for_ever() {
         let chance = SeededIds::new(1);
         let mut disk = Disk::of(&Tree::default());
         disk.after(&record(Call::Create, "new", "", b""));

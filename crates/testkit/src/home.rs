@@ -1,16 +1,17 @@
-//! A store and its keys in one folder, so that one prefix names everything that a process may change.
+//! A store and its keys in one folder, so that one path prefix covers everything that a process may change.
 //!
 //! ```text
 //! ROOT/
 //! ├── project/   the store, in `.ai`
-//! ├── keys/      who signs, whose signatures count, who took over from whom
-//! └── …          what a scenario needs besides: a backup, a file to import
+//! ├── keys/      the signing key, the trusted keys, the chain of keys
+//! └── …          what else a scenario needs: a backup, a file to import
 //! ```
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use selvedge_log::keychain::Folders;
+use selvedge_log::keychain::rotate::retired;
 use selvedge_log::keys::KeyFolder;
 use selvedge_log::{KeyChain, Signer, Trust};
 use selvedge_model::Clock;
@@ -18,7 +19,7 @@ use selvedge_store::conformance::support::{ScriptedClock, SeededIds};
 use selvedge_store_local::disk::RealDisk;
 use selvedge_store_local::{Access, LocalStore, Options, Rebuild};
 
-use crate::Tried;
+use crate::LabResult;
 
 /// A folder with a store and its keys.
 #[derive(Clone, Debug)]
@@ -29,13 +30,13 @@ pub struct Home {
 }
 
 impl Home {
-    /// What lies in `root`, with chance from `seed`: two who have the same folder at once need two seeds.
+    /// The home in `root`, with random numbers from `seed`: two users of the same folder at once need two seeds.
     pub fn at(root: &Path, seed: u64) -> Self {
         Self { root: root.to_owned(), ids: SeededIds::new(seed), clock: ScriptedClock::default() }
     }
 
-    /// A fresh store and a key, in an empty folder.
-    pub fn make(root: &Path, seed: u64) -> Tried<Self> {
+    /// Creates a new store and a key, in an empty folder.
+    pub fn make(root: &Path, seed: u64) -> LabResult<Self> {
         let home = Self::at(root, seed);
         let signer = KeyFolder::create(&home.keys().signing(), &home.ids)?;
         Trust::add(&home.keys().trusted(), &signer.public(), "Ada", home.clock.now())?;
@@ -44,12 +45,12 @@ impl Home {
         Ok(home)
     }
 
-    /// The folder of everything.
+    /// The folder of the home.
     pub fn root(&self) -> &Path {
         &self.root
     }
 
-    /// The folder that holds `.ai`.
+    /// The folder that contains `.ai`.
     pub fn project(&self) -> PathBuf {
         self.root.join("project")
     }
@@ -64,7 +65,7 @@ impl Home {
         Folders::below(self.root.join("keys"))
     }
 
-    /// Chance.
+    /// The source of random numbers.
     pub fn ids(&self) -> &SeededIds {
         &self.ids
     }
@@ -74,31 +75,35 @@ impl Home {
         &self.clock
     }
 
-    /// Whose signatures count.
-    pub fn trust(&self) -> Tried<Trust> {
+    /// The trusted keys.
+    pub fn trust(&self) -> LabResult<Trust> {
         Ok(Trust::load(&self.keys().trusted())?)
     }
 
-    /// Who signs, with everyone it took over from.
-    pub fn signer(&self) -> Tried<Signer> {
+    /// The signing key, with its predecessors and their seal keys.
+    pub fn signer(&self) -> LabResult<Signer> {
         let signer = KeyFolder::load(&self.keys().signing())?;
         let chain = KeyChain::load(&self.keys().chain(), &self.trust()?)?;
         let before = chain.predecessors(&signer.fingerprint());
-        Ok(signer.succeeding(before))
+        let mut former = Vec::new();
+        for key in &before {
+            former.extend(retired(&self.keys(), key)?.map(|key| key.seal_key()));
+        }
+        Ok(signer.succeeding(before).opening(former))
     }
 
-    /// Opens the store to write.
-    pub fn open(&self) -> Tried<LocalStore> {
+    /// Opens the store for writing.
+    pub fn open(&self) -> LabResult<LocalStore> {
         Ok(LocalStore::open(self.options(Access::ReadWrite)?)?)
     }
 
-    /// Opens the store to read.
-    pub fn read_only(&self) -> Tried<LocalStore> {
+    /// Opens the store for reading.
+    pub fn read_only(&self) -> LabResult<LocalStore> {
         Ok(LocalStore::open(self.options(Access::ReadOnly)?)?)
     }
 
-    /// How the store is opened.
-    pub fn options(&self, access: Access) -> Tried<Options> {
+    /// The options for opening the store.
+    pub fn options(&self, access: Access) -> LabResult<Options> {
         Ok(Options {
             project: self.project(),
             access,
@@ -110,8 +115,8 @@ impl Home {
         })
     }
 
-    /// How the database is rebuilt.
-    pub fn rebuild(&self) -> Tried<Rebuild> {
+    /// The options for rebuilding the database.
+    pub fn rebuild(&self) -> LabResult<Rebuild> {
         Ok(Rebuild {
             project: self.project(),
             trust: self.trust()?,

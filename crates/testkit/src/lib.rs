@@ -1,19 +1,20 @@
-//! The crash laboratory: what Selvedge promises, put to the test where it hurts.
+//! The crash laboratory: tests the promises of Selvedge under crashes, failures and damage.
 //!
 //! In reading order:
 //!
-//! - [`home`]: a store and its keys in one folder. [`fact`]: what somebody was told, and what must therefore be true.
-//! - [`scenario`]: the list of what is done to a store while it is cut. [`check`]: what must hold afterwards.
-//! - [`shim`], [`trace`]: a hand on a real process, and what it saw.
-//! - [`tree`], [`disk`]: files as values, and what may be left of them after a power cut.
-//! - [`run`]: the experiments. [`tally`]: what they came to.
+//! - [`home`]: a store and its keys in one folder. [`fact`]: what a store has acknowledged, and what must therefore be true.
+//! - [`scenario`]: what is done to a store while it is interrupted. [`check`]: what must be true afterwards.
+//! - [`shim`], [`trace`]: injects faults into a real process, and records its system calls.
+//! - [`tree`], [`disk`]: files as values, and what may be left of them after a power failure.
+//! - [`run`]: the experiments. [`tally`]: their results. [`page`]: where those are written down.
 //!
-//! `docs/LABORATORY.md` says what is simulated and what is not.
+//! `docs/LABORATORY.md` describes what is simulated and what is not.
 
 pub mod check;
 pub mod disk;
 pub mod fact;
 pub mod home;
+pub mod page;
 pub mod run;
 pub mod scenario;
 pub mod shim;
@@ -21,8 +22,8 @@ pub mod tally;
 pub mod trace;
 pub mod tree;
 
-/// What goes wrong in the laboratory itself, or in what it tries.
-pub type Trouble = Box<dyn std::error::Error + Send + Sync>;
+/// An error of the laboratory itself, or of what it tests.
+pub type LabError = Box<dyn std::error::Error + Send + Sync>;
 
-/// An attempt.
-pub type Tried<T = ()> = Result<T, Trouble>;
+/// The result of a step.
+pub type LabResult<T = ()> = Result<T, LabError>;

@@ -1,15 +1,15 @@
-//! The experiments. Each takes a plan, and gives a tally in which every broken promise says how it is seen again.
+//! The experiments. Each takes a plan and returns a tally, in which every broken promise has the command that reproduces it.
 
 use std::path::Path;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-use crate::Tried;
-use crate::check::{self, Held};
+use crate::LabResult;
+use crate::check::{self, CheckResult};
 use crate::fact::Fact;
 use crate::home::Home;
 use crate::scenario::Scenario;
-use crate::shim::{Bench, Blow};
+use crate::shim::{Bench, Fault};
 use crate::tally::Tally;
 use crate::trace::Record;
 use crate::tree::Tree;
@@ -21,30 +21,30 @@ pub mod kill;
 pub mod power;
 pub mod shutdown;
 
-/// How much is tried.
+/// The extent of the experiments.
 #[derive(Clone, Debug)]
 pub struct Plan {
     /// The tools.
     pub bench: Bench,
-    /// Where chance begins.
+    /// The seed of the random numbers.
     pub seed: u64,
-    /// Only every so many calls are cut or let fail; 1 is each.
+    /// Only every n-th call is interrupted or fails; 1 means each.
     pub stride: u64,
     /// Only this call.
     pub only: Option<u64>,
-    /// How many states of the disk are looked at behind each call.
+    /// How many disk states are checked after each call.
     pub states: usize,
-    /// Whether the first broken promise is enough.
+    /// Whether to stop at the first broken promise.
     pub first: bool,
 }
 
 impl Plan {
-    /// Whether the n-th call is tried. Where only some are, the seed says which.
+    /// Whether the n-th call is included. If only some are, the seed decides which.
     fn takes(&self, n: u64) -> bool {
         self.only.map_or(n % self.stride == self.seed % self.stride, |only| only == n)
     }
 
-    /// How to see something again.
+    /// The command that reproduces a result.
     fn again(&self, experiment: &str, scenario: &str, n: u64) -> String {
         format!(
             "cargo xtask crash --experiment {experiment} --scenario {scenario} --seed {} --states {} --only {n}",
@@ -53,21 +53,23 @@ impl Plan {
     }
 }
 
-/// A scenario, ready to be run any number of times from the same beginning.
+/// A scenario that can be run any number of times from the same state.
 pub struct Ready {
-    /// Which.
+    /// The scenario.
     pub scenario: &'static Scenario,
-    /// Where it begins.
+    /// The state before it.
     pub before: Tree,
-    /// What it does if nobody disturbs it.
+    /// Its calls when nothing interrupts it.
     pub trace: Vec<Record>,
-    /// Where it began when it was traced.
+    /// The number of its changing calls.
     pub calls: u64,
+    /// The number of its reading calls.
+    pub looks: u64,
 }
 
 impl Ready {
-    /// Prepares a scenario and runs it once undisturbed.
-    pub fn make(plan: &Plan, scenario: &'static Scenario) -> Tried<Self> {
+    /// Prepares a scenario and runs it once without faults.
+    pub fn make(plan: &Plan, scenario: &'static Scenario) -> LabResult<Self> {
         let folder = plan.bench.folder()?;
         let root = folder.path().join("home");
         std::fs::create_dir(&root)?;
@@ -76,25 +78,29 @@ impl Ready {
         let before = Tree::take(&root)?;
         let root = folder.path().join("run");
         before.put(&root)?;
-        let ended = plan.bench.run(&[scenario.name], &root, Blow::None)?;
+        let ended = plan.bench.run(&[scenario.name], &root, Fault::None)?;
         if !ended.status.success() {
-            return Err(format!("`{}` fails undisturbed: {}", scenario.name, ended.said).into());
+            return Err(format!("`{}` fails without faults: {}", scenario.name, ended.said).into());
         }
         if let Err(breach) = judge(scenario, &root, &ended.facts, 3) {
-            return Err(format!("`{}` does not hold undisturbed: {breach}", scenario.name).into());
+            return Err(format!("`{}` breaks a promise without faults: {breach}", scenario.name).into());
         }
-        let calls = ended.trace.iter().map(|record| record.count).max().unwrap_or(0);
-        Ok(Self { scenario, before, trace: ended.trace, calls })
+        let most = |takes: fn(&Record) -> bool| {
+            ended.trace.iter().filter(|record| takes(record)).map(|record| record.count).max().unwrap_or(0)
+        };
+        let calls = most(Record::is_counted);
+        let looks = most(Record::is_look);
+        Ok(Self { scenario, before, trace: ended.trace, calls, looks })
     }
 }
 
-/// Looks at a home after a cut.
-fn judge(scenario: &Scenario, root: &Path, facts: &[Fact], seed: u64) -> Held {
+/// Checks a home after an interruption.
+fn judge(scenario: &Scenario, root: &Path, facts: &[Fact], seed: u64) -> CheckResult {
     check::after_cut(&Home::at(root, seed), scenario, facts)
 }
 
-/// Does `work` to every item on as many threads as there are cores, and joins what they came to.
-pub fn spread<T: Sync>(plan: &Plan, items: &[T], work: impl Fn(&T) -> Tried<Tally> + Sync) -> Tried<Tally> {
+/// Applies `work` to every item on as many threads as there are cores, and joins the tallies.
+pub fn spread<T: Sync>(plan: &Plan, items: &[T], work: impl Fn(&T) -> LabResult<Tally> + Sync) -> LabResult<Tally> {
     let next = AtomicUsize::new(0);
     let tally = Mutex::new(Ok(Tally::default()));
     let workers = std::thread::available_parallelism().map_or(2, usize::from).min(items.len().max(1));

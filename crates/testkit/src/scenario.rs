@@ -1,73 +1,81 @@
-//! The list of what is done to a store while it is cut.
+//! The scenarios: what is done to a store while it is interrupted.
 //!
-//! A scenario prepares a home, acts on it in a child process, and may look at more than [`crate::check`] looks at anyway. Acting
-//! again after any cut must come to the same end: that is what commit keys are for. To add one: write `prepare` and `act`
+//! A scenario prepares a home, acts on it in a child process, and may check more than [`crate::check`] does. Acting
+//! again after any interruption must have the same result: that is what commit keys are for. To add one: write `prepare` and `act`
 //! below, and a line in [`ALL`].
 
 use selvedge_store_local::LocalStore;
 
-use crate::Tried;
-use crate::check::Held;
-use crate::fact::{Fact, Teller};
+use crate::LabResult;
+use crate::check::CheckResult;
+use crate::fact::{Fact, FactRecorder};
 use crate::home::Home;
 
-mod appending;
-mod keeping;
-mod orchestrating;
-mod running;
-mod spending;
-mod witnessed;
+mod accounts;
+mod appends;
+mod coordination;
+mod maintenance;
+mod recording_store;
+mod runs;
 
-/// Something that is done to a store.
+/// One scenario.
 pub struct Scenario {
-    /// What it is called.
+    /// Its name.
     pub name: &'static str,
-    /// Makes the home it begins with; the store is left without an owner.
-    pub prepare: fn(&Home) -> Tried,
-    /// Does it, and tells what the store told.
-    pub act: fn(&Home, &mut Teller) -> Tried,
-    /// What must hold besides.
-    pub check: fn(&Home, &LocalStore, &[Fact]) -> Held,
-    /// Whether a store that was cut may need it done again before all is as it must be.
+    /// Creates its initial home; no process has the store open afterwards.
+    pub prepare: fn(&Home) -> LabResult,
+    /// Executes it, and records what the store acknowledges.
+    pub act: fn(&Home, &mut FactRecorder) -> LabResult,
+    /// Additional checks.
+    pub check: fn(&Home, &LocalStore, &[Fact]) -> CheckResult,
+    /// Whether the checks may only succeed after it was executed again.
     pub unsettled: bool,
 }
 
-fn nothing(_: &Home, _: &LocalStore, _: &[Fact]) -> Held {
+fn nothing(_: &Home, _: &LocalStore, _: &[Fact]) -> CheckResult {
     Ok(())
 }
 
-const fn plain(name: &'static str, prepare: fn(&Home) -> Tried, act: fn(&Home, &mut Teller) -> Tried) -> Scenario {
+const fn plain(
+    name: &'static str,
+    prepare: fn(&Home) -> LabResult,
+    act: fn(&Home, &mut FactRecorder) -> LabResult,
+) -> Scenario {
     Scenario { name, prepare, act, check: nothing, unsettled: false }
 }
 
-/// Every scenario.
+/// All scenarios.
 pub static ALL: &[Scenario] = &[
-    plain("create", appending::empty, appending::create),
-    plain("append", appending::two_threads, appending::append),
-    plain("batch", appending::two_threads, appending::batch),
-    Scenario { check: spending::requests_agree, ..plain("posting", spending::account, spending::post) },
-    plain("drain", appending::undrained, appending::drain),
-    plain("sync", appending::two_threads, appending::sync),
-    plain("lease", appending::two_threads, appending::lease),
-    Scenario { check: keeping::buried, ..plain("delete", appending::two_threads, keeping::delete) },
-    Scenario { check: keeping::title_shown, ..plain("manifest", appending::two_threads, keeping::rename) },
-    plain("blob", appending::two_threads, keeping::blob),
-    Scenario { unsettled: true, ..plain("rotation", appending::two_threads, keeping::rotate) },
-    Scenario { unsettled: true, check: keeping::quarantined, ..plain("repair", keeping::damaged, keeping::repair) },
-    plain("import", keeping::with_file, keeping::import),
-    Scenario { unsettled: true, ..plain("reindex", spending::account, keeping::reindex) },
-    plain("backup", appending::undrained, keeping::backup),
-    Scenario { check: running::paid_once, ..plain("run", running::unpaid, running::run) },
-    Scenario { check: running::conserved, ..plain("priced", running::unpaid, running::run_priced) },
-    Scenario { check: running::saved, ..plain("snapshot", running::unpaid, running::run_saving) },
-    Scenario { check: orchestrating::whole, ..plain("approve", running::unpaid, orchestrating::approve) },
-    Scenario { check: orchestrating::whole, ..plain("over", running::unpaid, orchestrating::hand_over) },
-    Scenario { check: orchestrating::raised, ..plain("spawn", running::unpaid, orchestrating::spawn) },
-    Scenario { check: orchestrating::raised, ..plain("detach", running::unpaid, orchestrating::detach) },
-    Scenario { check: spending::chain_agrees, ..plain("handoff", appending::two_threads, spending::handoff) },
+    plain("create", appends::empty, appends::create),
+    plain("append", appends::two_threads, appends::append),
+    plain("batch", appends::two_threads, appends::batch),
+    Scenario { check: accounts::requests_agree, ..plain("posting", accounts::account, accounts::post) },
+    plain("drain", appends::undrained, appends::drain),
+    plain("sync", appends::two_threads, appends::sync),
+    plain("lease", appends::two_threads, appends::lease),
+    Scenario { check: maintenance::buried, ..plain("delete", appends::two_threads, maintenance::delete) },
+    Scenario { check: maintenance::title_shown, ..plain("manifest", appends::two_threads, maintenance::rename) },
+    plain("blob", appends::two_threads, maintenance::blob),
+    Scenario { unsettled: true, ..plain("rotation", appends::two_threads, maintenance::rotate) },
+    Scenario {
+        unsettled: true,
+        check: maintenance::quarantined,
+        ..plain("repair", maintenance::damaged, maintenance::repair)
+    },
+    plain("import", maintenance::with_file, maintenance::import),
+    Scenario { unsettled: true, ..plain("reindex", accounts::account, maintenance::reindex) },
+    plain("backup", appends::undrained, maintenance::backup),
+    Scenario { check: runs::paid_once, ..plain("run", runs::unpaid, runs::run) },
+    Scenario { check: runs::conserved, ..plain("priced", runs::unpaid, runs::run_priced) },
+    Scenario { check: runs::saved, ..plain("snapshot", runs::unpaid, runs::run_saving) },
+    Scenario { check: coordination::whole, ..plain("approve", runs::unpaid, coordination::approve) },
+    Scenario { check: coordination::whole, ..plain("over", runs::unpaid, coordination::hand_over) },
+    Scenario { check: coordination::raised, ..plain("spawn", runs::unpaid, coordination::spawn) },
+    Scenario { check: coordination::raised, ..plain("detach", runs::unpaid, coordination::detach) },
+    Scenario { check: accounts::chain_agrees, ..plain("handoff", appends::two_threads, accounts::handoff) },
 ];
 
-/// The scenario of this name.
-pub fn named(name: &str) -> Tried<&'static Scenario> {
+/// The scenario with this name.
+pub fn named(name: &str) -> LabResult<&'static Scenario> {
     ALL.iter().find(|scenario| scenario.name == name).ok_or_else(|| format!("there is no scenario `{name}`").into())
 }

@@ -1,4 +1,4 @@
-//! A hand on a real process: the C shim, and the children it is loaded into.
+//! Fault injection into a real process: the C shim, and the children it is loaded into.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -7,80 +7,109 @@ use std::time::{Duration, Instant};
 
 use crate::fact::{self, Fact};
 use crate::trace::{self, Record};
-use crate::{Tried, Trouble};
+use crate::{LabError, LabResult};
 
 const SOURCE: &str = include_str!("../shim/shim.c");
 
-/// How long a child may take; one that takes longer hangs.
-const PATIENCE: Duration = Duration::from_secs(30);
+/// The timeout of a child.
+const TIMEOUT: Duration = Duration::from_secs(30);
 
-/// What is done to a child at its n-th call.
+/// A fault that is injected into a child at its n-th call.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Blow {
-    /// Nothing; what it does is only written down.
+pub enum Fault {
+    /// None; its calls are only recorded.
     None,
     /// It dies before the call.
     Before(u64),
     /// It dies after the call.
     After(u64),
-    /// It dies when half the bytes are written.
+    /// It dies after half the bytes are written.
     Half(u64),
     /// The call fails once.
     Fail(u64, i32),
-    /// The call fails, and all that write after it.
+    /// The call fails, and so do all later changing calls.
     FailOn(u64, i32),
-    /// Only half the bytes are written, and the call says so.
+    /// Only half the bytes are written, and the call reports that.
     Short(u64),
+    /// The n-th reading call fails once.
+    FailLook(u64, i32),
+    /// It fails, and so do all later reading calls.
+    FailLooks(u64, i32),
+    /// The n-th reading call, a read, returns half of what was requested.
+    ShortLook(u64),
     /// The file system loses its power before the call.
     Shutdown(u64),
 }
 
-/// What became of a child.
+impl Fault {
+    /// The error that the call returns.
+    pub fn error(self) -> Option<i32> {
+        match self {
+            Self::Fail(_, error) | Self::FailOn(_, error) | Self::FailLook(_, error) | Self::FailLooks(_, error) => {
+                Some(error)
+            }
+            _ => None,
+        }
+    }
+
+    /// Whether it affects only one call.
+    pub fn is_once(self) -> bool {
+        !matches!(self, Self::FailOn(..) | Self::FailLooks(..))
+    }
+
+    /// Whether it should go unnoticed: the call did nothing yet, or part of its work, and must be retried.
+    pub fn must_be_retried(self) -> bool {
+        let is_interruption = self.error() == Some(rustix::io::Errno::INTR.raw_os_error());
+        is_interruption || matches!(self, Self::Short(_) | Self::ShortLook(_))
+    }
+}
+
+/// The result of a child.
 #[derive(Debug)]
 pub struct Ended {
-    /// How it ended.
+    /// Its exit status.
     pub status: ExitStatus,
-    /// Whether it did not end by itself.
+    /// Whether it timed out.
     pub hung: bool,
-    /// What it said on its way.
+    /// Its standard error output.
     pub said: String,
-    /// What it was told by the store.
+    /// The facts that it recorded.
     pub facts: Vec<Fact>,
-    /// What it did.
+    /// Its calls.
     pub trace: Vec<Record>,
 }
 
-/// The tools: the shim and the program that children run.
+/// The tools: the shim, and the program of the children.
 #[derive(Clone, Debug)]
 pub struct Bench {
     shim: PathBuf,
     program: PathBuf,
-    /// Where homes are made; in memory if the machine has such a place.
+    /// Where homes are created; in memory if possible.
     pub room: PathBuf,
 }
 
 impl Bench {
-    /// Compiles the shim if need be. `program` is the laboratory's own binary.
-    pub fn set_up(program: &Path) -> Tried<Self> {
-        let folder = program.parent().ok_or("the program lies nowhere")?;
+    /// Compiles the shim if needed. `program` is the laboratory's own binary.
+    pub fn set_up(program: &Path) -> LabResult<Self> {
+        let folder = program.parent().ok_or("the program has no folder")?;
         let shim = compile("shim", SOURCE, &["-fPIC", "-shared"], folder, "so")?;
         let memory = Path::new("/dev/shm");
         let room = if memory.is_dir() { memory.to_owned() } else { std::env::temp_dir() };
         Ok(Self { shim, program: program.to_owned(), room })
     }
 
-    /// An empty folder that goes when it is dropped.
-    pub fn folder(&self) -> Tried<tempfile::TempDir> {
+    /// An empty folder that is deleted when dropped.
+    pub fn folder(&self) -> LabResult<tempfile::TempDir> {
         Ok(tempfile::Builder::new().prefix("selvedge-lab-").tempdir_in(&self.room)?)
     }
 
-    /// The laboratory's own binary, for children without a shim.
+    /// The laboratory's own binary, for children without the shim.
     pub fn program(&self) -> &Path {
         &self.program
     }
 
-    /// The command of a child with the shim in it.
-    pub fn child(&self, words: &[&str], root: &Path, aside: &Path, blow: Blow) -> Command {
+    /// The command of a child with the shim loaded.
+    pub fn child(&self, words: &[&str], root: &Path, aside: &Path, fault: Fault) -> Command {
         let mut command = Command::new(&self.program);
         command.arg("child").args(words).arg("--root").arg(root).arg("--acks").arg(aside.join("acks"));
         command
@@ -91,29 +120,34 @@ impl Bench {
             .stdin(Stdio::null())
             .stdout(Stdio::null())
             .stderr(Stdio::piped());
-        let (mode, at) = match blow {
-            Blow::None => return command,
-            Blow::Before(at) => ("before", at),
-            Blow::After(at) => ("after", at),
-            Blow::Half(at) => ("half", at),
-            Blow::Fail(at, _) | Blow::FailOn(at, _) => ("error", at),
-            Blow::Short(at) => ("short", at),
-            Blow::Shutdown(at) => ("shutdown", at),
+        let (mode, at) = match fault {
+            Fault::None => return command,
+            Fault::Before(at) => ("before", at),
+            Fault::After(at) => ("after", at),
+            Fault::Half(at) => ("half", at),
+            Fault::Fail(at, _) | Fault::FailOn(at, _) | Fault::FailLook(at, _) | Fault::FailLooks(at, _) => {
+                ("error", at)
+            }
+            Fault::Short(at) | Fault::ShortLook(at) => ("short", at),
+            Fault::Shutdown(at) => ("shutdown", at),
         };
         command.env("SELVEDGE_LAB_MODE", mode).env("SELVEDGE_LAB_AT", at.to_string());
-        if let Blow::Fail(_, error) | Blow::FailOn(_, error) = blow {
+        if let Some(error) = fault.error() {
             command.env("SELVEDGE_LAB_ERRNO", error.to_string());
         }
-        if matches!(blow, Blow::FailOn(..)) {
+        if !fault.is_once() {
             command.env("SELVEDGE_LAB_STICKY", "1");
+        }
+        if matches!(fault, Fault::FailLook(..) | Fault::FailLooks(..) | Fault::ShortLook(_)) {
+            command.env("SELVEDGE_LAB_LOOKS", "1");
         }
         command
     }
 
     /// Runs a child to its end.
-    pub fn run(&self, words: &[&str], root: &Path, blow: Blow) -> Tried<Ended> {
+    pub fn run(&self, words: &[&str], root: &Path, fault: Fault) -> LabResult<Ended> {
         let aside = self.folder()?;
-        let mut child = self.child(words, root, aside.path(), blow).spawn()?;
+        let mut child = self.child(words, root, aside.path(), fault).spawn()?;
         let (status, hung) = wait(&mut child)?;
         let mut said = String::new();
         if let Some(mut out) = child.stderr.take() {
@@ -125,14 +159,14 @@ impl Bench {
     }
 }
 
-fn wait(child: &mut Child) -> Tried<(ExitStatus, bool)> {
+fn wait(child: &mut Child) -> LabResult<(ExitStatus, bool)> {
     let began = Instant::now();
     let mut pause = Duration::from_micros(500);
     loop {
         if let Some(status) = child.try_wait()? {
             return Ok((status, false));
         }
-        if began.elapsed() > PATIENCE {
+        if began.elapsed() > TIMEOUT {
             child.kill()?;
             return Ok((child.wait()?, true));
         }
@@ -141,24 +175,25 @@ fn wait(child: &mut Child) -> Tried<(ExitStatus, bool)> {
     }
 }
 
-/// Compiles a piece of C with the machine's own compiler, once for each text of it.
-pub fn compile(name: &str, source: &str, flags: &[&str], folder: &Path, end: &str) -> Tried<PathBuf> {
+/// Compiles C source with the system's compiler, once for each version of the source.
+pub fn compile(name: &str, source: &str, flags: &[&str], folder: &Path, end: &str) -> LabResult<PathBuf> {
     let digest = selvedge_log::hash::sha256(source.as_bytes());
     let target = folder.join(format!("selvedge-{name}-{}.{end}", digest.short()));
     if target.exists() {
         return Ok(target);
     }
     let aside = tempfile::tempdir_in(folder)?;
-    let (text, made) = (aside.path().join(format!("{name}.c")), aside.path().join(name));
+    let text = aside.path().join(format!("{name}.c"));
+    let made = aside.path().join(name);
     fs::write(&text, source)?;
     let compiler = std::env::var_os("CC").unwrap_or_else(|| "cc".into());
     let mut command = Command::new(&compiler);
     let output = command.args(["-O1", "-Wall"]).args(flags).arg("-o").arg(&made).arg(&text).arg("-ldl").output();
-    let output = output.map_err(|error| -> Trouble { format!("the C compiler can't be started: {error}").into() })?;
+    let output = output.map_err(|error| -> LabError { format!("the C compiler can't be started: {error}").into() })?;
     if !output.status.success() {
         return Err(format!("{name}.c does not compile: {}", String::from_utf8_lossy(&output.stderr)).into());
     }
-    // Of several who compile at once the last one wins, and all have made the same.
+    // If several processes compile at once, the last one wins; all have the same result.
     fs::rename(&made, &target)?;
     Ok(target)
 }

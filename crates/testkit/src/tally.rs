@@ -1,27 +1,27 @@
-//! What experiments came to.
+//! Results of experiments.
 
 use std::collections::BTreeMap;
 use std::fmt;
 
 use crate::check::{Breach, Kind};
 
-/// What one kind of experiment on one scenario came to.
+/// The result of one experiment on one scenario.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Count {
-    /// States that were looked at.
+    /// The number of checked states.
     pub states: u64,
-    /// Broken promises.
+    /// The number of broken promises.
     pub breaches: u64,
 }
 
-/// What experiments came to.
+/// The results of experiments.
 #[derive(Clone, Debug, Default)]
 pub struct Tally {
-    /// By experiment and scenario.
+    /// The counts, by experiment and scenario.
     pub counts: BTreeMap<(&'static str, String), Count>,
-    /// Each broken promise, and how to see it again.
+    /// Each broken promise, and the command that reproduces it.
     pub breaches: Vec<(String, Breach)>,
-    /// What was not done, and why.
+    /// What was skipped, and why.
     pub skipped: Vec<String>,
 }
 
@@ -42,7 +42,7 @@ impl Tally {
         }
     }
 
-    /// Takes another's counts in.
+    /// Adds the results of another tally.
     pub fn join(&mut self, other: Self) {
         for (key, count) in other.counts {
             let ours = self.counts.entry(key).or_default();
@@ -53,7 +53,7 @@ impl Tally {
         self.skipped.extend(other.skipped);
     }
 
-    /// All states.
+    /// The total number of states.
     pub fn states(&self) -> u64 {
         self.counts.values().map(|count| count.states).sum()
     }
@@ -70,7 +70,7 @@ impl fmt::Display for Tally {
             let mark = if count.breaches > 0 { format!("  {} BROKEN", count.breaches) } else { String::new() };
             writeln!(f, "{experiment:<10} {scenario:<12} {:>7} states{mark}", count.states)?;
         }
-        for (again, breach) in self.breaches.iter().take(20) {
+        for (again, breach) in self.breaches.iter().take(60) {
             writeln!(f, "\n{breach}\n  again: {again}")?;
         }
         for skipped in &self.skipped {

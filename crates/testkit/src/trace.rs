@@ -1,82 +1,97 @@
-//! What the shim saw, call by call, in the order in which things happened.
+//! The calls that the shim recorded, in order.
 
 use std::path::{Path, PathBuf};
 
-use crate::Tried;
+use crate::LabResult;
 
-/// What a call does.
+/// The kind of a call.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Call {
-    /// Makes a file.
+    /// Creates a file.
     Create,
     /// Writes bytes.
     Write,
     /// Makes a file or the names of a folder durable.
     Sync,
-    /// Cuts a file off.
+    /// Truncates a file.
     Cut,
-    /// Gives a file or folder another name.
+    /// Renames a file or folder.
     Rename,
     /// Removes a name.
     Unlink,
-    /// Makes a folder.
+    /// Creates a folder.
     MakeFolder,
     /// Removes a folder.
     RemoveFolder,
-    /// Gives a file a second name.
+    /// Creates a second name of a file.
     Link,
-    /// Asks for a lock.
+    /// Acquires a lock.
     Lock,
-    /// Opens a file that is there; not counted.
+    /// Opens an existing file; a reading call.
     Open,
-    /// The process told somebody something; not counted.
+    /// Reads bytes; a reading call.
+    Read,
+    /// Queries the existence or length of a file; a reading call.
+    Stat,
+    /// Opens or reads a folder; a reading call.
+    List,
+    /// Releases a lock; counted as a reading call.
+    Unlock,
+    /// The process recorded an acknowledged fact; not counted.
     Ack,
 }
 
 /// One call.
 #[derive(Clone, Debug)]
 pub struct Record {
-    /// What it does.
+    /// Its kind.
     pub call: Call,
     /// Whether it failed.
     pub failed: bool,
     /// The open file, if there is one.
     pub file: i32,
-    /// How many calls had been counted, this one included.
+    /// The number of calls of its sort (changing or reading) so far, including this one.
     pub count: u64,
-    /// What it is about, below the root.
+    /// Its path, relative to the root.
     pub path: PathBuf,
-    /// The other name.
+    /// The other path of a rename or link.
     pub second: PathBuf,
-    /// Where bytes were written, or where the file was cut.
+    /// The position of a write, or the length after a truncation.
     pub offset: u64,
-    /// The bytes.
+    /// The written bytes.
     pub data: Vec<u8>,
 }
 
 impl Record {
-    /// Whether it is one of those that can be cut or let fail.
+    /// Whether it changes something or acquires a lock: such a call can be interrupted or fail.
     pub fn is_counted(&self) -> bool {
-        !matches!(self.call, Call::Open | Call::Ack)
+        self.call != Call::Ack && !self.is_look()
+    }
+
+    /// Whether it only reads: it can fail, but an interruption there is no different from one before.
+    pub fn is_look(&self) -> bool {
+        matches!(self.call, Call::Open | Call::Read | Call::Stat | Call::List | Call::Unlock)
     }
 }
 
 const HEADER: usize = 40;
 
-/// Reads a trace; paths come out relative to `root`.
-pub fn read(path: &Path, root: &Path) -> Tried<Vec<Record>> {
+/// Reads a trace; its paths are made relative to `root`.
+pub fn read(path: &Path, root: &Path) -> LabResult<Vec<Record>> {
     let bytes = std::fs::read(path)?;
     let mut records = Vec::new();
     let mut rest = &bytes[..];
     while rest.len() >= HEADER {
         let number = |at: usize| u64::from_le_bytes(std::array::from_fn(|index| rest[at + index]));
         let small = |at: usize| u16::from_le_bytes([rest[at], rest[at + 1]]) as usize;
-        let (total, low) = (number(0) as u32 as usize, small(6));
+        let total = number(0) as u32 as usize;
+        let low = small(6);
         if total < HEADER || total > rest.len() {
             break;
         }
         let second = small(8);
-        let (names, data) = (HEADER, HEADER + low + second);
+        let names = HEADER;
+        let data = HEADER + low + second;
         let below = |from: usize, length: usize| {
             let text = String::from_utf8_lossy(&rest[from..from + length]).into_owned();
             Path::new(&text).strip_prefix(root).map_or_else(|_| PathBuf::from(&text), Path::to_owned)
@@ -96,7 +111,7 @@ pub fn read(path: &Path, root: &Path) -> Tried<Vec<Record>> {
     Ok(records)
 }
 
-fn call(letter: u8) -> Tried<Call> {
+fn call(letter: u8) -> LabResult<Call> {
     Ok(match letter {
         b'c' => Call::Create,
         b'w' => Call::Write,
@@ -109,7 +124,11 @@ fn call(letter: u8) -> Tried<Call> {
         b'l' => Call::Link,
         b'k' => Call::Lock,
         b'o' => Call::Open,
+        b'R' => Call::Read,
+        b'S' => Call::Stat,
+        b'L' => Call::List,
+        b'U' => Call::Unlock,
         b'a' => Call::Ack,
-        other => return Err(format!("the trace has a call `{}` that nobody knows", other as char).into()),
+        other => return Err(format!("the trace has an unknown call `{}`", other as char).into()),
     })
 }

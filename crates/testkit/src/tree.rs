@@ -1,4 +1,4 @@
-//! Files and folders as values: taken from a disk, put on a disk.
+//! Files and folders as values: read from a disk, and written to one.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -6,9 +6,9 @@ use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use crate::Tried;
+use crate::LabResult;
 
-/// Something with a name.
+/// A file or a folder.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub enum Node {
     /// A folder.
@@ -17,13 +17,13 @@ pub enum Node {
     File(Arc<Vec<u8>>),
 }
 
-/// Everything below a folder, parents before what is in them.
+/// Everything below a folder, parents before their children.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
 pub struct Tree(pub BTreeMap<PathBuf, Node>);
 
 impl Tree {
-    /// Takes everything below `root`, except what no power cut leaves.
-    pub fn take(root: &Path) -> Tried<Self> {
+    /// Reads everything below `root`, except what no power failure leaves.
+    pub fn take(root: &Path) -> LabResult<Self> {
         let mut tree = Self::default();
         let mut folders = vec![PathBuf::new()];
         while let Some(folder) = folders.pop() {
@@ -33,7 +33,7 @@ impl Tree {
                 if entry.file_type()?.is_dir() {
                     folders.push(path.clone());
                     tree.0.insert(path, Node::Folder);
-                } else if !is_fleeting(&path) {
+                } else if !is_volatile(&path) {
                     let bytes = fs::read(entry.path())?;
                     tree.0.insert(path, Node::File(Arc::new(bytes)));
                 }
@@ -42,8 +42,8 @@ impl Tree {
         Ok(tree)
     }
 
-    /// Puts everything below `root`, which is made and must not exist.
-    pub fn put(&self, root: &Path) -> Tried {
+    /// Writes everything below `root`, which is created and must not exist.
+    pub fn put(&self, root: &Path) -> LabResult {
         let mut builder = fs::DirBuilder::new();
         builder.mode(0o700).create(root)?;
         for (path, node) in &self.0 {
@@ -60,7 +60,7 @@ impl Tree {
     }
 }
 
-/// SQLite's index of its write-ahead log is memory with a name; it is made anew by whoever opens the database first.
-pub fn is_fleeting(path: &Path) -> bool {
+/// Whether a file is SQLite's shared-memory index, which the first process that opens the database creates anew.
+pub fn is_volatile(path: &Path) -> bool {
     path.to_string_lossy().ends_with("-shm")
 }

@@ -1,12 +1,12 @@
 //! Programs of the user, declared as tools.
 //!
 //! - The program is started directly, never by a shell: every argument is one element, whatever a model puts into it.
-//! - It sees the variables that its definition names, as far as they were handed in, and `SELVEDGE_CALL_KEY` (the same whenever this call is made
-//!   again), `SELVEDGE_CALL`, `SELVEDGE_THREAD`, `SELVEDGE_RUN`. Nothing else of the environment.
-//! - An exit status is the program's own word and becomes an answer, good (0) or an error. If it was ended by the time limit or by a signal,
-//!   nobody knows what it did: of an `at_most_once` tool the outcome is lost then, of others it is an error.
-//! - `reconcile` is a second command that is asked what became of a call. It exits with 0 and prints `{"done": true, "result": …}`,
-//!   `{"done": true, "error": "…"}`, `{"done": false}` or `{"done": null}`. Anything else means that it does not know.
+//! - It gets the environment variables that its definition names, if they were passed in, and `SELVEDGE_CALL_KEY` (the same for every
+//!   dispatch of this call), `SELVEDGE_CALL`, `SELVEDGE_THREAD`, `SELVEDGE_RUN`. Nothing else.
+//! - An exit status is the program's own answer and becomes the result: success (0) or an error. If the program was ended by the time limit
+//!   or by a signal, its effect is unknown: the outcome of an `at_most_once` tool is lost then; for any other tool it is an error.
+//! - `reconcile` is a second command that reports the outcome of a call. It exits with 0 and prints `{"done": true, "result": …}`,
+//!   `{"done": true, "error": "…"}`, `{"done": false}` or `{"done": null}`. Anything else means that the outcome is unknown.
 
 mod answer;
 mod argv;
@@ -26,12 +26,12 @@ use crate::ready;
 use crate::schema::Schema;
 use argv::Argv;
 
-/// What is around a command: handed in, because nothing here looks for itself.
+/// The surroundings of a command: passed in, because nothing here reads them itself.
 #[derive(Clone, Debug)]
 pub struct Surroundings {
     /// The project's folder.
     pub root: PathBuf,
-    /// The environment; commands see of it what their definitions name. Its `PATH` is where programs are looked for.
+    /// The environment; commands get the variables that their definitions name. Programs are searched for in its `PATH`.
     pub environment: BTreeMap<String, String>,
 }
 
@@ -51,13 +51,13 @@ pub struct CommandTool {
     path: String,
 }
 
-/// A year; nobody waits longer.
+/// A year: the longest time limit.
 const TIMEOUT_SECONDS_MOST: u64 = 366 * 24 * 60 * 60;
-/// How much of an output is kept at most; more would be told to nobody anyway.
+/// The most bytes of an output that are kept.
 const OUTPUT_BYTES_MOST: u64 = 64 * 1024 * 1024;
 
 impl CommandTool {
-    /// Checks a definition. The program itself is looked for when it is called.
+    /// Checks a definition. The program itself is searched for when it is called.
     pub fn new(command: CommandSpec, around: &Surroundings) -> Result<Self, InvalidTool> {
         let invalid = |why: String| InvalidTool::new(&command.name, why);
         check_name(&command.name).map_err(invalid)?;
@@ -115,15 +115,15 @@ impl CommandTool {
         })
     }
 
-    /// Where the program is started, with every link on the way followed: it must lie inside the project then.
+    /// The folder in which the program is started, with every link followed: it must be inside the project.
     fn working_folder(&self) -> Result<PathBuf, String> {
         let shown = self.folder.display();
         let real = self.folder.canonicalize().ok().filter(|folder| folder.is_dir());
         let real = real.ok_or_else(|| format!("its working folder `{shown}` does not exist"))?;
-        match self.root.canonicalize().is_ok_and(|root| real.starts_with(root)) {
-            true => Ok(real),
-            false => Err(format!("its working folder `{shown}` lies outside the project")),
+        if !self.root.canonicalize().is_ok_and(|root| real.starts_with(root)) {
+            return Err(format!("its working folder `{shown}` lies outside the project"));
         }
+        Ok(real)
     }
 
     fn gated(&self, argv: &Argv, call: &Call, leashed: bool) -> Result<Gated, ToolError> {
@@ -174,13 +174,13 @@ impl Started for StartedCommand {
 
 fn check_name(name: &str) -> Result<(), String> {
     let is_word = |byte: u8| byte.is_ascii_alphanumeric() || matches!(byte, b'_' | b'-');
-    match !name.is_empty() && name.len() <= 64 && name.bytes().all(is_word) {
-        true => Ok(()),
-        false => Err("its name must be 1 to 64 of a-z, A-Z, 0-9, `_` and `-`".to_owned()),
+    if name.is_empty() || name.len() > 64 || !name.bytes().all(is_word) {
+        return Err("its name must be 1 to 64 of a-z, A-Z, 0-9, `_` and `-`".to_owned());
     }
+    Ok(())
 }
 
-/// Picks the named variables out of the environment; one that is not there is not there for the command either.
+/// The named variables of the environment; one that is not set is left out.
 fn allowed(names: &[String], environment: &BTreeMap<String, String>) -> Result<Vec<(String, String)>, String> {
     for name in names {
         if name.is_empty() || name.contains(['=', '\0']) || name.starts_with("SELVEDGE_") {

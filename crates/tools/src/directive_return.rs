@@ -1,8 +1,8 @@
-//! `directive_return`: an agent gives back what its directive asked for.
+//! `directive_return`: an agent returns the outputs of its directive.
 //!
-//! - What is accepted has every required output, none that was not declared, and each of its declared type.
-//! - What is accepted stands in the answer as `{"outputs": {…}}`; recording it and ending the run is the engine's.
-//! - What is not is an error that names all that is wrong, so that the model can mend it at once.
+//! - Accepted outputs have every required output, none that was not declared, and each of its declared type.
+//! - Accepted outputs are in the result as `{"outputs": {…}}`; the engine records them and ends the run.
+//! - Otherwise the result is an error that names all flaws, so that the model can correct them at once.
 
 use selvedge_model::event::EffectClass;
 use selvedge_model::tool::{Reconciled, Risk, Started, ToolKind};
@@ -20,11 +20,11 @@ pub const NAME: &str = "directive_return";
 pub struct DeclaredOutput {
     /// Its name.
     pub name: String,
-    /// What it is.
+    /// Its description.
     pub description: String,
     /// Its JSON type, such as `string`; absent means any.
     pub json_type: Option<String>,
-    /// Whether the directive is not done without it.
+    /// Whether the directive is incomplete without it.
     pub required: bool,
 }
 
@@ -61,12 +61,12 @@ impl DirectiveReturn {
         let required: Vec<_> = outputs.iter().filter(|output| output.required).map(|output| &output.name).collect();
         let schema =
             json!({"type": "object", "properties": properties, "required": required, "additionalProperties": false});
-        let description = "Gives back the results that the directive asks for. Call it once, when everything is done.";
+        let description = "Returns the outputs that the directive asks for. Call it once, when everything is done.";
         let spec = ready::spec(NAME, description, schema, EffectClass::Idempotent, Risk::Safe);
         Ok(Self { spec, outputs })
     }
 
-    /// What is wrong with the arguments.
+    /// The flaws of the arguments.
     fn flaws(&self, arguments: &Map<String, Value>) -> Vec<String> {
         let mut flaws = Vec::new();
         for output in &self.outputs {
@@ -132,7 +132,7 @@ impl Tool for DirectiveReturn {
         Ok(Ready::boxed(NAME, move || answer))
     }
 
-    /// It does nothing to the world, so asking again is asking anew.
+    /// It has no effect, so it can be made again.
     fn reconcile(&self, _call: &Call, _cancel: &Cancel) -> Reconciled {
         Reconciled::NotDone
     }

@@ -1,8 +1,8 @@
-//! A tool that can't be one.
+//! Invalid tool definitions.
 
 use selvedge_model::{Classify, Kind};
 
-/// Why a definition makes no tool.
+/// Why a definition is not a valid tool.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("`{}` can't be used as a tool: {why}", .tool.escape_debug())]
 pub struct InvalidTool {
@@ -13,7 +13,8 @@ pub struct InvalidTool {
 }
 
 impl InvalidTool {
-    pub(crate) fn new(tool: &str, why: impl Into<String>) -> Self {
+    /// A tool, and what is wrong with its definition.
+    pub fn new(tool: &str, why: impl Into<String>) -> Self {
         Self { tool: tool.to_owned(), why: why.into() }
     }
 }

@@ -1,14 +1,15 @@
-//! What an agent can do, behind the contract of [`selvedge_model::tool`].
+//! The tools of an agent, behind the contract of [`selvedge_model::tool`].
 //!
 //! In reading order:
 //!
-//! - [`error`]: a tool that can't be one.
+//! - [`error`]: invalid tool definitions.
 //! - [`files`]: reading, writing and listing files inside allowed folders.
-//! - [`directive_return`]: giving back what a directive asked for.
+//! - [`directive_return`]: returning the outputs of a directive.
 //! - [`command`]: programs of the user, declared as tools.
-//! - [`process`]: a program behind a gate, in a group of its own; and ending what an earlier life left behind.
+//! - [`process`]: a program behind a gate, in a group of its own; and ending processes that an earlier process of the engine left.
+//! - [`schema`]: arguments checked against a tool's JSON Schema.
 //!
-//! Nothing here reads the environment: what a tool may see of it is handed in.
+//! Nothing here reads the environment: what a tool may see of it is passed in.
 
 pub mod command;
 pub mod directive_return;
@@ -16,7 +17,7 @@ pub mod error;
 pub mod files;
 pub mod process;
 mod ready;
-mod schema;
+pub mod schema;
 
 pub use command::{CommandTool, Surroundings};
 pub use directive_return::{DeclaredOutput, DirectiveReturn};
@@ -24,3 +25,4 @@ pub use error::InvalidTool;
 pub use files::{FileList, FileRead, FileWrite, Folders};
 pub use process::{Detached, ProcessGroups};
 pub use ready::spec as built_in;
+pub use schema::Schema;

@@ -5,15 +5,16 @@
 //! dispatch  the line is written: sh becomes the program by `exec`, so the pid stays
 //! ```
 //!
-//! - **Dropped before dispatch, it never ran**: sh is killed. If this process dies, descriptor 3 ends and sh exits.
-//! - **Everything in the group dies** when the program ends, is stopped, takes too long or is dropped: first TERM, then KILL. The leader is
-//!   buried only after that, so its number can't belong to somebody else yet.
-//! - **On a leash**, the group also dies with this process: a watcher in it waits for a pipe to end and kills its group. Pure and
-//!   idempotent tools are on one; an at_most_once tool goes on alone, and is ended by its recorded identity.
-//! - Output is read as it comes and kept up to a bound; what is over is counted and dropped.
+//! - **Dropped before dispatch, it never ran**: sh is killed. If this process dies, descriptor 3 is closed and sh exits.
+//! - **Everything in the group dies** when the program ends, is stopped, exceeds its time limit or is dropped: first TERM, then KILL. The
+//!   leader is reaped only after that, so its process id can't be reused before.
+//! - **On a leash**, the group also dies with this process: a watcher in it waits for a pipe to close and kills its group. Pure and idempotent
+//!   tools are on one; an at_most_once tool continues alone, and is ended by its recorded identity.
+//! - Output is read as it comes and kept up to a bound; the excess is counted and dropped.
 //!
-//! What is not possible: a program that leaves the group (`setsid`) is not killed. If it holds the output open, that is noticed and said. One
-//! that kills its watcher is off its leash. A descriptor that this process inherited open goes on to the program. Nothing here holds a program back from what the user may do.
+//! What is not possible: a program that leaves the group (`setsid`) is not killed. If it holds the output open, that is noticed and reported.
+//! One that kills its watcher is off its leash. A descriptor that this process inherited open is passed on to the program. Nothing here
+//! restricts a program further than the user is restricted.
 
 mod detached;
 mod end;

@@ -1,4 +1,4 @@
-//! A call that is done in this process: nothing happens until it is dispatched.
+//! A call that is executed in this process: nothing happens until it is dispatched.
 
 use selvedge_model::digest::Digest;
 use selvedge_model::event::{EffectClass, Process};
@@ -32,7 +32,7 @@ impl Started for Ready {
     }
 }
 
-/// What a tool is that comes with the program; its capability is made of its name.
+/// The definition of a built-in tool; its capability is derived from its name.
 pub fn spec(name: &str, description: &str, input_schema: Value, class: EffectClass, risk: Risk) -> ToolSpec {
     let definition = json!([name, description, input_schema, class]);
     ToolSpec {
@@ -46,7 +46,7 @@ pub fn spec(name: &str, description: &str, input_schema: Value, class: EffectCla
     }
 }
 
-/// SHA-256 of a definition in the canonical form of RFC 8785; none if it has a number that form can't write.
+/// SHA-256 of a definition in the canonical form of RFC 8785; none if it has a number that this form can't represent.
 pub(crate) fn hash(definition: &impl serde::Serialize) -> Option<Digest> {
     let bytes = serde_json_canonicalizer::to_vec(definition).ok()?;
     Some(Digest(Sha256::digest(bytes).into()))

@@ -1,4 +1,4 @@
-//! Arguments are checked against the tool's JSON Schema before anything is started.
+//! Checks arguments against the tool's JSON Schema before anything is started.
 
 use selvedge_model::ToolError;
 use serde_json::Value;
@@ -8,22 +8,23 @@ use crate::error::InvalidTool;
 const ERRORS_MAX: usize = 5;
 const ERROR_CHARS_MAX: usize = 300;
 
-/// A schema that is ready to be used. References to other documents are never followed.
+/// A compiled schema. References to other documents are never followed.
 #[derive(Debug)]
-pub(crate) struct Schema(jsonschema::Validator);
+pub struct Schema(jsonschema::Validator);
 
 impl Schema {
-    pub(crate) fn compile(tool: &str, schema: &Value) -> Result<Self, InvalidTool> {
+    /// Compiles the schema of a tool's arguments; refused if it is no JSON Schema.
+    pub fn compile(tool: &str, schema: &Value) -> Result<Self, InvalidTool> {
         if !schema.is_object() {
             return Err(InvalidTool::new(tool, "`input_schema` is not an object"));
         }
-        jsonschema::validator_for(schema)
-            .map(Self)
-            .map_err(|error| InvalidTool::new(tool, format!("`input_schema` is no JSON Schema: {}", short(&error))))
+        jsonschema::validator_for(schema).map(Self).map_err(|error| {
+            InvalidTool::new(tool, format!("`input_schema` is not a valid JSON Schema: {}", short(&error)))
+        })
     }
 
-    /// Says what is wrong with the arguments, in words that help a model.
-    pub(crate) fn check(&self, tool: &str, arguments: &Value) -> Result<(), ToolError> {
+    /// Checks the arguments; the error is written for the model.
+    pub fn check(&self, tool: &str, arguments: &Value) -> Result<(), ToolError> {
         let errors = self.0.iter_errors(arguments).take(ERRORS_MAX).map(|error| {
             let place = error.instance_path().to_string();
             if place.is_empty() { short(&error) } else { format!("{place}: {}", short(&error)) }
@@ -32,7 +33,7 @@ impl Schema {
         if errors.is_empty() {
             return Ok(());
         }
-        let why = format!("the arguments are not what it takes: {}", errors.join("; "));
+        let why = format!("the arguments do not match its schema: {}", errors.join("; "));
         Err(ToolError::NotStarted { tool: tool.to_owned(), why })
     }
 }

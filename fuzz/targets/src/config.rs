@@ -39,7 +39,7 @@ pub fn run(bytes: &[u8]) {
 fn check(config: &Config) {
     for setting in config.list() {
         let explained = config.explain(&setting.key).unwrap_or_else(|error| panic!("`{}`: {error}", setting.key));
-        assert!(!explained.means.is_empty() && !explained.values.is_empty(), "{}", setting.key);
+        assert!(!explained.meaning.is_empty() && !explained.values.is_empty(), "{}", setting.key);
         assert_eq!(explained.value.as_ref(), Some(&setting.value), "{}", setting.key);
         assert_eq!(config.get(&setting.key).ok(), Some(setting.value), "{}", setting.key);
     }

@@ -3,10 +3,11 @@
 //! The first byte says how the rest is taken. Nothing verifies but what was signed: of a text every byte, of JSON the value, of the older
 //! form what its verdict says it covers. And whatever is signed verifies, as that kind and in that place only.
 
+use selvedge_legacy::rye;
 use selvedge_log::document::Comment;
 use selvedge_log::document::{DocumentKind, SIGNATURE_MEMBER, sign_json, sign_text, verify_json, verify_text};
 use selvedge_log::keys::PublicKey;
-use selvedge_log::{rye, strict};
+use selvedge_log::strict;
 use selvedge_model::Manifest;
 use serde_json::Value;
 

@@ -17,9 +17,9 @@ pub const TRANSCRIPT: &[u8] = include_bytes!("../../../crates/log/tests/golden/t
 /// The worked example's document.
 pub const DOCUMENT: &[u8] = include_bytes!("../../../crates/log/tests/golden/document.json");
 /// A document that another program signed.
-pub const RYE_DOCUMENT: &[u8] = include_bytes!("../../../crates/log/tests/golden/rye-document.md");
+pub const RYE_DOCUMENT: &[u8] = include_bytes!("../../../crates/legacy/tests/golden/rye-document.md");
 /// The key that signed it.
-pub const RYE_KEY: &str = include_str!("../../../crates/log/tests/golden/rye-public-key.pem");
+pub const RYE_KEY: &str = include_str!("../../../crates/legacy/tests/golden/rye-public-key.pem");
 
 /// Who signed everything.
 pub static SIGNER: LazyLock<Signer> = LazyLock::new(signer);

@@ -10,7 +10,7 @@
 //! - [`mod@line`], [`log`], [`sealed_log`], [`differential`]: lines and logs; against the verifier in Python.
 //! - [`changeset`]: what `selvedge append` reads.
 //! - [`document`], [`trust`], [`keychain`]: what is signed beside a log, and whose word counts.
-//! - [`nova`], [`archive`]: what is imported.
+//! - [`nova`], [`archive`]: what is imported. [`restore`], [`store_json`]: a backup, and what names a store.
 //! - [`config`], [`item`]: what a project says about how everything is set, and what its users write.
 //! - [`snapshot`]: what a run begins with instead of a long log.
 
@@ -26,8 +26,10 @@ pub mod line;
 pub mod log;
 pub mod mutate;
 pub mod nova;
+pub mod restore;
 pub mod sealed_log;
 pub mod snapshot;
+pub mod store_json;
 pub mod trust;
 
 /// One thing that is given anything.
@@ -43,7 +45,7 @@ pub struct Target {
 }
 
 /// All of them.
-pub const TARGETS: [Target; 13] = [
+pub const TARGETS: [Target; 15] = [
     Target { name: "line", run: line::run, seeds: line::seeds, mutations: 4_000 },
     Target { name: "log", run: log::run, seeds: log::seeds, mutations: 2_000 },
     Target { name: "sealed_log", run: sealed_log::run, seeds: sealed_log::seeds, mutations: 2_000 },
@@ -56,5 +58,7 @@ pub const TARGETS: [Target; 13] = [
     Target { name: "config", run: config::run, seeds: config::seeds, mutations: 400 },
     Target { name: "item", run: item::run, seeds: item::seeds, mutations: 4_000 },
     Target { name: "snapshot", run: snapshot::run, seeds: snapshot::seeds, mutations: 2_000 },
+    Target { name: "restore", run: restore::run, seeds: restore::seeds, mutations: 150 },
+    Target { name: "store_json", run: store_json::run, seeds: store_json::seeds, mutations: 400 },
     Target { name: "differential", run: differential::run, seeds: sealed_log::seeds, mutations: 400 },
 ];

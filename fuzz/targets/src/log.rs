@@ -15,12 +15,12 @@ use crate::golden::{self, THREAD, TRUST};
 /// Scans a log.
 pub fn run(bytes: &[u8]) {
     let examined = consistent(bytes);
-    if let Some(head) = examined.head() {
+    if let Some(head) = &examined.verified {
         let accepted = &bytes[..head.bytes as usize];
         assert!(golden::TRANSCRIPT.starts_with(accepted), "accepted, and nobody signed it");
     }
     let last = scan(bytes, Signatures::Last);
-    if let Some(head) = last.head() {
+    if let Some(head) = &last.verified {
         let accepted = &bytes[..head.bytes as usize];
         assert!(golden::TRANSCRIPT.starts_with(accepted), "accepted by its last signature, and nobody signed it");
     }

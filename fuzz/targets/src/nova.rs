@@ -5,9 +5,9 @@
 
 use std::io::{self, BufRead};
 
-use selvedge_log::nova::{Counts, Manifest, Reader, write_event, write_manifest};
+use selvedge_legacy::nova::{Outcome, Source, import, preview};
+use selvedge_legacy::nova_file::{Counts, Manifest, Reader, write_event, write_manifest};
 use selvedge_store::memory::MemoryStore;
-use selvedge_store::nova::{Outcome, Source, import, preview};
 
 use crate::golden::{self, Counted, Still, TRUST};
 

@@ -5,6 +5,7 @@ use super::Fault;
 
 const LOCAL: &str = "selvedge-store-local";
 const LOG: &str = "selvedge-log";
+const TESTKIT: &str = "selvedge-testkit";
 
 /// Every fault.
 pub(crate) const FAULTS: &[Fault] = &[
@@ -79,9 +80,58 @@ pub(crate) const FAULTS: &[Fault] = &[
         by: Lab(&["--experiment", "power", "--scenario", "blob", "--stride", "1", "--states", "6"]),
     },
     Fault {
+        name: "what can't be looked at counts as absent",
+        file: "crates/store-local/src/layout.rs",
+        old: "        Err(source) => Err(Error::Io { what: \"look at\", path: path.to_owned(), source }),\n    }\n}\n\n/// Everything in a folder",
+        new: "        Err(_) => Ok(false),\n    }\n}\n\n/// Everything in a folder",
+        by: Tests(TESTKIT, "a_rebuild_takes_nothing_for_absent"),
+    },
+    Fault {
+        name: "half a listing of a folder is taken for all of it",
+        file: "crates/store-local/src/layout.rs",
+        old: "fs::read_dir(folder).map_err(failed)?.collect::<io::Result<_>>().map_err(failed)",
+        new: "Ok(fs::read_dir(folder).map_err(failed)?.flatten().collect())",
+        by: Tests(TESTKIT, "a_rebuild_takes_nothing_for_absent"),
+    },
+    Fault {
+        name: "a database that can't be read for a moment is put aside",
+        file: "crates/store-local/src/reindex/old.rs",
+        old: "            Err(error) if is_unreadable(&error) => Self::read(layout, disk, trust, result),\n",
+        new: "",
+        by: Tests(TESTKIT, "a_rebuild_does_not_lose_requests"),
+    },
+    Fault {
+        name: "a database that was opened for reading only is kept",
+        file: "crates/store-local/src/schema.rs",
+        old: "if connection.is_readonly(\"main\").map_err(database)? {",
+        new: "if false {",
+        by: Tests(TESTKIT, "a_database_that_can_t_be_opened_to_write"),
+    },
+    Fault {
+        name: "a reader that failed once takes the database as it lies there",
+        file: "crates/store-local/src/schema.rs",
+        old: "Err(Error::Io { .. }) if usage == Use::Read && is_folded(path) && !may_write_beside(path) => {",
+        new: "Err(_) if usage == Use::Read && is_folded(path) => {",
+        by: Tests(TESTKIT, "a_reader_that_could_not_read_once"),
+    },
+    Fault {
+        name: "an interrupted reading is an error",
+        file: "crates/store-local/src/disk.rs",
+        old: "uninterrupted(|| self.file.read_at(buffer, offset))",
+        new: "self.file.read_at(buffer, offset)",
+        by: Lab(&["--experiment", "look", "--scenario", "append", "--stride", "1"]),
+    },
+    Fault {
+        name: "a log that is shorter than it was is not behind its list",
+        file: "crates/store/src/heads.rs",
+        old: "if head.version < *version || head.bytes < *bytes {",
+        new: "if false {",
+        by: Tests(LOCAL, "is_found_by_a_list_and_by_nothing_else"),
+    },
+    Fault {
         name: "commits don't wait for each other",
         file: "crates/store-local/src/disk.rs",
-        old: "        self.file.lock()\n",
+        old: "        uninterrupted(|| self.file.lock())\n",
         new: "        Ok(())\n",
         by: Tests(LOCAL, "waits_for_whoever_has"),
     },
@@ -109,15 +159,15 @@ pub(crate) const FAULTS: &[Fault] = &[
     Fault {
         name: "a head that has moved is moved again",
         file: "crates/store-local/src/index.rs",
-        old: "AND version = ?13 AND epoch = ?14 AND owner IS ?15 AND ?9 IS ?9",
-        new: "AND version >= ?13 AND epoch = ?14 AND owner IS ?15 AND ?9 IS ?9",
+        old: "WHERE id = ?15 AND mark = ?16 AND ?9 IS ?9",
+        new: "WHERE id = ?15 AND ?16 IS ?16 AND ?9 IS ?9",
         by: Tests(LOCAL, "conflicts"),
     },
     Fault {
-        name: "an older epoch is let in",
+        name: "a lease that has moved is moved again",
         file: "crates/store-local/src/index.rs",
-        old: "AND version = ?13 AND epoch = ?14 AND owner IS ?15 AND ?9 IS ?9",
-        new: "AND version = ?13 AND epoch >= ?14 AND (owner IS ?15 OR 1) AND ?9 IS ?9",
+        old: "UPDATE heads SET owner = ?, epoch = ?, mark = ? WHERE id = ? AND mark = ?\"",
+        new: "UPDATE heads SET owner = ?1, epoch = ?2, mark = ?3 WHERE id = ?4 AND ?5 IS ?5\"",
         by: Tests(LOCAL, "leases"),
     },
     Fault {
@@ -144,8 +194,8 @@ pub(crate) const FAULTS: &[Fault] = &[
     Fault {
         name: "a key is not put down",
         file: "crates/store-local/src/rows.rs",
-        old: "Ok(execute(connection, sql, params![key.as_str(), &request.0[..], to_json(answer)?])? == 1)",
-        new: "Ok(!sql.is_empty() && connection.is_autocommit() || request.0.len() + key.as_str().len() + answer.versions.len() > 0)",
+        old: "Ok(execute(db, sql, params![key.as_str(), &request.0[..], answer, mark.bytes()])? == 1)",
+        new: "Ok(!sql.is_empty() && db.is_autocommit() || mark.bytes().len() + request.0.len() > 0)",
         by: Lab(&["--experiment", "kill", "--scenario", "append", "--stride", "7"]),
     },
     Fault {
@@ -178,15 +228,15 @@ pub(crate) const FAULTS: &[Fault] = &[
     },
     Fault {
         name: "a call that was lost on the way has cost nothing",
-        file: "crates/engine/src/ledger.rs",
-        old: "Spent::Unknown => (bound, true),",
+        file: "crates/engine/src/decide/money.rs",
+        old: "Spent::Unknown => (self.bound, true),",
         new: "Spent::Unknown => (Money::ZERO, false),",
         by: Tests("selvedge-engine", "spending"),
     },
     Fault {
         name: "a tree goes on after an overcharge",
         file: "crates/engine/src/ledger.rs",
-        old: "        book.stop_tree(&account)?;\n",
+        old: "        book.stop_tree(&self.account_id())?;\n",
         new: "",
         by: Tests("selvedge-engine", "spending"),
     },
@@ -206,14 +256,14 @@ pub(crate) const FAULTS: &[Fault] = &[
     },
     Fault {
         name: "a child whose batch failed is named all the same",
-        file: "crates/engine/src/held.rs",
-        old: "                self.delta.forget(&born);\n",
+        file: "crates/engine/src/run.rs",
+        old: "            self.held.delta = before;\n",
         new: "",
         by: Tests("selvedge-engine", "families"),
     },
     Fault {
         name: "whoever waited for a thread that has ended runs it again",
-        file: "crates/engine/src/links.rs",
+        file: "crates/engine/src/chain_run.rs",
         old: "if input.is_empty() && held.fold.manifest().status.is_terminal() {",
         new: "if false && held.fold.manifest().status.is_terminal() {",
         by: Tests("selvedge-engine", "families"),
@@ -290,10 +340,10 @@ pub(crate) const FAULTS: &[Fault] = &[
     },
     Fault {
         name: "a character that must be escaped is read without",
-        file: "crates/log/src/direct.rs",
+        file: "crates/log/src/fast_line.rs",
         old: "if rest.bytes().fold(false, |found, byte| found | (byte < b' ')) {",
         new: "if false {",
-        by: Tests(LOG, "direct"),
+        by: Tests(LOG, "fast_line"),
     },
     Fault {
         name: "a transcript that is open is written whatever stands in its place",
@@ -381,7 +431,7 @@ pub(crate) const FAULTS: &[Fault] = &[
     },
     Fault {
         name: "a key file is not synced",
-        file: "crates/log/src/keys/guarded.rs",
+        file: "crates/log/src/keys/secure_folder.rs",
         old: "    file.sync_all()\n",
         new: "    Ok(())\n",
         by: Lab(&["--experiment", "power", "--scenario", "rotation", "--stride", "1", "--states", "6"]),
@@ -395,7 +445,7 @@ pub(crate) const FAULTS: &[Fault] = &[
     },
     Fault {
         name: "a file that was there already is taken for durable",
-        file: "crates/log/src/keys/guarded.rs",
+        file: "crates/log/src/keys/secure_folder.rs",
         old: "                self.sync()?;\n",
         new: "",
         by: Lab(&["--experiment", "fail", "--scenario", "rotation", "--stride", "1", "--states", "12"]),
@@ -403,22 +453,22 @@ pub(crate) const FAULTS: &[Fault] = &[
     Fault {
         name: "the hash of a checkpoint is not compared",
         file: "crates/log/src/scan.rs",
-        old: "if said.hash != self.hash.digest() {",
-        new: "if false && said.hash != self.hash.digest() {",
+        old: "if claims.hash != self.hash.digest() {",
+        new: "if false && claims.hash != self.hash.digest() {",
         by: Lab(&["--experiment", "damage", "--stride", "7"]),
     },
     Fault {
         name: "an older epoch behind a newer one is read as sound",
         file: "crates/log/src/scan.rs",
-        old: "if said.epoch < least {",
-        new: "if false && said.epoch < least {",
+        old: "if claims.epoch < least {",
+        new: "if false && claims.epoch < least {",
         by: Tests(LOG, "an_older_epoch"),
     },
     Fault {
         name: "a version may be left out",
         file: "crates/log/src/scan.rs",
-        old: "if said.version != version {",
-        new: "if said.version < version {",
+        old: "if claims.version != version {",
+        new: "if claims.version < version {",
         by: Tests(LOG, "version"),
     },
     Fault {
@@ -493,15 +543,15 @@ pub(crate) const FAULTS: &[Fault] = &[
     },
     Fault {
         name: "a child that waits for a place waits for nobody",
-        file: "crates/engine/src/circles.rs",
-        old: "Status::Created if self.is_queued_behind(manifest, wanted)? => return Ok(true),",
-        new: "Status::Created if false && self.is_queued_behind(manifest, wanted)? => return Ok(true),",
-        by: Tests("selvedge-engine", "circles"),
+        file: "crates/engine/src/deadlock.rs",
+        old: "Status::Created if self.waits_for_slot(manifest, wanted)? => return Ok(true),",
+        new: "Status::Created if false && self.waits_for_slot(manifest, wanted)? => return Ok(true),",
+        by: Tests("selvedge-engine", "deadlock"),
     },
     Fault {
         name: "a run ends without a look at its children",
         file: "crates/engine/src/run.rs",
-        old: "                self.held.engine.settle_children(&self.held);\n",
+        old: "                held.engine.settle_children(held);\n",
         new: "",
         by: Tests("selvedge-engine", "orphans"),
     },
@@ -515,8 +565,8 @@ pub(crate) const FAULTS: &[Fault] = &[
     Fault {
         name: "what was left for a thread that went on is heard by nobody",
         file: "crates/store-local/src/inbox.rs",
-        old: "SELECT 1 FROM threads WHERE thread_id = ?2)\";",
-        new: "SELECT 1 FROM threads WHERE thread_id = ?2) AND 0\";",
+        old: "\"UPDATE requests SET thread = ? WHERE thread = ?\"",
+        new: "\"UPDATE requests SET thread = ? WHERE thread = ? AND 0\"",
         by: Tests(LOCAL, "inbox"),
     },
     Fault {
@@ -529,8 +579,8 @@ pub(crate) const FAULTS: &[Fault] = &[
     Fault {
         name: "what was dispatched and is not known to have happened is made again",
         file: "crates/engine/src/decide/calls.rs",
-        old: "(Some(_), Some(Trace::Unknown)) if open.suspends() => Plan::Unknown,",
-        new: "(Some(_), Some(Trace::Unknown)) if open.suspends() => Plan::Make(ready),",
+        old: "(Some(_), Some(CallFinding::Unknown)) if open.suspends() => Plan::Unknown,",
+        new: "(Some(_), Some(CallFinding::Unknown)) if open.suspends() => Plan::Make(ready),",
         by: Tests("selvedge-engine", "decide"),
     },
     Fault {

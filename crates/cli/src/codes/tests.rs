@@ -54,7 +54,6 @@ fn every_error_of_a_store_exits_as_its_page_says() {
         Error::Ambiguous { prefix: text(), candidates: vec![] },
         Error::NoVersion { thread: thread(), version: 2, latest: 1 },
         Error::NoBlob { thread: thread(), blob: digest() },
-        Error::Outdated { found: 1, current: 2 },
         Error::Deleted(thread()),
         Error::Exists(thread()),
         Error::Conflict { thread: thread(), expected: 1, actual: 2 },
@@ -72,6 +71,7 @@ fn every_error_of_a_store_exits_as_its_page_says() {
         Error::Running(thread()),
         Error::AccountBusy(account()),
         Error::OtherSigner { thread: thread(), theirs: digest(), ours: digest() },
+        Error::Unsealed { what: "thread `t`".to_owned(), ours: digest() },
         Error::Integrity { what: text(), why: text(), hint: None },
         Error::Unbelieved { what: text(), key: digest(), is_revoked: false },
         Error::Unbelieved { what: text(), key: digest(), is_revoked: true },
@@ -86,7 +86,8 @@ fn every_error_of_a_store_exits_as_its_page_says() {
 
 #[test]
 fn every_finding_in_a_log_exits_as_its_page_says() {
-    let damaged = |flaw| Finding::Damaged(Damage { line: 1, first_line: 1, byte: 0, version: 0, flaw });
+    let damaged =
+        |flaw| Finding::Damaged(Damage { line: 1, lines_before: 0, byte: 0, version: 0, flaw, signed_ahead: None });
     let findings = [
         Finding::Foreign { bytes: 1 },
         Finding::DatabaseBehind { database: 1, file: 2 },
@@ -95,6 +96,14 @@ fn every_finding_in_a_log_exits_as_its_page_says() {
         damaged(Flaw::Revoked(digest())),
         damaged(Flaw::Format { found: 9 }),
         Finding::Unsigned,
+        Finding::Unread(Box::new(Damage {
+            line: 1,
+            lines_before: 0,
+            byte: 0,
+            version: 0,
+            flaw: Flaw::Torn,
+            signed_ahead: None,
+        })),
         Finding::Database { why: String::new() },
     ];
     for finding in findings {

@@ -21,7 +21,7 @@ pub(crate) const WORDS: &[Page] = &[
         code: "approval",
         exits: &[Exit::Decision],
         retry: Retry::Never,
-        means: "The thread waits for somebody's word on calls that it wants to make.",
+        means: "The thread waits until tool calls that it wants to make are approved or denied.",
         cause: "A rule under `approvals` in the configuration says that somebody is asked about them.",
         remedies: &[
             "see what is asked: `selvedge inbox`",
@@ -332,10 +332,13 @@ pub(crate) const WORDS: &[Page] = &[
         code: "unverified",
         exits: &[Exit::Integrity],
         retry: Retry::Never,
-        means: "The thread's log is not what was signed, so nothing of it is shown.",
-        cause: "It was changed from outside, or nobody who is trusted signed it.",
-        remedies: &["see how far it can be relied on: `selvedge verify THREAD --explain`"],
-        related: &["integrity", "stalled"],
+        means: "The thread's log can't be relied on, so nothing of it is shown.",
+        cause: "No trusted key signed it, or it was changed from outside. Where no key is trusted at all, the keys lie elsewhere.",
+        remedies: &[
+            "see which it is, and how far it can be relied on: `selvedge verify THREAD --explain`",
+            "if your keys lie elsewhere, set SELVEDGE_HOME to the folder that has `keys` in it",
+        ],
+        related: &["integrity", "untrusted_key", "stalled"],
     },
     Page {
         code: "waiting",

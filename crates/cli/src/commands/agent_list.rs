@@ -48,8 +48,8 @@ fn line(entry: Entry, library: &Library) -> Line {
     if entry.hidden {
         return Line { entry, source: None, agent: None, error: None };
     }
-    let read = AgentId::new(&entry.id).map_err(Into::into).and_then(|id| library.agent(&id));
-    match read {
+    let id = entry.readable().and_then(|()| Ok(AgentId::new(&entry.id)?));
+    match id.and_then(|id| library.agent(&id)) {
         Ok(Resolved { item, mut sources }) => Line { entry, source: sources.pop(), agent: Some(item), error: None },
         Err(error) => Line { entry, source: None, agent: None, error: Some(Failure::from(error).to_value()) },
     }

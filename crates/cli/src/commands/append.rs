@@ -3,13 +3,13 @@
 use std::fs::File;
 use std::io::{self, IsTerminal, Read};
 use std::path::{Path, PathBuf};
-use std::str::FromStr;
 use std::time::Duration;
 
 use selvedge_log::strict::{self, MAX_LINE_BYTES};
-use selvedge_model::{Batch, Changeset, CommitKey, Expect, Part, Status, ThreadId};
-use selvedge_store::{Committed, Error, Registry};
-use selvedge_store_local::{Access, LocalStore};
+use selvedge_model::limits::whole;
+use selvedge_model::{Batch, Changeset, CommitKey, Expect, Manifest, Part, Status, ThreadId};
+use selvedge_store::{Backend, Committed, Error};
+use selvedge_store_local::Access;
 use serde::Serialize;
 
 use crate::commit::commit_within;
@@ -26,14 +26,11 @@ const CHANGESET: &str = r#"A changeset; only "reason" is needed:
 
   reason    UserMessage, AssistantTurnCommitted, ToolResultsCommitted, RunFinished, Reserved,
             ToolIntentCommitted, Lifecycle
+  run_meta  of the run that run_id names; its agent_id must be the thread's
   messages  a message with an id is stored once; one without is always new
   patches   ops are set, delete, append, merge_object, increment, decrement, insert, remove;
             a patch applies wholly or not at all
-  snapshot  a state that replaces the thread's, before the patches
-
-Example:
-  echo '{"reason":"UserMessage","messages":[{"role":"user","content":"hello"}]}' |
-    selvedge append scribe --expect 0"#;
+  snapshot  a state that replaces the thread's, before the patches"#;
 
 /// Append one changeset to a thread and print the version it came to
 ///
@@ -48,7 +45,7 @@ pub(crate) struct Args {
     /// Any unique beginning of the thread's id or its hex
     thread: String,
     /// The version the thread must be at, or `any`
-    #[arg(long, value_name = "N", value_parser = expectation)]
+    #[arg(long, value_name = "N", value_parser = expectation, allow_negative_numbers = true)]
     expect: Expect,
     /// Names the request: sent again under the same key, it is committed once
     #[arg(long)]
@@ -71,7 +68,7 @@ struct Appended<'a> {
 fn expectation(text: &str) -> Result<Expect, String> {
     match text {
         "any" => Ok(Expect::Any),
-        number => u64::from_str(number).map(Expect::Exact).map_err(|_| "it is neither a version nor `any`".to_owned()),
+        number => whole(number).map(Expect::Exact).map_err(|why| format!("it is neither a version nor `any`: {why}")),
     }
 }
 
@@ -80,21 +77,34 @@ pub(crate) fn run(args: Args, context: &Context<'_>) -> Result<()> {
     let changeset = read_changeset(args.file.as_deref(), context)?;
     let store = context.open(Access::ReadWrite)?;
     let thread = store.resolve(&args.thread)?;
+    check_agent(&changeset, &store.get(&thread)?.manifest)?;
     let part = Part::new(thread.clone(), args.expect, changeset);
     let batch = Batch { key: args.key, ..Batch::of(part) };
     let wait = Duration::from_secs(args.wait.into());
-    let committed = commit_within(&store, &batch, wait).map_err(|error| match (&error, going_on(&store, &thread)) {
-        (Error::Fold { .. }, Some(next)) => {
-            failed(error, &batch).hint(format!("it goes on as `{next}`: `selvedge append {next}`"))
-        }
-        _ => failed(error, &batch),
-    })?;
+    let committed =
+        commit_within(&*store, &batch, wait).map_err(|error| match (&error, going_on(&*store, &thread)) {
+            (Error::Fold { .. }, Some(next)) => {
+                failed(error, &batch).hint(format!("it goes on as `{next}`: `selvedge append {next}`"))
+            }
+            _ => failed(error, &batch),
+        })?;
     context.close(store);
     show(&thread, &committed, context)
 }
 
+/// Refuses a run of another agent: a thread belongs to one agent, and its runs are that agent's.
+fn check_agent(changeset: &Changeset, thread: &Manifest) -> Result<()> {
+    let Some(meta) = changeset.run_meta.as_ref().filter(|meta| meta.agent_id != thread.agent_id) else { return Ok(()) };
+    let (id, own, other) = (&thread.thread_id, &thread.agent_id, &meta.agent_id);
+    let message = format!("`run_meta.agent_id` is `{other}`, and `{id}` belongs to the agent `{own}`");
+    let failure = Failure { code: "other_agent", ..Failure::usage(message) };
+    Err(failure.detail("agent_id", own.as_str()).hint(format!(
+        "write `\"agent_id\": \"{own}\"`, or append to a thread of `{other}`: `selvedge thread list --agent {other}`"
+    )))
+}
+
 /// The thread that goes on in the place of one that takes nothing any more.
-fn going_on(store: &LocalStore, thread: &ThreadId) -> Option<ThreadId> {
+fn going_on(store: &dyn Backend, thread: &ThreadId) -> Option<ThreadId> {
     let is_continued = store.get(thread).is_ok_and(|found| found.manifest.status == Status::Continued);
     let end = store.chain(thread).ok().filter(|_| is_continued)?.pop()?.manifest.thread_id;
     (end != *thread).then_some(end)

@@ -6,29 +6,38 @@ use std::path::{Path, PathBuf};
 use selvedge_store_local::Bad;
 use serde::Serialize;
 
-use crate::context::{Context, threads_folder};
+use crate::context::{Context, User, threads_folder};
 use crate::error::{Exit, Failure, Result};
 use crate::output::{BAD, paint};
+use crate::project_files::{self, FOLDERS, Held};
 use crate::text::{clean, count};
 
 /// Copy the store to a new folder while others go on writing
 ///
 /// The copy is of one moment: every thread up to its last commit before that, with manifests, blobs and tombstones. What a
 /// backup holds stands in its `backup.json`, signed with your key, or not signed if you have none here; logs are signed
-/// themselves. It is built in DIR.partial and gets its name when it is whole: one that was cut short is run again. Your keys are
-/// not in it: keep a copy of them elsewhere. Nothing is encrypted; whoever can read the folder can read the threads.
+/// themselves. Its `heads.json`, signed too, is a list as `selvedge heads export` writes it: keep a copy of it elsewhere. It is built in DIR.partial and gets its name when it is whole: one that was cut short is run again. Nothing is encrypted;
+/// whoever can read the folder can read the threads.
+///
+/// A backup holds the threads. Not in it: your keys and your own items and configuration (the folder that SELVEDGE_HOME names), and the
+/// project's agents, directives, tools, knowledge and configuration. --project takes the last five along, with a signed list of their
+/// hashes; a link among them is refused. Files outside of `.ai`, such as scripts that a tool runs, are never in it.
 ///
 /// Every log, blob, manifest and tombstone is checked on the way. What does not verify, and any log that the database does not know,
 /// keeps nothing else from being copied: it is copied as it is, or left out if it can't be read; it is named, here and in the backup, and
 /// the exit code is 6.
 ///
 /// JSON: {"folder", "backup_id", "made_at", "store_format", "threads", "blobs", "bytes", "signed", "bad":[{"thread_id", "blob", "file",
-/// "why", "copied"}]}; "file" is "thread.json" or "tombstone", and without "blob" and "file" it is the log itself
+/// "why", "copied"}], "project":{"files", "bytes"}, "without":[TEXT…]}; "file" is "thread.json" or "tombstone", and without "blob" and "file"
+/// it is the log itself. "project" is null without --project; "without" names what is not in it.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
     /// A folder that does not exist yet, or is empty
     #[arg(value_name = "DIR")]
     backup: PathBuf,
+    /// Take the project's agents, directives, tools, knowledge and configuration along
+    #[arg(long)]
+    project: bool,
 }
 
 #[derive(Serialize)]
@@ -43,6 +52,8 @@ pub(crate) struct Said<'a> {
     pub(crate) bytes: u64,
     pub(crate) signed: bool,
     pub(crate) bad: &'a [Bad],
+    /// What of the project is with it.
+    pub(crate) project: Option<Held>,
 }
 
 impl Said<'_> {
@@ -59,7 +70,11 @@ pub(crate) fn run(args: &Args, context: &Context<'_>) -> Result<()> {
             Failure::usage("a backup can't lie inside the store that it copies").hint("name a folder elsewhere")
         );
     }
-    let store = context.open_to_copy()?;
+    let taken = match args.project {
+        true => Some((project_files::find(&context.project()?)?, User::find()?.signer()?)),
+        false => None,
+    };
+    let store = context.open_local_to_copy()?;
     let bar = context.output.progress(2, "copying");
     let made = store.backup(&target, &mut |done, all| {
         bar.set_length(all as u64);
@@ -67,6 +82,13 @@ pub(crate) fn run(args: &Args, context: &Context<'_>) -> Result<()> {
     });
     bar.finish_and_clear();
     let made = made?;
+    let project = match &taken {
+        Some((files, signer)) => {
+            let (project, at) = (context.project()?, made.made_at.whole_seconds());
+            Some(project_files::copy(&project, files, &target, &made.backup_id, signer, at)?.held())
+        }
+        None => None,
+    };
     let said = Said {
         folder: &target,
         backup_id: &made.backup_id,
@@ -77,6 +99,7 @@ pub(crate) fn run(args: &Args, context: &Context<'_>) -> Result<()> {
         bytes: made.bytes,
         signed: store.can_sign(),
         bad: &made.bad,
+        project,
     };
     show(&said, context)?;
     let Some(first) = made.bad.first() else { return Ok(()) };
@@ -96,19 +119,43 @@ pub(crate) fn run(args: &Args, context: &Context<'_>) -> Result<()> {
 }
 
 fn show(said: &Said<'_>, context: &Context<'_>) -> Result<()> {
+    let without = without(said.project.is_some());
     if context.output.is_json() {
-        return context.output.record(said);
+        return context.output.record(&Copied { said, without });
     }
     context.output.text(format_args!("{} are copied to {}", said.held(), said.folder.display()))?;
+    if let Some(Held { files, bytes }) = said.project {
+        let held = format!("{}, {}", count(files, "file"), count(bytes, "byte"));
+        context.output.text(format_args!("{held} of the project's {} are with it", FOLDERS.join(", ")))?;
+    }
     for bad in said.bad {
         let what = if bad.copied { "copied as it is:" } else { "left out:" };
         context.output.text(format_args!("{} {}", paint(BAD, what), clean(&bad.why)))?;
     }
-    match said.signed {
-        true => context.output.tell("Your keys are not in it: keep a copy of them elsewhere."),
-        false => context.output.say("there is no key to sign it with; its logs are signed, its list is not"),
+    if !said.signed {
+        context.output.say("there is no key to sign it with; its logs are signed, its list is not");
     }
+    context.output.tell(format_args!("Not in it, keep a copy elsewhere: {}.", without.join("; ")));
     Ok(())
+}
+
+/// A backup, and what it does not hold.
+#[derive(Serialize)]
+struct Copied<'a> {
+    #[serde(flatten)]
+    said: &'a Said<'a>,
+    without: Vec<String>,
+}
+
+/// What is not in a backup, each with where it is.
+fn without(has_project: bool) -> Vec<String> {
+    let home = User::find().map(|user| format!(" (`{}`)", user.folder.display())).unwrap_or_default();
+    let mut without = vec![format!("your keys, and your own items and configuration{home}")];
+    if !has_project {
+        without.push(format!("the project's {} (`--project` takes them along)", FOLDERS.join(", ")));
+    }
+    without.push("files outside of `.ai`".to_owned());
+    without
 }
 
 /// A path below the real folder around it, so that no link leads astray.

@@ -6,19 +6,20 @@ use selvedge_engine::Error;
 use selvedge_engine::ledger;
 use selvedge_engine::ledger::audit::{self, Audit, Branch, Found, Tree};
 use selvedge_model::account::replay::Flaw;
-use selvedge_model::account::{Account, AccountId, AccountStatus, PostingError, ReservationState};
+use selvedge_model::account::{Account, AccountId, AccountStatus, PostingError, Reservation, ReservationState};
 use selvedge_model::id::ReservationId;
-use selvedge_model::{Money, ThreadId};
-use selvedge_store::{Error as StoreError, Registry};
+use selvedge_model::{Classify, Event, Money, ThreadId};
+use selvedge_store::load::{each_changeset, load};
+use selvedge_store::{Backend, Error as StoreError};
+use selvedge_store_local::Access;
 use selvedge_store_local::system::SystemIds;
-use selvedge_store_local::{Access, LocalStore};
 use serde::Serialize;
 use serde_json::json;
 
 use crate::context::Context;
 use crate::error::{Exit, Failure, Result};
 use crate::output::{BAD, BOLD, DIM, GOOD, Output, WARN, paint};
-use crate::text::count;
+use crate::text::{INCOMPLETE, count};
 use crate::waiting::{self, Need};
 
 /// Show what a thread and all that it started may spend and have spent
@@ -26,18 +27,21 @@ use crate::waiting::{self, Need};
 /// An account belongs to a chain of threads; what a thread starts spends from an account of its own, whose money its parent holds. A
 /// thread that never called a model with a price has none. The bar shows what is spent (█), held (▒) and left (░). A child that waits for
 /// somebody keeps what its parent holds for it, and an account whose chain has ended is closing until all of its children have: who keeps
-/// money so is said, with the command that frees it. Nothing is written.
+/// money so is said, with the command that frees it. An account is incomplete while logs of its family are not here: what they posted is
+/// not known and counts as spent, until they are imported. Nothing is written.
 ///
 /// With --verify everything is worked out anew from the signed logs alone: every record in the order of its account's versions,
 /// posted again by the rules; that each ceiling held at every posting; and that the database says the same. What stood in a log that was
 /// deleted, as its signed tombstone says, can't be worked out any more: that is said, and is no failure.
 ///
-/// A call whose answer was lost is counted at the most it can have cost. --correct says what it really cost, with --evidence, and only
-/// downward; the thread's log has both. That can be said after everything has ended too: what was charged up the tree goes back.
+/// A call whose provider did not report the usage, or whose answer was lost, is charged at its bound: the most it can have cost. --correct
+/// says what it really cost, with --evidence, and only downward; the thread's log has both. That can be said after everything has ended too: what was charged up the tree goes back.
 ///
-/// JSON: {"root", "accounts":[{"account", "parent", "depth", "status", "version", "threads":[ID…], "max_nanos" (null is without limit),
+/// JSON: {"root", "accounts":[{"account", "parent", "depth", "status", "version", "incomplete", "threads":[ID…], "max_nanos" (null is without limit),
 /// "own_nanos", "children_nanos", "reserved_nanos", "remaining_nanos", "reservations":[{"reservation", "amount_nanos", "state",
-/// "child"}], "needs":{"thread_id", "reason", "code", "commands":[TEXT…]} (null if it waits for nobody)}], "verified":{"logs", "postings", "holds", "found":[TEXT…],
+/// "child", "at_bound" (why a call was charged at its bound: "usage_not_reported", "answer_lost", or
+/// "usage_unknown" where the logs can't be read; else null)}], "needs":{"thread_id", "reason", "code", "commands":[TEXT…]} (null if it does not wait), "unknown_calls":[{"thread_id", "call_id",
+/// "tool", "arguments", "dispatched_at", "probed", "commands":[TEXT…]}] (as `selvedge inbox` has them)}], "verified":{"logs", "postings", "holds", "found":[TEXT…],
 /// "gone":[TEXT…], "peaks":{ACCOUNT: NANOS}}}. Money is whole nano-dollars.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
@@ -46,7 +50,7 @@ pub(crate) struct Args {
     /// Work it out from the signed logs alone, and compare
     #[arg(long)]
     verify: bool,
-    /// What a call really cost whose answer was lost, in dollars
+    /// What a call that was charged at its bound really cost, in dollars
     #[arg(long, value_name = "RESERVATION=DOLLARS", requires = "evidence", conflicts_with = "verify", value_parser = correction)]
     correct: Option<(ReservationId, Money)>,
     /// How that is known
@@ -66,17 +70,31 @@ pub(crate) fn run(args: &Args, context: &Context<'_>) -> Result<()> {
     }
     let store = context.open(Access::ReadOnly)?;
     let thread = store.resolve(&args.thread)?;
-    let tree = audit::tree(&store, &thread)?;
+    let tree = audit::tree(&*store, &thread)?;
     let audit = match args.verify {
-        true => Some(audit::audit(&store, store.trust(), &tree)?),
+        true => Some(audited(&*store, &tree)?),
         false => None,
     };
     if context.output.is_json() {
-        context.output.record(&Shown::of(&tree, audit.as_ref(), &store))?;
+        context.output.record(&Shown::of(&tree, audit.as_ref(), &*store))?;
     } else {
-        show(&thread, &store, &tree, audit.as_ref(), context.output)?;
+        show(&thread, &*store, &tree, audit.as_ref(), context.output)?;
     }
     audit.map_or(Ok(()), |audit| judge(&thread, &tree, &audit))
+}
+
+/// What the signed logs say. Without trust in the key that signed them nothing can be said: that is no fault of the ledger.
+fn audited(store: &dyn Backend, tree: &Tree) -> Result<Audit> {
+    let audit = audit::audit(store, store.trust(), tree)?;
+    for found in &audit.found {
+        let Found::Log { thread, .. } = found else { continue };
+        if let Err(error) = load(store, thread, store.trust(), None)
+            && error.code() == "untrusted_key"
+        {
+            return Err(error.into());
+        }
+    }
+    Ok(audit)
 }
 
 #[derive(Serialize)]
@@ -88,16 +106,22 @@ struct Shown {
 }
 
 impl Shown {
-    fn of(tree: &Tree, audit: Option<&Audit>, store: &LocalStore) -> Self {
+    fn of(tree: &Tree, audit: Option<&Audit>, store: &dyn Backend) -> Self {
         let account = |branch: &Branch| {
             let Branch { account, reservations, depth, threads, .. } = branch;
-            let held = |held: &selvedge_model::account::Reservation| json!({"reservation": held.id, "amount_nanos": held.amount, "state": held.state, "child": held.child});
+            let at_bound = at_bound(branch, store);
+            let held = |held: &Reservation| {
+                let why = at_bound.iter().find(|(other, _)| other.id == held.id);
+                let why = why.map(|(_, why)| *why);
+                json!({"reservation": held.id, "amount_nanos": held.amount, "state": held.state, "child": held.child, "at_bound": why})
+            };
             json!({
                 "account": account.id,
                 "parent": account.parent,
                 "depth": depth,
                 "status": account.status,
                 "version": account.version,
+                "incomplete": account.incomplete,
                 "threads": threads,
                 "max_nanos": account.max,
                 "own_nanos": account.settled,
@@ -106,6 +130,7 @@ impl Shown {
                 "remaining_nanos": account.remaining(),
                 "reservations": reservations.iter().map(held).collect::<Vec<_>>(),
                 "needs": need(branch, store).map(|need| json!({"thread_id": need.thread_id, "reason": need.reason, "code": need.code, "commands": need.commands})),
+                "unknown_calls": unknown_calls(branch, store).iter().map(unknown_call).collect::<Vec<_>>(),
             })
         };
         let verified = |audit: &Audit| {
@@ -124,11 +149,25 @@ impl Shown {
     }
 }
 
+/// A call whose outcome is unknown, as programs read it.
+fn unknown_call(need: &Need) -> serde_json::Value {
+    let Need { thread_id, call_id, tool, arguments, dispatched_at, probed, commands, .. } = need;
+    json!({
+        "thread_id": thread_id,
+        "call_id": call_id,
+        "tool": tool,
+        "arguments": arguments,
+        "dispatched_at": dispatched_at,
+        "probed": probed,
+        "commands": commands,
+    })
+}
+
 fn postings(audit: &Audit) -> u64 {
     audit.accounts.values().map(|history| history.postings).sum()
 }
 
-fn show(thread: &ThreadId, store: &LocalStore, tree: &Tree, audit: Option<&Audit>, output: &Output) -> Result<()> {
+fn show(thread: &ThreadId, store: &dyn Backend, tree: &Tree, audit: Option<&Audit>, output: &Output) -> Result<()> {
     if tree.accounts.is_empty() {
         return output.text(format_args!("{thread} has no account: nothing that it called has a price"));
     }
@@ -158,7 +197,7 @@ fn show(thread: &ThreadId, store: &LocalStore, tree: &Tree, audit: Option<&Audit
 /// How many characters a bar has.
 const BAR: usize = 24;
 
-fn line(branch: &Branch, is_own: bool, store: &LocalStore, output: &Output) -> Result<()> {
+fn line(branch: &Branch, is_own: bool, store: &dyn Backend, output: &Output) -> Result<()> {
     let Branch { account, reservations, depth, threads, .. } = branch;
     let indent = "  ".repeat(*depth);
     let name = if is_own { paint(BOLD, &account.id) } else { account.id.to_string() };
@@ -182,12 +221,19 @@ fn line(branch: &Branch, is_own: bool, store: &LocalStore, output: &Output) -> R
         open => format!(", ${} held for {}", account.reserved, holders(open, reservations)),
     };
     output.text(format_args!("{indent}{} ${} spent{children}{held}, {of}", bar(account), account.spent()))?;
-    for held in reservations.iter().filter(|held| held.state == ReservationState::Unknown) {
-        let text = format!("${} for a call whose answer was lost ({})", held.amount, held.id);
+    if account.incomplete {
+        output.text(format_args!("{indent}{}", paint(WARN, INCOMPLETE)))?;
+    }
+    for (held, why) in at_bound(branch, store) {
+        let why = why.replace('_', " ");
+        let text = format!("${} for a model call: {why}, charged at its bound ({})", held.amount, held.id);
         output.text(format_args!("{indent}{}", paint(WARN, text)))?;
     }
     if let Some(need) = need(branch, store).filter(|_| account.parent.is_some()) {
         output.text(format_args!("{indent}{}", paint(WARN, need.sentence())))?;
+    }
+    for line in unknown_calls(branch, store).iter().flat_map(Need::unknown_call) {
+        output.text(format_args!("{indent}{}", paint(WARN, line)))?;
     }
     if threads.len() > 1 {
         let chain: Vec<_> = threads.iter().map(ToString::to_string).collect();
@@ -196,14 +242,54 @@ fn line(branch: &Branch, is_own: bool, store: &LocalStore, output: &Output) -> R
     Ok(())
 }
 
+/// The calls that were charged at their bound, each with why: its provider did not report the usage, the answer was lost, or the logs that
+/// would tell can't be read.
+fn at_bound<'b>(branch: &'b Branch, store: &dyn Backend) -> Vec<(&'b Reservation, &'static str)> {
+    let unknown: Vec<_> = branch.reservations.iter().filter(|held| held.state == ReservationState::Unknown).collect();
+    if unknown.is_empty() {
+        return Vec::new();
+    }
+    let mut answered = BTreeSet::new();
+    let is_read = branch.threads.iter().all(|thread| unreported(thread, store, &mut answered).is_ok());
+    let why = |held: &Reservation| match is_read {
+        _ if answered.contains(&held.id) => "usage_not_reported",
+        true => "answer_lost",
+        false => "usage_unknown",
+    };
+    unknown.into_iter().map(|held| (held, why(held))).collect()
+}
+
+/// The calls of a thread that were answered without usage: their answer is committed together with what was settled for them, after what
+/// was settled for earlier attempts.
+fn unreported(
+    thread: &ThreadId,
+    store: &dyn Backend,
+    found: &mut BTreeSet<ReservationId>,
+) -> selvedge_store::Result<()> {
+    each_changeset(store, thread, store.trust(), |entry| {
+        let events = || entry.lines.iter().map(|line| &line.event);
+        if events().any(|event| matches!(event, Event::Usage(used) if used.estimated)) {
+            let settled = events().rev().filter_map(Event::posting).find(|(_, record)| record.unknown);
+            found.extend(settled.and_then(|(_, record)| record.reservation.clone()));
+        }
+    })
+    .map(|_| ())
+}
+
 /// What the end of an account's chain needs before it goes on, if it waits for somebody and so keeps the account open.
-fn need(branch: &Branch, store: &LocalStore) -> Option<Need> {
+fn need(branch: &Branch, store: &dyn Backend) -> Option<Need> {
     let end = branch.threads.last().filter(|_| branch.account.status != AccountStatus::Closed)?;
     // Who can't be asked any more holds nothing that could be freed here.
     waiting::need_of(store, &store.get(end).ok()?)
 }
 
-fn holders(open: u64, reservations: &[selvedge_model::account::Reservation]) -> String {
+/// The calls at the end of an account's chain whose outcome is unknown.
+fn unknown_calls(branch: &Branch, store: &dyn Backend) -> Vec<Need> {
+    let end = branch.threads.last().and_then(|end| store.get(end).ok());
+    end.map(|end| waiting::unknown_calls(store, store.trust(), &end)).unwrap_or_default()
+}
+
+fn holders(open: u64, reservations: &[Reservation]) -> String {
     let for_children = reservations.iter().filter(|held| held.state != ReservationState::Unknown);
     let for_children: Vec<_> = for_children.filter_map(|held| held.child.as_ref()).collect();
     let calls = open.saturating_sub(for_children.len() as u64);
@@ -291,8 +377,8 @@ fn correct(
 ) -> Result<()> {
     let store = context.open(Access::ReadWrite)?;
     let thread = store.resolve(thread)?;
-    let corrected = ledger::correct(&store, &SystemIds, &thread, (reservation, amount), evidence)
-        .map_err(|error| not_corrected(&store, &thread, (reservation, amount), &error));
+    let corrected = ledger::correct(&*store, &SystemIds, &thread, (reservation, amount), evidence)
+        .map_err(|error| not_corrected(&*store, &thread, (reservation, amount), &error));
     context.close(store);
     let account = corrected?;
     let (spent, account) = (account.spent(), account.id);
@@ -304,7 +390,7 @@ fn correct(
 
 /// The failure of a correction that was refused. What is lost may be a call of a child, which the thread's own budget shows too.
 fn not_corrected(
-    store: &LocalStore,
+    store: &dyn Backend,
     thread: &ThreadId,
     (reservation, amount): (&ReservationId, Money),
     error: &Error,
@@ -321,6 +407,6 @@ fn not_corrected(
             account.id,
             threads.last().unwrap_or(&account.id)
         ),
-        None => format!("`selvedge budget {thread}` shows the calls whose answer was lost"),
+        None => format!("`selvedge budget {thread}` shows the calls that were charged at their bound"),
     })
 }

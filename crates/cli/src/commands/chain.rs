@@ -39,8 +39,8 @@ pub(crate) fn run(args: &Args, context: &Context<'_>) -> Result<()> {
         return chain_search::run(args, context);
     }
     let store = context.open(Access::ReadOnly)?;
-    let thread = super::wait::find(&store, args.thread.as_deref().unwrap_or_default())?;
-    let chain = get_chain(&store, &thread).map_err(|error| Failure::of(&error))?;
+    let thread = super::wait::find(&*store, args.thread.as_deref().unwrap_or_default())?;
+    let chain = get_chain(&*store, &thread).map_err(|error| Failure::of(&error))?;
     match context.output.is_json() {
         true => context.output.record(&chain),
         false => show(&chain, context.output),

@@ -38,14 +38,14 @@ pub(crate) struct Args {
 
 pub(crate) fn run(args: &Args, context: &Context<'_>) -> Result<()> {
     let store = context.open(Access::ReadOnly)?;
-    let thread = super::wait::find(&store, &args.thread)?;
+    let thread = super::wait::find(&*store, &args.thread)?;
     let query = Query {
         query: args.pattern.clone(),
         search_type: if args.regex { SearchType::Regex } else { SearchType::Text },
         is_exact: args.exact,
         max_results: args.max as usize,
     };
-    let found = chain_search(&store, store.trust(), &thread, &query).map_err(|error| Failure::of(&error))?;
+    let found = chain_search(&*store, store.trust(), &thread, &query).map_err(|error| Failure::of(&error))?;
     if context.output.is_json() {
         return context.output.record(&found);
     }

@@ -12,7 +12,7 @@ use clap::{Arg, Command};
 use clap_complete::CompleteEnv;
 use clap_complete::engine::{ArgValueCandidates, ArgValueCompleter, CompletionCandidate};
 use clap_complete::env::Shells;
-use selvedge_store::{Filter, Registry, Summary};
+use selvedge_store::{Filter, Summary};
 use selvedge_store_local::Access;
 use serde::Serialize;
 

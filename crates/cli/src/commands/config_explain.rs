@@ -9,13 +9,14 @@ use crate::error::Result;
 use crate::output::{BOLD, DIM, paint};
 use crate::text::{clean, one_line};
 
-/// Say what a key of the configuration means, what may stand there, and who says what
+/// Explain a configuration key: its meaning, its type, and its value in each layer
 ///
-/// Everything that is said is shown in the order in which it counts: what comes with the program, the user's, the project's.
+/// The layers are shown in the order in which they are merged: the default of the program, the user's file, the project's file. The last
+/// one counts.
 ///
-/// JSON: {"key", "means", "is", "project", "file", "value", "values"}; "is" says what may stand there, "project" what a project may not
-/// say, "file" is its file below `config`, "value" what counts, and "values" are {"value", "layer", "file", "line"}, of which the last
-/// counts.
+/// JSON: {"key", "meaning", "type", "project", "file", "value", "values"}; "type" says which values are valid, "project" what a project
+/// can't set, "file" is its file below `config`, "value" the value that counts, and "values" are {"value", "layer", "file", "line"}, of
+/// which the last counts.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
     /// The key, such as `limits.turns`, or a section, such as `limits`
@@ -28,12 +29,12 @@ pub(crate) fn run(args: &Args, context: &Context<'_>) -> Result<()> {
     if context.output.is_json() {
         return context.output.record(&explained);
     }
-    let Explained { key, means, is, project, file, values, .. } = explained;
+    let Explained { key, meaning, type_name, project, file, values, .. } = explained;
     let line = |name: &str, text: String| {
         context.output.text(format_args!("  {} {}", paint(DIM, format_args!("{name:<8}")), clean(&text)))
     };
-    context.output.text(format_args!("{}\n  {}", paint(BOLD, clean(&key)), clean(&means)))?;
-    line("is", is)?;
+    context.output.text(format_args!("{}\n  {}", paint(BOLD, clean(&key)), clean(&meaning)))?;
+    line("type", type_name)?;
     line("file", format!(".ai/config/{file}"))?;
     project.map_or(Ok(()), |project| line("project", project.to_owned()))?;
     for said in &values {

@@ -7,7 +7,6 @@ use selvedge::items::config::Wait;
 use selvedge::{Assignment, Choice, Input, Recorded};
 use selvedge_model::event::ResumeMode;
 use selvedge_model::{CallId, Clock, Manifest, Status, ThreadId};
-use selvedge_store::Registry;
 use selvedge_store_local::system::SystemClock;
 use serde::Serialize;
 use serde_json::Value;
@@ -28,7 +27,7 @@ pub(crate) struct Calls {
     /// The thread, if a call waits in more than one
     #[arg(long, value_name = "THREAD")]
     thread: Option<String>,
-    /// Every call of THREAD that waits for somebody's word
+    /// Every call of THREAD that is pending approval
     #[arg(long, value_name = "THREAD", conflicts_with_all = ["calls", "thread"])]
     all: Option<String>,
     /// Record it and don't go on
@@ -36,7 +35,7 @@ pub(crate) struct Calls {
     no_run: bool,
 }
 
-/// Allow calls that wait for somebody's word
+/// Approve tool calls that are pending approval
 ///
 /// Recorded, signed, in the thread's log, and bound to the very action that was asked about: the tool as it is defined, its arguments and
 /// the call. Once nothing of the thread is undecided it goes on at once, in the foreground, and the command ends as
@@ -61,7 +60,7 @@ pub(crate) struct Approve {
     with: Option<String>,
 }
 
-/// Refuse calls that wait for somebody's word
+/// Deny tool calls that are pending approval
 ///
 /// Recorded, signed, in the thread's log; the model is told, with the reason. Once nothing of the thread is undecided it goes on at once.
 ///
@@ -75,11 +74,12 @@ pub(crate) struct Deny {
     reason: Option<String>,
 }
 
-/// Say what became of a call that nobody saw end
+/// Settle a tool call whose outcome is unknown
 ///
-/// Recorded, signed, in the thread's log. A call that was done is not made again, one that was not is dispatched, and of one that nobody
-/// can know about the model is told so. Once nothing of the thread is undecided it goes on at once. What was said once counts: the same
-/// again changes nothing, something else is refused.
+/// `selvedge inbox` shows such calls: what was called, when it was dispatched, and what recovery found out. With --done the call is not made
+/// again, and the model is given RESULT. With --not-done it is dispatched again. With --unknown it is not made again, and the model is told
+/// that its outcome is unknown. The decision is recorded, signed, in the thread's log. Once nothing of the thread is undecided it goes on at
+/// once. The first decision counts: the same one again changes nothing, another one is refused.
 ///
 /// JSON: as `selvedge approve`.
 #[derive(Debug, clap::Args)]
@@ -90,13 +90,13 @@ pub(crate) struct Settle {
     /// The thread, if the call waits in more than one
     #[arg(long, value_name = "THREAD")]
     thread: Option<String>,
-    /// It was done; with its result, JSON or text
+    /// It took effect; with its result, JSON or text
     #[arg(long, group = "verdict", value_name = "RESULT", num_args = 0..=1, default_missing_value = "done")]
     done: Option<String>,
-    /// It was not done
+    /// It did not take effect: make it again
     #[arg(long, group = "verdict")]
     not_done: bool,
-    /// Nobody can know
+    /// It can't be found out whether it took effect
     #[arg(long, group = "verdict")]
     unknown: bool,
     /// Record it and don't go on
@@ -182,7 +182,7 @@ fn decide(of: Calls, choice: &Choice, context: &Context<'_>) -> Result<()> {
         return match shown {
             // The word is on record, and whoever was faster goes by it.
             Err(failure) if matches!(failure.code, "lease_held" | "not_runnable") => {
-                context.output.tell(format!("somebody else goes on with {thread}"));
+                context.output.tell(format!("another process goes on with {thread}"));
                 Ok(())
             }
             shown => shown,
@@ -190,7 +190,7 @@ fn decide(of: Calls, choice: &Choice, context: &Context<'_>) -> Result<()> {
     }
     running.close(context);
     match (left, &waits) {
-        (true, _) => context.output.tell(format!("left with whoever runs {thread}, who goes by it")),
+        (true, _) => context.output.tell(format!("queued: the process running {thread} will apply it")),
         (false, None) => context.output.tell(format!("`selvedge resume {thread}` goes on")),
         (false, Some(_)) if of.no_run => {
             context.output.tell(format!("{thread} waits for more: `selvedge inbox` shows everything that waits"));
@@ -325,7 +325,7 @@ fn which(running: &Running, of: &Calls) -> Result<(ThreadId, Vec<CallId>)> {
                 Err(Failure::of(&selvedge_engine::Error::TooLate { thread, call: ask.call_id.clone() }))
             }
             (true, None) => {
-                let message = format!("no call of `{thread}` waits for somebody's word");
+                let message = format!("no call of `{thread}` is pending approval");
                 Err(Failure::new(Exit::NotFound, "no_open_call", message).hint("`selvedge inbox` shows what waits"))
             }
         };

@@ -59,7 +59,8 @@ pub(crate) fn run(args: &Args, context: &Context<'_>) -> Result<()> {
     for entry in workshop.library.list(Kind::Directive)?.into_iter().filter(|entry| !entry.hidden) {
         all += 1;
         let library = &workshop.library;
-        let checked = DirectiveId::new(&entry.id).map_err(Into::into).and_then(|id| library.directive(&id));
+        let id = entry.readable().and_then(|()| Ok(DirectiveId::new(&entry.id)?));
+        let checked = id.and_then(|id| library.directive(&id));
         // What it brings into its prompts must be there, too.
         match checked.and_then(|found| library.context(&found).map(|_| found)) {
             Ok(found) => show(&found, &workshop, context)?,

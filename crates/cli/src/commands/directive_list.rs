@@ -47,7 +47,8 @@ fn line(entry: Entry, library: &Library) -> Line {
     if line.entry.hidden {
         return line;
     }
-    match DirectiveId::new(&line.entry.id).map_err(Into::into).and_then(|id| library.directive(&id)) {
+    let id = line.entry.readable().and_then(|()| Ok(DirectiveId::new(&line.entry.id)?));
+    match id.and_then(|id| library.directive(&id)) {
         Ok(found) => {
             line.version = Some(found.item.version);
             line.description = Some(found.item.description);

@@ -1,11 +1,14 @@
 //! `selvedge doctor`: looks at everything, changes nothing, says what to do.
 //!
+//! - `heads`: what the user remembers of the store, against the store.
 //! - `keys`: what belongs to the user and not to the store: the signing key, and who is trusted.
 
+mod heads;
 mod keys;
 
+use selvedge_store::doctor::{Depth, Finding, Report, Severity};
 use selvedge_store_local::Options;
-use selvedge_store_local::doctor::{self, Depth, Finding, Report, Severity};
+use selvedge_store_local::doctor;
 use serde::Serialize;
 
 use crate::context::Context;
@@ -23,6 +26,9 @@ use crate::text::{clean, count};
 /// the blobs that it names there must be there; of each thread as many are hashed as a megabyte holds. How many logs are longer is said, and how
 /// many blobs were not hashed. What the database has of a thread is held against its log, if that was read whole. With --deep every log is
 /// verified whole, as `selvedge verify --all` does, and every blob is hashed.
+///
+/// Lists of heads that you keep in your own folder (`selvedge heads export`) are compared with the store: one that was rolled back as a whole is
+/// found by them alone.
 ///
 /// Exit code: 0 if there is nothing, or nothing but notes; 1 if there are warnings: something wants doing and nothing is lost; 6 if
 /// something is damaged.
@@ -59,7 +65,11 @@ pub(crate) fn run(args: &Args, context: &Context<'_>) -> Result<()> {
         (Some(_), false) => Depth::Ends,
     };
     let bar = context.output.progress(2, "looking");
-    let options = context.options_to_look(project, trust.unwrap_or_default());
+    let trust = trust.unwrap_or_default();
+    if depth != Depth::Unsigned {
+        findings.append(&mut heads::look(&project, &trust, depth, context));
+    }
+    let options = context.options_to_look(project, trust);
     let mut report = doctor::examine(Options { signer, ..options }, depth, &mut |done, all| {
         bar.set_length(all);
         bar.set_position(done);

@@ -3,8 +3,8 @@
 use std::collections::BTreeSet;
 
 use selvedge_model::{Digest, ThreadId};
-use selvedge_store::Registry;
-use selvedge_store_local::{Access, LocalStore};
+use selvedge_store::Backend;
+use selvedge_store_local::Access;
 use serde::Serialize;
 
 use crate::context::Context;
@@ -50,7 +50,7 @@ fn check_reason(text: &str) -> Result<String, String> {
 pub(crate) fn run(args: &Args, context: &Context<'_>) -> Result<()> {
     let store = context.open(Access::ReadWrite)?;
     let thread = store.resolve(&args.thread)?;
-    let blob = resolve(&store, &thread, &args.blob)?;
+    let blob = resolve(&*store, &thread, &args.blob)?;
     let version = store.erase(&thread, &blob, &args.reason)?;
     context.close(store);
     let erased = Erased { thread_id: &thread, blob, reason: &args.reason, version };
@@ -63,7 +63,7 @@ pub(crate) fn run(args: &Args, context: &Context<'_>) -> Result<()> {
 }
 
 /// The one blob whose name begins like this.
-fn resolve(store: &LocalStore, thread: &ThreadId, prefix: &str) -> Result<Digest> {
+fn resolve(store: &dyn Backend, thread: &ThreadId, prefix: &str) -> Result<Digest> {
     // One that is gone already has a better answer than that it is not there.
     if let Ok(blob) = prefix.parse::<Digest>() {
         return Ok(blob);
@@ -77,7 +77,7 @@ fn resolve(store: &LocalStore, thread: &ThreadId, prefix: &str) -> Result<Digest
         ([], _) | (_, true) => {
             let message = format!("thread `{thread}` has no blob whose name begins with `{prefix}`");
             let failure = Failure::new(Exit::NotFound, "blob_not_found", message);
-            Err(failure.hint(format!("the blobs lie in `{}`", store.thread_folder(thread).join("blobs").display())))
+            Err(failure.hint(format!("the blobs lie in `{}`", store.place(thread).join("blobs").display())))
         }
         (many, false) => {
             let message = format!("`{prefix}` names {} blobs of thread `{thread}`", many.len());

@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 
 use crate::context::Context;
-use crate::error::Result;
+use crate::error::{Failure, Result};
 
 mod native;
 mod nova;
@@ -15,6 +15,9 @@ mod nova;
 /// at the same version and with the same keys. Whoever has any one of the keys checks it with `selvedge verify FILE --key PUBLIC.pem`,
 /// without a store, or with nothing but FORMAT.md. `nova` is the older form, `manifest + events` in JSON lines.
 ///
+/// With --chain every thread of its chain is exported, with --tree every thread of its family, each as a file of its own in the new folder
+/// that -o names: `selvedge import FOLDER/*.tar` takes them in, in any order.
+///
 /// Without -o, or with `-o -`, the file goes to stdout, unless that is a terminal. In nova's form, lines of an imported thread
 /// that were witnessed here say so in "witnessedIn".
 ///
@@ -24,6 +27,12 @@ mod nova;
 pub(crate) struct Args {
     /// Any unique beginning of the thread's id or its hex
     pub(crate) thread: String,
+    /// Every thread of its chain, into a new folder
+    #[arg(long, conflicts_with = "tree", requires = "output")]
+    pub(crate) chain: bool,
+    /// Every thread of its family, into a new folder
+    #[arg(long, requires = "output")]
+    pub(crate) tree: bool,
     /// The form of the file
     #[arg(long, value_enum, default_value_t = Format::Selvedge)]
     pub(crate) format: Format,
@@ -51,6 +60,9 @@ pub(crate) enum Format {
 pub(crate) fn run(args: &Args, context: &Context<'_>) -> Result<()> {
     match args.format {
         Format::Selvedge => native::export(args, context),
+        Format::Nova if args.chain || args.tree => {
+            Err(Failure::usage("--chain and --tree export the native form; nova's has one thread in a file"))
+        }
         Format::Nova => nova::export(args, context),
     }
 }

@@ -19,8 +19,6 @@ pub(crate) const CODES: &str = "codes";
 /// Every error has a code that never changes: it stands in its JSON, and under it for people. Its page says what it means,
 /// what usually causes it, what to do, and whether sending the same request again helps. `selvedge help codes` lists them all.
 ///
-/// Examples: selvedge help thread new, selvedge help version_conflict
-///
 /// JSON: of a code, and for `codes` of each, {"code", "exit_codes":[…], "retry":"never"|"perhaps"|"helps", "meaning", "cause",
 /// "remedies":[…], "related":[…]}; of a command {"command", "text", "commands":[…]}.
 #[derive(Debug, clap::Args)]

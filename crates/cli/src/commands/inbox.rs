@@ -6,33 +6,36 @@ use std::time::{Duration, Instant};
 use selvedge_log::Trust;
 use selvedge_model::event::{ResumeMode, SuspendReason};
 use selvedge_model::{CallId, ThreadId, Timestamp};
-use selvedge_store::{Feed, Registry};
-use selvedge_store_local::{Access, LocalStore};
+use selvedge_store::Backend;
+use selvedge_store_local::Access;
 
 use crate::context::{Context, User};
 use crate::error::Result;
 use crate::output::{BOLD, DIM, Output, WARN, paint};
 use crate::text::{clean, count, local, local_minute};
-use crate::waiting::{Need, arguments_of, needs};
+use crate::waiting::{Need, needs};
 
 /// How long to wait for news before looking again, and whether anybody still listens.
 const LISTEN: Duration = Duration::from_millis(500);
 /// How long whoever said the last word may take to go on with the thread.
 const TO_GO_ON: Duration = Duration::from_secs(3);
 
-/// Show what waits for somebody, the newest first
+/// Show what needs a decision, the newest first
 ///
-/// Calls that need somebody's word (also while the other calls of their thread run), calls of which nobody knows what became, threads that reached a limit or whose process died; each
-/// with the command that answers it. A call that somebody has answered, and whose thread has yet to take that in, is shown as answered. What
+/// Calls that need approval (also while the other calls of their thread run), calls whose outcome is unknown, threads that reached a limit
+/// or whose process died; each with the commands that answer it. Of a call whose outcome is unknown: what was called, when it was dispatched,
+/// what recovery found out (whether its process was ended, was gone or may be alive; what its tool said), and the three ways to settle it. A call that somebody has answered, and whose thread has yet to take that in, is shown as answered. What
 /// is asked about is shown whole if it is no longer than a few pages; with THREAD, whatever its length.
 ///
 /// JSON: one object per need: {"thread_id", "title", "reason", "code", "call_id", "tool", "arguments", "why", "since", "expires_at",
-/// "resume_mode", "expired", "answered", "commands"}. "arguments" are whole, whatever their length; they are null where nothing is asked
+/// "resume_mode", "expired", "dispatched_at", "probed", "answered", "commands"}. "arguments" are whole, whatever their length; they are null where nothing is asked
 /// about a call, or where the log can't be read. "since" is when it was asked, or when the thread began to wait. "answered" is what somebody said of the call ("approve", "edit",
 /// "deny", "done", "not_done", "unknown") that the thread has yet to take in, or null. "resume_mode" is what becomes of a call once it
-/// is allowed: "replay_tool_call" makes it as it was asked for, "pass_decision_to_tool" with what `approve --with` gives, and
+/// is allowed, and null of one whose outcome is unknown: "replay_tool_call" makes it as it was asked for, "pass_decision_to_tool" with what `approve --with` gives, and
 /// "use_decision_as_tool_result" does not make it and takes that for its result. "expired" says that the time to decide is over: the
-/// thread goes on without the call.
+/// thread goes on without the call. "dispatched_at" and "probed" are of a call whose outcome is unknown; "probed" is null if its own run
+/// recorded that, else {"call_id", "process": "ended", "gone" or "alive" (absent if none is on record), "reconciled": "unknown" (absent if
+/// its tool was not asked)}.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
     /// Only what this thread waits for: any unique beginning of its id or its hex
@@ -46,16 +49,16 @@ pub(crate) fn run(args: &Args, context: &Context<'_>) -> Result<()> {
     let store = context.open(Access::ReadOnly)?;
     let thread = args.thread.as_ref().map(|prefix| store.resolve(prefix)).transpose()?;
     let screen =
-        Screen { store: &store, trust: User::find()?.trust()?, output: context.output, whole: thread.is_some() };
+        Screen { store: &*store, trust: User::find()?.trust()?, output: context.output, whole: thread.is_some() };
     let is_meant = |need: &Need| thread.as_ref().is_none_or(|thread| need.thread_id == *thread);
-    let look = || -> Result<Vec<Need>> { Ok(needs(&store)?.into_iter().filter(is_meant).collect()) };
+    let look = || -> Result<Vec<Need>> { Ok(needs(&*store)?.into_iter().filter(is_meant).collect()) };
     // Asked before looking: what comes in between is seen now or looked for again, never missed.
     let mut position = store.position()?;
     let now = look()?;
     let mut known: HashSet<_> = now.iter().map(key).collect();
     let mut answered = HashMap::new();
     if now.is_empty() {
-        context.output.tell("nothing waits for anybody");
+        context.output.tell("nothing needs a decision");
     }
     now.into_iter().try_for_each(|need| screen.show(need))?;
     while args.follow && !context.output.is_closed() {
@@ -93,7 +96,7 @@ fn key(need: &Need) -> (ThreadId, Option<CallId>, Timestamp, bool) {
 
 /// Where needs are shown.
 struct Screen<'a> {
-    store: &'a LocalStore,
+    store: &'a dyn Backend,
     trust: Trust,
     output: &'a Output,
     /// Whether arguments are shown whatever their length.
@@ -102,10 +105,7 @@ struct Screen<'a> {
 
 impl Screen<'_> {
     fn show(&self, mut need: Need) -> Result<()> {
-        if let (Some(_), Some(call), None) = (&need.tool, &need.call_id, &need.arguments) {
-            // One log that can't be read does not hide what else waits.
-            need.arguments = arguments_of(self.store, &self.trust, &need.thread_id, call).ok().flatten();
-        }
+        need.read_call(self.store, &self.trust);
         match self.output.is_json() {
             true => self.output.record(&need),
             false => self.text(&need),
@@ -117,10 +117,15 @@ impl Screen<'_> {
         let reason = serde_json::to_value(need.reason).unwrap_or_default();
         let arguments = need.tool.as_ref().map(|_| arguments(need, self.whole)).unwrap_or_default();
         let what = match (&need.tool, &need.call_id) {
-            (Some(tool), _) => match arguments.as_slice() {
-                [one] => format!("{} {one}", paint(BOLD, clean(tool))),
-                _ => paint(BOLD, clean(tool)),
-            },
+            (Some(tool), call) => {
+                // By its name alone a call that is settled can't be told from another one of the same tool.
+                let call = call.as_ref().filter(|_| need.is_unknown_call());
+                let call = call.map(|call| format!(" ({})", clean(call.as_str()))).unwrap_or_default();
+                match arguments.as_slice() {
+                    [one] => format!("{}{call} {one}", paint(BOLD, clean(tool))),
+                    _ => format!("{}{call}", paint(BOLD, clean(tool))),
+                }
+            }
             (None, Some(call)) => format!("call {}", clean(call.as_str())),
             // The code of some is their reason, and is not said twice.
             (None, None) => clean(need.code.as_deref().filter(|code| reason != *code).unwrap_or_default()),
@@ -136,7 +141,7 @@ impl Screen<'_> {
         for said in said(need) {
             output.text(format_args!("  {said}"))?;
         }
-        need.commands.iter().try_for_each(|command| output.text(format_args!("  {}", paint(DIM, command))))
+        need.shown_commands().try_for_each(|command| output.text(format_args!("  {}", paint(DIM, command))))
     }
 }
 
@@ -157,10 +162,11 @@ fn said(need: &Need) -> Vec<String> {
     });
     let answered = need.answered.as_ref().map(|word| {
         let by =
-            if need.commands.is_empty() { "whoever runs the thread goes by it" } else { "nobody has gone by it yet" };
+            if need.commands.is_empty() { "the process running the thread will apply it" } else { "not applied yet" };
         format!("answered ({}): {by}", clean(word))
     });
-    [need.why.as_deref().map(clean), becomes, time, answered].into_iter().flatten().collect()
+    let found_out = need.is_unknown_call().then(|| need.found_out());
+    [need.why.as_deref().map(clean), found_out, becomes, time, answered].into_iter().flatten().collect()
 }
 
 /// How many characters of arguments stand beside the name of their tool, and how many bytes of them are shown below it.

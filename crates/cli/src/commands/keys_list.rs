@@ -7,7 +7,7 @@ use selvedge_model::{Digest, Timestamp};
 use serde::Serialize;
 
 use crate::context::{Context, User};
-use crate::error::{Failure, Result};
+use crate::error::Result;
 use crate::output::table;
 use crate::text::{clean, local_minute};
 
@@ -50,7 +50,7 @@ pub(crate) fn run(Args {}: Args, context: &Context<'_>) -> Result<()> {
         Err(error) => return Err(error.into()),
     };
     let trust = user.trust()?;
-    let chain = KeyChain::load(&user.keys().chain(), &trust).map_err(|error| Failure::of(&error))?;
+    let chain = KeyChain::load(&user.keys().chain(), &trust)?;
     let mut keys: Vec<Key> = trust.iter().map(|(known, key)| Key::of(*known, Some(key), current, &chain)).collect();
     if let Some(unknown) = current.filter(|current| trust.known(current).is_none()) {
         keys.push(Key::of(unknown, None, current, &chain));

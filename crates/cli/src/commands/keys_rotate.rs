@@ -8,7 +8,7 @@ use selvedge_store_local::system::{SystemClock, SystemIds};
 use serde::Serialize;
 
 use crate::context::{Context, User};
-use crate::error::{Failure, Result};
+use crate::error::Result;
 
 /// Take a new key, which goes on with what the old one signed
 ///
@@ -39,7 +39,7 @@ pub(crate) fn run(Args {}: Args, context: &Context<'_>) -> Result<()> {
     let Rotated { from, to, resumed } = match rotate(&folders, &SystemIds, SystemClock.now()) {
         Ok(rotated) => rotated,
         Err(selvedge_log::keychain::KeyChainError::Key(error)) => return Err(user.without_key(error)),
-        Err(error) => return Err(Failure::of(&error)),
+        Err(error) => return Err(error.into()),
     };
     let done = Done { from, to, resumed, retired: folders.retired().join(format!("{from}.pem")) };
     if context.output.is_json() {

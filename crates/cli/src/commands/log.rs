@@ -7,8 +7,8 @@ use std::time::Duration;
 use selvedge_log::hash::RunningHash;
 use selvedge_log::{Line, line, lines};
 use selvedge_model::{Event, ThreadId};
-use selvedge_store::{Feed, Logs, Registry};
-use selvedge_store_local::{Access, LocalStore};
+use selvedge_store::Backend;
+use selvedge_store_local::Access;
 
 use crate::context::Context;
 use crate::error::{Exit, Failure, Result};
@@ -52,7 +52,7 @@ pub(crate) fn run(args: &Args, context: &Context<'_>) -> Result<()> {
     let store = context.open(Access::ReadOnly)?;
     let thread = store.resolve(&args.thread)?;
     let from = args.after.map_or(0, |after| after.saturating_add(1));
-    let reader = Reader { store: &store, thread: &thread, output: context.output, raw: args.raw };
+    let reader = Reader { store: &*store, thread: &thread, output: context.output, raw: args.raw };
     // Asked before reading: what is committed in between is read now and again looked for, never missed.
     let position = store.position()?;
     let left = args.limit.unwrap_or(u64::MAX);
@@ -76,7 +76,7 @@ struct Place {
 }
 
 struct Reader<'a> {
-    store: &'a LocalStore,
+    store: &'a dyn Backend,
     thread: &'a ThreadId,
     output: &'a Output,
     raw: bool,

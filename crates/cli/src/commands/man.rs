@@ -16,8 +16,6 @@ use crate::error::{Failure, Result};
 ///
 /// Prints the page of one command as roff, or writes it and those of all commands below it to a folder.
 ///
-/// Examples: selvedge man verify | man -l -, selvedge man --out ~/.local/share/man/man1
-///
 /// JSON: {"command", "page"}; with --out one object per page, {"command", "file"}
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {

@@ -1,14 +1,15 @@
 //! `selvedge prune`: deletes threads that ended long ago. Never by itself.
 
 mod archive;
+mod snapshots;
 
 use std::path::{Path, PathBuf};
 
 use selvedge_model::account::Account;
 use selvedge_model::{Classify, Clock, Manifest, Status, ThreadId, Timestamp};
-use selvedge_store::{Commit, Cursor, Error, Filter, Ledger, Registry, Summary};
+use selvedge_store::{Backend, Cursor, Error, Filter, Summary};
+use selvedge_store_local::Access;
 use selvedge_store_local::system::SystemClock;
-use selvedge_store_local::{Access, LocalStore};
 use serde::Serialize;
 
 use crate::context::Context;
@@ -19,15 +20,20 @@ use crate::text::{count, local_minute, shell_word};
 /// How many threads are listed at once.
 const PAGE: usize = 1000;
 
-/// Delete threads that ended long ago
+/// Delete threads that ended long ago, and snapshots that are too old
 ///
 /// Only threads that have ended are deleted, each as `selvedge thread delete` does, leaving a signed tombstone; never one that is
 /// created, running or suspended, never one whose chain or parent still goes on, never one that money is held for or that holds some. With --archive each thread is written to a file
 /// first, as `selvedge export` does, with log, manifest and blobs; `selvedge import` takes it in again, in a store where it was not
 /// deleted. One that is not what was signed is not archived, and then not deleted. Nothing is ever pruned by itself.
 ///
+/// Of the threads that stay and that nothing runs, snapshots go that `state_persistence.retention` does not keep (`delete_older_than_days`,
+/// `max_checkpoints`): a run removes its own, and a thread that no longer runs has none that would. They are copies of what the log says,
+/// so that is done without asking.
+///
 /// JSON: one object per thread, {"thread_id", "status", "completed_at", "version", "archived", "deleted"}; "archived" is the
-/// path of the archive or null, "deleted" is false with --dry-run.
+/// path of the archive or null, "deleted" is false with --dry-run. Then one object per thread whose snapshots go, {"thread_id",
+/// "snapshots":[NAME…], "removed"}; "removed" is false with --dry-run.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
     /// Ended at least this long ago: hours, days or weeks, as in 12h, 90d, 2w
@@ -60,8 +66,13 @@ fn age(text: &str) -> Result<Age, String> {
         'w' => 7 * 24,
         _ => return Err(bad()),
     };
-    let number: u32 = text[..text.len() - unit.len_utf8()].parse().map_err(|_| bad())?;
-    i64::from(number).checked_mul(hours * 3_600_000_000).map(Age).ok_or_else(bad)
+    let digits = &text[..text.len() - unit.len_utf8()];
+    if digits.is_empty() || !digits.bytes().all(|digit| digit.is_ascii_digit()) {
+        return Err(bad());
+    }
+    let long = || format!("`{text}` is too long ago: at most {}{unit}", i64::MAX / (hours * 3_600_000_000));
+    let number: i64 = digits.parse().map_err(|_| long())?;
+    number.checked_mul(hours * 3_600_000_000).map(Age).ok_or_else(long)
 }
 
 fn ended(text: &str) -> Result<Status, String> {
@@ -86,24 +97,29 @@ pub(crate) fn run(args: &Args, context: &Context<'_>) -> Result<()> {
     let access = if args.dry_run { Access::ReadOnly } else { Access::ReadWrite };
     let store = context.open(access)?;
     let before = Timestamp::from_micros(SystemClock.now().as_micros().saturating_sub(args.older_than.0));
-    let due = due(&store, before, &args.status, context)?;
+    let due = due(&*store, before, &args.status, context)?;
     if args.dry_run || due.is_empty() {
-        return show(&due, context);
+        show(&due, context)?;
+    } else {
+        if !args.yes {
+            confirm(&due, args, context)?;
+        }
+        let archive = args.archive.as_ref().map(|folder| context.folder.join(folder));
+        for thread in &due {
+            prune(thread, archive.as_deref(), &*store, context)?;
+        }
+        context.output.tell(format_args!("{} deleted", count(due.len() as u64, "thread")));
     }
-    if !args.yes {
-        confirm(&due, args, context)?;
+    let leaves = |thread: &ThreadId| due.iter().any(|due| due.manifest.thread_id == *thread);
+    snapshots::prune(&*store, leaves, args.dry_run, context)?;
+    if !args.dry_run {
+        context.close(store);
     }
-    let archive = args.archive.as_ref().map(|folder| context.folder.join(folder));
-    for thread in &due {
-        prune(thread, archive.as_deref(), &store, context)?;
-    }
-    context.close(store);
-    context.output.tell(format_args!("{} deleted", count(due.len() as u64, "thread")));
     Ok(())
 }
 
 /// The threads that may go, oldest first.
-fn due(store: &LocalStore, before: Timestamp, statuses: &[Status], context: &Context<'_>) -> Result<Vec<Summary>> {
+fn due(store: &dyn Backend, before: Timestamp, statuses: &[Status], context: &Context<'_>) -> Result<Vec<Summary>> {
     let mut due = Vec::new();
     let mut cursor: Option<Cursor> = None;
     loop {
@@ -126,7 +142,7 @@ fn due(store: &LocalStore, before: Timestamp, statuses: &[Status], context: &Con
 }
 
 /// Whether money is held by a thread's chain or for it, in which case the store would refuse; that is said.
-fn is_in_use(store: &LocalStore, manifest: &Manifest, context: &Context<'_>) -> Result<bool> {
+fn is_in_use(store: &dyn Backend, manifest: &Manifest, context: &Context<'_>) -> Result<bool> {
     let Some(account) = store.account(&manifest.chain_root_id)?.filter(Account::is_in_use) else { return Ok(false) };
     tell_kept(&Error::AccountInUse { thread: manifest.thread_id.clone(), account: account.id }, context);
     Ok(true)
@@ -138,7 +154,7 @@ fn tell_kept(why: &Error, context: &Context<'_>) {
 }
 
 /// Whether somebody who has not ended may still look at this thread: what continues it, or what started it.
-fn is_needed(store: &LocalStore, manifest: &Manifest) -> Result<bool> {
+fn is_needed(store: &dyn Backend, manifest: &Manifest) -> Result<bool> {
     if manifest.status == Status::Continued || manifest.continuation_of.is_some() {
         let chain = store.chain(&manifest.thread_id)?;
         if chain.iter().any(|other| !other.manifest.status.is_terminal()) {
@@ -153,7 +169,7 @@ fn is_needed(store: &LocalStore, manifest: &Manifest) -> Result<bool> {
     }
 }
 
-fn prune(thread: &Summary, archive: Option<&Path>, store: &LocalStore, context: &Context<'_>) -> Result<()> {
+fn prune(thread: &Summary, archive: Option<&Path>, store: &dyn Backend, context: &Context<'_>) -> Result<()> {
     let id = &thread.manifest.thread_id;
     let archived = archive.map(|folder| archive::keep(id, store, folder)).transpose()?;
     // Somebody may have gone on with it since it was listed.
@@ -196,7 +212,7 @@ fn show(due: &[Summary], context: &Context<'_>) -> Result<()> {
         return due.iter().try_for_each(|thread| context.output.record(&Pruned::of(thread, false)));
     }
     if due.is_empty() {
-        context.output.tell("nothing to prune");
+        context.output.tell("no thread to prune");
         return Ok(());
     }
     let row = |thread: &Summary| {
@@ -242,8 +258,11 @@ mod tests {
         assert_eq!(age("12h"), Ok(Age(12 * hour)));
         assert_eq!(age("90d"), Ok(Age(90 * 24 * hour)));
         assert_eq!(age("2w"), Ok(Age(14 * 24 * hour)));
-        for bad in ["", "d", "90", "-1d", "1m", "1.5d", "4294967296d", "é"] {
-            assert!(age(bad).is_err(), "{bad}");
+        for bad in ["", "d", "90", "-1d", "+1d", "1m", "1.5d", "é"] {
+            assert!(age(bad).unwrap_err().contains("no length of time"), "{bad}");
+        }
+        for long in ["4294967296d", "99999999999999999999d"] {
+            assert!(age(long).unwrap_err().ends_with("is too long ago: at most 106751991d"), "{long}");
         }
     }
 }

@@ -1,10 +1,14 @@
 //! `selvedge repair`: mends what may be mended of one thread.
 
+use std::sync::Arc;
+
+use selvedge::snapshot::{Schema, newest_of};
 use selvedge_model::ThreadId;
-use selvedge_store::{Error, Registry};
-use selvedge_store_local::{Access, LocalStore, Mended, Repair};
+use selvedge_store::{Backend, Error};
+use selvedge_store_local::{Access, Mended, Provisional, Repair};
 use serde::Serialize;
 
+use crate::config::configuration;
 use crate::context::Context;
 use crate::error::{Failure, Result};
 use crate::output::{WARN, paint};
@@ -22,8 +26,11 @@ use crate::text::{clean, count};
 /// last that anybody remembers, and the log says for ever which versions are lost. Damage before the last checkpoint is never
 /// mended: put the file back from a copy.
 ///
+/// With --from-snapshot the loss is accepted too, and what the newest signed snapshot of a lost version still holds is brought back: its
+/// messages and its state. A snapshot is no log, so the log says that this is provisional, and from which snapshot it is.
+///
 /// JSON: {"thread_id", "version", "dry_run", "mended":[{"found", …}]}, where "found" is "foreign_bytes" ("bytes"), "manifest" and "capabilities" ("why",
-/// "aside"), "database_behind" ("database", "file"), "not_indexed" ("version") or "loss" ("from_version", "to_version", "by")
+/// "aside"), "database_behind" ("database", "file"), "not_indexed" ("version"), "loss" ("from_version", "to_version", "by") or "provisional" ("log_version", "messages", "by")
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
     /// Any unique beginning of the thread's id or its hex; the whole id for a thread that the database does not know
@@ -31,6 +38,9 @@ pub(crate) struct Args {
     /// Go on with a log that was cut off, and record what is lost
     #[arg(long)]
     accept_loss: bool,
+    /// Accept the loss, and bring back what a signed snapshot of a lost version still holds
+    #[arg(long)]
+    from_snapshot: bool,
     /// Say what would be done, and do nothing
     #[arg(long)]
     dry_run: bool,
@@ -45,11 +55,12 @@ struct Done<'a> {
 }
 
 pub(crate) fn run(args: &Args, context: &Context<'_>) -> Result<()> {
-    let store = context.open(Access::ReadWrite)?;
+    let store = context.open_local(Access::ReadWrite)?;
     let thread = resolve(&store, &args.thread)?;
-    let how = Repair { accept_loss: args.accept_loss, dry_run: args.dry_run };
-    let repaired = store.repair(&thread, how).map_err(|error| proven(&store, &thread, error))?;
-    context.close(store);
+    let how = Repair { accept_loss: args.accept_loss || args.from_snapshot, dry_run: args.dry_run };
+    let from = if args.from_snapshot { snapshot_of_lost(&store, &thread, context)? } else { None };
+    let repaired = store.repair_from(&thread, how, from.as_ref()).map_err(|error| proven(&store, &thread, error))?;
+    context.close(Arc::new(store));
     let done = Done { thread_id: &thread, version: repaired.version, dry_run: args.dry_run, mended: &repaired.mended };
     if context.output.is_json() {
         return context.output.record(&done);
@@ -67,8 +78,33 @@ pub(crate) fn run(args: &Args, context: &Context<'_>) -> Result<()> {
     Ok(())
 }
 
+/// The newest good snapshot of a version that the log lacks.
+fn snapshot_of_lost(store: &dyn Backend, thread: &ThreadId, context: &Context<'_>) -> Result<Option<Provisional>> {
+    let verdict = store.verify(thread, &mut |_| {})?;
+    let proven = verdict.judgement.unchanged_up_to;
+    let is_lost = |version| Some(version) > proven || verdict.lost.iter().any(|lost| lost.contains(version));
+    let config = configuration(context)?.state_persistence;
+    let archive = config.retention.on_completion.archive_folder().unwrap_or("archive");
+    let schema = Schema::new(&config.state).map_err(|error| Failure::of(&error))?;
+    let Some((kept, body)) = newest_of(store, &schema, archive, thread, &is_lost)?.good else {
+        context.output.say("no good snapshot of a lost version is kept: nothing can be brought back");
+        return Ok(None);
+    };
+    let read = || {
+        Some(Provisional {
+            name: kept.name.clone(),
+            log_version: kept.version,
+            log_hash: serde_json::from_value(body.get("log_hash")?.clone()).ok()?,
+            messages: serde_json::from_value(body.get("messages")?.clone()).ok()?,
+            state: body.get("thread")?.get("fold")?.get("state")?.clone(),
+        })
+    };
+    let unreadable = || Failure::usage(format!("the snapshot `{}` can't be read back", kept.name));
+    Ok(Some(read().ok_or_else(unreadable)?))
+}
+
 /// A thread by the beginning of its id, or one that has a log and is not in the database by its whole id.
-fn resolve(store: &LocalStore, name: &str) -> Result<ThreadId> {
+fn resolve(store: &dyn Backend, name: &str) -> Result<ThreadId> {
     match (store.resolve(name), ThreadId::new(name)) {
         (Err(Error::NoThread(_)), Ok(thread)) if store.is_stray(&thread)? => Ok(thread),
         (resolved, _) => Ok(resolved?),
@@ -76,7 +112,7 @@ fn resolve(store: &LocalStore, name: &str) -> Result<ThreadId> {
 }
 
 /// The failure with what is still proven of the log.
-fn proven(store: &LocalStore, thread: &ThreadId, error: Error) -> Failure {
+fn proven(store: &dyn Backend, thread: &ThreadId, error: Error) -> Failure {
     let is_log = matches!(error, Error::Log { .. });
     let mut failure = Failure::from(error);
     if let Some(verdict) = store.verify(thread, &mut |_| {}).ok().filter(|_| is_log) {
@@ -113,6 +149,13 @@ fn words(mended: &Mended, dry_run: bool) -> String {
         }
         Mended::NotIndexed { version } => {
             format!("the log, which ends at version {version}, {would}read into the database")
+        }
+        Mended::Provisional { log_version, messages, by } => {
+            let what = count(*messages, "message");
+            format!(
+                "{what} and the state of version {log_version} {would}brought back from {}, provisionally",
+                clean(by)
+            )
         }
         Mended::Loss { from_version, to_version, by } => {
             let lost = if from_version == to_version {

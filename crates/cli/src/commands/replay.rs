@@ -14,7 +14,6 @@ use selvedge::replay::{Difference, How, Recording, Report, Step, replay};
 use selvedge::workshop::{OrderError, Workshop};
 use selvedge::{Assignment, Engine};
 use selvedge_model::ThreadId;
-use selvedge_store::Registry;
 use selvedge_store::load::load;
 use selvedge_store_local::Access;
 use serde::Serialize;
@@ -82,18 +81,18 @@ struct Record<'a> {
 }
 
 pub(crate) fn run(args: &Args, context: &Context<'_>) -> Result<()> {
-    let store = Arc::new(context.open(Access::ReadOnly)?);
+    let store = context.open(Access::ReadOnly)?;
     let thread = store.resolve(&args.thread)?;
-    super::verify::insist(&thread, &store)?;
+    super::verify::insist(&thread, &*store)?;
     let workshop = Arc::new(running::workshop(context)?);
     let redactor = running::redactor(&workshop);
     let engine = Engine::new(running::options(&store, store.trust().clone()));
     let mut recording = Recording::read(&*store, &thread, store.trust())?;
     // The thread as it was born: what was raised since is raised again where it was.
     let mut born = load(&*store, &thread, store.trust(), Some(0))?.thread.manifest;
-    let today = ordered::today(&store, &workshop, &born);
+    let today = ordered::today(&*store, &workshop, &born);
     let work = assignment(&engine, &workshop, &born)?;
-    let told = prompt::differences(&store, today.as_ref(), &born, &work, &redactor, &recording);
+    let told = prompt::differences(&*store, today.as_ref(), &born, &work, &redactor, &recording);
     if args.as_ordered_now {
         ordered::instead(today, &mut born, &mut recording)?;
     }

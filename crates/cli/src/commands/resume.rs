@@ -4,7 +4,7 @@ use selvedge::Input;
 use selvedge_engine::Error;
 use selvedge_model::Status;
 use selvedge_model::limits::Limits;
-use selvedge_store::{Error as StoreError, Registry};
+use selvedge_store::Error as StoreError;
 
 use crate::context::Context;
 use crate::error::{Failure, Result};
@@ -15,7 +15,7 @@ use crate::running::Running;
 /// A thread waits because a limit was reached, because somebody must decide, or because its process died. What has an outcome
 /// is not done again: calls that may run at most once are asked after, others are repeated. A message is optional.
 ///
-/// A limit is raised also while somebody else runs the thread: that is left with whoever does, who goes by it, and a message waits for
+/// A limit is raised also while another process runs the thread: that is queued for the process, which applies it, and a message waits for
 /// its turn.
 ///
 /// A thread that has ended goes on in another one, which knows all that was said and is told the message; without one there is
@@ -40,7 +40,7 @@ pub(crate) fn run(args: &Args, context: &Context<'_>) -> Result<()> {
         return Err(Failure::usage("the message is empty").hint("say something, or leave it out"));
     }
     let running = Running::open(context)?;
-    let thread = super::wait::find(&running.store, &args.thread)?;
+    let thread = super::wait::find(&*running.store, &args.thread)?;
     let work = running.assignment(&thread)?;
     let input = args.message.clone().map_or_else(Input::nothing, Input::text);
     if args.raise.is_empty() {
@@ -67,7 +67,7 @@ pub(crate) fn run(args: &Args, context: &Context<'_>) -> Result<()> {
     });
     match shown {
         Err(failure) if is_left && matches!(failure.code, "lease_held" | "not_runnable") => {
-            context.output.tell(format!("left with whoever runs {thread}, who goes by it"));
+            context.output.tell(format!("queued: the process running {thread} will apply it"));
             Ok(())
         }
         shown => shown,

@@ -4,7 +4,6 @@ use selvedge::Input;
 use selvedge::workshop::{Order, Wishes};
 use selvedge_model::limits::Limits;
 use selvedge_model::{AgentId, CommitKey, DirectiveId, Message, NewThread, Role, TaskId};
-use selvedge_store::Registry;
 use serde_json::{Map, Value};
 
 use crate::context::Context;

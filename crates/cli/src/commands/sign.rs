@@ -2,9 +2,10 @@
 
 use std::path::{Path, PathBuf};
 
+use selvedge_legacy::rye;
+use selvedge_log::Signer;
 use selvedge_log::document::{Comment, DocumentError, DocumentKind, Form, SIGNATURE_MEMBER, sign_json, sign_text};
 use selvedge_log::strict::{self, Limits};
-use selvedge_log::{Signer, rye};
 use selvedge_model::{Clock, Digest, Timestamp};
 use selvedge_store_local::system::SystemClock;
 use serde::Serialize;
@@ -89,7 +90,9 @@ fn signed_text(document: &Document, signer: &Signer, at: Timestamp) -> Result<(S
             Ok((text, replaced))
         }
         Form::Text(comment) => {
+            // The mark that some editors write before UTF-8 would stand between the signature and what it signs.
             let text = document.text()?;
+            let text = text.strip_prefix('\u{feff}').unwrap_or(text);
             let body = comment.unsigned(text);
             let replaced = body.len() != text.len();
             refuse_other_line(comment, &body)?;

@@ -2,7 +2,7 @@
 
 use selvedge::snapshot::{Schema, examined};
 use selvedge_model::{ThreadId, Timestamp};
-use selvedge_store::Registry;
+use selvedge_store::Summary;
 use selvedge_store::snapshot::Kept;
 use selvedge_store_local::Access;
 use serde::Serialize;
@@ -20,7 +20,7 @@ use crate::text::{clean, grouped, local_minute};
 ///
 /// JSON: {"thread_id", "log_version", "snapshots":[{"log_version", "saved_at", "place", "name", "base", "bytes", "good", "why"}], "unlisted":[…]}; "place" is
 /// newest, older or archived, "base" the version of the snapshot that it builds on or null, "good" whether it can be used (its signature
-/// holds, what it builds on is there, its format is known, and it fits the schema), and "why" why not.
+/// holds, what it builds on is there, its format is known, it fits the schema, and the log has not lost its version), and "why" why not.
 /// "log_version" and "saved_at" are null for what stands in the place of the newest and does not look like a snapshot. "unlisted" says why
 /// there is nothing to be listed where a folder should be.
 #[derive(Debug, clap::Args)]
@@ -76,9 +76,13 @@ pub(crate) fn run(args: &Args, context: &Context<'_>) -> Result<()> {
     let config = configuration(context)?.state_persistence;
     let archive = config.retention.on_completion.archive_folder().unwrap_or("archive");
     let schema = Schema::new(&config.state).map_err(|error| Failure::of(&error))?;
-    let found = examined(&store, &schema, archive, &thread_id)?;
-    let snapshots: Vec<One> = found.into_iter().map(|(kept, why)| One::of(kept, why)).collect();
-    let log_version = store.get(&thread_id)?.version;
+    let found = examined(&*store, &schema, archive, &thread_id)?;
+    let Summary { manifest, version: log_version, .. } = store.get(&thread_id)?;
+    let lost = |kept: &Kept| {
+        let lost = manifest.lost.iter().find(|lost| lost.contains(kept.version))?;
+        Some(format!("the log has lost {} since {}", lost.in_words(), lost.since))
+    };
+    let snapshots: Vec<One> = found.into_iter().map(|(kept, why)| One::of(kept.clone(), lost(&kept).or(why))).collect();
     let refused = store.no_snapshot_folders(&thread_id, archive);
     let unlisted: Vec<String> = refused.iter().map(ToString::to_string).collect();
     for why in &unlisted {

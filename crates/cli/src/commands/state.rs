@@ -6,18 +6,19 @@ use selvedge::items::config::TranscriptIntegrity;
 use selvedge::snapshot::{Schema, from_log, newest};
 use selvedge_log::recovery::Mode;
 use selvedge_model::fold::Call;
+use selvedge_model::limits::whole;
 use selvedge_model::{CallId, Clock, Manifest, Message, Run, Thread, ThreadId};
 use selvedge_store::load::{Loaded, load_as};
-use selvedge_store::{Error, Logs, Registry};
+use selvedge_store::{Backend, Error};
+use selvedge_store_local::Access;
 use selvedge_store_local::system::SystemClock;
-use selvedge_store_local::{Access, LocalStore};
 use serde::Serialize;
 use serde_json::Value;
 
 use crate::config::configuration;
 use crate::context::Context;
 use crate::error::{Failure, Result};
-use crate::text::{clean, count};
+use crate::text::{clean, clean_json, count};
 
 /// Show what a thread's log folds into, now or at any version
 ///
@@ -36,7 +37,7 @@ pub(crate) struct Args {
     /// Any unique beginning of the thread's id or its hex
     thread: String,
     /// As it was at this version
-    #[arg(long, value_name = "VERSION")]
+    #[arg(long, value_name = "VERSION", value_parser = whole, allow_negative_numbers = true)]
     at: Option<u64>,
     /// The newest snapshot
     #[arg(long, conflicts_with = "at")]
@@ -59,13 +60,13 @@ pub(crate) fn run(args: &Args, context: &Context<'_>) -> Result<()> {
     let store = context.open(Access::ReadOnly)?;
     let thread_id = store.resolve(&args.thread)?;
     if args.snapshot {
-        return snapshot(&store, &thread_id, context);
+        return snapshot(&*store, &thread_id, context);
     }
     let mode = match configuration(context)?.coordination.transcript_integrity {
         TranscriptIntegrity::Strict => Mode::Strict,
         TranscriptIntegrity::Lenient => Mode::Lenient,
     };
-    let (loaded, finding) = load_as(&store, &thread_id, store.trust(), args.at, mode).map_err(absent_version)?;
+    let (loaded, finding) = load_as(&*store, &thread_id, store.trust(), args.at, mode).map_err(absent_version)?;
     if let Some(finding) = finding {
         let why = Error::Log { thread: thread_id.clone(), finding };
         context.output.say(format!("NOT to be relied on, and shown because `transcript_integrity` is lenient: {why}"));
@@ -74,11 +75,11 @@ pub(crate) fn run(args: &Args, context: &Context<'_>) -> Result<()> {
     if context.output.is_json() {
         return context.output.record(&folded);
     }
-    context.output.text(serde_json::to_string_pretty(&folded).unwrap_or_default())
+    context.output.text(clean_json(&serde_json::to_string_pretty(&folded).unwrap_or_default()))
 }
 
 /// Shows the newest good snapshot, or what one would say now.
-fn snapshot(store: &LocalStore, thread: &ThreadId, context: &Context<'_>) -> Result<()> {
+fn snapshot(store: &dyn Backend, thread: &ThreadId, context: &Context<'_>) -> Result<()> {
     let config = configuration(context)?.state_persistence;
     let schema = Schema::new(&config.state).map_err(|error| Failure::of(&error))?;
     let archive = config.retention.on_completion.archive_folder().unwrap_or("archive");
@@ -103,7 +104,7 @@ fn snapshot(store: &LocalStore, thread: &ThreadId, context: &Context<'_>) -> Res
     if context.output.is_json() {
         return context.output.record(&body);
     }
-    context.output.text(serde_json::to_string_pretty(&body).unwrap_or_default())
+    context.output.text(clean_json(&serde_json::to_string_pretty(&body).unwrap_or_default()))
 }
 
 /// To a reader, a version that was not reached yet is simply not there.

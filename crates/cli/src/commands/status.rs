@@ -4,7 +4,7 @@ use std::path::PathBuf;
 
 use selvedge_log::keys::{KeyError, KeyFolder};
 use selvedge_model::Digest;
-use selvedge_store::{Filter, Page, Registry, Summary};
+use selvedge_store::{Filter, Page, Summary};
 use selvedge_store_local::Access;
 use serde::Serialize;
 

@@ -2,7 +2,6 @@
 
 use selvedge::Engine;
 use selvedge_model::{Status, Stop, ThreadId};
-use selvedge_store::Registry;
 use serde::Serialize;
 
 use crate::context::Context;

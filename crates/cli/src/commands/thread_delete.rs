@@ -1,7 +1,6 @@
 //! `selvedge thread delete`: for good, leaving a signed tombstone.
 
 use selvedge_model::{ThreadId, Timestamp};
-use selvedge_store::{Commit, Registry};
 use selvedge_store_local::Access;
 use serde::Serialize;
 

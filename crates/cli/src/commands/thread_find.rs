@@ -1,6 +1,6 @@
 //! `selvedge thread find`: threads of all agents by a piece of their id or title.
 
-use selvedge_store::{Filter, Registry};
+use selvedge_store::Filter;
 use selvedge_store_local::Access;
 
 use crate::commands::thread_list;

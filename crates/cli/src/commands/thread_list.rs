@@ -1,22 +1,19 @@
 //! `selvedge thread list`: threads, the newest first.
 
 use selvedge_engine::standing::Standing;
+use selvedge_model::limits::whole;
 use selvedge_model::{AgentId, DirectiveId, Status};
-use selvedge_store::{Cursor, Filter, Page, Registry, Summary};
+use selvedge_store::{Cursor, Filter, Page, Summary};
 use selvedge_store_local::Access;
 use serde::Serialize;
 use serde_json::{Value, json};
 
 use crate::context::Context;
 use crate::error::Result;
-use crate::output::{Output, table};
+use crate::output::{Output, line_width, table_fitted};
 use crate::text::{local_minute, one_line};
 
-const TITLE_WIDTH: usize = 50;
-
 /// List threads, the newest first
-///
-/// Example: selvedge thread list --agent scribe --status suspended
 ///
 /// JSON: {"threads":[…], "next":CURSOR or null}; each thread has at least "thread_id", "agent_id", "status", "version",
 /// "created_at" and "updated_at", and "holder" if a live process holds it; the status of one whose process is gone is stalled. Hand "next" to --after for the next page.
@@ -41,8 +38,12 @@ pub(crate) struct Args {
     #[arg(long, value_name = "N", default_value_t = 50, value_parser = clap::value_parser!(u32).range(1..=10_000))]
     limit: u32,
     /// Go on behind the page that ended with CURSOR
-    #[arg(long, value_name = "CURSOR")]
+    #[arg(long, value_name = "CURSOR", value_parser = cursor)]
     after: Option<u64>,
+}
+
+fn cursor(text: &str) -> Result<u64, String> {
+    whole(text).map_err(|why| format!("{why}; it is the number that ended the page before"))
 }
 
 pub(crate) fn run(args: Args, context: &Context<'_>) -> Result<()> {
@@ -95,8 +96,9 @@ pub(crate) fn show(page: &Page<Summary>, output: &Output) -> Result<()> {
             Standing::from(summary).to_string(),
             version.to_string(),
             local_minute(manifest.updated_at),
-            one_line(manifest.title.as_deref().unwrap_or_default(), TITLE_WIDTH),
+            one_line(manifest.title.as_deref().unwrap_or_default(), line_width()),
         ]
     });
-    output.text(table(&["THREAD", "AGENT", "STATUS", "VERSION", "UPDATED", "TITLE"], &[3], rows))
+    let header = ["THREAD", "AGENT", "STATUS", "VERSION", "UPDATED", "TITLE"];
+    output.text(table_fitted(&header, &[3], &[3, 1, 4], rows.collect()))
 }

@@ -1,9 +1,9 @@
 //! `selvedge thread new`: the one way to create a thread.
 
 use selvedge_model::{AgentId, Batch, Changeset, DirectiveId, Expect, Ids, NewThread, Part, TaskId, ThreadId};
-use selvedge_store::{Commit, Registry};
+use selvedge_store::Backend;
+use selvedge_store_local::Access;
 use selvedge_store_local::system::SystemIds;
-use selvedge_store_local::{Access, LocalStore};
 use serde::Serialize;
 
 use crate::commands::thread_rename::check_title;
@@ -15,8 +15,6 @@ use crate::error::Result;
 /// The thread begins at version 0; every append adds one. Its id is made of the directive's or the agent's name and twelve
 /// random hex characters, unless --id gives one: segments of a-z, 0-9, `_`, `.` and `-`, joined by `/`. Ids are never used
 /// again.
-///
-/// Example: selvedge thread new --agent scribe --title "Minutes of Monday"
 ///
 /// JSON: {"thread_id", "version", "agent_id"}
 #[derive(Debug, clap::Args)]
@@ -50,7 +48,7 @@ struct Created<'a> {
 
 pub(crate) fn run(args: Args, context: &Context<'_>) -> Result<()> {
     let store = context.open(Access::ReadWrite)?;
-    let (thread_id, version, agent_id) = create(args, &store)?;
+    let (thread_id, version, agent_id) = create(args, &*store)?;
     context.close(store);
     if context.output.is_json() {
         return context.output.record(&Created { thread_id: &thread_id, version, agent_id: &agent_id });
@@ -60,7 +58,7 @@ pub(crate) fn run(args: Args, context: &Context<'_>) -> Result<()> {
     Ok(())
 }
 
-fn create(args: Args, store: &LocalStore) -> Result<(ThreadId, u64, AgentId)> {
+fn create(args: Args, store: &dyn Backend) -> Result<(ThreadId, u64, AgentId)> {
     let parent_id = args.parent.map(|prefix| store.resolve(&prefix)).transpose()?;
     let name = args.directive.as_ref().map_or(args.agent.as_str(), DirectiveId::as_str);
     let thread_id = args.id.unwrap_or_else(|| ThreadId::generate(name, &SystemIds.hex12()));

@@ -4,7 +4,6 @@ use std::time::Duration;
 
 use selvedge::Delivered;
 use selvedge_model::ThreadId;
-use selvedge_store::Registry;
 use serde::Serialize;
 
 use crate::context::Context;
@@ -61,7 +60,7 @@ pub(crate) fn run(args: Args, context: &Context<'_>) -> Result<()> {
     let queued = matches!(delivered, Delivered::Left(_));
     let version = if queued { None } else { Some(store.get(&thread)?.version) };
     drop(engine);
-    crate::running::close(store, context);
+    context.close(store);
     let renamed = Renamed { thread_id: &thread, title: &args.title, version, queued };
     if context.output.is_json() {
         return context.output.record(&renamed);

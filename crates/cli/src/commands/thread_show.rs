@@ -5,19 +5,19 @@ use std::path::PathBuf;
 use selvedge::Outcome;
 use selvedge_engine::outcome::of_thread;
 use selvedge_engine::standing::Standing;
+use selvedge_legacy::nova::Origin;
 use selvedge_log::Head;
 use selvedge_model::limits::Limits;
 use selvedge_model::{Posted, Run, ThreadId};
-use selvedge_store::nova::Origin;
-use selvedge_store::{Inbox, Logs, Registry, Summary};
-use selvedge_store_local::{Access, LocalStore};
+use selvedge_store::{Backend, Summary};
+use selvedge_store_local::Access;
 use serde::Serialize;
 
 use crate::context::Context;
 use crate::error::Result;
 use crate::imported;
 use crate::output::{BOLD, Output, paint};
-use crate::text::{clean, count, key, local, spent};
+use crate::text::{INCOMPLETE, clean, count, key, local, spent};
 use crate::waiting::{self, Need};
 
 /// Show what is known of a thread
@@ -26,7 +26,7 @@ use crate::waiting::{self, Need};
 ///
 /// JSON: {"thread_id", "agent_id", "status", "version", "title", "created_at", "updated_at", "cost", …, "head":{"version", "lines",
 /// "bytes", "hash", "epoch", "signer", …}, "folder", "chain":[ID…], "children":[ID…], "runs":[…], "requests":[…],
-/// "imported":{"format", "source", "at", "witnessed"}, "needs":{"reason", "code", "why", "commands":[TEXT…], …}, "outcome":{…} (as the last object of `selvedge run`)}. Fields that say nothing are left out.
+/// "incomplete" (true if logs of its family are not here), "imported":{"format", "source", "at", "witnessed"}, "needs":{"reason", "code", "why", "commands":[TEXT…], …}, "outcome":{…} (as the last object of `selvedge run`)}. Fields that say nothing are left out.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
     /// Any unique beginning of the thread's id or its hex
@@ -46,6 +46,9 @@ struct Shown {
     requests: Vec<Posted>,
     #[serde(skip_serializing_if = "Option::is_none")]
     imported: Option<Origin>,
+    /// Whether logs of its family are not here.
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    incomplete: bool,
     /// What somebody must do before it goes on.
     #[serde(skip_serializing_if = "Option::is_none")]
     needs: Option<Need>,
@@ -60,7 +63,7 @@ struct Shown {
 pub(crate) fn run(args: &Args, context: &Context<'_>) -> Result<()> {
     let store = context.open(Access::ReadOnly)?;
     let thread = store.resolve(&args.thread)?;
-    let shown = look(&thread, &store)?;
+    let shown = look(&thread, &*store)?;
     if context.output.is_json() {
         let mut record = serde_json::to_value(&shown).unwrap_or_default();
         record["status"] = serde_json::json!(shown.standing);
@@ -70,16 +73,17 @@ pub(crate) fn run(args: &Args, context: &Context<'_>) -> Result<()> {
     show(&shown, &key, context.output)
 }
 
-fn look(thread: &ThreadId, store: &LocalStore) -> Result<Shown> {
+fn look(thread: &ThreadId, store: &dyn Backend) -> Result<Shown> {
     let ids = |summaries: Vec<Summary>| summaries.into_iter().map(|summary| summary.manifest.thread_id).collect();
     let summary = store.get(thread)?;
     Ok(Shown {
         outcome: of_thread(store, store.trust(), &summary).ok(),
+        incomplete: store.account(&summary.manifest.chain_root_id)?.is_some_and(|account| account.incomplete),
         standing: Standing::from(&summary),
         needs: waiting::need_of(store, &summary),
         summary,
         head: store.head(thread)?,
-        folder: store.thread_folder(thread),
+        folder: store.place(thread),
         chain: ids(store.chain(thread)?),
         children: ids(store.children(thread)?),
         runs: store.runs(thread)?,
@@ -103,7 +107,7 @@ fn show(shown: &Shown, key: &str, output: &Output) -> Result<()> {
         ("directive", manifest.directive.as_ref().map(ToString::to_string)),
         ("task", optional(manifest.task_id.as_ref().map(|task| task.as_str()))),
         ("status", Some(shown.standing.to_string())),
-        ("next", shown.needs.as_ref().and_then(|need| need.commands.first()).map(|command| format!("`{command}`"))),
+        ("next", shown.needs.as_ref().and_then(next)),
         ("limits", manifest.limits.as_ref().map(limits)),
         ("version", Some(version.to_string())),
         ("log", Some(format!("{}, {}, signed by {key}", count(head.lines, "line"), count(head.bytes, "byte")))),
@@ -111,6 +115,7 @@ fn show(shown: &Shown, key: &str, output: &Output) -> Result<()> {
         ("updated", Some(local(manifest.updated_at))),
         ("runs", (runs > 0).then(|| runs.to_string())),
         ("spent", manifest.cost.has_spent().then(|| spent(&manifest.cost))),
+        ("budget", shown.incomplete.then(|| INCOMPLETE.to_owned())),
         ("parent", manifest.parent_id.as_ref().map(ToString::to_string)),
         ("children", listed(&shown.children)),
         ("chain", in_chain),
@@ -120,6 +125,14 @@ fn show(shown: &Shown, key: &str, output: &Output) -> Result<()> {
     ];
     let lines = rows.into_iter().filter_map(|(name, value)| value.map(|value| format!("{name:<10}{value}")));
     output.text(lines.collect::<Vec<_>>().join("\n"))
+}
+
+/// What to type next. How a call is settled whose outcome is unknown depends on what is found out, so what is known of it comes first.
+fn next(need: &Need) -> Option<String> {
+    if need.is_unknown_call() {
+        return Some(format!("`selvedge inbox {}`", need.thread_id));
+    }
+    need.commands.first().map(|command| format!("`{command}`"))
 }
 
 /// Ceilings, in a line.

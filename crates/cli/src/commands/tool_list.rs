@@ -45,7 +45,7 @@ pub(crate) fn run(Args {}: Args, context: &Context<'_>) -> Result<()> {
     let built_in = workshop.built_in_tools()?.into_iter().map(|tool| tool.spec().clone());
     let built_in = built_in.chain(thread_tools()).map(|spec| {
         let (id, hidden) = (spec.name.clone(), is_hidden(&spec.name));
-        Line { entry: Entry { id, layer: Layer::BuiltIn, hidden }, tool: Some(spec), error: None }
+        Line { entry: Entry { id, layer: Layer::BuiltIn, hidden, link: None }, tool: Some(spec), error: None }
     });
     let mut lines: Vec<Line> = built_in.collect();
     lines.extend(declared.into_iter().map(|entry| line(entry, &workshop)));
@@ -67,7 +67,8 @@ fn line(entry: Entry, workshop: &Workshop) -> Line {
 }
 
 fn declared(entry: &Entry, workshop: &Workshop) -> Result<Arc<dyn Tool>, OrderError> {
-    let id = DirectiveId::new(&entry.id).map_err(|error| OrderError::Item(error.into()))?;
+    let id = entry.readable().and_then(|()| Ok(DirectiveId::new(&entry.id)?));
+    let id = id.map_err(OrderError::Item)?;
     workshop.declared_tool(&id)
 }
 

@@ -4,8 +4,8 @@ use std::time::Duration;
 
 use selvedge_engine::chain::{Link, Tree, get_tree};
 use selvedge_engine::standing::Standing;
-use selvedge_store::{Feed, Registry};
-use selvedge_store_local::{Access, LocalStore};
+use selvedge_store::Backend;
+use selvedge_store_local::Access;
 
 use crate::commands::wait::standing;
 use crate::context::Context;
@@ -19,9 +19,10 @@ const LISTEN: Duration = Duration::from_millis(500);
 
 /// Show a thread, its chain and everything it started, as a tree
 ///
-/// Each line is a chain: its threads from root to end, how the end stands, and what it and all below it used. A thread whose
-/// process is gone is `stalled`. Below a thread that is stalled, and below a child that waits for somebody, stands what to type: it keeps its
-/// money until then. Nothing is written.
+/// Each line is a chain: its threads from root to end, how the end stands, and what it and all below it used: `incomplete` if
+/// logs of its family are not here. A thread whose process is gone is `stalled`. Below a thread that is stalled, and below a child that waits for a person, stands what to type: it keeps its
+/// money until then. Below a thread that waits for a call whose outcome is unknown: the call, what is known of it, and how to settle it.
+/// Nothing is written.
 ///
 /// JSON: as the last object of `selvedge run`, for the end of the chain, without "result"; with "cost" of the chain and all below it, and
 /// {"chain":[…], "children":[…], "truncated"}: "chain" as `selvedge chain` has it, "children" like this object again. With --follow one
@@ -38,11 +39,11 @@ pub(crate) struct Args {
 pub(crate) fn run(args: &Args, context: &Context<'_>) -> Result<()> {
     let store = context.open(Access::ReadOnly)?;
     let thread = store.resolve(&args.thread)?;
-    let look = || get_tree(&store, &thread).map_err(|error| Failure::of(&error));
+    let look = || get_tree(&*store, &thread).map_err(|error| Failure::of(&error));
     // Asked before looking: what comes in between is seen now or looked for again, never missed.
     let mut position = store.position()?;
     let mut tree = look()?;
-    show(&tree, &store, context)?;
+    show(&tree, &*store, context)?;
     while args.follow && tree.is_active() && !context.output.is_closed() {
         store.wait(position, LISTEN)?;
         position = store.position()?;
@@ -52,13 +53,13 @@ pub(crate) fn run(args: &Args, context: &Context<'_>) -> Result<()> {
             if !context.output.is_json() {
                 context.output.text("")?;
             }
-            show(&tree, &store, context)?;
+            show(&tree, &*store, context)?;
         }
     }
     Ok(())
 }
 
-fn show(tree: &Tree, store: &LocalStore, context: &Context<'_>) -> Result<()> {
+fn show(tree: &Tree, store: &dyn Backend, context: &Context<'_>) -> Result<()> {
     if context.output.is_json() {
         return context.output.record(tree);
     }
@@ -66,16 +67,18 @@ fn show(tree: &Tree, store: &LocalStore, context: &Context<'_>) -> Result<()> {
     if tree.outcome.status == Standing::Stalled {
         lines.extend(need(tree, store).map(|need| paint(WARN, need.sentence())));
     }
+    lines.extend(unknown_calls(tree, store));
     branch(tree, "", store, &mut lines);
     context.output.text(lines.join("\n"))
 }
 
-fn branch(tree: &Tree, before: &str, store: &LocalStore, lines: &mut Vec<String>) {
+fn branch(tree: &Tree, before: &str, store: &dyn Backend, lines: &mut Vec<String>) {
     let last = tree.children.len().saturating_sub(1);
     for (number, child) in tree.children.iter().enumerate() {
         let (own, below) = if number == last { ("└─ ", "   ") } else { ("├─ ", "│  ") };
         lines.push(format!("{before}{}{}", paint(DIM, own), line(child)));
         lines.extend(need(child, store).map(|need| format!("{before}{below}{}", paint(WARN, need.sentence()))));
+        lines.extend(unknown_calls(child, store).into_iter().map(|line| format!("{before}{below}{line}")));
         branch(child, &format!("{before}{below}"), store, lines);
     }
     if tree.truncated && tree.children.is_empty() {
@@ -84,14 +87,22 @@ fn branch(tree: &Tree, before: &str, store: &LocalStore, lines: &mut Vec<String>
 }
 
 /// What a child needs before it goes on, if it waits for somebody.
-fn need(child: &Tree, store: &LocalStore) -> Option<Need> {
+fn need(child: &Tree, store: &dyn Backend) -> Option<Need> {
     waiting::need_of(store, &store.get(&child.outcome.thread_id).ok()?)
+}
+
+/// The calls of a thread whose outcome is unknown, line by line.
+fn unknown_calls(tree: &Tree, store: &dyn Backend) -> Vec<String> {
+    let Ok(thread) = store.get(&tree.outcome.thread_id) else { return Vec::new() };
+    let calls = waiting::unknown_calls(store, store.trust(), &thread);
+    calls.iter().flat_map(Need::unknown_call).map(|line| paint(WARN, line)).collect()
 }
 
 fn line(tree: &Tree) -> String {
     let ids: Vec<String> = tree.chain.iter().map(|link: &Link| link.outcome.thread_id.to_string()).collect();
     let (end, earlier) = ids.split_last().map_or(("", &[][..]), |(end, earlier)| (end.as_str(), earlier));
     let earlier: String = earlier.iter().map(|id| format!("{id} → ")).collect();
-    let used = format!("{}, {}", count(tree.outcome.cost.turns, "turn"), spent(&tree.outcome.cost));
+    let missing = if tree.outcome.incomplete { ", incomplete: logs are not here" } else { "" };
+    let used = format!("{}, {}{missing}", count(tree.outcome.cost.turns, "turn"), spent(&tree.outcome.cost));
     format!("{}{} {} {}", paint(DIM, earlier), paint(BOLD, end), standing(tree.outcome.status), paint(DIM, used))
 }

@@ -15,8 +15,8 @@ use std::path::PathBuf;
 use selvedge_log::document::DocumentKind;
 use selvedge_log::scan::Entry;
 use selvedge_model::ThreadId;
-use selvedge_store::{Cursor, Error, Filter, Registry};
-use selvedge_store_local::{Access, LocalStore};
+use selvedge_store::{Backend, Cursor, Error, Filter};
+use selvedge_store_local::Access;
 
 use crate::context::Context;
 use crate::document::parse_kind;
@@ -33,7 +33,8 @@ const PAGE: usize = 1000;
 ///
 /// One verdict per thread. Exit code 6 if any log is not exactly what was signed; the damage is named by file, line, byte
 /// and version. Every blob that a log names is hashed too: missing, changed and erased ones are named. What the database has of a thread is held
-/// against its log; a log that it does not know is judged by itself, and named. With --all, logs that were committed together are also checked against each other.
+/// against its log; a log that it does not know is judged by itself, and named. Versions that were given up with `repair --accept-loss` are named for ever. With --all, logs that were committed together are also checked against each other;
+/// a thread that was imported without the others of its family names those that are not here.
 ///
 /// An exported archive is checked without a store, with the key that --key names and those of its chain, or, if its name ends in
 /// `.tar`, with the keys you trust: `selvedge verify FILE --key PUBLIC.pem`. Any one key of the signer's chain is enough, old or
@@ -43,8 +44,11 @@ const PAGE: usize = 1000;
 /// With --document, one signed file instead: Markdown, YAML, JSON or a script, in Selvedge's form or the older Rye form. It must be
 /// signed as what its place says, or as --kind and --id say, by a key you trust, or by --key.
 ///
+/// With --heads, no signature is checked: the store is compared with a list that was kept elsewhere, as `selvedge heads verify` does. That finds
+/// a store that was rolled back as a whole.
+///
 /// JSON: one object per thread, {"thread_id", "sound", "code", "message", "unchanged_up_to", "signers":[{"fingerprint", "owner",
-/// "checkpoints"}], "lines", "bytes", "erased", "erased_blobs":[…], "bad_blobs":[{"blob", "version", "why"}], "healed_bytes", "foreign_bytes", "damage":{"file", "inside", "line", "first_line", "byte", "version",
+/// "checkpoints"}], "lines", "bytes", "erased", "erased_blobs":[…], "lost":[{"from_version", "to_version", "since", "by"}], "bad_blobs":[{"blob", "version", "why"}], "unnamed_blobs":[…], "trailing_bytes" (behind the end of an archive), "not_here":[{"thread_id", "version"}], "healed_bytes", "foreign_bytes", "damage":{"file", "inside", "line", "first_line", "byte", "version",
 /// "why"}, "untrusted_key", "remembered_by":[{"by", "version"}], "proves", "does_not_prove":[…], "imported":{"format", "source", "at", "witnessed"}, "statements":[…]}; "imported" only if it was, "archive" (the file) and "inside" (the file in it) only for one, "statements" only with --explain, each with "version", "reason",
 /// "key", "run_id", "turn", "timestamp", "signer", "byte_offset", "hash", "with":[{"thread_id", "version"}], "epoch", "settled"
 /// and "seq". With --document {"file", "sound", "form":"selvedge"|"rye", "kind", "id", "signer", "owner", "signed_at", "time_covered", "key_id" (Rye's name of the key),
@@ -52,7 +56,7 @@ const PAGE: usize = 1000;
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
     /// Any unique beginning of a thread's id or its hex; or an archive
-    #[arg(value_name = "THREAD", required_unless_present_any = ["all", "document"], conflicts_with = "all")]
+    #[arg(value_name = "THREAD", required_unless_present_any = ["all", "document", "heads"], conflicts_with = "all")]
     threads: Vec<String>,
     /// Every thread of the store
     #[arg(long)]
@@ -63,6 +67,9 @@ pub(crate) struct Args {
     /// A signed file instead of threads
     #[arg(long, value_name = "FILE", conflicts_with_all = ["threads", "all", "explain"])]
     document: Option<PathBuf>,
+    /// Compare with a list of `selvedge heads export` instead: has anything been rolled back?
+    #[arg(long, value_name = "FILE", conflicts_with_all = ["explain", "document", "key"])]
+    heads: Option<PathBuf>,
     /// Believe this public key, and no other, instead of those you trust
     #[arg(long, value_name = "PUBLIC.pem", conflicts_with = "all")]
     key: Option<PathBuf>,
@@ -79,15 +86,18 @@ pub(crate) fn run(args: &Args, context: &Context<'_>) -> Result<()> {
         let (key, kind, id) = (args.key.as_deref(), args.kind, args.id.as_deref());
         return document::run(document::Asked { file, key, kind, id }, context);
     }
+    if let Some(list) = &args.heads {
+        return super::heads::check(Some(list), &args.threads, context);
+    }
     if let Some(archives) = archive::named(args, context)? {
         return archive::run(&archives, args, context);
     }
     let store = context.open(Access::ReadOnly)?;
-    let threads = named(args, &store)?;
+    let threads = named(args, &*store)?;
     let bar = context.output.progress(threads.len() as u64, "verifying");
     let mut checked = Vec::with_capacity(threads.len());
     for thread in threads {
-        checked.push(check(thread, args.explain, &store));
+        checked.push(check(thread, args.explain, &*store));
         bar.inc(1);
     }
     bar.finish_and_clear();
@@ -95,8 +105,13 @@ pub(crate) fn run(args: &Args, context: &Context<'_>) -> Result<()> {
     mates::compare(
         &mut checked,
         has_come_to,
-        |thread, version| Ok(args.all && !was_deleted(thread, version, &store)?),
+        // One that arrived without the others of its family says nothing of whether they were ever here.
+        |thread, version, by| Ok(args.all && !store.has_arrived(by) && !was_deleted(thread, version, &*store)?),
     )?;
+    for one in &mut checked {
+        let absent = absent_mates(one, &*store)?;
+        one.set_not_here(absent);
+    }
     for one in &checked {
         one.show(context.output)?;
     }
@@ -112,7 +127,7 @@ pub(crate) fn run(args: &Args, context: &Context<'_>) -> Result<()> {
     })
 }
 
-fn named(args: &Args, store: &LocalStore) -> Result<Vec<ThreadId>> {
+fn named(args: &Args, store: &dyn Backend) -> Result<Vec<ThreadId>> {
     if args.all {
         return every(store);
     }
@@ -127,14 +142,14 @@ fn named(args: &Args, store: &LocalStore) -> Result<Vec<ThreadId>> {
 }
 
 /// A thread by the beginning of its id, or one that has a log and that the database does not know by its whole id.
-fn resolve(prefix: &str, store: &LocalStore) -> Result<ThreadId> {
+fn resolve(prefix: &str, store: &dyn Backend) -> Result<ThreadId> {
     match (store.resolve(prefix), ThreadId::new(prefix)) {
         (Err(Error::NoThread(_)), Ok(thread)) if store.is_stray(&thread)? => Ok(thread),
         (resolved, _) => Ok(resolved?),
     }
 }
 
-fn every(store: &LocalStore) -> Result<Vec<ThreadId>> {
+fn every(store: &dyn Backend) -> Result<Vec<ThreadId>> {
     let mut threads = Vec::new();
     let mut cursor: Option<Cursor> = None;
     loop {
@@ -150,7 +165,7 @@ fn every(store: &LocalStore) -> Result<Vec<ThreadId>> {
 }
 
 /// Checks one thread. One that can't even be read has a verdict too, so that the others get theirs.
-fn check(thread: ThreadId, explain: bool, store: &LocalStore) -> Checked {
+fn check(thread: ThreadId, explain: bool, store: &dyn Backend) -> Checked {
     let mut statements = Vec::new();
     let mut keep = |entry: &Entry| {
         if explain {
@@ -158,17 +173,32 @@ fn check(thread: ThreadId, explain: bool, store: &LocalStore) -> Checked {
         }
     };
     let verdict = store.verify(&thread, &mut keep);
-    let file = store.thread_folder(&thread).join("transcript.jsonl");
+    let file = store.place(&thread).join("transcript.jsonl");
     let origin = imported::find(store, &thread);
     Checked::new(thread, file, verdict, explain.then_some(statements), store.trust()).imported(origin)
 }
 
 /// Fails unless the log of a thread is what was signed.
-pub(crate) fn insist(thread: &ThreadId, store: &LocalStore) -> Result<()> {
+pub(crate) fn insist(thread: &ThreadId, store: &dyn Backend) -> Result<()> {
     check(thread.clone(), false, store).failure().map_or(Ok(()), Err)
 }
 
-fn was_deleted(thread: &ThreadId, version: u64, store: &LocalStore) -> Result<bool> {
+/// The threads that the log of an arrived thread names, and that are not here.
+fn absent_mates(one: &Checked, store: &dyn Backend) -> Result<Vec<(ThreadId, u64)>> {
+    let mut absent = Vec::new();
+    if !store.has_arrived(one.thread()) {
+        return Ok(absent);
+    }
+    for (mate, version) in one.mates() {
+        let is_absent = matches!(store.get(mate), Err(Error::NoThread(_))) && !store.is_stray(mate)?;
+        if is_absent && !was_deleted(mate, *version, store)? {
+            absent.push((mate.clone(), *version));
+        }
+    }
+    Ok(absent)
+}
+
+fn was_deleted(thread: &ThreadId, version: u64, store: &dyn Backend) -> Result<bool> {
     Ok(store.tombstone(thread)?.is_some_and(|tombstone| tombstone.head.version >= version))
 }
 
@@ -180,8 +210,15 @@ fn conclude(failures: Vec<Failure>, total: usize, hint: impl FnOnce() -> String)
     if number == 1 {
         return Err(worst.clone());
     }
-    let message = format!("{number} of {} are not what was signed", count(total as u64, "thread"));
     let is_one = failures.iter().all(|failure| failure.code == worst.code);
+    if is_one && worst.code == "database_differs" {
+        // One trouble, however many logs it is seen by.
+        let message =
+            format!("the database differs from the logs of {}; every log holds", count(number as u64, "thread"));
+        let failure = Failure::new(worst.exit, worst.code, message);
+        return Err(failure.hint("`selvedge reindex` builds the database anew from the logs"));
+    }
+    let message = format!("{number} of {} are not what was signed", count(total as u64, "thread"));
     let code = if is_one || worst.exit != Exit::Integrity { worst.code } else { "integrity" };
     Err(Failure::new(worst.exit, code, message).hint(hint()))
 }

@@ -7,15 +7,15 @@ use selvedge::tools::ProcessGroups;
 use selvedge_engine::standing::Standing;
 use selvedge_engine::wait::wait_threads;
 use selvedge_model::{Cancel, Status, ThreadId};
-use selvedge_store::{Error as StoreError, Registry};
-use selvedge_store_local::{Access, LocalStore};
+use selvedge_store::{Backend, Error as StoreError};
+use selvedge_store_local::Access;
 
 use crate::config::configuration;
 use crate::context::Context;
 use crate::error::{Exit, Failure, Result};
 use crate::hints;
 use crate::output::{BAD, BOLD, GOOD, WARN, paint};
-use crate::text::clean;
+use crate::text::{clean, clean_json};
 
 /// The longest that anybody waits: a year.
 const SECONDS_MAX: f64 = 31_536_000.0;
@@ -37,7 +37,7 @@ pub(crate) struct Args {
     #[arg(required = true, value_name = "THREAD")]
     threads: Vec<String>,
     /// How long to wait at most; `coordination.wait_threads.default_timeout` if nobody says
-    #[arg(long, value_name = "SECONDS", value_parser = seconds)]
+    #[arg(long, value_name = "SECONDS", value_parser = seconds, allow_negative_numbers = true)]
     timeout: Option<f64>,
 }
 
@@ -48,24 +48,24 @@ fn seconds(typed: &str) -> std::result::Result<f64, String> {
 
 pub(crate) fn run(args: &Args, context: &Context<'_>) -> Result<()> {
     let store = context.open(Access::ReadOnly)?;
-    let threads = args.threads.iter().map(|prefix| find(&store, prefix)).collect::<Result<Vec<_>>>()?;
+    let threads = args.threads.iter().map(|prefix| find(&*store, prefix)).collect::<Result<Vec<_>>>()?;
     let timeout = match args.timeout {
         Some(seconds) => seconds,
         None => configuration(context)?.coordination.wait_threads.default_timeout,
     };
     let timeout = Duration::from_secs_f64(timeout.clamp(0.0, SECONDS_MAX));
-    let waited = wait_threads(&store, store.trust(), &ProcessGroups, &threads, timeout, &Cancel::new());
+    let waited = wait_threads(&*store, store.trust(), &ProcessGroups, &threads, timeout, &Cancel::new());
     let waited = waited.map_err(|error| Failure::of(&error))?;
     let outcomes = || threads.iter().filter_map(|thread| waited.results.get(thread));
     match context.output.is_json() {
         true => context.output.record(&waited)?,
         false => outcomes().try_for_each(|outcome| show(outcome, context))?,
     }
-    outcomes().try_for_each(|outcome| ended(&store, outcome))
+    outcomes().try_for_each(|outcome| ended(&*store, outcome))
 }
 
 /// The thread that a prefix names. A deleted one may go on elsewhere.
-pub(crate) fn find(store: &LocalStore, prefix: &str) -> Result<ThreadId> {
+pub(crate) fn find(store: &dyn Backend, prefix: &str) -> Result<ThreadId> {
     match store.resolve(prefix) {
         Err(StoreError::Deleted(thread)) => Ok(thread),
         other => Ok(other?),
@@ -80,7 +80,7 @@ fn show(outcome: &Outcome, context: &Context<'_>) -> Result<()> {
         output.text(clean(result))?;
     }
     match &outcome.outputs {
-        Some(outputs) => output.text(format_args!("{} {outputs}", paint(BOLD, "outputs"))),
+        Some(outputs) => output.text(format_args!("{} {}", paint(BOLD, "outputs"), clean_json(&outputs.to_string()))),
         None => Ok(()),
     }
 }
@@ -98,7 +98,7 @@ pub(crate) fn standing(standing: Standing) -> String {
 }
 
 /// How a command ends whose thread stands so.
-pub(crate) fn ended(store: &LocalStore, outcome: &Outcome) -> Result<()> {
+pub(crate) fn ended(store: &dyn Backend, outcome: &Outcome) -> Result<()> {
     let thread = &outcome.thread_id;
     let why = outcome.why.as_deref().unwrap_or("nobody goes on with it");
     match (outcome.status, outcome.status.status()) {
@@ -108,7 +108,8 @@ pub(crate) fn ended(store: &LocalStore, outcome: &Outcome) -> Result<()> {
                 .hint("`selvedge thread list` shows what is there"))
         }
         (Standing::Unverified, _) => {
-            Err(Failure::new(Exit::Integrity, "integrity", format!("what came of `{thread}` is not shown: {why}"))
+            let code = if outcome.code.as_deref() == Some("untrusted_key") { "untrusted_key" } else { "integrity" };
+            Err(Failure::new(Exit::Integrity, code, format!("what came of `{thread}` is not shown: {why}"))
                 .hint(format!("`selvedge verify {thread} --explain` says how far its log can be relied on")))
         }
         (Standing::Stalled, _) => {

@@ -111,7 +111,7 @@ fn what_does_not_fit_the_thread_is_refused_wholly() {
         "message_changed",
     );
     refused(
-        r#"{"reason":"UserMessage","run_meta":{"agent_id":"a","origin":"user","status":"running"}}"#,
+        r#"{"reason":"UserMessage","run_meta":{"agent_id":"scribe","origin":"user","status":"running"}}"#,
         2,
         "invalid_changeset",
     );
@@ -127,7 +127,7 @@ fn a_second_run_beside_an_active_one_is_not_allowed() {
     let (sandbox, thread) = Sandbox::with_thread();
     let run = |id: &str| {
         format!(
-            r#"{{"reason":"UserMessage","run_id":"{id}","run_meta":{{"agent_id":"a","origin":"user","status":"running"}}}}"#
+            r#"{{"reason":"UserMessage","run_id":"{id}","run_meta":{{"agent_id":"scribe","origin":"user","status":"running"}}}}"#
         )
     };
     sandbox.append(&thread, "0", &run("r1"));
@@ -139,8 +139,9 @@ fn a_second_run_beside_an_active_one_is_not_allowed() {
 #[test]
 fn a_run_that_another_program_records_is_left_to_it_whatever_is_typed() {
     let (sandbox, thread) = Sandbox::with_thread();
-    let meta =
-        |status: &str| format!(r#""run_id":"r1","run_meta":{{"agent_id":"a","origin":"user","status":"{status}"}}"#);
+    let meta = |status: &str| {
+        format!(r#""run_id":"r1","run_meta":{{"agent_id":"scribe","origin":"user","status":"{status}"}}"#)
+    };
     sandbox.append(&thread, "0", &format!(r#"{{"reason":"UserMessage",{}}}"#, meta("running")));
     let shown = sandbox.run(&["thread", "show", &thread, "--json"]).json();
     assert_eq!((&shown["status"], shown.get("needs")), (&"running".into(), None), "{shown}");
@@ -202,4 +203,22 @@ fn usage_errors_are_json_too() {
         sandbox.run(&[args, &["--json"]].concat()).error(2, "usage");
         assert_eq!(sandbox.run(args).code, Some(2));
     }
+}
+
+/// Whoever opened the store while another process was between its commit and its file spoke of a crash.
+#[test]
+fn processes_that_append_at_once_speak_of_no_crash() {
+    let sandbox = Sandbox::new();
+    let threads: Vec<String> = (0..8).map(|_| sandbox.new_thread("scribe")).collect();
+    std::thread::scope(|scope| {
+        for thread in &threads {
+            let sandbox = &sandbox;
+            scope.spawn(move || {
+                for _ in 0..125 {
+                    let ran = sandbox.run_with(&["append", thread, "--expect", "any"], HELLO.as_bytes());
+                    assert_eq!((ran.code, ran.stderr.contains("crash")), (Some(0), false), "{ran:?}");
+                }
+            });
+        }
+    });
 }

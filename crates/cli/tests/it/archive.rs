@@ -8,6 +8,7 @@ use selvedge_log::keys::KeyFolder;
 use selvedge_model::Clock;
 use selvedge_store_local::system::SystemClock;
 
+use crate::spawned;
 use crate::support::{HELLO, Sandbox};
 
 /// A thread of one user as a file, and another user.
@@ -238,4 +239,99 @@ fn every_changed_part_of_an_archive_is_named_without_a_store() {
     check(b"noise").error_beside_data(6, "integrity");
     assert_eq!(ours.run(&["export", &thread, "-o", "-"]).code, Some(0));
     assert!(!ours.project().join("-").exists(), "`-` is stdout");
+}
+
+/// A parent that started a child and paid for it, of one user.
+fn family() -> (Sandbox, String, String) {
+    let price = "price: {input_per_million_tokens: 1, output_per_million_tokens: 2}\n";
+    let ours =
+        spawned::family(&(price.to_owned() + &spawned::calling(spawned::SPAWN)), &(price.to_owned() + spawned::PAYS));
+    let ran = ours.run(&["run", "parent", "--json"]);
+    assert_eq!(ran.code, Some(0), "{ran:?}");
+    let parent = crate::running::thread_of(&ran);
+    let tree = ours.run(&["tree", &parent, "--json"]).json();
+    let child = tree["children"][0]["thread_id"].as_str().unwrap().to_owned();
+    (ours, parent, child)
+}
+
+/// Whether every view of a thread's money says that a log of its family is not here.
+fn is_incomplete(sandbox: &Sandbox, thread: &str, expected: bool) {
+    for args in [&["budget", thread][..], &["tree", thread], &["thread", "show", thread]] {
+        let shown = sandbox.run(args);
+        assert_eq!(shown.code, Some(0), "{shown:?}");
+        assert_eq!(shown.stdout.contains("incomplete"), expected, "{args:?}: {shown:?}");
+        let told = sandbox.run(&[args, &["--json"]].concat()).json();
+        let said = if args[0] == "budget" { &told["accounts"][0]["incomplete"] } else { &told["incomplete"] };
+        assert_eq!(said.as_bool().unwrap_or(false), expected, "{args:?}: {told}");
+    }
+}
+
+/// The parent came alone and had posted nothing after its child: no posting was known to be missing, and its account passed for whole.
+#[test]
+fn an_account_of_which_a_childs_log_is_not_here_says_so_in_every_view() {
+    let (ours, parent, child) = family();
+    let theirs = Sandbox::new();
+    trust(&theirs, &ours);
+    let folder = theirs.root().join("family");
+    assert_eq!(ours.run(&["export", &parent, "--tree", "-o", folder.to_str().unwrap()]).code, Some(0));
+    let file = |thread: &str| folder.join(format!("{thread}.tar")).display().to_string();
+    let part = theirs.run(&["import", &file(&parent), "--json"]);
+    assert!(part.stderr.contains("incomplete"), "{part:?}");
+    is_incomplete(&theirs, &parent, true);
+    // A rebuilt database says it too.
+    let rebuilt = theirs.run(&["reindex", "--json"]);
+    assert_ne!(rebuilt.json()["incomplete_accounts"], serde_json::json!([]), "{rebuilt:?}");
+    is_incomplete(&theirs, &parent, true);
+    let rest = theirs.run(&["import", &file(&child), "--json"]);
+    assert_eq!(rest.json()["incomplete_accounts"], serde_json::json!([]), "{rest:?}");
+    is_incomplete(&theirs, &parent, false);
+    assert_eq!(theirs.run(&["reindex", "--json"]).json()["incomplete_accounts"], serde_json::json!([]));
+    is_incomplete(&theirs, &parent, false);
+    is_incomplete(&ours, &parent, false);
+}
+
+/// A member of a family that came alone was reported as damage of the others, doctor warned of what the archive left out, and its
+/// account depended on the order of the files.
+#[test]
+fn a_family_goes_elsewhere_as_a_whole_or_in_part() {
+    let (ours, parent, child) = family();
+    let theirs = Sandbox::new();
+    trust(&theirs, &ours);
+    let folder = theirs.root().join("family");
+    let exported = ours.run(&["export", &parent, "--tree", "-o", folder.to_str().unwrap(), "--json"]);
+    assert_eq!(exported.records().len(), 2, "{exported:?}");
+    let file = |thread: &str| folder.join(format!("{thread}.tar")).display().to_string();
+    // A part: the others are not here, and that is no damage.
+    let part = theirs.run(&["import", &file(&child), "--json"]);
+    assert!(part.stderr.contains("incomplete"), "{part:?}");
+    assert_eq!(part.json()["incomplete_accounts"].as_array().unwrap().len(), 2, "{part:?}");
+    is_incomplete(&theirs, &child, true);
+    let all = theirs.run(&["verify", "--all", "--json"]);
+    assert_eq!(all.code, Some(0), "{all:?}");
+    assert_eq!(all.json()["not_here"][0]["thread_id"], parent.as_str());
+    assert!(theirs.run(&["verify", "--all"]).stdout.contains("not here"));
+    assert_eq!(theirs.run(&["doctor", "--deep"]).code, Some(0));
+    // The rest: everything is as it was.
+    let rest = theirs.run(&["import", &file(&parent), "--json"]);
+    assert_eq!((rest.json()["incomplete_accounts"].as_array().unwrap().len(), rest.stderr.as_str()), (0, ""));
+    is_incomplete(&theirs, &child, false);
+    is_incomplete(&theirs, &parent, false);
+    assert_eq!(theirs.run(&["verify", "--all", "--json"]).records()[0]["not_here"], serde_json::json!([]));
+    let doctor = theirs.run(&["doctor", "--deep"]);
+    assert_eq!(doctor.code, Some(0), "{doctor:?}");
+    let budget = |sandbox: &Sandbox| {
+        let told = sandbox.run(&["budget", &parent, "--verify", "--json"]).json();
+        assert_eq!(told["verified"]["holds"], true, "{told}");
+        told["accounts"].clone()
+    };
+    assert_eq!(budget(&theirs), budget(&ours));
+    // In the other order it is the same.
+    let others = Sandbox::new();
+    trust(&others, &ours);
+    assert_eq!(others.run(&["import", &file(&parent), &file(&child)]).code, Some(0));
+    assert_eq!(budget(&others), budget(&ours));
+    let chain = others.root().join("chain");
+    let exported = ours.run(&["export", &child, "--chain", "-o", chain.to_str().unwrap(), "--json"]);
+    assert_eq!(exported.json()["thread_id"], child.as_str());
+    ours.run(&["export", &child, "--tree", "-o", chain.to_str().unwrap(), "--json"]).error(5, "file_exists");
 }

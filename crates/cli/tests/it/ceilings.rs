@@ -73,8 +73,8 @@ fn a_limit_that_is_none_is_answered_with_those_that_are() {
     for (limit, why) in [
         ("turn=2", "there is no limit `turn`"),
         ("turns", "NAME=VALUE"),
-        ("turns=two", "`two` is no whole number"),
-        ("turns=-1", "`-1` is no whole number"),
+        ("turns=two", "`two` is not a whole number"),
+        ("turns=-1", "`-1` is not a whole number"),
         ("spend=cheap", "cheap"),
         ("spend=-1", "-1"),
     ] {
@@ -126,7 +126,7 @@ fn a_raise_reaches_a_run_that_goes_on_elsewhere() {
     }
     let raised = sandbox.run(&["resume", "task", "--raise", "turns=9"]);
     assert_eq!(raised.code, Some(0), "{raised:?}");
-    assert!(raised.stderr.contains("left with whoever runs task-"), "{raised:?}");
+    assert!(raised.stderr.contains("queued: the process running task-"), "{raised:?}");
     fs::write(sandbox.project().join("fast"), "").unwrap();
     fs::write(sandbox.project().join("go"), "").unwrap();
     let ran = Ran::of(child);

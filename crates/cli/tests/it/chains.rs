@@ -136,7 +136,7 @@ fn a_wait_ends_as_the_thread_ended() {
         sandbox.run(&["wait", name, "--json"]).error_beside_data(exit, word);
     }
     for (name, reason, exit, word) in [
-        ("asks", SuspendReason::OutcomeUnknown, 7, "needs_decision"),
+        ("asks", SuspendReason::OutcomeUnknown, 7, "outcome_unknown"),
         ("spent", SuspendReason::Budget, 8, "limit_reached"),
     ] {
         let lease = runner.start(&runner.create(name, new()));

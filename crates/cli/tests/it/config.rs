@@ -76,8 +76,8 @@ fn what_is_wrong_is_named_with_its_line_everywhere() {
     }
     // What a hint names must help, whatever is wrong.
     let explained = sandbox.run(&["config", "explain", "approvals.rules.any.action", "--json"]);
-    assert!(explained.json()["is"].as_str().unwrap().contains("`deny`"), "{explained:?}");
-    assert!(explained.stderr.contains("`turn` is no key"), "{explained:?}");
+    assert!(explained.json()["type"].as_str().unwrap().contains("`deny`"), "{explained:?}");
+    assert!(explained.stderr.contains("`turn` is not a key"), "{explained:?}");
     project(&sandbox, "agent/run.yaml", "unsigned: maybe\n");
     let checked = sandbox.run(&["config", "check", "--json"]);
     checked.error_beside_data(2, "config_invalid");
@@ -96,7 +96,7 @@ fn a_schema_of_snapshots_that_is_none_is_named_before_a_run_fails_by_it() {
         assert_eq!((&record["ok"], &record["error"]["line"]), (&json!(false), &json!(2)), "{record}");
         assert!(record["error"]["file"].as_str().unwrap().ends_with("config/state_persistence.yaml"), "{record}");
         let shown = sandbox.run(&["config", "check"]);
-        assert!(shown.stderr.contains("is no JSON Schema") && shown.stderr.contains("line 2"), "{shown:?}");
+        assert!(shown.stderr.contains("is not a valid JSON Schema") && shown.stderr.contains("line 2"), "{shown:?}");
     }
     project(&sandbox, "state_persistence.yaml", "state: {schema: {type: object}}\n");
     assert_eq!(sandbox.run(&["config", "check", "--json"]).json()["ok"], true);
@@ -120,12 +120,14 @@ fn what_is_well_is_said_with_its_files_and_what_counts_for_nothing_too() {
     assert_eq!((&checked["ok"], checked["files"].as_array().unwrap().len()), (&json!(true), 2));
     let notices = checked["notices"].as_array().unwrap();
     assert!(
-        notices.iter().any(|notice| notice.as_str().unwrap().contains("its place is `config/agent/coordination.yaml`"))
+        notices
+            .iter()
+            .any(|notice| notice.as_str().unwrap().contains("`config/agent/coordination.yaml` is its new path"))
     );
-    assert!(notices.iter().any(|notice| notice.as_str().unwrap().contains("only the user's does")), "{notices:?}");
+    assert!(notices.iter().any(|notice| notice.as_str().unwrap().contains("only the user can set it")), "{notices:?}");
     let got = sandbox.run(&["config", "get", "coordination.continuation.trigger_threshold"]);
     assert_eq!(got.stdout, "0.8\n");
-    assert!(got.stderr.contains("its place is"), "{got:?}");
+    assert!(got.stderr.contains("is its new path"), "{got:?}");
 }
 
 #[test]

@@ -24,7 +24,7 @@ fn a_sound_store_has_nothing_to_report() {
     let report = sandbox.run(&["doctor", "--json"]).json();
     assert_eq!(
         (&report["threads"], &report["store_format"], &report["live_processes"]),
-        (&1.into(), &6.into(), &0.into())
+        (&1.into(), &7.into(), &0.into())
     );
     assert!(report["sqlite"].is_string());
     assert_eq!(sandbox.run(&["doctor", "--deep"]).code, Some(0));

@@ -62,16 +62,18 @@ impl Codes {
     fn read_causes(&mut self, source: &str) {
         let source = source.split("#[cfg(test)]").next().unwrap_or_default();
         let source: String = source.split_whitespace().collect::<Vec<_>>().join(" ");
-        let marks =
-            [" code: ", "code: Some(", "trouble(", "reached(", "_EXCEEDED: &str = ", "termination_code: Some(", " ("];
+        let marks = [
+            " code: ",
+            "code: Some(",
+            "trouble(",
+            "reached(",
+            "_EXCEEDED: &str = ",
+            "termination_code: Some(",
+            "done(",
+        ];
         for mark in marks {
             let literals = source.split(mark).skip(1).filter_map(|rest| rest.strip_prefix('"')?.split_once('"'));
-            // Behind a bare bracket it is a code if the thread's status comes with it.
-            let is_end = |rest: &str| {
-                rest.split(';').next().unwrap_or_default().split("=>").next().is_some_and(|end| end.contains(", done)"))
-            };
-            let counts = |rest: &str| mark != " (" || (rest.starts_with(".to_owned(), ") && is_end(rest));
-            for (code, _) in literals.filter(|(code, rest)| is_code(code) && counts(rest)) {
+            for (code, _) in literals.filter(|(code, _)| is_code(code)) {
                 self.add(code);
             }
         }
@@ -187,6 +189,62 @@ fn every_code_of_the_sources_has_a_page_and_every_page_a_code() {
         let unknown = exits.iter().find(|exit| !page.contains(&Value::from(**exit)));
         assert_eq!(unknown, None, "`{code}` exits with a code that its page does not have: {page:?}");
     }
+}
+
+/// Errors of several types that are one situation, so that they share a code: the same file in two forms, the same answer of the operating
+/// system, the same key, the same file of the user.
+const SHARED: [&str; 11] = [
+    "document_bad_signature",
+    "document_changed",
+    "document_malformed",
+    "document_not_strict",
+    "document_unsigned",
+    "document_untrusted_key",
+    "io",
+    "permission_denied",
+    "revoked_key",
+    "script_invalid",
+    "untrusted_key",
+];
+
+/// `outcome_unknown` was a tool call that a person settles, and also a commit that is sent again: its help explained the wrong one.
+#[test]
+fn a_code_stands_for_one_situation() {
+    let crates = Path::new(env!("CARGO_MANIFEST_DIR")).parent().unwrap();
+    let (mut emitters, mut reasons) = (BTreeMap::<String, BTreeSet<String>>::new(), Codes::default());
+    for each in fs::read_dir(crates).unwrap() {
+        let each = each.unwrap().path();
+        for path in sources(&each.join("src")) {
+            let source = fs::read_to_string(&path).unwrap();
+            // Each type of error by its name, wherever its codes are told.
+            let mut before = String::new();
+            for part in source.split("fn code(&self) -> &'static str {") {
+                let emitter = before.rsplit(" for ").next().unwrap_or_default().split_whitespace().next();
+                if let Some(emitter) = emitter {
+                    let body = &part[..part.find("\n    }\n").expect("a method ends with its brace")];
+                    for code in words_in_quotes(body) {
+                        emitters.entry(code.to_owned()).or_default().insert(format!("{}::{emitter}", each.display()));
+                    }
+                }
+                before = part.to_owned();
+            }
+            if ["pub enum Status {", "pub enum Standing {", "pub enum SuspendReason {"]
+                .iter()
+                .any(|name| source.contains(name))
+            {
+                reasons.read_standings(&source);
+            }
+            if each.ends_with("engine") || path.ends_with("model/src/limits.rs") {
+                reasons.read_causes(&source);
+            }
+        }
+    }
+    assert!(emitters.len() > 100 && reasons.0.contains_key("outcome_unknown"), "the sources are read");
+    let shared = emitters.iter().filter(|(_, of)| of.len() > 1).map(|(code, _)| code.as_str());
+    assert_eq!(shared.collect::<Vec<_>>(), SHARED, "errors of several types have these codes");
+    // Why a run of an engine ended with an error is that error; everything else that a thread can wait for or be is no error's code.
+    let both: Vec<&str> = emitters.keys().map(String::as_str).filter(|code| reasons.0.contains_key(*code)).collect();
+    assert_eq!(both, ["model_refused"], "these are codes of errors, and also say how a thread stands");
 }
 
 #[test]

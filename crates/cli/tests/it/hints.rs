@@ -116,3 +116,30 @@ fn a_chain_that_leads_nowhere_is_said_to_be_damaged_wherever_somebody_meets_it()
         assert!(hint.contains("`selvedge doctor`") && hint.contains("`selvedge reindex`"), "{error}");
     }
 }
+
+/// Each of them pointed elsewhere: at the shell's quoting, at the parser's type, at a form to be named, or nowhere.
+#[test]
+fn what_was_typed_wrongly_is_answered_with_what_is_right() {
+    let (sandbox, thread) = Sandbox::with_thread();
+    put(&sandbox, ".ai/directives/task.md", "---\nname: task\ninputs: [{ name: city }]\n---\nGo to {input:city}.\n");
+    put(&sandbox, "notes.txt", "no archive\n");
+    pipe(&sandbox.project().join("pipe"));
+    let most = "at most 18446744073709551615";
+    for (args, said) in [
+        (vec!["state", &thread, "--at", "99999999999999999999"], most),
+        (vec!["state", &thread, "--at", "-1"], "not a whole number of at least 0"),
+        (vec!["append", &thread, "--expect", "99999999999999999999"], most),
+        (vec!["append", &thread, "--expect", "-1"], "neither a version nor `any`"),
+        (vec!["wait", &thread, "--timeout", "-1"], "between 0 and a year"),
+        (vec!["thread", "list", "--after", "zzz"], "the number that ended the page before"),
+        (vec!["prune", "--older-than", "99999999999d"], "is too long ago: at most 106751991d"),
+        (vec!["run", "task.md"], "without its file extension: `task`"),
+        (vec!["run", "task", "--input", "planet=mars"], "`planet` is not declared; declared: `city`"),
+        (vec!["import", "."], "is a folder, and an archive is a file"),
+        (vec!["import", "pipe"], "is no plain file, and an archive is a file"),
+        (vec!["import", "notes.txt"], "is no archive of a thread"),
+    ] {
+        let ran = sandbox.run(&args);
+        assert!(matches!(ran.code, Some(2 | 3)) && ran.stderr.contains(said), "{args:?}: {ran:?}");
+    }
+}

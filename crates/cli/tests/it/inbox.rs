@@ -84,7 +84,7 @@ fn what_to_say_of_a_call_that_nobody_saw_end_can_be_pasted_too() {
     for (call, verdict) in NASTY.into_iter().zip([0, 1, 0, 1, 2, 0, 2, 1]) {
         let sandbox = project(TASK, &pay("[ -e fast ] || sleep 60"), &script(&[call], &json!("anna")));
         let thread = killed_in_the_middle(&sandbox);
-        let error = sandbox.run(&["resume", &thread, "--json"]).error_beside_data(7, "needs_decision");
+        let error = sandbox.run(&["resume", &thread, "--json"]).error_beside_data(7, "outcome_unknown");
         let commands = inbox(&sandbox)[0]["commands"].clone();
         assert_eq!(json!(named(&error["hint"])), json!([commands[0], commands[1], commands[2]]), "{error}");
         put(&sandbox, "fast", "");
@@ -105,7 +105,7 @@ fn what_to_say_of_a_call_that_nobody_saw_end_can_be_pasted_too() {
 fn whoever_says_the_wrong_kind_of_thing_about_a_call_is_told_the_right_one() {
     let sandbox = project(TASK, &pay("[ -e fast ] || sleep 60"), &script(&["a call"], &json!("anna")));
     let thread = killed_in_the_middle(&sandbox);
-    sandbox.run(&["resume", &thread, "--json"]).error_beside_data(7, "needs_decision");
+    sandbox.run(&["resume", &thread, "--json"]).error_beside_data(7, "outcome_unknown");
     for word in ["approve", "deny"] {
         let error = sandbox.run(&[word, "a call", "--json"]).error(3, "no_open_call");
         assert_eq!(named(&error["hint"]).len(), 3, "{error}");

@@ -151,3 +151,51 @@ fn tools_are_listed_with_effect_and_capability() {
     assert_eq!((&pay["class"], &pay["capability"]), (&json!("at_most_once"), &json!("selvedge.execute.tool.pay")));
     assert_eq!(of(&tools, "bad")["error"]["code"], "item_invalid");
 }
+
+/// A link was absent from both, and a long directive was called one.
+#[test]
+fn a_linked_and_a_long_directive_are_listed_each_with_its_own_reason() {
+    let sandbox = with_directives();
+    let at = |name: &str| sandbox.project().join(".ai/directives").join(name);
+    std::os::unix::fs::symlink(at("base.md"), at("linked.md")).unwrap();
+    std::os::unix::fs::symlink("/tmp", at("away")).unwrap();
+    fs::write(at("long.md"), vec![b'x'; (1 << 20) + 1]).unwrap();
+    let listed = sandbox.run(&["directive", "list", "--json"]).records();
+    for (id, code) in [("linked", "item_unsafe"), ("away/", "item_unsafe"), ("long", "item_too_large")] {
+        assert_eq!(of(&listed, id)["error"]["code"], code, "{listed:?}");
+    }
+    let said = of(&listed, "long")["error"].to_string();
+    assert!(!said.contains("link") && said.contains("1048576"), "{said}");
+    let checked = sandbox.run(&["directive", "check"]);
+    assert_eq!(checked.code, Some(4), "{checked:?}");
+    for named in ["✗ linked", "✗ away/", "✗ long", "it is a link"] {
+        assert!(checked.stdout.contains(named), "{named}: {checked:?}");
+    }
+}
+
+/// The metadata was not seen behind the mark.
+#[test]
+fn a_directive_that_begins_with_a_byte_order_mark_is_run_and_signed() {
+    let sandbox = with_directives();
+    put(&sandbox, ".ai/directives/base.md", &format!("\u{feff}{BASE}"));
+    let checked = sandbox.run(&["directive", "check", "base", "--json"]).json();
+    assert_eq!(checked["directive"]["version"], "1.0.0");
+    assert_eq!(sandbox.run(&["sign", ".ai/directives/base.md"]).code, Some(0));
+    let checked = sandbox.run(&["directive", "check", "base", "--json"]).json();
+    assert_eq!(checked["sources"][0]["verdict"], "trusted");
+}
+
+#[test]
+fn a_limit_that_lets_nothing_run_or_that_64_bits_do_not_hold_is_refused_as_such() {
+    let sandbox = with_directives();
+    for (limit, why) in [
+        ("turns=0", "the least is 1"),
+        ("tokens=0", "the least is 1"),
+        ("duration=0", "the least is 1"),
+        ("turns=99999999999999999999", "is too large: at most 18446744073709551615"),
+        ("turns=-1", "is not a whole number"),
+    ] {
+        let ran = sandbox.run(&["run", "base", "--limit", limit]);
+        assert!(ran.code == Some(2) && ran.stderr.contains(why), "{limit}: {ran:?}");
+    }
+}

@@ -282,7 +282,14 @@ fn commands_whose_key_is_rotated_meanwhile_run_again_by_themselves() {
     let trust = Trust::load(&keys.join("trusted")).unwrap();
     let signer = selvedge_log::keys::KeyFolder::load(&keys.join("signing")).unwrap();
     let before = KeyChain::load(&keys.join("chain"), &trust).unwrap().predecessors(&signer.fingerprint());
-    let rotated = sandbox.open_with(signer.succeeding(before), trust);
+    let former = before
+        .iter()
+        .filter_map(|key| {
+            selvedge_log::keychain::rotate::retired(&selvedge_log::keychain::Folders::below(keys.clone()), key).unwrap()
+        })
+        .map(|key| key.seal_key());
+    let former = former.collect();
+    let rotated = sandbox.open_with(signer.succeeding(before).opening(former), trust);
     let lease = rotated.acquire(&thread, Acquire { take_over: true, ..Acquire::default() }).unwrap();
     use selvedge_model::{Batch, Changeset, Expect, Part, Reason};
     let part = Part::new(thread.clone(), Expect::Any, Changeset::empty(Reason::Lifecycle)).under(lease.epoch);
@@ -296,6 +303,18 @@ fn commands_whose_key_is_rotated_meanwhile_run_again_by_themselves() {
     assert_eq!(sandbox.run(&["thread", "show", "pear", "--json"]).json()["title"], "Pears");
     assert_eq!(sandbox.run(&["verify", "pear"]).code, Some(0));
     drop(held);
+}
+
+/// Rows that the key before had sealed were called damage.
+#[test]
+fn doctor_has_nothing_to_say_of_rows_that_were_sealed_before_a_rotation() {
+    let (sandbox, thread) = Sandbox::with_thread();
+    let message = r#"{"reason":"UserMessage","messages":[{"id":"m1","role":"user","content":"hello"}]}"#;
+    let ran = sandbox.run_with(&["append", &thread, "--expect", "0", "--key", "k1", "--json"], message.as_bytes());
+    assert_eq!(ran.code, Some(0), "{ran:?}");
+    sandbox.run(&["keys", "rotate", "--json"]).json();
+    let ran = sandbox.run(&["doctor", "--deep", "--json"]);
+    assert!(!ran.stdout.contains("database_differs"), "{ran:?}");
 }
 
 #[test]

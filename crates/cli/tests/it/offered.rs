@@ -97,7 +97,7 @@ fn what_is_gone_or_changed_since_the_last_run_is_told_when_the_next_begins() {
     let run = [&RUN[..], &["--task", "7", "--agent", "clerk"]].concat();
     let thread = thread_of(&sandbox.run(&run));
     let send = || sandbox.run(&["send", &thread, "and now?"]).stderr;
-    let is_told = |told: &str| ["is gone", "changed since"].iter().any(|word| told.contains(word));
+    let is_told = |told: &str| ["is gone", "there is no", "changed since"].iter().any(|word| told.contains(word));
     let told = send();
     assert!(!is_told(&told), "{told}");
     put(&sandbox, ".ai/agents/clerk.yaml", "identity: You are a thief.\n");
@@ -109,7 +109,7 @@ fn what_is_gone_or_changed_since_the_last_run_is_told_when_the_next_begins() {
         fs::remove_file(sandbox.project().join(".ai").join(file)).unwrap();
     }
     let told = send();
-    for gone in ["agent `clerk` is gone", "task `7` is gone", "directive `task` is gone"] {
+    for gone in ["there is no agent `clerk`", "task `7` is gone", "directive `task` is gone"] {
         assert!(told.contains(gone), "{told}");
     }
 }

@@ -121,8 +121,9 @@ fn whatever_is_typed_next_after_any_kill_no_dead_thread_is_shown_as_running() {
     let (mut killed, mut others) = (0, Vec::new());
     for round in 0..rounds {
         if round == rounds / 2 {
-            // However slow the machine is, the other half is of chains.
-            let is_left = |child: &Manifest| matches!(child.status, Status::Created | Status::Suspended);
+            // However slow the machine is, the other half is of chains. One that is killed and not settled is said to run; one that runs
+            // is not taken from its process.
+            let is_left = |child: &Manifest| !child.status.is_terminal();
             let waiting = below(&sandbox, &id).into_iter().filter(is_left);
             others.extend(waiting.map(|child| start(&sandbox, &["resume", child.thread_id.as_str()])));
             let is_chain = |child: Manifest| child.continuation_of.is_some();

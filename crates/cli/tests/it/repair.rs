@@ -2,6 +2,7 @@
 
 use std::fs;
 
+use crate::running::{PAY_ONCE, RUN, TASK, pay, project};
 use crate::support::{HELLO, Sandbox};
 
 #[test]
@@ -61,4 +62,59 @@ fn damage_is_refused_with_what_is_still_proven() {
     assert_eq!(refused["unchanged_up_to"], 0);
     assert_eq!(fs::read_to_string(&path).unwrap(), damaged);
     sandbox.run(&["repair", "nobody", "--json"]).error(3, "thread_not_found");
+}
+
+/// The log of a thread that a limit suspended, without its last changesets; the snapshot that was saved then is still there.
+fn cut() -> (Sandbox, String) {
+    let directive = TASK.replace("permissions", "limits: { turns: 1 }\npermissions");
+    let sandbox = project(&directive, &pay("true"), PAY_ONCE);
+    sandbox.run(&RUN).error_beside_data(8, "limit_reached");
+    let listed = sandbox.run(&["thread", "list", "--json"]).json();
+    let thread = listed["threads"][0]["thread_id"].as_str().unwrap().to_owned();
+    let path = sandbox.transcript(&thread);
+    let whole = fs::read_to_string(&path).unwrap();
+    let checkpoint = "\"event_type\":\"checkpoint\"";
+    let first = whole.match_indices(checkpoint).next().unwrap().0;
+    let end = first + whole[first..].find('\n').unwrap() + 1;
+    fs::write(&path, &whole[..end]).unwrap();
+    (sandbox, thread)
+}
+
+#[test]
+fn what_is_lost_is_said_for_ever_and_the_ledger_agrees() {
+    let (sandbox, thread) = cut();
+    assert_eq!(sandbox.run(&["repair", &thread, "--accept-loss"]).code, Some(0));
+    let told = sandbox.run(&["verify", &thread, "--json"]).json();
+    let lost = &told["lost"][0];
+    assert_eq!((&told["sound"], &lost["from_version"]), (&true.into(), &1.into()), "{told}");
+    assert!(lost["since"].is_string() && told["message"].as_str().unwrap().contains("lost for good"), "{told}");
+    assert!(sandbox.run(&["verify", &thread]).stdout.contains("lost: versions 1 to "));
+    let file = sandbox.root().join("lost.tar").display().to_string();
+    assert_eq!(sandbox.run(&["export", &thread, "-o", &file]).code, Some(0));
+    assert_eq!(sandbox.run(&["verify", &file, "--json"]).json()["lost"], told["lost"]);
+    let doctor = sandbox.run(&["doctor", "--json"]).json();
+    assert!(doctor["findings"].as_array().unwrap().iter().any(|one| one["code"] == "versions_lost"), "{doctor}");
+    let listed = sandbox.run(&["snapshots", &thread, "--json"]).json();
+    assert_eq!(listed["snapshots"][0]["good"], false, "{listed}");
+    assert!(listed["snapshots"][0]["why"].as_str().unwrap().contains("lost"), "{listed}");
+    let budget = sandbox.run(&["budget", &thread, "--verify", "--json"]).json();
+    assert_eq!(budget["verified"]["holds"], true, "{budget}");
+}
+
+#[test]
+fn what_a_snapshot_still_holds_is_brought_back() {
+    let (sandbox, thread) = cut();
+    let before = sandbox.run(&["snapshots", &thread, "--json"]).json();
+    let version = &before["snapshots"][0]["log_version"];
+    let dry = sandbox.run(&["repair", &thread, "--from-snapshot", "--dry-run", "--json"]).json();
+    let done = sandbox.run(&["repair", &thread, "--from-snapshot", "--json"]).json();
+    assert_eq!(dry["mended"].as_array().unwrap().len(), done["mended"].as_array().unwrap().len());
+    let brought = done["mended"].as_array().unwrap().iter().find(|one| one["found"] == "provisional").unwrap();
+    assert_eq!(&brought["log_version"], version);
+    assert!(brought["messages"].as_u64().unwrap() > 0, "{done}");
+    assert_eq!(sandbox.run(&["verify", &thread]).code, Some(0));
+    let log = sandbox.run(&["log", &thread, "--json"]).records();
+    let messages = log.iter().filter(|line| line["event_type"] == "message").count() as u64;
+    assert_eq!(messages, brought["messages"].as_u64().unwrap());
+    assert!(sandbox.run(&["repair", &thread, "--from-snapshot"]).stdout.contains("needs no repair"));
 }

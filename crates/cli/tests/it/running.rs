@@ -1,6 +1,7 @@
 //! Running directives with real processes: what is shown, how it ends, and what a kill leaves behind.
 
 use std::fs;
+use std::io::{BufRead, BufReader};
 use std::path::PathBuf;
 use std::process::{Child, Command};
 use std::thread;
@@ -60,10 +61,13 @@ pub(crate) fn start_and_await(sandbox: &Sandbox, lines: usize) -> Child {
 /// Runs the task until its tool has run, and kills it there; gives its thread.
 pub(crate) fn killed_in_the_middle(sandbox: &Sandbox) -> String {
     let mut child = start_and_await(sandbox, paid(sandbox) + 1);
+    // What is told may come later than what was done: the first record names the thread.
+    let mut first = String::new();
+    BufReader::new(child.stdout.as_mut().unwrap()).read_line(&mut first).unwrap();
     child.kill().unwrap();
     let ran = Ran::of(child);
     assert_eq!(ran.code, None, "{ran:?}");
-    thread_of(&ran)
+    serde_json::from_str::<Value>(&first).unwrap()["thread_id"].as_str().unwrap().to_owned()
 }
 
 /// Whether the process of the tool that ran last is still there.
@@ -146,7 +150,7 @@ fn a_thread_killed_in_the_middle_needs_a_decision_and_goes_on_with_it() {
     let sandbox = project(TASK, &pay("sleep 60"), PAY_ONCE);
     let thread = killed_in_the_middle(&sandbox);
     let refused = sandbox.run(&["resume", &thread, "--json"]);
-    let error = refused.error_beside_data(7, "needs_decision");
+    let error = refused.error_beside_data(7, "outcome_unknown");
     let hint = error["hint"].as_str().unwrap();
     for word in ["--done", "--not-done", "--unknown"] {
         assert!(hint.contains(&format!("`selvedge settle call_1 --thread {thread} {word}`")), "{hint}");
@@ -217,8 +221,9 @@ fn interrupting_once_cancels_the_run_and_keeps_the_thread() {
     let signalled = Command::new("kill").args(["-INT", &child.id().to_string()]).status().unwrap();
     assert!(signalled.success());
     let ran = Ran::of(child);
-    ran.error_beside_data(130, "run_cancelled");
+    let error = ran.error_beside_data(130, "run_cancelled");
     let thread = thread_of(&ran);
+    assert!(error["hint"].as_str().unwrap().contains(&format!("selvedge send {thread}")), "{error}");
     assert_eq!(status(&sandbox, &thread), "cancelled");
     assert_eq!(sandbox.run(&["verify", &thread]).code, Some(0));
     // It can be talked to again, and what was stopped is not made again.

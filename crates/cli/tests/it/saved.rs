@@ -70,7 +70,10 @@ fn a_snapshot_whose_base_is_gone_is_not_called_good_by_one_command_and_refused_b
     assert_eq!(newest()["good"], json!(false));
     let why = newest()["why"].as_str().unwrap().to_owned();
     let shown = sandbox.run(&["state", thread, "--snapshot", "--json"]);
-    assert!(why.contains("that it stands on is not there") && shown.stderr.contains(&why), "{why}: {shown:?}");
+    assert!(
+        why.contains("its base of version") && why.contains("does not exist") && shown.stderr.contains(&why),
+        "{why}: {shown:?}"
+    );
 }
 
 /// The list failed, `doctor` had nothing to report, and the run said nothing of it.
@@ -81,7 +84,7 @@ fn a_file_in_the_place_of_the_archive_is_told_and_everything_else_is_listed() {
     fs::write(&file, "mine").unwrap();
     let ran = sandbox.run(&["resume", &thread, "--raise", "turns=5"]);
     assert_eq!(ran.code, Some(0), "{ran:?}");
-    assert!(ran.stderr.contains("could not be put away") && ran.stderr.contains("archive"), "{ran:?}");
+    assert!(ran.stderr.contains("could not be archived or removed") && ran.stderr.contains("archive"), "{ran:?}");
     assert!(sandbox.run(&["log", &thread]).stdout.contains("snapshot_failed"));
     let ran = sandbox.run(&["snapshots", &thread, "--json"]);
     let listed = ran.json();

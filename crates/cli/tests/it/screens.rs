@@ -99,7 +99,7 @@ fn keys_and_documents() {
 fn keeping_house() {
     let sandbox = Sandbox::new();
     let mut screens = Vec::new();
-    for page in ["doctor", "backup", "restore", "erase", "prune", "upgrade"] {
+    for page in ["doctor", "backup", "restore", "erase", "prune"] {
         let text = sandbox.run(&[page, "--help"]).stdout;
         screens.push(text.split("\nGlobal options:").next().unwrap_or_default().trim_end().to_owned());
     }
@@ -116,7 +116,6 @@ fn keeping_house() {
     show(&["backup", "../copy"]);
     show(&["restore", "../copy"]);
     show(&["prune"]);
-    show(&["upgrade"]);
     show(&["erase", "tea", "0123", "--reason", "asked to"]);
     let path = sandbox.transcript("tea");
     let text = std::fs::read_to_string(&path).unwrap();

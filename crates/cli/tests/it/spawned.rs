@@ -156,7 +156,7 @@ fn a_parent_whose_papers_were_forged_starts_nobody() {
     put(&sandbox, ".ai/tools/pay.yaml", &pay(forge));
     let ran = sandbox.run(&RUN);
     let heard = ran.records().pop().unwrap()["result"].as_str().unwrap().to_owned();
-    assert!(heard.contains("can't start a child"), "{heard}");
+    assert!(heard.contains("can't spawn a child"), "{heard}");
     assert_eq!(of_status(&sandbox, "child").len(), 0);
     // What was forged is kept, and told of, when the end of the run writes another one.
     let folder = sandbox.threads().join(thread_of(&ran));
@@ -359,7 +359,7 @@ fn children_in_several_processes_have_no_more_together_than_their_parent() {
     assert_eq!(ran.code, Some(0), "{ran:?}");
     // Three times two cents are more than five: the third is refused before it is made.
     let log = sandbox.run(&["log", &thread_of(&ran), "--json"]).records();
-    let refused: Vec<_> = log.iter().filter(|line| line.to_string().contains("the budget does not hold")).collect();
+    let refused: Vec<_> = log.iter().filter(|line| line.to_string().contains("the budget does not allow it")).collect();
     assert!(!refused.is_empty(), "{log:?}");
     let children: Vec<String> = of_status(&sandbox, "child").iter().map(id).collect();
     assert_eq!(children.len(), 2);

@@ -2,6 +2,7 @@
 
 use std::fs;
 use std::io::Write;
+use std::os::unix::process::ExitStatusExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::sync::Arc;
@@ -118,14 +119,35 @@ impl Sandbox {
 
     /// The command with its folders set, not started.
     pub(crate) fn command(&self, args: &[&str]) -> Command {
-        let mut command = Command::new(env!("CARGO_BIN_EXE_selvedge"));
+        let mut command = self.program(env!("CARGO_BIN_EXE_selvedge"));
+        command.args(args);
+        command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
+        command
+    }
+
+    /// A program in the project, with the variables of the sandbox.
+    fn program(&self, name: &str) -> Command {
+        let mut command = Command::new(name);
         for name in ["SELVEDGE_DIR", "SELVEDGE_JSON", "NO_COLOR", "CLICOLOR_FORCE", "XDG_CONFIG_HOME"] {
             command.env_remove(name);
         }
         command.env("SELVEDGE_HOME", self.home()).env("HOME", self.root()).env("TZ", "UTC").env("COLUMNS", "100");
-        command.current_dir(self.project()).args(args);
-        command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
+        command.current_dir(self.project());
         command
+    }
+
+    /// Runs a line in a shell that finds `selvedge`; what it writes to stderr comes in its place on stdout.
+    pub(crate) fn shell(&self, line: &str) -> Ran {
+        let folder = Path::new(env!("CARGO_BIN_EXE_selvedge")).parent().unwrap().to_str().unwrap();
+        let path = format!("{folder}:{}", std::env::var("PATH").unwrap_or_default());
+        let mut command = self.program("sh");
+        command.args(["-c", &format!("exec 2>&1\n{line}")]).env("PATH", path);
+        command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
+        // `sh` may become its last command; a signal that ends it counts as a shell counts it.
+        let output = command.spawn().unwrap().wait_with_output().unwrap();
+        let code = output.status.code().or(output.status.signal().map(|signal| 128 + signal));
+        let text = |bytes: Vec<u8>| String::from_utf8_lossy(&bytes).into_owned();
+        Ran { code, stdout: text(output.stdout), stderr: text(output.stderr) }
     }
 
     /// Runs the command with nothing on stdin.

@@ -164,3 +164,19 @@ fn a_batch_mate_remembers_what_the_database_forgot() {
         ran.records().into_iter().map(|record| (record["thread_id"].clone(), record["code"].clone())).collect();
     assert!(codes.contains(&(ann.as_str().into(), "database_behind".into())), "{codes:?}");
 }
+
+/// It waited for somebody to write to the pipe.
+#[test]
+fn a_pipe_where_a_file_is_named_is_refused_and_not_waited_for() {
+    let sandbox = Sandbox::new();
+    let pipe = sandbox.root().join("pipe.tar");
+    assert!(std::process::Command::new("mkfifo").arg(&pipe).status().unwrap().success());
+    let pipe = pipe.display().to_string();
+    let key = sandbox.root().join("key.pem");
+    fs::write(&key, sandbox.run(&["keys", "export"]).stdout).unwrap();
+    let key = key.display().to_string();
+    sandbox.run(&["verify", &pipe, "--key", &key, "--json"]).error_beside_data(2, "usage");
+    sandbox.run(&["verify", &key, "--key", &pipe, "--json"]).error(2, "usage");
+    sandbox.run(&["import", &pipe, "--json"]).error(2, "usage");
+    sandbox.run(&["import", &pipe, "--format", "selvedge", "--json"]).error_beside_data(2, "usage");
+}

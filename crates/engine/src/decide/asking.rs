@@ -1,38 +1,304 @@
-//! What follows an attempt to ask the model that failed.
+//! One turn of the model: the next attempt, what follows a failed one, and the record of an answer.
 
 use std::time::Duration;
 
-use selvedge_model::{Classify, ModelError};
+use selvedge_model::answer::{Answer, Usage};
+use selvedge_model::event::{ManifestChanged, TurnUsage};
+use selvedge_model::limits::Cost;
+use selvedge_model::message::Block;
+use selvedge_model::{Classify, Event, Message, ModelError, Money, Reason, Role, Stop, Timestamp};
+use serde_json::json;
 
-use crate::assignment::Assignment;
+use crate::approval;
+use crate::assignment::{Assignment, Permission};
+use crate::decide::ending::{self, EndReason, Failed};
+use crate::decide::money::{Bid, Hold, Settled, Spent};
+use crate::decide::{Commit, Live, Look, Rules, Step, With, context};
+use crate::fold::Fold;
+use crate::held::Delta;
 
-/// What follows a failed attempt.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Again {
-    /// It is asked at once, without its provider's session: the log has everything that the session knew.
-    WithoutSession,
-    /// It is asked again after this long.
-    After(Duration),
-    /// Asking again may help, but it was asked often enough.
-    Exhausted,
-    /// Asking again does not help.
-    Never,
+/// A turn: the attempts to get one answer.
+#[derive(Clone, Debug)]
+pub(crate) struct Turn {
+    /// When the first attempt was made.
+    asked_at: Timestamp,
+    /// The length of the prompt.
+    prompt_bytes: usize,
+    /// The session at the provider that is offered.
+    pub(crate) session: Option<String>,
+    /// The most tokens of the answer that are paid for.
+    pub(crate) output_tokens_max: Option<u64>,
+    /// The number of attempts, this one included.
+    pub(crate) attempts: u32,
+    /// The money held for this attempt.
+    hold: Option<Hold>,
+    /// The settled cost, until it is on record.
+    settled: Option<Settled>,
+    /// The result of the attempt.
+    reply: Option<Result<Box<Answer>, ModelError>>,
+    /// Whether the pause before the next attempt is over.
+    pub(crate) is_rested: bool,
+    /// The usage of all attempts.
+    used: Used,
 }
 
-/// What follows attempt number `attempt`, counted from one, that failed with this.
-pub(crate) fn again(rules: &Assignment, error: &ModelError, attempt: u32, has_session: bool) -> Again {
-    match error {
-        ModelError::SessionRefused { .. } if has_session => Again::WithoutSession,
-        error if !is_retryable(rules, error) => Again::Never,
-        _ if attempt >= rules.patience.attempts_max => Again::Exhausted,
-        ModelError::Cut { .. } => Again::After(rules.patience.wait_after(attempt, None)),
-        error => Again::After(rules.patience.wait_after(attempt, error.retry_after())),
+/// The usage of a turn, failed attempts included.
+#[derive(Clone, Copy, Debug, Default)]
+struct Used {
+    usage: Usage,
+    /// The input tokens of the last attempt, as its provider counts.
+    last_input_tokens: u64,
+    /// Whether the provider did not report usage.
+    is_uncounted: bool,
+    /// The settled cost of all attempts.
+    spend: Money,
+    /// The part of it that is not known but assumed.
+    spend_unknown: Money,
+}
+
+impl Turn {
+    fn new(fold: &Fold, live: &Live, rules: &Rules) -> Self {
+        Self {
+            asked_at: live.now,
+            prompt_bytes: context::prompt_size(fold, rules),
+            session: fold.manifest().session_id.clone(),
+            output_tokens_max: None,
+            attempts: 1,
+            hold: None,
+            settled: None,
+            reply: None,
+            is_rested: false,
+            used: Used::default(),
+        }
+    }
+
+    /// The next attempt. After a refused session it is made without one: the log has everything that the session knew.
+    fn next_attempt(&self) -> Self {
+        let is_refused = matches!(self.reply, Some(Err(ModelError::SessionRefused { .. })));
+        let session = self.session.clone().filter(|_| !is_refused);
+        let settled = self.settled.clone();
+        Self {
+            session,
+            attempts: self.attempts + 1,
+            hold: None,
+            settled,
+            reply: None,
+            is_rested: false,
+            ..self.clone()
+        }
+    }
+
+    /// Adds the result of the attempt.
+    pub(super) fn take(&mut self, reply: Result<Box<Answer>, ModelError>) {
+        let spent = match &reply {
+            Ok(answer) => Spent::on(answer),
+            Err(error) => Spent::by(error),
+        };
+        self.settled = self.hold.take().map(|hold| hold.settled(spent));
+        self.used.pay(self.settled.as_ref());
+        match &reply {
+            Ok(answer) => {
+                self.used.add(&answer.usage.unwrap_or_default());
+                if answer.usage.is_none_or(|usage| usage.estimated) {
+                    self.used.is_uncounted = true;
+                    self.used.last_input_tokens = 0;
+                }
+            }
+            Err(ModelError::Stopped { usage, .. } | ModelError::Cut { usage, .. }) => self.used.add(usage),
+            Err(_) => {}
+        }
+        self.reply = Some(reply);
+    }
+
+    /// Whether the provider charged more than its bound.
+    pub(super) fn is_overcharged(&self) -> bool {
+        self.settled.as_ref().is_some_and(Settled::is_overcharged)
+    }
+
+    /// The answer, if it has come.
+    pub(super) fn answer(&self) -> Option<&Answer> {
+        self.reply.as_ref().and_then(|reply| reply.as_ref().ok()).map(|answer| &**answer)
+    }
+
+    /// Why the last attempt failed, if it did.
+    pub(crate) fn error(&self) -> Option<&ModelError> {
+        self.reply.as_ref().and_then(|reply| reply.as_ref().err())
+    }
+
+    /// The usage to record, so that no restart forgets it. If tokens are limited or paid for, the tokens of an answer without reported usage
+    /// are estimated.
+    fn usage(&self, fold: &Fold, live: &Live, rules: &Rules) -> TurnUsage {
+        let mut used = self.used;
+        let answer = self.answer();
+        used.is_uncounted &= rules.is_paid() || ending::limits(fold, rules).tokens.is_some();
+        if let Some(answer) = answer.filter(|answer| used.is_uncounted && answer.usage.is_none()) {
+            let gauge = fold.gauge();
+            let said = serde_json::to_string(&answer.content).map_or(0, |text| text.len());
+            used.usage.input_tokens = used.usage.input_tokens.saturating_add(gauge.tokens(self.prompt_bytes));
+            used.usage.output_tokens = used.usage.output_tokens.saturating_add(gauge.tokens_of_text(said));
+        }
+        let took = live.now.as_micros().saturating_sub(self.asked_at.as_micros()) / 1000;
+        TurnUsage {
+            model: rules.model_name.clone(),
+            cost: Cost {
+                turns: 1,
+                input_tokens: used.usage.input_tokens,
+                output_tokens: used.usage.output_tokens,
+                spend: used.spend,
+                spend_unknown: used.spend_unknown,
+                duration_ms: u64::try_from(took).unwrap_or(0),
+                ..Cost::default()
+            },
+            cache_read_tokens: used.usage.cache_read_tokens,
+            cache_write_tokens: used.usage.cache_write_tokens,
+            prompt_bytes: self.prompt_bytes as u64,
+            prompt_tokens: used.last_input_tokens,
+            estimated: used.is_uncounted,
+            answered_by: answer.and_then(|answer| answer.model.clone()),
+            provider_id: answer.and_then(|answer| answer.provider_id.clone()),
+            charged: answer.and_then(|answer| answer.charged),
+        }
     }
 }
 
-/// Whether trying again may help: the configured classes are asked first, then the provider's own word counts.
+impl Used {
+    fn pay(&mut self, settled: Option<&Settled>) {
+        let Some(settled) = settled else { return };
+        self.spend = self.spend.saturating_add(settled.amount);
+        self.spend_unknown = self.spend_unknown.saturating_add(settled.unknown());
+    }
+
+    fn add(&mut self, usage: &Usage) {
+        self.last_input_tokens = usage.input_tokens;
+        self.usage.input_tokens = self.usage.input_tokens.saturating_add(usage.input_tokens);
+        self.usage.output_tokens = self.usage.output_tokens.saturating_add(usage.output_tokens);
+        self.usage.cache_read_tokens = self.usage.cache_read_tokens.saturating_add(usage.cache_read_tokens);
+        self.usage.cache_write_tokens = self.usage.cache_write_tokens.saturating_add(usage.cache_write_tokens);
+    }
+}
+
+/// What follows a failed attempt.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Retry {
+    /// Retry at once, without the provider's session: the log has everything that the session knew.
+    WithoutSession,
+    /// Retry after this long.
+    After(Duration),
+    /// A retry may help, but there were enough attempts.
+    Exhausted,
+    /// A retry does not help.
+    Never,
+}
+
+/// What follows attempt number `attempt`, counted from one, that failed with this error.
+pub(crate) fn retry(rules: &Assignment, error: &ModelError, attempt: u32, has_session: bool) -> Retry {
+    match error {
+        ModelError::SessionRefused { .. } if has_session => Retry::WithoutSession,
+        error if !is_retryable(rules, error) => Retry::Never,
+        _ if attempt >= rules.patience.attempts_max => Retry::Exhausted,
+        ModelError::Cut { .. } => Retry::After(rules.patience.wait_after(attempt, None)),
+        error => Retry::After(rules.patience.wait_after(attempt, error.retry_after())),
+    }
+}
+
+/// Whether a retry may help: the configured classes override the provider's classification.
 fn is_retryable(rules: &Assignment, error: &ModelError) -> bool {
     let text = error.to_string().to_lowercase();
     let class = rules.classes.iter().find(|class| class.fits(error.status(), &text));
     class.map_or(error.retryable(), |class| class.class.is_retryable())
+}
+
+/// The step for the turn under way; none if there is no turn, or if nothing but the end can be committed.
+pub(super) fn under_way(fold: &Fold, live: &Live, rules: &Rules) -> Option<Step> {
+    let turn = live.turn.as_ref().filter(|_| live.failed.is_none())?;
+    let error = match &turn.reply {
+        // The possible cost is reserved.
+        None => return Some(Step::Ask(Box::new(turn.clone()))),
+        Some(Ok(_)) => return Some(answered(fold, live, rules, turn)),
+        Some(Err(error)) => error,
+    };
+    let stopped = || ending::stopped(fold, live, rules);
+    let why = match retry(rules, error, turn.attempts, turn.session.is_some()) {
+        _ if matches!(error, ModelError::Stopped { .. }) => stopped().unwrap_or(EndReason::Stopped(Stop::Cancelled)),
+        Retry::Never => EndReason::Failed(Failed::of_model(error)),
+        // A thread that is to stop is not suspended.
+        Retry::Exhausted => stopped().unwrap_or_else(|| EndReason::Exhausted(Failed::of_model(error))),
+        Retry::After(_) | Retry::WithoutSession if live.stop.is_some() => {
+            stopped().unwrap_or(EndReason::Stopped(Stop::Cancelled))
+        }
+        Retry::After(pause) if !turn.is_rested => return Some(Step::Wait(Some(pause))),
+        Retry::After(_) | Retry::WithoutSession => return Some(ask(fold, live, rules)),
+    };
+    Some(ending::end(fold, live, rules, why))
+}
+
+/// The next attempt to get an answer: the possible cost is reserved first.
+pub(super) fn ask(fold: &Fold, live: &Live, rules: &Rules) -> Step {
+    let mut turn = live.turn.as_ref().map_or_else(|| Turn::new(fold, live, rules), Turn::next_attempt);
+    let Some(bid) = Bid::of(fold, rules, turn.prompt_bytes) else { return Step::Ask(Box::new(turn)) };
+    let Some(account) = &live.account else { return Step::Look(Look::Account) };
+    let before = turn.settled.take();
+    match bid.reserve(live, account, before.as_ref()) {
+        Ok((hold, tokens)) => {
+            let mut delta = Delta::default();
+            delta.postings.extend(before.map(|before| before.posting()));
+            delta.postings.extend(hold.postings());
+            turn.hold = Some(hold);
+            turn.output_tokens_max = Some(tokens);
+            let number = if live.turn.is_none() { live.turns + 1 } else { live.turns };
+            let with = With::Attempt(Box::new(turn));
+            Commit { turn: Some(number), with, ..Commit::of(live, Reason::Reserved, delta) }.step()
+        }
+        Err(shortage) => {
+            let why = ending::stopped(fold, live, rules).unwrap_or(EndReason::Short(*shortage));
+            ending::end(fold, live, rules, why)
+        }
+    }
+}
+
+/// Commits an answer.
+fn answered(fold: &Fold, live: &Live, rules: &Rules, turn: &Turn) -> Step {
+    let mut delta = Delta::default();
+    add(&mut delta, fold, live, rules, turn);
+    let is_overcharged = turn.is_overcharged();
+    Commit { is_overcharged, ..Commit::of(live, Reason::AssistantTurnCommitted, delta) }.step()
+}
+
+/// Adds the result of a turn to a delta: its cost, its usage, and its answer, if there is one. The partial text of a stopped model is kept
+/// as an event and not as a message.
+pub(super) fn add(delta: &mut Delta, fold: &Fold, live: &Live, rules: &Rules, turn: &Turn) {
+    delta.postings.extend(turn.settled.as_ref().map(Settled::posting));
+    if let Some(ModelError::Stopped { partial, .. }) = turn.error() {
+        let text = Message { content: partial.clone(), ..Message::text(Role::Assistant, "") }.plain_text();
+        if !text.is_empty() {
+            let fields = [("partial_cognition".to_owned(), json!({"text": text}))];
+            delta.events.push(Event::ContextInjected(fields.into_iter().collect()));
+        }
+    }
+    delta.events.push(Event::Usage(turn.usage(fold, live, rules)));
+    let Some(answer) = turn.answer() else { return };
+    if answer.session.is_some() && answer.session != turn.session {
+        let changed = ManifestChanged { session_id: answer.session.clone(), ..ManifestChanged::default() };
+        delta.events.push(Event::ManifestChanged(changed));
+    }
+    let message = Message { content: answer.content.clone(), ..Message::text(Role::Assistant, "") };
+    delta.events.extend(asks(fold, live, rules, &message));
+    delta.messages.push(message);
+}
+
+/// The approval requests for the calls of an answer. They are committed with the answer, so that the approver sees them, and can decide,
+/// while the other calls of the round still run.
+fn asks(fold: &Fold, live: &Live, rules: &Rules, answer: &Message) -> Vec<Event> {
+    let calls = answer.content.iter().filter_map(|block| match block {
+        Block::ToolCall { id, name, arguments, .. } => Some((id, name, arguments)),
+        _ => None,
+    });
+    let asks = calls.filter_map(|(id, name, arguments)| {
+        let tool = rules.tool(name)?;
+        let Permission::Ask(asking) = (rules.gate)(tool.spec(), arguments) else { return None };
+        let open = fold.conversation.next_call(id, name, arguments.clone());
+        let hash = approval::action_hash(&fold.head.log_id, &open, tool.spec());
+        Some(Event::Asked(approval::ask(&asking, hash, &open, live.now)))
+    });
+    asks.collect()
 }

@@ -1,28 +1,33 @@
-//! What calls without a result need: those just asked for, and those that an earlier life of the thread left open.
+//! What calls without a result need: those of the last answer, and those that an earlier process left open.
 //!
-//! - A call without an intent never ran, if it may run at most once: it is made now. Pure and idempotent ones are made again.
-//! - A call with an intent and no outcome may have run. What became of it is found out first (`Probe`).
-//! - An unknown outcome suspends the thread until a person says what became of the call. That of a hook which is not required is recorded
-//!   as an error, and the run goes on.
+//! - A call that may run at most once and has no intent never ran: it is made now. Pure and idempotent calls are made again.
+//! - A call with an intent and no outcome may have run. Its outcome is probed first (`Probe`).
+//! - An unknown outcome suspends the thread until a person resolves the call. For a hook that is not required, it is recorded as an error,
+//!   and the run continues.
 //!
-//! Whether a message asks for a call or it was opened by itself changes nothing else here.
+//! Whether a call is in a message or was opened by an event makes no other difference here.
 
 use std::ops::ControlFlow;
 use std::sync::Arc;
 
 use selvedge_items::config::Wait;
 use selvedge_log::hash::sha256;
-use selvedge_model::event::{Ask, Decision, Fields, Process, SuspendReason, Suspended};
+use selvedge_model::event::{Ask, Decision, EffectClass, Fields, Process, SuspendReason, Suspended, ToolIntent};
 use selvedge_model::fold::{Call as Known, Spawned};
 use selvedge_model::tool::{Call, Output};
-use selvedge_model::{CallId, Event, Timestamp, Tool, ToolSpec};
+use selvedge_model::{CallId, Event, Reason, Timestamp, Tool, ToolKind, ToolSpec};
 use serde_json::{Value, json};
 
-use crate::approval::{self, Word};
-use crate::assignment::{Assignment, Permission};
+use crate::approval::{self, CallDecision};
+use crate::assignment::Permission;
 use crate::conversation::OpenCall;
-use crate::decide::{Inbox, Live, Step, Trace, ending, waits};
+use crate::decide::results::{self, CallResult};
+use crate::decide::{
+    CallFinding, Commit, Flight, Inbox, Live, Look, Prepared, Rules, Stage, Step, With, ending, requests, suspend,
+};
 use crate::fold::Fold;
+use crate::held::Delta;
+use crate::spawn::spawned;
 
 /// A call without a result, and what it needs.
 #[derive(Debug)]
@@ -34,27 +39,27 @@ pub(crate) struct Planned {
 /// What a call without a result needs.
 #[derive(Debug)]
 pub(crate) enum Plan {
-    /// It has its answer: it is denied, its tool is gone, or it is known what became of it.
+    /// It has its result: it is denied, its tool is gone, or its outcome is known.
     Answer(Output, Option<Event>),
     /// It is made.
     Make(Ready),
-    /// What became of it must be found out.
+    /// Its outcome must be probed.
     Probe(Probe),
-    /// A person must allow it first.
-    Word(Ask),
-    /// What became of it is not known.
+    /// It needs an approval first.
+    AwaitApproval(Ask),
+    /// Its outcome is unknown.
     Unknown,
-    /// A ceiling keeps it from being made.
+    /// A limit prevents it.
     Limited(Suspended),
 }
 
-/// A call of which must be found out what became of it.
+/// A call whose outcome must be probed.
 #[derive(Clone, Debug)]
 pub(crate) struct Probe {
     pub(crate) ready: Ready,
-    /// What an earlier life began must not go on beside what is done now, whatever a person or the tool says of it.
+    /// The process that an earlier process of the engine started. It must end before anything else is done, whatever is known about the call.
     pub(crate) process: Option<Process>,
-    /// Whether a person said already that it was not done.
+    /// Whether a person decided that it was not executed.
     pub(crate) is_undone: bool,
 }
 
@@ -63,13 +68,13 @@ pub(crate) struct Probe {
 pub(crate) struct Ready {
     pub(crate) tool: Arc<dyn Tool>,
     pub(crate) call: Call,
-    /// Who changed its arguments before allowing it.
+    /// Who changed its arguments before approving it.
     pub(crate) changed_by: Option<String>,
-    /// Whether a person had to allow it.
-    pub(crate) by_word: bool,
-    /// Whether its tool was defined anew after a person had allowed it.
+    /// Whether it needed an approval.
+    pub(crate) by_approval: bool,
+    /// Whether its tool was redefined after it was approved.
     pub(crate) redefined: bool,
-    /// The child that it has started already.
+    /// The child that it has spawned already.
     pub(crate) child: Option<Spawned>,
 }
 
@@ -84,8 +89,8 @@ impl std::fmt::Debug for Ready {
 }
 
 impl Ready {
-    /// An answer of the call; if a person changed its arguments, or its tool was changed, the model is told.
-    pub(crate) fn told(&self, output: Output) -> Output {
+    /// The result of the call, with a note for the model if its arguments or its tool were changed.
+    pub(crate) fn annotated(&self, output: Output) -> Output {
         let output = if self.redefined { approval::with_redefinition(output) } else { output };
         match &self.changed_by {
             Some(who) => approval::with_change(output, who, &self.call.arguments),
@@ -94,37 +99,125 @@ impl Ready {
     }
 }
 
-/// What a call is made with.
-struct Given {
+/// What a call is made with, after its approval was checked.
+struct Permitted {
     arguments: Value,
-    /// Who changed them before allowing it.
+    /// Who changed them before approving the call.
     changed_by: Option<String>,
-    /// Whether a person had to allow it.
-    by_word: bool,
+    /// Whether it needed an approval.
+    by_approval: bool,
 }
 
-impl Given {
-    /// What a call was made with that was dispatched before.
+impl Permitted {
+    /// What a call was made with that was dispatched earlier.
     fn before(open: &OpenCall, known: Option<&Known>) -> Self {
         let (arguments, changed_by) = approval::allowed_with(open, known);
-        let by_word = known.is_some_and(|known| known.decisions.iter().any(Decision::is_word));
-        Self { arguments, changed_by, by_word }
+        let by_approval = known.is_some_and(|known| known.decisions.iter().any(Decision::is_word));
+        Self { arguments, changed_by, by_approval }
     }
 }
 
-/// What is done about the calls without a result; nothing if there are none, or if only a stop is left to be obeyed.
-pub(super) fn next(fold: &Fold, live: &Live, rules: &Assignment) -> Option<Step> {
+/// The step for the calls that this run makes; none if there are no such calls. Intents are committed before anything is dispatched. The
+/// outcome of a call that may run only once is committed as soon as it is back, other outcomes together.
+pub(super) fn under_way(fold: &Fold, live: &Live, rules: &Rules) -> Option<Step> {
+    let in_flight = live.flights.iter().any(Flight::is_in_flight);
+    if live.failed.is_some() {
+        // The run does not end while a call is in flight: its outcome is not known yet.
+        return in_flight.then_some(Step::Wait(None));
+    }
+    let intents = intents(fold, live);
+    if !intents.is_empty() {
+        let delta = Delta { events: intents, ..Delta::default() };
+        return Some(Commit { with: With::Children, ..Commit::of(live, Reason::ToolIntentCommitted, delta) }.step());
+    }
+    if live.flights.iter().any(Flight::is_ready) {
+        return Some(Step::Dispatch);
+    }
+    let is_due = live.flights.iter().any(Flight::must_be_recorded) || (!in_flight && !live.flights.is_empty());
+    if is_due {
+        let mut delta = Delta::default();
+        add_results(&mut delta, fold, live, rules);
+        return Some(Commit::of(live, Reason::ToolResultsCommitted, delta).step());
+    }
+    in_flight.then(|| while_in_flight(fold, live, rules))
+}
+
+/// The next step while calls are in flight: requests are answered, except a decision about a call that is itself in flight. The log has
+/// an intent and no outcome of that call, so it would be judged as a call whose outcome is unknown. The decision, and the requests after
+/// it, wait until the call has ended.
+fn while_in_flight(fold: &Fold, live: &Live, rules: &Rules) -> Step {
+    if live.inbox == Inbox::Notified {
+        return Step::Look(Look::Inbox);
+    }
+    match live.requests.first() {
+        Some(pending) if pending.call().is_none_or(|call| live.flight(call).is_none()) => {
+            requests::serve(fold, live, rules, pending)
+        }
+        _ => Step::Wait(None),
+    }
+}
+
+/// The events to commit before calls are dispatched: approval requests, spawned children, and the intents of calls that may run at most
+/// once or spawn a child.
+fn intents(fold: &Fold, live: &Live) -> Vec<Event> {
+    let mut events: Vec<Event> = live.asks.iter().cloned().map(Event::Asked).collect();
+    let ready = || {
+        live.flights.iter().filter_map(|flight| match (&flight.ready, &flight.stage) {
+            (Some(ready), Stage::Ready { prepared, is_recorded: false }) => Some((ready, prepared)),
+            _ => None,
+        })
+    };
+    for (Ready { call, .. }, Prepared { born, .. }) in ready() {
+        events.extend(born.iter().map(|(child, is_detached)| spawned(&call.id, child, *is_detached)));
+    }
+    for (Ready { tool, call, .. }, Prepared { process, is_child, .. }) in ready() {
+        let spec = tool.spec();
+        // A child that exists already has its intent, unless a new process is to run it.
+        let is_there = fold.call(&call.id).is_some_and(|known| known.child.is_some());
+        let is_known = is_there && *is_child && process.is_none();
+        // The process that runs a child is recorded, whatever the effect class of the spawning tool.
+        let is_recorded = spec.class == EffectClass::AtMostOnce || tool.kind() == ToolKind::Child;
+        if is_recorded && !is_known {
+            events.push(Event::ToolIntent(ToolIntent {
+                call_id: call.id.clone(),
+                tool: spec.name.clone(),
+                class: spec.class,
+                key: call.key.clone(),
+                tool_hash: Some(spec.hash),
+                process: process.clone(),
+            }));
+        }
+    }
+    events
+}
+
+/// Adds the results of calls that are back to a delta, in the order of the calls.
+pub(super) fn add_results(delta: &mut Delta, fold: &Fold, live: &Live, rules: &Rules) {
+    if !live.flights.iter().any(Flight::is_done) {
+        return;
+    }
+    let mut state = results::state_after(fold, delta);
+    for Flight { open, stage, event, .. } in &live.flights {
+        let Stage::Done { output, blob, failure, .. } = stage else { continue };
+        delta.events.extend(event.clone());
+        let back = CallResult { output: output.clone(), blob: *blob, failure: failure.clone() };
+        results::add(delta, &mut state, &rules.scopes, open, back);
+    }
+}
+
+/// The step for the calls without a result; none if there are no such calls, or if only a stop remains to be obeyed.
+pub(super) fn next(fold: &Fold, live: &Live, rules: &Rules) -> Option<Step> {
     let open = fold.conversation.open();
     if open.is_empty() {
         return None;
     }
-    // Without time left, nothing is begun again that an earlier life left open.
+    // Without time left, no call of an earlier process is made again.
     if live.turns == 0 && live.stop.is_none() && ending::is_out_of_time(fold, live, rules) {
-        return Some(waits(live, ending::out_of_time(fold, live, rules)));
+        return Some(suspend(fold, live, rules, ending::out_of_time(fold, live, rules)));
     }
     let mut open = open.to_vec();
     if live.turns == 0 {
-        // What an earlier run left, and what was allowed meanwhile, goes in the order of the calls' names.
+        // Calls that an earlier run left, and calls that were approved meanwhile, are ordered by id.
         open.sort_by(|one, other| one.id.cmp(&other.id));
     }
     let planned = open.into_iter().map(|open| Planned { plan: plan(fold, live, rules, &open), open });
@@ -136,49 +229,51 @@ pub(super) fn next(fold: &Fold, live: &Live, rules: &Assignment) -> Option<Step>
         };
         return Some(Step::Probe(probes.into_iter().filter_map(probe).collect()));
     }
-    // A word that was left in time counts, whenever it is heard.
-    if live.inbox != Inbox::Heard && planned.iter().any(|call| is_unanswered(fold, live.now, call)) {
-        return Some(Step::Hear);
+    // A decision that was posted before the expiry counts, whenever it is read.
+    if live.inbox != Inbox::Read && planned.iter().any(|call| is_unanswered(fold, live.now, call)) {
+        return Some(Step::Look(Look::Inbox));
     }
-    let is_asked = planned.iter().any(|call| matches!(call.plan, Plan::Word(_)));
+    let is_asked = planned.iter().any(|call| matches!(call.plan, Plan::AwaitApproval(_)));
     planned.retain(|call| match &call.plan {
         Plan::Make(_) if live.stop.is_some() => false,
-        // What was allowed waits for the others that are asked about; it stays allowed.
-        Plan::Make(ready) => !(is_asked && rules.wait == Wait::All && ready.by_word),
+        // An approved call waits for the undecided ones; it stays approved.
+        Plan::Make(ready) => !(is_asked && rules.wait == Wait::All && ready.by_approval),
         _ => true,
     });
     let is_due = |call: &Planned| match &call.plan {
         Plan::Answer(..) | Plan::Make(_) => true,
-        // What was not asked when the model asked for the call, because a rule or the tool was another one then, is asked now.
-        Plan::Word(ask) => !is_on_record(fold, ask),
+        // The approval was not requested with the answer, because a rule or the tool was different then; it is requested now.
+        Plan::AwaitApproval(ask) => !is_on_record(fold, ask),
         Plan::Probe(_) | Plan::Unknown | Plan::Limited(_) => false,
     };
     if planned.iter().any(is_due) {
-        return Some(Step::Calls(planned));
+        return Some(Step::Prepare(planned));
     }
     // A run that is to stop waits for no decision.
-    live.stop.is_none().then(|| waits(live, left(planned)))
+    live.stop.is_none().then(|| suspend(fold, live, rules, left(planned)))
 }
 
-/// Whether a call is answered only because no decision came in time.
+/// Whether a call is answered only because its approval request expired without a decision.
 fn is_unanswered(fold: &Fold, now: Timestamp, Planned { open, plan }: &Planned) -> bool {
     let known = fold.call(&open.id).filter(|known| known.decisions.is_empty() && known.intent.is_none());
     let ask = known.and_then(|known| known.ask.as_ref());
     matches!(plan, Plan::Answer(..)) && ask.is_some_and(|ask| ask.is_over(now))
 }
 
-/// Whether exactly this ask is on record.
+/// Whether exactly this approval request is on record.
 pub(crate) fn is_on_record(fold: &Fold, ask: &Ask) -> bool {
     fold.call(&ask.call_id).and_then(|known| known.ask.as_ref()) == Some(ask)
 }
 
-/// What a thread waits for whose calls can't go on by themselves.
+/// Why a thread is suspended whose calls can't continue by themselves.
 fn left(planned: Vec<Planned>) -> Suspended {
-    let (mut unknown, mut asked, mut limited) = (Vec::new(), Vec::new(), None);
+    let mut unknown = Vec::new();
+    let mut asked = Vec::new();
+    let mut limited = None;
     for Planned { open, plan } in planned {
         match plan {
             Plan::Unknown => unknown.push(open.id),
-            Plan::Word(ask) => asked.push(ask.call_id),
+            Plan::AwaitApproval(ask) => asked.push(ask.call_id),
             Plan::Limited(suspended) => limited = Some(suspended),
             Plan::Answer(..) | Plan::Make(_) | Plan::Probe(_) => {}
         }
@@ -186,9 +281,10 @@ fn left(planned: Vec<Planned>) -> Suspended {
     match (limited, unknown.is_empty(), asked.is_empty()) {
         (Some(limited), true, true) => limited,
         (_, is_known, _) => {
-            let (reason, code) = match is_known {
-                true => (SuspendReason::Approval, "approval"),
-                false => (SuspendReason::OutcomeUnknown, "outcome_unknown"),
+            let (reason, code) = if is_known {
+                (SuspendReason::Approval, "approval")
+            } else {
+                (SuspendReason::OutcomeUnknown, "outcome_unknown")
             };
             Suspended { calls: unknown.into_iter().chain(asked).collect(), ..Suspended::because(reason, code) }
         }
@@ -196,7 +292,7 @@ fn left(planned: Vec<Planned>) -> Suspended {
 }
 
 /// What a call without a result needs.
-pub(crate) fn plan(fold: &Fold, live: &Live, rules: &Assignment, open: &OpenCall) -> Plan {
+pub(crate) fn plan(fold: &Fold, live: &Live, rules: &Rules, open: &OpenCall) -> Plan {
     let known = fold.call(&open.id);
     if let Some(answer) = known.and_then(decided) {
         return Plan::Answer(answer, None);
@@ -205,15 +301,13 @@ pub(crate) fn plan(fold: &Fold, live: &Live, rules: &Assignment, open: &OpenCall
     let Some(tool) = rules.tool(&open.name) else {
         let text = match intent {
             None => format!("there is no tool `{}`", open.name),
-            Some(_) => {
-                "interrupted: this call was dispatched, its tool is gone, and what became of it is not known".to_owned()
-            }
+            Some(_) => "interrupted: this call was dispatched, its tool is gone, and its outcome is unknown".to_owned(),
         };
         return Plan::Answer(Output::error(text), None);
     };
-    let Given { arguments, changed_by, by_word } = match intent {
-        // It was allowed before it was dispatched.
-        Some(_) => Given::before(open, known),
+    let Permitted { arguments, changed_by, by_approval } = match intent {
+        // It was permitted before it was dispatched.
+        Some(_) => Permitted::before(open, known),
         None => match permitted(fold, live.now, rules, open, tool.spec()) {
             ControlFlow::Continue(given) => given,
             ControlFlow::Break(plan) => return plan,
@@ -229,26 +323,29 @@ pub(crate) fn plan(fold: &Fold, live: &Live, rules: &Assignment, open: &OpenCall
         key,
     };
     let child = known.and_then(|known| known.child.clone());
-    let redefined = by_word && approval::was_redefined(known);
-    let ready = Ready { tool: tool.clone(), call, changed_by, by_word, redefined, child };
-    let plan = match (intent, live.traces.get(&open.id)) {
-        (_, Some(Trace::Limited(suspended))) => return Plan::Limited(suspended.clone()),
+    let redefined = by_approval && approval::was_redefined(known);
+    let ready = Ready { tool: tool.clone(), call, changed_by, by_approval, redefined, child };
+    let plan = match (intent, live.findings.get(&open.id)) {
+        (_, Some(CallFinding::Limited(suspended))) => return Plan::Limited(suspended.clone()),
         (None, _) => Plan::Make(ready),
-        (Some(_), Some(Trace::Done(output))) => Plan::Answer(ready.told(output.clone()), None),
-        (Some(_), Some(Trace::NotDone)) => Plan::Make(ready),
-        (Some(_), Some(Trace::Unknown)) if open.suspends() => Plan::Unknown,
-        (Some(_), Some(Trace::Unknown)) => Plan::Answer(Output::error("what became of it is not known"), None),
+        (Some(_), Some(CallFinding::Done(output))) => Plan::Answer(ready.annotated(output.clone()), None),
+        (Some(_), Some(CallFinding::NotDone)) => Plan::Make(ready),
+        (Some(_), Some(CallFinding::Unknown)) if open.suspends() => Plan::Unknown,
+        (Some(_), Some(CallFinding::Unknown)) => {
+            Plan::Answer(Output::error("the outcome of this call is unknown"), None)
+        }
         (Some(intent), None) => {
             let process = intent.process.clone().filter(|_| ready.child.is_none());
-            // A child that is there was started, whatever a person says.
+            // A child that exists was spawned, whatever a decision says.
             let is_undone = known.is_some_and(is_not_done) && ready.child.is_none();
-            match is_undone && process.is_none() {
-                true => Plan::Make(ready),
-                false => Plan::Probe(Probe { ready, process, is_undone }),
+            if is_undone && process.is_none() {
+                Plan::Make(ready)
+            } else {
+                Plan::Probe(Probe { ready, process, is_undone })
             }
         }
     };
-    // What became of a call does not depend on a rule; whether it is made does.
+    // The outcome of a call does not depend on a rule; whether it is made does.
     match (plan, (rules.gate)(tool.spec(), &open.arguments)) {
         (Plan::Make(_), Permission::Denied(why)) => refused(open, tool.spec(), &why),
         (plan, _) => plan,
@@ -257,52 +354,52 @@ pub(crate) fn plan(fold: &Fold, live: &Live, rules: &Assignment, open: &OpenCall
 
 /// What a call that was never dispatched is made with; or what it needs, if it may not be made now.
 ///
-/// What was asked is asked until a person answers it, and what was answered counts, whatever a rule says by now. Only a rule that
-/// refuses counts for more than a word that allows.
+/// An approval request stays pending until it is decided, and a decision counts, even if the rule has changed since. Only a rule that denies
+/// the call overrides an approval.
 fn permitted(
     fold: &Fold,
     now: Timestamp,
-    rules: &Assignment,
+    rules: &Rules,
     open: &OpenCall,
     tool: &ToolSpec,
-) -> ControlFlow<Plan, Given> {
+) -> ControlFlow<Plan, Permitted> {
     let known = fold.call(&open.id);
     let hash = approval::action_hash(&fold.head.log_id, open, tool);
     let asked = known.and_then(|known| known.ask.as_ref());
-    let ask = match ((rules.gate)(tool, &open.arguments), approval::word(open, known, &hash, now), asked) {
-        (_, Word::Answer(output), _) => return ControlFlow::Break(Plan::Answer(output, None)),
+    let ask = match ((rules.gate)(tool, &open.arguments), approval::decision_on(open, known, &hash, now), asked) {
+        (_, CallDecision::Answer(output), _) => return ControlFlow::Break(Plan::Answer(output, None)),
         (Permission::Denied(why), ..) => return ControlFlow::Break(refused(open, tool, &why)),
-        (_, Word::Given { arguments, changed_by }, _) => {
-            return ControlFlow::Continue(Given { arguments, changed_by, by_word: true });
+        (_, CallDecision::Approved { arguments, changed_by }, _) => {
+            return ControlFlow::Continue(Permitted { arguments, changed_by, by_approval: true });
         }
-        // What was asked before is asked again as it was, its time included.
-        (_, Word::Awaited, Some(ask)) if ask.action_hash == hash => ask.clone(),
-        // The log, the call and its arguments are the same, so it is the tool that is not.
-        (Permission::Ask(asking), Word::Awaited, Some(_)) => {
+        // A pending approval request is kept as it was, including its expiry.
+        (_, CallDecision::Pending, Some(ask)) if ask.action_hash == hash => ask.clone(),
+        // The log, the call and its arguments are the same, so the tool was redefined.
+        (Permission::Ask(asking), CallDecision::Pending, Some(_)) => {
             Ask { redefined: true, ..approval::ask(&asking, hash, open, now) }
         }
-        (_, Word::Awaited, Some(ask)) => Ask { action_hash: hash, redefined: true, ..ask.clone() },
-        (Permission::Ask(asking), Word::Awaited, None) => approval::ask(&asking, hash, open, now),
-        (_, Word::Awaited, None) => {
+        (_, CallDecision::Pending, Some(ask)) => Ask { action_hash: hash, redefined: true, ..ask.clone() },
+        (Permission::Ask(asking), CallDecision::Pending, None) => approval::ask(&asking, hash, open, now),
+        (_, CallDecision::Pending, None) => {
             let arguments = open.arguments.clone();
-            return ControlFlow::Continue(Given { arguments, changed_by: None, by_word: false });
+            return ControlFlow::Continue(Permitted { arguments, changed_by: None, by_approval: false });
         }
     };
-    ControlFlow::Break(Plan::Word(ask))
+    ControlFlow::Break(Plan::AwaitApproval(ask))
 }
 
-/// What tells a tool that two dispatches are the same call: the same in every life of the thread.
+/// The idempotency key of a call: the same for every dispatch, in every process.
 fn key_of(fold: &Fold, call: &CallId) -> String {
     sha256(format!("{}:{call}", fold.head.log_id).as_bytes()).to_string()
 }
 
-/// What a person said became of a call.
+/// The result of a call by a person's decision about its outcome.
 fn decided(known: &Known) -> Option<Output> {
     let decision = known.decisions.iter().rev().find(|decision| !decision.is_word())?;
     match decision.action.as_str() {
         "done" => Some(Output { content: decision.result.clone().unwrap_or(json!("done")), ..Output::default() }),
         "unknown" => {
-            Some(Output::error("nobody knows whether this call was carried out; find out before doing it again"))
+            Some(Output::error("it is unknown whether this call was executed; find out before making it again"))
         }
         _ => None,
     }
@@ -312,7 +409,7 @@ fn is_not_done(known: &Known) -> bool {
     known.decisions.iter().any(|decision| decision.action == "not_done")
 }
 
-/// A call that a rule refuses.
+/// The plan for a call that a rule denies.
 fn refused(open: &OpenCall, tool: &ToolSpec, why: &str) -> Plan {
     let fields = json!({"call_id": open.id, "tool": open.name, "capability": tool.capability, "why": why});
     let denied = match fields {

@@ -1,29 +1,31 @@
 //! When a run ends, and why.
 
 use selvedge_model::answer::End;
-use selvedge_model::event::{SuspendReason, Suspended};
-use selvedge_model::limits::{self, Limits, Reached};
+use selvedge_model::event::{Fields, HandoffReason, ManifestChanged, SuspendReason, Suspended};
+use selvedge_model::limits::{self, Cost, Limits, Reached};
+use selvedge_model::message::Marker;
 use selvedge_model::run::{Failure, FailureClass};
-use selvedge_model::{Classify, ModelError, Stop};
-use serde_json::Value;
+use selvedge_model::{Classify, Event, Message, ModelError, Reason, RunMeta, RunStatus, Status, Stop, ToolKind};
+use serde_json::{Value, json};
 
 use crate::assignment::Assignment;
-use crate::decide::Live;
+use crate::decide::money::Shortage;
+use crate::decide::{Commit, Live, Rules, Step, With, asking, calls, context, results};
 use crate::fold::Fold;
-use crate::ledger::Refused;
-use crate::stops::{self, Met};
+use crate::held::Delta;
+use crate::stop_policy::{self, PolicyMet};
 
 /// Why a run ends.
 #[derive(Clone, Debug)]
-pub(crate) enum Why {
+pub(crate) enum EndReason {
     Completed,
     Unreturned,
     Returned(Value),
-    Reached(Met),
+    Reached(PolicyMet),
     Suspended(Suspended),
-    Refused(Refused),
+    Short(Shortage),
     Stopped(Stop),
-    /// The model failed, and was asked often enough: the thread waits, and a resume asks again.
+    /// The model failed, and no attempts are left: the thread is suspended, and a resume tries again.
     Exhausted(Failed),
     Failed(Failed),
 }
@@ -44,82 +46,57 @@ impl Failed {
     }
 }
 
-/// Why there is no answer of the model.
-#[derive(Clone, Debug)]
-pub(crate) enum Trouble {
-    /// It was told to stop.
-    Stopped,
-    /// It failed, and asking again does not help.
-    Failed(Failed),
-    /// It failed, and was asked often enough.
-    Exhausted(Failed),
-    /// The account does not hold what asking it may cost.
-    Refused(Refused),
-}
-
-/// Why the run ends with what happened last, if it does.
-pub(super) fn ended(fold: &Fold, live: &Live, rules: &Assignment) -> Option<Why> {
-    match &live.trouble {
-        Some(Trouble::Stopped) => return Some(stopped(fold, live, rules).unwrap_or(Why::Stopped(Stop::Cancelled))),
-        Some(Trouble::Failed(failed)) => return Some(Why::Failed(failed.clone())),
-        // A thread that is to stop does not wait for anything.
-        Some(Trouble::Exhausted(failed)) => {
-            return Some(stopped(fold, live, rules).unwrap_or_else(|| Why::Exhausted(failed.clone())));
-        }
-        Some(Trouble::Refused(refused)) => {
-            return Some(stopped(fold, live, rules).unwrap_or_else(|| Why::Refused(refused.clone())));
-        }
-        None => {}
+/// Why the run ends after its last step, if it does.
+pub(super) fn ended(fold: &Fold, live: &Live, rules: &Assignment) -> Option<EndReason> {
+    if let Some(failed) = &live.failed {
+        return Some(EndReason::Failed(failed.clone()));
     }
     if !fold.conversation.open().is_empty() {
         return None;
     }
-    if let Some(outputs) = &live.returned {
-        return Some(Why::Returned(outputs.clone()));
+    if let Some(content) = results::given(fold, rules, ToolKind::Return) {
+        return Some(EndReason::Returned(content.get("outputs").unwrap_or(content).clone()));
     }
     Some(match live.answered? {
-        End::Refused => Why::Failed(Failed {
+        End::Refused => EndReason::Failed(Failed {
             code: "model_refused",
-            why: "the model refuses to answer".to_owned(),
+            why: "the model refused to answer".to_owned(),
             failure: Failure { class: FailureClass::ModelDeclined, why: String::new() },
         }),
-        End::Length => Why::Failed(Failed {
+        End::Length => EndReason::Failed(Failed {
             code: "model_length",
-            why: "the answer ran into the most tokens it may have".to_owned(),
+            why: "the answer reached the token limit".to_owned(),
             failure: Failure { class: FailureClass::ModelLength, why: String::new() },
         }),
         _ => completed(fold, rules),
     })
 }
 
-/// A run that owes outputs and gives none has not done what it was told.
-pub(super) fn completed(fold: &Fold, rules: &Assignment) -> Why {
-    match rules.owes_outputs() && fold.manifest().outputs.is_none() {
-        true => Why::Unreturned,
-        false => Why::Completed,
-    }
+/// How a run ends that did all its work: without the outputs that it must return, it is incomplete.
+pub(super) fn completed(fold: &Fold, rules: &Assignment) -> EndReason {
+    if rules.owes_outputs() && fold.manifest().outputs.is_none() { EndReason::Unreturned } else { EndReason::Completed }
 }
 
-/// Why the run ends now, if it was told to stop.
-pub(super) fn stopped(fold: &Fold, live: &Live, rules: &Assignment) -> Option<Why> {
+/// Why the run ends now, if a stop was requested.
+pub(super) fn stopped(fold: &Fold, live: &Live, rules: &Assignment) -> Option<EndReason> {
     match live.stop? {
-        Stop::OutOfTime => Some(Why::Suspended(out_of_time(fold, live, rules))),
-        stop => Some(Why::Stopped(stop)),
+        Stop::OutOfTime => Some(EndReason::Suspended(out_of_time(fold, live, rules))),
+        stop => Some(EndReason::Stopped(stop)),
     }
 }
 
-/// The policy that stops it here, if one does.
-pub(super) fn met(fold: &Fold, live: &Live, rules: &Assignment) -> Option<Met> {
+/// The stop policy that ends the run here, if one does.
+pub(super) fn met(fold: &Fold, live: &Live, rules: &Assignment) -> Option<PolicyMet> {
     let messages = fold.conversation.messages().get(live.judged..).unwrap_or_default();
-    stops::met(&rules.stops, &stops::rounds(&rules.stops, messages), live.text.as_deref())
+    stop_policy::met(&rules.stops, &stop_policy::rounds(&rules.stops, messages), live.text.as_deref())
 }
 
-/// The limits that count: the thread's own, and those it is run with where it has none.
+/// The effective limits: the thread's own, and those of the assignment where it has none.
 pub(crate) fn limits(fold: &Fold, rules: &Assignment) -> Limits {
     fold.manifest().limits.as_ref().map_or_else(|| rules.limits.clone(), |own| own.over(&rules.limits))
 }
 
-/// The ceiling that the next turn would break. No ceiling of money keeps a call from being made that costs none.
+/// The limit that the next turn would exceed. A money limit does not prevent a turn of a free model.
 pub(super) fn limit(fold: &Fold, live: &Live, rules: &Assignment) -> Option<Suspended> {
     let limits = limits(fold, rules);
     let spend = limits.spend.filter(|_| rules.is_paid());
@@ -132,15 +109,135 @@ pub(super) fn is_out_of_time(fold: &Fold, live: &Live, rules: &Assignment) -> bo
     most.reached(&fold.meter().used(live.running_ms)).is_some()
 }
 
-/// The thread waits because its running time is over.
+/// The thread is suspended because its running time is over.
 pub(super) fn out_of_time(fold: &Fold, live: &Live, rules: &Assignment) -> Suspended {
     let most = limits(fold, rules).duration_seconds.unwrap_or_default();
     let used = fold.meter().used(live.running_ms).cost.duration_ms / 1000;
     over(Reached { code: limits::DURATION_EXCEEDED, current: used.max(most).into(), maximum: most.into() })
 }
 
-/// A thread that waits because it reached a ceiling.
+/// The thread is suspended because it reached a limit.
 pub(crate) fn over(reached: Reached) -> Suspended {
-    let (current, maximum) = (Some(reached.current), Some(reached.maximum));
+    let current = Some(reached.current);
+    let maximum = Some(reached.maximum);
     Suspended { current, maximum, ..Suspended::because(SuspendReason::Limit, reached.code) }
+}
+
+/// Ends the run: always, even if nothing else is recorded. Results that are not on record, because a commit failed, are recorded with the end.
+pub(super) fn end(fold: &Fold, live: &Live, rules: &Rules, why: EndReason) -> Step {
+    let mut delta = unrecorded(fold, live, rules);
+    let is_stopped = matches!(why, EndReason::Stopped(_));
+    let meta = record(&mut delta, fold, live, rules, why);
+    finish(live, delta, meta, With::End { is_stopped })
+}
+
+/// Ends the run with a handoff to a successor that starts with messages of this many bytes.
+pub(super) fn hand_off(fold: &Fold, live: &Live, rules: &Rules, reason: HandoffReason, room: usize) -> Step {
+    let mut delta = unrecorded(fold, live, rules);
+    if reason == HandoffReason::ContextFull {
+        let used = fold.gauge().tokens(context::prompt_size(fold, rules));
+        delta.events.push(Event::ContextLimitReached(limit_reached(used, rules)));
+    }
+    let meta = RunMeta { outcome: Some(Status::Continued), ..live.meta.clone().finished("continued") };
+    finish(live, delta, meta, With::Handoff { reason, room })
+}
+
+/// The results of this run that are not on record.
+fn unrecorded(fold: &Fold, live: &Live, rules: &Rules) -> Delta {
+    let mut delta = Delta::default();
+    calls::add_results(&mut delta, fold, live, rules);
+    if let Some(turn) = &live.turn {
+        asking::add(&mut delta, fold, live, rules, turn);
+    }
+    delta
+}
+
+fn finish(live: &Live, mut delta: Delta, mut meta: RunMeta, with: With) -> Step {
+    let mut cost = Cost { turns: 0, ..live.used.clone() };
+    for event in &delta.events {
+        if let Event::Usage(usage) = event {
+            cost.add(&usage.cost);
+        }
+    }
+    cost.turns = live.turns;
+    cost.duration_ms = live.running_ms;
+    meta.input_tokens = cost.input_tokens;
+    meta.output_tokens = cost.output_tokens;
+    meta.cost = Some(cost);
+    let step = live.turn_number().and_then(|turn| u32::try_from(turn).ok());
+    for message in &mut delta.messages {
+        message.step = message.step.or(step);
+    }
+    let is_overcharged = live.turn.as_ref().is_some_and(asking::Turn::is_overcharged);
+    let meta = Some(meta);
+    Commit { turn: None, meta, is_overcharged, with, ..Commit::of(live, Reason::RunFinished, delta) }.step()
+}
+
+/// Adds the events of the run's end to a delta; returns the record of the run.
+fn record(delta: &mut Delta, fold: &Fold, live: &Live, rules: &Rules, why: EndReason) -> RunMeta {
+    let done = |code: &str| live.meta.clone().finished(code);
+    let waits = |delta: &mut Delta, code: &str, suspended: Suspended| {
+        delta.events.push(Event::Suspended(suspended));
+        RunMeta { status: RunStatus::Waiting, ..live.meta.clone().finished(code) }
+    };
+    match why {
+        EndReason::Completed => done("completed"),
+        EndReason::Unreturned => RunMeta {
+            outcome: Some(Status::CompletedWithErrors),
+            termination_detail: Some("it ended without returning the required outputs".to_owned()),
+            ..done("outputs_missing")
+        },
+        EndReason::Returned(outputs) => {
+            let changed = ManifestChanged { outputs: Some(outputs), ..ManifestChanged::default() };
+            delta.events.push(Event::ManifestChanged(changed));
+            done("completed")
+        }
+        EndReason::Reached(PolicyMet { code, detail, is_trouble }) => {
+            let meta = if is_trouble {
+                waits(delta, code, Suspended::because(SuspendReason::Error, code))
+            } else {
+                done(code)
+            };
+            RunMeta { termination_detail: Some(detail), ..meta }
+        }
+        EndReason::Short(Shortage { suspended, detail }) => {
+            let meta = waits(delta, limits::SPEND_EXCEEDED, suspended);
+            RunMeta { termination_detail: Some(detail), ..meta }
+        }
+        EndReason::Suspended(suspended) => {
+            let code = suspended.code.clone().unwrap_or_else(|| "suspended".to_owned());
+            waits(delta, &code, suspended)
+        }
+        EndReason::Stopped(stop) => {
+            results::interrupt(
+                delta,
+                fold,
+                &rules.scopes,
+                "interrupted: the run was stopped before this call was executed",
+            );
+            delta.messages.push(Message::marker(Marker::Stopped, "(stopped by user)"));
+            done(if stop == Stop::Killed { "killed" } else { "cancelled" })
+        }
+        EndReason::Exhausted(Failed { code, why, failure }) => {
+            let meta = waits(delta, code, Suspended::because(SuspendReason::Error, code));
+            RunMeta { failure: Some(failure), termination_detail: Some(why), ..meta }
+        }
+        EndReason::Failed(Failed { code, why, failure }) => {
+            results::interrupt(delta, fold, &rules.scopes, "interrupted: the run failed before this call was executed");
+            delta.messages.push(Message::marker(Marker::Failed, format!("(error: {why})")));
+            let failure = Some(failure);
+            let outcome = Some(Status::Error);
+            RunMeta { failure, outcome, termination_detail: Some(why), ..done(code) }
+        }
+    }
+}
+
+/// How full the context is.
+fn limit_reached(tokens_used: u64, rules: &Rules) -> Fields {
+    let window = context::window(rules);
+    let usage_ratio = tokens_used as f64 / window.max(1) as f64;
+    match json!({"tokens_used": tokens_used, "tokens_limit": window, "usage_ratio": usage_ratio}) {
+        Value::Object(fields) => fields,
+        _ => Fields::new(),
+    }
 }

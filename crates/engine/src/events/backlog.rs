@@ -1,12 +1,12 @@
-//! What waits for one subscriber, within bounds.
+//! The bounded queue of one subscriber.
 //!
 //! ```text
-//! full, and a draft comes         it is dropped
-//! full, and anything else comes   all drafts that wait are dropped; if it is still full, everything that waits
+//! full, and a draft comes         the draft is dropped
+//! full, and anything else comes   all drafts in the queue are dropped; if it is still full, everything in it
 //! ```
 //!
-//! What was dropped is counted in one `Missed`, which stands in the queue where the first dropped event stood, or before. Commits are
-//! only dropped together with everything else, so the lines of a thread that follow a `Missed` are in order.
+//! Dropped events are counted in one `Missed`, which takes the place of the first dropped event, or an earlier one. Commits are only dropped
+//! together with everything else, so the lines of a thread that follow a `Missed` are in order.
 
 use std::collections::VecDeque;
 
@@ -14,24 +14,24 @@ use selvedge_model::{Draft, ThreadId};
 
 use super::{MISSED_THREADS_MAX, RunEvent};
 
-/// How many events wait for one subscriber.
+/// The most events in the queue of one subscriber.
 pub const QUEUE_EVENTS_MAX: usize = 1024;
-/// How many bytes of drafts wait for one subscriber.
+/// The most bytes of drafts in the queue of one subscriber.
 pub const QUEUE_DRAFT_BYTES_MAX: usize = 1024 * 1024;
-/// How many bytes of anything wait for one subscriber, as long as more than one event waits. Commits count as in the log; subscribers
-/// share their events.
+/// The most bytes in the queue of one subscriber, if it has more than one event. Commits count as in the log; subscribers share their
+/// events.
 pub const QUEUE_BYTES_MAX: usize = 16 * 1024 * 1024;
 
-/// What an event costs beside its text.
+/// The assumed size of an event besides its text.
 const EVENT_BYTES: usize = 128;
 
-/// What waits for one subscriber.
+/// The queue of one subscriber.
 #[derive(Debug, Default)]
 pub(crate) struct Backlog {
     slots: VecDeque<Slot>,
     bytes: usize,
     draft_bytes: usize,
-    /// What was dropped and is not reported yet; its place is the one `Slot::Missed`.
+    /// What was dropped and is not reported yet; its place in the queue is the one `Slot::Missed`.
     missed: Option<Missed>,
 }
 
@@ -81,7 +81,7 @@ impl Backlog {
         self.slots.is_empty()
     }
 
-    /// Takes an event in; `commit_bytes` is what a commit added to its log.
+    /// Adds an event; `commit_bytes` is the length that a commit added to its log.
     pub(crate) fn push(&mut self, event: &RunEvent, commit_bytes: usize) {
         let bytes = EVENT_BYTES + commit_bytes + text_bytes(event);
         if matches!(event, RunEvent::Draft { .. }) {
@@ -99,13 +99,13 @@ impl Backlog {
         self.slots.push_back(Slot::Event { event: event.clone(), bytes });
     }
 
-    /// Notes a commit that could not be published.
+    /// Counts a commit that could not be published.
     pub(crate) fn miss_commit(&mut self, thread: &ThreadId, first_line: u64) {
         self.drop_all();
         self.miss().count_commit(thread, first_line);
     }
 
-    /// Takes the oldest event out.
+    /// Takes the oldest event.
     pub(crate) fn pop(&mut self) -> Option<RunEvent> {
         match self.slots.pop_front()? {
             Slot::Event { event, bytes } => {
@@ -123,7 +123,7 @@ impl Backlog {
         self.slots.len() < QUEUE_EVENTS_MAX && self.bytes + bytes <= QUEUE_BYTES_MAX
     }
 
-    /// What was missed, with its place at the end of the queue if there is none yet.
+    /// The count of missed events; it gets a place at the end of the queue if it has none yet.
     fn miss(&mut self) -> &mut Missed {
         if self.missed.is_none() {
             self.slots.push_back(Slot::Missed);
@@ -145,7 +145,8 @@ impl Backlog {
         let slots = std::mem::take(&mut self.slots);
         let mut missed = self.missed.take();
         let mut has_place = false;
-        (self.bytes, self.draft_bytes) = (0, 0);
+        self.bytes = 0;
+        self.draft_bytes = 0;
         for slot in slots {
             match slot {
                 Slot::Event { event, bytes } if !is_dropped(&event) => {
@@ -167,7 +168,7 @@ impl Backlog {
     }
 }
 
-/// How many bytes of text an event carries that no commit counts.
+/// How many bytes of text an event has that are not counted as part of a commit.
 fn text_bytes(event: &RunEvent) -> usize {
     match event {
         RunEvent::Draft {
@@ -225,7 +226,7 @@ mod tests {
         RunEvent::Notice { thread: thread(0), kind: super::super::NoticeKind::Dropped, why: "so".to_owned() }
     }
 
-    /// What a publisher published and what a reader got of it.
+    /// What was published, and what a reader received of it.
     #[derive(Default)]
     struct Books {
         backlog: Backlog,
@@ -271,13 +272,15 @@ mod tests {
                 RunEvent::Draft { draft: Draft::Text { text }, .. } => {
                     let number: u64 = text.parse().unwrap();
                     assert!(number >= self.next_draft, "in order");
-                    (self.next_draft, self.seen_drafts) = (number + 1, self.seen_drafts + 1);
-                    assert!(number < self.seen_drafts + self.missed_drafts, "a draft is missing without a word");
+                    self.next_draft = number + 1;
+                    self.seen_drafts += 1;
+                    assert!(number < self.seen_drafts + self.missed_drafts, "a draft is missing without a `Missed`");
                 }
                 RunEvent::Committed { thread: of, first_line, .. } => {
                     let of = (0..3).find(|index| thread(*index) == of).unwrap();
-                    assert_eq!(first_line, self.next_line[of], "a commit is missing without a word");
-                    (self.next_line[of], self.seen_commits) = (first_line + 2, self.seen_commits + 1);
+                    assert_eq!(first_line, self.next_line[of], "a commit is missing without a `Missed`");
+                    self.next_line[of] = first_line + 2;
+                    self.seen_commits += 1;
                 }
                 RunEvent::Missed { drafts, commits, others, first_lines, has_unlisted } => {
                     assert!(drafts + commits + others > 0 && !has_unlisted);
@@ -286,8 +289,8 @@ mod tests {
                     self.missed_others += others;
                     for (of, first_line) in first_lines {
                         let of = (0..3).find(|index| thread(*index) == of).unwrap();
-                        assert_eq!(first_line, self.next_line[of], "it begins where the reader stands");
-                        // The reader reads the log from there to where the queue goes on.
+                        assert_eq!(first_line, self.next_line[of], "it begins at the reader's position");
+                        // The reader reads the log from there to where the queue continues.
                         let queued =
                             self.backlog.slots.iter().find_map(|slot| match slot {
                                 Slot::Event {
@@ -308,7 +311,7 @@ mod tests {
         #![proptest_config(ProptestConfig::with_cases(64))]
 
         #[test]
-        fn whatever_is_published_and_received_in_between_nothing_is_lost_without_a_missed(
+        fn no_event_is_lost_without_a_missed(
             steps in prop::collection::vec((0u8..12, 1usize..700, 1usize..4000), 1..60)
         ) {
             let mut books = Books::default();
@@ -331,14 +334,16 @@ mod tests {
     }
 
     #[test]
-    fn drafts_go_first_and_then_everything() {
+    fn drafts_are_dropped_first_and_then_everything() {
         let mut backlog = Backlog::default();
         backlog.push(&commit(0, 0), 0);
-        (1..QUEUE_EVENTS_MAX as u64).for_each(|number| backlog.push(&draft(number, 1), 0));
-        // A draft that finds no room is dropped by itself.
+        for number in 1..QUEUE_EVENTS_MAX as u64 {
+            backlog.push(&draft(number, 1), 0);
+        }
+        // A draft that finds no room is dropped.
         backlog.push(&draft(0, 1), 0);
         assert_eq!(backlog.slots.len(), QUEUE_EVENTS_MAX + 1);
-        // A commit that finds none takes the place of all drafts.
+        // A commit that finds none replaces all drafts.
         backlog.push(&commit(0, 1), 0);
         assert_eq!(backlog.slots.len(), 3);
         assert_eq!(backlog.pop(), Some(commit(0, 0)));
@@ -351,8 +356,10 @@ mod tests {
         };
         assert_eq!(backlog.pop(), Some(missed(QUEUE_EVENTS_MAX as u64, 0, Default::default())));
         assert_eq!(backlog.pop(), Some(commit(0, 1)));
-        // Where only commits wait, all of them go, and the newest stays.
-        (2..2 + QUEUE_EVENTS_MAX as u64).for_each(|number| backlog.push(&commit(0, number), 0));
+        // If the queue has only commits, all of them are dropped, and the newest stays.
+        for number in 2..2 + QUEUE_EVENTS_MAX as u64 {
+            backlog.push(&commit(0, number), 0);
+        }
         backlog.push(&commit(0, 5000), 0);
         let first_lines = [(thread(0), 4)].into_iter().collect();
         assert_eq!(backlog.pop(), Some(missed(0, QUEUE_EVENTS_MAX as u64, first_lines)));
@@ -371,10 +378,14 @@ mod tests {
     }
 
     #[test]
-    fn threads_beyond_those_that_a_missed_lists_are_named_by_the_feed() {
+    fn a_missed_says_that_there_are_more_threads_than_it_lists() {
         let mut backlog = Backlog::default();
-        (0..=MISSED_THREADS_MAX).for_each(|index| backlog.push(&commit(index, 0), 0));
-        (0..QUEUE_EVENTS_MAX).for_each(|index| backlog.push(&commit(MISSED_THREADS_MAX + 1 + index, 0), 0));
+        for index in 0..=MISSED_THREADS_MAX {
+            backlog.push(&commit(index, 0), 0);
+        }
+        for index in 0..QUEUE_EVENTS_MAX {
+            backlog.push(&commit(MISSED_THREADS_MAX + 1 + index, 0), 0);
+        }
         let Some(RunEvent::Missed { first_lines, has_unlisted: true, .. }) = backlog.pop() else { panic!() };
         assert_eq!(first_lines.len(), MISSED_THREADS_MAX);
     }

@@ -1,4 +1,4 @@
-//! Hands events to the subscriptions that want them.
+//! Distributes events to the subscriptions that want them.
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, PoisonError, RwLock};
@@ -12,9 +12,9 @@ use super::{RunEvent, Subscription, Watched};
 /// The subscriptions of one engine.
 #[derive(Debug, Default)]
 pub(crate) struct Bus {
-    /// How many there are: all that publishing looks at while there is none.
+    /// How many there are: the only thing that publishing reads while there is none.
     count: AtomicUsize,
-    /// Replaced as a whole, so that no lock is held while an event is handed over: a waker may subscribe or unsubscribe.
+    /// Replaced as a whole, so that no lock is held while an event is delivered: a waker may subscribe or unsubscribe.
     queues: RwLock<Arc<[Arc<Queue>]>>,
 }
 
@@ -54,7 +54,7 @@ impl Bus {
         self.change(thread, chain, |backlog| backlog.push(event, commit_bytes));
     }
 
-    /// Tells subscribers of a commit that could not be read back.
+    /// Reports a commit that could not be read back as missed.
     pub(crate) fn publish_missed(&self, thread: &ThreadId, chain: &ThreadId, first_line: u64) {
         self.change(thread, chain, |backlog| backlog.miss_commit(thread, first_line));
     }
@@ -73,6 +73,8 @@ impl Bus {
 impl Drop for Bus {
     fn drop(&mut self) {
         let queues = self.queues.get_mut().unwrap_or_else(PoisonError::into_inner);
-        queues.iter().for_each(|queue| queue.close());
+        for queue in queues.iter() {
+            queue.close();
+        }
     }
 }

@@ -1,20 +1,20 @@
-//! Makes events of what is committed.
+//! Turns commits into events.
 
 use selvedge_model::{Event, Part, Reason, RunId, ThreadId};
 use selvedge_store::CommittedPart;
 
-use super::{Audience, RunEvent};
+use super::{CallerEvents, RunEvent};
 use crate::engine::Engine;
 
 /// A thread that a commit creates.
-pub(crate) struct Born {
+pub(crate) struct CreatedThread {
     pub(crate) thread: ThreadId,
     /// The first thread of its chain.
     pub(crate) chain: ThreadId,
     reason: Reason,
 }
 
-impl Born {
+impl CreatedThread {
     pub(crate) fn of(part: &Part) -> Self {
         let chain = part.changeset.created.as_ref().and_then(|created| created.chain_root_id.clone());
         let chain = chain.unwrap_or_else(|| part.thread.clone());
@@ -23,17 +23,17 @@ impl Born {
 }
 
 /// The first changeset of a thread.
-pub(crate) struct Birth {
+pub(crate) struct FirstChangeset {
     part: CommittedPart,
     chain: ThreadId,
     reason: Reason,
 }
 
-impl Birth {
-    /// The births among the parts of a commit.
-    pub(crate) fn among(parts: Vec<CommittedPart>, born: &[Born]) -> Vec<Self> {
+impl FirstChangeset {
+    /// The first changesets of new threads, among the parts of a commit.
+    pub(crate) fn among(parts: Vec<CommittedPart>, born: &[CreatedThread]) -> Vec<Self> {
         let birth = |part: CommittedPart| {
-            let Born { chain, reason, .. } = born.iter().find(|born| born.thread == part.thread)?;
+            let CreatedThread { chain, reason, .. } = born.iter().find(|born| born.thread == part.thread)?;
             Some(Self { part, chain: chain.clone(), reason: *reason })
         };
         parts.into_iter().filter_map(birth).collect()
@@ -42,15 +42,15 @@ impl Birth {
 
 /// A commit of a held thread, published with what it did to other threads.
 ///
-/// Dropped, it is published all the same: an error does not undo the commit.
+/// It is also published on drop: an error does not undo the commit.
 pub(crate) struct Publication {
     engine: Engine,
-    audience: Audience,
-    /// None without a subscriber, or once it was published.
-    own: Option<Own>,
+    audience: CallerEvents,
+    /// None without a subscriber, or after it was published.
+    own: Option<OwnCommit>,
 }
 
-struct Own {
+struct OwnCommit {
     thread: ThreadId,
     chain: ThreadId,
     run: Option<RunId>,
@@ -59,7 +59,7 @@ struct Own {
     first_line: u64,
     bytes: usize,
     events: Vec<Event>,
-    births: Vec<Birth>,
+    births: Vec<FirstChangeset>,
 }
 
 /// What a commit of a held thread wrote to its log.
@@ -72,25 +72,33 @@ pub(crate) struct Written<'a> {
     /// The number of the line after the last event's.
     pub(crate) end: u64,
     pub(crate) bytes: u64,
-    /// What the store put before the events.
+    /// The events that the store put first.
     pub(crate) lead: Vec<Event>,
     pub(crate) events: &'a [Event],
 }
 
 impl Publication {
-    /// A publication of what was written to a thread, and of the threads that were created with it.
-    pub(crate) fn new(engine: &Engine, audience: &Audience, written: Written<'_>, births: Vec<Birth>) -> Self {
-        let (engine, audience) = (engine.clone(), audience.clone());
+    /// The publication of a commit, and of the threads that were created with it.
+    pub(crate) fn new(
+        engine: &Engine,
+        audience: &CallerEvents,
+        written: Written<'_>,
+        births: Vec<FirstChangeset>,
+    ) -> Self {
+        let engine = engine.clone();
+        let audience = audience.clone();
         if !audience.is_some() && !engine.bus.is_watched() {
             return Self { engine, audience, own: None };
         }
         let Written { thread, chain, run, reason, version, end, bytes, lead, events } = written;
-        // Any caller may run a child from the commit on, so children are published at once. A successor is held, and comes after
-        // the thread that it follows.
+        // Any caller may run a child from the commit on, so children are published at once. A successor is held, and is published after its
+        // predecessor.
         let (successors, children): (Vec<_>, Vec<_>) = births.into_iter().partition(|birth| birth.chain == *chain);
-        children.into_iter().for_each(|birth| engine.publish_birth(birth));
+        for birth in children {
+            engine.publish_first(birth);
+        }
         let events: Vec<Event> = lead.into_iter().chain(events.iter().cloned()).collect();
-        let own = Own {
+        let own = OwnCommit {
             thread: thread.clone(),
             chain: chain.clone(),
             run: run.cloned(),
@@ -113,7 +121,7 @@ impl Publication {
 impl Drop for Publication {
     fn drop(&mut self) {
         let Some(own) = self.own.take() else { return };
-        let Own { thread, chain, run, reason, version, first_line, bytes, events, births } = own;
+        let OwnCommit { thread, chain, run, reason, version, first_line, bytes, events, births } = own;
         let bus = &self.engine.bus;
         let ended = events.iter().find_map(|event| match event {
             Event::RunFinished(run) => Some(RunEvent::Ended {
@@ -132,30 +140,33 @@ impl Drop for Publication {
             bus.publish(&chain, &ended);
             self.audience.push(&ended, 0);
         }
-        births.into_iter().for_each(|birth| self.engine.publish_birth(birth));
+        for birth in births {
+            self.engine.publish_first(birth);
+        }
     }
 }
 
 impl Engine {
     /// Publishes the first changeset of a thread.
-    pub(crate) fn publish_birth(&self, birth: Birth) {
+    pub(crate) fn publish_first(&self, birth: FirstChangeset) {
         if !self.bus.is_watched() {
             return;
         }
-        let Birth { part: CommittedPart { thread, head, first_line, events }, chain, reason } = birth;
+        let FirstChangeset { part: CommittedPart { thread, head, first_line, events }, chain, reason } = birth;
         let bytes = usize::try_from(head.bytes).unwrap_or(usize::MAX);
-        let (version, events) = (head.version, events.into());
+        let version = head.version;
+        let events = events.into();
         let committed = RunEvent::Committed { thread, run: None, version, reason, first_line, events };
         self.bus.publish_sized(&chain, &committed, bytes);
     }
 
-    /// The first changesets of these threads, read from the store because the answer to their commit was lost. One that can't be read is
-    /// missed.
-    pub(crate) fn read_births(&self, born: &[Born]) -> Vec<Birth> {
+    /// The first changesets of these threads, read from the store because the result of their commit was lost. One that can't be read is
+    /// reported as missed.
+    pub(crate) fn read_first_changesets(&self, born: &[CreatedThread]) -> Vec<FirstChangeset> {
         if !self.bus.is_watched() {
             return Vec::new();
         }
-        let read = |Born { thread, chain, reason }: &Born| {
+        let read = |CreatedThread { thread, chain, reason }: &CreatedThread| {
             let (Ok(lines), Ok(mut head)) = (self.store.read(thread, 0, usize::MAX), self.store.head(thread)) else {
                 self.bus.publish_missed(thread, chain, 0);
                 return None;
@@ -169,7 +180,7 @@ impl Engine {
                 events.push(line.event);
             }
             let part = CommittedPart { thread: thread.clone(), head, first_line: 0, events };
-            Some(Birth { part, chain: chain.clone(), reason: *reason })
+            Some(FirstChangeset { part, chain: chain.clone(), reason: *reason })
         };
         born.iter().filter_map(read).collect()
     }

@@ -1,8 +1,9 @@
 //! One subscriber's end of the bus.
 //!
-//! A mutex with a condition variable, and a stored waker: it is read from threads and from any async runtime, and this crate needs none.
+//! A mutex with a condition variable and a stored waker: it can be read from threads and from any async runtime, and this crate needs none.
 
 use std::fmt;
+use std::future::poll_fn;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
 use std::task::{Context, Poll, Waker};
 use std::time::Duration;
@@ -12,11 +13,11 @@ use selvedge_model::ThreadId;
 use super::backlog::Backlog;
 use super::{Bus, RunEvent, Watched};
 
-/// What is shared between the bus and a subscription.
+/// The state that the bus and a subscription share.
 #[derive(Debug)]
 pub(crate) struct Queue {
     watched: Watched,
-    /// The first thread of the watched thread's chain, once it is known.
+    /// The first thread of the watched thread's chain, once known.
     chain: OnceLock<ThreadId>,
     state: Mutex<State>,
     changed: Condvar,
@@ -35,8 +36,8 @@ impl Queue {
         Self { watched, chain, state: Mutex::default(), changed: Condvar::new() }
     }
 
-    /// Whether it watches this thread. A thread that is continued commits nothing any more, so the threads of a chain that publish are the
-    /// watched one and those that follow it.
+    /// Whether it watches this thread. A thread that is continued commits nothing any more, so of a chain only the watched thread and its
+    /// successors publish.
     pub(crate) fn wants(&self, thread: &ThreadId, chain: &ThreadId) -> bool {
         match &self.watched {
             Watched::All => true,
@@ -48,7 +49,7 @@ impl Queue {
         }
     }
 
-    /// Changes what waits, and wakes the subscriber.
+    /// Changes the queue, and wakes the subscriber.
     pub(crate) fn change(&self, change: impl FnOnce(&mut Backlog)) {
         let mut state = self.lock();
         if !state.is_closed {
@@ -57,7 +58,7 @@ impl Queue {
         }
     }
 
-    /// Says that nothing comes any more.
+    /// Marks that no more events come.
     pub(crate) fn close(&self) {
         let mut state = self.lock();
         state.is_closed = true;
@@ -80,8 +81,8 @@ impl Queue {
 
 /// Receives the events of an engine from [`crate::Engine::subscribe`] on, until it is dropped.
 ///
-/// What it does not read in time waits within bounds ([`super::QUEUE_EVENTS_MAX`], [`super::QUEUE_DRAFT_BYTES_MAX`],
-/// [`super::QUEUE_BYTES_MAX`]); what is beyond them is replaced by a [`RunEvent::Missed`].
+/// Unread events are queued within bounds ([`super::QUEUE_EVENTS_MAX`], [`super::QUEUE_DRAFT_BYTES_MAX`], [`super::QUEUE_BYTES_MAX`]); what
+/// exceeds them is replaced by a [`RunEvent::Missed`].
 pub struct Subscription {
     queue: Arc<Queue>,
     bus: Weak<Bus>,
@@ -93,12 +94,12 @@ impl fmt::Debug for Subscription {
     }
 }
 
-/// The caller that something is done for, if it watches.
+/// The event queue of the caller of an operation, if it watches.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct Audience(Option<Arc<Queue>>);
+pub(crate) struct CallerEvents(Option<Arc<Queue>>);
 
-impl Audience {
-    /// A caller, and where it reads what is done for it; that ends with this.
+impl CallerEvents {
+    /// A queue, and the subscription that reads it.
     pub(crate) fn new() -> (Self, Subscription) {
         let queue = Arc::new(Queue::new(Watched::All, None));
         (Self(Some(queue.clone())), Subscription::new(queue, Weak::new()))
@@ -108,14 +109,14 @@ impl Audience {
         self.0.is_some()
     }
 
-    /// Lets it see an event; a commit added this many bytes to its log.
+    /// Adds an event; `commit_bytes` is the length that a commit added to its log.
     pub(crate) fn push(&self, event: &RunEvent, commit_bytes: usize) {
         if let Some(queue) = &self.0 {
             queue.change(|backlog| backlog.push(event, commit_bytes));
         }
     }
 
-    /// Says that nothing comes any more.
+    /// Marks that no more events come.
     pub(crate) fn close(&self) {
         if let Some(queue) = &self.0 {
             queue.close();
@@ -128,7 +129,7 @@ impl Subscription {
         Self { queue, bus }
     }
 
-    /// Waits this long for the next event; none if there was none, at once if the engine is gone.
+    /// Waits this long for the next event; returns none if there was none, and at once if the engine is gone.
     pub fn recv(&mut self, timeout: Duration) -> Option<RunEvent> {
         let is_idle = |state: &mut State| state.backlog.is_empty() && !state.is_closed;
         let waited = self.queue.changed.wait_timeout_while(self.queue.lock(), timeout, is_idle);
@@ -156,6 +157,11 @@ impl Subscription {
         Poll::Pending
     }
 
+    /// The next event, awaited on any runtime; `None` once the engine is gone and everything was received. Dropping the future loses no event.
+    pub async fn next(&mut self) -> Option<RunEvent> {
+        poll_fn(|context| self.poll_recv(context)).await
+    }
+
     /// Whether the engine is gone and everything was received.
     pub fn is_closed(&self) -> bool {
         let state = self.queue.lock();
@@ -165,9 +171,10 @@ impl Subscription {
 
 impl Drop for Subscription {
     fn drop(&mut self) {
-        // Nothing is kept for a caller that is gone.
+        // Nothing is queued for a subscriber that is gone.
         let mut state = self.queue.lock();
-        (state.is_closed, state.backlog) = (true, Backlog::default());
+        state.is_closed = true;
+        state.backlog = Backlog::default();
         drop(state);
         if let Some(bus) = self.bus.upgrade() {
             bus.unsubscribe(&self.queue);
@@ -196,7 +203,9 @@ mod tests {
                 let bus = bus.clone();
                 scope.spawn(move || publish(&bus, thread, COMMITS))
             });
-            publishing.into_iter().for_each(|done| done.join().unwrap());
+            for done in publishing {
+                done.join().unwrap();
+            }
             drop(bus);
             for counted in [fast, slow] {
                 assert_eq!(counted.join().unwrap(), (2 * COMMITS, 2 * COMMITS * 3));
@@ -225,7 +234,8 @@ mod tests {
 
     /// How many commits and drafts were received or reported as missed.
     fn read(mut subscription: Subscription, threads: &[ThreadId; 2], pause: Duration) -> (u64, u64) {
-        let (mut counted, mut next) = ((0, 0), [0, 0]);
+        let mut counted = (0, 0);
+        let mut next = [0, 0];
         while !subscription.is_closed() {
             let Some(event) = subscription.recv(Duration::from_secs(20)) else { continue };
             match event {

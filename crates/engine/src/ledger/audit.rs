@@ -1,12 +1,12 @@
-//! What a tree of accounts is, by the database and by the signed logs alone.
+//! A tree of accounts, by the database and by the signed logs alone.
 //!
-//! The threads of a tree are found by their links; each log is read with every signature checked, and its records are posted again. If
-//! something is missing then, every other log of the store is asked as well: a posting stands in the log of whoever made it.
-//! What stood in a log that was deleted is gone, and that is said and no flaw, as far as the log's signed tombstone says so and no log that
-//! is left contradicts it. Last, what the logs tell is held against what the database has. Nothing is written.
+//! The threads of a tree are found by their links; each log is read with every signature verified, and its records are posted again. If
+//! something is missing then, every other log of the store is read as well: a posting is in the log of the thread that made it. Postings of
+//! a deleted log are gone; that is reported, and not a flaw, if the signed tombstone of the log names them and no other log contradicts it.
+//! Finally the result is compared with the database. Nothing is written.
 //!
-//! A tree may be posted to meanwhile. All accounts of a [`Tree`] are of one moment, and the logs are read behind it, so they have every
-//! posting of that moment and perhaps later ones; those are left out, by their accounts' versions.
+//! Postings may be made to a tree meanwhile. All accounts of a [`Tree`] are of one moment, and the logs are read after it, so they have every
+//! posting of that moment and perhaps later ones; those are left out, by the versions of their accounts.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
@@ -14,9 +14,9 @@ use std::fmt;
 use selvedge_log::Trust;
 use selvedge_log::recovery::{Evidence, Finding, Mode, judge};
 use selvedge_log::scan::{Scanner, Signatures, examine};
-use selvedge_model::ThreadId;
 use selvedge_model::account::replay::{Buried, Flaw, History, Replayed, Seen, replay_without, unburied};
 use selvedge_model::account::{Account, AccountId, Record, Reservation};
+use selvedge_model::{Event, ThreadId};
 use selvedge_store::{Error, Filter, Result, Store, Summary};
 
 use crate::chain;
@@ -25,9 +25,9 @@ use crate::ledger::differences::{differences, other_parent};
 /// A tree of accounts and the threads that spend from them.
 #[derive(Clone, Debug, Default)]
 pub struct Tree {
-    /// The account at its top; the root of a chain that nobody started.
+    /// The account at its top: that of a chain without a parent.
     pub root: Option<AccountId>,
-    /// The accounts, each behind its parent.
+    /// The accounts, each after its parent.
     pub accounts: Vec<Branch>,
 }
 
@@ -40,7 +40,7 @@ pub struct Branch {
     pub reservations: Vec<Reservation>,
     /// Whether it was posted to before its reservations could be read, so that they are of a later moment.
     pub has_moved: bool,
-    /// How far below the top it is.
+    /// Its depth in the tree.
     pub depth: usize,
     /// The threads that spend from it, in the order of their chain.
     pub threads: Vec<ThreadId>,
@@ -51,20 +51,20 @@ pub struct Branch {
 pub struct Audit {
     /// How many logs were read.
     pub logs: usize,
-    /// The accounts, as the logs tell them.
+    /// The accounts, by the logs.
     pub accounts: BTreeMap<AccountId, History>,
-    /// What can't be worked out any more, because it stood in logs that were deleted.
+    /// What can't be computed any more, because it was in logs that were deleted.
     pub gone: Vec<Gone>,
-    /// What is not as it should be.
+    /// The discrepancies.
     pub found: Vec<Found>,
 }
 
-/// Postings that stood in a log that was deleted, as its signed tombstone says.
+/// Postings of a log that was deleted, by its signed tombstone.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Gone {
     /// The thread that was deleted.
     pub thread: ThreadId,
-    /// The postings; nothing if the tombstone is too old to say which.
+    /// The postings; none if the tombstone is too old to name them.
     pub postings: Option<Buried>,
 }
 
@@ -73,49 +73,49 @@ impl fmt::Display for Gone {
         let Self { thread, postings } = self;
         match postings {
             Some(Buried { account, from, to }) if from == to => {
-                write!(f, "account `{account}`: posting {from} stood in the log of `{thread}`, which was deleted")
+                write!(f, "account `{account}`: posting {from} was in the log of `{thread}`, which was deleted")
             }
             Some(Buried { account, from, to }) => {
                 write!(
                     f,
-                    "account `{account}`: postings {from} to {to} stood in the log of `{thread}`, which was deleted"
+                    "account `{account}`: postings {from} to {to} were in the log of `{thread}`, which was deleted"
                 )
             }
-            None => write!(f, "the log of `{thread}` was deleted, and nobody said which postings it had"),
+            None => write!(f, "the log of `{thread}` was deleted, and its tombstone does not name its postings"),
         }
     }
 }
 
-/// What is not as it should be.
+/// A discrepancy.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Found {
-    /// A log does not hold.
+    /// A log is not valid.
     Log {
         /// The thread.
         thread: ThreadId,
         /// Why not.
         why: String,
     },
-    /// The records of an account do not.
+    /// The records of an account are not valid.
     Records(Flaw),
-    /// What a tombstone says was deleted is there.
+    /// A posting exists that was deleted according to a tombstone.
     Tombstone {
         /// The thread.
         thread: ThreadId,
-        /// What does not fit.
+        /// The contradiction.
         why: String,
     },
-    /// The database says something else than the logs.
+    /// The database differs from the logs.
     Database {
         /// The account.
         account: AccountId,
-        /// What it says, and what they say.
+        /// What the database has, and what the logs have.
         why: String,
     },
 }
 
 impl Found {
-    /// Whether something was forged, lost or damaged; that a ceiling was crossed may be the truth.
+    /// Whether something was forged, lost or damaged; that a limit was exceeded may be true.
     pub fn is_of_integrity(&self) -> bool {
         !matches!(self, Self::Records(flaw) if !flaw.is_of_the_records())
     }
@@ -133,7 +133,7 @@ impl fmt::Display for Found {
     }
 }
 
-/// The tree that a thread's account belongs to, as the database has it.
+/// The tree that a thread's account belongs to, by the database.
 pub fn tree(store: &dyn Store, thread: &ThreadId) -> Result<Tree> {
     let own = store.get(thread)?.manifest.chain_root_id;
     let Some(mut root) = store.account(&own)? else { return Ok(Tree::default()) };
@@ -154,7 +154,7 @@ pub fn tree(store: &dyn Store, thread: &ThreadId) -> Result<Tree> {
     Ok(tree)
 }
 
-/// How often a tree is read that is posted to meanwhile.
+/// How often a tree is read again if it is posted to meanwhile.
 const TRIES: u32 = 4;
 
 fn tree_once(store: &dyn Store, root: &Account) -> Result<Tree> {
@@ -178,23 +178,24 @@ fn tree_once(store: &dyn Store, root: &Account) -> Result<Tree> {
     Ok(Tree { root: Some(root.id.clone()), accounts })
 }
 
-/// Works out a tree from the signed logs alone, and holds the database against that.
+/// Computes a tree from the signed logs alone, and compares the database with it. Nothing is written.
 pub fn audit(store: &dyn Store, trust: &Trust, tree: &Tree) -> Result<Audit> {
-    let mut reader = Reader { store, trust, seen: Vec::new(), read: BTreeSet::new(), found: Vec::new() };
+    let read = BTreeSet::new();
+    let mut reader = Reader { store, trust, seen: Vec::new(), lost: Vec::new(), read, found: Vec::new() };
     let roots: Vec<_> = tree.accounts.iter().map(|branch| branch.account.id.clone()).collect();
     let gone = gone(store, &roots)?;
     for thread in below(store, roots)? {
         reader.read(&thread)?;
     }
     let mut extent = reader.extent(tree)?;
-    let mut buried = buried(&gone, &extent);
+    let mut buried = reader.buried(&gone, &extent);
     let mut replayed = reader.replay(&extent, &buried);
-    if replayed.flaws.iter().any(|flaw| matches!(flaw, Flaw::Missing { .. })) || reader.is_behind(tree, &buried) {
+    if replayed.flaws.iter().any(|flaw| matches!(flaw, Flaw::Missing { .. })) || reader.lacks_postings(tree, &buried) {
         for thread in every_thread(store)? {
             reader.read(&thread)?;
         }
         extent = reader.extent(tree)?;
-        buried = self::buried(&gone, &extent);
+        buried = reader.buried(&gone, &extent);
         replayed = reader.replay(&extent, &buried);
     }
     let Replayed { accounts, flaws } = replayed;
@@ -218,18 +219,15 @@ pub fn audit(store: &dyn Store, trust: &Trust, tree: &Tree) -> Result<Audit> {
     Ok(Audit { logs: reader.read.len(), accounts, gone, found })
 }
 
-/// The accounts that are looked at, each with the last of its postings that counts.
+/// The accounts to check, each with the last of its postings that counts.
 type Extent = BTreeMap<AccountId, u64>;
 
-/// What of these chains was deleted, as the signed tombstones say.
+/// What was deleted of these chains, by the signed tombstones.
 fn gone(store: &dyn Store, roots: &[AccountId]) -> Result<Vec<Gone>> {
     let mut gone = Vec::new();
     for root in roots {
         for (Summary { manifest, .. }, is_deleted) in chain::walk(store, root)? {
-            let tombstone = match is_deleted {
-                true => store.tombstone(&manifest.thread_id)?,
-                false => None,
-            };
+            let tombstone = if is_deleted { store.tombstone(&manifest.thread_id)? } else { None };
             let Some(tombstone) = tombstone else { continue };
             let one = |postings| Gone { thread: manifest.thread_id.clone(), postings };
             match tombstone.postings {
@@ -241,7 +239,7 @@ fn gone(store: &dyn Store, roots: &[AccountId]) -> Result<Vec<Gone>> {
     Ok(gone)
 }
 
-/// The postings that are gone; a tombstone that is too old to say which may mean any of these accounts.
+/// The postings that are gone; a tombstone that is too old to name them may mean any of these accounts.
 fn buried(gone: &[Gone], extent: &Extent) -> Vec<Buried> {
     let any = |account: &AccountId| Buried { account: account.clone(), from: 1, to: u64::MAX };
     let one = |gone: &Gone| match &gone.postings {
@@ -251,15 +249,16 @@ fn buried(gone: &[Gone], extent: &Extent) -> Vec<Buried> {
     gone.iter().flat_map(one).collect()
 }
 
-/// The threads of a chain that are there, in order.
+/// The threads of a chain that exist, in order.
 fn chain_of(store: &dyn Store, root: &AccountId) -> Result<Vec<ThreadId>> {
     let found = chain::walk(store, root)?;
     Ok(found.into_iter().filter(|(_, is_deleted)| !is_deleted).map(|(link, _)| link.manifest.thread_id).collect())
 }
 
-/// The threads of these chains and of all that they started.
+/// The threads of these chains and of everything below them.
 fn below(store: &dyn Store, roots: Vec<AccountId>) -> Result<BTreeSet<ThreadId>> {
-    let (mut found, mut waiting) = (BTreeSet::new(), roots);
+    let mut found = BTreeSet::new();
+    let mut waiting = roots;
     while let Some(root) = waiting.pop() {
         for thread in chain_of(store, &root)? {
             if found.insert(thread.clone()) {
@@ -272,7 +271,8 @@ fn below(store: &dyn Store, roots: Vec<AccountId>) -> Result<BTreeSet<ThreadId>>
 }
 
 fn every_thread(store: &dyn Store) -> Result<Vec<ThreadId>> {
-    let (mut found, mut after) = (Vec::new(), None);
+    let mut found = Vec::new();
+    let mut after = None;
     loop {
         let page = store.list(&Filter::default(), after, 100)?;
         found.extend(page.items.into_iter().map(|summary| summary.manifest.thread_id));
@@ -283,17 +283,19 @@ fn every_thread(store: &dyn Store) -> Result<Vec<ThreadId>> {
     }
 }
 
-/// Gathers the records of logs.
+/// Collects the records of logs.
 struct Reader<'s> {
     store: &'s dyn Store,
     trust: &'s Trust,
     seen: Vec<Seen>,
+    /// Postings that were lost, according to the logs themselves.
+    lost: Vec<Buried>,
     read: BTreeSet<ThreadId>,
     found: Vec<Found>,
 }
 
 impl Reader<'_> {
-    /// Takes in the records of one log, every hash and every signature of it checked, unless it was read before.
+    /// Reads the records of one log, every hash and every signature verified, unless it was read before.
     fn read(&mut self, thread: &ThreadId) -> Result<()> {
         if !self.read.insert(thread.clone()) {
             return Ok(());
@@ -301,7 +303,13 @@ impl Reader<'_> {
         let (head, bytes) = self.store.transcript(thread)?;
         let scanner = Scanner::new(thread, self.trust, Signatures::Every).watching(Some(head.version));
         let seen = &mut self.seen;
+        let lost = &mut self.lost;
         let examined = examine(bytes, scanner, |entry| {
+            for line in &entry.lines {
+                if let Event::Recovery(found) = &line.event {
+                    lost.extend(found.postings.iter().cloned());
+                }
+            }
             seen.extend(entry.lines.iter().filter_map(|line| {
                 let (event_type, record) = line.event.posting()?;
                 Some(Seen { thread: thread.clone(), line: line.seq, event_type, record: record.clone() })
@@ -320,6 +328,13 @@ impl Reader<'_> {
         Ok(())
     }
 
+    /// The postings that are known to be in no log any more.
+    fn buried(&self, gone: &[Gone], extent: &Extent) -> Vec<Buried> {
+        let mut buried = buried(gone, extent);
+        buried.extend(self.lost.iter().cloned());
+        buried
+    }
+
     /// The last posting of an account that a log has, or had.
     fn last(&self, account: &AccountId, buried: &[Buried]) -> u64 {
         let read = self.seen.iter().filter(|one| one.record.account == *account).map(|one| one.record.account_version);
@@ -327,36 +342,36 @@ impl Reader<'_> {
         read.chain(gone).max().unwrap_or(0)
     }
 
-    /// Whether the database knows of postings that were not found.
-    fn is_behind(&self, tree: &Tree, buried: &[Buried]) -> bool {
+    /// Whether the database has postings that were not found.
+    fn lacks_postings(&self, tree: &Tree, buried: &[Buried]) -> bool {
         tree.accounts.iter().any(|branch| self.last(&branch.account.id, buried) < branch.account.version)
     }
 
-    /// That a posting is there which stood in a log that was deleted.
+    /// A posting that exists although it was in a log that was deleted.
     fn contradicts(&self, gone: &Gone) -> Option<Found> {
         let Buried { account, from, to } = gone.postings.as_ref()?;
         let is_it = |one: &&Seen| one.record.account == *account && (*from..=*to).contains(&one.record.account_version);
         let one = self.seen.iter().find(is_it)?;
         let why = format!(
-            "it says that posting {} of account `{account}` was deleted, and it stands in `{}` line {}",
+            "it says that posting {} of account `{account}` was deleted, but it is in `{}` line {}",
             one.record.account_version, one.thread, one.line
         );
         Some(Found::Tombstone { thread: gone.thread.clone(), why })
     }
 
-    /// What the database says of an account that the logs don't.
+    /// How the database differs from the logs about an account.
     fn differs(&self, branch: &Branch, told: Option<&History>, buried: &[Buried]) -> Result<Option<Found>> {
         let Branch { account, reservations, has_moved, .. } = branch;
         let differs = |why: String| Ok(Some(Found::Database { account: account.id.clone(), why }));
-        let counted = |ours: u64, last: u64| {
-            differs(format!("the database has {ours} postings of it, and the logs tell of {last}"))
-        };
+        let counted =
+            |ours: u64, last: u64| differs(format!("the database has {ours} postings of it, and the logs have {last}"));
         let last = self.last(&account.id, buried);
         if last < account.version {
             return counted(account.version, last);
         }
         // What was posted since the database was read is in the database by now.
-        let (read, now) = (self.last(&account.id, &[]), self.store.account(&account.id)?);
+        let read = self.last(&account.id, &[]);
+        let now = self.store.account(&account.id)?;
         match now.map_or(0, |now| now.version) {
             now if now < read => return counted(now, read),
             _ => {}
@@ -368,7 +383,7 @@ impl Reader<'_> {
                 account.version
             ));
         };
-        // Of an account that is not wholly known something was found already, or is gone.
+        // If an account is not completely known, that was reported already, or is gone.
         if !told.is_whole {
             return Ok(None);
         }
@@ -382,12 +397,13 @@ impl Reader<'_> {
         }
     }
 
-    /// The accounts of a tree, up to the postings that the database had; and those that have their money from one of them by what the
-    /// logs say, and not by what the database says.
+    /// The accounts of a tree, up to the postings that the database had; and those whose money comes from one of them according to the logs,
+    /// but not according to the database.
     fn extent(&self, tree: &Tree) -> Result<Extent> {
         let of_tree: Extent =
             tree.accounts.iter().map(|branch| (branch.account.id.clone(), branch.account.version)).collect();
-        let (mut extent, mut newer) = (of_tree.clone(), BTreeSet::new());
+        let mut extent = of_tree.clone();
+        let mut newer = BTreeSet::new();
         loop {
             let before = extent.len();
             for Record { account, parent, .. } in self.seen.iter().map(|one| &one.record) {
@@ -396,11 +412,12 @@ impl Reader<'_> {
                     continue;
                 }
                 let known = self.store.account(account)?;
-                // The tree would have it, had it been opened before.
+                // If it had been opened before, the tree would have it.
                 let is_newer = known.is_some_and(|known| known.parent.as_ref() == Some(parent));
-                match is_newer && of_tree.contains_key(parent) {
-                    true => drop(newer.insert(account.clone())),
-                    false => drop(extent.insert(account.clone(), u64::MAX)),
+                if is_newer && of_tree.contains_key(parent) {
+                    newer.insert(account.clone());
+                } else {
+                    extent.insert(account.clone(), u64::MAX);
                 }
             }
             if extent.len() == before {
@@ -409,7 +426,7 @@ impl Reader<'_> {
         }
     }
 
-    /// Posts again what concerns these accounts.
+    /// Posts the records of these accounts again.
     fn replay(&self, extent: &Extent, buried: &[Buried]) -> Replayed {
         let counts =
             |one: &&Seen| extent.get(&one.record.account).is_some_and(|last| one.record.account_version <= *last);

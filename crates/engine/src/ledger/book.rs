@@ -1,8 +1,7 @@
-//! What to post, worked out from what a store knows of accounts.
+//! Computes postings from the accounts of a store.
 //!
-//! A book looks accounts up as it needs them and applies each posting that it decides on by the rules that the store will apply, so
-//! that the next one builds on it. It changes nothing: the postings go into a batch, and if somebody else was faster the store
-//! says so, and they are worked out anew.
+//! A book reads accounts as it needs them and applies each posting by the rules that the store will apply, so that the next one builds on
+//! it. It changes nothing: the postings go into a batch, and if another commit was faster the store refuses it, and they are recomputed.
 
 use std::collections::BTreeMap;
 
@@ -13,46 +12,45 @@ use selvedge_model::id::ReservationId;
 use selvedge_model::{Ids, Money};
 use selvedge_store::{Error, Ledger, Result};
 
-/// How deep a tree of accounts may be; deeper is a circle.
+/// The most levels of a tree of accounts; more are a circle.
 const DEPTH_MAX: usize = 1000;
 
-/// How much is held again for an account that was closed.
+/// How much is reserved again for an account that was closed.
 #[derive(Clone, Copy, Debug)]
-enum Again {
+enum ReserveAmount {
     /// All that it may spend.
     Whole,
     /// What it has spent.
     Spent,
 }
 
-/// Postings that are being worked out.
+/// Postings that are being computed.
 pub struct Book<'s> {
     ledger: &'s dyn Ledger,
     ids: &'s dyn Ids,
     accounts: BTreeMap<AccountId, Account>,
-    /// The reservations of the accounts that were asked for them.
+    /// The reservations of the accounts that were read.
     reservations: BTreeMap<AccountId, BTreeMap<ReservationId, Reservation>>,
     postings: Vec<Posting>,
 }
 
 impl<'s> Book<'s> {
-    /// An empty list of postings, over what a store knows.
+    /// An empty list of postings, over the accounts of a store.
     pub fn over(ledger: &'s dyn Ledger, ids: &'s dyn Ids) -> Self {
-        let (accounts, reservations) = (BTreeMap::new(), BTreeMap::new());
-        Self { ledger, ids, accounts, reservations, postings: Vec::new() }
+        Self { ledger, ids, accounts: BTreeMap::new(), reservations: BTreeMap::new(), postings: Vec::new() }
     }
 
-    /// What was worked out, in order.
+    /// The postings, in order.
     pub fn into_postings(self) -> Vec<Posting> {
         self.postings
     }
 
-    /// What was worked out since this was last asked, in order.
+    /// The postings since the last call, in order.
     pub fn take_postings(&mut self) -> Vec<Posting> {
         std::mem::take(&mut self.postings)
     }
 
-    /// An account as it is after the postings so far.
+    /// An account after the postings so far.
     pub fn account(&mut self, id: &AccountId) -> Result<Option<Account>> {
         if let Some(known) = self.accounts.get(id) {
             return Ok(Some(known.clone()));
@@ -62,7 +60,7 @@ impl<'s> Book<'s> {
         Ok(found)
     }
 
-    /// Adds a posting; refused as the store would.
+    /// Adds a posting; refused if the store would refuse it.
     pub fn post(&mut self, posting: Posting) -> Result<()> {
         let account = self.account(posting.account())?;
         let known = match posting.reservation() {
@@ -82,35 +80,36 @@ impl<'s> Book<'s> {
         Ok(())
     }
 
-    /// Makes sure that an account takes reservations of its chain: opens it with `max` if there is none, and if it is closed opens it
-    /// again. A child account that was closed reserves from its parent again, or this is refused.
+    /// Makes sure that an account takes reservations of its chain: opens it with `max` if there is none, and reopens it if it is closed. A
+    /// child account that was closed reserves from its parent again, or this is refused.
     pub fn ensure(&mut self, id: &AccountId, max: Option<Money>) -> Result<()> {
         match self.account(id)?.map(|account| account.status) {
             None => self.post(Posting::Open { account: id.clone(), parent: None, max }),
             Some(AccountStatus::Active) => Ok(()),
             Some(AccountStatus::Closing) => self.post(Posting::Reopen { account: id.clone() }),
             Some(AccountStatus::Closed) => {
-                self.reserve_again(id, Again::Whole)?;
+                self.reserve_again(id, ReserveAmount::Whole)?;
                 self.post(Posting::Reopen { account: id.clone() })
             }
         }
     }
 
-    /// Opens a child account with this much of its parent's money, without limit if its parent has none either. The parent's account
-    /// must take reservations, see [`Book::ensure`].
+    /// Opens a child account with this much of its parent's money; without limit, if its parent has none either. The parent's account must
+    /// take reservations, see [`Book::ensure`].
     pub fn spawn(&mut self, parent: &AccountId, child: &AccountId, max: Option<Money>) -> Result<()> {
         self.reserve_for(parent, child, max.unwrap_or_default())?;
         self.post(Posting::Open { account: child.clone(), parent: Some(parent.clone()), max })
     }
 
-    /// Reserves part of an account for a child of it.
+    /// Reserves part of an account for a child account.
     pub fn reserve_for(&mut self, parent: &AccountId, child: &AccountId, amount: Money) -> Result<()> {
-        let (reservation, child) = (self.name()?, Some(child.clone()));
+        let reservation = self.name()?;
+        let child = Some(child.clone());
         self.post(Posting::Reserve { account: parent.clone(), reservation, amount, child })
     }
 
-    /// Lets an account spend up to `max`. A child account reserves the difference from its parent, or this is refused; an account
-    /// without limit, or with a higher one, stays as it is.
+    /// Raises the limit of an account to `max`. A child account reserves the difference from its parent, or this is refused; an account
+    /// without limit, or with a higher one, is unchanged.
     pub fn raise(&mut self, id: &AccountId, max: Money) -> Result<()> {
         let Some(account) = self.account(id)?.filter(|account| account.max.is_some_and(|now| now < max)) else {
             return Ok(());
@@ -126,9 +125,9 @@ impl<'s> Book<'s> {
         self.post(Posting::Raise { account: id.clone(), max })
     }
 
-    /// Closes the account of a chain that is done: at once if nothing is reserved, else when the last of its children is done. A child
-    /// account that is closed so settles its reservation on its parent's account; if that was all its parent waited for, the parent's is
-    /// closed too, and so on. Does nothing if there is no such account, or if it was closed before.
+    /// Closes the account of a chain that ended: at once if nothing is reserved, otherwise when the last of its children ends. A child account
+    /// that is closed settles its reservation on its parent's account; if the parent's waited only for that, it is closed, too, and so on.
+    /// Does nothing if there is no such account, or if it was closed before.
     pub fn close(&mut self, id: &AccountId) -> Result<()> {
         match self.account(id)?.map(|account| account.status) {
             Some(AccountStatus::Active) => {
@@ -139,19 +138,19 @@ impl<'s> Book<'s> {
         }
     }
 
-    /// Says what a call really cost whose answer was lost. If the account is closed, its parent was charged what it had spent; what that
-    /// was too much is given back there, and so on up the tree.
+    /// Corrects the cost of a call whose answer was lost. If the account is closed, its parent was charged what it had spent; the excess is
+    /// returned there, and so on up the tree.
     pub fn correct(&mut self, id: &AccountId, lost: ReservationId, amount: Money, evidence: String) -> Result<()> {
         let is_charged = self.account(id)?.is_some_and(|account| account.status == AccountStatus::Closed);
         if is_charged {
-            self.reserve_again(id, Again::Spent)?;
+            self.reserve_again(id, ReserveAmount::Spent)?;
         }
         self.post(Posting::Correct { account: id.clone(), reservation: lost, amount, evidence })?;
         if is_charged { self.charge_parent(id) } else { Ok(()) }
     }
 
-    /// Keeps anything from being reserved by an account, by all that its money comes from, and by all below those; done when a provider
-    /// charged more than was reserved, so that the ceiling of the tree can't be vouched for. A tree without a ceiling goes on.
+    /// Stops all reservations by an account, by those its money comes from, and by all below those. For when a provider charged more than was
+    /// reserved, so that the limit of the tree can't be guaranteed. A tree without a limit is unchanged.
     pub fn stop_tree(&mut self, id: &AccountId) -> Result<()> {
         let root = self.root(id)?;
         if self.account(&root)?.is_none_or(|account| account.max.is_none()) {
@@ -166,9 +165,10 @@ impl<'s> Book<'s> {
         Ok(())
     }
 
-    /// The account that all the money of an account comes from. Parents that lead in a circle end it.
+    /// The account at the top of an account's tree. A circle of parents ends it.
     pub fn root(&mut self, id: &AccountId) -> Result<AccountId> {
-        let (mut root, mut passed) = (id.clone(), Vec::new());
+        let mut root = id.clone();
+        let mut passed = Vec::new();
         while let Some(parent) = self.account(&root)?.and_then(|account| account.parent) {
             if self.account(&parent)?.is_none() || passed.contains(&parent) {
                 break;
@@ -178,7 +178,7 @@ impl<'s> Book<'s> {
         Ok(root)
     }
 
-    /// If a child account is closed: its reservations on its parent's account end, at what it has spent in all.
+    /// If a child account is closed: ends its reservations on its parent's account, at what it has spent in all.
     fn charge_parent(&mut self, id: &AccountId) -> Result<()> {
         let Some(account) = self.account(id)?.filter(|account| account.status == AccountStatus::Closed) else {
             return Ok(());
@@ -187,25 +187,27 @@ impl<'s> Book<'s> {
         let held = self.held_for(&parent, id)?;
         let mut left = account.spent();
         for (index, reservation) in held.iter().enumerate() {
-            // The last one bears what none of them holds.
+            // The last one is charged what none of them holds.
             let amount = if index + 1 == held.len() { left } else { left.min(reservation.amount) };
             left = left.saturating_sub(amount);
-            let (account, reservation) = (parent.clone(), reservation.id.clone());
-            self.post(match amount.is_zero() {
-                true => Posting::Release { account, reservation },
-                false => Posting::Settle { account, reservation, amount, unknown: false },
+            let account = parent.clone();
+            let reservation = reservation.id.clone();
+            self.post(if amount.is_zero() {
+                Posting::Release { account, reservation }
+            } else {
+                Posting::Settle { account, reservation, amount, unknown: false }
             })?;
         }
         if held.is_empty() { Ok(()) } else { self.charge_parent(&parent) }
     }
 
-    /// Makes the parent of a closed account hold money for it again, and the parent's parent for that one if it was closed too.
-    fn reserve_again(&mut self, id: &AccountId, again: Again) -> Result<()> {
+    /// Makes the parent of a closed account reserve money for it again, and the parent's parent for that one if it was closed, too.
+    fn reserve_again(&mut self, id: &AccountId, again: ReserveAmount) -> Result<()> {
         self.reserve_again_below(id, again, DEPTH_MAX)
     }
 
-    fn reserve_again_below(&mut self, id: &AccountId, again: Again, depth: usize) -> Result<()> {
-        // Parents that lead in a circle have no money to give.
+    fn reserve_again_below(&mut self, id: &AccountId, again: ReserveAmount, depth: usize) -> Result<()> {
+        // A circle of parents has no money to give.
         let depth = depth.checked_sub(1).ok_or(Error::BadBatch)?;
         let Some(account) = self.account(id)? else { return Ok(()) };
         let Some(parent) = account.parent.clone() else { return Ok(()) };
@@ -215,14 +217,14 @@ impl<'s> Book<'s> {
         }
         let returned = account.spent();
         let amount = match again {
-            Again::Whole => account.max.unwrap_or(returned).max(returned),
-            Again::Spent => returned,
+            ReserveAmount::Whole => account.max.unwrap_or(returned).max(returned),
+            ReserveAmount::Spent => returned,
         };
         let reservation = self.name()?;
         self.post(Posting::ReserveAgain { account: parent, reservation, amount, child: id.clone(), returned })
     }
 
-    /// The reservations that an account holds for a child.
+    /// The reservations of an account for a child.
     fn held_for(&mut self, parent: &AccountId, child: &AccountId) -> Result<Vec<Reservation>> {
         let is_for =
             |held: &&Reservation| held.child.as_ref() == Some(child) && held.state != ReservationState::Unknown;
@@ -239,15 +241,15 @@ impl<'s> Book<'s> {
     }
 
     fn name(&self) -> Result<ReservationId> {
-        // Thirty-two hex characters are a name.
+        // Thirty-two hex characters are a valid id.
         ReservationId::new(self.ids.hex32()).map_err(|_| Error::BadBatch)
     }
 }
 
-/// The topmost of the accounts that the money of an account comes from and that have nothing left: as long as it has not, no raise below
-/// it can be paid.
+/// The topmost account above an account that has no money left: until it is raised, no raise below it can be paid.
 pub fn short_above(ledger: &dyn Ledger, id: &AccountId) -> Result<Option<AccountId>> {
-    let (mut short, mut at) = (None, ledger.account(id)?);
+    let mut short = None;
+    let mut at = ledger.account(id)?;
     for _ in 0..DEPTH_MAX {
         let Some(parent) = at.and_then(|account| account.parent) else { break };
         at = ledger.account(&parent)?;
@@ -258,7 +260,7 @@ pub fn short_above(ledger: &dyn Ledger, id: &AccountId) -> Result<Option<Account
     Ok(short)
 }
 
-/// Whether a batch was refused because of postings that were worked out from what is no longer true.
+/// Whether a batch was refused because its postings were computed from outdated accounts.
 pub(crate) fn is_overtaken(error: &Error) -> bool {
     matches!(error, Error::AccountBusy(_))
         || matches!(error, Error::Posting(refused) if !matches!(refused, PostingError::Insufficient { .. }))

@@ -1,7 +1,7 @@
-//! What a call really cost whose answer was lost, said by whoever has evidence of it.
+//! Corrects the cost of a call whose answer was lost, by evidence.
 //!
-//! It stands in the log of the chain's end, because a thread that is continued takes nothing any more. It is said once: the reservation is
-//! gone then, and what a second one is told is who said what.
+//! The correction is recorded at the end of the chain, because nothing is committed to a thread that is continued. There is at most one: it
+//! removes the reservation, and the error for a second one names the first.
 
 use selvedge_model::account::{Account, PostingError};
 use selvedge_model::id::ReservationId;
@@ -12,13 +12,13 @@ use super::book::{Book, is_overtaken};
 use crate::chain;
 use crate::error::{Error, Result};
 
-/// How often it is worked out anew when others are faster.
+/// How often it is recomputed after conflicting commits.
 const TRIES: u32 = 64;
-/// How many lines of a log are looked at in one go.
+/// How many lines of a log are read at a time.
 const LINES: usize = 1000;
 
-/// Says in the log of a chain's end what a call of it really cost whose answer was lost, also when all of that has ended: durable on
-/// return, together with what goes back up the tree. Gives the account.
+/// Corrects the cost of a call whose answer was lost, in the log of the chain's end, also if the chain has ended. On return it is durable,
+/// together with what is returned up the tree. Returns the account.
 pub fn correct(
     store: &dyn Store,
     ids: &dyn Ids,
@@ -48,10 +48,11 @@ pub fn correct(
     Err(StoreError::AccountBusy(account).into())
 }
 
-/// What the logs of a chain say of who corrected a reservation before.
+/// The error that names an earlier correction of a reservation, by the logs of a chain.
 fn corrected_before(store: &dyn Store, chain: &[Manifest], lost: &ReservationId) -> Result<Option<Error>> {
     for thread in chain.iter().rev().map(|link| &link.thread_id) {
-        let (mut from, mut said) = (0, None);
+        let mut from = 0;
+        let mut said = None;
         loop {
             let lines = store.read(thread, from, LINES)?;
             for line in &lines {
@@ -59,7 +60,7 @@ fn corrected_before(store: &dyn Store, chain: &[Manifest], lost: &ReservationId)
                     (Event::Corrected(record), None) if record.reservation.as_ref() == Some(lost) => {
                         said = Some((line.timestamp, record.clone()));
                     }
-                    // The end of the changeset names who signed it.
+                    // The checkpoint of the changeset names the signer.
                     (Event::Checkpoint(checkpoint), Some((at, record))) => {
                         return Ok(Some(Error::AlreadyCorrected {
                             reservation: lost.clone(),

@@ -1,4 +1,4 @@
-//! What a database says of an account that its postings don't, in words.
+//! How the database differs from the logs about an account, in words.
 
 use std::collections::BTreeSet;
 
@@ -6,15 +6,17 @@ use selvedge_model::Money;
 use selvedge_model::account::replay::History;
 use selvedge_model::account::{Account, AccountStatus, Reservation, ReservationState};
 
-/// Everything in which an account and its reservations differ from what was told of them; reservations that are of another moment are
-/// not given.
+/// All differences between an account with its reservations and its history by the logs; without `reservations` if they are of another
+/// moment.
 pub(super) fn differences(known: &Account, reservations: Option<&[Reservation]>, told: &History) -> Vec<String> {
     let mut found: Vec<String> = other_parent(known, &told.account).into_iter().collect();
-    let (ours, theirs) = (status(known.status), status(told.account.status));
+    let ours = status(known.status);
+    let theirs = status(told.account.status);
     if ours != theirs {
         found.push(format!("the database says that it is {ours}, and the logs that it is {theirs}"));
     }
-    let (ours, theirs) = (figures(known), figures(&told.account));
+    let ours = figures(known);
+    let theirs = figures(&told.account);
     if ours != theirs {
         found.push(format!("the database says {ours}, and the logs {theirs}"));
     }
@@ -22,7 +24,7 @@ pub(super) fn differences(known: &Account, reservations: Option<&[Reservation]>,
     found
 }
 
-/// That the money of an account comes from elsewhere than was told.
+/// The difference of the parents of an account.
 pub(super) fn other_parent(known: &Account, told: &Account) -> Option<String> {
     let shown = |account: &Account| match &account.parent {
         Some(parent) => format!("its money comes from `{parent}`"),
@@ -49,7 +51,8 @@ fn other_reservations(known: &[Reservation], told: &History) -> Vec<String> {
         (Some(_), None) => Some(format!("the database has reservation `{name}`, and the logs have not")),
         (None, Some(_)) => Some(format!("the database lacks reservation `{name}`")),
         (Some(ours), Some(theirs)) if ours != theirs => {
-            let (ours, theirs) = (reservation(ours), reservation(theirs));
+            let ours = reservation(ours);
+            let theirs = reservation(theirs);
             Some(format!("the database says that reservation `{name}` is {ours}, and the logs {theirs}"))
         }
         _ => None,

@@ -1,7 +1,7 @@
-//! What is the same, and what is not.
+//! Compares recorded with replayed events.
 //!
-//! One function makes an event comparable, one compares two changesets. What legitimately differs is left out here and nowhere
-//! else; see the list in [`super`].
+//! One function makes an event comparable, one compares two changesets. What legitimately differs is left out here and nowhere else; see the
+//! list in [`super`].
 
 use selvedge_model::limits::{Cost, DURATION_EXCEEDED};
 use selvedge_model::message::Block;
@@ -11,30 +11,30 @@ use serde_json::{Value, json};
 
 use super::recording::Step;
 
-/// One thing that came out otherwise.
+/// One difference between record and replay.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Difference {
-    /// The version that the record came to.
+    /// The version of the recorded changeset.
     pub version: u64,
     /// The line of the log, from 1, as an editor counts.
     pub line: u64,
     /// Why the recorded changeset was committed.
     pub reason: Reason,
-    /// What of it: an event and the place in it, `state`, or `changeset` where the two can't be laid side by side any more.
+    /// What differs: an event and the path in it, `state`, or `changeset` if the two diverged.
     pub what: String,
-    /// What the record says; absent if it says nothing.
+    /// The recorded value; absent if there is none.
     pub recorded: Option<Value>,
-    /// What came now; absent if nothing did.
+    /// The replayed value; absent if there is none.
     pub now: Option<Value>,
 }
 
-/// How far two moments may lie apart that were worked out from different readings of the clock.
+/// How far apart two times may be that were computed from different readings of the clock.
 const NEAR_MICROS: i64 = 10_000_000;
-/// How many differences of one changeset are told.
+/// The most differences of one changeset that are reported.
 const TOLD_MAX: usize = 20;
 
 impl Difference {
-    /// A changeset that did not come, or came instead of another one.
+    /// A changeset that is missing, or was replaced by another one.
     pub(crate) fn of_step(step: &Step, now: Option<Value>) -> Self {
         let recorded = Some(outline(step.reason(), &step.events));
         Self::at(step, step.line, "changeset", recorded, now)
@@ -45,66 +45,82 @@ impl Difference {
     }
 }
 
-/// A changeset in short.
+/// A short form of a changeset.
 pub(crate) fn outline(reason: Reason, events: &[Event]) -> Value {
     let events: Vec<Value> = events.iter().filter_map(comparable).map(|(kind, event)| json!({kind: event})).collect();
     json!({"reason": reason.as_str(), "events": events})
 }
 
-/// An event as it is compared: its type, and what must be the same. Nothing if it is none of the engine's decisions.
+/// An event as it is compared: its type, and what must be the same. None if it is not decided by the engine.
 fn comparable(event: &Event) -> Option<(String, Value)> {
     if event.is_record_of_a_posting() {
         return None;
     }
     let mut event = event.clone();
     match &mut event {
-        // That a snapshot could not be saved says something of a disk.
+        // A failed snapshot depends on a disk.
         Event::ContextInjected(fields) if fields.contains_key("snapshot_failed") => return None,
         // Children are not run again.
         Event::ChildSpawned(_) | Event::ChildSettled(_) => return None,
-        // Who asked for something, and under which name, is given.
+        // The sender of a request, and its id, are given.
         Event::RequestAnswered(_) => return None,
-        Event::ToolIntent(intent) => (intent.process, intent.tool_hash) = (None, None),
+        Event::ToolIntent(intent) => {
+            intent.process = None;
+            intent.tool_hash = None;
+        }
         Event::ToolOutcome(outcome) => outcome.blob = None,
-        // A long answer was shortened when it was recorded; its blob is not there to be named again.
-        Event::Message(message) => message.content.iter_mut().for_each(|block| {
-            if let Block::ToolResult { blob, .. } = block {
-                *blob = None;
+        // A long result was shortened when it was recorded; its blob is not available here.
+        Event::Message(message) => {
+            for block in &mut message.content {
+                if let Block::ToolResult { blob, .. } = block {
+                    *blob = None;
+                }
             }
-        }),
+        }
         Event::Decision(decision) => decision.action_hash = None,
         Event::RunStarted(run) | Event::RunFinished(run) => {
-            // Nor are prompts compared.
-            (run.meta.config, run.meta.system) = (None, None);
-            run.meta.cost.iter_mut().for_each(without_unknown);
+            // Prompts are not compared.
+            run.meta.config = None;
+            run.meta.system = None;
+            if let Some(cost) = &mut run.meta.cost {
+                without_unknown(cost);
+            }
         }
         Event::Usage(used) => {
             // Prompts are not recorded.
-            (used.prompt_bytes, used.prompt_tokens) = (0, 0);
+            used.prompt_bytes = 0;
+            used.prompt_tokens = 0;
             without_unknown(&mut used.cost);
         }
-        Event::Suspended(suspended) if suspended.code.as_deref() == Some(DURATION_EXCEEDED) => suspended.current = None,
+        Event::Suspended(suspended) => {
+            // Processes of the recorded run are not probed again.
+            suspended.probed.clear();
+            if suspended.code.as_deref() == Some(DURATION_EXCEEDED) {
+                suspended.current = None;
+            }
+        }
         _ => {}
     }
     let mut value = serde_json::to_value(&event).unwrap_or_default();
     let kind = value.get("event_type").and_then(Value::as_str).unwrap_or_default().to_owned();
     let mut payload = value.get_mut("payload").map(Value::take).unwrap_or_default();
     if let (Event::Asked(_), Value::Object(ask)) = (&event, &mut payload) {
-        // Today's tools are the same all along.
+        // Tools are not redefined during a replay.
         ask.retain(|name, _| name != "action_hash" && name != "redefined");
     }
     Some((kind, payload))
 }
 
-/// What calls cost of which nobody knows is not asked again: attempts that failed are not made a second time.
+/// Removes costs that are unknown: failed attempts are not made a second time.
 fn without_unknown(cost: &mut Cost) {
     cost.spend = cost.spend.saturating_sub(std::mem::take(&mut cost.spend_unknown));
 }
 
-/// Everything in which what came now is not what the record says; nothing if it is the same. Both were committed for the same reason.
+/// All differences between a recorded changeset and the events of the replayed one. Both have the same reason.
 pub(crate) fn differences(step: &Step, now: &[Event]) -> Vec<Difference> {
     let now: Vec<Event> = now.iter().map(|event| timed_as(event, &step.events)).collect();
-    let (recorded, now) = (numbered(&step.events), numbered(&now));
+    let recorded = numbered(&step.events);
+    let now = numbered(&now);
     let mut found = Vec::new();
     let last_line = step.line + step.events.len() as u64;
     for (index, kind, was) in &recorded {
@@ -114,9 +130,9 @@ pub(crate) fn differences(step: &Step, now: &[Event]) -> Vec<Difference> {
             None => found.push(Difference::at(step, line, kind, Some(was.clone()), None)),
             Some((.., is)) => {
                 let mut places = Vec::new();
-                apart(kind, Some(was), Some(is), &mut places);
+                diff_values(kind, Some(was), Some(is), &mut places);
                 let difference =
-                    |(what, was, is): Apart<'_>| Difference::at(step, line, &what, was.cloned(), is.cloned());
+                    |(what, was, is): ValueDiff<'_>| Difference::at(step, line, &what, was.cloned(), is.cloned());
                 found.extend(places.into_iter().map(difference));
             }
         }
@@ -130,21 +146,22 @@ pub(crate) fn differences(step: &Step, now: &[Event]) -> Vec<Difference> {
     let kinds =
         |events: &[(usize, String, Value)]| -> Vec<Value> { events.iter().map(|(_, kind, _)| json!(kind)).collect() };
     if found.is_empty() && kinds(&recorded) != kinds(&now) {
-        let (was, is) = (json!(kinds(&recorded)), json!(kinds(&now)));
+        let was = json!(kinds(&recorded));
+        let is = json!(kinds(&now));
         found.push(Difference::at(step, step.line, "order", Some(was), Some(is)));
     }
     found.truncate(TOLD_MAX);
     found
 }
 
-/// The comparable events, each with its place in the changeset.
+/// The comparable events, each with its position in the changeset.
 fn numbered(events: &[Event]) -> Vec<(usize, String, Value)> {
     let comparable = |(index, event)| comparable(event).map(|(kind, payload)| (index, kind, payload));
     events.iter().enumerate().filter_map(comparable).collect()
 }
 
-/// An event with the recorded moments where its own are next to them: the record does not say when exactly the clock was read. A moment
-/// that an older version did not record is not compared.
+/// An event with the recorded times if its own are close to them: the record does not say when exactly the clock was read. A time that an
+/// older version did not record is not compared.
 fn timed_as(event: &Event, recorded: &[Event]) -> Event {
     let Event::Asked(ask) = event else { return event.clone() };
     let before = recorded.iter().find_map(|event| match event {
@@ -160,29 +177,27 @@ fn timed_as(event: &Event, recorded: &[Event]) -> Event {
     Event::Asked(ask)
 }
 
-/// The recorded moment, if the other one is next to it.
+/// The recorded time, if the other one is close to it.
 fn nearly(at: Timestamp, was: Timestamp) -> Timestamp {
-    match at.as_micros().abs_diff(was.as_micros()) <= NEAR_MICROS.unsigned_abs() {
-        true => was,
-        false => at,
-    }
+    let is_near = at.as_micros().abs_diff(was.as_micros()) <= NEAR_MICROS.unsigned_abs();
+    if is_near { was } else { at }
 }
 
-/// A place, with what is there in the one and in the other.
-type Apart<'v> = (String, Option<&'v Value>, Option<&'v Value>);
+/// A path, with the value in the record and in the replay.
+type ValueDiff<'v> = (String, Option<&'v Value>, Option<&'v Value>);
 
-/// Every place where two values differ.
-fn apart<'v>(place: &str, was: Option<&'v Value>, is: Option<&'v Value>, found: &mut Vec<Apart<'v>>) {
+/// Every path where two values differ.
+fn diff_values<'v>(place: &str, was: Option<&'v Value>, is: Option<&'v Value>, found: &mut Vec<ValueDiff<'v>>) {
     match (was, is) {
         (Some(Value::Object(was)), Some(Value::Object(is))) => {
             let added = is.keys().filter(|key| !was.contains_key(*key));
             for key in was.keys().chain(added) {
-                apart(&format!("{place}.{key}"), was.get(key), is.get(key), found);
+                diff_values(&format!("{place}.{key}"), was.get(key), is.get(key), found);
             }
         }
         (Some(Value::Array(was)), Some(Value::Array(is))) => {
             for index in 0..was.len().max(is.len()) {
-                apart(&format!("{place}[{index}]"), was.get(index), is.get(index), found);
+                diff_values(&format!("{place}[{index}]"), was.get(index), is.get(index), found);
             }
         }
         (was, is) if was == is => {}
@@ -211,13 +226,17 @@ mod tests {
     }
 
     #[test]
-    fn moments_next_to_each_other_are_the_same_and_one_that_was_not_recorded_is_none() {
+    fn close_times_are_equal_and_a_time_that_was_not_recorded_is_ignored() {
         let recorded = asked(Some(5), Some(50));
         assert_eq!(timed_as(&asked(Some(7), Some(52)), std::slice::from_ref(&recorded)), recorded);
         let later = asked(Some(5 + NEAR_MICROS + 1), Some(50 + NEAR_MICROS + 1));
         assert_eq!(timed_as(&later, std::slice::from_ref(&recorded)), later);
         let older = asked(None, None);
         assert_eq!(timed_as(&asked(Some(7), None), std::slice::from_ref(&older)), older);
-        assert_eq!(timed_as(&asked(Some(7), Some(9)), &[older]), asked(None, Some(9)), "it did not expire then");
+        assert_eq!(
+            timed_as(&asked(Some(7), Some(9)), &[older]),
+            asked(None, Some(9)),
+            "it had no expiry in the record"
+        );
     }
 }

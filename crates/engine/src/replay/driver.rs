@@ -1,12 +1,12 @@
-//! Reads the recording changeset by changeset and does again what led to each.
+//! Reads the recording changeset by changeset and repeats what led to each.
 //!
-//! - *A run begins*: it is run with the input it had. While it goes on, whatever came to it from outside comes when the record has
-//!   it: a decision or a raise before the changeset that heard it, a stop before the one that it ended.
-//! - *A run was lost*: it is taken away from the engine behind its last commit, as a killed process leaves it, and settled.
-//! - *Somebody decided, raised or stopped* while nothing ran: the same is said again.
+//! - *A run begins*: it is run with its recorded input. During the run, requests arrive when the record has them: a decision or a raise
+//!   before the changeset that served it, a stop before the one that ended the run.
+//! - *A run was lost*: its lease is taken away after its last commit, as a killed process leaves it, and the run is settled.
+//! - *A decision, a raise or a stop* while nothing ran: the same request is made again.
 //! - *Everything else* is given: taken over as it is.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeSet, HashMap};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use selvedge_items::config::{Class, ErrorClass};
@@ -15,6 +15,7 @@ use selvedge_log::{Signer, Trust};
 use selvedge_model::blocking::wait;
 use selvedge_model::event::{Decision, Event, ManifestChanged, ResumeMode};
 use selvedge_model::message::Block;
+use selvedge_model::tool::Started;
 use selvedge_model::{
     Batch, CallId, Cancel, Expect, Input, Message, Part, Posted, Reason, Request, RequestId, Role, RunId, RunStatus,
     Status, Stop, ThreadId, Timestamp, ToolKind, ToolSpec,
@@ -24,53 +25,54 @@ use selvedge_store::{Acquire, Commit, Error as StoreError, Inbox, Leases, Logs, 
 use serde_json::json;
 
 use super::judge::Judge;
-use super::outside::{self, NoProcesses, Recorded, RecordedChildren, Timed};
-use super::recording::Step;
-use super::tape::{EngineClock, Fate, Names, StoreClock, Tape};
+use super::outside::{self, NoProcesses, RecordedChildren, RecordedModel, RecordedTool};
+use super::recording::Step as Recorded;
+use super::tape::{EngineClock, Fate, RecordedIds, StoreClock, Tape};
 use super::{How, Report};
 use crate::assignment::Assignment;
-use crate::calls::{Flight, Prepared};
-use crate::decide::Trace;
-use crate::decide::calls::{Probe, Ready};
+use crate::calls::{EndedCall, call_end};
+use crate::decide::calls::{Planned, Probe, Ready};
+use crate::decide::{CallFinding, Outcome, Prepared, Step};
 use crate::engine::{Engine, Options};
 use crate::error::Result;
-use crate::events::Audience;
-use crate::held::{Held, Leased, Observer, Of};
-use crate::outcome::Outcome;
-use crate::run::{Heard, Running, Wait};
-use crate::spawn::{Refused, spawned};
-use crate::start::{Asked, Start};
-use crate::watcher::{Note, Watch};
+use crate::events::CallerEvents;
+use crate::held::{HeldThread, LeaseGuard, Observer};
+use crate::outcome;
+use crate::run::{RunControl, Running};
+use crate::spawn::Refused;
+use crate::start::{RunRequest, Start};
+use crate::watcher::{RequestSignal, Watch};
 
-/// Does again what the record has.
+/// Repeats what the record has.
 pub(crate) struct Driver {
     tape: Arc<Tape>,
     thread: ThreadId,
     engine: Engine,
     store: Arc<MemoryStore>,
-    /// Somebody else, who takes a thread away.
+    /// Another process, which takes the lease away.
     other: MemoryStore,
     work: Arc<Assignment>,
-    /// The names that the engine and the store give.
-    runs: Names,
-    logs: Names,
+    /// The ids that the engine and the store assign.
+    runs: RecordedIds,
+    logs: RecordedIds,
     foreign: BTreeSet<RunId>,
     from: u64,
     pub(crate) judge: Arc<Mutex<Judge>>,
 }
 
 /// What led to a changeset.
-enum Led {
+enum Cause {
     Run,
     Lost,
-    Heard,
+    Request,
     Stopped(Stop),
     Given,
 }
 
 impl Driver {
     pub(crate) fn new(tape: Arc<Tape>, how: How, judge: Judge) -> Self {
-        let (runs, logs) = (Names::of(tape.clone()), Names::default());
+        let runs = RecordedIds::of(tape.clone());
+        let logs = RecordedIds::default();
         let signer = Signer::generate(&logs);
         let trust = Trust::of(&[signer.public()]);
         let store = Arc::new(MemoryStore::new(signer, Box::new(StoreClock(tape.clone())), Box::new(logs.clone())));
@@ -85,25 +87,26 @@ impl Driver {
             snapshots: None,
             prepare: None,
         });
-        let (thread, foreign) = (tape.recording.thread.clone(), tape.recording.foreign_runs());
+        let thread = tape.recording.thread.clone();
+        let foreign = tape.recording.foreign_runs();
         let work = Arc::new(offline(how.work, how.model, &tape));
         let other = store.another();
-        // What stands before in the same run is done again, but not compared.
+        // The earlier part of the same run is repeated, but not compared.
         let from = tape.recording.before_run(how.from.unwrap_or_default());
         Self { tape, thread, engine, store, other, work, runs, logs, foreign, from, judge: Arc::new(Mutex::new(judge)) }
     }
 
-    /// Does everything again, until the record ends or the two can't be laid side by side any more.
+    /// Repeats everything, until the record ends or the two diverge.
     pub(crate) fn drive(&mut self) -> Result<()> {
         while let Some(step) = self.tape.next_step().filter(|_| !self.judge().is_over).cloned() {
             let before = self.tape.next();
             self.tape.wake();
-            let done = match self.led(&step) {
-                Led::Run => self.run(&step),
-                Led::Lost => self.settle(&step),
-                Led::Heard => self.hear(&step),
-                Led::Stopped(stop) => self.stop(&step, stop),
-                Led::Given => self.give(&step),
+            let done = match self.cause(&step) {
+                Cause::Run => self.run(&step),
+                Cause::Lost => self.settle(&step),
+                Cause::Request => self.repeat_request(&step),
+                Cause::Stopped(stop) => self.stop(&step, stop),
+                Cause::Given => self.take_over(&step),
             };
             match done {
                 Err(error) => self.judge().missing(Some(json!({"error": error.to_string()}))),
@@ -114,29 +117,29 @@ impl Driver {
         Ok(())
     }
 
-    /// What led to a changeset that stands outside of what is being run.
-    fn led(&self, step: &Step) -> Led {
+    /// What led to a changeset outside of a run.
+    fn cause(&self, step: &Recorded) -> Cause {
         let is_foreign = step.run().is_some_and(|run| self.foreign.contains(run));
         if is_foreign || step.version() <= self.from {
-            return Led::Given;
+            return Cause::Given;
         }
         let is_running = || self.store_status() == Some(Status::Running);
         let is_verdict = |event: &&Event| matches!(event, Event::RequestAnswered(_));
         let events: Vec<Event> = step.events.iter().filter(|event| !is_verdict(event)).cloned().collect();
         match (step.reason(), events.as_slice()) {
-            (Reason::UserMessage, _) if step.begins_run() => Led::Run,
-            (Reason::RunFinished, _) if step.is_lost() && is_running() => Led::Lost,
+            (Reason::UserMessage, _) if step.begins_run() => Cause::Run,
+            (Reason::RunFinished, _) if step.is_lost() && is_running() => Cause::Lost,
             (Reason::RunFinished, _) if self.store_status() == Some(Status::Created) => stopped(step),
-            (Reason::Lifecycle, [Event::Decision(_)]) if step.run().is_none() => Led::Heard,
-            (Reason::Lifecycle, [Event::ManifestChanged(changed)]) if raise(changed).is_some() => Led::Heard,
+            (Reason::Lifecycle, [Event::Decision(_)]) if step.run().is_none() => Cause::Request,
+            (Reason::Lifecycle, [Event::ManifestChanged(changed)]) if raise(changed).is_some() => Cause::Request,
             (Reason::Lifecycle, events) if step.run().is_none() => {
-                status_change(events).map_or(Led::Given, Led::Stopped)
+                status_change(events).map_or(Cause::Given, Cause::Stopped)
             }
-            _ => Led::Given,
+            _ => Cause::Given,
         }
     }
 
-    /// What came of it.
+    /// The report.
     pub(crate) fn conclude(self) -> Report {
         self.judge().conclude()
     }
@@ -145,11 +148,11 @@ impl Driver {
         lock(&self.judge)
     }
 
-    /// A thread whose lease was taken, and of which every commit is judged.
-    fn take(&self, lease: Leased) -> Result<Box<Held>> {
+    /// Opens a thread whose lease was acquired, with every commit judged.
+    fn take(&self, lease: LeaseGuard) -> Result<Box<HeldThread>> {
         let judge = self.judge.clone();
         let observer: Observer = Arc::new(move |_, reason, events| lock(&judge).committed(reason, events));
-        self.engine.take_observed(lease, &Audience::default(), Some(observer))
+        self.engine.take_observed(lease, &CallerEvents::default(), Some(observer))
     }
 
     fn store_status(&self) -> Option<Status> {
@@ -158,7 +161,7 @@ impl Driver {
     }
 
     /// Takes a changeset over as it is.
-    fn give(&mut self, step: &Step) -> Result<()> {
+    fn take_over(&mut self, step: &Recorded) -> Result<()> {
         let is_birth = step.version() == 0;
         if let Some(log_id) = self.tape.recording.log_id().filter(|_| is_birth) {
             self.logs.next_are([log_id.as_str()]);
@@ -170,42 +173,42 @@ impl Driver {
         Ok(())
     }
 
-    /// Settles a run that was taken away.
-    fn settle(&mut self, step: &Step) -> Result<()> {
+    /// Settles a run whose lease was taken away.
+    fn settle(&mut self, step: &Recorded) -> Result<()> {
         let mut lease = self.engine.lease(&self.thread, Acquire::default())?;
         self.other.beat(self.last_beat(step)?)?;
         lease.set_taken_from(self.other.owner());
         let mut held = self.take(lease)?;
         held.observer = None;
-        self.engine.give_back(held)
+        self.engine.release_thread(held)
     }
 
-    /// When a lost run was last alive, as what was counted for it tells.
-    fn last_beat(&self, step: &Step) -> Result<Timestamp> {
+    /// When a lost run was last alive, computed from its recorded running time.
+    fn last_beat(&self, step: &Recorded) -> Result<Timestamp> {
         use selvedge_store::Registry;
         let counted = step.finished().and_then(|meta| meta.cost.as_ref()).map_or(0, |cost| cost.duration_ms);
         let lost = self.store.runs(&self.thread)?.into_iter().find(|run| Some(&run.run_id) == step.run());
         let (began, committed) = lost.map_or((step.at, step.at), |run| (run.created_at, run.updated_at));
         let known = u64::try_from((committed.as_micros() - began.as_micros()) / 1000).unwrap_or(0);
         let ran_ms = counted.saturating_sub(known);
-        // Whoever settled it came later than that, whatever the clock of the store showed then.
+        // The run was settled later than that, whatever the store's clock showed then.
         self.tape.not_before(committed, ran_ms);
         Ok(Timestamp::from_micros(committed.as_micros() + i64::try_from(ran_ms.saturating_mul(1000)).unwrap_or(0)))
     }
 
-    /// Says again what somebody decided or raised while nothing ran.
-    fn hear(&mut self, step: &Step) -> Result<()> {
+    /// Repeats a decision or a raise that was made while nothing ran.
+    fn repeat_request(&mut self, step: &Recorded) -> Result<()> {
         self.store.post(request(&self.thread, step))?;
         let lease = self.engine.lease(&self.thread, Acquire::default())?;
         let mut held = self.take(lease)?;
-        let heard = held.drain(Some(&self.work), Of::default());
+        let heard = held.drain(Some(&self.work));
         held.observer = None;
-        self.engine.give_back(held)?;
+        self.engine.release_thread(held)?;
         heard.map(|_| ())
     }
 
-    /// Stops a thread again that waited.
-    fn stop(&mut self, step: &Step, stop: Stop) -> Result<()> {
+    /// Repeats the stop of a suspended thread.
+    fn stop(&mut self, step: &Recorded, stop: Stop) -> Result<()> {
         let lines = self.store.head(&self.thread)?.lines;
         self.runs.next_are(step.run().map(RunId::as_str));
         self.engine.stop(&self.thread, stop)?;
@@ -217,10 +220,10 @@ impl Driver {
         Ok(())
     }
 
-    /// Lets the tools be others from a run on that found them defined anew and asked again about their calls. As what they were defined
-    /// then is not on record; that it was something else is.
-    fn redefine(&mut self, step: &Step) {
-        let of_run = |other: &&Step| other.version() >= step.version() && other.run() == step.run();
+    /// Redefines the tools from this run on, if the recorded run found them redefined and requested approvals again. The new definitions are
+    /// not on record; that they differ is.
+    fn redefine(&mut self, step: &Recorded) {
+        let of_run = |other: &&Recorded| other.version() >= step.version() && other.run() == step.run();
         let asked = self.tape.recording.steps.iter().filter(of_run).flat_map(|step| &step.events);
         let asked = asked.filter_map(|event| match event {
             Event::Asked(ask) if ask.redefined => Some(ask.tool.clone()),
@@ -231,13 +234,13 @@ impl Driver {
         {
             let hash = sha256(&tool.spec().hash.0);
             let spec = ToolSpec { hash, ..tool.spec().clone() };
-            *tool = Arc::new(Recorded { spec, kind: tool.kind(), tape: self.tape.clone() });
+            *tool = Arc::new(RecordedTool { spec, kind: tool.kind(), tape: self.tape.clone() });
         }
     }
 
-    /// Whether asking again might have helped a model that failed in this run. The record has what it was by its class, without the
-    /// code that the provider gave, and how the run ended: one that waits was asked often enough.
-    fn classes(&self, step: &Step) -> Vec<ErrorClass> {
+    /// Whether a retry could have helped a model that failed in this run. The record has the class of the failure, without the provider's
+    /// status code, and how the run ended: if it was suspended, all attempts were used.
+    fn classes(&self, step: &Recorded) -> Vec<ErrorClass> {
         let steps = &self.tape.recording.steps;
         let from = steps.partition_point(|other| other.version() < step.version());
         let rest = steps[from..].iter().filter(|other| other.run() == step.run());
@@ -247,19 +250,21 @@ impl Driver {
         class.map(all).into_iter().collect()
     }
 
-    /// Runs again what was run, from its input to its end.
-    fn run(&mut self, step: &Step) -> Result<()> {
+    /// Repeats a run, from its input to its end.
+    fn run(&mut self, step: &Recorded) -> Result<()> {
         self.redefine(step);
         let classes = self.classes(step);
         Arc::make_mut(&mut self.work).classes = classes;
         let start = start(step);
         if let Some(asked) = start.request.as_ref().filter(|asked| asked.is_posted) {
-            let (thread, request) = (self.thread.clone(), Request::Send(start.input.clone()));
+            let thread = self.thread.clone();
+            let request = Request::Send(start.input.clone());
             self.store.post(Posted { thread, id: asked.id.clone(), at: step.at, request })?;
         }
         self.runs.next_are(step.run().map(RunId::as_str));
         let lease = self.engine.lease(&self.thread, Acquire::default())?;
-        let (cancel, watch) = (Cancel::new(), Watch::by_hand());
+        let cancel = Cancel::new();
+        let watch = Watch::unwatched();
         let outside = Outside {
             tape: self.tape.clone(),
             judge: self.judge.clone(),
@@ -271,20 +276,25 @@ impl Driver {
         };
         let mut held = self.take(lease)?;
         held.observer = Some(Arc::new(move |thread, reason, events| outside.committed(thread, reason, events)));
-        let (mut held, ended) = self.by_the_record(held, start, Heard { cancel, watch });
+        let (mut held, ended) = self.by_the_record(held, start, RunControl { cancel, watch });
         held.observer = None;
         if self.tape.is_beyond() {
             self.judge().missing(Some(json!("the model is asked")));
         }
-        match (ended, self.tape.is_away()) {
+        match (ended, self.tape.is_lease_lost()) {
             (_, true) => Ok(()),
             (Err(error), false) => Err(error),
-            (Ok(_), false) => self.engine.give_back(held),
+            (Ok(_), false) => self.engine.release_thread(held),
         }
     }
 
-    /// Makes a run whose model, tools and children answer from the record: nothing of it waits.
-    fn by_the_record(&self, held: Box<Held>, start: Start, heard: Heard) -> (Box<Held>, Result<Outcome>) {
+    /// Makes a run whose model, tools and children answer from the record: it never waits.
+    fn by_the_record(
+        &self,
+        held: Box<HeldThread>,
+        start: Start,
+        heard: RunControl,
+    ) -> (Box<HeldThread>, Result<outcome::Outcome>) {
         let mut running = match Running::begin(held, start, self.work.clone(), heard) {
             Ok(running) => running,
             Err(unbegun) => {
@@ -292,87 +302,103 @@ impl Driver {
                 return (held, Err(error));
             }
         };
+        let mut started = HashMap::new();
         loop {
-            match running.advance() {
-                Wait::Model => wait(running.listen()),
-                Wait::Retry(_) => {}
-                Wait::Ready => {
-                    self.make_ready(&mut running);
-                    running.prepared = Some(Ok(Prepared::default()));
-                }
-                Wait::Calls => {
-                    // Those come back next that do so in the record.
-                    let next = self.tape.next_step().filter(|_| !self.tape.is_away()).map(Step::outcomes);
-                    let next = next.unwrap_or_default();
-                    let is_next = |flight: &Flight| flight.is_ready() && next.contains(flight.call());
-                    // One of which nothing is on record came back as unknown.
-                    let is_lost = |flight: &Flight| {
-                        flight.is_ready() && !matches!(self.tape.fate(flight.call()), Fate::Ended(..))
-                    };
-                    let has_next = running.flights.iter().any(is_next);
-                    let has_lost = !has_next && !next.is_empty() && running.flights.iter().any(is_lost);
-                    let goes = |flight: &Flight| match (has_next, has_lost) {
-                        (true, _) => is_next(flight),
-                        (false, true) => is_lost(flight),
-                        (false, false) => true,
-                    };
-                    for flight in running.flights.iter_mut().filter(|flight| goes(flight)) {
-                        flight.go_here(&running.cancel);
+            match running.next() {
+                Step::Commit(commit) => running.commit(*commit),
+                Step::Look(look) => running.look_up(look),
+                Step::Prepare(planned) => self.make_ready(&mut running, planned, &mut started),
+                Step::Dispatch => running.live.dispatched(),
+                Step::Ask(turn) => wait(running.ask(*turn)),
+                Step::Probe(probes) => {
+                    for probe in probes {
+                        found(&mut running, probe);
                     }
                 }
-                Wait::Probes(probes) => {
-                    let find_out = |Probe { ready, is_undone, .. }: Probe| {
-                        let trace = match is_undone {
-                            true => Trace::NotDone,
-                            false => ready.tool.reconcile(&ready.call, &running.cancel).into(),
-                        };
-                        (ready.call.id, trace)
-                    };
-                    let traces: Vec<_> = probes.into_iter().map(find_out).collect();
-                    running.live.traces.extend(traces);
-                }
-                Wait::Over(outcome) => return (running.held, *outcome),
+                Step::Wait(Some(_)) => running.live.rested(),
+                Step::Wait(None) => self.land_next(&mut running, &mut started),
+                Step::Done => return running.over(),
             }
         }
     }
 
-    /// Makes calls ready by what is on record of them. Children are not started: whether one may be is decided, and its tool answers what
-    /// it answered.
-    fn make_ready(&self, running: &mut Running) {
-        let (mut flights, mut born) = (std::mem::take(&mut running.flights), 0);
-        for flight in &mut flights {
-            let Some(Ready { tool, call, child, .. }) = &flight.ready else { continue };
-            let (tool, call, is_there) = (tool.clone(), call.clone(), child.is_some());
-            let spawning = self.work.spawning.as_ref().filter(|_| tool.kind() == ToolKind::Child);
-            let ordered = match spawning.filter(|_| !is_there) {
-                Some(spawning) => outside::refused(&self.tape, &call)
-                    .map_or_else(|| running.held.ordered(&call, &self.work, spawning, born), Err)
-                    .map(|(order, ..)| {
-                        born += 1;
-                        let thread = running.held.child_id(&order.thread);
-                        running.held.delta.events.push(spawned(&call.id, &thread, order.detached));
-                    }),
-                None => Ok(()),
-            };
-            flight.start_here(ordered.and_then(|()| tool.start(&call).map_err(Refused::from)), spawning.is_some());
+    /// Makes calls ready from their record. Children are not started: whether one may be spawned is decided, and its tool gives the recorded
+    /// result.
+    fn make_ready(&self, running: &mut Running, planned: Vec<Planned>, started: &mut Readied) {
+        let ready = match running.plan(planned) {
+            Ok(ready) => ready,
+            Err(error) => return running.fail(error),
+        };
+        let mut before = 0;
+        for Ready { tool, call, child, .. } in ready {
+            let spawning = self.work.spawning.as_ref().filter(|_| tool.kind() == ToolKind::Child && child.is_none());
+            let born = spawning.map(|spawning| {
+                let refused = outside::refused(&self.tape, &call);
+                let ordered = refused.map_or_else(|| running.held.ordered(&call, &self.work, spawning, before), Err);
+                ordered.map(|(order, ..)| {
+                    before += 1;
+                    (running.held.child_id(&order.thread), order.detached)
+                })
+            });
+            let readied = born.transpose().and_then(|born| Ok((born, tool.start(&call).map_err(Refused::from)?)));
+            running.live.take(match readied {
+                Ok((born, readied)) => {
+                    started.insert(call.id.clone(), readied);
+                    Outcome::Ready(call.id, Prepared { born, ..Prepared::default() })
+                }
+                Err(refused) => Outcome::NotReady(call.id, refused),
+            });
         }
-        running.flights = flights;
     }
+
+    /// Lets those calls come back next that come back next in the record.
+    fn land_next(&self, running: &mut Running, started: &mut Readied) {
+        let next =
+            self.tape.next_step().filter(|_| !self.tape.is_lease_lost()).map(Recorded::outcomes).unwrap_or_default();
+        let is_next = |call: &CallId| next.contains(call);
+        // A call without a recorded outcome came back as unknown.
+        let is_lost = |call: &CallId| !matches!(self.tape.fate(call), Fate::Ended(..));
+        let away = running.live.flights.iter().filter(|flight| flight.is_in_flight());
+        let away: Vec<(CallId, bool)> = away.map(|flight| (flight.open.id.clone(), flight.is_once())).collect();
+        let has_next = away.iter().any(|(call, _)| is_next(call));
+        let has_lost = !has_next && !next.is_empty() && away.iter().any(|(call, _)| is_lost(call));
+        for (call, is_once) in away {
+            let goes = match (has_next, has_lost) {
+                (true, _) => is_next(&call),
+                (false, true) => is_lost(&call),
+                (false, false) => true,
+            };
+            if let Some(started) = goes.then(|| started.remove(&call)).flatten() {
+                let (landed, failure) = call_end(started.dispatch(&running.cancel).wait(), is_once);
+                running.land(EndedCall { call, landed, failure, is_child: false });
+            }
+        }
+    }
+}
+
+/// Calls that are ready to give their recorded result.
+type Readied = HashMap<CallId, Box<dyn Started>>;
+
+/// The outcome of a call, by the record.
+fn found(running: &mut Running, Probe { ready, is_undone, .. }: Probe) {
+    let trace =
+        if is_undone { CallFinding::NotDone } else { ready.tool.reconcile(&ready.call, &running.cancel).into() };
+    running.live.take(Outcome::Found(ready.call.id, trace));
 }
 
 fn lock(judge: &Mutex<Judge>) -> MutexGuard<'_, Judge> {
     judge.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// What comes to a run from outside, when the record has it.
+/// Delivers what comes to a run from outside, when the record has it.
 struct Outside {
     tape: Arc<Tape>,
     judge: Arc<Mutex<Judge>>,
     store: Arc<MemoryStore>,
     other: MemoryStore,
-    runs: Names,
+    runs: RecordedIds,
     cancel: Cancel,
-    note: Note,
+    note: Arc<RequestSignal>,
 }
 
 impl Outside {
@@ -382,13 +408,13 @@ impl Outside {
             judge.committed(reason, events);
             judge.is_over
         };
-        if reason == Reason::RunFinished || self.tape.is_away() {
+        if reason == Reason::RunFinished || self.tape.is_lease_lost() {
             return;
         }
         let run = self.tape.next().checked_sub(1).and_then(|last| self.tape.recording.steps.get(last)?.run());
         let next = self.tape.next_step().filter(|step| step.run() == run && !is_over && is_decided(step));
         match next {
-            // A process that died while the model was asked had set money aside for that.
+            // A process that died during a model call had reserved money for it.
             None if self.tape.is_paid() && reason != Reason::Reserved && !is_over => {}
             None => self.take_away(thread),
             Some(_) if reason == Reason::Reserved => {}
@@ -408,17 +434,17 @@ impl Outside {
         }
     }
 
-    /// Leaves everything that the run hears next.
+    /// Posts all requests that the run reads next.
     fn say(&self, thread: &ThreadId, run: Option<&RunId>) {
         let rest = self.tape.recording.steps.get(self.tape.next()..).unwrap_or_default();
         for step in rest.iter().take_while(|step| step.reason() == Reason::Lifecycle && step.run() == run) {
-            // A request that is refused is not heard, and that is seen.
+            // If a request is refused, the missing changeset shows it.
             _ = self.store.post(request(thread, step));
         }
         self.note.note();
     }
 
-    /// Takes the thread away: what the run does from here on can't be committed.
+    /// Takes the lease away: the run can't commit any more.
     fn take_away(&self, thread: &ThreadId) {
         self.tape.take_away();
         if let Ok(lease) = self.other.acquire(thread, Acquire { take_over: true, ..Acquire::default() }) {
@@ -427,20 +453,21 @@ impl Outside {
     }
 }
 
-/// Today's agent, with nothing of the outside but the record.
+/// The current agent, with nothing from outside but the record.
 fn offline(mut work: Assignment, model: Arc<dyn selvedge_model::Model>, tape: &Arc<Tape>) -> Assignment {
-    work.model = Arc::new(Timed { today: work.model, recorded: model, tape: tape.clone() });
+    work.model = Arc::new(RecordedModel { today: work.model, recorded: model, tape: tape.clone() });
     for tool in &mut work.tools {
-        *tool = Arc::new(Recorded { spec: tool.spec().clone(), kind: tool.kind(), tape: tape.clone() });
+        *tool = Arc::new(RecordedTool { spec: tool.spec().clone(), kind: tool.kind(), tape: tape.clone() });
     }
-    // Children are not run again: what they gave back is what their call answered.
+    // Children are not run again: the result of their call is the recorded one.
     if let Some(spawning) = &mut work.spawning {
         spawning.children = Arc::new(RecordedChildren { today: spawning.children.clone(), tape: tape.clone() });
         spawning.vouch = Arc::new(|_| Ok(()));
     }
-    // The record has one word for all attempts; a second one tells what they used.
+    // The record has one entry for all attempts; a second attempt reports their usage.
     work.patience.attempts_max = 2;
-    (work.patience.wait, work.patience.wait_max) = (std::time::Duration::ZERO, std::time::Duration::ZERO);
+    work.patience.wait = std::time::Duration::ZERO;
+    work.patience.wait_max = std::time::Duration::ZERO;
     work
 }
 
@@ -449,18 +476,18 @@ fn last_name(thread: &str) -> &str {
     thread.rsplit('-').next().unwrap_or_default()
 }
 
-/// Whether a changeset of a run is something that the engine decides: not what a dead process left, nor what a failing disk made of it.
-fn is_decided(step: &Step) -> bool {
+/// Whether a changeset of a run is decided by the engine: not what a dead process left, nor the effect of a failing disk.
+fn is_decided(step: &Recorded) -> bool {
     let Some(meta) = step.finished() else { return true };
     let is_of_model = meta.failure.as_ref().is_some_and(|failure| failure.class.is_of_model());
     !step.is_lost() && (meta.outcome != Some(Status::Error) || is_of_model)
 }
 
-fn stopped(step: &Step) -> Led {
+fn stopped(step: &Recorded) -> Cause {
     let is_done = step.finished().is_some_and(|meta| meta.status == RunStatus::Done);
     match outside::stop(step) {
-        Some(stop) if is_done && stop != Stop::OutOfTime => Led::Stopped(stop),
-        _ => Led::Given,
+        Some(stop) if is_done && stop != Stop::OutOfTime => Cause::Stopped(stop),
+        _ => Cause::Given,
     }
 }
 
@@ -478,9 +505,9 @@ fn raise(changed: &ManifestChanged) -> Option<&selvedge_model::limits::Limits> {
     (alone == *changed).then_some(limits)
 }
 
-/// The request that led to a changeset which served one. What is said of a call is said of it as it is today: of which definition it was
-/// said is not repeated.
-fn request(thread: &ThreadId, step: &Step) -> Posted {
+/// The request that led to a changeset that served one. A decision is repeated without its action hash, so it applies to the current
+/// definition of the tool.
+fn request(thread: &ThreadId, step: &Recorded) -> Posted {
     let request = step.events.iter().find_map(|event| match event {
         Event::Decision(decision) => {
             let mut decision = decision.clone();
@@ -503,25 +530,27 @@ fn request(thread: &ThreadId, step: &Step) -> Posted {
         _ => None,
     });
     let id = recorded.map_or_else(|| RequestId::new(format!("replay-{}", step.version())), Ok);
-    // A word and a number are a request's name.
+    // A word and a number are a valid request id.
     let id = id.unwrap_or_else(|error| unreachable!("{error}"));
-    // It was in time, or it would not stand there. What it was that changed nothing is not on record; a word on no call does not either.
-    let request = request.unwrap_or_else(|| Request::Decide(word_on_nothing()));
+    // It was in time, or it would not be recorded. A request that changed nothing is not on record; a decision about no call does the same.
+    let request = request.unwrap_or_else(|| Request::Decide(decision_about_nothing()));
     Posted { thread: thread.clone(), id, at: Timestamp::from_micros(0), request }
 }
 
-/// A decision about a call that there is not.
-fn word_on_nothing() -> Decision {
-    // One letter is a call's name.
+/// A decision about a call that does not exist.
+fn decision_about_nothing() -> Decision {
+    // One character is a valid call id.
     let call_id = CallId::new("-").unwrap_or_else(|error| unreachable!("{error}"));
-    let (action, who) = (Decision::DENY.to_owned(), String::new());
+    let action = Decision::DENY.to_owned();
+    let who = String::new();
     let resume_mode = ResumeMode::default();
     Decision { call_id, action, who, action_hash: None, reason: None, result: None, resume_mode }
 }
 
-/// What a run began with.
-fn start(step: &Step) -> Start {
-    let (mut input, mut request) = (Input::nothing(), None);
+/// The recorded start of a run.
+fn start(step: &Recorded) -> Start {
+    let mut input = Input::nothing();
+    let mut request = None;
     let answered: Vec<&CallId> = step
         .events
         .iter()
@@ -530,7 +559,7 @@ fn start(step: &Step) -> Start {
             _ => None,
         })
         .collect();
-    // What the engine answered itself, because somebody spoke instead of deciding, is no input.
+    // A result that the engine gave itself, because a message came instead of a decision, is not input.
     let is_answer = |message: &Message| {
         let is_one = |block: &Block| matches!(block, Block::ToolResult { call_id, .. } if answered.contains(&call_id));
         message.role == Role::Tool && message.content.iter().any(is_one)
@@ -543,7 +572,7 @@ fn start(step: &Step) -> Start {
             Event::RunStarted(run) => {
                 input.origin = run.meta.origin.clone().into();
                 let id = run.meta.source_mailbox_entry_id.as_ref().and_then(|id| RequestId::new(id).ok());
-                request = id.map(|id| Asked { id, is_posted: true });
+                request = id.map(|id| RunRequest { id, is_posted: true });
             }
             _ => {}
         }

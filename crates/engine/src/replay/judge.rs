@@ -1,4 +1,4 @@
-//! Lays what is committed now beside what the record has, changeset by changeset.
+//! Compares what is committed in a replay with the record, changeset by changeset.
 
 use std::sync::Arc;
 
@@ -14,7 +14,7 @@ use super::tape::Tape;
 /// How many differences are kept; all are counted.
 const KEPT_MAX: usize = 100;
 
-/// Compares, and remembers what was found.
+/// Compares, and collects the differences.
 pub(crate) struct Judge {
     tape: Arc<Tape>,
     recorded: Value,
@@ -22,7 +22,7 @@ pub(crate) struct Judge {
     /// Nothing up to this version is compared.
     from: Option<u64>,
     pub(crate) report: Report,
-    /// Whether the two can't be laid side by side any more.
+    /// Whether the two have diverged.
     pub(crate) is_over: bool,
 }
 
@@ -31,9 +31,9 @@ impl Judge {
         Self { tape, recorded: empty_state(), now: empty_state(), from, report, is_over: false }
     }
 
-    /// Takes in what was committed now.
+    /// Compares a commit of the replay with the next changeset.
     pub(crate) fn committed(&mut self, reason: Reason, events: &[Event]) {
-        if self.is_over || self.tape.is_away() || reason == Reason::Reserved {
+        if self.is_over || self.tape.is_lease_lost() || reason == Reason::Reserved {
             return;
         }
         let tape = self.tape.clone();
@@ -45,14 +45,17 @@ impl Judge {
             return self.given();
         }
         let found = differences(step, events);
-        // What is changed alike from the same beginning has the same end.
+        // Equal changes of equal states give equal states.
         let may_differ = !found.is_empty() && self.report.state_differs_at.is_none();
-        found.into_iter().for_each(|difference| self.found(difference));
+        for difference in found {
+            self.found(difference);
+        }
         apply(&mut self.recorded, &step.events);
         apply(&mut self.now, events);
         if may_differ && self.recorded != self.now {
             self.report.state_differs_at = Some(step.version());
-            let (was, is) = (json!(hash(&self.recorded)), json!(hash(&self.now)));
+            let was = json!(hash(&self.recorded));
+            let is = json!(hash(&self.now));
             self.found(Difference::at(step, step.line, "state", Some(was), Some(is)));
         }
         self.report.compared += 1;
@@ -60,7 +63,7 @@ impl Judge {
         tape.advance();
     }
 
-    /// Takes in a changeset that was taken over as it is.
+    /// Counts a changeset that was taken over as it is.
     pub(crate) fn given(&mut self) {
         if let Some(step) = self.tape.clone().next_step() {
             apply(&mut self.recorded, &step.events);
@@ -70,7 +73,7 @@ impl Judge {
         }
     }
 
-    /// The next changeset of the record did not come; this came instead.
+    /// The next changeset of the record did not come; `now` came instead.
     pub(crate) fn missing(&mut self, now: Option<Value>) {
         if let Some(step) = self.tape.clone().next_step().filter(|_| !self.is_over) {
             self.over(Difference::of_step(step, now));
@@ -90,7 +93,7 @@ impl Judge {
         }
     }
 
-    /// Tools that are defined otherwise than when they were called.
+    /// Collects tools that were redefined since they were called.
     fn note_tools(&mut self, recorded: &[Event], now: &[Event]) {
         let intents = |events: &[Event]| -> Vec<(String, Option<Digest>)> {
             let of = |event: &Event| match event {
@@ -99,7 +102,8 @@ impl Judge {
             };
             events.iter().filter_map(of).collect()
         };
-        let (recorded, now) = (intents(recorded), intents(now));
+        let recorded = intents(recorded);
+        let now = intents(now);
         for ((tool, was), (_, is)) in recorded.into_iter().zip(now) {
             if was != is && !self.report.redefined.contains(&tool) {
                 self.report.redefined.push(tool);
@@ -107,17 +111,18 @@ impl Judge {
         }
     }
 
-    /// What was found.
+    /// The report.
     pub(crate) fn conclude(&mut self) -> Report {
         self.report.given += self.tape.passed();
-        (self.report.state_recorded, self.report.state_now) = (hash(&self.recorded), hash(&self.now));
+        self.report.state_recorded = hash(&self.recorded);
+        self.report.state_now = hash(&self.now);
         self.report.clone()
     }
 }
 
 fn apply(state: &mut Value, events: &[Event]) {
     for event in events {
-        // The store has folded the same events before it signed them.
+        // The store folded the same events before it signed them.
         _ = apply_to_state(state, event);
     }
 }

@@ -1,7 +1,7 @@
-//! The outside as the record has it: a model that takes the time it took, tools that answer what they answered, and no processes.
+//! The outside world as recorded: a model that takes its recorded time, tools that give their recorded results, and no processes.
 //!
-//! Tools are today's by name and definition; nothing of them is run. A tool says what the record says of the call in the run that
-//! goes on: its outcome, or that nobody knows. What it is asked beyond the record has no answer.
+//! Tools have their current names and definitions; none is executed. A tool gives the recorded outcome of the call in the current run, or
+//! reports that it is unknown. Beyond the record it has no answer.
 
 use std::sync::Arc;
 
@@ -24,15 +24,15 @@ use crate::approval::{with_change, with_redefinition};
 use crate::assignment::Assignment;
 use crate::spawn::{Children, Order, Refused};
 
-/// The recorded model, in the time that the record has.
-pub(crate) struct Timed {
-    /// The model of today, which knows how much it can be given.
+/// The recorded model, with its recorded times.
+pub(crate) struct RecordedModel {
+    /// The current model, which knows its context size.
     pub(crate) today: Arc<dyn Model>,
     pub(crate) recorded: Arc<dyn Model>,
     pub(crate) tape: Arc<Tape>,
 }
 
-impl Model for Timed {
+impl Model for RecordedModel {
     fn answer<'a>(
         &'a self,
         prompt: &'a Prompt<'a>,
@@ -40,7 +40,7 @@ impl Model for Timed {
         cancel: &'a Cancel,
     ) -> BoxFuture<'a, Result<Answer, ModelError>> {
         Box::pin(async move {
-            let next = self.tape.next_step().filter(|step| step.asked_ms().is_some() && !self.tape.is_away());
+            let next = self.tape.next_step().filter(|step| step.asked_ms().is_some() && !self.tape.is_lease_lost());
             let Some(step) = next else {
                 self.tape.go_beyond();
                 return Err(ModelError::Permanent { why: "the record does not ask the model here".to_owned() });
@@ -59,7 +59,7 @@ impl Model for Timed {
     }
 }
 
-/// What stopped the run that ends in this changeset, if something did.
+/// What stopped the run that ends in this changeset, if it was stopped.
 pub(crate) fn stop(step: &Step) -> Option<Stop> {
     match step.code()? {
         "cancelled" => Some(Stop::Cancelled),
@@ -69,21 +69,21 @@ pub(crate) fn stop(step: &Step) -> Option<Stop> {
     }
 }
 
-/// A tool that answers what it answered.
-pub(crate) struct Recorded {
+/// A tool that gives its recorded results.
+pub(crate) struct RecordedTool {
     pub(crate) spec: ToolSpec,
     pub(crate) kind: ToolKind,
     pub(crate) tape: Arc<Tape>,
 }
 
-/// A call that is ready to be answered.
+/// A call that is ready to give its recorded result.
 struct Ready {
     tool: String,
     call: Call,
     tape: Arc<Tape>,
 }
 
-impl Tool for Recorded {
+impl Tool for RecordedTool {
     fn spec(&self) -> &ToolSpec {
         &self.spec
     }
@@ -130,8 +130,8 @@ impl Started for Ready {
 
 /// Children that are only known from the record.
 ///
-/// One that the record has started may be started, whatever its directive has become: only the ceilings are asked again. What kept
-/// another from being started is what the record says if it came from outside, and decided anew if not.
+/// A child that was spawned in the record may be spawned, whatever its directive is now: only the limits are checked again. A refusal that
+/// came from outside is repeated; any other is decided again.
 pub(crate) struct RecordedChildren {
     pub(crate) today: Arc<dyn Children>,
     pub(crate) tape: Arc<Tape>,
@@ -155,13 +155,13 @@ impl Children for RecordedChildren {
     }
 }
 
-/// What kept the child of a call from being started, where the record says that it came from outside.
+/// Why the child of a call was refused, if the record says that the reason came from outside.
 pub(crate) fn refused(tape: &Tape, call: &Call) -> Option<Refused> {
     let outside = [ToolFailureClass::ParentUnverified, ToolFailureClass::OverBudget, ToolFailureClass::NotLaunched];
     failure(tape, call).filter(|failure| outside.contains(&failure.class)).map(Refused::outside)
 }
 
-/// How a call failed that its tool did not answer.
+/// The recorded failure of a call whose tool gave no result.
 fn failure(tape: &Tape, call: &Call) -> Option<ToolFailure> {
     match tape.fate(&call.id) {
         Fate::Ended(_, outcome) => outcome.failure.clone(),
@@ -169,14 +169,14 @@ fn failure(tape: &Tape, call: &Call) -> Option<ToolFailure> {
     }
 }
 
-/// What a tool answered, as it answered: without what the engine added for the model.
+/// The recorded result of a tool, without the notes that the engine added for the model.
 fn output(step: &Step, outcome: &ToolOutcome, call: &Call, tape: &Tape) -> Output {
     let mut content = match (&outcome.result, &outcome.error) {
         (Some(result), _) => result.clone(),
         (None, Some(error)) => shown(step, &call.id).filter(|shown| is_text_of(shown, error)).unwrap_or(json!(error)),
         (None, None) => Value::Null,
     };
-    // What was put around it last is taken off first.
+    // The note that was added last is removed first.
     for who in tape.deciders(&call.id) {
         content = without(content, |output| with_change(output, who, &call.arguments));
     }
@@ -188,7 +188,7 @@ fn is_text_of(value: &Value, text: &str) -> bool {
     serde_json::to_string(value).is_ok_and(|written| written == text)
 }
 
-/// What the model was shown of a call's answer.
+/// The result of a call as the model got it.
 fn shown(step: &Step, call: &CallId) -> Option<Value> {
     let messages = step.events.iter().filter_map(|event| match event {
         Event::Message(message) => Some(message),
@@ -200,7 +200,7 @@ fn shown(step: &Step, call: &CallId) -> Option<Value> {
     })
 }
 
-/// An answer without what this adds to one, if it did.
+/// A result without the note that this function adds, if it has it.
 fn without(content: Value, note: impl Fn(Output) -> Output) -> Value {
     let noted = |content: Value| note(Output { content, ..Output::default() }).content;
     match content {
@@ -215,11 +215,11 @@ fn without(content: Value, note: impl Fn(Output) -> Output) -> Value {
     }
 }
 
-/// What a call changed in the state, of what its changeset changed.
+/// The patches of a call, among those of its changeset.
 ///
-/// The log does not say whose each patch is, but all are in the order of the calls, and those that write what belongs to a call alone,
-/// or clean up after it, name it. So a patch is given to the next call that is named, and what follows the last of those to the last
-/// call that succeeded: the order is kept either way.
+/// The log does not say which call a patch belongs to, but all are in the order of the calls, and those that write state of one call, or
+/// clean up after it, name it. So a patch belongs to the next call that is named, and those after the last of these to the last call that
+/// succeeded: the order is kept either way.
 fn patches(step: &Step, call: &CallId) -> Vec<Patch> {
     let outcomes = step.events.iter().filter_map(|event| match event {
         Event::ToolOutcome(outcome) => Some(outcome),
@@ -233,10 +233,11 @@ fn patches(step: &Step, call: &CallId) -> Vec<Patch> {
         };
         outcomes.clone().find(is_of).map(|outcome| &outcome.call_id)
     };
-    let (mut found, mut waiting) = (Vec::new(), Vec::new());
+    let mut found = Vec::new();
+    let mut waiting = Vec::new();
     for event in &step.events {
         let Event::Patch(patch) = event else { continue };
-        // What the engine cleans up itself it cleans up again.
+        // The engine makes its own cleanup again.
         if patch.source.as_deref() != Some(CALL_CLEANUP_SOURCE) {
             waiting.push(patch.clone());
         }
@@ -252,7 +253,7 @@ fn patches(step: &Step, call: &CallId) -> Vec<Patch> {
     found
 }
 
-/// Nothing that an earlier life began is left to be ended.
+/// No process of an earlier process is left to be ended.
 pub(crate) struct NoProcesses;
 
 impl Processes for NoProcesses {

@@ -1,4 +1,4 @@
-//! A log, read whole and checked, as the list of its changesets.
+//! A log as the list of its changesets, read whole and verified.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -14,7 +14,7 @@ use selvedge_store::{Logs, Result};
 pub struct Recording {
     /// The thread.
     pub thread: ThreadId,
-    /// Its changesets, the birth first.
+    /// Its changesets, from its creation on.
     pub steps: Vec<Step>,
 }
 
@@ -25,9 +25,9 @@ pub struct Step {
     pub line: u64,
     /// When it was committed.
     pub at: Timestamp,
-    /// Its events; what the store put before them and the checkpoint left out.
+    /// Its events, without those that the store put first and without the checkpoint.
     pub events: Vec<Event>,
-    /// The signed end of it.
+    /// Its signed checkpoint.
     pub checkpoint: Box<Checkpoint>,
 }
 
@@ -39,13 +39,12 @@ impl Recording {
         Ok(Self { thread: thread.clone(), steps })
     }
 
-    /// The name of the log.
+    /// The id of the log.
     pub(crate) fn log_id(&self) -> Option<&LogId> {
         self.steps.first().map(|step| &step.checkpoint.log_id)
     }
 
-    /// Runs that this engine did not make: a program with a loop of its own did, or they were imported. There is nothing to decide
-    /// about them.
+    /// Runs that this engine did not make: they were recorded by another program, or imported. There is nothing to decide about them.
     pub(crate) fn foreign_runs(&self) -> BTreeSet<RunId> {
         let mut foreign = BTreeSet::new();
         let mut begun = BTreeSet::new();
@@ -66,7 +65,7 @@ impl Recording {
         foreign
     }
 
-    /// The version before the run that goes on at this one, or the version itself if none does. One that was lost there does not go on.
+    /// The version before the run that is active at this one, or the version itself if there is none. A run that was lost there is not active.
     pub(crate) fn before_run(&self, version: u64) -> u64 {
         let goes_on = |step: &&Step| !step.begins_run() && !step.is_lost();
         let next = self.steps.iter().find(|step| step.version() > version).filter(goes_on);
@@ -75,7 +74,7 @@ impl Recording {
         begin.and_then(|step| step.version().checked_sub(1)).map_or(version, |before| before.min(version))
     }
 
-    /// Who decided about which call.
+    /// The approvers of each call.
     pub(crate) fn deciders(&self) -> BTreeMap<CallId, Vec<String>> {
         let mut deciders: BTreeMap<CallId, Vec<String>> = BTreeMap::new();
         for event in self.steps.iter().flat_map(|step| &step.events) {
@@ -97,12 +96,12 @@ impl Step {
         Some(Self { line, at: last.timestamp, events: lines.into_iter().map(|line| line.event).collect(), checkpoint })
     }
 
-    /// The version it came to.
+    /// Its version.
     pub fn version(&self) -> u64 {
         self.checkpoint.version
     }
 
-    /// Why it was committed.
+    /// Its reason.
     pub fn reason(&self) -> Reason {
         self.checkpoint.reason
     }
@@ -112,7 +111,7 @@ impl Step {
         self.checkpoint.run_id.as_ref()
     }
 
-    /// The calls that come to an end here.
+    /// The calls that end here.
     pub(crate) fn outcomes(&self) -> Vec<CallId> {
         let call = |event: &Event| match event {
             Event::ToolOutcome(outcome) => Some(outcome.call_id.clone()),
@@ -126,7 +125,7 @@ impl Step {
         self.events.iter().any(|event| matches!(event, Event::RunStarted(_)))
     }
 
-    /// What is said of the run that ends here, if one does.
+    /// The record of the run that ends here, if one does.
     pub(crate) fn finished(&self) -> Option<&RunMeta> {
         self.events.iter().find_map(|event| match event {
             Event::RunFinished(run) => Some(&run.meta),
@@ -134,7 +133,7 @@ impl Step {
         })
     }
 
-    /// Why the run that ends here ended, in a word.
+    /// Why the run that ends here ended, as a code.
     pub(crate) fn code(&self) -> Option<&str> {
         self.finished()?.termination_code.as_deref()
     }
@@ -144,7 +143,7 @@ impl Step {
         self.code() == Some("process_lost")
     }
 
-    /// How long the model was asked in it, if it was.
+    /// How long the model call in it took, if there was one.
     pub(crate) fn asked_ms(&self) -> Option<u64> {
         self.events.iter().find_map(|event| match event {
             Event::Usage(used) => Some(used.cost.duration_ms),
@@ -152,7 +151,7 @@ impl Step {
         })
     }
 
-    /// The changeset that it was, without what the ledger recorded of it.
+    /// The changeset, without the ledger's records.
     pub(crate) fn changeset(&self) -> Option<Changeset> {
         let events = self.events.iter().filter(|event| !event.is_record_of_a_posting()).cloned();
         Changeset::from_events(events.chain([Event::Checkpoint(self.checkpoint.clone())])).ok()

@@ -1,7 +1,7 @@
-//! Where a replay stands in its recording, and what follows from that: the time, the names, and what tools answered.
+//! The position of a replay in its recording, and what follows from it: the time, the ids, and the results of tools.
 //!
-//! The clock of the engine shows the moments that the record knows: a turn takes as long as it took, a run as long as it ran, so
-//! that what counts running time decides as it did. The clock of the store shows when each changeset was committed.
+//! The engine's clock shows the recorded times: a turn takes as long as it took, a run as long as it ran, so that decisions that depend on
+//! running time are the same. The store's clock shows when each changeset was committed.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -12,44 +12,44 @@ use selvedge_model::{CallId, Clock, Event, Ids, Reason, RunId, Timestamp};
 
 use super::recording::{Recording, Step};
 
-/// A recording and the place in it.
+/// A recording and the position in it.
 pub(crate) struct Tape {
     pub(crate) recording: Arc<Recording>,
     deciders: BTreeMap<CallId, Vec<String>>,
-    place: Mutex<Place>,
+    position: Mutex<Position>,
 }
 
-struct Place {
-    /// The changeset that comes next.
+struct Position {
+    /// The next changeset.
     next: usize,
     now: Timestamp,
-    /// When the model has answered that is asked next.
+    /// When the next model call will have been answered.
     answered: Timestamp,
     began: Timestamp,
-    /// How many changesets were passed over that only set money aside: how often depends on attempts that the record does not tell.
+    /// How many changesets were skipped that only reserve money: their number depends on attempts that are not on record.
     passed: u64,
-    /// Whether some were just passed over.
+    /// Whether some were just skipped.
     is_paid: bool,
-    /// Whether the model was asked where the record does not ask it.
+    /// Whether the model was called where the record has no call.
     is_beyond: bool,
-    /// Whether the run was taken away: what it does from here on is not in the record.
-    is_away: bool,
+    /// Whether the lease was taken away: what the run does from here on is not in the record.
+    is_lease_lost: bool,
 }
 
-/// What the record says next of a call, in the run that goes on.
+/// The next record of a call, in the current run.
 pub(crate) enum Fate<'t> {
     /// It is about to be dispatched.
     Dispatched,
     /// It ended, in this changeset.
     Ended(&'t Step, &'t ToolOutcome),
-    /// Nothing.
+    /// There is none.
     Nothing,
 }
 
 impl Tape {
     pub(crate) fn new(recording: Arc<Recording>) -> Self {
         let zero = Timestamp::from_micros(0);
-        let place = Place {
+        let position = Position {
             next: 0,
             now: zero,
             answered: zero,
@@ -57,113 +57,117 @@ impl Tape {
             passed: 0,
             is_paid: false,
             is_beyond: false,
-            is_away: false,
+            is_lease_lost: false,
         };
-        Self { deciders: recording.deciders(), recording, place: Mutex::new(place) }
+        Self { deciders: recording.deciders(), recording, position: Mutex::new(position) }
     }
 
-    fn place(&self) -> MutexGuard<'_, Place> {
-        self.place.lock().unwrap_or_else(PoisonError::into_inner)
+    fn position(&self) -> MutexGuard<'_, Position> {
+        self.position.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     pub(crate) fn next(&self) -> usize {
-        self.place().next
+        self.position().next
     }
 
-    /// The version that the recorded changeset before the next one came to.
+    /// The version of the recorded changeset before the next one.
     fn version_before(&self) -> Option<u64> {
         self.recording.steps.get(self.next().checked_sub(1)?).map(Step::version)
     }
 
-    /// The changeset that comes next.
+    /// The next changeset.
     pub(crate) fn next_step(&self) -> Option<&Step> {
         self.recording.steps.get(self.next())
     }
 
-    /// Makes it the time of the next changeset; a run may begin here.
+    /// Sets the time to that of the next changeset; a run may begin here.
     pub(crate) fn wake(&self) {
-        let mut place = self.place();
-        if let Some(step) = self.recording.steps.get(place.next) {
-            (place.now, place.began, place.is_away) = (step.at, step.at, false);
+        let mut position = self.position();
+        if let Some(step) = self.recording.steps.get(position.next) {
+            position.now = step.at;
+            position.began = step.at;
+            position.is_lease_lost = false;
         }
     }
 
-    /// Makes it no earlier than so many milliseconds after a moment.
+    /// Sets the time to at least this many milliseconds after a time.
     pub(crate) fn not_before(&self, moment: Timestamp, millis: u64) {
-        let mut place = self.place();
-        place.now = place.now.max(later(moment, millis));
+        let mut position = self.position();
+        position.now = position.now.max(later(moment, millis));
     }
 
-    /// Goes on behind the next changeset.
+    /// Moves to the changeset after the next one.
     pub(crate) fn advance(&self) {
-        let mut place = self.place();
-        let Some(done) = self.recording.steps.get(place.next) else { return };
-        place.next += 1;
-        place.now = done.at;
+        let mut position = self.position();
+        let Some(done) = self.recording.steps.get(position.next) else { return };
+        position.next += 1;
+        position.now = done.at;
         let is_paying = |at| self.recording.steps.get(at).is_some_and(|step: &Step| step.reason() == Reason::Reserved);
-        place.is_paid = is_paying(place.next);
-        while is_paying(place.next) {
-            place.next += 1;
-            place.passed += 1;
+        position.is_paid = is_paying(position.next);
+        while is_paying(position.next) {
+            position.next += 1;
+            position.passed += 1;
         }
-        let Some(next) = self.recording.steps.get(place.next) else { return };
+        let Some(next) = self.recording.steps.get(position.next) else { return };
         let asked = next.asked_ms().unwrap_or_default();
         if let Some(ran) = next.finished().and_then(|meta| meta.cost.as_ref()).map(|cost| cost.duration_ms) {
-            place.now = earlier(later(place.began, ran), asked);
+            position.now = earlier(later(position.began, ran), asked);
         }
-        place.answered = later(place.now, asked);
+        position.answered = later(position.now, asked);
     }
 
     /// Lets the time pass that the model took.
     pub(crate) fn let_answer(&self) {
-        let mut place = self.place();
-        place.now = place.answered;
+        let mut position = self.position();
+        position.now = position.answered;
     }
 
-    /// How many changesets were passed over.
+    /// How many changesets were skipped.
     pub(crate) fn passed(&self) -> u64 {
-        self.place().passed
+        self.position().passed
     }
 
-    /// Whether money was set aside before the next changeset.
+    /// Whether money was reserved before the next changeset.
     pub(crate) fn is_paid(&self) -> bool {
-        self.place().is_paid
+        self.position().is_paid
     }
 
-    /// Says that what the run does from here on is not in the record.
+    /// Marks that what the run does from here on is not in the record.
     pub(crate) fn take_away(&self) {
-        self.place().is_away = true;
+        self.position().is_lease_lost = true;
     }
 
-    /// Says that the model is asked where the record does not ask it; what the run does from here on is not in the record.
+    /// Marks that the model is called where the record has no call; what the run does from here on is not in the record.
     pub(crate) fn go_beyond(&self) {
-        let mut place = self.place();
-        (place.is_beyond, place.is_away) = (place.is_beyond || !place.is_away, true);
+        let mut position = self.position();
+        position.is_beyond = position.is_beyond || !position.is_lease_lost;
+        position.is_lease_lost = true;
     }
 
-    /// Whether the model was asked where the record does not ask it.
+    /// Whether the model was called where the record has no call.
     pub(crate) fn is_beyond(&self) -> bool {
-        self.place().is_beyond
+        self.position().is_beyond
     }
 
-    pub(crate) fn is_away(&self) -> bool {
-        self.place().is_away
+    pub(crate) fn is_lease_lost(&self) -> bool {
+        self.position().is_lease_lost
     }
 
-    /// Who decided about a call.
+    /// The approvers of a call.
     pub(crate) fn deciders(&self, call: &CallId) -> &[String] {
         self.deciders.get(call).map(Vec::as_slice).unwrap_or_default()
     }
 
-    /// What the record says next of a call, in the run that goes on.
+    /// The next record of a call, in the current run.
     pub(crate) fn fate(&self, call: &CallId) -> Fate<'_> {
-        let (next, is_away) = (self.next(), self.is_away());
+        let next = self.next();
+        let is_lease_lost = self.is_lease_lost();
         let rest = self.recording.steps.get(next..).unwrap_or_default();
         let run: Option<&RunId> = rest.first().and_then(Step::run);
-        if is_away {
+        if is_lease_lost {
             return Fate::Nothing;
         }
-        // What ends a run answers itself, in the tools' place, what is still open.
+        // The end of a run answers the open calls itself, instead of their tools.
         for step in rest.iter().take_while(|step| step.run() == run && step.finished().is_none()) {
             for event in &step.events {
                 match event {
@@ -194,7 +198,7 @@ pub(crate) struct EngineClock(pub(crate) Arc<Tape>);
 
 impl Clock for EngineClock {
     fn now(&self) -> Timestamp {
-        self.0.place().now
+        self.0.position().now
     }
 }
 
@@ -203,32 +207,32 @@ pub(crate) struct StoreClock(pub(crate) Arc<Tape>);
 
 impl Clock for StoreClock {
     fn now(&self) -> Timestamp {
-        self.0.next_step().map_or_else(|| self.0.place().now, |step| step.at)
+        self.0.next_step().map_or_else(|| self.0.position().now, |step| step.at)
     }
 }
 
-/// Names from the record, and where it has none such as nobody else has.
+/// Ids from the record; where it has none, ids from a counter.
 #[derive(Clone, Default)]
-pub(crate) struct Names {
-    named: Arc<Named>,
-    /// Where the versions are looked up that names are derived from: changesets that only set money aside are passed over, so what is
-    /// done again comes to other versions.
+pub(crate) struct RecordedIds {
+    named: Arc<IdQueue>,
+    /// The tape whose versions ids are derived from: changesets that only reserve money are skipped, so the replay itself has other
+    /// versions.
     tape: Option<Arc<Tape>>,
 }
 
 #[derive(Default)]
-struct Named {
+struct IdQueue {
     queue: Mutex<VecDeque<Vec<u8>>>,
     count: AtomicU64,
 }
 
-impl Names {
-    /// Names that are derived from the versions of this record.
+impl RecordedIds {
+    /// Ids that are derived from the versions of this record.
     pub(crate) fn of(tape: Arc<Tape>) -> Self {
         Self { named: Arc::default(), tape: Some(tape) }
     }
 
-    /// The next names, each for whoever asks for one of its length; what is not written in hex is left out.
+    /// Sets the next ids; each is given to the next request for an id of its length. What is not hex is left out.
     pub(crate) fn next_are<'n>(&self, names: impl IntoIterator<Item = &'n str>) {
         let bytes = |hex: &str| -> Option<Vec<u8>> {
             let byte = |at: usize| u8::from_str_radix(hex.get(at..at + 2)?, 16).ok();
@@ -239,7 +243,7 @@ impl Names {
     }
 }
 
-impl Ids for Names {
+impl Ids for RecordedIds {
     fn derived_at(&self, version: u64) -> u64 {
         self.tape.as_ref().and_then(|tape| tape.version_before()).map_or(version, |before| before.saturating_add(1))
     }
@@ -253,8 +257,8 @@ impl Ids for Names {
         }
         let count = self.named.count.fetch_add(1, Ordering::SeqCst) + 1;
         bytes.fill(0);
-        for (place, byte) in bytes.iter_mut().rev().zip(count.to_le_bytes()) {
-            *place = byte;
+        for (position, byte) in bytes.iter_mut().rev().zip(count.to_le_bytes()) {
+            *position = byte;
         }
     }
 }

@@ -1,7 +1,7 @@
-//! What a snapshot says, from what is known of a thread; and what is known of a thread, from what a snapshot says.
+//! The content of a snapshot, from the fold of a thread; and the fold of a thread, from the content of a snapshot.
 //!
-//! The fields of the published form come first. What a run goes on with beyond them is in `thread`, and `messages` are kept once, in the
-//! order in which a model is shown them.
+//! The fields of the published form come first. What a run needs beyond them is in `thread`, and `messages` are stored once, in prompt
+//! order.
 
 use std::sync::Arc;
 
@@ -17,10 +17,10 @@ use serde_json::{Map, Value, json};
 use crate::conversation::Conversation;
 use crate::fold::Fold;
 
-/// How many characters an answer has when none is known to compare with.
+/// The assumed length of an answer in characters, if there is none to compare with.
 const ANSWER_CHARS: usize = 4_000;
 
-/// Says what is known of a thread; `schema` is the one that this will be checked against.
+/// The content of a snapshot; `schema` is the one that it will be checked against.
 pub(super) fn of(
     fold: &Fold,
     trigger: &str,
@@ -64,7 +64,7 @@ pub(super) fn of(
     })
 }
 
-/// What a snapshot says that is whole.
+/// The content of a full snapshot.
 #[derive(Deserialize)]
 pub(super) struct Body {
     pub(super) thread_id: ThreadId,
@@ -74,7 +74,7 @@ pub(super) struct Body {
     pub(super) log_hash: Digest,
     messages: Vec<Message>,
     thread: Known,
-    /// The store's word for what stands before `log_version`.
+    /// The store's seal for the log up to `log_version`.
     #[serde(default)]
     pub(super) seal: Option<String>,
 }
@@ -93,12 +93,12 @@ impl Body {
         self.thread.schema
     }
 
-    /// What it folds up to.
+    /// The head of the log that it folds.
     pub(super) fn head(&self) -> &Head {
         &self.thread.head
     }
 
-    /// What is known of the thread.
+    /// The fold of the thread.
     pub(super) fn into_fold(self) -> Fold {
         let Known { fold: mut thread, head, .. } = self.thread;
         let mut conversation = Conversation::default();
@@ -110,7 +110,7 @@ impl Body {
     }
 }
 
-/// What its runs used, the active one included; that has been running from its first commit to its last.
+/// The usage of its runs, including the active one, which has been running from its first commit to its last.
 fn spent(thread: &Thread) -> Cost {
     let mut cost = thread.manifest.cost.clone();
     if let Some(run) = thread.manifest.run_id.as_ref().and_then(|run| thread.runs.get(run)) {
@@ -130,7 +130,7 @@ fn seconds(millis: u64) -> Value {
     }
 }
 
-/// Every ceiling, null where there is none.
+/// Every limit, null if there is none.
 fn limits(limits: Option<&Limits>) -> Value {
     let set = limits.map(|limits| json!(limits)).unwrap_or_default();
     let names = ["spend", "turns", "tokens", "spawns", "depth", "duration_seconds"];
@@ -159,8 +159,8 @@ fn metadata(suspended: &Suspended) -> Value {
     Value::Object(about)
 }
 
-/// What a model had said when it was stopped. How much of its answer that is nobody knows: it is compared with what its answers in this
-/// thread had on average, and never said to be all of it.
+/// The partial text of a stopped model. How much of its answer that is can't be known: it is compared with the average answer in this thread,
+/// and never reported as complete.
 fn partial(text: &str, conversation: &Conversation) -> Value {
     let is_answer = |message: &&Arc<Message>| message.role == Role::Assistant && message.marker.is_none();
     let answers = conversation.messages().iter().filter(is_answer);
@@ -176,7 +176,7 @@ mod tests {
     use super::*;
     use selvedge_model::message::Marker;
 
-    /// What says how a run ended was told from an answer by its text.
+    /// The marker at the end of a run was once distinguished from an answer by its text.
     #[test]
     fn an_answer_that_reads_like_the_end_of_a_run_is_an_answer() {
         let mut conversation = Conversation::default();

@@ -1,12 +1,12 @@
-//! The forms of a snapshot: whole, only what changed, and packed. Pure.
+//! The forms of a snapshot: full, incremental, and packed. Pure.
 //!
 //! ```text
-//! whole    {header…, cost, inputs, messages, …}
-//! change   {header…, base: {log_version, hash, depth}, patch: {ops: […]}}       on top of the one that `base` names
+//! full     {header…, cost, inputs, messages, …}
+//! change   {header…, base: {log_version, hash, depth}, patch: {ops: […]}}       relative to the one that `base` names
 //! packed   {header…, base?, packed: {encoding, bytes, data}}                    either of the two, deflated, in base64
 //! ```
 //!
-//! The header says the same in each form: which thread, which version of its log, when. A patch has the ops that states have.
+//! The header is the same in each form: which thread, which version of its log, when. A patch has the same ops as a state patch.
 
 use base64ct::{Base64, Encoding};
 use miniz_oxide::deflate::compress_to_vec;
@@ -17,43 +17,43 @@ use selvedge_model::path::Path;
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value, json};
 
-/// How many changes may stand on top of each other before the next one is whole.
+/// The most changes on top of each other before the next snapshot is full.
 pub const CHAIN_MAX: u32 = 8;
-/// How many bytes a packed snapshot may have, unpacked.
+/// The most bytes of a packed snapshot, unpacked.
 pub const UNPACKED_MAX: usize = 256 << 20;
 const HEADER: [&str; 8] =
     ["thread_id", "directive", "version", "saved_at", "trigger", "log_version", "log_hash", "status"];
 const ENCODING: &str = "deflate+base64";
 const LEVEL: u8 = 6;
 
-/// What a change stands on.
+/// The snapshot that a change is relative to.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Base {
-    /// The version of the log that the other one folds.
+    /// The version of the log that it folds.
     pub log_version: u64,
-    /// What was signed there.
+    /// Its signed hash.
     pub hash: selvedge_model::Digest,
-    /// How many changes stand on each other here, this one counted.
+    /// The number of changes down to the full snapshot, this one included.
     pub depth: u32,
 }
 
-/// Why a form can't be undone.
+/// Why a form can't be decoded.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum FormError {
-    /// The packing is not one that is known, or its content can't be read.
-    #[error("it is packed in a way that can't be read")]
+    /// The encoding is unknown, or its content can't be decoded.
+    #[error("its packed content can't be decoded")]
     Packing,
-    /// It would have more bytes than it says, or than anybody reads.
-    #[error("unpacked it has more bytes than it says, or than the {UNPACKED_MAX} that are read")]
+    /// It has more bytes than it declares, or than the limit.
+    #[error("unpacked it has more bytes than it declares, or than the limit of {UNPACKED_MAX}")]
     TooLong,
-    /// It has no header, or another one inside than outside.
-    #[error("it says one thing of itself outside and another inside")]
+    /// Its header differs from that of its content.
+    #[error("its header differs from the header of its content")]
     Header,
-    /// It does not stand on anything.
-    #[error("it changes something that it does not name")]
+    /// It is a change without a base.
+    #[error("it is a change that names no base")]
     NoBase,
     /// The change does not apply.
-    #[error("its change does not apply to what it stands on")]
+    #[error("its change does not apply to its base")]
     Change,
 }
 
@@ -62,7 +62,7 @@ fn header(body: &Value) -> Map<String, Value> {
     HEADER.iter().filter_map(member).collect()
 }
 
-/// What changed from `before` to `body`.
+/// The change from `before` to `body`, as a snapshot.
 pub fn change(before: &Value, body: &Value, base: &Base) -> Value {
     let mut ops = Vec::new();
     differences(&mut Vec::new(), before, body, &mut ops);
@@ -72,7 +72,7 @@ pub fn change(before: &Value, body: &Value, base: &Base) -> Value {
     Value::Object(document)
 }
 
-/// What a change stands on, if it is one.
+/// The base of a change; none for a full snapshot.
 pub fn base_of(document: &Value) -> Result<Option<Base>, FormError> {
     match document.get("base") {
         None => Ok(None),
@@ -80,22 +80,19 @@ pub fn base_of(document: &Value) -> Result<Option<Base>, FormError> {
     }
 }
 
-/// Applies a change to what it stands on.
+/// Applies a change to its base; returns the full snapshot.
 pub fn changed(mut before: Value, document: &Value) -> Result<Value, FormError> {
     let patch = document.get("patch").cloned().ok_or(FormError::Change)?;
     let patch: Patch = serde_json::from_value(patch).map_err(|_| FormError::Change)?;
     patch.apply_to(&mut before).map_err(|_| FormError::Change)?;
-    // The store's word is for the version that it was given for, and there is one in every snapshot.
+    // A seal is for one version, and each snapshot has its own.
     let members = before.as_object_mut().ok_or(FormError::Change)?;
     members.remove("seal");
     members.extend(document.get("seal").cloned().map(|seal| ("seal".to_owned(), seal)));
-    match header(&before) == header(document) {
-        true => Ok(before),
-        false => Err(FormError::Header),
-    }
+    if header(&before) == header(document) { Ok(before) } else { Err(FormError::Header) }
 }
 
-/// Packs a snapshot, whole or a change.
+/// Packs a snapshot, full or a change.
 pub fn pack(document: &Value) -> Value {
     let text = document.to_string();
     let data = Base64::encode_string(&compress_to_vec(text.as_bytes(), LEVEL));
@@ -105,7 +102,7 @@ pub fn pack(document: &Value) -> Value {
     Value::Object(packed)
 }
 
-/// Unpacks a snapshot, if it is packed. No more bytes are made than it says, and no more than anybody reads.
+/// Unpacks a snapshot, if it is packed. Never more bytes are produced than it declares, or than the limit.
 pub fn unpacked(document: Value) -> Result<Value, FormError> {
     let Some(packed) = document.get("packed") else { return Ok(document) };
     let bytes = packed.get("bytes").and_then(Value::as_u64).and_then(|bytes| usize::try_from(bytes).ok());
@@ -126,7 +123,7 @@ pub fn unpacked(document: Value) -> Result<Value, FormError> {
     Ok(inside)
 }
 
-/// The ops that make `after` of `before`: members are looked into, lists only grow, all else is set.
+/// The ops that make `after` of `before`: objects are compared by member, lists only grow, everything else is set.
 fn differences(at: &mut Vec<String>, before: &Value, after: &Value, ops: &mut Vec<Op>) {
     if before == after {
         return;
@@ -171,8 +168,9 @@ mod tests {
     }
 
     #[test]
-    fn only_what_changed_is_said_and_applying_it_gives_the_whole() {
-        let (before, mut after) = (body(1, &["one"]), body(2, &["one", "two"]));
+    fn a_change_has_only_the_differences_and_applying_it_gives_the_full_snapshot() {
+        let before = body(1, &["one"]);
+        let mut after = body(2, &["one", "two"]);
         after["thread"]["fold"]["calls"].as_object_mut().unwrap().remove("b");
         let change = change(&before, &after, &base());
         let paths: Vec<Value> =
@@ -183,12 +181,12 @@ mod tests {
         again["seal"] = json!("s");
         assert_eq!(again, after);
         assert_eq!(base_of(&change), Ok(Some(base())));
-        // What it stands on is another one than it says.
+        // The base is not the one that it names.
         assert_eq!(changed(json!({"log_version": 1, "messages": 7}), &change), Err(FormError::Change));
     }
 
     #[test]
-    fn what_is_packed_is_unpacked_and_a_whole_one_is_left_as_it_is() {
+    fn a_packed_snapshot_is_unpacked_and_a_full_one_is_left_as_it_is() {
         let whole = body(3, &["a long story ".repeat(500).as_str()]);
         let mut packed = pack(&whole);
         assert!(packed.to_string().len() < whole.to_string().len() / 4);
@@ -200,8 +198,8 @@ mod tests {
     }
 
     #[test]
-    fn a_bomb_is_refused_before_it_goes_off() {
-        // A gigabyte of blanks in a megabyte, which says that it is small; and one that says what it is.
+    fn a_decompression_bomb_is_refused_before_it_is_unpacked() {
+        // Many blanks in few bytes, declared as few, as too many, and as a negative number.
         let bomb = Base64::encode_string(&compress_to_vec(&vec![b' '; 64 << 20], 9));
         for bytes in [json!(100), json!(UNPACKED_MAX as u64 + 1), json!(-1)] {
             let document = json!({"packed": {"encoding": ENCODING, "bytes": bytes, "data": bomb}});

@@ -1,4 +1,4 @@
-//! Saving snapshots: made, checked, brought into form, written with patience, and the superfluous ones taken away.
+//! Saves snapshots: builds them, checks them, encodes them, writes them with retries, and removes obsolete ones.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -18,12 +18,12 @@ use super::schema::{Schema, SchemaError};
 use super::trigger::{Progress, Trigger};
 use crate::fold::Fold;
 
-/// Where an archive lies when the configuration says nothing that can be used.
+/// The default archive folder.
 const ARCHIVE: &str = "archive";
-/// How long to wait after the first failure.
+/// The wait after the first failure.
 const WAIT: Duration = Duration::from_millis(50);
 
-/// Saves snapshots of threads, as a configuration says.
+/// Saves snapshots of threads, as configured.
 pub struct Keeper {
     pub(super) store: Arc<dyn Snapshots>,
     pub(super) schema: Schema,
@@ -31,53 +31,53 @@ pub struct Keeper {
     config: StatePersistence,
 }
 
-/// What is known of the last snapshot of a thread that was saved, or tried.
+/// The last snapshot of a thread that was saved, or tried.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct Last {
+pub(crate) struct LastSave {
     pub(super) saved_version: Option<u64>,
     pub(super) tried_bytes: u64,
     pub(super) state_bytes: u64,
-    /// What the next one can stand on, if it says only what changed.
+    /// The base for the next one, if it may be a change.
     under: Option<(Arc<Value>, Base)>,
-    /// What was wrong with what stood in its place, if anything was.
+    /// What was wrong with the previous newest snapshot, if anything was.
     pub(crate) notice: Option<String>,
-    /// Whether it was told already that what stands there is not good.
+    /// Whether it was already reported that the newest snapshot is not valid.
     pub(crate) is_told: bool,
-    /// Why superfluous ones could not be taken away, if they could not.
+    /// Why obsolete ones could not be removed, if they could not.
     pub(crate) untidy: Option<String>,
 }
 
-impl Last {
-    /// A whole snapshot of this length, of a log that was as long as this.
+impl LastSave {
+    /// A full snapshot of this length, of a log of this length.
     pub(super) fn whole(version: u64, log_bytes: u64, state_bytes: u64) -> Self {
         Self { saved_version: Some(version), tried_bytes: log_bytes, state_bytes, ..Self::default() }
     }
 
-    /// The next one says everything, and stands on no other.
-    pub(crate) fn stand_on_nothing(&mut self) {
+    /// The next one is full.
+    pub(crate) fn clear_base(&mut self) {
         self.under = None;
     }
 }
 
-/// What stands in the place of the newest snapshot.
+/// The state of the newest snapshot.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum NewestIs {
+pub(crate) enum NewestState {
     Absent,
-    Good,
-    Bad,
+    Valid,
+    Invalid,
 }
 
 /// A snapshot that is to be saved.
-pub(crate) struct Order {
+pub(crate) struct SaveOrder {
     fold: Fold,
     seal: Option<String>,
-    /// What it is saved for.
+    /// The trigger that it is saved for.
     trigger: &'static str,
     hooks: Vec<Value>,
     now: Timestamp,
 }
 
-/// A snapshot that could not be saved, or put away.
+/// A snapshot that could not be saved, archived or removed.
 #[derive(Debug)]
 pub(crate) struct Failure {
     code: &'static str,
@@ -104,7 +104,7 @@ impl std::fmt::Debug for Keeper {
 }
 
 impl Keeper {
-    /// A keeper; refuses a schema that is none.
+    /// A keeper; refuses an invalid schema.
     pub fn new(store: Arc<dyn Snapshots>, config: StatePersistence) -> Result<Self, SchemaError> {
         let schema = Schema::new(&config.state)?;
         let archive = config.retention.on_completion.archive_folder().unwrap_or(ARCHIVE).to_owned();
@@ -113,7 +113,7 @@ impl Keeper {
 
     /// Whether a trigger saves now.
     pub(crate) fn is_due(&self, fold: &Fold, trigger: Trigger) -> bool {
-        let Last { saved_version, tried_bytes, state_bytes, .. } = fold.saved;
+        let LastSave { saved_version, tried_bytes, state_bytes, .. } = fold.saved;
         let progress = Progress {
             version: fold.head.version,
             log_bytes: fold.head.bytes,
@@ -124,20 +124,20 @@ impl Keeper {
         trigger.is_due(&self.config.checkpoint, &progress)
     }
 
-    /// Whether a trigger saves before the run goes on.
+    /// Whether a trigger saves before the run continues.
     pub(crate) fn is_at_once(&self, trigger: Trigger) -> bool {
         trigger.is_at_once(&self.config.checkpoint)
     }
 
-    /// What is to be saved: what is known now, with the store's seal of now. A store that can't seal says so when it saves.
-    pub(crate) fn order(&self, fold: &Fold, trigger: &'static str, hooks: &[Value], now: Timestamp) -> Order {
+    /// The snapshot to save: the current fold, with the store's current seal. A store that can't seal returns its error when it saves.
+    pub(crate) fn order(&self, fold: &Fold, trigger: &'static str, hooks: &[Value], now: Timestamp) -> SaveOrder {
         let seal = self.store.seal(fold.thread_id(), &fold.head).ok().flatten();
-        Order { fold: fold.clone(), seal, trigger, hooks: hooks.to_vec(), now }
+        SaveOrder { fold: fold.clone(), seal, trigger, hooks: hooks.to_vec(), now }
     }
 
-    /// Saves a snapshot. On return it is durable, and those that are superfluous now are gone.
-    pub(crate) fn save(&self, order: Order) -> Result<Last, Failure> {
-        let Order { ref fold, ref seal, trigger, ref hooks, now } = order;
+    /// Saves a snapshot. On return it is durable, and obsolete ones are removed.
+    pub(crate) fn save(&self, order: SaveOrder) -> Result<LastSave, Failure> {
+        let SaveOrder { ref fold, ref seal, trigger, ref hooks, now } = order;
         let schema = Some(self.schema.digest());
         let body = body::of(fold, trigger, &self.config.schema_version, schema, hooks, now);
         let refused = |error: SchemaError| Failure { code: error.code(), why: error.to_string(), attempts: 0 };
@@ -150,7 +150,7 @@ impl Keeper {
             None => (None, 0),
         };
         let whole = document.as_ref().unwrap_or(&body);
-        // What can't be signed as it is can be signed as the text that it is.
+        // What can't be signed as JSON can be signed as packed text.
         let packed = (performance.compress || check_canonicalizable(whole).is_err()).then(|| form::pack(whole));
         let text_bytes = packed.as_ref().and_then(|packed| packed["packed"]["bytes"].as_u64());
         let saved = match (packed, document) {
@@ -160,28 +160,32 @@ impl Keeper {
             (None, None) => {
                 let mut body = body;
                 let saved = self.write(fold, seal, &mut body)?;
-                let Tidied { notice, untidy } = self.tidy(fold, saved.before, now);
-                return Ok(Last { notice, untidy, ..Last::whole(fold.head.version, fold.head.bytes, saved.bytes) });
+                let Cleanup { notice, untidy } = self.tidy(fold, saved.before, now);
+                return Ok(LastSave {
+                    notice,
+                    untidy,
+                    ..LastSave::whole(fold.head.version, fold.head.bytes, saved.bytes)
+                });
             }
         };
         let Saved { hash, bytes, before: stood } = saved;
-        let Tidied { notice, untidy } = self.tidy(fold, stood, now);
+        let Cleanup { notice, untidy } = self.tidy(fold, stood, now);
         let before = if depth > 0 { fold.saved.state_bytes } else { 0 };
         let base = Base { log_version: fold.head.version, hash, depth: depth + 1 };
-        Ok(Last {
+        Ok(LastSave {
             under: performance.incremental.then(|| (Arc::new(body), base)),
             notice,
             untidy,
-            ..Last::whole(fold.head.version, fold.head.bytes, before + text_bytes.unwrap_or(bytes))
+            ..LastSave::whole(fold.head.version, fold.head.bytes, before + text_bytes.unwrap_or(bytes))
         })
     }
 
-    /// What is remembered of a save that failed: it is tried again once the log has grown.
-    pub(crate) fn tried(fold: &Fold) -> Last {
-        Last { tried_bytes: fold.head.bytes, ..fold.saved.clone() }
+    /// The record of a save that failed: it is tried again after the log has grown.
+    pub(crate) fn tried(fold: &Fold) -> LastSave {
+        LastSave { tried_bytes: fold.head.bytes, ..fold.saved.clone() }
     }
 
-    /// Writes with patience.
+    /// Writes a snapshot, with retries.
     fn write(&self, fold: &Fold, seal: &Option<String>, document: &mut Value) -> Result<Saved, Failure> {
         if let (Some(members), Some(seal)) = (document.as_object_mut(), seal) {
             members.insert("seal".to_owned(), Value::String(seal.clone()));
@@ -206,48 +210,51 @@ impl Keeper {
         }
     }
 
-    /// Takes superfluous snapshots away, and says what was wrong with what `stood` in the place of the newest, if anything was. What can't be
-    /// taken away now is so after the next save; that is told, and not recorded, because nothing is missing. One that is not good counts
-    /// for nothing, and is left for whoever looks into it; they are only read when something would go.
-    fn tidy(&self, fold: &Fold, stood: Option<Before>, now: Timestamp) -> Tidied {
+    /// Removes obsolete snapshots; returns what was wrong with `stood`, the previous newest one, if anything was. One that can't be removed
+    /// now is removed after the next save; that is published, and not recorded, because nothing is missing. A snapshot that is not valid does
+    /// not count, and is left for inspection. They are only read if any would be removed.
+    fn tidy(&self, fold: &Fold, stood: Option<Before>, now: Timestamp) -> Cleanup {
         let thread = fold.thread_id();
         let kept = match self.store.kept(thread, &self.archive) {
             Ok(kept) => kept,
-            Err(error) => return Tidied { notice: stood.and_then(|it| wrong(&it, fold, &[])), untidy: untidy(&error) },
+            Err(error) => {
+                return Cleanup { notice: stood.and_then(|it| wrong(&it, fold, &[])), untidy: untidy(&error) };
+            }
         };
-        let notice = stood.and_then(|stood| wrong(&stood, fold, &kept).or_else(|| self.unfounded(&stood, fold, &kept)));
+        let notice =
+            stood.and_then(|stood| wrong(&stood, fold, &kept).or_else(|| self.invalid_base(&stood, fold, &kept)));
         let newest = kept.iter().find(|kept| kept.place == Place::Newest);
         let mut older = at(&kept, Place::Older);
         if superfluous(&older, newest, &self.config.retention, now).is_empty() {
-            return Tidied { notice, untidy: None };
+            return Cleanup { notice, untidy: None };
         }
         older.retain(|kept| self.is_good(thread, kept));
         let gone = superfluous(&older, newest, &self.config.retention, now);
         let away = self.store.put_away(thread, &gone, &self.archive, Away::Delete);
-        Tidied { notice, untidy: away.err().and_then(|error| untidy(&error)) }
+        Cleanup { notice, untidy: away.err().and_then(|error| untidy(&error)) }
     }
 
-    /// What is wrong with what the snapshot stands on that `stood` in the place of the newest. What was saved in this life is not looked at
-    /// again: what it stands on was saved in it too.
-    fn unfounded(&self, stood: &Before, fold: &Fold, kept: &[Kept]) -> Option<String> {
+    /// What is wrong with the base of `stood`, the previous newest snapshot. A snapshot that was saved by this process is not checked again:
+    /// its base was saved by it, too.
+    fn invalid_base(&self, stood: &Before, fold: &Fold, kept: &[Kept]) -> Option<String> {
         let Before::Kept(version) = stood else { return None };
         let is_it = |one: &&Kept| one.place == Place::Older && one.version == *version && one.base.is_some();
         let one = kept.iter().find(is_it).filter(|_| fold.saved.under.is_none())?;
-        self.fault(fold.thread_id(), one, kept).map(|why| not_good(&why))
+        self.fault(fold.thread_id(), one, kept).map(|why| invalid_notice(&why))
     }
 
-    /// What stands in the place of the newest snapshot; it is not good either if it stands on one that is not.
-    pub(crate) fn newest(&self, thread: &ThreadId) -> NewestIs {
-        // What keeps all of them from being read is said by whoever puts them away.
+    /// The state of the newest snapshot; it is not valid either if its base is not.
+    pub(crate) fn newest(&self, thread: &ThreadId) -> NewestState {
+        // An error that concerns all of them is reported when they are archived or removed.
         let kept = self.store.kept(thread, &self.archive).unwrap_or_default();
         match kept.iter().find(|one| one.place == Place::Newest) {
-            Some(one) if self.fault(thread, one, &kept).is_some() => NewestIs::Bad,
-            Some(_) => NewestIs::Good,
-            None => NewestIs::Absent,
+            Some(one) if self.fault(thread, one, &kept).is_some() => NewestState::Invalid,
+            Some(_) => NewestState::Valid,
+            None => NewestState::Absent,
         }
     }
 
-    /// Whether the snapshots of a thread that is completed stay where they are.
+    /// Whether the snapshots of a completed thread stay where they are.
     pub(crate) fn keeps_completed(&self) -> bool {
         self.config.retention.on_completion.action == Action::Keep
     }
@@ -256,9 +263,9 @@ impl Keeper {
         self.store.read_snapshot(thread, kept, &self.archive).is_ok()
     }
 
-    /// What becomes of the snapshots of a thread that is completed. They are projections: what can't be done is left, and why is given.
-    /// Older ones that are not good stay where they are, for whoever looks into it: nothing was made of them, and the list of snapshots
-    /// names them.
+    /// Archives or removes the snapshots of a completed thread, as configured. They are projections: what can't be done is left, and the
+    /// reason is returned. Older ones that are not valid stay where they are, for inspection: nothing was loaded from them, and the list of
+    /// snapshots names them.
     pub(crate) fn complete(&self, thread: &ThreadId, now: Timestamp) -> Result<(), Failure> {
         let action = self.config.retention.on_completion.action;
         if action == Action::Keep {
@@ -274,7 +281,7 @@ impl Keeper {
             return Ok(());
         }
         if action == Action::Delete {
-            // What is no snapshot can perhaps not be removed: it comes last.
+            // A file that is not a snapshot may not be removable: it comes last.
             here.sort_by_key(|kept| !kept.is_told());
             return self.store.put_away(thread, &here, &self.archive, Away::Delete);
         }
@@ -286,31 +293,31 @@ impl Keeper {
     }
 }
 
-/// What came of taking superfluous snapshots away.
-struct Tidied {
-    /// What was wrong with what stood in the place of the newest.
+/// The result of removing obsolete snapshots.
+struct Cleanup {
+    /// What was wrong with the previous newest snapshot.
     notice: Option<String>,
-    /// Why they could not be taken away.
+    /// Why obsolete ones could not be removed.
     untidy: Option<String>,
 }
 
 fn untidy(error: &StoreError) -> Option<String> {
-    Some(format!("older snapshots that are superfluous could not be taken away: {error}"))
+    Some(format!("obsolete snapshots could not be removed: {error}"))
 }
 
-fn not_good(why: &str) -> String {
-    format!("`{NEWEST}` was not good, and is made anew: {why}")
+fn invalid_notice(why: &str) -> String {
+    format!("`{NEWEST}` was not valid, and is rebuilt: {why}")
 }
 
-/// What was wrong with what stood in the place of the newest snapshot: it was not good, or older than one that is known.
+/// What was wrong with the previous newest snapshot: it was not valid, or older than another one.
 fn wrong(stood: &Before, fold: &Fold, kept: &[Kept]) -> Option<String> {
     match stood {
-        Before::Bad(why) => Some(not_good(why)),
+        Before::Bad(why) => Some(invalid_notice(why)),
         Before::Kept(version) => {
-            let others = kept.iter().filter(|kept| kept.place == Place::Older).map(|kept| kept.version);
-            let known = others.chain(fold.saved.saved_version).filter(|known| *known < fold.head.version).max();
+            let older = kept.iter().filter(|kept| kept.place == Place::Older).map(|kept| kept.version);
+            let known = older.chain(fold.saved.saved_version).filter(|known| *known < fold.head.version).max();
             known.filter(|known| known > version).map(|known| {
-                format!("`{NEWEST}` was that of version {version}, though one of version {known} was saved after it; it is made anew")
+                format!("`{NEWEST}` was that of version {version}, although one of version {known} was saved after it; it is rebuilt")
             })
         }
     }
@@ -320,7 +327,7 @@ fn at(kept: &[Kept], place: Place) -> Vec<Kept> {
     kept.iter().filter(|kept| kept.place == place).cloned().collect()
 }
 
-/// Only what changed, if that can be told and says the same.
+/// The change from `before` to `body`, if applying it gives exactly `body`.
 fn change(before: &Value, body: &Value, base: &Base) -> Option<Value> {
     let change = form::change(before, body, base);
     form::changed(before.clone(), &change).is_ok_and(|again| again == *body).then_some(change)

@@ -1,4 +1,4 @@
-//! A thread from its newest good snapshot and the log behind it; and that snapshot by itself, for whoever wants to look at it.
+//! Loads a thread from its newest valid snapshot and the rest of the log; and that snapshot by itself, for display.
 
 use selvedge_items::config::state_persistence::is_known_version;
 use selvedge_log::Trust;
@@ -11,47 +11,66 @@ use serde_json::Value;
 use super::WORTH_BYTES;
 use super::body::{self, Body};
 use super::form::{self, Base, CHAIN_MAX};
-use super::keeper::{Keeper, Last};
+use super::keeper::{Keeper, LastSave};
 use super::schema::Schema;
 use crate::fold::Fold;
 
-/// How many snapshots are looked at before the log is read from its beginning.
+/// How many snapshots are tried before the log is read from its beginning.
 const TRIED_MAX: usize = 3;
 
-/// The newest good snapshot of a thread, and what is wrong with those that are newer.
+/// The newest valid snapshot of a thread, and what is wrong with newer ones.
 #[derive(Debug)]
 pub struct Newest<T = Value> {
-    /// The snapshot, whole and unpacked, if there is a good one.
+    /// The snapshot, full and unpacked, if there is a valid one.
     pub good: Option<(Kept, T)>,
-    /// What is wrong with the others.
+    /// What is wrong with the newer ones.
     pub bad: Vec<(Kept, String)>,
 }
 
-/// Finds the newest good snapshot of a thread: signed, in a form that is known, and as the schema says. Whether it is what the log says is
-/// another question.
+/// Finds the newest valid snapshot of a thread: signed, in a known form, and accepted by the schema. Whether it agrees with the log is not
+/// checked.
 pub fn newest(
     store: &dyn Snapshots,
     schema: &Schema,
     archive: &str,
     thread: &ThreadId,
 ) -> selvedge_store::Result<Newest> {
-    let shelf = Shelf { store, schema, archive, thread, kept: store.kept(thread, archive)? };
-    Ok(shelf.first(|one| shelf.whole(one, shelf.read(one)?)))
+    let reader = SnapshotReader { store, schema, archive, thread, kept: store.kept(thread, archive)? };
+    Ok(reader.first(|one| reader.whole(one, reader.read(one)?)))
 }
 
-/// Every snapshot of a thread, the newest first, with why it can't be used, if it can't.
+/// The same, among the versions that are wanted.
+pub fn newest_of(
+    store: &dyn Snapshots,
+    schema: &Schema,
+    archive: &str,
+    thread: &ThreadId,
+    wanted: &dyn Fn(u64) -> bool,
+) -> selvedge_store::Result<Newest> {
+    let reader = SnapshotReader { store, schema, archive, thread, kept: store.kept(thread, archive)? };
+    let read = |one: &Kept| {
+        if wanted(one.version) {
+            reader.whole(one, reader.read(one)?)
+        } else {
+            Err("it is of another version".to_owned())
+        }
+    };
+    Ok(reader.first(read))
+}
+
+/// Every snapshot of a thread, newest first; for one that can't be used, with the reason.
 pub fn examined(
     store: &dyn Snapshots,
     schema: &Schema,
     archive: &str,
     thread: &ThreadId,
 ) -> selvedge_store::Result<Vec<(Kept, Option<String>)>> {
-    let shelf = Shelf { store, schema, archive, thread, kept: store.kept(thread, archive)? };
-    let check = |one: &Kept| (one.clone(), shelf.read(one).and_then(|read| shelf.whole(one, read)).err());
-    Ok(shelf.kept.iter().map(check).collect())
+    let reader = SnapshotReader { store, schema, archive, thread, kept: store.kept(thread, archive)? };
+    let check = |one: &Kept| (one.clone(), reader.read(one).and_then(|read| reader.whole(one, read)).err());
+    Ok(reader.kept.iter().map(check).collect())
 }
 
-/// What a snapshot of a thread would say now, made from its log. Nothing is saved.
+/// The content of a snapshot of a thread as of now, made from its log. Nothing is saved.
 pub fn from_log(
     logs: &dyn Logs,
     thread: &ThreadId,
@@ -63,17 +82,17 @@ pub fn from_log(
 }
 
 /// The snapshots of a thread, and how to read one.
-struct Shelf<'a> {
+struct SnapshotReader<'a> {
     store: &'a dyn Snapshots,
     schema: &'a Schema,
     archive: &'a str,
     thread: &'a ThreadId,
-    /// All of them, the newest first.
+    /// All of them, newest first.
     kept: Vec<Kept>,
 }
 
-impl Shelf<'_> {
-    /// The newest that can be read.
+impl SnapshotReader<'_> {
+    /// The newest one that can be read.
     fn first<T>(&self, read: impl Fn(&Kept) -> Result<T, String>) -> Newest<T> {
         let mut bad = Vec::new();
         for one in self.kept.iter().take(TRIED_MAX) {
@@ -90,7 +109,7 @@ impl Shelf<'_> {
         self.store.read_snapshot(self.thread, one, self.archive).map_err(|error| error.to_string())
     }
 
-    /// What a run goes on with. A whole snapshot that was checked against this very schema before it was signed is read just once.
+    /// The content for loading a thread. A full snapshot that was checked against this schema before it was signed is parsed just once.
     fn body(&self, one: &Kept) -> Result<Body, String> {
         let read = self.read(one)?;
         match serde_json::from_slice::<Body>(&read.text) {
@@ -98,11 +117,11 @@ impl Shelf<'_> {
                 known(&body.version).map(|()| body)
             }
             _ => serde_json::from_value(self.whole(one, read)?)
-                .map_err(|error| format!("a run can't go on from it: {error}")),
+                .map_err(|error| format!("no thread can be loaded from it: {error}")),
         }
     }
 
-    /// What one says with everything that it stands on, each one checked.
+    /// The full content of a snapshot, with all changes applied, and checked.
     fn whole(&self, one: &Kept, read: Read) -> Result<Value, String> {
         let (mut body, changes) = self.stack(one, read)?;
         for change in changes.iter().rev() {
@@ -110,13 +129,13 @@ impl Shelf<'_> {
         }
         known(body.get("version").and_then(Value::as_str).unwrap_or_default())?;
         self.schema.check(&body).map_err(|error| error.to_string())?;
-        match body.get("thread_id").and_then(Value::as_str) == Some(self.thread.as_str()) {
-            true => Ok(body),
-            false => Err("it is of another thread".to_owned()),
+        if body.get("thread_id").and_then(Value::as_str) != Some(self.thread.as_str()) {
+            return Err("it is of another thread".to_owned());
         }
+        Ok(body)
     }
 
-    /// The whole snapshot that one stands on, and the changes on top of it, the last first; each is rightly signed and the one that is meant.
+    /// The full snapshot that one is based on, and the changes on top of it, the last first; each has a valid signature and the right hash.
     fn stack(&self, one: &Kept, read: Read) -> Result<(Value, Vec<Value>), String> {
         let unpacked = |read: Read| {
             let body = read.body().map_err(|error| error.to_string())?;
@@ -126,7 +145,7 @@ impl Shelf<'_> {
         let mut changes = Vec::new();
         while let Some(base) = form::base_of(&top).map_err(|error| error.to_string())? {
             if changes.len() >= CHAIN_MAX as usize {
-                return Err(format!("more than {CHAIN_MAX} snapshots stand on each other"));
+                return Err(format!("more than {CHAIN_MAX} changes are based on each other"));
             }
             changes.push(top);
             top = unpacked(self.below(one, &base)?)?;
@@ -134,101 +153,102 @@ impl Shelf<'_> {
         Ok((top, changes))
     }
 
-    /// The one that another stands on, or what is wrong with what is there in its place.
+    /// The base of a snapshot; the error says what is wrong with it.
     fn below(&self, one: &Kept, base: &Base) -> Result<Read, String> {
-        let mut wrong = "is not there".to_owned();
+        let mut wrong = "does not exist".to_owned();
         let is_below = |kept: &&Kept| kept.version == base.log_version && kept.version < one.version;
         for kept in self.kept.iter().filter(is_below) {
             match self.read(kept) {
                 Ok(read) if read.hash == base.hash => return Ok(read),
-                Ok(_) => wrong = "is not there, but another one in its place".to_owned(),
-                Err(why) => wrong = format!("is there and not good: {why}"),
+                Ok(_) => wrong = "was replaced by another one".to_owned(),
+                Err(why) => wrong = format!("is not valid: {why}"),
             }
         }
-        Err(format!("the one of version {} that it stands on {wrong}", base.log_version))
+        Err(format!("its base of version {} {wrong}", base.log_version))
     }
 }
 
-/// Refuses a snapshot of a format that is not known: what it says may mean something else there.
+/// Refuses a snapshot of an unknown format: its fields may have another meaning.
 fn known(version: &str) -> Result<(), String> {
-    match is_known_version(version) {
-        true => Ok(()),
-        false => Err(format!("its format has the version `{}`, which is not known", version.escape_debug())),
+    if is_known_version(version) {
+        return Ok(());
     }
+    Err(format!("its format version `{}` is unknown", version.escape_debug()))
 }
 
-/// What became of looking for a snapshot to begin with.
-pub(crate) enum Begun {
+/// The result of looking for a snapshot to load a thread from.
+pub(crate) enum Loaded {
     /// The thread, up to the end of its log.
     Fold(Box<Fold>),
-    /// The log is to be read from its beginning, and there is nothing to say about that.
+    /// The log is to be read from its beginning; that needs no notice.
     Nothing,
-    /// The same, because of this.
+    /// The same, for this reason, which is to be published.
     Refused(String),
 }
 
 impl Keeper {
-    fn shelf<'a>(&'a self, thread: &'a ThreadId, kept: Vec<Kept>) -> Shelf<'a> {
-        Shelf { store: &*self.store, schema: &self.schema, archive: &self.archive, thread, kept }
+    fn reader<'a>(&'a self, thread: &'a ThreadId, kept: Vec<Kept>) -> SnapshotReader<'a> {
+        SnapshotReader { store: &*self.store, schema: &self.schema, archive: &self.archive, thread, kept }
     }
 
-    /// What is wrong with a snapshot, or with what it stands on among all that are `kept`, if anything is.
+    /// What is wrong with a snapshot, or with its base among all that are `kept`, if anything is.
     pub(super) fn fault(&self, thread: &ThreadId, one: &Kept, kept: &[Kept]) -> Option<String> {
-        let shelf = self.shelf(thread, kept.to_vec());
-        shelf.read(one).and_then(|read| shelf.stack(one, read)).err()
+        let reader = self.reader(thread, kept.to_vec());
+        reader.read(one).and_then(|read| reader.stack(one, read)).err()
     }
 
-    /// A thread from its newest good snapshot and the log behind it, when its log is long enough for that.
-    pub(crate) fn begin(&self, thread: &ThreadId, log_bytes: u64, trust: &Trust) -> Begun {
+    /// Loads a thread from its newest valid snapshot and the rest of the log, if its log is long enough for that.
+    pub(crate) fn begin(&self, thread: &ThreadId, log_bytes: u64, trust: &Trust) -> Loaded {
         if log_bytes < WORTH_BYTES {
-            return Begun::Nothing;
+            return Loaded::Nothing;
         }
         let kept = match self.store.kept(thread, &self.archive) {
             Ok(kept) => kept,
-            Err(error) => return Begun::Refused(format!("the snapshots can't be read: {error}")),
+            Err(error) => return Loaded::Refused(format!("the snapshots can't be read: {error}")),
         };
-        let shelf = self.shelf(thread, kept);
-        let found = shelf.first(|one| shelf.body(one));
+        let reader = self.reader(thread, kept);
+        let found = reader.first(|one| reader.body(one));
         let refused = found.bad.first().map(|(kept, why)| format!("`{}` is not used: {why}", kept.name));
-        let fold = found.good.map(|(kept, body)| self.behind(thread, &kept, body, trust));
+        let fold = found.good.map(|(kept, body)| self.with_later_log(thread, &kept, body, trust));
         match (fold, refused) {
-            (Some(Begun::Fold(mut fold)), refused) => {
+            (Some(Loaded::Fold(mut fold)), refused) => {
                 fold.notice = refused;
-                Begun::Fold(fold)
+                Loaded::Fold(fold)
             }
-            (_, Some(why)) => Begun::Refused(why),
-            (Some(begun), None) => begun,
-            (None, None) => Begun::Nothing,
+            (_, Some(why)) => Loaded::Refused(why),
+            (Some(loaded), None) => loaded,
+            (None, None) => Loaded::Nothing,
         }
     }
 
-    fn behind(&self, thread: &ThreadId, kept: &Kept, body: Body, trust: &Trust) -> Begun {
-        let refused = |why: &str| Begun::Refused(format!("`{}` is not used: {why}", kept.name));
+    fn with_later_log(&self, thread: &ThreadId, kept: &Kept, body: Body, trust: &Trust) -> Loaded {
+        let refused = |why: &str| Loaded::Refused(format!("`{}` is not used: {why}", kept.name));
         let at = body.head().clone();
         let is_one = at.version == body.log_version && at.hash == body.log_hash && body.thread_id == *thread;
         if !is_one {
-            return refused("it says two things of what it folds");
+            return refused("it contradicts itself about the version that it folds");
         }
-        // Without the word of our own store for what stands before, every byte is to be hashed; then it is as well folded.
-        let Some(seal) = body.seal.clone() else { return Begun::Nothing };
-        let behind = match self.store.behind(thread, &at, &seal) {
-            Ok(Some(behind)) => behind,
-            Ok(None) => return Begun::Nothing,
+        // Without our store's seal for the log before it, every byte would have to be hashed; then it can as well be folded.
+        let Some(seal) = body.seal.clone() else { return Loaded::Nothing };
+        let later = match self.store.behind(thread, &at, &seal) {
+            Ok(Some(later)) => later,
+            Ok(None) => return Loaded::Nothing,
             Err(error) => return refused(&error.to_string()),
         };
         let mut fold = body.into_fold();
-        let scanner = Scanner::resuming(thread, trust, at.clone(), behind.hash);
-        let (mut is_rotated, mut failed) = (false, None);
-        let examined = examine(behind.bytes, scanner, |entry| {
+        let scanner = Scanner::resuming(thread, trust, at.clone(), later.hash);
+        let mut is_rotated = false;
+        let mut failed = None;
+        let examined = examine(later.bytes, scanner, |entry| {
             is_rotated |= entry.lines.iter().any(|line| matches!(line.event, Event::KeyRotated(_)));
             failed = failed.take().or_else(|| fold.absorb(entry).err());
         });
-        let is_whole = examined.is_ok_and(|examined| examined.damage.is_none());
-        if is_rotated || failed.is_some() || !is_whole || fold.head != behind.head {
-            // What is wrong with the log, if anything is, is found by whoever reads all of it.
-            return Begun::Nothing;
+        let is_whole = examined.is_ok_and(|examined| examined.damage.is_none() && examined.unread.is_none());
+        if is_rotated || failed.is_some() || !is_whole || fold.head != later.head {
+            // If the log is damaged, reading all of it finds that.
+            return Loaded::Nothing;
         }
-        fold.saved = Last::whole(kept.version, at.bytes, kept.bytes);
-        Begun::Fold(Box::new(fold))
+        fold.saved = LastSave::whole(kept.version, at.bytes, kept.bytes);
+        Loaded::Fold(Box::new(fold))
     }
 }

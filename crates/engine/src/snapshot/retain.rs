@@ -1,13 +1,14 @@
-//! Which snapshots go. Pure: names and a clock in, what goes out.
+//! Which snapshots are removed. Deciding is pure: names and a clock in, names out. [`tidy_idle`] removes them for a thread without a run.
 
 use selvedge_items::config::state_persistence::Retention;
-use selvedge_model::Timestamp;
-use selvedge_store::snapshot::Kept;
+use selvedge_model::{ThreadId, Timestamp};
+use selvedge_store::Snapshots;
+use selvedge_store::snapshot::{Away, Kept, Place};
 
 const DAY_MICROS: i64 = 24 * 60 * 60 * 1_000_000;
 
-/// Those of `kept` that go, when there is nothing else among them but older ones, or nothing else but archived ones. `newest` is what they
-/// are older than: what it builds on stays.
+/// The obsolete ones among `kept`, which has either only older ones or only archived ones. `newest` is the newest snapshot: its base is
+/// needed.
 pub fn superfluous(kept: &[Kept], newest: Option<&Kept>, rules: &Retention, now: Timestamp) -> Vec<Kept> {
     if !rules.cleanup.enabled {
         return Vec::new();
@@ -21,17 +22,47 @@ pub fn superfluous(kept: &[Kept], newest: Option<&Kept>, rules: &Retention, now:
     };
     let mut needed: Vec<u64> = newest.and_then(|newest| newest.base).into_iter().collect();
     let mut gone = Vec::new();
-    // From the newest to the oldest, so that whoever is needed is known when it is looked at.
+    // From the newest to the oldest, so that the bases that are needed are known in time.
     for (place, kept) in sorted.into_iter().enumerate() {
-        match stays(&(place, kept)) || needed.contains(&kept.version) {
-            true => needed.extend(kept.base),
-            false => gone.push(kept.clone()),
+        if stays(&(place, kept)) || needed.contains(&kept.version) {
+            needed.extend(kept.base);
+        } else {
+            gone.push(kept.clone());
         }
     }
     gone
 }
 
-/// What was saved at this moment or before is old.
+/// Removes the obsolete snapshots of a thread. A run removes them only when it saves another one, so those of a thread without runs would
+/// stay for ever. Returns those that are removed on return, or that would be if not `done`. One that is not valid does not count and stays,
+/// for inspection.
+pub fn tidy_idle(
+    store: &dyn Snapshots,
+    rules: &Retention,
+    thread: &ThreadId,
+    now: Timestamp,
+    done: bool,
+) -> selvedge_store::Result<Vec<Kept>> {
+    let archive = rules.on_completion.archive_folder().unwrap_or("archive");
+    let kept = store.kept(thread, archive)?;
+    let newest = kept.iter().find(|kept| kept.place == Place::Newest);
+    let mut gone = Vec::new();
+    for (place, newest) in [(Place::Older, newest), (Place::Archived, None)] {
+        let mut here: Vec<Kept> = kept.iter().filter(|kept| kept.place == place).cloned().collect();
+        // They are only read if any would be removed.
+        if superfluous(&here, newest, rules, now).is_empty() {
+            continue;
+        }
+        here.retain(|kept| store.read_snapshot(thread, kept, archive).is_ok());
+        gone.extend(superfluous(&here, newest, rules, now));
+    }
+    if done && !gone.is_empty() {
+        store.put_away(thread, &gone, archive, Away::Delete)?;
+    }
+    Ok(gone)
+}
+
+/// A snapshot that was saved at this time or before is old.
 fn age_bound(days: u64, now: Timestamp) -> Option<i64> {
     let age = i64::try_from(days).ok()?.checked_mul(DAY_MICROS)?;
     now.as_micros().checked_sub(age)
@@ -47,7 +78,7 @@ mod tests {
         "2026-11-15T12:00:00Z".parse().unwrap()
     }
 
-    /// Snapshots of these versions, as many days old, each on top of another one or none.
+    /// Snapshots of these versions, this many days old, each with a base or without.
     fn kept(all: &[(u64, i64, Option<u64>)]) -> Vec<Kept> {
         let one = |(version, days, base): &(u64, i64, Option<u64>)| Kept {
             place: Place::Older,
@@ -68,7 +99,7 @@ mod tests {
     }
 
     #[test]
-    fn so_many_are_kept_and_no_more() {
+    fn the_configured_number_is_kept_and_no_more() {
         let all: Vec<_> = (1..=13).map(|version| (version, 0, None)).collect();
         assert_eq!(gone(&all, None, |_| {}), [3, 2, 1]);
         assert_eq!(gone(&all, None, |rules| rules.max_checkpoints = 20), [0; 0]);
@@ -76,7 +107,7 @@ mod tests {
     }
 
     #[test]
-    fn the_old_go_except_the_last_few() {
+    fn old_ones_are_removed_except_the_last_few() {
         let all = [(1, 30, None), (2, 20, None), (3, 10, None), (4, 9, None), (5, 8, None), (6, 6, None)];
         assert_eq!(gone(&all, None, |_| {}), [3, 2, 1]);
         assert_eq!(gone(&all, None, |rules| rules.cleanup.keep_last_n = 5), [1]);
@@ -86,13 +117,13 @@ mod tests {
     }
 
     #[test]
-    fn the_last_few_stay_although_no_number_is_allowed() {
+    fn the_last_few_stay_even_if_the_maximum_is_zero() {
         let all = [(1, 0, None), (2, 0, None), (3, 0, None), (4, 0, None)];
         assert_eq!(gone(&all, None, |rules| rules.max_checkpoints = 0), [1]);
     }
 
     #[test]
-    fn what_another_builds_on_stays_with_it() {
+    fn a_base_stays_as_long_as_a_snapshot_needs_it() {
         let all = [(1, 30, None), (2, 30, Some(1)), (3, 30, None), (4, 0, Some(2))];
         assert_eq!(gone(&all, None, |rules| rules.cleanup.keep_last_n = 1), [3]);
         assert_eq!(gone(&all[..3], Some(2), |rules| rules.cleanup.keep_last_n = 0), [3]);

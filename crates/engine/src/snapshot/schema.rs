@@ -1,4 +1,4 @@
-//! Whether a snapshot may say what it says: the JSON Schema that is shipped, or the one that a project has in its place.
+//! Checks the content of a snapshot: against the JSON Schema that is shipped, or against that of a project.
 
 use std::fmt::Write as _;
 
@@ -9,23 +9,23 @@ use selvedge_model::Digest;
 use selvedge_model::error::{Classify, Kind};
 use serde_json::{Value, json};
 
-/// A schema that can be asked.
+/// A compiled schema.
 pub struct Schema {
     validator: Validator,
     digest: Digest,
 }
 
-/// Why a schema can't be asked, or what it refuses.
+/// Why a schema can't be used, or what it refuses.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum SchemaError {
-    /// It is no JSON Schema.
-    #[error("the schema of snapshots is no JSON Schema: {why}")]
+    /// It is not a JSON Schema.
+    #[error("the schema of snapshots is not a valid JSON Schema: {why}")]
     Invalid {
         /// What is wrong with it.
         why: String,
     },
-    /// The snapshot does not fit it.
-    #[error("the snapshot does not fit its schema: {why}")]
+    /// The snapshot does not match it.
+    #[error("the snapshot does not match its schema: {why}")]
     Refused {
         /// Where, and why.
         why: String,
@@ -49,11 +49,11 @@ impl Classify for SchemaError {
     }
 }
 
-/// How many of the things that do not fit are named.
+/// The most mismatches that are named.
 const NAMED_MAX: usize = 3;
 
 impl Schema {
-    /// The schema of a configuration, with what it requires besides.
+    /// The schema of a configuration, with the additional fields that it requires.
     pub fn new(state: &State) -> Result<Self, SchemaError> {
         let schema = json!({"allOf": [state.schema, {"required": state.required}]});
         let built = jsonschema::options().should_validate_formats(true).build(&schema);
@@ -61,7 +61,7 @@ impl Schema {
         Ok(Self { validator, digest: sha256(schema.to_string().as_bytes()) })
     }
 
-    /// Which schema it is. A snapshot that was checked against it says so under its signature, and is not checked again.
+    /// The digest of the schema. A snapshot that was checked against it records that under its signature, and is not checked again.
     pub fn digest(&self) -> Digest {
         self.digest
     }
@@ -89,7 +89,7 @@ impl std::fmt::Debug for Schema {
     }
 }
 
-/// What it says, without the whole of a long value.
+/// The message of an error, without long values.
 fn short(error: &jsonschema::ValidationError<'_>) -> String {
     let text = error.masked().to_string();
     text.chars().take(200).collect()
@@ -104,7 +104,7 @@ mod tests {
         Schema::new(&StatePersistence::builtin().state).unwrap()
     }
 
-    /// A snapshot as the published form has it, before there was a log.
+    /// A snapshot in the published form, from before there was a log.
     fn published() -> Value {
         json!({
             "thread_id": "planner-1739012630", "directive": "apps/task-manager/build_crud_app", "version": "1.0.0",
@@ -131,7 +131,7 @@ mod tests {
     }
 
     #[test]
-    fn what_does_not_fit_is_refused_and_named() {
+    fn a_mismatch_is_refused_and_named() {
         for (place, wrong) in [
             ("/saved_at", json!("yesterday")),
             ("/turn_number", json!("three")),
@@ -152,7 +152,7 @@ mod tests {
     }
 
     #[test]
-    fn a_schema_of_ones_own_is_honoured_and_one_that_is_none_is_refused() {
+    fn a_custom_schema_is_honoured_and_an_invalid_one_is_refused() {
         let mut state = StatePersistence::builtin().state;
         state.required.push("approved_by".to_owned());
         let refused = Schema::new(&state).unwrap().check(&published()).unwrap_err();

@@ -14,7 +14,7 @@ pub enum Trigger {
     PostLlm,
     /// The results of its tools are committed.
     PostTools,
-    /// The thread waits for something.
+    /// The thread is suspended.
     OnSuspend,
     /// A run failed.
     OnError,
@@ -22,27 +22,27 @@ pub enum Trigger {
     OnCancel,
 }
 
-/// How far the log and its last snapshot have come.
+/// The progress of the log and of its last snapshot.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Progress {
     /// The version of the log.
     pub version: u64,
-    /// How long the log is.
+    /// The length of the log.
     pub log_bytes: u64,
     /// The version that was saved last.
     pub saved_version: Option<u64>,
-    /// How long the log was when a save was tried last.
+    /// The length of the log when a save was last tried.
     pub tried_bytes: u64,
-    /// How long the last snapshot was, unpacked.
+    /// The length of the last snapshot, unpacked.
     pub state_bytes: u64,
 }
 
 impl Trigger {
-    /// Every one.
+    /// All triggers.
     pub const ALL: [Self; 6] =
         [Self::PreTurn, Self::PostLlm, Self::PostTools, Self::OnSuspend, Self::OnError, Self::OnCancel];
 
-    /// What a commit for this reason triggers, when the thread's status went from `before` to `now`. No commit triggers [`Self::PreTurn`]:
+    /// The trigger of a commit for this reason, when the thread's status went from `before` to `now`. No commit triggers [`Self::PreTurn`]:
     /// a turn begins without one, unless the call is paid for.
     pub fn of(reason: Reason, before: Status, now: Status) -> Option<Self> {
         match (now, reason) {
@@ -79,12 +79,12 @@ impl Trigger {
         }
     }
 
-    /// Whether it saves whatever the configuration says: what waits or failed may wait for long, and is looked at by people.
+    /// Whether it saves whatever the configuration says: a thread that is suspended or failed may stay so for long, and is inspected by people.
     pub fn is_bound(self) -> bool {
         matches!(self, Self::OnSuspend | Self::OnError | Self::OnCancel)
     }
 
-    /// Whether its snapshot is saved before the run goes on; else it may be saved beside it.
+    /// Whether its snapshot is saved before the run continues; otherwise it may be saved in the background.
     pub fn is_at_once(self, config: &Checkpoint) -> bool {
         self.is_bound()
             || self.rule(config).priority >= PRIORITY_SYNC
@@ -93,7 +93,7 @@ impl Trigger {
 
     /// Whether a snapshot is saved now.
     pub fn is_due(self, config: &Checkpoint, progress: &Progress) -> bool {
-        // There is nothing that the last one does not say.
+        // The last one is up to date.
         if progress.saved_version == Some(progress.version) {
             return false;
         }
@@ -104,7 +104,7 @@ impl Trigger {
         let grown = progress.log_bytes.saturating_sub(progress.tried_bytes);
         rule.enabled
             && match config.performance.coalesce {
-                // What could not be saved is not tried again before there is more to say.
+                // After a failure, nothing is tried before the log has grown.
                 Coalesce::Always => grown > 0,
                 Coalesce::Auto => grown >= progress.state_bytes.max(WORTH_BYTES),
             }
@@ -135,7 +135,7 @@ mod tests {
     }
 
     #[test]
-    fn always_is_every_time_and_a_disabled_trigger_is_never() {
+    fn coalesce_always_saves_every_time_and_a_disabled_trigger_never() {
         let mut config = builtin();
         config.performance.coalesce = Coalesce::Always;
         config.triggers.pre_turn.enabled = false;
@@ -144,10 +144,11 @@ mod tests {
     }
 
     #[test]
-    fn what_waits_or_failed_is_saved_whatever_the_configuration_says() {
+    fn a_thread_that_is_suspended_or_failed_is_saved_whatever_the_configuration_says() {
         let mut config = builtin();
         for rule in [&mut config.triggers.on_suspend, &mut config.triggers.on_error, &mut config.triggers.on_cancel] {
-            (rule.enabled, rule.priority) = (false, 0);
+            rule.enabled = false;
+            rule.priority = 0;
         }
         let due: Vec<_> = Trigger::ALL.iter().filter(|it| it.is_due(&config, &progress(10, 9, 5))).collect();
         assert_eq!(due, Trigger::ALL[3..].iter().collect::<Vec<_>>());
@@ -163,7 +164,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_committed_says_what_is_triggered() {
+    fn a_commit_determines_its_trigger() {
         use Status::{Cancelled, Completed, Error, Killed, Running, Suspended};
         let of = |reason, now| Trigger::of(reason, Running, now);
         assert_eq!((of(Reason::UserMessage, Running), of(Reason::Reserved, Running)), (None, None));

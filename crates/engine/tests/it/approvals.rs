@@ -1,7 +1,7 @@
-//! Calls that somebody must allow first.
+//! Calls that need an approval.
 
 mod changed;
-mod left;
+mod queued;
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -20,13 +20,13 @@ use selvedge_model::{
 use selvedge_store::{Commit, Inbox, Logs, Registry};
 use serde_json::{Value, json};
 
-use crate::support::{Counting, House, Reply, agent, die, request};
+use crate::support::{CountingTool, Harness, Reply, agent, die, request};
 
 fn call(id: &str) -> CallId {
     CallId::new(id).unwrap()
 }
 
-/// An agent whose tool `pay` may be called once somebody allows it, and `look` at will.
+/// An agent whose tool `pay` needs an approval, and whose tool `look` needs none.
 struct Payer {
     work: Assignment,
     paid: Arc<AtomicUsize>,
@@ -34,18 +34,20 @@ struct Payer {
 }
 
 fn payer(calls: Vec<(&'static str, &'static str, Value)>) -> Payer {
-    let (mut pay, look) = (Counting::new("pay", EffectClass::AtMostOnce), Counting::new("look", EffectClass::Pure));
+    let mut pay = CountingTool::new("pay", EffectClass::AtMostOnce);
+    let look = CountingTool::new("look", EffectClass::Pure);
     pay.answer = Output::text("paid");
-    let (paid, seen) = (pay.ran.clone(), pay.seen.clone());
+    let paid = pay.ran.clone();
+    let seen = pay.seen.clone();
     let mut work = agent(vec![Reply::Calls(calls), Reply::Says("done")], vec![Arc::new(pay), Arc::new(look)]);
     work.gate = asks(Asking { why: Some("it is money".to_owned()), ..Asking::default() });
     Payer { work, paid, seen }
 }
 
 impl Payer {
-    /// Lets this be done in the middle of each call of `look`.
+    /// Calls this in the middle of each call of `look`.
     fn while_looking(&mut self, meanwhile: impl Fn(&Call) + Send + Sync + 'static) {
-        let mut look = Counting::new("look", EffectClass::Pure);
+        let mut look = CountingTool::new("look", EffectClass::Pure);
         look.meanwhile = Arc::new(meanwhile);
         self.work.tools[1] = Arc::new(look);
     }
@@ -66,12 +68,12 @@ fn one() -> Vec<(&'static str, &'static str, Value)> {
     vec![("p1", "pay", json!({"amount": 1}))]
 }
 
-impl House {
+impl Harness {
     fn asked(&self, payer: &Payer) -> ThreadId {
         let thread = self.thread();
         let ended = self.send(&thread, Input::text("pay"), &payer.work).0.unwrap();
         assert_eq!((ended.status.status().unwrap(), ended.code.as_deref().unwrap()), (Status::Suspended, "approval"));
-        assert_eq!(payer.paid.load(Ordering::SeqCst), 0, "nothing is done before somebody allows it");
+        assert_eq!(payer.paid.load(Ordering::SeqCst), 0, "nothing is executed before it is approved");
         thread
     }
 
@@ -83,7 +85,7 @@ impl House {
         self.engine.resume(thread, Input::nothing(), &payer.work, &Cancel::new(), &mut |_| {}).unwrap()
     }
 
-    /// What the model was told of its calls.
+    /// The results that the model got.
     fn results(&self, thread: &ThreadId) -> Vec<(String, String)> {
         let loaded = self.loaded(thread);
         let tools = loaded.messages.iter().filter(|message| message.role == Role::Tool);
@@ -98,65 +100,74 @@ impl House {
 }
 
 #[test]
-fn several_calls_wait_together_and_are_made_in_the_order_of_their_names_once_all_are_allowed() {
-    let (house, payer) = (House::new(), payer(two()));
-    let thread = house.asked(&payer);
-    let manifest = house.loaded(&thread).manifest;
-    let (why, asks) = (manifest.suspended.unwrap(), manifest.asks);
+fn several_calls_wait_together_and_are_made_in_the_order_of_their_ids_once_all_are_approved() {
+    let harness = Harness::new();
+    let payer = payer(two());
+    let thread = harness.asked(&payer);
+    let manifest = harness.loaded(&thread).manifest;
+    let why = manifest.suspended.unwrap();
+    let asks = manifest.asks;
     assert_eq!((why.reason, why.calls.len()), (SuspendReason::Approval, 2));
     assert_eq!(
         (asks[0].arguments.as_ref(), asks[0].why.as_deref()),
         (Some(&json!({"amount": 2})), Some("it is money"))
     );
-    assert_eq!(house.results(&thread), [("l".to_owned(), "done".to_owned())], "what nobody is asked about is made");
-    let decided = house.engine.decide(&thread, &call("p2"), Choice::Approve(None), "ann", &payer.work).unwrap();
+    assert_eq!(
+        harness.results(&thread),
+        [("l".to_owned(), "done".to_owned())],
+        "a call that needs no approval is made"
+    );
+    let decided = harness.engine.decide(&thread, &call("p2"), Choice::Approve(None), "ann", &payer.work).unwrap();
     assert_eq!((decided.recorded, decided.undecided), (Recorded::Now, vec![call("p1")]));
-    // It waits for the other, and no run is made of it.
-    assert_eq!((house.go_on(&thread, &payer).run_id, payer.paid.load(Ordering::SeqCst)), (None, 0));
-    house.decide(&thread, "p1", Choice::Approve(None), &payer).unwrap();
-    let ended = house.go_on(&thread, &payer);
+    // It waits for the other one, and makes no run.
+    assert_eq!((harness.go_on(&thread, &payer).run_id, payer.paid.load(Ordering::SeqCst)), (None, 0));
+    harness.decide(&thread, "p1", Choice::Approve(None), &payer).unwrap();
+    let ended = harness.go_on(&thread, &payer);
     assert_eq!((ended.status.status().unwrap(), ended.result.as_deref()), (Status::Completed, Some("done")));
-    let lines = house.store.read(&thread, 0, usize::MAX).unwrap();
+    let lines = harness.store.read(&thread, 0, usize::MAX).unwrap();
     let made = lines.iter().filter_map(|line| match &line.event {
         Event::ToolIntent(intent) => Some(intent.call_id.as_str()),
         _ => None,
     });
     assert_eq!(made.collect::<Vec<_>>(), ["p1", "p2"]);
-    let mut results: Vec<_> = house.results(&thread).into_iter().map(|(id, _)| id).collect();
+    let mut results: Vec<_> = harness.results(&thread).into_iter().map(|(id, _)| id).collect();
     results.sort_unstable();
     assert_eq!(results, ["l", "p1", "p2"]);
     assert_eq!(payer.paid.load(Ordering::SeqCst), 2);
 }
 
 #[test]
-fn each_allowed_call_can_be_made_by_itself() {
-    let (house, mut payer) = (House::new(), payer(two()));
+fn each_approved_call_can_be_made_by_itself() {
+    let harness = Harness::new();
+    let mut payer = payer(two());
     payer.work.wait = Wait::Each;
-    let thread = house.asked(&payer);
-    house.decide(&thread, "p2", Choice::Approve(None), &payer).unwrap();
-    let ended = house.engine.resume(&thread, Input::nothing(), &payer.work, &Cancel::new(), &mut |_| {}).unwrap();
+    let thread = harness.asked(&payer);
+    harness.decide(&thread, "p2", Choice::Approve(None), &payer).unwrap();
+    let ended = harness.engine.resume(&thread, Input::nothing(), &payer.work, &Cancel::new(), &mut |_| {}).unwrap();
     assert_eq!((ended.status.status().unwrap(), payer.paid.load(Ordering::SeqCst)), (Status::Suspended, 1));
     assert_eq!(ended.suspended.unwrap().calls, [call("p1")]);
 }
 
 #[test]
-fn a_denied_call_is_told_to_the_model_and_never_made() {
-    let (house, payer) = (House::new(), payer(one()));
-    let thread = house.asked(&payer);
-    house.decide(&thread, "p1", Choice::Deny(Some("too much".to_owned())), &payer).unwrap();
-    assert_eq!(house.go_on(&thread, &payer).status, Status::Completed);
-    assert_eq!(house.results(&thread), [("p1".to_owned(), "denied by ann: too much".to_owned())]);
+fn a_denied_call_is_never_made_and_the_model_gets_the_reason() {
+    let harness = Harness::new();
+    let payer = payer(one());
+    let thread = harness.asked(&payer);
+    harness.decide(&thread, "p1", Choice::Deny(Some("too much".to_owned())), &payer).unwrap();
+    assert_eq!(harness.go_on(&thread, &payer).status, Status::Completed);
+    assert_eq!(harness.results(&thread), [("p1".to_owned(), "denied by ann: too much".to_owned())]);
     assert_eq!(payer.paid.load(Ordering::SeqCst), 0);
 }
 
 #[test]
-fn changed_arguments_are_what_is_done_and_what_the_model_is_told() {
-    let (house, payer) = (House::new(), payer(one()));
-    let thread = house.asked(&payer);
-    house.decide(&thread, "p1", Choice::Edit(json!({"amount": 7})), &payer).unwrap();
-    house.go_on(&thread, &payer);
+fn a_call_is_made_with_changed_arguments_and_the_model_gets_to_know_them() {
+    let harness = Harness::new();
+    let payer = payer(one());
+    let thread = harness.asked(&payer);
+    harness.decide(&thread, "p1", Choice::Edit(json!({"amount": 7})), &payer).unwrap();
+    harness.go_on(&thread, &payer);
     assert_eq!(payer.seen.lock().unwrap()[0].arguments, json!({"amount": 7}));
-    let told = &house.results(&thread)[0].1;
+    let told = &harness.results(&thread)[0].1;
     assert!(
         told.contains("ann changed the arguments") && told.contains("{\"amount\":7}") && told.ends_with("paid"),
         "{told}"
@@ -168,55 +179,61 @@ fn a_decision_can_be_the_result_or_the_arguments() {
     for (mode, made, told) in
         [(ResumeMode::UseDecisionAsToolResult, 0, "blue"), (ResumeMode::PassDecisionToTool, 1, "ann changed")]
     {
-        let (house, mut payer) = (House::new(), payer(one()));
+        let harness = Harness::new();
+        let mut payer = payer(one());
         payer.work.gate = asks(Asking { mode, ..Asking::default() });
-        let thread = house.asked(&payer);
-        house.decide(&thread, "p1", Choice::Approve(Some(json!("blue"))), &payer).unwrap();
-        house.go_on(&thread, &payer);
+        let thread = harness.asked(&payer);
+        harness.decide(&thread, "p1", Choice::Approve(Some(json!("blue"))), &payer).unwrap();
+        harness.go_on(&thread, &payer);
         assert_eq!(payer.paid.load(Ordering::SeqCst), made);
-        assert!(house.results(&thread)[0].1.contains(told));
+        assert!(harness.results(&thread)[0].1.contains(told));
     }
 }
 
 #[test]
 fn late_repeated_and_unknown_decisions_change_nothing() {
-    let (house, payer) = (House::new(), payer(one()));
-    let thread = house.asked(&payer);
+    let harness = Harness::new();
+    let payer = payer(one());
+    let thread = harness.asked(&payer);
     let code = |error: selvedge_engine::Error| error.code();
-    let unknown = house.decide(&thread, "p9", Choice::Approve(None), &payer).unwrap_err();
+    let unknown = harness.decide(&thread, "p9", Choice::Approve(None), &payer).unwrap_err();
     assert_eq!(code(unknown), "no_open_call");
-    let verdict = house.decide(&thread, "p1", Choice::NotDone, &payer).unwrap_err();
+    let verdict = harness.decide(&thread, "p1", Choice::NotDone, &payer).unwrap_err();
     assert_eq!(code(verdict), "no_open_call", "it was never dispatched");
-    assert_eq!(house.decide(&thread, "p1", Choice::Approve(None), &payer).unwrap(), Recorded::Now);
-    let version = house.loaded(&thread).version;
-    assert_eq!(house.decide(&thread, "p1", Choice::Approve(None), &payer).unwrap(), Recorded::Before);
-    assert_eq!(code(house.decide(&thread, "p1", Choice::Deny(None), &payer).unwrap_err()), "already_decided");
-    assert_eq!(house.loaded(&thread).version, version);
-    house.go_on(&thread, &payer);
+    assert_eq!(harness.decide(&thread, "p1", Choice::Approve(None), &payer).unwrap(), Recorded::Now);
+    let version = harness.loaded(&thread).version;
+    assert_eq!(harness.decide(&thread, "p1", Choice::Approve(None), &payer).unwrap(), Recorded::Before);
+    assert_eq!(code(harness.decide(&thread, "p1", Choice::Deny(None), &payer).unwrap_err()), "already_decided");
+    assert_eq!(harness.loaded(&thread).version, version);
+    harness.go_on(&thread, &payer);
     assert_eq!(payer.paid.load(Ordering::SeqCst), 1);
-    assert_eq!(code(house.decide(&thread, "p1", Choice::Approve(None), &payer).unwrap_err()), "no_open_call");
-    house.send(&thread, Input::text("thanks"), &payer.work).0.unwrap();
+    assert_eq!(code(harness.decide(&thread, "p1", Choice::Approve(None), &payer).unwrap_err()), "no_open_call");
+    harness.send(&thread, Input::text("thanks"), &payer.work).0.unwrap();
     assert_eq!(payer.paid.load(Ordering::SeqCst), 1);
 }
 
 #[test]
-fn a_call_of_another_thread_and_a_cancelled_one_can_not_be_allowed() {
-    let (house, payer) = (House::new(), payer(one()));
-    let (thread, other) = (house.asked(&payer), house.thread());
-    assert_eq!(house.decide(&other, "p1", Choice::Approve(None), &payer).unwrap_err().code(), "no_open_call");
-    house.engine.stop(&thread, Stop::Cancelled).unwrap();
-    assert_eq!(house.decide(&thread, "p1", Choice::Approve(None), &payer).unwrap_err().code(), "no_open_call");
-    assert_eq!(house.loaded(&thread).manifest.status, Status::Cancelled);
-    assert!(house.results(&thread)[0].1.contains("interrupted"));
+fn a_call_of_another_thread_and_a_cancelled_one_can_not_be_approved() {
+    let harness = Harness::new();
+    let payer = payer(one());
+    let thread = harness.asked(&payer);
+    let other = harness.thread();
+    assert_eq!(harness.decide(&other, "p1", Choice::Approve(None), &payer).unwrap_err().code(), "no_open_call");
+    harness.engine.stop(&thread, Stop::Cancelled).unwrap();
+    assert_eq!(harness.decide(&thread, "p1", Choice::Approve(None), &payer).unwrap_err().code(), "no_open_call");
+    assert_eq!(harness.loaded(&thread).manifest.status, Status::Cancelled);
+    assert!(harness.results(&thread)[0].1.contains("interrupted"));
     assert_eq!(payer.paid.load(Ordering::SeqCst), 0);
 }
 
-/// Nobody could see what would be asked before the slowest call of the round had ended.
+/// The approval requests were not visible before the slowest call of the round had ended.
 #[test]
-fn what_is_asked_is_on_record_with_the_answer_that_asks_for_it() {
-    let (house, mut payer) = (House::new(), payer(two()));
-    let thread = house.thread();
-    let (at, other) = (thread.clone(), house.another());
+fn approval_requests_are_committed_with_the_answer() {
+    let harness = Harness::new();
+    let mut payer = payer(two());
+    let thread = harness.thread();
+    let at = thread.clone();
+    let other = harness.another();
     let seen = Arc::new(AtomicUsize::new(0));
     let asked = seen.clone();
     payer.while_looking(move |_| {
@@ -225,9 +242,9 @@ fn what_is_asked_is_on_record_with_the_answer_that_asks_for_it() {
         assert_eq!(manifest.asks.iter().map(|ask| &ask.call_id).collect::<Vec<_>>(), [&call("p2"), &call("p1")]);
         asked.fetch_add(1, Ordering::SeqCst);
     });
-    house.send(&thread, Input::text("pay"), &payer.work).0.unwrap();
+    harness.send(&thread, Input::text("pay"), &payer.work).0.unwrap();
     assert_eq!(seen.load(Ordering::SeqCst), 1);
-    let lines = selvedge_store::conformance::support::lines_of(&house.store.inner, &thread);
+    let lines = selvedge_store::conformance::support::lines_of(&harness.store.inner, &thread);
     let is_ask = |line: &Line| matches!(line.event, Event::Asked(_));
     let first = lines.iter().position(is_ask).unwrap();
     assert_eq!(lines.iter().filter(|line| is_ask(line)).count(), 2, "once each");
@@ -236,25 +253,26 @@ fn what_is_asked_is_on_record_with_the_answer_that_asks_for_it() {
         _ => None,
     });
     assert_eq!(end, Some(Reason::AssistantTurnCommitted));
-    // What nobody has said a word about is taken along; what was said is not.
-    house.decide(&thread, "p1", Choice::Deny(None), &payer).unwrap();
-    assert_eq!(house.loaded(&thread).manifest.asks.len(), 1);
-    house.decide(&thread, "p2", Choice::Deny(None), &payer).unwrap();
-    assert_eq!((house.go_on(&thread, &payer).asks.len(), house.loaded(&thread).manifest.asks.len()), (0, 0));
+    // Undecided requests stay; decided ones do not.
+    harness.decide(&thread, "p1", Choice::Deny(None), &payer).unwrap();
+    assert_eq!(harness.loaded(&thread).manifest.asks.len(), 1);
+    harness.decide(&thread, "p2", Choice::Deny(None), &payer).unwrap();
+    assert_eq!((harness.go_on(&thread, &payer).asks.len(), harness.loaded(&thread).manifest.asks.len()), (0, 0));
 }
 
 #[test]
-fn what_a_tool_does_not_take_is_not_recorded_as_allowed() {
-    let (house, mut payer) = (House::new(), payer(one()));
-    let thread = house.asked(&payer);
-    payer.work.tools[0] = Arc::new(Picky(Counting::new("pay", EffectClass::AtMostOnce)));
-    let refused = house.decide(&thread, "p1", Choice::Edit(json!({"amount": "much"})), &payer).unwrap_err();
+fn arguments_that_a_tool_refuses_are_not_recorded_as_approved() {
+    let harness = Harness::new();
+    let mut payer = payer(one());
+    let thread = harness.asked(&payer);
+    payer.work.tools[0] = Arc::new(Picky(CountingTool::new("pay", EffectClass::AtMostOnce)));
+    let refused = harness.decide(&thread, "p1", Choice::Edit(json!({"amount": "much"})), &payer).unwrap_err();
     assert_eq!(refused.code(), "edit_refused");
-    assert!(house.loaded(&thread).calls[&call("p1")].decisions.is_empty());
+    assert!(harness.loaded(&thread).calls[&call("p1")].decisions.is_empty());
 }
 
-/// A tool that takes numbers only.
-struct Picky(Counting);
+/// A tool that accepts numbers only.
+struct Picky(CountingTool);
 
 impl Tool for Picky {
     fn spec(&self) -> &selvedge_model::ToolSpec {
@@ -262,10 +280,10 @@ impl Tool for Picky {
     }
 
     fn start(&self, call: &Call) -> Result<Box<dyn selvedge_model::tool::Started>, selvedge_model::ToolError> {
-        match call.arguments["amount"].is_number() {
-            true => self.0.start(call),
-            false => Err(selvedge_model::ToolError::NotStarted { tool: "pay".to_owned(), why: "no number".to_owned() }),
+        if call.arguments["amount"].is_number() {
+            return self.0.start(call);
         }
+        Err(selvedge_model::ToolError::NotStarted { tool: "pay".to_owned(), why: "no number".to_owned() })
     }
 
     fn reconcile(&self, call: &Call, cancel: &Cancel) -> selvedge_model::tool::Reconciled {
@@ -274,21 +292,23 @@ impl Tool for Picky {
 }
 
 #[test]
-fn a_message_comes_instead_of_somebodys_word() {
-    let (house, payer) = (House::new(), payer(one()));
-    let thread = house.asked(&payer);
-    let ended = house.send(&thread, Input::text("never mind"), &payer.work).0.unwrap();
+fn a_message_replaces_a_pending_approval() {
+    let harness = Harness::new();
+    let payer = payer(one());
+    let thread = harness.asked(&payer);
+    let ended = harness.send(&thread, Input::text("never mind"), &payer.work).0.unwrap();
     assert_eq!((ended.status.status().unwrap(), payer.paid.load(Ordering::SeqCst)), (Status::Completed, 0));
-    assert!(house.results(&thread)[0].1.contains("a new message came"));
-    assert_eq!(house.decide(&thread, "p1", Choice::Approve(None), &payer).unwrap_err().code(), "no_open_call");
+    assert!(harness.results(&thread)[0].1.contains("a new message came"));
+    assert_eq!(harness.decide(&thread, "p1", Choice::Approve(None), &payer).unwrap_err().code(), "no_open_call");
 }
 
 #[test]
-fn what_was_allowed_before_a_restart_is_made_once_after_it() {
-    let (house, payer) = (House::new(), payer(two()));
-    let thread = house.asked(&payer);
-    house.decide(&thread, "p1", Choice::Approve(None), &payer).unwrap();
-    let later = house.another();
+fn a_call_that_was_approved_before_a_restart_is_made_once_after_it() {
+    let harness = Harness::new();
+    let payer = payer(two());
+    let thread = harness.asked(&payer);
+    harness.decide(&thread, "p1", Choice::Approve(None), &payer).unwrap();
+    let later = harness.another();
     later.decide(&thread, "p2", Choice::Deny(None), &payer).unwrap();
     assert_eq!(
         (later.go_on(&thread, &payer).status.status().unwrap(), payer.paid.load(Ordering::SeqCst)),
@@ -297,49 +317,52 @@ fn what_was_allowed_before_a_restart_is_made_once_after_it() {
 }
 
 #[test]
-fn a_call_that_was_allowed_and_cut_short_is_not_asked_about_again() {
-    let (house, mut payer) = (House::new(), payer(one()));
-    let thread = house.asked(&payer);
-    house.decide(&thread, "p1", Choice::Edit(json!({"amount": 3})), &payer).unwrap();
-    let mut dies = Counting::new("pay", EffectClass::AtMostOnce);
+fn a_call_that_was_approved_and_interrupted_needs_no_second_approval() {
+    let harness = Harness::new();
+    let mut payer = payer(one());
+    let thread = harness.asked(&payer);
+    harness.decide(&thread, "p1", Choice::Edit(json!({"amount": 3})), &payer).unwrap();
+    let mut dies = CountingTool::new("pay", EffectClass::AtMostOnce);
     dies.meanwhile = Arc::new(|_| die());
     payer.work.tools[0] = Arc::new(dies);
-    let cut = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| house.go_on(&thread, &payer)));
+    let cut = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| harness.go_on(&thread, &payer)));
     assert!(cut.is_err());
-    let mut pay = Counting::new("pay", EffectClass::AtMostOnce);
+    let mut pay = CountingTool::new("pay", EffectClass::AtMostOnce);
     pay.known = selvedge_model::tool::Reconciled::NotDone;
     let seen = pay.seen.clone();
     payer.work.tools[0] = Arc::new(pay);
-    assert_eq!(house.go_on(&thread, &payer).status, Status::Completed);
+    assert_eq!(harness.go_on(&thread, &payer).status, Status::Completed);
     let seen: Vec<_> = seen.lock().unwrap().iter().map(|call| call.arguments.clone()).collect();
-    assert_eq!(seen, [json!({"amount": 3})], "made once, with what somebody allowed");
+    assert_eq!(seen, [json!({"amount": 3})], "made once, with the approved arguments");
 }
 
 #[test]
-fn nobody_s_word_counts_after_the_time_that_was_set() {
-    let (house, mut payer) = (House::new(), payer(one()));
+fn a_decision_does_not_count_after_the_approval_request_expired() {
+    let harness = Harness::new();
+    let mut payer = payer(one());
     payer.work.gate = asks(Asking { expires_after: Some(Duration::from_secs(60)), ..Asking::default() });
-    let thread = house.asked(&payer);
-    house.clock.set(Timestamp::from_micros(house.clock.now().as_micros() + 60_000_000));
-    assert_eq!(house.decide(&thread, "p1", Choice::Approve(None), &payer).unwrap_err().code(), "too_late");
+    let thread = harness.asked(&payer);
+    harness.clock.set(Timestamp::from_micros(harness.clock.now().as_micros() + 60_000_000));
+    assert_eq!(harness.decide(&thread, "p1", Choice::Approve(None), &payer).unwrap_err().code(), "too_late");
     assert_eq!(
-        (house.go_on(&thread, &payer).status.status().unwrap(), payer.paid.load(Ordering::SeqCst)),
+        (harness.go_on(&thread, &payer).status.status().unwrap(), payer.paid.load(Ordering::SeqCst)),
         (Status::Completed, 0)
     );
-    assert!(house.results(&thread)[0].1.contains("in time"));
+    assert!(harness.results(&thread)[0].1.contains("expired"));
 }
 
-/// What was asked was forgotten when a thread waited for another reason, and a word on one call ran it.
+/// The approval requests were forgotten when a thread was suspended for another reason, and a decision about one call ran it.
 #[test]
-fn what_is_asked_is_undecided_whatever_a_thread_waits_for() {
-    let (house, mut payer) = (House::new(), payer(two()));
-    let thread = house.thread();
+fn approval_requests_stay_undecided_whatever_a_thread_is_suspended_for() {
+    let harness = Harness::new();
+    let mut payer = payer(two());
+    let thread = harness.thread();
     let whole = payer.work.tools.clone();
     payer.while_looking(|_| die());
-    let run = || house.send(&thread, Input::text("pay"), &payer.work);
+    let run = || harness.send(&thread, Input::text("pay"), &payer.work);
     assert!(std::panic::catch_unwind(std::panic::AssertUnwindSafe(run)).is_err());
     payer.work.tools = whole;
-    let later = house.another();
+    let later = harness.another();
     let decided = later.engine.decide(&thread, &call("p1"), Choice::Approve(None), "ann", &payer.work).unwrap();
     assert_eq!((decided.recorded, decided.undecided), (Recorded::Now, vec![call("p2")]));
     let decided = later.engine.decide(&thread, &call("p2"), Choice::Approve(None), "ann", &payer.work).unwrap();
@@ -351,37 +374,39 @@ fn what_is_asked_is_undecided_whatever_a_thread_waits_for() {
 }
 
 #[test]
-fn a_value_that_is_used_for_nothing_or_that_the_tool_does_not_take_is_not_recorded() {
+fn a_value_that_is_not_used_or_that_the_tool_refuses_is_not_recorded() {
     for (mode, value, code) in [
         (ResumeMode::ReplayToolCall, json!({"amount": 1}), "value_unused"),
         (ResumeMode::PassDecisionToTool, json!({"amount": "much"}), "edit_refused"),
         (ResumeMode::PassDecisionToTool, json!(false), "edit_refused"),
     ] {
-        let (house, mut payer) = (House::new(), payer(one()));
+        let harness = Harness::new();
+        let mut payer = payer(one());
         payer.work.gate = asks(Asking { mode, ..Asking::default() });
-        let thread = house.asked(&payer);
-        payer.work.tools[0] = Arc::new(Picky(Counting::new("pay", EffectClass::AtMostOnce)));
-        let version = house.loaded(&thread).version;
-        assert_eq!(house.decide(&thread, "p1", Choice::Approve(Some(value)), &payer).unwrap_err().code(), code);
-        assert_eq!(house.loaded(&thread).version, version);
-        assert_eq!(house.decide(&thread, "p1", Choice::Approve(None), &payer).unwrap(), Recorded::Now);
+        let thread = harness.asked(&payer);
+        payer.work.tools[0] = Arc::new(Picky(CountingTool::new("pay", EffectClass::AtMostOnce)));
+        let version = harness.loaded(&thread).version;
+        assert_eq!(harness.decide(&thread, "p1", Choice::Approve(Some(value)), &payer).unwrap_err().code(), code);
+        assert_eq!(harness.loaded(&thread).version, version);
+        assert_eq!(harness.decide(&thread, "p1", Choice::Approve(None), &payer).unwrap(), Recorded::Now);
     }
 }
 
-/// It waited for ever for a word on a call that nobody could decide about any more.
+/// It waited for ever for a decision about a call that could not be decided any more.
 #[test]
-fn a_thread_goes_on_whose_call_was_answered_by_somebody_else() {
-    let (house, payer) = (House::new(), payer(one()));
-    let thread = house.asked(&payer);
+fn a_thread_resumes_whose_call_was_answered_by_another_program() {
+    let harness = Harness::new();
+    let payer = payer(one());
+    let thread = harness.asked(&payer);
     let block = Block::tool_result(call("p1"), json!("paid by hand"));
     let message = Message { content: vec![block], ..Message::text(Role::Tool, "") };
     let changeset = Changeset { messages: vec![message], ..Changeset::empty(Reason::ToolResultsCommitted) };
-    let expect = Expect::Exact(house.loaded(&thread).version.unwrap());
-    house.store.commit(Batch::of(Part::new(thread.clone(), expect, changeset))).unwrap();
-    let manifest = house.store.get(&thread).unwrap().manifest;
+    let expect = Expect::Exact(harness.loaded(&thread).version.unwrap());
+    harness.store.commit(Batch::of(Part::new(thread.clone(), expect, changeset))).unwrap();
+    let manifest = harness.store.get(&thread).unwrap().manifest;
     assert_eq!((manifest.suspended.unwrap().calls, manifest.asks), (vec![], vec![]));
-    assert_eq!(house.decide(&thread, "p1", Choice::Approve(None), &payer).unwrap_err().code(), "no_open_call");
-    let ended = house.go_on(&thread, &payer);
+    assert_eq!(harness.decide(&thread, "p1", Choice::Approve(None), &payer).unwrap_err().code(), "no_open_call");
+    let ended = harness.go_on(&thread, &payer);
     assert_eq!(
         (ended.status.status().unwrap(), ended.result.as_deref()),
         (Status::Completed, Some("done")),
@@ -391,8 +416,9 @@ fn a_thread_goes_on_whose_call_was_answered_by_somebody_else() {
 }
 
 #[test]
-fn a_call_whose_time_is_over_is_none_that_waits_for_somebody() {
-    let (house, mut payer) = (House::new(), payer(two()));
+fn a_call_whose_approval_request_expired_is_not_undecided() {
+    let harness = Harness::new();
+    let mut payer = payer(two());
     payer.work.gate = Arc::new(|spec, arguments| match spec.name.as_str() {
         "pay" => Permission::Ask(Asking {
             expires_after: (arguments["amount"] == 2).then_some(Duration::from_millis(1)),
@@ -400,26 +426,27 @@ fn a_call_whose_time_is_over_is_none_that_waits_for_somebody() {
         }),
         _ => Permission::Allowed,
     });
-    let thread = house.asked(&payer);
-    let decided = house.engine.decide(&thread, &call("p1"), Choice::Approve(None), "ann", &payer.work).unwrap();
+    let thread = harness.asked(&payer);
+    let decided = harness.engine.decide(&thread, &call("p1"), Choice::Approve(None), "ann", &payer.work).unwrap();
     assert_eq!((decided.recorded, decided.undecided), (Recorded::Now, vec![]));
     assert_eq!(
-        (house.go_on(&thread, &payer).status.status().unwrap(), payer.paid.load(Ordering::SeqCst)),
+        (harness.go_on(&thread, &payer).status.status().unwrap(), payer.paid.load(Ordering::SeqCst)),
         (Status::Completed, 1)
     );
 }
 
 #[test]
-fn what_is_told_of_a_call_that_somebody_changed_is_what_is_called() {
-    let (house, payer) = (House::new(), payer(one()));
-    let thread = house.asked(&payer);
-    house.decide(&thread, "p1", Choice::Edit(json!({"amount": 7})), &payer).unwrap();
+fn the_published_arguments_of_a_call_are_those_that_the_approver_changed() {
+    let harness = Harness::new();
+    let payer = payer(one());
+    let thread = harness.asked(&payer);
+    harness.decide(&thread, "p1", Choice::Edit(json!({"amount": 7})), &payer).unwrap();
     let mut called = Vec::new();
     let mut tell = |told: selvedge_engine::RunEvent| {
         if let selvedge_engine::RunEvent::Calling { arguments, .. } = told {
             called.push(arguments.clone());
         }
     };
-    house.engine.resume(&thread, Input::nothing(), &payer.work, &Cancel::new(), &mut tell).unwrap();
+    harness.engine.resume(&thread, Input::nothing(), &payer.work, &Cancel::new(), &mut tell).unwrap();
     assert_eq!(called, [Arc::new(json!({"amount": 7}))]);
 }

@@ -1,4 +1,4 @@
-//! One execution over many threads.
+//! Chains: one execution over many threads.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -17,12 +17,12 @@ use selvedge_model::{
 use selvedge_store::{Acquire, Commit, Inbox, Leases, Logs, Registry};
 use serde_json::json;
 
-use crate::support::{Counting, House, Reply, agent, assert_dies, request};
+use crate::support::{CountingTool, Harness, Reply, agent, assert_dies, request};
 
-/// A model with a small window that calls a tool some times, over however many threads, and remembers its prompts.
+/// A model with a small window that makes a number of tool calls, over however many threads, and records its prompts.
 pub(crate) struct Small {
     window: u64,
-    /// How many tokens it counts for every prompt, whatever that says.
+    /// How many tokens it counts for every prompt, besides its text.
     added: u64,
     calls: usize,
     asked: AtomicUsize,
@@ -37,13 +37,12 @@ impl crate::support::Blocking for Small {
         self.firsts.lock().unwrap().push(prompt.messages[0].plain_text());
         let bytes: usize = prompt.messages.iter().map(|message| message.content_bytes().len()).sum();
         let usage = Usage { input_tokens: self.added + bytes as u64 / 4, output_tokens: 1, ..Usage::default() };
-        let (content, end) = match asked < self.calls {
-            true => {
-                let id = CallId::new(format!("c{asked}")).unwrap();
-                let call = Block::tool_call(id, "look", json!({"n": asked}));
-                (vec![call], End::ToolCalls)
-            }
-            false => (vec![Block::text("that was all")], End::Finished),
+        let (content, end) = if asked < self.calls {
+            let id = CallId::new(format!("c{asked}")).unwrap();
+            let call = Block::tool_call(id, "look", json!({"n": asked}));
+            (vec![call], End::ToolCalls)
+        } else {
+            (vec![Block::text("that was all")], End::Finished)
         };
         Ok(Answer::new(content, end).using(usage))
     }
@@ -60,13 +59,13 @@ pub(crate) fn small(window: u64, calls: usize, answer: usize) -> (Assignment, Ar
 fn adding(window: u64, calls: usize, answer: usize, added: u64) -> (Assignment, Arc<Small>) {
     let model = Arc::new(Small { window, added, calls, asked: AtomicUsize::new(0), firsts: Default::default() });
     let mut work = Assignment::new(AgentId::new("scribe").unwrap(), model.clone(), "small");
-    let mut look = Counting::new("look", EffectClass::Pure);
+    let mut look = CountingTool::new("look", EffectClass::Pure);
     look.answer = Output::text("x".repeat(answer));
     work.tools = vec![Arc::new(look)];
     (work, model)
 }
 
-impl House {
+impl Harness {
     fn chain(&self, thread: &ThreadId) -> Vec<(ThreadId, Status)> {
         let chain = self.store.chain(thread).unwrap();
         chain.into_iter().map(|link| (link.manifest.thread_id, link.manifest.status)).collect()
@@ -79,43 +78,44 @@ impl House {
 
 #[test]
 fn a_chain_of_many_hops_still_knows_its_first_task_and_ends() {
-    let house = House::new();
-    let thread = house.thread();
+    let harness = Harness::new();
+    let thread = harness.thread();
     let (mut work, model) = small(1500, 40, 400);
     work.limits = Limits { turns: Some(100), ..Limits::default() };
-    let ended = house.send(&thread, Input::text("count the stars"), &work).0.unwrap();
+    let ended = harness.send(&thread, Input::text("count the stars"), &work).0.unwrap();
     assert_eq!((ended.status.status().unwrap(), ended.result.as_deref()), (Status::Completed, Some("that was all")));
-    let chain = house.chain(&thread);
+    let chain = harness.chain(&thread);
     assert!(chain.len() > 5, "{} hops", chain.len());
     assert_eq!(ended.thread_id, chain.last().unwrap().0);
     assert!(chain[..chain.len() - 1].iter().all(|(_, status)| *status == Status::Continued));
     assert!(model.firsts.lock().unwrap().iter().all(|first| first == "count the stars"));
-    // Nothing was asked twice, and the turns of all links count together.
+    // No turn was repeated, and the turns of all links count together.
     assert_eq!(model.asked.load(Ordering::SeqCst), 41);
-    assert_eq!(house.loaded(&ended.thread_id).meter.ended.turns, 41);
+    assert_eq!(harness.loaded(&ended.thread_id).meter.ended.turns, 41);
 }
 
 #[test]
 fn both_sides_of_a_handoff_name_each_other_and_the_successor_is_a_sibling() {
-    let house = House::new();
-    let parent = house.thread();
+    let harness = Harness::new();
+    let parent = harness.thread();
     let new = NewThread {
         parent_id: Some(parent.clone()),
         title: Some("stars".to_owned()),
         inputs: json!({"sky": "north"}).as_object().unwrap().clone(),
         ..NewThread::of(AgentId::new("scribe").unwrap())
     };
-    let thread = house.engine.create(new, Vec::new()).unwrap();
+    let thread = harness.engine.create(new, Vec::new()).unwrap();
     let (work, _) = small(600, 12, 400);
-    let ended = house.send(&thread, Input::text("count the stars"), &work).0.unwrap();
-    let (old, next) = (house.loaded(&thread), house.loaded(&house.chain(&thread)[1].0));
+    let ended = harness.send(&thread, Input::text("count the stars"), &work).0.unwrap();
+    let old = harness.loaded(&thread);
+    let next = harness.loaded(&harness.chain(&thread)[1].0);
     assert_eq!(old.manifest.continuation_thread_id.as_ref(), Some(&next.manifest.thread_id));
     assert_eq!(next.manifest.continuation_of.as_ref(), Some(&thread));
     assert_eq!(next.manifest.chain_root_id, thread);
     assert_eq!((next.manifest.parent_id, next.manifest.title), (Some(parent), Some("stars".to_owned())));
     assert_eq!(next.manifest.inputs, old.manifest.inputs);
     assert_ne!(ended.thread_id, thread);
-    let lines = house.store.read(&thread, 0, 1000).unwrap();
+    let lines = harness.store.read(&thread, 0, 1000).unwrap();
     let handoff = lines.iter().find_map(|line| match &line.event {
         Event::ThreadHandoff(handoff) => Some(handoff.clone()),
         _ => None,
@@ -125,19 +125,20 @@ fn both_sides_of_a_handoff_name_each_other_and_the_successor_is_a_sibling() {
     assert!(handoff.details["dropped"].as_u64().unwrap() > 0);
     assert!(lines.iter().any(|line| matches!(line.event, Event::ContextLimitReached(_))));
     assert_eq!(handoff.reason, Some(HandoffReason::ContextFull));
-    assert_eq!(house.reasons(&thread).last(), Some(&Reason::RunFinished));
+    assert_eq!(harness.reasons(&thread).last(), Some(&Reason::RunFinished));
 }
 
-/// A thread that its agent handed over said that its context was full.
+/// A thread that its agent handed off reported that its context was full.
 #[test]
-fn a_handoff_that_an_agent_asks_for_does_not_say_that_the_context_is_full() {
-    let house = House::new();
-    let thread = house.thread();
+fn a_handoff_that_an_agent_asks_for_does_not_report_a_full_context() {
+    let harness = Harness::new();
+    let thread = harness.thread();
     let replies = vec![Reply::Calls(vec![("h", "hand_over", json!({}))]), Reply::Says("I took over")];
-    let work = agent(replies, vec![Arc::new(Counting::new("hand_over", EffectClass::Pure).of_kind(ToolKind::Handoff))]);
-    let ended = house.send(&thread, Input::text("go"), &work).0.unwrap();
-    assert_eq!((ended.result.as_deref(), house.chain(&thread).len()), (Some("I took over"), 2));
-    let lines = house.store.read(&thread, 0, 1000).unwrap();
+    let work =
+        agent(replies, vec![Arc::new(CountingTool::new("hand_over", EffectClass::Pure).of_kind(ToolKind::Handoff))]);
+    let ended = harness.send(&thread, Input::text("go"), &work).0.unwrap();
+    assert_eq!((ended.result.as_deref(), harness.chain(&thread).len()), (Some("I took over"), 2));
+    let lines = harness.store.read(&thread, 0, 1000).unwrap();
     let reason = lines.iter().find_map(|line| match &line.event {
         Event::ThreadHandoff(handoff) => Some(handoff.reason),
         _ => None,
@@ -146,145 +147,164 @@ fn a_handoff_that_an_agent_asks_for_does_not_say_that_the_context_is_full() {
     assert!(!lines.iter().any(|line| matches!(line.event, Event::ContextLimitReached(_))));
 }
 
-/// A short first prompt of which a provider counted many tokens of its own once made every later byte count as many, so that a thread
-/// handed itself over, or waited as one whose task is too long, though everything fitted.
+/// That an agent had asked for a handoff was known to its process alone.
+#[test]
+fn a_handoff_that_was_asked_for_is_made_by_the_process_that_takes_the_thread_up() {
+    let harness = Harness::new();
+    let thread = harness.thread();
+    let hand_over = || Arc::new(CountingTool::new("hand_over", EffectClass::Pure).of_kind(ToolKind::Handoff));
+    let first = vec![Reply::Calls(vec![("h", "hand_over", json!({}))])];
+    let work = agent(first, vec![hand_over()]);
+    harness.dies_after(Reason::ToolResultsCommitted, || harness.send(&thread, Input::text("go"), &work));
+    let later = harness.another();
+    let ended = later.resumed(&thread, Input::nothing(), &agent(Vec::new(), vec![hand_over()]));
+    assert_eq!((ended.status.status().unwrap(), later.chain(&thread).len()), (Status::Completed, 2));
+}
+
+/// After a short first prompt with many tokens of the provider's own, every later byte once counted as many, so that a thread handed itself
+/// off, or was suspended because of a too long task, although everything fitted.
 #[test]
 fn tokens_that_a_provider_adds_to_every_prompt_do_not_fill_a_window() {
-    let house = House::new();
-    let thread = house.thread();
+    let harness = Harness::new();
+    let thread = harness.thread();
     let (work, model) = adding(20_000, 3, 8000, 3000);
-    let ended = house.send(&thread, Input::text("count"), &work).0.unwrap();
+    let ended = harness.send(&thread, Input::text("count"), &work).0.unwrap();
     assert_eq!(
         (ended.status.status().unwrap(), ended.code.as_deref().unwrap()),
         (Status::Completed, "completed"),
         "{ended:?}"
     );
-    assert_eq!((house.chain(&thread).len(), model.asked.load(Ordering::SeqCst)), (1, 4));
-    // They count all the same: with less room the same work fills it.
-    let (house, (work, _)) = (House::new(), adding(8000, 3, 8000, 3000));
-    let thread = house.thread();
-    house.send(&thread, Input::text("count"), &work).0.unwrap();
-    assert!(house.chain(&thread).len() > 1);
+    assert_eq!((harness.chain(&thread).len(), model.asked.load(Ordering::SeqCst)), (1, 4));
+    // They do count: with less room the same work fills it.
+    let harness = Harness::new();
+    let (work, _) = adding(8000, 3, 8000, 3000);
+    let thread = harness.thread();
+    harness.send(&thread, Input::text("count"), &work).0.unwrap();
+    assert!(harness.chain(&thread).len() > 1);
 }
 
 #[test]
 fn limits_count_through_handoffs() {
-    let house = House::new();
-    let thread = house.thread();
+    let harness = Harness::new();
+    let thread = harness.thread();
     let (mut work, model) = small(600, 100, 400);
     work.limits = Limits { turns: Some(12), ..Limits::default() };
-    let ended = house.send(&thread, Input::text("count"), &work).0.unwrap();
+    let ended = harness.send(&thread, Input::text("count"), &work).0.unwrap();
     assert_eq!((ended.status.status().unwrap(), ended.code.as_deref().unwrap()), (Status::Suspended, "turns_exceeded"));
     assert_eq!(model.asked.load(Ordering::SeqCst), 12);
-    assert!(house.chain(&thread).len() > 1);
+    assert!(harness.chain(&thread).len() > 1);
 }
 
 #[test]
-fn a_window_that_is_too_small_ends_in_a_clear_word_and_never_in_a_loop() {
+fn a_window_that_is_too_small_suspends_with_a_clear_code_and_never_loops() {
     for window in [1, 10, 50] {
-        let house = House::new();
-        let thread = house.thread();
+        let harness = Harness::new();
+        let thread = harness.thread();
         let (mut work, _) = small(window, 50, 2000);
         work.system = "s".repeat(500);
-        let ended = house.send(&thread, Input::text("count the stars"), &work).0.unwrap();
+        let ended = harness.send(&thread, Input::text("count the stars"), &work).0.unwrap();
         let why = ended.suspended.unwrap();
         assert_eq!(
             (ended.status.status().unwrap(), why.code.as_deref()),
             (Status::Suspended, Some("context_too_small")),
             "{window}"
         );
-        assert_eq!(house.chain(&thread).len(), 1);
+        assert_eq!(harness.chain(&thread).len(), 1);
     }
 }
 
 #[test]
-fn a_huge_message_goes_along_shortened_and_its_whole_is_kept_by_the_successor() {
-    let house = House::new();
-    let thread = house.thread();
+fn a_huge_message_is_shortened_in_the_successor_which_keeps_the_whole_as_a_blob() {
+    let harness = Harness::new();
+    let thread = harness.thread();
     let (work, model) = small(2000, 1, 50);
     let long = format!("count the stars {}", "y".repeat(50_000));
-    let ended = house.send(&thread, Input::text(long.as_str()), &work).0.unwrap();
+    let ended = harness.send(&thread, Input::text(long.as_str()), &work).0.unwrap();
     assert_eq!(ended.status, Status::Completed);
-    assert_eq!(house.chain(&thread).len(), 2);
+    assert_eq!(harness.chain(&thread).len(), 2);
     let first = model.firsts.lock().unwrap()[0].clone();
     assert!(first.starts_with("count the stars") && first.len() < 5000);
     let blob = first.split("blob ").nth(1).unwrap().split(' ').next().unwrap().parse().unwrap();
-    assert_eq!(house.store.blob(&ended.thread_id, &blob).unwrap(), long.as_bytes());
+    assert_eq!(harness.store.blob(&ended.thread_id, &blob).unwrap(), long.as_bytes());
 }
 
 #[test]
 fn chains_have_an_end() {
-    let house = House::new();
-    let thread = house.thread();
+    let harness = Harness::new();
+    let thread = harness.thread();
     let (mut work, _) = small(1500, 1000, 400);
     work.continuation.chain_max = 4;
-    let ended = house.send(&thread, Input::text("count"), &work).0.unwrap();
+    let ended = harness.send(&thread, Input::text("count"), &work).0.unwrap();
     assert_eq!((ended.status.status().unwrap(), ended.code.as_deref().unwrap()), (Status::Suspended, "chain_too_deep"));
-    assert_eq!(house.chain(&thread).len(), 4);
+    assert_eq!(harness.chain(&thread).len(), 4);
 }
 
 #[test]
-fn the_seed_is_made_by_whoever_knows_how_and_the_plain_word_does_else() {
+fn the_seed_is_the_configured_one_or_else_the_default_message() {
     for is_made in [true, false] {
-        let house = House::new();
-        let thread = house.thread();
+        let harness = Harness::new();
+        let thread = harness.thread();
         let (mut work, _) = small(600, 12, 400);
         work.continuation.message = "go on".to_owned();
         work.continuation.seed =
             Arc::new(move |left| is_made.then(|| format!("after {}: {}", left.previous_thread_id, left.message)));
-        let ended = house.send(&thread, Input::text("count"), &work).0.unwrap();
+        let ended = harness.send(&thread, Input::text("count"), &work).0.unwrap();
         assert_eq!(ended.status, Status::Completed);
-        let messages = house.loaded(&house.chain(&thread)[1].0).messages;
+        let messages = harness.loaded(&harness.chain(&thread)[1].0).messages;
         let wanted = if is_made { format!("after {thread}: go on") } else { "go on".to_owned() };
         assert!(messages.iter().any(|message| message.role == Role::User && message.plain_text() == wanted));
     }
 }
 
 #[test]
-fn a_cut_handoff_goes_on_where_it_was_cut() {
-    let house = House::new().dying_between_threads();
-    let thread = house.thread();
+fn an_interrupted_handoff_is_resumed_by_the_successor() {
+    let harness = Harness::new().dying_between_threads();
+    let thread = harness.thread();
     let (work, model) = small(600, 12, 400);
-    assert_dies(|| house.send(&thread, Input::text("count"), &work));
-    let chain = house.chain(&thread);
+    assert_dies(|| harness.send(&thread, Input::text("count"), &work));
+    let chain = harness.chain(&thread);
     assert_eq!(chain.iter().map(|link| link.1).collect::<Vec<_>>(), [Status::Continued, Status::Created]);
-    let later = house.another();
+    let later = harness.another();
     let ended = later.resume(&thread, Input::nothing(), &work).unwrap();
     assert_eq!((ended.status.status().unwrap(), ended.result.as_deref()), (Status::Completed, Some("that was all")));
     assert_eq!(model.asked.load(Ordering::SeqCst), 13);
 }
 
 #[test]
-fn whoever_cancels_a_thread_while_it_hands_itself_over_reaches_the_one_that_goes_on() {
-    let house = House::new();
-    let thread = house.thread();
-    let other = house.another();
+fn a_cancel_during_a_handoff_reaches_the_successor() {
+    let harness = Harness::new();
+    let thread = harness.thread();
+    let other = harness.another();
     let (work, model) = small(600, 1000, 400);
     let told_at = Arc::new(AtomicUsize::new(0));
-    let (told, asked, at) = (told_at.clone(), model.clone(), thread.clone());
-    *house.store.before_successor.lock().unwrap() = Some(Box::new(move |_| {
+    let told = told_at.clone();
+    let asked = model.clone();
+    let at = thread.clone();
+    *harness.store.before_successor.lock().unwrap() = Some(Box::new(move |_| {
         told.store(asked.asked.load(Ordering::SeqCst), Ordering::SeqCst);
         other.engine.stop(&at, Stop::Cancelled).unwrap();
     }));
-    assert_eq!(house.send(&thread, Input::text("count"), &work).0.unwrap().status, Status::Cancelled);
-    let (asked, told_at) = (model.asked.load(Ordering::SeqCst), told_at.load(Ordering::SeqCst));
-    assert!(asked == told_at && asked > 0, "the model was not asked again");
-    assert_eq!(house.chain(&thread).len(), 2);
+    assert_eq!(harness.send(&thread, Input::text("count"), &work).0.unwrap().status, Status::Cancelled);
+    let asked = model.asked.load(Ordering::SeqCst);
+    let told_at = told_at.load(Ordering::SeqCst);
+    assert!(asked == told_at && asked > 0, "the model was not called again");
+    assert_eq!(harness.chain(&thread).len(), 2);
 }
 
-/// Whoever spoke to a chain while it was handed over took it, and whoever ran it said that it had ended as `continued`.
+/// A sender took over a chain while it was handed off, and the process that had run it reported that it ended as `continued`.
 #[test]
-fn whoever_runs_a_chain_runs_it_to_its_end_whoever_speaks_to_it_or_stops_it_in_between() {
+fn a_chain_is_run_to_its_end_by_one_process_even_if_it_gets_messages_or_a_stop_in_between() {
     for is_stopped in [false, true] {
-        let house = House::new();
-        let thread = house.thread();
-        let other = house.another();
+        let harness = Harness::new();
+        let thread = harness.thread();
+        let other = harness.another();
         let (work, model) = small(600, 12, 400);
-        let (at, said) = (thread.clone(), work.clone());
+        let at = thread.clone();
+        let said = work.clone();
         let sender = Arc::new(std::sync::Mutex::new(None));
         let begun = sender.clone();
-        // The old thread is settled, and its successor not yet taken.
-        *house.store.before_successor.lock().unwrap() = Some(Box::new(move |next| {
+        // The old thread is settled, and its successor has not begun.
+        *harness.store.before_successor.lock().unwrap() = Some(Box::new(move |next| {
             assert_eq!(other.store.get(next).unwrap().manifest.status, Status::Created);
             assert_eq!(other.engine.recover().unwrap(), []);
             if is_stopped {
@@ -295,53 +315,54 @@ fn whoever_runs_a_chain_runs_it_to_its_end_whoever_speaks_to_it_or_stops_it_in_b
             *begun.lock().unwrap() = Some(std::thread::spawn(speak));
             std::thread::sleep(Duration::from_millis(250));
         }));
-        let ended = house.engine.send(&thread, Input::text("count"), &work, &Cancel::new(), &mut |_| {}).unwrap();
+        let ended = harness.engine.send(&thread, Input::text("count"), &work, &Cancel::new(), &mut |_| {}).unwrap();
         let expected = if is_stopped { Status::Cancelled } else { Status::Completed };
         assert_eq!(ended.status.status().unwrap(), expected, "{ended:?}");
         assert_eq!(is_stopped, model.asked.load(Ordering::SeqCst) < 13);
         if let Some(sender) = sender.lock().unwrap().take() {
             assert_eq!(sender.join().unwrap().unwrap().status, Status::Completed);
         }
-        let chain = house.chain(&thread);
-        let runs = chain.iter().flat_map(|(link, _)| house.store.runs(link).unwrap());
+        let chain = harness.chain(&thread);
+        let runs = chain.iter().flat_map(|(link, _)| harness.store.runs(link).unwrap());
         let heard = runs.filter(|run| run.meta.source_mailbox_entry_id.is_some()).count();
         assert_eq!(heard, usize::from(!is_stopped), "once");
         for (link, _) in &chain {
-            assert_eq!(house.store.pending(link).unwrap(), [], "nothing is left behind");
+            assert_eq!(harness.store.pending(link).unwrap(), [], "no request is left");
         }
     }
 }
 
-/// Whoever wanted to go on with a chain that somebody runs left a note that ended that run, or kept everybody from it.
+/// A request to a running chain that could not be served ended its run, or blocked it for ever.
 #[test]
-fn what_somebody_else_wants_of_a_chain_and_can_not_have_does_not_end_its_run() {
-    let house = House::new();
-    let thread = house.thread();
+fn a_request_that_is_refused_does_not_end_the_run_of_a_chain() {
+    let harness = Harness::new();
+    let thread = harness.thread();
     let (work, _) = small(600, 12, 400);
     let turns = selvedge_model::limits::Limits { turns: Some(1), ..Default::default() };
     for (index, input) in [Input::nothing(), Input::nothing().raising(turns)].into_iter().enumerate() {
-        house.store.post(request(&thread, &format!("send-{index}"), Request::Send(input))).unwrap();
+        harness.store.post(request(&thread, &format!("send-{index}"), Request::Send(input))).unwrap();
     }
     let mut dropped = 0;
     let mut tell =
         |told: RunEvent| dropped += usize::from(matches!(told, RunEvent::Notice { kind: NoticeKind::Dropped, .. }));
-    let ended = house.engine.send(&thread, Input::text("count"), &work, &Cancel::new(), &mut tell).unwrap();
+    let ended = harness.engine.send(&thread, Input::text("count"), &work, &Cancel::new(), &mut tell).unwrap();
     assert_eq!((ended.status.status().unwrap(), ended.result.as_deref()), (Status::Completed, Some("that was all")));
     assert_eq!(dropped, 2);
-    assert!(house.chain(&thread).iter().all(|(link, _)| house.store.pending(link).unwrap().is_empty()));
+    assert!(harness.chain(&thread).iter().all(|(link, _)| harness.store.pending(link).unwrap().is_empty()));
 }
 
-/// It said that everything was said already, and never what came of it.
+/// It returned that everything was said already, and never the outcome.
 #[test]
-fn whoever_speaks_to_a_chain_that_hands_itself_over_is_told_its_end() {
-    let house = House::new();
-    let thread = house.thread();
-    let other = house.another();
+fn a_sender_to_a_chain_that_hands_itself_off_gets_the_outcome_of_its_end() {
+    let harness = Harness::new();
+    let thread = harness.thread();
+    let other = harness.another();
     let (work, _) = small(600, 12, 400);
-    let (at, said) = (thread.clone(), work.clone());
+    let at = thread.clone();
+    let said = work.clone();
     let sender = Arc::new(std::sync::Mutex::new(None));
     let begun = sender.clone();
-    house.once_after(Reason::ToolResultsCommitted, move |_| {
+    harness.once_after(Reason::ToolResultsCommitted, move |_| {
         *begun.lock().unwrap() = Some(std::thread::spawn(move || {
             let mut links = std::collections::HashSet::new();
             let mut tell = |told: RunEvent| {
@@ -354,7 +375,7 @@ fn whoever_speaks_to_a_chain_that_hands_itself_over_is_told_its_end() {
         }));
         std::thread::sleep(Duration::from_millis(200));
     });
-    house.send(&thread, Input::text("count"), &work).0.unwrap();
+    harness.send(&thread, Input::text("count"), &work).0.unwrap();
     let (told, links) = sender.lock().unwrap().take().unwrap().join().unwrap();
     let told = told.unwrap();
     assert_eq!(
@@ -365,28 +386,27 @@ fn whoever_speaks_to_a_chain_that_hands_itself_over_is_told_its_end() {
     assert!(links >= 1);
 }
 
-/// It took what it had seen before it had the thread for how that stood: the note had been heard since, or the thread that had not begun
-/// had come to its end.
+/// It acted on what it had read before it had the lease: the request had been served since, or the thread that had not begun had ended.
 #[test]
-fn who_gets_a_thread_while_it_speaks_to_it_looks_again() {
+fn a_sender_that_acquires_the_lease_checks_the_thread_again() {
     for slow in 0..6 {
-        let mut house = House::new();
-        let thread = house.thread();
-        let other = house.another();
+        let mut harness = Harness::new();
+        let thread = harness.thread();
+        let other = harness.another();
         let (work, _) = small(600, 12, 400);
         let (over, is_over) = std::sync::mpsc::channel::<()>();
         let (slowly, is_slow) = std::sync::mpsc::channel::<()>();
         let is_over = std::sync::Mutex::new(is_over);
         let await_end = move || _ = is_over.lock().unwrap().recv_timeout(Duration::from_secs(20));
         match slow {
-            // Whoever finds the successor that has not begun gets it when everything is over.
+            // The process that finds the unstarted successor gets its lease when everything is over.
             0 => {
                 *other.store.before_successor.lock().unwrap() = Some(Box::new(move |_| {
                     slowly.send(()).unwrap();
                     await_end();
                 }));
                 let is_slow = std::sync::Mutex::new(Some(is_slow));
-                house.prepare(Arc::new(move |manifest, _| {
+                harness.prepare(Arc::new(move |manifest, _| {
                     if manifest.continuation_of.is_some() {
                         let slow = is_slow.lock().unwrap().take();
                         _ = slow.map(|slow| slow.recv_timeout(Duration::from_secs(5)));
@@ -394,7 +414,7 @@ fn who_gets_a_thread_while_it_speaks_to_it_looks_again() {
                     Ok(())
                 }));
             }
-            // The n-th who would take a thread gets it when everything is over.
+            // The n-th attempt to acquire a lease succeeds when everything is over.
             nth => {
                 let mut left = nth;
                 *other.store.before_lease.lock().unwrap() = Some(Box::new(move |_| {
@@ -406,8 +426,10 @@ fn who_gets_a_thread_while_it_speaks_to_it_looks_again() {
             }
         }
         let sender = Arc::new(std::sync::Mutex::new(None));
-        let (begun, third, said) = (sender.clone(), house.another(), work.clone());
-        house.once_after(Reason::ToolResultsCommitted, move |thread| {
+        let begun = sender.clone();
+        let third = harness.another();
+        let said = work.clone();
+        harness.once_after(Reason::ToolResultsCommitted, move |thread| {
             let at = thread.clone();
             *begun.lock().unwrap() = Some(std::thread::spawn(move || {
                 other.engine.send(&at, Input::text("and this"), &said, &Cancel::new(), &mut |_| {})
@@ -415,7 +437,7 @@ fn who_gets_a_thread_while_it_speaks_to_it_looks_again() {
             std::thread::sleep(Duration::from_millis(50));
             third.store.post(said_later(&chain_end(&third, thread), "send-later")).unwrap();
         });
-        house.send(&thread, Input::text("count"), &work).0.unwrap();
+        harness.send(&thread, Input::text("count"), &work).0.unwrap();
         drop(over);
         let told = sender.lock().unwrap().take().unwrap().join().unwrap().unwrap();
         assert_eq!(
@@ -424,39 +446,41 @@ fn who_gets_a_thread_while_it_speaks_to_it_looks_again() {
             "{slow}: {told:?}"
         );
         let runs =
-            house.chain(&thread).iter().flat_map(|(link, _)| house.store.runs(link).unwrap()).collect::<Vec<_>>();
+            harness.chain(&thread).iter().flat_map(|(link, _)| harness.store.runs(link).unwrap()).collect::<Vec<_>>();
         assert_eq!(runs.iter().filter(|run| run.meta.origin == "user").count(), 3, "{slow}: each once");
         let own = runs.iter().find(|run| Some(&run.run_id) == told.run_id.as_ref()).unwrap();
         assert_ne!(
             own.meta.source_mailbox_entry_id.as_deref(),
             Some("send-later"),
-            "{slow}: not what somebody else was told"
+            "{slow}: not the answer to another sender"
         );
-        for (link, _) in house.chain(&thread) {
-            assert_eq!(house.store.pending(&link).unwrap(), [], "of {link}");
+        for (link, _) in harness.chain(&thread) {
+            assert_eq!(harness.store.pending(&link).unwrap(), [], "of {link}");
         }
     }
 }
 
-/// It was told the answer to whoever had spoken after it.
+/// It got the answer to a later sender.
 #[test]
-fn who_gets_a_thread_after_others_were_heard_is_told_what_its_own_message_came_to() {
-    let house = House::new();
-    let thread = house.thread();
-    let other = house.another();
+fn a_sender_that_acquires_the_lease_after_later_sends_were_served_gets_its_own_outcome() {
+    let harness = Harness::new();
+    let thread = harness.thread();
+    let other = harness.another();
     let (work, _) = small(60_000, 3, 40);
     let (over, is_over) = std::sync::mpsc::channel::<()>();
     let mut asked = 0;
     *other.store.before_lease.lock().unwrap() = Some(Box::new(move |_| {
         asked += 1;
-        // The first look finds that somebody has it; the second comes when everything is over.
+        // The first attempt finds it held; the second comes when everything is over.
         if asked == 2 {
             _ = is_over.recv_timeout(Duration::from_secs(20));
         }
     }));
     let sender = Arc::new(std::sync::Mutex::new(None));
-    let (begun, third, said) = (sender.clone(), house.another(), work.clone());
-    house.once_after(Reason::ToolResultsCommitted, move |thread| {
+    let begun = sender.clone();
+    let third = harness.another();
+    let said = work.clone();
+    harness.once_after(Reason::ToolResultsCommitted, move |thread| {
         let at = thread.clone();
         *begun.lock().unwrap() = Some(std::thread::spawn(move || {
             other.engine.send(&at, Input::text("and this"), &said, &Cancel::new(), &mut |_| {})
@@ -466,10 +490,10 @@ fn who_gets_a_thread_after_others_were_heard_is_told_what_its_own_message_came_t
         }
         third.store.post(said_later(thread, "send-later")).unwrap();
     });
-    house.send(&thread, Input::text("count"), &work).0.unwrap();
+    harness.send(&thread, Input::text("count"), &work).0.unwrap();
     drop(over);
     let told = sender.lock().unwrap().take().unwrap().join().unwrap().unwrap();
-    let runs = house.store.runs(&thread).unwrap();
+    let runs = harness.store.runs(&thread).unwrap();
     let own = runs.iter().find(|run| Some(&run.run_id) == told.run_id.as_ref()).unwrap();
     let answered = own.meta.source_mailbox_entry_id.as_deref();
     assert!(answered.is_some_and(|note| note != "send-later"), "{answered:?}");
@@ -479,103 +503,104 @@ fn said_later(thread: &ThreadId, id: &str) -> Posted {
     request(thread, id, Request::Send(Input::text("and later this")))
 }
 
-fn chain_end(house: &House, thread: &ThreadId) -> ThreadId {
-    house.chain(thread).last().unwrap().0.clone()
+fn chain_end(harness: &Harness, thread: &ThreadId) -> ThreadId {
+    harness.chain(thread).last().unwrap().0.clone()
 }
 
-/// It was heard again by the thread that went on: what had answered it stood in the one before.
+/// It was served again by the successor: its verdict was in the predecessor.
 #[test]
-fn a_request_that_was_left_again_is_not_served_again_by_the_thread_that_goes_on() {
-    let house = House::new();
-    let thread = house.thread();
+fn a_request_that_is_posted_again_is_not_served_again_by_the_successor() {
+    let harness = Harness::new();
+    let thread = harness.thread();
     let (work, _) = small(60_000, 1, 40);
-    house.store.post(said_later(&thread, "send-once")).unwrap();
-    house.engine.send(&thread, Input::text("count"), &work, &Cancel::new(), &mut |_| {}).unwrap();
-    let answered = |house: &House| {
-        let runs = house.chain(&thread).into_iter().flat_map(|(link, _)| house.store.runs(&link).unwrap());
+    harness.store.post(said_later(&thread, "send-once")).unwrap();
+    harness.engine.send(&thread, Input::text("count"), &work, &Cancel::new(), &mut |_| {}).unwrap();
+    let answered = |harness: &Harness| {
+        let runs = harness.chain(&thread).into_iter().flat_map(|(link, _)| harness.store.runs(&link).unwrap());
         runs.filter(|run| run.meta.source_mailbox_entry_id.as_deref() == Some("send-once")).count()
     };
-    assert_eq!(answered(&house), 1);
-    // Before it goes on, and when it has gone on already.
-    house.store.post(said_later(&thread, "send-once")).unwrap();
-    house.engine.resume(&thread, Input::text("go on"), &work, &Cancel::new(), &mut |_| {}).unwrap();
-    house.store.post(said_later(&thread, "send-once")).unwrap();
-    house.engine.send(&thread, Input::text("and on"), &work, &Cancel::new(), &mut |_| {}).unwrap();
-    assert_eq!(answered(&house), 1);
-    assert!(house.chain(&thread).iter().all(|(link, _)| house.store.pending(link).unwrap().is_empty()));
+    assert_eq!(answered(&harness), 1);
+    // Before it is continued, and afterwards.
+    harness.store.post(said_later(&thread, "send-once")).unwrap();
+    harness.engine.resume(&thread, Input::text("go on"), &work, &Cancel::new(), &mut |_| {}).unwrap();
+    harness.store.post(said_later(&thread, "send-once")).unwrap();
+    harness.engine.send(&thread, Input::text("and on"), &work, &Cancel::new(), &mut |_| {}).unwrap();
+    assert_eq!(answered(&harness), 1);
+    assert!(harness.chain(&thread).iter().all(|(link, _)| harness.store.pending(link).unwrap().is_empty()));
 }
 
-/// The first stood still for ever: that a message was known already counted as an answer. The second lost what was new.
+/// The first blocked for ever: that a message was known already counted as an answer. The second lost the new message.
 #[test]
-fn a_message_that_is_known_neither_keeps_a_thread_from_going_on_nor_takes_others_along() {
-    let house = House::new();
-    let thread = house.thread();
+fn a_known_message_neither_blocks_a_thread_nor_hides_new_messages() {
+    let harness = Harness::new();
+    let thread = harness.thread();
     let (work, _) = small(60_000, 1, 40);
     let known = Message::text(Role::User, "count").with_id(MessageId::new("m1").unwrap());
-    house.engine.send(&thread, Input::messages(vec![known.clone()]), &work, &Cancel::new(), &mut |_| {}).unwrap();
+    harness.engine.send(&thread, Input::messages(vec![known.clone()]), &work, &Cancel::new(), &mut |_| {}).unwrap();
     let send = |thread: &ThreadId, id: &str, messages: &[&Message]| {
         let messages = messages.iter().map(|message| (*message).clone()).collect();
-        house.store.post(request(thread, id, Request::Send(Input::messages(messages)))).unwrap();
+        harness.store.post(request(thread, id, Request::Send(Input::messages(messages)))).unwrap();
     };
     send(&thread, "send-m1", &[&known]);
-    let ended = house.engine.resume(&thread, Input::text("go on"), &work, &Cancel::new(), &mut |_| {}).unwrap();
+    let ended = harness.engine.resume(&thread, Input::text("go on"), &work, &Cancel::new(), &mut |_| {}).unwrap();
     assert_eq!((ended.status.status().unwrap(), ended.result.as_deref()), (Status::Completed, Some("that was all")));
     let new = Message::text(Role::User, "and this").with_id(MessageId::new("m2").unwrap());
-    let end = chain_end(&house, &thread);
+    let end = chain_end(&harness, &thread);
     for (id, messages) in [("send-m2", vec![&new]), ("send-m2-again", vec![&new, &known])] {
         send(&end, id, &messages);
-        house.engine.send(&end, Input::text("on"), &work, &Cancel::new(), &mut |_| {}).unwrap();
+        harness.engine.send(&end, Input::text("on"), &work, &Cancel::new(), &mut |_| {}).unwrap();
     }
     let more = Message::text(Role::User, "and more").with_id(MessageId::new("m3").unwrap());
     send(&end, "send-m3", &[&new, &more]);
-    house.engine.send(&end, Input::text("on"), &work, &Cancel::new(), &mut |_| {}).unwrap();
-    let loaded = selvedge_store::load::load(&house.store.inner, &end, &house.trust, None).unwrap();
+    harness.engine.send(&end, Input::text("on"), &work, &Cancel::new(), &mut |_| {}).unwrap();
+    let loaded = selvedge_store::load::load(&harness.store.inner, &end, &harness.trust, None).unwrap();
     let said = |text: &str| loaded.thread.messages.iter().filter(|message| message.plain_text() == text).count();
     assert_eq!((said("and this"), said("and more")), (1, 1));
 }
 
-/// They stayed there for ever: a thread that went on has no further commit.
+/// They stayed there for ever: a continued thread has no further commit.
 #[test]
-fn what_is_left_for_a_thread_that_went_on_is_heard_once_by_the_one_that_goes_on() {
+fn a_request_that_is_posted_to_a_continued_thread_is_served_once_by_its_successor() {
     for is_known in [false, true] {
-        let house = House::new();
-        let thread = house.thread();
+        let harness = Harness::new();
+        let thread = harness.thread();
         let (work, _) = small(600, 12, 400);
-        house.engine.send(&thread, Input::text("count"), &work, &Cancel::new(), &mut |_| {}).unwrap();
-        let chain = house.chain(&thread);
-        let (last, before) = (&chain[chain.len() - 1].0, &chain[chain.len() - 2].0);
+        harness.engine.send(&thread, Input::text("count"), &work, &Cancel::new(), &mut |_| {}).unwrap();
+        let chain = harness.chain(&thread);
+        let last = &chain[chain.len() - 1].0;
+        let before = &chain[chain.len() - 2].0;
         let late = |thread: &ThreadId| request(thread, "send-late", Request::Send(Input::text("late")));
-        house.store.post(late(before)).unwrap();
-        house.store.post(request(before, "cancel-late", Request::Cancel)).unwrap();
+        harness.store.post(late(before)).unwrap();
+        harness.store.post(request(before, "cancel-late", Request::Cancel)).unwrap();
         if is_known {
-            house.store.post(late(last)).unwrap();
+            harness.store.post(late(last)).unwrap();
         }
-        house.engine.send(&thread, Input::text("and this"), &work, &Cancel::new(), &mut |_| {}).unwrap();
+        harness.engine.send(&thread, Input::text("and this"), &work, &Cancel::new(), &mut |_| {}).unwrap();
         let runs =
-            house.chain(&thread).iter().flat_map(|(link, _)| house.store.runs(link).unwrap()).collect::<Vec<_>>();
+            harness.chain(&thread).iter().flat_map(|(link, _)| harness.store.runs(link).unwrap()).collect::<Vec<_>>();
         let heard = runs.iter().filter(|run| run.meta.source_mailbox_entry_id.as_deref() == Some("send-late")).count();
         assert_eq!(heard, 1);
-        for (link, _) in house.chain(&thread) {
-            assert_eq!(house.store.pending(&link).unwrap(), [], "of {link}");
+        for (link, _) in harness.chain(&thread) {
+            assert_eq!(harness.store.pending(&link).unwrap(), [], "of {link}");
         }
     }
 }
 
-/// It was free for a moment, and whoever took it then ran it beside the one who had handed it over.
+/// It was free for a moment, and a process that took it then ran it beside the one that had handed it off.
 #[test]
-fn a_successor_is_held_from_its_first_moment_on() {
-    let house = House::new();
-    let thread = house.thread();
-    let other = house.another();
+fn a_successor_is_held_from_the_start() {
+    let harness = Harness::new();
+    let thread = harness.thread();
+    let other = harness.another();
     let (work, _) = small(600, 12, 400);
     let refused = Arc::new(AtomicUsize::new(0));
     let count = refused.clone();
-    *house.store.before_successor.lock().unwrap() = Some(Box::new(move |next| {
+    *harness.store.before_successor.lock().unwrap() = Some(Box::new(move |next| {
         let refusal = other.store.acquire(next, Acquire::default()).unwrap_err();
         assert_eq!(refusal.code(), "lease_held");
         count.fetch_add(1, Ordering::SeqCst);
     }));
-    let ended = house.engine.send(&thread, Input::text("count"), &work, &Cancel::new(), &mut |_| {}).unwrap();
+    let ended = harness.engine.send(&thread, Input::text("count"), &work, &Cancel::new(), &mut |_| {}).unwrap();
     assert_eq!(
         (ended.status.status().unwrap(), ended.result.as_deref()),
         (Status::Completed, Some("that was all")),
@@ -585,14 +610,16 @@ fn a_successor_is_held_from_its_first_moment_on() {
 }
 
 #[test]
-fn what_was_sent_to_a_thread_before_it_was_continued_is_heard_by_the_one_that_goes_on() {
-    let house = House::new();
-    let thread = house.thread();
-    let (other, third) = (house.another(), house.another());
+fn a_send_to_a_thread_before_it_was_continued_is_served_by_the_successor() {
+    let harness = Harness::new();
+    let thread = harness.thread();
+    let other = harness.another();
+    let third = harness.another();
     let (work, _) = small(600, 12, 400);
     let sender = Arc::new(std::sync::Mutex::new(None));
-    let (begun, said) = (sender.clone(), work.clone());
-    house.once_after(Reason::AssistantTurnCommitted, move |thread| {
+    let begun = sender.clone();
+    let said = work.clone();
+    harness.once_after(Reason::AssistantTurnCommitted, move |thread| {
         let at = thread.clone();
         let speak = move || _ = other.send(&at, Input::text("and the moons"), &said).0.unwrap();
         *begun.lock().unwrap() = Some(std::thread::spawn(speak));
@@ -600,37 +627,37 @@ fn what_was_sent_to_a_thread_before_it_was_continued_is_heard_by_the_one_that_go
             std::thread::yield_now();
         }
     });
-    house.send(&thread, Input::text("count"), &work).0.unwrap();
+    harness.send(&thread, Input::text("count"), &work).0.unwrap();
     sender.lock().unwrap().take().unwrap().join().unwrap();
-    let heard: Vec<_> = house
+    let heard: Vec<_> = harness
         .chain(&thread)
         .into_iter()
-        .flat_map(|(link, _)| house.loaded(&link).messages)
+        .flat_map(|(link, _)| harness.loaded(&link).messages)
         .filter(|message| message.role == Role::User && message.plain_text() == "and the moons")
         .collect();
     assert!(!heard.is_empty());
-    assert!(house.chain(&thread).iter().all(|(link, _)| house.store.pending(link).unwrap().is_empty()));
+    assert!(harness.chain(&thread).iter().all(|(link, _)| harness.store.pending(link).unwrap().is_empty()));
 }
 
 #[test]
 fn resuming_the_first_of_a_chain_resumes_its_end_and_reports_both() {
-    let house = House::new();
-    let first = house.thread();
+    let harness = Harness::new();
+    let first = harness.thread();
     let work = agent(vec![Reply::Says("one"), Reply::Says("two"), Reply::Says("three")], Vec::new());
-    house.send(&first, Input::text("hello"), &work).0.unwrap();
-    let needs = house.resume(&first, Input::nothing(), &work).unwrap_err();
+    harness.send(&first, Input::text("hello"), &work).0.unwrap();
+    let needs = harness.resume(&first, Input::nothing(), &work).unwrap_err();
     assert_eq!(needs.code(), "not_runnable");
-    let second = house.resume(&first, Input::text("The key is fixed. Retry."), &work).unwrap();
+    let second = harness.resume(&first, Input::text("The key is fixed. Retry."), &work).unwrap();
     let resumed = second.resumed.clone().unwrap();
     assert_eq!((&resumed.old_thread_id, resumed.original_thread_id), (&first, None));
     assert_eq!((second.result.as_deref(), resumed.reconstructed_turns), (Some("two"), 1));
-    let third = house.resume(&first, Input::text("again"), &work).unwrap();
+    let third = harness.resume(&first, Input::text("again"), &work).unwrap();
     let resumed = third.resumed.unwrap();
     assert_eq!(resumed.original_thread_id, Some(first.clone()));
     assert_eq!((resumed.resolved_thread_id, resumed.reconstructed_turns), (second.thread_id, 2));
     assert_eq!(third.result.as_deref(), Some("three"));
-    assert_eq!(house.chain(&first).len(), 3);
-    let lines = house.store.read(&first, 0, 100).unwrap();
+    assert_eq!(harness.chain(&first).len(), 3);
+    let lines = harness.store.read(&first, 0, 100).unwrap();
     let preview = lines.iter().find_map(|line| match &line.event {
         Event::ThreadResumed(resumed) => resumed.details.get("message_preview").cloned(),
         _ => None,
@@ -639,68 +666,70 @@ fn resuming_the_first_of_a_chain_resumes_its_end_and_reports_both() {
 }
 
 #[test]
-fn a_resumed_thread_that_is_too_big_hands_itself_over() {
-    let house = House::new();
-    let thread = house.thread();
+fn a_resumed_thread_that_is_too_big_hands_itself_off() {
+    let harness = Harness::new();
+    let thread = harness.thread();
     let (work, _) = small(1_000_000, 20, 400);
-    house.send(&thread, Input::text("count"), &work).0.unwrap();
+    harness.send(&thread, Input::text("count"), &work).0.unwrap();
     let (work, model) = small(1500, 1, 40);
-    let ended = house.resume(&thread, Input::text("once more"), &work).unwrap();
+    let ended = harness.resume(&thread, Input::text("once more"), &work).unwrap();
     assert_eq!(ended.status, Status::Completed);
-    assert_eq!(house.chain(&thread).len(), 3);
+    assert_eq!(harness.chain(&thread).len(), 3);
     assert_eq!(model.firsts.lock().unwrap()[0], "count");
 }
 
 #[test]
-fn a_call_that_dangles_is_shown_as_interrupted_in_the_successor() {
-    let house = House::new();
+fn a_call_without_a_result_is_shown_as_interrupted_in_the_successor() {
+    let harness = Harness::new();
     let block = Block::tool_call(CallId::new("lost").unwrap(), "look", json!({}));
     let dangling = Message { content: vec![block], ..Message::text(Role::Assistant, "") };
     let new = NewThread::of(AgentId::new("scribe").unwrap());
-    let thread = house.engine.create(new, vec![Message::text(Role::User, "go"), dangling]).unwrap();
-    house.engine.stop(&thread, Stop::Cancelled).unwrap();
+    let thread = harness.engine.create(new, vec![Message::text(Role::User, "go"), dangling]).unwrap();
+    harness.engine.stop(&thread, Stop::Cancelled).unwrap();
     let work = agent(vec![Reply::Says("never"), Reply::Says("on")], Vec::new());
-    let ended = house.resume(&thread, Input::text("go on"), &work).unwrap();
+    let ended = harness.resume(&thread, Input::text("go on"), &work).unwrap();
     assert_eq!((ended.status.status().unwrap(), ended.result.as_deref()), (Status::Completed, Some("on")));
-    let shown = house.loaded(&ended.thread_id).messages;
+    let shown = harness.loaded(&ended.thread_id).messages;
     assert!(shown.iter().any(|message| String::from_utf8(message.content_bytes()).unwrap().contains("interrupted")));
 }
 
 #[test]
-fn a_successor_has_its_own_copy_of_what_was_too_long_for_a_line() {
-    let house = House::new();
-    let thread = house.thread();
-    // One answer of a hundred kilobytes, which goes to a blob; then the window is full.
+fn a_successor_has_its_own_copies_of_blobs() {
+    let harness = Harness::new();
+    let thread = harness.thread();
+    // One result of a hundred kilobytes, which goes to a blob; then the window is full.
     let (mut work, _) = small(3000, 2, 100_000);
     work.continuation.threshold = 0.6;
-    let ended = house.send(&thread, Input::text("count"), &work).0.unwrap();
-    assert!(house.chain(&thread).len() > 1);
-    let messages = house.loaded(&ended.thread_id).messages;
+    let ended = harness.send(&thread, Input::text("count"), &work).0.unwrap();
+    assert!(harness.chain(&thread).len() > 1);
+    let messages = harness.loaded(&ended.thread_id).messages;
     let blocks: Vec<_> = messages.iter().flat_map(|message| &message.content).collect();
     let named: Vec<_> = blocks.iter().filter_map(|block| block.blob()).collect();
     assert!(!named.is_empty());
-    assert!(named.iter().all(|blob| house.store.blob(&ended.thread_id, blob).is_ok()));
-    // What the model reads names the same blobs, and no other.
+    assert!(named.iter().all(|blob| harness.store.blob(&ended.thread_id, blob).is_ok()));
+    // The text that the model reads names the same blobs, and no other.
     let text = serde_json::to_string(&blocks).unwrap();
     let told: Vec<_> = text.split("the whole is in blob ").skip(1).map(|rest| rest[..64].parse().unwrap()).collect();
     assert!(told.iter().all(|blob| named.contains(&blob)), "{told:?}");
 }
 
-/// Blobs that a successor's messages were shortened into were named only in prose: one that was deleted passed `verify`.
+/// Blobs of shortened messages were named only in the text of a successor: a deleted one passed `verify`.
 #[test]
 fn a_log_names_every_blob_that_its_messages_were_shortened_into() {
-    let house = House::new();
-    let thread = house.thread();
+    let harness = Harness::new();
+    let thread = harness.thread();
     let (mut work, _) = small(3000, 2, 100_000);
     work.continuation.threshold = 0.6;
     let task = "t".repeat(50_000);
-    let ended = house.send(&thread, Input::text(&task), &work).0.unwrap();
-    for (thread, _) in house.chain(&thread) {
+    let ended = harness.send(&thread, Input::text(&task), &work).0.unwrap();
+    for (thread, _) in harness.chain(&thread) {
         let mut named = selvedge_model::blob::NamedBlobs::default();
-        let lines = house.store.read(&thread, 0, usize::MAX).unwrap();
-        lines.iter().for_each(|line| named.take(0, &line.event));
+        let lines = harness.store.read(&thread, 0, usize::MAX).unwrap();
+        for line in &lines {
+            named.take(0, &line.event);
+        }
         let named: Vec<_> = named.must_be_there().map(|(blob, _)| blob).collect();
-        let text = serde_json::to_string(&house.loaded(&thread).messages).unwrap();
+        let text = serde_json::to_string(&harness.loaded(&thread).messages).unwrap();
         let told = text.split("the whole is in blob ").skip(1).map(|rest| rest[..64].parse().unwrap());
         let told: Vec<selvedge_model::Digest> = told.collect();
         assert!(thread != ended.thread_id || told.len() >= 2, "{told:?}");
@@ -728,21 +757,21 @@ impl crate::support::Blocking for Dense {
     }
 }
 
-/// What a run had learnt of its provider was gone with it: the next one sent a prompt that was known to fill the context.
+/// What a run had learnt about its provider's token counts was lost with it: the next one sent a prompt that was known to fill the context.
 #[test]
-fn the_next_run_knows_how_the_provider_counts() {
-    let house = House::new();
-    let thread = house.thread();
+fn the_next_run_knows_the_token_counts_of_the_provider() {
+    let harness = Harness::new();
+    let thread = harness.thread();
     let model = Arc::new(Dense { asked: AtomicUsize::new(0) });
     let mut work = Assignment::new(AgentId::new("scribe").unwrap(), model.clone(), "dense");
     work.continuation.threshold = 0.8;
-    house.send(&thread, Input::text("x".repeat(2000)), &work).0.unwrap();
-    assert_eq!(house.chain(&thread).len(), 1);
-    let ended = house.send(&thread, Input::text("and now?"), &work).0.unwrap();
-    assert_eq!((ended.status.status().unwrap(), house.chain(&thread).len()), (Status::Completed, 2));
+    harness.send(&thread, Input::text("x".repeat(2000)), &work).0.unwrap();
+    assert_eq!(harness.chain(&thread).len(), 1);
+    let ended = harness.send(&thread, Input::text("and now?"), &work).0.unwrap();
+    assert_eq!((ended.status.status().unwrap(), harness.chain(&thread).len()), (Status::Completed, 2));
     assert_eq!(model.asked.load(Ordering::SeqCst), 2);
     // A process that reads the log knows the same.
-    let lines = house.store.read(&thread, 0, usize::MAX).unwrap();
+    let lines = harness.store.read(&thread, 0, usize::MAX).unwrap();
     let usage = lines.iter().find_map(|line| match &line.event {
         Event::Usage(usage) => Some((usage.prompt_tokens, usage.prompt_bytes >= 2000)),
         _ => None,
@@ -752,28 +781,29 @@ fn the_next_run_knows_how_the_provider_counts() {
 
 #[test]
 fn a_blob_that_was_erased_is_not_named_in_the_successor() {
-    let house = House::new();
-    let thread = house.thread();
-    let mut look = Counting::new("look", EffectClass::Pure);
+    let harness = Harness::new();
+    let thread = harness.thread();
+    let mut look = CountingTool::new("look", EffectClass::Pure);
     look.answer = Output::text("x".repeat(100_000));
     let work = agent(vec![Reply::Calls(vec![("a", "look", json!({}))]), Reply::Says("read")], vec![Arc::new(look)]);
-    house.send(&thread, Input::text("read it"), &work).0.unwrap();
-    let blob = house.loaded(&thread).messages.iter().flat_map(|m| &m.content).find_map(|b| b.blob().copied()).unwrap();
+    harness.send(&thread, Input::text("read it"), &work).0.unwrap();
+    let blob =
+        harness.loaded(&thread).messages.iter().flat_map(|m| &m.content).find_map(|b| b.blob().copied()).unwrap();
     let erased = Event::BlobErased(BlobErased { blob, reason: "asked to".to_owned() });
-    house.store.commit(Batch::of(Part::new(thread.clone(), Expect::Any, Changeset::of_event(erased)))).unwrap();
+    harness.store.commit(Batch::of(Part::new(thread.clone(), Expect::Any, Changeset::of_event(erased)))).unwrap();
     let work = agent(vec![Reply::Says("never"), Reply::Says("never"), Reply::Says("on")], Vec::new());
-    let ended = house.resume(&thread, Input::text("go on"), &work).unwrap();
-    let messages = house.loaded(&ended.thread_id).messages;
+    let ended = harness.resume(&thread, Input::text("go on"), &work).unwrap();
+    let messages = harness.loaded(&ended.thread_id).messages;
     assert!(messages.iter().flat_map(|message| &message.content).all(|block| block.blob().is_none()));
     assert!(serde_json::to_string(&messages).unwrap().contains(&format!("{blob} (gone)")));
 }
 
 #[test]
-fn whoever_stops_a_chain_whose_end_is_gone_is_not_kept_waiting() {
-    let house = House::new();
-    let thread = house.thread();
+fn stopping_a_chain_whose_end_is_deleted_does_not_block() {
+    let harness = Harness::new();
+    let thread = harness.thread();
     let (work, _) = small(600, 12, 400);
-    let ended = house.send(&thread, Input::text("count"), &work).0.unwrap();
-    selvedge_store::Commit::delete(&*house.store, &ended.thread_id).unwrap();
-    assert_eq!(house.engine.stop(&thread, Stop::Cancelled).unwrap().status, Status::Continued);
+    let ended = harness.send(&thread, Input::text("count"), &work).0.unwrap();
+    selvedge_store::Commit::delete(&*harness.store, &ended.thread_id).unwrap();
+    assert_eq!(harness.engine.stop(&thread, Stop::Cancelled).unwrap().status, Status::Continued);
 }

@@ -21,11 +21,11 @@ use serde_json::json;
 
 use crate::chains::small;
 use crate::spawning::{nursery, parent};
-use crate::support::{Counting, DEATH, House, Reply, agent, assert_dies, die, request};
+use crate::support::{CountingTool, DEATH, Harness, Reply, agent, assert_dies, die, request};
 
 const LONG: Duration = Duration::from_secs(20);
 
-/// A model that drafts these pieces each time it is asked, and fails this often first.
+/// A model that drafts these pieces each time it is called, and fails this often first.
 struct Drafting {
     pieces: Vec<Draft>,
     answer: Vec<Block>,
@@ -58,7 +58,8 @@ impl crate::support::Blocking for Drafting {
         self.pieces.iter().for_each(|piece| draft(piece.clone()));
         let fails = |left: usize| left.checked_sub(1);
         if self.failures.fetch_update(Ordering::SeqCst, Ordering::SeqCst, fails).is_ok() {
-            let (partial, usage) = (Vec::new(), Usage::default());
+            let partial = Vec::new();
+            let usage = Usage::default();
             return Err(ModelError::Cut { why: "the line broke".to_owned(), partial, usage });
         }
         let has_calls = self.answer.iter().any(|block| matches!(block, Block::ToolCall { .. }));
@@ -71,7 +72,7 @@ impl crate::support::Blocking for Drafting {
     }
 }
 
-/// Everything that waits.
+/// Everything in the queue.
 fn all(subscription: &mut Subscription) -> Vec<RunEvent> {
     std::iter::from_fn(|| subscription.try_recv()).collect()
 }
@@ -98,20 +99,20 @@ fn ended(events: &[RunEvent], of: &ThreadId) -> Vec<(RunId, Status, String)> {
 }
 
 /// Checks that every line of these threads was published once and in order, from their first to their last.
-fn assert_whole(house: &House, events: &[RunEvent], threads: &[ThreadId]) {
+fn assert_whole(harness: &Harness, events: &[RunEvent], threads: &[ThreadId]) {
     let mut next: BTreeMap<&ThreadId, (u64, u64)> = BTreeMap::new();
     for event in events {
         assert!(!matches!(event, RunEvent::Missed { .. }), "{event:?}");
         let RunEvent::Committed { thread, version, first_line, events, .. } = event else { continue };
         let (line, next_version) = next.entry(thread).or_default();
         assert_eq!((*first_line, *version), (*line, *next_version), "{thread}");
-        let stored = house.store.read(thread, *first_line, events.len()).unwrap();
+        let stored = harness.store.read(thread, *first_line, events.len()).unwrap();
         assert!(stored.iter().map(|line| &line.event).eq(events.iter()), "{thread}");
         // The line after them is the checkpoint.
         (*line, *next_version) = (*first_line + events.len() as u64 + 1, *version + 1);
     }
     for thread in threads {
-        let head = house.store.head(thread).unwrap();
+        let head = harness.store.head(thread).unwrap();
         assert_eq!(next.get(thread), Some(&(head.lines, head.version + 1)), "{thread}");
     }
 }
@@ -119,11 +120,11 @@ fn assert_whole(house: &House, events: &[RunEvent], threads: &[ThreadId]) {
 /// The drafts of a message that was served for another sender were lost.
 #[test]
 fn a_message_that_is_served_for_another_caller_is_published_with_its_drafts() {
-    let house = House::new();
-    let mut watching = house.engine.subscribe(Watched::All);
-    let thread = house.thread();
-    let mut tool = Counting::new("look", EffectClass::Pure);
-    let store = house.store.clone();
+    let harness = Harness::new();
+    let mut watching = harness.engine.subscribe(Watched::All);
+    let thread = harness.thread();
+    let mut tool = CountingTool::new("look", EffectClass::Pure);
+    let store = harness.store.clone();
     let busy = thread.clone();
     tool.meanwhile = Arc::new(move |_| {
         while store.pending(&busy).unwrap().is_empty() {
@@ -133,16 +134,16 @@ fn a_message_that_is_served_for_another_caller_is_published_with_its_drafts() {
     let call = Reply::Calls(vec![("a", "look", json!({}))]);
     let work = agent(vec![call, Reply::Says("one"), Reply::Says("two")], vec![Arc::new(tool)]);
     std::thread::scope(|scope| {
-        let first = scope.spawn(|| house.send(&thread, Input::text("first"), &work).0.unwrap());
-        while house.store.get(&thread).unwrap().manifest.status != Status::Running {
+        let first = scope.spawn(|| harness.send(&thread, Input::text("first"), &work).0.unwrap());
+        while harness.store.get(&thread).unwrap().manifest.status != Status::Running {
             std::thread::yield_now();
         }
-        let second = scope.spawn(|| house.send(&thread, Input::text("second"), &work).0.unwrap());
+        let second = scope.spawn(|| harness.send(&thread, Input::text("second"), &work).0.unwrap());
         assert_eq!(first.join().unwrap().result.as_deref(), Some("one"));
         assert_eq!(second.join().unwrap().result.as_deref(), Some("two"));
     });
     let events = all(&mut watching);
-    assert_whole(&house, &events, std::slice::from_ref(&thread));
+    assert_whole(&harness, &events, std::slice::from_ref(&thread));
     assert_eq!(drafted(&events, &thread), "onetwo");
     let ends = ended(&events, &thread);
     assert_eq!(ends.len(), 2);
@@ -157,14 +158,15 @@ fn a_message_that_is_served_for_another_caller_is_published_with_its_drafts() {
 
 #[test]
 fn a_child_in_the_same_process_is_published_with_its_drafts() {
-    let house = House::new();
-    let (mut watching, thread) = (house.engine.subscribe(Watched::All), house.thread());
-    let mut own = house.engine.subscribe(Watched::Thread(thread.clone()));
+    let harness = Harness::new();
+    let mut watching = harness.engine.subscribe(Watched::All);
+    let thread = harness.thread();
+    let mut own = harness.engine.subscribe(Watched::Thread(thread.clone()));
     let work = parent(vec![("s", json!({"task": "count"}))], nursery(vec![Reply::Says("three")]));
-    house.send(&thread, Input::text("go"), &work).0.unwrap();
-    let child = house.children_of(&thread).remove(0).thread_id;
+    harness.send(&thread, Input::text("go"), &work).0.unwrap();
+    let child = harness.children_of(&thread).remove(0).thread_id;
     let events = all(&mut watching);
-    assert_whole(&house, &events, &[thread.clone(), child.clone()]);
+    assert_whole(&harness, &events, &[thread.clone(), child.clone()]);
     assert_eq!((drafted(&events, &child).as_str(), drafted(&events, &thread).as_str()), ("three", "done"));
     assert_eq!((ended(&events, &child).len(), ended(&events, &thread).len()), (1, 1));
     // A child is no part of its parent's chain.
@@ -173,23 +175,24 @@ fn a_child_in_the_same_process_is_published_with_its_drafts() {
 
 #[test]
 fn commits_outside_of_a_run_are_published() {
-    let house = House::new();
-    let mut watching = house.engine.subscribe(Watched::All);
-    let (thread, stopped) = (house.thread(), house.thread());
-    house.engine.rename(&thread, "stars", Duration::ZERO).unwrap();
-    house.engine.stop(&stopped, Stop::Cancelled).unwrap();
+    let harness = Harness::new();
+    let mut watching = harness.engine.subscribe(Watched::All);
+    let thread = harness.thread();
+    let stopped = harness.thread();
+    harness.engine.rename(&thread, "stars", Duration::ZERO).unwrap();
+    harness.engine.stop(&stopped, Stop::Cancelled).unwrap();
     let events = all(&mut watching);
-    assert_whole(&house, &events, &[thread.clone(), stopped.clone()]);
+    assert_whole(&harness, &events, &[thread.clone(), stopped.clone()]);
     // Stopping a thread that has not begun is recorded as a run that ended.
     assert!(
         matches!(&ended(&events, &stopped)[..], [(_, Status::Cancelled, code)] if code == "cancelled"),
         "{events:?}"
     );
     assert_eq!(ended(&events, &thread), []);
-    // What is dropped is published too, with the commit that says so.
-    house.store.post(request(&thread, "forged", Request::Send(Input::text("pay")))).unwrap();
-    house.store.unsealed.lock().unwrap().push(selvedge_model::RequestId::new("forged").unwrap());
-    house.send(&thread, Input::text("hi"), &agent(vec![Reply::Says("hello")], Vec::new())).0.unwrap();
+    // A dropped request is published, too, with the commit that records it.
+    harness.store.post(request(&thread, "forged", Request::Send(Input::text("pay")))).unwrap();
+    harness.store.unsealed.lock().unwrap().push(selvedge_model::RequestId::new("forged").unwrap());
+    harness.send(&thread, Input::text("hi"), &agent(vec![Reply::Says("hello")], Vec::new())).0.unwrap();
     let events = all(&mut watching);
     let notices = events.iter().filter(|event| matches!(event, RunEvent::Notice { .. })).collect::<Vec<_>>();
     assert!(
@@ -200,29 +203,29 @@ fn commits_outside_of_a_run_are_published() {
 
 #[test]
 fn a_lost_run_is_published_as_ended_when_it_is_settled() {
-    let house = House::new();
-    let thread = house.thread();
-    let mut tool = Counting::new("pay", EffectClass::Pure);
+    let harness = Harness::new();
+    let thread = harness.thread();
+    let mut tool = CountingTool::new("pay", EffectClass::Pure);
     tool.meanwhile = Arc::new(|_| die());
     let work = agent(vec![Reply::Calls(vec![("p", "pay", json!({}))])], vec![Arc::new(tool)]);
-    let dying = house.another();
+    let dying = harness.another();
     let died =
         std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| dying.send(&thread, Input::text("pay"), &work)));
     assert!(died.is_err());
-    let mut watching = house.engine.subscribe(Watched::Thread(thread.clone()));
-    house.engine.recover().unwrap();
+    let mut watching = harness.engine.subscribe(Watched::Thread(thread.clone()));
+    harness.engine.recover().unwrap();
     let events = all(&mut watching);
     let [(run, Status::Suspended, _)] = &ended(&events, &thread)[..] else { panic!("{events:?}") };
-    assert!(house.loaded(&thread).runs.contains_key(run));
+    assert!(harness.loaded(&thread).runs.contains_key(run));
 }
 
 #[test]
 fn two_subscribers_get_the_same() {
-    let house = House::new();
-    let mut one = house.engine.subscribe(Watched::All);
-    let mut two = house.engine.subscribe(Watched::All);
-    let thread = house.thread();
-    house.send(&thread, Input::text("go"), &Drafting::says(&["a", "b", "c"]).work()).0.unwrap();
+    let harness = Harness::new();
+    let mut one = harness.engine.subscribe(Watched::All);
+    let mut two = harness.engine.subscribe(Watched::All);
+    let thread = harness.thread();
+    harness.send(&thread, Input::text("go"), &Drafting::says(&["a", "b", "c"]).work()).0.unwrap();
     let events = all(&mut one);
     assert_eq!(events, all(&mut two));
     assert_eq!(drafted(&events, &thread), "abc");
@@ -230,14 +233,14 @@ fn two_subscribers_get_the_same() {
 }
 
 #[test]
-fn a_subscriber_that_never_reads_has_a_bounded_queue_and_blocks_no_run() {
-    let house = House::new();
-    let mut idle = house.engine.subscribe(Watched::All);
-    let thread = house.thread();
+fn the_queue_of_a_subscriber_that_never_reads_is_bounded_and_blocks_no_run() {
+    let harness = Harness::new();
+    let mut idle = harness.engine.subscribe(Watched::All);
+    let thread = harness.thread();
     let pieces = vec!["x"; 3 * QUEUE_EVENTS_MAX];
     let runs = 3;
     for _ in 0..runs {
-        let ended = house.send(&thread, Input::text("go"), &Drafting::says(&pieces).work()).0.unwrap();
+        let ended = harness.send(&thread, Input::text("go"), &Drafting::says(&pieces).work()).0.unwrap();
         assert_eq!(ended.status, Status::Completed);
     }
     let events = all(&mut idle);
@@ -246,30 +249,32 @@ fn a_subscriber_that_never_reads_has_a_bounded_queue_and_blocks_no_run() {
     let [RunEvent::Missed { drafts, commits: 0, others: 0, .. }] = missed[..] else { panic!("{missed:?}") };
     let seen = drafted(&events, &thread).len() as u64;
     assert_eq!(drafts + seen, (runs * pieces.len()) as u64);
-    // Drafts went first: every commit is there.
+    // Drafts were dropped first: every commit is there.
     let committed = events.into_iter().filter(|event| !matches!(event, RunEvent::Missed { .. })).collect::<Vec<_>>();
-    assert_whole(&house, &committed, std::slice::from_ref(&thread));
+    assert_whole(&harness, &committed, std::slice::from_ref(&thread));
 }
 
 #[test]
 fn missed_commits_can_be_read_from_the_store_by_line() {
-    let house = House::new();
-    let (mut slow, thread) = (house.engine.subscribe(Watched::All), house.thread());
+    let harness = Harness::new();
+    let mut slow = harness.engine.subscribe(Watched::All);
+    let thread = harness.thread();
     for index in 0..=QUEUE_EVENTS_MAX {
-        house.engine.rename(&thread, &format!("title {index}"), Duration::ZERO).unwrap();
+        harness.engine.rename(&thread, &format!("title {index}"), Duration::ZERO).unwrap();
     }
     let Some(RunEvent::Missed { first_lines, commits, has_unlisted: false, .. }) = slow.try_recv() else { panic!() };
     let from = first_lines[&thread];
     let Some(RunEvent::Committed { first_line, .. }) = slow.try_recv() else { panic!() };
-    let missed = house.store.read(&thread, from, usize::try_from(first_line - from).unwrap()).unwrap();
+    let missed = harness.store.read(&thread, from, usize::try_from(first_line - from).unwrap()).unwrap();
     let is_end = |line: &&selvedge_log::Line| matches!(line.event, selvedge_model::Event::Checkpoint(_));
     assert_eq!((from, missed.iter().filter(is_end).count() as u64), (0, commits));
 }
 
 #[test]
 fn a_secret_that_is_cut_in_two_is_not_published() {
-    let house = House::with(Redactor::new(["canary-1234".to_owned()], Vec::new()), Scopes::builtin());
-    let (mut watching, thread) = (house.engine.subscribe(Watched::All), house.thread());
+    let harness = Harness::with(Redactor::new(["canary-1234".to_owned()], Vec::new()), Scopes::builtin());
+    let mut watching = harness.engine.subscribe(Watched::All);
+    let thread = harness.thread();
     let call = CallId::new("c").unwrap();
     let arguments = json!({"key": "canary-1234"});
     let piece = |text: &str| Draft::Arguments { id: Some(call.clone()), text: text.to_owned() };
@@ -278,25 +283,26 @@ fn a_secret_that_is_cut_in_two_is_not_published() {
     model.pieces.extend([piece(r#"{"key":"cana"#), piece(r#"ry-1234"}"#)]);
     model.answer.push(Block::tool_call(call.clone(), "put", arguments));
     let mut work = model.work();
-    work.tools = vec![Arc::new(Counting::new("put", EffectClass::Pure))];
-    house.send(&thread, Input::text("go"), &work).0.unwrap();
+    work.tools = vec![Arc::new(CountingTool::new("put", EffectClass::Pure))];
+    harness.send(&thread, Input::text("go"), &work).0.unwrap();
     let events = all(&mut watching);
     assert!(!format!("{events:?}").contains("canary"), "{events:?}");
     assert_eq!(drafted(&events, &thread), r#"the token is [redacted]{"key":"[redacted]"}"#);
-    assert_whole(&house, &events, &[thread]);
-    // What was held back came before the answer that it is a draft of.
+    assert_whole(&harness, &events, &[thread]);
+    // The text that was held back came before its answer.
     let is_answer = |event: &RunEvent| matches!(event, RunEvent::Committed { reason, .. } if *reason == Reason::AssistantTurnCommitted);
     let answered = events.iter().position(is_answer).unwrap();
     assert!(events[answered..].iter().all(|event| text_of(event).is_none()), "{events:?}");
 }
 
 #[test]
-fn drafts_of_an_attempt_that_failed_are_told_from_those_of_the_next() {
-    let house = House::new();
-    let (mut watching, thread) = (house.engine.subscribe(Watched::All), house.thread());
+fn drafts_of_a_failed_attempt_are_distinguished_from_those_of_the_next() {
+    let harness = Harness::new();
+    let mut watching = harness.engine.subscribe(Watched::All);
+    let thread = harness.thread();
     let model = Drafting::says(&["hello"]);
     model.failures.store(2, Ordering::SeqCst);
-    house.send(&thread, Input::text("go"), &model.work()).0.unwrap();
+    harness.send(&thread, Input::text("go"), &model.work()).0.unwrap();
     let said = all(&mut watching).into_iter().filter_map(|event| match event {
         RunEvent::Draft { attempt, draft: Draft::Void, .. } => Some(format!("void {attempt}")),
         RunEvent::Draft { attempt, .. } => Some(format!("draft {attempt}")),
@@ -306,7 +312,7 @@ fn drafts_of_an_attempt_that_failed_are_told_from_those_of_the_next() {
     assert_eq!(said.collect::<Vec<_>>().join(", "), "draft 1, void 1, broke, draft 2, void 2, broke, draft 3");
 }
 
-/// Counts how often it was woken, and wakes a thread that sleeps.
+/// Counts how often it was woken, and wakes a sleeping thread.
 struct Counter {
     woken: AtomicUsize,
     sleeper: std::thread::Thread,
@@ -326,44 +332,45 @@ impl Counter {
 }
 
 #[test]
-fn a_subscription_that_was_dropped_gets_nothing_any_more() {
-    let house = House::new();
-    let thread = house.thread();
-    let (counter, work) = (Counter::new(), Drafting::says(&["a"]).work());
+fn a_dropped_subscription_gets_no_more_events() {
+    let harness = Harness::new();
+    let thread = harness.thread();
+    let counter = Counter::new();
+    let work = Drafting::says(&["a"]).work();
     let waker = Waker::from(counter.clone());
-    let mut subscription = house.engine.subscribe(Watched::Thread(thread.clone()));
+    let mut subscription = harness.engine.subscribe(Watched::Thread(thread.clone()));
     assert!(subscription.poll_recv(&mut Context::from_waker(&waker)).is_pending());
-    house.engine.rename(&thread, "stars", Duration::ZERO).unwrap();
+    harness.engine.rename(&thread, "stars", Duration::ZERO).unwrap();
     assert_eq!(counter.woken.load(Ordering::SeqCst), 1);
     assert!(subscription.poll_recv(&mut Context::from_waker(&waker)).is_ready());
     assert!(subscription.poll_recv(&mut Context::from_waker(&waker)).is_pending());
     drop(subscription);
-    house.send(&thread, Input::text("go"), &work).0.unwrap();
+    harness.send(&thread, Input::text("go"), &work).0.unwrap();
     assert_eq!(counter.woken.load(Ordering::SeqCst), 1);
-    // Its queue is gone, and the waker with it.
+    // Its queue is gone, and its waker with it.
     drop(waker);
     assert_eq!(Arc::strong_count(&counter), 1);
-    // One that comes later gets what happens from then on.
-    let mut later = house.engine.subscribe(Watched::Thread(thread.clone()));
+    // A later one gets what happens from then on.
+    let mut later = harness.engine.subscribe(Watched::Thread(thread.clone()));
     assert_eq!(later.try_recv(), None);
-    house.engine.rename(&thread, "moons", Duration::ZERO).unwrap();
+    harness.engine.rename(&thread, "moons", Duration::ZERO).unwrap();
     assert!(matches!(later.recv(LONG), Some(RunEvent::Committed { run: None, .. })));
 }
 
 #[test]
 fn a_subscription_can_be_awaited_without_a_runtime() {
-    let house = House::new();
-    let thread = house.thread();
-    let mut watching = house.engine.subscribe(Watched::Thread(thread.clone()));
+    let harness = Harness::new();
+    let thread = harness.thread();
+    let mut watching = harness.engine.subscribe(Watched::Thread(thread.clone()));
     let work = Drafting::says(&["a", "b"]).work();
     let counter = Counter::new();
     let waker = Waker::from(counter.clone());
     let mut events = Vec::new();
     std::thread::scope(|scope| {
         scope.spawn(move || {
-            house.send(&thread, Input::text("go"), &work).0.unwrap();
-            // The engine is gone with the house.
-            drop(house);
+            harness.send(&thread, Input::text("go"), &work).0.unwrap();
+            // The engine is dropped with the harness.
+            drop(harness);
         });
         loop {
             match watching.poll_recv(&mut Context::from_waker(&waker)) {
@@ -381,57 +388,60 @@ fn a_subscription_can_be_awaited_without_a_runtime() {
 
 #[test]
 fn a_subscription_to_a_thread_follows_its_chain() {
-    let house = House::new();
-    let (thread, other) = (house.thread(), house.thread());
-    let mut watching = house.engine.subscribe(Watched::Thread(thread.clone()));
+    let harness = Harness::new();
+    let thread = harness.thread();
+    let other = harness.thread();
+    let mut watching = harness.engine.subscribe(Watched::Thread(thread.clone()));
     let (mut work, _) = small(1500, 40, 400);
     work.limits = Limits { turns: Some(100), ..Limits::default() };
-    house.send(&thread, Input::text("count the stars"), &work).0.unwrap();
-    house.send(&other, Input::text("hi"), &agent(vec![Reply::Says("hello")], Vec::new())).0.unwrap();
+    harness.send(&thread, Input::text("count the stars"), &work).0.unwrap();
+    harness.send(&other, Input::text("hi"), &agent(vec![Reply::Says("hello")], Vec::new())).0.unwrap();
     let chain: Vec<ThreadId> =
-        house.store.chain(&thread).unwrap().into_iter().map(|link| link.manifest.thread_id).collect();
+        harness.store.chain(&thread).unwrap().into_iter().map(|link| link.manifest.thread_id).collect();
     assert!(chain.len() > 2, "{chain:?}");
     let events = all(&mut watching);
     let threads: BTreeSet<&ThreadId> = events.iter().filter_map(RunEvent::thread).collect();
     assert_eq!(threads, chain.iter().collect());
-    // A thread ends before its successor shows.
+    // The end of a thread is published before its successor.
     let first_of = |thread: &ThreadId| events.iter().position(|event| event.thread() == Some(thread)).unwrap();
     let last_of = |thread: &ThreadId| events.iter().rposition(|event| event.thread() == Some(thread)).unwrap();
     assert!(chain.windows(2).all(|pair| last_of(&pair[0]) < first_of(&pair[1])));
     assert!(chain.iter().all(|link| ended(&events, link).len() == 1), "{events:?}");
     // A subscription to a thread that is continued already gets the events of its successors.
-    let mut late = house.engine.subscribe(Watched::Thread(thread));
-    house.engine.rename(chain.last().unwrap(), "stars", Duration::ZERO).unwrap();
+    let mut late = harness.engine.subscribe(Watched::Thread(thread));
+    harness.engine.rename(chain.last().unwrap(), "stars", Duration::ZERO).unwrap();
     assert_eq!(late.try_recv().unwrap().thread(), chain.last());
 }
 
-/// The answer to a commit was lost, and the commit was not: it is published as it stands in the log, births included.
+/// The result of a commit was lost, but the commit was not: it is published as it is in the log, including new threads.
 #[test]
-fn a_commit_whose_answer_was_lost_is_published() {
-    let house = House::new();
-    let (mut watching, thread) = (house.engine.subscribe(Watched::All), house.thread());
+fn a_commit_whose_result_was_lost_is_published() {
+    let harness = Harness::new();
+    let mut watching = harness.engine.subscribe(Watched::All);
+    let thread = harness.thread();
     let work = parent(vec![("s", json!({"task": "count"}))], nursery(vec![Reply::Says("three")]));
-    house.store.are_answers_lost.store(true, Ordering::SeqCst);
-    house.send(&thread, Input::text("go"), &work).0.unwrap();
-    let child = house.children_of(&thread).remove(0).thread_id;
-    assert_whole(&house, &all(&mut watching), &[thread, child]);
+    harness.store.are_answers_lost.store(true, Ordering::SeqCst);
+    harness.send(&thread, Input::text("go"), &work).0.unwrap();
+    let child = harness.children_of(&thread).remove(0).thread_id;
+    assert_whole(&harness, &all(&mut watching), &[thread, child]);
 }
 
-/// A run that dies before it could go on ends itself, not the record of what was committed.
+/// A run that dies after a commit does not take the published commit back.
 #[test]
-fn a_commit_is_published_though_its_run_dies_right_after_it() {
-    let house = House::new();
-    let (mut watching, thread) = (house.engine.subscribe(Watched::All), house.thread());
+fn a_commit_is_published_even_if_its_run_dies_right_after_it() {
+    let harness = Harness::new();
+    let mut watching = harness.engine.subscribe(Watched::All);
+    let thread = harness.thread();
     let work = Drafting::says(&["a"]).work();
-    let store = Arc::downgrade(&house.store);
-    house.once_after(Reason::AssistantTurnCommitted, move |_| {
-        // The answer is lost: the run looks up what was committed, and dies when it reads the time of it.
+    let store = Arc::downgrade(&harness.store);
+    harness.once_after(Reason::AssistantTurnCommitted, move |_| {
+        // The result is lost: the run looks up what was committed, and dies when it reads the time of it.
         let store = store.upgrade().unwrap();
         store.are_answers_lost.store(true, Ordering::SeqCst);
         *store.before_read.lock().unwrap() = Some(Box::new(|_| panic!("{DEATH}")));
     });
-    assert_dies(|| house.send(&thread, Input::text("go"), &work));
+    assert_dies(|| harness.send(&thread, Input::text("go"), &work));
     let events = all(&mut watching);
-    assert_whole(&house, &events, &[thread]);
+    assert_whole(&harness, &events, &[thread]);
     assert!(matches!(events.last(), Some(RunEvent::Committed { version: 2, .. })), "{events:?}");
 }

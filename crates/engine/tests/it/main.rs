@@ -1,10 +1,11 @@
-//! Runs on the store without a disk, with a scripted model and tools that remember what they did.
+//! Runs on a store without a disk, with a scripted model and tools that record their calls.
 
 mod approvals;
-mod asking;
 mod chains;
-mod circles;
 mod commits;
+mod contracts;
+mod deadlock;
+mod dropped;
 mod events;
 mod failing;
 mod families;
@@ -13,6 +14,7 @@ mod opaque;
 mod opened;
 mod orphans;
 mod panicking;
+mod queries;
 mod recovery;
 mod refusing;
 mod replay;

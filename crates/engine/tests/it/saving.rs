@@ -1,4 +1,4 @@
-//! Snapshots on a store without a disk: every trigger, and a thread that is taken up from one.
+//! Snapshots on a store without a disk: every trigger, and a thread that is loaded from one.
 
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::sync::{Arc, Mutex};
@@ -16,39 +16,39 @@ use selvedge_store::snapshot::{Away, Behind, Kept, Place, Read, Saved};
 use selvedge_store::{Error, Logs, Result, Snapshots};
 use serde_json::{Value, json};
 
-use crate::support::{Counting, House, Reply, agent};
+use crate::support::{CountingTool, Harness, Reply, agent};
 
 const ARCHIVE: &str = "archive";
 
-/// A house whose engine saves at every trigger, and keeps all.
-fn saving() -> House {
-    let house = House::new();
-    keeping(house)
+/// A harness whose engine saves at every trigger, and keeps all snapshots.
+fn saving() -> Harness {
+    let harness = Harness::new();
+    keeping(harness)
 }
 
-fn keeping(house: House) -> House {
-    keeping_as(house, |_| {})
+fn keeping(harness: Harness) -> Harness {
+    keeping_as(harness, |_| {})
 }
 
-fn keeping_as(mut house: House, change: impl Fn(&mut StatePersistence)) -> House {
+fn keeping_as(mut harness: Harness, change: impl Fn(&mut StatePersistence)) -> Harness {
     let mut config = StatePersistence::builtin();
     config.checkpoint.performance.coalesce = Coalesce::Always;
     config.retention.cleanup.enabled = false;
     config.retention.on_completion.action = Action::Keep;
     change(&mut config);
-    let keeper = Keeper::new(Arc::new(house.store.inner.another()), config).unwrap();
-    house.keep(keeper);
-    house
+    let keeper = Keeper::new(Arc::new(harness.store.inner.another()), config).unwrap();
+    harness.keep(keeper);
+    harness
 }
 
 fn looking(then: Reply) -> Assignment {
-    let tool = Arc::new(Counting::new("look", EffectClass::Pure));
+    let tool = Arc::new(CountingTool::new("look", EffectClass::Pure));
     agent(vec![Reply::Calls(vec![("a", "look", json!({}))]), then], vec![tool])
 }
 
-/// What the snapshots of a thread were saved for, the oldest first.
-fn triggers(house: &House, thread: &ThreadId) -> Vec<String> {
-    let store = &house.store.inner;
+/// The triggers of a thread's snapshots, the oldest first.
+fn triggers(harness: &Harness, thread: &ThreadId) -> Vec<String> {
+    let store = &harness.store.inner;
     let kept = store.kept(thread, ARCHIVE).unwrap();
     let body = |kept| store.read_snapshot(thread, kept, ARCHIVE).unwrap().body().unwrap();
     kept.iter().rev().map(|kept| body(kept)["trigger"].as_str().unwrap().to_owned()).collect()
@@ -56,13 +56,13 @@ fn triggers(house: &House, thread: &ThreadId) -> Vec<String> {
 
 #[test]
 fn every_trigger_saves() {
-    let house = saving();
+    let harness = saving();
     let mut seen: Vec<String> = Vec::new();
     let mut check = |work: &Assignment, cancel: &Cancel, status: Status, expected: &[&str]| {
-        let thread = house.thread();
-        let ended = house.engine.send(&thread, Input::text("go"), work, cancel, &mut |_| {});
+        let thread = harness.thread();
+        let ended = harness.engine.send(&thread, Input::text("go"), work, cancel, &mut |_| {});
         assert_eq!(ended.unwrap().status, status);
-        assert_eq!(triggers(&house, &thread), expected);
+        assert_eq!(triggers(&harness, &thread), expected);
         seen.extend(expected.iter().map(|trigger| (*trigger).to_owned()));
     };
     let fails = Reply::Fails(ModelError::Permanent { why: "no".to_owned() });
@@ -80,17 +80,17 @@ fn every_trigger_saves() {
 }
 
 #[test]
-fn each_call_of_the_model_is_saved_before_it_is_made_when_nothing_else_saves() {
+fn each_model_call_is_preceded_by_a_snapshot_if_nothing_else_saves_one() {
     for (coalesce, priority, is_paid) in
         [(Coalesce::Always, 1, false), (Coalesce::Always, 1, true), (Coalesce::Auto, 10, false)]
     {
-        let house = keeping_as(House::new(), |config| {
+        let harness = keeping_as(Harness::new(), |config| {
             let triggers = &mut config.checkpoint.triggers;
             (triggers.post_llm.enabled, triggers.post_tools.enabled) = (false, false);
             (triggers.pre_turn.priority, config.checkpoint.performance.coalesce) = (priority, coalesce);
         });
-        let thread = house.thread();
-        let tool = Arc::new(Counting::new("look", EffectClass::Pure));
+        let thread = harness.thread();
+        let tool = Arc::new(CountingTool::new("look", EffectClass::Pure));
         let call = |id| Reply::Calls(vec![(id, "look", json!({}))]);
         let mut work = agent(vec![call("a"), call("b"), call("c"), Reply::Says("done")], vec![tool]);
         if is_paid {
@@ -98,29 +98,30 @@ fn each_call_of_the_model_is_saved_before_it_is_made_when_nothing_else_saves() {
             work.limits.spend = Some("1".parse().unwrap());
         }
         let before = Arc::new(Mutex::new(Vec::new()));
-        let (store, behind) = (house.store.inner.another(), before.clone());
-        house.after_commit(move |batch| {
+        let store = harness.store.inner.another();
+        let behind = before.clone();
+        harness.after_commit(move |batch| {
             let Part { thread, changeset, .. } = &batch.parts[0];
             if changeset.reason == Reason::AssistantTurnCommitted {
                 let newest = store.kept(thread, ARCHIVE).unwrap()[0].version;
                 behind.lock().unwrap().push(store.head(thread).unwrap().version - newest);
             }
         });
-        assert_eq!(house.send(&thread, Input::text("go"), &work).0.unwrap().status, Status::Completed);
-        assert_eq!(triggers(&house, &thread), ["pre_turn", "pre_turn", "pre_turn", "pre_turn", "on_completion"]);
+        assert_eq!(harness.send(&thread, Input::text("go"), &work).0.unwrap().status, Status::Completed);
+        assert_eq!(triggers(&harness, &thread), ["pre_turn", "pre_turn", "pre_turn", "pre_turn", "on_completion"]);
         let before = before.lock().unwrap();
         assert!(before.iter().all(|behind| *behind == 1) && before.len() == 4, "{before:?}");
     }
 }
 
 #[test]
-fn a_thread_is_taken_up_from_a_snapshot_that_only_memory_holds() {
-    let house = saving();
-    let thread = house.thread();
+fn a_thread_is_loaded_from_a_snapshot_that_only_memory_holds() {
+    let harness = saving();
+    let thread = harness.thread();
     let mut work = looking(Reply::Says("seen"));
     work.limits = Limits { turns: Some(1), ..Limits::default() };
-    assert_eq!(house.send(&thread, Input::text("go"), &work).0.unwrap().status, Status::Suspended);
-    let other = keeping(house.another());
+    assert_eq!(harness.send(&thread, Input::text("go"), &work).0.unwrap().status, Status::Suspended);
+    let other = keeping(harness.another());
     let raise = Input::nothing().raising(Limits { turns: Some(5), ..Limits::default() });
     let mut told = Vec::new();
     let ended = other.engine.resume(&thread, raise, &work, &Cancel::new(), &mut |heard| {
@@ -138,7 +139,7 @@ fn a_thread_is_taken_up_from_a_snapshot_that_only_memory_holds() {
     assert_eq!(kept.iter().filter(|kept| kept.place == Place::Newest).count(), 1);
 }
 
-/// Saves only when it is told to, and perhaps not even then.
+/// Saves only when it is signalled to, and perhaps not even then.
 struct Slow {
     store: MemoryStore,
     go: Mutex<Receiver<()>>,
@@ -153,12 +154,9 @@ impl Snapshots for Slow {
     fn save(&self, thread: &ThreadId, body: &Value) -> Result<Saved> {
         let full =
             || Error::Io { what: "write", path: "state.json".into(), source: std::io::ErrorKind::StorageFull.into() };
-        // Whoever is waited for longer than this will not come: the run does not go on.
+        // After this long, the signal will not come: the run does not continue.
         let told = self.go.lock().unwrap().recv_timeout(Duration::from_secs(20));
-        match told.is_ok() && !self.is_full {
-            true => self.store.save(thread, body),
-            false => Err(full()),
-        }
+        if told.is_ok() && !self.is_full { self.store.save(thread, body) } else { Err(full()) }
     }
 
     fn kept(&self, thread: &ThreadId, archive: &str) -> Result<Vec<Kept>> {
@@ -178,47 +176,47 @@ impl Snapshots for Slow {
     }
 }
 
-/// Runs a thread whose first commit is worth a snapshot, which is not saved before the model has answered.
-fn beside_a_run(is_full: bool) -> (House, ThreadId) {
-    let mut house = House::new();
+/// Runs a thread whose first commit triggers a snapshot, which is not saved before the model has answered.
+fn beside_a_run(is_full: bool) -> (Harness, ThreadId) {
+    let mut harness = Harness::new();
     let (say, go): (Sender<()>, _) = channel();
-    let slow = Slow { store: house.store.inner.another(), go: Mutex::new(go), is_full };
+    let slow = Slow { store: harness.store.inner.another(), go: Mutex::new(go), is_full };
     let mut config = StatePersistence::builtin();
     config.retention.on_completion.action = Action::Keep;
-    house.keep(Keeper::new(Arc::new(slow), config).unwrap());
-    let thread = house.thread();
+    harness.keep(Keeper::new(Arc::new(slow), config).unwrap());
+    let thread = harness.thread();
     let long = "a long story ".repeat(6_000);
     let work = looking(Reply::Says("done"));
-    house.after_commit(move |batch| {
+    harness.after_commit(move |batch| {
         if batch.parts[0].changeset.reason == Reason::AssistantTurnCommitted {
             // As often as it may be tried.
             (0..3).for_each(|_| say.send(()).unwrap());
         }
     });
-    assert_eq!(house.send(&thread, Input::text(long), &work).0.unwrap().status, Status::Completed);
-    (house, thread)
+    assert_eq!(harness.send(&thread, Input::text(long), &work).0.unwrap().status, Status::Completed);
+    (harness, thread)
 }
 
 #[test]
-fn a_snapshot_that_only_spares_a_load_is_saved_while_the_run_goes_on() {
-    let (house, thread) = beside_a_run(false);
-    let store = &house.store.inner;
+fn a_snapshot_that_only_speeds_up_a_load_is_saved_while_the_run_continues() {
+    let (harness, thread) = beside_a_run(false);
+    let store = &harness.store.inner;
     let kept = store.kept(&thread, ARCHIVE).unwrap();
-    assert_eq!(triggers(&house, &thread), ["pre_turn", "on_completion"]);
+    assert_eq!(triggers(&harness, &thread), ["pre_turn", "on_completion"]);
     let body = store.read_snapshot(&thread, &kept[1], ARCHIVE).unwrap().body().unwrap();
-    assert!(body["seal"].is_string(), "it has the seal of the moment that it shows");
+    assert!(body["seal"].is_string(), "it has the seal of its version");
     let head = selvedge_store::Logs::head(store, &thread).unwrap();
     assert!(kept[1].version < head.version && kept[0].version == head.version);
-    // Whoever takes the thread up begins with the last one.
-    let sent = keeping(house.another()).send(&thread, Input::text("and?"), &looking(Reply::Says("yes")));
+    // The next process that loads the thread begins with the last one.
+    let sent = keeping(harness.another()).send(&thread, Input::text("and?"), &looking(Reply::Says("yes")));
     assert_eq!(sent.0.unwrap().status, Status::Completed);
 }
 
 #[test]
-fn one_that_fails_beside_a_run_is_recorded_by_it() {
-    let (house, thread) = beside_a_run(true);
-    assert_eq!(house.store.inner.kept(&thread, ARCHIVE).unwrap(), []);
-    let lines = selvedge_store::Logs::read(&house.store.inner, &thread, 0, usize::MAX).unwrap();
+fn a_failed_background_save_is_recorded_by_the_run() {
+    let (harness, thread) = beside_a_run(true);
+    assert_eq!(harness.store.inner.kept(&thread, ARCHIVE).unwrap(), []);
+    let lines = selvedge_store::Logs::read(&harness.store.inner, &thread, 0, usize::MAX).unwrap();
     let failures: Vec<Value> = lines
         .iter()
         .filter_map(|line| match &line.event {
@@ -232,10 +230,10 @@ fn one_that_fails_beside_a_run_is_recorded_by_it() {
 
 #[test]
 fn a_snapshot_has_the_times_that_the_log_has() {
-    let house = saving();
-    let thread = house.thread();
-    house.send(&thread, Input::text("go"), &looking(Reply::Says("done"))).0.unwrap();
-    let store = &house.store.inner;
+    let harness = saving();
+    let thread = harness.thread();
+    harness.send(&thread, Input::text("go"), &looking(Reply::Says("done"))).0.unwrap();
+    let store = &harness.store.inner;
     let kept = store.kept(&thread, ARCHIVE).unwrap();
     let body = store.read_snapshot(&thread, &kept[0], ARCHIVE).unwrap().body().unwrap();
     let lines = selvedge_store::Logs::read(store, &thread, 0, usize::MAX).unwrap();

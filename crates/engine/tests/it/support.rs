@@ -1,4 +1,4 @@
-//! A house to run in: a store, a model that answers from a list, tools that remember.
+//! A test harness: a store, a model that answers from a list, tools that record their calls.
 
 use std::io::BufRead;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -29,94 +29,96 @@ use selvedge_store::{
 };
 use serde_json::{Value, json};
 
-/// A store that refuses commits of one reason while it is told to.
-pub(crate) struct Refusing {
+/// A store that fails as configured.
+pub(crate) struct FaultyStore {
     pub(crate) inner: MemoryStore,
     pub(crate) refuse: Mutex<Option<Reason>>,
-    /// Done right before the next commit is refused.
+    /// Called right before the next commit is refused.
     pub(crate) before_refusal: Mutex<Option<Meanwhile>>,
-    /// Done right before the next commit by which a thread goes on in another one.
+    /// Called right before the next commit that continues a thread in a successor.
     pub(crate) before_handoff: Mutex<Option<Meanwhile>>,
-    /// Done right before the next commit that stops an account.
+    /// Called right before the next commit that stops an account.
     pub(crate) before_stop: Mutex<Option<Meanwhile>>,
-    /// Done right after the next commit that creates a thread which goes on in another's place, before that one runs.
+    /// Called right after the next commit that creates a successor, before the successor runs.
     pub(crate) before_successor: Mutex<Option<Meanwhile>>,
-    /// Done right after each commit, which is durable by then and told to nobody yet. It may commit itself; if it panics, the process
-    /// dies there.
+    /// Called right after each commit, which is durable by then and not published yet. It may commit itself; if it panics, the process dies
+    /// there.
     pub(crate) after_commit: Mutex<Option<AfterCommit>>,
-    /// Done right before lines of a log are read next.
+    /// Called right before lines of a log are read next.
     pub(crate) before_read: Mutex<Option<Meanwhile>>,
-    /// Done right before each lease is taken.
+    /// Called right before each lease is acquired.
     pub(crate) before_lease: Mutex<Option<Each>>,
-    /// An account of which it says that it has no parent.
+    /// An account that it returns without its parent.
     pub(crate) orphan: Mutex<Option<AccountId>>,
-    /// Whether its process is dead: it gives no lease back.
+    /// Whether its process is dead: it releases no lease.
     pub(crate) is_dead: AtomicBool,
-    /// Requests whose seal does not hold.
+    /// Requests whose seal is not valid.
     pub(crate) unsealed: Mutex<Vec<RequestId>>,
-    /// Whether its logs can't be read for now.
+    /// Whether its logs can't be read.
     pub(crate) is_unreadable: AtomicBool,
-    /// Whether what it commits is committed and the answer to it lost.
+    /// Whether its commits succeed and their results are lost.
     pub(crate) are_answers_lost: AtomicBool,
 }
 
-/// What somebody else does to a thread at a certain moment.
+/// What another process does to a thread at a certain moment.
 pub(crate) type Meanwhile = Box<dyn FnOnce(&ThreadId) + Send>;
 /// The same, each time.
 pub(crate) type Each = Box<dyn FnMut(&ThreadId) + Send>;
 /// What is done after a commit.
 pub(crate) type AfterCommit = Arc<dyn Fn(&Batch) + Send + Sync>;
 
-impl Refusing {
+impl FaultyStore {
     pub(crate) fn refuse(&self, reason: Option<Reason>) {
         *self.refuse.lock().unwrap() = reason;
     }
 }
 
-impl Commit for Refusing {
+impl Commit for FaultyStore {
     fn commit(&self, batch: Batch) -> Result<Committed> {
         use selvedge_model::Event::{ThreadHandoff, ThreadResumed};
-        let hands_over = |event: &selvedge_model::Event| matches!(event, ThreadHandoff(_) | ThreadResumed(_));
-        if let Some(part) = batch.parts.iter().find(|part| part.changeset.events.iter().any(hands_over))
+        let hands_off = |event: &selvedge_model::Event| matches!(event, ThreadHandoff(_) | ThreadResumed(_));
+        if let Some(part) = batch.parts.iter().find(|part| part.changeset.events.iter().any(hands_off))
             && let Some(meanwhile) = self.before_handoff.lock().unwrap().take()
         {
             meanwhile(&part.thread);
         }
         let stops = |posting: &Posting| matches!(posting, Posting::Stop { .. });
         if let Some(part) = batch.parts.iter().find(|part| part.postings.iter().any(stops)) {
-            // Let go of before it is done: it may stop accounts itself.
+            // Unlocked before the call: it may stop accounts itself.
             let meanwhile = self.before_stop.lock().unwrap().take();
-            meanwhile.into_iter().for_each(|meanwhile| meanwhile(&part.thread));
+            if let Some(meanwhile) = meanwhile {
+                meanwhile(&part.thread);
+            }
         }
         let refused = *self.refuse.lock().unwrap();
-        match batch.parts.iter().any(|part| Some(part.changeset.reason) == refused) {
-            true => {
-                if let Some(part) = batch.parts.first()
-                    && let Some(meanwhile) = self.before_refusal.lock().unwrap().take()
-                {
-                    meanwhile(&part.thread);
-                }
-                Err(Error::Database { why: "made to fail".to_owned(), retryable: false })
+        if batch.parts.iter().any(|part| Some(part.changeset.reason) == refused) {
+            if let Some(part) = batch.parts.first()
+                && let Some(meanwhile) = self.before_refusal.lock().unwrap().take()
+            {
+                meanwhile(&part.thread);
             }
-            false => {
-                let is_successor = |part: &&selvedge_model::Part| {
-                    part.changeset.created.as_ref().is_some_and(|created| created.continuation_of.is_some())
-                };
-                let successor = batch.parts.iter().find(is_successor).map(|part| part.thread.clone());
-                // Let go of before it is done: it may commit itself.
-                let after = self.after_commit.lock().unwrap().clone().map(|after| (after, batch.clone()));
-                let committed = self.inner.commit(batch)?;
-                if let Some(successor) = successor {
-                    let meanwhile = self.before_successor.lock().unwrap().take();
-                    meanwhile.into_iter().for_each(|meanwhile| meanwhile(&successor));
-                }
-                after.into_iter().for_each(|(after, batch)| after(&batch));
-                match self.are_answers_lost.load(Ordering::SeqCst) {
-                    true => Err(Error::OutcomeUnknown { why: "the answer was lost".to_owned() }),
-                    false => Ok(committed),
-                }
+            return Err(Error::Database { why: "made to fail".to_owned(), retryable: false });
+        }
+        let is_successor = |part: &&selvedge_model::Part| {
+            part.changeset.created.as_ref().is_some_and(|created| created.continuation_of.is_some())
+        };
+        let successor = batch.parts.iter().find(is_successor).map(|part| part.thread.clone());
+        // Unlocked before the call: it may commit itself.
+        let after = self.after_commit.lock().unwrap().clone().map(|after| (after, batch.clone()));
+        let committed = self.inner.commit(batch)?;
+        if let Some(successor) = successor {
+            let meanwhile = self.before_successor.lock().unwrap().take();
+            if let Some(meanwhile) = meanwhile {
+                meanwhile(&successor);
             }
         }
+        if let Some((after, batch)) = after {
+            after(&batch);
+        }
+        if self.are_answers_lost.load(Ordering::SeqCst) {
+            return Err(Error::OutcomeUnknown { why: "the answer was lost".to_owned() });
+        }
+        Ok(committed)
     }
     fn outcome(&self, key: &CommitKey) -> Result<Option<Committed>> {
         self.inner.outcome(key)
@@ -129,29 +131,33 @@ impl Commit for Refusing {
     }
 }
 
-impl Logs for Refusing {
+impl Logs for FaultyStore {
     fn head(&self, thread: &ThreadId) -> Result<Head> {
         self.inner.head(thread)
     }
     fn read(&self, thread: &ThreadId, from: u64, limit: usize) -> Result<Vec<Line>> {
         let meanwhile = self.before_read.lock().unwrap().take();
-        meanwhile.into_iter().for_each(|meanwhile| meanwhile(thread));
+        if let Some(meanwhile) = meanwhile {
+            meanwhile(thread);
+        }
         self.inner.read(thread, from, limit)
     }
     fn transcript(&self, thread: &ThreadId) -> Result<(Head, Box<dyn BufRead + Send>)> {
-        match self.is_unreadable.load(Ordering::SeqCst) {
-            true => Err(Error::Database { why: "the disk is gone".to_owned(), retryable: true }),
-            false => self.inner.transcript(thread),
+        if self.is_unreadable.load(Ordering::SeqCst) {
+            return Err(Error::Database { why: "the disk is gone".to_owned(), retryable: true });
         }
+        self.inner.transcript(thread)
     }
     fn blob(&self, thread: &ThreadId, blob: &Digest) -> Result<Vec<u8>> {
         self.inner.blob(thread, blob)
     }
 }
 
-impl Leases for Refusing {
+impl Leases for FaultyStore {
     fn acquire(&self, thread: &ThreadId, how: Acquire) -> Result<Lease> {
-        self.before_lease.lock().unwrap().iter_mut().for_each(|meanwhile| meanwhile(thread));
+        if let Some(meanwhile) = &mut *self.before_lease.lock().unwrap() {
+            meanwhile(thread);
+        }
         self.inner.acquire(thread, how)
     }
     fn renew(&self, lease: &Lease) -> Result<()> {
@@ -170,10 +176,7 @@ impl Leases for Refusing {
         self.inner.release(lease)
     }
     fn abandon(&self, lease: &Lease) -> Result<()> {
-        match self.is_dead.load(Ordering::SeqCst) {
-            true => Ok(()),
-            false => self.inner.abandon(lease),
-        }
+        if self.is_dead.load(Ordering::SeqCst) { Ok(()) } else { self.inner.abandon(lease) }
     }
     fn holder(&self, thread: &ThreadId) -> Result<Option<OwnerId>> {
         self.inner.holder(thread)
@@ -183,7 +186,7 @@ impl Leases for Refusing {
     }
 }
 
-impl Ledger for Refusing {
+impl Ledger for FaultyStore {
     fn reservations(&self, account: &AccountId) -> Result<Vec<Reservation>> {
         self.inner.reservations(account)
     }
@@ -196,26 +199,27 @@ impl Ledger for Refusing {
         let orphan = self.orphan.lock().unwrap().clone();
         let mut found = self.inner.tree(id)?;
         found.retain(|account| account.id == *id || Some(&account.id) != orphan.as_ref());
-        found
-            .iter_mut()
-            .filter(|account| Some(&account.id) == orphan.as_ref())
-            .for_each(|account| account.parent = None);
+        for account in &mut found {
+            if Some(&account.id) == orphan.as_ref() {
+                account.parent = None;
+            }
+        }
         Ok(found)
     }
 }
 
-/// Chance that comes from a seed.
+/// Random numbers from a seed.
 pub(crate) struct Chance(u64);
 
 impl Chance {
     pub(crate) fn new(seed: u64) -> Self {
         let mut chance = Self(seed);
-        // Seeds that lie close to each other part at the first step.
+        // Close seeds diverge at the first step.
         chance.below(1);
         chance
     }
 
-    /// The seed of a test, said so that it can be given again: by `SELVEDGE_TEST_SEED`.
+    /// The seed of a test, printed so that it can be set again by `SELVEDGE_TEST_SEED`.
     #[expect(clippy::print_stdout, reason = "a test that fails shows what it printed")]
     pub(crate) fn seed() -> u64 {
         let said = std::env::var("SELVEDGE_TEST_SEED").ok().and_then(|seed| seed.parse().ok());
@@ -234,8 +238,8 @@ impl Chance {
     }
 }
 
-/// A model that answers from a list, by how many answers the conversation already has: the same in every life.
-pub(crate) struct Listed(pub(crate) Vec<Reply>);
+/// A model that answers from a list, by the number of answers in the conversation: the same in every process.
+pub(crate) struct ListedModel(pub(crate) Vec<Reply>);
 
 #[derive(Clone)]
 pub(crate) enum Reply {
@@ -243,11 +247,11 @@ pub(crate) enum Reply {
     Calls(Vec<(&'static str, &'static str, Value)>),
     Fails(ModelError),
     Waits,
-    /// The same, and somebody says stop once it has begun.
+    /// The same, and its run is cancelled once it has begun.
     Stops(Cancel),
 }
 
-/// A model that blocks while it answers, as tests may: the runtime goes on with others meanwhile.
+/// A model that blocks while it answers, as tests may: the runtime continues with other tasks meanwhile.
 pub(crate) trait Blocking: Send + Sync {
     fn answer(
         &self,
@@ -261,7 +265,7 @@ pub(crate) trait Blocking: Send + Sync {
     }
 }
 
-/// Makes a model of one that blocks.
+/// Implements `Model` for a blocking model.
 macro_rules! as_model {
     ($blocking:ty) => {
         impl selvedge_model::Model for $blocking {
@@ -286,9 +290,9 @@ macro_rules! as_model {
 }
 pub(crate) use as_model;
 
-as_model!(Listed);
+as_model!(ListedModel);
 
-impl Blocking for Listed {
+impl Blocking for ListedModel {
     fn answer(
         &self,
         prompt: &Prompt<'_>,
@@ -329,14 +333,14 @@ impl Blocking for Listed {
     }
 }
 
-/// A model that remembers the messages of every prompt before another one answers it.
-pub(crate) struct Remembering {
+/// A model that records the messages of every prompt before another model answers it.
+pub(crate) struct RecordingModel {
     model: Arc<dyn Model>,
     pub(crate) prompts: Mutex<Vec<Vec<Arc<Message>>>>,
 }
 
-impl Remembering {
-    /// Puts one before the model of an assignment.
+impl RecordingModel {
+    /// Puts one in front of the model of an assignment.
     pub(crate) fn before(work: &mut Assignment) -> Arc<Self> {
         let remembering = Arc::new(Self { model: work.model.clone(), prompts: Mutex::default() });
         work.model = remembering.clone();
@@ -344,7 +348,7 @@ impl Remembering {
     }
 }
 
-impl Model for Remembering {
+impl Model for RecordingModel {
     fn answer<'a>(
         &'a self,
         prompt: &'a Prompt<'a>,
@@ -360,10 +364,10 @@ impl Model for Remembering {
     }
 }
 
-/// What a process says that dies at a moment which a test chose.
+/// The panic message of a process that dies at a moment which a test chose.
 pub(crate) const DEATH: &str = "the process dies here";
 
-/// Does this, whose process dies at the moment that the test chose, and of nothing else.
+/// Asserts that this dies at the moment that the test chose, and of nothing else.
 #[track_caller]
 pub(crate) fn assert_dies<T>(run: impl FnOnce() -> T) {
     let Err(died) = catch_unwind(AssertUnwindSafe(run)) else { panic!("it lives on") };
@@ -371,8 +375,8 @@ pub(crate) fn assert_dies<T>(run: impl FnOnce() -> T) {
     assert_eq!(said.or_else(|| died.downcast_ref::<String>().map(String::as_str)), Some(DEATH));
 }
 
-/// Lets the process die, as far as that can be done in a test: in the middle of a tool, too, whose panic is caught. What is thrown panics
-/// once more when whoever caught it is done with it.
+/// Lets the process die, as far as that is possible in a test: also in the middle of a tool, whose panic is caught. The panic payload panics
+/// once more when it is dropped.
 pub(crate) fn die() -> ! {
     struct Death;
 
@@ -385,19 +389,19 @@ pub(crate) fn die() -> ! {
     std::panic::panic_any(Death)
 }
 
-/// A tool that counts its calls and answers what it is told to.
-pub(crate) struct Counting {
+/// A tool that counts its calls and gives a configured result.
+pub(crate) struct CountingTool {
     spec: ToolSpec,
     pub(crate) ran: Arc<AtomicUsize>,
     pub(crate) seen: Arc<Mutex<Vec<Call>>>,
     pub(crate) answer: Output,
     pub(crate) known: Reconciled,
-    /// Run in the middle of a call.
+    /// Called in the middle of a call.
     pub(crate) meanwhile: Arc<dyn Fn(&Call) + Send + Sync>,
     pub(crate) kind: ToolKind,
 }
 
-impl Counting {
+impl CountingTool {
     pub(crate) fn new(name: &str, class: EffectClass) -> Self {
         let spec = ToolSpec {
             name: name.to_owned(),
@@ -419,12 +423,12 @@ impl Counting {
         }
     }
 
-    /// The same, being this to a run.
+    /// The same, of this kind.
     pub(crate) fn of_kind(self, kind: ToolKind) -> Self {
         Self { kind, ..self }
     }
 
-    /// Makes it another tool of the same name.
+    /// Changes its definition but not its name.
     pub(crate) fn redefine(&mut self) {
         self.spec.hash = Digest([8; 32]);
     }
@@ -453,7 +457,7 @@ impl Started for Ready {
     }
 }
 
-impl Tool for Counting {
+impl Tool for CountingTool {
     fn spec(&self) -> &ToolSpec {
         &self.spec
     }
@@ -463,8 +467,13 @@ impl Tool for Counting {
     }
 
     fn start(&self, call: &Call) -> std::result::Result<Box<dyn Started>, ToolError> {
-        let (ran, seen, answer) = (self.ran.clone(), self.seen.clone(), self.answer.clone());
-        Ok(Box::new(Ready { ran, seen, call: call.clone(), answer, meanwhile: self.meanwhile.clone() }))
+        Ok(Box::new(Ready {
+            ran: self.ran.clone(),
+            seen: self.seen.clone(),
+            call: call.clone(),
+            answer: self.answer.clone(),
+            meanwhile: self.meanwhile.clone(),
+        }))
     }
 
     fn reconcile(&self, _: &Call, _: &Cancel) -> Reconciled {
@@ -472,7 +481,7 @@ impl Tool for Counting {
     }
 }
 
-/// Notes whom it was to end. All live, until they are said to be dead.
+/// Records the processes that it was to end. All are alive, until they are declared dead.
 #[derive(Default)]
 pub(crate) struct NoProcesses(pub(crate) Mutex<Vec<Process>>, pub(crate) AtomicBool);
 
@@ -487,20 +496,20 @@ impl Processes for NoProcesses {
     }
 }
 
-/// A store and an engine on it.
-pub(crate) struct House {
-    pub(crate) store: Arc<Refusing>,
+/// A store and an engine over it.
+pub(crate) struct Harness {
+    pub(crate) store: Arc<FaultyStore>,
     pub(crate) engine: Engine,
     pub(crate) processes: Arc<NoProcesses>,
     pub(crate) trust: Trust,
-    /// The engine's own.
+    /// The engine's clock.
     pub(crate) clock: ScriptedClock,
     ids: SeededIds,
     scopes: Scopes,
     redactor: Redactor,
 }
 
-impl House {
+impl Harness {
     pub(crate) fn new() -> Self {
         Self::with(Redactor::default(), Scopes::builtin())
     }
@@ -514,7 +523,7 @@ impl House {
     }
 
     fn on(memory: MemoryStore, trust: Trust, ids: SeededIds, redactor: Redactor, scopes: Scopes) -> Self {
-        let store = Arc::new(Refusing {
+        let store = Arc::new(FaultyStore {
             inner: memory,
             refuse: Mutex::new(None),
             before_refusal: Mutex::default(),
@@ -546,7 +555,7 @@ impl House {
         Self { store, engine, processes, trust, clock, ids, scopes, redactor }
     }
 
-    /// What another engine of the same process is made of.
+    /// The options of another engine of the same process.
     pub(crate) fn options(&self) -> Options {
         Options {
             store: self.store.clone() as Arc<dyn Store>,
@@ -561,12 +570,12 @@ impl House {
         }
     }
 
-    /// The same house, doing this before the first run of every thread.
+    /// Replaces the engine by one that calls this before the first run of every thread.
     pub(crate) fn prepare(&mut self, prepare: Prepare) {
         self.engine = Engine::new(Options { prepare: Some(prepare), ..self.options() });
     }
 
-    /// The same house, saving snapshots.
+    /// Replaces the engine by one that saves snapshots.
     pub(crate) fn keep(&mut self, snapshots: Keeper) {
         self.engine = Engine::new(Options { snapshots: Some(snapshots), ..self.options() });
     }
@@ -581,43 +590,46 @@ impl House {
         self.engine.create(NewThread::of(AgentId::new("scribe").unwrap()), Vec::new()).unwrap()
     }
 
-    /// Has this done right after each commit, see [`Refusing::after_commit`].
+    /// Calls this right after each commit, see [`FaultyStore::after_commit`].
     pub(crate) fn after_commit(&self, then: impl Fn(&Batch) + Send + Sync + 'static) {
         *self.store.after_commit.lock().unwrap() = Some(Arc::new(then));
     }
 
-    /// Has this done once, right after the next commit that has this reason.
+    /// Calls this once, right after the next commit that has this reason.
     pub(crate) fn once_after(&self, reason: Reason, then: impl FnOnce(&ThreadId) + Send + 'static) {
         let then = Mutex::new(Some(then));
         self.after_commit(move |batch| {
             let own = &batch.parts[0];
             if own.changeset.reason == reason {
                 let then = then.lock().unwrap().take();
-                then.into_iter().for_each(|then| then(&own.thread));
+                if let Some(then) = then {
+                    then(&own.thread);
+                }
             }
         });
     }
 
-    /// The same house, where this is done when the next thread that goes on in another's place is about to begin, and the old one was
-    /// given back.
+    /// The same harness, which calls this when the next successor is about to begin, and its predecessor was released.
     pub(crate) fn before_successor_begins(mut self, meanwhile: Meanwhile) -> Self {
         let meanwhile = Mutex::new(Some(meanwhile));
         self.prepare(Arc::new(move |manifest, _| {
             if manifest.continuation_of.is_some() {
                 let meanwhile = meanwhile.lock().unwrap().take();
-                meanwhile.into_iter().for_each(|meanwhile| meanwhile(&manifest.thread_id));
+                if let Some(meanwhile) = meanwhile {
+                    meanwhile(&manifest.thread_id);
+                }
             }
             Ok(())
         }));
         self
     }
 
-    /// The same house, whose process dies between two threads of a chain: the first has handed itself over, and the second not begun.
+    /// The same harness, whose process dies between two threads of a chain: the first was handed off, and the second has not begun.
     pub(crate) fn dying_between_threads(self) -> Self {
         self.before_successor_begins(Box::new(|_| panic!("{DEATH}")))
     }
 
-    /// Does this, whose process dies right after the next commit that has this reason.
+    /// Runs this, whose process dies right after the next commit that has this reason.
     #[track_caller]
     pub(crate) fn dies_after<T>(&self, reason: Reason, run: impl FnOnce() -> T) {
         self.once_after(reason, |_| panic!("{DEATH}"));
@@ -635,7 +647,7 @@ impl House {
         (ended, heard)
     }
 
-    /// Why each changeset was committed, the birth left out.
+    /// The reason of each changeset, without the one that created the thread.
     pub(crate) fn reasons(&self, thread: &ThreadId) -> Vec<Reason> {
         let entries = selvedge_store::conformance::support::verified(&self.store.inner, &self.trust, thread);
         let reason = |entry: &selvedge_log::scan::Entry| {
@@ -651,7 +663,7 @@ impl House {
         selvedge_store::conformance::support::loaded(&self.store.inner, &self.trust, thread)
     }
 
-    /// What the model is told of a call.
+    /// The result of a call, as the model got it.
     pub(crate) fn answer_of(&self, thread: &ThreadId, call: &CallId) -> Option<Value> {
         self.loaded(thread).messages.into_iter().flat_map(|message| message.content).find_map(|block| match block {
             Block::ToolResult { call_id, content, .. } if call_id == *call => Some(content),
@@ -665,7 +677,7 @@ pub(crate) fn clock() -> ScriptedClock {
 }
 
 pub(crate) fn agent(replies: Vec<Reply>, tools: Vec<Arc<dyn Tool>>) -> Assignment {
-    let mut work = Assignment::new(AgentId::new("scribe").unwrap(), Arc::new(Listed(replies)), "listed");
+    let mut work = Assignment::new(AgentId::new("scribe").unwrap(), Arc::new(ListedModel(replies)), "listed");
     work.tools = tools;
     work.patience.wait = Duration::from_millis(1);
     work
@@ -696,16 +708,18 @@ pub(crate) fn roles(thread: &selvedge_model::Thread) -> String {
     thread.messages.iter().map(letter).collect()
 }
 
-selvedge_store::forward!([] Refusing, inner: Registry, Feed);
+selvedge_store::forward!([] FaultyStore, inner: Registry, Feed);
 
-impl Inbox for Refusing {
+impl Inbox for FaultyStore {
     fn post(&self, posted: Posted) -> Result<Left> {
         self.inner.post(posted)
     }
     fn pending(&self, thread: &ThreadId) -> Result<Vec<Waiting>> {
         let unsealed = self.unsealed.lock().unwrap();
         let mut waiting = self.inner.pending(thread)?;
-        waiting.iter_mut().for_each(|waiting| waiting.is_sealed = !unsealed.contains(&waiting.posted.id));
+        for waiting in &mut waiting {
+            waiting.is_sealed = !unsealed.contains(&waiting.posted.id);
+        }
         Ok(waiting)
     }
     fn answered(&self, thread: &ThreadId, id: &RequestId) -> Result<Option<(ThreadId, u64)>> {
@@ -719,14 +733,14 @@ impl Inbox for Refusing {
     }
 }
 
-/// A request as somebody leaves it.
+/// A request as it is posted.
 pub(crate) fn request(thread: &ThreadId, id: &str, request: Request) -> Posted {
     let id = RequestId::new(id).unwrap();
     Posted { thread: thread.clone(), id, at: Timestamp::from_micros(1), request }
 }
 
-impl House {
-    /// The requests that wait for a thread.
+impl Harness {
+    /// The pending requests of a thread.
     pub(crate) fn waiting(&self, thread: &ThreadId) -> Vec<Posted> {
         self.store.pending(thread).unwrap().into_iter().map(|waiting| waiting.posted).collect()
     }

@@ -1,6 +1,6 @@
-//! A thousand children under one parent, eight at a time, that fail, wait, run short of money and are stopped at random moments.
+//! A thousand children of one parent, eight at a time, that fail, wait, run out of money and are stopped at random moments.
 //!
-//! Chance comes from a seed, which is said; `SELVEDGE_TEST_SEED` makes it another one.
+//! The seed is printed; `SELVEDGE_TEST_SEED` sets another one.
 
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
@@ -24,7 +24,7 @@ use selvedge_store::Ledger;
 use serde_json::json;
 
 use crate::spawning::{nursery, parent};
-use crate::support::{Chance, Counting, House, Listed, Reply, agent};
+use crate::support::{Chance, CountingTool, Harness, ListedModel, Reply, agent};
 
 const CHILDREN: u64 = 1000;
 /// How many children a turn of the parent asks for.
@@ -59,18 +59,18 @@ const KINDS: [Kind; 9] = [
     Kind::RunsShort,
 ];
 
-/// Who acts at this moment.
+/// The children that are active.
 #[derive(Default)]
 struct Acting {
-    /// Those whose model is being asked.
+    /// Those whose model is being called.
     now: Mutex<Vec<ThreadId>>,
     most: AtomicUsize,
-    /// Those that have begun, and may have come to their end.
+    /// Those that have begun, and may have ended.
     begun: Mutex<Vec<ThreadId>>,
 }
 
 impl Acting {
-    /// One of those that act, or now and then one of the last that began, wherever it is by now.
+    /// One of the active children, or now and then one of the last that began, whatever its state is.
     fn any(&self, chance: &mut Chance) -> Option<ThreadId> {
         let from = if chance.below(3) == 0 { &self.begun } else { &self.now };
         let from = from.lock().unwrap();
@@ -79,7 +79,7 @@ impl Acting {
     }
 }
 
-/// Children that do what chance has them do.
+/// Children that act at random.
 struct Unruly {
     seed: u64,
     acting: Arc<Acting>,
@@ -90,10 +90,10 @@ fn number(child: &Manifest) -> u64 {
 }
 
 impl Unruly {
-    /// What a child does is the same whoever asks.
+    /// What a child does depends only on the seed and its number.
     fn kind(&self, n: u64) -> (Kind, Chance) {
         let mut chance = Chance::new(self.seed ^ (n << 20));
-        // Half of them have nothing wrong with them.
+        // Half of them have no fault.
         let kind = if chance.below(2) == 0 { Kind::Answers } else { KINDS[chance.below(KINDS.len() as u64) as usize] };
         (kind, chance)
     }
@@ -130,9 +130,9 @@ impl Children for Unruly {
             Kind::IsLimited => vec![Reply::Fails(ModelError::RateLimited { why: why(), retry_after: None })],
             Kind::Waits => vec![Reply::Waits],
         };
-        let mut work = agent(Vec::new(), vec![Arc::new(Counting::new("look", EffectClass::Pure))]);
+        let mut work = agent(Vec::new(), vec![Arc::new(CountingTool::new("look", EffectClass::Pure))]);
         work.model = Arc::new(Slow {
-            inner: Listed(replies),
+            inner: ListedModel(replies),
             fails_first: AtomicBool::new(kind == Kind::FailsOnce),
             pause: Duration::from_micros(chance.below(1500)),
             child: child.thread_id.clone(),
@@ -148,9 +148,9 @@ impl Children for Unruly {
     }
 }
 
-/// A model that takes its time, and counts who asks at the same time.
+/// A slow model that counts concurrent calls.
 struct Slow {
-    inner: Listed,
+    inner: ListedModel,
     fails_first: AtomicBool,
     pause: Duration,
     child: ThreadId,
@@ -171,9 +171,10 @@ impl crate::support::Blocking for Slow {
         self.acting.most.fetch_max(now.len(), Ordering::SeqCst);
         drop(now);
         std::thread::sleep(self.pause);
-        let answer = match self.fails_first.swap(false, Ordering::SeqCst) {
-            true => Err(ModelError::Transient { why: "not yet".to_owned() }),
-            false => crate::support::Blocking::answer(&self.inner, prompt, draft, cancel),
+        let answer = if self.fails_first.swap(false, Ordering::SeqCst) {
+            Err(ModelError::Transient { why: "not yet".to_owned() })
+        } else {
+            crate::support::Blocking::answer(&self.inner, prompt, draft, cancel)
         };
         self.acting.now.lock().unwrap().retain(|other| *other != self.child);
         answer
@@ -184,26 +185,27 @@ impl crate::support::Blocking for Slow {
     }
 }
 
-/// A parent that asks for them all.
+/// A parent that spawns all of them.
 fn asking_for_all(children: Unruly) -> Assignment {
     let name = |n: u64| -> &'static str { Box::leak(format!("s{n:04}").into_boxed_str()) };
     let calls = |from: u64| Reply::Calls((from..from + ROUND).map(|n| (name(n), "spawn", json!({"n": n}))).collect());
     let mut work = parent(Vec::new(), nursery(Vec::new()));
     let replies = (0..CHILDREN).step_by(ROUND as usize).map(calls).chain([Reply::Says("done")]).collect();
-    work.model = Arc::new(Listed(replies));
+    work.model = Arc::new(ListedModel(replies));
     work.price = price();
     let spawning = work.spawning.as_mut().unwrap();
-    (spawning.children, spawning.at_once) = (Arc::new(children), AT_ONCE);
+    spawning.children = Arc::new(children);
+    spawning.at_once = AT_ONCE;
     work
 }
 
-/// Stops one of them now and then, in one way or the other.
-fn stop_some(other: &House, acting: &Acting, mut chance: Chance, over: &AtomicBool) {
+/// Stops one of them now and then, by a cancel or a kill.
+fn stop_some(other: &Harness, acting: &Acting, mut chance: Chance, over: &AtomicBool) {
     while !over.load(Ordering::SeqCst) {
         std::thread::sleep(Duration::from_micros(chance.below(15_000)));
         let Some(child) = acting.any(&mut chance) else { continue };
         let how = if chance.below(2) == 0 { Stop::Killed } else { Stop::Cancelled };
-        // One that came to its end meanwhile can't be stopped any more.
+        // One that ended meanwhile can't be stopped any more.
         _ = other.engine.stop(&child, how);
     }
 }
@@ -211,48 +213,51 @@ fn stop_some(other: &House, acting: &Acting, mut chance: Chance, over: &AtomicBo
 #[test]
 fn a_thousand_children_eight_at_a_time_with_random_failures_and_kills_leave_every_account_in_order() {
     let seed = Chance::seed();
-    let house = House::new();
-    let (other, acting) = (house.another(), Arc::new(Acting::default()));
+    let harness = Harness::new();
+    let other = harness.another();
+    let acting = Arc::new(Acting::default());
     let work = asking_for_all(Unruly { seed, acting: acting.clone() });
     let limits = Some(Limits { spend: Some("100000".parse().unwrap()), ..Limits::default() });
     let new = NewThread { limits, ..NewThread::of(AgentId::new("scribe").unwrap()) };
-    let thread = house.engine.create(new, Vec::new()).unwrap();
+    let thread = harness.engine.create(new, Vec::new()).unwrap();
     let over = AtomicBool::new(false);
     std::thread::scope(|scope| {
         scope.spawn(|| stop_some(&other, &acting, Chance::new(seed), &over));
-        let ended = house.send(&thread, Input::text("go"), &work).0;
+        let ended = harness.send(&thread, Input::text("go"), &work).0;
         over.store(true, Ordering::SeqCst);
         assert_eq!(ended.unwrap().status, Status::Completed);
     });
     let most = acting.most.load(Ordering::SeqCst);
     assert!(most <= AT_ONCE, "{most} at once");
-    assert!(most > AT_ONCE / 2, "only {most} at once: the test shows nothing");
-    // What ran short of money waits for some, and holds what it has until somebody ends it.
-    for child in house.children_of(&thread).iter().filter(|child| child.status == Status::Suspended) {
-        let held = house.store.account(&child.thread_id).unwrap().unwrap();
+    assert!(most > AT_ONCE / 2, "only {most} at once: the test proves nothing");
+    // A child that ran out of money is suspended, and holds what it has until it is stopped.
+    for child in harness.children_of(&thread).iter().filter(|child| child.status == Status::Suspended) {
+        let held = harness.store.account(&child.thread_id).unwrap().unwrap();
         assert_ne!(held.status, AccountStatus::Closed, "{held:?}");
         other.engine.stop(&child.thread_id, Stop::Cancelled).unwrap();
     }
-    let children = house.children_of(&thread);
+    let children = harness.children_of(&thread);
     let mut of: BTreeMap<&str, usize> = BTreeMap::new();
-    children.iter().for_each(|child| *of.entry(child.status.as_str()).or_default() += 1);
+    for child in &children {
+        *of.entry(child.status.as_str()).or_default() += 1;
+    }
     assert_eq!(children.len(), CHILDREN as usize);
     for (status, least) in [("completed", 300), ("error", 20), ("killed", 20), ("cancelled", 20)] {
         assert!(of.get(status).is_some_and(|found| *found >= least), "{status}: {of:?}");
     }
-    is_conserved(&house, &thread, &children, &Unruly { seed, acting });
+    is_conserved(&harness, &thread, &children, &Unruly { seed, acting });
 }
 
-/// Every nano-dollar is where it belongs, nothing is set aside any more, and the logs alone say the same.
+/// Asserts that all money is accounted for, nothing is reserved any more, and the logs alone give the same result.
 #[track_caller]
-fn is_conserved(house: &House, thread: &ThreadId, children: &[Manifest], unruly: &Unruly) {
-    let account = house.store.account(thread).unwrap().unwrap();
+fn is_conserved(harness: &Harness, thread: &ThreadId, children: &[Manifest], unruly: &Unruly) {
+    let account = harness.store.account(thread).unwrap().unwrap();
     assert_eq!((account.reserved, account.open, account.status), (Money::ZERO, 0, AccountStatus::Closed));
-    assert!(house.store.reservations(thread).unwrap().is_empty());
+    assert!(harness.store.reservations(thread).unwrap().is_empty());
     assert_eq!(account.settled.nanos(), (CHILDREN / ROUND + 1) as i64 * ANSWER_NANOS, "its own answers");
     let mut all = Money::ZERO;
     for child in children {
-        let own = house.store.account(&child.thread_id).unwrap().unwrap();
+        let own = harness.store.account(&child.thread_id).unwrap().unwrap();
         assert_eq!((own.reserved, own.open, own.status), (Money::ZERO, 0, AccountStatus::Closed), "{child:?}");
         let kind = unruly.kind(number(child)).0;
         let exact = match kind {
@@ -266,8 +271,8 @@ fn is_conserved(house: &House, thread: &ThreadId, children: &[Manifest], unruly:
         all = all.checked_add(own.spent()).unwrap();
     }
     assert_eq!(account.settled_children, all, "to the nano-dollar");
-    let tree = audit::tree(&*house.store, thread).unwrap();
+    let tree = audit::tree(&*harness.store, thread).unwrap();
     assert_eq!(tree.accounts.len(), children.len() + 1);
-    let found = audit::audit(&*house.store, &house.trust, &tree).unwrap().found;
+    let found = audit::audit(&*harness.store, &harness.trust, &tree).unwrap().found;
     assert!(found.is_empty(), "{found:?}");
 }

@@ -1,4 +1,4 @@
-//! Trees of accounts: whatever happens in whatever order, money is conserved, and the signed logs alone tell the same.
+//! Trees of accounts: in any order of events money is conserved, and the signed logs alone give the same result.
 
 use std::collections::BTreeMap;
 
@@ -12,7 +12,7 @@ use selvedge_model::{AgentId, Batch, Changeset, Expect, Ids, Money, NewThread, P
 use selvedge_store::conformance::support::SeededIds;
 use selvedge_store::{Commit, Error, Ledger, Logs, Result};
 
-use crate::support::House;
+use crate::support::Harness;
 
 fn nanos(nanos: i64) -> Money {
     Money::from_nanos(nanos).unwrap()
@@ -21,19 +21,19 @@ fn nanos(nanos: i64) -> Money {
 /// What may happen to one account of a tree.
 #[derive(Clone, Copy, Debug)]
 enum Step {
-    /// It starts a child with this much.
+    /// It spawns a child with this much.
     Spawn(i64),
     /// It makes a call that was reserved at this much and costs that much.
     Call(i64, i64),
     /// It makes a call, and its process dies.
     Lost(i64),
-    /// It learns what the last lost call cost.
+    /// The cost of its last lost call is corrected to this much.
     Learn(i64),
     /// Its chain ends.
     End,
-    /// Its chain goes on.
+    /// Its chain is resumed.
     GoOn,
-    /// Somebody raises it to this much.
+    /// It is raised to this much.
     Raise(i64),
 }
 
@@ -51,7 +51,7 @@ fn step() -> impl Strategy<Value = Step> {
 }
 
 struct Forest {
-    house: House,
+    harness: Harness,
     ids: SeededIds,
     threads: Vec<ThreadId>,
     /// What was really spent by each.
@@ -61,9 +61,10 @@ struct Forest {
 
 impl Forest {
     fn new(max: Option<i64>) -> Self {
-        let (house, ids) = (House::new(), SeededIds::new(77));
-        let root = house.thread();
-        let mut forest = Self { house, ids, threads: vec![root.clone()], spent: BTreeMap::new(), calls: 0 };
+        let harness = Harness::new();
+        let ids = SeededIds::new(77);
+        let root = harness.thread();
+        let mut forest = Self { harness, ids, threads: vec![root.clone()], spent: BTreeMap::new(), calls: 0 };
         let open = Posting::Open { account: root.clone(), parent: None, max: max.map(nanos) };
         forest.post(&root, vec![open]).unwrap();
         forest
@@ -71,17 +72,17 @@ impl Forest {
 
     fn post(&mut self, thread: &ThreadId, postings: Vec<Posting>) -> Result<()> {
         let part = Part::new(thread.clone(), Expect::Any, Changeset::empty(Reason::Reserved));
-        self.house.store.commit(Batch::of(Part { postings, ..part })).map(|_| ())
+        self.harness.store.commit(Batch::of(Part { postings, ..part })).map(|_| ())
     }
 
     fn plan(&self, work: impl FnOnce(&mut Book<'_>) -> Result<()>) -> Result<Vec<Posting>> {
-        let mut book = Book::over(&*self.house.store, &self.ids);
+        let mut book = Book::over(&*self.harness.store, &self.ids);
         work(&mut book)?;
         Ok(book.into_postings())
     }
 
     fn account(&self, id: &AccountId) -> Account {
-        self.house.store.account(id).unwrap().unwrap()
+        self.harness.store.account(id).unwrap().unwrap()
     }
 
     fn take(&mut self, index: usize, step: Step) -> Result<()> {
@@ -98,7 +99,7 @@ impl Forest {
                 let born = Part::new(name.clone(), Expect::Absent, Changeset::creating(new));
                 let part = Part::new(thread, Expect::Any, Changeset::empty(Reason::Reserved));
                 let parts = vec![Part { postings, ..part }, born.clone()];
-                self.house.store.commit(Batch { parts, ..Batch::of(born) })?;
+                self.harness.store.commit(Batch { parts, ..Batch::of(born) })?;
                 self.threads.push(name);
                 Ok(())
             }
@@ -111,11 +112,12 @@ impl Forest {
                 self.settle(&thread, &name, bound, true)
             }
             Step::Learn(cost) => {
-                let held = self.house.store.reservations(&thread)?;
+                let held = self.harness.store.reservations(&thread)?;
                 let Some(lost) = held.into_iter().find(|held| held.state == ReservationState::Unknown) else {
                     return Ok(());
                 };
-                let (account, reservation) = (thread.clone(), lost.id);
+                let account = thread.clone();
+                let reservation = lost.id;
                 let evidence = "the provider's page".to_owned();
                 let postings = self.plan(|book| book.correct(&account, reservation, nanos(cost), evidence))?;
                 self.post(&thread, postings)?;
@@ -143,7 +145,8 @@ impl Forest {
     fn reserve(&mut self, thread: &ThreadId, bound: i64) -> Result<ReservationId> {
         self.calls += 1;
         let reservation = ReservationId::new(format!("call-{}", self.calls)).unwrap();
-        let (account, amount) = (thread.clone(), nanos(bound));
+        let account = thread.clone();
+        let amount = nanos(bound);
         let reserve =
             Posting::Reserve { account: account.clone(), reservation: reservation.clone(), amount, child: None };
         self.post(thread, vec![reserve, Posting::Issue { account, reservation: reservation.clone() }])?;
@@ -151,19 +154,21 @@ impl Forest {
     }
 
     fn settle(&mut self, thread: &ThreadId, reservation: &ReservationId, cost: i64, unknown: bool) -> Result<()> {
-        let (account, reservation, amount) = (thread.clone(), reservation.clone(), nanos(cost));
+        let account = thread.clone();
+        let reservation = reservation.clone();
+        let amount = nanos(cost);
         self.post(thread, vec![Posting::Settle { account, reservation, amount, unknown }])?;
         *self.spent.entry(thread.clone()).or_default() += cost;
         Ok(())
     }
 
-    /// What the whole tree spent is within its ceiling, each account says what was spent, and parents and children agree.
+    /// The spending of the whole tree is within its limit, each account has what was spent, and parents and children agree.
     fn check(&self) -> Result<(), TestCaseError> {
         let root = self.account(&self.threads[0]);
         let total: i64 = self.spent.values().sum();
         prop_assert!(root.max.is_none_or(|max| root.used() <= max), "{root:?}");
         if root.max.is_some() {
-            prop_assert!(total <= root.used().nanos(), "{total} were spent, and the root knows of {:?}", root.used());
+            prop_assert!(total <= root.used().nanos(), "{total} were spent, and the root has {:?}", root.used());
         }
         for thread in &self.threads {
             let account = self.account(thread);
@@ -178,9 +183,9 @@ impl Forest {
     }
 
     fn audit(&self) -> Audit {
-        let tree = audit::tree(&*self.house.store, &self.threads[0]).unwrap();
+        let tree = audit::tree(&*self.harness.store, &self.threads[0]).unwrap();
         assert_eq!(tree.accounts.len(), self.threads.len());
-        audit::audit(&*self.house.store, &self.house.trust, &tree).unwrap()
+        audit::audit(&*self.harness.store, &self.harness.trust, &tree).unwrap()
     }
 }
 
@@ -188,7 +193,7 @@ proptest! {
     #![proptest_config(ProptestConfig::with_cases(64))]
 
     #[test]
-    fn random_trees_conserve_money_and_their_logs_alone_tell_the_same(
+    fn random_trees_conserve_money_and_their_logs_alone_give_the_same_result(
         max in prop::option::weighted(0.8, 20i64..300),
         steps in prop::collection::vec((0usize..8, step()), 0..40),
     ) {
@@ -200,7 +205,7 @@ proptest! {
             }
             forest.check()?;
         }
-        // Everything ends, leaves last: whoever ended before waits for them.
+        // Everything ends, leaves last: a parent that ended before waits for them.
         for index in 0..forest.threads.len() {
             forest.take(index, Step::End).unwrap();
         }
@@ -241,10 +246,10 @@ fn an_audit_reads_every_log_of_the_tree_and_finds_nothing() {
 }
 
 #[test]
-fn what_stood_in_a_deleted_log_is_gone_and_no_breach_and_excuses_nothing_else() {
+fn postings_of_a_deleted_log_are_gone_but_no_breach_and_excuse_nothing_else() {
     let mut forest = small();
     let [root, done, open] = [0, 1, 2].map(|index| forest.threads[index].clone());
-    forest.house.store.delete(&done).unwrap();
+    forest.harness.store.delete(&done).unwrap();
     let audit = forest.audit();
     assert_eq!(audit.found, []);
     let of = |account: &ThreadId, from, to| Gone {
@@ -252,38 +257,38 @@ fn what_stood_in_a_deleted_log_is_gone_and_no_breach_and_excuses_nothing_else() 
         postings: Some(Buried { account: account.clone(), from, to }),
     };
     let last = forest.account(&root).version;
-    // The child had closed its reservation on the root's account from its own log, and nothing came behind that.
+    // The child had closed its reservation on the root's account from its own log, and nothing came after that.
     let mut gone = vec![of(&root, last, last), of(&done, 2, forest.account(&done).version)];
     gone.sort_by_key(|gone| gone.to_string());
     let mut said = audit.gone.clone();
     said.sort_by_key(|gone| gone.to_string());
     assert_eq!(said, gone);
     assert!(!audit.accounts[&root].is_whole && audit.accounts[&open].is_whole);
-    // A database that knows of more than logs and tombstones, or says something else of what is wholly known, is found as before.
-    let tree = audit::tree(&*forest.house.store, &root).unwrap();
+    // A database that has more than logs and tombstones, or differs from what is completely known, is still found.
+    let tree = audit::tree(&*forest.harness.store, &root).unwrap();
     let found = |change: &dyn Fn(&mut Account), wanted: &ThreadId| {
         let mut tree = tree.clone();
         let branch = tree.accounts.iter_mut().find(|branch| branch.account.id == *wanted).unwrap();
         change(&mut branch.account);
-        audit::audit(&*forest.house.store, &forest.house.trust, &tree).unwrap().found
+        audit::audit(&*forest.harness.store, &forest.harness.trust, &tree).unwrap().found
     };
     for thread in [&root, &done] {
         assert!(matches!(found(&|account| account.version += 1, thread)[..], [Found::Database { .. }]), "{thread}");
     }
     assert!(matches!(found(&|account| account.settled = nanos(1), &open)[..], [Found::Database { .. }]));
-    // What comes later follows from what nobody can work out any more, and is still looked at.
+    // Later postings follow from what can't be computed any more, and are still checked.
     forest.take(0, Step::Call(5, 5)).unwrap();
     assert_eq!(forest.audit().found, []);
 }
 
 #[test]
-fn an_audit_finds_a_database_that_says_something_else() {
+fn an_audit_finds_a_database_that_differs() {
     let forest = small();
-    let tree = audit::tree(&*forest.house.store, &forest.threads[0]).unwrap();
+    let tree = audit::tree(&*forest.harness.store, &forest.threads[0]).unwrap();
     let found = |change: &dyn Fn(&mut audit::Branch)| {
         let mut tree = tree.clone();
         change(&mut tree.accounts[2]);
-        audit::audit(&*forest.house.store, &forest.house.trust, &tree).unwrap().found
+        audit::audit(&*forest.harness.store, &forest.harness.trust, &tree).unwrap().found
     };
     assert_eq!(found(&|_| {}), []);
     for change in [
@@ -298,14 +303,14 @@ fn an_audit_finds_a_database_that_says_something_else() {
 }
 
 #[test]
-fn an_audit_says_what_differs() {
+fn an_audit_reports_what_differs() {
     let forest = small();
     let [root, done, open] = [0, 1, 2].map(|index| forest.threads[index].clone());
-    let tree = audit::tree(&*forest.house.store, &root).unwrap();
+    let tree = audit::tree(&*forest.harness.store, &root).unwrap();
     let found = |wanted: &ThreadId, change: &dyn Fn(&mut audit::Branch)| {
         let mut tree = tree.clone();
         change(tree.accounts.iter_mut().find(|branch| branch.account.id == *wanted).unwrap());
-        let found = audit::audit(&*forest.house.store, &forest.house.trust, &tree).unwrap().found;
+        let found = audit::audit(&*forest.harness.store, &forest.harness.trust, &tree).unwrap().found;
         found.iter().map(ToString::to_string).collect::<Vec<_>>().join("\n")
     };
     let parent = found(&done, &|branch| branch.account.parent = None);
@@ -319,13 +324,13 @@ fn an_audit_says_what_differs() {
 }
 
 #[test]
-fn an_audit_finds_a_child_whose_parent_the_database_forgot_from_either_side() {
+fn an_audit_finds_a_child_without_its_parent_in_the_database_from_either_side() {
     let forest = small();
     let [root, done] = [0, 1].map(|index| forest.threads[index].clone());
-    *forest.house.store.orphan.lock().unwrap() = Some(done.clone());
+    *forest.harness.store.orphan.lock().unwrap() = Some(done.clone());
     for thread in [&root, &done] {
-        let tree = audit::tree(&*forest.house.store, thread).unwrap();
-        let found = audit::audit(&*forest.house.store, &forest.house.trust, &tree).unwrap().found;
+        let tree = audit::tree(&*forest.harness.store, thread).unwrap();
+        let found = audit::audit(&*forest.harness.store, &forest.harness.trust, &tree).unwrap().found;
         assert!(
             matches!(&found[..], [Found::Database { account, why }] if *account == done && why.contains("comes from")),
             "{found:?}"
@@ -334,7 +339,7 @@ fn an_audit_finds_a_child_whose_parent_the_database_forgot_from_either_side() {
 }
 
 #[test]
-fn a_correction_after_the_end_goes_back_up_the_tree_and_none_stops_half_way() {
+fn a_correction_after_the_end_is_returned_up_the_whole_tree() {
     let mut forest = Forest::new(Some(100));
     for (index, step) in [
         (0, Step::Spawn(60)),
@@ -359,11 +364,11 @@ fn a_correction_after_the_end_goes_back_up_the_tree_and_none_stops_half_way() {
     assert_eq!(forest.audit().found, []);
 }
 
-/// A tree that ran on while its logs were read was said to be damaged: "the database has 73 postings of it, and the logs tell of 76".
+/// A tree that was posted to while its logs were read was reported as damaged: more postings in the logs than in the database.
 #[test]
 fn a_tree_that_is_posted_to_while_it_is_audited_is_sound() {
     let mut forest = small();
-    let tree = audit::tree(&*forest.house.store, &forest.threads[0]).unwrap();
+    let tree = audit::tree(&*forest.harness.store, &forest.threads[0]).unwrap();
     for (index, step) in [
         (0, Step::Call(4, 4)),
         (2, Step::Spawn(10)),
@@ -374,27 +379,28 @@ fn a_tree_that_is_posted_to_while_it_is_audited_is_sound() {
         (1, Step::GoOn),
     ] {
         forest.take(index, step).unwrap();
-        let audit = audit::audit(&*forest.house.store, &forest.house.trust, &tree).unwrap();
-        assert_eq!(audit.found, [], "behind {step:?}");
-        assert_eq!(audit.accounts.len(), tree.accounts.len(), "only what was there is told");
+        let audit = audit::audit(&*forest.harness.store, &forest.harness.trust, &tree).unwrap();
+        assert_eq!(audit.found, [], "after {step:?}");
+        assert_eq!(audit.accounts.len(), tree.accounts.len(), "only the accounts of that moment are reported");
     }
     assert_eq!(forest.audit().found, []);
 }
 
 #[test]
-fn an_audit_finds_what_somebody_else_posted_in_a_log_outside_the_tree() {
+fn an_audit_finds_a_posting_in_a_log_outside_the_tree() {
     let mut forest = small();
-    let (root, stranger) = (forest.threads[0].clone(), forest.house.thread());
+    let root = forest.threads[0].clone();
+    let stranger = forest.harness.thread();
     let name = ReservationId::new("elsewhere").unwrap();
     let reserve = Posting::Reserve { account: root.clone(), reservation: name, amount: nanos(1), child: None };
     forest.post(&stranger, vec![reserve]).unwrap();
     forest.take(0, Step::Call(2, 1)).unwrap();
     let audit = forest.audit();
-    assert_eq!((audit.logs, audit.found.as_slice()), (4, [].as_slice()), "the missing posting was looked for");
+    assert_eq!((audit.logs, audit.found.as_slice()), (4, [].as_slice()), "the missing posting was found");
 }
 
 #[test]
-fn an_overcharge_is_no_forgery_and_the_audit_says_that_the_ceiling_was_crossed() {
+fn an_overcharge_is_no_forgery_and_the_audit_reports_that_the_limit_was_exceeded() {
     let mut forest = Forest::new(Some(100));
     let root = forest.threads[0].clone();
     let name = forest.reserve(&root, 90).unwrap();
@@ -407,16 +413,17 @@ fn an_overcharge_is_no_forgery_and_the_audit_says_that_the_ceiling_was_crossed()
 }
 
 #[test]
-fn logs_are_only_read_once_each_and_in_any_order() {
+fn each_log_is_read_only_once_and_in_any_order() {
     let forest = small();
-    let head = forest.house.store.head(&forest.threads[0]).unwrap();
-    let (one, two) = (forest.audit(), forest.audit());
+    let head = forest.harness.store.head(&forest.threads[0]).unwrap();
+    let one = forest.audit();
+    let two = forest.audit();
     assert_eq!(one.accounts, two.accounts);
-    assert_eq!(forest.house.store.head(&forest.threads[0]).unwrap(), head, "an audit writes nothing");
+    assert_eq!(forest.harness.store.head(&forest.threads[0]).unwrap(), head, "an audit writes nothing");
 }
 
 #[test]
-fn what_was_worked_out_before_somebody_else_ended_is_refused_and_worked_out_anew() {
+fn postings_that_are_outdated_by_the_end_of_another_thread_are_refused_and_recomputed() {
     let mut forest = Forest::new(Some(100));
     for (index, step) in [(0, Step::Spawn(40)), (1, Step::Spawn(20)), (2, Step::Call(9, 5))] {
         forest.take(index, step).unwrap();
@@ -425,13 +432,13 @@ fn what_was_worked_out_before_somebody_else_ended_is_refused_and_worked_out_anew
     let late = forest.plan(|book| book.close(&leaf)).unwrap();
     forest.take(1, Step::End).unwrap();
     assert_eq!(forest.account(&middle).status, AccountStatus::Closing);
-    // It would close the middle account too, and leave what the root holds for that one behind.
+    // It would close the middle account, too, but not what the root holds for that one.
     assert!(matches!(forest.post(&leaf, late), Err(Error::AccountBusy(account)) if account == root));
     forest.take(2, Step::End).unwrap();
     assert_eq!(forest.account(&middle).status, AccountStatus::Closed);
     assert_eq!((forest.account(&root).reserved, forest.account(&root).settled_children), (Money::ZERO, nanos(5)));
 
-    // The other way round: a parent that thought that it would wait.
+    // The other way round: a parent that expected to wait.
     let mut forest = Forest::new(Some(100));
     for (index, step) in [(0, Step::Spawn(40)), (1, Step::Spawn(20)), (2, Step::Call(9, 5))] {
         forest.take(index, step).unwrap();

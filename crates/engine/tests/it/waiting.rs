@@ -1,4 +1,4 @@
-//! Waiting for threads, and what is told of them: over chains that grow, in other processes, and past what is broken.
+//! Waiting for threads, and their outcomes: over chains that grow, in other processes, and past damaged links.
 
 use std::thread;
 use std::time::{Duration, Instant};
@@ -20,22 +20,22 @@ use selvedge_store::{Acquire, Commit, Lease, Leases, Logs, Registry};
 use serde_json::json;
 
 use crate::chains::small;
-use crate::support::{House, Meanwhile, NoProcesses, clock};
+use crate::support::{Harness, Meanwhile, NoProcesses, clock};
 
 const LONG: Duration = Duration::from_secs(20);
-const A_MOMENT: Duration = Duration::from_millis(60);
+const BRIEFLY: Duration = Duration::from_millis(60);
 
 pub(crate) fn memory() -> MemoryStore {
     let ids = SeededIds::new(1);
     MemoryStore::new(Signer::generate(&ids), Box::new(clock()), Box::new(ids))
 }
 
-/// Whose signatures count in [`memory`].
+/// The keys that are trusted in [`memory`].
 pub(crate) fn trust() -> Trust {
     Trust::of(&[Signer::generate(&SeededIds::new(1)).public()])
 }
 
-/// A thread that somebody runs.
+/// A thread that is running.
 struct Running<'a> {
     store: &'a MemoryStore,
     lease: Lease,
@@ -72,7 +72,7 @@ impl<'a> Running<'a> {
         self.store.release(&self.lease).unwrap();
     }
 
-    /// Hands the thread over, as a run does: one batch, then the thread is given back.
+    /// Hands the thread off, as a run does: one batch, then the lease is released.
     fn hand_off(self, run: &str, to: &str) -> ThreadId {
         let to = id(to);
         self.store.commit(handing_off(self.store, self.thread(), run, &to, Some(self.lease.epoch))).unwrap();
@@ -82,7 +82,8 @@ impl<'a> Running<'a> {
 }
 
 fn handing_off(store: &MemoryStore, from: &ThreadId, run: &str, to: &ThreadId, epoch: Option<u64>) -> Batch {
-    let (head, manifest) = (store.head(from).unwrap(), store.get(from).unwrap().manifest);
+    let head = store.head(from).unwrap();
+    let manifest = store.get(from).unwrap().manifest;
     let new = NewThread {
         continuation_of: Some(Predecessor { thread_id: from.clone(), version: head.version, hash: head.hash }),
         chain_root_id: Some(manifest.chain_root_id),
@@ -107,18 +108,18 @@ fn wait_for(store: &MemoryStore, thread: &ThreadId) -> Outcome {
 }
 
 #[test]
-fn waiting_on_a_while_a_b_and_c_happen_gives_what_c_said_and_returned() {
+fn waiting_for_a_while_it_continues_as_b_and_c_gives_the_outcome_of_c() {
     let runner = memory();
     let other = runner.another();
     let a = create(&runner, "a");
     let running = Running::start(&runner, &a, "r1");
     thread::scope(|scope| {
         let waiting = scope.spawn(|| wait_for(&other, &a));
-        thread::sleep(A_MOMENT);
+        thread::sleep(BRIEFLY);
         let b = running.hand_off("r1", "b");
-        thread::sleep(A_MOMENT);
+        thread::sleep(BRIEFLY);
         let running = Running::start(&runner, &b, "r2");
-        thread::sleep(A_MOMENT);
+        thread::sleep(BRIEFLY);
         let c = running.hand_off("r2", "c");
         let running = Running::start(&runner, &c, "r3");
         running.answer("r3", "found it");
@@ -126,7 +127,7 @@ fn waiting_on_a_while_a_b_and_c_happen_gives_what_c_said_and_returned() {
             outputs: Some(json!({"leads": 15})),
             ..ManifestChanged::default()
         })));
-        assert!(!waiting.is_finished(), "the end has not ended");
+        assert!(!waiting.is_finished(), "the end of the chain has not ended");
         running.end("r3", "natural");
         let outcome = waiting.join().unwrap();
         assert_eq!((outcome.status, &outcome.thread_id), (Standing::Is(Status::Completed), &c));
@@ -176,7 +177,7 @@ fn every_way_to_end_ends_a_wait() {
             let reason = outcome.suspended.map(|why| why.reason);
             assert_eq!(reason, (expected == Standing::Is(Status::Suspended)).then_some(SuspendReason::Budget));
         });
-        assert_eq!(wait_for(&store, &thread).status, expected, "and who waits afterwards hears the same");
+        assert_eq!(wait_for(&store, &thread).status, expected, "and a later wait gives the same");
     }
 }
 
@@ -187,10 +188,10 @@ fn a_wait_ends_with_the_run_that_was_active_whatever_runs_next() {
     let running = Running::start(&store, &thread, "r1");
     thread::scope(|scope| {
         let waiting = scope.spawn(|| wait_for(&store, &thread));
-        thread::sleep(A_MOMENT);
+        thread::sleep(BRIEFLY);
         running.answer("r1", "one");
         running.commit(finishes("r1", "natural"));
-        // Before anybody can have looked, the next message is being answered.
+        // The next message is being answered before a waiter can have checked.
         running.commit(starts("r2"));
         running.answer("r2", "two");
         let outcome = waiting.join().unwrap();
@@ -200,16 +201,17 @@ fn a_wait_ends_with_the_run_that_was_active_whatever_runs_next() {
 }
 
 #[test]
-fn a_run_that_ended_before_somebody_resumed_its_thread_is_not_the_one_that_goes_on() {
+fn a_run_that_ended_before_its_thread_was_resumed_is_not_the_one_that_continues() {
     let store = memory();
     let thread = create(&store, "resumed");
     let running = Running::start(&store, &thread, "r1");
     thread::scope(|scope| {
         let waiting = scope.spawn(|| wait_for(&store, &thread));
-        thread::sleep(A_MOMENT);
+        thread::sleep(BRIEFLY);
         running.answer("r1", "the answer");
         running.commit(finishes("r1", "natural"));
-        let (to, head) = (id("resumed-2"), store.head(&thread).unwrap());
+        let to = id("resumed-2");
+        let head = store.head(&thread).unwrap();
         let before = Predecessor { thread_id: thread.clone(), version: head.version, hash: head.hash };
         let resumed = part(&thread, tells(Event::ThreadResumed(handoff(&to)))).under(running.lease.epoch);
         let born = birth(&to, NewThread { continuation_of: Some(before), ..new_thread() });
@@ -229,7 +231,7 @@ fn a_run_whose_process_is_gone_is_stalled() {
     let began = Instant::now();
     thread::scope(|scope| {
         let waiting = scope.spawn(|| wait_for(&store, &thread));
-        thread::sleep(A_MOMENT);
+        thread::sleep(BRIEFLY);
         assert!(!waiting.is_finished());
         drop(doomed);
         let outcome = waiting.join().unwrap();
@@ -241,15 +243,16 @@ fn a_run_whose_process_is_gone_is_stalled() {
 }
 
 #[test]
-fn a_successor_that_nobody_starts_is_stalled_and_one_that_somebody_may_start_is_waited_for() {
-    let (store, parent) = (memory(), "parent");
+fn a_successor_without_a_process_is_stalled_and_one_that_may_be_started_is_waited_for() {
+    let store = memory();
+    let parent = "parent";
     let doomed = store.another();
     let a = create(&store, "cut");
     let b = Running::start(&doomed, &a, "r1").hand_off("r1", "cut-2");
     drop(doomed);
     let outcome = wait_for(&store, &a);
     assert_eq!((outcome.status, outcome.thread_id), (Standing::Stalled, b));
-    // A child that waits its turn: whoever started it lives.
+    // A child that waits for a slot: the process of its parent is alive.
     let parent = create(&store, parent);
     let _parent = Running::start(&store, &parent, "r1");
     let child = create_as(&store, "child", NewThread { parent_id: Some(parent), ..new_thread() });
@@ -261,16 +264,17 @@ fn a_successor_that_nobody_starts_is_stalled_and_one_that_somebody_may_start_is_
 }
 
 #[test]
-fn the_time_is_kept_and_several_are_waited_for_at_once() {
+fn the_timeout_is_kept_and_several_threads_are_waited_for_at_once() {
     let store = memory();
-    let (done, running, nobody): (ThreadId, ThreadId, ThreadId) =
-        (create(&store, "done"), create(&store, "on"), id("no"));
+    let done = create(&store, "done");
+    let running = create(&store, "on");
+    let missing: ThreadId = id("no");
     append(&store, &done, finishes("r1", "natural"));
     let held = Running::start(&store, &running, "r1");
     held.answer("r1", "not yet");
     let gone = create(&store, "gone");
     store.delete(&gone).unwrap();
-    let all = [done.clone(), running.clone(), nobody.clone(), gone.clone()];
+    let all = [done.clone(), running.clone(), missing.clone(), gone.clone()];
     let began = Instant::now();
     let waited =
         wait_threads(&store, &trust(), &NoProcesses::default(), &all, Duration::from_millis(300), &Cancel::new())
@@ -282,8 +286,8 @@ fn the_time_is_kept_and_several_are_waited_for_at_once() {
         [Standing::Is(Status::Completed), Standing::Timeout, Standing::NotFound, Standing::Deleted]
     );
     assert!(!waited.success);
-    assert_eq!(waited.results[&running].result.as_deref(), Some("not yet"), "what was said so far");
-    // Nobody waits for a wait that takes no time, and nobody waits once it was called off.
+    assert_eq!(waited.results[&running].result.as_deref(), Some("not yet"), "the text so far");
+    // A wait without time, and a cancelled wait, return at once.
     let began = Instant::now();
     wait_threads(&store, &trust(), &NoProcesses::default(), &all, Duration::ZERO, &Cancel::new()).unwrap();
     let cancel = Cancel::new();
@@ -295,14 +299,14 @@ fn the_time_is_kept_and_several_are_waited_for_at_once() {
 }
 
 #[test]
-fn a_thread_that_is_deleted_while_somebody_waits_ends_the_wait() {
+fn a_thread_that_is_deleted_ends_the_wait_for_it() {
     let store = memory();
     let thread = create(&store, "doomed");
-    // Somebody might still start it.
+    // It might still be started.
     let lease = store.acquire(&thread, Acquire::default()).unwrap();
     thread::scope(|scope| {
         let waiting = scope.spawn(|| wait_for(&store, &thread));
-        thread::sleep(A_MOMENT);
+        thread::sleep(BRIEFLY);
         store.release(&lease).unwrap();
         store.delete(&thread).unwrap();
         let outcome = waiting.join().unwrap();
@@ -311,15 +315,18 @@ fn a_thread_that_is_deleted_while_somebody_waits_ends_the_wait() {
 }
 
 #[test]
-fn chains_that_lead_in_a_circle_or_nowhere_end_every_question() {
+fn chains_that_lead_in_a_circle_or_nowhere_end_every_query() {
     let store = memory();
     let settled = |name: &str| {
         let thread = create(&store, name);
         append(&store, &thread, finishes("r1", "natural"));
         thread
     };
-    let (own, one, two, lost) = (settled("own"), settled("one"), settled("two"), settled("lost"));
-    for (from, to) in [(&own, &own), (&one, &two), (&two, &one), (&lost, &id("nobody"))] {
+    let own = settled("own");
+    let one = settled("one");
+    let two = settled("two");
+    let lost = settled("lost");
+    for (from, to) in [(&own, &own), (&one, &two), (&two, &one), (&lost, &id("missing"))] {
         append(&store, from, tells(Event::ThreadHandoff(handoff(to))));
     }
     for thread in [&own, &one, &two, &lost] {
@@ -343,7 +350,7 @@ fn chains_that_lead_in_a_circle_or_nowhere_end_every_question() {
         };
         assert!(selvedge_engine::search::chain_search(&store, &trust(), thread, &query).unwrap().results.is_empty());
     }
-    // Two threads that started each other.
+    // Two threads that are each other's parent.
     let (hen, egg) = (id::<ThreadId>("hen"), id::<ThreadId>("egg"));
     create_as(&store, "hen", NewThread { parent_id: Some(egg.clone()), ..new_thread() });
     create_as(&store, "egg", NewThread { parent_id: Some(hen.clone()), ..new_thread() });
@@ -373,9 +380,10 @@ fn a_wait_passes_through_deleted_threads() {
 }
 
 #[test]
-fn what_runs_in_any_process_is_listed_and_what_nobody_runs_is_not() {
+fn threads_that_run_in_any_process_are_listed_and_stalled_ones_are_not() {
     let store = memory();
-    let (other, doomed) = (store.another(), store.another());
+    let other = store.another();
+    let doomed = store.another();
     let [here, elsewhere, orphan, idle] = ["here", "elsewhere", "orphan", "idle"].map(|name| create(&store, name));
     let _here = Running::start(&store, &here, "r1");
     let running = Running::start(&other, &elsewhere, "r1");
@@ -388,20 +396,21 @@ fn what_runs_in_any_process_is_listed_and_what_nobody_runs_is_not() {
         active.active_threads.into_iter().map(|active| active.thread_id).collect::<Vec<_>>()
     };
     for store in [&store, &other] {
-        assert_eq!(listed(store), [elsewhere.clone(), here.clone()], "the newest first, whoever asks");
+        assert_eq!(listed(store), [elsewhere.clone(), here.clone()], "the newest first, in any process");
     }
     let shown = get_status(&store, &trust(), &elsewhere).unwrap();
     assert_eq!((shown.status, shown.holder), (Standing::Is(Status::Running), Some(running.lease.owner.clone())));
     running.end("r1", "natural");
     assert_eq!(listed(&store), [here]);
-    let missing = get_status(&store, &trust(), &id("nobody")).unwrap();
+    let missing = get_status(&store, &trust(), &id("missing")).unwrap();
     assert_eq!(missing.status, Standing::NotFound);
 }
 
 #[test]
-fn results_are_gathered_without_waiting() {
+fn outcomes_are_collected_without_waiting() {
     let store = memory();
-    let (a, on) = (create(&store, "a"), create(&store, "on"));
+    let a = create(&store, "a");
+    let on = create(&store, "on");
     let b = Running::start(&store, &a, "r1").hand_off("r1", "b");
     let running = Running::start(&store, &b, "r2");
     running.answer("r2", "done so far");
@@ -418,18 +427,18 @@ fn results_are_gathered_without_waiting() {
 }
 
 #[test]
-fn a_cancel_that_comes_while_the_handoff_is_being_committed_is_not_lost() {
-    let house = House::new();
-    let other = house.another();
-    let thread = house.thread();
+fn a_cancel_that_comes_during_the_commit_of_a_handoff_is_not_lost() {
+    let harness = Harness::new();
+    let other = harness.another();
+    let thread = harness.thread();
     let (work, _) = small(600, 100, 400);
     let cancels: Meanwhile = Box::new(move |thread| {
-        // The canceller has looked: the thread was not continued then, and so it is satisfied.
+        // At that moment the thread was not continued yet.
         assert_eq!(other.engine.stop(thread, Stop::Cancelled).unwrap().status, Status::Running);
     });
-    *house.store.before_handoff.lock().unwrap() = Some(cancels);
-    let ended = house.send(&thread, Input::text("count"), &work).0.unwrap();
+    *harness.store.before_handoff.lock().unwrap() = Some(cancels);
+    let ended = harness.send(&thread, Input::text("count"), &work).0.unwrap();
     assert_eq!(ended.status, Status::Cancelled, "{ended:?}");
-    assert_ne!(ended.thread_id, thread, "it reached the one that goes on");
-    assert_eq!(house.store.chain(&thread).unwrap().len(), 2, "and that was the last");
+    assert_ne!(ended.thread_id, thread, "it reached the successor");
+    assert_eq!(harness.store.chain(&thread).unwrap().len(), 2, "and that was the last");
 }

@@ -1,4 +1,4 @@
-//! What a directive or an agent says about capabilities, and which risks it knows of.
+//! The permissions of a directive or an agent: what it may call, and which risks it acknowledges.
 
 use std::fmt;
 
@@ -8,17 +8,17 @@ use serde::{Deserialize, Deserializer, Serialize};
 
 use super::{Capabilities, TOKENS_MAX};
 
-/// Somebody knows what a class of tools can do, and says why it is wanted.
+/// The acknowledgement of a class of risk, with its reason.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Acknowledgement {
     /// The class.
     pub risk: Risk,
-    /// Why it is wanted.
+    /// Why the risk is accepted.
     pub why: String,
 }
 
 impl Acknowledgement {
-    /// Reads one; the older names of the classes are known too.
+    /// Parses one; older names of the classes are accepted too.
     pub fn new(risk: &str, why: &str) -> Result<Self, String> {
         let risk = match risk {
             "safe" => Risk::Safe,
@@ -27,16 +27,16 @@ impl Acknowledgement {
             "dangerous" | "unrestricted" => Risk::Dangerous,
             other => {
                 return Err(format!(
-                    "`{}` is no risk: known are safe, write, external, dangerous",
+                    "`{}` is not a risk: use safe, write, external or dangerous",
                     other.escape_debug()
                 ));
             }
         };
         let why = why.trim();
-        match why.is_empty() {
-            true => Err("an acknowledgement says why".to_owned()),
-            false => Ok(Self { risk, why: why.to_owned() }),
+        if why.is_empty() {
+            return Err("an acknowledgement needs a reason".to_owned());
         }
+        Ok(Self { risk, why: why.to_owned() })
     }
 }
 
@@ -53,7 +53,7 @@ impl<'de> Deserialize<'de> for Acknowledgement {
     }
 }
 
-/// What a directive or an agent says about capabilities: what it may call, and which risks it acknowledges.
+/// The permissions of a directive or an agent: what it may call, and which risks it acknowledges.
 ///
 /// Written as one token, as a list of tokens, or as `{allow: […], acknowledge: [{risk, why}]}`.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]

@@ -1,8 +1,8 @@
-//! Which calls are made, refused, or put before a person: `agent/approvals.yaml`.
+//! Which calls are made, denied, or need an approval: `agent/approvals.yaml`.
 //!
-//! Two have a say: what comes with the program together with the user, and the project. Each says what its first rule that fits
-//! says, else its default; the project may have none. The more careful of the two counts, so a project can ask for more care
-//! than its user and never for less.
+//! There are two policies: the built-in one together with the user's, and the project's. Each decides by its first matching rule, or
+//! else by its default; the project may have none. The stricter decision counts, so a project can be stricter than its user and never
+//! more lenient.
 
 pub use selvedge_model::event::ResumeMode;
 use selvedge_model::tool::{Risk, ToolSpec};
@@ -10,100 +10,100 @@ use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
 use super::section::Misfit;
-use super::shape::{Check, Key, Say, Shape};
+use super::shape::{Check, Key, ProjectRule, Shape};
 use crate::capability::Capability;
 
-/// Which calls are made, refused, or put before a person.
+/// Which calls are made, denied, or need an approval.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Approvals {
-    /// When calls that were decided about are made.
+    /// When approved calls are made.
     pub wait: Wait,
-    /// What the program and the user say.
+    /// The policy of the program and the user.
     pub user: ApprovalPolicy,
-    /// What the project says.
+    /// The policy of the project.
     pub project: ApprovalPolicy,
 }
 
-/// What one side says.
+/// One policy.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
 pub struct ApprovalPolicy {
-    /// What it says of calls that none of its rules fits.
+    /// The action for calls that no rule matches.
     #[serde(default)]
     pub default: Option<Action>,
-    /// Its rules; the first that fits counts.
+    /// Its rules; the first match counts.
     #[serde(default)]
     pub rules: Vec<Rule>,
 }
 
-/// What becomes of a call. The later is the more careful.
+/// What happens with a call, from the most lenient to the strictest.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Action {
     /// It is made.
     #[default]
     Allow,
-    /// A person is asked.
+    /// It needs an approval.
     Ask,
-    /// It is refused, and the model is told.
+    /// It is denied, and the model gets an error.
     Deny,
 }
 
-/// When calls that were decided about are made.
+/// When approved calls are made.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Wait {
-    /// Once all that wait are decided about.
+    /// Once all pending calls are decided.
     #[default]
     All,
-    /// Each by itself.
+    /// Each as soon as it is approved.
     Each,
 }
 
-/// What becomes of some calls. What it names must all fit.
+/// A rule for some calls. All its conditions must match.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Rule {
-    /// What it is called.
+    /// Its id.
     pub id: String,
-    /// What becomes of the calls.
+    /// What happens with the calls.
     pub action: Action,
     /// The tool, by the name that the model uses.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub tool: Option<String>,
-    /// What the tool's capability must be in.
+    /// A capability that must contain the tool's.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub capability: Option<Capability>,
-    /// The tool's risk, at least.
+    /// The minimum risk of the tool.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub risk: Option<Risk>,
-    /// Why; a person who is asked, or a model that is refused, is told.
+    /// The reason, shown to the approver, or to the model if the call is denied.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub reason: Option<String>,
-    /// After how many seconds nobody's word counts any more.
+    /// After how many seconds an approval request expires.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub expires_after_seconds: Option<u64>,
-    /// What becomes of a call that was approved.
+    /// What happens with a call once it is approved.
     #[serde(default)]
     pub resume_mode: ResumeMode,
 }
 
-/// What becomes of a call, and why.
+/// What happens with a call, and why.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Decision {
-    /// What becomes of it.
+    /// What happens with it.
     pub action: Action,
-    /// The rule that says so; none if a default does.
+    /// The rule that matched; `None` for a default.
     pub rule: Option<String>,
-    /// Why.
+    /// The reason.
     pub reason: Option<String>,
-    /// After how many seconds nobody's word counts any more.
+    /// After how many seconds the approval request expires.
     pub expires_after_seconds: Option<u64>,
-    /// What becomes of it once it is approved.
+    /// What happens with the call once it is approved.
     pub resume_mode: ResumeMode,
 }
 
 impl Approvals {
-    /// What becomes of calls of a tool.
+    /// The decision for calls of a tool.
     pub fn decide(&self, tool: &ToolSpec) -> Decision {
         let user = self.user.decide(tool).unwrap_or_default();
         match self.project.decide(tool) {
@@ -112,7 +112,7 @@ impl Approvals {
         }
     }
 
-    /// From what the user and what the project says.
+    /// Reads the policies of the user and the project.
     pub(super) fn read(merged: &Value, user: Value, project: Value) -> Result<Self, Misfit> {
         let wait = serde_json::from_value(merged["wait"].clone()).map_err(Misfit::of)?;
         let read = |value: Value| -> Result<ApprovalPolicy, Misfit> {
@@ -152,7 +152,7 @@ impl Rule {
     fn fits(&self, tool: &ToolSpec) -> bool {
         let by_name = self.tool.as_ref().is_none_or(|name| *name == tool.name);
         let by_capability = self.capability.as_ref().is_none_or(|wide| {
-            // What can't be read as a capability might be anything.
+            // An unreadable capability could be anything.
             tool.capability.parse::<Capability>().map_or(self.action != Action::Allow, |needed| wide.contains(&needed))
         });
         let by_risk = self.risk.is_none_or(|risk| tool.risk >= risk);
@@ -171,42 +171,42 @@ const RULE: &[Key] = &[
     Key::new(
         "action",
         ACTION,
-        "What becomes of the call: it is made, a person is asked, or it is refused and the model is told.",
+        "What happens with the call: it is made, it needs an approval, or it is denied and the model gets an error.",
     )
     .required(),
     Key::new("tool", Shape::NAME, "The tool, by the name that the model uses."),
-    Key::new("capability", CAPABILITY, "What the tool's capability must be in, such as `tool.files.*`."),
+    Key::new("capability", CAPABILITY, "A capability that must contain the tool's, such as `tool.files.*`."),
     Key::new(
         "risk",
         Shape::Word(&["safe", "write", "external", "dangerous"]),
-        "How much harm the tool can do, at least: `write` is also `external` and `dangerous`.",
+        "The minimum risk of the tool: `write` also matches `external` and `dangerous`.",
     ),
-    Key::new("reason", Shape::NAME, "Why; whoever is asked, or the model that is refused, is told."),
+    Key::new("reason", Shape::NAME, "The reason, shown to the approver, or to the model if the call is denied."),
     Key::new(
         "expires_after_seconds",
         Shape::Whole { min: 1, max: u64::MAX },
-        "After how many seconds nobody's word counts any more and the call is not made; never if nothing is said.",
+        "After how many seconds an approval request expires and the call is not made; never by default.",
     ),
     Key::new(
         "resume_mode",
         Shape::Word(&["replay_tool_call", "use_decision_as_tool_result", "pass_decision_to_tool"]),
-        "What becomes of an approved call: it is made as the model asked for it (the default), it is not made and the decision is its \
-         result, or it is made with the decision for its arguments.",
+        "What happens with an approved call: it is made as the model requested it (the default), it is not made and the decision is its \
+         result, or it is made with the decision as its arguments.",
     ),
 ];
 
 pub(super) const KEYS: &[Key] = &[
-    Key::new("default", ACTION, "What becomes of calls that no rule fits.").says(Say::MoreCare),
+    Key::new("default", ACTION, "What happens with calls that no rule matches.").project_rule(ProjectRule::Stricter),
     Key::new(
         "wait",
         Shape::Word(&["all", "each"]),
-        "When approved calls are made: once all that wait are decided about, or each by itself.",
+        "When approved calls are made: once all pending calls are decided, or each as soon as it is approved.",
     ),
     Key::new(
         "rules",
         Shape::Entries(RULE),
-        "What becomes of some calls; what a rule names must all fit, and the first that fits counts. The user's rules and the project's \
-         are asked apart, and the more careful answer counts: a project never turns `ask` or `deny` into `allow`.",
+        "Rules for some calls. All conditions of a rule must match, and the first matching rule counts. The user's rules and the project's \
+         are evaluated separately, and the stricter result counts: a project never turns `ask` or `deny` into `allow`.",
     )
-    .says(Say::More),
+    .project_rule(ProjectRule::AddOnly),
 ];

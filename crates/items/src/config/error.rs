@@ -1,13 +1,13 @@
-//! Why a configuration can't be had.
+//! Errors of the configuration.
 
 use selvedge_model::error::{Classify, Kind};
 
 use crate::error::{Flaw, ItemError};
 
-/// Why a configuration can't be had.
+/// Why a configuration can't be loaded, or a key not be found.
 #[derive(Debug, thiserror::Error)]
 pub enum ConfigError {
-    /// A file says something that can't be said.
+    /// A file has an invalid content.
     #[error("`{file}` can't be used: {flaw}")]
     Invalid {
         /// The file.
@@ -18,7 +18,7 @@ pub enum ConfigError {
     /// A file extends itself.
     #[error("`{}` extends itself: {}", .chain.first().map_or("", String::as_str), .chain.join(" → "))]
     Cycle {
-        /// The files on the way, the first one again at the end.
+        /// The files in the cycle, the first one again at the end.
         chain: Vec<String>,
     },
     /// There is no such key.
@@ -26,7 +26,7 @@ pub enum ConfigError {
     UnknownKey {
         /// The key.
         key: String,
-        /// One that was perhaps meant.
+        /// A similar key that exists.
         nearest: Option<String>,
     },
     /// A file can't be read.
@@ -55,7 +55,7 @@ impl Classify for ConfigError {
     fn hint(&self) -> Option<String> {
         match self {
             Self::Invalid { flaw, .. } => flaw.hint.clone(),
-            Self::Cycle { .. } => Some("take `extends` out of one of them".to_owned()),
+            Self::Cycle { .. } => Some("remove `extends` from one of them".to_owned()),
             Self::UnknownKey { nearest: Some(near), .. } => Some(format!("did you mean `{near}`?")),
             Self::UnknownKey { nearest: None, .. } => Some("`selvedge config list` shows every key".to_owned()),
             Self::Read(error) => error.hint(),

@@ -1,4 +1,4 @@
-//! Looking at what is set: every key with its origin, one key, and what it means.
+//! Inspects the configuration: every key with its origin, one key, and its meaning.
 
 use serde::Serialize;
 use serde_json::Value;
@@ -6,48 +6,49 @@ use serde_json::Value;
 use super::error::ConfigError;
 use super::node::{Content, Node, Origin};
 use super::section::{SECTIONS, Section};
-use super::shape::{Inside, Key, Say, Shape};
+use super::shape::{Inside, Key, ProjectRule, Shape};
 use super::{Config, Loaded};
 use crate::library::Layer;
 use crate::nearest::nearest;
 
-/// A key that is set, and by whom.
+/// A key that is set, and its origin.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Setting {
     /// The key, such as `limits.turns`.
     pub key: String,
-    /// What it is set to.
+    /// Its value.
     pub value: Value,
-    /// Where.
+    /// Where it is set.
     #[serde(flatten)]
     pub origin: Origin,
 }
 
-/// What a key means, and everything that is said at it.
+/// The meaning of a key, and all its values.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Explained {
     /// The key.
     pub key: String,
-    /// What it means.
-    pub means: String,
-    /// What may be said there, for people.
-    pub is: String,
-    /// What a project may say there, if not anything.
+    /// Its meaning.
+    pub meaning: String,
+    /// Its type, for people.
+    #[serde(rename = "type")]
+    pub type_name: String,
+    /// How a project's value is restricted, if it is.
     pub project: Option<&'static str>,
-    /// The file it belongs in, below `config`.
+    /// Its file, below `config`.
     pub file: &'static str,
-    /// What counts; absent if nothing is said.
+    /// The effective value; absent if it is not set.
     pub value: Option<Value>,
-    /// Everything that is said, the lowest layer first; the last counts.
+    /// The values of all layers, the lowest first; the last counts.
     pub values: Vec<Said>,
 }
 
-/// What was said at a key, and where.
+/// A value of a key, and its origin.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Said {
-    /// What was said.
+    /// The value.
     pub value: Value,
-    /// Where.
+    /// Where it is set.
     #[serde(flatten)]
     pub origin: Origin,
 }
@@ -65,27 +66,27 @@ impl Config {
         list
     }
 
-    /// The files that were read, in the order in which they count.
+    /// The files that were read, in increasing precedence.
     pub fn files(&self) -> Vec<String> {
         let written = self.loaded.iter().flat_map(|loaded| &loaded.stack);
         let written = written.filter(|written| written.layer != Layer::BuiltIn);
         written.map(|written| written.root.at.file.to_string()).collect()
     }
 
-    /// What a key is set to; a section, or a mapping inside one, is given as a whole.
+    /// The value of a key; a section, or a mapping inside one, is returned as a whole.
     pub fn get(&self, key: &str) -> Result<Value, ConfigError> {
         let (loaded, rest) = self.section_of(key)?;
         match rest {
             None => Ok(loaded.merged.to_value()),
             Some(rest) => match loaded.merged.look_up(rest) {
                 Some((_, node)) => Ok(node.to_value()),
-                // Known and not set.
+                // The key is known but not set.
                 None => self.explain(key).map(|_| Value::Null),
             },
         }
     }
 
-    /// What a key, or a whole section, means, and everything that is said at it.
+    /// The meaning of a key, or of a whole section, and all its values.
     pub fn explain(&self, key: &str) -> Result<Explained, ConfigError> {
         let (loaded, rest) = self.section_of(key)?;
         let steps = match rest.map(|rest| (rest, loaded.merged.look_up(rest))) {
@@ -93,18 +94,25 @@ impl Config {
             Some((_, Some((steps, _)))) => steps,
             Some((rest, None)) => rest.split('.').map(str::to_owned).collect(),
         };
-        let Some(Description { means, is, says, is_key }) = describe(loaded.section, &steps) else {
+        let Some(Description { means, is, project_rule, is_key }) = describe(loaded.section, &steps) else {
             return Err(self.unknown(key));
         };
         let said = loaded.stack.iter().filter_map(|written| written.root.at_steps(&steps));
         let values = said.map(|node| Said { value: node.to_value(), origin: node.at.clone() }).collect();
         let value = loaded.merged.at_steps(&steps).map(Node::to_value);
-        // What has a name of its own can be explained before anybody says it; an entry that nobody has written can't.
+        // A declared key can be explained even if it is not set; an entry that does not exist can't.
         if value.is_none() && !is_key {
             return Err(self.unknown(key));
         }
-        let (project, file) = (project(says), loaded.section.place);
-        Ok(Explained { key: key.to_owned(), means, is, project, file, value, values })
+        Ok(Explained {
+            key: key.to_owned(),
+            meaning: means,
+            type_name: is,
+            project: project(project_rule),
+            file: loaded.section.place,
+            value,
+            values,
+        })
     }
 
     /// The section of a key, and the key inside it.
@@ -118,21 +126,25 @@ impl Config {
         let mut known: Vec<String> = self.list().into_iter().map(|setting| setting.key).collect();
         for section in SECTIONS {
             known.push(section.name.to_owned());
-            section.keys.iter().for_each(|key| paths(section.name, key, &mut known));
+            for key in section.keys {
+                paths(section.name, key, &mut known);
+            }
         }
         let near = nearest(key, known.iter().map(String::as_str)).map(str::to_owned);
-        // Somebody may have typed the end of it.
+        // Only the end of the key may have been typed.
         let tail = format!(".{key}");
         let near = near.or_else(|| known.into_iter().find(|known| !key.is_empty() && known.ends_with(&tail)));
         ConfigError::UnknownKey { key: key.to_owned(), nearest: near }
     }
 }
 
-/// The paths of a key and of those inside it that always stand there.
+/// The paths of a key and of the declared keys inside it.
 fn paths(around: &str, key: &Key, known: &mut Vec<String>) {
     let path = format!("{around}.{}", key.name);
     if let Shape::Fields(keys) = &key.shape {
-        keys.iter().for_each(|key| paths(&path, key, known));
+        for key in *keys {
+            paths(&path, key, known);
+        }
     }
     known.push(path);
 }
@@ -140,18 +152,28 @@ fn paths(around: &str, key: &Key, known: &mut Vec<String>) {
 struct Description {
     means: String,
     is: String,
-    says: Say,
-    /// Whether it has a name of its own, rather than being an entry or a key that somebody made up.
+    project_rule: ProjectRule,
+    /// Whether it is a declared key, rather than an entry or a user's own key.
     is_key: bool,
 }
 
 fn describe(section: &'static Section, steps: &[String]) -> Option<Description> {
     let Some((first, rest)) = steps.split_first() else {
         let is = Shape::Fields(section.keys).to_string();
-        return Some(Description { means: section.means.to_owned(), is, says: Say::Anything, is_key: true });
+        return Some(Description {
+            means: section.means.to_owned(),
+            is,
+            project_rule: ProjectRule::Anything,
+            is_key: true,
+        });
     };
     let key = section.keys.iter().find(|key| key.name == first)?;
-    let mut now = Description { means: key.means.to_owned(), is: key.shape.to_string(), says: key.says, is_key: true };
+    let mut now = Description {
+        means: key.means.to_owned(),
+        is: key.shape.to_string(),
+        project_rule: key.project_rule,
+        is_key: true,
+    };
     let mut inside = Inside::Shape(&key.shape);
     for step in rest {
         let (next, key) = match inside {
@@ -178,12 +200,12 @@ fn describe(section: &'static Section, steps: &[String]) -> Option<Description> 
     Some(now)
 }
 
-fn project(says: Say) -> Option<&'static str> {
-    match says {
-        Say::Anything => None,
-        Say::MoreCare => Some("a project can ask for more care than the user, never for less"),
-        Say::More => Some("a project can add entries, and replace none of the user's"),
-        Say::User => Some("only the user's counts; a project can't say anything"),
+fn project(project_rule: ProjectRule) -> Option<&'static str> {
+    match project_rule {
+        ProjectRule::Anything => None,
+        ProjectRule::Stricter => Some("a project can be stricter than the user, never more lenient"),
+        ProjectRule::AddOnly => Some("a project can add entries, but not replace the user's"),
+        ProjectRule::Ignored => Some("only the user can set it; a project's value is ignored"),
     }
 }
 
@@ -201,15 +223,14 @@ fn flatten(path: &str, node: &Node, shape: Option<&'static Shape>, list: &mut Ve
     }
     for (name, child) in node.children() {
         let path = format!("{path}.{name}");
-        match entries {
-            true => list.push(Setting { key: path, value: child.to_value(), origin: child.at.clone() }),
-            false => {
-                let shape = shape.and_then(|shape| shape.inside(&name)).and_then(|(inside, _)| match inside {
-                    Inside::Shape(shape) => Some(shape),
-                    Inside::Entry(_) => None,
-                });
-                flatten(&path, child, shape, list);
-            }
+        if entries {
+            list.push(Setting { key: path, value: child.to_value(), origin: child.at.clone() });
+            continue;
         }
+        let shape = shape.and_then(|shape| shape.inside(&name)).and_then(|(inside, _)| match inside {
+            Inside::Shape(shape) => Some(shape),
+            Inside::Entry(_) => None,
+        });
+        flatten(&path, child, shape, list);
     }
 }

@@ -1,13 +1,13 @@
-//! Reading the files: what comes with the program, then the user's, then the project's, each above what it extends.
+//! Reads the files: the built-in ones, then the user's, then the project's, each above the file that it extends.
 //!
 //! ```text
-//! extends: ./shared/limits.yaml                          relative to the file that says so, and never outside of `config`
-//! extends: team/limits.yaml                              below `config` of the same folder, else of a lower layer
-//! extends: rye/agent/threads/config/state_schema.yaml    what nobody has is looked for as `selvedge/…`, which comes with the program
+//! extends: ./shared/limits.yaml                          relative to the extending file, and never outside of `config`
+//! extends: team/limits.yaml                              below `config` of the same folder, or else of a lower layer
+//! extends: rye/agent/threads/config/state_schema.yaml    if there is no such file: `selvedge/…`, which is built in
 //! ```
 //!
-//! What comes with the program lies below every file already, so that extending it adds nothing. A file of the user never extends one of a
-//! project. No link is followed below the folders that were handed over.
+//! The built-in files are below every other file already, so that extending them adds nothing. A user's file never extends one of a
+//! project. No link is followed below the given folders.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -19,20 +19,20 @@ use super::shape::Shape;
 use crate::error::{Flaw, ItemError};
 use crate::library::Layer;
 use crate::nearest::nearest;
-use crate::read::{list_below, read_below};
+use crate::read::{self, list_below, read_below};
 use crate::yaml;
 
 const CONFIG: &str = "config";
-/// How files end that look like configuration; only the first are read.
+/// The extensions of files that look like configuration; only the first one is read.
 const ENDINGS: [&str; 3] = [".yaml", ".yml", ".json"];
 /// The most files that extend each other.
 const EXTENDS_MAX: usize = 16;
 const OLDER_PREFIX: &str = "rye/";
 const PREFIX: &str = "selvedge/";
-/// What files were called elsewhere, and what they are called here.
+/// Names of files in other programs, and their names here.
 const OTHER_NAMES: [(&str, &str); 2] = [("resilience", "limits"), ("error_classification", "errors")];
 
-/// The folders that have a `config` folder: what the caller hands over, nothing else is looked at.
+/// The folders that have a `config` folder; nothing else is read.
 #[derive(Clone, Debug, Default)]
 pub struct Folders {
     /// The user's own folder.
@@ -41,23 +41,23 @@ pub struct Folders {
     pub project: Option<PathBuf>,
 }
 
-/// What one file says about a section.
+/// The content of one file of a section.
 #[derive(Clone, Debug)]
 pub(super) struct Written {
     pub(super) layer: Layer,
     pub(super) root: Node,
 }
 
-/// Reads files and gathers what is wrong with them.
+/// Reads files and collects their errors.
 pub(super) struct Loader<'a> {
     pub(super) folders: &'a Folders,
-    pub(super) wrong: Vec<ConfigError>,
-    pub(super) told: Vec<String>,
+    pub(super) errors: Vec<ConfigError>,
+    pub(super) notices: Vec<String>,
     /// The files that were read.
     pub(super) seen: Vec<String>,
 }
 
-/// A file: whose it is, and its path below `config`.
+/// A file: its layer, and its path below `config`.
 #[derive(Clone, Debug, PartialEq)]
 struct File {
     layer: Layer,
@@ -65,7 +65,7 @@ struct File {
 }
 
 impl Loader<'_> {
-    /// What all files say about a section, the lowest first.
+    /// The content of all files of a section, the lowest layer first.
     pub(super) fn section(&mut self, section: &'static Section) -> Vec<Written> {
         let mut stack = vec![built_in(section)];
         for layer in [Layer::User, Layer::Project] {
@@ -74,19 +74,20 @@ impl Loader<'_> {
                 match self.stack(section, &file, layer, &mut Vec::new()) {
                     Ok(found) if !found.is_empty() && Some(place) == section.older_place => {
                         let (old, new) = (self.name(&file), section.place);
-                        self.told
-                            .push(format!("`{old}` is read, but its place is `{CONFIG}/{new}`, which counts more"));
+                        self.notices.push(format!(
+                            "`{old}` is read, but `{CONFIG}/{new}` is its new path and takes precedence"
+                        ));
                         stack.extend(found);
                     }
                     Ok(found) => stack.extend(found),
-                    Err(error) => self.wrong.push(error),
+                    Err(error) => self.errors.push(error),
                 }
             }
         }
         stack
     }
 
-    /// A file and what it extends, the lowest first; nothing if there is no such file.
+    /// A file and those that it extends, the lowest first; empty if there is no such file.
     fn stack(
         &mut self,
         section: &'static Section,
@@ -107,7 +108,7 @@ impl Loader<'_> {
         let (root, extends) = unwrapped(section, root).map_err(invalid)?;
         let mut flaws = Vec::new();
         Shape::Fields(section.keys).check(section.name, &root, &mut flaws);
-        self.wrong.extend(flaws.into_iter().map(|(line, flaw)| invalid(flaw.on_line(line))));
+        self.errors.extend(flaws.into_iter().map(|(line, flaw)| invalid(flaw.on_line(line))));
         let mut stack = match extends {
             Some(extends) => self.extended(section, file, &extends, layer, chain)?,
             None => Vec::new(),
@@ -129,7 +130,7 @@ impl Loader<'_> {
             ConfigError::Invalid { file: extends.at.file.to_string(), flaw }
         };
         let Some(id) = extends.text() else {
-            return Err(invalid(Flaw::new("`extends` names one file, as text")));
+            return Err(invalid(Flaw::new("`extends` must name one file, as text")));
         };
         if chain.len() >= EXTENDS_MAX {
             return Err(invalid(Flaw::new(format!("more than {EXTENDS_MAX} files extend each other"))));
@@ -145,31 +146,34 @@ impl Loader<'_> {
         match SECTIONS.iter().find(built_in) {
             Some(found) if found.name == section.name => Ok(Vec::new()),
             Some(found) => {
-                Err(invalid(Flaw::new(format!("`{id}` is about `{}`, not about `{}`", found.name, section.name))))
+                Err(invalid(Flaw::new(format!("`{id}` has the section `{}`, not `{}`", found.name, section.name))))
             }
-            None => Err(invalid(Flaw::new(format!("`{}` is not there to be extended", id.escape_debug())).hint(format!(
-                "name a file below `{CONFIG}`, one beside it by `./NAME.yaml`, or `{}`, which comes with the program",
-                section.built_in.0
-            )))),
+            None => Err(invalid(
+                Flaw::new(format!("`{}` does not exist and can't be extended", id.escape_debug())).hint(format!(
+                    "name a file below `{CONFIG}`, one beside it by `./NAME.yaml`, or `{}`, which is built in",
+                    section.built_in.0
+                )),
+            )),
         }
     }
 
-    /// Files that nobody reads are told, so that a wrong name or place is noticed. What lies deeper is there to be extended.
-    pub(super) fn tell_strangers(&mut self) {
+    /// Adds notices for files that are not read, so that a errors name or path is noticed. Deeper files exist to be extended.
+    pub(super) fn report_unread_files(&mut self) {
         for layer in [Layer::User, Layer::Project] {
             let Some(folder) = self.folder(layer).map(|folder| folder.join(CONFIG)) else { continue };
             for below in ["agent/", ""] {
                 for ending in ENDINGS {
                     let names = list_below(&folder.join(below), ending).unwrap_or_default();
-                    for name in names.iter().filter(|name| !name.contains('/')) {
-                        self.tell_stranger(File { layer, place: format!("{below}{name}{ending}") }, name);
+                    let names = names.into_iter().map(|found| found.id);
+                    for name in names.filter(|name| !name.contains('/')) {
+                        self.report_unread_file(File { layer, place: format!("{below}{name}{ending}") }, &name);
                     }
                 }
             }
         }
     }
 
-    fn tell_stranger(&mut self, file: File, name: &str) {
+    fn report_unread_file(&mut self, file: File, name: &str) {
         let path = self.name(&file);
         let is_known = |section: &Section| section.place == file.place || section.older_place == Some(&file.place);
         let is_extended = self.seen.contains(&path);
@@ -179,12 +183,12 @@ impl Loader<'_> {
         let ours = OTHER_NAMES.iter().find(|(other, _)| *other == name).map_or(name, |(_, ours)| *ours);
         if let Some(section) = SECTIONS.iter().find(|section| section.name == ours) {
             let place = section.place;
-            self.told.push(format!("`{path}` is not read; its place is `{CONFIG}/{place}`"));
+            self.notices.push(format!("`{path}` is not read; its path is `{CONFIG}/{place}`"));
         } else if file.place.starts_with("agent/") {
-            // What lies beside that folder may be somebody else's.
+            // Files beside that folder may belong to another program.
             let near = nearest(name, SECTIONS.iter().map(|section| section.name));
             let advice = near.map(|near| format!("; did you mean `{near}.yaml`?")).unwrap_or_default();
-            self.told.push(format!("`{path}` is not read{advice}"));
+            self.notices.push(format!("`{path}` is not read{advice}"));
         }
     }
 
@@ -205,40 +209,37 @@ impl Loader<'_> {
         let Some(folder) = self.folder(file.layer) else { return Ok(None) };
         let steps: Vec<&str> = [CONFIG].into_iter().chain(file.place.split('/')).collect();
         let Some(bytes) = read_below(folder, &steps, yaml::BYTES_MAX)? else { return Ok(None) };
-        let flaw = || Flaw::new("it is not UTF-8").hint("save it as UTF-8");
-        let text = String::from_utf8(bytes).map_err(|_| ItemError::Invalid { file: self.name(file), flaw: flaw() })?;
+        let text = read::text(bytes).map_err(|flaw| ItemError::Invalid { file: self.name(file), flaw })?;
         Ok(Some(text))
     }
 }
 
-/// What comes with the program says about a section.
+/// The built-in content of a section.
 fn built_in(section: &'static Section) -> Written {
     let (name, text) = section.built_in;
     let root = Node::parse(text, Layer::BuiltIn, &Arc::from(name)).and_then(|root| unwrapped(section, root));
-    let (root, _) = root.expect("what comes with the program is valid");
+    let (root, _) = root.expect("the built-in configuration is valid");
     Written { layer: Layer::BuiltIn, root }
 }
 
-/// What a file says, and what it extends. It may say everything under the section's own name.
+/// The content of a file, and what it extends. The content may be under the section's own name.
 fn unwrapped(section: &Section, mut root: Node) -> Result<(Node, Option<Node>), Flaw> {
     if !matches!(root.content, Content::Fields(_)) {
-        return Err(Flaw::new("keys with values are wanted here").on_line(root.at.line));
+        return Err(Flaw::new("expected keys with values").on_line(root.at.line));
     }
     let extends = root.take("extends");
     let Some(inside) = root.take(section.name) else { return Ok((root, extends)) };
     match (root.fields().first(), &inside.content) {
-        (Some((name, beside)), _) => Err(Flaw::new(format!("`{name}` stands beside `{}`", section.name))
+        (Some((name, beside)), _) => Err(Flaw::new(format!("`{name}` is beside `{}`", section.name))
             .on_line(beside.at.line)
             .hint(format!("put it under `{}`", section.name))),
         (None, Content::Scalar(value)) if value.is_null() => Ok((root, extends)),
         (None, Content::Fields(_)) => Ok((inside, extends)),
-        (None, _) => {
-            Err(Flaw::new(format!("keys with values are wanted in `{}`", section.name)).on_line(inside.at.line))
-        }
+        (None, _) => Err(Flaw::new(format!("expected keys with values in `{}`", section.name)).on_line(inside.at.line)),
     }
 }
 
-/// The files that an `extends` may mean, the likeliest first. A lower layer never sees a higher one.
+/// The files that an `extends` may refer to, in order of preference. A lower layer never sees a higher one.
 fn candidates(file: &File, id: &str) -> Result<Vec<File>, Flaw> {
     let is_relative = id.starts_with("./") || id.starts_with("../");
     let mut steps: Vec<&str> = match file.place.rsplit_once('/') {
@@ -249,9 +250,9 @@ fn candidates(file: &File, id: &str) -> Result<Vec<File>, Flaw> {
         let refused = |why: &str| Flaw::new(format!("`{}` can't be extended: {why}", id.escape_debug()));
         match step {
             "." if is_relative => {}
-            ".." if is_relative => drop(steps.pop().ok_or_else(|| refused("it lies outside of `config`"))?),
-            "" | "." | ".." => return Err(refused("it is no path below `config`")),
-            step if step.contains(char::is_control) || step.len() > 255 => return Err(refused("it is no path")),
+            ".." if is_relative => drop(steps.pop().ok_or_else(|| refused("it is outside of `config`"))?),
+            "" | "." | ".." => return Err(refused("it is not a path below `config`")),
+            step if step.contains(char::is_control) || step.len() > 255 => return Err(refused("it is not a path")),
             step => steps.push(step),
         }
     }

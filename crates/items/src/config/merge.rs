@@ -1,10 +1,10 @@
-//! What several say, put over each other: mappings key by key, entries with an `id` by their id, everything else as a whole.
+//! Merges two layers: mappings key by key, entries with an `id` by their id, everything else as a whole.
 
 use super::node::{Content, Node};
 
-/// What `above` says over what `below` says.
+/// `above` merged over `below`.
 ///
-/// An entry of `above` replaces the entry of the same id where that stands, and a new one comes at the end. An empty list replaces.
+/// An entry of `above` replaces the entry with the same id in its position, and a new one is appended. An empty list replaces.
 pub(super) fn merge(below: Node, above: Node) -> Node {
     let at = above.at;
     let content = match (below.content, above.content) {
@@ -67,7 +67,7 @@ mod tests {
     }
 
     #[test]
-    fn every_part_knows_the_line_it_was_said_on() {
+    fn every_value_keeps_the_line_it_was_set_on() {
         let now = merge(node("a:\n  b: 1\n  c: 2\nl:\n  - id: x\n    v: 1\n"), node("\n\na:\n\n  c: 3\n"));
         let line = |path: &str| now.look_up(path).unwrap().1.at.line;
         assert_eq!([line("a.b"), line("a.c"), line("l"), line("l.x"), line("l.x.v")], [2, 5, 4, 5, 6]);

@@ -1,4 +1,4 @@
-//! Which models there are, what they cost and how much they can be told: `agent/models.yaml`.
+//! The known models, their prices and context windows: `agent/models.yaml`.
 
 use std::collections::BTreeMap;
 
@@ -8,20 +8,20 @@ use serde::{Deserialize, Serialize};
 
 use super::shape::{Key, Shape};
 
-/// How the names of models begin that answer from a script and cost nothing.
+/// The prefix of models that answer from a script and are free.
 const SCRIPTED: &str = "scripted";
 
-/// Which models there are, what they cost and how much they can be told.
+/// The known models, their prices and context windows.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Models {
-    /// The models behind the tiers that directives and agents name.
+    /// The models of the tiers that directives and agents name.
     pub tiers: BTreeMap<String, String>,
-    /// What is known of models.
+    /// The known models.
     pub known: Vec<KnownModel>,
 }
 
-/// What is known of a model.
+/// A known model.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct KnownModel {
@@ -39,21 +39,21 @@ pub struct KnownModel {
     /// Dollars for a million tokens written to the provider's cache.
     #[serde(default, with = "money::decimal::option")]
     pub cache_write: Option<Money>,
-    /// How many tokens of conversation it can be given.
+    /// The size of its context window in tokens.
     #[serde(default)]
     pub context_tokens: Option<u64>,
-    /// How many tokens an answer of it may have.
+    /// The most tokens of an answer.
     #[serde(default)]
     pub output_tokens: Option<u64>,
 }
 
 impl Models {
-    /// The model behind a tier.
+    /// The model of a tier.
     pub fn tier(&self, name: &str) -> Option<&str> {
         self.tiers.get(name).map(String::as_str)
     }
 
-    /// What a model costs; nothing is known of one that is not listed. A scripted one is free unless it is listed.
+    /// The price of a model; `None` if it is not listed. A scripted one is free unless it is listed.
     pub fn price(&self, model: &str) -> Option<Price> {
         let is_scripted = || model.split(':').next() == Some(SCRIPTED);
         match self.get(model) {
@@ -64,12 +64,12 @@ impl Models {
         }
     }
 
-    /// How many tokens of conversation a model can be given, if that is known.
+    /// The size of a model's context window in tokens, if it is known.
     pub fn context_tokens(&self, model: &str) -> Option<u64> {
         self.get(model)?.context_tokens
     }
 
-    /// How many tokens an answer of a model may have, if that is set.
+    /// The most tokens of a model's answer, if that is set.
     pub fn output_tokens(&self, model: &str) -> Option<u64> {
         self.get(model)?.output_tokens
     }
@@ -85,22 +85,22 @@ const KNOWN: &[Key] = &[
     Key::new(
         "cache_read",
         Shape::Optional(&Shape::Dollars),
-        "Dollars for a million tokens read from the provider's cache; as `input` if nothing is said.",
+        "Dollars for a million tokens read from the provider's cache; the same as `input` by default.",
     ),
     Key::new(
         "cache_write",
         Shape::Optional(&Shape::Dollars),
-        "Dollars for a million tokens written to the provider's cache; as `input` if nothing is said.",
+        "Dollars for a million tokens written to the provider's cache; the same as `input` by default.",
     ),
     Key::new(
         "context_tokens",
         Shape::Optional(&Shape::Whole { min: 1, max: u64::MAX }),
-        "How many tokens of conversation it can be given.",
+        "The size of its context window in tokens.",
     ),
     Key::new(
         "output_tokens",
         Shape::Optional(&Shape::Whole { min: 1, max: u64::MAX }),
-        "How many tokens an answer of it may have; 8192 if nothing is said. What they cost is reserved before each call.",
+        "The most tokens of an answer; 8192 by default. Their cost is reserved before each call.",
     ),
 ];
 
@@ -108,12 +108,12 @@ pub(super) const KEYS: &[Key] = &[
     Key::new(
         "tiers",
         Shape::Map(&Shape::NAME),
-        "The model behind each tier that a directive or an agent may name, such as `fast: scripted`.",
+        "The model of each tier that a directive or an agent may name, such as `fast: scripted`.",
     ),
     Key::new(
         "known",
         Shape::Entries(KNOWN),
-        "What is known of models, by their provider's name for them. A model without a price is refused under a ceiling of dollars; a \
-         scripted one costs nothing unless it is listed here.",
+        "The known models, by their provider's name for them. A model without a price is refused if there is a spending limit; a \
+         scripted one is free unless it is listed here.",
     ),
 ];

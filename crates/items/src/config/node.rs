@@ -1,4 +1,4 @@
-//! What somebody wrote, with the file and the line of every part of it.
+//! A parsed file, with the file and the line of every value.
 
 use std::fmt;
 use std::sync::Arc;
@@ -12,15 +12,15 @@ use crate::error::Flaw;
 use crate::library::Layer;
 use crate::yaml;
 
-/// Where something was said.
+/// The origin of a value.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Origin {
-    /// By whom.
+    /// The layer.
     pub layer: Layer,
-    /// In which file; the name of what comes with the program, otherwise a path.
+    /// The file; the name of a built-in one, otherwise a path.
     #[serde(serialize_with = "as_text")]
     pub file: Arc<str>,
-    /// On which line, from 1.
+    /// The line, from 1.
     pub line: u64,
 }
 
@@ -34,14 +34,14 @@ impl fmt::Display for Origin {
     }
 }
 
-/// Something that was said, and where.
+/// A value and its origin.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) struct Node {
     pub(super) at: Origin,
     pub(super) content: Content,
 }
 
-/// What was said.
+/// The content of a value.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) enum Content {
     Scalar(Value),
@@ -50,7 +50,7 @@ pub(super) enum Content {
 }
 
 impl Node {
-    /// Reads a file; an empty one says nothing.
+    /// Parses a file; an empty one is an empty mapping.
     pub(super) fn parse(text: &str, layer: Layer, file: &Arc<str>) -> Result<Self, Flaw> {
         let is_empty = text.lines().all(|line| line.trim().is_empty() || line.trim_start().starts_with('#'));
         let mut node = if is_empty { Self::nothing() } else { yaml::parse_yaml(text, 1)? };
@@ -67,7 +67,8 @@ impl Node {
     }
 
     fn stamp(&mut self, layer: Layer, file: &Arc<str>) {
-        (self.at.layer, self.at.file) = (layer, file.clone());
+        self.at.layer = layer;
+        self.at.file = file.clone();
         match &mut self.content {
             Content::Scalar(_) => {}
             Content::List(items) => items.iter_mut().for_each(|item| item.stamp(layer, file)),
@@ -91,19 +92,19 @@ impl Node {
         }
     }
 
-    /// What stands at a key.
+    /// The value of a key.
     pub(super) fn field(&self, name: &str) -> Option<&Self> {
         self.fields().iter().find(|(key, _)| key == name).map(|(_, field)| field)
     }
 
-    /// Takes out what stands at a key.
+    /// Removes a key and returns its value.
     pub(super) fn take(&mut self, name: &str) -> Option<Self> {
         let fields = self.fields_mut()?;
         let at = fields.iter().position(|(key, _)| key == name)?;
         Some(fields.remove(at).1)
     }
 
-    /// What an entry of a list is called.
+    /// The id of an entry of a list.
     pub(super) fn id(&self) -> Option<&str> {
         match &self.field("id")?.content {
             Content::Scalar(Value::String(id)) => Some(id),
@@ -111,7 +112,7 @@ impl Node {
         }
     }
 
-    /// The text that it is.
+    /// Its text, if it is one.
     pub(super) fn text(&self) -> Option<&str> {
         match &self.content {
             Content::Scalar(Value::String(text)) => Some(text),
@@ -119,7 +120,7 @@ impl Node {
         }
     }
 
-    /// What stands at a path of keys, ids of entries and places in lists, joined by dots, with the steps to it. Names may have dots
+    /// The value at a path of keys, ids of entries and indexes of lists, joined by dots, with the steps to it. Names may contain dots
     /// themselves.
     pub(super) fn look_up(&self, path: &str) -> Option<(Vec<String>, &Self)> {
         self.children().into_iter().find_map(|(name, child)| {
@@ -133,7 +134,7 @@ impl Node {
         })
     }
 
-    /// What stands at these steps.
+    /// The value at these steps.
     pub(super) fn at_steps(&self, steps: &[String]) -> Option<&Self> {
         match steps {
             [] => Some(self),
@@ -144,7 +145,7 @@ impl Node {
         }
     }
 
-    /// What stands directly inside: by key, by the id of an entry, else by place.
+    /// The values directly inside: by key, by the id of an entry, or else by index.
     pub(super) fn children(&self) -> Vec<(String, &Self)> {
         match &self.content {
             Content::Scalar(_) => Vec::new(),
@@ -156,7 +157,7 @@ impl Node {
         }
     }
 
-    /// The same without places.
+    /// The value without its origin.
     pub(super) fn to_value(&self) -> Value {
         match &self.content {
             Content::Scalar(value) => value.clone(),
@@ -170,13 +171,13 @@ impl Node {
 
 impl<'de> Deserialize<'de> for Node {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        let said = Spanned::<Content>::deserialize(deserializer)?;
-        Ok(Self::on_line(said.referenced.line(), said.value))
+        let spanned = Spanned::<Content>::deserialize(deserializer)?;
+        Ok(Self::on_line(spanned.referenced.line(), spanned.value))
     }
 }
 
 impl Node {
-    /// Where it was said is not known yet but for the line.
+    /// A value of which only the line is known yet.
     fn on_line(line: u64, content: Content) -> Self {
         Self { at: Origin { layer: Layer::BuiltIn, file: Arc::from(""), line: line.max(1) }, content }
     }
@@ -244,7 +245,7 @@ impl<'de> Visitor<'de> for ContentVisitor {
         let mut fields = Vec::new();
         while let Some(key) = entries.next_key::<Spanned<String>>()? {
             let content = entries.next_value::<Content>()?;
-            // A key is where people look for what it says.
+            // The line of a key is where people look for its value.
             fields.push((key.value, Node::on_line(key.referenced.line(), content)));
         }
         Ok(Content::Fields(fields))

@@ -1,4 +1,4 @@
-//! The same for people: `docs/CONFIG.md`.
+//! The documentation of the configuration: `docs/CONFIG.md`.
 
 use std::fmt::Write;
 
@@ -6,9 +6,9 @@ use serde_json::Value;
 
 use super::Config;
 use super::section::{SECTIONS, Section};
-use super::shape::{Key, Say, Shape};
+use super::shape::{Key, ProjectRule, Shape};
 
-/// What stands above the keys.
+/// The text above the keys.
 const HEAD: &str = include_str!("page.md");
 
 /// The page of all keys, in Markdown.
@@ -16,7 +16,7 @@ pub fn page() -> String {
     let built_in = Config::built_in();
     let mut page = HEAD.to_owned();
     for section in SECTIONS {
-        // Writing to a text does not fail.
+        // Writing to a `String` can't fail.
         _ = write_section(&mut page, section, &built_in);
     }
     page
@@ -25,7 +25,7 @@ pub fn page() -> String {
 fn write_section(page: &mut String, section: &Section, built_in: &Config) -> std::fmt::Result {
     writeln!(page, "\n## {}\n", section.name)?;
     writeln!(page, "`.ai/config/{}`. {}\n", section.place, section.means)?;
-    writeln!(page, "| key | is | if nobody says | means |\n|---|---|---|---|")?;
+    writeln!(page, "| key | type | default | meaning |\n|---|---|---|---|")?;
     let keys: Vec<&Key> = section.keys.iter().collect();
     write_keys(page, section.name, &keys, built_in)
 }
@@ -43,13 +43,13 @@ fn write_keys(page: &mut String, around: &str, keys: &[&Key], built_in: &Config)
                 Ok(value) => format!("`{}`", value.as_str().map_or_else(|| value.to_string(), str::to_owned)),
             };
             let required = if key.required { ", required" } else { "" };
-            let says = match key.says {
-                Say::Anything => "",
-                Say::MoreCare => " A project can ask for more care than the user, never for less.",
-                Say::More => " A project can add entries, and replace none of the user's.",
-                Say::User => " Only the user's counts.",
+            let restriction = match key.project_rule {
+                ProjectRule::Anything => "",
+                ProjectRule::Stricter => " A project can be stricter than the user, never more lenient.",
+                ProjectRule::AddOnly => " A project can add entries, but not replace the user's.",
+                ProjectRule::Ignored => " Only the user can set it.",
             };
-            writeln!(page, "| `{path}` | {}{required} | {default} | {}{says} |", key.shape, key.means)?;
+            writeln!(page, "| `{path}` | {}{required} | {default} | {}{restriction} |", key.shape, key.means)?;
         }
         let inside = if entries { format!("{path}.ID") } else { path };
         write_keys(page, &inside, &key.shape.keys(), built_in)?;

@@ -1,26 +1,26 @@
-//! What looks like a secret and never reaches a log: `agent/redaction.yaml`.
+//! Patterns of secrets, which never reach a log: `agent/redaction.yaml`.
 
 use serde::{Deserialize, Serialize};
 
-use super::shape::{Key, Say, Shape};
+use super::shape::{Key, ProjectRule, Shape};
 
-/// What looks like a secret.
+/// Patterns of secrets.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Redaction {
-    /// The beginnings that give secrets away.
+    /// The patterns.
     pub patterns: Vec<SecretPattern>,
 }
 
-/// A beginning that gives a secret away, and how much must follow.
+/// A prefix of secrets, and how much must follow it.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct SecretPattern {
-    /// What it is called.
+    /// Its id.
     pub id: String,
-    /// How it begins.
+    /// The prefix.
     pub prefix: String,
-    /// How many letters, digits, `-` and `_` must follow at least.
+    /// The least number of letters, digits, `-` and `_` that must follow.
     #[serde(default = "length_min")]
     pub length_min: usize,
 }
@@ -30,18 +30,18 @@ fn length_min() -> usize {
 }
 
 const PATTERN: &[Key] = &[
-    Key::new("prefix", Shape::NAME, "How the secret begins, such as `sk-`.").required(),
+    Key::new("prefix", Shape::NAME, "The prefix of the secret, such as `sk-`.").required(),
     Key::new(
         "length_min",
         Shape::Whole { min: 4, max: 1000 },
-        "How many letters, digits, `-` and `_` must follow at least; 16 if nothing is said.",
+        "The least number of letters, digits, `-` and `_` that must follow; 16 by default.",
     ),
 ];
 
 pub(super) const KEYS: &[Key] = &[Key::new(
     "patterns",
     Shape::Entries(PATTERN),
-    "What looks like a secret is taken out before anything is signed or written. Values of variables whose names say that they are \
-     secret are taken out anyway.",
+    "Text that matches a pattern is redacted before anything is signed or written. Values of environment variables whose names suggest a \
+     secret are always redacted.",
 )
-.says(Say::More)];
+.project_rule(ProjectRule::AddOnly)];

@@ -1,27 +1,27 @@
-//! What holds for every run: `agent/run.yaml`.
+//! Settings for every run: `agent/run.yaml`.
 
 use serde::{Deserialize, Serialize};
 
-use super::shape::{Key, Say, Shape};
+use super::shape::{Key, ProjectRule, Shape};
 
-/// What holds for every run.
+/// Settings for every run.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Runs {
-    /// Whether directives, agents and tools that nobody signed may be used.
+    /// Whether unsigned directives, agents and tools may be used.
     pub unsigned: Unsigned,
-    /// The variables of the environment that a directive may put into a prompt.
+    /// The environment variables that a directive may insert into a prompt.
     pub environment: Vec<String>,
 }
 
-/// Whether what nobody signed may be used.
+/// Whether unsigned items may be used.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Unsigned {
-    /// It may.
+    /// They may be used.
     #[default]
     Allow,
-    /// It may not.
+    /// They are refused.
     Refuse,
 }
 
@@ -29,13 +29,13 @@ pub(super) const KEYS: &[Key] = &[
     Key::new(
         "unsigned",
         Shape::Word(&["allow", "refuse"]),
-        "Whether directives, agents and tools that nobody signed may be used.",
+        "Whether unsigned directives, agents and tools may be used.",
     )
-    .says(Say::MoreCare),
+    .project_rule(ProjectRule::Stricter),
     Key::new(
         "environment",
         Shape::List(&Shape::NAME),
-        "The variables of the environment that a directive may put into a prompt by `{env:NAME}`.",
+        "The environment variables that a directive may insert into a prompt with `{env:NAME}`.",
     )
-    .says(Say::User),
+    .project_rule(ProjectRule::Ignored),
 ];

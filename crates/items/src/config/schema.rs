@@ -1,4 +1,4 @@
-//! The same for editors: JSON Schemas, made of what keys there are and what they mean.
+//! JSON Schemas of the configuration for editors, generated from the keys.
 
 use serde_json::{Map, Value, json};
 
@@ -25,7 +25,7 @@ fn of_section(section: &Section, built_in: &Config) -> Value {
     let mut object = of_fields(&keys, &defaults);
     let whole = object.clone();
     if let Value::Object(properties) = &mut object["properties"] {
-        // A file may say everything under the section's own name.
+        // A file's content may be under the section's own name.
         properties.insert(section.name.to_owned(), whole);
         let means = "A file that this one adds to: `./NAME.yaml` beside it, or one below `config`.";
         properties.insert("extends".to_owned(), json!({"type": "string", "description": means}));

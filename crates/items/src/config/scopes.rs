@@ -1,4 +1,4 @@
-//! How long what stands in a thread's state lives: `agent/scopes.yaml`. The type is [`selvedge_model::scope::Scopes`].
+//! Lifetimes of values in a thread's state: `agent/scopes.yaml`. The type is [`selvedge_model::scope::Scopes`].
 
 use selvedge_model::path::Path;
 use selvedge_model::scope::{Scope, Scopes};
@@ -9,7 +9,7 @@ use super::section::Misfit;
 use super::shape::{Key, Shape};
 
 const DECLARED: &[Key] = &[
-    Key::new("path", Shape::List(&Shape::NAME), "The place, as a list of keys from the outside in.").required(),
+    Key::new("path", Shape::List(&Shape::NAME), "The path, as a list of keys from the outside in.").required(),
     Key::new(
         "scope",
         Shape::Word(&["thread", "run", "tool_call"]),
@@ -21,7 +21,7 @@ const DECLARED: &[Key] = &[
 pub(super) const KEYS: &[Key] = &[Key::new(
     "declared",
     Shape::Entries(DECLARED),
-    "How long places of the state live, with everything inside them. A place that nobody declares lives as long as its thread.",
+    "Lifetimes of paths of the state, with everything inside them. A path that is not declared is kept as long as its thread.",
 )];
 
 #[derive(Deserialize)]
@@ -31,7 +31,7 @@ struct Declared {
     scope: Scope,
 }
 
-/// The declared scopes, and those that the program itself needs.
+/// The declared scopes, and the built-in ones.
 pub(super) fn read(mut value: Value) -> Result<Scopes, Misfit> {
     let declared: Vec<Declared> = serde_json::from_value(value["declared"].take()).map_err(Misfit::of)?;
     let mut scopes = Scopes::builtin();

@@ -1,4 +1,4 @@
-//! The sections of the configuration: what each is called, where its file lies, which keys it has and what comes with the program.
+//! The sections of the configuration: their names, files, keys and built-in defaults.
 
 use super::shape::Key;
 use super::{
@@ -11,18 +11,18 @@ use crate::error::Flaw;
 #[derive(Debug)]
 pub(super) struct Section {
     pub(super) name: &'static str,
-    /// What it is about, in a sentence.
+    /// Its purpose, as a sentence.
     pub(super) means: &'static str,
     /// Its file below `config`.
     pub(super) place: &'static str,
-    /// A place where its file lay once; it is read too, below the other.
+    /// An older path of its file; it is read too, with lower precedence.
     pub(super) older_place: Option<&'static str>,
     pub(super) keys: &'static [Key],
-    /// What comes with the program, and the name it can be extended by.
+    /// The built-in file: the name it can be extended by, and its content.
     pub(super) built_in: (&'static str, &'static str),
 }
 
-/// What can't be said together, or not in this way; the key is below the section's name.
+/// A combination of values that is invalid; the key is relative to the section.
 #[derive(Debug)]
 pub(super) struct Misfit {
     pub(super) key: Option<String>,
@@ -61,61 +61,49 @@ const fn agent(
 
 /// All sections, in the order in which people read them.
 pub(super) const SECTIONS: &[Section] = &[
-    agent("run", "agent/run.yaml", run::KEYS, built_in!("run"), "What holds for every run."),
+    agent("run", "agent/run.yaml", run::KEYS, built_in!("run"), "Settings for every run."),
     agent(
         "limits",
         "agent/limits.yaml",
         limits::KEYS,
         built_in!("limits"),
-        "What a thread may use when neither its directive nor whoever runs it says. These are defaults: a directive may say more or \
-         less, and `--limit` has the last word. What a thread was created with is its ceiling until somebody raises it, and a child \
-         never gets more than its parent.",
+        "The default limits of a thread. A directive may set higher or lower ones, and `--limit` overrides both. The limits that a \
+         thread was created with hold until they are raised explicitly, and a child never gets higher ones than its \
+         parent.",
     ),
     agent(
         "stops",
         "agent/stops.yaml",
         stops::KEYS,
         built_in!("stops"),
-        "When a run stops although the model would go on.",
+        "When a run is stopped although the model would continue.",
     ),
     agent(
         "approvals",
         "agent/approvals.yaml",
         approvals::KEYS,
         built_in!("approvals"),
-        "Which calls are made, refused, or put before a person.",
+        "Which calls are made, denied, or need an approval.",
     ),
-    agent(
-        "errors",
-        "agent/errors.yaml",
-        errors::KEYS,
-        built_in!("errors"),
-        "How failures of a model are met, and what they are.",
-    ),
+    agent("errors", "agent/errors.yaml", errors::KEYS, built_in!("errors"), "Retries and classes of model failures."),
     agent(
         "models",
         "agent/models.yaml",
         models::KEYS,
         built_in!("models"),
-        "Which models there are, what they cost and how much they can be told.",
+        "The known models, their prices and context windows.",
     ),
     agent(
         "redaction",
         "agent/redaction.yaml",
         redaction::KEYS,
         built_in!("redaction"),
-        "What looks like a secret and never reaches a log.",
+        "Patterns of secrets, which never reach a log.",
     ),
-    agent(
-        "scopes",
-        "agent/scopes.yaml",
-        scopes::KEYS,
-        built_in!("scopes"),
-        "How long what stands in a thread's state lives.",
-    ),
+    agent("scopes", "agent/scopes.yaml", scopes::KEYS, built_in!("scopes"), "Lifetimes of values in a thread's state."),
     Section {
         name: "coordination",
-        means: "How threads go on in others and wait for them.",
+        means: "Handoffs, waiting and concurrency of threads.",
         place: "agent/coordination.yaml",
         older_place: Some("coordination.yaml"),
         keys: coordination::KEYS,
@@ -123,7 +111,7 @@ pub(super) const SECTIONS: &[Section] = &[
     },
     Section {
         name: "state_persistence",
-        means: "When a snapshot of a thread is saved to its `state.json`, in which form, and how long older ones stay.",
+        means: "When a snapshot of a thread is saved to its `state.json`, in which form, and how long older ones are kept.",
         place: "state_persistence.yaml",
         older_place: None,
         keys: state_keys::KEYS,

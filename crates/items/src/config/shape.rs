@@ -1,5 +1,5 @@
-//! What keys there are, what they mean and what may be said at them: the one description that files are checked against, that
-//! `explain` and the documentation print, and that JSON Schemas are made of.
+//! The keys, their meaning and their allowed values: the single description that files are checked against, that
+//! `explain` and the documentation print, and that JSON Schemas are generated from.
 
 use std::fmt;
 
@@ -16,58 +16,58 @@ use crate::nearest::{advice, nearest};
 pub(super) struct Key {
     pub(super) name: &'static str,
     pub(super) shape: Shape,
-    /// What it means, in a sentence or two.
+    /// Its meaning, in a sentence or two.
     pub(super) means: &'static str,
-    /// Whether an entry without it is none.
+    /// Whether every entry must have it.
     pub(super) required: bool,
-    pub(super) says: Say,
+    pub(super) project_rule: ProjectRule,
 }
 
-/// What a project may say at a key that the user, or the program, has said something at.
+/// How a project's value is restricted if the user, or the program, has set the key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Say {
-    /// Anything.
+pub(super) enum ProjectRule {
+    /// Not at all.
     Anything,
-    /// What is at least as careful; the words of the shape stand in the order of care.
-    MoreCare,
-    /// New entries, and no others in the place of those there are.
-    More,
-    /// Nothing: only the user's word counts.
-    User,
+    /// It must be at least as strict; the words of the shape are ordered from lenient to strict.
+    Stricter,
+    /// It may add entries, but not replace existing ones.
+    AddOnly,
+    /// It is ignored: only the user can set the key.
+    Ignored,
 }
 
-/// What may be said at a key.
+/// The allowed values of a key.
 #[derive(Debug)]
 pub(super) enum Shape {
     /// True or false.
     Bool,
-    /// True, and nothing else.
+    /// Only true.
     True,
     /// A whole number.
     Whole {
-        /// The least.
+        /// The minimum.
         min: u64,
-        /// The greatest.
+        /// The maximum.
         max: u64,
     },
-    /// 0, which is never, or a whole number from this one on.
+    /// 0, which means never, or a whole number of at least this.
     NeverOr(u64),
     /// A number.
     Number {
-        /// The least.
+        /// The minimum.
         min: f64,
-        /// The greatest.
+        /// The maximum.
         max: f64,
     },
     /// A decimal number of dollars, with or without quotes.
     Dollars,
-    /// Text that holds to a rule.
+    /// Text that satisfies a rule.
     Text(Check),
     /// One of these words.
     Word(&'static [&'static str]),
-    /// That, or null.
+    /// Such a value, or null.
     Optional(&'static Shape),
-    /// A list of such.
+    /// A list of such values.
     List(&'static Shape),
     /// A list of entries, each with an `id`.
     Entries(&'static [Key]),
@@ -75,22 +75,22 @@ pub(super) enum Shape {
     Fields(&'static [Key]),
     /// Any keys, each with such a value.
     Map(&'static Shape),
-    /// Keys with whatever stands behind them.
+    /// Any keys with any values.
     Free,
 }
 
 /// A rule for a text.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Check {
-    /// What the text is, for people.
+    /// What kind of text it is, for people.
     pub(super) what: &'static str,
-    /// What is wrong with one, if anything is.
+    /// Why a text is invalid, if it is.
     pub(super) check: fn(&str) -> Result<(), String>,
 }
 
 impl Key {
     pub(super) const fn new(name: &'static str, shape: Shape, means: &'static str) -> Self {
-        Self { name, shape, means, required: false, says: Say::Anything }
+        Self { name, shape, means, required: false, project_rule: ProjectRule::Anything }
     }
 
     pub(super) const fn required(mut self) -> Self {
@@ -98,18 +98,17 @@ impl Key {
         self
     }
 
-    pub(super) const fn says(mut self, says: Say) -> Self {
-        self.says = says;
+    pub(super) const fn project_rule(mut self, project_rule: ProjectRule) -> Self {
+        self.project_rule = project_rule;
         self
     }
 }
 
 const ID: Key =
-    Key::new("id", Shape::NAME, "What the entry is called. A later layer replaces the entry of the same name.")
-        .required();
+    Key::new("id", Shape::NAME, "The id of the entry. A higher layer replaces the entry with the same id.").required();
 
 impl Shape {
-    /// A whole number from nought on.
+    /// A whole number of at least 0.
     pub(super) const COUNT: Self = Self::Whole { min: 0, max: u64::MAX };
     /// Text that is not empty.
     pub(super) const NAME: Self = Self::Text(Check {
@@ -117,7 +116,7 @@ impl Shape {
         check: |text| if text.is_empty() { Err("it is empty".to_owned()) } else { Ok(()) },
     });
 
-    /// The keys inside, with the `id` of entries.
+    /// The keys inside, including the `id` of entries.
     pub(super) fn keys(&self) -> Vec<&'static Key> {
         match self {
             Self::Fields(keys) => keys.iter().collect(),
@@ -127,7 +126,7 @@ impl Shape {
         }
     }
 
-    /// The shape of what stands at a step inside, and what is known of that step.
+    /// The shape of the value at a step inside, and the key if it is declared.
     pub(super) fn inside(&self, step: &str) -> Option<(Inside, Option<&'static Key>)> {
         match self {
             Self::Fields(keys) => {
@@ -142,18 +141,22 @@ impl Shape {
         }
     }
 
-    /// Checks what somebody wrote; everything that is wrong with it is told.
+    /// Checks a value; adds everything that is wrong with it to `wrong`.
     pub(super) fn check(&self, path: &str, node: &Node, wrong: &mut Vec<(u64, Flaw)>) {
         match (self, &node.content) {
             (Self::Optional(_), Content::Scalar(Value::Null)) => {}
             (Self::Optional(shape), _) => shape.check(path, node, wrong),
             (Self::Fields(_), Content::Fields(fields)) => check_fields(path, self, fields, wrong),
             (Self::Map(shape), Content::Fields(fields)) => {
-                fields.iter().for_each(|(name, field)| shape.check(&format!("{path}.{name}"), field, wrong));
+                for (name, field) in fields {
+                    shape.check(&format!("{path}.{name}"), field, wrong);
+                }
             }
             (Self::Free, Content::Fields(_)) => {}
             (Self::List(shape), Content::List(items)) => {
-                items.iter().enumerate().for_each(|(index, item)| shape.check(&format!("{path}.{index}"), item, wrong));
+                for (index, item) in items.iter().enumerate() {
+                    shape.check(&format!("{path}.{index}"), item, wrong);
+                }
             }
             (Self::Entries(_), Content::List(items)) => check_entries(path, self, items, wrong),
             (_, Content::Scalar(value)) => {
@@ -170,26 +173,36 @@ impl Shape {
         }
     }
 
-    /// What to do about a value that does not fit.
+    /// What to do about an invalid value.
     fn advice(&self, path: &str, value: &Value) -> String {
         match (self, value) {
             (Self::Word(words), Value::String(word)) if nearest(word, words.iter().copied()).is_some() => {
                 advice(word, words)
             }
             (Self::Text(_), Value::Bool(_) | Value::Number(_)) => "put it in quotes".to_owned(),
-            _ if self.fits_unquoted(value) => "take the quotes away".to_owned(),
-            _ => format!("`selvedge config explain {}` says what it means", shell::word(path)),
+            _ if self.fits_unquoted(value) => "remove the quotes".to_owned(),
+            _ => format!("`selvedge config explain {}` shows its meaning", shell::word(path)),
         }
     }
 
-    /// Whether a text is what is wanted but for its quotes.
+    /// Whether a text would be valid without its quotes.
     fn fits_unquoted(&self, value: &Value) -> bool {
         let plain = value.as_str().and_then(|text| serde_json::from_str(text).ok());
         plain.is_some_and(|plain: Value| !plain.is_string() && self.check_scalar(&plain).is_ok())
     }
 
+    fn is_whole(&self) -> bool {
+        matches!(self, Self::Whole { max: u64::MAX, .. } | Self::NeverOr(_))
+    }
+
     fn check_scalar(&self, value: &Value) -> Result<(), String> {
-        let not_that = || format!("it must be {self}");
+        let not_that = || match value.as_f64() {
+            // Beyond 64 bits it was read as a float, but is a whole number.
+            Some(number) if self.is_whole() && number >= u64::MAX as f64 => {
+                format!("it is too large: at most {}", u64::MAX)
+            }
+            _ => format!("it must be {self}"),
+        };
         match self {
             Self::Bool => value.as_bool().map(drop).ok_or_else(not_that),
             Self::True => value.as_bool().filter(|said| *said).map(drop).ok_or_else(not_that),
@@ -220,10 +233,10 @@ impl Shape {
     }
 }
 
-/// What stands at a step inside a shape.
+/// What is at a step inside a shape.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Inside {
-    /// Something of this shape.
+    /// A value of this shape.
     Shape(&'static Shape),
     /// An entry with these keys.
     Entry(&'static [Key]),
@@ -236,7 +249,7 @@ fn check_fields(path: &str, shape: &Shape, fields: &[(String, Node)], wrong: &mu
             Some(key) => key.shape.check(&format!("{path}.{name}"), field, wrong),
             None => {
                 let names: Vec<&str> = keys.iter().map(|key| key.name).collect();
-                let flaw = Flaw::new(format!("`{}` is no key in `{path}`", name.escape_debug()));
+                let flaw = Flaw::new(format!("`{}` is not a key of `{path}`", name.escape_debug()));
                 wrong.push((field.at.line, flaw.hint(advice(name, &names))));
             }
         }
@@ -247,7 +260,7 @@ fn check_entries(path: &str, shape: &Shape, items: &[Node], wrong: &mut Vec<(u64
     let mut seen: Vec<&str> = Vec::new();
     for (index, item) in items.iter().enumerate() {
         let Content::Fields(fields) = &item.content else {
-            wrong.push((item.at.line, Flaw::new(format!("`{path}.{index}` is no entry")).hint("write `- id: …`")));
+            wrong.push((item.at.line, Flaw::new(format!("`{path}.{index}` is not an entry")).hint("write `- id: …`")));
             continue;
         };
         let path = item.id().map_or_else(|| format!("{path}.{index}"), |id| format!("{path}.{id}"));
@@ -255,12 +268,13 @@ fn check_entries(path: &str, shape: &Shape, items: &[Node], wrong: &mut Vec<(u64
         for key in shape.keys().into_iter().filter(|key| key.required) {
             if !fields.iter().any(|(name, _)| name == key.name) {
                 let flaw = Flaw::new(format!("`{path}` has no `{}`", key.name));
-                wrong.push((item.at.line, flaw.hint(format!("an entry is taken as a whole: add `{}: …`", key.name))));
+                wrong
+                    .push((item.at.line, flaw.hint(format!("entries are replaced as a whole: add `{}: …`", key.name))));
             }
         }
         if let Some(id) = item.id() {
             if seen.contains(&id) {
-                let flaw = Flaw::new(format!("`{path}` is there twice"));
+                let flaw = Flaw::new(format!("`{path}` occurs twice"));
                 wrong.push((item.at.line, flaw.hint("keep one of them")));
             }
             seen.push(id);
@@ -272,15 +286,15 @@ fn shown(value: &Value) -> String {
     format!("`{}`", value.as_str().map_or_else(|| value.to_string(), |text| text.escape_debug().to_string()))
 }
 
-/// What people are told that it must be.
+/// The description of the allowed values, for people.
 impl fmt::Display for Shape {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Bool => f.write_str("`true` or `false`"),
             Self::True => f.write_str("`true`"),
-            Self::Whole { min, max: u64::MAX } => write!(f, "a whole number from {min} on"),
+            Self::Whole { min, max: u64::MAX } => write!(f, "a whole number of at least {min}"),
             Self::Whole { min, max } => write!(f, "a whole number from {min} to {max}"),
-            Self::NeverOr(min) => write!(f, "0 or a whole number from {min} on"),
+            Self::NeverOr(min) => write!(f, "0 or a whole number of at least {min}"),
             Self::Number { min, max } => write!(f, "a number from {min} to {max}"),
             Self::Dollars => f.write_str("an amount of dollars such as `0.50`"),
             Self::Text(rule) => f.write_str(rule.what),
@@ -295,7 +309,7 @@ impl fmt::Display for Shape {
                 let names: Vec<_> = keys.iter().map(|key| format!("`{}`", key.name)).collect();
                 write!(f, "a mapping with the keys {}", names.join(", "))
             }
-            Self::Map(shape) => write!(f, "a mapping with keys of your own, each {shape}"),
+            Self::Map(shape) => write!(f, "a mapping with your own keys, each value {shape}"),
             Self::Free => f.write_str("a mapping"),
         }
     }

@@ -1,20 +1,20 @@
-//! When a run stops although the model would go on: `agent/stops.yaml`.
+//! When a run is stopped although the model would continue: `agent/stops.yaml`.
 
 use serde::{Deserialize, Serialize};
 
 use super::shape::{Key, Shape};
 
-/// When a run stops although the model would go on.
+/// When a run is stopped although the model would continue.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Stops {
-    /// After this many rounds in a row in which every tool failed; 0 is never.
+    /// After this many rounds in a row in which every tool failed; 0 means never.
     pub consecutive_errors: u64,
-    /// After this many rounds in a row that call the same tools with the same arguments; 0 is never, and 1 is refused.
+    /// After this many rounds in a row that call the same tools with the same arguments; 0 means never, and 1 is refused.
     pub repeated_calls: u64,
     /// After a round in which one of these tools was called.
     pub stop_on_tools: Vec<String>,
-    /// After an answer that holds one of these texts.
+    /// After an answer that contains one of these texts.
     pub content_match: Vec<String>,
 }
 
@@ -22,12 +22,12 @@ pub(super) const KEYS: &[Key] = &[
     Key::new(
         "consecutive_errors",
         Shape::COUNT,
-        "Stop after this many rounds in a row in which every tool call failed. 0 is never. It counts from the last message of a user on, through decisions and resumes without one.",
+        "Stop after this many rounds in a row in which every tool call failed. 0 means never. Counted from the last message of a user, through decisions and resumes without a message.",
     ),
     Key::new(
         "repeated_calls",
         Shape::NeverOr(2),
-        "Stop after this many rounds in a row that call the same tools with the same arguments. 0 is never; a first round repeats nothing, so that it takes two at least. It counts from the last message of a user on, through decisions and resumes without one.",
+        "Stop after this many rounds in a row that call the same tools with the same arguments. 0 means never; a first round repeats nothing, so the minimum is 2. Counted from the last message of a user, through decisions and resumes without a message.",
     ),
     Key::new(
         "stop_on_tools",
@@ -37,6 +37,6 @@ pub(super) const KEYS: &[Key] = &[
     Key::new(
         "content_match",
         Shape::List(&Shape::NAME),
-        "Stop after an answer that holds one of these texts, letter by letter.",
+        "Stop after an answer that contains one of these texts exactly.",
     ),
 ];

@@ -1,7 +1,7 @@
-//! The form with a block of XML before the body.
+//! Reads the form with a block of XML before the body.
 
 use selvedge_model::id::DirectiveId;
-use selvedge_model::limits::Limits;
+use selvedge_model::limits::{Limits, whole};
 use selvedge_model::money::Money;
 use serde_json::{Map, Value};
 
@@ -79,7 +79,7 @@ fn metadata(directive: &mut Directive, metadata: Element<'_, '_>) -> Result<(), 
             "continuation_directive" => {
                 directive.continuation_directive = Some(directive_id(&element, &element.text()?)?);
             }
-            // Other plain texts are kept as they are; what looks like a typing error is one.
+            // Other plain texts are kept; a name that is close to a known one is a typing error.
             name if element.is_plain() && nearest(name, METADATA).is_none() => {
                 directive.extra.insert(name.to_owned(), element.text()?);
             }
@@ -102,7 +102,7 @@ fn model(element: Element<'_, '_>) -> Result<ModelChoice, Flaw> {
     choice.check().map_err(|why| element.flaw(why))
 }
 
-/// The ceilings, as attributes or as elements with a text.
+/// The limits, as attributes or as elements with a text.
 fn limits(element: Element<'_, '_>) -> Result<Limits, Flaw> {
     element.only(&LIMITS)?;
     let attribute = |name: &&'static str| element.attribute(name).map(|text| (element, *name, text.to_owned()));
@@ -111,17 +111,19 @@ fn limits(element: Element<'_, '_>) -> Result<Limits, Flaw> {
         let name = LIMITS.iter().find(|name| **name == child.name()).ok_or_else(|| child.unknown(&LIMITS))?;
         child.only(&[])?;
         if written.iter().any(|(_, other, _)| other == name) {
-            return Err(child.flaw(format!("`{name}` is written twice")));
+            return Err(child.flaw(format!("`{name}` occurs twice")));
         }
         written.push((child, name, child.text()?));
     }
     let mut limits = Limits::default();
-    written.iter().try_for_each(|(place, name, text)| limit(&mut limits, place, name, text.trim()))?;
+    for (place, name, text) in &written {
+        limit(&mut limits, place, name, text.trim())?;
+    }
     Ok(limits)
 }
 
 fn limit(limits: &mut Limits, place: &Element<'_, '_>, name: &str, text: &str) -> Result<(), Flaw> {
-    let number = || text.parse::<u64>().map_err(|_| place.flaw(format!("`{name}` is a whole number")));
+    let number = || whole(text).map_err(|why| place.flaw(format!("`{name}`: {why}")));
     match name {
         "turns" => limits.turns = Some(number()?),
         "max_turns" => limits.turns = limits.turns.or(Some(number()?)),
@@ -133,12 +135,12 @@ fn limit(limits: &mut Limits, place: &Element<'_, '_>, name: &str, text: &str) -
         "duration_seconds" => limits.duration_seconds = Some(number()?),
         "duration" => limits.duration_seconds = limits.duration_seconds.or(Some(number()?)),
         _ if text == "USD" => {}
-        _ => return Err(place.flaw("`spend` is in dollars").hint("leave `spend_currency` out, or write `USD`")),
+        _ => return Err(place.flaw("`spend` is in dollars").hint("remove `spend_currency`, or write `USD`")),
     }
     Ok(())
 }
 
-/// `*` for everything; else verbs, and in them `*` or item types with a name or a pattern.
+/// `*` for everything; otherwise verbs, and in them `*` or item types with a name or a pattern.
 fn permissions(element: Element<'_, '_>) -> Result<Permissions, Flaw> {
     let mut tokens = Vec::new();
     let mut acknowledge = Vec::new();
@@ -171,12 +173,12 @@ fn permissions(element: Element<'_, '_>) -> Result<Permissions, Flaw> {
     Ok(Permissions { allow: Capabilities::new(tokens), acknowledge })
 }
 
-/// A `*` is everything below; nothing is nothing.
+/// A `*` allows everything below; an empty element allows nothing.
 fn all_below(element: &Element<'_, '_>, root: &str) -> Result<Option<Capability>, Flaw> {
     match element.text()?.as_str() {
         "" => Ok(None),
         "*" => token(element, &format!("{root}.*")).map(Some),
-        _ => Err(element.flaw(format!("`<{}>` holds `*` or elements", element.name()))),
+        _ => Err(element.flaw(format!("`<{}>` must contain `*` or elements", element.name()))),
     }
 }
 
@@ -191,7 +193,7 @@ fn fields<T: TryFrom<input::Fields, Error = String>>(section: Element<'_, '_>, n
     for element in section.children()? {
         match element.name() {
             found if found == name => {}
-            // An older form of outputs that says nothing about values.
+            // An older form of outputs, which describes no values.
             "success" | "failure" if name == "output" => continue,
             _ => return Err(element.unknown(&[name])),
         }
@@ -246,7 +248,7 @@ fn hook(element: Element<'_, '_>) -> Result<Hook, Flaw> {
         position: match element.attribute("position") {
             None | Some("before") => Position::Before,
             Some("after") => Position::After,
-            Some(_) => return Err(element.flaw("`position` is `before` or `after`")),
+            Some(_) => return Err(element.flaw("`position` must be `before` or `after`")),
         },
         wrap: element.truth("wrap", true)?,
         description: String::new(),
@@ -276,7 +278,7 @@ fn condition(element: Element<'_, '_>) -> Result<Condition, Flaw> {
     comparison.map(Condition::Compare).map_err(|why| element.flaw(why))
 }
 
-/// What an attribute means: a boolean or a number if it looks like one. A pattern is always text, and `in` takes several.
+/// The value of an attribute: a boolean or a number if it looks like one. A pattern is always text, and `in` takes several values.
 fn value(op: &str, text: &str) -> Value {
     let scalar = |text: &str| match serde_json::from_str(text) {
         Ok(value @ (Value::Bool(_) | Value::Number(_))) => value,

@@ -1,4 +1,4 @@
-//! The form with YAML before the body.
+//! Reads the form with YAML before the body.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -15,7 +15,7 @@ use crate::hook::Hook;
 use crate::input::{Input, Output};
 use crate::yaml::parse_yaml;
 
-/// The model that is wanted: by its id, or by how able it should be.
+/// The requested model: by its id, or by a tier.
 ///
 /// Written as an id, or as `{id, tier, provider, fallback}`.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
@@ -23,28 +23,28 @@ pub struct ModelChoice {
     /// The provider's name for it.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub id: Option<String>,
-    /// How able it should be, as configuration names it: `fast`, `general`, `high`, `max`.
+    /// The tier, as named in the configuration: `fast`, `general`, `high`, `max`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub tier: Option<String>,
-    /// Whose it should be.
+    /// Its provider.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub provider: Option<String>,
-    /// The one to take when it can't be had.
+    /// The model to use if it is not available.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub fallback: Option<String>,
 }
 
 impl ModelChoice {
-    /// Whether it names one at all.
+    /// Checks that it names a model.
     pub(crate) fn check(self) -> Result<Self, &'static str> {
         let texts = [&self.id, &self.tier, &self.provider, &self.fallback];
         if texts.iter().any(|text| text.as_deref().is_some_and(|text| text.trim().is_empty())) {
-            return Err("a model is named by a text that is not empty");
+            return Err("the name of a model must not be empty");
         }
-        match self.id.is_some() || self.tier.is_some() {
-            true => Ok(self),
-            false => Err("a model needs its `id` or a `tier`"),
+        if self.id.is_none() && self.tier.is_none() {
+            return Err("a model needs an `id` or a `tier`");
         }
+        Ok(self)
     }
 }
 
@@ -110,7 +110,7 @@ struct Fields {
     extra: BTreeMap<String, String>,
 }
 
-/// The version of a directive that does not say one.
+/// The version of a directive without one.
 pub(super) fn first() -> String {
     "0.0.0".to_owned()
 }

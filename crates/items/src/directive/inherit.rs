@@ -1,27 +1,29 @@
-//! What a directive takes from the one that it extends.
+//! What a directive inherits from the one that it extends.
 
 use super::{Context, Directive};
 use crate::hook::Hook;
 use crate::input::{Input, Output};
 
 impl Directive {
-    /// This directive with what it does not say taken from `parent`, which has taken from its own parent before.
+    /// This directive with what it does not set inherited from `parent`, which has already inherited from its own parent.
     ///
-    /// | taken | how |
+    /// | inherited | how |
     /// |---|---|
-    /// | model, permissions, continuation directive, body | if this one says nothing; so the nearest ancestor's count |
-    /// | limits | each for itself |
+    /// | model, permissions, continuation directive, body | if this one does not set it; so the nearest ancestor's count |
+    /// | limits | each separately |
     /// | inputs, outputs, hooks | by name; this one's replace the parent's |
-    /// | context | the parent's first, each once; what is suppressed goes, hooks included |
+    /// | context | the parent's first, each once; suppressed entries and hooks are removed |
     #[must_use]
     pub fn inherit(mut self, parent: &Self) -> Self {
         self.model = self.model.or_else(|| parent.model.clone());
         self.permissions = self.permissions.or_else(|| parent.permissions.clone());
         self.continuation_directive = self.continuation_directive.or_else(|| parent.continuation_directive.clone());
         if self.body.is_empty() {
-            (self.body, self.body_line) = (parent.body.clone(), parent.body_line);
+            self.body = parent.body.clone();
+            self.body_line = parent.body_line;
         }
-        let (own, theirs) = (&mut self.limits, &parent.limits);
+        let own = &mut self.limits;
+        let theirs = &parent.limits;
         own.turns = own.turns.or(theirs.turns);
         own.tokens = own.tokens.or(theirs.tokens);
         own.spend = own.spend.or(theirs.spend);
@@ -54,7 +56,7 @@ impl Context {
     }
 }
 
-/// One list behind the other, each entry once.
+/// Both lists, one after the other, each entry once.
 fn joined(first: &[String], second: Vec<String>) -> Vec<String> {
     let mut all = Vec::new();
     for id in first.iter().cloned().chain(second) {

@@ -1,8 +1,8 @@
-//! Where the metadata of a directive ends and its body begins.
+//! Splits a directive into its metadata and its body.
 
 use crate::error::Flaw;
 
-/// The metadata as it is written, and the line on which it begins.
+/// The text of the metadata, and its first line.
 #[derive(Debug)]
 pub(super) enum Metadata<'a> {
     Xml { text: &'a str, line: u64 },
@@ -16,7 +16,7 @@ pub(super) struct Split<'a> {
     pub(super) body_line: u64,
 }
 
-/// One line and where it lies.
+/// One line and its position.
 struct Line<'a> {
     text: &'a str,
     start: usize,
@@ -31,9 +31,10 @@ pub(super) fn split(text: &str, first_line: u64) -> Result<Split<'_>, Flaw> {
         offset += line.len();
         Line { text: line.trim_end(), start, end: offset, number }
     });
-    match text.starts_with("---\n") || text.starts_with("---\r\n") {
-        true => front_matter(text, lines),
-        false => fence(text, lines, first_line),
+    if text.starts_with("---\n") || text.starts_with("---\r\n") {
+        front_matter(text, lines)
+    } else {
+        fence(text, lines, first_line)
     }
 }
 
@@ -47,7 +48,7 @@ fn front_matter<'a>(text: &'a str, mut lines: impl Iterator<Item = Line<'a>>) ->
     Ok(with_body(metadata, &text[close.end..], close.number + 1))
 }
 
-/// The first block of three backticks that says `xml` and holds a directive; what stands inside a longer block is an example.
+/// The first block of three backticks with `xml` that contains a directive; the content of a longer block is an example.
 fn fence<'a>(text: &'a str, lines: impl Iterator<Item = Line<'a>>, first_line: u64) -> Result<Split<'a>, Flaw> {
     let mut open: Option<(Line<'a>, usize)> = None;
     for line in lines {
@@ -62,7 +63,7 @@ fn fence<'a>(text: &'a str, lines: impl Iterator<Item = Line<'a>>, first_line: u
             continue;
         }
         let content = &text[opening.end..line.start];
-        // Behind three of a longer row of backticks there is another backtick.
+        // In a longer row of backticks, another backtick follows the third.
         let is_xml = opening.text[3..].trim() == "xml";
         if is_xml && content.contains("<directive") {
             let metadata = Metadata::Xml { text: content, line: opening.number + 1 };
@@ -81,7 +82,7 @@ fn fence<'a>(text: &'a str, lines: impl Iterator<Item = Line<'a>>, first_line: u
 
 fn missing() -> Flaw {
     Flaw::new("it has no metadata").hint(
-        "begin with `---`, `name: …`, `---`, or with a block of three backticks and `xml` that holds `<directive name=\"…\">`",
+        "begin with `---`, `name: …`, `---`, or with a block of three backticks and `xml` that contains `<directive name=\"…\">`",
     )
 }
 

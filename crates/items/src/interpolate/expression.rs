@@ -1,4 +1,4 @@
-//! One expression: how it is found in a text, and what it stands for.
+//! One expression: how it is found in a text, and its value.
 
 use std::borrow::Cow;
 
@@ -8,10 +8,10 @@ use super::{INPUTS, InterpolationError, Scope};
 use crate::condition::look_up;
 use crate::input::is_name;
 
-/// Longer ones are no expressions.
+/// Longer ones are not expressions.
 const EXPRESSION_BYTES_MAX: usize = 512;
 
-/// What is put in when there is no value.
+/// What is inserted if there is no value.
 #[derive(Debug)]
 pub(super) enum Otherwise<'a> {
     Fail,
@@ -40,7 +40,7 @@ pub(super) enum Found<'a> {
 }
 
 impl Expression<'_> {
-    /// What it stands for; `line` says where it is, if it must be said.
+    /// Its value; `line` gives its line for an error.
     pub(super) fn value<'s>(
         &self,
         scope: &Scope<'s>,
@@ -88,11 +88,11 @@ pub(super) enum Piece<'a> {
     Expression(Expression<'a>),
 }
 
-/// The pieces of a text, from left to right; together they are the text, but for the backslashes before expressions.
+/// The pieces of a text, from left to right; together they are the text, except for the backslashes before expressions.
 pub(super) struct Pieces<'a> {
     text: &'a str,
     at: usize,
-    /// An expression that was found behind the text before it.
+    /// An expression that was found after the text before it.
     next: Option<Expression<'a>>,
     /// The end of an expression that a backslash makes plain.
     plain_until: usize,
@@ -122,7 +122,8 @@ impl<'a> Iterator for Pieces<'a> {
             let end = at + expression.source.len();
             if self.text[start..at].ends_with('\\') {
                 // The text up to the backslash, then the expression as plain text.
-                (self.at, self.plain_until) = (at, end);
+                self.at = at;
+                self.plain_until = end;
                 return Some(Piece::Text(&self.text[start..at - 1]));
             }
             self.at = end;
@@ -137,7 +138,7 @@ impl<'a> Iterator for Pieces<'a> {
     }
 }
 
-/// The expression that begins exactly here, if one does.
+/// The expression that starts at this position, if there is one.
 fn expression_at(text: &str, at: usize) -> Option<Expression<'_>> {
     let rest = &text[at..];
     let limit = rest.len().min(EXPRESSION_BYTES_MAX);

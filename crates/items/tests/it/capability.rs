@@ -1,4 +1,4 @@
-//! What may be called, and what a child may inherit.
+//! Capabilities, and what a child may inherit.
 
 use proptest::prelude::*;
 use selvedge_items::capability::Acknowledgement;
@@ -44,7 +44,7 @@ fn a_wildcard_ends_at_a_segment() {
 }
 
 #[test]
-fn older_and_short_spellings_are_written_out() {
+fn older_and_short_forms_are_normalised() {
     for (text, canonical) in [
         ("*", "selvedge.*"),
         ("rye.*", "selvedge.*"),
@@ -59,7 +59,7 @@ fn older_and_short_spellings_are_written_out() {
 }
 
 #[test]
-fn empty_means_nothing_and_what_is_needed_must_be_exact() {
+fn an_empty_set_allows_nothing_and_a_needed_capability_must_be_exact() {
     assert!(!Capabilities::default().allows(&one("tool.a")));
     assert!(!all(&["*"]).allows(&one("tool.*")));
     assert!(all(&["*"]).allows(&one("tool.a")));
@@ -71,7 +71,7 @@ fn no_verb_implies_another() {
 }
 
 #[test]
-fn a_child_gets_what_both_allow_and_no_more() {
+fn a_child_gets_only_what_both_allow() {
     for (child, parent, both) in [
         (vec!["tool.files.*"], vec!["tool.files.write"], vec!["tool.files.write"]),
         (vec!["tool.files.write"], vec!["tool.*"], vec!["tool.files.write"]),
@@ -88,8 +88,9 @@ fn a_child_gets_what_both_allow_and_no_more() {
 }
 
 #[test]
-fn whoever_says_nothing_agrees_and_if_nobody_says_anything_nothing_is_granted() {
-    let (wide, narrow) = (all(&["tool.*"]), all(&["tool.files.*"]));
+fn a_source_without_capabilities_does_not_restrict_and_no_source_grants_nothing() {
+    let wide = all(&["tool.*"]);
+    let narrow = all(&["tool.files.*"]);
     assert_eq!(Capabilities::granted([Some(&wide), None, Some(&narrow)]), narrow);
     assert_eq!(Capabilities::granted([None, Some(&wide)]), wide);
     assert!(Capabilities::granted([None, None]).is_empty());
@@ -97,7 +98,7 @@ fn whoever_says_nothing_agrees_and_if_nobody_says_anything_nothing_is_granted() 
 }
 
 #[test]
-fn an_acknowledgement_names_a_known_risk_and_says_why() {
+fn an_acknowledgement_needs_a_known_risk_and_a_reason() {
     assert_eq!(Acknowledgement::new("unrestricted", "It must.").unwrap().risk, Risk::Dangerous);
     assert!(Acknowledgement::new("external", " ").is_err());
     assert!(Acknowledgement::new("huge", "why").is_err());
@@ -117,7 +118,7 @@ proptest! {
     #![proptest_config(ProptestConfig::with_cases(2_000))]
 
     #[test]
-    fn an_intersection_is_true(
+    fn an_intersection_allows_exactly_what_both_allow(
         child in proptest::collection::vec(token(), 0..4),
         parent in proptest::collection::vec(token(), 0..4),
         needed in exact(),
@@ -129,7 +130,7 @@ proptest! {
     }
 
     #[test]
-    fn a_token_survives_its_text(text in token()) {
+    fn a_token_survives_a_round_trip(text in token()) {
         let token = one(&text);
         prop_assert_eq!(one(&token.to_string()), token);
     }

@@ -1,4 +1,4 @@
-//! When something holds.
+//! Conditions.
 
 use proptest::prelude::*;
 use selvedge_items::Condition;
@@ -17,7 +17,7 @@ fn holds(path: &str, op: &str, value: Value) -> bool {
 }
 
 #[test]
-fn every_operator_holds_when_it_should() {
+fn every_operator_compares_correctly() {
     for (path, op, value, expected) in [
         ("turns", "eq", json!(3), true),
         ("turns", "eq", json!(3.0), true),
@@ -53,7 +53,7 @@ fn every_operator_holds_when_it_should() {
 }
 
 #[test]
-fn what_can_not_be_compared_does_not_hold() {
+fn values_that_can_not_be_compared_make_a_condition_false() {
     for op in ["gt", "gte", "lt", "lte"] {
         for value in [json!(3), json!(null), json!([1]), json!({}), json!(true)] {
             assert!(!holds("text", op, value.clone()), "{op} {value}");
@@ -63,7 +63,7 @@ fn what_can_not_be_compared_does_not_hold() {
 }
 
 #[test]
-fn conditions_are_joined_and_an_empty_one_always_holds() {
+fn conditions_are_joined_and_an_empty_one_is_always_true() {
     let context = json!({ "a": 1 });
     let yes = json!({ "path": "a", "value": 1 });
     let no = json!({ "path": "a", "value": 2 });
@@ -87,7 +87,7 @@ fn a_key_with_dots_is_reached_by_a_list() {
 }
 
 #[test]
-fn a_wrong_condition_is_found_when_it_is_read() {
+fn an_invalid_condition_is_refused_when_it_is_parsed() {
     for wrong in [
         json!({ "path": "a", "op": "equals" }),
         json!({ "path": "a", "op": "regex", "value": "(" }),
@@ -126,7 +126,7 @@ proptest! {
     #![proptest_config(ProptestConfig::with_cases(1_000))]
 
     #[test]
-    fn judging_never_fails_and_not_is_the_opposite(
+    fn evaluating_never_fails_and_not_is_the_opposite(
         context in any_value(),
         path in "[a-c0-2](\\.[a-c0-2]){0,3}",
         op in prop_oneof![Just("eq"), Just("ne"), Just("gt"), Just("gte"), Just("lt"), Just("lte"), Just("contains")],

@@ -1,4 +1,4 @@
-//! The configuration, as a program that embeds it sees it: files in, types, origins and errors with their lines out.
+//! The configuration as an embedding program sees it: files in, types, origins and errors with their lines out.
 
 use std::fs;
 use std::path::Path;
@@ -50,7 +50,7 @@ fn load(files: &[(&str, &str)]) -> Config {
     Place::new(files).load()
 }
 
-/// What is wrong, without the folder.
+/// The error message, without the folder, and the hint.
 fn wrong(files: &[(&str, &str)]) -> (String, String) {
     let place = Place::new(files);
     let error = place.error();
@@ -76,7 +76,7 @@ const APPROVALS: &str = "project/config/agent/approvals.yaml";
 const USER_APPROVALS: &str = "user/config/agent/approvals.yaml";
 
 #[test]
-fn what_comes_with_the_program_is_valid_and_has_the_documented_defaults() {
+fn the_built_in_configuration_is_valid_and_has_the_documented_defaults() {
     let config = Config::built_in();
     let limits = serde_json::to_value(&config.limits).unwrap();
     let documented =
@@ -92,7 +92,7 @@ fn what_comes_with_the_program_is_valid_and_has_the_documented_defaults() {
 }
 
 #[test]
-fn the_project_lies_over_the_user_and_both_over_the_program() {
+fn the_project_overrides_the_user_and_both_override_the_defaults() {
     let place = Place::new(&[
         ("user/config/agent/limits.yaml", "turns: 7\ntokens: 1000\n"),
         (LIMITS, "# ours\n\nturns: 9\nspend: 0.50\n"),
@@ -118,37 +118,43 @@ fn the_project_lies_over_the_user_and_both_over_the_program() {
 }
 
 #[test]
-fn null_takes_a_ceiling_away_and_an_empty_file_says_nothing() {
+fn null_removes_a_limit_and_an_empty_file_sets_nothing() {
     let config = load(&[(LIMITS, "spend: null\n"), ("user/config/agent/limits.yaml", "# nothing yet\n")]);
     assert_eq!((config.limits.spend, config.limits.turns), (None, Some(25)));
 }
 
 #[test]
-fn an_unknown_key_is_named_with_its_file_its_line_and_the_nearest_one() {
+fn an_unknown_key_is_reported_with_its_file_its_line_and_the_nearest_one() {
     let (message, hint) = wrong(&[(LIMITS, "tokens: 5\nturn: 3\n")]);
-    assert_eq!(message, "`project/config/agent/limits.yaml` can't be used: line 2: `turn` is no key in `limits`");
+    assert_eq!(message, "`project/config/agent/limits.yaml` can't be used: line 2: `turn` is not a key of `limits`");
     assert_eq!(hint, "did you mean `turns`?");
     let coordination = "coordination:\n  continuation:\n    triger_threshold: 0.5\n";
     let (message, hint) = wrong(&[("project/config/agent/coordination.yaml", coordination)]);
-    assert!(message.contains("line 3: `triger_threshold` is no key in `coordination.continuation`"), "{message}");
+    assert!(message.contains("line 3: `triger_threshold` is not a key of `coordination.continuation`"), "{message}");
     assert_eq!(hint, "did you mean `trigger_threshold`?");
 }
 
 #[test]
-fn a_value_that_does_not_fit_is_named_with_its_line_and_what_would_fit() {
+fn an_invalid_value_is_reported_with_its_line_and_what_is_valid() {
     for (file, text, line, why) in [
         (LIMITS, "\nturns: many\n", 2, "whole number"),
-        (LIMITS, "turns: 0\n", 1, "from 1 on"),
-        (LIMITS, "turns: -1\n", 1, "from 1 on"),
+        (LIMITS, "turns: 0\n", 1, "at least 1"),
+        (LIMITS, "turns: -1\n", 1, "at least 1"),
         (LIMITS, "turns: 1.5\n", 1, "whole number"),
+        (LIMITS, "turns: 99999999999999999999\n", 1, "it is too large: at most 18446744073709551615"),
         (LIMITS, "turns: \"5\"\n", 1, "`limits.turns` can't be the text `5`: it must be a whole number"),
         (LIMITS, "turns: [1]\n", 1, "whole number"),
         (LIMITS, "spend: lots\n", 1, "dollars"),
         (RUN, "unsigned: perhaps\n", 1, "one of `allow`, `refuse`"),
         (RUN, "environment: HOME\n", 1, "list"),
-        (APPROVALS, "rules:\n  - id: a\n    action: ask\n    capability: files.*\n", 4, "begins with none of"),
+        (APPROVALS, "rules:\n  - id: a\n    action: ask\n    capability: files.*\n", 4, "must begin with"),
         (APPROVALS, "rules:\n  - id: a\n    tool: x\n", 2, "has no `action`"),
-        (APPROVALS, "rules:\n  - {id: a, tool: x, action: ask}\n  - {id: a, tool: y, action: ask}\n", 3, "there twice"),
+        (
+            APPROVALS,
+            "rules:\n  - {id: a, tool: x, action: ask}\n  - {id: a, tool: y, action: ask}\n",
+            3,
+            "occurs twice",
+        ),
         (APPROVALS, "rules:\n  - {id: a, action: ask}\n", 2, "names neither `tool`"),
         ("project/config/agent/errors.yaml", "classes:\n\n  - {id: a, class: permanent}\n", 3, "names neither `codes`"),
         ("project/config/agent/coordination.yaml", "continuation: {trigger_threshold: 1.5}", 1, "from 0.1 to 1"),
@@ -166,17 +172,17 @@ fn a_value_that_does_not_fit_is_named_with_its_line_and_what_would_fit() {
 }
 
 #[test]
-fn what_yaml_itself_refuses_is_named_too() {
+fn errors_of_yaml_itself_are_reported_too() {
     let (message, _) = wrong(&[(LIMITS, "turns: 1\nturns: 2\n")]);
-    assert!(message.contains("line 2") && message.contains("`turns` is there twice"), "{message}");
+    assert!(message.contains("line 2") && message.contains("`turns` occurs twice"), "{message}");
     let (message, _) = wrong(&[(LIMITS, "turns: &x 1\n")]);
     assert!(message.contains(LIMITS), "{message}");
     let (message, _) = wrong(&[(LIMITS, "- turns\n")]);
-    assert!(message.contains("keys with values are wanted here"), "{message}");
+    assert!(message.contains("expected keys with values"), "{message}");
 }
 
 #[test]
-fn everything_that_is_wrong_is_told_at_once() {
+fn all_errors_are_reported_at_once() {
     let place = Place::new(&[(LIMITS, "turn: 1\ntokens: x\n"), (RUN, "unsignd: refuse\n")]);
     let wrong = Config::check(&place.folders()).unwrap_err();
     assert_eq!(wrong.len(), 3, "{wrong:?}");
@@ -189,17 +195,17 @@ fn entries_are_merged_by_id() {
     let ids: Vec<_> = config.errors.classes.iter().map(|class| class.id.as_str()).collect();
     assert_eq!(ids, ["quota_exhausted", "rate_limited", "not_allowed", "not_valid", "server_failed", "mine"]);
     let class = |code, text| config.errors.classify(code, text).map(|class| class.class.is_retryable());
-    assert_eq!(class(Some(429), "slow down"), Some(false), "the entry of the same id was replaced where it stood");
+    assert_eq!(class(Some(429), "slow down"), Some(false), "the entry with the same id was replaced in its position");
     assert_eq!(class(None, "a flaky line"), Some(true));
     assert_eq!(class(Some(503), ""), Some(true));
-    assert_eq!(class(Some(500), "insufficient_quota"), Some(false), "the first that fits counts");
-    assert_eq!(class(Some(418), "tea"), None, "where none fits, the provider's word counts");
+    assert_eq!(class(Some(500), "insufficient_quota"), Some(false), "the first match counts");
+    assert_eq!(class(Some(418), "tea"), None, "if none matches, the provider's classification counts");
     let origin = config.explain("errors.classes.rate_limited").unwrap().values;
     assert_eq!(origin.last().unwrap().origin.line, 3);
 }
 
 #[test]
-fn a_file_extends_another_beside_it_and_the_user_s() {
+fn a_file_extends_one_beside_it_and_one_of_the_user() {
     let place = Place::new(&[
         ("user/config/team/limits.yaml", "turns: 3\ntokens: 30\nspawns: 1\n"),
         ("project/config/agent/base.yaml", "extends: team/limits.yaml\nturns: 4\ntokens: 40\n"),
@@ -209,14 +215,14 @@ fn a_file_extends_another_beside_it_and_the_user_s() {
     assert_eq!((config.limits.turns, config.limits.tokens, config.limits.spawns), (Some(5), Some(40), Some(1)));
     let said: Vec<_> = config.explain("limits.turns").unwrap().values.into_iter().map(|said| said.value).collect();
     assert_eq!(said, [json!(25), json!(3), json!(4), json!(5)]);
-    assert_eq!(config.notices(), [""; 0], "`base.yaml` is read, though by no name of its own");
+    assert_eq!(config.notices(), [""; 0], "`base.yaml` is read because it is extended");
 }
 
 #[test]
-fn one_round_repeats_nothing_so_that_a_stop_takes_two() {
+fn one_round_repeats_nothing_so_the_minimum_is_two() {
     let (message, _) = wrong(&[("project/config/agent/stops.yaml", "repeated_calls: 1\n")]);
     assert!(
-        message.contains("`stops.repeated_calls` can't be `1`: it must be 0 or a whole number from 2 on"),
+        message.contains("`stops.repeated_calls` can't be `1`: it must be 0 or a whole number of at least 2"),
         "{message}"
     );
     for most in [0, 2, 3] {
@@ -226,17 +232,17 @@ fn one_round_repeats_nothing_so_that_a_stop_takes_two() {
 }
 
 #[test]
-fn a_format_of_snapshots_that_nobody_knows_is_refused() {
+fn an_unknown_version_of_the_snapshot_format_is_refused() {
     let file = "project/config/state_persistence.yaml";
     for version in ["9.9.9", "1.2.0", "1.1", "1.1.x"] {
         let (message, _) = wrong(&[(file, &format!("schema_version: \"{version}\"\n"))]);
-        assert!(message.contains("1.0.x and 1.1.x are known"), "{message}");
+        assert!(message.contains("use 1.0.x or 1.1.x"), "{message}");
     }
     assert_eq!(load(&[(file, "schema_version: \"1.0.0\"\n")]).state_persistence.schema_version, "1.0.0");
 }
 
 #[test]
-fn a_cycle_of_extends_is_named_file_by_file() {
+fn a_cycle_of_extends_is_reported_file_by_file() {
     let files = [
         (LIMITS, "extends: ../shared/a.yaml\n"),
         ("project/config/shared/a.yaml", "extends: ./b.yaml\n"),
@@ -245,20 +251,20 @@ fn a_cycle_of_extends_is_named_file_by_file() {
     let (message, hint) = wrong(&files);
     let chain = "project/config/agent/limits.yaml → project/config/shared/a.yaml → project/config/shared/b.yaml → project/config/agent/limits.yaml";
     assert!(message.ends_with(chain), "{message}");
-    assert_eq!(hint, "take `extends` out of one of them");
+    assert_eq!(hint, "remove `extends` from one of them");
 }
 
 #[test]
-fn extends_goes_nowhere_outside_and_a_user_never_extends_a_project() {
+fn extends_never_leaves_the_folder_and_a_user_never_extends_a_project() {
     for id in ["../../secret.yaml", "/etc/passwd", "a/../../b.yaml", "", "nowhere.yaml", "a//b.yaml"] {
         let (message, _) =
             wrong(&[(LIMITS, &format!("turns: 1\nextends: '{id}'\n")), ("project/secret.yaml", "turns: 2")]);
         assert!(message.contains("line 2"), "{id}: {message}");
     }
     let files = [("user/config/agent/limits.yaml", "extends: p/x.yaml\n"), ("project/config/p/x.yaml", "turns: 2\n")];
-    assert!(wrong(&files).0.contains("is not there to be extended"));
+    assert!(wrong(&files).0.contains("does not exist and can't be extended"));
     let (message, _) = wrong(&[(LIMITS, "extends: selvedge/agent/threads/config/run.yaml\n")]);
-    assert!(message.contains("is about `run`, not about `limits`"), "{message}");
+    assert!(message.contains("has the section `run`, not `limits`"), "{message}");
 }
 
 #[test]
@@ -269,7 +275,7 @@ fn a_link_is_not_followed() {
 }
 
 #[test]
-fn a_project_asks_for_more_care_and_never_for_less() {
+fn a_project_is_stricter_and_never_more_lenient_than_its_user() {
     let config = load(&[("user/config/agent/run.yaml", "environment: [LANG]\n"), (RUN, "unsigned: refuse\n")]);
     assert_eq!((config.run.unsigned, config.run.environment.len()), (Unsigned::Refuse, 1));
     let config = load(&[
@@ -283,7 +289,7 @@ fn a_project_asks_for_more_care_and_never_for_less() {
     let prefixes: Vec<_> = config.redaction.patterns.iter().map(|pattern| pattern.prefix.as_str()).collect();
     assert!(prefixes.contains(&"AKIA") && prefixes.contains(&"own_") && !prefixes.contains(&"NOTHING"));
     assert_eq!(config.notices().len(), 4, "{:?}", config.notices());
-    // An empty list takes nothing away either, and through `extends` nobody gets further.
+    // An empty list removes nothing either, and `extends` does not help.
     let config = load(&[
         ("project/config/agent/redaction.yaml", "extends: x/r.yaml\n"),
         ("project/config/x/r.yaml", "patterns: []\n"),
@@ -292,7 +298,7 @@ fn a_project_asks_for_more_care_and_never_for_less() {
 }
 
 #[test]
-fn a_user_may_ask_for_less_care_than_the_program() {
+fn a_user_may_be_more_lenient_than_the_defaults() {
     let config = load(&[
         ("user/config/agent/coordination.yaml", "coordination: {transcript_integrity: lenient}\n"),
         ("user/config/agent/redaction.yaml", "patterns: []\n"),
@@ -302,7 +308,7 @@ fn a_user_may_ask_for_less_care_than_the_program() {
 }
 
 #[test]
-fn the_first_rule_that_fits_decides() {
+fn the_first_matching_rule_decides() {
     let rules = "default: ask\nwait: each\nrules:\n  \
         - {id: reads, capability: 'tool.files.read', action: allow}\n  \
         - {id: pay, tool: pay, action: ask, reason: it is money, expires_after_seconds: 60, resume_mode: pass_decision_to_tool}\n  \
@@ -317,7 +323,7 @@ fn the_first_rule_that_fits_decides() {
     );
     assert_eq!((pay.expires_after_seconds, pay.resume_mode), (Some(60), ResumeMode::PassDecisionToTool));
     assert_eq!(decide("x", "tool.x", Risk::External).action, Action::Deny);
-    assert_eq!(decide("x", "tool.x", Risk::Dangerous).action, Action::Deny, "a class and all above it");
+    assert_eq!(decide("x", "tool.x", Risk::Dangerous).action, Action::Deny, "a risk and all above it");
     let other = decide("x", "tool.x", Risk::Write);
     assert_eq!((other.action, other.rule), (Action::Ask, None));
 }
@@ -335,15 +341,11 @@ fn a_project_never_turns_ask_or_deny_into_allow() {
     let config = load(&[(USER_APPROVALS, user), (APPROVALS, careful)]);
     assert_eq!(["rm", "read", "other"].map(|name| action(&config, name)), [Action::Deny, Action::Ask, Action::Deny]);
     let config = load(&[(APPROVALS, "default: ask\n")]);
-    assert_eq!(
-        action(&config, "other"),
-        Action::Ask,
-        "a default of the project counts where the user has none of that care"
-    );
+    assert_eq!(action(&config, "other"), Action::Ask, "a stricter default of the project counts");
 }
 
 #[test]
-fn models_have_prices_tiers_and_windows() {
+fn models_have_prices_tiers_and_context_windows() {
     let text = "tiers: {fast: small-1.5}\nknown:\n  - {id: small-1.5, input: '0.80', output: 4, cache_read: 0.08, context_tokens: 1000, output_tokens: 300}\n";
     let config = load(&[("user/config/agent/models.yaml", text)]);
     assert_eq!(config.models.tier("fast"), Some("small-1.5"));
@@ -353,30 +355,30 @@ fn models_have_prices_tiers_and_windows() {
     assert_eq!((price.cache_read.unwrap().to_string(), price.cache_write), ("0.08".to_owned(), None));
     assert_eq!(config.models.context_tokens("small-1.5"), Some(1000));
     assert_eq!((config.models.output_tokens("small-1.5"), config.models.output_tokens("scripted")), (Some(300), None));
-    assert!(config.models.price("unheard-of").is_none(), "what nobody knows has no price");
+    assert!(config.models.price("unheard-of").is_none(), "an unknown model has no price");
     assert!(config.models.price("scripted:demo.yaml").unwrap().input.is_zero());
     assert!(config.models.price("scripted").is_some() && config.models.price("scriptedly").is_none());
-    // A name may have dots.
+    // A name may contain dots.
     assert_eq!(config.get("models.known.small-1.5.context_tokens").unwrap(), 1000);
-    assert!(config.explain("models.known.small-1.5.input").unwrap().means.contains("million tokens sent"));
+    assert!(config.explain("models.known.small-1.5.input").unwrap().meaning.contains("million tokens sent"));
 }
 
 #[test]
-fn coordination_at_its_older_place_is_read_lower_and_told() {
+fn coordination_at_its_older_path_is_read_with_lower_precedence_and_a_notice() {
     let older = (
         "project/config/coordination.yaml",
         "coordination:\n  continuation:\n    trigger_threshold: 0.5\n    resume_ceiling_tokens: 9\n",
     );
     let config = load(&[older]);
     assert_eq!(config.coordination.continuation.trigger_threshold, 0.5);
-    assert!(config.notices()[0].contains("its place is `config/agent/coordination.yaml`"), "{:?}", config.notices());
+    assert!(config.notices()[0].contains("`config/agent/coordination.yaml` is its new path"), "{:?}", config.notices());
     let newer = ("project/config/agent/coordination.yaml", "continuation: {trigger_threshold: 0.6}\n");
     let config = load(&[older, newer]);
     let continuation = config.coordination.continuation;
     assert_eq!((continuation.trigger_threshold, continuation.resume_ceiling_tokens), (0.6, 9));
 }
 
-/// Document 001, its override example.
+/// The override example of document 001.
 const OVERRIDE: &str = r#"
 extends: "rye/agent/threads/config/state_schema.yaml"
 
@@ -399,7 +401,7 @@ retention:
 "#;
 
 #[test]
-fn the_override_of_document_001_takes_effect_over_the_user_s() {
+fn the_override_of_document_001_overrides_the_user() {
     let user = "retention: {max_checkpoints: 4, cleanup: {delete_older_than_days: 2}}\n";
     let config =
         load(&[("project/config/state_persistence.yaml", OVERRIDE), ("user/config/state_persistence.yaml", user)]);
@@ -407,7 +409,7 @@ fn the_override_of_document_001_takes_effect_over_the_user_s() {
     assert!(!persistence.checkpoint.triggers.pre_turn.enabled && persistence.checkpoint.triggers.post_tools.enabled);
     assert!(persistence.checkpoint.performance.incremental && persistence.checkpoint.performance.compress);
     assert_eq!((persistence.retention.max_checkpoints, persistence.retention.cleanup.keep_last_n), (20, 5));
-    // Extending what comes with the program does not take away what the user says.
+    // Extending a built-in file does not remove the user's values.
     assert_eq!(persistence.retention.cleanup.delete_older_than_days, 2);
     let explained = config.explain("state_persistence.retention.max_checkpoints").unwrap();
     let said: Vec<_> = explained.values.iter().map(|said| said.value.clone()).collect();
@@ -415,7 +417,7 @@ fn the_override_of_document_001_takes_effect_over_the_user_s() {
 }
 
 #[test]
-fn what_must_be_saved_can_t_be_switched_off() {
+fn triggers_that_always_save_can_t_be_switched_off() {
     let file = "project/config/state_persistence.yaml";
     for (text, line) in [
         ("checkpoint:\n  triggers:\n    on_error: {enabled: false}\n", 3),
@@ -428,53 +430,53 @@ fn what_must_be_saved_can_t_be_switched_off() {
 }
 
 #[test]
-fn a_file_that_nobody_reads_is_told_with_the_name_that_was_meant() {
+fn a_file_that_is_not_read_is_reported_with_the_likely_name() {
     let config = load(&[
         ("project/config/agent/limit.yaml", "turns: 1\n"),
         ("project/config/agent/resilience.yaml", "turns: 1\n"),
     ]);
-    let told = config.notices().join("\n");
-    assert!(told.contains("limit.yaml` is not read; did you mean `limits.yaml`?"), "{told}");
-    assert!(told.contains("resilience.yaml` is not read; its place is `config/agent/limits.yaml`"), "{told}");
+    let notices = config.notices().join("\n");
+    assert!(notices.contains("limit.yaml` is not read; did you mean `limits.yaml`?"), "{notices}");
+    assert!(notices.contains("resilience.yaml` is not read; its path is `config/agent/limits.yaml`"), "{notices}");
 }
 
 #[test]
-fn a_file_in_the_wrong_place_is_told_with_the_right_one() {
+fn a_file_at_the_wrong_path_is_reported_with_the_right_one() {
     let config = load(&[
         ("project/config/limits.yaml", "turns: 1\n"),
         ("project/config/agent/limits.yml", "turns: 1\n"),
         ("project/config/agent/limits.json", "{}\n"),
         ("project/config/agent/state_persistence.yaml", "{}\n"),
-        // What is read, deeper, or perhaps somebody else's is nobody's concern.
+        // Files that are read, that are deeper, or that may belong to another program are not reported.
         ("project/config/agent/run.yaml", "extends: run.yaml\n"),
         ("project/config/run.yaml", "environment: []\n"),
         ("project/config/team/limits.yaml", "turns: 1\n"),
         ("project/config/editor.json", "{}\n"),
     ]);
-    let told = config.notices().join("\n");
+    let notices = config.notices().join("\n");
     for (file, place) in [
         ("config/limits.yaml", "agent/limits.yaml"),
         ("config/agent/limits.yml", "agent/limits.yaml"),
         ("config/agent/limits.json", "agent/limits.yaml"),
         ("config/agent/state_persistence.yaml", "state_persistence.yaml"),
     ] {
-        let says = format!("{file}` is not read; its place is `config/{place}`");
-        assert_eq!(told.matches(&says).count(), 1, "{says}: {told}");
+        let says = format!("{file}` is not read; its path is `config/{place}`");
+        assert_eq!(notices.matches(&says).count(), 1, "{says}: {notices}");
     }
-    assert_eq!(told.matches("is not read").count(), 4, "{told}");
+    assert_eq!(notices.matches("is not read").count(), 4, "{notices}");
 }
 
 #[test]
-fn a_key_is_found_explained_and_missed_with_the_nearest_one() {
+fn a_key_is_found_explained_and_if_unknown_the_nearest_one_is_suggested() {
     let config = Config::built_in();
     assert_eq!(config.get("limits").unwrap()["depth"], 10);
     assert_eq!(config.get("redaction.patterns.aws.prefix").unwrap(), "AKIA");
-    assert!(config.explain("approvals.rules").unwrap().project.unwrap().contains("replace none"));
-    assert!(config.explain("coordination.continuation").unwrap().is.contains("`trigger_threshold`"));
+    assert!(config.explain("approvals.rules").unwrap().project.unwrap().contains("not replace"));
+    assert!(config.explain("coordination.continuation").unwrap().type_name.contains("`trigger_threshold`"));
     let unsaid = config.explain("approvals.rules.mine.risk").unwrap();
     assert!(
-        unsaid.value.is_none() && unsaid.means.contains("harm"),
-        "a key is explained before anybody says it: {unsaid:?}"
+        unsaid.value.is_none() && unsaid.meaning.contains("minimum risk"),
+        "a key is explained even if it is not set: {unsaid:?}"
     );
     for (key, near) in [
         ("limits.turn", Some("limits.turns")),
@@ -491,7 +493,7 @@ fn a_key_is_found_explained_and_missed_with_the_nearest_one() {
 }
 
 #[test]
-fn the_digest_changes_with_what_is_set_and_not_with_who_sets_it() {
+fn the_digest_depends_on_the_values_and_not_on_the_layers() {
     let digest = |files: &[(&str, &str)]| load(files).digest();
     let same = digest(&[(LIMITS, "# a comment\nturns: 25\n")]);
     assert_eq!(digest(&[]), same);
@@ -499,7 +501,7 @@ fn the_digest_changes_with_what_is_set_and_not_with_who_sets_it() {
     assert_eq!(digest(&[("user/config/agent/limits.yaml", "turns: 24\n")]), digest(&[(LIMITS, "turns: 24\n")]));
 }
 
-/// Looks for what has no description, or a default that the schema itself refuses.
+/// Checks that everything has a description, and that the schema accepts its own defaults.
 fn check_schema(path: &str, schema: &Value) {
     for (name, property) in schema["properties"].as_object().into_iter().flatten() {
         assert!(name == path || property["description"].is_string(), "{path}.{name} is not described");
@@ -508,7 +510,7 @@ fn check_schema(path: &str, schema: &Value) {
 }
 
 #[test]
-fn every_key_is_in_the_schema_with_what_it_means_and_its_default() {
+fn every_key_is_in_the_schema_with_its_meaning_and_default() {
     let config = Config::built_in();
     for (name, schema) in schemas() {
         check_schema(&name, &schema);
@@ -527,7 +529,7 @@ fn every_key_is_in_the_schema_with_what_it_means_and_its_default() {
 }
 
 #[test]
-fn an_editor_that_checks_by_the_schema_says_the_same_as_the_program() {
+fn the_schema_and_the_program_accept_the_same_files() {
     let texts = [
         ("limits", "turns: 3\nspend: '0.5'\ntokens: null\n", true),
         ("limits", "limits: {turns: 3}\nextends: x/y.yaml\n", true),
@@ -567,7 +569,7 @@ fn an_editor_that_checks_by_the_schema_says_the_same_as_the_program() {
 }
 
 #[test]
-fn the_page_in_the_docs_is_the_one_that_is_made_of_the_keys() {
+fn the_page_in_the_docs_is_up_to_date() {
     let file = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/CONFIG.md");
     let page = page();
     if std::env::var_os("SELVEDGE_WRITE_DOCS").is_some() {

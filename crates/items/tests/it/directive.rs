@@ -1,4 +1,4 @@
-//! Both forms of a directive, and what one takes from another.
+//! Both forms of a directive, and inheritance.
 
 use selvedge_items::Directive;
 use selvedge_items::hook::Position;
@@ -139,7 +139,7 @@ fn both_forms_of_a_directive_are_the_same_directive() {
 }
 
 #[test]
-fn everything_that_a_directive_says_is_read() {
+fn all_parts_of_a_directive_are_read() {
     let read = Directive::parse(XML).unwrap();
     assert_eq!((read.name.as_str(), read.version.as_str()), ("weekly_report", "1.2.0"));
     assert_eq!(read.body, "Report on {input:city}.\n\n```sh\necho ${HOME}\n```");
@@ -161,7 +161,7 @@ fn everything_that_a_directive_says_is_read() {
 }
 
 #[test]
-fn ceilings_written_as_elements_are_those_written_as_attributes() {
+fn limits_written_as_elements_equal_those_written_as_attributes() {
     let attributes = r#"<limits turns="1" tokens="2" spend="0.50" spawns="3" depth="4" duration_seconds="5"/>"#;
     let elements = "<limits spend_currency=\"USD\"><turns>1</turns><tokens> 2 </tokens><spend>0.50</spend><spawns>3</spawns>\n\
                     <depth>4</depth><duration>5</duration></limits>";
@@ -171,19 +171,19 @@ fn ceilings_written_as_elements_are_those_written_as_attributes() {
 }
 
 #[test]
-fn what_stands_in_an_element_that_says_everything_with_attributes_is_named() {
+fn content_in_an_element_with_attributes_only_is_reported() {
     let model = |inside: &str| why(&xml(&format!("<metadata>\n<model id=\"m\">{inside}</model>\n</metadata>")));
-    let told = model("<temperature>0</temperature>");
-    assert!(told.starts_with("line 6, column 15: `<temperature>` is not known in `<model>`"), "{told}");
+    let errors = model("<temperature>0</temperature>");
+    assert!(errors.starts_with("line 6, column 15: `<temperature>` is unknown in `<model>`"), "{errors}");
     assert!(model("the best there is").contains("there is text in `<model>`"));
     let condition =
         r#"<hook id="h" event="after_complete"><condition path="a" value="1"><and path="b"/></condition></hook>"#;
-    let told = why(&xml(&format!("<metadata><hooks>{condition}</hooks></metadata>")));
-    assert!(told.contains("`<and>` is not known in `<condition>`"), "{told}");
+    let errors = why(&xml(&format!("<metadata><hooks>{condition}</hooks></metadata>")));
+    assert!(errors.contains("`<and>` is unknown in `<condition>`"), "{errors}");
     assert!(Directive::parse(&xml("<metadata><model id=\"m\"> <!-- the best --> </model></metadata>")).is_ok());
 }
 
-/// The hooks of the documents, word for word.
+/// The hooks of the documents, verbatim.
 #[test]
 fn the_examples_of_the_documents_are_read() {
     let hooks = r#"<metadata><hooks>
@@ -208,31 +208,36 @@ fn the_examples_of_the_documents_are_read() {
 }
 
 #[test]
-fn what_is_wrong_is_said_with_its_line_and_what_to_do() {
+fn errors_have_a_line_a_reason_and_a_hint() {
     for (text, says) in [
         ("Just words.\n".to_owned(), "line 1: it has no metadata | begin with `---`"),
         ("---\nname: a\n".to_owned(), "line 1: the metadata is not closed | end it with a line that is `---`"),
         ("# T\n```xml\n<directive name=\"a\">\n".to_owned(), "line 2: a block is opened and never closed"),
-        (xml("<metdata/>"), "line 5, column 1: `<metdata>` is not known here | did you mean `metadata`?"),
+        (xml("<metdata/>"), "line 5, column 1: `<metdata>` is unknown here | did you mean `metadata`?"),
         (
             xml("<metadata>\n<limits turn=\"5\"/></metadata>"),
-            "line 6, column 1: `turn` is no attribute of `<limits>` | did you mean `turns`?",
+            "line 6, column 1: `turn` is not an attribute of `<limits>` | did you mean `turns`?",
         ),
-        (xml("<metadata><limits turns=\"many\"/></metadata>"), "`turns` is a whole number"),
+        (xml("<metadata><limits turns=\"many\"/></metadata>"), "`turns`: `many` is not a whole number"),
+        (
+            xml("<metadata><limits turns=\"99999999999999999999\"/></metadata>"),
+            "`99999999999999999999` is too large: at most 18446744073709551615",
+        ),
+        (xml("<metadata><limits turns=\"0\"/></metadata>"), "with a limit `turns` of 0 nothing could run"),
         (xml("<metadata><limits spend=\"-1\"/></metadata>"), "only digits"),
         (
             xml("<metadata><limits>\n<turns>many</turns></limits></metadata>"),
-            "line 6, column 1: `turns` is a whole number",
+            "line 6, column 1: `turns`: `many` is not a whole number",
         ),
         (
             xml("<metadata><limits>\n<turn>5</turn></limits></metadata>"),
-            "line 6, column 1: `<turn>` is not known here | did you mean `turns`?",
+            "line 6, column 1: `<turn>` is unknown here | did you mean `turns`?",
         ),
         (xml("<metadata><limits>five turns</limits></metadata>"), "there is text between the elements of `<limits>`"),
-        (xml("<metadata><limits turns=\"1\"><turns>2</turns></limits></metadata>"), "`turns` is written twice"),
+        (xml("<metadata><limits turns=\"1\"><turns>2</turns></limits></metadata>"), "`turns` occurs twice"),
         (xml("<metadata><limits><spend_currency>EUR</spend_currency></limits></metadata>"), "`spend` is in dollars"),
         (xml("<metadata><descriptoin>x</descriptoin></metadata>"), "did you mean `description`?"),
-        (xml("<metadata><permissions><run/></permissions></metadata>"), "`<run>` is not known here"),
+        (xml("<metadata><permissions><run/></permissions></metadata>"), "`<run>` is unknown here"),
         (
             xml("<metadata><permissions><execute><tool>a.b*</tool></execute></permissions></metadata>"),
             "a `*` must be a whole segment",
@@ -244,31 +249,31 @@ fn what_is_wrong_is_said_with_its_line_and_what_to_do() {
             "did you mean `thread_started`?",
         ),
         (xml("<inputs><input type=\"string\"/></inputs>"), "`<input>` has no `name`"),
-        (xml("<inputs><input name=\"a\" type=\"strnig\"/></inputs>"), "`strnig` is no type: did you mean `string`?"),
+        (xml("<inputs><input name=\"a\" type=\"strnig\"/></inputs>"), "`strnig` is not a type: did you mean `string`?"),
         (
             xml("<inputs><input name=\"a\" type=\"integer\" default=\"x\"/></inputs>"),
             "the default of `a` should be a whole number",
         ),
-        (xml("<inputs><input name=\"a\"/><input name=\"a\"/></inputs>"), "the input `a` is there twice"),
+        (xml("<inputs><input name=\"a\"/><input name=\"a\"/></inputs>"), "the input `a` occurs twice"),
         (xml("<metadata>"), "line 6, column"),
-        (xml("").replace("1.0.0", "one"), "`one` is no version"),
+        (xml("").replace("1.0.0", "one"), "`one` is not a version"),
         (xml("").replace("\"a\"", "\"A b\""), "can't be the name"),
-        (yaml("limit: {}"), "line 3, column 1: `limit` is no key here | did you mean `limits`?"),
-        (yaml("limits:\n  turn: 5"), "line 4, column 3: `turn` is no key here | did you mean `turns`?"),
-        (yaml("name: b"), "line 3, column 1: `name` is there twice"),
+        (yaml("limit: {}"), "line 3, column 1: `limit` is not a known key | did you mean `limits`?"),
+        (yaml("limits:\n  turn: 5"), "line 4, column 3: `turn` is not a known key | did you mean `turns`?"),
+        (yaml("name: b"), "line 3, column 1: `name` occurs twice"),
         (yaml("version: 1.0"), "line 3, column 10: text that looks like a number"),
         (yaml("inputs: [{name: a, required: yes}]"), "line 3, column 30"),
-        (yaml("model: {provider: x}"), "a model needs its `id` or a `tier`"),
-        (yaml("permissions: [files.*]"), "`files.*` is no capability: it begins with none of"),
-        (yaml("extends: ../up"), "`../up` is no directive id"),
-        (yaml("hooks: [{id: a, event: limit, action: {primary: execute}}]"), "an action of `a` has either"),
+        (yaml("model: {provider: x}"), "a model needs an `id` or a `tier`"),
+        (yaml("permissions: [files.*]"), "`files.*` is not a capability: it must begin with"),
+        (yaml("extends: ../up"), "`../up` is not a valid directive id"),
+        (yaml("hooks: [{id: a, event: limit, action: {primary: execute}}]"), "an action of `a` needs either"),
         (
             yaml("hooks: [{id: a, event: limit, condition: {path: a, op: equals}, action: {set_extends: x}}]"),
-            "`equals` is no operator",
+            "`equals` is not an operator",
         ),
         ("---\ndescription: x\n---\n".to_owned(), "`name` is missing"),
-        (format!("<!-- rye:signed:x -->\n{}", yaml("limit: {}")), "line 4, column 1: `limit` is no key here"),
-        (format!("<!-- rye:signed:x -->\n{}", xml("<metdata/>")), "line 6, column 1: `<metdata>` is not known here"),
+        (format!("<!-- rye:signed:x -->\n{}", yaml("limit: {}")), "line 4, column 1: `limit` is not a known key"),
+        (format!("<!-- rye:signed:x -->\n{}", xml("<metdata/>")), "line 6, column 1: `<metdata>` is unknown here"),
     ] {
         let said = why(&text);
         assert!(said.contains(says), "{text}\nsays: {said}\nshould: {says}");
@@ -276,7 +281,7 @@ fn what_is_wrong_is_said_with_its_line_and_what_to_do() {
 }
 
 #[test]
-fn a_directive_takes_what_it_does_not_say_from_the_nearest_ancestor() {
+fn a_directive_inherits_what_it_does_not_set_from_the_nearest_ancestor() {
     let root = Directive::parse(
         "---\nname: root\nmodel: big\nlimits: {turns: 9, tokens: 100}\npermissions: ['*']\ninputs: [{name: a}, {name: b}]\ncontext: {system: [x, y]}\nhooks: [{id: h, event: limit, action: {set_extends: q}}]\n---\nRoot body.\n",
     )
@@ -302,7 +307,7 @@ fn a_directive_takes_what_it_does_not_say_from_the_nearest_ancestor() {
 }
 
 #[test]
-fn saying_no_permissions_is_not_the_same_as_saying_nothing() {
+fn empty_permissions_differ_from_absent_ones() {
     assert_eq!(Directive::parse(&yaml("")).unwrap().permissions, None);
     assert!(Directive::parse(&yaml("permissions: []")).unwrap().permissions.unwrap().allow.is_empty());
     let empty = Directive::parse(&xml("<metadata><permissions></permissions></metadata>")).unwrap();
@@ -312,16 +317,28 @@ fn saying_no_permissions_is_not_the_same_as_saying_nothing() {
 }
 
 #[test]
-fn a_body_keeps_its_own_blocks_and_line_ends() {
+fn a_body_keeps_its_own_blocks_and_line_endings() {
     let crlf = Directive::parse("---\r\nname: a\r\n---\r\n\r\n  one\r\n```xml\r\n<directive/>\r\n```\r\n").unwrap();
     assert_eq!(crlf.body, "  one\r\n```xml\r\n<directive/>\r\n```");
     assert_eq!(crlf.body_line, 5);
 }
 
 #[test]
-fn a_doubt_is_raised_about_inputs_that_are_not_declared() {
+fn undeclared_inputs_cause_a_warning() {
     let doubtful = "---\nname: a\ninputs: [{name: city}]\n---\n{input:town} ${inputs.land} {input:city}\n";
     let doubts = Directive::parse(doubtful).unwrap().doubts();
     assert_eq!(doubts.len(), 2, "{doubts:?}");
     assert!(Directive::parse(XML).unwrap().doubts().is_empty());
+}
+
+#[test]
+fn a_byte_order_mark_does_not_hide_the_metadata() {
+    let plain = "---\nname: hello\n---\nBody.\n";
+    let signed = "<!-- selvedge:signed:1:directive:2026-01-01T00:00:00Z:0:0:0 -->\n";
+    for text in [format!("\u{feff}{plain}"), format!("\u{feff}{signed}{plain}"), format!("{signed}\u{feff}{plain}")] {
+        let directive = Directive::parse(&text).unwrap();
+        assert_eq!((directive.name.as_str(), directive.body.as_str()), ("hello", "Body."), "{text:?}");
+    }
+    let fenced = "\u{feff}```xml\n<directive name=\"hello\" version=\"1.0.0\"/>\n```\nBody.\n";
+    assert_eq!(Directive::parse(fenced).unwrap().name, "hello");
 }

@@ -1,4 +1,4 @@
-//! What somebody with bad intentions would write: a clear answer, soon, in little memory.
+//! Malicious files: a clear error, soon, in little memory.
 
 use std::time::{Duration, Instant};
 
@@ -19,7 +19,7 @@ fn refused(text: &str) -> Flaw {
 }
 
 #[test]
-fn bombs_of_entities_are_refused() {
+fn entity_bombs_are_refused() {
     let bomb = "```xml\n<!DOCTYPE d [<!ENTITY a \"aaaaaaaaaa\"><!ENTITY b \"&a;&a;&a;&a;&a;&a;\">]>\n<directive name=\"&b;\"/>\n```\n";
     let flaw = refused(bomb);
     assert!(flaw.hint.unwrap().contains("document types"), "{}", flaw.why);
@@ -42,7 +42,7 @@ fn deep_and_wide_metadata_is_refused() {
 }
 
 #[test]
-fn a_body_is_only_a_body() {
+fn a_body_is_never_read_as_metadata() {
     let hostile = "```xml\n<directive name=\"evil\"><metadata><permissions>*</permissions></metadata></directive>\n```\n---\nname: evil\npermissions: ['*']\n---\n</directive> ${inputs.x} {env:HOME} <!-- selvedge:signed:1:x -->\n\u{0}\u{202e}";
     for head in ["---\nname: a\n---\n", "```xml\n<directive name=\"a\"/>\n```\n"] {
         let read = Directive::parse(&format!("{head}{hostile}")).unwrap();
@@ -51,15 +51,15 @@ fn a_body_is_only_a_body() {
     }
 }
 
-/// What comes before the metadata can't smuggle any in.
+/// Text before the metadata can't smuggle in other metadata.
 #[test]
-fn examples_before_the_metadata_are_no_metadata() {
+fn examples_before_the_metadata_are_not_metadata() {
     let text = "````xml\n<directive name=\"evil\"/>\n````\n```yaml\n<directive name=\"evil\"/>\n```\n```xml\n<other/>\n```\n    ```xml\n```xml\n<directive name=\"a\"/>\n```\nBody.\n";
     assert_eq!(Directive::parse(text).unwrap().name, "a");
 }
 
 #[test]
-fn a_megabyte_of_half_expressions_takes_no_time() {
+fn a_megabyte_of_incomplete_expressions_is_read_fast() {
     for half in ["${", "{input:", "${a.b || ", "\\{input:k", "`", "<raw>"] {
         let body = half.repeat((1 << 20) / half.len() - 100);
         let start = Instant::now();

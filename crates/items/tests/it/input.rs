@@ -1,4 +1,4 @@
-//! What a run is given and gives back.
+//! Inputs and outputs of a run.
 
 use selvedge_items::input::{bind, give_back, output_schema};
 use selvedge_items::{Input, Output};
@@ -14,7 +14,7 @@ fn map(value: Value) -> Map<String, Value> {
 }
 
 #[test]
-fn what_is_given_is_brought_into_the_declared_type() {
+fn values_are_converted_to_the_declared_type() {
     for (of, given, expected) in [
         ("string", json!("x"), Some(json!("x"))),
         ("string", json!(5), Some(json!("5"))),
@@ -47,7 +47,7 @@ fn what_is_given_is_brought_into_the_declared_type() {
 }
 
 #[test]
-fn everything_that_is_wrong_is_said_at_once() {
+fn all_errors_are_reported_at_once() {
     let declared = inputs(json!([
         { "name": "city", "required": true }, { "name": "land", "required": true }, { "name": "weeks", "type": "integer" },
     ]));
@@ -66,7 +66,7 @@ fn everything_that_is_wrong_is_said_at_once() {
 }
 
 #[test]
-fn defaults_are_taken_and_a_directive_without_inputs_takes_anything() {
+fn defaults_are_used_and_a_directive_without_inputs_accepts_any() {
     let declared = inputs(json!([{ "name": "a", "required": true, "default": "x" }, { "name": "b" }]));
     assert_eq!(bind(&declared, Map::new()).unwrap(), map(json!({ "a": "x" })));
     assert_eq!(bind(&[], map(json!({ "any": 1 }))).unwrap(), map(json!({ "any": 1 })));
@@ -89,7 +89,7 @@ fn a_required_output_may_be_false_zero_or_empty_but_not_missing() {
 }
 
 #[test]
-fn a_wrong_declaration_is_refused() {
+fn an_invalid_declaration_is_refused() {
     for wrong in [
         json!([{ "name": "a b" }]),
         json!([{ "name": "" }]),
@@ -101,4 +101,14 @@ fn a_wrong_declaration_is_refused() {
         assert!(serde_json::from_value::<Vec<Input>>(wrong.clone()).is_err(), "{wrong}");
     }
     assert!(serde_json::from_value::<Vec<Output>>(json!([{ "name": "a", "default": 1 }])).is_err());
+}
+
+#[test]
+fn a_number_beyond_64_bits_is_reported_as_too_large() {
+    let declared = inputs(json!([{ "name": "k", "type": "integer" }]));
+    for given in [json!("99999999999999999999"), json!("-99999999999999999999"), json!(1e20)] {
+        let wrong = bind(&declared, map(json!({ "k": given }))).unwrap_err();
+        let expected = "`k` should be a whole number within 64 bits, from -9223372036854775808 to 18446744073709551615";
+        assert_eq!(wrong.reasons, [expected], "{given}");
+    }
 }

@@ -1,4 +1,4 @@
-//! How values get into a text, and how they don't.
+//! Interpolation of values into a text.
 
 use std::collections::BTreeMap;
 
@@ -17,7 +17,7 @@ fn values() -> Value {
 }
 
 #[test]
-fn every_form_is_filled_in() {
+fn every_form_is_interpolated() {
     for (template, expected) in [
         ("{input:k}", "v"),
         ("{input:k?}", "v"),
@@ -42,7 +42,7 @@ fn every_form_is_filled_in() {
 }
 
 #[test]
-fn what_only_looks_like_an_expression_is_text() {
+fn text_that_only_looks_like_an_expression_is_unchanged() {
     for look_alike in [
         "${HOME}",
         "${}",
@@ -78,7 +78,7 @@ fn what_only_looks_like_an_expression_is_text() {
 }
 
 #[test]
-fn a_backslash_makes_an_expression_plain() {
+fn a_backslash_makes_an_expression_plain_text() {
     for (template, expected) in [
         (r"\{input:k}", "{input:k}"),
         (r"\${c}", "${c}"),
@@ -101,7 +101,7 @@ fn an_input_without_a_value_is_an_error_with_its_line() {
 }
 
 #[test]
-fn nothing_of_the_environment_is_seen_unless_it_is_named_and_allowed() {
+fn environment_variables_must_be_named_and_allowed() {
     let variables: BTreeMap<String, String> = [("CITY", "Ulm"), ("SECRET", "canary"), ("OTHER", "${inputs.k}")]
         .map(|(k, v)| (k.to_owned(), v.to_owned()))
         .into();
@@ -110,7 +110,7 @@ fn nothing_of_the_environment_is_seen_unless_it_is_named_and_allowed() {
     let scope = Scope { values: &values, environment: Environment { allowed: &allowed, variables: Some(&variables) } };
     let rendered = |template: &str| render(template, &scope).map(|rendered| rendered.text);
     assert_eq!(rendered("{env:CITY} {env:GONE:none}").unwrap(), "Ulm none");
-    assert_eq!(rendered("{env:OTHER}").unwrap(), "${inputs.k}", "what comes in is not expanded");
+    assert_eq!(rendered("{env:OTHER}").unwrap(), "${inputs.k}", "inserted text is not expanded");
     assert_eq!(rendered("{env:SECRET}").unwrap_err().code(), "interpolation_not_allowed");
     assert_eq!(rendered("{env:SECRET:x}").unwrap_err().code(), "interpolation_not_allowed");
     assert_eq!(rendered("{env:GONE}").unwrap_err().code(), "interpolation_no_variable");
@@ -121,13 +121,13 @@ fn nothing_of_the_environment_is_seen_unless_it_is_named_and_allowed() {
 }
 
 #[test]
-fn what_came_in_is_never_expanded() {
+fn inserted_text_is_never_expanded() {
     for hostile in ["{input:secret}", "${inputs.secret}", "{env:HOME}", "\\{input:secret}", "${", "}", "{input:"] {
         let values = json!({ "inputs": { "k": hostile, "secret": "canary", "list": [hostile] } });
         assert_eq!(text("{input:k}", &values), hostile);
         assert_eq!(text("${inputs.k}", &values), hostile);
         assert_eq!(text("${inputs.k", &values), "${inputs.k");
-        // Pieces of two values don't join to an expression either.
+        // Parts of two values don't form an expression either.
         assert!(!text("{input:k}{input:k}{input:k?}secret}", &values).contains("canary"));
         assert!(!text("{input:list}", &values).contains("canary"));
         let filled = fill(
@@ -139,7 +139,7 @@ fn what_came_in_is_never_expanded() {
 }
 
 #[test]
-fn a_whole_expression_keeps_its_type() {
+fn a_single_expression_keeps_its_type() {
     let values = values();
     let scope = Scope { values: &values, environment: Environment::default() };
     let template = json!({ "n": "${inputs.n}", "list": "{input:list}", "none": "${a.b.1}", "t": "n=${inputs.n}", "5": 5, "${c}": "${HOME}" });
@@ -147,7 +147,7 @@ fn a_whole_expression_keeps_its_type() {
     assert_eq!(filled, json!({ "n": 5, "list": [1, "a"], "none": null, "t": "n=5", "5": 5, "${c}": "${HOME}" }));
 }
 
-/// Texts made of what expressions are made of.
+/// Texts made of parts of expressions.
 fn soup() -> impl Strategy<Value = String> {
     let piece = prop_oneof![
         Just("{input:k}".to_owned()),
@@ -185,7 +185,7 @@ proptest! {
     }
 
     #[test]
-    fn a_text_without_marks_is_itself(template in "[^{$]{0,64}") {
+    fn a_text_without_marks_is_unchanged(template in "[^{$]{0,64}") {
         prop_assert_eq!(text(&template, &json!({})), template);
     }
 }

@@ -1,4 +1,4 @@
-//! Where items are found, and what is refused on the way.
+//! Where items are found, and which are refused.
 
 use std::fs;
 use std::os::unix::fs::symlink;
@@ -47,14 +47,14 @@ fn the_project_comes_before_the_user_and_both_before_what_is_built_in() {
     assert_eq!(library.directive(&id("selvedge/agent/continuation")).unwrap().sources[0].layer, Layer::User);
     put(&root, "project/.ai/directives/selvedge/agent/continuation.md", "not a directive");
     let error = library.directive(&id("selvedge/agent/continuation")).unwrap_err();
-    assert_eq!(error.code(), "item_invalid", "a broken item of the project lets no other through: {error}");
+    assert_eq!(error.code(), "item_invalid", "a broken item of the project is not replaced by another: {error}");
     let listed = library.list(Kind::Directive).unwrap();
     let layers: Vec<_> = listed.iter().map(|entry| (entry.layer, entry.hidden)).collect();
     assert_eq!(layers, [(Layer::Project, false), (Layer::User, true), (Layer::BuiltIn, true)]);
 }
 
 #[test]
-fn an_older_name_that_nobody_has_is_looked_for_among_the_newer_ones() {
+fn a_missing_older_name_is_looked_up_among_the_newer_ones() {
     let (root, library) = folders();
     assert_eq!(library.directive(&id("rye/agent/continuation")).unwrap().id(), "selvedge/agent/continuation");
     put(&root, "project/.ai/directives/rye/agent/continuation.md", &named("continuation", ""));
@@ -62,7 +62,7 @@ fn an_older_name_that_nobody_has_is_looked_for_among_the_newer_ones() {
 }
 
 #[test]
-fn the_continuation_directive_takes_what_the_documents_give_it() {
+fn the_continuation_directive_accepts_the_documented_inputs() {
     let (_root, library) = folders();
     let directive = library.directive(&id("selvedge/agent/continuation")).unwrap().item;
     let given = json!({
@@ -78,7 +78,7 @@ fn the_continuation_directive_takes_what_the_documents_give_it() {
 }
 
 #[test]
-fn what_is_not_there_is_said_with_what_was_perhaps_meant() {
+fn a_missing_item_is_reported_with_a_suggestion() {
     let (root, library) = folders();
     put(&root, "project/.ai/directives/reports/weekly.md", &named("weekly", ""));
     let error = library.directive(&id("reports/weekyl")).unwrap_err();
@@ -88,7 +88,7 @@ fn what_is_not_there_is_said_with_what_was_perhaps_meant() {
 }
 
 #[test]
-fn a_file_that_says_another_name_or_folder_is_refused() {
+fn a_file_with_another_name_or_category_is_refused() {
     let (root, library) = folders();
     put(&root, "project/.ai/directives/a.md", &named("b", ""));
     put(&root, "project/.ai/directives/x/c.md", &named("c", "category: y\n"));
@@ -99,17 +99,20 @@ fn a_file_that_says_another_name_or_folder_is_refused() {
 }
 
 #[test]
-fn an_error_names_file_line_reason_and_what_to_do() {
+fn an_error_has_file_line_reason_and_hint() {
     let (root, library) = folders();
     put(&root, "project/.ai/directives/a.md", "---\nname: a\nlimit: {}\n---\n");
     let error = library.directive(&id("a")).unwrap_err();
     let text = error.to_string();
-    assert!(text.contains("directives/a.md`") && text.contains("line 3, column 1: `limit` is no key here"), "{text}");
+    assert!(
+        text.contains("directives/a.md`") && text.contains("line 3, column 1: `limit` is not a known key"),
+        "{text}"
+    );
     assert_eq!(error.hint().unwrap(), "did you mean `limits`?");
 }
 
 #[test]
-fn directives_that_extend_each_other_in_a_circle_are_refused() {
+fn directives_that_extend_each_other_in_a_cycle_are_refused() {
     let (root, library) = folders();
     for (name, next) in [("a", "b"), ("b", "c"), ("c", "b"), ("s", "s")] {
         put(&root, &format!("project/.ai/directives/{name}.md"), &named(name, &format!("extends: {next}\n")));
@@ -128,7 +131,7 @@ fn directives_that_extend_each_other_in_a_circle_are_refused() {
 }
 
 #[test]
-fn names_that_would_lead_out_are_refused_before_a_path_is_made() {
+fn names_that_would_escape_are_refused_before_a_path_is_built() {
     for bad in
         ["../a", "a/../b", "/etc/passwd", "a//b", ".hidden", "a/.git", "a\0b", "", "a\\b", "A", "a b", &"a".repeat(201)]
     {
@@ -137,7 +140,7 @@ fn names_that_would_lead_out_are_refused_before_a_path_is_made() {
 }
 
 #[test]
-fn links_are_refused_wherever_they_stand() {
+fn links_are_refused_everywhere() {
     let (root, library) = folders();
     put(&root, "elsewhere/secret.md", &named("secret", ""));
     put(&root, "project/.ai/directives/real.md", &named("real", ""));
@@ -150,14 +153,25 @@ fn links_are_refused_wherever_they_stand() {
         let error = library.directive(&id(name)).unwrap_err();
         assert_eq!(error.code(), "item_unsafe", "{name}: {error}");
     }
-    let listed: Vec<_> = library.list(Kind::Directive).unwrap().into_iter().map(|entry| entry.id).collect();
-    assert_eq!(listed, ["real", "selvedge/agent/continuation"], "nor are they listed");
+    let listed = library.list(Kind::Directive).unwrap();
+    let ids: Vec<_> = listed.iter().map(|entry| (entry.id.as_str(), entry.readable().is_ok())).collect();
+    let expected = [
+        ("dangling", false),
+        ("folder/", false),
+        ("inside", false),
+        ("real", true),
+        ("secret", false),
+        ("selvedge/agent/continuation", true),
+    ];
+    assert_eq!(ids, expected, "links are listed");
+    assert!(listed[1].readable().unwrap_err().to_string().contains("directives/folder` is not read: it is a link"));
     symlink(root.path().join("elsewhere"), root.path().join("project/.ai/agents")).unwrap();
     assert_eq!(library.agent(&AgentId::new("secret").unwrap()).unwrap_err().code(), "item_unsafe");
+    assert_eq!(library.list(Kind::Agent).unwrap_err().code(), "item_unsafe", "a linked folder is not silently empty");
 }
 
 #[test]
-fn what_is_no_plain_file_or_too_large_is_refused_without_waiting() {
+fn special_and_too_large_files_are_refused_without_blocking() {
     let (root, library) = folders();
     put(&root, "project/.ai/directives/real.md", &named("real", ""));
     let at = |path: &str| root.path().join("project/.ai/directives").join(path);
@@ -166,10 +180,26 @@ fn what_is_no_plain_file_or_too_large_is_refused_without_waiting() {
     fs::write(at("huge.md"), vec![b'x'; (1 << 20) + 1]).unwrap();
     fs::write(at("bytes.md"), b"---\nname: bytes\n---\n\xff\xfe").unwrap();
     for (name, code) in
-        [("folder", "item_unsafe"), ("pipe", "item_unsafe"), ("huge", "item_unsafe"), ("bytes", "item_invalid")]
+        [("folder", "item_unsafe"), ("pipe", "item_unsafe"), ("huge", "item_too_large"), ("bytes", "item_invalid")]
     {
-        assert_eq!(library.directive(&id(name)).unwrap_err().code(), code, "{name}");
+        let error = library.directive(&id(name)).unwrap_err();
+        assert_eq!(error.code(), code, "{name}");
+        let said = format!("{error} {}", error.hint().unwrap_or_default());
+        assert!(!said.contains("link"), "none of them is a link: {said}");
     }
+    let huge = library.directive(&id("huge")).unwrap_err();
+    assert!(huge.to_string().contains("at most 1048576 bytes"), "{huge}");
+}
+
+#[test]
+fn a_byte_order_mark_is_not_part_of_an_item_or_the_configuration() {
+    let (root, library) = folders();
+    put(&root, "project/.ai/directives/hello.md", &format!("\u{feff}{}", named("hello", "")));
+    put(&root, "project/.ai/agents/scribe.yaml", "\u{feff}name: Scribe\n");
+    put(&root, "project/.ai/knowledge/facts.md", "\u{feff}---\ntitle: Facts\n---\nWater is wet.\n");
+    assert_eq!(library.directive(&id("hello")).unwrap().item.name, "hello");
+    assert_eq!(library.agent(&AgentId::new("scribe").unwrap()).unwrap().item.name.as_deref(), Some("Scribe"));
+    assert_eq!(library.knowledge(&id("facts")).unwrap().item.body, "Water is wet.");
 }
 
 #[test]
@@ -184,7 +214,7 @@ fn agents_and_tools_are_found_in_their_own_folders() {
 }
 
 #[test]
-fn a_library_without_folders_has_what_is_built_in() {
+fn a_library_without_folders_has_the_built_in_items() {
     let library = Library { project: None, user: None, trust: Trust::of(&[]), policy: Policy::RequireTrusted };
     assert_eq!(library.list(Kind::Directive).unwrap().len(), 1);
     assert!(library.directive(&id("selvedge/agent/continuation")).is_ok());

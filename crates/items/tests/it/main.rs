@@ -1,4 +1,4 @@
-//! What users write, as they write it: the examples of the documents, and what somebody with bad intentions would write.
+//! Items as users write them: the examples of the documents, and malicious ones.
 
 mod agent;
 mod capability;

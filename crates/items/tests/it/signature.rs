@@ -1,4 +1,4 @@
-//! Whether an item may run, by its signature.
+//! Signatures decide whether an item may run.
 
 use std::fs;
 use std::path::Path;
@@ -57,27 +57,27 @@ fn verdict_and_runs(text: &str) -> (Verdict, [bool; 3]) {
 }
 
 #[test]
-fn what_a_trusted_key_signed_runs_under_every_policy() {
+fn an_item_signed_by_a_trusted_key_runs_under_every_policy() {
     let (verdict, runs) = verdict_and_runs(&signed(TEXT, 1, ".ai/directives/pay.md"));
     assert_eq!(verdict, Verdict::Trusted { signer: Signer::generate(&Fill(1)).fingerprint() });
     assert_eq!(runs, [true, true, true]);
 }
 
 #[test]
-fn what_nobody_signed_runs_unless_signatures_are_required() {
+fn an_unsigned_item_runs_unless_signatures_are_required() {
     assert_eq!(verdict_and_runs(TEXT), (Verdict::Unsigned { older: false }, [true, true, false]));
 }
 
 #[test]
-fn what_an_unknown_key_signed_runs_only_if_that_is_said() {
+fn an_item_signed_by_an_unknown_key_runs_only_if_allowed() {
     let (verdict, runs) = verdict_and_runs(&signed(TEXT, 2, ".ai/directives/pay.md"));
     assert!(matches!(verdict, Verdict::Untrusted { .. }));
     assert_eq!(runs, [true, false, false]);
 }
 
-/// In the older form the body could be changed at will.
+/// In the older form the body could be changed freely.
 #[test]
-fn a_changed_body_or_another_place_never_runs() {
+fn an_item_with_a_changed_body_or_another_path_never_runs() {
     let good = signed(TEXT, 1, ".ai/directives/pay.md");
     let kind = signed(TEXT, 1, ".ai/directives/pay.md").replace(":directive:", ":knowledge:");
     for bad in [
@@ -90,14 +90,14 @@ fn a_changed_body_or_another_place_never_runs() {
     ] {
         let (verdict, runs) = verdict_and_runs(&bad);
         let is_refused = matches!(verdict, Verdict::Broken { .. }) && runs == [false; 3];
-        // Of what an unknown key signed nothing can be said, also not that it was changed.
+        // The signature of an unknown key can't be verified, so a change can't be detected either.
         let is_unknown = matches!(verdict, Verdict::Untrusted { .. }) && !runs[1] && !runs[2];
         assert!(is_refused || is_unknown, "{bad}: {verdict:?} {runs:?}");
     }
 }
 
 #[test]
-fn an_ancestor_that_may_not_run_keeps_its_heirs_from_running() {
+fn a_directive_does_not_run_if_an_ancestor_may_not() {
     let root = tempfile::Builder::new().prefix("it's; here").tempdir().unwrap();
     put(root.path(), "pay.md", &signed("---\nname: pay\nextends: base\n---\nPay.\n", 1, ".ai/directives/pay.md"));
     put(root.path(), "base.md", "---\nname: base\npermissions: ['*']\n---\n");
@@ -106,17 +106,17 @@ fn an_ancestor_that_may_not_run_keeps_its_heirs_from_running() {
     assert!(matches!(&error, ItemError::NotTrusted { file, .. } if file.ends_with("base.md")), "{error}");
     let hint = error.hint().unwrap();
     assert!(hint.contains("base.md' --kind directive --id .ai/directives/base.md"), "{hint}");
-    assert!(hint.contains(r"it'\''s; here"), "a shell takes the file for one word: {hint}");
+    assert!(hint.contains(r"it'\''s; here"), "the file is one word for a shell: {hint}");
     let resolved = library(root.path(), Policy::AllowUnsigned).directive(&id).unwrap();
     let files: Vec<_> = resolved.sources.iter().map(|source| source.id.as_str()).collect();
     assert_eq!(files, ["pay", "base"]);
 }
 
-/// The older form never says what an item is or where it belongs.
+/// The older form covers neither the kind nor the path of an item.
 #[test]
 fn the_older_form_counts_as_unsigned_and_a_changed_one_never_runs() {
-    let text = include_str!("../../../log/tests/golden/rye-document.md");
-    let key = PublicKey::from_pem(include_str!("../../../log/tests/golden/rye-public-key.pem")).unwrap();
+    let text = include_str!("../../../legacy/tests/golden/rye-document.md");
+    let key = PublicKey::from_pem(include_str!("../../../legacy/tests/golden/rye-public-key.pem")).unwrap();
     let judged = |text: &str, trust: &Trust| {
         judge(DocumentKind::new("directive"), ".ai/directives/a.md", Comment::Html, text.as_bytes(), trust)
     };

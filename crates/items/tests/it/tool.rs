@@ -1,4 +1,4 @@
-//! Command tools as they are declared.
+//! Declarations of command tools.
 
 use selvedge_items::tool::parse;
 use selvedge_model::event::EffectClass;
@@ -25,7 +25,7 @@ risk: dangerous
 "#;
 
 #[test]
-fn everything_that_a_tool_says_is_read() {
+fn all_parts_of_a_tool_are_read() {
     let tool = parse("money/pay", FULL).unwrap();
     assert_eq!(tool.command, ["./pay.sh", "--amount={input:amount}", "{input:to?}"]);
     assert_eq!((tool.stdin, tool.timeout_seconds, tool.output_bytes_max), (Stdin::Json, 5, 1000));
@@ -35,7 +35,7 @@ fn everything_that_a_tool_says_is_read() {
 }
 
 #[test]
-fn a_tool_that_says_little_is_taken_to_be_careful_with() {
+fn the_defaults_of_a_tool_are_cautious() {
     let tool = parse("files/list", "name: list\ndescription: Lists.\ncommand: [ls]\n").unwrap();
     assert_eq!((tool.class, tool.risk, tool.stdin), (EffectClass::AtMostOnce, Risk::Write, Stdin::None));
     assert_eq!((tool.timeout_seconds, tool.output_bytes_max), (60, 1 << 20));
@@ -45,27 +45,27 @@ fn a_tool_that_says_little_is_taken_to_be_careful_with() {
 }
 
 #[test]
-fn a_wrong_declaration_is_refused_with_its_reason() {
+fn an_invalid_declaration_is_refused_with_its_reason() {
     for (from, to, says) in [
-        ("name: pay", "name: payed", "lies in the file of `pay`"),
+        ("name: pay", "name: payed", "but its file `pay`"),
         ("[./pay.sh,", "[\"{input:to}\",", "would be chosen by the model"),
         ("[./pay.sh,", "[\"${inputs.to}\",", "would be chosen by the model"),
         ("[./pay.sh, \"--amount={input:amount}\", \"{input:to?}\"]", "[]", "`command` is empty"),
-        ("[./pay.sh, \"--amount={input:amount}\", \"{input:to?}\"]", "./pay.sh 5", "a list is wanted here"),
+        ("[./pay.sh, \"--amount={input:amount}\", \"{input:to?}\"]", "./pay.sh 5", "expected a list"),
         ("{input:to?}", "{input:too?}", "`input_schema` does not have"),
-        ("{input:to?}", "{input:to:me}", "`{input:to:me}` is not known in the arguments"),
-        ("{input:to?}", "${inputs.to}", "`${inputs.to}` is not known in the arguments"),
-        ("{input:to?}", "{env:HOME}", "`{env:HOME}` is not known in the arguments"),
+        ("{input:to?}", "{input:to:me}", "`{input:to:me}` is not supported in the arguments"),
+        ("{input:to?}", "${inputs.to}", "`${inputs.to}` is not supported in the arguments"),
+        ("{input:to?}", "{env:HOME}", "`{env:HOME}` is not supported in the arguments"),
         ("type: object", "type: array", "does not describe an object"),
-        ("work/pay", "../out", "does not lie inside"),
-        ("work/pay", "/tmp", "does not lie inside"),
-        ("PAY_URL", "1X", "no name of a variable"),
-        ("PAY_URL", "A=B", "no name of a variable"),
+        ("work/pay", "../out", "is outside of the project"),
+        ("work/pay", "/tmp", "is outside of the project"),
+        ("PAY_URL", "1X", "not the name of a variable"),
+        ("PAY_URL", "A=B", "not the name of a variable"),
         ("timeout_seconds: 5", "timeout_seconds: 0", "between 1 and a week"),
         ("output_bytes_max: 1000", "output_bytes_max: 99999999999", "between 1 and 64 MiB"),
-        ("class: idempotent", "class: idempotnt", "`idempotnt` is not known here"),
-        ("tool.money.pay", "tool.money.*", "no `*` in it"),
-        ("timeout_seconds", "timeout", "`timeout` is no key here"),
+        ("class: idempotent", "class: idempotnt", "`idempotnt` is unknown here"),
+        ("tool.money.pay", "tool.money.*", "can't contain `*`"),
+        ("timeout_seconds", "timeout", "`timeout` is not a known key"),
     ] {
         assert!(FULL.contains(from), "{from}");
         let flaw = parse("money/pay", &FULL.replacen(from, to, 1)).unwrap_err();

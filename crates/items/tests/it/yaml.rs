@@ -42,14 +42,14 @@ fn size_nesting_and_number_of_nodes_are_bounded() {
 }
 
 #[test]
-fn what_is_not_finite_is_refused() {
+fn infinite_and_undefined_numbers_are_refused() {
     for text in ["a: .nan", "a: .inf", "a: 1e999"] {
         assert!(read(text).is_err(), "{text}");
     }
 }
 
 #[test]
-fn lines_are_those_of_the_file() {
+fn line_numbers_are_those_of_the_file() {
     let flaw = parse_yaml::<Value>("a: 1\nb: [\n", 11).unwrap_err();
     assert!(flaw.line >= Some(12), "{flaw:?}");
 }

@@ -1,19 +1,18 @@
-//! Large JSON documents, written as nearly as can be as they are hashed: snapshots of long threads.
+//! Large JSON documents (snapshots of long threads), written almost exactly as they are hashed.
 //!
 //! ```text
-//! {"_signature":"STAMP",MEMBERS}⏎        what is hashed is {MEMBERS} in the form of RFC 8785
+//! {"_signature":"STAMP",MEMBERS}⏎        hashed is {MEMBERS} in the form of RFC 8785
 //! ```
 //!
-//! To any reader it is a signed JSON document like all others, and [`super::verify_json`] takes it. What stands there is what is hashed, but
-//! for floats that RFC 8785 spells otherwise (`1.0` is `1` to it, and no integer to whoever reads it back): those are spelt so while it
-//! is hashed. So it does not have to be read as JSON to check it: a text that gives the hash that was signed is the text of the value
-//! that was signed, whatever stands around it.
+//! It is an ordinary signed JSON document, and [`super::verify_json`] accepts it. Its bytes are the hashed bytes, except for floats that
+//! RFC 8785 spells differently (`1.0` is `1` there, which would be read back as an integer): those are respelled while hashing. So it
+//! can be verified without parsing it as JSON: a text with the signed hash is a text of the signed value.
 
 use serde_json::Value;
 
 use super::stamp::Stamp;
 use super::{DocumentError, DocumentKind, LIMITS, SIGNATURE_MEMBER, Verified, verify_json};
-use crate::direct::ordinary;
+use crate::fast_line::ordinary;
 use crate::hash::{RunningHash, sha256};
 use crate::keys::Signer;
 use crate::strict::{self, StrictError};
@@ -21,8 +20,8 @@ use crate::trust::Trust;
 use selvedge_model::digest::Digest;
 use selvedge_model::time::Timestamp;
 
-/// Signs a JSON object that has at least one member and no stamp. Gives the file's text, on one line, and the hash
-/// that is signed.
+/// Signs a JSON object that has at least one member and no stamp. Returns the file's text, on one line, and the signed
+/// hash.
 pub fn sign_exact(
     kind: DocumentKind,
     id: &str,
@@ -36,10 +35,7 @@ pub fn sign_exact(
     strict::check_writable(value, LIMITS.depth_max)?;
     strict::check_canonicalizable(value)?;
     let content = serde_json::to_vec(value).expect("a value always has a text");
-    let hash = match has_plain_keys(value) {
-        true => hash_respelt(b"", &content),
-        false => sha256(&canonical(value)),
-    };
+    let hash = if has_plain_keys(value) { hash_respelled(b"", &content) } else { sha256(&canonical(value)) };
     let members = match content.strip_prefix(b"{") {
         Some(members) if members != b"}" => members,
         _ => return Err(DocumentError::Malformed { why: "it has no members" }),
@@ -55,8 +51,8 @@ pub fn sign_exact(
     Ok((text, hash))
 }
 
-/// Checks a JSON document in whatever form, and gives back the hash that was signed. Its text is what the caller has; where what stands
-/// there is what was hashed, nobody has read it as JSON yet.
+/// Verifies a JSON document in any form, and returns the signed hash. The caller has the text; a text whose bytes are the hashed ones
+/// has not been parsed as JSON yet.
 pub fn verify_exact(
     kind: DocumentKind,
     id: &str,
@@ -64,18 +60,18 @@ pub fn verify_exact(
     trust: &Trust,
 ) -> Result<Verified<Digest>, DocumentError> {
     if let Some((stamp, members)) = parts(bytes)
-        && stamp.hash == hash_respelt(b"{", members)
+        && stamp.hash == hash_respelled(b"{", members)
     {
         stamp.verify(kind, id, trust, || Ok(stamp.hash))?;
         return Ok(Verified { value: stamp.hash, signer: stamp.fingerprint, at: stamp.at });
     }
-    // The same value may stand there in any other way.
+    // The same value may be written in another form.
     let verified = verify_json(kind, id, bytes, trust)?;
     let hash = sha256(&canonical(&verified.value));
     Ok(Verified { value: hash, signer: verified.signer, at: verified.at })
 }
 
-/// The stamp, and what stands behind it up to the last brace, of a document in this form.
+/// The stamp of a document in this form, and the text after it.
 fn parts(bytes: &[u8]) -> Option<(Stamp<'_>, &[u8])> {
     let bytes = bytes.strip_suffix(b"\n")?.strip_prefix(b"{\"")?.strip_prefix(SIGNATURE_MEMBER.as_bytes())?;
     let bytes = bytes.strip_prefix(b"\":\"")?;
@@ -89,8 +85,8 @@ fn canonical(value: &Value) -> Vec<u8> {
     serde_json_canonicalizer::to_vec(value).expect("a value with finite numbers always has a canonical text")
 }
 
-/// Whether keys in the order of their bytes are in the order of RFC 8785, which is another one only beyond the first 65,536 characters.
-/// Strings and integers are written alike in both.
+/// Whether sorting keys by their bytes gives the order of RFC 8785, which differs only for characters beyond the first 65,536.
+/// Strings and integers are written the same in both.
 fn has_plain_keys(value: &Value) -> bool {
     match value {
         Value::Array(items) => items.iter().all(has_plain_keys),
@@ -101,23 +97,24 @@ fn has_plain_keys(value: &Value) -> bool {
     }
 }
 
-/// The hash of a text with every float spelt as RFC 8785 does. A text that is no JSON has some hash, too.
-fn hash_respelt(before: &[u8], text: &[u8]) -> Digest {
+/// The hash of a text with every float spelled as in RFC 8785. Text that is not JSON has some hash, too.
+fn hash_respelled(before: &[u8], text: &[u8]) -> Digest {
     let mut hash = RunningHash::new();
     hash.update(before);
-    // What was hashed ends at `done`; the text is looked at up to `at`.
-    let (mut done, mut at) = (0, 0);
+    // Everything before `done` is hashed; everything before `at` is scanned.
+    let mut done = 0;
+    let mut at = 0;
     while let Some(found) = text[at..].iter().position(|byte| matches!(byte, b'"' | b'0'..=b'9' | b'-')) {
         at += found;
         if text[at] == b'"' {
             at = end_of_string(text, at + 1);
             continue;
         }
-        let length = text[at..].iter().position(|byte| !is_of_number(*byte)).unwrap_or(text.len() - at);
+        let length = text[at..].iter().position(|byte| !is_number_byte(*byte)).unwrap_or(text.len() - at);
         let number = &text[at..at + length];
-        if let Some(respelt) = respelt(number) {
+        if let Some(respelled) = respelled(number) {
             hash.update(&text[done..at]);
-            hash.update(&respelt);
+            hash.update(&respelled);
             done = at + length;
         }
         at += length;
@@ -126,13 +123,13 @@ fn hash_respelt(before: &[u8], text: &[u8]) -> Digest {
     hash.digest()
 }
 
-/// Where a string ends whose first quotation mark stands before `at`.
+/// The end of a string whose opening quotation mark is before `at`.
 fn end_of_string(text: &[u8], mut at: usize) -> usize {
     loop {
         at += ordinary(&text[at..]);
         match text.get(at) {
             Some(b'"') => return at + 1,
-            // What is escaped ends nothing.
+            // An escaped character does not end the string.
             Some(b'\\') => at = (at + 2).min(text.len()),
             Some(_) => {}
             None => return text.len(),
@@ -140,12 +137,12 @@ fn end_of_string(text: &[u8], mut at: usize) -> usize {
     }
 }
 
-fn is_of_number(byte: u8) -> bool {
+fn is_number_byte(byte: u8) -> bool {
     byte.is_ascii_digit() || matches!(byte, b'-' | b'+' | b'.' | b'e' | b'E')
 }
 
-/// A float as RFC 8785 spells it; integers it spells as they are.
-fn respelt(number: &[u8]) -> Option<Vec<u8>> {
+/// A float as RFC 8785 spells it; `None` for an integer, whose spelling does not change.
+fn respelled(number: &[u8]) -> Option<Vec<u8>> {
     if number.iter().all(|byte| byte.is_ascii_digit() || *byte == b'-') {
         return None;
     }
@@ -177,22 +174,22 @@ mod tests {
     }
 
     #[test]
-    fn any_reader_of_signed_json_takes_it_and_it_takes_any_form() {
+    fn it_verifies_as_ordinary_signed_json_and_in_any_form() {
         let text = signed();
         let plain = verify_json(STATE, ID, &text, &trust()).unwrap();
         let exact = verify_exact(STATE, ID, &text, &trust()).unwrap();
         assert_eq!((plain.signer, plain.at), (exact.signer, exact.at));
         let pretty = serde_json::to_vec_pretty(&serde_json::from_slice::<Value>(&text).unwrap()).unwrap();
         assert_eq!(verify_exact(STATE, ID, &pretty, &trust()).unwrap(), exact);
-        // Nearly all are checked without being read.
+        // Almost all documents are verified without parsing.
         let (plain, hash) = sign_exact(STATE, ID, &json!({"b": [1, 2.0], "a": "1.0"}), &signer(1), at()).unwrap();
         let (stamp, members) = parts(&plain).unwrap();
         assert_eq!(members, br#""a":"1.0","b":[1,2.0]}"#);
-        assert_eq!((stamp.hash, hash_respelt(b"{", members)), (hash, sha256(br#"{"a":"1.0","b":[1,2]}"#)));
+        assert_eq!((stamp.hash, hash_respelled(b"{", members)), (hash, sha256(br#"{"a":"1.0","b":[1,2]}"#)));
     }
 
     #[test]
-    fn every_flipped_bit_is_found_or_changes_nothing() {
+    fn every_flipped_bit_is_found_or_leaves_the_value_unchanged() {
         let text = signed();
         let read = |bytes: &[u8]| serde_json::from_slice::<Value>(bytes).unwrap();
         for position in 0..text.len() {
@@ -200,7 +197,7 @@ mod tests {
                 let mut changed = text.clone();
                 changed[position] ^= 1 << bit;
                 if verify_exact(STATE, ID, &changed, &trust()).is_ok() {
-                    // White space, or a number spelt otherwise.
+                    // White space, or another spelling of a number.
                     assert_eq!(read(&changed), read(&text), "byte {position} bit {bit}");
                 }
             }
@@ -208,7 +205,7 @@ mod tests {
     }
 
     #[test]
-    fn it_belongs_to_its_kind_its_thread_and_its_signer() {
+    fn it_verifies_only_for_its_kind_thread_and_signer() {
         let text = signed();
         assert!(verify_exact(DocumentKind::new("thread"), ID, &text, &trust()).is_err());
         assert!(verify_exact(STATE, "scribe-ffffffffffff", &text, &trust()).is_err());
@@ -235,10 +232,10 @@ mod tests {
 
     proptest! {
         #[test]
-        fn what_is_hashed_is_the_canonical_form(value in any_value()) {
+        fn the_hash_is_that_of_the_canonical_form(value in any_value()) {
             prop_assume!(has_plain_keys(&value));
             let text = serde_json::to_vec(&value).unwrap();
-            prop_assert_eq!(hash_respelt(b"", &text), sha256(&canonical(&value)));
+            prop_assert_eq!(hash_respelled(b"", &text), sha256(&canonical(&value)));
         }
     }
 }

@@ -1,13 +1,13 @@
-//! Where a stamp stands in a file, by the kind of file.
+//! The position of a stamp in a file, by file type.
 
 use std::borrow::Cow;
 
 use super::stamp::MARK;
 
-/// What an older program's signatures start with; see [`rye`](crate::rye).
+/// What the signatures of an earlier system start with; the crate `selvedge-legacy` verifies them.
 const OLDER_MARK: &str = "rye:signed:";
 
-/// How a text document writes a comment.
+/// The comment syntax of a text document.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Comment {
     /// `<!-- … -->`, for Markdown.
@@ -27,7 +27,7 @@ impl Comment {
         }
     }
 
-    /// The first line, its end included, if it says what runs the file; the stamp then stands behind it.
+    /// The shebang line, including its end, if there is one; the stamp follows it.
     pub(super) fn shebang(self, bytes: &[u8]) -> &[u8] {
         if self == Self::Html || !bytes.starts_with(b"#!") {
             return &[];
@@ -35,31 +35,33 @@ impl Comment {
         bytes.iter().position(|byte| *byte == b'\n').map_or(&[], |end| &bytes[..=end])
     }
 
-    /// The text without the line that signs it, in this project's form or the older one; as it is, if it has none.
+    /// The text without its signature line, in this project's form or the older one; unchanged if it has none.
     pub fn unsigned(self, text: &str) -> Cow<'_, str> {
         let (before, after) = self.ends();
-        let (shebang, behind) = text.split_at(self.shebang(text.as_bytes()).len());
-        let (line, rest) = behind.split_once('\n').unwrap_or((behind, ""));
+        let (shebang, after_shebang) = text.split_at(self.shebang(text.as_bytes()).len());
+        let (line, rest) = after_shebang.split_once('\n').unwrap_or((after_shebang, ""));
         let stamp = line.strip_prefix(before).and_then(|line| line.strip_suffix(after));
-        match stamp.is_some_and(|stamp| stamp.starts_with(MARK) || stamp.starts_with(OLDER_MARK)) {
-            true if shebang.is_empty() => Cow::Borrowed(rest),
-            true => Cow::Owned(format!("{shebang}{rest}")),
-            false => Cow::Borrowed(text),
+        if !stamp.is_some_and(|stamp| stamp.starts_with(MARK) || stamp.starts_with(OLDER_MARK)) {
+            Cow::Borrowed(text)
+        } else if shebang.is_empty() {
+            Cow::Borrowed(rest)
+        } else {
+            Cow::Owned(format!("{shebang}{rest}"))
         }
     }
 }
 
-/// How a file is signed.
+/// The form in which a file is signed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Form {
     /// In a member of the object.
     Json,
-    /// In a comment on a line of its own.
+    /// In a comment on its own line.
     Text(Comment),
 }
 
 impl Form {
-    /// The form of a file, by how its name ends, else by a first line that says what runs it.
+    /// The form of a file, by its file extension, or by a shebang line if it has no known one.
     pub fn of(name: &str, bytes: &[u8]) -> Option<Self> {
         let ending = name.rsplit_once('.').map_or("", |(_, ending)| ending).to_ascii_lowercase();
         Some(match ending.as_str() {
@@ -78,7 +80,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_form_follows_from_the_name_and_else_from_the_first_line() {
+    fn the_form_follows_from_the_extension_or_else_from_a_shebang_line() {
         for (name, form) in [
             ("a.md", Some(Form::Text(Comment::Html))),
             ("a.YAML", Some(Form::Text(Comment::Hash))),
@@ -93,7 +95,7 @@ mod tests {
     }
 
     #[test]
-    fn one_line_that_signs_is_taken_off_and_nothing_else() {
+    fn only_one_signature_line_is_removed() {
         let off = |comment: Comment, text: &str| comment.unsigned(text).into_owned();
         assert_eq!(off(Comment::Html, "<!-- selvedge:signed:1:x -->\nbody"), "body");
         assert_eq!(off(Comment::Html, "<!-- rye:signed:x -->\n<!-- rye:signed:y -->\n"), "<!-- rye:signed:y -->\n");

@@ -1,7 +1,7 @@
-//! The stamp of a document: the text that says who signed it, taken apart, made and checked.
+//! The stamp of a document: parsed, made and verified.
 //!
-//! The form is described in the module above. A stamp is written in one way only, and every field of it is either
-//! covered by the signature or decides which key must have made it.
+//! The parent module describes the format. A stamp has a single spelling, and every field of it is either covered by the
+//! signature or determines the key.
 
 use selvedge_model::digest::Digest;
 use selvedge_model::time::Timestamp;
@@ -10,14 +10,14 @@ use super::{DocumentError, DocumentKind, is_kind};
 use crate::keys::{DOMAIN_DOCUMENT, Fingerprint, SIGNATURE_CHARS, Signer};
 use crate::trust::Trust;
 
-/// What a stamp of any version starts with.
+/// The start of a stamp of any version.
 pub(super) const MARK: &str = "selvedge:signed:";
 
 const PREFIX: &str = "selvedge:signed:1:";
 const TIME_CHARS: usize = "YYYY-MM-DDTHH:MM:SSZ".len();
 const HEX_CHARS: usize = 64;
 
-/// The signature text, taken apart.
+/// A parsed stamp.
 pub(super) struct Stamp<'a> {
     kind: &'a str,
     time: String,
@@ -36,13 +36,13 @@ impl<'a> Stamp<'a> {
         Stamp { kind: kind.as_str(), time, at, hash, signature, fingerprint: signer.fingerprint() }
     }
 
-    /// Takes a stamp apart. All fields but the kind have a fixed width, which is why the colons of the time don't matter.
+    /// Parses a stamp. All fields but the kind have a fixed width, so the colons in the time are unambiguous.
     pub(super) fn parse(text: &'a str) -> Result<Self, DocumentError> {
         let malformed = |why| DocumentError::Malformed { why };
         let rest = text.strip_prefix(PREFIX).ok_or(malformed("its signature is of an unknown form or version"))?;
-        let (kind, rest) = rest.split_once(':').ok_or(malformed("its signature is cut"))?;
+        let (kind, rest) = rest.split_once(':').ok_or(malformed("its signature is truncated"))?;
         if !is_kind(kind) {
-            return Err(malformed("its signature names no kind"));
+            return Err(malformed("its signature has no valid kind"));
         }
         let fields = || {
             let (time, rest) = rest.split_at_checked(TIME_CHARS)?;
@@ -51,23 +51,22 @@ impl<'a> Stamp<'a> {
             let (fingerprint, rest) = rest.strip_prefix(':')?.split_at_checked(HEX_CHARS)?;
             rest.is_empty().then_some((time, hash, signature, fingerprint))
         };
-        let (time, hash, signature, fingerprint) =
-            fields().ok_or(malformed("its signature has not the right length"))?;
-        let at: Timestamp = time.parse().map_err(|_| malformed("its signature has no time"))?;
+        let (time, hash, signature, fingerprint) = fields().ok_or(malformed("its signature has the wrong length"))?;
+        let at: Timestamp = time.parse().map_err(|_| malformed("its signature has no valid time"))?;
         if time_text(at) != time {
-            return Err(malformed("its signature writes the time in another way"));
+            return Err(malformed("its signature has a time in another form"));
         }
         Ok(Self {
             kind,
             time: time.to_owned(),
             at,
-            hash: hash.parse().map_err(|_| malformed("its signature has no hash"))?,
+            hash: hash.parse().map_err(|_| malformed("its signature has no valid hash"))?,
             signature: signature.to_owned(),
-            fingerprint: fingerprint.parse().map_err(|_| malformed("its signature has no fingerprint"))?,
+            fingerprint: fingerprint.parse().map_err(|_| malformed("its signature has no valid fingerprint"))?,
         })
     }
 
-    /// Checks that a trusted key made this stamp for this kind, place and content.
+    /// Verifies that a trusted key made this stamp for this kind, id and content.
     pub(super) fn verify(
         &self,
         kind: DocumentKind,
@@ -76,7 +75,8 @@ impl<'a> Stamp<'a> {
         actual: impl FnOnce() -> Result<Digest, DocumentError>,
     ) -> Result<(), DocumentError> {
         if self.kind != kind.as_str() {
-            let (expected, found) = (kind.as_str().to_owned(), self.kind.chars().take(80).collect());
+            let expected = kind.as_str().to_owned();
+            let found = self.kind.chars().take(80).collect();
             return Err(DocumentError::WrongKind { expected, found });
         }
         let actual = actual()?;

@@ -1,18 +1,18 @@
-//! Taking a new key: made, vouched for by the old one, trusted, and put in its place.
+//! Key rotation: a new key is made, signed by the old one, trusted, and put in its place.
 //!
-//! | after a crash behind this step | what is true | calling [`rotate`] again |
+//! | after a crash following this step | state | effect of calling [`rotate`] again |
 //! |---|---|---|
-//! | 1. the new key is made in `next/` | the old key signs | goes on with that key |
-//! | 2. the step is in `chain/` | same; the new key could go on, nobody uses it | same |
+//! | 1. the new key is made in `next/` | the old key signs | continues with that key |
+//! | 2. the step is in `chain/` | same; the new key could take over but is not used | same |
 //! | 3. the new key is trusted | same | same |
 //! | 4. the old private key is copied to `retired/` | same | same |
-//! | 5. the old public file is removed | same; a missing public file is no damage | same |
-//! | 6. the new private key is in place | the new key signs, and goes on with what the old one signed | finishes |
+//! | 5. the old public file is removed | same; a missing public file is not damage | same |
+//! | 6. the new private key is in place | the new key signs, and continues what the old one signed | finishes |
 //! | 7. the new public file is in place | same | finishes |
-//! | 8. `next/` is removed | same; the rotation is over | rotates once more |
+//! | 8. `next/` is removed | same; the rotation is complete | rotates once more |
 //!
-//! There is a whole private key in place at every moment, and what was signed stays verifiable throughout: nobody's trust is
-//! taken away. One rotation at a time: the folder of the keys is locked meanwhile.
+//! There is a complete private key in place at every moment, and everything that was signed stays verifiable: no key loses its trust.
+//! The folder of the keys is locked, so that only one rotation runs at a time.
 
 use std::path::Path;
 
@@ -21,27 +21,27 @@ use selvedge_model::time::Timestamp;
 
 use super::{Folders, KeyChain, KeyChainError, MAX_FILE_BYTES, NEXT, Statement, Step, name_of};
 use crate::keys::folder::replacing;
-use crate::keys::guarded::{ANY_OTHER, Failure, Folder, OTHER_WRITE, Trouble};
+use crate::keys::secure_folder::{ANY_OTHER, Folder, FolderError, OTHER_WRITE, Problem};
 use crate::keys::{Fingerprint, KeyError, KeyFolder, Signer};
 use crate::trust::Trust;
 
-/// The name under which a key is trusted whose owner nobody named.
+/// The owner of a key whose predecessor has no known owner.
 const OWNER: &str = "self";
 
-/// What a rotation did.
+/// The result of a rotation.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Rotated {
     /// The key that signed before.
     pub from: Fingerprint,
     /// The key that signs now.
     pub to: Fingerprint,
-    /// Whether an earlier call had been cut short, and this one finished it.
+    /// Whether this call finished a rotation that was interrupted.
     pub resumed: bool,
 }
 
-/// A place where a rotation can be cut; see the table of the module.
+/// A point at which a rotation can be interrupted; see the table of the module.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Cut {
+enum CrashPoint {
     Made,
     Chained,
     Trusted,
@@ -51,17 +51,17 @@ enum Cut {
     PublicWritten,
 }
 
-/// Makes a new key and puts it in the place of the one that signs. When this returns, everything is on the disk.
+/// Makes a new key and puts it in the place of the signing key. When this returns, everything is durable.
 pub fn rotate(folders: &Folders, ids: &dyn Ids, at: Timestamp) -> Result<Rotated, KeyChainError> {
     rotate_past(folders, ids, at, &mut |_| Ok(()))
 }
 
-/// Rotates, and asks at each place where a crash could come whether to go on.
+/// Rotates, and calls `past` at each point where a crash could happen; an error from it interrupts the rotation.
 fn rotate_past(
     folders: &Folders,
     ids: &dyn Ids,
     at: Timestamp,
-    past: &mut dyn FnMut(Cut) -> Result<(), KeyChainError>,
+    past: &mut dyn FnMut(CrashPoint) -> Result<(), KeyChainError>,
 ) -> Result<Rotated, KeyChainError> {
     let keys = Folder::open(&folders.0, OTHER_WRITE)?;
     if !keys.try_lock()? {
@@ -69,10 +69,10 @@ fn rotate_past(
     }
     let current = KeyFolder::load(&folders.signing())?;
     let (next, resumed) = find_or_make(&folders.next(), ids)?;
-    past(Cut::Made)?;
+    past(CrashPoint::Made)?;
     let from = if next.fingerprint() == current.fingerprint() {
-        // It was put there by a rotation that was cut short. If that could not sync it, a power cut would bring the old one back, beside the
-        // public half of this one: it is put there again.
+        // An interrupted rotation put it there. If that could not sync it, a power failure would bring the old private key back, beside
+        // the public half of this one: so it is put there again.
         let from = taken_over(folders, &next)?.from;
         replacing::remove_public(&folders.signing())?;
         replacing::replace_private(&folders.signing(), &next)?;
@@ -82,17 +82,17 @@ fn rotate_past(
         current.fingerprint()
     };
     replacing::write_public(&folders.signing(), &next)?;
-    past(Cut::PublicWritten)?;
+    past(CrashPoint::PublicWritten)?;
     replacing::remove_pair(&folders.next())?;
     keys.remove_folder(NEXT)?;
     Ok(Rotated { from, to: next.fingerprint(), resumed })
 }
 
-/// The key that is to take over: the one that a rotation left which was cut short, or a new one.
+/// The key that takes over: the one that an interrupted rotation left, or a new one.
 fn find_or_make(path: &Path, ids: &dyn Ids) -> Result<(Signer, bool), KeyChainError> {
     match KeyFolder::load(path) {
         Ok(next) => {
-            // Whoever made it may have died before it was durable.
+            // The process that made it may have died before it was durable.
             Folder::open(path, ANY_OTHER)?.sync()?;
             Ok((next, true))
         }
@@ -107,20 +107,20 @@ fn hand_over(
     current: &Signer,
     next: &Signer,
     at: Timestamp,
-    past: &mut dyn FnMut(Cut) -> Result<(), KeyChainError>,
+    past: &mut dyn FnMut(CrashPoint) -> Result<(), KeyChainError>,
 ) -> Result<(), KeyChainError> {
     write_step(&folders.chain(), current, next, at)?;
-    past(Cut::Chained)?;
+    past(CrashPoint::Chained)?;
     let trust = Trust::load(&folders.trusted())?;
     let owner = trust.known(&current.fingerprint()).map_or(OWNER, |known| known.owner.as_str());
     Trust::add(&folders.trusted(), &next.public(), owner, at)?;
-    past(Cut::Trusted)?;
+    past(CrashPoint::Trusted)?;
     retire(&folders.retired(), current)?;
-    past(Cut::Retired)?;
+    past(CrashPoint::Retired)?;
     replacing::remove_public(&folders.signing())?;
-    past(Cut::PublicRemoved)?;
+    past(CrashPoint::PublicRemoved)?;
     replacing::replace_private(&folders.signing(), next)?;
-    past(Cut::PrivateReplaced)
+    past(CrashPoint::PrivateReplaced)
 }
 
 fn write_step(path: &Path, current: &Signer, next: &Signer, at: Timestamp) -> Result<(), KeyChainError> {
@@ -129,51 +129,56 @@ fn write_step(path: &Path, current: &Signer, next: &Signer, at: Timestamp) -> Re
     let refused = |why: String| KeyChainError::Refused { path: folder.path_of(&name), why };
     let text = Statement::sign(current, next, at).map_err(|error| refused(error.to_string()))?;
     match folder.create(&name, text.as_bytes(), 0o600) {
-        Err(Failure { trouble: Trouble::Exists, .. }) => {
+        Err(FolderError { problem: Problem::Exists, .. }) => {
             let both = Trust::of(&[current.public(), next.public()]);
             let (step, _) = super::read(&folder, &name, &both)?;
-            match step.from == current.fingerprint() {
-                true => Ok(()),
-                false => Err(refused("it says that the key took over from another one".to_owned())),
+            if step.from != current.fingerprint() {
+                return Err(refused("it says that the key took over from another one".to_owned()));
             }
+            Ok(())
         }
         created => Ok(created?),
     }
 }
 
-/// Keeps the old private key: whoever has it can still prove that it was theirs.
+/// Keeps the old private key: its owner can still prove ownership with it.
 fn retire(path: &Path, current: &Signer) -> Result<(), KeyChainError> {
     let folder = Folder::open_or_create(path, ANY_OTHER)?;
     let name = format!("{}.pem", current.fingerprint());
     match folder.create(&name, current.to_pem().as_bytes(), 0o600) {
-        // A rotation that was cut short left it; but it is about to be the only copy, so it is looked at.
-        Err(Failure { trouble: Trouble::Exists, path }) => {
+        // An interrupted rotation left it; it is about to be the only copy, so it is checked.
+        Err(FolderError { problem: Problem::Exists, path }) => {
             let bytes = folder.read(&name, ANY_OTHER, MAX_FILE_BYTES)?;
             let kept = std::str::from_utf8(&bytes).ok().and_then(|pem| Signer::from_pem(pem).ok());
-            match kept.is_some_and(|kept| kept.fingerprint() == current.fingerprint()) {
-                true => Ok(()),
-                false => Err(KeyChainError::Refused { path, why: "it is not the key it is named after".to_owned() }),
+            if kept.is_none_or(|kept| kept.fingerprint() != current.fingerprint()) {
+                return Err(KeyChainError::Refused { path, why: "it is not the key it is named after".to_owned() });
             }
+            Ok(())
         }
         created => Ok(created?),
     }
 }
 
-/// The private half of a key that signs no more, if it is kept and nobody else can have read or replaced it. Nothing is signed with it: it
-/// shows what was marked with it while it was in place.
-pub fn retired(folders: &Folders, key: &Fingerprint) -> Option<Signer> {
-    let folder = Folder::open(&folders.retired(), ANY_OTHER).ok()?;
-    let bytes = folder.read(&format!("{key}.pem"), ANY_OTHER, MAX_FILE_BYTES).ok()?;
-    let kept = Signer::from_pem(std::str::from_utf8(&bytes).ok()?).ok()?;
-    Some(kept).filter(|kept| kept.fingerprint() == *key)
+/// The private half of a retired key, if it is kept and no other user can have read or replaced it. Nothing is signed with it: it verifies
+/// the seals that it made while it was in place. A read error is returned: without the key, its seals would look forged.
+pub fn retired(folders: &Folders, key: &Fingerprint) -> Result<Option<Signer>, KeyChainError> {
+    let read = Folder::open(&folders.retired(), ANY_OTHER)
+        .and_then(|folder| folder.read(&format!("{key}.pem"), ANY_OTHER, MAX_FILE_BYTES));
+    let bytes = match read {
+        Ok(bytes) => bytes,
+        Err(failure) if matches!(failure.problem, Problem::Io(_)) => return Err(failure.into()),
+        Err(_) => return Ok(None),
+    };
+    let kept = std::str::from_utf8(&bytes).ok().and_then(|text| Signer::from_pem(text).ok());
+    Ok(kept.filter(|kept| kept.fingerprint() == *key))
 }
 
-/// How the key took over that is in place already.
+/// The step by which the key in place took over.
 fn taken_over(folders: &Folders, next: &Signer) -> Result<Step, KeyChainError> {
     let chain = KeyChain::load(&folders.chain(), &Trust::load(&folders.trusted())?)?;
     chain.step_to(&next.fingerprint()).cloned().ok_or_else(|| KeyChainError::Refused {
         path: folders.chain().join(name_of(&next.fingerprint())),
-        why: "it is missing, although its key is in place".to_owned(),
+        why: "it is missing although its key is in place".to_owned(),
     })
 }
 
@@ -189,7 +194,7 @@ mod tests {
     use super::*;
     use crate::trust::Status;
 
-    /// Every key is another one.
+    /// Generates a different key each time.
     struct Counting(std::sync::atomic::AtomicU8);
 
     impl Ids for Counting {
@@ -235,9 +240,10 @@ mod tests {
             rotate(&self.folders, &self.ids, at()).unwrap()
         }
 
-        /// Rotates and is cut at the `nth` place.
-        fn cut(&self, nth: usize) -> Option<Cut> {
-            let (count, reached) = (Cell::new(0), Cell::new(None));
+        /// Rotates, interrupted at the `nth` point.
+        fn interrupt(&self, nth: usize) -> Option<CrashPoint> {
+            let count = Cell::new(0);
+            let reached = Cell::new(None);
             let cut = rotate_past(&self.folders, &self.ids, at(), &mut |place| {
                 count.set(count.get() + 1);
                 if count.get() <= nth {
@@ -274,9 +280,9 @@ mod tests {
     }
 
     #[test]
-    fn what_a_killed_process_left_half_written_is_in_nobodys_way() {
+    fn temporary_files_of_a_killed_process_do_not_block_a_rotation() {
         let home = Home::new();
-        home.cut(0).unwrap();
+        home.interrupt(0).unwrap();
         let left = home.folders.next().join(".private_key.pem.1.0.tmp");
         fs::write(&left, "half a key").unwrap();
         assert!(home.rotate().resumed);
@@ -284,17 +290,17 @@ mod tests {
     }
 
     #[test]
-    fn a_rotation_cut_anywhere_leaves_a_whole_key_and_is_finished_by_the_next_call() {
+    fn a_rotation_interrupted_anywhere_leaves_a_complete_key_and_is_finished_by_the_next_call() {
         let mut seen = Vec::new();
         for nth in 0.. {
             let home = Home::new();
             let first = home.current().fingerprint();
-            let Some(place) = home.cut(nth) else { break };
+            let Some(place) = home.interrupt(nth) else { break };
             seen.push(place);
-            // Whatever happened: there is a key, it is trusted, and it may go on with what the first one signed.
+            // In every case there is a trusted key that may continue what the first one signed.
             let current = home.current().fingerprint();
             assert!(home.trust().key(&current).is_some(), "{place:?}");
-            let took_over = matches!(place, Cut::PrivateReplaced | Cut::PublicWritten);
+            let took_over = matches!(place, CrashPoint::PrivateReplaced | CrashPoint::PublicWritten);
             assert_eq!((current != first, home.predecessors().contains(&first)), (took_over, took_over), "{place:?}");
 
             let rotated = home.rotate();
@@ -302,27 +308,27 @@ mod tests {
             assert_eq!(home.predecessors(), BTreeSet::from([first]), "{place:?}: one rotation, not two");
             assert_eq!(home.trust().iter().count(), 2, "{place:?}");
             assert!(!home.folders.next().exists() && KeyFolder::public(&home.folders.signing()).is_ok());
-            assert_ne!(home.rotate().to, rotated.to, "and then keys rotate as ever");
+            assert_ne!(home.rotate().to, rotated.to, "further rotations work");
         }
         let all = [
-            Cut::Made,
-            Cut::Chained,
-            Cut::Trusted,
-            Cut::Retired,
-            Cut::PublicRemoved,
-            Cut::PrivateReplaced,
-            Cut::PublicWritten,
+            CrashPoint::Made,
+            CrashPoint::Chained,
+            CrashPoint::Trusted,
+            CrashPoint::Retired,
+            CrashPoint::PublicRemoved,
+            CrashPoint::PrivateReplaced,
+            CrashPoint::PublicWritten,
         ];
         assert_eq!(seen, all);
     }
 
-    /// A power cut brought the old key back, beside the public half of the new one, if the first call could not sync the new one.
+    /// A power failure brought the old key back, beside the public half of the new one, if the first call could not sync the new one.
     #[test]
-    fn what_a_rotation_put_in_place_that_was_cut_short_is_put_there_again() {
+    fn a_key_that_an_interrupted_rotation_put_in_place_is_put_there_again() {
         let home = Home::new();
-        assert_eq!(home.cut(5), Some(Cut::PrivateReplaced));
+        assert_eq!(home.interrupt(5), Some(CrashPoint::PrivateReplaced));
         let private = home.folders.signing().join("private_key.pem");
-        // Another name keeps its number from being used again.
+        // A second link keeps the inode number from being reused.
         fs::hard_link(&private, home.folders.signing().join("kept")).unwrap();
         let before = fs::metadata(&private).unwrap().ino();
         assert!(home.rotate().resumed);
@@ -330,14 +336,14 @@ mod tests {
     }
 
     #[test]
-    fn a_rotation_cut_twice_is_still_one() {
+    fn a_rotation_interrupted_twice_is_still_one_rotation() {
         for first_cut in 0..7 {
             for second_cut in 0..7 {
                 let home = Home::new();
                 let first = home.current().fingerprint();
-                home.cut(first_cut);
-                // A second call that is cut after the first had almost finished may reach fewer places.
-                home.cut(second_cut);
+                home.interrupt(first_cut);
+                // If the first call had almost finished, the second one may reach fewer points.
+                home.interrupt(second_cut);
                 let rotated = home.rotate();
                 assert_eq!(rotated.to, home.current().fingerprint());
                 assert!(home.predecessors().contains(&first), "{first_cut} {second_cut}");
@@ -357,10 +363,10 @@ mod tests {
     }
 
     #[test]
-    fn the_old_key_is_not_given_up_for_a_copy_that_is_none() {
+    fn the_old_key_is_kept_if_its_retired_copy_is_damaged() {
         let home = Home::new();
         let first = home.current().fingerprint();
-        home.cut(4);
+        home.interrupt(4);
         let retired = home.folders.retired().join(format!("{first}.pem"));
         fs::write(&retired, "gone").unwrap();
         let error = rotate(&home.folders, &home.ids, at()).unwrap_err();
@@ -371,7 +377,7 @@ mod tests {
     }
 
     #[test]
-    fn without_a_key_there_is_nothing_to_rotate() {
+    fn a_rotation_needs_a_key() {
         let home = Home::new();
         fs::remove_file(home.folders.signing().join("private_key.pem")).unwrap();
         assert_eq!(rotate(&home.folders, &home.ids, at()).unwrap_err().code(), "key_lost");

@@ -1,13 +1,13 @@
-//! The statement of a rotation as it is handed to others, and whom it lets them believe.
+//! The statement of a rotation as it is passed to other users, and the keys that follow from it.
 //!
-//! Whoever believes one key of a chain believes the others, one step at a time and in both directions:
+//! A user who trusts one key of a chain trusts the other keys, one step at a time and in both directions:
 //!
-//! - forwards, because the old key signed that the new one takes over, and names all of it;
+//! - forwards, because the old key signed that the new one takes over, and its statement contains the whole new key;
 //! - backwards, because the new key countersigned that it took over from the old one, by its fingerprint, and the old one agreed:
-//!   whoever holds the new key says that the old one was theirs. The old public key comes from elsewhere and is only
-//!   taken if it has that fingerprint.
+//!   the holder of the new key says that the old one was theirs. The old public key comes from elsewhere and is only
+//!   accepted if it has that fingerprint.
 //!
-//! Nobody is believed who was revoked, nor because of somebody who was. Two keys that took over from the same one, and circles, are
+//! A revoked key is not trusted, nor does trust follow from it. Two keys that took over from the same one, and cycles, are
 //! refused, as in the user's own folder.
 
 use std::collections::BTreeMap;
@@ -20,42 +20,42 @@ use crate::document;
 use crate::keys::{Fingerprint, PublicKey};
 use crate::trust::Trust;
 
-/// One statement, whose form and countersignature hold.
+/// One statement, whose form and countersignature were verified.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Voucher {
     /// The key that signed before.
     pub from: Fingerprint,
     /// The key that signs afterwards.
     pub to: Fingerprint,
-    /// When the keys say it happened.
+    /// When it happened, as the keys claim.
     pub rotated_at: Timestamp,
     public: PublicKey,
     text: Vec<u8>,
 }
 
 impl Voucher {
-    /// Reads a statement, and checks all that can be checked without the old key.
+    /// Parses a statement, and verifies everything that does not need the old key.
     pub fn parse(text: &[u8]) -> Result<Self, String> {
         let mut value = crate::strict::parse(text).map_err(|error| error.to_string())?;
         if let Value::Object(members) = &mut value {
             members.remove(document::SIGNATURE_MEMBER);
         }
-        let said: Statement = serde_json::from_value(value).map_err(|error| error.to_string())?;
-        let public = PublicKey::from_text(&said.public_key).map_err(|error| format!("its public key: {error}"))?;
-        if said.to != public.fingerprint() {
-            return Err("its `to` and its public key are not of one key".to_owned());
+        let statement: Statement = serde_json::from_value(value).map_err(|error| error.to_string())?;
+        let public = PublicKey::from_text(&statement.public_key).map_err(|error| format!("its public key: {error}"))?;
+        if statement.to != public.fingerprint() {
+            return Err("its `to` is not the fingerprint of its public key".to_owned());
         }
-        if said.from == said.to {
+        if statement.from == statement.to {
             return Err("a key can't take over from itself".to_owned());
         }
         public
-            .verify(DOMAIN, &said.message(), &said.countersignature)
+            .verify(DOMAIN, &statement.message(), &statement.countersignature)
             .map_err(|_| "the new key did not countersign it".to_owned())?;
-        let Statement { from, to, rotated_at, .. } = said;
+        let Statement { from, to, rotated_at, .. } = statement;
         Ok(Self { from, to, rotated_at, public, text: text.to_vec() })
     }
 
-    /// Checks that the old key signed it.
+    /// Verifies that the old key signed it.
     pub fn check(&self, old: &PublicKey) -> Result<(), String> {
         let verified = document::verify_json(KIND, &self.to.to_string(), &self.text, &Trust::of(&[*old]));
         verified.map(drop).map_err(|error| error.to_string())
@@ -73,23 +73,24 @@ impl Voucher {
 }
 
 impl Trust {
-    /// The same trust, and in every key that these statements lead to from a trusted one. `keys` are public keys from
-    /// anywhere; by themselves they count for nothing.
+    /// The same trust, extended to every key that these statements lead to from a trusted one. `keys` are public keys from
+    /// any source; they are not trusted by themselves.
     pub fn vouched(&self, vouchers: &[Voucher], keys: &[PublicKey]) -> Result<Self, String> {
-        refuse_crooked(vouchers)?;
+        refuse_forks_and_cycles(vouchers)?;
         let given: BTreeMap<_, _> = keys.iter().map(|key| (key.fingerprint(), *key)).collect();
         let mut trust = self.clone();
         loop {
             let mut found = None;
             for voucher in vouchers {
-                let (old, new) = (trust.status(&voucher.from), trust.status(&voucher.to));
+                let old = trust.status(&voucher.from);
+                let new = trust.status(&voucher.to);
                 let believed = match (trust.key(&voucher.from), trust.key(&voucher.to)) {
                     (Some(old), None) if new.is_none() => Some((*old, voucher.public, voucher.from)),
                     (None, Some(_)) if old.is_none() => given.get(&voucher.from).map(|old| (*old, *old, voucher.to)),
                     _ => None,
                 };
                 if let Some((old, public, by)) = believed {
-                    voucher.check(&old).map_err(|why| format!("how key {} took over: {why}", voucher.to.short()))?;
+                    voucher.check(&old).map_err(|why| format!("the rotation to key {}: {why}", voucher.to.short()))?;
                     found = Some((public, by));
                     break;
                 }
@@ -102,13 +103,13 @@ impl Trust {
     }
 }
 
-fn refuse_crooked(vouchers: &[Voucher]) -> Result<(), String> {
+fn refuse_forks_and_cycles(vouchers: &[Voucher]) -> Result<(), String> {
     let step = |one: &Voucher| Step { from: one.from, to: one.to, rotated_at: one.rotated_at, counts: true };
     let steps: BTreeMap<_, _> = vouchers.iter().map(|one| (one.to, step(one))).collect();
     if steps.len() != vouchers.len() {
-        return Err("a key took over from two".to_owned());
+        return Err("a key took over from two keys".to_owned());
     }
-    match KeyChain::of_steps(steps).crooked() {
+    match KeyChain::of_steps(steps).fork_or_cycle() {
         Some((_, why)) => Err(why),
         None => Ok(()),
     }
@@ -133,7 +134,7 @@ mod tests {
     }
 
     #[test]
-    fn any_one_key_of_a_chain_is_enough() {
+    fn trust_in_any_key_of_a_chain_is_enough() {
         let vouchers = [voucher(1, 2), voucher(2, 3), voucher(3, 4)];
         for one in 1..=4 {
             let trust = Trust::of(&publics(&[one])).vouched(&vouchers, &publics(&[1, 2, 3, 4])).unwrap();
@@ -144,7 +145,7 @@ mod tests {
     }
 
     #[test]
-    fn forwards_nothing_but_the_statement_is_needed_and_a_key_by_itself_counts_for_nothing() {
+    fn forwards_a_statement_is_enough_and_a_key_alone_is_not_trusted() {
         let vouchers = [voucher(1, 2), voucher(2, 3)];
         assert_eq!(believed(&Trust::of(&publics(&[1])).vouched(&vouchers, &[]).unwrap()), [1, 2, 3]);
         assert_eq!(believed(&Trust::of(&publics(&[3])).vouched(&vouchers, &[]).unwrap()), [3]);
@@ -152,7 +153,7 @@ mod tests {
     }
 
     #[test]
-    fn nothing_goes_through_a_key_that_was_revoked() {
+    fn trust_does_not_pass_through_a_revoked_key() {
         let root = tempfile::tempdir().unwrap();
         let at = "2026-11-15T03:28:58Z".parse().unwrap();
         for byte in [1, 2] {
@@ -165,9 +166,9 @@ mod tests {
     }
 
     #[test]
-    fn forged_forked_and_circular_statements_are_refused() {
+    fn forged_forking_and_cyclic_statements_are_refused() {
         let text = |from: u8, to: u8| String::from_utf8(voucher(from, to).text).unwrap();
-        // Somebody else's signature under a statement about a trusted key.
+        // Another key's signature under a statement about a trusted key.
         let mine: Value = serde_json::from_str(&text(1, 2)).unwrap();
         let mut forged: Value = serde_json::from_str(&text(3, 2)).unwrap();
         forged["from"] = mine["from"].clone();
@@ -179,9 +180,33 @@ mod tests {
             assert!(trust.vouched(std::slice::from_ref(&forged), &publics(&[1, 2, 3])).is_err(), "from {one}");
         }
         let trust = Trust::of(&publics(&[1]));
-        for crooked in [vec![voucher(1, 2), voucher(1, 3)], vec![voucher(1, 2), voucher(2, 1)], vec![voucher(1, 2); 2]]
+        for invalid in [vec![voucher(1, 2), voucher(1, 3)], vec![voucher(1, 2), voucher(2, 1)], vec![voucher(1, 2); 2]]
         {
-            assert!(trust.vouched(&crooked, &publics(&[1, 2, 3])).is_err());
+            assert!(trust.vouched(&invalid, &publics(&[1, 2, 3])).is_err());
         }
+    }
+
+    #[test]
+    fn a_time_in_another_form_is_refused() {
+        let text = String::from_utf8(voucher(1, 2).text().to_vec()).unwrap();
+        assert!(text.contains("2026-11-15T03:28:58.000000Z"), "{text}");
+        let other = text.replace("2026-11-15T03:28:58.000000Z", "2026-11-15T03:28:58Z");
+        assert!(Voucher::parse(other.as_bytes()).is_err());
+    }
+
+    #[test]
+    fn trust_does_not_pass_through_a_key_that_the_user_revoked() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("trusted");
+        let at = "2026-11-15T03:28:58Z".parse().unwrap();
+        Trust::add(&path, &signer(2).public(), "once", at).unwrap();
+        Trust::revoke(&path, &signer(2).fingerprint(), at).unwrap();
+        let own = Trust::load(&path).unwrap();
+        let named = Trust::of(&publics(&[1]));
+        let chain = [voucher(1, 2), voucher(2, 3)];
+        assert_eq!(believed(&named.vouched(&chain, &publics(&[1, 2, 3])).unwrap()), [1, 2, 3]);
+        let careful = named.without_revoked(&own).vouched(&chain, &publics(&[1, 2, 3])).unwrap();
+        assert_eq!(believed(&careful), [1], "trust does not pass through a revoked key");
+        assert_eq!(believed(&Trust::of(&publics(&[2])).without_revoked(&own)), [2], "a named key is trusted");
     }
 }

@@ -1,10 +1,10 @@
 //! The folder that holds one signing key: `private_key.pem` (0600) and `public_key.pem` (0644) in a folder of mode 0700.
 //!
-//! The private file is the key. The public one is a copy for handing out: it may be missing, but if it is there it must
-//! agree. `create` never writes over a key, and the private file is written first, so that a crash leaves either no key
-//! or a whole one. Only a rotation, which has put the old key elsewhere by then, replaces the pair: the public file goes
-//! first, then the private one is renamed over the old, then the new public one comes. So there is a whole private key at
-//! every moment, and whoever reads in between looks twice before two halves are said to disagree.
+//! The private file is the key. The public one is a copy to pass on: it may be missing, but if it exists it must
+//! match. `create` never overwrites a key, and the private file is written first, so that a crash leaves either no key
+//! or a complete one. Only a rotation, which has copied the old key elsewhere by then, replaces the pair: it removes the public
+//! file, renames the new private file over the old one, and writes the new public file. So there is a complete private key at
+//! every moment, and a reader reads again before it reports that two halves don't match.
 
 use std::io;
 use std::path::{Path, PathBuf};
@@ -12,40 +12,40 @@ use std::path::{Path, PathBuf};
 use selvedge_model::error::{Classify, Kind};
 use selvedge_model::outside::Ids;
 
-use super::guarded::{ANY_OTHER, Failure, Folder, OTHER_WRITE, Trouble};
+use super::secure_folder::{ANY_OTHER, Folder, FolderError, OTHER_WRITE, Problem};
 use super::{Fingerprint, PublicKey, Signer};
 
 const PRIVATE: &str = "private_key.pem";
 const PUBLIC: &str = "public_key.pem";
 const MAX_FILE_BYTES: u64 = 64 * 1024;
 
-/// How often a pair is read again because it was replaced in between.
+/// How often a pair that is replaced meanwhile is read again.
 const ATTEMPTS: usize = 8;
 
 /// Why there is no key to sign with.
 #[derive(Debug, thiserror::Error)]
 pub enum KeyError {
-    /// There is none.
+    /// There is no key.
     #[error("there is no signing key at `{}`", .path.display())]
     Absent {
-        /// Where it was looked for.
+        /// Where it was expected.
         path: PathBuf,
     },
-    /// Its public half is there and the private one is not.
+    /// The public half exists and the private one does not.
     #[error("the private key at `{}` is lost; only its public half, {}, is there", .path.display(), .fingerprint.short())]
     Lost {
-        /// Where it was looked for.
+        /// Where it was expected.
         path: PathBuf,
         /// The key.
         fingerprint: Fingerprint,
     },
-    /// There is one already.
+    /// There is a key already.
     #[error("`{}` exists already and is never overwritten", .path.display())]
     Exists {
-        /// The file in the way.
+        /// The existing file.
         path: PathBuf,
     },
-    /// Somebody else could read or replace it.
+    /// Another user could read or replace it.
     #[error("`{}` can't be used as a key: {why}", .path.display())]
     Unsafe {
         /// The file or folder.
@@ -53,7 +53,7 @@ pub enum KeyError {
         /// What is wrong with it.
         why: String,
     },
-    /// It is no key, or the two files don't belong together.
+    /// It is not a key, or the two files don't match.
     #[error("`{}` is damaged: {why}", .path.display())]
     Damaged {
         /// The file.
@@ -61,12 +61,12 @@ pub enum KeyError {
         /// What is wrong with it.
         why: String,
     },
-    /// The operating system failed.
+    /// The operating system reported an error.
     #[error("can't use the key at `{}`", .path.display())]
     Io {
         /// The file or folder.
         path: PathBuf,
-        /// What the system said.
+        /// The error.
         source: io::Error,
     },
 }
@@ -102,26 +102,26 @@ impl Classify for KeyError {
                 path.with_file_name(PUBLIC).display()
             ),
             Self::Exists { path } => {
-                format!("use the key that is there, or move `{}` to a safe place first", path.display())
+                format!("use the existing key, or move `{}` to a safe place first", path.display())
             }
             Self::Unsafe { path, .. } => format!(
-                "make `{}` a real file or folder of your own and take other people's rights away with `chmod go= {0}`",
+                "make `{}` a real file or folder of your own and remove the access of other users with `chmod go= {0}`",
                 path.display()
             ),
             Self::Damaged { path, .. } => format!("restore `{}` from a backup", path.display()),
-            Self::Io { path, .. } => format!("check that `{}` is on a disk that works and has room", path.display()),
+            Self::Io { path, .. } => format!("check that `{}` is on a working disk with free space", path.display()),
         })
     }
 }
 
-impl From<Failure> for KeyError {
-    fn from(Failure { path, trouble }: Failure) -> Self {
-        match trouble {
-            Trouble::Absent => Self::Absent { path },
-            Trouble::Exists => Self::Exists { path },
-            Trouble::Unsafe(why) => Self::Unsafe { path, why },
-            Trouble::Damaged(why) => Self::Damaged { path, why },
-            Trouble::Io(source) => Self::Io { path, source },
+impl From<FolderError> for KeyError {
+    fn from(FolderError { path, problem }: FolderError) -> Self {
+        match problem {
+            Problem::Absent => Self::Absent { path },
+            Problem::Exists => Self::Exists { path },
+            Problem::Unsafe(why) => Self::Unsafe { path, why },
+            Problem::Damaged(why) => Self::Damaged { path, why },
+            Problem::Io(source) => Self::Io { path, source },
         }
     }
 }
@@ -131,7 +131,7 @@ impl From<Failure> for KeyError {
 pub struct KeyFolder;
 
 impl KeyFolder {
-    /// Makes a new key at `path`, where there is none yet. It is on the disk when this returns.
+    /// Makes a new key at `path`, where there is none yet. When this returns, it is durable.
     pub fn create(path: &Path, ids: &dyn Ids) -> Result<Signer, KeyError> {
         let folder = Folder::open_or_create(path, ANY_OTHER)?;
         for name in [PRIVATE, PUBLIC] {
@@ -145,7 +145,7 @@ impl KeyFolder {
         Ok(signer)
     }
 
-    /// Reads the key at `path`, if nobody but the user who runs this can have read or replaced it.
+    /// Loads the key at `path`, if no other user can have read or replaced it.
     pub fn load(path: &Path) -> Result<Signer, KeyError> {
         let folder = Folder::open(path, ANY_OTHER)?;
         let mut signer = private(&folder)?;
@@ -164,18 +164,18 @@ impl KeyFolder {
         Err(KeyError::Damaged { path: folder.path_of(PUBLIC), why })
     }
 
-    /// The public half at `path`, which is there even when the private one is lost.
+    /// The public half at `path`, which may exist even if the private one is lost.
     pub fn public(path: &Path) -> Result<PublicKey, KeyError> {
         let folder = Folder::open(path, ANY_OTHER)?;
         public(&folder)?.ok_or_else(|| KeyError::Absent { path: folder.path_of(PUBLIC) })
     }
 }
 
-/// The steps of putting another pair in the place of one, each whole after a crash.
+/// The steps of replacing a key pair; a crash after each leaves a complete private key.
 pub(crate) mod replacing {
     use super::{ANY_OTHER, Folder, KeyError, PRIVATE, PUBLIC, Path, Signer};
 
-    /// First: no public half is better than one that belongs to another key.
+    /// First: no public half is better than one of another key.
     pub(crate) fn remove_public(path: &Path) -> Result<(), KeyError> {
         Ok(Folder::open(path, ANY_OTHER)?.remove(PUBLIC)?)
     }
@@ -185,12 +185,12 @@ pub(crate) mod replacing {
         Ok(Folder::open(path, ANY_OTHER)?.replace(PRIVATE, signer.to_pem().as_bytes(), 0o600)?)
     }
 
-    /// Third: the public half for handing out.
+    /// Third: the public half, to pass on.
     pub(crate) fn write_public(path: &Path, signer: &Signer) -> Result<(), KeyError> {
         Ok(Folder::open(path, ANY_OTHER)?.replace(PUBLIC, signer.public().to_pem().as_bytes(), 0o644)?)
     }
 
-    /// Removes both halves of a key that was copied elsewhere, and what a writer left who was killed; none there is fine.
+    /// Removes both halves of a key that was copied elsewhere, and temporary files of a killed writer; they need not exist.
     pub(crate) fn remove_pair(path: &Path) -> Result<(), KeyError> {
         let folder = match Folder::open(path, ANY_OTHER).map_err(KeyError::from) {
             Err(KeyError::Absent { .. }) => return Ok(()),
@@ -204,7 +204,7 @@ pub(crate) mod replacing {
 
 fn private(folder: &Folder) -> Result<Signer, KeyError> {
     let bytes = match folder.read(PRIVATE, ANY_OTHER, MAX_FILE_BYTES) {
-        Err(Failure { trouble: Trouble::Absent, path }) => {
+        Err(FolderError { problem: Problem::Absent, path }) => {
             return Err(match public(folder)? {
                 Some(public) => KeyError::Lost { path, fingerprint: public.fingerprint() },
                 None => KeyError::Absent { path },
@@ -219,7 +219,7 @@ fn private(folder: &Folder) -> Result<Signer, KeyError> {
 
 fn public(folder: &Folder) -> Result<Option<PublicKey>, KeyError> {
     let bytes = match folder.read(PUBLIC, OTHER_WRITE, MAX_FILE_BYTES) {
-        Err(Failure { trouble: Trouble::Absent, .. }) => return Ok(None),
+        Err(FolderError { problem: Problem::Absent, .. }) => return Ok(None),
         bytes => bytes?,
     };
     let damaged = |why: String| KeyError::Damaged { path: folder.path_of(PUBLIC), why };
@@ -241,7 +241,7 @@ mod tests {
         }
     }
 
-    /// A folder with a key in it, and the folder that is removed with it.
+    /// A folder with a key, in a temporary folder.
     fn made() -> (tempfile::TempDir, PathBuf) {
         let root = tempfile::tempdir().unwrap();
         let path = root.path().join("keys/signing");
@@ -258,7 +258,7 @@ mod tests {
     }
 
     #[test]
-    fn a_created_key_is_loaded_again_and_lies_where_only_its_owner_looks() {
+    fn a_created_key_can_be_loaded_and_only_its_owner_has_access() {
         let (_root, path) = made();
         let signer = KeyFolder::load(&path).unwrap();
         assert_eq!(signer.fingerprint(), Signer::generate(&Fill(1)).fingerprint());
@@ -272,21 +272,21 @@ mod tests {
         let error = KeyFolder::create(&path, &Fill(2)).unwrap_err();
         assert_eq!((error.code(), error.kind()), ("key_exists", Kind::Conflict));
         fs::remove_file(path.join(PRIVATE)).unwrap();
-        assert_eq!(KeyFolder::create(&path, &Fill(2)).unwrap_err().code(), "key_exists", "its public half is there");
+        assert_eq!(KeyFolder::create(&path, &Fill(2)).unwrap_err().code(), "key_exists", "its public half exists");
         fs::write(path.join(PRIVATE), before).unwrap();
         symlink("elsewhere", path.join("dangling")).unwrap();
         assert_eq!(KeyFolder::create(&path.join("dangling"), &Fill(2)).unwrap_err().code(), "key_unsafe");
     }
 
     #[test]
-    fn an_absent_key_is_told_with_what_to_do() {
+    fn an_absent_key_has_a_hint() {
         let root = tempfile::tempdir().unwrap();
         let error = KeyFolder::load(&root.path().join("none")).unwrap_err();
         assert_eq!((error.code(), error.hint().unwrap().as_str()), ("key_absent", "make one with `selvedge init`"));
     }
 
     #[test]
-    fn a_lost_private_half_is_told_plainly() {
+    fn a_lost_private_half_is_reported() {
         let (_root, path) = made();
         let public = KeyFolder::public(&path).unwrap();
         fs::remove_file(path.join(PRIVATE)).unwrap();
@@ -301,7 +301,7 @@ mod tests {
     }
 
     #[test]
-    fn a_pair_that_is_replaced_while_it_is_read_is_never_taken_for_damage() {
+    fn a_pair_that_is_replaced_while_it_is_read_is_not_reported_as_damaged() {
         let (_root, path) = made();
         let stop = std::sync::atomic::AtomicBool::new(false);
         std::thread::scope(|scope| {
@@ -329,7 +329,7 @@ mod tests {
     }
 
     #[test]
-    fn a_key_that_others_can_reach_is_refused() {
+    fn a_key_that_other_users_can_access_is_refused() {
         let (_root, path) = made();
         let chmod = |path: &Path, mode| fs::set_permissions(path, Permissions::from_mode(mode)).unwrap();
         for (file, loose, tight) in [(path.clone(), 0o750, 0o700), (path.clone(), 0o701, 0o700)] {
@@ -364,7 +364,7 @@ mod tests {
     }
 
     #[test]
-    fn damage_is_told_and_a_missing_public_half_is_none() {
+    fn damage_is_reported_and_a_missing_public_half_is_not_damage() {
         let (_root, path) = made();
         let public = fs::read(path.join(PUBLIC)).unwrap();
         fs::write(path.join(PUBLIC), Signer::generate(&Fill(2)).public().to_pem()).unwrap();

@@ -1,4 +1,4 @@
-//! Versions that were lost: a checkpoint may pass over versions only if its changeset records that exactly those are lost.
+//! Lost versions: a checkpoint may skip versions only if its changeset records that exactly those are lost.
 
 use selvedge_log::scan::{Flaw, Scanner, Signatures, examine};
 use selvedge_log::writer::{self, Addition};
@@ -14,7 +14,7 @@ fn loss(from: Option<u64>, to: Option<u64>) -> Event {
     Event::Recovery(found)
 }
 
-/// The worked example with one more changeset of these events, signed as if `passed` versions stood between.
+/// The worked example with one more changeset of these events, signed as if `passed` versions were between.
 fn log(events: &[Event], passed: u64) -> Vec<u8> {
     let (mut bytes, mut tail, signer) = golden::transcript();
     if let Some(head) = &mut tail.head {
@@ -43,7 +43,7 @@ fn write(tail: &Tail, events: &[Event]) -> Vec<u8> {
     writer::write(tail, addition, &signer, "2026-11-15T00:00:05Z".parse().unwrap()).unwrap().bytes
 }
 
-/// Logs with a gap or without, and the version up to which each holds. The worked example ends at version 2.
+/// Logs with and without a gap, and the version up to which each is valid. The worked example ends at version 2.
 pub(crate) fn samples() -> Vec<(&'static str, Vec<u8>, u64)> {
     let note = Event::Recovery(Recovery { found: "foreign_bytes".to_owned(), ..Recovery::default() });
     vec![
@@ -51,7 +51,7 @@ pub(crate) fn samples() -> Vec<(&'static str, Vec<u8>, u64)> {
         ("versions 3 to 6 are lost", log(&[loss(Some(3), Some(6))], 0), 7),
         ("one version is lost", log(&[loss(Some(3), Some(3))], 0), 4),
         ("a loss beside something else that was found", log(&[note.clone(), loss(Some(3), Some(6))], 0), 7),
-        ("a jump that nobody recorded", log(&[], 4), 2),
+        ("an unrecorded jump", log(&[], 4), 2),
         ("a jump beside something else that was found", log(&[note], 4), 2),
         ("a loss that begins too early", log(&[loss(Some(2), Some(6))], 0), 2),
         ("a loss that begins too late", log(&[loss(Some(4), Some(6))], 0), 2),
@@ -64,8 +64,9 @@ pub(crate) fn samples() -> Vec<(&'static str, Vec<u8>, u64)> {
 }
 
 #[test]
-fn only_a_recorded_loss_lets_versions_be_passed_over() {
-    let (thread, trust) = (golden::thread(), Trust::of(&[golden::transcript().2.public()]));
+fn versions_may_be_skipped_only_by_a_recorded_loss() {
+    let thread = golden::thread();
+    let trust = Trust::of(&[golden::transcript().2.public()]);
     for (what, bytes, version) in samples() {
         let scanner = Scanner::new(&thread, &trust, Signatures::Every);
         let examined = examine(bytes.as_slice(), scanner, |_| {}).unwrap();

@@ -14,7 +14,7 @@ use selvedge_model::{
     Timestamp,
 };
 
-/// The first test key of RFC 8032, which nobody should ever trust.
+/// The first test key of RFC 8032, which must never be trusted.
 const PEM: &str = "-----BEGIN PRIVATE KEY-----\nMC4CAQAwBQYDK2VwBCIEIJ1hsZ3v/VpguoRK9JLsLMREScVpezJpGXA7rAMcrn9g\n-----END PRIVATE KEY-----\n";
 
 pub(crate) fn thread() -> ThreadId {
@@ -49,7 +49,8 @@ pub(crate) fn transcript() -> (Vec<u8>, Tail, Signer) {
     let mut tail = Tail::empty(LogId::new("00112233445566778899aabbccddeeff").unwrap());
     let mut bytes = Vec::new();
     for (second, (changeset, key)) in (0..).zip(changesets()) {
-        let (reason, run_id) = (changeset.reason, changeset.run_id.clone());
+        let reason = changeset.reason;
+        let run_id = changeset.run_id.clone();
         let events = writer::events(&tail, Vec::new(), changeset, Vec::new());
         let addition = Addition {
             thread_id: &thread,
@@ -96,7 +97,8 @@ fn the_worked_example_of_the_page_is_what_the_writer_writes() {
 #[test]
 fn the_worked_example_verifies() {
     let (bytes, tail, signer) = transcript();
-    let (thread, trust) = (thread(), Trust::of(&[signer.public()]));
+    let thread = thread();
+    let trust = Trust::of(&[signer.public()]);
     let examined = examine(&bytes[..], Scanner::new(&thread, &trust, Signatures::Every), |_| {}).unwrap();
     assert_eq!(examined.damage, None);
     assert_eq!(examined.head(), tail.head.as_ref());

@@ -3,13 +3,13 @@
 #![allow(
     clippy::print_stdout,
     clippy::print_stderr,
-    reason = "a skipped test says why, and a child process tells its parent"
+    reason = "a skipped test says why, and a child process reports to its parent"
 )]
 
 mod gap;
 mod golden;
-mod nova;
+mod odd;
 mod order;
+mod page;
 mod python;
 mod rotation;
-mod rye;

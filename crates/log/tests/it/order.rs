@@ -1,4 +1,4 @@
-//! What a checkpoint says beside its hash: rightly signed and hashed, and still refused.
+//! Checkpoints that are validly signed and hashed, and still refused.
 
 use selvedge_log::scan::{Flaw, Scanner, Signatures, examine};
 use selvedge_log::writer::{self, Addition};
@@ -7,7 +7,7 @@ use selvedge_model::{Reason, Status, ThreadId};
 
 use crate::golden;
 
-/// An empty changeset under this epoch behind `tail`.
+/// Appends an empty changeset of this epoch after `tail`.
 fn add(bytes: &mut Vec<u8>, tail: &Tail, epoch: u64) -> Tail {
     let (_, _, signer) = golden::transcript();
     let addition = Addition {
@@ -34,7 +34,7 @@ fn flaw(bytes: &[u8], thread: &ThreadId) -> Option<Flaw> {
 }
 
 #[test]
-fn an_older_epoch_behind_a_newer_one_is_refused() {
+fn an_older_epoch_after_a_newer_one_is_refused() {
     let (mut bytes, tail, _) = golden::transcript();
     let tail = add(&mut bytes, &tail, 7);
     let tail = add(&mut bytes, &tail, 7);

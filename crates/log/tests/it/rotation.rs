@@ -1,4 +1,4 @@
-//! Who may sign behind whom: another key only where the log says so, none that was left before, none that was revoked.
+//! Changes of the signing key: only where the log records a rotation, never back to an earlier key, never to a revoked one.
 
 use selvedge_log::scan::{Flaw, Scanner, Signatures, examine};
 use selvedge_log::trust::Trust;
@@ -20,13 +20,14 @@ fn key(byte: u8) -> Signer {
     Signer::generate(&Fill(byte))
 }
 
-/// A log whose changesets are signed by these keys; where `told`, a change of key is led by `key_rotated`.
-fn log(signers: &[u8], told: bool) -> Vec<u8> {
+/// A log whose changesets are signed by these keys; if `is_recorded`, a `key_rotated` records each change of key.
+fn log(signers: &[u8], is_recorded: bool) -> Vec<u8> {
     let thread = ThreadId::new("scribe").unwrap();
     let mut tail = Tail::empty(LogId::new("00112233445566778899aabbccddeeff").unwrap());
-    let (mut bytes, mut before) = (Vec::new(), None);
+    let mut bytes = Vec::new();
+    let mut before = None;
     for signer in signers {
-        let lead = before.filter(|before| told && before != signer).map(|before| {
+        let lead = before.filter(|before| is_recorded && before != signer).map(|before| {
             Event::KeyRotated(KeyRotated { from: key(before).fingerprint(), to: key(*signer).fingerprint() })
         });
         let changeset = match before {
@@ -52,7 +53,7 @@ fn log(signers: &[u8], told: bool) -> Vec<u8> {
     bytes
 }
 
-/// How far the log holds, and what stops it.
+/// The version up to which the log is valid, and the flaw that stops it.
 fn judge(bytes: &[u8], trust: &Trust) -> (Option<u64>, Option<Flaw>) {
     let thread = ThreadId::new("scribe").unwrap();
     let judge = |signatures| {
@@ -60,7 +61,7 @@ fn judge(bytes: &[u8], trust: &Trust) -> (Option<u64>, Option<Flaw>) {
         (examined.head().map(|head| head.version), examined.damage.map(|damage| damage.flaw))
     };
     let every = judge(Signatures::Every);
-    assert_eq!(judge(Signatures::Last), every, "a quick look is as strict about who signs");
+    assert_eq!(judge(Signatures::Last), every, "checking only the last signature is as strict about signers");
     every
 }
 
@@ -69,13 +70,13 @@ fn all() -> Trust {
 }
 
 #[test]
-fn another_key_signs_only_where_the_log_says_that_it_takes_over() {
+fn another_key_signs_only_after_a_recorded_rotation() {
     assert_eq!(judge(&log(&[1, 1, 2, 2, 3], true), &all()), (Some(4), None));
     assert_eq!(judge(&log(&[1, 1, 2], false), &all()), (Some(1), Some(Flaw::Signer(key(2).fingerprint()))));
 }
 
 #[test]
-fn the_signer_never_goes_back() {
+fn an_earlier_signer_never_signs_again_after_a_rotation() {
     for signers in [&[1, 2, 1][..], &[1, 2, 3, 1], &[1, 2, 3, 2]] {
         let last = *signers.last().unwrap();
         let version = Some(signers.len() as u64 - 2);
@@ -84,7 +85,7 @@ fn the_signer_never_goes_back() {
 }
 
 #[test]
-fn a_revoked_key_is_told_from_one_that_was_never_trusted() {
+fn a_revoked_key_is_distinguished_from_one_that_was_never_trusted() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("trusted");
     for byte in [1, 2] {

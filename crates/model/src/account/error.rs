@@ -8,14 +8,14 @@ use crate::money::Money;
 /// Why a posting is refused.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum PostingError {
-    /// Not enough is left.
+    /// The account can't cover the amount.
     #[error("account `{account}` has {remaining} dollars left, and {requested} are needed")]
     Insufficient {
         /// The account.
         account: AccountId,
         /// What can still be reserved.
         remaining: Money,
-        /// What was asked for.
+        /// What was requested.
         requested: Money,
     },
     /// There is no such account.
@@ -24,49 +24,49 @@ pub enum PostingError {
         /// The account.
         account: AccountId,
     },
-    /// There is such an account already.
+    /// The account exists already.
     #[error("account `{account}` exists already")]
     AccountExists {
         /// The account.
         account: AccountId,
     },
-    /// The account takes no more postings.
+    /// The account accepts no further postings.
     #[error("account `{account}` is closed")]
     AccountClosed {
         /// The account.
         account: AccountId,
     },
-    /// An account can't give money to itself.
+    /// An account can't fund itself.
     #[error("account `{account}` can't be its own child")]
     OwnChild {
         /// The account.
         account: AccountId,
     },
-    /// The account is not closed, so there is nothing to open again.
+    /// The account is not closed, so it can't be reopened.
     #[error("account `{account}` is not closed")]
     NotClosed {
         /// The account.
         account: AccountId,
     },
-    /// A raise sets a higher maximum.
-    #[error("account `{account}` may spend {} already, and a raise sets more than that", shown(.max))]
+    /// A raise must set a higher limit.
+    #[error("account `{account}` has {} already: a raise must set a higher limit", shown(.max))]
     NotRaised {
         /// The account.
         account: AccountId,
-        /// What may be spent at most.
+        /// The current limit.
         max: Option<Money>,
     },
-    /// A correction only lowers, and says how it is known.
+    /// A correction must be lower than the bound, and give evidence.
     #[error(
-        "reservation `{reservation}` was put down at {bound} dollars: a correction says less, and how that is known"
+        "reservation `{reservation}` was settled at its bound of {bound} dollars: a correction must be lower and give evidence"
     )]
     NotCorrected {
         /// The reservation.
         reservation: ReservationId,
-        /// What was put down.
+        /// The amount it was settled at.
         bound: Money,
     },
-    /// There is an open reservation of this name already.
+    /// A reservation with this id is open already.
     #[error("reservation `{reservation}` is open already")]
     ReservationExists {
         /// The reservation.
@@ -80,8 +80,8 @@ pub enum PostingError {
         /// The reservation.
         reservation: ReservationId,
     },
-    /// The call may have been sent, so this comes too late.
-    #[error("reservation `{reservation}` was issued before")]
+    /// The call may have been sent, so it is too late for this posting.
+    #[error("reservation `{reservation}` has already been issued")]
     AlreadyIssued {
         /// The reservation.
         reservation: ReservationId,
@@ -93,12 +93,12 @@ pub enum PostingError {
         reservation: ReservationId,
     },
     /// The sum is larger than an account can hold.
-    #[error("account `{account}` can't hold so large a sum")]
+    #[error("the sum is too large for account `{account}`")]
     TooLarge {
         /// The account.
         account: AccountId,
     },
-    /// The account doesn't hold what the reservation says.
+    /// The account holds less than the reservation.
     #[error("account `{account}` holds less than its reservation `{reservation}`")]
     Inconsistent {
         /// The account.
@@ -146,5 +146,5 @@ impl Classify for PostingError {
 }
 
 fn shown(max: &Option<Money>) -> String {
-    max.map_or_else(|| "without limit".to_owned(), |max| format!("{max} dollars"))
+    max.map_or_else(|| "no limit".to_owned(), |max| format!("a limit of {max} dollars"))
 }

@@ -1,14 +1,14 @@
-//! What both sides of a child account must agree on after a batch.
+//! What a parent account and its child account must agree on after a batch.
 //!
-//! The money of a child account is a reservation on its parent's. The two are different accounts with versions of their own, and
-//! whoever posts decides by what it saw. So that no reservation is left behind or ended too early when somebody else was faster, a
-//! store asks this of every child account that a batch closed, opened again or took a reservation of; a batch that does not fit
-//! was decided by what is no longer true, and is decided anew.
+//! The money of a child account is a reservation on its parent's. The two are different accounts with separate versions, and a writer
+//! decides by the versions that it read. Another writer may have been faster. So that no reservation is left open or ended too early, a
+//! store checks every child account that a batch closed, reopened or reserved money for. A batch that fails the check was decided on
+//! outdated data; its writer reads again and decides anew.
 
 use super::{Account, AccountStatus};
 use crate::money::Money;
 
-/// A child account before and after a batch, as far as its parent is concerned.
+/// A child account before and after a batch, with its parent's side.
 #[derive(Clone, Copy, Debug)]
 pub struct Pair<'a> {
     /// The child account before the batch.
@@ -17,9 +17,9 @@ pub struct Pair<'a> {
     pub after: &'a Account,
     /// Whether its parent holds a reservation for it afterwards.
     pub is_held: bool,
-    /// What the batch charged its parent for it.
+    /// What the batch charged the parent for the child.
     pub charged: Money,
-    /// What the batch gave back to its parent of earlier charges.
+    /// What the batch returned to the parent of earlier charges.
     pub returned: Money,
 }
 
@@ -58,13 +58,15 @@ mod tests {
             open: 0,
             status,
             version: 3,
+            incomplete: false,
         }
     }
 
     #[test]
     fn a_child_closes_with_its_reservation_and_at_what_it_spent() {
         use AccountStatus::{Active, Closed};
-        let (active, closed) = (child(Active, 7), child(Closed, 7));
+        let active = child(Active, 7);
+        let closed = child(Closed, 7);
         let pair = |is_held, charged| Pair {
             before: Some(&active),
             after: &closed,
@@ -73,13 +75,13 @@ mod tests {
             returned: Money::ZERO,
         };
         assert!(pair(false, 7).fits());
-        assert!(!pair(true, 0).fits(), "the reservation is left behind");
+        assert!(!pair(true, 0).fits(), "the reservation would stay open");
         assert!(!pair(false, 6).fits() && !pair(false, 8).fits() && !pair(false, 0).fits());
         let early = Pair { after: &active, ..pair(false, 7) };
-        assert!(!early.fits(), "a child that goes on has lost its reservation");
+        assert!(!early.fits(), "an active child would have no reservation");
         let again =
             Pair { before: Some(&closed), after: &active, is_held: true, charged: nanos(0), returned: nanos(7) };
         assert!(again.fits());
-        assert!(!Pair { returned: nanos(0), ..again }.fits(), "what was charged would be charged twice");
+        assert!(!Pair { returned: nanos(0), ..again }.fits(), "the child's spending would be charged twice");
     }
 }

@@ -1,4 +1,4 @@
-//! What each posting does, and how a record becomes a posting again.
+//! The effect of each posting, and how a record is turned back into a posting.
 
 use super::{Account, AccountId, AccountStatus, Posted, Posting, PostingError, Record, Reservation, ReservationState};
 use crate::event::Event;
@@ -23,7 +23,7 @@ impl Posting {
         }
     }
 
-    /// The reservation that it makes, moves on or ends.
+    /// The reservation that it makes, issues or ends.
     pub fn reservation(&self) -> Option<&ReservationId> {
         match self {
             Self::Open { .. } | Self::Close { .. } | Self::Reopen { .. } | Self::Raise { .. } | Self::Stop { .. } => {
@@ -72,7 +72,7 @@ impl Posting {
         }
     }
 
-    /// The posting that a record of this event type was made of; nothing if the record lacks what the type needs.
+    /// The posting behind a record of this event type; `None` if the record lacks a field that the type needs.
     pub fn from_record(event_type: &str, record: &Record) -> Option<Self> {
         let Record { remaining, reservation, amount, parent, child, unknown, returned, evidence, .. } = record.clone();
         let account = record.account.clone();
@@ -100,11 +100,11 @@ impl Posting {
     }
 }
 
-/// Applies a posting to the account and the reservation that it names, as far as they exist.
+/// Applies a posting to the account and the reservation that it names, if they exist. Returns both as they are afterwards, and the record.
 ///
 /// # Panics
 ///
-/// If what is handed in is not what the posting names; that is a bug of the store.
+/// If the account or the reservation is not the one that the posting names; that is a bug in the store.
 pub fn post(
     account: Option<&Account>,
     reservation: Option<&Reservation>,
@@ -118,7 +118,7 @@ pub fn post(
     match posting {
         Posting::Open { account: id, parent, max } => open(account, id, parent.as_ref(), *max),
         Posting::Reserve { reservation: id, amount, child, .. } => {
-            // Whoever is done may still have children that are given more.
+            // A closing account may still raise what its children may spend.
             let account = if child.is_some() { unclosed(account, posting) } else { active(account, posting) }?;
             reserve(account, reservation, id, *amount, child.as_ref())
         }
@@ -138,7 +138,7 @@ pub fn post(
             release(account, held(account, reservation, posting)?)
         }
         Posting::Correct { reservation: id, amount, evidence, .. } => {
-            // Evidence may come long after the end.
+            // Evidence may arrive long after the account was closed.
             let account = known(account, posting)?;
             match reservation.filter(|held| held.account == account.id && held.state == ReservationState::Unknown) {
                 Some(reservation) => correct(account, reservation, *amount, evidence),
@@ -174,6 +174,7 @@ fn open(
         open: 0,
         status: AccountStatus::Active,
         version: 0,
+        incomplete: false,
     };
     let mut posted = posted(account, None);
     posted.record.parent = parent.cloned();
@@ -196,11 +197,11 @@ fn reserve(
     if let Some(remaining) = account.remaining().filter(|remaining| *remaining < amount) {
         return Err(PostingError::Insufficient { account: account.id.clone(), remaining, requested: amount });
     }
-    set_aside(account, id, amount, child)
+    reserve_unchecked(account, id, amount, child)
 }
 
-/// The account once so much is reserved, whether it is there or not.
-fn set_aside(
+/// Reserves an amount without checking that the account can cover it.
+fn reserve_unchecked(
     account: &Account,
     id: &ReservationId,
     amount: Money,
@@ -209,14 +210,19 @@ fn set_aside(
     let mut account = account.clone();
     account.reserved = sum(&account, account.reserved, amount)?;
     account.open += 1;
-    let (state, child) = (ReservationState::Reserved, child.cloned());
-    let reservation = Reservation { id: id.clone(), account: account.id.clone(), amount, state, child };
+    let reservation = Reservation {
+        id: id.clone(),
+        account: account.id.clone(),
+        amount,
+        state: ReservationState::Reserved,
+        child: child.cloned(),
+    };
     let mut posted = posted(account, Some(&reservation));
     posted.reservation = Some(reservation);
     Ok(posted)
 }
 
-/// What the child had spent goes from what is spent to what is reserved; the rest is reserved anew.
+/// Moves what the child had spent from settled to reserved, and reserves the rest anew.
 fn reserve_again(
     account: &Account,
     known: Option<&Reservation>,
@@ -229,10 +235,11 @@ fn reserve_again(
     };
     let status = if account.status == AccountStatus::Closed { AccountStatus::Closing } else { account.status };
     let account = Account { settled_children, status, ..account.clone() };
-    // What was spent before can always be held again, even if it was more than is allowed.
-    let mut posted = match known.is_none() && *child != account.id && amount <= returned {
-        true => set_aside(&account, id, amount, Some(child))?,
-        false => reserve(&account, known, id, amount, Some(child))?,
+    // What the child had already spent can always be reserved again, even if it exceeds the limit.
+    let mut posted = if known.is_none() && *child != account.id && amount <= returned {
+        reserve_unchecked(&account, id, amount, Some(child))?
+    } else {
+        reserve(&account, known, id, amount, Some(child))?
     };
     posted.record.returned = Some(returned);
     Ok(posted)
@@ -311,7 +318,7 @@ fn raise(account: &Account, max: Money) -> Result<Posted, PostingError> {
 }
 
 fn stop(account: &Account) -> Posted {
-    // Less than is in use, so that what is given back can't be reserved again either.
+    // The limit excludes what is reserved, so that money that is released can't be reserved again.
     with_max(account, account.spent())
 }
 
@@ -326,7 +333,7 @@ fn known<'a>(account: Option<&'a Account>, posting: &Posting) -> Result<&'a Acco
     account.ok_or_else(|| PostingError::UnknownAccount { account: posting.account().clone() })
 }
 
-/// The account, if it exists and something of it may still end.
+/// The account, if it exists and is not closed.
 fn unclosed<'a>(account: Option<&'a Account>, posting: &Posting) -> Result<&'a Account, PostingError> {
     match known(account, posting)? {
         account if account.status == AccountStatus::Closed => {
@@ -336,7 +343,7 @@ fn unclosed<'a>(account: Option<&'a Account>, posting: &Posting) -> Result<&'a A
     }
 }
 
-/// The account, if it exists and its chain is not done.
+/// The account, if it exists and is active.
 fn active<'a>(account: Option<&'a Account>, posting: &Posting) -> Result<&'a Account, PostingError> {
     match unclosed(account, posting)? {
         account if account.status == AccountStatus::Closing => {
@@ -359,7 +366,7 @@ fn held<'a>(
             Ok(reservation)
         }
         (_, Some(id)) => Err(PostingError::UnknownReservation { account: account.id.clone(), reservation: id.clone() }),
-        (_, None) => unreachable!("only postings with a reservation ask for one"),
+        (_, None) => unreachable!("every posting handled here names a reservation"),
     }
 }
 
@@ -372,7 +379,7 @@ fn refuse_issued(reservation: &Reservation) -> Result<(), PostingError> {
     }
 }
 
-/// The account once the reservation has ended; one that is closing is closed once nothing is left.
+/// The account after the reservation has ended; a closing account is closed after its last one.
 fn without(account: &Account, reservation: &Reservation) -> Result<Account, PostingError> {
     match (account.reserved.checked_sub(reservation.amount), account.open.checked_sub(1)) {
         (Some(reserved), Some(open)) => {
@@ -390,7 +397,7 @@ fn sum(account: &Account, left: Money, right: Money) -> Result<Money, PostingErr
     left.checked_add(right).ok_or_else(|| PostingError::TooLarge { account: account.id.clone() })
 }
 
-/// Raises the account's version and records what it is then; nothing of the reservation stays open.
+/// Raises the account's version and builds the record of that version; no reservation stays open.
 fn posted(mut account: Account, reservation: Option<&Reservation>) -> Posted {
     account.version += 1;
     let record = Record {

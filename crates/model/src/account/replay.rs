@@ -1,9 +1,9 @@
-//! Accounts from the records that stand in logs, and whether each ceiling held.
+//! Rebuilds accounts from the records in logs, and checks that each spending limit held.
 //!
-//! Records of one account are put into the order of its versions, which no clock has a say in, and posted again by the rules that first
-//! posted them. A version that is missing, that stands in two places, or that does not follow from the one before it is found
-//! and named; behind it nothing is said of that account, because nothing could be vouched for. What stood in a log that was deleted is
-//! missing too, and no flaw as far as the log's tombstone says so.
+//! The records of one account are sorted by version, independently of any clock, and posted again by the same rules as the first time.
+//! A version that is missing, that occurs twice, or that does not follow from the one before it is reported. The account is not replayed
+//! beyond it, because nothing after it could be verified. Records of a deleted log are missing too; that is no flaw if the log's
+//! tombstone lists them.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
@@ -14,12 +14,12 @@ use super::{Account, AccountId, AccountStatus, Posting, Record, Reservation, Res
 use crate::id::{ReservationId, ThreadId};
 use crate::money::Money;
 
-/// One record, and where it stands.
+/// One record, and its location.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Seen {
-    /// The thread whose log has it.
+    /// The thread whose log contains it.
     pub thread: ThreadId,
-    /// The number of its line.
+    /// Its line number.
     pub line: u64,
     /// The type of its event.
     pub event_type: &'static str,
@@ -27,41 +27,43 @@ pub struct Seen {
     pub record: Record,
 }
 
-/// An account as its records tell it.
+/// An account as its records describe it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct History {
     /// The account after the last record that could be posted.
     pub account: Account,
-    /// What it holds, and what was settled without anybody knowing what was spent.
+    /// Its open reservations, and those that were settled with unknown cost.
     pub reservations: BTreeMap<ReservationId, Reservation>,
     /// How many records were posted.
     pub postings: u64,
-    /// What it was allowed to spend when that was last decided; a stop does not count.
+    /// The spending limit that was last set by opening or raising the account; a stop does not count.
     pub ceiling: Option<Money>,
-    /// The most that was spent and reserved at any posting.
+    /// The highest sum of spent and reserved money after any posting.
     pub peak: Money,
-    /// How much of what is settled nobody knows.
+    /// How much of the settled money is of unknown cost.
     pub unknown: Money,
-    /// Whether every record of it could be posted.
+    /// Whether all its records could be posted.
     pub is_whole: bool,
 }
 
-/// Postings of an account that stood in a log which is gone, as its tombstone says.
+/// Postings of an account whose records were in a deleted log, as its tombstone lists them.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 pub struct Buried {
     /// The account.
     pub account: AccountId,
-    /// The version of the first of them.
+    /// The first version.
     pub from: u64,
-    /// The version of the last of them; all between stood there too.
+    /// The last version; all versions between are included.
     pub to: u64,
 }
 
 impl Buried {
-    /// The postings of a log, by the records that stand in it.
+    /// The postings of a log, from its records.
     pub fn of<'a>(records: impl IntoIterator<Item = &'a Record>) -> Vec<Self> {
-        let one = |record: &Record| (record.account.clone(), record.account_version);
-        let versions: BTreeSet<(AccountId, u64)> = records.into_iter().map(one).collect();
+        let mut versions: BTreeSet<(AccountId, u64)> = BTreeSet::new();
+        for record in records {
+            versions.insert((record.account.clone(), record.account_version));
+        }
         let mut buried: Vec<Self> = Vec::new();
         for (account, version) in versions {
             match buried.last_mut() {
@@ -73,7 +75,7 @@ impl Buried {
     }
 }
 
-/// The first versions of an account between two that are not among the buried ones.
+/// The first gap among versions `from` to `to` of an account that the buried ones don't cover.
 pub fn unburied(account: &AccountId, from: u64, to: u64, buried: &[Buried]) -> Option<(u64, u64)> {
     let mut ours: Vec<_> = buried.iter().filter(|one| one.account == *account).collect();
     ours.sort();
@@ -88,27 +90,27 @@ pub fn unburied(account: &AccountId, from: u64, to: u64, buried: &[Buried]) -> O
     (next <= to).then(|| (next, until.map_or(to, |until| until.min(to))))
 }
 
-/// What is not as it should be.
+/// A contradiction or a gap in the records, or a limit that was exceeded.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Flaw {
-    /// No log has these versions.
+    /// No log contains these versions.
     Missing {
         /// The account.
         account: AccountId,
-        /// The first of them.
+        /// The first version.
         from: u64,
-        /// The last of them.
+        /// The last version.
         to: u64,
     },
-    /// One version stands in two places.
+    /// One version occurs twice.
     Double {
         /// The account.
         account: AccountId,
         /// The version.
         version: u64,
-        /// Where it stands.
+        /// Its locations, as threads and lines.
         places: Vec<(ThreadId, u64)>,
-        /// Whether both say the same.
+        /// Whether both records are the same.
         is_same: bool,
     },
     /// A record does not follow from the one before it.
@@ -117,37 +119,37 @@ pub enum Flaw {
         account: AccountId,
         /// The version.
         version: u64,
-        /// Where it stands.
+        /// Its location, as thread and line.
         place: (ThreadId, u64),
-        /// Why not.
+        /// The reason.
         why: String,
     },
-    /// More was spent and reserved than was allowed.
+    /// More was spent and reserved than the limit allowed.
     Crossed {
         /// The account.
         account: AccountId,
-        /// The version at which that was so first.
+        /// The first version at which it was exceeded.
         version: u64,
-        /// Where it stands.
+        /// Its location, as thread and line.
         place: (ThreadId, u64),
         /// What was spent and reserved.
         used: Money,
-        /// What was allowed.
+        /// The limit.
         ceiling: Money,
     },
-    /// A parent and its child do not say the same.
+    /// A parent account and its child account disagree.
     Unpaired {
         /// The parent's account.
         parent: AccountId,
-        /// The child's account; absent when it is about all children.
+        /// The child's account; absent if it concerns all children.
         child: Option<AccountId>,
-        /// What does not fit.
+        /// What they disagree on.
         why: String,
     },
 }
 
 impl Flaw {
-    /// Whether records are missing, doubled or wrong; that a ceiling was crossed may be the truth.
+    /// Whether records are missing, doubled or wrong. An exceeded limit does not count: the records of it may be right.
     pub fn is_of_the_records(&self) -> bool {
         !matches!(self, Self::Crossed { .. })
     }
@@ -157,21 +159,24 @@ impl fmt::Display for Flaw {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Missing { account, from, to } if from == to => {
-                write!(f, "account `{account}`: no log has its posting {from}")
+                write!(f, "account `{account}`: posting {from} is in no log")
             }
             Self::Missing { account, from, to } => {
-                write!(f, "account `{account}`: no log has its postings {from} to {to}")
+                write!(f, "account `{account}`: postings {from} to {to} are in no log")
             }
             Self::Double { account, version, places, is_same } => {
                 let places: Vec<_> = places.iter().map(|(thread, line)| format!("`{thread}` line {line}")).collect();
-                let say = if *is_same { "the same" } else { "different things" };
-                write!(f, "account `{account}`: posting {version} stands in {} and says {say}", places.join(" and "))
+                let contents = if *is_same { "the same content" } else { "different contents" };
+                write!(f, "account `{account}`: posting {version} is in {}, with {contents}", places.join(" and "))
             }
             Self::Misfit { account, version, place: (thread, line), why } => {
                 write!(f, "account `{account}`: posting {version} in `{thread}` line {line} does not follow: {why}")
             }
             Self::Crossed { account, version, used, ceiling, .. } => {
-                write!(f, "account `{account}`: at posting {version} {used} dollars were used, and {ceiling} allowed")
+                write!(
+                    f,
+                    "account `{account}`: {used} dollars were used at posting {version}, above its limit of {ceiling}"
+                )
             }
             Self::Unpaired { parent, child: Some(child), why } => {
                 write!(f, "accounts `{parent}` and `{child}`: {why}")
@@ -181,22 +186,22 @@ impl fmt::Display for Flaw {
     }
 }
 
-/// What the records of some logs tell.
+/// The result of a replay.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Replayed {
     /// Every account that a record names.
     pub accounts: BTreeMap<AccountId, History>,
-    /// What is not as it should be.
+    /// Everything that is wrong with them.
     pub flaws: Vec<Flaw>,
 }
 
-/// Posts records again, in whatever order they come.
+/// Posts records again, given in any order.
 pub fn replay(seen: impl IntoIterator<Item = Seen>) -> Replayed {
     replay_without(seen, &[])
 }
 
-/// Posts records again, in whatever order they come, where some stood in logs that are gone: that those are missing is no flaw. Of an
-/// account that lacks some nothing is posted behind them; that no version stands in two places is still looked at.
+/// Posts records again, given in any order, where `buried` ones were in deleted logs: their absence is no flaw. An account is not
+/// replayed beyond its first gap, but versions that occur twice are still reported.
 pub fn replay_without(seen: impl IntoIterator<Item = Seen>, buried: &[Buried]) -> Replayed {
     let mut by_account: BTreeMap<AccountId, BTreeMap<u64, Vec<Seen>>> = BTreeMap::new();
     for one in seen {
@@ -218,8 +223,10 @@ fn replay_account(
     versions: BTreeMap<u64, Vec<Seen>>,
     buried: &[Buried],
 ) -> (Option<History>, Vec<Flaw>) {
-    let (mut history, mut flaws): (Option<History>, Vec<Flaw>) = (None, Vec::new());
-    let (mut next, mut is_followed) = (1, true);
+    let mut history: Option<History> = None;
+    let mut flaws: Vec<Flaw> = Vec::new();
+    let mut next = 1;
+    let mut is_followed = true;
     for (version, mut seen) in versions {
         if version > next {
             let missing = unburied(account, next, version - 1, buried);
@@ -254,10 +261,10 @@ fn replay_account(
     (history.map(|history| History { is_whole, ..history }), flaws)
 }
 
-/// The history behind one more record; in words if it does not follow.
+/// The history after one more record, or the reason why the record does not follow.
 fn take(before: Option<&History>, seen: &Seen) -> Result<History, String> {
     let Seen { event_type, record, .. } = seen;
-    let posting = Posting::from_record(event_type, record).ok_or("it lacks what its type needs")?;
+    let posting = Posting::from_record(event_type, record).ok_or("it lacks a field that its type needs")?;
     let held = posting.reservation().and_then(|name| before?.reservations.get(name));
     let posted = post(before.map(|before| &before.account), held, &posting).map_err(|error| error.to_string())?;
     if posted.record != *record {
@@ -292,28 +299,34 @@ fn difference(due: &Record, found: &Record) -> String {
     match (due.remaining, found.remaining) {
         (due, found) if due != found => {
             let shown = |money: Option<Money>| money.map_or_else(|| "no limit".to_owned(), |money| money.to_string());
-            format!("it says that {} remain, and {} do", shown(found), shown(due))
+            format!("it records {} remaining instead of {}", shown(found), shown(due))
         }
-        _ => "it says something else than the posting it records".to_owned(),
+        _ => "it differs from the posting that it records".to_owned(),
     }
 }
 
-/// That a ceiling was crossed, if this posting is the first at which it was.
+/// The flaw of an exceeded limit, if this posting is the first that exceeds it.
 fn crossed(after: &History, before: Option<&History>, place: (ThreadId, u64)) -> Option<Flaw> {
     let is_over = |history: &History| history.ceiling.is_some_and(|ceiling| history.account.used() > ceiling);
     let ceiling = after.ceiling.filter(|_| is_over(after) && !before.is_some_and(is_over))?;
-    let (account, version) = (after.account.id.clone(), after.account.version);
-    Some(Flaw::Crossed { account, version, place, used: after.account.used(), ceiling })
+    Some(Flaw::Crossed {
+        account: after.account.id.clone(),
+        version: after.account.version,
+        place,
+        used: after.account.used(),
+        ceiling,
+    })
 }
 
-/// What parents and children disagree on, as far as both are wholly known.
+/// The disagreements between parents and children, as far as the records of both are complete.
 fn unpaired(accounts: &BTreeMap<AccountId, History>) -> Vec<Flaw> {
     let mut flaws = Vec::new();
     let parents: BTreeSet<_> = accounts.values().filter_map(|history| history.account.parent.as_ref()).collect();
     for parent in parents {
         let Some(above) = accounts.get(parent).filter(|above| above.is_whole) else { continue };
         let children = accounts.values().filter(|below| below.account.parent.as_ref() == Some(parent));
-        let (mut charged, mut is_whole) = (Money::ZERO, true);
+        let mut charged = Money::ZERO;
+        let mut is_whole = true;
         for below in children {
             is_whole &= below.is_whole;
             if below.account.status == AccountStatus::Closed {
@@ -325,7 +338,7 @@ fn unpaired(accounts: &BTreeMap<AccountId, History>) -> Vec<Flaw> {
         }
         if is_whole && charged != above.account.settled_children {
             let why = format!(
-                "it was charged {} dollars for children that are done, and they spent {charged}",
+                "it was charged {} dollars for closed children, which spent {charged}",
                 above.account.settled_children
             );
             flaws.push(Flaw::Unpaired { parent: parent.clone(), child: None, why });
@@ -341,13 +354,13 @@ fn pair(above: &History, below: &History) -> Option<Flaw> {
     let held: Vec<_> = above.reservations.values().filter(is_for).collect();
     let covered = sum(held.iter().map(|held| held.amount));
     let why = match (child.status == AccountStatus::Closed, held.is_empty()) {
-        (true, false) => "the child is done, and money is still held for it".to_owned(),
-        (false, true) => "the child goes on, and no money is held for it".to_owned(),
+        (true, false) => "the child is closed, but money is still reserved for it".to_owned(),
+        (false, true) => "the child is open, but no money is reserved for it".to_owned(),
         (false, false) if child.max.is_some_and(|max| max > covered) => {
-            format!("the child may spend more than the {covered} dollars that are held for it")
+            format!("the child may spend more than the {covered} dollars reserved for it")
         }
         (false, false) if child.max.is_none() && above.account.max.is_some() => {
-            "the child has no limit, and its parent has one".to_owned()
+            "the child has no limit, but its parent has one".to_owned()
         }
         _ => return None,
     };
@@ -366,9 +379,10 @@ mod tests {
         Money::from_nanos(nanos).unwrap()
     }
 
-    /// The records of a parent that starts a child, and of the child, in two logs.
+    /// The records of a parent with one child, in the logs of both.
     fn history() -> Vec<Seen> {
-        let (a, b): (AccountId, AccountId) = (AccountId::new("a").unwrap(), AccountId::new("b").unwrap());
+        let a = AccountId::new("a").unwrap();
+        let b = AccountId::new("b").unwrap();
         let reservation = |name: &str| ReservationId::new(name).unwrap();
         let postings = vec![
             ("a", Posting::Open { account: a.clone(), parent: None, max: Some(nanos(100)) }),
@@ -402,7 +416,8 @@ mod tests {
                 },
             ),
         ];
-        let (mut accounts, mut held) = (BTreeMap::new(), BTreeMap::new());
+        let mut accounts = BTreeMap::new();
+        let mut held = BTreeMap::new();
         let mut seen = Vec::new();
         for (line, (thread, posting)) in (0..).zip(postings) {
             let known = posting.reservation().and_then(|name| held.get(name));
@@ -412,14 +427,14 @@ mod tests {
                 held.extend(posted.reservation.map(|open| (open.id.clone(), open)));
             }
             accounts.insert(posted.account.id.clone(), posted.account);
-            let (thread, event_type) = (ThreadId::new(thread).unwrap(), posting.event_type());
-            seen.push(Seen { thread, line, event_type, record: posted.record });
+            let thread = ThreadId::new(thread).unwrap();
+            seen.push(Seen { thread, line, event_type: posting.event_type(), record: posted.record });
         }
         seen
     }
 
     #[test]
-    fn records_in_any_order_tell_the_same_and_every_ceiling_held() {
+    fn records_replay_the_same_in_any_order_and_every_limit_held() {
         let seen = history();
         let forward = replay(seen.clone());
         assert_eq!(forward.flaws, []);
@@ -431,7 +446,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_tombstone_says_is_missing_is_no_flaw_and_nothing_else_is_excused() {
+    fn records_listed_by_a_tombstone_may_be_missing_and_no_others() {
         let seen = history();
         let buried = Buried::of(seen.iter().filter(|one| one.thread.as_str() == "b").map(|one| &one.record));
         let of = |account: &str, from, to| Buried { account: AccountId::new(account).unwrap(), from, to };
@@ -439,12 +454,12 @@ mod tests {
         let left: Vec<_> = seen.iter().filter(|one| one.thread.as_str() == "a").cloned().collect();
         let replayed = replay_without(left.clone(), &buried);
         assert_eq!(replayed.flaws, []);
-        assert!(replayed.accounts.values().all(|history| !history.is_whole), "nothing is said of how they end");
-        // One of them that nobody speaks of is missing still.
-        let behind: Vec<_> = seen.iter().filter(|one| one.record.account_version != 3).cloned().collect();
-        let flaws = replay_without(behind, &[of("b", 2, 2)]).flaws;
+        assert!(replayed.accounts.values().all(|history| !history.is_whole), "the end of the accounts is unknown");
+        // A record that no tombstone lists is still reported as missing.
+        let incomplete: Vec<_> = seen.iter().filter(|one| one.record.account_version != 3).cloned().collect();
+        let flaws = replay_without(incomplete, &[of("b", 2, 2)]).flaws;
         assert!(matches!(flaws[..], [Flaw::Missing { from: 3, to: 3, .. }]), "{flaws:?}");
-        // And logs that are left must not contradict each other, behind the gap too.
+        // The remaining logs must not contradict each other, not even after the gap.
         let mut torn: Vec<_> = seen.into_iter().filter(|one| one.record.account_version != 2).collect();
         let mut other = torn.iter().find(|one| one.record.account_version == 4).unwrap().clone();
         (other.thread, other.record.amount) = (ThreadId::new("c").unwrap(), Some(nanos(1)));
@@ -454,7 +469,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_buried_is_found_wherever_it_lies() {
+    fn the_first_gap_between_buried_versions_is_found() {
         let account = AccountId::new("a").unwrap();
         let of = |from, to| Buried { account: account.clone(), from, to };
         let buried = [of(5, 6), of(1, 2), of(2, 3)];
@@ -466,14 +481,14 @@ mod tests {
     }
 
     #[test]
-    fn whichever_record_is_removed_doubled_or_changed_something_is_found() {
+    fn every_removed_doubled_or_changed_record_is_found() {
         let seen = history();
         for index in 0..seen.len() {
             let mut less = seen.clone();
             let gone = less.remove(index);
             let is_last = |account: &AccountId| seen[index + 1..].iter().all(|one| one.record.account != *account);
             let flaws = replay(less).flaws;
-            // The end of an account can't be missed in its own records; that its parent says otherwise can.
+            // A missing last record leaves no gap in its own account; only the parent's records can reveal it.
             assert!(!flaws.is_empty() || is_last(&gone.record.account), "without {gone:?}");
             let mut more = seen.clone();
             more.push(Seen { line: 99, ..gone.clone() });

@@ -19,8 +19,9 @@ struct Ledger {
 impl Ledger {
     fn post(&mut self, posting: &Posting) -> Result<Record, PostingError> {
         let id = posting.reservation();
-        let known = (self.accounts.get(posting.account()), id.and_then(|id| self.reservations.get(id)));
-        let Posted { account, reservation, record } = post(known.0, known.1, posting)?;
+        let known_account = self.accounts.get(posting.account());
+        let known_reservation = id.and_then(|id| self.reservations.get(id));
+        let Posted { account, reservation, record } = post(known_account, known_reservation, posting)?;
         assert_eq!(account.version, self.accounts.get(&account.id).map_or(0, |account| account.version) + 1);
         match (id, reservation) {
             (Some(id), Some(reservation)) => drop(self.reservations.insert(id.clone(), reservation)),
@@ -106,7 +107,7 @@ fn an_overcharge_is_recorded_and_stops_the_account() {
 }
 
 #[test]
-fn a_call_without_an_answer_is_settled_at_its_bound_and_marked() {
+fn a_call_without_an_answer_is_settled_at_its_bound_and_marked_unknown() {
     let mut ledger = opened(100);
     ledger.ask(reserve("r", 60)).unwrap();
     ledger.ask(on("issue", "r")).unwrap();
@@ -126,7 +127,7 @@ fn a_call_that_was_never_sent_is_released_and_not_settled() {
 }
 
 #[test]
-fn nothing_happens_twice() {
+fn no_posting_is_accepted_twice() {
     let mut ledger = opened(100);
     let open = json!({"kind": "open", "account": "a"});
     refused(&mut ledger, open.clone(), Kind::Conflict, "account_exists");
@@ -146,7 +147,7 @@ fn nothing_happens_twice() {
 }
 
 #[test]
-fn an_account_that_was_never_opened_takes_nothing() {
+fn an_account_that_was_never_opened_accepts_no_posting() {
     for posting in [reserve("r", 0), on("issue", "r"), settle("r", 0), on("release", "r")] {
         refused(&mut Ledger::default(), posting, Kind::Absent, "account_unknown");
     }
@@ -161,7 +162,7 @@ fn reopen() -> Value {
 }
 
 #[test]
-fn an_account_is_closing_while_even_a_free_call_is_open_and_takes_no_further_one() {
+fn an_account_is_closing_while_even_a_free_call_is_open_and_accepts_no_new_reservation() {
     let mut ledger = opened(10);
     ledger.ask(reserve("free", 0)).unwrap();
     ledger.ask(close()).unwrap();
@@ -173,7 +174,7 @@ fn an_account_is_closing_while_even_a_free_call_is_open_and_takes_no_further_one
 }
 
 #[test]
-fn a_closed_account_can_be_opened_again_and_an_open_one_can_not() {
+fn a_closed_account_can_be_reopened_and_an_open_one_can_not() {
     let mut ledger = opened(10);
     refused(&mut ledger, reopen(), Kind::Denied, "account_not_closed");
     ledger.ask(close()).unwrap();
@@ -181,11 +182,11 @@ fn a_closed_account_can_be_opened_again_and_an_open_one_can_not() {
     ledger.ask(reserve("r", 10)).unwrap();
     ledger.ask(close()).unwrap();
     ledger.ask(reopen()).unwrap();
-    assert_eq!(ledger.account("a").status, AccountStatus::Active, "also while it is only closing");
+    assert_eq!(ledger.account("a").status, AccountStatus::Active, "a closing account can be reopened too");
 }
 
 #[test]
-fn a_raise_sets_more_and_never_less() {
+fn a_raise_only_sets_a_higher_limit() {
     let raise = |max: i64| json!({"kind": "raise", "account": "a", "max": max});
     let mut ledger = opened(10);
     ledger.ask(reserve("r", 10)).unwrap();
@@ -208,13 +209,13 @@ fn a_stopped_account_reserves_nothing_until_it_is_raised() {
     ledger.ask(on("issue", "r")).unwrap();
     ledger.ask(settle("r", 20)).unwrap();
     refused(&mut ledger, reserve("s", 1), Kind::Exhausted, "budget_exceeded");
-    assert_eq!(ledger.account("a").remaining(), Some(nanos(0)), "what is given back can't be used either");
+    assert_eq!(ledger.account("a").remaining(), Some(nanos(0)), "released money can't be reserved either");
     ledger.ask(json!({"kind": "raise", "account": "a", "max": 100})).unwrap();
     ledger.ask(reserve("s", 80)).unwrap();
 }
 
 #[test]
-fn what_nobody_knew_is_corrected_once_downward_and_with_evidence() {
+fn an_unknown_cost_is_corrected_once_downward_and_with_evidence() {
     let mut ledger = opened(100);
     ledger.ask(reserve("r", 60)).unwrap();
     ledger.ask(on("issue", "r")).unwrap();
@@ -235,7 +236,7 @@ fn what_nobody_knew_is_corrected_once_downward_and_with_evidence() {
 }
 
 #[test]
-fn a_child_that_goes_on_is_reserved_for_again_and_not_charged_twice() {
+fn a_child_that_continues_is_reserved_for_again_and_not_charged_twice() {
     let mut ledger = opened(100);
     let mut hold = reserve("for-b", 40);
     hold["child"] = json!("b");
@@ -262,7 +263,7 @@ fn a_child_that_goes_on_is_reserved_for_again_and_not_charged_twice() {
 }
 
 #[test]
-fn a_reservation_of_another_account_is_unknown_here_and_its_name_is_taken() {
+fn a_reservation_of_another_account_is_unknown_here_but_its_id_is_taken() {
     let mut ledger = opened(100);
     ledger.ask(json!({"kind": "open", "account": "b", "max": 100})).unwrap();
     ledger.ask(json!({"kind": "reserve", "account": "b", "reservation": "r", "amount": 1})).unwrap();
@@ -281,7 +282,7 @@ fn an_account_is_never_its_own_child() {
 }
 
 #[test]
-fn an_account_without_limit_still_counts_and_never_wraps() {
+fn an_account_without_limit_still_counts_and_never_overflows() {
     let mut ledger = Ledger::default();
     let record = ledger.ask(json!({"kind": "open", "account": "a"})).unwrap();
     assert_eq!(record.remaining, None);
@@ -301,7 +302,7 @@ fn rows_that_contradict_each_other_are_refused() {
 }
 
 #[test]
-fn a_child_spends_what_its_parent_has_set_aside_for_it() {
+fn a_child_spends_what_its_parent_has_reserved_for_it() {
     let mut ledger = opened(100);
     let mut posting = reserve("for-b", 40);
     posting["child"] = json!("b");
@@ -313,7 +314,7 @@ fn a_child_spends_what_its_parent_has_set_aside_for_it() {
     assert_eq!(
         ledger.account("a").remaining(),
         Some(nanos(60)),
-        "the parent holds all of it while the child is active"
+        "the parent holds the whole reservation while the child is active"
     );
     ledger.ask(json!({"kind": "close", "account": "b"})).unwrap();
     let record = ledger.ask(settle("for-b", 15)).unwrap();
@@ -324,7 +325,7 @@ fn a_child_spends_what_its_parent_has_set_aside_for_it() {
 }
 
 #[test]
-fn a_record_says_amounts_in_nanos_and_leaves_out_what_is_absent() {
+fn a_record_gives_amounts_in_nanos_and_omits_what_is_absent() {
     let mut ledger = opened(100);
     let mut posting = reserve("r", 60);
     posting["child"] = json!("b");
@@ -369,7 +370,8 @@ fn posting() -> impl Strategy<Value = Posting> {
             27 => Posting::Stop { account },
             28 | 29 => Posting::Reopen { account },
             30..33 => {
-                let (child, returned) = (AccountId::new("child").unwrap(), nanos(amount.nanos() / 2));
+                let child = AccountId::new("child").unwrap();
+                let returned = nanos(amount.nanos() / 2);
                 Posting::ReserveAgain { account, reservation, amount, child, returned }
             }
             _ => Posting::Close { account },
@@ -377,7 +379,7 @@ fn posting() -> impl Strategy<Value = Posting> {
     )
 }
 
-/// What the test itself knows about one account.
+/// What the test itself counts for one account.
 #[derive(Default)]
 struct Counted {
     spent: i64,
@@ -388,7 +390,7 @@ proptest! {
     #![proptest_config(ProptestConfig::with_cases(256))]
 
     #[test]
-    fn no_order_of_postings_crosses_a_ceiling_or_loses_money(
+    fn no_order_of_postings_exceeds_a_limit_or_loses_money(
         max_a in 0i64..150,
         max_b in prop::option::of(0i64..150),
         postings in prop::collection::vec(posting(), 0..80),
@@ -438,7 +440,7 @@ fn check(account: &Account, ledger: &Ledger, counted: &Counted) -> Result<(), Te
     Ok(())
 }
 
-/// The records alone, ordered by account version, rebuild the ledger and are written again as they were.
+/// The records alone, ordered by account version, rebuild the ledger and are written again unchanged.
 fn check_replay(ledger: &Ledger) -> Result<(), TestCaseError> {
     let mut records = ledger.log.clone();
     records.sort_by_key(|(_, record)| (record.account.clone(), record.account_version));

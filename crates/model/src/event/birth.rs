@@ -1,4 +1,4 @@
-//! How a thread comes into the world.
+//! The creation of a thread.
 
 use serde::{Deserialize, Serialize};
 use serde_json::Map;
@@ -11,26 +11,26 @@ use crate::limits::{Limits, Meter};
 use crate::money::Money;
 use crate::tool::Risk;
 
-/// What a thread is.
+/// What kind of thread it is.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum ThreadKind {
     /// An agent's conversation.
     #[default]
     Agent,
-    /// A state machine of actions.
+    /// A graph: a state machine of actions.
     Graph,
 }
 
-/// What the creator of a thread says of it.
+/// The properties of a new thread, given by its creator.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct NewThread {
-    /// What the thread is.
+    /// What kind of thread it is.
     #[serde(default)]
     pub kind: ThreadKind,
     /// The one agent that owns it.
     pub agent_id: AgentId,
-    /// What the agent is told to do.
+    /// The agent's directive.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub directive: Option<DirectiveId>,
     /// The thread that started it.
@@ -42,49 +42,49 @@ pub struct NewThread {
     /// The task it is bound to.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub task_id: Option<TaskId>,
-    /// What people call it.
+    /// Its title for display.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub title: Option<String>,
-    /// The model it is meant for.
+    /// The model it should use.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub model: Option<String>,
-    /// What the directive was given.
+    /// The inputs of the directive.
     #[serde(default, skip_serializing_if = "Map::is_empty")]
     pub inputs: Fields,
-    /// Its ceilings.
+    /// Its limits.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub limits: Option<Limits>,
-    /// What it may call.
+    /// The capabilities it is granted.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub capabilities: Option<Vec<String>>,
-    /// The risks of its tools that somebody acknowledged.
+    /// The risks of its tools that were acknowledged.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub acknowledged: Vec<Risk>,
-    /// The account it spends from and how much was set aside for it.
+    /// The account it spends from and the amount reserved for it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub reservation: Option<Hold>,
     /// The thread it continues.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub continuation_of: Option<Predecessor>,
-    /// What that thread had used, which counts on.
+    /// The usage of that thread, which continues to count here.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub meter: Option<Meter>,
-    /// The first thread of its chain, when that is not this one.
+    /// The first thread of its chain, if that is another one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub chain_root_id: Option<ThreadId>,
     /// How many threads of its chain come before it.
     #[serde(default, skip_serializing_if = "is_zero")]
     pub chain_position: u64,
-    /// The first thread of the tree it belongs to, when that is not this one.
+    /// The first thread of its family (the tree of threads it belongs to), if that is another one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub family_root_id: Option<ThreadId>,
-    /// The process that was started to run it, and that waited until this was on record.
+    /// The process that was started to run it and that waits until this event is committed.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub process: Option<Process>,
 }
 
 impl NewThread {
-    /// A thread of `agent_id` of which nothing else is said.
+    /// A thread of `agent_id` with no other properties.
     pub fn of(agent_id: AgentId) -> Self {
         Self {
             kind: ThreadKind::Agent,
@@ -110,7 +110,7 @@ impl NewThread {
     }
 }
 
-/// Money set aside for a thread when it was created.
+/// Money reserved for a thread at its creation.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Hold {
     /// The account.
@@ -120,14 +120,14 @@ pub struct Hold {
     pub amount: Money,
 }
 
-/// A thread that another one continues, pinned by hash.
+/// The predecessor of a thread, pinned by hash.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Predecessor {
     /// The thread.
     pub thread_id: ThreadId,
-    /// Its version when it was left.
+    /// Its version at the handoff.
     pub version: u64,
-    /// SHA-256 of its log up to the last checkpoint before it was left.
+    /// SHA-256 of its log up to the last checkpoint before the handoff.
     pub hash: Digest,
 }
 
@@ -136,11 +136,11 @@ pub struct Predecessor {
 pub struct ThreadCreated {
     /// The version of the log's format.
     pub format: u32,
-    /// This log's random name.
+    /// The log's random id.
     pub log_id: LogId,
-    /// The segment of the log that this file is.
+    /// The number of this segment of the log.
     pub segment: u32,
-    /// What the creator said.
+    /// The properties given by the creator.
     #[serde(flatten)]
     pub thread: NewThread,
 }

@@ -1,4 +1,4 @@
-//! What calls of models and tools are, and what they come to.
+//! Calls of models and tools, and their outcomes.
 
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
@@ -22,22 +22,22 @@ pub enum EffectClass {
     AtMostOnce,
 }
 
-/// A call was opened that no message asks for.
+/// A call was opened that no message requests.
 ///
-/// Dispatched by its intent and closed by its outcome, like every other call. Its result is in its outcome alone, never in a message.
+/// It is dispatched by its intent and closed by its outcome, like every other call. Its result is only in its outcome, never in a message.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct CallOpened {
-    /// The call; an id that no call of the thread had before.
+    /// The call's id, which no earlier call of the thread had.
     pub call_id: CallId,
     /// What opened it.
     pub origin: CallOrigin,
     /// The tool.
     pub tool: String,
-    /// What it is called with.
+    /// The arguments of the call.
     pub arguments: Value,
 }
 
-/// What opened a call that no message asks for.
+/// What opened a call that no message requests.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(tag = "type", rename_all = "snake_case")]
 #[non_exhaustive]
@@ -46,11 +46,11 @@ pub enum CallOrigin {
     Hook {
         /// The hook.
         hook: String,
-        /// Whether the thread can't go on without knowing what became of the call.
+        /// Whether the thread can't continue while the call's outcome is unknown.
         #[serde(default, skip_serializing_if = "crate::account::is_false")]
         required: bool,
     },
-    /// A graph came to a node.
+    /// A graph reached a node.
     Node {
         /// The graph.
         graph: String,
@@ -60,7 +60,7 @@ pub enum CallOrigin {
 }
 
 impl CallOrigin {
-    /// Whether an unknown outcome suspends the thread; else it is recorded as an error, and the run goes on.
+    /// Whether an unknown outcome suspends the thread; otherwise it is recorded as an error and the run continues.
     pub fn suspends(&self) -> bool {
         !matches!(self, Self::Hook { required: false, .. })
     }
@@ -75,9 +75,9 @@ pub struct ToolIntent {
     pub tool: String,
     /// How often it may run.
     pub class: EffectClass,
-    /// What the tool is told so that it can recognise a repetition.
+    /// The key by which the tool can recognise a repetition.
     pub key: String,
-    /// The definition of the tool.
+    /// The hash of the tool's definition.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub tool_hash: Option<Digest>,
     /// The process that runs it.
@@ -85,43 +85,43 @@ pub struct ToolIntent {
     pub process: Option<Process>,
 }
 
-/// A process, named so that a reused number is not mistaken for it.
+/// A process, identified so that a reused process id is not mistaken for it.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Process {
-    /// Its number.
+    /// Its process id.
     pub pid: u32,
     /// When it started, as the operating system counts.
     pub start_time: u64,
-    /// The start of the machine that both are counted from, if it has a name.
+    /// The boot of the machine that `start_time` is relative to, if the system names it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub boot_id: Option<String>,
 }
 
-/// A tool call came to an end.
+/// A tool call ended.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct ToolOutcome {
     /// The call.
     pub call_id: CallId,
-    /// What it answered.
+    /// Its result.
     #[serde(default, deserialize_with = "present", skip_serializing_if = "Option::is_none")]
     pub result: Option<Value>,
     /// Why it failed.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub error: Option<String>,
-    /// What kind of failure it is, if the tool did not answer.
+    /// What kind of failure it is, if the tool gave no answer.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub failure: Option<ToolFailure>,
-    /// The blob that holds the whole answer, if it was too long for a line.
+    /// The blob with the full result, if that was too long for a line.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub blob: Option<Digest>,
 }
 
-/// Why a call failed that its tool did not answer.
+/// Why a call failed without an answer of its tool.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ToolFailure {
     /// What kind of failure it is.
     pub class: ToolFailureClass,
-    /// What went wrong, without the words that the class stands for.
+    /// The details, without the phrase that the class stands for.
     pub why: String,
 }
 
@@ -133,20 +133,20 @@ pub enum ToolFailureClass {
     NotStarted,
     /// The tool panicked.
     Panicked,
-    /// What is signed about the thread is not what its log says, so it starts no child.
+    /// The thread's log could not be verified, so it may not start a child.
     ParentUnverified,
-    /// The account does not hold what a child may spend.
+    /// The account can't cover what the child may spend.
     OverBudget,
-    /// The process of a child could not be started.
+    /// The process of a child could not be launched.
     NotLaunched,
 }
 
-/// What one turn of the model used, failed attempts included.
+/// The usage of one turn of the model, including failed attempts.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct TurnUsage {
     /// The model.
     pub model: String,
-    /// What counts against ceilings.
+    /// What counts against limits.
     #[serde(flatten)]
     pub cost: Cost,
     /// Of the tokens sent, those read from the provider's cache.
@@ -158,19 +158,19 @@ pub struct TurnUsage {
     /// The size of the prompt in bytes, as the engine estimates it.
     #[serde(default, skip_serializing_if = "is_zero")]
     pub prompt_bytes: u64,
-    /// How many tokens the provider counted for that prompt, in the last attempt; nothing if it does not count.
+    /// How many tokens the provider counted for that prompt, in the last attempt; 0 if it does not count.
     #[serde(default, skip_serializing_if = "is_zero")]
     pub prompt_tokens: u64,
-    /// Whether the provider did not say what its answer used, so that its tokens are an estimate.
+    /// Whether the provider did not report the answer's usage, so that its tokens are an estimate.
     #[serde(default, skip_serializing_if = "crate::account::is_false")]
     pub estimated: bool,
-    /// The model that answered, as its provider names it, where that is another name than the one that was asked for.
+    /// The model that answered, by its provider's name for it, if that differs from the requested one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub answered_by: Option<String>,
     /// The provider's name for the answer.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub provider_id: Option<String>,
-    /// What the provider says that it charges for the answer; absent if that follows from the tokens.
+    /// The price that the provider reports for the answer; absent if it follows from the tokens.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub charged: Option<Money>,
 }

@@ -1,4 +1,4 @@
-//! What a thread waits for, and what people say about it.
+//! Suspended runs, approvals and decisions.
 
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
@@ -8,105 +8,141 @@ use crate::digest::Digest;
 use crate::id::CallId;
 use crate::time::Timestamp;
 
-/// Why a run stopped and waits.
+/// Why a run was suspended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum SuspendReason {
-    /// A ceiling was reached.
+    /// A limit was reached.
     Limit,
-    /// Something failed that somebody may mend.
+    /// A failure that a person may be able to fix.
     Error,
-    /// The money is spent.
+    /// The budget is used up.
     Budget,
-    /// A call waits for somebody's word.
+    /// A call waits for an approval.
     Approval,
-    /// Nobody knows what became of a call.
+    /// The outcome of a call is unknown.
     OutcomeUnknown,
 }
 
-/// The run stopped and waits.
+/// The run was suspended.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Suspended {
     /// Why.
     pub reason: SuspendReason,
-    /// The ceiling that was reached, or what caused it.
+    /// The limit that was reached, or the cause.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub code: Option<String>,
-    /// How far it had come.
+    /// The current value.
     #[serde(default, deserialize_with = "present", skip_serializing_if = "Option::is_none")]
     pub current: Option<Value>,
-    /// How far it may come.
+    /// The limit.
     #[serde(default, deserialize_with = "present", skip_serializing_if = "Option::is_none")]
     pub maximum: Option<Value>,
-    /// The calls that wait; those somebody has decided about are not among them.
+    /// The waiting calls; those that were already decided are not included.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub calls: Vec<CallId>,
+    /// What was found out about the calls whose outcome is unknown. A call that no later process has probed has no entry.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub probed: Vec<Probed>,
+}
+
+/// What a process that took over found out about a call that was dispatched and has no recorded outcome.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Probed {
+    /// The call.
+    pub call_id: CallId,
+    /// The fate of the process that its intent names; absent if it names none.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub process: Option<ProcessFate>,
+    /// What its tool answered when asked for the call's outcome; absent if it was not asked.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub reconciled: Option<ReconcileAnswer>,
+}
+
+/// The fate of a process that an earlier run left running.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum ProcessFate {
+    /// It was alive, and was terminated.
+    Ended,
+    /// It had already ended.
+    Gone,
+    /// It could not be terminated, and may still be alive.
+    Alive,
+}
+
+/// What a tool reports about the outcome of a call.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum ReconcileAnswer {
+    /// It does not know, or has no way to find out.
+    Unknown,
 }
 
 impl Suspended {
-    /// A run that waits for this reason, of which nothing else is said.
+    /// A suspension with this reason and code, and no other details.
     pub fn because(reason: SuspendReason, code: impl Into<String>) -> Self {
-        Self { reason, code: Some(code.into()), current: None, maximum: None, calls: Vec::new() }
+        Self { reason, code: Some(code.into()), current: None, maximum: None, calls: Vec::new(), probed: Vec::new() }
     }
 }
 
-/// A call that may be made once somebody says so.
+/// A request for the approval of a call.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Ask {
     /// The call.
     pub call_id: CallId,
     /// The tool.
     pub tool: String,
-    /// What it is to be called with, unless that is long; the assistant's message has all of it.
+    /// The arguments of the call, unless they are long; the assistant's message has all of them.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub arguments: Option<Value>,
-    /// The tool, arguments and call that a decision is bound to.
+    /// The hash of tool, arguments and call that a decision is bound to.
     pub action_hash: Digest,
-    /// Why somebody is asked.
+    /// Why an approval is needed.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub why: Option<String>,
-    /// Whether it was asked about before, and its tool was defined anew since: what was said of it then does not count.
+    /// Whether an earlier request for the call's approval was replaced because its tool was redefined; its decision does not count.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub redefined: bool,
-    /// When it was asked; what older versions wrote does not say.
+    /// When it was requested; absent in what older versions wrote.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub asked_at: Option<Timestamp>,
-    /// After this moment nobody's word counts any more, and the call is not made.
+    /// When the request expires: later decisions are ignored and the call is not made.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub expires_at: Option<Timestamp>,
-    /// What becomes of the call once it is allowed; what a rule says later does not count.
+    /// What happens with the call once it is approved; later changes of the rule do not affect it.
     #[serde(default, skip_serializing_if = "ResumeMode::is_replay")]
     pub resume_mode: ResumeMode,
 }
 
 impl Ask {
-    /// Whether nobody's word counts any more.
+    /// Whether the request has expired.
     pub fn is_over(&self, now: Timestamp) -> bool {
         self.expires_at.is_some_and(|expires_at| now >= expires_at)
     }
 }
 
-/// What becomes of a call that was approved.
+/// What happens with a call once it is approved.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum ResumeMode {
-    /// It is made as the model asked for it.
+    /// It is made as the model requested it.
     #[default]
     ReplayToolCall,
     /// It is not made: the decision is its result.
     UseDecisionAsToolResult,
-    /// It is made with the decision for its arguments.
+    /// It is made with the decision as its arguments.
     PassDecisionToTool,
 }
 
 impl ResumeMode {
-    /// Whether it is made as the model asked for it, which needs no saying.
+    /// Whether it is the default, which is not written.
     pub fn is_replay(&self) -> bool {
         *self == Self::ReplayToolCall
     }
 }
 
-/// Somebody decided about a call.
+/// A person's decision about a call.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Decision {
     /// The call.
@@ -121,23 +157,23 @@ pub struct Decision {
     /// Why.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub reason: Option<String>,
-    /// What came with it.
+    /// The value that came with it: other arguments, or a result.
     #[serde(default, deserialize_with = "present", skip_serializing_if = "Option::is_none")]
     pub result: Option<Value>,
-    /// What it was said to do with the call, if it allows it.
+    /// What happens with the call, if it is approved.
     #[serde(default, skip_serializing_if = "ResumeMode::is_replay")]
     pub resume_mode: ResumeMode,
 }
 
 impl Decision {
-    /// The call may be made as it was asked for.
+    /// The call may be made as requested.
     pub const APPROVE: &'static str = "approve";
     /// The call may be made with other arguments.
     pub const EDIT: &'static str = "edit";
     /// The call must not be made.
     pub const DENY: &'static str = "deny";
 
-    /// Whether it says that a call may or must not be made, rather than what became of one that was.
+    /// Whether it approves or denies a call, rather than resolving the outcome of one that was made.
     pub fn is_word(&self) -> bool {
         matches!(self.action.as_str(), Self::APPROVE | Self::EDIT | Self::DENY)
     }

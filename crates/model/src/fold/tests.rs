@@ -26,8 +26,8 @@ fn opened(id: &str) -> Event {
 }
 
 fn outcome(id: &str) -> Event {
-    let (call_id, result) = (call(id), Some(json!("seen")));
-    Event::ToolOutcome(ToolOutcome { call_id, result, error: None, failure: None, blob: None })
+    let result = Some(json!("seen"));
+    Event::ToolOutcome(ToolOutcome { call_id: call(id), result, error: None, failure: None, blob: None })
 }
 
 fn asks(id: &str) -> Event {
@@ -45,23 +45,23 @@ fn an_opened_call_is_open_until_its_outcome_and_keeps_its_result() {
     for event in [opened("b"), opened("a"), opened("c"), outcome("a")] {
         thread.apply(&event, at()).unwrap();
     }
-    assert_eq!(open(&thread), ["b", "c"], "in the order of their opening");
+    assert_eq!(open(&thread), ["b", "c"], "in the order in which they were opened");
     let closed = &thread.calls[&call("a")];
-    assert_eq!(closed.outcome.as_ref().unwrap().result, Some(json!("seen")), "it stands nowhere else");
+    assert_eq!(closed.outcome.as_ref().unwrap().result, Some(json!("seen")), "no message has it");
     assert!(closed.origin.is_some() && closed.number.is_none());
     // A second outcome closes no other call.
     thread.apply(&outcome("c"), at()).unwrap();
     thread.apply(&opened("d"), at()).unwrap();
     thread.apply(&outcome("c"), at()).unwrap();
     assert_eq!(open(&thread), ["b", "d"]);
-    // What a message answers stands there.
+    // The result of a call that a message requests is only in the message.
     thread.apply(&asks("m"), at()).unwrap();
     thread.apply(&outcome("m"), at()).unwrap();
     assert_eq!(thread.calls[&call("m")].outcome.as_ref().unwrap().result, None);
 }
 
 #[test]
-fn an_id_is_opened_once_whoever_had_it() {
+fn an_id_that_any_call_had_is_not_opened_again() {
     let mut thread = born();
     thread.apply(&asks("m"), at()).unwrap();
     thread.apply(&opened("a"), at()).unwrap();
@@ -72,11 +72,11 @@ fn an_id_is_opened_once_whoever_had_it() {
         let refused = thread.apply(&opened(id), at()).unwrap_err();
         assert_eq!((&refused, refused.code()), (&FoldError::CallExists(call(id)), "call_exists"));
     }
-    assert_eq!(thread, before, "it is as it was");
+    assert_eq!(thread, before, "a refused event changes nothing");
 }
 
 #[test]
-fn what_is_open_survives_being_written_and_read_back() {
+fn open_calls_survive_a_round_trip() {
     let mut thread = born();
     let message = Message { id: MessageId::new("m1").ok(), ..Message::text(Role::Assistant, "") };
     let message = Message { content: vec![Block::tool_call(call("m"), "look", Value::Null)], ..message };
@@ -95,10 +95,9 @@ fn what_is_open_survives_being_written_and_read_back() {
     assert_eq!(open(&again), ["c"]);
 }
 
-/// A thread that waits for a person to say what became of an opened call waits for nobody once the call has its outcome: there is no
-/// message that would say so.
+/// A thread that waits for a person to resolve an opened call stops waiting once the call has its outcome: no message would end the wait.
 #[test]
-fn a_call_with_an_outcome_waits_for_nobody() {
+fn a_call_with_an_outcome_no_longer_waits() {
     let mut thread = born();
     let why = Suspended { calls: vec![call("a")], ..Suspended::because(SuspendReason::OutcomeUnknown, "process_lost") };
     for event in [opened("a"), Event::ManifestChanged(running()), Event::Suspended(why)] {

@@ -1,7 +1,7 @@
-//! What each op does to a state, and what takes it back.
+//! The effect of each op on a state, and its inverse.
 //!
-//! Everything that can fail comes before the first change, so an op that fails leaves the state as it was. What a change
-//! pushes out is not copied but moved into the ops that take it back; a patch keeps those until it has applied wholly.
+//! Everything that can fail happens before the first change, so an op that fails leaves the state unchanged. A replaced value is not
+//! copied but moved into the inverse ops; a patch keeps those until it has been applied as a whole.
 
 use std::mem;
 
@@ -11,12 +11,12 @@ use super::{DEPTH_MAX, Op, OpError};
 use crate::path::{Path, Segment};
 
 impl Op {
-    /// Changes `state`, or fails and leaves it as it was.
+    /// Changes `state`, or fails and leaves it unchanged.
     pub fn apply(&self, state: &mut Value) -> Result<(), OpError> {
         self.apply_undoable(state).map(drop)
     }
 
-    /// Changes `state` and returns the ops that take the change back, to be undone last one first.
+    /// Changes `state` and returns the inverse ops, to be undone in reverse order.
     pub(crate) fn apply_undoable(&self, state: &mut Value) -> Result<Vec<Self>, OpError> {
         if self.is_too_deep() {
             return Err(OpError::TooDeep { op: self.name(), path: self.path().clone() });
@@ -24,11 +24,11 @@ impl Op {
         self.change(state)
     }
 
-    /// Takes a change back: `self` is one of the ops that [`Op::apply_undoable`] returned for it. What it puts back was
-    /// there before, however deep, so its depth is not judged again.
+    /// Undoes a change: `self` is one of the ops that [`Op::apply_undoable`] returned for it. The restored value was
+    /// there before, at any depth, so its depth is not checked again.
     pub(crate) fn undo(&self, state: &mut Value) {
         if let Err(error) = self.change(state) {
-            unreachable!("taking back a change that was just made: {error}");
+            unreachable!("a change that was just made can be undone: {error}");
         }
     }
 
@@ -53,16 +53,16 @@ impl Op {
     fn change(&self, state: &mut Value) -> Result<Vec<Self>, OpError> {
         match self {
             Self::Set { path, value } => {
-                let (place, created) = self.reach_or_create(state)?;
-                let old = mem::replace(place, value.clone());
+                let (target, created) = self.reach_or_create(state)?;
+                let old = mem::replace(target, value.clone());
                 Ok(vec![created.unwrap_or_else(|| Self::Set { path: path.clone(), value: old })])
             }
             Self::Delete { path } => Ok(delete(path, state).into_iter().collect()),
             Self::Append { path, value } => {
-                let (place, created) = self.reach_or_create(state)?;
-                match place {
+                let (target, created) = self.reach_or_create(state)?;
+                match target {
                     Value::Null => {
-                        *place = Value::Array(vec![value.clone()]);
+                        *target = Value::Array(vec![value.clone()]);
                         Ok(vec![created.unwrap_or_else(|| Self::Set { path: path.clone(), value: Value::Null })])
                     }
                     Value::Array(items) => {
@@ -73,10 +73,10 @@ impl Op {
                 }
             }
             Self::MergeObject { path, value } => {
-                let (place, created) = self.reach_or_create(state)?;
-                match place {
+                let (target, created) = self.reach_or_create(state)?;
+                match target {
                     Value::Null => {
-                        *place = Value::Object(value.clone());
+                        *target = Value::Object(value.clone());
                         Ok(vec![created.unwrap_or_else(|| Self::Set { path: path.clone(), value: Value::Null })])
                     }
                     Value::Object(entries) => Ok(merge(path, entries, value)),
@@ -117,8 +117,8 @@ impl Op {
         for (depth, segment) in self.path().segments().iter().enumerate() {
             here = match (here, segment) {
                 (Value::Object(entries), Segment::Key(key)) => entries.get_mut(key).ok_or_else(|| {
-                    let (op, path) = (self.name(), self.path().first(depth + 1));
-                    OpError::Missing { op, path, expected: expected_at(self.path(), depth + 1).unwrap_or(expected) }
+                    let expected = expected_at(self.path(), depth + 1).unwrap_or(expected);
+                    OpError::Missing { op: self.name(), path: self.path().first(depth + 1), expected }
                 })?,
                 (Value::Array(items), Segment::Index(index)) => self.element(items, depth, *index)?,
                 (other, _) => return Err(self.in_the_way(depth, Some(other))),
@@ -140,7 +140,7 @@ impl Op {
         }
     }
 
-    /// The value at the op's path, null when it had to be created, and then also the op that takes the creation back.
+    /// The value at the op's path, and, if it had to be created as null, the op that undoes the creation.
     fn reach_or_create<'a>(&self, state: &'a mut Value) -> Result<(&'a mut Value, Option<Self>), OpError> {
         let created = self.plan_creation(state)?;
         let mut here = state;
@@ -157,7 +157,7 @@ impl Op {
         Ok((here, created))
     }
 
-    /// Checks that the op's path can be created, and finds the op that takes the creation back if there is one.
+    /// Checks that the op's path can be created; returns the op that undoes the creation, if anything is created.
     fn plan_creation(&self, state: &Value) -> Result<Option<Self>, OpError> {
         let path = self.path();
         let mut here = Some(state);
@@ -188,7 +188,8 @@ impl Op {
 
     fn total(&self, number: &Number, amount: &Number) -> Result<Number, OpError> {
         let negative = matches!(self, Self::Decrement { .. });
-        let (op, path) = (self.name(), self.path());
+        let op = self.name();
+        let path = self.path();
         if let (Some(number), Some(amount)) = (number.as_i128(), amount.as_i128()) {
             let total = if negative { number - amount } else { number + amount };
             return Number::from_i128(total).ok_or_else(|| OpError::Overflow { op, path: path.clone() });
@@ -202,7 +203,7 @@ impl Op {
         OpError::TypeMismatch { op: self.name(), path, expected, found: name_of(Some(found)) }
     }
 
-    /// What stands at the first `depth` segments can't be entered by the next one.
+    /// The error for a value at the first `depth` segments that the next segment can't enter.
     fn in_the_way(&self, depth: usize, found: Option<&Value>) -> OpError {
         let expected = expected_at(self.path(), depth).unwrap_or("a value");
         OpError::TypeMismatch { op: self.name(), path: self.path().first(depth), expected, found: name_of(found) }
@@ -213,7 +214,7 @@ impl Op {
     }
 }
 
-/// Takes the value at `path` away and returns the op that puts it back, unless the path leads nowhere.
+/// Deletes the value at `path` and returns the op that restores it, unless there is none.
 fn delete(path: &Path, state: &mut Value) -> Option<Op> {
     let Some((around, last)) = path.split_last() else {
         return Some(Op::Set { path: Path::root(), value: state.take() });
@@ -229,19 +230,20 @@ fn delete(path: &Path, state: &mut Value) -> Option<Op> {
     }
 }
 
-/// Sets `new` entries in the object at `path` and returns the ops that take them back.
+/// Sets `new` entries in the object at `path` and returns the inverse ops.
 fn merge(path: &Path, entries: &mut Map<String, Value>, new: &Map<String, Value>) -> Vec<Op> {
-    let put = |(key, value): (&String, &Value)| {
+    let mut undo = Vec::new();
+    for (key, value) in new {
         let path = path.clone().key(key.clone());
-        match entries.insert(key.clone(), value.clone()) {
+        undo.push(match entries.insert(key.clone(), value.clone()) {
             Some(value) => Op::Set { path, value },
             None => Op::Delete { path },
-        }
-    };
-    new.iter().map(put).collect()
+        });
+    }
+    undo
 }
 
-/// What must stand at the first `depth` segments so that the next one can enter it.
+/// The type that the next segment needs at the first `depth` segments.
 fn expected_at(path: &Path, depth: usize) -> Option<&'static str> {
     path.segments().get(depth).map(|segment| match segment {
         Segment::Key(_) => "an object",
@@ -261,7 +263,7 @@ fn name_of(value: Option<&Value>) -> &'static str {
     }
 }
 
-/// Whether at most `levels` arrays and objects stand inside each other; looks no deeper than that.
+/// Whether arrays and objects are nested at most `levels` deep; does not look deeper than that.
 fn nests_within(value: &Value, levels: usize) -> bool {
     let inside = |value: &Value| nests_within(value, levels.saturating_sub(1));
     match value {
@@ -271,7 +273,7 @@ fn nests_within(value: &Value, levels: usize) -> bool {
     }
 }
 
-/// Whether two values are the same JSON, however their numbers are written.
+/// Whether two values are the same JSON; numbers are compared by value.
 fn same(left: &Value, right: &Value) -> bool {
     match (left, right) {
         (Value::Number(left), Value::Number(right)) => same_number(left, right),

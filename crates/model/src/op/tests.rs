@@ -35,7 +35,7 @@ fn check(cases: Value) {
 }
 
 #[test]
-fn set_creates_objects_where_nothing_or_null_is() {
+fn set_creates_objects_where_a_value_is_missing_or_null() {
     check(json!([
         [{}, {"op": "set", "path": ["a", "b"], "value": 1}, {"a": {"b": 1}}],
         [null, {"op": "set", "path": ["a", "b"], "value": 1}, {"a": {"b": 1}}],
@@ -49,7 +49,7 @@ fn set_creates_objects_where_nothing_or_null_is() {
 }
 
 #[test]
-fn set_never_replaces_what_is_in_the_way() {
+fn set_never_replaces_a_value_on_its_path() {
     check(json!([
         [{"a": 1}, {"op": "set", "path": ["a", "b"], "value": 1}, "op_type_mismatch"],
         [{"a": "x"}, {"op": "set", "path": ["a", "b"], "value": 1}, "op_type_mismatch"],
@@ -109,7 +109,7 @@ fn merge_object_is_shallow_and_creates_its_object() {
 }
 
 #[test]
-fn numbers_change_only_where_they_exist() {
+fn only_existing_numbers_change() {
     check(json!([
         [{"n": 1}, {"op": "increment", "path": ["n"], "amount": 2}, {"n": 3}],
         [{"n": 1}, {"op": "decrement", "path": ["n"], "amount": 2}, {"n": -1}],
@@ -140,7 +140,7 @@ fn integers_are_exact_to_sixty_four_bits_and_then_refused() {
 }
 
 #[test]
-fn insert_goes_up_to_the_end_of_an_array_that_exists() {
+fn insert_accepts_indexes_up_to_the_end_of_an_existing_array() {
     check(json!([
         [[1, 3], {"op": "insert", "path": [], "index": 1, "value": 2}, [1, 2, 3]],
         [[1], {"op": "insert", "path": [], "index": 1, "value": 2}, [1, 2]],
@@ -151,7 +151,7 @@ fn insert_goes_up_to_the_end_of_an_array_that_exists() {
 }
 
 #[test]
-fn remove_takes_the_first_equal_element() {
+fn remove_removes_the_first_equal_element() {
     check(json!([
         [[1, 2, 1], {"op": "remove", "path": [], "value": 1}, [2, 1]],
         [[1, 2], {"op": "remove", "path": [], "value": 3}, [1, 2]],
@@ -165,7 +165,7 @@ fn remove_takes_the_first_equal_element() {
 }
 
 #[test]
-fn no_op_nests_a_state_deeper_than_it_may_be() {
+fn no_op_nests_a_state_deeper_than_the_maximum() {
     let nested = |levels| (0..levels).fold(json!(1), |inner, _| json!([inner]));
     let long = |count| vec!["k"; count];
     for (change, fits) in [
@@ -187,7 +187,7 @@ fn no_op_nests_a_state_deeper_than_it_may_be() {
 }
 
 #[test]
-fn an_error_names_op_place_and_cause() {
+fn an_error_names_op_path_and_cause() {
     let error = op(json!({"op": "set", "path": ["a", 0, "b"], "value": 1})).apply(&mut json!({"a": ["x"]}));
     assert_eq!(error.unwrap_err().to_string(), "`set` needs an object at `/a/0` but found a string");
     let error = op(json!({"op": "increment", "path": ["a", "b"], "amount": 1})).apply(&mut json!({}));
@@ -195,7 +195,7 @@ fn an_error_names_op_place_and_cause() {
 }
 
 #[test]
-fn an_op_is_read_as_written_and_nothing_else() {
+fn an_op_is_read_as_written_and_other_forms_are_refused() {
     let written = json!({"op": "merge_object", "path": ["a", 0], "value": {"b": 1}});
     assert_eq!(serde_json::to_value(op(written.clone())).unwrap(), written);
     let refused = |text: &str| serde_json::from_str::<Op>(text).unwrap_err().to_string();

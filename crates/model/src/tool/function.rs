@@ -1,4 +1,4 @@
-//! A tool that is a function of the program.
+//! A tool that is a Rust function.
 
 use std::fmt;
 use std::sync::Arc;
@@ -7,11 +7,11 @@ use super::{Call, Dispatch, Output, Reconciled, Started, Tool, ToolError, ToolKi
 use crate::cancel::Cancel;
 use crate::event::{EffectClass, Process};
 
-/// What such a function is: it is called when the call is dispatched, on a thread of its own, and must return soon after it is told to stop.
+/// The function: called when the call is dispatched, on a thread of its own. It must return soon after it is cancelled.
 type Run = dyn Fn(&Call, &Cancel) -> Result<Output, ToolError> + Send + Sync;
 
-/// A tool that is a function of the program: what it does is done in this process. What became of a call that was cut off is not known,
-/// unless its class says that it may be made again; a tool that can find out implements [`Tool`] itself.
+/// A tool that is a Rust function and runs in this process. The outcome of an interrupted call is unknown, unless the tool's class
+/// allows it to be repeated; a tool that can find out implements [`Tool`] itself.
 pub struct Function {
     spec: ToolSpec,
     kind: ToolKind,
@@ -25,7 +25,7 @@ impl fmt::Debug for Function {
 }
 
 impl Function {
-    /// A tool of this description that does this.
+    /// A tool with this definition and function.
     pub fn new(
         spec: ToolSpec,
         run: impl Fn(&Call, &Cancel) -> Result<Output, ToolError> + Send + Sync + 'static,
@@ -33,7 +33,7 @@ impl Function {
         Self { spec, kind: ToolKind::Work, run: Arc::new(run) }
     }
 
-    /// The same, being this to the run that calls it.
+    /// The same tool, with this meaning to its run.
     #[must_use]
     pub fn of_kind(self, kind: ToolKind) -> Self {
         Self { kind, ..self }

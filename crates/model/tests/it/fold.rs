@@ -1,4 +1,4 @@
-//! Folding in one pass equals folding in pieces, whatever the events; what is refused changes nothing.
+//! Folding in one pass equals folding in pieces, for any events; an event that is refused changes nothing.
 
 use proptest::prelude::*;
 use selvedge_model::changeset::Changeset;
@@ -40,7 +40,7 @@ fn checkpoint(version: u64, changeset: &Changeset) -> Event {
     }))
 }
 
-/// Changesets of every kind, many of which don't fit what came before them.
+/// Changesets of every kind, many of which contradict what came before them.
 fn changeset() -> impl Strategy<Value = Changeset> {
     let run = (0..3_u8).prop_map(|number| RunId::new(format!("r{number}")).unwrap());
     let messages =
@@ -90,7 +90,7 @@ fn changeset() -> impl Strategy<Value = Changeset> {
     })
 }
 
-/// The events that fit, in order, checkpoints included.
+/// The accepted events, in order, including checkpoints.
 fn events(changesets: Vec<Changeset>) -> Vec<Event> {
     let mut kept = vec![birth(), checkpoint(0, &Changeset::empty(Reason::Lifecycle))];
     let mut so_far = fold(&kept);
@@ -131,18 +131,19 @@ proptest! {
         let mut pieces = Thread::begin(&id(), &events[0], Timestamp::from_micros(1)).unwrap();
         let mut from = 1;
         for to in cuts.into_iter().chain([events.len()]) {
-            // Each piece goes on from a copy, as a reader goes on from what it had folded before.
+            // Each piece continues from a copy, like a reader that continues from an earlier fold.
             let mut next = pieces.clone();
             for event in &events[from.min(to)..to] {
                 next.apply(event, Timestamp::from_micros(1)).unwrap();
             }
-            (pieces, from) = (next, to.max(from));
+            pieces = next;
+            from = to.max(from);
         }
         prop_assert_eq!(pieces, whole);
     }
 
     #[test]
-    fn folding_what_was_written_equals_folding_what_was_meant(changesets in proptest::collection::vec(changeset(), 0..12)) {
+    fn events_that_were_written_and_read_back_fold_to_the_same_thread(changesets in proptest::collection::vec(changeset(), 0..12)) {
         let events = events(changesets);
         let read: Vec<Event> = events
             .iter()
@@ -152,11 +153,11 @@ proptest! {
     }
 
     #[test]
-    fn a_changeset_is_given_back_from_its_events(changeset in changeset()) {
+    fn a_changeset_is_rebuilt_from_its_events(changeset in changeset()) {
         let mut events = changeset.clone().into_events();
         events.push(checkpoint(1, &changeset));
         let mut back = Changeset::from_events(events).unwrap();
-        // A message without a run of its own belongs to its changeset's.
+        // A message without a run belongs to the run of its changeset.
         for message in &mut back.messages {
             prop_assert_eq!(&message.run_id, &changeset.run_id);
             message.run_id = None;
@@ -165,7 +166,7 @@ proptest! {
     }
 
     #[test]
-    fn an_event_that_does_not_fit_changes_nothing(changesets in proptest::collection::vec(changeset(), 1..8)) {
+    fn a_refused_event_changes_nothing(changesets in proptest::collection::vec(changeset(), 1..8)) {
         let kept = events(changesets.clone());
         let before = fold(&kept);
         for event in changesets.into_iter().flat_map(Changeset::into_events) {

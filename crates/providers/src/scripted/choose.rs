@@ -1,7 +1,7 @@
 //! Which turn of a script answers a prompt: **the first whose `when` holds and that is not used up**.
 //!
-//! What is used up is read off the prompt: for each answer in it, in order, the turn that would have been chosen there counts as
-//! used once more. It needs one pass over the messages, and without any `when` no more than a count.
+//! How often turns were used follows from the prompt: for each answer in it, in order, the turn that would have been chosen there counts as
+//! used once more. That takes one pass over the messages, and without any `when` just a count.
 
 use std::sync::Arc;
 
@@ -11,7 +11,7 @@ use serde_json::Value;
 use super::script::{Counted, Repeat, Script, Turn, Wanted, When};
 use super::sent::{plain, results};
 
-/// The turn that answers this conversation; none when the script has nothing left for it.
+/// The turn that answers this conversation; none if the script has none left for it.
 pub(super) fn turn<'s>(script: &'s Script, messages: &[Arc<Message>]) -> Option<&'s Turn> {
     if script.turns.iter().all(|turn| turn.when.is_none()) {
         let answers = messages.iter().filter(|message| message.role == Role::Assistant).count();
@@ -35,7 +35,7 @@ pub(super) fn turn<'s>(script: &'s Script, messages: &[Arc<Message>]) -> Option<
     replay.next(&script.turns).map(|index| &script.turns[index])
 }
 
-/// The turn at a place of a script without conditions.
+/// The turn at a position of a script without conditions.
 fn nth(turns: &[Turn], place: u64) -> Option<&Turn> {
     let mut left = place;
     for turn in turns {
@@ -47,7 +47,7 @@ fn nth(turns: &[Turn], place: u64) -> Option<&Turn> {
     None
 }
 
-/// The conversation as far as it has been gone through.
+/// The part of the conversation that was read so far.
 struct Replay<'a> {
     used: Vec<u64>,
     turns: u64,
@@ -82,7 +82,7 @@ impl Replay<'_> {
     }
 }
 
-/// Whether `found` is what is wanted. A text that is JSON is looked at as text and as JSON.
+/// Whether `found` matches. A text that is JSON is compared as text and as JSON.
 fn wants(wanted: &Wanted, found: &Value) -> bool {
     let read = found.as_str().and_then(|text| serde_json::from_str::<Value>(text).ok());
     let either = |holds: &dyn Fn(&Value) -> bool| holds(found) || read.as_ref().is_some_and(holds);
@@ -94,7 +94,7 @@ fn wants(wanted: &Wanted, found: &Value) -> bool {
     wanted.equals.as_ref().is_none_or(equals) && wanted.contains.as_ref().is_none_or(contains)
 }
 
-/// Whether every member of `part` is in `whole`; whatever is no object must be the same.
+/// Whether every member of `part` is in `whole`; values that are not objects must be equal.
 fn has(whole: &Value, part: &Value) -> bool {
     match (whole, part) {
         (Value::Object(whole), Value::Object(part)) => {

@@ -1,4 +1,4 @@
-//! The script: what a file may say, and that it makes sense.
+//! The format of a script, and its validation.
 //!
 //! ```yaml
 //! context_tokens_max: 200000                  # optional
@@ -17,8 +17,8 @@
 //!     repeat: forever
 //! ```
 //!
-//! `{user}`, `{result}` and `{turn}` in texts and arguments stand for the last user message, the last tool result that has no answer yet,
-//! and the number of this answer. A call without an `id` is `call_N`, the N-th of the conversation. Without `usage` none is reported.
+//! `{user}`, `{result}` and `{turn}` in texts and arguments are replaced by the last user message, the last tool result without an answer,
+//! and the number of this answer. A call without an `id` is `call_N`, the N-th of the conversation. Without `usage`, none is reported.
 
 use std::fmt;
 
@@ -34,7 +34,7 @@ use crate::yaml;
 
 /// A script that can't be used.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("the script{} is no script for a model: {why}", .line.map(|line| format!(", line {line},")).unwrap_or_default())]
+#[error("the script{} is not a valid model script: {why}", .line.map(|line| format!(", line {line},")).unwrap_or_default())]
 pub struct ScriptError {
     /// The line, counted from 1, if it is known.
     pub line: Option<u64>,
@@ -56,19 +56,19 @@ impl Classify for ScriptError {
     }
 }
 
-/// What a scripted model answers.
+/// A script for a model.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Script {
-    /// How many tokens of conversation it claims to take.
+    /// The size of the context window that it claims.
     pub context_tokens_max: Option<u64>,
-    /// What it claims to cost.
+    /// The price that it claims.
     pub price: Option<Price>,
     /// Its answers.
     pub turns: Vec<Turn>,
 }
 
 impl Script {
-    /// Reads a script.
+    /// Parses and validates a script.
     pub fn parse(text: &str) -> Result<Self, ScriptError> {
         let file: File = yaml::parse(text).map_err(|bad| ScriptError { line: bad.line, why: bad.why })?;
         if file.turns.is_empty() {
@@ -81,7 +81,7 @@ impl Script {
         Ok(Self { context_tokens_max: file.context_tokens_max, price: file.price, turns })
     }
 
-    /// The script of the model that is there when no other is.
+    /// The script of the default model.
     pub(super) fn offline() -> Self {
         Self::parse(include_str!("offline.yaml")).expect("the built-in script is read by a test")
     }
@@ -95,7 +95,7 @@ struct File {
     turns: Vec<Spanned<Turn>>,
 }
 
-/// What tokens cost, in dollars for a million of them.
+/// The price of a million tokens, in dollars.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Price {
@@ -105,10 +105,10 @@ pub struct Price {
     /// Tokens received.
     #[serde(with = "money::decimal")]
     pub output_per_million_tokens: Money,
-    /// Tokens read from the cache; absent means that they cost what tokens sent do.
+    /// Tokens read from the cache; absent: the same price as tokens sent.
     #[serde(default, with = "money::decimal::option")]
     pub cache_read_per_million_tokens: Option<Money>,
-    /// Tokens written to the cache; absent means that they cost what tokens sent do.
+    /// Tokens written to the cache; absent: the same price as tokens sent.
     #[serde(default, with = "money::decimal::option")]
     pub cache_write_per_million_tokens: Option<Money>,
 }
@@ -117,40 +117,40 @@ pub struct Price {
 #[derive(Clone, Debug, PartialEq, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Turn {
-    /// What must hold for it to be given.
+    /// The condition for it.
     #[serde(default)]
     pub when: Option<When>,
-    /// How often it may be given in one conversation.
+    /// How often it may be used in one conversation.
     #[serde(default)]
     pub repeat: Repeat,
-    /// How long it takes to begin.
+    /// The delay before it begins.
     #[serde(default)]
     pub delay_ms: u64,
-    /// What the first attempts meet before the answer is given.
+    /// The failures of the first attempts, before the answer.
     #[serde(default)]
     pub fail: Vec<Failure>,
-    /// What is thought first.
+    /// The thinking, which comes first.
     #[serde(default, deserialize_with = "pieces")]
     pub think: Vec<Piece>,
-    /// Data that must come back unchanged, behind the thoughts.
+    /// Opaque data that must come back unchanged, after the thinking.
     #[serde(default)]
     pub provider: Option<ScriptedData>,
-    /// What is said.
+    /// The text.
     #[serde(default, deserialize_with = "pieces")]
     pub say: Vec<Piece>,
-    /// What is asked of tools.
+    /// The tool calls.
     #[serde(default)]
     pub calls: Vec<ScriptedCall>,
-    /// What it claims to have used.
+    /// The usage that it reports.
     #[serde(default, deserialize_with = "said_usage")]
     pub usage: Option<Usage>,
-    /// Why it ended; else what follows from the calls.
+    /// How it ends; by default as its calls imply.
     #[serde(default)]
     pub end: Option<End>,
-    /// The session of an outside engine that now knows the conversation.
+    /// The provider's session that now has the conversation.
     #[serde(default)]
     pub session: Option<String>,
-    /// What comes instead of an answer, every time.
+    /// The failure that comes instead of an answer, every time.
     #[serde(default)]
     pub error: Option<Failure>,
 }
@@ -159,32 +159,29 @@ impl Turn {
     fn check(&self) -> Result<(), String> {
         let says = !self.say.is_empty() || !self.think.is_empty() || self.provider.is_some() || !self.calls.is_empty();
         let is_error = self.error.as_ref().is_some_and(|error| !matches!(error, Failure::SessionRefused(_)));
-        match () {
-            () if self.repeat == Repeat::Times(0) => Err("`repeat: 0` means never; leave the turn out".to_owned()),
-            () if self.when.as_ref().is_some_and(When::is_empty) => {
-                Err("`when` asks for nothing; give it `user`, `result` or `turns`, or leave it out".to_owned())
-            }
-            () if says && is_error => {
-                Err("a turn has an answer or an `error`, not both; failures before an answer go into `fail`".to_owned())
-            }
-            () if !says && self.error.is_none() && self.end.is_none() => {
-                Err("the turn says nothing; give it `say`, `think`, `provider`, `calls`, `error` or an `end`"
-                    .to_owned())
-            }
-            () if self.end == Some(End::ToolCalls) && self.calls.is_empty() => {
-                Err("it ends with `tool_calls` and has no `calls`".to_owned())
-            }
-            () => Ok(()),
-        }
+        let flaw = if self.repeat == Repeat::Times(0) {
+            "`repeat: 0` means never; leave the turn out"
+        } else if self.when.as_ref().is_some_and(When::is_empty) {
+            "`when` asks for nothing; give it `user`, `result` or `turns`, or leave it out"
+        } else if says && is_error {
+            "a turn has an answer or an `error`, not both; failures before an answer go into `fail`"
+        } else if !says && self.error.is_none() && self.end.is_none() {
+            "the turn says nothing; give it `say`, `think`, `provider`, `calls`, `error` or an `end`"
+        } else if self.end == Some(End::ToolCalls) && self.calls.is_empty() {
+            "it ends with `tool_calls` and has no `calls`"
+        } else {
+            return Ok(());
+        };
+        Err(flaw.to_owned())
     }
 }
 
-/// How often a turn may be given.
+/// How often a turn may be used.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Repeat {
-    /// So often.
+    /// This often.
     Times(u64),
-    /// As often as it is its turn.
+    /// Without limit.
     Forever,
 }
 
@@ -225,13 +222,13 @@ impl<'de> Deserialize<'de> for Repeat {
     }
 }
 
-/// What must hold of the prompt; all that is given.
+/// A condition on the prompt; everything that is given must hold.
 #[derive(Clone, Debug, Default, PartialEq, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct When {
     /// The last message of a user.
     pub user: Option<Wanted>,
-    /// A tool's result that no answer has followed yet; one of them is enough.
+    /// A tool result without an answer; one match is enough.
     pub result: Option<Wanted>,
     /// How often the model has answered.
     pub turns: Option<Counted>,
@@ -243,23 +240,23 @@ impl When {
     }
 }
 
-/// What is wanted of a text or a value; all that is given.
+/// A condition on a text or a value; everything that is given must hold.
 #[derive(Clone, Debug, Default, PartialEq, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Wanted {
-    /// It is this.
+    /// It equals this.
     #[serde(default)]
     pub equals: Option<Value>,
-    /// It has this text in it, or, as an object, these members.
+    /// It contains this text, or, as an object, these members.
     #[serde(default)]
     pub contains: Option<Value>,
 }
 
-/// What is wanted of a number; all that is given.
+/// A condition on a number; everything that is given must hold.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Counted {
-    /// It is this.
+    /// It equals this.
     pub is: Option<u64>,
     /// It is this or more.
     pub at_least: Option<u64>,
@@ -273,31 +270,31 @@ pub struct Counted {
 pub struct Piece {
     /// The text.
     pub text: String,
-    /// How long it takes to come.
+    /// The delay before it.
     #[serde(default)]
     pub delay_ms: u64,
 }
 
-/// Data of a provider.
+/// Opaque data of a provider.
 #[derive(Clone, Debug, PartialEq, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct ScriptedData {
     /// The provider.
     pub name: String,
-    /// The data; nothing is filled in.
+    /// The data; placeholders are not replaced.
     pub data: Value,
 }
 
-/// A call of a tool.
+/// A tool call.
 #[derive(Clone, Debug, PartialEq, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct ScriptedCall {
     /// The tool.
     pub tool: String,
-    /// The name of the call; else it is numbered.
+    /// The id of the call; by default it is numbered.
     #[serde(default)]
     pub id: Option<CallId>,
-    /// What it is called with.
+    /// The arguments.
     #[serde(default = "nothing")]
     pub arguments: Value,
 }
@@ -306,53 +303,53 @@ fn nothing() -> Value {
     Value::Object(Map::new())
 }
 
-/// What comes instead of an answer.
+/// A failure that comes instead of an answer.
 #[derive(Clone, Debug, PartialEq, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Failure {
-    /// It may work when it is tried again.
+    /// A retry may help.
     Transient(String),
-    /// It was not asked at all; it may work when it is tried again.
+    /// The provider was not reached; a retry may help.
     Unreached(String),
-    /// The provider answers with a code of HTTP.
+    /// The provider returns an HTTP status.
     Status {
-        /// The code.
+        /// The status.
         code: u16,
-        /// What it says.
+        /// The message.
         #[serde(default)]
         why: String,
-        /// How long to wait.
+        /// The wait that the provider asks for.
         #[serde(default)]
         retry_after_ms: Option<u64>,
     },
-    /// Too much was asked of it.
+    /// The provider limits the rate.
     RateLimited {
-        /// What it says.
+        /// The message.
         #[serde(default)]
         why: String,
-        /// How long to wait.
+        /// The wait that the provider asks for.
         #[serde(default)]
         retry_after_ms: Option<u64>,
     },
-    /// It will not work however often it is tried.
+    /// A retry does not help.
     Permanent(String),
-    /// The session is not known; met only by a prompt that names one.
+    /// The session is unknown; only for a prompt that names one.
     SessionRefused(String),
     /// The answer breaks off.
     Cut {
-        /// What happened.
+        /// The message.
         #[serde(default)]
         why: String,
-        /// What had been said.
+        /// The partial text.
         #[serde(default, deserialize_with = "pieces")]
         say: Vec<Piece>,
-        /// What it claims to have used.
+        /// The usage that it reports.
         #[serde(default, deserialize_with = "usage")]
         usage: Usage,
     },
 }
 
-/// Reads one text, or a list of texts and pieces.
+/// Reads a text, or a list of texts and pieces.
 fn pieces<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Vec<Piece>, D::Error> {
     #[derive(Deserialize)]
     #[serde(untagged, expecting = "a text, or a list of texts and of `{text: …, delay_ms: …}`")]
@@ -382,7 +379,7 @@ fn said_usage<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<Usage
     usage(deserializer).map(Some)
 }
 
-/// Reads what was used; what is not said is nothing.
+/// Reads a usage; absent numbers are zero.
 fn usage<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Usage, D::Error> {
     #[derive(Default, Deserialize)]
     #[serde(default, deny_unknown_fields)]

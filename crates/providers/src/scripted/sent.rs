@@ -1,4 +1,4 @@
-//! What a script can know of the prompt it answers, and how it is put into the script's texts.
+//! What a script can know of the prompt that it answers, and how that replaces placeholders in its texts.
 
 use std::sync::Arc;
 
@@ -6,15 +6,16 @@ use selvedge_model::message::Block;
 use selvedge_model::{Message, Role};
 use serde_json::Value;
 
-/// What was sent, as far as scripts look at it.
+/// The parts of a prompt that a script can use.
 pub(super) struct Sent<'a> {
     /// The last message of a user.
     user: Option<&'a Message>,
     /// The last result of a tool that the model has not answered yet.
+    /// The last tool result without an answer.
     result: Option<&'a Value>,
     /// How often the model has answered.
     pub(super) turns: usize,
-    /// How many tools it has asked for.
+    /// How many tool calls it has made.
     pub(super) calls: usize,
 }
 
@@ -37,7 +38,7 @@ impl<'a> Sent<'a> {
         sent
     }
 
-    /// Replaces `{user}`, `{result}` and `{turn}` in one pass: what is put in is never looked at again.
+    /// Replaces `{user}`, `{result}` and `{turn}` in one pass: what is inserted is never expanded again.
     pub(super) fn fill(&self, text: &str) -> String {
         let mut filled = String::with_capacity(text.len());
         let mut rest = text;
@@ -61,7 +62,7 @@ impl<'a> Sent<'a> {
         filled
     }
 
-    /// The same for every text inside a value; keys stay as they are.
+    /// The same for every text in a value; keys stay as they are.
     pub(super) fn fill_value(&self, value: &Value) -> Value {
         match value {
             Value::String(text) => Value::String(self.fill(text)),

@@ -63,16 +63,16 @@ fn text(answer: &Answer) -> String {
 }
 
 #[test]
-fn it_says_again_what_it_said_at_that_place_and_nothing_elsewhere() {
+fn a_recorded_answer_is_given_once_at_its_place_and_nowhere_else() {
     let record =
         vec![said("hi"), answered("hello"), finished("completed", None, vec![]), said("more?"), answered("no")];
     let model = model(&record);
-    // Whoever begins later finds the later answer.
+    // A model that begins later finds the later answer.
     let later = asked(&model, 3).unwrap();
     assert_eq!((text(&later).as_str(), later.end, later.usage.unwrap().input_tokens), ("no", End::Finished, 3));
     assert_eq!(text(&asked(&model, 1).unwrap()), "hello");
-    assert!(matches!(asked(&model, 1), Err(ModelError::Permanent { .. })), "it said it once");
-    assert!(matches!(asked(&model, 2), Err(ModelError::Permanent { .. })), "nobody asked it then");
+    assert!(matches!(asked(&model, 1), Err(ModelError::Permanent { .. })), "it was given once");
+    assert!(matches!(asked(&model, 2), Err(ModelError::Permanent { .. })), "no call is recorded there");
 }
 
 #[test]
@@ -83,13 +83,13 @@ fn a_message_that_is_stored_once_counts_once() {
 }
 
 #[test]
-fn how_an_answer_ended_is_read_from_how_the_run_went_on() {
+fn how_an_answer_ended_is_read_from_the_end_of_the_run() {
     let failed = |class| Some(Failure { class, why: String::new() });
     for (code, failure, end) in [
         ("model_length", failed(FailureClass::ModelLength), End::Length),
         ("model_refused", failed(FailureClass::ModelDeclined), End::Refused),
         ("completed", None, End::Finished),
-        // What counts is the class, not the word.
+        // The class counts, not the code.
         ("model_length", None, End::Finished),
     ] {
         let record = vec![said("hi"), answered("hel"), finished(code, failure, vec![])];
@@ -98,19 +98,19 @@ fn how_an_answer_ended_is_read_from_how_the_run_went_on() {
 }
 
 #[test]
-fn a_call_that_failed_fails_in_the_same_words_and_tells_once_what_it_used() {
+fn a_failed_call_fails_with_the_same_error_and_reports_its_usage_once() {
     let error = ModelError::RateLimited { why: "slowly".to_owned(), retry_after: None };
     let record = vec![said("hi"), finished("model_rate_limited", error.failure(), vec![used(7)])];
     let model = model(&record);
     let Err(ModelError::Cut { usage, .. }) = asked(&model, 1) else {
-        panic!("what it used is told by an attempt that broke off")
+        panic!("an attempt that broke off reports the usage")
     };
     assert_eq!(usage, Usage { input_tokens: 7, ..Usage::default() });
     assert_eq!(asked(&model, 1), Err(error));
 }
 
 #[test]
-fn a_call_that_was_stopped_gives_what_had_been_said() {
+fn a_stopped_call_gives_its_partial_text() {
     let fields = [("partial_cognition".to_owned(), json!({"text": "let me"}))];
     let events = vec![Event::ContextInjected(fields.into_iter().collect()), used(7)];
     let record = vec![said("hi"), finished("cancelled", None, events)];

@@ -14,7 +14,7 @@ fn model(script: &str) -> Scripted {
     Scripted::new(Script::parse(script).unwrap())
 }
 
-/// A conversation that grows by what is said in it.
+/// A conversation that grows with each message.
 #[derive(Clone, Default)]
 struct Talk {
     messages: Vec<Arc<Message>>,
@@ -55,7 +55,7 @@ impl Talk {
         (answer, drafts)
     }
 
-    /// Asks, and keeps the answer in the conversation; gives its text.
+    /// Asks, and adds the answer to the conversation; returns its text.
     fn go_on(&mut self, model: &Scripted) -> String {
         let content = self.ask(model).unwrap().content;
         self.add(Role::Assistant, content);
@@ -77,20 +77,20 @@ fn turns_are_given_in_order_and_a_repeated_one_repeatedly() {
 }
 
 #[test]
-fn a_new_process_goes_on_where_the_conversation_is() {
+fn a_new_process_continues_where_the_conversation_is() {
     let script = "turns:\n  - say: one\n  - {when: {user: {contains: more}}, say: two}\n  - say: three\n";
     let mut talk = Talk::user("more");
     assert_eq!(talk.go_on(&model(script)), "one");
     assert_eq!(talk.go_on(&model(script)), "two");
     assert_eq!(talk.go_on(&model(script)), "three");
     assert!(matches!(talk.ask(&model(script)), Err(ModelError::Permanent { why }) if why.contains("3 times")));
-    // Asked again at the same place it answers the same.
+    // Asked again at the same place, it gives the same answer.
     talk.messages.truncate(2);
     assert_eq!(talk.go_on(&model(script)), "two");
 }
 
 #[test]
-fn a_turn_is_chosen_by_what_was_sent() {
+fn a_turn_is_chosen_by_the_prompt() {
     let script = "
 turns:
   - when: {result: {contains: {paid: true}}}
@@ -113,7 +113,7 @@ turns:
     assert_eq!(talk.clone().and_result("call_1", json!(paid.to_string())).go_on(&model), "It was paid.");
     assert_eq!(talk.clone().and_result("call_1", json!("refused")).go_on(&model), "It was refused.");
     assert_eq!(talk.clone().and_result("call_1", json!({"paid": false})).go_on(&model), "What?");
-    // A result that was answered is not looked at again.
+    // A result that was answered does not count again.
     let mut answered = talk.and_result("call_1", paid);
     answered.go_on(&model);
     assert_eq!(answered.and_user("and now?").go_on(&model), "What?");
@@ -128,7 +128,7 @@ turns:
     provider: {name: acme, data: {sealed: "{user}"}}
     say: [One moment, {text: " please.", delay_ms: 1}]
     calls:
-      - {tool: read, arguments: {path: "{user}", deep: ["{turn}", 7, {"{user}": "{nobody} {"}]}}
+      - {tool: read, arguments: {path: "{user}", deep: ["{turn}", 7, {"{user}": "{unknown} {"}]}}
       - {tool: write, id: "my.own"}
     usage: {input_tokens: 10, output_tokens: 4, cache_read_tokens: 3}
     session: s1
@@ -139,7 +139,7 @@ turns:
     let mut talk = Talk::user("a{turn}.txt");
     let (answer, drafts) = talk.ask_drafting(&model, &Cancel::new());
     let answer = answer.unwrap();
-    let arguments = json!({"path": "a{turn}.txt", "deep": ["1", 7, {"{user}": "{nobody} {"}]});
+    let arguments = json!({"path": "a{turn}.txt", "deep": ["1", 7, {"{user}": "{unknown} {"}]});
     let call = |id: &str, name: &str, arguments| Block::ToolCall {
         blob: None,
         id: CallId::new(id).unwrap(),
@@ -166,12 +166,12 @@ turns:
     let answer = talk.ask(&model).unwrap();
     assert_eq!(answer.end, End::Length);
     talk.add(Role::Assistant, answer.content);
-    // Calls are numbered through the conversation, so no id comes twice.
+    // Calls are numbered through the conversation, so no id is used twice.
     assert!(matches!(&talk.ask(&model).unwrap().content[1], Block::ToolCall { id, .. } if id.as_str() == "call_3"));
 }
 
 #[test]
-fn the_first_attempts_fail_and_then_comes_the_answer() {
+fn the_first_attempts_fail_before_the_answer() {
     let script = "
 turns:
   - fail:
@@ -188,21 +188,21 @@ turns:
     assert_eq!(talk.ask(&model), Err(ModelError::Transient { why: "down".to_owned() }));
     let other = Talk::user("another conversation");
     assert_eq!(other.ask(&model), Err(ModelError::Transient { why: "down".to_owned() }));
-    let patience = Some(Duration::from_millis(1500));
-    assert_eq!(talk.ask(&model), Err(ModelError::RateLimited { why: "slow down".to_owned(), retry_after: patience }));
+    let wait = Some(Duration::from_millis(1500));
+    assert_eq!(talk.ask(&model), Err(ModelError::RateLimited { why: "slow down".to_owned(), retry_after: wait }));
     let (cut, drafts) = talk.ask_drafting(&model, &Cancel::new());
     let usage = Usage { output_tokens: 1, ..Usage::default() };
     assert_eq!(cut, Err(ModelError::Cut { why: "gone".to_owned(), partial: vec![text("Pai")], usage }));
     assert_eq!(drafts.len(), 2);
     assert_eq!(talk.ask(&model), Err(ModelError::Unreached { why: "no route".to_owned() }));
-    let busy = ModelError::Status { status: 503, why: "busy".to_owned(), retry_after: patience };
+    let busy = ModelError::Status { status: 503, why: "busy".to_owned(), retry_after: wait };
     assert_eq!(talk.ask(&model), Err(busy));
     // No session was offered, so none is refused.
     assert_eq!(talk.ask(&model).unwrap().content, [text("Paid.")]);
 }
 
 #[test]
-fn a_session_is_refused_only_to_who_names_one() {
+fn a_session_is_refused_only_if_the_prompt_names_one() {
     let model = model("turns:\n  - {error: {session_refused: who are you}, say: Hello.}\n");
     let mut talk = Talk::user("go");
     talk.session = Some("s1");
@@ -221,7 +221,7 @@ fn an_error_in_place_of_an_answer_stays() {
 }
 
 #[test]
-fn whoever_says_stop_is_heard_and_gets_what_was_said() {
+fn a_stop_ends_the_answer_with_its_partial_text() {
     let model = model("turns:\n  - say: [begun, {text: never, delay_ms: 60000}]\n");
     let cancel = Cancel::new();
     let begun = Instant::now();
@@ -237,7 +237,7 @@ fn whoever_says_stop_is_heard_and_gets_what_was_said() {
 }
 
 #[test]
-fn the_offline_model_says_what_it_is_and_what_it_was_told() {
+fn the_offline_model_says_what_it_is_and_repeats_what_it_was_sent() {
     let model = Scripted::offline();
     let mut talk = Talk::user("count {turn} threads");
     assert!(talk.go_on(&model).ends_with("You told me: count {turn} threads"));
@@ -285,14 +285,14 @@ fn a_bad_script_is_refused_with_its_line() {
             assert_eq!(error.line, line, "{script}: {error}");
         }
         assert_eq!(error.code(), "script_invalid");
-        assert!(!error.why.contains("line "), "the line is told once: {error}");
+        assert!(!error.why.contains("line "), "the line is reported once: {error}");
     }
     let error = Script::parse("turns:\n  - say: a\n  - repeat: 2\n").unwrap_err();
-    assert!(error.to_string().starts_with("the script, line 3, is no script for a model: "), "{error}");
+    assert!(error.to_string().starts_with("the script, line 3, is not a valid model script: "), "{error}");
 }
 
 #[test]
-fn the_documented_script_is_one() {
+fn the_documented_script_is_valid() {
     let source = include_str!("../../src/scripted/script.rs");
     let (_, example) = source.split_once("//! ```yaml\n").unwrap();
     let (example, _) = example.split_once("//! ```\n").unwrap();

@@ -3,11 +3,11 @@
 use std::sync::Arc;
 
 use selvedge_engine::assignment::{Continuation, Left, Seed};
-use selvedge_items::Library;
 use selvedge_items::config::Coordination;
 use selvedge_items::directive::Directive;
 use selvedge_items::input::bind;
 use selvedge_items::interpolate::{Environment, Scope, render};
+use selvedge_items::{Layer, Library};
 use selvedge_model::DirectiveId;
 use serde_json::{Map, Value, json};
 
@@ -24,7 +24,7 @@ impl Original<'_> {
     /// The name of the directive, and its body as the thread was told it. One that was changed since, so that the inputs don't fill it
     /// any more, stands as it is written.
     fn told(&self) -> (String, String) {
-        let Some(directive) = self.directive else { return (String::new(), String::new()) };
+        let Some(directive) = self.directive else { return ("(no directive)".to_owned(), String::new()) };
         let values = json!({"inputs": self.inputs});
         let rendered = render(&directive.body, &Scope { values: &values, environment: self.environment });
         (directive.name.clone(), rendered.map_or_else(|_| directive.body.clone(), |rendered| rendered.text))
@@ -55,8 +55,21 @@ fn seed(library: &Library, default: &str, original: &Original<'_>) -> Seed {
     let id = own.as_ref().map_or(default, |own| own.as_str()).to_owned();
     let found = DirectiveId::new(&id).ok().and_then(|id| library.directive(&id).ok());
     let Some(found) = found else { return Arc::new(|_| None) };
+    let is_built_in = found.sources.first().is_some_and(|source| source.layer == Layer::BuiltIn);
+    if original.directive.is_none() && is_built_in {
+        return Arc::new(|left| Some(without_directive(left)));
+    }
     let original = original.told();
     Arc::new(move |left| word(&found.item, &original, left))
+}
+
+/// What the successor of a thread without a directive is told: the built-in text would name a directive that there is not.
+fn without_directive(left: &Left) -> String {
+    format!(
+        "You are continuing the conversation of the thread `{}`, which handed over to you. The conversation above is what was carried over \
+         from it; what it says was done has been done.\n\n{}",
+        left.previous_thread_id, left.message
+    )
 }
 
 fn word(directive: &Directive, original: &(String, String), left: &Left) -> Option<String> {
@@ -72,4 +85,32 @@ fn word(directive: &Directive, original: &(String, String), left: &Left) -> Opti
     let nothing = Environment { allowed: &[], variables: None };
     let rendered = render(&directive.body, &Scope { values: &values, environment: nothing }).ok()?;
     Some(rendered.text.trim().to_owned()).filter(|text| !text.is_empty())
+}
+
+#[cfg(test)]
+mod tests {
+    use selvedge_items::Policy;
+    use selvedge_log::Trust;
+
+    use super::*;
+
+    const BUILT_IN: &str = "selvedge/agent/continuation";
+
+    fn told(directive: Option<&Directive>) -> String {
+        let library = Library { project: None, user: None, trust: Trust::of(&[]), policy: Policy::default() };
+        let environment = Environment { allowed: &[], variables: None };
+        let original = Original { directive, inputs: &Map::new(), environment };
+        let left = Left { previous_thread_id: "t-1".parse().unwrap(), message: "Go on.".to_owned() };
+        seed(&library, BUILT_IN, &original)(&left).unwrap()
+    }
+
+    /// It named the directive ``, with an empty text of it for reference.
+    #[test]
+    fn the_successor_of_a_thread_without_a_directive_is_told_of_none() {
+        let text = told(None);
+        assert!(text.contains("`t-1`") && text.ends_with("Go on."), "{text}");
+        assert!(!text.contains("``") && !text.contains("directive"), "{text}");
+        let directive = Directive { name: "count".to_owned(), body: "Count.".to_owned(), ..Directive::default() };
+        assert!(told(Some(&directive)).starts_with("You are continuing the directive `count`."));
+    }
 }

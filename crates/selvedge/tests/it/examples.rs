@@ -22,7 +22,23 @@ fn said_by(name: &str) -> String {
 #[test]
 fn a_program_runs_an_agent_with_a_tool_of_its_own() {
     let said = said_by("own_tool");
-    assert!(said.contains("lights are on") && said.contains("completed"), "{said}");
+    let has = |text: &str| assert!(said.contains(text), "{text}: {said}");
+    ["I did it: the lights in the kitchen are on.", "lamps: {\"kitchen\": true}", "completed"]
+        .into_iter()
+        .for_each(has);
+}
+
+#[test]
+fn a_program_embeds_threads_in_a_folder_of_its_own() {
+    let said = said_by("embed");
+    let has = |text: &str| assert!(said.contains(text), "{text}: {said}");
+    ["the same thread: true", "And a thread?", "exactly what was signed"].into_iter().for_each(has);
+}
+
+#[test]
+fn a_program_brings_a_model_of_its_own() {
+    let said = said_by("own_model");
+    assert!(said.contains("HOLD THE LINE") && said.contains("13 tokens for $0.000065"), "{said}");
 }
 
 #[test]
@@ -41,8 +57,6 @@ fn a_thread_is_followed_from_elsewhere() {
 fn one_subscriber_watches_two_threads() {
     let said = said_by("watch");
     let has = |text: &str| assert!(said.contains(text), "{text}: {said}");
-    ["a river] draft \"Slow water\"", "a mountain] draft \"Old", "UserMessage", "RunFinished"]
-        .into_iter()
-        .for_each(has);
+    ["a river] draft \"Slow", "a mountain] draft \"Old", "UserMessage", "RunFinished"].into_iter().for_each(has);
     assert_eq!(said.matches("ended: completed").count(), 2, "{said}");
 }

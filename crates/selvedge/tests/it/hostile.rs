@@ -128,7 +128,7 @@ fn a_tool_that_ignores_term_is_ended_by_its_time_limit() {
     let ran = house.run("use");
     assert_eq!((ran.ended.status.status().unwrap(), ran.ended.result.as_deref()), (Status::Completed, Some("Done.")));
     let (text, failed) = results(&ran.thread).remove(0);
-    assert!(failed && text.contains("took longer"), "{text}");
+    assert!(failed && text.contains("exceeded its time limit"), "{text}");
     assert_goes_on(&house, &ran);
     // What one did that may run only once, nobody knows: somebody must say.
     let house = with_tool("at_most_once", STUBBORN, json!({"timeout_seconds": 1}));

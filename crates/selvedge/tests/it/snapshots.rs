@@ -502,7 +502,7 @@ fn what_a_short_thread_has_in_place_of_its_newest_snapshot_is_told_before_it_is_
     for bad in [changed.as_str(), "{}", "", &good[..good.len() / 2]] {
         fs::write(&path, bad).unwrap();
         let (_, ran) = house.run_with(Some(&thread), 0, "x", Then::Fails, |work| work.limits.turns = None);
-        assert!(ran.told.len() == 1 && ran.told[0].contains("`state.json` was not good"), "{:?}", ran.told);
+        assert!(ran.told.len() == 1 && ran.told[0].contains("`state.json` was not valid"), "{:?}", ran.told);
         assert_eq!(house.snapshot(&thread)["status"], "error");
     }
     // A good one is nothing to talk about.
@@ -525,7 +525,7 @@ fn a_snapshot_that_is_not_good_is_made_anew_when_its_thread_is_completed() {
             fs::write(&path, bad).unwrap();
             let (_, ran) = house.run_with(Some(&thread), 0, "x", Then::Done, |work| work.limits.turns = None);
             assert_eq!(ran.ended.status, Status::Completed);
-            assert!(ran.told.len() == 1 && ran.told[0].contains("`state.json` was not good"), "{:?}", ran.told);
+            assert!(ran.told.len() == 1 && ran.told[0].contains("`state.json` was not valid"), "{:?}", ran.told);
             assert_eq!(path.exists(), action == Action::Keep);
             let newest = house.kept(&thread).remove(0);
             assert_eq!(newest.version, house.open().head(&thread).unwrap().version, "it says what its thread came to");
@@ -552,7 +552,7 @@ fn a_snapshot_of_a_format_that_is_not_known_is_refused() {
         let listed = examined(&house.open(), &schema, "archive", &thread).unwrap();
         assert_eq!(listed[0].1.is_none(), is_known, "{listed:?}");
         let (_, ran) = house.run_with(Some(&thread), 0, "x", Then::Fails, |work| work.limits.turns = None);
-        let told = ran.told.iter().filter(|told| told.contains("not known")).count();
+        let told = ran.told.iter().filter(|told| told.contains("is unknown")).count();
         assert_eq!((ran.reads, told), (u64::from(!is_known), usize::from(!is_known)), "{:?}", ran.told);
     }
 }
@@ -662,14 +662,14 @@ fn a_change_whose_base_is_gone_or_another_is_noticed() {
     fs::copy(house.folder_of(&thread).join("checkpoints").join(&whole.name), &path).unwrap();
     let schema = Schema::new(&house.config.state).unwrap();
     let found = selvedge::snapshot::newest(&house.open(), &schema, "archive", &thread).unwrap();
-    assert!(found.bad[0].1.contains("is not there, but another one in its place"), "{:?}", found.bad);
+    assert!(found.bad[0].1.contains("was replaced by another one"), "{:?}", found.bad);
     fs::write(&path, good).unwrap();
     house.snapshot(&thread);
     // Without it, neither that one nor any that stands on it is good, and that is what everybody is told.
     fs::remove_file(&path).unwrap();
     let listed = examined(&house.open(), &schema, "archive", &thread).unwrap();
     let why = listed[0].1.as_deref().unwrap_or_default();
-    assert!(why.contains(&format!("version {} that it stands on is not there", base.version)), "{listed:?}");
+    assert!(why.contains(&format!("its base of version {} does not exist", base.version)), "{listed:?}");
     assert_eq!(listed.last().unwrap().1, None);
 }
 
@@ -697,7 +697,7 @@ fn a_change_whose_base_was_changed_is_told_once_and_made_anew() {
         let schema = Schema::new(&house.config.state).unwrap();
         let listed = examined(&house.open(), &schema, "archive", &thread).unwrap();
         let why = listed[0].1.as_deref().unwrap_or_default();
-        assert!(why.contains("that it stands on is there and not good"), "{listed:?}");
+        assert!(why.contains("its base of version") && why.contains("is not valid"), "{listed:?}");
         // On completion nothing is saved unless what is there is not good.
         let triggers = &mut house.config.checkpoint.triggers;
         for rule in [&mut triggers.pre_turn, &mut triggers.post_llm, &mut triggers.post_tools] {
@@ -705,7 +705,7 @@ fn a_change_whose_base_was_changed_is_told_once_and_made_anew() {
         }
         let (_, ran) = house.run_with(Some(&thread), 0, "x", then, |work| work.limits.turns = None);
         assert_eq!(ran.told.len(), 1, "{:?}", ran.told);
-        assert!(ran.told[0].contains("that it stands on is there and not good"), "{:?}", ran.told);
+        assert!(ran.told[0].contains("its base of version") && ran.told[0].contains("is not valid"), "{:?}", ran.told);
         house.snapshot(&thread);
         let (_, ran) = house.run_with(Some(&thread), 0, "x", then, |work| work.limits.turns = None);
         assert_eq!(ran.told, [""; 0], "it was told once");
@@ -722,7 +722,7 @@ fn snapshots_that_can_not_be_put_away_are_told_and_recorded_and_the_run_is_compl
         house.disk.keeps_all.store(action == Action::Delete, Ordering::SeqCst);
         let (_, ran) = house.run_with(Some(&thread), 0, "x", Then::Done, |work| work.limits.turns = None);
         assert_eq!(ran.ended.status, Status::Completed);
-        assert!(ran.told.len() == 1 && ran.told[0].contains("could not be put away"), "{:?}", ran.told);
+        assert!(ran.told.len() == 1 && ran.told[0].contains("could not be archived or removed"), "{:?}", ran.told);
         assert!(path.exists() && fs::read(&archive).unwrap() == b"mine");
         let lines = house.open().read(&thread, 0, 1000).unwrap();
         let recorded = lines.iter().find_map(|line| match &line.event {
@@ -748,7 +748,7 @@ fn superfluous_ones_that_can_not_be_taken_away_are_told_once() {
     house.disk.keeps_all.store(true, Ordering::SeqCst);
     let (thread, ran) = house.run_with(None, 99, "hm", Then::Done, |work| work.limits.turns = Some(5));
     assert_eq!(ran.ended.status, Status::Suspended);
-    assert!(ran.told.len() == 1 && ran.told[0].contains("could not be taken away"), "{:?}", ran.told);
+    assert!(ran.told.len() == 1 && ran.told[0].contains("could not be removed"), "{:?}", ran.told);
     assert!(house.kept(&thread).len() > 5);
 }
 
@@ -765,6 +765,18 @@ fn so_many_older_ones_are_kept_and_none_that_is_too_old() {
     house.clock.0.fetch_add(8 * 24 * 3_600_000_000, Ordering::SeqCst);
     house.run_with(Some(&thread), 0, "hm", Then::Fails, |work| work.limits.turns = None);
     assert_eq!((count(Place::Newest), count(Place::Older)), (1, 3));
+}
+
+/// Ten older snapshots, each nearly as long as the log, made a store more than twice as large as its logs.
+#[test]
+fn older_snapshots_take_less_than_half_of_their_log() {
+    let house = House::new(|_| {});
+    let story =
+        "It was a dark and stormy night; the rain fell in torrents, except at occasional intervals. ".repeat(20);
+    let (thread, _) = house.run_with(None, 300, &story, Then::Done, |work| work.limits.turns = Some(1000));
+    let log = fs::metadata(house.folder_of(&thread).join("transcript.jsonl")).unwrap().len();
+    let away: u64 = house.kept(&thread).iter().filter(|kept| kept.place != Place::Newest).map(|kept| kept.bytes).sum();
+    assert!(away > 0 && away * 2 <= log, "{away} of {log} bytes");
 }
 
 #[test]

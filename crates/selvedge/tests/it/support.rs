@@ -25,7 +25,7 @@ use selvedge::store_local::disk::RealDisk;
 use selvedge::store_local::system::{SystemClock, SystemIds};
 use selvedge::store_local::{Access, LocalStore, Options};
 use selvedge::tools::ProcessGroups;
-use selvedge::workshop::{Models, Order, OrderError, Wishes, Workshop};
+use selvedge::workshop::{Models, Order, OrderError, Program, Wishes, Workshop};
 use selvedge::{Engine, EngineOptions, Input, NoticeKind, Outcome, Redactor, RunEvent};
 use serde_json::{Value, json};
 use tempfile::TempDir;
@@ -147,6 +147,7 @@ impl House {
             environment: self.environment.clone(),
             config: selvedge::items::Config::built_in(),
             models: Models::default(),
+            program: Program::default(),
         }
     }
 

@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 
 use selvedge_store::{Error, Result};
 
-use super::{FILE, THREADS, entries};
+use super::{FILE, HEADS, THREADS, entries};
 use crate::core::io_error;
 use crate::disk::{Disk, DiskFile, How};
 use crate::layout::check_folder;
@@ -73,7 +73,8 @@ impl Partial {
 
 /// Whether a name is one that an unfinished backup has.
 fn is_part(name: &str) -> bool {
-    [THREADS, FILE, LOCK].contains(&name) || (name.starts_with(&format!(".{FILE}.")) && name.ends_with(".tmp"))
+    let is_half_written = |file: &str| name.starts_with(&format!(".{file}.")) && name.ends_with(".tmp");
+    [THREADS, FILE, HEADS, LOCK].contains(&name) || [FILE, HEADS].into_iter().any(is_half_written)
 }
 
 /// The name of a new folder is durable once the one above it is synced; one that nobody lets us sync is not ours.

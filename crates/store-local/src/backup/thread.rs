@@ -4,7 +4,6 @@ use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
 
-use rusqlite::Connection;
 use selvedge_model::{Digest, ThreadId};
 use selvedge_store::{Error, Result};
 use serde_json::Value;
@@ -12,6 +11,7 @@ use serde_json::Value;
 use super::{BackedUp, Copied, Erasures, Work, copy_bytes, copy_file, entries};
 use crate::copied::{Bad, Judged, MANIFEST, belongs, judge_copy};
 use crate::core::io_error;
+use crate::db::Db;
 use crate::disk::{self, How};
 use crate::layout::check_folder;
 use crate::redo::Redo;
@@ -19,13 +19,7 @@ use crate::rows::{self, Row};
 
 impl Work<'_> {
     /// Copies a thread and judges the copy. One that can't be read is left out and named.
-    pub(super) fn copy_thread(
-        &self,
-        row: &Row,
-        snapshot: &Connection,
-        erased: &Erasures,
-        copied: &mut Copied,
-    ) -> Result<()> {
+    pub(super) fn copy_thread(&self, row: &Row, snapshot: &Db, erased: &Erasures, copied: &mut Copied) -> Result<()> {
         let thread = &row.manifest.thread_id;
         let done = self
             .copy_log(row, snapshot)
@@ -34,6 +28,10 @@ impl Work<'_> {
         match done {
             Ok(judged) => {
                 self.note(row, &judged, copied);
+                // What was acknowledged and is not in the copy must not go unsaid.
+                if let Err(error) = self.core.refuse_behind(thread, row) {
+                    copied.bad.push(Bad::log(thread, error.to_string(), true));
+                }
                 Ok(())
             }
             // It was deleted under our hands; the copy will say so.
@@ -77,7 +75,7 @@ impl Work<'_> {
 
     /// The committed bytes of a log up to the head in the snapshot: the file, and behind it what the redo has. Of a file that is too
     /// short, what there is.
-    fn copy_log(&self, row: &Row, snapshot: &Connection) -> Result<()> {
+    fn copy_log(&self, row: &Row, snapshot: &Db) -> Result<()> {
         let thread = &row.manifest.thread_id;
         check_folder(&self.core.layout.thread(thread))?;
         let redo = Redo::read(snapshot, row.id, row.head.bytes)?;

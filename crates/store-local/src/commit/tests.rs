@@ -168,7 +168,7 @@ fn pause(store: &LocalStore) {
 }
 
 fn redo_rows(store: &LocalStore) -> usize {
-    let count = |connection: &Connection| {
+    let count = |connection: &crate::db::Db| {
         connection
             .query_row("SELECT count(*) FROM redo", [], |row| row.get::<_, i64>(0))
             .map_err(crate::schema::database)

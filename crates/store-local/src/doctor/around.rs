@@ -4,13 +4,13 @@ use std::collections::HashSet;
 use std::fs;
 use std::path::Path;
 
-use rusqlite::Connection;
 use selvedge_log::document::{self, DocumentError};
 use selvedge_model::{Digest, OwnerId, ThreadId};
 use selvedge_store::Result;
 
 use super::threads::left_over;
 use super::{Depth, Examiner, Finding, Report, Severity, is_old, is_temporary, read_document};
+use crate::db::Db;
 use crate::delete;
 use crate::layout::{Layout, is_reserved};
 use crate::leads::{self, Leads};
@@ -179,14 +179,14 @@ impl Examiner<'_> {
     }
 
     /// What the next changesets of threads lead with. Without a key nothing can be said about seals.
-    fn leads(&self, connection: &Connection) -> Result<Vec<(String, Leads)>> {
-        let (mut found, is_sealed) = (Vec::new(), schema::version(connection)? >= 6);
-        for row in rows::select(connection, "t.id IN (SELECT thread FROM leads) ORDER BY t.id", [])? {
-            let leads = match &self.core().signing {
-                Some(signing) if is_sealed => leads::read(connection, &signing.seals, row.id, &row.head)?,
-                _ => Leads { rows: leads::rows_of(connection, row.id)?, ..Leads::default() },
-            };
-            found.push((row.manifest.thread_id.to_string(), leads));
+    fn leads(&self, connection: &Db) -> Result<Vec<(String, Leads)>> {
+        let mut found = Vec::new();
+        for row in rows::select_any(connection, "t.id IN (SELECT thread FROM leads) OR h.leads > 0 ORDER BY t.id", [])?
+        {
+            let leads = leads::read(connection, &row)?;
+            let is_known = self.core().signing.is_some();
+            let unsealed = if is_known { leads.unsealed } else { 0 };
+            found.push((row.manifest.thread_id.to_string(), Leads { unsealed, ..leads }));
         }
         Ok(found)
     }
@@ -208,6 +208,11 @@ impl Examiner<'_> {
             let what = format!("{unsealed} event(s) that wait to be recorded were not sealed with your key");
             let why = "something else than Selvedge wrote them, or a key that is not at hand; they are never recorded";
             report.add(Finding::new(Severity::Damage, "leads_unsealed", thread, what, why));
+        }
+        for (thread, Leads { missing, .. }) in leads.iter().filter(|(_, leads)| leads.missing > 0) {
+            let what = format!("{missing} event(s) that waited to be recorded were removed from the database");
+            let why = "the next changeset can't say what was found and mended before it";
+            report.add(Finding::new(Severity::Damage, "leads_missing", thread, what, why));
         }
         for (thread, leads) in leads.iter().filter(|(_, leads)| leads.rows.len() > leads.unsealed) {
             let count = leads.rows.len() - leads.unsealed;
@@ -231,7 +236,7 @@ impl Examiner<'_> {
 }
 
 /// How many requests wait for which thread.
-fn waiting(connection: &Connection) -> Result<Vec<(String, i64)>> {
+fn waiting(connection: &Db) -> Result<Vec<(String, i64)>> {
     if schema::version(connection)? < schema::FORMAT {
         return Ok(Vec::new());
     }

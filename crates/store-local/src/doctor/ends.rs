@@ -21,10 +21,10 @@ use selvedge_store::Error;
 
 use super::Examiner;
 use crate::disk::{DiskFile, How};
-use crate::folded::Folded;
 use crate::overlay::read_fully;
 use crate::rows::{self, Row};
 use crate::saved_state;
+use selvedge_store::folded::Folded;
 
 /// How much of a log is read at most, unless its last line alone is longer.
 pub(super) const READ_MAX: u64 = 256 << 10;

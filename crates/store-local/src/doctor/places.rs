@@ -8,7 +8,7 @@ use rustix::fs::Access;
 use selvedge_model::ThreadId;
 
 use super::{Examiner, Finding, Report, Severity};
-use crate::layout::check_folder;
+use crate::layout::{check_folder, shell_word};
 use crate::restore;
 use crate::rows::Row;
 
@@ -114,9 +114,4 @@ impl Examiner<'_> {
 
 fn others_write(path: &Path) -> bool {
     fs::symlink_metadata(path).is_ok_and(|found| !found.is_symlink() && found.mode() & OTHER_WRITE != 0)
-}
-
-/// A path as a shell takes it.
-fn shell_word(path: &Path) -> String {
-    format!("'{}'", path.display().to_string().replace('\'', "'\\''"))
 }

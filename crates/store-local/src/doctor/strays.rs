@@ -8,6 +8,7 @@ use selvedge_log::scan::{Damage, Flaw};
 use selvedge_model::ThreadId;
 use selvedge_store::{Error, Result};
 
+use super::threads::UNDERSTOOD_ELSEWHERE;
 use super::{Depth, Examiner, Finding, Report, Severity};
 use crate::rows;
 
@@ -17,7 +18,7 @@ impl Examiner<'_> {
         let (mut born, mut deleted) = (false, false);
         if let Some(thread) = &thread {
             (born, deleted) = self.core().read(|connection| {
-                Ok((rows::find(connection, thread)?.is_some(), rows::tombstone(connection, thread)?.is_some()))
+                Ok((rows::find_any(connection, thread)?.is_some(), rows::tombstone(connection, thread)?.is_some()))
             })?;
         }
         let is_link = fs::symlink_metadata(path).is_ok_and(|found| found.is_symlink());
@@ -111,6 +112,7 @@ fn help(thread: &ThreadId, finding: &LogFinding, hint: Option<String>) -> String
         LogFinding::Damaged(Damage { flaw: Flaw::Untrusted(_) | Flaw::Revoked(_), .. }) => {
             format!("{}; then `selvedge reindex` takes it in", hint.unwrap_or_default())
         }
+        LogFinding::Unread(_) => UNDERSTOOD_ELSEWHERE.to_owned(),
         LogFinding::Blob { .. } => "`selvedge reindex` takes it in; put the blob back from a backup".to_owned(),
         _ => FROM_A_BACKUP.to_owned(),
     }

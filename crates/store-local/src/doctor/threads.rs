@@ -8,20 +8,24 @@ use selvedge_log::recovery::Finding as LogFinding;
 use selvedge_log::scan::{Damage, Flaw};
 use selvedge_log::trust::Status as KeyStatus;
 use selvedge_model::{Digest, Status, ThreadId};
+use selvedge_store::Snapshots as _;
 use selvedge_store::{Error, Result};
 
 use super::blobs::Imported;
 use super::ends::Refused;
 use super::{Depth, Examiner, Finding, Report, Severity, is_old, is_temporary};
 use crate::core::io_error;
-use crate::folded::Folded;
 use crate::layout::check_folder;
 use crate::rows::{self, Row};
 use crate::schema::database;
-use crate::snapshots::shows_another;
+use selvedge_store::folded::Folded;
+use selvedge_store::snapshot::shows_another;
 
 /// How far ahead of this clock a log may claim to be, in microseconds.
 const AHEAD_MAX: i64 = 300_000_000;
+/// How far times may go backwards between two lines before a clock is said to have been set back, in microseconds: two processes that read
+/// the clock and then take turns, and a clock that is kept in step, stay below it.
+const BACKWARDS_MAX: i64 = 10_000_000;
 /// Where the snapshots of completed threads lie, unless a configuration says otherwise.
 const ARCHIVE: &str = "archive";
 
@@ -64,6 +68,13 @@ impl Examiner<'_> {
             let why = "they are safe in the database, and the next writer or an orderly close sees to them";
             report.add(Finding::new(Severity::Note, "redo_pending", thread, what, why));
         }
+        for lost in &row.manifest.lost {
+            let what = format!("{} of its log: lost since {}", lost.in_words(), lost.since);
+            let by = lost.by.as_deref().unwrap_or("another record");
+            let why =
+                format!("{by} remembered more than the log had when the loss was accepted; the log says so, signed");
+            report.add(Finding::new(Severity::Note, "versions_lost", thread, what, why));
+        }
         if imported.is_some_and(|imported| imported.is_cut_short) {
             let what = "it was imported, and the import was not finished";
             let why = "what is there is signed; the rest of the file is not in it yet";
@@ -72,6 +83,7 @@ impl Examiner<'_> {
         }
         match looked {
             Err(Error::NoThread(_) | Error::Deleted(_)) | Ok(()) => {}
+            Err(error) if rows::is_of_database(&error) => *report.unreadable.entry(error.to_string()).or_default() += 1,
             Err(error) => report.add(Finding::of_error(Severity::Damage, thread, &error)),
         }
     }
@@ -186,15 +198,11 @@ impl Examiner<'_> {
                 "the clock was ahead when it was written, or is behind now; order is told by versions, not by time";
             report.add(Finding::new(Severity::Warning, "clock_ahead", thread, what, why).help("set the clock"));
         }
-        if lines.windows(2).any(|pair| pair[1].timestamp < pair[0].timestamp) {
+        let back = lines.windows(2).map(|pair| pair[0].timestamp.as_micros() - pair[1].timestamp.as_micros()).max();
+        if let Some(back) = back.filter(|back| *back > BACKWARDS_MAX) {
+            let what = format!("times go back by {} s in its last lines", back / 1_000_000);
             let why = "a clock was set back between two commits; order is told by versions, not by time";
-            report.add(Finding::new(
-                Severity::Note,
-                "clock_backwards",
-                thread,
-                "times go backwards in its last lines",
-                why,
-            ));
+            report.add(Finding::new(Severity::Note, "clock_backwards", thread, what, why));
         }
     }
 
@@ -316,7 +324,9 @@ impl Examiner<'_> {
         let is_ordered = manifest.directive.is_some() && manifest.capabilities.is_some();
         // What its runs used was counted by an engine.
         let has_run = manifest.cost.turns > 0 && is_ordered;
-        Ok(has_run && !self.core().has_capabilities(&manifest.thread_id)?)
+        // One that arrived from elsewhere never ran here.
+        let is_ours = has_run && !self.core().has_arrived(&manifest.thread_id);
+        Ok(is_ours && !self.core().has_capabilities(&manifest.thread_id)?)
     }
 
     fn status(&self, row: &Row, report: &mut Report) -> Result<()> {
@@ -376,6 +386,10 @@ impl Examiner<'_> {
 const FROM_A_COPY: &str = "put the log back from a backup (`selvedge restore` into another folder gives it) or an export; nothing before \
      a log's last checkpoint is ever edited";
 
+/// What to do about a log that holds and that this program does not understand.
+pub(super) const UNDERSTOOD_ELSEWHERE: &str =
+    "use the newer Selvedge, or the program, that wrote it; the log is as it was signed";
+
 /// What helps, and really does.
 fn help(thread: &ThreadId, finding: &LogFinding) -> String {
     match finding {
@@ -386,6 +400,7 @@ fn help(thread: &ThreadId, finding: &LogFinding) -> String {
             "`selvedge reindex` builds the database anew from the logs".to_owned()
         }
         LogFinding::Contradicted { .. } => format!("`selvedge repair {thread}` keeps it aside and writes it anew"),
+        LogFinding::Unread(_) => UNDERSTOOD_ELSEWHERE.to_owned(),
         LogFinding::Truncated { have: Some(_), .. } => {
             format!("put the file back from a backup, or accept the loss with `selvedge repair {thread} --accept-loss`")
         }

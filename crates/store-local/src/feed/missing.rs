@@ -1,4 +1,4 @@
-//! The lines of commits that a store of format 5 told of: it did not put them down, so the log is asked.
+//! The lines of commits whose row does not say how many they are: the log is asked.
 
 use std::collections::{HashMap, HashSet};
 use std::io::BufReader;

@@ -1,28 +1,31 @@
 //! Filling the new database.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::path::Path;
 
-use rusqlite::{Connection, params};
-use selvedge_log::hash::SealKey;
+use rusqlite::params;
 use selvedge_log::recovery::{Evidence, Finding, Mode, judge};
 use selvedge_log::scan::Examined;
 use selvedge_log::{line, lines};
+use selvedge_model::account::replay::Buried;
 use selvedge_model::account::{AccountId, Record};
 use selvedge_model::{Digest, Manifest, ThreadId, Timestamp};
 use selvedge_store::error::describe;
+use selvedge_store::manifest::Shown;
 use selvedge_store::{Error, Result};
 
 use super::old::Old;
 use super::tombs;
-use super::{LeftOut, Rebuild, Reindexed};
+use super::{LeftOut, Rebuild, Reindexed, Stores};
+use crate::anchor;
 use crate::core::io_error;
+use crate::db::{Db, Sealer};
 use crate::disk::How;
 use crate::feed;
-use crate::layout::{Layout, check_folder, is_reserved};
-use crate::ledger::{self, Fit};
-use crate::manifest::{self, Shown};
+use crate::layout::{Layout, check_folder, is_reserved, is_there, listed};
+use crate::ledger::{self, Children, Fit};
+use crate::manifest;
 use crate::overlay::Overlay;
 use crate::replay::{Arrival, Gathered, Into, Replay, Replayed, read_log};
 use crate::rows::{self, Row, bad_row, signed};
@@ -36,43 +39,57 @@ CREATE TEMP TABLE arrivals (thread INTEGER, version INTEGER, at INTEGER, line IN
 ";
 
 /// A new database on its way.
-struct Builder<'a> {
-    new: &'a Connection,
+pub(super) struct Builder<'a> {
+    pub(super) new: &'a Db,
     layout: &'a Layout,
     rebuild: &'a Rebuild,
-    old: &'a Old,
-    seal: Option<SealKey>,
-    result: &'a mut Reindexed,
+    pub(super) old: &'a Old,
+    /// The same, opened by itself and checked by its seals.
+    pub(super) old_db: Option<Db>,
+    /// Postings that logs say they have lost.
+    lost: Vec<Buried>,
+    pub(super) result: &'a mut Reindexed,
 }
 
 /// Fills the new database from the logs. Nothing of it is durable on return.
 pub(super) fn build(
     layout: &Layout,
     rebuild: &Rebuild,
+    stores: Stores<'_>,
     old: &Old,
     path: &Path,
     result: &mut Reindexed,
     progress: &mut dyn FnMut(u64, u64),
 ) -> Result<()> {
     schema::create(path)?;
-    let new = schema::open(path, Use::Write)?;
+    let sealer = |store: &str| rebuild.signer.as_ref().map(|signer| Sealer::new(signer, store));
+    let new = Db::open(path, Use::Write, sealer(stores.id))?;
+    let old_db = match old {
+        Old::Readable => Some(Db::open(&layout.database(), Use::Read, sealer(stores.former))?),
+        Old::Absent | Old::Unreadable | Old::Outdated => None,
+    };
     // It is thrown away if anything goes wrong, and synced as a whole at the end.
     new.pragma_update(None, "journal_mode", "memory").map_err(database)?;
     new.pragma_update(None, "synchronous", "OFF").map_err(database)?;
     new.execute_batch(GATHERED).map_err(database)?;
     old.attach(&new, layout)?;
-    let seal = rebuild.signer.as_ref().map(selvedge_log::Signer::seal_key);
-    let mut builder = Builder { new: &new, layout, rebuild, old, seal, result };
+    if let Some(old) = &old_db {
+        begin_anchor(&new, old, result)?;
+    }
+    let mut builder = Builder { new: &new, layout, rebuild, old, old_db, lost: Vec::new(), result };
     builder.threads(progress)?;
     builder.forgotten()?;
     builder.ledger()?;
     builder.feed()?;
-    old.carry_keys(&new)?;
-    if matches!(old, Old::Readable(_)) {
+    builder.carry_keys()?;
+    if let Some(old) = builder.old_db {
+        old.close()?;
+    }
+    if matches!(old, Old::Readable) {
         new.execute("DETACH old", []).map_err(database)?;
     }
     new.pragma_update(None, "journal_mode", "wal").map_err(database)?;
-    new.close().map_err(|(_, error)| database(error))
+    new.close()
 }
 
 impl Builder<'_> {
@@ -123,22 +140,30 @@ impl Builder<'_> {
     fn folders(&self) -> Result<Vec<(Timestamp, ThreadId)>> {
         let root = self.layout.root();
         let mut found = Vec::new();
-        for entry in fs::read_dir(root).map_err(io_error("read", root))?.flatten() {
+        for entry in listed(root)? {
             let name = entry.file_name().to_string_lossy().into_owned();
             let Ok(thread) = ThreadId::from_folder(&name) else { continue };
             if is_reserved(name.as_str()) {
                 continue;
             }
             // Whatever else stands here is left alone. A link is never followed; it is left out by name.
-            let kind = entry.file_type().ok();
-            let has_log = || fs::symlink_metadata(self.layout.transcript(&thread)).is_ok_and(|found| found.is_file());
-            if kind.is_some_and(|kind| kind.is_symlink()) {
+            let kind = entry.file_type().map_err(io_error("look at", &entry.path()))?;
+            if kind.is_symlink() {
                 found.push((Timestamp::from_micros(i64::MAX), thread));
-            } else if kind.is_some_and(|kind| kind.is_dir()) && has_log() {
+            } else if kind.is_dir() && self.has_log(&thread)? {
                 found.push((self.born(&thread), thread));
             }
         }
         Ok(found)
+    }
+
+    fn has_log(&self, thread: &ThreadId) -> Result<bool> {
+        let path = self.layout.transcript(thread);
+        match fs::symlink_metadata(&path) {
+            Ok(found) => Ok(found.is_file()),
+            Err(error) if error.kind() == std::io::ErrorKind::NotFound => Ok(false),
+            Err(error) => Err(io_error("look at", &path)(error)),
+        }
     }
 
     fn born(&self, thread: &ThreadId) -> Timestamp {
@@ -185,20 +210,24 @@ impl Builder<'_> {
     }
 
     fn keep_old(&mut self, thread: &ThreadId, why: String) -> Result<()> {
-        let requests = self.whole(|this| this.old.carry_thread(this.new, thread))?;
-        self.result.requests += requests.unwrap_or_default();
-        self.leave_out(thread, why, requests.is_some());
+        let known = self.whole(|this| {
+            let Some(known) = this.believed(thread)? else { return Ok(false) };
+            let now = this.old.carry_rows(this.new, &known)?;
+            this.result.requests += this.carry_waiting(&known, now, &known.head)?;
+            Ok(true)
+        })?;
+        self.leave_out(thread, why, known);
         Ok(())
     }
 
     /// Reads one log into the new database; gives how many changesets it has.
     fn index(&mut self, thread: &ThreadId) -> Result<u64> {
         check_folder(&self.layout.thread(thread))?;
-        let old = self.old.row(self.new, thread)?;
+        let old = self.believed(thread)?;
         let shown = self.shown(thread)?;
         let shown_version = shown.as_ref().map(|shown| shown.memory.version);
         let mut shown_hash = None;
-        let mut replay = Replay::new(self.new, thread, Into::Fresh);
+        let mut replay = Replay::new(self.new, thread, Into::Fresh).having_heard(self.heard(old.as_ref())?);
         let watched = old.as_ref().map(|old| old.head.version);
         let disk = &*self.rebuild.disk;
         let examined = read_log(disk, self.layout, thread, &self.rebuild.trust, watched, |entry| {
@@ -216,9 +245,11 @@ impl Builder<'_> {
             self.result.unvouched += 1;
         }
         let epoch = old.as_ref().map_or(0, |old| old.epoch);
-        let Replayed { id, manifest, gathered } = replay.finish(tail, self.seal.as_ref(), epoch)?;
-        if let Some(old) = old {
-            self.result.requests += self.old.carry_requests(self.new, old.id, id)?;
+        let seal = self.rebuild.signer.as_ref().map(selvedge_log::Signer::seal_key);
+        let Replayed { id, manifest, gathered } = replay.finish(tail, seal.as_ref(), epoch)?;
+        if let (Some(old), Some(head)) = (old, &tail.head) {
+            let now = rows::existing(self.new, thread)?;
+            self.result.requests += self.carry_waiting(&old, now, head)?;
         }
         self.mark(thread, id, &manifest, shown.as_ref())?;
         let changesets = gathered.arrivals.len() as u64;
@@ -242,7 +273,7 @@ impl Builder<'_> {
 
     /// Marks what still has to be done for a thread: a manifest to be written, files of erased blobs to be removed.
     fn mark(&self, thread: &ThreadId, id: i64, now: &Manifest, shown: Option<&Shown>) -> Result<()> {
-        let exists = fs::symlink_metadata(self.layout.manifest(thread)).is_ok();
+        let exists = is_there(&self.layout.manifest(thread))?;
         let is_current = match shown.and_then(|shown| shown.manifest.as_ref()) {
             Some(shown) => !now.shows_change_since(shown),
             // One that is not believed is for `repair`, which keeps it aside.
@@ -254,7 +285,7 @@ impl Builder<'_> {
         let blobs = statement.query_map([id], |row| row.get::<_, Vec<u8>>(0)).map_err(database)?;
         for blob in blobs.collect::<rusqlite::Result<Vec<_>>>().map_err(database)? {
             let name: [u8; 32] = blob.try_into().map_err(|_| bad_row("a digest has not 32 bytes"))?;
-            if fs::symlink_metadata(self.layout.blob(thread, &Digest(name))).is_err() {
+            if !is_there(&self.layout.blob(thread, &Digest(name)))? {
                 let sql = "UPDATE erasures SET done = 1 WHERE thread = ? AND blob = ?";
                 rows::execute(self.new, sql, params![id, &name[..]])?;
             }
@@ -262,7 +293,8 @@ impl Builder<'_> {
         Ok(())
     }
 
-    fn gather(&self, thread: &ThreadId, id: i64, gathered: &Gathered) -> Result<()> {
+    fn gather(&mut self, thread: &ThreadId, id: i64, gathered: &Gathered) -> Result<()> {
+        self.lost.extend(gathered.lost.iter().cloned());
         for (event_type, record) in &gathered.postings {
             let text = serde_json::to_string(record).map_err(bad_row)?;
             let sql = "INSERT INTO temp.postings (account, version, event_type, record) VALUES (?, ?, ?, ?)";
@@ -300,9 +332,7 @@ impl Builder<'_> {
                 by: format!("`{by}`"),
             };
             let changesets = self.whole(|this| {
-                for (table, column) in crate::delete::TABLES {
-                    rows::execute(this.new, &format!("DELETE FROM main.{table} WHERE {column} = ?"), [id])?;
-                }
+                crate::delete::remove_rows(this.new, id)?;
                 rows::execute(this.new, "DELETE FROM temp.arrivals WHERE thread = ?", [id])
             })?;
             self.result.threads -= 1;
@@ -319,15 +349,28 @@ impl Builder<'_> {
             let mut statement = this.new.prepare(sql).map_err(database)?;
             let mut found = statement.query([]).map_err(database)?;
             let mut incomplete = BTreeSet::<AccountId>::new();
+            let mut children = BTreeMap::<AccountId, Children>::new();
             while let Some(row) = found.next().map_err(database)? {
                 let event_type: String = row.get(0).map_err(database)?;
                 let record: String = row.get(1).map_err(database)?;
                 let record: Record = serde_json::from_str(&record).map_err(bad_row)?;
+                children.entry(record.account.clone()).or_default().note(&event_type, &record);
                 if ledger::take(this.new, &event_type, &record)? == Fit::Gap {
                     incomplete.insert(record.account);
                 }
             }
-            this.result.incomplete_accounts = this.old.carry_accounts(this.new, incomplete.into_iter().collect())?;
+            for lost in std::mem::take(&mut this.lost) {
+                if ledger::give_up(this.new, &lost)? {
+                    incomplete.insert(lost.account);
+                }
+            }
+            let mut incomplete = this.carry_accounts(incomplete.into_iter().collect())?;
+            for (account, children) in &children {
+                if !this.was_whole(account)? && ledger::note_incomplete(this.new, account, children)? {
+                    incomplete.insert(account.clone());
+                }
+            }
+            this.result.incomplete_accounts = incomplete.into_iter().collect();
             Ok(())
         })
     }
@@ -341,6 +384,14 @@ impl Builder<'_> {
             this.new.execute_batch(feed::CLOSE_GAPS).map_err(database)
         })
     }
+}
+
+/// Lets the anchor go on after the old one, and names what the old one tells of rows that were put back.
+fn begin_anchor(new: &Db, old: &Db, result: &mut Reindexed) -> Result<()> {
+    if let Err(error) = anchor::check_all(old) {
+        result.notices.push(format!("{error}: requests that were posted since are lost, and must be sent again"));
+    }
+    anchor::begin(new, anchor::epoch(old).unwrap_or(0) + 1)
 }
 
 /// Refuses a log that is less than somebody remembers, or that does not hold.

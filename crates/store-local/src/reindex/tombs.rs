@@ -1,7 +1,6 @@
 //! What remains of deleted threads, from their signed files.
 
 use std::collections::BTreeMap;
-use std::fs;
 
 use rusqlite::{Connection, params};
 use selvedge_log::{Head, Trust, document};
@@ -13,7 +12,7 @@ use super::{Rebuild, Reindexed};
 use crate::core::io_error;
 use crate::delete::KIND;
 use crate::disk::{self, Disk};
-use crate::layout::Layout;
+use crate::layout::{Layout, is_there, listed};
 use crate::rows::{self, bad_row};
 use crate::schema::database;
 
@@ -59,7 +58,7 @@ fn read(thread: &ThreadId, document: &str, trust: &Trust) -> Result<Tombstone, S
 fn files(layout: &Layout, disk: &dyn Disk) -> Result<Vec<(ThreadId, String)>> {
     let folder = layout.tombstones();
     let mut found = Vec::new();
-    for entry in fs::read_dir(&folder).map_err(io_error("read", &folder))?.flatten() {
+    for entry in listed(&folder)? {
         let name = entry.file_name().to_string_lossy().into_owned();
         let Some(Ok(thread)) = name.strip_suffix(".json").map(ThreadId::from_folder) else { continue };
         let path = layout.tombstone(&thread);
@@ -71,7 +70,7 @@ fn files(layout: &Layout, disk: &dyn Disk) -> Result<Vec<(ThreadId, String)>> {
 
 /// Tombstones of the old database, of which a crash may have left no file.
 fn rows_of(new: &Connection, old: &Old) -> Result<Vec<(ThreadId, String)>> {
-    if !matches!(old, Old::Readable(_)) {
+    if !matches!(old, Old::Readable) {
         return Ok(Vec::new());
     }
     let mut statement = new.prepare("SELECT thread_id, document FROM old.tombstones").map_err(database)?;
@@ -88,7 +87,7 @@ pub(super) fn bury(new: &Connection, layout: &Layout, disk: &dyn Disk, thread: &
     let sql = "SELECT document FROM main.tombstones WHERE thread_id = ?";
     let document: String = new.query_row(sql, [thread.as_str()], |row| row.get(0)).map_err(database)?;
     let path = layout.tombstone(thread);
-    if fs::symlink_metadata(&path).is_err() {
+    if !is_there(&path)? {
         disk::replace(disk, &path, document.as_bytes()).map_err(io_error("write", &path))?;
     }
     let folder = layout.thread(thread);

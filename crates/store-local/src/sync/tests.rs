@@ -164,9 +164,8 @@ fn a_manifest_counts_as_shown_once_its_folder_is_synced() {
     let thread = ThreadId::new("t-0").unwrap();
     let path = core.layout.thread(&thread);
     let stale = || {
-        let find = |connection: &rusqlite::Connection| {
-            rows::exists(connection, "SELECT 1 FROM threads WHERE manifest_stale = 1", [])
-        };
+        let find =
+            |connection: &crate::db::Db| rows::exists(connection, "SELECT 1 FROM threads WHERE manifest_stale = 1", []);
         core.read(find).unwrap()
     };
     let synced = || lock(&syncs.folders).drain(..).filter(|folder| *folder == path).count();

@@ -15,7 +15,6 @@ use selvedge_store_local::{Access, LocalStore, Options, Restored};
 use tempfile::TempDir;
 
 use crate::erase::with_blob;
-use crate::fixture::Kept;
 use crate::support::{Home, birth, id, options, says, thread_with};
 
 /// Restores a backup of which everything is sound.
@@ -27,7 +26,14 @@ fn restore(backup: &Path, home: &Home) -> Result<TempDir, selvedge_store::Error>
 
 fn restore_some(backup: &Path, home: &Home) -> Result<(TempDir, Restored), selvedge_store::Error> {
     let folder = tempfile::tempdir().unwrap();
-    let restored = LocalStore::restore(backup, folder.path(), &home.trust(), Arc::new(RealDisk), &mut |_, _| {})?;
+    let restored = LocalStore::restore(
+        backup,
+        folder.path(),
+        &home.trust(),
+        Some(home.signer()),
+        Arc::new(RealDisk),
+        &mut |_, _| {},
+    )?;
     Ok((folder, restored))
 }
 
@@ -128,6 +134,7 @@ fn a_backup_is_written_over_nothing_and_laid_over_nothing() {
         &target.path().join("b"),
         home.folder.path(),
         &home.trust(),
+        Some(home.signer()),
         Arc::new(RealDisk),
         &mut |_, _| {},
     );
@@ -322,21 +329,6 @@ fn a_backup_that_was_cut_short_is_begun_anew_and_nothing_else_is_removed() {
     restore(&third, &home).unwrap();
 }
 
-#[test]
-fn a_store_of_an_older_format_is_backed_up_as_it_is() {
-    let kept = Kept::of(5);
-    let target = tempfile::tempdir().unwrap();
-    let made = kept.read_only().backup(&target.path().join("b"), &mut |_, _| {}).unwrap();
-    assert_eq!((made.store_format, made.threads.len(), made.blobs), (5, 2, 1));
-    let trust = selvedge_log::Trust::of(&[selvedge_log::Signer::from_pem(&kept.pem).unwrap().public()]);
-    let folder = tempfile::tempdir().unwrap();
-    LocalStore::restore(&target.path().join("b"), folder.path(), &trust, Arc::new(RealDisk), &mut |_, _| {}).unwrap();
-    LocalStore::upgrade(folder.path(), Arc::new(RealDisk)).unwrap();
-    let copy = LocalStore::open(options(folder.path(), &kept.pem, Access::ReadWrite)).unwrap();
-    assert_sound(&copy, &id("ann-0123456789ab"));
-    copy.close().unwrap();
-}
-
 /// Not a test by itself: what the killed processes do.
 #[test]
 fn child() {
@@ -345,9 +337,9 @@ fn child() {
     let target = std::env::var("SELVEDGE_TEST_TARGET").unwrap();
     match std::env::var("SELVEDGE_TEST_SOURCE") {
         Ok(source) => {
-            let trust = selvedge_log::Trust::of(&[selvedge_log::Signer::from_pem(&pem).unwrap().public()]);
-            let disk = Arc::new(RealDisk);
-            LocalStore::restore(source.as_ref(), target.as_ref(), &trust, disk, &mut |_, _| {}).unwrap();
+            let signer = selvedge_log::Signer::from_pem(&pem).unwrap();
+            let (trust, disk) = (selvedge_log::Trust::of(&[signer.public()]), Arc::new(RealDisk));
+            LocalStore::restore(source.as_ref(), target.as_ref(), &trust, Some(signer), disk, &mut |_, _| {}).unwrap();
         }
         Err(_) => {
             let store = LocalStore::open(options(project.as_ref(), &pem, Access::ReadOnly)).unwrap();
@@ -404,7 +396,8 @@ fn a_backup_or_restore_killed_at_any_moment_is_whole_or_recognised() {
         let project = tempfile::tempdir().unwrap();
         run_and_kill(&home, project.path(), Some(&finished), std::time::Duration::from_millis(round * 3));
         if LocalStore::open(options(project.path(), home.pem(), Access::ReadOnly)).is_err() {
-            LocalStore::restore(&finished, project.path(), &home.trust(), Arc::new(RealDisk), &mut |_, _| {}).unwrap();
+            let (trust, disk) = (home.trust(), Arc::new(RealDisk));
+            LocalStore::restore(&finished, project.path(), &trust, Some(home.signer()), disk, &mut |_, _| {}).unwrap();
         }
         let copy = LocalStore::open(options(project.path(), home.pem(), Access::ReadWrite)).unwrap();
         assert_sound(&copy, &thread);

@@ -7,9 +7,9 @@ use std::fs;
 use std::io::{BufRead, Cursor};
 use std::path::PathBuf;
 
+use selvedge_legacy::nova::{self, Source};
 use selvedge_log::recovery::Finding;
 use selvedge_model::{Classify, Digest, ThreadId};
-use selvedge_store::nova::{self, Source};
 use selvedge_store_local::doctor::{Depth, Report, examine};
 use selvedge_store_local::{Access, LocalStore};
 

@@ -6,12 +6,15 @@ use std::path::Path;
 use std::sync::{Arc, Mutex};
 
 use selvedge_log::Trust;
-use selvedge_model::{Batch, Classify, Expect, Part, ThreadId};
-use selvedge_store::{Commit, Error, Logs, Registry};
+use selvedge_log::recovery::Finding;
+use selvedge_model::event::Recovery;
+use selvedge_model::{Batch, Changeset, Classify, Event, Expect, Part, Reason, ThreadId};
+use selvedge_store::archive::Arrival;
+use selvedge_store::{Commit, Error, Ledger, Logs, Registry};
 use selvedge_store_local::disk::{Disk, DiskFile, How, RealDisk};
-use selvedge_store_local::{Access, Arrival, LocalStore};
+use selvedge_store_local::{Access, LocalStore};
 
-use crate::support::{Home, id, says, thread_with};
+use crate::support::{Home, id, says, signed_log, thread_with};
 
 /// A store with a thread that has a blob, and the thread as an archive.
 fn exported() -> (Home, ThreadId, Vec<u8>) {
@@ -41,7 +44,7 @@ fn elsewhere(home: &Home) -> (Home, LocalStore) {
     (there, store)
 }
 
-fn import(store: &LocalStore, archive: &[u8]) -> Result<selvedge_store_local::Arrived, Error> {
+fn import(store: &LocalStore, archive: &[u8]) -> Result<selvedge_store::archive::Arrived, Error> {
     store.import(&mut Cursor::new(archive), true)
 }
 
@@ -180,14 +183,13 @@ fn every_changed_byte_of_an_archive_is_refused_or_changes_nothing() {
 
 /// One entry with any path and kind, as a hostile archive has it.
 /// Judges an archive where there is no store.
-fn check(archive: &[u8], home: &Home) -> Result<selvedge_store_local::Verdict, Error> {
+fn check(archive: &[u8], home: &Home) -> Result<selvedge_store::verify::Verdict, Error> {
     let trust = Trust::of(&[home.signer().public()]);
-    selvedge_store_local::verify_archive(&mut Cursor::new(archive), &trust, &mut |_| {}).map(|(verdict, _)| verdict)
+    selvedge_store::archive::verify_archive(&mut Cursor::new(archive), &trust, &mut |_| {}).map(|(verdict, _)| verdict)
 }
 
 #[test]
 fn an_archive_is_judged_without_a_store_as_it_is_with_one() {
-    use selvedge_log::recovery::Finding;
     let (home, thread, archive) = exported();
     let store = home.open();
     let (here, there) = (store.verify(&thread, &mut |_| {}).unwrap(), check(&archive, &home).unwrap());
@@ -212,7 +214,6 @@ fn an_archive_is_judged_without_a_store_as_it_is_with_one() {
 
 #[test]
 fn a_blob_that_an_archive_lacks_or_has_changed_is_named() {
-    use selvedge_log::recovery::Finding;
     use selvedge_model::message::Block;
     use selvedge_model::{Changeset, Message, Reason, Role};
     let home = Home::new();
@@ -353,4 +354,159 @@ fn a_stranger_unpacks_it_with_tar() {
     assert!(packed.unwrap().success());
     let (_there, store) = elsewhere(&home);
     assert_eq!(import(&store, &fs::read(&again).unwrap()).unwrap().arrival, Arrival::Imported);
+}
+
+/// A folder of such a name kept every process from writing until it was moved away by hand.
+#[test]
+fn a_thread_whose_folder_would_stand_where_the_store_keeps_a_file_is_refused() {
+    let home = Home::new();
+    let store = home.open();
+    for name in ["registry.db-journal", "registry.db.new", "store.json", "commit.lock", "owners", "search.db-wal"] {
+        let log = signed_log(&home.signer(), &id(name), vec![says("hello")]);
+        let archive = [entry(&format!("{name}/transcript.jsonl"), b'0', &log), vec![0; 1024]].concat();
+        for keep in [false, true] {
+            let refused = store.import(&mut Cursor::new(&archive), keep).unwrap_err();
+            assert!(refused.to_string().contains("the store itself has a file of that name"), "{name}: {refused}");
+        }
+    }
+    thread_with(&store, "scribe-0123456789ab", &["one"]);
+    store.close().unwrap();
+}
+
+#[test]
+fn what_a_thread_was_offered_to_call_goes_along() {
+    let home = Home::new();
+    let store = home.open();
+    let thread = thread_with(&store, "scribe-0123456789ab", &["one"]);
+    store.write_capabilities(&thread, || "# Tools\n".to_owned()).unwrap();
+    let archive = export(&store, &thread);
+    let (there, arrived) = elsewhere(&home);
+    import(&arrived, &archive).unwrap();
+    let page = |home: &Home| fs::read(home.threads().join(thread.folder()).join("capabilities.md")).unwrap();
+    assert_eq!(page(&there), page(&home));
+    assert_eq!(export(&arrived, &thread), archive, "exported again it is the same file");
+    // A page that was changed is refused by whoever receives it, and named by whoever only checks it.
+    let at = archive.windows(7).position(|part| part == b"# Tools").unwrap();
+    let mut changed = archive.clone();
+    changed[at + 2] = b'F';
+    let refused = import(&elsewhere(&home).1, &changed).unwrap_err();
+    assert!(refused.to_string().contains("capabilities.md"), "{refused}");
+    let finding = check(&changed, &home).unwrap().judgement.finding;
+    assert!(matches!(&finding, Finding::Contradicted { by, .. } if by == "capabilities.md"), "{finding:?}");
+}
+
+/// A parent with an account, its child with one, and what each posts to the other's: in whatever order they arrive, the accounts are
+/// what they were, and until all are here it is said which are not whole.
+#[test]
+fn a_family_that_arrives_in_any_order_has_its_true_budget() {
+    let (home, threads) = crate::family::with_budgets();
+    let store = home.open();
+    let archives: Vec<_> = threads.iter().map(|thread| export(&store, thread)).collect();
+    let accounts = |store: &LocalStore| threads.iter().map(|thread| store.account(thread).unwrap()).collect::<Vec<_>>();
+    let truth = accounts(&store);
+    assert!(truth.iter().all(Option::is_some), "{truth:?}");
+    for order in [[0, 1], [1, 0]] {
+        let (_there, arriving) = elsewhere(&home);
+        let first = import(&arriving, &archives[order[0]]).unwrap();
+        assert!(first.accounts.values().any(|is_whole| !is_whole), "a part is incomplete: {:?}", first.accounts);
+        let last = import(&arriving, &archives[order[1]]).unwrap();
+        assert!(last.accounts.values().all(|is_whole| *is_whole), "{order:?}: {:?}", last.accounts);
+        assert_eq!(accounts(&arriving), truth, "{order:?}");
+    }
+}
+
+/// What nobody vouches for is told, so that nobody takes it for checked.
+#[test]
+fn what_an_archive_has_beyond_its_log_is_said() {
+    let (home, _, archive) = exported();
+    let verdict = check(&archive, &home).unwrap();
+    assert_eq!((verdict.unnamed_blobs.len(), verdict.trailing_bytes), (2, 0), "its blobs are named by no message");
+    let padded = [&archive[..], &[0; 8192]].concat();
+    assert_eq!(check(&padded, &home).unwrap().trailing_bytes, 0, "tar fills its last block with zeros");
+    let followed = [&padded[..], b"and more"].concat();
+    assert_eq!(check(&followed, &home).unwrap().trailing_bytes, 8);
+    let store = home.open();
+    let verdict = store.verify(&id("scribe-0123456789ab"), &mut |_| {}).unwrap();
+    assert_eq!(verdict.unnamed_blobs.len(), 2);
+}
+
+#[test]
+fn an_archive_whose_folder_is_called_otherwise_than_its_thread_is_refused() {
+    let home = Home::new();
+    let store = home.open();
+    let log = signed_log(&home.signer(), &id("scribe-0123456789ab"), vec![says("hello")]);
+    for (folder, is_right) in
+        [("scribe-0123456789ab", true), ("other", false), ("00112233445566778899aabbccddeeff", false)]
+    {
+        let archive = [entry(&format!("{folder}/transcript.jsonl"), b'0', &log), vec![0; 1024]].concat();
+        let checked = check(&archive, &home);
+        assert_eq!(checked.is_ok(), is_right, "{folder}");
+        assert_eq!(store.import(&mut Cursor::new(&archive), false).is_ok(), is_right, "{folder}");
+        if let Err(refused) = checked {
+            assert!(refused.to_string().contains(folder), "{refused}");
+        }
+    }
+}
+
+/// What a verifier accepts a store accepts; the version after the last one is refused and does not come round.
+#[test]
+fn a_log_at_the_last_version_there_can_be_is_taken_in_and_ends_there() {
+    let home = Home::new();
+    let store = home.open();
+    let thread = id("scribe-0123456789ab");
+    let last = i64::MAX.cast_unsigned();
+    let loss = Recovery {
+        found: Recovery::LOSS.to_owned(),
+        from_version: Some(1),
+        to_version: Some(last - 1),
+        ..Recovery::default()
+    };
+    let lost = Changeset { events: vec![Event::Recovery(loss)], ..Changeset::empty(Reason::Lifecycle) };
+    let log = signed_log(&home.signer(), &thread, vec![lost]);
+    let archive = [entry(&format!("{thread}/transcript.jsonl"), b'0', &log), vec![0; 1024]].concat();
+    assert_eq!(import(&store, &archive).unwrap().head.version, last);
+    assert_eq!(store.get(&thread).unwrap().version, last);
+    let refused = store.commit(Batch::of(Part::new(thread.clone(), Expect::Any, says("on")))).unwrap_err();
+    assert_eq!(refused.code(), "last_version", "{refused}");
+    let verdict = store.verify(&thread, &mut |_| {}).unwrap();
+    assert_eq!((verdict.judgement.finding, verdict.judgement.unchanged_up_to), (Finding::Sound, Some(last)));
+    store.close().unwrap();
+    fs::remove_file(home.threads().join("registry.db")).unwrap();
+    crate::reindex::reindex(&home);
+    assert_eq!(home.read_only().get(&thread).unwrap().version, last);
+}
+
+/// It is as it was signed, and nothing is added to what is not understood.
+#[test]
+fn a_log_that_is_not_understood_is_named_as_that_and_not_as_damaged() {
+    let home = Home::new();
+    let thread = id("scribe-0123456789ab");
+    let log = signed_log(&home.signer(), &thread, vec![says("hello")]);
+    let text = String::from_utf8(log).unwrap();
+    // The birth alone, and a message of a role that is not known, signed over by hand.
+    let birth: String = text.split_inclusive('\n').take(2).collect();
+    let message = text.lines().nth(2).unwrap().replace(r#""role":"user""#, r#""role":"oracle""#);
+    let before = format!("{birth}{message}\n");
+    let said: serde_json::Value = serde_json::from_str(text.lines().nth(3).unwrap()).unwrap();
+    let said = |name: &str| said["payload"][name].to_string();
+    let unsigned = text.lines().nth(3).unwrap().split(r#","sig":""#).next().unwrap().to_owned();
+    let unsigned = unsigned
+        .replace(&said("hash"), &format!("\"{}\"", selvedge_log::hash::sha256(before.as_bytes())))
+        .replace(&format!(r#""byte_offset":{}"#, said("byte_offset")), &format!(r#""byte_offset":{}"#, before.len()));
+    let sig = home.signer().sign(selvedge_log::keys::DOMAIN_CHECKPOINT, unsigned.as_bytes());
+    let log = format!("{before}{unsigned},\"sig\":\"{sig}\"}}}}\n");
+    let archive = [entry(&format!("{thread}/transcript.jsonl"), b'0', log.as_bytes()), vec![0; 1024]].concat();
+    let judged = check(&archive, &home).unwrap().judgement;
+    assert!(matches!(&judged.finding, Finding::Unread(at) if (at.line, at.version) == (3, 1)), "{judged:?}");
+    assert_eq!(judged.unchanged_up_to, Some(1));
+    let store = home.open();
+    assert_eq!(import(&store, &archive).unwrap_err().code(), "unknown_payload");
+    let folder = home.threads().join(thread.folder());
+    fs::create_dir(&folder).unwrap();
+    fs::write(folder.join("transcript.jsonl"), &log).unwrap();
+    let verdict = store.verify(&thread, &mut |_| {}).unwrap().judgement;
+    assert!(matches!(verdict.finding, Finding::Unread(_)), "{verdict:?}");
+    assert_eq!(verdict.unchanged_up_to, Some(1));
+    assert!(store.repair(&thread, selvedge_store_local::Repair::default()).is_err());
+    assert_eq!(fs::read_to_string(folder.join("transcript.jsonl")).unwrap(), log);
 }

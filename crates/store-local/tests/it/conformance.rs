@@ -20,3 +20,4 @@ impl Harness for Home {
 
 selvedge_store::conformance_suite!(Home::new());
 selvedge_store::snapshot_suite!(Home::new());
+selvedge_store::backend_suite!(Home::new());

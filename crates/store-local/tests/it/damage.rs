@@ -6,8 +6,9 @@ use selvedge_log::recovery::Finding;
 use selvedge_model::{Batch, Classify, Expect, Kind, Part, ThreadId};
 use selvedge_store::load::load;
 use selvedge_store::{Commit, Error};
-use selvedge_store_local::{Access, LocalStore};
+use selvedge_store_local::{Access, LocalStore, Repair};
 
+use crate::reindex::reindex;
 use crate::support::{Home, birth, id, says, thread_with};
 
 /// A closed store with one small thread, its bytes and the ends of its changesets.
@@ -72,7 +73,7 @@ fn every_flipped_bit_is_found_and_named() {
             assert_eq!(damage.version, unchanged.map_or(0, |version| version + 1), "byte {at} bit {bit}: {finding:?}");
             let start = damage.byte as usize;
             assert!(
-                start <= sample.bytes.len() && damage.first_line <= damage.line,
+                start <= sample.bytes.len() && damage.first_line() <= damage.line,
                 "byte {at} bit {bit}: {finding:?}"
             );
         }
@@ -211,6 +212,21 @@ fn with_redo_pending_a_cut_is_healed_and_said() {
     store.close().unwrap();
 }
 
+/// It was called a crash whenever another process was between its commit and its file.
+#[test]
+fn what_a_live_process_has_not_written_yet_is_no_crash() {
+    let home = Home::new();
+    let live = home.open();
+    let thread = thread_with(&live, "scribe-0123456789ab", &["one", "two"]);
+    let whole = fs::read(home.transcript(&thread)).unwrap();
+    fs::write(home.transcript(&thread), &whole[..whole.len() - 40]).unwrap();
+    let other = home.open();
+    assert_eq!(fs::read(home.transcript(&thread)).unwrap(), whole);
+    assert_eq!((other.opened().drained_threads, other.opened().drained_bytes), (0, 0), "the process lives");
+    other.close().unwrap();
+    live.close().unwrap();
+}
+
 #[test]
 fn foreign_bytes_are_quarantined_by_the_next_append_which_says_so() {
     let sample = Sample::new();
@@ -233,6 +249,77 @@ fn foreign_bytes_are_quarantined_by_the_next_append_which_says_so() {
         });
         assert_eq!(kept.count(), 1, "the bytes are kept beside the log");
     }
+}
+
+/// One line of more than 8 MiB was taken for a torn one, and the signed versions after it for bytes that nobody signed: they were moved
+/// away, and others were signed in their place.
+#[test]
+fn signed_versions_after_a_line_that_is_too_long_are_damage_and_stay_where_they_are() {
+    for line in [&vec![b'x'; 9 << 20][..], b"garbage", b"{}"] {
+        for (has_end, is_rebuilt) in [(true, true), (false, true), (true, false)] {
+            let sample = Sample::new();
+            let end: &[u8] = if has_end { b"\n" } else { b"" };
+            let damaged = [&sample.bytes[..sample.ends[0]], line, end, &sample.bytes[sample.ends[0]..]].concat();
+            fs::write(sample.home.transcript(&sample.thread), &damaged).unwrap();
+            if is_rebuilt {
+                fs::remove_file(sample.home.threads().join("registry.db")).unwrap();
+                let left_out = reindex(&sample.home).left_out;
+                assert!(left_out.iter().any(|one| one.why.contains("up to version 2")), "{left_out:?}");
+            }
+            let store = sample.home.open();
+            let refused = store.commit(Batch::of(Part::new(sample.thread.clone(), Expect::Any, says("three"))));
+            let refused = refused.unwrap_err();
+            assert_eq!(refused.kind(), Kind::Integrity, "{refused}");
+            let repaired = store.repair(&sample.thread, Repair { accept_loss: true, ..Repair::default() });
+            assert_eq!(repaired.unwrap_err().kind(), Kind::Integrity);
+            let finding = store.verify(&sample.thread, &mut |_| {}).unwrap().judgement.finding;
+            assert!(matches!(&finding, Finding::Damaged(damage) if damage.signed_after() == Some(2)), "{finding:?}");
+            store.close().unwrap();
+            assert_eq!(fs::read(sample.home.transcript(&sample.thread)).unwrap(), damaged, "not a byte is moved");
+        }
+    }
+}
+
+/// The row of a thread is its own, genuinely sealed, of a version before; a line was put between that version and the next.
+#[test]
+fn signed_versions_after_the_end_that_an_older_head_names_are_never_moved_away() {
+    let home = Home::new();
+    let store = home.open();
+    let thread = thread_with(&store, "scribe-0123456789ab", &["one"]);
+    store.close().unwrap();
+    let older = fs::read(home.threads().join("registry.db")).unwrap();
+    let end = fs::metadata(home.transcript(&thread)).unwrap().len() as usize;
+    let store = home.open();
+    store.commit(Batch::of(Part::new(thread.clone(), Expect::Exact(1), says("two")))).unwrap();
+    store.commit(Batch::of(Part::new(thread.clone(), Expect::Exact(2), says("three")))).unwrap();
+    store.close().unwrap();
+    let whole = fs::read(home.transcript(&thread)).unwrap();
+    for line in [&b""[..], b"garbage\n", b"garbage"] {
+        fs::write(home.threads().join("registry.db"), &older).unwrap();
+        let found = [&whole[..end], line, &whole[end..]].concat();
+        fs::write(home.transcript(&thread), &found).unwrap();
+        let store = home.open();
+        let refused = store.commit(Batch::of(Part::new(thread.clone(), Expect::Any, says("four")))).unwrap_err();
+        let is_named = match &refused {
+            Error::Log { finding: Finding::Damaged(damage), .. } => damage.signed_after() == Some(3),
+            Error::Log { finding, .. } => *finding == Finding::DatabaseBehind { database: 1, file: 3 },
+            _ => false,
+        };
+        assert!(is_named, "{refused}");
+        store.close().unwrap();
+        assert_eq!(fs::read(home.transcript(&thread)).unwrap(), found, "not a byte is moved");
+        let folder = fs::read_dir(home.threads().join(thread.folder())).unwrap().flatten();
+        assert!(folder.into_iter().all(|entry| !entry.file_name().to_string_lossy().contains("quarantine")));
+    }
+}
+
+/// A signed line of the log that stands there a second time proves nothing of what follows: it is no version after those that are there.
+#[test]
+fn an_older_checkpoint_after_the_end_is_foreign() {
+    let sample = Sample::new();
+    let doubled = [&sample.bytes[..], &sample.lines()[3]].concat();
+    let finding = sample.judge(&sample.home.read_only(), &doubled).0;
+    assert!(matches!(finding, Finding::Foreign { .. }), "{finding:?}");
 }
 
 #[test]

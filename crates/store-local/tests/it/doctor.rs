@@ -4,7 +4,7 @@ use std::fs;
 use std::sync::Arc;
 
 use selvedge_model::{Batch, Changeset, Expect, Message, MessageId, Part, Reason, Role, RunId, RunMeta};
-use selvedge_store::{Acquire, Commit, Inbox, Leases, Logs};
+use selvedge_store::{Acquire, Commit, Inbox, Leases};
 use selvedge_store_local::disk::RealDisk;
 use selvedge_store_local::doctor::{Depth, Finding, Report, Severity, examine};
 use selvedge_store_local::{Access, LocalStore, Rebuild};
@@ -54,7 +54,7 @@ fn a_sound_store_has_nothing_to_report_and_stays_as_it_is() {
     for deep in [false, true] {
         let report = look(&home, deep);
         assert_eq!(codes(&report), [], "{:?}", report.findings);
-        assert_eq!((report.threads, report.live_owners, report.store_format), (1, 0, Some(6)));
+        assert_eq!((report.threads, report.live_owners, report.store_format), (1, 0, Some(7)));
     }
     assert!(files(&home.threads()) == before, "looking changes nothing");
 }
@@ -180,8 +180,30 @@ fn what_the_dead_left_is_named() {
 fn an_older_store_and_clocks_that_were_wrong_are_named() {
     let kept = Kept::of(5);
     let report = examine(kept.options(Access::ReadOnly), Depth::Whole, &mut |_, _| {});
-    assert_eq!(codes(&report), [("store_outdated", Severity::Warning)], "{:?}", report.findings);
-    assert!(find(&report, "store_outdated").help.as_ref().unwrap().contains("selvedge upgrade"));
+    let named = [("logs_unseen", Severity::Note), ("store_outdated", Severity::Damage)];
+    assert_eq!(codes(&report), named, "{:?}", report.findings);
+    assert!(find(&report, "store_outdated").help.as_ref().unwrap().contains("selvedge reindex"));
+
+    /// A clock that is so much behind.
+    #[derive(Debug)]
+    struct Behind(i64);
+    impl selvedge_model::Clock for Behind {
+        fn now(&self) -> selvedge_model::Timestamp {
+            selvedge_model::Timestamp::from_micros(selvedge_store_local::system::SystemClock.now().as_micros() - self.0)
+        }
+    }
+    let home = Home::new();
+    let store = home.open();
+    let thread = thread_with(&store, "scribe-0123456789ab", &["one"]);
+    store.close().unwrap();
+    for (behind, found) in [(8_000_000, Vec::new()), (60_000_000, vec![("clock_backwards", Severity::Note)])] {
+        let mut options = home.options(Access::ReadWrite);
+        options.clock = std::sync::Arc::new(Behind(behind));
+        let store = LocalStore::open(options).unwrap();
+        store.commit(Batch::of(Part::new(thread.clone(), Expect::Any, says("a little earlier")))).unwrap();
+        store.close().unwrap();
+        assert_eq!(codes(&look(&home, false)), found, "{behind}");
+    }
 
     #[derive(Debug)]
     struct Past;
@@ -283,22 +305,18 @@ fn keys_that_are_not_believed_are_said_once_and_are_no_damage() {
 #[test]
 fn what_waits_to_be_recorded_is_named() {
     let home = Home::new();
-    let store = home.open();
-    let thread = thread_with(&store, "tea", &["one"]);
-    let head = store.head(&thread).unwrap();
-    store.close().unwrap();
-    crate::leads::leave_recovery(&home, &head);
+    let thread = crate::leads::leave_recovery(&home);
     let report = look(&home, false);
-    assert_eq!(codes(&report), [("leads_waiting", Severity::Note)]);
+    assert_eq!(codes(&report), [("leads_waiting", Severity::Note), ("quarantined", Severity::Note)]);
     assert_eq!(find(&report, "leads_waiting").subject, "tea");
     let store = home.open();
     crate::world::append(&store, &thread, "two").unwrap();
     store.close().unwrap();
-    assert_eq!(codes(&look(&home, true)), []);
-    assert!(fs::read_to_string(home.transcript(&thread)).unwrap().contains("not_indexed"));
+    assert_eq!(codes(&look(&home, true)), [("quarantined", Severity::Note)]);
+    assert!(fs::read_to_string(home.transcript(&thread)).unwrap().contains("foreign_bytes"));
     // What was not sealed is damage, and never recorded.
     crate::leads::plant(&home, r#"{"event_type":"recovery","payload":{"found":"forged","bytes":0}}"#, &[7; 32]);
-    assert_eq!(codes(&look(&home, false)), [("leads_unsealed", Severity::Damage)]);
+    assert_eq!(codes(&look(&home, false)), [("leads_unsealed", Severity::Damage), ("quarantined", Severity::Note)]);
 }
 
 #[test]
@@ -472,5 +490,30 @@ fn an_import_that_was_cut_short_is_named() {
         let found = report.findings.iter().find(|found| found.code == "import_unfinished");
         assert_eq!(found.map(|found| found.severity), severity, "{:?}", report.findings);
         assert!(found.is_none_or(|found| found.subject == thread.as_str()));
+    }
+}
+
+/// It was one finding for each thread.
+#[test]
+fn a_database_that_is_wrong_is_one_finding_however_many_threads_it_is_wrong_of() {
+    for sql in ["DELETE FROM messages", "UPDATE heads SET bytes = bytes + 1"] {
+        let home = Home::new();
+        let store = home.open();
+        for name in ["ann", "bob", "eve"] {
+            let thread = thread_with(&store, name, &[]);
+            let message = Message::text(Role::User, "hello").with_id(MessageId::new("m1").unwrap());
+            let told = Changeset { messages: vec![message], ..Changeset::empty(Reason::UserMessage) };
+            store.commit(Batch::of(Part::new(thread, Expect::Any, told))).unwrap();
+        }
+        store.close().unwrap();
+        let database = rusqlite::Connection::open(home.threads().join("registry.db")).unwrap();
+        assert_eq!(database.execute(sql, []).unwrap(), 3, "{sql}");
+        drop(database);
+        for deep in [false, true] {
+            let report = look(&home, deep);
+            let damage: Vec<_> = report.findings.iter().filter(|found| found.severity == Severity::Damage).collect();
+            assert_eq!(damage.len(), 1, "{sql}: {damage:?}");
+            assert!(["`ann`", "`bob`", "`eve`"].iter().all(|name| damage[0].what.contains(name)), "{damage:?}");
+        }
     }
 }

@@ -5,8 +5,6 @@
 use std::fs;
 
 use rusqlite::Connection;
-use selvedge_log::Head;
-use selvedge_log::hash::Binding;
 use selvedge_model::{Batch, Expect, Part, ThreadId};
 use selvedge_store::{Commit, Logs};
 use selvedge_store_local::LocalStore;
@@ -100,27 +98,52 @@ fn a_genuine_event_does_not_count_again_nor_in_another_thread() {
     assert_eq!((told(&thread), told(&other)), (1, 0));
 }
 
-/// Leaves an event as a repair leaves it that was killed before its last step.
-pub(crate) fn leave_recovery(home: &Home, head: &Head) {
-    let event = r#"{"event_type":"recovery","payload":{"found":"not_indexed","bytes":0}}"#;
-    let binding =
-        Binding { log_id: head.log_id.as_str(), segment: head.segment, version: head.version, offset: head.bytes };
-    let mark = home.signer().seal_key().mark(&binding, format!("lead\0{event}").as_bytes());
-    plant(home, event, &mark.0);
+/// Leaves a thread with an event that waits to be recorded: what was found is put down, and the commit behind it fails.
+pub(crate) fn leave_recovery(home: &Home) -> ThreadId {
+    let thread = with_foreign_bytes(home);
+    let fail = "CREATE TRIGGER fail BEFORE DELETE ON leads BEGIN SELECT RAISE(ABORT, 'not now'); END;";
+    database(home).execute_batch(fail).unwrap();
+    let store = home.open();
+    store.commit(Batch::of(Part::new(thread.clone(), Expect::Any, says("two")))).unwrap_err();
+    store.close().unwrap();
+    database(home).execute_batch("DROP TRIGGER fail;").unwrap();
+    assert_eq!(rows(home), 1);
+    thread
 }
 
 #[test]
 fn an_event_that_was_sealed_before_a_crash_is_recorded_after_it() {
     let home = Home::new();
-    let store = home.open();
-    let thread = thread_with(&store, "tea", &["one"]);
-    let head = store.head(&thread).unwrap();
-    store.close().unwrap();
-    leave_recovery(&home, &head);
+    let thread = leave_recovery(&home);
     let store = home.open();
     append(&store, &thread, "two");
     store.close().unwrap();
-    assert!(fs::read_to_string(home.transcript(&thread)).unwrap().contains("not_indexed"));
+    assert!(fs::read_to_string(home.transcript(&thread)).unwrap().contains("foreign_bytes"));
+}
+
+/// What was found and mended would go unrecorded if its row went, and nothing said so.
+#[test]
+fn an_event_that_was_removed_before_it_was_recorded_is_missed() {
+    let home = Home::new();
+    let thread = leave_recovery(&home);
+    database(&home).execute("DELETE FROM leads", []).unwrap();
+    let store = home.open();
+    append(&store, &thread, "two");
+    let named = store.take_amiss();
+    assert!(named.iter().any(|what| what.contains("were removed from the database")), "{named:?}");
+    store.close().unwrap();
+}
+
+#[test]
+fn an_event_that_waits_is_carried_over_by_a_reindex() {
+    let home = Home::new();
+    let thread = leave_recovery(&home);
+    crate::reindex::reindex(&home);
+    let store = home.open();
+    append(&store, &thread, "two");
+    assert_eq!(store.take_amiss(), [] as [String; 0]);
+    store.close().unwrap();
+    assert!(fs::read_to_string(home.transcript(&thread)).unwrap().contains("foreign_bytes"));
 }
 
 #[test]

@@ -8,10 +8,12 @@ use std::sync::atomic::{AtomicI64, Ordering};
 
 use selvedge_log::recovery::Finding;
 use selvedge_model::event::{ManifestChanged, Recovery};
-use selvedge_model::{Batch, Changeset, Classify, Event, Expect, Kind, Part, ThreadId};
+use selvedge_model::{
+    Batch, Changeset, Classify, Event, Expect, Kind, Message, MessageId, Part, Reason, Role, RunId, Status, ThreadId,
+};
 use selvedge_store::load::load;
-use selvedge_store::{Acquire, Commit, Error, Feed, Leases, Logs, Registry};
-use selvedge_store_local::{Access, LocalStore, Mended, Repair};
+use selvedge_store::{Acquire, Commit, Error, Feed, Leases, Ledger, Logs, Registry};
+use selvedge_store_local::{Access, LocalStore, Mended, Provisional, Repair, doctor};
 
 use crate::reindex::{Dying, reindex};
 use crate::support::{Home, id, says, thread_with};
@@ -202,6 +204,139 @@ fn a_log_that_is_cut_goes_on_only_if_the_loss_is_accepted_and_says_so_for_ever()
         let rows = |dump: &str| dump.replace(" | epoch 1", " | epoch _");
         assert_eq!(rows(&sample.home.read_only().dump().unwrap()), rows(&before));
     }
+}
+
+/// What was accepted once is said by every later verdict, of an export too, and by doctor.
+#[test]
+fn versions_that_are_lost_are_named_for_ever() {
+    let sample = Sample::new();
+    sample.put(&sample.bytes[..sample.ends[1]]);
+    let store = sample.home.open();
+    store.repair(&sample.thread, ACCEPT).unwrap();
+    append(&store, &sample.thread).unwrap();
+    let verdict = store.verify(&sample.thread, &mut |_| {}).unwrap();
+    assert_eq!(verdict.judgement.finding, Finding::Sound);
+    let lost: Vec<_> = verdict.lost.iter().map(|lost| (lost.from_version, lost.to_version)).collect();
+    assert_eq!(lost, [(2, 3)]);
+    let recorded = store.read(&sample.thread, 0, 100).unwrap().into_iter().find(|line| match &line.event {
+        Event::Recovery(found) => found.is_loss(),
+        _ => false,
+    });
+    assert_eq!(verdict.lost[0].since, recorded.unwrap().timestamp);
+    assert_eq!(store.get(&sample.thread).unwrap().manifest.lost, verdict.lost);
+    let mut archive = Vec::new();
+    store.export(&sample.thread, &mut archive).unwrap();
+    let exported =
+        selvedge_store::archive::verify_archive(&mut std::io::Cursor::new(archive), &sample.home.trust(), &mut |_| {});
+    assert_eq!(exported.unwrap().0.lost, verdict.lost);
+    store.close().unwrap();
+    fs::remove_file(sample.home.threads().join("registry.db")).unwrap();
+    reindex(&sample.home);
+    let report = doctor::examine(sample.home.options(Access::ReadOnly), doctor::Depth::Ends, &mut |_, _| {});
+    let found: Vec<_> = report.findings.iter().filter(|found| found.code == "versions_lost").collect();
+    assert!(found.len() == 1 && found[0].what.contains("versions 2 to 3"), "{report:?}");
+    assert_eq!(report.worst(), Some(doctor::Severity::Note), "{report:?}");
+}
+
+/// What was posted in a version that is lost is known to the database. Without it nothing tells what came of that: no ceiling rises.
+#[test]
+fn what_was_spent_in_versions_that_are_lost_stays_spent() {
+    let (home, threads) = crate::family::with_budgets();
+    let parent = &threads[0];
+    let truth = home.read_only().account(parent).unwrap().unwrap();
+    let mut ends = Vec::new();
+    home.read_only().verify(parent, &mut |entry| ends.push(entry.head.bytes as usize)).unwrap();
+    let whole = fs::read(home.transcript(parent)).unwrap();
+    fs::write(home.transcript(parent), &whole[..ends[ends.len() - 2]]).unwrap();
+    let store = home.open();
+    store.repair(parent, ACCEPT).unwrap();
+    assert_eq!(store.account(parent).unwrap().unwrap(), truth);
+    let lines = store.read(parent, 0, 100).unwrap();
+    let lost = lines.into_iter().find_map(|line| match line.event {
+        Event::Recovery(found) if found.is_loss() => Some(found.postings),
+        _ => None,
+    });
+    let lost = lost.unwrap();
+    assert_eq!((lost.len(), &lost[0].account, lost[0].to), (1, parent, truth.version), "{lost:?}");
+    store.close().unwrap();
+    // With the old database the account is what it was; without it, nothing is left to be spent.
+    for is_gone in [false, true] {
+        if is_gone {
+            fs::remove_file(home.threads().join("registry.db")).unwrap();
+        }
+        let rebuilt = reindex(&home);
+        assert_eq!(rebuilt.incomplete_accounts.contains(parent), is_gone, "{rebuilt:?}");
+        let account = home.read_only().account(parent).unwrap().unwrap();
+        assert!(account.remaining() <= truth.remaining() && account.version == truth.version, "{account:?}");
+    }
+}
+
+/// The log goes back to a version at which it ran; that a person killed it since is known to its row and its manifest.
+#[test]
+fn a_thread_that_was_killed_in_what_is_lost_stays_killed() {
+    for forgets_row in [false, true] {
+        let sample = Sample::new();
+        let store = sample.home.open();
+        let older = fs::read(sample.home.threads().join("registry.db")).unwrap();
+        let run = |status| {
+            let meta = format!(r#"{{"agent_id":"scribe","origin":"user","status":"{status}","outcome":"killed"}}"#);
+            let meta = if status == "done" { meta } else { meta.replace(r#","outcome":"killed""#, "") };
+            Changeset {
+                run_id: Some(RunId::new("r1").unwrap()),
+                run_meta: Some(serde_json::from_str(&meta).unwrap()),
+                ..Changeset::empty(if status == "done" { Reason::RunFinished } else { Reason::UserMessage })
+            }
+        };
+        let commit = |changeset| store.commit(Batch::of(Part::new(sample.thread.clone(), Expect::Any, changeset)));
+        commit(run("running")).unwrap();
+        let proven = fs::read(sample.home.transcript(&sample.thread)).unwrap();
+        commit(run("done")).unwrap();
+        assert_eq!(store.get(&sample.thread).unwrap().manifest.status, Status::Killed);
+        store.close().unwrap();
+        sample.put(&proven);
+        if forgets_row {
+            fs::write(sample.home.threads().join("registry.db"), older).unwrap();
+        }
+        let store = sample.home.open();
+        store.repair(&sample.thread, ACCEPT).unwrap();
+        let manifest = store.get(&sample.thread).unwrap().manifest;
+        assert_eq!((manifest.status, manifest.run_id), (Status::Killed, None), "{forgets_row}");
+        assert_eq!(store.verify(&sample.thread, &mut |_| {}).unwrap().judgement.finding, Finding::Sound);
+        store.close().unwrap();
+    }
+}
+
+#[test]
+fn what_a_snapshot_still_holds_is_brought_back_once_and_said_to_be_provisional() {
+    let sample = Sample::new();
+    sample.put(&sample.bytes[..sample.ends[1]]);
+    let store = sample.home.open();
+    let message = |text: &str, id: &str| Message::text(Role::User, text).with_id(MessageId::new(id).unwrap());
+    let held = Provisional {
+        name: "state.json".to_owned(),
+        log_version: 3,
+        log_hash: selvedge_log::hash::sha256(b"then"),
+        messages: vec![Message::text(Role::User, "one"), message("two", "m2"), message("three", "m3")],
+        state: serde_json::json!({"answered": true}),
+    };
+    let dry = store.repair_from(&sample.thread, Repair { dry_run: true, ..ACCEPT }, Some(&held)).unwrap();
+    let repaired = store.repair_from(&sample.thread, ACCEPT, Some(&held)).unwrap();
+    let brought = Mended::Provisional { log_version: 3, messages: 2, by: "state.json".to_owned() };
+    assert!(dry.mended.contains(&brought) && repaired.mended.contains(&brought), "{repaired:?}");
+    let loaded = load(&store, &sample.thread, &sample.home.trust(), None).unwrap();
+    assert_eq!(loaded.thread.messages.len(), 3);
+    assert_eq!(loaded.thread.state, held.state);
+    let notes = store.read(&sample.thread, 0, 100).unwrap().into_iter().filter_map(|line| match line.event {
+        Event::StateAction(action) => Some(serde_json::json!(action)),
+        _ => None,
+    });
+    let notes: Vec<_> = notes.collect();
+    assert_eq!((notes.len(), &notes[0]["provisional"]["log_version"]), (1, &3.into()), "{notes:?}");
+    let again = store.repair_from(&sample.thread, ACCEPT, Some(&held)).unwrap();
+    assert!(again.mended.is_empty(), "{again:?}");
+    let other = Provisional { log_version: 1, ..held };
+    assert!(store.repair_from(&sample.thread, ACCEPT, Some(&other)).unwrap().mended.is_empty(), "it is not lost");
+    store.close().unwrap();
 }
 
 /// Both at once: an older database was put back, and the end of the log is lost.

@@ -29,7 +29,8 @@ impl Keys {
     /// The key with everyone it took over from.
     fn signer(&self, index: usize) -> Signer {
         let before: BTreeSet<_> = (0..index).map(|before| self.bare(before).fingerprint()).collect();
-        self.bare(index).succeeding(before)
+        let former = (0..index).map(|before| self.bare(before).seal_key()).collect();
+        self.bare(index).succeeding(before).opening(former)
     }
 
     fn trust(&self) -> Trust {

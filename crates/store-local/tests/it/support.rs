@@ -3,8 +3,12 @@
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use selvedge_log::{Signer, Trust};
-use selvedge_model::{AgentId, Batch, Changeset, Expect, Message, NewThread, Part, Reason, Role, ThreadId};
+use selvedge_log::writer::{self, Addition};
+use selvedge_log::{Signer, Tail, Trust};
+use selvedge_model::{
+    AgentId, Batch, Changeset, Event, Expect, LogId, Message, NewThread, Part, Reason, Role, Status, ThreadId,
+    Timestamp,
+};
 use selvedge_store::Commit;
 use selvedge_store_local::disk::RealDisk;
 use selvedge_store_local::system::{SystemClock, SystemIds};
@@ -79,6 +83,35 @@ pub(crate) fn id(text: &str) -> ThreadId {
 pub(crate) fn birth(thread: &ThreadId) -> Batch {
     let new = NewThread::of(AgentId::new("scribe").unwrap());
     Batch::of(Part::new(thread.clone(), Expect::Absent, Changeset::creating(new)))
+}
+
+/// A log of these changesets as its writer signs them, whatever a store would say to it.
+pub(crate) fn signed_log(signer: &Signer, thread: &ThreadId, changesets: Vec<Changeset>) -> Vec<u8> {
+    let mut tail = Tail::empty(LogId::new("00112233445566778899aabbccddeeff").unwrap());
+    let mut bytes = Vec::new();
+    let birth = Changeset::creating(NewThread::of(AgentId::new("scribe").unwrap()));
+    for changeset in std::iter::once(birth).chain(changesets) {
+        let reason = changeset.reason;
+        let lead = changeset.events.iter().filter(|event| matches!(event, Event::Recovery(_))).cloned().collect();
+        let changeset = Changeset { events: Vec::new(), ..changeset };
+        let events = writer::events(&tail, lead, changeset, Vec::new());
+        let addition = Addition {
+            thread_id: thread,
+            events: &events,
+            reason,
+            run_id: None,
+            parent_run_id: None,
+            turn: None,
+            key: None,
+            epoch: 0,
+            with: Vec::new(),
+            status: Status::Created,
+        };
+        let written = writer::write(&tail, addition, signer, Timestamp::from_micros(0)).unwrap();
+        bytes.extend_from_slice(&written.bytes);
+        tail = written.tail;
+    }
+    bytes
 }
 
 pub(crate) fn says(text: &str) -> Changeset {

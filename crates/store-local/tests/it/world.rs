@@ -395,7 +395,7 @@ fn a_newer_format_is_refused() {
     home.open().close().unwrap();
     let store_file = home.threads().join("store.json");
     let ours = fs::read_to_string(&store_file).unwrap();
-    fs::write(&store_file, ours.replace("\"format\":6", "\"format\":99")).unwrap();
+    fs::write(&store_file, ours.replace("\"format\":7", "\"format\":99")).unwrap();
     let refused = refusal(LocalStore::open(home.options(Access::ReadWrite)));
     assert!(refused.to_string().contains("format 99"), "{refused}");
     fs::write(&store_file, ours.replace("selvedge-local", "somebody-else")).unwrap();
@@ -478,4 +478,25 @@ fn walk(folder: &Path) -> Vec<(String, u64)> {
         }
     }
     found
+}
+
+/// What another user may write is not what this user's programs wrote. (Owners are judged by a test that needs no second user.)
+#[test]
+fn a_database_that_other_users_can_write_is_refused_with_what_to_do() {
+    let home = Home::new();
+    let store = home.open();
+    let thread = thread_with(&store, "scribe-0123456789ab", &["one"]);
+    store.close().unwrap();
+    for (name, mode) in [("registry.db", 0o666), ("registry.db", 0o620), ("store.json", 0o646)] {
+        let path = home.threads().join(name);
+        fs::set_permissions(&path, Permissions::from_mode(mode)).unwrap();
+        for access in [Access::ReadWrite, Access::ReadOnly] {
+            let refused = refusal(LocalStore::open(home.options(access)));
+            let (said, hint) = (refused.to_string(), refused.hint().unwrap_or_default());
+            assert!(said.contains(name) && said.contains(&format!("{mode:04o}")), "{said}");
+            assert!(hint.contains("chmod go-w") && hint.contains(&path.display().to_string()), "{hint}");
+        }
+        fs::set_permissions(&path, Permissions::from_mode(0o600)).unwrap();
+    }
+    assert_sound(&home.read_only(), &thread, 1);
 }

@@ -20,10 +20,12 @@
 //! what they spend ([`ledger`], [`accounts`], [`spending`]), who may write them ([`leases`], [`waiting`], [`inbox`]), who hears of it
 //! ([`feed`]), how they are found ([`listing`], [`resolving`], [`runs`], [`statuses`], [`chains`]), what lies beside them and
 //! how they go ([`blobs`], [`deletion`]), and everything at once ([`storm`]). A store that keeps snapshots runs those of [`snapshots`]
-//! too, with [`snapshot_suite!`](crate::snapshot_suite).
+//! too, with [`snapshot_suite!`](crate::snapshot_suite), and one that commands work on those of [`backend`](mod@backend), with
+//! [`backend_suite!`](crate::backend_suite).
 
 pub mod accounts;
 pub mod appending;
+pub mod backend;
 pub mod batches;
 pub mod birth;
 pub mod blobs;
@@ -367,6 +369,26 @@ macro_rules! snapshot_suite {
                 what_is_put_away_is_gone_or_in_the_archive
                 the_log_behind_a_snapshot_needs_the_seal_of_that_place
                 snapshots_belong_to_one_thread_and_go_with_it
+            }
+        }
+    };
+}
+
+/// Runs what a store must do that commands work on: one test for each case, as [`conformance_suite!`] does for the rest.
+#[macro_export]
+macro_rules! backend_suite {
+    ($harness:expr) => {
+        $crate::conformance_suite! { $harness =>
+            backend {
+                what_was_committed_is_judged_sound
+                what_is_gone_is_not_judged
+                blobs_are_told_apart
+                an_archive_is_judged_with_the_file_alone
+                what_is_here_is_not_imported_again
+                the_page_of_what_a_thread_may_call_is_written_once
+                a_thread_is_vouched_for_as_its_log_says
+                a_list_of_heads_holds_while_logs_grow
+                leaving_gives_leases_back
             }
         }
     };

@@ -1,6 +1,6 @@
 //! Waiting for a lease: in order, bounded, and knowing for whom.
 
-use std::sync::Mutex;
+use std::sync::{Mutex, mpsc};
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -83,11 +83,15 @@ pub fn those_who_wait_in_one_process_are_served_in_order<H: Harness>(harness: &H
         thread::scope(|scope| {
             for number in 0..5 {
                 let (store, thread, served) = (&store, &thread, &served);
+                let (comes, came) = mpsc::channel();
                 scope.spawn(move || {
+                    comes.send(()).unwrap();
                     let lease = store.acquire(thread, PATIENT).unwrap_or_else(|error| panic!("{number}: {error}"));
                     served.lock().unwrap().push(number);
                     store.release(&lease).unwrap();
                 });
+                // However late it is scheduled, it stands in line a moment after it came.
+                came.recv().unwrap();
                 thread::sleep(A_MOMENT);
             }
             holder.release(&held).unwrap();

@@ -126,6 +126,7 @@ impl Inner {
                 epoch: 0,
                 holder: None,
                 snapshots: Drawer::default(),
+                capabilities: None,
             });
             self.created += u64::from(part.before.is_none());
             slot.bytes.extend_from_slice(&part.written.bytes);

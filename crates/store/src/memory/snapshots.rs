@@ -4,7 +4,7 @@ use std::cmp::Reverse;
 use std::collections::BTreeMap;
 use std::io::Cursor as Bytes;
 
-use selvedge_log::{Head, Trust};
+use selvedge_log::Head;
 use selvedge_model::ThreadId;
 use serde_json::Value;
 
@@ -25,6 +25,10 @@ pub(super) struct Drawer {
 const CHECKPOINTS: &str = "checkpoints";
 
 impl Drawer {
+    pub(super) fn newest(&self) -> Option<&Vec<u8>> {
+        self.newest.as_ref()
+    }
+
     fn newest_kept(&self) -> Option<Kept> {
         let bytes = self.newest.as_ref()?;
         snapshot::glance(bytes, bytes.len() as u64)
@@ -104,7 +108,7 @@ impl Snapshots for MemoryStore {
             why: "it is not there".to_owned(),
             hint: None,
         };
-        snapshot::verify(thread, &kept.name, found.ok_or_else(gone)?, &Trust::of(&[self.shared.signer.public()]))
+        snapshot::verify(thread, &kept.name, found.ok_or_else(gone)?, &self.shared.trust)
     }
 
     fn put_away(&self, thread: &ThreadId, kept: &[Kept], archive: &str, away: Away<'_>) -> Result<()> {

@@ -1,9 +1,9 @@
-//! Chains and families: never an orphan, never a blend.
+//! Chains and families: no orphans, and no partial changes.
 //!
-//! - A thread that is continued has one successor, which knows it; a successor has a predecessor that is continued in it.
-//! - A child has a parent whose log says that it was started, and whoever is said to have been started is there.
-//! - Money is set aside once, for a thread that is there; a child that may still spend has its money set aside, and a thread that has
-//!   come to its end holds none for calls of its own.
+//! - A thread that was handed off has one successor, which names it; a successor has a predecessor that was handed off to it.
+//! - A child has a parent whose log records its start, and every child that a log records exists.
+//! - Money is reserved once, for a thread that exists; a child that may still spend has a reservation, and a thread that has
+//!   ended has none for its own calls.
 
 use std::collections::BTreeMap;
 
@@ -13,23 +13,23 @@ use selvedge_model::{Event, Manifest, Status, ThreadId};
 use selvedge_store::{Ledger, Registry};
 use selvedge_store_local::LocalStore;
 
-use super::{Held, Kind, breach, or};
+use super::{CheckResult, Kind, breach, or};
 
-/// One thread, as far as others are concerned.
+/// One thread, and its links to other threads.
 #[derive(Debug)]
 pub(super) struct Member {
     pub(super) manifest: Manifest,
     pub(super) links: Links,
 }
 
-/// What one log says of others.
+/// The links to other threads in one log.
 #[derive(Debug, Default)]
 pub(super) struct Links {
-    /// Threads that it says it started.
+    /// Threads that it records as started.
     children: Vec<ThreadId>,
-    /// Threads that it says it is continued in.
+    /// Threads that it records as its successors.
     successors: Vec<ThreadId>,
-    /// What it posted: the type of the event, and the record.
+    /// Its postings: the type of the event, and the record.
     postings: Vec<(&'static str, Record)>,
 }
 
@@ -48,8 +48,8 @@ impl Links {
 
 type Family = BTreeMap<ThreadId, Member>;
 
-/// Everybody knows everybody they must.
-pub(super) fn agrees(store: &LocalStore, all: &Family) -> Held {
+/// Checks that all links are complete on both sides.
+pub(super) fn agrees(store: &LocalStore, all: &Family) -> CheckResult {
     let is_buried = |thread: &ThreadId| store.tombstone(thread).is_ok_and(|found| found.is_some());
     let is_there = |thread: &ThreadId| all.contains_key(thread) || is_buried(thread);
     for (thread, member) in all {
@@ -59,23 +59,23 @@ pub(super) fn agrees(store: &LocalStore, all: &Family) -> Held {
     money(store, all, &is_there)
 }
 
-fn chain(thread: &ThreadId, member: &Member, all: &Family, is_there: &dyn Fn(&ThreadId) -> bool) -> Held {
+fn chain(thread: &ThreadId, member: &Member, all: &Family, is_there: &dyn Fn(&ThreadId) -> bool) -> CheckResult {
     let blended = |why: String| Err(breach(Kind::Blended, format!("`{thread}` {why}")));
     let is_continued = member.manifest.status == Status::Continued;
     match (&member.links.successors[..], is_continued) {
-        ([], true) => return blended("is continued by nobody".to_owned()),
+        ([], true) => return blended("is continued by no thread".to_owned()),
         ([_, _, ..], _) => return blended(format!("is continued twice: {:?}", member.links.successors)),
-        ([successor], false) => return blended(format!("goes on in `{successor}` and is not continued")),
+        ([successor], false) => return blended(format!("names the successor `{successor}` but is not continued")),
         ([successor], true) if !is_there(successor) => {
-            return blended(format!("is continued in `{successor}`, which is not there"));
+            return blended(format!("is continued in `{successor}`, which does not exist"));
         }
         _ => {}
     }
     match &member.manifest.continuation_of {
-        Some(before) if !is_there(before) => blended(format!("continues `{before}`, which is not there")),
+        Some(before) if !is_there(before) => blended(format!("continues `{before}`, which does not exist")),
         Some(before) => match all.get(before) {
             Some(known) if !known.links.successors.contains(thread) => {
-                blended(format!("continues `{before}`, which does not know it"))
+                blended(format!("continues `{before}`, which does not name it"))
             }
             _ => Ok(()),
         },
@@ -83,11 +83,11 @@ fn chain(thread: &ThreadId, member: &Member, all: &Family, is_there: &dyn Fn(&Th
     }
 }
 
-fn parents(thread: &ThreadId, member: &Member, all: &Family, is_there: &dyn Fn(&ThreadId) -> bool) -> Held {
+fn parents(thread: &ThreadId, member: &Member, all: &Family, is_there: &dyn Fn(&ThreadId) -> bool) -> CheckResult {
     let blended = |why: String| Err(breach(Kind::Blended, format!("`{thread}` {why}")));
     for child in &member.links.children {
         if !is_there(child) {
-            return blended(format!("started `{child}`, which is not there"));
+            return blended(format!("started `{child}`, which does not exist"));
         }
         if all.get(child).is_some_and(|child| child.manifest.parent_id.as_ref() != Some(thread)) {
             return blended(format!("started `{child}`, which has another parent"));
@@ -102,51 +102,51 @@ fn parents(thread: &ThreadId, member: &Member, all: &Family, is_there: &dyn Fn(&
     // A successor has the parent of the thread that it continues.
     let is_born = member.manifest.chain_root_id == *thread;
     match member.manifest.parent_id.as_ref().filter(|_| is_born) {
-        Some(parent) if !is_there(parent) => blended(format!("is an orphan: `{parent}` is not there")),
+        Some(parent) if !is_there(parent) => blended(format!("is an orphan: `{parent}` does not exist")),
         Some(parent) if all.get(parent).is_some_and(|parent| !parent.links.children.contains(thread)) => {
-            blended(format!("is an orphan: `{parent}` does not know it"))
+            blended(format!("is an orphan: `{parent}` does not name it"))
         }
         _ => Ok(()),
     }
 }
 
-/// What an account has set aside, and for which child.
-type Aside = BTreeMap<ReservationId, Option<AccountId>>;
+/// The open reservations of an account, and the children they are for.
+type OpenReservations = BTreeMap<ReservationId, Option<AccountId>>;
 
-fn money(store: &LocalStore, all: &Family, is_there: &dyn Fn(&ThreadId) -> bool) -> Held {
-    let mut asides: BTreeMap<&AccountId, Aside> = BTreeMap::new();
+fn money(store: &LocalStore, all: &Family, is_there: &dyn Fn(&ThreadId) -> bool) -> CheckResult {
+    let mut reservations_of: BTreeMap<&AccountId, OpenReservations> = BTreeMap::new();
     for (account, postings) in by_account(all) {
-        asides.insert(account, set_aside(account, postings.values().copied())?);
+        reservations_of.insert(account, open_reservations(account, postings.values().copied())?);
     }
-    for (id, aside) in &asides {
+    for (id, aside) in &reservations_of {
         let blended = |why: String| Err(breach(Kind::Blended, format!("account `{id}` {why}")));
         if !is_there(id) {
             return blended("belongs to no thread".to_owned());
         }
         let account = store.account(id).map_err(or(Kind::Broken, "an account can't be read"))?;
-        let Some(account) = account else { return blended("is in the logs alone".to_owned()) };
+        let Some(account) = account else { return blended("is only in the logs".to_owned()) };
         if account.open != aside.len() as u64 {
-            return blended(format!("has {} reservations, and the logs have {aside:?}", account.open));
+            return blended(format!("has {} reservations, but the logs have {aside:?}", account.open));
         }
         if let Some(child) = aside.values().flatten().find(|child| !is_there(child)) {
-            return blended(format!("holds money for `{child}`, which is not there"));
+            return blended(format!("holds money for `{child}`, which does not exist"));
         }
         let pays_for = |parent: &AccountId| {
-            asides.get(parent).is_some_and(|aside| aside.values().flatten().any(|child| child == *id))
+            reservations_of.get(parent).is_some_and(|aside| aside.values().flatten().any(|child| child == *id))
         };
         if let Some(parent) = account.parent.as_ref().filter(|_| account.status != AccountStatus::Closed)
             && !pays_for(parent)
         {
-            return blended(format!("is open, and `{parent}` holds nothing for it"));
+            return blended(format!("is open, but `{parent}` holds nothing for it"));
         }
         if has_ended(id, all) && aside.values().any(Option::is_none) {
-            return blended(format!("holds money for calls, and its chain has come to its end: {aside:?}"));
+            return blended(format!("holds money for calls although its chain has ended: {aside:?}"));
         }
     }
     Ok(())
 }
 
-/// Every posting by its account and the account's version.
+/// All postings, by account and account version.
 fn by_account(all: &Family) -> BTreeMap<&AccountId, BTreeMap<u64, (&'static str, &Record)>> {
     let mut accounts: BTreeMap<&AccountId, BTreeMap<u64, (&'static str, &Record)>> = BTreeMap::new();
     for (kind, record) in all.values().flat_map(|member| &member.links.postings) {
@@ -155,24 +155,24 @@ fn by_account(all: &Family) -> BTreeMap<&AccountId, BTreeMap<u64, (&'static str,
     accounts
 }
 
-/// What is set aside in the end; each thing once.
-fn set_aside<'a>(
+/// The reservations that are open at the end; fails if one is made or ended twice.
+fn open_reservations<'a>(
     account: &AccountId,
     postings: impl Iterator<Item = (&'static str, &'a Record)>,
-) -> Result<Aside, super::Breach> {
-    let mut aside = Aside::new();
+) -> Result<OpenReservations, super::Breach> {
+    let mut aside = OpenReservations::new();
     for (kind, record) in postings {
         let Some(reservation) = &record.reservation else { continue };
         match kind {
             "reserved" | "reserved_again" => {
                 let is_for_known = record.child.is_some() && aside.values().any(|child| *child == record.child);
                 if is_for_known || aside.insert(reservation.clone(), record.child.clone()).is_some() {
-                    let why = format!("account `{account}` sets money aside twice: {record:?}");
+                    let why = format!("account `{account}` reserves twice: {record:?}");
                     return Err(breach(Kind::Blended, why));
                 }
             }
             "settled" | "released" if aside.remove(reservation).is_none() => {
-                let why = format!("account `{account}` gives back what it had not set aside: {record:?}");
+                let why = format!("account `{account}` ends a reservation that is not open: {record:?}");
                 return Err(breach(Kind::Blended, why));
             }
             _ => {}
@@ -181,7 +181,7 @@ fn set_aside<'a>(
     Ok(aside)
 }
 
-/// Whether the chain of an account, which bears the name of its first thread, has come to its end.
+/// Whether the chain of an account, which is named by its first thread, has ended.
 fn has_ended(root: &ThreadId, all: &Family) -> bool {
     let links = all.values().filter(|member| member.manifest.chain_root_id == *root);
     links.map(|member| member.manifest.status).all(Status::is_terminal)
@@ -216,7 +216,7 @@ mod tests {
     }
 
     #[test]
-    fn a_child_that_nobody_knows_and_one_that_is_not_there_are_found() {
+    fn a_child_that_its_parent_does_not_name_and_a_missing_child_are_found() {
         let parent = || {
             let mut parent = member("parent", Status::Running);
             let spawned = json!({"thread_id": "child"});
@@ -229,7 +229,7 @@ mod tests {
             child
         };
         assert_eq!(found(vec![parent(), child()]), "");
-        assert!(found(vec![parent()]).contains("which is not there"));
+        assert!(found(vec![parent()]).contains("which does not exist"));
         assert!(found(vec![child()]).contains("is an orphan"));
         assert!(found(vec![member("parent", Status::Running), child()]).contains("is an orphan"));
         let mut stranger = child();
@@ -238,7 +238,7 @@ mod tests {
     }
 
     #[test]
-    fn a_chain_with_a_loose_end_is_found() {
+    fn a_chain_with_a_missing_link_is_found() {
         let old = |status: Status| {
             let mut old = member("old", status);
             old.links.successors.push(id("new"));
@@ -246,18 +246,19 @@ mod tests {
         };
         let new = || {
             let mut new = member("new", Status::Created);
-            (new.manifest.continuation_of, new.manifest.chain_root_id) = (Some(id("old")), id("old"));
+            new.manifest.continuation_of = Some(id("old"));
+            new.manifest.chain_root_id = id("old");
             new
         };
         assert_eq!(found(vec![old(Status::Continued), new()]), "");
-        assert!(found(vec![old(Status::Continued)]).contains("which is not there"));
+        assert!(found(vec![old(Status::Continued)]).contains("which does not exist"));
         assert!(found(vec![old(Status::Completed), new()]).contains("is not continued"));
-        assert!(found(vec![member("old", Status::Continued)]).contains("by nobody"));
-        assert!(found(vec![member("old", Status::Completed), new()]).contains("does not know it"));
+        assert!(found(vec![member("old", Status::Continued)]).contains("by no thread"));
+        assert!(found(vec![member("old", Status::Completed), new()]).contains("does not name it"));
     }
 
     #[test]
-    fn money_that_is_set_aside_twice_or_given_back_twice_is_found() {
+    fn reservations_that_are_made_or_ended_twice_are_found() {
         let record = |version: u64, reservation: &str, child: Option<&str>| Record {
             account: id("parent"),
             account_version: version,
@@ -270,13 +271,14 @@ mod tests {
             returned: None,
             evidence: None,
         };
-        let (one, same) = (record(2, "one", Some("child")), record(3, "two", Some("child")));
-        let aside = |postings: &[(&'static str, &Record)]| set_aside(&id("parent"), postings.iter().copied());
+        let one = record(2, "one", Some("child"));
+        let same = record(3, "two", Some("child"));
+        let aside = |postings: &[(&'static str, &Record)]| open_reservations(&id("parent"), postings.iter().copied());
         assert_eq!(aside(&[("reserved", &one)]).unwrap().len(), 1);
         assert!(aside(&[("reserved", &one), ("settled", &one)]).unwrap().is_empty());
         assert_eq!(aside(&[("reserved", &one), ("settled", &one), ("reserved_again", &same)]).unwrap().len(), 1);
         assert!(aside(&[("reserved", &one), ("reserved", &same)]).unwrap_err().why.contains("twice"));
         assert!(aside(&[("reserved", &one), ("reserved", &one)]).unwrap_err().why.contains("twice"));
-        assert!(aside(&[("released", &one)]).unwrap_err().why.contains("had not set aside"));
+        assert!(aside(&[("released", &one)]).unwrap_err().why.contains("is not open"));
     }
 }

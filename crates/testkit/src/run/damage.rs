@@ -1,18 +1,20 @@
-//! Everything that somebody may do to the files of a closed store: nothing is accepted as sound, nothing is signed on top of it, and
-//! what is still proven is said.
+//! Modified files of a closed store: nothing damaged is accepted as sound, nothing is signed on top of it, and
+//! the part that is still proven is reported.
 
 use std::fs;
 use std::path::{Path, PathBuf};
 
 use selvedge_log::recovery::Finding;
-use selvedge_model::{Batch, Expect, Part, ThreadId};
+use selvedge_model::event::ManifestChanged;
+use selvedge_model::{Batch, Changeset, Event, Expect, Part, ThreadId};
 use selvedge_store::Commit;
-use selvedge_store::conformance::support::{birth, id, new_thread, part, says};
+use selvedge_store::conformance::support::{birth, id, new_thread, part, says, tells};
+use selvedge_store::heads::{Depth, Heads};
 use selvedge_store::load::load;
 use selvedge_store_local::{LocalStore, Repair};
 
-use crate::Tried;
-use crate::check::{Held, Kind, all_whole, breach, goes_on, or};
+use crate::LabResult;
+use crate::check::{CheckResult, Kind, accepts_appends, all_consistent, breach, or};
 use crate::home::Home;
 use crate::run::Plan;
 use crate::tally::Tally;
@@ -20,30 +22,35 @@ use crate::tree::{Node, Tree};
 
 const AGAIN: &str = "cargo xtask crash --experiment damage";
 
-/// Which files are a stranger's.
+/// Selects the files that are replaced by those of another key.
 type Choice = Box<dyn Fn(&Path) -> bool>;
 
-/// Two threads of three versions; the database, logs and manifests of a moment before are kept as well.
+/// Two threads of three versions; their files before the last version are kept as well.
 struct Sample {
     home: Home,
     threads: [ThreadId; 2],
     earlier: Tree,
     later: Tree,
+    /// The ends of the logs, as a list that was kept elsewhere.
+    heads: Heads,
 }
 
 impl Sample {
-    fn make(root: &Path, seed: u64) -> Tried<Self> {
+    fn make(root: &Path, seed: u64) -> LabResult<Self> {
         fs::create_dir(root)?;
         let home = Home::make(root, seed)?;
         let threads = [id("one-0123456789ab"), id("two-0123456789ab")];
-        let say = |texts: &[&str]| -> Tried<Tree> {
+        let say = |texts: &[&str]| -> LabResult<Tree> {
             let store = home.open()?;
             for thread in &threads {
                 if texts.is_empty() {
                     store.commit(Batch::of(birth(thread, new_thread())))?;
                 }
                 for text in texts {
-                    store.commit(Batch::of(part(thread, says(text))))?;
+                    // With a title, so that `thread.json` has the version too.
+                    let changed = ManifestChanged { title: Some((*text).to_owned()), ..ManifestChanged::default() };
+                    let events = tells(Event::ManifestChanged(changed)).events;
+                    store.commit(Batch::of(part(thread, Changeset { events, ..says(text) })))?;
                 }
             }
             store.close()?;
@@ -52,10 +59,11 @@ impl Sample {
         say(&[])?;
         let earlier = say(&["one"])?;
         let later = say(&["two"])?;
-        Ok(Self { home, threads, earlier, later })
+        let heads = home.read_only()?.heads()?.heads;
+        Ok(Self { home, threads, earlier, later, heads })
     }
 
-    /// The newest version of the first log whose bytes are all as they were.
+    /// The newest version of the first log whose bytes are all unchanged.
     fn untouched(&self, damaged: &[u8]) -> Option<u64> {
         let ours = bytes(&self.later, &self.log(0)).unwrap_or_default();
         let same = ours.iter().zip(damaged).take_while(|(a, b)| a == b).count();
@@ -73,29 +81,31 @@ fn log_of(thread: &ThreadId) -> PathBuf {
     PathBuf::from("project/.ai/agent/threads").join(thread.folder()).join("transcript.jsonl")
 }
 
-fn bytes(tree: &Tree, path: &Path) -> Tried<Vec<u8>> {
+fn bytes(tree: &Tree, path: &Path) -> LabResult<Vec<u8>> {
     match tree.0.get(path) {
         Some(Node::File(bytes)) => Ok(bytes.as_ref().clone()),
-        _ => Err(format!("`{}` is not there", path.display()).into()),
+        _ => Err(format!("`{}` does not exist", path.display()).into()),
     }
 }
 
-/// Damages everything in every way, every `stride`th of the many.
-pub fn run(plan: &Plan) -> Tried<Tally> {
+/// Applies every kind of damage; of the many variants, every `stride`th.
+pub fn run(plan: &Plan) -> LabResult<Tally> {
     let folder = plan.bench.folder()?;
     let sample = Sample::make(&folder.path().join("home"), plan.seed)?;
     let mut tally = Tally::default();
     edits(plan, &sample, &mut tally)?;
     rollbacks(plan, &sample, &mut tally)?;
+    together(plan, &sample, &mut tally)?;
     strangers(plan, &sample, &mut tally)?;
     Ok(tally)
 }
 
-/// Bits, cuts, lines and splices of one log, under a store that only reads.
-fn edits(plan: &Plan, sample: &Sample, tally: &mut Tally) -> Tried {
-    let (ours, theirs) = (bytes(&sample.later, &sample.log(0))?, bytes(&sample.later, &sample.log(1))?);
+/// Flipped bits, truncations, and moved or foreign lines of one log, with a store that only reads.
+fn edits(plan: &Plan, sample: &Sample, tally: &mut Tally) -> LabResult {
+    let ours = bytes(&sample.later, &sample.log(0))?;
+    let theirs = bytes(&sample.later, &sample.log(1))?;
     let store = sample.home.read_only()?;
-    let mut tried = |kind: &'static str, damaged: Vec<u8>| -> Tried {
+    let mut tried = |kind: &'static str, damaged: Vec<u8>| -> LabResult {
         if damaged != ours {
             tally.add(kind, "damage", || AGAIN.to_owned(), refused(sample, &store, &damaged));
         }
@@ -111,7 +121,8 @@ fn edits(plan: &Plan, sample: &Sample, tally: &mut Tally) -> Tried {
         tried("cut", ours[..length].to_vec())?;
     }
     let split = |bytes: &[u8]| bytes.split_inclusive(|byte| *byte == b'\n').map(<[u8]>::to_vec).collect::<Vec<_>>();
-    let (lines, others) = (split(&ours), split(&theirs));
+    let lines = split(&ours);
+    let others = split(&theirs);
     for at in 0..lines.len() {
         let mut removed = lines.clone();
         removed.remove(at);
@@ -137,8 +148,8 @@ fn edits(plan: &Plan, sample: &Sample, tally: &mut Tally) -> Tried {
     Ok(fs::write(sample.home.root().join(sample.log(0)), &ours)?)
 }
 
-/// Nothing but the log is changed: it is not sound, and what is loaded of it is at most what was signed.
-fn refused(sample: &Sample, store: &LocalStore, damaged: &[u8]) -> Held {
+/// Only the log is changed: it is not sound, and at most its signed part is loaded.
+fn refused(sample: &Sample, store: &LocalStore, damaged: &[u8]) -> CheckResult {
     let path = sample.home.root().join(sample.log(0));
     fs::write(&path, damaged).map_err(or(Kind::Stuck, "the log can't be written"))?;
     let verdict = store.verify(&sample.threads[0], &mut |_| {}).map_err(or(Kind::Stuck, "it can't be judged"))?;
@@ -146,22 +157,23 @@ fn refused(sample: &Sample, store: &LocalStore, damaged: &[u8]) -> Held {
     if finding == Finding::Sound {
         return Err(breach(Kind::Broken, "a damaged log is sound"));
     }
-    let (proven, untouched) = (verdict.judgement.unchanged_up_to, sample.untouched(damaged));
+    let proven = verdict.judgement.unchanged_up_to;
+    let untouched = sample.untouched(damaged);
     if proven != untouched {
         return Err(breach(
             Kind::Broken,
-            format!("{proven:?} is said to be unchanged, and {untouched:?} is: {finding:?}"),
+            format!("{proven:?} is reported as unchanged instead of {untouched:?}: {finding:?}"),
         ));
     }
     let loaded = load(store, &sample.threads[0], store.trust(), None);
-    match loaded.is_ok() && !matches!(finding, Finding::Foreign { .. }) {
-        true => Err(breach(Kind::Broken, format!("a damaged log is loaded: {finding:?}"))),
-        false => Ok(()),
+    if loaded.is_ok() && !matches!(finding, Finding::Foreign { .. }) {
+        return Err(breach(Kind::Broken, format!("a damaged log is loaded: {finding:?}")));
     }
+    Ok(())
 }
 
-/// Each file, or the whole database, as it was a moment before: it is found, or it changes nothing that matters.
-fn rollbacks(plan: &Plan, sample: &Sample, tally: &mut Tally) -> Tried {
+/// Each file, or the whole database, in its earlier state: it is detected, or has no effect.
+fn rollbacks(plan: &Plan, sample: &Sample, tally: &mut Tally) -> LabResult {
     for (path, node) in &sample.later.0 {
         let (Node::File(now), Some(Node::File(then))) = (node, sample.earlier.0.get(path)) else { continue };
         if now == then {
@@ -178,13 +190,13 @@ fn rollbacks(plan: &Plan, sample: &Sample, tally: &mut Tally) -> Tried {
     Ok(())
 }
 
-fn rolled_back(plan: &Plan, sample: &Sample, tree: &Tree, path: &Path) -> Held {
+fn rolled_back(plan: &Plan, sample: &Sample, tree: &Tree, path: &Path) -> CheckResult {
     let about = |why: String| format!("`{}`: {why}", path.display());
     let folder = plan.bench.folder().map_err(or(Kind::Stuck, "no folder"))?;
     let root = folder.path().join("home");
     tree.put(&root).map_err(or(Kind::Stuck, "no home"))?;
     let home = Home::at(&root, 77);
-    // A store that is not opened at all has refused everything.
+    // A store that can't be opened has refused everything.
     let Ok(store) = home.open() else { return Ok(()) };
     for thread in &sample.threads {
         let verdict = store.verify(thread, &mut |_| {});
@@ -193,16 +205,16 @@ fn rolled_back(plan: &Plan, sample: &Sample, tree: &Tree, path: &Path) -> Held {
         let next = store.commit(Batch::of(Part::new(thread.clone(), Expect::Any, says("next"))));
         match (is_sound, next) {
             (true, Ok(committed)) if committed.versions[0].1 == 3 => {}
-            (true, other) => return Err(breach(Kind::Blended, about(format!("sound, and then {other:?}")))),
+            (true, other) => return Err(breach(Kind::Blended, about(format!("sound, but then {other:?}")))),
             (false, Ok(committed)) => {
-                return Err(breach(Kind::Blended, about(format!("{verdict:?}, and still {committed:?}"))));
+                return Err(breach(Kind::Blended, about(format!("{verdict:?}, but then {committed:?}"))));
             }
             (false, Err(_)) => {
                 let after = fs::read(root.join(log_of(thread))).unwrap_or_default();
                 if after != before {
-                    return Err(breach(Kind::Blended, about("it was refused and changed all the same".to_owned())));
+                    return Err(breach(Kind::Blended, about("it was refused but changed nevertheless".to_owned())));
                 }
-                // What is behind in the database alone is mended, and then all is as it was.
+                // A database that is behind is repaired, and then everything is as before.
                 if path.ends_with("registry.db") {
                     let how = Repair::default();
                     store.repair(thread, how).map_err(or(Kind::Stuck, "a database that was rolled back"))?;
@@ -211,15 +223,73 @@ fn rolled_back(plan: &Plan, sample: &Sample, tree: &Tree, path: &Path) -> Held {
         }
     }
     if path.ends_with("registry.db") {
-        all_whole(&store)?;
-        goes_on(&store)?;
+        all_consistent(&store)?;
+        accepts_appends(&store)?;
     }
     Ok(())
 }
 
-/// The same threads under another key: log, log and database, everything but the trusted keys; and a saved hash state that
-/// was sealed with that key.
-fn strangers(plan: &Plan, sample: &Sample, tally: &mut Tally) -> Tried {
+/// Several files in their earlier state, in every combination. If everything that records a log's end was rolled back with it, the store
+/// can't detect that by itself, but a list of heads that was kept elsewhere does.
+fn together(plan: &Plan, sample: &Sample, tally: &mut Tally) -> LabResult {
+    let changed: Vec<(&PathBuf, &Node)> = sample
+        .earlier
+        .0
+        .iter()
+        .filter(|(path, then)| {
+            matches!(then, Node::File(_)) && sample.later.0.get(*path).is_some_and(|now| now != *then)
+        })
+        .collect();
+    if changed.len() > 8 {
+        return Err(format!("{} files changed between two commits: too many to combine", changed.len()).into());
+    }
+    for choice in (1_u32..1 << changed.len()).filter(|choice| choice.count_ones() > 1) {
+        let mut tree = sample.later.clone();
+        let back = changed.iter().enumerate().filter(|(at, _)| choice >> at & 1 == 1).map(|(_, file)| *file);
+        let back: Vec<(&PathBuf, &Node)> = back.collect();
+        tree.0.extend(back.iter().map(|(path, node)| ((*path).clone(), (*node).clone())));
+        let names: Vec<&PathBuf> = back.iter().map(|(path, _)| *path).collect();
+        let held = found_together(plan, sample, &tree, &names);
+        tally.add("together", "damage", || AGAIN.to_owned(), held);
+    }
+    Ok(())
+}
+
+fn found_together(plan: &Plan, sample: &Sample, tree: &Tree, names: &[&PathBuf]) -> CheckResult {
+    let folder = plan.bench.folder().map_err(or(Kind::Stuck, "no folder"))?;
+    let root = folder.path().join("home");
+    tree.put(&root).map_err(or(Kind::Stuck, "no home"))?;
+    let home = Home::at(&root, 79);
+    let Ok(reader) = home.read_only() else { return Ok(()) };
+    let differing = reader.compare_heads(&sample.heads, Depth::Whole).differs;
+    drop(reader);
+    // A store that can't be opened has refused everything.
+    let Ok(store) = home.open() else { return Ok(()) };
+    for thread in &sample.threads {
+        let verdict = store.verify(thread, &mut |_| {});
+        let is_sound = verdict.as_ref().is_ok_and(|verdict| verdict.judgement.finding == Finding::Sound);
+        let next = store.commit(Batch::of(Part::new(thread.clone(), Expect::Any, says("next"))));
+        let is_listed = differing.iter().any(|differs| differs.thread == *thread);
+        let was = |end: &str| names.iter().any(|name| name.ends_with(end));
+        let is_documented = was("registry.db") && names.iter().any(|name| **name == log_of(thread));
+        match next {
+            // Nothing is lost: it continues after the newest version.
+            Ok(committed) if committed.versions[0].1 == 3 => {}
+            // Log and database together: only a list that was kept elsewhere detects it.
+            Ok(_) if is_sound && is_documented && is_listed => {}
+            Ok(committed) => {
+                return Err(breach(Kind::Blended, format!("{names:?}: {verdict:?}, but then {committed:?}")));
+            }
+            Err(_) if is_sound => return Err(breach(Kind::Stuck, format!("{names:?}: sound, but accepts no append"))),
+            Err(_) => {}
+        }
+    }
+    Ok(())
+}
+
+/// The same threads signed by another key: log, log and database, everything but the trusted keys; and a saved hash state
+/// sealed with that key.
+fn strangers(plan: &Plan, sample: &Sample, tally: &mut Tally) -> LabResult {
     let folder = plan.bench.folder()?;
     let forged = Sample::make(&folder.path().join("home"), plan.seed ^ 0xbad)?;
     let below = |part: &'static str| move |path: &Path| path.starts_with(part);
@@ -238,27 +308,27 @@ fn strangers(plan: &Plan, sample: &Sample, tally: &mut Tally) -> Tried {
         );
         let root = folder.path().join(name);
         tree.put(&root)?;
-        let held = believed_by_nobody(&Home::at(&root, 78), &sample.threads[0], name);
+        let held = not_accepted(&Home::at(&root, 78), &sample.threads[0], name);
         tally.add("stranger", "damage", || AGAIN.to_owned(), held);
     }
     Ok(())
 }
 
-fn believed_by_nobody(home: &Home, thread: &ThreadId, name: &str) -> Held {
+fn not_accepted(home: &Home, thread: &ThreadId, name: &str) -> CheckResult {
     let Ok(store) = home.open() else { return Ok(()) };
     let verdict = store.verify(thread, &mut |_| {});
     let is_sound = verdict.as_ref().is_ok_and(|verdict| verdict.judgement.finding == Finding::Sound);
-    // A stranger's signing key beside our logs: these are sound, and nothing is added to them.
+    // Another key's signing key beside our logs: these are sound, but nothing is appended to them.
     if is_sound != (name == "signing") {
-        return Err(breach(Kind::Broken, format!("{name} of a stranger: {verdict:?}")));
+        return Err(breach(Kind::Broken, format!("{name} of another key: {verdict:?}")));
     }
     let committed = store.commit(Batch::of(part(thread, says("next"))));
     let after = store.verify(thread, &mut |_| {});
     let is_sound = after.as_ref().is_ok_and(|verdict| verdict.judgement.finding == Finding::Sound);
     match committed {
-        // A commit does not read the log again: it signs what was signed before, and what lies there instead is still found.
+        // A commit does not read the log again: it signs what was signed before, and the replaced log is still detected.
         Ok(_) if name == "log" && !is_sound => Ok(()),
-        Ok(committed) => Err(breach(Kind::Broken, format!("{name} of a stranger, and still {committed:?}"))),
+        Ok(committed) => Err(breach(Kind::Broken, format!("{name} of another key, but then {committed:?}"))),
         Err(_) => Ok(()),
     }
 }

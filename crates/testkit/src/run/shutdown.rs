@@ -1,18 +1,18 @@
-//! Real power cuts: a file system in a file, mounted for the purpose, shut down without flushing in the middle of a scenario.
+//! Real power failures: a file system in a file, mounted for this purpose, shut down without flushing in the middle of a scenario.
 //!
-//! Needs root, loop devices and an ext4 that knows the call; where that is not given it is skipped, and says why.
+//! Needs root, loop devices and an ext4 that supports the call; otherwise it is skipped with the reason.
 
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use crate::Tried;
+use crate::LabResult;
 use crate::run::{Plan, Ready, judge};
-use crate::shim::Blow;
+use crate::shim::Fault;
 use crate::tally::Tally;
 use crate::tree::Tree;
 
-/// A mounted file system that goes when it is dropped.
+/// A mounted file system that is unmounted when dropped.
 struct Mounted {
     image: PathBuf,
     place: PathBuf,
@@ -20,8 +20,9 @@ struct Mounted {
 }
 
 impl Mounted {
-    fn make(folder: &Path) -> Tried<Self> {
-        let (image, place) = (folder.join("image"), folder.join("mounted"));
+    fn make(folder: &Path) -> LabResult<Self> {
+        let image = folder.join("image");
+        let place = folder.join("mounted");
         fs::File::create(&image)?.set_len(48 << 20)?;
         fs::create_dir(&place)?;
         command("mkfs.ext4", &["-q", "-F", "-E", "lazy_itable_init=0", &image.to_string_lossy()])?;
@@ -30,13 +31,13 @@ impl Mounted {
         Ok(mounted)
     }
 
-    fn up(&mut self) -> Tried {
+    fn up(&mut self) -> LabResult {
         command("mount", &["-o", "loop", &self.image.to_string_lossy(), &self.place.to_string_lossy()])?;
         self.is_up = true;
         Ok(())
     }
 
-    fn down(&mut self) -> Tried {
+    fn down(&mut self) -> LabResult {
         self.is_up = false;
         command("umount", &[&self.place.to_string_lossy()])
     }
@@ -50,18 +51,18 @@ impl Drop for Mounted {
     }
 }
 
-fn command(program: &str, words: &[&str]) -> Tried {
+fn command(program: &str, words: &[&str]) -> LabResult {
     let output = Command::new(program).args(words).output().map_err(|error| format!("`{program}`: {error}"))?;
-    match output.status.success() {
-        true => Ok(()),
-        false => Err(format!("`{program}`: {}", String::from_utf8_lossy(&output.stderr).trim()).into()),
+    if !output.status.success() {
+        return Err(format!("`{program}`: {}", String::from_utf8_lossy(&output.stderr).trim()).into());
     }
+    Ok(())
 }
 
-/// Pulls the plug at every call that the plan takes.
-pub fn run(plan: &Plan, ready: &Ready) -> Tried<Tally> {
+/// Shuts the file system down at each included call.
+pub fn run(plan: &Plan, ready: &Ready) -> LabResult<Tally> {
     let mut tally = Tally::default();
-    // Not in memory: a loop device wants a file on a disk.
+    // Not in memory: a loop device needs a file on a disk.
     let folder = tempfile::Builder::new().prefix("selvedge-lab-").tempdir()?;
     let mut mounted = match Mounted::make(folder.path()) {
         Ok(mounted) => mounted,
@@ -74,14 +75,14 @@ pub fn run(plan: &Plan, ready: &Ready) -> Tried<Tally> {
         let root = mounted.place.join("home");
         ready.before.put(&root)?;
         command("sync", &["-f", &root.to_string_lossy()])?;
-        let ended = plan.bench.run(&[ready.scenario.name], &root, Blow::Shutdown(n))?;
+        let ended = plan.bench.run(&[ready.scenario.name], &root, Fault::Shutdown(n))?;
         if ended.status.code() == Some(9) {
             tally.skipped.push(format!("real power cuts of `{}`: {}", ready.scenario.name, ended.said.trim()));
             return Ok(tally);
         }
         mounted.down()?;
         mounted.up()?;
-        // What is left is looked at elsewhere, so that looking does not wait for a disk.
+        // The result is checked elsewhere, so that the check does not wait for a disk.
         let left = Tree::take(&root)?;
         let aside = plan.bench.folder()?;
         let copy = aside.path().join("home");

@@ -1,4 +1,4 @@
-//! What a model is told of how a command ended.
+//! The result of a command, as the model gets it.
 
 use std::os::unix::process::ExitStatusExt as _;
 use std::process::ExitStatus;
@@ -8,7 +8,7 @@ use selvedge_model::{Output, ToolError};
 
 use crate::process::{End, Ended};
 
-/// The answer of a command, or why there is none.
+/// The result of a command, or why there is none.
 pub(super) fn of(ended: Ended, tool: String, class: EffectClass) -> Result<Output, ToolError> {
     let broken = match &ended.end {
         End::Exited(status) => match (status.success(), broken(*status)) {
@@ -16,10 +16,10 @@ pub(super) fn of(ended: Ended, tool: String, class: EffectClass) -> Result<Outpu
             (false, Some(why)) => why,
             (false, None) => return Ok(failed(&tool, &exited(*status), &ended)),
         },
-        End::TimedOut => "it took longer than it may and was ended".to_owned(),
+        End::TimedOut => "it exceeded its time limit and was ended".to_owned(),
         End::Stopped => return Err(ToolError::Stopped { tool }),
         End::NeverRan => {
-            return Err(ToolError::NotStarted { tool, why: "it was gone before it could begin".to_owned() });
+            return Err(ToolError::NotStarted { tool, why: "it was gone before its gate was opened".to_owned() });
         }
         End::Unseen(why) => return Err(ToolError::Lost { tool, why: why.clone() }),
     };
@@ -29,7 +29,7 @@ pub(super) fn of(ended: Ended, tool: String, class: EffectClass) -> Result<Outpu
     }
 }
 
-/// Why a status is not the command's own word.
+/// Why a status is not the command's own answer.
 fn broken(status: ExitStatus) -> Option<String> {
     status.signal().map(|signal| format!("it was ended by signal {signal}"))
 }
@@ -41,7 +41,7 @@ fn exited(status: ExitStatus) -> String {
     }
 }
 
-/// What the command printed, with a word on what is missing.
+/// The command's output, with a note about what is missing.
 fn printed(ended: &Ended) -> String {
     let mut text = ended.stdout.text();
     if ended.stdout.dropped > 0 {

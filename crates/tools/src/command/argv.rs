@@ -1,13 +1,13 @@
 //! From a declared command and a call's arguments to a program and its arguments.
 //!
-//! One pass: what is put in is never looked at again, and never split.
+//! One pass: what is inserted is never expanded again, and never split.
 
 use std::path::{Path, PathBuf};
 
 use rustix::fs::{Access, access};
 use serde_json::Value;
 
-/// A declared command, taken apart.
+/// A declared command, parsed.
 #[derive(Debug)]
 pub(super) struct Argv {
     program: String,
@@ -22,7 +22,7 @@ enum Part {
 }
 
 impl Argv {
-    /// Takes a command apart. A placeholder that the schema can't fill is an error here, not when it is called.
+    /// Parses a command. A placeholder that the schema does not have is an error here, not when it is called.
     pub(super) fn new(words: &[String], schema: &Value) -> Result<Self, String> {
         let Some((program, arguments)) = words.split_first().filter(|(program, _)| !program.is_empty()) else {
             return Err("it names no program".to_owned());
@@ -54,7 +54,7 @@ impl Argv {
     }
 }
 
-/// One argument; none if it has an optional placeholder that nothing was given for.
+/// One argument; none if it has an optional placeholder without a value.
 fn fill(parts: &[Part], input: &Value) -> Result<Option<String>, String> {
     let mut text = String::new();
     for part in parts {
@@ -74,21 +74,21 @@ fn fill(parts: &[Part], input: &Value) -> Result<Option<String>, String> {
     Ok(Some(text))
 }
 
-/// Takes one word apart at its `{input:…}`.
+/// Splits one word at its `{input:…}` placeholders.
 fn parts(word: &str) -> Vec<Part> {
     const OPEN: &str = "{input:";
     let mut parts = Vec::new();
     let mut rest = word;
     while let Some(open) = rest.find(OPEN) {
-        let behind = &rest[open + OPEN.len()..];
-        let Some(close) = behind.find('}') else { break };
+        let after = &rest[open + OPEN.len()..];
+        let Some(close) = after.find('}') else { break };
         if open > 0 {
             parts.push(Part::Text(rest[..open].to_owned()));
         }
-        let name = &behind[..close];
+        let name = &after[..close];
         let (name, is_optional) = name.strip_suffix('?').map_or((name, false), |name| (name, true));
         parts.push(Part::Input { name: name.to_owned(), is_optional });
-        rest = &behind[close + 1..];
+        rest = &after[close + 1..];
     }
     if !rest.is_empty() || parts.is_empty() {
         parts.push(Part::Text(rest.to_owned()));
@@ -96,7 +96,7 @@ fn parts(word: &str) -> Vec<Part> {
     parts
 }
 
-/// Finds a program: a path as it is, from the working folder if it is relative; a name in `PATH`.
+/// Finds a program: a path as it is, relative to the working folder; a name in `PATH`.
 pub(super) fn find(program: &str, path: &str, folder: &Path) -> Result<PathBuf, String> {
     let can_run = |file: &PathBuf| file.is_file() && access(file, Access::EXEC_OK).is_ok();
     if program.contains('/') {
@@ -121,7 +121,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_put_in_stays_one_argument_and_is_not_expanded_again() {
+    fn an_inserted_value_stays_one_argument_and_is_not_expanded_again() {
         let words = ["p", "x={input:a};{input:b}", "{input:c", "{input:b?}", ""];
         let input = json!({"a": "{input:b} $(id) `x` '\"", "b": [1, "two"]});
         let expected = ["x={input:b} $(id) `x` '\";[1,\"two\"]", "{input:c", "[1,\"two\"]", ""];

@@ -1,4 +1,4 @@
-//! What a reconciling command says.
+//! The answer of a reconcile command.
 
 use selvedge_model::Output;
 use selvedge_model::tool::Reconciled;
@@ -7,7 +7,7 @@ use serde_json::Value;
 
 use crate::process::{End, Ended};
 
-/// What is printed. A word that is not known here could change the meaning of the others, so it is refused.
+/// The printed answer. An unknown field could change the meaning of the rest, so it is refused.
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
 struct Said {
@@ -18,10 +18,10 @@ struct Said {
     error: Option<String>,
 }
 
-/// A result is kept in a log, whose lines nest only so deep.
+/// A result is stored in a log, whose lines have a limited depth.
 const DEPTH_MAX: usize = 32;
 
-/// Reads the answer; whatever is not clear is unknown.
+/// Reads the answer; anything unclear means unknown.
 pub(super) fn read(ended: &Ended) -> Reconciled {
     let is_clear = matches!(&ended.end, End::Exited(status) if status.success()) && ended.stdout.dropped == 0;
     let said = is_clear.then(|| serde_json::from_str::<Said>(&ended.stdout.text()).ok()).flatten();
@@ -29,9 +29,10 @@ pub(super) fn read(ended: &Ended) -> Reconciled {
         Some(Said { done: Some(true), result: None, error: Some(error) }) => Reconciled::Done(Output::error(error)),
         Some(Said { done: Some(true), result, error: None }) => {
             let content = result.unwrap_or_else(|| Value::String("done".to_owned()));
-            match depth(&content) > DEPTH_MAX {
-                true => Reconciled::Done(Output::text(content.to_string())),
-                false => Reconciled::Done(Output { content, ..Output::default() }),
+            if depth(&content) > DEPTH_MAX {
+                Reconciled::Done(Output::text(content.to_string()))
+            } else {
+                Reconciled::Done(Output { content, ..Output::default() })
             }
         }
         Some(Said { done: Some(false), result: None, error: None }) => Reconciled::NotDone,

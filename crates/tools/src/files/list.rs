@@ -1,4 +1,4 @@
-//! `file_list`: what stands in a folder.
+//! `file_list`: the entries of a folder.
 
 use rustix::fs::{AtFlags, Dir, FileType, statat};
 use selvedge_model::event::EffectClass;
@@ -11,9 +11,9 @@ use crate::error::InvalidTool;
 use crate::ready::{self, Ready};
 use crate::schema::Schema;
 
-/// How many entries are told.
+/// The most entries that are returned.
 const ENTRIES_MAX: usize = 1000;
-/// How many are looked at; a folder may have millions.
+/// The most entries that are read; a folder may have millions.
 const ENTRIES_SEEN_MAX: usize = 100_000;
 
 /// The tool. It changes nothing and follows no links.
@@ -49,7 +49,7 @@ impl Tool for FileList {
         Ok(Ready::boxed(&self.spec.name, move || list(&folders, &place).unwrap_or_else(Output::error)))
     }
 
-    /// It changes nothing, so it was not done.
+    /// It has no effect, so it can be made again.
     fn reconcile(&self, _call: &Call, _cancel: &Cancel) -> Reconciled {
         Reconciled::NotDone
     }

@@ -10,26 +10,26 @@ use crate::error::InvalidTool;
 
 const PATH_BYTES_MAX: usize = 4096;
 
-/// What an agent may see of the file system.
+/// The folders that an agent may use.
 #[derive(Clone, Debug)]
 pub struct Folders {
     root: PathBuf,
     allowed: Vec<Vec<String>>,
 }
 
-/// Folders that stay closed wherever they are.
+/// Folders that are closed wherever they are.
 const CLOSED: [&str; 2] = [".ai", ".git"];
 
-/// A path that was looked at and may be used.
+/// A path that was checked and may be used.
 pub(super) struct Place {
     segments: Vec<String>,
 }
 
-/// Why a path is of no use, in words that help a model.
+/// Why a path can't be used, written for the model.
 pub(super) type Refused = String;
 
 impl Folders {
-    /// The folders `allowed` under `root`, which must exist; `.` is all of it. None allowed means that no path is.
+    /// The folders `allowed` under `root`, which must exist; `.` means all of it. If none are allowed, no path is.
     pub fn new<'a>(root: impl Into<PathBuf>, allowed: impl IntoIterator<Item = &'a str>) -> Result<Self, InvalidTool> {
         let root = root.into();
         if !root.is_dir() {
@@ -41,7 +41,7 @@ impl Folders {
         Ok(Self { root, allowed: segments.collect::<Result<_, _>>()? })
     }
 
-    /// Looks at a path, and at nothing on the disk.
+    /// Checks a path, without reading the disk.
     pub(super) fn place(&self, path: &str) -> Result<Place, Refused> {
         let segments = segments(path)?;
         if let Some(closed) =
@@ -62,7 +62,7 @@ impl Folders {
         self.walk(&place.segments, Missing::IsRefused)
     }
 
-    /// Opens the folder that a path's last name stands in, and gives that name.
+    /// Opens the parent folder of a path, and returns the last name.
     pub(super) fn open_parent<'p>(&self, place: &'p Place, missing: Missing) -> Result<(OwnedFd, &'p str), Refused> {
         let Some((name, folders)) = place.segments.split_last() else {
             return Err("`.` is a folder, not a file".to_owned());
@@ -89,7 +89,7 @@ impl Folders {
     }
 }
 
-/// What becomes of folders that are not there.
+/// What to do about folders that do not exist.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) enum Missing {
     IsMade,
@@ -109,24 +109,29 @@ fn shown(segments: &[String]) -> String {
 fn segments(path: &str) -> Result<Vec<String>, Refused> {
     let refused =
         |why: &str| Err(format!("`{}` is refused: {why}", path.chars().take(200).collect::<String>().escape_debug()));
-    match () {
-        () if path.is_empty() => refused("it is empty"),
-        () if path.len() > PATH_BYTES_MAX => refused("it is too long"),
-        () if path.contains('\0') => refused("it has a NUL in it"),
-        () if path.starts_with('/') => refused("it is absolute; paths are relative to the project"),
-        () if path.split('/').any(|segment| segment == "..") => refused("it has `..` in it"),
-        () => Ok(path.split('/').filter(|segment| !matches!(*segment, "" | ".")).map(str::to_owned).collect()),
+    if path.is_empty() {
+        refused("it is empty")
+    } else if path.len() > PATH_BYTES_MAX {
+        refused("it is too long")
+    } else if path.contains('\0') {
+        refused("it has a NUL in it")
+    } else if path.starts_with('/') {
+        refused("it is absolute; paths are relative to the project")
+    } else if path.split('/').any(|segment| segment == "..") {
+        refused("it has `..` in it")
+    } else {
+        Ok(path.split('/').filter(|segment| !matches!(*segment, "" | ".")).map(str::to_owned).collect())
     }
 }
 
-/// Says why a name could not be opened; a link is called a link.
+/// Why a name could not be opened; a link is reported as a link.
 pub(super) fn why_not(folder: &OwnedFd, name: &str, path: &str, errno: Errno) -> Refused {
     let is_link = statat(folder, name, AtFlags::SYMLINK_NOFOLLOW)
         .is_ok_and(|stat| FileType::from_raw_mode(stat.st_mode) == FileType::Symlink);
     if is_link { format!("`{path}` is refused: it is a symbolic link") } else { said(path.as_ref(), errno) }
 }
 
-/// What the operating system says about a path.
+/// The operating system's error about a path, in words.
 pub(super) fn said(path: &Path, errno: Errno) -> Refused {
     match errno {
         Errno::NOENT => format!("`{}` does not exist", path.display()),

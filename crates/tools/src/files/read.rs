@@ -14,10 +14,10 @@ use crate::error::InvalidTool;
 use crate::ready::{self, Ready};
 use crate::schema::Schema;
 
-/// How much of a file is given at once.
+/// The most bytes of a file that are returned at once.
 const READ_BYTES_MAX: u64 = 256 * 1024;
 
-/// The tool. It changes nothing, and needs memory for one part only.
+/// The tool. It has no effect, and needs memory for one part only.
 #[derive(Debug)]
 pub struct FileRead {
     folders: Folders,
@@ -57,7 +57,7 @@ impl Tool for FileRead {
         Ok(Ready::boxed(&self.spec.name, move || read(&folders, &place, offset).unwrap_or_else(Output::error)))
     }
 
-    /// It changes nothing, so it was not done.
+    /// It has no effect, so it can be made again.
     fn reconcile(&self, _call: &Call, _cancel: &Cancel) -> Reconciled {
         Reconciled::NotDone
     }
@@ -94,5 +94,5 @@ fn read(folders: &Folders, place: &Place, offset: u64) -> Result<Output, Refused
         return Ok(Output::text(text));
     }
     let next = offset + text.len() as u64;
-    Ok(Output::text(format!("{text}\n[{next} of {} bytes; read on with `offset` {next}]", about.len())))
+    Ok(Output::text(format!("{text}\n[{next} of {} bytes; continue with `offset` {next}]", about.len())))
 }

@@ -1,7 +1,7 @@
-//! `file_write`: a whole file, replaced at once.
+//! `file_write`: replaces a whole file atomically.
 //!
-//! After a crash the file is the old or the new one, never a blend. What was begun and not finished is a file
-//! `.selvedge-HEX` beside it, named by the call's key: the same call, made again, takes it away.
+//! After a crash the file is the old or the new one, never a blend. An unfinished write leaves a file `.selvedge-HEX` next to it, named by the
+//! call's key: the same call, made again, removes it.
 
 use std::fs::File;
 use std::io::Write as _;
@@ -21,7 +21,7 @@ use crate::error::InvalidTool;
 use crate::ready::{self, Ready};
 use crate::schema::Schema;
 
-/// How much one call may write.
+/// The most bytes that one call may write.
 const WRITE_BYTES_MAX: usize = 1024 * 1024;
 
 /// The tool. The same call made twice leaves the same file.
@@ -39,12 +39,12 @@ impl FileWrite {
             "type": "object",
             "properties": {
                 "path": {"type": "string", "description": "The file, relative to the project. Missing folders are made."},
-                "content": {"type": "string", "description": "All of its new text."}
+                "content": {"type": "string", "description": "Its whole new text."}
             },
             "required": ["path", "content"],
             "additionalProperties": false
         });
-        let description = "Writes a text file of the project. What was in it before is replaced.";
+        let description = "Writes a text file of the project. Its previous content is replaced.";
         let spec = ready::spec("file_write", description, schema, EffectClass::Idempotent, Risk::Write);
         Ok(Self { schema: Schema::compile(&spec.name, &spec.input_schema)?, folders, spec })
     }
@@ -71,7 +71,7 @@ impl Tool for FileWrite {
         Ok(Ready::boxed(&self.spec.name, work))
     }
 
-    /// Writing again is the same as having written, so nobody needs to know.
+    /// Writing again has the same effect, so the outcome need not be known.
     fn reconcile(&self, _call: &Call, _cancel: &Cancel) -> Reconciled {
         Reconciled::Unknown
     }
@@ -89,7 +89,7 @@ fn write(folders: &Folders, place: &Place, unfinished: &str, content: &[u8]) -> 
     Ok(Output::text(format!("wrote {} bytes to `{path}`", content.len())))
 }
 
-/// The mode of the file that is there, if there is one and it may be replaced.
+/// The mode of the existing file, if there is one and it may be replaced.
 fn old_mode(folder: &OwnedFd, name: &str, path: &str) -> Result<Option<Mode>, Refused> {
     let stat = match statat(folder, name, AtFlags::SYMLINK_NOFOLLOW) {
         Ok(stat) => stat,
@@ -104,7 +104,7 @@ fn old_mode(folder: &OwnedFd, name: &str, path: &str) -> Result<Option<Mode>, Re
     }
 }
 
-/// Writes beside the file, syncs, and puts it in place.
+/// Writes a file next to it, syncs it, and renames it into place.
 fn replace(folder: &OwnedFd, name: &str, unfinished: &str, content: &[u8], mode: Option<Mode>) -> Result<(), Errno> {
     match unlinkat(folder, unfinished, AtFlags::empty()) {
         Ok(()) | Err(Errno::NOENT) => {}

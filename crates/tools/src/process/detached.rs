@@ -1,7 +1,7 @@
-//! A program that goes on without this process, behind a gate until it is let go.
+//! A program that continues without this process, behind a gate until it is released.
 //!
-//! Its identity is known before it may act. Dropped before it was let go, it never ran; if this process dies before, its gate ends
-//! and it never ran either. Let go, it belongs to nobody: it has a group of its own, hears no terminal, and is not waited for.
+//! Its identity is known before it may act. If it is dropped before its release, or if this process dies before, its gate is closed and it
+//! never ran. After its release it is independent: it has a group of its own, no terminal, and is not waited for.
 
 use std::io::{self, Write as _};
 use std::os::unix::process::CommandExt as _;
@@ -16,13 +16,13 @@ use selvedge_model::{Cancel, Output, ToolError};
 
 use super::identity::identity;
 
-/// Waits for the gate, and becomes the program. A terminal that is closed does not end it.
+/// Waits for the gate, and becomes the program. It survives the end of its terminal.
 const GATE: &str = r#"trap '' HUP
 IFS= read -r go <&3 && [ "$go" = go ] || exit 125
 unset go IFS PWD OLDPWD SHLVL
 exec "$@" 3<&-"#;
 
-/// A program that waits at its gate and goes on alone.
+/// A program that waits at its gate and then continues alone.
 #[derive(Debug)]
 pub struct Detached {
     child: Option<Child>,
@@ -32,8 +32,8 @@ pub struct Detached {
 }
 
 impl Detached {
-    /// Starts a program, which waits. On return nothing of it has run. Where a process can't be told from a later one of the same
-    /// number, it is refused: nobody could end it by force and be sure.
+    /// Starts a program, which waits at its gate. On return nothing of it has run. Refused if the process has no identity besides its process
+    /// id: it could not be ended safely.
     pub fn start(
         program: &Path,
         arguments: &[String],
@@ -52,7 +52,7 @@ impl Detached {
         let detached = Self { child: Some(child), gate: Some(io::PipeWriter::from(writer)), process, name };
         match detached.process {
             Some(_) => Ok(detached),
-            None => Err(io::Error::other("it can't be told when its process started")),
+            None => Err(io::Error::other("the start time of its process can't be read")),
         }
     }
 }
@@ -72,10 +72,9 @@ impl Detached {
         let opened = self.gate.take().map_or(Err(io::ErrorKind::BrokenPipe.into()), |mut gate| gate.write_all(b"go\n"));
         match (opened, self.child.take()) {
             (Ok(()), Some(mut child)) => {
-                // Nobody waits for it, and it is buried when it ends.
-                // Without a thread it stays unburied until this process ends.
+                // It is not waited for, but reaped when it ends. Without a thread it stays a zombie until this process ends.
                 _ = std::thread::Builder::new().spawn(move || _ = child.wait());
-                Ok(Output::text("let go"))
+                Ok(Output::text("released"))
             }
             (Err(error), child) => {
                 self.child = child;
@@ -88,7 +87,7 @@ impl Detached {
 
 impl Drop for Detached {
     fn drop(&mut self) {
-        // Without a word its gate ends, and it goes away by itself.
+        // Its gate is closed without a line, and it exits.
         drop(self.gate.take());
         if let Some(mut child) = self.child.take() {
             _ = child.wait();

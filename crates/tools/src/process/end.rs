@@ -1,19 +1,19 @@
-//! Ending what an earlier life of the engine left behind.
+//! Ends processes that an earlier process of the engine left.
 //!
-//! A number alone names nobody: a process is ended only if its start time, and the start of the machine, are those on record. What its
-//! environment says counts for nothing: a program clears that at will (`env -i`).
+//! A process id alone identifies no process: one is ended only if its start time, and the boot id of the machine, are those on record. Its
+//! environment proves nothing: a program can clear it (`env -i`).
 //!
-//! If the leader is gone, the rest of its group is known by this:
+//! If the leader is gone, the rest of its group is identified by this:
 //!
-//! - A number is given to nobody new while it is the number of a process, a group or a session, the unburied included. So a process of this
-//!   number that started at another time proves that the recorded group had died out.
-//! - Whoever leads a group can't begin a session, and a group lies in one session. So the recorded group lies in a session that is older than
-//!   its leader and has another number. A stranger's daemon, left by a leader that had been given the number later, lies in a session of that
-//!   number; what was started from a later login lies in a younger one.
+//! - A process id is not reused while it is the id of a process, a group or a session, including zombies. So a process with this id and
+//!   another start time proves that the recorded group has died out.
+//! - A group leader can't begin a session, and a group belongs to one session. So the recorded group belongs to a session that is older than
+//!   its leader and has another id. A foreign daemon, left by a later leader with the same id, belongs to a session of that id; processes of
+//!   a later login belong to a younger session.
 //!
-//! What remains possible: all numbers were used up and began again, a job of a session from before was given this one, its first process is
-//! gone and others of the job live. They would be ended in the place of a tool that died by itself. Between the look and the signal a number
-//! could change hands too; it takes all numbers within microseconds. From within another container than the tool's, nothing of it is seen.
+//! What remains possible: all process ids were used up and began again, a job of an older session got this one, its first process is gone and
+//! the rest of the job lives. It would be ended instead of a tool that died by itself. Between the check and the signal an id could also be
+//! reused; that takes all ids within microseconds. From within another container than the tool's, nothing of it is visible.
 
 use std::thread;
 use std::time::{Duration, Instant};
@@ -50,7 +50,7 @@ impl Processes for ProcessGroups {
                 thread::sleep(Duration::from_millis(5));
             }
         }
-        Err(lost(process, "it does not die".to_owned()))
+        Err(lost(process, "it can't be killed".to_owned()))
     }
 
     fn may_live(&self, process: &Process) -> bool {
@@ -58,7 +58,7 @@ impl Processes for ProcessGroups {
     }
 }
 
-/// The group of a recorded process, if it is still that one and somebody in it lives.
+/// The group of a recorded process, if it is still that one and has a live member.
 fn living(process: &Process) -> Result<Option<Pid>, ToolError> {
     let Some(group) = group_of(process.pid) else { return Ok(None) };
     if process.boot_id.is_some() && process.boot_id != boot_id() {
@@ -68,27 +68,27 @@ fn living(process: &Process) -> Result<Option<Pid>, ToolError> {
     let is_left = match &leader {
         Some(leader) if leader.start_time != process.start_time => false,
         Some(leader) if !leader.is_dead && leader.group != process.pid => {
-            return Err(lost(process, "it left its group and goes on".to_owned()));
+            return Err(lost(process, "it left its group and is still running".to_owned()));
         }
         Some(leader) if !leader.is_dead => true,
         _ => {
             let members = members(process.pid).unwrap_or_default();
             let is_ours = |member: &Stat| leader.is_some() || is_of(process, member, stat(member.session).as_ref());
-            // Who is in a group at one time is of one kind, so the first tells for all.
+            // All members of a group have the same origin, so the first decides for all.
             members.first().is_some_and(is_ours)
         }
     };
     Ok(is_left.then_some(group))
 }
 
-/// Whether somebody in a group whose leader is gone and buried belongs to the recorded process; `session` is who began the session,
-/// if he lives.
+/// Whether a member of a group whose leader is gone and reaped belongs to the recorded process; `session` is the session leader, if it
+/// lives.
 fn is_of(process: &Process, member: &Stat, session: Option<&Stat>) -> bool {
     let is_older = |session: &Stat| session.start_time <= process.start_time;
     process.boot_id.is_some() && member.session != process.pid && session.is_none_or(is_older)
 }
 
-/// The group that a number names. To signal a group of 0 or 1 would mean ourselves, or everybody.
+/// The group of a process id. Signalling group 0 or 1 would mean this process itself, or all processes.
 fn group_of(pid: u32) -> Option<Pid> {
     i32::try_from(pid).ok().filter(|pid| *pid > 1).and_then(Pid::from_raw)
 }
@@ -101,9 +101,9 @@ fn lost(process: &Process, why: String) -> ToolError {
 mod tests {
     use super::*;
 
-    // Shown without `end`: if it were wrong there, the test would end everything on the machine.
+    // Tested without `end`: an error there would end everything on the machine.
     #[test]
-    fn numbers_that_mean_everybody_or_nobody_name_no_group() {
+    fn ids_that_mean_all_processes_or_none_name_no_group() {
         for pid in [0, 1, 1 << 31, u32::MAX] {
             assert_eq!(group_of(pid), None, "{pid}");
         }
@@ -114,12 +114,13 @@ mod tests {
     fn a_group_without_its_leader_is_known_by_its_session() {
         let process = Process { pid: 70, start_time: 1000, boot_id: Some("boot".to_owned()) };
         let stat = |pid, session, start_time| Stat { pid, is_dead: false, group: 70, session, start_time };
-        let (login, later) = (stat(9, 9, 10), stat(90, 90, 1001));
+        let login = stat(9, 9, 10);
+        let later = stat(90, 90, 1001);
         assert!(is_of(&process, &stat(71, 9, 1005), Some(&login)));
-        assert!(is_of(&process, &stat(71, 9, 1005), None), "whoever began the session is gone too");
-        assert!(!is_of(&process, &stat(171, 70, 2000), None), "a leader of a group can't have begun a session");
+        assert!(is_of(&process, &stat(71, 9, 1005), None), "the session leader is gone, too");
+        assert!(!is_of(&process, &stat(171, 70, 2000), None), "a group leader can't have begun a session");
         assert!(!is_of(&process, &stat(171, 90, 2000), Some(&later)), "the session is younger than the tool");
         let somewhen = Process { boot_id: None, ..process };
-        assert!(!is_of(&somewhen, &stat(71, 9, 1005), Some(&login)), "the machine may have been started again");
+        assert!(!is_of(&somewhen, &stat(71, 9, 1005), Some(&login)), "the machine may have been rebooted");
     }
 }

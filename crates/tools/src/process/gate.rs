@@ -1,4 +1,4 @@
-//! Starting a program behind a gate.
+//! Starts a program behind a gate.
 
 use std::io::{self, Write as _};
 use std::os::unix::process::CommandExt as _;
@@ -13,25 +13,25 @@ use selvedge_model::event::Process;
 
 use super::identity::identity;
 
-/// Waits for the gate, and becomes the program. What sh itself puts into the environment is taken out again. Descriptor 3 ends
-/// without a line: whoever should have opened the gate is gone.
+/// Waits for the gate, and becomes the program. What sh itself adds to the environment is removed. If descriptor 3 is closed without a line,
+/// the process that should have opened the gate is gone.
 const GATE: &str = r#"IFS= read -r go <&3 && [ "$go" = go ] || exit 125
 unset go IFS PWD OLDPWD SHLVL
 exec "$@" 3<&-"#;
 
-/// Waits for its input to end, which it does when this process dies, and kills its group. It is a child of ours and not of the program,
-/// which might wait for it; so it is also we who bury it.
+/// Waits for its input to be closed, which happens when this process dies, and kills its group. It is a child of this process and not of the
+/// program, which might wait for it; so this process also reaps it.
 const LEASH: &str = "trap '' TERM HUP INT; read -r end; kill -KILL 0";
 
-/// What is to be run.
+/// What to run.
 #[derive(Debug)]
 pub(crate) struct Plan {
     pub(crate) program: PathBuf,
     pub(crate) arguments: Vec<String>,
-    /// All of its environment.
+    /// Its whole environment.
     pub(crate) environment: Vec<(String, String)>,
     pub(crate) folder: PathBuf,
-    /// What it is given to read; nothing means an empty input.
+    /// Its standard input; none means an empty one.
     pub(crate) stdin: Option<Vec<u8>>,
     pub(crate) timeout: Duration,
     pub(crate) stdout_bytes_max: usize,
@@ -57,7 +57,7 @@ pub(crate) struct Gated {
 impl Gated {
     /// Starts sh, which waits. On return nothing of the program has run.
     pub(crate) fn start(plan: Plan) -> io::Result<Self> {
-        // Both ends are closed on exec, so no other child keeps this gate open or hears of it.
+        // Both ends are closed on exec, so no other child holds this gate open or reads from it.
         let (reader, writer) = pipe_with(PipeFlags::CLOEXEC)?;
         let mut command = Command::new("/bin/sh");
         command.arg("-c").arg(GATE).arg("sh").arg(&plan.program);
@@ -83,12 +83,12 @@ impl Gated {
         Ok(gated)
     }
 
-    /// Who it is, before and after it was let go.
+    /// Its identity, before and after its release.
     pub(crate) fn process(&self) -> Option<&Process> {
         self.process.as_ref()
     }
 
-    /// Lets it go. An error means that it had gone away and never ran.
+    /// Opens the gate. An error means that the program was gone and never ran.
     pub(super) fn open(&mut self) -> io::Result<()> {
         match self.gate.take() {
             Some(mut gate) => gate.write_all(b"go\n"),
@@ -97,11 +97,11 @@ impl Gated {
     }
 
     pub(super) fn signal(&self, signal: Signal) {
-        // The leader is not reaped yet, so the group can be no other. An error means that nobody is left in it.
+        // The leader is not reaped yet, so the group can't be another one. An error means that it has no members left.
         let _ = kill_process_group(self.pid, signal);
     }
 
-    /// Buries who was killed, and gives the program's status.
+    /// Reaps the killed processes, and returns the program's status.
     pub(super) fn bury(&mut self) -> io::Result<ExitStatus> {
         self.is_over = true;
         if let Some(leash) = &mut self.leash {
@@ -120,7 +120,7 @@ impl Drop for Gated {
     }
 }
 
-/// Puts a watcher into the group.
+/// Adds a watcher to the group.
 fn leash(group: Pid) -> io::Result<Child> {
     let mut command = Command::new("/bin/sh");
     command.args(["-c", LEASH]).env_clear().current_dir("/").process_group(group.as_raw_pid());

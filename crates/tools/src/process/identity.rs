@@ -1,12 +1,12 @@
-//! Who a process is: its number, when it started, and since which start of the machine both are counted.
+//! The identity of a process: its id, its start time, and the boot id of the machine.
 //!
-//! Read from `/proc`; where there is none, a process has no identity and is never taken for one that was recorded.
+//! Read from `/proc`; without it, a process has no identity and never matches a recorded one.
 
 use std::fs;
 
 use selvedge_model::event::Process;
 
-/// What `/proc/PID/stat` says.
+/// The contents of `/proc/PID/stat`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Stat {
     pub(super) pid: u32,
@@ -16,12 +16,12 @@ pub(super) struct Stat {
     pub(super) start_time: u64,
 }
 
-/// The identity of a process that is there now.
+/// The identity of a process that exists now.
 pub(super) fn identity(pid: u32) -> Option<Process> {
     Some(Process { pid, start_time: stat(pid)?.start_time, boot_id: boot_id() })
 }
 
-/// The name of this start of the machine.
+/// The boot id of the machine.
 pub(super) fn boot_id() -> Option<String> {
     fs::read_to_string("/proc/sys/kernel/random/boot_id").ok().map(|text| text.trim().to_owned())
 }
@@ -30,7 +30,7 @@ pub(super) fn stat(pid: u32) -> Option<Stat> {
     parse(&fs::read(format!("/proc/{pid}/stat")).ok()?)
 }
 
-/// Reads `PID (NAME) STATE PPID GROUP SESSION …`; the name may have anything in it, so what follows is found from the right.
+/// Parses `PID (NAME) STATE PPID GROUP SESSION …`; the name may contain anything, so the rest is found from the right.
 fn parse(line: &[u8]) -> Option<Stat> {
     let line = String::from_utf8_lossy(line);
     let (pid, rest) = line.split_once(" (")?;
@@ -44,7 +44,7 @@ fn parse(line: &[u8]) -> Option<Stat> {
     })
 }
 
-/// The living processes of a group; nothing if they can't be found out.
+/// The live processes of a group; none if they can't be read.
 pub(super) fn members(group: u32) -> Option<Vec<Stat>> {
     let entries = fs::read_dir("/proc").ok()?.flatten();
     let pids = entries.filter_map(|entry| entry.file_name().to_str()?.parse().ok());
@@ -56,7 +56,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_name_with_brackets_and_spaces_does_not_confuse() {
+    fn a_name_with_brackets_and_spaces_is_parsed() {
         let line = b"42 (a) Z 1 (b) S 7 41 40 0 -1 4194304 1 2 3 4 5 6 7 8 20 0 1 0 987654 1 2";
         assert_eq!(parse(line), Some(Stat { pid: 42, is_dead: false, group: 41, session: 40, start_time: 987_654 }));
         assert_eq!(parse(b"42 (torn"), None);

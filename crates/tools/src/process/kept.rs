@@ -1,4 +1,4 @@
-//! Output, kept up to a bound however much comes.
+//! Output that is kept up to a bound.
 
 use std::collections::VecDeque;
 
@@ -7,7 +7,7 @@ use std::collections::VecDeque;
 pub(crate) struct Head {
     bytes: Vec<u8>,
     bytes_max: usize,
-    /// How many more came.
+    /// How many more bytes came.
     pub(crate) dropped: u64,
 }
 
@@ -58,7 +58,8 @@ mod tests {
 
     #[test]
     fn a_head_keeps_the_beginning_and_a_tail_the_end() {
-        let (mut head, mut tail) = (Head::new(4), Tail::new(4));
+        let mut head = Head::new(4);
+        let mut tail = Tail::new(4);
         for part in ["ab", "cde", "", "fghijkl"] {
             head.add(part.as_bytes());
             tail.add(part.as_bytes());

@@ -1,6 +1,6 @@
-//! Letting a program go and waiting for its end.
+//! Opens the gate of a program and waits for its end.
 //!
-//! One thread does it all: it sleeps on the program's end and its pipes, and looks up a few dozen times a second whether somebody said to stop.
+//! One thread does it all: it sleeps on the program's end and its pipes, and checks a few dozen times a second whether it was cancelled.
 
 use std::os::fd::{AsFd as _, BorrowedFd, OwnedFd};
 use std::process::ExitStatus;
@@ -20,36 +20,36 @@ use super::kept::{Head, Tail};
 pub(super) const GRACE: Duration = Duration::from_secs(2);
 /// How long the kernel has to carry out KILL.
 const KILL: Duration = Duration::from_secs(10);
-/// How long output is waited for when everybody who should write it is dead.
+/// How long to wait for output after every process that should write it is dead.
 const LAST_WORDS: Duration = Duration::from_millis(200);
 const LOOK_UP: Duration = Duration::from_millis(20);
 const STDERR_BYTES_MAX: usize = 4096;
 const READ_BYTES: usize = 64 * 1024;
-/// How many reads in a row before somebody looks at the clock again.
+/// How many reads in a row before the clock is checked again.
 const READS_MAX: usize = 16;
 
 /// How a program ended.
 #[derive(Debug)]
 pub(crate) enum End {
-    /// By itself, or by somebody else's signal.
+    /// By itself, or by a signal from outside.
     Exited(ExitStatus),
-    /// It took too long and was ended.
+    /// It exceeded its time limit and was ended.
     TimedOut,
-    /// Somebody said to stop and it was ended.
+    /// It was cancelled and ended.
     Stopped,
     /// It was gone before its gate was opened, and never ran.
     NeverRan,
-    /// Its end could not be seen.
+    /// Its end could not be observed.
     Unseen(String),
 }
 
-/// A program that ended, and what it had said.
+/// A program that ended, and its output.
 #[derive(Debug)]
 pub(crate) struct Ended {
     pub(crate) end: End,
     pub(crate) stdout: Head,
     pub(crate) stderr: Tail,
-    /// Whether somebody outside its group still holds its output.
+    /// Whether a process outside its group still holds its output open.
     pub(crate) has_escaped: bool,
 }
 
@@ -57,10 +57,11 @@ impl Gated {
     /// Opens the gate and waits until the program and everything in its group is gone.
     pub(crate) fn run(mut self, cancel: &Cancel) -> Ended {
         let mut pipes = Pipes::of(&mut self);
-        // Writing alone would not tell: for a moment after another thread's fork, the pipe has a reader that is not sh.
-        let end = match self.has_exited() || self.open().is_err() {
-            true => Some(End::NeverRan),
-            false => self.watch(&mut pipes, cancel),
+        // A successful write proves nothing: for a moment after another thread's fork, the pipe has a reader that is not sh.
+        let end = if self.has_exited() || self.open().is_err() {
+            Some(End::NeverRan)
+        } else {
+            self.watch(&mut pipes, cancel)
         };
         self.signal(Signal::KILL);
         let end = self.reap(end);
@@ -69,7 +70,7 @@ impl Gated {
         Ended { end, stdout: pipes.head, stderr: pipes.tail, has_escaped }
     }
 
-    /// Waits for the leader's end, and sees to it when it is time; gives how it ended, if not by itself.
+    /// Waits for the leader's end, and ends it when it is time; returns how it ended, if not by itself.
     fn watch(&mut self, pipes: &mut Pipes, cancel: &Cancel) -> Option<End> {
         let ended = exit_of(self);
         let mut deadline = Instant::now() + self.timeout;
@@ -101,7 +102,7 @@ impl Gated {
         }
     }
 
-    /// Whether the leader has ended; it is left unreaped, so that its number stays its own.
+    /// Whether the leader has ended; it is not reaped, so that its process id is not reused.
     fn has_exited(&self) -> bool {
         let options = WaitIdOptions::EXITED | WaitIdOptions::NOHANG | WaitIdOptions::NOWAIT;
         !matches!(waitid(WaitId::Pid(self.pid), options), Ok(None) | Err(Errno::INTR))
@@ -122,13 +123,13 @@ impl Gated {
     }
 }
 
-/// Whether nobody of a group lives. The dead whom nobody has buried yet don't count.
+/// Whether a group has no live members. Zombies don't count.
 pub(super) fn is_gone(group: rustix::process::Pid) -> bool {
     test_kill_process_group(group) == Err(Errno::SRCH)
         || members(group.as_raw_pid().unsigned_abs()).is_some_and(|members| members.is_empty())
 }
 
-/// Something to sleep on until the leader ends. Without it, its end is noticed when somebody looks up.
+/// A descriptor to sleep on until the leader ends. Without it, the end is noticed at the next check.
 #[cfg(target_os = "linux")]
 fn exit_of(gated: &Gated) -> Option<OwnedFd> {
     rustix::process::pidfd_open(gated.pid, rustix::process::PidfdFlags::empty()).ok()
@@ -139,7 +140,7 @@ fn exit_of(_gated: &Gated) -> Option<OwnedFd> {
     None
 }
 
-/// Our ends of the program's pipes, until they end, and what came through them.
+/// Our ends of the program's pipes, until they are closed, and what came through them.
 struct Pipes {
     stdin: Option<OwnedFd>,
     stdout: Option<OwnedFd>,
@@ -164,13 +165,13 @@ impl Pipes {
             buffer: vec![0; READ_BYTES],
         };
         for pipe in [&pipes.stdin, &pipes.stdout, &pipes.stderr].into_iter().flatten() {
-            // Our end has flags of its own; the program's stays as it is. It never fails for a pipe.
+            // Our end has its own flags; the program's is unchanged. This never fails for a pipe.
             let _ = ioctl_fionbio(pipe, true);
         }
         pipes
     }
 
-    /// Reads and writes what can be without waiting, up to a bound.
+    /// Reads and writes without blocking, up to a bound.
     fn pump(&mut self) {
         drain(&mut self.stdout, &mut self.buffer, &mut |bytes| self.head.add(bytes));
         drain(&mut self.stderr, &mut self.buffer, &mut |bytes| self.tail.add(bytes));
@@ -179,7 +180,7 @@ impl Pipes {
                 Ok(count) if self.written + count < self.to_write.len() => self.written += count,
                 Err(Errno::INTR) => {}
                 Err(Errno::AGAIN) => return,
-                // All is written, or nobody wants to read it.
+                // All is written, or there is no reader any more.
                 _ => self.stdin = None,
             }
         }
@@ -191,11 +192,11 @@ impl Pipes {
         let all = reading.chain(writing).chain(ended.map(|ended| (ended, PollFlags::IN)));
         let mut all: Vec<_> = all.map(|(fd, flags)| PollFd::from_borrowed_fd(fd, flags)).collect();
         let most = Timespec { tv_sec: 0, tv_nsec: i64::from(most.subsec_nanos()) };
-        // Whatever woke us, the next look tells.
+        // Whatever the reason for waking up, the next check finds it.
         let _ = poll(&mut all, Some(&most));
     }
 
-    /// Reads what the dead had written.
+    /// Reads what the dead processes had written.
     fn last_words(&mut self) {
         self.stdin = None;
         let until = Instant::now() + LAST_WORDS;

@@ -1,4 +1,4 @@
-//! A command sees what it should, and what it says is told.
+//! A command gets the right environment, and its output is reported.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
@@ -37,7 +37,7 @@ fn a_command_sees_what_is_allowed_and_nothing_else() {
     let mut spec = script("");
     spec.command = vec!["env".to_owned()];
     spec.environment = ["PATH", "ALLOWED", "ABSENT"].map(str::to_owned).to_vec();
-    let names = ["PATH", "ALLOWED", "CANARY", "HOME", "LD_PRELOAD_OF_NOBODY"];
+    let names = ["PATH", "ALLOWED", "CANARY", "HOME", "LD_PRELOAD_OF_NO_USE"];
     let mut environment: BTreeMap<_, _> = names.map(|name| (name.to_owned(), "canary-7".to_owned())).into();
     environment.insert("PATH".to_owned(), "/usr/bin:/bin".to_owned());
     environment.insert("ALLOWED".to_owned(), "as it is".to_owned());
@@ -59,7 +59,7 @@ fn a_command_sees_what_is_allowed_and_nothing_else() {
 fn a_command_gets_no_descriptor_of_ours_and_no_child() {
     let mut spec = script("");
     spec.command = ["ls", "/proc/self/fd"].map(str::to_owned).to_vec();
-    // A gate or a pipe of ours would come on top of what these tests themselves were started with.
+    // A gate or a pipe of ours would be in addition to what these tests themselves were started with.
     let plain = std::process::Command::new("ls").arg("/proc/self/fd").output().unwrap();
     let listed = use_tool(&tool(spec.clone()), json!({})).unwrap();
     assert_eq!(text(&listed), String::from_utf8(plain.stdout).unwrap());
@@ -78,13 +78,13 @@ fn a_command_reads_its_arguments_or_nothing() {
     spec.command.pop();
     let long = json!({"a": "x".repeat(1_000_000)});
     assert_eq!(text(&use_tool(&tool(spec.clone()), long.clone()).unwrap()).trim(), "1000009");
-    // Nobody has to read it.
+    // The command need not read it.
     spec.command[2] = "echo done".to_owned();
     assert_eq!(text(&use_tool(&tool(spec), long).unwrap()), "done\n");
 }
 
 #[test]
-fn an_exit_status_is_an_answer_and_the_end_of_stderr_stands_in_it() {
+fn an_exit_status_is_a_result_that_has_the_end_of_stderr() {
     for class in [script, at_most_once] {
         let said = "echo out; i=0; while [ $i -lt 2000 ]; do echo line $i >&2; i=$((i+1)); done; exit 3";
         let output = use_tool(&tool(class(said)), json!({})).unwrap();
@@ -96,14 +96,14 @@ fn an_exit_status_is_an_answer_and_the_end_of_stderr_stands_in_it() {
 }
 
 #[test]
-fn what_is_over_the_bound_is_dropped_and_counted() {
+fn output_above_the_bound_is_dropped_and_counted() {
     let mut spec = script("printf 0123456789; printf abcdefghij");
     spec.output_bytes_max = 12;
     assert_eq!(text(&use_tool(&tool(spec), json!({})).unwrap()), "0123456789ab\n[8 more bytes were dropped]");
 }
 
 #[test]
-fn a_command_runs_in_its_folder_and_a_missing_one_is_said() {
+fn a_command_runs_in_its_folder_and_a_missing_one_is_reported() {
     let (_folder, root) = project();
     fs::create_dir(root.join("work")).unwrap();
     let mut spec = script("pwd");
@@ -123,7 +123,8 @@ fn a_command_runs_in_its_folder_and_a_missing_one_is_said() {
 
 #[test]
 fn a_working_folder_outside_the_project_is_refused_however_it_is_reached() {
-    let ((_folder, root), (_other, elsewhere)) = (project(), project());
+    let (_folder, root) = project();
+    let (_other, elsewhere) = project();
     fs::create_dir_all(root.join("a/b")).unwrap();
     fs::create_dir(elsewhere.join("inner")).unwrap();
     std::os::unix::fs::symlink(&elsewhere, root.join("out")).unwrap();
@@ -191,10 +192,10 @@ fn a_bad_definition_is_refused_and_says_why() {
     change(&|spec| spec.timeout_seconds = 0, "above 0");
     change(&|spec| spec.output_bytes_max = 0, "above 0");
     change(&|spec| spec.input_schema = json!(true), "not an object");
-    change(&|spec| spec.input_schema["type"] = json!("thing"), "no JSON Schema");
+    change(&|spec| spec.input_schema["type"] = json!("thing"), "not a valid JSON Schema");
     change(
         &|spec| spec.input_schema = json!({"$ref": "http://example.com/x", "properties": {"a": {}}}),
-        "no JSON Schema",
+        "not a valid JSON Schema",
     );
     change(&|spec| spec.environment.push("A=B".to_owned()), "A=B");
     change(&|spec| spec.environment.push("SELVEDGE_CALL_KEY".to_owned()), "SELVEDGE_CALL_KEY");

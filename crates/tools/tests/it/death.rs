@@ -1,6 +1,6 @@
-//! What becomes of a tool when the engine is killed, and what a flood of output costs it.
+//! What happens to a tool when the engine is killed, and what a flood of output costs.
 //!
-//! The engine is this program again, told by a variable what to do.
+//! The engine is this program again; an environment variable says what it does.
 
 use std::fs;
 use std::io::{BufRead as _, BufReader};
@@ -73,7 +73,7 @@ impl Engine {
 
     fn says(&mut self) -> String {
         let mut lines = (&mut self.said).lines().map(Result::unwrap);
-        lines.find_map(|line| line.strip_prefix("said ").map(str::to_owned)).expect("the engine says something")
+        lines.find_map(|line| line.strip_prefix("said ").map(str::to_owned)).expect("the engine prints something")
     }
 
     fn process(&mut self) -> Process {
@@ -101,7 +101,7 @@ fn a_tool_whose_engine_dies_before_the_gate_never_runs() {
         let process = engine.process();
         assert!(is_alive(process.pid));
         engine.kill();
-        eventually("the gate's keeper is gone", || !is_alive(process.pid));
+        eventually("the shell at the gate is gone", || !is_alive(process.pid));
         assert_eq!(fs::read_dir(&root).unwrap().count(), 0, "{task}");
         assert_eq!(ProcessGroups.end(&process), Ok(false));
     }

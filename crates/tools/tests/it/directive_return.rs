@@ -1,4 +1,4 @@
-//! What a directive asked for is given back whole, or the model is told what is missing.
+//! The outputs of a directive are returned completely, or the model gets an error that names what is missing.
 
 use selvedge_model::event::EffectClass;
 use selvedge_model::{Output, Tool};
@@ -23,14 +23,14 @@ fn give_back(arguments: Value) -> Output {
 }
 
 #[test]
-fn what_is_whole_is_accepted_and_stands_in_the_answer() {
+fn complete_outputs_are_accepted_and_are_in_the_result() {
     let output = give_back(json!({"report": "r", "count": 2, "notes": null, "extra": {"a": 1}}));
     let content = json!({"outputs": {"report": "r", "count": 2, "extra": {"a": 1}}});
     assert_eq!(output, Output { content, ..Output::default() });
 }
 
 #[test]
-fn everything_that_is_wrong_is_named_at_once() {
+fn all_flaws_are_named_at_once() {
     let output = give_back(json!({"report": " ", "notes": "one", "other": 1}));
     assert!(output.is_error);
     let expected = "the outputs were not accepted: `report` is empty, `count` is missing, `notes` is not of type array, \
@@ -42,7 +42,7 @@ fn everything_that_is_wrong_is_named_at_once() {
 }
 
 #[test]
-fn its_schema_says_what_is_asked_for() {
+fn its_schema_has_the_declared_outputs() {
     let tool = DirectiveReturn::new(vec![output("a", Some("string"), true), output("b", None, false)]).unwrap();
     let spec = tool.spec();
     assert_eq!((spec.name.as_str(), spec.class), ("directive_return", EffectClass::Idempotent));

@@ -1,4 +1,4 @@
-//! However a command ends, nothing of it is left, and what can't be known is not claimed.
+//! However a command ends, no process of it is left, and an unknown effect is not reported as known.
 
 use std::fs;
 use std::time::{Duration, Instant};
@@ -13,7 +13,7 @@ use crate::support::{
 const STUBBORN: &str = "trap '' TERM; echo $$ > pid; while :; do sleep 0.05; done";
 
 #[test]
-fn a_gate_that_is_never_opened_lets_nothing_through() {
+fn a_gate_that_is_never_opened_runs_nothing() {
     let (_folder, root) = project();
     for class in [script, at_most_once] {
         let started = tool_in(&root, class("touch effect")).start(&call("tool", json!({}))).unwrap();
@@ -48,7 +48,7 @@ fn a_command_that_dies_at_its_gate_never_ran() {
 }
 
 #[test]
-fn whoever_says_stop_before_the_gate_opens_keeps_it_shut() {
+fn a_stop_before_the_gate_opens_keeps_it_shut() {
     let (_folder, root) = project();
     let started = tool_in(&root, at_most_once("touch effect")).start(&call("tool", json!({}))).unwrap();
     let cancel = Cancel::new();
@@ -70,7 +70,7 @@ fn a_daemon_in_the_group_dies_with_the_command() {
 }
 
 #[test]
-fn a_daemon_that_holds_the_output_does_not_hold_us() {
+fn a_daemon_that_holds_the_output_open_does_not_block() {
     let (_folder, root) = project();
     let begun = Instant::now();
     let output = use_tool(&tool_in(&root, script("sleep 1000 & echo $! > pid; echo begun")), json!({})).unwrap();
@@ -80,12 +80,12 @@ fn a_daemon_that_holds_the_output_does_not_hold_us() {
 }
 
 #[test]
-fn a_process_that_left_the_group_is_told_of() {
+fn a_process_that_left_the_group_is_reported() {
     let (_folder, root) = project();
     let said = "setsid sh -c 'echo $$ > pid; exec sleep 1000' & while [ ! -s pid ]; do sleep 0.01; done; echo begun";
     let output = use_tool(&tool_in(&root, script(said)), json!({})).unwrap();
     let pid = pid_in(&root.join("pid"));
-    assert!(is_alive(pid), "it can't be found, and that is what is said");
+    assert!(is_alive(pid), "it can't be found, and that is reported");
     rustix::process::kill_process(rustix::process::Pid::from_raw(pid as i32).unwrap(), rustix::process::Signal::KILL)
         .unwrap();
     assert_eq!(text(&output), "begun\n\n[a process that left the tool's group is still running]");
@@ -98,8 +98,8 @@ fn a_command_that_hangs_is_ended_by_its_time_limit() {
     let begun = Instant::now();
     let output = use_tool(&tool(spec.clone()), json!({})).unwrap();
     assert!(begun.elapsed() < Duration::from_secs(10));
-    assert_eq!(text(&output), "`tool` failed: it took longer than it may and was ended\nstdout:\nbegun");
-    // What an at_most_once tool did by then, nobody knows.
+    assert_eq!(text(&output), "`tool` failed: it exceeded its time limit and was ended\nstdout:\nbegun");
+    // The effect of an at_most_once tool is unknown then.
     spec.class = selvedge_model::event::EffectClass::AtMostOnce;
     assert!(matches!(use_tool(&tool(spec), json!({})), Err(ToolError::Lost { .. })));
 }
@@ -116,7 +116,7 @@ fn a_command_that_ignores_term_is_killed() {
 }
 
 #[test]
-fn whoever_says_stop_is_heard_and_whoever_kills_does_not_wait() {
+fn a_stop_ends_a_command_and_a_kill_does_not_wait() {
     let (_folder, root) = project();
     for (said, stop, most) in [
         ("echo $$ > pid; exec sleep 1000", Stop::Cancelled, Duration::from_millis(1500)),
@@ -150,7 +150,7 @@ fn a_command_that_was_killed_from_outside_is_an_error_or_lost() {
 }
 
 #[test]
-fn a_command_that_ended_leaves_not_even_somebody_to_bury() {
+fn a_command_that_ended_leaves_no_zombie() {
     for class in [script, at_most_once] {
         let started = tool(class("true")).start(&call("tool", json!({}))).unwrap();
         let pid = rustix::process::Pid::from_raw(i32::try_from(started.process().unwrap().pid).unwrap()).unwrap();

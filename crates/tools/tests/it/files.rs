@@ -1,4 +1,4 @@
-//! Files inside the allowed folders can be used, and no others.
+//! Only files inside the allowed folders can be used.
 
 use std::fs;
 use std::os::unix::fs::{PermissionsExt as _, symlink};
@@ -27,7 +27,7 @@ fn list(folders: &Folders, path: &str) -> Result<Output, ToolError> {
     use_tool(&FileList::new(folders.clone()).unwrap(), json!({"path": path}))
 }
 
-/// What a refusal says, wherever it came from.
+/// The text of a refusal, from wherever it came.
 #[track_caller]
 fn refusal(answer: Result<Output, ToolError>) -> String {
     match answer {
@@ -66,14 +66,14 @@ fn writing_replaces_the_file_whole_and_keeps_its_mode() {
         assert_eq!(fs::read_to_string(root.join("run.sh")).unwrap(), "new");
     }
     assert_eq!(fs::metadata(root.join("run.sh")).unwrap().permissions().mode() & 0o777, 0o750);
-    assert_eq!(fs::read_dir(&root).unwrap().count(), 1, "nothing is left beside it");
+    assert_eq!(fs::read_dir(&root).unwrap().count(), 1, "no other file is left");
 }
 
 #[test]
-fn what_an_interrupted_write_left_is_taken_away_by_the_same_call() {
+fn an_interrupted_write_is_cleaned_up_by_the_same_call() {
     let (_folder, root) = project();
     let tool = FileWrite::new(folders(&root)).unwrap();
-    // The name follows from the call's key; found by letting a write fail at its last step.
+    // The name follows from the call's key.
     fs::create_dir(root.join("d")).unwrap();
     let started = tool.start(&call("file_write", json!({"path": "d/x", "content": "y"}))).unwrap();
     let key = sha256_hex_24("key1");
@@ -127,7 +127,7 @@ fn paths_that_lead_elsewhere_are_refused() {
 }
 
 #[test]
-fn what_is_outside_the_allowed_folders_is_refused_and_they_are_named() {
+fn paths_outside_the_allowed_folders_are_refused_and_the_folders_are_named() {
     let (_folder, root) = project();
     fs::create_dir_all(root.join("docs/deep")).unwrap();
     fs::create_dir(root.join("docs2")).unwrap();
@@ -144,7 +144,7 @@ fn what_is_outside_the_allowed_folders_is_refused_and_they_are_named() {
 }
 
 #[test]
-fn what_is_no_text_file_is_refused_at_once() {
+fn a_file_that_is_not_text_is_refused_at_once() {
     let (_folder, root) = project();
     fs::create_dir(root.join("folder")).unwrap();
     fs::write(root.join("binary"), b"ab\xff").unwrap();
@@ -170,7 +170,7 @@ fn long_files_are_read_in_parts_and_written_up_to_a_bound() {
     let first = use_tool(&tool, json!({"path": "long"})).unwrap();
     let (part, note) = text(&first).split_once('\n').unwrap();
     // The 131,072nd character would be cut in two, so it comes with the next part.
-    assert_eq!(note, "[262143 of 400001 bytes; read on with `offset` 262143]");
+    assert_eq!(note, "[262143 of 400001 bytes; continue with `offset` 262143]");
     let second = use_tool(&tool, json!({"path": "long", "offset": 262_143})).unwrap();
     assert_eq!(format!("{part}{}", text(&second)), format!("x{whole}"));
     assert_eq!(text(&use_tool(&tool, json!({"path": "long", "offset": 1_000_000})).unwrap()), "");
@@ -180,7 +180,7 @@ fn long_files_are_read_in_parts_and_written_up_to_a_bound() {
 }
 
 #[test]
-fn a_long_folder_is_cut_and_says_so() {
+fn a_long_listing_is_cut_and_says_so() {
     let (_folder, root) = project();
     for index in 0..1003 {
         fs::write(root.join(format!("f{index:04}")), "").unwrap();

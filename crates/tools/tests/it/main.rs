@@ -1,5 +1,5 @@
-//! The tests of the tools. Those that need another process to die run this very program again.
-#![allow(clippy::print_stdout, reason = "a process that is to be killed tells who it started")]
+//! The tests of the tools. Those that need another process to die run this program again.
+#![allow(clippy::print_stdout, reason = "a process that is to be killed prints which process it started")]
 
 mod command;
 mod death;

@@ -1,4 +1,4 @@
-//! What an earlier life left behind is ended, and nobody else.
+//! Only processes that an earlier process of the engine left are ended.
 
 use std::os::unix::process::CommandExt as _;
 use std::path::Path;
@@ -18,7 +18,7 @@ impl Leader {
         Self(Command::new("/bin/sh").args(["-c", script]).process_group(0).spawn().unwrap())
     }
 
-    /// One that begins a session of its own, as a daemon does and a tool can't.
+    /// One that begins a session of its own, as a daemon can and a tool can't.
     fn of_a_session(script: &str) -> Self {
         Self(Command::new("setsid").args(["/bin/sh", "-c", script]).spawn().unwrap())
     }
@@ -33,32 +33,32 @@ impl Drop for Leader {
 }
 
 #[test]
-fn a_number_that_belongs_to_somebody_else_by_now_is_left_alone() {
+fn a_process_that_reuses_the_process_id_is_left_alone() {
     let mut leader = Leader::start("exec sleep 1000");
     let process = identity(leader.0.id());
-    let others = [
+    let impostors = [
         Process { start_time: process.start_time - 1, ..process.clone() },
         Process { start_time: process.start_time + 1, ..process.clone() },
         Process { boot_id: Some("another start of the machine".to_owned()), ..process.clone() },
     ];
-    for other in others {
+    for other in impostors {
         assert_eq!(ProcessGroups.end(&other), Ok(false), "{other:?}");
     }
     assert!(leader.0.try_wait().unwrap().is_none());
-    // A record from before the machine's start was written down is believed by its start time.
+    // A record without a boot id is matched by its start time.
     assert_eq!(ProcessGroups.end(&Process { boot_id: None, ..process.clone() }), Ok(true));
     assert!(!is_alive(process.pid));
     assert_eq!(ProcessGroups.end(&process), Ok(false));
 }
 
 #[test]
-fn a_process_that_is_in_another_group_is_left_alone_and_not_said_to_be_gone() {
+fn a_process_in_another_group_is_left_alone_and_not_reported_as_gone() {
     let (_folder, root) = project();
     let file = root.join("pid");
     let script = format!("sleep 1000 & echo $! > {}; wait", file.display());
     let _leader = Leader::start(&script);
     let member = pid_in(&file);
-    assert!(ProcessGroups.end(&identity(member)).is_err(), "it is there, and nobody may say that it is gone");
+    assert!(ProcessGroups.end(&identity(member)).is_err(), "it exists, and must not be reported as gone");
     assert!(is_alive(member));
 }
 
@@ -73,9 +73,9 @@ fn a_stubborn_group_is_ended_whole() {
     assert!(!is_alive(member) && !is_alive(leader.0.id()));
 }
 
-/// A tool that cleared its environment went on while its call was dispatched again.
+/// A tool that cleared its environment once kept running while its call was dispatched again.
 #[test]
-fn what_a_dead_leader_left_is_ended_also_if_it_cleared_its_environment() {
+fn the_rest_of_a_dead_leader_s_group_is_ended_even_if_it_cleared_its_environment() {
     let (_folder, root) = project();
     let (process, member) = left_behind(&root, Leader::start);
     assert_eq!(ProcessGroups.end(&process), Ok(true));
@@ -83,7 +83,7 @@ fn what_a_dead_leader_left_is_ended_also_if_it_cleared_its_environment() {
 }
 
 #[test]
-fn what_a_stranger_s_daemon_left_under_the_same_number_is_left_alone() {
+fn a_foreign_daemon_with_the_same_group_id_is_left_alone() {
     let (_folder, root) = project();
     let (process, member) = left_behind(&root, Leader::of_a_session);
     assert_eq!(ProcessGroups.end(&process), Ok(false));
@@ -92,10 +92,11 @@ fn what_a_stranger_s_daemon_left_under_the_same_number_is_left_alone() {
     rustix::process::kill_process(pid, rustix::process::Signal::KILL).unwrap();
 }
 
-/// A leader that is dead and buried, and the member of its group that lives.
+/// A leader that is dead and reaped, and a live member of its group.
 fn left_behind(root: &Path, start: fn(&str) -> Leader) -> (Process, u32) {
     assert!(Command::new("mkfifo").arg(root.join("gate")).status().unwrap().success());
-    let (file, gate) = (root.join("pid"), root.join("gate"));
+    let file = root.join("pid");
+    let gate = root.join("gate");
     let script = format!("env -i sleep 1000 & echo $! > {}; read never < {}", file.display(), gate.display());
     let mut leader = start(&script);
     let member = pid_in(&file);

@@ -1,4 +1,4 @@
-//! What the tests share.
+//! Helpers of the tests.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -22,7 +22,7 @@ pub(crate) fn call(name: &str, arguments: Value) -> Call {
     }
 }
 
-/// Starts and dispatches in one go.
+/// Starts and dispatches a call.
 pub(crate) fn use_tool(tool: &dyn Tool, arguments: Value) -> Result<Output, ToolError> {
     tool.start(&call(&tool.spec().name, arguments))?.dispatch(&Cancel::new()).wait()
 }
@@ -68,7 +68,7 @@ pub(crate) fn text(output: &Output) -> &str {
     output.content.as_str().unwrap()
 }
 
-/// Whether a process is there and not just unburied.
+/// Whether a process exists and is not just a zombie.
 pub(crate) fn is_alive(pid: u32) -> bool {
     let stat = fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
     stat.rsplit_once(") ").is_some_and(|(_, rest)| !rest.starts_with(['Z', 'X']))
@@ -78,16 +78,16 @@ pub(crate) fn is_alive(pid: u32) -> bool {
 pub(crate) fn eventually(what: &str, holds: impl Fn() -> bool) {
     let until = Instant::now() + Duration::from_secs(20);
     while !holds() {
-        assert!(Instant::now() < until, "it never came to this: {what}");
+        assert!(Instant::now() < until, "it never happened: {what}");
         std::thread::sleep(Duration::from_millis(5));
     }
 }
 
-/// The number that a tool wrote into a file.
+/// The process id that a tool wrote into a file.
 #[track_caller]
 pub(crate) fn pid_in(file: &Path) -> u32 {
     let read = || fs::read_to_string(file).ok().and_then(|text| text.strip_suffix('\n')?.parse().ok());
-    eventually("a process wrote its number", || read().is_some());
+    eventually("a process wrote its id", || read().is_some());
     read().unwrap()
 }
 
@@ -97,7 +97,7 @@ pub(crate) fn project() -> (tempfile::TempDir, PathBuf) {
     (folder, path)
 }
 
-/// Who a process is, as these tests read it.
+/// The identity of a process, as these tests read it.
 pub(crate) fn identity(pid: u32) -> Process {
     let stat = fs::read_to_string(format!("/proc/{pid}/stat")).unwrap();
     let start_time = stat.rsplit_once(") ").unwrap().1.split(' ').nth(19).unwrap().parse().unwrap();

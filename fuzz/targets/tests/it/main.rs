@@ -61,7 +61,7 @@ macro_rules! whatever_is_given {
     };
 }
 
-whatever_is_given!(line log sealed_log changeset document trust keychain nova archive config item snapshot);
+whatever_is_given!(line log sealed_log changeset document trust keychain nova archive config item snapshot restore store_json);
 
 #[test]
 fn differential() {

@@ -7,7 +7,8 @@ use std::path::Path;
 use std::process::Child;
 
 use selvedge_log::recovery::Finding;
-use selvedge_store_local::{Access, LocalStore, Verdict};
+use selvedge_store::verify::Verdict;
+use selvedge_store_local::Access;
 use serde_json::{Value, json};
 
 use super::Shown;
@@ -103,19 +104,19 @@ pub(super) fn tamper(stage: &mut Stage) -> Result<Shown> {
     let Finding::Damaged(damage) = &verdict.judgement.finding else {
         return Err(broken(format!("a flipped bit was not found: {:?}", verdict.judgement)));
     };
-    let named = damage.version == version && (damage.first_line..=damage.line).contains(&line);
+    let named = damage.version == version && (damage.first_line()..=damage.line).contains(&line);
     promise(named, || format!("the damage is at version {version}, line {line}, but was named as: {damage}"))?;
     promise(unchanged_up_to(&verdict) == version - 1, || "what is before the damage must still be proven".to_owned())?;
     Ok(Shown {
         message: format!(
             "Line {line} now says that ben was to get 81. Unchanged only up to version {}.\nThe damage is in version {version}, lines {} to {}: {}.",
             version - 1,
-            damage.first_line,
+            damage.first_line(),
             damage.line,
             damage.flaw
         ),
         details: json!({
-            "byte": byte, "flipped_line": line, "version": damage.version, "first_line": damage.first_line,
+            "byte": byte, "flipped_line": line, "version": damage.version, "first_line": damage.first_line(),
             "line": damage.line, "why": damage.flaw.to_string(), "unchanged_up_to": version - 1, "file": file.display().to_string()
         }),
     })
@@ -136,7 +137,7 @@ pub(super) fn restore(stage: &mut Stage) -> Result<Shown> {
 
 /// The verdict of a reader that writes nothing.
 fn judge(stage: &Stage) -> Result<Verdict> {
-    let store: LocalStore = stage.open(Access::ReadOnly)?;
+    let store = stage.open(Access::ReadOnly)?;
     Ok(store.verify(stage.thread()?, &mut |_| {})?)
 }
 

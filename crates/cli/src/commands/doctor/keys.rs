@@ -8,10 +8,11 @@ use selvedge_log::keys::{KeyError, KeyFolder};
 use selvedge_log::trust::Status;
 use selvedge_log::{KeyChain, Signer, Trust};
 use selvedge_model::{Classify, Digest, Kind};
-use selvedge_store_local::doctor::{Finding, Severity};
+use selvedge_store::doctor::{Finding, Severity};
 
 use crate::context::User;
 use crate::error::Failure;
+use crate::hints;
 
 const KEY: &str = "your key";
 const TRUST: &str = "your trusted keys";
@@ -40,6 +41,11 @@ pub(super) fn look(project: &Path) -> Looked {
         // Nothing more can be said of keys when it is not known who is trusted.
         Err(error) => findings.push(Finding::of_error(severity(error), TRUST, error)),
         Ok(trust) => {
+            findings.extend(hints::no_trust().map(|help| {
+                let what = format!("no key is trusted: `{}` holds none", user.trusted().display());
+                let why = "whether a log was signed by one of your keys can't be told";
+                Finding::new(Severity::Warning, "trust_missing", TRUST, what, why).help(help)
+            }));
             findings.extend(signer.as_ref().ok().and_then(|signer| standing(&signer.fingerprint(), trust)));
             match KeyChain::load(&user.keys().chain(), trust) {
                 Err(error) => findings.push(Finding::of_error(severity(&error), "the chain of your keys", &error)),
@@ -55,7 +61,8 @@ pub(super) fn look(project: &Path) -> Looked {
             }
         }
     }
-    Looked { findings, trust: trust.ok(), signer: signer.ok() }
+    // With those that it took over from, whose seals count too. Where they can't be had, no seal is judged.
+    Looked { findings, trust: trust.ok(), signer: user.signer().ok() }
 }
 
 fn severity(error: &impl Classify) -> Severity {

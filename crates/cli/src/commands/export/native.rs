@@ -2,12 +2,13 @@
 
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, BufWriter, IsTerminal, Write};
-use std::os::unix::fs::OpenOptionsExt;
+use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 
-use selvedge_model::{Digest, ThreadId};
-use selvedge_store::Registry;
-use selvedge_store_local::{Access, Exported, LocalStore};
+use selvedge_model::{Digest, Manifest, ThreadId};
+use selvedge_store::archive::Exported;
+use selvedge_store::{Backend, Filter};
+use selvedge_store_local::Access;
 use serde::Serialize;
 
 use super::Args;
@@ -15,6 +16,9 @@ use crate::context::Context;
 use crate::error::{Exit, Failure, Result};
 use crate::output::Output;
 use crate::text::{count, shell_word};
+
+/// How many threads are listed at once.
+const PAGE: usize = 1000;
 
 #[derive(Serialize)]
 struct Record<'a> {
@@ -32,13 +36,48 @@ struct Record<'a> {
 pub(crate) fn export(args: &Args, context: &Context<'_>) -> Result<()> {
     let store = context.open(Access::ReadOnly)?;
     let thread = store.resolve(&args.thread)?;
+    if args.chain || args.tree {
+        return family(args, &thread, &*store, context);
+    }
     match args.file(context) {
-        Some(path) => to_file(&path, &thread, &store, context.output),
-        None => to_stdout(&thread, &store, context.output),
+        Some(path) => to_file(&path, &thread, &*store, context.output),
+        None => to_stdout(&thread, &*store, context.output),
     }
 }
 
-fn to_stdout(thread: &ThreadId, store: &LocalStore, output: &Output) -> Result<()> {
+/// Writes every thread of a chain or a family, each as a file in a new folder.
+fn family(args: &Args, thread: &ThreadId, store: &dyn Backend, context: &Context<'_>) -> Result<()> {
+    let Some(folder) = args.file(context) else {
+        return Err(
+            Failure::usage("several files are not written to stdout").hint("name a new folder with `-o FOLDER`")
+        );
+    };
+    let of = store.get(thread)?.manifest;
+    let is_of_it = |one: &Manifest| match args.chain {
+        true => one.chain_root_id == of.chain_root_id,
+        false => one.family_root() == of.family_root(),
+    };
+    let (mut threads, mut cursor) = (Vec::new(), None);
+    loop {
+        let page = store.list(&Filter::default(), cursor, PAGE)?;
+        let found = page.items.into_iter().map(|one| one.manifest).filter(|one| is_of_it(one));
+        threads.extend(found.map(|one| one.thread_id));
+        cursor = page.next;
+        if cursor.is_none() {
+            break;
+        }
+    }
+    let made = fs::DirBuilder::new().mode(0o700).create(&folder);
+    made.map_err(|error| match error.kind() {
+        io::ErrorKind::AlreadyExists => exists(&folder),
+        _ => Failure::io("create", &folder, &error),
+    })?;
+    threads
+        .iter()
+        .try_for_each(|one| to_file(&folder.join(format!("{}.tar", one.folder())), one, store, context.output))
+}
+
+fn to_stdout(thread: &ThreadId, store: &dyn Backend, output: &Output) -> Result<()> {
     if io::stdout().is_terminal() {
         let failure = Failure::usage("an archive is not written to a terminal");
         return Err(failure.hint(format!("write it with `selvedge export {thread} -o {}.tar`", thread.folder())));
@@ -48,7 +87,7 @@ fn to_stdout(thread: &ThreadId, store: &LocalStore, output: &Output) -> Result<(
 }
 
 /// Writes a new file, durable on return; one that could not be written whole is removed.
-fn to_file(path: &Path, thread: &ThreadId, store: &LocalStore, output: &Output) -> Result<()> {
+fn to_file(path: &Path, thread: &ThreadId, store: &dyn Backend, output: &Output) -> Result<()> {
     let file = new_file(path)?;
     let written = write(&file, path, thread, store);
     if written.is_err() {
@@ -78,15 +117,17 @@ fn to_file(path: &Path, thread: &ThreadId, store: &LocalStore, output: &Output) 
 
 fn new_file(path: &Path) -> Result<File> {
     OpenOptions::new().write(true).create_new(true).mode(0o600).open(path).map_err(|error| match error.kind() {
-        io::ErrorKind::AlreadyExists => {
-            let message = format!("there is already a file `{}`", path.display());
-            Failure::new(Exit::Conflict, "file_exists", message).hint("give another name; nothing is overwritten")
-        }
+        io::ErrorKind::AlreadyExists => exists(path),
         _ => Failure::io("write", path, &error),
     })
 }
 
-fn write(file: &File, path: &Path, thread: &ThreadId, store: &LocalStore) -> Result<(Exported, u64)> {
+fn exists(path: &Path) -> Failure {
+    let message = format!("there is already a file `{}`", path.display());
+    Failure::new(Exit::Conflict, "file_exists", message).hint("give another name; nothing is overwritten")
+}
+
+fn write(file: &File, path: &Path, thread: &ThreadId, store: &dyn Backend) -> Result<(Exported, u64)> {
     let mut out = BufWriter::with_capacity(1 << 16, file);
     let exported = store.export(thread, &mut out)?;
     let folder =

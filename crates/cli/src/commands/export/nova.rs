@@ -5,10 +5,10 @@ use std::io::{self, BufWriter, IsTerminal, Write};
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::Path;
 
+use selvedge_legacy::nova::{self, Exported, NovaError};
 use selvedge_model::ThreadId;
-use selvedge_store::Registry;
-use selvedge_store::nova::{self, Exported, NovaError};
-use selvedge_store_local::{Access, LocalStore};
+use selvedge_store::Backend;
+use selvedge_store_local::Access;
 use serde::Serialize;
 
 use super::Args;
@@ -35,8 +35,8 @@ pub(crate) fn export(args: &Args, context: &Context<'_>) -> Result<()> {
     let store = context.open(Access::ReadOnly)?;
     let thread = store.resolve(&args.thread)?;
     let written = match args.file(context) {
-        Some(path) => to_file(&path, &thread, &store, context.output)?,
-        None => to_stdout(&thread, &store, context.output)?,
+        Some(path) => to_file(&path, &thread, &*store, context.output)?,
+        None => to_stdout(&thread, &*store, context.output)?,
     };
     if written.imported > 0 && written.imported < written.events {
         let own = count(written.events - written.imported, "line");
@@ -51,7 +51,7 @@ pub(crate) fn export(args: &Args, context: &Context<'_>) -> Result<()> {
     Ok(())
 }
 
-fn to_stdout(thread: &ThreadId, store: &LocalStore, output: &Output) -> Result<Exported> {
+fn to_stdout(thread: &ThreadId, store: &dyn Backend, output: &Output) -> Result<Exported> {
     if io::stdout().is_terminal() {
         let failure = Failure::usage("a file is not written to a terminal");
         return Err(failure.hint(format!("write it with `selvedge export {thread} --format nova -o {thread}.jsonl`")));
@@ -61,7 +61,7 @@ fn to_stdout(thread: &ThreadId, store: &LocalStore, output: &Output) -> Result<E
 }
 
 /// Writes a new file, durable on return; one that could not be written whole is removed.
-fn to_file(path: &Path, thread: &ThreadId, store: &LocalStore, output: &Output) -> Result<Exported> {
+fn to_file(path: &Path, thread: &ThreadId, store: &dyn Backend, output: &Output) -> Result<Exported> {
     let file =
         OpenOptions::new().write(true).create_new(true).mode(0o600).open(path).map_err(|error| match error.kind() {
             io::ErrorKind::AlreadyExists => {
@@ -94,7 +94,7 @@ fn to_file(path: &Path, thread: &ThreadId, store: &LocalStore, output: &Output) 
     Ok(written)
 }
 
-fn write(file: &File, path: &Path, thread: &ThreadId, store: &LocalStore) -> Result<(Exported, u64)> {
+fn write(file: &File, path: &Path, thread: &ThreadId, store: &dyn Backend) -> Result<(Exported, u64)> {
     let mut out = BufWriter::with_capacity(1 << 16, file);
     let written = nova::export(store, store.trust(), thread, &mut out).map_err(failure)?;
     let synced = out.flush().and_then(|()| file.sync_all()).and_then(|()| file.metadata());

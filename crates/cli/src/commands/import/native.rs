@@ -1,21 +1,23 @@
 //! The native form: a tar archive with the exact log.
 
-use std::fs::File;
 use std::io::BufReader;
 use std::path::Path;
 
 use selvedge_log::Trust;
 use selvedge_log::recovery::Finding;
 use selvedge_log::scan::{Damage, Flaw};
+use selvedge_model::account::AccountId;
 use selvedge_model::{Digest, ThreadId};
-use selvedge_store::Error;
-use selvedge_store_local::{Access, ArchivedKeys, Arrival, Arrived, LocalStore, verify_archive};
+use selvedge_store::archive::{Accounts, ArchivedKeys, Arrival, Arrived, verify_archive};
+use selvedge_store::{Backend, Error};
+use selvedge_store_local::Access;
 use serde::Serialize;
 use serde_json::Value;
 
 use super::Args;
 use crate::context::{Context, User};
 use crate::error::{Failure, Result};
+use crate::input;
 use crate::output::{BAD, BOLD, DIM, paint};
 use crate::text::{clean, count, shell_word};
 
@@ -30,6 +32,7 @@ struct Imported<'a> {
     blobs: u64,
     signers: &'a [Digest],
     writable: bool,
+    incomplete_accounts: Vec<&'a AccountId>,
 }
 
 #[derive(Serialize)]
@@ -47,9 +50,13 @@ pub(crate) fn import(args: &Args, context: &Context<'_>) -> Result<()> {
     let signer = User::find()?.signer().ok();
     let is_ours = |key: &Digest| signer.as_ref().is_some_and(|own| own.fingerprint() == *key || own.succeeds(key));
     let mut failures = Vec::new();
+    let mut accounts = Accounts::new();
     for file in &args.files {
-        match one(&context.folder.join(file), args.dry_run, &store) {
-            Ok(arrived) => show(file, &arrived, is_ours(&arrived.head.signer), context)?,
+        match one(&context.folder.join(file), args.dry_run, &*store) {
+            Ok(arrived) => {
+                show(file, &arrived, is_ours(&arrived.head.signer), context)?;
+                accounts.extend(arrived.accounts);
+            }
             Err(failure) if context.is_overtaken_by_rotation(&failure) => return Err(failure),
             Err(failure) => {
                 refuse(file, &failure, args.files.len(), context)?;
@@ -60,16 +67,16 @@ pub(crate) fn import(args: &Args, context: &Context<'_>) -> Result<()> {
     if !args.dry_run {
         context.close(store);
     }
+    // Known once the last file is in: those of a family may come in any order.
+    for (account, _) in accounts.iter().filter(|(_, is_whole)| !**is_whole) {
+        let why = "postings of it stand in logs that are not here, and what is not known of it counts as spent";
+        context.output.say(format!("the account of `{account}` is incomplete: {why}; import the rest of its family"));
+    }
     conclude(failures, args.files.len())
 }
 
-fn one(path: &Path, dry_run: bool, store: &LocalStore) -> Result<Arrived> {
-    let failed = |error: std::io::Error| Failure::io("read", path, &error);
-    let file = File::open(path).map_err(failed)?;
-    if !file.metadata().map_err(failed)?.is_file() {
-        return Err(Failure::usage(format!("`{}` is no file", path.display())));
-    }
-    let mut archive = BufReader::with_capacity(1 << 16, file);
+fn one(path: &Path, dry_run: bool, store: &dyn Backend) -> Result<Arrived> {
+    let mut archive = BufReader::with_capacity(1 << 16, input::open(path)?);
     store.import(&mut archive, !dry_run).map_err(|error| explain(path, error, store.trust()))
 }
 
@@ -77,7 +84,7 @@ fn one(path: &Path, dry_run: bool, store: &LocalStore) -> Result<Arrived> {
 fn explain(path: &Path, error: Error, trust: &Trust) -> Failure {
     let needed = match &error {
         Error::Log { finding: Finding::Damaged(Damage { flaw: Flaw::Untrusted(key), .. }), .. } => *key,
-        _ => return error.into(),
+        _ => return of_archive(path, error),
     };
     let (missing, all_vouched) = missing_keys(path, trust).unwrap_or_else(|| (vec![needed], false));
     let names = missing.iter().map(Digest::to_string).collect::<Vec<_>>();
@@ -94,9 +101,29 @@ fn explain(path: &Path, error: Error, trust: &Trust) -> Failure {
     Failure::from(error).hint(hint).detail("key", needed.to_string()).detail("keys", names)
 }
 
+/// What is wrong with an archive is said of the file: a thread of the same name in the store is another one, and not touched.
+fn of_archive(path: &Path, error: Error) -> Failure {
+    let archive = format!("the archive `{}`", path.display());
+    let file = shell_word(&path.display().to_string());
+    let of_store = match &error {
+        Error::Log { thread, .. } => format!("the log of `{thread}`"),
+        Error::Integrity { .. } => "the archive".to_owned(),
+        _ => return error.into(),
+    };
+    let of_archive = match &error {
+        Error::Log { .. } => format!("{of_store} in {archive}"),
+        _ => archive,
+    };
+    let failure = Failure::from(error);
+    let message = failure.message.replacen(&of_store, &of_archive, 1);
+    Failure { message, ..failure }.hint(format!(
+        "nothing was taken in; `selvedge verify {file} --explain` shows what of it is still proven; ask for the file again"
+    ))
+}
+
 /// The signers of an archive that are not trusted, all of them, and whether somebody who is trusted vouches for each.
 fn missing_keys(path: &Path, trust: &Trust) -> Option<(Vec<Digest>, bool)> {
-    let mut archive = BufReader::new(File::open(path).ok()?);
+    let mut archive = BufReader::new(input::open(path).ok()?);
     let archived = ArchivedKeys::read(&mut archive).ok()?;
     // Its own keys say who signed, and no more than that.
     let (verdict, _) = verify_archive(&mut archive, &Trust::of(&archived.keys), &mut |_| {}).ok()?;
@@ -116,7 +143,8 @@ fn word(arrival: Arrival) -> &'static str {
 }
 
 fn show(file: &Path, arrived: &Arrived, writable: bool, context: &Context<'_>) -> Result<()> {
-    let Arrived { thread, head, blobs, signers, arrival } = arrived;
+    let Arrived { thread, head, blobs, signers, arrival, accounts } = arrived;
+    let incomplete = accounts.iter().filter(|(_, is_whole)| !**is_whole).map(|(account, _)| account);
     if context.output.is_json() {
         return context.output.record(&Imported {
             file,
@@ -127,6 +155,7 @@ fn show(file: &Path, arrived: &Arrived, writable: bool, context: &Context<'_>) -
             blobs: *blobs,
             signers,
             writable,
+            incomplete_accounts: incomplete.collect(),
         });
     }
     let said = match arrival {

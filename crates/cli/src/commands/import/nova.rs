@@ -4,9 +4,9 @@ use std::fs::File;
 use std::io::{self, BufRead, BufReader};
 use std::path::{Path, PathBuf};
 
-use selvedge_log::nova::{Counts, What};
+use selvedge_legacy::nova::{Importer, NovaError, Outcome, Report, Source};
+use selvedge_legacy::nova_file::{Counts, What};
 use selvedge_model::ThreadId;
-use selvedge_store::nova::{Importer, NovaError, Outcome, Report, Source};
 use selvedge_store_local::Access;
 use serde::Serialize;
 
@@ -77,7 +77,7 @@ pub(crate) fn import(args: &Args, context: &Context<'_>) -> Result<()> {
     let store = context.open(access)?;
     let bar = context.output.progress(args.files.len() as u64, "importing");
     let mut failures = Vec::new();
-    let mut importer = Importer::new(&store, store.trust());
+    let mut importer = Importer::new(&*store, store.trust());
     for file in &args.files {
         let imported = one(&context.folder.join(file), args.dry_run, &mut importer);
         if let Err(failure) = &imported

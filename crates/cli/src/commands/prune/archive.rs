@@ -6,13 +6,13 @@ use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 
 use selvedge_model::ThreadId;
-use selvedge_store_local::LocalStore;
+use selvedge_store::Backend;
 
 use crate::error::{Exit, Failure, Result};
 
 /// Writes a thread as an archive below `archive`; it is on the disk when this returns. One that was cut short is begun anew, and
 /// one that is there already, exactly so, is kept. Refused if the thread is not what was signed.
-pub(super) fn keep(thread: &ThreadId, store: &LocalStore, archive: &Path) -> Result<PathBuf> {
+pub(super) fn keep(thread: &ThreadId, store: &dyn Backend, archive: &Path) -> Result<PathBuf> {
     let target = archive.join(format!("{}.tar", thread.folder()));
     let begun = archive.join(format!(".{}.tar.tmp", thread.folder()));
     let failed = |error| Failure::io("archive to", &target, &error);
@@ -42,7 +42,7 @@ pub(super) fn keep(thread: &ThreadId, store: &LocalStore, archive: &Path) -> Res
 }
 
 /// Writes the archive to a new file, synced on return.
-fn write(thread: &ThreadId, store: &LocalStore, path: &Path) -> Result<()> {
+fn write(thread: &ThreadId, store: &dyn Backend, path: &Path) -> Result<()> {
     let failed = |error| Failure::io("archive to", path, &error);
     if path.symlink_metadata().is_ok() {
         fs::remove_file(path).map_err(failed)?;

@@ -8,14 +8,13 @@ use selvedge::model::limits::Limits;
 use selvedge::model::{Event, Manifest};
 use selvedge::replay::Recording;
 use selvedge::workshop::{DEFAULT_AGENT, Order, OrderError, Wishes, Workshop};
-use selvedge_store::Registry;
-use selvedge_store_local::LocalStore;
+use selvedge_store::Backend;
 
 use crate::error::{Failure, Result};
 
 /// The directive of a thread, ordered today; nothing if it has none.
 pub(super) fn today(
-    store: &LocalStore,
+    store: &dyn Backend,
     workshop: &Workshop,
     born: &Manifest,
 ) -> Option<std::result::Result<Order, OrderError>> {

@@ -12,13 +12,14 @@ use selvedge::model::{Event, Manifest};
 use selvedge::replay::Recording;
 use selvedge::workshop::{Order, OrderError, capabilities};
 use selvedge::{Assignment, Redactor};
-use selvedge_store_local::LocalStore;
+use selvedge_store::Backend;
+use selvedge_store::verify::Document;
 use serde_json::{Value, json};
 
 use super::Told;
 
 pub(super) fn differences(
-    store: &LocalStore,
+    store: &dyn Backend,
     today: Option<&Result<Order, OrderError>>,
     born: &Manifest,
     work: &Assignment,
@@ -42,7 +43,7 @@ pub(super) fn differences(
         }
         None => {}
     }
-    let page = std::fs::read(store.thread_folder(&born.thread_id).join("capabilities.md")).unwrap_or_default();
+    let page = store.document(&born.thread_id, Document::Capabilities).ok().flatten().unwrap_or_default();
     let kind = DocumentKind::new("capabilities");
     if verify_text(kind, born.thread_id.as_str(), Comment::Html, &page, store.trust()).is_ok() {
         let recorded = tools(&String::from_utf8_lossy(&page));

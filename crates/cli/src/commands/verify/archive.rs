@@ -1,13 +1,12 @@
 //! The verdict on an archive: of a thread that is in no store here, with the keys that the user trusts or the one that is named.
 
-use std::fs::File;
-use std::io::{self, BufReader};
+use std::io::BufReader;
 use std::path::{Path, PathBuf};
 
+use selvedge_legacy::nova::origin_in;
 use selvedge_log::Trust;
 use selvedge_log::scan::Entry;
-use selvedge_store::nova::origin_in;
-use selvedge_store_local::verify_archive;
+use selvedge_store::archive::verify_archive;
 use serde::Serialize;
 
 use super::statement::Statement;
@@ -15,6 +14,7 @@ use super::verdict::{self, Checked};
 use super::{Args, document};
 use crate::context::Context;
 use crate::error::{Failure, Result};
+use crate::input;
 use crate::output::{BAD, BOLD, paint};
 use crate::text::clean;
 
@@ -49,7 +49,9 @@ pub(super) fn run(archives: &[PathBuf], args: &Args, context: &Context<'_>) -> R
         Some(file) => {
             let key = document::read_key(&context.folder.join(file))?;
             document::tell_if_revoked(&key, context);
-            (Trust::of(&[key]), Some(Trust::default()))
+            // What the user revoked stays revoked, wherever the chain of the named key leads.
+            let own = document::trust_of_user(context).unwrap_or_default();
+            (Trust::of(&[key]).without_revoked(&own), Some(Trust::default()))
         }
         None => (document::trust_of_user(context)?, None),
     };
@@ -77,14 +79,11 @@ pub(super) fn run(archives: &[PathBuf], args: &Args, context: &Context<'_>) -> R
 }
 
 fn check(path: &Path, explain: bool, trust: &Trust, names: Option<&Trust>) -> Result<Checked> {
-    let failed = |error: io::Error| {
-        let failure = Failure::io("read", path, &error);
-        failure.hint("`--key` checks archives and documents; threads of a store are checked with the keys you trust")
-    };
-    let file = File::open(path).map_err(failed)?;
-    if !file.metadata().map_err(failed)?.is_file() {
-        return Err(Failure::usage(format!("`{}` is no file", path.display())));
-    }
+    let file = input::open(path).map_err(|failure| match failure.code {
+        "usage" => failure,
+        _ => failure
+            .hint("`--key` checks archives and documents; threads of a store are checked with the keys you trust"),
+    })?;
     let (mut statements, mut origin, mut is_first) = (Vec::new(), None, true);
     let mut each = |entry: &Entry| {
         if std::mem::take(&mut is_first) {

@@ -1,12 +1,11 @@
 //! One signed document's verdict: who signed it, as what, and what that covers.
 
-use std::fs;
 use std::path::Path;
 
+use selvedge_legacy::rye;
 use selvedge_log::Trust;
 use selvedge_log::document::{DocumentError, DocumentKind, Form, verify_json, verify_text};
 use selvedge_log::keys::PublicKey;
-use selvedge_log::rye;
 use selvedge_log::trust::Status;
 use selvedge_model::Digest;
 use serde::Serialize;
@@ -128,7 +127,7 @@ fn of_another_key(failure: Failure, context: &Context<'_>) -> Failure {
 
 /// Reads a public key that was named by hand.
 pub(crate) fn read_key(path: &Path) -> Result<PublicKey> {
-    let pem = fs::read_to_string(path).map_err(|error| Failure::io("read", path, &error))?;
+    let pem = crate::input::read_text(path)?;
     PublicKey::from_pem(&pem).map_err(|error| {
         let failure = Failure::of(&error).hint("a public key begins with `-----BEGIN PUBLIC KEY-----`");
         Failure { message: format!("`{}` is no public key: {error}", path.display()), ..failure }

@@ -25,11 +25,11 @@ fn remembered(checked: &[Checked]) -> BTreeMap<ThreadId, (u64, ThreadId)> {
 }
 
 /// Holds every verdict against what the other logs remember. A thread that is not among them gets a verdict as well, if
-/// `is_gone` says that it should be there at that version and is not.
+/// `is_gone` says that it should be there at that version, by the log that remembers it, and is not.
 pub(super) fn compare(
     checked: &mut Vec<Checked>,
     has_come_to: impl Fn(&ThreadId, u64) -> bool,
-    is_gone: impl Fn(&ThreadId, u64) -> Result<bool>,
+    is_gone: impl Fn(&ThreadId, u64, &ThreadId) -> Result<bool>,
 ) -> Result<()> {
     for (mate, (version, by)) in remembered(checked) {
         // In a store that is being written to, a mate may have been judged before the batch that the other log tells of.
@@ -38,7 +38,7 @@ pub(super) fn compare(
         }
         match checked.iter_mut().find(|one| *one.thread() == mate) {
             Some(one) => one.is_remembered_by(version, &by),
-            None if is_gone(&mate, version)? => checked.push(Checked::gone(mate, version, &by)),
+            None if is_gone(&mate, version, &by)? => checked.push(Checked::gone(mate, version, &by)),
             None => {}
         }
     }
@@ -51,7 +51,7 @@ mod tests {
 
     use selvedge_log::Trust;
     use selvedge_log::recovery::{Finding, Judgement, Plan};
-    use selvedge_store_local::Verdict;
+    use selvedge_store::verify::Verdict;
 
     use super::*;
 
@@ -74,6 +74,9 @@ mod tests {
             bytes: 0,
             mates: mates.iter().map(|(name, version)| (id(name), *version)).collect(),
             remembered: Vec::new(),
+            lost: Vec::new(),
+            unnamed_blobs: Vec::new(),
+            trailing_bytes: 0,
         };
         Checked::new(id(name), PathBuf::new(), Ok(verdict), None, &Trust::default())
     }
@@ -87,7 +90,7 @@ mod tests {
     fn a_mate_that_ends_before_what_another_log_remembers_is_truncated() {
         let mut checked =
             vec![sound("ann", 5, &[("bob", 3)]), sound("bob", 2, &[("ann", 5)]), sound("eve", 0, &[("bob", 1)])];
-        compare(&mut checked, |_, _| false, |_, _| Ok(false)).unwrap();
+        compare(&mut checked, |_, _| false, |_, _, _| Ok(false)).unwrap();
         assert!(failure(&checked, "ann").is_none() && failure(&checked, "eve").is_none());
         let found = failure(&checked, "bob").unwrap();
         assert_eq!(
@@ -99,7 +102,7 @@ mod tests {
     #[test]
     fn a_mate_that_is_gone_gets_a_verdict_and_one_that_was_deleted_does_not() {
         let mut checked = vec![sound("ann", 5, &[("bob", 3), ("eve", 1)])];
-        compare(&mut checked, |_, _| false, |thread, _| Ok(thread.as_str() == "bob")).unwrap();
+        compare(&mut checked, |_, _| false, |thread, _, _| Ok(thread.as_str() == "bob")).unwrap();
         assert_eq!(checked.len(), 2);
         assert_eq!(
             failure(&checked, "bob").unwrap(),

@@ -2,21 +2,22 @@
 
 use std::path::{Path, PathBuf};
 
+use selvedge_legacy::nova::Origin;
 use selvedge_log::Trust;
 use selvedge_log::recovery::Finding;
 use selvedge_log::scan::{Damage, Flaw};
+use selvedge_model::event::LostVersions;
 use selvedge_model::{Digest, ThreadId};
 use selvedge_store::Error;
 use selvedge_store::error::describe;
-use selvedge_store::nova::Origin;
-use selvedge_store_local::{BadBlob, Verdict};
+use selvedge_store::verify::{BadBlob, Verdict};
 use serde::Serialize;
 
 use super::statement::{self, Statement};
 use crate::error::{Failure, Result};
 use crate::imported;
 use crate::output::{BAD, BOLD, DIM, GOOD, Output, WARN, paint};
-use crate::text::{clean, count, grouped, owner, shell_word};
+use crate::text::{clean, count, grouped, local, owner, shell_word};
 
 const PROVES: &str = "every byte up to that version is as it was when that key signed it";
 const NOT_TRUE: &str = "that what stands there is true or complete";
@@ -52,6 +53,8 @@ struct Judged {
     signers: Vec<Signed>,
     /// Who remembers how far the log had come.
     remembered: Vec<Remembered>,
+    /// The threads that its log names and that did not come along when it was imported.
+    not_here: Vec<(ThreadId, u64)>,
 }
 
 #[derive(Clone, Debug, Serialize)]
@@ -79,7 +82,11 @@ struct Record<'a> {
     bytes: u64,
     erased: u64,
     erased_blobs: &'a [Digest],
+    lost: &'a [LostVersions],
     bad_blobs: &'a [BadBlob],
+    unnamed_blobs: &'a [Digest],
+    trailing_bytes: u64,
+    not_here: Vec<NotHere<'a>>,
     healed_bytes: u64,
     foreign_bytes: u64,
     damage: Option<Place<'a>>,
@@ -94,6 +101,13 @@ struct Record<'a> {
     archive: Option<String>,
     #[serde(skip_serializing_if = "Option::is_none")]
     statements: Option<&'a [Statement]>,
+}
+
+/// Another thread of a batch, which did not come along when this one was imported.
+#[derive(Serialize)]
+struct NotHere<'a> {
+    thread_id: &'a ThreadId,
+    version: u64,
 }
 
 #[derive(Serialize)]
@@ -128,7 +142,7 @@ impl Checked {
                 let signers = verdict.signers.iter().map(signed).collect();
                 let remembered = verdict.remembered.iter().cloned();
                 let remembered = remembered.map(|(by, version)| Remembered { by, version }).collect();
-                Found::Judged(Box::new(Judged { signers, remembered, verdict }))
+                Found::Judged(Box::new(Judged { signers, remembered, not_here: Vec::new(), verdict }))
             }
             Err(error) => Found::Failed(error.into()),
         };
@@ -167,6 +181,13 @@ impl Checked {
         match &self.found {
             Found::Judged(judged) => &judged.verdict.mates,
             Found::Failed(_) => &[],
+        }
+    }
+
+    /// Takes in which of the threads that its log names are not here.
+    pub(super) fn set_not_here(&mut self, absent: Vec<(ThreadId, u64)>) {
+        if let Found::Judged(judged) = &mut self.found {
+            judged.not_here = absent;
         }
     }
 
@@ -273,17 +294,25 @@ impl Checked {
             bytes: verdict.bytes,
             erased: verdict.erased,
             erased_blobs: &verdict.erased_blobs,
+            lost: &verdict.lost,
             bad_blobs: &verdict.bad_blobs,
+            unnamed_blobs: &verdict.unnamed_blobs,
+            trailing_bytes: verdict.trailing_bytes,
+            not_here: judged
+                .not_here
+                .iter()
+                .map(|(thread_id, version)| NotHere { thread_id, version: *version })
+                .collect(),
             healed_bytes: verdict.healed_bytes,
             foreign_bytes: judged.foreign_bytes(),
             damage: judged.damage().map(|damage| Place {
                 file: &self.file,
                 inside: self.is_archive.then_some("transcript.jsonl"),
                 line: damage.line,
-                first_line: damage.first_line,
+                first_line: damage.first_line(),
                 byte: damage.byte,
                 version: damage.version,
-                why: damage.flaw.to_string(),
+                why: damage.what(),
             }),
             untrusted_key: judged.untrusted(),
             remembered_by: &judged.remembered,
@@ -309,7 +338,11 @@ impl<'a> Record<'a> {
             bytes: 0,
             erased: 0,
             erased_blobs: &[],
+            lost: &[],
             bad_blobs: &[],
+            unnamed_blobs: &[],
+            trailing_bytes: 0,
+            not_here: Vec::new(),
             healed_bytes: 0,
             foreign_bytes: 0,
             damage: None,
@@ -360,10 +393,19 @@ impl Judged {
         }
     }
 
+    /// What is proven, and which versions are not there to be proven.
+    fn proven_without_lost(&self) -> String {
+        let words: Vec<_> = self.verdict.lost.iter().map(LostVersions::in_words).collect();
+        match words.is_empty() {
+            true => self.proven(),
+            false => format!("{}, without {}, lost for good", self.proven(), words.join(" and ")),
+        }
+    }
+
     /// The verdict: what was found first, then what is proven nevertheless.
     fn found(&self, thread: &ThreadId, file: &str) -> Vec<String> {
         match &self.verdict.judgement.finding {
-            Finding::Sound => vec![self.proven()],
+            Finding::Sound => vec![self.proven_without_lost()],
             Finding::Foreign { bytes } => {
                 vec![format!("{}, {} behind it that nobody signed", self.proven(), count(*bytes, "foreign byte"))]
             }
@@ -382,8 +424,8 @@ impl Judged {
 
     fn text(&self, thread: &ThreadId, file: &str) -> String {
         let style = match self.verdict.judgement.finding {
-            Finding::Sound => GOOD,
-            Finding::Foreign { .. } => WARN,
+            Finding::Sound if self.verdict.lost.is_empty() => GOOD,
+            Finding::Sound | Finding::Foreign { .. } | Finding::Unread(_) => WARN,
             _ => BAD,
         };
         let mut lines = self.found(thread, file).into_iter().map(|line| clean(&line));
@@ -395,11 +437,40 @@ impl Judged {
             [count(signatures, "signature"), count(self.verdict.lines, "line"), count(self.verdict.bytes, "byte")];
         let remembered = self.memories().unwrap_or_else(|| "nobody else remembers where it ends".to_owned());
         text.push(paint(DIM, format_args!("checked {}; {remembered}", checked.join(", "))));
+        for lost in &self.verdict.lost {
+            let by = lost.by.as_deref().map_or_else(String::new, |by| format!("; {by} remembered them"));
+            let since = local(lost.since);
+            text.push(format!(
+                "lost: {} since {since}, recorded by `repair --accept-loss`{}",
+                lost.in_words(),
+                clean(&by)
+            ));
+        }
         if self.verdict.erased > 0 {
             let blobs = count(self.verdict.erased, "blob");
             let names: Vec<_> = self.verdict.erased_blobs.iter().map(Digest::short).collect();
             let names = names.join(", ");
             text.push(format!("erased: {blobs} ({names}); the log says when and why, and what they held is gone"));
+        }
+        if !self.verdict.unnamed_blobs.is_empty() {
+            let blobs = count(self.verdict.unnamed_blobs.len() as u64, "blob");
+            let names: Vec<_> = self.verdict.unnamed_blobs.iter().map(Digest::short).collect();
+            text.push(format!(
+                "not named: {blobs} ({}) beside the log that it does not name; nothing vouches for them",
+                names.join(", ")
+            ));
+        }
+        if self.verdict.trailing_bytes > 0 {
+            let bytes = count(self.verdict.trailing_bytes, "byte");
+            text.push(paint(
+                WARN,
+                format!("not checked: {bytes} behind the end of the archive, which are no part of it"),
+            ));
+        }
+        for (thread, version) in &self.not_here {
+            text.push(format!(
+                "not here: `{thread}`, which was committed to together with it up to version {version}; it was imported without it"
+            ));
         }
         // The first one stands above, unless there is something worse.
         for bad in &self.verdict.bad_blobs {
@@ -408,7 +479,7 @@ impl Judged {
         if self.verdict.healed_bytes > 0 {
             let healed = count(self.verdict.healed_bytes, "byte");
             text.push(format!(
-                "healed: {healed} that a crash kept from the file are safe in the database; that is no damage"
+                "healed: {healed} that are committed and not in the file yet are safe in the database; that is no damage"
             ));
         }
         text.join("\n  ")
@@ -447,11 +518,11 @@ fn log_of(thread: &ThreadId) -> String {
 
 /// Names the damage by version and lines.
 fn what_is_wrong(damage: &Damage) -> String {
-    let lines = match damage.first_line == damage.line {
+    let lines = match damage.first_line() == damage.line {
         true => format!("line {}", damage.line),
-        false => format!("lines {} to {}", damage.first_line, damage.line),
+        false => format!("lines {} to {}", damage.first_line(), damage.line),
     };
-    format!("damaged in version {}, {lines}: {}", damage.version, damage.flaw)
+    format!("damaged in version {}, {lines}: {}", damage.version, damage.what())
 }
 
 /// What all verdicts together prove, and what they don't.

@@ -5,7 +5,7 @@ use std::fs;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
-use selvedge_store_local::doctor::{Finding, Severity};
+use selvedge_store::doctor::{Finding, Severity};
 use serde_json::Value;
 
 use super::KEY;

@@ -1,0 +1,336 @@
+//! `selvedge heads`: where every log ends, signed and kept elsewhere, and a store compared with that.
+//!
+//! - `selvedge heads export` writes the list, by default into the user's own folder, where `selvedge doctor` looks for it.
+//! - `selvedge heads verify`, and `selvedge verify --heads`, compare a store with one.
+
+use std::collections::BTreeSet;
+use std::fs::DirBuilder;
+use std::io;
+use std::os::unix::fs::DirBuilderExt;
+use std::path::{Path, PathBuf};
+
+use selvedge_log::Trust;
+use selvedge_log::document::DocumentError;
+use selvedge_model::{Digest, ThreadId, Timestamp};
+use selvedge_store::Backend;
+use selvedge_store::heads::{BYTES_MAX, Compared, Depth, Differs, Heads, Noted, Signed};
+use selvedge_store_local::disk::{self, RealDisk};
+use serde::Serialize;
+
+use crate::context::{Context, User};
+use crate::error::{Exit, Failure, Result};
+use crate::output::{BAD, GOOD, paint};
+use crate::text::{clean, count, key, local};
+
+/// Write a signed list of where every log and account is now
+///
+/// The list has the store's id, the time, and for every thread the id, version, length and hash of its log; tombstones; and every
+/// account's version and amounts. Keep it where the writers of the store can't change it: another disk, another machine, version control. With
+/// it `selvedge heads verify` finds a store that was rolled back as a whole, which nothing inside the store can show.
+///
+/// Without FILE it is written to `heads/STORE_ID.json` in your own folder (SELVEDGE_HOME), where `selvedge doctor` looks for it. A list that
+/// is there is compared first: if the store is behind it, nothing is written, and the exit code is 6.
+///
+/// What is not what was signed or sealed is left out and named, and the exit code is 6.
+///
+/// JSON: {"file", "store_id", "made_at", "threads", "tombstones", "accounts", "left_out":[…]}
+#[derive(Debug, clap::Args)]
+pub(crate) struct Export {
+    /// Where to write it
+    #[arg(value_name = "FILE")]
+    file: Option<PathBuf>,
+    /// Only this thread; can be given more than once
+    #[arg(long = "thread", value_name = "THREAD")]
+    threads: Vec<String>,
+    /// Replace a list that remembers more, or another store
+    #[arg(long)]
+    force: bool,
+}
+
+/// Compare the store with a list that `selvedge heads export` wrote
+///
+/// Every log in the list must still begin with the same bytes, or be deleted by a signed tombstone that remembers as much; no account may
+/// have had fewer postings. What differs is named: missing, shorter, other content. Exit code 6 if anything does. The list must be
+/// signed by a key you trust; no key to sign with is needed. Nothing is written.
+///
+/// Without FILE the list in your own folder is taken. `selvedge verify --heads FILE` does the same.
+///
+/// JSON: {"file", "store_id", "same_store", "made_at", "signer", "threads", "accounts", "differs":[{"thread_id", "version", "how",
+/// "message"}]}; "how" is "missing", "shorter", "changed", "other_log", "deleted_before", "undeleted", "account_missing", "account_older",
+/// "account_changed" or "unreadable", and "same_store" is false for a list of another store id, such as that of a store that was restored
+#[derive(Debug, clap::Args)]
+pub(crate) struct Verify {
+    /// The list
+    #[arg(value_name = "FILE")]
+    file: Option<PathBuf>,
+    /// Only this thread; can be given more than once
+    #[arg(long = "thread", value_name = "THREAD")]
+    threads: Vec<String>,
+}
+
+#[derive(Serialize)]
+struct Written<'a> {
+    #[serde(serialize_with = "crate::text::in_json")]
+    file: &'a Path,
+    store_id: &'a str,
+    made_at: Timestamp,
+    threads: usize,
+    tombstones: usize,
+    accounts: usize,
+    left_out: &'a [String],
+}
+
+#[derive(Serialize)]
+struct Verdict<'a> {
+    #[serde(serialize_with = "crate::text::in_json")]
+    file: &'a Path,
+    store_id: &'a str,
+    same_store: bool,
+    made_at: Timestamp,
+    signer: Digest,
+    threads: u64,
+    accounts: u64,
+    differs: Vec<Named<'a>>,
+}
+
+/// One thread or account that is not as a list has it.
+#[derive(Serialize)]
+pub(crate) struct Named<'a> {
+    thread_id: &'a ThreadId,
+    version: u64,
+    how: &'static str,
+    pub(crate) message: String,
+}
+
+impl<'a> From<&'a Differs> for Named<'a> {
+    fn from(differs: &'a Differs) -> Self {
+        let Differs { thread, version, how } = differs;
+        Self { thread_id: thread, version: *version, how: how.word(), message: differs.to_string() }
+    }
+}
+
+/// The folder of the lists that the user keeps.
+pub(crate) fn folder(user: &User) -> PathBuf {
+    user.folder.join("heads")
+}
+
+fn kept(user: &User, store_id: &str) -> Result<PathBuf> {
+    // It comes out of a project, and becomes a name in the user's folder.
+    if store_id.is_empty() || !store_id.bytes().all(|byte| byte.is_ascii_alphanumeric()) {
+        return Err(Failure::usage("`store.json` names no store id that can name a file").hint("name a FILE"));
+    }
+    Ok(folder(user).join(format!("{store_id}.json")))
+}
+
+pub(crate) fn export(args: &Export, context: &Context<'_>) -> Result<()> {
+    let user = User::find()?;
+    user.signer()?;
+    let store = context.open_to_copy()?;
+    let Noted { mut heads, left_out } = store.heads()?;
+    let file = match &args.file {
+        Some(file) => context.folder.join(file),
+        None => kept(&user, &heads.store_id)?,
+    };
+    if !args.threads.is_empty() {
+        heads = heads.only(&named(&args.threads, &*store)?);
+    }
+    if !args.force {
+        refuse_to_forget(&file, &heads.store_id, &*store)?;
+    }
+    write(&file, args.file.is_none(), store.sign_heads(&heads)?.as_bytes())?;
+    let written = Written {
+        file: &file,
+        store_id: &heads.store_id,
+        made_at: heads.made_at,
+        threads: heads.threads.len(),
+        tombstones: heads.tombstones.len(),
+        accounts: heads.accounts.len(),
+        left_out: &left_out,
+    };
+    if context.output.is_json() {
+        context.output.record(&written)?;
+    } else {
+        let held = [count(written.threads as u64, "thread"), count(written.accounts as u64, "account")].join(", ");
+        context.output.text(format_args!("{held} are noted in {}", file.display()))?;
+        for why in &left_out {
+            context.output.text(format_args!("{} {}", paint(BAD, "left out:"), clean(why)))?;
+        }
+        context.output.tell("Keep a copy where the writers of this store can't change it.");
+    }
+    let Some(first) = left_out.first() else { return Ok(()) };
+    let message = format!("the rest is noted, but {} left out; the first: {}", left_out.len(), clean(first));
+    Err(Failure::new(Exit::Integrity, "left_out", message).hint("`selvedge doctor` says what to do"))
+}
+
+/// Threads by the beginnings of their ids.
+fn named(prefixes: &[String], store: &dyn Backend) -> Result<BTreeSet<ThreadId>> {
+    prefixes.iter().map(|prefix| Ok(store.resolve(prefix)?)).collect()
+}
+
+/// A list that is there may be all that remembers what the store has lost.
+fn refuse_to_forget(file: &Path, store_id: &str, store: &dyn Backend) -> Result<()> {
+    let bytes = match disk::read(&RealDisk, file, BYTES_MAX) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),
+        other => other.map_err(|error| Failure::io("read", file, &error))?,
+    };
+    let before = Heads::read(&bytes, store.trust()).map_err(|error| {
+        let failure = refused(file, &error);
+        failure.hint("it is not replaced: name another FILE, or use --force")
+    })?;
+    if before.heads.store_id != store_id {
+        let message = format!("`{}` is the list of another store", file.display());
+        return Err(Failure::usage(message).hint("name another FILE, or use --force"));
+    }
+    let compared = store.compare_heads(&before.heads, Depth::Whole);
+    match compared.differs.is_empty() {
+        true => Ok(()),
+        false => Err(behind(&compared, file).hint(
+            "nothing was written, so that the list still shows it; `selvedge heads verify` names everything, and --force \
+             replaces the list",
+        )),
+    }
+}
+
+fn write(file: &Path, is_kept: bool, bytes: &[u8]) -> Result<()> {
+    if is_kept && let Some(folder) = file.parent() {
+        let made = DirBuilder::new().recursive(true).mode(0o700).create(folder);
+        made.map_err(|error| Failure::io("create", folder, &error))?;
+    }
+    disk::replace(&RealDisk, file, bytes).map_err(|error| Failure::io("write", file, &error))
+}
+
+pub(crate) fn verify(args: &Verify, context: &Context<'_>) -> Result<()> {
+    check(args.file.as_deref(), &args.threads, context)
+}
+
+/// Compares the store with a list, or with some threads of it.
+pub(crate) fn check(file: Option<&Path>, threads: &[String], context: &Context<'_>) -> Result<()> {
+    let store = context.open(selvedge_store_local::Access::ReadOnly)?;
+    let store_id = store.store_id()?;
+    let file = match file {
+        Some(file) => context.folder.join(file),
+        None => kept(&User::find()?, &store_id)?,
+    };
+    let Signed { heads, signer } = read(&file, store.trust())?;
+    let heads = match threads {
+        [] => heads,
+        prefixes => {
+            let chosen = chosen(prefixes, &heads, &file)?;
+            heads.only(&chosen)
+        }
+    };
+    let compared = store.compare_heads(&heads, Depth::Whole);
+    show(&file, &heads, signer, &store_id, &compared, store.trust(), context)?;
+    match compared.differs.is_empty() {
+        true => Ok(()),
+        false => Err(behind(&compared, &file).hint(what_to_do(&compared, &*store))),
+    }
+}
+
+/// Reads a list that a trusted key signed.
+pub(crate) fn read(file: &Path, trust: &Trust) -> Result<Signed> {
+    let bytes = disk::read(&RealDisk, file, BYTES_MAX).map_err(|error| Failure::io("read", file, &error))?;
+    Heads::read(&bytes, trust).map_err(|error| refused(file, &error))
+}
+
+fn refused(file: &Path, error: &DocumentError) -> Failure {
+    let failure = Failure::of(error);
+    let message = format!("`{}` can't be believed: {}", file.display(), failure.message);
+    Failure { message, ..failure }
+}
+
+/// Threads of a list by the beginnings of their ids: those that the store has lost are named too.
+fn chosen(prefixes: &[String], heads: &Heads, file: &Path) -> Result<BTreeSet<ThreadId>> {
+    let all = || heads.threads.iter().chain(&heads.tombstones).map(|head| &head.thread_id);
+    let mut chosen = BTreeSet::new();
+    for prefix in prefixes {
+        let begins = |thread: &&ThreadId| {
+            let id = thread.as_str();
+            id.starts_with(prefix.as_str()) || id.rsplit('-').next().is_some_and(|hex| hex.starts_with(prefix.as_str()))
+        };
+        let found: Vec<&ThreadId> = all().filter(begins).collect();
+        match found.as_slice() {
+            [one] => _ = chosen.insert((*one).clone()),
+            [] => {
+                let message = format!("`{}` remembers no thread `{}`", file.display(), clean(prefix));
+                let failure = Failure::new(Exit::NotFound, "thread_not_found", message);
+                return Err(failure.hint("it is newer than the list, or was left out of it"));
+            }
+            many => match many.iter().find(|thread| thread.as_str() == prefix) {
+                Some(exact) => _ = chosen.insert((*exact).clone()),
+                None => {
+                    let message = format!("`{}` begins more than one thread of the list", clean(prefix));
+                    return Err(Failure::new(Exit::NotFound, "ambiguous", message).hint("type more of the id"));
+                }
+            },
+        }
+    }
+    Ok(chosen)
+}
+
+fn show(
+    file: &Path,
+    heads: &Heads,
+    signer: Digest,
+    store_id: &str,
+    compared: &Compared,
+    trust: &Trust,
+    context: &Context<'_>,
+) -> Result<()> {
+    let same_store = heads.store_id == store_id;
+    let (threads, accounts) = (compared.threads, compared.accounts);
+    if context.output.is_json() {
+        let differs = compared.differs.iter().map(Named::from).collect();
+        let (store_id, made_at) = (heads.store_id.as_str(), heads.made_at);
+        return context.output.record(&Verdict {
+            file,
+            store_id,
+            same_store,
+            made_at,
+            signer,
+            threads,
+            accounts,
+            differs,
+        });
+    }
+    for differs in &compared.differs {
+        context.output.text(format_args!("{} {}", paint(BAD, "rolled back:"), clean(&differs.to_string())))?;
+    }
+    if compared.differs.is_empty() {
+        let held = [count(threads, "thread"), count(accounts, "account")].join(", ");
+        let said = format!("{held}: nothing was rolled back since {}", local(heads.made_at));
+        context.output.text(paint(GOOD, said))?;
+    }
+    context.output.tell(format_args!("The list is signed by key {}", key(&signer, trust)));
+    if !same_store {
+        context.output.say("the list is of another store id, as that of the original of a restored store is");
+    }
+    Ok(())
+}
+
+fn behind(compared: &Compared, file: &Path) -> Failure {
+    let number = compared.differs.len();
+    let first = compared.differs.first().map(ToString::to_string).unwrap_or_default();
+    let message = match number {
+        1 => format!("the store is behind `{}`: {}", file.display(), clean(&first)),
+        _ => format!("the store is behind `{}` in {number} places; the first: {}", file.display(), clean(&first)),
+    };
+    Failure::new(Exit::Integrity, "rolled_back", message).detail("differs", number as u64)
+}
+
+/// What helps depends on whether logs are behind, or only what is derived from them.
+pub(crate) fn what_to_do(compared: &Compared, store: &dyn Backend) -> String {
+    let is_behind = |differs: &&Differs| !differs.how.is_of_account();
+    let mut logs = compared.differs.iter().filter(is_behind).peekable();
+    if logs.peek().is_none() {
+        return "every log holds, so only the database is behind: `selvedge reindex` derives the accounts again"
+            .to_owned();
+    }
+    if logs.all(|differs| store.is_stray(&differs.thread).unwrap_or(false)) {
+        return "the logs are there and the database does not know them: `selvedge reindex`, then compare again"
+            .to_owned();
+    }
+    "write nothing to this store: keep it aside, and `selvedge restore` a backup that is as new as the list into another folder; \
+     `selvedge verify --all` says what still holds here"
+        .to_owned()
+}

@@ -1,0 +1,65 @@
+//! Snapshots of threads that nothing runs: those that the configuration does not keep go.
+
+use selvedge::snapshot::retain::tidy_idle;
+use selvedge_model::{Clock, ThreadId};
+use selvedge_store::{Backend, Filter};
+use selvedge_store_local::system::SystemClock;
+use serde::Serialize;
+
+use super::PAGE;
+use crate::config::configuration;
+use crate::context::Context;
+use crate::error::Result;
+use crate::text::count;
+
+#[derive(Serialize)]
+struct Tidied<'a> {
+    thread_id: &'a ThreadId,
+    snapshots: Vec<String>,
+    removed: bool,
+}
+
+/// Removes the snapshots that are not kept any more of every idle thread, except those of threads that leave altogether.
+pub(super) fn prune(
+    store: &dyn Backend,
+    leaves: impl Fn(&ThreadId) -> bool,
+    dry_run: bool,
+    context: &Context<'_>,
+) -> Result<()> {
+    let rules = configuration(context)?.state_persistence.retention;
+    let (mut snapshots, mut threads, mut cursor) = (0, 0, None);
+    loop {
+        let page = store.list(&Filter::default(), cursor, PAGE)?;
+        for thread in page.items.iter().filter(|thread| thread.holder.is_none()) {
+            let id = &thread.manifest.thread_id;
+            if leaves(id) {
+                continue;
+            }
+            // One thread whose snapshots can't be looked at keeps nothing else from being tidied.
+            let gone = match tidy_idle(store, &rules, id, SystemClock.now(), !dry_run) {
+                Ok(gone) if gone.is_empty() => continue,
+                Ok(gone) => gone,
+                Err(error) => {
+                    context.output.say(format_args!("the snapshots of {id} are kept: {error}"));
+                    continue;
+                }
+            };
+            snapshots += gone.len() as u64;
+            threads += 1;
+            if context.output.is_json() {
+                let names = gone.into_iter().map(|kept| kept.name).collect();
+                context.output.record(&Tidied { thread_id: id, snapshots: names, removed: !dry_run })?;
+            }
+        }
+        cursor = page.next;
+        if cursor.is_none() {
+            break;
+        }
+    }
+    if snapshots > 0 {
+        let word = if dry_run { "would be removed" } else { "removed" };
+        let (snapshots, threads) = (count(snapshots, "old snapshot"), count(threads, "idle thread"));
+        context.output.tell(format_args!("{snapshots} of {threads} {word}; the logs say the same without them"));
+    }
+    Ok(())
+}

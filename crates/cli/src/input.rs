@@ -1,0 +1,29 @@
+//! Opening a file that was named on the command line.
+
+use std::fs::{File, OpenOptions};
+use std::io::{self, Read};
+use std::os::unix::fs::OpenOptionsExt;
+use std::path::Path;
+
+use rustix::fs::OFlags;
+
+use crate::error::{Failure, Result};
+
+/// Opens a plain file for reading. Anything else is refused: opening a pipe would wait until another process writes to it.
+pub(crate) fn open(path: &Path) -> Result<File> {
+    let failed = |error: io::Error| Failure::io("read", path, &error);
+    let flags = OFlags::NONBLOCK.bits().cast_signed();
+    let file = OpenOptions::new().read(true).custom_flags(flags).open(path).map_err(failed)?;
+    if file.metadata().map_err(failed)?.is_file() {
+        return Ok(file);
+    }
+    let failure = Failure::usage(format!("`{}` is no plain file", path.display()));
+    Err(failure.hint("write what a pipe or a device holds to a file first"))
+}
+
+/// Reads a small text file whole.
+pub(crate) fn read_text(path: &Path) -> Result<String> {
+    let mut text = String::new();
+    open(path)?.read_to_string(&mut text).map_err(|error| Failure::io("read", path, &error))?;
+    Ok(text)
+}

@@ -1,0 +1,61 @@
+//! What keeps the user from a file or folder of their own: which one it is, its mode and owner, and what gives the rights back.
+
+use std::fs::{self, Metadata};
+use std::io;
+use std::os::unix::fs::MetadataExt;
+use std::path::Path;
+
+use crate::error::{Exit, Failure};
+use crate::text::shell_word;
+
+/// The rights that an owner needs on a folder and on a file.
+const FOLDER: u32 = 0o700;
+const FILE: u32 = 0o600;
+
+/// The failure for a file or folder that may not be used; none if something else keeps it from being used.
+pub(crate) fn denied(path: &Path, source: &io::Error) -> Option<Failure> {
+    let shown = path.display();
+    if source.kind() == io::ErrorKind::ReadOnlyFilesystem {
+        let message = format!("can't use `{shown}`: it is on a disk that is mounted read-only");
+        let failure = Failure::new(Exit::NotAllowed, "permission_denied", message);
+        return Some(failure.hint("mount it for writing, or set SELVEDGE_HOME to a folder elsewhere"));
+    }
+    if source.kind() != io::ErrorKind::PermissionDenied {
+        return None;
+    }
+    let Some((blocking, found)) = blocking(path) else {
+        let message = format!("can't use `{shown}`: permission denied");
+        return Some(Failure::new(Exit::NotAllowed, "permission_denied", message));
+    };
+    let own = rustix::process::geteuid().as_raw();
+    let (mode, owner, name) = (found.mode() & 0o7777, found.uid(), blocking.display());
+    let message = format!(
+        "can't use `{shown}`: permission denied; `{name}` has mode {mode:04o} and belongs to user {owner} (you are user {own})"
+    );
+    let word = shell_word(&name.to_string());
+    let hint = match (owner == own, found.is_dir()) {
+        (true, true) => format!("`chmod u+rwx {word}` gives you the rights back"),
+        (true, false) => format!("`chmod u+rw {word}` gives you the rights back"),
+        (false, _) => {
+            format!("`sudo chown -R {own} {word}` makes it yours; or set SELVEDGE_HOME to a folder of your own")
+        }
+    };
+    Some(Failure::new(Exit::NotAllowed, "permission_denied", message).hint(hint))
+}
+
+/// The nearest file or folder on the way whose mode or owner keeps the user out; if none does, the nearest that is there.
+fn blocking(path: &Path) -> Option<(&Path, Metadata)> {
+    let own = rustix::process::geteuid().as_raw();
+    let mut nearest = None;
+    for at in path.ancestors() {
+        let Ok(found) = fs::symlink_metadata(at) else { continue };
+        let needed = if found.is_dir() { FOLDER } else { FILE };
+        // What belongs to another user further up is theirs by right: `/home` does.
+        let is_near = nearest.is_none();
+        if (found.uid() == own && found.mode() & needed != needed) || (is_near && found.uid() != own) {
+            return Some((at, found));
+        }
+        nearest = nearest.or(Some((at, found)));
+    }
+    nearest
+}

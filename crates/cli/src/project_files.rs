@@ -1,0 +1,290 @@
+//! The files of a project that a backup takes along: agents, directives, tools, knowledge and configuration.
+//!
+//! ```text
+//! BACKUP/project/project.json    what is there, each file with its hash; signed, and bound to the backup by its id
+//! BACKUP/project/files/…         the files, by their path below `.ai`
+//! ```
+//!
+//! - Plain files only: a link or anything else on the way refuses all of it, before anything is copied.
+//! - The folder is built as `project.partial` and gets its name when everything is synced.
+//! - What comes back is checked first: the signature, the backup it belongs to, every name and every hash. Nothing is overwritten; a file
+//!   that is there already, exactly so, is left, so that a restore that was cut short can be run again.
+
+use std::fs::{self, DirBuilder, File, OpenOptions};
+use std::io::{self, Read, Write};
+use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt, PermissionsExt};
+use std::path::{Component, Path, PathBuf};
+
+use rustix::fs::OFlags;
+use selvedge_log::document::{self, DocumentKind};
+use selvedge_log::hash::sha256;
+use selvedge_log::{Signer, Trust};
+use selvedge_model::{Digest, Timestamp};
+use serde::{Deserialize, Serialize};
+use serde_json::Value;
+
+use crate::error::{Exit, Failure, Result};
+
+/// The folders below `.ai` that are taken along.
+pub(crate) const FOLDERS: [&str; 5] = ["agents", "directives", "tools", "knowledge", "config"];
+const KIND: DocumentKind = DocumentKind::new("backup");
+const ITEM: &str = "project";
+const FOLDER: &str = "project";
+const PARTIAL: &str = "project.partial";
+const LIST: &str = "project.json";
+const FILES: &str = "files";
+const FILES_MAX: usize = 10_000;
+const FILE_BYTES_MAX: u64 = 64 << 20;
+const LIST_BYTES_MAX: u64 = 1 << 30;
+const DEPTH_MAX: usize = 16;
+
+/// What a backup holds of a project, as its signed list says.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct Listed {
+    /// The backup that it belongs to.
+    pub(crate) backup_id: String,
+    /// The files, by path.
+    pub(crate) files: Vec<Entry>,
+}
+
+/// One file.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct Entry {
+    /// Its path below `.ai`, with `/`.
+    path: String,
+    bytes: u64,
+    sha256: Digest,
+    executable: bool,
+}
+
+/// How much it is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+pub(crate) struct Held {
+    pub(crate) files: u64,
+    pub(crate) bytes: u64,
+}
+
+impl Listed {
+    pub(crate) fn held(&self) -> Held {
+        Held { files: self.files.len() as u64, bytes: self.files.iter().map(|file| file.bytes).sum() }
+    }
+}
+
+/// The files of a project that would be taken along, by their path below `.ai`. Refused if one of them is no plain file.
+pub(crate) fn find(project: &Path) -> Result<Vec<String>> {
+    let ai = project.join(".ai");
+    let mut found = Vec::new();
+    for folder in FOLDERS {
+        if ai.join(folder).symlink_metadata().is_ok() {
+            look(&ai, folder, 0, &mut found)?;
+        }
+    }
+    found.sort();
+    Ok(found)
+}
+
+fn look(ai: &Path, place: &str, depth: usize, found: &mut Vec<String>) -> Result<()> {
+    let path = ai.join(place);
+    let failed = |error: io::Error| Failure::io("read", &path, &error);
+    let kind = path.symlink_metadata().map_err(failed)?.file_type();
+    if kind.is_file() && depth > 0 {
+        found.push(place.to_owned());
+        return if found.len() > FILES_MAX { Err(too_many(ai)) } else { Ok(()) };
+    }
+    if !kind.is_dir() {
+        return Err(no_plain_file(&path, kind.is_symlink()));
+    }
+    if depth >= DEPTH_MAX {
+        return Err(Failure::usage(format!("`{}` lies too deep to be taken along", path.display())));
+    }
+    for entry in fs::read_dir(&path).map_err(failed)? {
+        let name = entry.map_err(failed)?.file_name().into_string();
+        let name = name.map_err(|_| Failure::usage(format!("`{}` holds a name that is not UTF-8", path.display())))?;
+        look(ai, &format!("{place}/{name}"), depth + 1, found)?;
+    }
+    Ok(())
+}
+
+fn too_many(ai: &Path) -> Failure {
+    Failure::usage(format!("`{}` holds more than 10,000 files of the project", ai.display()))
+}
+
+fn no_plain_file(path: &Path, is_link: bool) -> Failure {
+    let what = if is_link { "is a symbolic link" } else { "is neither a file nor a folder" };
+    let message = format!("`{}` {what}, and is not taken along", path.display());
+    Failure::new(Exit::NotAllowed, "symbolic_link", message).hint("put the file itself there, or move it away")
+}
+
+/// Copies files of a project into a backup, with a signed list. Everything is synced when this returns.
+pub(crate) fn copy(
+    project: &Path,
+    found: &[String],
+    backup: &Path,
+    backup_id: &str,
+    signer: &Signer,
+    at: Timestamp,
+) -> Result<Listed> {
+    let partial = backup.join(PARTIAL);
+    let failed = |error: io::Error| Failure::io("write", &partial, &error);
+    if partial.symlink_metadata().is_ok() {
+        fs::remove_dir_all(&partial).map_err(failed)?;
+    }
+    let mut listed = Listed { backup_id: backup_id.to_owned(), files: Vec::new() };
+    make_folder(&partial)?;
+    make_folder(&partial.join(FILES))?;
+    for path in found {
+        let (bytes, executable) = read(&project.join(".ai").join(path))?;
+        write_below(&partial.join(FILES), path, &bytes, executable)?;
+        listed.files.push(Entry { path: path.clone(), bytes: bytes.len() as u64, sha256: sha256(&bytes), executable });
+    }
+    let value = serde_json::to_value(&listed).unwrap_or_default();
+    let text = document::sign_json(KIND, ITEM, value, signer, at).map_err(|error| Failure::of(&error))?;
+    write_below(&partial, LIST, text.as_bytes(), false)?;
+    fs::rename(&partial, backup.join(FOLDER)).map_err(failed)?;
+    sync_folder(backup)?;
+    Ok(listed)
+}
+
+/// Whether a backup holds files of a project.
+pub(crate) fn is_in(backup: &Path) -> bool {
+    backup.join(FOLDER).join(LIST).symlink_metadata().is_ok()
+}
+
+/// Reads and checks what a backup holds of a project: the signature, the names and every hash. Writes nothing.
+pub(crate) fn check(backup: &Path, trust: &Trust) -> Result<(Listed, Vec<Vec<u8>>)> {
+    let path = backup.join(FOLDER).join(LIST);
+    if !is_in(backup) {
+        let message = format!("`{}` holds no files of a project", backup.display());
+        return Err(Failure::new(Exit::NotFound, "file_not_found", message)
+            .hint("only what `selvedge backup --project` wrote does; leave `--project` out to restore the threads"));
+    }
+    let listed = serde_json::from_value::<Listed>(signed(&path, ITEM, trust)?);
+    let listed = listed.map_err(|error| changed(&path, &error.to_string()))?;
+    if signed(&backup.join("backup.json"), "backup", trust)?.get("backup_id") != Some(&listed.backup_id.as_str().into())
+    {
+        return Err(changed(&path, "it belongs to another backup"));
+    }
+    let mut contents = Vec::new();
+    for file in &listed.files {
+        check_name(&file.path).map_err(|why| changed(&path, why))?;
+        let copy = backup.join(FOLDER).join(FILES).join(&file.path);
+        let (bytes, _) = read(&copy)?;
+        if sha256(&bytes) != file.sha256 || bytes.len() as u64 != file.bytes {
+            return Err(changed(&copy, "it is not the file that was signed for"));
+        }
+        contents.push(bytes);
+    }
+    Ok((listed, contents))
+}
+
+/// What a signed file of a backup says.
+fn signed(path: &Path, item: &str, trust: &Trust) -> Result<Value> {
+    let (bytes, _) = read_most(path, LIST_BYTES_MAX)?;
+    let verified = document::verify_json(KIND, item, &bytes, trust).map_err(|error| {
+        let failure = Failure::of(&error);
+        Failure { message: format!("`{}`: {}", path.display(), failure.message), ..failure }
+    })?;
+    Ok(verified.value)
+}
+
+fn changed(path: &Path, why: &str) -> Failure {
+    Failure::new(Exit::Integrity, "integrity", format!("`{}`: {why}", path.display()))
+        .hint("take another backup; without `--project` the threads are restored alone")
+}
+
+/// A signed list names only what this program writes; whoever holds the key could write another one.
+fn check_name(path: &str) -> Result<(), &'static str> {
+    let is_plain = Path::new(path).components().all(|step| matches!(step, Component::Normal(_)));
+    let is_known = path.split_once('/').is_some_and(|(folder, rest)| FOLDERS.contains(&folder) && !rest.is_empty());
+    match is_plain && is_known && !path.contains("//") {
+        true => Ok(()),
+        false => Err("it names a file outside of the folders that are taken along"),
+    }
+}
+
+/// Refuses to put files where others stand; one that is there already, exactly so, is none in the way.
+pub(crate) fn check_free(project: &Path, listed: &Listed, contents: &[Vec<u8>]) -> Result<()> {
+    for (file, bytes) in listed.files.iter().zip(contents) {
+        let target = project.join(".ai").join(&file.path);
+        for above in target.ancestors().skip(1).take_while(|above| *above != project) {
+            match above.symlink_metadata() {
+                Ok(found) if !found.is_dir() => return Err(no_plain_file(above, found.is_symlink())),
+                _ => {}
+            }
+        }
+        match target.symlink_metadata() {
+            Err(_) => {}
+            Ok(found) if found.is_file() && read(&target).is_ok_and(|(there, _)| there == *bytes) => {}
+            Ok(_) => {
+                let message = format!("`{}` is there already, with another content", target.display());
+                return Err(Failure::new(Exit::Conflict, "file_exists", message)
+                    .hint("nothing was restored; move it away, or restore into another folder with `-C DIR`"));
+            }
+        }
+    }
+    Ok(())
+}
+
+/// Puts the files of a project in their places. Everything is synced when this returns.
+pub(crate) fn put(project: &Path, listed: &Listed, contents: &[Vec<u8>]) -> Result<()> {
+    let ai = project.join(".ai");
+    if ai.symlink_metadata().is_err() {
+        make_folder(&ai)?;
+    }
+    for (file, bytes) in listed.files.iter().zip(contents) {
+        if ai.join(&file.path).symlink_metadata().is_err() {
+            write_below(&ai, &file.path, bytes, file.executable)?;
+        }
+    }
+    Ok(())
+}
+
+/// Reads a plain file, never through a link, and whether it may be executed.
+fn read(path: &Path) -> Result<(Vec<u8>, bool)> {
+    read_most(path, FILE_BYTES_MAX)
+}
+
+fn read_most(path: &Path, bytes_max: u64) -> Result<(Vec<u8>, bool)> {
+    let failed = |error: io::Error| Failure::io("read", path, &error);
+    // Without waiting: opening a pipe would otherwise last until another process writes to it.
+    let flags = i32::try_from((OFlags::NOFOLLOW | OFlags::NONBLOCK).bits()).unwrap_or_default();
+    let file = OpenOptions::new().read(true).custom_flags(flags).open(path).map_err(failed)?;
+    let found = file.metadata().map_err(failed)?;
+    if !found.is_file() {
+        return Err(no_plain_file(path, false));
+    }
+    let mut bytes = Vec::new();
+    file.take(bytes_max + 1).read_to_end(&mut bytes).map_err(failed)?;
+    match bytes.len() as u64 > bytes_max {
+        true => Err(Failure::usage(format!("`{}` is longer than {} MiB", path.display(), bytes_max >> 20))),
+        false => Ok((bytes, found.permissions().mode() & 0o100 != 0)),
+    }
+}
+
+/// Writes a new file below a folder, with the folders on the way; synced on return.
+fn write_below(folder: &Path, place: &str, bytes: &[u8], executable: bool) -> Result<()> {
+    let path = folder.join(place);
+    let failed = |error: io::Error| Failure::io("write", &path, &error);
+    let mut above = PathBuf::from(folder);
+    for step in Path::new(place).parent().into_iter().flat_map(Path::components) {
+        above.push(step);
+        if above.symlink_metadata().is_err() {
+            make_folder(&above)?;
+        }
+    }
+    let mode = if executable { 0o700 } else { 0o600 };
+    let mut file = OpenOptions::new().write(true).create_new(true).mode(mode).open(&path).map_err(failed)?;
+    file.write_all(bytes).and_then(|()| file.sync_all()).map_err(failed)?;
+    sync_folder(&above)
+}
+
+fn make_folder(path: &Path) -> Result<()> {
+    DirBuilder::new().mode(0o700).create(path).map_err(|error| Failure::io("make", path, &error))?;
+    path.parent().map_or(Ok(()), sync_folder)
+}
+
+fn sync_folder(path: &Path) -> Result<()> {
+    File::open(path).and_then(|folder| folder.sync_all()).map_err(|error| Failure::io("sync", path, &error))
+}

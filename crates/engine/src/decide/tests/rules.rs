@@ -1,0 +1,106 @@
+//! The rules of the simulated runs.
+
+use std::sync::Arc;
+
+use selvedge_model::answer::{Answer, Drafts, Prompt};
+use selvedge_model::blocking::BoxFuture;
+use selvedge_model::event::EffectClass;
+use selvedge_model::limits::Limits;
+use selvedge_model::scope::Scopes;
+use selvedge_model::tool::{Call, Reconciled, Risk, Started};
+use selvedge_model::{AgentId, Cancel, Digest, Model, ModelError, Money, Price, Tool, ToolError, ToolKind, ToolSpec};
+use serde_json::json;
+
+use crate::assignment::{Asking, Assignment, Permission};
+use crate::decide::Rules;
+
+/// A model that is never called.
+struct Uncalled;
+
+impl Model for Uncalled {
+    fn answer<'a>(
+        &'a self,
+        _: &'a Prompt<'a>,
+        _: &'a mut Drafts<'a>,
+        _: &'a Cancel,
+    ) -> BoxFuture<'a, Result<Answer, ModelError>> {
+        Box::pin(std::future::ready(Err(ModelError::Transient { why: "it is never called".to_owned() })))
+    }
+
+    fn context_tokens_max(&self, _: &str) -> Option<u64> {
+        None
+    }
+}
+
+/// A tool that only has a name, a class and a kind.
+struct Named(ToolSpec, ToolKind);
+
+impl Tool for Named {
+    fn spec(&self) -> &ToolSpec {
+        &self.0
+    }
+
+    fn kind(&self) -> ToolKind {
+        self.1
+    }
+
+    fn start(&self, call: &Call) -> Result<Box<dyn Started>, ToolError> {
+        Err(ToolError::NotStarted { tool: call.name.clone(), why: "it is never started".to_owned() })
+    }
+
+    fn reconcile(&self, _: &Call, _: &Cancel) -> Reconciled {
+        Reconciled::Unknown
+    }
+}
+
+const TOKENS_MAX: u64 = 60;
+const SECONDS_MAX: u64 = 4;
+const TURNS_MAX: u64 = 6;
+pub(super) const SPEND_MAX: &str = "0.004";
+
+pub(super) fn rules() -> Rules {
+    let mut rules = Assignment::new(AgentId::new("agent").unwrap(), Arc::new(Uncalled), "none");
+    let classes = [
+        ("look", EffectClass::Pure),
+        ("set", EffectClass::Idempotent),
+        ("pay", EffectClass::AtMostOnce),
+        ("wire", EffectClass::AtMostOnce),
+        ("never", EffectClass::AtMostOnce),
+        ("hand", EffectClass::Pure),
+    ];
+    rules.tools = classes
+        .into_iter()
+        .map(|(name, class)| {
+            let kind = if name == "hand" { ToolKind::Handoff } else { ToolKind::Work };
+            let spec = ToolSpec {
+                name: name.to_owned(),
+                description: String::new(),
+                input_schema: json!({}),
+                class,
+                capability: format!("tool.{name}"),
+                risk: Risk::Safe,
+                hash: Digest([7; 32]),
+            };
+            Arc::new(Named(spec, kind)) as Arc<dyn Tool>
+        })
+        .collect();
+    rules.gate = Arc::new(|spec, _| match spec.name.as_str() {
+        "wire" => Permission::Ask(Asking::default()),
+        "never" => Permission::Denied("the rules say so".to_owned()),
+        _ => Permission::Allowed,
+    });
+    rules.limits = Limits {
+        turns: Some(TURNS_MAX),
+        tokens: Some(TOKENS_MAX),
+        duration_seconds: Some(SECONDS_MAX),
+        spend: Some(dollars(SPEND_MAX)),
+        ..Limits::default()
+    };
+    rules.price = Some(Price { input: dollars("1"), output: dollars("1"), ..Price::default() });
+    rules.output_tokens_max = Some(300);
+    Rules::new(Arc::new(rules), Scopes::none())
+}
+
+pub(super) fn dollars(text: &str) -> Money {
+    text.parse().unwrap()
+}

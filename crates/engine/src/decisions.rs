@@ -1,0 +1,291 @@
+//! Decisions about tool calls: whether a call may be made, and the outcome of a call whose outcome is unknown.
+//!
+//! A decision is an event of its own, signed like every other. It is judged where it is recorded, under the lease. It changes nothing if the
+//! call is not open, if the approval request has expired, if it repeats an earlier decision, or if it is about another action. If the lease
+//! is held, the decision is posted as a request, and the lease holder judges it with its next batch.
+
+use std::time::Duration;
+
+use selvedge_model::event::{Ask, Decision, ResumeMode};
+use selvedge_model::{Call, CallId, Event, Posted, Reason, Request, RequestId, RunId, ThreadId, Timestamp};
+use selvedge_store::Error as StoreError;
+use serde_json::Value;
+
+use crate::approval;
+use crate::assignment::Assignment;
+use crate::engine::Engine;
+use crate::error::{Error, Result};
+use crate::fold::Fold;
+use crate::held::{HeldThread, RunContext};
+
+/// A decision about a call.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Choice {
+    /// Approves the call as requested; the value, if any, is used as the resume mode says.
+    Approve(Option<Value>),
+    /// Approves the call with these arguments instead; the model gets to know them.
+    Edit(Value),
+    /// Denies the call, for this reason, which the model gets as the result.
+    Deny(Option<String>),
+    /// The call was executed, with this result.
+    Done(Value),
+    /// The call was not executed; it is dispatched again.
+    NotDone,
+    /// Whether the call was executed can't be known; the model gets that as the result.
+    Unknown,
+}
+
+/// The effect of a decision.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Decided {
+    /// Where it is recorded.
+    pub recorded: Recorded,
+    /// The calls of the thread that still need a decision.
+    pub undecided: Vec<CallId>,
+    /// How an approval affects the call.
+    pub mode: ResumeMode,
+}
+
+/// Where a decision is recorded.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Recorded {
+    /// It is in the log, signed.
+    Now,
+    /// The same decision was in the log before.
+    Before,
+    /// It is queued: the process that runs the thread will record it.
+    Left,
+}
+
+impl Choice {
+    /// Its name, as recorded.
+    pub fn as_str(&self) -> &'static str {
+        match self {
+            Self::Approve(_) => Decision::APPROVE,
+            Self::Edit(_) => Decision::EDIT,
+            Self::Deny(_) => Decision::DENY,
+            Self::Done(_) => "done",
+            Self::NotDone => "not_done",
+            Self::Unknown => "unknown",
+        }
+    }
+
+    fn of(self, call_id: CallId, who: &str) -> Decision {
+        let action = self.as_str().to_owned();
+        let (reason, result) = match self {
+            Self::Approve(result) => (None, result),
+            Self::Edit(result) | Self::Done(result) => (None, Some(result)),
+            Self::Deny(reason) => (reason, None),
+            Self::NotDone | Self::Unknown => (None, None),
+        };
+        let resume_mode = ResumeMode::default();
+        Decision { call_id, action, who: who.to_owned(), action_hash: None, reason, result, resume_mode }
+    }
+}
+
+impl Engine {
+    /// Records a decision about a call. On return it is durable in the log, or queued for the process that runs the thread; nothing has run
+    /// because of it. The first decision counts: the same one again changes nothing, another one is refused.
+    pub fn decide(
+        &self,
+        thread: &ThreadId,
+        call: &CallId,
+        choice: Choice,
+        who: &str,
+        work: &Assignment,
+    ) -> Result<Decided> {
+        self.check_value(thread, call, &choice, work)?;
+        let mut decision = choice.of(call.clone(), who);
+        if let Some(result) = &mut decision.result {
+            self.redactor.value(result);
+        }
+        if let Some(reason) = &mut decision.reason
+            && let Some(masked) = self.redactor.text(reason)
+        {
+            *reason = masked;
+        }
+        match self.if_free(thread, Duration::ZERO, Some(work), |held| held.decide(decision.clone()))? {
+            Some(decided) => Ok(decided),
+            None => self.post_decision(thread, decision, work),
+        }
+    }
+
+    /// Checks whether the value that comes with a decision can be used as intended: the tool validates the arguments, and nothing runs.
+    fn check_value(&self, thread: &ThreadId, id: &CallId, choice: &Choice, work: &Assignment) -> Result<()> {
+        let (Choice::Edit(value) | Choice::Approve(Some(value))) = choice else { return Ok(()) };
+        let fold = Fold::load(&*self.store, thread, &self.trust)?;
+        let open = fold.conversation.open().iter().find(|open| open.id == *id);
+        let tool = open.and_then(|open| work.tool(&open.name));
+        // If no approval is pending, the judgement of the decision says why.
+        let (Some(tool), Some(asked)) = (tool, asked(&fold, id)) else { return Ok(()) };
+        match (choice, asked.resume_mode) {
+            (Choice::Approve(_), ResumeMode::ReplayToolCall) => {
+                return Err(Error::ValueUnused { thread: thread.clone(), call: id.clone() });
+            }
+            (Choice::Approve(_), ResumeMode::UseDecisionAsToolResult) => return Ok(()),
+            // A plain yes, and a plain no, which contradicts an approval.
+            (Choice::Approve(Some(Value::Bool(true))), ResumeMode::PassDecisionToTool) => return Ok(()),
+            (Choice::Approve(Some(Value::Bool(false))), ResumeMode::PassDecisionToTool) => {
+                return Err(Error::EditRefused { call: id.clone(), why: "`false` refuses it".to_owned() });
+            }
+            _ => {}
+        }
+        let call = Call {
+            thread: thread.clone(),
+            // A placeholder: the call is not dispatched.
+            run: RunId::new("none").map_err(|_| StoreError::BadBatch)?,
+            id: id.clone(),
+            name: tool.spec().name.clone(),
+            arguments: value.clone(),
+            key: String::new(),
+        };
+        match tool.start(&call) {
+            Ok(_) => Ok(()),
+            Err(error) => Err(Error::EditRefused { call: id.clone(), why: error.to_string() }),
+        }
+    }
+
+    /// Posts a decision to the process that holds the thread; if the thread is free by now, records it here. The first one posted counts.
+    fn post_decision(&self, thread: &ThreadId, decision: Decision, work: &Assignment) -> Result<Decided> {
+        let fold = Fold::load(&*self.store, thread, &self.trust)?;
+        let now = self.clock.now();
+        let mode = asked(&fold, &decision.call_id).map(|ask| ask.resume_mode).unwrap_or_default();
+        let Some(decision) = judge(&fold, decision, now)? else {
+            return Ok(Decided { recorded: Recorded::Before, undecided: undecided(&fold, now), mode });
+        };
+        match self.posted_before(&decision, &fold, None)? {
+            Some(before) if is_same(&before, &decision) => {}
+            Some(before) => return Err(already_decided(thread, &before)),
+            None => {
+                // It counts from now, whenever it is served.
+                let request = if decision.is_word() {
+                    Request::Decide(decision.clone())
+                } else {
+                    Request::Settle(decision.clone())
+                };
+                let posted = self.posted(thread, request)?;
+                let id = posted.id.clone();
+                self.store.post(posted)?;
+                // Another one may have been posted at the same moment.
+                let before = self.posted_before(&decision, &fold, Some(&id))?;
+                if let Some(before) = before.filter(|before| !is_same(before, &decision)) {
+                    return Err(already_decided(thread, &before));
+                }
+            }
+        }
+        let judged = self.if_free(thread, Duration::ZERO, Some(work), |held| {
+            Ok((undecided(&held.fold, now), judge(&held.fold, decision, now)))
+        })?;
+        match judged {
+            // The holder serves it when it reads its inbox next, or else the next process that acquires the lease.
+            None => Ok(Decided { recorded: Recorded::Left, undecided: Vec::new(), mode }),
+            Some((_, Err(error @ Error::AlreadyDecided { .. }))) => Err(error),
+            Some((undecided, _)) => Ok(Decided { recorded: Recorded::Now, undecided, mode }),
+        }
+    }
+
+    /// An earlier pending decision about the same action; with an id, one before the request of that id.
+    fn posted_before(&self, decision: &Decision, fold: &Fold, own: Option<&RequestId>) -> Result<Option<Decision>> {
+        let waiting = self.store.pending(&fold.manifest().thread_id)?;
+        let until = match own {
+            None => waiting.len(),
+            Some(own) => waiting.iter().position(|waiting| waiting.posted.id == *own).unwrap_or(0),
+        };
+        let earlier = waiting.into_iter().take(until).filter(|waiting| waiting.is_sealed);
+        let decisions = earlier.filter_map(|waiting| decision_of(waiting.posted));
+        Ok(decisions.into_iter().find(|other| is_about_same_action(other, decision)))
+    }
+}
+
+impl HeldThread {
+    fn decide(&mut self, decision: Decision) -> Result<Decided> {
+        let now = self.engine.clock.now();
+        let mode = asked(&self.fold, &decision.call_id).map(|ask| ask.resume_mode).unwrap_or_default();
+        let decision = judge(&self.fold, decision, now)?;
+        let recorded = if decision.is_some() { Recorded::Now } else { Recorded::Before };
+        if let Some(decision) = decision {
+            self.delta.events.push(Event::Decision(decision));
+            self.commit(Reason::Lifecycle, RunContext::default())?;
+        }
+        Ok(Decided { recorded, undecided: undecided(&self.fold, now), mode })
+    }
+}
+
+fn decision_of(posted: Posted) -> Option<Decision> {
+    match posted.request {
+        Request::Decide(decision) | Request::Settle(decision) => Some(decision),
+        _ => None,
+    }
+}
+
+/// The calls of a thread that need a decision; one whose approval request has expired does not.
+pub(crate) fn undecided(fold: &Fold, now: Timestamp) -> Vec<CallId> {
+    fold.manifest().undecided(now).cloned().collect()
+}
+
+/// The decision to record: none if the same one is on record.
+pub(crate) fn judge(fold: &Fold, mut decision: Decision, now: Timestamp) -> Result<Option<Decision>> {
+    let thread = &fold.manifest().thread_id;
+    let call = decision.call_id.clone();
+    let no_open_call = || Error::NoOpenCall { thread: thread.clone(), call: call.clone() };
+    let known = fold.call(&call);
+    // A settled call stays settled: the same again changes nothing, also after the thread has resumed.
+    if !decision.is_word()
+        && known.is_some_and(|known| known.settled.as_ref().is_some_and(|before| is_same(before, &decision)))
+    {
+        return Ok(None);
+    }
+    let is_dispatched = known.is_some_and(|known| known.intent.is_some());
+    if is_dispatched == decision.is_word() {
+        return Err(no_open_call());
+    }
+    if decision.is_word() {
+        let asked = asked(fold, &call).ok_or_else(no_open_call)?;
+        // A decision that names another action, or another resume mode, than the approval request is about something else.
+        if decision
+            .action_hash
+            .is_some_and(|hash| hash != asked.action_hash || decision.resume_mode != asked.resume_mode)
+        {
+            return Err(no_open_call());
+        }
+        if approval::is_expired(known, &asked.action_hash, now) {
+            return Err(Error::TooLate { thread: thread.clone(), call });
+        }
+        decision.action_hash = Some(asked.action_hash);
+        decision.resume_mode = asked.resume_mode;
+    } else if known.is_some_and(|known| known.outcome.is_some()) {
+        return Err(no_open_call());
+    }
+    match known.and_then(|known| known.decisions.iter().find(|other| is_about_same_action(other, &decision))) {
+        None => Ok(Some(decision)),
+        Some(before) if is_same(before, &decision) => Ok(None),
+        Some(before) => Err(already_decided(thread, before)),
+    }
+}
+
+/// Whether two decisions are about the same call and action, so that only the first counts.
+fn is_about_same_action(one: &Decision, other: &Decision) -> bool {
+    (&one.call_id, one.is_word(), one.action_hash) == (&other.call_id, other.is_word(), other.action_hash)
+}
+
+fn is_same(one: &Decision, other: &Decision) -> bool {
+    (&one.action, &one.result) == (&other.action, &other.result)
+}
+
+fn already_decided(thread: &ThreadId, before: &Decision) -> Error {
+    let said = match before.action.as_str() {
+        Decision::APPROVE => "may be made",
+        Decision::EDIT => "may be made with other arguments",
+        Decision::DENY => "must not be made",
+        "done" => "was done",
+        "not_done" => "was not done",
+        _ => "has an unknown outcome",
+    };
+    Error::AlreadyDecided { thread: thread.clone(), call: before.call_id.clone(), said: said.to_owned() }
+}
+
+/// The approval request about an open call.
+fn asked<'f>(fold: &'f Fold, call: &CallId) -> Option<&'f Ask> {
+    let is_open = fold.conversation.open().iter().any(|open| open.id == *call);
+    fold.call(call).filter(|_| is_open)?.ask.as_ref()
+}

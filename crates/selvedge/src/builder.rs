@@ -1,0 +1,230 @@
+//! How Selvedge is opened: the project, the keys, the models and the tools.
+
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use selvedge_engine::Redactor;
+use selvedge_engine::redact::Pattern;
+use selvedge_engine::snapshot::Keeper;
+use selvedge_items::capability::Capability;
+use selvedge_items::config::{Folders, SecretPattern, Unsigned};
+use selvedge_items::{Config, Library, Policy};
+use selvedge_model::limits::Limits;
+use selvedge_model::{AgentId, Model, Price};
+use selvedge_store_local::Access;
+use selvedge_tools::InvalidTool;
+use tokio::runtime::Handle;
+
+use crate::error::Result;
+use crate::facade::{Defaults, Selvedge};
+use crate::home::{Home, open_store};
+use crate::job::Limit;
+use crate::runtime::ProgramModel;
+use crate::tool::Tool;
+use crate::workshop::models::{Provided, Provider, SCRIPTED};
+use crate::workshop::{DEFAULT_AGENT, Models, OrderError, Program, Workshop};
+
+/// Says what [`Selvedge`] is opened with. Made by [`Selvedge::builder`].
+///
+/// ```
+/// # fn main() -> Result<(), selvedge::Error> {
+/// # let (project, home) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+/// use selvedge::{Limit, Selvedge};
+///
+/// let selvedge = Selvedge::builder()
+///     .project(project.path())
+///     .home(home.path())
+///     .instructions("Answer in one sentence.")
+///     .limit(Limit::Turns(10))
+///     .open()?;
+/// # _ = selvedge;
+/// # Ok(())
+/// # }
+/// ```
+#[derive(Default)]
+#[must_use = "nothing is opened before `open` is called"]
+pub struct Builder {
+    project: PathBuf,
+    home: Option<PathBuf>,
+    is_read_only: bool,
+    agent: Option<String>,
+    instructions: String,
+    models: Vec<(String, Provided)>,
+    tools: Vec<Tool>,
+    allowed: Vec<String>,
+    limits: Limits,
+    environment: BTreeMap<String, String>,
+    secrets: Vec<String>,
+}
+
+impl std::fmt::Debug for Builder {
+    fn fmt(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        formatter.debug_struct("Builder").field("project", &self.project).finish_non_exhaustive()
+    }
+}
+
+impl Builder {
+    /// The folder whose threads, directives, agents and tools are used; the current folder if it is not set. Threads are kept in `.ai` below
+    /// it. It is created if it does not exist.
+    pub fn project(mut self, folder: impl AsRef<Path>) -> Self {
+        self.project = folder.as_ref().to_owned();
+        self
+    }
+
+    /// The folder of the signing key and of the keys that are trusted; `.selvedge` in the project's folder if it is not set.
+    ///
+    /// The holder of this folder decides what is believed, so set it where others can write to the project, such as a checkout. The command
+    /// line keeps its own in `~/.config/selvedge`, or where `SELVEDGE_HOME` says; a program that works on the same threads uses the same
+    /// folder.
+    pub fn home(mut self, folder: impl AsRef<Path>) -> Self {
+        self.home = Some(folder.as_ref().to_owned());
+        self
+    }
+
+    /// Opens the project without a key and without writing to it: for following, reading and verifying threads that another process runs.
+    /// Calls that would write fail.
+    pub fn read_only(mut self) -> Self {
+        self.is_read_only = true;
+        self
+    }
+
+    /// Names the agent of threads that say nothing else; `agent` if it is not set. `.ai/agents/NAME.yaml` may say who it is.
+    pub fn agent(mut self, name: impl Into<String>) -> Self {
+        self.agent = Some(name.into());
+        self
+    }
+
+    /// The system prompt of threads without a directive.
+    pub fn instructions(mut self, text: impl Into<String>) -> Self {
+        self.instructions = text.into();
+        self
+    }
+
+    /// Adds a model under a name. The first one is the default; without any, an offline model answers that only shows what it was told.
+    ///
+    /// It counts as free: use [`Builder::priced_model`] for one that costs money. The name stands in the record of each thread, and a thread
+    /// needs it for as long as it runs.
+    pub fn model(self, name: impl Into<String>, model: impl Model + 'static) -> Self {
+        self.priced_model(name, model, Price::default())
+    }
+
+    /// Adds a model whose tokens cost money. No call of it is made that a thread's [`Limit::Spend`] does not cover. Prices in the
+    /// configuration (`models.known`) take precedence.
+    pub fn priced_model(mut self, name: impl Into<String>, model: impl Model + 'static, price: Price) -> Self {
+        self.models.push((name.into(), Provided { model: Arc::new(model), price: Some(price) }));
+        self
+    }
+
+    /// Adds a tool: a closure ([`Tool::function`]) or an implementation of [`model::Tool`](crate::model::Tool). Threads of
+    /// [`Job::say`](crate::Job::say) may call it, directives if they permit it.
+    pub fn tool(mut self, tool: impl Into<Tool>) -> Self {
+        self.tools.push(tool.into());
+        self
+    }
+
+    /// Permits a capability to threads of [`Job::say`](crate::Job::say) beside the program's own tools, such as `tool.file.read`, or
+    /// `tool.file.*` for all below.
+    pub fn allow(mut self, capability: impl Into<String>) -> Self {
+        self.allowed.push(capability.into());
+        self
+    }
+
+    /// Sets a limit of threads that say nothing else. What is not set here is what the configuration says.
+    pub fn limit(mut self, limit: Limit) -> Self {
+        self.limits = Limits::from(limit).over(&self.limits);
+        self
+    }
+
+    /// The environment that command tools may name variables of. Nothing is read from the process itself; `std::env::vars()` is all of it.
+    pub fn environment(mut self, variables: impl IntoIterator<Item = (String, String)>) -> Self {
+        self.environment.extend(variables);
+        self
+    }
+
+    /// A text that must never reach a log: it is masked in messages, arguments, results and drafts.
+    pub fn secret(mut self, secret: impl Into<String>) -> Self {
+        self.secrets.push(secret.into());
+        self
+    }
+
+    /// Opens it.
+    ///
+    /// On return the folder has a store and a key to sign with, and threads whose process died are settled as suspended:
+    /// [`Selvedge::recovered`] names them. A key is made only together with the store: a project whose store exists and whose key is
+    /// elsewhere is refused with `no_key`.
+    pub fn open(self) -> Result<Selvedge> {
+        let runtime = Handle::try_current().ok();
+        let home = Home::of(&self.project, self.home.as_deref(), self.is_read_only)?;
+        let trust = home.trust()?;
+        let config =
+            Config::load(&Folders { user: Some(home.folder.clone()), project: Some(home.project.join(".ai")) })?;
+        let (models, default_model) = models(self.models, runtime.clone());
+        let mut program = Program { instructions: self.instructions, ..Program::default() };
+        for tool in self.tools {
+            let (tool, approval) = tool.finish(runtime.clone())?;
+            let name = tool.spec().name.clone();
+            tool.spec().capability.parse::<Capability>()?;
+            if program.tools.iter().any(|other| other.spec().name == name) {
+                return Err(InvalidTool::new(&name, "another tool of the program has this name").into());
+            }
+            program.approvals.extend(approval.map(|why| (name, why)));
+            program.tools.push(tool);
+        }
+        let own = program.tools.iter().map(|tool| tool.spec().capability.clone());
+        let mut capabilities: Vec<String> = own.collect();
+        for allowed in self.allowed {
+            capabilities.push(allowed.parse::<Capability>()?.to_string());
+        }
+        let mut risks: Vec<_> = program.tools.iter().map(|tool| tool.spec().risk).collect();
+        risks.sort_unstable();
+        risks.dedup();
+        let patterns = config.redaction.patterns.iter().map(|SecretPattern { prefix, length_min, .. }| Pattern {
+            prefix: prefix.clone(),
+            length_min: *length_min,
+        });
+        let redactor = Redactor::new(self.secrets, patterns.collect());
+        let library = Library {
+            project: Some(home.project.join(".ai")),
+            user: Some(home.folder.clone()).filter(|folder| folder.is_dir()),
+            trust: trust.clone(),
+            policy: match config.run.unsigned {
+                Unsigned::Allow => Policy::default(),
+                Unsigned::Refuse => Policy::RequireTrusted,
+            },
+        };
+        let access = if self.is_read_only { Access::ReadOnly } else { Access::ReadWrite };
+        let store = Arc::new(open_store(&home, access, trust.clone())?);
+        let keeper = match access {
+            Access::ReadWrite => Some(Keeper::new(store.clone(), config.state_persistence.clone())?),
+            Access::ReadOnly => None,
+        };
+        let agent = AgentId::new(self.agent.as_deref().unwrap_or(DEFAULT_AGENT))?;
+        let defaults = Defaults { agent, model: default_model, limits: self.limits, capabilities, risks };
+        let project = home.project.clone();
+        let workshop = Workshop { library, project, environment: self.environment, config, models, program };
+        Selvedge::assemble(store, trust, workshop, keeper, redactor, defaults, access)
+    }
+}
+
+/// The models by the first word of their names, and the name of the default one.
+fn models(given: Vec<(String, Provided)>, runtime: Option<Handle>) -> (Models, String) {
+    let default = given.first().map_or(SCRIPTED, |(name, _)| name).to_owned();
+    let mut by_word: BTreeMap<String, BTreeMap<String, Provided>> = BTreeMap::new();
+    for (name, Provided { model, price }) in given {
+        let word = name.split(':').next().unwrap_or_default().to_owned();
+        let model = Arc::new(ProgramModel { model, runtime: runtime.clone() });
+        by_word.entry(word).or_default().insert(name, Provided { model, price });
+    }
+    let mut models = Models::default();
+    for (word, named) in by_word {
+        let own = word.clone();
+        let provider: Provider = Arc::new(move |wanted| {
+            let name = wanted.name.map_or_else(|| own.clone(), |rest| format!("{own}:{rest}"));
+            let known = || named.keys().cloned().collect();
+            named.get(&name).cloned().ok_or_else(|| OrderError::NoModel { model: name.clone(), known: known() })
+        });
+        models.register(word, provider);
+    }
+    (models, default)
+}

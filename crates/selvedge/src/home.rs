@@ -1,0 +1,144 @@
+//! The folders that Selvedge is opened on: the project, and the keys.
+
+use std::fs::{self, OpenOptions};
+use std::io::{self, Write};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use selvedge_log::keychain::Folders;
+use selvedge_log::keychain::rotate::retired;
+use selvedge_log::keys::{KeyError, KeyFolder};
+use selvedge_log::trust::Status;
+use selvedge_log::{KeyChain, Signer, Trust};
+use selvedge_model::{Clock, Kind};
+use selvedge_store_local::disk::RealDisk;
+use selvedge_store_local::system::{SystemClock, SystemIds};
+use selvedge_store_local::{Access, LocalStore, Options};
+
+use crate::error::{Error, Result};
+
+/// The folder of the keys in a project that belongs to one program.
+const OWN: &str = ".selvedge";
+/// The name under which the own key is trusted.
+const OWNER: &str = "self";
+
+/// The folders that Selvedge is opened on.
+pub(crate) struct Home {
+    pub(crate) project: PathBuf,
+    pub(crate) folder: PathBuf,
+}
+
+impl Home {
+    /// Finds the folders and makes what is missing, unless nothing may be written.
+    pub(crate) fn of(project: &Path, home: Option<&Path>, is_read_only: bool) -> Result<Self> {
+        let project = if project.as_os_str().is_empty() { Path::new(".") } else { project };
+        if !is_read_only {
+            fs::create_dir_all(project).map_err(|error| Error::io("create", project, error))?;
+        }
+        let project = fs::canonicalize(project).map_err(|error| Error::io("open", project, error))?;
+        let folder = match home {
+            Some(home) => std::path::absolute(home).map_err(|error| Error::io("use", home, error))?,
+            None => project.join(OWN),
+        };
+        let found = Self { project, folder };
+        found.check_apart()?;
+        if !is_read_only {
+            found.make(home.is_none())?;
+        }
+        Ok(found)
+    }
+
+    /// Refuses keys that came with the project's items: a project can't vouch for itself.
+    fn check_apart(&self) -> Result<()> {
+        let real = fs::canonicalize(&self.folder).unwrap_or_else(|_| self.folder.clone());
+        if !real.starts_with(self.project.join(".ai")) {
+            return Ok(());
+        }
+        let message =
+            format!("the folder of the keys, `{}`, lies inside the project's own `.ai`", self.folder.display());
+        Err(Error::new(Kind::Denied, "keys_in_project", message).with_hint("set `home` to a folder elsewhere"))
+    }
+
+    fn keys(&self) -> Folders {
+        Folders::below(self.folder.join("keys"))
+    }
+
+    /// Makes the key and the store, if there is neither.
+    fn make(&self, is_own: bool) -> Result<()> {
+        let signing = self.keys().signing();
+        let threads = self.project.join(".ai").join("agent").join("threads");
+        let signer = match KeyFolder::load(&signing) {
+            Err(error @ KeyError::Absent { .. }) if threads.exists() => {
+                let hint = "the threads here were signed with a key that is kept elsewhere: set `home` to its folder";
+                return Err(Error::from(error).with_hint(hint));
+            }
+            Err(KeyError::Absent { .. }) => match KeyFolder::create(&signing, &SystemIds) {
+                // Another process was faster; its key is whole.
+                Err(KeyError::Exists { .. }) => KeyFolder::load(&signing)?,
+                created => created?,
+            },
+            loaded => loaded?,
+        };
+        if is_own {
+            self.ignore()?;
+        }
+        if Trust::load(&self.keys().trusted())?.status(&signer.fingerprint()).is_none() {
+            Trust::add(&self.keys().trusted(), &signer.public(), OWNER, SystemClock.now())?;
+        }
+        LocalStore::init(&self.project, Arc::new(RealDisk))?;
+        Ok(())
+    }
+
+    /// Keeps the keys out of version control.
+    fn ignore(&self) -> Result<()> {
+        let path = self.folder.join(".gitignore");
+        match OpenOptions::new().write(true).create_new(true).open(&path) {
+            Ok(mut file) => file.write_all(b"*\n").map_err(|error| Error::io("write", &path, error)),
+            Err(error) if error.kind() == io::ErrorKind::AlreadyExists => Ok(()),
+            Err(error) => Err(Error::io("write", &path, error)),
+        }
+    }
+
+    /// The keys whose signatures count.
+    pub(crate) fn trust(&self) -> Result<Trust> {
+        let trust = Trust::load(&self.keys().trusted())?;
+        let chain = KeyChain::load(&self.keys().chain(), &trust).unwrap_or_default();
+        Ok(trust.with_vouchers(chain.vouchers()))
+    }
+
+    /// The key to sign with, and those that it took over from.
+    fn signer(&self, trust: &Trust) -> Result<Signer> {
+        let signer = KeyFolder::load(&self.keys().signing())?;
+        let fingerprint = signer.fingerprint();
+        if trust.status(&fingerprint) == Some(Status::Revoked) {
+            let message = format!("the signing key {} was revoked: nothing it signs is believed", fingerprint.short());
+            let hint = "make a new one with `selvedge keys rotate`";
+            return Err(Error::new(Kind::Denied, "key_revoked", message).with_hint(hint));
+        }
+        let chain = KeyChain::load(&self.keys().chain(), trust)?;
+        let predecessors = chain.predecessors(&fingerprint);
+        let mut former = Vec::new();
+        for key in &predecessors {
+            former.extend(retired(&self.keys(), key)?.map(|key| key.seal_key()));
+        }
+        Ok(signer.succeeding(predecessors).opening(former).wary(chain.has_gap_behind(&fingerprint)))
+    }
+}
+
+/// Opens the store. It closes itself when its last user is gone.
+pub(crate) fn open_store(home: &Home, access: Access, trust: Trust) -> Result<LocalStore> {
+    let signer = match access {
+        Access::ReadWrite => Some(home.signer(&trust)?),
+        Access::ReadOnly => None,
+    };
+    let options = Options {
+        project: home.project.clone(),
+        access,
+        signer,
+        trust,
+        clock: Arc::new(SystemClock),
+        ids: Arc::new(SystemIds),
+        disk: Arc::new(RealDisk),
+    };
+    Ok(LocalStore::open(options)?.closing_itself())
+}

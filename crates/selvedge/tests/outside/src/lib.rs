@@ -1,0 +1,1 @@
+//! Nothing: everything is in the tests.

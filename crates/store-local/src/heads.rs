@@ -1,0 +1,139 @@
+//! Heads remembered elsewhere: what this store says of itself, for a list that is kept outside of it, and for comparing with one.
+//!
+//! What is put into a list is signed, so no row is believed for it that is not sealed: a log whose row is not is read and judged first. What
+//! holds neither way is left out and named.
+
+use std::io::{BufRead, BufReader};
+
+use selvedge_log::document;
+use selvedge_log::recovery::Finding;
+use selvedge_log::{Head, Trust};
+use selvedge_model::ThreadId;
+use selvedge_model::account::{Account, AccountId};
+use selvedge_store::error::describe;
+use selvedge_store::heads::{AccountHead, Compared, Depth, Heads, LogHead, Noted, Present, VERSION, compare};
+use selvedge_store::{Error, Result, Tombstone};
+
+use crate::db::Db;
+use crate::delete;
+use crate::open::{self, LocalStore};
+use crate::rows::{self, bad_row};
+use crate::schema::database;
+use crate::sealed::{Seal, UNSEALED};
+
+impl LocalStore {
+    /// The random id of this store.
+    pub fn store_id(&self) -> Result<String> {
+        Ok(open::check_kind(&self.core.layout, &*self.core.disk)?.id)
+    }
+
+    /// Where every log and account is now, as of one moment.
+    pub fn heads(&self) -> Result<Noted> {
+        let mut left_out = Vec::new();
+        let (rows, tombstones, accounts) = self.core.read(|db| {
+            let rows: Vec<_> = rows::select_any(db, "1 ORDER BY t.thread_id", [])?
+                .into_iter()
+                .map(|row| (row.seal(db), row))
+                .collect();
+            Ok((rows, tombstones(db, &self.core.trust, &mut left_out)?, accounts(db, &mut left_out)?))
+        })?;
+        let mut threads = Vec::with_capacity(rows.len());
+        for (seal, row) in rows {
+            let thread = row.manifest.thread_id;
+            match seal {
+                Seal::Holds => threads.push(LogHead::new(thread, &row.head)),
+                Seal::Broken => left_out.push(format!("what the database has of `{thread}` {}", UNSEALED)),
+                Seal::Unchecked => match self.judged(&thread) {
+                    Ok(head) => threads.push(LogHead::new(thread, &head)),
+                    Err(why) => left_out.push(why),
+                },
+            }
+        }
+        let heads = Heads {
+            version: VERSION,
+            store_id: self.store_id()?,
+            made_at: self.core.clock.now(),
+            threads,
+            tombstones,
+            accounts,
+        };
+        Ok(Noted { heads, left_out })
+    }
+
+    /// Signs a list with the key of this store's user.
+    pub fn sign_heads(&self, heads: &Heads) -> Result<String> {
+        heads.sign(&self.core.signing()?.signer).map_err(bad_row)
+    }
+
+    /// Compares this store with a list. Writes nothing, and needs no key.
+    pub fn compare_heads(&self, heads: &Heads, depth: Depth) -> Compared {
+        compare(heads, self, depth)
+    }
+
+    /// The head of a log that was read and judged, or why it can't be believed.
+    fn judged(&self, thread: &ThreadId) -> std::result::Result<Head, String> {
+        let verdict = self.verify(thread, &mut |_| {}).map_err(|error| error.to_string())?;
+        match (verdict.judgement.finding, verdict.head) {
+            (Finding::Sound, Some(head)) => Ok(head),
+            (finding, _) => Err(describe(thread, &finding)),
+        }
+    }
+}
+
+impl Present for LocalStore {
+    fn log(&self, thread: &ThreadId) -> Result<Option<(Head, Box<dyn BufRead + Send>)>> {
+        match self.core.shot(thread) {
+            Ok(shot) => {
+                let (head, overlay) = shot.committed();
+                Ok(Some((head, Box::new(BufReader::with_capacity(1 << 16, overlay)))))
+            }
+            Err(Error::NoThread(_) | Error::Deleted(_)) => Ok(None),
+            Err(error) => Err(error),
+        }
+    }
+
+    fn buried(&self, thread: &ThreadId) -> Result<Option<Head>> {
+        Ok(self.core.tombstone(thread)?.map(|tombstone| tombstone.head))
+    }
+
+    fn account(&self, id: &AccountId) -> Result<Option<Account>> {
+        self.core.read(|db| Ok(rows::accounts(db, "thread_id = ?", id.as_str())?.pop()))
+    }
+}
+
+/// Where the logs of deleted threads had ended, as their tombstones say; one that is not what was signed is named.
+pub(crate) fn tombstones(db: &Db, trust: &Trust, left_out: &mut Vec<String>) -> Result<Vec<LogHead>> {
+    let sql = "SELECT thread_id, document FROM tombstones ORDER BY thread_id";
+    let mut statement = db.prepare_cached(sql).map_err(database)?;
+    let found = statement.query_map([], |row| Ok((row.get::<_, String>(0)?, row.get::<_, String>(1)?)));
+    let found = found.map_err(database)?.collect::<rusqlite::Result<Vec<_>>>().map_err(database)?;
+    let mut heads = Vec::with_capacity(found.len());
+    for (thread, document) in found {
+        let thread = ThreadId::new(thread).map_err(bad_row)?;
+        match document::verify_json(delete::KIND, thread.as_str(), document.as_bytes(), trust) {
+            Ok(verified) => {
+                let tombstone: Tombstone = serde_json::from_value(verified.value).map_err(bad_row)?;
+                heads.push(LogHead::new(thread, &tombstone.head));
+            }
+            Err(error) => left_out.push(format!("the tombstone of `{thread}` is not what was signed: {error}")),
+        }
+    }
+    Ok(heads)
+}
+
+/// Where every account is; one that is not what was sealed is named, and so are all if nothing is sealed.
+pub(crate) fn accounts(db: &Db, left_out: &mut Vec<String>) -> Result<Vec<AccountHead>> {
+    let found = rows::accounts_any(db, "thread_id <> ?", "")?;
+    if db.seals().is_none() && !found.is_empty() {
+        left_out.push("the accounts are not sealed: the next command that writes seals them".to_owned());
+        return Ok(Vec::new());
+    }
+    let mut heads = Vec::with_capacity(found.len());
+    for (account, mark) in found {
+        match rows::is_sealed_account(db, &account, mark)? {
+            true => heads.push(AccountHead::from(&account)),
+            false => left_out.push(format!("the account of `{}` {}", account.id, UNSEALED)),
+        }
+    }
+    Ok(heads)
+}

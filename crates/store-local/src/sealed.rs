@@ -1,0 +1,346 @@
+//! What the database may say: every table and column, and why it may be believed.
+//!
+//! A program that can write the database and has no key must not get anything signed, spent, dispatched or answered. So every column that
+//! a commit or a run relies on is *sealed* (a mark that only the holder of the key can make, [`selvedge_store::seal`]), *checked* (against
+//! bytes that are signed themselves), or a *hint*, which changes nothing but speed and display. [`COLUMNS`] names them all; a test
+//! compares it with the schema, and `SECURITY.md` shows it.
+//!
+//! A row whose seal is broken is named, and the command stops: [`unsealed`]. `selvedge reindex` derives every row anew from the logs.
+//! An older row of the same place has a genuine seal. That it is older shows elsewhere: the log goes on behind an older head, and a head
+//! remembers the newest version of each account that its log posted to, and the requests that were consumed. Accounts and inboxes that are
+//! put back together with what would tell are found by the anchor ([`crate::anchor`]).
+
+use selvedge_log::hash::Seals;
+use selvedge_model::{Digest, LogId, ThreadId};
+use selvedge_store::{Error, Result, seal};
+
+use crate::db::Db;
+use crate::rows::Row;
+
+/// Why a column may be believed.
+#[cfg(test)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Trusted {
+    /// A mark covers it.
+    Sealed,
+    /// What it says is compared with signed bytes before it counts.
+    Checked,
+    /// It changes nothing but speed and display.
+    Hint,
+}
+
+#[cfg(test)]
+use Trusted::{Checked, Hint, Sealed};
+
+/// Every table, and its columns by why they may be believed. Generated columns follow from others and are left out.
+#[cfg(test)]
+pub(crate) const COLUMNS: [(&str, &[(&str, Trusted)]); 17] = [
+    (
+        "threads",
+        &[
+            ("id", Checked), // The rows that it joins name the log or the thread in their seals; a log without rows is refused.
+            ("thread_id", Sealed),
+            ("hex", Hint),
+            ("log_id", Sealed),
+            ("manifest", Sealed),
+            ("manifest_stale", Hint),
+        ],
+    ),
+    (
+        "heads",
+        &[
+            ("id", Checked),
+            ("version", Sealed),
+            ("lines", Sealed),
+            ("bytes", Sealed),
+            ("hash", Sealed),
+            ("segment", Sealed),
+            ("signer", Sealed),
+            ("head_epoch", Sealed),
+            ("sealed", Hint), // A running hash that carries a seal of its own; without one the log is hashed again.
+            ("posted", Sealed),
+            ("heard", Sealed),
+            ("leads", Sealed),
+            ("anchor", Sealed),
+            ("mark", Sealed),
+            ("epoch", Sealed),
+            ("owner", Sealed),
+            ("updated_at", Sealed),
+            ("counts", Hint),
+            ("redo", Hint),
+        ],
+    ),
+    (
+        "redo",
+        &[
+            ("id", Hint),
+            ("thread", Checked),
+            ("offset", Checked),
+            ("bytes", Checked),
+            ("padding", Hint),
+            ("before", Hint),
+        ],
+    ),
+    ("leads", &[("id", Hint), ("thread", Sealed), ("event", Sealed), ("mark", Sealed)]),
+    ("messages", &[("thread", Sealed), ("message_id", Sealed), ("digest", Sealed), ("mark", Sealed)]),
+    // A fold that carries a seal of its own; without one the log is folded again.
+    ("states", &[("thread", Hint), ("version", Hint), ("bytes", Hint), ("state", Hint)]),
+    (
+        "runs",
+        &[
+            ("id", Hint),
+            ("thread", Sealed),
+            ("run_id", Sealed),
+            ("parent_run_id", Sealed),
+            ("meta", Sealed),
+            ("created_at", Sealed),
+            ("updated_at", Hint),
+            ("mark", Sealed),
+        ],
+    ),
+    ("keys", &[("key", Sealed), ("request", Sealed), ("answer", Sealed), ("mark", Sealed)]),
+    ("feed", &[("position", Hint), ("thread", Hint), ("version", Hint), ("line", Hint), ("counts", Hint)]),
+    ("tombstones", &[("thread_id", Checked), ("tombstone", Hint), ("document", Checked), ("buried", Hint)]),
+    (
+        "budget_ledger",
+        &[
+            ("thread_id", Sealed),
+            ("parent_id", Sealed),
+            ("max_spend", Sealed),
+            ("own_spend", Sealed),
+            ("children_spend", Sealed),
+            ("reserved_spend", Sealed),
+            ("open", Sealed),
+            ("status", Sealed),
+            ("version", Sealed),
+            ("incomplete", Sealed),
+            ("mark", Sealed),
+        ],
+    ),
+    ("reservations", &[("account", Sealed), ("reservation", Sealed), ("body", Sealed)]),
+    (
+        "erasures",
+        &[
+            ("thread", Sealed),
+            ("blob", Sealed),
+            ("reason", Sealed),
+            ("erased_at", Sealed),
+            ("done", Hint),
+            ("mark", Sealed),
+        ],
+    ),
+    (
+        "requests",
+        &[
+            ("id", Sealed),
+            ("thread", Sealed),
+            ("request_id", Sealed),
+            ("kind", Hint),
+            ("posted_at", Sealed),
+            ("body", Sealed),
+            ("mark", Sealed),
+        ],
+    ),
+    ("inboxes", &[("thread", Sealed), ("posted", Sealed), ("mark", Sealed)]),
+    ("anchor", &[("id", Sealed), ("epoch", Sealed), ("sums", Sealed), ("mark", Sealed)]),
+    (
+        "answers",
+        &[("chain_root", Sealed), ("request_id", Sealed), ("thread", Sealed), ("version", Sealed), ("mark", Sealed)],
+    ),
+];
+
+/// The mark of a row, if it has one.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Mark(Option<Digest>);
+
+impl Mark {
+    /// Of a row that a program without a key wrote.
+    pub(crate) const NONE: Self = Self(None);
+
+    pub(crate) fn bytes(&self) -> &[u8] {
+        self.0.as_ref().map_or(&[], |mark| &mark.0)
+    }
+
+    pub(crate) fn read(bytes: Vec<u8>) -> Self {
+        Self(bytes.try_into().ok().map(Digest))
+    }
+
+    pub(crate) fn digest(&self) -> Option<&Digest> {
+        self.0.as_ref()
+    }
+}
+
+impl From<Digest> for Mark {
+    fn from(mark: Digest) -> Self {
+        Self(Some(mark))
+    }
+}
+
+/// What the seal of a row says.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Seal {
+    /// The holder of our key wrote it.
+    Holds,
+    /// There is no key here, or the thread is one that another key signs, or one whose seals can't be judged: it can be looked at, and nothing is written on its word.
+    Unchecked,
+    /// Our key signs the thread and did not seal this.
+    Broken,
+}
+
+/// What is wrong with a row whose seal is broken.
+pub(crate) const UNSEALED: &str = "was not sealed with your key: it was changed, or another program wrote it";
+
+/// A row is not what was sealed.
+pub(crate) fn unsealed(db: &Db, what: String) -> Error {
+    Error::Unsealed { what, ours: db.sealer().map_or(Digest([0; 32]), |sealer| sealer.key) }
+}
+
+/// A row of an index: what follows from a log and is looked up instead of read there.
+pub(crate) struct Indexed<'a> {
+    pub(crate) table: &'static str,
+    pub(crate) fields: &'a [&'a [u8]],
+}
+
+impl Indexed<'_> {
+    /// The mark of the row.
+    pub(crate) fn mark(&self, db: &Db) -> Mark {
+        db.seals().map_or(Mark::NONE, |seals| seal::row(seals, self.table, self.fields).into())
+    }
+
+    /// Whether this mark is the row's. Without a key nothing can be checked.
+    pub(crate) fn is_marked(&self, db: &Db, mark: Vec<u8>) -> bool {
+        let Some(seals) = db.seals() else { return true };
+        Mark::read(mark).digest().is_some_and(|mark| seal::is_row(seals, self.table, self.fields, mark))
+    }
+
+    /// Refuses a row that another program wrote; `what` names what the row is about.
+    pub(crate) fn check(&self, db: &Db, mark: Vec<u8>, what: impl FnOnce() -> String) -> Result<()> {
+        match self.is_marked(db, mark) {
+            true => Ok(()),
+            false => Err(unsealed(db, what())),
+        }
+    }
+
+    /// The same for a row of a thread; of one that another key signs nothing can be checked.
+    pub(crate) fn check_of(&self, db: &Db, row: &Row, mark: Vec<u8>, what: impl FnOnce() -> String) -> Result<()> {
+        match self.is_marked(db, mark) || row.seal(db) == Seal::Unchecked {
+            true => Ok(()),
+            false => Err(unsealed(db, format!("{} of thread `{}`", what(), row.manifest.thread_id))),
+        }
+    }
+}
+
+impl Row {
+    fn content(&self) -> seal::HeadRow<'_> {
+        seal::HeadRow {
+            thread: &self.manifest.thread_id,
+            head: &self.head,
+            epoch: self.epoch,
+            owner: self.owner.as_ref(),
+            updated_at: self.manifest.updated_at,
+            manifest: &self.stored,
+            posted: &self.posted,
+            heard: &self.heard,
+            leads: self.leads,
+            anchor: self.anchor,
+        }
+    }
+
+    /// The row with the seal of what it says.
+    pub(crate) fn sealed(mut self, seals: Option<&Seals>) -> Self {
+        self.mark = seals.map_or(Mark::NONE, |seals| seal::head(seals, &self.content()).into());
+        self
+    }
+
+    /// Whether what it says was sealed by a key that counts.
+    pub(crate) fn is_sealed(&self, seals: &Seals) -> bool {
+        self.mark.digest().is_some_and(|mark| seal::is_head(seals, &self.content(), mark))
+    }
+
+    /// What its seal says to the holder of the key of `db`.
+    pub(crate) fn seal(&self, db: &Db) -> Seal {
+        match db.sealer() {
+            None => Seal::Unchecked,
+            Some(sealer) if self.is_sealed(&sealer.seals) => Seal::Holds,
+            Some(sealer) if !sealer.judges(&self.head.signer) => Seal::Unchecked,
+            Some(_) => Seal::Broken,
+        }
+    }
+
+    /// Refuses to write on the word of a row that is not sealed by us. A program without a key seals nothing.
+    pub(crate) fn check_writable(&self, db: &Db) -> Result<()> {
+        let Some(sealer) = db.sealer() else { return Ok(()) };
+        let (thread, theirs, ours) = (&self.manifest.thread_id, self.head.signer, sealer.key);
+        match self.seal(db) {
+            Seal::Holds => Ok(()),
+            // A key that ours took over from sealed it, perhaps, and is not at hand.
+            Seal::Unchecked if sealer.is_ours(&theirs) => Err(unsealed(db, format!("thread `{thread}`"))),
+            Seal::Unchecked => Err(Error::OtherSigner { thread: thread.clone(), theirs, ours }),
+            Seal::Broken => Err(unsealed(db, format!("thread `{thread}`"))),
+        }
+    }
+
+    /// Refuses a row whose seal is broken.
+    pub(crate) fn checked(self, db: &Db) -> Result<Self> {
+        match self.seal(db) {
+            Seal::Holds | Seal::Unchecked => Ok(self),
+            Seal::Broken => Err(unsealed(db, format!("thread `{}`", self.manifest.thread_id))),
+        }
+    }
+}
+
+/// What the rows of a thread are bound to.
+pub(crate) fn log(id: &LogId) -> &[u8] {
+    id.as_str().as_bytes()
+}
+
+/// What the rows of a chain are bound to.
+pub(crate) fn name(thread: &ThreadId) -> &[u8] {
+    thread.as_str().as_bytes()
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeMap;
+
+    use super::*;
+
+    /// The table of `SECURITY.md` is this one.
+    #[test]
+    fn the_page_says_the_same_of_every_column() {
+        let page = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("../../SECURITY.md");
+        let page = std::fs::read_to_string(page).unwrap();
+        for (table, columns) in COLUMNS {
+            let named = |wanted: Trusted| {
+                let names: Vec<_> = columns.iter().filter(|(_, why)| *why == wanted).map(|(name, _)| *name).collect();
+                if names.is_empty() { "–".to_owned() } else { names.join(", ") }
+            };
+            let row = format!("| `{table}` | {} | {} | {} |", named(Sealed), named(Checked), named(Hint));
+            assert!(page.contains(&row), "SECURITY.md lacks: {row}");
+        }
+    }
+
+    /// A column that is added must be sealed, checked or a hint, and stand here with it.
+    #[test]
+    fn every_column_of_the_schema_is_accounted_for() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("registry.db");
+        std::fs::File::create(&path).unwrap();
+        crate::schema::create(&path).unwrap();
+        let db = Db::open(&path, crate::schema::Use::Read, None).unwrap();
+        let sql = "SELECT m.name, c.name FROM sqlite_schema AS m, pragma_table_xinfo(m.name) AS c \
+                   WHERE m.type = 'table' AND m.name NOT LIKE 'sqlite_%' AND c.hidden = 0";
+        let mut statement = db.prepare(sql).unwrap();
+        let found = statement.query_map([], |row| Ok((row.get(0)?, row.get(1)?))).unwrap();
+        let mut schema: BTreeMap<String, Vec<String>> = BTreeMap::new();
+        for (table, column) in found.map(rusqlite::Result::unwrap) {
+            schema.entry(table).or_default().push(column);
+        }
+        let mut here: BTreeMap<String, Vec<String>> = COLUMNS
+            .iter()
+            .map(|(table, columns)| ((*table).to_owned(), columns.iter().map(|(name, _)| (*name).to_owned()).collect()))
+            .collect();
+        schema.values_mut().chain(here.values_mut()).for_each(|columns| columns.sort());
+        assert_eq!(here, schema);
+    }
+}

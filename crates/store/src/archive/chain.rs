@@ -1,0 +1,50 @@
+//! The keys and statements that go along with a log: the chain of whoever exports it, and what arrived with it from elsewhere.
+//!
+//! What arrived is kept beside the thread as it came, so that a thread that goes on from here is the same
+//! file. It is believed no more here than it was in the archive, and what does not hold together is left behind.
+
+use std::collections::BTreeMap;
+
+use selvedge_log::Trust;
+use selvedge_log::keychain::Voucher;
+use selvedge_log::keys::PublicKey;
+use selvedge_model::{Digest, ThreadId};
+
+use crate::verify::Stored;
+
+/// What goes along, by the names of the keys.
+pub(super) struct Chain {
+    pub(super) keys: BTreeMap<Digest, PublicKey>,
+    pub(super) vouchers: Vec<Voucher>,
+}
+
+impl Chain {
+    /// The chain around the signers of a log.
+    pub(super) fn of<S: Stored + ?Sized>(of: &S, thread: &ThreadId, signers: &[Digest]) -> Self {
+        let mut keys = BTreeMap::new();
+        for (name, bytes) in of.arrived_keys(thread) {
+            let key = std::str::from_utf8(&bytes).ok().and_then(|pem| PublicKey::from_pem(pem).ok());
+            keys.extend(key.filter(|key| key.fingerprint() == name).map(|key| (name, key)));
+        }
+        let own = of.trust().vouchers_around(signers).into_iter().cloned().collect::<Vec<_>>();
+        keys.extend(own.iter().flat_map(|one| [one.from, one.to]).chain(signers.iter().copied()).filter_map(|name| {
+            let known = of.trust().key(&name)?;
+            Some((name, *known))
+        }));
+        let mut all: BTreeMap<Digest, Voucher> = own.iter().map(|one| (one.to, one.clone())).collect();
+        for (name, bytes) in of.arrived_statements(thread) {
+            let arrived = Voucher::parse(&bytes).ok().filter(|one| one.to == name);
+            let arrived = arrived.filter(|one| keys.get(&one.from).is_some_and(|old| one.check(old).is_ok()));
+            arrived.into_iter().for_each(|one| _ = all.entry(name).or_insert(one));
+        }
+        let all: Vec<Voucher> = all.into_values().collect();
+        // One heir each: where the two chains disagree, one's own is the one to hand on.
+        let holds = Trust::default().vouched(&all, &[]).is_ok();
+        let around = Trust::default().with_vouchers(if holds { &all } else { &own });
+        let vouchers: Vec<Voucher> = around.vouchers_around(signers).into_iter().cloned().collect();
+        let is_named =
+            |key: &Digest| signers.contains(key) || vouchers.iter().any(|one| one.from == *key || one.to == *key);
+        keys.retain(|key, _| is_named(key));
+        Self { keys, vouchers }
+    }
+}

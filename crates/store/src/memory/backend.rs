@@ -1,0 +1,216 @@
+//! What commands ask of a store, of one without a disk. It has no `thread.json`, and takes in no thread from an archive.
+
+use std::io::{self, BufRead, Cursor, Read};
+use std::path::PathBuf;
+
+use selvedge_log::{Head, Trust};
+use selvedge_model::account::{Account, AccountId};
+use selvedge_model::event::BlobErased;
+use selvedge_model::{Batch, Changeset, Digest, Event, Expect, Manifest, NamedBlobs, Part, ThreadId};
+
+use super::MemoryStore;
+use super::inner::head_of;
+use crate::archive::{Accounts, Archives, Arrival, Arrived, arrive};
+use crate::backend::{Attest, Erase, Handle, Pages};
+use crate::capabilities;
+use crate::contract::{Commit, Leases};
+use crate::error::{Error, Result};
+use crate::folded::Folded;
+use crate::heads::{AccountHead, Compared, Depth, Heads, LogHead, Noted, Present, VERSION, compare};
+use crate::manifest::may_same;
+use crate::verify::{Document, Look, Stored, Verify};
+
+impl Stored for MemoryStore {
+    fn trust(&self) -> &Trust {
+        &self.shared.trust
+    }
+
+    fn place(&self, thread: &ThreadId) -> PathBuf {
+        PathBuf::from("memory").join(thread.folder())
+    }
+
+    fn look(&self, thread: &ThreadId) -> Result<Look> {
+        let inner = self.inner();
+        let slot = inner.slot(thread)?;
+        let (head, log) = (Some(head_of(slot)), slot.bytes.clone());
+        Ok(Look { head, file_bytes: log.len() as u64, log: Box::new(Cursor::new(log)), healed_bytes: 0 })
+    }
+
+    fn document(&self, thread: &ThreadId, document: Document) -> Result<Option<Vec<u8>>> {
+        let inner = self.inner();
+        let slot = inner.slot(thread)?;
+        Ok(match document {
+            Document::Manifest => None,
+            Document::Capabilities => slot.capabilities.clone(),
+            Document::Snapshot => slot.snapshots.newest().cloned(),
+        })
+    }
+
+    fn blobs(&self, thread: &ThreadId) -> Result<Vec<Digest>> {
+        let mut names: Vec<_> = self.inner().slot(thread)?.blobs.keys().copied().collect();
+        names.sort_unstable();
+        Ok(names)
+    }
+
+    fn stored_blob(&self, thread: &ThreadId, blob: &Digest) -> io::Result<(u64, Box<dyn Read + Send>)> {
+        let inner = self.inner();
+        let stored = inner.slot(thread).map_err(io::Error::other)?.blobs.get(blob).cloned();
+        let stored = stored.ok_or_else(|| io::Error::from(io::ErrorKind::NotFound))?;
+        Ok((stored.len() as u64, Box::new(Cursor::new(stored))))
+    }
+
+    fn arrived_keys(&self, _: &ThreadId) -> Vec<(Digest, Vec<u8>)> {
+        Vec::new()
+    }
+
+    fn arrived_statements(&self, _: &ThreadId) -> Vec<(Digest, Vec<u8>)> {
+        Vec::new()
+    }
+
+    fn differs(&self, thread: &ThreadId, head: Option<&Head>, folded: &Folded<'_>) -> Result<Option<String>> {
+        let inner = self.inner();
+        let slot = inner.slot(thread)?;
+        let is_other = Some(&head_of(slot)) == head && folded.manifest().is_some_and(|told| *told != slot.manifest);
+        Ok(is_other.then(|| "has another manifest of it".to_owned()))
+    }
+}
+
+impl Verify for MemoryStore {
+    fn has_arrived(&self, _: &ThreadId) -> bool {
+        false
+    }
+}
+
+impl Archives for MemoryStore {
+    fn import(&self, archive: &mut (dyn Read + Send), keep: bool) -> Result<Arrived> {
+        let judged = arrive(archive, self.trust(), None, &|_| Ok(()))?;
+        let inner = self.inner();
+        let arrival = match (inner.slot(&judged.thread).map(head_of), keep) {
+            (Ok(head), _) if head == judged.head => Arrival::Unchanged,
+            (Ok(_), _) => return Err(Error::Exists(judged.thread)),
+            (Err(Error::NoThread(_)), false) => Arrival::WouldImport,
+            (Err(Error::NoThread(_)), true) => {
+                return Err(Error::Unusable {
+                    what: "a store in memory".to_owned(),
+                    why: "it takes in no thread from an archive".to_owned(),
+                    hint: None,
+                });
+            }
+            (Err(error), _) => return Err(error),
+        };
+        Ok(judged.settled(arrival, Accounts::new()))
+    }
+}
+
+impl Attest for MemoryStore {
+    fn store_id(&self) -> Result<String> {
+        Ok(self.shared.id.get_or_init(|| self.shared.ids.hex32()).clone())
+    }
+
+    fn heads(&self) -> Result<Noted> {
+        let store_id = self.store_id()?;
+        let inner = self.inner();
+        let heads = Heads {
+            version: VERSION,
+            store_id,
+            made_at: self.shared.clock.now(),
+            threads: inner.threads.iter().map(|(id, slot)| LogHead::new(id.clone(), &head_of(slot))).collect(),
+            tombstones: inner.tombstones.iter().map(|(id, left)| LogHead::new(id.clone(), &left.head)).collect(),
+            accounts: inner.accounts.values().map(AccountHead::from).collect(),
+        };
+        Ok(Noted { heads, left_out: Vec::new() })
+    }
+
+    fn sign_heads(&self, heads: &Heads) -> Result<String> {
+        heads.sign(&self.shared.signer).map_err(|error| Error::Unusable {
+            what: "the list of heads".to_owned(),
+            why: error.to_string(),
+            hint: None,
+        })
+    }
+
+    fn compare_heads(&self, heads: &Heads, depth: Depth) -> Compared {
+        compare(heads, self, depth)
+    }
+}
+
+impl Present for MemoryStore {
+    fn log(&self, thread: &ThreadId) -> Result<Option<(Head, Box<dyn BufRead + Send>)>> {
+        let inner = self.inner();
+        let slot = inner.threads.get(thread);
+        Ok(slot.map(|slot| (head_of(slot), Box::new(Cursor::new(slot.bytes.clone())) as Box<dyn BufRead + Send>)))
+    }
+
+    fn buried(&self, thread: &ThreadId) -> Result<Option<Head>> {
+        Ok(self.inner().tombstones.get(thread).map(|tombstone| tombstone.head.clone()))
+    }
+
+    fn account(&self, id: &AccountId) -> Result<Option<Account>> {
+        Ok(self.inner().accounts.get(id).cloned())
+    }
+}
+
+impl Erase for MemoryStore {
+    fn erase(&self, thread: &ThreadId, blob: &Digest, reason: &str) -> Result<u64> {
+        let erased = self.inner().slot(thread)?.erased.get(blob).cloned();
+        if let Some((reason, at)) = erased {
+            return Err(Error::Erased { thread: thread.clone(), blob: *blob, reason, at });
+        }
+        let mut named = NamedBlobs::default();
+        self.verify(thread, &mut |entry| {
+            entry.lines.iter().for_each(|line| named.take(entry.head.version, &line.event));
+        })?;
+        let is_there = self.blobs(thread)?.contains(blob);
+        if !is_there && named.must_be_there().all(|(name, _)| name != *blob) {
+            return Err(Error::NoBlob { thread: thread.clone(), blob: *blob });
+        }
+        let event = Event::BlobErased(BlobErased { blob: *blob, reason: reason.to_owned() });
+        let part = Part::new(thread.clone(), Expect::Any, Changeset::of_event(event));
+        Ok(self.commit(Batch::of(part))?.version_of(thread).unwrap_or_default())
+    }
+}
+
+impl Pages for MemoryStore {
+    fn write_capabilities(&self, thread: &ThreadId, body: &dyn Fn() -> String) -> Result<bool> {
+        let mut inner = self.inner();
+        let slot = inner.slot_mut(thread)?;
+        if let Some(page) = &slot.capabilities {
+            return capabilities::check_kept(thread, page, self.trust()).map(|()| false);
+        }
+        let text = capabilities::sign(thread, &body(), &self.shared.signer, self.shared.clock.now());
+        slot.capabilities = Some(text.into_bytes());
+        Ok(true)
+    }
+
+    fn vouch(&self, recorded: &Manifest) -> Result<()> {
+        match may_same(&self.inner().slot(&recorded.thread_id)?.manifest, recorded) {
+            true => Ok(()),
+            false => Err(Error::Integrity {
+                what: format!("what the store has of `{}`", recorded.thread_id),
+                why: "it says that the thread may do something else than its log says".to_owned(),
+                hint: None,
+            }),
+        }
+    }
+
+    fn missing_manifest(&self, _: &ThreadId) -> Option<String> {
+        None
+    }
+
+    fn take_amiss(&self) -> Vec<String> {
+        Vec::new()
+    }
+}
+
+impl Handle for MemoryStore {
+    fn leave(&mut self) -> Result<()> {
+        let owner = self.owner().clone();
+        let mut inner = self.inner();
+        inner
+            .threads
+            .values_mut()
+            .filter(|slot| slot.holder.as_ref() == Some(&owner))
+            .for_each(|slot| slot.holder = None);
+        Ok(())
+    }
+}

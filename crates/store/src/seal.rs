@@ -1,0 +1,175 @@
+//! The seals of rows: what a database may say.
+//!
+//! Who can write the files of a store but does not hold its key must not get anything signed, spent, dispatched or answered. So a row that
+//! a commit or a run relies on counts only if it carries a mark (HMAC-SHA-256) that the key's holder made over all of its content and over
+//! the place it stands for, under a key that is derived for this store. Every such mark is made and checked here, for every backend.
+//!
+//! | row | the mark covers | bound to |
+//! |---|---|---|
+//! | head of a thread | thread, lines, hash, signer, epoch of the last checkpoint, lease (epoch, owner), time, digest of the manifest, newest version that its log has of each account, requests that it consumed, how many events wait to lead its next changeset, the epoch of the anchor that its writer knew | log, segment, version, bytes |
+//! | account | every field, and the digest of all its reservations | account, version |
+//! | index of messages, runs, commit keys, answers and erasures, inbox | every column but those that only the display needs | table, and the log or chain that the row is about |
+//! | anchor | its epoch, and what the versions of accounts and the newest numbers of inboxes add up to | the store |
+//!
+//! Marks of requests stand in [`crate::inbox`]. An older row of the same place carries a genuine mark: that it is older shows by what
+//! stands elsewhere, signed or sealed (the log behind a head, the newest version of an account in the heads of its family, the sums of the anchor).
+
+use std::collections::BTreeMap;
+
+use selvedge_log::Head;
+use selvedge_log::hash::{Binding, Seals, sha256};
+use selvedge_model::account::{Account, AccountId, Reservation};
+use selvedge_model::{Digest, Event, OwnerId, ThreadId, Timestamp};
+use serde::{Deserialize, Serialize};
+use serde_json::json;
+
+/// The newest version of each account that postings in a log led to.
+pub type PostedVersions = BTreeMap<AccountId, u64>;
+
+/// Takes in what events of a log posted.
+pub fn note_postings(versions: &mut PostedVersions, events: &[Event]) {
+    for (_, record) in events.iter().filter_map(Event::posting) {
+        let newest = versions.entry(record.account.clone()).or_default();
+        *newest = (*newest).max(record.account_version);
+    }
+}
+
+/// The requests that a thread and those that it continues have consumed, by the numbers under which they were posted.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Heard {
+    /// The highest number that was consumed.
+    pub newest: u64,
+    /// Numbers below it that still waited then.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub waiting: Vec<u64>,
+}
+
+impl Heard {
+    /// Whether a request of this number was consumed before.
+    pub fn has(&self, number: u64) -> bool {
+        number <= self.newest && !self.waiting.contains(&number)
+    }
+
+    /// Takes in that requests were consumed while `pending` waited, those included.
+    pub fn consume(&mut self, consumed: &[u64], pending: &[u64]) {
+        let waits = |number: &u64| !consumed.contains(number) && !self.has(*number);
+        let waiting: Vec<u64> = pending.iter().copied().filter(waits).collect();
+        self.newest = consumed.iter().copied().fold(self.newest, u64::max);
+        self.waiting = waiting.into_iter().filter(|number| *number < self.newest).collect();
+    }
+}
+
+/// What the row of a thread's head says.
+#[derive(Clone, Copy, Debug)]
+pub struct HeadRow<'a> {
+    /// The thread.
+    pub thread: &'a ThreadId,
+    /// The end of its log.
+    pub head: &'a Head,
+    /// The epoch of its lease.
+    pub epoch: u64,
+    /// Who holds it.
+    pub owner: Option<&'a OwnerId>,
+    /// When it was committed to last.
+    pub updated_at: Timestamp,
+    /// The digest of the manifest, as the database has it.
+    pub manifest: &'a Digest,
+    /// What its log posted.
+    pub posted: &'a PostedVersions,
+    /// What it consumed.
+    pub heard: &'a Heard,
+    /// How many events wait to lead its next changeset.
+    pub leads: u64,
+    /// The newest epoch of the store's anchor that its writer knew.
+    pub anchor: u64,
+}
+
+/// The mark of a head.
+pub fn head(seals: &Seals, row: &HeadRow<'_>) -> Digest {
+    seals.mark(&place_of_head(row), &content_of_head(row))
+}
+
+/// Whether a mark was made for this head.
+pub fn is_head(seals: &Seals, row: &HeadRow<'_>, mark: &Digest) -> bool {
+    seals.is_marked(&place_of_head(row), &content_of_head(row), mark)
+}
+
+fn place_of_head<'a>(row: &HeadRow<'a>) -> Binding<'a> {
+    let Head { log_id, segment, version, bytes, .. } = row.head;
+    Binding { log_id: log_id.as_str(), segment: *segment, version: *version, offset: *bytes }
+}
+
+/// Every commit makes this, so it is not JSON: texts with their lengths, numbers in eight bytes.
+fn content_of_head(row: &HeadRow<'_>) -> Vec<u8> {
+    let mut content = Vec::with_capacity(320);
+    let mut text = |text: &[u8]| put_field(&mut content, text);
+    text(b"head");
+    text(row.thread.as_str().as_bytes());
+    for number in [row.head.lines, row.head.epoch, row.epoch, row.updated_at.as_micros().cast_unsigned()] {
+        text(&number.to_be_bytes());
+    }
+    for digest in [&row.head.hash, &row.head.signer, row.manifest] {
+        text(&digest.0);
+    }
+    text(row.owner.map_or("", OwnerId::as_str).as_bytes());
+    text(&row.leads.to_be_bytes());
+    text(&row.anchor.to_be_bytes());
+    text(&(row.heard.waiting.len() as u64).to_be_bytes());
+    for number in std::iter::once(&row.heard.newest).chain(&row.heard.waiting) {
+        text(&number.to_be_bytes());
+    }
+    for (account, version) in row.posted {
+        text(account.as_str().as_bytes());
+        text(&version.to_be_bytes());
+    }
+    content
+}
+
+/// The mark of an account with these reservations, which are all that it has.
+pub fn account(seals: &Seals, account: &Account, reservations: &[Reservation]) -> Digest {
+    seals.mark(&place_of_account(account), &content_of_account(account, reservations))
+}
+
+/// Whether a mark was made for this account with these reservations.
+pub fn is_account(seals: &Seals, account: &Account, reservations: &[Reservation], mark: &Digest) -> bool {
+    seals.is_marked(&place_of_account(account), &content_of_account(account, reservations), mark)
+}
+
+fn place_of_account(account: &Account) -> Binding<'_> {
+    Binding { log_id: account.id.as_str(), segment: 0, version: account.version, offset: 0 }
+}
+
+fn content_of_account(account: &Account, reservations: &[Reservation]) -> Vec<u8> {
+    let mut reservations: Vec<_> = reservations.iter().collect();
+    reservations.sort_by(|one, two| one.id.cmp(&two.id));
+    let held = sha256(json!(reservations).to_string().as_bytes());
+    json!(["account", account, held]).to_string().into_bytes()
+}
+
+/// The mark of a row of an index, of what its columns say.
+pub fn row(seals: &Seals, table: &str, fields: &[&[u8]]) -> Digest {
+    seals.mark(&place_of_row(table), &content_of_row(fields))
+}
+
+/// Whether a mark was made for a row of this table that says this.
+pub fn is_row(seals: &Seals, table: &str, fields: &[&[u8]], mark: &Digest) -> bool {
+    seals.is_marked(&place_of_row(table), &content_of_row(fields), mark)
+}
+
+fn place_of_row(table: &str) -> Binding<'_> {
+    Binding { log_id: table, segment: 0, version: 0, offset: 0 }
+}
+
+fn content_of_row(fields: &[&[u8]]) -> Vec<u8> {
+    let mut content = b"row\0".to_vec();
+    for field in fields {
+        put_field(&mut content, field);
+    }
+    content
+}
+
+/// Fields are told apart by their lengths.
+fn put_field(content: &mut Vec<u8>, field: &[u8]) {
+    content.extend_from_slice(&(field.len() as u64).to_be_bytes());
+    content.extend_from_slice(field);
+}

@@ -1,0 +1,58 @@
+//! The `store.json` of a store, which anything may have written: a checkout, a sync service, an attacker.
+//!
+//! A store is opened only if it names our kind, the format that is written, and an id; and whatever the id is, what the logs prove stays the
+//! same.
+
+use std::fs;
+use std::sync::LazyLock;
+
+use selvedge_log::recovery::Finding;
+use selvedge_store_local::{Access, LocalStore};
+use serde_json::Value;
+use tempfile::TempDir;
+
+use crate::golden::THREAD;
+use crate::restore::{options, place, with_thread};
+
+struct Place {
+    folder: TempDir,
+    /// What a good one says.
+    good: Vec<u8>,
+}
+
+static PLACE: LazyLock<Place> = LazyLock::new(|| {
+    let folder = place();
+    with_thread(&folder).close().expect("a store can be closed");
+    let good = fs::read(folder.path().join(".ai/agent/threads/store.json")).expect("there is one");
+    Place { folder, good }
+});
+
+/// Opens a store with this `store.json`.
+pub fn run(bytes: &[u8]) {
+    let place = &*PLACE;
+    fs::write(place.folder.path().join(".ai/agent/threads/store.json"), bytes).expect("it can be written");
+    let Ok(store) = LocalStore::open(options(place.folder.path(), Access::ReadOnly, 5)) else { return };
+    let [said, good]: [Value; 2] =
+        [bytes, &place.good].map(|text| serde_json::from_slice(text).expect("what was opened can be read"));
+    assert_eq!((&said["kind"], &said["format"]), (&good["kind"], &good["format"]));
+    assert!(said["id"].as_str().is_some_and(|id| !id.is_empty()), "a store without a name was opened");
+    let verdict = store.verify(&THREAD, &mut |_| {});
+    // Rows that were sealed for another store don't count; the log holds all the same.
+    let proven = verdict.map(|verdict| verdict.judgement);
+    if said["id"] == good["id"] {
+        assert_eq!(proven.as_ref().map(|judged| &judged.finding).ok(), Some(&Finding::Sound));
+    }
+    assert_eq!(proven.ok().and_then(|judged| judged.unchanged_up_to), Some(1));
+}
+
+/// A good one, and those of another kind, format and id.
+pub fn seeds() -> Vec<Vec<u8>> {
+    let good = String::from_utf8_lossy(&PLACE.good).into_owned();
+    let other = |from: &str, to: &str| good.replacen(from, to, 1).into_bytes();
+    vec![
+        good.clone().into_bytes(),
+        other("selvedge-local", "selvedge-other"),
+        other("\"id\":\"", "\"id\":\"0"),
+        b"{}".to_vec(),
+    ]
+}
