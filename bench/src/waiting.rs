@@ -90,7 +90,7 @@ impl Model for Gate {
                 Poll::Pending => open.as_mut().poll(context).map(|_| false),
             });
             if is_stopped.await {
-                return Err(ModelError::Stopped { partial: Vec::new(), usage: Usage::default() });
+                return Err(ModelError::Stopped { partial: Vec::new(), usage: None });
             }
             let content = vec![Block::text("Done.")];
             Ok(Answer::new(content, End::Finished).using(Usage::default()))

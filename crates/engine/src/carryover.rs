@@ -91,8 +91,8 @@ impl Carryover {
             match block {
                 Block::Text { text, blob } => *text = fitted(text, share, blob, put)?,
                 // A shortened thought would not match its signature.
-                Block::Thinking { text, signature } => {
-                    *text = String::new();
+                Block::Thinking { text, signature, .. } => {
+                    text.clear();
                     *signature = None;
                 }
                 Block::ToolCall { arguments, blob, .. } => {

@@ -99,6 +99,11 @@ impl Fold {
         &self.thread.gauge
     }
 
+    /// The provider's session that knows the conversation up to the last answer, if this model has it.
+    pub(crate) fn session_of(&self, model: &str) -> Option<&str> {
+        self.thread.session.as_ref().filter(|session| session.model == model).map(|session| session.id.as_str())
+    }
+
     /// What it has used of its limits.
     pub(crate) fn meter(&self) -> &Meter {
         &self.thread.meter

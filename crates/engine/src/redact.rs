@@ -2,7 +2,7 @@
 //!
 //! Runs before anything is hashed or signed, over every string of a changeset, including the keys of objects. What is replaced is gone: the
 //! log shows that something was there, not what. Opaque provider data is not changed, because the provider would refuse it: a block of such
-//! data that contains a secret is dropped.
+//! data that contains a secret is dropped, and signed reasoning that contains one loses its signature.
 
 use selvedge_model::message::Block;
 use selvedge_model::op::Op;
@@ -98,7 +98,15 @@ impl Redactor {
             message.content.retain(|block| !matches!(block, Block::Opaque { data, .. } if self.has_secret(data)));
             for block in &mut message.content {
                 match block {
-                    Block::Text { text, .. } | Block::Thinking { text, .. } => self.string(text),
+                    Block::Text { text, .. } => self.string(text),
+                    Block::Thinking { text, signature, provider } => {
+                        if let Some(clean) = self.text(text) {
+                            *text = clean;
+                            // The provider would refuse its signature under another text. Unsigned, the block is not sent back.
+                            *signature = None;
+                            *provider = None;
+                        }
+                    }
                     Block::ToolCall { arguments, .. } => self.value(arguments),
                     Block::ToolResult { content, .. } => self.value(content),
                     Block::Image { .. } | Block::Opaque { .. } => {}

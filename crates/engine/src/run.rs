@@ -16,7 +16,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use selvedge_model::account::Posting;
-use selvedge_model::answer::{Answer, Attempt, Blobs};
+use selvedge_model::answer::{Answer, Attempt, Blobs, Session};
 use selvedge_model::blocking::BoxFuture;
 use selvedge_model::event::{SuspendReason, Suspended};
 use selvedge_model::limits::Cost;
@@ -391,7 +391,7 @@ impl Running {
         prompt.system = &rules.system;
         prompt.tools = &rules.tools;
         prompt.output_tokens_max = turn.output_tokens_max;
-        prompt.session = turn.session.as_deref();
+        prompt.session = turn.session.as_deref().map(|id| Session { id, covers: covered(prompt.messages) });
         let publish = |draft: Draft| {
             if held.is_watched() {
                 held.publish(&RunEvent::Draft { thread: thread.clone(), run: run.clone(), attempt, draft });
@@ -417,7 +417,7 @@ impl Running {
             // A model that does not stop in time is dropped: its text so far is known, its usage is not.
             None => {
                 let partial = Some(Block::text(said)).filter(|_| has_drafted).into_iter().collect();
-                Err(ModelError::Stopped { partial, usage: Default::default() })
+                Err(ModelError::Stopped { partial, usage: None })
             }
         };
         // The partial text of a stopped model is kept.
@@ -435,6 +435,12 @@ impl Running {
         let [message] = message;
         message.content
     }
+}
+
+/// How many messages a session knows that knows the last answer.
+fn covered(messages: &[Arc<Message>]) -> usize {
+    let is_answer = |message: &Arc<Message>| message.role == Role::Assistant && message.marker.is_none();
+    messages.iter().rposition(is_answer).map_or(0, |at| at + 1)
 }
 
 /// Reads the blobs of a thread for its model.

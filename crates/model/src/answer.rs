@@ -37,8 +37,8 @@ pub struct Prompt<'a> {
     pub tools: &'a [ToolSpec],
     /// The maximum number of tokens of the answer.
     pub output_tokens_max: Option<u64>,
-    /// The session of an external engine that already knows the conversation; an optimisation that the engine may refuse.
-    pub session: Option<&'a str>,
+    /// A session of the provider that already knows the start of the conversation; an optimisation that the provider may refuse.
+    pub session: Option<Session<'a>>,
 }
 
 impl<'a> Prompt<'a> {
@@ -63,6 +63,15 @@ impl fmt::Debug for Prompt<'_> {
         shown.field("model", &self.model).field("attempt", &self.attempt).field("messages", &self.messages.len());
         shown.finish_non_exhaustive()
     }
+}
+
+/// A session of a provider, which stores a conversation of its own accord.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Session<'a> {
+    /// The provider's id of it.
+    pub id: &'a str,
+    /// How many messages of the prompt, from the first, it knows. Only the others are sent.
+    pub covers: usize,
 }
 
 /// One attempt of a run to get an answer.
@@ -187,12 +196,15 @@ pub struct Answer {
     pub model: Option<String>,
     /// The price that the provider reports; absent if it follows from the tokens.
     pub charged: Option<Money>,
+    /// How the request differed from what was configured, such as thinking that was switched off for it. Recorded with the usage.
+    pub notes: Vec<String>,
 }
 
 impl Answer {
     /// An answer of which only the content is known.
     pub fn new(content: Vec<Block>, end: End) -> Self {
-        Self { content, end, usage: None, session: None, provider_id: None, model: None, charged: None }
+        let notes = Vec::new();
+        Self { content, end, usage: None, session: None, provider_id: None, model: None, charged: None, notes }
     }
 
     /// The same answer with its usage.
@@ -242,13 +254,19 @@ pub enum ModelError {
         why: String,
         /// The content received so far.
         partial: Vec<Block>,
-        /// The tokens used, as far as is known.
-        usage: Usage,
+        /// The tokens used, as far as is known; `estimated` if the provider did not report all of them. `None` if nothing is known.
+        usage: Option<Usage>,
     },
     /// The external engine no longer knows the session; nothing was sent to the model.
     #[error("the session is no longer known: {why}")]
     SessionRefused {
         /// The engine's message.
+        why: String,
+    },
+    /// The prompt is longer than the model's context window; nothing is charged.
+    #[error("the prompt is longer than the model's context window: {why}")]
+    ContextTooLong {
+        /// The provider's message.
         why: String,
     },
     /// A failure that no retry resolves.
@@ -262,8 +280,8 @@ pub enum ModelError {
     Stopped {
         /// The content received so far.
         partial: Vec<Block>,
-        /// The tokens used, as far as is known.
-        usage: Usage,
+        /// The tokens used, as far as is known; `estimated` if the provider did not report all of them. `None` if nothing is known.
+        usage: Option<Usage>,
     },
 }
 
@@ -292,6 +310,7 @@ impl ModelError {
             Self::RateLimited { why, .. } => (FailureClass::ModelRateLimited, why.clone()),
             Self::Cut { why, .. } => (FailureClass::ModelCut, why.clone()),
             Self::SessionRefused { why } => (FailureClass::ModelSessionRefused, why.clone()),
+            Self::ContextTooLong { why } => (FailureClass::ModelContextTooLong, why.clone()),
             Self::Permanent { why } => (FailureClass::ModelRefused, why.clone()),
             Self::Stopped { .. } => return None,
         };
@@ -304,8 +323,9 @@ impl ModelError {
         Some(match failure.class {
             FailureClass::ModelFailed => Self::Transient { why },
             FailureClass::ModelRateLimited => Self::RateLimited { why, retry_after: None },
-            FailureClass::ModelCut => Self::Cut { why, partial: Vec::new(), usage: Usage::default() },
+            FailureClass::ModelCut => Self::Cut { why, partial: Vec::new(), usage: None },
             FailureClass::ModelSessionRefused => Self::SessionRefused { why },
+            FailureClass::ModelContextTooLong => Self::ContextTooLong { why },
             FailureClass::ModelRefused => Self::Permanent { why },
             FailureClass::ModelDeclined | FailureClass::ModelLength | FailureClass::Engine => return None,
         })
@@ -350,7 +370,7 @@ fn phrase(status: u16) -> &'static str {
 impl Classify for ModelError {
     fn kind(&self) -> Kind {
         match self.code() {
-            "model_refused" => Kind::Invalid,
+            "model_refused" | "model_context_too_long" => Kind::Invalid,
             "model_rate_limited" => Kind::Exhausted,
             _ => Kind::Broken,
         }
@@ -367,6 +387,7 @@ impl Classify for ModelError {
             Self::RateLimited { .. } => "model_rate_limited",
             Self::Cut { .. } => "model_cut",
             Self::SessionRefused { .. } => "model_session_refused",
+            Self::ContextTooLong { .. } => "model_context_too_long",
             Self::Permanent { .. } => "model_refused",
             Self::Stopped { .. } => "model_stopped",
         }

@@ -63,6 +63,15 @@ pub struct Spawned {
     pub detached: bool,
 }
 
+/// A session of a provider that knows a thread's conversation up to its last answer.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct KnownSession {
+    /// The provider's id of it.
+    pub id: String,
+    /// The model that has it.
+    pub model: String,
+}
+
 /// A thread after its events. Serialised without its messages: after reading it back, pass each of them to [`Thread::recall`].
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Thread {
@@ -87,6 +96,9 @@ pub struct Thread {
     /// How its provider counts tokens.
     #[serde(default, skip_serializing_if = "Gauge::is_unset")]
     pub gauge: Gauge,
+    /// The provider's session that knows the conversation up to the last answer.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub session: Option<KnownSession>,
     /// The partial answer of the model when its run was stopped, until the next run.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub partial: Option<String>,
@@ -182,6 +194,7 @@ impl Thread {
             opened: BTreeMap::new(),
             meter: created.thread.meter.clone().unwrap_or_default(),
             gauge: Gauge::default(),
+            session: None,
             partial: None,
             process: created.thread.process.clone(),
             known: HashSet::new(),
@@ -216,6 +229,8 @@ impl Thread {
             Event::Usage(usage) => {
                 self.meter.turn(&usage.cost);
                 self.gauge.turn(usage);
+                let session = usage.session.clone().map(|id| KnownSession { id, model: usage.model.clone() });
+                self.session = session.or(self.session.take());
             }
             Event::Corrected(record) => {
                 self.manifest.apply(event, at)?;
@@ -287,6 +302,10 @@ impl Thread {
             self.meter.heard();
         }
         self.manifest.answered(message);
+        // A session is known again from the usage of the answer, which follows its message.
+        if message.role == Role::Assistant && message.marker.is_none() {
+            self.session = None;
+        }
         self.asked.extend(requested_by(message).cloned());
     }
 

@@ -170,6 +170,8 @@ mod tests {
             answered_by: None,
             provider_id: None,
             charged: None,
+            session: None,
+            notes: Vec::new(),
         }
     }
 

@@ -68,9 +68,12 @@ pub enum Block {
     Thinking {
         /// The reasoning.
         text: String,
-        /// The provider's signature of it, sent back unchanged.
+        /// The provider's signature of it, sent back unchanged. A block without one, or of another provider, is not sent back.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         signature: Option<String>,
+        /// The provider that signed it.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        provider: Option<String>,
     },
     /// The model calls a tool.
     ToolCall {
@@ -78,7 +81,7 @@ pub enum Block {
         id: CallId,
         /// The tool.
         name: String,
-        /// The arguments.
+        /// The arguments: an object, or a string with what the model wrote if that is not a JSON object.
         arguments: Value,
         /// The blob with the full arguments, if `arguments` are a placeholder.
         #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -120,6 +123,11 @@ impl Block {
     /// A complete text.
     pub fn text(text: impl Into<String>) -> Self {
         Self::Text { text: text.into(), blob: None }
+    }
+
+    /// Unsigned reasoning.
+    pub fn thinking(text: impl Into<String>) -> Self {
+        Self::Thinking { text: text.into(), signature: None, provider: None }
     }
 
     /// A call with all its arguments.

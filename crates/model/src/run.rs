@@ -30,6 +30,8 @@ pub enum FailureClass {
     ModelCut,
     /// The external engine no longer knows the session.
     ModelSessionRefused,
+    /// The prompt was longer than the model's context window.
+    ModelContextTooLong,
     /// The provider refused the request.
     ModelRefused,
     /// The model declined to answer.

@@ -4,9 +4,11 @@
 //!
 //! - [`scripted`]: a model that answers from a script. It needs no network, and the same conversation gets the same answer.
 //! - [`replay`]: a model that gives its recorded answers.
+//! - [`wire`]: what a wire format is.
 
 pub mod replay;
 pub mod scripted;
+pub mod wire;
 mod yaml;
 
 pub use replay::Replay;

@@ -39,7 +39,7 @@ pub struct Replay {
 #[derive(Clone, Debug)]
 enum Turn {
     Answered(Answer),
-    Failed { error: ModelError, usage: Usage },
+    Failed { error: ModelError, usage: Option<Usage> },
 }
 
 impl Replay {
@@ -115,7 +115,9 @@ impl Turn {
         })?;
         match changeset.reason {
             Reason::AssistantTurnCommitted => Some(Self::Answered(answer(changeset.events, used)?)),
-            Reason::RunFinished => failure(changeset.events).map(|error| Self::Failed { error, usage: usage(used) }),
+            Reason::RunFinished => {
+                failure(changeset.events).map(|error| Self::Failed { error, usage: usage_of_failure(used) })
+            }
             _ => None,
         }
     }
@@ -148,7 +150,7 @@ impl Turn {
                     ModelError::Cut { why, .. } => {
                         ModelError::Cut { why: why.clone(), partial: Vec::new(), usage: used }
                     }
-                    other if used == Usage::default() => other.clone(),
+                    other if used.is_none() => other.clone(),
                     other => ModelError::Cut { why: other.to_string(), partial: Vec::new(), usage: used },
                 })
             }
@@ -173,6 +175,13 @@ fn usage(used: &TurnUsage) -> Usage {
     }
 }
 
+/// The usage of attempts that failed; none if no tokens were counted. It is not complete if the cost was unknown.
+fn usage_of_failure(used: &TurnUsage) -> Option<Usage> {
+    let known = usage(used);
+    let is_counted = known.input_tokens > 0 || known.output_tokens > 0;
+    is_counted.then(|| Usage { estimated: !used.cost.spend_unknown.is_zero(), ..known })
+}
+
 fn answer(events: &[Event], used: &TurnUsage) -> Option<Answer> {
     let said = events.iter().filter_map(message).find(|message| message.role == Role::Assistant)?;
     let asks = said.content.iter().any(|block| matches!(block, Block::ToolCall { .. }));
@@ -182,7 +191,8 @@ fn answer(events: &[Event], used: &TurnUsage) -> Option<Answer> {
     });
     let end = if asks { End::ToolCalls } else { End::Finished };
     let mut answer = Answer::new(said.content.clone(), end).using(usage(used));
-    answer.session = session;
+    answer.session = used.session.clone().or(session);
+    answer.notes = used.notes.clone();
     answer.charged = used.charged;
     answer.model = used.answered_by.clone();
     answer.provider_id = used.provider_id.clone();
@@ -198,7 +208,7 @@ fn failure(events: &[Event]) -> Option<ModelError> {
     match (&meta.failure, meta.termination_code.as_deref()) {
         (Some(failure), _) => ModelError::recorded(failure),
         (None, Some("cancelled" | "killed" | "duration_exceeded")) => {
-            Some(ModelError::Stopped { partial: partial(events).into_iter().collect(), usage: Usage::default() })
+            Some(ModelError::Stopped { partial: partial(events).into_iter().collect(), usage: None })
         }
         // The model was not the reason why the run ended.
         (None, _) => None,

@@ -140,11 +140,10 @@ impl Speech<'_, '_> {
                 ModelError::RateLimited { why: why(text), retry_after: retry_after_ms.map(Duration::from_millis) }
             }
             Failure::Cut { why: text, say, usage } => {
-                self.usage = Some(*usage);
+                // A usage of zero is none that the script gives.
+                self.usage = Some(*usage).filter(|usage| *usage != Usage::default());
                 match self.say(say).await {
-                    Ok(()) => {
-                        ModelError::Cut { why: why(text), partial: self.content, usage: self.usage.unwrap_or_default() }
-                    }
+                    Ok(()) => ModelError::Cut { why: why(text), partial: self.content, usage: self.usage },
                     Err(stopped) => stopped,
                 }
             }
@@ -159,7 +158,7 @@ impl Speech<'_, '_> {
                 Block::Thinking { text, .. } => Some(text),
                 _ => None,
             },
-            || Block::Thinking { text: String::new(), signature: None },
+            || Block::thinking(""),
         )
         .await
     }
@@ -223,10 +222,7 @@ impl Speech<'_, '_> {
         };
         match stop {
             None => Ok(()),
-            Some(_) => Err(ModelError::Stopped {
-                partial: std::mem::take(&mut self.content),
-                usage: self.usage.unwrap_or_default(),
-            }),
+            Some(_) => Err(ModelError::Stopped { partial: std::mem::take(&mut self.content), usage: self.usage }),
         }
     }
 }

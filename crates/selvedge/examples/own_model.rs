@@ -31,7 +31,7 @@ impl Model for Shouting {
             for word in last.plain_text().to_uppercase().split_inclusive(' ') {
                 // Ends soon after it is told to, with what it said so far.
                 if cancel.said().is_some() {
-                    return Err(ModelError::Stopped { partial: vec![Block::text(&said)], usage: usage(&said) });
+                    return Err(ModelError::Stopped { partial: vec![Block::text(&said)], usage: Some(usage(&said)) });
                 }
                 draft(Draft::Text { text: word.to_owned() });
                 said.push_str(word);

@@ -61,7 +61,7 @@ impl Turn {
         Self {
             asked_at: live.now,
             prompt_bytes: context::prompt_size(fold, rules),
-            session: fold.manifest().session_id.clone(),
+            session: fold.session_of(&rules.model_name).map(str::to_owned),
             output_tokens_max: None,
             attempts: 1,
             hold: None,
@@ -104,7 +104,9 @@ impl Turn {
                     self.used.last_input_tokens = 0;
                 }
             }
-            Err(ModelError::Stopped { usage, .. } | ModelError::Cut { usage, .. }) => self.used.add(usage),
+            Err(ModelError::Stopped { usage: Some(usage), .. } | ModelError::Cut { usage: Some(usage), .. }) => {
+                self.used.add(usage);
+            }
             Err(_) => {}
         }
         self.reply = Some(reply);
@@ -157,6 +159,8 @@ impl Turn {
             answered_by: answer.and_then(|answer| answer.model.clone()),
             provider_id: answer.and_then(|answer| answer.provider_id.clone()),
             charged: answer.and_then(|answer| answer.charged),
+            session: answer.and_then(|answer| answer.session.clone()),
+            notes: answer.map(|answer| answer.notes.clone()).unwrap_or_default(),
         }
     }
 }

@@ -120,8 +120,14 @@ impl Spent {
             ModelError::Unreached { .. } => Self::Nothing,
             // It failed at the provider, which may have worked for a while.
             ModelError::Status { status: 500.., .. } => Self::Unknown,
+            ModelError::Cut { usage: Some(usage), .. } | ModelError::Stopped { usage: Some(usage), .. }
+                if !usage.estimated =>
+            {
+                Self::Counted(*usage)
+            }
             // The provider rejected it.
-            ModelError::Status { .. }
+            ModelError::ContextTooLong { .. }
+            | ModelError::Status { .. }
             | ModelError::RateLimited { .. }
             | ModelError::SessionRefused { .. }
             | ModelError::Permanent { .. } => Self::Nothing,

@@ -60,7 +60,7 @@ impl crate::support::Blocking for Drafting {
         if self.failures.fetch_update(Ordering::SeqCst, Ordering::SeqCst, fails).is_ok() {
             let partial = Vec::new();
             let usage = Usage::default();
-            return Err(ModelError::Cut { why: "the line broke".to_owned(), partial, usage });
+            return Err(ModelError::Cut { why: "the line broke".to_owned(), partial, usage: Some(usage) });
         }
         let has_calls = self.answer.iter().any(|block| matches!(block, Block::ToolCall { .. }));
         let end = if has_calls { End::ToolCalls } else { End::Finished };

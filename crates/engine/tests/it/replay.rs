@@ -441,7 +441,7 @@ fn models_that_fail_refuse_and_are_stopped_replay_identically() {
     let failures = [
         ModelError::Transient { why: "no route".to_owned() },
         ModelError::RateLimited { why: "slowly".to_owned(), retry_after: None },
-        ModelError::Cut { why: "eof".to_owned(), partial: Vec::new(), usage },
+        ModelError::Cut { why: "eof".to_owned(), partial: Vec::new(), usage: Some(usage) },
         ModelError::Permanent { why: "no".to_owned() },
         ModelError::Unreached { why: "no route".to_owned() },
         ModelError::Status { status: 503, why: "busy".to_owned(), retry_after: None },

@@ -119,7 +119,7 @@ impl Children for Unruly {
         let cut = || ModelError::Cut {
             why: why(),
             partial: vec![Block::text("I")],
-            usage: Usage { input_tokens: 10, ..Usage::default() },
+            usage: Some(Usage { input_tokens: 10, ..Usage::default() }),
         };
         let replies = match kind {
             Kind::Answers | Kind::FailsOnce | Kind::RunsShort => vec![Reply::Says("done")],

@@ -30,7 +30,7 @@ impl Model for Waiting {
         Box::pin(async move {
             self.0.fetch_add(1, Ordering::SeqCst);
             cancel.stopped().await;
-            Err(ModelError::Stopped { partial: Vec::new(), usage: Default::default() })
+            Err(ModelError::Stopped { partial: Vec::new(), usage: None })
         })
     }
 
@@ -163,7 +163,7 @@ crate::support::as_model!(Slow);
 impl crate::support::Blocking for Slow {
     fn answer(&self, _: &Prompt<'_>, _: &mut dyn FnMut(Draft), cancel: &Cancel) -> Result<Answer, ModelError> {
         match cancel.wait(Duration::from_millis(30)) {
-            Some(_) => Err(ModelError::Stopped { partial: Vec::new(), usage: Default::default() }),
+            Some(_) => Err(ModelError::Stopped { partial: Vec::new(), usage: None }),
             None => Ok(Answer::new(vec![Block::text("here")], End::Finished)),
         }
     }

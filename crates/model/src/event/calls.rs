@@ -173,4 +173,10 @@ pub struct TurnUsage {
     /// The price that the provider reports for the answer; absent if it follows from the tokens.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub charged: Option<Money>,
+    /// The session of the provider that knows the conversation up to and including the answer.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub session: Option<String>,
+    /// How requests of this turn differed from what was configured, such as thinking that was switched off.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub notes: Vec<String>,
 }

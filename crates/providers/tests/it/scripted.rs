@@ -146,7 +146,7 @@ turns:
         name: name.to_owned(),
         arguments,
     };
-    let thought = Block::Thinking { text: "hm".to_owned(), signature: None };
+    let thought = Block::thinking("hm");
     let calls = [call("call_1", "read", arguments.clone()), call("my.own", "write", json!({}))];
     let opaque = Block::Opaque { provider: "acme".to_owned(), data: json!({"sealed": "{user}"}) };
     assert_eq!(answer.content[..3], [thought, opaque, text("One moment please.")]);

@@ -120,7 +120,7 @@ impl Model for Talker {
                 (false, Then::Stopped) => {
                     cancel.say(Stop::Cancelled);
                     let partial = vec![Block::text("half of it")];
-                    return Err(ModelError::Stopped { partial, usage: Usage::default() });
+                    return Err(ModelError::Stopped { partial, usage: None });
                 }
             };
             Ok(Answer::new(content, end).using(Usage { input_tokens: 10, output_tokens: 5, ..Usage::default() }))

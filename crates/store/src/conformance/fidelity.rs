@@ -89,8 +89,12 @@ pub fn every_kind_of_content_comes_back<H: Harness>(harness: &H) {
     let thread = create(&store, "content");
     let arguments = json!({"deep": [{"a": null}], "": 1});
     let content = vec![
-        Block::Thinking { text: "hm".to_owned(), signature: Some("seal".to_owned()) },
-        Block::Thinking { text: String::new(), signature: None },
+        Block::Thinking {
+            text: "hm".to_owned(),
+            signature: Some("seal".to_owned()),
+            provider: Some("anthropic".to_owned()),
+        },
+        Block::thinking(""),
         Block::text("I look."),
         Block::tool_call(id("call.1"), "read", arguments),
         Block::tool_error(id("call.1"), Value::Null),

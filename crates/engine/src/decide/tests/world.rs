@@ -455,9 +455,7 @@ impl World {
         let outcome = match self.chance.below(14) {
             10 => Outcome::Failed(ModelError::Transient { why: "down".to_owned() }),
             11 => Outcome::Failed(ModelError::RateLimited { why: "slow down".to_owned(), retry_after: None }),
-            12 => {
-                Outcome::Failed(ModelError::Cut { why: "cut".to_owned(), partial: Vec::new(), usage: Usage::default() })
-            }
+            12 => Outcome::Failed(ModelError::Cut { why: "cut".to_owned(), partial: Vec::new(), usage: None }),
             13 if self.chance.once_in(5) => Outcome::Failed(ModelError::Permanent { why: "no".to_owned() }),
             _ => Outcome::Answered(Box::new(self.answers())),
         };

@@ -11,7 +11,7 @@ use axum::routing::{get, post};
 use axum::{Json, Router};
 use selvedge::{
     Answer, Block, BoxFuture, Cancel, Drafts, End, Error, Kind, Model, ModelError, Outcome, Prompt, Selvedge, Status,
-    ThreadId, Usage, Value, json,
+    ThreadId, Value, json,
 };
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
@@ -40,7 +40,7 @@ impl Model for Slow {
                 sleep(Duration::from_millis(500)).await;
             } else if text.contains("slow") {
                 cancel.stopped().await;
-                return Err(ModelError::Stopped { partial: Vec::new(), usage: Usage::default() });
+                return Err(ModelError::Stopped { partial: Vec::new(), usage: None });
             }
             self.answered.fetch_add(1, Ordering::SeqCst);
             Ok(Answer::new(vec![Block::text(format!("heard {text}"))], End::Finished))
