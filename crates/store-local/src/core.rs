@@ -296,14 +296,13 @@ fn begin_log_anew(connection: &Connection) -> Result<()> {
     }
 }
 
-/// Makes the file of an owner and locks it; the owner lives as long as the file is open.
+/// Creates the file of an owner and locks it; the owner lives as long as the file is open. Under the commit lock.
 fn say_alive(layout: &Layout, disk: &dyn Disk, owner: &OwnerId) -> Result<Box<dyn DiskFile>> {
     let path = layout.owner(owner);
     let file = disk.open(&path, How::MakeNew).map_err(io_error("create", &path))?;
-    match file.try_lock().map_err(io_error("lock", &path))? {
-        true => Ok(file),
-        false => Err(schema::unusable("the store", "somebody else has our name".to_owned(), Some("try again"))),
-    }
+    // The file is new, so no other process is its owner; one that checks whether it is locked holds it for a moment.
+    file.lock().map_err(io_error("lock", &path))?;
+    Ok(file)
 }
 
 /// Opens the database to write. SQLite syncs the name of a new write-ahead log itself, and does not look whether that failed.

@@ -1,5 +1,8 @@
 //! Making and opening a store, and closing it.
 
+#[cfg(test)]
+mod owner_tests;
+
 use std::fs;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
@@ -326,25 +329,42 @@ impl Core {
         })
     }
 
-    /// Removes the files of dead owners that hold nothing.
+    /// Removes the files of dead owners that hold no lease.
+    ///
+    /// Under the commit lock, as an owner creates and locks its file: a file that was created and is not locked yet would be taken for
+    /// that of a dead owner, and its owner would count as dead from then on.
     fn tidy_owners(&self) -> Result<()> {
-        let folder = self.layout.owners();
-        let Ok(entries) = fs::read_dir(&folder) else { return Ok(()) };
-        for entry in entries.flatten() {
-            let Ok(owner) = OwnerId::new(entry.file_name().to_string_lossy()) else { continue };
-            let holds = self.read(|connection| {
-                let mut statement = connection
-                    .prepare_cached("SELECT 1 FROM heads WHERE owner = ? LIMIT 1")
-                    .map_err(schema::database)?;
-                statement.exists([owner.as_str()]).map_err(schema::database)
-            })?;
-            // What is no plain file was not put there by an owner.
-            if !holds && !self.is_alive(&owner).unwrap_or(true) {
-                // Another opener may have been faster; what stays is looked at again next time.
-                _ = self.disk.remove(&self.layout.owner(&owner));
+        let Ok(entries) = fs::read_dir(self.layout.owners()) else { return Ok(()) };
+        let owners = entries.flatten().filter_map(|entry| OwnerId::new(entry.file_name().to_string_lossy()).ok());
+        let mut removable = Vec::new();
+        for owner in owners {
+            if self.is_removable(&owner)? {
+                removable.push(owner);
             }
         }
-        Ok(())
+        if removable.is_empty() {
+            return Ok(());
+        }
+        lock(self.gate()?).alone(&self.layout, |_| {
+            for owner in removable {
+                if self.is_removable(&owner)? {
+                    // Another opener may have been faster; a file that stays is checked again by the next one.
+                    _ = self.disk.remove(&self.layout.owner(&owner));
+                }
+            }
+            Ok(())
+        })
+    }
+
+    /// Whether an owner is dead and holds no lease.
+    fn is_removable(&self, owner: &OwnerId) -> Result<bool> {
+        let holds = self.read(|connection| {
+            let mut statement =
+                connection.prepare_cached("SELECT 1 FROM heads WHERE owner = ? LIMIT 1").map_err(schema::database)?;
+            statement.exists([owner.as_str()]).map_err(schema::database)
+        })?;
+        // Anything but a plain file was not created by an owner.
+        Ok(!holds && !self.is_alive(owner).unwrap_or(true))
     }
 }
 
