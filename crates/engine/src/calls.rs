@@ -8,7 +8,6 @@ mod flight;
 mod guarded;
 
 use std::pin::pin;
-use std::sync::Arc;
 
 use futures_util::FutureExt;
 use futures_util::future::{Either, select};
@@ -20,7 +19,7 @@ use selvedge_model::limits::Limits;
 use selvedge_model::tool::{Output, Reconciled};
 use selvedge_model::{CallId, Cancel, Digest, ToolKind};
 use serde_json::Value;
-use tokio::sync::{Semaphore, oneshot};
+use tokio::sync::oneshot;
 
 use crate::carryover::shortened;
 use crate::conversation::OpenCall;
@@ -37,9 +36,6 @@ use crate::run::Running;
 use crate::spawn::{Child, ChildCreation, ParentNeeds, Refused, Spawning};
 
 pub(crate) use flight::{CallEnd, EndedCall, PreparedCall, call_end};
-
-/// The most calls that run at the same time; the rest follow as these end.
-const AT_ONCE_MAX: usize = 64;
 
 /// A result above this many bytes is stored as a blob, and the model gets its beginning and its end.
 const INLINE_MAX: usize = 32 << 10;
@@ -118,7 +114,6 @@ impl Running {
     /// Opens the gates of all calls that are ready.
     pub(crate) fn dispatch(&mut self) {
         self.publish_calls();
-        let at_once = Arc::new(Semaphore::new(AT_ONCE_MAX));
         // Children enter in order: each waits for the one before it.
         let mut before = None;
         for Flight { open, ready, .. } in self.live.flights.iter().filter(|flight| flight.is_ready()) {
@@ -127,9 +122,7 @@ impl Running {
             let cancel = self.cancel.clone();
             match (self.prepared_calls.remove(&call), self.rules.spawning.clone()) {
                 (Some(PreparedCall::Tool(started)), _) => {
-                    let at_once = at_once.clone();
                     self.in_flight.push(Box::pin(async move {
-                        let _one = at_once.acquire().await;
                         let (landed, failure) = flight::execute(started, ready, cancel).await;
                         EndedCall { call, landed, failure, is_child: false }
                     }));

@@ -322,7 +322,7 @@ impl Blocking for ListedModel {
                 }
                 cancel.wait(Duration::from_secs(20));
                 let partial = vec![Block::text("let me think")];
-                return Err(ModelError::Stopped { partial, usage: Some(usage) });
+                return Err(ModelError::Stopped { partial, usage: None });
             }
         };
         Ok(Answer::new(content, end).using(usage))
