@@ -69,6 +69,12 @@ pub(crate) fn until(sandbox: &Sandbox, args: &[&str], fits: impl Fn(&Value) -> b
     panic!("it was never told: {told:?} {:?}", Ran::of(child));
 }
 
+/// Sends a signal, such as `-STOP`, to a process.
+fn signal(signal: &str, child: &Child) {
+    let sent = std::process::Command::new("kill").args([signal, &child.id().to_string()]).status().unwrap();
+    assert!(sent.success());
+}
+
 #[test]
 fn two_calls_wait_across_a_sigkill_and_are_made_once_each_when_both_are_allowed() {
     let sandbox = asking(PAY_TWO);
@@ -135,12 +141,15 @@ fn a_word_is_left_with_whoever_runs_the_thread_and_goes_into_that_very_run() {
     let needs = inbox(&sandbox);
     assert_eq!((needs.len(), &needs[0]["call_id"], &needs[0]["reason"]), (1, &json!("call_2"), &json!("approval")));
     assert_eq!(needs[0]["thread_id"], thread);
+    // Stopped, it can't apply the first one before the second one is sent.
+    signal("-STOP", &child);
     for _ in 0..2 {
         let left = sandbox.run(&["approve", "call_2", "--json"]).json();
         assert_eq!((&left["recorded"], &left["decision"]), (&json!("left"), &json!("approve")));
     }
     assert_eq!(paid(&sandbox).len(), 0);
     put(&sandbox, "fast", "");
+    signal("-CONT", &child);
     let ran = Ran::of(child);
     assert_eq!((ran.code, paid(&sandbox)), (Some(0), vec!["paid anna".to_owned()]), "{ran:?}");
     let log = sandbox.run(&["log", thread, "--json"]).records();
@@ -597,6 +606,8 @@ fn a_word_that_was_left_before_the_key_was_rotated_counts() {
         let sandbox = busy();
         let (mut child, told) = until(&sandbox, &RUN, |record| record["told"] == "calling");
         let thread = told[0]["thread_id"].as_str().unwrap();
+        // Stopped, it can't apply the decision before it is killed.
+        signal("-STOP", &child);
         let left = sandbox.run(&["approve", "call_2", "--thread", thread, "--json"]).json();
         assert_eq!(left["recorded"], "left");
         child.kill().unwrap();
