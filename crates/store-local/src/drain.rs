@@ -178,7 +178,7 @@ pub(crate) fn check_redo(
     let reader = BufReader::with_capacity(1 << 16, Overlay::with(file, redo));
     let scanner = Scanner::new(thread, trust, Signatures::Last);
     let examined = examine(reader, scanner, |_| {}).map_err(io_error("read", &path))?;
-    if !examined.head().is_some_and(|head| head.bytes == redo.end()) {
+    if examined.head().is_none_or(|head| head.bytes != redo.end()) {
         return Err(Error::Integrity {
             what: format!("the redo of `{thread}` in `registry.db`"),
             why: "its bytes are not what was signed; the transcript is left unchanged".to_owned(),
