@@ -1,4 +1,4 @@
-//! Many runs that wait for their model: what a process that does nothing costs.
+//! Many runs that wait for their model: the cost of an idle process.
 
 use std::fs;
 use std::future::{Future, poll_fn};
@@ -24,19 +24,20 @@ use crate::measure::{Spread, cpu};
 use crate::report::{Goal, Report, Unit};
 use crate::{Outcome, Plan, child, turns};
 
-/// How many runs wait, and for how long they are looked at.
+/// How many runs wait, and for how long the process is measured.
 const RUNS: (usize, Duration) = (10_000, Duration::from_secs(5));
 /// The same for a short run.
 const RUNS_QUICK: (usize, Duration) = (50, Duration::from_millis(300));
 /// How long runs may take to begin.
-const PATIENCE: Duration = Duration::from_secs(120);
+const TIMEOUT: Duration = Duration::from_secs(120);
 /// How many threads submit messages: as many as make large groups of commits.
 const SUBMITTERS: usize = 64;
 
 pub(crate) fn measure(folder: &Path, plan: Plan, report: &mut Report) -> Outcome<()> {
     let (runs, look) = if plan.quick { RUNS_QUICK } else { RUNS };
     let cancelled = runs / 10;
-    let (count, millis) = (runs.to_string(), look.as_millis().to_string());
+    let count = runs.to_string();
+    let millis = look.as_millis().to_string();
     let (found, _) = child::run(child::command("waiting", &folder.join("store"), &[&count, &millis])?)?;
     let mut row = |key: &str, what: &str, unit: Unit, goal: Goal| {
         let figure = Spread::of(&[found[key].as_f64().unwrap_or(0.0)]);
@@ -61,20 +62,20 @@ pub(crate) fn measure(folder: &Path, plan: Plan, report: &mut Report) -> Outcome
     Ok(())
 }
 
-/// A model that answers all who ask at once.
+/// A model that answers all that ask at once.
 #[derive(Default)]
-struct Gate {
+struct BlockingModel {
     asked: AtomicUsize,
     is_open: watch::Sender<bool>,
 }
 
-impl Gate {
+impl BlockingModel {
     fn open(&self) {
         self.is_open.send_replace(true);
     }
 }
 
-impl Model for Gate {
+impl Model for BlockingModel {
     fn answer<'a>(
         &'a self,
         _: &'a Prompt<'a>,
@@ -84,7 +85,8 @@ impl Model for Gate {
         Box::pin(async move {
             self.asked.fetch_add(1, Ordering::SeqCst);
             let mut is_open = self.is_open.subscribe();
-            let (mut open, mut stopped) = (pin!(is_open.wait_for(|is_open| *is_open)), pin!(cancel.stopped()));
+            let mut open = pin!(is_open.wait_for(|is_open| *is_open));
+            let mut stopped = pin!(cancel.stopped());
             let is_stopped = poll_fn(|context| match stopped.as_mut().poll(context) {
                 Poll::Ready(_) => Poll::Ready(true),
                 Poll::Pending => open.as_mut().poll(context).map(|_| false),
@@ -104,8 +106,8 @@ impl Model for Gate {
 
 /// Submits a message to each thread, from many threads at once, and waits until every run has asked its model; returns the model, the runs
 /// and how long that took.
-fn begin(engine: &Engine, threads: &[ThreadId]) -> Outcome<(Arc<Gate>, Vec<Submitted>, Duration)> {
-    let gate = Arc::new(Gate::default());
+fn begin(engine: &Engine, threads: &[ThreadId]) -> Outcome<(Arc<BlockingModel>, Vec<Submitted>, Duration)> {
+    let gate = Arc::new(BlockingModel::default());
     let work = Arc::new(Assignment::new(AgentId::new("scribe")?, gate.clone(), "gate"));
     let began = Instant::now();
     let submit = |threads: &[ThreadId]| -> Outcome<Vec<Submitted>> {
@@ -119,7 +121,7 @@ fn begin(engine: &Engine, threads: &[ThreadId]) -> Outcome<(Arc<Gate>, Vec<Submi
         Ok(submitted.collect::<Outcome<Vec<_>>>()?.into_iter().flatten().collect())
     })?;
     while gate.asked.load(Ordering::SeqCst) < threads.len() {
-        if began.elapsed() > PATIENCE {
+        if began.elapsed() > TIMEOUT {
             return Err("not every run of the bench asked its model".into());
         }
         std::thread::sleep(Duration::from_millis(1));
@@ -147,7 +149,8 @@ pub(crate) fn run(folder: &Path, runs: usize, look: Duration) -> Outcome<Value> 
     let (gate, running, asked) = begin(&engine, &threads)?;
     // What the beginning left to do in the background is not what waiting costs.
     std::thread::sleep(Duration::from_millis(500));
-    let (from, used) = (Instant::now(), cpu());
+    let from = Instant::now();
+    let used = cpu();
     std::thread::sleep(look);
     let share = cpu().saturating_sub(used).as_secs_f64() / from.elapsed().as_secs_f64();
     let tasks = fs::read_dir("/proc/self/task").map_or(0, Iterator::count);

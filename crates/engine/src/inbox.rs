@@ -25,7 +25,7 @@ use selvedge_model::{
     RunId, RunStatus, Status, Stop, ThreadId, Verdict,
 };
 use selvedge_store::load::load;
-use selvedge_store::{Acquire, Error as StoreError, Left, Waiting};
+use selvedge_store::{Acquire, Delivery, Error as StoreError, Waiting};
 
 use crate::assignment::Assignment;
 use crate::chain_run::{Active, Next};
@@ -50,7 +50,7 @@ pub enum Delivered {
     /// It was served by this process, with this verdict.
     Served(Answered),
     /// The process that holds the thread will serve it.
-    Left(Left),
+    Left(Delivery),
 }
 
 impl Engine {
