@@ -23,6 +23,8 @@ const REFUSAL_TIME_MAX: Duration = Duration::from_secs(10);
 const MESSAGE_CHARACTERS_MAX: usize = 2000;
 /// The most bytes of a whole response.
 const RESPONSE_BYTES_MAX: usize = 128 * 1024 * 1024;
+/// How often one call is sent again without a field that the host rejects.
+const ADJUSTMENTS_MAX: usize = 3;
 /// How long the end of the body may take after the last event, so that the connection can be used again.
 const END_TIME_MAX: Duration = Duration::from_millis(100);
 
@@ -50,7 +52,7 @@ impl Caller<'_> {
         let deadline = Instant::now() + self.timeouts.total;
         let mut request = self.prepare(prompt, deadline).await?;
         let mut has_new_key = false;
-        let mut is_adjusted = false;
+        let mut adjusted = 0;
         loop {
             let sent = self.send(&request, deadline).await?;
             if is_stream(&sent) {
@@ -65,11 +67,11 @@ impl Caller<'_> {
                     continue;
                 }
             }
-            if refused.status == 400
-                && !is_adjusted
+            if matches!(refused.status, 400 | 422)
+                && adjusted < ADJUSTMENTS_MAX
                 && let Some(note) = self.adjust(&refused, &mut request.body)
             {
-                is_adjusted = true;
+                adjusted += 1;
                 request.notes.push(note);
                 continue;
             }
@@ -344,3 +346,6 @@ async fn images(prompt: &Prompt<'_>) -> Result<Images, ModelError> {
     }
     Ok(images)
 }
+
+#[cfg(test)]
+mod tests;
