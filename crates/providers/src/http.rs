@@ -29,6 +29,7 @@ mod remote;
 mod retry_after;
 mod scrub;
 mod sse;
+mod words;
 
 pub use connections::Connections;
 pub use host::{Format, Host, Timeouts};
