@@ -164,7 +164,7 @@ pub trait Wire: Send + Sync {
     fn message(&self, body: &str) -> Option<String>;
 
     /// The change to a request with which a host may accept it, if this refusal names a field that the host does not know. The request is
-    /// sent once more in the same attempt, and later requests to the host are changed in the same way.
+    /// sent again in the same attempt, and later requests to the host are changed in the same way.
     fn without(&self, refusal: &Refusal<'_>) -> Option<Adjustment> {
         let _ = refusal;
         None

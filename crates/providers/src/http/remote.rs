@@ -157,6 +157,14 @@ impl Network {
 }
 
 impl Transport for Network {
+    fn ready(&self) -> BoxFuture<'_, Result<(), ModelError>> {
+        Box::pin(async move {
+            self.key().await?;
+            exchange::client(&self.connections, &self.host).await?;
+            Ok(())
+        })
+    }
+
     fn send<'a>(&'a self, request: &'a Outgoing) -> BoxFuture<'a, Result<Incoming, ModelError>> {
         Box::pin(async move {
             let key = self.key().await?;

@@ -40,6 +40,7 @@ macro_rules! formats {
 formats! {
     limits::a_stream_that_stalls_is_cut_at_the_idle_limit,
     limits::a_host_that_does_not_respond_is_cut_at_the_first_byte_limit,
+    limits::limits_without_an_end_are_allowed,
     limits::a_slow_drip_is_read_until_the_total_limit,
     limits::a_cancelled_call_closes_the_connection_and_keeps_its_text,
     limits::a_call_that_is_cancelled_before_it_is_sent_costs_nothing,

@@ -132,7 +132,7 @@ fn a_host_that_goes_on_rejecting_is_not_asked_for_ever() {
     });
     let error = ask(&remote(&OpenAiChatDialogue, &server, Dialect::default()), &[said("hello")], None).unwrap_err();
     assert_eq!(error.status(), Some(400));
-    assert_eq!(server.received().len(), 5);
+    assert_eq!(server.received().len(), 4);
 }
 
 #[test]

@@ -31,6 +31,14 @@ pub(crate) fn a_host_that_does_not_respond_is_cut_at_the_first_byte_limit(dialog
     assert!(stage.server.saw_hangups(1, Duration::from_secs(5)), "the connection is closed");
 }
 
+pub(crate) fn limits_without_an_end_are_allowed(dialogue: &dyn Dialogue) {
+    let mut stage = Stage::new(dialogue);
+    let limits = &mut stage.host.timeouts;
+    (limits.first_byte, limits.idle, limits.total) = (Duration::MAX, Duration::MAX, Duration::MAX);
+    stage.server.push(Reply::events(dialogue.answer(&Said::text(&["at last"]))));
+    assert_eq!(text(&stage.ask().unwrap().content), "at last");
+}
+
 pub(crate) fn a_slow_drip_is_read_until_the_total_limit(dialogue: &dyn Dialogue) {
     let mut stage = Stage::new(dialogue);
     let stream = dialogue.answer(&Said::text(&["drip ", "drop"])).concat();
