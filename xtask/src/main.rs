@@ -1,6 +1,6 @@
 //! The one door for developers: `cargo xtask VERB`.
 //!
-//! In reading order: [`step`] runs one command and times it; [`mod@test`], [`mod@bench`], [`crash`], [`fuzz`], [`load`] and [`layers`] are the verbs. This program is
+//! In reading order: [`step`] runs one command and times it; [`python`] installs what a test needs; [`mod@test`], [`mod@bench`], [`crash`], [`fuzz`], [`load`] and [`layers`] are the verbs. This program is
 //! compiled before anything else can be done, so it depends on as little as it can.
 #![expect(clippy::print_stdout, clippy::print_stderr, reason = "it speaks to whoever sits at the terminal")]
 
@@ -10,6 +10,7 @@ mod faults;
 mod fuzz;
 mod layers;
 mod load;
+mod python;
 mod step;
 mod test;
 

@@ -34,6 +34,11 @@ impl Steps {
         Ok(())
     }
 
+    /// Notes something that was done outside of [`Self::run`].
+    pub(crate) fn took(&mut self, name: &'static str, time: Duration) {
+        self.done.push((name, Ok(time)));
+    }
+
     /// Says loudly that something is not done.
     pub(crate) fn skip(&mut self, name: &'static str, why: &'static str) {
         eprintln!("\n!! {name} SKIPPED: {why}");
