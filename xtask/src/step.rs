@@ -34,6 +34,11 @@ impl Steps {
         Ok(())
     }
 
+    /// Records a step that was done outside of [`Self::run`].
+    pub(crate) fn took(&mut self, name: &'static str, time: Duration) {
+        self.done.push((name, Ok(time)));
+    }
+
     /// Prints that a step is skipped.
     pub(crate) fn skip(&mut self, name: &'static str, why: &'static str) {
         eprintln!("\n!! {name} SKIPPED: {why}");

@@ -3,6 +3,7 @@
 //! Every step has the same packages, targets and features, so that each crate is checked once, compiled once, and linked into the tests
 //! once. With a filter only the tests are run, as between two edits.
 
+use crate::python;
 use crate::step::{Failure, Steps, cargo, has};
 
 pub(crate) fn run(filter: &[String]) -> Result<(), Failure> {
@@ -44,6 +45,11 @@ fn tests(steps: &mut Steps, filter: &[String]) -> Result<(), Failure> {
         &["test", "--workspace", "--lib", "--bins", "--tests", "--examples"]
     };
     let mut command = cargo(runner);
+    // Between two edits nothing is installed, unless the filter asks for it.
+    let may_install = filter.is_empty() || filter.iter().any(|word| word.contains("litellm"));
+    if let Some(program) = python::litellm(steps, may_install)? {
+        command.env(python::LITELLM, program);
+    }
     if runner[0] == "test" {
         command.arg("--");
     }
