@@ -3,7 +3,7 @@
 use std::time::{Duration, Instant};
 
 use selvedge_model::answer::Usage;
-use selvedge_model::{Cancel, ModelError, Stop};
+use selvedge_model::{Cancel, Draft, Model, ModelError, Prompt, Stop};
 use selvedge_providers::fake::{Dialogue, Reply, Said};
 
 use super::{Stage, ask_drafting, text};
@@ -70,6 +70,35 @@ pub(crate) fn a_cancelled_call_closes_the_connection_and_keeps_its_text(dialogue
     assert!(stage.server.saw_hangups(1, Duration::from_secs(5)), "the server sees that the connection is closed");
 }
 
+pub(crate) fn a_dropped_call_closes_the_connection(dialogue: &dyn Dialogue) {
+    let stage = Stage::new(dialogue);
+    let events = dialogue.answer(&Said::text(&["begun", "never"]));
+    let half = events.iter().position(|event| event.contains("begun")).unwrap() + 1;
+    stage.server.push(Reply::stream().pieces(&events[..half]).stall());
+    let messages = super::hello();
+    let prompt = Prompt::new(super::MODEL, &messages);
+    let model = super::remote(&stage.host);
+    let cancel = Cancel::new();
+    // The runtime lives on: it is the drop that closes the connection.
+    let runtime = super::runtime();
+    let mut drafted = String::new();
+    runtime.block_on(async {
+        let mut draft = |draft| drafted.extend(std::iter::once(draft).filter_map(as_text));
+        let call = model.answer(&prompt, &mut draft, &cancel);
+        assert!(tokio::time::timeout(Duration::from_millis(300), call).await.is_err());
+        tokio::time::sleep(Duration::from_millis(50)).await;
+    });
+    assert_eq!(drafted, "begun");
+    assert!(stage.server.saw_hangups(1, Duration::from_secs(5)));
+}
+
+fn as_text(draft: Draft) -> Option<String> {
+    match draft {
+        Draft::Text { text } => Some(text),
+        _ => None,
+    }
+}
+
 pub(crate) fn a_call_that_is_cancelled_before_it_is_sent_costs_nothing(dialogue: &dyn Dialogue) {
     let stage = Stage::new(dialogue);
     let cancel = Cancel::new();
@@ -87,15 +116,11 @@ pub(crate) fn an_answer_of_ten_megabytes_is_read(dialogue: &dyn Dialogue) {
     let reply = Reply::stream().pieces(&events[..place]).repeat(&events[place], 10 * 1024);
     stage.server.push(reply.pieces(&events[place + 1..]).end());
     let messages = super::hello();
-    let prompt = selvedge_model::Prompt::new(super::MODEL, &messages);
+    let prompt = Prompt::new(super::MODEL, &messages);
     let mut drafted = 0;
-    let mut count = |draft| {
-        if let selvedge_model::Draft::Text { text } = draft {
-            drafted += text.len();
-        }
-    };
+    let mut count = |draft| drafted += as_text(draft).map_or(0, |text| text.len());
     let model = super::remote(&stage.host);
-    let answer = super::runtime().block_on(selvedge_model::Model::answer(&model, &prompt, &mut count, &Cancel::new()));
+    let answer = super::runtime().block_on(model.answer(&prompt, &mut count, &Cancel::new()));
     assert_eq!(text(&answer.unwrap().content).len(), 10 * 1024 * 1024);
     assert_eq!(drafted, 10 * 1024 * 1024);
     // Each test is a process of its own under the usual runner: its highest memory use is this one's.
