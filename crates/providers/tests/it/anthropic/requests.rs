@@ -1,9 +1,7 @@
 //! The exact form of requests.
 
-use std::time::Duration;
-
 use selvedge_model::message::{Block, Marker};
-use selvedge_model::{CallId, Cancel, Digest, Message, ModelError, Role, Stop};
+use selvedge_model::{CallId, Cancel, Digest, Draft, Message, ModelError, Role, Stop};
 use selvedge_providers::fake::{AnthropicDialogue, Dialogue, Reply, Said};
 use serde_json::json;
 
@@ -76,12 +74,12 @@ fn a_cancelled_answer_is_not_sent_back_and_a_successor_gets_what_it_carries() {
     let events = AnthropicDialogue.answer(&Said::text(&["It is "]).thinking("cut thought", "sig2"));
     talk.server.push(Reply::stream().pieces(&events[..7]).stall());
     let cancel = Cancel::new();
-    let stopped = std::thread::scope(|scope| {
-        let asked = scope.spawn(|| talk.answer_until(&cancel));
-        std::thread::sleep(Duration::from_millis(300));
-        cancel.say(Stop::Cancelled);
-        asked.join().unwrap()
-    });
+    let mut draft = |draft| {
+        if matches!(draft, Draft::Text { .. }) {
+            cancel.say(Stop::Cancelled);
+        }
+    };
+    let stopped = talk.answer_drafting(&mut draft, &cancel);
     let Err(ModelError::Stopped { partial, .. }) = stopped else { panic!("it was stopped: {stopped:?}") };
     assert_eq!(partial.last(), Some(&Block::text("It is ")));
     let marker = Message::marker(Marker::Stopped, "(stopped by user)");

@@ -1,5 +1,6 @@
 //! Time and size.
 
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use selvedge_model::answer::Usage;
@@ -10,7 +11,7 @@ use super::{Stage, ask_drafting, text};
 
 pub(crate) fn a_stream_that_stalls_is_cut_at_the_idle_limit(dialogue: &dyn Dialogue) {
     let mut stage = Stage::new(dialogue);
-    stage.host.timeouts.idle = Duration::from_millis(200);
+    stage.host.timeouts.idle = Duration::from_millis(700);
     let events = dialogue.answer(&Said::text(&["half", "never"]));
     let half = events.iter().position(|event| event.contains("half")).unwrap() + 1;
     stage.server.push(Reply::stream().pieces(&events[..half]).stall());
@@ -44,10 +45,10 @@ pub(crate) fn a_slow_drip_is_read_until_the_total_limit(dialogue: &dyn Dialogue)
     let stream = dialogue.answer(&Said::text(&["drip ", "drop"])).concat();
     stage.server.push(Reply::stream().dripping(&stream, 25, Duration::from_millis(2)).end());
     assert_eq!(text(&stage.ask().unwrap().content), "drip drop");
-    stage.host.timeouts.total = Duration::from_millis(300);
+    stage.host.timeouts.total = Duration::from_millis(800);
     stage.server.push(Reply::stream().dripping(&stream, 1, Duration::from_millis(20)).end());
     let ModelError::Cut { why, .. } = stage.error() else { panic!("the total limit cuts") };
-    assert!(why.contains("longer than 300ms"), "{why}");
+    assert!(why.contains("longer than 800ms"), "{why}");
 }
 
 pub(crate) fn a_cancelled_call_closes_the_connection_and_keeps_its_text(dialogue: &dyn Dialogue) {
@@ -56,13 +57,15 @@ pub(crate) fn a_cancelled_call_closes_the_connection_and_keeps_its_text(dialogue
     let half = events.iter().position(|event| event.contains("begun")).unwrap() + 1;
     stage.server.push(Reply::stream().pieces(&events[..half]).stall());
     let cancel = Cancel::new();
-    let (answer, drafts) = std::thread::scope(|scope| {
-        let asked = scope.spawn(|| ask_drafting(&stage.host, &cancel));
-        std::thread::sleep(Duration::from_millis(300));
-        assert!(!asked.is_finished());
+    let messages = super::hello();
+    let prompt = Prompt::new(super::MODEL, &messages);
+    let model = super::remote(&stage.host);
+    let mut drafts = Vec::new();
+    let mut draft = |draft| {
+        drafts.push(draft);
         cancel.say(Stop::Cancelled);
-        asked.join().unwrap()
-    });
+    };
+    let answer = super::runtime().block_on(model.answer(&prompt, &mut draft, &cancel));
     let Err(ModelError::Stopped { partial, usage }) = answer else { panic!("it was stopped: {answer:?}") };
     assert_eq!(text(&partial), "begun");
     assert_eq!(super::drafted(&drafts), "begun");
@@ -81,14 +84,16 @@ pub(crate) fn a_dropped_call_closes_the_connection(dialogue: &dyn Dialogue) {
     let cancel = Cancel::new();
     // The runtime lives on: it is the drop that closes the connection.
     let runtime = super::runtime();
-    let mut drafted = String::new();
+    let has_begun = AtomicBool::new(false);
     runtime.block_on(async {
-        let mut draft = |draft| drafted.extend(std::iter::once(draft).filter_map(as_text));
-        let call = model.answer(&prompt, &mut draft, &cancel);
-        assert!(tokio::time::timeout(Duration::from_millis(300), call).await.is_err());
+        let mut draft = |draft| has_begun.store(as_text(draft).as_deref() == Some("begun"), Ordering::Relaxed);
+        let mut call = model.answer(&prompt, &mut draft, &cancel);
+        while !has_begun.load(Ordering::Relaxed) {
+            assert!(tokio::time::timeout(Duration::from_millis(10), &mut call).await.is_err());
+        }
+        drop(call);
         tokio::time::sleep(Duration::from_millis(50)).await;
     });
-    assert_eq!(drafted, "begun");
     assert!(stage.server.saw_hangups(1, Duration::from_secs(5)));
 }
 
