@@ -28,7 +28,7 @@ pub(crate) fn a_host_that_is_not_there_was_not_reached(dialogue: &dyn Dialogue) 
         let error = stage.error();
         assert!(matches!(error, ModelError::Unreached { .. }), "{url}: {error:?}");
     }
-    for url in ["ftp://127.0.0.1", "not a url", ""] {
+    for url in ["ftp://127.0.0.1", "not a url", "", "http://größe.invalid"] {
         stage.host.base_url = url.to_owned();
         let error = stage.error();
         assert!(matches!(error, ModelError::Permanent { .. }), "{url}: {error:?}");
