@@ -346,7 +346,7 @@ impl Core {
         if removable.is_empty() {
             return Ok(());
         }
-        lock(self.gate()?).alone(&self.layout, |_| {
+        lock(self.writer()?).exclusive(&self.layout, |_| {
             for owner in removable {
                 if self.is_removable(&owner)? {
                     // Another opener may have been faster; a file that stays is checked again by the next one.
