@@ -284,7 +284,7 @@ impl LocalStore {
                 "manifests can't be written",
                 core.signing.as_ref().map_or(Ok(0), |_| core.show_stale_manifests()).map(|_| ()),
             ),
-            ("files of dead owners can't be removed", core.tidy_owners()),
+            ("files of dead owners can't be removed", core.remove_dead_owners()),
         ];
         for (what, result) in tidied {
             self.opened.notices.extend(result.err().map(|error| format!("{what}: {error}")));
@@ -328,7 +328,7 @@ impl Core {
     }
 
     /// Removes the files of dead owners that hold no lease.
-    fn tidy_owners(&self) -> Result<()> {
+    fn remove_dead_owners(&self) -> Result<()> {
         let folder = self.layout.owners();
         let Ok(entries) = fs::read_dir(&folder) else { return Ok(()) };
         for entry in entries.flatten() {
