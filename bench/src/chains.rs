@@ -126,9 +126,11 @@ fn long_chain(store: &LocalStore, threads: usize) -> Outcome<ThreadId> {
     for number in 0..threads {
         let thread = name(number)?;
         // The creation, its checkpoint, the run's end, the handoff and two more checkpoints are events, too.
-        let message = |index: usize| match index == EVENTS / 2 {
-            true => Message::text(Role::User, "the needle in the haystack"),
-            false => Message::text(Role::User, format!("message {index}: {}", "the quick brown fox jumps ".repeat(8))),
+        let message = |index: usize| {
+            if index == EVENTS / 2 {
+                return Message::text(Role::User, "the needle in the haystack");
+            }
+            Message::text(Role::User, format!("message {index}: {}", "the quick brown fox jumps ".repeat(8)))
         };
         let messages = (0..EVENTS - 6).map(message).collect();
         let said = Changeset { messages, ..Changeset::empty(Reason::UserMessage) };

@@ -78,7 +78,8 @@ fn run(engine: &Engine, store: &Timed, moments: &Moments, turns: usize) -> Outco
     work.continuation.window_tokens = WINDOW_TOKENS;
     let thread = engine.create(NewThread::of(work.agent_id.clone()), Vec::new())?;
     settle();
-    (_, _) = (store.take_batches(), moments.take());
+    drop(store.take_batches());
+    drop(moments.take());
     engine.send(&thread, Input::text("look around"), &work, &Cancel::new(), &mut |_| {})?;
     let batches_us = store.take_batches();
     let all = moments.take();

@@ -129,7 +129,7 @@ fn run(home: &Home, keeps: bool, turns: usize) -> Outcome<RunTimes> {
     if had != turns as u64 || store.get(&thread)?.manifest.run_id.is_some() {
         return Err(format!("a run had {had} turns, not {turns}: {:?}", ended.why).into());
     }
-    let kept = store.kept(&thread, "archive")?.len();
+    let kept = store.list_snapshots(&thread, "archive")?.len();
     Ok(RunTimes { thread, whole_us, between_us: gauge.nanos.load(Ordering::Relaxed) as f64 / 1e3, kept })
 }
 

@@ -101,7 +101,8 @@ fn family(engine: &Engine, store: &Timed, moments: &Moments, children: usize) ->
     let work = parent(Arc::new(model), Arc::new(OneTurnChildren { moments: moments.clone(), outside: None }))?;
     let thread = engine.create(NewThread::of(work.agent_id.clone()), Vec::new())?;
     settle();
-    (_, _) = (store.take_batches(), moments.take());
+    drop(store.take_batches());
+    drop(moments.take());
     engine.send(&thread, Input::text("go"), &work, &Cancel::new(), &mut |_| {})?;
     let batches_us = store.take_batches();
     let all = moments.take();
@@ -120,10 +121,10 @@ fn family(engine: &Engine, store: &Timed, moments: &Moments, children: usize) ->
             _ => found.plain_us.push(whole),
         }
     }
-    match found.until_asked_us.len() == children {
-        true => Ok(found),
-        false => Err(format!("{} children of {children} were seen to begin", found.until_asked_us.len()).into()),
+    if found.until_asked_us.len() != children {
+        return Err(format!("{} children of {children} were seen to begin", found.until_asked_us.len()).into());
     }
+    Ok(found)
 }
 
 /// The bytes that the batches of a parent wrote: its own changeset and the child's first.
@@ -239,7 +240,8 @@ fn parent(model: Arc<RecordingModel>, children: Arc<OneTurnChildren>) -> Outcome
     work.tools.push(Arc::new(plain(SPAWN).of_kind(ToolKind::Child)));
     work.spawning = Some(Spawning { children, at_once: 8, vouch: Arc::new(|_| Ok(())) });
     // The models cost nothing, but the parent's ceiling applies to its children, so every child gets an amount.
-    (work.price, work.limits.spend) = (Some(Price::default()), Some(Money::from_nanos(1_000_000_000_000)?));
+    work.price = Some(Price::default());
+    work.limits.spend = Some(Money::from_nanos(1_000_000_000_000)?);
     Ok(work)
 }
 

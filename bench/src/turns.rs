@@ -116,10 +116,10 @@ fn round(engine: &Engine, work: &Assignment, threads: &[ThreadId], turns: usize)
         start.wait();
         let ended = engine.send(thread, Input::text("look around"), work, &Cancel::new(), &mut |_| {})?;
         let had = ended.run_cost.as_ref().map_or(0, |cost| cost.turns);
-        match had == turns as u64 {
-            true => Ok(()),
-            false => Err(format!("a run had {had} turns, not {turns}: {:?}", ended.why).into()),
+        if had != turns as u64 {
+            return Err(format!("a run had {had} turns, not {turns}: {:?}", ended.why).into());
         }
+        Ok(())
     };
     let (began, outcomes) = thread::scope(|scope| {
         let go = &go;

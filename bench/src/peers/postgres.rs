@@ -27,10 +27,8 @@ impl Cluster {
         let folder = tempfile::Builder::new().prefix("selvedge-pg-").tempdir_in(parent)?;
         let version = Command::new(programs.join("postgres")).arg("--version").output()?;
         let version = String::from_utf8_lossy(&version.stdout).trim().to_owned();
-        let user = match rustix::process::geteuid().is_root() {
-            false => None,
-            true => Some(give_away(folder.path())?),
-        };
+        let is_root = rustix::process::geteuid().is_root();
+        let user = if is_root { Some(give_away(folder.path())?) } else { None };
         let cluster = Self { programs, user, folder, version };
         cluster
             .run("initdb", &["--no-sync", "-A", "trust", "-U", "postgres", "-E", "UTF8", "-D", &cluster.at("data")])?;

@@ -37,7 +37,7 @@ impl Core {
     /// posted to.
     pub(crate) fn adopt(&self, thread: &ThreadId, head: &Head, staged: &Path) -> Result<Accounts> {
         let _turn = self.queues.enter(thread, None);
-        self.read(|connection| refuse_known(connection, thread))?;
+        self.read(|connection| refuse_existing_thread(connection, thread))?;
         let folder = self.layout.thread(thread);
         if check_folder(&folder)? {
             // Left by an interrupted import, if it is the same log.
@@ -59,7 +59,7 @@ impl Core {
             // it, or our own transaction may have committed. The lock keeps other writers out, and if this fails the folder stays where it
             // is never overwritten.
             _ = lock(self.writer()?).exclusive(&self.layout, |_| {
-                self.read(|connection| refuse_known(connection, thread))?;
+                self.read(|connection| refuse_existing_thread(connection, thread))?;
                 self.disk.rename(&folder, staged).map_err(io_error("put back", &folder))
             });
         }
@@ -75,7 +75,7 @@ impl Core {
     pub(crate) fn index_folder(&self, thread: &ThreadId, required: Requirement) -> Result<Accounts> {
         let path = self.layout.transcript(thread);
         let settled = self.write(Durability::Synced, |connection| {
-            refuse_known(connection, thread)?;
+            refuse_existing_thread(connection, thread)?;
             let shown = match manifest::read(&self.layout, &*self.disk, &self.trust, thread) {
                 Err(Error::UntrustedKey { .. }) => None,
                 Err(Error::Integrity { .. }) if required == Requirement::UpToCheckpoint => None,
@@ -155,7 +155,7 @@ fn accounts_of_family(connection: &Db, manifest: &Manifest) -> Result<Vec<Accoun
     Ok(found.into_iter().map(|account| account.id).chain(parents).collect())
 }
 
-fn refuse_known(connection: &Db, thread: &ThreadId) -> Result<()> {
+fn refuse_existing_thread(connection: &Db, thread: &ThreadId) -> Result<()> {
     match (rows::find(connection, thread)?, rows::tombstone(connection, thread)?) {
         (Some(_), _) => Err(Error::Exists(thread.clone())),
         (_, Some(_)) => Err(Error::Deleted(thread.clone())),

@@ -36,15 +36,15 @@ impl Archives for LocalStore {
     fn import(&self, archive: &mut (dyn Read + Send), keep: bool) -> Result<ImportReport> {
         let core = &*self.core;
         if !keep {
-            return core.settle_arrival(read_archive(archive, &core.trust, None, &check_name)?, None);
+            return core.finish_import(read_archive(archive, &core.trust, None, &check_name)?, None);
         }
         core.writer()?;
-        core.tidy_arrivals()?;
+        core.remove_dead_imports()?;
         let staged = core.layout.root().join(format!("{ARRIVING}{}-{}", core.owner, core.ids.hex12()));
         core.disk.make_folder(&staged).map_err(io_error("create", &staged))?;
         let folder = Folder { core, staged: &staged };
         let arrived = read_archive(archive, &core.trust, Some(&folder), &check_name)
-            .and_then(|judged| core.settle_arrival(judged, Some(&staged)));
+            .and_then(|judged| core.finish_import(judged, Some(&staged)));
         // If it was imported, it has been moved out of the staging folder.
         let tidied = core.disk.remove_folder(&staged).map_err(io_error("remove", &staged));
         let arrived = arrived?;
@@ -105,7 +105,7 @@ impl Staged for Growing {
 
 impl Core {
     /// Imports a thread, unless the store already has it with the same head.
-    fn settle_arrival(&self, judged: CheckedArchive, staged: Option<&Path>) -> Result<ImportReport> {
+    fn finish_import(&self, judged: CheckedArchive, staged: Option<&Path>) -> Result<ImportReport> {
         let thread = &judged.thread;
         let head = &judged.head;
         let known =
@@ -125,7 +125,7 @@ impl Core {
     }
 
     /// Removes staging folders of processes that have died.
-    fn tidy_arrivals(&self) -> Result<()> {
+    fn remove_dead_imports(&self) -> Result<()> {
         let root = self.layout.root();
         for entry in fs::read_dir(root).map_err(io_error("read", root))?.flatten() {
             let name = entry.file_name().to_string_lossy().into_owned();

@@ -123,7 +123,7 @@ impl Core {
                 return Ok(answer);
             }
             let outcome = match basis {
-                Basis::Locked => self.commit_alone(batch),
+                Basis::Locked => self.commit_locked(batch),
                 Basis::Cache | Basis::Database => {
                     self.job(batch, basis).map(|job| self.group.submit(job, |jobs| self.commit_together(jobs)))
                 }
@@ -239,16 +239,16 @@ impl Core {
     /// Commits jobs in one transaction; returns one outcome per job, in order.
     pub(crate) fn commit_together(&self, jobs: Vec<Job>) -> Vec<Outcome> {
         let count = jobs.len();
-        self.commit_made(|| Ok(jobs)).unwrap_or_else(|error| refuse_all(count, &error))
+        self.commit_jobs(|| Ok(jobs)).unwrap_or_else(|error| refuse_all(count, &error))
     }
 
     /// Prepares and commits a batch while no other process can write.
-    fn commit_alone(&self, batch: &Batch) -> Result<Outcome> {
-        let mut outcomes = self.commit_made(|| Ok(vec![self.job(batch, Basis::Locked)?]))?;
+    fn commit_locked(&self, batch: &Batch) -> Result<Outcome> {
+        let mut outcomes = self.commit_jobs(|| Ok(vec![self.job(batch, Basis::Locked)?]))?;
         Ok(outcomes.pop().unwrap_or(Outcome::Stale))
     }
 
-    fn commit_made(&self, jobs: impl FnOnce() -> Result<Vec<Job>>) -> Result<Vec<Outcome>> {
+    fn commit_jobs(&self, jobs: impl FnOnce() -> Result<Vec<Job>>) -> Result<Vec<Outcome>> {
         let outcomes = lock(self.writer()?).exclusive(&self.layout, |writer| {
             let jobs = jobs()?;
             let written = self.write_jobs(writer, &jobs);
@@ -514,7 +514,7 @@ impl Core {
 /// The numbers of the rows that a part was written to.
 pub(crate) struct Numbers {
     id: i64,
-    redo: redo::Row,
+    redo: redo::RedoRow,
     saved_state: Option<(u64, u64)>,
     /// Whether its bytes are in the transcript.
     is_drained: bool,

@@ -102,7 +102,7 @@ pub(crate) struct Pending {
 pub(crate) struct PendingThread {
     pub(crate) id: i64,
     /// The redo rows whose bytes this process wrote into the transcript, or found there.
-    pub(crate) redo: Vec<redo::Row>,
+    pub(crate) redo: Vec<redo::RedoRow>,
     pub(crate) is_new: bool,
     /// The manifest that `thread.json` shows, if it was written; it counts as shown once the folder is synced.
     pub(crate) manifest: Option<String>,

@@ -70,7 +70,7 @@ impl Core {
             row.check_writable(connection)?;
             Ok(row)
         })?;
-        self.refuse_behind(thread, &row)?;
+        self.refuse_outdated_row(thread, &row)?;
         if row.manifest.status == Status::Running {
             return Err(Error::Running(thread.clone()));
         }

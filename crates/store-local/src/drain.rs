@@ -16,7 +16,7 @@ use crate::db::Db;
 use crate::disk::{Disk, DiskFile, OpenMode};
 use crate::layout::{Layout, check_folder};
 use crate::overlay::{Overlay, read_fully};
-use crate::redo::{self, Redo, Rows};
+use crate::redo::{self, Redo, RedoRows};
 use crate::rows;
 
 /// The result of draining when a store is opened.
@@ -67,7 +67,7 @@ impl Core {
             let others = writer.data_version(&self.layout)?;
             // Checked before any file is compared: a process that closes in between has written everything that it committed.
             let mut drained = Drained { is_crash: self.is_after_crash()?, ..Drained::default() };
-            let rows = self.read(|connection| Rows::read(connection))?;
+            let rows = self.read(|connection| RedoRows::read(connection))?;
             let mut all = true;
             for outline in &rows.threads {
                 let id = outline.id;

@@ -143,9 +143,9 @@ impl Children {
 }
 
 /// Whether every log that may have postings of an account is in the store or was deleted: its own chain, its parent's and its children's.
-fn are_here(connection: &Db, account: &Account, children: &Children) -> Result<bool> {
+fn has_all_logs(connection: &Db, account: &Account, children: &Children) -> Result<bool> {
     for chain in [&account.id].into_iter().chain(&account.parent).chain(&children.0) {
-        if !is_chain_here(connection, chain)? {
+        if !has_chain(connection, chain)? {
             return Ok(false);
         }
     }
@@ -153,7 +153,7 @@ fn are_here(connection: &Db, account: &Account, children: &Children) -> Result<b
 }
 
 /// Whether the threads of a chain, from its root on, are in the store or were deleted.
-fn is_chain_here(connection: &Db, root: &AccountId) -> Result<bool> {
+fn has_chain(connection: &Db, root: &AccountId) -> Result<bool> {
     let is_known = "SELECT 1 FROM threads WHERE thread_id = ?1 UNION ALL SELECT 1 FROM tombstones WHERE thread_id = ?1";
     if !rows::exists(connection, is_known, [root.as_str()])? {
         return Ok(false);
@@ -168,7 +168,7 @@ fn is_chain_here(connection: &Db, root: &AccountId) -> Result<bool> {
 /// is.
 pub(crate) fn note_incomplete(connection: &Db, id: &AccountId, children: &Children) -> Result<bool> {
     let Some(account) = rows::accounts(connection, "thread_id = ?", id.as_str())?.pop() else { return Ok(false) };
-    let incomplete = account.incomplete || !are_here(connection, &account, children)?;
+    let incomplete = account.incomplete || !has_all_logs(connection, &account, children)?;
     if incomplete != account.incomplete {
         rows::put_account(connection, Some(account.version), &Account { incomplete, ..account })?;
     }

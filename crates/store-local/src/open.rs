@@ -287,7 +287,7 @@ impl LocalStore {
                 "manifests can't be written",
                 core.signing.as_ref().map_or(Ok(0), |_| core.show_stale_manifests()).map(|_| ()),
             ),
-            ("files of dead owners can't be removed", core.tidy_owners()),
+            ("files of dead owners can't be removed", core.remove_dead_owners()),
         ];
         for (what, result) in tidied {
             self.opened.notices.extend(result.err().map(|error| format!("{what}: {error}")));
@@ -334,7 +334,7 @@ impl Core {
     ///
     /// Under the commit lock, as an owner creates and locks its file: a file that was created and is not locked yet would be taken for
     /// that of a dead owner, and its owner would count as dead from then on.
-    fn tidy_owners(&self) -> Result<()> {
+    fn remove_dead_owners(&self) -> Result<()> {
         let Ok(entries) = fs::read_dir(self.layout.owners()) else { return Ok(()) };
         let owners = entries.flatten().filter_map(|entry| OwnerId::new(entry.file_name().to_string_lossy()).ok());
         let mut removable = Vec::new();

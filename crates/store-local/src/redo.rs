@@ -54,7 +54,7 @@ UPDATE main.heads SET redo = newest.id
 
 /// One row, with the fields that show whether it is still the row that was read: an offset in a log is written once.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub(crate) struct Row {
+pub(crate) struct RedoRow {
     id: i64,
     thread: i64,
     offset: i64,
@@ -62,7 +62,7 @@ pub(crate) struct Row {
     room: Option<usize>,
 }
 
-impl Row {
+impl RedoRow {
     pub(crate) fn id(&self) -> i64 {
         self.id
     }
@@ -86,7 +86,7 @@ pub(crate) struct Redo {
     /// Its bytes, without a gap.
     pub(crate) bytes: Vec<u8>,
     /// Its rows.
-    pub(crate) rows: Vec<Row>,
+    pub(crate) rows: Vec<RedoRow>,
 }
 
 impl Redo {
@@ -106,7 +106,7 @@ impl Redo {
             if bytes.is_empty() || begin + bytes.len() as u64 != from {
                 break;
             }
-            rows.push(Row { id: next, thread, offset, room: None });
+            rows.push(RedoRow { id: next, thread, offset, room: None });
             pieces.push(bytes);
             from = begin;
             next = before;
@@ -130,7 +130,7 @@ impl Redo {
                 redo = Self { from: unsigned(offset), ..Self::default() };
             }
             redo.bytes.extend_from_slice(bytes);
-            redo.rows.push(Row { id: row.get(0).map_err(database)?, thread, offset, room: None });
+            redo.rows.push(RedoRow { id: row.get(0).map_err(database)?, thread, offset, room: None });
         }
         Ok((!redo.rows.is_empty() && redo.end() == head_bytes).then_some(redo))
     }
@@ -156,11 +156,11 @@ impl Redo {
 
 /// All rows.
 #[derive(Debug, Default)]
-pub(crate) struct Rows {
+pub(crate) struct RedoRows {
     /// The redo of each thread.
     pub(crate) threads: Vec<Outline>,
-    /// Rows that are not needed any more.
-    pub(crate) stale: Vec<Row>,
+    /// RedoRows that are not needed any more.
+    pub(crate) stale: Vec<RedoRow>,
 }
 
 /// The redo of one thread without its bytes.
@@ -171,7 +171,7 @@ pub(crate) struct Outline {
     from: u64,
     /// Its length.
     pub(crate) bytes: u64,
-    pub(crate) rows: Vec<Row>,
+    pub(crate) rows: Vec<RedoRow>,
 }
 
 impl Outline {
@@ -181,7 +181,7 @@ impl Outline {
     }
 }
 
-impl Rows {
+impl RedoRows {
     /// Reads every row, but not its bytes.
     pub(crate) fn read(connection: &Connection) -> Result<Self> {
         let sql = "SELECT id, thread, offset, length(bytes) FROM redo ORDER BY thread, offset";
@@ -191,7 +191,7 @@ impl Rows {
         let mut open: Option<Outline> = None;
         while let Some(row) = found.next().map_err(database)? {
             let get = |column: usize| row.get::<_, i64>(column).map_err(database);
-            let row = Row { id: get(0)?, thread: get(1)?, offset: get(2)?, room: None };
+            let row = RedoRow { id: get(0)?, thread: get(1)?, offset: get(2)?, room: None };
             let length = unsigned(get(3)?);
             let continues = |outline: &Outline| outline.id == row.thread && outline.end() == unsigned(row.offset);
             let outline = match open.take() {
@@ -232,11 +232,11 @@ pub(crate) fn newest(connection: &Connection, thread: i64) -> Result<i64> {
 /// head must name `spare` already. `before` is the row that the head named before.
 pub(crate) fn put(
     connection: &Connection,
-    spare: Option<Row>,
+    spare: Option<RedoRow>,
     (thread, offset): (i64, u64),
     bytes: &[u8],
     before: i64,
-) -> Result<Row> {
+) -> Result<RedoRow> {
     let room = room(bytes.len());
     let offset = signed(offset);
     let padding = signed((room.unwrap_or(bytes.len()) - bytes.len()) as u64);
@@ -245,35 +245,35 @@ pub(crate) fn put(
                    WHERE id = ? AND thread = ? AND offset = ?";
         let now = params![thread, offset, bytes, padding, before, spare.id, spare.thread, spare.offset];
         if rows::execute(connection, sql, now)? == 1 {
-            return Ok(Row { id: spare.id, thread, offset, room });
+            return Ok(RedoRow { id: spare.id, thread, offset, room });
         }
     }
     let sql = "INSERT INTO redo (thread, offset, bytes, padding, before) VALUES (?, ?, ?, zeroblob(?), ?)";
     rows::execute(connection, sql, params![thread, offset, bytes, padding, before])?;
     let id = connection.last_insert_rowid();
     rows::execute(connection, "UPDATE heads SET redo = ? WHERE id = ?", [id, thread])?;
-    Ok(Row { id, thread, offset, room })
+    Ok(RedoRow { id, thread, offset, room })
 }
 
 /// The thread of spare rows.
 const NO_THREAD: i64 = 0;
 
 /// Detaches rows from their threads, if they still are those that were read; returns them as they are now.
-pub(crate) fn disown(connection: &Connection, rows: &[Row]) -> Result<Vec<Row>> {
+pub(crate) fn disown(connection: &Connection, rows: &[RedoRow]) -> Result<Vec<RedoRow>> {
     let mut disowned = Vec::with_capacity(rows.len());
     for row in rows {
         let sql = "UPDATE redo SET thread = ? WHERE id = ? AND thread = ? AND offset = ?";
         let is_there = row.thread == NO_THREAD
             || rows::execute(connection, sql, params![NO_THREAD, row.id, row.thread, row.offset])? == 1;
         if is_there {
-            disowned.push(Row { thread: NO_THREAD, ..*row });
+            disowned.push(RedoRow { thread: NO_THREAD, ..*row });
         }
     }
     Ok(disowned)
 }
 
 /// Deletes rows that still are those that were read.
-pub(crate) fn delete(connection: &Connection, rows: &[Row]) -> Result<()> {
+pub(crate) fn delete(connection: &Connection, rows: &[RedoRow]) -> Result<()> {
     for row in rows {
         let sql = "DELETE FROM redo WHERE id = ? AND thread = ? AND offset = ?";
         rows::execute(connection, sql, params![row.id, row.thread, row.offset])?;
@@ -286,24 +286,24 @@ fn room(bytes: usize) -> Option<usize> {
     ROOMS.into_iter().find(|room| bytes <= *room)
 }
 
-/// Rows of this process whose bytes are durable in their transcripts, to be reused.
+/// RedoRows of this process whose bytes are durable in their transcripts, to be reused.
 #[derive(Debug, Default)]
 pub(crate) struct Spares {
-    free: [Vec<Row>; ROOMS.len()],
+    free: [Vec<RedoRow>; ROOMS.len()],
     /// Lent to a transaction that has not ended yet.
-    lent: Vec<Row>,
+    lent: Vec<RedoRow>,
 }
 
 impl Spares {
     /// Lends a row with room for this many bytes.
-    pub(crate) fn lend(&mut self, bytes: usize) -> Option<Row> {
+    pub(crate) fn lend(&mut self, bytes: usize) -> Option<RedoRow> {
         let row = self.shelf(room(bytes))?.pop()?;
         self.lent.push(row);
         Some(row)
     }
 
     /// Forgets a lent row that does not exist any more, whatever the outcome of the transaction.
-    pub(crate) fn forget(&mut self, lost: &Row) {
+    pub(crate) fn forget(&mut self, lost: &RedoRow) {
         self.lent.retain(|row| row.id != lost.id);
     }
 
@@ -318,7 +318,7 @@ impl Spares {
     }
 
     /// Keeps a row for reuse; false if there are enough, or if it is not of a reusable size.
-    pub(crate) fn keep(&mut self, row: Row) -> bool {
+    pub(crate) fn keep(&mut self, row: RedoRow) -> bool {
         let count: usize = self.free.iter().map(Vec::len).sum();
         match self.shelf(row.room).filter(|_| count < SPARES_MAX) {
             Some(shelf) => {
@@ -330,12 +330,12 @@ impl Spares {
     }
 
     /// Takes every row.
-    pub(crate) fn take_all(&mut self) -> Vec<Row> {
+    pub(crate) fn take_all(&mut self) -> Vec<RedoRow> {
         self.free.iter_mut().flat_map(std::mem::take).collect()
     }
 
     /// Takes every row: those that are kept when no commits read_archive, which were used last, and the others.
-    pub(crate) fn take_apart(&mut self) -> (Vec<Row>, Vec<Row>) {
+    pub(crate) fn take_apart(&mut self) -> (Vec<RedoRow>, Vec<RedoRow>) {
         let mut others = Vec::new();
         for shelf in &mut self.free {
             others.extend(shelf.drain(..shelf.len().saturating_sub(SPARES_IDLE)));
@@ -347,7 +347,7 @@ impl Spares {
         self.free.iter().flatten().chain(&self.lent).map(|row| row.id).collect()
     }
 
-    fn shelf(&mut self, room: Option<usize>) -> Option<&mut Vec<Row>> {
+    fn shelf(&mut self, room: Option<usize>) -> Option<&mut Vec<RedoRow>> {
         let index = ROOMS.iter().position(|known| Some(*known) == room)?;
         self.free.get_mut(index)
     }

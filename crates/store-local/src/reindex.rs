@@ -122,7 +122,7 @@ impl LocalStore {
         let path = layout.commit_lock();
         let queue = disk.open(&path, OpenMode::Create).map_err(io_error("open", &path))?;
         queue.lock().map_err(io_error("lock", &path))?;
-        let rebuilt = rebuild_alone(layout, rebuild, Stores { id: &id, former: former.unwrap_or(&id) }, progress);
+        let rebuilt = rebuild_locked(layout, rebuild, Stores { id: &id, former: former.unwrap_or(&id) }, progress);
         // Closing the file would release the lock as well.
         _ = queue.unlock();
         let mut rebuilt = rebuilt?;
@@ -148,7 +148,7 @@ fn known_kind(layout: &Layout, disk: &dyn Disk) -> Result<(String, Option<String
 }
 
 /// Rebuilds while no other process can write.
-fn rebuild_alone(
+fn rebuild_locked(
     layout: &Layout,
     rebuild: &Rebuild,
     stores: Stores<'_>,

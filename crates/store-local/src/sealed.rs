@@ -2,7 +2,7 @@
 //!
 //! A program that can write the database and has no key must not get anything signed, spent, dispatched or answered. So every column that a
 //! commit or a run relies on is *sealed* (by a mark that only the holder of the key can make, [`selvedge_store::seal`]), *checked* (against
-//! bytes that are signed themselves), or a *hint*, which affects only speed and display. [`COLUMNS`] lists them all; a test compares it
+//! bytes that are signed themselves), or a *hint*, which affects only speed and display. `COLUMNS` lists them all; a test compares it
 //! with the schema, and `SECURITY.md` shows it.
 //!
 //! A row whose seal is broken is reported, and the command stops: [`unsealed`]. `selvedge reindex` derives every row again from the logs.

@@ -49,7 +49,7 @@ impl Snapshots for LocalStore {
         [CHECKPOINTS, archive].into_iter().filter_map(|name| check_folder(&folder.join(name)).err()).collect()
     }
 
-    fn kept(&self, thread: &ThreadId, archive: &str) -> Result<Vec<SnapshotInfo>> {
+    fn list_snapshots(&self, thread: &ThreadId, archive: &str) -> Result<Vec<SnapshotInfo>> {
         let folder = self.core.layout.thread(thread);
         let mut kept: Vec<SnapshotInfo> = self.core.newest_file(thread)?.into_iter().collect();
         kept.extend(list(&folder.join(CHECKPOINTS), SnapshotFolder::Older)?);
@@ -107,7 +107,7 @@ impl Core {
         let path = folder.join(NEWEST);
         let fresh = folder.join(format!(".{NEWEST}.tmp"));
         self.write_fresh(&fresh, &text)?;
-        let placed = self.step_aside(thread, &path).and_then(|before| {
+        let placed = self.move_newest_aside(thread, &path).and_then(|before| {
             self.disk.rename(&fresh, &path).map_err(io_error("rename", &fresh))?;
             self.disk.sync_folder(&folder).map_err(io_error("sync", &folder))?;
             Ok(before)
@@ -121,7 +121,7 @@ impl Core {
 
     /// Copies the newest snapshot to the older ones, if it is valid. A folder of that name is moved aside; anything else is discarded.
     /// Returns what was there.
-    fn step_aside(&self, thread: &ThreadId, path: &Path) -> Result<Option<Replaced>> {
+    fn move_newest_aside(&self, thread: &ThreadId, path: &Path) -> Result<Option<Replaced>> {
         let why = match self.newest_file(thread) {
             Ok(None) => return Ok(None),
             Ok(Some(kept)) if !kept.is_snapshot() => "it is not a snapshot".to_owned(),

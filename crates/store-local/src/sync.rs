@@ -17,7 +17,7 @@ use selvedge_store::{Error, Result};
 use crate::core::{Core, Durability, Pending, PendingThread, Phase, io_error, lock};
 use crate::disk::OpenMode;
 use crate::manifest::mark_shown;
-use crate::redo::{self, Outline, Row, Rows};
+use crate::redo::{self, Outline, RedoRow, RedoRows};
 use crate::rows;
 use crate::wal::Mover;
 
@@ -204,7 +204,7 @@ impl Core {
     /// Detaches the spare rows from their threads while no commits read_archive, and deletes excess ones.
     pub(crate) fn rest_spares(&self) -> Result<()> {
         let (kept, too_many) = lock(&self.spares).take_apart();
-        if kept.iter().all(Row::is_detached) && too_many.is_empty() {
+        if kept.iter().all(RedoRow::is_detached) && too_many.is_empty() {
             self.keep_spares(&kept);
             return Ok(());
         }
@@ -216,7 +216,7 @@ impl Core {
         Ok(())
     }
 
-    fn keep_spares(&self, rows: &[Row]) {
+    fn keep_spares(&self, rows: &[RedoRow]) {
         let mut spares = lock(&self.spares);
         rows.iter().for_each(|row| _ = spares.keep(*row));
     }
@@ -236,13 +236,13 @@ impl Core {
 
     fn look_for_undrained(&self, threads: &HashMap<ThreadId, PendingThread>) -> Result<HashSet<i64>> {
         let spares = lock(&self.spares).ids();
-        let rows = self.read(|connection| Rows::read(connection))?;
+        let rows = self.read(|connection| RedoRows::read(connection))?;
         let outlines: HashMap<i64, &Outline> = rows.threads.iter().map(|outline| (outline.id, outline)).collect();
         let is_undrained = |entry: &&PendingThread| {
-            let ours: HashSet<i64> = entry.redo.iter().map(Row::id).collect();
-            let newest = entry.redo.iter().map(Row::offset).max();
+            let ours: HashSet<i64> = entry.redo.iter().map(RedoRow::id).collect();
+            let newest = entry.redo.iter().map(RedoRow::offset).max();
             let is_foreign =
-                |row: &Row| Some(row.offset()) < newest && !ours.contains(&row.id()) && !spares.contains(&row.id());
+                |row: &RedoRow| Some(row.offset()) < newest && !ours.contains(&row.id()) && !spares.contains(&row.id());
             outlines.get(&entry.id).is_some_and(|outline| outline.rows.iter().any(is_foreign))
         };
         Ok(threads.values().filter(is_undrained).map(|entry| entry.id).collect())

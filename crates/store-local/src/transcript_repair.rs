@@ -105,7 +105,7 @@ impl Core {
     }
 
     /// Refuses a row that is older than its log: the transcript continues, signed, after the head in the database.
-    pub(crate) fn refuse_behind(&self, thread: &ThreadId, row: &Row) -> Result<()> {
+    pub(crate) fn refuse_outdated_row(&self, thread: &ThreadId, row: &Row) -> Result<()> {
         let path = self.layout.transcript(thread);
         let length = self.disk.open(&path, OpenMode::Read).and_then(|file| file.length()).unwrap_or(0);
         if length <= row.head.bytes {

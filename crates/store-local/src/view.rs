@@ -211,7 +211,7 @@ impl Core {
         let newer = memories.find(|memory| memory.version > row.head.version && !is_lost(memory.version));
         if let Some(memory) = newer {
             // If the log continues up to the recorded version it was not cut: the database is older.
-            self.refuse_behind(thread, &row)?;
+            self.refuse_outdated_row(thread, &row)?;
             let have = Some(row.head.version);
             let version = memory.version;
             let by = memory.by;

@@ -89,15 +89,15 @@ pub struct HeadRow<'a> {
 
 /// The mark of a head.
 pub fn head(seals: &Seals, row: &HeadRow<'_>) -> Digest {
-    seals.mark(&place_of_head(row), &content_of_head(row))
+    seals.mark(&binding_of_head(row), &content_of_head(row))
 }
 
 /// Whether a mark was made for this head.
 pub fn is_head(seals: &Seals, row: &HeadRow<'_>, mark: &Digest) -> bool {
-    seals.is_marked(&place_of_head(row), &content_of_head(row), mark)
+    seals.is_marked(&binding_of_head(row), &content_of_head(row), mark)
 }
 
-fn place_of_head<'a>(row: &HeadRow<'a>) -> Binding<'a> {
+fn binding_of_head<'a>(row: &HeadRow<'a>) -> Binding<'a> {
     let Head { log_id, segment, version, bytes, .. } = row.head;
     Binding { log_id: log_id.as_str(), segment: *segment, version: *version, offset: *bytes }
 }
@@ -130,15 +130,15 @@ fn content_of_head(row: &HeadRow<'_>) -> Vec<u8> {
 
 /// The mark of an account with all its reservations.
 pub fn account(seals: &Seals, account: &Account, reservations: &[Reservation]) -> Digest {
-    seals.mark(&place_of_account(account), &content_of_account(account, reservations))
+    seals.mark(&binding_of_account(account), &content_of_account(account, reservations))
 }
 
 /// Whether a mark was made for this account with these reservations.
 pub fn is_account(seals: &Seals, account: &Account, reservations: &[Reservation], mark: &Digest) -> bool {
-    seals.is_marked(&place_of_account(account), &content_of_account(account, reservations), mark)
+    seals.is_marked(&binding_of_account(account), &content_of_account(account, reservations), mark)
 }
 
-fn place_of_account(account: &Account) -> Binding<'_> {
+fn binding_of_account(account: &Account) -> Binding<'_> {
     Binding { log_id: account.id.as_str(), segment: 0, version: account.version, offset: 0 }
 }
 
@@ -151,15 +151,15 @@ fn content_of_account(account: &Account, reservations: &[Reservation]) -> Vec<u8
 
 /// The mark of a row of an index, over its fields.
 pub fn row(seals: &Seals, table: &str, fields: &[&[u8]]) -> Digest {
-    seals.mark(&place_of_row(table), &content_of_row(fields))
+    seals.mark(&binding_of_row(table), &content_of_row(fields))
 }
 
 /// Whether a mark was made for a row of this table with these fields.
 pub fn is_row(seals: &Seals, table: &str, fields: &[&[u8]], mark: &Digest) -> bool {
-    seals.is_marked(&place_of_row(table), &content_of_row(fields), mark)
+    seals.is_marked(&binding_of_row(table), &content_of_row(fields), mark)
 }
 
-fn place_of_row(table: &str) -> Binding<'_> {
+fn binding_of_row(table: &str) -> Binding<'_> {
     Binding { log_id: table, segment: 0, version: 0, offset: 0 }
 }
 

@@ -155,7 +155,7 @@ pub trait Snapshots: Send + Sync {
 
     /// All snapshots of a thread, the newest version first; `archive` is the folder of archived ones. A file in place of the newest that is
     /// not a snapshot comes first.
-    fn kept(&self, thread: &ThreadId, archive: &str) -> Result<Vec<SnapshotInfo>>;
+    fn list_snapshots(&self, thread: &ThreadId, archive: &str) -> Result<Vec<SnapshotInfo>>;
 
     /// Reads and verifies one of them.
     fn read_snapshot(&self, thread: &ThreadId, kept: &SnapshotInfo, archive: &str) -> Result<VerifiedSnapshot>;

@@ -215,7 +215,7 @@ impl Keeper {
     /// not count, and is left for inspection. They are only read if any would be removed.
     fn tidy(&self, fold: &Fold, stood: Option<Replaced>, now: Timestamp) -> Cleanup {
         let thread = fold.thread_id();
-        let kept = match self.store.kept(thread, &self.archive) {
+        let kept = match self.store.list_snapshots(thread, &self.archive) {
             Ok(kept) => kept,
             Err(error) => {
                 return Cleanup { notice: stood.and_then(|it| wrong(&it, fold, &[])), untidy: untidy(&error) };
@@ -247,7 +247,7 @@ impl Keeper {
     /// The state of the newest snapshot; it is not valid either if its base is not.
     pub(crate) fn newest(&self, thread: &ThreadId) -> NewestState {
         // An error that concerns all of them is reported when they are archived or removed.
-        let kept = self.store.kept(thread, &self.archive).unwrap_or_default();
+        let kept = self.store.list_snapshots(thread, &self.archive).unwrap_or_default();
         match kept.iter().find(|one| one.place == SnapshotFolder::Newest) {
             Some(one) if self.fault(thread, one, &kept).is_some() => NewestState::Invalid,
             Some(_) => NewestState::Valid,
@@ -276,7 +276,7 @@ impl Keeper {
     }
 
     fn put_all_away(&self, thread: &ThreadId, action: Action, now: Timestamp) -> selvedge_store::Result<()> {
-        let kept = self.store.kept(thread, &self.archive)?;
+        let kept = self.store.list_snapshots(thread, &self.archive)?;
         let mut here: Vec<SnapshotInfo> =
             kept.iter().filter(|kept| kept.place != SnapshotFolder::Archived).cloned().collect();
         if here.is_empty() {
@@ -289,7 +289,7 @@ impl Keeper {
         }
         here.retain(|kept| self.is_good(thread, kept));
         self.store.dispose(thread, &here, &self.archive, Disposal::Archive(&self.archive))?;
-        let kept = self.store.kept(thread, &self.archive)?;
+        let kept = self.store.list_snapshots(thread, &self.archive)?;
         let gone = superfluous(&at(&kept, SnapshotFolder::Archived), None, &self.config.retention, now);
         self.store.dispose(thread, &gone, &self.archive, Disposal::Delete)
     }

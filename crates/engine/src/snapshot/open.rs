@@ -35,7 +35,7 @@ pub fn newest(
     archive: &str,
     thread: &ThreadId,
 ) -> selvedge_store::Result<Newest> {
-    let reader = SnapshotReader { store, schema, archive, thread, kept: store.kept(thread, archive)? };
+    let reader = SnapshotReader { store, schema, archive, thread, kept: store.list_snapshots(thread, archive)? };
     Ok(reader.first(|one| reader.whole(one, reader.read(one)?)))
 }
 
@@ -47,7 +47,7 @@ pub fn newest_of(
     thread: &ThreadId,
     wanted: &dyn Fn(u64) -> bool,
 ) -> selvedge_store::Result<Newest> {
-    let reader = SnapshotReader { store, schema, archive, thread, kept: store.kept(thread, archive)? };
+    let reader = SnapshotReader { store, schema, archive, thread, kept: store.list_snapshots(thread, archive)? };
     let read = |one: &SnapshotInfo| {
         if wanted(one.version) {
             reader.whole(one, reader.read(one)?)
@@ -65,7 +65,7 @@ pub fn examined(
     archive: &str,
     thread: &ThreadId,
 ) -> selvedge_store::Result<Vec<(SnapshotInfo, Option<String>)>> {
-    let reader = SnapshotReader { store, schema, archive, thread, kept: store.kept(thread, archive)? };
+    let reader = SnapshotReader { store, schema, archive, thread, kept: store.list_snapshots(thread, archive)? };
     let check = |one: &SnapshotInfo| (one.clone(), reader.read(one).and_then(|read| reader.whole(one, read)).err());
     Ok(reader.kept.iter().map(check).collect())
 }
@@ -202,7 +202,7 @@ impl Keeper {
         if log_bytes < WORTH_BYTES {
             return Loaded::Nothing;
         }
-        let kept = match self.store.kept(thread, &self.archive) {
+        let kept = match self.store.list_snapshots(thread, &self.archive) {
             Ok(kept) => kept,
             Err(error) => return Loaded::Refused(format!("the snapshots can't be read: {error}")),
         };

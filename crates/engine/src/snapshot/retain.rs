@@ -49,7 +49,7 @@ pub fn tidy_idle(
     done: bool,
 ) -> selvedge_store::Result<Vec<SnapshotInfo>> {
     let archive = rules.on_completion.archive_folder().unwrap_or("archive");
-    let kept = store.kept(thread, archive)?;
+    let kept = store.list_snapshots(thread, archive)?;
     let newest = kept.iter().find(|kept| kept.place == SnapshotFolder::Newest);
     let mut gone = Vec::new();
     for (place, newest) in [(SnapshotFolder::Older, newest), (SnapshotFolder::Archived, None)] {

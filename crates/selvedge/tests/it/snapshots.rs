@@ -248,7 +248,7 @@ impl House {
     }
 
     fn kept(&self, thread: &ThreadId) -> Vec<SnapshotInfo> {
-        self.open().kept(thread, "archive").unwrap()
+        self.open().list_snapshots(thread, "archive").unwrap()
     }
 
     /// The newest good snapshot, whole.
@@ -262,7 +262,7 @@ impl House {
     /// What the triggers were, oldest first.
     fn triggers(&self, thread: &ThreadId) -> Vec<String> {
         let store = self.open();
-        let mut kept = store.kept(thread, "archive").unwrap();
+        let mut kept = store.list_snapshots(thread, "archive").unwrap();
         kept.reverse();
         let trigger = |kept: &SnapshotInfo| {
             store.read_snapshot(thread, kept, "archive").unwrap().body().unwrap()["trigger"].clone()

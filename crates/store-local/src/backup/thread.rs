@@ -29,7 +29,7 @@ impl BackupRun<'_> {
             Ok(judged) => {
                 self.note(row, &judged, copied);
                 // Acknowledged data that is missing in the copy must be reported.
-                if let Err(error) = self.core.refuse_behind(thread, row) {
+                if let Err(error) = self.core.refuse_outdated_row(thread, row) {
                     copied.bad.push(Bad::log(thread, error.to_string(), true));
                 }
                 Ok(())

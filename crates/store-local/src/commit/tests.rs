@@ -270,7 +270,7 @@ fn undrained_bytes_of_another_process_are_found_before_ours_are_synced() {
     ours.commit(message("one", "ours")).unwrap();
     let mut threads = std::mem::take(&mut lock(&ours.core.pending).threads);
     let entry = threads.get_mut(&thread("one")).unwrap();
-    let newest = entry.redo.iter().map(redo::Row::offset).max().unwrap();
+    let newest = entry.redo.iter().map(redo::RedoRow::offset).max().unwrap();
     entry.redo.retain(|row| row.offset() == newest);
     let id = entry.id;
     assert!(ours.core.undrained(&threads).unwrap().contains(&id));

@@ -30,7 +30,7 @@ const BACKWARDS_MAX: i64 = 10_000_000;
 const ARCHIVE: &str = "archive";
 
 /// Pending work in the database, by thread.
-pub(super) struct Pending {
+pub(super) struct PendingWork {
     /// Threads whose manifest may be older than their row.
     stale: HashSet<i64>,
     /// The number of bytes of redo.
@@ -38,23 +38,23 @@ pub(super) struct Pending {
 }
 
 impl Examiner<'_> {
-    pub(super) fn pending(&self) -> Result<Pending> {
+    pub(super) fn pending(&self) -> Result<PendingWork> {
         self.core().read(|connection| {
             let mut statement =
                 connection.prepare("SELECT id FROM threads WHERE manifest_stale = 1").map_err(database)?;
             let stale = statement.query_map([], |row| row.get(0)).map_err(database)?;
             let stale = stale.collect::<rusqlite::Result<_>>().map_err(database)?;
-            let redo = crate::redo::Rows::read(connection)?
+            let redo = crate::redo::RedoRows::read(connection)?
                 .threads
                 .iter()
                 .map(|outline| (outline.id, outline.bytes))
                 .collect();
-            Ok(Pending { stale, redo })
+            Ok(PendingWork { stale, redo })
         })
     }
 
     /// Checks one thread; a failure to check it is a finding too.
-    pub(super) fn thread(&self, row: &Row, pending: &Pending, imported: Option<&Imported>, report: &mut Report) {
+    pub(super) fn thread(&self, row: &Row, pending: &PendingWork, imported: Option<&Imported>, report: &mut Report) {
         let thread = &row.manifest.thread_id;
         let looked = self
             .log(row, imported.map(|imported| imported.blobs.as_slice()).unwrap_or_default(), report)

@@ -27,11 +27,11 @@ fn the_file_of_an_owner_that_is_not_locked_yet_stays() {
         file
     });
     is_created.recv().unwrap();
-    store.core.tidy_owners().unwrap();
+    store.core.remove_dead_owners().unwrap();
     let file = opening.join().unwrap();
     assert!(path.exists());
     // Once it is dead and holds no lease, it is removed.
     drop(file);
-    store.core.tidy_owners().unwrap();
+    store.core.remove_dead_owners().unwrap();
     assert!(!path.exists());
 }

@@ -367,7 +367,7 @@ impl Builder<'_> {
             }
             let mut incomplete = this.carry_accounts(incomplete.into_iter().collect())?;
             for (account, children) in &children {
-                if !this.was_whole(account)? && ledger::note_incomplete(this.new, account, children)? {
+                if !this.was_complete(account)? && ledger::note_incomplete(this.new, account, children)? {
                     incomplete.insert(account.clone());
                 }
             }

@@ -105,7 +105,7 @@ impl Builder<'_> {
     }
 
     /// Whether the old database has all postings to an account that are in the logs: then none is in a log that was never in this store.
-    pub(super) fn was_whole(&self, id: &AccountId) -> Result<bool> {
+    pub(super) fn was_complete(&self, id: &AccountId) -> Result<bool> {
         let one = |db: &Db| -> Result<_> { Ok(rows::accounts(db, "thread_id = ?", id.as_str())?.pop()) };
         let old = self.old_db.as_ref().and_then(|old| one(old).ok().flatten());
         let Some(old) = old.filter(|old| !old.incomplete) else { return Ok(false) };

@@ -15,7 +15,7 @@ use crate::disk::Disk;
 use crate::drain::{MissingBytes, check_redo, missing_bytes, write_transcript};
 use crate::feed;
 use crate::layout::{Layout, is_there};
-use crate::redo::{self, Redo, Rows};
+use crate::redo::{self, Redo, RedoRows};
 use crate::rows::{self, Row, bad_row, signed};
 use crate::schema::{self, Use, database};
 use crate::sealed::Seal;
@@ -59,7 +59,7 @@ impl Old {
     fn read(layout: &Layout, disk: &dyn Disk, trust: &Trust, result: &mut Reindexed) -> Result<Self> {
         let (connection, format) = schema::open_any(&layout.database(), Use::Write)?;
         check_whole(&connection)?;
-        for outline in Rows::read(&connection)?.threads {
+        for outline in RedoRows::read(&connection)?.threads {
             let thread = rows::name(&connection, outline.id)?;
             let Some(redo) = Redo::of(&connection, &outline)? else { continue };
             match drain(layout, disk, trust, &thread, &redo) {

@@ -146,7 +146,8 @@ fn the_same_key_can_continue_it() {
     drop(store);
     let there = Home::new();
     let mut options = there.options(Access::ReadWrite);
-    (options.trust, options.signer) = (home.trust(), Some(home.signer()));
+    options.trust = home.trust();
+    options.signer = Some(home.signer());
     let store = LocalStore::open(options).unwrap();
     import(&store, &archive).unwrap();
     assert_eq!(store.commit(Batch::of(Part::new(thread.clone(), Expect::Any, says("on")))).unwrap().versions[0].1, 3);

@@ -282,7 +282,8 @@ fn untrusted_keys_are_reported_once_and_are_no_damage() {
     store.close().unwrap();
     for depth in [Depth::Ends, Depth::Whole] {
         let mut options = home.options(Access::ReadOnly);
-        (options.trust, options.signer) = (Default::default(), None);
+        options.trust = Default::default();
+        options.signer = None;
         let report = examine(options, depth, &mut |_, _| {});
         assert_eq!(codes(&report), [("untrusted_key", Severity::Warning)], "{:?}", report.findings);
         let found = find(&report, "untrusted_key");
@@ -291,7 +292,8 @@ fn untrusted_keys_are_reported_once_and_are_no_damage() {
     }
     let unsigned = |home: &Home| {
         let mut options = home.options(Access::ReadOnly);
-        (options.trust, options.signer) = (Default::default(), None);
+        options.trust = Default::default();
+        options.signer = None;
         examine(options, Depth::Unsigned, &mut |_, _| {})
     };
     assert_eq!(codes(&unsigned(&home)), [("signatures_unjudged", Severity::Warning)]);

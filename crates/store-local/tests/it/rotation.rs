@@ -40,7 +40,8 @@ impl Keys {
 
     fn open(&self, home: &Home, index: usize) -> LocalStore {
         let mut options = home.options(Access::ReadWrite);
-        (options.signer, options.trust) = (Some(self.signer(index)), self.trust());
+        options.signer = Some(self.signer(index));
+        options.trust = self.trust();
         LocalStore::open(options).unwrap()
     }
 }
@@ -123,7 +124,8 @@ fn a_trusted_key_that_is_no_successor_is_refused() {
     let thread = thread_with(&store, "scribe", &["one"]);
     store.close().unwrap();
     let mut options = home.options(Access::ReadWrite);
-    (options.signer, options.trust) = (Some(keys.bare(1)), keys.trust());
+    options.signer = Some(keys.bare(1));
+    options.trust = keys.trust();
     let store = LocalStore::open(options).unwrap();
     assert_eq!(say(&store, &thread, "two").unwrap_err().code(), "other_signer");
     assert_eq!(store.head(&thread).unwrap().version, 1);

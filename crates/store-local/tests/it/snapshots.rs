@@ -38,12 +38,12 @@ fn the_newest_is_state_json_and_those_before_it_are_checkpoints() {
     let home = Home::new();
     let store = home.open();
     let one = thread_with(&store, "one", &["hello"]);
-    assert_eq!(store.kept(&one, "archive").unwrap(), []);
+    assert_eq!(store.list_snapshots(&one, "archive").unwrap(), []);
     for number in 0..3 {
         save(&store, &one, &format!("{number}"));
         append(&store, &one);
     }
-    let kept = store.kept(&one, "archive").unwrap();
+    let kept = store.list_snapshots(&one, "archive").unwrap();
     let places: Vec<_> = kept.iter().map(|kept| kept.place).collect();
     assert_eq!(places, [SnapshotFolder::Newest, SnapshotFolder::Older, SnapshotFolder::Older]);
     let said: Vec<_> = kept
@@ -53,7 +53,7 @@ fn the_newest_is_state_json_and_those_before_it_are_checkpoints() {
     assert_eq!(said, ["2", "1", "0"]);
     store.dispose(&one, &kept[..2], "archive", Disposal::Archive("archive")).unwrap();
     store.dispose(&one, &kept[2..], "archive", Disposal::Delete).unwrap();
-    let places: Vec<_> = store.kept(&one, "archive").unwrap().iter().map(|kept| kept.place).collect();
+    let places: Vec<_> = store.list_snapshots(&one, "archive").unwrap().iter().map(|kept| kept.place).collect();
     assert_eq!(places, [SnapshotFolder::Archived, SnapshotFolder::Archived]);
     assert!(fs::read_dir(home.threads().join("one/checkpoints")).unwrap().next().is_none());
 }
@@ -67,7 +67,7 @@ fn the_log_after_a_snapshot_is_returned_only_with_the_stores_own_seal() {
     save(&store, &one, "x");
     let at = store.head(&one).unwrap();
     append(&store, &one);
-    let kept = store.kept(&one, "archive").unwrap().remove(0);
+    let kept = store.list_snapshots(&one, "archive").unwrap().remove(0);
     let body = store.read_snapshot(&one, &kept, "archive").unwrap().body().unwrap();
     let seal = body["seal"].as_str().unwrap();
     let mut behind = store.log_after(&one, &at, seal).unwrap().unwrap();
@@ -136,7 +136,7 @@ fn an_unsigned_snapshot_is_reported_by_doctor_and_does_no_harm() {
     }
     // The next one replaces it, and a file that was not a snapshot is not kept.
     save(&store, &one, "good");
-    assert_eq!(store.kept(&one, "archive").unwrap().len(), 1);
+    assert_eq!(store.list_snapshots(&one, "archive").unwrap().len(), 1);
 }
 
 #[test]
@@ -153,20 +153,20 @@ fn a_file_in_place_of_the_newest_is_listed_first_and_never_becomes_an_older_one(
     let cuts = [0, 1, 50, 100, 200, good.len() - 2].map(|bytes| good[..bytes].to_vec());
     for bad in cuts.into_iter().chain([edited]) {
         fs::write(&path, &bad).unwrap();
-        let kept = store.kept(&one, "archive").unwrap();
+        let kept = store.list_snapshots(&one, "archive").unwrap();
         assert_eq!((kept.len(), kept[0].place, kept[0].bytes), (2, SnapshotFolder::Newest, bad.len() as u64));
         assert!(store.read_snapshot(&one, &kept[0], "archive").is_err());
         save(&store, &one, "third");
-        assert_eq!(store.kept(&one, "archive").unwrap().len(), 2, "{}", bad.len());
+        assert_eq!(store.list_snapshots(&one, "archive").unwrap().len(), 2, "{}", bad.len());
     }
     fs::remove_file(&path).unwrap();
     fs::create_dir(&path).unwrap();
     fs::write(path.join("somebodys"), "mine").unwrap();
-    let kept = store.kept(&one, "archive").unwrap();
+    let kept = store.list_snapshots(&one, "archive").unwrap();
     assert_eq!((kept.len(), kept[0].place, kept[0].is_snapshot()), (2, SnapshotFolder::Newest, false));
     assert!(store.read_snapshot(&one, &kept[0], "archive").is_err());
     save(&store, &one, "fourth");
-    let kept = store.kept(&one, "archive").unwrap();
+    let kept = store.list_snapshots(&one, "archive").unwrap();
     assert_eq!(store.read_snapshot(&one, &kept[0], "archive").unwrap().body().unwrap()["messages"][0], "fourth");
     let beside = fs::read_dir(home.threads().join("one")).unwrap().map(|entry| entry.unwrap().path());
     assert_eq!(beside.filter(|path| path.join("somebodys").exists()).count(), 1);
@@ -201,11 +201,14 @@ fn a_file_in_place_of_a_folder_has_no_snapshots_and_is_reported() {
     save(&store, &one, "x");
     let file = home.threads().join("one/archive");
     fs::write(&file, "mine").unwrap();
-    let kept = store.kept(&one, "archive").unwrap();
+    let kept = store.list_snapshots(&one, "archive").unwrap();
     assert_eq!(kept.len(), 1);
     let refused = store.dispose(&one, &kept, "archive", Disposal::Archive("archive")).unwrap_err();
     assert!(matches!(refused, Error::Unusable { .. }), "{refused}");
-    assert_eq!((store.kept(&one, "archive").unwrap(), fs::read(&file).unwrap()), (kept.clone(), b"mine".to_vec()));
+    assert_eq!(
+        (store.list_snapshots(&one, "archive").unwrap(), fs::read(&file).unwrap()),
+        (kept.clone(), b"mine".to_vec())
+    );
     store.close().unwrap();
     let report = doctor::examine(home.options(Access::ReadOnly), doctor::Depth::Ends, &mut |_, _| {});
     assert_eq!(report.findings.len(), 1, "{:?}", report.findings);

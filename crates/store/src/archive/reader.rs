@@ -88,7 +88,7 @@ impl<'a> ArchiveReader<'a> {
             if header.is_folder {
                 continue;
             }
-            let name = self.place(&header.path)?;
+            let name = self.relative_name(&header.path)?;
             if !self.seen.insert(name.clone()) || self.seen.len() > FILES_MAX {
                 return Err(refused(format!("`{name}` occurs twice, or it has too many files")));
             }
@@ -105,7 +105,7 @@ impl<'a> ArchiveReader<'a> {
     }
 
     /// The name of a file below the archive's folder; any unknown name is refused.
-    fn place(&mut self, path: &str) -> Result<String> {
+    fn relative_name(&mut self, path: &str) -> Result<String> {
         let strange = || refused(format!("`{}` does not belong in an archive", path.escape_debug()));
         let (folder, name) = path.split_once('/').ok_or_else(strange)?;
         ThreadId::from_folder(folder).map_err(|_| strange())?;

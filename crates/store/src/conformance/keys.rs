@@ -59,7 +59,8 @@ pub fn a_retry_may_expect_another_version<H: Harness>(harness: &H) {
     let thread = create(&store, "relaxed");
     let request = |expect, right| {
         let mut part = part(&thread, says("once"));
-        (part.expect, part.right) = (expect, right);
+        part.expect = expect;
+        part.right = right;
         Batch::of(part).with_key(id("k1"))
     };
     use selvedge_model::Right::{Brief, Lease};

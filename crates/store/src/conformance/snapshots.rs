@@ -27,7 +27,7 @@ fn body(store: &impl Snapshots, thread: &ThreadId, kept: &SnapshotInfo) -> Value
 }
 
 fn places(store: &impl Snapshots, thread: &ThreadId) -> Vec<(SnapshotFolder, u64)> {
-    store.kept(thread, ARCHIVE).unwrap().iter().map(|kept| (kept.place, kept.version)).collect()
+    store.list_snapshots(thread, ARCHIVE).unwrap().iter().map(|kept| (kept.place, kept.version)).collect()
 }
 
 /// A thread whose snapshots fold its versions 1, 2 and 3.
@@ -47,10 +47,10 @@ where
 {
     let store = harness.open();
     let thread = create(&store, "unsaved");
-    assert_eq!(store.kept(&thread, ARCHIVE).unwrap(), []);
+    assert_eq!(store.list_snapshots(&thread, ARCHIVE).unwrap(), []);
     let thread = with_three(&store);
     let other = harness.open();
-    let kept = other.kept(&thread, ARCHIVE).unwrap();
+    let kept = other.list_snapshots(&thread, ARCHIVE).unwrap();
     assert_eq!(
         places(&other, &thread),
         [(SnapshotFolder::Newest, 3), (SnapshotFolder::Older, 2), (SnapshotFolder::Older, 1)]
@@ -68,7 +68,7 @@ where
     let thread = create(&store, "hashed");
     append(&store, &thread, says("something"));
     let saved = save(&store, &thread, "something");
-    let kept = store.kept(&thread, ARCHIVE).unwrap().remove(0);
+    let kept = store.list_snapshots(&thread, ARCHIVE).unwrap().remove(0);
     let read = store.read_snapshot(&thread, &kept, ARCHIVE).unwrap();
     assert_eq!((read.hash, read.text.len() as u64, kept.bytes), (saved.hash, saved.bytes, saved.bytes));
     let trust = harness.trust();
@@ -82,12 +82,12 @@ where
 {
     let store = harness.open();
     let thread = with_three(&store);
-    let kept = store.kept(&thread, ARCHIVE).unwrap();
+    let kept = store.list_snapshots(&thread, ARCHIVE).unwrap();
     store.dispose(&thread, &kept[..2], ARCHIVE, Disposal::Archive(ARCHIVE)).unwrap();
     store.dispose(&thread, &kept[2..], ARCHIVE, Disposal::Delete).unwrap();
     assert_eq!(places(&store, &thread), [(SnapshotFolder::Archived, 3), (SnapshotFolder::Archived, 2)]);
-    assert_eq!(store.kept(&thread, "elsewhere").unwrap(), [], "another folder is another archive");
-    let kept = store.kept(&thread, ARCHIVE).unwrap();
+    assert_eq!(store.list_snapshots(&thread, "elsewhere").unwrap(), [], "another folder is another archive");
+    let kept = store.list_snapshots(&thread, ARCHIVE).unwrap();
     assert_eq!(body(&store, &thread, &kept[1])["messages"], json!(["second"]));
     store.dispose(&thread, &kept, ARCHIVE, Disposal::Delete).unwrap();
     assert_eq!(places(&store, &thread), []);
@@ -105,7 +105,7 @@ where
     let at = store.head(&thread).unwrap();
     save(&store, &thread, "before");
     append(&store, &thread, says("behind"));
-    let kept = store.kept(&thread, ARCHIVE).unwrap().remove(0);
+    let kept = store.list_snapshots(&thread, ARCHIVE).unwrap().remove(0);
     let seal = body(&store, &thread, &kept)["seal"].as_str().unwrap().to_owned();
     let mut behind = harness.open().log_after(&thread, &at, &seal).unwrap().unwrap();
     let mut rest = Vec::new();
@@ -133,6 +133,6 @@ where
     save(&store, &other, "mine");
     assert_eq!(places(&store, &other), [(SnapshotFolder::Newest, 1)]);
     store.delete(&thread).unwrap();
-    assert_eq!(store.kept(&thread, ARCHIVE).unwrap_or_default(), []);
+    assert_eq!(store.list_snapshots(&thread, ARCHIVE).unwrap_or_default(), []);
     assert_eq!(places(&store, &other), [(SnapshotFolder::Newest, 1)]);
 }

@@ -98,7 +98,7 @@ impl Snapshots for MemoryStore {
         Ok(Saved { hash, bytes, before })
     }
 
-    fn kept(&self, thread: &ThreadId, archive: &str) -> Result<Vec<SnapshotInfo>> {
+    fn list_snapshots(&self, thread: &ThreadId, archive: &str) -> Result<Vec<SnapshotInfo>> {
         Ok(self.inner().slot(thread)?.snapshots.kept(archive))
     }
 
