@@ -295,7 +295,10 @@ fn within_stream(error: ModelError, reader: &dyn Reader) -> ModelError {
     match reword(error, brief) {
         ModelError::Cut { why, .. } => ModelError::Cut { why, partial, usage: reader.usage() },
         error if partial.is_empty() => error,
-        error => ModelError::Cut { why: error.to_string(), partial, usage: reader.usage() },
+        error => {
+            let why = error.failure().map_or_else(|| error.to_string(), |failure| failure.why);
+            ModelError::Cut { why, partial, usage: reader.usage() }
+        }
     }
 }
 

@@ -7,7 +7,7 @@ mod thinking;
 use std::collections::HashMap;
 use std::sync::Arc;
 
-use selvedge_model::answer::Blobs;
+use selvedge_model::answer::{Blobs, Drafts};
 use selvedge_model::blocking::BoxFuture;
 use selvedge_model::event::EffectClass;
 use selvedge_model::message::Block;
@@ -71,6 +71,10 @@ impl Talk {
     }
 
     fn answer(&self) -> Result<Answer, ModelError> {
+        self.answer_drafting(&mut |_| {}, &Cancel::new())
+    }
+
+    fn answer_drafting(&self, draft: &mut Drafts<'_>, cancel: &Cancel) -> Result<Answer, ModelError> {
         let host = Host::new("anthropic", Format::Anthropic, self.server.url());
         let model = Remote::new(&Connections::new(), host, "claude-fake", self.dialect.clone());
         let mut prompt = Prompt::new("claude-fake", &self.messages);
@@ -79,7 +83,7 @@ impl Talk {
         prompt.output_tokens_max = self.output_tokens_max;
         prompt.blobs = &self.images;
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
-        runtime.block_on(model.answer(&prompt, &mut |_| {}, &Cancel::new()))
+        runtime.block_on(model.answer(&prompt, draft, cancel))
     }
 
     /// Sends the conversation, and adds the answer to it.

@@ -1,8 +1,8 @@
 //! The exact form of requests.
 
 use selvedge_model::message::{Block, Marker};
-use selvedge_model::{CallId, Digest, Message, ModelError, Role};
-use selvedge_providers::fake::Said;
+use selvedge_model::{CallId, Cancel, Digest, Draft, Message, ModelError, Role, Stop};
+use selvedge_providers::fake::{AnthropicDialogue, Dialogue, Reply, Said};
 use serde_json::json;
 
 use super::{Talk, tool};
@@ -59,6 +59,54 @@ fn a_conversation_with_thinking_and_two_parallel_tools_is_sent_back_exactly() {
     let received = talk.server.received();
     assert_eq!(received[1].path, "/v1/messages");
     assert_eq!(received[1].header("anthropic-version"), Some("2023-06-01"));
+}
+
+#[test]
+fn a_cancelled_answer_is_not_sent_back_and_a_successor_gets_what_it_carries() {
+    let mut talk = Talk::new();
+    talk.dialect.thinking_tokens = Some(2048);
+    talk.tools = vec![tool("now")];
+    talk.user("What time is it?");
+    let said = Said::text(&[]).thinking("hm", "sig").call("toolu_1", "now", &[]).call("toolu_2", "now", &[]);
+    let answer = talk.go_on(&said);
+    talk.result("toolu_1", json!("noon"));
+    talk.result("toolu_2", json!("late"));
+    let events = AnthropicDialogue.answer(&Said::text(&["It is "]).thinking("cut thought", "sig2"));
+    talk.server.push(Reply::stream().pieces(&events[..7]).stall());
+    let cancel = Cancel::new();
+    let mut draft = |draft| {
+        if matches!(draft, Draft::Text { .. }) {
+            cancel.say(Stop::Cancelled);
+        }
+    };
+    let stopped = talk.answer_drafting(&mut draft, &cancel);
+    let Err(ModelError::Stopped { partial, .. }) = stopped else { panic!("it was stopped: {stopped:?}") };
+    assert_eq!(partial.last(), Some(&Block::text("It is ")));
+    let marker = Message::marker(Marker::Stopped, "(stopped by user)");
+    // A handoff carries the task, the newest whole exchange and a message that begins the successor.
+    let mut successor = Talk { messages: Vec::new(), tools: vec![tool("now")], ..Talk::new() };
+    successor.dialect.thinking_tokens = Some(2048);
+    successor.messages = talk.messages.clone();
+    successor.messages.push(marker.into());
+    successor.user("This continues the thread before.");
+    let next = successor.ask(&Said::text(&["Noon."]));
+    assert!(next.notes.is_empty(), "the turn is closed: {:?}", next.notes);
+    let expected = json!([
+        {"role": "user", "content": [{"type": "text", "text": "What time is it?"}]},
+        {"role": "assistant", "content": [
+            {"type": "thinking", "thinking": "hm", "signature": "sig"},
+            {"type": "tool_use", "id": "toolu_1", "name": "now", "input": {}},
+            {"type": "tool_use", "id": "toolu_2", "name": "now", "input": {}},
+        ]},
+        {"role": "user", "content": [
+            {"type": "tool_result", "tool_use_id": "toolu_1", "content": "noon"},
+            {"type": "tool_result", "tool_use_id": "toolu_2", "content": "late"},
+        ]},
+        {"role": "assistant", "content": [{"type": "text", "text": "(stopped by user)"}]},
+        {"role": "user", "content": [{"type": "text", "text": "This continues the thread before."}]},
+    ]);
+    assert_eq!(successor.sent()["messages"], expected);
+    assert_eq!(answer.content.len(), 3);
 }
 
 #[test]

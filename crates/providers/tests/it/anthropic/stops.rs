@@ -1,5 +1,6 @@
 //! How answers end, and what they count.
 
+use selvedge_model::ModelError;
 use selvedge_model::answer::{End, Usage};
 use selvedge_providers::fake::{AnthropicDialogue, Dialogue, Reply, Said};
 use serde_json::{Value, json};
@@ -66,4 +67,17 @@ fn the_answer_names_its_model_only_if_it_is_another() {
     let events = AnthropicDialogue.answer(&Said::text(&["so"])).concat().replace("claude-fake", "claude-other");
     talk.server.push(Reply::events([events]));
     assert_eq!(talk.answer().unwrap().model.as_deref(), Some("claude-other"));
+}
+
+#[test]
+fn a_cut_after_the_last_count_knows_its_usage() {
+    let mut talk = Talk::new();
+    talk.user("go");
+    let events = AnthropicDialogue.answer(&Said::text(&["so"]));
+    for (length, is_estimated) in [(events.len() - 1, false), (events.len() - 2, true)] {
+        talk.server.push(Reply::events(&events[..length]));
+        let Err(ModelError::Cut { usage: Some(usage), .. }) = talk.answer() else { panic!("it is cut") };
+        assert_eq!((usage.estimated, usage.input_tokens), (is_estimated, 10));
+        assert_eq!(usage.output_tokens, if is_estimated { 1 } else { 5 });
+    }
 }
