@@ -16,14 +16,14 @@ use crate::text::{clean, count};
 /// The key of the schema that snapshots are checked against.
 const SCHEMA_KEY: &str = "state_persistence.state.schema";
 
-/// Check the files of the configuration, and name everything that is wrong
+/// Check the configuration files and report every error
 ///
-/// With --schema it prints JSON Schemas instead, for editors that check YAML while it is typed: that of one section, or all of them in one
-/// object by section. Put `# yaml-language-server: $schema=FILE` above a file to use one.
+/// With --schema, prints JSON Schemas instead, for editors that check YAML: the one of a section, or all of them in one object by
+/// section. To use one, put `# yaml-language-server: $schema=FILE` at the top of a file.
 ///
-/// JSON: {"ok": true, "files", "digest", "notices"} if all is well; "files" are those that were read and "digest" is the SHA-256 of all
-/// that is set, as runs record it. Else one object for everything that is wrong, {"ok": false, "error"}, with "error" as on stderr and
-/// "file" and "line" in it.
+/// JSON: {"ok": true, "files", "digest", "notices"} if everything is valid; "files" are the files that were read and "digest" is the
+/// SHA-256 of the whole configuration, as runs record it. Else one object per error, {"ok": false, "error"}, with "error" as on
+/// stderr and "file" and "line" in it.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
     /// Print the JSON Schema of a section's file, or of all

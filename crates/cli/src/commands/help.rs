@@ -14,10 +14,10 @@ use crate::output::{BOLD, DIM, Output, paint, table};
 /// The word that stands for the list of all codes.
 pub(crate) const CODES: &str = "codes";
 
-/// Show the help of a command, or what an error code means
+/// Show the help of a command, or explain an error code
 ///
-/// Every error has a code that never changes: it stands in its JSON, and under it for people. Its page says what it means,
-/// what usually causes it, what to do, and whether sending the same request again helps. `selvedge help codes` lists them all.
+/// Every error has a code that never changes. It is shown below the message and in the JSON. Its page says what it means, what
+/// usually causes it, what to do, and whether a retry helps. `selvedge help codes` lists all codes.
 ///
 /// JSON: of a code, and for `codes` of each, {"code", "exit_codes":[…], "retry":"never"|"perhaps"|"helps", "meaning", "cause",
 /// "remedies":[…], "related":[…]}; of a command {"command", "text", "commands":[…]}.

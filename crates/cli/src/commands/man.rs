@@ -12,17 +12,17 @@ use crate::commands::help::{find, shown};
 use crate::context::Context;
 use crate::error::{Failure, Result};
 
-/// Write manual pages
+/// Generate manual pages
 ///
-/// Prints the page of one command as roff, or writes it and those of all commands below it to a folder.
+/// Prints the page of one command as roff, or writes it and the pages of its subcommands to a folder.
 ///
 /// JSON: {"command", "page"}; with --out one object per page, {"command", "file"}
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
-    /// The command; Selvedge as a whole if not given
+    /// The command; default: Selvedge as a whole
     #[arg(value_name = "COMMAND")]
     words: Vec<String>,
-    /// Write one page per command to DIR; pages that are there are replaced
+    /// Write one page per command to DIR; existing pages are replaced
     #[arg(long, value_name = "DIR")]
     out: Option<PathBuf>,
 }

@@ -18,22 +18,22 @@ use crate::text::clean;
 /// How deep and long a JSON document may be; what is signed must be readable again.
 const LIMITS: Limits = Limits { bytes_max: 64 << 20, depth_max: 96 };
 
-/// Sign a file, so that a change of it, or its being moved, is found
+/// Sign a file, so that changing or moving it is detected
 ///
-/// Puts your signature into the file: in a comment on its first line (the second behind `#!`), in JSON as the member
-/// `_signature`. A signature that is there is replaced. Signed are content, kind, id and time: a directive can't be passed off
-/// as knowledge, nor one item as another. The kind follows from the folder below `.ai` (directives, knowledge, tools, agents, graphs,
-/// config; else `document`), the id is the path within the project, or the file's name where there is no project.
+/// Writes your signature into the file: in a comment on its first line (the second after `#!`), in JSON as the member `_signature`.
+/// An existing signature is replaced. The signature covers content, kind, id and time: a directive can't be passed off as knowledge,
+/// nor one item as another. The kind follows from the folder below `.ai` (directives, knowledge, tools, agents, graphs, config; else
+/// `document`), the id is the path in the project, or the file name outside of a project.
 ///
 /// JSON: {"file", "kind", "id", "signer", "signed_at", "replaced"}
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
     /// Markdown, YAML, TOML, JSON or a script
     file: PathBuf,
-    /// Sign it as this instead of what its place says
+    /// Sign it as this kind; default: from its path
     #[arg(long, value_name = "KIND", value_parser = parse_kind)]
     kind: Option<DocumentKind>,
-    /// Sign it under this id instead of its path
+    /// Sign it under this id; default: its path
     #[arg(long)]
     id: Option<String>,
 }

@@ -18,15 +18,16 @@ use crate::output::table;
 use crate::running::workshop;
 use crate::text::clean;
 
-/// Show the tools that come with the program and the commands declared in .ai/tools
+/// List the built-in tools and the commands declared in .ai/tools
 ///
-/// Those with a capability `tool.threads.…` act on threads: they start directives as children, wait for them, look at them and stop them.
+/// Tools with a capability `tool.threads.…` act on threads: they start directives as children, wait for them, inspect them and stop
+/// them.
 ///
-/// A thread is offered those that its directive and its agent allow by the capability shown here; of a dangerous one, one of them must
-/// have acknowledged that. One that is hidden has a namesake that comes first.
+/// A thread gets the tools whose capability its directive and its agent allow; a dangerous tool must also be acknowledged by one of
+/// them. A hidden tool has the same name as an earlier one.
 ///
-/// JSON: one object per tool, {"id", "layer", "hidden", "tool", "error"}; "tool" has "name", "description", "input_schema", "class" (pure,
-/// idempotent or at_most_once), "capability", "risk" and "hash"; "error" says why it can't be used.
+/// JSON: one object per tool, {"id", "layer", "hidden", "tool", "error"}; "tool" has "name", "description", "input_schema", "class"
+/// (pure, idempotent or at_most_once), "capability", "risk" and "hash"; "error" is the reason why it is invalid.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {}
 
