@@ -131,7 +131,10 @@ pub(crate) const FINDINGS: &[Page] = &[
         retry: Retry::Never,
         meaning: "The folder of a thread is missing.",
         cause: "Another program removed it.",
-        remedies: &["restore it from a backup", "or delete the thread, which leaves a signed tombstone: `selvedge thread delete THREAD`"],
+        remedies: &[
+            "restore it from a backup",
+            "or delete the thread, which leaves a signed tombstone: `selvedge thread delete THREAD`",
+        ],
         related: &["truncated"],
     },
     Page {
@@ -149,7 +152,10 @@ pub(crate) const FINDINGS: &[Page] = &[
         retry: Retry::Never,
         meaning: "A list of heads of another store has later versions of the logs in this store.",
         cause: "The store was restored from a backup or copied, and the original was written to afterwards; or its `store.json` was replaced.",
-        remedies: &["if the original is still in use, write to only one of the two", "if it is gone for good, remove the list that the finding names"],
+        remedies: &[
+            "if the original is still in use, write to only one of the two",
+            "if it is gone for good, remove the list that the finding names",
+        ],
         related: &["rolled_back"],
     },
     Page {
@@ -185,7 +191,10 @@ pub(crate) const FINDINGS: &[Page] = &[
         retry: Retry::Never,
         meaning: "An event that was pending for the next changeset was removed from the database.",
         cause: "Another program wrote to the database: the thread's head counts one more event.",
-        remedies: &["look for a quarantine file in the thread's folder: the event recorded what was found and moved there", "find out which programs can write to the store's folder"],
+        remedies: &[
+            "look for a quarantine file in the thread's folder: the event recorded what was found and moved there",
+            "find out which programs can write to the store's folder",
+        ],
         related: &["leads_unsealed", "leads_waiting"],
     },
     Page {
@@ -194,7 +203,10 @@ pub(crate) const FINDINGS: &[Page] = &[
         retry: Retry::Never,
         meaning: "An event that is pending for the next changeset is not sealed with your key.",
         cause: "Another program wrote it into the database, or the key that sealed it is missing.",
-        remedies: &["nothing to do: it is never recorded, and the next append removes it", "find out which programs can write to the store's folder"],
+        remedies: &[
+            "nothing to do: it is never recorded, and the next append removes it",
+            "find out which programs can write to the store's folder",
+        ],
         related: &["leads_waiting"],
     },
     Page {
@@ -230,7 +242,10 @@ pub(crate) const FINDINGS: &[Page] = &[
         retry: Retry::Never,
         meaning: "A thread has the status `running`, and no process runs it.",
         cause: "Its process died before it recorded the end of the run.",
-        remedies: &["`selvedge resume THREAD` records that and continues; finished calls are not repeated", "or end it: `selvedge cancel THREAD`"],
+        remedies: &[
+            "`selvedge resume THREAD` records that and continues; finished calls are not repeated",
+            "or end it: `selvedge cancel THREAD`",
+        ],
         related: &["thread_running", "needs_decision"],
     },
     Page {
@@ -419,7 +434,10 @@ pub(crate) const FINDINGS: &[Page] = &[
         retry: Retry::Never,
         meaning: "No key is trusted, so no log can be verified.",
         cause: "Your Selvedge home is not the one that the store was created with: SELVEDGE_HOME is not set, or names another folder.",
-        remedies: &["set SELVEDGE_HOME to the folder that contains `keys`", "trust a key whose owner you know: `selvedge keys trust FILE --owner NAME`"],
+        remedies: &[
+            "set SELVEDGE_HOME to the folder that contains `keys`",
+            "trust a key whose owner you know: `selvedge keys trust FILE --owner NAME`",
+        ],
         related: &["untrusted_key", "trust_refused"],
     },
     Page {

@@ -13,7 +13,10 @@ pub(crate) const PAGES: &[Page] = &[
         retry: Retry::Never,
         meaning: "A child can't have a higher limit than its parent.",
         cause: "`--raise` names a value above the parent's limit. The depth of a child is one less than its parent's.",
-        remedies: &["raise the parent first: the error shows the command", "compare the limits of both: `selvedge thread show THREAD`"],
+        remedies: &[
+            "raise the parent first: the error shows the command",
+            "compare the limits of both: `selvedge thread show THREAD`",
+        ],
         related: &["not_raised", "budget_exceeded"],
     },
     Page {
@@ -49,7 +52,10 @@ pub(crate) const PAGES: &[Page] = &[
         retry: Retry::Never,
         meaning: "The thread can't be deleted while its account holds reserved money.",
         cause: "The thread or one of its children has not ended. Deleting it now would leave the money reserved for ever.",
-        remedies: &["`selvedge cancel THREAD` ends the thread and settles its account; then delete it", "`selvedge budget THREAD` shows what is reserved"],
+        remedies: &[
+            "`selvedge cancel THREAD` ends the thread and settles its account; then delete it",
+            "`selvedge budget THREAD` shows what is reserved",
+        ],
         related: &["account_closed", "thread_running"],
     },
     Page {
@@ -58,7 +64,10 @@ pub(crate) const PAGES: &[Page] = &[
         retry: Retry::Never,
         meaning: "The account holds less than one of its reservations.",
         cause: "The database was changed by another program, or some logs are missing.",
-        remedies: &["check the whole store: `selvedge doctor`", "rebuild the database from the logs: `selvedge reindex`"],
+        remedies: &[
+            "check the whole store: `selvedge doctor`",
+            "rebuild the database from the logs: `selvedge reindex`",
+        ],
         related: &["integrity", "account_unknown"],
     },
     Page {
@@ -121,7 +130,11 @@ pub(crate) const PAGES: &[Page] = &[
         retry: Retry::Never,
         meaning: "The call was already decided differently.",
         cause: "The first decision about a call counts. It is signed into the log, and the run follows it.",
-        remedies: &["continue with the recorded decision: `selvedge resume THREAD`", "see the decision and its author: `selvedge log THREAD`", "if it was wrong, tell the agent: `selvedge send THREAD`"],
+        remedies: &[
+            "continue with the recorded decision: `selvedge resume THREAD`",
+            "see the decision and its author: `selvedge log THREAD`",
+            "if it was wrong, tell the agent: `selvedge send THREAD`",
+        ],
         related: &["no_open_call", "needs_decision"],
     },
     Page {
@@ -130,7 +143,11 @@ pub(crate) const PAGES: &[Page] = &[
         retry: Retry::Never,
         meaning: "The prefix matches more than one name.",
         cause: "A short prefix of a thread id, a key fingerprint or a blob name matches several.",
-        remedies: &["type more of it", "for threads: `selvedge thread find TEXT` shows the whole ids", "for keys: `selvedge keys list`"],
+        remedies: &[
+            "type more of it",
+            "for threads: `selvedge thread find TEXT` shows the whole ids",
+            "for keys: `selvedge keys list`",
+        ],
         related: &["thread_not_found", "key_not_found", "blob_not_found"],
     },
     Page {
@@ -139,7 +156,9 @@ pub(crate) const PAGES: &[Page] = &[
         retry: Retry::Never,
         meaning: "The approval request of a tool call has expired. When the thread is resumed, it continues without the call.",
         cause: "The call was neither approved nor denied within the time that its rule in `approvals.yaml` allows.",
-        remedies: &["continue without the call: `selvedge resume THREAD`; the model is told that the call was not made"],
+        remedies: &[
+            "continue without the call: `selvedge resume THREAD`; the model is told that the call was not made",
+        ],
         related: &["needs_decision", "too_late"],
     },
     Page {
@@ -193,7 +212,10 @@ pub(crate) const PAGES: &[Page] = &[
         retry: Retry::Never,
         meaning: "A signature does not match the content it covers.",
         cause: "The content or the signature was changed, or another key signed it.",
-        remedies: &["see which versions are still proven: `selvedge verify THREAD --explain`", "restore the file from a copy"],
+        remedies: &[
+            "see which versions are still proven: `selvedge verify THREAD --explain`",
+            "restore the file from a copy",
+        ],
         related: &["damaged", "document_bad_signature"],
     },
     Page {
@@ -229,7 +251,10 @@ pub(crate) const PAGES: &[Page] = &[
         retry: Retry::Never,
         meaning: "The account does not have enough money left, so nothing was spent.",
         cause: "The budget is spent, or reserved for other calls and children.",
-        remedies: &["raise the account that the message names: `selvedge resume ACCOUNT --raise spend=…`; raise parents before their children", "see which account of the tree is exhausted: `selvedge budget THREAD`"],
+        remedies: &[
+            "raise the account that the message names: `selvedge resume ACCOUNT --raise spend=…`; raise parents before their children",
+            "see which account of the tree is exhausted: `selvedge budget THREAD`",
+        ],
         related: &["account_busy", "account_too_large"],
     },
     Page {
@@ -256,7 +281,10 @@ pub(crate) const PAGES: &[Page] = &[
         retry: Retry::Never,
         meaning: "An account has spent and reserved more than it may.",
         cause: "A provider charged more than was reserved for the call. The charge is recorded as it was, and nothing more is reserved in that tree.",
-        remedies: &["compare the call in the log with the provider's own billing", "continue with a higher ceiling: `selvedge resume THREAD --raise spend=…`"],
+        remedies: &[
+            "compare the call in the log with the provider's own billing",
+            "continue with a higher ceiling: `selvedge resume THREAD --raise spend=…`",
+        ],
         related: &["budget_exceeded", "limit_reached"],
     },
     Page {
@@ -265,7 +293,11 @@ pub(crate) const PAGES: &[Page] = &[
         retry: Retry::Never,
         meaning: "The chain of the thread does not lead to a last thread.",
         cause: "Its continuation links form a circle or point to a thread that does not exist: the database or a log was changed.",
-        remedies: &["see what is damaged: `selvedge doctor`", "if the logs are sound, rebuild the links from them: `selvedge reindex`", "if a log is missing, restore a backup in another folder: `selvedge -C DIR restore BACKUP`"],
+        remedies: &[
+            "see what is damaged: `selvedge doctor`",
+            "if the logs are sound, rebuild the links from them: `selvedge reindex`",
+            "if a log is missing, restore a backup in another folder: `selvedge -C DIR restore BACKUP`",
+        ],
         related: &["thread_stalled", "integrity"],
     },
     Page {
@@ -274,7 +306,10 @@ pub(crate) const PAGES: &[Page] = &[
         retry: Retry::Helps,
         meaning: "It is not known whether the commit happened.",
         cause: "The disk failed during the commit.",
-        remedies: &["append again with the same `--key`: it is committed once", "check whether it was committed: `selvedge log THREAD`"],
+        remedies: &[
+            "append again with the same `--key`: it is committed once",
+            "check whether it was committed: `selvedge log THREAD`",
+        ],
         related: &["database", "key_reused", "outcome_unknown"],
     },
     Page {
@@ -292,7 +327,11 @@ pub(crate) const PAGES: &[Page] = &[
         retry: Retry::Never,
         meaning: "A configuration file is invalid.",
         cause: "A key is unknown, a value is out of range, or an extended file is missing; the message names the file and the line. Invalid keys are never ignored: a mistyped limit would be no limit.",
-        remedies: &["follow the hint", "`selvedge config check` reports all errors at once", "`selvedge config explain KEY` shows the valid values of a key"],
+        remedies: &[
+            "follow the hint",
+            "`selvedge config check` reports all errors at once",
+            "`selvedge config explain KEY` shows the valid values of a key",
+        ],
         related: &["config_cycle", "config_key_unknown", "item_unsafe"],
     },
     Page {
@@ -310,7 +349,10 @@ pub(crate) const PAGES: &[Page] = &[
         retry: Retry::Never,
         meaning: "A file next to the log contradicts it. The log itself is valid.",
         cause: "`thread.json` was edited, or is of another version.",
-        remedies: &["see what a repair would do: `selvedge repair THREAD --dry-run`", "set the file aside and write a new one: `selvedge repair THREAD`"],
+        remedies: &[
+            "see what a repair would do: `selvedge repair THREAD --dry-run`",
+            "set the file aside and write a new one: `selvedge repair THREAD`",
+        ],
         related: &["truncated", "integrity"],
     },
     Page {
@@ -328,7 +370,10 @@ pub(crate) const PAGES: &[Page] = &[
         retry: Retry::Never,
         meaning: "The log differs from what was signed, before its last checkpoint. Such damage can't be repaired.",
         cause: "The file was edited, the disk lost data, or another program wrote to it.",
-        remedies: &["see up to which version it is unchanged: `selvedge verify THREAD --explain`", "restore `transcript.jsonl` from a backup: `selvedge restore DIR` in an empty folder restores the whole store"],
+        remedies: &[
+            "see up to which version it is unchanged: `selvedge verify THREAD --explain`",
+            "restore `transcript.jsonl` from a backup: `selvedge restore DIR` in an empty folder restores the whole store",
+        ],
         related: &["truncated", "foreign_bytes", "bad_line"],
     },
     Page {
@@ -337,7 +382,11 @@ pub(crate) const PAGES: &[Page] = &[
         retry: Retry::Perhaps,
         meaning: "The database failed.",
         cause: "The disk is full or failing, or another program has locked `registry.db`.",
-        remedies: &["free disk space and run the command again", "check the store: `selvedge doctor`", "rebuild the database from the logs: `selvedge reindex`"],
+        remedies: &[
+            "free disk space and run the command again",
+            "check the store: `selvedge doctor`",
+            "rebuild the database from the logs: `selvedge reindex`",
+        ],
         related: &["io", "commit_outcome_unknown", "store_unusable"],
     },
     Page {
@@ -346,7 +395,10 @@ pub(crate) const PAGES: &[Page] = &[
         retry: Retry::Never,
         meaning: "The log has a later signed version than the database.",
         cause: "`registry.db` was replaced by an older copy.",
-        remedies: &["update the database from one log: `selvedge repair THREAD`", "rebuild all of it: `selvedge reindex`"],
+        remedies: &[
+            "update the database from one log: `selvedge repair THREAD`",
+            "rebuild all of it: `selvedge reindex`",
+        ],
         related: &["truncated", "integrity"],
     },
     Page {
@@ -364,7 +416,10 @@ pub(crate) const PAGES: &[Page] = &[
         retry: Retry::Never,
         meaning: "The rows of the database are not sealed: they were written without a signing key.",
         cause: "Threads were imported or indexed without a key, or another program changed the database.",
-        remedies: &["any command that writes derives the rows from the logs again and seals them", "or do it now: `selvedge reindex`"],
+        remedies: &[
+            "any command that writes derives the rows from the logs again and seals them",
+            "or do it now: `selvedge reindex`",
+        ],
         related: &["database_differs", "row_unsealed"],
     },
     Page {
@@ -373,7 +428,10 @@ pub(crate) const PAGES: &[Page] = &[
         retry: Retry::Perhaps,
         meaning: "The demo did not work as promised.",
         cause: "The machine is too slow or its disk is full, or Selvedge has a bug.",
-        remedies: &["run it again in a new folder: `selvedge demo --dir DIR`", "keep the folder that the error names: it shows what happened"],
+        remedies: &[
+            "run it again in a new folder: `selvedge demo --dir DIR`",
+            "keep the folder that the error names: it shows what happened",
+        ],
         related: &["folder_in_use"],
     },
     Page {
@@ -382,7 +440,10 @@ pub(crate) const PAGES: &[Page] = &[
         retry: Retry::Never,
         meaning: "The document's signature does not match.",
         cause: "The signature line was changed, the file was moved, or it was signed as another kind.",
-        remedies: &["name what it was signed as: `selvedge verify --document FILE --kind KIND --id ID`", "if it is yours, sign it again: `selvedge sign FILE`"],
+        remedies: &[
+            "name what it was signed as: `selvedge verify --document FILE --kind KIND --id ID`",
+            "if it is yours, sign it again: `selvedge sign FILE`",
+        ],
         related: &["document_changed", "document_wrong_kind"],
     },
     Page {
@@ -445,7 +506,11 @@ pub(crate) const PAGES: &[Page] = &[
         retry: Retry::Never,
         meaning: "The document is signed by a revoked key.",
         cause: "You revoked the key: none of its signatures is accepted any more.",
-        remedies: &["see when: `selvedge keys list`", "have it signed again with another key: `selvedge sign FILE`", "trust the key again: `selvedge keys trust --again FINGERPRINT`"],
+        remedies: &[
+            "see when: `selvedge keys list`",
+            "have it signed again with another key: `selvedge sign FILE`",
+            "trust the key again: `selvedge keys trust --again FINGERPRINT`",
+        ],
         related: &["document_untrusted_key", "revoked_key"],
     },
     Page {
@@ -463,7 +528,10 @@ pub(crate) const PAGES: &[Page] = &[
         retry: Retry::Never,
         meaning: "The document is signed by a key that you don't trust.",
         cause: "You have not added its signer's key to the trusted keys.",
-        remedies: &["if you know whose key it is: `selvedge keys trust PUBLIC.pem --owner NAME`", "for one verification: `selvedge verify --document FILE --key PUBLIC.pem`"],
+        remedies: &[
+            "if you know whose key it is: `selvedge keys trust PUBLIC.pem --owner NAME`",
+            "for one verification: `selvedge verify --document FILE --key PUBLIC.pem`",
+        ],
         related: &["document_revoked_key", "untrusted_key"],
     },
     Page {
@@ -481,7 +549,10 @@ pub(crate) const PAGES: &[Page] = &[
         retry: Retry::Never,
         meaning: "The tool does not accept the edited arguments. Nothing was recorded.",
         cause: "A field is missing, unknown or of the wrong type; or the arguments are `false`, which would deny the call.",
-        remedies: &["correct the file and approve again: `selvedge approve CALL --edit FILE`", "deny the call: `selvedge deny CALL`"],
+        remedies: &[
+            "correct the file and approve again: `selvedge approve CALL --edit FILE`",
+            "deny the call: `selvedge deny CALL`",
+        ],
         related: &["no_open_call", "already_decided"],
     },
     Page {
@@ -517,7 +588,10 @@ pub(crate) const PAGES: &[Page] = &[
         retry: Retry::Never,
         meaning: "The log has unsigned bytes after its end. Nothing acknowledged is lost.",
         cause: "Another program wrote to the file, or a crash left them.",
-        remedies: &["move them to a quarantine file: `selvedge repair THREAD`", "or append: the next commit does the same"],
+        remedies: &[
+            "move them to a quarantine file: `selvedge repair THREAD`",
+            "or append: the next commit does the same",
+        ],
         related: &["damaged", "truncated"],
     },
     Page {
@@ -535,7 +609,10 @@ pub(crate) const PAGES: &[Page] = &[
         retry: Retry::Never,
         meaning: "The file is not a continuation of the one that was imported.",
         cause: "Its beginning was edited, or a different file has the same id.",
-        remedies: &["see what was imported: `selvedge export THREAD --format nova`", "to import it as a separate thread, change `id` in its first line"],
+        remedies: &[
+            "see what was imported: `selvedge export THREAD --format nova`",
+            "to import it as a separate thread, change `id` in its first line",
+        ],
         related: &["import_id_taken", "import_changed"],
     },
     Page {
@@ -562,7 +639,10 @@ pub(crate) const PAGES: &[Page] = &[
         retry: Retry::Never,
         meaning: "The inputs or outputs of a run don't match what its directive declares. All errors are reported at once.",
         cause: "A required value is missing, a value has the wrong type, or a name is misspelt.",
-        remedies: &["give each required input with `--input NAME=VALUE`; write a list or an object as JSON", "see what the directive declares under `inputs` and `outputs`"],
+        remedies: &[
+            "give each required input with `--input NAME=VALUE`; write a list or an object as JSON",
+            "see what the directive declares under `inputs` and `outputs`",
+        ],
         related: &["interpolation_no_input", "item_invalid"],
     },
     Page {
@@ -571,7 +651,11 @@ pub(crate) const PAGES: &[Page] = &[
         retry: Retry::Never,
         meaning: "Signed or stored data is not what it should be.",
         cause: "A file was edited, removed or replaced by another version; the message names it.",
-        remedies: &["check everything: `selvedge doctor`", "if the database is missing or damaged: `selvedge reindex`", "see what is proven: `selvedge verify --all`"],
+        remedies: &[
+            "check everything: `selvedge doctor`",
+            "if the database is missing or damaged: `selvedge reindex`",
+            "see what is proven: `selvedge verify --all`",
+        ],
         related: &["damaged", "damage", "truncated"],
     },
     Page {
@@ -580,7 +664,10 @@ pub(crate) const PAGES: &[Page] = &[
         retry: Retry::Never,
         meaning: "The text of a directive uses an input that has no value.",
         cause: "The input is optional and was left out, and the text has no default for it.",
-        remedies: &["give it with `--input NAME=VALUE`", "in the directive, write `{input:NAME?}` or `{input:NAME:default}` for an optional input"],
+        remedies: &[
+            "give it with `--input NAME=VALUE`",
+            "in the directive, write `{input:NAME?}` or `{input:NAME:default}` for an optional input",
+        ],
         related: &["inputs_invalid"],
     },
     Page {
@@ -598,7 +685,10 @@ pub(crate) const PAGES: &[Page] = &[
         retry: Retry::Never,
         meaning: "The text of a directive uses an environment variable that is not allowed.",
         cause: "Environment variables reach a prompt only if the user's own configuration allows them; a project's configuration can't.",
-        remedies: &["pass the value as an input instead", "if the model may see the variable, allow it: `environment: [NAME]` in config/agent/run.yaml of your Selvedge home"],
+        remedies: &[
+            "pass the value as an input instead",
+            "if the model may see the variable, allow it: `environment: [NAME]` in config/agent/run.yaml of your Selvedge home",
+        ],
         related: &["interpolation_no_variable"],
     },
     Page {
@@ -682,7 +772,10 @@ pub(crate) const PAGES: &[Page] = &[
         retry: Retry::Never,
         meaning: "There is no directive, agent or tool of this name in the project, in the user's folder or built in.",
         cause: "The name is misspelt, or the command runs in another project.",
-        remedies: &["use the suggested name, if it is the one you meant", "look in `.ai/directives`, `.ai/agents` and `.ai/tools` of the project"],
+        remedies: &[
+            "use the suggested name, if it is the one you meant",
+            "look in `.ai/directives`, `.ai/agents` and `.ai/tools` of the project",
+        ],
         related: &["item_name_invalid"],
     },
     Page {
@@ -691,7 +784,10 @@ pub(crate) const PAGES: &[Page] = &[
         retry: Retry::Never,
         meaning: "The signature of the item, or of one that it extends, does not allow it to run.",
         cause: "It was changed or moved after it was signed, its key is not trusted, or it is not signed and only signed items may run.",
-        remedies: &["review the file; if you want to run it, sign it with the `selvedge sign` command that the error shows", "if you know whose key signed it: `selvedge keys trust FILE --owner NAME`"],
+        remedies: &[
+            "review the file; if you want to run it, sign it with the `selvedge sign` command that the error shows",
+            "if you know whose key signed it: `selvedge keys trust FILE --owner NAME`",
+        ],
         related: &["document_changed", "document_untrusted_key"],
     },
     Page {
@@ -862,7 +958,10 @@ pub(crate) const PAGES: &[Page] = &[
         retry: Retry::Never,
         meaning: "The private key is missing; only its public half is there. What it signed stays readable and verifiable.",
         cause: "The private file was removed, or never copied to this machine.",
-        remedies: &["restore the private key from a copy", "or move the public half away and create a new key for new threads: `selvedge init`"],
+        remedies: &[
+            "restore the private key from a copy",
+            "or move the public half away and create a new key for new threads: `selvedge init`",
+        ],
         related: &["key_absent", "other_signer"],
     },
     Page {
@@ -889,7 +988,10 @@ pub(crate) const PAGES: &[Page] = &[
         retry: Retry::Never,
         meaning: "Your signing key is revoked: none of its signatures is accepted.",
         cause: "You revoked it yourself.",
-        remedies: &["create a new one: `selvedge keys rotate`", "if it was a mistake: `selvedge keys trust --again FINGERPRINT`"],
+        remedies: &[
+            "create a new one: `selvedge keys rotate`",
+            "if it was a mistake: `selvedge keys trust --again FINGERPRINT`",
+        ],
         related: &["revoked_key", "own_key"],
     },
     Page {
@@ -925,7 +1027,10 @@ pub(crate) const PAGES: &[Page] = &[
         retry: Retry::Helps,
         meaning: "Another process holds the lease of the thread.",
         cause: "The thread is running, or a long-lived program appends to it.",
-        remedies: &["wait longer: `selvedge wait THREAD` if it runs, `selvedge append THREAD --expect N --wait SECONDS`", "or `selvedge cancel THREAD`, or end the process that is named: the lease of a dead process is taken over automatically"],
+        remedies: &[
+            "wait longer: `selvedge wait THREAD` if it runs, `selvedge append THREAD --expect N --wait SECONDS`",
+            "or `selvedge cancel THREAD`, or end the process that is named: the lease of a dead process is taken over automatically",
+        ],
         related: &["stale_epoch", "thread_running"],
     },
     Page {
@@ -934,7 +1039,11 @@ pub(crate) const PAGES: &[Page] = &[
         retry: Retry::Never,
         meaning: "The signed logs and the accounts disagree: a posting is missing, duplicated or forged.",
         cause: "The database or a log was edited, a log with postings is gone without a tombstone, or only part of the store was restored.",
-        remedies: &["check whether every log is as it was signed: `selvedge verify --all`", "`selvedge repair THREAD` repairs a log that was cut, where possible; a backup has the rest: `selvedge -C DIR restore BACKUP`", "rebuild the accounts once the logs are complete: `selvedge reindex`"],
+        remedies: &[
+            "check whether every log is as it was signed: `selvedge verify --all`",
+            "`selvedge repair THREAD` repairs a log that was cut, where possible; a backup has the rest: `selvedge -C DIR restore BACKUP`",
+            "rebuild the accounts once the logs are complete: `selvedge reindex`",
+        ],
         related: &["database_differs", "integrity"],
     },
     Page {
@@ -943,7 +1052,11 @@ pub(crate) const PAGES: &[Page] = &[
         retry: Retry::Never,
         meaning: "Some threads or blobs could not be indexed, backed up or restored. All others were.",
         cause: "Their logs or blobs differ from what was signed, or a log is shorter than the database or a signed file says.",
-        remedies: &["see what is wrong: `selvedge doctor --deep`", "see what can be repaired: `selvedge repair THREAD --dry-run`", "restore the others from a backup or an export, then `selvedge reindex`"],
+        remedies: &[
+            "see what is wrong: `selvedge doctor --deep`",
+            "see what can be repaired: `selvedge repair THREAD --dry-run`",
+            "restore the others from a backup or an export, then `selvedge reindex`",
+        ],
         related: &["damaged", "truncated"],
     },
     Page {
@@ -952,7 +1065,10 @@ pub(crate) const PAGES: &[Page] = &[
         retry: Retry::Never,
         meaning: "The run stopped at a limit, and the thread is suspended.",
         cause: "It used as many turns, tokens, dollars or seconds as it may.",
-        remedies: &["see which limit, and what it did: `selvedge log THREAD`", "raise it and continue: `selvedge resume THREAD --raise turns=…`; for new threads, raise `limits` in the directive"],
+        remedies: &[
+            "see which limit, and what it did: `selvedge log THREAD`",
+            "raise it and continue: `selvedge resume THREAD --raise turns=…`; for new threads, raise `limits` in the directive",
+        ],
         related: &["run_suspended", "budget_exceeded"],
     },
     Page {
@@ -1042,7 +1158,10 @@ pub(crate) const PAGES: &[Page] = &[
         retry: Retry::Never,
         meaning: "There is no model of this name.",
         cause: "The name is misspelt, or its provider is not built in.",
-        remedies: &["use a script: `selvedge run DIRECTIVE --model scripted:FILE`", "without `--model` and the directive's `model`, an offline model answers"],
+        remedies: &[
+            "use a script: `selvedge run DIRECTIVE --model scripted:FILE`",
+            "without `--model` and the directive's `model`, an offline model answers",
+        ],
         related: &["script_not_found", "item_invalid"],
     },
     Page {
@@ -1051,7 +1170,11 @@ pub(crate) const PAGES: &[Page] = &[
         retry: Retry::Never,
         meaning: "A tool call needs approval, and the thread is suspended until it is approved or denied.",
         cause: "A rule in `approvals.yaml` requires approval of such calls.",
-        remedies: &["see the call, with its arguments: `selvedge inbox`", "approve it: `selvedge approve CALL`; with other arguments: `selvedge approve CALL --edit FILE`", "deny it: `selvedge deny CALL --reason TEXT`"],
+        remedies: &[
+            "see the call, with its arguments: `selvedge inbox`",
+            "approve it: `selvedge approve CALL`; with other arguments: `selvedge approve CALL --edit FILE`",
+            "deny it: `selvedge deny CALL --reason TEXT`",
+        ],
         related: &["approval_expired", "outcome_unknown", "no_open_call"],
     },
     Page {
@@ -1087,7 +1210,9 @@ pub(crate) const PAGES: &[Page] = &[
         retry: Retry::Never,
         meaning: "The price of the model is unknown, and the thread has a spend limit.",
         cause: "The model is not listed with a price. Under a spend limit, such a model is refused rather than counted as free.",
-        remedies: &["add its price to `config/agent/models.yaml`: `selvedge config explain models.known` shows the format"],
+        remedies: &[
+            "add its price to `config/agent/models.yaml`: `selvedge config explain models.known` shows the format",
+        ],
         related: &["budget_exceeded", "limit_reached"],
     },
     Page {
@@ -1168,7 +1293,10 @@ pub(crate) const PAGES: &[Page] = &[
         retry: Retry::Never,
         meaning: "The thread can't be run in its current state.",
         cause: "It has ended, so there is nothing to resume; or it has no message yet; or another program recorded its active run without a lease, and must end it.",
-        remedies: &["start another run of a thread that has ended: `selvedge send THREAD`", "see its status: `selvedge thread show THREAD`"],
+        remedies: &[
+            "start another run of a thread that has ended: `selvedge send THREAD`",
+            "see its status: `selvedge thread show THREAD`",
+        ],
         related: &["run_suspended", "lease_held"],
     },
     Page {
@@ -1186,7 +1314,10 @@ pub(crate) const PAGES: &[Page] = &[
         retry: Retry::Never,
         meaning: "There is nothing to compare after the given version.",
         cause: "No run begins or continues after it, or the last one that does diverges before it.",
-        remedies: &["give an earlier version: the error names the last usable one", "list the runs: `selvedge log THREAD`"],
+        remedies: &[
+            "give an earlier version: the error names the last usable one",
+            "list the runs: `selvedge log THREAD`",
+        ],
         related: &["replay_diverged"],
     },
     Page {
@@ -1249,7 +1380,10 @@ pub(crate) const PAGES: &[Page] = &[
         retry: Retry::Never,
         meaning: "The changeset records a run of an agent that does not own the thread.",
         cause: "`run_meta.agent_id` names another agent. A thread and its runs belong to one agent.",
-        remedies: &["see the thread's agent: `selvedge thread show THREAD`", "write that agent into `run_meta.agent_id`, or append to a thread of the other agent"],
+        remedies: &[
+            "see the thread's agent: `selvedge thread show THREAD`",
+            "write that agent into `run_meta.agent_id`, or append to a thread of the other agent",
+        ],
         related: &["other_signer", "invalid_changeset"],
     },
     Page {
@@ -1258,7 +1392,9 @@ pub(crate) const PAGES: &[Page] = &[
         retry: Retry::Never,
         meaning: "The log is signed by another key, and yours is not its successor.",
         cause: "The thread belongs to another user, or its key is lost.",
-        remedies: &["the thread stays readable and verifiable; continue in a new one: `selvedge thread new --agent AGENT`"],
+        remedies: &[
+            "the thread stays readable and verifiable; continue in a new one: `selvedge thread new --agent AGENT`",
+        ],
         related: &["key_lost", "untrusted_key"],
     },
     Page {
@@ -1267,7 +1403,14 @@ pub(crate) const PAGES: &[Page] = &[
         retry: Retry::Never,
         meaning: "The outcome of a tool call is unknown, and the thread is suspended until a person resolves it.",
         cause: "The call may run at most once. After it was dispatched, its process died or its tool failed before the outcome was recorded, and the tool could not report it. Such a call is never repeated automatically.",
-        remedies: &["see the call, when it was dispatched and what recovery found: `selvedge inbox`", "find out at its target whether it took effect, then resolve it:", "it took effect: `selvedge settle CALL --done [RESULT]`; it is not repeated, and the model gets the result", "it did not: `selvedge settle CALL --not-done`; it is dispatched again", "it can't be found out: `selvedge settle CALL --unknown`; it is not repeated, and the model is told so", "give the tool a `reconcile` command, so that it can report the outcome next time"],
+        remedies: &[
+            "see the call, when it was dispatched and what recovery found: `selvedge inbox`",
+            "find out at its target whether it took effect, then resolve it:",
+            "it took effect: `selvedge settle CALL --done [RESULT]`; it is not repeated, and the model gets the result",
+            "it did not: `selvedge settle CALL --not-done`; it is dispatched again",
+            "it can't be found out: `selvedge settle CALL --unknown`; it is not repeated, and the model is told so",
+            "give the tool a `reconcile` command, so that it can report the outcome next time",
+        ],
         related: &["needs_decision", "process_lost", "commit_outcome_unknown"],
     },
     Page {
@@ -1276,7 +1419,11 @@ pub(crate) const PAGES: &[Page] = &[
         retry: Retry::Never,
         meaning: "The key is your own: if it is revoked, nothing it signed verifies any more.",
         cause: "It is your current or an earlier signing key, and there was no terminal to confirm on.",
-        remedies: &["replace it with a new key instead: `selvedge keys rotate`", "if it was stolen, confirm: `selvedge keys revoke FINGERPRINT --yes`", "to undo it: `selvedge keys trust --again FINGERPRINT`"],
+        remedies: &[
+            "replace it with a new key instead: `selvedge keys rotate`",
+            "if it was stolen, confirm: `selvedge keys revoke FINGERPRINT --yes`",
+            "to undo it: `selvedge keys trust --again FINGERPRINT`",
+        ],
         related: &["key_revoked", "trust_revoked"],
     },
     Page {
@@ -1303,7 +1450,11 @@ pub(crate) const PAGES: &[Page] = &[
         retry: Retry::Never,
         meaning: "The replay of the thread differs from its record. The record is sound and unchanged.",
         cause: "Something that decisions depend on has changed: an approval rule, a limit, a tool, a price, the configuration of state, or the program itself.",
-        remedies: &["look at the first difference: later ones may follow from it", "compare the runs after it: `selvedge replay THREAD --from VERSION`", "see what changed in the configuration: `selvedge config list --origin`"],
+        remedies: &[
+            "look at the first difference: later ones may follow from it",
+            "compare the runs after it: `selvedge replay THREAD --from VERSION`",
+            "see what changed in the configuration: `selvedge config list --origin`",
+        ],
         related: &["run_failed", "damaged"],
     },
     Page {
@@ -1375,7 +1526,11 @@ pub(crate) const PAGES: &[Page] = &[
         retry: Retry::Never,
         meaning: "The log is signed by a revoked key. It is not damaged.",
         cause: "You revoked the key: none of its signatures is accepted.",
-        remedies: &["see when: `selvedge keys list`", "trust it again: `selvedge keys trust --again FINGERPRINT`", "see which versions are still proven: `selvedge verify THREAD --explain`"],
+        remedies: &[
+            "see when: `selvedge keys list`",
+            "trust it again: `selvedge keys trust --again FINGERPRINT`",
+            "see which versions are still proven: `selvedge verify THREAD --explain`",
+        ],
         related: &["untrusted_key", "document_revoked_key"],
     },
     Page {
@@ -1384,7 +1539,12 @@ pub(crate) const PAGES: &[Page] = &[
         retry: Retry::Never,
         meaning: "The store is older than a signed list of its heads: acknowledged commits are gone.",
         cause: "The folder was reset to an older state (a file-system snapshot, a copy, a restored backup), or logs and database were cut together. Only a list that is kept outside the store can show that.",
-        remedies: &["see all differences: `selvedge heads verify FILE`", "set the folder aside and write nothing to it; restore a backup that is as new as the list into another folder", "if only accounts are older, every log is valid: `selvedge reindex` derives them again", "if you want the older state, start a new list from it: `selvedge heads export --force`"],
+        remedies: &[
+            "see all differences: `selvedge heads verify FILE`",
+            "set the folder aside and write nothing to it; restore a backup that is as new as the list into another folder",
+            "if only accounts are older, every log is valid: `selvedge reindex` derives them again",
+            "if you want the older state, start a new list from it: `selvedge heads export --force`",
+        ],
         related: &["truncated", "damaged", "left_out"],
     },
     Page {
@@ -1393,7 +1553,11 @@ pub(crate) const PAGES: &[Page] = &[
         retry: Retry::Never,
         meaning: "A row of the database was not sealed with your signing key.",
         cause: "Another program wrote to `registry.db`, or the row was sealed with a rotated key that is missing from `keys/retired`.",
-        remedies: &["derive every row from the signed logs: `selvedge reindex`", "check everything: `selvedge doctor --deep`", "find out which programs can write to the store's folder"],
+        remedies: &[
+            "derive every row from the signed logs: `selvedge reindex`",
+            "check everything: `selvedge doctor --deep`",
+            "find out which programs can write to the store's folder",
+        ],
         related: &["integrity", "other_signer", "database_differs"],
     },
     Page {
@@ -1429,7 +1593,10 @@ pub(crate) const PAGES: &[Page] = &[
         retry: Retry::Never,
         meaning: "The run ended with an error. What it had committed stays.",
         cause: "The model failed or refused after all retries, or the run was killed.",
-        remedies: &["see what happened: `selvedge log THREAD`", "continue with another message: `selvedge send THREAD`"],
+        remedies: &[
+            "see what happened: `selvedge log THREAD`",
+            "continue with another message: `selvedge send THREAD`",
+        ],
         related: &["run_suspended", "run_cancelled"],
     },
     Page {
@@ -1609,7 +1776,10 @@ pub(crate) const PAGES: &[Page] = &[
         retry: Retry::Never,
         meaning: "The thread was deleted. Its id is never used again.",
         cause: "`selvedge thread delete` or `selvedge prune` was run on it.",
-        remedies: &["create one under another id: `selvedge thread new --agent AGENT`", "an earlier backup may still have it"],
+        remedies: &[
+            "create one under another id: `selvedge thread new --agent AGENT`",
+            "an earlier backup may still have it",
+        ],
         related: &["thread_not_found"],
     },
     Page {
@@ -1618,7 +1788,10 @@ pub(crate) const PAGES: &[Page] = &[
         retry: Retry::Never,
         meaning: "A thread of this id already exists.",
         cause: "The id was given by hand, or the request was sent twice.",
-        remedies: &["use the thread: `selvedge thread show THREAD`", "or let an id be generated: `selvedge thread new --agent AGENT`"],
+        remedies: &[
+            "use the thread: `selvedge thread show THREAD`",
+            "or let an id be generated: `selvedge thread new --agent AGENT`",
+        ],
         related: &["thread_deleted", "import_id_taken"],
     },
     Page {
@@ -1645,7 +1818,11 @@ pub(crate) const PAGES: &[Page] = &[
         retry: Retry::Never,
         meaning: "The thread has an unfinished run, and no live process runs it.",
         cause: "The process that ran it died, perhaps before it started the successor. If its chain forms a circle or points to a thread that does not exist, the store is damaged.",
-        remedies: &["continue it: `selvedge resume THREAD`", "see where its chain ends: `selvedge chain THREAD`", "check for damage: `selvedge doctor`; links are rebuilt from sound logs: `selvedge reindex`"],
+        remedies: &[
+            "continue it: `selvedge resume THREAD`",
+            "see where its chain ends: `selvedge chain THREAD`",
+            "check for damage: `selvedge doctor`; links are rebuilt from sound logs: `selvedge reindex`",
+        ],
         related: &["wait_timeout", "run_suspended"],
     },
     Page {
@@ -1708,7 +1885,11 @@ pub(crate) const PAGES: &[Page] = &[
         retry: Retry::Never,
         meaning: "The log is cut off: the database or another signed file names a later version.",
         cause: "The file was cut, or replaced by an older copy.",
-        remedies: &["restore the file from a copy", "or continue without what is lost, which is recorded in the log: `selvedge repair THREAD --accept-loss`", "or, if nothing is left of it, delete the thread: `selvedge thread delete THREAD`"],
+        remedies: &[
+            "restore the file from a copy",
+            "or continue without what is lost, which is recorded in the log: `selvedge repair THREAD --accept-loss`",
+            "or, if nothing is left of it, delete the thread: `selvedge thread delete THREAD`",
+        ],
         related: &["damaged", "database_behind", "contradicted"],
     },
     Page {
@@ -1744,7 +1925,10 @@ pub(crate) const PAGES: &[Page] = &[
         retry: Retry::Never,
         meaning: "The key was revoked, and importing it again does not undo that.",
         cause: "You revoked it yourself.",
-        remedies: &["ask its owner for another key", "if it was revoked by mistake: `selvedge keys trust --again FINGERPRINT`"],
+        remedies: &[
+            "ask its owner for another key",
+            "if it was revoked by mistake: `selvedge keys trust --again FINGERPRINT`",
+        ],
         related: &["revoked_key", "key_revoked"],
     },
     Page {
@@ -1789,7 +1973,10 @@ pub(crate) const PAGES: &[Page] = &[
         retry: Retry::Never,
         meaning: "The log is signed by a key that you don't trust. It is not damaged.",
         cause: "You have not added its signer's key to the trusted keys.",
-        remedies: &["if you know whose key it is: `selvedge keys trust PUBLIC.pem --owner NAME`", "verify an archive with any key of its signer's chain: `selvedge verify FILE --key PUBLIC.pem`"],
+        remedies: &[
+            "if you know whose key it is: `selvedge keys trust PUBLIC.pem --owner NAME`",
+            "verify an archive with any key of its signer's chain: `selvedge verify FILE --key PUBLIC.pem`",
+        ],
         related: &["revoked_key", "document_untrusted_key", "other_signer"],
     },
     Page {
@@ -1807,7 +1994,10 @@ pub(crate) const PAGES: &[Page] = &[
         retry: Retry::Never,
         meaning: "The call does not use a decision value.",
         cause: "`approve --with VALUE` is for calls whose approval rule had the mode `pass_decision_to_tool` or `use_decision_as_tool_result`. Nothing was recorded.",
-        remedies: &["approve it as it is: `selvedge approve CALL`", "approve it with other arguments: `selvedge approve CALL --edit FILE`"],
+        remedies: &[
+            "approve it as it is: `selvedge approve CALL`",
+            "approve it with other arguments: `selvedge approve CALL --edit FILE`",
+        ],
         related: &["edit_refused", "needs_decision"],
     },
     Page {
@@ -1816,7 +2006,10 @@ pub(crate) const PAGES: &[Page] = &[
         retry: Retry::Never,
         meaning: "The thread is at another version than expected, so nothing was appended.",
         cause: "Another process appended first.",
-        remedies: &["see what was added: `selvedge log THREAD`", "decide again, then append with the current version: `selvedge append THREAD --expect N`"],
+        remedies: &[
+            "see what was added: `selvedge log THREAD`",
+            "decide again, then append with the current version: `selvedge append THREAD --expect N`",
+        ],
         related: &["stale_epoch", "patch_refused", "lease_held"],
     },
     Page {
@@ -1843,7 +2036,11 @@ pub(crate) const PAGES: &[Page] = &[
         retry: Retry::Helps,
         meaning: "A thread had not ended before the timeout.",
         cause: "It is still running or queued. The timeout does not affect the thread.",
-        remedies: &["wait again: `selvedge wait THREAD --timeout 3600`", "see what it is doing: `selvedge log --follow THREAD`", "change the default timeout: `selvedge config explain coordination.wait_threads.default_timeout`"],
+        remedies: &[
+            "wait again: `selvedge wait THREAD --timeout 3600`",
+            "see what it is doing: `selvedge log --follow THREAD`",
+            "change the default timeout: `selvedge config explain coordination.wait_threads.default_timeout`",
+        ],
         related: &["thread_stalled", "run_cancelled"],
     },
     Page {

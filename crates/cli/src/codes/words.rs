@@ -23,7 +23,10 @@ pub(crate) const WORDS: &[Page] = &[
         retry: Retry::Never,
         meaning: "The thread is suspended until its pending tool calls are approved or denied.",
         cause: "A rule under `approvals` in the configuration requires approval.",
-        remedies: &["see the calls: `selvedge inbox`", "decide: `selvedge approve CALL --thread THREAD` or `selvedge deny CALL --thread THREAD`"],
+        remedies: &[
+            "see the calls: `selvedge inbox`",
+            "decide: `selvedge approve CALL --thread THREAD` or `selvedge deny CALL --thread THREAD`",
+        ],
         related: &["needs_decision", "suspended"],
     },
     Page {
@@ -32,7 +35,10 @@ pub(crate) const WORDS: &[Page] = &[
         retry: Retry::Never,
         meaning: "The thread was cancelled, and its work was stopped in order.",
         cause: "`selvedge cancel` was run, or the command that ran the thread was interrupted.",
-        remedies: &["continue in a new thread: `selvedge resume THREAD \"…\"`", "or in this one: `selvedge send THREAD \"…\"`"],
+        remedies: &[
+            "continue in a new thread: `selvedge resume THREAD \"…\"`",
+            "or in this one: `selvedge send THREAD \"…\"`",
+        ],
         related: &["killed", "run_cancelled"],
     },
     Page {
@@ -41,7 +47,10 @@ pub(crate) const WORDS: &[Page] = &[
         retry: Retry::Never,
         meaning: "The thread is suspended because its chain has reached the maximum number of threads.",
         cause: "It was handed off again and again. A task that never ends does that too.",
-        remedies: &["see the chain: `selvedge chain THREAD`", "allow more (`coordination.continuation.chain_max`), then `selvedge resume THREAD`"],
+        remedies: &[
+            "see the chain: `selvedge chain THREAD`",
+            "allow more (`coordination.continuation.chain_max`), then `selvedge resume THREAD`",
+        ],
         related: &["context_too_small", "suspended"],
     },
     Page {
@@ -86,7 +95,11 @@ pub(crate) const WORDS: &[Page] = &[
         retry: Retry::Never,
         meaning: "The thread is suspended because its prompt does not fit into the model's context window.",
         cause: "Instructions, tools and the last messages alone fill it, so that a successor could not start with less; or the configured window is smaller than the model's.",
-        remedies: &["shorten the directive, or give it fewer tools", "use a model with a larger window, or correct `models.known` or `coordination.continuation.context_tokens`", "then `selvedge resume THREAD`"],
+        remedies: &[
+            "shorten the directive, or give it fewer tools",
+            "use a model with a larger window, or correct `models.known` or `coordination.continuation.context_tokens`",
+            "then `selvedge resume THREAD`",
+        ],
         related: &["chain_too_deep", "suspended"],
     },
     Page {
@@ -95,7 +108,10 @@ pub(crate) const WORDS: &[Page] = &[
         retry: Retry::Never,
         meaning: "The thread has ended and is continued by a successor.",
         cause: "Its context was full and it was handed off, or it was resumed after its end.",
-        remedies: &["see its successors: `selvedge chain THREAD`", "wait for the end of the chain: `selvedge wait THREAD`"],
+        remedies: &[
+            "see its successors: `selvedge chain THREAD`",
+            "wait for the end of the chain: `selvedge wait THREAD`",
+        ],
         related: &["completed", "context_too_small"],
     },
     Page {
@@ -113,7 +129,10 @@ pub(crate) const WORDS: &[Page] = &[
         retry: Retry::Never,
         meaning: "The thread was deleted. A signed tombstone records it.",
         cause: "`selvedge thread delete` was run.",
-        remedies: &["list the threads: `selvedge thread list`", "restore a backup in another folder: `selvedge -C DIR restore BACKUP`"],
+        remedies: &[
+            "list the threads: `selvedge thread list`",
+            "restore a backup in another folder: `selvedge -C DIR restore BACKUP`",
+        ],
         related: &["thread_deleted", "wait_deleted"],
     },
     Page {
@@ -167,7 +186,10 @@ pub(crate) const WORDS: &[Page] = &[
         retry: Retry::Never,
         meaning: "The thread was killed.",
         cause: "`selvedge kill` was run, or the thread did not react to a cancel in time.",
-        remedies: &["see how far it came: `selvedge log THREAD`", "continue in a new thread: `selvedge resume THREAD \"…\"`"],
+        remedies: &[
+            "see how far it came: `selvedge log THREAD`",
+            "continue in a new thread: `selvedge resume THREAD \"…\"`",
+        ],
         related: &["cancelled", "run_failed"],
     },
     Page {
@@ -176,7 +198,10 @@ pub(crate) const WORDS: &[Page] = &[
         retry: Retry::Never,
         meaning: "The thread is suspended because it reached a limit.",
         cause: "The code next to it says which: turns, tokens, spend, spawns, depth or duration.",
-        remedies: &["raise it: `selvedge resume THREAD --raise LIMIT=…`", "see all limits: `selvedge thread show THREAD`"],
+        remedies: &[
+            "raise it: `selvedge resume THREAD --raise LIMIT=…`",
+            "see all limits: `selvedge thread show THREAD`",
+        ],
         related: &["limit_reached", "suspended"],
     },
     Page {
@@ -248,7 +273,10 @@ pub(crate) const WORDS: &[Page] = &[
         retry: Retry::Never,
         meaning: "The thread is suspended because its account can't cover the possible cost of the next call.",
         cause: "The money is spent, or reserved for calls and children; or a provider charged more than was reserved, which stops the whole tree.",
-        remedies: &["see what was spent: `selvedge budget THREAD`", "raise it: `selvedge resume THREAD --raise spend=…`"],
+        remedies: &[
+            "see what was spent: `selvedge budget THREAD`",
+            "raise it: `selvedge resume THREAD --raise spend=…`",
+        ],
         related: &["budget_exceeded", "limit_reached"],
     },
     Page {
@@ -311,7 +339,10 @@ pub(crate) const WORDS: &[Page] = &[
         retry: Retry::Never,
         meaning: "The thread's log can't be trusted, so its content is not shown.",
         cause: "No trusted key signed it, or it was changed. If no key is trusted at all, your keys are in another folder.",
-        remedies: &["see which it is, and which versions are valid: `selvedge verify THREAD --explain`", "if your keys are in another folder, set SELVEDGE_HOME to the one that contains `keys`"],
+        remedies: &[
+            "see which it is, and which versions are valid: `selvedge verify THREAD --explain`",
+            "if your keys are in another folder, set SELVEDGE_HOME to the one that contains `keys`",
+        ],
         related: &["integrity", "untrusted_key", "stalled"],
     },
     Page {

@@ -94,7 +94,9 @@ pub(crate) fn run(args: Args, context: &Context<'_>) -> Result<()> {
 /// Refuses a run of another agent: a thread belongs to one agent, and its runs are that agent's.
 fn check_agent(changeset: &Changeset, thread: &Manifest) -> Result<()> {
     let Some(meta) = changeset.run_meta.as_ref().filter(|meta| meta.agent_id != thread.agent_id) else { return Ok(()) };
-    let (id, own, other) = (&thread.thread_id, &thread.agent_id, &meta.agent_id);
+    let id = &thread.thread_id;
+    let own = &thread.agent_id;
+    let other = &meta.agent_id;
     let message = format!("`run_meta.agent_id` is `{other}`, and `{id}` belongs to the agent `{own}`");
     let failure = Failure { code: "other_agent", ..Failure::usage(message) };
     Err(failure.detail("agent_id", own.as_str()).hint(format!(

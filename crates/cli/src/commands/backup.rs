@@ -71,10 +71,8 @@ pub(crate) fn run(args: &Args, context: &Context<'_>) -> Result<()> {
             Failure::usage("a backup can't lie inside the store that it copies").hint("name a folder elsewhere")
         );
     }
-    let taken = match args.project {
-        true => Some((project_files::find(&context.project()?)?, User::find()?.signer()?)),
-        false => None,
-    };
+    let taken =
+        if args.project { Some((project_files::find(&context.project()?)?, User::find()?.signer()?)) } else { None };
     let store = context.open_local_to_copy()?;
     let bar = context.output.progress(2, "copying");
     let made = store.backup(&target, &mut |done, all| {
@@ -85,7 +83,8 @@ pub(crate) fn run(args: &Args, context: &Context<'_>) -> Result<()> {
     let made = made?;
     let project = match &taken {
         Some((files, signer)) => {
-            let (project, at) = (context.project()?, made.made_at.whole_seconds());
+            let project = context.project()?;
+            let at = made.made_at.whole_seconds();
             Some(project_files::copy(&project, files, &target, &made.backup_id, signer, at)?.held())
         }
         None => None,

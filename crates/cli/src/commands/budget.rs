@@ -73,10 +73,7 @@ pub(crate) fn run(args: &Args, context: &Context<'_>) -> Result<()> {
     let store = context.open(Access::ReadOnly)?;
     let thread = store.resolve(&args.thread)?;
     let tree = audit::tree(&*store, &thread)?;
-    let audit = match args.verify {
-        true => Some(audited(&*store, &tree)?),
-        false => None,
-    };
+    let audit = if args.verify { Some(audited(&*store, &tree)?) } else { None };
     if context.output.is_json() {
         context.output.record(&Shown::of(&tree, audit.as_ref(), &*store))?;
     } else {
@@ -186,13 +183,15 @@ fn show(thread: &ThreadId, store: &dyn Backend, tree: &Tree, audit: Option<&Audi
         output.text(format_args!("{} {gone}: it can't be worked out any more", paint(WARN, "·")))?;
     }
     let read = format!("{} in {}", count(postings(audit), "posting"), count(audit.logs as u64, "signed log"));
-    let held = match audit.gone.is_empty() {
-        true => "each ceiling held at every posting, and the database says the same",
-        false => "each ceiling held at every posting that could be made again, and nothing contradicts the database",
+    let held = if audit.gone.is_empty() {
+        "each ceiling held at every posting, and the database says the same"
+    } else {
+        "each ceiling held at every posting that could be made again, and nothing contradicts the database"
     };
-    match audit.found.is_empty() {
-        true => output.text(format_args!("{} {read}: {held}", paint(GOOD, "✓"))),
-        false => output.text(format_args!("{read} were read")),
+    if audit.found.is_empty() {
+        output.text(format_args!("{} {read}: {held}", paint(GOOD, "✓")))
+    } else {
+        output.text(format_args!("{read} were read"))
     }
 }
 
@@ -214,9 +213,10 @@ fn line(branch: &Branch, is_own: bool, store: &dyn Backend, output: &Output) -> 
         (Some(left), Some(max)) => format!("${left} left of ${max}"),
         _ => "without limit".to_owned(),
     };
-    let children = match account.settled_children.is_zero() {
-        true => String::new(),
-        false => format!(" (${} by children that are done)", account.settled_children),
+    let children = if account.settled_children.is_zero() {
+        String::new()
+    } else {
+        format!(" (${} by children that are done)", account.settled_children)
     };
     let held = match account.open {
         0 => String::new(),
@@ -383,7 +383,8 @@ fn correct(
         .map_err(|error| not_corrected(&*store, &thread, (reservation, amount), &error));
     context.close(store);
     let account = corrected?;
-    let (spent, account) = (account.spent(), account.id);
+    let spent = account.spent();
+    let account = account.id;
     if context.output.is_json() {
         return context.output.record(&json!({"account": account, "spent_nanos": spent}));
     }

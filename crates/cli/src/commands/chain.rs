@@ -43,10 +43,7 @@ pub(crate) fn run(args: &Args, context: &Context<'_>) -> Result<()> {
     let store = context.open(Access::ReadOnly)?;
     let thread = super::wait::find(&*store, args.thread.as_deref().unwrap_or_default())?;
     let chain = get_chain(&*store, &thread).map_err(|error| Failure::of(&error))?;
-    match context.output.is_json() {
-        true => context.output.record(&chain),
-        false => show(&chain, context.output),
-    }
+    if context.output.is_json() { context.output.record(&chain) } else { show(&chain, context.output) }
 }
 
 fn show(chain: &Chain, output: &Output) -> Result<()> {

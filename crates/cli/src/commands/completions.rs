@@ -64,9 +64,10 @@ struct Script<'a> {
 
 pub(crate) fn run(args: &Args, context: &Context<'_>) -> Result<()> {
     let script = script(&args.shell)?;
-    match context.output.is_json() {
-        true => context.output.record(&Script { shell: &args.shell, script }),
-        false => context.output.bytes(script.as_bytes()),
+    if context.output.is_json() {
+        context.output.record(&Script { shell: &args.shell, script })
+    } else {
+        context.output.bytes(script.as_bytes())
     }
 }
 

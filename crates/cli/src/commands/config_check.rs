@@ -64,9 +64,10 @@ fn print_schema(section: &str, context: &Context<'_>) -> Result<()> {
             failure.hint(format!("there are {}", known.join(", ")))
         })?,
     };
-    match context.output.is_json() {
-        true => context.output.record(&found),
-        false => context.output.text(format_args!("{found:#}")),
+    if context.output.is_json() {
+        context.output.record(&found)
+    } else {
+        context.output.text(format_args!("{found:#}"))
     }
 }
 
@@ -83,9 +84,10 @@ fn show(config: &Config, context: &Context<'_>) -> Result<()> {
     }
     notices.iter().for_each(|notice| context.output.say(clean(notice)));
     files.iter().try_for_each(|file| context.output.text(clean(file)))?;
-    context.output.tell(match files.is_empty() {
-        true => "nobody says anything: everything is as it comes with the program".to_owned(),
-        false => format!("{} of configuration, and nothing is wrong", count(files.len() as u64, "file")),
+    context.output.tell(if files.is_empty() {
+        "nobody says anything: everything is as it comes with the program".to_owned()
+    } else {
+        format!("{} of configuration, and nothing is wrong", count(files.len() as u64, "file"))
     });
     Ok(())
 }
@@ -103,7 +105,8 @@ fn refuse(wrong: Vec<ConfigError>, context: &Context<'_>) -> Result<()> {
         context.output.text(format_args!("{} {}", paint(BAD, "✗"), clean(&failure.message)))?;
         failure.hint.iter().try_for_each(|hint| context.output.text(format_args!("  {}", clean(hint))))?;
     }
-    let (first, all) = (&failures[0], count(failures.len() as u64, "thing"));
+    let first = &failures[0];
+    let all = count(failures.len() as u64, "thing");
     let verb = if failures.len() == 1 { "is" } else { "are" };
     let failure = Failure::new(first.exit, first.code, format!("{all} {verb} wrong with the configuration"));
     Err(failure.hint("they are named above, each with its file and line"))

@@ -21,8 +21,9 @@ pub(crate) struct Args {
 
 pub(crate) fn run(args: &Args, context: &Context<'_>) -> Result<()> {
     let found = configuration(context)?.get(&args.key)?;
-    match context.output.is_json() {
-        true => context.output.record(&json!({"key": args.key, "value": found})),
-        false => context.output.text(clean(&value(&found))),
+    if context.output.is_json() {
+        context.output.record(&json!({"key": args.key, "value": found}))
+    } else {
+        context.output.text(clean(&value(&found)))
     }
 }

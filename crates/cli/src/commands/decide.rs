@@ -154,9 +154,10 @@ const PAUSE: Duration = Duration::from_millis(20);
 const ARGUMENTS_BYTES_MAX: u64 = 4 << 20;
 
 fn arguments(file: &std::path::Path, context: &Context<'_>) -> Result<Value> {
-    let bytes = match file == std::path::Path::new("-") {
-        true => context.stdin(ARGUMENTS_BYTES_MAX)?.to_vec(),
-        false => std::fs::read(file).map_err(|error| Failure::io("read", file, &error))?,
+    let bytes = if file == std::path::Path::new("-") {
+        context.stdin(ARGUMENTS_BYTES_MAX)?.to_vec()
+    } else {
+        std::fs::read(file).map_err(|error| Failure::io("read", file, &error))?
     };
     serde_json::from_slice(&bytes)
         .map_err(|error| Failure::usage(format!("`{}` does not hold arguments in JSON: {error}", file.display())))
@@ -268,7 +269,8 @@ fn tell(
     let decision = choice.as_str();
     if context.output.is_json() {
         let resume_mode = matches!(choice, Choice::Approve(_)).then_some(decided.mode);
-        let (arguments, undecided) = (arguments_of(choice, decided.mode), &decided.undecided);
+        let arguments = arguments_of(choice, decided.mode);
+        let undecided = &decided.undecided;
         let thread_id = thread;
         return context.output.record(&Decided {
             thread_id,
@@ -319,7 +321,8 @@ const SHOWN: usize = 100;
 fn which(running: &Running, of: &Calls) -> Result<(ThreadId, Vec<CallId>)> {
     if let Some(prefix) = &of.all {
         let thread = running.resolve(prefix)?;
-        let (now, asks) = (SystemClock.now(), running.store.get(&thread)?.manifest.asks);
+        let now = SystemClock.now();
+        let asks = running.store.get(&thread)?.manifest.asks;
         let calls: Vec<CallId> = asks.iter().filter(|ask| !ask.is_over(now)).map(|ask| ask.call_id.clone()).collect();
         return match (calls.is_empty(), asks.first()) {
             (false, _) => Ok((thread, calls)),

@@ -74,13 +74,15 @@ pub(crate) fn run(args: Args, context: &Context<'_>) -> Result<()> {
         output.text(format_args!("An agent that pays three people, in {}\n", stage.folder.display()))?;
     }
     for (index, (name, title, beat)) in BEATS.into_iter().enumerate() {
-        let (number, outcome) = (index + 1, beat(&mut stage));
+        let number = index + 1;
+        let outcome = beat(&mut stage);
         let (message, details) = match &outcome {
             Ok(shown) => (shown.message.as_str(), &shown.details),
             Err(failure) => (failure.message.as_str(), &Value::Null),
         };
-        let (ok, folder, thread_id) =
-            (outcome.is_ok(), &stage.folder, stage.thread.as_ref().map(|thread| thread.as_str()));
+        let ok = outcome.is_ok();
+        let folder = &stage.folder;
+        let thread_id = stage.thread.as_ref().map(|thread| thread.as_str());
         if output.is_json() {
             output.record(&Record { beat: number, name, ok, message, details, folder, thread_id })?;
         } else {

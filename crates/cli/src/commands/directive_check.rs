@@ -134,12 +134,16 @@ fn show(found: &Resolved<Directive>, workshop: &Workshop, context: &Context<'_>)
         hidden.map(|name| format!("its body names `{{env:{name}}}`, which may not be seen: it can't be run here")),
     );
     if context.output.is_json() {
-        let (id, sources) = (found.id(), found.sources.as_slice());
+        let id = found.id();
+        let sources = found.sources.as_slice();
         return context.output.record(&Checked { id, ok: true, sources, directive: said, doubts, error: None });
     }
-    let line = |name: &str, text: String| match text.is_empty() {
-        true => Ok(()),
-        false => context.output.text(format_args!("  {} {}", paint(DIM, format_args!("{name:<11}")), clean(&text))),
+    let line = |name: &str, text: String| {
+        if text.is_empty() {
+            Ok(())
+        } else {
+            context.output.text(format_args!("  {} {}", paint(DIM, format_args!("{name:<11}")), clean(&text)))
+        }
     };
     let Directive { version, description, permissions, .. } = &found.item;
     context.output.text(format_args!("{} {version}  {}", paint(BOLD, clean(found.id())), clean(description.trim())))?;
@@ -195,7 +199,8 @@ fn values(declared: &Value) -> String {
 
 fn show_failure(id: &str, failure: &Failure, context: &Context<'_>) -> Result<()> {
     if context.output.is_json() {
-        let (error, doubts) = (Some(failure.to_value()), Vec::new());
+        let error = Some(failure.to_value());
+        let doubts = Vec::new();
         return context.output.record(&Checked { id, ok: false, sources: &[], directive: Value::Null, doubts, error });
     }
     context.output.text(format_args!("{} {}", paint(BAD, "✗"), paint(BOLD, clean(id))))?;

@@ -184,12 +184,13 @@ fn refuse_to_forget(file: &Path, store_id: &str, store: &dyn Backend) -> Result<
         return Err(Failure::usage(message).hint("name another FILE, or use --force"));
     }
     let compared = store.compare_heads(&before.heads, Depth::Whole);
-    match compared.differs.is_empty() {
-        true => Ok(()),
-        false => Err(behind(&compared, file).hint(
+    if compared.differs.is_empty() {
+        Ok(())
+    } else {
+        Err(behind(&compared, file).hint(
             "nothing was written, so that the list still shows it; `selvedge heads verify` names everything, and --force \
              replaces the list",
-        )),
+        ))
     }
 }
 
@@ -223,9 +224,10 @@ pub(crate) fn check(file: Option<&Path>, threads: &[String], context: &Context<'
     };
     let compared = store.compare_heads(&heads, Depth::Whole);
     show(&file, &heads, signer, &store_id, &compared, store.trust(), context)?;
-    match compared.differs.is_empty() {
-        true => Ok(()),
-        false => Err(behind(&compared, &file).hint(what_to_do(&compared, &*store))),
+    if compared.differs.is_empty() {
+        Ok(())
+    } else {
+        Err(behind(&compared, &file).hint(what_to_do(&compared, &*store)))
     }
 }
 
@@ -280,10 +282,12 @@ fn show(
     context: &Context<'_>,
 ) -> Result<()> {
     let same_store = heads.store_id == store_id;
-    let (threads, accounts) = (compared.threads, compared.accounts);
+    let threads = compared.threads;
+    let accounts = compared.accounts;
     if context.output.is_json() {
         let differs = compared.differs.iter().map(Named::from).collect();
-        let (store_id, made_at) = (heads.store_id.as_str(), heads.made_at);
+        let store_id = heads.store_id.as_str();
+        let made_at = heads.made_at;
         return context.output.record(&Verdict {
             file,
             store_id,

@@ -131,7 +131,7 @@ fn show(page: &Page, output: &Output) -> Result<()> {
     }
     let exits: Vec<String> = page.exits.iter().map(|exit| format!("{} ({})", *exit as u8, exit.word())).collect();
     let row = |style: Style, name: &str, text: &str| format!("{} {text}", paint(style, format_args!("{name:<11}")));
-    let mut lines = vec![paint(BOLD, page.code), page.means.to_owned(), String::new()];
+    let mut lines = vec![paint(BOLD, page.code), page.meaning.to_owned(), String::new()];
     let exits = if exits.is_empty() { "none: it is only worth knowing".to_owned() } else { exits.join(", ") };
     lines.push(row(DIM, "exit code", &exits));
     lines.push(row(DIM, "retrying", &page.retry.to_string()));

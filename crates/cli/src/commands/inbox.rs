@@ -107,10 +107,7 @@ struct Screen<'a> {
 impl Screen<'_> {
     fn show(&self, mut need: Need) -> Result<()> {
         need.read_call(self.store, &self.trust);
-        match self.output.is_json() {
-            true => self.output.record(&need),
-            false => self.text(&need),
-        }
+        if self.output.is_json() { self.output.record(&need) } else { self.text(&need) }
     }
 
     fn text(&self, need: &Need) -> Result<()> {

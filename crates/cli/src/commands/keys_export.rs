@@ -41,7 +41,8 @@ pub(crate) fn run(args: &Args, context: &Context<'_>) -> Result<()> {
     };
     let fingerprint = public.fingerprint();
     if context.output.is_json() {
-        let (public_key, pem) = (public.to_text(), public.to_pem());
+        let public_key = public.to_text();
+        let pem = public.to_pem();
         return context.output.record(&Exported { fingerprint, owner: owner(&fingerprint, &trust), public_key, pem });
     }
     context.output.bytes(public.to_pem().as_bytes())?;

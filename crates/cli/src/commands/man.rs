@@ -56,20 +56,20 @@ pub(crate) fn run(args: &Args, context: &Context<'_>) -> Result<()> {
 
 fn print(command: &Command, context: &Context<'_>) -> Result<()> {
     let page = render(command);
-    match context.output.is_json() {
-        true => context
-            .output
-            .record(&Printed { command: name(command), page: String::from_utf8_lossy(&page).into_owned() }),
-        false => context.output.bytes(&page),
+    if context.output.is_json() {
+        context.output.record(&Printed { command: name(command), page: String::from_utf8_lossy(&page).into_owned() })
+    } else {
+        context.output.bytes(&page)
     }
 }
 
 fn write(command: &Command, folder: &Path, context: &Context<'_>) -> Result<()> {
     let file = folder.join(format!("{}.1", name(command).replace(' ', "-")));
     fs::write(&file, render(command)).map_err(|error| Failure::io("write", &file, &error))?;
-    match context.output.is_json() {
-        true => context.output.record(&Written { command: name(command), file })?,
-        false => context.output.text(file.display())?,
+    if context.output.is_json() {
+        context.output.record(&Written { command: name(command), file })?
+    } else {
+        context.output.text(file.display())?
     }
     shown(command).try_for_each(|below| write(below, folder, context))
 }

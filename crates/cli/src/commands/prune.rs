@@ -77,9 +77,10 @@ fn age(text: &str) -> Result<Age, String> {
 
 fn ended(text: &str) -> Result<Status, String> {
     let status: Status = text.parse()?;
-    match status.is_terminal() {
-        true => Ok(status),
-        false => Err(format!("a thread that is {status} has not ended and is never pruned")),
+    if status.is_terminal() {
+        Ok(status)
+    } else {
+        Err(format!("a thread that is {status} has not ended and is never pruned"))
     }
 }
 

@@ -70,9 +70,10 @@ pub(crate) fn run(args: &Args, context: &Context<'_>) -> Result<()> {
     for one in done.mended {
         context.output.text(words(one, args.dry_run))?;
     }
-    match args.dry_run {
-        true => context.output.tell("Nothing was done."),
-        false => context.output.text(format_args!("{thread} is at version {}, which records this", done.version))?,
+    if args.dry_run {
+        context.output.tell("Nothing was done.")
+    } else {
+        context.output.text(format_args!("{thread} is at version {}, which records this", done.version))?
     }
     Ok(())
 }

@@ -101,7 +101,8 @@ pub(crate) fn run(args: &Args, context: &Context<'_>) -> Result<()> {
     let work = assignment(&engine, &workshop, &born)?;
     let last_run = last_run(&recording);
     let again = |from| {
-        let (model, scopes) = (Arc::new(recorded(&recording)), workshop.config.scopes.clone());
+        let model = Arc::new(recorded(&recording));
+        let scopes = workshop.config.scopes.clone();
         let how = How { work: work.clone(), model, scopes, redactor: redactor.clone(), from };
         replay(recording.clone(), how).map_err(|error| Failure::of(&error))
     };
@@ -118,9 +119,10 @@ pub(crate) fn run(args: &Args, context: &Context<'_>) -> Result<()> {
     if let (Some(from), 0) = (args.from, report.compared + report.count) {
         return Err(nothing_left(&thread, from, last_run));
     }
-    match context.output.is_json() {
-        true => context.output.record(&Record { identical: report.is_identical(), report: &report, prompt: &told })?,
-        false => show(&report, &told, context)?,
+    if context.output.is_json() {
+        context.output.record(&Record { identical: report.is_identical(), report: &report, prompt: &told })?
+    } else {
+        show(&report, &told, context)?
     }
     outcome(&report, last_run)
 }
@@ -217,8 +219,10 @@ fn show(report: &Report, told: &[Told], context: &Context<'_>) -> Result<()> {
 }
 
 fn closing(report: &Report) -> String {
-    let (compared, given) = (count(report.compared, "changeset"), count(report.given, "changeset"));
-    let (thread, state) = (&report.thread_id, report.state_now.short());
+    let compared = count(report.compared, "changeset");
+    let given = count(report.given, "changeset");
+    let thread = &report.thread_id;
+    let state = report.state_now.short();
     match (report.is_identical(), report.compared) {
         (true, 0) => format!("nothing in {thread} was decided by an engine: {given} taken over"),
         (true, _) => {

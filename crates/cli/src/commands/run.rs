@@ -105,9 +105,10 @@ pub(crate) fn run(args: Args, context: &Context<'_>) -> Result<()> {
             None => (running.engine.create(thread, messages)?, true),
         };
         context.output.tell(format!("thread {thread}"));
-        match is_new {
-            true => running.engine.resume(&thread, Input::nothing(), work.clone(), cancel, tell),
-            false => running.engine.outcome_of(&thread, work.clone(), cancel, tell),
+        if is_new {
+            running.engine.resume(&thread, Input::nothing(), work.clone(), cancel, tell)
+        } else {
+            running.engine.outcome_of(&thread, work.clone(), cancel, tell)
         }
     })
 }

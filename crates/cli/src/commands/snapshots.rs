@@ -54,7 +54,8 @@ impl One {
     fn of(kept: Kept, why: Option<String>) -> Self {
         let is_told = kept.is_told();
         let Kept { place, name, version, saved_at, base, bytes } = kept;
-        let (log_version, saved_at) = (is_told.then_some(version), is_told.then_some(saved_at));
+        let log_version = is_told.then_some(version);
+        let saved_at = is_told.then_some(saved_at);
         Self { log_version, saved_at, place: place.as_str(), name, base, bytes, good: why.is_none(), why }
     }
 

@@ -100,7 +100,8 @@ fn show(shown: &Shown, key: &str, output: &Output) -> Result<()> {
         (!ids.is_empty()).then(|| ids.iter().map(ToString::to_string).collect::<Vec<_>>().join(", "))
     };
     let in_chain = (shown.chain.len() > 1).then(|| listed(&shown.chain)).flatten();
-    let (head, runs) = (&shown.head, shown.runs.len() as u64);
+    let head = &shown.head;
+    let runs = shown.runs.len() as u64;
     let rows = [
         ("thread", Some(paint(BOLD, &manifest.thread_id))),
         ("title", optional(manifest.title.as_deref())),

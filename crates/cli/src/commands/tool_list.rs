@@ -45,7 +45,8 @@ pub(crate) fn run(Args {}: Args, context: &Context<'_>) -> Result<()> {
     let is_hidden = |name: &str| declared.iter().any(|entry| entry.id.rsplit('/').next() == Some(name));
     let built_in = workshop.built_in_tools()?.into_iter().map(|tool| tool.spec().clone());
     let built_in = built_in.chain(thread_tools()).map(|spec| {
-        let (id, hidden) = (spec.name.clone(), is_hidden(&spec.name));
+        let id = spec.name.clone();
+        let hidden = is_hidden(&spec.name);
         Line { entry: Entry { id, layer: Layer::BuiltIn, hidden, link: None }, tool: Some(spec), error: None }
     });
     let mut lines: Vec<Line> = built_in.collect();
@@ -80,6 +81,7 @@ fn row(line: &Line) -> Vec<String> {
         return [clean(&line.entry.id), from].into_iter().chain(["-"; 3].map(str::to_owned)).chain([said]).collect();
     };
     let word = |value: Value| value.as_str().unwrap_or_default().to_owned();
-    let (class, risk) = (word(json!(tool.class)), word(json!(tool.risk)));
+    let class = word(json!(tool.class));
+    let risk = word(json!(tool.risk));
     vec![clean(&tool.name), from, class, risk, clean(&tool.capability), said]
 }

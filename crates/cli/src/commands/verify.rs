@@ -88,7 +88,9 @@ pub(crate) struct Args {
 
 pub(crate) fn run(args: &Args, context: &Context<'_>) -> Result<()> {
     if let Some(file) = &args.document {
-        let (key, kind, id) = (args.key.as_deref(), args.kind, args.id.as_deref());
+        let key = args.key.as_deref();
+        let kind = args.kind;
+        let id = args.id.as_deref();
         return document::run(document::Asked { file, key, kind, id }, context);
     }
     if let Some(list) = &args.heads {

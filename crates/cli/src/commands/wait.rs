@@ -58,9 +58,10 @@ pub(crate) fn run(args: &Args, context: &Context<'_>) -> Result<()> {
     let waited = wait_threads(&*store, store.trust(), &ProcessGroups, &threads, timeout, &Cancel::new());
     let waited = waited.map_err(|error| Failure::of(&error))?;
     let outcomes = || threads.iter().filter_map(|thread| waited.results.get(thread));
-    match context.output.is_json() {
-        true => context.output.record(&waited)?,
-        false => outcomes().try_for_each(|outcome| show(outcome, context))?,
+    if context.output.is_json() {
+        context.output.record(&waited)?
+    } else {
+        outcomes().try_for_each(|outcome| show(outcome, context))?
     }
     outcomes().try_for_each(|outcome| ended(&*store, outcome))
 }
