@@ -205,9 +205,10 @@ fn report(error: &clap::Error) -> ExitCode {
         return refuse(&failure(error));
     }
     // Nobody is left to be told when this fails. What was typed by mistake may be a secret, and is not said again.
-    let _ = match is_answer {
-        true => error.print(),
-        false => write!(anstream::stderr().lock(), "{}", unsecret(&error.render().ansi().to_string())),
+    let _ = if is_answer {
+        error.print()
+    } else {
+        write!(anstream::stderr().lock(), "{}", unsecret(&error.render().ansi().to_string()))
     };
     if is_answer { ExitCode::SUCCESS } else { Exit::Usage.into() }
 }

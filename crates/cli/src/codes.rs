@@ -31,7 +31,7 @@ pub(crate) struct Page {
     pub(crate) retry: Retry,
     /// What it means; the first sentence stands for itself in lists.
     #[serde(rename = "meaning")]
-    pub(crate) means: &'static str,
+    pub(crate) meaning: &'static str,
     /// What usually causes it.
     pub(crate) cause: &'static str,
     /// What to do, in the order of trying.
@@ -75,7 +75,7 @@ impl Page {
 
     /// What the code means, in one sentence.
     pub(crate) fn summary(&self) -> &'static str {
-        self.means.split_once(". ").map_or(self.means, |(first, _)| first).trim_end_matches('.')
+        self.meaning.split_once(". ").map_or(self.meaning, |(first, _)| first).trim_end_matches('.')
     }
 }
 

@@ -36,11 +36,9 @@ pub(crate) fn changed_since(config: &Config, last: &Run) -> Option<String> {
     };
     let files: Vec<String> =
         config.files().into_iter().filter(is_newer).map(|file| format!("`{}`", clean(&file))).collect();
-    let written = match files.is_empty() {
-        true => String::new(),
-        false => format!("; written since: {}", files.join(", ")),
-    };
-    let (before, now) = (before.short(), config.digest().short());
+    let written = if files.is_empty() { String::new() } else { format!("; written since: {}", files.join(", ")) };
+    let before = before.short();
+    let now = config.digest().short();
     Some(format!(
         "the configuration changed since the last run ({before} then, {now} now){written}; `selvedge config list --origin` shows it"
     ))

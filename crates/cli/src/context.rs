@@ -151,8 +151,8 @@ impl<'a> Context<'a> {
 
     fn tell_of(&self, opened: &Opened) {
         if opened.drained_bytes > 0 {
-            let (bytes, threads) =
-                (count(opened.drained_bytes, "committed byte"), count(opened.drained_threads, "transcript"));
+            let bytes = count(opened.drained_bytes, "committed byte");
+            let threads = count(opened.drained_threads, "transcript");
             let found = format!("{bytes} were still to be written to {threads}, and now are");
             self.output.say(format!("after a crash: {found}; nothing acknowledged is lost"));
         }
@@ -225,7 +225,8 @@ impl User {
     /// The key to sign with, and whom it took over from. The key is read first: what vouches for it was there before it.
     pub(crate) fn signer(&self) -> Result<selvedge_log::Signer> {
         let signer = KeyFolder::load(&self.signing()).map_err(|error| self.without_key(error))?;
-        let (trust, fingerprint) = (self.trust()?, signer.fingerprint());
+        let trust = self.trust()?;
+        let fingerprint = signer.fingerprint();
         if trust.status(&fingerprint) == Some(Status::Revoked) {
             let message = format!("your signing key {} was revoked: nothing it signs is believed", fingerprint.short());
             let failure = Failure::new(Exit::NotAllowed, "key_revoked", message);

@@ -18,9 +18,10 @@ use crate::text::shell_word;
 /// for anything else.
 pub(crate) fn about(word: &str, call: &CallId, thread: &ThreadId, flags: &str) -> String {
     let id = shell_word(call.as_str());
-    match call.as_str().starts_with('-') {
-        false => format!("selvedge {word} {id} --thread {thread}{flags}"),
-        true => format!("selvedge {word} --thread {thread}{flags} -- {id}"),
+    if call.as_str().starts_with('-') {
+        format!("selvedge {word} --thread {thread}{flags} -- {id}")
+    } else {
+        format!("selvedge {word} {id} --thread {thread}{flags}")
     }
 }
 
@@ -74,7 +75,8 @@ fn wanted(store: &dyn Store, thread: &ThreadId, call: &CallId) -> Option<String>
     }
     let of = |word: &str, flags: &str| about(word, call, thread, flags);
     if manifest.asks.iter().any(|ask| ask.call_id == *call) {
-        let (approve, deny) = (of("approve", ""), of("deny", ""));
+        let approve = of("approve", "");
+        let deny = of("deny", "");
         return Some(format!("it was not made: `{approve}` allows it, `{deny}` does not"));
     }
     let is_open = manifest.suspended.is_some_and(|why| why.calls.contains(call));

@@ -14,6 +14,7 @@ pub(crate) fn find(store: &dyn Logs, thread: &ThreadId) -> Option<Origin> {
 
 /// The sentence that is shown wherever an imported thread is.
 pub(crate) fn sentence(origin: &Origin) -> String {
-    let (source, at) = (clean(&origin.source), local_minute(origin.at));
+    let source = clean(&origin.source);
+    let at = local_minute(origin.at);
     format!("imported from {source} on {at}: not witnessed; the signature proves only what was imported when")
 }

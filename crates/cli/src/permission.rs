@@ -28,7 +28,9 @@ pub(crate) fn denied(path: &Path, source: &io::Error) -> Option<Failure> {
         return Some(Failure::new(Exit::NotAllowed, "permission_denied", message));
     };
     let own = rustix::process::geteuid().as_raw();
-    let (mode, owner, name) = (found.mode() & 0o7777, found.uid(), blocking.display());
+    let mode = found.mode() & 0o7777;
+    let owner = found.uid();
+    let name = blocking.display();
     let message = format!(
         "can't use `{shown}`: permission denied; `{name}` has mode {mode:04o} and belongs to user {owner} (you are user {own})"
     );

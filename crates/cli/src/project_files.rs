@@ -198,9 +198,10 @@ fn changed(path: &Path, why: &str) -> Failure {
 fn check_name(path: &str) -> Result<(), &'static str> {
     let is_plain = Path::new(path).components().all(|step| matches!(step, Component::Normal(_)));
     let is_known = path.split_once('/').is_some_and(|(folder, rest)| FOLDERS.contains(&folder) && !rest.is_empty());
-    match is_plain && is_known && !path.contains("//") {
-        true => Ok(()),
-        false => Err("it names a file outside of the folders that are taken along"),
+    if is_plain && is_known && !path.contains("//") {
+        Ok(())
+    } else {
+        Err("it names a file outside of the folders that are taken along")
     }
 }
 
@@ -257,9 +258,10 @@ fn read_most(path: &Path, bytes_max: u64) -> Result<(Vec<u8>, bool)> {
     }
     let mut bytes = Vec::new();
     file.take(bytes_max + 1).read_to_end(&mut bytes).map_err(failed)?;
-    match bytes.len() as u64 > bytes_max {
-        true => Err(Failure::usage(format!("`{}` is longer than {} MiB", path.display(), bytes_max >> 20))),
-        false => Ok((bytes, found.permissions().mode() & 0o100 != 0)),
+    if bytes.len() as u64 > bytes_max {
+        Err(Failure::usage(format!("`{}` is longer than {} MiB", path.display(), bytes_max >> 20)))
+    } else {
+        Ok((bytes, found.permissions().mode() & 0o100 != 0))
     }
 }
 

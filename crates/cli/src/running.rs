@@ -189,7 +189,8 @@ pub(crate) fn options(store: &Arc<dyn Backend>, trust: Trust) -> EngineOptions {
 
 /// Writes down, signed and once, what a thread may call, before its first run.
 fn capabilities_written(store: &Arc<dyn Backend>, redactor: &Redactor) -> Prepare {
-    let (store, redactor) = (store.clone(), redactor.clone());
+    let store = store.clone();
+    let redactor = redactor.clone();
     Arc::new(move |manifest, work| {
         let page = || capabilities::page(manifest, work, &redactor);
         store.write_capabilities(&manifest.thread_id, &page).map(|_| ())
@@ -218,7 +219,8 @@ fn orchestrator(
 /// Starts a process of this very program that runs a thread, behind a gate.
 pub(crate) fn launcher(context: &Context<'_>, workshop: &Arc<Workshop>) -> Result<Launcher> {
     let program = std::env::current_exe().map_err(|error| Failure::io("find", Path::new("selvedge"), &error))?;
-    let (project, workshop) = (context.project()?, workshop.clone());
+    let project = context.project()?;
+    let workshop = workshop.clone();
     Ok(Arc::new(move |thread: &ThreadId| {
         let arguments = ["-C", &project.to_string_lossy(), "--quiet", "resume", thread.as_str()].map(str::to_owned);
         let environment = workshop.environment.clone();
@@ -348,9 +350,10 @@ fn tell_end(context: &Context<'_>, outcome: &Outcome) -> Result<()> {
 fn used(cost: &Cost) -> String {
     let tokens = cost.input_tokens.saturating_add(cost.output_tokens);
     let seconds = cost.duration_ms as f64 / 1000.0;
-    let unknown = match cost.spend_unknown.is_zero() {
-        true => String::new(),
-        false => format!(" (${} of it for calls without reported usage, charged at their bound)", cost.spend_unknown),
+    let unknown = if cost.spend_unknown.is_zero() {
+        String::new()
+    } else {
+        format!(" (${} of it for calls without reported usage, charged at their bound)", cost.spend_unknown)
     };
     format!("{}, {}, ${}{unknown}, {seconds:.1} s", count(cost.turns, "turn"), count(tokens, "token"), cost.spend)
 }

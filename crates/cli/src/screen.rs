@@ -92,7 +92,9 @@ impl<'a> Screen<'a> {
     }
 
     fn show_lines(&mut self, thread: &ThreadId, from: u64, until: u64) -> selvedge::store::Result<()> {
-        let (mut next, mut first_line, mut events) = (from, from, Vec::new());
+        let mut next = from;
+        let mut first_line = from;
+        let mut events = Vec::new();
         while next < until {
             let lines = self.store.read(thread, next, LINES)?;
             if lines.is_empty() {

@@ -52,9 +52,10 @@ pub(crate) fn grouped(number: u64) -> String {
 /// What was spent. What a correction took off a call of an earlier thread of the chain is said beside it.
 pub(crate) fn spent(cost: &Cost) -> String {
     let Cost { spend, corrected, .. } = cost;
-    match corrected.is_empty() {
-        true => format!("${spend}"),
-        false => format!("${spend}, less ${} of earlier threads", corrected.from.saturating_sub(corrected.to)),
+    if corrected.is_empty() {
+        format!("${spend}")
+    } else {
+        format!("${spend}, less ${} of earlier threads", corrected.from.saturating_sub(corrected.to))
     }
 }
 
@@ -101,9 +102,10 @@ pub(crate) fn guarded(text: &str) -> Cow<'_, str> {
     while let Some(c) = rest.chars().next() {
         let colour = colour(rest);
         let (taken, left) = rest.split_at(if colour > 0 { colour } else { c.len_utf8() });
-        match colour > 0 {
-            true => safe.push_str(taken),
-            false => safe.push_str(&clean(taken)),
+        if colour > 0 {
+            safe.push_str(taken)
+        } else {
+            safe.push_str(&clean(taken))
         }
         rest = left;
     }

@@ -76,7 +76,8 @@ pub(crate) fn needs(store: &dyn Store) -> Result<Vec<Need>> {
 
 fn of_status(store: &(impl Registry + ?Sized), status: Status) -> Result<Vec<Summary>> {
     let waiting = Filter { status: Some(status), ..Filter::default() };
-    let (mut found, mut cursor) = (Vec::new(), None);
+    let mut found = Vec::new();
+    let mut cursor = None;
     loop {
         let page = store.list(&waiting, cursor, PAGE)?;
         found.extend(page.items);
@@ -153,9 +154,8 @@ impl Need {
     /// What to type, as people are shown it: with the result that may stand behind `--done`.
     pub(crate) fn shown_commands(&self) -> impl Iterator<Item = String> {
         let is_unknown = self.is_unknown_call();
-        self.commands.iter().map(move |command| match is_unknown {
-            true => command.replace(" --done", " --done [RESULT]"),
-            false => command.clone(),
+        self.commands.iter().map(move |command| {
+            if is_unknown { command.replace(" --done", " --done [RESULT]") } else { command.clone() }
         })
     }
 
@@ -255,7 +255,8 @@ fn left(store: &dyn Store, thread: &ThreadId, fits: impl Fn(&Decision) -> bool) 
 /// Somebody's word that a thread asks for.
 fn asked(store: &dyn Store, thread: &Manifest, ask: &Ask, now: Timestamp) -> Need {
     let Ask { call_id, tool, arguments, expires_at, resume_mode, .. } = ask.clone();
-    let (id, expired) = (&thread.thread_id, ask.is_over(now));
+    let id = &thread.thread_id;
+    let expired = ask.is_over(now);
     let is_about = |left: &Decision| left.call_id == call_id && left.action_hash == Some(ask.action_hash);
     let answered = left(store, id, is_about).filter(|_| !expired);
     let commands = match (expired, &answered) {
@@ -328,7 +329,8 @@ pub(crate) fn limit_of(why: &Suspended) -> Option<&str> {
 
 /// How much of a ceiling is used, in its unit.
 pub(crate) fn values(why: &Suspended) -> Option<String> {
-    let (current, maximum) = (why.current.as_ref()?, why.maximum.as_ref()?);
+    let current = why.current.as_ref()?;
+    let maximum = why.maximum.as_ref()?;
     Some(match limit_of(why) {
         Some("spend") => format!("${} of ${}", dollars(current), dollars(maximum)),
         Some("duration") => format!("{current} of {maximum} s"),

@@ -101,7 +101,8 @@ impl Selvedge {
         defaults: Defaults,
         access: Access,
     ) -> Result<Self> {
-        let (written, masked) = (store.clone(), redactor.clone());
+        let written = store.clone();
+        let masked = redactor.clone();
         let engine = Engine::new(EngineOptions {
             store: store.clone(),
             trust,
@@ -246,13 +247,15 @@ impl Selvedge {
     /// Sends a message to a thread and waits for the end of the run that answers it. The message is durable before anything runs. If
     /// another process runs the thread, that process answers.
     pub fn send(&self, thread: &ThreadId, input: impl Into<Input>) -> Pending<Outcome> {
-        let (thread, input) = (thread.clone(), input.into());
+        let thread = thread.clone();
+        let input = input.into();
         self.running(move |shared| shared.send(&thread, input))
     }
 
     /// Accepts a message for a thread. On return it is durable, and a run that goes on by itself answers it.
     pub fn submit(&self, thread: &ThreadId, input: impl Into<Input>) -> Pending<()> {
-        let (thread, input) = (thread.clone(), input.into());
+        let thread = thread.clone();
+        let input = input.into();
         self.short(move |shared| shared.send(&thread, input).map(drop))
     }
 
@@ -261,14 +264,16 @@ impl Selvedge {
     ///
     /// A thread that has ended goes on in a successor, which needs a message; [`Outcome::resumed`] names it.
     pub fn resume(&self, thread: &ThreadId, input: impl Into<Input>) -> Pending<Outcome> {
-        let (thread, input) = (thread.clone(), input.into());
+        let thread = thread.clone();
+        let input = input.into();
         self.running(move |shared| shared.resume(&thread, input))
     }
 
     /// Waits until the active run of a thread has ended or is suspended; at once if none is active. It reads only, and works for a thread
     /// that another process runs. Dropping it ends the wait and nothing else.
     pub fn wait(&self, thread: &ThreadId) -> Pending<Outcome> {
-        let (asked, all) = (thread.clone(), self.wait_all(std::slice::from_ref(thread), Duration::MAX));
+        let asked = thread.clone();
+        let all = self.wait_all(std::slice::from_ref(thread), Duration::MAX);
         Pending::new(async move {
             let found = all.await?.results.remove(&asked);
             found.ok_or_else(|| StoreError::NoThread(asked.to_string()).into())
@@ -310,7 +315,9 @@ impl Selvedge {
     /// [`Decided::undecided`] is empty, [`Selvedge::resume`] goes on. The first decision counts: the same again changes nothing, another is
     /// refused with `already_decided`.
     pub fn decide(&self, thread: &ThreadId, call: &CallId, choice: Choice, who: &str) -> Pending<Decided> {
-        let (thread, call, who) = (thread.clone(), call.clone(), who.to_owned());
+        let thread = thread.clone();
+        let call = call.clone();
+        let who = who.to_owned();
         self.short(move |shared| {
             let work = shared.assignment(&thread)?;
             Ok(shared.engine.decide(&thread, &call, choice, &who, &work)?)
@@ -369,7 +376,8 @@ impl Selvedge {
     /// Exports a thread as a tar archive that anyone with the public key can verify without a store. On return the file, which must not
     /// exist before, is durable. A thread whose log does not hold is refused.
     pub fn export(&self, thread: &ThreadId, file: impl AsRef<Path>) -> Pending<Archive> {
-        let (thread, file) = (thread.clone(), file.as_ref().to_owned());
+        let thread = thread.clone();
+        let file = file.as_ref().to_owned();
         self.long(move |shared| proof::export(&shared.store, &thread, &file))
     }
 }

@@ -35,7 +35,9 @@ impl Follow {
     /// The next line, awaited on any runtime; it needs no thread while it waits. Dropping the future loses no line.
     pub async fn next(&mut self) -> Result<Line> {
         loop {
-            let (engine, thread, next_line) = (self.engine.clone(), self.thread.clone(), self.next_line);
+            let engine = self.engine.clone();
+            let thread = self.thread.clone();
+            let next_line = self.next_line;
             if let Some(line) = self.take() {
                 return Ok(line);
             }

@@ -81,6 +81,8 @@ fn write(store: &LocalStore, thread: &ThreadId, file: &fs::File, path: &Path) ->
         _ => fs::File::open(".")?.sync_all(),
     });
     synced.map_err(|error| Error::io("write", path, error))?;
-    let (version, blobs, signers) = (exported.head.version, exported.blobs, exported.signers);
+    let version = exported.head.version;
+    let blobs = exported.blobs;
+    let signers = exported.signers;
     Ok(Archive { thread: exported.thread, version, blobs, signers })
 }

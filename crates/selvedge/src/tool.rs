@@ -231,7 +231,9 @@ impl Contract for FunctionTool {
 
     fn start(&self, call: &Call) -> Result<Box<dyn Started>, ToolError> {
         self.schema.check(&self.spec.name, &call.arguments)?;
-        let (call, work, runtime) = (call.clone(), self.work.clone(), self.runtime.clone());
+        let call = call.clone();
+        let work = self.work.clone();
+        let runtime = self.runtime.clone();
         Ok(Box::new(Ready { call, work, runtime }))
     }
 

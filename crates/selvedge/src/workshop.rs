@@ -299,7 +299,8 @@ impl Workshop {
     /// One that can't be used keeps nobody from using the others; what is wrong with it comes beside them.
     pub fn tools(&self) -> Result<Tools, OrderError> {
         let mut tools = self.built_in_tools()?;
-        let (mut notices, mut names) = (Vec::new(), BTreeMap::new());
+        let mut notices = Vec::new();
+        let mut names = BTreeMap::new();
         for entry in self.library.list(Kind::Tool)?.into_iter().filter(|entry| !entry.hidden) {
             let Ok(id) = DirectiveId::new(&entry.id) else {
                 // A link to a folder may hide tools that its owner expects.
@@ -358,7 +359,8 @@ pub fn prompt_changed_since(runs: &[Run], work: &Assignment) -> Option<String> {
     let before = runs.iter().rev().find_map(|run| run.meta.system)?;
     let now = work.system_digest();
     (before != now).then(|| {
-        let (before, now) = (before.short(), now.short());
+        let before = before.short();
+        let now = now.short();
         format!("the system prompt changed since the last run ({before} then, {now} now): its directive, agent, task or knowledge was edited")
     })
 }

@@ -117,7 +117,8 @@ fn account() -> AccountId {
 
 #[test]
 fn every_error_of_keys_and_documents_exits_as_its_page_says() {
-    let (path, why) = (PathBuf::new, String::new);
+    let path = PathBuf::new;
+    let why = String::new;
     let errors: Vec<Box<dyn Classify>> = vec![
         Box::new(KeyError::Absent { path: path() }),
         Box::new(KeyError::Lost { path: path(), fingerprint: digest() }),
@@ -173,7 +174,7 @@ fn pages_are_in_order_and_refer_to_each_other() {
             page.code
         );
         assert!(!page.remedies.is_empty() && !page.related.is_empty(), "`{}`", page.code);
-        assert!(page.means.ends_with('.') && page.cause.ends_with('.'), "`{}` is told in sentences", page.code);
+        assert!(page.meaning.ends_with('.') && page.cause.ends_with('.'), "`{}` is told in sentences", page.code);
         assert!(page.summary().chars().count() <= 90, "`{}` in one line: {}", page.code, page.summary());
         for related in page.related {
             assert!(Page::find(related).is_some() && *related != page.code, "`{}` refers to `{related}`", page.code);

@@ -13,12 +13,12 @@ use crate::output::table;
 use crate::running::workshop;
 use crate::text::clean;
 
-/// Show the agents of the project and your own
+/// List the agents of the project and of your Selvedge home
 ///
-/// An agent that can't be used says why; one of the same name in the project hides yours.
+/// If an agent is invalid, the reason is shown. An agent of the project hides yours of the same name.
 ///
 /// JSON: one object per agent, {"id", "layer", "hidden", "source", "agent", "error"}; "layer" is project or user, "source" has
-/// "file", "place", "verdict" of its signature and "hash", "agent" what the file says, "error" why it can't be used.
+/// "file", "place", "verdict" of its signature and "hash", "agent" is the content of the file, "error" the reason why it is invalid.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {}
 

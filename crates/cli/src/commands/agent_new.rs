@@ -11,14 +11,14 @@ use crate::context::Context;
 use crate::document::refuse_link;
 use crate::error::{Exit, Failure, Result};
 
-/// Write a new agent to .ai/agents, to be filled in
+/// Create an agent file in .ai/agents to fill in
 ///
-/// The file has every field there is, with a word on each. A file that is there is never written over.
+/// The file has every field, with a comment on each. An existing file is not overwritten.
 ///
 /// JSON: {"agent_id", "file"}
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
-    /// Its name: a-z, 0-9, `_`, `.` and `-`, in folders if it has `/`
+    /// The agent's name: a-z, 0-9, `_`, `.` and `-`; `/` for subfolders
     name: AgentId,
 }
 

@@ -32,28 +32,27 @@ const CHANGESET: &str = r#"A changeset; only "reason" is needed:
             a patch applies wholly or not at all
   snapshot  a state that replaces the thread's, before the patches"#;
 
-/// Append one changeset to a thread and print the version it came to
+/// Append one changeset to a thread and print the new version
 ///
-/// The changeset is one JSON object of at most 8 MiB, from stdin or --file. When the command returns, it is signed, durable
-/// and visible, wholly or not at all. If the thread is at another version than expected, nothing is appended and the exit
-/// code is 5.
+/// The changeset is one JSON object of at most 8 MiB, from stdin or --file. When the command returns, all of it is signed, durable
+/// and visible, or none of it. If the thread is at another version than expected, nothing is appended and the exit code is 5.
 ///
 /// JSON: {"thread_id", "version", "replayed"}; a version conflict has "expected" and "actual" in its error.
 #[derive(Debug, clap::Args)]
 #[command(after_long_help = CHANGESET)]
 pub(crate) struct Args {
-    /// Any unique beginning of the thread's id or its hex
+    /// The thread: any unique prefix of its id or of its hex suffix
     thread: String,
-    /// The version the thread must be at, or `any`
+    /// The version that the thread must be at, or `any`
     #[arg(long, value_name = "N", value_parser = expectation, allow_negative_numbers = true)]
     expect: Expect,
-    /// Names the request: sent again under the same key, it is committed once
+    /// An idempotency key: a changeset that is sent again with the same key is committed once
     #[arg(long)]
     key: Option<CommitKey>,
     /// Read the changeset from FILE instead of stdin
     #[arg(long, value_name = "FILE")]
     file: Option<PathBuf>,
-    /// How long to wait for whoever holds the thread
+    /// How long to wait for the lease of the thread
     #[arg(long, value_name = "SECONDS", default_value_t = 5)]
     wait: u32,
 }
@@ -95,7 +94,9 @@ pub(crate) fn run(args: Args, context: &Context<'_>) -> Result<()> {
 /// Refuses a run of another agent: a thread belongs to one agent, and its runs are that agent's.
 fn check_agent(changeset: &Changeset, thread: &Manifest) -> Result<()> {
     let Some(meta) = changeset.run_meta.as_ref().filter(|meta| meta.agent_id != thread.agent_id) else { return Ok(()) };
-    let (id, own, other) = (&thread.thread_id, &thread.agent_id, &meta.agent_id);
+    let id = &thread.thread_id;
+    let own = &thread.agent_id;
+    let other = &meta.agent_id;
     let message = format!("`run_meta.agent_id` is `{other}`, and `{id}` belongs to the agent `{own}`");
     let failure = Failure { code: "other_agent", ..Failure::usage(message) };
     Err(failure.detail("agent_id", own.as_str()).hint(format!(

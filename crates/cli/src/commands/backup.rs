@@ -12,30 +12,31 @@ use crate::output::{BAD, paint};
 use crate::project_files::{self, FOLDERS, Held};
 use crate::text::{clean, count};
 
-/// Copy the store to a new folder while others go on writing
+/// Copy the store to a new folder while other processes write to it
 ///
-/// The copy is of one moment: every thread up to its last commit before that, with manifests, blobs and tombstones. What a
-/// backup holds stands in its `backup.json`, signed with your key, or not signed if you have none here; logs are signed
-/// themselves. Its `heads.json`, signed too, is a list as `selvedge heads export` writes it: keep a copy of it elsewhere. It is built in DIR.partial and gets its name when it is whole: one that was cut short is run again. Nothing is encrypted;
-/// whoever can read the folder can read the threads.
+/// The copy is consistent: every thread up to its last commit at one moment, with manifests, blobs and tombstones. Its `backup.json`
+/// lists the content, signed with your key, or unsigned if you have none; logs are signed themselves. Its `heads.json`, also signed,
+/// is a list as of `selvedge heads export`: keep a copy of it elsewhere. The backup is built in DIR.partial and renamed when it is
+/// complete; if it is interrupted, run it again. Nothing is encrypted: anyone who can read the folder can read the threads.
 ///
-/// A backup holds the threads. Not in it: your keys and your own items and configuration (the folder that SELVEDGE_HOME names), and the
-/// project's agents, directives, tools, knowledge and configuration. --project takes the last five along, with a signed list of their
-/// hashes; a link among them is refused. Files outside of `.ai`, such as scripts that a tool runs, are never in it.
+/// A backup contains the threads. It does not contain your keys, your own items and configuration (the folder that SELVEDGE_HOME
+/// names), nor the project's agents, directives, tools, knowledge and configuration. --project adds those of the project, with a
+/// signed list of their hashes; symbolic links among them are refused. Files outside of `.ai`, such as scripts that a tool runs, are
+/// never included.
 ///
-/// Every log, blob, manifest and tombstone is checked on the way. What does not verify, and any log that the database does not know,
-/// keeps nothing else from being copied: it is copied as it is, or left out if it can't be read; it is named, here and in the backup, and
-/// the exit code is 6.
+/// Every log, blob, manifest and tombstone is verified. Anything that does not verify, and any log that is not in the database, is
+/// copied as it is, or left out if it can't be read; everything else is copied. It is listed, here and in the backup, and the exit
+/// code is 6.
 ///
-/// JSON: {"folder", "backup_id", "made_at", "store_format", "threads", "blobs", "bytes", "signed", "bad":[{"thread_id", "blob", "file",
-/// "why", "copied"}], "project":{"files", "bytes"}, "without":[TEXT…]}; "file" is "thread.json" or "tombstone", and without "blob" and "file"
-/// it is the log itself. "project" is null without --project; "without" names what is not in it.
+/// JSON: {"folder", "backup_id", "made_at", "store_format", "threads", "blobs", "bytes", "signed", "bad":[{"thread_id", "blob",
+/// "file", "why", "copied"}], "project":{"files", "bytes"}, "without":[TEXT…]}; "file" is "thread.json" or "tombstone", and without
+/// "blob" and "file" it is the log itself. "project" is null without --project; "without" lists what is not included.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
     /// A folder that does not exist yet, or is empty
     #[arg(value_name = "DIR")]
     backup: PathBuf,
-    /// Take the project's agents, directives, tools, knowledge and configuration along
+    /// Include the project's agents, directives, tools, knowledge and configuration
     #[arg(long)]
     project: bool,
 }
@@ -70,10 +71,8 @@ pub(crate) fn run(args: &Args, context: &Context<'_>) -> Result<()> {
             Failure::usage("a backup can't lie inside the store that it copies").hint("name a folder elsewhere")
         );
     }
-    let taken = match args.project {
-        true => Some((project_files::find(&context.project()?)?, User::find()?.signer()?)),
-        false => None,
-    };
+    let taken =
+        if args.project { Some((project_files::find(&context.project()?)?, User::find()?.signer()?)) } else { None };
     let store = context.open_local_to_copy()?;
     let bar = context.output.progress(2, "copying");
     let made = store.backup(&target, &mut |done, all| {
@@ -84,7 +83,8 @@ pub(crate) fn run(args: &Args, context: &Context<'_>) -> Result<()> {
     let made = made?;
     let project = match &taken {
         Some((files, signer)) => {
-            let (project, at) = (context.project()?, made.made_at.whole_seconds());
+            let project = context.project()?;
+            let at = made.made_at.whole_seconds();
             Some(project_files::copy(&project, files, &target, &made.backup_id, signer, at)?.held())
         }
         None => None,

@@ -22,38 +22,40 @@ use crate::output::{BAD, BOLD, DIM, GOOD, Output, WARN, paint};
 use crate::text::{INCOMPLETE, count};
 use crate::waiting::{self, Need};
 
-/// Show what a thread and all that it started may spend and have spent
+/// Show what a thread and its children may spend and have spent
 ///
-/// An account belongs to a chain of threads; what a thread starts spends from an account of its own, whose money its parent holds. A
-/// thread that never called a model with a price has none. The bar shows what is spent (█), held (▒) and left (░). A child that waits for
-/// somebody keeps what its parent holds for it, and an account whose chain has ended is closing until all of its children have: who keeps
-/// money so is said, with the command that frees it. An account is incomplete while logs of its family are not here: what they posted is
-/// not known and counts as spent, until they are imported. Nothing is written.
+/// An account belongs to a chain of threads. A child spends from an account of its own, whose money is reserved from its parent's. A
+/// thread that never called a model with a price has no account. The bar shows what is spent (█), reserved (▒) and left (░). A
+/// suspended child keeps the money that is reserved for it, and the account of a chain that has ended is closing until all of its
+/// children have ended; the command that frees such money is shown. An account is incomplete while logs of its family are missing:
+/// their unknown postings count as spent until they are imported. Writes nothing.
 ///
-/// With --verify everything is worked out anew from the signed logs alone: every record in the order of its account's versions,
-/// posted again by the rules; that each ceiling held at every posting; and that the database says the same. What stood in a log that was
-/// deleted, as its signed tombstone says, can't be worked out any more: that is said, and is no failure.
+/// With --verify, everything is computed again from the signed logs alone: every record is posted again in the order of its account's
+/// versions, each ceiling is checked at every posting, and the result is compared with the database. Postings in logs that were
+/// deleted, as signed tombstones show, can't be computed again; they are listed, and are not a failure.
 ///
-/// A call whose provider did not report the usage, or whose answer was lost, is charged at its bound: the most it can have cost. --correct
-/// says what it really cost, with --evidence, and only downward; the thread's log has both. That can be said after everything has ended too: what was charged up the tree goes back.
+/// A call whose provider did not report the usage, or whose answer was lost, is charged at its bound: the most it can have cost.
+/// --correct records the real cost, with --evidence, and only downwards; the thread's log has both. This is possible after everything
+/// has ended too: the difference is credited up the tree.
 ///
-/// JSON: {"root", "accounts":[{"account", "parent", "depth", "status", "version", "incomplete", "threads":[ID…], "max_nanos" (null is without limit),
-/// "own_nanos", "children_nanos", "reserved_nanos", "remaining_nanos", "reservations":[{"reservation", "amount_nanos", "state",
-/// "child", "at_bound" (why a call was charged at its bound: "usage_not_reported", "answer_lost", or
-/// "usage_unknown" where the logs can't be read; else null)}], "needs":{"thread_id", "reason", "code", "commands":[TEXT…]} (null if it does not wait), "unknown_calls":[{"thread_id", "call_id",
-/// "tool", "arguments", "dispatched_at", "probed", "commands":[TEXT…]}] (as `selvedge inbox` has them)}], "verified":{"logs", "postings", "holds", "found":[TEXT…],
-/// "gone":[TEXT…], "peaks":{ACCOUNT: NANOS}}}. Money is whole nano-dollars.
+/// JSON: {"root", "accounts":[{"account", "parent", "depth", "status", "version", "incomplete", "threads":[ID…], "max_nanos" (null:
+/// no limit), "own_nanos", "children_nanos", "reserved_nanos", "remaining_nanos", "reservations":[{"reservation", "amount_nanos",
+/// "state", "child", "at_bound" (why a call was charged at its bound: "usage_not_reported", "answer_lost", or "usage_unknown" if the
+/// logs can't be read; else null)}], "needs":{"thread_id", "reason", "code", "commands":[TEXT…]} (null if it does not wait),
+/// "unknown_calls":[{"thread_id", "call_id", "tool", "arguments", "dispatched_at", "probed", "commands":[TEXT…]}] (as of `selvedge
+/// inbox`)}], "verified":{"logs", "postings", "holds", "found":[TEXT…], "gone":[TEXT…], "peaks":{ACCOUNT: NANOS}}}. Amounts are
+/// integers in nano-dollars.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
-    /// Any unique beginning of the thread's id or its hex
+    /// The thread: any unique prefix of its id or of its hex suffix
     thread: String,
-    /// Work it out from the signed logs alone, and compare
+    /// Compute everything again from the signed logs, and compare
     #[arg(long)]
     verify: bool,
-    /// What a call that was charged at its bound really cost, in dollars
+    /// The real cost, in dollars, of a call that was charged at its bound
     #[arg(long, value_name = "RESERVATION=DOLLARS", requires = "evidence", conflicts_with = "verify", value_parser = correction)]
     correct: Option<(ReservationId, Money)>,
-    /// How that is known
+    /// How the real cost is known
     #[arg(long, value_name = "TEXT", requires = "correct")]
     evidence: Option<String>,
 }
@@ -71,10 +73,7 @@ pub(crate) fn run(args: &Args, context: &Context<'_>) -> Result<()> {
     let store = context.open(Access::ReadOnly)?;
     let thread = store.resolve(&args.thread)?;
     let tree = audit::tree(&*store, &thread)?;
-    let audit = match args.verify {
-        true => Some(audited(&*store, &tree)?),
-        false => None,
-    };
+    let audit = if args.verify { Some(audited(&*store, &tree)?) } else { None };
     if context.output.is_json() {
         context.output.record(&Shown::of(&tree, audit.as_ref(), &*store))?;
     } else {
@@ -184,13 +183,15 @@ fn show(thread: &ThreadId, store: &dyn Backend, tree: &Tree, audit: Option<&Audi
         output.text(format_args!("{} {gone}: it can't be worked out any more", paint(WARN, "·")))?;
     }
     let read = format!("{} in {}", count(postings(audit), "posting"), count(audit.logs as u64, "signed log"));
-    let held = match audit.gone.is_empty() {
-        true => "each ceiling held at every posting, and the database says the same",
-        false => "each ceiling held at every posting that could be made again, and nothing contradicts the database",
+    let held = if audit.gone.is_empty() {
+        "each ceiling held at every posting, and the database says the same"
+    } else {
+        "each ceiling held at every posting that could be made again, and nothing contradicts the database"
     };
-    match audit.found.is_empty() {
-        true => output.text(format_args!("{} {read}: {held}", paint(GOOD, "✓"))),
-        false => output.text(format_args!("{read} were read")),
+    if audit.found.is_empty() {
+        output.text(format_args!("{} {read}: {held}", paint(GOOD, "✓")))
+    } else {
+        output.text(format_args!("{read} were read"))
     }
 }
 
@@ -212,9 +213,10 @@ fn line(branch: &Branch, is_own: bool, store: &dyn Backend, output: &Output) -> 
         (Some(left), Some(max)) => format!("${left} left of ${max}"),
         _ => "without limit".to_owned(),
     };
-    let children = match account.settled_children.is_zero() {
-        true => String::new(),
-        false => format!(" (${} by children that are done)", account.settled_children),
+    let children = if account.settled_children.is_zero() {
+        String::new()
+    } else {
+        format!(" (${} by children that are done)", account.settled_children)
     };
     let held = match account.open {
         0 => String::new(),
@@ -381,7 +383,8 @@ fn correct(
         .map_err(|error| not_corrected(&*store, &thread, (reservation, amount), &error));
     context.close(store);
     let account = corrected?;
-    let (spent, account) = (account.spent(), account.id);
+    let spent = account.spent();
+    let account = account.id;
     if context.output.is_json() {
         return context.output.record(&json!({"account": account, "spent_nanos": spent}));
     }

@@ -11,27 +11,28 @@ use crate::text::{count, one_line};
 /// How much of a match's surroundings people are shown.
 const WIDTH: usize = 100;
 
-/// Search the whole chain of a thread
+/// Search all threads of a chain
 ///
-/// What people, models and tools said is searched, what tools were called with, and why runs ended, in every thread of the chain, from its
-/// root to its end; capitals don't count. Ids, hashes and the names of events are not. The number behind a thread is the line of its log:
-/// `selvedge log THREAD` shows it. Every log is checked on the way; if one is not what was signed, nothing is shown, and the exit code is 6.
+/// Searches the messages of users, models and tools, the arguments of calls, and the reasons why runs ended, in every thread of the
+/// chain, from its root to its end. Ids, hashes and event names are not searched. Case is ignored. The number after a thread is the
+/// line of its log: `selvedge log THREAD` shows it. Every log is verified; if one is not what was signed, nothing is shown, and the
+/// exit code is 6.
 ///
 /// JSON: {"success", "chain_length", "chain_threads", "results":[{"thread_id", "event_type", "line_no", "snippet", "matches"}],
 /// "truncated"}; a snippet has at most 500 characters, an event at most 5 matches.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
-    /// Any unique beginning of the id or its hex of any thread of the chain
+    /// Any thread of the chain: any unique prefix of its id or of its hex suffix
     thread: String,
-    /// The words to look for
+    /// The text to search for
     pattern: String,
-    /// Read the pattern as a regular expression
+    /// Interpret the pattern as a regular expression
     #[arg(long)]
     regex: bool,
-    /// Capitals count
+    /// Match case
     #[arg(long)]
     exact: bool,
-    /// At most this many events
+    /// The maximum number of events
     #[arg(long, value_name = "N", default_value_t = 50, value_parser = clap::value_parser!(u32).range(1..=10_000))]
     max: u32,
 }

@@ -35,9 +35,9 @@ const LOOKED_AT: usize = 10_000;
 const TITLE_WIDTH: usize = 60;
 const SHELLS: [&str; 5] = ["bash", "elvish", "fish", "powershell", "zsh"];
 
-/// Print what makes a shell complete commands and thread ids
+/// Generate shell completions for commands and thread ids
 ///
-/// Let your shell read it whenever it starts, so that it always fits this version:
+/// Load them when your shell starts, so that they always match the installed version:
 ///
 ///   bash        echo 'source <(selvedge completions bash)' >> ~/.bashrc
 ///   zsh         echo 'source <(selvedge completions zsh)' >> ~/.zshrc
@@ -45,7 +45,7 @@ const SHELLS: [&str; 5] = ["bash", "elvish", "fish", "powershell", "zsh"];
 ///   elvish      echo 'eval (selvedge completions elvish | slurp)' >> ~/.elvish/rc.elv
 ///   powershell  echo 'selvedge completions powershell | Out-String | Invoke-Expression' >> $PROFILE
 ///
-/// Threads are those of the project around the folder, or of -C and SELVEDGE_DIR; at most 200 are offered.
+/// Thread ids are those of the current project, or of -C and SELVEDGE_DIR; at most 200 are offered.
 ///
 /// JSON: {"shell", "script"}
 #[derive(Debug, clap::Args)]
@@ -64,9 +64,10 @@ struct Script<'a> {
 
 pub(crate) fn run(args: &Args, context: &Context<'_>) -> Result<()> {
     let script = script(&args.shell)?;
-    match context.output.is_json() {
-        true => context.output.record(&Script { shell: &args.shell, script }),
-        false => context.output.bytes(script.as_bytes()),
+    if context.output.is_json() {
+        context.output.record(&Script { shell: &args.shell, script })
+    } else {
+        context.output.bytes(script.as_bytes())
     }
 }
 

@@ -16,14 +16,14 @@ use crate::text::{clean, count};
 /// The key of the schema that snapshots are checked against.
 const SCHEMA_KEY: &str = "state_persistence.state.schema";
 
-/// Check the files of the configuration, and name everything that is wrong
+/// Check the configuration files and report every error
 ///
-/// With --schema it prints JSON Schemas instead, for editors that check YAML while it is typed: that of one section, or all of them in one
-/// object by section. Put `# yaml-language-server: $schema=FILE` above a file to use one.
+/// With --schema, prints JSON Schemas instead, for editors that check YAML: the one of a section, or all of them in one object by
+/// section. To use one, put `# yaml-language-server: $schema=FILE` at the top of a file.
 ///
-/// JSON: {"ok": true, "files", "digest", "notices"} if all is well; "files" are those that were read and "digest" is the SHA-256 of all
-/// that is set, as runs record it. Else one object for everything that is wrong, {"ok": false, "error"}, with "error" as on stderr and
-/// "file" and "line" in it.
+/// JSON: {"ok": true, "files", "digest", "notices"} if everything is valid; "files" are the files that were read and "digest" is the
+/// SHA-256 of the whole configuration, as runs record it. Else one object per error, {"ok": false, "error"}, with "error" as on
+/// stderr and "file" and "line" in it.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
     /// Print the JSON Schema of a section's file, or of all
@@ -64,9 +64,10 @@ fn print_schema(section: &str, context: &Context<'_>) -> Result<()> {
             failure.hint(format!("there are {}", known.join(", ")))
         })?,
     };
-    match context.output.is_json() {
-        true => context.output.record(&found),
-        false => context.output.text(format_args!("{found:#}")),
+    if context.output.is_json() {
+        context.output.record(&found)
+    } else {
+        context.output.text(format_args!("{found:#}"))
     }
 }
 
@@ -83,9 +84,10 @@ fn show(config: &Config, context: &Context<'_>) -> Result<()> {
     }
     notices.iter().for_each(|notice| context.output.say(clean(notice)));
     files.iter().try_for_each(|file| context.output.text(clean(file)))?;
-    context.output.tell(match files.is_empty() {
-        true => "nobody says anything: everything is as it comes with the program".to_owned(),
-        false => format!("{} of configuration, and nothing is wrong", count(files.len() as u64, "file")),
+    context.output.tell(if files.is_empty() {
+        "nobody says anything: everything is as it comes with the program".to_owned()
+    } else {
+        format!("{} of configuration, and nothing is wrong", count(files.len() as u64, "file"))
     });
     Ok(())
 }
@@ -103,7 +105,8 @@ fn refuse(wrong: Vec<ConfigError>, context: &Context<'_>) -> Result<()> {
         context.output.text(format_args!("{} {}", paint(BAD, "✗"), clean(&failure.message)))?;
         failure.hint.iter().try_for_each(|hint| context.output.text(format_args!("  {}", clean(hint))))?;
     }
-    let (first, all) = (&failures[0], count(failures.len() as u64, "thing"));
+    let first = &failures[0];
+    let all = count(failures.len() as u64, "thing");
     let verb = if failures.len() == 1 { "is" } else { "are" };
     let failure = Failure::new(first.exit, first.code, format!("{all} {verb} wrong with the configuration"));
     Err(failure.hint("they are named above, each with its file and line"))

@@ -21,85 +21,87 @@ use crate::waiting::thread_of;
 /// Which calls, and what happens once they are decided about.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Calls {
-    /// The calls
+    /// The ids of the calls
     #[arg(required_unless_present = "all")]
     calls: Vec<CallId>,
-    /// The thread, if a call waits in more than one
+    /// The thread, if several threads have a call of this id
     #[arg(long, value_name = "THREAD")]
     thread: Option<String>,
     /// Every call of THREAD that is pending approval
     #[arg(long, value_name = "THREAD", conflicts_with_all = ["calls", "thread"])]
     all: Option<String>,
-    /// Record it and don't go on
+    /// Record the decision without resuming the thread
     #[arg(long)]
     no_run: bool,
 }
 
 /// Approve tool calls that are pending approval
 ///
-/// Recorded, signed, in the thread's log, and bound to the very action that was asked about: the tool as it is defined, its arguments and
-/// the call. Once nothing of the thread is undecided it goes on at once, in the foreground, and the command ends as
-/// `selvedge run` does; while something is, it ends with 7. If somebody else runs the thread, the word is left with that process.
+/// The approval is signed into the thread's log and bound to the exact action: the call, its arguments and the definition of the
+/// tool. When no decision of the thread is pending any more, the thread is resumed in the foreground, and the command ends as
+/// `selvedge run` does; while one is pending, it ends with 7. If another process runs the thread, the approval is queued for that
+/// process.
 ///
-/// What becomes of the call was settled when it was asked about, and `selvedge inbox` shows it: it is made as it was asked for, it is made
-/// with the VALUE of `--with`, or it is not made and VALUE is its result.
+/// `selvedge inbox` shows what an approval does. It depends on the rule: the call is made as it is, or it is made with the VALUE of
+/// `--with`, or it is not made and VALUE is its result.
 ///
-/// JSON: {"thread_id", "call_id", "decision", "resume_mode", "arguments", "recorded", "undecided":[…]} for each call; "resume_mode" is
-/// "replay_tool_call", "pass_decision_to_tool" or "use_decision_as_tool_result", or null without an approval; "arguments" are those that
-/// take the place of the call's own, or null; "recorded" is "now", "before" if the very same was said before, or "left" with whoever
-/// runs the thread; then, if it goes on, as `selvedge run`.
+/// JSON: {"thread_id", "call_id", "decision", "resume_mode", "arguments", "recorded", "undecided":[…]} for each call; "resume_mode"
+/// is "replay_tool_call", "pass_decision_to_tool" or "use_decision_as_tool_result", or null if the decision is not an approval;
+/// "arguments" replace those of the call, or are null; "recorded" is "now", "before" if the same decision was already recorded, or
+/// "queued" if it waits for the process that runs the thread. If the thread is resumed, more objects follow, as of `selvedge run`.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Approve {
     #[command(flatten)]
     of: Calls,
-    /// Make the call with the arguments in FILE (JSON; `-` is stdin) instead; the model is told
+    /// Make the call with the arguments in FILE instead (JSON; `-` is stdin); the model is told
     #[arg(long, value_name = "FILE")]
     edit: Option<PathBuf>,
-    /// What the call is made with, or answered with, where that was asked; JSON or text
+    /// The value for calls whose rule uses one, as argument or as result; JSON or text
     #[arg(long, value_name = "VALUE", conflicts_with = "edit")]
     with: Option<String>,
 }
 
 /// Deny tool calls that are pending approval
 ///
-/// Recorded, signed, in the thread's log; the model is told, with the reason. Once nothing of the thread is undecided it goes on at once.
+/// The denial is signed into the thread's log; the model is told, with the reason. When no decision of the thread is pending any
+/// more, the thread is resumed.
 ///
 /// JSON: as `selvedge approve`.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Deny {
     #[command(flatten)]
     of: Calls,
-    /// Why; the model is told
+    /// The reason; the model is told
     #[arg(long, value_name = "TEXT")]
     reason: Option<String>,
 }
 
-/// Settle a tool call whose outcome is unknown
+/// Resolve a tool call whose outcome is unknown
 ///
-/// `selvedge inbox` shows such calls: what was called, when it was dispatched, and what recovery found out. With --done the call is not made
-/// again, and the model is given RESULT. With --not-done it is dispatched again. With --unknown it is not made again, and the model is told
-/// that its outcome is unknown. The decision is recorded, signed, in the thread's log. Once nothing of the thread is undecided it goes on at
-/// once. The first decision counts: the same one again changes nothing, another one is refused.
+/// `selvedge inbox` shows such calls: what was called, when it was dispatched, and what recovery found. With --done, the call is not
+/// repeated, and the model gets RESULT. With --not-done, it is dispatched again. With --unknown, it is not repeated, and the model is
+/// told that its outcome is unknown. The decision is signed into the thread's log. When no decision of the thread is pending any
+/// more, the thread is resumed. The first decision counts: the same one again changes nothing, a different one is refused.
 ///
 /// JSON: as `selvedge approve`.
 #[derive(Debug, clap::Args)]
 #[command(group = clap::ArgGroup::new("verdict").required(true))]
 pub(crate) struct Settle {
-    /// The call
+    /// The id of the call
     call: CallId,
-    /// The thread, if the call waits in more than one
+    /// The thread, if several threads have a call of this id
     #[arg(long, value_name = "THREAD")]
     thread: Option<String>,
-    /// It took effect; with its result, JSON or text
+    /// It took effect, with this result (JSON or text)
     #[arg(long, group = "verdict", value_name = "RESULT", num_args = 0..=1, default_missing_value = "done")]
     done: Option<String>,
-    /// It did not take effect: make it again
+    /// It did not take effect: dispatch it again
     #[arg(long, group = "verdict")]
     not_done: bool,
     /// It can't be found out whether it took effect
     #[arg(long, group = "verdict")]
     unknown: bool,
-    /// Record it and don't go on
+    /// Record the decision without resuming the thread
     #[arg(long)]
     no_run: bool,
 }
@@ -152,9 +154,10 @@ const PAUSE: Duration = Duration::from_millis(20);
 const ARGUMENTS_BYTES_MAX: u64 = 4 << 20;
 
 fn arguments(file: &std::path::Path, context: &Context<'_>) -> Result<Value> {
-    let bytes = match file == std::path::Path::new("-") {
-        true => context.stdin(ARGUMENTS_BYTES_MAX)?.to_vec(),
-        false => std::fs::read(file).map_err(|error| Failure::io("read", file, &error))?,
+    let bytes = if file == std::path::Path::new("-") {
+        context.stdin(ARGUMENTS_BYTES_MAX)?.to_vec()
+    } else {
+        std::fs::read(file).map_err(|error| Failure::io("read", file, &error))?
     };
     serde_json::from_slice(&bytes)
         .map_err(|error| Failure::usage(format!("`{}` does not hold arguments in JSON: {error}", file.display())))
@@ -266,7 +269,8 @@ fn tell(
     let decision = choice.as_str();
     if context.output.is_json() {
         let resume_mode = matches!(choice, Choice::Approve(_)).then_some(decided.mode);
-        let (arguments, undecided) = (arguments_of(choice, decided.mode), &decided.undecided);
+        let arguments = arguments_of(choice, decided.mode);
+        let undecided = &decided.undecided;
         let thread_id = thread;
         return context.output.record(&Decided {
             thread_id,
@@ -317,7 +321,8 @@ const SHOWN: usize = 100;
 fn which(running: &Running, of: &Calls) -> Result<(ThreadId, Vec<CallId>)> {
     if let Some(prefix) = &of.all {
         let thread = running.resolve(prefix)?;
-        let (now, asks) = (SystemClock.now(), running.store.get(&thread)?.manifest.asks);
+        let now = SystemClock.now();
+        let asks = running.store.get(&thread)?.manifest.asks;
         let calls: Vec<CallId> = asks.iter().filter(|ask| !ask.is_over(now)).map(|ask| ask.call_id.clone()).collect();
         return match (calls.is_empty(), asks.first()) {
             (false, _) => Ok((thread, calls)),

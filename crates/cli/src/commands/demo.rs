@@ -18,16 +18,16 @@ use crate::error::{Exit, Failure, Result};
 use crate::output::{BAD, BOLD, DIM, GOOD, Output, paint};
 use stage::Stage;
 
-/// Show in a few seconds what Selvedge is for: a crash, a budget, a forgery
+/// Show what Selvedge does: crash recovery, approvals, budgets, tamper detection
 ///
-/// Plays in a folder of its own, with a key of its own, and keeps it. An agent that pays wages is killed with SIGKILL in the middle of a
-/// payment and goes on without paying twice; a call waits for somebody's word; a child is refused what its budget does not hold; a long
-/// job goes on in thread after thread; two writers race; a bit is flipped and found. Exits with 1 if anything is not as promised.
+/// Runs in a folder of its own, with its own key, and keeps the folder. An agent that pays wages is killed with SIGKILL in the middle
+/// of a payment and continues without paying twice; a call waits for approval; a child is stopped by its budget; a long job is handed
+/// off from thread to thread; two writers race; a flipped bit is detected. Exits with 1 if any step does not work as promised.
 ///
-/// JSON: one object per beat, {"beat", "name", "ok", "message", "details":{…}, "folder", "thread_id"}
+/// JSON: one object per step, {"step", "name", "ok", "message", "details":{…}, "folder", "thread_id"}
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
-    /// The folder to make; ./selvedge-demo-XXXXXX if not given
+    /// The folder to create; default: ./selvedge-demo-XXXXXX
     #[arg(long, value_name = "DIR")]
     dir: Option<PathBuf>,
 }
@@ -74,13 +74,15 @@ pub(crate) fn run(args: Args, context: &Context<'_>) -> Result<()> {
         output.text(format_args!("An agent that pays three people, in {}\n", stage.folder.display()))?;
     }
     for (index, (name, title, beat)) in BEATS.into_iter().enumerate() {
-        let (number, outcome) = (index + 1, beat(&mut stage));
+        let number = index + 1;
+        let outcome = beat(&mut stage);
         let (message, details) = match &outcome {
             Ok(shown) => (shown.message.as_str(), &shown.details),
             Err(failure) => (failure.message.as_str(), &Value::Null),
         };
-        let (ok, folder, thread_id) =
-            (outcome.is_ok(), &stage.folder, stage.thread.as_ref().map(|thread| thread.as_str()));
+        let ok = outcome.is_ok();
+        let folder = &stage.folder;
+        let thread_id = stage.thread.as_ref().map(|thread| thread.as_str());
         if output.is_json() {
             output.record(&Record { beat: number, name, ok, message, details, folder, thread_id })?;
         } else {

@@ -21,18 +21,19 @@ use crate::output::{BAD, BOLD, DIM, WARN, paint};
 use crate::running::workshop;
 use crate::text::{clean, count};
 
-/// Check that directives can be run, and show what they would run with
+/// Check directives, and show what they would run with
 ///
-/// Of a bad one it shows the file, the line and the reason. Of a good one: what it extends, what is known of its signature, what it is
-/// given and gives back, which knowledge it brings and what it may call. A FILE is one outside of .ai/directives; what it extends is not looked for then.
+/// For an invalid directive: the file, the line and the reason. For a valid one: the directives it extends, its signature, its inputs
+/// and outputs, its knowledge and its capabilities. FILE is a directive outside of .ai/directives; directives that it extends are not
+/// checked then.
 ///
 /// JSON: one object per directive, {"id", "ok", "sources", "directive", "doubts", "error"}; "sources" are its own file and then those
-/// that it extends, each with "file", "layer", "place", "verdict" of its signature and "hash"; "directive" is what it says together with
-/// them, its body left out; "doubts" are texts. "error" is as on stderr, with "file", "line" and "column". If only one was asked for and
-/// it is bad, there is the error alone.
+/// that it extends, each with "file", "layer", "place", "verdict" of its signature and "hash"; "directive" is the merged directive
+/// without its body; "doubts" are warnings. "error" is as on stderr, with "file", "line" and "column". If one directive was named and
+/// it is invalid, there is only the error.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
-    /// The directive, such as `reports/weekly`, or a file that ends in .md; all of them if not given
+    /// The directive, such as `reports/weekly`, or a file that ends in .md; default: all directives
     #[arg(value_name = "ID|FILE")]
     directive: Option<String>,
 }
@@ -133,12 +134,16 @@ fn show(found: &Resolved<Directive>, workshop: &Workshop, context: &Context<'_>)
         hidden.map(|name| format!("its body names `{{env:{name}}}`, which may not be seen: it can't be run here")),
     );
     if context.output.is_json() {
-        let (id, sources) = (found.id(), found.sources.as_slice());
+        let id = found.id();
+        let sources = found.sources.as_slice();
         return context.output.record(&Checked { id, ok: true, sources, directive: said, doubts, error: None });
     }
-    let line = |name: &str, text: String| match text.is_empty() {
-        true => Ok(()),
-        false => context.output.text(format_args!("  {} {}", paint(DIM, format_args!("{name:<11}")), clean(&text))),
+    let line = |name: &str, text: String| {
+        if text.is_empty() {
+            Ok(())
+        } else {
+            context.output.text(format_args!("  {} {}", paint(DIM, format_args!("{name:<11}")), clean(&text)))
+        }
     };
     let Directive { version, description, permissions, .. } = &found.item;
     context.output.text(format_args!("{} {version}  {}", paint(BOLD, clean(found.id())), clean(description.trim())))?;
@@ -194,7 +199,8 @@ fn values(declared: &Value) -> String {
 
 fn show_failure(id: &str, failure: &Failure, context: &Context<'_>) -> Result<()> {
     if context.output.is_json() {
-        let (error, doubts) = (Some(failure.to_value()), Vec::new());
+        let error = Some(failure.to_value());
+        let doubts = Vec::new();
         return context.output.record(&Checked { id, ok: false, sources: &[], directive: Value::Null, doubts, error });
     }
     context.output.text(format_args!("{} {}", paint(BAD, "✗"), paint(BOLD, clean(id))))?;

@@ -16,26 +16,26 @@ use crate::error::{Exit, Failure, Result};
 use crate::output::{BAD, BOLD, DIM, WARN, paint};
 use crate::text::{clean, count};
 
-/// Look at everything, change nothing, say what to do
+/// Check keys, store and threads; report problems and their remedies
 ///
-/// Looks at keys and trust, the store and its database, and every thread: where its log ends against its file, its row, its
-/// manifest and what is still to be written; at leases of dead processes, tombstones, quarantined bytes, what is left over,
-/// the room on the disk, and clocks.
+/// Changes nothing. Checks keys and trust, the store and its database, and every thread: the end of its log against its file, its
+/// row, its manifest and its pending writes; also leases of dead processes, tombstones, quarantined bytes, left-over files, disk
+/// space and clocks.
 ///
-/// Of each log the last quarter of a megabyte is read, which is all of most: its last signature is checked, its bytes are hashed, and
-/// the blobs that it names there must be there; of each thread as many are hashed as a megabyte holds. How many logs are longer is said, and how
-/// many blobs were not hashed. What the database has of a thread is held against its log, if that was read whole. With --deep every log is
-/// verified whole, as `selvedge verify --all` does, and every blob is hashed.
+/// Of each log the last 256 KiB are read, which is all of most logs: the last signature is verified, the bytes are hashed, and the
+/// blobs named there must exist; up to 1 MiB of blobs per thread is hashed. The report says how many logs are longer and how many
+/// blobs were not hashed. The database is compared with each log that was read whole. With --deep, every log is verified whole, as by
+/// `selvedge verify --all`, and every blob is hashed.
 ///
-/// Lists of heads that you keep in your own folder (`selvedge heads export`) are compared with the store: one that was rolled back as a whole is
-/// found by them alone.
+/// Lists of heads in your Selvedge home (`selvedge heads export`) are compared with the store: only they show that a whole store was
+/// rolled back.
 ///
-/// Exit code: 0 if there is nothing, or nothing but notes; 1 if there are warnings: something wants doing and nothing is lost; 6 if
-/// something is damaged.
+/// Exit code: 0 if there are no findings, or only notes; 1 if there are warnings: something needs attention, and nothing is lost; 6
+/// if something is damaged.
 ///
-/// JSON: {"worst", "store_format", "sqlite", "threads", "deep", "not_read_whole", "blobs_not_hashed", "live_processes", "findings":[{"severity", "code",
-/// "subject", "what", "why", "help"}]}; "severity" and "worst" are "note", "warning" or "damage", "worst" is null if nothing was found,
-/// "not_read_whole" is how many logs were longer than what was read of them.
+/// JSON: {"worst", "store_format", "sqlite", "threads", "deep", "not_read_whole", "blobs_not_hashed", "live_processes",
+/// "findings":[{"severity", "code", "subject", "what", "why", "help"}]}; "severity" and "worst" are "note", "warning" or "damage",
+/// "worst" is null if there are no findings, "not_read_whole" is the number of logs of which only the end was read.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
     /// Verify every log whole, and hash every blob

@@ -12,21 +12,21 @@ use crate::error::{Exit, Failure, Result};
 
 const REASON_BYTES_MAX: usize = 1000;
 
-/// Erase the content of one blob for good
+/// Erase the content of a blob permanently
 ///
-/// The log says, signed, that it was erased and why; it still verifies. The reason stays for ever: don't quote what must be
-/// forgotten. The file is unlinked and its folder synced. That is all a program can promise: the disk, its snapshots, and
-/// every backup and export made before may still have the content. A blob that the log names and that is lost can be erased as well: the
-/// log says then that it is to be missing.
+/// The log records, signed, that it was erased and why, and still verifies. The reason can't be erased: don't quote the content in
+/// it. The file is deleted and its folder synced. That is all a program can do: the disk, its snapshots, and earlier backups and
+/// exports may still have the content. A blob that is already lost can be erased too: the log then records that it is missing on
+/// purpose.
 ///
 /// JSON: {"thread_id", "blob", "reason", "version"}
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
-    /// Any unique beginning of the thread's id or its hex
+    /// The thread: any unique prefix of its id or of its hex suffix
     thread: String,
-    /// The blob's name, or any unique beginning of it
+    /// The blob's name, or any unique prefix of it
     blob: String,
-    /// Why; it stands in the log for ever
+    /// The reason, recorded in the log for ever
     #[arg(long, value_parser = check_reason)]
     reason: String,
 }

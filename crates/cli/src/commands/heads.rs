@@ -22,48 +22,50 @@ use crate::error::{Exit, Failure, Result};
 use crate::output::{BAD, GOOD, paint};
 use crate::text::{clean, count, key, local};
 
-/// Write a signed list of where every log and account is now
+/// Write a signed list of the current end of every log and account
 ///
-/// The list has the store's id, the time, and for every thread the id, version, length and hash of its log; tombstones; and every
-/// account's version and amounts. Keep it where the writers of the store can't change it: another disk, another machine, version control. With
-/// it `selvedge heads verify` finds a store that was rolled back as a whole, which nothing inside the store can show.
+/// The list has the store's id, the time, and for every thread the id, version, length and hash of its log; tombstones; and the
+/// version and amounts of every account. Keep it where the writers of the store can't change it: another disk, another machine,
+/// version control. With it, `selvedge heads verify` detects that a whole store was rolled back, which nothing inside the store can
+/// show.
 ///
-/// Without FILE it is written to `heads/STORE_ID.json` in your own folder (SELVEDGE_HOME), where `selvedge doctor` looks for it. A list that
-/// is there is compared first: if the store is behind it, nothing is written, and the exit code is 6.
+/// Without FILE, the list is written to `heads/STORE_ID.json` in your Selvedge home, where `selvedge doctor` looks for it. An
+/// existing list is compared first: if the store is older, nothing is written, and the exit code is 6.
 ///
-/// What is not what was signed or sealed is left out and named, and the exit code is 6.
+/// Logs and rows that are not what was signed or sealed are left out and listed, and the exit code is 6.
 ///
 /// JSON: {"file", "store_id", "made_at", "threads", "tombstones", "accounts", "left_out":[…]}
 #[derive(Debug, clap::Args)]
 pub(crate) struct Export {
-    /// Where to write it
+    /// The file to write
     #[arg(value_name = "FILE")]
     file: Option<PathBuf>,
-    /// Only this thread; can be given more than once
+    /// Only this thread; can be repeated
     #[arg(long = "thread", value_name = "THREAD")]
     threads: Vec<String>,
-    /// Replace a list that remembers more, or another store
+    /// Replace a list that is newer than the store, or of another store
     #[arg(long)]
     force: bool,
 }
 
 /// Compare the store with a list that `selvedge heads export` wrote
 ///
-/// Every log in the list must still begin with the same bytes, or be deleted by a signed tombstone that remembers as much; no account may
-/// have had fewer postings. What differs is named: missing, shorter, other content. Exit code 6 if anything does. The list must be
-/// signed by a key you trust; no key to sign with is needed. Nothing is written.
+/// Every log in the list must still begin with the same bytes, or be deleted by a signed tombstone of at least the same version; no
+/// account may have fewer postings. Differences are listed: missing, shorter, changed. The exit code is 6 if there are any. The list
+/// must be signed by a key you trust; you need no signing key. Writes nothing.
 ///
-/// Without FILE the list in your own folder is taken. `selvedge verify --heads FILE` does the same.
+/// Without FILE, the list in your Selvedge home is used. `selvedge verify --heads FILE` does the same.
 ///
 /// JSON: {"file", "store_id", "same_store", "made_at", "signer", "threads", "accounts", "differs":[{"thread_id", "version", "how",
-/// "message"}]}; "how" is "missing", "shorter", "changed", "other_log", "deleted_before", "undeleted", "account_missing", "account_older",
-/// "account_changed" or "unreadable", and "same_store" is false for a list of another store id, such as that of a store that was restored
+/// "message"}]}; "how" is "missing", "shorter", "changed", "other_log", "deleted_before", "undeleted", "account_missing",
+/// "account_older", "account_changed" or "unreadable", and "same_store" is false for a list with another store id, such as that of
+/// the original of a restored store
 #[derive(Debug, clap::Args)]
 pub(crate) struct Verify {
     /// The list
     #[arg(value_name = "FILE")]
     file: Option<PathBuf>,
-    /// Only this thread; can be given more than once
+    /// Only this thread; can be repeated
     #[arg(long = "thread", value_name = "THREAD")]
     threads: Vec<String>,
 }
@@ -182,12 +184,13 @@ fn refuse_to_forget(file: &Path, store_id: &str, store: &dyn Backend) -> Result<
         return Err(Failure::usage(message).hint("name another FILE, or use --force"));
     }
     let compared = store.compare_heads(&before.heads, Depth::Whole);
-    match compared.differs.is_empty() {
-        true => Ok(()),
-        false => Err(behind(&compared, file).hint(
+    if compared.differs.is_empty() {
+        Ok(())
+    } else {
+        Err(behind(&compared, file).hint(
             "nothing was written, so that the list still shows it; `selvedge heads verify` names everything, and --force \
              replaces the list",
-        )),
+        ))
     }
 }
 
@@ -221,9 +224,10 @@ pub(crate) fn check(file: Option<&Path>, threads: &[String], context: &Context<'
     };
     let compared = store.compare_heads(&heads, Depth::Whole);
     show(&file, &heads, signer, &store_id, &compared, store.trust(), context)?;
-    match compared.differs.is_empty() {
-        true => Ok(()),
-        false => Err(behind(&compared, &file).hint(what_to_do(&compared, &*store))),
+    if compared.differs.is_empty() {
+        Ok(())
+    } else {
+        Err(behind(&compared, &file).hint(what_to_do(&compared, &*store)))
     }
 }
 
@@ -278,10 +282,12 @@ fn show(
     context: &Context<'_>,
 ) -> Result<()> {
     let same_store = heads.store_id == store_id;
-    let (threads, accounts) = (compared.threads, compared.accounts);
+    let threads = compared.threads;
+    let accounts = compared.accounts;
     if context.output.is_json() {
         let differs = compared.differs.iter().map(Named::from).collect();
-        let (store_id, made_at) = (heads.store_id.as_str(), heads.made_at);
+        let store_id = heads.store_id.as_str();
+        let made_at = heads.made_at;
         return context.output.record(&Verdict {
             file,
             store_id,

@@ -14,10 +14,10 @@ use crate::output::{BOLD, DIM, Output, paint, table};
 /// The word that stands for the list of all codes.
 pub(crate) const CODES: &str = "codes";
 
-/// Show the help of a command, or what an error code means
+/// Show the help of a command, or explain an error code
 ///
-/// Every error has a code that never changes: it stands in its JSON, and under it for people. Its page says what it means,
-/// what usually causes it, what to do, and whether sending the same request again helps. `selvedge help codes` lists them all.
+/// Every error has a code that never changes. It is shown below the message and in the JSON. Its page says what it means, what
+/// usually causes it, what to do, and whether a retry helps. `selvedge help codes` lists all codes.
 ///
 /// JSON: of a code, and for `codes` of each, {"code", "exit_codes":[…], "retry":"never"|"perhaps"|"helps", "meaning", "cause",
 /// "remedies":[…], "related":[…]}; of a command {"command", "text", "commands":[…]}.
@@ -131,7 +131,7 @@ fn show(page: &Page, output: &Output) -> Result<()> {
     }
     let exits: Vec<String> = page.exits.iter().map(|exit| format!("{} ({})", *exit as u8, exit.word())).collect();
     let row = |style: Style, name: &str, text: &str| format!("{} {text}", paint(style, format_args!("{name:<11}")));
-    let mut lines = vec![paint(BOLD, page.code), page.means.to_owned(), String::new()];
+    let mut lines = vec![paint(BOLD, page.code), page.meaning.to_owned(), String::new()];
     let exits = if exits.is_empty() { "none: it is only worth knowing".to_owned() } else { exits.join(", ") };
     lines.push(row(DIM, "exit code", &exits));
     lines.push(row(DIM, "retrying", &page.retry.to_string()));

@@ -13,31 +13,31 @@ mod nova;
 
 /// Import threads from files
 ///
-/// A native file is checked with the keys you trust, every hash and every signature, before anything of it is kept; a key
-/// inside the file proves nothing. The log arrives byte for byte. It can be gone on with if it was signed with your own
-/// key, and is read-only otherwise. Budgets are worked out from the logs that are here, in whatever order they come; the account of a
-/// family of which logs are missing is incomplete, and what is not known of it counts as spent.
+/// A native file is verified with the keys you trust, every hash and every signature, before any of it is stored; a key inside the
+/// file proves nothing. The log is stored byte for byte. The thread can be continued if it was signed with your own key, and is
+/// read-only otherwise. Budgets are computed from the available logs, in any order of import; while logs of its family are missing,
+/// an account is incomplete, and unknown postings count as spent.
 ///
-/// A file of the older form (nova) becomes a thread that says it was imported and not witnessed. What crashes left in it is
-/// repaired where it can be told apart and skipped otherwise, both are counted, and the original bytes are kept. Imported
-/// again, the same file adds nothing and a grown one its end, also under another name; one that differs is refused.
+/// A nova file becomes a thread that is marked as imported and not witnessed. Damage left by crashes is repaired where possible and
+/// skipped otherwise; both are counted, and the original bytes are kept. When it is imported again, the same file adds nothing and a
+/// longer one adds its end, also under another name; one that differs is refused.
 ///
-/// JSON (native), one object per file: {"file", "thread_id", "version", "outcome", "bytes", "blobs", "signers",
-/// "writable", "incomplete_accounts":[…]}, where "outcome" is "imported", "would_import", "unchanged" or "refused", and then "error" says why.
-/// JSON (nova): {"file", "thread_id", "outcome", "version", "messages_added", "events_added", "bytes_added", "too_large",
-/// "witnessed":false, "counts":{"lines", "blank", "clean", "repaired_glued", "repaired_nul", "repaired_value", "lost", "manifests", "parsed",
-/// "messages", "legacy", "tool_uses", "assistant_texts", "results", "opaque", "skipped_torn", "skipped_nul",
-/// "skipped_invalid", "skipped_long", "mended_text", "mended_number", "remarks":[{"line", "what"}]}}, where "outcome" may also be "extended", "resumed",
-/// "would_extend" or "would_resume".
+/// JSON (native), one object per file: {"file", "thread_id", "version", "outcome", "bytes", "blobs", "signers", "writable",
+/// "incomplete_accounts":[…]}, where "outcome" is "imported", "would_import", "unchanged" or "refused", then with "error". JSON
+/// (nova): {"file", "thread_id", "outcome", "version", "messages_added", "events_added", "bytes_added", "too_large",
+/// "witnessed":false, "counts":{"lines", "blank", "clean", "repaired_glued", "repaired_nul", "repaired_value", "lost", "manifests",
+/// "parsed", "messages", "legacy", "tool_uses", "assistant_texts", "results", "opaque", "skipped_torn", "skipped_nul",
+/// "skipped_invalid", "skipped_long", "mended_text", "mended_number", "remarks":[{"line", "what"}]}}, where "outcome" may also be
+/// "extended", "resumed", "would_extend" or "would_resume".
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
     /// The files
     #[arg(required = true, value_name = "FILE")]
     pub(crate) files: Vec<PathBuf>,
-    /// The form of the files; told from their first bytes if it is not given
+    /// The file format; default: detected from the first bytes
     #[arg(long, value_enum)]
     pub(crate) format: Option<Format>,
-    /// Check everything and keep nothing
+    /// Check everything and store nothing
     #[arg(long)]
     pub(crate) dry_run: bool,
 }

@@ -20,27 +20,28 @@ const LISTEN: Duration = Duration::from_millis(500);
 /// How long whoever said the last word may take to go on with the thread.
 const TO_GO_ON: Duration = Duration::from_secs(3);
 
-/// Show what needs a decision, the newest first
+/// List everything that needs a decision, newest first
 ///
-/// Calls that need approval (also while the other calls of their thread run), calls whose outcome is unknown, threads that reached a limit
-/// or whose process died; each with the commands that answer it. Of a call whose outcome is unknown: what was called, when it was dispatched,
-/// what recovery found out (whether its process was ended, was gone or may be alive; what its tool said), and the three ways to settle it. A call that somebody has answered, and whose thread has yet to take that in, is shown as answered. What
-/// is asked about is shown whole if it is no longer than a few pages; with THREAD, whatever its length.
+/// Lists calls that need approval (also while other calls of their thread run), calls whose outcome is unknown, and threads that
+/// reached a limit or whose process died; each with the commands that resolve it. For a call whose outcome is unknown it shows what
+/// was called, when it was dispatched, what recovery found (whether its process was killed, had died or may be alive; what its tool
+/// reported), and the three ways to resolve it. A call whose decision is queued, and not yet applied by its thread, is shown as
+/// answered. Arguments of up to a few pages are shown whole; with THREAD, of any length.
 ///
 /// JSON: one object per need: {"thread_id", "title", "reason", "code", "call_id", "tool", "arguments", "why", "since", "expires_at",
-/// "resume_mode", "expired", "dispatched_at", "probed", "answered", "commands"}. "arguments" are whole, whatever their length; they are null where nothing is asked
-/// about a call, or where the log can't be read. "since" is when it was asked, or when the thread began to wait. "answered" is what somebody said of the call ("approve", "edit",
-/// "deny", "done", "not_done", "unknown") that the thread has yet to take in, or null. "resume_mode" is what becomes of a call once it
-/// is allowed, and null of one whose outcome is unknown: "replay_tool_call" makes it as it was asked for, "pass_decision_to_tool" with what `approve --with` gives, and
-/// "use_decision_as_tool_result" does not make it and takes that for its result. "expired" says that the time to decide is over: the
-/// thread goes on without the call. "dispatched_at" and "probed" are of a call whose outcome is unknown; "probed" is null if its own run
-/// recorded that, else {"call_id", "process": "ended", "gone" or "alive" (absent if none is on record), "reconciled": "unknown" (absent if
-/// its tool was not asked)}.
+/// "resume_mode", "expired", "dispatched_at", "probed", "answered", "commands"}. "arguments" are always whole, and null if the need
+/// is not about a call or the log can't be read. "since" is when approval was requested, or when the thread was suspended. "answered"
+/// is a queued decision ("approve", "edit", "deny", "done", "not_done", "unknown"), or null. "resume_mode" is what an approval does,
+/// and null for a call whose outcome is unknown: "replay_tool_call" makes the call as it is, "pass_decision_to_tool" makes it with
+/// the value of `approve --with`, and "use_decision_as_tool_result" uses that value as the result without making the call. "expired"
+/// means that the time to decide is over: when resumed, the thread continues without the call. "dispatched_at" and "probed" belong to
+/// a call whose outcome is unknown; "probed" is null if its own run recorded that, else {"call_id", "process": "ended", "gone" or
+/// "alive" (absent if none is recorded), "reconciled": "unknown" (absent if its tool was not asked)}.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
-    /// Only what this thread waits for: any unique beginning of its id or its hex
+    /// Only needs of this thread: any unique prefix of its id or of its hex suffix
     thread: Option<String>,
-    /// Go on with what comes, until interrupted
+    /// Keep showing new needs until interrupted
     #[arg(short, long)]
     follow: bool,
 }
@@ -106,10 +107,7 @@ struct Screen<'a> {
 impl Screen<'_> {
     fn show(&self, mut need: Need) -> Result<()> {
         need.read_call(self.store, &self.trust);
-        match self.output.is_json() {
-            true => self.output.record(&need),
-            false => self.text(&need),
-        }
+        if self.output.is_json() { self.output.record(&need) } else { self.text(&need) }
     }
 
     fn text(&self, need: &Need) -> Result<()> {

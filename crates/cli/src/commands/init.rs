@@ -30,10 +30,10 @@ agent/threads/*.lock
 agent/threads/owners/
 ";
 
-/// Make a signing key and a place for threads
+/// Create a signing key and a store for threads
 ///
-/// Makes a signing key in your own folder if there is none, trusts it, and makes the folder `.ai` for the threads of this
-/// project. What is there already stays as it is.
+/// Creates a signing key in your Selvedge home if there is none, trusts it, and creates the folder `.ai` for the threads of this
+/// project. Existing files are not changed.
 ///
 /// JSON: {"project", "store_created", "user", "key", "key_created", "gitignore_created"}
 #[derive(Debug, clap::Args)]

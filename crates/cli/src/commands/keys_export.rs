@@ -8,14 +8,15 @@ use crate::context::{Context, User};
 use crate::error::{Failure, Result};
 use crate::text::owner;
 
-/// Print a public key as PEM, for others to check with
+/// Print a public key in PEM format
 ///
-/// Without a fingerprint, the key that signs for you. The private half never leaves its file.
+/// Without a fingerprint, prints your signing key's public half. Others need it to verify what you signed. The private half never
+/// leaves its file.
 ///
 /// JSON: {"fingerprint", "owner", "public_key", "pem"}
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
-    /// Any unique beginning of the key's fingerprint
+    /// Any unique prefix of the key's fingerprint
     fingerprint: Option<String>,
 }
 
@@ -40,7 +41,8 @@ pub(crate) fn run(args: &Args, context: &Context<'_>) -> Result<()> {
     };
     let fingerprint = public.fingerprint();
     if context.output.is_json() {
-        let (public_key, pem) = (public.to_text(), public.to_pem());
+        let public_key = public.to_text();
+        let pem = public.to_pem();
         return context.output.record(&Exported { fingerprint, owner: owner(&fingerprint, &trust), public_key, pem });
     }
     context.output.bytes(public.to_pem().as_bytes())?;

@@ -11,13 +11,13 @@ use crate::error::Result;
 use crate::output::table;
 use crate::text::{clean, local_minute};
 
-/// Show every key you decided about
+/// List your keys and the keys you trust or have revoked
 ///
-/// The key that signs is marked; one that was taken over from, or was revoked, says so.
+/// Marks the current signing key, and shows which keys were replaced or revoked.
 ///
 /// JSON: {"current", "lost", "keys":[{"fingerprint", "owner", "status", "added_at", "revoked_at", "current", "took_over_from",
 /// "taken_over_by", "rotated_at"}]}; "status" is trusted, revoked, or unknown for a signing key that is not in the trust store;
-/// "lost" is the key whose public half is there without the private one.
+/// "lost" is a key whose private half is missing.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {}
 

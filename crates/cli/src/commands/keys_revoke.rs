@@ -9,22 +9,21 @@ use serde::Serialize;
 use crate::context::{Context, User};
 use crate::error::{Failure, Result};
 
-/// Believe a key no more
+/// Revoke the trust in a key
 ///
-/// For a key that somebody else may have got hold of. Nothing that it signed verifies any more, from the first byte on, and nothing
-/// is gone on with that it signed; the logs themselves stay as they are. A key of your own, the one that signs or one that it took over
-/// from, is revoked only after a question, or with --yes. `selvedge keys trust --again` believes it again. A key that is only old is better
-/// rotated.
+/// For a key that may have been stolen. Nothing that it signed verifies any more, and threads that it signed can't be continued; the
+/// logs themselves are not changed. Revoking one of your own keys, current or earlier, needs confirmation, or --yes. `selvedge keys
+/// trust --again` undoes it. To replace an old key, rotate it instead.
 ///
-/// `selvedge verify --all` names every thread that it signed anything of; `selvedge doctor` looks only at the end of long logs, unless told
-/// --deep. While a key that yours took over from is revoked, every log is read whole before a command adds to it.
+/// `selvedge verify --all` lists every thread with a signature of the key; `selvedge doctor` checks only the end of long logs, unless
+/// --deep is given. While an earlier key of yours is revoked, every log is verified whole before a command appends to it.
 ///
 /// JSON: {"fingerprint", "owner", "revoked_at"}
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
-    /// Any unique beginning of the key's fingerprint
+    /// Any unique prefix of the key's fingerprint
     fingerprint: String,
-    /// Also if it is a key of your own, without asking
+    /// Don't ask for confirmation, even for a key of your own
     #[arg(short, long)]
     yes: bool,
 }

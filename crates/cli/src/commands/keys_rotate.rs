@@ -10,14 +10,14 @@ use serde::Serialize;
 use crate::context::{Context, User};
 use crate::error::Result;
 
-/// Take a new key, which goes on with what the old one signed
+/// Replace the signing key with a new one
 ///
-/// Makes a key, has the old one sign for it, trusts it and puts it in place; the old private key is kept in `keys/retired`. Threads
-/// need nothing: what was signed stays valid, and the next change of each says that another key signs from there on. Cut
-/// short, the command is finished by running it again.
+/// Creates a key, signs it with the old one, trusts it and puts it in place; the old private key is moved to `keys/retired`. Threads
+/// are not changed: existing signatures stay valid, and the next commit of each thread records the rotation. If it is interrupted,
+/// run it again to finish it.
 ///
-/// JSON: {"from", "to", "resumed", "retired"}; "resumed" says that an earlier rotation had been cut short, "retired" is where the
-/// old private key lies.
+/// JSON: {"from", "to", "resumed", "retired"}; "resumed" says that an interrupted rotation was finished, "retired" is the path of the
+/// old private key.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {}
 

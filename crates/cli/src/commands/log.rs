@@ -25,25 +25,25 @@ const FEED_PAGE: usize = 1000;
 
 /// Show the events of a thread
 ///
-/// Lines are numbered from 0. The last line of every changeset is its signed checkpoint. What is shown has not been
-/// verified: `selvedge verify` does that.
+/// Lines are numbered from 0. The last line of every changeset is its signed checkpoint. Signatures are not verified here: `selvedge
+/// verify` does that.
 ///
-/// JSON: one line of the log per line, {"seq", "timestamp", "thread_id", "event_type", "payload"}. With --raw the exact bytes
-/// that were signed.
+/// JSON: one line of the log per line, {"seq", "timestamp", "thread_id", "event_type", "payload"}. With --raw, the exact bytes that
+/// were signed.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
-    /// Any unique beginning of the thread's id or its hex
+    /// The thread: any unique prefix of its id or of its hex suffix
     thread: String,
-    /// Go on with events as they are committed, until interrupted
+    /// Keep showing events as they are committed, until interrupted
     #[arg(short, long)]
     follow: bool,
-    /// Only lines behind number SEQ
+    /// Only lines after number SEQ
     #[arg(long, value_name = "SEQ")]
     after: Option<u64>,
-    /// The exact bytes of the log
+    /// Print the exact bytes of the log
     #[arg(long)]
     raw: bool,
-    /// At most this many lines
+    /// The maximum number of lines
     #[arg(long, value_name = "N")]
     limit: Option<u64>,
 }

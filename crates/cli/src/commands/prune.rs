@@ -20,35 +20,35 @@ use crate::text::{count, local_minute, shell_word};
 /// How many threads are listed at once.
 const PAGE: usize = 1000;
 
-/// Delete threads that ended long ago, and snapshots that are too old
+/// Delete old threads that have ended, and old snapshots
 ///
-/// Only threads that have ended are deleted, each as `selvedge thread delete` does, leaving a signed tombstone; never one that is
-/// created, running or suspended, never one whose chain or parent still goes on, never one that money is held for or that holds some. With --archive each thread is written to a file
-/// first, as `selvedge export` does, with log, manifest and blobs; `selvedge import` takes it in again, in a store where it was not
-/// deleted. One that is not what was signed is not archived, and then not deleted. Nothing is ever pruned by itself.
+/// Deletes only threads that have ended, as `selvedge thread delete` does, leaving a signed tombstone. Threads that are created,
+/// running or suspended are kept, and those whose chain or parent has not ended, and those whose accounts hold reserved money. With
+/// --archive, each thread is first written to a file, as by `selvedge export`, with log, manifest and blobs; `selvedge import` can
+/// import it into another store. A thread whose log is not what was signed is neither archived nor deleted. Nothing is ever pruned
+/// automatically.
 ///
-/// Of the threads that stay and that nothing runs, snapshots go that `state_persistence.retention` does not keep (`delete_older_than_days`,
-/// `max_checkpoints`): a run removes its own, and a thread that no longer runs has none that would. They are copies of what the log says,
-/// so that is done without asking.
+/// Of the remaining threads that are not running, snapshots are removed that `state_persistence.retention` does not keep
+/// (`delete_older_than_days`, `max_checkpoints`). They are copies of what is in the log, so this needs no confirmation.
 ///
-/// JSON: one object per thread, {"thread_id", "status", "completed_at", "version", "archived", "deleted"}; "archived" is the
-/// path of the archive or null, "deleted" is false with --dry-run. Then one object per thread whose snapshots go, {"thread_id",
+/// JSON: one object per thread, {"thread_id", "status", "completed_at", "version", "archived", "deleted"}; "archived" is the path of
+/// the archive or null, "deleted" is false with --dry-run. Then one object per thread whose snapshots are removed, {"thread_id",
 /// "snapshots":[NAME…], "removed"}; "removed" is false with --dry-run.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
-    /// Ended at least this long ago: hours, days or weeks, as in 12h, 90d, 2w
+    /// Only threads that ended at least this long ago: hours, days or weeks, as in 12h, 90d, 2w
     #[arg(long, value_name = "AGE", default_value = "90d", value_parser = age)]
     older_than: Age,
-    /// Only threads in this status; may be given more than once
+    /// Only threads in this status; can be repeated
     #[arg(long, value_name = "STATUS", value_parser = ended)]
     status: Vec<Status>,
-    /// Write each thread to a file of its own in DIR before it is deleted
+    /// Write each thread to a file in DIR before it is deleted
     #[arg(long, value_name = "DIR")]
     archive: Option<PathBuf>,
     /// Show what would be deleted, and delete nothing
     #[arg(long)]
     dry_run: bool,
-    /// Don't ask
+    /// Don't ask for confirmation
     #[arg(short, long)]
     yes: bool,
 }
@@ -77,9 +77,10 @@ fn age(text: &str) -> Result<Age, String> {
 
 fn ended(text: &str) -> Result<Status, String> {
     let status: Status = text.parse()?;
-    match status.is_terminal() {
-        true => Ok(status),
-        false => Err(format!("a thread that is {status} has not ended and is never pruned")),
+    if status.is_terminal() {
+        Ok(status)
+    } else {
+        Err(format!("a thread that is {status} has not ended and is never pruned"))
     }
 }
 

@@ -15,20 +15,19 @@ use crate::text::{clean, count};
 
 /// Rebuild the database from the logs
 ///
-/// Every log is read whole and checked, every hash and every signature. A new database is built beside the old one and put
-/// in its place; manifests that are missing are written anew. Refused while another process has the store open to write.
-/// Killed anywhere, run it again and it is done.
+/// Every log is read whole and verified, every hash and every signature. A new database is built and replaces the old one; missing
+/// manifests are written. Refused while another process has the store open for writing. If it is interrupted, run it again.
 ///
-/// What the old database had committed and not yet written to a log is written first, and requests that were not consumed are
-/// carried over; if it can't be read, it is kept aside and what could not be carried over is said. No head is lowered and no
-/// deleted thread comes back: a log that does not hold, or is shorter than somebody remembers, is named and left alone, and the
-/// command ends with exit code 6.
+/// Committed bytes in the old database that are not in a log yet are written first, and pending requests are carried over. If the old
+/// database can't be read, it is set aside, and the report says what could not be carried over. No log is shortened and no deleted
+/// thread comes back: a log that does not verify, or is shorter than the old database or a signed file says, is listed and left as it
+/// is, and the exit code is 6.
 ///
-/// Where the old database is lost and `thread.json` is older than the log, nobody but the log itself says where it ends: one
-/// that was cut at a checkpoint would look the same. How many such threads there are is said.
+/// If the old database is lost and `thread.json` is older than the log, only the log itself says where it ends: a log that was cut at
+/// a checkpoint would look the same. The report says how many such threads there are.
 ///
-/// JSON: {"threads", "changesets", "tombstones", "finished_deletions", "drained_bytes", "requests", "unvouched", "left_out":[{"thread_id", "why",
-/// "known"}], "incomplete_accounts":[…], "notices":[…]}
+/// JSON: {"threads", "changesets", "tombstones", "finished_deletions", "drained_bytes", "requests", "unvouched",
+/// "left_out":[{"thread_id", "why", "known"}], "incomplete_accounts":[…], "notices":[…]}
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {}
 

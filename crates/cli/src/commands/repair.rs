@@ -14,34 +14,33 @@ use crate::error::{Failure, Result};
 use crate::output::{WARN, paint};
 use crate::text::{clean, count};
 
-/// Mend what may be mended of a thread
+/// Repair a thread
 ///
-/// Mended are: bytes behind the end of a log that nobody signed (moved to a quarantine file), a `thread.json` that is missing,
-/// old or not what was signed (the old one kept aside), a `capabilities.md` that is not what was signed (kept aside; the next run
-/// writes a new one), a database that is behind a signed log or does not know it. Nothing is
-/// deleted, no log is edited before its last checkpoint, and what was done is signed into the log. Refused while another
-/// process holds the thread.
+/// Repairs: unsigned bytes after the end of a log (moved to a quarantine file); a `thread.json` that is missing, old or not what was
+/// signed (the old one is set aside); a `capabilities.md` that is not what was signed (set aside; the next run writes a new one); a
+/// database that is older than a signed log or does not list it. Nothing is deleted, no log is edited before its last checkpoint, and
+/// each repair is signed into the log. Refused while another process holds the thread.
 ///
-/// A log that was cut off for good is gone on with only if you accept the loss: the next version is the one behind the
-/// last that anybody remembers, and the log says for ever which versions are lost. Damage before the last checkpoint is never
-/// mended: put the file back from a copy.
+/// A log that was cut off permanently is continued only if you accept the loss: the next version follows the last known one, and the
+/// log records which versions are lost. Damage before the last checkpoint can't be repaired: restore the file from a copy.
 ///
-/// With --from-snapshot the loss is accepted too, and what the newest signed snapshot of a lost version still holds is brought back: its
-/// messages and its state. A snapshot is no log, so the log says that this is provisional, and from which snapshot it is.
+/// With --from-snapshot, the loss is accepted too, and the messages and the state in the newest signed snapshot of a lost version are
+/// recovered. A snapshot is not a log, so the log marks them as provisional, with their snapshot.
 ///
-/// JSON: {"thread_id", "version", "dry_run", "mended":[{"found", …}]}, where "found" is "foreign_bytes" ("bytes"), "manifest" and "capabilities" ("why",
-/// "aside"), "database_behind" ("database", "file"), "not_indexed" ("version"), "loss" ("from_version", "to_version", "by") or "provisional" ("log_version", "messages", "by")
+/// JSON: {"thread_id", "version", "dry_run", "mended":[{"found", …}]}, where "found" is "foreign_bytes" ("bytes"), "manifest" and
+/// "capabilities" ("why", "aside"), "database_behind" ("database", "file"), "not_indexed" ("version"), "loss" ("from_version",
+/// "to_version", "by") or "provisional" ("log_version", "messages", "by")
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
-    /// Any unique beginning of the thread's id or its hex; the whole id for a thread that the database does not know
+    /// The thread: any unique prefix of its id or of its hex suffix; the whole id if it is not in the database
     thread: String,
-    /// Go on with a log that was cut off, and record what is lost
+    /// Continue a log that was cut off, and record what is lost
     #[arg(long)]
     accept_loss: bool,
-    /// Accept the loss, and bring back what a signed snapshot of a lost version still holds
+    /// Accept the loss, and recover what a signed snapshot of a lost version contains
     #[arg(long)]
     from_snapshot: bool,
-    /// Say what would be done, and do nothing
+    /// Show what would be done, and do nothing
     #[arg(long)]
     dry_run: bool,
 }
@@ -71,9 +70,10 @@ pub(crate) fn run(args: &Args, context: &Context<'_>) -> Result<()> {
     for one in done.mended {
         context.output.text(words(one, args.dry_run))?;
     }
-    match args.dry_run {
-        true => context.output.tell("Nothing was done."),
-        false => context.output.text(format_args!("{thread} is at version {}, which records this", done.version))?,
+    if args.dry_run {
+        context.output.tell("Nothing was done.")
+    } else {
+        context.output.text(format_args!("{thread} is at version {}, which records this", done.version))?
     }
     Ok(())
 }

@@ -25,41 +25,42 @@ use crate::output::{BAD, BOLD, DIM, GOOD, paint};
 use crate::running;
 use crate::text::{clean, count, one_line};
 
-/// Run a recorded thread again, offline, and compare step by step
+/// Replay a recorded thread offline, and compare every step
 ///
-/// The model answers what it answered, the tools answer what they answered, and so do the calls that started children. What the engine
-/// decides is decided anew, with the tools, the approval rules, the hooks and the program of today: which calls are made, asked about or
-/// denied, where a run stops and why, what is committed and what it folds into. Nothing is asked of the network, no tool is called, nothing
-/// is started, and the thread is not touched. The log is verified first.
+/// The model and the tools give the recorded answers, and so do the calls that started children. What the engine decides is decided
+/// again, with today's tools, approval rules, hooks and program: which calls are made, need approval or are denied, when a run stops
+/// and why, what is committed and the resulting state. Nothing is sent over the network, no tool is called, nothing is started, and
+/// the thread is not changed. The log is verified first.
 ///
-/// What people said, what was imported or appended, and how the thread was born is the record's: also what it may call, the risks
-/// that were acknowledged and its limits, because a thread keeps those whatever its directive says later. Where the directive of today
-/// would give a new thread others, or is gone, that is said; --as-ordered-now replays with what it would give, and --limit with other
-/// limits. A limit that was given beside the directive is not part of it: give it again with --limit.
+/// Taken from the record: messages of users, imported and appended changesets, and how the thread was created, with its capabilities,
+/// acknowledged risks and limits, because a thread keeps those even if its directive changes. If today's directive would give a new
+/// thread others, or no longer exists, a notice says so; --as-ordered-now replays with today's, and --limit with other limits. A
+/// limit that was given on the command line is not part of the directive: give it again with --limit.
 ///
-/// Prompts are not in a log, so a changed prompt does not count as a difference; what can be known of it is said: a first message that
-/// would be another one today, and tools that are offered otherwise than `capabilities.md` has it.
+/// Prompts are not recorded, so a changed prompt is not a difference. Notices report what is known: a first message that would differ
+/// today, and tools whose definitions differ from `capabilities.md`.
 ///
-/// With --from, nothing up to that version is compared. If the run that goes on there takes another way before it, that run is taken over to
-/// its end, which is said, and the runs behind it are compared. If nothing is left to compare, nothing but that is said: an error with exit
+/// With --from, nothing up to that version is compared. If the run that is active there diverges earlier, the rest of that run is
+/// taken from the record, with a notice, and the later runs are compared. If nothing is left to compare, that is an error with exit
 /// code 2.
 ///
 /// JSON: {"thread_id", "version", "identical", "compared", "given", "differences":[{"version", "line", "reason", "what", "recorded",
-/// "now"}], "differences_count", "ended_at", "state_differs_at", "state_recorded", "state_now", "redefined":[…], "prompt":[{"what", "recorded",
-/// "now"}]}. "identical" means that nothing of what was compared differs: look at "compared", it may be 0. "ended_at" is the version from
-/// which on nothing could be compared. "prompt" is what is told or given otherwise today: "first message", "directive", "capabilities",
-/// "acknowledged", "limits" or a tool. Exits with 1 if something came out otherwise.
+/// "now"}], "differences_count", "ended_at", "state_differs_at", "state_recorded", "state_now", "redefined":[…], "prompt":[{"what",
+/// "recorded", "now"}]}. "identical" means that no difference was found: check "compared", which may be 0. "given" is how many
+/// changesets were taken from the record. "ended_at" is the version after which nothing could be compared. "prompt" lists what
+/// differs today outside of the record: "first message", "directive", "capabilities", "acknowledged", "limits" or a tool. Exits with
+/// 1 if there is a difference.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
-    /// Any unique beginning of the thread's id or its hex
+    /// The thread: any unique prefix of its id or of its hex suffix
     thread: String,
-    /// Compare only what follows this version; a run that goes on there is done again from its beginning
+    /// Compare only what follows this version; a run that is active there is replayed from its beginning
     #[arg(long, value_name = "VERSION")]
     from: Option<u64>,
-    /// As if the thread had been given this limit: turns, tokens, spend (dollars), spawns, depth or duration (seconds)
+    /// Replay with this limit: turns, tokens, spend (dollars), spawns, depth or duration (seconds)
     #[arg(long = "limit", value_name = "LIMIT=VALUE", value_parser = crate::limit::parse)]
     limits: Vec<Limits>,
-    /// As if the thread were ordered now: with the capabilities, acknowledged risks and limits that its directive gives today
+    /// Replay with the capabilities, acknowledged risks and limits that the thread's directive gives today
     #[arg(long)]
     as_ordered_now: bool,
 }
@@ -100,7 +101,8 @@ pub(crate) fn run(args: &Args, context: &Context<'_>) -> Result<()> {
     let work = assignment(&engine, &workshop, &born)?;
     let last_run = last_run(&recording);
     let again = |from| {
-        let (model, scopes) = (Arc::new(recorded(&recording)), workshop.config.scopes.clone());
+        let model = Arc::new(recorded(&recording));
+        let scopes = workshop.config.scopes.clone();
         let how = How { work: work.clone(), model, scopes, redactor: redactor.clone(), from };
         replay(recording.clone(), how).map_err(|error| Failure::of(&error))
     };
@@ -117,9 +119,10 @@ pub(crate) fn run(args: &Args, context: &Context<'_>) -> Result<()> {
     if let (Some(from), 0) = (args.from, report.compared + report.count) {
         return Err(nothing_left(&thread, from, last_run));
     }
-    match context.output.is_json() {
-        true => context.output.record(&Record { identical: report.is_identical(), report: &report, prompt: &told })?,
-        false => show(&report, &told, context)?,
+    if context.output.is_json() {
+        context.output.record(&Record { identical: report.is_identical(), report: &report, prompt: &told })?
+    } else {
+        show(&report, &told, context)?
     }
     outcome(&report, last_run)
 }
@@ -216,8 +219,10 @@ fn show(report: &Report, told: &[Told], context: &Context<'_>) -> Result<()> {
 }
 
 fn closing(report: &Report) -> String {
-    let (compared, given) = (count(report.compared, "changeset"), count(report.given, "changeset"));
-    let (thread, state) = (&report.thread_id, report.state_now.short());
+    let compared = count(report.compared, "changeset");
+    let given = count(report.given, "changeset");
+    let thread = &report.thread_id;
+    let state = report.state_now.short();
     match (report.is_identical(), report.compared) {
         (true, 0) => format!("nothing in {thread} was decided by an engine: {given} taken over"),
         (true, _) => {

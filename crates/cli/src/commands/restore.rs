@@ -18,34 +18,35 @@ use crate::output::{BAD, paint};
 use crate::project_files::{self, FOLDERS, Held};
 use crate::text::{clean, count};
 
-/// Make the store of this folder from a backup
+/// Create the store of this folder from a backup
 ///
-/// Refused if there are threads already. Everything is checked before anything is written: that the backup was finished,
-/// that it is signed by a key you trust (one that was made without a key is not signed at all, and that is said), its database, every
-/// signature of every log, every blob, manifest and tombstone. Killed anywhere, there is either no store, and restoring again begins anew, or a whole one.
+/// Refused if there is a store already. Everything is checked before anything is written: that the backup is complete, that it is
+/// signed by a key you trust (a backup made without a key is not signed, and a notice says so), its database, every signature of
+/// every log, every blob, manifest and tombstone. If it is killed, there is either no store, and it can be run again, or a complete
+/// one.
 ///
-/// A thread or a blob that is not what was signed is left out and named, all else is restored, and the exit code is 6. A database that
-/// is not the right one is built anew from the logs, which loses requests that were not consumed.
+/// A thread or a blob that is not what was signed is left out and listed, everything else is restored, and the exit code is 6. If the
+/// database does not match, it is rebuilt from the logs; pending requests are lost then.
 ///
-/// With --project the agents, directives, tools, knowledge and configuration come back too that `selvedge backup --project` took along. Their
-/// list must be signed by a key you trust and belong to this backup, and every file must be the one that was signed for. Nothing is
-/// overwritten: if another file is in the place of one of them, nothing is restored at all.
+/// With --project, also restores the agents, directives, tools, knowledge and configuration that `selvedge backup --project`
+/// included. Their list must be signed by a key you trust and belong to this backup, and every file must match it. Nothing is
+/// overwritten: if a different file is in the place of one of them, nothing is restored.
 ///
-/// At the end the store is compared with the list of heads in the backup, as `selvedge heads verify` does: what that tells of and is not there is
-/// named, and the exit code is 6.
+/// At the end, the store is compared with the list of heads in the backup, as by `selvedge heads verify`: anything on the list that
+/// is missing is reported, and the exit code is 6.
 ///
-/// If the original goes on somewhere else, it and this one part from here on: don't write to both.
+/// If the original store is still in use, the two diverge from here on: don't write to both.
 ///
-/// JSON: {"folder", "backup_id", "made_at", "store_format", "threads", "blobs", "bytes", "signed", "bad":[{"thread_id", "blob", "file",
-/// "why", "copied"}], "project":{"files", "bytes"}, "rebuilt", "differs":[{"thread_id", "version", "how", "message"}]}; "folder" is the project,
-/// "project" is null without --project, "rebuilt" says whether the database was built anew, and "differs" what the backup's list of heads
-/// tells of and the backup did not hold.
+/// JSON: {"folder", "backup_id", "made_at", "store_format", "threads", "blobs", "bytes", "signed", "bad":[{"thread_id", "blob",
+/// "file", "why", "copied"}], "project":{"files", "bytes"}, "rebuilt", "differs":[{"thread_id", "version", "how", "message"}]};
+/// "folder" is the project, "project" is null without --project, "rebuilt" says whether the database was rebuilt, and "differs" lists
+/// what is on the backup's list of heads and not in the backup.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
-    /// What `selvedge backup` wrote
+    /// A folder that `selvedge backup` wrote
     #[arg(value_name = "DIR")]
     backup: PathBuf,
-    /// Bring the project's agents, directives, tools, knowledge and configuration back too
+    /// Also restore the project's agents, directives, tools, knowledge and configuration
     #[arg(long)]
     project: bool,
 }

@@ -12,48 +12,48 @@ use crate::running::Running;
 
 /// Run a directive
 ///
-/// The directive is looked for in the project (.ai/directives), then among your own, then among those that come with the
-/// program. It becomes a thread of its own; every step is signed and durable before it is shown. Ctrl-C stops the run and
-/// keeps the thread; pressed twice, whatever is going on is torn down.
+/// Looks for the directive in the project (.ai/directives), then in your Selvedge home, then among the built-in ones. Creates a
+/// thread and runs it; every step is signed and durable before it is shown. Ctrl-C stops the run and keeps the thread; pressed again,
+/// it kills running tools.
 ///
-/// Without --model the directive's own is used, else an offline one that answers from a script. `scripted:FILE` answers from
-/// a script of yours.
+/// Without --model, the model of the directive is used, or else an offline model that answers from a script. `scripted:FILE` answers
+/// from your own script.
 ///
-/// JSON: one object per line, each with "told": "committed" with the event, its "thread_id", "version", "seq" and "reason";
-/// "draft" for what is not committed yet; "calling"; "retrying"; "dropped"; "state_error"; "missed" if the reader was too slow for
-/// drafts and other events that are not committed; and last "ended" with the outcome.
+/// JSON: one object per line, each with "type": "committed" with the event, its "thread_id", "version", "seq" and "reason"; "draft"
+/// for output that is not committed yet; "calling"; "retrying"; "dropped"; "state_error"; "missed" if the reader was too slow and
+/// drafts or other uncommitted events were dropped; and last "ended" with the outcome.
 ///
-/// An outcome is the same object everywhere: "thread_id" (the end of the chain), "original_thread_id" (what was asked for, if that is
-/// another one), "status", "run_id", "code" and "why" (why it ended or waits, in a word and in a sentence), "result" (the last words of the
-/// model, at most 4,000 characters), "outputs", "cost" (of the whole chain) and "run_cost" (of the run), each {"turns", "input_tokens",
-/// "output_tokens", "spend" in dollars, "duration_ms"}, "suspended", "asks", "resumed" (if a thread that had ended went on in another one),
-/// "holder" (the process that runs it), "directive" and "title". Fields that say nothing are left out.
+/// An outcome is the same object everywhere: "thread_id" (the end of the chain), "original_thread_id" (the requested thread, if
+/// different), "status", "run_id", "code" and "why" (why it ended or is suspended, as a code and as a sentence), "result" (the last
+/// text of the model, at most 4,000 characters), "outputs", "cost" (of the whole chain) and "run_cost" (of the run), each {"turns",
+/// "input_tokens", "output_tokens", "spend" in dollars, "duration_ms"}, "suspended", "asks", "resumed" (if a thread that had ended
+/// was continued in a new one), "holder" (the process that runs it), "directive" and "title". Empty fields are left out.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
     /// The directive, such as `reports/weekly`
     directive: String,
-    /// An input of the directive; JSON where it is valid JSON, else text
+    /// An input of the directive; parsed as JSON if possible, else as text
     #[arg(long = "input", value_name = "NAME=VALUE", value_parser = pair)]
     inputs: Vec<(String, String)>,
-    /// The agent that runs it
+    /// The agent that runs it; default: the directive's
     #[arg(long, value_name = "AGENT")]
     agent: Option<String>,
-    /// The model
+    /// The model; default: the directive's
     #[arg(long, value_name = "MODEL")]
     model: Option<String>,
     /// A limit of this run: turns, tokens, spend (dollars), spawns, depth or duration (seconds)
     #[arg(long = "limit", value_name = "LIMIT=VALUE", value_parser = crate::limit::parse)]
     limits: Vec<Limits>,
-    /// The task that the thread is bound to; its text, .ai/knowledge/tasks/TASK.md, is told to the model in every run
+    /// The task that the thread belongs to; its text, .ai/knowledge/tasks/TASK.md, is part of every prompt
     #[arg(long, value_name = "TASK")]
     task: Option<TaskId>,
-    /// Start it in a process of its own and don't wait; `selvedge wait` does
+    /// Run in a new process and return at once; `selvedge wait` waits for it
     #[arg(long)]
     detach: bool,
-    /// A name for this run: run again under the same name, no second thread is created, and the answer is the outcome of the first
+    /// An idempotency key: a second run with the same key creates no new thread and returns the outcome of the first
     #[arg(long, value_name = "KEY")]
     key: Option<String>,
-    /// What to call the thread
+    /// A title for the thread
     #[arg(long, value_name = "TITLE", value_parser = super::thread_rename::check_title)]
     title: Option<String>,
 }
@@ -105,9 +105,10 @@ pub(crate) fn run(args: Args, context: &Context<'_>) -> Result<()> {
             None => (running.engine.create(thread, messages)?, true),
         };
         context.output.tell(format!("thread {thread}"));
-        match is_new {
-            true => running.engine.resume(&thread, Input::nothing(), work.clone(), cancel, tell),
-            false => running.engine.outcome_of(&thread, work.clone(), cancel, tell),
+        if is_new {
+            running.engine.resume(&thread, Input::nothing(), work.clone(), cancel, tell)
+        } else {
+            running.engine.outcome_of(&thread, work.clone(), cancel, tell)
         }
     })
 }

@@ -13,19 +13,20 @@ use crate::error::{Failure, Result};
 use crate::output::table;
 use crate::text::{clean, grouped, local_minute};
 
-/// List the snapshots that are kept of a thread, the newest first
+/// List the snapshots of a thread, newest first
 ///
-/// A snapshot is a copy of what the log says at a version: `state.json`, older ones in `checkpoints/`, and those of completed threads in
-/// `archive/`. Nothing depends on them; delete any, and the log says the same. `selvedge state THREAD --snapshot` shows the newest.
+/// A snapshot is a copy of the state of a thread at a version: the newest in `state.json`, older ones in `checkpoints/`, those of
+/// completed threads in `archive/`. They can be deleted: everything in them is in the log. `selvedge state THREAD --snapshot` shows
+/// the newest.
 ///
-/// JSON: {"thread_id", "log_version", "snapshots":[{"log_version", "saved_at", "place", "name", "base", "bytes", "good", "why"}], "unlisted":[…]}; "place" is
-/// newest, older or archived, "base" the version of the snapshot that it builds on or null, "good" whether it can be used (its signature
-/// holds, what it builds on is there, its format is known, it fits the schema, and the log has not lost its version), and "why" why not.
-/// "log_version" and "saved_at" are null for what stands in the place of the newest and does not look like a snapshot. "unlisted" says why
-/// there is nothing to be listed where a folder should be.
+/// JSON: {"thread_id", "log_version", "snapshots":[{"log_version", "saved_at", "place", "name", "base", "bytes", "good", "why"}],
+/// "unlisted":[…]}; "place" is newest, older or archived, "base" the version of the snapshot that it builds on or null, "good"
+/// whether it can be used (its signature is valid, the snapshot it builds on exists, its format is known, it matches the schema, and
+/// its version is not lost), and "why" is the reason if not. "log_version" and "saved_at" are null for a file that is in the place of
+/// the newest and is not a snapshot. "unlisted" says why a folder of snapshots could not be listed.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
-    /// Any unique beginning of the thread's id or its hex
+    /// The thread: any unique prefix of its id or of its hex suffix
     thread: String,
 }
 
@@ -53,7 +54,8 @@ impl One {
     fn of(kept: Kept, why: Option<String>) -> Self {
         let is_told = kept.is_told();
         let Kept { place, name, version, saved_at, base, bytes } = kept;
-        let (log_version, saved_at) = (is_told.then_some(version), is_told.then_some(saved_at));
+        let log_version = is_told.then_some(version);
+        let saved_at = is_told.then_some(saved_at);
         Self { log_version, saved_at, place: place.as_str(), name, base, bytes, good: why.is_none(), why }
     }
 

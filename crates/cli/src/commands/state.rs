@@ -20,26 +20,27 @@ use crate::context::Context;
 use crate::error::{Failure, Result};
 use crate::text::{clean, clean_json, count};
 
-/// Show what a thread's log folds into, now or at any version
+/// Show the state of a thread, now or at any version
 ///
-/// The log is read and checked from its first byte: what is shown is exactly what was signed. A log that is signed by a key that does not
-/// count is refused; with `transcript_integrity: lenient` in your own coordination.yaml it is shown, and that is said loudly. Nobody goes on with it.
+/// The log is read and verified from its first byte: what is shown is exactly what was signed. A log that is signed by an untrusted
+/// key is refused; with `transcript_integrity: lenient` in your own coordination.yaml it is shown with a warning. Such a thread can't
+/// be resumed.
 ///
-/// With --snapshot, the newest good snapshot is shown instead, whole and unpacked, as `state.json` has it. If none is kept, or none is good, it
-/// is made from the log, and that is said.
+/// With --snapshot, shows the newest valid snapshot instead, whole and unpacked, as in `state.json`. If there is none, it is built
+/// from the log, with a notice.
 ///
-/// JSON, and for people the same with line breaks:
-/// {"thread_id", "version", "latest_version", "manifest":{…}, "state":…, "messages":[…], "runs":[…], "calls":{…}}
-/// With --snapshot: {"thread_id", "directive", "version", "saved_at", "log_version", "log_hash", "status", "turn_number", "cost":{…},
-/// "limits":{…}, "messages":[…], …}; `selvedge config explain state_persistence.state.schema` has its schema.
+/// JSON, and for people the same with line breaks: {"thread_id", "version", "latest_version", "manifest":{…}, "state":…,
+/// "messages":[…], "runs":[…], "calls":{…}}. With --snapshot: {"thread_id", "directive", "version", "saved_at", "log_version",
+/// "log_hash", "status", "turn_number", "cost":{…}, "limits":{…}, "messages":[…], …}; `selvedge config explain
+/// state_persistence.state.schema` shows its schema.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
-    /// Any unique beginning of the thread's id or its hex
+    /// The thread: any unique prefix of its id or of its hex suffix
     thread: String,
-    /// As it was at this version
+    /// Show the state at this version
     #[arg(long, value_name = "VERSION", value_parser = whole, allow_negative_numbers = true)]
     at: Option<u64>,
-    /// The newest snapshot
+    /// Show the newest snapshot
     #[arg(long, conflicts_with = "at")]
     snapshot: bool,
 }

@@ -10,14 +10,14 @@ use crate::running::{Running, plain_engine};
 
 /// Stop a thread
 ///
-/// A run is asked to stop when it can; `kill` tears down what it is doing. A thread that waits, or never ran, ends at once; one that
-/// has ended stays as it is.
+/// `cancel` lets a run stop at the next point where no work is lost; `kill` stops its calls at once. A thread that is suspended, or
+/// never ran, ends at once; one that has ended does not change.
 ///
-/// JSON: {"thread_id", "status", "pid"}: where the thread stood when this returned; one that runs elsewhere stops soon after. "pid" is the
-/// process that ran it, or null.
+/// JSON: {"thread_id", "status", "pid"}: the status when this returned; a thread that runs in another process stops soon after. "pid"
+/// is that process, or null.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
-    /// Any unique beginning of the thread's id or its hex
+    /// The thread: any unique prefix of its id or of its hex suffix
     thread: String,
 }
 

@@ -7,17 +7,17 @@ use serde::Serialize;
 use crate::context::Context;
 use crate::error::{Exit, Failure, Result};
 
-/// Delete a thread for good
+/// Delete a thread permanently
 ///
-/// What remains is a signed tombstone that says what was deleted; the id is never used again. A thread that runs, or that
-/// a process holds, is not deleted, nor one for which money is held or that holds some.
+/// A signed tombstone remains, which says what was deleted; the id is never used again. A thread that is running, that a process
+/// holds, or whose account holds reserved money can't be deleted.
 ///
 /// JSON: {"thread_id", "version", "deleted_at"}
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
-    /// Any unique beginning of the thread's id or its hex
+    /// The thread: any unique prefix of its id or of its hex suffix
     thread: String,
-    /// Don't ask
+    /// Don't ask for confirmation
     #[arg(short, long)]
     yes: bool,
 }

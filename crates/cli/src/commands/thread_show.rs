@@ -20,16 +20,17 @@ use crate::output::{BOLD, Output, paint};
 use crate::text::{INCOMPLETE, clean, count, key, local, spent};
 use crate::waiting::{self, Need};
 
-/// Show what is known of a thread
+/// Show the details of a thread
 ///
-/// A thread whose process is gone is `stalled`, and the command that takes it up is shown. Nothing is written.
+/// A thread whose process died is `stalled`; the command that resumes it is shown. Writes nothing.
 ///
 /// JSON: {"thread_id", "agent_id", "status", "version", "title", "created_at", "updated_at", "cost", …, "head":{"version", "lines",
-/// "bytes", "hash", "epoch", "signer", …}, "folder", "chain":[ID…], "children":[ID…], "runs":[…], "requests":[…],
-/// "incomplete" (true if logs of its family are not here), "imported":{"format", "source", "at", "witnessed"}, "needs":{"reason", "code", "why", "commands":[TEXT…], …}, "outcome":{…} (as the last object of `selvedge run`)}. Fields that say nothing are left out.
+/// "bytes", "hash", "epoch", "signer", …}, "folder", "chain":[ID…], "children":[ID…], "runs":[…], "requests":[…], "incomplete" (true
+/// if logs of its family are missing), "imported":{"format", "source", "at", "witnessed"}, "needs":{"reason", "code", "why",
+/// "commands":[TEXT…], …}, "outcome":{…} (as the last object of `selvedge run`)}. Empty fields are left out.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
-    /// Any unique beginning of the thread's id or its hex
+    /// The thread: any unique prefix of its id or of its hex suffix
     thread: String,
 }
 
@@ -99,7 +100,8 @@ fn show(shown: &Shown, key: &str, output: &Output) -> Result<()> {
         (!ids.is_empty()).then(|| ids.iter().map(ToString::to_string).collect::<Vec<_>>().join(", "))
     };
     let in_chain = (shown.chain.len() > 1).then(|| listed(&shown.chain)).flatten();
-    let (head, runs) = (&shown.head, shown.runs.len() as u64);
+    let head = &shown.head;
+    let runs = shown.runs.len() as u64;
     let rows = [
         ("thread", Some(paint(BOLD, &manifest.thread_id))),
         ("title", optional(manifest.title.as_deref())),

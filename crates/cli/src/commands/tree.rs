@@ -17,21 +17,21 @@ use crate::waiting::{self, Need};
 /// How long to wait for news before looking whether anybody still listens, and whether what runs still lives.
 const LISTEN: Duration = Duration::from_millis(500);
 
-/// Show a thread, its chain and everything it started, as a tree
+/// Show a thread, its chain and its children as a tree
 ///
-/// Each line is a chain: its threads from root to end, how the end stands, and what it and all below it used: `incomplete` if
-/// logs of its family are not here. A thread whose process is gone is `stalled`. Below a thread that is stalled, and below a child that waits for a person, stands what to type: it keeps its
-/// money until then. Below a thread that waits for a call whose outcome is unknown: the call, what is known of it, and how to settle it.
-/// Nothing is written.
+/// Each line is a chain: its threads from root to end, the status of the end, and what the chain and its children used (`incomplete`
+/// if logs of its family are missing). A thread whose process died is `stalled`. Below a stalled thread, and below a child that waits
+/// for a person, is the command that continues it: it keeps its reserved money until then. Below a thread that waits for a call whose
+/// outcome is unknown are the call, what is known of it, and how to resolve it. Writes nothing.
 ///
-/// JSON: as the last object of `selvedge run`, for the end of the chain, without "result"; with "cost" of the chain and all below it, and
-/// {"chain":[…], "children":[…], "truncated"}: "chain" as `selvedge chain` has it, "children" like this object again. With --follow one
+/// JSON: as the last object of `selvedge run`, for the end of the chain, without "result"; with "cost" of the chain and its children,
+/// and {"chain":[…], "children":[…], "truncated"}: "chain" as of `selvedge chain`, "children" like this object. With --follow, one
 /// object for each change.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
-    /// Any unique beginning of the thread's id or its hex
+    /// The thread: any unique prefix of its id or of its hex suffix
     thread: String,
-    /// Show it again whenever it changes, until nothing in it runs any more
+    /// Show the tree again whenever it changes, until nothing in it is running
     #[arg(short, long)]
     follow: bool,
 }

@@ -29,61 +29,68 @@ use verdict::Checked;
 /// How many threads are listed at once.
 const PAGE: usize = 1000;
 
-/// Check every signature of threads, and say what that proves and what it doesn't
+/// Verify the signatures of threads, and say what that proves
 ///
-/// One verdict per thread. Exit code 6 if any log is not exactly what was signed; the damage is named by file, line, byte
-/// and version. Every blob that a log names is hashed too: missing, changed and erased ones are named. What the database has of a thread is held
-/// against its log; a log that it does not know is judged by itself, and named. Versions that were given up with `repair --accept-loss` are named for ever. With --all, logs that were committed together are also checked against each other;
-/// a thread that was imported without the others of its family names those that are not here.
+/// Prints one verdict per thread. The exit code is 6 if any log is not exactly what was signed; the damage is reported with file,
+/// line, byte and version. Every blob that a log refers to is hashed; missing, changed and erased ones are listed. The database is
+/// compared with each log; a log that is not in the database is verified alone, and listed. Versions whose loss was accepted with
+/// `repair --accept-loss` stay listed. With --all, logs that were committed together are also compared with each other. For a thread
+/// that was imported without the rest of its family, the missing threads are listed.
 ///
-/// An exported archive is checked without a store, with the key that --key names and those of its chain, or, if its name ends in
-/// `.tar`, with the keys you trust: `selvedge verify FILE --key PUBLIC.pem`. Any one key of the signer's chain is enough, old or
-/// new: the archive holds the statements, signed by both, with which one took over from the other. It holds those of the day it was made: one
-/// that is older than a rotation does not know the key that came after, and is checked with one from before.
+/// An exported archive is verified without a store, with the key that --key names and those of its chain, or, if its name ends in
+/// `.tar`, with the keys you trust: `selvedge verify FILE --key PUBLIC.pem`. Any key of the signer's chain is enough, old or new: the
+/// archive contains the rotations, each signed by both keys. It contains those up to the day it was made: an archive from before a
+/// rotation is verified with an earlier key.
 ///
-/// With --document, one signed file instead: Markdown, YAML, JSON or a script, in Selvedge's form or the older Rye form. It must be
-/// signed as what its place says, or as --kind and --id say, by a key you trust, or by --key.
+/// With --document, verifies one signed file instead: Markdown, YAML, JSON or a script, in Selvedge's or Rye's format. It must be
+/// signed as the kind and id that follow from its path, or as --kind and --id say, by a key you trust, or by --key.
 ///
-/// With --heads, no signature is checked: the store is compared with a list that was kept elsewhere, as `selvedge heads verify` does. That finds
-/// a store that was rolled back as a whole.
+/// With --heads, no signature is verified: the store is compared with a list of heads that was kept elsewhere, as by `selvedge heads
+/// verify`. This detects that a whole store was rolled back.
 ///
 /// JSON: one object per thread, {"thread_id", "sound", "code", "message", "unchanged_up_to", "signers":[{"fingerprint", "owner",
-/// "checkpoints"}], "lines", "bytes", "erased", "erased_blobs":[…], "lost":[{"from_version", "to_version", "since", "by"}], "bad_blobs":[{"blob", "version", "why"}], "unnamed_blobs":[…], "trailing_bytes" (behind the end of an archive), "not_here":[{"thread_id", "version"}], "healed_bytes", "foreign_bytes", "damage":{"file", "inside", "line", "first_line", "byte", "version",
-/// "why"}, "untrusted_key", "remembered_by":[{"by", "version"}], "proves", "does_not_prove":[…], "imported":{"format", "source", "at", "witnessed"}, "statements":[…]}; "imported" only if it was, "archive" (the file) and "inside" (the file in it) only for one, "statements" only with --explain, each with "version", "reason",
-/// "key", "run_id", "turn", "timestamp", "signer", "byte_offset", "hash", "with":[{"thread_id", "version"}], "epoch", "settled"
-/// and "seq". With --document {"file", "sound", "form":"selvedge"|"rye", "kind", "id", "signer", "owner", "signed_at", "time_covered", "key_id" (Rye's name of the key),
-/// "proves", "does_not_prove":[…]}, or an error.
+/// "checkpoints"}], "lines", "bytes", "erased", "erased_blobs":[…], "lost":[{"from_version", "to_version", "since", "by"}],
+/// "bad_blobs":[{"blob", "version", "why"}], "unnamed_blobs":[…], "trailing_bytes" (after the end of an archive),
+/// "not_here":[{"thread_id", "version"}], "healed_bytes", "foreign_bytes", "damage":{"file", "inside", "line", "first_line", "byte",
+/// "version", "why"}, "untrusted_key", "remembered_by":[{"by", "version"}], "proves", "does_not_prove":[…], "imported":{"format",
+/// "source", "at", "witnessed"}, "statements":[…]}; "imported" only for an imported thread, "archive" (the file) and "inside" (the
+/// file in it) only for an archive, "statements" only with --explain, each with "version", "reason", "key", "run_id", "turn",
+/// "timestamp", "signer", "byte_offset", "hash", "with":[{"thread_id", "version"}], "epoch", "settled" and "seq". With --document
+/// {"file", "sound", "form":"selvedge"|"rye", "kind", "id", "signer", "owner", "signed_at", "time_covered", "key_id" (Rye's name of
+/// the key), "proves", "does_not_prove":[…]}, or an error.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
-    /// Any unique beginning of a thread's id or its hex; or an archive
+    /// A thread (any unique prefix of its id or of its hex suffix), or an archive
     #[arg(value_name = "THREAD", required_unless_present_any = ["all", "document", "heads"], conflicts_with = "all")]
     threads: Vec<String>,
-    /// Every thread of the store
+    /// Verify every thread of the store
     #[arg(long)]
     all: bool,
-    /// Show every signed statement: version, reason, run, time, signer, hash
+    /// Show every signed checkpoint: version, reason, run, time, signer, hash
     #[arg(long)]
     explain: bool,
-    /// A signed file instead of threads
+    /// Verify a signed file instead of threads
     #[arg(long, value_name = "FILE", conflicts_with_all = ["threads", "all", "explain"])]
     document: Option<PathBuf>,
-    /// Compare with a list of `selvedge heads export` instead: has anything been rolled back?
+    /// Compare with a list of `selvedge heads export` instead, to detect a rollback
     #[arg(long, value_name = "FILE", conflicts_with_all = ["explain", "document", "key"])]
     heads: Option<PathBuf>,
-    /// Believe this public key, and no other, instead of those you trust
+    /// Trust this public key only, instead of those you trust
     #[arg(long, value_name = "PUBLIC.pem", conflicts_with = "all")]
     key: Option<PathBuf>,
-    /// What the document must be signed as, instead of what its place says
+    /// The kind that the document must be signed as; default: from its path
     #[arg(long, value_name = "KIND", requires = "document", value_parser = parse_kind)]
     kind: Option<DocumentKind>,
-    /// The id it must be signed under, instead of its path
+    /// The id that it must be signed under; default: its path
     #[arg(long, requires = "document")]
     id: Option<String>,
 }
 
 pub(crate) fn run(args: &Args, context: &Context<'_>) -> Result<()> {
     if let Some(file) = &args.document {
-        let (key, kind, id) = (args.key.as_deref(), args.kind, args.id.as_deref());
+        let key = args.key.as_deref();
+        let kind = args.kind;
+        let id = args.id.as_deref();
         return document::run(document::Asked { file, key, kind, id }, context);
     }
     if let Some(list) = &args.heads {

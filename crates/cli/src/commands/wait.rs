@@ -22,21 +22,22 @@ const SECONDS_MAX: f64 = 31_536_000.0;
 
 /// Wait until threads have ended
 ///
-/// The wait for a thread ends with the run that is active when it begins; a thread that goes on in others is followed to the end of its
-/// chain. One that waits for somebody ends the wait too, and one whose process is gone is `stalled`: `selvedge resume` takes it up.
-/// Nothing is written. What is shown was checked against its signature; of a log that is not what was signed nothing is shown, and it is `unverified`.
+/// The wait for a thread ends with the run that is active when it starts; a chain of threads is followed to its end. A thread that is
+/// suspended ends the wait too. One whose process died is `stalled`: `selvedge resume` continues it. Writes nothing. Every log is
+/// verified; if one is not what was signed, nothing of it is shown, and its status is `unverified`.
 ///
-/// Ends as the commands that run threads: 0 completed; 1 error, killed, completed_with_errors, stalled, deleted or timeout; 3 not found; 6
-/// unverified; 7 needs a decision; 8 limit or budget; 130 cancelled. Of several threads the first counts that did not complete.
+/// The exit code is that of the commands that run threads: 0 completed; 1 error, killed, completed_with_errors, stalled, deleted or
+/// timeout; 3 not found; 6 unverified; 7 needs a decision; 8 limit or budget; 130 cancelled. With several threads, the first one that
+/// did not complete counts.
 ///
-/// JSON: {"success", "results":{ID:{…}}}: each as the last object of `selvedge run`. ID is what was asked for; "status" may also be stalled,
-/// deleted, unverified, not_found or timeout.
+/// JSON: {"success", "results":{ID:{…}}}: each as the last object of `selvedge run`. ID is the requested thread; "status" may also be
+/// stalled, deleted, unverified, not_found or timeout.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
-    /// Any unique beginnings of the threads' ids or their hex
+    /// The threads: any unique prefixes of their ids or of their hex suffixes
     #[arg(required = true, value_name = "THREAD")]
     threads: Vec<String>,
-    /// How long to wait at most; `coordination.wait_threads.default_timeout` if nobody says
+    /// How long to wait at most; default: `coordination.wait_threads.default_timeout`
     #[arg(long, value_name = "SECONDS", value_parser = seconds, allow_negative_numbers = true)]
     timeout: Option<f64>,
 }
@@ -57,9 +58,10 @@ pub(crate) fn run(args: &Args, context: &Context<'_>) -> Result<()> {
     let waited = wait_threads(&*store, store.trust(), &ProcessGroups, &threads, timeout, &Cancel::new());
     let waited = waited.map_err(|error| Failure::of(&error))?;
     let outcomes = || threads.iter().filter_map(|thread| waited.results.get(thread));
-    match context.output.is_json() {
-        true => context.output.record(&waited)?,
-        false => outcomes().try_for_each(|outcome| show(outcome, context))?,
+    if context.output.is_json() {
+        context.output.record(&waited)?
+    } else {
+        outcomes().try_for_each(|outcome| show(outcome, context))?
     }
     outcomes().try_for_each(|outcome| ended(&*store, outcome))
 }

@@ -158,7 +158,8 @@ fn two_people_who_answer_at_the_same_moment_do_not_leave_the_thread_to_one_anoth
         let answer = |call| {
             sandbox.command(&["approve", call, "--thread", &thread, "--json"]).stdin(Stdio::null()).spawn().unwrap()
         };
-        let (one, other) = (answer("call_1"), answer("call_2"));
+        let one = answer("call_1");
+        let other = answer("call_2");
         let mut codes = [Ran::of(one).code, Ran::of(other).code];
         codes.sort_unstable();
         assert!([[Some(0), Some(7)], [Some(0), Some(0)]].contains(&codes), "{codes:?}");
@@ -238,7 +239,8 @@ fn a_call_of_a_thread_that_was_stopped_or_spoken_to_can_not_be_allowed_any_more(
 #[test]
 fn a_call_that_waits_in_two_threads_is_decided_about_by_thread() {
     let sandbox = asking(PAY_ONE);
-    let (one, other) = (waiting(&sandbox), waiting(&sandbox));
+    let one = waiting(&sandbox);
+    let other = waiting(&sandbox);
     let error = sandbox.run(&["approve", "call_1", "--json"]).error(3, "ambiguous");
     assert_eq!(error["candidates"].as_array().unwrap().len(), 2, "{error}");
     ended(&sandbox.run(&["deny", "call_1", "--thread", &one, "--reason", "too much", "--json"]));
@@ -375,7 +377,8 @@ fn a_project_can_not_allow_what_its_user_wants_to_be_asked_about() {
 #[test]
 fn the_inbox_shows_the_newest_thread_first_and_its_calls_in_order() {
     let sandbox = asking(PAY_TWO);
-    let (older, newer) = (waiting(&sandbox), waiting(&sandbox));
+    let older = waiting(&sandbox);
+    let newer = waiting(&sandbox);
     let needs = inbox(&sandbox);
     let order: Vec<_> = needs.iter().map(|need| (need["thread_id"].clone(), need["call_id"].clone())).collect();
     let expected = [(&newer, "call_1"), (&newer, "call_2"), (&older, "call_1"), (&older, "call_2")];
@@ -532,7 +535,8 @@ fn a_call_whose_time_is_over_does_not_keep_the_others_waiting() {
     put(&sandbox, ".ai/tools/gift.yaml", &tool.to_string());
     let rules = format!("{ASK}  - {{ id: gifts, tool: gift, action: ask, expires_after_seconds: 1 }}\n");
     put(&sandbox, ".ai/config/agent/approvals.yaml", &rules);
-    let (one, all) = (waiting(&sandbox), waiting(&sandbox));
+    let one = waiting(&sandbox);
+    let all = waiting(&sandbox);
     thread::sleep(Duration::from_millis(1100));
     // What it says to type is about the call that can still be decided about.
     let ran = sandbox.run(&["approve", "call_2", "--thread", &one, "--json"]);

@@ -218,7 +218,8 @@ fn every_changed_part_of_an_archive_is_named_without_a_store() {
     let (ours, thread, _theirs, file) = exported();
     let key = ours.root().join("key.pem");
     fs::write(&key, ours.run(&["keys", "export"]).stdout).unwrap();
-    let (key, whole) = (key.display().to_string(), fs::read(&file).unwrap());
+    let key = key.display().to_string();
+    let whole = fs::read(&file).unwrap();
     let changed = ours.root().join("changed.tar");
     let check = |bytes: &[u8]| {
         fs::write(&changed, bytes).unwrap();

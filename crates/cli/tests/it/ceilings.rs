@@ -142,7 +142,8 @@ fn raises_that_come_at_once_all_count() {
     for round in 0..5 {
         let sandbox = project(TASK, &pay("[ ! -e slow ] || while [ ! -e go ]; do sleep 0.02; done; echo ok"), PAY_SIX);
         let ran = run(&sandbox, "turns=2");
-        let (thread, _) = (thread_of(&ran), reached(&ran));
+        let thread = thread_of(&ran);
+        let _ = reached(&ran);
         fs::write(sandbox.project().join("slow"), "").unwrap();
         let raise = |raise| sandbox.command(&["resume", &thread, "--raise", raise, "--json"]).spawn().unwrap();
         let mut raising = RAISES.map(raise);
@@ -184,7 +185,8 @@ fn a_raise_with_a_message_reaches_a_run_that_goes_on_elsewhere_and_the_message_w
     }
     fs::write(sandbox.project().join("fast"), "").unwrap();
     fs::write(sandbox.project().join("go"), "").unwrap();
-    let (ran, raised) = (Ran::of(child), Ran::of(raising));
+    let ran = Ran::of(child);
+    let raised = Ran::of(raising);
     assert_eq!((ran.code, raised.code, paid(&sandbox)), (Some(0), Some(0), 6), "{ran:?} {raised:?}");
     assert_eq!((&shown()["limits"]["turns"], &shown()["requests"]), (&json!(9), &json!([])));
     let log = sandbox.run(&["log", "task", "--json"]).stdout;

@@ -58,7 +58,8 @@ impl Runner {
     }
 
     fn hand_off(&self, lease: &Lease, to: &str) -> ThreadId {
-        let (from, to) = (&lease.thread, ThreadId::new(to).unwrap());
+        let from = &lease.thread;
+        let to = ThreadId::new(to).unwrap();
         let head = self.0.head(from).unwrap();
         let predecessor = Predecessor { thread_id: from.clone(), version: head.version, hash: head.hash };
         let handoff = Handoff {
@@ -169,7 +170,8 @@ fn a_tree_shows_chains_and_children_and_follows_until_nothing_runs() {
     runner.finish(&lease, "natural");
     let ran = Ran::of(following);
     let records = ran.records();
-    let (first, last) = (&records[0], &records[records.len() - 1]);
+    let first = &records[0];
+    let last = &records[records.len() - 1];
     assert!(records.len() >= 2, "{ran:?}");
     assert_eq!((&first["status"], &last["status"]), (&"running".into(), &"completed".into()));
     assert_eq!(last["children"][0]["status"], "error");

@@ -136,7 +136,8 @@ fn so_many_children_of_both_kinds_run_at_the_same_time_and_no_more() {
     assert_eq!(ran.code, Some(0), "{ran:?}");
     let door = || fs::read_to_string(sandbox.project().join("door.txt")).unwrap();
     eventually("all six came and went", || door().lines().filter(|line| *line == "out").count() == 6);
-    let (mut inside, mut most) = (0, 0);
+    let mut inside = 0;
+    let mut most = 0;
     for line in door().lines() {
         inside = if line == "in" { inside + 1 } else { inside - 1 };
         most = most.max(inside);

@@ -169,7 +169,8 @@ fn what_is_wrong_with_an_archive_is_said_of_the_archive() {
     for (bytes, code) in [(changed.as_slice(), "damaged"), (&sound[..1500], "integrity")] {
         fs::write(&archive, bytes).unwrap();
         let error = sandbox.run(&["import", file, "--json"]).error_beside_data(6, code);
-        let (message, hint) = (error["message"].as_str().unwrap(), error["hint"].as_str().unwrap());
+        let message = error["message"].as_str().unwrap();
+        let hint = error["hint"].as_str().unwrap();
         assert!(message.contains(&format!("the archive `{file}`")), "{message}");
         assert!(hint.contains(&format!("selvedge verify {file}")) && !hint.contains(&thread), "{hint}");
     }
@@ -209,7 +210,8 @@ fn a_key_folder_that_may_not_be_written_is_named_with_its_mode_and_what_to_do() 
         let folder = Path::new(folder.to_str().unwrap().trim_end_matches('/'));
         mode(folder, if command == "rotate" { 0o500 } else { 0o000 });
         let error = run(&["keys", command, "--json"]).error(4, "permission_denied");
-        let (message, hint) = (error["message"].as_str().unwrap(), error["hint"].as_str().unwrap());
+        let message = error["message"].as_str().unwrap();
+        let hint = error["hint"].as_str().unwrap();
         let shown = folder.display().to_string();
         assert!(message.contains(&format!("`{shown}` has mode 0")) && !message.contains("disk"), "{message}");
         assert!(hint.contains(&format!("chmod u+rwx {shown}")), "{hint}");

@@ -39,7 +39,8 @@ fn for_programs_there_is_one_object_per_beat() {
     let names: Vec<_> = beats.iter().map(|beat| beat["name"].as_str().unwrap()).collect();
     assert_eq!(names, ["kill", "resume", "approve", "budget", "handoff", "race", "verify", "tamper", "restore"]);
     assert!(beats.iter().all(|beat| beat["ok"] == true), "{beats:?}");
-    let (killed, resumed) = (&beats[0]["details"], &beats[1]["details"]);
+    let killed = &beats[0]["details"];
+    let resumed = &beats[1]["details"];
     assert_eq!((&killed["paid"], &killed["answers"]), (&json!(["anna 120", "ben 80"]), &json!(1)), "{beats:?}");
     assert_eq!(resumed["paid"], json!(["anna 120", "ben 80", "cara 45"]));
     // Every line has a key of its own: no call was made twice.

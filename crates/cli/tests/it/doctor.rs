@@ -54,7 +54,8 @@ fn warnings_exit_1_and_damage_6() {
 #[test]
 fn keys_and_trust_are_looked_at() {
     let (sandbox, _) = Sandbox::with_thread();
-    let (signing, trusted) = (sandbox.home().join("keys/signing"), sandbox.home().join("keys/trusted"));
+    let signing = sandbox.home().join("keys/signing");
+    let trusted = sandbox.home().join("keys/trusted");
     let chmod = |path: &std::path::Path, mode| fs::set_permissions(path, Permissions::from_mode(mode)).unwrap();
     let look = || sandbox.run(&["doctor", "--json"]);
     chmod(&signing, 0o755);

@@ -134,7 +134,8 @@ fn a_symbolic_link_is_not_verified() {
 #[test]
 fn the_golden_vector_of_the_older_form_verifies_with_its_key_and_says_what_it_does_not_cover() {
     let sandbox = Sandbox::empty();
-    let (document, key) = (golden("rye-document.md"), golden("rye-public-key.pem"));
+    let document = golden("rye-document.md");
+    let key = golden("rye-public-key.pem");
     sandbox.run(&["verify", "--document", &document, "--json"]).error(6, "document_untrusted_key");
     let verdict = sandbox.run(&["verify", "--document", &document, "--key", &key, "--json"]).json();
     assert_eq!(

@@ -20,7 +20,8 @@ fn with_child(spawn: &str, child: &str) -> (Sandbox, String, String) {
     put(&sandbox, ".ai/tools/pay.yaml", &keyed());
     put(&sandbox, ".ai/directives/parent.md", &PARENT.replace("tool.pay", "tool.pay, tool.slow"));
     let ran = sandbox.run(&["run", "parent", "--json"]);
-    let (parent, child) = (thread_of(&ran), heard(&ran)["thread_id"].as_str().unwrap().to_owned());
+    let parent = thread_of(&ran);
+    let child = heard(&ran)["thread_id"].as_str().unwrap().to_owned();
     let resume = format!("{{ tool: resume_thread, arguments: {{ thread_id: {child}, message: {MORE} }} }}");
     let when = format!("- {{ when: {{ user: {{ equals: {GO} }} }}, ");
     put(&sandbox, "script.yaml", &calling(&resume).replacen("- { ", &when, 1));
@@ -56,9 +57,12 @@ const PAYS_TWICE: &str = "turns:
 fn goes_on_once(spawn: &str, links: usize, paid: usize) {
     let (sandbox, parent, child) = with_child(spawn, PAYS_TWICE);
     let was_told = || said(&sandbox, &parent, GO) > 0;
-    let next = || match was_told() {
-        false => ["send", &parent, GO, "--json"].map(str::to_owned).to_vec(),
-        true => ["resume", &parent, "--json"].map(str::to_owned).to_vec(),
+    let next = || {
+        if was_told() {
+            ["resume", &parent, "--json"].map(str::to_owned).to_vec()
+        } else {
+            ["send", &parent, GO, "--json"].map(str::to_owned).to_vec()
+        }
     };
     let look = || match (was_told(), status(&sandbox, &parent).as_str()) {
         (false, _) => Stand::Unborn,
@@ -94,7 +98,8 @@ fn an_agent_killed_while_the_child_it_resumed_works_is_told_what_came_of_it() {
     put(&sandbox, "fast", "");
     let ran = sandbox.run(&["resume", &parent, "--json"]);
     assert_eq!(ran.code, Some(0), "{ran:?}");
-    let (told, chain) = (heard(&ran), chain(&sandbox, &child));
+    let told = heard(&ran);
+    let chain = chain(&sandbox, &child);
     assert_eq!((chain.len(), said(&sandbox, &chain[1], MORE)), (2, 1), "{told}");
     let resumed = &told["resumed"];
     assert_eq!((&resumed["old_thread_id"], &resumed["new_thread_id"]), (&json!(child), &json!(chain[1])), "{told}");

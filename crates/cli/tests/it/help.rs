@@ -278,8 +278,8 @@ fn commands_in_the_pages_exist() {
 fn help_of_a_command_is_what_its_flag_shows() {
     let sandbox = Sandbox::empty();
     for command in [&[][..], &["append"], &["thread"], &["thread", "new"], &["keys", "trust"]] {
-        let (asked, flag) =
-            (sandbox.run(&[&["help"], command].concat()), sandbox.run(&[command, &["--help"]].concat()));
+        let asked = sandbox.run(&[&["help"], command].concat());
+        let flag = sandbox.run(&[command, &["--help"]].concat());
         assert_eq!((asked.code, asked.stdout.trim_end()), (Some(0), flag.stdout.trim_end()));
         let page = sandbox.run(&[&["help", "--json"], command].concat()).json();
         assert_eq!(page["text"].as_str().unwrap().trim_end(), flag.stdout.trim_end());
@@ -355,7 +355,8 @@ fn a_shell_is_offered_the_threads_that_are_there() {
 
 #[test]
 fn completing_finds_the_store_where_the_flags_say() {
-    let (sandbox, empty) = (Sandbox::new(), Sandbox::empty());
+    let sandbox = Sandbox::new();
+    let empty = Sandbox::empty();
     sandbox.run(&["thread", "new", "--agent", "scribe", "--id", "tea"]);
     let project = sandbox.project();
     let elsewhere = || {

@@ -27,7 +27,8 @@ fn a_pipe_in_the_place_of_a_document_is_refused_at_once() {
 
 #[test]
 fn a_document_of_ones_own_key_checked_with_another_one_says_so() {
-    let (sandbox, stranger) = (Sandbox::new(), Sandbox::new());
+    let sandbox = Sandbox::new();
+    let stranger = Sandbox::new();
     fs::write(sandbox.project().join("a.md"), "text").unwrap();
     assert_eq!(sandbox.run(&["sign", "a.md"]).code, Some(0));
     let other = sandbox.root().join("other.pem");
@@ -65,14 +66,16 @@ fn what_stands_in_the_place_of_a_manifest_is_moved_aside_by_repair() {
 fn damage_in_an_archive_is_placed_in_the_transcript_and_the_hint_keeps_the_key() {
     let (sandbox, thread) = Sandbox::with_thread();
     sandbox.append(&thread, "0", HELLO);
-    let (archive, key) = (sandbox.root().join("a.tar"), sandbox.root().join("k.pem"));
+    let archive = sandbox.root().join("a.tar");
+    let key = sandbox.root().join("k.pem");
     assert_eq!(sandbox.run(&["export", &thread, "-o", archive.to_str().unwrap()]).code, Some(0));
     fs::write(&key, sandbox.run(&["keys", "export"]).stdout).unwrap();
     let mut bytes = fs::read(&archive).unwrap();
     let at = bytes.windows(5).position(|window| window == b"hello").unwrap();
     bytes[at] = b'j';
     fs::write(&archive, bytes).unwrap();
-    let (archive, key) = (archive.to_str().unwrap(), key.to_str().unwrap());
+    let archive = archive.to_str().unwrap();
+    let key = key.to_str().unwrap();
     let ran = sandbox.run(&["verify", archive, "--key", key, "--json"]);
     assert_eq!(ran.records()[0]["damage"]["inside"], "transcript.jsonl");
     let hint = ran.error_beside_data(6, "damaged")["hint"].as_str().unwrap().to_owned();

@@ -137,7 +137,8 @@ fn a_copied_folder_is_said_to_be_a_copy() {
 fn a_thread_behind_a_link_is_named_left_out_and_not_deleted() {
     let (sandbox, thread) = sandbox();
     let good = sandbox.new_thread("scribe");
-    let (folder, away) = (sandbox.threads().join(&thread), sandbox.root().join("away"));
+    let folder = sandbox.threads().join(&thread);
+    let away = sandbox.root().join("away");
     fs::rename(&folder, &away).unwrap();
     symlink(&away, &folder).unwrap();
     let ran = sandbox.run(&["doctor", "--json"]);
@@ -163,7 +164,8 @@ fn a_thread_behind_a_link_is_named_left_out_and_not_deleted() {
 #[test]
 fn blobs_behind_a_link_are_refused_and_the_log_is_still_backed_up() {
     let (sandbox, thread, _) = with_blob(b"a picture");
-    let (folder, away) = (sandbox.threads().join(&thread).join("blobs"), sandbox.root().join("away"));
+    let folder = sandbox.threads().join(&thread).join("blobs");
+    let away = sandbox.root().join("away");
     fs::rename(&folder, &away).unwrap();
     for (number, is_link) in [(1, true), (2, false)] {
         if is_link {

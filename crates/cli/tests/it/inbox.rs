@@ -169,7 +169,8 @@ fn whoever_is_asked_can_see_all_of_what_it_is_about() {
 #[test]
 fn the_inbox_of_one_thread_shows_nothing_of_others() {
     let sandbox = asking(PAY_TWO);
-    let (first, _) = (waiting(&sandbox), waiting(&sandbox));
+    let first = waiting(&sandbox);
+    let _ = waiting(&sandbox);
     let needs = sandbox.run(&["inbox", &first[..first.len() - 2], "--json"]).records();
     let of: Vec<&Value> = needs.iter().map(|need| &need["thread_id"]).collect();
     assert_eq!(of, [&json!(first), &json!(first)]);
@@ -201,7 +202,8 @@ fn a_call_that_was_answered_while_its_thread_runs_is_not_asked_about_again() {
 #[test]
 fn needs_are_as_old_as_what_they_ask() {
     let sandbox = asking(PAY_TWO);
-    let (older, newer) = (waiting(&sandbox), waiting(&sandbox));
+    let older = waiting(&sandbox);
+    let newer = waiting(&sandbox);
     let since =
         |thread: &str| inbox(&sandbox).iter().find(|need| need["thread_id"] == thread).unwrap()["since"].clone();
     let before = since(&older);
@@ -222,7 +224,8 @@ fn a_thread_that_waits_for_no_word_waits_since_its_run_ended() {
         ran.error_beside_data(8, "limit_reached");
         thread_of(&ran)
     };
-    let (older, newer) = (limited(), limited());
+    let older = limited();
+    let newer = limited();
     let order = || inbox(&sandbox).iter().map(|need| need["thread_id"].clone()).collect::<Vec<_>>();
     assert_eq!(order(), [json!(newer), json!(older)]);
     assert_eq!(sandbox.run(&["thread", "rename", &older, "another name"]).code, Some(0));

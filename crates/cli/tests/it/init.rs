@@ -120,7 +120,8 @@ fn bare_selvedge_says_where_we_are_and_what_is_next() {
 #[test]
 fn keys_lie_where_the_environment_says() {
     let sandbox = Sandbox::empty();
-    let (home, config) = (sandbox.root().join("h"), sandbox.root().join("config"));
+    let home = sandbox.root().join("h");
+    let config = sandbox.root().join("config");
     let init = |config: &str| {
         let mut command = sandbox.command(&["init", "--json"]);
         let output =

@@ -96,7 +96,8 @@ fn looking_at_a_dead_run_writes_nothing_and_the_next_command_that_takes_it_settl
     let sandbox = project(TASK, &pay("[ -e fast ] || sleep 60"), PAY_ONCE);
     let thread = killed_in_the_middle(&sandbox);
     let log = || std::fs::read(sandbox.threads().join(&thread).join("transcript.jsonl")).unwrap();
-    let (before, take_up) = (log(), format!("selvedge resume {thread}"));
+    let before = log();
+    let take_up = format!("selvedge resume {thread}");
     for look in [&["thread", "show"][..], &["tree"], &["wait", "--timeout", "5"], &["budget"], &["thread", "list"]] {
         let named: &[&str] = if look == ["thread", "list"] { &[] } else { &[&thread] };
         let ran = sandbox.run(&[look, named].concat());

@@ -119,7 +119,8 @@ fn the_copy_still_verifies(sandbox: &Sandbox, thread: &str, copy: &[u8], signer:
     use selvedge_log::scan::{Scanner, Signatures, examine};
     let pem = sandbox.run(&["keys", "export", &signer[..12]]).stdout;
     let key = selvedge_log::keys::PublicKey::from_pem(&pem).unwrap();
-    let (thread, trust) = (selvedge_model::ThreadId::new(thread).unwrap(), selvedge_log::Trust::of(&[key]));
+    let thread = selvedge_model::ThreadId::new(thread).unwrap();
+    let trust = selvedge_log::Trust::of(&[key]);
     let examined = examine(copy, Scanner::new(&thread, &trust, Signatures::Every), |_| {}).unwrap();
     assert!(examined.damage.is_none() && examined.head().unwrap().version == 1, "{:?}", examined.damage);
 }

@@ -50,7 +50,8 @@ pub(crate) fn killed_until_done<T>(
     next: impl Fn() -> Vec<String>,
     look: impl Fn() -> Stand<T>,
 ) -> (T, u32) {
-    let (mut most_ms, mut kills) = (60, 0);
+    let mut most_ms = 60;
+    let mut kills = 0;
     for _ in 0..60 {
         let args = next();
         let args: Vec<&str> = args.iter().map(String::as_str).collect();

@@ -94,7 +94,8 @@ impl Nursery<'_> {
 
     /// Asks the parent for the children of a round, and kills it now and then, until it has started them all.
     fn round(&mut self, round: usize) {
-        let (word, parent) = (format!("round {round}"), self.parent.to_string());
+        let word = format!("round {round}");
+        let parent = self.parent.to_string();
         let mut most_ms = 100;
         for attempt in 0.. {
             let spawned = self.children().len();
@@ -201,7 +202,8 @@ fn kill(child: &ThreadId, pids: &[u32]) -> bool {
 #[test]
 fn many_children_in_processes_of_their_own_killed_at_random_leave_every_account_in_order() {
     let wanted = std::env::var("SELVEDGE_TEST_CHILDREN").ok().and_then(|count| count.parse().ok()).unwrap_or(40);
-    let (rounds, mut chance) = (usize::div_ceil(wanted, AT_ONCE), Chance::any());
+    let rounds = usize::div_ceil(wanted, AT_ONCE);
+    let mut chance = Chance::any();
     let sandbox = project(rounds, &mut chance);
     let limits = ["--limit", "spend=100", "--limit", "spawns=100000"];
     let ran = sandbox.run(&[&["run", "parent", "--json"][..], &limits].concat());

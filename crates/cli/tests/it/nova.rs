@@ -38,8 +38,11 @@ fn exported(sandbox: &Sandbox, thread: &str) -> String {
 fn write_large(path: &Path, bytes: u64) {
     let mut out = BufWriter::new(fs::File::create(path).unwrap());
     writeln!(out, "{MANIFEST}").unwrap();
-    let (mut written, mut number, mut line) = (0, 0_u64, String::new());
-    let (words, dug) = ("pears and plums ".repeat(20), "deeper ".repeat(30));
+    let mut written = 0;
+    let mut number = 0_u64;
+    let mut line = String::new();
+    let words = "pears and plums ".repeat(20);
+    let dug = "deeper ".repeat(30);
     while written < bytes {
         line.clear();
         match number % 3 {
@@ -263,7 +266,8 @@ fn peak_of_import(sandbox: &Sandbox, path: &Path) -> u64 {
 /// What a file of this size takes beyond what a small one does.
 fn growth_of_memory(bytes: u64) -> u64 {
     let sandbox = Sandbox::new();
-    let (small, large) = (sandbox.root().join("small.jsonl"), sandbox.root().join("large.jsonl"));
+    let small = sandbox.root().join("small.jsonl");
+    let large = sandbox.root().join("large.jsonl");
     write_large(&small, 1_000_000);
     let text = fs::read_to_string(&small).unwrap();
     fs::write(&small, text.replacen("\"pear\"", "\"small\"", 1)).unwrap();

@@ -48,7 +48,8 @@ fn a_message_to_a_thread_that_goes_on_elsewhere_writes_there_what_may_be_called(
     let sandbox = project(TASK, &pay("echo ok"), PAY_ONCE);
     let old = thread_of(&sandbox.run(&RUN));
     let store = sandbox.open();
-    let (id, next) = (ThreadId::new(old.as_str()).unwrap(), ThreadId::new("next").unwrap());
+    let id = ThreadId::new(old.as_str()).unwrap();
+    let next = ThreadId::new("next").unwrap();
     let head = store.head(&id).unwrap();
     let handoff = Handoff {
         new_thread_id: next.clone(),

@@ -85,7 +85,8 @@ fn holds_after(sandbox: &Sandbox, parent: &ThreadId, said: &str) {
     all.push(store.get(parent).unwrap().manifest);
     for id in all.iter().map(|thread| &thread.thread_id) {
         let is_held = || store.holder(id).unwrap().is_some();
-        let (before, shown) = (is_held(), status(sandbox, id.as_str()));
+        let before = is_held();
+        let shown = status(sandbox, id.as_str());
         assert!(shown != "running" || before || is_held(), "after `{said}` {id} is shown as running and is dead");
     }
     drop(store);
@@ -103,7 +104,8 @@ fn holds_after(sandbox: &Sandbox, parent: &ThreadId, said: &str) {
 #[test]
 fn whatever_is_typed_next_after_any_kill_no_dead_thread_is_shown_as_running() {
     let rounds = std::env::var("SELVEDGE_TEST_KILLS").ok().and_then(|count| count.parse().ok()).unwrap_or(8);
-    let (sandbox, mut chance) = (project(), Chance::any());
+    let sandbox = project();
+    let mut chance = Chance::any();
     let parent = start(
         &sandbox,
         &["run", "parent", "--limit", "spend=100", "--limit", "turns=100000", "--limit", "tokens=100000000"],
@@ -117,8 +119,10 @@ fn whatever_is_typed_next_after_any_kill_no_dead_thread_is_shown_as_running() {
             .find(|id| id.starts_with("parent"))
     };
     eventually("the parent is there", || find().is_some());
-    let (id, mut running) = (ThreadId::new(find().unwrap()).unwrap(), parent);
-    let (mut killed, mut others) = (0, Vec::new());
+    let id = ThreadId::new(find().unwrap()).unwrap();
+    let mut running = parent;
+    let mut killed = 0;
+    let mut others = Vec::new();
     for round in 0..rounds {
         if round == rounds / 2 {
             // However slow the machine is, the other half is of chains. One that is killed and not settled is said to run; one that runs

@@ -26,7 +26,8 @@ fn eight_writers_of_one_thread_win_every_version_exactly_once() {
     let (sandbox, id) = Sandbox::with_thread();
     let conflicts = AtomicU64::new(0);
     let write = |writer: u64| {
-        let (mut won, mut expect) = (Vec::new(), 0);
+        let mut won = Vec::new();
+        let mut expect = 0;
         while (won.len() as u64) < WINS {
             let ran = append(&sandbox, &id, expect, &changeset(writer, won.len() as u64));
             match ran.code {

@@ -24,7 +24,9 @@ fn ids(records: &[Value]) -> Vec<String> {
 #[test]
 fn only_threads_that_ended_long_enough_ago_are_deleted_and_only_after_a_yes() {
     let sandbox = Sandbox::new();
-    let (done, created, running) = (ended(&sandbox), sandbox.new_thread("scribe"), sandbox.new_thread("scribe"));
+    let done = ended(&sandbox);
+    let created = sandbox.new_thread("scribe");
+    let running = sandbox.new_thread("scribe");
     sandbox.append(&running, "0", STARTED);
     assert_eq!(sandbox.run(&["prune", "--yes", "--json"]).records(), Vec::<Value>::new(), "nothing is 90 days old");
     let dry = sandbox.run(&["prune", "--older-than", "0h", "--dry-run", "--json"]);
@@ -67,7 +69,8 @@ fn what_is_pruned_can_be_kept_elsewhere_first_as_what_import_and_verify_take() {
 #[test]
 fn a_copy_that_is_there_is_not_made_twice_nor_written_over() {
     let sandbox = Sandbox::new();
-    let (same, other) = (ended(&sandbox), ended(&sandbox));
+    let same = ended(&sandbox);
+    let other = ended(&sandbox);
     let kept = sandbox.root().join("kept");
     fs::create_dir(&kept).unwrap();
     let archive = |thread: &str| kept.join(format!("{thread}.tar"));
@@ -113,9 +116,11 @@ fn a_thread_that_others_still_need_is_kept() {
     use selvedge_store::{Commit, Logs};
 
     let sandbox = Sandbox::new();
-    let (old, parent) = (ended(&sandbox), sandbox.new_thread("scribe"));
+    let old = ended(&sandbox);
+    let parent = sandbox.new_thread("scribe");
     let store = sandbox.open();
-    let (id, next) = (ThreadId::new(old.as_str()).unwrap(), ThreadId::new("next").unwrap());
+    let id = ThreadId::new(old.as_str()).unwrap();
+    let next = ThreadId::new("next").unwrap();
     let head = store.head(&id).unwrap();
     let handoff = Handoff {
         new_thread_id: next.clone(),

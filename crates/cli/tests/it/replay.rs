@@ -57,7 +57,8 @@ fn a_rule_of_today_is_tried_on_a_thread_of_yesterday() {
     let ran = replay(&sandbox, &thread, &[]);
     let error = ran.error_beside_data(1, "replay_diverged");
     let report = &ran.records()[0];
-    let (asked, difference) = (&report["differences"][0], &report["differences"][1]);
+    let asked = &report["differences"][0];
+    let difference = &report["differences"][1];
     assert_eq!((&asked["what"], &asked["reason"]), (&json!("asked"), &json!("AssistantTurnCommitted")), "{report}");
     assert_eq!((&difference["what"], &difference["reason"]), (&json!("changeset"), &json!("ToolIntentCommitted")));
     assert_eq!((&report["ended_at"], &error["version"]), (&difference["version"], &asked["version"]));
@@ -93,7 +94,8 @@ fn the_runs_behind_a_difference_are_compared_by_the_command_that_is_hinted_at() 
 fn a_replay_from_the_middle_of_a_run_compares_what_follows() {
     let (sandbox, thread) = payer();
     let whole = replay(&sandbox, &thread, &[]).json();
-    let (last, compared) = (whole["version"].as_u64().unwrap(), whole["compared"].as_u64().unwrap());
+    let last = whole["version"].as_u64().unwrap();
+    let compared = whole["compared"].as_u64().unwrap();
     for from in 1..last {
         let report = replay(&sandbox, &thread, &["--from", &from.to_string()]).json();
         assert_eq!((&report["identical"], &report["given"]), (&json!(true), &json!(from + 1)), "{report}");

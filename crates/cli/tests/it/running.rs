@@ -174,7 +174,8 @@ fn a_thread_killed_in_the_middle_needs_a_decision_and_goes_on_with_it() {
 #[test]
 fn a_call_that_was_not_done_is_made_and_one_that_nobody_knows_of_is_not() {
     let sandbox = project(TASK, &pay("[ -e fast ] || sleep 60"), PAY_ONCE);
-    let (first, second) = (killed_in_the_middle(&sandbox), killed_in_the_middle(&sandbox));
+    let first = killed_in_the_middle(&sandbox);
+    let second = killed_in_the_middle(&sandbox);
     put(&sandbox, "fast", "");
     assert!(is_orphaned(&sandbox));
     let asked = sandbox.run(&["settle", "call_1", "--not-done", "--json"]);

@@ -81,7 +81,8 @@ fn a_child_that_is_waited_for_gives_its_last_words_to_its_parent() {
     let answer: Value = serde_json::from_str(heard.strip_prefix("Heard: ").unwrap()).unwrap();
     assert_eq!((&answer["success"], &answer["result"]), (&json!(true), &json!("The child is done.")));
     assert_eq!(paid(&sandbox), 1);
-    let (parent, child) = (thread_of(&ran), answer["thread_id"].as_str().unwrap().to_owned());
+    let parent = thread_of(&ran);
+    let child = answer["thread_id"].as_str().unwrap().to_owned();
     let tree = sandbox.run(&["tree", &parent, "--json"]).json();
     assert_eq!((&tree["thread_id"], &tree["children"][0]["thread_id"]), (&json!(parent), &json!(child)));
     assert_eq!(tree["cost"]["turns"], 4, "what is below is counted: {tree}");
@@ -216,7 +217,8 @@ fn whoever_stops_a_parent_stops_its_children_in_other_processes() {
     put(&sandbox, ".ai/tools/pay.yaml", &pay("while [ ! -e fast ]; do sleep 0.02; done"));
     let child = sandbox.command(&RUN).stdin(Stdio::null()).spawn().unwrap();
     eventually("both run", || paid(&sandbox) == 2);
-    let (parent, below) = (id(&of_status(&sandbox, "parent")[0]), id(&of_status(&sandbox, "child")[0]));
+    let parent = id(&of_status(&sandbox, "parent")[0]);
+    let below = id(&of_status(&sandbox, "child")[0]);
     assert_eq!(sandbox.run(&["cancel", &parent, "--json"]).code, Some(0));
     let ran = Ran::of(child);
     assert_eq!(ran.code, Some(130), "{ran:?}");
@@ -255,7 +257,8 @@ fn a_child_whose_process_died_before_it_began_is_settled_when_its_parent_goes_on
     put(&sandbox, ".ai/tools/pay.yaml", &pay(&breaks));
     let ran = sandbox.run(&RUN);
     assert_eq!(ran.code, Some(0), "{ran:?}");
-    let (parent, child) = (thread_of(&ran), id(&of_status(&sandbox, "child")[0]));
+    let parent = thread_of(&ran);
+    let child = id(&of_status(&sandbox, "child")[0]);
     let waited = sandbox.run(&["wait", &child, "--timeout", "60", "--json"]);
     // A process that died before its parent's run had ended was settled by that.
     if status(&sandbox, &child) != "error" {
@@ -607,7 +610,9 @@ fn an_audit_while_children_spend_in_their_own_processes_finds_nothing() {
     let ran = sandbox.run(&RUN);
     assert_eq!(ran.code, Some(0), "{ran:?}");
     let parent = thread_of(&ran);
-    let (mut audits, mut postings, until) = (0, 0, Instant::now() + Duration::from_secs(60));
+    let mut audits = 0;
+    let mut postings = 0;
+    let until = Instant::now() + Duration::from_secs(60);
     loop {
         let books = sandbox.run(&["budget", &parent, "--verify", "--json"]);
         assert_eq!((books.code, &books.json()["verified"]["holds"]), (Some(0), &json!(true)), "{books:?}");

@@ -141,7 +141,8 @@ fn threads_or_all_must_be_named_and_not_both() {
 #[test]
 fn a_batch_mate_remembers_what_the_database_forgot() {
     let sandbox = Sandbox::new();
-    let (ann, bob) = (sandbox.new_thread("ann"), sandbox.new_thread("bob"));
+    let ann = sandbox.new_thread("ann");
+    let bob = sandbox.new_thread("bob");
     let before = sandbox.root().join("before");
     copy(&sandbox.threads(), &before);
     let store = sandbox.open();

@@ -316,7 +316,8 @@ fn threads(call: &Call) -> Result<(Vec<ThreadId>, Map<String, Value>), String> {
         let text = listed.as_str().ok_or_else(|| format!("{listed} is no thread's id"))?;
         ThreadId::new(text).map_err(|error| error.to_string())
     };
-    let (mut threads, mut failed) = (Vec::new(), Map::new());
+    let mut threads = Vec::new();
+    let mut failed = Map::new();
     for (index, listed) in listed.iter().enumerate() {
         match one(listed) {
             Ok(thread) => threads.push(thread),
@@ -382,7 +383,8 @@ fn timeout(shared: &Shared, call: &Call) -> Result<Duration, String> {
 /// The thread that a call names, if the calling one started it, or one that it started did.
 pub(super) fn own(shared: &Shared, call: &Call) -> Result<ThreadId, String> {
     let wanted = thread(call)?;
-    let (store, words) = (shared.store(), |error: selvedge_store::Error| error.to_string());
+    let store = shared.store();
+    let words = |error: selvedge_store::Error| error.to_string();
     let mut known: HashSet<ThreadId> = HashSet::new();
     let mut open = vec![wanted.clone()];
     while let Some(next) = open.pop() {
@@ -474,7 +476,8 @@ fn awaitable(shared: &Shared, call: &Call) -> Result<Awaitable, String> {
     asked.retain(|thread| !is_own(thread.as_str()));
     failed.extend(places(call, is_own).map(|index| refusal(index, "a thread can't wait for itself")));
     // Nor for what waits for it.
-    let (engine, at_once) = (&shared.engine, shared.at_once());
+    let engine = &shared.engine;
+    let at_once = shared.at_once();
     let leads_back = |thread: &&ThreadId| engine.waits_for(thread, &call.thread, &awaited, at_once).unwrap_or(false);
     let circular: Vec<ThreadId> = asked.iter().filter(leads_back).cloned().collect();
     asked.retain(|thread| !circular.contains(thread));
@@ -497,9 +500,6 @@ impl Tool for Door {
     }
 
     fn reconcile(&self, call: &Call, cancel: &Cancel) -> Reconciled {
-        match self.spec.name == RESUME {
-            true => resuming::reconcile(&self.shared, call, cancel),
-            false => Reconciled::Unknown,
-        }
+        if self.spec.name == RESUME { resuming::reconcile(&self.shared, call, cancel) } else { Reconciled::Unknown }
     }
 }

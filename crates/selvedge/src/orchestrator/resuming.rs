@@ -25,7 +25,8 @@ pub(super) fn resume(shared: &Arc<Shared>, call: &Call, cancel: &Cancel) -> Resu
     let chain = chain(shared, &thread)?;
     let end = chain.last().ok_or("there is no such thread")?;
     let message = Message::text(Role::User, message).with_id(id(call)?);
-    let (input, work) = (Input::messages(vec![message]), work(shared, end)?);
+    let input = Input::messages(vec![message]);
+    let work = work(shared, end)?;
     // A stop of the calling thread stops the child; a stop of the child does not stop the calling thread.
     let ended = shared.engine.resume(&thread, input, &work, &cancel.child(), &mut |_| {});
     let ended = ended.map_err(|error| error.to_string())?;
@@ -73,11 +74,14 @@ fn work(shared: &Arc<Shared>, end: &Manifest) -> Result<Assignment, String> {
 
 /// How a thread was gone on with by a call, if what the call says stands in the log of one of its chain.
 fn said(shared: &Arc<Shared>, call: &Call) -> Result<Option<Resumed>, String> {
-    let (asked, id) = (doors::own(shared, call)?, id(call)?);
-    let (store, engine) = (shared.store(), &shared.engine);
+    let asked = doors::own(shared, call)?;
+    let id = id(call)?;
+    let store = shared.store();
+    let engine = &shared.engine;
     let chain = chain(shared, &asked)?;
     for (place, link) in chain.iter().enumerate() {
-        let (mut changesets, mut said) = (0, None);
+        let mut changesets = 0;
+        let mut said = None;
         let read = each_changeset(&**store, &link.thread_id, engine.trust(), |entry| {
             let is_it = |event: &Event| matches!(event, Event::Message(message) if message.id.as_ref() == Some(&id));
             if said.is_none() && entry.lines.iter().any(|line| is_it(&line.event)) {

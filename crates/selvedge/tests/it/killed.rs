@@ -58,7 +58,8 @@ fn child() {
     let house = House::at(&PathBuf::from(std::env::var_os(FOLDER).unwrap()));
     let mut store = Watched::new(house.open());
     let at = |word: &str| dies.strip_prefix(word).and_then(|number| number.parse().ok()).unwrap_or(u64::MAX);
-    let (before, after) = (at("before "), at("after "));
+    let before = at("before ");
+    let after = at("after ");
     store.before = Box::new(move |number| die_if(number == before));
     store.after = Box::new(move |number| die_if(number == after));
     let thread = ThreadId::new(fs::read_to_string(house.root.join("thread")).unwrap()).unwrap();
@@ -166,10 +167,7 @@ fn killed_at_random_moments_each_payment_is_made_once() {
             let mut child = spawn(&house, "");
             std::thread::sleep(Duration::from_micros(chance() % (whole / life)));
             child.kill().unwrap();
-            match was_killed(&house, child) && life < 6 {
-                true => kills += 1,
-                false => break,
-            }
+            if was_killed(&house, child) && life < 6 { kills += 1 } else { break }
         }
         until_done(&house, |_| String::new());
         assert_paid_once(&house, &thread, "at random");

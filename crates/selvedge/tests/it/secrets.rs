@@ -81,12 +81,16 @@ fn a_message_that_waits_for_its_turn_keeps_no_secret_either() {
     house.directive("wait", &["wait"], "Wait.");
     house.calls_once("wait", &json!({}));
     let order = house.order("wait").unwrap();
-    let (one, two) = (house.engine(Arc::new(house.open())), house.engine(Arc::new(house.open())));
+    let one = house.engine(Arc::new(house.open()));
+    let two = house.engine(Arc::new(house.open()));
     let thread = one.create(order.thread, Vec::new()).unwrap();
     let mut found = Vec::new();
     std::thread::scope(|scope| {
-        let (work, task) = (&order.assignment, order.task);
-        let (one, two, thread) = (&one, &two, &thread);
+        let work = &order.assignment;
+        let task = order.task;
+        let one = &one;
+        let two = &two;
+        let thread = &thread;
         scope.spawn(move || one.send(thread, Input::text(task), work, &Cancel::new(), &mut |_| {}).unwrap());
         crate::support::eventually("the tool runs", || house.root.join("begun").exists());
         let late = Input::text(format!("also {TOKEN}"));

@@ -314,7 +314,8 @@ fn a_snapshot_counts_the_time_of_the_run_that_goes_on() {
         });
     });
     let seconds: Vec<f64> = {
-        let (store, mut kept) = (house.open(), house.kept(&thread));
+        let store = house.open();
+        let mut kept = house.kept(&thread);
         kept.reverse();
         let body = |kept: &Kept| store.read_snapshot(&thread, kept, "archive").unwrap().body().unwrap();
         let running = kept.iter().map(body).filter(|state| state["status"] == "running");
@@ -560,7 +561,8 @@ fn a_snapshot_of_a_format_that_is_not_known_is_refused() {
 #[test]
 fn a_snapshot_of_another_thread_is_not_taken_for_its_own() {
     let house = House::new(|_| {});
-    let (one, other) = (waiting(&house), waiting(&house));
+    let one = waiting(&house);
+    let other = waiting(&house);
     let place = |thread: &ThreadId| house.folder_of(thread).join("state.json");
     fs::copy(place(&one), place(&other)).unwrap();
     fs::remove_dir_all(house.folder_of(&other).join("checkpoints")).ok();

@@ -45,7 +45,8 @@ pub(super) fn race(stage: &mut Stage) -> Result<Shown> {
     };
     let committed = last_json(&answer.stdout);
     let error = last_json(&refusal.stderr)["error"].clone();
-    let (expected, actual) = (error["expected"].as_u64(), error["actual"].as_u64());
+    let expected = error["expected"].as_u64();
+    let actual = error["actual"].as_u64();
     promise(committed["version"] == version + 1 && expected == Some(version) && actual == Some(version + 1), || {
         format!("the answers don't fit: {committed} and {error}")
     })?;
@@ -81,8 +82,8 @@ pub(super) fn verify(stage: &mut Stage) -> Result<Shown> {
     let verdict = judge(stage)?;
     expect_sound(&verdict)?;
     let signer = verdict.signers.first().map(|(fingerprint, _)| *fingerprint).ok_or_else(|| broken("nobody signed"))?;
-    let (version, signatures) =
-        (unchanged_up_to(&verdict), verdict.signers.iter().map(|(_, count)| count).sum::<u64>());
+    let version = unchanged_up_to(&verdict);
+    let signatures = verdict.signers.iter().map(|(_, count)| count).sum::<u64>();
     let key = key(&signer, &stage.user.trust()?);
     Ok(Shown {
         message: format!(

@@ -79,7 +79,9 @@ pub(super) fn approve(stage: &mut Stage) -> Result<Shown> {
     let thread = asked.thread()?;
     let inbox = Told::ending(stage, &["inbox"], 0)?;
     let need = inbox.first();
-    let (call, tool, arguments) = (text(&need["call_id"])?, text(&need["tool"])?, &need["arguments"]);
+    let call = text(&need["call_id"])?;
+    let tool = text(&need["tool"])?;
+    let arguments = &need["arguments"];
     let given = lines(stage, "given.txt");
     promise(need["thread_id"] == thread && inbox.records.len() == 1 && given.is_empty(), || {
         format!("one call should wait and nothing be given, but: {:?}, {given:?}", inbox.records)
@@ -103,7 +105,8 @@ pub(super) fn budget(stage: &mut Stage) -> Result<Shown> {
     let tree = Told::ending(stage, &["tree", &parent], 0)?;
     let child = text(&tree.first()["children"][0]["thread_id"])?.to_owned();
     let shown = Told::ending(stage, &["thread", "show", &child], 0)?;
-    let (turns, why) = (&shown.first()["cost"]["turns"], text(&shown.first()["runs"][0]["termination_detail"])?);
+    let turns = &shown.first()["cost"]["turns"];
+    let why = text(&shown.first()["runs"][0]["termination_detail"])?;
     let books = Told::ending(stage, &["budget", &parent, "--verify"], 0)?;
     let verified = &books.first()["verified"];
     let own = |account: &Value| account["own_nanos"].as_u64().unwrap_or_default();

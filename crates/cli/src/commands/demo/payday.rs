@@ -112,7 +112,9 @@ pub(super) fn records(stream: &[u8]) -> Vec<Value> {
 /// The place of the amount that ben was paid: the line, counted from 1, the version it is part of, and its last digit's byte.
 pub(super) fn find_amount(transcript: &Path) -> Result<(u64, u64, u64)> {
     let bytes = fs::read(transcript).map_err(|error| Failure::io("read", transcript, &error))?;
-    let (amount, mut at, mut version) = (br#""amount":80"#, 0, 0);
+    let amount = br#""amount":80"#;
+    let mut at = 0;
+    let mut version = 0;
     for (index, line) in bytes.split_inclusive(|byte| *byte == b'\n').enumerate() {
         if let Some(offset) = line.windows(amount.len()).position(|window| window == amount) {
             return Ok((index as u64 + 1, version, (at + offset + amount.len() - 1) as u64));

@@ -45,20 +45,17 @@ fn compared(file: &Path, store: &dyn Backend, trust: &Trust, depth: Hashed) -> O
         1 => format!("it is behind `{}`: {first}", file.display()),
         many => format!("it is behind `{}` in {many} places; the first: {first}", file.display()),
     };
-    Some(match is_ours {
-        true => {
-            let why = "what was signed and acknowledged is gone: the store was put back to an older state, or cut";
-            let found = Finding::new(Severity::Damage, "rolled_back", "the store", what, why);
-            found.help(heads::what_to_do(&compared, store))
-        }
-        false => {
-            let why = "the list is of another store id: this is a copy of that store, or its `store.json` was replaced";
-            let found = Finding::new(Severity::Warning, "heads_elsewhere", "the store", what, why);
-            found.help(format!(
-                "if the original goes on elsewhere, write to one of them only; if it is gone for good, remove `{}`",
-                file.display()
-            ))
-        }
+    Some(if is_ours {
+        let why = "what was signed and acknowledged is gone: the store was put back to an older state, or cut";
+        let found = Finding::new(Severity::Damage, "rolled_back", "the store", what, why);
+        found.help(heads::what_to_do(&compared, store))
+    } else {
+        let why = "the list is of another store id: this is a copy of that store, or its `store.json` was replaced";
+        let found = Finding::new(Severity::Warning, "heads_elsewhere", "the store", what, why);
+        found.help(format!(
+            "if the original goes on elsewhere, write to one of them only; if it is gone for good, remove `{}`",
+            file.display()
+        ))
     })
 }
 

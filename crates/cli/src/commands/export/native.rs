@@ -53,11 +53,11 @@ fn family(args: &Args, thread: &ThreadId, store: &dyn Backend, context: &Context
         );
     };
     let of = store.get(thread)?.manifest;
-    let is_of_it = |one: &Manifest| match args.chain {
-        true => one.chain_root_id == of.chain_root_id,
-        false => one.family_root() == of.family_root(),
+    let is_of_it = |one: &Manifest| {
+        if args.chain { one.chain_root_id == of.chain_root_id } else { one.family_root() == of.family_root() }
     };
-    let (mut threads, mut cursor) = (Vec::new(), None);
+    let mut threads = Vec::new();
+    let mut cursor = None;
     loop {
         let page = store.list(&Filter::default(), cursor, PAGE)?;
         let found = page.items.into_iter().map(|one| one.manifest).filter(|one| is_of_it(one));

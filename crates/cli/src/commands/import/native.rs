@@ -89,11 +89,13 @@ fn explain(path: &Path, error: Error, trust: &Trust) -> Failure {
     let (missing, all_vouched) = missing_keys(path, trust).unwrap_or_else(|| (vec![needed], false));
     let names = missing.iter().map(Digest::to_string).collect::<Vec<_>>();
     let files = names.iter().map(|name| format!("…/keys/{name}.pem")).collect::<Vec<_>>().join(" ");
-    let compare = match all_vouched {
-        true => "you trust a key that vouches for them".to_owned(),
-        false => format!("compare {} with their owner", names.join(", ")),
+    let compare = if all_vouched {
+        "you trust a key that vouches for them".to_owned()
+    } else {
+        format!("compare {} with their owner", names.join(", "))
     };
-    let (keys, file) = (count(missing.len() as u64, "key"), shell_word(&path.display().to_string()));
+    let keys = count(missing.len() as u64, "key");
+    let file = shell_word(&path.display().to_string());
     let hint = format!(
         "{keys} would be needed: unpack the file (`tar xf {file}`), {compare}, then `selvedge keys trust {files} --owner NAME`; \
          `selvedge verify {file} --key PUBLIC.pem` checks it without taking it in"

@@ -228,9 +228,12 @@ fn trouble(report: &Report) -> Option<String> {
     let places =
         counts.remarks.iter().take(PLACES).map(|remark| format!("line {}: {}", remark.line, what(remark.what)));
     let places = places.collect::<Vec<_>>().join(", ");
-    (!parts.is_empty()).then(|| match places.is_empty() {
-        true => format!("{}; the original bytes are kept", parts.join(", ")),
-        false => format!("{} ({places}); the original bytes are kept", parts.join(", ")),
+    (!parts.is_empty()).then(|| {
+        if places.is_empty() {
+            format!("{}; the original bytes are kept", parts.join(", "))
+        } else {
+            format!("{} ({places}); the original bytes are kept", parts.join(", "))
+        }
     })
 }
 

@@ -26,14 +26,15 @@ pub(super) fn keep(thread: &ThreadId, store: &dyn Backend, archive: &Path) -> Re
     if target.symlink_metadata().is_ok() {
         let is_same = same(&begun, &target);
         fs::remove_file(&begun).map_err(failed)?;
-        return match is_same.map_err(failed)? {
-            true => Ok(target),
-            false => Err(Failure::new(
+        return if is_same.map_err(failed)? {
+            Ok(target)
+        } else {
+            Err(Failure::new(
                 Exit::NotAllowed,
                 "archive_exists",
                 format!("`{}` is there already, with another content", target.display()),
             )
-            .hint("name another folder with --archive")),
+            .hint("name another folder with --archive"))
         };
     }
     fs::rename(&begun, &target).map_err(failed)?;
@@ -55,7 +56,8 @@ fn write(thread: &ThreadId, store: &dyn Backend, path: &Path) -> Result<()> {
 
 /// Whether two files have the same bytes.
 fn same(one: &Path, other: &Path) -> io::Result<bool> {
-    let (one, other) = (File::open(one)?, File::open(other)?);
+    let one = File::open(one)?;
+    let other = File::open(other)?;
     if one.metadata()?.len() != other.metadata()?.len() {
         return Ok(false);
     }

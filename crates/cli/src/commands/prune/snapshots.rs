@@ -27,7 +27,9 @@ pub(super) fn prune(
     context: &Context<'_>,
 ) -> Result<()> {
     let rules = configuration(context)?.state_persistence.retention;
-    let (mut snapshots, mut threads, mut cursor) = (0, 0, None);
+    let mut snapshots = 0;
+    let mut threads = 0;
+    let mut cursor = None;
     loop {
         let page = store.list(&Filter::default(), cursor, PAGE)?;
         for thread in page.items.iter().filter(|thread| thread.holder.is_none()) {
@@ -58,7 +60,8 @@ pub(super) fn prune(
     }
     if snapshots > 0 {
         let word = if dry_run { "would be removed" } else { "removed" };
-        let (snapshots, threads) = (count(snapshots, "old snapshot"), count(threads, "idle thread"));
+        let snapshots = count(snapshots, "old snapshot");
+        let threads = count(threads, "idle thread");
         context.output.tell(format_args!("{snapshots} of {threads} {word}; the logs say the same without them"));
     }
     Ok(())

@@ -38,7 +38,8 @@ pub(super) fn differences(
             told.extend(granted(born, order));
         }
         Some(Err(error)) => {
-            let (recorded, now) = (json!(born.directive), json!({"error": error.to_string()}));
+            let recorded = json!(born.directive);
+            let now = json!({"error": error.to_string()});
             told.push(Told { what: "directive".to_owned(), recorded, now });
         }
         None => {}

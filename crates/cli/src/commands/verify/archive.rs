@@ -55,7 +55,8 @@ pub(super) fn run(archives: &[PathBuf], args: &Args, context: &Context<'_>) -> R
         }
         None => (document::trust_of_user(context)?, None),
     };
-    let (mut checked, mut failures) = (Vec::new(), Vec::new());
+    let mut checked = Vec::new();
+    let mut failures = Vec::new();
     for path in archives {
         match check(path, args.explain, &trust, names.as_ref()) {
             Ok(one) => {
@@ -84,7 +85,9 @@ fn check(path: &Path, explain: bool, trust: &Trust, names: Option<&Trust>) -> Re
         _ => failure
             .hint("`--key` checks archives and documents; threads of a store are checked with the keys you trust"),
     })?;
-    let (mut statements, mut origin, mut is_first) = (Vec::new(), None, true);
+    let mut statements = Vec::new();
+    let mut origin = None;
+    let mut is_first = true;
     let mut each = |entry: &Entry| {
         if std::mem::take(&mut is_first) {
             origin = origin_in(&entry.lines);
@@ -94,7 +97,8 @@ fn check(path: &Path, explain: bool, trust: &Trust, names: Option<&Trust>) -> Re
         }
     };
     let (verdict, believed) = verify_archive(&mut BufReader::with_capacity(1 << 16, file), trust, &mut each)?;
-    let (thread, names) = (verdict.thread.clone(), names.unwrap_or(&believed));
+    let thread = verdict.thread.clone();
+    let names = names.unwrap_or(&believed);
     let statements = explain.then_some(statements);
     Ok(Checked::new(thread, path.to_owned(), Ok(verdict), statements, names).imported(origin))
 }

@@ -185,7 +185,8 @@ fn older<'a>(document: &'a Document, trust: &'a Trust) -> Result<Record<'a>> {
 }
 
 fn refused(document: &Document, error: &DocumentError) -> Failure {
-    let (kind, id) = (document.kind.as_str(), &document.id);
+    let kind = document.kind.as_str();
+    let id = &document.id;
     let failure = named(document, Failure::of(error)).detail("kind", kind).detail("id", id.as_str());
     match error {
         DocumentError::WrongKind { found, .. } => {

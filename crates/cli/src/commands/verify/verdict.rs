@@ -168,7 +168,8 @@ impl Checked {
     pub(super) fn gone(thread: ThreadId, version: u64, by: &ThreadId) -> Self {
         let finding = Finding::Truncated { have: None, version, by: log_of(by) };
         let failure = Error::Log { thread: thread.clone(), finding }.into();
-        let (file, found) = (PathBuf::new(), Found::Failed(failure));
+        let file = PathBuf::new();
+        let found = Found::Failed(failure);
         Self { thread, file, found, statements: None, imported: None, is_archive: false, key: None }
     }
 
@@ -229,9 +230,10 @@ impl Checked {
 
     /// What lines and bytes are counted in.
     fn place(&self) -> String {
-        match self.is_archive {
-            true => format!("transcript.jsonl in {}", self.file.display()),
-            false => self.file.display().to_string(),
+        if self.is_archive {
+            format!("transcript.jsonl in {}", self.file.display())
+        } else {
+            self.file.display().to_string()
         }
     }
 
@@ -396,9 +398,10 @@ impl Judged {
     /// What is proven, and which versions are not there to be proven.
     fn proven_without_lost(&self) -> String {
         let words: Vec<_> = self.verdict.lost.iter().map(LostVersions::in_words).collect();
-        match words.is_empty() {
-            true => self.proven(),
-            false => format!("{}, without {}, lost for good", self.proven(), words.join(" and ")),
+        if words.is_empty() {
+            self.proven()
+        } else {
+            format!("{}, without {}, lost for good", self.proven(), words.join(" and "))
         }
     }
 
@@ -518,9 +521,10 @@ fn log_of(thread: &ThreadId) -> String {
 
 /// Names the damage by version and lines.
 fn what_is_wrong(damage: &Damage) -> String {
-    let lines = match damage.first_line() == damage.line {
-        true => format!("line {}", damage.line),
-        false => format!("lines {} to {}", damage.first_line(), damage.line),
+    let lines = if damage.first_line() == damage.line {
+        format!("line {}", damage.line)
+    } else {
+        format!("lines {} to {}", damage.first_line(), damage.line)
     };
     format!("damaged in version {}, {lines}: {}", damage.version, damage.what())
 }

@@ -104,6 +104,7 @@ async fn an_async_closure_sees_the_runtime_of_the_program() {
 }
 
 async fn results_of(selvedge: &Selvedge, thread: &ThreadId) -> Vec<(Value, bool)> {
-    let (selvedge, thread) = (selvedge.clone(), thread.clone());
+    let selvedge = selvedge.clone();
+    let thread = thread.clone();
     tokio::task::spawn_blocking(move || results(&selvedge, &thread)).await.unwrap()
 }
