@@ -148,14 +148,11 @@ pub(crate) const FINDINGS: &[Page] = &[
     },
     Page {
         code: "heads_elsewhere",
-        exits: &[Exit::Failed],
+        exits: &[],
         retry: Retry::Never,
-        meaning: "A list of heads of another store has later versions of the logs in this store.",
-        cause: "The store was restored from a backup or copied, and the original was written to afterwards; or its `store.json` was replaced.",
-        remedies: &[
-            "if the original is still in use, write to only one of the two",
-            "if it is gone for good, remove the list that the finding names",
-        ],
+        meaning: "A list of heads of another store id has later versions of the logs in this store, and you accepted that.",
+        cause: "The store is an older copy, or was rolled back, and `selvedge heads export --force` wrote a newer list of it.",
+        remedies: &["nothing to do; if the original is still in use, write to only one of the two"],
         related: &["rolled_back"],
     },
     Page {

@@ -6,6 +6,7 @@ use std::path::{Path, PathBuf};
 use selvedge_store_local::Bad;
 use serde::Serialize;
 
+use crate::commands::heads::kept;
 use crate::context::{Context, User, threads_folder};
 use crate::error::{Exit, Failure, Result};
 use crate::output::{BAD, paint};
@@ -26,7 +27,8 @@ use crate::text::{clean, count};
 ///
 /// Every log, blob, manifest and tombstone is verified. Anything that does not verify, and any log that is not in the database, is
 /// copied as it is, or left out if it can't be read; everything else is copied. It is listed, here and in the backup, and the exit
-/// code is 6.
+/// code is 6. The lists of heads in your Selvedge home (`selvedge heads export`) are compared with the store: if it is behind one, the
+/// backup is made, and the exit code is 6.
 ///
 /// JSON: {"folder", "backup_id", "made_at", "store_format", "threads", "blobs", "bytes", "signed", "bad":[{"thread_id", "blob",
 /// "file", "why", "copied"}], "project":{"files", "bytes"}, "without":[TEXT…]}; "file" is "thread.json" or "tombstone", and without
@@ -102,7 +104,13 @@ pub(crate) fn run(args: &Args, context: &Context<'_>) -> Result<()> {
         project,
     };
     show(&said, context)?;
-    let Some(first) = made.bad.first() else { return Ok(()) };
+    let Some(first) = made.bad.first() else {
+        let behind = kept::failure(&store).map(|failure| {
+            let message = format!("the backup was made, of an older state: {}", failure.message);
+            Failure { message, ..failure }
+        });
+        return behind.map_or(Ok(()), Err);
+    };
     let message = format!(
         "the rest is copied, but {} not verify; the first: {}",
         if made.bad.len() == 1 { "one thing does".to_owned() } else { format!("{} things do", made.bad.len()) },

@@ -2,6 +2,9 @@
 //!
 //! - `selvedge heads export` writes the list, by default into the user's own folder, where `selvedge doctor` looks for it.
 //! - `selvedge heads verify`, and `selvedge verify --heads`, compare a store with one.
+//! - `kept`: all lists in the user's folder, for `doctor`, `reindex`, `backup` and the commands here.
+
+pub(crate) mod kept;
 
 use std::collections::BTreeSet;
 use std::fs::DirBuilder;
@@ -29,8 +32,9 @@ use crate::text::{clean, count, key, local};
 /// version control. With it, `selvedge heads verify` detects that a whole store was rolled back, which nothing inside the store can
 /// show.
 ///
-/// Without FILE, the list is written to `heads/STORE_ID.json` in your Selvedge home, where `selvedge doctor` looks for it. An
-/// existing list is compared first: if the store is older, nothing is written, and the exit code is 6.
+/// Without FILE, the list is written to `heads/STORE_ID.json` in your Selvedge home, where `selvedge doctor`, `selvedge reindex` and
+/// `selvedge backup` look for it. Existing lists are compared first, those of other store ids for the threads that both have: if the
+/// store is older, nothing is written, and the exit code is 6.
 ///
 /// Logs and rows that are not what was signed or sealed are left out and listed, and the exit code is 6.
 ///
@@ -54,7 +58,8 @@ pub(crate) struct Export {
 /// account may have fewer postings. Differences are listed: missing, shorter, changed. The exit code is 6 if there are any. The list
 /// must be signed by a key you trust; you need no signing key. Writes nothing.
 ///
-/// Without FILE, the list in your Selvedge home is used. `selvedge verify --heads FILE` does the same.
+/// Without FILE, the list in your Selvedge home is used, and lists of other store ids for the threads that both have: a rebuilt or
+/// restored store has a new id. `selvedge verify --heads FILE` does the same with one list.
 ///
 /// JSON: {"file", "store_id", "same_store", "made_at", "signer", "threads", "accounts", "differs":[{"thread_id", "version", "how",
 /// "message"}]}; "how" is "missing", "shorter", "changed", "other_log", "deleted_before", "undeleted", "account_missing",
@@ -138,6 +143,11 @@ pub(crate) fn export(args: &Export, context: &Context<'_>) -> Result<()> {
     }
     if !args.force {
         refuse_to_forget(&file, &heads.store_id, &*store)?;
+        if args.file.is_none()
+            && let Some(failure) = kept::failure(&*store)
+        {
+            return Err(failure);
+        }
     }
     write(&file, args.file.is_none(), store.sign_heads(&heads)?.as_bytes())?;
     let written = Written {
@@ -212,7 +222,14 @@ pub(crate) fn check(file: Option<&Path>, threads: &[String], context: &Context<'
     let store_id = store.store_id()?;
     let file = match file {
         Some(file) => context.folder.join(file),
-        None => kept(&User::find()?, &store_id)?,
+        None => {
+            let user = User::find()?;
+            let others = check_others(&user, threads, &*store, context)?;
+            match kept(&user, &store_id)? {
+                file if others && !file.exists() => return Ok(()),
+                file => file,
+            }
+        }
     };
     let Signed { heads, signer } = read(&file, store.trust())?;
     let heads = match threads {
@@ -229,6 +246,28 @@ pub(crate) fn check(file: Option<&Path>, threads: &[String], context: &Context<'
     } else {
         Err(behind(&compared, &file).hint(what_to_do(&compared, &*store)))
     }
+}
+
+/// Compares the store with the kept lists of other store ids; true if there are any that know threads of it.
+fn check_others(user: &User, threads: &[String], store: &dyn Backend, context: &Context<'_>) -> Result<bool> {
+    let (lists, _) = kept::compare(user, store, Depth::Whole);
+    let others: Vec<_> = lists.iter().filter(|kept| !kept.is_ours && !kept.is_superseded).collect();
+    let store_id = store.store_id()?;
+    let named = named(threads, store).unwrap_or_default();
+    for other in &others {
+        let is_meant = |differs: &&Differs| threads.is_empty() || named.contains(&differs.thread);
+        if other.compared.differs.iter().any(|differs| is_meant(&differs)) {
+            let Signed { heads, signer } = &other.signed;
+            show(&other.file, heads, *signer, &store_id, &other.compared, store.trust(), context)?;
+            return Err(behind(&other.compared, &other.file).hint(kept::remedy(other, store)));
+        }
+    }
+    let own = kept(user, &store_id)?;
+    if let Some(other) = others.first().filter(|_| !own.exists()) {
+        let Signed { heads, signer } = &other.signed;
+        show(&other.file, heads, *signer, &store_id, &other.compared, store.trust(), context)?;
+    }
+    Ok(!others.is_empty())
 }
 
 /// Reads a list that a trusted key signed.

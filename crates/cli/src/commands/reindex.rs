@@ -8,6 +8,7 @@ use selvedge_store_local::disk::RealDisk;
 use selvedge_store_local::{Access, LeftOut, LocalStore, Rebuild, Reindexed};
 use serde::Serialize;
 
+use crate::commands::heads::kept;
 use crate::context::{Context, User};
 use crate::error::{Exit, Failure, Result};
 use crate::output::{BAD, paint};
@@ -24,7 +25,8 @@ use crate::text::{clean, count};
 /// is, and the exit code is 6.
 ///
 /// If the old database is lost and `thread.json` is older than the log, only the log itself says where it ends: a log that was cut at
-/// a checkpoint would look the same. The report says how many such threads there are.
+/// a checkpoint would look the same. The report says how many such threads there are. The lists of heads in your Selvedge home
+/// (`selvedge heads export`) are compared with the result: if it is behind one, the exit code is 6.
 ///
 /// JSON: {"threads", "changesets", "tombstones", "finished_deletions", "drained_bytes", "requests", "unvouched",
 /// "left_out":[{"thread_id", "why", "known"}], "incomplete_accounts":[…], "notices":[…]}
@@ -72,10 +74,12 @@ pub(crate) fn run(Args {}: &Args, context: &Context<'_>) -> Result<()> {
         context.close(context.open(Access::ReadWrite)?);
     }
     show(&rebuilt, context)?;
-    match rebuilt.left_out.first() {
-        None => Ok(()),
-        Some(first) => Err(failure(first, rebuilt.left_out.len())),
+    if let Some(first) = rebuilt.left_out.first() {
+        return Err(failure(first, rebuilt.left_out.len()));
     }
+    // Rebuilt without its old database, a store has a new id, and its logs alone say where they end.
+    let store = context.open(Access::ReadOnly)?;
+    kept::failure(&*store).map_or(Ok(()), Err)
 }
 
 fn show(rebuilt: &Reindexed, context: &Context<'_>) -> Result<()> {
