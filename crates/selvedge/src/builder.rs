@@ -195,6 +195,7 @@ impl Builder {
         };
         let access = if self.is_read_only { Access::ReadOnly } else { Access::ReadWrite };
         let store = Arc::new(open_store(&home, access, trust.clone())?);
+        let notices = store.opened().notices.clone();
         let keeper = match access {
             Access::ReadWrite => Some(Keeper::new(store.clone(), config.state_persistence.clone())?),
             Access::ReadOnly => None,
@@ -203,7 +204,7 @@ impl Builder {
         let defaults = Defaults { agent, model: default_model, limits: self.limits, capabilities, risks };
         let project = home.project.clone();
         let workshop = Workshop { library, project, environment: self.environment, config, models, program };
-        Selvedge::assemble(store, trust, workshop, keeper, redactor, defaults, access)
+        Selvedge::assemble(store, notices, trust, workshop, keeper, redactor, defaults, access)
     }
 }
 

@@ -20,9 +20,9 @@ use selvedge_model::{
     ThreadId,
 };
 use selvedge_store::load::load;
-use selvedge_store::{Cursor, Error as StoreError, Filter, Page, Registry, Store, Summary};
+use selvedge_store::{Backend, Cursor, Error as StoreError, Filter, Page, Store, Summary};
+use selvedge_store_local::Access;
 use selvedge_store_local::system::{SystemClock, SystemIds};
-use selvedge_store_local::{Access, LocalStore};
 use selvedge_tools::ProcessGroups;
 
 use crate::builder::Builder;
@@ -45,7 +45,7 @@ pub struct Selvedge {
 }
 
 struct Shared {
-    store: Arc<LocalStore>,
+    store: Arc<dyn Backend>,
     engine: Engine,
     workshop: Arc<Workshop>,
     orchestrator: Orchestrator,
@@ -92,8 +92,10 @@ impl Selvedge {
         Builder::default()
     }
 
+    /// Puts the parts together, over any store; only opening one ([`Builder::open`]) knows which it is. `notices` are what opening it found.
     pub(crate) fn assemble(
-        store: Arc<LocalStore>,
+        store: Arc<dyn Backend>,
+        notices: Vec<String>,
         trust: Trust,
         workshop: Workshop,
         snapshots: Option<Keeper>,
@@ -114,7 +116,7 @@ impl Selvedge {
             snapshots,
             prepare: Some(Arc::new(move |manifest: &Manifest, work: &Assignment| {
                 let page = || capabilities::page(manifest, work, &masked);
-                written.write_capabilities(&manifest.thread_id, page).map(|_| ())
+                written.write_capabilities(&manifest.thread_id, &page).map(|_| ())
             })),
         });
         let workshop = Arc::new(workshop);
@@ -133,7 +135,7 @@ impl Selvedge {
             Access::ReadWrite => engine.recover()?,
             Access::ReadOnly => Vec::new(),
         };
-        let notices = Mutex::new(store.opened().notices.clone());
+        let notices = Mutex::new(notices);
         let is_shut_down = AtomicBool::new(false);
         let waits = Cancel::new();
         let pool = Pool::bounded(POOL_THREADS_MAX);
@@ -370,7 +372,7 @@ impl Selvedge {
     /// the call: [`Proof::is_sound`] says so.
     pub fn verify(&self, thread: &ThreadId) -> Pending<Proof> {
         let thread = thread.clone();
-        self.long(move |shared| proof::verify(&shared.store, &thread))
+        self.long(move |shared| proof::verify(&*shared.store, &thread))
     }
 
     /// Exports a thread as a tar archive that anyone with the public key can verify without a store. On return the file, which must not
@@ -378,7 +380,7 @@ impl Selvedge {
     pub fn export(&self, thread: &ThreadId, file: impl AsRef<Path>) -> Pending<Archive> {
         let thread = thread.clone();
         let file = file.as_ref().to_owned();
-        self.long(move |shared| proof::export(&shared.store, &thread, &file))
+        self.long(move |shared| proof::export(&*shared.store, &thread, &file))
     }
 }
 

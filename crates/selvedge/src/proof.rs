@@ -7,8 +7,7 @@ use std::path::Path;
 
 use selvedge_log::recovery::Finding;
 use selvedge_model::{Classify, Digest, ThreadId};
-use selvedge_store::Error as StoreError;
-use selvedge_store_local::LocalStore;
+use selvedge_store::{Backend, Error as StoreError};
 
 use crate::error::{Error, Result};
 
@@ -46,7 +45,7 @@ pub struct Archive {
     pub signers: Vec<Digest>,
 }
 
-pub(crate) fn verify(store: &LocalStore, thread: &ThreadId) -> Result<Proof> {
+pub(crate) fn verify(store: &dyn Backend, thread: &ThreadId) -> Result<Proof> {
     let verdict = store.verify(thread, &mut |_| {})?;
     let finding = verdict.judgement.finding;
     let is_sound = finding == Finding::Sound;
@@ -62,7 +61,7 @@ pub(crate) fn verify(store: &LocalStore, thread: &ThreadId) -> Result<Proof> {
     })
 }
 
-pub(crate) fn export(store: &LocalStore, thread: &ThreadId, path: &Path) -> Result<Archive> {
+pub(crate) fn export(store: &dyn Backend, thread: &ThreadId, path: &Path) -> Result<Archive> {
     let file = OpenOptions::new().write(true).create_new(true).mode(0o600).open(path);
     let file = file.map_err(|error| Error::io("create", path, error))?;
     let written = write(store, thread, &file, path);
@@ -73,7 +72,7 @@ pub(crate) fn export(store: &LocalStore, thread: &ThreadId, path: &Path) -> Resu
     written
 }
 
-fn write(store: &LocalStore, thread: &ThreadId, file: &fs::File, path: &Path) -> Result<Archive> {
+fn write(store: &dyn Backend, thread: &ThreadId, file: &fs::File, path: &Path) -> Result<Archive> {
     let mut out = BufWriter::with_capacity(1 << 16, file);
     let exported = store.export(thread, &mut out)?;
     let synced = out.flush().and_then(|()| file.sync_all()).and_then(|()| match path.parent() {
