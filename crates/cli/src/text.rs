@@ -4,6 +4,7 @@ use std::borrow::Cow;
 use std::fmt::Write;
 use std::path::Path;
 
+use selvedge_engine::ledger::audit::Cause;
 use selvedge_log::Trust;
 use selvedge_model::limits::Cost;
 use selvedge_model::shell::drives_the_screen;
@@ -11,9 +12,15 @@ pub(crate) use selvedge_model::shell::word as shell_word;
 use selvedge_model::{Digest, Timestamp};
 use serde::Serializer;
 
-/// What is said of an account of which logs are missing.
-pub(crate) const INCOMPLETE: &str =
-    "incomplete: logs of its family are not here, and what is not known counts as spent; import the rest of its family";
+/// Why an account is incomplete, and what can be done about it.
+pub(crate) fn incomplete(cause: Cause) -> &'static str {
+    match cause {
+        Cause::NotHere => "incomplete: logs of its family are not in this store; import the rest of its family",
+        Cause::Lost => {
+            "incomplete: postings were lost with versions of a log, and all that they may have spent counts as spent"
+        }
+    }
+}
 
 /// A moment in the time zone of whoever looks, to the second.
 pub(crate) fn local(time: Timestamp) -> String {

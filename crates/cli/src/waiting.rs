@@ -14,7 +14,7 @@ use selvedge_store::load::each_changeset;
 use selvedge_store::{Filter, Registry, Store, Summary};
 use selvedge_store_local::system::SystemClock;
 use serde::Serialize;
-use serde_json::Value;
+use serde_json::{Value, json};
 
 use crate::error::{Exit, Failure, Result};
 use crate::hints;
@@ -144,6 +144,7 @@ impl Need {
             Some(Probed { reconciled: Some(ReconcileAnswer::Unknown), .. }) => {
                 "its tool could not say what became of it"
             }
+            Some(Probed { no_reconcile: true, .. }) => "its tool has no reconcile command, so it could not be asked",
             Some(Probed { process: Some(ProcessFate::Alive), .. }) => "its tool was not asked",
             Some(_) => "its tool has not been asked yet: `selvedge resume` asks it",
             None => "its own run recorded that the outcome is unknown: the tool failed on the way",
@@ -171,6 +172,20 @@ impl Need {
         let mut lines = vec![format!("outcome unknown of call {call}: {what}"), format!("  {}", self.found_out())];
         lines.extend(self.shown_commands().map(|command| format!("  {command}")));
         lines
+    }
+
+    /// A call whose outcome is unknown, as programs read it.
+    pub(crate) fn unknown_call_json(&self) -> Value {
+        let Self { thread_id, call_id, tool, arguments, dispatched_at, probed, commands, .. } = self;
+        json!({
+            "thread_id": thread_id,
+            "call_id": call_id,
+            "tool": tool,
+            "arguments": arguments,
+            "dispatched_at": dispatched_at,
+            "probed": probed,
+            "commands": commands,
+        })
     }
 
     /// Why a thread that others set money aside for does not go on, and what to type.
@@ -300,7 +315,8 @@ fn needs_of(store: &dyn Store, thread: &Manifest, now: Timestamp) -> Vec<Need> {
         let verdicts = || hints::VERDICTS.map(|flag| hints::about("settle", call, id, flag));
         let probed = why.probed.iter().find(|probed| probed.call_id == *call).cloned();
         // A tool that was not asked may know what became of the call.
-        let ask = probed.as_ref().filter(|probed| probed.reconciled.is_none()).map(|_| format!("selvedge resume {id}"));
+        let is_unasked = |probed: &&Probed| probed.reconciled.is_none() && !probed.no_reconcile;
+        let ask = probed.as_ref().filter(is_unasked).map(|_| format!("selvedge resume {id}"));
         let commands = match answered {
             Some(_) => after(store, id),
             None => ask.into_iter().chain(verdicts()).collect(),

@@ -243,7 +243,7 @@ impl Contract for FunctionTool {
             (EffectClass::AtMostOnce, Some(reconcile)) => {
                 reconcile(&CallContext { call: call.clone(), cancel: cancel.clone() })
             }
-            (EffectClass::AtMostOnce, None) => Reconciled::Unknown,
+            (EffectClass::AtMostOnce, None) => Reconciled::Unsupported,
         }
     }
 }

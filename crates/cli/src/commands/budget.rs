@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 
 use selvedge_engine::Error;
 use selvedge_engine::ledger;
-use selvedge_engine::ledger::audit::{self, Audit, Branch, Found, Tree};
+use selvedge_engine::ledger::audit::{self, Audit, Branch, Cause, Found, Gone, Tree};
 use selvedge_model::account::replay::Flaw;
 use selvedge_model::account::{Account, AccountId, AccountStatus, PostingError, Reservation, ReservationState};
 use selvedge_model::id::ReservationId;
@@ -19,7 +19,7 @@ use serde_json::json;
 use crate::context::Context;
 use crate::error::{Exit, Failure, Result};
 use crate::output::{BAD, BOLD, DIM, GOOD, Output, WARN, paint};
-use crate::text::{INCOMPLETE, count};
+use crate::text::{count, incomplete};
 use crate::waiting::{self, Need};
 
 /// Show what a thread and its children may spend and have spent
@@ -27,24 +27,27 @@ use crate::waiting::{self, Need};
 /// An account belongs to a chain of threads. A child spends from an account of its own, whose money is reserved from its parent's. A
 /// thread that never called a model with a price has no account. The bar shows what is spent (█), reserved (▒) and left (░). A
 /// suspended child keeps the money that is reserved for it, and the account of a chain that has ended is closing until all of its
-/// children have ended; the command that frees such money is shown. An account is incomplete while logs of its family are missing:
-/// their unknown postings count as spent until they are imported. Writes nothing.
+/// children have ended; the command that frees such money is shown. An account is incomplete while logs of its family are not in
+/// this store, and after versions of a log were lost. Writes nothing.
 ///
 /// With --verify, everything is computed again from the signed logs alone: every record is posted again in the order of its account's
-/// versions, each ceiling is checked at every posting, and the result is compared with the database. Postings in logs that were
-/// deleted, as signed tombstones show, can't be computed again; they are listed, and are not a failure.
+/// versions, each ceiling is checked at every posting, and the result is compared with the database. Postings can't be computed again
+/// if their log was deleted (a signed tombstone says so), if versions of it were lost (a signed event says so) or if it is not in this
+/// store. They are listed; the verdict is then `incomplete`, which is not a failure, and says how many postings were checked.
 ///
 /// A call whose provider did not report the usage, or whose answer was lost, is charged at its bound: the most it can have cost.
 /// --correct records the real cost, with --evidence, and only downwards; the thread's log has both. This is possible after everything
 /// has ended too: the difference is credited up the tree.
 ///
-/// JSON: {"root", "accounts":[{"account", "parent", "depth", "status", "version", "incomplete", "threads":[ID…], "max_nanos" (null:
+/// JSON: {"root", "accounts":[{"account", "parent", "depth", "status", "version", "incomplete", "incomplete_cause" ("not_here",
+/// "lost" or null), "spent_here_nanos" (by the signed logs of its threads), "threads":[ID…], "max_nanos" (null:
 /// no limit), "own_nanos", "children_nanos", "reserved_nanos", "remaining_nanos", "reservations":[{"reservation", "amount_nanos",
 /// "state", "child", "at_bound" (why a call was charged at its bound: "usage_not_reported", "answer_lost", or "usage_unknown" if the
 /// logs can't be read; else null)}], "needs":{"thread_id", "reason", "code", "commands":[TEXT…]} (null if it does not wait),
 /// "unknown_calls":[{"thread_id", "call_id", "tool", "arguments", "dispatched_at", "probed", "commands":[TEXT…]}] (as of `selvedge
-/// inbox`)}], "verified":{"logs", "postings", "holds", "found":[TEXT…], "gone":[TEXT…], "peaks":{ACCOUNT: NANOS}}}. Amounts are
-/// integers in nano-dollars.
+/// inbox`)}], "verified":{"logs", "verdict" ("holds", "incomplete" or "fails"), "holds" (null if incomplete), "postings" (posted
+/// again), "unposted" (read, but not posted again), "found":[TEXT…], "gone":[TEXT…], "peaks":{ACCOUNT: NANOS}}}. Amounts are integers
+/// in nano-dollars.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
     /// The thread: any unique prefix of its id or of its hex suffix
@@ -121,6 +124,8 @@ impl Shown {
                 "status": account.status,
                 "version": account.version,
                 "incomplete": account.incomplete,
+                "incomplete_cause": cause(branch, store),
+                "spent_here_nanos": spent_here(branch, store),
                 "threads": threads,
                 "max_nanos": account.max,
                 "own_nanos": account.settled,
@@ -129,15 +134,22 @@ impl Shown {
                 "remaining_nanos": account.remaining(),
                 "reservations": reservations.iter().map(held).collect::<Vec<_>>(),
                 "needs": need(branch, store).map(|need| json!({"thread_id": need.thread_id, "reason": need.reason, "code": need.code, "commands": need.commands})),
-                "unknown_calls": unknown_calls(branch, store).iter().map(unknown_call).collect::<Vec<_>>(),
+                "unknown_calls": unknown_calls(branch, store).iter().map(Need::unknown_call_json).collect::<Vec<_>>(),
             })
         };
         let verified = |audit: &Audit| {
             let peaks = audit.accounts.iter().map(|(id, history)| (id.to_string(), json!(history.peak)));
+            let (verdict, holds) = match (audit.found.is_empty(), audit.is_complete()) {
+                (false, _) => ("fails", Some(false)),
+                (true, true) => ("holds", Some(true)),
+                (true, false) => ("incomplete", None),
+            };
             json!({
                 "logs": audit.logs,
+                "verdict": verdict,
+                "holds": holds,
                 "postings": postings(audit),
-                "holds": audit.found.is_empty(),
+                "unposted": audit.unposted,
                 "found": audit.found.iter().map(ToString::to_string).collect::<Vec<_>>(),
                 "gone": audit.gone.iter().map(ToString::to_string).collect::<Vec<_>>(),
                 "peaks": peaks.collect::<serde_json::Map<_, _>>(),
@@ -146,20 +158,6 @@ impl Shown {
         let accounts = tree.accounts.iter().map(account).collect();
         Self { root: tree.root.clone(), accounts, verified: audit.map(verified) }
     }
-}
-
-/// A call whose outcome is unknown, as programs read it.
-fn unknown_call(need: &Need) -> serde_json::Value {
-    let Need { thread_id, call_id, tool, arguments, dispatched_at, probed, commands, .. } = need;
-    json!({
-        "thread_id": thread_id,
-        "call_id": call_id,
-        "tool": tool,
-        "arguments": arguments,
-        "dispatched_at": dispatched_at,
-        "probed": probed,
-        "commands": commands,
-    })
 }
 
 fn postings(audit: &Audit) -> u64 {
@@ -180,19 +178,34 @@ fn show(thread: &ThreadId, store: &dyn Backend, tree: &Tree, audit: Option<&Audi
         output.text(format_args!("{} {found}", paint(BAD, "✗")))?;
     }
     for gone in &audit.gone {
-        output.text(format_args!("{} {gone}: it can't be worked out any more", paint(WARN, "·")))?;
+        output.text(format_args!("{} {gone}", paint(WARN, "·")))?;
     }
-    let read = format!("{} in {}", count(postings(audit), "posting"), count(audit.logs as u64, "signed log"));
-    let held = if audit.gone.is_empty() {
-        "each ceiling held at every posting, and the database says the same"
-    } else {
-        "each ceiling held at every posting that could be made again, and nothing contradicts the database"
+    output.text(verdict(audit))
+}
+
+/// What a verification shows, in a sentence. Only one that left nothing out gets a tick.
+fn verdict(audit: &Audit) -> String {
+    let logs = count(audit.logs as u64, "signed log");
+    let posted = postings(audit);
+    let all = count(posted + audit.unposted, "posting");
+    if !audit.found.is_empty() {
+        return format!("{all} in {logs} were read");
+    }
+    if audit.is_complete() {
+        let held = "each ceiling held at every posting, and the database says the same";
+        return format!("{} {all} in {logs}: {held}", paint(GOOD, "✓"));
+    }
+    let is_absent = audit.gone.iter().any(|gone| matches!(gone, Gone::NotHere { .. }));
+    let next = if is_absent { "; import the rest of the family" } else { "" };
+    let incomplete = paint(WARN, "incomplete");
+    let checked = match (posted, audit.unposted) {
+        (0, _) => format!("none of {all} in {logs} could be checked, because earlier ones are missing"),
+        (_, 0) => format!("each ceiling held at the {all} in {logs}, and others are missing"),
+        (_, after) => format!(
+            "each ceiling held at {posted} of {all} in {logs}; {after} after the missing ones could not be checked"
+        ),
     };
-    if audit.found.is_empty() {
-        output.text(format_args!("{} {read}: {held}", paint(GOOD, "✓")))
-    } else {
-        output.text(format_args!("{read} were read"))
-    }
+    format!("{incomplete}: {checked}; nothing contradicts the database{next}")
 }
 
 /// How many characters a bar has.
@@ -222,9 +235,21 @@ fn line(branch: &Branch, is_own: bool, store: &dyn Backend, output: &Output) -> 
         0 => String::new(),
         open => format!(", ${} held for {}", account.reserved, holders(open, reservations)),
     };
-    output.text(format_args!("{indent}{} ${} spent{children}{held}, {of}", bar(account), account.spent()))?;
-    if account.incomplete {
-        output.text(format_args!("{indent}{}", paint(WARN, INCOMPLETE)))?;
+    let cause = cause(branch, store);
+    output.text(match cause {
+        None => format!("{indent}{} ${} spent{children}{held}, {of}", bar(account), account.spent()),
+        // What other logs say of its limit is not known.
+        Some(Cause::NotHere) => {
+            let here = spent_here(branch, store);
+            format!("{indent}${here} spent by its threads that are here{held}; what is left of its limit is not known")
+        }
+        Some(Cause::Lost) => {
+            let counted = account.spent();
+            format!("{indent}{} ${counted} counted as spent{children}{held}, {of}", bar(account))
+        }
+    })?;
+    if let Some(cause) = cause {
+        output.text(format_args!("{indent}{}", paint(WARN, incomplete(cause))))?;
     }
     for (held, why) in at_bound(branch, store) {
         let why = why.replace('_', " ");
@@ -242,6 +267,17 @@ fn line(branch: &Branch, is_own: bool, store: &dyn Backend, output: &Output) -> 
         output.text(format_args!("{indent}{}", paint(DIM, chain.join(" → "))))?;
     }
     Ok(())
+}
+
+/// Why an account is incomplete; what can't be found out is taken for a log that is not here.
+fn cause(branch: &Branch, store: &dyn Backend) -> Option<Cause> {
+    audit::cause(store, &branch.account).unwrap_or(branch.account.incomplete.then_some(Cause::NotHere))
+}
+
+/// What the threads of an account that are here have spent, by their signed logs.
+fn spent_here(branch: &Branch, store: &dyn Backend) -> Money {
+    let spent = |thread: &ThreadId| store.get(thread).map_or(Money::ZERO, |found| found.manifest.cost.spend);
+    branch.threads.iter().map(spent).fold(Money::ZERO, Money::saturating_add)
 }
 
 /// The calls that were charged at their bound, each with why: its provider did not report the usage, the answer was lost, or the logs that

@@ -36,7 +36,8 @@ const TO_GO_ON: Duration = Duration::from_secs(3);
 /// the value of `approve --with`, and "use_decision_as_tool_result" uses that value as the result without making the call. "expired"
 /// means that the time to decide is over: when resumed, the thread continues without the call. "dispatched_at" and "probed" belong to
 /// a call whose outcome is unknown; "probed" is null if its own run recorded that, else {"call_id", "process": "ended", "gone" or
-/// "alive" (absent if none is recorded), "reconciled": "unknown" (absent if its tool was not asked)}.
+/// "alive" (absent if none is recorded), "reconciled": "unknown" (absent if its tool was not asked), "no_reconcile": true (if it has no reconcile
+/// command)}.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
     /// Only needs of this thread: any unique prefix of its id or of its hex suffix

@@ -3,6 +3,7 @@
 use std::path::PathBuf;
 
 use selvedge::Outcome;
+use selvedge_engine::ledger::audit::{self, Cause};
 use selvedge_engine::outcome::of_thread;
 use selvedge_engine::standing::Standing;
 use selvedge_legacy::nova::Origin;
@@ -17,7 +18,7 @@ use crate::context::Context;
 use crate::error::Result;
 use crate::imported;
 use crate::output::{BOLD, Output, paint};
-use crate::text::{INCOMPLETE, clean, count, key, local, spent};
+use crate::text::{clean, count, incomplete, key, local, spent};
 use crate::waiting::{self, Need};
 
 /// Show the details of a thread
@@ -26,7 +27,7 @@ use crate::waiting::{self, Need};
 ///
 /// JSON: {"thread_id", "agent_id", "status", "version", "title", "created_at", "updated_at", "cost", …, "head":{"version", "lines",
 /// "bytes", "hash", "epoch", "signer", …}, "folder", "chain":[ID…], "children":[ID…], "runs":[…], "requests":[…], "incomplete" (true
-/// if logs of its family are missing), "imported":{"format", "source", "at", "witnessed"}, "needs":{"reason", "code", "why",
+/// if postings of its account are missing), "incomplete_cause" ("not_here" or "lost"), "imported":{"format", "source", "at", "witnessed"}, "needs":{"reason", "code", "why",
 /// "commands":[TEXT…], …}, "outcome":{…} (as the last object of `selvedge run`)}. Empty fields are left out.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
@@ -47,9 +48,11 @@ struct Shown {
     requests: Vec<Posted>,
     #[serde(skip_serializing_if = "Option::is_none")]
     imported: Option<Origin>,
-    /// Whether logs of its family are not here.
+    /// Whether logs of its family are not here, or were lost.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     incomplete: bool,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    incomplete_cause: Option<Cause>,
     /// What somebody must do before it goes on.
     #[serde(skip_serializing_if = "Option::is_none")]
     needs: Option<Need>,
@@ -77,9 +80,12 @@ pub(crate) fn run(args: &Args, context: &Context<'_>) -> Result<()> {
 fn look(thread: &ThreadId, store: &dyn Backend) -> Result<Shown> {
     let ids = |summaries: Vec<Summary>| summaries.into_iter().map(|summary| summary.manifest.thread_id).collect();
     let summary = store.get(thread)?;
+    let account = store.account(&summary.manifest.chain_root_id)?;
+    let incomplete_cause = account.map(|account| audit::cause(store, &account)).transpose()?.flatten();
     Ok(Shown {
         outcome: of_thread(store, store.trust(), &summary).ok(),
-        incomplete: store.account(&summary.manifest.chain_root_id)?.is_some_and(|account| account.incomplete),
+        incomplete: incomplete_cause.is_some(),
+        incomplete_cause,
         standing: Standing::from(&summary),
         needs: waiting::need_of(store, &summary),
         summary,
@@ -117,7 +123,7 @@ fn show(shown: &Shown, key: &str, output: &Output) -> Result<()> {
         ("updated", Some(local(manifest.updated_at))),
         ("runs", (runs > 0).then(|| runs.to_string())),
         ("spent", manifest.cost.has_spent().then(|| spent(&manifest.cost))),
-        ("budget", shown.incomplete.then(|| INCOMPLETE.to_owned())),
+        ("budget", shown.incomplete_cause.map(|cause| incomplete(cause).to_owned())),
         ("parent", manifest.parent_id.as_ref().map(ToString::to_string)),
         ("children", listed(&shown.children)),
         ("chain", in_chain),

@@ -242,6 +242,72 @@ fn every_changed_part_of_an_archive_is_named_without_a_store() {
     assert!(!ours.project().join("-").exists(), "`-` is stdout");
 }
 
+/// An archive of a log that is signed by hand: a thread of this id, with one message of this role.
+fn hand_signed(sandbox: &Sandbox, thread: &str, role: &str) -> String {
+    let signer = KeyFolder::load(&sandbox.home().join("keys/signing")).unwrap();
+    let log_id = "00112233445566778899aabbccddeeff";
+    let mut log = String::new();
+    let mut add = |seq: u64, kind: &str, payload: &str| {
+        let at = "2026-11-15T00:00:00.000000Z";
+        log.push_str(&format!(
+            r#"{{"seq":{seq},"timestamp":"{at}","thread_id":"{thread}","event_type":"{kind}","payload":{payload}"#
+        ));
+        if kind == "checkpoint" {
+            let start = log.rfind('\n').map_or(0, |end| end + 1);
+            let sig = signer.sign(selvedge_log::keys::DOMAIN_CHECKPOINT, log[start..].as_bytes());
+            log.push_str(&format!(r#","sig":"{sig}"}}"#));
+        }
+        log.push_str("}\n");
+        (log.len(), selvedge_log::hash::sha256(log.as_bytes()))
+    };
+    let checkpoint = |version: u64, (bytes, hash): (usize, selvedge_model::Digest)| {
+        let signer = signer.fingerprint();
+        format!(
+            r#"{{"version":{version},"reason":"Lifecycle","epoch":0,"log_id":"{log_id}","segment":0,"byte_offset":{bytes},"hash":"{hash}","signer":"{signer}""#
+        )
+    };
+    let birth = format!(r#"{{"format":1,"log_id":"{log_id}","segment":0,"kind":"agent","agent_id":"scribe"}}"#);
+    let end = add(0, "thread_created", &birth);
+    add(1, "checkpoint", &checkpoint(0, end));
+    let end = add(2, "message", &format!(r#"{{"role":"{role}","content":"hello"}}"#));
+    add(3, "checkpoint", &checkpoint(1, end));
+    let folder = sandbox.root().join("by-hand").join(thread);
+    fs::create_dir_all(&folder).unwrap();
+    fs::write(folder.join("transcript.jsonl"), log).unwrap();
+    let file = sandbox.root().join(format!("{thread}.tar")).display().to_string();
+    let mut tar = Command::new("tar");
+    tar.args(["--format=ustar", "-cf", &file, "-C"]).arg(sandbox.root().join("by-hand")).arg(thread);
+    assert!(tar.status().unwrap().success());
+    file
+}
+
+/// It was sent back to its sender, although it is as it was signed, and one signature was left out of the count.
+#[test]
+fn a_log_that_is_only_not_understood_is_not_asked_for_again() {
+    let sandbox = Sandbox::new();
+    let file = hand_signed(&sandbox, "scribe-0123456789ab", "oracle");
+    let ran = sandbox.run(&["verify", &file, "--json"]);
+    let error = ran.error_beside_data(6, "unknown_payload");
+    let hint = error["hint"].as_str().unwrap();
+    assert!(hint.contains("newer Selvedge") && !hint.contains("again"), "{error}");
+    assert!(sandbox.run(&["verify", &file]).stdout.contains("checked 2 signatures, 4 lines"), "{ran:?}");
+    let error = sandbox.run(&["import", &file, "--json"]).error(6, "unknown_payload");
+    assert!(!error["hint"].as_str().unwrap().contains("again"), "{error}");
+    // The same log with a role that is known is sound.
+    let file = hand_signed(&sandbox, "scribe-ab0123456789", "user");
+    assert_eq!(sandbox.run(&["verify", &file]).code, Some(0));
+}
+
+/// The hint was to choose another id, which an import can't.
+#[test]
+fn a_thread_of_a_reserved_name_is_not_offered_another_id() {
+    let sandbox = Sandbox::new();
+    let file = hand_signed(&sandbox, "registry.db-journal", "user");
+    let ran = sandbox.run(&["import", &file]);
+    assert!(ran.code != Some(0) && ran.stderr.contains("the store itself has a file of that name"), "{ran:?}");
+    assert!(ran.stderr.contains("can't be imported") && !ran.stderr.contains("another id"), "{ran:?}");
+}
+
 /// A parent that started a child and paid for it, of one user.
 fn family() -> (Sandbox, String, String) {
     let price = "price: {input_per_million_tokens: 1, output_per_million_tokens: 2}\n";
@@ -279,6 +345,8 @@ fn an_account_of_which_a_childs_log_is_not_here_says_so_in_every_view() {
     let part = theirs.run(&["import", &file(&parent), "--json"]);
     assert!(part.stderr.contains("incomplete"), "{part:?}");
     is_incomplete(&theirs, &parent, true);
+    let alone = theirs.run(&["budget", &parent, "--verify", "--json"]).json();
+    assert_eq!(alone["verified"]["verdict"], "incomplete", "{alone}");
     // A rebuilt database says it too.
     let rebuilt = theirs.run(&["reindex", "--json"]);
     assert_ne!(rebuilt.json()["incomplete_accounts"], serde_json::json!([]), "{rebuilt:?}");
@@ -312,6 +380,16 @@ fn a_family_goes_elsewhere_as_a_whole_or_in_part() {
     assert_eq!(all.json()["not_here"][0]["thread_id"], parent.as_str());
     assert!(theirs.run(&["verify", "--all"]).stdout.contains("not here"));
     assert_eq!(theirs.run(&["doctor", "--deep"]).code, Some(0));
+    // Its account can't be checked, which is no damage either, and its figures are not made up.
+    let alone = theirs.run(&["budget", &child, "--verify", "--json"]).json();
+    let verified = &alone["verified"];
+    assert_eq!((&verified["verdict"], &verified["found"]), (&"incomplete".into(), &serde_json::json!([])), "{alone}");
+    assert!(verified["gone"][0].as_str().unwrap().contains(&format!("the log of `{parent}` is not in this store")));
+    assert_eq!(alone["accounts"][0]["incomplete_cause"], "not_here");
+    let shown = theirs.run(&["budget", &child, "--verify"]);
+    assert_eq!(shown.code, Some(0), "{shown:?}");
+    assert!(shown.stdout.contains("what is left of its limit is not known"), "{shown:?}");
+    assert!(!shown.stdout.contains('✓') && !shown.stderr.contains("repair"), "{shown:?}");
     // The rest: everything is as it was.
     let rest = theirs.run(&["import", &file(&parent), "--json"]);
     assert_eq!((rest.json()["incomplete_accounts"].as_array().unwrap().len(), rest.stderr.as_str()), (0, ""));

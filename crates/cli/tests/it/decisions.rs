@@ -32,15 +32,17 @@ fn an_unknown_outcome_is_shown_with_all_that_is_known_and_the_three_ways_to_sett
     assert!(!is_orphaned(&sandbox));
     let need = inbox(&sandbox).remove(0);
     assert_eq!((&need["tool"], &need["arguments"]), (&json!("pay"), &json!({"to": "anna"})), "{need}");
-    assert_eq!(need["probed"], json!({"call_id": "call_1", "process": "ended", "reconciled": "unknown"}), "{need}");
+    assert_eq!(need["probed"], json!({"call_id": "call_1", "process": "ended", "no_reconcile": true}), "{need}");
     let dispatched = need["dispatched_at"].as_str().unwrap();
     let log = sandbox.run(&["log", &thread, "--json"]).records();
     let intent = log.iter().find(|line| line["event_type"] == "tool_intent").unwrap();
     assert_eq!(intent["timestamp"], dispatched);
     let budget = sandbox.run(&["budget", &thread, "--json"]).json();
-    let call = &budget["accounts"][0]["unknown_calls"][0];
-    for field in ["thread_id", "call_id", "tool", "arguments", "dispatched_at", "probed", "commands"] {
-        assert_eq!(call[field], need[field], "{field}");
+    let tree = sandbox.run(&["tree", &thread, "--json"]).json();
+    for call in [&budget["accounts"][0]["unknown_calls"][0], &tree["unknown_calls"][0]] {
+        for field in ["thread_id", "call_id", "tool", "arguments", "dispatched_at", "probed", "commands"] {
+            assert_eq!(call[field], need[field], "{field}");
+        }
     }
     for command in [vec!["inbox"], vec!["tree", &thread], vec!["budget", &thread]] {
         let shown = sandbox.run(&command).stdout;
@@ -49,7 +51,7 @@ fn an_unknown_outcome_is_shown_with_all_that_is_known_and_the_three_ways_to_sett
             r#"{"to":"anna"}"#,
             "call_1",
             "dispatched 20",
-            "its process was still alive, and recovery ended it; its tool could not say what became of it",
+            "its process was still alive, and recovery ended it; its tool has no reconcile command, so it could not be asked",
             &format!("selvedge settle call_1 --thread {thread} --done [RESULT]"),
             &format!("selvedge settle call_1 --thread {thread} --not-done"),
             &format!("selvedge settle call_1 --thread {thread} --unknown"),
@@ -104,8 +106,22 @@ fn a_call_whose_tool_was_not_asked_yet_is_offered_to_be_asked_about() {
     assert_eq!(need["commands"][0], json!(format!("selvedge resume {thread}")));
     assert!(sandbox.run(&["inbox"]).stdout.contains("`selvedge resume` asks it"));
     sandbox.run(&["resume", &thread, "--json"]).error_beside_data(7, "outcome_unknown");
-    let probed = json!({"call_id": "call_1", "process": "ended", "reconciled": "unknown"});
+    let probed = json!({"call_id": "call_1", "process": "ended", "no_reconcile": true});
     assert_eq!(inbox(&sandbox)[0]["probed"], probed, "what the first process found out is kept");
+    assert_eq!(inbox(&sandbox)[0]["commands"].as_array().unwrap().len(), 3, "nothing is left to ask");
+}
+
+/// A tool without a `reconcile` command was said to have been asked, and the record was the same.
+#[test]
+fn only_a_tool_that_was_asked_is_said_not_to_know() {
+    let mut tool: Value = serde_json::from_str(&pay("sleep 60")).unwrap();
+    tool["reconcile"] = json!(["sh", "-c", "echo perhaps"]);
+    let sandbox = project(TASK, &tool.to_string(), PAY_ONCE);
+    let thread = killed_in_the_middle(&sandbox);
+    sandbox.run(&["resume", &thread, "--json"]).error_beside_data(7, "outcome_unknown");
+    let probed = json!({"call_id": "call_1", "process": "ended", "reconciled": "unknown"});
+    assert_eq!(inbox(&sandbox)[0]["probed"], probed);
+    assert!(sandbox.run(&["inbox"]).stdout.contains("its tool could not say what became of it"));
 }
 
 /// A model chose them: they moved the cursor of whoever decided.
@@ -118,12 +134,20 @@ fn arguments_of_an_unknown_outcome_can_not_drive_the_terminal() {
     for command in
         [vec!["inbox"], vec!["tree", &thread], vec!["budget", &thread], vec!["state", &thread], vec!["log", &thread]]
     {
-        let shown = sandbox.run(&command).stdout;
-        assert!(!shown.contains(['\u{202e}', '\u{9b}']), "{command:?}: {shown}");
+        for json in [&[][..], &["--json"]] {
+            // A line of the log is shown to programs byte for byte.
+            if command[0] == "log" && !json.is_empty() {
+                continue;
+            }
+            let shown = sandbox.run(&[&command[..], json].concat()).stdout;
+            assert!(!shown.contains(['\u{202e}', '\u{9b}']), "{command:?} {json:?}: {shown}");
+        }
     }
-    let state = sandbox.run(&["state", &thread]).stdout;
-    let state: Value = serde_json::from_str(&state).expect("what is spelled out is still JSON");
-    assert!(state.to_string().contains("a\u{202e}b\u{9b}2Jc"), "and means the same");
+    for json in [&[][..], &["--json"]] {
+        let state = sandbox.run(&[&["state", &thread][..], json].concat()).stdout;
+        let state: Value = serde_json::from_str(&state).expect("what is spelled out is still JSON");
+        assert!(state.to_string().contains("a\u{202e}b\u{9b}2Jc"), "and means the same");
+    }
     assert_eq!(sandbox.run(&["settle", "call_1", "--not-done", "--no-run"]).code, Some(0));
 }
 
@@ -236,7 +260,14 @@ fn without_any_trusted_key_the_hint_names_the_folder_and_the_variable() {
     }
     let error = elsewhere(&["backup", "../copy", "--json"]).error_beside_data(6, "left_out");
     assert!(is_told(error["hint"].as_str().unwrap()), "{error}");
-    let report: Value = serde_json::from_str(&elsewhere(&["doctor", "--json"]).stdout).unwrap();
+    // A new key would not continue the thread.
+    let error = elsewhere(&["append", &thread, "--expect", "any", "--json"]).error(3, "key_absent");
+    let hint = error["hint"].as_str().unwrap();
+    assert!(hint.starts_with("if you have a key, set SELVEDGE_HOME") && hint.contains("can't continue"), "{error}");
+    let ran = elsewhere(&["doctor", "--json"]);
+    let closing = ran.error_beside_data(1, "warnings");
+    assert!(closing["hint"].as_str().unwrap().contains("SELVEDGE_HOME"), "{closing}");
+    let report: Value = serde_json::from_str(&ran.stdout).unwrap();
     let findings = report["findings"].as_array().unwrap();
     let missing = findings.iter().find(|found| found["code"] == "trust_missing").unwrap();
     assert!(is_told(missing["help"].as_str().unwrap()), "{missing}");

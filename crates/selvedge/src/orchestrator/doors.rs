@@ -500,6 +500,6 @@ impl Tool for Door {
     }
 
     fn reconcile(&self, call: &Call, cancel: &Cancel) -> Reconciled {
-        if self.spec.name == RESUME { resuming::reconcile(&self.shared, call, cancel) } else { Reconciled::Unknown }
+        if self.spec.name == RESUME { resuming::reconcile(&self.shared, call, cancel) } else { Reconciled::Unsupported }
     }
 }

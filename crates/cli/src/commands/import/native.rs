@@ -69,7 +69,7 @@ pub(crate) fn import(args: &Args, context: &Context<'_>) -> Result<()> {
     }
     // Known once the last file is in: those of a family may come in any order.
     for (account, _) in accounts.iter().filter(|(_, is_whole)| !**is_whole) {
-        let why = "postings of it stand in logs that are not here, and what is not known of it counts as spent";
+        let why = "logs of its family are not in this store";
         context.output.say(format!("the account of `{account}` is incomplete: {why}; import the rest of its family"));
     }
     conclude(failures, args.files.len())
@@ -110,14 +110,24 @@ fn of_archive(path: &Path, error: Error) -> Failure {
     let of_store = match &error {
         Error::Log { thread, .. } => format!("the log of `{thread}`"),
         Error::Integrity { .. } => "the archive".to_owned(),
+        // The id is in every signed line, so an import can't change it.
+        Error::Unusable { .. } => {
+            return Failure::from(error).hint(format!(
+                "a thread of this id can't be imported; `selvedge verify {file}` checks it without importing it"
+            ));
+        }
         _ => return error.into(),
     };
+    let is_not_understood = matches!(&error, Error::Log { finding: Finding::Unread(_), .. });
     let of_archive = match &error {
         Error::Log { .. } => format!("{of_store} in {archive}"),
         _ => archive,
     };
     let failure = Failure::from(error);
     let message = failure.message.replacen(&of_store, &of_archive, 1);
+    if is_not_understood {
+        return Failure { message, ..failure };
+    }
     Failure { message, ..failure }.hint(format!(
         "nothing was taken in; `selvedge verify {file} --explain` shows what of it is still proven; ask for the file again"
     ))
