@@ -79,3 +79,31 @@ fn eight_writers_of_eight_threads_all_come_through() {
     assert_eq!(verdicts.len() as u64, PROCESSES);
     assert!(verdicts.iter().all(|verdict| verdict["unchanged_up_to"] == WRITES), "{verdicts:?}");
 }
+
+/// Thirty of ninety parallel appends said that something was mended after a crash, because another process was between its commit and
+/// its transcript.
+#[test]
+fn a_thousand_appends_by_eight_processes_at_a_time_print_nothing_but_their_versions() {
+    const RUNS: u64 = 125;
+    let sandbox = Sandbox::new();
+    // Four write to one thread, and the others to one each.
+    let shared = sandbox.new_thread("scribe");
+    let own: Vec<_> = (0..PROCESSES / 2).map(|_| sandbox.new_thread("scribe")).collect();
+    thread::scope(|scope| {
+        for writer in 0..PROCESSES {
+            let (sandbox, id) = (&sandbox, own.get(writer as usize).unwrap_or(&shared));
+            scope.spawn(move || {
+                for number in 0..RUNS {
+                    let input = changeset(writer, number);
+                    let ran = sandbox.run_with(&["append", id, "--expect", "any", "--wait", "60"], input.as_bytes());
+                    assert_eq!((ran.code, ran.stderr.as_str()), (Some(0), ""), "{ran:?}");
+                }
+            });
+        }
+    });
+    for id in own.iter().chain([&shared]) {
+        let writers = if *id == shared { PROCESSES - own.len() as u64 } else { 1 };
+        let verdict = sandbox.run(&["verify", id, "--json"]).json();
+        assert_eq!(verdict["unchanged_up_to"], writers * RUNS, "{verdict}");
+    }
+}
