@@ -19,6 +19,11 @@ pub(crate) fn event_type(event: &Event) -> String {
 
 /// What an event says, on one line and without what can be read elsewhere.
 pub(crate) fn gist(event: &Event) -> String {
+    gist_at_bound(event, "cost unknown")
+}
+
+/// The same; `why` is why a call was charged at its bound, if the event says that it was.
+pub(crate) fn gist_at_bound(event: &Event, why: &str) -> String {
     let text = match event {
         Event::ThreadCreated(created) => birth(created),
         Event::RunStarted(run) => format!("run {} of {}, from {}", run.run_id, run.meta.agent_id, run.meta.origin),
@@ -40,7 +45,7 @@ pub(crate) fn gist(event: &Event) -> String {
         Event::Recovery(recovery) => format!("{}: {}", recovery.found, count(recovery.bytes, "byte")),
         Event::KeyRotated(rotated) => format!("key {} takes over from {}", rotated.to.short(), rotated.from.short()),
         Event::Checkpoint(checkpoint) => signed(checkpoint),
-        other => other.posting().map_or_else(|| fields(other), |(_, record)| posting(record)),
+        other => other.posting().map_or_else(|| fields(other), |(_, record)| posting(record, why)),
     };
     one_line(&text, line_width())
 }
@@ -50,8 +55,8 @@ fn decided(decision: &Decision) -> String {
     format!("{} said {} to call {}{with}", decision.who, decision.action, decision.call_id)
 }
 
-fn posting(record: &Record) -> String {
-    let unknown = if record.unknown { " (usage not reported, charged at its bound)" } else { "" };
+fn posting(record: &Record, why: &str) -> String {
+    let unknown = if record.unknown { format!(" ({why}, charged at its bound)") } else { String::new() };
     let amount = record.amount.map(|amount| format!("${amount}{unknown}, ")).unwrap_or_default();
     let left = record.remaining.map_or_else(|| "without limit".to_owned(), |left| format!("${left} left"));
     let child = record.child.as_ref().map(|child| format!(" for {child}")).unwrap_or_default();

@@ -17,8 +17,13 @@ pub(crate) fn open(path: &Path) -> Result<File> {
     if file.metadata().map_err(failed)?.is_file() {
         return Ok(file);
     }
-    let failure = Failure::usage(format!("`{}` is no plain file", path.display()));
-    Err(failure.hint("write what a pipe or a device holds to a file first"))
+    Err(not_regular(path))
+}
+
+/// The refusal of a pipe, a device or a folder where a file is needed.
+pub(crate) fn not_regular(path: &Path) -> Failure {
+    let failure = Failure::usage(format!("`{}` is not a regular file", path.display()));
+    failure.hint("write what a pipe or a device holds to a file first")
 }
 
 /// Reads a small text file whole.

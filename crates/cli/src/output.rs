@@ -72,12 +72,12 @@ impl Output {
         self.write(|| writeln!(anstream::stdout().lock(), "{}", text::guarded(&text)))
     }
 
-    /// Writes one JSON object to stdout, on one line.
+    /// Writes one JSON object to stdout, on one line. Characters that could drive a terminal are escaped, which means the same.
     pub(crate) fn record(&self, value: &impl Serialize) -> Result<()> {
         self.write(|| {
-            let mut line = serde_json::to_vec(value)?;
-            line.push(b'\n');
-            io::stdout().lock().write_all(&line)
+            let mut line = text::clean_json(&serde_json::to_string(value)?);
+            line.push('\n');
+            io::stdout().lock().write_all(line.as_bytes())
         })
     }
 

@@ -886,7 +886,10 @@ pub(crate) const PAGES: &[Page] = &[
         retry: Retry::Never,
         meaning: "There is no signing key.",
         cause: "`selvedge init` was never run by this user, or SELVEDGE_HOME names another folder.",
-        remedies: &["create one: `selvedge init`", "if you had a key, restore it from a copy first"],
+        remedies: &[
+            "if you have a key, set SELVEDGE_HOME to the folder that holds it, or restore it from a copy: a new key can't continue the threads of another",
+            "if you never had one, create it: `selvedge init`",
+        ],
         related: &["key_lost", "no_home"],
     },
     Page {

@@ -72,7 +72,7 @@ fn detect(path: &Path) -> Result<Format> {
     let kind = std::fs::metadata(path).map_err(failed)?.file_type();
     if !kind.is_file() {
         // Opening a pipe would wait until another process writes to it.
-        let what = if kind.is_dir() { "a folder" } else { "no plain file" };
+        let what = if kind.is_dir() { "a folder" } else { "not a regular file" };
         let failure = Failure::usage(format!("`{}` is {what}, and an archive is a file", path.display()));
         return Err(
             failure.hint("name the file that `selvedge export` wrote; a backup is a folder: `selvedge restore DIR`")

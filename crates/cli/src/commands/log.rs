@@ -12,7 +12,7 @@ use selvedge_store_local::Access;
 
 use crate::context::Context;
 use crate::error::{Exit, Failure, Result};
-use crate::gist::{event_type, gist};
+use crate::gist::{event_type, gist_at_bound};
 use crate::output::{BOLD, DIM, Output, paint};
 use crate::text::local;
 
@@ -115,9 +115,10 @@ impl Reader<'_> {
         io::copy(&mut reader.by_ref().take(place.bytes), &mut io::sink()).map_err(failed)?;
         let mut page = Vec::new();
         let mut line = Vec::new();
+        let mut changeset = Vec::new();
         while place.left > 0 && next_line(&mut reader, &mut line).map_err(failed)? {
             if place.line >= place.from {
-                self.add(&mut page, &line, place.line)?;
+                self.add(&mut page, &mut changeset, &line, place.line)?;
                 place.left -= 1;
             }
             place.line += 1;
@@ -130,6 +131,7 @@ impl Reader<'_> {
                 }
             }
         }
+        page.extend_from_slice(readable(&changeset).as_bytes());
         self.turn(&mut page)?;
         if place.left > 0 && (place.bytes, place.hash.digest()) != (head.bytes, head.hash) {
             let message = format!("the log of `{}` is not what was signed", self.thread);
@@ -139,8 +141,9 @@ impl Reader<'_> {
         Ok(place)
     }
 
-    /// Adds one line of the log to the page, as it is to be shown.
-    fn add(&self, page: &mut Vec<u8>, bytes: &[u8], number: u64) -> Result<()> {
+    /// Adds one line of the log to the page, as it is to be shown. For people, the lines of a changeset are shown together: what one of
+    /// them means may depend on another.
+    fn add(&self, page: &mut Vec<u8>, changeset: &mut Vec<Line>, bytes: &[u8], number: u64) -> Result<()> {
         if self.raw {
             page.extend_from_slice(bytes);
             return Ok(());
@@ -153,9 +156,13 @@ impl Reader<'_> {
         if self.output.is_json() {
             // A line of the log is the JSON that programs are promised.
             page.extend_from_slice(bytes);
-        } else {
-            page.extend_from_slice(readable(&decoded).as_bytes());
-            page.push(b'\n');
+            return Ok(());
+        }
+        let is_end = matches!(decoded.event, Event::Checkpoint(_));
+        changeset.push(decoded);
+        if is_end {
+            page.extend_from_slice(readable(changeset).as_bytes());
+            changeset.clear();
         }
         Ok(())
     }
@@ -178,11 +185,27 @@ fn next_line(reader: &mut dyn BufRead, line: &mut Vec<u8>) -> io::Result<bool> {
     lines::next_line(&mut { reader }, line)
 }
 
-fn readable(line: &Line) -> String {
-    let name = format!("{:<16}", event_type(&line.event));
-    let (name, gist) = match &line.event {
-        Event::Checkpoint(_) => (paint(DIM, name), paint(DIM, gist(&line.event))),
-        _ => (paint(BOLD, name), gist(&line.event)),
-    };
-    format!("{:>5}  {}  {name}  {gist}", line.seq, paint(DIM, local(line.timestamp)))
+/// The lines of a changeset, or of a part of one.
+fn readable(lines: &[Line]) -> String {
+    let is_whole = lines.iter().any(|line| matches!(line.event, Event::Checkpoint(_)));
+    let has_answer = lines.iter().any(|line| matches!(&line.event, Event::Usage(used) if used.estimated));
+    let is_unknown = |line: &Line| line.event.posting().is_some_and(|(_, record)| record.unknown);
+    // An answer without usage is committed with what was settled for it, after what was settled for earlier attempts.
+    let answered = lines.iter().rposition(is_unknown).filter(|_| has_answer);
+    let mut text = String::new();
+    for (index, line) in lines.iter().enumerate() {
+        let at_bound = match is_whole {
+            _ if answered == Some(index) => "usage not reported",
+            true => "answer lost",
+            false => "cost unknown",
+        };
+        let name = format!("{:<16}", event_type(&line.event));
+        let gist = gist_at_bound(&line.event, at_bound);
+        let (name, gist) = match &line.event {
+            Event::Checkpoint(_) => (paint(DIM, name), paint(DIM, gist)),
+            _ => (paint(BOLD, name), gist),
+        };
+        text.push_str(&format!("{:>5}  {}  {name}  {gist}\n", line.seq, paint(DIM, local(line.timestamp))));
+    }
+    text
 }

@@ -128,6 +128,10 @@ fn what_was_typed_wrongly_is_answered_with_what_is_right() {
     put(&sandbox, "notes.txt", "no archive\n");
     pipe(&sandbox.project().join("pipe"));
     let most = "at most 18446744073709551615";
+    let beyond = r#"{"reason":"UserMessage","turn":18446744073709551616}"#;
+    let refused = sandbox.run_with(&["append", &thread, "--expect", "any"], beyond.as_bytes());
+    assert!(refused.stderr.contains("a whole number from 0 to 18446744073709551615 is expected"), "{refused:?}");
+    assert!(!refused.stderr.contains("floating point"), "{refused:?}");
     for (args, said) in [
         (vec!["state", &thread, "--at", "99999999999999999999"], most),
         (vec!["state", &thread, "--at", "-1"], "not a whole number of at least 0"),
@@ -139,8 +143,10 @@ fn what_was_typed_wrongly_is_answered_with_what_is_right() {
         (vec!["run", "task.md"], "without its file extension: `task`"),
         (vec!["run", "task", "--input", "planet=mars"], "`planet` is not declared; declared: `city`"),
         (vec!["import", "."], "is a folder, and an archive is a file"),
-        (vec!["import", "pipe"], "is no plain file, and an archive is a file"),
+        (vec!["import", "pipe"], "is not a regular file, and an archive is a file"),
         (vec!["import", "notes.txt"], "is no archive of a thread"),
+        (vec!["verify", "pipe"], "is not a regular file"),
+        (vec!["verify", "./pipe"], "is not a regular file"),
     ] {
         let ran = sandbox.run(&args);
         assert!(matches!(ran.code, Some(2 | 3)) && ran.stderr.contains(said), "{args:?}: {ran:?}");

@@ -33,6 +33,11 @@ struct Unreadable<'a> {
 /// trusted there.
 pub(super) fn named(args: &Args, context: &Context<'_>) -> Result<Option<Vec<PathBuf>>> {
     let paths: Vec<PathBuf> = args.threads.iter().map(|word| context.folder.join(word)).collect();
+    // A pipe or a device is never a thread, and opening one would wait.
+    let is_special = |path: &&PathBuf| path.metadata().is_ok_and(|found| !found.is_file() && !found.is_dir());
+    if let Some(path) = paths.iter().find(is_special) {
+        return Err(input::not_regular(path));
+    }
     let is_archive = |path: &&PathBuf| path.extension().is_some_and(|end| end == "tar") && path.is_file();
     let archives = if args.key.is_some() { paths.len() } else { paths.iter().filter(is_archive).count() };
     match archives {

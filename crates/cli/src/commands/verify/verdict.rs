@@ -244,8 +244,8 @@ impl Checked {
             .key
             .as_ref()
             .map_or_else(String::new, |key| format!(" --key {}", shell_word(&key.display().to_string())));
-        // What was revoked on purpose is not advised to be believed.
-        if failure.code == "revoked_key" {
+        // What was revoked on purpose is not advised to be believed, and what is only not understood is not damaged.
+        if matches!(failure.code, "revoked_key" | "unknown_payload") {
             return failure;
         }
         failure.hint(match judged.untrusted() {
