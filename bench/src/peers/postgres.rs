@@ -1,4 +1,4 @@
-//! A private PostgreSQL server: made for one run, on a socket in its own folder, gone afterwards.
+//! A private PostgreSQL server: created for one run, on a socket in its own folder, removed afterwards.
 //!
 //! It has its own defaults, so every commit is synced. PostgreSQL does not run as root; there it runs as `postgres` or `nobody`.
 
@@ -20,7 +20,7 @@ pub(crate) struct Cluster {
 }
 
 impl Cluster {
-    /// Makes a server in a folder of its own below `parent`, and starts it.
+    /// Creates a server in a folder of its own below `parent`, and starts it.
     pub(crate) fn make(parent: &Path) -> Outcome<Self> {
         let programs =
             programs().ok_or("`initdb` and `pg_ctl` are not installed (Debian: the package `postgresql`)")?;
@@ -39,7 +39,7 @@ impl Cluster {
         Ok(cluster)
     }
 
-    /// Makes a database; gives its connection string.
+    /// Creates a database; returns its connection string.
     pub(crate) fn database(&self, name: &str) -> Outcome<String> {
         let name = format!("bench_{}", name.replace('-', "_"));
         self.run("createdb", &["-h", &self.at(""), "-U", "postgres", &name])?;
@@ -73,7 +73,7 @@ impl Cluster {
             return Ok(());
         }
         let said = fs::read_to_string(&said).unwrap_or_default();
-        Err(format!("`{program}` failed: {}", said.lines().last().unwrap_or("it said nothing")).into())
+        Err(format!("`{program}` failed: {}", said.lines().last().unwrap_or("it printed nothing")).into())
     }
 }
 
@@ -98,7 +98,7 @@ fn programs() -> Option<PathBuf> {
     folders.into_iter().rev().chain(std::env::split_paths(&path)).find(complete)
 }
 
-/// Gives a folder to a user that a server may run as; gives the user's name.
+/// Gives a folder to a user that a server may run as; returns the user's name.
 fn give_away(folder: &Path) -> Outcome<String> {
     let users = fs::read_to_string("/etc/passwd")?;
     let find = |name: &str| {

@@ -167,7 +167,7 @@ impl<'a> Context<'a> {
         let until = Instant::now() + LAST_MOMENT;
         let left = loop {
             match Arc::get_mut(&mut store) {
-                Some(store) => break store.leave(),
+                Some(store) => break store.shut_down(),
                 None if Instant::now() < until => std::thread::sleep(Duration::from_millis(5)),
                 None => return,
             }

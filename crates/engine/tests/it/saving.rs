@@ -12,7 +12,7 @@ use selvedge_model::event::EffectClass;
 use selvedge_model::limits::Limits;
 use selvedge_model::{Cancel, Event, ModelError, Part, Price, Reason, Status, ThreadId};
 use selvedge_store::memory::MemoryStore;
-use selvedge_store::snapshot::{Away, Behind, Kept, Place, Read, Saved};
+use selvedge_store::snapshot::{Disposal, LogRest, Saved, SnapshotFolder, SnapshotInfo, VerifiedSnapshot};
 use selvedge_store::{Error, Logs, Result, Snapshots};
 use serde_json::{Value, json};
 
@@ -136,7 +136,7 @@ fn a_thread_is_loaded_from_a_snapshot_that_only_memory_holds() {
     );
     assert_eq!(other.loaded(&thread).messages.len(), 4);
     let kept = other.store.inner.kept(&thread, ARCHIVE).unwrap();
-    assert_eq!(kept.iter().filter(|kept| kept.place == Place::Newest).count(), 1);
+    assert_eq!(kept.iter().filter(|kept| kept.place == SnapshotFolder::Newest).count(), 1);
 }
 
 /// Saves only when it is signalled to, and perhaps not even then.
@@ -159,20 +159,20 @@ impl Snapshots for Slow {
         if told.is_ok() && !self.is_full { self.store.save(thread, body) } else { Err(full()) }
     }
 
-    fn kept(&self, thread: &ThreadId, archive: &str) -> Result<Vec<Kept>> {
+    fn kept(&self, thread: &ThreadId, archive: &str) -> Result<Vec<SnapshotInfo>> {
         self.store.kept(thread, archive)
     }
 
-    fn read_snapshot(&self, thread: &ThreadId, kept: &Kept, archive: &str) -> Result<Read> {
+    fn read_snapshot(&self, thread: &ThreadId, kept: &SnapshotInfo, archive: &str) -> Result<VerifiedSnapshot> {
         self.store.read_snapshot(thread, kept, archive)
     }
 
-    fn put_away(&self, thread: &ThreadId, kept: &[Kept], archive: &str, away: Away<'_>) -> Result<()> {
-        self.store.put_away(thread, kept, archive, away)
+    fn dispose(&self, thread: &ThreadId, kept: &[SnapshotInfo], archive: &str, away: Disposal<'_>) -> Result<()> {
+        self.store.dispose(thread, kept, archive, away)
     }
 
-    fn behind(&self, thread: &ThreadId, at: &Head, seal: &str) -> Result<Option<Behind>> {
-        self.store.behind(thread, at, seal)
+    fn log_after(&self, thread: &ThreadId, at: &Head, seal: &str) -> Result<Option<LogRest>> {
+        self.store.log_after(thread, at, seal)
     }
 }
 
