@@ -32,7 +32,7 @@ use crate::job::{Job, Task};
 use crate::orchestrator::Orchestrator;
 use crate::pending::Pending;
 use crate::proof::{self, Archive, Proof};
-use crate::workshop::{Wishes, Workshop, capabilities};
+use crate::workshop::{OrderOptions, Workshop, capabilities};
 
 /// The threads of one project: runs them, sends to them, waits for them, stops them, follows and verifies them.
 ///
@@ -409,8 +409,8 @@ impl Shared {
         let key = key.map(|key| CommitKey::new(format!("run:{key}"))).transpose()?;
         let (mut thread, messages) = match task {
             Task::Directive { id, inputs } => {
-                let wishes = Wishes { inputs, agent, model, limits, task: None };
-                let order = self.orchestrator.order(&DirectiveId::new(id)?, wishes)?;
+                let options = OrderOptions { inputs, agent, model, limits, task: None };
+                let order = self.orchestrator.order(&DirectiveId::new(id)?, options)?;
                 self.notices.lock().unwrap_or_else(PoisonError::into_inner).extend(order.notices);
                 (order.thread, vec![Message::text(Role::User, order.task)])
             }

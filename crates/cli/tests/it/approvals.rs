@@ -50,7 +50,7 @@ fn inbox_thread(sandbox: &Sandbox) -> String {
 pub(crate) fn ended(ran: &Ran) -> Value {
     assert_eq!(ran.code, Some(0), "{ran:?}");
     let last = ran.records().pop().unwrap();
-    assert_eq!((&last["told"], &last["status"]), (&json!("ended"), &json!("completed")), "{ran:?}");
+    assert_eq!((&last["type"], &last["status"]), (&json!("ended"), &json!("completed")), "{ran:?}");
     last
 }
 
@@ -107,7 +107,7 @@ fn people_are_told_what_was_decided_what_still_waits_and_what_to_type() {
     let sandbox = asking(PAY_TWO);
     let ran = sandbox.run(&RUN[..4]);
     assert_eq!(ran.code, Some(7), "{ran:?}");
-    assert!(ran.stdout.contains("waits: approval, call_1, call_2"), "{ran:?}");
+    assert!(ran.stdout.contains("suspended: approval, call_1, call_2"), "{ran:?}");
     assert!(ran.stderr.contains("waits for approval of `call_1` (pay), `call_2` (pay)"), "{ran:?}");
     assert!(ran.stderr.contains("`selvedge approve --all task-"), "{ran:?}");
     let shown = sandbox.run(&["inbox"]).stdout;
@@ -129,7 +129,7 @@ fn people_are_told_what_was_decided_what_still_waits_and_what_to_type() {
 #[test]
 fn a_word_is_left_with_whoever_runs_the_thread_and_goes_into_that_very_run() {
     let sandbox = busy();
-    let (child, told) = until(&sandbox, &RUN, |record| record["told"] == "calling");
+    let (child, told) = until(&sandbox, &RUN, |record| record["type"] == "calling");
     let thread = told[0]["thread_id"].as_str().unwrap();
     // Whoever may say it sees it at once, and needs not know where it is asked.
     let needs = inbox(&sandbox);
@@ -137,7 +137,7 @@ fn a_word_is_left_with_whoever_runs_the_thread_and_goes_into_that_very_run() {
     assert_eq!(needs[0]["thread_id"], thread);
     for _ in 0..2 {
         let left = sandbox.run(&["approve", "call_2", "--json"]).json();
-        assert_eq!((&left["recorded"], &left["decision"]), (&json!("left"), &json!("approve")));
+        assert_eq!((&left["recorded"], &left["decision"]), (&json!("queued"), &json!("approve")));
     }
     assert_eq!(paid(&sandbox).len(), 0);
     put(&sandbox, "fast", "");
@@ -270,7 +270,7 @@ fn the_model_is_told_why_a_call_was_denied_and_with_what_it_was_made_instead() {
     let log = sandbox.run(&["log", &thread, "--json"]).records();
     let decision = log.iter().find(|line| line["event_type"] == "decision").unwrap();
     assert_eq!(decision["payload"]["action"], "edit");
-    assert!(sandbox.run(&["log", &thread]).stdout.contains("said edit to call call_1, with {\"to\":\"cara\"}"));
+    assert!(sandbox.run(&["log", &thread]).stdout.contains("decided edit for call call_1, with {\"to\":\"cara\"}"));
 
     waiting(&sandbox);
     let ran = sandbox.run(&["approve", "call_1", "--edit", "other.json", "--no-run"]);
@@ -278,7 +278,7 @@ fn the_model_is_told_why_a_call_was_denied_and_with_what_it_was_made_instead() {
     let again =
         sandbox.run(&["approve", "call_1", "--thread", &inbox_thread(&sandbox), "--edit", "other.json", "--json"]);
     let told = again.records();
-    let called: Vec<_> = told.iter().filter(|record| record["told"] == "calling").collect();
+    let called: Vec<_> = told.iter().filter(|record| record["type"] == "calling").collect();
     assert_eq!((&told[0]["arguments"], &called[0]["arguments"]), (&json!({"to": "cara"}), &json!({"to": "cara"})));
     fs::remove_file(sandbox.project().join("paid.txt")).unwrap();
     put(&sandbox, "paid.txt", "paid cara\n");
@@ -300,7 +300,7 @@ fn a_tool_that_was_redefined_after_the_question_is_asked_about_again() {
     let ran = sandbox.run(&["approve", "call_1", "--json"]);
     let error = ran.error_beside_data(7, "needs_decision");
     assert!(
-        error["message"].as_str().unwrap().ends_with("tool `pay` changed since `call_1` was asked about"),
+        error["message"].as_str().unwrap().ends_with("tool `pay` changed after approval of `call_1` was requested"),
         "{error}"
     );
     let needs = inbox(&sandbox);
@@ -317,7 +317,7 @@ fn what_is_only_recorded_waits_for_a_resume() {
     let thread = waiting(&sandbox);
     let ran = sandbox.run(&["approve", "call_1", "--no-run"]);
     assert_eq!(ran.code, Some(0), "{ran:?}");
-    assert!(ran.stderr.contains(&format!("`selvedge resume {thread}` goes on")), "{ran:?}");
+    assert!(ran.stderr.contains(&format!("`selvedge resume {thread}` continues")), "{ran:?}");
     assert_eq!((paid(&sandbox).len(), status(&sandbox, &thread).as_str()), (0, "suspended"));
     // It is decided about, but it does not go on by itself: somebody still has to say so.
     let needs = inbox(&sandbox);
@@ -467,10 +467,10 @@ pub(crate) fn busy() -> Sandbox {
 #[test]
 fn a_word_left_with_a_process_that_is_killed_is_not_lost() {
     let sandbox = busy();
-    let (mut child, told) = until(&sandbox, &RUN, |record| record["told"] == "calling");
+    let (mut child, told) = until(&sandbox, &RUN, |record| record["type"] == "calling");
     let thread = told[0]["thread_id"].as_str().unwrap();
     let left = sandbox.run(&["approve", "call_2", "--thread", thread, "--json"]).json();
-    assert_eq!(left["recorded"], "left");
+    assert_eq!(left["recorded"], "queued");
     // Another word is refused also while nobody has heard the first.
     let error = sandbox.run(&["deny", "call_2", "--thread", thread, "--json"]).error(5, "already_decided");
     let hint = error["hint"].as_str().unwrap();
@@ -490,10 +490,10 @@ fn what_becomes_of_an_allowed_call_is_shown_said_and_not_changed_by_a_later_rule
     let thread = waiting(&sandbox);
     assert_eq!(inbox(&sandbox)[0]["resume_mode"], "use_decision_as_tool_result");
     let shown = sandbox.run(&["inbox"]).stdout;
-    assert!(shown.contains("if allowed, it is not made: what `--with` gives is its result"), "{shown}");
+    assert!(shown.contains("if approved, the call is not made: the value of `--with` is its result"), "{shown}");
     put(&sandbox, ".ai/config/agent/approvals.yaml", ASK);
     let ran = sandbox.run(&["approve", "call_1", "--with", "paid by hand", "--no-run"]);
-    assert!(ran.stdout.contains("is answered with \"paid by hand\" and not made"), "{ran:?}");
+    assert!(ran.stdout.contains("is not made; its result is \"paid by hand\""), "{ran:?}");
     assert_eq!(ended(&sandbox.run(&["resume", &thread, "--json"]))["result"], "Heard: paid by hand");
     assert_eq!(paid(&sandbox).len(), 0);
 
@@ -568,7 +568,7 @@ fn a_decision_that_was_written_into_the_database_is_dropped_and_told() {
     let ran = sandbox.run(&["resume", &thread, "--json"]);
     ran.error_beside_data(7, "needs_decision");
     let told = ran.records();
-    let dropped: Vec<_> = told.iter().filter(|record| record["told"] == "dropped").collect();
+    let dropped: Vec<_> = told.iter().filter(|record| record["type"] == "dropped").collect();
     assert_eq!((dropped.len(), paid(&sandbox).len()), (1, 0), "{ran:?}");
     ended(&sandbox.run(&["approve", "call_1", "--json"]));
     assert_eq!(paid(&sandbox).len(), 1);
@@ -599,10 +599,10 @@ fn an_approval_that_was_planted_is_not_signed_by_who_denies_the_call() {
 fn a_word_that_was_left_before_the_key_was_rotated_counts() {
     for is_kept in [true, false] {
         let sandbox = busy();
-        let (mut child, told) = until(&sandbox, &RUN, |record| record["told"] == "calling");
+        let (mut child, told) = until(&sandbox, &RUN, |record| record["type"] == "calling");
         let thread = told[0]["thread_id"].as_str().unwrap();
         let left = sandbox.run(&["approve", "call_2", "--thread", thread, "--json"]).json();
-        assert_eq!(left["recorded"], "left");
+        assert_eq!(left["recorded"], "queued");
         child.kill().unwrap();
         child.wait().unwrap();
         put(&sandbox, "fast", "");

@@ -309,15 +309,15 @@ fn a_family_goes_elsewhere_as_a_whole_or_in_part() {
     is_incomplete(&theirs, &child, true);
     let all = theirs.run(&["verify", "--all", "--json"]);
     assert_eq!(all.code, Some(0), "{all:?}");
-    assert_eq!(all.json()["not_here"][0]["thread_id"], parent.as_str());
-    assert!(theirs.run(&["verify", "--all"]).stdout.contains("not here"));
+    assert_eq!(all.json()["missing"][0]["thread_id"], parent.as_str());
+    assert!(theirs.run(&["verify", "--all"]).stdout.contains("missing: "));
     assert_eq!(theirs.run(&["doctor", "--deep"]).code, Some(0));
     // The rest: everything is as it was.
     let rest = theirs.run(&["import", &file(&parent), "--json"]);
     assert_eq!((rest.json()["incomplete_accounts"].as_array().unwrap().len(), rest.stderr.as_str()), (0, ""));
     is_incomplete(&theirs, &child, false);
     is_incomplete(&theirs, &parent, false);
-    assert_eq!(theirs.run(&["verify", "--all", "--json"]).records()[0]["not_here"], serde_json::json!([]));
+    assert_eq!(theirs.run(&["verify", "--all", "--json"]).records()[0]["missing"], serde_json::json!([]));
     let doctor = theirs.run(&["doctor", "--deep"]);
     assert_eq!(doctor.code, Some(0), "{doctor:?}");
     let budget = |sandbox: &Sandbox| {

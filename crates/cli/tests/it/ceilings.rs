@@ -22,7 +22,7 @@ fn run(sandbox: &Sandbox, limit: &str) -> Ran {
 fn reached(ran: &Ran) -> (String, Value) {
     let error = ran.error_beside_data(8, "limit_reached");
     let last = ran.records().pop().unwrap();
-    assert_eq!((&last["told"], &last["status"]), (&json!("ended"), &json!("suspended")), "{ran:?}");
+    assert_eq!((&last["type"], &last["status"]), (&json!("ended"), &json!("suspended")), "{ran:?}");
     (error["hint"].as_str().unwrap().to_owned(), last["suspended"].clone())
 }
 
@@ -33,7 +33,7 @@ fn a_run_stops_at_its_turns_says_so_and_goes_on_when_they_are_raised() {
     let thread = thread_of(&ran);
     let (hint, why) = reached(&ran);
     assert_eq!((&why["code"], &why["current"], &why["maximum"]), (&json!("turns_exceeded"), &json!(2), &json!(2)));
-    assert_eq!(hint, format!("`selvedge resume {thread} --raise turns=…` goes on with a higher one"));
+    assert_eq!(hint, format!("`selvedge resume {thread} --raise turns=…` raises it and continues"));
     assert_eq!(paid(&sandbox), 2);
     let need = sandbox.run(&["inbox", "--json"]).json();
     assert_eq!(
@@ -61,7 +61,7 @@ fn people_are_told_the_values_and_what_to_type() {
     let ran = sandbox.run(&["run", "task", "--model", "scripted:script.yaml", "--limit", "tokens=150"]);
     assert_eq!(ran.code, Some(8), "{ran:?}");
     assert!(ran.stderr.contains("has reached a limit: tokens_exceeded, 200 of 150"), "{ran:?}");
-    assert!(ran.stdout.contains("waits: limit (tokens_exceeded), 200 of 150"), "{ran:?}");
+    assert!(ran.stdout.contains("suspended: limit (tokens_exceeded), 200 of 150"), "{ran:?}");
     assert!(ran.stderr.contains("--raise tokens=…"), "{ran:?}");
     let shown = sandbox.run(&["inbox"]).stdout;
     assert!(shown.contains("limit tokens_exceeded") && shown.contains("200 of 150"), "{shown}");
@@ -112,7 +112,7 @@ fn a_call_that_the_money_does_not_hold_is_not_made() {
     assert_eq!(account["own_nanos"], json!(6 * 19_000_000_u64), "{books}");
     assert_eq!(books["verified"]["holds"], true, "{books}");
     let shown = sandbox.run(&["budget", &thread, "--verify"]).stdout;
-    assert!(shown.contains("$0.114 spent") && shown.contains("each ceiling held at every posting"), "{shown}");
+    assert!(shown.contains("$0.114 spent") && shown.contains("no ceiling was exceeded at any posting"), "{shown}");
 }
 
 #[test]

@@ -205,7 +205,7 @@ fn a_rule_about_a_tool_that_nobody_has_is_named_by_a_check_and_by_a_run_once() {
     let rules =
         "rules:\n  - { id: good, tool: spawn_thread, action: ask }\n  - { id: bad, tool: file_raed, action: deny }\n";
     project(&sandbox, "agent/approvals.yaml", rules);
-    let word = "`approvals.rules.bad` fits no call: there is no tool `file_raed` here; did you mean `file_read`?";
+    let word = "`approvals.rules.bad` matches no call: there is no tool `file_raed`; did you mean `file_read`?";
     let checked = sandbox.run(&["config", "check", "--json"]).json();
     let notices = checked["notices"].as_array().unwrap();
     assert!(notices.len() == 1 && notices[0].as_str().unwrap().contains(word), "{checked}");

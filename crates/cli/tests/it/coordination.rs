@@ -165,7 +165,7 @@ fn a_log_of_a_stranger_is_refused_or_shown_loudly_and_never_gone_on_with() {
     fs::write(own, "coordination:\n  transcript_integrity: lenient\n").unwrap();
     let shown = run(&["state", &thread, "--json"]);
     assert_eq!(shown.code, Some(0), "{shown:?}");
-    assert!(shown.stderr.contains("NOT to be relied on"), "{}", shown.stderr);
+    assert!(shown.stderr.contains("WARNING: not verified"), "{}", shown.stderr);
     assert_eq!(shown.json()["thread_id"], thread.as_str());
     let refused = run(&["send", &thread, "go on", "--json"]);
     assert_eq!(refused.code, Some(6), "{refused:?}");

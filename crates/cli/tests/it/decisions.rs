@@ -49,7 +49,7 @@ fn an_unknown_outcome_is_shown_with_all_that_is_known_and_the_three_ways_to_sett
             r#"{"to":"anna"}"#,
             "call_1",
             "dispatched 20",
-            "its process was still alive, and recovery ended it; its tool could not say what became of it",
+            "its process was still alive, and recovery killed it; its tool could not report the outcome",
             &format!("selvedge settle call_1 --thread {thread} --done [RESULT]"),
             &format!("selvedge settle call_1 --thread {thread} --not-done"),
             &format!("selvedge settle call_1 --thread {thread} --unknown"),
@@ -87,7 +87,7 @@ fn a_process_that_was_gone_is_not_said_to_have_been_ended() {
     }
     sandbox.run(&["resume", &thread, "--json"]).error_beside_data(7, "outcome_unknown");
     assert_eq!(inbox(&sandbox)[0]["probed"]["process"], "gone");
-    assert!(sandbox.run(&["inbox"]).stdout.contains("its process was gone when recovery looked"));
+    assert!(sandbox.run(&["inbox"]).stdout.contains("its process had died when recovery checked"));
 }
 
 /// Whoever settled it by hand did not know that the tool could have said it.

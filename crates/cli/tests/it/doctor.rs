@@ -107,7 +107,8 @@ fn what_was_not_read_is_said() {
     let (sandbox, thread) = Sandbox::with_thread();
     let ran = sandbox.run(&["doctor"]);
     assert!(
-        ran.stdout.contains("of signatures only the last was looked at; blobs were hashed; `selvedge doctor --deep`"),
+        ran.stdout
+            .contains("only the last signature of each was verified; blobs were hashed; `selvedge doctor --deep`"),
         "{ran:?}"
     );
     assert!(sandbox.run(&["doctor", "--deep"]).stdout.contains("Every log was read whole"));

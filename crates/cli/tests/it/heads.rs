@@ -31,7 +31,7 @@ fn a_store_that_was_rolled_back_is_named_by_heads_verify_and_by_verify_with_head
     let same = sandbox.run(&["heads", "verify", "../list.json", "--json"]).json();
     assert_eq!((&same["same_store"], &same["threads"]), (&true.into(), &2.into()), "{same}");
     let text = sandbox.run(&["heads", "verify", "../list.json"]).stdout;
-    assert!(text.contains("2 threads, 0 accounts: nothing was rolled back since"), "{text}");
+    assert!(text.contains("2 threads, 0 accounts: no rollback since"), "{text}");
 
     roll_back(&sandbox);
     assert_eq!(sandbox.run(&["verify", "--all"]).code, Some(0), "nothing inside the store can show it");

@@ -134,13 +134,13 @@ fn what_was_typed_wrongly_is_answered_with_what_is_right() {
         (vec!["append", &thread, "--expect", "99999999999999999999"], most),
         (vec!["append", &thread, "--expect", "-1"], "neither a version nor `any`"),
         (vec!["wait", &thread, "--timeout", "-1"], "between 0 and a year"),
-        (vec!["thread", "list", "--after", "zzz"], "the number that ended the page before"),
-        (vec!["prune", "--older-than", "99999999999d"], "is too long ago: at most 106751991d"),
+        (vec!["thread", "list", "--after", "zzz"], "the cursor at the end of the previous page"),
+        (vec!["prune", "--older-than", "99999999999d"], "is too long: at most 106751991d"),
         (vec!["run", "task.md"], "without its file extension: `task`"),
         (vec!["run", "task", "--input", "planet=mars"], "`planet` is not declared; declared: `city`"),
-        (vec!["import", "."], "is a folder, and an archive is a file"),
-        (vec!["import", "pipe"], "is no plain file, and an archive is a file"),
-        (vec!["import", "notes.txt"], "is no archive of a thread"),
+        (vec!["import", "."], "is a folder; an archive is a file"),
+        (vec!["import", "pipe"], "is not a regular file; an archive is a file"),
+        (vec!["import", "notes.txt"], "is not an archive of a thread"),
     ] {
         let ran = sandbox.run(&args);
         assert!(matches!(ran.code, Some(2 | 3)) && ran.stderr.contains(said), "{args:?}: {ran:?}");

@@ -119,7 +119,7 @@ fn whoever_says_the_wrong_kind_of_thing_about_a_call_is_told_the_right_one() {
     let thread = waiting(&sandbox);
     let error = sandbox.run(&["settle", "a call", "--done", "--json"]).error(3, "no_open_call");
     let hint = error["hint"].as_str().unwrap();
-    assert!(hint.contains(&format!("`selvedge approve 'a call' --thread {thread}` allows it")), "{error}");
+    assert!(hint.contains(&format!("`selvedge approve 'a call' --thread {thread}`")), "{error}");
     assert_eq!(sandbox.run(&["cancel", &thread]).code, Some(0));
     let error = sandbox.run(&["deny", "a call", "--thread", &thread, "--json"]).error(3, "no_open_call");
     assert!(error["hint"].as_str().unwrap().contains(&format!("`selvedge log {thread}`")), "{error}");
@@ -134,7 +134,7 @@ fn whoever_allows_a_call_with_false_is_told_how_to_refuse_it() {
     let thread = waiting(&sandbox);
     let error = sandbox.run(&["approve", "call_1", "--with", "false", "--json"]).error(2, "edit_refused");
     let hint = error["hint"].as_str().unwrap();
-    assert!(hint.contains(&format!("`selvedge deny call_1 --thread {thread}` refuses it")), "{error}");
+    assert!(hint.contains(&format!("`selvedge deny call_1 --thread {thread}` denies it")), "{error}");
     assert_eq!((paid(&sandbox).len(), inbox(&sandbox).len()), (0, 1));
     ended(&sandbox.run(&["approve", "call_1", "--with", "true", "--json"]));
     assert_eq!(paid(&sandbox).len(), 1);
@@ -181,10 +181,10 @@ fn the_inbox_of_one_thread_shows_nothing_of_others() {
 #[test]
 fn a_call_that_was_answered_while_its_thread_runs_is_not_asked_about_again() {
     let sandbox = busy();
-    let (mut child, told) = until(&sandbox, &RUN, |record| record["told"] == "calling");
+    let (mut child, told) = until(&sandbox, &RUN, |record| record["type"] == "calling");
     let thread = told[0]["thread_id"].as_str().unwrap();
     assert_eq!(inbox(&sandbox)[0]["answered"], Value::Null);
-    assert_eq!(sandbox.run(&["deny", "call_2", "--json"]).json()["recorded"], "left");
+    assert_eq!(sandbox.run(&["deny", "call_2", "--json"]).json()["recorded"], "queued");
     let need = inbox(&sandbox).remove(0);
     assert_eq!((&need["answered"], &need["commands"]), (&json!("deny"), &json!([])), "{need}");
     let said = shown(&sandbox, &["inbox"]);

@@ -189,9 +189,9 @@ fn a_directive_that_begins_with_a_byte_order_mark_is_run_and_signed() {
 fn a_limit_that_lets_nothing_run_or_that_64_bits_do_not_hold_is_refused_as_such() {
     let sandbox = with_directives();
     for (limit, why) in [
-        ("turns=0", "the least is 1"),
-        ("tokens=0", "the least is 1"),
-        ("duration=0", "the least is 1"),
+        ("turns=0", "the minimum is 1"),
+        ("tokens=0", "the minimum is 1"),
+        ("duration=0", "the minimum is 1"),
         ("turns=99999999999999999999", "is too large: at most 18446744073709551615"),
         ("turns=-1", "is not a whole number"),
     ] {

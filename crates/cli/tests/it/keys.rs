@@ -34,13 +34,10 @@ fn a_rotated_key_goes_on_and_idle_threads_stay_valid() {
     assert!(verdicts.iter().all(|verdict| verdict["sound"] == true), "{verdicts:?}");
     let of = |thread: &str| verdicts.iter().find(|verdict| verdict["thread_id"] == thread).unwrap();
     assert_eq!((signers(of(&busy)), signers(of(&idle))), (vec![&*first, &*second], vec![&*first]));
-    assert!(sandbox.run(&["log", &busy]).stdout.contains("takes over from"));
+    assert!(sandbox.run(&["log", &busy]).stdout.contains(" replaces "));
     let listed = sandbox.run(&["keys", "list", "--json"]).json();
     assert_eq!(listed["keys"].as_array().unwrap().len(), 2);
-    assert_eq!(
-        (&listed["keys"][0]["took_over_from"], &listed["keys"][1]["taken_over_by"]),
-        (&first.into(), &second.into())
-    );
+    assert_eq!((&listed["keys"][0]["predecessor"], &listed["keys"][1]["successor"]), (&first.into(), &second.into()));
 }
 
 /// Four loops of real processes append to one shared thread and one of their own each; the key is rotated again and again

@@ -208,7 +208,10 @@ fn who_keeps_money_and_what_frees_it_is_said_by_budget_and_tree() {
     assert!(shown.stdout.contains(&format!("{child} stalled")) && shown.stdout.contains(&free), "{shown:?}");
     let shown = sandbox.run(&["budget", parent.as_str()]);
     assert!(shown.stdout.contains("closing") && shown.stdout.contains(&free), "{shown:?}");
-    assert!(shown.stdout.contains(&format!("waits (process_lost): `selvedge resume {child}` goes on")), "{shown:?}");
+    assert!(
+        shown.stdout.contains(&format!("suspended (process_lost): `selvedge resume {child}` continues it")),
+        "{shown:?}"
+    );
     let needs = |books: &Value| books["accounts"][1]["needs"].clone();
     let books = sandbox.run(&["budget", parent.as_str(), "--json"]).json();
     assert_eq!(needs(&books)["commands"], json!([format!("selvedge resume {child}")]), "{books}");

@@ -112,7 +112,7 @@ fn the_readme_shows_what_the_demo_shows() {
     let folder = format!("{}/", sandbox.project().to_str().unwrap());
     let ran = sandbox.run(&["demo"]);
     let shown = ran.stdout.replace(&folder, "./");
-    let shown = &shown[..shown.find("\n\nAll as promised").unwrap() + 1];
+    let shown = &shown[..shown.find("\n\nEverything worked as promised").unwrap() + 1];
     // Ids, processes and sizes differ from run to run, and so does the writer who wins the race.
     let differs = |word: &str| ["ann", "bob"].contains(&word) || word.contains(|one: char| one.is_ascii_digit());
     let words = |text: &str| {

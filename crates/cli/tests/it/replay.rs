@@ -128,20 +128,20 @@ fn what_the_directive_of_today_would_grant_is_said_and_can_be_tried() {
     assert_eq!(report["identical"], true, "a thread keeps what it was born with: {report}");
     let pay = json!(["selvedge.execute.tool.pay"]);
     assert_eq!(told(&report), [("capabilities", &pay, &json!([]))]);
-    let ran = replay(&sandbox, &thread, &["--as-ordered-now"]);
+    let ran = replay(&sandbox, &thread, &["--current-directive"]);
     ran.error_beside_data(1, "replay_diverged");
     let difference = &ran.records()[0]["differences"][0];
     assert_eq!(difference["reason"], "ToolIntentCommitted", "{difference}");
     assert!(difference["now"].to_string().contains("capability_denied"), "{difference}");
     put(&sandbox, ".ai/directives/task.md", TASK);
-    let same = replay(&sandbox, &thread, &["--as-ordered-now"]).json();
+    let same = replay(&sandbox, &thread, &["--current-directive"]).json();
     assert_eq!((&same["identical"], &same["prompt"]), (&json!(true), &json!([])), "{same}");
     fs::remove_file(sandbox.project().join(".ai/directives/task.md")).unwrap();
     let gone = replay(&sandbox, &thread, &[]).json();
     let said = told(&gone);
     assert_eq!((said.len(), said[0].0, said[0].1), (1, "directive", &json!("task")), "{gone}");
     assert!(sandbox.run(&["replay", &thread]).stderr.contains("directive: recorded \"task\""));
-    assert_eq!(replay(&sandbox, &thread, &["--as-ordered-now"]).code, Some(3));
+    assert_eq!(replay(&sandbox, &thread, &["--current-directive"]).code, Some(3));
 }
 
 #[test]

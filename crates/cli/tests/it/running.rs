@@ -92,7 +92,7 @@ fn a_run_is_told_as_it_is_committed_and_ends_with_0() {
     let ran = sandbox.run(&RUN);
     assert_eq!((ran.code, ran.stderr.as_str()), (Some(0), ""), "{ran:?}");
     let records = ran.records();
-    let told = |kind: &str| records.iter().filter(|record| record["told"] == kind).collect::<Vec<_>>();
+    let told = |kind: &str| records.iter().filter(|record| record["type"] == kind).collect::<Vec<_>>();
     let seqs: Vec<u64> = told("committed").iter().map(|record| record["seq"].as_u64().unwrap()).collect();
     assert!(seqs.is_sorted_by(|one, next| one < next), "{seqs:?}");
     for name in ["thread_id", "version", "reason", "event_type"] {
@@ -102,7 +102,7 @@ fn a_run_is_told_as_it_is_committed_and_ends_with_0() {
     assert!(!told("draft").is_empty() && told("draft").iter().all(|record| record["seq"].is_null()));
     let ended = records.last().unwrap();
     assert_eq!(
-        (&ended["told"], &ended["status"], &ended["run_cost"]["turns"]),
+        (&ended["type"], &ended["status"], &ended["run_cost"]["turns"]),
         (&json!("ended"), &json!("completed"), &json!(2))
     );
     assert!(
@@ -292,7 +292,7 @@ fn what_a_thread_may_call_is_written_once_and_signed() {
     assert_eq!(fs::read_to_string(&file).unwrap(), written);
     // One that was taken away is written anew, and that is said, once.
     fs::remove_file(&file).unwrap();
-    let word = format!("`capabilities.md` of `{thread}` was not there any more");
+    let word = format!("`capabilities.md` of `{thread}` was missing");
     let ran = sandbox.run(&["send", &thread, "and again"]);
     assert_eq!((ran.code, ran.stderr.matches(&word).count()), (Some(0), 1), "{ran:?}");
     assert!(!sandbox.run(&["send", &thread, "once more"]).stderr.contains(&word));
@@ -398,7 +398,7 @@ fn how_a_thread_ended_is_the_same_object_wherever_it_is_asked_for() {
     let sandbox = project(TASK, &pay("true"), PAY_ONCE);
     let ran = sandbox.run(&RUN);
     let mut ended = ran.records().pop().unwrap();
-    assert_eq!(ended.as_object_mut().unwrap().remove("told"), Some(json!("ended")));
+    assert_eq!(ended.as_object_mut().unwrap().remove("type"), Some(json!("ended")));
     assert_eq!((&ended["status"], &ended["result"]), (&json!("completed"), &json!("Done.")), "{ended}");
     let thread = thread_of(&ran);
     let waited = sandbox.run(&["wait", &thread, "--json"]).json();

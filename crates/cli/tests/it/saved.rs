@@ -33,7 +33,7 @@ fn a_thread_that_waits_has_a_snapshot_and_deleting_it_changes_nothing() {
     fs::remove_file(sandbox.threads().join(&thread).join("state.json")).unwrap();
     let ran = sandbox.run(&["state", &thread, "--snapshot", "--json"]);
     let again = ran.json();
-    assert!(ran.stderr.contains("made from the log"), "{}", ran.stderr);
+    assert!(ran.stderr.contains("built from the log"), "{}", ran.stderr);
     assert_eq!((&again["messages"], &again["log_hash"]), (&state["messages"], &state["log_hash"]));
     assert_eq!(sandbox.run(&["snapshots", &thread, "--json"]).json()["snapshots"], json!([]));
     assert_eq!(sandbox.run(&["verify", &thread]).code, Some(0));
@@ -111,7 +111,7 @@ fn what_is_no_snapshot_any_more_is_named_as_not_usable() {
         assert!(shown.stdout.contains("not usable: "), "{shown:?}");
         let ran = sandbox.run(&["state", &thread, "--snapshot", "--json"]);
         assert!(
-            ran.stderr.contains("`state.json` is not used: ") && ran.stderr.contains("made from the log"),
+            ran.stderr.contains("`state.json` is not used: ") && ran.stderr.contains("built from the log"),
             "{ran:?}"
         );
     };

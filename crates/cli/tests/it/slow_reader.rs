@@ -62,15 +62,15 @@ fn every_committed_event_is_read_once_and_in_order() {
     let seqs = |records: &[Value], fits: &dyn Fn(&Value) -> bool| -> Vec<u64> {
         records.iter().filter(|record| fits(record)).filter_map(|record| record["seq"].as_u64()).collect()
     };
-    let shown = seqs(&records, &|record| record["told"] == "committed");
+    let shown = seqs(&records, &|record| record["type"] == "committed");
     // What it was born with was committed before it ran.
     let log = sandbox.run(&["log", &thread, "--json"]).records();
     let logged =
         seqs(&log, &|line| line["event_type"] != "checkpoint" && line["seq"].as_u64() >= shown.first().copied());
     assert_eq!(shown, logged);
-    let missed: Vec<_> = records.iter().filter(|record| record["told"] == "missed").collect();
+    let missed: Vec<_> = records.iter().filter(|record| record["type"] == "missed").collect();
     assert!(!missed.is_empty() && missed.iter().all(|record| record["drafts"].is_number()), "{missed:?}");
-    assert_eq!(records.last().unwrap()["told"], "ended");
+    assert_eq!(records.last().unwrap()["type"], "ended");
 }
 
 #[test]

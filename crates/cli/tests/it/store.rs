@@ -95,14 +95,14 @@ fn what_a_crash_left_is_healed_for_readers_and_mended_and_said_for_writers() {
     let (sandbox, thread) =
         (0..20).find_map(|_| after_a_crash()).expect("the redo outlives its commit at least sometimes");
     let verdict = sandbox.run(&["verify", &thread, "--json"]).json();
-    assert!(verdict["healed_bytes"].as_u64().unwrap() > 0 && verdict["unchanged_up_to"] == 1, "{verdict}");
-    assert!(sandbox.run(&["verify", &thread]).stdout.contains("healed: "));
+    assert!(verdict["pending_bytes"].as_u64().unwrap() > 0 && verdict["unchanged_up_to"] == 1, "{verdict}");
+    assert!(sandbox.run(&["verify", &thread]).stdout.contains("pending: "));
     assert_eq!(sandbox.run(&["state", &thread, "--json"]).json()["version"], 1);
     let ran = sandbox.run_with(&["append", &thread, "--expect", "1", "--json"], HELLO.as_bytes());
     assert_eq!(ran.json()["version"], 2);
     let notice: serde_json::Value = serde_json::from_str(&ran.stderr).unwrap();
     assert!(notice["notice"]["message"].as_str().unwrap().contains("after a crash: "), "{ran:?}");
-    assert_eq!(sandbox.run(&["verify", &thread, "--json"]).json()["healed_bytes"], 0);
+    assert_eq!(sandbox.run(&["verify", &thread, "--json"]).json()["pending_bytes"], 0);
 }
 
 #[test]

@@ -42,7 +42,7 @@ fn a_good_log_is_proven_up_to_a_version_by_a_key_and_no_further() {
         (&true.into(), &3.into(), &"sound".into())
     );
     assert_eq!((&record["signers"][0]["owner"], &record["signers"][0]["checkpoints"]), (&"self".into(), &4.into()));
-    assert_eq!(record["remembered_by"][0], serde_json::json!({ "by": "the database", "version": 3 }));
+    assert_eq!(record["named_by"][0], serde_json::json!({ "by": "the database", "version": 3 }));
     assert_eq!(record["does_not_prove"].as_array().unwrap().len(), 3);
     let text = sandbox.run(&["verify", &thread]).stdout;
     assert!(
@@ -93,7 +93,7 @@ fn foreign_bytes_are_counted_and_what_is_before_them_holds() {
     let record = verdict(&sandbox, &thread, "foreign_bytes");
     assert_eq!((&record["unchanged_up_to"], &record["foreign_bytes"]), (&3.into(), &7.into()));
     let text = sandbox.run(&["verify", &thread]).stdout;
-    assert!(text.contains("unchanged up to version 3") && text.contains("7 foreign bytes"), "{text}");
+    assert!(text.contains("unchanged up to version 3") && text.contains("7 unsigned bytes"), "{text}");
     // The next append puts them aside and says so in the log.
     assert_eq!(sandbox.append(&thread, "3", HELLO), 4);
     assert_eq!(sandbox.run(&["verify", &thread]).code, Some(0));

@@ -4,7 +4,7 @@ use std::fs;
 use std::os::unix::fs::symlink;
 
 use selvedge::model::{AgentId, Classify, DirectiveId, Status, ThreadId};
-use selvedge::workshop::Wishes;
+use selvedge::workshop::OrderOptions;
 use serde_json::json;
 
 use crate::support::{House, results};
@@ -50,8 +50,8 @@ fn items_behind_links_are_refused() {
     fs::create_dir_all(house.root.join(".ai/agents")).unwrap();
     fs::write(elsewhere.path().join("spy.yaml"), "identity: A spy.\n").unwrap();
     symlink(elsewhere.path().join("spy.yaml"), house.root.join(".ai/agents/spy.yaml")).unwrap();
-    let wishes = Wishes { agent: Some(AgentId::new("spy").unwrap()), ..Wishes::default() };
-    let error = house.workshop().order(&DirectiveId::new("good").unwrap(), wishes).unwrap_err();
+    let options = OrderOptions { agent: Some(AgentId::new("spy").unwrap()), ..OrderOptions::default() };
+    let error = house.workshop().order(&DirectiveId::new("good").unwrap(), options).unwrap_err();
     assert!(error.to_string().contains("link"), "{} {error}", error.code());
 }
 

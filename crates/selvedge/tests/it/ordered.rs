@@ -4,7 +4,7 @@ use std::sync::{Arc, Mutex};
 
 use selvedge::model::tool::Risk;
 use selvedge::model::{Cancel, Classify, DirectiveId, Kind, Status, TaskId};
-use selvedge::workshop::{OrderError, Wishes};
+use selvedge::workshop::{OrderError, OrderOptions};
 use serde_json::json;
 
 use crate::support::{House, Listening, Ran, results};
@@ -98,12 +98,12 @@ fn the_text_of_a_task_stands_in_the_rules_of_every_run_that_is_bound_to_it() {
     let house = House::new();
     with_context(&house, "{}");
     let task = Some(TaskId::new("17").unwrap());
-    let wishes = || Wishes { task: task.clone(), ..Wishes::default() };
+    let options = || OrderOptions { task: task.clone(), ..OrderOptions::default() };
     let id = DirectiveId::new("use").unwrap();
-    let error = house.workshop().order(&id, wishes()).unwrap_err();
+    let error = house.workshop().order(&id, options()).unwrap_err();
     assert!(matches!(&error, OrderError::Item(_)) && error.to_string().contains("tasks/17"), "{error}");
     house.write(".ai/knowledge/tasks/17.md", "---\ntitle: Tea\n---\nMake tea for Anna.\n");
-    let order = house.workshop().order(&id, wishes()).unwrap();
+    let order = house.workshop().order(&id, options()).unwrap();
     let rules = "Uses things.\n\n<task>\nMake tea for Anna.\n</task>";
     assert_eq!((order.assignment.system.as_str(), &order.thread.task_id), (rules, &task));
     let engine = house.engine(Arc::new(house.open()));

@@ -25,7 +25,7 @@ use selvedge::store_local::disk::RealDisk;
 use selvedge::store_local::system::{SystemClock, SystemIds};
 use selvedge::store_local::{Access, LocalStore, Options};
 use selvedge::tools::ProcessGroups;
-use selvedge::workshop::{Models, Order, OrderError, Program, Wishes, Workshop};
+use selvedge::workshop::{Models, Order, OrderError, OrderOptions, Program, Workshop};
 use selvedge::{Engine, EngineOptions, Input, NoticeKind, Outcome, Redactor, RunEvent};
 use serde_json::{Value, json};
 use tempfile::TempDir;
@@ -169,7 +169,7 @@ impl House {
     pub(crate) fn order(&self, directive: &str) -> Result<Order, OrderError> {
         let model = Some("scripted:script.yaml".to_owned());
         let id = DirectiveId::new(directive).unwrap();
-        let mut order = self.workshop().order(&id, Wishes { model, ..Wishes::default() })?;
+        let mut order = self.workshop().order(&id, OrderOptions { model, ..OrderOptions::default() })?;
         order.assignment.patience.wait = Duration::from_millis(1);
         Ok(order)
     }

@@ -1,4 +1,4 @@
-//! What the user remembers of stores: lists in `heads` of the user's folder, against the store that is looked at.
+//! The user's lists of heads, in `heads` of the Selvedge home, compared with the store.
 
 use std::fs;
 use std::path::Path;
@@ -11,10 +11,10 @@ use selvedge_store::heads::{Depth as Hashed, Heads, Signed};
 use crate::commands::heads;
 use crate::context::{Context, User};
 
-/// How much of a log is hashed when not everything is: as much as is read of it anyway.
+/// How much of a log is hashed in a quick check: as much as is read of it anyway.
 const BYTES_MAX: u64 = 256 << 10;
 
-/// Compares the store with every list that the user keeps. A store that can't be opened has been reported.
+/// Compares the store with every list. A store that can't be opened has been reported.
 pub(super) fn look(project: &Path, trust: &Trust, depth: Depth, context: &Context<'_>) -> Vec<Finding> {
     let Ok(user) = User::find() else { return Vec::new() };
     let Ok(entries) = fs::read_dir(heads::folder(&user)) else { return Vec::new() };
@@ -30,7 +30,7 @@ fn compared(file: &Path, store: &dyn Backend, trust: &Trust, depth: Hashed) -> O
     let Signed { heads, .. } = match heads::read(file, trust) {
         Ok(signed) => signed,
         Err(failure) => {
-            let why = "what it remembers can't be compared with the store";
+            let why = "it can't be compared with the store";
             let found = Finding::new(Severity::Warning, "heads_refused", "your heads", failure.message, why);
             return Some(
                 found.help(failure.hint.unwrap_or_else(|| "`selvedge heads export` writes a new one".to_owned())),
@@ -42,24 +42,24 @@ fn compared(file: &Path, store: &dyn Backend, trust: &Trust, depth: Hashed) -> O
     let compared = store.compare_heads(&heads, depth);
     let first = compared.differs.first()?;
     let what = match compared.differs.len() {
-        1 => format!("it is behind `{}`: {first}", file.display()),
-        many => format!("it is behind `{}` in {many} places; the first: {first}", file.display()),
+        1 => format!("it is older than `{}`: {first}", file.display()),
+        many => format!("it is older than `{}` in {many} places; the first: {first}", file.display()),
     };
     Some(if is_ours {
-        let why = "what was signed and acknowledged is gone: the store was put back to an older state, or cut";
+        let why = "acknowledged commits are gone: the store was reset to an older state, or cut";
         let found = Finding::new(Severity::Damage, "rolled_back", "the store", what, why);
         found.help(heads::what_to_do(&compared, store))
     } else {
-        let why = "the list is of another store id: this is a copy of that store, or its `store.json` was replaced";
+        let why = "the list has another store id: this is a copy of that store, or its `store.json` was replaced";
         let found = Finding::new(Severity::Warning, "heads_elsewhere", "the store", what, why);
         found.help(format!(
-            "if the original goes on elsewhere, write to one of them only; if it is gone for good, remove `{}`",
+            "if the original is still in use, write to only one of the two; if it is gone for good, remove `{}`",
             file.display()
         ))
     })
 }
 
-/// Of a list of another store, the threads whose logs are here too.
+/// The threads in a list of another store whose logs are also here.
 fn in_common(heads: Heads, store: &dyn Backend) -> Heads {
     let is_here = |head: &&selvedge_store::heads::LogHead| {
         store.transcript(&head.thread_id).is_ok_and(|(now, _)| now.log_id == head.log_id)

@@ -40,8 +40,8 @@ fn what_can_not_be_a_tool_is_refused_when_it_is_opened() {
 
 #[test]
 fn a_store_whose_key_is_elsewhere_gets_no_second_key() {
-    let folder = folder();
     let home = folder();
+    let folder = folder();
     drop(Selvedge::builder().project(folder.path()).home(home.path()).open().unwrap());
     let error = Selvedge::open(folder.path()).unwrap_err();
     assert!(error.hint().unwrap().contains("home"), "{error:?}");
