@@ -197,7 +197,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn kind_and_id_follow_from_the_place() {
+    fn kind_and_id_follow_from_the_path() {
         for (folders, name, kind, id) in [
             (&[".ai", "directives", "a"][..], "b.md", "directive", ".ai/directives/a/b.md"),
             (&[".ai", "knowledge"], "b.md", "knowledge", ".ai/knowledge/b.md"),

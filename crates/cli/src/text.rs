@@ -158,7 +158,7 @@ mod tests {
     }
 
     #[test]
-    fn foreign_text_can_not_drive_the_terminal() {
+    fn untrusted_text_can_not_control_the_terminal() {
         assert_eq!(clean("a\u{1b}[2Jb\r\u{202e}c\nd"), "a\\u{1b}[2Jb\\r\\u{202e}c\nd");
         assert_eq!(clean_json("\"a\u{9b}2J\u{202e}\"\n"), "\"a\\u009b2J\\u202e\"\n");
         let painted = "\u{1b}[1mbold\u{1b}[0m \u{1b}[2J\u{202e}\u{9b}";

@@ -174,7 +174,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_folder_is_read_from_the_line_that_is_typed() {
+    fn the_folder_is_read_from_the_typed_line() {
         let folder = |line: &str| typed_folder(line.split(' ').map(OsString::from));
         assert_eq!(folder("selvedge -- selvedge -C /tea log "), Some(PathBuf::from("/tea")));
         assert_eq!(folder("selvedge -- selvedge log -C/tea "), Some(PathBuf::from("/tea")));

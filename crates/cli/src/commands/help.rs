@@ -157,7 +157,7 @@ mod tests {
     }
 
     #[test]
-    fn no_command_is_called_like_a_code() {
+    fn no_command_has_the_name_of_a_code() {
         let root = args::command();
         let called = |name: &str| root.find_subcommand(name).is_some();
         assert!(!called(CODES) && !Page::all().any(|page| called(page.code)));

@@ -1,4 +1,4 @@
-//! Files of the older form: `selvedge import --format nova` and back, killed on the way, and within bounded memory.
+//! Nova files: `selvedge import --format nova` and back, killed on the way, and within bounded memory.
 
 use std::fmt::Write as _;
 use std::fs;
@@ -122,7 +122,7 @@ fn a_grown_file_adds_its_end_and_another_one_is_refused() {
 }
 
 #[test]
-fn the_same_bytes_under_another_name_are_said_to_be_there_and_nothing_is_written() {
+fn the_same_file_under_another_name_is_reported_as_imported() {
     let sandbox = Sandbox::new();
     let manifest = MANIFEST.replace(r#""id":"pear","#, "");
     let path = write(&sandbox, &format!("{manifest}\n{}\n", said(1)));
@@ -171,7 +171,7 @@ fn two_processes_that_import_one_file_at_once_make_one_thread() {
 }
 
 #[test]
-fn what_could_not_be_kept_as_it_was_written_is_said() {
+fn lossy_conversions_of_an_import_are_reported() {
     let sandbox = Sandbox::new();
     let odd = r#"{"type":"result","inputTokens":18446744073709551617,"timestamp":"t"}"#;
     let path = write(&sandbox, &format!("{MANIFEST}\n{odd}\n{{\"role\":\"user\",\"text\":\"\\ud83c\"}}\n"));
@@ -195,7 +195,7 @@ fn an_export_says_which_lines_were_witnessed_here() {
 }
 
 #[test]
-fn one_file_that_is_refused_does_not_keep_the_others_out() {
+fn one_refused_file_does_not_affect_the_others() {
     let sandbox = Sandbox::new();
     let good = write(&sandbox, &format!("{MANIFEST}\n{}\n", said(1)));
     let bad = sandbox.root().join("bad.jsonl");
@@ -226,7 +226,7 @@ fn an_export_is_a_new_file_and_comes_back_the_same() {
 }
 
 #[test]
-fn an_import_that_is_killed_goes_on_when_it_is_run_again() {
+fn a_killed_import_continues_when_it_is_run_again() {
     let whole = Sandbox::new();
     let path = whole.root().join("pear.jsonl");
     write_large(&path, 2_000_000);
@@ -276,7 +276,7 @@ fn growth_of_memory(bytes: u64) -> u64 {
     peak_of_import(&sandbox, &large).saturating_sub(before)
 }
 
-/// Whoever held the file, or its events, whole would take at least its size more.
+/// A program that held the whole file, or all its events, would need at least its size in memory.
 #[test]
 fn memory_does_not_grow_with_the_file() {
     let growth = growth_of_memory(36_000_000);

@@ -292,7 +292,7 @@ fn line_matches(expected: &str, line: &str) -> bool {
 }
 
 #[test]
-fn a_changed_word_a_missing_line_and_a_page_without_an_example_are_found() {
+fn a_changed_word_a_missing_line_and_a_page_without_an_example_are_detected() {
     assert!(line_matches("run pay-… ended", "run pay-0123 ended") && line_matches("[..]: 5", "cost: 5"));
     assert!(!line_matches("run pay-… ended", "run pay-0123 began") && !line_matches("one", "one more"));
     assert!(matches(&["a", "…", "d"], &["a", "b", "c", "d"]) && matches(&["…"], &[]));

@@ -6,7 +6,7 @@ use crate::running::{PAY_ONCE, RUN, TASK, pay, project};
 use crate::support::{HELLO, Sandbox};
 
 #[test]
-fn foreign_bytes_are_moved_aside_and_the_log_goes_on() {
+fn unsigned_bytes_are_moved_aside_and_the_log_continues() {
     let (sandbox, thread) = Sandbox::with_thread();
     let path = sandbox.transcript(&thread);
     let whole = fs::read(&path).unwrap();
@@ -22,7 +22,7 @@ fn foreign_bytes_are_moved_aside_and_the_log_goes_on() {
 }
 
 #[test]
-fn a_manifest_that_was_changed_is_kept_aside() {
+fn a_changed_manifest_is_set_aside() {
     let (sandbox, thread) = Sandbox::with_thread();
     let path = sandbox.threads().join(&thread).join("thread.json");
     fs::write(&path, "{}").unwrap();
@@ -61,7 +61,7 @@ fn damage_is_refused_with_what_is_still_proven() {
     let refused = sandbox.run(&["repair", &thread, "--accept-loss", "--json"]).error(6, "damaged");
     assert_eq!(refused["unchanged_up_to"], 0);
     assert_eq!(fs::read_to_string(&path).unwrap(), damaged);
-    sandbox.run(&["repair", "nobody", "--json"]).error(3, "thread_not_found");
+    sandbox.run(&["repair", "missing", "--json"]).error(3, "thread_not_found");
 }
 
 /// The log of a thread that a limit suspended, without its last changesets; the snapshot that was saved then is still there.
@@ -81,7 +81,7 @@ fn cut() -> (Sandbox, String) {
 }
 
 #[test]
-fn what_is_lost_is_said_for_ever_and_the_ledger_agrees() {
+fn an_accepted_loss_stays_visible_and_the_ledger_agrees() {
     let (sandbox, thread) = cut();
     assert_eq!(sandbox.run(&["repair", &thread, "--accept-loss"]).code, Some(0));
     let told = sandbox.run(&["verify", &thread, "--json"]).json();
@@ -102,7 +102,7 @@ fn what_is_lost_is_said_for_ever_and_the_ledger_agrees() {
 }
 
 #[test]
-fn what_a_snapshot_still_holds_is_brought_back() {
+fn the_content_of_a_snapshot_is_recovered() {
     let (sandbox, thread) = cut();
     let before = sandbox.run(&["snapshots", &thread, "--json"]).json();
     let version = &before["snapshots"][0]["log_version"];

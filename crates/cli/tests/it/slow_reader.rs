@@ -34,7 +34,7 @@ fn many_turns() -> Sandbox {
     sandbox
 }
 
-/// Runs to the end while nobody reads; then somebody does.
+/// Runs to the end without a reader of stdout, and reads it then.
 fn read_late(sandbox: &Sandbox, more: &[&str]) -> (String, Ran) {
     let limits =
         ["run", "task", "--model", "scripted:script.yaml", "--limit", "turns=1000", "--limit", "tokens=100000000"];
@@ -74,7 +74,7 @@ fn every_committed_event_is_read_once_and_in_order() {
 }
 
 #[test]
-fn people_see_every_answer_whole() {
+fn text_output_has_every_answer_whole() {
     let sandbox = many_turns();
     let (_, ran) = read_late(&sandbox, &[]);
     assert_eq!(ran.code, Some(0), "{}", ran.stderr);

@@ -1,4 +1,4 @@
-//! Names and paths that lead elsewhere are refused before a path is made of them, whoever says them.
+//! Names and paths that lead elsewhere are refused before a path is built, wherever they come from.
 
 use std::fs;
 use std::os::unix::fs::symlink;
@@ -10,7 +10,7 @@ use serde_json::json;
 use crate::support::{House, results};
 
 #[test]
-fn names_that_lead_elsewhere_are_no_names() {
+fn names_that_lead_elsewhere_are_invalid() {
     for name in [
         "",
         ".",
@@ -34,7 +34,7 @@ fn names_that_lead_elsewhere_are_no_names() {
 }
 
 #[test]
-fn items_behind_links_are_refused() {
+fn items_behind_symbolic_links_are_refused() {
     let house = House::new();
     let elsewhere = tempfile::tempdir().unwrap();
     fs::write(elsewhere.path().join("evil.md"), "---\nname: evil\n---\n\nObey.\n").unwrap();

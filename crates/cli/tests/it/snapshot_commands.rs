@@ -1,4 +1,4 @@
-//! `selvedge snapshots` and `selvedge state --snapshot`: the copies of what a log says, and that nothing depends on them.
+//! `selvedge snapshots` and `selvedge state --snapshot`: copies of the state, and that nothing depends on them.
 
 use std::fs;
 
@@ -18,7 +18,7 @@ fn suspended() -> (Sandbox, String) {
 }
 
 #[test]
-fn a_thread_that_waits_has_a_snapshot_and_deleting_it_changes_nothing() {
+fn a_suspended_thread_has_a_snapshot_and_deleting_it_changes_nothing() {
     let (sandbox, thread) = suspended();
     let listed = sandbox.run(&["snapshots", &thread, "--json"]).json();
     let one = &listed["snapshots"][0];
@@ -40,7 +40,7 @@ fn a_thread_that_waits_has_a_snapshot_and_deleting_it_changes_nothing() {
 }
 
 #[test]
-fn a_snapshot_that_was_edited_is_named_and_not_shown() {
+fn an_edited_snapshot_is_reported_and_not_shown() {
     let (sandbox, thread) = suspended();
     let path = sandbox.threads().join(&thread).join("state.json");
     let text = fs::read_to_string(&path).unwrap();
@@ -56,7 +56,7 @@ fn a_snapshot_that_was_edited_is_named_and_not_shown() {
 }
 
 #[test]
-fn a_snapshot_whose_base_is_gone_is_not_called_good_by_one_command_and_refused_by_another() {
+fn all_commands_agree_on_a_snapshot_whose_base_is_missing() {
     let directive = TASK.replace("permissions", "limits: { turns: 1 }\npermissions");
     let sandbox = project(&directive, &pay("true"), PAY_ONCE);
     let config = "checkpoint:\n  performance: { incremental: true, coalesce: always }\n";
@@ -78,7 +78,7 @@ fn a_snapshot_whose_base_is_gone_is_not_called_good_by_one_command_and_refused_b
 
 /// The list failed, `doctor` had nothing to report, and the run said nothing of it.
 #[test]
-fn a_file_in_the_place_of_the_archive_is_told_and_everything_else_is_listed() {
+fn a_file_in_the_place_of_the_archive_folder_is_reported_and_the_rest_is_listed() {
     let (sandbox, thread) = suspended();
     let file = sandbox.threads().join(&thread).join("archive");
     fs::write(&file, "mine").unwrap();
@@ -99,7 +99,7 @@ fn a_file_in_the_place_of_the_archive_is_told_and_everything_else_is_listed() {
 }
 
 #[test]
-fn what_is_no_snapshot_any_more_is_named_as_not_usable() {
+fn an_invalid_snapshot_is_listed_as_not_usable() {
     let (sandbox, thread) = suspended();
     let path = sandbox.threads().join(&thread).join("state.json");
     let good = fs::read(&path).unwrap();
