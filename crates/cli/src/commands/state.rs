@@ -2,7 +2,9 @@
 
 use std::collections::BTreeMap;
 
+use selvedge::items::Config;
 use selvedge::items::config::TranscriptIntegrity;
+use selvedge::items::hook::Hook;
 use selvedge::snapshot::{Schema, from_log, newest};
 use selvedge_log::recovery::Mode;
 use selvedge_model::fold::Call;
@@ -18,6 +20,7 @@ use serde_json::Value;
 use crate::config::configuration;
 use crate::context::Context;
 use crate::error::{Failure, Result};
+use crate::running::workshop_of;
 use crate::text::{clean, clean_json, count};
 
 /// Show the state of a thread, now or at any version
@@ -83,7 +86,8 @@ pub(crate) fn run(args: &Args, context: &Context<'_>) -> Result<()> {
 
 /// Shows the newest valid snapshot, or one built from the log.
 fn snapshot(store: &dyn Backend, thread: &ThreadId, context: &Context<'_>) -> Result<()> {
-    let config = configuration(context)?.state_persistence;
+    let configuration = configuration(context)?;
+    let config = &configuration.state_persistence;
     let schema = Schema::new(&config.state).map_err(|error| Failure::of(&error))?;
     let archive = config.retention.on_completion.archive_folder().unwrap_or("archive");
     let found = newest(store, &schema, archive, thread)?;
@@ -103,13 +107,24 @@ fn snapshot(store: &dyn Backend, thread: &ThreadId, context: &Context<'_>) -> Re
         }
         None => {
             context.output.say("there is no valid snapshot; this one is built from the log");
-            from_log(store, thread, store.trust(), &config.schema_version, SystemClock.now())?
+            let mut body = from_log(store, thread, store.trust(), &config.schema_version, SystemClock.now())?;
+            if let Some(hooks) = hooks(store, thread, configuration.clone(), context) {
+                body["hooks"] = hooks;
+            }
+            body
         }
     };
     if context.output.is_json() {
         return context.output.record(&body);
     }
     context.output.text(clean_json(&serde_json::to_string_pretty(&body).unwrap_or_default()))
+}
+
+/// The hooks of a thread's directive, which are not in its log; `None` if the directive is missing or invalid.
+fn hooks(store: &dyn Backend, thread: &ThreadId, config: Config, context: &Context<'_>) -> Option<Value> {
+    let id = store.get(thread).ok()?.manifest.directive?;
+    let directive = workshop_of(config, context).ok()?.library.directive(&id).ok()?;
+    Some(directive.item.hooks.iter().flat_map(Hook::shown).collect())
 }
 
 /// The failure for a version that does not exist yet, with the latest one.

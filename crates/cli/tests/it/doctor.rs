@@ -116,7 +116,7 @@ fn the_report_says_what_was_not_checked() {
     sandbox.append(&thread, "0", &long);
     let report = sandbox.run(&["doctor", "--json"]).json();
     assert_eq!((&report["deep"], &report["not_read_whole"]), (&false.into(), &1.into()));
-    assert!(sandbox.run(&["doctor"]).stdout.contains("Not read whole: 1 of 1 logs"));
+    assert!(sandbox.run(&["doctor"]).stdout.contains("Only the end was read of 1 of 1 logs"));
 }
 
 #[test]

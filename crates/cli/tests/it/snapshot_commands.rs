@@ -39,6 +39,20 @@ fn a_suspended_thread_has_a_snapshot_and_deleting_it_changes_nothing() {
     assert_eq!(sandbox.run(&["verify", &thread]).code, Some(0));
 }
 
+/// A snapshot that was built from the log had no hooks: they are in the directive and not in the log.
+#[test]
+fn a_snapshot_built_from_the_log_has_the_hooks_of_the_directive() {
+    let (sandbox, thread) = suspended();
+    let file = sandbox.project().join(".ai/directives/task.md");
+    let hook =
+        "hooks: [{ id: end, event: after_complete, action: { primary: execute, item_type: tool, item_id: sum } }]";
+    let directive = fs::read_to_string(&file).unwrap().replacen("name: task\n", &format!("name: task\n{hook}\n"), 1);
+    fs::write(&file, directive).unwrap();
+    fs::remove_file(sandbox.threads().join(&thread).join("state.json")).unwrap();
+    let state = sandbox.run(&["state", &thread, "--snapshot", "--json"]).json();
+    assert_eq!(state["hooks"], json!([{ "event": "after_complete", "directive": "sum", "inputs": {} }]), "{state}");
+}
+
 #[test]
 fn an_edited_snapshot_is_reported_and_not_shown() {
     let (sandbox, thread) = suspended();
